@@ -1,1 +1,10 @@
+//! The CUDA driver API as data: one table of all functions, the C types, the result codes, the address plan.
 
+pub mod driver;
+pub mod error;
+pub mod plan;
+pub mod table;
+pub mod types;
+
+/// The driver version whose API the table describes; a node's older driver lowers what clients see.
+pub const CUDA_VERSION: u32 = 13000;

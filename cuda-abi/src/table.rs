@@ -1,0 +1,318 @@
+//! The one table of the driver API, read from `table/*.abi`.
+//!
+//! An entry is a head line and, indented below it, the arguments:
+//!
+//! ```text
+//! cuMemsetD32Async 3020 ptsz@7000 post
+//!     dst: dev[n*4], value: u32, n: usize, stream: CUstream
+//! ```
+//!
+//! The head says: the exported symbol; the lowest `cudaVersion` for which `cuGetProcAddress` hands it out under its base
+//! name (the symbol without `_v2`…; `-` if it never does); optionally the suffix of its per-thread-stream variant and the
+//! version of that; and how the call is [carried](Carry).
+//!
+//! An argument is `name: type`. A type is a C type in Rust's notation, or one of these, which say how generated code
+//! carries it:
+//!
+//! | form | C type | meaning |
+//! |---|---|---|
+//! | `CUstream`, … | the handle | a handle, checked by the worker |
+//! | `close CUstream` | the handle | as above, and gone when the call succeeds |
+//! | `out T`, `out? T` | `*mut T` | one value out; with `?` the pointer may be NULL |
+//! | `in T`, `inout T` | `*const T`, `*mut T` | one plain struct in (and out) |
+//! | `in [T; n]`, `out [T; n]` | `*const T`, `*mut T` | an array; `n` is an expression over other arguments |
+//! | `str` | `*const c_char` | a NUL-terminated string in |
+//! | `dev[n]` | `CUdeviceptr` | a device address of which `n` bytes are used; checked by the worker |
+
+use std::fmt;
+
+/// How a call reaches the driver. ARCHITECTURE.md, "Order", says what each means for the order of calls.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Carry {
+    /// Answered in the client, by hand-written code.
+    Local,
+    /// Put on the ring; nobody waits.
+    Post,
+    /// Put on the ring in order; the executor replies.
+    Call,
+    /// Put in the caller's lane, so that it may block without holding up the ring.
+    Block,
+    /// Hand-written on both sides.
+    Custom,
+    /// Answers `CUDA_ERROR_NOT_SUPPORTED`.
+    Deny,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Role {
+    /// Passed as it is.
+    Value,
+    Handle,
+    Close,
+    Out {
+        optional: bool,
+    },
+    In,
+    InOut,
+    InArray {
+        count: String,
+    },
+    OutArray {
+        count: String,
+    },
+    Str,
+    /// A device address with the number of bytes the call touches there.
+    Span {
+        bytes: String,
+    },
+}
+
+#[derive(Clone, Debug)]
+pub struct Arg {
+    pub name: String,
+    pub role: Role,
+    /// The type that the role speaks of (`T` in `out T`); for plain values the C type itself.
+    pub inner: String,
+}
+
+#[derive(Clone, Debug)]
+pub struct Function {
+    pub family: &'static str,
+    /// The exported symbol, e.g. `cuMemAlloc_v2`.
+    pub symbol: String,
+    /// The lowest version asked of `cuGetProcAddress` that yields this symbol.
+    pub since: Option<u32>,
+    pub per_thread: Option<PerThread>,
+    pub carry: Carry,
+    pub args: Vec<Arg>,
+}
+
+/// The variant of a function whose NULL stream is the calling thread's own.
+#[derive(Clone, Copy, Debug)]
+pub struct PerThread {
+    /// `ptsz` or `ptds`.
+    pub suffix: &'static str,
+    pub since: u32,
+}
+
+/// Types that are handles of ours in the client and pointers of the driver's in the worker.
+pub const HANDLES: &[&str] = &[
+    "CUcontext",
+    "CUmodule",
+    "CUfunction",
+    "CUlibrary",
+    "CUkernel",
+    "CUstream",
+    "CUevent",
+    "CUarray",
+    "CUmipmappedArray",
+    "CUmemoryPool",
+    "CUgraph",
+    "CUgraphExec",
+    "CUgraphNode",
+    "CUlinkState",
+    "CUuserObject",
+    "CUmemGenericAllocationHandle",
+    "CUexternalMemory",
+    "CUexternalSemaphore",
+];
+
+macro_rules! families {
+    ($($name:literal)*) => {
+        const SOURCES: &[(&str, &str)] =
+            &[$(($name, include_str!(concat!(env!("CARGO_MANIFEST_DIR"), "/table/", $name, ".abi")))),*];
+    };
+}
+
+families! {
+    "device" "context" "module" "library" "function" "launch" "stream" "event" "memory" "copy" "pool" "vmm" "ipc"
+    "graph" "texture" "interop" "tools"
+}
+
+impl Function {
+    /// The name under which `cuGetProcAddress` knows this function.
+    pub fn base(&self) -> &str {
+        match self.symbol.rsplit_once("_v") {
+            Some((base, digits)) if !digits.is_empty() && digits.bytes().all(|b| b.is_ascii_digit()) => base,
+            _ => &self.symbol,
+        }
+    }
+
+    /// Every symbol of this entry: itself and its per-thread variant.
+    pub fn symbols(&self) -> impl Iterator<Item = String> + '_ {
+        let variant = self.per_thread.map(|p| format!("{}_{}", self.symbol, p.suffix));
+        std::iter::once(self.symbol.clone()).chain(variant)
+    }
+}
+
+impl Arg {
+    /// The argument's type in the C prototype, in Rust's notation.
+    pub fn c_type(&self) -> String {
+        match &self.role {
+            Role::Value | Role::Handle | Role::Close => self.inner.clone(),
+            Role::Out { .. } | Role::InOut | Role::OutArray { .. } => format!("*mut {}", self.inner),
+            Role::In | Role::InArray { .. } => format!("*const {}", self.inner),
+            Role::Str => "*const c_char".to_owned(),
+            Role::Span { .. } => "CUdeviceptr".to_owned(),
+        }
+    }
+
+    pub fn is_handle(&self) -> bool {
+        HANDLES.contains(&self.inner.as_str())
+    }
+}
+
+impl fmt::Display for Carry {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Carry::Local => "local",
+            Carry::Post => "post",
+            Carry::Call => "call",
+            Carry::Block => "block",
+            Carry::Custom => "custom",
+            Carry::Deny => "deny",
+        })
+    }
+}
+
+/// All functions, in an order that never depends on anything but the files: their index is the opcode on the wire.
+pub fn functions() -> Vec<Function> {
+    SOURCES.iter().flat_map(|(family, text)| parse(family, text)).collect()
+}
+
+/// A number that changes whenever the table does: client and worker must agree on it before they exchange opcodes.
+pub fn fingerprint() -> u64 {
+    let bytes = SOURCES.iter().flat_map(|(_, text)| text.bytes());
+    bytes.fold(0xcbf2_9ce4_8422_2325, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3))
+}
+
+fn parse(family: &'static str, text: &str) -> Vec<Function> {
+    let mut functions: Vec<Function> = Vec::new();
+    let mut arguments: Vec<String> = Vec::new();
+    for (number, line) in text.lines().enumerate() {
+        let fail = |what: &str| -> ! { panic!("table/{family}.abi:{}: {what}: {line}", number + 1) };
+        if line.trim().is_empty() || line.starts_with('#') {
+            continue;
+        }
+        if line.starts_with(' ') {
+            match arguments.last_mut() {
+                Some(list) => list.push_str(line.trim()),
+                None => fail("arguments without a function"),
+            }
+            continue;
+        }
+        match head(family, line) {
+            Some(function) => functions.push(function),
+            None => fail("cannot read"),
+        }
+        arguments.push(String::new());
+    }
+    for (function, list) in functions.iter_mut().zip(&arguments) {
+        function.args = split(list).into_iter().map(|text| argument(&function.symbol, text)).collect();
+    }
+    functions
+}
+
+fn head(family: &'static str, line: &str) -> Option<Function> {
+    let mut words = line.split_whitespace();
+    let symbol = words.next()?.to_owned();
+    let since = match words.next()? {
+        "-" => None,
+        version => Some(version.parse().ok()?),
+    };
+    let mut word = words.next()?;
+    let mut per_thread = None;
+    if let Some((suffix, version)) = word.split_once('@') {
+        let suffix = ["ptsz", "ptds"].into_iter().find(|known| *known == suffix)?;
+        per_thread = Some(PerThread { suffix, since: version.parse().ok()? });
+        word = words.next()?;
+    }
+    let carry = match word {
+        "local" => Carry::Local,
+        "post" => Carry::Post,
+        "call" => Carry::Call,
+        "block" => Carry::Block,
+        "custom" => Carry::Custom,
+        "deny" => Carry::Deny,
+        _ => return None,
+    };
+    words.next().is_none().then_some(Function { family, symbol, since, per_thread, carry, args: Vec::new() })
+}
+
+/// Splits at the commas that separate arguments.
+fn split(list: &str) -> Vec<&str> {
+    list.split(',').map(str::trim).filter(|part| !part.is_empty()).collect()
+}
+
+fn argument(symbol: &str, text: &str) -> Arg {
+    let Some((name, kind)) = text.split_once(':') else { panic!("{symbol}: argument without a type: {text}") };
+    let (name, kind) = (name.trim().to_owned(), kind.trim());
+    let array = |rest: &str| -> Option<(String, String)> {
+        let (element, count) = rest.strip_prefix('[')?.strip_suffix(']')?.split_once(';')?;
+        Some((element.trim().to_owned(), count.trim().to_owned()))
+    };
+    let (role, inner) = if kind == "str" {
+        (Role::Str, "c_char".to_owned())
+    } else if let Some(bytes) = kind.strip_prefix("dev[").and_then(|rest| rest.strip_suffix(']')) {
+        (Role::Span { bytes: bytes.to_owned() }, "CUdeviceptr".to_owned())
+    } else if let Some(inner) = kind.strip_prefix("close ") {
+        (Role::Close, inner.to_owned())
+    } else if let Some(inner) = kind.strip_prefix("out? ") {
+        (Role::Out { optional: true }, inner.to_owned())
+    } else if let Some(rest) = kind.strip_prefix("out ") {
+        match array(rest) {
+            Some((element, count)) => (Role::OutArray { count }, element),
+            None => (Role::Out { optional: false }, rest.to_owned()),
+        }
+    } else if let Some(inner) = kind.strip_prefix("inout ") {
+        (Role::InOut, inner.to_owned())
+    } else if let Some(rest) = kind.strip_prefix("in ") {
+        match array(rest) {
+            Some((element, count)) => (Role::InArray { count }, element),
+            None => (Role::In, rest.to_owned()),
+        }
+    } else if HANDLES.contains(&kind) {
+        (Role::Handle, kind.to_owned())
+    } else {
+        (Role::Value, kind.to_owned())
+    };
+    Arg { name, role, inner }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::BTreeSet;
+
+    #[test]
+    fn the_table_holds_all_symbols_of_cuda_13_0_once() {
+        let symbols: Vec<String> = functions().iter().flat_map(|f| f.symbols().collect::<Vec<_>>()).collect();
+        assert_eq!(symbols.len(), 682);
+        assert_eq!(symbols.iter().collect::<BTreeSet<_>>().len(), 682);
+    }
+
+    #[test]
+    fn lookups_know_477_names_in_671_rows() {
+        let functions = functions();
+        let known: Vec<&Function> = functions.iter().filter(|f| f.since.is_some()).collect();
+        assert_eq!(known.iter().map(|f| f.base()).collect::<BTreeSet<_>>().len(), 477);
+        assert_eq!(known.len() + known.iter().filter(|f| f.per_thread.is_some()).count(), 671);
+    }
+
+    #[test]
+    fn only_generated_carries_use_roles_and_they_use_no_raw_pointers() {
+        for function in functions() {
+            let generated = matches!(function.carry, Carry::Post | Carry::Call | Carry::Block);
+            for arg in &function.args {
+                if generated {
+                    assert!(!arg.inner.contains('*'), "{}: {} is a raw pointer", function.symbol, arg.name);
+                } else {
+                    let plain = matches!(arg.role, Role::Value | Role::Handle);
+                    assert!(plain, "{}: {} has a role that nothing generates", function.symbol, arg.name);
+                }
+                let answers = matches!(arg.role, Role::Out { .. } | Role::InOut | Role::OutArray { .. });
+                assert!(!(function.carry == Carry::Post && answers), "{} is posted but answers", function.symbol);
+            }
+        }
+    }
+}
