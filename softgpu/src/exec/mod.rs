@@ -1,0 +1,22 @@
+//! Compiling kernels to machine code and running grids of them.
+//!
+//! What the driver half uses:
+//!
+//! ```text
+//! Module::from_ptx(text)          parse and check        → kernels(), variables()
+//! module.link(&addresses)         place the variables    → Program
+//! program.launch(index, &launch)  run a grid, blocking   → Ok, or the first Fault
+//! ```
+//!
+//! All memory that a kernel may touch lies in `crate::window`; what is not mapped there (`PROT_NONE` or nothing) is an
+//! `IllegalAddress` fault of that grid. The SIGSEGV and SIGBUS handlers are installed by the first launch and pass on
+//! what is not theirs. `Program` is `Send + Sync`; any number of launches may run at once.
+//! `BULKHEAD_SOFT_THREADS` limits the pool.
+
+mod fault;
+mod module;
+
+pub use fault::{Fault, FaultKind};
+pub use module::{
+    Kernel, Launch, Module, Output, Param, Program, PtxError, Relocation, RelocationTarget, Space, Variable,
+};

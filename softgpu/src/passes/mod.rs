@@ -1,0 +1,1 @@
+//! Syntax tree to typed, checked instructions in a control flow graph.
