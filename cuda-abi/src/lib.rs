@@ -5,6 +5,7 @@ pub mod error;
 pub mod plan;
 pub mod table;
 pub mod types;
+pub mod wire;
 
 /// The driver version whose API the table describes; a node's older driver lowers what clients see.
 pub const CUDA_VERSION: u32 = 13000;

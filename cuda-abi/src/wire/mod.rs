@@ -1,0 +1,32 @@
+//! What travels between libvgpu and a worker, inside idm's messages.
+//!
+//! An opcode below [`FIRST_OP`] is the index of a function in the table, and its payload follows from the table: the
+//! arguments in order, each scalar or handle one word, each struct, array or string as its length and its bytes. The
+//! reply is the outputs in order. Calls that the table carries as `custom` use the operations of [`Op`] instead, whose
+//! payloads are written by hand with the same [`Writer`] and [`Reader`].
+//!
+//! Nothing here trusts its input: a [`Reader`] never reads past its message, and what it yields are plain numbers and
+//! bytes, which the worker checks before it uses them.
+
+mod handle;
+mod message;
+mod op;
+
+pub use handle::{Handle, Kind};
+pub use message::{Malformed, Reader, Writer};
+pub use op::{FIRST_OP, Op};
+
+/// How far [`plan`](crate::plan), opcodes and payloads agree: the table's fingerprint and the version of the hand-written
+/// payloads. Client and worker compare it before the first message.
+pub fn fingerprint() -> u64 {
+    crate::table::fingerprint() ^ (u64::from(op::VERSION) << 56)
+}
+
+/// The longest string (a kernel's or variable's name) that is carried.
+pub const MAX_NAME: usize = 32 << 10;
+/// The largest image (module, library) that is carried.
+pub const MAX_IMAGE: usize = 1 << 30;
+/// The largest block of kernel parameters (CUDA 12.1 and later, compute capability 7.0 and later).
+pub const MAX_PARAMS: usize = 32764;
+/// The most attributes a launch may have.
+pub const MAX_LAUNCH_ATTRS: usize = 32;

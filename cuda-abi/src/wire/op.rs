@@ -1,0 +1,154 @@
+//! The operations of the hand-written part of the protocol. Each line says what the payload holds and, after the arrow,
+//! what the reply holds.
+
+/// Opcodes below this are indices into the table.
+pub const FIRST_OP: u16 = 0xf000;
+
+/// Raised whenever a payload below changes.
+pub const VERSION: u8 = 1;
+
+macro_rules! ops {
+    ($($(#[$doc:meta])* $name:ident = $code:literal)*) => {
+        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+        #[repr(u16)]
+        pub enum Op {
+            $($(#[$doc])* $name = $code,)*
+        }
+
+        impl Op {
+            pub fn from_code(code: u16) -> Option<Op> {
+                match code {
+                    $($code => Some(Op::$name),)*
+                    _ => None,
+                }
+            }
+
+            pub fn name(self) -> &'static str {
+                match self {
+                    $(Op::$name => stringify!($name),)*
+                }
+            }
+        }
+    };
+}
+
+ops! {
+    /// First message of a client: count, then (name, value) of each `CUDA_*` variable → the device snapshot.
+    Start = 0xf000
+
+    /// device → nothing; the context's index is `1 + device`.
+    ContextRetain = 0xf010
+    /// device → is it still active.
+    ContextRelease = 0xf011
+    /// device → nothing.
+    ContextReset = 0xf012
+    /// device, flags → nothing.
+    ContextSetFlags = 0xf013
+    /// flags, device → handle, context id.
+    ContextCreate = 0xf014
+    /// handle → nothing.
+    ContextDestroy = 0xf015
+    /// context handle → nothing. Blocks until all its work is done.
+    Synchronize = 0xf016
+    /// nothing → context id of the current context.
+    ContextId = 0xf017
+    /// nothing → two byte strings: TPC groups and indices.
+    TpcMap = 0xf018
+
+    /// raw bytes: the next part of the image that the same lane is about to load.
+    ImagePart = 0xf020
+    /// total length, option count, (option, value)… → module.
+    ModuleLoad = 0xf021
+    /// total length, option count, (option, value)… → library.
+    LibraryLoad = 0xf022
+    /// module, name → function, its description.
+    GetFunction = 0xf023
+    /// library, name → kernel, its description.
+    GetKernel = 0xf024
+    /// kernel → function, its description.
+    KernelFunction = 0xf025
+    /// library → module.
+    LibraryModule = 0xf026
+    /// module → count, then for each function its handle, name and description.
+    ModuleFunctions = 0xf027
+    /// library → count, then for each kernel its handle, name and description.
+    LibraryKernels = 0xf028
+    /// module or library, name, managed → address, bytes.
+    GetGlobal = 0xf029
+
+    /// function, stream, grid ×3, block ×3, shared bytes, flags, attribute bytes, parameter bytes. Posted.
+    Launch = 0xf030
+    /// function, grid ×3, block ×3, shared bytes, attribute bytes, which → count.
+    ClusterOccupancy = 0xf031
+    /// stream, callback id. Posted.
+    HostCallback = 0xf032
+    /// id of the callback that has been run (0 at first) → id of the next one to run. Blocks.
+    NextCallback = 0xf033
+
+    /// bytes → address, bytes really mapped.
+    Alloc = 0xf040
+    /// address → nothing. Returns when all work posted before is done.
+    Free = 0xf041
+    /// nothing → free, total.
+    MemInfo = 0xf042
+    /// address, bytes; the memfd travels on the socket → nothing.
+    HostMap = 0xf043
+    /// address, bytes → nothing.
+    HostUnmap = 0xf044
+    /// bytes, stream → address.
+    AllocAsync = 0xf045
+    /// address, stream. Posted.
+    FreeAsync = 0xf046
+
+    /// destination, stream, raw bytes. Posted.
+    CopyInline = 0xf050
+    /// destination, staging offset, bytes, stream, completion word, value. Posted.
+    CopyFromStaging = 0xf051
+    /// source, staging offset, bytes, stream, completion word, value. Posted.
+    CopyToStaging = 0xf052
+    /// destination, source (both in the window), bytes, stream. Posted.
+    CopyAsync = 0xf053
+    /// destination, source (both in the window), bytes, stream → nothing. Blocks until done.
+    CopySync = 0xf054
+    /// the 3D copy's description, stream. Posted.
+    Copy3dAsync = 0xf055
+    /// the 3D copy's description, stream → nothing. Blocks until done.
+    Copy3dSync = 0xf056
+    /// stream, completion word, value: the GPU writes value there when the stream gets so far. Posted.
+    Mark = 0xf057
+
+    /// bytes, alignment, address or 0 → address.
+    Reserve = 0xf060
+    /// address, bytes → nothing.
+    Unreserve = 0xf061
+    /// bytes, the allocation's properties, flags → handle.
+    Create = 0xf062
+    /// handle → nothing.
+    Release = 0xf063
+    /// address, bytes, offset, handle, flags → nothing.
+    Map = 0xf064
+    /// address, bytes → nothing.
+    Unmap = 0xf065
+    /// address, bytes, access descriptions → nothing.
+    SetAccess = 0xf066
+    /// address, location → access flags.
+    GetAccess = 0xf067
+    /// properties, option → bytes.
+    Granularity = 0xf068
+    /// handle → properties.
+    Properties = 0xf069
+    /// address → handle.
+    Retain = 0xf06a
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn operations_and_functions_share_the_opcodes_without_overlap() {
+        assert!(crate::table::functions().len() < usize::from(FIRST_OP));
+        assert_eq!(Op::from_code(Op::Launch as u16), Some(Op::Launch));
+        assert_eq!(Op::from_code(0xffff), None);
+    }
+}
