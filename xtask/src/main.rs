@@ -1,1 +1,94 @@
-fn main() {}
+//! `cargo xtask <verb>`: everything one does with this repository, in one place.
+#![forbid(unsafe_code)]
+
+mod paths;
+mod programs;
+mod sh;
+mod stage;
+mod toolchain;
+
+use anyhow::{Result, bail};
+use lexopt::prelude::*;
+use std::process::ExitCode;
+
+const HELP: &str = "\
+cargo xtask <verb>
+
+  toolchain                    fetch NVIDIA's compiler and runtimes from PyPI into .cache/cuda
+  build [--debug] [--strip]    build everything, and stage a tree that runs in target/stage
+  programs [--sass ARCH]... [--matrix]
+                               compile programs/*.cu into target/programs (PTX, and machine code for ARCH, such as 90)
+";
+
+fn main() -> ExitCode {
+    match verb() {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("xtask: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn verb() -> Result<()> {
+    let mut args = lexopt::Parser::from_env();
+    let verb = match args.next()? {
+        Some(Value(verb)) => verb.string()?,
+        Some(Short('h') | Long("help")) | None => {
+            print!("{HELP}");
+            return Ok(());
+        }
+        Some(other) => return Err(other.unexpected().into()),
+    };
+    match verb.as_str() {
+        "toolchain" => {
+            no_more(args)?;
+            toolchain::ensure()?;
+            println!("{}", toolchain::nvcc().display());
+            Ok(())
+        }
+        "build" => {
+            let mut options = stage::Options::default();
+            while let Some(arg) = args.next()? {
+                match arg {
+                    Long("release") => options.debug = false,
+                    Long("debug") => options.debug = true,
+                    Long("strip") => options.strip = true,
+                    other => return Err(other.unexpected().into()),
+                }
+            }
+            stage::build(&options)?;
+            println!("{}", paths::stage().display());
+            Ok(())
+        }
+        "programs" => compile_programs(args),
+        _ => bail!("no such verb: {verb} (see cargo xtask --help)"),
+    }
+}
+
+fn compile_programs(mut args: lexopt::Parser) -> Result<()> {
+    let (mut sass, mut matrix) = (Vec::new(), false);
+    while let Some(arg) = args.next()? {
+        match arg {
+            Long("sass") => sass.push(args.value()?.string()?),
+            Long("matrix") => matrix = true,
+            other => return Err(other.unexpected().into()),
+        }
+    }
+    toolchain::ensure()?;
+    let programs = programs::all()?;
+    let mut wanted = programs::own(&programs, &[programs::Linkage::Static, programs::Linkage::Shared])?;
+    if matrix {
+        wanted.extend(programs::matrix(&programs)?);
+    }
+    let built = programs::build(&wanted, &sass)?;
+    println!("{} programs in {}", built.len(), paths::programs().display());
+    Ok(())
+}
+
+fn no_more(mut args: lexopt::Parser) -> Result<()> {
+    match args.next()? {
+        None => Ok(()),
+        Some(other) => Err(other.unexpected().into()),
+    }
+}

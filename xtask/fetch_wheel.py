@@ -1,0 +1,83 @@
+"""Fetches one wheel by its hash and unpacks what lies below its nvidia/<name>/ folder.
+
+usage: fetch_wheel.py PACKAGE VERSION SHA256 DESTINATION [ONLY_THIS_SUBFOLDER]
+
+pip is used where it is installed, because it knows the machine's index and proxy; a machine with nothing but Python's
+standard library asks the index itself. The hash is checked either way. Files are put in place by renaming, so that two
+of these may run at once.
+"""
+
+import hashlib
+import html
+import importlib.util
+import os
+import re
+import subprocess
+import sys
+import tempfile
+import urllib.parse
+import urllib.request
+import zipfile
+
+PLATFORMS = ["manylinux2014_x86_64", "manylinux2010_x86_64", "manylinux1_x86_64"]
+
+
+def with_pip(package, version, sha256, folder):
+    with open(os.path.join(folder, "requirements.txt"), "w") as requirements:
+        requirements.write(f"{package}=={version} --hash=sha256:{sha256}\n")
+    command = [sys.executable, "-m", "pip", "download", "--quiet", "--disable-pip-version-check", "--no-deps"]
+    command += ["--only-binary=:all:", "--require-hashes", "-r", requirements.name, "-d", folder]
+    command += [argument for platform in PLATFORMS for argument in ("--platform", platform)]
+    done = subprocess.run(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+    if done.returncode != 0:
+        raise RuntimeError((done.stderr.strip().splitlines() or ["pip failed"])[-1])
+    return next(os.path.join(folder, name) for name in os.listdir(folder) if name.endswith(".whl"))
+
+
+def without_pip(package, sha256, folder):
+    index = os.environ.get("PIP_INDEX_URL", "https://pypi.org/simple").rstrip("/") + f"/{package}/"
+    page = urllib.request.urlopen(index, timeout=60).read().decode()
+    link = re.search(rf'href="([^"#]+\.whl)#sha256={sha256}"', page)
+    if not link:
+        raise RuntimeError(f"{index} lists no wheel with the pinned hash {sha256}")
+    wheel = os.path.join(folder, "wheel.whl")
+    urllib.request.urlretrieve(urllib.parse.urljoin(index, html.unescape(link.group(1))), wheel)
+    return wheel
+
+
+def unpack(wheel, destination, only):
+    with zipfile.ZipFile(wheel) as archive:
+        for name in archive.namelist():
+            parts = name.split("/", 2)
+            if len(parts) < 3 or parts[0] != "nvidia" or name.endswith("/") or ".." in name:
+                continue
+            if parts[2].startswith(".") or (only and not parts[2].startswith(only + "/")):
+                continue
+            target = os.path.join(destination, parts[2])
+            os.makedirs(os.path.dirname(target), exist_ok=True)
+            content = archive.read(name)
+            with open(f"{target}.{os.getpid()}", "wb") as file:
+                file.write(content)
+            # Wheels do not carry the executable bit.
+            os.chmod(file.name, 0o755 if content.startswith((b"\x7fELF", b"#!")) else 0o644)
+            os.replace(file.name, target)
+
+
+def main(package, version, sha256, destination, only=None):
+    os.makedirs(destination, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=destination) as folder:
+        if importlib.util.find_spec("pip"):
+            wheel = with_pip(package, version, sha256, folder)
+        else:
+            wheel = without_pip(package, sha256, folder)
+        with open(wheel, "rb") as file:
+            found = hashlib.sha256(file.read()).hexdigest()
+        if found != sha256:
+            raise RuntimeError(f"the wheel's hash is {found}, pinned is {sha256}")
+        unpack(wheel, destination, only)
+
+
+try:
+    main(*sys.argv[1:])
+except Exception as error:  # one line for the person who reads it, whatever went wrong
+    sys.exit(f"{sys.argv[1]} {sys.argv[2]}: {error}")

@@ -1,0 +1,48 @@
+//! `cargo xtask build`: builds everything and stages a tree that runs as an installed Bulkhead does.
+//!
+//! ```text
+//! target/stage/bin/bulkhead
+//! target/stage/lib/bulkhead/libcuda.so.1   (and libcuda.so, a link to it)
+//! ```
+
+use crate::{paths, sh};
+use anyhow::{Context, Result};
+use std::fs;
+use std::path::Path;
+use std::process::Command;
+
+#[derive(Default)]
+pub struct Options {
+    /// Quicker to build, slower to run.
+    pub debug: bool,
+    /// Without symbols, to be carried to another machine.
+    pub strip: bool,
+}
+
+pub fn build(options: &Options) -> Result<()> {
+    let mut cargo = sh::cargo();
+    cargo.args(["build", "--package", "bulkhead", "--package", "libvgpu"]);
+    cargo.args((!options.debug).then_some("--release"));
+    sh::run(&mut cargo)?;
+    let built = paths::target().join(if options.debug { "debug" } else { "release" });
+    let (bin, lib) = (paths::stage().join("bin"), paths::stage().join("lib/bulkhead"));
+    fs::create_dir_all(&bin)?;
+    fs::create_dir_all(&lib)?;
+    place(&built.join("bulkhead"), &bin.join("bulkhead"), options.strip)?;
+    place(&built.join("libcuda.so"), &lib.join("libcuda.so.1"), options.strip)?;
+    let link = lib.join("libcuda.so");
+    if fs::symlink_metadata(&link).is_err() {
+        std::os::unix::fs::symlink("libcuda.so.1", &link).context("cannot link libcuda.so")?;
+    }
+    Ok(())
+}
+
+/// Puts a file in place by renaming: the old one may be running or mapped.
+fn place(from: &Path, to: &Path, strip: bool) -> Result<()> {
+    let new = to.with_extension("new");
+    fs::copy(from, &new).with_context(|| format!("cannot stage {}", from.display()))?;
+    if strip {
+        sh::run(Command::new("strip").arg("--strip-unneeded").arg(&new))?;
+    }
+    fs::rename(&new, to).with_context(|| format!("cannot stage {}", to.display()))
+}

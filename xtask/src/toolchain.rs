@@ -1,0 +1,141 @@
+//! `cargo xtask toolchain`: what compiles CUDA programs on a machine without a GPU, from PyPI.
+
+use crate::{paths, sh};
+use anyhow::{Context, Result, bail};
+use std::fs;
+use std::path::PathBuf;
+use std::process::Command;
+
+const LOCK: &str = include_str!("../toolchain.lock");
+const FETCH: &str = include_str!("../fetch_wheel.py");
+
+/// A line of toolchain.lock.
+struct Wheel {
+    into: &'static str,
+    package: &'static str,
+    version: &'static str,
+    sha256: &'static str,
+}
+
+impl Wheel {
+    /// Exists once the wheel is unpacked. Names the hash, so that a changed lock fetches again.
+    fn stamp(&self) -> PathBuf {
+        let folder = self.into.replace('/', "-");
+        paths::cuda().join("stamps").join(format!("{folder}-{}", self.sha256))
+    }
+
+    fn fetch(&self) -> Result<()> {
+        let mut python = Command::new("python3");
+        python.args(["-c", FETCH, self.package, self.version, self.sha256]).arg(paths::cuda().join(self.into));
+        if self.into.starts_with("runtime/") {
+            python.arg("lib");
+        }
+        let done = sh::capture(&mut python)?;
+        if !done.status.success() {
+            let said = String::from_utf8_lossy(&done.stderr);
+            bail!("cannot fetch {}", said.lines().last().unwrap_or("the wheel: python3 said nothing"));
+        }
+        fs::create_dir_all(paths::cuda().join("stamps"))?;
+        fs::write(self.stamp(), "").context("cannot note that the wheel is unpacked")
+    }
+}
+
+fn wheels() -> impl Iterator<Item = Wheel> {
+    let lines = LOCK.lines().filter(|line| !line.starts_with('#'));
+    lines.filter_map(|line| {
+        let mut words = line.split_whitespace();
+        let (into, package, version, sha256) = (words.next()?, words.next()?, words.next()?, words.next()?);
+        Some(Wheel { into, package, version, sha256 })
+    })
+}
+
+/// A CUDA runtime of the matrix.
+pub struct Runtime {
+    /// Such as `12.9`.
+    pub version: &'static str,
+    pub shared: PathBuf,
+    /// Not every wheel holds a static one.
+    pub statik: Option<PathBuf>,
+}
+
+/// The runtimes, oldest first. They must have been fetched.
+pub fn runtimes() -> Result<Vec<Runtime>> {
+    let versions = wheels().filter_map(|wheel| wheel.into.strip_prefix("runtime/"));
+    versions.map(runtime).collect()
+}
+
+/// The runtime that belongs to the compiler.
+pub fn own_runtime() -> Result<Runtime> {
+    runtime("13.0")
+}
+
+fn runtime(version: &'static str) -> Result<Runtime> {
+    let lib = paths::cuda().join("runtime").join(version).join("lib");
+    let entries = fs::read_dir(&lib).with_context(|| format!("cannot read {}", lib.display()))?;
+    let files = entries.filter_map(|entry| Some(entry.ok()?.path())).collect::<Vec<_>>();
+    let find = |start: &str| {
+        let named = |path: &&PathBuf| path.file_name().is_some_and(|name| name.to_string_lossy().starts_with(start));
+        files.iter().find(named).cloned()
+    };
+    let shared = find("libcudart.so.").with_context(|| format!("no libcudart in {}", lib.display()))?;
+    Ok(Runtime { version, shared, statik: find("libcudart_static.a") })
+}
+
+/// nvcc, once it has been fetched.
+pub fn nvcc() -> PathBuf {
+    paths::cuda().join("nvcc/bin/nvcc")
+}
+
+/// Text that changes when the compiler or a runtime does.
+pub fn identity() -> &'static str {
+    LOCK
+}
+
+/// Fetches what is missing; says nothing and takes no time when nothing is.
+pub fn ensure() -> Result<()> {
+    need_cxx()?;
+    let missing = wheels().filter(|wheel| !wheel.stamp().exists()).collect::<Vec<_>>();
+    if missing.is_empty() {
+        return Ok(());
+    }
+    if !sh::exists("python3") {
+        bail!("python3 is needed to fetch the CUDA compiler: install it (Debian, Ubuntu: apt-get install python3)");
+    }
+    let cuda = paths::cuda();
+    println!("fetching the CUDA compiler and runtimes ({} wheels from PyPI) into {}", missing.len(), cuda.display());
+    let fetched = sh::parallel(&missing, |wheel| {
+        let done = wheel.fetch();
+        if done.is_ok() {
+            println!("  {} {}", wheel.package, wheel.version);
+        }
+        done
+    });
+    fetched.into_iter().collect::<Result<Vec<()>>>()?;
+    // nvcc looks for its libraries in lib64, where the wheels have lib.
+    let lib64 = cuda.join("nvcc/lib64");
+    if !lib64.exists() {
+        std::os::unix::fs::symlink("lib", &lib64).context("cannot link lib64 to lib")?;
+    }
+    Ok(())
+}
+
+/// nvcc leaves the host's half of a program to g++.
+fn need_cxx() -> Result<()> {
+    if sh::exists("g++") {
+        return Ok(());
+    }
+    let hint = "a C++ compiler (g++) is needed: install it (Debian, Ubuntu: apt-get install g++)";
+    let root = sh::output(Command::new("id").arg("-u")).is_ok_and(|id| id.trim() == "0");
+    if !root || !sh::exists("apt-get") {
+        bail!("{hint}");
+    }
+    println!("installing g++");
+    let mut install = Command::new("apt-get");
+    install.env("DEBIAN_FRONTEND", "noninteractive").args(["install", "--yes", "--no-install-recommends", "g++"]);
+    // A fresh image has no package lists yet.
+    let done = sh::output(&mut install).or_else(|_| {
+        sh::output(Command::new("apt-get").arg("update"))?;
+        sh::output(&mut install)
+    });
+    done.map(drop).map_err(|_| anyhow::anyhow!("{hint}; apt-get could not"))
+}
