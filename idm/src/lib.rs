@@ -1,1 +1,36 @@
+//! idm (inter-domain messages) moves messages between two processes that do not trust each other.
+//!
+//! It knows no GPU. The *server* (worker) is trusted by the client; the *client* can write anything anywhere in the
+//! region at any time, and the server survives it: what it reads is copied once, checked as the copy, and a broken rule is
+//! an error that ends the client.
+//!
+//! * `region`: the shared memory and its layout. The only module that dereferences addresses.
+//! * `ring`: posted messages, in one total order.
+//! * `lane`: a client thread's place to await answers.
+//! * `doorbell`: spinning while it pays, then sleeping; `gone` ends every wait when the peer dies.
+//! * `bulk`: payloads too long for the ring. `flags`: completion words.
+//! * `bootstrap`: the messages and descriptors that bring two sides together; `peer` notices when one leaves.
+//! * `client`, `server`: one side each, put together.
 
+mod aligned;
+#[cfg(not(loom))]
+pub mod bulk;
+#[cfg(not(loom))]
+mod client;
+pub mod doorbell;
+#[cfg(not(loom))]
+pub mod flags;
+mod gone;
+pub mod lane;
+pub mod region;
+pub mod ring;
+#[cfg(not(loom))]
+mod server;
+mod spin;
+mod sync;
+
+#[cfg(not(loom))]
+pub use client::Client;
+pub use gone::{Gone, PeerGone};
+#[cfg(not(loom))]
+pub use server::Server;

@@ -1,0 +1,166 @@
+//! The client's books of the staging area.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::{Arc, Condvar};
+use std::time::Duration;
+
+use crate::gone::Gone;
+use crate::region::Bytes;
+use crate::ring::Producer;
+use crate::sync::{Mutex, condvar_wait};
+
+/// Chunks start on pages, so that no two share one.
+const GRAIN: u64 = 4096;
+
+/// Hands out chunks of the staging area to the client's threads.
+pub struct BulkPool {
+    bytes: Bytes,
+    producer: Arc<Producer>,
+    books: Mutex<Books>,
+    freed: Condvar,
+}
+
+struct Books {
+    /// Free extents by offset; neighbours are merged.
+    free: BTreeMap<u64, u64>,
+    /// Chunks the server still uses, with the ring position that ends that, mostly in rising order.
+    lent: VecDeque<(u64, u64, u64)>,
+}
+
+impl Books {
+    fn take(&mut self, len: u64) -> Option<u64> {
+        let (&offset, &size) = self.free.iter().find(|&(_, &size)| size >= len)?;
+        self.free.remove(&offset);
+        if size > len {
+            self.free.insert(offset + len, size - len);
+        }
+        Some(offset)
+    }
+
+    fn give(&mut self, mut offset: u64, mut len: u64) {
+        if let Some((&before, &size)) = self.free.range(..offset).next_back()
+            && before + size == offset
+        {
+            self.free.remove(&before);
+            (offset, len) = (before, size + len);
+        }
+        if let Some(size) = self.free.remove(&(offset + len)) {
+            len += size;
+        }
+        self.free.insert(offset, len);
+    }
+
+    fn reclaim(&mut self, executed: u64) {
+        for _ in 0..self.lent.len() {
+            let Some((position, offset, len)) = self.lent.pop_front() else { break };
+            if position <= executed {
+                self.give(offset, len);
+            } else {
+                self.lent.push_back((position, offset, len));
+            }
+        }
+    }
+}
+
+impl BulkPool {
+    pub(crate) fn new(bytes: Bytes, producer: Arc<Producer>) -> Arc<Self> {
+        let mut free = BTreeMap::new();
+        if bytes.len() != 0 {
+            free.insert(0, bytes.len() as u64);
+        }
+        let books = Mutex::new(Books { free, lent: VecDeque::new() });
+        Arc::new(Self { bytes, producer, books, freed: Condvar::new() })
+    }
+
+    /// Size of the whole area, and so of the largest chunk.
+    pub fn len(&self) -> usize {
+        self.bytes.len()
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// A chunk of at least one byte, if there is one free now.
+    pub fn try_alloc(self: &Arc<Self>, len: usize) -> Option<Chunk> {
+        let rounded = Self::rounded(len)?;
+        let mut books = self.books.lock();
+        let offset = books.take(rounded).or_else(|| {
+            books.reclaim(self.producer.executed());
+            books.take(rounded)
+        })?;
+        Some(Chunk { pool: self.clone(), offset, rounded, len })
+    }
+
+    /// A chunk; waits for others to be given back. `None`: longer than the area.
+    ///
+    /// Do not hold a chunk while asking for the next unless two of that size always fit.
+    pub fn alloc(self: &Arc<Self>, len: usize) -> Result<Option<Chunk>, Gone> {
+        match Self::rounded(len) {
+            Some(rounded) if rounded <= self.len() as u64 => {}
+            _ => return Ok(None),
+        }
+        loop {
+            if let Some(chunk) = self.try_alloc(len) {
+                return Ok(Some(chunk));
+            }
+            let books = self.books.lock();
+            match books.lent.iter().map(|lent| lent.0).min() {
+                Some(position) => {
+                    drop(books);
+                    // Bounded, because a chunk may also be given back directly meanwhile.
+                    self.producer.wait_executed(position, Some(Duration::from_millis(1)))?;
+                }
+                None => drop(condvar_wait(&self.freed, books)),
+            }
+        }
+    }
+
+    fn rounded(len: usize) -> Option<u64> {
+        (len.max(1) as u64).checked_next_multiple_of(GRAIN)
+    }
+}
+
+/// A piece of the staging area that one client thread fills or reads.
+pub struct Chunk {
+    pool: Arc<BulkPool>,
+    offset: u64,
+    rounded: u64,
+    len: usize,
+}
+
+impl Chunk {
+    /// What messages call it.
+    pub fn offset(&self) -> u64 {
+        self.offset
+    }
+
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// Fills (or reads back) the chunk in place. Not while the server or a device writes it.
+    pub fn with<R>(&mut self, with: impl FnOnce(&mut [u8]) -> R) -> R {
+        self.pool.bytes.fill(self.offset as usize, self.len, with)
+    }
+
+    /// Gives the chunk back as soon as everything up to ring position `position` was executed.
+    pub fn release_after(self, position: u64) {
+        let this = std::mem::ManuallyDrop::new(self);
+        // SAFETY: `this` is never dropped, so the Arc is moved out exactly once.
+        let pool = unsafe { std::ptr::read(&this.pool) };
+        pool.books.lock().lent.push_back((position, this.offset, this.rounded));
+        pool.freed.notify_all();
+    }
+}
+
+impl Drop for Chunk {
+    fn drop(&mut self) {
+        self.pool.books.lock().give(self.offset, self.rounded);
+        self.pool.freed.notify_all();
+    }
+}

@@ -1,0 +1,246 @@
+//! Waiting for the other side, at the least cost to both.
+//!
+//! # States
+//!
+//! A bell is two words. `sleeping` is 1 while somebody sleeps or is about to. `signal` moves whenever sleepers must look
+//! again; it is the word the kernel compares before it puts a thread to sleep.
+//!
+//! A waiter looks for what it waits for (the *condition*: some other word of the region), first spinning, then:
+//!
+//! 1. reads `signal`,
+//! 2. sets `sleeping`,
+//! 3. fence,
+//! 4. looks at the condition once more,
+//! 5. sleeps unless `signal` has moved since 1.
+//!
+//! A notifier makes the condition true, fence, and looks at `sleeping`. If it is 0 it is done: the common case costs a
+//! fence and a load, no system call. Else it clears `sleeping`, *then* moves `signal`, and wakes.
+//!
+//! # Why no wake-up is lost
+//!
+//! The two fences make it impossible that the waiter misses the condition at 4 *and* the notifier misses `sleeping`
+//! (Dekker). If the notifier saw `sleeping`, it moves `signal`: a waiter that read the old value does not stay asleep,
+//! and one that read the new value has set `sleeping` after it was cleared, so its mark is not wiped out by us.
+//! Several waiters and several notifiers may use one bell.
+//!
+//! # What a hostile peer can do
+//!
+//! It can write both words. Then a wait wakes for nothing and looks again, or a wake-up never comes: that stalls the
+//! peer's own work until this side learns that it is gone (`PeerGone`), which ends every wait.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use crate::gone::{Gone, PeerGone};
+use crate::region::Shared;
+use crate::spin::SpinBudget;
+use crate::sync::{AtomicU32, Ordering, fence};
+
+/// How threads of two sides are put to sleep and woken. Shared memory within one kernel uses [`Futex`]; two kernels
+/// would sleep locally and carry the wake-up over an event channel.
+pub trait Doorbell: Send + Sync {
+    /// Sleeps while `word` has the value `expected`. May return early, for any reason.
+    fn sleep(&self, word: &AtomicU32, expected: u32, timeout: Option<Duration>);
+    /// Wakes all that sleep on `word`, on whichever side.
+    fn wake(&self, word: &AtomicU32);
+}
+
+/// The words of a bell in the region.
+#[derive(Debug)]
+#[repr(C, align(64))]
+pub struct BellWords {
+    pub(crate) signal: AtomicU32,
+    pub(crate) sleeping: AtomicU32,
+}
+
+impl Default for BellWords {
+    fn default() -> Self {
+        Self { signal: AtomicU32::new(0), sleeping: AtomicU32::new(0) }
+    }
+}
+
+/// One side's handle of a bell.
+#[derive(Clone)]
+pub struct Bell {
+    words: Shared<BellWords>,
+    doorbell: Arc<dyn Doorbell>,
+}
+
+impl Bell {
+    pub fn new(words: Shared<BellWords>, doorbell: Arc<dyn Doorbell>) -> Self {
+        Self { words, doorbell }
+    }
+
+    /// Call after making a condition true.
+    #[inline]
+    pub fn notify(&self) {
+        // SYNC POINT: waiter marks itself sleeping, fence, looks at the condition; notifier makes the condition true,
+        // fence, looks for the mark. At least one of them sees the other.
+        fence(Ordering::SeqCst);
+        self.notify_fenced();
+    }
+
+    /// As `notify`, for a caller that has just executed the SeqCst fence.
+    #[inline]
+    pub(crate) fn notify_fenced(&self) {
+        if self.words.sleeping.load(Ordering::Relaxed) != 0 {
+            self.ring();
+        }
+    }
+
+    #[cold]
+    fn ring(&self) {
+        self.words.sleeping.store(0, Ordering::Relaxed);
+        self.interrupt();
+    }
+
+    /// Wakes sleepers whether they have left their mark or not.
+    pub(crate) fn interrupt(&self) {
+        // SYNC POINT: the mark is cleared before the signal moves (Release), and a waiter reads the signal (Acquire)
+        // before it marks. So a mark set after the new signal was seen is never wiped out by the older clearing.
+        self.words.signal.fetch_add(1, Ordering::Release);
+        self.doorbell.wake(&self.words.signal);
+    }
+}
+
+/// The end of a bell that waits.
+pub struct Waiter {
+    bell: Bell,
+    gone: PeerGone,
+    spin: SpinBudget,
+}
+
+impl Waiter {
+    pub fn new(bell: Bell, gone: &PeerGone) -> Self {
+        gone.register(&bell);
+        Self { bell, gone: gone.clone(), spin: SpinBudget::new() }
+    }
+
+    /// Waits until `condition` gives something. `Ok(None)` means that the time is up.
+    ///
+    /// The condition comes first: what has arrived before the peer went is still delivered.
+    #[inline]
+    pub fn wait<R>(
+        &self,
+        timeout: Option<Duration>,
+        mut condition: impl FnMut() -> Option<R>,
+    ) -> Result<Option<R>, Gone> {
+        if let Some(result) = condition() {
+            return Ok(Some(result));
+        }
+        self.wait_slowly(timeout, &mut condition)
+    }
+
+    fn wait_slowly<R>(
+        &self,
+        timeout: Option<Duration>,
+        condition: &mut impl FnMut() -> Option<R>,
+    ) -> Result<Option<R>, Gone> {
+        let start = Instant::now();
+        let spin = self.spin.get().min(timeout.unwrap_or(Duration::MAX));
+        while start.elapsed() < spin {
+            for _ in 0..32 {
+                if let Some(result) = condition() {
+                    return Ok(Some(result));
+                }
+                std::hint::spin_loop();
+            }
+            self.gone.check()?;
+        }
+        let result = self.sleep(start, timeout, condition);
+        self.spin.slept(start.elapsed());
+        result
+    }
+
+    #[cold]
+    fn sleep<R>(
+        &self,
+        start: Instant,
+        timeout: Option<Duration>,
+        condition: &mut impl FnMut() -> Option<R>,
+    ) -> Result<Option<R>, Gone> {
+        let words = &self.bell.words;
+        let _sleeping = self.gone.enter_sleep();
+        loop {
+            // SYNC POINT: the mark is cleared before the signal moves (Release), and a waiter reads the signal (Acquire)
+            // before it marks. So a mark set after the new signal was seen is never wiped out by the older clearing.
+            let signal = words.signal.load(Ordering::Acquire);
+            words.sleeping.store(1, Ordering::Relaxed);
+            // SYNC POINT: waiter marks itself sleeping, fence, looks at the condition; notifier makes the condition
+            // true, fence, looks for the mark. At least one of them sees the other.
+            fence(Ordering::SeqCst);
+            if let Some(result) = condition() {
+                return Ok(Some(result));
+            }
+            // SYNC POINT: a sleeper reads the signal, then the flag; we write the flag, then the signal. So either it
+            // sees the flag, or its sleep ends because the signal has moved.
+            self.gone.check()?;
+            let left = match timeout {
+                None => None,
+                Some(timeout) => match timeout.checked_sub(start.elapsed()) {
+                    Some(left) if !left.is_zero() => Some(left),
+                    _ => return Ok(None),
+                },
+            };
+            self.bell.doorbell.sleep(&words.signal, signal, left);
+        }
+    }
+}
+
+#[cfg(not(loom))]
+pub use futex::Futex;
+
+#[cfg(not(loom))]
+mod futex {
+    use super::{AtomicU32, Doorbell, Duration};
+    use rustix::thread::futex::{self, Flags, Timespec};
+
+    /// The kernel's futex, not private to a process: it is keyed by the page of the memfd, so it works between
+    /// processes and across namespaces.
+    #[derive(Debug, Clone, Copy, Default)]
+    pub struct Futex;
+
+    impl Doorbell for Futex {
+        fn sleep(&self, word: &AtomicU32, expected: u32, timeout: Option<Duration>) {
+            let timeout = timeout.and_then(|t| Timespec::try_from(t).ok());
+            // Every outcome (woken, moved on, interrupted, time is up) means the same: look again.
+            let _ = futex::wait(word, Flags::empty(), expected, timeout.as_ref());
+        }
+
+        fn wake(&self, word: &AtomicU32) {
+            let _ = futex::wake(word, Flags::empty(), i32::MAX as u32);
+        }
+    }
+}
+
+#[cfg(loom)]
+pub mod model {
+    //! A doorbell that loom understands: compare and sleep are one step, as in the kernel.
+    use super::*;
+    use crate::sync::{Condvar, Mutex, condvar_wait};
+
+    pub struct ModelDoorbell {
+        lock: Mutex<()>,
+        condvar: Condvar,
+    }
+
+    impl ModelDoorbell {
+        pub fn new() -> Arc<Self> {
+            Arc::new(Self { lock: Mutex::new(()), condvar: Condvar::new() })
+        }
+    }
+
+    impl Doorbell for ModelDoorbell {
+        fn sleep(&self, word: &AtomicU32, expected: u32, _timeout: Option<Duration>) {
+            let guard = self.lock.lock();
+            if word.load(Ordering::SeqCst) == expected {
+                drop(condvar_wait(&self.condvar, guard));
+            }
+        }
+
+        fn wake(&self, _word: &AtomicU32) {
+            drop(self.lock.lock());
+            self.condvar.notify_all();
+        }
+    }
+}

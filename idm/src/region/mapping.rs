@@ -1,0 +1,254 @@
+//! Creating, sealing, mapping and cutting up the memfd.
+
+use std::ffi::c_void;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::ptr::NonNull;
+use std::sync::Arc;
+
+use rustix::fs::{MemfdFlags, SealFlags};
+use rustix::io::Errno;
+use rustix::mm::{MapFlags, ProtFlags};
+use thiserror::Error;
+
+use crate::lane::{DispatchWords, LaneWords};
+use crate::ring::RingWords;
+
+use super::{Bytes, Layout, LayoutError, Offsets, Shared, StatusWords};
+
+#[derive(Debug, Error)]
+pub enum RegionError {
+    #[error("layout is not valid")]
+    Layout(#[from] LayoutError),
+    #[error("cannot {what} the shared region")]
+    System { what: &'static str, source: Errno },
+    #[error("the descriptor is {actual} bytes long, the layout says {expected}")]
+    Size { expected: u64, actual: u64 },
+    #[error("the region is not sealed against shrinking and growing")]
+    NotSealed,
+    #[error("the region's address must be a page's")]
+    Placement,
+}
+
+fn system(what: &'static str) -> impl FnOnce(Errno) -> RegionError {
+    move |source| RegionError::System { what, source }
+}
+
+/// Where in the address space the region goes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Placement {
+    #[default]
+    Anywhere,
+    /// At this address, or not at all: what is mapped there already stays.
+    At(usize),
+    /// Over a reservation of the caller's; see [`Placement::over_reservation`].
+    Over(Reserved),
+}
+
+/// An address inside address space that the caller has reserved.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Reserved(usize);
+
+impl Placement {
+    /// Replaces whatever is mapped at `address`; a reservation without access is put back when the region goes.
+    ///
+    /// # Safety
+    /// The region's whole length from `address` on must lie in address space that the caller has reserved and nobody
+    /// else uses.
+    pub unsafe fn over_reservation(address: usize) -> Self {
+        Self::Over(Reserved(address))
+    }
+}
+
+#[derive(Debug)]
+struct Mapping {
+    ptr: NonNull<u8>,
+    len: usize,
+    restore: bool,
+}
+
+// SAFETY: an address range without thread affinity.
+unsafe impl Send for Mapping {}
+// SAFETY: as above; the range is only accessed through `Shared` and `Bytes`.
+unsafe impl Sync for Mapping {}
+
+impl Mapping {
+    fn new(fd: BorrowedFd<'_>, len: usize, placement: Placement) -> Result<Self, RegionError> {
+        let (hint, extra, restore) = match placement {
+            Placement::Anywhere => (0, MapFlags::empty(), false),
+            Placement::At(address) => (address, MapFlags::FIXED_NOREPLACE, false),
+            Placement::Over(Reserved(address)) => (address, MapFlags::FIXED, true),
+        };
+        if !hint.is_multiple_of(4096) || (hint == 0 && placement != Placement::Anywhere) {
+            return Err(RegionError::Placement);
+        }
+        // SAFETY: a new mapping, which replaces nothing unless the caller vouched for a reservation.
+        let ptr = unsafe {
+            rustix::mm::mmap(
+                hint as *mut c_void,
+                len,
+                ProtFlags::READ | ProtFlags::WRITE,
+                MapFlags::SHARED | extra,
+                fd,
+                0,
+            )
+        }
+        .map_err(system("map"))?;
+        let mapping = Self { ptr: NonNull::new(ptr.cast()).ok_or(RegionError::Placement)?, len, restore };
+        // Kernels before 4.17 take the address for a hint.
+        if hint != 0 && ptr as usize != hint {
+            return Err(RegionError::Placement);
+        }
+        Ok(mapping)
+    }
+}
+
+impl Drop for Mapping {
+    fn drop(&mut self) {
+        let ptr = self.ptr.as_ptr().cast::<c_void>();
+        // SAFETY: our own mapping, which no view refers to any more: they all hold the Arc.
+        let _ = unsafe {
+            if self.restore {
+                let flags = MapFlags::PRIVATE | MapFlags::FIXED | MapFlags::NORESERVE;
+                rustix::mm::mmap_anonymous(ptr, self.len, ProtFlags::empty(), flags).map(drop)
+            } else {
+                rustix::mm::munmap(ptr, self.len)
+            }
+        };
+    }
+}
+
+/// A mapped region. Cheap to clone; the mapping lives until the last view is gone.
+#[derive(Debug, Clone)]
+pub struct Region {
+    mapping: Arc<Mapping>,
+    fd: Arc<OwnedFd>,
+    layout: Layout,
+    offsets: Offsets,
+}
+
+impl Region {
+    /// Server: makes a zeroed, sealed region.
+    pub fn create(layout: Layout, placement: Placement) -> Result<Self, RegionError> {
+        let offsets = layout.offsets()?;
+        let base = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
+        // Older kernels do not know that a memfd can be barred from being executed.
+        let fd = rustix::fs::memfd_create("idm-region", base | MemfdFlags::NOEXEC_SEAL)
+            .or_else(|_| rustix::fs::memfd_create("idm-region", base))
+            .map_err(system("create"))?;
+        rustix::fs::ftruncate(&fd, offsets.total).map_err(system("size"))?;
+        let seals = SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL;
+        rustix::fs::fcntl_add_seals(&fd, seals).map_err(system("seal"))?;
+        Self::map(fd, layout, offsets, placement)
+    }
+
+    /// Client: maps the region that the server sent, after checking that it is what the server says.
+    pub fn attach(fd: OwnedFd, layout: Layout, placement: Placement) -> Result<Self, RegionError> {
+        let offsets = layout.offsets()?;
+        let stat = rustix::fs::fstat(&fd).map_err(system("examine"))?;
+        let actual = u64::try_from(stat.st_size).unwrap_or(0);
+        if actual != offsets.total {
+            return Err(RegionError::Size { expected: offsets.total, actual });
+        }
+        let seals = rustix::fs::fcntl_get_seals(&fd).map_err(|_| RegionError::NotSealed)?;
+        if !seals.contains(SealFlags::SHRINK | SealFlags::GROW) {
+            return Err(RegionError::NotSealed);
+        }
+        Self::map(fd, layout, offsets, placement)
+    }
+
+    fn map(fd: OwnedFd, layout: Layout, offsets: Offsets, placement: Placement) -> Result<Self, RegionError> {
+        let len = usize::try_from(offsets.total).map_err(|_| RegionError::Placement)?;
+        let mapping = Arc::new(Mapping::new(fd.as_fd(), len, placement)?);
+        Ok(Self { mapping, fd: Arc::new(fd), layout, offsets })
+    }
+
+    /// This side's own copy of the layout.
+    pub fn layout(&self) -> &Layout {
+        &self.layout
+    }
+
+    pub fn fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+
+    /// The region's address in this process.
+    pub fn address(&self) -> usize {
+        self.mapping.ptr.as_ptr() as usize
+    }
+
+    pub fn len(&self) -> usize {
+        self.mapping.len
+    }
+
+    pub fn is_empty(&self) -> bool {
+        false
+    }
+
+    /// # Safety
+    /// T must be a struct of atomics.
+    unsafe fn words<T>(&self, offset: u64) -> Shared<T> {
+        let offset = offset as usize;
+        assert!(offset.checked_add(size_of::<T>()).is_some_and(|end| end <= self.mapping.len));
+        // SAFETY: in range, checked above.
+        let ptr = unsafe { self.mapping.ptr.add(offset) }.cast::<T>();
+        assert!(ptr.is_aligned());
+        // SAFETY: in range and aligned, kept alive by the mapping; atomics only by this function's contract.
+        unsafe { Shared::from_raw(ptr, self.mapping.clone()) }
+    }
+
+    fn bytes(&self, offset: u64, len: u64) -> Bytes {
+        let (offset, len) = (offset as usize, len as usize);
+        assert!(offset.is_multiple_of(64));
+        assert!(offset.checked_add(len).is_some_and(|end| end <= self.mapping.len));
+        // SAFETY: in range, aligned, kept alive by the mapping.
+        unsafe { Bytes::from_raw(self.mapping.ptr.add(offset), len, self.mapping.clone()) }
+    }
+
+    pub(crate) fn status(&self) -> Shared<StatusWords> {
+        // SAFETY: made of atomics.
+        unsafe { self.words(self.offsets.status) }
+    }
+
+    pub(crate) fn ring_words(&self) -> Shared<RingWords> {
+        // SAFETY: made of atomics.
+        unsafe { self.words(self.offsets.ring_words) }
+    }
+
+    pub(crate) fn ring_bytes(&self) -> Bytes {
+        self.bytes(self.offsets.ring, self.layout.ring_bytes)
+    }
+
+    pub(crate) fn dispatch_words(&self) -> Shared<DispatchWords> {
+        // SAFETY: made of atomics.
+        unsafe { self.words(self.offsets.dispatch_words) }
+    }
+
+    pub(crate) fn lane_words(&self, lane: u32) -> Shared<LaneWords> {
+        assert!(lane < self.layout.lanes);
+        // SAFETY: made of atomics.
+        unsafe { self.words(self.offsets.lane_words + u64::from(lane) * size_of::<LaneWords>() as u64) }
+    }
+
+    pub(crate) fn lane_request(&self, lane: u32) -> Bytes {
+        self.bytes(self.lane_area(lane), self.layout.request_bytes.into())
+    }
+
+    pub(crate) fn lane_reply(&self, lane: u32) -> Bytes {
+        let request = u64::from(self.layout.request_bytes);
+        self.bytes(self.lane_area(lane) + request, self.layout.reply_bytes.into())
+    }
+
+    fn lane_area(&self, lane: u32) -> u64 {
+        assert!(lane < self.layout.lanes);
+        let stride = u64::from(self.layout.request_bytes) + u64::from(self.layout.reply_bytes);
+        self.offsets.lane_areas + u64::from(lane) * stride
+    }
+
+    pub(crate) fn flag_bytes(&self) -> Bytes {
+        self.bytes(self.offsets.flags, u64::from(self.layout.flags) * 8)
+    }
+
+    pub(crate) fn bulk_bytes(&self) -> Bytes {
+        self.bytes(self.offsets.bulk, self.layout.bulk_bytes)
+    }
+}

@@ -1,0 +1,20 @@
+//! The memory that two processes share: a memfd that can no longer change its size.
+//!
+//! The server creates it (`Region::create`), seals it against shrinking and growing, and passes the descriptor; the
+//! client maps it (`Region::attach`). Because of the seals no access can fault with SIGBUS, whatever the other side
+//! does with its descriptor: a hole punched into it reads as zeroes.
+//!
+//! This module is the only one that turns addresses into memory. The rest of the crate sees `Shared` words and `Bytes`.
+
+mod layout;
+mod view;
+
+pub use layout::{LAYOUT_VERSION, Layout, LayoutError};
+pub(crate) use layout::{Offsets, StatusWords};
+pub use view::{Bytes, Owner, Shared};
+
+#[cfg(not(loom))]
+pub use mapping::{Placement, Region, RegionError};
+
+#[cfg(not(loom))]
+mod mapping;
