@@ -43,7 +43,7 @@ int main() {
     CHECK(attributes.sharedSizeBytes == 64 * sizeof(int));
     CHECK(attributes.maxThreadsPerBlock == 128);
     CHECK(attributes.numRegs > 0 && attributes.ptxVersion >= 75);
-    EXPECT(cudaErrorInvalidDeviceFunction, cudaFuncGetAttributes(&attributes, (const void *)main));
+    EXPECT(cudaErrorInvalidResourceHandle, cudaFuncGetAttributes(&attributes, (const void *)main));
     cudaGetLastError();
 
     // Occupancy: something fits, more shared memory does not let more blocks in.

@@ -1,11 +1,17 @@
 //! `cargo xtask <verb>`: everything one does with this repository, in one place.
 #![forbid(unsafe_code)]
 
+mod cargo_test;
+mod checks;
+mod demo;
 mod paths;
 mod programs;
+mod report;
 mod sh;
 mod stage;
+mod suite;
 mod toolchain;
+mod zones;
 
 use anyhow::{Result, bail};
 use lexopt::prelude::*;
@@ -14,6 +20,9 @@ use std::process::ExitCode;
 const HELP: &str = "\
 cargo xtask <verb>
 
+  demo                         one CUDA program in two zones at once, on the software GPU
+  test [--quick]               everything that must hold; fetches what it needs
+  lint                         the part of it that runs no program
   toolchain                    fetch NVIDIA's compiler and runtimes from PyPI into .cache/cuda
   build [--debug] [--strip]    build everything, and stage a tree that runs in target/stage
   programs [--sass ARCH]... [--matrix]
@@ -46,6 +55,18 @@ fn verb() -> Result<()> {
             toolchain::ensure()?;
             println!("{}", toolchain::nvcc().display());
             Ok(())
+        }
+        "demo" => no_more(args).and_then(|()| demo::run()),
+        "lint" => no_more(args).and_then(|()| suite::lint()),
+        "test" => {
+            let mut quick = false;
+            while let Some(arg) = args.next()? {
+                match arg {
+                    Long("quick") => quick = true,
+                    other => return Err(other.unexpected().into()),
+                }
+            }
+            suite::test(quick)
         }
         "build" => {
             let mut options = stage::Options::default();

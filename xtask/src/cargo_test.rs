@@ -1,0 +1,70 @@
+//! `cargo test`, with its tests counted.
+
+use crate::report::Counts;
+use anyhow::{Context, Result, bail};
+use std::io::{BufRead, BufReader};
+use std::process::{Command, Stdio};
+
+/// Runs cargo and shows what it prints, except for the lines of tests that passed.
+pub fn run(cargo: &mut Command) -> Result<Counts> {
+    let mut child = cargo.stdout(Stdio::piped()).spawn().context("cannot start cargo")?;
+    let stdout = child.stdout.take().context("cargo has no stdout")?;
+    let mut counts = Counts::default();
+    for line in BufReader::new(stdout).lines() {
+        // A test may print what is not UTF-8; it only matters that it is shown.
+        let line = line.unwrap_or_else(|_| "(a line that is not text)".to_string());
+        if !count(&line, &mut counts) {
+            println!("{line}");
+        }
+    }
+    let status = child.wait()?;
+    if !status.success() && counts.failed == 0 {
+        bail!("cargo test did not get through: {status}");
+    }
+    if counts.passed + counts.failed == 0 {
+        bail!("no test ran");
+    }
+    Ok(counts)
+}
+
+/// Takes a line of libtest's into account; true when it need not be shown.
+fn count(line: &str, counts: &mut Counts) -> bool {
+    if let Some(result) = line.strip_prefix("test result: ") {
+        let number = |what: &str| -> usize {
+            let before = result.split(what).next().unwrap_or_default();
+            before.rsplit([' ', '.']).find_map(|word| word.parse().ok()).unwrap_or(0)
+        };
+        counts.passed += number(" passed");
+        counts.failed += number(" failed");
+        return true;
+    }
+    if let Some(test) = line.strip_prefix("test ") {
+        if let Some((name, why)) = test.split_once(" ... ignored") {
+            let why = why.trim_start_matches(", ");
+            counts.skipped.push(format!("{name}: {}", if why.is_empty() { "no reason given" } else { why }));
+            return true;
+        }
+        return test.ends_with(" ... ok");
+    }
+    line.is_empty() || (line.starts_with("running ") && line.ends_with("tests"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn results_and_reasons_are_counted() {
+        let mut counts = Counts::default();
+        assert!(count("test a::b ... ok", &mut counts));
+        assert!(!count("test a::c ... FAILED", &mut counts));
+        assert!(count("test a::d ... ignored, needs a GPU", &mut counts));
+        assert!(count(
+            "test result: FAILED. 12 passed; 1 failed; 1 ignored; 0 measured; 0 filtered out",
+            &mut counts
+        ));
+        assert!(count("test result: ok. 3 passed; 0 failed; 0 ignored; 0 measured; 0 filtered out", &mut counts));
+        assert_eq!((counts.passed, counts.failed), (15, 1));
+        assert_eq!(counts.skipped, ["a::d: needs a GPU"]);
+    }
+}

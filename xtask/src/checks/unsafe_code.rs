@@ -1,0 +1,39 @@
+//! `unsafe` stays where it must be. Where it is allowed, clippy asks for a `SAFETY` line at each block; the other rooms
+//! forbid it, and every room takes part in the workspace's lints.
+
+use super::metadata::Package;
+use anyhow::{Context, Result, bail};
+use std::fs;
+use std::path::Path;
+
+/// Rooms that touch shared memory, the driver's functions, system calls or generated code.
+const MAY_BE_UNSAFE: &[&str] = &["cuda-abi", "idm", "libvgpu", "proxy", "softgpu", "conformance"];
+
+pub fn check(packages: &[Package]) -> Result<()> {
+    let mut wrong = Vec::new();
+    for folder in packages.iter().filter_map(|package| package.room.as_deref()) {
+        let room = folder.file_name().unwrap_or_default().to_string_lossy().into_owned();
+        let manifest = fs::read_to_string(folder.join("Cargo.toml")).context("cannot read a Cargo.toml")?;
+        if !manifest.contains("[lints]\nworkspace = true") {
+            wrong.push(format!("{room}/Cargo.toml does not take the workspace's lints"));
+        }
+        if !MAY_BE_UNSAFE.contains(&room.as_str()) && !forbids(folder)? {
+            wrong.push(format!("{room} does not say #![forbid(unsafe_code)]"));
+        }
+    }
+    if !wrong.is_empty() {
+        bail!("{}", wrong.join("\n"));
+    }
+    Ok(())
+}
+
+/// Whether all crate roots of the folder forbid unsafe code.
+fn forbids(folder: &Path) -> Result<bool> {
+    for root in ["src/main.rs", "src/lib.rs"] {
+        let root = folder.join(root);
+        if root.exists() && !fs::read_to_string(&root)?.lines().any(|line| line == "#![forbid(unsafe_code)]") {
+            return Ok(false);
+        }
+    }
+    Ok(true)
+}

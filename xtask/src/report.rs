@@ -1,0 +1,68 @@
+//! What was tried, how it went and how long it took; and the closing line.
+
+use anyhow::Result;
+use std::time::{Duration, Instant};
+
+/// How many passed and failed, and what was left out, with the reason.
+#[derive(Default)]
+pub struct Counts {
+    pub passed: usize,
+    pub failed: usize,
+    pub skipped: Vec<String>,
+}
+
+struct Row {
+    name: &'static str,
+    counts: Counts,
+    time: Duration,
+}
+
+#[derive(Default)]
+pub struct Report {
+    rows: Vec<Row>,
+}
+
+impl Report {
+    /// Something that passes or fails as a whole.
+    pub fn check(&mut self, name: &'static str, check: impl FnOnce() -> Result<()>) -> bool {
+        self.tests(name, || check().map(|()| Counts { passed: 1, ..Counts::default() }))
+    }
+
+    /// Several tests that are counted; an error counts as one that failed.
+    pub fn tests(&mut self, name: &'static str, tests: impl FnOnce() -> Result<Counts>) -> bool {
+        println!("\n── {name}");
+        let start = Instant::now();
+        let counts = tests().unwrap_or_else(|error| {
+            println!("{error:#}");
+            Counts { failed: 1, ..Counts::default() }
+        });
+        let fine = counts.failed == 0;
+        self.rows.push(Row { name, counts, time: start.elapsed() });
+        fine
+    }
+
+    /// Something that is not tried this time.
+    pub fn skip(&mut self, name: &'static str, reason: &str) {
+        let counts = Counts { skipped: vec![reason.to_string()], ..Counts::default() };
+        self.rows.push(Row { name, counts, time: Duration::ZERO });
+    }
+
+    /// Prints the summary; true when nothing failed.
+    pub fn finish(&self) -> bool {
+        println!("\n{:<24} {:>7} {:>7} {:>8} {:>8}", "", "passed", "failed", "skipped", "time");
+        for Row { name, counts, time } in &self.rows {
+            let Counts { passed, failed, skipped } = counts;
+            let seconds = time.as_secs_f64();
+            println!("{name:<24} {passed:>7} {failed:>7} {:>8} {seconds:>6.1} s", skipped.len());
+        }
+        for row in &self.rows {
+            for reason in &row.counts.skipped {
+                println!("skipped: {}: {reason}", row.name);
+            }
+        }
+        let passed = self.rows.iter().map(|row| row.counts.passed).sum::<usize>();
+        let failed = self.rows.iter().map(|row| row.counts.failed).sum::<usize>();
+        println!("\n{passed} passed, {failed} failed");
+        failed == 0
+    }
+}

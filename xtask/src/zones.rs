@@ -1,0 +1,92 @@
+//! Runs compiled programs in zones on the software GPU, as a user does: through `bulkhead run`.
+
+use crate::programs::{Binary, Linkage, Wanted};
+use crate::report::Counts;
+use crate::{paths, programs, sh};
+use anyhow::{Result, bail};
+use std::fs;
+use std::path::PathBuf;
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+/// A program that hangs must not hang the tests. Far above what any of them takes.
+const PATIENCE: &str = "300";
+
+pub fn bulkhead() -> PathBuf {
+    paths::stage().join("bin/bulkhead")
+}
+
+/// Compiles what is wanted and runs it, a few at a time.
+pub fn run(wanted: &[Wanted]) -> Result<Counts> {
+    let mut counts = Counts::default();
+    for (program, runtime, linkage) in wanted {
+        if *linkage == Linkage::Static && runtime.statik.is_none() {
+            let reason =
+                format!("{} · {} static: the wheel holds no libcudart_static.a", program.name, runtime.version);
+            counts.skipped.push(reason);
+        }
+    }
+    let mut binaries = programs::build(wanted, &[])?;
+    binaries.retain(|binary| {
+        let reason = binary.program.not_on_soft.as_deref();
+        counts.skipped.extend(reason.map(|reason| format!("{}: {reason}", binary.label())));
+        reason.is_none() && !binary.program.by_hand
+    });
+    for fine in sh::parallel(&binaries, |binary| show(binary, run_one(binary))) {
+        *if fine { &mut counts.passed } else { &mut counts.failed } += 1;
+    }
+    Ok(counts)
+}
+
+fn show(binary: &Binary, (result, time): (Result<()>, Duration)) -> bool {
+    let seconds = time.as_secs_f64();
+    match &result {
+        Ok(()) => println!("ok    {:<28} {seconds:>6.2} s", binary.label()),
+        Err(error) => println!("FAIL  {:<28} {seconds:>6.2} s\n{error:#}", binary.label()),
+    }
+    result.is_ok()
+}
+
+/// A program passes when it says PASS last and exits with 0.
+fn run_one(binary: &Binary) -> (Result<()>, Duration) {
+    let start = Instant::now();
+    let mut command = Command::new("timeout");
+    command.args(["--kill-after=10", PATIENCE]).arg(bulkhead());
+    command.args(["run", "--backend", "soft", "--zone", "test"]);
+    command.args(binary.program.memory.iter().flat_map(|memory| ["--memory", memory]));
+    command.arg("--").arg(&binary.path).args(&binary.program.args);
+    let result = sh::capture(&mut command).and_then(|output| {
+        let stdout = String::from_utf8_lossy(&output.stdout);
+        if output.status.success() && stdout.lines().last() == Some("PASS") {
+            return Ok(());
+        }
+        let stderr = String::from_utf8_lossy(&output.stderr);
+        let said = stdout.lines().chain(stderr.lines()).map(|line| format!("      {line}\n")).collect::<String>();
+        bail!("{said}      {}{}", output.status, if output.status.code() == Some(124) { ": hangs" } else { "" })
+    });
+    (result, start.elapsed())
+}
+
+/// Nothing of ours runs any more.
+pub fn nothing_left() -> Result<()> {
+    // What has just been told to end may take a moment to be gone.
+    let mut left = running();
+    for _ in 0..50 {
+        if left.is_empty() {
+            return Ok(());
+        }
+        std::thread::sleep(Duration::from_millis(100));
+        left = running();
+    }
+    bail!("still running: {}", left.join(", "))
+}
+
+/// Processes whose program lies in the stage or among the test programs.
+fn running() -> Vec<String> {
+    let ours = [paths::stage(), paths::programs()];
+    let processes = fs::read_dir("/proc").into_iter().flatten().filter_map(|entry| Some(entry.ok()?.path()));
+    let ours = |program: &PathBuf| ours.iter().any(|folder| program.starts_with(folder));
+    let named = processes.filter_map(|process| Some((process.clone(), fs::read_link(process.join("exe")).ok()?)));
+    let named = named.filter(|(_, program)| ours(program));
+    named.map(|(process, program)| format!("{} ({})", program.display(), process.display())).collect()
+}
