@@ -48,7 +48,7 @@ pub trait Doorbell: Send + Sync {
 /// The words of a bell in the region.
 #[derive(Debug)]
 #[repr(C, align(64))]
-pub struct BellWords {
+pub(crate) struct BellWords {
     pub(crate) signal: AtomicU32,
     pub(crate) sleeping: AtomicU32,
 }
@@ -61,7 +61,7 @@ impl Default for BellWords {
 
 /// One side's handle of a bell.
 #[derive(Clone)]
-pub struct Bell {
+pub(crate) struct Bell {
     words: Shared<BellWords>,
     doorbell: Arc<dyn Doorbell>,
 }
@@ -104,7 +104,7 @@ impl Bell {
 }
 
 /// The end of a bell that waits.
-pub struct Waiter {
+pub(crate) struct Waiter {
     bell: Bell,
     gone: PeerGone,
     spin: SpinBudget,
@@ -214,12 +214,12 @@ mod futex {
 }
 
 #[cfg(loom)]
-pub mod model {
+pub(crate) mod model {
     //! A doorbell that loom understands: compare and sleep are one step, as in the kernel.
     use super::*;
     use crate::sync::{Condvar, Mutex, condvar_wait};
 
-    pub struct ModelDoorbell {
+    pub(crate) struct ModelDoorbell {
         lock: Mutex<()>,
         condvar: Condvar,
     }

@@ -12,7 +12,14 @@
 //! * `bootstrap`: the messages and descriptors that bring two sides together; `peer` notices when one leaves.
 //! * `client`, `server`: one side each, put together.
 
+// `next` on the receiving ends lends what it returns, which an Iterator cannot.
+#![allow(clippy::should_implement_trait)]
+// The models use only the parts that synchronise.
+#![cfg_attr(loom, allow(dead_code, unused_imports))]
+
 mod aligned;
+#[cfg(not(loom))]
+pub mod bootstrap;
 #[cfg(not(loom))]
 pub mod bulk;
 #[cfg(not(loom))]
@@ -22,6 +29,8 @@ pub mod doorbell;
 pub mod flags;
 mod gone;
 pub mod lane;
+#[cfg(not(loom))]
+pub mod peer;
 pub mod region;
 pub mod ring;
 #[cfg(not(loom))]

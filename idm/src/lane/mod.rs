@@ -49,7 +49,7 @@ const PENDING_WORDS: usize = 16;
 
 #[derive(Debug)]
 #[repr(C, align(128))]
-pub struct LaneWords {
+pub(crate) struct LaneWords {
     /// Client: number of the last blocking request.
     pub(crate) request: Line<AtomicU64>,
     pub(crate) server: Line<ServerWords>,
@@ -61,7 +61,7 @@ pub struct LaneWords {
 
 #[derive(Debug)]
 #[repr(C)]
-pub struct ServerWords {
+pub(crate) struct ServerWords {
     /// Number of the last request that was replied to.
     pub(crate) replied: AtomicU64,
     /// 1: a thread serves this lane.
@@ -70,7 +70,7 @@ pub struct ServerWords {
 
 #[derive(Debug)]
 #[repr(C, align(128))]
-pub struct DispatchWords {
+pub(crate) struct DispatchWords {
     pub(crate) pending: [AtomicU64; PENDING_WORDS],
     pub(crate) bell: Line<BellWords>,
 }

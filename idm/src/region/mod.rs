@@ -11,7 +11,7 @@ mod view;
 
 pub use layout::{LAYOUT_VERSION, Layout, LayoutError};
 pub(crate) use layout::{Offsets, StatusWords};
-pub use view::{Bytes, Owner, Shared};
+pub(crate) use view::{Bytes, Shared};
 
 #[cfg(not(loom))]
 pub use mapping::{Placement, Region, RegionError};

@@ -11,10 +11,10 @@ use std::ptr::NonNull;
 use std::sync::Arc;
 
 /// Keeps the memory behind a view alive.
-pub type Owner = Arc<dyn Any + Send + Sync>;
+pub(crate) type Owner = Arc<dyn Any + Send + Sync>;
 
 /// A struct of atomics, in the region or (for process-local use and for models) on the heap.
-pub struct Shared<T> {
+pub(crate) struct Shared<T> {
     ptr: NonNull<T>,
     owner: Owner,
 }
@@ -71,19 +71,18 @@ impl<T> fmt::Debug for Shared<T> {
     }
 }
 
-pub use bytes::Bytes;
+pub(crate) use bytes::Bytes;
 
 #[cfg(not(loom))]
 mod bytes {
     use super::Owner;
     use std::ptr::NonNull;
-    use std::sync::Arc;
     use std::sync::atomic::{AtomicU64, Ordering};
 
     /// A range of plain bytes of the region. Offsets are the caller's to check; a wrong one panics in this module
     /// rather than touch foreign memory.
     #[derive(Clone)]
-    pub struct Bytes {
+    pub(crate) struct Bytes {
         ptr: NonNull<u8>,
         len: usize,
         _owner: Owner,
@@ -94,10 +93,6 @@ mod bytes {
     // SAFETY: as above.
     unsafe impl Sync for Bytes {}
 
-    #[repr(align(64))]
-    #[derive(Clone, Copy)]
-    struct Block(#[allow(dead_code)] [u8; 64]);
-
     impl Bytes {
         /// # Safety
         /// `ptr..ptr + len` must be readable and writable for as long as `owner` lives; `ptr` 64-byte aligned.
@@ -106,17 +101,13 @@ mod bytes {
         }
 
         /// Zeroed bytes of this process alone; `len` is a multiple of 64.
+        #[cfg(test)]
         pub fn local(len: usize) -> Self {
-            assert_eq!(len % 64, 0);
-            let blocks: Arc<[std::cell::UnsafeCell<Block>]> =
-                (0..len / 64).map(|_| std::cell::UnsafeCell::new(Block([0; 64]))).collect();
-            let ptr = NonNull::from(&*blocks).cast::<u8>();
-            struct Keep(#[allow(dead_code)] Arc<[std::cell::UnsafeCell<Block>]>);
-            // SAFETY: `Keep` only keeps the allocation alive; it never looks inside.
-            unsafe impl Send for Keep {}
-            // SAFETY: as above.
-            unsafe impl Sync for Keep {}
-            Self { ptr, len, _owner: Arc::new(Keep(blocks)) }
+            #[repr(align(64))]
+            struct Line(#[allow(dead_code)] [std::sync::atomic::AtomicU8; 64]);
+            let lines: Vec<Line> = (0..len / 64).map(|_| Line(std::array::from_fn(|_| 0.into()))).collect();
+            let ptr = NonNull::from(lines.as_slice()).cast();
+            Self { ptr, len, _owner: std::sync::Arc::new(lines) }
         }
 
         pub fn len(&self) -> usize {
@@ -207,7 +198,7 @@ mod bytes {
     use std::sync::Arc;
 
     #[derive(Clone)]
-    pub struct Bytes(Arc<Vec<UnsafeCell<[u8; 64]>>>);
+    pub(crate) struct Bytes(Arc<Vec<UnsafeCell<[u8; 64]>>>);
 
     // SAFETY: loom checks every access to the cells.
     unsafe impl Send for Bytes {}

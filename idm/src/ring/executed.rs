@@ -19,7 +19,7 @@ struct Private {
 }
 
 /// The server's writing end; one for the executor.
-pub struct Executed {
+pub(crate) struct Executed {
     private: Shared<Private>,
     private_bell: Bell,
     region: Shared<RingWords>,

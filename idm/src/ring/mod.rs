@@ -28,8 +28,7 @@ pub mod record;
 
 pub(crate) use consumer::read_header;
 pub use consumer::{ConsumeError, Consumer, Record};
-pub use executed::Executed;
-pub(crate) use executed::ExecutedWatch;
+pub(crate) use executed::{Executed, ExecutedWatch};
 pub use producer::{PostError, Producer};
 pub use record::{NO_LANE, RecordHeader};
 
@@ -39,11 +38,11 @@ use crate::sync::AtomicU64;
 /// A word with a pair of cache lines to itself, because the two sides write different words all the time.
 #[derive(Debug, Default)]
 #[repr(C, align(128))]
-pub struct Line<T>(pub T);
+pub(crate) struct Line<T>(pub T);
 
 #[derive(Debug)]
 #[repr(C, align(128))]
-pub struct RingWords {
+pub(crate) struct RingWords {
     pub(crate) head: Line<AtomicU64>,
     pub(crate) tail: Line<AtomicU64>,
     pub(crate) executed: Line<AtomicU64>,
