@@ -30,7 +30,8 @@ def with_pip(package, version, sha256, folder):
     command += [argument for platform in PLATFORMS for argument in ("--platform", platform)]
     done = subprocess.run(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
     if done.returncode != 0:
-        raise RuntimeError((done.stderr.strip().splitlines() or ["pip failed"])[-1])
+        said = [line for line in done.stderr.splitlines() if line.startswith("ERROR:")]
+        raise RuntimeError(said[-1] if said else "pip failed")
     return next(os.path.join(folder, name) for name in os.listdir(folder) if name.endswith(".whl"))
 
 
