@@ -24,6 +24,7 @@ cargo xtask <verb>
   test [--quick]               everything that must hold; fetches what it needs
   lint                         the part of it that runs no program
   toolchain                    fetch NVIDIA's compiler and runtimes from PyPI into .cache/cuda
+  run [--matrix] [PROGRAM]...  build, and run these programs (or all) in zones on the software GPU
   build [--debug] [--strip]    build everything, and stage a tree that runs in target/stage
   programs [--sass ARCH]... [--matrix]
                                compile programs/*.cu into target/programs (PTX, and machine code for ARCH, such as 90)
@@ -83,6 +84,17 @@ fn verb() -> Result<()> {
             Ok(())
         }
         "programs" => compile_programs(args),
+        "run" => {
+            let (mut names, mut matrix) = (Vec::new(), false);
+            while let Some(arg) = args.next()? {
+                match arg {
+                    Value(name) => names.push(name.string()?),
+                    Long("matrix") => matrix = true,
+                    other => return Err(other.unexpected().into()),
+                }
+            }
+            suite::run(&names, matrix)
+        }
         _ => bail!("no such verb: {verb} (see cargo xtask --help)"),
     }
 }

@@ -169,15 +169,20 @@ fn made(file: &Path, inputs: &impl Hash, make: impl FnOnce() -> Result<()>) -> R
     let mut hasher = DefaultHasher::new();
     inputs.hash(&mut hasher);
     let hash = format!("{:016x}", hasher.finish());
-    let mut note = file.as_os_str().to_owned();
-    note.push(".hash");
-    let note = PathBuf::from(note);
+    let note = note_of(file);
     if file.exists() && fs::read_to_string(&note).is_ok_and(|noted| noted == hash) {
         return Ok(());
     }
     fs::create_dir_all(file.parent().unwrap_or(Path::new(".")))?;
     make()?;
     fs::write(&note, hash).with_context(|| format!("cannot write {}", note.display()))
+}
+
+/// Where the hash of what a file was made from is kept.
+fn note_of(file: &Path) -> PathBuf {
+    let mut note = file.as_os_str().to_owned();
+    note.push(".hash");
+    PathBuf::from(note)
 }
 
 /// Which links of which programs are wanted.
@@ -230,4 +235,36 @@ pub fn build<'a>(wanted: &[Wanted<'a>], sass: &[String]) -> Result<Vec<Binary<'a
         Ok(path.map(|path| Binary { program, runtime: runtime.version, linkage: *linkage, path }))
     });
     Ok(linked.into_iter().collect::<Result<Vec<_>>>()?.into_iter().flatten().collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_head_of_a_program_says_how_to_run_it() {
+        let source = std::env::temp_dir().join(format!("xtask-head-{}.cu", std::process::id()));
+        fs::write(&source, "// A test.\n// memory: 5MiB\n// args: 1 2\n#include <x>\n// runtimes: all\n").unwrap();
+        let program = Program::read(source.clone()).unwrap();
+        fs::remove_file(source).unwrap();
+        assert_eq!(program.memory.as_deref(), Some("5MiB"));
+        assert_eq!(program.args, ["1", "2"]);
+        assert!(!program.all_runtimes, "only the head counts");
+    }
+
+    #[test]
+    fn a_file_is_made_again_only_when_its_inputs_change() {
+        let file = std::env::temp_dir().join(format!("xtask-made-{}", std::process::id()));
+        let times = std::cell::Cell::new(0);
+        let make = || {
+            times.set(times.get() + 1);
+            fs::write(&file, "").context("cannot write")
+        };
+        for inputs in ["a", "a", "b", "b"] {
+            made(&file, &inputs, make).unwrap();
+        }
+        fs::remove_file(&file).unwrap();
+        fs::remove_file(note_of(&file)).unwrap();
+        assert_eq!(times.get(), 2);
+    }
 }

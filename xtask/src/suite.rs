@@ -1,10 +1,11 @@
 //! `cargo xtask lint` and `cargo xtask test`: all that must hold, cheapest first.
 
 use crate::checks::{advisories, documents, licences, metadata, rooms, unsafe_code};
-use crate::programs::Linkage;
+use crate::programs::{Linkage, Program};
 use crate::report::Report;
 use crate::{cargo_test, paths, programs, sh, stage, toolchain, zones};
-use anyhow::{Result, bail};
+use anyhow::{Context, Result, bail};
+use std::process::Command;
 
 /// The rules that need no program to run.
 pub fn lint() -> Result<()> {
@@ -21,15 +22,15 @@ pub fn test(quick: bool) -> Result<()> {
     report.tests("unit tests", || {
         cargo_test::run(sh::cargo().args(["test", "--workspace", "--locked", "--no-fail-fast"]))
     });
-    let later = "left out by --quick";
     if quick {
-        report.skip("loom", later);
+        report.skip("loom", "left out by --quick");
     } else {
         report.tests("loom", loom);
     }
     let staged = report.check("build", || stage::build(&stage::Options::default()));
     if ready && staged {
-        run_programs(&mut report, quick)?;
+        let linkages: &[Linkage] = if quick { &[Linkage::Static] } else { &[Linkage::Static, Linkage::Shared] };
+        run_programs(&mut report, &programs::all()?, linkages, !quick);
     } else {
         for name in ["programs", "runtime matrix"] {
             report.skip(name, "there is nothing to run them with: see above");
@@ -38,7 +39,24 @@ pub fn test(quick: bool) -> Result<()> {
     finish(&report)
 }
 
+/// Only the programs, or those of them that are named.
+pub fn run(names: &[String], matrix: bool) -> Result<()> {
+    toolchain::ensure()?;
+    stage::build(&stage::Options::default())?;
+    let mut all = programs::all()?;
+    if let Some(unknown) = names.iter().find(|name| all.iter().all(|program| program.name != **name)) {
+        bail!("there is no programs/{unknown}.cu");
+    }
+    all.retain(|program| names.is_empty() || names.contains(&program.name));
+    let mut report = Report::default();
+    run_programs(&mut report, &all, &[Linkage::Static, Linkage::Shared], matrix);
+    finish(&report)
+}
+
 fn rules(report: &mut Report) {
+    if let Err(error) = need_components() {
+        report.check("rustfmt and clippy", || Err(error));
+    }
     report.check("format", || sh::run(sh::cargo().args(["fmt", "--all", "--check"])));
     let clippy = ["clippy", "--quiet", "--workspace", "--all-targets", "--locked", "--", "-D", "warnings"];
     report.check("clippy", || sh::run(sh::cargo().args(clippy)));
@@ -57,6 +75,17 @@ fn rules(report: &mut Report) {
     report.check("documents", documents::check);
 }
 
+/// A minimal Rust installation comes without them.
+fn need_components() -> Result<()> {
+    for (verb, component) in [("fmt", "rustfmt"), ("clippy", "clippy")] {
+        if sh::output(sh::cargo().args([verb, "--version"])).is_err() {
+            let add = sh::output(Command::new("rustup").args(["component", "add", component]));
+            add.with_context(|| format!("{component} is needed: rustup component add {component}"))?;
+        }
+    }
+    Ok(())
+}
+
 /// The models of idm's ring, in which loom tries every order of events.
 fn loom() -> Result<crate::report::Counts> {
     let mut cargo = sh::cargo();
@@ -66,17 +95,14 @@ fn loom() -> Result<crate::report::Counts> {
     cargo_test::run(cargo.args(["test", "--package", "idm", "--release", "--locked", "--lib", "--tests", "loom"]))
 }
 
-fn run_programs(report: &mut Report, quick: bool) -> Result<()> {
-    let all = programs::all()?;
-    let linkages: &[Linkage] = if quick { &[Linkage::Static] } else { &[Linkage::Static, Linkage::Shared] };
-    report.tests("programs", || zones::run(&programs::own(&all, linkages)?));
-    if quick {
-        report.skip("runtime matrix", "left out by --quick");
+fn run_programs(report: &mut Report, all: &[Program], linkages: &[Linkage], matrix: bool) {
+    report.tests("programs", || zones::run(&programs::own(all, linkages)?));
+    if matrix {
+        report.tests("runtime matrix", || zones::run(&programs::matrix(all)?));
     } else {
-        report.tests("runtime matrix", || zones::run(&programs::matrix(&all)?));
+        report.skip("runtime matrix", "only with --matrix, or in a test that is not --quick");
     }
     report.check("nothing left running", zones::nothing_left);
-    Ok(())
 }
 
 fn finish(report: &Report) -> Result<()> {

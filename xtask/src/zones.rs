@@ -6,7 +6,7 @@ use crate::{paths, programs, sh};
 use anyhow::{Result, bail};
 use std::fs;
 use std::path::PathBuf;
-use std::process::Command;
+use std::process::{Command, Output};
 use std::time::{Duration, Instant};
 
 /// A program that hangs must not hang the tests. Far above what any of them takes.
@@ -47,7 +47,6 @@ fn show(binary: &Binary, (result, time): (Result<()>, Duration)) -> bool {
     result.is_ok()
 }
 
-/// A program passes when it says PASS last and exits with 0.
 fn run_one(binary: &Binary) -> (Result<()>, Duration) {
     let start = Instant::now();
     let mut command = Command::new("timeout");
@@ -55,16 +54,19 @@ fn run_one(binary: &Binary) -> (Result<()>, Duration) {
     command.args(["run", "--backend", "soft", "--zone", "test"]);
     command.args(binary.program.memory.iter().flat_map(|memory| ["--memory", memory]));
     command.arg("--").arg(&binary.path).args(&binary.program.args);
-    let result = sh::capture(&mut command).and_then(|output| {
-        let stdout = String::from_utf8_lossy(&output.stdout);
-        if output.status.success() && stdout.lines().last() == Some("PASS") {
-            return Ok(());
-        }
-        let stderr = String::from_utf8_lossy(&output.stderr);
-        let said = stdout.lines().chain(stderr.lines()).map(|line| format!("      {line}\n")).collect::<String>();
-        bail!("{said}      {}{}", output.status, if output.status.code() == Some(124) { ": hangs" } else { "" })
-    });
+    let result = sh::capture(&mut command).and_then(|output| verdict(&output));
     (result, start.elapsed())
+}
+
+/// A program passes when it says PASS last and exits with 0; otherwise all that it said matters.
+fn verdict(output: &Output) -> Result<()> {
+    let stdout = String::from_utf8_lossy(&output.stdout);
+    if output.status.success() && stdout.lines().last() == Some("PASS") {
+        return Ok(());
+    }
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    let said = stdout.lines().chain(stderr.lines()).map(|line| format!("      {line}\n")).collect::<String>();
+    bail!("{said}      {}{}", output.status, if output.status.code() == Some(124) { ": hangs" } else { "" })
 }
 
 /// Nothing of ours runs any more.
@@ -89,4 +91,26 @@ fn running() -> Vec<String> {
     let named = processes.filter_map(|process| Some((process.clone(), fs::read_link(process.join("exe")).ok()?)));
     let named = named.filter(|(_, program)| ours(program));
     named.map(|(process, program)| format!("{} ({})", program.display(), process.display())).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::process::ExitStatusExt;
+    use std::process::ExitStatus;
+
+    fn ended(code: i32, stdout: &str) -> Output {
+        let status = ExitStatus::from_raw(code << 8);
+        Output { status, stdout: stdout.as_bytes().to_vec(), stderr: b"why\n".to_vec() }
+    }
+
+    #[test]
+    fn only_a_program_that_says_pass_and_exits_well_passes() {
+        assert!(verdict(&ended(0, "some\nPASS\n")).is_ok());
+        assert!(verdict(&ended(0, "PASS\nmore\n")).is_err());
+        assert!(verdict(&ended(0, "")).is_err());
+        assert!(verdict(&ended(1, "PASS\n")).is_err());
+        let hangs = verdict(&ended(124, "half\n")).unwrap_err().to_string();
+        assert!(hangs.contains("half") && hangs.contains("why") && hangs.ends_with("hangs"), "{hangs}");
+    }
 }
