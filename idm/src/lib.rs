@@ -29,6 +29,8 @@ pub mod doorbell;
 pub mod flags;
 mod gone;
 pub mod lane;
+#[cfg(all(test, loom))]
+mod models;
 #[cfg(not(loom))]
 pub mod peer;
 pub mod region;
