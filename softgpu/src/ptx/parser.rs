@@ -64,7 +64,6 @@ impl<'a> Parser<'a> {
         found
     }
 
-
     fn expect(&mut self, punct: u8) -> Result<()> {
         if self.accept(punct) { Ok(()) } else { self.unexpected(&format!("'{}'", punct as char)) }
     }

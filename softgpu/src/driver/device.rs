@@ -1,0 +1,229 @@
+//! Devices and what can be asked of them.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use cuda_abi::driver::Driver;
+use cuda_abi::error::*;
+use cuda_abi::types::*;
+use parking_lot::Mutex;
+
+use super::abi::*;
+use super::attributes as is;
+use super::context::Context;
+use super::memory::pool::Pool;
+use super::state;
+
+const NAME: &str = "Bulkhead softgpu";
+
+pub struct Device {
+    pub ordinal: usize,
+    /// Memory in bytes, and how much of it is handed out.
+    pub memory: u64,
+    used: AtomicU64,
+    pub primary: Mutex<Primary>,
+    /// The primary context: one object for ever, alive between the first retain and the last release.
+    pub context: Arc<Context>,
+    pub pools: Mutex<Pools>,
+}
+
+/// The state of the primary context.
+#[derive(Default)]
+pub struct Primary {
+    pub retained: u32,
+    pub flags: u32,
+}
+
+/// The pool that the device started with, and the one that `cuMemAllocAsync` uses now.
+#[derive(Default)]
+pub struct Pools {
+    pub default: Option<Arc<Pool>>,
+    pub current: Option<Arc<Pool>>,
+}
+
+impl Device {
+    pub fn new(ordinal: usize, memory: u64) -> Device {
+        Device {
+            ordinal,
+            memory,
+            used: AtomicU64::new(0),
+            primary: Mutex::default(),
+            context: Context::primary(ordinal),
+            pools: Mutex::default(),
+        }
+    }
+
+    /// Takes `bytes` from the device's memory.
+    pub fn charge(&self, bytes: u64) -> Answer {
+        let fits = |used: u64| used.checked_add(bytes).filter(|sum| *sum <= self.memory);
+        let charged = self.used.fetch_update(Ordering::Relaxed, Ordering::Relaxed, fits);
+        charged.map(|_| ()).map_err(|_| CUDA_ERROR_OUT_OF_MEMORY)
+    }
+
+    /// Gives `bytes` back.
+    pub fn discharge(&self, bytes: u64) {
+        self.used.fetch_sub(bytes, Ordering::Relaxed);
+    }
+
+    pub fn free(&self) -> u64 {
+        self.memory - self.used.load(Ordering::Relaxed)
+    }
+
+    /// Unique for each device of this machine's software GPUs; valid as a version 8 UUID.
+    fn uuid(&self) -> CUuuid {
+        let mut uuid = *b"blkhd\0\x80\0\x80softgpu";
+        uuid[15] = self.ordinal as u8;
+        CUuuid(uuid)
+    }
+
+    fn bus_id(&self) -> String {
+        format!("0000:{:02X}:00.0", self.ordinal + 1)
+    }
+}
+
+unsafe extern "C" fn cuInit(flags: u32) -> CUresult {
+    call(|| {
+        valid(flags == 0)?;
+        state::initialise()
+    })
+}
+
+unsafe extern "C" fn cuDriverGetVersion(version: *mut i32) -> CUresult {
+    call(|| put(version, cuda_abi::CUDA_VERSION as i32))
+}
+
+unsafe extern "C" fn cuDeviceGet(device: *mut CUdevice, ordinal: i32) -> CUresult {
+    call(|| {
+        required(device)?;
+        state::device(ordinal)?;
+        put(device, ordinal)
+    })
+}
+
+unsafe extern "C" fn cuDeviceGetCount(count: *mut i32) -> CUresult {
+    call(|| put(count, state::state()?.devices.len() as i32))
+}
+
+unsafe extern "C" fn cuDeviceGetName(name: *mut c_char, len: i32, dev: CUdevice) -> CUresult {
+    call(|| {
+        state::device(dev)?;
+        put_text(name, usize::try_from(len).unwrap_or(0), NAME)
+    })
+}
+
+unsafe extern "C" fn cuDeviceGetUuid(uuid: *mut CUuuid, dev: CUdevice) -> CUresult {
+    call(|| put(uuid, state::device(dev)?.uuid()))
+}
+
+unsafe extern "C" fn cuDeviceTotalMem_v2(bytes: *mut usize, dev: CUdevice) -> CUresult {
+    call(|| put(bytes, state::device(dev)?.memory as usize))
+}
+
+unsafe extern "C" fn cuDeviceGetAttribute(pi: *mut i32, attribute: u32, dev: CUdevice) -> CUresult {
+    call(|| {
+        required(pi)?;
+        let device = state::device(dev)?;
+        put(pi, is::value(attribute, device.ordinal).ok_or(CUDA_ERROR_INVALID_VALUE)?)
+    })
+}
+
+unsafe extern "C" fn cuDeviceComputeCapability(major: *mut i32, minor: *mut i32, dev: CUdevice) -> CUresult {
+    call(|| {
+        state::device(dev)?;
+        required(minor)?;
+        put(major, is::MAJOR)?;
+        put(minor, is::MINOR)
+    })
+}
+
+unsafe extern "C" fn cuDeviceGetProperties(prop: *mut CUdevprop, dev: CUdevice) -> CUresult {
+    call(|| {
+        state::device(dev)?;
+        put(
+            prop,
+            CUdevprop {
+                max_threads_per_block: is::MAX_THREADS as i32,
+                max_threads_dim: is::MAX_BLOCK.map(|n| n as i32),
+                max_grid_size: is::MAX_GRID.map(|n| n as i32),
+                shared_mem_per_block: is::SHARED_PER_BLOCK as i32,
+                total_constant_memory: is::CONSTANT_MEMORY,
+                simd_width: 32,
+                mem_pitch: i32::MAX,
+                regs_per_block: is::REGISTERS as i32,
+                clock_rate: is::CLOCK_KHZ,
+                texture_align: is::TEXTURE_ALIGNMENT,
+            },
+        )
+    })
+}
+
+unsafe extern "C" fn cuDeviceGetPCIBusId(pci_bus_id: *mut c_char, len: i32, dev: CUdevice) -> CUresult {
+    call(|| put_text(pci_bus_id, usize::try_from(len).unwrap_or(0), &state::device(dev)?.bus_id()))
+}
+
+unsafe extern "C" fn cuDeviceGetByPCIBusId(dev: *mut CUdevice, pci_bus_id: *const c_char) -> CUresult {
+    call(|| {
+        required(dev)?;
+        let wanted = text(pci_bus_id)?.to_ascii_uppercase();
+        let short = |id: &str| id.trim_start_matches("0000:").trim_end_matches(".0").to_owned();
+        let devices = &state::state()?.devices;
+        let found = devices.iter().find(|device| short(&device.bus_id()) == short(&wanted));
+        put(dev, found.ok_or(CUDA_ERROR_INVALID_DEVICE)?.ordinal as i32)
+    })
+}
+
+unsafe extern "C" fn cuDeviceCanAccessPeer(can: *mut i32, dev: CUdevice, peer: CUdevice) -> CUresult {
+    call(|| {
+        required(can)?;
+        let (one, other) = (state::device(dev)?, state::device(peer)?);
+        put(can, i32::from(one.ordinal != other.ordinal))
+    })
+}
+
+unsafe extern "C" fn cuDeviceGetP2PAttribute(value: *mut i32, attribute: u32, src: CUdevice, dst: CUdevice) -> CUresult {
+    call(|| {
+        required(value)?;
+        valid(state::device(src)?.ordinal != state::device(dst)?.ordinal)?;
+        match attribute {
+            // Rank; arrays; partial atomics only.
+            1 | 4 | 5 => put(value, 0),
+            // Access and atomics: all devices share the machine's memory.
+            2 | 3 => put(value, 1),
+            _ => Err(CUDA_ERROR_INVALID_VALUE),
+        }
+    })
+}
+
+unsafe extern "C" fn cuDeviceGetTexture1DLinearMaxWidth(
+    width: *mut usize,
+    _format: u32,
+    _channels: u32,
+    dev: CUdevice,
+) -> CUresult {
+    call(|| {
+        let device = state::device(dev)?;
+        put(width, is::value(69, device.ordinal).unwrap_or(0) as usize)
+    })
+}
+
+pub fn fill(table: Driver) -> Driver {
+    Driver {
+        cuInit,
+        cuDriverGetVersion,
+        cuDeviceGet,
+        cuDeviceGetCount,
+        cuDeviceGetName,
+        cuDeviceGetUuid,
+        cuDeviceGetUuid_v2: cuDeviceGetUuid,
+        cuDeviceTotalMem_v2,
+        cuDeviceGetAttribute,
+        cuDeviceComputeCapability,
+        cuDeviceGetProperties,
+        cuDeviceGetPCIBusId,
+        cuDeviceGetByPCIBusId,
+        cuDeviceCanAccessPeer,
+        cuDeviceGetP2PAttribute,
+        cuDeviceGetTexture1DLinearMaxWidth,
+        ..table
+    }
+}

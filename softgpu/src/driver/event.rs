@@ -1,0 +1,207 @@
+//! Events: points in a stream that can be waited for and have a time.
+//!
+//! Each record gives the event a new number when it is called, and reaches that number when the stream comes to it.
+//! Who waits, waits for the number the event had when the wait was called.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use cuda_abi::driver::Driver;
+use cuda_abi::error::*;
+use cuda_abi::types::*;
+use parking_lot::{Condvar, Mutex};
+
+use super::abi::*;
+use super::context::{Context, current};
+use super::handles::{Owned, Table, of, out};
+use super::queue::Work;
+use super::{state, stream};
+
+const DISABLE_TIMING: u32 = 2;
+const INTERPROCESS: u32 = 4;
+
+pub static EVENTS: Table<Event> = Table::new(3);
+
+pub struct Event {
+    context: Arc<Context>,
+    owner: u64,
+    flags: u32,
+    state: Mutex<State>,
+    reached: Condvar,
+}
+
+#[derive(Default)]
+struct State {
+    recorded: u64,
+    reached: u64,
+    time: Option<Instant>,
+}
+
+impl Owned for Event {
+    fn owner(&self) -> u64 {
+        self.owner
+    }
+}
+
+impl Event {
+    fn reach(&self, number: u64) {
+        let mut state = self.state.lock();
+        if number > state.reached {
+            state.reached = number;
+            state.time = Some(Instant::now());
+            self.reached.notify_all();
+        }
+    }
+
+    fn wait(&self, number: u64) {
+        self.wait_while(number, || true);
+    }
+
+    /// Waits as a stream does: the event may belong to another context and never be reached, so the end of the
+    /// stream's own context must end the wait.
+    fn wait_while(&self, number: u64, goes_on: impl Fn() -> bool) {
+        let mut state = self.state.lock();
+        while state.reached < number && goes_on() {
+            self.reached.wait_for(&mut state, Duration::from_millis(20));
+        }
+    }
+}
+
+/// An event in a context that is fit for use.
+fn event(handle: CUevent) -> Answer<Arc<Event>> {
+    state::state()?;
+    let event = EVENTS.get(of(handle)).map_err(|_| CUDA_ERROR_INVALID_HANDLE)?;
+    event.context.usable()?;
+    Ok(event)
+}
+
+unsafe extern "C" fn cuEventCreate(event: *mut CUevent, flags: u32) -> CUresult {
+    call(|| {
+        required(event)?;
+        let context = current()?;
+        valid(flags & !7 == 0)?;
+        valid(flags & INTERPROCESS == 0 || flags & DISABLE_TIMING != 0)?;
+        let owner = context.id();
+        let made = Event { context, owner, flags, state: Mutex::default(), reached: Condvar::new() };
+        put(event, out(EVENTS.insert(made)))
+    })
+}
+
+unsafe extern "C" fn cuEventDestroy_v2(event: CUevent) -> CUresult {
+    call(|| {
+        state::state()?;
+        EVENTS.remove(of(event)).map(|_| ()).map_err(|_| CUDA_ERROR_INVALID_HANDLE)
+    })
+}
+
+unsafe extern "C" fn cuEventRecord(event_: CUevent, stream: CUstream) -> CUresult {
+    call(|| {
+        let queue = stream::queue(stream)?;
+        let event = event(event_)?;
+        if event.owner != queue.owner {
+            return Err(CUDA_ERROR_INVALID_HANDLE);
+        }
+        let number = {
+            let mut state = event.state.lock();
+            state.recorded += 1;
+            state.recorded
+        };
+        queue.submit(Work::always(move |_| event.reach(number)));
+        Ok(())
+    })
+}
+
+unsafe extern "C" fn cuEventRecordWithFlags(event: CUevent, stream: CUstream, flags: u32) -> CUresult {
+    if flags > 1 {
+        return CUDA_ERROR_INVALID_VALUE;
+    }
+    // SAFETY: the caller's own arguments.
+    unsafe { cuEventRecord(event, stream) }
+}
+
+unsafe extern "C" fn cuStreamWaitEvent(stream: CUstream, event_: CUevent, flags: u32) -> CUresult {
+    call(|| {
+        valid(flags <= 1)?;
+        let queue = stream::queue(stream)?;
+        let event = event(event_)?;
+        let number = {
+            let state = event.state.lock();
+            if state.reached >= state.recorded {
+                return Ok(());
+            }
+            state.recorded
+        };
+        queue.submit(Work::run(move |context| {
+            event.wait_while(number, || context.runs());
+            Ok(())
+        }));
+        Ok(())
+    })
+}
+
+unsafe extern "C" fn cuEventQuery(event_: CUevent) -> CUresult {
+    call(|| {
+        let event = event(event_)?;
+        let state = event.state.lock();
+        if state.reached < state.recorded { Err(CUDA_ERROR_NOT_READY) } else { event.context.health() }
+    })
+}
+
+unsafe extern "C" fn cuEventSynchronize(event_: CUevent) -> CUresult {
+    call(|| {
+        let event = event(event_)?;
+        let number = event.state.lock().recorded;
+        event.wait(number);
+        event.context.health()
+    })
+}
+
+unsafe extern "C" fn cuEventElapsedTime(milliseconds: *mut f32, start: CUevent, end: CUevent) -> CUresult {
+    call(|| {
+        required(milliseconds)?;
+        event(start)?;
+        put(milliseconds, elapsed(start, end)?)
+    })
+}
+
+/// Unlike the first version this one does not report errors of pending work.
+unsafe extern "C" fn cuEventElapsedTime_v2(milliseconds: *mut f32, start: CUevent, end: CUevent) -> CUresult {
+    call(|| {
+        required(milliseconds)?;
+        state::state()?;
+        put(milliseconds, elapsed(start, end)?)
+    })
+}
+
+fn elapsed(start: CUevent, end: CUevent) -> Answer<f32> {
+    let time = |event: CUevent| {
+        let event = EVENTS.get(of(event)).map_err(|_| CUDA_ERROR_INVALID_HANDLE)?;
+        let state = event.state.lock();
+        if state.recorded == 0 || event.flags & DISABLE_TIMING != 0 {
+            return Err(CUDA_ERROR_INVALID_HANDLE);
+        }
+        Ok(state.time.filter(|_| state.reached >= state.recorded))
+    };
+    let (start, end) = (time(start)?, time(end)?);
+    let (start, end) = start.zip(end).ok_or(CUDA_ERROR_NOT_READY)?;
+    // The end may have been reached first, in another stream: then the time is negative.
+    let forward = end.saturating_duration_since(start).as_secs_f64();
+    let backward = start.saturating_duration_since(end).as_secs_f64();
+    Ok(((forward - backward) * 1e3) as f32)
+}
+
+pub fn fill(table: Driver) -> Driver {
+    Driver {
+        cuEventCreate,
+        cuEventDestroy: cuEventDestroy_v2,
+        cuEventDestroy_v2,
+        cuEventRecord,
+        cuEventRecordWithFlags,
+        cuStreamWaitEvent,
+        cuEventQuery,
+        cuEventSynchronize,
+        cuEventElapsedTime,
+        cuEventElapsedTime_v2,
+        ..table
+    }
+}

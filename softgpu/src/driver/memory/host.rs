@@ -1,0 +1,171 @@
+//! Pinned host memory: allocated here, or the application's own, registered.
+
+use cuda_abi::driver::Driver;
+use cuda_abi::error::*;
+use cuda_abi::plan::{HOST_BASE, HOST_SIZE};
+use cuda_abi::types::*;
+use parking_lot::Mutex;
+
+use super::super::abi::*;
+use super::super::context::current;
+use super::super::handles::{of, out};
+use super::map::{self, Kind, Region};
+use super::space::Space;
+use super::sys;
+
+const PAGE: u64 = 4096;
+/// Allocations are in the upper half of the host range, away from what others map there.
+const FLOOR: u64 = HOST_BASE + HOST_SIZE / 2;
+const CEILING: u64 = HOST_BASE + HOST_SIZE;
+
+const ALLOC_FLAGS: u32 = 7;
+const REGISTER_FLAGS: u32 = 0xf;
+const DEVICE_MAP: u32 = 2;
+const IO_MEMORY: u32 = 4;
+
+static SPACE: Mutex<Space> = Mutex::new(Space::new());
+
+fn pages(size: u64) -> Answer<u64> {
+    size.checked_next_multiple_of(PAGE).ok_or(CUDA_ERROR_OUT_OF_MEMORY)
+}
+
+fn allocate(size: u64) -> Answer<u64> {
+    let size = pages(size)?;
+    // Addresses that somebody else uses stay marked as taken; a few such tries are enough for any sane process.
+    for _ in 0..64 {
+        let address = SPACE.lock().take(FLOOR, CEILING, size, PAGE).ok_or(CUDA_ERROR_OUT_OF_MEMORY)?;
+        match sys::allocate(address, size) {
+            Ok(()) => return Ok(address),
+            Err(error) if matches!(error.raw_os_error(), Some(libc::EEXIST) | None) => continue,
+            Err(_) => {
+                SPACE.lock().free(address);
+                break;
+            }
+        }
+    }
+    Err(CUDA_ERROR_OUT_OF_MEMORY)
+}
+
+/// Frees an allocation that is no longer in the map.
+pub fn free(region: &Region) {
+    if let Ok(size) = pages(region.size) {
+        sys::free(region.base, size);
+        SPACE.lock().free(region.base);
+    }
+}
+
+unsafe extern "C" fn cuMemHostAlloc(pp: *mut *mut c_void, bytes: usize, flags: u32) -> CUresult {
+    call(|| {
+        let context = current()?;
+        required(pp)?;
+        valid(flags & !ALLOC_FLAGS == 0)?;
+        if bytes == 0 {
+            return put(pp, std::ptr::null_mut());
+        }
+        let base = allocate(bytes as u64)?;
+        map::insert(Region {
+            base,
+            size: bytes as u64,
+            device: context.device,
+            owner: context.id(),
+            context: context.handle,
+            id: map::fresh_id(),
+            flags,
+            kind: Kind::Host,
+        })?;
+        put(pp, out(base))
+    })
+}
+
+unsafe extern "C" fn cuMemAllocHost_v2(pp: *mut *mut c_void, bytes: usize) -> CUresult {
+    // SAFETY: the caller's own arguments.
+    unsafe { cuMemHostAlloc(pp, bytes, 0) }
+}
+
+unsafe extern "C" fn cuMemFreeHost(p: *mut c_void) -> CUresult {
+    call(|| {
+        let context = current()?;
+        if p.is_null() {
+            return Ok(());
+        }
+        valid(map::find(of(p)).is_some_and(|region| region.base == of(p) && matches!(region.kind, Kind::Host)))?;
+        context.synchronize()?;
+        let region = map::remove(of(p), |region| matches!(region.kind, Kind::Host));
+        free(&region.ok_or(CUDA_ERROR_INVALID_VALUE)?);
+        Ok(())
+    })
+}
+
+unsafe extern "C" fn cuMemHostRegister_v2(p: *mut c_void, bytes: usize, flags: u32) -> CUresult {
+    call(|| {
+        let context = current()?;
+        valid(!p.is_null() && bytes > 0 && flags & !REGISTER_FLAGS == 0)?;
+        if flags & IO_MEMORY != 0 {
+            return Err(CUDA_ERROR_NOT_SUPPORTED);
+        }
+        valid(of(p).checked_add(bytes as u64).is_some())?;
+        let region = Region {
+            base: of(p),
+            size: bytes as u64,
+            device: context.device,
+            owner: context.id(),
+            context: context.handle,
+            id: map::fresh_id(),
+            flags,
+            kind: Kind::Registered,
+        };
+        map::insert(region).map_err(|_| CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED)
+    })
+}
+
+unsafe extern "C" fn cuMemHostUnregister(p: *mut c_void) -> CUresult {
+    call(|| {
+        let context = current()?;
+        valid(!p.is_null())?;
+        let region = map::find(of(p)).ok_or(CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED)?;
+        valid(region.base == of(p) && matches!(region.kind, Kind::Registered))?;
+        context.synchronize()?;
+        map::remove(region.base, |region| matches!(region.kind, Kind::Registered));
+        Ok(())
+    })
+}
+
+/// The region of pinned memory that a host pointer lies in.
+fn pinned(p: *mut c_void) -> Answer<Region> {
+    current()?;
+    map::find(of(p)).filter(Region::is_host).ok_or(CUDA_ERROR_INVALID_VALUE)
+}
+
+unsafe extern "C" fn cuMemHostGetDevicePointer_v2(pdptr: *mut CUdeviceptr, p: *mut c_void, flags: u32) -> CUresult {
+    call(|| {
+        required(pdptr)?;
+        valid(flags == 0)?;
+        pinned(p)?;
+        if !map::in_window(of(p)) {
+            // Kernels reach the window only; copies work.
+            return Err(CUDA_ERROR_NOT_SUPPORTED);
+        }
+        put(pdptr, of(p))
+    })
+}
+
+unsafe extern "C" fn cuMemHostGetFlags(flags: *mut u32, p: *mut c_void) -> CUresult {
+    call(|| {
+        required(flags)?;
+        put(flags, pinned(p)?.flags | DEVICE_MAP)
+    })
+}
+
+pub fn fill(table: Driver) -> Driver {
+    Driver {
+        cuMemHostAlloc,
+        cuMemAllocHost_v2,
+        cuMemFreeHost,
+        cuMemHostRegister: cuMemHostRegister_v2,
+        cuMemHostRegister_v2,
+        cuMemHostUnregister,
+        cuMemHostGetDevicePointer_v2,
+        cuMemHostGetFlags,
+        ..table
+    }
+}

@@ -1,0 +1,28 @@
+//! All memory that kernels reach, inside the window of `cuda_abi::plan`.
+//!
+//! * `sys`: the system calls.
+//! * `space`: which addresses are taken.
+//! * `map`: what lies where; every pointer given by a caller is looked up there.
+//! * `heap`: device memory for `cuMemAlloc`, large and small.
+//! * `alloc`, `host`, `vmm`, `pool`, `pointer`: the functions.
+//!
+//! Device memory that nobody asked an address for lies between the plan's device range and its host range, so that the
+//! whole device range is free for `cuMemAddressReserve` with fixed addresses. Host memory comes from the top of the
+//! host range downwards; what others map there and register is left alone.
+
+pub mod alloc;
+pub mod heap;
+pub mod host;
+pub mod map;
+pub mod pointer;
+pub mod pool;
+pub mod space;
+pub mod sys;
+pub mod vmm;
+
+/// Frees what a context owns that has ended.
+pub fn free_context(owner: u64) {
+    for region in map::remove_owned(owner) {
+        heap::release(&region);
+    }
+}

@@ -1,0 +1,70 @@
+//! A CUDA driver over the software GPU: the `cu*` functions, one file for each family.
+//!
+//! ```text
+//! entry point (abi::call) ─→ state / context checks ─→ queue of a stream ─→ executor thread ─→ exec, memory
+//! ```
+//!
+//! * `abi`, `handles`, `state`: the border to C, handles that are looked up, what exists once in a process.
+//! * `context`: who is current, primary contexts, the error that poisons a context.
+//! * `queue`, `executor`: streams as ordered queues, run by threads that exist only while there is work.
+//! * `memory`: all memory that kernels reach, inside the window of `cuda_abi::plan`.
+//! * `module`, `library`, `function`, `launch`: from images to grids.
+//!
+//! Locks are taken in this order: a context's `order`, a stream's queue, an event; memory's locks are leaves.
+
+#![allow(non_snake_case)]
+
+mod abi;
+mod attributes;
+mod context;
+mod context_api;
+mod copy;
+mod device;
+mod event;
+mod executor;
+mod function;
+mod handles;
+mod launch;
+mod library;
+mod memory;
+mod module;
+mod occupancy;
+mod output;
+mod queue;
+mod set;
+mod shapes;
+mod state;
+mod stream;
+mod tools;
+mod values;
+
+use cuda_abi::driver::Driver;
+
+pub use output::{Sink, set_output};
+pub use state::Config;
+
+/// The driver's functions. The first configuration given in a process stays.
+pub fn driver(config: Config) -> Driver {
+    state::configure(config);
+    let families: [fn(Driver) -> Driver; 17] = [
+        device::fill,
+        context_api::fill,
+        memory::alloc::fill,
+        memory::host::fill,
+        memory::vmm::fill,
+        memory::pointer::fill,
+        memory::pool::fill,
+        copy::fill,
+        shapes::fill,
+        set::fill,
+        values::fill,
+        stream::fill,
+        event::fill,
+        module::fill,
+        library::fill,
+        function::fill,
+        tools::fill,
+    ];
+    let table = families.into_iter().fold(Driver::missing(), |table, fill| fill(table));
+    occupancy::fill(launch::fill(table))
+}

@@ -1,0 +1,93 @@
+//! What exists once in a process: the configuration, the devices, and whether `cuInit` was called.
+
+use std::cell::Cell;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock};
+
+use cuda_abi::error::*;
+
+use super::abi::Answer;
+use super::context::Context;
+use super::device::Device;
+
+/// How many devices a process sees, and of what size.
+#[derive(Clone, Debug)]
+pub struct Config {
+    pub devices: usize,
+    /// Memory of each device in bytes.
+    pub memory: u64,
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Config { devices: 1, memory: 4 << 30 }
+    }
+}
+
+pub struct State {
+    pub devices: Vec<Arc<Device>>,
+}
+
+static CONFIG: OnceLock<Config> = OnceLock::new();
+static STATE: OnceLock<State> = OnceLock::new();
+/// Set in a forked child: threads and memory of the parent are not there, so nothing works any more.
+static FORKED: AtomicBool = AtomicBool::new(false);
+
+thread_local! {
+    static IN_CALLBACK: Cell<bool> = const { Cell::new(false) };
+}
+
+/// Fixes the configuration; the first one of a process stays.
+pub fn configure(config: Config) {
+    let _ = CONFIG.set(config);
+}
+
+/// `cuInit`.
+pub fn initialise() -> Answer {
+    if FORKED.load(Ordering::Relaxed) {
+        return Err(CUDA_ERROR_NOT_INITIALIZED);
+    }
+    let config = CONFIG.get_or_init(Config::default);
+    if config.devices == 0 {
+        return Err(CUDA_ERROR_NO_DEVICE);
+    }
+    STATE.get_or_init(|| {
+        extern "C" fn in_child() {
+            FORKED.store(true, Ordering::Relaxed);
+        }
+        // SAFETY: the handler only stores to an atomic.
+        unsafe { libc::pthread_atfork(None, None, Some(in_child)) };
+        let devices = (0..config.devices).map(|ordinal| Arc::new(Device::new(ordinal, config.memory))).collect();
+        State { devices }
+    });
+    Ok(())
+}
+
+/// The state, if calls may be made at all.
+pub fn state() -> Answer<&'static State> {
+    if FORKED.load(Ordering::Relaxed) {
+        return Err(CUDA_ERROR_NOT_INITIALIZED);
+    }
+    if IN_CALLBACK.try_with(Cell::get).unwrap_or(false) {
+        return Err(CUDA_ERROR_NOT_PERMITTED);
+    }
+    STATE.get().ok_or(CUDA_ERROR_NOT_INITIALIZED)
+}
+
+/// The device of an ordinal.
+pub fn device(ordinal: i32) -> Answer<&'static Arc<Device>> {
+    let devices = &state()?.devices;
+    usize::try_from(ordinal).ok().and_then(|at| devices.get(at)).ok_or(CUDA_ERROR_INVALID_DEVICE)
+}
+
+/// The device of a context that exists.
+pub fn device_of(context: &Context) -> &'static Arc<Device> {
+    &STATE.get().expect("contexts exist after cuInit only").devices[context.device]
+}
+
+/// Runs a host function of the application, in which CUDA calls are not permitted.
+pub fn in_callback(body: impl FnOnce()) {
+    let _ = IN_CALLBACK.try_with(|flag| flag.set(true));
+    body();
+    let _ = IN_CALLBACK.try_with(|flag| flag.set(false));
+}
