@@ -41,13 +41,13 @@ pub fn test(quick: bool) -> Result<()> {
 
 /// Only the programs, or those of them that are named.
 pub fn run(names: &[String], matrix: bool) -> Result<()> {
-    toolchain::ensure()?;
-    stage::build(&stage::Options::default())?;
     let mut all = programs::all()?;
     if let Some(unknown) = names.iter().find(|name| all.iter().all(|program| program.name != **name)) {
         bail!("there is no programs/{unknown}.cu");
     }
     all.retain(|program| names.is_empty() || names.contains(&program.name));
+    toolchain::ensure()?;
+    stage::build(&stage::Options::default())?;
     let mut report = Report::default();
     run_programs(&mut report, &all, &[Linkage::Static, Linkage::Shared], matrix);
     finish(&report)
