@@ -6,9 +6,11 @@
 //! A message is believed only if it has exactly its size, exactly its number of descriptors, nothing was cut off, and
 //! `is_valid` says so. Descriptors that come with a refused message are closed.
 
+mod handover;
 mod message;
 mod socket;
 
+pub use handover::Handover;
 pub use message::{Attach, HELLO_NEEDS_FRESH_WORKER, Hello, Message, VERSION, Welcome, WelcomeStatus};
 pub use socket::{accept, connect, listen, pair};
 

@@ -25,6 +25,8 @@ mod consumer;
 mod executed;
 mod producer;
 pub mod record;
+#[cfg(all(test, not(loom)))]
+mod tests;
 
 pub(crate) use consumer::read_header;
 pub use consumer::{ConsumeError, Consumer, Record};

@@ -95,7 +95,7 @@ impl Producer {
         let mut state = self.state.lock();
         let to_end = self.capacity - state.head % self.capacity;
         let skip = if need > to_end { to_end } else { 0 };
-        if state.head + skip + need - state.tail > self.capacity {
+        if (state.head + skip + need).wrapping_sub(state.tail) > self.capacity {
             state.tail = self.wait_for_room(state.head + skip + need)?;
         }
         if skip != 0 {
@@ -124,7 +124,7 @@ impl Producer {
             // SYNC POINT: the server has copied a record out before the tail that frees it is published (Release), and
             // the room is written again after that tail was seen (Acquire).
             let tail = self.words.tail.0.load(Ordering::Acquire);
-            (end - tail <= self.capacity).then_some(tail)
+            (end.wrapping_sub(tail) <= self.capacity).then_some(tail)
         })?;
         // Without a timeout there is always an answer.
         tail.ok_or(Gone)
