@@ -2,6 +2,7 @@
 
 pub mod driver;
 pub mod error;
+pub mod image;
 pub mod plan;
 pub mod table;
 pub mod types;

@@ -55,11 +55,11 @@ ops! {
     /// nothing → two byte strings: TPC groups and indices.
     TpcMap = 0xf018
 
-    /// raw bytes: the next part of the image that the same lane is about to load.
+    /// lane, raw bytes: the next part of the image that the lane is about to load. Posted.
     ImagePart = 0xf020
-    /// total length, option count, (option, value)… → module.
+    /// total length → module.
     ModuleLoad = 0xf021
-    /// total length, option count, (option, value)… → library.
+    /// total length → library.
     LibraryLoad = 0xf022
     /// module, name → function, its description.
     GetFunction = 0xf023
@@ -95,8 +95,6 @@ ops! {
     HostMap = 0xf043
     /// address, bytes → nothing.
     HostUnmap = 0xf044
-    /// bytes, stream → address.
-    AllocAsync = 0xf045
     /// address, stream. Posted.
     FreeAsync = 0xf046
 

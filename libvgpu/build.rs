@@ -1,0 +1,176 @@
+//! Generates libvgpu's exports, opcodes and lookup rows from the one table.
+
+use std::fmt::Write;
+
+use cuda_abi::table::{self, Arg, Carry, Function, Role};
+use cuda_abi::wire::Kind;
+
+fn main() {
+    println!("cargo:rerun-if-changed=build.rs");
+    // The soname is how libcudart and every other program ask for the driver. Binding our own calls to our own symbols
+    // keeps another libcuda in the process from answering half of them.
+    println!("cargo:rustc-cdylib-link-arg=-Wl,-soname,libcuda.so.1");
+    println!("cargo:rustc-cdylib-link-arg=-Wl,-Bsymbolic");
+    let functions = table::functions();
+    write_file("exports.rs", &functions.iter().enumerate().map(|(op, f)| exports(op, f)).collect::<String>());
+    write_file("procaddr.rs", &lookup_rows(&functions));
+}
+
+fn write_file(name: &str, text: &str) {
+    let folder = std::env::var_os("OUT_DIR").unwrap();
+    std::fs::write(std::path::Path::new(&folder).join(name), text).unwrap();
+}
+
+/// The exported symbol and, where there is one, its per-thread-stream variant.
+fn exports(op: usize, function: &Function) -> String {
+    let symbol = &function.symbol;
+    let params: Vec<String> = function.args.iter().map(|arg| format!("{}: {}", arg.name, arg.c_type())).collect();
+    let params = params.join(", ");
+    let head = |name: &str| format!("#[unsafe(no_mangle)]\npub unsafe extern \"C\" fn {name}({params}) -> CUresult");
+    let mut text = format!("{} {{\n{}}}\n\n", head(symbol), body(op, function));
+    if let Some(variant) = function.per_thread {
+        let name = format!("{symbol}_{}", variant.suffix);
+        let args: Vec<&str> = function.args.iter().map(|arg| arg.name.as_str()).collect();
+        let _ = write!(
+            text,
+            "{} {{\n    // SAFETY: the caller's promises are passed on unchanged.\n    \
+             crate::stream::per_thread(|| unsafe {{ {symbol}({}) }})\n}}\n\n",
+            head(&name),
+            args.join(", ")
+        );
+    }
+    text
+}
+
+fn body(op: usize, function: &Function) -> String {
+    let symbol = &function.symbol;
+    let args: Vec<&str> = function.args.iter().map(|arg| arg.name.as_str()).collect();
+    match function.carry {
+        Carry::Local | Carry::Custom => format!(
+            "    // SAFETY: the caller's promises are passed on unchanged.\n    \
+             crate::entry::run(\"{symbol}\", || unsafe {{ crate::api::{symbol}({}) }})\n",
+            args.join(", ")
+        ),
+        Carry::Deny => {
+            let unused: String = args.iter().map(|arg| format!("    let _ = {arg};\n")).collect();
+            format!("{unused}    crate::entry::denied(\"{symbol}\")\n")
+        }
+        Carry::Post | Carry::Call | Carry::Block => carried(op, function),
+    }
+}
+
+fn carried(op: usize, function: &Function) -> String {
+    let symbol = &function.symbol;
+    let mut checks = String::new();
+    let mut writes = String::new();
+    let mut reads = String::new();
+    for arg in &function.args {
+        check(&mut checks, arg);
+        write_arg(&mut writes, arg);
+        read_arg(&mut reads, arg);
+    }
+    let (how, reader) = match function.carry {
+        Carry::Post => ("post", String::new()),
+        Carry::Call => ("call", format!(", |_reader| {{\n{reads}            Ok(())\n        }}")),
+        _ => ("block", format!(", |_reader| {{\n{reads}            Ok(())\n        }}")),
+    };
+    format!(
+        "    crate::entry::run(\"{symbol}\", || {{\n{checks}        \
+         // SAFETY: pointers were checked for NULL; that they point to what their types say is the caller's promise.\n        \
+         crate::carry::{how}({op}, |_writer| {{\n{writes}        }}{reader})\n    }})\n"
+    )
+}
+
+/// What can be refused before anything is sent.
+fn check(text: &mut String, arg: &Arg) {
+    let name = &arg.name;
+    match &arg.role {
+        Role::Out { optional: false } | Role::In | Role::InOut | Role::Str => {
+            let _ = writeln!(text, "        crate::entry::not_null({name})?;");
+        }
+        Role::Handle if arg.inner == "CUstream" => {
+            let _ = writeln!(text, "        let {name} = crate::stream::resolve({name})?;");
+        }
+        Role::Handle | Role::Close if arg.is_handle() => {
+            let kind = Kind::of_c_type(&arg.inner).unwrap();
+            let _ = writeln!(text, "        let {name} = crate::handles::check(Kind::{kind:?}, {name} as u64)?;");
+        }
+        _ => {}
+    }
+}
+
+fn write_arg(text: &mut String, arg: &Arg) {
+    let name = &arg.name;
+    let _ = match &arg.role {
+        Role::Value if arg.inner == "f32" => writeln!(text, "            _writer.word(u64::from({name}.to_bits()));"),
+        Role::Value if matches!(arg.inner.as_str(), "i32" | "CUdevice") => {
+            writeln!(text, "            _writer.word(u64::from({name} as u32));")
+        }
+        Role::Value | Role::Span { .. } | Role::Handle | Role::Close => {
+            writeln!(text, "            _writer.word({name} as u64);")
+        }
+        Role::Out { optional: true } => writeln!(text, "            _writer.word(u64::from(!{name}.is_null()));"),
+        Role::Out { .. } | Role::OutArray { .. } => Ok(()),
+        Role::In | Role::InOut => writeln!(text, "            unsafe {{ _writer.plain({name}) }};"),
+        Role::InArray { count } => {
+            let count = expression(count);
+            writeln!(text, "            unsafe {{ _writer.array({name}, ({count}) as usize) }};")
+        }
+        Role::Str => {
+            writeln!(text, "            _writer.bytes(unsafe {{ std::ffi::CStr::from_ptr({name}) }}.to_bytes());")
+        }
+    };
+}
+
+fn read_arg(text: &mut String, arg: &Arg) {
+    let name = &arg.name;
+    let kind = &arg.inner;
+    let _ = match &arg.role {
+        Role::Out { .. } if arg.is_handle() => writeln!(
+            text,
+            "            unsafe {{ {name}.write(crate::handles::opened(_reader.word()?) as {kind}) }};"
+        ),
+        Role::Out { optional: true } => {
+            writeln!(text, "            if !{name}.is_null() {{ unsafe {{ {name}.write(_reader.plain()?) }}; }}")
+        }
+        Role::Out { .. } | Role::InOut => writeln!(text, "            unsafe {{ {name}.write(_reader.plain()?) }};"),
+        Role::Close => writeln!(text, "            crate::handles::closed({name});"),
+        Role::OutArray { count } => {
+            let count = expression(count);
+            writeln!(text, "            unsafe {{ crate::carry::fill({name}, ({count}) as usize, _reader)? }};")
+        }
+        _ => Ok(()),
+    };
+}
+
+/// A length of the table over the arguments' values.
+fn expression(text: &str) -> String {
+    match text.split_once('-') {
+        Some((name, less)) => format!("u64::from({name}).saturating_sub({less})"),
+        None => text.to_owned(),
+    }
+}
+
+/// Rows for `cuGetProcAddress`, sorted by name and falling version, so that the first fitting row of a name is the answer.
+fn lookup_rows(functions: &[Function]) -> String {
+    let mut rows: Vec<(String, u32, bool, String)> = Vec::new();
+    for function in functions {
+        let Some(since) = function.since else { continue };
+        rows.push((function.base().to_owned(), since, false, function.symbol.clone()));
+        if let Some(variant) = function.per_thread {
+            let symbol = format!("{}_{}", function.symbol, variant.suffix);
+            rows.push((function.base().to_owned(), variant.since, true, symbol));
+        }
+    }
+    rows.sort_by(|a, b| a.0.cmp(&b.0).then(b.1.cmp(&a.1)).then(a.2.cmp(&b.2)));
+    let mut text = format!("pub static ROWS: [Row; {}] = [\n", rows.len());
+    for (name, since, per_thread, symbol) in rows {
+        let _ = writeln!(
+            text,
+            "    Row {{ name: \"{name}\", since: {since}, per_thread: {per_thread}, symbol: \"{symbol}\", \
+             function: Pointer(crate::exports::{symbol} as *const c_void) }},"
+        );
+    }
+    text.push_str("];\n");
+    text
+}

@@ -1,0 +1,48 @@
+//! From an opcode to what executes it.
+#![allow(clippy::unnecessary_cast, clippy::useless_conversion, clippy::redundant_closure_call)]
+
+use std::ffi::CString;
+use std::sync::atomic::Ordering;
+
+use cuda_abi::error::*;
+use cuda_abi::types::*;
+use cuda_abi::wire::{FIRST_OP, Kind, MAX_NAME, Op, Reader, Writer};
+
+use super::{Outcome, Refusal, Worker, ops};
+
+include!(concat!(env!("OUT_DIR"), "/dispatch.rs"));
+
+/// A name of a kernel or variable.
+pub fn name(message: &mut Reader<'_>) -> Result<CString, Refusal> {
+    let bytes = message.bytes()?;
+    if bytes.len() > MAX_NAME {
+        return Err(Refusal::Malformed);
+    }
+    CString::new(bytes).map_err(|_| Refusal::Malformed)
+}
+
+/// What an opcode is called, for messages.
+pub fn op_name(op: u16) -> &'static str {
+    match Op::from_code(op) {
+        Some(op) => op.name(),
+        None => NAMES.get(usize::from(op)).copied().unwrap_or("?"),
+    }
+}
+
+/// Executes one message, already copied out of shared memory.
+pub fn execute(worker: &Worker, op: u16, tag: u32, lane: u32, payload: &[u8], reply: &mut Writer<'_>) -> Outcome {
+    worker.calls.fetch_add(1, Ordering::Relaxed);
+    let mut message = Reader::new(payload);
+    if op == Op::Start as u16 {
+        return ops::start::start(worker, &mut message, reply);
+    }
+    if !worker.started.load(Ordering::Acquire) {
+        return Err(Refusal::NotStarted);
+    }
+    worker.enter(tag)?;
+    if op < FIRST_OP {
+        return plain(worker, op, &mut message, reply);
+    }
+    let op = Op::from_code(op).ok_or(Refusal::UnknownOperation)?;
+    ops::execute(worker, op, lane, &mut message, reply)
+}

@@ -1,0 +1,247 @@
+//! Device memory on request: `cuMemAlloc` and its relatives.
+//!
+//! What is larger than [`LARGE`] is a mapping of its own. Smaller blocks share chunks, as they do natively. A block goes
+//! back only after all work that may use it, and is zeroed before anybody gets it again.
+
+use std::ptr::null_mut;
+
+use cuda_abi::error::*;
+use cuda_abi::plan::DEVICE_GRANULE;
+use cuda_abi::types::*;
+
+use super::{Memory, Space, State};
+use crate::worker::{Refusal, succeed};
+
+/// Blocks above this size get mappings of their own.
+const LARGE: u64 = 1 << 20;
+const CHUNK: u64 = 2 * DEVICE_GRANULE;
+/// What the driver aligns blocks to.
+const ALIGN: u64 = 512;
+
+const ALLOCATION_TYPE_PINNED: u32 = 1;
+const LOCATION_DEVICE: u32 = 1;
+const HANDLE_POSIX_DESCRIPTOR: u32 = 1;
+const ACCESS_READ_WRITE: u32 = 3;
+const EVENT_DISABLE_TIMING: u32 = 2;
+const STREAM_NON_BLOCKING: u32 = 1;
+
+/// A piece handed out to the client.
+#[derive(Clone, Copy)]
+pub(super) struct Block {
+    len: u64,
+    context: u32,
+    small: bool,
+}
+
+pub(super) struct SmallChunk {
+    base: u64,
+    device: i32,
+    context: u32,
+    space: Space,
+}
+
+/// A block freed on a stream: gone once the event has happened.
+pub(super) struct Deferred {
+    address: u64,
+    event: u64,
+}
+
+impl Memory {
+    /// A new block for the given context of the given device.
+    pub fn allocate(&self, device: i32, context: u32, bytes: u64) -> Result<u64, Refusal> {
+        if bytes == 0 {
+            return Err(Refusal::Code(CUDA_ERROR_INVALID_VALUE));
+        }
+        let mut state = self.state();
+        self.reclaim(&mut state, false);
+        match self.try_allocate(&mut state, device, context, bytes) {
+            Err(Refusal::Code(CUDA_ERROR_OUT_OF_MEMORY)) if !state.deferred.is_empty() => {
+                self.reclaim(&mut state, true);
+                self.try_allocate(&mut state, device, context, bytes)
+            }
+            outcome => outcome,
+        }
+    }
+
+    fn try_allocate(&self, state: &mut State, device: i32, context: u32, bytes: u64) -> Result<u64, Refusal> {
+        let out_of_memory = Refusal::Code(CUDA_ERROR_OUT_OF_MEMORY);
+        if bytes > LARGE {
+            let len = bytes.checked_next_multiple_of(DEVICE_GRANULE).ok_or(out_of_memory)?;
+            let address = self.map_new(state, device, len)?;
+            state.blocks.insert(address, Block { len, context, small: false });
+            return Ok(address);
+        }
+        let len = bytes.next_multiple_of(ALIGN);
+        let fitting = |chunk: &&mut SmallChunk| chunk.device == device && chunk.context == context;
+        let found = state.chunks.iter_mut().filter(fitting).find_map(|chunk| chunk.space.take(len, ALIGN));
+        let address = match found {
+            Some(address) => address,
+            None => {
+                let base = self.map_new(state, device, CHUNK)?;
+                let mut space = Space::new(base, CHUNK);
+                let address = space.take(len, ALIGN).ok_or(out_of_memory)?;
+                state.chunks.push(SmallChunk { base, device, context, space });
+                address
+            }
+        };
+        state.blocks.insert(address, Block { len, context, small: true });
+        Ok(address)
+    }
+
+    /// Charges, creates and maps `len` bytes (whole granules) of a device.
+    fn map_new(&self, state: &mut State, device: i32, len: u64) -> Result<u64, Refusal> {
+        self.ledger.charge(len).map_err(|_| Refusal::Code(CUDA_ERROR_OUT_OF_MEMORY))?;
+        let mapped = state.space.take(len, DEVICE_GRANULE).ok_or(Refusal::Code(CUDA_ERROR_OUT_OF_MEMORY)).and_then(
+            |address| self.back(address, device, len).map_err(|refusal| (state.space.give(address, len), refusal).1),
+        );
+        match mapped {
+            Ok(address) => {
+                state.mapped.insert(address, len);
+                Ok(address)
+            }
+            Err(refusal) => {
+                self.ledger.release(len);
+                Err(refusal)
+            }
+        }
+    }
+
+    /// Puts new physical memory behind a free address range.
+    fn back(&self, address: u64, device: i32, len: u64) -> Result<u64, Refusal> {
+        let location = CUmemLocation { kind: LOCATION_DEVICE, id: device };
+        let properties = CUmemAllocationProp {
+            kind: ALLOCATION_TYPE_PINNED,
+            requested_handle_types: HANDLE_POSIX_DESCRIPTOR,
+            location,
+            ..Default::default()
+        };
+        let access = CUmemAccessDesc { location, flags: ACCESS_READ_WRITE };
+        let mut physical = 0;
+        let driver = &self.driver;
+        // SAFETY: the range is ours and free; the structs live across the calls.
+        unsafe {
+            succeed((driver.cuMemCreate)(&mut physical, len as usize, &properties, 0))?;
+            let mapped = succeed((driver.cuMemMap)(address, len as usize, 0, physical, 0));
+            // The mapping keeps the memory alive; nobody needs the handle.
+            (driver.cuMemRelease)(physical);
+            mapped?;
+            succeed((driver.cuMemSetAccess)(address, len as usize, &access, 1)).inspect_err(|_| {
+                (driver.cuMemUnmap)(address, len as usize);
+            })?;
+        }
+        Ok(address)
+    }
+
+    /// Takes a block back. The caller has waited for all work that may use it.
+    pub fn free(&self, address: u64) -> Result<(), Refusal> {
+        let mut state = self.state();
+        if state.deferred.iter().any(|deferred| deferred.address == address) {
+            return Err(Refusal::Code(CUDA_ERROR_INVALID_VALUE));
+        }
+        self.free_now(&mut state, address)
+    }
+
+    fn free_now(&self, state: &mut State, address: u64) -> Result<(), Refusal> {
+        let block = state.blocks.remove(&address).ok_or(Refusal::Code(CUDA_ERROR_INVALID_VALUE))?;
+        if !block.small {
+            return self.unmap(state, address, block.len);
+        }
+        // A context that cannot scrub is poisoned: its memory stays out of use until the process ends.
+        self.scrub(state, block.context, address, block.len)?;
+        let Some(at) = state.chunks.iter().position(|chunk| (chunk.base..chunk.base + CHUNK).contains(&address))
+        else {
+            return Ok(());
+        };
+        let chunk = &mut state.chunks[at];
+        chunk.space.give(address, block.len);
+        let (base, device, context) = (chunk.base, chunk.device, chunk.context);
+        let siblings = state.chunks.iter().filter(|other| other.device == device && other.context == context).count();
+        // One empty chunk stays, so that a loop of one small block does not map and unmap.
+        if siblings > 1 && state.chunks[at].space.is_whole(base, CHUNK) {
+            state.chunks.swap_remove(at);
+            return self.unmap(state, base, CHUNK);
+        }
+        Ok(())
+    }
+
+    fn unmap(&self, state: &mut State, address: u64, len: u64) -> Result<(), Refusal> {
+        // SAFETY: exactly this range was mapped by `back`.
+        succeed(unsafe { (self.driver.cuMemUnmap)(address, len as usize) })?;
+        state.mapped.remove(&address);
+        state.space.give(address, len);
+        self.ledger.release(len);
+        Ok(())
+    }
+
+    /// Zeroes a range, on a stream that waits for nobody's work.
+    fn scrub(&self, state: &mut State, context: u32, address: u64, len: u64) -> Result<(), Refusal> {
+        let driver = &self.driver;
+        let stream = match state.scrubbers.get(&context) {
+            Some(&stream) => stream as CUstream,
+            None => {
+                let mut stream = null_mut();
+                // SAFETY: the output is a local.
+                succeed(unsafe { (driver.cuStreamCreate)(&mut stream, STREAM_NON_BLOCKING) })?;
+                state.scrubbers.insert(context, stream as u64);
+                stream
+            }
+        };
+        // SAFETY: the range is mapped and ours alone by now.
+        unsafe {
+            succeed((driver.cuMemsetD8Async)(address, 0, len as usize, stream))?;
+            succeed((driver.cuStreamSynchronize)(stream))
+        }
+    }
+
+    /// Takes a block back once `stream` has come so far.
+    pub fn free_on_stream(&self, address: u64, stream: CUstream) -> Result<(), Refusal> {
+        let mut state = self.state();
+        let twice = state.deferred.iter().any(|deferred| deferred.address == address);
+        if twice || !state.blocks.contains_key(&address) {
+            return Err(Refusal::Code(CUDA_ERROR_INVALID_VALUE));
+        }
+        let driver = &self.driver;
+        let mut event = null_mut();
+        // SAFETY: the stream was checked by the caller; the event is ours.
+        unsafe {
+            succeed((driver.cuEventCreate)(&mut event, EVENT_DISABLE_TIMING))?;
+            succeed((driver.cuEventRecord)(event, stream)).inspect_err(|_| {
+                (driver.cuEventDestroy_v2)(event);
+            })?;
+        }
+        state.deferred.push_back(Deferred { address, event: event as u64 });
+        Ok(())
+    }
+
+    /// Takes back what was freed on streams that have come so far, or waits until they have.
+    fn reclaim(&self, state: &mut State, wait: bool) {
+        let mut pending = std::mem::take(&mut state.deferred);
+        pending.retain(|deferred| {
+            let event = deferred.event as CUevent;
+            // SAFETY: the event was made by `free_on_stream` and is destroyed only here.
+            let done = unsafe {
+                if wait { (self.driver.cuEventSynchronize)(event) } else { (self.driver.cuEventQuery)(event) }
+            };
+            if done != CUDA_SUCCESS {
+                return true;
+            }
+            // SAFETY: as above.
+            unsafe { (self.driver.cuEventDestroy_v2)(event) };
+            let _ = self.free_now(state, deferred.address);
+            false
+        });
+        state.deferred.append(&mut pending);
+    }
+
+    /// Takes back everything of a context that is being retired.
+    pub fn retire(&self, context: u32) {
+        let mut state = self.state();
+        self.reclaim(&mut state, true);
+        let blocks: Vec<u64> =
+            state.blocks.iter().filter(|(_, block)| block.context == context).map(|(address, _)| *address).collect();
+        for address in blocks {
+            let _ = self.free_now(&mut state, address);
+        }
+        state.scrubbers.remove(&context);
+    }
+}

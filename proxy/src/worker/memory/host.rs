@@ -1,0 +1,92 @@
+//! Host memory that the GPU reaches: memfds of the client, mapped here at the same address and registered.
+
+use std::os::fd::{AsFd, BorrowedFd};
+
+use cuda_abi::error::*;
+use cuda_abi::plan;
+use cuda_abi::types::c_void;
+use rustix::fs::SealFlags;
+use rustix::mm::{MapFlags, ProtFlags};
+
+use super::Memory;
+use crate::worker::{Refusal, succeed};
+
+const PAGE: u64 = 4096;
+const REGISTER_PORTABLE_AND_MAPPED: u32 = 3;
+
+/// Keeps the host range free of anything else in this process.
+pub fn reserve_host_range() -> std::io::Result<()> {
+    // SAFETY: the address is far from anything; NOREPLACE makes sure that nothing is there.
+    unsafe {
+        rustix::mm::mmap_anonymous(
+            plan::HOST_BASE as *mut c_void,
+            plan::HOST_SIZE as usize,
+            ProtFlags::empty(),
+            MapFlags::PRIVATE | MapFlags::NORESERVE | MapFlags::FIXED_NOREPLACE,
+        )?;
+    }
+    Ok(())
+}
+
+impl Memory {
+    /// Maps and registers a client's memfd at `address`.
+    pub fn map_host(&self, file: BorrowedFd<'_>, address: u64, len: u64) -> Result<(), Refusal> {
+        let mut state = self.state();
+        let free = || {
+            let before =
+                state.arenas.range(..=address).next_back().is_none_or(|(start, size)| start + size <= address);
+            let after = state.arenas.range(address..).next().is_none_or(|(start, _)| address + len <= *start);
+            before && after
+        };
+        let aligned = len > 0 && address.is_multiple_of(PAGE) && len.is_multiple_of(PAGE);
+        if !aligned || !plan::in_host(address, len) || !free() || !is_safe(file, len) {
+            return Err(Refusal::Code(CUDA_ERROR_INVALID_VALUE));
+        }
+        // SAFETY: the range lies in the reserved host range, where only client memory lives, and nothing is there yet.
+        unsafe {
+            let prot = ProtFlags::READ | ProtFlags::WRITE;
+            rustix::mm::mmap(address as *mut c_void, len as usize, prot, MapFlags::SHARED | MapFlags::FIXED, file, 0)
+                .map_err(|_| Refusal::Code(CUDA_ERROR_OUT_OF_MEMORY))?;
+            let registered = (self.driver.cuMemHostRegister_v2)(
+                address as *mut c_void,
+                len as usize,
+                REGISTER_PORTABLE_AND_MAPPED,
+            );
+            succeed(registered).inspect_err(|_| unmap(address, len))?;
+        }
+        state.arenas.insert(address, len);
+        Ok(())
+    }
+
+    /// Forgets an arena. The caller has waited for all work that may use it.
+    pub fn unmap_host(&self, address: u64, len: u64) -> Result<(), Refusal> {
+        let mut state = self.state();
+        if state.arenas.get(&address) != Some(&len) {
+            return Err(Refusal::Code(CUDA_ERROR_INVALID_VALUE));
+        }
+        // SAFETY: exactly this range was registered and mapped by `map_host`.
+        unsafe {
+            succeed((self.driver.cuMemHostUnregister)(address as *mut c_void))?;
+            unmap(address, len);
+        }
+        state.arenas.remove(&address);
+        Ok(())
+    }
+}
+
+/// A file that the client can shrink would fault this process.
+fn is_safe(file: BorrowedFd<'_>, len: u64) -> bool {
+    let sealed = rustix::fs::fcntl_get_seals(file.as_fd()).is_ok_and(|seals| seals.contains(SealFlags::SHRINK));
+    let size = rustix::fs::fstat(file).is_ok_and(|stat| u64::try_from(stat.st_size).is_ok_and(|size| size >= len));
+    sealed && size
+}
+
+/// Puts the reservation back where an arena was.
+///
+/// # Safety
+/// Nobody may use the range any more.
+unsafe fn unmap(address: u64, len: u64) {
+    let flags = MapFlags::PRIVATE | MapFlags::NORESERVE | MapFlags::FIXED;
+    // SAFETY: the range is an arena in the reserved host range, and the caller vouches that nobody uses it.
+    let _ = unsafe { rustix::mm::mmap_anonymous(address as *mut c_void, len as usize, ProtFlags::empty(), flags) };
+}

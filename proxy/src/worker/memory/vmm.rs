@@ -1,0 +1,152 @@
+//! The client's own virtual memory management: reservations inside our device range, physical memory on the ledger.
+
+use cuda_abi::error::*;
+use cuda_abi::plan::DEVICE_GRANULE;
+use cuda_abi::types::*;
+
+use super::{Memory, covers};
+use crate::worker::{Refusal, succeed};
+
+const INVALID: Refusal = Refusal::Code(CUDA_ERROR_INVALID_VALUE);
+
+/// Physical memory that the client created: charged until its last handle and mapping are gone.
+pub(super) struct Physical {
+    len: u64,
+    handles: u32,
+    maps: u32,
+}
+
+impl Memory {
+    pub fn reserve(&self, len: u64, align: u64, hint: u64) -> Result<u64, Refusal> {
+        let align = align.max(DEVICE_GRANULE);
+        if len == 0 || !len.is_multiple_of(DEVICE_GRANULE) || !align.is_power_of_two() {
+            return Err(INVALID);
+        }
+        let mut state = self.state();
+        let address = if hint.is_multiple_of(align) && hint != 0 && state.space.take_at(hint, len) {
+            hint
+        } else {
+            state.space.take(len, align).ok_or(Refusal::Code(CUDA_ERROR_OUT_OF_MEMORY))?
+        };
+        state.reserved.insert(address, len);
+        Ok(address)
+    }
+
+    pub fn unreserve(&self, address: u64, len: u64) -> Result<(), Refusal> {
+        let mut state = self.state();
+        let empty = state.client_maps.range(address..address.saturating_add(len)).next().is_none();
+        if state.reserved.get(&address) != Some(&len) || !empty {
+            return Err(INVALID);
+        }
+        state.reserved.remove(&address);
+        state.space.give(address, len);
+        Ok(())
+    }
+
+    pub fn create(&self, len: u64, properties: &CUmemAllocationProp, flags: u64) -> Result<u64, Refusal> {
+        // A location other than a device would be host memory of the node's, on nobody's account.
+        if len == 0 || !len.is_multiple_of(DEVICE_GRANULE) || properties.location.kind != 1 {
+            return Err(INVALID);
+        }
+        self.ledger.charge(len).map_err(|_| Refusal::Code(CUDA_ERROR_OUT_OF_MEMORY))?;
+        let properties = CUmemAllocationProp { win32_handle_meta_data: std::ptr::null_mut(), ..*properties };
+        let mut physical = 0;
+        // SAFETY: the struct and the output are locals.
+        let created = unsafe { (self.driver.cuMemCreate)(&mut physical, len as usize, &properties, flags) };
+        succeed(created).inspect_err(|_| self.ledger.release(len))?;
+        self.state().physical.insert(physical, Physical { len, handles: 1, maps: 0 });
+        Ok(physical)
+    }
+
+    /// Gives up one handle; answers whether it was the last.
+    pub fn release(&self, physical: u64) -> Result<bool, Refusal> {
+        // SAFETY: the handle was checked by the caller.
+        succeed(unsafe { (self.driver.cuMemRelease)(physical) })?;
+        let mut state = self.state();
+        let entry = state.physical.get_mut(&physical).ok_or(INVALID)?;
+        entry.handles = entry.handles.saturating_sub(1);
+        let last = entry.handles == 0;
+        self.settle(&mut state, physical);
+        Ok(last)
+    }
+
+    /// Returns physical memory that nothing refers to any more to the ledger.
+    fn settle(&self, state: &mut super::State, physical: u64) {
+        let gone = state.physical.get(&physical).filter(|entry| entry.handles == 0 && entry.maps == 0);
+        if let Some(len) = gone.map(|entry| entry.len) {
+            state.physical.remove(&physical);
+            self.ledger.release(len);
+        }
+    }
+
+    pub fn map(&self, address: u64, len: u64, offset: u64, physical: u64, flags: u64) -> Result<(), Refusal> {
+        let mut state = self.state();
+        let fits = |entry: &Physical| offset.checked_add(len).is_some_and(|end| end <= entry.len);
+        let end = address.checked_add(len).ok_or(INVALID)?;
+        let taken =
+            state.client_maps.range(..end).next_back().is_some_and(|(start, (size, _))| start + size > address);
+        if len == 0
+            || taken
+            || !covers(&state.reserved, address, len)
+            || !state.physical.get(&physical).is_some_and(fits)
+        {
+            return Err(INVALID);
+        }
+        // SAFETY: the range is reserved by this client and free; the handle is its own.
+        succeed(unsafe { (self.driver.cuMemMap)(address, len as usize, offset as usize, physical, flags) })?;
+        state.client_maps.insert(address, (len, physical));
+        state.mapped.insert(address, len);
+        if let Some(entry) = state.physical.get_mut(&physical) {
+            entry.maps += 1;
+        }
+        Ok(())
+    }
+
+    /// Unmaps whole mappings that fill the range. The caller has waited for all work that may use them.
+    pub fn unmap_client(&self, address: u64, len: u64) -> Result<(), Refusal> {
+        let mut state = self.state();
+        let end = address.checked_add(len).ok_or(INVALID)?;
+        let inside: Vec<(u64, u64, u64)> = state
+            .client_maps
+            .range(address..end)
+            .map(|(start, (size, physical))| (*start, *size, *physical))
+            .collect();
+        let exact = inside.iter().map(|(_, size, _)| size).sum::<u64>() == len;
+        if inside.is_empty() || inside[0].0 != address || !exact {
+            return Err(INVALID);
+        }
+        // SAFETY: exactly these mappings fill the range.
+        succeed(unsafe { (self.driver.cuMemUnmap)(address, len as usize) })?;
+        for (start, _, physical) in inside {
+            state.client_maps.remove(&start);
+            state.mapped.remove(&start);
+            if let Some(entry) = state.physical.get_mut(&physical) {
+                entry.maps = entry.maps.saturating_sub(1);
+            }
+            self.settle(&mut state, physical);
+        }
+        Ok(())
+    }
+
+    /// Is the whole range mapped by the client itself?
+    pub fn check_client_map(&self, address: u64, len: u64) -> Result<(), Refusal> {
+        let state = self.state();
+        let own = covers(&state.reserved, address, len) && covers(&state.mapped, address, len);
+        if own { Ok(()) } else { Err(INVALID) }
+    }
+
+    /// The physical memory behind an address of the client's own mappings, with one more handle counted.
+    pub fn retain(&self, address: u64) -> Result<u64, Refusal> {
+        let mut state = self.state();
+        let found = state.client_maps.range(..=address).next_back();
+        let physical = found.filter(|(start, (len, _))| address - **start < *len).map(|(_, (_, physical))| *physical);
+        let physical = physical.ok_or(INVALID)?;
+        let mut again = 0;
+        // SAFETY: the address lies in a mapping of the client's.
+        succeed(unsafe { (self.driver.cuMemRetainAllocationHandle)(&mut again, address as *mut c_void) })?;
+        if let Some(entry) = state.physical.get_mut(&physical) {
+            entry.handles += 1;
+        }
+        Ok(again)
+    }
+}

@@ -1,0 +1,56 @@
+//! The process that holds the GPU context of one client: copy → validate → execute → reply.
+//!
+//! Threads: the *executor* takes messages off the ring in order; a *lane* thread each serves the calls that may block; a
+//! *watcher* ends the process when the client goes. Ending is how a worker cleans up: the kernel and the driver take back
+//! whatever it held.
+
+mod backend;
+mod callbacks;
+mod dispatch;
+mod handles;
+mod memory;
+mod ops;
+mod refusal;
+mod serve;
+mod snapshot;
+mod state;
+
+use std::sync::Arc;
+
+use crate::backend::Backend;
+use crate::control::BrokerLink;
+
+pub use refusal::Refusal;
+use refusal::{Outcome, succeed};
+use state::Worker;
+
+/// What a worker must know before its client arrives.
+#[derive(Debug, Clone)]
+pub struct WorkerConfig {
+    pub backend: Backend,
+}
+
+#[derive(Debug, thiserror::Error)]
+pub enum WorkerError {
+    #[error("the broker sent no client")]
+    NoClient(#[source] std::io::Error),
+    #[error("cannot load the driver library {path}")]
+    Library { path: String, source: libloading::Error },
+    #[error("cannot reserve the host address range")]
+    HostRange(#[source] std::io::Error),
+    #[error("cannot make the shared region")]
+    Region(#[from] idm::region::RegionError),
+    #[error("cannot greet the client")]
+    Greet(#[from] idm::bootstrap::BootstrapError),
+    #[error("cannot start a thread")]
+    Thread(#[source] std::io::Error),
+}
+
+/// Serves one client, from its assignment to its end.
+pub fn run(config: WorkerConfig, link: BrokerLink) -> Result<(), WorkerError> {
+    let driver = Arc::new(backend::load(&config.backend)?);
+    memory::reserve_host_range().map_err(WorkerError::HostRange)?;
+    let link = Arc::new(link);
+    let assignment = link.wait_for_assignment().map_err(WorkerError::NoClient)?;
+    serve::serve(driver, link, assignment)
+}

@@ -1,0 +1,165 @@
+//! Copies. Every address is checked against what the client has; data itself needs no check.
+
+use cuda_abi::error::*;
+use cuda_abi::types::*;
+use cuda_abi::wire::{Kind, Reader};
+
+use crate::worker::{Outcome, Refusal, Worker, succeed};
+
+const MEMORY_HOST: u32 = 1;
+const MEMORY_DEVICE: u32 = 2;
+const MEMORY_ARRAY: u32 = 3;
+
+fn stream(worker: &Worker, message: &mut Reader<'_>) -> Result<CUstream, Refusal> {
+    Ok(worker.handles.raw(Kind::Stream, message.word()?)? as CUstream)
+}
+
+pub fn inline(worker: &Worker, message: &mut Reader<'_>) -> Outcome {
+    let destination = message.word()?;
+    let stream = stream(worker, message)?;
+    let bytes = message.rest();
+    worker.memory.check(destination, bytes.len() as u64)?;
+    // SAFETY: the destination is the client's; the driver takes its copy of pageable memory before it returns.
+    Ok(unsafe { (worker.driver.cuMemcpyHtoDAsync_v2)(destination, bytes.as_ptr().cast(), bytes.len(), stream) })
+}
+
+pub fn from_staging(worker: &Worker, message: &mut Reader<'_>) -> Outcome {
+    let (destination, offset, len) = (message.word()?, message.word()?, message.word()?);
+    let stream = stream(worker, message)?;
+    let (word, value) = (message.word()?, message.word()?);
+    message.end()?;
+    let source = worker.bulk.slice(offset, len).map_err(|_| Refusal::Malformed)?;
+    worker.memory.check(destination, len)?;
+    // SAFETY: both ranges were checked; the staging area is registered and lives as long as this process.
+    let copied = unsafe {
+        (worker.driver.cuMemcpyHtoDAsync_v2)(destination, source.cast_const().cast(), len as usize, stream)
+    };
+    finish(worker, stream, word, value, copied)
+}
+
+pub fn to_staging(worker: &Worker, message: &mut Reader<'_>) -> Outcome {
+    let (source, offset, len) = (message.word()?, message.word()?, message.word()?);
+    let stream = stream(worker, message)?;
+    let (word, value) = (message.word()?, message.word()?);
+    message.end()?;
+    let destination = worker.bulk.slice(offset, len).map_err(|_| Refusal::Malformed)?;
+    worker.memory.check(source, len)?;
+    // SAFETY: as above.
+    let copied = unsafe { (worker.driver.cuMemcpyDtoHAsync_v2)(destination.cast(), source, len as usize, stream) };
+    finish(worker, stream, word, value, copied)
+}
+
+/// Has the GPU write the completion word. If the copy failed, the word stays, and the client learns why when it gives up
+/// watching and synchronises.
+fn finish(worker: &Worker, stream: CUstream, word: u64, value: u64, copied: CUresult) -> Outcome {
+    succeed(copied)?;
+    write_word(worker, stream, word, value)
+}
+
+pub fn mark(worker: &Worker, message: &mut Reader<'_>) -> Outcome {
+    let stream = stream(worker, message)?;
+    let (word, value) = (message.word()?, message.word()?);
+    message.end()?;
+    write_word(worker, stream, word, value)
+}
+
+fn write_word(worker: &Worker, stream: CUstream, word: u64, value: u64) -> Outcome {
+    if word >= worker.flags.count() as u64 {
+        return Err(Refusal::Malformed);
+    }
+    let address = worker.flags.as_ptr() as u64 + word * 8;
+    // SAFETY: the word lies in the registered flags of the region.
+    Ok(unsafe { (worker.driver.cuStreamWriteValue64_v2)(stream, address, value, 0) })
+}
+
+pub fn linear(worker: &Worker, message: &mut Reader<'_>, wait: bool) -> Outcome {
+    let (destination, source, len) = (message.word()?, message.word()?, message.word()?);
+    let stream = stream(worker, message)?;
+    message.end()?;
+    worker.memory.check(destination, len)?;
+    worker.memory.check(source, len)?;
+    // SAFETY: both ranges are the client's.
+    let copied = unsafe { (worker.driver.cuMemcpyAsync)(destination, source, len as usize, stream) };
+    if wait { wait_for(worker, stream, copied) } else { Ok(copied) }
+}
+
+fn wait_for(worker: &Worker, stream: CUstream, copied: CUresult) -> Outcome {
+    succeed(copied)?;
+    // SAFETY: the stream was checked.
+    Ok(unsafe { (worker.driver.cuStreamSynchronize)(stream) })
+}
+
+/// A 2D or 3D copy: a 2D one has depth 1.
+pub fn shaped(worker: &Worker, message: &mut Reader<'_>, wait: bool) -> Outcome {
+    // SAFETY: integers and pointers, which are checked before anybody follows them.
+    let mut copy: CUDA_MEMCPY3D = unsafe { message.plain() }?;
+    let stream = stream(worker, message)?;
+    message.end()?;
+    let invalid = Refusal::Code(CUDA_ERROR_INVALID_VALUE);
+    let shape = [copy.width_in_bytes, copy.height, copy.depth].map(|extent| extent as u64);
+    if shape.contains(&0) {
+        return Ok(CUDA_SUCCESS);
+    }
+    let side = |kind, host: u64, device, array: CUarray, origin: [usize; 3], pitch: usize, height: usize| match kind {
+        MEMORY_ARRAY => worker.handles.raw(Kind::Array, array as u64),
+        MEMORY_HOST | MEMORY_DEVICE => {
+            let base = if kind == MEMORY_HOST { host } else { device };
+            let origin = origin.map(|at| at as u64);
+            let (start, len) = footprint(origin, shape, pitch as u64, height as u64).ok_or(invalid)?;
+            let start = base.checked_add(start).ok_or(invalid)?;
+            worker.memory.check(start, len)?;
+            Ok(0)
+        }
+        _ => Err(invalid),
+    };
+    copy.src_array = side(
+        copy.src_memory_type,
+        copy.src_host as u64,
+        copy.src_device,
+        copy.src_array,
+        [copy.src_x_in_bytes, copy.src_y, copy.src_z],
+        copy.src_pitch,
+        copy.src_height,
+    )? as CUarray;
+    copy.dst_array = side(
+        copy.dst_memory_type,
+        copy.dst_host as u64,
+        copy.dst_device,
+        copy.dst_array,
+        [copy.dst_x_in_bytes, copy.dst_y, copy.dst_z],
+        copy.dst_pitch,
+        copy.dst_height,
+    )? as CUarray;
+    copy.reserved0 = std::ptr::null_mut();
+    copy.reserved1 = std::ptr::null_mut();
+    // SAFETY: both sides were checked.
+    let copied = unsafe { (worker.driver.cuMemcpy3DAsync_v2)(&copy, stream) };
+    if wait { wait_for(worker, stream, copied) } else { Ok(copied) }
+}
+
+/// The bytes a shaped access touches, from the first to the last: offset and length. `None` on overflow.
+fn footprint([x, y, z]: [u64; 3], [width, height, depth]: [u64; 3], pitch: u64, slice: u64) -> Option<(u64, u64)> {
+    let slice = pitch.checked_mul(slice.max(height))?;
+    let at = |row: u64, layer: u64, column: u64| -> Option<u64> {
+        layer.checked_mul(slice)?.checked_add(row.checked_mul(pitch)?)?.checked_add(column)
+    };
+    let first = at(y, z, x)?;
+    let row = y.checked_add(height - 1)?;
+    let layer = z.checked_add(depth - 1)?;
+    let last = at(row, layer, x.checked_add(width)?)?;
+    Some((first, last.checked_sub(first)?))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn footprints_end_with_the_last_row_and_never_overflow() {
+        assert_eq!(footprint([0, 0, 0], [10, 3, 1], 16, 3), Some((0, 42)));
+        assert_eq!(footprint([4, 1, 2], [10, 2, 2], 16, 4), Some((2 * 64 + 16 + 4, 64 + 16 + 10)));
+        assert_eq!(footprint([0, u64::MAX, 0], [1, 2, 1], 1, 1), None);
+        assert_eq!(footprint([0, 0, 0], [1, u64::MAX, 1], u64::MAX, 1), None);
+        assert_eq!(footprint([u64::MAX, 0, 0], [1, 1, 1], 1, 1), None);
+    }
+}

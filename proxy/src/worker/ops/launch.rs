@@ -1,0 +1,135 @@
+//! Launches and host functions.
+
+use std::ffi::c_void;
+
+use cuda_abi::error::*;
+use cuda_abi::types::*;
+use cuda_abi::wire::{Kind, MAX_LAUNCH_ATTRS, Reader, Writer};
+
+use crate::worker::callbacks::{Due, run_in_client};
+use crate::worker::{Outcome, Refusal, Worker, succeed};
+
+/// `flags` of a launch.
+const COOPERATIVE: u64 = 1;
+
+const PARAM_BUFFER: *mut c_void = 1 as *mut c_void;
+const PARAM_SIZE: *mut c_void = 2 as *mut c_void;
+
+/// Attributes that hold plain values. Those with handles or outputs in them are not carried.
+const PLAIN_ATTRIBUTES: &[u32] = &[0, 1, 2, 3, 4, 5, 6, 8, 9, 10, 11, 14, 16];
+
+pub fn launch(worker: &Worker, message: &mut Reader<'_>) -> Outcome {
+    let function = worker.handles.get(message.word()?)?;
+    if !matches!(function.kind, Kind::Function | Kind::Kernel) {
+        return Err(Refusal::Code(CUDA_ERROR_INVALID_HANDLE));
+    }
+    let stream = worker.handles.raw(Kind::Stream, message.word()?)? as CUstream;
+    let grid: [u32; 3] = [message.narrow()?, message.narrow()?, message.narrow()?];
+    let block: [u32; 3] = [message.narrow()?, message.narrow()?, message.narrow()?];
+    let shared: u32 = message.narrow()?;
+    let flags = message.word()?;
+    let mut attrs = attributes(message)?;
+    let params = message.bytes()?;
+    message.end()?;
+    // The driver reads as many bytes as the kernel has parameters.
+    if params.len() != function.param_bytes as usize {
+        return Err(Refusal::Code(CUDA_ERROR_INVALID_VALUE));
+    }
+    let mut size = params.len();
+    let mut extra =
+        [PARAM_BUFFER, params.as_ptr().cast_mut().cast(), PARAM_SIZE, (&raw mut size).cast(), std::ptr::null_mut()];
+    if flags & COOPERATIVE != 0 {
+        attrs.push(CUlaunchAttribute { id: 2, padding: 0, value: [1, 0, 0, 0, 0, 0, 0, 0] });
+    }
+    let function = function.raw as CUfunction;
+    let none = std::ptr::null_mut();
+    if attrs.is_empty() {
+        let ([gx, gy, gz], [bx, by, bz]) = (grid, block);
+        // SAFETY: function and stream were checked; the parameters are as long as the kernel's.
+        return Ok(unsafe {
+            (worker.driver.cuLaunchKernel)(function, gx, gy, gz, bx, by, bz, shared, stream, none, extra.as_mut_ptr())
+        });
+    }
+    let config = CUlaunchConfig {
+        grid,
+        block,
+        shared_mem_bytes: shared,
+        padding0: 0,
+        stream,
+        attrs: attrs.as_mut_ptr(),
+        num_attrs: attrs.len() as u32,
+        padding1: 0,
+    };
+    // SAFETY: as above; the attributes hold plain values.
+    Ok(unsafe { (worker.driver.cuLaunchKernelEx)(&config, function, none, extra.as_mut_ptr()) })
+}
+
+fn attributes(message: &mut Reader<'_>) -> Result<Vec<CUlaunchAttribute>, Refusal> {
+    let bytes = message.bytes()?;
+    let size = size_of::<CUlaunchAttribute>();
+    if !bytes.len().is_multiple_of(size) || bytes.len() / size > MAX_LAUNCH_ATTRS {
+        return Err(Refusal::Malformed);
+    }
+    let read = |chunk: &[u8]| {
+        // SAFETY: the chunk has the struct's size, and it consists of integers.
+        let attribute: CUlaunchAttribute = unsafe { std::ptr::read_unaligned(chunk.as_ptr().cast()) };
+        if PLAIN_ATTRIBUTES.contains(&attribute.id) {
+            Ok(attribute)
+        } else {
+            Err(Refusal::Code(CUDA_ERROR_NOT_SUPPORTED))
+        }
+    };
+    bytes.chunks_exact(size).map(read).collect()
+}
+
+pub fn cluster_occupancy(worker: &Worker, message: &mut Reader<'_>, reply: &mut Writer<'_>) -> Outcome {
+    let function = worker.handles.raw(Kind::Function, message.word()?)? as CUfunction;
+    let grid: [u32; 3] = [message.narrow()?, message.narrow()?, message.narrow()?];
+    let block: [u32; 3] = [message.narrow()?, message.narrow()?, message.narrow()?];
+    let shared: u32 = message.narrow()?;
+    let mut attrs = attributes(message)?;
+    let largest = message.word()? != 0;
+    message.end()?;
+    let config = CUlaunchConfig {
+        grid,
+        block,
+        shared_mem_bytes: shared,
+        padding0: 0,
+        stream: std::ptr::null_mut(),
+        attrs: attrs.as_mut_ptr(),
+        num_attrs: attrs.len() as u32,
+        padding1: 0,
+    };
+    let mut count = 0;
+    // SAFETY: the function was checked; struct and output are locals.
+    succeed(unsafe {
+        if largest {
+            (worker.driver.cuOccupancyMaxPotentialClusterSize)(&mut count, function, &config)
+        } else {
+            (worker.driver.cuOccupancyMaxActiveClusters)(&mut count, function, &config)
+        }
+    })?;
+    reply.word(u64::from(count as u32));
+    Ok(CUDA_SUCCESS)
+}
+
+pub fn host_callback(worker: &Worker, message: &mut Reader<'_>) -> Outcome {
+    let stream = worker.handles.raw(Kind::Stream, message.word()?)? as CUstream;
+    let id = message.word()?;
+    message.end()?;
+    let argument = Due { callbacks: worker.callbacks.clone(), id }.into_argument();
+    // SAFETY: the driver passes the argument to the function once.
+    let result = unsafe { (worker.driver.cuLaunchHostFunc)(stream, Some(run_in_client), argument) };
+    if result != CUDA_SUCCESS {
+        // SAFETY: the driver did not take it.
+        drop(unsafe { Box::from_raw(argument.cast::<Due>()) });
+    }
+    Ok(result)
+}
+
+pub fn next_callback(worker: &Worker, message: &mut Reader<'_>, reply: &mut Writer<'_>) -> Outcome {
+    let done = message.word()?;
+    message.end()?;
+    reply.word(worker.callbacks.next(done));
+    Ok(CUDA_SUCCESS)
+}

@@ -1,0 +1,67 @@
+//! The hand-written operations, one file per family. `cuda_abi::wire::Op` says what each payload holds.
+
+mod context;
+mod copy;
+mod launch;
+mod memory;
+mod module;
+pub mod start;
+mod vmm;
+
+use cuda_abi::wire::{Op, Reader, Writer};
+
+use super::{Outcome, Worker};
+
+pub fn execute(worker: &Worker, op: Op, lane: u32, message: &mut Reader<'_>, reply: &mut Writer<'_>) -> Outcome {
+    match op {
+        Op::Start => unreachable!("handled before anything else"),
+        Op::ContextRetain => context::retain(worker, message),
+        Op::ContextRelease => context::release(worker, message, reply),
+        Op::ContextReset => context::reset(worker, message),
+        Op::ContextSetFlags => context::set_flags(worker, message),
+        Op::ContextCreate => context::create(worker, message, reply),
+        Op::ContextDestroy => context::destroy(worker, message),
+        Op::Synchronize => context::synchronize(worker, message),
+        Op::ContextId => context::id(worker, message, reply),
+        Op::TpcMap => context::tpc_map(worker, message, reply),
+        Op::ImagePart => module::image_part(worker, lane, message),
+        Op::ModuleLoad => module::load_module(worker, lane, message, reply),
+        Op::LibraryLoad => module::load_library(worker, lane, message, reply),
+        Op::GetFunction => module::get_function(worker, message, reply),
+        Op::GetKernel => module::get_kernel(worker, message, reply),
+        Op::KernelFunction => module::kernel_function(worker, message, reply),
+        Op::LibraryModule => module::library_module(worker, message, reply),
+        Op::ModuleFunctions => module::module_functions(worker, message, reply),
+        Op::LibraryKernels => module::library_kernels(worker, message, reply),
+        Op::GetGlobal => module::get_global(worker, message, reply),
+        Op::Launch => launch::launch(worker, message),
+        Op::ClusterOccupancy => launch::cluster_occupancy(worker, message, reply),
+        Op::HostCallback => launch::host_callback(worker, message),
+        Op::NextCallback => launch::next_callback(worker, message, reply),
+        Op::Alloc => memory::alloc(worker, message, reply),
+        Op::Free => memory::free(worker, message),
+        Op::MemInfo => memory::info(worker, message, reply),
+        Op::HostMap => memory::host_map(worker, message),
+        Op::HostUnmap => memory::host_unmap(worker, message),
+        Op::FreeAsync => memory::free_async(worker, message),
+        Op::CopyInline => copy::inline(worker, message),
+        Op::CopyFromStaging => copy::from_staging(worker, message),
+        Op::CopyToStaging => copy::to_staging(worker, message),
+        Op::CopyAsync => copy::linear(worker, message, false),
+        Op::CopySync => copy::linear(worker, message, true),
+        Op::Copy3dAsync => copy::shaped(worker, message, false),
+        Op::Copy3dSync => copy::shaped(worker, message, true),
+        Op::Mark => copy::mark(worker, message),
+        Op::Reserve => vmm::reserve(worker, message, reply),
+        Op::Unreserve => vmm::unreserve(worker, message),
+        Op::Create => vmm::create(worker, message, reply),
+        Op::Release => vmm::release(worker, message),
+        Op::Map => vmm::map(worker, message),
+        Op::Unmap => vmm::unmap(worker, message),
+        Op::SetAccess => vmm::set_access(worker, message),
+        Op::GetAccess => vmm::get_access(worker, message, reply),
+        Op::Granularity => vmm::granularity(worker, message, reply),
+        Op::Properties => vmm::properties(worker, message, reply),
+        Op::Retain => vmm::retain(worker, message, reply),
+    }
+}

@@ -1,0 +1,270 @@
+//! Images, and the functions and variables in them.
+
+use std::ffi::c_void;
+
+use cuda_abi::error::*;
+use cuda_abi::image;
+use cuda_abi::types::*;
+use cuda_abi::wire::{Handle, Kind, MAX_IMAGE, Reader, Writer};
+
+use crate::worker::dispatch::name;
+use crate::worker::handles::Object;
+use crate::worker::{Outcome, Refusal, Worker, succeed};
+
+/// No kernel has more parameters: they are bytes, and there are at most so many.
+const MAX_PARAMETERS: usize = cuda_abi::wire::MAX_PARAMS;
+/// Attributes that a launch is checked against: threads per block, static shared memory, dynamic shared memory.
+const LAUNCH_LIMITS: [u32; 3] = [0, 1, 8];
+
+pub fn image_part(worker: &Worker, lane: u32, message: &mut Reader<'_>) -> Outcome {
+    let lane = if lane == idm::ring::NO_LANE { message.narrow()? } else { lane };
+    let part = message.rest();
+    let mut uploads = worker.uploads();
+    let total: usize = uploads.values().map(Vec::len).sum();
+    if total + part.len() > MAX_IMAGE {
+        return Err(Refusal::Malformed);
+    }
+    uploads.entry(lane).or_default().extend_from_slice(part);
+    Ok(CUDA_SUCCESS)
+}
+
+/// The image that the lane has uploaded, if it is whole and what it says it is.
+fn take_image(worker: &Worker, lane: u32, message: &mut Reader<'_>) -> Result<Vec<u8>, Refusal> {
+    let len = message.word()?;
+    message.end()?;
+    let mut image = worker.uploads().remove(&lane).unwrap_or_default();
+    if image.len() as u64 != len {
+        return Err(Refusal::Malformed);
+    }
+    // PTX is text that ends with a NUL; for the others one more byte does no harm.
+    image.push(0);
+    if !image::is_whole(&image) {
+        return Err(Refusal::Code(CUDA_ERROR_INVALID_IMAGE));
+    }
+    Ok(image)
+}
+
+pub fn load_module(worker: &Worker, lane: u32, message: &mut Reader<'_>, reply: &mut Writer<'_>) -> Outcome {
+    let image = take_image(worker, lane, message)?;
+    worker.handles.room()?;
+    let mut module = std::ptr::null_mut();
+    // SAFETY: the image is whole; the driver makes its own copy.
+    succeed(unsafe { (worker.driver.cuModuleLoadData)(&mut module, image.as_ptr().cast()) })?;
+    reply.word(worker.handles.open(Kind::Module, module as u64, worker.context_tag(), 0)?);
+    Ok(CUDA_SUCCESS)
+}
+
+pub fn load_library(worker: &Worker, lane: u32, message: &mut Reader<'_>, reply: &mut Writer<'_>) -> Outcome {
+    let image = take_image(worker, lane, message)?;
+    worker.handles.room()?;
+    let mut library = std::ptr::null_mut();
+    let (no_options, no_values) = (std::ptr::null_mut(), std::ptr::null_mut());
+    // SAFETY: the image is whole; without BINARY_IS_PRESERVED the driver makes its own copy.
+    succeed(unsafe {
+        (worker.driver.cuLibraryLoadData)(
+            &mut library,
+            image.as_ptr().cast(),
+            no_options,
+            no_values,
+            0,
+            std::ptr::null_mut(),
+            std::ptr::null_mut(),
+            0,
+        )
+    })?;
+    reply.word(worker.handles.open(Kind::Library, library as u64, 0, 0)?);
+    Ok(CUDA_SUCCESS)
+}
+
+/// Where each parameter of a function goes, asked of the driver once.
+fn parameters(worker: &Worker, kind: Kind, raw: u64) -> Vec<(u64, u64)> {
+    let mut found = Vec::new();
+    while found.len() < MAX_PARAMETERS {
+        let (mut offset, mut size) = (0, 0);
+        // SAFETY: the object is the driver's own, of that kind; outputs are locals.
+        let result = unsafe {
+            match kind {
+                Kind::Kernel => {
+                    (worker.driver.cuKernelGetParamInfo)(raw as CUkernel, found.len(), &mut offset, &mut size)
+                }
+                _ => (worker.driver.cuFuncGetParamInfo)(raw as CUfunction, found.len(), &mut offset, &mut size),
+            }
+        };
+        if result != CUDA_SUCCESS {
+            break;
+        }
+        found.push((offset as u64, size as u64));
+    }
+    found
+}
+
+fn attribute(worker: &Worker, kind: Kind, raw: u64, which: u32) -> Option<i32> {
+    let mut value = 0;
+    // SAFETY: the object is the driver's own, of that kind; the output is a local.
+    let result = unsafe {
+        match kind {
+            Kind::Kernel => {
+                (worker.driver.cuKernelGetAttribute)(&mut value, which, raw as CUkernel, worker.device().ok()?)
+            }
+            _ => (worker.driver.cuFuncGetAttribute)(&mut value, which, raw as CUfunction),
+        }
+    };
+    (result == CUDA_SUCCESS).then_some(value)
+}
+
+/// Gives a function or kernel its handle and writes its description: handle, parameter count, (offset, size)…, and, with
+/// a context and if asked, the limits of a launch.
+fn describe(
+    worker: &Worker,
+    kind: Kind,
+    raw: u64,
+    parent: u32,
+    limits: bool,
+    reply: &mut Writer<'_>,
+) -> Result<(), Refusal> {
+    let parameters = parameters(worker, kind, raw);
+    let param_bytes = parameters.iter().map(|(offset, size)| offset + size).max().unwrap_or(0) as u32;
+    let context = if kind == Kind::Kernel { 0 } else { worker.context_tag() };
+    reply.word(worker.handles.open_object(Object { kind, raw, context, parent, param_bytes })?);
+    reply.word(parameters.len() as u64);
+    for (offset, size) in parameters {
+        reply.words(&[offset, size]);
+    }
+    for which in LAUNCH_LIMITS {
+        let value = if limits && worker.context_tag() != 0 { attribute(worker, kind, raw, which) } else { None };
+        reply.word(value.map_or(u64::MAX, |value| u64::from(value.max(0) as u32)));
+    }
+    Ok(())
+}
+
+fn index_of(word: u64) -> u32 {
+    Handle::from_word(word).map_or(0, |handle| handle.index)
+}
+
+pub fn get_function(worker: &Worker, message: &mut Reader<'_>, reply: &mut Writer<'_>) -> Outcome {
+    let word = message.word()?;
+    let module = worker.handles.raw(Kind::Module, word)? as CUmodule;
+    let name = name(message)?;
+    message.end()?;
+    worker.handles.room()?;
+    let mut function = std::ptr::null_mut();
+    // SAFETY: the module is the client's; the output is a local.
+    succeed(unsafe { (worker.driver.cuModuleGetFunction)(&mut function, module, name.as_ptr()) })?;
+    describe(worker, Kind::Function, function as u64, index_of(word), true, reply)?;
+    Ok(CUDA_SUCCESS)
+}
+
+pub fn get_kernel(worker: &Worker, message: &mut Reader<'_>, reply: &mut Writer<'_>) -> Outcome {
+    let word = message.word()?;
+    let library = worker.handles.raw(Kind::Library, word)? as CUlibrary;
+    let name = name(message)?;
+    message.end()?;
+    worker.handles.room()?;
+    let mut kernel = std::ptr::null_mut();
+    // SAFETY: the library is the client's; the output is a local.
+    succeed(unsafe { (worker.driver.cuLibraryGetKernel)(&mut kernel, library, name.as_ptr()) })?;
+    describe(worker, Kind::Kernel, kernel as u64, index_of(word), true, reply)?;
+    Ok(CUDA_SUCCESS)
+}
+
+pub fn kernel_function(worker: &Worker, message: &mut Reader<'_>, reply: &mut Writer<'_>) -> Outcome {
+    let kernel = worker.handles.get(message.word()?)?;
+    message.end()?;
+    if kernel.kind != Kind::Kernel {
+        return Err(Refusal::Code(CUDA_ERROR_INVALID_HANDLE));
+    }
+    worker.handles.room()?;
+    let mut function = std::ptr::null_mut();
+    // SAFETY: the kernel is the client's; the output is a local.
+    succeed(unsafe { (worker.driver.cuKernelGetFunction)(&mut function, kernel.raw as CUkernel) })?;
+    describe(worker, Kind::Function, function as u64, kernel.parent, true, reply)?;
+    Ok(CUDA_SUCCESS)
+}
+
+pub fn library_module(worker: &Worker, message: &mut Reader<'_>, reply: &mut Writer<'_>) -> Outcome {
+    let word = message.word()?;
+    let library = worker.handles.raw(Kind::Library, word)? as CUlibrary;
+    message.end()?;
+    worker.handles.room()?;
+    let mut module = std::ptr::null_mut();
+    // SAFETY: the library is the client's; the output is a local.
+    succeed(unsafe { (worker.driver.cuLibraryGetModule)(&mut module, library) })?;
+    // No context: a library's module goes with the library, not with the context.
+    reply.word(worker.handles.open(Kind::Module, module as u64, 0, index_of(word))?);
+    Ok(CUDA_SUCCESS)
+}
+
+pub fn module_functions(worker: &Worker, message: &mut Reader<'_>, reply: &mut Writer<'_>) -> Outcome {
+    let word = message.word()?;
+    let module = worker.handles.raw(Kind::Module, word)? as CUmodule;
+    message.end()?;
+    let driver = &worker.driver;
+    let mut count = 0;
+    // SAFETY: the module is the client's; the output is a local.
+    succeed(unsafe { (driver.cuModuleGetFunctionCount)(&mut count, module) })?;
+    let mut functions: Vec<CUfunction> = vec![std::ptr::null_mut(); count as usize];
+    // SAFETY: the array has as many places as are said.
+    succeed(unsafe { (driver.cuModuleEnumerateFunctions)(functions.as_mut_ptr(), count, module) })?;
+    reply.word(u64::from(count));
+    for function in functions {
+        describe(worker, Kind::Function, function as u64, index_of(word), false, reply)?;
+        let mut text = std::ptr::null();
+        // SAFETY: the function is of a live module; the name lives as long as that.
+        let named = unsafe { (driver.cuFuncGetName)(&mut text, function) };
+        write_name(named, text, reply);
+    }
+    Ok(CUDA_SUCCESS)
+}
+
+pub fn library_kernels(worker: &Worker, message: &mut Reader<'_>, reply: &mut Writer<'_>) -> Outcome {
+    let word = message.word()?;
+    let library = worker.handles.raw(Kind::Library, word)? as CUlibrary;
+    message.end()?;
+    let driver = &worker.driver;
+    let mut count = 0;
+    // SAFETY: the library is the client's; the output is a local.
+    succeed(unsafe { (driver.cuLibraryGetKernelCount)(&mut count, library) })?;
+    let mut kernels: Vec<CUkernel> = vec![std::ptr::null_mut(); count as usize];
+    // SAFETY: the array has as many places as are said.
+    succeed(unsafe { (driver.cuLibraryEnumerateKernels)(kernels.as_mut_ptr(), count, library) })?;
+    reply.word(u64::from(count));
+    for kernel in kernels {
+        describe(worker, Kind::Kernel, kernel as u64, index_of(word), false, reply)?;
+        let mut text = std::ptr::null();
+        // SAFETY: the kernel is of a live library; the name lives as long as that.
+        let named = unsafe { (driver.cuKernelGetName)(&mut text, kernel) };
+        write_name(named, text, reply);
+    }
+    Ok(CUDA_SUCCESS)
+}
+
+fn write_name(result: CUresult, text: *const c_char, reply: &mut Writer<'_>) {
+    if result == CUDA_SUCCESS && !text.is_null() {
+        // SAFETY: the driver gave a NUL-terminated string.
+        reply.bytes(unsafe { std::ffi::CStr::from_ptr(text) }.to_bytes());
+    } else {
+        reply.bytes(&[]);
+    }
+}
+
+pub fn get_global(worker: &Worker, message: &mut Reader<'_>, reply: &mut Writer<'_>) -> Outcome {
+    let owner = worker.handles.get(message.word()?)?;
+    let name = name(message)?;
+    let managed = message.word()? != 0;
+    message.end()?;
+    let (mut address, mut bytes) = (0, 0);
+    let driver = &worker.driver;
+    let raw = owner.raw as *mut c_void;
+    // SAFETY: the owner is the client's; outputs are locals.
+    succeed(unsafe {
+        match (owner.kind, managed) {
+            (Kind::Module, false) => (driver.cuModuleGetGlobal_v2)(&mut address, &mut bytes, raw, name.as_ptr()),
+            (Kind::Library, false) => (driver.cuLibraryGetGlobal)(&mut address, &mut bytes, raw, name.as_ptr()),
+            (Kind::Library, true) => (driver.cuLibraryGetManaged)(&mut address, &mut bytes, raw, name.as_ptr()),
+            _ => return Err(Refusal::Code(CUDA_ERROR_INVALID_HANDLE)),
+        }
+    })?;
+    worker.memory.add_global(address, bytes as u64);
+    reply.words(&[address, bytes as u64]);
+    Ok(CUDA_SUCCESS)
+}

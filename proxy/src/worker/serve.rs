@@ -1,0 +1,113 @@
+//! The threads of a worker.
+
+use std::sync::{Arc, Mutex, PoisonError};
+
+use cuda_abi::driver::Driver;
+use cuda_abi::error::*;
+use cuda_abi::wire::Writer;
+use idm::bootstrap::{self, Attach};
+use idm::lane::{LaneExecutor, Replies};
+use idm::peer::PeerWatch;
+use idm::region::{Layout, Placement};
+use idm::ring::{ConsumeError, NO_LANE};
+
+use super::dispatch::{execute, op_name};
+use super::{Refusal, Worker, WorkerError};
+use crate::control::{Assignment, BrokerLink};
+
+/// Greets the client and serves it. Returns when it breaks the protocol or is gone.
+pub fn serve(driver: Arc<Driver>, link: Arc<BrokerLink>, assignment: Assignment) -> Result<(), WorkerError> {
+    let mut server = idm::Server::create(Layout::default(), Placement::Anywhere)?;
+    let duplicate = assignment.client.try_clone().map_err(WorkerError::Thread)?;
+    let (watch, _stop) =
+        PeerWatch::new(duplicate, assignment.client_pidfd, server.gone().clone(), || std::process::exit(0))
+            .map_err(|error| WorkerError::Thread(error.into()))?;
+    watch.spawn().map_err(WorkerError::Thread)?;
+    bootstrap::send(&assignment.client, &Attach::new(*server.layout(), [0; 16]), &[server.fd()])?;
+
+    let (Some(mut consumer), Some(mut dispatcher)) = (server.take_consumer(), server.take_dispatcher()) else {
+        unreachable!("a new server has both ends")
+    };
+    let worker = Arc::new(Worker::new(driver, link, &server, assignment.client));
+    let lanes = Session { worker, replies: server.replies(), server: Arc::new(Mutex::new(server)) };
+    let session = lanes.clone();
+    let start = move || {
+        while let Ok(lane) = dispatcher.next() {
+            let session = lanes.clone();
+            let name = format!("lane-{}", lane.index());
+            if std::thread::Builder::new().name(name).spawn(move || session.serve_lane(lane)).is_err() {
+                end_client("no more threads");
+            }
+        }
+    };
+    std::thread::Builder::new().name("lanes".into()).spawn(start).map_err(WorkerError::Thread)?;
+
+    let mut buffer = vec![0; session.replies.max_payload()];
+    loop {
+        let record = match consumer.next() {
+            Ok(record) => record,
+            Err(ConsumeError::Gone(_)) => return Ok(()),
+            Err(error) => end_client(&error.to_string()),
+        };
+        let header = record.header;
+        session.serve_one(header.op, header.tag, header.lane, header.seq, record.payload, &mut buffer);
+    }
+}
+
+#[derive(Clone)]
+struct Session {
+    worker: Arc<Worker>,
+    server: Arc<Mutex<idm::Server>>,
+    replies: Replies,
+}
+
+impl Session {
+    fn serve_lane(&self, mut lane: LaneExecutor) {
+        let index = lane.index();
+        let mut buffer = vec![0; self.replies.max_payload()];
+        loop {
+            match lane.next() {
+                Ok(request) => {
+                    let header = request.header;
+                    self.serve_one(header.op, header.tag, index, header.seq, request.payload, &mut buffer);
+                }
+                Err(ConsumeError::Gone(_)) => return,
+                Err(error) => end_client(&error.to_string()),
+            }
+        }
+    }
+
+    fn serve_one(&self, op: u16, tag: u32, lane: u32, seq: u64, payload: &[u8], buffer: &mut [u8]) {
+        let mut reply = Writer::new(buffer);
+        let outcome = execute(&self.worker, op, tag, lane, payload, &mut reply);
+        let mut code = match outcome {
+            Ok(code) | Err(Refusal::Code(code)) => code,
+            Err(refusal) => end_client(&format!("{refusal} ({})", op_name(op))),
+        };
+        if is_sticky(code) {
+            self.server.lock().unwrap_or_else(PoisonError::into_inner).set_status(code);
+        }
+        if lane == NO_LANE {
+            if code != CUDA_SUCCESS {
+                tracing::debug!(operation = op_name(op), error = name(code), "posted message failed");
+                self.worker.note_posted(code);
+            }
+            return;
+        }
+        let Ok(len) = reply.finish() else { end_client("a reply does not fit its lane") };
+        if code == CUDA_SUCCESS && len == 0 {
+            code = self.worker.take_posted();
+        }
+        let payload = if code == CUDA_SUCCESS { &buffer[..len] } else { &[] };
+        if let Err(error) = self.replies.send(lane, seq, code as i32, payload) {
+            end_client(&error.to_string());
+        }
+    }
+}
+
+/// Ends this process, and with it the client's GPU context and everything in it.
+fn end_client(why: &str) -> ! {
+    tracing::error!(why, "the client broke the protocol; ending it");
+    eprintln!("bulkhead worker: ending the client: {why}");
+    std::process::exit(1)
+}

@@ -1,0 +1,117 @@
+//! What a worker knows about its client.
+
+use std::cell::Cell;
+use std::collections::HashMap;
+use std::os::fd::OwnedFd;
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use cuda_abi::driver::Driver;
+use cuda_abi::error::*;
+use cuda_abi::types::CUcontext;
+
+use super::callbacks::Callbacks;
+use super::handles::Handles;
+use super::memory::Memory;
+use super::{Refusal, succeed};
+use crate::control::BrokerLink;
+
+/// As many primary contexts as any machine has devices.
+pub const MAX_DEVICES: u32 = 64;
+
+pub struct Worker {
+    pub driver: Arc<Driver>,
+    pub handles: Handles,
+    pub memory: Memory,
+    pub link: Arc<BrokerLink>,
+    pub callbacks: Arc<Callbacks>,
+    pub bulk: idm::bulk::BulkView,
+    pub flags: idm::flags::Flags,
+    /// Descriptors of pinned memory and of the client's output come this way.
+    pub socket: OwnedFd,
+    pub started: AtomicBool,
+    /// How often the client retained each primary context.
+    pub retained: Mutex<HashMap<u32, u32>>,
+    /// Images under way, by lane.
+    pub uploads: Mutex<HashMap<u32, Vec<u8>>>,
+    /// The first error of a posted message that nobody has been told yet.
+    posted_error: AtomicU32,
+    pub calls: AtomicU64,
+}
+
+thread_local! {
+    /// The context that this thread has current: its index and the driver's pointer.
+    static CURRENT: Cell<(u32, u64)> = const { Cell::new((0, 0)) };
+}
+
+impl Worker {
+    pub fn new(driver: Arc<Driver>, link: Arc<BrokerLink>, server: &idm::Server, socket: OwnedFd) -> Worker {
+        Worker {
+            handles: Handles::new(MAX_DEVICES),
+            memory: Memory::new(driver.clone(), link.clone()),
+            callbacks: Arc::new(Callbacks::default()),
+            bulk: server.bulk(),
+            flags: server.flags(),
+            driver,
+            link,
+            socket,
+            started: AtomicBool::new(false),
+            retained: Mutex::default(),
+            uploads: Mutex::default(),
+            posted_error: AtomicU32::new(CUDA_SUCCESS),
+            calls: AtomicU64::new(0),
+        }
+    }
+
+    /// Makes the context that a message was sent in this thread's own.
+    pub fn enter(&self, tag: u32) -> Result<(), Refusal> {
+        let raw = match tag {
+            0 => 0,
+            _ => self.handles.context(tag).ok_or(Refusal::Code(CUDA_ERROR_INVALID_CONTEXT))?,
+        };
+        if CURRENT.get() != (tag, raw) {
+            // SAFETY: the context is alive: retiring it takes it out of the table first.
+            succeed(unsafe { (self.driver.cuCtxSetCurrent)(raw as CUcontext) })?;
+            CURRENT.set((tag, raw));
+        }
+        Ok(())
+    }
+
+    /// Index of this thread's current context.
+    pub fn context_tag(&self) -> u32 {
+        CURRENT.get().0
+    }
+
+    /// Forgets what is current, after the driver was asked to change it behind our back.
+    pub fn forget_current(&self) {
+        CURRENT.set((0, u64::MAX));
+    }
+
+    /// The device of this thread's current context.
+    pub fn device(&self) -> Result<i32, Refusal> {
+        let mut device = 0;
+        // SAFETY: the output is a local.
+        succeed(unsafe { (self.driver.cuCtxGetDevice)(&mut device) })?;
+        Ok(device)
+    }
+
+    /// Remembers an error of a posted message, until the client asks.
+    pub fn note_posted(&self, code: CUresult) {
+        let _ = self.posted_error.compare_exchange(CUDA_SUCCESS, code, Ordering::AcqRel, Ordering::Relaxed);
+    }
+
+    pub fn take_posted(&self) -> CUresult {
+        if self.posted_error.load(Ordering::Acquire) == CUDA_SUCCESS {
+            return CUDA_SUCCESS;
+        }
+        self.posted_error.swap(CUDA_SUCCESS, Ordering::AcqRel)
+    }
+
+    pub fn uploads(&self) -> MutexGuard<'_, HashMap<u32, Vec<u8>>> {
+        self.uploads.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub fn retained(&self) -> MutexGuard<'_, HashMap<u32, u32>> {
+        self.retained.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
