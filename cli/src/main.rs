@@ -1,1 +1,58 @@
-fn main() {}
+//! `bulkhead`: GPUs shared between tenants that do not trust each other.
+
+mod args;
+mod exit;
+mod library;
+mod logging;
+mod private_proxy;
+mod signals;
+mod verbs;
+
+use std::process::ExitCode;
+
+use clap::{CommandFactory, Parser};
+
+use args::{Bulkhead, Verb};
+use exit::{Exit, Failure};
+
+fn main() -> ExitCode {
+    let bulkhead = match Bulkhead::try_parse() {
+        Ok(bulkhead) => bulkhead,
+        Err(error)
+            if error.use_stderr()
+                && error.kind() != clap::error::ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand =>
+        {
+            eprintln!("bulkhead: {}", one_line(&error.to_string()));
+            return Exit::Usage.into();
+        }
+        Err(error) => {
+            let _ = error.print();
+            return if error.use_stderr() { Exit::Usage.into() } else { ExitCode::SUCCESS };
+        }
+    };
+    let result = match bulkhead.verb {
+        Verb::Run(args) => verbs::run::run(args),
+        Verb::Proxy(args) => verbs::proxy::run(args),
+        Verb::Worker(args) => verbs::worker::run(args),
+        Verb::Status(args) => verbs::status::run(&args),
+        Verb::Completions { shell } => verbs::completions::run(shell),
+        Verb::Man => verbs::man::run(),
+    };
+    result.unwrap_or_else(|Failure { exit, line }| {
+        eprintln!("bulkhead: {line}");
+        exit.into()
+    })
+}
+
+/// What is wrong, without the usage that follows it: who wants that asks for `--help`.
+fn one_line(text: &str) -> String {
+    let lines =
+        text.lines().map(str::trim).take_while(|line| !line.starts_with("Usage:") && !line.starts_with("For more"));
+    let joined = lines.filter(|line| !line.is_empty()).collect::<Vec<_>>().join(" ");
+    joined.strip_prefix("error: ").unwrap_or(&joined).to_owned()
+}
+
+/// The definition from which help, manual and completions come.
+fn command() -> clap::Command {
+    Bulkhead::command()
+}

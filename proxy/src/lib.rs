@@ -1,1 +1,11 @@
+//! What runs on the host: the broker, which is the only privileged part, and the jailed workers, which hold the GPU
+//! contexts of the tenants' processes.
 
+pub mod backend;
+pub mod broker;
+pub mod control;
+pub mod env_vars;
+pub mod jail;
+pub mod packet;
+pub mod size;
+pub mod worker;

@@ -1,0 +1,276 @@
+//! The command line, from which help, manual and completions are made.
+
+use std::ffi::OsString;
+use std::path::PathBuf;
+
+use clap::{Args, Parser, Subcommand, ValueEnum};
+use proxy::backend::{Choice, Options};
+use proxy::control::ZoneName;
+use proxy::control::admin::{DEFAULT_SHARE, MAX_SHARE, ZoneLimits};
+
+/// GPUs shared between tenants that do not trust each other
+#[derive(Debug, Parser)]
+#[command(name = "bulkhead", version, about, max_term_width = 100)]
+pub struct Bulkhead {
+    #[command(subcommand)]
+    pub verb: Verb,
+}
+
+#[derive(Debug, Subcommand)]
+pub enum Verb {
+    /// Run a CUDA program in a zone
+    Run(RunArgs),
+    /// Be the node's proxy: make zones, start a jailed worker for each client
+    Proxy(ProxyArgs),
+    /// Show a proxy's zones and what they use
+    Status(StatusArgs),
+    /// Serve one client (started by the proxy)
+    #[command(hide = true)]
+    Worker(WorkerArgs),
+    /// Print completions for a shell
+    #[command(after_help = "Example:\n  bulkhead completions bash > /etc/bash_completion.d/bulkhead")]
+    Completions { shell: clap_complete::Shell },
+    /// Print the manual page
+    #[command(after_help = "Example:\n  bulkhead man | man -l -")]
+    Man,
+}
+
+const RUN_EXAMPLES: &str = "\
+Examples:
+  A program with 2 GiB of GPU memory, on the GPU or, where there is none, on the CPU:
+      bulkhead run --memory 2GiB -- ./saxpy
+
+  Two programs that share the limits of one zone, on a proxy that runs already:
+      bulkhead run --socket /run/bulkhead/admin.sock --zone team-a -- python train.py
+      bulkhead run --socket /run/bulkhead/admin.sock --zone team-a -- python eval.py
+
+The exit status is the program's; 128+n if signal n ended it. Signals are passed on to it.";
+
+#[derive(Debug, Args)]
+#[command(after_help = RUN_EXAMPLES)]
+pub struct RunArgs {
+    /// Zone to run in; made if it is not there and a limit is given
+    #[arg(long, value_name = "NAME", default_value = "default")]
+    pub zone: ZoneName,
+    #[command(flatten)]
+    pub limits: LimitArgs,
+    #[command(flatten)]
+    pub backend: BackendArgs,
+    /// A running proxy's admin socket (default: a proxy of its own for this run)
+    #[arg(long, value_name = "PATH", conflicts_with_all = ["backend", "driver_library", "soft_devices", "soft_memory", "jail"])]
+    pub socket: Option<PathBuf>,
+    /// What to do where the machine does not allow the whole jail
+    #[arg(long, value_enum, default_value_t = JailArg::BestEffort)]
+    pub jail: JailArg,
+    /// The program and its arguments
+    #[arg(trailing_var_arg = true, required = true, value_name = "CMD", allow_hyphen_values = true)]
+    pub command: Vec<OsString>,
+}
+
+#[derive(Debug, Args)]
+pub struct LimitArgs {
+    /// GPU memory of the zone, like 2GiB (default: what the GPU has)
+    #[arg(long, value_name = "SIZE", value_parser = proxy::size::parse)]
+    pub memory: Option<u64>,
+    /// Weight of the zone's GPU time against other zones
+    #[arg(long, value_name = "WEIGHT", value_parser = clap::value_parser!(u32).range(1..=MAX_SHARE as i64))]
+    pub share: Option<u32>,
+}
+
+impl LimitArgs {
+    pub fn given(&self) -> bool {
+        self.memory.is_some() || self.share.is_some()
+    }
+
+    pub fn limits(&self) -> ZoneLimits {
+        ZoneLimits { memory: self.memory, share: self.share.unwrap_or(DEFAULT_SHARE) }
+    }
+}
+
+#[derive(Debug, Clone, Args)]
+pub struct BackendArgs {
+    /// The driver that workers call
+    #[arg(long, value_enum, default_value_t = BackendArg::Auto)]
+    pub backend: BackendArg,
+    /// NVIDIA's libcuda.so.1, where it is not in a usual place
+    #[arg(long, value_name = "PATH")]
+    pub driver_library: Option<PathBuf>,
+    /// How many GPUs the software backend shows
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=16))]
+    pub soft_devices: Option<u32>,
+    /// How much memory each of them has
+    #[arg(long, value_name = "SIZE", value_parser = proxy::size::parse)]
+    pub soft_memory: Option<u64>,
+}
+
+impl BackendArgs {
+    pub fn options(&self) -> Options {
+        Options {
+            choice: match self.backend {
+                BackendArg::Auto => Choice::Auto,
+                BackendArg::Nvidia => Choice::Nvidia,
+                BackendArg::Soft => Choice::Soft,
+            },
+            driver_library: self.driver_library.clone(),
+            devices: Vec::new(),
+            soft_devices: self.soft_devices,
+            soft_memory: self.soft_memory,
+        }
+    }
+
+    /// As arguments again, for the proxy that `run` starts.
+    pub fn to_arguments(&self) -> Vec<OsString> {
+        let name = self.backend.to_possible_value().map(|value| value.get_name().to_owned()).unwrap_or_default();
+        let mut arguments: Vec<OsString> = vec!["--backend".into(), name.into()];
+        let mut add = |flag: &str, value: Option<OsString>| {
+            arguments.extend(value.into_iter().flat_map(|value| [flag.into(), value]));
+        };
+        add("--driver-library", self.driver_library.clone().map(Into::into));
+        add("--soft-devices", self.soft_devices.map(|n| n.to_string().into()));
+        add("--soft-memory", self.soft_memory.map(|n| n.to_string().into()));
+        arguments
+    }
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum BackendArg {
+    /// NVIDIA where there is a GPU, else software
+    Auto,
+    /// NVIDIA's driver
+    Nvidia,
+    /// A GPU computed on the CPU
+    Soft,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum JailArg {
+    /// Do not start
+    Require,
+    /// Say what is missing and go on
+    BestEffort,
+    /// No jail at all, for looking for faults
+    Off,
+}
+
+impl From<JailArg> for proxy::jail::Demand {
+    fn from(arg: JailArg) -> Self {
+        match arg {
+            JailArg::Require => Self::Require,
+            JailArg::BestEffort => Self::BestEffort,
+            JailArg::Off => Self::Off,
+        }
+    }
+}
+
+const PROXY_EXAMPLES: &str = "\
+Examples:
+  bulkhead proxy --zone team-a:memory=20GiB,share=50 --zone team-b:memory=40GiB
+  bulkhead proxy --state-dir /tmp/b --backend soft --soft-memory 1GiB --zone test
+
+A zone's programs find it at <state-dir>/zones/<name>/sock (BULKHEAD_SOCKET). SIGTERM stops the proxy; workers with
+clients go on, and the next proxy with the same state directory takes them over.";
+
+#[derive(Debug, Args)]
+#[command(after_help = PROXY_EXAMPLES)]
+pub struct ProxyArgs {
+    /// Folder for sockets and what the next proxy must know
+    #[arg(long, value_name = "PATH", default_value = "/run/bulkhead")]
+    pub state_dir: PathBuf,
+    #[command(flatten)]
+    pub backend: BackendArgs,
+    /// A zone, with its limits
+    #[arg(long = "zone", value_name = "NAME[:memory=SIZE][,share=WEIGHT]", value_parser = parse_zone)]
+    pub zones: Vec<(ZoneName, ZoneLimits)>,
+    /// Workers kept ready for the next clients
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u16).range(0..=64))]
+    pub spare_workers: u16,
+    /// Processes that one zone may have at a time
+    #[arg(long, value_name = "N", default_value_t = 128, value_parser = clap::value_parser!(u16).range(1..=1000))]
+    pub max_clients: u16,
+    /// What to do where the machine does not allow the whole jail (default: require for root, else best-effort)
+    #[arg(long, value_enum)]
+    pub jail: Option<JailArg>,
+    /// First of 1024 user ids that workers get, one each, when the proxy is root
+    #[arg(long, value_name = "UID", default_value_t = 0x3000_0000, value_parser = clap::value_parser!(u32).range(1000..=0x7000_0000))]
+    pub worker_uids: u32,
+    /// Standard input is a socket to the `run` that started us, and we end with it
+    #[arg(long, hide = true)]
+    pub private: bool,
+}
+
+fn parse_zone(text: &str) -> Result<(ZoneName, ZoneLimits), String> {
+    let (name, settings) = text.split_once(':').unwrap_or((text, ""));
+    let name: ZoneName = name.parse().map_err(|error| format!("{error}"))?;
+    let mut limits = ZoneLimits::default();
+    for setting in settings.split(',').filter(|setting| !setting.is_empty()) {
+        match setting.split_once('=') {
+            Some(("memory", size)) => {
+                limits.memory = Some(proxy::size::parse(size).map_err(|error| error.to_string())?)
+            }
+            Some(("share", weight)) => {
+                let weight = weight.parse().ok().filter(|weight| (1..=MAX_SHARE).contains(weight));
+                limits.share = weight.ok_or_else(|| format!("a share is a number from 1 to {MAX_SHARE}"))?;
+            }
+            _ => return Err(format!("{setting:?} is neither memory=SIZE nor share=WEIGHT")),
+        }
+    }
+    Ok((name, limits))
+}
+
+#[derive(Debug, Args)]
+pub struct StatusArgs {
+    /// The proxy's admin socket
+    #[arg(long, value_name = "PATH", default_value = "/run/bulkhead/admin.sock")]
+    pub socket: PathBuf,
+    /// Print it as JSON
+    #[arg(long)]
+    pub json: bool,
+}
+
+#[derive(Debug, Args)]
+pub struct WorkerArgs {
+    #[command(flatten)]
+    pub backend: BackendArgs,
+    #[arg(long = "device")]
+    pub devices: Vec<u32>,
+    #[arg(long)]
+    pub rejoin: Option<PathBuf>,
+    #[arg(long, value_enum)]
+    pub jail: JailArg,
+    #[arg(long)]
+    pub jail_root: PathBuf,
+    #[arg(long)]
+    pub jail_uid: Option<u32>,
+    #[arg(long)]
+    pub without_pid_namespace: bool,
+    #[arg(long)]
+    pub fresh: bool,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_definition_is_sound() {
+        crate::command().debug_assert();
+    }
+
+    #[test]
+    fn zones_on_the_command_line() {
+        let (name, limits) = parse_zone("a:memory=2GiB,share=50").unwrap();
+        assert_eq!((name.as_str(), limits), ("a", ZoneLimits { memory: Some(2 << 30), share: 50 }));
+        assert_eq!(parse_zone("b").unwrap().1, ZoneLimits::default());
+        for bad in ["", "a/b", "a:memory=much", "a:share=0", "a:colour=red", "a:memory", ":memory=1G"] {
+            assert!(parse_zone(bad).is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn the_program_keeps_its_own_flags() {
+        let parsed = Bulkhead::try_parse_from(["bulkhead", "run", "--memory", "1GiB", "--", "ls", "--zone", "x"]);
+        let Verb::Run(run) = parsed.unwrap().verb else { panic!() };
+        assert_eq!(run.command, ["ls", "--zone", "x"]);
+        assert_eq!(run.zone.as_str(), "default");
+    }
+}

@@ -1,0 +1,98 @@
+//! Every exit status of `bulkhead`. `run` passes the status of its program on, so these are numbers that programs
+//! seldom use.
+
+use std::process::ExitCode;
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(u8)]
+pub enum Exit {
+    /// Wrong arguments.
+    Usage = 2,
+    /// The proxy would not make the zone.
+    ZoneRefused = 65,
+    /// The proxy has no zone of that name.
+    ZoneUnknown = 66,
+    /// The backend that was asked for is not on this machine.
+    NoBackend = 67,
+    /// Our client library was not found.
+    NoLibrary = 68,
+    /// No proxy answers at the socket, or it went away.
+    ProxyUnreachable = 69,
+    /// Something failed that should not.
+    Failure = 70,
+    /// The machine does not allow the jail that was demanded.
+    NoJail = 72,
+    /// The disk is full.
+    NoSpace = 73,
+    /// The state directory cannot be used.
+    StateDir = 74,
+    /// Another proxy has the state directory.
+    Taken = 75,
+    /// The program was found but cannot be executed.
+    NotExecutable = 126,
+    /// The program was not found.
+    NotFound = 127,
+}
+
+impl Exit {
+    /// With a line for the manual.
+    pub const ALL: [(Self, &str); 13] = [
+        (Self::Usage, "wrong arguments"),
+        (Self::ZoneRefused, "the proxy refused the zone"),
+        (Self::ZoneUnknown, "the proxy has no zone of that name"),
+        (Self::NoBackend, "the backend is not on this machine"),
+        (Self::NoLibrary, "Bulkhead's libcuda.so.1 was not found"),
+        (Self::ProxyUnreachable, "no proxy answers at the socket"),
+        (Self::Failure, "an internal failure"),
+        (Self::NoJail, "the machine does not allow the jail that was demanded"),
+        (Self::NoSpace, "no space left for the state directory"),
+        (Self::StateDir, "the state directory cannot be used"),
+        (Self::Taken, "another proxy has the state directory"),
+        (Self::NotExecutable, "the program cannot be executed"),
+        (Self::NotFound, "the program was not found"),
+    ];
+}
+
+impl From<Exit> for ExitCode {
+    fn from(exit: Exit) -> Self {
+        Self::from(exit as u8)
+    }
+}
+
+/// What a verb ends with: one line for stderr, and the status.
+#[derive(Debug, thiserror::Error)]
+#[error("{line}")]
+pub struct Failure {
+    pub exit: Exit,
+    pub line: String,
+}
+
+impl Failure {
+    pub fn new(exit: Exit, line: impl Into<String>) -> Self {
+        Self { exit, line: line.into() }
+    }
+
+    /// An error of the system: a full disk has a status of its own wherever it strikes.
+    pub fn system(exit: Exit, what: &str, error: &std::io::Error) -> Self {
+        let exit = if is_full(error) { Exit::NoSpace } else { exit };
+        Self::new(exit, format!("{what}: {error}"))
+    }
+}
+
+pub fn is_full(error: &std::io::Error) -> bool {
+    matches!(error.kind(), std::io::ErrorKind::StorageFull | std::io::ErrorKind::QuotaExceeded)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_status_is_its_own() {
+        let mut seen: Vec<u8> = Exit::ALL.iter().map(|(exit, _)| *exit as u8).collect();
+        seen.sort_unstable();
+        let all = seen.len();
+        seen.dedup();
+        assert_eq!(seen.len(), all);
+    }
+}

@@ -1,0 +1,144 @@
+//! The proxy that `run` starts for itself.
+//!
+//! A socket ties the two together: it tells when the proxy is ready, and its hang-up tells the proxy that `run` is
+//! gone, however that happened; the proxy then ends its workers and removes the folder. If the proxy ends first, `run`
+//! starts another one in the same folder, which takes the workers over.
+
+use std::fs::{DirBuilder, File};
+use std::io;
+use std::os::fd::OwnedFd;
+use std::os::unix::fs::{DirBuilderExt, MetadataExt};
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+
+use proxy::broker::state_dir;
+use proxy::packet;
+use rustix::event::{PollFd, PollFlags};
+
+use crate::args::{BackendArgs, JailArg};
+use crate::exit::{Exit, Failure};
+
+const PREFIX: &str = "bulkhead-run-";
+/// How long the proxy may take to end its workers when we are done.
+const FAREWELL: Duration = Duration::from_secs(10);
+
+pub struct PrivateProxy {
+    folder: PathBuf,
+    /// Locked while we live, so that another `run` does not take the folder for one that was left behind.
+    _owner: File,
+    arguments: Vec<std::ffi::OsString>,
+    process: Option<(Child, OwnedFd)>,
+}
+
+impl PrivateProxy {
+    pub fn start(backend: &BackendArgs, jail: JailArg) -> Result<Self, Failure> {
+        let base = base();
+        sweep(&base);
+        let (folder, owner) = make_folder(&base).map_err(|error| {
+            Failure::system(Exit::StateDir, &format!("cannot make a folder in {}", base.display()), &error)
+        })?;
+        let mut arguments: Vec<std::ffi::OsString> = ["proxy", "--private", "--state-dir"].map(Into::into).into();
+        arguments.push(folder.clone().into());
+        arguments.extend(["--jail".into(), proxy::jail::Demand::from(jail).name().into()]);
+        arguments.extend(backend.to_arguments());
+        let mut proxy = Self { folder, _owner: owner, arguments, process: None };
+        proxy.restart()?;
+        Ok(proxy)
+    }
+
+    pub fn admin_socket(&self) -> PathBuf {
+        self.folder.join("admin.sock")
+    }
+
+    /// Starts the proxy in the folder and waits until it serves.
+    pub fn restart(&mut self) -> Result<(), Failure> {
+        let failure = |error: io::Error| Failure::system(Exit::Failure, "cannot start a proxy", &error);
+        if let Some((mut child, lifeline)) = self.process.take() {
+            drop(lifeline);
+            let _ = child.wait();
+        }
+        let (ours, theirs) = packet::pair().map_err(failure)?;
+        let mut command = Command::new("/proc/self/exe");
+        command.args(&self.arguments).stdin(Stdio::from(theirs)).stdout(Stdio::null());
+        // Out of reach of the terminal's signals, which are for the program.
+        command.process_group(0);
+        let mut child = command.spawn().map_err(failure)?;
+        drop(command);
+        let ready = packet::receive(&ours, &mut [0; 16]);
+        if matches!(ready, Ok(received) if received.len > 0) {
+            self.process = Some((child, ours));
+            return Ok(());
+        }
+        // It has said why.
+        let status = child.wait().map_err(failure)?;
+        let exit = Exit::ALL.iter().map(|(exit, _)| *exit).find(|exit| status.code() == Some(*exit as i32));
+        Err(Failure::new(exit.unwrap_or(Exit::Failure), format!("the proxy did not start ({status})")))
+    }
+}
+
+impl Drop for PrivateProxy {
+    fn drop(&mut self) {
+        if let Some((mut child, lifeline)) = self.process.take() {
+            drop(lifeline);
+            if !ended_within(&child, FAREWELL) {
+                let _ = child.kill();
+            }
+            let _ = child.wait();
+        }
+        state_dir::remove(&self.folder);
+    }
+}
+
+fn ended_within(child: &Child, time: Duration) -> bool {
+    let Some(pid) = rustix::process::Pid::from_raw(child.id() as i32) else { return true };
+    let Ok(process) = rustix::process::pidfd_open(pid, rustix::process::PidfdFlags::empty()) else { return true };
+    let time = rustix::event::Timespec { tv_sec: time.as_secs() as i64, tv_nsec: 0 };
+    let mut fds = [PollFd::new(&process, PollFlags::IN)];
+    rustix::event::poll(&mut fds, Some(&time)).is_ok_and(|count| count > 0)
+}
+
+/// The user's own folder for such things, or /tmp; paths of sockets must be short.
+fn base() -> PathBuf {
+    let runtime = std::env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from);
+    let usable = |path: &PathBuf| {
+        path.is_absolute()
+            && std::fs::metadata(path)
+                .is_ok_and(|meta| meta.is_dir() && meta.uid() == rustix::process::geteuid().as_raw())
+    };
+    runtime.filter(usable).unwrap_or_else(|| PathBuf::from("/tmp"))
+}
+
+fn make_folder(base: &Path) -> io::Result<(PathBuf, File)> {
+    let mut random = [0; 8];
+    rustix::rand::getrandom(&mut random, rustix::rand::GetRandomFlags::empty())?;
+    let folder = base.join(format!("{PREFIX}{:016x}", u64::from_ne_bytes(random)));
+    DirBuilder::new().mode(0o700).create(&folder)?;
+    let owner = File::create(folder.join("owner")).and_then(|owner| owner.lock().map(|()| owner));
+    match owner {
+        Ok(owner) => Ok((folder, owner)),
+        Err(error) => {
+            state_dir::remove(&folder);
+            Err(error)
+        }
+    }
+}
+
+/// Removes folders whose `run` and proxy were both killed. Theirs are those that nobody has locked.
+fn sweep(base: &Path) {
+    let Ok(entries) = std::fs::read_dir(base) else { return };
+    let me = rustix::process::geteuid().as_raw();
+    for entry in entries.flatten() {
+        let ours = entry.file_name().to_string_lossy().starts_with(PREFIX)
+            && entry.metadata().is_ok_and(|meta| meta.is_dir() && meta.uid() == me);
+        let free = |name: &str| match File::open(entry.path().join(name)) {
+            Ok(file) => file.try_lock().is_ok(),
+            // A folder that is only just being made has no owner yet.
+            Err(_) => name != "owner",
+        };
+        if ours && free("owner") && free("lock") {
+            state_dir::remove(&entry.path());
+        }
+    }
+}

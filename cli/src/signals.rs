@@ -1,0 +1,62 @@
+//! Signals on their way to the program that `run` runs.
+
+use std::collections::HashSet;
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::os::unix::net::UnixStream;
+
+use rustix::process::{Pid, Signal};
+use signal_hook::consts::{SIGCONT, SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGTSTP, SIGUSR1, SIGUSR2, SIGWINCH};
+use signal_hook::iterator::backend::SignalDelivery;
+use signal_hook::iterator::exfiltrator::WithOrigin;
+use signal_hook::low_level::siginfo::{Cause, Origin};
+
+const FORWARDED: [i32; 9] = [SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGUSR1, SIGUSR2, SIGWINCH, SIGCONT, SIGTSTP];
+
+pub struct Signals {
+    delivery: SignalDelivery<UnixStream, WithOrigin>,
+}
+
+impl Signals {
+    /// From now on signals are kept for [`Signals::forward`]. Those that were ignored when we started stay so, for the
+    /// program inherits that (`nohup`).
+    pub fn catch() -> io::Result<Self> {
+        let ignored = ignored();
+        let wanted: Vec<i32> = FORWARDED.into_iter().filter(|signal| !ignored.contains(signal)).collect();
+        let (read, write) = UnixStream::pair()?;
+        let delivery = SignalDelivery::with_pipe(read, write, WithOrigin::default(), wanted)?;
+        Ok(Self { delivery })
+    }
+
+    pub fn fd(&self) -> BorrowedFd<'_> {
+        self.delivery.get_read().as_fd()
+    }
+
+    /// Passes on what has come.
+    pub fn forward(&mut self, to: Pid) {
+        // What is in the pipe only wakes us up.
+        let mut buffer = [0; 64];
+        while matches!(rustix::net::recv(self.fd(), &mut buffer[..], rustix::net::RecvFlags::DONTWAIT), Ok((n, _)) if n > 0)
+        {
+        }
+        let pending: Vec<Origin> = self.delivery.pending().collect();
+        for origin in pending {
+            let Some(signal) = Signal::from_named_raw(origin.signal) else { continue };
+            // What the terminal sends goes to the whole foreground group, and so to the program already.
+            if origin.cause != Cause::Kernel {
+                let _ = rustix::process::kill_process(to, signal);
+            }
+            if origin.signal == SIGTSTP {
+                // We have stopped the program, so we stop, too; SIGCONT wakes us and is passed on.
+                let _ = rustix::process::kill_process(rustix::process::getpid(), Signal::STOP);
+            }
+        }
+    }
+}
+
+fn ignored() -> HashSet<i32> {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:")).map(str::trim);
+    let mask = mask.and_then(|mask| u64::from_str_radix(mask, 16).ok()).unwrap_or(0);
+    (1..=64).filter(|signal| mask & 1 << (signal - 1) != 0).collect()
+}

@@ -1,0 +1,11 @@
+//! `bulkhead completions`: what a shell needs to complete our arguments.
+
+use std::process::ExitCode;
+
+use crate::exit::Failure;
+
+pub fn run(shell: clap_complete::Shell) -> Result<ExitCode, Failure> {
+    let mut text = Vec::new();
+    clap_complete::generate(shell, &mut crate::command(), "bulkhead", &mut text);
+    super::man::print(&text)
+}

@@ -1,0 +1,59 @@
+//! `bulkhead man`: the manual page, from the same definition as `--help`.
+
+use std::io::{self, Write};
+use std::process::ExitCode;
+
+use crate::exit::{Exit, Failure};
+
+pub fn run() -> Result<ExitCode, Failure> {
+    let text = page().map_err(|error| Failure::system(Exit::Failure, "cannot make the manual", &error))?;
+    print(&text)
+}
+
+fn page() -> io::Result<Vec<u8>> {
+    let mut text = Vec::new();
+    let mut command = crate::command();
+    clap_mangen::Man::new(command.clone()).render(&mut text)?;
+    // One page for all: each verb's synopsis, options and examples follow.
+    for verb in command.get_subcommands_mut().filter(|verb| !verb.is_hide_set()) {
+        let name = verb.get_name().to_owned();
+        writeln!(text, ".SH BULKHEAD {}", name.to_uppercase())?;
+        let verb = verb.clone().bin_name(format!("bulkhead {name}")).disable_help_flag(true);
+        let man = clap_mangen::Man::new(verb);
+        man.render_description_section(&mut text)?;
+        man.render_synopsis_section(&mut text)?;
+        man.render_options_section(&mut text)?;
+        man.render_extra_section(&mut text)?;
+    }
+    writeln!(text, ".SH ENVIRONMENT")?;
+    for (name, meaning) in proxy::env_vars::ALL {
+        writeln!(text, ".TP\n.B {name}\n{meaning}")?;
+    }
+    writeln!(text, ".SH EXIT STATUS")?;
+    for (exit, meaning) in Exit::ALL {
+        writeln!(text, ".TP\n.B {}\n{meaning}", exit as u8)?;
+    }
+    Ok(text)
+}
+
+/// Prints to stdout; a reader that has seen enough is no failure.
+pub fn print(text: &[u8]) -> Result<ExitCode, Failure> {
+    match io::stdout().write_all(text).and_then(|()| io::stdout().flush()) {
+        Err(error) if error.kind() != io::ErrorKind::BrokenPipe => {
+            Err(Failure::system(Exit::Failure, "cannot print", &error))
+        }
+        _ => Ok(ExitCode::SUCCESS),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn the_manual_tells_of_every_verb_variable_and_status() {
+        let text = String::from_utf8(super::page().unwrap()).unwrap();
+        for word in ["BULKHEAD RUN", "BULKHEAD PROXY", "BULKHEAD_SOCKET", ".B 127", "saxpy"] {
+            assert!(text.contains(word), "{word}");
+        }
+        assert!(!text.contains("BULKHEAD WORKER"));
+    }
+}

@@ -1,0 +1,8 @@
+//! One file for each verb.
+
+pub mod completions;
+pub mod man;
+pub mod proxy;
+pub mod run;
+pub mod status;
+pub mod worker;

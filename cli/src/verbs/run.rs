@@ -1,0 +1,222 @@
+//! `bulkhead run`: a program in a zone.
+
+use std::ffi::OsStr;
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::process::ExitStatusExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitCode, ExitStatus};
+use std::time::{Duration, Instant};
+
+use proxy::control::admin::{AdminClient, AdminError, Answer, Request};
+use rustix::event::{PollFd, PollFlags};
+use rustix::process::{Pid, PidfdFlags};
+use tracing_subscriber::filter::LevelFilter;
+
+use crate::args::RunArgs;
+use crate::exit::{Exit, Failure};
+use crate::library;
+use crate::private_proxy::PrivateProxy;
+use crate::signals::Signals;
+
+/// How often a proxy that went away is looked for.
+const RETRY: Duration = Duration::from_millis(200);
+
+pub fn run(args: RunArgs) -> Result<ExitCode, Failure> {
+    crate::logging::start(LevelFilter::WARN);
+    let failure = |error: io::Error| Failure::system(Exit::Failure, "cannot run", &error);
+    // What can be wrong with the arguments is found before anything is started.
+    let program = find_program(&args.command[0], std::env::var_os("PATH").as_deref())?;
+    let folder = library::find()?;
+    let signals = Signals::catch().map_err(failure)?;
+    let mut side = ProxySide::open(&args)?;
+    let socket = side.join_zone()?;
+
+    let mut command = Command::new(&program);
+    std::os::unix::process::CommandExt::arg0(&mut command, &args.command[0]);
+    command.args(&args.command[1..]);
+    library::put_in_front(&mut command, &folder, &socket);
+    proxy::jail::die_with_parent(&mut command);
+    let child = command.spawn().map_err(|error| not_executable(&program, &error))?;
+    let status = supervise(child, signals, &mut side).map_err(failure)?;
+    drop(side);
+    Ok(ExitCode::from(exit_code(status)))
+}
+
+fn exit_code(status: ExitStatus) -> u8 {
+    let code = status.code().unwrap_or_else(|| 128 + status.signal().unwrap_or(0));
+    u8::try_from(code & 0xff).unwrap_or(u8::MAX)
+}
+
+/// The proxy in whose zone the program runs.
+struct ProxySide<'a> {
+    args: &'a RunArgs,
+    /// Declared first: the zone is given back before the proxy is told to end.
+    admin: Option<AdminClient>,
+    private: Option<PrivateProxy>,
+    restarts: Restarts,
+}
+
+impl<'a> ProxySide<'a> {
+    fn open(args: &'a RunArgs) -> Result<Self, Failure> {
+        let private = match &args.socket {
+            Some(_) => None,
+            None => Some(PrivateProxy::start(&args.backend, args.jail)?),
+        };
+        Ok(Self { args, admin: None, private, restarts: Restarts::default() })
+    }
+
+    /// Makes or finds the zone, and keeps the connection, with which a zone made for us goes.
+    fn join_zone(&mut self) -> Result<PathBuf, Failure> {
+        let unreachable = |error: AdminError| {
+            let why = std::error::Error::source(&error).map(|source| format!(" ({source})")).unwrap_or_default();
+            Failure::new(Exit::ProxyUnreachable, format!("{error}{why}"))
+        };
+        let path = match (&self.args.socket, &self.private) {
+            (Some(path), _) => path.clone(),
+            (None, Some(private)) => private.admin_socket(),
+            (None, None) => return Err(Failure::new(Exit::Failure, "no proxy")),
+        };
+        let admin = AdminClient::connect(&path).map_err(unreachable)?;
+        let name = self.args.zone.clone();
+        let request = if self.private.is_some() || self.args.limits.given() {
+            Request::EnsureZone { name, limits: self.args.limits.limits(), lease: true }
+        } else {
+            Request::FindZone { name }
+        };
+        let answer = admin.ask(&request).map_err(unreachable)?;
+        self.admin = Some(admin);
+        match answer {
+            Answer::Zone { socket, .. } => Ok(socket),
+            Answer::UnknownZone { zones } => {
+                let zones: Vec<&str> = zones.iter().map(|zone| zone.as_str()).collect();
+                let known = if zones.is_empty() { "none".to_owned() } else { zones.join(", ") };
+                let line = format!("the proxy has no zone {:?} (it has: {known})", self.args.zone.as_str());
+                Err(Failure::new(Exit::ZoneUnknown, line))
+            }
+            Answer::Failed { reason, no_space } => {
+                Err(Failure::new(if no_space { Exit::NoSpace } else { Exit::ZoneRefused }, reason))
+            }
+            _ => Err(Failure::new(Exit::ProxyUnreachable, "the proxy's answer makes no sense")),
+        }
+    }
+
+    /// What hangs up when the proxy is gone; none while it is.
+    fn watch(&self) -> Option<BorrowedFd<'_>> {
+        self.admin.as_ref().map(|admin| admin.socket().as_fd())
+    }
+
+    /// The proxy is gone: another one takes its place, started by us if it was ours.
+    fn recover(&mut self) {
+        self.admin = None;
+        if self.private.is_some() && !self.restarts.allowed() {
+            return;
+        }
+        let result = match &mut self.private {
+            Some(private) => private.restart(),
+            None => Ok(()),
+        };
+        if let Err(Failure { line, .. }) = result.and_then(|()| self.join_zone().map(drop)) {
+            self.admin = None;
+            tracing::debug!("no proxy yet: {line}");
+        }
+    }
+}
+
+/// A proxy that ends again and again is started ever more seldom.
+#[derive(Default)]
+struct Restarts {
+    count: u32,
+    last: Option<Instant>,
+}
+
+impl Restarts {
+    fn allowed(&mut self) -> bool {
+        let pause = RETRY * (1 << self.count.min(8));
+        match self.last {
+            Some(last) if self.count > 3 && last.elapsed() < pause => return false,
+            Some(last) if last.elapsed() > Duration::from_secs(60) => self.count = 0,
+            _ => {}
+        }
+        self.count += 1;
+        self.last = Some(Instant::now());
+        true
+    }
+}
+
+/// Waits for the program, passing signals on and keeping a proxy.
+fn supervise(mut child: Child, mut signals: Signals, side: &mut ProxySide<'_>) -> io::Result<ExitStatus> {
+    let pid = i32::try_from(child.id()).ok().and_then(Pid::from_raw).ok_or(io::ErrorKind::InvalidInput)?;
+    let process = rustix::process::pidfd_open(pid, PidfdFlags::empty())?;
+    loop {
+        let watch = side.watch();
+        let mut fds =
+            vec![PollFd::new(&process, PollFlags::IN), PollFd::from_borrowed_fd(signals.fd(), PollFlags::IN)];
+        fds.extend(watch.map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN)));
+        let time =
+            fds.len().lt(&3).then(|| rustix::event::Timespec { tv_sec: 0, tv_nsec: RETRY.subsec_nanos().into() });
+        match rustix::event::poll(&mut fds, time.as_ref()) {
+            Ok(_) | Err(rustix::io::Errno::INTR) => {}
+            Err(error) => return Err(error.into()),
+        }
+        let ready: Vec<bool> = fds.iter().map(|fd| !fd.revents().is_empty()).collect();
+        drop(fds);
+        if ready[0] {
+            return child.wait();
+        }
+        if ready[1] {
+            signals.forward(pid);
+        }
+        // Nothing is ever sent to us unasked, so whatever there is to read is the end.
+        if ready.get(2).copied().unwrap_or(true) {
+            side.recover();
+        }
+    }
+}
+
+/// Finds the program as a shell would.
+fn find_program(name: &OsStr, path: Option<&OsStr>) -> Result<PathBuf, Failure> {
+    let not_found = || Failure::new(Exit::NotFound, format!("program not found: {}", name.display()));
+    let candidates: Vec<PathBuf> = if name.as_encoded_bytes().contains(&b'/') {
+        vec![PathBuf::from(name)]
+    } else if name.is_empty() {
+        Vec::new()
+    } else {
+        std::env::split_paths(path.unwrap_or(OsStr::new("/usr/bin:/bin"))).map(|folder| folder.join(name)).collect()
+    };
+    let mut seen = None;
+    for candidate in candidates {
+        match std::fs::metadata(&candidate) {
+            Ok(meta) if meta.is_file() && meta.permissions().mode() & 0o111 != 0 => return Ok(candidate),
+            Ok(_) => seen = Some(candidate),
+            Err(error) if error.kind() == io::ErrorKind::PermissionDenied => seen = Some(candidate),
+            Err(_) => {}
+        }
+    }
+    match seen {
+        Some(path) => Err(Failure::new(Exit::NotExecutable, format!("not executable: {}", path.display()))),
+        None => Err(not_found()),
+    }
+}
+
+fn not_executable(program: &Path, error: &io::Error) -> Failure {
+    let exit = if error.kind() == io::ErrorKind::NotFound { Exit::NotFound } else { Exit::NotExecutable };
+    Failure::new(exit, format!("cannot execute {}: {error}", program.display()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn programs_are_found_as_by_a_shell() {
+        assert!(find_program(OsStr::new("sh"), Some(OsStr::new("/nowhere:/bin"))).is_ok());
+        let exit = |name: &str| find_program(OsStr::new(name), Some(OsStr::new("/bin"))).unwrap_err().exit;
+        assert_eq!(exit("no-such-program"), Exit::NotFound);
+        assert_eq!(exit("./no-such-program"), Exit::NotFound);
+        assert_eq!(exit(""), Exit::NotFound);
+        assert_eq!(exit("/etc/passwd"), Exit::NotExecutable);
+        assert_eq!(exit("/"), Exit::NotExecutable);
+    }
+}

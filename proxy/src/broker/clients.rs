@@ -1,0 +1,140 @@
+//! Connections of tenants: from `accept` to the `Welcome`.
+
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::time::{Duration, Instant};
+
+use super::Broker;
+use super::handshake::{self, Hello, Refusal, Wishes};
+use super::process::{self, Peer};
+use super::reactor::Source;
+use crate::control::ZoneName;
+use crate::packet;
+
+/// A client says hello right after it has connected; one that takes longer than this is not one of ours.
+const HELLO_TIME: Duration = Duration::from_secs(2);
+/// Connections of one zone that have not said hello yet; further ones are closed at once.
+const MAX_SILENT: usize = 64;
+/// How many connections are taken before the loop looks at other things.
+const ACCEPTS_PER_TURN: usize = 16;
+
+pub struct Client {
+    pub zone: ZoneName,
+    pub socket: OwnedFd,
+    pub peer: Peer,
+    pub wishes: Wishes,
+    /// When it must have said hello; none once it has.
+    pub deadline: Option<Instant>,
+}
+
+impl Broker {
+    pub(super) fn accept_client(&mut self, zone_id: u64) {
+        for _ in 0..ACCEPTS_PER_TURN {
+            let Some((name, zone)) = self.zones.iter().find(|(_, zone)| zone.id == zone_id) else { return };
+            let socket = match packet::accept(&zone.listener) {
+                Ok(Some(socket)) => socket,
+                Ok(None) => return,
+                Err(error) => return pause_after(&error),
+            };
+            let name = name.clone();
+            let silent =
+                self.clients.values().filter(|client| client.zone == name && client.deadline.is_some()).count();
+            if silent >= MAX_SILENT {
+                tracing::info!(zone = %name, "client dropped: too many that say nothing");
+                continue;
+            }
+            let id = self.new_id();
+            let peer = match process::peer(&socket) {
+                Ok(peer) => peer,
+                Err(error) => {
+                    tracing::info!(zone = %name, %error, "client dropped: unknown peer");
+                    continue;
+                }
+            };
+            if self.reactor.watch(&socket, Source::Client(id)).is_ok() {
+                let deadline = Some(Instant::now() + HELLO_TIME);
+                self.clients.insert(id, Client { zone: name, socket, peer, wishes: Wishes::default(), deadline });
+            }
+        }
+    }
+
+    pub(super) fn on_client(&mut self, id: u64) {
+        let Some(client) = self.clients.get_mut(&id) else { return };
+        if client.deadline.is_none() {
+            // It has said all it may say; anything more, hang-up included, ends it.
+            self.clients.remove(&id);
+            return;
+        }
+        match handshake::read(&client.socket) {
+            Hello::NotYet => {}
+            Hello::Hangup(why) => {
+                tracing::info!(zone = %client.zone, pid = client.peer.pid, "client dropped: {why}");
+                self.clients.remove(&id);
+            }
+            Hello::Refused(refusal) => self.refuse_client(id, refusal),
+            Hello::Fine(wishes) => {
+                (client.wishes, client.deadline) = (wishes, None);
+                let zone = client.zone.clone();
+                let running = self.workers.values().filter(|worker| worker.zone() == Some(&zone)).count();
+                let waiting = self.clients.values().filter(|c| c.zone == zone && c.deadline.is_none()).count();
+                if running + waiting > self.config.max_clients_per_zone {
+                    self.refuse_client(id, Refusal::TooManyClients);
+                } else {
+                    self.waiting.push_back(id);
+                    self.serve_waiting();
+                }
+            }
+        }
+    }
+
+    pub(super) fn refuse_client(&mut self, id: u64, refusal: Refusal) {
+        if let Some(client) = self.clients.remove(&id) {
+            tracing::warn!(zone = %client.zone, pid = client.peer.pid, ?refusal, "client refused");
+            handshake::refuse(&client.socket, refusal);
+        }
+    }
+
+    /// Gives ready workers to waiting clients, and starts workers for those that remain.
+    pub(super) fn serve_waiting(&mut self) {
+        for id in std::mem::take(&mut self.waiting) {
+            let Some(client) = self.clients.get(&id) else { continue };
+            let Some(worker) = self.ready_worker(client.wishes.fresh_worker) else {
+                self.waiting.push_back(id);
+                continue;
+            };
+            let Some(client) = self.clients.remove(&id) else { continue };
+            if let Err(error) = self.introduce(&client, worker) {
+                tracing::warn!(zone = %client.zone, pid = client.peer.pid, %error, "client lost");
+                handshake::refuse(&client.socket, Refusal::WorkerFailed);
+            }
+        }
+        for fresh in [false, true] {
+            while self.starting_workers(fresh) < self.waiting_clients(fresh).count() {
+                if let Err(error) = self.spawn_worker(fresh) {
+                    tracing::error!(%error, "cannot start a worker");
+                    let Some(id) = self.waiting_clients(fresh).next() else { break };
+                    self.refuse_client(id, Refusal::WorkerFailed);
+                }
+            }
+        }
+    }
+
+    /// Those that wait for a fresh worker, or those that do not need one.
+    pub(super) fn waiting_clients(&self, fresh: bool) -> impl Iterator<Item = u64> {
+        let wants = move |id: &&u64| self.clients.get(id).is_some_and(|client| client.wishes.fresh_worker == fresh);
+        self.waiting.iter().filter(wants).copied()
+    }
+
+    fn introduce(&mut self, client: &Client, worker: u64) -> io::Result<()> {
+        let (ours, theirs) = packet::pair()?;
+        self.assign(worker, client, ours.as_fd())?;
+        // Should this fail, the worker finds its client gone and ends.
+        handshake::welcome(&client.socket, theirs.as_fd()).map_err(io::Error::other)
+    }
+}
+
+/// Out of descriptors or memory: the connection stays in the queue, so a moment's rest keeps the loop from spinning.
+pub(super) fn pause_after(error: &io::Error) {
+    tracing::warn!(%error, "cannot accept a connection");
+    std::thread::sleep(Duration::from_millis(10));
+}

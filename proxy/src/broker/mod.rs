@@ -1,0 +1,289 @@
+//! The only privileged part. It knows zones, processes and sums of bytes; of what a tenant sends it reads the fixed
+//! `Hello` and nothing else, and it never loads a CUDA driver.
+//!
+//! One thread, one loop, every descriptor non-blocking: no peer can make it wait. A peer that does not take what it is
+//! sent is ended. What a successor needs is in the [`roster`] and the book of [`zones`] before it becomes true.
+
+mod admin;
+mod clients;
+mod handshake;
+mod ledger;
+mod process;
+mod reactor;
+mod roster;
+pub mod state_dir;
+mod workers;
+mod zones;
+
+use std::collections::{BTreeMap, VecDeque};
+use std::ffi::OsString;
+use std::io;
+use std::os::fd::OwnedFd;
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+use crate::backend::Backend;
+use crate::control::ZoneName;
+use crate::control::admin::ZoneLimits;
+use crate::jail::{Demand, Missing};
+use crate::packet;
+
+use clients::Client;
+use reactor::{Reactor, Source};
+use roster::Roster;
+pub use state_dir::{StateDir, StateDirError};
+use workers::Worker;
+use zones::{Zone, Zones};
+
+/// A leased zone waits this long for its operator after a new broker has taken over.
+const LEASE_GRACE: Duration = Duration::from_secs(10);
+
+#[derive(Debug, Clone)]
+pub struct Config {
+    pub state_dir: PathBuf,
+    /// For one user alone: the folder goes when [`Broker::run`] ends by hang-up of its lifeline.
+    pub private: bool,
+    pub backend: Backend,
+    pub zones: Vec<(ZoneName, ZoneLimits)>,
+    pub spare_workers: usize,
+    /// What to run as worker, with the arguments before the broker's own.
+    pub worker_program: PathBuf,
+    pub worker_arguments: Vec<OsString>,
+    pub jail: Demand,
+    /// First of the user ids that workers get, one each, when the broker is root.
+    pub worker_uids: u32,
+    pub max_clients_per_zone: usize,
+}
+
+#[derive(Debug, thiserror::Error)]
+pub enum StartError {
+    #[error(transparent)]
+    StateDir(#[from] StateDirError),
+    #[error("cannot serve in {}: {source}", path.display())]
+    Serve { path: PathBuf, source: io::Error },
+    #[error("cannot start a worker: {0}")]
+    Worker(#[source] io::Error),
+    #[error("the first worker ended before it was ready ({0})")]
+    WorkerEnded(String),
+    #[error("this machine does not allow the whole jail (missing: {0}); --jail=best-effort does without")]
+    Jail(Missing),
+}
+
+/// Why [`Broker::run`] returned.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Ended {
+    /// A signal. Workers that have a client go on, and a successor will take them over.
+    Signal,
+    /// The other end of the lifeline is gone, and all that was private with it.
+    Lifeline,
+}
+
+pub struct Broker {
+    config: Config,
+    folder: StateDir,
+    roster: Roster,
+    reactor: Reactor,
+    admin_listener: OwnedFd,
+    rejoin_listener: OwnedFd,
+    zones: Zones,
+    workers: BTreeMap<u64, Worker>,
+    clients: BTreeMap<u64, Client>,
+    /// Clients that have said hello, in the order in which they get the next workers.
+    waiting: VecDeque<u64>,
+    rejoins: BTreeMap<u64, workers::Rejoining>,
+    admins: BTreeMap<u64, admin::Connection>,
+    next_id: u64,
+    missing: Missing,
+    /// No spare is started before this: the last one failed.
+    next_spare: Instant,
+    spare_failures: u32,
+}
+
+impl Broker {
+    /// Takes the folder, adopts what a predecessor left, starts the first worker and listens.
+    pub fn start(config: Config) -> Result<Self, StartError> {
+        let folder = StateDir::open(&config.state_dir, config.private)?;
+        let serve = |source| StartError::Serve { path: folder.path().to_owned(), source };
+        let roster = Roster::open(&folder.roster()).map_err(serve)?;
+        let reactor = Reactor::new().map_err(serve)?;
+        let admin_listener = packet::listen(&folder.admin_socket(), 0o600, 16).map_err(serve)?;
+        let rejoin_listener = packet::listen(&folder.workers_socket(), 0o666, 128).map_err(serve)?;
+        reactor.watch(&admin_listener, Source::AdminListener).map_err(serve)?;
+        reactor.watch(&rejoin_listener, Source::RejoinListener).map_err(serve)?;
+        let mut broker = Self {
+            config,
+            folder,
+            roster,
+            reactor,
+            admin_listener,
+            rejoin_listener,
+            zones: Zones::new(),
+            workers: BTreeMap::new(),
+            clients: BTreeMap::new(),
+            waiting: VecDeque::new(),
+            rejoins: BTreeMap::new(),
+            admins: BTreeMap::new(),
+            next_id: 0,
+            missing: Missing::default(),
+            next_spare: Instant::now(),
+            spare_failures: 0,
+        };
+        broker.adopt().map_err(|source| StartError::Serve { path: broker.folder.path().to_owned(), source })?;
+        broker.start_first_worker()?;
+        Ok(broker)
+    }
+
+    pub fn state_dir(&self) -> &StateDir {
+        &self.folder
+    }
+
+    /// Parts of the jail that this machine does not allow.
+    pub fn missing(&self) -> Missing {
+        self.missing
+    }
+
+    /// Serves until `signals` has something to read or `lifeline` hangs up.
+    pub fn run(mut self, signals: OwnedFd, lifeline: Option<OwnedFd>) -> io::Result<Ended> {
+        self.reactor.watch(&signals, Source::Signals)?;
+        if let Some(lifeline) = &lifeline {
+            self.reactor.watch(lifeline, Source::Lifeline)?;
+        }
+        loop {
+            self.keep_spares();
+            let until = self.next_deadline();
+            for source in self.reactor.wait(until)? {
+                match source {
+                    Source::Signals => {
+                        self.stop(false);
+                        return Ok(Ended::Signal);
+                    }
+                    Source::Lifeline => {
+                        self.stop(true);
+                        return Ok(Ended::Lifeline);
+                    }
+                    Source::AdminListener => self.accept_admin(),
+                    Source::Admin(id) => self.on_admin(id),
+                    Source::RejoinListener => self.accept_rejoin(),
+                    Source::Rejoin(id) => self.on_rejoin(id),
+                    Source::Zone(id) => self.accept_client(id),
+                    Source::Client(id) => self.on_client(id),
+                    Source::WorkerSocket(id) => self.on_worker_socket(id),
+                    Source::WorkerProcess(id) => self.on_worker_exit(id),
+                    Source::WorkersClient(id) => self.on_clients_exit(id),
+                }
+            }
+            self.on_deadlines(Instant::now());
+        }
+    }
+
+    fn new_id(&mut self) -> u64 {
+        self.next_id += 1;
+        self.next_id
+    }
+
+    /// Reads a predecessor's books and makes its zones and workers ours.
+    fn adopt(&mut self) -> io::Result<()> {
+        let grace = Instant::now() + LEASE_GRACE;
+        for (name, limits, leased) in zones::read_book(&self.folder.zones_book()) {
+            self.open_zone(&name, limits, leased)?;
+            if let Some(zone) = self.zones.get_mut(&name) {
+                zone.abandoned_at = leased.then_some(grace);
+            }
+        }
+        for (name, limits) in self.config.zones.clone() {
+            match self.zones.get_mut(&name) {
+                Some(zone) => {
+                    zone.set_limits(limits);
+                    (zone.leased, zone.abandoned_at) = (false, None);
+                }
+                None => self.open_zone(&name, limits, false)?,
+            }
+        }
+        let known: Vec<String> = self.zones.keys().map(|name| name.as_str().to_owned()).collect();
+        self.folder.forget_other_zones(|name| known.iter().any(|known| known == name))?;
+        self.save_zones()?;
+        self.adopt_workers()
+    }
+
+    fn open_zone(&mut self, name: &ZoneName, limits: ZoneLimits, leased: bool) -> io::Result<()> {
+        let zone = Zone::open(self.new_id(), &self.folder, name, limits, leased)?;
+        self.reactor.watch(&zone.listener, Source::Zone(zone.id))?;
+        self.zones.insert(name.clone(), zone);
+        Ok(())
+    }
+
+    /// Ends a zone: nobody can come in any more, and those inside lose their workers.
+    fn remove_zone(&mut self, name: &ZoneName) {
+        if self.zones.remove(name).is_none() {
+            return;
+        }
+        let _ = std::fs::remove_dir_all(self.folder.zone(name));
+        if let Err(error) = self.save_zones() {
+            tracing::warn!(%error, "cannot write the book of zones");
+        }
+        self.clients.retain(|_, client| client.zone != *name);
+        for worker in self.workers.values_mut().filter(|worker| worker.zone() == Some(name)) {
+            worker.kill();
+        }
+        tracing::info!(zone = %name, "zone removed");
+    }
+
+    fn save_zones(&self) -> io::Result<()> {
+        zones::write_book(&self.folder.zones_book(), &self.zones)
+    }
+
+    fn next_deadline(&self) -> Option<Instant> {
+        let clients = self.clients.values().filter_map(|client| client.deadline);
+        let rejoins = self.rejoins.values().map(|rejoining| rejoining.deadline);
+        let workers = self.workers.values().filter_map(|worker| worker.kill_at);
+        let zones = self.zones.values().filter_map(|zone| zone.abandoned_at);
+        let spares = self.lacks_spares().then_some(self.next_spare);
+        clients.chain(rejoins).chain(workers).chain(zones).chain(spares).min()
+    }
+
+    fn on_deadlines(&mut self, now: Instant) {
+        let late = |deadline: Option<Instant>| deadline.is_some_and(|deadline| deadline <= now);
+        self.clients.retain(|_, client| {
+            let keep = !late(client.deadline);
+            if !keep {
+                tracing::info!(zone = %client.zone, pid = client.peer.pid, "client dropped: no hello in time");
+            }
+            keep
+        });
+        self.rejoins.retain(|_, rejoining| rejoining.deadline > now);
+        for worker in self.workers.values_mut().filter(|worker| late(worker.kill_at)) {
+            worker.kill();
+        }
+        let abandoned: Vec<ZoneName> =
+            self.zones.iter().filter(|(_, zone)| late(zone.abandoned_at)).map(|(name, _)| name.clone()).collect();
+        for name in abandoned {
+            self.remove_zone(&name);
+        }
+    }
+
+    /// `everything`: also the workers that have clients, and the folder.
+    fn stop(&mut self, everything: bool) {
+        for client in self.clients.values() {
+            handshake::refuse(&client.socket, handshake::Refusal::Stopping);
+        }
+        let mut ended = Vec::new();
+        for worker in self.workers.values_mut().filter(|worker| everything || worker.zone().is_none()) {
+            worker.kill();
+            ended.push(worker.slot);
+        }
+        self.wait_for_killed();
+        let left = self.workers.len();
+        for slot in ended {
+            let _ = self.roster.clear(slot);
+        }
+        if left > 0 {
+            tracing::info!(workers = left, "stopping; workers with clients go on until a new broker comes");
+        }
+        // With nobody left and no zone but those we are started with, there is nothing that a successor would miss.
+        let config = &self.config;
+        let given = |name: &ZoneName| config.zones.iter().any(|(known, _)| known == name);
+        let nothing_left =
+            left == 0 && !config.private && self.zones.iter().all(|(name, zone)| zone.leased || given(name));
+        self.folder.retire(everything || nothing_left);
+    }
+}

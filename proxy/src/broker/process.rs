@@ -1,0 +1,113 @@
+//! Processes by descriptor, so that a number used twice never hits the wrong one.
+
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+
+use rustix::process::{Pid, PidfdFlags, Signal, WaitId, WaitIdOptions};
+
+/// A process that can be watched and killed.
+pub fn open(pid: u32) -> io::Result<OwnedFd> {
+    let pid = i32::try_from(pid).ok().and_then(Pid::from_raw).ok_or(io::ErrorKind::InvalidInput)?;
+    Ok(rustix::process::pidfd_open(pid, PidfdFlags::empty())?)
+}
+
+/// Opens the process with this number only if it is the one that started then.
+pub fn open_if_same(pid: u32, start: u64) -> Option<OwnedFd> {
+    let process = open(pid).ok()?;
+    // The time is read after the descriptor was made: if it matches, the descriptor is of that process.
+    (start_time(pid) == Some(start)).then_some(process)
+}
+
+pub fn kill(process: impl AsFd) {
+    // A process that is gone already is what was wanted.
+    let _ = rustix::process::pidfd_send_signal(process, Signal::KILL);
+}
+
+/// Takes the exit status of a child; those of a predecessor are not ours to reap.
+pub fn reap(process: BorrowedFd<'_>) -> Option<String> {
+    let status =
+        rustix::process::waitid(WaitId::PidFd(process), WaitIdOptions::EXITED | WaitIdOptions::NOHANG).ok()??;
+    Some(match (status.exit_status(), status.terminating_signal()) {
+        (Some(code), _) => format!("exit status {code}"),
+        (_, Some(signal)) => format!("signal {signal}"),
+        _ => "unknown".to_owned(),
+    })
+}
+
+/// Field 22 of `/proc/<pid>/stat`: clock ticks between boot and the start of the process.
+pub fn start_time(pid: u32) -> Option<u64> {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    // The name in field 2 may hold anything, but the last ')' ends it.
+    stat.rsplit_once(')')?.1.split_whitespace().nth(19)?.parse().ok()
+}
+
+/// Who is at the other end of a socket.
+#[derive(Debug)]
+pub struct Peer {
+    pub pid: u32,
+    pub uid: u32,
+    pub gid: u32,
+    pub pidfd: Option<OwnedFd>,
+}
+
+pub fn peer(socket: &OwnedFd) -> io::Result<Peer> {
+    let mut credentials = libc::ucred { pid: 0, uid: 0, gid: 0 };
+    // SAFETY: the kernel writes a ucred, which has no invalid values.
+    unsafe { socket_option(socket, libc::SO_PEERCRED, &mut credentials)? };
+    // A peer outside of our pid namespace has the number 0.
+    let pid = u32::try_from(credentials.pid).unwrap_or(0);
+    let pidfd = peer_pidfd(socket).or_else(|| open(pid).ok());
+    Ok(Peer { pid, uid: credentials.uid, gid: credentials.gid, pidfd })
+}
+
+/// `SO_PEERPIDFD`, since Linux 6.5: exact also when the number has been used again.
+fn peer_pidfd(socket: &OwnedFd) -> Option<OwnedFd> {
+    const SO_PEERPIDFD: libc::c_int = 77;
+    let mut fd: libc::c_int = -1;
+    // SAFETY: the kernel writes an int.
+    unsafe { socket_option(socket, SO_PEERPIDFD, &mut fd).ok()? };
+    // SAFETY: on success the kernel has given us a new descriptor that nobody else owns.
+    (fd >= 0).then(|| unsafe { OwnedFd::from_raw_fd(fd) })
+}
+
+/// # Safety
+/// Whatever bytes the kernel writes for this option must be a valid `T`.
+unsafe fn socket_option<T>(socket: &OwnedFd, option: libc::c_int, value: &mut T) -> io::Result<()> {
+    let mut length = size_of::<T>() as libc::socklen_t;
+    let value: *mut T = value;
+    // SAFETY: the kernel writes at most `length` bytes to `value`, which the caller has lent for writing.
+    let result =
+        unsafe { libc::getsockopt(socket.as_raw_fd(), libc::SOL_SOCKET, option, value.cast(), &raw mut length) };
+    if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_process_is_known_by_its_start() {
+        let me = std::process::id();
+        let start = start_time(me).unwrap();
+        assert!(open_if_same(me, start).is_some());
+        assert!(open_if_same(me, start + 1).is_none());
+    }
+
+    #[test]
+    fn a_child_is_killed_and_reaped() {
+        let child = std::process::Command::new("sleep").arg("1000").spawn().unwrap();
+        let process = open(child.id()).unwrap();
+        kill(&process);
+        let mut fds = [rustix::event::PollFd::new(&process, rustix::event::PollFlags::IN)];
+        rustix::event::poll(&mut fds, None).unwrap();
+        assert_eq!(reap(process.as_fd()).as_deref(), Some("signal 9"));
+    }
+
+    #[test]
+    fn the_peer_of_a_socket_is_known() {
+        let (a, _b) = crate::packet::pair().unwrap();
+        let peer = peer(&a).unwrap();
+        assert_eq!(peer.pid, std::process::id());
+        assert!(peer.pidfd.is_some());
+    }
+}

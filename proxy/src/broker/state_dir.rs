@@ -1,0 +1,177 @@
+//! The folder a broker lives in, and who may see which part of it.
+//!
+//! | path | who | what |
+//! |---|---|---|
+//! | `lock` | broker | held while a broker lives: there is one for each folder |
+//! | `admin.sock` | operator | JSON requests |
+//! | `zones/<name>/sock` | tenant | all that a container sees is the folder `<name>` |
+//! | `rejoin/workers.sock` | workers | where they find a new broker; bound into their jails |
+//! | `books/` | broker | what a successor must know |
+//! | `jail/` | – | an empty folder over which each worker mounts its own root |
+
+use std::fs::{self, DirBuilder, File, TryLockError};
+use std::io;
+use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+
+use crate::control::ZoneName;
+
+pub struct StateDir {
+    path: PathBuf,
+    _lock: File,
+}
+
+#[derive(Debug, thiserror::Error)]
+pub enum StateDirError {
+    #[error("another proxy is running in {}", .0.display())]
+    Taken(PathBuf),
+    #[error("cannot use {} as state directory: {source}", path.display())]
+    Unusable { path: PathBuf, source: io::Error },
+}
+
+impl StateDir {
+    /// Makes or takes over the folder, and holds it until dropped. A `private` one is for its owner alone.
+    pub fn open(path: &Path, private: bool) -> Result<Self, StateDirError> {
+        let unusable = |source| StateDirError::Unusable { path: path.to_owned(), source };
+        let prepare = || -> io::Result<PathBuf> {
+            // A folder that exists already keeps its mode: it may be one that others use, too.
+            if !path.is_dir() {
+                make(path, if private { 0o700 } else { 0o711 })?;
+            }
+            path.canonicalize()
+        };
+        let path = prepare().map_err(unusable)?;
+        let lock = File::options()
+            .read(true)
+            .write(true)
+            .create(true)
+            .truncate(false)
+            .open(path.join("lock"))
+            .map_err(unusable)?;
+        match lock.try_lock() {
+            Ok(()) => {}
+            Err(TryLockError::WouldBlock) => return Err(StateDirError::Taken(path)),
+            Err(TryLockError::Error(error)) => return Err(unusable(error)),
+        }
+        let folders = || -> io::Result<()> {
+            make(&path.join("zones"), 0o711)?;
+            make(&path.join("rejoin"), 0o711)?;
+            make(&path.join("books"), 0o700)?;
+            make(&path.join("jail"), 0o700)
+        };
+        folders().map_err(unusable)?;
+        Ok(Self { path, _lock: lock })
+    }
+
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    pub fn admin_socket(&self) -> PathBuf {
+        self.path.join("admin.sock")
+    }
+
+    pub fn workers_socket(&self) -> PathBuf {
+        self.path.join("rejoin/workers.sock")
+    }
+
+    pub fn jail_root(&self) -> PathBuf {
+        self.path.join("jail")
+    }
+
+    pub fn roster(&self) -> PathBuf {
+        self.path.join("books/workers")
+    }
+
+    pub fn zones_book(&self) -> PathBuf {
+        self.path.join("books/zones.json")
+    }
+
+    pub fn zone(&self, name: &ZoneName) -> PathBuf {
+        self.path.join("zones").join(name.as_str())
+    }
+
+    pub fn zone_socket(&self, name: &ZoneName) -> PathBuf {
+        self.zone(name).join("sock")
+    }
+
+    pub fn make_zone(&self, name: &ZoneName) -> io::Result<()> {
+        make(&self.zone(name), 0o755)
+    }
+
+    /// Folders of zones that a predecessor left and nobody knows any more.
+    pub fn forget_other_zones(&self, known: impl Fn(&str) -> bool) -> io::Result<()> {
+        for entry in fs::read_dir(self.path.join("zones"))? {
+            let entry = entry?;
+            if !entry.file_name().to_str().is_some_and(&known) {
+                fs::remove_dir_all(entry.path())?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Removes the sockets, which nobody answers any more; with `everything` also the books and the folder.
+    pub fn retire(&self, everything: bool) {
+        if everything {
+            remove(&self.path);
+            return;
+        }
+        let _ = fs::remove_file(self.admin_socket());
+        let _ = fs::remove_file(self.workers_socket());
+    }
+}
+
+/// Removes what a broker keeps in a folder, and the folder if nothing else is in it. Never follows links, and touches
+/// only names of our own, so that a wrongly given folder loses nothing.
+pub fn remove(path: &Path) {
+    for folder in ["zones", "rejoin", "books", "jail"] {
+        let _ = fs::remove_dir_all(path.join(folder));
+    }
+    for file in ["admin.sock", "owner", "lock"] {
+        let _ = fs::remove_file(path.join(file));
+    }
+    let _ = fs::remove_dir(path);
+}
+
+fn make(path: &Path, mode: u32) -> io::Result<()> {
+    match DirBuilder::new().mode(mode).create(path) {
+        Ok(()) => {}
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
+            // Links are refused: what we write as root must stay where it was meant to be.
+            if !fs::symlink_metadata(path)?.is_dir() {
+                return Err(io::ErrorKind::NotADirectory.into());
+            }
+        }
+        Err(error) => return Err(error),
+    }
+    // The mode must not depend on the umask, nor on who made the folder. One we do not own stays as it is.
+    match fs::set_permissions(path, fs::Permissions::from_mode(mode)) {
+        Err(error) if error.kind() != io::ErrorKind::PermissionDenied => Err(error),
+        _ => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_folder_has_one_broker_and_can_be_taken_over() {
+        let path = std::env::temp_dir().join(format!("bulkhead-state-{}", std::process::id()));
+        let first = StateDir::open(&path, true).unwrap();
+        assert!(matches!(StateDir::open(&path, true), Err(StateDirError::Taken(_))));
+        drop(first);
+        let second = StateDir::open(&path, true).unwrap();
+        assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o700);
+        second.retire(true);
+        assert!(!path.exists());
+    }
+
+    #[test]
+    fn a_file_in_the_way_is_named() {
+        let path = std::env::temp_dir().join(format!("bulkhead-file-{}", std::process::id()));
+        fs::write(&path, "").unwrap();
+        assert!(matches!(StateDir::open(&path, true), Err(StateDirError::Unusable { .. })));
+        fs::remove_file(path).unwrap();
+    }
+}

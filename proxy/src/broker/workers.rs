@@ -1,0 +1,532 @@
+//! The workers of a broker: started, given a client, charged, adopted from a predecessor, buried.
+
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+use rustix::event::{PollFd, PollFlags};
+use zerocopy::{FromBytes, FromZeros, IntoBytes};
+
+use super::clients::{Client, pause_after};
+use super::handshake::Refusal;
+use super::ledger::Account;
+use super::reactor::Source;
+use super::roster::{self, Slot};
+use super::zones;
+use super::{Broker, StartError, process};
+use crate::backend::Backend;
+use crate::control::wire::{self, ToBroker, ToWorker, Token, code, to_broker, to_worker};
+use crate::control::{WorkerStats, ZoneName};
+use crate::env_vars;
+use crate::jail::{Demand, Missing, Part};
+use crate::packet;
+
+/// A worker must be ready by then; a GPU driver on a busy node takes seconds.
+const START_TIME: Duration = Duration::from_secs(120);
+/// How long a worker may take to follow its client.
+const FOLLOW_TIME: Duration = Duration::from_millis(400);
+const REJOIN_TIME: Duration = Duration::from_secs(2);
+const MAX_REJOINING: usize = 256;
+/// Messages taken from one worker before the loop looks at others.
+const MESSAGES_PER_TURN: usize = 32;
+
+pub struct Worker {
+    pub slot: usize,
+    pub pid: u32,
+    process: OwnedFd,
+    /// None after the predecessor's death, until the worker has joined us.
+    socket: Option<OwnedFd>,
+    token: Token,
+    /// Its driver starts when the client is there, not before.
+    fresh: bool,
+    phase: Phase,
+    /// When it will be killed if it is then still there.
+    pub kill_at: Option<Instant>,
+    pub stats: WorkerStats,
+}
+
+enum Phase {
+    Starting,
+    Ready,
+    Serving(Service),
+    /// Killed; it keeps its slot, and with it its user id, until it is really gone.
+    Dying(Option<Service>),
+}
+
+struct Service {
+    zone: ZoneName,
+    client_pid: u32,
+    account: Account,
+    /// Held so that the broker hears of the client's end even if the worker does not follow it.
+    _client: Option<OwnedFd>,
+}
+
+/// A connection on `workers.sock` that has not shown its token yet.
+pub struct Rejoining {
+    socket: OwnedFd,
+    pub deadline: Instant,
+}
+
+impl Worker {
+    pub fn zone(&self) -> Option<&ZoneName> {
+        self.service().map(|service| &service.zone)
+    }
+
+    pub fn client_pid(&self) -> u32 {
+        self.service().map_or(0, |service| service.client_pid)
+    }
+
+    pub fn charged(&self) -> u64 {
+        self.service().map_or(0, |service| service.account.charged())
+    }
+
+    pub fn is_spare(&self) -> bool {
+        matches!(self.phase, Phase::Starting | Phase::Ready)
+    }
+
+    fn service(&self) -> Option<&Service> {
+        match &self.phase {
+            Phase::Serving(service) | Phase::Dying(Some(service)) => Some(service),
+            _ => None,
+        }
+    }
+
+    pub fn kill(&mut self) {
+        process::kill(&self.process);
+        self.kill_at = None;
+        self.phase = match std::mem::replace(&mut self.phase, Phase::Dying(None)) {
+            Phase::Serving(service) => Phase::Dying(Some(service)),
+            Phase::Dying(service) => Phase::Dying(service),
+            Phase::Starting | Phase::Ready => Phase::Dying(None),
+        };
+    }
+}
+
+impl Broker {
+    pub(super) fn starting_workers(&self, fresh: bool) -> usize {
+        let starting = |worker: &&Worker| worker.fresh == fresh && matches!(worker.phase, Phase::Starting);
+        self.workers.values().filter(starting).count()
+    }
+
+    pub(super) fn ready_worker(&self, fresh: bool) -> Option<u64> {
+        let ready = |worker: &Worker| worker.fresh == fresh && matches!(worker.phase, Phase::Ready);
+        self.workers.iter().find(|(_, worker)| ready(worker)).map(|(id, _)| *id)
+    }
+
+    pub(super) fn lacks_spares(&self) -> bool {
+        let spare = self.workers.values().filter(|worker| worker.is_spare() && !worker.fresh).count();
+        spare < self.config.spare_workers + self.waiting_clients(false).count()
+    }
+
+    /// Starts spare workers, unless they have just failed.
+    pub(super) fn keep_spares(&mut self) {
+        while self.lacks_spares() && self.next_spare <= Instant::now() {
+            if let Err(error) = self.spawn_worker(false) {
+                tracing::error!(%error, "cannot start a spare worker");
+                self.spare_failed();
+            }
+        }
+    }
+
+    fn spare_failed(&mut self) {
+        self.spare_failures = (self.spare_failures + 1).min(7);
+        self.next_spare = Instant::now() + Duration::from_millis(500 << self.spare_failures);
+    }
+
+    pub(super) fn spawn_worker(&mut self, fresh: bool) -> io::Result<u64> {
+        let used: Vec<usize> = self.workers.values().map(|worker| worker.slot).collect();
+        let slot = (0..roster::SLOTS)
+            .find(|slot| !used.contains(slot))
+            .ok_or_else(|| io::Error::other("there are as many workers as a broker can have"))?;
+        let (ours, theirs) = packet::pair()?;
+        rustix::io::ioctl_fionbio(&ours, true)?;
+        let child = self.worker_command(slot, fresh, theirs).spawn()?;
+        let process = process::open(child.id())?;
+        let mut token = Token::default();
+        rustix::rand::getrandom(&mut token, rustix::rand::GetRandomFlags::empty())?;
+        let mut record = Slot::new_zeroed();
+        (record.state, record.pid, record.token) = (roster::SPARE, child.id(), token);
+        record.start_time = process::start_time(child.id()).unwrap_or(0);
+        self.roster.write(slot, &record)?;
+        let id = self.new_id();
+        self.reactor.watch(&ours, Source::WorkerSocket(id))?;
+        self.reactor.watch(&process, Source::WorkerProcess(id))?;
+        let worker = Worker {
+            slot,
+            pid: child.id(),
+            process,
+            socket: Some(ours),
+            token,
+            fresh,
+            phase: Phase::Starting,
+            kill_at: Some(Instant::now() + START_TIME),
+            stats: WorkerStats::default(),
+        };
+        tracing::debug!(pid = worker.pid, slot, "worker started");
+        self.workers.insert(id, worker);
+        Ok(id)
+    }
+
+    fn worker_command(&self, slot: usize, fresh: bool, control: OwnedFd) -> Command {
+        let config = &self.config;
+        let mut command = Command::new(&config.worker_program);
+        command.args(&config.worker_arguments).args(config.backend.to_arguments());
+        command.arg("--rejoin").arg(self.folder.workers_socket());
+        command.arg("--jail").arg(config.jail.name());
+        command.arg("--jail-root").arg(self.folder.jail_root());
+        if rustix::process::geteuid().is_root() {
+            command.arg("--jail-uid").arg((config.worker_uids + slot as u32).to_string());
+        }
+        if fresh {
+            command.arg("--fresh");
+        }
+        if self.missing.contains(Part::Proc) {
+            command.arg("--without-pid-namespace");
+        }
+        // The control socket is the worker's standard input: it needs no number of its own, and nothing else leaks in.
+        command.stdin(Stdio::from(control)).stdout(Stdio::null());
+        // A tenant's worker has no business with the environment of the operator.
+        command.env_clear();
+        for name in [env_vars::LOG, "RUST_BACKTRACE"] {
+            command.envs(std::env::var_os(name).map(|value| (name, value)));
+        }
+        if let Backend::Nvidia { library, .. } = &config.backend {
+            // The driver loads its other libraries by name; they lie beside it.
+            command.envs(library.parent().map(|folder| ("LD_LIBRARY_PATH", folder)));
+        }
+        // Ctrl-C at the broker's terminal is for the broker.
+        std::os::unix::process::CommandExt::process_group(&mut command, 0);
+        command
+    }
+
+    /// Starts the first worker and waits until it has told how much of the jail this machine allows.
+    pub(super) fn start_first_worker(&mut self) -> Result<(), StartError> {
+        let first = self.jail_report()?;
+        // A driver does not start where /proc shows other processes than the namespace has.
+        if first.contains(Part::Proc) && !first.contains(Part::PidNamespace) {
+            self.missing = first;
+            for worker in self.workers.values_mut().filter(|worker| worker.is_spare()) {
+                worker.kill();
+            }
+            self.missing = self.jail_report()?.with(Part::Proc);
+        } else {
+            self.missing = first;
+        }
+        if self.config.jail == Demand::Require && !self.missing.is_empty() {
+            self.stop(false);
+            return Err(StartError::Jail(self.missing));
+        }
+        Ok(())
+    }
+
+    fn jail_report(&mut self) -> Result<Missing, StartError> {
+        let id = self.spawn_worker(false).map_err(StartError::Worker)?;
+        let worker = &self.workers[&id];
+        let mut buffer = [0; size_of::<ToBroker>()];
+        let deadline = Instant::now() + START_TIME;
+        loop {
+            let left = deadline.saturating_duration_since(Instant::now());
+            let time = rustix::event::Timespec { tv_sec: left.as_secs() as i64, tv_nsec: 0 };
+            let Some(socket) = &worker.socket else { break };
+            let mut fds = [PollFd::new(socket, PollFlags::IN)];
+            if rustix::event::poll(&mut fds, Some(&time)).unwrap_or(0) == 0 && left.is_zero() {
+                break;
+            }
+            match packet::receive(socket, &mut buffer) {
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+                Ok(received) if received.len > 0 => {
+                    let message = ToBroker::read_from_bytes(&buffer[..received.len]);
+                    if let Ok(message) = message
+                        && message.kind == to_broker::JAILED
+                    {
+                        return Ok(Missing::from_bits(message.value as u32));
+                    }
+                    break;
+                }
+                _ => break,
+            }
+        }
+        process::kill(&worker.process);
+        let mut fds = [PollFd::new(&worker.process, PollFlags::IN)];
+        let _ = rustix::event::poll(&mut fds, None);
+        let status = process::reap(worker.process.as_fd()).unwrap_or_default();
+        self.stop(false);
+        Err(StartError::WorkerEnded(status))
+    }
+
+    /// Gives a client to a ready worker. The book says so first: whoever reads it later finds either a spare that was
+    /// never told, and ends, or a worker with its zone.
+    pub(super) fn assign(&mut self, id: u64, client: &Client, socket: BorrowedFd<'_>) -> io::Result<()> {
+        let worker = self.workers.get_mut(&id).ok_or(io::ErrorKind::NotFound)?;
+        let zone = self.zones.get_mut(&client.zone).ok_or(io::ErrorKind::NotFound)?;
+        let pidfd = client.peer.pidfd.as_ref().map(|fd| fd.try_clone()).transpose()?;
+        let mut record = Slot::new_zeroed();
+        (record.state, record.pid, record.token) = (roster::ASSIGNED, worker.pid, worker.token);
+        record.start_time = process::start_time(worker.pid).unwrap_or(0);
+        (record.client_pid, record.zone) = (client.peer.pid, client.zone.to_field());
+        record.client_start_time = process::start_time(client.peer.pid).unwrap_or(0);
+        self.roster.write(worker.slot, &record)?;
+
+        let mut message = ToWorker::new(to_worker::ASSIGN);
+        message.used = zone.ledger.used;
+        message.limit = zone.limits.memory.unwrap_or(wire::UNLIMITED);
+        message.share = zone.limits.share;
+        (message.client_pid, message.client_uid, message.client_gid) =
+            (client.peer.pid, client.peer.uid, client.peer.gid);
+        message.abi_fingerprint = client.wishes.abi_fingerprint;
+        (message.token, message.zone) = (worker.token, client.zone.to_field());
+        let mut fds = vec![socket];
+        fds.extend(pidfd.as_ref().map(|fd| fd.as_fd()));
+        let sent = match &worker.socket {
+            Some(control) => packet::send(control, message.as_bytes(), &fds),
+            None => Err(io::ErrorKind::NotConnected.into()),
+        };
+        if let Some(pidfd) = &pidfd {
+            self.reactor.watch(pidfd, Source::WorkersClient(id))?;
+        }
+        worker.kill_at = None;
+        worker.phase = Phase::Serving(Service {
+            zone: client.zone.clone(),
+            client_pid: client.peer.pid,
+            account: Account::default(),
+            _client: pidfd,
+        });
+        if let Err(error) = sent {
+            worker.kill();
+            return Err(error);
+        }
+        zone.clients_served += 1;
+        tracing::info!(zone = %client.zone, client = client.peer.pid, worker = worker.pid, "client served");
+        Ok(())
+    }
+
+    pub(super) fn on_worker_socket(&mut self, id: u64) {
+        for _ in 0..MESSAGES_PER_TURN {
+            let Some(worker) = self.workers.get_mut(&id) else { return };
+            let Some(socket) = &worker.socket else { return };
+            let mut buffer = [0; size_of::<ToBroker>()];
+            let message = match packet::receive(socket, &mut buffer) {
+                Ok(received) if received.len == 0 => {
+                    // It is about to exit; if it does not, it has nothing to live for.
+                    worker.socket = None;
+                    worker.kill_at = Some(Instant::now() + FOLLOW_TIME);
+                    return;
+                }
+                Ok(received) => ToBroker::read_from_bytes(&buffer[..received.len]).ok(),
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return,
+                Err(_) => None,
+            };
+            let fine = match message {
+                Some(message) => self.on_message(id, &message),
+                None => false,
+            };
+            if !fine && let Some(worker) = self.workers.get_mut(&id) {
+                tracing::warn!(worker = worker.pid, "worker ended: it breaks the protocol");
+                worker.kill();
+                return;
+            }
+        }
+    }
+
+    /// False when the worker must be ended.
+    fn on_message(&mut self, id: u64, message: &ToBroker) -> bool {
+        let Some(worker) = self.workers.get_mut(&id) else { return true };
+        match (message.kind, &mut worker.phase) {
+            (to_broker::JAILED, Phase::Starting) => true,
+            (to_broker::READY, Phase::Starting) => {
+                worker.phase = Phase::Ready;
+                worker.kill_at = None;
+                self.spare_failures = 0;
+                self.serve_waiting();
+                true
+            }
+            (to_broker::REPORT, Phase::Serving(_)) => {
+                worker.stats = message.stats;
+                true
+            }
+            (to_broker::CHARGE | to_broker::USAGE | to_broker::RELEASE, Phase::Serving(service)) => {
+                let Some(zone) = self.zones.get_mut(&service.zone) else { return true };
+                let mut reply = ToWorker::new(to_worker::REPLY);
+                reply.seq = message.seq;
+                reply.code = code::GRANTED;
+                if message.kind == to_broker::CHARGE
+                    && zone.ledger.charge(&mut service.account, message.value).is_err()
+                {
+                    reply.code = code::OVER_LIMIT;
+                }
+                if message.kind == to_broker::RELEASE {
+                    zone.ledger.release(&mut service.account, message.value);
+                }
+                let charged = service.account.charged();
+                if let Err(error) = self.roster.write_charged(worker.slot, charged) {
+                    tracing::error!(%error, "cannot keep the book of workers");
+                }
+                if message.kind == to_broker::RELEASE {
+                    return true;
+                }
+                (reply.used, reply.charged) = (zone.ledger.used, charged);
+                reply.limit = zone.limits.memory.unwrap_or(wire::UNLIMITED);
+                // One that asks and does not take the answers would make us wait, or forget.
+                worker.socket.as_ref().is_some_and(|socket| packet::send(socket, reply.as_bytes(), &[]).is_ok())
+            }
+            // What was under way when it was killed is of no interest.
+            (_, Phase::Dying(_)) => true,
+            _ => false,
+        }
+    }
+
+    pub(super) fn on_clients_exit(&mut self, id: u64) {
+        if let Some(worker) = self.workers.get_mut(&id)
+            && let Phase::Serving(service) = &mut worker.phase
+        {
+            if let Some(client) = service._client.take() {
+                self.reactor.forget(client);
+            }
+            worker.kill_at = Some(Instant::now() + FOLLOW_TIME);
+        }
+    }
+
+    pub(super) fn on_worker_exit(&mut self, id: u64) {
+        let Some(worker) = self.workers.remove(&id) else { return };
+        let status = process::reap(worker.process.as_fd());
+        self.reactor.forget(&worker.process);
+        if let Err(error) = self.roster.clear(worker.slot) {
+            tracing::error!(%error, "cannot keep the book of workers");
+        }
+        let status = status.as_deref().unwrap_or("a child of the last broker");
+        match worker.phase {
+            Phase::Serving(service) | Phase::Dying(Some(service)) => {
+                if let Some(zone) = self.zones.get_mut(&service.zone) {
+                    zone.ledger.close(service.account);
+                    zones::add(&mut zone.past, &worker.stats);
+                }
+                tracing::info!(zone = %service.zone, client = service.client_pid, worker = worker.pid, status, "worker gone");
+            }
+            Phase::Starting => {
+                tracing::error!(worker = worker.pid, status, "worker ended before it was ready");
+                self.spare_failed();
+                // Whoever has waited longest is told; else a worker that cannot start would be started for ever.
+                let longest = self.waiting_clients(worker.fresh).next();
+                if let Some(client) = longest {
+                    self.refuse_client(client, Refusal::WorkerFailed);
+                }
+            }
+            Phase::Ready => {
+                tracing::warn!(worker = worker.pid, status, "spare worker gone");
+                self.spare_failed();
+            }
+            Phase::Dying(None) => {}
+        }
+        self.serve_waiting();
+    }
+
+    /// Makes the predecessor's workers ours. Spares end; they would not know us.
+    pub(super) fn adopt_workers(&mut self) -> io::Result<()> {
+        let mut adopted = 0;
+        for (slot, record) in self.roster.read()?.iter().enumerate() {
+            if record.state == roster::FREE {
+                continue;
+            }
+            let Some(process) = process::open_if_same(record.pid, record.start_time) else {
+                self.roster.clear(slot)?;
+                continue;
+            };
+            let id = self.new_id();
+            self.reactor.watch(&process, Source::WorkerProcess(id))?;
+            let zone_name = ZoneName::from_field(&record.zone).filter(|_| record.state == roster::ASSIGNED);
+            let service = match zone_name.and_then(|name| self.zones.get_mut(&name).map(|zone| (name, zone))) {
+                Some((name, zone)) => {
+                    let client = process::open_if_same(record.client_pid, record.client_start_time);
+                    if let Some(client) = &client {
+                        self.reactor.watch(client, Source::WorkersClient(id))?;
+                    }
+                    adopted += 1;
+                    let account = zone.ledger.adopt(record.charged);
+                    Some(Service { zone: name, client_pid: record.client_pid, account, _client: client })
+                }
+                None => None,
+            };
+            let mut worker = Worker {
+                slot,
+                pid: record.pid,
+                process,
+                socket: None,
+                token: record.token,
+                fresh: false,
+                phase: service.map_or(Phase::Dying(None), Phase::Serving),
+                kill_at: None,
+                stats: WorkerStats::default(),
+            };
+            if worker.zone().is_none() {
+                worker.kill();
+            }
+            self.workers.insert(id, worker);
+        }
+        if adopted > 0 {
+            tracing::info!(workers = adopted, "took over the workers of the last broker");
+        }
+        Ok(())
+    }
+
+    pub(super) fn accept_rejoin(&mut self) {
+        match packet::accept(&self.rejoin_listener) {
+            Ok(Some(socket)) if self.rejoins.len() < MAX_REJOINING => {
+                let id = self.new_id();
+                if self.reactor.watch(&socket, Source::Rejoin(id)).is_ok() {
+                    self.rejoins.insert(id, Rejoining { socket, deadline: Instant::now() + REJOIN_TIME });
+                }
+            }
+            Ok(_) => {}
+            Err(error) => pause_after(&error),
+        }
+    }
+
+    pub(super) fn on_rejoin(&mut self, id: u64) {
+        let Some(Rejoining { socket, .. }) = self.rejoins.remove(&id) else { return };
+        let mut buffer = [0; size_of::<ToBroker>()];
+        let Ok(received) = packet::receive(&socket, &mut buffer) else { return };
+        let Ok(message) = ToBroker::read_from_bytes(&buffer[..received.len]) else { return };
+        let known = self.workers.iter_mut().find(|(_, worker)| {
+            message.kind == to_broker::REJOIN
+                && worker.token == message.token
+                && worker.socket.is_none()
+                && matches!(worker.phase, Phase::Serving(_))
+        });
+        let Some((worker_id, worker)) = known else {
+            tracing::warn!("a worker that nobody knows wants to join");
+            return;
+        };
+        let Phase::Serving(service) = &worker.phase else { return };
+        let Some(zone) = self.zones.get(&service.zone) else { return };
+        let mut reply = ToWorker::new(to_worker::ADOPTED);
+        (reply.used, reply.charged) = (zone.ledger.used, service.account.charged());
+        reply.limit = zone.limits.memory.unwrap_or(wire::UNLIMITED);
+        self.reactor.forget(&socket);
+        if packet::send(&socket, reply.as_bytes(), &[]).is_ok()
+            && self.reactor.watch(&socket, Source::WorkerSocket(*worker_id)).is_ok()
+        {
+            tracing::info!(zone = %service.zone, worker = worker.pid, "worker joined");
+            worker.kill_at = None;
+            worker.socket = Some(socket);
+        }
+    }
+
+    /// Waits for those that were killed, so that nothing runs on after us.
+    pub(super) fn wait_for_killed(&mut self) {
+        let dying: Vec<u64> = self
+            .workers
+            .iter()
+            .filter(|(_, worker)| matches!(worker.phase, Phase::Dying(_)))
+            .map(|(id, _)| *id)
+            .collect();
+        for id in dying {
+            if let Some(worker) = self.workers.remove(&id) {
+                let mut fds = [PollFd::new(&worker.process, PollFlags::IN)];
+                let time = rustix::event::Timespec { tv_sec: 5, tv_nsec: 0 };
+                let _ = rustix::event::poll(&mut fds, Some(&time));
+                process::reap(worker.process.as_fd());
+            }
+        }
+    }
+}

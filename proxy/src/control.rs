@@ -1,0 +1,14 @@
+//! What broker and workers say to each other, and what an operator says to the broker.
+//!
+//! Workers talk over a `SOCK_SEQPACKET` pair made by the broker ([`wire`] has the messages, [`link`] the worker's end).
+//! The broker presumes the worker fallen: a message can only ever change the account of the worker it came from.
+//! Operators talk JSON over `admin.sock`, which only the broker's own user may open ([`admin`]).
+
+pub mod admin;
+pub mod link;
+pub mod name;
+pub mod wire;
+
+pub use link::{Assignment, BrokerLink, Denied};
+pub use name::ZoneName;
+pub use wire::WorkerStats;

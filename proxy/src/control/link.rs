@@ -1,0 +1,393 @@
+//! A worker's end of its connection to the broker.
+//!
+//! The worker outlives a broker: when the connection ends, a thread of this link joins the successor through
+//! `workers.sock` and shows its token. Requests that were under way are asked again. The two sides then settle the
+//! account: the broker tells what its books say, and the link gives back (or asks for) the difference to what the
+//! worker really was granted. So neither a lost grant nor a lost release leaves a trace.
+//!
+//! Locking: `state` is held for moments only, never while waiting for an answer.
+
+use std::collections::HashMap;
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::PathBuf;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use rustix::event::{PollFd, PollFlags};
+use zerocopy::{FromBytes, IntoBytes};
+
+use super::name::ZoneName;
+use super::wire::{self, ToBroker, ToWorker, Token, WorkerStats, code, to_broker, to_worker};
+use crate::packet;
+
+/// How long a request waits for a broker that is away.
+const PATIENCE: Duration = Duration::from_secs(5);
+const REJOIN_EVERY: Duration = Duration::from_millis(25);
+const RESEND_EVERY: Duration = Duration::from_millis(20);
+
+/// A client, as the broker hands it over.
+#[derive(Debug)]
+pub struct Assignment {
+    /// One end of a `SOCK_SEQPACKET` pair; the client has the other.
+    pub client: OwnedFd,
+    pub client_pidfd: Option<OwnedFd>,
+    pub client_pid: u32,
+    pub client_uid: u32,
+    pub client_gid: u32,
+    /// Of the API table that the client was built with, as the client says.
+    pub abi_fingerprint: u64,
+    pub zone: String,
+    pub memory_limit: Option<u64>,
+    pub share: u32,
+}
+
+/// Why a charge was not granted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum Denied {
+    #[error("the zone's memory limit is reached")]
+    OverLimit,
+    #[error("the broker refused")]
+    Refused,
+    #[error("there is no broker to ask")]
+    NoBroker,
+}
+
+/// The connection; clones of the handle are the same connection.
+#[derive(Clone)]
+pub struct BrokerLink {
+    shared: Arc<Shared>,
+}
+
+struct Shared {
+    rejoin: Option<PathBuf>,
+    state: Mutex<State>,
+    changed: Condvar,
+}
+
+struct State {
+    socket: Option<Arc<OwnedFd>>,
+    token: Token,
+    next_seq: u64,
+    /// What was granted and not given back.
+    charged: u64,
+    /// Releases that did not fit into the socket's buffer.
+    unsent_release: u64,
+    used: u64,
+    limit: u64,
+    requests: HashMap<u64, Request>,
+}
+
+struct Request {
+    bytes: u64,
+    outcome: Option<Outcome>,
+    /// Nobody waits any more; a grant that still comes is given back.
+    abandoned: bool,
+}
+
+#[derive(Clone, Copy)]
+enum Outcome {
+    Answered(u32),
+    /// The broker went away first.
+    Lost,
+}
+
+impl BrokerLink {
+    pub fn from_fd(socket: OwnedFd) -> Self {
+        Self::with_rejoin(socket, None)
+    }
+
+    /// `rejoin` is where a successor of the broker listens.
+    pub fn with_rejoin(socket: OwnedFd, rejoin: Option<PathBuf>) -> Self {
+        let state = State {
+            socket: Some(Arc::new(socket)),
+            token: [0; 16],
+            next_seq: 1,
+            charged: 0,
+            unsent_release: 0,
+            used: 0,
+            limit: wire::UNLIMITED,
+            requests: HashMap::new(),
+        };
+        Self { shared: Arc::new(Shared { rejoin, state: Mutex::new(state), changed: Condvar::new() }) }
+    }
+
+    /// Tells which parts of the jail are missing, as bits of [`crate::jail::Missing`].
+    pub fn report_jail(&self, missing: u32) -> io::Result<()> {
+        let mut message = ToBroker::new(to_broker::JAILED);
+        message.value = u64::from(missing);
+        match &self.shared.lock().socket {
+            Some(socket) => packet::send(socket, message.as_bytes(), &[]),
+            None => Err(io::ErrorKind::NotConnected.into()),
+        }
+    }
+
+    /// Tells the broker that this worker can take a client, and waits for one. A broker that goes away before it sent
+    /// one will not be waited for: its successor starts workers of its own.
+    pub fn wait_for_assignment(&self) -> io::Result<Assignment> {
+        let socket = self.shared.lock().socket.clone().ok_or(io::ErrorKind::NotConnected)?;
+        packet::send(&socket, ToBroker::new(to_broker::READY).as_bytes(), &[])?;
+        loop {
+            let mut buffer = [0; size_of::<ToWorker>()];
+            let received = packet::receive(&socket, &mut buffer)?;
+            if received.len == 0 {
+                return Err(io::ErrorKind::UnexpectedEof.into());
+            }
+            let Ok(message) = ToWorker::read_from_bytes(&buffer[..received.len]) else { continue };
+            if message.kind != to_worker::ASSIGN {
+                continue;
+            }
+            let mut fds = received.fds.into_iter();
+            let (Some(client), Some(zone)) = (fds.next(), ZoneName::from_field(&message.zone)) else {
+                return Err(io::ErrorKind::InvalidData.into());
+            };
+            {
+                let mut state = self.shared.lock();
+                state.token = message.token;
+                (state.used, state.limit) = (message.used, message.limit);
+            }
+            let shared = Arc::clone(&self.shared);
+            std::thread::Builder::new().name("broker-link".into()).spawn(move || shared.listen())?;
+            return Ok(Assignment {
+                client,
+                client_pidfd: fds.next(),
+                client_pid: message.client_pid,
+                client_uid: message.client_uid,
+                client_gid: message.client_gid,
+                abi_fingerprint: message.abi_fingerprint,
+                zone: zone.into(),
+                memory_limit: (message.limit != wire::UNLIMITED).then_some(message.limit),
+                share: message.share,
+            });
+        }
+    }
+
+    /// Asks the zone's ledger for `bytes`; they count until they are released or the worker ends.
+    pub fn charge(&self, bytes: u64) -> Result<(), Denied> {
+        match self.shared.request(to_broker::CHARGE, bytes) {
+            Some(code::GRANTED) => Ok(()),
+            Some(code::OVER_LIMIT) => Err(Denied::OverLimit),
+            Some(_) => Err(Denied::Refused),
+            None => Err(Denied::NoBroker),
+        }
+    }
+
+    /// Gives back what was charged. Never waits.
+    pub fn release(&self, bytes: u64) {
+        let mut state = self.shared.lock();
+        let bytes = bytes.min(state.charged);
+        state.charged -= bytes;
+        state.used = state.used.saturating_sub(bytes);
+        state.unsent_release += bytes;
+        state.flush_releases();
+    }
+
+    /// The zone's account: bytes used by all its workers, and its limit. Without a broker, as it was last known.
+    pub fn zone_usage(&self) -> (u64, Option<u64>) {
+        self.shared.request(to_broker::USAGE, 0);
+        let state = self.shared.lock();
+        (state.used, (state.limit != wire::UNLIMITED).then_some(state.limit))
+    }
+
+    /// Figures for the operator; lost when the broker is away, so they are totals.
+    pub fn report(&self, stats: WorkerStats) {
+        let mut message = ToBroker::new(to_broker::REPORT);
+        message.stats = stats;
+        let state = self.shared.lock();
+        if let Some(socket) = &state.socket {
+            // Figures that do not fit now come again with the next report.
+            let _ = send_now(socket, &message);
+        }
+    }
+}
+
+impl Shared {
+    fn lock(&self) -> MutexGuard<'_, State> {
+        // No code under the lock can leave the state half changed, so a panic elsewhere is no reason to stop.
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Asks until there is an answer or patience ends.
+    fn request(&self, kind: u32, bytes: u64) -> Option<u32> {
+        let deadline = Instant::now() + PATIENCE;
+        let mut state = self.lock();
+        loop {
+            let seq = state.next_seq;
+            let mut message = ToBroker::new(kind);
+            (message.seq, message.value) = (seq, bytes);
+            // Releases go first: what was given back before may be what makes this fit.
+            state.flush_releases();
+            let sent = state.unsent_release == 0
+                && state.socket.as_ref().is_some_and(|socket| send_now(socket, &message).is_ok());
+            if !sent {
+                let left = deadline.checked_duration_since(Instant::now())?;
+                state = self.wait(state, left.min(RESEND_EVERY));
+                continue;
+            }
+            state.next_seq += 1;
+            state.requests.insert(seq, Request { bytes, outcome: None, abandoned: false });
+            let outcome = loop {
+                match state.requests.get(&seq).map(|request| request.outcome) {
+                    Some(Some(outcome)) => {
+                        state.requests.remove(&seq);
+                        break outcome;
+                    }
+                    None => break Outcome::Lost,
+                    Some(None) => {}
+                }
+                let Some(left) = deadline.checked_duration_since(Instant::now()) else {
+                    if let Some(request) = state.requests.get_mut(&seq) {
+                        request.abandoned = true;
+                    }
+                    return None;
+                };
+                state = self.wait(state, left);
+            };
+            if let Outcome::Answered(code) = outcome {
+                return Some(code);
+            }
+        }
+    }
+
+    fn wait<'a>(&self, state: MutexGuard<'a, State>, time: Duration) -> MutexGuard<'a, State> {
+        self.changed.wait_timeout(state, time).unwrap_or_else(PoisonError::into_inner).0
+    }
+
+    /// The life of the link's thread: answers of this broker, then the next broker.
+    fn listen(&self) {
+        loop {
+            let socket = self.lock().socket.clone();
+            if let Some(socket) = socket {
+                self.take_answers(&socket);
+            }
+            {
+                let mut state = self.lock();
+                state.socket = None;
+                state.requests.retain(|_, request| !request.abandoned);
+                for request in state.requests.values_mut().filter(|request| request.outcome.is_none()) {
+                    request.outcome = Some(Outcome::Lost);
+                }
+            }
+            self.changed.notify_all();
+            let Some(path) = &self.rejoin else { return };
+            let token = self.lock().token;
+            let (socket, adopted) = loop {
+                match join(path, &token) {
+                    Ok(joined) => break joined,
+                    Err(_) => std::thread::sleep(REJOIN_EVERY),
+                }
+            };
+            let mut state = self.lock();
+            state.settle(socket, &adopted);
+            drop(state);
+            self.changed.notify_all();
+        }
+    }
+
+    /// Takes answers off the socket until it ends.
+    fn take_answers(&self, socket: &Arc<OwnedFd>) {
+        loop {
+            let unsent = self.lock().unsent_release > 0;
+            let time = unsent.then(|| rustix::event::Timespec { tv_sec: 0, tv_nsec: 20_000_000 });
+            let mut fds = [PollFd::new(&**socket, PollFlags::IN)];
+            match rustix::event::poll(&mut fds, time.as_ref()) {
+                Ok(0) => {
+                    self.lock().flush_releases();
+                    continue;
+                }
+                Ok(_) | Err(rustix::io::Errno::INTR) => {}
+                Err(_) => return,
+            }
+            let mut buffer = [0; size_of::<ToWorker>()];
+            match packet::receive(socket, &mut buffer) {
+                Ok(received) if received.len == 0 => return,
+                Ok(received) => {
+                    if let Ok(message) = ToWorker::read_from_bytes(&buffer[..received.len])
+                        && message.kind == to_worker::REPLY
+                    {
+                        self.lock().take_reply(&message);
+                        self.changed.notify_all();
+                    }
+                }
+                Err(_) => return,
+            }
+        }
+    }
+}
+
+impl State {
+    fn take_reply(&mut self, message: &ToWorker) {
+        (self.used, self.limit) = (message.used, message.limit);
+        let Some(request) = self.requests.get_mut(&message.seq) else { return };
+        request.outcome = Some(Outcome::Answered(message.code));
+        let (bytes, abandoned) = (request.bytes, request.abandoned);
+        if message.code == code::GRANTED {
+            if abandoned {
+                self.unsent_release += bytes;
+            } else {
+                self.charged += bytes;
+            }
+        }
+        if abandoned {
+            self.requests.remove(&message.seq);
+            self.flush_releases();
+        }
+    }
+
+    fn flush_releases(&mut self) {
+        if self.unsent_release == 0 {
+            return;
+        }
+        let mut message = ToBroker::new(to_broker::RELEASE);
+        message.value = self.unsent_release;
+        match &self.socket {
+            Some(socket) if send_now(socket, &message).is_ok() => self.unsent_release = 0,
+            // Without a broker there is nothing to send: the next one is told the difference when it adopts us.
+            _ => {}
+        }
+    }
+
+    /// Brings the new broker's books to what this worker holds.
+    fn settle(&mut self, socket: OwnedFd, adopted: &ToWorker) {
+        (self.used, self.limit) = (adopted.used, adopted.limit);
+        self.unsent_release = adopted.charged.saturating_sub(self.charged);
+        let lacking = self.charged.saturating_sub(adopted.charged);
+        let socket = Arc::new(socket);
+        if lacking > 0 {
+            let mut message = ToBroker::new(to_broker::CHARGE);
+            message.value = lacking;
+            let _ = send_now(&socket, &message);
+        }
+        self.socket = Some(socket);
+        self.flush_releases();
+    }
+}
+
+fn send_now(socket: &OwnedFd, message: &ToBroker) -> io::Result<()> {
+    // Never wait under the lock: a broker that does not read must not hold up a release.
+    rustix::net::send(
+        socket,
+        message.as_bytes(),
+        rustix::net::SendFlags::NOSIGNAL | rustix::net::SendFlags::DONTWAIT,
+    )?;
+    Ok(())
+}
+
+/// Shows the token to a broker and waits until it has taken us over.
+fn join(path: &std::path::Path, token: &Token) -> io::Result<(OwnedFd, ToWorker)> {
+    let socket = packet::connect(path)?;
+    let mut message = ToBroker::new(to_broker::REJOIN);
+    message.token = *token;
+    packet::send(&socket, message.as_bytes(), &[])?;
+    let mut fds = [PollFd::new(&socket, PollFlags::IN)];
+    let time = rustix::event::Timespec { tv_sec: PATIENCE.as_secs() as i64, tv_nsec: 0 };
+    if rustix::event::poll(&mut fds, Some(&time))? == 0 {
+        return Err(io::ErrorKind::TimedOut.into());
+    }
+    let mut buffer = [0; size_of::<ToWorker>()];
+    let received = packet::receive(socket.as_fd(), &mut buffer)?;
+    match ToWorker::read_from_bytes(&buffer[..received.len]) {
+        Ok(message) if message.kind == to_worker::ADOPTED => Ok((socket, message)),
+        _ => Err(io::ErrorKind::InvalidData.into()),
+    }
+}

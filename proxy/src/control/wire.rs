@@ -1,0 +1,127 @@
+//! The messages between broker and worker: two structs of fixed size, one for each direction.
+
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
+
+use super::name;
+
+/// A limit that is none.
+pub const UNLIMITED: u64 = u64::MAX;
+pub type Token = [u8; 16];
+
+/// Kinds of [`ToBroker`].
+pub mod to_broker {
+    /// The worker waits for its client.
+    pub const READY: u32 = 1;
+    /// First message of a worker that lost its broker; `token` says which one it is.
+    pub const REJOIN: u32 = 2;
+    /// Asks for `value` bytes; answered with `REPLY`.
+    pub const CHARGE: u32 = 3;
+    /// Gives back `value` bytes; not answered.
+    pub const RELEASE: u32 = 4;
+    /// Asks for the zone's account; answered with `REPLY`.
+    pub const USAGE: u32 = 5;
+    /// Figures for the operator, in `stats`; not answered.
+    pub const REPORT: u32 = 6;
+    /// First message of a fresh worker: it is jailed; `value` holds the parts of the jail that are missing, as bits.
+    pub const JAILED: u32 = 7;
+}
+
+/// Kinds of [`ToWorker`].
+pub mod to_worker {
+    /// Here is your client: descriptors are its socket and, where the kernel has them, its pidfd.
+    pub const ASSIGN: u32 = 1;
+    /// Answer to a request with the same `seq`.
+    pub const REPLY: u32 = 2;
+    /// A new broker has taken the worker over; `charged` is what its books say.
+    pub const ADOPTED: u32 = 3;
+}
+
+/// Codes of a `REPLY`.
+pub mod code {
+    pub const GRANTED: u32 = 0;
+    pub const OVER_LIMIT: u32 = 1;
+    pub const REFUSED: u32 = 2;
+}
+
+/// What a worker has done so far; totals, for the operator only.
+#[derive(
+    Debug,
+    Clone,
+    Copy,
+    Default,
+    PartialEq,
+    Eq,
+    FromBytes,
+    IntoBytes,
+    Immutable,
+    KnownLayout,
+    serde::Serialize,
+    serde::Deserialize,
+)]
+#[repr(C)]
+pub struct WorkerStats {
+    pub calls: u64,
+    pub launches: u64,
+    pub bytes_to_device: u64,
+    pub bytes_from_device: u64,
+    pub gpu_time_ns: u64,
+    pub errors: u64,
+}
+
+#[derive(Debug, Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[repr(C)]
+pub struct ToBroker {
+    pub kind: u32,
+    pub reserved: u32,
+    pub seq: u64,
+    pub value: u64,
+    pub token: Token,
+    pub stats: WorkerStats,
+}
+
+#[derive(Debug, Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[repr(C)]
+pub struct ToWorker {
+    pub kind: u32,
+    pub code: u32,
+    pub seq: u64,
+    /// The zone's account, over all its workers.
+    pub used: u64,
+    pub limit: u64,
+    /// This worker's part of it.
+    pub charged: u64,
+    pub share: u32,
+    pub client_pid: u32,
+    pub client_uid: u32,
+    pub client_gid: u32,
+    /// What the client says its API table is; the worker compares it with its own.
+    pub abi_fingerprint: u64,
+    pub token: Token,
+    pub zone: [u8; name::MAX + 1],
+}
+
+impl ToBroker {
+    pub fn new(kind: u32) -> Self {
+        Self { kind, reserved: 0, seq: 0, value: 0, token: [0; 16], stats: WorkerStats::default() }
+    }
+}
+
+impl ToWorker {
+    pub fn new(kind: u32) -> Self {
+        Self {
+            kind,
+            code: 0,
+            seq: 0,
+            used: 0,
+            limit: UNLIMITED,
+            charged: 0,
+            share: 0,
+            client_pid: 0,
+            client_uid: 0,
+            client_gid: 0,
+            abi_fingerprint: 0,
+            token: [0; 16],
+            zone: [0; name::MAX + 1],
+        }
+    }
+}

@@ -1,0 +1,18 @@
+//! Every environment variable of Bulkhead. Nothing reads or sets one that is not listed here.
+
+/// Path of the zone's socket, for the client library; `bulkhead run` sets it. Default: `/run/bulkhead/zone/sock`.
+pub const SOCKET: &str = "BULKHEAD_SOCKET";
+/// How much is logged on stderr: `error`, `warn`, `info`, `debug` or `trace`.
+pub const LOG: &str = "BULKHEAD_LOG";
+/// Folder with our `libcuda.so.1`, where it does not lie beside the `bulkhead` program.
+pub const LIB_DIR: &str = "BULKHEAD_LIB_DIR";
+
+/// Each with a line for the manual.
+pub const ALL: [(&str, &str); 3] = [
+    (
+        SOCKET,
+        "The zone's socket, for programs that are not started by `bulkhead run` (default /run/bulkhead/zone/sock).",
+    ),
+    (LOG, "How much is logged on stderr: error, warn, info, debug or trace."),
+    (LIB_DIR, "Folder with Bulkhead's libcuda.so.1, where it does not lie beside the program."),
+];

@@ -1,0 +1,136 @@
+//! Fixed-size messages with descriptors over `SOCK_SEQPACKET`: the one way in which broker, workers and clients talk
+//! outside of shared memory. A message is whole or it is an error; there is no partial read.
+
+use std::io::{self, IoSlice, IoSliceMut};
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::Path;
+
+use rustix::net::{
+    AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags, SendAncillaryBuffer,
+    SendAncillaryMessage, SendFlags, SocketAddrUnix, SocketFlags, SocketType,
+};
+
+/// More descriptors than this in one message end the connection; the kernel closes those that did not fit.
+pub const MAX_FDS: usize = 4;
+
+/// A pair of connected sockets, both closed on exec.
+pub fn pair() -> io::Result<(OwnedFd, OwnedFd)> {
+    Ok(rustix::net::socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)?)
+}
+
+/// Listens at `path`, in place of whatever lies there. The caller holds the lock of the directory.
+pub fn listen(path: &Path, mode: u32, backlog: i32) -> io::Result<OwnedFd> {
+    match std::fs::remove_file(path) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+        _ => {}
+    }
+    let socket = rustix::net::socket_with(
+        AddressFamily::UNIX,
+        SocketType::SEQPACKET,
+        SocketFlags::CLOEXEC | SocketFlags::NONBLOCK,
+        None,
+    )?;
+    rustix::net::bind(&socket, &SocketAddrUnix::new(path)?)?;
+    rustix::fs::chmod(path, rustix::fs::Mode::from_raw_mode(mode))?;
+    rustix::net::listen(&socket, backlog)?;
+    Ok(socket)
+}
+
+/// Takes a waiting connection; `None` when there is none.
+pub fn accept(listener: impl AsFd) -> io::Result<Option<OwnedFd>> {
+    match rustix::net::accept_with(listener, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK) {
+        Ok(socket) => Ok(Some(socket)),
+        Err(rustix::io::Errno::AGAIN | rustix::io::Errno::CONNABORTED | rustix::io::Errno::INTR) => Ok(None),
+        Err(error) => Err(error.into()),
+    }
+}
+
+/// Connects to a listener; blocking from then on.
+pub fn connect(path: &Path) -> io::Result<OwnedFd> {
+    let socket = rustix::net::socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)?;
+    rustix::net::connect(&socket, &SocketAddrUnix::new(path)?)?;
+    Ok(socket)
+}
+
+/// Sends one message. A full buffer of a non-blocking socket is `WouldBlock`; a vanished peer is `BrokenPipe`.
+pub fn send(socket: impl AsFd, bytes: &[u8], fds: &[BorrowedFd<'_>]) -> io::Result<()> {
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_FDS))];
+    let mut ancillary = SendAncillaryBuffer::new(&mut space);
+    if !fds.is_empty() && !ancillary.push(SendAncillaryMessage::ScmRights(fds)) {
+        return Err(io::Error::new(io::ErrorKind::InvalidInput, "too many descriptors in one message"));
+    }
+    rustix::io::retry_on_intr(|| {
+        rustix::net::sendmsg(&socket, &[IoSlice::new(bytes)], &mut ancillary, SendFlags::NOSIGNAL)
+    })?;
+    Ok(())
+}
+
+/// What arrived: the number of bytes (0: the peer is gone) and the descriptors.
+pub struct Received {
+    pub len: usize,
+    pub fds: Vec<OwnedFd>,
+}
+
+/// Receives one message into `buffer`; one that is longer than the buffer, or has too many descriptors, is an error.
+pub fn receive(socket: impl AsFd, buffer: &mut [u8]) -> io::Result<Received> {
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_FDS))];
+    let mut ancillary = RecvAncillaryBuffer::new(&mut space);
+    let message = rustix::io::retry_on_intr(|| {
+        rustix::net::recvmsg(&socket, &mut [IoSliceMut::new(buffer)], &mut ancillary, RecvFlags::CMSG_CLOEXEC)
+    })?;
+    let mut fds = Vec::new();
+    for part in ancillary.drain() {
+        if let RecvAncillaryMessage::ScmRights(rights) = part {
+            fds.extend(rights);
+        }
+    }
+    if message.flags.intersects(ReturnFlags::TRUNC | ReturnFlags::CTRUNC) {
+        return Err(io::Error::new(io::ErrorKind::InvalidData, "the message is longer than any that is known"));
+    }
+    Ok(Received { len: message.bytes, fds })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_message_arrives_whole_with_its_descriptors() {
+        let (a, b) = pair().unwrap();
+        let (given, _other) = pair().unwrap();
+        send(&a, b"hello", &[given.as_fd()]).unwrap();
+        let mut buffer = [0; 16];
+        let received = receive(&b, &mut buffer).unwrap();
+        assert_eq!(&buffer[..received.len], b"hello");
+        assert_eq!(received.fds.len(), 1);
+    }
+
+    #[test]
+    fn a_message_that_is_too_long_is_refused_not_cut() {
+        let (a, b) = pair().unwrap();
+        send(&a, &[7; 100], &[]).unwrap();
+        assert!(receive(&b, &mut [0; 16]).is_err());
+    }
+
+    #[test]
+    fn too_many_descriptors_are_refused_and_closed() {
+        let (a, b) = pair().unwrap();
+        let given = b.try_clone().unwrap();
+        // Two control messages' worth: the sender has to use its own larger buffer, as a hostile peer would.
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(16))];
+        let mut ancillary = SendAncillaryBuffer::new(&mut space);
+        let many = [given.as_fd(); 16];
+        assert!(ancillary.push(SendAncillaryMessage::ScmRights(&many)));
+        rustix::net::sendmsg(&a, &[IoSlice::new(b"x")], &mut ancillary, SendFlags::NOSIGNAL).unwrap();
+        assert!(receive(&b, &mut [0; 16]).is_err());
+    }
+
+    #[test]
+    fn a_vanished_peer_is_an_end_to_the_reader_and_an_error_to_the_writer() {
+        let (a, b) = pair().unwrap();
+        drop(b);
+        assert_eq!(receive(&a, &mut [0; 16]).unwrap().len, 0);
+        assert_eq!(send(&a, b"x", &[]).unwrap_err().kind(), io::ErrorKind::BrokenPipe);
+    }
+}
