@@ -24,6 +24,8 @@ pub mod bootstrap;
 pub mod bulk;
 #[cfg(not(loom))]
 mod client;
+#[cfg(not(loom))]
+pub mod conformance;
 pub mod doorbell;
 #[cfg(not(loom))]
 pub mod flags;
