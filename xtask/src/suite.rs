@@ -92,7 +92,7 @@ fn loom() -> Result<crate::report::Counts> {
     // A folder of its own: the flag would have everything else built anew.
     cargo.env("CARGO_TARGET_DIR", paths::target().join("loom"));
     cargo.env("RUSTFLAGS", "--cfg loom");
-    cargo_test::run(cargo.args(["test", "--package", "idm", "--release", "--locked", "--lib", "--tests", "loom"]))
+    cargo_test::run(cargo.args(["test", "--package", "idm", "--release", "--locked", "--lib", "loom"]))
 }
 
 fn run_programs(report: &mut Report, all: &[Program], linkages: &[Linkage], matrix: bool) {
