@@ -36,30 +36,30 @@ pub fn value(attribute: u32, ordinal: usize) -> Option<i32> {
         12 | 82 => REGISTERS as i32,
         13 | 36 => CLOCK_KHZ,
         14 | 30 => TEXTURE_ALIGNMENT,
-        15 => 1,               // copies overlap kernels
+        15 => 1, // copies overlap kernels
         16 => multiprocessors(),
-        17 | 18 | 20 => 0,     // run time limit, integrated, compute mode
-        19 => 1,               // kernels reach mapped host memory
-        21 => 131072,          // textures
+        17 | 18 | 20 => 0, // run time limit, integrated, compute mode
+        19 => 1,           // kernels reach mapped host memory
+        21 => 131072,      // textures
         22 | 23 => 131072,
         24..=26 => 16384,
         27 | 28 => 32768,
         29 => 2048,
-        31 => 1,               // concurrent kernels
-        32 => 0,               // ECC
+        31 => 1,                  // concurrent kernels
+        32 => 0,                  // ECC
         33 => ordinal as i32 + 1, // PCI bus
-        34 | 35 | 50 => 0,     // PCI device, TCC, PCI domain
-        37 => 64,              // bus width
-        38 => 32 << 20,        // L2 cache
+        34 | 35 | 50 => 0,        // PCI device, TCC, PCI domain
+        37 => 64,                 // bus width
+        38 => 32 << 20,           // L2 cache
         39 => THREADS_PER_SM as i32,
-        40 => 3,               // copy engines
-        41 => 1,               // unified addressing
+        40 => 3, // copy engines
+        41 => 1, // unified addressing
         42 => 32768,
         43 => 2048,
         44 => 1,
         45 | 46 => 32768,
         47..=49 => 0,
-        51 => 32,              // texture pitch alignment
+        51 => 32, // texture pitch alignment
         52 | 53 => 32768,
         54 => 2046,
         55 => 32768,
@@ -83,11 +83,11 @@ pub fn value(attribute: u32, ordinal: usize) -> Option<i32> {
         83 => 1, // managed memory
         84 => 0, // multi-GPU board
         85 => ordinal as i32,
-        86 => 1, // atomics on host memory are the CPU's own
-        87 => 2, // single to double performance
+        86 => 1,      // atomics on host memory are the CPU's own
+        87 => 2,      // single to double performance
         88 | 89 => 0, // pageable access, concurrent managed access
-        90 => 1, // preemption
-        91 => 1, // a registered host pointer is its own device pointer
+        90 => 1,      // preemption
+        91 => 1,      // a registered host pointer is its own device pointer
         92..=94 => 1, // stream memory operations
         95 | 96 => 0, // cooperative launches
         97 => SHARED_OPT_IN as i32,
@@ -102,12 +102,12 @@ pub fn value(attribute: u32, ordinal: usize) -> Option<i32> {
         112 => 0,
         113 => 1, // read-only registration
         114 => 0,
-        115 => 1, // memory pools
+        115 => 1,       // memory pools
         116..=121 => 0, // RDMA, pool handle types, clusters, deferred arrays
         122 | 123 => 1, // 64-bit stream memory operations, NOR
         124..=128 => 0, // DMA-BUF, IPC events, sync domains, tensor maps, fabric
-        129 => 0, // unified function pointers
-        130 => 0, // NUMA configuration: none
+        129 => 0,       // unified function pointers
+        130 => 0,       // NUMA configuration: none
         131 => -1,
         132 | 133 => 0, // multicast, MPS
         134 => -1,

@@ -180,7 +180,12 @@ unsafe extern "C" fn cuDeviceCanAccessPeer(can: *mut i32, dev: CUdevice, peer: C
     })
 }
 
-unsafe extern "C" fn cuDeviceGetP2PAttribute(value: *mut i32, attribute: u32, src: CUdevice, dst: CUdevice) -> CUresult {
+unsafe extern "C" fn cuDeviceGetP2PAttribute(
+    value: *mut i32,
+    attribute: u32,
+    src: CUdevice,
+    dst: CUdevice,
+) -> CUresult {
     call(|| {
         required(value)?;
         valid(state::device(src)?.ordinal != state::device(dst)?.ordinal)?;

@@ -14,7 +14,7 @@ use parking_lot::{Condvar, Mutex};
 use super::abi::*;
 use super::context::{Context, current};
 use super::handles::{Owned, Table, of, out};
-use super::queue::Work;
+use super::queue::{Queue, Work};
 use super::{state, stream};
 
 const DISABLE_TIMING: u32 = 2;
@@ -94,21 +94,23 @@ unsafe extern "C" fn cuEventDestroy_v2(event: CUevent) -> CUresult {
     })
 }
 
-unsafe extern "C" fn cuEventRecord(event_: CUevent, stream: CUstream) -> CUresult {
-    call(|| {
-        let queue = stream::queue(stream)?;
-        let event = event(event_)?;
-        if event.owner != queue.owner {
-            return Err(CUDA_ERROR_INVALID_HANDLE);
-        }
-        let number = {
-            let mut state = event.state.lock();
-            state.recorded += 1;
-            state.recorded
-        };
-        queue.submit(Work::always(move |_| event.reach(number)));
-        Ok(())
-    })
+/// Records an event in a queue of the same context.
+pub fn record(handle: CUevent, queue: &Arc<Queue>) -> Answer {
+    let event = event(handle)?;
+    if event.owner != queue.owner {
+        return Err(CUDA_ERROR_INVALID_HANDLE);
+    }
+    let number = {
+        let mut state = event.state.lock();
+        state.recorded += 1;
+        state.recorded
+    };
+    queue.submit(Work::always(move |_| event.reach(number)));
+    Ok(())
+}
+
+unsafe extern "C" fn cuEventRecord(event: CUevent, stream: CUstream) -> CUresult {
+    call(|| record(event, &stream::queue(stream)?))
 }
 
 unsafe extern "C" fn cuEventRecordWithFlags(event: CUevent, stream: CUstream, flags: u32) -> CUresult {

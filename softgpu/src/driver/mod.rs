@@ -28,6 +28,7 @@ mod launch;
 mod library;
 mod memory;
 mod module;
+mod notice;
 mod occupancy;
 mod output;
 mod queue;

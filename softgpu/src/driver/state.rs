@@ -74,6 +74,11 @@ pub fn state() -> Answer<&'static State> {
     STATE.get().ok_or(CUDA_ERROR_NOT_INITIALIZED)
 }
 
+/// All devices, for what may be done at any time, such as giving memory back.
+pub fn devices() -> &'static [Arc<Device>] {
+    STATE.get().map_or(&[], |state| &state.devices)
+}
+
 /// The device of an ordinal.
 pub fn device(ordinal: i32) -> Answer<&'static Arc<Device>> {
     let devices = &state()?.devices;
@@ -82,7 +87,7 @@ pub fn device(ordinal: i32) -> Answer<&'static Arc<Device>> {
 
 /// The device of a context that exists.
 pub fn device_of(context: &Context) -> &'static Arc<Device> {
-    &STATE.get().expect("contexts exist after cuInit only").devices[context.device]
+    &devices()[context.device]
 }
 
 /// Runs a host function of the application, in which CUDA calls are not permitted.

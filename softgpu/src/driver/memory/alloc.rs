@@ -34,9 +34,8 @@ pub fn allocate(context: &Context, size: u64, kind: Kind) -> Answer<u64> {
 
 /// Frees device memory that `allocate` gave.
 pub fn free(base: u64) -> Answer {
-    let mine = |region: &Region| {
-        matches!(region.kind, Kind::Device { .. } | Kind::Managed) && region.flags & FREEING == 0
-    };
+    let mine =
+        |region: &Region| matches!(region.kind, Kind::Device { .. } | Kind::Managed) && region.flags & FREEING == 0;
     let region = map::remove(base, mine).ok_or(CUDA_ERROR_INVALID_VALUE)?;
     heap::release(&region);
     Ok(())
@@ -102,7 +101,11 @@ unsafe extern "C" fn cuMemGetInfo_v2(free: *mut usize, total: *mut usize) -> CUr
     })
 }
 
-unsafe extern "C" fn cuMemGetAddressRange_v2(base: *mut CUdeviceptr, size: *mut usize, dptr: CUdeviceptr) -> CUresult {
+unsafe extern "C" fn cuMemGetAddressRange_v2(
+    base: *mut CUdeviceptr,
+    size: *mut usize,
+    dptr: CUdeviceptr,
+) -> CUresult {
     call(|| {
         current()?;
         let region = map::find(dptr).ok_or(CUDA_ERROR_NOT_FOUND)?;

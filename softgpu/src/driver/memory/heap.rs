@@ -146,8 +146,7 @@ pub fn release(region: &Region) {
 }
 
 fn free(region: &Region) {
-    let Ok(state) = state::state() else { return };
-    let device = &state.devices[region.device];
+    let Some(device) = state::devices().get(region.device) else { return };
     if region.size > SMALL {
         if let Ok(size) = whole_pages(region.size) {
             free_pages(device, region.base, size);
@@ -156,10 +155,10 @@ fn free(region: &Region) {
     }
     let mut arenas = ARENAS.lock();
     let all = arenas.get_or_insert_default();
-    let Some(arena) = all.get_mut(&region.owner) else { return };
+    let arena = all.entry(region.owner).or_default();
     let page = arena.give(region.base, region.size.next_multiple_of(ALIGNMENT));
-    if arena.free.is_empty() && page.is_some() {
-        // Nothing of this context is left unless other pages are full; an empty arena costs nothing to make again.
+    if arena.free.is_empty() {
+        // Pages that are full know nothing of their arena; it is made again when a piece of one comes back.
         all.remove(&region.owner);
     }
     drop(arenas);

@@ -31,14 +31,19 @@ pub struct Region {
 #[derive(Clone)]
 pub enum Kind {
     /// From the heap; of a pool, if it is one's.
-    Device { pool: Option<Arc<Pool>> },
+    Device {
+        pool: Option<Arc<Pool>>,
+    },
     Managed,
     /// Allocated by `cuMemHostAlloc`.
     Host,
     /// The application's own memory.
     Registered,
     /// A mapping of physical memory with the access that devices have: bit 0 reads, bit 1 writes.
-    Mapped { physical: Arc<Physical>, access: Vec<(i32, u32)> },
+    Mapped {
+        physical: Arc<Physical>,
+        access: Vec<(i32, u32)>,
+    },
 }
 
 /// What a pointer stands for in a copy.
@@ -206,9 +211,4 @@ pub fn classify(address: u64, len: u64, write: bool) -> Answer<Place> {
 
 pub fn in_window(address: u64) -> bool {
     (plan::WINDOW_BASE..plan::WINDOW_BASE + plan::WINDOW_SIZE).contains(&address)
-}
-
-/// Memory that this process itself mapped may be used by a kernel?
-pub fn is_device_reachable(address: u64, len: u64) -> bool {
-    in_window(address) && is_accessible(address, len, false)
 }

@@ -23,7 +23,8 @@ const POSIX_FD: u32 = 1;
 
 static HANDLES: Table<Physical> = Table::new(4);
 
-/// Ranges of addresses that the application reserved.
+/// Ranges of addresses that the application reserved. Held while mappings are made, changed or taken away, so that
+/// what the map says and what the kernel does stay the same.
 static RESERVED: Mutex<BTreeMap<u64, u64>> = Mutex::new(BTreeMap::new());
 
 /// Physical memory. It lives as long as a handle or a mapping of it does.
@@ -51,8 +52,8 @@ impl Physical {
 
 impl Drop for Physical {
     fn drop(&mut self) {
-        if let (false, Ok(state)) = (self.imported, state::state()) {
-            state.devices[self.device()].discharge(self.size);
+        if let (false, Some(device)) = (self.imported, state::devices().get(self.device())) {
+            device.discharge(self.size);
         }
     }
 }
@@ -246,7 +247,6 @@ unsafe extern "C" fn cuMemMap(
         let (size, offset) = (size as u64, offset as u64);
         valid(flags == 0 && size > 0 && granular(ptr) && granular(size) && granular(offset))?;
         valid(offset.checked_add(size).is_some_and(|end| end <= physical.size))?;
-        // Held until the mapping is made, so that the reservation cannot go away in between.
         let reserved = RESERVED.lock();
         let (base, len) = reserved.range(..=ptr).next_back().ok_or(CUDA_ERROR_INVALID_VALUE)?;
         valid(ptr.checked_add(size).is_some_and(|end| end <= base + len))?;
@@ -270,6 +270,7 @@ unsafe extern "C" fn cuMemMap(
 unsafe extern "C" fn cuMemUnmap(ptr: CUdeviceptr, size: usize) -> CUresult {
     call(|| {
         state::state()?;
+        let _reserved = RESERVED.lock();
         let gone = map::with_mappings(ptr, size as u64, |mappings| Ok(mappings.remove()))?;
         sys::unmap_file(ptr, size as u64).map_err(|_| CUDA_ERROR_UNMAP_FAILED)?;
         drop(gone);
@@ -294,15 +295,15 @@ unsafe extern "C" fn cuMemSetAccess(
                 _ => return Err(CUDA_ERROR_NOT_SUPPORTED),
             };
         }
-        map::with_mappings(ptr, size as u64, |mappings| {
-            for desc in wanted {
-                for (base, size, access) in mappings.grant(desc.location.id, desc.flags) {
-                    sys::protect(base, size, access & 1 != 0, access & 2 != 0)
-                        .map_err(|_| CUDA_ERROR_OUT_OF_MEMORY)?;
-                }
-            }
-            Ok(())
-        })
+        let _reserved = RESERVED.lock();
+        let changed = map::with_mappings(ptr, size as u64, |mappings| {
+            Ok(wanted.iter().fold(Vec::new(), |_, desc| mappings.grant(desc.location.id, desc.flags)))
+        })?;
+        for (base, size, access) in changed {
+            let done = sys::protect(base, size, access & 1 != 0, access & 2 != 0);
+            done.map_err(|_| CUDA_ERROR_OUT_OF_MEMORY)?;
+        }
+        Ok(())
     })
 }
 

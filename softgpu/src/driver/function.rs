@@ -1,0 +1,203 @@
+//! Functions: kernels of a module, with the settings that launches obey.
+
+use std::ffi::CString;
+use std::sync::Arc;
+
+use cuda_abi::driver::Driver;
+use cuda_abi::error::*;
+use cuda_abi::types::*;
+use parking_lot::Mutex;
+
+use super::abi::*;
+use super::attributes as is;
+use super::context::current;
+use super::handles::{Owned, Table, of, out};
+use super::library::KERNELS;
+use super::module::Module;
+use super::state;
+use crate::exec::Kernel;
+
+pub static FUNCTIONS: Table<Function> = Table::new(7);
+
+const MAX_DYNAMIC_SHARED: u32 = 8;
+const CARVEOUT: u32 = 9;
+const NON_PORTABLE_CLUSTER: u32 = 14;
+const CLUSTER_SCHEDULING: u32 = 15;
+
+pub struct Function {
+    pub module: Arc<Module>,
+    pub index: usize,
+    pub settings: Arc<Settings>,
+    pub name: CString,
+}
+
+impl Owned for Function {
+    fn owner(&self) -> u64 {
+        self.module.owner()
+    }
+}
+
+/// What can be set on a function, or on a kernel for a device.
+pub struct Settings(Mutex<Values>);
+
+#[derive(Clone, Copy)]
+struct Values {
+    max_dynamic: u32,
+    carveout: i32,
+    non_portable: i32,
+    scheduling: i32,
+}
+
+impl Settings {
+    pub fn of(kernel: &Kernel) -> Arc<Settings> {
+        let max_dynamic = is::SHARED_PER_BLOCK.saturating_sub(kernel.static_shared);
+        Arc::new(Settings(Mutex::new(Values { max_dynamic, carveout: -1, non_portable: 0, scheduling: 0 })))
+    }
+
+    pub fn max_dynamic(&self) -> u32 {
+        self.0.lock().max_dynamic
+    }
+
+    pub fn get(&self, kernel: &Kernel, attribute: u32) -> Answer<i32> {
+        let values = *self.0.lock();
+        Ok(match attribute {
+            0 => kernel.max_threads as i32,
+            1 => kernel.static_shared as i32,
+            2 | 7 => 0, // constants of its own, cache mode
+            3 => kernel.local_bytes as i32,
+            4 => kernel.registers as i32,
+            5 => kernel.ptx_version as i32,
+            6 => is::MAJOR * 10 + is::MINOR,
+            MAX_DYNAMIC_SHARED => values.max_dynamic as i32,
+            CARVEOUT => values.carveout,
+            10..=13 => 0, // clusters
+            NON_PORTABLE_CLUSTER => values.non_portable,
+            CLUSTER_SCHEDULING => values.scheduling,
+            _ => return Err(CUDA_ERROR_INVALID_VALUE),
+        })
+    }
+
+    pub fn set(&self, kernel: &Kernel, attribute: u32, value: i32) -> Answer {
+        let mut values = self.0.lock();
+        match attribute {
+            MAX_DYNAMIC_SHARED => {
+                let most = is::SHARED_OPT_IN.saturating_sub(kernel.static_shared);
+                values.max_dynamic =
+                    u32::try_from(value).ok().filter(|size| *size <= most).ok_or(CUDA_ERROR_INVALID_VALUE)?;
+            }
+            CARVEOUT => {
+                valid((-1..=100).contains(&value))?;
+                values.carveout = value;
+            }
+            NON_PORTABLE_CLUSTER => values.non_portable = value,
+            CLUSTER_SCHEDULING => values.scheduling = value,
+            _ => return Err(CUDA_ERROR_INVALID_VALUE),
+        }
+        Ok(())
+    }
+}
+
+impl Function {
+    pub fn kernel(&self) -> &Kernel {
+        &self.module.code.kernels()[self.index]
+    }
+}
+
+/// The function that a handle means: a function's own, or a kernel's in the current context.
+pub fn function(handle: CUfunction) -> Answer<Arc<Function>> {
+    state::state()?;
+    if let Ok(function) = FUNCTIONS.get(of(handle)) {
+        function.module.context.usable()?;
+        return Ok(function);
+    }
+    let kernel = KERNELS.get(of(handle)).map_err(|_| CUDA_ERROR_INVALID_HANDLE)?;
+    FUNCTIONS.get(kernel.function(&current()?)?)
+}
+
+unsafe extern "C" fn cuFuncGetAttribute(pi: *mut i32, attribute: u32, handle: CUfunction) -> CUresult {
+    call(|| {
+        required(pi)?;
+        let function = function(handle)?;
+        put(pi, function.settings.get(function.kernel(), attribute)?)
+    })
+}
+
+unsafe extern "C" fn cuFuncSetAttribute(handle: CUfunction, attribute: u32, value: i32) -> CUresult {
+    call(|| {
+        let function = function(handle)?;
+        function.settings.set(function.kernel(), attribute, value)
+    })
+}
+
+unsafe extern "C" fn cuFuncGetName(name: *mut *const c_char, handle: CUfunction) -> CUresult {
+    // The function, and with it the name, lives as long as its module is loaded.
+    call(|| put(name, function(handle)?.name.as_ptr()))
+}
+
+unsafe extern "C" fn cuFuncGetModule(module: *mut CUmodule, handle: CUfunction) -> CUresult {
+    call(|| put(module, out(function(handle)?.module.handle)))
+}
+
+unsafe extern "C" fn cuFuncGetParamInfo(
+    handle: CUfunction,
+    index: usize,
+    offset: *mut usize,
+    size: *mut usize,
+) -> CUresult {
+    call(|| {
+        state::state()?;
+        // Unlike elsewhere, a kernel's handle is not good here.
+        let function = FUNCTIONS.get(of(handle)).map_err(|_| CUDA_ERROR_INVALID_HANDLE)?;
+        param_info(function.kernel(), index, offset, size)
+    })
+}
+
+/// Offset and size of a parameter.
+pub fn param_info(kernel: &Kernel, index: usize, offset: *mut usize, size: *mut usize) -> Answer {
+    required(offset)?;
+    let param = kernel.params.get(index).ok_or(CUDA_ERROR_INVALID_VALUE)?;
+    put(offset, param.offset as usize)?;
+    put_if(size, param.size as usize);
+    Ok(())
+}
+
+unsafe extern "C" fn cuFuncIsLoaded(state: *mut u32, handle: CUfunction) -> CUresult {
+    call(|| {
+        required(state)?;
+        function(handle)?;
+        put(state, 1)
+    })
+}
+
+unsafe extern "C" fn cuFuncLoad(handle: CUfunction) -> CUresult {
+    call(|| function(handle).map(|_| ()))
+}
+
+unsafe extern "C" fn cuFuncSetCacheConfig(handle: CUfunction, config: u32) -> CUresult {
+    call(|| {
+        function(handle)?;
+        valid(config <= 3)
+    })
+}
+
+unsafe extern "C" fn cuFuncSetSharedMemConfig(handle: CUfunction, config: u32) -> CUresult {
+    call(|| {
+        function(handle)?;
+        valid(config <= 2)
+    })
+}
+
+pub fn fill(table: Driver) -> Driver {
+    Driver {
+        cuFuncGetAttribute,
+        cuFuncSetAttribute,
+        cuFuncGetName,
+        cuFuncGetModule,
+        cuFuncGetParamInfo,
+        cuFuncIsLoaded,
+        cuFuncLoad,
+        cuFuncSetCacheConfig,
+        cuFuncSetSharedMemConfig,
+        ..table
+    }
+}

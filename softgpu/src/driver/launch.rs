@@ -1,0 +1,244 @@
+//! Launching kernels. What is wrong with a launch itself is answered at once and leaves nothing behind; what a kernel
+//! does wrong poisons its context.
+
+use std::sync::{Arc, LazyLock};
+
+use cuda_abi::driver::Driver;
+use cuda_abi::error::*;
+use cuda_abi::types::*;
+
+use super::abi::*;
+use super::attributes as is;
+use super::context::Context;
+use super::function::{Function, function};
+use super::handles::out;
+use super::output::Printer;
+use super::queue::Work;
+use super::{event, notice, stream};
+use crate::exec::{Fault, FaultKind, Kernel, Launch};
+
+/// Keys of the `extra` argument.
+const BUFFER_POINTER: u64 = 1;
+const BUFFER_SIZE: u64 = 2;
+
+/// Launch attributes that mean something here.
+const COOPERATIVE: u32 = 2;
+const CLUSTER_DIMENSION: u32 = 4;
+const PROGRAMMATIC_EVENT: u32 = 7;
+const COMPLETION_EVENT: u32 = 12;
+const UPDATABLE_NODE: u32 = 13;
+const LAST_ATTRIBUTE: u32 = 17;
+
+/// `CUDA_LAUNCH_BLOCKING=1`: every launch waits for its end.
+static BLOCKING: LazyLock<bool> = LazyLock::new(|| std::env::var("CUDA_LAUNCH_BLOCKING").is_ok_and(|v| v == "1"));
+
+struct Request {
+    grid: [u32; 3],
+    block: [u32; 3],
+    dynamic_shared: u32,
+    stream: CUstream,
+    params: *mut *mut c_void,
+    extra: *mut *mut c_void,
+    cooperative: bool,
+    /// Events to be recorded after the grid.
+    events: Vec<CUevent>,
+}
+
+fn submit(handle: CUfunction, request: Request) -> Answer {
+    let function = function(handle)?;
+    let queue = stream::queue(request.stream)?;
+    if queue.owner != function.module.context.id() {
+        return Err(CUDA_ERROR_INVALID_HANDLE);
+    }
+    check(&function, &request)?;
+    let params = params(function.kernel(), request.params, request.extra)?;
+    let Request { grid, block, dynamic_shared, .. } = request;
+    let work = Work::run(move |context| run(context, &function, grid, block, dynamic_shared, &params));
+    if *BLOCKING {
+        queue.perform(work)?;
+    } else {
+        queue.submit(work);
+    }
+    request.events.iter().try_for_each(|event| event::record(*event, &queue))
+}
+
+fn check(function: &Arc<Function>, request: &Request) -> Answer {
+    let kernel = function.kernel();
+    let within = |size: [u32; 3], most: [u32; 3]| size.iter().zip(most).all(|(n, most)| (1..=most).contains(n));
+    valid(within(request.grid, is::MAX_GRID) && within(request.block, is::MAX_BLOCK))?;
+    let threads = request.block.iter().product::<u32>();
+    valid(threads <= is::MAX_THREADS)?;
+    valid(kernel.required_block.is_none_or(|shape| shape == request.block))?;
+    if threads > kernel.max_threads {
+        return Err(CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES);
+    }
+    valid(request.dynamic_shared <= function.settings.max_dynamic())?;
+    if let Some(reason) = &kernel.unsupported {
+        notice::once(format!("kernel {} cannot be run: {reason}", kernel.name));
+        return Err(CUDA_ERROR_NOT_SUPPORTED);
+    }
+    if request.cooperative && request.grid != [1, 1, 1] {
+        notice::once(format!(
+            "kernel {}: cooperative launches of more than one block are not supported",
+            kernel.name
+        ));
+        return Err(CUDA_ERROR_NOT_SUPPORTED);
+    }
+    Ok(())
+}
+
+/// Gathers the parameters into one buffer.
+fn params(kernel: &Kernel, params: *mut *mut c_void, extra: *mut *mut c_void) -> Answer<Vec<u8>> {
+    let mut buffer = vec![0u8; kernel.param_bytes as usize];
+    if !extra.is_null() {
+        valid(params.is_null())?;
+        let (pointer, size) = read_extra(extra)?;
+        valid(size >= buffer.len() && (!pointer.is_null() || buffer.is_empty()))?;
+        if !buffer.is_empty() {
+            // SAFETY: by the API's contract the buffer has the size that was given with it.
+            unsafe { std::ptr::copy_nonoverlapping(pointer, buffer.as_mut_ptr(), buffer.len()) };
+        }
+        return Ok(buffer);
+    }
+    for (param, from) in kernel.params.iter().zip(list(params, kernel.params.len())?) {
+        required(from)?;
+        let to = buffer.get_mut(param.offset as usize..(param.offset + param.size) as usize);
+        let to = to.ok_or(CUDA_ERROR_INVALID_VALUE)?;
+        // SAFETY: by the API's contract each pointer leads to a parameter of the kernel's type.
+        unsafe { std::ptr::copy_nonoverlapping(from.cast::<u8>(), to.as_mut_ptr(), to.len()) };
+    }
+    Ok(buffer)
+}
+
+fn read_extra(extra: *mut *mut c_void) -> Answer<(*const u8, usize)> {
+    let (mut pointer, mut size) = (std::ptr::null(), 0);
+    // Two settings and the end.
+    for at in 0..3 {
+        // SAFETY: by the API's contract the list goes on until its end is read.
+        let key = take(unsafe { extra.add(at * 2) })? as u64;
+        if key == 0 {
+            return Ok((pointer, size));
+        }
+        // SAFETY: as above; a key has a value.
+        let value = take(unsafe { extra.add(at * 2 + 1) })?;
+        match key {
+            BUFFER_POINTER => pointer = value.cast_const().cast(),
+            BUFFER_SIZE => size = take(value.cast::<usize>())?,
+            _ => return Err(CUDA_ERROR_INVALID_VALUE),
+        }
+    }
+    Err(CUDA_ERROR_INVALID_VALUE)
+}
+
+fn run(
+    context: &Context,
+    function: &Function,
+    grid: [u32; 3],
+    block: [u32; 3],
+    dynamic_shared: u32,
+    params: &[u8],
+) -> Answer {
+    let launch = Launch { grid, block, dynamic_shared, params, stop: &context.stop, output: &Printer };
+    let Err(fault) = function.module.program.launch(function.index, &launch) else { return Ok(()) };
+    if fault.kind == FaultKind::Stopped {
+        // Whoever stopped it knows why.
+        return Ok(());
+    }
+    let code = code_of(&fault);
+    eprintln!("softgpu: {fault} ({})", name(code));
+    Err(code)
+}
+
+fn code_of(fault: &Fault) -> CUresult {
+    match fault.kind {
+        FaultKind::IllegalAddress => CUDA_ERROR_ILLEGAL_ADDRESS,
+        FaultKind::Misaligned => CUDA_ERROR_MISALIGNED_ADDRESS,
+        FaultKind::Assert => CUDA_ERROR_ASSERT,
+        FaultKind::StackOverflow => CUDA_ERROR_HARDWARE_STACK_ERROR,
+        FaultKind::IllegalTarget => CUDA_ERROR_INVALID_PC,
+        FaultKind::Deadlock => CUDA_ERROR_LAUNCH_TIMEOUT,
+        FaultKind::Trap | FaultKind::Stopped | FaultKind::InvalidLaunch | FaultKind::Unsupported => {
+            CUDA_ERROR_LAUNCH_FAILED
+        }
+    }
+}
+
+unsafe extern "C" fn cuLaunchKernel(
+    f: CUfunction,
+    grid_x: u32,
+    grid_y: u32,
+    grid_z: u32,
+    block_x: u32,
+    block_y: u32,
+    block_z: u32,
+    dynamic_shared: u32,
+    stream: CUstream,
+    params: *mut *mut c_void,
+    extra: *mut *mut c_void,
+) -> CUresult {
+    let (grid, block) = ([grid_x, grid_y, grid_z], [block_x, block_y, block_z]);
+    let events = Vec::new();
+    call(|| submit(f, Request { grid, block, dynamic_shared, stream, params, extra, cooperative: false, events }))
+}
+
+unsafe extern "C" fn cuLaunchCooperativeKernel(
+    f: CUfunction,
+    grid_x: u32,
+    grid_y: u32,
+    grid_z: u32,
+    block_x: u32,
+    block_y: u32,
+    block_z: u32,
+    dynamic_shared: u32,
+    stream: CUstream,
+    params: *mut *mut c_void,
+) -> CUresult {
+    let (grid, block) = ([grid_x, grid_y, grid_z], [block_x, block_y, block_z]);
+    let (extra, events) = (std::ptr::null_mut(), Vec::new());
+    call(|| submit(f, Request { grid, block, dynamic_shared, stream, params, extra, cooperative: true, events }))
+}
+
+unsafe extern "C" fn cuLaunchKernelEx(
+    config: *const CUlaunchConfig,
+    f: CUfunction,
+    params: *mut *mut c_void,
+    extra: *mut *mut c_void,
+) -> CUresult {
+    call(|| {
+        let config = take(config)?;
+        valid(config.num_attrs <= 64)?;
+        let (grid, block, dynamic_shared) = (config.grid, config.block, config.shared_mem_bytes);
+        let stream = config.stream;
+        let events = Vec::new();
+        let mut request = Request { grid, block, dynamic_shared, stream, params, extra, cooperative: false, events };
+        for attribute in list(config.attrs, config.num_attrs as usize)? {
+            apply(&mut request, &attribute)?;
+        }
+        submit(f, request)
+    })
+}
+
+fn apply(request: &mut Request, attribute: &CUlaunchAttribute) -> Answer {
+    let [first, second, ..] = attribute.value;
+    match attribute.id {
+        COOPERATIVE => request.cooperative |= first as u32 != 0,
+        CLUSTER_DIMENSION => {
+            let cluster = [first as u32, (first >> 32) as u32, second as u32];
+            if cluster.iter().any(|n| *n > 1) {
+                notice::once("launches with clusters of thread blocks are not supported".into());
+                return Err(CUDA_ERROR_NOT_SUPPORTED);
+            }
+        }
+        // The end of the grid is later than what is asked for, and therefore right.
+        PROGRAMMATIC_EVENT | COMPLETION_EVENT => request.events.push(out(first)),
+        UPDATABLE_NODE if first as u32 != 0 => return Err(CUDA_ERROR_NOT_SUPPORTED),
+        // Hints about caches, scheduling and order within the GPU.
+        0..=LAST_ATTRIBUTE => {}
+        _ => return Err(CUDA_ERROR_NOT_SUPPORTED),
+    }
+    Ok(())
+}
+
+pub fn fill(table: Driver) -> Driver {
+    Driver { cuLaunchKernel, cuLaunchCooperativeKernel, cuLaunchKernelEx, ..table }
+}

@@ -1,0 +1,286 @@
+//! Memory pools and stream-ordered allocation.
+//!
+//! Memory is handed out when the call is made, which is earlier than any stream can use it, and given back when the
+//! stream reaches the free. A pool therefore holds nothing back: its reserved memory is what is in use.
+
+use std::sync::Arc;
+
+use cuda_abi::driver::Driver;
+use cuda_abi::error::*;
+use cuda_abi::types::*;
+use parking_lot::Mutex;
+
+use super::super::abi::*;
+use super::super::context::Context;
+use super::super::device::Device;
+use super::super::handles::{Table, of, out};
+use super::super::queue::Work;
+use super::super::{state, stream};
+use super::alloc;
+use super::map::{self, Kind, Region};
+
+/// In a region's flags: a stream will free it.
+pub const FREEING: u32 = 1 << 31;
+
+const PINNED: u32 = 1;
+const LOCATION_DEVICE: u32 = 1;
+
+static POOLS: Table<Pool> = Table::new(5);
+
+pub struct Pool {
+    handle: u64,
+    device: usize,
+    is_default: bool,
+    max_size: u64,
+    usage: Mutex<Usage>,
+}
+
+/// Attributes 1 to 8.
+#[derive(Clone, Copy)]
+struct Usage {
+    reuse: [i32; 3],
+    release_threshold: u64,
+    used: u64,
+    used_high: u64,
+    reserved_high: u64,
+}
+
+impl Pool {
+    fn make(device: usize, is_default: bool, max_size: u64) -> Arc<Pool> {
+        let usage =
+            Mutex::new(Usage { reuse: [1; 3], release_threshold: 0, used: 0, used_high: 0, reserved_high: 0 });
+        POOLS.insert_with(|handle| Pool { handle, device, is_default, max_size, usage }).1
+    }
+
+    fn take(&self, size: u64) -> Answer {
+        let mut usage = self.usage.lock();
+        let used = usage.used.checked_add(size).ok_or(CUDA_ERROR_OUT_OF_MEMORY)?;
+        if self.max_size != 0 && used > self.max_size {
+            return Err(CUDA_ERROR_OUT_OF_MEMORY);
+        }
+        usage.used = used;
+        usage.used_high = usage.used_high.max(used);
+        usage.reserved_high = usage.reserved_high.max(used);
+        Ok(())
+    }
+
+    /// Memory of this pool was freed.
+    pub fn returned(&self, size: u64) {
+        let mut usage = self.usage.lock();
+        usage.used = usage.used.saturating_sub(size);
+    }
+
+    pub fn handle(&self) -> u64 {
+        self.handle
+    }
+}
+
+fn default_pool(device: &Device) -> Arc<Pool> {
+    let mut pools = device.pools.lock();
+    pools.default.get_or_insert_with(|| Pool::make(device.ordinal, true, 0)).clone()
+}
+
+fn current_pool(device: &Device) -> Arc<Pool> {
+    let current = device.pools.lock().current.clone();
+    current.unwrap_or_else(|| default_pool(device))
+}
+
+fn pool(handle: CUmemoryPool) -> Answer<Arc<Pool>> {
+    state::state()?;
+    POOLS.get(of(handle)).map_err(|_| CUDA_ERROR_INVALID_VALUE)
+}
+
+fn allocate(context: &Context, pool: Arc<Pool>, size: usize) -> Answer<u64> {
+    valid(size > 0)?;
+    pool.take(size as u64)?;
+    // The memory is the pool's device's; contexts of all devices may use it.
+    let device = &state::devices()[pool.device];
+    let base =
+        super::heap::allocate(device, context.id(), size as u64).inspect_err(|_| pool.returned(size as u64))?;
+    map::insert(Region {
+        base,
+        size: size as u64,
+        device: pool.device,
+        owner: context.id(),
+        context: context.handle,
+        id: map::fresh_id(),
+        flags: 0,
+        kind: Kind::Device { pool: Some(pool) },
+    })?;
+    Ok(base)
+}
+
+unsafe extern "C" fn cuMemAllocAsync(dptr: *mut CUdeviceptr, bytes: usize, stream: CUstream) -> CUresult {
+    call(|| {
+        let queue = stream::queue(stream)?;
+        required(dptr)?;
+        let pool = current_pool(state::device_of(&queue.context));
+        put(dptr, allocate(&queue.context, pool, bytes)?)
+    })
+}
+
+unsafe extern "C" fn cuMemAllocFromPoolAsync(
+    dptr: *mut CUdeviceptr,
+    bytes: usize,
+    from: CUmemoryPool,
+    stream: CUstream,
+) -> CUresult {
+    call(|| {
+        let queue = stream::queue(stream)?;
+        required(dptr)?;
+        put(dptr, allocate(&queue.context, pool(from)?, bytes)?)
+    })
+}
+
+unsafe extern "C" fn cuMemFreeAsync(dptr: CUdeviceptr, stream: CUstream) -> CUresult {
+    call(|| {
+        let queue = stream::queue(stream)?;
+        if dptr == 0 {
+            return Ok(());
+        }
+        let marked = map::update(dptr, |region| {
+            let mine = matches!(region.kind, Kind::Device { .. }) && region.flags & FREEING == 0;
+            region.flags |= if mine { FREEING } else { 0 };
+            mine
+        });
+        valid(marked)?;
+        queue.submit(Work::always(move |_| {
+            map::update(dptr, |region| {
+                region.flags &= !FREEING;
+                true
+            });
+            // The end of the context may have been faster.
+            let _ = alloc::free(dptr);
+        }));
+        Ok(())
+    })
+}
+
+unsafe extern "C" fn cuDeviceGetDefaultMemPool(to: *mut CUmemoryPool, dev: CUdevice) -> CUresult {
+    call(|| put(to, out(default_pool(state::device(dev)?).handle)))
+}
+
+unsafe extern "C" fn cuDeviceGetMemPool(to: *mut CUmemoryPool, dev: CUdevice) -> CUresult {
+    call(|| put(to, out(current_pool(state::device(dev)?).handle)))
+}
+
+unsafe extern "C" fn cuDeviceSetMemPool(dev: CUdevice, from: CUmemoryPool) -> CUresult {
+    call(|| {
+        let device = state::device(dev)?;
+        let pool = pool(from)?;
+        valid(pool.device == device.ordinal)?;
+        device.pools.lock().current = Some(pool);
+        Ok(())
+    })
+}
+
+unsafe extern "C" fn cuMemPoolCreate(to: *mut CUmemoryPool, props: *const CUmemPoolProps) -> CUresult {
+    call(|| {
+        state::state()?;
+        required(to)?;
+        let props = take(props)?;
+        valid(props.alloc_type == PINNED)?;
+        if props.location.kind != LOCATION_DEVICE || props.handle_types != 0 {
+            return Err(CUDA_ERROR_NOT_SUPPORTED);
+        }
+        let device = state::device(props.location.id)?;
+        put(to, out(Pool::make(device.ordinal, false, props.max_size as u64).handle))
+    })
+}
+
+unsafe extern "C" fn cuMemPoolDestroy(from: CUmemoryPool) -> CUresult {
+    call(|| {
+        let pool = pool(from)?;
+        valid(!pool.is_default)?;
+        let mut pools = state::devices()[pool.device].pools.lock();
+        if pools.current.as_ref().is_some_and(|current| Arc::ptr_eq(current, &pool)) {
+            pools.current = None;
+        }
+        POOLS.remove(of(from)).map(|_| ())
+    })
+}
+
+unsafe extern "C" fn cuMemPoolTrimTo(from: CUmemoryPool, _keep: usize) -> CUresult {
+    call(|| pool(from).map(|_| ()))
+}
+
+unsafe extern "C" fn cuMemPoolGetAttribute(from: CUmemoryPool, attr: u32, value: *mut c_void) -> CUresult {
+    call(|| {
+        let usage = *pool(from)?.usage.lock();
+        match attr {
+            1..=3 => put(value.cast::<i32>(), usage.reuse[attr as usize - 1]),
+            4 => put(value.cast::<u64>(), usage.release_threshold),
+            5 | 7 => put(value.cast::<u64>(), usage.used),
+            6 => put(value.cast::<u64>(), usage.reserved_high),
+            8 => put(value.cast::<u64>(), usage.used_high),
+            _ => Err(CUDA_ERROR_INVALID_VALUE),
+        }
+    })
+}
+
+unsafe extern "C" fn cuMemPoolSetAttribute(from: CUmemoryPool, attr: u32, value: *mut c_void) -> CUresult {
+    call(|| {
+        let pool = pool(from)?;
+        required(value)?;
+        let mut usage = pool.usage.lock();
+        match attr {
+            1..=3 => usage.reuse[attr as usize - 1] = take(value.cast::<i32>())?,
+            4 => usage.release_threshold = take(value.cast::<u64>())?,
+            // High-water marks can only be set back to what is in use.
+            6 | 8 => {
+                valid(take(value.cast::<u64>())? == 0)?;
+                let used = usage.used;
+                *(if attr == 6 { &mut usage.reserved_high } else { &mut usage.used_high }) = used;
+            }
+            _ => return Err(CUDA_ERROR_INVALID_VALUE),
+        }
+        Ok(())
+    })
+}
+
+unsafe extern "C" fn cuMemPoolSetAccess(from: CUmemoryPool, map: *const CUmemAccessDesc, count: usize) -> CUresult {
+    call(|| {
+        let pool = pool(from)?;
+        valid(count <= 1024)?;
+        for desc in list(map, count)? {
+            valid(desc.location.kind == LOCATION_DEVICE && matches!(desc.flags, 0 | 1 | 3))?;
+            let device = state::device(desc.location.id)?;
+            // The pool's own device cannot lose its access.
+            valid(device.ordinal != pool.device || desc.flags == 3)?;
+        }
+        Ok(())
+    })
+}
+
+unsafe extern "C" fn cuMemPoolGetAccess(
+    flags: *mut CUmemAccess_flags,
+    from: CUmemoryPool,
+    location: *mut CUmemLocation,
+) -> CUresult {
+    call(|| {
+        pool(from)?;
+        let location = take(location)?;
+        valid(location.kind == LOCATION_DEVICE)?;
+        state::device(location.id)?;
+        put(flags, 3)
+    })
+}
+
+pub fn fill(table: Driver) -> Driver {
+    Driver {
+        cuMemAllocAsync,
+        cuMemAllocFromPoolAsync,
+        cuMemFreeAsync,
+        cuDeviceGetDefaultMemPool,
+        cuDeviceGetMemPool,
+        cuDeviceSetMemPool,
+        cuMemPoolCreate,
+        cuMemPoolDestroy,
+        cuMemPoolTrimTo,
+        cuMemPoolGetAttribute,
+        cuMemPoolSetAttribute,
+        cuMemPoolSetAccess,
+        cuMemPoolGetAccess,
+        ..table
+    }
+}

@@ -1,0 +1,335 @@
+//! Modules: code bound to a context, with its variables in that context's memory.
+
+use std::collections::HashMap;
+use std::ffi::CString;
+use std::sync::Arc;
+
+use cuda_abi::driver::Driver;
+use cuda_abi::error::*;
+use cuda_abi::types::*;
+use parking_lot::Mutex;
+
+use super::abi::*;
+use super::attributes::{MAJOR, MINOR};
+use super::context::{Context, current};
+use super::function::{FUNCTIONS, Function, Settings};
+use super::handles::{Owned, Table, of, out};
+use super::memory::alloc;
+use super::memory::map::{self, Kind, Region};
+use super::{library, notice, state};
+use crate::exec::{self, Program, RelocationTarget, Variable};
+use crate::image::{self, ImageError};
+
+const ERROR_LOG: u32 = 5;
+const ERROR_LOG_SIZE: u32 = 6;
+const LOADING_LAZY: u32 = 2;
+const CAPABILITY: u32 = (MAJOR * 10 + MINOR) as u32;
+
+pub static MODULES: Table<Module> = Table::new(6);
+
+pub struct Module {
+    pub handle: u64,
+    owner: u64,
+    pub context: Arc<Context>,
+    pub code: Arc<exec::Module>,
+    pub program: Program,
+    variables: Vec<u64>,
+    /// Handles of the functions that were asked for, by the kernel's index.
+    functions: Mutex<HashMap<usize, u64>>,
+}
+
+impl Owned for Module {
+    fn owner(&self) -> u64 {
+        self.owner
+    }
+}
+
+impl Drop for Module {
+    /// Grids hold their module: memory goes when the last one is done.
+    fn drop(&mut self) {
+        free_variables(self.owner, &self.variables);
+    }
+}
+
+fn free_variables(owner: u64, variables: &[u64]) {
+    for base in variables {
+        // The context may have ended and the address be somebody else's.
+        if map::find(*base).is_some_and(|region: Region| region.base == *base && region.owner == owner) {
+            let _ = alloc::free(*base);
+        }
+    }
+}
+
+impl Module {
+    /// Binds code to a context.
+    pub fn bind(context: &Arc<Context>, code: Arc<exec::Module>) -> Answer<Arc<Module>> {
+        let owner = context.id();
+        let mut variables = Vec::new();
+        let placed = code.variables().iter().try_for_each(|variable| {
+            variables.push(place(context, variable)?);
+            Ok(())
+        });
+        if let Err(code) = placed {
+            free_variables(owner, &variables);
+            return Err(code);
+        }
+        for (variable, address) in code.variables().iter().zip(&variables) {
+            initialise(variable, *address, &variables);
+        }
+        let program = code.clone().link(&variables);
+        let context = context.clone();
+        let functions = Mutex::default();
+        let (_, module) =
+            MODULES.insert_with(|handle| Module { handle, owner, context, code, program, variables, functions });
+        Ok(module)
+    }
+
+    /// The function of a kernel, the same handle each time.
+    pub fn function(self: &Arc<Self>, index: usize, settings: Option<Arc<Settings>>) -> u64 {
+        let mut functions = self.functions.lock();
+        *functions.entry(index).or_insert_with(|| {
+            let kernel = &self.code.kernels()[index];
+            let settings = settings.unwrap_or_else(|| Settings::of(kernel));
+            let name = CString::new(kernel.name.as_str()).unwrap_or_default();
+            FUNCTIONS.insert(Function { module: self.clone(), index, settings, name })
+        })
+    }
+
+    /// Address and size of a variable.
+    pub fn global(&self, name: &str) -> Answer<(u64, u64)> {
+        let at = self.code.variables().iter().position(|variable| variable.name == name);
+        let at = at.ok_or(CUDA_ERROR_NOT_FOUND)?;
+        Ok((self.variables[at], self.code.variables()[at].size))
+    }
+
+    /// Takes the module and its functions out of the tables.
+    pub fn unload(&self) {
+        for handle in std::mem::take(&mut *self.functions.lock()).into_values() {
+            let _ = FUNCTIONS.remove(handle);
+        }
+        let _ = MODULES.remove(self.handle);
+    }
+}
+
+fn place(context: &Context, variable: &Variable) -> Answer<u64> {
+    if variable.external {
+        notice::once(format!("the image uses the variable {}, which no image defines", variable.name));
+        return Err(CUDA_ERROR_INVALID_PTX);
+    }
+    alloc::allocate(context, variable.size.max(1), Kind::Device { pool: None })
+}
+
+/// Fresh memory is zero; the rest of a variable's value is written here.
+fn initialise(variable: &Variable, address: u64, variables: &[u64]) {
+    let mut bytes = variable.init.clone();
+    for relocation in &variable.relocations {
+        let target = match relocation.target {
+            RelocationTarget::Variable(at) => variables.get(at).copied().unwrap_or(0),
+            RelocationTarget::Function(address) => address,
+        };
+        let value = target.wrapping_add_signed(relocation.addend).to_le_bytes();
+        let (start, width) = (relocation.offset as usize, (relocation.width as usize).min(8));
+        if bytes.len() < start + width {
+            bytes.resize(start + width, 0);
+        }
+        bytes[start..start + width].copy_from_slice(&value[..width]);
+    }
+    let count = bytes.len().min(variable.size as usize);
+    // SAFETY: the memory was just allocated with the variable's size and nobody else knows it.
+    unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), address as *mut u8, count) };
+}
+
+/// The functions of modules that end with their context.
+pub fn forget_context(owner: u64) {
+    library::forget_context(owner);
+    drop(FUNCTIONS.remove_owned(owner));
+    for module in MODULES.remove_owned(owner) {
+        module.functions.lock().clear();
+    }
+}
+
+/// Where the JIT compiler's messages go, if the caller wants them.
+pub struct Log {
+    buffer: *mut c_char,
+    room: usize,
+    used: *mut *mut c_void,
+}
+
+impl Log {
+    /// Finds the options for the error log.
+    pub fn of(count: u32, options: *const CUjit_option, values: *mut *mut c_void) -> Answer<Log> {
+        valid(count <= 256)?;
+        let mut log = Log { buffer: std::ptr::null_mut(), room: 0, used: std::ptr::null_mut() };
+        let ids = list(options, count as usize)?;
+        let given = list(values.cast_const(), count as usize)?;
+        for (at, (id, value)) in ids.into_iter().zip(given).enumerate() {
+            match id {
+                ERROR_LOG => log.buffer = value.cast(),
+                ERROR_LOG_SIZE => {
+                    log.room = value as usize as u32 as usize;
+                    log.used = values.wrapping_add(at);
+                }
+                _ => {}
+            }
+        }
+        Ok(log)
+    }
+
+    fn write(&self, text: &str) {
+        if put_text(self.buffer, self.room, text).is_ok() {
+            put_if(self.used, text.len().min(self.room) as *mut c_void);
+        }
+    }
+}
+
+/// Parses an image.
+pub fn load(image: &[u8], log: &Log) -> Answer<Arc<exec::Module>> {
+    let text = image::text(image, CAPABILITY).map_err(|error| refuse(error, log))?;
+    let module = exec::Module::from_ptx(&text).map_err(|error| {
+        log.write(&error.to_string());
+        notice::once(error.to_string());
+        CUDA_ERROR_INVALID_PTX
+    })?;
+    Ok(Arc::new(module))
+}
+
+/// Parses an image that is known by its address only.
+pub fn load_pointer(image: *const c_void, log: &Log) -> Answer<Arc<exec::Module>> {
+    required(image)?;
+    // SAFETY: by the API's contract it is an image, and stays so during the call.
+    let bytes = unsafe { image::read(image) }.map_err(|error| refuse(error, log))?;
+    load(bytes, log)
+}
+
+/// Parses an image in a file.
+pub fn load_file(name: *const c_char, log: &Log) -> Answer<Arc<exec::Module>> {
+    let bytes = std::fs::read(text(name)?).map_err(|_| CUDA_ERROR_FILE_NOT_FOUND)?;
+    load(&bytes, log)
+}
+
+fn refuse(error: ImageError, log: &Log) -> CUresult {
+    log.write(&error.to_string());
+    notice::once(error.to_string());
+    match error {
+        ImageError::NoPtx | ImageError::TooNew(..) => CUDA_ERROR_NO_BINARY_FOR_GPU,
+        _ => CUDA_ERROR_INVALID_IMAGE,
+    }
+}
+
+fn no_log() -> Log {
+    Log { buffer: std::ptr::null_mut(), room: 0, used: std::ptr::null_mut() }
+}
+
+pub fn module(handle: CUmodule) -> Answer<Arc<Module>> {
+    state::state()?;
+    MODULES.get(of(handle)).map_err(|_| CUDA_ERROR_INVALID_HANDLE)
+}
+
+unsafe extern "C" fn cuModuleLoadData(module: *mut CUmodule, image: *const c_void) -> CUresult {
+    call(|| {
+        required(module)?;
+        let context = current()?;
+        put(module, out(Module::bind(&context, load_pointer(image, &no_log())?)?.handle))
+    })
+}
+
+unsafe extern "C" fn cuModuleLoadDataEx(
+    module: *mut CUmodule,
+    image: *const c_void,
+    count: u32,
+    options: *mut CUjit_option,
+    values: *mut *mut c_void,
+) -> CUresult {
+    call(|| {
+        required(module)?;
+        let context = current()?;
+        let log = Log::of(count, options, values)?;
+        put(module, out(Module::bind(&context, load_pointer(image, &log)?)?.handle))
+    })
+}
+
+unsafe extern "C" fn cuModuleLoad(module: *mut CUmodule, name: *const c_char) -> CUresult {
+    call(|| {
+        required(module)?;
+        let context = current()?;
+        put(module, out(Module::bind(&context, load_file(name, &no_log())?)?.handle))
+    })
+}
+
+unsafe extern "C" fn cuModuleUnload(handle: CUmodule) -> CUresult {
+    call(|| {
+        let module = module(handle)?;
+        module.context.usable()?;
+        module.unload();
+        Ok(())
+    })
+}
+
+unsafe extern "C" fn cuModuleGetFunction(to: *mut CUfunction, handle: CUmodule, name: *const c_char) -> CUresult {
+    call(|| {
+        required(to)?;
+        let name = text(name)?;
+        let module = module(handle)?;
+        module.context.usable()?;
+        let index = module.code.kernels().iter().position(|kernel| kernel.name == name);
+        put(to, out(module.function(index.ok_or(CUDA_ERROR_NOT_FOUND)?, None)))
+    })
+}
+
+unsafe extern "C" fn cuModuleGetFunctionCount(count: *mut u32, handle: CUmodule) -> CUresult {
+    call(|| {
+        required(count)?;
+        put(count, module(handle)?.code.kernels().len() as u32)
+    })
+}
+
+unsafe extern "C" fn cuModuleEnumerateFunctions(to: *mut CUfunction, count: u32, handle: CUmodule) -> CUresult {
+    call(|| {
+        valid(count > 0)?;
+        let module = module(handle)?;
+        let all: Vec<CUfunction> =
+            (0..module.code.kernels().len()).map(|at| out(module.function(at, None))).collect();
+        put_list(to, count as usize, &all).map(|_| ())
+    })
+}
+
+unsafe extern "C" fn cuModuleGetGlobal_v2(
+    dptr: *mut CUdeviceptr,
+    bytes: *mut usize,
+    handle: CUmodule,
+    name: *const c_char,
+) -> CUresult {
+    call(|| {
+        let name = text(name)?;
+        valid(!(dptr.is_null() && bytes.is_null()))?;
+        let module = module(handle)?;
+        module.context.usable()?;
+        let (address, size) = module.global(&name)?;
+        put_if(dptr, address);
+        put_if(bytes, size as usize);
+        Ok(())
+    })
+}
+
+unsafe extern "C" fn cuModuleGetLoadingMode(mode: *mut u32) -> CUresult {
+    call(|| {
+        state::state()?;
+        put(mode, LOADING_LAZY)
+    })
+}
+
+pub fn fill(table: Driver) -> Driver {
+    Driver {
+        cuModuleLoadData,
+        cuModuleLoadDataEx,
+        cuModuleLoadFatBinary: cuModuleLoadData,
+        cuModuleLoad,
+        cuModuleUnload,
+        cuModuleGetFunction,
+        cuModuleGetFunctionCount,
+        cuModuleEnumerateFunctions,
+        cuModuleGetGlobal_v2,
+        cuModuleGetLoadingMode,
+        ..table
+    }
+}

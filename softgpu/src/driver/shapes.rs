@@ -1,0 +1,169 @@
+//! Copies of rectangles and boxes.
+
+use std::sync::Arc;
+
+use cuda_abi::driver::Driver;
+use cuda_abi::error::*;
+use cuda_abi::types::*;
+
+use super::abi::*;
+use super::context::current;
+use super::copy::{Return, move_bytes};
+use super::memory::map::{Place, classify};
+use super::queue::{Queue, Work};
+use super::stream;
+
+const HOST: u32 = 1;
+const DEVICE: u32 = 2;
+const ARRAY: u32 = 3;
+const UNIFIED: u32 = 4;
+
+/// One side of a copy as the structs of the API describe it.
+struct Side {
+    kind: u32,
+    host: u64,
+    device: u64,
+    at: [usize; 3],
+    pitch: usize,
+    /// Rows from one slice to the next.
+    rows: usize,
+}
+
+/// One side with everything checked.
+#[derive(Clone, Copy)]
+struct Rows {
+    start: u64,
+    pitch: u64,
+    slice: u64,
+}
+
+/// Bytes in a row, rows in a slice, slices.
+type Extent = [u64; 3];
+
+impl Side {
+    fn resolve(&self, extent: Extent, write: bool) -> Answer<(Rows, Place)> {
+        let base = match self.kind {
+            HOST => self.host,
+            DEVICE | UNIFIED => self.device,
+            ARRAY => return Err(CUDA_ERROR_NOT_SUPPORTED),
+            _ => return Err(CUDA_ERROR_INVALID_VALUE),
+        };
+        let [width, height, depth] = extent;
+        let [x, y, z] = self.at.map(|n| n as u64);
+        let (pitch, rows) = (self.pitch as u64, self.rows as u64);
+        valid(base != 0)?;
+        // A pitch of zero is allowed where it is never used.
+        valid(height * depth == 1 || (x.checked_add(width).is_some_and(|end| end <= pitch)))?;
+        valid(depth == 1 || y.checked_add(height).is_some_and(|end| end <= rows))?;
+        let slice = pitch.checked_mul(rows);
+        let offset = |x: u64, y: u64, z: u64| {
+            let rows = pitch.checked_mul(y)?.checked_add(if z == 0 { 0 } else { slice?.checked_mul(z)? })?;
+            rows.checked_add(x)
+        };
+        let span = offset(width, height - 1, depth - 1).ok_or(CUDA_ERROR_INVALID_VALUE)?;
+        let start = offset(x, y, z).and_then(|offset| base.checked_add(offset)).ok_or(CUDA_ERROR_INVALID_VALUE)?;
+        let place = classify(start, span, write)?;
+        valid(self.kind != DEVICE || place != Place::Pageable)?;
+        Ok((Rows { start, pitch, slice: slice.unwrap_or(0) }, place))
+    }
+}
+
+fn copy(queue: &Arc<Queue>, dst: &Side, src: &Side, extent: [usize; 3], when: Return) -> Answer {
+    let extent = extent.map(|n| n as u64);
+    if extent.contains(&0) {
+        return Ok(());
+    }
+    valid(extent[1].checked_mul(extent[2]).is_some())?;
+    let ((dst, to), (src, from)) = (dst.resolve(extent, true)?, src.resolve(extent, false)?);
+    let work = Work::run(move |_| move_rows(dst, src, extent));
+    let lasting = to != Place::Pageable && from != Place::Pageable;
+    if when == Return::Done || !lasting {
+        return queue.perform(work);
+    }
+    queue.submit(work);
+    Ok(())
+}
+
+fn move_rows(dst: Rows, src: Rows, [width, height, depth]: Extent) -> Answer {
+    for z in 0..depth {
+        let (dst_slice, src_slice) = (dst.start + z * dst.slice, src.start + z * src.slice);
+        if dst.pitch == width && src.pitch == width {
+            move_bytes(dst_slice, src_slice, width * height)?;
+            continue;
+        }
+        for y in 0..height {
+            move_bytes(dst_slice + y * dst.pitch, src_slice + y * src.pitch, width)?;
+        }
+    }
+    Ok(())
+}
+
+fn copy_2d(queue: &Arc<Queue>, what: *const CUDA_MEMCPY2D, when: Return) -> Answer {
+    let c = take(what)?;
+    let src = Side {
+        kind: c.src_memory_type,
+        host: c.src_host as u64,
+        device: c.src_device,
+        at: [c.src_x_in_bytes, c.src_y, 0],
+        pitch: c.src_pitch,
+        rows: c.height,
+    };
+    let dst = Side {
+        kind: c.dst_memory_type,
+        host: c.dst_host as u64,
+        device: c.dst_device,
+        at: [c.dst_x_in_bytes, c.dst_y, 0],
+        pitch: c.dst_pitch,
+        rows: c.height,
+    };
+    copy(queue, &dst, &src, [c.width_in_bytes, c.height, 1], when)
+}
+
+fn copy_3d(queue: &Arc<Queue>, what: *const CUDA_MEMCPY3D, when: Return) -> Answer {
+    let c = take(what)?;
+    valid(c.src_lod == 0 && c.dst_lod == 0)?;
+    let src = Side {
+        kind: c.src_memory_type,
+        host: c.src_host as u64,
+        device: c.src_device,
+        at: [c.src_x_in_bytes, c.src_y, c.src_z],
+        pitch: c.src_pitch,
+        rows: c.src_height,
+    };
+    let dst = Side {
+        kind: c.dst_memory_type,
+        host: c.dst_host as u64,
+        device: c.dst_device,
+        at: [c.dst_x_in_bytes, c.dst_y, c.dst_z],
+        pitch: c.dst_pitch,
+        rows: c.dst_height,
+    };
+    copy(queue, &dst, &src, [c.width_in_bytes, c.height, c.depth], when)
+}
+
+unsafe extern "C" fn cuMemcpy2D_v2(what: *const CUDA_MEMCPY2D) -> CUresult {
+    call(|| copy_2d(&current()?.legacy(), what, Return::Done))
+}
+
+unsafe extern "C" fn cuMemcpy2DAsync_v2(what: *const CUDA_MEMCPY2D, stream: CUstream) -> CUresult {
+    call(|| copy_2d(&stream::queue(stream)?, what, Return::Queued))
+}
+
+unsafe extern "C" fn cuMemcpy3D_v2(what: *const CUDA_MEMCPY3D) -> CUresult {
+    call(|| copy_3d(&current()?.legacy(), what, Return::Done))
+}
+
+unsafe extern "C" fn cuMemcpy3DAsync_v2(what: *const CUDA_MEMCPY3D, stream: CUstream) -> CUresult {
+    call(|| copy_3d(&stream::queue(stream)?, what, Return::Queued))
+}
+
+pub fn fill(table: Driver) -> Driver {
+    Driver {
+        cuMemcpy2D_v2,
+        cuMemcpy2DUnaligned_v2: cuMemcpy2D_v2,
+        cuMemcpy2DAsync_v2,
+        cuMemcpy3D_v2,
+        cuMemcpy3DAsync_v2,
+        ..table
+    }
+}

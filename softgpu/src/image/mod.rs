@@ -1,0 +1,50 @@
+//! Module images: from what an application hands to the driver to PTX text.
+//!
+//! ```text
+//! pointer ─(read: sizes from headers)→ bytes ─(fatbin: entries)→ best PTX entry ─(unpack: LZ4, zstd)→ text
+//! ```
+//!
+//! `text` is safe and expects anything; `read` does what the driver API forces on it and nothing else.
+
+pub mod fatbin;
+pub mod read;
+pub mod unpack;
+
+pub use read::read;
+
+/// What an image cannot be used for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum ImageError {
+    #[error("the image is neither PTX nor a fat binary")]
+    Unknown,
+    #[error("the fat binary is damaged")]
+    Damaged,
+    #[error("the image's PTX is compressed in a way that is not known")]
+    Compression,
+    #[error("the image's PTX needs more than {} MiB", unpack::MAX_TEXT >> 20)]
+    TooLarge,
+    #[error(
+        "the image holds machine code for NVIDIA GPUs only, no PTX; compile with e.g. -gencode arch=compute_75,code=compute_75"
+    )]
+    NoPtx,
+    #[error("the image's PTX is for compute capability {0} and above, this device has {1}")]
+    TooNew(u32, u32),
+}
+
+/// The PTX text of an image for a device of compute capability `capability` (90 for 9.0).
+pub fn text(image: &[u8], capability: u32) -> Result<String, ImageError> {
+    if image.starts_with(&fatbin::MAGIC) {
+        return fatbin::text(image, capability);
+    }
+    if image.starts_with(b"\x7fELF") {
+        return Err(ImageError::NoPtx);
+    }
+    plain(image)
+}
+
+/// Checks that bytes are PTX as far as that can be told by a look.
+fn plain(bytes: &[u8]) -> Result<String, ImageError> {
+    let bytes = bytes.split(|byte| *byte == 0).next().unwrap_or_default();
+    let text = std::str::from_utf8(bytes).map_err(|_| ImageError::Unknown)?;
+    if text.contains(".version") { Ok(text.to_owned()) } else { Err(ImageError::Unknown) }
+}
