@@ -33,7 +33,7 @@ use std::time::{Duration, Instant};
 
 use crate::gone::{Gone, PeerGone};
 use crate::region::Shared;
-use crate::spin::SpinBudget;
+use crate::spin::{self, SpinChoice};
 use crate::sync::{AtomicU32, Ordering, fence};
 
 /// How threads of two sides are put to sleep and woken. Shared memory within one kernel uses [`Futex`]; two kernels
@@ -107,13 +107,13 @@ impl Bell {
 pub(crate) struct Waiter {
     bell: Bell,
     gone: PeerGone,
-    spin: SpinBudget,
+    spin: SpinChoice,
 }
 
 impl Waiter {
     pub fn new(bell: Bell, gone: &PeerGone) -> Self {
         gone.register(&bell);
-        Self { bell, gone: gone.clone(), spin: SpinBudget::new() }
+        Self { bell, gone: gone.clone(), spin: SpinChoice::new() }
     }
 
     /// Waits until `condition` gives something. `Ok(None)` means that the time is up.
@@ -137,19 +137,31 @@ impl Waiter {
         condition: &mut impl FnMut() -> Option<R>,
     ) -> Result<Option<R>, Gone> {
         let start = Instant::now();
-        let spin = self.spin.get().min(timeout.unwrap_or(Duration::MAX));
-        while start.elapsed() < spin {
+        let spin = self.spin.choose();
+        let result = match if spin { self.spin(start, timeout, condition) } else { None } {
+            Some(result) => Ok(Some(result)),
+            None => self.sleep(start, timeout, condition),
+        };
+        self.spin.learn(start.elapsed());
+        result
+    }
+
+    fn spin<R>(
+        &self,
+        start: Instant,
+        timeout: Option<Duration>,
+        condition: &mut impl FnMut() -> Option<R>,
+    ) -> Option<R> {
+        let longest = spin::LONGEST.min(timeout.unwrap_or(Duration::MAX));
+        while start.elapsed() < longest && !self.gone.is_set() {
             for _ in 0..32 {
                 if let Some(result) = condition() {
-                    return Ok(Some(result));
+                    return Some(result);
                 }
                 std::hint::spin_loop();
             }
-            self.gone.check()?;
         }
-        let result = self.sleep(start, timeout, condition);
-        self.spin.slept(start.elapsed());
-        result
+        None
     }
 
     #[cold]

@@ -19,6 +19,8 @@
 
 mod aligned;
 #[cfg(not(loom))]
+pub mod bench;
+#[cfg(not(loom))]
 pub mod bootstrap;
 #[cfg(not(loom))]
 pub mod bulk;

@@ -1,46 +1,128 @@
-//! How long to spin before sleeping.
+//! Whether to spin before sleeping.
 //!
-//! Spinning pays when the other side answers sooner than a sleep and a wake-up would take. Each waiting place learns
-//! from its own waits: one that would have ended within a reasonable spin makes the next spin longer, a long one makes
-//! it shorter. With one processor the other side cannot run while we spin, so there we never do.
+//! Spinning pays when the other side answers sooner than a sleep and a wake-up would take. It does not when the wait is
+//! long, and it does harm when the other side needs this very processor to answer. Nobody can tell beforehand which it
+//! is, so each waiting place measures: it keeps to one way, and now and then tries the other for a few waits in a row.
+//! The quicker way stays. Long waits look the same either way, and then sleeping wins, because it is free.
+//!
+//! A trial is more than one wait because spinning is at its best when *both* sides do it, and a side finds that out only
+//! in a trial that overlaps one of the other's. A trial that goes badly ends after its second wait.
+//!
+//! With one processor the other side cannot run while we spin, so there we never do.
 
 use std::sync::OnceLock;
-// Not from the facade: the budget is a hint and orders nothing.
-use std::sync::atomic::{AtomicU32, Ordering};
+// Not from the facade: the figures are hints and order nothing. Two threads that share a waiting place may garble each
+// other's figures, and the next trial puts that right.
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::Relaxed};
 use std::time::Duration;
 
-const MAX_NS: u32 = 50_000;
-/// Never zero, so that a place whose waits become short notices.
-const MIN_NS: u32 = 1_000;
-/// A wait that ended within this time, wake-up included, would have been worth a spin.
-const WORTH: Duration = Duration::from_nanos(2 * MAX_NS as u64);
+/// The longest spin.
+pub(crate) const LONGEST: Duration = Duration::from_micros(50);
+/// Waits longer than this count as this long: how much longer is the peer's affair.
+const CEILING_NS: u32 = 200_000;
+/// How much quicker spinning must be to be worth a processor.
+const MARGIN_NS: u32 = 1_000;
+/// Waits in a trial; the first half lets both sides settle and does not count.
+const TRIAL: u32 = 8;
+const COUNTED: u32 = TRIAL / 2;
+/// Waits between two trials, at first and after many trials that changed nothing.
+const FIRST_INTERVAL: u32 = 8;
+const LAST_INTERVAL: u32 = 256;
 
-pub(crate) struct SpinBudget(AtomicU32);
+pub(crate) struct SpinChoice {
+    allowed: bool,
+    /// The way that is kept to.
+    spinning: AtomicBool,
+    /// Moving average of how long waits take that way, in nanoseconds.
+    average: AtomicU32,
+    until_trial: AtomicU32,
+    interval: AtomicU32,
+    /// Waits left of the trial under way; 0: none is.
+    trial_left: AtomicU32,
+    trial_sum: AtomicU32,
+}
 
-fn may_spin() -> bool {
-    static MAY: OnceLock<bool> = OnceLock::new();
-    *MAY.get_or_init(|| {
+fn several_processors() -> bool {
+    static SEVERAL: OnceLock<bool> = OnceLock::new();
+    *SEVERAL.get_or_init(|| {
         !cfg!(loom) && std::thread::available_parallelism().is_ok_and(|processors| processors.get() > 1)
     })
 }
 
-impl SpinBudget {
+impl SpinChoice {
     pub fn new() -> Self {
-        Self(AtomicU32::new(if may_spin() { MAX_NS } else { 0 }))
+        Self::with(several_processors())
     }
 
-    #[inline]
-    pub fn get(&self) -> Duration {
-        Duration::from_nanos(self.0.load(Ordering::Relaxed).into())
-    }
-
-    /// Learns from a wait that had to sleep, and took so long in all.
-    pub fn slept(&self, waited: Duration) {
-        let budget = self.0.load(Ordering::Relaxed);
-        if budget != 0 {
-            let next = if waited < WORTH { budget.saturating_mul(2) } else { budget / 2 };
-            self.0.store(next.clamp(MIN_NS, MAX_NS), Ordering::Relaxed);
+    fn with(allowed: bool) -> Self {
+        Self {
+            allowed,
+            spinning: AtomicBool::new(true),
+            average: AtomicU32::new(0),
+            until_trial: AtomicU32::new(FIRST_INTERVAL),
+            interval: AtomicU32::new(FIRST_INTERVAL),
+            trial_left: AtomicU32::new(0),
+            trial_sum: AtomicU32::new(0),
         }
+    }
+
+    /// Whether the next wait should spin first.
+    #[inline]
+    pub fn choose(&self) -> bool {
+        self.allowed && (self.spinning.load(Relaxed) != (self.trial_left.load(Relaxed) != 0))
+    }
+
+    /// Learns how long a wait took, wake-up included.
+    #[inline]
+    pub fn learn(&self, waited: Duration) {
+        if !self.allowed {
+            return;
+        }
+        let waited = waited.as_nanos().min(CEILING_NS.into()) as u32;
+        let left = self.trial_left.load(Relaxed);
+        if left != 0 {
+            return self.learn_from_trial(left, waited);
+        }
+        let average = self.average.load(Relaxed);
+        self.average.store(average - average / 4 + waited / 4, Relaxed);
+        let until = self.until_trial.load(Relaxed);
+        // A spin that failed is a reason not to wait for the next trial as long as planned.
+        let failed = self.spinning.load(Relaxed) && waited > LONGEST.as_nanos() as u32;
+        let until = if failed { until / 2 } else { until.saturating_sub(1) };
+        self.until_trial.store(until, Relaxed);
+        if until == 0 {
+            self.trial_sum.store(0, Relaxed);
+            self.trial_left.store(TRIAL, Relaxed);
+        }
+    }
+
+    #[cold]
+    fn learn_from_trial(&self, left: u32, waited: u32) {
+        let spinning = self.spinning.load(Relaxed);
+        let better = |waited: u32| {
+            let average = self.average.load(Relaxed);
+            // Into sleeping if it costs no more than the margin, into spinning if it gains more than that.
+            if spinning { waited <= average + MARGIN_NS } else { waited + MARGIN_NS < average }
+        };
+        if left <= COUNTED {
+            let sum = self.trial_sum.load(Relaxed);
+            self.trial_sum.store(sum.saturating_add(waited), Relaxed);
+        }
+        let hopeless = left < TRIAL && !better(waited);
+        if left > 1 && !hopeless {
+            return self.trial_left.store(left - 1, Relaxed);
+        }
+        self.trial_left.store(0, Relaxed);
+        let mean = self.trial_sum.load(Relaxed) / COUNTED;
+        let interval = if !hopeless && better(mean) {
+            self.spinning.store(!spinning, Relaxed);
+            self.average.store(mean, Relaxed);
+            FIRST_INTERVAL
+        } else {
+            (self.interval.load(Relaxed) * 2).min(LAST_INTERVAL)
+        };
+        self.interval.store(interval, Relaxed);
+        self.until_trial.store(interval, Relaxed);
     }
 }
 
@@ -48,23 +130,52 @@ impl SpinBudget {
 mod tests {
     use super::*;
 
+    const US: Duration = Duration::from_micros(1);
+
+    /// Two sides that wait for each other in turn, `cost` saying how long a wait takes given whether (this side, the
+    /// other side) spins. Returns how many of the last 1000 waits of the first side spun.
+    fn settle(sides: &[SpinChoice; 2], cost: impl Fn(bool, bool) -> Duration) -> usize {
+        let round = || {
+            let [first, second] = [sides[0].choose(), sides[1].choose()];
+            sides[0].learn(cost(first, second));
+            sides[1].learn(cost(second, first));
+            first
+        };
+        (0..50_000).for_each(|_| _ = round());
+        (0..1000).filter(|_| round()).count()
+    }
+
+    fn pair() -> [SpinChoice; 2] {
+        let sides = [SpinChoice::with(true), SpinChoice::with(true)];
+        // Out of step, as two processes are.
+        (0..5).for_each(|_| sides[1].learn(US));
+        sides
+    }
+
+    fn two_processors(me: bool, other: bool) -> Duration {
+        match (me, other) {
+            (true, true) => US / 3,
+            (false, false) => 4 * US,
+            _ => 10 * US,
+        }
+    }
+
+    fn one_processor(me: bool, _: bool) -> Duration {
+        if me { 80 * US } else { 4 * US }
+    }
+
     #[test]
-    fn long_waits_shorten_and_short_waits_lengthen() {
-        let budget = SpinBudget(AtomicU32::new(MAX_NS));
-        for _ in 0..20 {
-            budget.slept(Duration::from_secs(1));
-        }
-        assert_eq!(budget.get(), Duration::from_nanos(MIN_NS.into()));
-        for _ in 0..20 {
-            budget.slept(Duration::from_micros(10));
-        }
-        assert_eq!(budget.get(), Duration::from_nanos(MAX_NS.into()));
+    fn follows_what_is_quicker() {
+        let sides = pair();
+        assert!(settle(&sides, two_processors) > 950, "the other side has a processor of its own");
+        assert!(settle(&sides, one_processor) < 50, "it needs ours");
+        assert!(settle(&sides, two_processors) > 950, "it has its own again");
+        assert!(settle(&sides, |_, _| Duration::from_secs(1)) < 50, "nothing to do");
     }
 
     #[test]
     fn a_single_processor_never_spins() {
-        let budget = SpinBudget(AtomicU32::new(0));
-        budget.slept(Duration::from_micros(1));
-        assert_eq!(budget.get(), Duration::ZERO);
+        let sides = [SpinChoice::with(false), SpinChoice::with(false)];
+        assert_eq!(settle(&sides, two_processors), 0);
     }
 }
