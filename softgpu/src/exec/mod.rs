@@ -13,8 +13,25 @@
 //! what is not theirs. `Program` is `Send + Sync`; any number of launches may run at once.
 //! `BULKHEAD_SOFT_THREADS` limits the pool.
 
+mod atomics;
+mod block;
+mod code;
+mod compile;
+mod context;
 mod fault;
+mod fiber;
+mod grid;
+mod half_math;
+mod helpers;
+mod lower;
+mod math;
 mod module;
+mod pool;
+mod print;
+mod signal;
+mod stack;
+mod ticker;
+mod warp;
 
 pub use fault::{Fault, FaultKind};
 pub use module::{

@@ -1,9 +1,16 @@
 //! Modules as the driver sees them: kernels and variables of a PTX text, and programs, which know their addresses.
 
-use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
+use std::sync::{Arc, OnceLock};
 
-use super::fault::Fault;
+use super::code::Compiled;
+use super::compile::compile;
+use super::fault::{Fault, FaultKind};
+use super::grid::Grid;
+use super::{pool, signal, ticker};
+use crate::passes::reach::{Reach, reach};
+use crate::passes::{self, ir};
+use crate::ptx;
 
 /// PTX that cannot be loaded.
 #[derive(Debug, thiserror::Error)]
@@ -13,11 +20,22 @@ pub struct PtxError {
     pub message: String,
 }
 
-/// A parsed and checked PTX text.
-#[derive(Debug)]
+/// A parsed and checked PTX text. Code is made at the first launch of a kernel, and shared by all programs.
 pub struct Module {
+    ir: ir::Module,
     kernels: Vec<Kernel>,
-    variables: Vec<Variable>,
+    entries: Vec<Entry>,
+}
+
+struct Entry {
+    reach: Reach,
+    code: OnceLock<Result<Compiled, String>>,
+}
+
+impl std::fmt::Debug for Module {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Module").field("kernels", &self.kernels).finish_non_exhaustive()
+    }
 }
 
 /// An `.entry` of a module.
@@ -118,8 +136,16 @@ impl Module {
     /// Parses and checks a PTX text. A kernel that is well formed but uses something that is missing here does not
     /// fail the module; see `Kernel::unsupported`.
     pub fn from_ptx(source: &str) -> Result<Module, PtxError> {
-        let _ = source;
-        Ok(Module { kernels: Vec::new(), variables: Vec::new() })
+        let tree = ptx::parse(source).map_err(|error| PtxError { line: error.line, message: error.message })?;
+        let ir = passes::build(&tree).map_err(|(line, message)| PtxError { line, message })?;
+        let mut kernels = Vec::new();
+        let mut entries = Vec::new();
+        for (index, function) in ir.functions.iter().enumerate().filter(|(_, function)| function.entry) {
+            let reach = reach(&ir, index);
+            kernels.push(kernel(&ir, function, &reach));
+            entries.push(Entry { reach, code: OnceLock::new() });
+        }
+        Ok(Module { ir, kernels, entries })
     }
 
     /// All entries, in the order of the text.
@@ -129,15 +155,49 @@ impl Module {
 
     /// All module variables that need memory, in the order of the text.
     pub fn variables(&self) -> &[Variable] {
-        &self.variables
+        &self.ir.variables
     }
 
     /// Binds the module to the addresses of its variables, one for each of `variables()`, all inside the window.
     pub fn link(self: Arc<Self>, addresses: &[u64]) -> Program {
-        assert_eq!(addresses.len(), self.variables.len(), "one address for each variable");
+        assert_eq!(addresses.len(), self.ir.variables.len(), "one address for each variable");
         Program { module: self, addresses: addresses.to_vec() }
     }
+
+    fn code(&self, kernel: usize) -> Result<&Compiled, String> {
+        let entry = &self.entries[kernel];
+        let made = entry.code.get_or_init(|| {
+            let image = compile(&self.ir, &entry.reach).map_err(|error| error.to_string())?;
+            image.place().map_err(|error| format!("no memory for code: {error}"))
+        });
+        made.as_ref().map_err(Clone::clone)
+    }
 }
+
+fn kernel(ir: &ir::Module, function: &ir::Function, reach: &Reach) -> Kernel {
+    let slots = function.signature.params.iter().zip(&function.param_offsets);
+    let threads = function.required_threads.or(function.max_threads);
+    let threads = threads.map(|[x, y, z]| x.saturating_mul(y).saturating_mul(z));
+    let registers = function.body.as_ref().map_or(0, |body| body.registers.len());
+    Kernel {
+        name: function.name.clone(),
+        params: slots.map(|(slot, offset)| Param { offset: *offset, size: slot.size, align: slot.align }).collect(),
+        param_bytes: function.param_bytes,
+        static_shared: reach.static_shared,
+        local_bytes: function.body.as_ref().map_or(0, |body| body.local_bytes),
+        max_threads: threads.unwrap_or(MAX_BLOCK).clamp(1, MAX_BLOCK),
+        required_block: function.required_threads,
+        registers: registers.clamp(8, 64) as u32,
+        ptx_version: ir.version,
+        target: ir.target,
+        unsupported: reach.unsupported.clone(),
+    }
+}
+
+/// Most threads in a block.
+const MAX_BLOCK: u32 = 1024;
+/// Most shared memory in a block, static and dynamic together.
+const MAX_SHARED: u32 = 228 << 10;
 
 impl Program {
     /// The module it was linked from.
@@ -148,7 +208,50 @@ impl Program {
     /// Runs a whole grid and returns when its last thread has ended. The calling thread works along with the pool.
     /// The first launch of a kernel compiles it.
     pub fn launch(&self, kernel: usize, launch: &Launch) -> Result<(), Fault> {
-        let _ = (kernel, launch, &self.addresses);
-        Ok(())
+        let Some(about) = self.module.kernels.get(kernel) else {
+            return Err(refused("", FaultKind::InvalidLaunch, format!("no kernel number {kernel}")));
+        };
+        if let Some(reason) = &about.unsupported {
+            return Err(refused(&about.name, FaultKind::Unsupported, reason.clone()));
+        }
+        let reach = &self.module.entries[kernel].reach;
+        let shared = check(about, reach, launch).map_err(|m| refused(&about.name, FaultKind::InvalidLaunch, m))?;
+        let code = self.module.code(kernel).map_err(|m| refused(&about.name, FaultKind::Unsupported, m))?;
+        signal::install();
+        let _ticking = ticker::tick();
+        let grid = Grid::new(launch, code, &self.addresses, &about.name, shared, reach.local_bytes);
+        pool::run(&grid);
+        grid.result()
+    }
+}
+
+fn refused(kernel: &str, kind: FaultKind, message: String) -> Fault {
+    Fault { kind, kernel: kernel.to_owned(), block: [0; 3], thread: [0; 3], address: None, message }
+}
+
+/// Checks a launch; answers the shared memory that a block needs. Compiled code relies on all of this.
+fn check(kernel: &Kernel, reach: &Reach, launch: &Launch) -> Result<u32, String> {
+    let threads = launch.block.iter().try_fold(1u32, |product, n| product.checked_mul(*n)).unwrap_or(u32::MAX);
+    if threads == 0 || threads > kernel.max_threads {
+        return Err(format!("{threads} threads in a block, at most {}", kernel.max_threads));
+    }
+    if kernel.required_block.is_some_and(|required| required != launch.block) {
+        return Err(format!("block {:?} is not what the kernel requires", launch.block));
+    }
+    let [x, y, z] = launch.grid;
+    if x == 0 || y == 0 || z == 0 || x > i32::MAX as u32 || y > 65535 || z > 65535 {
+        return Err(format!("grid {:?}", launch.grid));
+    }
+    if launch.params.len() < kernel.param_bytes as usize {
+        return Err(format!("{} bytes of parameters, {} needed", launch.params.len(), kernel.param_bytes));
+    }
+    let shared = if launch.dynamic_shared == 0 {
+        Some(reach.static_shared)
+    } else {
+        reach.dynamic_offset.checked_add(launch.dynamic_shared)
+    };
+    match shared {
+        Some(shared) if shared <= MAX_SHARED => Ok(shared),
+        _ => Err("too much shared memory".into()),
     }
 }

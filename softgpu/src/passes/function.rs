@@ -21,6 +21,8 @@ pub struct Builder<'l, 'a> {
     carry: Option<Reg>,
     /// Blocks by number, `None` until they have ended.
     blocks: Vec<Option<Block>>,
+    /// Blocks in the order of the text.
+    order: Vec<usize>,
     current: usize,
     insts: Vec<Inst>,
     function: usize,
@@ -45,6 +47,7 @@ pub fn build_body<'a>(
         },
         carry: None,
         blocks: vec![None],
+        order: Vec::new(),
         current: 0,
         insts: Vec::new(),
         function: index,
@@ -215,6 +218,7 @@ impl<'a> Builder<'_, 'a> {
                 let then = self.blocks.len();
                 self.blocks.push(Some(Block { insts: Vec::new(), end }));
                 self.end(End::Branch { guard, then, otherwise: next });
+                self.order.push(then);
             }
         }
         self.current = next;
@@ -223,6 +227,7 @@ impl<'a> Builder<'_, 'a> {
     fn end(&mut self, end: End) {
         let insts = std::mem::take(&mut self.insts);
         self.blocks[self.current] = Some(Block { insts, end });
+        self.order.push(self.current);
     }
 
     /// The register that holds the carry flag.
@@ -267,11 +272,26 @@ impl<'a> Builder<'_, 'a> {
         self.linker.module.functions[self.function].param_bytes
     }
 
+    /// Numbers the blocks in the order of the text, so that every loop has an edge to an earlier (or the same) block.
     fn finish(mut self) -> Result<Body> {
-        let blocks: Option<Vec<Block>> = self.blocks.into_iter().collect();
-        match blocks {
-            Some(blocks) => self.body.blocks = blocks,
-            None => return CheckError::invalid("a label that is never placed"),
+        let mut place = vec![usize::MAX; self.blocks.len()];
+        for (position, block) in self.order.iter().enumerate() {
+            place[*block] = position;
+        }
+        for block in &self.order {
+            let Some(mut block) = self.blocks[*block].take() else {
+                return CheckError::invalid("a label that is placed twice");
+            };
+            match &mut block.end {
+                End::Jump(target) => *target = place[*target],
+                End::Branch { then, otherwise, .. } => {
+                    *then = place[*then];
+                    *otherwise = place[*otherwise];
+                }
+                End::Table { targets, .. } => targets.iter_mut().for_each(|target| *target = place[*target]),
+                End::Return | End::Exit => {}
+            }
+            self.body.blocks.push(block);
         }
         Ok(self.body)
     }

@@ -1,0 +1,136 @@
+//! A kernel and what it calls to machine code.
+
+use std::sync::OnceLock;
+
+use cranelift_codegen::binemit::Reloc;
+use cranelift_codegen::control::ControlPlane;
+use cranelift_codegen::ir::{ExternalName, Function};
+use cranelift_codegen::isa::OwnedTargetIsa;
+use cranelift_codegen::settings::{self, Configurable};
+use cranelift_codegen::{Context as Codegen, FinalizedRelocTarget};
+use cranelift_frontend::{FunctionBuilder, FunctionBuilderContext};
+
+use super::code::Image;
+use super::lower::{Lower, Unit, shell};
+use crate::passes::ir::{Module, Op, Signature};
+use crate::passes::reach::Reach;
+
+/// Code that could not be made. Nothing that a text can say should lead here.
+#[derive(Debug, thiserror::Error)]
+pub enum CompileError {
+    #[error("this processor is not supported: {0}")]
+    Host(String),
+    #[error("code generation failed in {function}: {message}")]
+    Codegen { function: String, message: String },
+}
+
+fn isa() -> Result<OwnedTargetIsa, CompileError> {
+    static ISA: OnceLock<Result<OwnedTargetIsa, String>> = OnceLock::new();
+    let made = ISA.get_or_init(|| {
+        let builder = cranelift_native::builder().map_err(str::to_owned)?;
+        let mut flags = settings::builder();
+        let options = [
+            ("opt_level", "speed"),
+            ("enable_verifier", if cfg!(debug_assertions) { "true" } else { "false" }),
+            ("is_pic", "true"),
+            ("use_colocated_libcalls", "false"),
+            ("preserve_frame_pointers", "true"),
+        ];
+        for (name, value) in options {
+            flags.set(name, value).map_err(|error| error.to_string())?;
+        }
+        builder.finish(settings::Flags::new(flags)).map_err(|error| error.to_string())
+    });
+    made.clone().map_err(CompileError::Host)
+}
+
+/// Whether threads of the kernel may have to wait for each other.
+fn waits(module: &Module, reach: &Reach) -> bool {
+    let bodies = reach.functions.iter().filter_map(|index| module.functions[*index].body.as_ref().ok());
+    let ops = bodies.flat_map(|body| &body.blocks).flat_map(|block| &block.insts).map(|inst| &inst.op);
+    ops.into_iter().any(|op| matches!(op, Op::Barrier { .. } | Op::Warp { .. }))
+}
+
+fn signatures(module: &Module, reach: &Reach) -> Vec<Signature> {
+    let mut out: Vec<Signature> = Vec::new();
+    let mut add = |signature: &Signature| {
+        if !out.contains(signature) {
+            out.push(signature.clone());
+        }
+    };
+    for index in &reach.functions {
+        let function = &module.functions[*index];
+        add(&function.signature);
+        if let Ok(body) = &function.body {
+            body.prototypes.iter().for_each(&mut add);
+        }
+    }
+    out
+}
+
+/// Compiles a kernel with everything it can reach.
+pub fn compile(module: &Module, reach: &Reach) -> Result<Image, CompileError> {
+    let isa = isa()?;
+    let mut shared = vec![None; module.shared.len()];
+    for (index, offset) in &reach.shared {
+        shared[*index] = Some(*offset);
+    }
+    let unit = Unit {
+        module,
+        reach,
+        shared,
+        waits: waits(module, reach),
+        signatures: signatures(module, reach),
+        has_fma: std::arch::is_x86_feature_detected!("fma"),
+    };
+    let mut image = Image { bytes: Vec::new(), entry: 0, functions: vec![None; module.functions.len()] };
+    let mut calls: Vec<(usize, usize, i64)> = Vec::new();
+    let mut frontend = FunctionBuilderContext::new();
+    let mut codegen = Codegen::new();
+    for index in &reach.functions {
+        let function = &module.functions[*index];
+        let Ok(body) = &function.body else { continue };
+        let failed = |message: String| CompileError::Codegen { function: function.name.clone(), message };
+        codegen.clear();
+        codegen.func = shell(*index as u32, function);
+        let builder = FunctionBuilder::new(&mut codegen.func, &mut frontend);
+        Lower::lower(builder, &unit, function, body).finalize(isa.frontend_config());
+        let code = codegen
+            .compile(&*isa, &mut ControlPlane::default())
+            .map_err(|error| failed(format!("{:?}", error.inner)))?;
+        image.bytes.resize(image.bytes.len().next_multiple_of(32), 0xcc);
+        let start = image.bytes.len();
+        image.bytes.extend_from_slice(code.code_buffer());
+        if std::env::var_os("SOFTGPU_DUMP").is_some() {
+            eprintln!("{}", codegen.func.display());
+        }
+        let code = codegen.compiled_code().ok_or_else(|| failed("no code".into()))?;
+        for reloc in code.buffer.relocs() {
+            let target = relocated_function(&codegen.func, &reloc.target);
+            match (reloc.kind, target) {
+                (Reloc::X86CallPCRel4 | Reloc::X86CallPLTRel4 | Reloc::X86PCRel4, Some(target)) => {
+                    calls.push((start + reloc.offset as usize, target, reloc.addend));
+                }
+                (kind, _) => return Err(failed(format!("unexpected relocation {kind:?} to {:?}", reloc.target))),
+            }
+        }
+        let number = unit.signature_number(&function.signature).unwrap_or(0);
+        image.functions[*index] = Some((start, if function.entry { 0 } else { number }));
+    }
+    for (place, target, addend) in calls {
+        let Some((start, _)) = image.functions[target] else { continue };
+        let distance = (start as i64 + addend - place as i64) as i32;
+        image.bytes[place..place + 4].copy_from_slice(&distance.to_le_bytes());
+    }
+    image.entry = image.functions[reach.functions[0]].map_or(0, |(start, _)| start);
+    Ok(image)
+}
+
+fn relocated_function(function: &Function, target: &FinalizedRelocTarget) -> Option<usize> {
+    match target {
+        FinalizedRelocTarget::ExternalName(ExternalName::User(name)) => {
+            Some(function.params.user_named_funcs()[*name].index as usize)
+        }
+        _ => None,
+    }
+}
