@@ -16,6 +16,7 @@ mod memfd {
     use std::os::fd::{AsFd, OwnedFd};
     use std::process::{Child, Command, Stdio};
 
+    use idm::bench::Options;
     use idm::bootstrap::{self, Attach};
     use idm::conformance::{self, Connection, SUITE, Transport};
     use idm::peer::{PeerWatch, StopWatch};
@@ -24,6 +25,7 @@ mod memfd {
     use zerocopy::FromBytes;
 
     const FAR_SIDE: &str = "--far-side";
+    const BENCH_FAR_SIDE: &str = "--bench-far-side";
 
     /// The far side is a thread.
     struct Threads;
@@ -56,7 +58,7 @@ mod memfd {
 
         fn connect(&self, layout: Layout) -> Connection {
             let (ours, theirs) = bootstrap::pair().unwrap();
-            let far = std::thread::spawn(move || far_side(theirs, layout));
+            let far = std::thread::spawn(move || far_side(theirs, layout, None));
             attach(ours, far, |thread| thread.join().unwrap())
         }
     }
@@ -88,12 +90,16 @@ mod memfd {
         Connection { client, far_side: Box::new(far) as Box<dyn Any> }
     }
 
-    fn far_side(socket: OwnedFd, layout: Layout) {
+    /// `die` is how this far side dies: `None` hangs up, which is all that a thread can do.
+    fn far_side(socket: OwnedFd, layout: Layout, die: Option<fn()>) {
         let server = Server::create(layout, Placement::Anywhere).unwrap();
         bootstrap::send(&socket, &Attach::new(layout, [0; 16]), &[server.fd()]).unwrap();
         let (watch, stop) = PeerWatch::new(socket.try_clone().unwrap(), None, server.gone().clone(), || {}).unwrap();
         let watcher = watch.spawn().unwrap();
-        let die = move || rustix::net::shutdown(&socket, rustix::net::Shutdown::Both).unwrap();
+        let die = move || match die {
+            Some(die) => die(),
+            None => rustix::net::shutdown(&socket, rustix::net::Shutdown::Both).unwrap(),
+        };
         let _ = conformance::serve(server, die);
         drop(stop);
         watcher.join().unwrap();
@@ -111,7 +117,10 @@ mod memfd {
             // Only the duplicate must hold the socket open.
             let null = std::fs::File::open("/dev/null").unwrap();
             rustix::stdio::dup2_stdin(&null).unwrap();
-            return far_side(socket, layout);
+            return far_side(socket, layout, Some(|| std::process::exit(0)));
+        }
+        if first.as_deref() == Some(BENCH_FAR_SIDE) {
+            return idm::bench::peer().unwrap();
         }
         // What libtest would do with a filter.
         let filter = first.filter(|argument| !argument.starts_with('-')).unwrap_or_default();
@@ -125,5 +134,21 @@ mod memfd {
                 }
             }
         }
+        if "bench::waiting_costs_next_to_nothing".contains(&filter) {
+            print!("test bench::waiting_costs_next_to_nothing ... ");
+            waiting_costs_next_to_nothing();
+            println!("ok");
+        }
+    }
+
+    /// The bench runs, and both sides of an idle region use less than a hundredth of a core.
+    fn waiting_costs_next_to_nothing() {
+        let mut far_side = Command::new(std::env::current_exe().unwrap());
+        far_side.arg(BENCH_FAR_SIDE);
+        let options = Options { round_trips: 100, posts: 1000, ..Options::new(far_side) };
+        let report = idm::bench::run(options).unwrap();
+        assert!(report.posts_per_second > 0.0 && report.call.p50 <= report.call.p99);
+        // Time on a processor, not time on the clock: other work on the machine does not change it.
+        assert!(report.idle_client < 0.01 && report.idle_server < 0.01, "{report}");
     }
 }
