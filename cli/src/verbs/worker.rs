@@ -1,15 +1,17 @@
 //! `bulkhead worker`: serves one client. The broker starts it, with the control socket as standard input.
 
 use std::io;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use proxy::backend::Backend;
 use proxy::control::BrokerLink;
-use proxy::worker::WorkerConfig;
+use proxy::jail::{self, Missing, Part, Policy};
+use proxy::worker::{WorkerConfig, WorkerError};
 use tracing_subscriber::filter::LevelFilter;
 
-use crate::args::{BackendArg, WorkerArgs};
+use crate::args::{BackendArg, JailArg, WorkerArgs};
 use crate::exit::{Exit, Failure};
 
 pub fn run(args: WorkerArgs) -> Result<ExitCode, Failure> {
@@ -17,12 +19,54 @@ pub fn run(args: WorkerArgs) -> Result<ExitCode, Failure> {
     let control = take_control_socket()
         .map_err(|error| Failure::system(Exit::Usage, "a worker is started by the proxy only", &error))?;
     let backend = backend(&args)?;
-    let link = BrokerLink::with_rejoin(control, args.rejoin);
-    link.report_jail(0).map_err(|error| Failure::system(Exit::Failure, "the broker is gone", &error))?;
+    let (missing, rejoin) = enter_jail(&args, &backend, &control)?;
+    let link = BrokerLink::with_rejoin(control, rejoin);
+    link.report_jail(missing.bits()).map_err(|error| Failure::system(Exit::Failure, "the broker is gone", &error))?;
+    if args.jail == JailArg::Require && !missing.is_empty() {
+        // The broker knows what is missing and says so.
+        return Ok(Exit::NoJail.into());
+    }
     match proxy::worker::run(WorkerConfig { backend }, link) {
-        Ok(()) => Ok(ExitCode::SUCCESS),
+        // A spare whose broker went away was never needed.
+        Ok(()) | Err(WorkerError::NoClient(_)) => Ok(ExitCode::SUCCESS),
         Err(error) => Err(Failure::new(Exit::Failure, format!("worker: {error}"))),
     }
+}
+
+/// Puts up the walls. Returns which parts are missing, and where the next broker's socket is now.
+fn enter_jail(
+    args: &WorkerArgs,
+    backend: &Backend,
+    control: &OwnedFd,
+) -> Result<(Missing, Option<PathBuf>), Failure> {
+    if args.jail == JailArg::Off {
+        return Ok((Missing::all(), args.rejoin.clone()));
+    }
+    let request = jail::Request {
+        policy: match backend {
+            Backend::Soft { .. } => Policy::Soft,
+            Backend::Nvidia { library, devices } => {
+                Policy::Nvidia { library: library.clone(), devices: devices.clone() }
+            }
+        },
+        root: args.jail_root.clone(),
+        uid: args.jail_uid,
+        rejoin: args.rejoin.as_deref().and_then(Path::parent).map(Path::to_owned),
+        keep: control.as_raw_fd(),
+        without_pid_namespace: args.without_pid_namespace,
+    };
+    let report = jail::enter(&mut jail::Linux::default(), &jail::plan(&request))
+        .map_err(|error| Failure::new(Exit::NoJail, error.to_string()))?;
+    for (part, reason) in &report.reasons {
+        tracing::info!(part = part.name(), reason, "part of the jail is missing");
+    }
+    let moved = |path: &PathBuf| path.file_name().map(|name| Path::new(jail::REJOIN_INSIDE).join(name));
+    let rejoin = match report.missing.contains(Part::Root) {
+        true => args.rejoin.clone(),
+        false => args.rejoin.as_ref().and_then(moved),
+    };
+    let missing = if args.without_pid_namespace { report.missing.with(Part::PidNamespace) } else { report.missing };
+    Ok((missing, rejoin))
 }
 
 /// Moves the socket away from standard input, where anything might read it.

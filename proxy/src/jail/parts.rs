@@ -45,6 +45,16 @@ const ALL: [Part; 15] = [
 ];
 
 impl Part {
+    /// Parts without which this one must not even be tried: a root mounted without a mount namespace would be
+    /// everybody's.
+    pub fn needs(self) -> &'static [Part] {
+        match self {
+            Self::Root => &[Self::MountNamespace],
+            Self::Proc => &[Self::MountNamespace, Self::PidNamespace, Self::Root],
+            _ => &[],
+        }
+    }
+
     pub fn name(self) -> &'static str {
         match self {
             Self::UserNamespace => "user namespace",

@@ -1,0 +1,445 @@
+//! A broker as a process, with workers and clients that do what the tests say. This program is all of them: its first
+//! argument says which. Nothing here needs root.
+
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use idm::bootstrap::{self, Hello, Welcome, WelcomeStatus};
+use proxy::backend::Backend;
+use proxy::broker::{Broker, Config, state_dir};
+use proxy::control::admin::{AdminClient, Answer, Request, Status, ZoneLimits, ZoneStatus};
+use proxy::control::{BrokerLink, WorkerStats};
+use proxy::jail::Demand;
+use proxy::packet;
+use rustix::event::{PollFd, PollFlags};
+use rustix::process::{Pid, Signal};
+
+const MIB: u64 = 1 << 20;
+
+fn main() {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    match arguments.first().map(String::as_str) {
+        Some("as-broker") => as_broker(Path::new(&arguments[1])),
+        Some("as-worker") => as_worker(&arguments),
+        Some("as-client") => as_client(Path::new(&arguments[1])),
+        Some("--list") => {}
+        _ => {
+            for (name, test) in TESTS {
+                if arguments.iter().all(|filter| filter.starts_with('-') || name.contains(filter.as_str())) {
+                    println!("test {name} ...");
+                    test();
+                }
+            }
+        }
+    }
+}
+
+const TESTS: [(&str, fn()); 13] = [
+    ("a_client_gets_a_worker_and_leaves_nothing", a_client_gets_a_worker_and_leaves_nothing),
+    ("a_zone_has_one_limit_for_all_its_workers", a_zone_has_one_limit_for_all_its_workers),
+    ("a_killed_client_frees_its_ledger", a_killed_client_frees_its_ledger),
+    ("a_worker_that_does_not_follow_its_client_is_ended", a_worker_that_does_not_follow_its_client_is_ended),
+    ("a_killed_worker_is_noticed_by_its_client_only", a_killed_worker_is_noticed_by_its_client_only),
+    ("a_successor_takes_over", a_successor_takes_over),
+    ("requests_wait_for_the_successor", requests_wait_for_the_successor),
+    ("a_second_broker_is_refused", a_second_broker_is_refused),
+    ("hostile_hellos_hurt_nobody", hostile_hellos_hurt_nobody),
+    ("silent_clients_hold_up_nobody", silent_clients_hold_up_nobody),
+    ("a_worker_that_breaks_the_protocol_is_ended", a_worker_that_breaks_the_protocol_is_ended),
+    ("a_stranger_cannot_join_as_worker", a_stranger_cannot_join_as_worker),
+    ("leased_zones_go_with_their_operator", leased_zones_go_with_their_operator),
+];
+
+// The parts that are played.
+
+fn as_broker(folder: &Path) {
+    let zone = |name: &str| (name.parse().unwrap(), ZoneLimits { memory: Some(100 * MIB), share: 50 });
+    let config = Config {
+        state_dir: folder.to_owned(),
+        private: false,
+        backend: Backend::Soft { devices: 1, memory: 1 << 30 },
+        zones: vec![zone("a"), zone("b")],
+        spare_workers: 1,
+        worker_program: "/proc/self/exe".into(),
+        worker_arguments: vec!["as-worker".into()],
+        jail: Demand::Off,
+        worker_uids: 0x3000_0000,
+        max_clients_per_zone: 8,
+    };
+    let broker = match Broker::start(config) {
+        Ok(broker) => broker,
+        Err(error) => {
+            eprintln!("{error}");
+            std::process::exit(75);
+        }
+    };
+    println!("ready");
+    let (signals, _writer) = packet::pair().unwrap();
+    broker.run(signals, None).unwrap();
+}
+
+/// Does what its client says: `+n` charges, `-n` releases, `?` asks, `x` breaks the protocol, `h` stays when left.
+fn as_worker(arguments: &[String]) {
+    let control = io::stdin().as_fd().try_clone_to_owned().unwrap();
+    let raw = control.try_clone().unwrap();
+    let rejoin =
+        arguments.iter().position(|argument| argument == "--rejoin").map(|at| PathBuf::from(&arguments[at + 1]));
+    let link = BrokerLink::with_rejoin(control, rejoin);
+    // A spare may find its broker killed already.
+    let Ok(()) = link.report_jail(0) else { return };
+    let Ok(assignment) = link.wait_for_assignment() else { return };
+    link.report(WorkerStats { calls: 3, ..WorkerStats::default() });
+    let mut hang = false;
+    loop {
+        let mut buffer = [0; 64];
+        let received = match packet::receive(&assignment.client, &mut buffer) {
+            Ok(received) if received.len > 0 => received,
+            _ if hang => loop {
+                std::thread::park();
+            },
+            _ => return,
+        };
+        let text = std::str::from_utf8(&buffer[..received.len]).unwrap();
+        let number = text[1..].parse().unwrap_or(0);
+        let answer = match text.as_bytes()[0] {
+            b'+' => link.charge(number).map_or_else(|denied| format!("{denied:?}"), |()| "granted".to_owned()),
+            b'-' => {
+                link.release(number);
+                "released".to_owned()
+            }
+            b'?' => format!("{:?}", link.zone_usage()),
+            b'x' => {
+                packet::send(&raw, &[0xff; 77], &[]).unwrap();
+                continue;
+            }
+            _ => {
+                hang = true;
+                "hanging".to_owned()
+            }
+        };
+        packet::send(&assignment.client, answer.as_bytes(), &[]).unwrap();
+    }
+}
+
+/// Charges 40 MiB and waits to be killed.
+fn as_client(socket: &Path) {
+    let client = Client::connect(socket);
+    println!("{}", client.ask(&format!("+{}", 40 * MIB)));
+    loop {
+        std::thread::park();
+    }
+}
+
+// What the tests use.
+
+struct Node {
+    folder: PathBuf,
+    broker: Child,
+}
+
+impl Node {
+    fn start() -> Self {
+        let mut random = [0; 8];
+        rustix::rand::getrandom(&mut random, rustix::rand::GetRandomFlags::empty()).unwrap();
+        let folder = std::env::temp_dir().join(format!("bulkhead-test-{:x}", u64::from_ne_bytes(random)));
+        Self { broker: start_broker(&folder), folder }
+    }
+
+    fn socket(&self, zone: &str) -> PathBuf {
+        self.folder.join("zones").join(zone).join("sock")
+    }
+
+    fn admin(&self) -> AdminClient {
+        AdminClient::connect(&self.folder.join("admin.sock")).unwrap()
+    }
+
+    fn status(&self) -> Status {
+        match self.admin().ask(&Request::Status).unwrap() {
+            Answer::Status(status) => status,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    fn zone(&self, name: &str) -> ZoneStatus {
+        self.status().zones.into_iter().find(|zone| zone.name.as_str() == name).unwrap()
+    }
+
+    fn kill_broker(&mut self) {
+        self.broker.kill().unwrap();
+        self.broker.wait().unwrap();
+    }
+
+    fn restart(&mut self) {
+        self.broker = start_broker(&self.folder);
+    }
+}
+
+impl Drop for Node {
+    fn drop(&mut self) {
+        let _ = self.broker.kill();
+        let _ = self.broker.wait();
+        state_dir::remove(&self.folder);
+    }
+}
+
+fn start_broker(folder: &Path) -> Child {
+    let mut child =
+        Command::new("/proc/self/exe").arg("as-broker").arg(folder).stdout(Stdio::piped()).spawn().unwrap();
+    let mut line = String::new();
+    io::BufRead::read_line(&mut io::BufReader::new(child.stdout.take().unwrap()), &mut line).unwrap();
+    assert_eq!(line, "ready\n");
+    child
+}
+
+struct Client {
+    socket: OwnedFd,
+}
+
+impl Client {
+    fn connect(path: &Path) -> Self {
+        let broker = bootstrap::connect(path).unwrap();
+        bootstrap::send(&broker, &Hello::new(7, 0), &[]).unwrap();
+        let (welcome, mut fds) = bootstrap::recv::<Welcome>(&broker).unwrap();
+        assert_eq!(welcome.status(), Some(WelcomeStatus::Ok), "{}", welcome.text());
+        Self { socket: fds.remove(0) }
+    }
+
+    fn ask(&self, text: &str) -> String {
+        packet::send(&self.socket, text.as_bytes(), &[]).unwrap();
+        let mut buffer = [0; 64];
+        let received = packet::receive(&self.socket, &mut buffer).unwrap();
+        String::from_utf8(buffer[..received.len].to_vec()).unwrap()
+    }
+
+    fn wait_for_hangup(&self) {
+        assert_eq!(packet::receive(&self.socket, &mut [0; 64]).map(|received| received.len).unwrap_or(0), 0);
+    }
+}
+
+/// Waits for something that must come true; a test that never ends is the failure.
+fn until(what: &str, mut true_yet: impl FnMut() -> bool) {
+    let start = Instant::now();
+    while !true_yet() {
+        assert!(start.elapsed() < Duration::from_secs(60), "never came true: {what}");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+fn kill(pid: u32) {
+    rustix::process::kill_process(Pid::from_raw(pid as i32).unwrap(), Signal::KILL).unwrap();
+}
+
+fn alive(pid: u32) -> bool {
+    // A zombie of another parent than us has ended, too.
+    std::fs::read_to_string(format!("/proc/{pid}/stat"))
+        .is_ok_and(|stat| !stat.rsplit_once(')').unwrap().1.trim_start().starts_with('Z'))
+}
+
+// The tests.
+
+fn a_client_gets_a_worker_and_leaves_nothing() {
+    let node = Node::start();
+    let client = Client::connect(&node.socket("a"));
+    assert_eq!(client.ask("+1000"), "granted");
+    assert_eq!(client.ask("?"), format!("(1000, Some({}))", 100 * MIB));
+    let zone = node.zone("a");
+    assert_eq!((zone.used, zone.clients, zone.stats.calls), (1000, 1, 3));
+    assert_eq!(zone.workers[0].client_pid, std::process::id());
+    let worker = zone.workers[0].pid;
+    drop(client);
+    until("the worker is gone", || !alive(worker));
+    until("the ledger is empty", || node.zone("a").used == 0);
+    let zone = node.zone("a");
+    assert_eq!((zone.peak, zone.clients_served, zone.stats.calls), (1000, 1, 3));
+    until("there is a new spare", || node.status().spare_workers == 1);
+}
+
+fn a_zone_has_one_limit_for_all_its_workers() {
+    let node = Node::start();
+    let (first, second, other) =
+        (Client::connect(&node.socket("a")), Client::connect(&node.socket("a")), Client::connect(&node.socket("b")));
+    assert_eq!(first.ask(&format!("+{}", 60 * MIB)), "granted");
+    assert_eq!(second.ask(&format!("+{}", 60 * MIB)), "OverLimit");
+    assert_eq!(second.ask(&format!("+{}", u64::MAX)), "OverLimit");
+    assert_eq!(other.ask(&format!("+{}", 60 * MIB)), "granted");
+    // A release counts for its own worker only, whatever it says.
+    second.ask(&format!("-{}", u64::MAX));
+    assert_eq!(second.ask(&format!("+{}", 60 * MIB)), "OverLimit");
+    first.ask(&format!("-{}", 30 * MIB));
+    until("there is room", || second.ask(&format!("+{}", 60 * MIB)) == "granted");
+    assert_eq!(node.zone("a").used, 90 * MIB);
+}
+
+fn start_client_process(node: &Node) -> Child {
+    let mut command = Command::new("/proc/self/exe");
+    command.arg("as-client").arg(node.socket("a")).stdout(Stdio::piped());
+    let mut child = command.spawn().unwrap();
+    let mut line = String::new();
+    io::BufRead::read_line(&mut io::BufReader::new(child.stdout.take().unwrap()), &mut line).unwrap();
+    assert_eq!(line, "granted\n");
+    child
+}
+
+fn a_killed_client_frees_its_ledger() {
+    let node = Node::start();
+    let mut child = start_client_process(&node);
+    assert_eq!(node.zone("a").used, 40 * MIB);
+    child.kill().unwrap();
+    child.wait().unwrap();
+    until("the ledger is empty", || node.zone("a").used == 0);
+    assert_eq!(node.zone("a").clients, 0);
+}
+
+fn a_worker_that_does_not_follow_its_client_is_ended() {
+    let node = Node::start();
+    let client = Client::connect(&node.socket("a"));
+    assert_eq!(client.ask("h"), "hanging");
+    // The client lives on, but has let go: the worker may stay as long as it likes.
+    let worker = node.zone("a").workers[0].pid;
+    drop(client);
+    assert!(alive(worker));
+    // One whose client is dead may not.
+    let mut child = start_client_process(&node);
+    let other = node.zone("a").workers.iter().map(|worker| worker.pid).find(|pid| *pid != worker).unwrap();
+    rustix::process::kill_process(Pid::from_raw(other as i32).unwrap(), Signal::STOP).unwrap();
+    child.kill().unwrap();
+    child.wait().unwrap();
+    until("the stopped worker is ended", || !alive(other));
+    assert!(alive(worker));
+    kill(worker);
+}
+
+fn a_killed_worker_is_noticed_by_its_client_only() {
+    let node = Node::start();
+    let (mine, other) = (Client::connect(&node.socket("a")), Client::connect(&node.socket("b")));
+    assert_eq!(mine.ask("+5"), "granted");
+    kill(node.zone("a").workers[0].pid);
+    mine.wait_for_hangup();
+    until("the ledger is empty", || node.zone("a").used == 0);
+    assert_eq!(other.ask("+5"), "granted");
+    assert_eq!(Client::connect(&node.socket("a")).ask("+5"), "granted");
+}
+
+fn a_successor_takes_over() {
+    let mut node = Node::start();
+    let client = Client::connect(&node.socket("a"));
+    assert_eq!(client.ask(&format!("+{}", 70 * MIB)), "granted");
+    let worker = node.zone("a").workers[0].pid;
+    let spares_of_old = node.status();
+    assert_eq!(spares_of_old.zones.len(), 2);
+    node.kill_broker();
+    // Running clients go on without a broker, and what they give back now must not be lost.
+    assert_eq!(client.ask(&format!("-{}", 20 * MIB)), "released");
+    node.restart();
+    assert_eq!(node.zone("a").workers[0].pid, worker);
+    until("the account is settled", || node.zone("a").used == 50 * MIB);
+    let second = Client::connect(&node.socket("a"));
+    assert_eq!(second.ask(&format!("+{}", 60 * MIB)), "OverLimit");
+    assert_eq!(second.ask(&format!("+{}", 50 * MIB)), "granted");
+    drop(client);
+    until("the adopted worker is gone", || !alive(worker));
+    until("its charge is back", || node.zone("a").used == 50 * MIB);
+}
+
+fn requests_wait_for_the_successor() {
+    let mut node = Node::start();
+    let client = Client::connect(&node.socket("a"));
+    node.kill_broker();
+    std::thread::scope(|scope| {
+        let asking = scope.spawn(|| client.ask("+4096"));
+        std::thread::sleep(Duration::from_millis(100));
+        node.restart();
+        assert_eq!(asking.join().unwrap(), "granted");
+    });
+    assert_eq!(node.zone("a").used, 4096);
+}
+
+fn a_second_broker_is_refused() {
+    let node = Node::start();
+    let output = Command::new("/proc/self/exe").arg("as-broker").arg(&node.folder).output().unwrap();
+    assert_eq!(output.status.code(), Some(75));
+    assert!(String::from_utf8_lossy(&output.stderr).contains("another proxy"));
+    assert_eq!(Client::connect(&node.socket("a")).ask("+1"), "granted");
+}
+
+fn hostile_hellos_hurt_nobody() {
+    let node = Node::start();
+    let steady = Client::connect(&node.socket("b"));
+    let mut seed = 0x9e37_79b9_7f4a_7c15_u64;
+    for round in 0..300 {
+        let broker = bootstrap::connect(&node.socket("a")).unwrap();
+        let mut bytes = zerocopy::IntoBytes::as_bytes(&Hello::new(1, 0)).to_vec();
+        for _ in 0..1 + round % 5 {
+            seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+            let at = (seed >> 33) as usize % bytes.len();
+            bytes[at] ^= (seed >> 20) as u8;
+        }
+        match round % 4 {
+            0 => bytes.truncate((seed >> 40) as usize % bytes.len()),
+            1 => bytes.resize(bytes.len() + 1 + (seed >> 40) as usize % 5000, 7),
+            _ => {}
+        }
+        // Descriptors that nobody asked for come along.
+        let gift = [broker.as_fd()];
+        let _ = packet::send(&broker, &bytes, if round % 3 == 0 { &gift } else { &[] });
+        if round % 7 != 0 {
+            // An answer or a hang-up, but no silence.
+            let mut fds = [PollFd::new(&broker, PollFlags::IN)];
+            let patience = rustix::event::Timespec { tv_sec: 60, tv_nsec: 0 };
+            assert_eq!(rustix::event::poll(&mut fds, Some(&patience)), Ok(1), "round {round}");
+        }
+    }
+    assert_eq!(steady.ask("+5"), "granted");
+    until("the zone serves again", || node.zone("a").clients == 0);
+    assert_eq!(Client::connect(&node.socket("a")).ask("+5"), "granted");
+}
+
+fn silent_clients_hold_up_nobody() {
+    let node = Node::start();
+    let silent: Vec<OwnedFd> = (0..200).map(|_| bootstrap::connect(&node.socket("a")).unwrap()).collect();
+    assert_eq!(Client::connect(&node.socket("b")).ask("+5"), "granted");
+    // They are dropped, and then their own zone is free again, too.
+    for socket in &silent {
+        assert_eq!(packet::receive(socket, &mut [0; 64]).map(|received| received.len).unwrap_or(0), 0);
+    }
+    assert_eq!(Client::connect(&node.socket("a")).ask("+5"), "granted");
+}
+
+fn a_worker_that_breaks_the_protocol_is_ended() {
+    let node = Node::start();
+    let (bad, good) = (Client::connect(&node.socket("a")), Client::connect(&node.socket("a")));
+    assert_eq!(bad.ask("+5"), "granted");
+    packet::send(&bad.socket, b"x", &[]).unwrap();
+    bad.wait_for_hangup();
+    until("its charge is back", || node.zone("a").used == 0);
+    assert_eq!(good.ask("+5"), "granted");
+}
+
+fn a_stranger_cannot_join_as_worker() {
+    let node = Node::start();
+    let client = Client::connect(&node.socket("a"));
+    for bytes in [vec![0; 0], vec![1; 10], vec![2, 0, 0, 0], vec![0xff; 88], vec![0; 4096]] {
+        let socket = packet::connect(&node.folder.join("rejoin/workers.sock")).unwrap();
+        packet::send(&socket, &bytes, &[]).unwrap();
+        assert_eq!(packet::receive(&socket, &mut [0; 512]).map(|received| received.len).unwrap_or(0), 0);
+    }
+    assert_eq!(client.ask("+5"), "granted");
+}
+
+fn leased_zones_go_with_their_operator() {
+    let node = Node::start();
+    let admin = node.admin();
+    let name: proxy::control::ZoneName = "leased".parse().unwrap();
+    let limits = ZoneLimits { memory: Some(10), share: 1 };
+    let request = Request::EnsureZone { name: name.clone(), limits, lease: true };
+    let Answer::Zone { socket, .. } = admin.ask(&request).unwrap() else { panic!() };
+    let client = Client::connect(&socket);
+    assert_eq!(client.ask("+11"), "OverLimit");
+    drop(admin);
+    client.wait_for_hangup();
+    until("the zone is gone", || !socket.exists());
+    assert!(matches!(node.admin().ask(&Request::FindZone { name }), Ok(Answer::UnknownZone { .. })));
+}
