@@ -42,13 +42,25 @@ fn exports(op: usize, function: &Function) -> String {
     text
 }
 
+/// What may be called before `cuInit`.
+const EARLY: &[&str] = &[
+    "cuInit",
+    "cuDriverGetVersion",
+    "cuGetProcAddress",
+    "cuGetProcAddress_v2",
+    "cuGetExportTable",
+    "cuGetErrorString",
+    "cuGetErrorName",
+];
+
 fn body(op: usize, function: &Function) -> String {
     let symbol = &function.symbol;
+    let run = if EARLY.contains(&symbol.as_str()) { "run_early" } else { "run" };
     let args: Vec<&str> = function.args.iter().map(|arg| arg.name.as_str()).collect();
     match function.carry {
         Carry::Local | Carry::Custom => format!(
             "    // SAFETY: the caller's promises are passed on unchanged.\n    \
-             crate::entry::run(\"{symbol}\", || unsafe {{ crate::api::{symbol}({}) }})\n",
+             crate::entry::{run}(\"{symbol}\", || unsafe {{ crate::api::{symbol}({}) }})\n",
             args.join(", ")
         ),
         Carry::Deny => {

@@ -60,11 +60,8 @@ fn elf(source: &impl Source) -> Option<u64> {
     let (programs, sections) = (source.u64(32)?, source.u64(40)?);
     let (program_size, program_count) = (source.u16(54)?, source.u16(56)?);
     let (section_size, section_count) = (source.u16(58)?, source.u16(60)?);
-    let mut end = 64.max(table(programs, program_size, program_count)?).max(table(
-        sections,
-        section_size,
-        section_count,
-    )?);
+    let mut end =
+        64.max(table(programs, program_size, program_count)?).max(table(sections, section_size, section_count)?);
     for index in 0..program_count {
         let at = programs.checked_add(index * program_size)?;
         end = end.max(source.u64(at.checked_add(8)?)?.checked_add(source.u64(at.checked_add(32)?)?)?);

@@ -4,6 +4,7 @@ pub mod driver;
 pub mod error;
 pub mod image;
 pub mod plan;
+pub mod space;
 pub mod table;
 pub mod types;
 pub mod wire;

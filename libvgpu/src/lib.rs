@@ -1,1 +1,70 @@
+//! `libcuda.so.1` for programs in a zone.
+//!
+//! Every symbol of the driver API is exported, generated from `cuda-abi`'s table: plain calls are carried to the worker
+//! by generated code, the others go to the functions of [`api`], one file per family. Nothing happens before `cuInit`:
+//! loading the library opens nothing and starts nothing.
 
+mod allocations;
+mod carry;
+mod context;
+mod copy;
+mod device;
+mod entry;
+mod errors;
+mod functions;
+mod handles;
+mod hidden;
+mod host_functions;
+mod host_memory;
+mod launch;
+mod memory;
+mod module;
+mod occupancy;
+mod pointer;
+mod pool;
+mod procaddr;
+mod session;
+mod shaped_copy;
+mod staging;
+mod stream;
+mod tools;
+mod vmm;
+
+/// The hand-written functions that the exports call.
+mod api {
+    pub use crate::context::api::*;
+    pub use crate::copy::api::*;
+    pub use crate::device::api::*;
+    pub use crate::errors::*;
+    pub use crate::functions::api::*;
+    pub use crate::hidden::cuGetExportTable;
+    pub use crate::host_functions::api::*;
+    pub use crate::host_memory::api::*;
+    pub use crate::launch::api::*;
+    pub use crate::memory::api::*;
+    pub use crate::module::api::*;
+    pub use crate::occupancy::*;
+    pub use crate::pointer::*;
+    pub use crate::pool::*;
+    pub use crate::procaddr::api::*;
+    pub use crate::session::api::*;
+    pub use crate::shaped_copy::api::*;
+    pub use crate::stream::api::*;
+    pub use crate::tools::*;
+    pub use crate::vmm::*;
+}
+
+#[allow(non_snake_case, clippy::missing_safety_doc, clippy::too_many_arguments, clippy::let_unit_value)]
+#[allow(clippy::unnecessary_cast, clippy::useless_conversion, unused_unsafe)]
+mod exports {
+    use cuda_abi::error::*;
+    use cuda_abi::types::*;
+    use cuda_abi::wire::Kind;
+
+    include!(concat!(env!("OUT_DIR"), "/exports.rs"));
+}
+
+/// How a worker tells this library from the driver's.
+#[unsafe(no_mangle)]
+#[allow(non_upper_case_globals)]
+pub static bulkhead_libvgpu: u32 = 1;

@@ -75,6 +75,8 @@ ops! {
     LibraryKernels = 0xf028
     /// module or library, name, managed → address, bytes.
     GetGlobal = 0xf029
+    /// function or kernel, attribute, value, device (of a kernel's attribute) → nothing.
+    SetFunctionAttribute = 0xf02a
 
     /// function, stream, grid ×3, block ×3, shared bytes, flags, attribute bytes, parameter bytes. Posted.
     Launch = 0xf030

@@ -24,8 +24,8 @@ pub fn load(backend: &Backend) -> Result<Driver, WorkerError> {
             Ok(driver)
         }
         Backend::Soft { devices, memory } => {
-            let _ = (devices, memory);
-            Ok(Driver::missing())
+            let config = softgpu::driver::Config { devices: *devices as usize, memory: *memory };
+            Ok(softgpu::driver::driver(config))
         }
     }
 }

@@ -6,7 +6,6 @@
 
 mod device;
 mod host;
-mod space;
 mod vmm;
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
@@ -19,10 +18,10 @@ use cuda_abi::plan;
 pub use self::host::reserve_host_range;
 
 use self::device::{Block, Deferred, SmallChunk};
-use self::space::Space;
 use self::vmm::Physical;
 use super::Refusal;
 use crate::control::BrokerLink;
+use cuda_abi::space::Space;
 
 pub struct Memory {
     driver: Arc<Driver>,

@@ -13,8 +13,8 @@ use crate::worker::{Outcome, Refusal, Worker, succeed};
 
 /// No kernel has more parameters: they are bytes, and there are at most so many.
 const MAX_PARAMETERS: usize = cuda_abi::wire::MAX_PARAMS;
-/// Attributes that a launch is checked against: threads per block, static shared memory, dynamic shared memory.
-const LAUNCH_LIMITS: [u32; 3] = [0, 1, 8];
+/// Attributes that a launch is checked against: threads per block, dynamic shared memory.
+const LAUNCH_LIMITS: [u32; 2] = [0, 8];
 
 pub fn image_part(worker: &Worker, lane: u32, message: &mut Reader<'_>) -> Outcome {
     let lane = if lane == idm::ring::NO_LANE { message.narrow()? } else { lane };
@@ -267,4 +267,21 @@ pub fn get_global(worker: &Worker, message: &mut Reader<'_>, reply: &mut Writer<
     worker.memory.add_global(address, bytes as u64);
     reply.words(&[address, bytes as u64]);
     Ok(CUDA_SUCCESS)
+}
+
+pub fn set_function_attribute(worker: &Worker, message: &mut Reader<'_>) -> Outcome {
+    let object = worker.handles.get(message.word()?)?;
+    let attribute = message.narrow()?;
+    let value = message.narrow::<u32>()? as i32;
+    let device = message.narrow::<u32>()? as i32;
+    message.end()?;
+    let raw = object.raw as *mut c_void;
+    // SAFETY: the object is the client's, of that kind.
+    Ok(unsafe {
+        match object.kind {
+            Kind::Kernel => (worker.driver.cuKernelSetAttribute)(attribute, value, raw, device),
+            Kind::Function => (worker.driver.cuFuncSetAttribute)(raw, attribute, value),
+            _ => CUDA_ERROR_INVALID_HANDLE,
+        }
+    })
 }

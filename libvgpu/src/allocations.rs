@@ -1,0 +1,86 @@
+//! Every piece of memory this process knows of, so that a pointer can be classified without asking anybody.
+
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use cuda_abi::plan;
+use cuda_abi::types::CUdevice;
+use parking_lot::RwLock;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// `cuMemAlloc`, a pool, or a mapping of the program's own.
+    Device,
+    /// `cuMemHostAlloc`: shared with the worker, at the same address.
+    Pinned,
+    /// `cuMemAllocManaged`: pinned memory under another name.
+    Managed,
+    /// `cuMemHostRegister`: the program's own memory, known here alone.
+    Registered,
+    /// A module's variable, wherever the driver put it.
+    Global,
+}
+
+#[derive(Clone, Copy, Debug)]
+pub struct Allocation {
+    pub base: u64,
+    pub len: u64,
+    pub kind: Kind,
+    pub device: CUdevice,
+    pub context: u64,
+    pub flags: u32,
+    /// Unique for the life of the process: cuFFT and others tell buffers apart by it.
+    pub id: u64,
+    /// Came from a pool: freed on a stream.
+    pub pooled: bool,
+}
+
+static KNOWN: RwLock<BTreeMap<u64, Allocation>> = RwLock::new(BTreeMap::new());
+static NEXT_ID: AtomicU64 = AtomicU64::new(1);
+
+pub fn add(base: u64, len: u64, kind: Kind, device: CUdevice, context: u64, flags: u32) {
+    let id = NEXT_ID.fetch_add(1, Ordering::Relaxed);
+    KNOWN.write().insert(base, Allocation { base, len, kind, device, context, flags, id, pooled: false });
+}
+
+pub fn mark_pooled(base: u64) {
+    if let Some(allocation) = KNOWN.write().get_mut(&base) {
+        allocation.pooled = true;
+    }
+}
+
+/// The allocation that starts here.
+pub fn at(base: u64) -> Option<Allocation> {
+    KNOWN.read().get(&base).copied()
+}
+
+/// The allocation that holds this address.
+pub fn find(address: u64) -> Option<Allocation> {
+    let known = KNOWN.read();
+    let (_, allocation) = known.range(..=address).next_back()?;
+    (address - allocation.base < allocation.len.max(1)).then_some(*allocation)
+}
+
+pub fn remove(base: u64) -> Option<Allocation> {
+    KNOWN.write().remove(&base)
+}
+
+/// Does anything known overlap this range?
+pub fn overlaps(start: u64, len: u64) -> bool {
+    let known = KNOWN.read();
+    known.range(..start.saturating_add(len)).next_back().is_some_and(|(base, found)| base + found.len > start)
+}
+
+/// Can the worker and the GPU reach this address? Pageable memory, also registered, they cannot.
+pub fn is_reachable(address: u64) -> bool {
+    plan::in_device(address, 1)
+        || plan::in_host(address, 1)
+        || find(address).is_some_and(|found| found.kind == Kind::Global)
+}
+
+/// Forgets device memory of a context that is gone. Pinned memory stays: this process still has it mapped.
+pub fn close_context(context: u64) {
+    KNOWN.write().retain(|_, allocation| {
+        allocation.context != context || !matches!(allocation.kind, Kind::Device | Kind::Global)
+    });
+}

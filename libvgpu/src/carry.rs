@@ -1,0 +1,221 @@
+//! Sending messages: posted, called, or blocking.
+
+use std::cell::RefCell;
+
+use cuda_abi::error::*;
+use cuda_abi::wire::{Malformed, Op, Reader, Writer};
+use idm::lane::{CallError, Lane};
+use idm::ring::PostError;
+
+use crate::context;
+use crate::entry::Cuda;
+use crate::session::{self, Session};
+
+/// The longest message that is put together here; longer ones are cut up by those who send them.
+const MAX_MESSAGE: usize = 60 << 10;
+
+thread_local! {
+    /// The lane of this thread and a buffer for its messages; given back when the thread ends.
+    static THREAD: RefCell<Option<Thread>> = const { RefCell::new(None) };
+}
+
+pub struct Thread {
+    pub lane: Lane,
+    buffer: Vec<u8>,
+}
+
+fn call_error(error: CallError) -> CUresult {
+    match error {
+        CallError::Gone(_) => session::lost(),
+        CallError::Exhausted(_) => CUDA_ERROR_OPERATING_SYSTEM,
+        error => {
+            eprintln!("bulkhead: {error}");
+            CUDA_ERROR_UNKNOWN
+        }
+    }
+}
+
+fn post_error(error: PostError) -> CUresult {
+    match error {
+        PostError::Gone(_) => session::lost(),
+        error => {
+            eprintln!("bulkhead: {error}");
+            CUDA_ERROR_UNKNOWN
+        }
+    }
+}
+
+/// A poisoned context answers every call with its fault.
+#[inline]
+fn check_fault(session: &Session) -> Cuda {
+    match session.client.status() {
+        0 => Ok(()),
+        fault => Err(fault),
+    }
+}
+
+/// Works with this thread's lane. After the thread's own storage is gone (static destructors call the driver), a lane is
+/// borrowed for the moment.
+pub fn with_thread<T>(session: &Session, work: impl FnOnce(&mut Thread) -> Cuda<T>) -> Cuda<T> {
+    let make = || -> Cuda<Thread> {
+        let lane = session.client.lane().map_err(call_error)?;
+        Ok(Thread { lane, buffer: vec![0; MAX_MESSAGE] })
+    };
+    let mut work = Some(work);
+    let done = THREAD.try_with(|thread| {
+        let mut thread = thread.try_borrow_mut().ok()?;
+        if thread.is_none() {
+            match make() {
+                Ok(made) => *thread = Some(made),
+                Err(code) => return Some(Err(code)),
+            }
+        }
+        Some((work.take()?)(thread.as_mut()?))
+    });
+    match (done, work) {
+        (Ok(Some(result)), _) => result,
+        (_, Some(work)) => work(&mut make()?),
+        _ => Err(CUDA_ERROR_UNKNOWN),
+    }
+}
+
+/// Posts a message that nobody waits for.
+pub fn post(op: u16, write: impl FnOnce(&mut Writer<'_>)) -> Cuda {
+    let session = session::get()?;
+    check_fault(session)?;
+    let tag = context::current_tag()?;
+    if session.launch_blocking {
+        call_with(session, op, tag, write, |_| Ok(()))?;
+        return synchronize(session, tag);
+    }
+    with_thread(session, |thread| {
+        let mut writer = Writer::new(&mut thread.buffer);
+        write(&mut writer);
+        let len = writer.finish().map_err(|_| CUDA_ERROR_INVALID_VALUE)?;
+        let bytes = &thread.buffer[..len];
+        session.client.post(op, 0, tag, len, |slot| slot.copy_from_slice(bytes)).map_err(post_error)?;
+        Ok(())
+    })
+}
+
+/// Posts a message whose length is known, written straight into the ring. `fill` runs under the ring's lock.
+#[inline]
+pub fn post_sized(op: u16, len: usize, fill: impl FnOnce(&mut [u8])) -> Cuda {
+    let session = session::get()?;
+    check_fault(session)?;
+    let tag = context::current_tag()?;
+    session.client.post(op, 0, tag, len, fill).map_err(post_error)?;
+    if session.launch_blocking {
+        return synchronize(session, tag);
+    }
+    Ok(())
+}
+
+fn synchronize(session: &Session, tag: u32) -> Cuda {
+    block_with(session, Op::Synchronize as u16, tag, |writer| writer.word(0), |_| Ok(()))
+}
+
+/// Asks and waits for the answer, in order with everything posted.
+pub fn call(
+    op: u16,
+    write: impl FnOnce(&mut Writer<'_>),
+    read: impl FnOnce(&mut Reader<'_>) -> Result<(), Malformed>,
+) -> Cuda {
+    let session = session::get()?;
+    check_fault(session)?;
+    call_with(session, op, context::tag_or_none(), write, read)
+}
+
+pub fn call_with(
+    session: &Session,
+    op: u16,
+    tag: u32,
+    write: impl FnOnce(&mut Writer<'_>),
+    read: impl FnOnce(&mut Reader<'_>) -> Result<(), Malformed>,
+) -> Cuda {
+    with_thread(session, |thread| {
+        let mut writer = Writer::new(&mut thread.buffer);
+        write(&mut writer);
+        let len = writer.finish().map_err(|_| CUDA_ERROR_INVALID_VALUE)?;
+        let bytes = &thread.buffer[..len];
+        let reply = thread.lane.call(op, 0, tag, len, |slot| slot.copy_from_slice(bytes)).map_err(call_error)?;
+        answer(reply.status, reply.payload, read)
+    })
+}
+
+/// Asks something that may take long: it is executed after everything posted so far, without holding up others.
+pub fn block(
+    op: u16,
+    write: impl FnOnce(&mut Writer<'_>),
+    read: impl FnOnce(&mut Reader<'_>) -> Result<(), Malformed>,
+) -> Cuda {
+    let session = session::get()?;
+    check_fault(session)?;
+    block_with(session, op, context::tag_or_none(), write, read)
+}
+
+pub fn block_with(
+    session: &Session,
+    op: u16,
+    tag: u32,
+    write: impl FnOnce(&mut Writer<'_>),
+    read: impl FnOnce(&mut Reader<'_>) -> Result<(), Malformed>,
+) -> Cuda {
+    with_thread(session, |thread| {
+        let mut writer = Writer::new(&mut thread.buffer);
+        write(&mut writer);
+        let len = writer.finish().map_err(|_| CUDA_ERROR_INVALID_VALUE)?;
+        let bytes = &thread.buffer[..len];
+        let after = session.client.position();
+        let reply =
+            thread.lane.block(op, 0, tag, after, len, |slot| slot.copy_from_slice(bytes)).map_err(call_error)?;
+        answer(reply.status, reply.payload, read)
+    })
+}
+
+fn answer(status: i32, payload: &[u8], read: impl FnOnce(&mut Reader<'_>) -> Result<(), Malformed>) -> Cuda {
+    if status != CUDA_SUCCESS as i32 {
+        return Err(status as CUresult);
+    }
+    read(&mut Reader::new(payload)).map_err(|_| CUDA_ERROR_UNKNOWN)
+}
+
+/// Uploads an image by parts, then has it loaded: `op` is one of the load operations.
+pub fn upload(op: Op, image: &[u8], read: impl FnOnce(&mut Reader<'_>) -> Result<(), Malformed>) -> Cuda {
+    const PART: usize = 128 << 10;
+    let session = session::get()?;
+    check_fault(session)?;
+    let tag = context::tag_or_none();
+    with_thread(session, |thread| {
+        let lane = u64::from(thread.lane.index());
+        for part in image.chunks(PART) {
+            let fill = |slot: &mut [u8]| {
+                slot[..8].copy_from_slice(&lane.to_le_bytes());
+                slot[8..].copy_from_slice(part);
+            };
+            session.client.post(Op::ImagePart as u16, 0, 0, 8 + part.len(), fill).map_err(post_error)?;
+        }
+        let after = session.client.position();
+        let len = (image.len() as u64).to_le_bytes();
+        let reply = thread
+            .lane
+            .block(op as u16, 0, tag, after, len.len(), |slot| slot.copy_from_slice(&len))
+            .map_err(call_error)?;
+        answer(reply.status, reply.payload, read)
+    })
+}
+
+/// Copies an array that a reply holds to the caller.
+///
+/// # Safety
+/// `values` must be writable for `count` elements.
+#[allow(dead_code)]
+pub unsafe fn fill<T: Copy>(values: *mut T, count: usize, reader: &mut Reader<'_>) -> Result<(), Malformed> {
+    let bytes = reader.bytes()?;
+    if values.is_null() || bytes.len() != count * size_of::<T>() {
+        return Err(Malformed);
+    }
+    // SAFETY: the lengths agree, and the caller vouches for the room.
+    unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), values.cast(), bytes.len()) };
+    Ok(())
+}

@@ -1,0 +1,381 @@
+//! Contexts: which one is current is known here alone; the worker is told with each message.
+//!
+//! The current context is the top of a stack that each thread has. A context that was destroyed stays where it is current
+//! and answers `CUDA_ERROR_CONTEXT_IS_DESTROYED`, as natively.
+
+pub mod storage;
+
+use std::cell::RefCell;
+use std::collections::HashMap;
+
+use cuda_abi::error::*;
+use cuda_abi::types::*;
+use cuda_abi::wire::{Handle, Kind, Op};
+use parking_lot::RwLock;
+
+use crate::entry::{Cuda, not_null};
+use crate::{allocations, carry, device, handles};
+
+#[derive(Clone, Copy)]
+struct Context {
+    device: CUdevice,
+    /// As `cuCtxGetId` gives it; asked of the worker once.
+    id: Option<u64>,
+    flags: u32,
+    /// References to a primary context.
+    retained: u32,
+    alive: bool,
+}
+
+static CONTEXTS: RwLock<Option<HashMap<u64, Context>>> = RwLock::new(None);
+
+thread_local! {
+    static STACK: RefCell<Vec<u64>> = const { RefCell::new(Vec::new()) };
+}
+
+/// The handle of a device's primary context, known before it exists.
+pub fn primary_word(device: CUdevice) -> u64 {
+    Handle { kind: Kind::Context, generation: 1, index: 1 + device as u32 }.to_word()
+}
+
+fn primary_device(word: u64) -> Option<CUdevice> {
+    let device = Handle::from_word(word)?.index.checked_sub(1)? as CUdevice;
+    (primary_word(device) == word && device::find(device).is_ok()).then_some(device)
+}
+
+fn lookup(word: u64) -> Option<Context> {
+    let known = CONTEXTS.read().as_ref().and_then(|contexts| contexts.get(&word).copied());
+    let untouched = |device| Context { device, id: None, flags: 0, retained: 0, alive: true };
+    known.or_else(|| primary_device(word).map(untouched))
+}
+
+fn update(word: u64, change: impl FnOnce(&mut Context)) {
+    if let Some(mut context) = lookup(word) {
+        change(&mut context);
+        CONTEXTS.write().get_or_insert_default().insert(word, context);
+    }
+}
+
+/// The handle of the current context, or 0.
+#[inline]
+pub fn current_word() -> u64 {
+    STACK.try_with(|stack| stack.borrow().last().copied().unwrap_or(0)).unwrap_or(0)
+}
+
+/// The current context, if it is alive.
+pub fn current() -> Cuda<u64> {
+    match current_word() {
+        0 => Err(CUDA_ERROR_INVALID_CONTEXT),
+        word => alive(word).map(|_| word),
+    }
+}
+
+fn alive(word: u64) -> Cuda<Context> {
+    match lookup(word) {
+        Some(context) if context.alive => Ok(context),
+        Some(_) => Err(CUDA_ERROR_CONTEXT_IS_DESTROYED),
+        None => Err(CUDA_ERROR_INVALID_CONTEXT),
+    }
+}
+
+/// A context argument: NULL means the current one.
+pub fn resolve(context: CUcontext) -> Cuda<u64> {
+    if context.is_null() { current() } else { alive(context as u64).map(|_| context as u64) }
+}
+
+/// How messages name the current context.
+#[inline]
+pub fn current_tag() -> Cuda<u32> {
+    match tag_or_none() {
+        0 => Err(CUDA_ERROR_INVALID_CONTEXT),
+        tag => Ok(tag),
+    }
+}
+
+#[inline]
+pub fn tag_or_none() -> u32 {
+    Handle::from_word(current_word()).map_or(0, |handle| handle.index)
+}
+
+/// The device of the current context.
+pub fn current_device() -> Cuda<CUdevice> {
+    Ok(alive(current()?)?.device)
+}
+
+/// The number that `cuCtxGetId` answers.
+pub fn id_of(word: u64) -> Cuda<u64> {
+    if let Some(id) = alive(word)?.id {
+        return Ok(id);
+    }
+    let session = crate::session::get()?;
+    let tag = Handle::from_word(word).map_or(0, |handle| handle.index);
+    let mut id = 0;
+    carry::call_with(
+        session,
+        Op::ContextId as u16,
+        tag,
+        |_| {},
+        |reader| {
+            id = reader.word()?;
+            Ok(())
+        },
+    )?;
+    update(word, |context| context.id = Some(id));
+    Ok(id)
+}
+
+/// Forgets everything that lived in a context.
+fn retire(word: u64) {
+    storage::destroy(word);
+    handles::close_context(word);
+    allocations::close_context(word);
+}
+
+#[allow(non_snake_case)]
+pub mod api {
+    use super::*;
+    use crate::device::put;
+
+    pub unsafe fn cuCtxGetCurrent(pctx: *mut CUcontext) -> Cuda {
+        // SAFETY: passed on.
+        unsafe { put(pctx, current_word() as CUcontext) }
+    }
+
+    pub unsafe fn cuCtxSetCurrent(ctx: CUcontext) -> Cuda {
+        if !ctx.is_null() {
+            alive(ctx as u64)?;
+        }
+        STACK.with_borrow_mut(|stack| {
+            stack.pop();
+            if !ctx.is_null() {
+                stack.push(ctx as u64);
+            }
+        });
+        Ok(())
+    }
+
+    pub unsafe fn cuCtxPushCurrent_v2(ctx: CUcontext) -> Cuda {
+        alive(ctx as u64)?;
+        STACK.with_borrow_mut(|stack| stack.push(ctx as u64));
+        Ok(())
+    }
+
+    pub unsafe fn cuCtxPushCurrent(ctx: CUcontext) -> Cuda {
+        // SAFETY: passed on.
+        unsafe { cuCtxPushCurrent_v2(ctx) }
+    }
+
+    pub unsafe fn cuCtxPopCurrent_v2(pctx: *mut CUcontext) -> Cuda {
+        let popped = STACK.with_borrow_mut(Vec::pop).ok_or(CUDA_ERROR_INVALID_CONTEXT)?;
+        if !pctx.is_null() {
+            // SAFETY: not NULL; the rest is the caller's promise.
+            unsafe { pctx.write(popped as CUcontext) };
+        }
+        Ok(())
+    }
+
+    pub unsafe fn cuCtxPopCurrent(pctx: *mut CUcontext) -> Cuda {
+        // SAFETY: passed on.
+        unsafe { cuCtxPopCurrent_v2(pctx) }
+    }
+
+    pub unsafe fn cuCtxGetDevice(device: *mut CUdevice) -> Cuda {
+        // SAFETY: passed on.
+        unsafe { put(device, current_device()?) }
+    }
+
+    pub unsafe fn cuCtxGetDevice_v2(device: *mut CUdevice, ctx: CUcontext) -> Cuda {
+        // SAFETY: passed on.
+        unsafe { put(device, alive(resolve(ctx)?)?.device) }
+    }
+
+    pub unsafe fn cuCtxGetApiVersion(ctx: CUcontext, version: *mut u32) -> Cuda {
+        const API_VERSION: u32 = 3020;
+        resolve(ctx)?;
+        // SAFETY: passed on.
+        unsafe { put(version, API_VERSION) }
+    }
+
+    pub unsafe fn cuCtxGetId(ctx: CUcontext, id: *mut u64) -> Cuda {
+        not_null(id)?;
+        // SAFETY: passed on.
+        unsafe { put(id, id_of(resolve(ctx)?)?) }
+    }
+
+    pub unsafe fn cuCtxGetFlags(flags: *mut u32) -> Cuda {
+        // SAFETY: passed on.
+        unsafe { put(flags, alive(current()?)?.flags) }
+    }
+
+    pub unsafe fn cuCtxSetFlags(flags: u32) -> Cuda {
+        update(current()?, |context| context.flags = flags);
+        Ok(())
+    }
+
+    pub unsafe fn cuCtxGetStreamPriorityRange(least: *mut i32, greatest: *mut i32) -> Cuda {
+        const GREATEST: i32 = -5;
+        current()?;
+        // SAFETY: not NULL; the rest is the caller's promise.
+        unsafe {
+            if !least.is_null() {
+                least.write(0);
+            }
+            if !greatest.is_null() {
+                greatest.write(GREATEST);
+            }
+        }
+        Ok(())
+    }
+
+    pub unsafe fn cuCtxCreate_v2(pctx: *mut CUcontext, flags: u32, dev: CUdevice) -> Cuda {
+        not_null(pctx)?;
+        device::find(dev)?;
+        let (mut word, mut id) = (0, 0);
+        carry::call(
+            Op::ContextCreate as u16,
+            |writer| writer.words(&[u64::from(flags), dev as u64]),
+            |reader| {
+                (word, id) = (reader.word()?, reader.word()?);
+                Ok(())
+            },
+        )?;
+        let context = Context { device: dev, id: Some(id), flags, retained: 0, alive: true };
+        CONTEXTS.write().get_or_insert_default().insert(word, context);
+        STACK.with_borrow_mut(|stack| stack.push(word));
+        // SAFETY: passed on.
+        unsafe { put(pctx, word as CUcontext) }
+    }
+
+    pub unsafe fn cuCtxCreate_v3(
+        pctx: *mut CUcontext,
+        params: *mut CUexecAffinityParam,
+        count: i32,
+        flags: u32,
+        dev: CUdevice,
+    ) -> Cuda {
+        if count != 0 && !params.is_null() {
+            return Err(CUDA_ERROR_UNSUPPORTED_EXEC_AFFINITY);
+        }
+        // SAFETY: passed on.
+        unsafe { cuCtxCreate_v2(pctx, flags, dev) }
+    }
+
+    pub unsafe fn cuCtxCreate_v4(
+        pctx: *mut CUcontext,
+        params: *mut CUctxCreateParams,
+        flags: u32,
+        dev: CUdevice,
+    ) -> Cuda {
+        // SAFETY: a struct of pointers and counts, by the caller's promise; all zeros means no parameters.
+        if !params.is_null() && unsafe { (*params).0 } != [0; 24] {
+            return Err(CUDA_ERROR_NOT_SUPPORTED);
+        }
+        // SAFETY: passed on.
+        unsafe { cuCtxCreate_v2(pctx, flags, dev) }
+    }
+
+    pub unsafe fn cuCtxDestroy_v2(ctx: CUcontext) -> Cuda {
+        let word = ctx as u64;
+        alive(word)?;
+        if primary_device(word).is_some() {
+            return Err(CUDA_ERROR_INVALID_CONTEXT);
+        }
+        carry::block(Op::ContextDestroy as u16, |writer| writer.word(word), |_| Ok(()))?;
+        retire(word);
+        update(word, |context| context.alive = false);
+        STACK.with_borrow_mut(|stack| {
+            if stack.last() == Some(&word) {
+                stack.pop();
+            }
+        });
+        Ok(())
+    }
+
+    pub unsafe fn cuCtxDestroy(ctx: CUcontext) -> Cuda {
+        // SAFETY: passed on.
+        unsafe { cuCtxDestroy_v2(ctx) }
+    }
+
+    pub unsafe fn cuCtxSynchronize() -> Cuda {
+        current()?;
+        carry::block(Op::Synchronize as u16, |writer| writer.word(0), |_| Ok(()))
+    }
+
+    pub unsafe fn cuCtxSynchronize_v2(ctx: CUcontext) -> Cuda {
+        let word = resolve(ctx)?;
+        carry::block(Op::Synchronize as u16, |writer| writer.word(word), |_| Ok(()))
+    }
+
+    pub unsafe fn cuDevicePrimaryCtxRetain(pctx: *mut CUcontext, dev: CUdevice) -> Cuda {
+        not_null(pctx)?;
+        device::find(dev)?;
+        let word = primary_word(dev);
+        // One lock over the question and the answer, so that two threads do not both ask.
+        static RETAINING: parking_lot::Mutex<()> = parking_lot::Mutex::new(());
+        let _retaining = RETAINING.lock();
+        if lookup(word).is_some_and(|context| context.retained == 0) {
+            let session = crate::session::get()?;
+            carry::call_with(session, Op::ContextRetain as u16, 0, |writer| writer.word(dev as u64), |_| Ok(()))?;
+        }
+        update(word, |context| context.retained += 1);
+        // SAFETY: passed on.
+        unsafe { put(pctx, word as CUcontext) }
+    }
+
+    pub unsafe fn cuDevicePrimaryCtxRelease_v2(dev: CUdevice) -> Cuda {
+        device::find(dev)?;
+        let word = primary_word(dev);
+        let retained = lookup(word).map_or(0, |context| context.retained);
+        if retained == 0 {
+            return Err(CUDA_ERROR_INVALID_CONTEXT);
+        }
+        update(word, |context| context.retained -= 1);
+        if retained == 1 {
+            retire(word);
+            carry::block(Op::ContextRelease as u16, |writer| writer.word(dev as u64), |_| Ok(()))?;
+        }
+        Ok(())
+    }
+
+    pub unsafe fn cuDevicePrimaryCtxRelease(dev: CUdevice) -> Cuda {
+        // SAFETY: passed on.
+        unsafe { cuDevicePrimaryCtxRelease_v2(dev) }
+    }
+
+    pub unsafe fn cuDevicePrimaryCtxReset_v2(dev: CUdevice) -> Cuda {
+        device::find(dev)?;
+        let word = primary_word(dev);
+        retire(word);
+        update(word, |context| context.retained = 0);
+        carry::block(Op::ContextReset as u16, |writer| writer.word(dev as u64), |_| Ok(()))
+    }
+
+    pub unsafe fn cuDevicePrimaryCtxReset(dev: CUdevice) -> Cuda {
+        // SAFETY: passed on.
+        unsafe { cuDevicePrimaryCtxReset_v2(dev) }
+    }
+
+    pub unsafe fn cuDevicePrimaryCtxSetFlags_v2(dev: CUdevice, flags: u32) -> Cuda {
+        device::find(dev)?;
+        let session = crate::session::get()?;
+        let write = |writer: &mut cuda_abi::wire::Writer<'_>| writer.words(&[dev as u64, u64::from(flags)]);
+        carry::call_with(session, Op::ContextSetFlags as u16, 0, write, |_| Ok(()))?;
+        update(primary_word(dev), |context| context.flags = flags);
+        Ok(())
+    }
+
+    pub unsafe fn cuDevicePrimaryCtxSetFlags(dev: CUdevice, flags: u32) -> Cuda {
+        // SAFETY: passed on.
+        unsafe { cuDevicePrimaryCtxSetFlags_v2(dev, flags) }
+    }
+
+    pub unsafe fn cuDevicePrimaryCtxGetState(dev: CUdevice, flags: *mut u32, active: *mut i32) -> Cuda {
+        device::find(dev)?;
+        let context = lookup(primary_word(dev)).ok_or(CUDA_ERROR_INVALID_DEVICE)?;
+        // SAFETY: passed on.
+        unsafe {
+            put(flags, context.flags)?;
+            put(active, i32::from(context.retained > 0))
+        }
+    }
+}

@@ -1,0 +1,158 @@
+//! Linear copies and sets. Which way a copy goes is read off its addresses.
+
+use cuda_abi::error::*;
+use cuda_abi::plan;
+use cuda_abi::types::*;
+use cuda_abi::wire::Op;
+
+use crate::allocations::is_reachable;
+use crate::entry::{Cuda, not_null};
+use crate::{carry, context, exports, staging, stream};
+
+/// Up to this size the bytes travel in the message itself.
+const INLINE: usize = 16 << 10;
+
+/// Copies between any two places.
+///
+/// # Safety
+/// Addresses that are not the GPU's must be readable or writable memory of this process for `len` bytes.
+pub unsafe fn copy(destination: u64, source: u64, len: usize, stream: u64, wait: bool) -> Cuda {
+    context::current()?;
+    if len == 0 {
+        return Ok(());
+    }
+    let words = [destination, source, len as u64, stream];
+    match (is_reachable(destination), is_reachable(source)) {
+        (true, true) => {
+            // Natively a copy between two places of the device does not wait either.
+            let on_device = !plan::in_host(destination, 1) && !plan::in_host(source, 1);
+            if wait && !on_device {
+                carry::block(Op::CopySync as u16, |writer| writer.words(&words), |_| Ok(()))
+            } else {
+                carry::post(Op::CopyAsync as u16, |writer| writer.words(&words))
+            }
+        }
+        (true, false) if len <= INLINE => {
+            carry::post_sized(Op::CopyInline as u16, 16 + len, |slot| {
+                slot[..8].copy_from_slice(&destination.to_le_bytes());
+                slot[8..16].copy_from_slice(&stream.to_le_bytes());
+                // SAFETY: the caller vouches for the source.
+                slot[16..].copy_from_slice(unsafe { std::slice::from_raw_parts(source as *const u8, len) });
+            })
+        }
+        // SAFETY: the caller vouches for the pageable side.
+        (true, false) => unsafe { staging::to_device(destination, source as *const u8, len, stream) },
+        // SAFETY: as above.
+        (false, true) => unsafe { staging::from_device(destination as *mut u8, source, len, stream) },
+        (false, false) => {
+            // Both are this process's own: in order with the stream, then a plain copy.
+            // SAFETY: the stream was resolved by the caller, who vouches for both sides too.
+            unsafe {
+                let result = exports::cuStreamSynchronize(stream as CUstream);
+                if result != CUDA_SUCCESS {
+                    return Err(result);
+                }
+                std::ptr::copy(source as *const u8, destination as *mut u8, len);
+            }
+            Ok(())
+        }
+    }
+}
+
+/// Turns an export's code back into a result.
+fn answer(code: CUresult) -> Cuda {
+    if code == CUDA_SUCCESS { Ok(()) } else { Err(code) }
+}
+
+#[allow(non_snake_case)]
+pub mod api {
+    use super::*;
+
+    pub unsafe fn cuMemcpy(dst: CUdeviceptr, src: CUdeviceptr, bytes: usize) -> Cuda {
+        // SAFETY: passed on.
+        unsafe { copy(dst, src, bytes, stream::default()?, true) }
+    }
+
+    pub unsafe fn cuMemcpyAsync(dst: CUdeviceptr, src: CUdeviceptr, bytes: usize, stream: CUstream) -> Cuda {
+        // SAFETY: passed on.
+        unsafe { copy(dst, src, bytes, stream::resolve(stream)?, false) }
+    }
+
+    pub unsafe fn cuMemcpyHtoD_v2(dst: CUdeviceptr, src: *const c_void, bytes: usize) -> Cuda {
+        not_null(src)?;
+        // SAFETY: passed on.
+        unsafe { copy(on_device(dst)?, src as u64, bytes, stream::default()?, true) }
+    }
+
+    pub unsafe fn cuMemcpyHtoDAsync_v2(dst: CUdeviceptr, src: *const c_void, bytes: usize, stream: CUstream) -> Cuda {
+        not_null(src)?;
+        // SAFETY: passed on.
+        unsafe { copy(on_device(dst)?, src as u64, bytes, stream::resolve(stream)?, false) }
+    }
+
+    pub unsafe fn cuMemcpyDtoH_v2(dst: *mut c_void, src: CUdeviceptr, bytes: usize) -> Cuda {
+        not_null(dst)?;
+        // SAFETY: passed on.
+        unsafe { copy(dst as u64, on_device(src)?, bytes, stream::default()?, true) }
+    }
+
+    pub unsafe fn cuMemcpyDtoHAsync_v2(dst: *mut c_void, src: CUdeviceptr, bytes: usize, stream: CUstream) -> Cuda {
+        not_null(dst)?;
+        // SAFETY: passed on.
+        unsafe { copy(dst as u64, on_device(src)?, bytes, stream::resolve(stream)?, false) }
+    }
+
+    /// An address that must be the GPU's.
+    fn on_device(address: CUdeviceptr) -> Cuda<u64> {
+        if is_reachable(address) { Ok(address) } else { Err(CUDA_ERROR_INVALID_VALUE) }
+    }
+
+    pub unsafe fn cuMemcpyDtoD_v2(dst: CUdeviceptr, src: CUdeviceptr, bytes: usize) -> Cuda {
+        // SAFETY: passed on.
+        answer(unsafe { exports::cuMemcpyDtoDAsync_v2(dst, src, bytes, std::ptr::null_mut()) })
+    }
+
+    pub unsafe fn cuMemcpyPeer(
+        dst: CUdeviceptr,
+        _dst_context: CUcontext,
+        src: CUdeviceptr,
+        _src_context: CUcontext,
+        bytes: usize,
+    ) -> Cuda {
+        // SAFETY: passed on; an address says which device it is on.
+        unsafe { copy(on_device(dst)?, on_device(src)?, bytes, stream::default()?, true) }
+    }
+
+    pub unsafe fn cuMemcpyPeerAsync(
+        dst: CUdeviceptr,
+        _dst_context: CUcontext,
+        src: CUdeviceptr,
+        _src_context: CUcontext,
+        bytes: usize,
+        stream: CUstream,
+    ) -> Cuda {
+        // SAFETY: as above.
+        unsafe { copy(on_device(dst)?, on_device(src)?, bytes, stream::resolve(stream)?, false) }
+    }
+
+    macro_rules! sets {
+        ($($name:ident => $asynchronous:ident($($arg:ident: $kind:ty),*);)*) => {
+            $(
+                /// On the default stream, which is what the asynchronous form does with a NULL stream.
+                pub unsafe fn $name($($arg: $kind),*) -> Cuda {
+                    // SAFETY: passed on.
+                    answer(unsafe { exports::$asynchronous($($arg,)* std::ptr::null_mut()) })
+                }
+            )*
+        };
+    }
+
+    sets! {
+        cuMemsetD8_v2 => cuMemsetD8Async(dst: CUdeviceptr, value: u8, count: usize);
+        cuMemsetD16_v2 => cuMemsetD16Async(dst: CUdeviceptr, value: u16, count: usize);
+        cuMemsetD32_v2 => cuMemsetD32Async(dst: CUdeviceptr, value: u32, count: usize);
+        cuMemsetD2D8_v2 => cuMemsetD2D8Async(dst: CUdeviceptr, pitch: usize, value: u8, width: usize, height: usize);
+        cuMemsetD2D16_v2 => cuMemsetD2D16Async(dst: CUdeviceptr, pitch: usize, value: u16, width: usize, height: usize);
+        cuMemsetD2D32_v2 => cuMemsetD2D32Async(dst: CUdeviceptr, pitch: usize, value: u32, width: usize, height: usize);
+    }
+}

@@ -1,0 +1,50 @@
+//! What every exported function goes through.
+
+use std::collections::HashSet;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+use cuda_abi::error::*;
+use parking_lot::Mutex;
+
+use crate::session;
+
+/// What a function of ours answers: the driver's code is the error.
+pub type Cuda<T = ()> = Result<T, CUresult>;
+
+/// Runs a function that needs an initialised driver.
+#[inline]
+pub fn run(name: &'static str, function: impl FnOnce() -> Cuda) -> CUresult {
+    run_early(name, || {
+        session::ready()?;
+        function()
+    })
+}
+
+/// Runs a function that may be called at any time. A panic of ours must not unwind into the application.
+#[inline]
+pub fn run_early(name: &'static str, function: impl FnOnce() -> Cuda) -> CUresult {
+    match catch_unwind(AssertUnwindSafe(function)) {
+        Ok(Ok(())) => CUDA_SUCCESS,
+        Ok(Err(code)) => {
+            if session::is_verbose() && code != CUDA_ERROR_NOT_READY {
+                eprintln!("bulkhead: {name}: {}", cuda_abi::error::name(code));
+            }
+            code
+        }
+        Err(_) => CUDA_ERROR_UNKNOWN,
+    }
+}
+
+/// A function that is not carried yet: said once.
+pub fn denied(name: &'static str) -> CUresult {
+    static SAID: Mutex<Option<HashSet<&'static str>>> = Mutex::new(None);
+    if SAID.lock().get_or_insert_default().insert(name) {
+        eprintln!("bulkhead: {name} is not supported");
+    }
+    CUDA_ERROR_NOT_SUPPORTED
+}
+
+/// A pointer that the caller must give.
+pub fn not_null<T>(pointer: *const T) -> Cuda {
+    if pointer.is_null() { Err(CUDA_ERROR_INVALID_VALUE) } else { Ok(()) }
+}

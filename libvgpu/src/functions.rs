@@ -1,0 +1,117 @@
+//! Functions and kernels: what is learned once, when they are looked up.
+
+use std::collections::HashMap;
+use std::ffi::{CStr, CString};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use cuda_abi::error::*;
+use cuda_abi::types::*;
+use cuda_abi::wire::{Malformed, Op, Reader};
+use parking_lot::RwLock;
+
+use crate::entry::Cuda;
+use crate::{carry, handles};
+
+pub struct Function {
+    pub word: u64,
+    /// Offset and size of each parameter.
+    pub params: Vec<(usize, usize)>,
+    pub param_bytes: usize,
+    /// Most threads in a block and most bytes of dynamic shared memory, as far as the driver told.
+    pub max_threads: Option<u32>,
+    pub max_dynamic_shared: AtomicU32,
+    pub name: CString,
+}
+
+static KNOWN: RwLock<Option<HashMap<u64, Arc<Function>>>> = RwLock::new(None);
+
+/// Reads a description from a reply and remembers it.
+pub fn read(reader: &mut Reader<'_>, name: Option<&CStr>) -> Result<u64, Malformed> {
+    let word = handles::opened(reader.word()?);
+    let count: usize = reader.narrow()?;
+    let mut params = Vec::with_capacity(count.min(1024));
+    for _ in 0..count {
+        params.push((reader.narrow()?, reader.narrow()?));
+    }
+    let mut limit = || -> Result<Option<u32>, Malformed> { Ok(u32::try_from(reader.word()?).ok()) };
+    let (max_threads, max_dynamic_shared) = (limit()?, AtomicU32::new(limit()?.unwrap_or(u32::MAX)));
+    let name = match name {
+        Some(name) => name.to_owned(),
+        None => CString::new(reader.bytes()?).map_err(|_| Malformed)?,
+    };
+    let param_bytes = params.iter().map(|(offset, size)| offset + size).max().unwrap_or(0);
+    let function = Function { word, params, param_bytes, max_threads, max_dynamic_shared, name };
+    KNOWN.write().get_or_insert_default().insert(word, Arc::new(function));
+    Ok(word)
+}
+
+/// A function or kernel that the program may launch.
+pub fn find(function: CUfunction) -> Cuda<Arc<Function>> {
+    let word = handles::check(cuda_abi::wire::Kind::Function, function as u64)?;
+    let known = KNOWN.read();
+    known.as_ref().and_then(|known| known.get(&word)).cloned().ok_or(CUDA_ERROR_INVALID_HANDLE)
+}
+
+/// Sets an attribute, and remembers the one that launches are checked against.
+fn set_attribute(function: CUfunction, attribute: u32, value: i32, device: CUdevice) -> Cuda {
+    const MAX_DYNAMIC_SHARED: u32 = 8;
+    let function = find(function)?;
+    carry::call(
+        Op::SetFunctionAttribute as u16,
+        |writer| writer.words(&[function.word, u64::from(attribute), u64::from(value as u32), device as u64]),
+        |_| Ok(()),
+    )?;
+    if attribute == MAX_DYNAMIC_SHARED {
+        function.max_dynamic_shared.store(value.max(0) as u32, Ordering::Relaxed);
+    }
+    Ok(())
+}
+
+#[allow(non_snake_case)]
+pub mod api {
+    use super::*;
+    use crate::device::put;
+
+    pub unsafe fn cuFuncGetName(name: *mut *const c_char, function: CUfunction) -> Cuda {
+        // The text lives as long as its function is known.
+        // SAFETY: passed on.
+        unsafe { put(name, find(function)?.name.as_ptr()) }
+    }
+
+    pub unsafe fn cuKernelGetName(name: *mut *const c_char, kernel: CUkernel) -> Cuda {
+        // SAFETY: passed on.
+        unsafe { cuFuncGetName(name, kernel) }
+    }
+
+    pub unsafe fn cuFuncSetAttribute(function: CUfunction, attribute: u32, value: i32) -> Cuda {
+        set_attribute(function, attribute, value, 0)
+    }
+
+    pub unsafe fn cuKernelSetAttribute(attribute: u32, value: i32, kernel: CUkernel, device: CUdevice) -> Cuda {
+        set_attribute(kernel, attribute, value, device)
+    }
+
+    pub unsafe fn cuFuncGetParamInfo(
+        function: CUfunction,
+        index: usize,
+        offset: *mut usize,
+        size: *mut usize,
+    ) -> Cuda {
+        crate::entry::not_null(offset)?;
+        let function = find(function)?;
+        let (at, len) = *function.params.get(index).ok_or(CUDA_ERROR_INVALID_VALUE)?;
+        // SAFETY: passed on; the size may be left out.
+        unsafe {
+            if !size.is_null() {
+                size.write(len);
+            }
+            put(offset, at)
+        }
+    }
+
+    pub unsafe fn cuKernelGetParamInfo(kernel: CUkernel, index: usize, offset: *mut usize, size: *mut usize) -> Cuda {
+        // SAFETY: passed on.
+        unsafe { cuFuncGetParamInfo(kernel, index, offset, size) }
+    }
+}

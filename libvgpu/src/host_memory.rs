@@ -1,0 +1,241 @@
+//! Pinned host memory: memfds of ours in the plan's host range, which the worker maps at the same address.
+//!
+//! Small pieces share slabs, because registering memory with a GPU costs more than the memory. The pages are touched
+//! here first, so that they are charged to this process's cgroup, not to the node's.
+
+use std::os::fd::{AsFd, FromRawFd, OwnedFd};
+
+use cuda_abi::error::*;
+use cuda_abi::plan;
+use cuda_abi::space::Space;
+use cuda_abi::types::*;
+use cuda_abi::wire::Op;
+use idm::bootstrap::{self, Handover};
+use parking_lot::Mutex;
+
+use crate::allocations::{self, Allocation, Kind};
+use crate::entry::Cuda;
+use crate::{carry, context, session};
+
+const PAGE: u64 = 4096;
+const HUGE_PAGE: u64 = 2 << 20;
+const SLAB: u64 = 4 << 20;
+/// Pieces above this size have a memfd of their own.
+const LARGE: u64 = 512 << 10;
+const ALIGN: u64 = 512;
+
+struct Heap {
+    /// Free addresses of the host range.
+    addresses: Option<Space>,
+    slabs: Vec<(u64, Space)>,
+}
+
+static HEAP: Mutex<Heap> = Mutex::new(Heap { addresses: None, slabs: Vec::new() });
+
+/// A piece of pinned memory, zeroed, of at least `bytes`.
+pub fn allocate(bytes: usize, kind: Kind, flags: u32) -> Cuda<u64> {
+    let device = context::current_device()?;
+    let len = (bytes as u64).checked_next_multiple_of(ALIGN).ok_or(CUDA_ERROR_OUT_OF_MEMORY)?;
+    let mut heap = HEAP.lock();
+    let address = if len > LARGE {
+        let len = len.checked_next_multiple_of(PAGE).ok_or(CUDA_ERROR_OUT_OF_MEMORY)?;
+        heap.map(len)?
+    } else {
+        let found = heap.slabs.iter_mut().find_map(|(_, space)| space.take(len, ALIGN));
+        match found {
+            Some(address) => address,
+            None => {
+                let base = heap.map(SLAB)?;
+                let mut space = Space::new(base, SLAB);
+                let address = space.take(len, ALIGN).ok_or(CUDA_ERROR_OUT_OF_MEMORY)?;
+                heap.slabs.push((base, space));
+                address
+            }
+        }
+    };
+    drop(heap);
+    allocations::add(address, bytes as u64, kind, device, context::current_word(), flags);
+    Ok(address)
+}
+
+/// Frees what `allocate` gave. Natively this waits for the device, and so it does here.
+pub fn free(allocation: Allocation) -> Cuda {
+    let len = allocation.len.next_multiple_of(ALIGN);
+    if len <= LARGE {
+        // SAFETY: no arguments.
+        unsafe { context::api::cuCtxSynchronize() }?;
+        allocations::remove(allocation.base);
+        // SAFETY: the piece is pinned memory of ours, given back by the program; the next owner finds zeros.
+        unsafe { std::ptr::write_bytes(allocation.base as *mut u8, 0, len as usize) };
+        let mut heap = HEAP.lock();
+        let home = |(base, _): &&mut (u64, Space)| (*base..*base + SLAB).contains(&allocation.base);
+        if let Some((_, space)) = heap.slabs.iter_mut().find(home) {
+            space.give(allocation.base, len);
+        }
+        return Ok(());
+    }
+    let len = len.next_multiple_of(PAGE);
+    carry::block(Op::HostUnmap as u16, |writer| writer.words(&[allocation.base, len]), |_| Ok(()))?;
+    allocations::remove(allocation.base);
+    let mut heap = HEAP.lock();
+    unmap(allocation.base, len);
+    if let Some(addresses) = &mut heap.addresses {
+        addresses.give(allocation.base, len.next_multiple_of(HUGE_PAGE));
+    }
+    Ok(())
+}
+
+impl Heap {
+    /// A new memfd, mapped here and there.
+    fn map(&mut self, len: u64) -> Cuda<u64> {
+        let session = session::get()?;
+        let addresses = self.addresses.get_or_insert_with(|| Space::new(plan::HOST_BASE, plan::HOST_SIZE));
+        let reserved = len.next_multiple_of(HUGE_PAGE);
+        let address = addresses.take(reserved, HUGE_PAGE).ok_or(CUDA_ERROR_OUT_OF_MEMORY)?;
+        let mapped = make_file(len).and_then(|file| {
+            map_here(&file, address, len)?;
+            // One lock over descriptor and message: the worker takes them in the same order.
+            let socket = session.socket.lock();
+            bootstrap::send(&*socket, &Handover::default(), &[file.as_fd()]).map_err(|_| session::lost())?;
+            carry::block(Op::HostMap as u16, |writer| writer.words(&[address, len]), |_| Ok(()))
+                .inspect_err(|_| unmap(address, len))
+        });
+        match mapped {
+            Ok(()) => Ok(address),
+            Err(code) => {
+                if let Some(addresses) = &mut self.addresses {
+                    addresses.give(address, reserved);
+                }
+                Err(code)
+            }
+        }
+    }
+}
+
+/// A memfd of fixed size: the worker takes no file that could shrink under it.
+fn make_file(len: u64) -> Cuda<OwnedFd> {
+    // SAFETY: a new descriptor, owned from here on; plain numbers otherwise.
+    unsafe {
+        let fd = libc::memfd_create(c"bulkhead-pinned".as_ptr(), libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING);
+        if fd < 0 {
+            return Err(CUDA_ERROR_OUT_OF_MEMORY);
+        }
+        let file = OwnedFd::from_raw_fd(fd);
+        let seals = libc::F_SEAL_SHRINK | libc::F_SEAL_GROW | libc::F_SEAL_SEAL;
+        if libc::ftruncate(fd, len as libc::off_t) != 0 || libc::fcntl(fd, libc::F_ADD_SEALS, seals) != 0 {
+            return Err(CUDA_ERROR_OUT_OF_MEMORY);
+        }
+        Ok(file)
+    }
+}
+
+fn map_here(file: &OwnedFd, address: u64, len: u64) -> Cuda {
+    use std::os::fd::AsRawFd;
+    let prot = libc::PROT_READ | libc::PROT_WRITE;
+    let flags = libc::MAP_SHARED | libc::MAP_FIXED | libc::MAP_POPULATE;
+    // SAFETY: the address lies in our reservation, at a place that the heap says is free.
+    unsafe {
+        let got = libc::mmap(address as *mut _, len as usize, prot, flags, file.as_raw_fd(), 0);
+        if got == libc::MAP_FAILED {
+            return Err(CUDA_ERROR_OUT_OF_MEMORY);
+        }
+        // As natively, a forked child does not have the parent's pinned memory.
+        libc::madvise(got, len as usize, libc::MADV_DONTFORK);
+    }
+    Ok(())
+}
+
+/// Puts the reservation back.
+fn unmap(address: u64, len: u64) {
+    let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE | libc::MAP_FIXED;
+    // SAFETY: a place of the heap's that nobody uses any more.
+    unsafe { libc::mmap(address as *mut _, len as usize, libc::PROT_NONE, flags, -1, 0) };
+}
+
+#[allow(non_snake_case)]
+pub mod api {
+    use super::*;
+    use crate::device::put;
+    use crate::entry::not_null;
+
+    const ALLOC_FLAGS: u32 = 7;
+    const REGISTER_FLAGS: u32 = 15;
+    const DEVICE_MAP: u32 = 2;
+
+    pub unsafe fn cuMemHostAlloc(pp: *mut *mut c_void, bytes: usize, flags: u32) -> Cuda {
+        not_null(pp)?;
+        if flags & !ALLOC_FLAGS != 0 {
+            return Err(CUDA_ERROR_INVALID_VALUE);
+        }
+        if bytes == 0 {
+            // SAFETY: passed on.
+            return unsafe { put(pp, std::ptr::null_mut()) };
+        }
+        // SAFETY: passed on.
+        unsafe { put(pp, allocate(bytes, Kind::Pinned, flags)? as *mut c_void) }
+    }
+
+    pub unsafe fn cuMemAllocHost_v2(pp: *mut *mut c_void, bytes: usize) -> Cuda {
+        // SAFETY: passed on.
+        unsafe { cuMemHostAlloc(pp, bytes, 0) }
+    }
+
+    pub unsafe fn cuMemFreeHost(p: *mut c_void) -> Cuda {
+        if p.is_null() {
+            return Ok(());
+        }
+        let found = allocations::at(p as u64).filter(|found| found.kind == Kind::Pinned);
+        free(found.ok_or(CUDA_ERROR_INVALID_VALUE)?)
+    }
+
+    pub unsafe fn cuMemHostRegister_v2(p: *mut c_void, bytes: usize, flags: u32) -> Cuda {
+        not_null(p)?;
+        context::current()?;
+        if bytes == 0 || flags & !REGISTER_FLAGS != 0 || (p as u64).checked_add(bytes as u64).is_none() {
+            return Err(CUDA_ERROR_INVALID_VALUE);
+        }
+        if allocations::overlaps(p as u64, bytes as u64) {
+            return Err(CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED);
+        }
+        let device = context::current_device()?;
+        allocations::add(p as u64, bytes as u64, Kind::Registered, device, context::current_word(), flags);
+        Ok(())
+    }
+
+    pub unsafe fn cuMemHostRegister(p: *mut c_void, bytes: usize, flags: u32) -> Cuda {
+        // SAFETY: passed on.
+        unsafe { cuMemHostRegister_v2(p, bytes, flags) }
+    }
+
+    pub unsafe fn cuMemHostUnregister(p: *mut c_void) -> Cuda {
+        match allocations::find(p as u64) {
+            Some(found) if found.kind == Kind::Registered && found.base == p as u64 => {
+                allocations::remove(found.base);
+                Ok(())
+            }
+            Some(_) => Err(CUDA_ERROR_INVALID_VALUE),
+            None => Err(CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED),
+        }
+    }
+
+    pub unsafe fn cuMemHostGetDevicePointer_v2(dptr: *mut CUdeviceptr, p: *mut c_void, flags: u32) -> Cuda {
+        not_null(dptr)?;
+        if flags != 0 {
+            return Err(CUDA_ERROR_INVALID_VALUE);
+        }
+        match allocations::find(p as u64) {
+            // SAFETY: passed on.
+            Some(found) if matches!(found.kind, Kind::Pinned | Kind::Managed) => unsafe { put(dptr, p as u64) },
+            // The GPU does not reach memory that the program registered; copies of it work.
+            Some(found) if found.kind == Kind::Registered => Err(CUDA_ERROR_NOT_SUPPORTED),
+            _ => Err(CUDA_ERROR_INVALID_VALUE),
+        }
+    }
+
+    pub unsafe fn cuMemHostGetFlags(flags: *mut u32, p: *mut c_void) -> Cuda {
+        let found = allocations::find(p as u64).filter(|found| matches!(found.kind, Kind::Pinned | Kind::Registered));
+        // Under unified addressing pinned memory is always mapped.
+        // SAFETY: passed on.
+        unsafe { put(flags, found.ok_or(CUDA_ERROR_INVALID_VALUE)?.flags | DEVICE_MAP) }
+    }
+}

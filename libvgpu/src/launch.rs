@@ -1,0 +1,222 @@
+//! Launches: checked here, because natively a wrong one fails at once, then posted.
+
+use std::sync::atomic::Ordering;
+
+use cuda_abi::error::*;
+use cuda_abi::types::*;
+use cuda_abi::wire::{MAX_LAUNCH_ATTRS, MAX_PARAMS, Op};
+
+use crate::entry::{Cuda, not_null};
+use crate::functions::{self, Function};
+use crate::{carry, context, device, stream};
+
+const COOPERATIVE: u64 = 1;
+
+const BUFFER_POINTER: usize = 1;
+const BUFFER_SIZE: usize = 2;
+
+pub struct Shape {
+    pub grid: [u32; 3],
+    pub block: [u32; 3],
+    pub shared: u32,
+}
+
+/// Where the parameters of a launch are.
+enum Params {
+    /// One pointer for each.
+    Pointers(*mut *mut c_void),
+    /// All in one buffer.
+    Buffer(*const u8),
+    None,
+}
+
+/// What the driver refuses at once.
+fn check(function: &Function, shape: &Shape) -> Cuda {
+    const MAX_BLOCK: [u32; 3] = [2, 3, 4];
+    const MAX_GRID: [u32; 3] = [5, 6, 7];
+    const MAX_THREADS: u32 = 1;
+    let device = device::find(context::current_device()?)?;
+    let limit = |number| device.attribute(number).map_or(u32::MAX, |value| value as u32);
+    for axis in 0..3 {
+        let block_fits = (1..=limit(MAX_BLOCK[axis])).contains(&shape.block[axis]);
+        let grid_fits = (1..=limit(MAX_GRID[axis])).contains(&shape.grid[axis]);
+        if !block_fits || !grid_fits {
+            return Err(CUDA_ERROR_INVALID_VALUE);
+        }
+    }
+    let threads: u64 = shape.block.iter().map(|extent| u64::from(*extent)).product();
+    if threads > u64::from(limit(MAX_THREADS)) {
+        return Err(CUDA_ERROR_INVALID_VALUE);
+    }
+    if function.max_threads.is_some_and(|most| threads > u64::from(most)) {
+        return Err(CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES);
+    }
+    if shape.shared > function.max_dynamic_shared.load(Ordering::Relaxed) {
+        return Err(CUDA_ERROR_INVALID_VALUE);
+    }
+    Ok(())
+}
+
+/// Reads the `kernelParams` and `extra` arguments.
+///
+/// # Safety
+/// Both are as `cuLaunchKernel` wants them.
+unsafe fn params(function: &Function, kernel_params: *mut *mut c_void, extra: *mut *mut c_void) -> Cuda<Params> {
+    if !kernel_params.is_null() {
+        return if extra.is_null() { Ok(Params::Pointers(kernel_params)) } else { Err(CUDA_ERROR_INVALID_VALUE) };
+    }
+    let (mut buffer, mut size) = (std::ptr::null::<u8>(), None);
+    let mut at = extra;
+    // SAFETY: `extra` is a list of names and values that ends with 0, by the caller's promise.
+    unsafe {
+        while !at.is_null() && !(*at).is_null() {
+            match *at as usize {
+                BUFFER_POINTER => buffer = (*at.add(1)).cast_const().cast(),
+                BUFFER_SIZE => size = Some(*(*at.add(1)).cast::<usize>()),
+                _ => return Err(CUDA_ERROR_INVALID_VALUE),
+            }
+            at = at.add(2);
+        }
+    }
+    match size {
+        _ if function.param_bytes == 0 => Ok(Params::None),
+        Some(size) if size >= function.param_bytes && !buffer.is_null() => Ok(Params::Buffer(buffer)),
+        _ => Err(CUDA_ERROR_INVALID_VALUE),
+    }
+}
+
+/// # Safety
+/// Parameters are as `cuLaunchKernel` wants them.
+unsafe fn launch(
+    function: CUfunction,
+    shape: Shape,
+    stream: CUstream,
+    flags: u64,
+    attributes: &[CUlaunchAttribute],
+    kernel_params: *mut *mut c_void,
+    extra: *mut *mut c_void,
+) -> Cuda {
+    context::current()?;
+    let function = functions::find(function)?;
+    let stream = stream::resolve(stream)?;
+    check(&function, &shape)?;
+    // SAFETY: the caller's promise.
+    let params = unsafe { params(&function, kernel_params, extra) }?;
+    let bytes = function.param_bytes;
+    if bytes > MAX_PARAMS || attributes.len() > MAX_LAUNCH_ATTRS {
+        return Err(CUDA_ERROR_INVALID_VALUE);
+    }
+    let [gx, gy, gz] = shape.grid.map(u64::from);
+    let [bx, by, bz] = shape.block.map(u64::from);
+    let attribute_bytes = size_of_val(attributes);
+    let head =
+        [function.word, stream, gx, gy, gz, bx, by, bz, u64::from(shape.shared), flags, attribute_bytes as u64];
+    let start = size_of_val(&head) + attribute_bytes + 8;
+    carry::post_sized(Op::Launch as u16, start + bytes.next_multiple_of(8), |slot| {
+        let (fixed, packed) = slot.split_at_mut(start);
+        for (word, room) in head.iter().zip(fixed.chunks_exact_mut(8)) {
+            room.copy_from_slice(&word.to_le_bytes());
+        }
+        // SAFETY: attributes are plain structs; their bytes are copied.
+        let raw = unsafe { std::slice::from_raw_parts(attributes.as_ptr().cast::<u8>(), attribute_bytes) };
+        fixed[size_of_val(&head)..start - 8].copy_from_slice(raw);
+        fixed[start - 8..].copy_from_slice(&(bytes as u64).to_le_bytes());
+        // Gaps between parameters must not carry what an earlier message left in the ring.
+        packed.fill(0);
+        match params {
+            Params::None => {}
+            // SAFETY: the caller vouches for a buffer of at least this size.
+            Params::Buffer(from) => unsafe {
+                std::ptr::copy_nonoverlapping(from, packed.as_mut_ptr(), bytes);
+            },
+            Params::Pointers(from) => {
+                for (at, (offset, size)) in function.params.iter().enumerate() {
+                    // SAFETY: the caller vouches for one readable parameter each, of the size that the driver told.
+                    unsafe {
+                        std::ptr::copy_nonoverlapping(
+                            (*from.add(at)).cast::<u8>(),
+                            packed.as_mut_ptr().add(*offset),
+                            *size,
+                        );
+                    }
+                }
+            }
+        }
+    })
+}
+
+/// The attributes of a launch. The worker refuses those that hold handles.
+///
+/// # Safety
+/// `config` is as `cuLaunchKernelEx` wants it.
+pub unsafe fn attributes<'a>(config: &CUlaunchConfig) -> Cuda<&'a [CUlaunchAttribute]> {
+    /// Attributes that hold an event or an output.
+    const WITH_HANDLES: [u32; 3] = [7, 12, 13];
+    if config.num_attrs == 0 {
+        return Ok(&[]);
+    }
+    not_null(config.attrs)?;
+    // SAFETY: the caller's promise.
+    let list = unsafe { std::slice::from_raw_parts(config.attrs, config.num_attrs as usize) };
+    if list.iter().any(|attribute| WITH_HANDLES.contains(&attribute.id)) {
+        return Err(CUDA_ERROR_NOT_SUPPORTED);
+    }
+    Ok(list)
+}
+
+#[allow(non_snake_case)]
+pub mod api {
+    use super::*;
+
+    #[allow(clippy::too_many_arguments)]
+    pub unsafe fn cuLaunchKernel(
+        function: CUfunction,
+        grid_x: u32,
+        grid_y: u32,
+        grid_z: u32,
+        block_x: u32,
+        block_y: u32,
+        block_z: u32,
+        shared: u32,
+        stream: CUstream,
+        kernel_params: *mut *mut c_void,
+        extra: *mut *mut c_void,
+    ) -> Cuda {
+        let shape = Shape { grid: [grid_x, grid_y, grid_z], block: [block_x, block_y, block_z], shared };
+        // SAFETY: passed on.
+        unsafe { launch(function, shape, stream, 0, &[], kernel_params, extra) }
+    }
+
+    #[allow(clippy::too_many_arguments)]
+    pub unsafe fn cuLaunchCooperativeKernel(
+        function: CUfunction,
+        grid_x: u32,
+        grid_y: u32,
+        grid_z: u32,
+        block_x: u32,
+        block_y: u32,
+        block_z: u32,
+        shared: u32,
+        stream: CUstream,
+        kernel_params: *mut *mut c_void,
+    ) -> Cuda {
+        let shape = Shape { grid: [grid_x, grid_y, grid_z], block: [block_x, block_y, block_z], shared };
+        // SAFETY: passed on.
+        unsafe { launch(function, shape, stream, COOPERATIVE, &[], kernel_params, std::ptr::null_mut()) }
+    }
+
+    pub unsafe fn cuLaunchKernelEx(
+        config: *const CUlaunchConfig,
+        function: CUfunction,
+        kernel_params: *mut *mut c_void,
+        extra: *mut *mut c_void,
+    ) -> Cuda {
+        not_null(config)?;
+        // SAFETY: not NULL; the rest is the caller's promise.
+        unsafe {
+            let config = &*config;
+            let shape = Shape { grid: config.grid, block: config.block, shared: config.shared_mem_bytes };
+            launch(function, shape, config.stream, 0, attributes(config)?, kernel_params, extra)
+        }
+    }
+}

@@ -1,0 +1,128 @@
+//! Device memory.
+
+use cuda_abi::error::*;
+use cuda_abi::types::*;
+use cuda_abi::wire::Op;
+
+use crate::allocations::{self, Kind};
+use crate::entry::{Cuda, not_null};
+use crate::{carry, context, host_memory};
+
+/// Rows of pitched memory start at multiples of this, which suits textures and copies.
+const PITCH: usize = 512;
+
+/// Allocates device memory and remembers it.
+pub fn allocate(bytes: usize) -> Cuda<u64> {
+    let device = context::current_device()?;
+    if bytes == 0 {
+        return Err(CUDA_ERROR_INVALID_VALUE);
+    }
+    let mut address = 0;
+    carry::block(
+        Op::Alloc as u16,
+        |writer| writer.word(bytes as u64),
+        |reader| {
+            address = reader.word()?;
+            Ok(())
+        },
+    )?;
+    allocations::add(address, bytes as u64, Kind::Device, device, context::current_word(), 0);
+    Ok(address)
+}
+
+#[allow(non_snake_case)]
+pub mod api {
+    use super::*;
+    use crate::device::put;
+
+    pub unsafe fn cuMemAlloc_v2(dptr: *mut CUdeviceptr, bytes: usize) -> Cuda {
+        not_null(dptr)?;
+        // SAFETY: passed on.
+        unsafe { put(dptr, allocate(bytes)?) }
+    }
+
+    pub unsafe fn cuMemAllocPitch_v2(
+        dptr: *mut CUdeviceptr,
+        pitch: *mut usize,
+        width: usize,
+        height: usize,
+        element: u32,
+    ) -> Cuda {
+        not_null(dptr)?;
+        not_null(pitch)?;
+        if !matches!(element, 4 | 8 | 16) || width == 0 || height == 0 {
+            return Err(CUDA_ERROR_INVALID_VALUE);
+        }
+        let row = width.checked_next_multiple_of(PITCH).ok_or(CUDA_ERROR_INVALID_VALUE)?;
+        let bytes = row.checked_mul(height).ok_or(CUDA_ERROR_OUT_OF_MEMORY)?;
+        // SAFETY: passed on.
+        unsafe {
+            put(dptr, allocate(bytes)?)?;
+            put(pitch, row)
+        }
+    }
+
+    pub unsafe fn cuMemFree_v2(dptr: CUdeviceptr) -> Cuda {
+        if dptr == 0 {
+            return Ok(());
+        }
+        match allocations::at(dptr) {
+            Some(found) if found.kind == Kind::Managed => host_memory::free(found),
+            Some(found) if found.kind == Kind::Device => {
+                carry::block(Op::Free as u16, |writer| writer.word(dptr), |_| Ok(()))?;
+                allocations::remove(dptr);
+                Ok(())
+            }
+            _ => Err(CUDA_ERROR_INVALID_VALUE),
+        }
+    }
+
+    pub unsafe fn cuMemGetInfo_v2(free: *mut usize, total: *mut usize) -> Cuda {
+        context::current()?;
+        let (mut free_bytes, mut total_bytes) = (0, 0);
+        carry::call(
+            Op::MemInfo as u16,
+            |_| {},
+            |reader| {
+                (free_bytes, total_bytes) = (reader.word()?, reader.word()?);
+                Ok(())
+            },
+        )?;
+        // SAFETY: either may be NULL; the rest is the caller's promise.
+        unsafe {
+            if !free.is_null() {
+                free.write(free_bytes as usize);
+            }
+            if !total.is_null() {
+                total.write(total_bytes as usize);
+            }
+        }
+        Ok(())
+    }
+
+    pub unsafe fn cuMemGetAddressRange_v2(base: *mut CUdeviceptr, size: *mut usize, dptr: CUdeviceptr) -> Cuda {
+        let found = allocations::find(dptr).filter(|found| found.kind != Kind::Registered);
+        let found = found.ok_or(CUDA_ERROR_NOT_FOUND)?;
+        // SAFETY: either may be NULL; the rest is the caller's promise.
+        unsafe {
+            if !base.is_null() {
+                base.write(found.base);
+            }
+            if !size.is_null() {
+                size.write(found.len as usize);
+            }
+        }
+        Ok(())
+    }
+
+    pub unsafe fn cuMemAllocManaged(dptr: *mut CUdeviceptr, bytes: usize, flags: u32) -> Cuda {
+        const ATTACH_GLOBAL: u32 = 1;
+        const ATTACH_HOST: u32 = 2;
+        not_null(dptr)?;
+        if bytes == 0 || !matches!(flags, ATTACH_GLOBAL | ATTACH_HOST) {
+            return Err(CUDA_ERROR_INVALID_VALUE);
+        }
+        // SAFETY: passed on.
+        unsafe { put(dptr, host_memory::allocate(bytes, Kind::Managed, flags)?) }
+    }
+}

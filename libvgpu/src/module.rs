@@ -1,0 +1,347 @@
+//! Modules and libraries.
+
+use std::ffi::CStr;
+
+use cuda_abi::error::*;
+use cuda_abi::image;
+use cuda_abi::types::*;
+use cuda_abi::wire::{Kind as HandleKind, MAX_IMAGE, MAX_NAME, Op};
+
+use crate::entry::{Cuda, not_null};
+use crate::{allocations, carry, context, functions, handles};
+
+/// Sends an image and answers the handle of what was loaded.
+///
+/// # Safety
+/// `code` must lead to an image that the driver accepts.
+unsafe fn load(op: Op, code: *const c_void) -> Cuda<u64> {
+    not_null(code)?;
+    // SAFETY: the caller's promise.
+    let bytes = unsafe { image::at(code.cast()) }.ok_or(CUDA_ERROR_INVALID_IMAGE)?;
+    load_bytes(op, bytes)
+}
+
+fn load_bytes(op: Op, bytes: &[u8]) -> Cuda<u64> {
+    if bytes.len() > MAX_IMAGE {
+        return Err(CUDA_ERROR_OUT_OF_MEMORY);
+    }
+    let mut word = 0;
+    carry::upload(op, bytes, |reader| {
+        word = handles::opened(reader.word()?);
+        Ok(())
+    })?;
+    Ok(word)
+}
+
+/// # Safety
+/// `path` must be a NUL-terminated string.
+unsafe fn load_file(op: Op, path: *const c_char) -> Cuda<u64> {
+    use std::os::unix::ffi::OsStrExt;
+    not_null(path)?;
+    // SAFETY: the caller's promise.
+    let path = std::ffi::OsStr::from_bytes(unsafe { CStr::from_ptr(path) }.to_bytes());
+    let mut bytes = std::fs::read(path).map_err(|_| CUDA_ERROR_FILE_NOT_FOUND)?;
+    bytes.push(0);
+    if !image::is_whole(&bytes) {
+        return Err(CUDA_ERROR_INVALID_IMAGE);
+    }
+    bytes.pop();
+    load_bytes(op, &bytes)
+}
+
+/// # Safety
+/// `name` must be NULL or a NUL-terminated string.
+unsafe fn name<'a>(name: *const c_char) -> Cuda<&'a CStr> {
+    not_null(name)?;
+    // SAFETY: the caller's promise.
+    let name = unsafe { CStr::from_ptr(name) };
+    if name.count_bytes() <= MAX_NAME { Ok(name) } else { Err(CUDA_ERROR_NOT_FOUND) }
+}
+
+/// Looks a function up in its owner and answers its handle.
+fn look_up(op: Op, owner: u64, name: &CStr) -> Cuda<u64> {
+    let mut word = 0;
+    carry::call(
+        op as u16,
+        |writer| {
+            writer.word(owner);
+            writer.bytes(name.to_bytes());
+        },
+        |reader| {
+            word = functions::read(reader, Some(name))?;
+            Ok(())
+        },
+    )?;
+    Ok(word)
+}
+
+/// Handles of everything that can be launched in a module or library.
+pub fn enumerate(op: Op, owner: u64) -> Cuda<Vec<u64>> {
+    let mut found = Vec::new();
+    carry::call(
+        op as u16,
+        |writer| writer.word(owner),
+        |reader| {
+            for _ in 0..reader.word()? {
+                found.push(functions::read(reader, None)?);
+            }
+            Ok(())
+        },
+    )?;
+    Ok(found)
+}
+
+/// Looks a variable up: its address and size.
+fn global(owner: u64, name: &CStr, managed: bool) -> Cuda<(u64, u64)> {
+    let (mut address, mut bytes) = (0, 0);
+    carry::call(
+        Op::GetGlobal as u16,
+        |writer| {
+            writer.word(owner);
+            writer.bytes(name.to_bytes());
+            writer.word(u64::from(managed));
+        },
+        |reader| {
+            (address, bytes) = (reader.word()?, reader.word()?);
+            Ok(())
+        },
+    )?;
+    if allocations::at(address).is_none() {
+        let device = context::current_device().unwrap_or(0);
+        allocations::add(address, bytes, allocations::Kind::Global, device, context::current_word(), 0);
+    }
+    Ok((address, bytes))
+}
+
+#[allow(non_snake_case)]
+pub mod api {
+    use super::*;
+    use crate::device::put;
+
+    const LAZY: u32 = 2;
+    const EAGER: u32 = 1;
+
+    pub unsafe fn cuModuleGetLoadingMode(mode: *mut u32) -> Cuda {
+        let eager = std::env::var_os("CUDA_MODULE_LOADING").is_some_and(|value| value.eq_ignore_ascii_case("EAGER"));
+        // SAFETY: passed on.
+        unsafe { put(mode, if eager { EAGER } else { LAZY }) }
+    }
+
+    pub unsafe fn cuModuleLoadData(module: *mut CUmodule, code: *const c_void) -> Cuda {
+        not_null(module)?;
+        context::current()?;
+        // SAFETY: passed on.
+        unsafe { put(module, load(Op::ModuleLoad, code)? as CUmodule) }
+    }
+
+    pub unsafe fn cuModuleLoadDataEx(
+        module: *mut CUmodule,
+        code: *const c_void,
+        count: u32,
+        options: *mut u32,
+        values: *mut *mut c_void,
+    ) -> Cuda {
+        // SAFETY: passed on.
+        unsafe {
+            empty_logs(count, options, values);
+            cuModuleLoadData(module, code)
+        }
+    }
+
+    /// Compiler options have no effect; the logs that a caller asks for are empty, not garbage.
+    unsafe fn empty_logs(count: u32, options: *mut u32, values: *mut *mut c_void) {
+        const INFO_LOG: u32 = 3;
+        const INFO_LOG_BYTES: u32 = 4;
+        const ERROR_LOG: u32 = 5;
+        const ERROR_LOG_BYTES: u32 = 6;
+        if options.is_null() || values.is_null() {
+            return;
+        }
+        // SAFETY: both arrays have `count` elements and logs have as many bytes as they say, by the caller's promise.
+        unsafe {
+            let at = |wanted: u32| (0..count as usize).find(|at| *options.add(*at) == wanted);
+            for (log, size) in [(INFO_LOG, INFO_LOG_BYTES), (ERROR_LOG, ERROR_LOG_BYTES)] {
+                if let (Some(log), Some(size)) = (at(log), at(size)) {
+                    if *values.add(size) as usize > 0 && !(*values.add(log)).is_null() {
+                        (*values.add(log)).cast::<u8>().write(0);
+                    }
+                    *values.add(size) = std::ptr::null_mut();
+                }
+            }
+        }
+    }
+
+    pub unsafe fn cuModuleLoadFatBinary(module: *mut CUmodule, code: *const c_void) -> Cuda {
+        // SAFETY: passed on.
+        unsafe { cuModuleLoadData(module, code) }
+    }
+
+    pub unsafe fn cuModuleLoad(module: *mut CUmodule, path: *const c_char) -> Cuda {
+        not_null(module)?;
+        context::current()?;
+        // SAFETY: passed on.
+        unsafe { put(module, load_file(Op::ModuleLoad, path)? as CUmodule) }
+    }
+
+    pub unsafe fn cuModuleGetFunction(function: *mut CUfunction, module: CUmodule, text: *const c_char) -> Cuda {
+        not_null(function)?;
+        let module = handles::check(HandleKind::Module, module as u64)?;
+        // SAFETY: passed on.
+        unsafe { put(function, look_up(Op::GetFunction, module, name(text)?)? as CUfunction) }
+    }
+
+    pub unsafe fn cuModuleEnumerateFunctions(functions: *mut CUfunction, count: u32, module: CUmodule) -> Cuda {
+        not_null(functions)?;
+        let module = handles::check(HandleKind::Module, module as u64)?;
+        for (at, word) in enumerate(Op::ModuleFunctions, module)?.into_iter().take(count as usize).enumerate() {
+            // SAFETY: `count` elements, by the caller's promise.
+            unsafe { functions.add(at).write(word as CUfunction) };
+        }
+        Ok(())
+    }
+
+    pub unsafe fn cuModuleGetGlobal_v2(
+        dptr: *mut CUdeviceptr,
+        bytes: *mut usize,
+        module: CUmodule,
+        text: *const c_char,
+    ) -> Cuda {
+        let module = handles::check(HandleKind::Module, module as u64)?;
+        // SAFETY: passed on.
+        unsafe { write_global(dptr, bytes, global(module, name(text)?, false)?) }
+    }
+
+    /// # Safety
+    /// Either output is NULL or writable.
+    unsafe fn write_global(dptr: *mut CUdeviceptr, bytes: *mut usize, (address, len): (u64, u64)) -> Cuda {
+        // SAFETY: the caller's promise.
+        unsafe {
+            if !dptr.is_null() {
+                dptr.write(address);
+            }
+            if !bytes.is_null() {
+                bytes.write(len as usize);
+            }
+        }
+        Ok(())
+    }
+
+    #[allow(clippy::too_many_arguments)]
+    pub unsafe fn cuLibraryLoadData(
+        library: *mut CUlibrary,
+        code: *const c_void,
+        jit_options: *mut u32,
+        jit_values: *mut *mut c_void,
+        jit_count: u32,
+        _options: *mut u32,
+        _values: *mut *mut c_void,
+        _count: u32,
+    ) -> Cuda {
+        not_null(library)?;
+        // SAFETY: passed on.
+        unsafe {
+            empty_logs(jit_count, jit_options, jit_values);
+            put(library, load(Op::LibraryLoad, code)? as CUlibrary)
+        }
+    }
+
+    #[allow(clippy::too_many_arguments)]
+    pub unsafe fn cuLibraryLoadFromFile(
+        library: *mut CUlibrary,
+        path: *const c_char,
+        jit_options: *mut u32,
+        jit_values: *mut *mut c_void,
+        jit_count: u32,
+        _options: *mut u32,
+        _values: *mut *mut c_void,
+        _count: u32,
+    ) -> Cuda {
+        not_null(library)?;
+        // SAFETY: passed on.
+        unsafe {
+            empty_logs(jit_count, jit_options, jit_values);
+            put(library, load_file(Op::LibraryLoad, path)? as CUlibrary)
+        }
+    }
+
+    pub unsafe fn cuLibraryGetKernel(kernel: *mut CUkernel, library: CUlibrary, text: *const c_char) -> Cuda {
+        not_null(kernel)?;
+        let library = handles::check(HandleKind::Library, library as u64)?;
+        // SAFETY: passed on.
+        unsafe { put(kernel, look_up(Op::GetKernel, library, name(text)?)? as CUkernel) }
+    }
+
+    pub unsafe fn cuLibraryEnumerateKernels(kernels: *mut CUkernel, count: u32, library: CUlibrary) -> Cuda {
+        not_null(kernels)?;
+        let library = handles::check(HandleKind::Library, library as u64)?;
+        for (at, word) in enumerate(Op::LibraryKernels, library)?.into_iter().take(count as usize).enumerate() {
+            // SAFETY: `count` elements, by the caller's promise.
+            unsafe { kernels.add(at).write(word as CUkernel) };
+        }
+        Ok(())
+    }
+
+    pub unsafe fn cuLibraryGetModule(module: *mut CUmodule, library: CUlibrary) -> Cuda {
+        not_null(module)?;
+        let library = handles::check(HandleKind::Library, library as u64)?;
+        let mut word = 0;
+        carry::call(
+            Op::LibraryModule as u16,
+            |writer| writer.word(library),
+            |reader| {
+                word = handles::opened(reader.word()?);
+                Ok(())
+            },
+        )?;
+        // SAFETY: passed on.
+        unsafe { put(module, word as CUmodule) }
+    }
+
+    pub unsafe fn cuLibraryGetGlobal(
+        dptr: *mut CUdeviceptr,
+        bytes: *mut usize,
+        library: CUlibrary,
+        text: *const c_char,
+    ) -> Cuda {
+        let library = handles::check(HandleKind::Library, library as u64)?;
+        // SAFETY: passed on.
+        unsafe { write_global(dptr, bytes, global(library, name(text)?, false)?) }
+    }
+
+    pub unsafe fn cuLibraryGetManaged(
+        dptr: *mut CUdeviceptr,
+        bytes: *mut usize,
+        library: CUlibrary,
+        text: *const c_char,
+    ) -> Cuda {
+        let library = handles::check(HandleKind::Library, library as u64)?;
+        // SAFETY: passed on.
+        unsafe { write_global(dptr, bytes, global(library, name(text)?, true)?) }
+    }
+
+    pub unsafe fn cuLibraryGetUnifiedFunction(
+        _function: *mut *mut c_void,
+        _library: CUlibrary,
+        _symbol: *const c_char,
+    ) -> Cuda {
+        // Exists only where the CPU can run the GPU's code.
+        Err(CUDA_ERROR_NOT_FOUND)
+    }
+
+    pub unsafe fn cuKernelGetFunction(function: *mut CUfunction, kernel: CUkernel) -> Cuda {
+        not_null(function)?;
+        let known = functions::find(kernel)?;
+        let kernel = handles::check(HandleKind::Kernel, kernel as u64)?;
+        let mut word = 0;
+        carry::call(
+            Op::KernelFunction as u16,
+            |writer| writer.word(kernel),
+            |reader| {
+                word = functions::read(reader, Some(&known.name))?;
+                Ok(())
+            },
+        )?;
+        // SAFETY: passed on.
+        unsafe { put(function, word as CUfunction) }
+    }
+}

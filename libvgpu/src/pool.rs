@@ -1,0 +1,202 @@
+//! Stream-ordered memory. Memory comes from the same place as `cuMemAlloc`'s; a free takes effect when its stream gets
+//! there. Pools are names with settings.
+#![allow(non_snake_case)]
+
+use std::collections::HashMap;
+
+use cuda_abi::error::*;
+use cuda_abi::types::*;
+use cuda_abi::wire::{Handle, Kind as HandleKind, Op};
+use parking_lot::Mutex;
+
+use crate::allocations::{self, Kind};
+use crate::device::put;
+use crate::entry::{Cuda, not_null};
+use crate::{carry, context, device, memory, stream};
+
+/// Attributes 1 to 3 are flags of type int, the others 64-bit.
+const FLAGS: std::ops::RangeInclusive<u32> = 1..=3;
+const RELEASE_THRESHOLD: u32 = 4;
+const RESERVED_CURRENT: u32 = 5;
+const USED_HIGH: u32 = 8;
+const ACCESS_READ_WRITE: u32 = 3;
+
+/// Handles of pools are numbered here alone: the device's default pools first.
+const DEFAULT_POOLS: u32 = 64;
+
+#[derive(Clone, Copy)]
+struct Pool {
+    device: CUdevice,
+    flags: [i32; 3],
+    threshold: u64,
+}
+
+struct Pools {
+    known: HashMap<u64, Pool>,
+    /// The pool that `cuMemAllocAsync` uses, by device, where it is not the default one.
+    current: HashMap<CUdevice, u64>,
+    next: u32,
+}
+
+static POOLS: Mutex<Option<Pools>> = Mutex::new(None);
+
+fn with<T>(work: impl FnOnce(&mut Pools) -> T) -> T {
+    let empty = || Pools { known: HashMap::new(), current: HashMap::new(), next: DEFAULT_POOLS };
+    work(POOLS.lock().get_or_insert_with(empty))
+}
+
+fn word(index: u32) -> u64 {
+    Handle { kind: HandleKind::MemPool, generation: 1, index }.to_word()
+}
+
+pub fn default_word(device: CUdevice) -> u64 {
+    word(device as u32)
+}
+
+fn find(pool: CUmemoryPool) -> Cuda<Pool> {
+    let pool = pool as u64;
+    let fresh = |device| Pool { device, flags: [1; 3], threshold: 0 };
+    let handle = Handle::from_word(pool).filter(|handle| handle.kind == HandleKind::MemPool);
+    let device = handle.map(|handle| handle.index as CUdevice).filter(|device| *device < DEFAULT_POOLS as CUdevice);
+    let known = with(|pools| pools.known.get(&pool).copied());
+    known.or_else(|| device.filter(|device| device::find(*device).is_ok()).map(fresh)).ok_or(CUDA_ERROR_INVALID_VALUE)
+}
+
+fn change(pool: CUmemoryPool, change: impl FnOnce(&mut Pool)) -> Cuda {
+    let mut settings = find(pool)?;
+    change(&mut settings);
+    with(|pools| pools.known.insert(pool as u64, settings));
+    Ok(())
+}
+
+pub unsafe fn cuDeviceGetDefaultMemPool(pool: *mut CUmemoryPool, dev: CUdevice) -> Cuda {
+    device::find(dev)?;
+    // SAFETY: passed on.
+    unsafe { put(pool, default_word(dev) as CUmemoryPool) }
+}
+
+pub unsafe fn cuDeviceGetMemPool(pool: *mut CUmemoryPool, dev: CUdevice) -> Cuda {
+    device::find(dev)?;
+    let current = with(|pools| pools.current.get(&dev).copied()).unwrap_or(default_word(dev));
+    // SAFETY: passed on.
+    unsafe { put(pool, current as CUmemoryPool) }
+}
+
+pub unsafe fn cuDeviceSetMemPool(dev: CUdevice, pool: CUmemoryPool) -> Cuda {
+    device::find(dev)?;
+    if find(pool)?.device != dev {
+        return Err(CUDA_ERROR_INVALID_VALUE);
+    }
+    with(|pools| pools.current.insert(dev, pool as u64));
+    Ok(())
+}
+
+pub unsafe fn cuMemPoolCreate(pool: *mut CUmemoryPool, properties: *const CUmemPoolProps) -> Cuda {
+    const PINNED: u32 = 1;
+    const DEVICE: u32 = 1;
+    not_null(pool)?;
+    not_null(properties)?;
+    // SAFETY: not NULL; the rest is the caller's promise.
+    let wanted = unsafe { properties.read() };
+    if wanted.alloc_type != PINNED || wanted.location.kind != DEVICE {
+        return Err(CUDA_ERROR_INVALID_VALUE);
+    }
+    if wanted.handle_types != 0 {
+        return Err(CUDA_ERROR_NOT_SUPPORTED);
+    }
+    device::find(wanted.location.id)?;
+    let made = with(|pools| {
+        let made = word(pools.next);
+        pools.next += 1;
+        pools.known.insert(made, Pool { device: wanted.location.id, flags: [1; 3], threshold: 0 });
+        made
+    });
+    // SAFETY: passed on.
+    unsafe { put(pool, made as CUmemoryPool) }
+}
+
+pub unsafe fn cuMemPoolDestroy(pool: CUmemoryPool) -> Cuda {
+    let is_default = Handle::from_word(pool as u64).is_none_or(|handle| handle.index < DEFAULT_POOLS);
+    let gone = !is_default && with(|pools| pools.known.remove(&(pool as u64))).is_some();
+    if gone { Ok(()) } else { Err(CUDA_ERROR_INVALID_VALUE) }
+}
+
+pub unsafe fn cuMemPoolTrimTo(pool: CUmemoryPool, _keep: usize) -> Cuda {
+    // Nothing is kept back.
+    find(pool).map(|_| ())
+}
+
+pub unsafe fn cuMemPoolGetAttribute(pool: CUmemoryPool, attribute: u32, value: *mut c_void) -> Cuda {
+    not_null(value)?;
+    let settings = find(pool)?;
+    // SAFETY: flags are ints, the others 64-bit, by the API's contract.
+    unsafe {
+        match attribute {
+            flag if FLAGS.contains(&flag) => value.cast::<i32>().write(settings.flags[flag as usize - 1]),
+            RELEASE_THRESHOLD => value.cast::<u64>().write(settings.threshold),
+            RESERVED_CURRENT..=USED_HIGH => value.cast::<u64>().write(0),
+            _ => return Err(CUDA_ERROR_INVALID_VALUE),
+        }
+    }
+    Ok(())
+}
+
+pub unsafe fn cuMemPoolSetAttribute(pool: CUmemoryPool, attribute: u32, value: *mut c_void) -> Cuda {
+    not_null(value)?;
+    match attribute {
+        flag if FLAGS.contains(&flag) => {
+            // SAFETY: flags are ints, by the API's contract.
+            let wanted = unsafe { value.cast::<i32>().read() };
+            change(pool, |settings| settings.flags[flag as usize - 1] = wanted)
+        }
+        RELEASE_THRESHOLD => {
+            // SAFETY: the threshold is 64-bit, by the API's contract.
+            let wanted = unsafe { value.cast::<u64>().read() };
+            change(pool, |settings| settings.threshold = wanted)
+        }
+        RESERVED_CURRENT..=USED_HIGH => find(pool).map(|_| ()),
+        _ => Err(CUDA_ERROR_INVALID_VALUE),
+    }
+}
+
+pub unsafe fn cuMemPoolSetAccess(pool: CUmemoryPool, _map: *const CUmemAccessDesc, _count: usize) -> Cuda {
+    find(pool).map(|_| ())
+}
+
+pub unsafe fn cuMemPoolGetAccess(flags: *mut u32, pool: CUmemoryPool, location: *mut CUmemLocation) -> Cuda {
+    not_null(location)?;
+    // SAFETY: not NULL; the rest is the caller's promise.
+    let own = unsafe { (*location).id } == find(pool)?.device;
+    // SAFETY: passed on.
+    unsafe { put(flags, if own { ACCESS_READ_WRITE } else { 0 }) }
+}
+
+pub unsafe fn cuMemAllocAsync(dptr: *mut CUdeviceptr, bytes: usize, stream: CUstream) -> Cuda {
+    not_null(dptr)?;
+    stream::resolve(stream)?;
+    let address = memory::allocate(bytes)?;
+    allocations::mark_pooled(address);
+    // SAFETY: passed on.
+    unsafe { put(dptr, address) }
+}
+
+pub unsafe fn cuMemAllocFromPoolAsync(
+    dptr: *mut CUdeviceptr,
+    bytes: usize,
+    pool: CUmemoryPool,
+    stream: CUstream,
+) -> Cuda {
+    find(pool)?;
+    // SAFETY: passed on.
+    unsafe { cuMemAllocAsync(dptr, bytes, stream) }
+}
+
+pub unsafe fn cuMemFreeAsync(dptr: CUdeviceptr, stream: CUstream) -> Cuda {
+    let stream = stream::resolve(stream)?;
+    context::current()?;
+    let found = allocations::at(dptr).filter(|found| found.kind == Kind::Device);
+    found.ok_or(CUDA_ERROR_INVALID_VALUE)?;
+    carry::post(Op::FreeAsync as u16, |writer| writer.words(&[dptr, stream]))?;
+    allocations::remove(dptr);
+    Ok(())
+}

@@ -1,0 +1,155 @@
+//! `cuGetProcAddress`: which symbol a name stands for, at which version and with which notion of the NULL stream.
+
+use cuda_abi::types::c_void;
+
+/// A function's address, which is the same for every thread.
+pub struct Pointer(pub *const c_void);
+
+// SAFETY: the address of code.
+unsafe impl Sync for Pointer {}
+
+/// One ABI of a name.
+pub struct Row {
+    pub name: &'static str,
+    /// The lowest version that gets this row.
+    pub since: u32,
+    pub per_thread: bool,
+    #[cfg_attr(not(test), allow(dead_code))]
+    pub symbol: &'static str,
+    pub function: Pointer,
+}
+
+include!(concat!(env!("OUT_DIR"), "/procaddr.rs"));
+
+const PER_THREAD_STREAM: u64 = 2;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Found {
+    Function(*const c_void),
+    /// The name is known, but only in later versions.
+    TooOld,
+    Unknown,
+}
+
+/// Rows are sorted by name and falling version.
+pub fn find(name: &str, version: u32, flags: u64) -> Found {
+    let start = ROWS.partition_point(|row| row.name < name);
+    let rows = ROWS[start..].iter().take_while(|row| row.name == name);
+    let wants_own = flags & PER_THREAD_STREAM != 0;
+    let has_own = rows.clone().any(|row| row.per_thread);
+    let mut known = false;
+    for row in rows {
+        known = true;
+        if row.since <= version && row.per_thread == (wants_own && has_own) {
+            return Found::Function(row.function.0);
+        }
+    }
+    if known { Found::TooOld } else { Found::Unknown }
+}
+
+#[allow(non_snake_case)]
+pub mod api {
+    use std::ffi::CStr;
+
+    use cuda_abi::error::*;
+    use cuda_abi::types::*;
+
+    use super::{Found, find};
+    use crate::entry::{Cuda, not_null};
+
+    fn version() -> u32 {
+        let mut version = 0;
+        // SAFETY: the output is a local.
+        unsafe { crate::exports::cuDriverGetVersion(&mut version) };
+        version as u32
+    }
+
+    pub unsafe fn cuGetProcAddress_v2(
+        symbol: *const c_char,
+        pfn: *mut *mut c_void,
+        cuda_version: i32,
+        flags: u64,
+        status: *mut CUdriverProcAddressQueryResult,
+    ) -> Cuda {
+        not_null(symbol)?;
+        not_null(pfn)?;
+        // SAFETY: a NUL-terminated string, by the caller's promise.
+        let name = unsafe { CStr::from_ptr(symbol) }.to_str().unwrap_or("");
+        if cuda_version < 0 || cuda_version as u32 > version() {
+            return Err(CUDA_ERROR_INVALID_VALUE);
+        }
+        let (function, answer) = match find(name, cuda_version as u32, flags) {
+            Found::Function(function) => (function, 0),
+            Found::Unknown => (std::ptr::null(), 1),
+            Found::TooOld => (std::ptr::null(), 2),
+        };
+        // SAFETY: not NULL; the rest is the caller's promise. The status may be left out.
+        unsafe {
+            pfn.write(function.cast_mut());
+            if !status.is_null() {
+                status.write(answer);
+            }
+        }
+        Ok(())
+    }
+
+    pub unsafe fn cuGetProcAddress(
+        symbol: *const c_char,
+        pfn: *mut *mut c_void,
+        cuda_version: i32,
+        flags: u64,
+    ) -> Cuda {
+        not_null(symbol)?;
+        not_null(pfn)?;
+        // SAFETY: a NUL-terminated string, by the caller's promise.
+        let name = unsafe { CStr::from_ptr(symbol) }.to_str().unwrap_or("");
+        match find(name, cuda_version.max(0) as u32, flags) {
+            Found::Function(function) => {
+                // SAFETY: not NULL; the rest is the caller's promise.
+                unsafe { pfn.write(function.cast_mut()) };
+                Ok(())
+            }
+            _ => Err(CUDA_ERROR_NOT_FOUND),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn symbol(name: &str, version: u32, flags: u64) -> Option<&'static str> {
+        match find(name, version, flags) {
+            Found::Function(function) => {
+                ROWS.iter().find(|row| row.function.0 == function && row.name == name).map(|row| row.symbol)
+            }
+            _ => None,
+        }
+    }
+
+    #[test]
+    fn versions_and_flags_choose_the_symbol() {
+        assert_eq!(symbol("cuCtxCreate", 2000, 0), Some("cuCtxCreate"));
+        assert_eq!(symbol("cuCtxCreate", 11000, 0), Some("cuCtxCreate_v2"));
+        assert_eq!(symbol("cuCtxCreate", 13000, 0), Some("cuCtxCreate_v4"));
+        assert_eq!(symbol("cuMemcpyHtoDAsync", 13000, 0), Some("cuMemcpyHtoDAsync_v2"));
+        assert_eq!(symbol("cuMemcpyHtoDAsync", 13000, 1), Some("cuMemcpyHtoDAsync_v2"));
+        assert_eq!(symbol("cuMemcpyHtoDAsync", 13000, 2), Some("cuMemcpyHtoDAsync_v2_ptsz"));
+        assert_eq!(symbol("cuMemcpyHtoD", 13000, 2), Some("cuMemcpyHtoD_v2_ptds"));
+        assert_eq!(symbol("cuGetProcAddress", 11030, 0), Some("cuGetProcAddress"));
+        assert_eq!(symbol("cuGetProcAddress", 12000, 0), Some("cuGetProcAddress_v2"));
+        assert_eq!(symbol("cuGraphInstantiate", 12000, 0), Some("cuGraphInstantiate_v2"));
+        assert_eq!(symbol("cuCtxSynchronize", 12090, 2), Some("cuCtxSynchronize"));
+        assert_eq!(find("cuCtxCreate", 1000, 0), Found::TooOld);
+        assert_eq!(find("cuNothing", 13000, 0), Found::Unknown);
+        assert_eq!(find("", 0, 0), Found::Unknown);
+    }
+
+    #[test]
+    fn every_row_is_reached_at_its_own_version() {
+        for row in &ROWS {
+            let flags = if row.per_thread { PER_THREAD_STREAM } else { 0 };
+            assert_eq!(symbol(row.name, row.since, flags), Some(row.symbol), "{} {}", row.name, row.since);
+        }
+    }
+}

@@ -1,0 +1,261 @@
+//! The connection of this process to its worker: opened by `cuInit`, once.
+
+use std::ffi::OsString;
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
+use std::path::PathBuf;
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
+use std::time::Duration;
+
+use cuda_abi::error::*;
+use cuda_abi::wire::{self, Op, Writer};
+use cuda_abi::{CUDA_VERSION, plan};
+use idm::bootstrap::{self, Attach, HELLO_NEEDS_FRESH_WORKER, Handover, Hello, Welcome, WelcomeStatus};
+use idm::peer::PeerWatch;
+use idm::region::Placement;
+use parking_lot::Mutex;
+
+use crate::device::Devices;
+use crate::entry::Cuda;
+
+const DEFAULT_SOCKET: &str = "/run/bulkhead/zone/sock";
+/// Starting a worker takes a fraction of a second; a broker that takes this long has a problem.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+pub struct Session {
+    pub client: idm::Client,
+    /// For descriptors; locked across a descriptor and the message that speaks of it.
+    pub socket: Mutex<OwnedFd>,
+    pub devices: Devices,
+    pub launch_blocking: bool,
+}
+
+static SESSION: OnceLock<Session> = OnceLock::new();
+static STARTING: Mutex<()> = Mutex::new(());
+/// Set in a forked child of a process that had called `cuInit`: as natively, nothing works there any more.
+static FORKED: AtomicBool = AtomicBool::new(false);
+/// The socket, for the fork handler, which may not lock.
+static SOCKET: AtomicI32 = AtomicI32::new(-1);
+
+/// The session, if `cuInit` succeeded in this very process.
+#[inline]
+pub fn get() -> Cuda<&'static Session> {
+    match SESSION.get() {
+        Some(session) if !FORKED.load(Ordering::Relaxed) => Ok(session),
+        _ => Err(CUDA_ERROR_NOT_INITIALIZED),
+    }
+}
+
+#[inline]
+pub fn ready() -> Cuda {
+    get().map(|_| ())
+}
+
+/// `BULKHEAD_LOG=1`: say on stderr which calls failed.
+pub fn is_verbose() -> bool {
+    static VERBOSE: OnceLock<bool> = OnceLock::new();
+    *VERBOSE.get_or_init(|| std::env::var_os("BULKHEAD_LOG").is_some_and(|value| !value.is_empty() && value != "0"))
+}
+
+/// The worker of this process is gone, and with it all its memory: said once, then every call fails.
+#[cold]
+pub fn lost() -> CUresult {
+    static SAID: AtomicBool = AtomicBool::new(false);
+    if !SAID.swap(true, Ordering::Relaxed) {
+        eprintln!("bulkhead: the GPU worker of this process is gone; start the program again");
+    }
+    CUDA_ERROR_DEVICE_UNAVAILABLE
+}
+
+/// The version before `cuInit`: asking for it must not start anything (a program may fork afterwards). The broker leaves
+/// the node's version beside the zone's socket.
+fn promised_version() -> u32 {
+    let read =
+        |path: PathBuf| std::fs::read_to_string(path.parent()?.join("driver-version")).ok()?.trim().parse().ok();
+    read(socket_path()).map_or(CUDA_VERSION, |version: u32| version.min(CUDA_VERSION))
+}
+
+fn socket_path() -> PathBuf {
+    std::env::var_os("BULKHEAD_SOCKET").map_or_else(|| PathBuf::from(DEFAULT_SOCKET), PathBuf::from)
+}
+
+fn start() -> Cuda {
+    if FORKED.load(Ordering::Relaxed) {
+        return Err(CUDA_ERROR_NOT_INITIALIZED);
+    }
+    let _starting = STARTING.lock();
+    if SESSION.get().is_some() {
+        return Ok(());
+    }
+    let session = connect().map_err(|failure| {
+        eprintln!("bulkhead: {}", failure.text);
+        failure.code
+    })?;
+    if session.devices.count() == 0 {
+        return Err(CUDA_ERROR_NO_DEVICE);
+    }
+    SOCKET.store(session.socket.lock().as_raw_fd(), Ordering::Relaxed);
+    let _ = SESSION.set(session);
+    // SAFETY: the handler touches atomics and closes one descriptor.
+    unsafe { libc::pthread_atfork(None, None, Some(in_forked_child)) };
+    Ok(())
+}
+
+extern "C" fn in_forked_child() {
+    FORKED.store(true, Ordering::Relaxed);
+    // SAFETY: closing the child's copy only; nothing in the child uses the session any more.
+    unsafe { libc::close(SOCKET.load(Ordering::Relaxed)) };
+}
+
+/// Why `cuInit` failed: the code for the program, the text for the person.
+struct Failure {
+    code: CUresult,
+    text: String,
+}
+
+fn failure<E: std::fmt::Display>(code: CUresult, what: &'static str) -> impl FnOnce(E) -> Failure {
+    move |error| Failure { code, text: format!("{what}: {error}") }
+}
+
+fn connect() -> Result<Session, Failure> {
+    let path = socket_path();
+    let no_device = CUDA_ERROR_NO_DEVICE;
+    let broker = bootstrap::connect(&path)
+        .map_err(|error| Failure { code: no_device, text: format!("no proxy at {}: {error}", path.display()) })?;
+    let variables = driver_variables();
+    let flags = if variables.is_empty() { 0 } else { HELLO_NEEDS_FRESH_WORKER };
+    let broken = "the proxy did not answer as it should";
+    bootstrap::send(&broker, &Hello::new(wire::fingerprint(), flags), &[]).map_err(failure(no_device, broken))?;
+    let (welcome, fds) = bootstrap::recv_within::<Welcome>(&broker, PATIENCE).map_err(failure(no_device, broken))?;
+    let socket = match (welcome.status(), fds.into_iter().next()) {
+        (Some(WelcomeStatus::Ok), Some(socket)) => socket,
+        _ => return Err(Failure { code: no_device, text: format!("the proxy refused: {}", welcome.text()) }),
+    };
+    let (attach, fds) =
+        bootstrap::recv_within::<Attach>(&socket, PATIENCE).map_err(failure(no_device, "no word from the worker"))?;
+    let Some(region) = fds.into_iter().next() else {
+        return Err(Failure { code: no_device, text: "the worker sent no region".to_owned() });
+    };
+    reserve_window().map_err(failure(CUDA_ERROR_OPERATING_SYSTEM, "cannot reserve the GPU's address range"))?;
+    let mapped = "cannot map the shared region";
+    let client = idm::Client::attach(region, attach.layout, Placement::Anywhere)
+        .map_err(failure(CUDA_ERROR_OPERATING_SYSTEM, mapped))?;
+    keep_from_children(client.region());
+    watch(&client, &socket).map_err(failure(CUDA_ERROR_OPERATING_SYSTEM, "cannot watch the worker"))?;
+    hand_over_output(&socket);
+    let launch_blocking = variables.iter().any(|(name, value)| name == "CUDA_LAUNCH_BLOCKING" && value != "0");
+    let devices = greet(&client, &variables)?;
+    Ok(Session { client, socket: Mutex::new(socket), devices, launch_blocking })
+}
+
+/// The variables that NVIDIA's driver reads: they must reach it before it starts.
+fn driver_variables() -> Vec<(OsString, OsString)> {
+    let is_driver_variable = |name: &OsString| name.as_bytes().starts_with(b"CUDA_");
+    std::env::vars_os().filter(|(name, _)| is_driver_variable(name)).take(64).collect()
+}
+
+/// Keeps the ranges of the address plan free of anything else in this process.
+fn reserve_window() -> std::io::Result<()> {
+    for (base, size) in [(plan::DEVICE_BASE, plan::DEVICE_SIZE), (plan::HOST_BASE, plan::HOST_SIZE)] {
+        let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE | libc::MAP_FIXED_NOREPLACE;
+        // SAFETY: NOREPLACE makes sure that nothing is there yet.
+        let got = unsafe { libc::mmap(base as *mut _, size as usize, libc::PROT_NONE, flags, -1, 0) };
+        if got == libc::MAP_FAILED {
+            return Err(std::io::Error::last_os_error());
+        }
+        if got as u64 != base {
+            // SAFETY: a mapping that was just made; kernels older than NOREPLACE put it elsewhere.
+            unsafe { libc::munmap(got, size as usize) };
+            return Err(std::io::ErrorKind::AddrInUse.into());
+        }
+    }
+    Ok(())
+}
+
+/// A forked child must not write into its parent's ring.
+fn keep_from_children(region: &idm::region::Region) {
+    // SAFETY: the region's own mapping; a child that touches it faults, as with the native driver's mappings.
+    unsafe { libc::madvise(region.address() as *mut _, region.len(), libc::MADV_DONTFORK) };
+}
+
+/// Notices at once when the worker goes. The thread takes no signals: they are the application's.
+fn watch(client: &idm::Client, socket: &OwnedFd) -> std::io::Result<()> {
+    let (watch, stop) = PeerWatch::new(socket.try_clone()?, None, client.gone().clone(), || {})?;
+    // The watch ends with the process.
+    std::mem::forget(stop);
+    without_signals(|| watch.spawn())?;
+    Ok(())
+}
+
+/// Runs something that starts a thread, so that the thread starts with all signals blocked.
+pub fn without_signals<T>(start: impl FnOnce() -> T) -> T {
+    let mut all = MaybeUninit::uninit();
+    let mut before = MaybeUninit::uninit();
+    // SAFETY: sets are filled before they are read.
+    unsafe {
+        libc::sigfillset(all.as_mut_ptr());
+        libc::pthread_sigmask(libc::SIG_SETMASK, all.as_ptr(), before.as_mut_ptr());
+    }
+    let result = start();
+    // SAFETY: filled above.
+    unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, before.as_ptr(), std::ptr::null_mut()) };
+    result
+}
+
+/// What kernels print must come out where this program prints.
+fn hand_over_output(socket: &OwnedFd) {
+    // SAFETY: descriptor 1 is borrowed for the call only; if it is closed, sending fails and nothing is printed.
+    let output = unsafe { BorrowedFd::borrow_raw(1) };
+    if bootstrap::send(socket, &Handover::default(), &[output]).is_err()
+        && let Ok(nowhere) = std::fs::File::open("/dev/null")
+    {
+        let _ = bootstrap::send(socket, &Handover::default(), &[nowhere.as_fd()]);
+    }
+}
+
+/// The first request, and the device snapshot that answers it.
+fn greet(client: &idm::Client, variables: &[(OsString, OsString)]) -> Result<Devices, Failure> {
+    let broken = "the worker did not start";
+    let mut buffer = vec![0; 64 << 10];
+    let mut writer = Writer::new(&mut buffer);
+    writer.word(variables.len() as u64);
+    for (name, value) in variables {
+        writer.bytes(name.as_bytes());
+        writer.bytes(value.as_bytes());
+    }
+    let len = writer.finish().map_err(failure(CUDA_ERROR_INVALID_VALUE, "too many CUDA_* variables"))?;
+    let mut lane = client.lane().map_err(failure(CUDA_ERROR_OPERATING_SYSTEM, broken))?;
+    let reply = lane
+        .call(Op::Start as u16, 0, 0, len, |slot| slot.copy_from_slice(&buffer[..len]))
+        .map_err(failure(CUDA_ERROR_NO_DEVICE, broken))?;
+    if reply.status != CUDA_SUCCESS as i32 {
+        let code = reply.status as CUresult;
+        return Err(Failure { code, text: format!("the driver did not start: {}", cuda_abi::error::name(code)) });
+    }
+    Devices::read(reply.payload).map_err(failure(CUDA_ERROR_NO_DEVICE, broken))
+}
+
+#[allow(non_snake_case)]
+pub mod api {
+    use super::*;
+
+    pub unsafe fn cuInit(flags: u32) -> Cuda {
+        if flags != 0 {
+            return Err(CUDA_ERROR_INVALID_VALUE);
+        }
+        start()
+    }
+
+    pub unsafe fn cuDriverGetVersion(version: *mut i32) -> Cuda {
+        crate::entry::not_null(version)?;
+        let known = match get() {
+            Ok(session) => session.devices.driver_version,
+            Err(_) => promised_version(),
+        };
+        // SAFETY: not NULL; the rest is the caller's promise.
+        unsafe { version.write(known as i32) };
+        Ok(())
+    }
+}

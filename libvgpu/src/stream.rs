@@ -1,0 +1,162 @@
+//! Streams: the special ones, and what is known here about the others.
+
+use std::cell::{Cell, RefCell};
+
+use cuda_abi::error::*;
+use cuda_abi::types::*;
+use cuda_abi::wire::Kind;
+
+use crate::entry::Cuda;
+use crate::{context, exports, handles, session};
+
+const LEGACY: u64 = 1;
+const PER_THREAD: u64 = 2;
+
+thread_local! {
+    /// Inside a `_ptsz` or `_ptds` function the NULL stream is this thread's own.
+    static NULL_IS_MINE: Cell<bool> = const { Cell::new(false) };
+    /// This thread's own stream in each context.
+    static MINE: RefCell<Mine> = const { RefCell::new(Mine(Vec::new())) };
+}
+
+struct Mine(Vec<(u64, u64)>);
+
+impl Drop for Mine {
+    fn drop(&mut self) {
+        for (_, stream) in self.0.drain(..) {
+            if session::ready().is_ok() {
+                // SAFETY: a stream of ours that nobody else knows.
+                unsafe { exports::cuStreamDestroy_v2(stream as CUstream) };
+            }
+        }
+    }
+}
+
+/// Runs the plain variant of a per-thread-stream function.
+#[inline]
+pub fn per_thread(function: impl FnOnce() -> CUresult) -> CUresult {
+    let before = NULL_IS_MINE.replace(true);
+    let result = function();
+    NULL_IS_MINE.set(before);
+    result
+}
+
+/// What the worker knows a stream as.
+#[inline]
+pub fn resolve(stream: CUstream) -> Cuda<u64> {
+    match stream as u64 {
+        0 if NULL_IS_MINE.get() => mine(),
+        0 => Ok(0),
+        LEGACY => Ok(LEGACY),
+        PER_THREAD => mine(),
+        word => handles::check(Kind::Stream, word),
+    }
+}
+
+/// The stream that functions without a stream argument use.
+pub fn default() -> Cuda<u64> {
+    resolve(std::ptr::null_mut())
+}
+
+/// This thread's own stream in the current context. The executor is one thread, so the driver's own notion of per-thread
+/// streams would mix up the client's threads.
+fn mine() -> Cuda<u64> {
+    let context = context::current()?;
+    let known =
+        MINE.with_borrow(|mine| mine.0.iter().find(|(owner, _)| *owner == context).map(|(_, stream)| *stream));
+    if let Some(stream) = known.filter(|stream| handles::check(Kind::Stream, *stream).is_ok()) {
+        return Ok(stream);
+    }
+    let mut stream = std::ptr::null_mut();
+    let before = NULL_IS_MINE.replace(false);
+    // SAFETY: the output is a local.
+    let result = unsafe { exports::cuStreamCreate(&mut stream, 0) };
+    NULL_IS_MINE.set(before);
+    if result != CUDA_SUCCESS {
+        return Err(result);
+    }
+    MINE.with_borrow_mut(|mine| {
+        mine.0.retain(|(owner, _)| *owner != context);
+        mine.0.push((context, stream as u64));
+    });
+    Ok(stream as u64)
+}
+
+#[allow(non_snake_case)]
+pub mod api {
+    use super::*;
+    use crate::device::put;
+
+    const NOT_CAPTURING: u32 = 0;
+    const CAPTURE_MODE_GLOBAL: u32 = 0;
+    const CAPTURE_MODE_RELAXED: u32 = 2;
+
+    pub unsafe fn cuStreamIsCapturing(stream: CUstream, status: *mut u32) -> Cuda {
+        resolve(stream)?;
+        // SAFETY: passed on.
+        unsafe { put(status, NOT_CAPTURING) }
+    }
+
+    pub unsafe fn cuStreamGetCaptureInfo(stream: CUstream, status: *mut u32, id: *mut u64) -> Cuda {
+        let _ = id;
+        // SAFETY: passed on; without a capture the other outputs stay as they are.
+        unsafe { cuStreamIsCapturing(stream, status) }
+    }
+
+    pub unsafe fn cuStreamGetCaptureInfo_v2(
+        stream: CUstream,
+        status: *mut u32,
+        _id: *mut u64,
+        _graph: *mut CUgraph,
+        _dependencies: *mut *const CUgraphNode,
+        _count: *mut usize,
+    ) -> Cuda {
+        // SAFETY: as above.
+        unsafe { cuStreamIsCapturing(stream, status) }
+    }
+
+    pub unsafe fn cuStreamGetCaptureInfo_v3(
+        stream: CUstream,
+        status: *mut u32,
+        _id: *mut u64,
+        _graph: *mut CUgraph,
+        _dependencies: *mut *const CUgraphNode,
+        _edges: *mut *const CUgraphEdgeData,
+        _count: *mut usize,
+    ) -> Cuda {
+        // SAFETY: as above.
+        unsafe { cuStreamIsCapturing(stream, status) }
+    }
+
+    pub unsafe fn cuThreadExchangeStreamCaptureMode(mode: *mut u32) -> Cuda {
+        thread_local! {
+            static MODE: Cell<u32> = const { Cell::new(CAPTURE_MODE_GLOBAL) };
+        }
+        crate::entry::not_null(mode)?;
+        // SAFETY: not NULL; the rest is the caller's promise.
+        let wanted = unsafe { mode.read() };
+        if wanted > CAPTURE_MODE_RELAXED {
+            return Err(CUDA_ERROR_INVALID_VALUE);
+        }
+        // SAFETY: as above.
+        unsafe { put(mode, MODE.replace(wanted)) }
+    }
+
+    pub unsafe fn cuStreamGetCtx(stream: CUstream, ctx: *mut CUcontext) -> Cuda {
+        let context = match resolve(stream)? {
+            0 | LEGACY => context::current()?,
+            word => handles::context_of(Kind::Stream, word)?,
+        };
+        // SAFETY: passed on.
+        unsafe { put(ctx, context as CUcontext) }
+    }
+
+    pub unsafe fn cuStreamGetCtx_v2(stream: CUstream, ctx: *mut CUcontext, green: *mut CUgreenCtx) -> Cuda {
+        if !green.is_null() {
+            // SAFETY: not NULL; the rest is the caller's promise.
+            unsafe { green.write(std::ptr::null_mut()) };
+        }
+        // SAFETY: passed on.
+        unsafe { cuStreamGetCtx(stream, ctx) }
+    }
+}
