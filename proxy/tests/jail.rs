@@ -1,0 +1,212 @@
+//! The jail, really entered, and looked at from inside. This program jails itself when told so; without root it tries
+//! the user namespace only.
+
+use std::ffi::CString;
+use std::fs::File;
+use std::io::{self, BufRead, BufReader, Read};
+use std::os::fd::AsRawFd;
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use proxy::jail::{self, Policy, Request};
+use proxy::packet;
+
+const NOBODY: u32 = 65534;
+const OWN_UID: u32 = 0x3000_0007;
+
+fn main() {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    match arguments.first().map(String::as_str) {
+        Some("inside") => inside(&arguments[1..]),
+        Some("--list") => {}
+        _ => tests(),
+    }
+}
+
+// Inside.
+
+/// Arguments: policy, user id or `-`, folder, what to try.
+fn inside(arguments: &[String]) {
+    let stray = File::open("/etc/hosts").unwrap();
+    let socket = packet::pair().unwrap().0;
+    let folder = Path::new(&arguments[2]);
+    let request = Request {
+        policy: match arguments[0].as_str() {
+            "soft" => Policy::Soft,
+            _ => Policy::Nvidia { library: "/usr/lib/libstandin.so".into(), devices: Vec::new() },
+        },
+        root: folder.join("jail"),
+        uid: arguments[1].parse().ok(),
+        rejoin: Some(folder.join("rejoin")),
+        keep: socket.as_raw_fd(),
+        without_pid_namespace: false,
+    };
+    let report = jail::enter(&mut jail::Linux::default(), &jail::plan(&request)).unwrap();
+    assert!(report.missing.is_empty(), "{:?}", report.reasons);
+    match arguments[3].as_str() {
+        "look" => look(&request, stray.as_raw_fd(), socket.as_raw_fd()),
+        "wait" => {
+            // SAFETY: the call takes nothing.
+            eprintln!("waiting {}", unsafe { libc::getpid() });
+            loop {
+                std::thread::park();
+            }
+        }
+        attack => {
+            attempt(attack);
+            eprintln!("survived");
+        }
+    }
+    // The files behind these are closed, by the jail and not by their owners.
+    std::mem::forget(stray);
+}
+
+fn look(request: &Request, stray: i32, kept: i32) {
+    let soft = request.policy == Policy::Soft;
+    // SAFETY: these calls take plain numbers.
+    unsafe {
+        assert_eq!(libc::getpid(), 1);
+        assert_eq!(libc::getuid(), request.uid.unwrap_or(NOBODY));
+        assert_eq!(libc::getgid(), request.uid.unwrap_or(NOBODY));
+        assert_eq!(libc::prctl(libc::PR_GET_NO_NEW_PRIVS, 0, 0, 0, 0), 1);
+        assert_eq!(libc::prctl(libc::PR_GET_SECCOMP, 0, 0, 0, 0), 2);
+        assert_eq!(libc::prctl(libc::PR_GET_DUMPABLE, 0, 0, 0, 0), 0);
+        assert_eq!(libc::prctl(libc::PR_GET_SECUREBITS, 0, 0, 0, 0), 0xef);
+        for capability in 0..40 {
+            assert_eq!(libc::prctl(libc::PR_CAPBSET_READ, capability, 0, 0, 0), 0, "capability {capability}");
+        }
+        assert_eq!(libc::fcntl(stray, libc::F_GETFD), -1, "a stray descriptor is open");
+        assert_ne!(libc::fcntl(kept, libc::F_GETFD), -1);
+        // Threads are allowed, processes of the soft policy are not.
+        if soft {
+            assert_eq!(libc::syscall(libc::SYS_clone, libc::SIGCHLD, 0, 0, 0, 0), -1);
+        }
+        // Code generators need this.
+        let protection = libc::PROT_READ | libc::PROT_EXEC;
+        let memory = libc::mmap(std::ptr::null_mut(), 4096, protection, libc::MAP_PRIVATE | libc::MAP_ANON, -1, 0);
+        assert_ne!(memory, libc::MAP_FAILED);
+        assert_eq!(libc::socket(libc::AF_INET, libc::SOCK_STREAM, 0), -1);
+        assert_eq!(io::Error::last_os_error().raw_os_error(), Some(libc::EPERM));
+        assert_eq!(libc::socket(libc::AF_NETLINK, libc::SOCK_RAW, 0), -1);
+        assert_eq!(libc::kill(-1, 0), -1, "there is somebody else");
+    }
+    std::thread::spawn(|| {}).join().unwrap();
+    for gone in
+        ["/etc/passwd", "/home", "/root", "/sys", "/var", "/dev/mem", "/dev/kmsg", "/run/bulkhead/../../etc/passwd"]
+    {
+        assert!(!Path::new(gone).exists(), "{gone} is visible");
+    }
+    assert!(!request.root.exists(), "the host's folder is visible");
+    for write in ["/x", "/dev/x", "/run/x", "/run/bulkhead/x"] {
+        assert!(File::create(write).is_err(), "{write} can be written");
+    }
+    File::options().write(true).open("/dev/null").unwrap();
+    packet::connect(&Path::new(jail::REJOIN_INSIDE).join("workers.sock")).unwrap();
+    if soft {
+        assert!(!Path::new("/usr").exists() && !Path::new("/proc/self").exists());
+    } else {
+        assert_eq!(std::fs::read_link("/proc/self").unwrap(), PathBuf::from("1"));
+        assert_eq!(File::create("/usr/x").unwrap_err().kind(), io::ErrorKind::ReadOnlyFilesystem);
+        std::fs::write("/dev/shm/x", "x").unwrap();
+        let name = CString::new("libm.so.6").unwrap();
+        // SAFETY: the C library's own part, which has no constructors of note.
+        assert!(!unsafe { libc::dlopen(name.as_ptr(), libc::RTLD_NOW) }.is_null(), "libraries cannot be loaded");
+        let status = std::fs::read_to_string("/proc/self/status").unwrap();
+        for set in ["CapInh", "CapPrm", "CapEff", "CapBnd", "CapAmb"] {
+            assert!(status.contains(&format!("{set}:\t0000000000000000")), "{status}");
+        }
+        let interfaces = std::fs::read_to_string("/proc/self/net/dev").unwrap();
+        assert_eq!(interfaces.lines().skip(2).count(), 1, "{interfaces}");
+    }
+    eprintln!("fine");
+}
+
+fn attempt(attack: &str) {
+    let path = CString::new("/").unwrap();
+    let pointer = path.as_ptr();
+    // SAFETY: the calls get valid strings or plain numbers; if one of them worked, the test would fail.
+    unsafe {
+        match attack {
+            "mount" => libc::syscall(libc::SYS_mount, pointer, pointer, pointer, libc::MS_BIND, 0),
+            "unshare" => libc::syscall(libc::SYS_unshare, libc::CLONE_NEWUSER),
+            "ptrace" => libc::syscall(libc::SYS_ptrace, libc::PTRACE_TRACEME, 0, 0, 0),
+            "bpf" => libc::syscall(libc::SYS_bpf, 0, 0, 0),
+            "keyctl" => libc::syscall(libc::SYS_keyctl, 0, 0, 0),
+            "chroot" => libc::syscall(libc::SYS_chroot, pointer),
+            "execve" => libc::syscall(libc::SYS_execve, pointer, 0, 0),
+            // The same call by its number in the second ABI.
+            "x32" => libc::syscall(0x4000_0000 + libc::SYS_getpid),
+            _ => panic!("{attack}"),
+        }
+    };
+}
+
+// Outside.
+
+struct Folder(PathBuf, #[allow(dead_code)] std::os::fd::OwnedFd);
+
+impl Folder {
+    fn new(owner: u32) -> Self {
+        let mut random = [0; 8];
+        rustix::rand::getrandom(&mut random, rustix::rand::GetRandomFlags::empty()).unwrap();
+        let path = PathBuf::from(format!("/tmp/bulkhead-jail-{:x}", u64::from_ne_bytes(random)));
+        for folder in [path.clone(), path.join("jail"), path.join("rejoin")] {
+            std::fs::create_dir(&folder).unwrap();
+            let _ = std::os::unix::fs::chown(&folder, Some(owner), Some(owner));
+        }
+        let listener = packet::listen(&path.join("rejoin/workers.sock"), 0o666, 8).unwrap();
+        Self(path, listener)
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+fn command(folder: &Folder, policy: &str, root: bool, what: &str) -> Command {
+    let mut command = Command::new("/proc/self/exe");
+    let uid = if root { OWN_UID.to_string() } else { "-".to_owned() };
+    command.args(["inside", policy, &uid]).arg(&folder.0).arg(what).stderr(Stdio::piped()).stdin(Stdio::null());
+    if !root && rustix::process::geteuid().is_root() {
+        command.uid(NOBODY).gid(NOBODY);
+    }
+    command
+}
+
+fn tests() {
+    let am_root = rustix::process::geteuid().is_root();
+    for root in [true, false] {
+        if root && !am_root {
+            println!("not root: only the user namespace is tested");
+            continue;
+        }
+        let folder = Folder::new(if root { 0 } else { NOBODY });
+        for policy in ["soft", "nvidia"] {
+            println!("test inside, policy {policy}, root {root} ...");
+            let output = command(&folder, policy, root, "look").output().unwrap();
+            let text = String::from_utf8_lossy(&output.stderr);
+            assert!(output.status.success() && text.trim_end().ends_with("fine"), "{policy} {root}: {text}");
+            for attack in ["mount", "unshare", "ptrace", "bpf", "keyctl", "chroot", "x32", "execve"] {
+                let output = command(&folder, policy, root, attack).output().unwrap();
+                let text = String::from_utf8_lossy(&output.stderr);
+                // NVIDIA's library tries to start a helper; it gets an error for that.
+                let refused = policy == "nvidia" && attack == "execve";
+                let expected = if refused { 0 } else { 128 + libc::SIGSYS };
+                assert_eq!(output.status.code(), Some(expected), "{attack}: {text}");
+            }
+        }
+        println!("test a killed guard takes its worker along, root {root} ...");
+        let mut guard = command(&folder, "soft", root, "wait").spawn().unwrap();
+        let mut pipe = BufReader::new(guard.stderr.take().unwrap());
+        let mut line = String::new();
+        pipe.read_line(&mut line).unwrap();
+        assert_eq!(line, "waiting 1\n");
+        guard.kill().unwrap();
+        guard.wait().unwrap();
+        // The worker held the other end; this returns when it is gone.
+        pipe.read_to_end(&mut Vec::new()).unwrap();
+    }
+}
