@@ -244,3 +244,55 @@ fn a_context_can_end_while_its_streams_wait() {
     drop(context);
     assert_eq!(code!(cuStreamSynchronize(stream)), CUDA_ERROR_INVALID_HANDLE);
 }
+
+/// Random work in random streams of several threads, with events between them: what CUDA orders must be in order.
+#[test]
+fn what_must_be_in_order_is_so_under_load() {
+    let context = Context::new();
+    let context_at = context.0 as usize;
+    // Only work that is ordered against all other touches the counter, so every step must find what the last one left.
+    let counter = alloc(4);
+    let steps = 400u32;
+    let threads: Vec<_> = (0..3u64)
+        .map(|seed| {
+            std::thread::spawn(move || {
+                ok!(cuCtxSetCurrent(context_at as CUcontext));
+                let streams: Vec<usize> = (0..4).map(|at| stream(at % 2) as usize).collect();
+                let mut random = seed * 7919 + 1;
+                let noise = alloc(4096);
+                for _ in 0..300 {
+                    random = random.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+                    let stream = streams[(random >> 33) as usize % 4] as CUstream;
+                    ok!(cuMemsetD8Async(noise, 1, 4096, stream));
+                    if random >> 62 == 0 {
+                        ok!(cuMemsetD8_v2(noise, 2, 4096));
+                    }
+                }
+                ok!(cuCtxSynchronize());
+            })
+        })
+        .collect();
+    let (blocking, free, passed) = (stream(0), stream(NON_BLOCKING), event(2));
+    let found = alloc(steps as usize * 4);
+    for step in 0..steps {
+        // Each step reads the counter through another way than the step before wrote it.
+        let target = match step % 3 {
+            0 => blocking,
+            1 => null_mut(),
+            _ => {
+                ok!(cuEventRecord(passed, null_mut()));
+                ok!(cuStreamWaitEvent(free, passed, 0));
+                free
+            }
+        };
+        ok!(cuMemcpyDtoDAsync_v2(found + u64::from(step) * 4, counter, 4, target));
+        ok!(cuMemsetD32Async(counter, step + 1, 1, target));
+        if target == free {
+            ok!(cuEventRecord(passed, free));
+            ok!(cuStreamWaitEvent(blocking, passed, 0));
+        }
+    }
+    ok!(cuCtxSynchronize());
+    assert_eq!(download::<u32>(found, steps as usize), (0..steps).collect::<Vec<_>>());
+    threads.into_iter().for_each(|thread| thread.join().unwrap());
+}

@@ -23,8 +23,8 @@ pub fn multiprocessors() -> i32 {
     limit.unwrap_or(cores).clamp(1, 1024) as i32
 }
 
-/// The value of a device attribute; `None` for one that CUDA 13.0 does not know.
-pub fn value(attribute: u32, ordinal: usize) -> Option<i32> {
+/// The value of an attribute of the device in a slot; `None` for one that CUDA 13.0 does not know.
+pub fn value(attribute: u32, slot: usize) -> Option<i32> {
     Some(match attribute {
         1 => MAX_THREADS as i32,
         2..=4 => MAX_BLOCK[attribute as usize - 2] as i32,
@@ -45,12 +45,12 @@ pub fn value(attribute: u32, ordinal: usize) -> Option<i32> {
         24..=26 => 16384,
         27 | 28 => 32768,
         29 => 2048,
-        31 => 1,                  // concurrent kernels
-        32 => 0,                  // ECC
-        33 => ordinal as i32 + 1, // PCI bus
-        34 | 35 | 50 => 0,        // PCI device, TCC, PCI domain
-        37 => 64,                 // bus width
-        38 => 32 << 20,           // L2 cache
+        31 => 1,               // concurrent kernels
+        32 => 0,               // ECC
+        33 => slot as i32 + 1, // PCI bus
+        34 | 35 | 50 => 0,     // PCI device, TCC, PCI domain
+        37 => 64,              // bus width
+        38 => 32 << 20,        // L2 cache
         39 => THREADS_PER_SM as i32,
         40 => 3, // copy engines
         41 => 1, // unified addressing
@@ -82,7 +82,7 @@ pub fn value(attribute: u32, ordinal: usize) -> Option<i32> {
         81 => SHARED_PER_SM as i32,
         83 => 1, // managed memory
         84 => 0, // multi-GPU board
-        85 => ordinal as i32,
+        85 => slot as i32,
         86 => 1,      // atomics on host memory are the CPU's own
         87 => 2,      // single to double performance
         88 | 89 => 0, // pageable access, concurrent managed access

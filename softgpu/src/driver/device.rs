@@ -18,6 +18,8 @@ const NAME: &str = "Bulkhead softgpu";
 
 pub struct Device {
     pub ordinal: usize,
+    /// Its place among all devices, also those that the process does not see.
+    slot: usize,
     /// Memory in bytes, and how much of it is handed out.
     pub memory: u64,
     used: AtomicU64,
@@ -42,9 +44,10 @@ pub struct Pools {
 }
 
 impl Device {
-    pub fn new(ordinal: usize, memory: u64) -> Device {
+    pub fn new(ordinal: usize, slot: usize, memory: u64) -> Device {
         Device {
             ordinal,
+            slot,
             memory,
             used: AtomicU64::new(0),
             primary: Mutex::default(),
@@ -69,16 +72,16 @@ impl Device {
         self.memory - self.used.load(Ordering::Relaxed)
     }
 
-    /// Unique for each device of this machine's software GPUs; valid as a version 8 UUID.
-    fn uuid(&self) -> CUuuid {
-        let mut uuid = *b"blkhd\0\x80\0\x80softgpu";
-        uuid[15] = self.ordinal as u8;
-        CUuuid(uuid)
-    }
-
     fn bus_id(&self) -> String {
-        format!("0000:{:02X}:00.0", self.ordinal + 1)
+        format!("0000:{:02X}:00.0", self.slot + 1)
     }
+}
+
+/// Unique for each device of this machine's software GPUs; valid as a version 8 UUID.
+pub fn uuid(slot: usize) -> [u8; 16] {
+    let mut uuid = *b"blkhd\0\x80\0\x80softgpu";
+    uuid[15] = slot as u8;
+    uuid
 }
 
 unsafe extern "C" fn cuInit(flags: u32) -> CUresult {
@@ -111,8 +114,8 @@ unsafe extern "C" fn cuDeviceGetName(name: *mut c_char, len: i32, dev: CUdevice)
     })
 }
 
-unsafe extern "C" fn cuDeviceGetUuid(uuid: *mut CUuuid, dev: CUdevice) -> CUresult {
-    call(|| put(uuid, state::device(dev)?.uuid()))
+unsafe extern "C" fn cuDeviceGetUuid(to: *mut CUuuid, dev: CUdevice) -> CUresult {
+    call(|| put(to, CUuuid(uuid(state::device(dev)?.slot))))
 }
 
 unsafe extern "C" fn cuDeviceTotalMem_v2(bytes: *mut usize, dev: CUdevice) -> CUresult {
@@ -123,7 +126,7 @@ unsafe extern "C" fn cuDeviceGetAttribute(pi: *mut i32, attribute: u32, dev: CUd
     call(|| {
         required(pi)?;
         let device = state::device(dev)?;
-        put(pi, is::value(attribute, device.ordinal).ok_or(CUDA_ERROR_INVALID_VALUE)?)
+        put(pi, is::value(attribute, device.slot).ok_or(CUDA_ERROR_INVALID_VALUE)?)
     })
 }
 
@@ -207,7 +210,7 @@ unsafe extern "C" fn cuDeviceGetTexture1DLinearMaxWidth(
 ) -> CUresult {
     call(|| {
         let device = state::device(dev)?;
-        put(width, is::value(69, device.ordinal).unwrap_or(0) as usize)
+        put(width, is::value(69, device.slot).unwrap_or(0) as usize)
     })
 }
 

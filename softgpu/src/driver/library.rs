@@ -202,6 +202,20 @@ unsafe extern "C" fn cuLibraryGetGlobal(
     })
 }
 
+unsafe extern "C" fn cuLibraryGetManaged(
+    _: *mut CUdeviceptr,
+    _: *mut usize,
+    handle: CUlibrary,
+    name: *const c_char,
+) -> CUresult {
+    call(|| {
+        required(name)?;
+        library(handle)?;
+        // Variables of PTX are the module's, in each context anew; none is managed.
+        Err(CUDA_ERROR_NOT_FOUND)
+    })
+}
+
 unsafe extern "C" fn cuKernelGetFunction(to: *mut CUfunction, handle: CUkernel) -> CUresult {
     call(|| {
         required(to)?;
@@ -263,6 +277,7 @@ pub fn fill(table: Driver) -> Driver {
         cuLibraryEnumerateKernels,
         cuLibraryGetModule,
         cuLibraryGetGlobal,
+        cuLibraryGetManaged,
         cuKernelGetFunction,
         cuKernelGetAttribute,
         cuKernelSetAttribute,

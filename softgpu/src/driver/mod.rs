@@ -38,6 +38,7 @@ mod state;
 mod stream;
 mod tools;
 mod values;
+mod visible;
 
 use cuda_abi::driver::Driver;
 

@@ -9,6 +9,7 @@ use cuda_abi::error::*;
 use super::abi::Answer;
 use super::context::Context;
 use super::device::Device;
+use super::visible;
 
 /// How many devices a process sees, and of what size.
 #[derive(Clone, Debug)]
@@ -48,19 +49,21 @@ pub fn initialise() -> Answer {
         return Err(CUDA_ERROR_NOT_INITIALIZED);
     }
     let config = CONFIG.get_or_init(Config::default);
-    if config.devices == 0 {
-        return Err(CUDA_ERROR_NO_DEVICE);
-    }
-    STATE.get_or_init(|| {
+    let state = STATE.get_or_init(|| {
         extern "C" fn in_child() {
             FORKED.store(true, Ordering::Relaxed);
         }
         // SAFETY: the handler only stores to an atomic.
         unsafe { libc::pthread_atfork(None, None, Some(in_child)) };
-        let devices = (0..config.devices).map(|ordinal| Arc::new(Device::new(ordinal, config.memory))).collect();
+        let slots = match std::env::var("CUDA_VISIBLE_DEVICES") {
+            Ok(list) => visible::slots(&list, config.devices),
+            Err(_) => (0..config.devices).collect(),
+        };
+        let made = slots.into_iter().enumerate();
+        let devices = made.map(|(ordinal, slot)| Arc::new(Device::new(ordinal, slot, config.memory))).collect();
         State { devices }
     });
-    Ok(())
+    if state.devices.is_empty() { Err(CUDA_ERROR_NO_DEVICE) } else { Ok(()) }
 }
 
 /// The state, if calls may be made at all.
@@ -71,7 +74,7 @@ pub fn state() -> Answer<&'static State> {
     if IN_CALLBACK.try_with(Cell::get).unwrap_or(false) {
         return Err(CUDA_ERROR_NOT_PERMITTED);
     }
-    STATE.get().ok_or(CUDA_ERROR_NOT_INITIALIZED)
+    STATE.get().filter(|state| !state.devices.is_empty()).ok_or(CUDA_ERROR_NOT_INITIALIZED)
 }
 
 /// All devices, for what may be done at any time, such as giving memory back.

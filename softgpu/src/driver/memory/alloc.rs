@@ -5,7 +5,7 @@ use cuda_abi::error::*;
 use cuda_abi::types::*;
 
 use super::super::abi::*;
-use super::super::context::{Context, current};
+use super::super::context::{CONTEXTS, Context, current};
 use super::super::state;
 use super::map::{self, Kind, Region};
 use super::{heap, pool::FREEING};
@@ -83,10 +83,13 @@ unsafe extern "C" fn cuMemFree_v2(dptr: CUdeviceptr) -> CUresult {
         if dptr == 0 {
             return Ok(());
         }
-        let known = map::find(dptr).is_some_and(|region| region.base == dptr && !region.is_host());
-        valid(known)?;
-        // Work that was submitted may still use it.
+        let region = map::find(dptr).filter(|region| region.base == dptr && !region.is_host());
+        let region = region.ok_or(CUDA_ERROR_INVALID_VALUE)?;
+        // Work that was submitted may still use it, also in the context that it belongs to.
         context.synchronize()?;
+        if let Ok(owner) = CONTEXTS.get(region.context) {
+            let _ = owner.synchronize();
+        }
         free(dptr)
     })
 }

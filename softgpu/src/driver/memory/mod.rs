@@ -7,8 +7,10 @@
 //! * `alloc`, `host`, `vmm`, `pool`, `pointer`: the functions.
 //!
 //! Device memory that nobody asked an address for lies between the plan's device range and its host range, so that the
-//! whole device range is free for `cuMemAddressReserve` with fixed addresses. Host memory comes from the top of the
-//! host range downwards; what others map there and register is left alone.
+//! whole device range is free for `cuMemAddressReserve` with fixed addresses. Host memory comes from the upper
+//! half of the host range; what others map there and register is left alone.
+//!
+//! Locks are taken in this order: `vmm::RESERVED`, `sys::IN_USE`, then `map`'s regions or a `SPACE`, one at a time.
 
 pub mod alloc;
 pub mod heap;

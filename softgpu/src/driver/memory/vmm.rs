@@ -206,6 +206,7 @@ unsafe extern "C" fn cuMemAddressReserve(
 }
 
 fn reserve(hint: u64, size: u64, alignment: u64) -> Answer<u64> {
+    let mut reserved = RESERVED.lock();
     let mut space = heap::SPACE.lock();
     let end = hint.checked_add(size);
     let usable = hint >= DEVICE_BASE && hint.is_multiple_of(alignment) && end.is_some_and(|end| end <= heap::CEILING);
@@ -218,7 +219,7 @@ fn reserve(hint: u64, size: u64, alignment: u64) -> Answer<u64> {
         space.free(address);
         return Err(CUDA_ERROR_OUT_OF_MEMORY);
     }
-    RESERVED.lock().insert(address, size);
+    reserved.insert(address, size);
     Ok(address)
 }
 

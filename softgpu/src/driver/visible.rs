@@ -1,0 +1,52 @@
+//! `CUDA_VISIBLE_DEVICES`: which devices a process sees, and in what order.
+
+use super::device::uuid;
+
+/// The slots that a list names, by number or by the start of a UUID. As natively, the first entry that names no device
+/// ends the list, and naming one twice hides all.
+pub fn slots(list: &str, count: usize) -> Vec<usize> {
+    let mut slots = Vec::new();
+    for entry in list.split(',').map(str::trim) {
+        let Some(slot) = find(entry, count) else { break };
+        if slots.contains(&slot) {
+            return Vec::new();
+        }
+        slots.push(slot);
+    }
+    slots
+}
+
+fn find(entry: &str, count: usize) -> Option<usize> {
+    let Some(start) = entry.strip_prefix("GPU-") else {
+        return entry.parse().ok().filter(|slot| *slot < count);
+    };
+    let start = start.to_ascii_lowercase();
+    let mut matching = (0..count).filter(|slot| !start.is_empty() && written(*slot).starts_with(&start));
+    // The start must be enough to tell.
+    matching.next().filter(|_| matching.next().is_none())
+}
+
+/// A device's UUID as tools write it.
+fn written(slot: usize) -> String {
+    let hex: String = uuid(slot).iter().map(|byte| format!("{byte:02x}")).collect();
+    [&hex[..8], &hex[8..12], &hex[12..16], &hex[16..20], &hex[20..]].join("-")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lists_are_read_as_natively() {
+        assert_eq!(slots("0,2", 3), [0, 2]);
+        assert_eq!(slots("2, 1,0", 3), [2, 1, 0]);
+        assert_eq!(slots("1,7,0", 3), [1], "what follows nonsense is ignored");
+        assert_eq!(slots("", 3), []);
+        assert_eq!(slots("-1", 3), []);
+        assert_eq!(slots("1,1", 3), []);
+        assert_eq!(slots(&format!("GPU-{}", written(2)), 3), [2]);
+        assert_eq!(slots("GPU-", 3), []);
+        assert_eq!(slots("GPU-626c", 3), [], "could be any of them");
+        assert_eq!(slots("GPU-626c", 1), [0]);
+    }
+}
