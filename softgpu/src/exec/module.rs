@@ -205,6 +205,18 @@ impl Program {
         &self.module
     }
 
+    /// Compiles a kernel now instead of at its first launch.
+    pub fn compile(&self, kernel: usize) -> Result<(), Fault> {
+        let Some(about) = self.module.kernels.get(kernel) else {
+            return Err(refused("", FaultKind::InvalidLaunch, format!("no kernel number {kernel}")));
+        };
+        if let Some(reason) = &about.unsupported {
+            return Err(refused(&about.name, FaultKind::Unsupported, reason.clone()));
+        }
+        self.module.code(kernel).map_err(|m| refused(&about.name, FaultKind::Unsupported, m))?;
+        Ok(())
+    }
+
     /// Runs a whole grid and returns when its last thread has ended. The calling thread works along with the pool.
     /// The first launch of a kernel compiles it.
     pub fn launch(&self, kernel: usize, launch: &Launch) -> Result<(), Fault> {

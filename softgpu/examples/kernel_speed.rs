@@ -1,0 +1,102 @@
+//! How fast kernels run here, beside the same work in plain Rust, in one process.
+//! `cargo run --release -p softgpu --example kernel_speed`
+
+#[path = "../tests/kernels/mod.rs"]
+mod kernels;
+
+use std::time::Instant;
+
+use kernels::{Device, Params, alloc, upload};
+use softgpu::exec::Module;
+
+/// The shortest of several runs, in seconds.
+fn best(runs: u32, mut body: impl FnMut()) -> f64 {
+    let time = |_| {
+        let start = Instant::now();
+        body();
+        start.elapsed().as_secs_f64()
+    };
+    (0..runs).map(time).fold(f64::INFINITY, f64::min)
+}
+
+fn saxpy(device: &Device) {
+    let n = 16 << 20;
+    let x: Vec<f32> = (0..n).map(|i| i as f32).collect();
+    let mut y = vec![1.0f32; n];
+    let (dx, dy) = (upload(&x), upload(&y));
+    let plain = best(10, || {
+        for (y, x) in y.iter_mut().zip(&x) {
+            *y += 2.5 * *x;
+        }
+        std::hint::black_box(&y);
+    });
+    let kernel = best(10, || {
+        device.run("saxpy", n as u32 / 256, 256, Params::new().add(n as i32).add(2.5f32).add(dx).add(dy));
+    });
+    println!(
+        "saxpy 16 Mi: plain loop {:.1} ms, kernel {:.1} ms, ratio {:.2}",
+        plain * 1e3,
+        kernel * 1e3,
+        kernel / plain
+    );
+}
+
+fn matmul(device: &Device) {
+    let n = 1024u32;
+    let bytes = u64::from(n * n * 4);
+    let (a, b, c) = (alloc(bytes), alloc(bytes), alloc(bytes));
+    let seconds = best(2, || {
+        let params = Params::new().add(a).add(b).add(c).add(n);
+        device.launch("matmul", [n / 16, n / 16, 1], [16, 16, 1], 0, params).unwrap();
+    });
+    let gflops = 2.0 * f64::from(n).powi(3) / seconds / 1e9;
+    println!("matmul 1024^3 in 16x16 tiles: {:.0} ms, {gflops:.2} GFLOP/s", seconds * 1e3);
+}
+
+fn launches(device: &Device) {
+    let x = alloc(4096);
+    let seconds = best(3, || {
+        for _ in 0..10_000 {
+            device.run("saxpy", 1, 1, Params::new().add(0i32).add(2.5f32).add(x).add(x));
+        }
+    });
+    println!("empty launch: {:.2} us for one block", seconds * 1e2);
+    let seconds = best(3, || {
+        for _ in 0..10_000 {
+            device.run("saxpy", 64, 32, Params::new().add(0i32).add(2.5f32).add(x).add(x));
+        }
+    });
+    println!("empty launch: {:.2} us for 64 blocks", seconds * 1e2);
+}
+
+fn shuffles(device: &Device) {
+    let out = alloc(4096);
+    let seconds = best(3, || device.run("warp", 4096, 256, Params::new().add(out)));
+    let operations = 4096.0 * 256.0 * 7.0;
+    println!("warp operations: {:.1} ns per lane", seconds / operations * 1e9);
+}
+
+fn compiling(text: &str) {
+    let lines = text.lines().count();
+    let seconds = best(3, || {
+        Module::from_ptx(text).unwrap();
+    });
+    println!("parse and check {lines} lines: {:.1} ms", seconds * 1e3);
+    let seconds = best(3, || {
+        let device = Device::load(text);
+        for kernel in 0..device.program.module().kernels().len() {
+            device.program.compile(kernel).unwrap();
+        }
+    });
+    println!("load and compile {lines} lines: {:.1} ms", seconds * 1e3);
+}
+
+fn main() {
+    let text = include_str!("../tests/ptx/first.ptx");
+    let device = Device::load(text);
+    compiling(text);
+    saxpy(&device);
+    matmul(&device);
+    launches(&device);
+    shuffles(&device);
+}
