@@ -24,6 +24,8 @@ pub enum Verb {
     Proxy(ProxyArgs),
     /// Show a proxy's zones and what they use
     Status(StatusArgs),
+    /// Measure what messages cost on this machine
+    Bench(BenchArgs),
     /// Serve one client (started by the proxy)
     #[command(hide = true)]
     Worker(WorkerArgs),
@@ -225,6 +227,25 @@ pub struct StatusArgs {
     /// Print it as JSON
     #[arg(long)]
     pub json: bool,
+}
+
+#[derive(Debug, Args)]
+#[command(after_help = "Example:\n  bulkhead bench idm --json")]
+pub struct BenchArgs {
+    /// What to measure
+    #[arg(value_enum)]
+    pub what: BenchKind,
+    /// Print it as JSON
+    #[arg(long)]
+    pub json: bool,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum BenchKind {
+    /// Messages over shared memory, beside the same over a Unix socket
+    Idm,
+    #[value(hide = true)]
+    IdmPeer,
 }
 
 #[derive(Debug, Args)]

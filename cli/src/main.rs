@@ -35,6 +35,7 @@ fn main() -> ExitCode {
         Verb::Proxy(args) => verbs::proxy::run(args),
         Verb::Worker(args) => verbs::worker::run(args),
         Verb::Status(args) => verbs::status::run(&args),
+        Verb::Bench(args) => verbs::bench::run(&args),
         Verb::Completions { shell } => verbs::completions::run(shell),
         Verb::Man => verbs::man::run(),
     };

@@ -1,5 +1,6 @@
 //! One file for each verb.
 
+pub mod bench;
 pub mod completions;
 pub mod man;
 pub mod proxy;
