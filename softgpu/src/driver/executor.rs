@@ -36,12 +36,19 @@ pub fn take(queue: Arc<Queue>) {
     }
 }
 
+/// Takes a queue back on which no thread has started.
+pub fn steal(queue: &Arc<Queue>) -> bool {
+    let mut pool = POOL.lock();
+    let at = pool.ready.iter().position(|ready| Arc::ptr_eq(ready, queue));
+    at.is_some_and(|at| pool.ready.remove(at).is_some())
+}
+
 fn work() {
     let mut pool = POOL.lock();
     loop {
         if let Some(queue) = pool.ready.pop_front() {
             drop(pool);
-            queue.drain();
+            queue.drain(u64::MAX);
             drop(queue);
             pool = POOL.lock();
             continue;

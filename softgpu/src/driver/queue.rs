@@ -1,7 +1,8 @@
 //! Streams as queues of work.
 //!
 //! Each queue counts what was submitted and what is done; work `n` is done when `done ≥ n`. Work is run one at a time,
-//! in order, by whoever holds `running`: an executor thread, or a caller whose synchronous work found the queue idle.
+//! in order, by whoever holds `running`: an executor thread, a caller whose synchronous work found the queue idle, or
+//! one that waits for work on which no executor has started.
 //! Work may wait for positions of other queues. A position always lies in the past of the one that waits for it, so
 //! there are no cycles and somebody can always go on.
 //!
@@ -174,24 +175,28 @@ impl Queue {
             inner.submitted += 1;
             drop((inner, order));
             self.execute(work);
-            if self.finish().is_some_and(|next| self.hand_over(next)) {
-                executor::take(self.clone());
-            }
+            let (next, _) = self.finish();
+            self.hand_over(next);
         }
         self.context.health()
     }
 
-    /// Puts an item that was taken out back to the front.
-    fn hand_over(&self, item: Item) -> bool {
-        self.inner.lock().items.push_front(item);
-        true
+    /// Leaves an item that was taken out, and what comes after it, to an executor.
+    fn hand_over(self: &Arc<Self>, item: Option<Item>) {
+        if let Some(item) = item {
+            self.inner.lock().items.push_front(item);
+            executor::take(self.clone());
+        }
     }
 
-    /// Waits for everything submitted until now.
-    pub fn wait_all(&self) {
-        let inner = self.inner.lock();
-        let count = inner.submitted;
-        self.wait_locked(inner, count);
+    /// Waits for everything submitted until now. If no thread has started on it yet, the caller does the work itself,
+    /// which is faster than waiting for one to wake up.
+    pub fn wait_all(self: &Arc<Self>) {
+        let count = self.inner.lock().submitted;
+        if executor::steal(self) {
+            self.drain(count);
+        }
+        self.wait(count);
     }
 
     fn wait(&self, count: u64) {
@@ -211,26 +216,31 @@ impl Queue {
         }
     }
 
-    /// Runs until the queue is empty. Called by the executor that has taken the queue.
-    pub fn drain(&self) {
+    /// Runs until the queue is empty, or until `count` is done and the rest can be left to an executor. Called by who
+    /// has taken the queue.
+    pub fn drain(self: &Arc<Self>, count: u64) {
         let mut next = self.inner.lock().items.pop_front();
         while let Some(item) = next {
             for position in item.after {
                 position.queue.wait(position.count);
             }
             self.execute(item.work);
-            next = self.finish();
+            let (following, done) = self.finish();
+            if done >= count {
+                return self.hand_over(following);
+            }
+            next = following;
         }
     }
 
     /// Counts the running work as done and takes the next, or gives up `running`.
-    fn finish(&self) -> Option<Item> {
+    fn finish(&self) -> (Option<Item>, u64) {
         let mut inner = self.inner.lock();
         inner.done += 1;
         self.progress.notify_all();
         let next = inner.items.pop_front();
         inner.running = next.is_some();
-        next
+        (next, inner.done)
     }
 
     fn execute(&self, work: Work) {
