@@ -40,7 +40,10 @@ fn main() -> ExitCode {
         Verb::Man => verbs::man::run(),
     };
     result.unwrap_or_else(|Failure { exit, line }| {
-        eprintln!("bulkhead: {line}");
+        // A proxy that `run` started has said its line itself.
+        if !line.is_empty() {
+            eprintln!("bulkhead: {line}");
+        }
         exit.into()
     })
 }

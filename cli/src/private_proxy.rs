@@ -71,10 +71,13 @@ impl PrivateProxy {
             self.process = Some((child, ours));
             return Ok(());
         }
-        // It has said why.
         let status = child.wait().map_err(failure)?;
         let exit = Exit::ALL.iter().map(|(exit, _)| *exit).find(|exit| status.code() == Some(*exit as i32));
-        Err(Failure::new(exit.unwrap_or(Exit::Failure), format!("the proxy did not start ({status})")))
+        Err(match exit {
+            // It has said why.
+            Some(exit) => Failure::new(exit, ""),
+            None => Failure::new(Exit::Failure, format!("the proxy did not start ({status})")),
+        })
     }
 }
 

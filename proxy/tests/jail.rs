@@ -9,10 +9,13 @@ use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
+use proxy::backend::{Backend, Options};
 use proxy::jail::{self, Policy, Request};
 use proxy::packet;
 
 const NOBODY: u32 = 65534;
+/// Names the policy of NVIDIA's driver where there is none; nothing of this name is looked at.
+const STANDIN: &str = "/usr/lib/libstandin.so";
 const OWN_UID: u32 = 0x3000_0007;
 
 fn main() {
@@ -34,7 +37,7 @@ fn inside(arguments: &[String]) {
     let request = Request {
         policy: match arguments[0].as_str() {
             "soft" => Policy::Soft,
-            _ => Policy::Nvidia { library: "/usr/lib/libstandin.so".into(), devices: Vec::new() },
+            library => Policy::Nvidia { library: library.into(), devices: Vec::new() },
         },
         root: folder.join("jail"),
         uid: arguments[1].parse().ok(),
@@ -45,6 +48,7 @@ fn inside(arguments: &[String]) {
     let report = jail::enter(&mut jail::Linux::default(), &jail::plan(&request)).unwrap();
     assert!(report.missing.is_empty(), "{:?}", report.reasons);
     match arguments[3].as_str() {
+        "cuda" => start_cuda(&arguments[0]),
         "look" => look(&request, stray.as_raw_fd(), socket.as_raw_fd()),
         "wait" => {
             // SAFETY: the call takes nothing.
@@ -122,6 +126,34 @@ fn look(request: &Request, stray: i32, kept: i32) {
     eprintln!("fine");
 }
 
+/// NVIDIA's driver, as a worker would start it.
+fn start_cuda(library: &str) {
+    let library = CString::new(library).unwrap();
+    // SAFETY: the driver's library, called as its manual says, with locals to write to.
+    unsafe {
+        let handle = libc::dlopen(library.as_ptr(), libc::RTLD_NOW);
+        assert!(!handle.is_null(), "the driver cannot be loaded");
+        let find = |name: &str| {
+            let address = libc::dlsym(handle, CString::new(name).unwrap().as_ptr());
+            assert!(!address.is_null(), "{name}");
+            address
+        };
+        type Init = unsafe extern "C" fn(u32) -> i32;
+        type Context = unsafe extern "C" fn(*mut *mut libc::c_void, i32) -> i32;
+        type Set = unsafe extern "C" fn(*mut libc::c_void) -> i32;
+        type Allocate = unsafe extern "C" fn(*mut u64, usize) -> i32;
+        assert_eq!(std::mem::transmute::<*mut libc::c_void, Init>(find("cuInit"))(0), 0, "cuInit");
+        let mut context = std::ptr::null_mut();
+        let retain = std::mem::transmute::<*mut libc::c_void, Context>(find("cuDevicePrimaryCtxRetain"));
+        assert_eq!(retain(&raw mut context, 0), 0, "cuDevicePrimaryCtxRetain");
+        assert_eq!(std::mem::transmute::<*mut libc::c_void, Set>(find("cuCtxSetCurrent"))(context), 0);
+        let mut memory = 0;
+        let allocate = std::mem::transmute::<*mut libc::c_void, Allocate>(find("cuMemAlloc_v2"));
+        assert_eq!(allocate(&raw mut memory, 1 << 20), 0, "cuMemAlloc");
+        eprintln!("fine");
+    }
+}
+
 fn attempt(attack: &str) {
     let path = CString::new("/").unwrap();
     let pointer = path.as_ptr();
@@ -184,7 +216,7 @@ fn tests() {
             continue;
         }
         let folder = Folder::new(if root { 0 } else { NOBODY });
-        for policy in ["soft", "nvidia"] {
+        for policy in ["soft", STANDIN] {
             println!("test inside, policy {policy}, root {root} ...");
             let output = command(&folder, policy, root, "look").output().unwrap();
             let text = String::from_utf8_lossy(&output.stderr);
@@ -193,10 +225,16 @@ fn tests() {
                 let output = command(&folder, policy, root, attack).output().unwrap();
                 let text = String::from_utf8_lossy(&output.stderr);
                 // NVIDIA's library tries to start a helper; it gets an error for that.
-                let refused = policy == "nvidia" && attack == "execve";
+                let refused = policy == STANDIN && attack == "execve";
                 let expected = if refused { 0 } else { 128 + libc::SIGSYS };
                 assert_eq!(output.status.code(), Some(expected), "{attack}: {text}");
             }
+        }
+        if let Ok(Backend::Nvidia { library, .. }) = Backend::choose(&Options::default()) {
+            println!("test NVIDIA's driver starts inside, root {root} ...");
+            let output = command(&folder, library.to_str().unwrap(), root, "cuda").output().unwrap();
+            let text = String::from_utf8_lossy(&output.stderr);
+            assert!(output.status.success() && text.trim_end().ends_with("fine"), "{root}: {text}");
         }
         println!("test a killed guard takes its worker along, root {root} ...");
         let mut guard = command(&folder, "soft", root, "wait").spawn().unwrap();

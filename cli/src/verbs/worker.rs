@@ -21,7 +21,10 @@ pub fn run(args: WorkerArgs) -> Result<ExitCode, Failure> {
     let backend = backend(&args)?;
     let (missing, rejoin) = enter_jail(&args, &backend, &control)?;
     let link = BrokerLink::with_rejoin(control, rejoin);
-    link.report_jail(missing.bits()).map_err(|error| Failure::system(Exit::Failure, "the broker is gone", &error))?;
+    if link.report_jail(missing.bits()).is_err() {
+        // The broker is gone already, and nobody waits for this worker.
+        return Ok(ExitCode::SUCCESS);
+    }
     if args.jail == JailArg::Require && !missing.is_empty() {
         // The broker knows what is missing and says so.
         return Ok(Exit::NoJail.into());
