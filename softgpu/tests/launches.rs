@@ -6,6 +6,7 @@ mod common;
 use std::cell::Cell;
 use std::ffi::{CStr, CString, c_void};
 use std::ptr::null_mut;
+use std::sync::Mutex;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use common::{Context, KERNELS, alloc, download, function, launch, module, pinned, stream, upload};
@@ -194,10 +195,10 @@ fn libraries_work_without_a_context_and_in_each() {
     let (mut kernel, mut count) = (null_mut(), 0);
     ok!(cuLibraryGetKernel(&mut kernel, library, c"double".as_ptr()));
     ok!(cuLibraryGetKernelCount(&mut count, library));
-    assert_eq!(count, 6);
+    assert_eq!(count, 7);
     let mut kernels = vec![null_mut(); 8];
     ok!(cuLibraryEnumerateKernels(kernels.as_mut_ptr(), 8, library));
-    assert_eq!(kernels.iter().filter(|kernel| !kernel.is_null()).count(), 6);
+    assert_eq!(kernels.iter().filter(|kernel| !kernel.is_null()).count(), 7);
     assert!(kernels.contains(&kernel));
     let mut name = std::ptr::null();
     ok!(cuKernelGetName(&mut name, kernel));
@@ -279,4 +280,67 @@ fn functions_tell_what_they_are() {
     ok!(cuFuncGetModule(&mut of, sum));
     assert_eq!(of, kernels);
     assert_eq!(function(kernels, "sum"), sum, "the same handle each time");
+}
+
+#[test]
+fn kernels_reach_all_memory_of_the_window() {
+    let _context = Context::new();
+    let double = function(module(KERNELS), "double");
+    let run = |address: u64| {
+        // SAFETY: the memory is mapped in this process and the device is idle.
+        let word = unsafe { &*(address as *const AtomicU32) };
+        word.store(21, Ordering::Relaxed);
+        assert_eq!(launch(double, 1, 1, null_mut(), &[address, 1]), 0);
+        ok!(cuCtxSynchronize());
+        assert_eq!(word.load(Ordering::Relaxed), 42);
+    };
+    run(pinned(1).as_ptr() as u64);
+    let mut managed = 0;
+    ok!(cuMemAllocManaged(&mut managed, 4, 1));
+    run(managed);
+    // Memory that somebody else mapped in the window and registered.
+    let address = cuda_abi::plan::HOST_BASE + (1 << 30);
+    let flags = libc::MAP_SHARED | libc::MAP_ANONYMOUS | libc::MAP_FIXED_NOREPLACE;
+    // SAFETY: the address is free, or the call fails.
+    let mapped = unsafe { libc::mmap(address as _, 4096, libc::PROT_READ | libc::PROT_WRITE, flags, -1, 0) };
+    assert_eq!(mapped as u64, address);
+    ok!(cuMemHostRegister_v2(mapped, 4096, 0));
+    let mut pointer = 0;
+    ok!(cuMemHostGetDevicePointer_v2(&mut pointer, mapped, 0));
+    assert_eq!(pointer, address);
+    run(address);
+    ok!(cuMemHostUnregister(mapped));
+}
+
+#[test]
+fn kernels_obey_the_access_of_a_mapping() {
+    let prop = CUmemAllocationProp { kind: 1, location: CUmemLocation { kind: 1, id: 0 }, ..Default::default() };
+    let (mut handle, mut address, size) = (0, 0, 2 << 20);
+    ok!(cuMemCreate(&mut handle, size, &prop, 0));
+    ok!(cuMemAddressReserve(&mut address, size, 0, 0, 0));
+    ok!(cuMemMap(address, size, 0, handle, 0));
+    for (flags, expected) in [(3, 0), (1, CUDA_ERROR_ILLEGAL_ADDRESS), (0, CUDA_ERROR_ILLEGAL_ADDRESS)] {
+        let _context = Context::new();
+        let wild = function(module(KERNELS), "wild");
+        let access = CUmemAccessDesc { location: prop.location, flags };
+        ok!(cuMemSetAccess(address, size, &access, 1));
+        assert_eq!(launch(wild, 1, 1, null_mut(), &[address]), 0);
+        assert_eq!(code!(cuCtxSynchronize()), expected, "access {flags}");
+    }
+    ok!(cuMemUnmap(address, size));
+    let _context = Context::new();
+    assert_eq!(launch(function(module(KERNELS), "wild"), 1, 1, null_mut(), &[address]), 0);
+    assert_eq!(code!(cuCtxSynchronize()), CUDA_ERROR_ILLEGAL_ADDRESS);
+    ok!(cuMemRelease(handle));
+    ok!(cuMemAddressFree(address, size));
+}
+
+#[test]
+fn what_kernels_print_goes_to_the_sink() {
+    static PRINTED: Mutex<Vec<u8>> = Mutex::new(Vec::new());
+    softgpu::driver::set_output(Box::new(|bytes| PRINTED.lock().unwrap().extend(bytes)));
+    let _context = Context::new();
+    assert_eq!(launch(function(module(KERNELS), "greet"), 2, 1, null_mut(), &[7]), 0);
+    ok!(cuCtxSynchronize());
+    assert_eq!(*PRINTED.lock().unwrap(), b"hello 7\nhello 7\n");
 }

@@ -191,7 +191,9 @@ unsafe extern "C" fn cuDeviceGetP2PAttribute(
 ) -> CUresult {
     call(|| {
         required(value)?;
-        valid(state::device(src)?.ordinal != state::device(dst)?.ordinal)?;
+        if state::device(src)?.ordinal == state::device(dst)?.ordinal {
+            return Err(CUDA_ERROR_INVALID_DEVICE);
+        }
         match attribute {
             // Rank; arrays; partial atomics only.
             1 | 4 | 5 => put(value, 0),
