@@ -118,7 +118,8 @@ fn make_folder(base: &Path) -> io::Result<(PathBuf, File)> {
     rustix::rand::getrandom(&mut random, rustix::rand::GetRandomFlags::empty())?;
     let folder = base.join(format!("{PREFIX}{:016x}", u64::from_ne_bytes(random)));
     DirBuilder::new().mode(0o700).create(&folder)?;
-    let owner = File::create(folder.join("owner")).and_then(|owner| owner.lock().map(|()| owner));
+    // Nobody else can have locked a file in a folder that is this new.
+    let owner = File::create(folder.join("owner")).and_then(|owner| state_dir::try_lock(&owner).map(|_| owner));
     match owner {
         Ok(owner) => Ok((folder, owner)),
         Err(error) => {
@@ -136,7 +137,7 @@ fn sweep(base: &Path) {
         let ours = entry.file_name().to_string_lossy().starts_with(PREFIX)
             && entry.metadata().is_ok_and(|meta| meta.is_dir() && meta.uid() == me);
         let free = |name: &str| match File::open(entry.path().join(name)) {
-            Ok(file) => file.try_lock().is_ok(),
+            Ok(file) => state_dir::try_lock(&file).unwrap_or(false),
             // A folder that is only just being made has no owner yet.
             Err(_) => name != "owner",
         };

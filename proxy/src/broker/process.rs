@@ -95,12 +95,13 @@ mod tests {
 
     #[test]
     fn a_child_is_killed_and_reaped() {
-        let child = std::process::Command::new("sleep").arg("1000").spawn().unwrap();
+        let mut child = std::process::Command::new("sleep").arg("1000").spawn().unwrap();
         let process = open(child.id()).unwrap();
         kill(&process);
         let mut fds = [rustix::event::PollFd::new(&process, rustix::event::PollFlags::IN)];
         rustix::event::poll(&mut fds, None).unwrap();
         assert_eq!(reap(process.as_fd()).as_deref(), Some("signal 9"));
+        assert!(child.wait().is_err(), "it was not reaped");
     }
 
     #[test]

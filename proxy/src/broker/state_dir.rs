@@ -9,7 +9,7 @@
 //! | `books/` | broker | what a successor must know |
 //! | `jail/` | – | an empty folder over which each worker mounts its own root |
 
-use std::fs::{self, DirBuilder, File, TryLockError};
+use std::fs::{self, DirBuilder, File};
 use std::io;
 use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
 use std::path::{Path, PathBuf};
@@ -48,10 +48,10 @@ impl StateDir {
             .truncate(false)
             .open(path.join("lock"))
             .map_err(unusable)?;
-        match lock.try_lock() {
-            Ok(()) => {}
-            Err(TryLockError::WouldBlock) => return Err(StateDirError::Taken(path)),
-            Err(TryLockError::Error(error)) => return Err(unusable(error)),
+        match try_lock(&lock) {
+            Ok(true) => {}
+            Ok(false) => return Err(StateDirError::Taken(path)),
+            Err(error) => return Err(unusable(error)),
         }
         let folders = || -> io::Result<()> {
             make(&path.join("zones"), 0o711)?;
@@ -131,6 +131,15 @@ pub fn remove(path: &Path) {
         let _ = fs::remove_file(path.join(file));
     }
     let _ = fs::remove_dir(path);
+}
+
+/// Locks a file until it is closed; false when another process has it.
+pub fn try_lock(file: &File) -> io::Result<bool> {
+    match rustix::fs::flock(file, rustix::fs::FlockOperation::NonBlockingLockExclusive) {
+        Ok(()) => Ok(true),
+        Err(rustix::io::Errno::WOULDBLOCK) => Ok(false),
+        Err(error) => Err(error.into()),
+    }
 }
 
 fn make(path: &Path, mode: u32) -> io::Result<()> {

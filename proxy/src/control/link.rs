@@ -288,7 +288,7 @@ impl Shared {
     fn take_answers(&self, socket: &Arc<OwnedFd>) {
         loop {
             let unsent = self.lock().unsent_release > 0;
-            let time = unsent.then(|| rustix::event::Timespec { tv_sec: 0, tv_nsec: 20_000_000 });
+            let time = unsent.then_some(rustix::event::Timespec { tv_sec: 0, tv_nsec: 20_000_000 });
             let mut fds = [PollFd::new(&**socket, PollFlags::IN)];
             match rustix::event::poll(&mut fds, time.as_ref()) {
                 Ok(0) => {
