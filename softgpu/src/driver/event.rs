@@ -3,7 +3,7 @@
 //! Each record gives the event a new number when it is called, and reaches that number when the stream comes to it.
 //! Who waits, waits for the number the event had when the wait was called.
 
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
 use cuda_abi::driver::Driver;
@@ -35,6 +35,8 @@ struct State {
     recorded: u64,
     reached: u64,
     time: Option<Instant>,
+    /// Where the last record stands.
+    record: Option<(Weak<Queue>, u64)>,
 }
 
 impl Owned for Event {
@@ -105,7 +107,9 @@ pub fn record(handle: CUevent, queue: &Arc<Queue>) -> Answer {
         state.recorded += 1;
         state.recorded
     };
-    queue.submit(Work::always(move |_| event.reach(number)));
+    let reached = event.clone();
+    let position = queue.submit(Work::always(move |_| reached.reach(number)));
+    event.state.lock().record = Some((Arc::downgrade(queue), position));
     Ok(())
 }
 
@@ -152,7 +156,13 @@ unsafe extern "C" fn cuEventQuery(event_: CUevent) -> CUresult {
 unsafe extern "C" fn cuEventSynchronize(event_: CUevent) -> CUresult {
     call(|| {
         let event = event(event_)?;
-        let number = event.state.lock().recorded;
+        let (number, record) = {
+            let state = event.state.lock();
+            (state.recorded, state.record.clone().filter(|_| state.reached < state.recorded))
+        };
+        if let Some((queue, position)) = record.and_then(|(queue, position)| Some((queue.upgrade()?, position))) {
+            queue.help(position);
+        }
         event.wait(number);
         event.context.health()
     })

@@ -142,13 +142,13 @@ impl Queue {
         self.is_busy() || (self.kind != Kind::NonBlocking && !self.after().is_empty())
     }
 
-    /// Puts work into the queue.
-    pub fn submit(self: &Arc<Self>, work: Work) {
+    /// Puts work into the queue; answers with its position.
+    pub fn submit(self: &Arc<Self>, work: Work) -> u64 {
         self.wait_for_room();
         let _order = (self.kind != Kind::NonBlocking).then(|| self.context.order.lock());
         let after = self.after();
         let mut inner = self.inner.lock();
-        self.push(&mut inner, Item { after, work });
+        self.push(&mut inner, Item { after, work })
     }
 
     fn push(self: &Arc<Self>, inner: &mut Inner, item: Item) -> u64 {
@@ -193,10 +193,15 @@ impl Queue {
     /// which is faster than waiting for one to wake up.
     pub fn wait_all(self: &Arc<Self>) {
         let count = self.inner.lock().submitted;
+        self.help(count);
+        self.wait(count);
+    }
+
+    /// Does the work up to a position in this thread, if no other has started on it.
+    pub fn help(self: &Arc<Self>, count: u64) {
         if executor::steal(self) {
             self.drain(count);
         }
-        self.wait(count);
     }
 
     fn wait(&self, count: u64) {
@@ -219,7 +224,14 @@ impl Queue {
     /// Runs until the queue is empty, or until `count` is done and the rest can be left to an executor. Called by who
     /// has taken the queue.
     pub fn drain(self: &Arc<Self>, count: u64) {
-        let mut next = self.inner.lock().items.pop_front();
+        let mut inner = self.inner.lock();
+        let mut next = inner.items.pop_front();
+        let done = inner.done;
+        drop(inner);
+        if done >= count {
+            // Others were faster; what is left may take for ever, and is not the caller's to wait for.
+            return self.hand_over(next);
+        }
         while let Some(item) = next {
             for position in item.after {
                 position.queue.wait(position.count);
