@@ -133,3 +133,26 @@ fn damage_of_any_kind_is_survived() {
         assert!(text(&image[..at], 90).is_err());
     }
 }
+
+#[test]
+fn sizes_come_from_headers() {
+    let read = |image: *const std::ffi::c_void| {
+        // SAFETY: every image below is whole and outlives its use.
+        unsafe { softgpu::image::read(image) }
+    };
+    let mut image = container(&[ptx(75, LZ4, &source(75))], 64);
+    let size = image.len();
+    // What follows in memory is not part of it.
+    image.extend([0xee; 100]);
+    assert_eq!(read(image.as_ptr().cast()), Ok(&image[..size]));
+    let wrapper = [0x1_4662_43B1, image.as_ptr() as u64, 0];
+    assert_eq!(read(wrapper.as_ptr().cast()), Ok(&image[..size]));
+    assert_eq!(text(read(wrapper.as_ptr().cast()).unwrap(), 90), Ok(source(75)));
+    let empty = [0x1_4662_43B1u64, 0, 0];
+    assert_eq!(read(empty.as_ptr().cast()), Err(ImageError::Unknown));
+    assert_eq!(read(c"\n .version".as_ptr().cast()), Ok(b"\n .version".as_slice()));
+    assert_eq!(read(c"x".as_ptr().cast()), Ok(b"x".as_slice()));
+    assert_eq!(read(std::ptr::null()), Err(ImageError::Unknown));
+    let code = [b"\x7fELF".as_slice(), &[0; 60]].concat();
+    assert_eq!(text(read(code.as_ptr().cast()).unwrap(), 90), Err(ImageError::NoPtx));
+}
