@@ -76,7 +76,7 @@ pub fn build(tree: &ast::Module) -> Result<Module, LineError> {
 fn builtin(name: &str) -> Option<Builtin> {
     Some(match name {
         "vprintf" => Builtin::Printf,
-        "__assertfail" | "__assert_fail" => Builtin::AssertFail,
+        "__assertfail" => Builtin::AssertFail,
         "malloc" => Builtin::Malloc,
         "free" => Builtin::Free,
         _ => return None,
@@ -213,7 +213,7 @@ impl<'a> Linker<'a> {
             Some(Global::Builtin(_)) => return Ok(()),
             Some(_) => return Err((function.line, format!("{} is already a variable", function.name))),
             None => {
-                if let Some(builtin) = builtin(function.name).filter(|_| function.body.is_none()) {
+                if let Some(builtin) = builtin(function.name).filter(|_| function.external) {
                     self.names.insert(function.name, Global::Builtin(builtin));
                     return Ok(());
                 }

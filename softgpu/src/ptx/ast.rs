@@ -17,6 +17,8 @@ pub struct Function<'a> {
     pub line: u32,
     pub name: &'a str,
     pub entry: bool,
+    /// Declared `.extern`: defined elsewhere, maybe by the device itself.
+    pub external: bool,
     pub returns: Vec<Declaration<'a>>,
     pub params: Vec<Declaration<'a>>,
     pub max_threads: Option<[u32; 3]>,

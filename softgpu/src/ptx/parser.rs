@@ -178,7 +178,7 @@ impl<'a> Parser<'a> {
                     "pragma" | "alias" => return self.skip_to(b';'),
                     "entry" | "func" => {
                         self.at += 1;
-                        let function = self.function(name == "entry", line)?;
+                        let function = self.function(name == "entry", external, line)?;
                         module.functions.push(function);
                         return Ok(());
                     }
@@ -211,12 +211,21 @@ impl<'a> Parser<'a> {
         Ok(out)
     }
 
-    fn function(&mut self, entry: bool, line: u32) -> Result<Function<'a>> {
+    fn function(&mut self, entry: bool, external: bool, line: u32) -> Result<Function<'a>> {
         let returns = if self.peek() == Token::Punct(b'(') { self.parameters()? } else { Vec::new() };
         let name = self.word()?;
         let params = if self.peek() == Token::Punct(b'(') { self.parameters()? } else { Vec::new() };
-        let mut function =
-            Function { line, name, entry, returns, params, max_threads: None, required_threads: None, body: None };
+        let mut function = Function {
+            line,
+            name,
+            entry,
+            external,
+            returns,
+            params,
+            max_threads: None,
+            required_threads: None,
+            body: None,
+        };
         loop {
             match self.peek() {
                 Token::Punct(b'{') => {
