@@ -107,10 +107,10 @@ impl Lower<'_, '_> {
         self.b.ins().select(denormal, signed_zero, value)
     }
 
-    /// To [0, 1]; NaN becomes 0.
+    /// To [0, 1]; NaN and -0 become 0.
     pub fn saturate(&mut self, value: Value, ty: Type) -> Value {
         let (zero, one) = (self.zero(machine(ty)), self.one(ty));
-        let below = self.b.ins().fcmp(FloatCC::UnorderedOrLessThan, value, zero);
+        let below = self.b.ins().fcmp(FloatCC::UnorderedOrLessThanOrEqual, value, zero);
         let floor = self.b.ins().select(below, zero, value);
         let above = self.b.ins().fcmp(FloatCC::GreaterThan, floor, one);
         self.b.ins().select(above, one, floor)
