@@ -25,7 +25,7 @@ fn reduction_with_barriers() {
     let n = 10_000;
     let x: Vec<f32> = (0..n).map(|i| (i % 17) as f32).collect();
     let (dx, out) = (upload(&x), upload(&[0.0f32]));
-    device().run("reduce", 7, 256, Params::new().add(dx).add(out).add(n as i32));
+    device().run("reduce", 7, 256, Params::new().add(dx).add(out).add(n));
     assert_eq!(download::<f32>(out, 1)[0], x.iter().sum::<f32>());
 }
 

@@ -88,8 +88,8 @@ fn intrinsics() {
                     (4, permuted),
                     (5, ((pair << (c & 31)) >> 32) as u32),
                     (6, (pair >> (c & 31)) as u32),
-                    (7, (u64::from(a) * u64::from(b) >> 32) as u32),
-                    (8, (i64::from(sa) * i64::from(sb) >> 32) as u32),
+                    (7, ((u64::from(a) * u64::from(b)) >> 32) as u32),
+                    (8, ((i64::from(sa) * i64::from(sb)) >> 32) as u32),
                     (9, a.abs_diff(b).wrapping_add(c)),
                     (10, sa.abs_diff(sb).wrapping_add(c)),
                     (11, bytes(u8::wrapping_add)),
@@ -98,11 +98,11 @@ fn intrinsics() {
                     (15, u64::from(b).leading_zeros()),
                     (16, rz.to_bits()),
                     (18, (1.5 * c as f32).ceil() as u32),
-                    (19, (i64::from(sa) + i64::from(sb) >> 1) as u32),
+                    (19, ((i64::from(sa) + i64::from(sb)) >> 1) as u32),
                     (20, (cut(sa).wrapping_mul(cut(sb))) as u32),
                     (21, {
                         let (x, y) = (u64::from(a) << 32 | u64::from(c), u64::from(b) << 32 | u64::from(a));
-                        ((u128::from(x) * u128::from(y) >> 64) as u64 >> 7) as u32
+                        (((u128::from(x) * u128::from(y)) >> 64) as u64 >> 7) as u32
                     }),
                 ];
                 for (index, expected) in expected {
@@ -242,7 +242,7 @@ fn scan_and_barrier_reductions() {
 
 #[test]
 fn histogram() {
-    let x: Vec<u8> = (0..50_000u32).map(|i| (i * i >> 3) as u8).collect();
+    let x: Vec<u8> = (0..50_000u32).map(|i| ((i * i) >> 3) as u8).collect();
     let (dx, h) = (upload(&x), alloc(1024));
     device().run("histo", 13, 96, Params::new().add(dx).add(h).add(x.len() as i32));
     let mut expected = vec![0u32; 256];

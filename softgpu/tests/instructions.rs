@@ -256,6 +256,6 @@ fn floats() {
     each("div.rn.f32 %f0, %f1, %f2;", &|a, b| a / b);
     each("fma.rn.f32 %f0, %f1, %f2, %f1;", &|a, b| a.mul_add(b, a));
     each("set.neu.f32.f32 %f0, %f1, %f2;", &|a, b| if a != b { 1.0 } else { 0.0 });
-    each("set.ne.f32.f32 %f0, %f1, %f2;", &|a, b| if a < b || a > b { 1.0 } else { 0.0 });
-    each("set.ltu.f32.f32 %f0, %f1, %f2;", &|a, b| if !(a >= b) { 1.0 } else { 0.0 });
+    each("set.ne.f32.f32 %f0, %f1, %f2;", &|a, b| if !a.is_nan() && !b.is_nan() && a != b { 1.0 } else { 0.0 });
+    each("set.ltu.f32.f32 %f0, %f1, %f2;", &|a, b| if a.is_nan() || b.is_nan() || a < b { 1.0 } else { 0.0 });
 }

@@ -101,9 +101,6 @@ pub fn compile(module: &Module, reach: &Reach) -> Result<Image, CompileError> {
         image.bytes.resize(image.bytes.len().next_multiple_of(32), 0xcc);
         let start = image.bytes.len();
         image.bytes.extend_from_slice(code.code_buffer());
-        if std::env::var_os("SOFTGPU_DUMP").is_some() {
-            eprintln!("{}", codegen.func.display());
-        }
         let code = codegen.compiled_code().ok_or_else(|| failed("no code".into()))?;
         for reloc in code.buffer.relocs() {
             let target = relocated_function(&codegen.func, &reloc.target);

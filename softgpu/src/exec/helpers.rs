@@ -145,7 +145,10 @@ extern "C" fn resolve(context: *mut Context, address: u64, info: i64) -> *mut u8
     }
     // Parameters may be read, and bit 15 tells that this access does not write.
     // SAFETY: as above.
-    let params = unsafe { ((*context).params, (&(*(*context).grid).launch.params).len() as u64) };
+    let params = unsafe {
+        let grid = &*(*context).grid;
+        ((*context).params, grid.launch.params.len() as u64)
+    };
     let offset = address.wrapping_sub(window::PARAM_APERTURE);
     if info & READ_ONLY != 0 && address.is_multiple_of(size) && offset < params.1 && params.1 - offset >= size {
         return params.0.wrapping_add(offset as usize).cast_mut();

@@ -75,7 +75,7 @@ pub fn slab() -> Vec<FiberStack> {
     let slab = Arc::new(Slab { base: base.cast() });
     let start = base as usize;
     let stack = |index: usize| {
-        let colour = (index % 64) * COLOUR & !63;
+        let colour = ((index % 64) * COLOUR) & !63;
         let limit = NonZeroUsize::new(start + index * SIZE + 4096)?;
         let base = NonZeroUsize::new(start + (index + 1) * SIZE - colour)?;
         Some(FiberStack { base, limit, _slab: slab.clone() })

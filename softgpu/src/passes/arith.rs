@@ -171,12 +171,9 @@ impl<'a> Builder<'_, 'a> {
             match op {
                 Compute::Bfind => form.mods.variant = form.take("shiftamt"),
                 Compute::Szext | Compute::Bmsk => form.mods.variant = form.take("wrap") || !form.take("clamp"),
-                Compute::Min | Compute::Max => {
-                    if form.words.iter().any(|w| *w == "xorsign") {
-                        form.take("xorsign");
-                        form.take("abs");
-                        form.mods.variant = true;
-                    }
+                Compute::Min | Compute::Max if form.take("xorsign") => {
+                    form.take("abs");
+                    form.mods.variant = true;
                 }
                 _ => {}
             }

@@ -480,16 +480,9 @@ impl<'a> Parser<'a> {
             Token::Punct(b';') => self.at += 1,
             Token::Dot("reg") => {
                 self.at += 1;
-                let mut ty = self.dot()?;
-                while matches!(ty, "v2" | "v4") {
-                    if !matches!(self.peek(), Token::Dot(_)) {
-                        break;
-                    }
+                let ty = self.dot()?;
+                if matches!(ty, "v2" | "v4") {
                     return self.error("vector registers are not supported");
-                }
-                if let Token::Dot(inner) = self.peek() {
-                    self.at += 1;
-                    ty = inner;
                 }
                 loop {
                     let name = self.word()?;

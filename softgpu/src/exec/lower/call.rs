@@ -10,7 +10,7 @@ use cranelift_codegen::isa::CallConv;
 
 use super::super::context::{Context, FunctionEntry};
 use super::super::helpers::Helper;
-use super::{Lower, constant, native_signature, pointers, trusted};
+use super::{Lower, native_signature, pointers, trusted};
 use crate::passes::ir::{Builtin, Callee, Type};
 use crate::window;
 
@@ -105,6 +105,5 @@ impl Lower<'_, '_> {
             let pointer = self.b.ins().stack_addr(types::I64, self.slots[*slot], 0);
             self.b.ins().store(trusted(), value, pointer, 0);
         }
-        let _ = constant;
     }
 }

@@ -53,7 +53,7 @@ impl Lower<'_, '_> {
         let signed = from.is_signed();
         if matches!(to, Type::F16 | Type::BF16) {
             let exact = self.int_to_float(value, from, Type::F64, Rounding::Nearest, Mods::default());
-            return self.to_half(exact, to, rounding, mods);
+            return self.make_half(exact, to, rounding, mods);
         }
         let class = machine(to);
         let result = if rounding != Rounding::Nearest {
@@ -140,7 +140,7 @@ impl Lower<'_, '_> {
         }
         if half(to) {
             let wide = if from == Type::F64 { value } else { self.b.ins().fpromote(types::F64, value) };
-            return self.to_half(wide, to, if integral { Rounding::Nearest } else { rounding }, mods);
+            return self.make_half(wide, to, if integral { Rounding::Nearest } else { rounding }, mods);
         }
         let mut result = match (from, to) {
             (Type::F32, Type::F64) => self.b.ins().fpromote(types::F64, value),
@@ -160,7 +160,7 @@ impl Lower<'_, '_> {
     }
 
     /// A double to a half.
-    fn to_half(&mut self, value: Value, to: Type, rounding: Rounding, mods: Mods) -> Value {
+    fn make_half(&mut self, value: Value, to: Type, rounding: Rounding, mods: Mods) -> Value {
         let mut value = value;
         if mods.sat {
             value = self.saturate(value, Type::F64);
@@ -183,7 +183,7 @@ impl Lower<'_, '_> {
         let parts = [low, high].map(|operand| {
             let value = self.get(operand, Type::F32);
             let wide = self.b.ins().fpromote(types::F64, value);
-            self.to_half(wide, to.element(), mods.rounding, mods)
+            self.make_half(wide, to.element(), mods.rounding, mods)
         });
         let value = self.join(parts[0], parts[1]);
         self.set(dst, value, to);

@@ -1,6 +1,6 @@
 //! Floating-point arithmetic.
 
-use cranelift_codegen::ir::condcodes::{FloatCC, IntCC};
+use cranelift_codegen::ir::condcodes::FloatCC;
 use cranelift_codegen::ir::{InstBuilder, MemFlagsData, Value, types};
 
 use super::super::half_math;
@@ -228,7 +228,6 @@ impl Lower<'_, '_> {
     pub fn clamp_int(&mut self, value: Value, low: i64, high: i64, signed: bool) -> Value {
         let class = self.b.func.dfg.value_type(value);
         let (low, high) = (self.int(class, low), self.int(class, high));
-        let _ = IntCC::Equal;
         if signed {
             let floor = self.b.ins().smax(value, low);
             self.b.ins().smin(floor, high)

@@ -328,7 +328,7 @@ impl<'f, 'm> Lower<'f, 'm> {
 
 /// An empty function to lower into.
 pub fn shell(number: u32, function: &ir::Function) -> Function {
-    use cranelift_codegen::ir::{ExternalName, GlobalValueData, UserExternalName, UserFuncName};
+    use cranelift_codegen::ir::{GlobalValueData, UserExternalName, UserFuncName};
     let name = UserFuncName::User(UserExternalName { namespace: 0, index: number });
     let mut out = Function::with_name_signature(name, native_signature(function));
     // Checks the stack before the frame is used, however large it is.
@@ -342,6 +342,5 @@ pub fn shell(number: u32, function: &ir::Function) -> Function {
         flags,
     });
     out.stack_limit = Some(limit);
-    let _ = ExternalName::user;
     out
 }
