@@ -100,6 +100,13 @@ fn check(text: &mut String, arg: &Arg) {
         Role::Out { optional: false } | Role::In | Role::InOut | Role::Str => {
             let _ = writeln!(text, "        crate::entry::not_null({name})?;");
         }
+        Role::Span { bytes } => {
+            let factors: Vec<String> = bytes.split('*').map(|factor| format!("({factor}) as u64")).collect();
+            let product = factors.join(").saturating_mul(");
+            let open = "(".repeat(factors.len() - 1);
+            let product = if factors.len() == 1 { product } else { format!("{open}{product})") };
+            let _ = writeln!(text, "        crate::allocations::check({name}, {product})?;");
+        }
         Role::Handle if arg.inner == "CUstream" => {
             let _ = writeln!(text, "        let {name} = crate::stream::resolve({name})?;");
         }

@@ -3,9 +3,12 @@
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use cuda_abi::error::*;
 use cuda_abi::plan;
 use cuda_abi::types::CUdevice;
 use parking_lot::RwLock;
+
+use crate::entry::Cuda;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
@@ -61,8 +64,31 @@ pub fn find(address: u64) -> Option<Allocation> {
     (address - allocation.base < allocation.len.max(1)).then_some(*allocation)
 }
 
-pub fn remove(base: u64) -> Option<Allocation> {
-    KNOWN.write().remove(&base)
+/// Takes out the allocation that starts here, if it is of the kind wanted: of two threads that free it, one gets it.
+pub fn take(base: u64, wanted: impl FnOnce(&Allocation) -> bool) -> Cuda<Allocation> {
+    let mut known = KNOWN.write();
+    let found = known.get(&base).copied().filter(wanted).ok_or(CUDA_ERROR_INVALID_VALUE)?;
+    known.remove(&base);
+    Ok(found)
+}
+
+/// Puts back what `take` took, when it could not be freed after all.
+pub fn restore(allocation: Allocation) {
+    KNOWN.write().insert(allocation.base, allocation);
+}
+
+/// May a call use `[address, address + len)`? It may run over several allocations that touch: mappings of the program's.
+pub fn check(address: u64, len: u64) -> Cuda {
+    let end = address.checked_add(len).ok_or(CUDA_ERROR_INVALID_VALUE)?;
+    let known = KNOWN.read();
+    let mut reach = match known.range(..=address).next_back() {
+        Some((base, found)) if address < base + found.len => base + found.len,
+        _ => return Err(CUDA_ERROR_INVALID_VALUE),
+    };
+    while reach < end {
+        reach += known.get(&reach).ok_or(CUDA_ERROR_INVALID_VALUE)?.len;
+    }
+    Ok(())
 }
 
 /// Does anything known overlap this range?

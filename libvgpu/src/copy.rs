@@ -5,7 +5,7 @@ use cuda_abi::plan;
 use cuda_abi::types::*;
 use cuda_abi::wire::Op;
 
-use crate::allocations::is_reachable;
+use crate::allocations::{self, is_reachable};
 use crate::entry::{Cuda, not_null};
 use crate::{carry, context, exports, staging, stream};
 
@@ -22,7 +22,13 @@ pub unsafe fn copy(destination: u64, source: u64, len: usize, stream: u64, wait:
         return Ok(());
     }
     let words = [destination, source, len as u64, stream];
-    match (is_reachable(destination), is_reachable(source)) {
+    let reachable = [is_reachable(destination), is_reachable(source)];
+    for (address, reachable) in [destination, source].into_iter().zip(reachable) {
+        if reachable {
+            allocations::check(address, len as u64)?;
+        }
+    }
+    match reachable.into() {
         (true, true) => {
             // Natively a copy between two places of the device does not wait either.
             let on_device = !plan::in_host(destination, 1) && !plan::in_host(source, 1);

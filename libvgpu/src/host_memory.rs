@@ -58,13 +58,13 @@ pub fn allocate(bytes: usize, kind: Kind, flags: u32) -> Cuda<u64> {
     Ok(address)
 }
 
-/// Frees what `allocate` gave. Natively this waits for the device, and so it does here.
-pub fn free(allocation: Allocation) -> Cuda {
+/// Frees what `allocate` gave and the caller has taken out of the allocations. Natively this waits for the device, and so
+/// it does here.
+pub fn free(allocation: &Allocation) -> Cuda {
     let len = allocation.len.next_multiple_of(ALIGN);
     if len <= LARGE {
         // SAFETY: no arguments.
         unsafe { context::api::cuCtxSynchronize() }?;
-        allocations::remove(allocation.base);
         // SAFETY: the piece is pinned memory of ours, given back by the program; the next owner finds zeros.
         unsafe { std::ptr::write_bytes(allocation.base as *mut u8, 0, len as usize) };
         let mut heap = HEAP.lock();
@@ -76,7 +76,6 @@ pub fn free(allocation: Allocation) -> Cuda {
     }
     let len = len.next_multiple_of(PAGE);
     carry::block(Op::HostUnmap as u16, |writer| writer.words(&[allocation.base, len]), |_| Ok(()))?;
-    allocations::remove(allocation.base);
     let mut heap = HEAP.lock();
     unmap(allocation.base, len);
     if let Some(addresses) = &mut heap.addresses {
@@ -184,8 +183,8 @@ pub mod api {
         if p.is_null() {
             return Ok(());
         }
-        let found = allocations::at(p as u64).filter(|found| found.kind == Kind::Pinned);
-        free(found.ok_or(CUDA_ERROR_INVALID_VALUE)?)
+        let found = allocations::take(p as u64, |found| found.kind == Kind::Pinned)?;
+        free(&found).inspect_err(|_| allocations::restore(found))
     }
 
     pub unsafe fn cuMemHostRegister_v2(p: *mut c_void, bytes: usize, flags: u32) -> Cuda {
@@ -210,8 +209,7 @@ pub mod api {
     pub unsafe fn cuMemHostUnregister(p: *mut c_void) -> Cuda {
         match allocations::find(p as u64) {
             Some(found) if found.kind == Kind::Registered && found.base == p as u64 => {
-                allocations::remove(found.base);
-                Ok(())
+                allocations::take(found.base, |found| found.kind == Kind::Registered).map(|_| ())
             }
             Some(_) => Err(CUDA_ERROR_INVALID_VALUE),
             None => Err(CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED),

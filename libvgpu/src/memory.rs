@@ -66,15 +66,14 @@ pub mod api {
         if dptr == 0 {
             return Ok(());
         }
-        match allocations::at(dptr) {
-            Some(found) if found.kind == Kind::Managed => host_memory::free(found),
-            Some(found) if found.kind == Kind::Device => {
-                carry::block(Op::Free as u16, |writer| writer.word(dptr), |_| Ok(()))?;
-                allocations::remove(dptr);
-                Ok(())
-            }
-            _ => Err(CUDA_ERROR_INVALID_VALUE),
-        }
+        context::current()?;
+        // Forgotten first: once the worker has freed it, another thread may be given the same address.
+        let found = allocations::take(dptr, |found| matches!(found.kind, Kind::Managed | Kind::Device))?;
+        let freed = match found.kind {
+            Kind::Managed => host_memory::free(&found),
+            _ => carry::block(Op::Free as u16, |writer| writer.word(dptr), |_| Ok(())),
+        };
+        freed.inspect_err(|_| allocations::restore(found))
     }
 
     pub unsafe fn cuMemGetInfo_v2(free: *mut usize, total: *mut usize) -> Cuda {

@@ -92,14 +92,13 @@ pub fn enumerate(op: Op, owner: u64) -> Cuda<Vec<u64>> {
 }
 
 /// Looks a variable up: its address and size.
-fn global(owner: u64, name: &CStr, managed: bool) -> Cuda<(u64, u64)> {
+fn global(owner: u64, name: &CStr) -> Cuda<(u64, u64)> {
     let (mut address, mut bytes) = (0, 0);
     carry::call(
         Op::GetGlobal as u16,
         |writer| {
             writer.word(owner);
             writer.bytes(name.to_bytes());
-            writer.word(u64::from(managed));
         },
         |reader| {
             (address, bytes) = (reader.word()?, reader.word()?);
@@ -208,7 +207,7 @@ pub mod api {
     ) -> Cuda {
         let module = handles::check(HandleKind::Module, module as u64)?;
         // SAFETY: passed on.
-        unsafe { write_global(dptr, bytes, global(module, name(text)?, false)?) }
+        unsafe { write_global(dptr, bytes, global(module, name(text)?)?) }
     }
 
     /// # Safety
@@ -305,18 +304,7 @@ pub mod api {
     ) -> Cuda {
         let library = handles::check(HandleKind::Library, library as u64)?;
         // SAFETY: passed on.
-        unsafe { write_global(dptr, bytes, global(library, name(text)?, false)?) }
-    }
-
-    pub unsafe fn cuLibraryGetManaged(
-        dptr: *mut CUdeviceptr,
-        bytes: *mut usize,
-        library: CUlibrary,
-        text: *const c_char,
-    ) -> Cuda {
-        let library = handles::check(HandleKind::Library, library as u64)?;
-        // SAFETY: passed on.
-        unsafe { write_global(dptr, bytes, global(library, name(text)?, true)?) }
+        unsafe { write_global(dptr, bytes, global(library, name(text)?)?) }
     }
 
     pub unsafe fn cuLibraryGetUnifiedFunction(

@@ -194,9 +194,7 @@ pub unsafe fn cuMemAllocFromPoolAsync(
 pub unsafe fn cuMemFreeAsync(dptr: CUdeviceptr, stream: CUstream) -> Cuda {
     let stream = stream::resolve(stream)?;
     context::current()?;
-    let found = allocations::at(dptr).filter(|found| found.kind == Kind::Device);
-    found.ok_or(CUDA_ERROR_INVALID_VALUE)?;
-    carry::post(Op::FreeAsync as u16, |writer| writer.words(&[dptr, stream]))?;
-    allocations::remove(dptr);
-    Ok(())
+    let found = allocations::take(dptr, |found| found.kind == Kind::Device)?;
+    carry::post(Op::FreeAsync as u16, |writer| writer.words(&[dptr, stream]))
+        .inspect_err(|_| allocations::restore(found))
 }

@@ -39,8 +39,8 @@ impl Bounce {
 
 impl Drop for Bounce {
     fn drop(&mut self) {
-        if let Some(found) = allocations::at(self.0) {
-            let _ = host_memory::free(found);
+        if let Ok(found) = allocations::take(self.0, |_| true) {
+            let _ = host_memory::free(&found);
         }
     }
 }

@@ -86,13 +86,15 @@ pub unsafe fn cuMemMap(
 }
 
 pub unsafe fn cuMemUnmap(ptr: CUdeviceptr, size: usize) -> Cuda {
-    carry::block(Op::Unmap as u16, |writer| writer.words(&[ptr, size as u64]), |_| Ok(()))?;
+    // Forgotten first: once it is unmapped, another thread may map the same address.
+    let mut taken = Vec::new();
     let mut at = ptr;
-    while let Some(found) = allocations::at(at).filter(|found| found.base < ptr + size as u64) {
-        allocations::remove(found.base);
+    while let Ok(found) = allocations::take(at, |found| found.base < ptr + size as u64) {
         at = found.base + found.len;
+        taken.push(found);
     }
-    Ok(())
+    carry::block(Op::Unmap as u16, |writer| writer.words(&[ptr, size as u64]), |_| Ok(()))
+        .inspect_err(|_| taken.into_iter().for_each(allocations::restore))
 }
 
 pub unsafe fn cuMemSetAccess(ptr: CUdeviceptr, size: usize, desc: *const CUmemAccessDesc, count: usize) -> Cuda {

@@ -73,7 +73,7 @@ ops! {
     ModuleFunctions = 0xf027
     /// library → count, then for each kernel its handle, name and description.
     LibraryKernels = 0xf028
-    /// module or library, name, managed → address, bytes.
+    /// module or library, name → address, bytes.
     GetGlobal = 0xf029
     /// function or kernel, attribute, value, device (of a kernel's attribute) → nothing.
     SetFunctionAttribute = 0xf02a

@@ -250,17 +250,15 @@ fn write_name(result: CUresult, text: *const c_char, reply: &mut Writer<'_>) {
 pub fn get_global(worker: &Worker, message: &mut Reader<'_>, reply: &mut Writer<'_>) -> Outcome {
     let owner = worker.handles.get(message.word()?)?;
     let name = name(message)?;
-    let managed = message.word()? != 0;
     message.end()?;
     let (mut address, mut bytes) = (0, 0);
     let driver = &worker.driver;
     let raw = owner.raw as *mut c_void;
     // SAFETY: the owner is the client's; outputs are locals.
     succeed(unsafe {
-        match (owner.kind, managed) {
-            (Kind::Module, false) => (driver.cuModuleGetGlobal_v2)(&mut address, &mut bytes, raw, name.as_ptr()),
-            (Kind::Library, false) => (driver.cuLibraryGetGlobal)(&mut address, &mut bytes, raw, name.as_ptr()),
-            (Kind::Library, true) => (driver.cuLibraryGetManaged)(&mut address, &mut bytes, raw, name.as_ptr()),
+        match owner.kind {
+            Kind::Module => (driver.cuModuleGetGlobal_v2)(&mut address, &mut bytes, raw, name.as_ptr()),
+            Kind::Library => (driver.cuLibraryGetGlobal)(&mut address, &mut bytes, raw, name.as_ptr()),
             _ => return Err(Refusal::Code(CUDA_ERROR_INVALID_HANDLE)),
         }
     })?;
