@@ -161,6 +161,24 @@ fn endless_loops_are_stopped() {
 }
 
 #[test]
+fn recursion_without_end_in_sight_is_stopped() {
+    let device = Device::load(&format!(
+        "{HEAD}.func fib(.param .b32 n) {{ .reg .b32 %r<3>; .reg .pred %p1; ld.param.b32 %r1, [n]; setp.lt.s32 %p1, %r1, 2; @%p1 ret;
+         {{ .param .b32 a; add.s32 %r2, %r1, -1; st.param.b32 [a], %r2; call.uni fib, (a); }}
+         {{ .param .b32 a; add.s32 %r2, %r1, -2; st.param.b32 [a], %r2; call.uni fib, (a); }} ret; }}
+         .entry k() {{ {{ .param .b32 a; st.param.b32 [a], 90; call.uni fib, (a); }} ret; }}"
+    ));
+    std::thread::scope(|scope| {
+        let running = scope.spawn(|| device.launch("k", [4, 1, 1], [32, 1, 1], 0, Params::new()));
+        std::thread::sleep(Duration::from_millis(20));
+        assert!(!running.is_finished());
+        device.stop.store(true, Ordering::Relaxed);
+        assert_eq!(running.join().unwrap().unwrap_err().kind, FaultKind::Stopped);
+    });
+    still_alive();
+}
+
+#[test]
 fn a_thread_may_spin_until_another_has_run() {
     let flag = alloc(64);
     let device = kernel(

@@ -37,6 +37,8 @@ pub struct Barrier {
     pub expected: u32,
     pub waiting: Vec<u32>,
     pub count: u32,
+    /// Whether somebody at the barrier wants to know how the others voted.
+    pub votes: bool,
 }
 
 impl BlockState {
@@ -68,6 +70,7 @@ impl BlockState {
             if barrier.arrived != 0 {
                 barrier.arrived = 0;
                 barrier.count = 0;
+                barrier.votes = false;
                 barrier.waiting.clear();
             }
         }
@@ -94,11 +97,12 @@ impl BlockState {
     }
 
     /// One more thread reaches barrier `id`. The result, if that completed the barrier.
-    pub fn arrive(&mut self, id: usize, expected: u32, vote: bool) -> Option<BarrierResult> {
+    pub fn arrive(&mut self, id: usize, expected: u32, vote: Option<bool>) -> Option<BarrierResult> {
         let barrier = &mut self.barriers[id];
+        barrier.votes |= vote.is_some();
         barrier.arrived += 1;
         barrier.expected = expected;
-        barrier.count += u32::from(vote);
+        barrier.count += u32::from(vote == Some(true));
         self.complete(id)
     }
 
@@ -113,8 +117,15 @@ impl BlockState {
         barrier.arrived = 0;
         barrier.count = 0;
         let mut waiting = std::mem::take(&mut barrier.waiting);
-        for fiber in waiting.drain(..) {
-            self.wake(fiber, result.pack());
+        if result.count == 0 && !self.barriers[id].votes {
+            // Nobody asks for the result: leave the contexts alone, they are far apart in memory.
+            self.waiting -= waiting.len() as u32;
+            self.ready.extend(waiting.drain(..));
+        } else {
+            for fiber in waiting.drain(..) {
+                self.wake(fiber, result.pack());
+            }
+            self.barriers[id].votes = false;
         }
         // Keeps its memory for the next time.
         self.barriers[id].waiting = waiting;

@@ -51,6 +51,15 @@ fn waits(module: &Module, reach: &Reach) -> bool {
     ops.into_iter().any(|op| matches!(op, Op::Barrier { .. } | Op::Warp { .. }))
 }
 
+/// Whether nothing in the kernel can make its fiber pause: then threads simply follow each other.
+fn straight(module: &Module, reach: &Reach) -> bool {
+    let [kernel] = reach.functions[..] else { return false };
+    let Ok(body) = &module.functions[kernel].body else { return false };
+    let loops = body.blocks.iter().enumerate().any(|(index, block)| block.end.goes_back(index));
+    let pauses = |op: &Op| matches!(op, Op::Barrier { .. } | Op::Warp { .. } | Op::Sleep(_));
+    !loops && !body.blocks.iter().flat_map(|block| &block.insts).any(|inst| pauses(&inst.op))
+}
+
 fn signatures(module: &Module, reach: &Reach) -> Vec<Signature> {
     let mut out: Vec<Signature> = Vec::new();
     let mut add = |signature: &Signature| {
@@ -80,6 +89,7 @@ pub fn compile(module: &Module, reach: &Reach) -> Result<Image, CompileError> {
         reach,
         shared,
         waits: waits(module, reach),
+        straight: straight(module, reach),
         signatures: signatures(module, reach),
         has_fma: std::arch::is_x86_feature_detected!("fma"),
     };

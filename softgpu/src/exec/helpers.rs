@@ -197,7 +197,8 @@ extern "C" fn barrier(context: *mut Context, op: i32, id: u32, count: u32, vote:
         }
         // The hardware counts whole warps, so the last one may be short.
         let count = count.min((*block).total);
-        let done = (*block).arrive(id, count, vote != 0);
+        let votes = op != BarrierOp::Sync as i32 && op != BarrierOp::Arrive as i32;
+        let done = (*block).arrive(id, count, votes.then_some(vote != 0));
         let result = match done {
             Some(result) => result,
             None if op == BarrierOp::Arrive as i32 => return 0,

@@ -597,6 +597,18 @@ pub enum End {
     Exit,
 }
 
+impl End {
+    /// Whether block number `index`, ending so, may lead to itself or an earlier one. Every loop has such a block.
+    pub fn goes_back(&self, index: usize) -> bool {
+        match self {
+            End::Jump(target) => *target <= index,
+            End::Branch { then, otherwise, .. } => *then <= index || *otherwise <= index,
+            End::Table { targets, .. } => targets.iter().any(|target| *target <= index),
+            End::Return | End::Exit => false,
+        }
+    }
+}
+
 /// A basic block.
 #[derive(Clone, Debug)]
 pub struct Block {

@@ -3,7 +3,7 @@
 use std::mem::offset_of;
 
 use cranelift_codegen::ir::condcodes::IntCC;
-use cranelift_codegen::ir::{InstBuilder, JumpTableData, TrapCode, types};
+use cranelift_codegen::ir::{BlockArg, InstBuilder, JumpTableData, TrapCode, types};
 
 use super::super::block::BlockState;
 use super::super::context::Context;
@@ -12,26 +12,38 @@ use super::{Lower, trusted};
 use crate::passes::ir;
 
 impl Lower<'_, '_> {
-    /// Takes threads of the block until none is left to start. Other fibers of the block take from the same counter.
+    /// Takes threads of the block until none is left to start. Other fibers of the block take from the same counter,
+    /// which therefore is in memory, unless no other fiber can ever run before this one is through.
     pub fn thread_loop(&mut self) {
         let block = self.field(types::I64, offset_of!(Context, block));
-        let sizes = [0, 4, 8].map(|place| self.field(types::I32, offset_of!(Context, block_size) + place));
+        let sizes = [0, 4].map(|place| self.field(types::I32, offset_of!(Context, block_size) + place));
         let total = self.b.ins().load(types::I32, super::constant(), block, offset_of!(BlockState, total) as i32);
         let (head, start, done) = (self.b.create_block(), self.b.create_block(), self.b.create_block());
-        self.b.ins().jump(head, &[]);
-
-        self.b.switch_to_block(head);
         let next = offset_of!(BlockState, next) as i32;
         let counter = offset_of!(BlockState, next_linear) as i32;
-        let linear = self.b.ins().load(types::I32, trusted(), block, counter);
+        let straight = self.unit.straight;
+        let current = if straight {
+            let zero = self.int(types::I32, 0);
+            self.b.ins().jump(head, &[BlockArg::Value(zero); 4]);
+            let params = [(); 4].map(|()| self.b.append_block_param(head, types::I32));
+            self.b.switch_to_block(head);
+            params
+        } else {
+            self.b.ins().jump(head, &[]);
+            self.b.switch_to_block(head);
+            [next, next + 4, next + 8, counter].map(|place| self.b.ins().load(types::I32, trusted(), block, place))
+        };
+        let [x, y, z, linear] = current;
         let more = self.b.ins().icmp(IntCC::UnsignedLessThan, linear, total);
         self.b.ins().brif(more, start, &[], done, &[]);
 
         self.b.switch_to_block(done);
+        if straight {
+            self.b.ins().store(trusted(), total, block, counter);
+        }
         self.b.ins().return_(&[]);
 
         self.b.switch_to_block(start);
-        let [x, y, z] = [0, 4, 8].map(|place| self.b.ins().load(types::I32, trusted(), block, next + place));
         let thread = offset_of!(Context, thread) as i32;
         for (value, place) in [(x, 0), (y, 4), (z, 8)] {
             self.b.ins().store(trusted(), value, self.context, thread + place);
@@ -47,22 +59,29 @@ impl Lower<'_, '_> {
         let y_next = self.b.ins().select(y_wraps, zero, y_next);
         let y_carry = self.b.ins().uextend(types::I32, y_wraps);
         let z_next = self.b.ins().iadd(z, y_carry);
-        for (value, place) in [(x_next, 0), (y_next, 4), (z_next, 8)] {
-            self.b.ins().store(trusted(), value, block, next + place);
-        }
         let linear_next = self.b.ins().iadd_imm_s(linear, 1);
-        self.b.ins().store(trusted(), linear_next, block, counter);
+        let following = [x_next, y_next, z_next, linear_next];
+        if !straight {
+            for (value, place) in following.into_iter().zip([next, next + 4, next + 8, counter]) {
+                self.b.ins().store(trusted(), value, block, place);
+            }
+        }
         if self.uses_local() {
             let end = self.int(types::I64, i64::from(self.body.local_bytes.next_multiple_of(16)));
             self.b.ins().store(trusted(), end, self.context, offset_of!(Context, local_top) as i32);
         }
+        self.thread = Some(current);
         self.b.ins().jump(self.blocks[0], &[]);
 
         self.b.switch_to_block(self.exit);
         if self.unit.waits {
             self.helper(Helper::ThreadExit, &[self.context]);
         }
-        self.b.ins().jump(head, &[]);
+        if straight {
+            self.b.ins().jump(head, &following.map(BlockArg::Value));
+        } else {
+            self.b.ins().jump(head, &[]);
+        }
     }
 
     fn uses_local(&self) -> bool {
@@ -82,6 +101,8 @@ impl Lower<'_, '_> {
             self.b.ins().store(trusted(), end, self.context, top);
             self.frame = Some(frame);
         }
+        // Recursion is a loop too.
+        self.poll();
         self.b.ins().jump(self.blocks[0], &[]);
         self.b.switch_to_block(self.exit);
         self.leave(1);
@@ -98,13 +119,7 @@ impl Lower<'_, '_> {
 
     /// The end of a basic block. Going back in the text may be a loop, so that is where the flag is polled.
     pub fn end(&mut self, index: usize, end: &ir::End) {
-        let backwards = match end {
-            ir::End::Jump(target) => *target <= index,
-            ir::End::Branch { then, otherwise, .. } => *then <= index || *otherwise <= index,
-            ir::End::Table { targets, .. } => targets.iter().any(|target| *target <= index),
-            ir::End::Return | ir::End::Exit => false,
-        };
-        if backwards {
+        if end.goes_back(index) {
             self.poll();
         }
         match end {

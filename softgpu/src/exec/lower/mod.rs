@@ -37,6 +37,8 @@ pub struct Unit<'m> {
     pub shared: Vec<Option<u32>>,
     /// Whether threads of a block may wait for each other.
     pub waits: bool,
+    /// Whether a thread always runs to its end before the next one starts: no waiting, no loop, no call.
+    pub straight: bool,
     /// Numbers of signatures, for the check of indirect calls.
     pub signatures: Vec<ir::Signature>,
     pub has_fma: bool,
@@ -98,8 +100,10 @@ pub struct Lower<'f, 'm> {
     exit: Block,
     /// Reports a bad access: address and info are its parameters.
     fault: Option<Block>,
-    /// Local address of this function's frame, and where it ends.
+    /// Local address of this function's frame.
     frame: Option<Value>,
+    /// In kernels: the thread's coordinates and its number in the block.
+    thread: Option<[Value; 4]>,
     line: u32,
 }
 
@@ -134,6 +138,7 @@ impl<'f, 'm> Lower<'f, 'm> {
             exit,
             fault: None,
             frame: None,
+            thread: None,
             line: 0,
         };
         if function.entry {

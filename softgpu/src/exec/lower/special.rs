@@ -14,16 +14,19 @@ impl Lower<'_, '_> {
     pub fn special(&mut self, special: Special) -> Value {
         let word = |axis: u8| usize::from(axis) * 4;
         match special {
-            Special::Tid(axis) => self.moving(offset_of!(Context, thread) + word(axis)),
+            Special::Tid(axis) => match self.thread {
+                Some(thread) => thread[usize::from(axis.min(2))],
+                None => self.moving(offset_of!(Context, thread) + word(axis)),
+            },
             Special::Ntid(axis) => self.field(types::I32, offset_of!(Context, block_size) + word(axis)),
             Special::Ctaid(axis) => self.field(types::I32, offset_of!(Context, block_index) + word(axis)),
             Special::Nctaid(axis) => self.field(types::I32, offset_of!(Context, grid_size) + word(axis)),
             Special::LaneId => {
-                let linear = self.moving(offset_of!(Context, linear));
+                let linear = self.linear();
                 self.b.ins().band_imm_u(linear, 31)
             }
             Special::WarpId => {
-                let linear = self.moving(offset_of!(Context, linear));
+                let linear = self.linear();
                 self.b.ins().ushr_imm_u(linear, 5)
             }
             Special::NWarpId => self.int(types::I32, 32),
@@ -40,6 +43,14 @@ impl Lower<'_, '_> {
             Special::DynamicShared => self.field(types::I32, offset_of!(Context, dynamic_shared)),
             Special::TotalShared => self.field(types::I32, offset_of!(Context, shared_size)),
             Special::Constant(value) => self.int(types::I32, i64::from(value)),
+        }
+    }
+
+    /// The number of the thread in its block.
+    fn linear(&mut self) -> Value {
+        match self.thread {
+            Some(thread) => thread[3],
+            None => self.moving(offset_of!(Context, linear)),
         }
     }
 
