@@ -48,7 +48,16 @@ impl StateDir {
             .truncate(false)
             .open(path.join("lock"))
             .map_err(unusable)?;
-        match try_lock(&lock) {
+        // A broker that was killed while it started a worker holds the lock until that worker's exec: a moment.
+        let mut taken = try_lock(&lock);
+        for _ in 0..20 {
+            if !matches!(taken, Ok(false)) {
+                break;
+            }
+            std::thread::sleep(std::time::Duration::from_millis(10));
+            taken = try_lock(&lock);
+        }
+        match taken {
             Ok(true) => {}
             Ok(false) => return Err(StateDirError::Taken(path)),
             Err(error) => return Err(unusable(error)),
