@@ -119,7 +119,7 @@ pub fn page() -> String {
     let mut text = String::from(
         "# Coverage of the CUDA driver API\n\n\
          Made from `cuda-abi/table/*.abi` by a test of `cuda-abi`; `BULKHEAD_BLESS=1 cargo test -p cuda-abi` writes it anew.\n\n\
-         Every symbol of CUDA 13.0's `libcuda.so.1` is exported and found by `cuGetProcAddress`. *works* means that the call\n\
+         Every symbol of CUDA 13.0's `libcuda.so.1` is exported. *works* means that the call\n\
          is answered by the library or reaches the node's driver; the word in brackets is how it is carried\n\
          ([ARCHITECTURE.md](../ARCHITECTURE.md#order)). What the driver of the node does not have (the software GPU has no\n\
          arrays and no tensor maps) it refuses itself, with `CUDA_ERROR_NOT_SUPPORTED`. The other functions are refused by\n\
