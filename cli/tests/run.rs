@@ -110,7 +110,7 @@ fn private_broker(place: &Place) -> Option<u32> {
 
 fn connect(socket: &Path) -> Option<std::os::fd::OwnedFd> {
     let broker = bootstrap::connect(socket).ok()?;
-    bootstrap::send(&broker, &Hello::new(0, 0), &[]).ok()?;
+    bootstrap::send(&broker, &Hello::new(cuda_abi::wire::fingerprint(), 0), &[]).ok()?;
     let (welcome, mut fds) = bootstrap::recv::<Welcome>(&broker).ok()?;
     (welcome.status() == Some(WelcomeStatus::Ok)).then(|| fds.remove(0))
 }

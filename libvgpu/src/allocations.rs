@@ -18,8 +18,10 @@ pub enum Kind {
     Pinned,
     /// `cuMemAllocManaged`: pinned memory under another name.
     Managed,
-    /// `cuMemHostRegister`: the program's own memory, known here alone.
+    /// `cuMemHostRegister`: the program's own memory. If the worker has it too, then at its twin.
     Registered,
+    /// Where the GPU reaches registered memory, the twin. Nothing is mapped there in this process.
+    Alias,
     /// A module's variable, wherever the driver put it.
     Global,
 }
@@ -36,6 +38,15 @@ pub struct Allocation {
     pub id: u64,
     /// Came from a pool: freed on a stream.
     pub pooled: bool,
+    /// Registered memory that the GPU reaches: the base of the same memory's other address range. Otherwise 0.
+    pub twin: u64,
+}
+
+impl Allocation {
+    /// The other address of a byte that has two.
+    pub fn there(&self, address: u64) -> Option<u64> {
+        (self.twin != 0).then(|| self.twin + (address - self.base))
+    }
 }
 
 static KNOWN: RwLock<BTreeMap<u64, Allocation>> = RwLock::new(BTreeMap::new());
@@ -43,7 +54,19 @@ static NEXT_ID: AtomicU64 = AtomicU64::new(1);
 
 pub fn add(base: u64, len: u64, kind: Kind, device: CUdevice, context: u64, flags: u32) {
     let id = NEXT_ID.fetch_add(1, Ordering::Relaxed);
-    KNOWN.write().insert(base, Allocation { base, len, kind, device, context, flags, id, pooled: false });
+    KNOWN.write().insert(base, Allocation { base, len, kind, device, context, flags, id, pooled: false, twin: 0 });
+}
+
+/// Registered memory, and its alias unless that is 0.
+pub fn add_registered(base: u64, alias: u64, len: u64, device: CUdevice, context: u64, flags: u32) {
+    let id = NEXT_ID.fetch_add(1, Ordering::Relaxed);
+    let host =
+        Allocation { base, len, kind: Kind::Registered, device, context, flags, id, pooled: false, twin: alias };
+    let mut known = KNOWN.write();
+    known.insert(base, host);
+    if alias != 0 {
+        known.insert(alias, Allocation { base: alias, kind: Kind::Alias, twin: base, ..host });
+    }
 }
 
 pub fn mark_pooled(base: u64) {
@@ -97,7 +120,21 @@ pub fn overlaps(start: u64, len: u64) -> bool {
     known.range(..start.saturating_add(len)).next_back().is_some_and(|(base, found)| base + found.len > start)
 }
 
-/// Can the worker and the GPU reach this address? Pageable memory, also registered, they cannot.
+/// Where the worker and the GPU reach `[address, address + len)`. Pageable memory they do not reach, nor memory that is
+/// registered only in part.
+pub fn reach(address: u64, len: u64) -> Option<u64> {
+    if plan::in_device(address, 1) || plan::in_host(address, 1) {
+        return Some(address);
+    }
+    let found = find(address)?;
+    match found.kind {
+        Kind::Registered if len <= found.len - (address - found.base) => found.there(address),
+        Kind::Global => Some(address),
+        _ => None,
+    }
+}
+
+/// Is this an address of the worker's and the GPU's? Pageable memory is not, nor is registered memory: see `reach`.
 pub fn is_reachable(address: u64) -> bool {
     plan::in_device(address, 1)
         || plan::in_host(address, 1)

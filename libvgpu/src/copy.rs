@@ -21,15 +21,13 @@ pub unsafe fn copy(destination: u64, source: u64, len: usize, stream: u64, wait:
     if len == 0 {
         return Ok(());
     }
-    let words = [destination, source, len as u64, stream];
-    let reachable = [is_reachable(destination), is_reachable(source)];
-    for (address, reachable) in [destination, source].into_iter().zip(reachable) {
-        if reachable {
-            allocations::check(address, len as u64)?;
-        }
+    let there = [destination, source].map(|address| allocations::reach(address, len as u64));
+    for address in there.into_iter().flatten() {
+        allocations::check(address, len as u64)?;
     }
-    match reachable.into() {
-        (true, true) => {
+    match there.into() {
+        (Some(destination), Some(source)) => {
+            let words = [destination, source, len as u64, stream];
             // Natively a copy between two places of the device does not wait either.
             let on_device = !plan::in_host(destination, 1) && !plan::in_host(source, 1);
             if wait && !on_device {
@@ -38,7 +36,7 @@ pub unsafe fn copy(destination: u64, source: u64, len: usize, stream: u64, wait:
                 carry::post(Op::CopyAsync as u16, |writer| writer.words(&words))
             }
         }
-        (true, false) if len <= INLINE => {
+        (Some(destination), None) if len <= INLINE => {
             carry::post_sized(Op::CopyInline as u16, 16 + len, |slot| {
                 slot[..8].copy_from_slice(&destination.to_le_bytes());
                 slot[8..16].copy_from_slice(&stream.to_le_bytes());
@@ -47,10 +45,10 @@ pub unsafe fn copy(destination: u64, source: u64, len: usize, stream: u64, wait:
             })
         }
         // SAFETY: the caller vouches for the pageable side.
-        (true, false) => unsafe { staging::to_device(destination, source as *const u8, len, stream) },
+        (Some(destination), None) => unsafe { staging::to_device(destination, source as *const u8, len, stream) },
         // SAFETY: as above.
-        (false, true) => unsafe { staging::from_device(destination as *mut u8, source, len, stream) },
-        (false, false) => {
+        (None, Some(source)) => unsafe { staging::from_device(destination as *mut u8, source, len, stream) },
+        (None, None) => {
             // Both are this process's own: in order with the stream, then a plain copy.
             // SAFETY: the stream was resolved by the caller, who vouches for both sides too.
             unsafe {

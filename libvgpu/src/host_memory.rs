@@ -3,6 +3,11 @@
 //! Small pieces share slabs, because registering memory with a GPU costs more than the memory. The pages are touched
 //! here first, so that they are charged to this process's cgroup, not to the node's.
 
+mod fork;
+mod maps;
+mod pages;
+mod register;
+
 use std::os::fd::{AsFd, FromRawFd, OwnedFd};
 
 use cuda_abi::error::*;
@@ -74,12 +79,22 @@ pub fn free(allocation: &Allocation) -> Cuda {
         }
         return Ok(());
     }
-    let len = len.next_multiple_of(PAGE);
-    carry::block(Op::HostUnmap as u16, |writer| writer.words(&[allocation.base, len]), |_| Ok(()))?;
+    take_back(allocation.base, len.next_multiple_of(PAGE))
+}
+
+/// Has the worker map a memfd of which this process has the pages elsewhere. Its address in the host range stays reserved
+/// here.
+fn lend(file: &OwnedFd, len: u64) -> Cuda<u64> {
+    HEAP.lock().place(file, len, |_| Ok(()))
+}
+
+/// Has the worker give up what it mapped, when the device is done with it.
+fn take_back(address: u64, len: u64) -> Cuda {
+    carry::block(Op::HostUnmap as u16, |writer| writer.words(&[address, len]), |_| Ok(()))?;
     let mut heap = HEAP.lock();
-    unmap(allocation.base, len);
+    unmap(address, len);
     if let Some(addresses) = &mut heap.addresses {
-        addresses.give(allocation.base, len.next_multiple_of(HUGE_PAGE));
+        addresses.give(address, len.next_multiple_of(HUGE_PAGE));
     }
     Ok(())
 }
@@ -87,12 +102,17 @@ pub fn free(allocation: &Allocation) -> Cuda {
 impl Heap {
     /// A new memfd, mapped here and there.
     fn map(&mut self, len: u64) -> Cuda<u64> {
+        let file = make_file(len)?;
+        self.place(&file, len, |address| map_here(&file, address, len))
+    }
+
+    /// Has the worker map a file at a free address, after `prepare` has made this process ready for it.
+    fn place(&mut self, file: &OwnedFd, len: u64, prepare: impl FnOnce(u64) -> Cuda) -> Cuda<u64> {
         let session = session::get()?;
         let addresses = self.addresses.get_or_insert_with(|| Space::new(plan::HOST_BASE, plan::HOST_SIZE));
         let reserved = len.next_multiple_of(HUGE_PAGE);
         let address = addresses.take(reserved, HUGE_PAGE).ok_or(CUDA_ERROR_OUT_OF_MEMORY)?;
-        let mapped = make_file(len).and_then(|file| {
-            map_here(&file, address, len)?;
+        let mapped = prepare(address).and_then(|()| {
             // One lock over descriptor and message: the worker takes them in the same order.
             let socket = session.socket.lock();
             bootstrap::send(&*socket, &Handover::default(), &[file.as_fd()]).map_err(|_| session::lost())?;
@@ -193,12 +213,7 @@ pub mod api {
         if bytes == 0 || flags & !REGISTER_FLAGS != 0 || (p as u64).checked_add(bytes as u64).is_none() {
             return Err(CUDA_ERROR_INVALID_VALUE);
         }
-        if allocations::overlaps(p as u64, bytes as u64) {
-            return Err(CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED);
-        }
-        let device = context::current_device()?;
-        allocations::add(p as u64, bytes as u64, Kind::Registered, device, context::current_word(), flags);
-        Ok(())
+        register::register(p as u64, bytes as u64, flags)
     }
 
     pub unsafe fn cuMemHostRegister(p: *mut c_void, bytes: usize, flags: u32) -> Cuda {
@@ -207,13 +222,7 @@ pub mod api {
     }
 
     pub unsafe fn cuMemHostUnregister(p: *mut c_void) -> Cuda {
-        match allocations::find(p as u64) {
-            Some(found) if found.kind == Kind::Registered && found.base == p as u64 => {
-                allocations::take(found.base, |found| found.kind == Kind::Registered).map(|_| ())
-            }
-            Some(_) => Err(CUDA_ERROR_INVALID_VALUE),
-            None => Err(CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED),
-        }
+        register::unregister(p as u64)
     }
 
     pub unsafe fn cuMemHostGetDevicePointer_v2(dptr: *mut CUdeviceptr, p: *mut c_void, flags: u32) -> Cuda {
@@ -224,8 +233,12 @@ pub mod api {
         match allocations::find(p as u64) {
             // SAFETY: passed on.
             Some(found) if matches!(found.kind, Kind::Pinned | Kind::Managed) => unsafe { put(dptr, p as u64) },
-            // The GPU does not reach memory that the program registered; copies of it work.
-            Some(found) if found.kind == Kind::Registered => Err(CUDA_ERROR_NOT_SUPPORTED),
+            Some(found) if found.kind == Kind::Registered => {
+                // Copies of memory that the GPU does not reach work all the same.
+                let there = found.there(p as u64).ok_or(CUDA_ERROR_NOT_SUPPORTED)?;
+                // SAFETY: passed on.
+                unsafe { put(dptr, there) }
+            }
             _ => Err(CUDA_ERROR_INVALID_VALUE),
         }
     }

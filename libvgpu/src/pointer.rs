@@ -42,17 +42,19 @@ unsafe fn store<T>(data: *mut c_void, value: T) {
 
 /// Writes one attribute of known memory.
 unsafe fn write(attribute: u32, found: &Allocation, pointer: u64, data: *mut c_void) -> Cuda {
-    let on_host = matches!(found.kind, Kind::Pinned | Kind::Registered);
+    let on_host = matches!(found.kind, Kind::Pinned | Kind::Registered | Kind::Alias);
+    let other_side = || found.there(pointer).ok_or(CUDA_ERROR_INVALID_VALUE);
     // SAFETY: each attribute has the size that the API documents.
     unsafe {
         match attribute {
             CONTEXT => store(data, found.context),
             MEMORY_TYPE => store(data, if on_host { TYPE_HOST } else { TYPE_DEVICE }),
-            DEVICE_POINTER if found.kind == Kind::Registered => return Err(CUDA_ERROR_INVALID_VALUE),
+            DEVICE_POINTER if found.kind == Kind::Registered => store(data, other_side()?),
             DEVICE_POINTER => store(data, pointer),
             HOST_POINTER if matches!(found.kind, Kind::Device | Kind::Global) => {
                 return Err(CUDA_ERROR_INVALID_VALUE);
             }
+            HOST_POINTER if found.kind == Kind::Alias => store(data, other_side()?),
             HOST_POINTER => store(data, pointer),
             SYNC_MEMOPS | IS_LEGACY_IPC_CAPABLE | IS_RDMA_CAPABLE | IS_HW_DECOMPRESS_CAPABLE => store(data, 0u32),
             BUFFER_ID | MEMORY_BLOCK_ID => store(data, found.id),

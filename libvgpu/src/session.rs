@@ -4,7 +4,7 @@ use std::ffi::OsString;
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
 use std::time::Duration;
@@ -12,7 +12,9 @@ use std::time::Duration;
 use cuda_abi::error::*;
 use cuda_abi::wire::{self, Op, Writer};
 use cuda_abi::{CUDA_VERSION, plan};
-use idm::bootstrap::{self, Attach, HELLO_NEEDS_FRESH_WORKER, Handover, Hello, Welcome, WelcomeStatus};
+use idm::bootstrap::{
+    self, Attach, BootstrapError, HELLO_NEEDS_FRESH_WORKER, Handover, Hello, Welcome, WelcomeStatus,
+};
 use idm::peer::PeerWatch;
 use idm::region::Placement;
 use parking_lot::Mutex;
@@ -122,7 +124,7 @@ fn failure<E: std::fmt::Display>(code: CUresult, what: &'static str) -> impl FnO
 fn connect() -> Result<Session, Failure> {
     let path = socket_path();
     let no_device = CUDA_ERROR_NO_DEVICE;
-    let broker = bootstrap::connect(&path)
+    let broker = reach(&path)
         .map_err(|error| Failure { code: no_device, text: format!("no proxy at {}: {error}", path.display()) })?;
     let variables = driver_variables();
     let flags = if variables.is_empty() { 0 } else { HELLO_NEEDS_FRESH_WORKER };
@@ -148,6 +150,19 @@ fn connect() -> Result<Session, Failure> {
     let launch_blocking = variables.iter().any(|(name, value)| name == "CUDA_LAUNCH_BLOCKING" && value != "0");
     let devices = greet(&client, &variables)?;
     Ok(Session { client, socket: Mutex::new(socket), devices, launch_blocking })
+}
+
+/// Connects to the broker. While a new broker takes over from an old one, its sockets are away for a moment.
+fn reach(path: &Path) -> Result<OwnedFd, BootstrapError> {
+    const TAKEOVER: Duration = Duration::from_millis(500);
+    const PAUSE: Duration = Duration::from_millis(20);
+    let start = std::time::Instant::now();
+    loop {
+        match bootstrap::connect(path) {
+            Err(_) if path.exists() && start.elapsed() < TAKEOVER => std::thread::sleep(PAUSE),
+            result => return result,
+        }
+    }
 }
 
 /// The variables that NVIDIA's driver reads: they must reach it before it starts.

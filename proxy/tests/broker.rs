@@ -201,7 +201,7 @@ struct Client {
 impl Client {
     fn connect(path: &Path) -> Self {
         let broker = bootstrap::connect(path).unwrap();
-        bootstrap::send(&broker, &Hello::new(7, 0), &[]).unwrap();
+        bootstrap::send(&broker, &Hello::new(cuda_abi::wire::fingerprint(), 0), &[]).unwrap();
         let (welcome, mut fds) = bootstrap::recv::<Welcome>(&broker).unwrap();
         assert_eq!(welcome.status(), Some(WelcomeStatus::Ok), "{}", welcome.text());
         Self { socket: fds.remove(0) }
@@ -371,7 +371,7 @@ fn hostile_hellos_hurt_nobody() {
     let mut seed = 0x9e37_79b9_7f4a_7c15_u64;
     for round in 0..300 {
         let broker = bootstrap::connect(&node.socket("a")).unwrap();
-        let mut bytes = zerocopy::IntoBytes::as_bytes(&Hello::new(1, 0)).to_vec();
+        let mut bytes = zerocopy::IntoBytes::as_bytes(&Hello::new(cuda_abi::wire::fingerprint(), 0)).to_vec();
         for _ in 0..1 + round % 5 {
             seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
             let at = (seed >> 33) as usize % bytes.len();

@@ -2,6 +2,7 @@
 
 use std::os::fd::{BorrowedFd, OwnedFd};
 
+use cuda_abi::wire;
 use idm::bootstrap::{self, BootstrapError, HELLO_NEEDS_FRESH_WORKER, Welcome, WelcomeStatus};
 
 /// What became of a connection's first bytes.
@@ -18,8 +19,6 @@ pub enum Hello {
 pub struct Wishes {
     /// A worker that has not started its driver yet, because the client's variables for the driver differ.
     pub fresh_worker: bool,
-    /// Passed on to the worker, which must have been built from the same table.
-    pub abi_fingerprint: u64,
 }
 
 /// Why a client gets no worker; it is told so in the `Welcome`.
@@ -33,11 +32,10 @@ pub enum Refusal {
 
 pub fn read(socket: &OwnedFd) -> Hello {
     match bootstrap::recv::<bootstrap::Hello>(socket) {
-        Ok((hello, _)) if hello.version != bootstrap::VERSION => Hello::Refused(Refusal::Version),
-        Ok((hello, _)) => Hello::Fine(Wishes {
-            fresh_worker: hello.flags & HELLO_NEEDS_FRESH_WORKER != 0,
-            abi_fingerprint: hello.abi_fingerprint,
-        }),
+        Ok((hello, _)) if hello.version != bootstrap::VERSION || hello.abi_fingerprint != wire::fingerprint() => {
+            Hello::Refused(Refusal::Version)
+        }
+        Ok((hello, _)) => Hello::Fine(Wishes { fresh_worker: hello.flags & HELLO_NEEDS_FRESH_WORKER != 0 }),
         Err(BootstrapError::System { source: rustix::io::Errno::AGAIN, .. }) => Hello::NotYet,
         Err(error) => Hello::Hangup(error),
     }

@@ -274,7 +274,6 @@ impl Broker {
         message.share = zone.limits.share;
         (message.client_pid, message.client_uid, message.client_gid) =
             (client.peer.pid, client.peer.uid, client.peer.gid);
-        message.abi_fingerprint = client.wishes.abi_fingerprint;
         (message.token, message.zone) = (worker.token, client.zone.to_field());
         let mut fds = vec![socket];
         fds.extend(pidfd.as_ref().map(|fd| fd.as_fd()));

@@ -36,7 +36,6 @@ pub struct Assignment {
     pub client_uid: u32,
     pub client_gid: u32,
     /// Of the API table that the client was built with, as the client says.
-    pub abi_fingerprint: u64,
     pub zone: String,
     pub memory_limit: Option<u64>,
     pub share: u32,
@@ -154,7 +153,6 @@ impl BrokerLink {
                 client_pid: message.client_pid,
                 client_uid: message.client_uid,
                 client_gid: message.client_gid,
-                abi_fingerprint: message.abi_fingerprint,
                 zone: zone.into(),
                 memory_limit: (message.limit != wire::UNLIMITED).then_some(message.limit),
                 share: message.share,

@@ -94,8 +94,6 @@ pub struct ToWorker {
     pub client_pid: u32,
     pub client_uid: u32,
     pub client_gid: u32,
-    /// What the client says its API table is; the worker compares it with its own.
-    pub abi_fingerprint: u64,
     pub token: Token,
     pub zone: [u8; name::MAX + 1],
 }
@@ -119,7 +117,6 @@ impl ToWorker {
             client_pid: 0,
             client_uid: 0,
             client_gid: 0,
-            abi_fingerprint: 0,
             token: [0; 16],
             zone: [0; name::MAX + 1],
         }
