@@ -20,7 +20,7 @@ pub enum Kind {
     Managed,
     /// `cuMemHostRegister`: the program's own memory. If the worker has it too, then at its twin.
     Registered,
-    /// Where the GPU reaches registered memory, the twin. Nothing is mapped there in this process.
+    /// Where the GPU reaches registered memory: the twin.
     Alias,
     /// A module's variable, wherever the driver put it.
     Global,

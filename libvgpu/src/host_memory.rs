@@ -44,13 +44,13 @@ pub fn allocate(bytes: usize, kind: Kind, flags: u32) -> Cuda<u64> {
     let mut heap = HEAP.lock();
     let address = if len > LARGE {
         let len = len.checked_next_multiple_of(PAGE).ok_or(CUDA_ERROR_OUT_OF_MEMORY)?;
-        heap.map(len)?
+        heap.map(len)?.0
     } else {
         let found = heap.slabs.iter_mut().find_map(|(_, space)| space.take(len, ALIGN));
         match found {
             Some(address) => address,
             None => {
-                let base = heap.map(SLAB)?;
+                let (base, _) = heap.map(SLAB)?;
                 let mut space = Space::new(base, SLAB);
                 let address = space.take(len, ALIGN).ok_or(CUDA_ERROR_OUT_OF_MEMORY)?;
                 heap.slabs.push((base, space));
@@ -79,40 +79,35 @@ pub fn free(allocation: &Allocation) -> Cuda {
         }
         return Ok(());
     }
-    take_back(allocation.base, len.next_multiple_of(PAGE))
+    let len = len.next_multiple_of(PAGE);
+    unmap_there(allocation.base, len)?;
+    release(allocation.base, len);
+    Ok(())
 }
 
-/// Has the worker map a memfd of which this process has the pages elsewhere. Its address in the host range stays reserved
-/// here.
-fn lend(file: &OwnedFd, len: u64) -> Cuda<u64> {
-    HEAP.lock().place(file, len, |_| Ok(()))
+/// Has the worker unmap what it mapped, when the device is done with it.
+fn unmap_there(address: u64, len: u64) -> Cuda {
+    carry::block(Op::HostUnmap as u16, |writer| writer.words(&[address, len]), |_| Ok(()))
 }
 
-/// Has the worker give up what it mapped, when the device is done with it.
-fn take_back(address: u64, len: u64) -> Cuda {
-    carry::block(Op::HostUnmap as u16, |writer| writer.words(&[address, len]), |_| Ok(()))?;
+/// Gives up this side of what the worker has unmapped.
+fn release(address: u64, len: u64) {
     let mut heap = HEAP.lock();
     unmap(address, len);
     if let Some(addresses) = &mut heap.addresses {
         addresses.give(address, len.next_multiple_of(HUGE_PAGE));
     }
-    Ok(())
 }
 
 impl Heap {
     /// A new memfd, mapped here and there.
-    fn map(&mut self, len: u64) -> Cuda<u64> {
-        let file = make_file(len)?;
-        self.place(&file, len, |address| map_here(&file, address, len))
-    }
-
-    /// Has the worker map a file at a free address, after `prepare` has made this process ready for it.
-    fn place(&mut self, file: &OwnedFd, len: u64, prepare: impl FnOnce(u64) -> Cuda) -> Cuda<u64> {
+    fn map(&mut self, len: u64) -> Cuda<(u64, OwnedFd)> {
         let session = session::get()?;
+        let file = make_file(len)?;
         let addresses = self.addresses.get_or_insert_with(|| Space::new(plan::HOST_BASE, plan::HOST_SIZE));
         let reserved = len.next_multiple_of(HUGE_PAGE);
         let address = addresses.take(reserved, HUGE_PAGE).ok_or(CUDA_ERROR_OUT_OF_MEMORY)?;
-        let mapped = prepare(address).and_then(|()| {
+        let mapped = map_here(&file, address, len).and_then(|()| {
             // One lock over descriptor and message: the worker takes them in the same order.
             let socket = session.socket.lock();
             bootstrap::send(&*socket, &Handover::default(), &[file.as_fd()]).map_err(|_| session::lost())?;
@@ -120,7 +115,7 @@ impl Heap {
                 .inspect_err(|_| unmap(address, len))
         });
         match mapped {
-            Ok(()) => Ok(address),
+            Ok(()) => Ok((address, file)),
             Err(code) => {
                 if let Some(addresses) = &mut self.addresses {
                     addresses.give(address, reserved);

@@ -44,7 +44,7 @@ fn copy_all(registry: &mut Registry) -> std::io::Result<()> {
     let mapped = maps::read()?;
     for shared in &registry.shared {
         for private in shared.make_room(&mapped)? {
-            // SAFETY: the maps were read a moment ago.
+            // SAFETY: what is in the registry has its alias.
             unsafe { private.copy() }?;
             registry.for_child.push(private);
         }
@@ -79,32 +79,42 @@ extern "C" fn in_child() {
 
 #[cfg(test)]
 mod tests {
-    use super::super::pages::{self, Mapping};
-    use super::super::{PAGE, make_file, maps, maps::Backing};
+    use std::os::fd::AsRawFd;
+    use std::sync::atomic::AtomicU64;
+
+    use parking_lot::Mutex;
+
+    use super::super::{PAGE, make_file, maps::Backing, pages};
     use super::*;
 
+    /// A fork sees what all tests have shared, so one runs at a time.
+    static ALONE: Mutex<()> = Mutex::new(());
     const LEN: u64 = 4 * PAGE;
 
-    fn words(base: u64) -> &'static [std::sync::atomic::AtomicU64] {
-        // SAFETY: every test maps this much and keeps it until it ends.
+    fn words(base: u64) -> &'static [AtomicU64] {
+        // SAFETY: every test maps this much and never unmaps what it looks at.
         unsafe { std::slice::from_raw_parts(base as *const _, LEN as usize / 8) }
     }
 
-    fn private_pages() -> u64 {
-        let (prot, flags) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
+    fn map(flags: i32, file: i32) -> u64 {
+        let prot = libc::PROT_READ | libc::PROT_WRITE;
         // SAFETY: a new mapping.
-        let start = unsafe { libc::mmap(std::ptr::null_mut(), LEN as usize, prot, flags, -1, 0) };
+        let start = unsafe { libc::mmap(std::ptr::null_mut(), LEN as usize, prot, flags, file, 0) };
         assert_ne!(start, libc::MAP_FAILED);
         start as u64
     }
 
-    /// A second mapping of the file stands for the worker's.
-    fn share(base: u64) -> Mapping {
+    fn private_pages() -> u64 {
+        map(libc::MAP_PRIVATE | libc::MAP_ANONYMOUS, -1)
+    }
+
+    /// Gives the alias, which stands for the worker's mapping too.
+    fn share(base: u64) -> u64 {
         let file = make_file(LEN).unwrap();
-        let theirs = Mapping::of_file(&file, LEN).unwrap();
+        let alias = map(libc::MAP_SHARED, file.as_raw_fd());
         // SAFETY: private pages of the test's own.
-        unsafe { pages::share(base, &file, Mapping::of_file(&file, LEN).unwrap()) }.unwrap();
-        theirs
+        unsafe { pages::share(base, alias, LEN, &file) }.unwrap();
+        alias
     }
 
     fn unshare(base: u64) {
@@ -119,11 +129,12 @@ mod tests {
 
     #[test]
     fn pages_are_shared_and_private_again() {
+        let _alone = ALONE.lock();
         let base = private_pages();
         words(base)[3].store(7, Ordering::Relaxed);
-        let theirs = share(base);
+        let alias = share(base);
         assert!(matches!(backing(base, LEN), Backing::Other(_)));
-        let there = words(theirs.start());
+        let there = words(alias);
         assert_eq!(there[3].load(Ordering::Relaxed), 7);
         there[600].store(8, Ordering::Relaxed);
         assert_eq!(words(base)[600].load(Ordering::Relaxed), 8);
@@ -136,9 +147,10 @@ mod tests {
 
     #[test]
     fn what_the_program_mapped_over_it_stays() {
+        let _alone = ALONE.lock();
         let base = private_pages();
         words(base)[0].store(1, Ordering::Relaxed);
-        let _theirs = share(base);
+        share(base);
         let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED;
         // SAFETY: pages of the test's own; a read-only page has no writers.
         unsafe {
@@ -159,10 +171,11 @@ mod tests {
 
     #[test]
     fn a_child_has_its_own() {
+        let _alone = ALONE.lock();
         install();
         let base = private_pages();
         words(base)[0].store(1, Ordering::Relaxed);
-        let theirs = share(base);
+        let alias = share(base);
         // SAFETY: the child does nothing but loads, stores and its exit.
         let status = unsafe {
             let child = libc::fork();
@@ -178,7 +191,7 @@ mod tests {
         };
         assert_eq!(status, 0);
         assert_eq!(words(base)[0].load(Ordering::Relaxed), 2);
-        assert_eq!(words(theirs.start())[0].load(Ordering::Relaxed), 2);
+        assert_eq!(words(alias)[0].load(Ordering::Relaxed), 2);
         assert!(REGISTRY.lock().for_child.is_empty());
         unshare(base);
     }

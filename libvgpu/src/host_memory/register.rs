@@ -8,8 +8,7 @@ use cuda_abi::error::*;
 use parking_lot::Mutex;
 
 use super::maps::{self, Backing};
-use super::pages::{self, Mapping};
-use super::{fork, lend, make_file, take_back};
+use super::{HEAP, fork, pages, release, unmap_there};
 use crate::allocations::{self, Kind};
 use crate::entry::Cuda;
 use crate::{context, session};
@@ -51,13 +50,11 @@ pub fn register(base: u64, len: u64, flags: u32) -> Cuda {
 /// # Safety
 /// The range must be whole pages of private memory.
 unsafe fn share(base: u64, len: u64) -> Cuda<u64> {
-    let file = make_file(len)?;
-    let room = Mapping::of_file(&file, len).map_err(|_| CUDA_ERROR_OUT_OF_MEMORY)?;
-    let alias = lend(&file, len)?;
-    // SAFETY: the caller's promise; the room is the whole file.
-    let shared = unsafe { pages::share(base, &file, room) };
-    if shared.is_err() {
-        take_back(alias, len)?;
+    let (alias, file) = HEAP.lock().map(len)?;
+    // SAFETY: the caller's promise.
+    if unsafe { pages::share(base, alias, len, &file) }.is_err() {
+        unmap_there(alias, len)?;
+        release(alias, len);
         return Err(CUDA_ERROR_OUT_OF_MEMORY);
     }
     Ok(alias)
@@ -82,10 +79,12 @@ pub fn unregister(base: u64) -> Cuda {
     }
     // Forgotten first: once the worker has unmapped it, another thread may be given the same address.
     let alias = allocations::take(found.twin, |_| true)?;
-    take_back(alias.base, alias.len).inspect_err(|_| {
+    unmap_there(alias.base, alias.len).inspect_err(|_| {
         allocations::restore(found);
         allocations::restore(alias);
     })?;
     // SAFETY: the rooms were made for this range, and the device is done with it.
-    unsafe { pages::unshare(base, rooms) }.map_err(|_| CUDA_ERROR_OUT_OF_MEMORY)
+    let private = unsafe { pages::unshare(base, rooms) };
+    release(alias.base, alias.len);
+    private.map_err(|_| CUDA_ERROR_OUT_OF_MEMORY)
 }
