@@ -1,1 +1,15 @@
+//! One test body per behaviour, run on every backend and transport; and Bulkhead put through what users and attackers do
+//! to it: processes killed, messages forged.
+//!
+//! * `harness`: a proxy, zones and clients in a folder of their own, and the proof that nothing is left of them.
+//! * `suite`: what a CUDA driver does, as NVIDIA documents it. `runner` runs it, each test in its own process.
+//! * `client`: an honest program that does what its standard input says.
+//! * `attack`: a hostile one, that speaks the protocol itself.
 
+pub mod attack;
+pub mod backend;
+mod calls;
+pub mod client;
+pub mod harness;
+pub mod runner;
+pub mod suite;

@@ -1,0 +1,80 @@
+//! Which driver a test body runs on.
+
+use std::ffi::{CStr, c_void};
+use std::str::FromStr;
+
+use cuda_abi::driver::Driver;
+
+/// Devices of the software GPU that is called directly, and their memory.
+const DEVICES: usize = 1;
+const MEMORY: u64 = 1 << 30;
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Backend {
+    /// The software GPU, in the test's own process.
+    SoftDirect,
+    /// A `libcuda.so.1`: ours in a zone, or NVIDIA's.
+    Library(String),
+}
+
+#[derive(Debug, thiserror::Error)]
+pub enum BackendError {
+    #[error("{0:?} is neither soft-direct nor libcuda[=PATH]")]
+    Unknown(String),
+    #[error("cannot load {path}")]
+    Load { path: String, source: libloading::Error },
+}
+
+impl FromStr for Backend {
+    type Err = BackendError;
+
+    fn from_str(text: &str) -> Result<Self, BackendError> {
+        match text.split_once('=') {
+            None if text == "soft-direct" => Ok(Self::SoftDirect),
+            None if text == "libcuda" => Ok(Self::Library("libcuda.so.1".to_owned())),
+            Some(("libcuda", path)) => Ok(Self::Library(path.to_owned())),
+            _ => Err(BackendError::Unknown(text.to_owned())),
+        }
+    }
+}
+
+impl Backend {
+    pub fn name(&self) -> &'static str {
+        match self {
+            Self::SoftDirect => "soft-direct",
+            Self::Library(_) => "libcuda",
+        }
+    }
+
+    /// As an argument again.
+    pub fn argument(&self) -> String {
+        match self {
+            Self::SoftDirect => "soft-direct".to_owned(),
+            Self::Library(path) => format!("libcuda={path}"),
+        }
+    }
+
+    pub fn load(&self) -> Result<Driver, BackendError> {
+        match self {
+            Self::SoftDirect => {
+                Ok(softgpu::driver::driver(softgpu::driver::Config { devices: DEVICES, memory: MEMORY }))
+            }
+            Self::Library(path) => load(path),
+        }
+    }
+}
+
+fn load(path: &str) -> Result<Driver, BackendError> {
+    // SAFETY: whoever runs the tests names the library; its initialisers are what programs run as well.
+    let library = unsafe { libloading::os::unix::Library::new(path) }
+        .map_err(|source| BackendError::Load { path: path.to_owned(), source })?;
+    let mut find = |name: &CStr| -> Option<*const c_void> {
+        // SAFETY: only the address is taken; the table knows its prototype.
+        let symbol = unsafe { library.get::<*const c_void>(name.to_bytes_with_nul()) };
+        symbol.ok().map(|symbol| symbol.into_raw().cast_const())
+    };
+    // SAFETY: a libcuda.so.1 has the prototypes of the table, and this one is never unloaded.
+    let driver = unsafe { Driver::load(&mut find) };
+    std::mem::forget(library);
+    Ok(driver)
+}

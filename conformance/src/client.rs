@@ -1,0 +1,106 @@
+//! An honest program that does what its standard input says, one word or two a line, and answers each on its standard
+//! output: `ok`, or `error` and CUDA's code.
+//!
+//! | line | meaning |
+//! |---|---|
+//! | `compute` | has a kernel double some numbers, and checks all of them |
+//! | `alloc N` | takes N more bytes |
+//! | `free` | gives back what `alloc` took last |
+//! | `sync` | waits for the context |
+//! | `spin` | starts a kernel that never ends |
+//! | `pinned N` | takes N bytes of pinned memory |
+//! | `quit` | ends as a program should |
+//! | `exit N` | ends at once, with nothing given back |
+//! | `abort` | ends by a signal |
+
+use std::io::BufRead;
+use std::ptr::null_mut;
+
+use cuda_abi::driver::Driver;
+use cuda_abi::error::CUresult;
+use cuda_abi::types::*;
+
+use crate::backend::Backend;
+use crate::calls::{self, DEFAULT_STREAM, code, ok};
+
+/// What `compute` works on.
+const COUNT: usize = 100_000;
+
+/// Serves until standard input ends.
+pub fn run() {
+    let gpu = Backend::Library("libcuda.so.1".to_owned()).load().unwrap_or_else(|error| panic!("{error}"));
+    let context = calls::context(&gpu);
+    let module = calls::module(&gpu, calls::KERNELS);
+    let mut client = Client {
+        double: calls::function(&gpu, module, "double"),
+        spin: calls::function(&gpu, module, "spin"),
+        data: calls::alloc(&gpu, COUNT * 4),
+        taken: Vec::new(),
+        gpu,
+    };
+    println!("ready");
+    for line in std::io::stdin().lock().lines().map_while(Result::ok) {
+        let (word, number) = line.split_once(' ').unwrap_or((&line, "0"));
+        let number: usize = number.parse().expect("a number");
+        let code = match word {
+            "compute" => client.compute(),
+            "alloc" => client.alloc(number),
+            "free" => client.taken.pop().map_or(0, |address| code!(&client.gpu, cuMemFree_v2(address))),
+            "sync" => code!(&client.gpu, cuCtxSynchronize()),
+            "spin" => client.spin(),
+            "pinned" => code!(&client.gpu, cuMemHostAlloc(&mut null_mut(), number, 0)),
+            "quit" => {
+                ok!(&client.gpu, cuMemFree_v2(client.data));
+                ok!(&client.gpu, cuCtxDestroy_v2(context));
+                return;
+            }
+            // SAFETY: ends the process, which is the point.
+            "exit" => unsafe { libc::_exit(number as i32) },
+            "abort" => std::process::abort(),
+            other => panic!("what is {other:?}?"),
+        };
+        match code {
+            0 => println!("ok"),
+            code => println!("error {code}"),
+        }
+    }
+}
+
+struct Client {
+    gpu: Driver,
+    double: CUfunction,
+    spin: CUfunction,
+    data: CUdeviceptr,
+    taken: Vec<CUdeviceptr>,
+}
+
+impl Client {
+    fn compute(&self) -> CUresult {
+        let values: Vec<u32> = (0..COUNT as u32).collect();
+        let sent = code!(&self.gpu, cuMemcpyHtoD_v2(self.data, values.as_ptr().cast(), COUNT * 4));
+        let words = [self.data, COUNT as u64];
+        let launched = calls::launch(&self.gpu, self.double, 400, 256, DEFAULT_STREAM, &words);
+        let mut results = vec![0u32; COUNT];
+        let got = code!(&self.gpu, cuMemcpyDtoH_v2(results.as_mut_ptr().cast(), self.data, COUNT * 4));
+        let failed = [sent, launched, got].into_iter().find(|code| *code != 0);
+        if failed.is_none() {
+            let right = values.iter().zip(&results).all(|(value, result)| *result == value * 2);
+            assert!(right, "the GPU computed something else");
+        }
+        failed.unwrap_or(0)
+    }
+
+    fn alloc(&mut self, bytes: usize) -> CUresult {
+        let mut address = 0;
+        let code = code!(&self.gpu, cuMemAlloc_v2(&mut address, bytes));
+        if code == 0 {
+            self.taken.push(address);
+        }
+        code
+    }
+
+    fn spin(&self) -> CUresult {
+        let flag = calls::pinned(&self.gpu, 1);
+        calls::launch(&self.gpu, self.spin, 1, 1, DEFAULT_STREAM, &[flag.as_ptr() as u64])
+    }
+}

@@ -1,0 +1,99 @@
+//! A client that does what it is told: see [`crate::client`].
+
+use std::io::{BufRead, BufReader, Write};
+use std::path::Path;
+use std::process::{Child, ChildStdin, ChildStdout, ExitStatus, Stdio};
+use std::sync::mpsc::{Receiver, channel};
+
+use rustix::process::Signal;
+
+use super::{PATIENCE, Place, signal};
+
+pub struct Honest {
+    child: Child,
+    input: Option<ChildStdin>,
+    answers: Receiver<String>,
+}
+
+impl Honest {
+    /// Starts a client in a zone, with a context and some memory.
+    pub fn start(place: &Place, socket: &Path) -> Self {
+        Self::from_command(place.player(&["client"], socket))
+    }
+
+    /// The same from a command, such as `bulkhead run … conformance client`.
+    pub fn from_command(mut command: std::process::Command) -> Self {
+        let mut child = command
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .expect("the client starts");
+        let answers = lines(child.stdout.take().expect("piped"));
+        // What it says of a lost worker is expected here, and no concern of who reads the tests' output.
+        let errors = child.stderr.take().expect("piped");
+        std::thread::spawn(move || BufReader::new(errors).lines().for_each(drop));
+        let input = child.stdin.take();
+        let mut honest = Self { child, input, answers };
+        assert_eq!(honest.hear(), "ready");
+        honest
+    }
+
+    pub fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// Says a line without waiting for the answer.
+    pub fn tell(&mut self, command: &str) {
+        let input = self.input.as_mut().expect("the client's input is open");
+        writeln!(input, "{command}").expect("the client reads");
+    }
+
+    /// The next answer.
+    ///
+    /// # Panics
+    /// When none comes.
+    pub fn hear(&mut self) -> String {
+        self.answers.recv_timeout(PATIENCE).expect("the client answers in time")
+    }
+
+    pub fn ask(&mut self, command: &str) -> String {
+        self.tell(command);
+        self.hear()
+    }
+
+    pub fn kill(&mut self) -> ExitStatus {
+        signal(self.child.id(), Signal::KILL);
+        self.child.wait().expect("our child")
+    }
+
+    pub fn wait(&mut self) -> ExitStatus {
+        self.child.wait().expect("our child")
+    }
+
+    /// Ends it the good way.
+    pub fn quit(mut self) {
+        self.tell("quit");
+        let status = self.child.wait().expect("our child");
+        assert!(status.success(), "the client ended with {status}");
+    }
+}
+
+impl Drop for Honest {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+fn lines(output: ChildStdout) -> Receiver<String> {
+    let (sender, receiver) = channel();
+    std::thread::spawn(move || {
+        for line in BufReader::new(output).lines().map_while(Result::ok) {
+            if sender.send(line).is_err() {
+                return;
+            }
+        }
+    });
+    receiver
+}

@@ -1,0 +1,122 @@
+//! A folder for one test.
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use super::{Binaries, until};
+
+pub struct Place {
+    path: PathBuf,
+    binaries: Binaries,
+    /// The `conformance` program, which plays the clients.
+    player: PathBuf,
+}
+
+impl Place {
+    /// `player` is the path of the `conformance` program, which only its own package's tests know.
+    ///
+    /// # Panics
+    /// With one clear line when Bulkhead has not been built.
+    pub fn new(player: impl Into<PathBuf>) -> Self {
+        static COUNT: AtomicU32 = AtomicU32::new(0);
+        let binaries = Binaries::find().unwrap_or_else(|error| panic!("{error}"));
+        // Short, because it ends up in the paths of sockets.
+        let number = COUNT.fetch_add(1, Ordering::Relaxed);
+        let path = PathBuf::from(format!("/tmp/bulkhead-test-{}-{number}", std::process::id()));
+        let _ = std::fs::remove_dir_all(&path);
+        for folder in ["lib", "run"] {
+            std::fs::create_dir_all(path.join(folder)).expect("a folder in /tmp");
+        }
+        std::os::unix::fs::symlink(&binaries.library, path.join("lib/libcuda.so.1")).expect("a link in /tmp");
+        Self { path, binaries, player: player.into() }
+    }
+
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Where the state of proxies goes.
+    pub fn state(&self) -> PathBuf {
+        self.path.join("state")
+    }
+
+    /// `bulkhead`, with nothing of this process's surroundings that could change what it does.
+    pub fn bulkhead(&self, arguments: &[&str]) -> Command {
+        let mut command = Command::new(&self.binaries.bulkhead);
+        command.args(arguments).stdin(Stdio::null());
+        command.env("BULKHEAD_LIB_DIR", self.path.join("lib")).env("XDG_RUNTIME_DIR", self.path.join("run"));
+        forget_surroundings(&mut command);
+        command
+    }
+
+    /// The `conformance` program as a client of a zone.
+    pub fn player(&self, arguments: &[&str], socket: &Path) -> Command {
+        let mut command = Command::new(&self.player);
+        forget_surroundings(&mut command);
+        command.args(arguments).env("LD_LIBRARY_PATH", self.path.join("lib")).env("BULKHEAD_SOCKET", socket);
+        command
+    }
+
+    pub fn player_path(&self) -> &Path {
+        &self.player
+    }
+
+    /// What there still is: processes that know of this place, files of proxies, regions that this process holds.
+    pub fn left_behind(&self) -> Vec<String> {
+        let mut left: Vec<String> =
+            self.processes().into_iter().map(|(pid, line)| format!("process {pid}: {line}")).collect();
+        for folder in [self.path.join("run"), self.state()] {
+            let files = std::fs::read_dir(folder).into_iter().flatten().flatten();
+            left.extend(files.map(|file| format!("file {}", file.path().display())));
+        }
+        left
+    }
+
+    /// Processes with this place on their command line, in their environment, or among their open files.
+    fn processes(&self) -> Vec<(u32, String)> {
+        let needle = self.path.to_str().expect("a plain path").as_bytes();
+        let mentions = |bytes: &[u8]| bytes.windows(needle.len()).any(|part| part == needle);
+        let mut found = Vec::new();
+        for entry in std::fs::read_dir("/proc").expect("/proc").flatten() {
+            let Some(pid) = entry.file_name().to_str().and_then(|name| name.parse::<u32>().ok()) else { continue };
+            if pid == std::process::id() || !super::is_alive(pid) {
+                continue;
+            }
+            let read = |name: &str| std::fs::read(entry.path().join(name)).unwrap_or_default();
+            let line = read("cmdline");
+            if mentions(&line) || mentions(&read("environ")) {
+                found.push((pid, String::from_utf8_lossy(&line).replace('\0', " ")));
+            }
+        }
+        found
+    }
+
+    /// # Panics
+    /// When something stays.
+    pub fn nothing_is_left(&self) {
+        let mut left = Vec::new();
+        until(&format!("nothing is left in {}", self.path.display()), || {
+            left = self.left_behind();
+            left.is_empty()
+        });
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        if !std::thread::panicking() {
+            let _ = std::fs::remove_dir_all(&self.path);
+        }
+    }
+}
+
+fn forget_surroundings(command: &mut Command) {
+    for (name, _) in std::env::vars_os() {
+        let name_text = name.to_string_lossy();
+        if name_text.starts_with("CUDA_") || name_text.starts_with("BULKHEAD_") || name_text == "NOTIFY_SOCKET" {
+            command.env_remove(&name);
+        }
+    }
+    command.env_remove("LD_PRELOAD");
+}

@@ -1,0 +1,122 @@
+//! A private `bulkhead proxy`.
+
+use std::fs::File;
+use std::path::PathBuf;
+use std::process::{Child, Stdio};
+
+use proxy::control::admin::{AdminClient, Answer, Request, Status, WorkerStatus, ZoneStatus};
+use rustix::process::Signal;
+
+use super::{Place, signal, until};
+
+/// The limit of each zone.
+pub const ZONE_MEMORY: u64 = 256 << 20;
+
+pub struct Proxy<'a> {
+    place: &'a Place,
+    zones: Vec<String>,
+    child: Child,
+    log: PathBuf,
+    starts: u32,
+}
+
+impl<'a> Proxy<'a> {
+    /// Starts one on the software GPU, with zones of [`ZONE_MEMORY`] each, and waits until it serves.
+    pub fn start(place: &'a Place, zones: &[&str]) -> Self {
+        let zones: Vec<String> = zones.iter().map(ToString::to_string).collect();
+        let log = place.path().join("log");
+        let child = spawn(place, &zones, &log, false);
+        let proxy = Self { place, zones, child, log, starts: 1 };
+        proxy.wait_until_it_serves();
+        proxy
+    }
+
+    /// Starts another one on the same state, after the first was killed.
+    pub fn restart(&mut self) {
+        let _ = self.child.wait();
+        self.child = spawn(self.place, &self.zones, &self.log, true);
+        self.starts += 1;
+        self.wait_until_it_serves();
+    }
+
+    fn wait_until_it_serves(&self) {
+        until("the proxy serves", || self.try_status().is_some());
+    }
+
+    pub fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    pub fn kill(&mut self) {
+        signal(self.child.id(), Signal::KILL);
+        let _ = self.child.wait();
+    }
+
+    pub fn socket(&self, zone: &str) -> PathBuf {
+        self.place.state().join("zones").join(zone).join("sock")
+    }
+
+    pub fn try_status(&self) -> Option<Status> {
+        let admin = AdminClient::connect(&self.place.state().join("admin.sock")).ok()?;
+        match admin.ask(&Request::Status).ok()? {
+            Answer::Status(status) => Some(status),
+            _ => None,
+        }
+    }
+
+    pub fn zone(&self, name: &str) -> ZoneStatus {
+        let status = self.try_status().expect("the proxy answers");
+        status.zones.into_iter().find(|zone| zone.name.as_str() == name).expect("the zone is there")
+    }
+
+    /// The worker that serves a client.
+    pub fn worker_of(&self, client: u32) -> Option<WorkerStatus> {
+        let zones = self.try_status()?.zones;
+        zones.into_iter().flat_map(|zone| zone.workers).find(|worker| worker.client_pid == client)
+    }
+
+    /// Waits until a zone has no client and no memory on its account.
+    pub fn zone_is_empty(&self, name: &str) {
+        until(&format!("zone {name} is empty"), || {
+            let zone = self.zone(name);
+            zone.clients == 0 && zone.used == 0
+        });
+    }
+
+    /// Everything that the proxy and its workers have logged.
+    pub fn log(&self) -> String {
+        std::fs::read_to_string(&self.log).unwrap_or_default()
+    }
+
+    /// Ends it as an operator does, and shows that it cleans up.
+    pub fn stop(mut self) {
+        // With a client it would leave its state to the next one.
+        self.zones.iter().for_each(|zone| self.zone_is_empty(zone));
+        signal(self.child.id(), Signal::TERM);
+        let status = self.child.wait().expect("our child");
+        assert!(status.success(), "the proxy ended with {status}\n{}", self.log());
+        assert!(!self.place.state().exists(), "the proxy left its state: {:?}", self.place.left_behind());
+    }
+}
+
+impl Drop for Proxy<'_> {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+        if std::thread::panicking() {
+            eprintln!("--- the proxy's log ---\n{}", self.log());
+        }
+    }
+}
+
+fn spawn(place: &Place, zones: &[String], log: &PathBuf, append: bool) -> Child {
+    let state = place.state();
+    let state = state.to_str().expect("a plain path");
+    let mut command = place.bulkhead(&["proxy", "--state-dir", state, "--backend", "soft", "--soft-memory", "1GiB"]);
+    command.args(["--jail", "best-effort"]);
+    for zone in zones {
+        command.arg("--zone").arg(format!("{zone}:memory={ZONE_MEMORY}"));
+    }
+    let file = if append { File::options().append(true).open(log) } else { File::create(log) };
+    command.stdout(Stdio::null()).stderr(file.expect("a log file")).spawn().expect("bulkhead starts")
+}

@@ -1,0 +1,65 @@
+//! `conformance`: runs the suite on a driver. See `conformance --help`.
+
+use std::process::ExitCode;
+
+use conformance::runner::{self, Options};
+use conformance::{attack, client, suite};
+
+const HELP: &str = "\
+Checks what a CUDA driver does, one behaviour at a time, each in a process of its own.
+
+Usage: conformance [--backend soft-direct|libcuda[=PATH]] [--json] [--list] [NAME…]
+
+  --backend   the driver: the software GPU in this process, or a libcuda.so.1 (default: soft-direct)
+  --json      print one JSON object for each test
+  --list      print the names of the tests
+  NAME        run only the tests whose names contain one of these
+
+Examples:
+  conformance memory::
+  bulkhead run -- conformance --backend libcuda
+  conformance --backend libcuda=/usr/lib/x86_64-linux-gnu/libcuda.so.1 --json";
+
+fn main() -> ExitCode {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let words: Vec<&str> = arguments.iter().map(String::as_str).collect();
+    match words[..] {
+        ["client"] => {
+            client::run();
+            ExitCode::SUCCESS
+        }
+        ["attack", ref rest @ ..] => attack::run(rest),
+        ["one", backend, name] => runner::run_one(backend, name),
+        ["--help" | "-h"] => {
+            println!("{HELP}");
+            ExitCode::SUCCESS
+        }
+        _ => run(&words),
+    }
+}
+
+fn run(words: &[&str]) -> ExitCode {
+    let options = match Options::parse(words) {
+        Ok(options) => options,
+        Err(error) => {
+            eprintln!("conformance: {error}");
+            return ExitCode::from(2);
+        }
+    };
+    if options.list {
+        suite::all().for_each(|test| println!("{}", test.full_name()));
+        return ExitCode::SUCCESS;
+    }
+    let own = match std::env::current_exe() {
+        Ok(own) => own,
+        Err(error) => {
+            eprintln!("conformance: cannot find myself: {error}");
+            return ExitCode::from(2);
+        }
+    };
+    let results = runner::run(&options, || std::process::Command::new(&own), |result| result.print(options.json));
+    if !options.json {
+        runner::print_table(&results);
+    }
+    if results.iter().any(|result| result.failed()) { ExitCode::FAILURE } else { ExitCode::SUCCESS }
+}

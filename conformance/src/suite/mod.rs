@@ -1,0 +1,42 @@
+//! What a CUDA driver does, one test body per behaviour, one file per family.
+//!
+//! The bodies say what NVIDIA documents or what its driver was seen to do, not what ours happens to do. Each runs in a
+//! process of its own, so it cleans up nothing. A body fails by panicking.
+
+mod contexts;
+
+use cuda_abi::driver::Driver;
+
+#[derive(Clone, Copy)]
+pub struct Test {
+    pub family: &'static str,
+    pub name: &'static str,
+    pub body: fn(&Driver),
+    /// Set where a native driver promises nothing (it may crash): why.
+    pub only_ours: Option<&'static str>,
+}
+
+impl Test {
+    pub fn full_name(&self) -> String {
+        format!("{}::{}", self.family, self.name)
+    }
+}
+
+/// The tests of a family, from the names of their bodies.
+macro_rules! tests {
+    ($family:literal: $($(#[only_ours = $why:literal])? $body:ident,)*) => {
+        pub(super) const TESTS: &[super::Test] = &[$({
+            #[allow(unused_mut, unused_assignments)]
+            let mut only_ours: Option<&'static str> = None;
+            $(only_ours = Some($why);)?
+            super::Test { family: $family, name: stringify!($body), body: $body, only_ours }
+        }),*];
+    };
+}
+use tests;
+
+const FAMILIES: &[&[Test]] = &[contexts::TESTS];
+
+pub fn all() -> impl Iterator<Item = Test> {
+    FAMILIES.iter().flat_map(|family| family.iter().copied())
+}

@@ -1,0 +1,72 @@
+//! The suite on the software GPU itself, and on the same through libcuda, proxy and worker.
+
+use std::process::ExitCode;
+
+use conformance::backend::Backend;
+use conformance::harness::{Place, Proxy};
+use conformance::runner::{self, Options, Outcome, TestResult};
+
+const PLAYER: &str = env!("CARGO_BIN_EXE_conformance");
+
+/// What is known to be wrong, and why: (backend, test, reason). A test that passes in spite of it must leave the list.
+const KNOWN: &[(&str, &str, &str)] = &[];
+
+fn main() -> ExitCode {
+    // The standard harness's flags mean nothing here; anything else chooses tests.
+    let names: Vec<String> = std::env::args().skip(1).filter(|word| !word.starts_with('-')).collect();
+    if std::env::args().any(|word| word == "--list") {
+        return ExitCode::SUCCESS;
+    }
+    let options = |backend| Options { backend, json: false, list: false, names: names.clone() };
+    let start = std::time::Instant::now();
+    let mut results = runner::run(&options(Backend::SoftDirect), || std::process::Command::new(PLAYER), print);
+
+    let place = Place::new(PLAYER);
+    let proxy = Proxy::start(&place, &["suite"]);
+    let socket = proxy.socket("suite");
+    let library = options(Backend::Library("libcuda.so.1".to_owned()));
+    results.extend(runner::run(&library, || place.player(&[], &socket), print));
+    proxy.zone_is_empty("suite");
+    let log = proxy.log();
+    let ill: Vec<&str> = log.lines().filter(|line| line.contains("panicked") || line.contains("signal:")).collect();
+    proxy.stop();
+    place.nothing_is_left();
+
+    let count = |wanted: &str| results.iter().filter(|result| line(result).ends_with(wanted)).count();
+    let ignored = results.iter().filter(|result| line(result).contains("ignored")).count();
+    let (passed, failed) = (count(" ok"), count(" FAILED") + usize::from(!ill.is_empty()));
+    if !ill.is_empty() {
+        println!("workers crashed:\n{}", ill.join("\n"));
+    }
+    println!(
+        "\ntest result: {}. {passed} passed; {failed} failed; {ignored} ignored; 0 measured; 0 filtered out; finished in {:.2}s",
+        if failed == 0 { "ok" } else { "FAILED" },
+        start.elapsed().as_secs_f64()
+    );
+    if failed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}
+
+fn known(result: &TestResult) -> Option<&'static str> {
+    let found = KNOWN.iter().find(|(backend, name, _)| *backend == result.backend && *name == result.name);
+    found.map(|(_, _, reason)| *reason)
+}
+
+fn line(result: &TestResult) -> String {
+    let name = format!("{}::{}", result.backend, result.name);
+    match (&result.outcome, known(result)) {
+        (Outcome::Pass, None) => format!("test {name} ... ok"),
+        (Outcome::Pass, Some(_)) => format!("test {name} ... FAILED"),
+        (Outcome::Fail { .. }, Some(why)) => format!("test {name} ... ignored, {why}"),
+        (Outcome::Fail { .. }, None) => format!("test {name} ... FAILED"),
+        (Outcome::Skip { why }, _) => format!("test {name} ... ignored, {why}"),
+    }
+}
+
+fn print(result: &TestResult) {
+    println!("{}", line(result));
+    match (&result.outcome, known(result)) {
+        (Outcome::Fail { why }, None) => println!("    {}", why.replace('\n', "\n    ")),
+        (Outcome::Pass, Some(why)) => println!("    passes, though it is listed as known: {why}"),
+        _ => {}
+    }
+}
