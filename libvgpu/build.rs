@@ -2,7 +2,7 @@
 
 use std::fmt::Write;
 
-use cuda_abi::table::{self, Arg, Carry, Function, Role};
+use cuda_abi::table::{self, Arg, Carry, Function, Role, length_code};
 use cuda_abi::wire::Kind;
 
 fn main() {
@@ -101,11 +101,8 @@ fn check(text: &mut String, arg: &Arg) {
             let _ = writeln!(text, "        crate::entry::not_null({name})?;");
         }
         Role::Span { bytes } => {
-            let factors: Vec<String> = bytes.split('*').map(|factor| format!("({factor}) as u64")).collect();
-            let product = factors.join(").saturating_mul(");
-            let open = "(".repeat(factors.len() - 1);
-            let product = if factors.len() == 1 { product } else { format!("{open}{product})") };
-            let _ = writeln!(text, "        crate::allocations::check({name}, {product})?;");
+            let bytes = length_code(bytes);
+            let _ = writeln!(text, "        crate::allocations::check({name}, {bytes})?;");
         }
         Role::Handle if arg.inner == "CUstream" => {
             let _ = writeln!(text, "        let {name} = crate::stream::resolve({name})?;");
@@ -132,7 +129,7 @@ fn write_arg(text: &mut String, arg: &Arg) {
         Role::Out { .. } | Role::OutArray { .. } => Ok(()),
         Role::In | Role::InOut => writeln!(text, "            unsafe {{ _writer.plain({name}) }};"),
         Role::InArray { count } => {
-            let count = expression(count);
+            let count = length_code(count);
             writeln!(text, "            unsafe {{ _writer.array({name}, ({count}) as usize) }};")
         }
         Role::Str => {
@@ -155,19 +152,11 @@ fn read_arg(text: &mut String, arg: &Arg) {
         Role::Out { .. } | Role::InOut => writeln!(text, "            unsafe {{ {name}.write(_reader.plain()?) }};"),
         Role::Close => writeln!(text, "            crate::handles::closed({name});"),
         Role::OutArray { count } => {
-            let count = expression(count);
+            let count = length_code(count);
             writeln!(text, "            unsafe {{ crate::carry::fill({name}, ({count}) as usize, _reader)? }};")
         }
         _ => Ok(()),
     };
-}
-
-/// A length of the table over the arguments' values.
-fn expression(text: &str) -> String {
-    match text.split_once('-') {
-        Some((name, less)) => format!("u64::from({name}).saturating_sub({less})"),
-        None => text.to_owned(),
-    }
 }
 
 /// Rows for `cuGetProcAddress`, sorted by name and falling version, so that the first fitting row of a name is the answer.

@@ -2,7 +2,7 @@
 
 use std::fmt::Write;
 
-use cuda_abi::table::{self, Arg, Carry, Function, Role};
+use cuda_abi::table::{self, Arg, Carry, Function, Role, length_code};
 use cuda_abi::wire::Kind;
 
 fn main() {
@@ -87,7 +87,7 @@ fn read(text: &mut String, arg: &Arg) {
             text,
             "            // SAFETY: plain C values, of which every bit pattern is a value.\n            \
              let {name}: Option<Vec<{kind}>> = unsafe {{ message.array({}) }}?;",
-            expression(count)
+            length_code(count)
         ),
         Role::Str => writeln!(text, "            let {name} = name(message)?;"),
         Role::OutArray { .. } => panic!("{name}: arrays out are not generated yet"),
@@ -96,7 +96,7 @@ fn read(text: &mut String, arg: &Arg) {
 
 fn check(text: &mut String, arg: &Arg) {
     if let Role::Span { bytes } = &arg.role {
-        let _ = writeln!(text, "            worker.memory.check({}, {})?;", arg.name, expression(bytes));
+        let _ = writeln!(text, "            worker.memory.check({}, {})?;", arg.name, length_code(bytes));
     }
 }
 
@@ -139,14 +139,4 @@ fn write(text: &mut String, arg: &Arg) {
         Role::Close => writeln!(text, "            worker.handles.close({name}_word);"),
         _ => Ok(()),
     };
-}
-
-/// A length of the table, computed without overflow from what the client sent.
-fn expression(text: &str) -> String {
-    if let Some((name, less)) = text.split_once('-') {
-        return format!("u64::from({name}).saturating_sub({less})");
-    }
-    let factors: Vec<String> = text.split('*').map(|factor| format!("({factor}) as u64")).collect();
-    let (first, rest) = factors.split_first().unwrap();
-    rest.iter().fold(first.clone(), |product, factor| format!("({product}).saturating_mul({factor})"))
 }

@@ -20,7 +20,7 @@
 //! | `close CUstream` | the handle | as above, and gone when the call succeeds |
 //! | `out T`, `out? T` | `*mut T` | one value out; with `?` the pointer may be NULL |
 //! | `in T`, `inout T` | `*const T`, `*mut T` | one plain struct in (and out) |
-//! | `in [T; n]`, `out [T; n]` | `*const T`, `*mut T` | an array; `n` is an expression over other arguments |
+//! | `in [T; n]`, `out [T; n]` | `*const T`, `*mut T` | an array; `n` is a length ([`length_code`]) over other arguments |
 //! | `str` | `*const c_char` | a NUL-terminated string in |
 //! | `dev[n]` | `CUdeviceptr` | a device address of which `n` bytes are used; checked by the worker |
 
@@ -180,6 +180,24 @@ pub fn functions() -> Vec<Function> {
     SOURCES.iter().flat_map(|(family, text)| parse(family, text)).collect()
 }
 
+/// Rust code for a length of the table: sums of products of arguments, computed in `u64` without overflow from whatever
+/// the client sent. A factor is an argument, a number, or `(argument-1)`.
+pub fn length_code(text: &str) -> String {
+    let factor = |factor: &str| {
+        let bare = factor.trim().trim_start_matches('(').trim_end_matches(')');
+        match bare.split_once('-') {
+            Some((name, less)) => format!("({name} as u64).saturating_sub({less})"),
+            None => format!("({bare} as u64)"),
+        }
+    };
+    let product = |product: &str| {
+        let factors: Vec<String> = product.split('*').map(factor).collect();
+        factors.iter().skip(1).fold(factors[0].clone(), |so_far, next| format!("{so_far}.saturating_mul({next})"))
+    };
+    let terms: Vec<String> = text.split('+').map(product).collect();
+    terms.iter().skip(1).fold(terms[0].clone(), |sum, term| format!("({sum}).saturating_add({term})"))
+}
+
 /// A number that changes whenever the table does: client and worker must agree on it before they exchange opcodes.
 pub fn fingerprint() -> u64 {
     let bytes = SOURCES.iter().flat_map(|(_, text)| text.bytes());
@@ -289,6 +307,18 @@ mod tests {
         let symbols: Vec<String> = functions().iter().flat_map(|f| f.symbols().collect::<Vec<_>>()).collect();
         assert_eq!(symbols.len(), 682);
         assert_eq!(symbols.iter().collect::<BTreeSet<_>>().len(), 682);
+    }
+
+    #[test]
+    fn lengths_become_arithmetic_that_cannot_overflow() {
+        assert_eq!(length_code("n"), "(n as u64)");
+        assert_eq!(length_code("n*4"), "(n as u64).saturating_mul((4 as u64))");
+        assert_eq!(length_code("rank-1"), "(rank as u64).saturating_sub(1)");
+        assert_eq!(
+            length_code("pitch*(height-1)+width*2"),
+            "((pitch as u64).saturating_mul((height as u64).saturating_sub(1)))\
+             .saturating_add((width as u64).saturating_mul((2 as u64)))"
+        );
     }
 
     #[test]

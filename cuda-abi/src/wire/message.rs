@@ -59,8 +59,8 @@ impl<'a> Writer<'a> {
             return self.bytes(&[]);
         }
         match count.checked_mul(size_of::<T>()) {
-            // SAFETY: the caller vouches for `count` readable elements.
             Some(len) if len <= self.buffer.len() => {
+                // SAFETY: the caller vouches for `count` readable elements.
                 self.bytes(unsafe { std::slice::from_raw_parts(values.cast(), len) })
             }
             _ => self.overflow = true,

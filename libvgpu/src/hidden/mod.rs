@@ -92,8 +92,10 @@ static MODULE_INTERNALS: Table<99> = Table::new(&[(7, slots::for_each_function a
 static TPC_MAP: Table<17> =
     Table::new(&[(4, slots::tpc_map as *const c_void), (13, slots::tpc_map_free as *const c_void)]);
 
+type Address = fn() -> *const c_void;
+
 /// The tables by identity, whose bytes stand as they lie in memory.
-const KNOWN: &[(u128, fn() -> *const c_void)] = &[
+const KNOWN: &[(u128, Address)] = &[
     (0x6bd5fb6c5bf4e74a8987d93912fd9df9, || CUDART.address()),
     (0xa094798c2e742e7493f20800200c0a66, || CALLBACK_HOOKS.address()),
     (0x42d85a8123f6cb478298f6e78a3aecdc, || TOOLS_TLS.address()),

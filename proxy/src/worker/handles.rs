@@ -4,7 +4,7 @@
 //! goes, its handles go first, so that a stale one can never reach the driver.
 
 use std::collections::HashMap;
-use std::sync::{PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
+use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 use cuda_abi::error::*;
 use cuda_abi::wire::{Handle, Kind};
@@ -14,7 +14,14 @@ use super::Refusal;
 /// How many handles a client may hold. Natively memory is the limit; this keeps a flood within some hundred MiB.
 const MOST_HANDLES: usize = 1 << 20;
 
-#[derive(Clone, Copy, Debug)]
+/// Where the parameters of a function lie in the block that a launch brings.
+#[derive(Debug)]
+pub struct Parameters {
+    pub offsets: Vec<u32>,
+    pub bytes: u32,
+}
+
+#[derive(Clone, Debug)]
 pub struct Object {
     pub kind: Kind,
     /// The driver's pointer or number.
@@ -23,8 +30,8 @@ pub struct Object {
     pub context: u32,
     /// Index of the module or library it came from; 0 for none.
     pub parent: u32,
-    /// For functions and kernels: bytes of parameters.
-    pub param_bytes: u32,
+    /// For functions and kernels.
+    pub parameters: Option<Arc<Parameters>>,
 }
 
 #[derive(Default)]
@@ -73,7 +80,11 @@ impl Handles {
         let found = Handle::from_word(word).and_then(|handle| {
             let inner = self.read();
             let entry = inner.entries.get(handle.index as usize)?;
-            entry.object.filter(|object| object.kind == handle.kind && entry.generation == handle.generation)
+            entry
+                .object
+                .as_ref()
+                .filter(|object| object.kind == handle.kind && entry.generation == handle.generation)
+                .cloned()
         });
         found.ok_or(Refusal::Code(CUDA_ERROR_INVALID_HANDLE))
     }
@@ -94,15 +105,16 @@ impl Handles {
 
     /// A handle for an object of the driver's: the one it has, or a new one.
     pub fn open(&self, kind: Kind, raw: u64, context: u32, parent: u32) -> Result<u64, Refusal> {
-        self.open_object(Object { kind, raw, context, parent, param_bytes: 0 })
+        self.open_object(Object { kind, raw, context, parent, parameters: None })
     }
 
     pub fn open_object(&self, object: Object) -> Result<u64, Refusal> {
         let mut inner = self.write();
-        if let Some(&index) = inner.known.get(&(object.kind, object.raw)) {
+        let kind = object.kind;
+        if let Some(&index) = inner.known.get(&(kind, object.raw)) {
             let entry = &mut inner.entries[index as usize];
             entry.object = Some(object);
-            return Ok(Handle { kind: object.kind, generation: entry.generation, index }.to_word());
+            return Ok(Handle { kind, generation: entry.generation, index }.to_word());
         }
         let index = match inner.free.pop() {
             Some(index) => index,
@@ -112,10 +124,10 @@ impl Handles {
                 inner.entries.len() as u32 - 1
             }
         };
-        inner.known.insert((object.kind, object.raw), index);
+        inner.known.insert((kind, object.raw), index);
         let entry = &mut inner.entries[index as usize];
         entry.object = Some(object);
-        Ok(Handle { kind: object.kind, generation: entry.generation, index }.to_word())
+        Ok(Handle { kind, generation: entry.generation, index }.to_word())
     }
 
     pub fn close(&self, word: u64) {
@@ -130,7 +142,7 @@ impl Handles {
     /// Fills or empties the slot of a device's primary context.
     pub fn set_primary(&self, device: u32, raw: Option<u64>) {
         let mut inner = self.write();
-        let object = raw.map(|raw| Object { kind: Kind::Context, raw, context: 0, parent: 0, param_bytes: 0 });
+        let object = raw.map(|raw| Object { kind: Kind::Context, raw, context: 0, parent: 0, parameters: None });
         if let Some(entry) = inner.entries.get_mut(1 + device as usize) {
             entry.object = object;
         }
@@ -139,7 +151,7 @@ impl Handles {
     /// The driver's context at an index, as messages name it.
     pub fn context(&self, index: u32) -> Option<u64> {
         let inner = self.read();
-        let object = inner.entries.get(index as usize)?.object?;
+        let object = inner.entries.get(index as usize)?.object.as_ref()?;
         (object.kind == Kind::Context).then_some(object.raw)
     }
 

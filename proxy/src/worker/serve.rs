@@ -12,6 +12,7 @@ use idm::region::{Layout, Placement};
 use idm::ring::{ConsumeError, NO_LANE};
 
 use super::dispatch::{execute, op_name};
+use super::state::Counters;
 use super::{Refusal, Worker, WorkerError};
 use crate::control::{Assignment, BrokerLink};
 
@@ -29,6 +30,9 @@ pub fn serve(driver: Arc<Driver>, link: Arc<BrokerLink>, assignment: Assignment)
         unreachable!("a new server has both ends")
     };
     let worker = Arc::new(Worker::new(driver, link, &server, assignment.client));
+    let reporter = worker.clone();
+    let report = move || reporter.report_for_ever();
+    std::thread::Builder::new().name("report".into()).spawn(report).map_err(WorkerError::Thread)?;
     let lanes = Session { worker, replies: server.replies(), server: Arc::new(Mutex::new(server)) };
     let session = lanes.clone();
     let start = move || {
@@ -84,6 +88,9 @@ impl Session {
             Ok(code) | Err(Refusal::Code(code)) => code,
             Err(refusal) => end_client(&format!("{refusal} ({})", op_name(op))),
         };
+        if code != CUDA_SUCCESS && code != CUDA_ERROR_NOT_READY {
+            Counters::add(&self.worker.counters.errors, 1);
+        }
         if is_sticky(code) {
             self.server.lock().unwrap_or_else(PoisonError::into_inner).set_status(code);
         }

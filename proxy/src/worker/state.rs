@@ -5,6 +5,7 @@ use std::collections::HashMap;
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use cuda_abi::driver::Driver;
 use cuda_abi::error::*;
@@ -14,7 +15,7 @@ use super::callbacks::Callbacks;
 use super::handles::Handles;
 use super::memory::Memory;
 use super::{Refusal, succeed};
-use crate::control::BrokerLink;
+use crate::control::{BrokerLink, WorkerStats};
 
 /// As many primary contexts as any machine has devices.
 pub const MAX_DEVICES: u32 = 64;
@@ -36,7 +37,34 @@ pub struct Worker {
     pub uploads: Mutex<HashMap<u32, Vec<u8>>>,
     /// The first error of a posted message that nobody has been told yet.
     posted_error: AtomicU32,
+    pub counters: Counters,
+}
+
+/// What the operator is told of this client.
+#[derive(Default)]
+pub struct Counters {
     pub calls: AtomicU64,
+    pub launches: AtomicU64,
+    pub bytes_to_device: AtomicU64,
+    pub bytes_from_device: AtomicU64,
+    pub errors: AtomicU64,
+}
+
+impl Counters {
+    pub fn add(counter: &AtomicU64, amount: u64) {
+        counter.fetch_add(amount, Ordering::Relaxed);
+    }
+
+    fn read(&self) -> WorkerStats {
+        WorkerStats {
+            calls: self.calls.load(Ordering::Relaxed),
+            launches: self.launches.load(Ordering::Relaxed),
+            bytes_to_device: self.bytes_to_device.load(Ordering::Relaxed),
+            bytes_from_device: self.bytes_from_device.load(Ordering::Relaxed),
+            gpu_time_ns: 0,
+            errors: self.errors.load(Ordering::Relaxed),
+        }
+    }
 }
 
 thread_local! {
@@ -59,7 +87,7 @@ impl Worker {
             retained: Mutex::default(),
             uploads: Mutex::default(),
             posted_error: AtomicU32::new(CUDA_SUCCESS),
-            calls: AtomicU64::new(0),
+            counters: Counters::default(),
         }
     }
 
@@ -93,6 +121,20 @@ impl Worker {
         // SAFETY: the output is a local.
         succeed(unsafe { (self.driver.cuCtxGetDevice)(&mut device) })?;
         Ok(device)
+    }
+
+    /// Tells the broker what this client has done so far, every now and then and only if there is something new.
+    pub fn report_for_ever(&self) {
+        const EVERY: Duration = Duration::from_secs(1);
+        let mut said = WorkerStats::default();
+        loop {
+            let now = self.counters.read();
+            if now != said {
+                self.link.report(now);
+                said = now;
+            }
+            std::thread::sleep(EVERY);
+        }
     }
 
     /// Remembers an error of a posted message, until the client asks.

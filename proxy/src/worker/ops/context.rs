@@ -17,17 +17,24 @@ fn device(message: &mut Reader<'_>) -> Result<u32, Refusal> {
     if device < MAX_DEVICES { Ok(device) } else { Err(Refusal::Code(CUDA_ERROR_INVALID_DEVICE)) }
 }
 
+/// The worker's own reference to a primary context, in which the region is registered: contexts come and go, and a
+/// registration ends with the one it was made in.
+fn hold_primary(worker: &Worker, device: u32) -> Result<(), Refusal> {
+    if worker.handles.context(1 + device).is_some() {
+        return Ok(());
+    }
+    let mut context = std::ptr::null_mut();
+    // SAFETY: the output is a local.
+    succeed(unsafe { (worker.driver.cuDevicePrimaryCtxRetain)(&mut context, device as i32) })?;
+    worker.handles.set_primary(device, Some(context as u64));
+    worker.enter(1 + device)?;
+    register_region(worker)
+}
+
 pub fn retain(worker: &Worker, message: &mut Reader<'_>) -> Outcome {
     let device = device(message)?;
     message.end()?;
-    if worker.handles.context(1 + device).is_none() {
-        let mut context = std::ptr::null_mut();
-        // SAFETY: the output is a local.
-        succeed(unsafe { (worker.driver.cuDevicePrimaryCtxRetain)(&mut context, device as i32) })?;
-        worker.handles.set_primary(device, Some(context as u64));
-        worker.enter(1 + device)?;
-        register_region(worker)?;
-    }
+    hold_primary(worker, device)?;
     *worker.retained().entry(device).or_insert(0) += 1;
     Ok(CUDA_SUCCESS)
 }
@@ -73,6 +80,7 @@ pub fn create(worker: &Worker, message: &mut Reader<'_>, reply: &mut Writer<'_>)
     let device = device(message)?;
     message.end()?;
     worker.handles.room()?;
+    hold_primary(worker, device)?;
     let (mut context, mut id) = (std::ptr::null_mut(), 0);
     // SAFETY: outputs are locals.
     unsafe {

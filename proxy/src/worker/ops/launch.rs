@@ -7,16 +7,39 @@ use cuda_abi::types::*;
 use cuda_abi::wire::{Kind, MAX_LAUNCH_ATTRS, Reader, Writer};
 
 use crate::worker::callbacks::{Due, run_in_client};
+use crate::worker::state::Counters;
 use crate::worker::{Outcome, Refusal, Worker, succeed};
 
 /// `flags` of a launch.
 const COOPERATIVE: u64 = 1;
 
-const PARAM_BUFFER: *mut c_void = 1 as *mut c_void;
-const PARAM_SIZE: *mut c_void = 2 as *mut c_void;
-
 /// Attributes that hold plain values. Those with handles or outputs in them are not carried.
 const PLAIN_ATTRIBUTES: &[u32] = &[0, 1, 2, 3, 4, 5, 6, 8, 9, 10, 11, 14, 16];
+
+/// A pointer to each parameter, as every program passes them.
+struct Pointers {
+    /// Most kernels have no more; only the others cost an allocation.
+    few: [*mut c_void; 32],
+    many: Vec<*mut c_void>,
+}
+
+impl Pointers {
+    /// Offsets lie inside `params`: both come from the same answer of the driver.
+    fn new(params: &[u8], offsets: &[u32]) -> Pointers {
+        let at = |offset: &u32| params.as_ptr().wrapping_add(*offset as usize).cast_mut().cast::<c_void>();
+        let mut pointers = Pointers { few: [std::ptr::null_mut(); 32], many: Vec::new() };
+        if offsets.len() > pointers.few.len() {
+            pointers.many.extend(offsets.iter().map(at));
+        } else {
+            pointers.few.iter_mut().zip(offsets).for_each(|(place, offset)| *place = at(offset));
+        }
+        pointers
+    }
+
+    fn as_mut_ptr(&mut self) -> *mut *mut c_void {
+        if self.many.is_empty() { self.few.as_mut_ptr() } else { self.many.as_mut_ptr() }
+    }
+}
 
 pub fn launch(worker: &Worker, message: &mut Reader<'_>) -> Outcome {
     let function = worker.handles.get(message.word()?)?;
@@ -31,13 +54,14 @@ pub fn launch(worker: &Worker, message: &mut Reader<'_>) -> Outcome {
     let mut attrs = attributes(message)?;
     let params = message.bytes()?;
     message.end()?;
+    Counters::add(&worker.counters.launches, 1);
+    let Some(layout) = &function.parameters else { return Err(Refusal::Code(CUDA_ERROR_INVALID_HANDLE)) };
     // The driver reads as many bytes as the kernel has parameters.
-    if params.len() != function.param_bytes as usize {
+    if params.len() != layout.bytes as usize {
         return Err(Refusal::Code(CUDA_ERROR_INVALID_VALUE));
     }
-    let mut size = params.len();
-    let mut extra =
-        [PARAM_BUFFER, params.as_ptr().cast_mut().cast(), PARAM_SIZE, (&raw mut size).cast(), std::ptr::null_mut()];
+    let mut pointers = Pointers::new(params, &layout.offsets);
+    let pointers = pointers.as_mut_ptr();
     if flags & COOPERATIVE != 0 {
         attrs.push(CUlaunchAttribute { id: 2, padding: 0, value: [1, 0, 0, 0, 0, 0, 0, 0] });
     }
@@ -47,7 +71,7 @@ pub fn launch(worker: &Worker, message: &mut Reader<'_>) -> Outcome {
         let ([gx, gy, gz], [bx, by, bz]) = (grid, block);
         // SAFETY: function and stream were checked; the parameters are as long as the kernel's.
         return Ok(unsafe {
-            (worker.driver.cuLaunchKernel)(function, gx, gy, gz, bx, by, bz, shared, stream, none, extra.as_mut_ptr())
+            (worker.driver.cuLaunchKernel)(function, gx, gy, gz, bx, by, bz, shared, stream, pointers, none)
         });
     }
     let config = CUlaunchConfig {
@@ -61,7 +85,7 @@ pub fn launch(worker: &Worker, message: &mut Reader<'_>) -> Outcome {
         padding1: 0,
     };
     // SAFETY: as above; the attributes hold plain values.
-    Ok(unsafe { (worker.driver.cuLaunchKernelEx)(&config, function, none, extra.as_mut_ptr()) })
+    Ok(unsafe { (worker.driver.cuLaunchKernelEx)(&config, function, pointers, none) })
 }
 
 fn attributes(message: &mut Reader<'_>) -> Result<Vec<CUlaunchAttribute>, Refusal> {

@@ -1,6 +1,7 @@
 //! Images, and the functions and variables in them.
 
 use std::ffi::c_void;
+use std::sync::Arc;
 
 use cuda_abi::error::*;
 use cuda_abi::image;
@@ -8,7 +9,7 @@ use cuda_abi::types::*;
 use cuda_abi::wire::{Handle, Kind, MAX_IMAGE, Reader, Writer};
 
 use crate::worker::dispatch::name;
-use crate::worker::handles::Object;
+use crate::worker::handles::{Object, Parameters};
 use crate::worker::{Outcome, Refusal, Worker, succeed};
 
 /// No kernel has more parameters: they are bytes, and there are at most so many.
@@ -123,9 +124,11 @@ fn describe(
     reply: &mut Writer<'_>,
 ) -> Result<(), Refusal> {
     let parameters = parameters(worker, kind, raw);
-    let param_bytes = parameters.iter().map(|(offset, size)| offset + size).max().unwrap_or(0) as u32;
+    let bytes = parameters.iter().map(|(offset, size)| offset + size).max().unwrap_or(0) as u32;
+    let offsets = parameters.iter().map(|(offset, _)| *offset as u32).collect();
     let context = if kind == Kind::Kernel { 0 } else { worker.context_tag() };
-    reply.word(worker.handles.open_object(Object { kind, raw, context, parent, param_bytes })?);
+    let layout = Some(Arc::new(Parameters { offsets, bytes }));
+    reply.word(worker.handles.open_object(Object { kind, raw, context, parent, parameters: layout })?);
     reply.word(parameters.len() as u64);
     for (offset, size) in parameters {
         reply.words(&[offset, size]);
