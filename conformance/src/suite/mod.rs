@@ -4,6 +4,15 @@
 //! process of its own, so it cleans up nothing. A body fails by panicking.
 
 mod contexts;
+mod copies;
+mod faults;
+mod forks;
+mod hosts;
+mod launches;
+mod memory;
+mod modules;
+mod pools;
+mod streams;
 
 use cuda_abi::driver::Driver;
 
@@ -35,7 +44,18 @@ macro_rules! tests {
 }
 use tests;
 
-const FAMILIES: &[&[Test]] = &[contexts::TESTS];
+const FAMILIES: &[&[Test]] = &[
+    contexts::TESTS,
+    memory::TESTS,
+    copies::TESTS,
+    hosts::TESTS,
+    pools::TESTS,
+    streams::TESTS,
+    modules::TESTS,
+    launches::TESTS,
+    faults::TESTS,
+    forks::TESTS,
+];
 
 pub fn all() -> impl Iterator<Item = Test> {
     FAMILIES.iter().flat_map(|family| family.iter().copied())

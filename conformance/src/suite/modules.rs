@@ -1,0 +1,265 @@
+//! Images, and the functions and variables in them.
+
+use std::ffi::{CStr, CString, c_void};
+use std::ptr::{null, null_mut};
+
+use cuda_abi::driver::Driver;
+use cuda_abi::error::*;
+use cuda_abi::types::*;
+
+use crate::calls::{
+    DEFAULT_STREAM, KERNELS, answers, code, context, download, function, kernel, launch, module, ok, upload,
+};
+
+super::tests! {
+    "modules":
+    a_module_has_its_functions,
+    functions_have_attributes,
+    functions_know_their_parameters,
+    functions_know_their_names_and_modules,
+    variables_have_addresses_and_values,
+    modules_have_variables_of_their_own,
+    bad_images_are_refused,
+    a_large_image,
+    an_unloaded_module_is_gone,
+    a_library_without_a_context,
+    kernels_of_a_library_are_launched,
+    functions_are_enumerated,
+    a_file_that_is_not_there,
+}
+
+const MAX_THREADS_PER_BLOCK: u32 = 0;
+const SHARED_SIZE_BYTES: u32 = 1;
+const CONST_SIZE_BYTES: u32 = 2;
+const NUM_REGS: u32 = 4;
+const MAX_DYNAMIC_SHARED: u32 = 8;
+
+fn a_module_has_its_functions(gpu: &Driver) {
+    context(gpu);
+    let kernels = module(gpu, KERNELS);
+    for name in ["double", "sum", "nothing", "mixed"] {
+        assert!(!function(gpu, kernels, name).is_null());
+    }
+    assert_eq!(function(gpu, kernels, "double"), function(gpu, kernels, "double"));
+    let mut none = null_mut();
+    for name in [c"no_such_kernel", c"", c"answer", c"doubl"] {
+        answers!(gpu, CUDA_ERROR_NOT_FOUND, cuModuleGetFunction(&mut none, kernels, name.as_ptr()));
+    }
+    answers!(gpu, CUDA_ERROR_INVALID_VALUE, cuModuleGetFunction(null_mut(), kernels, c"double".as_ptr()));
+    answers!(gpu, CUDA_ERROR_INVALID_VALUE, cuModuleGetFunction(&mut none, kernels, null()));
+}
+
+fn attribute(gpu: &Driver, which: u32, function: CUfunction) -> i32 {
+    let mut value = -1;
+    ok!(gpu, cuFuncGetAttribute(&mut value, which, function));
+    value
+}
+
+fn functions_have_attributes(gpu: &Driver) {
+    context(gpu);
+    let kernels = module(gpu, KERNELS);
+    let (sum, bounded) = (function(gpu, kernels, "sum"), function(gpu, kernels, "bounded"));
+    assert_eq!(attribute(gpu, MAX_THREADS_PER_BLOCK, bounded), 64);
+    assert!((256..=1024).contains(&attribute(gpu, MAX_THREADS_PER_BLOCK, sum)));
+    assert_eq!(attribute(gpu, SHARED_SIZE_BYTES, sum), 1024);
+    assert!(attribute(gpu, CONST_SIZE_BYTES, sum) >= 0);
+    assert!(attribute(gpu, NUM_REGS, sum) > 0);
+    ok!(gpu, cuFuncSetAttribute(sum, MAX_DYNAMIC_SHARED, 40_000));
+    assert_eq!(attribute(gpu, MAX_DYNAMIC_SHARED, sum), 40_000);
+    answers!(gpu, CUDA_ERROR_INVALID_VALUE, cuFuncSetAttribute(sum, MAX_DYNAMIC_SHARED, 1 << 30));
+    answers!(gpu, CUDA_ERROR_INVALID_VALUE, cuFuncGetAttribute(&mut 0, 10_000, sum));
+    answers!(gpu, CUDA_ERROR_INVALID_VALUE, cuFuncGetAttribute(null_mut(), 0, sum));
+}
+
+fn functions_know_their_parameters(gpu: &Driver) {
+    context(gpu);
+    let kernels = module(gpu, KERNELS);
+    let mixed = function(gpu, kernels, "mixed");
+    let (mut offset, mut size) = (0, 0);
+    for (index, place) in [(0, 1), (4, 4), (8, 2), (16, 8), (24, 8)].into_iter().enumerate() {
+        ok!(gpu, cuFuncGetParamInfo(mixed, index, &mut offset, &mut size));
+        assert_eq!((offset, size), place, "parameter {index}");
+    }
+    answers!(gpu, CUDA_ERROR_INVALID_VALUE, cuFuncGetParamInfo(mixed, 5, &mut offset, &mut size));
+    let nothing = function(gpu, kernels, "nothing");
+    answers!(gpu, CUDA_ERROR_INVALID_VALUE, cuFuncGetParamInfo(nothing, 0, &mut offset, &mut size));
+}
+
+fn functions_know_their_names_and_modules(gpu: &Driver) {
+    context(gpu);
+    let kernels = module(gpu, KERNELS);
+    let double = function(gpu, kernels, "double");
+    let (mut name, mut owner) = (null(), null_mut());
+    ok!(gpu, cuFuncGetName(&mut name, double));
+    // SAFETY: a text of the driver's.
+    assert_eq!(unsafe { CStr::from_ptr(name) }, c"double");
+    ok!(gpu, cuFuncGetModule(&mut owner, double));
+    assert_eq!(owner, kernels);
+}
+
+fn variables_have_addresses_and_values(gpu: &Driver) {
+    context(gpu);
+    let kernels = module(gpu, KERNELS);
+    let (mut address, mut bytes) = (0, 0);
+    ok!(gpu, cuModuleGetGlobal_v2(&mut address, &mut bytes, kernels, c"answer".as_ptr()));
+    assert_eq!((bytes, download::<u32>(gpu, address, 1)), (4, vec![42]));
+    ok!(gpu, cuModuleGetGlobal_v2(&mut address, &mut bytes, kernels, c"constants".as_ptr()));
+    assert_eq!((bytes, download::<u32>(gpu, address, 4)), (16, vec![1, 2, 3, 4]));
+    ok!(gpu, cuModuleGetGlobal_v2(&mut address, null_mut(), kernels, c"counter".as_ptr()));
+    let bump = function(gpu, kernels, "bump");
+    assert_eq!(launch(gpu, bump, 10, 100, DEFAULT_STREAM, &[]), 0);
+    assert_eq!(download::<u32>(gpu, address, 1), [1000]);
+    ok!(gpu, cuMemcpyHtoD_v2(address, [5u32].as_ptr().cast(), 4));
+    assert_eq!(launch(gpu, bump, 1, 1, DEFAULT_STREAM, &[]), 0);
+    assert_eq!(download::<u32>(gpu, address, 1), [6]);
+    answers!(gpu, CUDA_ERROR_NOT_FOUND, cuModuleGetGlobal_v2(&mut address, &mut bytes, kernels, c"none".as_ptr()));
+}
+
+fn modules_have_variables_of_their_own(gpu: &Driver) {
+    context(gpu);
+    let modules = [module(gpu, KERNELS), module(gpu, KERNELS)];
+    let address = |module| {
+        let mut address = 0;
+        ok!(gpu, cuModuleGetGlobal_v2(&mut address, null_mut(), module, c"answer".as_ptr()));
+        address
+    };
+    let [first, second] = modules.map(address);
+    ok!(gpu, cuMemsetD32_v2(first, 1, 1));
+    assert_eq!(download::<u32>(gpu, second, 1), [42]);
+    ok!(gpu, cuModuleUnload(modules[0]));
+    assert_eq!(download::<u32>(gpu, second, 1), [42]);
+}
+
+fn bad_images_are_refused(gpu: &Driver) {
+    context(gpu);
+    let mut none = null_mut();
+    let mut refuse = |text: &[u8], codes: &[u32]| {
+        let text = CString::new(text).expect("no NUL");
+        let code = code!(gpu, cuModuleLoadData(&mut none, text.as_ptr().cast()));
+        assert!(codes.contains(&code), "{text:?}: {code} {}", name(code));
+    };
+    refuse(b"", &[CUDA_ERROR_INVALID_IMAGE]);
+    refuse(b"This is no kernel.", &[CUDA_ERROR_INVALID_IMAGE, CUDA_ERROR_INVALID_PTX]);
+    refuse(
+        b".version 8.0\n.target sm_75\n.address_size 64\n.visible .entry k() { nonsense; }",
+        &[CUDA_ERROR_INVALID_PTX],
+    );
+    refuse(b".version 8.0\n.target sm_75\n.address_size 64\n.visible .entry k() {", &[CUDA_ERROR_INVALID_PTX]);
+    refuse(
+        b".version 99.0\n.target sm_75\n.address_size 64\n",
+        &[CUDA_ERROR_UNSUPPORTED_PTX_VERSION, CUDA_ERROR_INVALID_PTX],
+    );
+    answers!(gpu, CUDA_ERROR_INVALID_VALUE, cuModuleLoadData(&mut none, null()));
+    answers!(gpu, CUDA_ERROR_INVALID_VALUE, cuModuleLoadData(null_mut(), KERNELS.as_ptr().cast()));
+    // After all of that a good one loads.
+    assert!(!kernel(gpu, "double").is_null());
+}
+
+/// Larger than any message.
+fn a_large_image(gpu: &Driver) {
+    context(gpu);
+    let comment = format!("// {}\n", "x".repeat(120));
+    let text = format!("{}{KERNELS}", comment.repeat(30_000));
+    assert!(text.len() > 3 << 20);
+    let double = function(gpu, module(gpu, &text), "double");
+    let data = upload(gpu, &[21u32]);
+    assert_eq!(launch(gpu, double, 1, 1, DEFAULT_STREAM, &[data, 1]), 0);
+    assert_eq!(download::<u32>(gpu, data, 1), [42]);
+}
+
+fn an_unloaded_module_is_gone(gpu: &Driver) {
+    context(gpu);
+    for _ in 0..10 {
+        let kernels = module(gpu, KERNELS);
+        let double = function(gpu, kernels, "double");
+        let data = upload(gpu, &[4u32]);
+        assert_eq!(launch(gpu, double, 1, 1, DEFAULT_STREAM, &[data, 1]), 0);
+        // Unloading waits for, or at least does not disturb, what runs.
+        ok!(gpu, cuModuleUnload(kernels));
+        assert_eq!(download::<u32>(gpu, data, 1), [8]);
+    }
+}
+
+fn library(gpu: &Driver) -> CUlibrary {
+    let text = CString::new(KERNELS).expect("no NUL");
+    let mut library = null_mut();
+    ok!(
+        gpu,
+        cuLibraryLoadData(&mut library, text.as_ptr().cast(), null_mut(), null_mut(), 0, null_mut(), null_mut(), 0)
+    );
+    library
+}
+
+fn a_library_without_a_context(gpu: &Driver) {
+    ok!(gpu, cuInit(0));
+    let library = library(gpu);
+    let (mut kernel, mut none) = (null_mut(), null_mut());
+    ok!(gpu, cuLibraryGetKernel(&mut kernel, library, c"double".as_ptr()));
+    answers!(gpu, CUDA_ERROR_NOT_FOUND, cuLibraryGetKernel(&mut none, library, c"none".as_ptr()));
+    context(gpu);
+    let data = upload(gpu, &[5u32]);
+    assert_eq!(launch(gpu, kernel, 1, 1, DEFAULT_STREAM, &[data, 1]), 0);
+    assert_eq!(download::<u32>(gpu, data, 1), [10]);
+    ok!(gpu, cuLibraryUnload(library));
+}
+
+fn kernels_of_a_library_are_launched(gpu: &Driver) {
+    context(gpu);
+    let library = library(gpu);
+    let (mut kernel, mut function, mut owner, mut name) = (null_mut(), null_mut(), null_mut(), null());
+    ok!(gpu, cuLibraryGetKernel(&mut kernel, library, c"double".as_ptr()));
+    ok!(gpu, cuKernelGetFunction(&mut function, kernel));
+    let data = upload(gpu, &[1u32]);
+    assert_eq!(launch(gpu, kernel, 1, 1, DEFAULT_STREAM, &[data, 1]), 0);
+    assert_eq!(launch(gpu, function, 1, 1, DEFAULT_STREAM, &[data, 1]), 0);
+    assert_eq!(download::<u32>(gpu, data, 1), [4]);
+    ok!(gpu, cuKernelGetName(&mut name, kernel));
+    // SAFETY: a text of the driver's.
+    assert_eq!(unsafe { CStr::from_ptr(name) }, c"double");
+    ok!(gpu, cuKernelGetLibrary(&mut owner, kernel));
+    assert_eq!(owner, library);
+    let mut value = 0;
+    ok!(gpu, cuKernelGetAttribute(&mut value, MAX_THREADS_PER_BLOCK, kernel, 0));
+    assert_eq!(value, attribute(gpu, MAX_THREADS_PER_BLOCK, function));
+    let (mut address, mut bytes) = (0, 0);
+    ok!(gpu, cuLibraryGetGlobal(&mut address, &mut bytes, library, c"answer".as_ptr()));
+    assert_eq!((bytes, download::<u32>(gpu, address, 1)), (4, vec![42]));
+    let mut inner = null_mut();
+    ok!(gpu, cuLibraryGetModule(&mut inner, library));
+    assert!(!crate::calls::function(gpu, inner, "sum").is_null());
+    let (mut offset, mut size) = (0, 0);
+    ok!(gpu, cuKernelGetParamInfo(kernel, 1, &mut offset, &mut size));
+    assert_eq!((offset, size), (8, 8));
+}
+
+fn functions_are_enumerated(gpu: &Driver) {
+    context(gpu);
+    let kernels = module(gpu, KERNELS);
+    let expected = KERNELS.matches(".entry").count();
+    let mut count = 0;
+    ok!(gpu, cuModuleGetFunctionCount(&mut count, kernels));
+    assert_eq!(count as usize, expected);
+    let mut functions = vec![null_mut(); expected];
+    ok!(gpu, cuModuleEnumerateFunctions(functions.as_mut_ptr(), count, kernels));
+    assert!(functions.contains(&function(gpu, kernels, "double")));
+    let library = library(gpu);
+    ok!(gpu, cuLibraryGetKernelCount(&mut count, library));
+    assert_eq!(count as usize, expected);
+    let mut found: Vec<CUkernel> = vec![null_mut(); expected];
+    ok!(gpu, cuLibraryEnumerateKernels(found.as_mut_ptr(), count, library));
+    assert!(found.iter().all(|kernel| !kernel.is_null()));
+}
+
+fn a_file_that_is_not_there(gpu: &Driver) {
+    context(gpu);
+    let mut none = null_mut();
+    answers!(gpu, CUDA_ERROR_FILE_NOT_FOUND, cuModuleLoad(&mut none, c"/no/such/file.cubin".as_ptr()));
+    let path = std::env::temp_dir().join(format!("conformance-{}.ptx", std::process::id()));
+    std::fs::write(&path, KERNELS).expect("a file");
+    let name = CString::new(path.to_str().expect("a plain path")).expect("no NUL");
+    let mut loaded: *mut c_void = null_mut();
+    let code = code!(gpu, cuModuleLoad(&mut loaded, name.as_ptr()));
+    let _ = std::fs::remove_file(path);
+    assert_eq!(code, 0);
+    assert!(!function(gpu, loaded, "double").is_null());
+}
