@@ -61,7 +61,7 @@ impl PrivateProxy {
         }
         let (ours, theirs) = packet::pair().map_err(failure)?;
         let mut command = Command::new("/proc/self/exe");
-        command.args(&self.arguments).stdin(Stdio::from(theirs)).stdout(Stdio::null());
+        command.arg0("bulkhead").args(&self.arguments).stdin(Stdio::from(theirs)).stdout(Stdio::null());
         // Out of reach of the terminal's signals, which are for the program.
         command.process_group(0);
         let mut child = command.spawn().map_err(failure)?;

@@ -16,6 +16,8 @@ use crate::args::{JailArg, ProxyArgs};
 use crate::exit::{Exit, Failure, is_full};
 
 pub fn run(args: ProxyArgs) -> Result<ExitCode, Failure> {
+    // Started from /proc/self/exe, it would be called "exe" in every list of processes.
+    let _ = rustix::thread::set_name(c"bulkhead");
     crate::logging::start(if args.private { LevelFilter::WARN } else { LevelFilter::INFO });
     let failure = |error: std::io::Error| Failure::system(Exit::Failure, "cannot start", &error);
     let lifeline =

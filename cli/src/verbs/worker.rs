@@ -15,6 +15,8 @@ use crate::args::{BackendArg, JailArg, WorkerArgs};
 use crate::exit::{Exit, Failure};
 
 pub fn run(args: WorkerArgs) -> Result<ExitCode, Failure> {
+    // Started from /proc/self/exe, it would be called "exe" in every list of processes.
+    let _ = rustix::thread::set_name(c"bulkhead-worker");
     crate::logging::start(LevelFilter::WARN);
     let control = take_control_socket()
         .map_err(|error| Failure::system(Exit::Usage, "a worker is started by the proxy only", &error))?;

@@ -171,6 +171,7 @@ impl Broker {
     fn worker_command(&self, slot: usize, fresh: bool, control: OwnedFd) -> Command {
         let config = &self.config;
         let mut command = Command::new(&config.worker_program);
+        std::os::unix::process::CommandExt::arg0(&mut command, "bulkhead");
         command.args(&config.worker_arguments).args(config.backend.to_arguments());
         command.arg("--rejoin").arg(self.folder.workers_socket());
         command.arg("--jail").arg(config.jail.name());
