@@ -42,15 +42,23 @@ struct Held {
 
 impl Held {
     fn new(gpu: &Driver, stream: CUstream) -> Held {
-        // SAFETY: pinned memory, alive until the process ends.
-        let flag = unsafe { AtomicU32::from_ptr(pinned(gpu, 1).as_mut_ptr()) };
-        assert_eq!(launch(gpu, kernel(gpu, "spin"), 1, 1, stream, &[flag.as_ptr() as u64]), 0);
+        Held::on(gpu, kernel(gpu, "spin"), stream, pinned_flag(gpu))
+    }
+
+    /// With a kernel and a flag that are there already: making them may wait for all that runs.
+    fn on(gpu: &Driver, spin: CUfunction, stream: CUstream, flag: &'static AtomicU32) -> Held {
+        assert_eq!(launch(gpu, spin, 1, 1, stream, &[flag.as_ptr() as u64]), 0);
         Held { flag }
     }
 
     fn release(&self) {
         self.flag.store(1, Ordering::Release);
     }
+}
+
+fn pinned_flag(gpu: &Driver) -> &'static AtomicU32 {
+    // SAFETY: pinned memory, alive until the process ends.
+    unsafe { AtomicU32::from_ptr(pinned(gpu, 1).as_mut_ptr()) }
 }
 
 fn streams_have_flags_and_priorities(gpu: &Driver) {
@@ -341,8 +349,10 @@ fn many_threads_at_once(gpu: &Driver) {
 
 fn synchronising_waits_for_everything(gpu: &Driver) {
     context(gpu);
-    let streams = [stream(gpu, 0), stream(gpu, NON_BLOCKING)];
-    let helds = streams.map(|stream| Held::new(gpu, stream));
+    let streams = [stream(gpu, NON_BLOCKING), stream(gpu, NON_BLOCKING)];
+    let (first, second) = (pinned_flag(gpu), pinned_flag(gpu));
+    let spin = kernel(gpu, "spin");
+    let helds = [Held::on(gpu, spin, streams[0], first), Held::on(gpu, spin, streams[1], second)];
     std::thread::scope(|scope| {
         scope.spawn(|| {
             std::thread::sleep(std::time::Duration::from_millis(20));
