@@ -57,7 +57,7 @@ fn run(words: &[&str]) -> ExitCode {
             return ExitCode::from(2);
         }
     };
-    let results = runner::run(&options, || std::process::Command::new(&own), |result| result.print(options.json));
+    let results = runner::run(&options, |_| std::process::Command::new(&own), |result| result.print(options.json));
     if !options.json {
         runner::print_table(&results);
     }

@@ -15,7 +15,7 @@ use crate::suite::{self, Test};
 /// No test takes longer, unless it hangs.
 const TIME_LIMIT: Duration = Duration::from_secs(120);
 /// How many tests run at the same time.
-const AT_ONCE: usize = 2;
+pub const AT_ONCE: usize = 2;
 
 #[derive(Debug, Clone)]
 pub struct Options {
@@ -108,11 +108,11 @@ impl TestResult {
     }
 }
 
-/// Runs the chosen tests. `player` makes the command of the `conformance` program, with its surroundings; `seen` hears
-/// of each result as it comes.
+/// Runs the chosen tests. `player` makes the command of the `conformance` program, with its surroundings, given which of
+/// the [`AT_ONCE`] that run at the same time it is; `seen` hears of each result as it comes.
 pub fn run(
     options: &Options,
-    player: impl Fn() -> Command + Sync,
+    player: impl Fn(usize) -> Command + Sync,
     seen: impl Fn(&TestResult) + Sync,
 ) -> Vec<TestResult> {
     let tests = Mutex::new(options.chosen().into_iter());
@@ -121,11 +121,12 @@ pub fn run(
     std::thread::scope(|scope| {
         // On a real GPU two at once would see each other's memory come and go.
         let at_once = if is_native(&options.backend) { 1 } else { AT_ONCE };
-        for _ in 0..at_once {
-            scope.spawn(|| {
+        for slot in 0..at_once {
+            let (next, player, seen, results) = (&next, &player, &seen, &results);
+            scope.spawn(move || {
                 while let Some(test) = next() {
                     let start = Instant::now();
-                    let outcome = run_in_child(&test, &options.backend, player());
+                    let outcome = run_in_child(&test, &options.backend, player(slot));
                     let (name, backend) = (test.full_name(), options.backend.name());
                     let result = TestResult { name, backend, outcome, seconds: start.elapsed().as_secs_f64() };
                     seen(&result);

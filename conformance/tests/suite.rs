@@ -33,14 +33,15 @@ fn main() -> ExitCode {
     }
     let options = |backend| Options { backend, json: false, list: false, names: names.clone() };
     let start = std::time::Instant::now();
-    let mut results = runner::run(&options(Backend::SoftDirect), || std::process::Command::new(PLAYER), print);
+    let mut results = runner::run(&options(Backend::SoftDirect), |_| std::process::Command::new(PLAYER), print);
 
     let place = Place::new(PLAYER);
-    let proxy = Proxy::start(&place, &["suite"]);
-    let socket = proxy.socket("suite");
+    // A zone for each that run at once: they look at how much memory is free.
+    let zones: Vec<String> = (0..runner::AT_ONCE).map(|slot| format!("zone-{slot}")).collect();
+    let proxy = Proxy::start(&place, &zones.iter().map(String::as_str).collect::<Vec<_>>());
     let library = options(Backend::Library("libcuda.so.1".to_owned()));
-    results.extend(runner::run(&library, || place.player(&[], &socket), print));
-    proxy.zone_is_empty("suite");
+    results.extend(runner::run(&library, |slot| place.player(&[], &proxy.socket(&zones[slot])), print));
+    zones.iter().for_each(|zone| proxy.zone_is_empty(zone));
     let log = proxy.log();
     let ill: Vec<&str> =
         log.lines().filter(|line| line.contains("panicked") || line.contains("status=\"signal")).collect();
