@@ -46,7 +46,25 @@ pub fn read(reader: &mut Reader<'_>, name: Option<&CStr>) -> Result<u64, Malform
     Ok(word)
 }
 
-/// A function or kernel that the program may launch.
+/// A function with everything a launch must know. What was looked up without a context is not loaded yet, and the driver
+/// does not know its parameters before it is.
+pub fn loaded(function: CUfunction) -> Cuda<Arc<Function>> {
+    let known = find(function)?;
+    if known.max_threads.is_some() {
+        return Ok(known);
+    }
+    carry::call(
+        Op::Describe as u16,
+        |writer| writer.word(known.word),
+        |reader| {
+            read(reader, Some(&known.name))?;
+            Ok(())
+        },
+    )?;
+    find(function)
+}
+
+/// A function or kernel that the program knows.
 pub fn find(function: CUfunction) -> Cuda<Arc<Function>> {
     let word = handles::check(cuda_abi::wire::Kind::Function, function as u64)?;
     let known = KNOWN.read();
@@ -99,7 +117,7 @@ pub mod api {
         size: *mut usize,
     ) -> Cuda {
         crate::entry::not_null(offset)?;
-        let function = find(function)?;
+        let function = loaded(function)?;
         let (at, len) = *function.params.get(index).ok_or(CUDA_ERROR_INVALID_VALUE)?;
         // SAFETY: passed on; the size may be left out.
         unsafe {

@@ -97,7 +97,7 @@ unsafe fn launch(
     extra: *mut *mut c_void,
 ) -> Cuda {
     context::current()?;
-    let function = functions::find(function)?;
+    let function = functions::loaded(function)?;
     let stream = stream::resolve(stream)?;
     check(&function, &shape)?;
     // SAFETY: the caller's promise.

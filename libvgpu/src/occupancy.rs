@@ -37,7 +37,7 @@ pub unsafe fn cuOccupancyMaxPotentialBlockSizeWithFlags(
     const WARP: u32 = 10;
     not_null(grid)?;
     not_null(block)?;
-    let known = functions::find(function)?;
+    let known = functions::loaded(function)?;
     let device = device::find(context::current_device()?)?;
     let warp = device.attribute(WARP)?.max(1);
     let most = device.attribute(THREADS_PER_BLOCK)?.min(known.max_threads.map_or(i32::MAX, |most| most as i32));

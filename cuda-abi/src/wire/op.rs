@@ -77,6 +77,8 @@ ops! {
     GetGlobal = 0xf029
     /// function or kernel, attribute, value, device (of a kernel's attribute) → nothing.
     SetFunctionAttribute = 0xf02a
+    /// function or kernel → its description, now that there is a context.
+    Describe = 0xf02b
 
     /// function, stream, grid ×3, block ×3, shared bytes, flags, attribute bytes, parameter bytes. Posted.
     Launch = 0xf030

@@ -70,9 +70,13 @@ pub fn launch(worker: &Worker, message: &mut Reader<'_>) -> Outcome {
     if attrs.is_empty() {
         let ([gx, gy, gz], [bx, by, bz]) = (grid, block);
         // SAFETY: function and stream were checked; the parameters are as long as the kernel's.
-        return Ok(unsafe {
+        let result = unsafe {
             (worker.driver.cuLaunchKernel)(function, gx, gy, gz, bx, by, bz, shared, stream, pointers, none)
-        });
+        };
+        if result != CUDA_SUCCESS {
+            tracing::debug!(result, ?grid, ?block, shared, ?stream, ?params, ?layout, "launch refused by the driver");
+        }
+        return Ok(result);
     }
     let config = CUlaunchConfig {
         grid,

@@ -34,6 +34,7 @@ pub fn execute(worker: &Worker, op: Op, lane: u32, message: &mut Reader<'_>, rep
         Op::ModuleFunctions => module::module_functions(worker, message, reply),
         Op::LibraryKernels => module::library_kernels(worker, message, reply),
         Op::GetGlobal => module::get_global(worker, message, reply),
+        Op::Describe => module::describe_again(worker, message, reply),
         Op::SetFunctionAttribute => module::set_function_attribute(worker, message),
         Op::Launch => launch::launch(worker, message),
         Op::ClusterOccupancy => launch::cluster_occupancy(worker, message, reply),

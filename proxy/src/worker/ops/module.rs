@@ -123,6 +123,11 @@ fn describe(
     limits: bool,
     reply: &mut Writer<'_>,
 ) -> Result<(), Refusal> {
+    // Attributes first: asking for them loads the function, and only then does the driver know its parameters.
+    let limits = LAUNCH_LIMITS.map(|which| {
+        let asked = limits && worker.context_tag() != 0;
+        if asked { attribute(worker, kind, raw, which) } else { None }
+    });
     let parameters = parameters(worker, kind, raw);
     let bytes = parameters.iter().map(|(offset, size)| offset + size).max().unwrap_or(0) as u32;
     let offsets = parameters.iter().map(|(offset, _)| *offset as u32).collect();
@@ -133,11 +138,20 @@ fn describe(
     for (offset, size) in parameters {
         reply.words(&[offset, size]);
     }
-    for which in LAUNCH_LIMITS {
-        let value = if limits && worker.context_tag() != 0 { attribute(worker, kind, raw, which) } else { None };
+    for value in limits {
         reply.word(value.map_or(u64::MAX, |value| u64::from(value.max(0) as u32)));
     }
     Ok(())
+}
+
+pub fn describe_again(worker: &Worker, message: &mut Reader<'_>, reply: &mut Writer<'_>) -> Outcome {
+    let object = worker.handles.get(message.word()?)?;
+    message.end()?;
+    if !matches!(object.kind, Kind::Function | Kind::Kernel) {
+        return Err(Refusal::Code(CUDA_ERROR_INVALID_HANDLE));
+    }
+    describe(worker, object.kind, object.raw, object.parent, true, reply)?;
+    Ok(CUDA_SUCCESS)
 }
 
 fn index_of(word: u64) -> u32 {
