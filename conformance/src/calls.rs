@@ -66,6 +66,8 @@ pub fn pinned(gpu: &Driver, count: usize) -> &'static mut [u32] {
 pub fn upload<T: Copy>(gpu: &Driver, values: &[T]) -> CUdeviceptr {
     let pointer = alloc(gpu, size_of_val(values));
     ok!(gpu, cuMemcpyHtoD_v2(pointer, values.as_ptr().cast(), size_of_val(values)));
+    // The bytes may still be on their way, and other streams do not wait for them.
+    ok!(gpu, cuStreamSynchronize(DEFAULT_STREAM));
     pointer
 }
 

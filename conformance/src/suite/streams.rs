@@ -310,6 +310,7 @@ fn words_written_and_waited_for(gpu: &Driver) {
     let (first, second) = (stream(gpu, NON_BLOCKING), stream(gpu, NON_BLOCKING));
     let word = alloc(gpu, 16);
     ok!(gpu, cuMemsetD32_v2(word, 0, 4));
+    ok!(gpu, cuStreamSynchronize(DEFAULT_STREAM));
     ok!(gpu, cuStreamWaitValue32_v2(second, word, 5, GREATER_OR_EQUAL));
     ok!(gpu, cuStreamWriteValue64_v2(second, word + 8, 99, 0));
     answers!(gpu, CUDA_ERROR_NOT_READY, cuStreamQuery(second));
