@@ -100,8 +100,11 @@ fn check(text: &mut String, arg: &Arg) {
         Role::Out { optional: false } | Role::In | Role::InOut | Role::Str => {
             let _ = writeln!(text, "        crate::entry::not_null({name})?;");
         }
-        Role::Span { bytes } => {
+        Role::Span { bytes, align } => {
             let bytes = length_code(bytes);
+            if *align > 1 {
+                let _ = writeln!(text, "        crate::entry::aligned({name}, {align})?;");
+            }
             let _ = writeln!(text, "        crate::allocations::check({name}, {bytes})?;");
         }
         Role::Handle if arg.inner == "CUstream" => {

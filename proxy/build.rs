@@ -95,7 +95,7 @@ fn read(text: &mut String, arg: &Arg) {
 }
 
 fn check(text: &mut String, arg: &Arg) {
-    if let Role::Span { bytes } = &arg.role {
+    if let Role::Span { bytes, .. } = &arg.role {
         let _ = writeln!(text, "            worker.memory.check({}, {})?;", arg.name, length_code(bytes));
     }
 }

@@ -22,7 +22,7 @@
 //! | `in T`, `inout T` | `*const T`, `*mut T` | one plain struct in (and out) |
 //! | `in [T; n]`, `out [T; n]` | `*const T`, `*mut T` | an array; `n` is a length ([`length_code`]) over other arguments |
 //! | `str` | `*const c_char` | a NUL-terminated string in |
-//! | `dev[n]` | `CUdeviceptr` | a device address of which `n` bytes are used; checked by the worker |
+//! | `dev[n]`, `dev4[n]` | `CUdeviceptr` | a device address of which `n` bytes are used, a multiple of 4; checked |
 
 use std::fmt;
 
@@ -61,9 +61,10 @@ pub enum Role {
         count: String,
     },
     Str,
-    /// A device address with the number of bytes the call touches there.
+    /// A device address with the number of bytes the call touches there, and what it must be a multiple of.
     Span {
         bytes: String,
+        align: u32,
     },
 }
 
@@ -262,6 +263,12 @@ fn split(list: &str) -> Vec<&str> {
     list.split(',').map(str::trim).filter(|part| !part.is_empty()).collect()
 }
 
+/// Reads `dev[n]` and `dev4[n]`: alignment and length.
+fn span(kind: &str) -> Option<(u32, &str)> {
+    let (align, bytes) = kind.strip_prefix("dev")?.strip_suffix(']')?.split_once('[')?;
+    Some((if align.is_empty() { 1 } else { align.parse().ok()? }, bytes))
+}
+
 fn argument(symbol: &str, text: &str) -> Arg {
     let Some((name, kind)) = text.split_once(':') else { panic!("{symbol}: argument without a type: {text}") };
     let (name, kind) = (name.trim().to_owned(), kind.trim());
@@ -271,8 +278,8 @@ fn argument(symbol: &str, text: &str) -> Arg {
     };
     let (role, inner) = if kind == "str" {
         (Role::Str, "c_char".to_owned())
-    } else if let Some(bytes) = kind.strip_prefix("dev[").and_then(|rest| rest.strip_suffix(']')) {
-        (Role::Span { bytes: bytes.to_owned() }, "CUdeviceptr".to_owned())
+    } else if let Some((align, bytes)) = span(kind) {
+        (Role::Span { bytes: bytes.to_owned(), align }, "CUdeviceptr".to_owned())
     } else if let Some(inner) = kind.strip_prefix("close ") {
         (Role::Close, inner.to_owned())
     } else if let Some(inner) = kind.strip_prefix("out? ") {

@@ -36,8 +36,8 @@ pub struct Allocation {
     pub flags: u32,
     /// Unique for the life of the process: cuFFT and others tell buffers apart by it.
     pub id: u64,
-    /// Came from a pool: freed on a stream.
-    pub pooled: bool,
+    /// The pool it came from, or 0.
+    pub pool: u64,
     /// Registered memory that the GPU reaches: the base of the same memory's other address range. Otherwise 0.
     pub twin: u64,
 }
@@ -54,14 +54,13 @@ static NEXT_ID: AtomicU64 = AtomicU64::new(1);
 
 pub fn add(base: u64, len: u64, kind: Kind, device: CUdevice, context: u64, flags: u32) {
     let id = NEXT_ID.fetch_add(1, Ordering::Relaxed);
-    KNOWN.write().insert(base, Allocation { base, len, kind, device, context, flags, id, pooled: false, twin: 0 });
+    KNOWN.write().insert(base, Allocation { base, len, kind, device, context, flags, id, pool: 0, twin: 0 });
 }
 
 /// Registered memory, and its alias unless that is 0.
 pub fn add_registered(base: u64, alias: u64, len: u64, device: CUdevice, context: u64, flags: u32) {
     let id = NEXT_ID.fetch_add(1, Ordering::Relaxed);
-    let host =
-        Allocation { base, len, kind: Kind::Registered, device, context, flags, id, pooled: false, twin: alias };
+    let host = Allocation { base, len, kind: Kind::Registered, device, context, flags, id, pool: 0, twin: alias };
     let mut known = KNOWN.write();
     known.insert(base, host);
     if alias != 0 {
@@ -69,9 +68,9 @@ pub fn add_registered(base: u64, alias: u64, len: u64, device: CUdevice, context
     }
 }
 
-pub fn mark_pooled(base: u64) {
+pub fn set_pool(base: u64, pool: u64) {
     if let Some(allocation) = KNOWN.write().get_mut(&base) {
-        allocation.pooled = true;
+        allocation.pool = pool;
     }
 }
 

@@ -3,7 +3,7 @@
 use std::cell::RefCell;
 
 use cuda_abi::error::*;
-use cuda_abi::wire::{Malformed, Op, Reader, Writer};
+use cuda_abi::wire::{Malformed, Op, Reader, Writer, error_word};
 use idm::lane::{CallError, Lane};
 use idm::ring::PostError;
 
@@ -52,6 +52,15 @@ fn check_fault(session: &Session) -> Cuda {
         0 => Ok(()),
         fault => Err(fault),
     }
+}
+
+/// Reports an error of something posted earlier, if the worker has one: for calls that wait without asking the worker.
+pub fn check_posted(session: &Session) -> Cuda {
+    let flags = session.client.flags();
+    if flags.load(error_word(flags.count())) == 0 {
+        return Ok(());
+    }
+    call_with(session, Op::TakeError as u16, 0, |_| {}, |_| Ok(()))
 }
 
 /// Works with this thread's lane. After the thread's own storage is gone (static destructors call the driver), a lane is

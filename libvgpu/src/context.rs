@@ -155,6 +155,7 @@ pub mod api {
     }
 
     pub unsafe fn cuCtxPushCurrent_v2(ctx: CUcontext) -> Cuda {
+        not_null(ctx)?;
         alive(ctx as u64)?;
         STACK.with_borrow_mut(|stack| stack.push(ctx as u64));
         Ok(())

@@ -44,6 +44,11 @@ pub fn denied(name: &'static str) -> CUresult {
     CUDA_ERROR_NOT_SUPPORTED
 }
 
+/// A device address that must be a multiple of something.
+pub fn aligned(address: u64, to: u64) -> Cuda {
+    if address.is_multiple_of(to) { Ok(()) } else { Err(CUDA_ERROR_INVALID_VALUE) }
+}
+
 /// A pointer that the caller must give.
 pub fn not_null<T>(pointer: *const T) -> Cuda {
     if pointer.is_null() { Err(CUDA_ERROR_INVALID_VALUE) } else { Ok(()) }

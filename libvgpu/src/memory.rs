@@ -73,7 +73,9 @@ pub mod api {
             Kind::Managed => host_memory::free(&found),
             _ => carry::block(Op::Free as u16, |writer| writer.word(dptr), |_| Ok(())),
         };
-        freed.inspect_err(|_| allocations::restore(found))
+        freed.inspect_err(|_| allocations::restore(found))?;
+        crate::pool::returned(&found);
+        Ok(())
     }
 
     pub unsafe fn cuMemGetInfo_v2(free: *mut usize, total: *mut usize) -> Cuda {

@@ -65,8 +65,7 @@ unsafe fn write(attribute: u32, found: &Allocation, pointer: u64, data: *mut c_v
             MAPPED => store(data, 1u32),
             ALLOWED_HANDLE_TYPES => store(data, 0u64),
             ACCESS_FLAGS => store(data, READ_WRITE),
-            MEMPOOL_HANDLE if found.pooled => store(data, crate::pool::default_word(found.device)),
-            MEMPOOL_HANDLE => store(data, 0u64),
+            MEMPOOL_HANDLE => store(data, found.pool),
             _ => return Err(CUDA_ERROR_INVALID_VALUE),
         }
     }

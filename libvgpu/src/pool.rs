@@ -9,7 +9,7 @@ use cuda_abi::types::*;
 use cuda_abi::wire::{Handle, Kind as HandleKind, Op};
 use parking_lot::Mutex;
 
-use crate::allocations::{self, Kind};
+use crate::allocations::{self, Allocation, Kind};
 use crate::device::put;
 use crate::entry::{Cuda, not_null};
 use crate::{carry, context, device, memory, stream};
@@ -18,6 +18,8 @@ use crate::{carry, context, device, memory, stream};
 const FLAGS: std::ops::RangeInclusive<u32> = 1..=3;
 const RELEASE_THRESHOLD: u32 = 4;
 const RESERVED_CURRENT: u32 = 5;
+const RESERVED_HIGH: u32 = 6;
+const USED_CURRENT: u32 = 7;
 const USED_HIGH: u32 = 8;
 const ACCESS_READ_WRITE: u32 = 3;
 
@@ -29,6 +31,15 @@ struct Pool {
     device: CUdevice,
     flags: [i32; 3],
     threshold: u64,
+    /// Bytes in use, and the most there ever were since somebody reset that.
+    used: u64,
+    used_high: u64,
+}
+
+impl Pool {
+    fn new(device: CUdevice) -> Pool {
+        Pool { device, flags: [1; 3], threshold: 0, used: 0, used_high: 0 }
+    }
 }
 
 struct Pools {
@@ -55,17 +66,17 @@ pub fn default_word(device: CUdevice) -> u64 {
 
 fn find(pool: CUmemoryPool) -> Cuda<Pool> {
     let pool = pool as u64;
-    let fresh = |device| Pool { device, flags: [1; 3], threshold: 0 };
     let handle = Handle::from_word(pool).filter(|handle| handle.kind == HandleKind::MemPool);
     let device = handle.map(|handle| handle.index as CUdevice).filter(|device| *device < DEFAULT_POOLS as CUdevice);
     let known = with(|pools| pools.known.get(&pool).copied());
-    known.or_else(|| device.filter(|device| device::find(*device).is_ok()).map(fresh)).ok_or(CUDA_ERROR_INVALID_VALUE)
+    known
+        .or_else(|| device.filter(|device| device::find(*device).is_ok()).map(Pool::new))
+        .ok_or(CUDA_ERROR_INVALID_VALUE)
 }
 
 fn change(pool: CUmemoryPool, change: impl FnOnce(&mut Pool)) -> Cuda {
-    let mut settings = find(pool)?;
-    change(&mut settings);
-    with(|pools| pools.known.insert(pool as u64, settings));
+    let device = find(pool)?.device;
+    with(|pools| change(pools.known.entry(pool as u64).or_insert_with(|| Pool::new(device))));
     Ok(())
 }
 
@@ -108,7 +119,7 @@ pub unsafe fn cuMemPoolCreate(pool: *mut CUmemoryPool, properties: *const CUmemP
     let made = with(|pools| {
         let made = word(pools.next);
         pools.next += 1;
-        pools.known.insert(made, Pool { device: wanted.location.id, flags: [1; 3], threshold: 0 });
+        pools.known.insert(made, Pool::new(wanted.location.id));
         made
     });
     // SAFETY: passed on.
@@ -134,7 +145,9 @@ pub unsafe fn cuMemPoolGetAttribute(pool: CUmemoryPool, attribute: u32, value: *
         match attribute {
             flag if FLAGS.contains(&flag) => value.cast::<i32>().write(settings.flags[flag as usize - 1]),
             RELEASE_THRESHOLD => value.cast::<u64>().write(settings.threshold),
-            RESERVED_CURRENT..=USED_HIGH => value.cast::<u64>().write(0),
+            // Nothing is held in reserve: what is reserved is in use.
+            RESERVED_CURRENT | USED_CURRENT => value.cast::<u64>().write(settings.used),
+            RESERVED_HIGH | USED_HIGH => value.cast::<u64>().write(settings.used_high),
             _ => return Err(CUDA_ERROR_INVALID_VALUE),
         }
     }
@@ -154,7 +167,8 @@ pub unsafe fn cuMemPoolSetAttribute(pool: CUmemoryPool, attribute: u32, value: *
             let wanted = unsafe { value.cast::<u64>().read() };
             change(pool, |settings| settings.threshold = wanted)
         }
-        RESERVED_CURRENT..=USED_HIGH => find(pool).map(|_| ()),
+        // The high marks can be reset, and only to zero.
+        RESERVED_HIGH | USED_HIGH => change(pool, |settings| settings.used_high = settings.used),
         _ => Err(CUDA_ERROR_INVALID_VALUE),
     }
 }
@@ -171,13 +185,31 @@ pub unsafe fn cuMemPoolGetAccess(flags: *mut u32, pool: CUmemoryPool, location: 
     unsafe { put(flags, if own { ACCESS_READ_WRITE } else { 0 }) }
 }
 
-pub unsafe fn cuMemAllocAsync(dptr: *mut CUdeviceptr, bytes: usize, stream: CUstream) -> Cuda {
+/// Allocates from a pool.
+///
+/// # Safety
+/// `dptr` is NULL or writable.
+unsafe fn allocate(dptr: *mut CUdeviceptr, bytes: usize, pool: CUmemoryPool, stream: CUstream) -> Cuda {
     not_null(dptr)?;
     stream::resolve(stream)?;
+    find(pool)?;
     let address = memory::allocate(bytes)?;
-    allocations::mark_pooled(address);
+    allocations::set_pool(address, pool as u64);
+    change(pool, |settings| {
+        settings.used += bytes as u64;
+        settings.used_high = settings.used_high.max(settings.used);
+    })?;
     // SAFETY: passed on.
     unsafe { put(dptr, address) }
+}
+
+pub unsafe fn cuMemAllocAsync(dptr: *mut CUdeviceptr, bytes: usize, stream: CUstream) -> Cuda {
+    let mut pool = std::ptr::null_mut();
+    // SAFETY: the output is a local; the rest is passed on.
+    unsafe {
+        cuDeviceGetMemPool(&mut pool, context::current_device()?)?;
+        allocate(dptr, bytes, pool, stream)
+    }
 }
 
 pub unsafe fn cuMemAllocFromPoolAsync(
@@ -186,9 +218,17 @@ pub unsafe fn cuMemAllocFromPoolAsync(
     pool: CUmemoryPool,
     stream: CUstream,
 ) -> Cuda {
-    find(pool)?;
     // SAFETY: passed on.
-    unsafe { cuMemAllocAsync(dptr, bytes, stream) }
+    unsafe { allocate(dptr, bytes, pool, stream) }
+}
+
+/// Memory went back to its pool.
+pub fn returned(allocation: &Allocation) {
+    if allocation.pool != 0 {
+        let _ = change(allocation.pool as CUmemoryPool, |settings| {
+            settings.used = settings.used.saturating_sub(allocation.len);
+        });
+    }
 }
 
 pub unsafe fn cuMemFreeAsync(dptr: CUdeviceptr, stream: CUstream) -> Cuda {
@@ -196,5 +236,7 @@ pub unsafe fn cuMemFreeAsync(dptr: CUdeviceptr, stream: CUstream) -> Cuda {
     context::current()?;
     let found = allocations::take(dptr, |found| found.kind == Kind::Device)?;
     carry::post(Op::FreeAsync as u16, |writer| writer.words(&[dptr, stream]))
-        .inspect_err(|_| allocations::restore(found))
+        .inspect_err(|_| allocations::restore(found))?;
+    returned(&found);
+    Ok(())
 }

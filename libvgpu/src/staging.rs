@@ -7,7 +7,7 @@ use std::collections::VecDeque;
 use std::time::Duration;
 
 use cuda_abi::error::*;
-use cuda_abi::wire::Op;
+use cuda_abi::wire::{self, Op};
 use idm::bulk::Chunk;
 use idm::flags::Watched;
 use parking_lot::Mutex;
@@ -47,7 +47,7 @@ fn take_word(session: &Session) -> Option<(u64, u64)> {
         return Some((word, value + 1));
     }
     let word = words.made;
-    if word < session.client.flags().count() as u64 {
+    if word < wire::error_word(session.client.flags().count()) as u64 {
         words.made += 1;
         return Some((word, 1));
     }
@@ -162,5 +162,5 @@ pub unsafe fn from_device(destination: *mut u8, source: u64, len: usize, stream:
         chunk.with(|room| unsafe { std::ptr::copy_nonoverlapping(room.as_ptr(), destination.add(at), part) });
         taken += part;
     }
-    Ok(())
+    carry::check_posted(session)
 }

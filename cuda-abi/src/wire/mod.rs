@@ -22,6 +22,12 @@ pub fn fingerprint() -> u64 {
     crate::table::fingerprint() ^ (u64::from(op::VERSION) << 56)
 }
 
+/// The completion word by which the worker says that a posted message has failed: the last of them. The client then asks
+/// what it was, at the next call that waits for the GPU.
+pub fn error_word(count: usize) -> usize {
+    count - 1
+}
+
 /// The longest string (a kernel's or variable's name) that is carried.
 pub const MAX_NAME: usize = 32 << 10;
 /// The largest image (module, library) that is carried.

@@ -116,6 +116,8 @@ ops! {
     Copy3dAsync = 0xf055
     /// the 3D copy's description, stream → nothing. Blocks until done.
     Copy3dSync = 0xf056
+    /// nothing → nothing; the status is the first error of a posted message that nobody has been told yet.
+    TakeError = 0xf058
     /// stream, completion word, value: the GPU writes value there when the stream gets so far. Posted.
     Mark = 0xf057
 

@@ -10,6 +10,7 @@ use std::time::Duration;
 use cuda_abi::driver::Driver;
 use cuda_abi::error::*;
 use cuda_abi::types::CUcontext;
+use cuda_abi::wire;
 
 use super::callbacks::Callbacks;
 use super::handles::Handles;
@@ -139,13 +140,17 @@ impl Worker {
 
     /// Remembers an error of a posted message, until the client asks.
     pub fn note_posted(&self, code: CUresult) {
-        let _ = self.posted_error.compare_exchange(CUDA_SUCCESS, code, Ordering::AcqRel, Ordering::Relaxed);
+        let noted = self.posted_error.compare_exchange(CUDA_SUCCESS, code, Ordering::AcqRel, Ordering::Relaxed);
+        if noted.is_ok() {
+            self.flags.store(wire::error_word(self.flags.count()), 1);
+        }
     }
 
     pub fn take_posted(&self) -> CUresult {
         if self.posted_error.load(Ordering::Acquire) == CUDA_SUCCESS {
             return CUDA_SUCCESS;
         }
+        self.flags.store(wire::error_word(self.flags.count()), 0);
         self.posted_error.swap(CUDA_SUCCESS, Ordering::AcqRel)
     }
 

@@ -54,6 +54,8 @@ pub fn execute(worker: &Worker, op: Op, lane: u32, message: &mut Reader<'_>, rep
         Op::Copy3dAsync => copy::shaped(worker, message, false),
         Op::Copy3dSync => copy::shaped(worker, message, true),
         Op::Mark => copy::mark(worker, message),
+        // Whoever gets an empty reply gets the error with it.
+        Op::TakeError => Ok(message.end().map(|()| cuda_abi::error::CUDA_SUCCESS)?),
         Op::Reserve => vmm::reserve(worker, message, reply),
         Op::Unreserve => vmm::unreserve(worker, message),
         Op::Create => vmm::create(worker, message, reply),
