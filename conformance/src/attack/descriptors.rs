@@ -1,0 +1,118 @@
+//! Descriptors for pinned memory that are no such thing.
+
+use std::os::fd::{AsFd, OwnedFd};
+
+use cuda_abi::plan;
+use cuda_abi::wire::Op;
+use idm::bootstrap::{self, Handover};
+use rustix::fs::{MemfdFlags, SealFlags};
+
+use super::session::{Back, Session, words};
+use super::{Dice, Tally};
+
+const PAGE: u64 = 4096;
+
+fn memfd(len: u64, seals: SealFlags) -> OwnedFd {
+    let file = rustix::fs::memfd_create("attack", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING).expect("a memfd");
+    rustix::fs::ftruncate(&file, len).expect("its size");
+    rustix::fs::fcntl_add_seals(&file, seals).expect("its seals");
+    file
+}
+
+fn map(session: &mut Session, file: &OwnedFd, address: u64, len: u64) -> Back {
+    if bootstrap::send(&session.socket, &Handover::default(), &[file.as_fd()]).is_err() {
+        return Back::Ended;
+    }
+    session.call(Op::HostMap as u16, 1, &words(&[address, len]))
+}
+
+pub fn attack(dice: &mut Dice, count: u64) -> Tally {
+    let mut tally = Tally::default();
+    let good = memfd(4 * PAGE, SealFlags::SHRINK);
+    let (pipe, _writer) = std::io::pipe().expect("a pipe");
+    let bad: Vec<(&str, OwnedFd)> = vec![
+        ("/dev/null", std::fs::File::open("/dev/null").expect("/dev/null").into()),
+        ("/dev/zero", std::fs::File::open("/dev/zero").expect("/dev/zero").into()),
+        ("a folder", std::fs::File::open("/").expect("/").into()),
+        ("a pipe", pipe.into()),
+        ("a memfd that can shrink", memfd(4 * PAGE, SealFlags::GROW)),
+        ("a memfd that is too small", memfd(PAGE, SealFlags::SHRINK)),
+        ("an empty memfd", memfd(0, SealFlags::SHRINK)),
+    ];
+    let mut session = Session::start();
+    tally.sessions += 1;
+    for (what, file) in &bad {
+        tally.messages += 1;
+        match map(&mut session, file, plan::HOST_BASE, 4 * PAGE) {
+            Back::Answer { status, .. } => {
+                assert_ne!(status, 0, "{what} was mapped");
+                tally.answered += 1;
+            }
+            other => panic!("{what}: {other:?}"),
+        }
+    }
+    // A good one in a bad place.
+    for _ in 0..count {
+        let (address, len) = (dice.boundary(), dice.pick(&[0, 1, PAGE, 4 * PAGE, 8 * PAGE, u64::MAX, dice.0]));
+        tally.messages += 1;
+        match map(&mut session, &good, address, len) {
+            Back::Answer { status: 0, .. } => {
+                let fits = plan::in_host(address, len) && len <= 4 * PAGE;
+                assert!(fits, "mapped {len} bytes at {address:#x}");
+                session.call(Op::HostUnmap as u16, 1, &words(&[address, len]));
+            }
+            Back::Answer { .. } => tally.answered += 1,
+            other => panic!("{address:#x}: {other:?}"),
+        }
+    }
+    // A good one twice in the same place; unmapped in parts; and used after it is gone.
+    let base = plan::HOST_BASE + (1 << 30);
+    let status = |back: Back| match back {
+        Back::Answer { status, .. } => status,
+        other => panic!("{other:?}"),
+    };
+    assert_eq!(status(map(&mut session, &good, base, 4 * PAGE)), 0);
+    assert_ne!(status(map(&mut session, &good, base + PAGE, PAGE)), 0);
+    assert_ne!(status(session.call(Op::HostUnmap as u16, 1, &words(&[base, PAGE]))), 0);
+    // Holes read as zeroes; they do not fault.
+    let punch = rustix::fs::FallocateFlags::PUNCH_HOLE | rustix::fs::FallocateFlags::KEEP_SIZE;
+    rustix::fs::fallocate(&good, punch, 0, 4 * PAGE).expect("a hole");
+    let block = session.ask(Op::Alloc as u16, &words(&[4 * PAGE]))[0];
+    assert_eq!(status(session.call(Op::CopySync as u16, 1, &words(&[block, base, 4 * PAGE, 0]))), 0);
+    assert_eq!(status(session.call(Op::HostUnmap as u16, 1, &words(&[base, 4 * PAGE]))), 0);
+    assert_ne!(status(session.call(Op::CopySync as u16, 1, &words(&[block, base, 4 * PAGE, 0]))), 0);
+    // No descriptor at all, and two at once.
+    for fds in [0, 2] {
+        let mut session = Session::start();
+        tally.sessions += 1;
+        if fds == 2 {
+            let two = [good.as_fd(), good.as_fd()];
+            let _ = rustix::net::sendmsg(
+                &session.socket,
+                &[std::io::IoSlice::new(zerocopy::IntoBytes::as_bytes(&HandoverBytes([0x6446_6b42, 0])))],
+                &mut ancillary(&two, &mut [std::mem::MaybeUninit::uninit(); 64]),
+                rustix::net::SendFlags::NOSIGNAL,
+            );
+        }
+        match session.call(Op::HostMap as u16, 1, &words(&[base, 4 * PAGE])) {
+            Back::Answer { status, .. } => assert_ne!(status, 0),
+            Back::Nothing => tally.stuck += 1,
+            Back::Ended => tally.ended += 1,
+        }
+    }
+    tally
+}
+
+/// The bytes of a `Handover`, which cannot be sent with the wrong number of descriptors otherwise.
+#[derive(zerocopy::IntoBytes, zerocopy::Immutable)]
+#[repr(C)]
+struct HandoverBytes([u32; 2]);
+
+fn ancillary<'a, 'b>(
+    fds: &'a [std::os::fd::BorrowedFd<'a>],
+    space: &'b mut [std::mem::MaybeUninit<u8>; 64],
+) -> rustix::net::SendAncillaryBuffer<'b, 'a, 'a> {
+    let mut control = rustix::net::SendAncillaryBuffer::new(space);
+    control.push(rustix::net::SendAncillaryMessage::ScmRights(fds));
+    control
+}

@@ -1,0 +1,158 @@
+//! Several lanes at once that make, use and end the same things.
+
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use cuda_abi::wire::Op;
+use idm::lane::{CallError, Lane};
+
+use super::session::{Session, op_of, string, words};
+use super::{Dice, Tally};
+use crate::calls::KERNELS;
+
+const THREADS: u64 = 6;
+const PER_THREAD: u64 = 600;
+
+/// Handles and addresses that any thread was given.
+struct Loot {
+    streams: Mutex<Vec<u64>>,
+    events: Mutex<Vec<u64>>,
+    modules: Mutex<Vec<u64>>,
+    functions: Mutex<Vec<u64>>,
+    blocks: Mutex<Vec<u64>>,
+    contexts: Mutex<Vec<u64>>,
+}
+
+fn any(dice: &mut Dice, list: &Mutex<Vec<u64>>) -> u64 {
+    let list = list.lock().expect("no thread panics with it");
+    // The newest are the most likely to be there still.
+    let from = list.len().saturating_sub(4);
+    if list.is_empty() { 0 } else { dice.pick(&list[from..]) }
+}
+
+pub fn attack(dice: &mut Dice, sessions: u64) -> Tally {
+    let mut tally = Tally::default();
+    for _ in 0..sessions {
+        let mut session = Session::start();
+        tally.sessions += 1;
+        session.upload(KERNELS.as_bytes());
+        let module = session.ask(Op::ModuleLoad as u16, &words(&[KERNELS.len() as u64]))[0];
+        let loot = Loot {
+            streams: Mutex::default(),
+            events: Mutex::default(),
+            modules: Mutex::new(vec![module]),
+            functions: Mutex::default(),
+            blocks: Mutex::default(),
+            contexts: Mutex::default(),
+        };
+        let (answered, silent) = (AtomicU64::new(0), AtomicU64::new(0));
+        let ops = Ops::find();
+        std::thread::scope(|scope| {
+            for _ in 0..THREADS {
+                let mut dice = Dice::new(dice.roll());
+                let mut lane = session.client.lane().expect("a lane");
+                let (loot, ops, answered, silent, client) = (&loot, &ops, &answered, &silent, &session.client);
+                scope.spawn(move || {
+                    for _ in 0..PER_THREAD {
+                        let (op, payload, into) = ops.choose(&mut dice, loot);
+                        match ask(client, &mut lane, op, &payload, dice.below(3) == 0) {
+                            Ok(word) => {
+                                answered.fetch_add(1, Ordering::Relaxed);
+                                if let (Some(word), Some(list)) = (word, into) {
+                                    list.lock().expect("no thread panics with it").push(word);
+                                }
+                            }
+                            Err(CallError::Timeout) => {
+                                silent.fetch_add(1, Ordering::Relaxed);
+                                return;
+                            }
+                            Err(_) => return,
+                        }
+                    }
+                });
+            }
+        });
+        tally.messages += THREADS * PER_THREAD;
+        tally.answered += answered.into_inner();
+        tally.stuck += silent.into_inner();
+        tally.ended += u64::from(session.is_over());
+    }
+    tally
+}
+
+/// Asks through the ring or the lane; the first word of a good answer.
+fn ask(client: &idm::Client, lane: &mut Lane, op: u16, payload: &[u8], ring: bool) -> Result<Option<u64>, CallError> {
+    let fill = |slot: &mut [u8]| slot.copy_from_slice(payload);
+    if ring {
+        lane.begin_call(op, 0, 1, payload.len(), fill)?;
+    } else {
+        lane.begin_block(op, 0, 1, client.position(), payload.len(), fill)?;
+    }
+    let reply = lane.finish(Some(Duration::from_secs(20)))?;
+    let word = reply.payload.first_chunk::<8>().map(|word| u64::from_le_bytes(*word));
+    Ok(word.filter(|_| reply.status == 0))
+}
+
+struct Ops {
+    stream_create: u16,
+    stream_destroy: u16,
+    stream_sync: u16,
+    event_create: u16,
+    event_destroy: u16,
+    event_record: u16,
+    event_sync: u16,
+    wait_event: u16,
+    unload: u16,
+    attribute: u16,
+    set: u16,
+}
+
+impl Ops {
+    fn find() -> Ops {
+        Ops {
+            stream_create: op_of("cuStreamCreate"),
+            stream_destroy: op_of("cuStreamDestroy_v2"),
+            stream_sync: op_of("cuStreamSynchronize"),
+            event_create: op_of("cuEventCreate"),
+            event_destroy: op_of("cuEventDestroy_v2"),
+            event_record: op_of("cuEventRecord"),
+            event_sync: op_of("cuEventSynchronize"),
+            wait_event: op_of("cuStreamWaitEvent"),
+            unload: op_of("cuModuleUnload"),
+            attribute: op_of("cuFuncGetAttribute"),
+            set: op_of("cuMemsetD8Async"),
+        }
+    }
+
+    fn choose<'a>(&self, dice: &mut Dice, loot: &'a Loot) -> (u16, Vec<u8>, Option<&'a Mutex<Vec<u64>>>) {
+        let (stream, event) = (any(dice, &loot.streams), any(dice, &loot.events));
+        let (module, function) = (any(dice, &loot.modules), any(dice, &loot.functions));
+        let (block, context) = (any(dice, &loot.blocks), any(dice, &loot.contexts));
+        let names = string(dice.pick(&[&b"double"[..], b"sum", b"bump"]));
+        match dice.below(24) {
+            0 | 1 => (self.stream_create, words(&[1]), Some(&loot.streams)),
+            2 => (self.stream_destroy, words(&[stream]), None),
+            3 => (self.stream_sync, words(&[stream]), None),
+            4 | 5 => (self.event_create, words(&[2]), Some(&loot.events)),
+            6 => (self.event_destroy, words(&[event]), None),
+            7 | 8 => (self.event_record, words(&[event, stream]), None),
+            9 => (self.event_sync, words(&[event]), None),
+            10 => (self.wait_event, words(&[stream, event, 0]), None),
+            11 => (self.unload, words(&[module]), None),
+            12 | 13 => (Op::GetFunction as u16, [words(&[module]), names].concat(), Some(&loot.functions)),
+            14 => (self.attribute, words(&[0, function]), None),
+            15 | 16 => (Op::Alloc as u16, words(&[dice.pick(&[100, 5000, 3 << 20])]), Some(&loot.blocks)),
+            17 => (Op::Free as u16, words(&[block]), None),
+            18 => (Op::FreeAsync as u16, words(&[block, stream]), None),
+            19 => (self.set, words(&[block, 7, 100, stream]), None),
+            20 => (Op::CopySync as u16, words(&[block, block + 50, 40, stream]), None),
+            21 => (Op::ContextCreate as u16, words(&[0, 0]), Some(&loot.contexts)),
+            22 => (Op::ContextDestroy as u16, words(&[context]), None),
+            _ => {
+                let launch = [function, stream, 1, 1, 1, 32, 1, 1, 0, 0, 0, 16, block, 8];
+                (Op::Launch as u16, words(&launch), None)
+            }
+        }
+    }
+}

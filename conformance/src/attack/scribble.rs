@@ -1,0 +1,48 @@
+//! Random bytes all over the region, from another thread, while messages are posted.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use cuda_abi::wire::Op;
+
+use super::raw_ring::RawRing;
+use super::session::{Session, words};
+use super::{Dice, Tally};
+
+/// One session: afterwards this process's own books are ruined as well.
+pub fn attack(dice: &mut Dice, rounds: u64) -> Tally {
+    let mut session = Session::start();
+    let block = session.ask(Op::Alloc as u16, &words(&[4096]))[0];
+    let ring = RawRing::map(session.client.region().fd(), &session.layout, 0);
+    // The words at the front, with heads, bells and lanes, are hit as often as all the rest.
+    let front = 256 << 10;
+    let mut strokes = Dice::new(dice.roll());
+    let done = AtomicBool::new(false);
+    let mut tally = Tally { sessions: 1, ..Tally::default() };
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            for _ in 0..rounds {
+                let within = if strokes.below(2) == 0 { front } else { ring.len };
+                let at = strokes.below(within);
+                let len = strokes.pick(&[1, 4, 8, 64, 4096]);
+                ring.write(at, &strokes.bytes(len));
+                if session.is_over() {
+                    break;
+                }
+            }
+            done.store(true, Ordering::Release);
+        });
+        while !done.load(Ordering::Acquire) && !session.is_over() {
+            // Posting waits for room, by words that are scribbled over: never more than the ring has.
+            if tally.messages < 5000 {
+                let copy = [&words(&[block, 0])[..], &[7; 100]].concat();
+                session.post(Op::CopyInline as u16, 1, &copy);
+                tally.messages += 1;
+            }
+        }
+    });
+    tally.ended = u64::from(session.is_over());
+    tally.stuck = u64::from(!session.is_over());
+    println!("scribble (seed given): {tally}");
+    // The lane's and the ring's books no longer match the region; nothing of it may be used any more.
+    std::process::exit(0)
+}

@@ -1,0 +1,164 @@
+//! A connection to a worker, as libvgpu makes it, but without its manners.
+
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::PathBuf;
+use std::time::Duration;
+
+use cuda_abi::wire::{self, Op, Writer};
+use idm::bootstrap::{self, Attach, BootstrapError, Handover, Hello, Welcome, WelcomeStatus};
+use idm::lane::{CallError, Lane};
+use idm::peer::{PeerWatch, StopWatch};
+use idm::region::{Layout, Placement};
+
+/// Starting a worker takes far less.
+const PATIENCE: Duration = Duration::from_secs(60);
+/// Long enough for any answer that will come. What an attack asks may rightly never be answered.
+const ANSWER: Duration = Duration::from_millis(250);
+
+pub struct Session {
+    pub client: idm::Client,
+    pub lane: Lane,
+    pub layout: Layout,
+    pub socket: OwnedFd,
+    _watch: StopWatch,
+}
+
+/// What came back.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Back {
+    Answer {
+        status: i32,
+        payload: Vec<u8>,
+    },
+    /// The worker is there, but does not answer.
+    Nothing,
+    /// The worker has ended us.
+    Ended,
+}
+
+pub fn socket_path() -> PathBuf {
+    std::env::var_os("BULKHEAD_SOCKET").expect("BULKHEAD_SOCKET names the zone").into()
+}
+
+/// Says hello and gets the socket to a worker.
+pub fn greet() -> Result<OwnedFd, BootstrapError> {
+    let broker = bootstrap::connect(&socket_path())?;
+    bootstrap::send(&broker, &Hello::new(wire::fingerprint(), 0), &[])?;
+    let (welcome, mut fds) = bootstrap::recv_within::<Welcome>(&broker, PATIENCE)?;
+    match welcome.status() {
+        Some(WelcomeStatus::Ok) => Ok(fds.remove(0)),
+        _ => Err(BootstrapError::Invalid),
+    }
+}
+
+impl Session {
+    /// Connected, with the region mapped, but nothing said yet.
+    pub fn attach() -> Session {
+        let socket = greet().expect("the broker gives us a worker");
+        let (attach, mut fds) =
+            bootstrap::recv_within::<Attach>(&socket, PATIENCE).expect("the worker sends a region");
+        let client =
+            idm::Client::attach(fds.remove(0), attach.layout, Placement::Anywhere).expect("the region can be mapped");
+        let duplicate = socket.try_clone().expect("a descriptor");
+        let (watch, stop) = PeerWatch::new(duplicate, None, client.gone().clone(), || {}).expect("a watch");
+        watch.spawn().expect("a thread");
+        let lane = client.lane().expect("a lane");
+        Session { client, lane, layout: attach.layout, socket, _watch: stop }
+    }
+
+    /// Started as libvgpu does, with the device's primary context, whose tag is 1.
+    pub fn start() -> Session {
+        let mut session = Session::attach();
+        let nowhere = std::fs::File::options().write(true).open("/dev/null").expect("/dev/null");
+        bootstrap::send(&session.socket, &Handover::default(), &[nowhere.as_fd()]).expect("the worker listens");
+        assert!(matches!(session.call(Op::Start as u16, 0, &words(&[0])), Back::Answer { status: 0, .. }));
+        assert!(matches!(session.call(Op::ContextRetain as u16, 0, &words(&[0])), Back::Answer { status: 0, .. }));
+        session
+    }
+
+    pub fn is_over(&self) -> bool {
+        self.client.gone().is_set()
+    }
+
+    /// Through the ring.
+    pub fn call(&mut self, op: u16, tag: u32, payload: &[u8]) -> Back {
+        match self.lane.begin_call(op, 0, tag, payload.len(), |slot| slot.copy_from_slice(payload)) {
+            Ok(_) => self.hear(),
+            Err(_) => Back::Ended,
+        }
+    }
+
+    /// Through the lane.
+    pub fn block(&mut self, op: u16, tag: u32, payload: &[u8]) -> Back {
+        let after = self.client.position();
+        match self.lane.begin_block(op, 0, tag, after, payload.len(), |slot| slot.copy_from_slice(payload)) {
+            Ok(()) => self.hear(),
+            // Longer than a lane takes: not a message at all.
+            Err(CallError::TooLong { .. }) => Back::Nothing,
+            Err(_) => Back::Ended,
+        }
+    }
+
+    fn hear(&mut self) -> Back {
+        match self.lane.finish(Some(ANSWER)) {
+            Ok(reply) => Back::Answer { status: reply.status, payload: reply.payload.to_vec() },
+            Err(CallError::Timeout) if !self.client.gone().is_set() => Back::Nothing,
+            Err(_) => Back::Ended,
+        }
+    }
+
+    pub fn post(&self, op: u16, tag: u32, payload: &[u8]) -> bool {
+        self.client.post(op, 0, tag, payload.len(), |slot| slot.copy_from_slice(payload)).is_ok()
+    }
+
+    /// A call that must work, and the words of its answer.
+    pub fn ask(&mut self, op: u16, payload: &[u8]) -> Vec<u64> {
+        match self.call(op, 1, payload) {
+            Back::Answer { status: 0, payload } => payload
+                .chunks_exact(8)
+                .map(|word| u64::from_le_bytes(word.try_into().expect("eight bytes")))
+                .collect(),
+            other => panic!("{} answered {other:?}", name_of(op)),
+        }
+    }
+
+    /// Loads PTX text as a module.
+    pub fn load(&mut self, image: &[u8]) -> Back {
+        self.upload(image);
+        self.call(Op::ModuleLoad as u16, 1, &words(&[image.len() as u64]))
+    }
+
+    pub fn upload(&self, image: &[u8]) {
+        let lane = u64::from(self.lane.index());
+        for part in image.chunks(256 << 10) {
+            self.post(Op::ImagePart as u16, 1, &[&words(&[lane])[..], part].concat());
+        }
+    }
+}
+
+pub fn name_of(op: u16) -> String {
+    match Op::from_code(op) {
+        Some(op) => op.name().to_owned(),
+        None => cuda_abi::table::functions().get(usize::from(op)).map_or("?".to_owned(), |f| f.symbol.clone()),
+    }
+}
+
+/// The opcode of a function of the table.
+pub fn op_of(symbol: &str) -> u16 {
+    let at = cuda_abi::table::functions().iter().position(|function| function.symbol == symbol);
+    at.expect("the table has it") as u16
+}
+
+pub fn words(words: &[u64]) -> Vec<u8> {
+    words.iter().flat_map(|word| word.to_le_bytes()).collect()
+}
+
+/// A byte string as messages hold it.
+pub fn string(bytes: &[u8]) -> Vec<u8> {
+    let mut buffer = vec![0; bytes.len() + 16];
+    let mut writer = Writer::new(&mut buffer);
+    writer.bytes(bytes);
+    let used = writer.finish().expect("it fits");
+    buffer.truncate(used);
+    buffer
+}
