@@ -1,5 +1,7 @@
 //! `bulkhead`: GPUs shared between tenants that do not trust each other.
 
+#![forbid(unsafe_code)]
+
 mod args;
 mod exit;
 mod library;

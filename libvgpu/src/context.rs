@@ -5,7 +5,7 @@
 
 pub mod storage;
 
-use std::cell::RefCell;
+use std::cell::Cell;
 use std::collections::HashMap;
 
 use cuda_abi::error::*;
@@ -29,8 +29,37 @@ struct Context {
 
 static CONTEXTS: RwLock<Option<HashMap<u64, Context>>> = RwLock::new(None);
 
+/// A thread's stack of contexts. Nothing to destroy: static destructors and ending threads still call the driver, when
+/// thread-local values that have a destructor are gone.
+struct Stack {
+    words: [Cell<u64>; MOST_PUSHED],
+    depth: Cell<usize>,
+}
+
+/// Libraries push and pop around a call; nobody piles contexts up.
+const MOST_PUSHED: usize = 64;
+
 thread_local! {
-    static STACK: RefCell<Vec<u64>> = const { RefCell::new(Vec::new()) };
+    static STACK: Stack = const { Stack { words: [const { Cell::new(0) }; MOST_PUSHED], depth: Cell::new(0) } };
+}
+
+impl Stack {
+    fn top(&self) -> u64 {
+        self.depth.get().checked_sub(1).map_or(0, |at| self.words[at].get())
+    }
+
+    fn push(&self, word: u64) -> Cuda {
+        let depth = self.depth.get();
+        self.words.get(depth).ok_or(CUDA_ERROR_OUT_OF_MEMORY)?.set(word);
+        self.depth.set(depth + 1);
+        Ok(())
+    }
+
+    fn pop(&self) -> Option<u64> {
+        let at = self.depth.get().checked_sub(1)?;
+        self.depth.set(at);
+        Some(self.words[at].get())
+    }
 }
 
 /// The handle of a device's primary context, known before it exists.
@@ -59,7 +88,7 @@ fn update(word: u64, change: impl FnOnce(&mut Context)) {
 /// The handle of the current context, or 0.
 #[inline]
 pub fn current_word() -> u64 {
-    STACK.try_with(|stack| stack.borrow().last().copied().unwrap_or(0)).unwrap_or(0)
+    STACK.with(Stack::top)
 }
 
 /// The current context, if it is alive.
@@ -145,20 +174,16 @@ pub mod api {
         if !ctx.is_null() {
             alive(ctx as u64)?;
         }
-        STACK.with_borrow_mut(|stack| {
+        STACK.with(|stack| {
             stack.pop();
-            if !ctx.is_null() {
-                stack.push(ctx as u64);
-            }
-        });
-        Ok(())
+            if ctx.is_null() { Ok(()) } else { stack.push(ctx as u64) }
+        })
     }
 
     pub unsafe fn cuCtxPushCurrent_v2(ctx: CUcontext) -> Cuda {
         not_null(ctx)?;
         alive(ctx as u64)?;
-        STACK.with_borrow_mut(|stack| stack.push(ctx as u64));
-        Ok(())
+        STACK.with(|stack| stack.push(ctx as u64))
     }
 
     pub unsafe fn cuCtxPushCurrent(ctx: CUcontext) -> Cuda {
@@ -167,7 +192,7 @@ pub mod api {
     }
 
     pub unsafe fn cuCtxPopCurrent_v2(pctx: *mut CUcontext) -> Cuda {
-        let popped = STACK.with_borrow_mut(Vec::pop).ok_or(CUDA_ERROR_INVALID_CONTEXT)?;
+        let popped = STACK.with(Stack::pop).ok_or(CUDA_ERROR_INVALID_CONTEXT)?;
         if !pctx.is_null() {
             // SAFETY: not NULL; the rest is the caller's promise.
             unsafe { pctx.write(popped as CUcontext) };
@@ -242,7 +267,7 @@ pub mod api {
         )?;
         let context = Context { device: dev, id: Some(id), flags, retained: 0, alive: true };
         CONTEXTS.write().get_or_insert_default().insert(word, context);
-        STACK.with_borrow_mut(|stack| stack.push(word));
+        STACK.with(|stack| stack.push(word))?;
         // SAFETY: passed on.
         unsafe { put(pctx, word as CUcontext) }
     }
@@ -284,8 +309,8 @@ pub mod api {
         carry::block(Op::ContextDestroy as u16, |writer| writer.word(word), |_| Ok(()))?;
         retire(word);
         update(word, |context| context.alive = false);
-        STACK.with_borrow_mut(|stack| {
-            if stack.last() == Some(&word) {
+        STACK.with(|stack| {
+            if stack.top() == word {
                 stack.pop();
             }
         });

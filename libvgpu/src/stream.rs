@@ -75,7 +75,8 @@ fn mine() -> Cuda<u64> {
     if result != CUDA_SUCCESS {
         return Err(result);
     }
-    MINE.with_borrow_mut(|mine| {
+    let _ = MINE.try_with(|mine| {
+        let mut mine = mine.borrow_mut();
         mine.0.retain(|(owner, _)| *owner != context);
         mine.0.push((context, stream as u64));
     });

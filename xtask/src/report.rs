@@ -56,13 +56,39 @@ impl Report {
             println!("{name:<24} {passed:>7} {failed:>7} {:>8} {seconds:>6.1} s", skipped.len());
         }
         for row in &self.rows {
-            for reason in &row.counts.skipped {
-                println!("skipped: {}: {reason}", row.name);
+            for (cause, names) in by_cause(&row.counts.skipped) {
+                let names = if names.is_empty() { String::new() } else { format!(" ({})", names.join(", ")) };
+                println!("skipped: {}: {cause}{names}", row.name);
             }
         }
         let passed = self.rows.iter().map(|row| row.counts.passed).sum::<usize>();
         let failed = self.rows.iter().map(|row| row.counts.failed).sum::<usize>();
         println!("\n{passed} passed, {failed} failed");
         failed == 0
+    }
+}
+
+/// Reasons of the form `name: cause`, gathered under their causes in the order in which they first came up.
+fn by_cause(reasons: &[String]) -> Vec<(&str, Vec<&str>)> {
+    let mut causes: Vec<(&str, Vec<&str>)> = Vec::new();
+    for reason in reasons {
+        let (name, cause) =
+            reason.rsplit_once(": ").map_or((None, reason.as_str()), |(name, cause)| (Some(name), cause));
+        match causes.iter_mut().find(|(known, _)| *known == cause) {
+            Some((_, names)) => names.extend(name),
+            None => causes.push((cause, name.into_iter().collect())),
+        }
+    }
+    causes
+}
+
+#[cfg(test)]
+mod tests {
+    use super::by_cause;
+
+    #[test]
+    fn skips_with_the_same_cause_share_a_line() {
+        let reasons = ["a: no GPU", "left out", "b: no GPU"].map(String::from);
+        assert_eq!(by_cause(&reasons), [("no GPU", vec!["a", "b"]), ("left out", vec![])]);
     }
 }

@@ -19,15 +19,19 @@ pub fn test(quick: bool) -> Result<()> {
     let mut report = Report::default();
     let ready = report.check("toolchain", toolchain::ensure);
     rules(&mut report);
-    report.tests("unit tests", || {
-        cargo_test::run(sh::cargo().args(["test", "--workspace", "--locked", "--no-fail-fast"]))
+    let staged = report.check("build", || stage::build(&stage::Options::default()));
+    report.tests("tests", || {
+        let mut cargo = sh::cargo();
+        // Conformance, deaths and attacks are tried on what users get.
+        cargo.env("BULKHEAD_BIN", paths::stage().join("bin/bulkhead"));
+        cargo.env("BULKHEAD_LIB_DIR", paths::stage().join("lib/bulkhead"));
+        cargo_test::run(cargo.args(["test", "--workspace", "--locked", "--no-fail-fast"]))
     });
     if quick {
         report.skip("loom", "left out by --quick");
     } else {
         report.tests("loom", loom);
     }
-    let staged = report.check("build", || stage::build(&stage::Options::default()));
     if ready && staged {
         let linkages: &[Linkage] = if quick { &[Linkage::Static] } else { &[Linkage::Static, Linkage::Shared] };
         run_programs(&mut report, &programs::all()?, linkages, !quick);
