@@ -12,7 +12,7 @@ use super::{Dice, Tally};
 
 const PAGE: u64 = 4096;
 
-fn memfd(len: u64, seals: SealFlags) -> OwnedFd {
+pub fn memfd(len: u64, seals: SealFlags) -> OwnedFd {
     let file = rustix::fs::memfd_create("attack", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING).expect("a memfd");
     rustix::fs::ftruncate(&file, len).expect("its size");
     rustix::fs::fcntl_add_seals(&file, seals).expect("its seals");

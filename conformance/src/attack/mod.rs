@@ -60,6 +60,7 @@ pub fn run(words: &[&str]) -> ExitCode {
         "images" => images::attack(&mut dice, count),
         "kernels" => kernels::attack(&mut dice, count),
         "races" => races::attack(&mut dice, count),
+        "pinned" => races::pinned(&mut dice, count),
         "scribble" => scribble::attack(&mut dice, count),
         "connections" => connections::attack(&mut dice, count),
         "descriptors" => descriptors::attack(&mut dice, count),

@@ -8,6 +8,8 @@ use super::{Dice, Tally};
 use crate::calls::KERNELS;
 
 const GRANULE: u64 = 2 << 20;
+/// Operations in which a wrong number is no mistake that a program could make, so that it ends the client.
+const ENDING: [Op; 5] = [Op::ModuleLoad, Op::LibraryLoad, Op::CopyFromStaging, Op::CopyToStaging, Op::Mark];
 
 /// What a session owns, to make right messages of, and to put in wrong places.
 struct Belongings {
@@ -66,7 +68,12 @@ impl Belongings {
     }
 
     /// Something that does not belong where it is put.
-    fn intruder(&self, dice: &mut Dice, honest: u64) -> u64 {
+    /// A gentle one stays within what the field can hold, so that the message is read to its end.
+    fn intruder(&self, dice: &mut Dice, honest: u64, gentle: bool) -> u64 {
+        if gentle && honest <= u64::from(u32::MAX) {
+            let near = dice.pick(&[0, 1, 2, 3, 8, 32, 64, 1023, 1024, 1025, 4096, 65_535, 65_536, 1 << 20, 1 << 30]);
+            return dice.pick(&[near, near, near, u64::from(u32::MAX) - near, u64::from(u32::MAX)]);
+        }
         let forged = Handle::from_word(self.stream).map_or(0, |handle| {
             let generation = handle.generation.wrapping_add(dice.below(3) as u16);
             let index = handle.index.wrapping_add(dice.below(100_000) as u32);
@@ -150,7 +157,10 @@ fn corpus(b: &Belongings) -> Vec<(u16, Vec<u64>)> {
             Role::Handle | Role::Close => vec![b.handle(&arg.inner)],
             Role::Span { .. } => vec![b.block],
             Role::Value | Role::Out { optional: true } => vec![1],
-            Role::In | Role::InOut => [vec![64], vec![0; 8]].concat(),
+            Role::In | Role::InOut => {
+                let bytes = struct_bytes(&arg.inner);
+                [vec![bytes], vec![0; bytes as usize / 8]].concat()
+            }
             Role::InArray { .. } => vec![0],
             Role::Str => to_words(&string(b"name")),
             Role::Out { .. } | Role::OutArray { .. } => vec![],
@@ -160,8 +170,42 @@ fn corpus(b: &Belongings) -> Vec<(u16, Vec<u64>)> {
     all
 }
 
+fn struct_bytes(c_type: &str) -> u64 {
+    match c_type {
+        "CUDA_ARRAY_DESCRIPTOR" => 24,
+        "CUDA_ARRAY3D_DESCRIPTOR" => 40,
+        "CUtensorMap" => 128,
+        _ => 64,
+    }
+}
+
+/// Functions whose fields are narrower than a word of 32 bits, or whose lengths depend on each other: a wrong value is
+/// seldom read as a value at all.
+fn is_fragile(op: u16) -> bool {
+    let narrow = |arg: &table::Arg| {
+        matches!(arg.inner.as_str(), "u8" | "u16")
+            || matches!(arg.role, Role::In | Role::InOut | Role::InArray { .. })
+    };
+    ENDING.iter().any(|ending| *ending as u16 == op)
+        || table::functions().get(usize::from(op)).is_some_and(|function| function.args.iter().any(narrow))
+}
+
 fn to_words(bytes: &[u8]) -> Vec<u64> {
     bytes.chunks_exact(8).map(|word| u64::from_le_bytes(word.try_into().expect("eight bytes"))).collect()
+}
+
+/// Does this word say how long something in the message is? Then any other value breaks the message.
+fn is_length(op: u16, at: usize) -> bool {
+    let lengths: &[usize] = match Op::from_code(op) {
+        Some(Op::GetFunction | Op::GetKernel | Op::GetGlobal) => &[1, 2],
+        Some(Op::Launch) => &[10, 11],
+        Some(Op::ClusterOccupancy) => &[8],
+        Some(Op::Copy3dAsync | Op::Copy3dSync | Op::Granularity) => &[0],
+        Some(Op::Create | Op::GetAccess) => &[1],
+        Some(Op::SetAccess) => &[2, 3],
+        _ => &[],
+    };
+    lengths.contains(&at)
 }
 
 /// Mutates until so many sessions are used up.
@@ -171,18 +215,27 @@ pub fn attack(dice: &mut Dice, sessions: u64) -> Tally {
     while tally.sessions < sessions {
         let mut session = Session::start();
         let belongings = Belongings::gather(&mut session);
-        let corpus = corpus(&belongings);
+        let mut corpus = corpus(&belongings);
+        // Only every fourth session sends what ends it at once.
+        let gentle = !tally.sessions.is_multiple_of(4);
+        if gentle {
+            corpus.retain(|(op, _)| !is_fragile(*op));
+        }
         tally.sessions += 1;
         for _ in 0..400 {
             let (op, mut message) = corpus[dice.below(corpus.len())].clone();
             for _ in 0..1 + dice.below(2) {
                 if !message.is_empty() {
                     let at = dice.below(message.len());
-                    message[at] = belongings.intruder(dice, message[at]);
+                    if gentle && is_length(op, at) {
+                        continue;
+                    }
+                    message[at] = belongings.intruder(dice, message[at], gentle);
                 }
             }
             let mut payload = words(&message);
             match dice.below(40) {
+                _ if gentle => {}
                 0 => payload.extend([0; 8]),
                 1 => payload.truncate(dice.below(payload.len() + 1)),
                 _ => {}

@@ -31,6 +31,53 @@ fn any(dice: &mut Dice, list: &Mutex<Vec<u64>>) -> u64 {
     if list.is_empty() { 0 } else { dice.pick(&list[from..]) }
 }
 
+/// Pinned memory that comes and goes while copies use it.
+pub fn pinned(dice: &mut Dice, rounds: u64) -> Tally {
+    const LEN: u64 = 1 << 20;
+    let mut tally = Tally { sessions: 1, ..Tally::default() };
+    let mut session = Session::start();
+    let block = session.ask(Op::Alloc as u16, &words(&[LEN]))[0];
+    let file = super::descriptors::memfd(LEN, rustix::fs::SealFlags::SHRINK);
+    let base = cuda_abi::plan::HOST_BASE;
+    let over = std::sync::atomic::AtomicBool::new(false);
+    let answered = AtomicU64::new(0);
+    let mut lanes: Vec<(Lane, Dice)> =
+        (0..3).map(|_| (session.client.lane().expect("a lane"), Dice::new(dice.roll()))).collect();
+    std::thread::scope(|scope| {
+        let (over, answered, client) = (&over, &answered, &session.client);
+        for (lane, dice) in &mut lanes {
+            scope.spawn(move || {
+                while !over.load(Ordering::Acquire) {
+                    let (to, from) = if dice.below(2) == 0 { (base, block) } else { (block, base) };
+                    let copy = words(&[to, from, dice.pick(&[8, 4096, LEN]), 0]);
+                    if ask(client, lane, Op::CopySync as u16, &copy, false).is_err() {
+                        return;
+                    }
+                    answered.fetch_add(1, Ordering::Relaxed);
+                }
+            });
+        }
+        let mut lane = client.lane().expect("a lane");
+        for _ in 0..rounds {
+            let sent = idm::bootstrap::send(
+                &session.socket,
+                &idm::bootstrap::Handover::default(),
+                &[std::os::fd::AsFd::as_fd(&file)],
+            );
+            let place = words(&[base, LEN]);
+            let mapped = sent.is_ok() && ask(client, &mut lane, Op::HostMap as u16, &place, true).is_ok();
+            if !mapped || ask(client, &mut lane, Op::HostUnmap as u16, &place, true).is_err() {
+                break;
+            }
+            tally.messages += 2;
+        }
+        over.store(true, Ordering::Release);
+    });
+    tally.answered = answered.into_inner();
+    tally.ended = u64::from(session.is_over());
+    tally
+}
+
 pub fn attack(dice: &mut Dice, sessions: u64) -> Tally {
     let mut tally = Tally::default();
     for _ in 0..sessions {

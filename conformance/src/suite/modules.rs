@@ -25,6 +25,7 @@ super::tests! {
     a_library_without_a_context,
     kernels_of_a_library_are_launched,
     functions_are_enumerated,
+    functions_of_a_large_module_are_enumerated,
     a_file_that_is_not_there,
 }
 
@@ -249,6 +250,23 @@ fn functions_are_enumerated(gpu: &Driver) {
     let mut found: Vec<CUkernel> = vec![null_mut(); expected];
     ok!(gpu, cuLibraryEnumerateKernels(found.as_mut_ptr(), count, library));
     assert!(found.iter().all(|kernel| !kernel.is_null()));
+}
+
+/// Libraries of kernels have thousands of them.
+fn functions_of_a_large_module_are_enumerated(gpu: &Driver) {
+    const COUNT: usize = 3000;
+    context(gpu);
+    let kernels = (0..COUNT).map(|number| format!(".visible .entry kernel_with_a_long_name_{number}() {{ ret; }}\n"));
+    let text = format!(".version 8.0\n.target sm_75\n.address_size 64\n{}", kernels.collect::<String>());
+    let large = module(gpu, &text);
+    let mut count = 0;
+    ok!(gpu, cuModuleGetFunctionCount(&mut count, large));
+    assert_eq!(count as usize, COUNT);
+    let mut functions = vec![null_mut(); COUNT];
+    ok!(gpu, cuModuleEnumerateFunctions(functions.as_mut_ptr(), count, large));
+    let last = function(gpu, large, "kernel_with_a_long_name_2999");
+    assert!(functions.contains(&last));
+    ok!(gpu, cuCtxSynchronize());
 }
 
 fn a_file_that_is_not_there(gpu: &Driver) {
