@@ -19,10 +19,7 @@ const KNOWN: &[(&str, &str, &str)] = &[
         "faults::functions_are_found_by_name",
         "the software GPU is a table: names are libcuda's business",
     ),
-    ("libcuda", "contexts::the_stack_is_a_stack", "pushing no context is INVALID_CONTEXT instead of INVALID_VALUE"),
-    ("libcuda", "copies::sets_need_aligned_addresses", "the error comes with the next call that waits"),
     ("libcuda", "modules::functions_of_a_large_module_are_enumerated", "the answer is longer than a lane"),
-    ("libcuda", "pools::a_pool_counts", "pools do not count what is taken from them"),
 ];
 const BOTH: &str = "";
 
