@@ -14,7 +14,8 @@ pub struct Place {
 }
 
 impl Place {
-    /// `player` is the path of the `conformance` program, which only its own package's tests know.
+    /// `player` is the path of the `conformance` program, which only its own package's tests know; `CONFORMANCE_BIN`
+    /// overrides it where the tests were carried to another machine.
     ///
     /// # Panics
     /// With one clear line when Bulkhead has not been built.
@@ -29,7 +30,8 @@ impl Place {
             std::fs::create_dir_all(path.join(folder)).expect("a folder in /tmp");
         }
         std::os::unix::fs::symlink(&binaries.library, path.join("lib/libcuda.so.1")).expect("a link in /tmp");
-        Self { path, binaries, player: player.into() }
+        let player = std::env::var_os("CONFORMANCE_BIN").map_or_else(|| player.into(), PathBuf::from);
+        Self { path, binaries, player }
     }
 
     pub fn path(&self) -> &Path {
