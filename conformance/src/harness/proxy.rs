@@ -21,7 +21,8 @@ pub struct Proxy<'a> {
 }
 
 impl<'a> Proxy<'a> {
-    /// Starts one on the software GPU, with zones of [`ZONE_MEMORY`] each, and waits until it serves.
+    /// Starts one on the software GPU, or on the backend that `CONFORMANCE_BACKEND` names, with zones of [`ZONE_MEMORY`]
+    /// each, and waits until it serves.
     pub fn start(place: &'a Place, zones: &[&str]) -> Self {
         let zones: Vec<String> = zones.iter().map(ToString::to_string).collect();
         let log = place.path().join("log");
@@ -112,7 +113,11 @@ impl Drop for Proxy<'_> {
 fn spawn(place: &Place, zones: &[String], log: &PathBuf, append: bool) -> Child {
     let state = place.state();
     let state = state.to_str().expect("a plain path");
-    let mut command = place.bulkhead(&["proxy", "--state-dir", state, "--backend", "soft", "--soft-memory", "1GiB"]);
+    let mut command = place.bulkhead(&["proxy", "--state-dir", state]);
+    match std::env::var("CONFORMANCE_BACKEND") {
+        Ok(backend) => command.args(["--backend", &backend]),
+        Err(_) => command.args(["--backend", "soft", "--soft-memory", "1GiB"]),
+    };
     command.args(["--jail", "best-effort"]);
     for zone in zones {
         command.arg("--zone").arg(format!("{zone}:memory={ZONE_MEMORY}"));
