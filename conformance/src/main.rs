@@ -18,7 +18,9 @@ Usage: conformance [--backend soft-direct|libcuda[=PATH]] [--json] [--list] [NAM
 Examples:
   conformance memory::
   bulkhead run -- conformance --backend libcuda
-  conformance --backend libcuda=/usr/lib/x86_64-linux-gnu/libcuda.so.1 --json";
+  CONFORMANCE_NATIVE=1 conformance --backend libcuda=/usr/lib/x86_64-linux-gnu/libcuda.so.1 --json
+
+CONFORMANCE_NATIVE says that the library is NVIDIA's: what it leaves undefined is not tried, and tests run one by one.";
 
 fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();

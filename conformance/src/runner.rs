@@ -183,9 +183,9 @@ fn run_in_child(test: &Test, backend: &Backend, mut player: Command) -> Outcome 
     }
 }
 
-/// Is it NVIDIA's library? Ours asks a proxy, whose socket the surroundings name.
+/// Is it NVIDIA's library? Whoever runs it knows, and says so.
 fn is_native(backend: &Backend) -> bool {
-    matches!(backend, Backend::Library(_)) && std::env::var_os("BULKHEAD_NATIVE").is_some()
+    matches!(backend, Backend::Library(_)) && std::env::var_os("CONFORMANCE_NATIVE").is_some()
 }
 
 /// Runs one test in this process, which ends with it.
