@@ -89,7 +89,7 @@ fn as_worker(arguments: &[String]) {
         arguments.iter().position(|argument| argument == "--rejoin").map(|at| PathBuf::from(&arguments[at + 1]));
     let link = BrokerLink::with_rejoin(control, rejoin);
     // A spare may find its broker killed already.
-    let Ok(()) = link.report_jail(0) else { return };
+    let Ok(()) = link.report_ready(0, 13000) else { return };
     let Ok(assignment) = link.wait_for_assignment() else { return };
     link.report(WorkerStats { calls: 3, ..WorkerStats::default() });
     let mut hang = false;

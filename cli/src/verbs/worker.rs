@@ -8,7 +8,7 @@ use std::process::ExitCode;
 use proxy::backend::Backend;
 use proxy::control::BrokerLink;
 use proxy::jail::{self, Missing, Part, Policy};
-use proxy::worker::{WorkerConfig, WorkerError};
+use proxy::worker::{Prepared, WorkerError};
 use tracing_subscriber::filter::LevelFilter;
 
 use crate::args::{BackendArg, JailArg, WorkerArgs};
@@ -22,8 +22,10 @@ pub fn run(args: WorkerArgs) -> Result<ExitCode, Failure> {
         .map_err(|error| Failure::system(Exit::Usage, "a worker is started by the proxy only", &error))?;
     let backend = backend(&args)?;
     let (missing, rejoin) = enter_jail(&args, &backend, &control)?;
+    let failed = |error: WorkerError| Failure::new(Exit::Failure, format!("worker: {error}"));
+    let prepared = Prepared::load(&backend).map_err(failed)?;
     let link = BrokerLink::with_rejoin(control, rejoin);
-    if link.report_jail(missing.bits()).is_err() {
+    if link.report_ready(missing.bits(), prepared.driver_version()).is_err() {
         // The broker is gone already, and nobody waits for this worker.
         return Ok(ExitCode::SUCCESS);
     }
@@ -31,10 +33,10 @@ pub fn run(args: WorkerArgs) -> Result<ExitCode, Failure> {
         // The broker knows what is missing and says so.
         return Ok(Exit::NoJail.into());
     }
-    match proxy::worker::run(WorkerConfig { backend }, link) {
+    match prepared.run(link) {
         // A spare whose broker went away was never needed.
         Ok(()) | Err(WorkerError::NoClient(_)) => Ok(ExitCode::SUCCESS),
-        Err(error) => Err(Failure::new(Exit::Failure, format!("worker: {error}"))),
+        Err(error) => Err(failed(error)),
     }
 }
 

@@ -94,6 +94,8 @@ pub struct Broker {
     admins: BTreeMap<u64, admin::Connection>,
     next_id: u64,
     missing: Missing,
+    /// The CUDA version that clients see; 0 until the first worker has told.
+    driver_version: u32,
     /// No spare is started before this: the last one failed.
     next_spare: Instant,
     spare_failures: u32,
@@ -125,6 +127,7 @@ impl Broker {
             admins: BTreeMap::new(),
             next_id: 0,
             missing: Missing::default(),
+            driver_version: 0,
             next_spare: Instant::now(),
             spare_failures: 0,
         };
@@ -209,6 +212,9 @@ impl Broker {
         let zone = Zone::open(self.new_id(), &self.folder, name, limits, leased)?;
         self.reactor.watch(&zone.listener, Source::Zone(zone.id))?;
         self.zones.insert(name.clone(), zone);
+        if self.driver_version != 0 {
+            self.folder.write_driver_version(name, self.driver_version)?;
+        }
         Ok(())
     }
 

@@ -5,6 +5,7 @@
 //! | `lock` | broker | held while a broker lives: there is one for each folder |
 //! | `admin.sock` | operator | JSON requests |
 //! | `zones/<name>/sock` | tenant | all that a container sees is the folder `<name>` |
+//! | `zones/<name>/driver-version` | tenant | the CUDA version of the node, for programs that have not connected yet |
 //! | `rejoin/workers.sock` | workers | where they find a new broker; bound into their jails |
 //! | `books/` | broker | what a successor must know |
 //! | `jail/` | – | an empty folder over which each worker mounts its own root |
@@ -106,6 +107,11 @@ impl StateDir {
 
     pub fn make_zone(&self, name: &ZoneName) -> io::Result<()> {
         make(&self.zone(name), 0o755)
+    }
+
+    /// Leaves the driver's version beside the zone's socket: programs ask for it before they connect.
+    pub fn write_driver_version(&self, name: &ZoneName, version: u32) -> io::Result<()> {
+        fs::write(self.zone(name).join("driver-version"), format!("{version}\n"))
     }
 
     /// Folders of zones that a predecessor left and nobody knows any more.

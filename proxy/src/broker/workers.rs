@@ -218,9 +218,15 @@ impl Broker {
             self.stop(false);
             return Err(StartError::Jail(self.missing));
         }
+        // Zones of a predecessor were opened before the driver was known, which may be another one by now.
+        for name in self.zones.keys() {
+            let written = self.folder.write_driver_version(name, self.driver_version);
+            written.map_err(|source| StartError::Serve { path: self.folder.path().to_owned(), source })?;
+        }
         Ok(())
     }
 
+    /// Starts a worker and waits for its report; remembers the driver's version from it.
     fn jail_report(&mut self) -> Result<Missing, StartError> {
         let id = self.spawn_worker(false).map_err(StartError::Worker)?;
         let worker = &self.workers[&id];
@@ -241,6 +247,7 @@ impl Broker {
                     if let Ok(message) = message
                         && message.kind == to_broker::JAILED
                     {
+                        self.driver_version = message.version;
                         return Ok(Missing::from_bits(message.value as u32));
                     }
                     break;

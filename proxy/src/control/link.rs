@@ -111,10 +111,11 @@ impl BrokerLink {
         Self { shared: Arc::new(Shared { rejoin, state: Mutex::new(state), changed: Condvar::new() }) }
     }
 
-    /// Tells which parts of the jail are missing, as bits of [`crate::jail::Missing`].
-    pub fn report_jail(&self, missing: u32) -> io::Result<()> {
+    /// Tells which parts of the jail are missing, as bits of [`crate::jail::Missing`], and the driver's version.
+    pub fn report_ready(&self, missing: u32, driver_version: u32) -> io::Result<()> {
         let mut message = ToBroker::new(to_broker::JAILED);
         message.value = u64::from(missing);
+        message.version = driver_version;
         match &self.shared.lock().socket {
             Some(socket) => packet::send(socket, message.as_bytes(), &[]),
             None => Err(io::ErrorKind::NotConnected.into()),

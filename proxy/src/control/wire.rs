@@ -22,7 +22,8 @@ pub mod to_broker {
     pub const USAGE: u32 = 5;
     /// Figures for the operator, in `stats`; not answered.
     pub const REPORT: u32 = 6;
-    /// First message of a fresh worker: it is jailed; `value` holds the parts of the jail that are missing, as bits.
+    /// First message of a fresh worker: it is jailed; `value` holds the parts of the jail that are missing, as bits, and
+    /// `version` the CUDA version of the driver.
     pub const JAILED: u32 = 7;
 }
 
@@ -72,7 +73,7 @@ pub struct WorkerStats {
 #[repr(C)]
 pub struct ToBroker {
     pub kind: u32,
-    pub reserved: u32,
+    pub version: u32,
     pub seq: u64,
     pub value: u64,
     pub token: Token,
@@ -100,7 +101,7 @@ pub struct ToWorker {
 
 impl ToBroker {
     pub fn new(kind: u32) -> Self {
-        Self { kind, reserved: 0, seq: 0, value: 0, token: [0; 16], stats: WorkerStats::default() }
+        Self { kind, version: 0, seq: 0, value: 0, token: [0; 16], stats: WorkerStats::default() }
     }
 }
 

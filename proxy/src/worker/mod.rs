@@ -17,6 +17,8 @@ mod state;
 
 use std::sync::Arc;
 
+use cuda_abi::driver::Driver;
+
 use crate::backend::Backend;
 use crate::control::BrokerLink;
 
@@ -24,10 +26,9 @@ pub use refusal::Refusal;
 use refusal::{Outcome, succeed};
 use state::Worker;
 
-/// What a worker must know before its client arrives.
-#[derive(Debug, Clone)]
-pub struct WorkerConfig {
-    pub backend: Backend,
+/// A worker with its driver loaded, which has not met its client.
+pub struct Prepared {
+    driver: Arc<Driver>,
 }
 
 #[derive(Debug, thiserror::Error)]
@@ -46,11 +47,24 @@ pub enum WorkerError {
     Thread(#[source] std::io::Error),
 }
 
-/// Serves one client, from its assignment to its end.
-pub fn run(config: WorkerConfig, link: BrokerLink) -> Result<(), WorkerError> {
-    let driver = Arc::new(backend::load(&config.backend)?);
-    memory::reserve_host_range().map_err(WorkerError::HostRange)?;
-    let link = Arc::new(link);
-    let assignment = link.wait_for_assignment().map_err(WorkerError::NoClient)?;
-    serve::serve(driver, link, assignment)
+impl Prepared {
+    pub fn load(backend: &Backend) -> Result<Prepared, WorkerError> {
+        Ok(Prepared { driver: Arc::new(backend::load(backend)?) })
+    }
+
+    /// The version of the CUDA API that clients see: ours, or the driver's if it is older.
+    pub fn driver_version(&self) -> u32 {
+        let mut version = 0;
+        // SAFETY: the output is a local; the driver answers this before it starts, too.
+        unsafe { (self.driver.cuDriverGetVersion)(&mut version) };
+        (version.max(0) as u32).min(cuda_abi::CUDA_VERSION)
+    }
+
+    /// Serves one client, from its assignment to its end.
+    pub fn run(self, link: BrokerLink) -> Result<(), WorkerError> {
+        memory::reserve_host_range().map_err(WorkerError::HostRange)?;
+        let link = Arc::new(link);
+        let assignment = link.wait_for_assignment().map_err(WorkerError::NoClient)?;
+        serve::serve(self.driver, link, assignment)
+    }
 }
