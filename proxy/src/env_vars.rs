@@ -1,4 +1,4 @@
-//! Every environment variable of Bulkhead. Nothing reads or sets one that is not listed here.
+//! The environment variables that users of Bulkhead meet. Those of tests and tools are in ARCHITECTURE.md.
 
 /// Path of the zone's socket, for the client library; `bulkhead run` sets it. Default: `/run/bulkhead/zone/sock`.
 pub const SOCKET: &str = "BULKHEAD_SOCKET";
