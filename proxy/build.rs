@@ -35,6 +35,12 @@ fn arm(function: &Function) -> String {
     }
     function.args.iter().for_each(|arg| read(&mut text, arg));
     text.push_str("            message.end()?;\n");
+    // Closing is the handle table's business: it knows who else uses the object.
+    if let [Arg { name, role: Role::Close, inner }] = &function.args[..] {
+        let kind = Kind::of_c_type(inner).unwrap();
+        let _ = writeln!(text, "            worker.close(Kind::{kind:?}, {name}_word)");
+        return text;
+    }
     function.args.iter().for_each(|arg| check(&mut text, arg));
     let passed: Vec<String> = function.args.iter().map(pass).collect();
     let _ = writeln!(
@@ -62,14 +68,11 @@ fn read(text: &mut String, arg: &Arg) {
         }
         Role::Value => writeln!(text, "            let {name} = message.narrow::<{kind}>()?;"),
         Role::Span { .. } => writeln!(text, "            let {name} = message.word()?;"),
-        Role::Handle | Role::Close => {
+        Role::Handle => {
             let kind = Kind::of_c_type(kind).unwrap();
-            writeln!(
-                text,
-                "            let {name}_word = message.word()?;\n            \
-                 let {name} = worker.handles.raw(Kind::{kind:?}, {name}_word)?;"
-            )
+            writeln!(text, "            let {name} = worker.handles.pin(Kind::{kind:?}, message.word()?)?;")
         }
+        Role::Close => writeln!(text, "            let {name}_word = message.word()?;"),
         Role::Out { optional } => {
             let wanted = if *optional {
                 format!("            let {name}_wanted = message.word()? != 0;\n")
@@ -104,7 +107,8 @@ fn pass(arg: &Arg) -> String {
     let name = &arg.name;
     match &arg.role {
         Role::Value | Role::Span { .. } => name.clone(),
-        Role::Handle | Role::Close => format!("{name} as {}", arg.inner),
+        Role::Handle => format!("{name}.raw as {}", arg.inner),
+        Role::Close => panic!("{name}: a function that closes a handle has no other arguments"),
         Role::Out { optional: true } => {
             format!("if {name}_wanted {{ {name}.as_mut_ptr() }} else {{ std::ptr::null_mut() }}")
         }
@@ -122,7 +126,7 @@ fn write(text: &mut String, arg: &Arg) {
         Role::Out { .. } if arg.is_handle() => writeln!(
             text,
             "            // SAFETY: the driver has written it, or it is zero.\n            \
-             reply.word(worker.handles.open(Kind::{:?}, unsafe {{ {name}.assume_init() }} as u64, worker.context_tag(), 0)?);",
+             reply.word(worker.handles.open(Kind::{:?}, unsafe {{ {name}.assume_init() }} as u64, worker.context_tag())?);",
             Kind::of_c_type(kind).unwrap()
         ),
         Role::Out { optional } => {
@@ -136,7 +140,6 @@ fn write(text: &mut String, arg: &Arg) {
         Role::InOut => {
             writeln!(text, "            // SAFETY: a plain C struct.\n            unsafe {{ reply.plain(&{name}) }};")
         }
-        Role::Close => writeln!(text, "            worker.handles.close({name}_word);"),
         _ => Ok(()),
     };
 }

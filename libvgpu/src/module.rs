@@ -75,20 +75,30 @@ fn look_up(op: Op, owner: u64, name: &CStr) -> Cuda<u64> {
     Ok(word)
 }
 
-/// Handles of everything that can be launched in a module or library.
+/// Handles of everything that can be launched in a module or library. A reply holds as many as fit; the rest is asked for
+/// again.
 pub fn enumerate(op: Op, owner: u64) -> Cuda<Vec<u64>> {
     let mut found = Vec::new();
-    carry::call(
-        op as u16,
-        |writer| writer.word(owner),
-        |reader| {
-            for _ in 0..reader.word()? {
-                found.push(functions::read(reader, None)?);
-            }
-            Ok(())
-        },
-    )?;
-    Ok(found)
+    loop {
+        let (mut total, known) = (0, found.len());
+        carry::call(
+            op as u16,
+            |writer| writer.words(&[owner, known as u64]),
+            |reader| {
+                total = reader.narrow()?;
+                while !reader.is_empty() {
+                    found.push(functions::read(reader, None)?);
+                }
+                Ok(())
+            },
+        )?;
+        if found.len() >= total {
+            return Ok(found);
+        }
+        if found.len() == known {
+            return Err(CUDA_ERROR_UNKNOWN);
+        }
+    }
 }
 
 /// Looks a variable up: its address and size.

@@ -128,7 +128,12 @@ pub unsafe fn cuMemPoolCreate(pool: *mut CUmemoryPool, properties: *const CUmemP
 
 pub unsafe fn cuMemPoolDestroy(pool: CUmemoryPool) -> Cuda {
     let is_default = Handle::from_word(pool as u64).is_none_or(|handle| handle.index < DEFAULT_POOLS);
-    let gone = !is_default && with(|pools| pools.known.remove(&(pool as u64))).is_some();
+    let gone = !is_default
+        && with(|pools| {
+            // A device whose current pool goes is back to its default one.
+            pools.current.retain(|_, current| *current != pool as u64);
+            pools.known.remove(&(pool as u64)).is_some()
+        });
     if gone { Ok(()) } else { Err(CUDA_ERROR_INVALID_VALUE) }
 }
 

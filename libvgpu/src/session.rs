@@ -38,6 +38,8 @@ static SESSION: OnceLock<Session> = OnceLock::new();
 static STARTING: Mutex<()> = Mutex::new(());
 /// Set in a forked child of a process that had called `cuInit`: as natively, nothing works there any more.
 static FORKED: AtomicBool = AtomicBool::new(false);
+/// The driver started and showed no device.
+static NO_DEVICE: AtomicBool = AtomicBool::new(false);
 /// The socket, for the fork handler, which may not lock.
 static SOCKET: AtomicI32 = AtomicI32::new(-1);
 
@@ -91,11 +93,20 @@ fn start() -> Cuda {
     if SESSION.get().is_some() {
         return Ok(());
     }
+    // As natively, a process that saw no device stays without one; asking again and again must cost nothing.
+    if NO_DEVICE.load(Ordering::Relaxed) {
+        return Err(CUDA_ERROR_NO_DEVICE);
+    }
     let session = connect().map_err(|failure| {
-        eprintln!("bulkhead: {}", failure.text);
+        if failure.code == CUDA_ERROR_NO_DEVICE && failure.text.is_empty() {
+            NO_DEVICE.store(true, Ordering::Relaxed);
+        } else {
+            eprintln!("bulkhead: {}", failure.text);
+        }
         failure.code
     })?;
     if session.devices.count() == 0 {
+        NO_DEVICE.store(true, Ordering::Relaxed);
         return Err(CUDA_ERROR_NO_DEVICE);
     }
     SOCKET.store(session.socket.lock().as_raw_fd(), Ordering::Relaxed);
@@ -165,14 +176,17 @@ fn reach(path: &Path) -> Result<OwnedFd, BootstrapError> {
     }
 }
 
-/// The variables that NVIDIA's driver reads: they must reach it before it starts.
+/// The variables that NVIDIA's driver acts on: they must reach it before it starts.
 fn driver_variables() -> Vec<(OsString, OsString)> {
-    let is_driver_variable = |name: &OsString| name.as_bytes().starts_with(b"CUDA_");
-    std::env::vars_os().filter(|(name, _)| is_driver_variable(name)).take(64).collect()
+    wire::DRIVER_VARIABLES.iter().filter_map(|name| Some((OsString::from(name), std::env::var_os(name)?))).collect()
 }
 
 /// Keeps the ranges of the address plan free of anything else in this process.
 fn reserve_window() -> std::io::Result<()> {
+    static RESERVED: AtomicBool = AtomicBool::new(false);
+    if RESERVED.load(Ordering::Relaxed) {
+        return Ok(());
+    }
     for (base, size) in [(plan::DEVICE_BASE, plan::DEVICE_SIZE), (plan::HOST_BASE, plan::HOST_SIZE)] {
         let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE | libc::MAP_FIXED_NOREPLACE;
         // SAFETY: NOREPLACE makes sure that nothing is there yet.
@@ -186,6 +200,7 @@ fn reserve_window() -> std::io::Result<()> {
             return Err(std::io::ErrorKind::AddrInUse.into());
         }
     }
+    RESERVED.store(true, Ordering::Relaxed);
     Ok(())
 }
 
@@ -247,6 +262,9 @@ fn greet(client: &idm::Client, variables: &[(OsString, OsString)]) -> Result<Dev
         .map_err(failure(CUDA_ERROR_NO_DEVICE, broken))?;
     if reply.status != CUDA_SUCCESS as i32 {
         let code = reply.status as CUresult;
+        if code == CUDA_ERROR_NO_DEVICE {
+            return Err(Failure { code, text: String::new() });
+        }
         return Err(Failure { code, text: format!("the driver did not start: {}", cuda_abi::error::name(code)) });
     }
     Devices::read(reply.payload).map_err(failure(CUDA_ERROR_NO_DEVICE, broken))

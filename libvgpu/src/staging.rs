@@ -146,7 +146,7 @@ pub unsafe fn from_device(destination: *mut u8, source: u64, len: usize, stream:
             let part = CHUNK.min(len - posted);
             // With chunks of its own under way a copy does not wait for another's.
             let free = session.client.bulk().try_alloc(part);
-            let (chunk, word, value) = match free.zip(take_word(session)) {
+            let (chunk, word, value) = match free.and_then(|chunk| take_word(session).map(|word| (chunk, word))) {
                 Some((chunk, (word, value))) => (chunk, word, value),
                 None if own.is_empty() => acquire(session, &mut none, part)?,
                 None => break,

@@ -67,7 +67,13 @@ impl<'a> Writer<'a> {
         }
     }
 
-    fn raw(&mut self, bytes: &[u8]) {
+    /// How many bytes still fit.
+    pub fn room(&self) -> usize {
+        self.buffer.len() - self.used
+    }
+
+    /// Bytes that were written elsewhere in this form.
+    pub fn raw(&mut self, bytes: &[u8]) {
         match self.buffer.get_mut(self.used..self.used + bytes.len()) {
             Some(room) => {
                 room.copy_from_slice(bytes);
@@ -140,6 +146,11 @@ impl<'a> Reader<'a> {
         let values = bytes.chunks_exact(size_of::<T>());
         // SAFETY: each chunk has the size of `T`, the read is unaligned, and the caller vouches for the bit pattern.
         Ok(Some(values.map(|chunk| unsafe { std::ptr::read_unaligned(chunk.as_ptr().cast()) }).collect()))
+    }
+
+    /// Is there nothing left to read?
+    pub fn is_empty(&self) -> bool {
+        self.rest.is_empty()
     }
 
     /// What has not been read: the bulk of a message whose head was.

@@ -28,6 +28,24 @@ pub fn error_word(count: usize) -> usize {
     count - 1
 }
 
+/// Variables that the driver itself acts on: a client passes them to its worker. Others (search paths, debug hooks) stay
+/// outside: they would act on the worker, not on the client.
+pub const DRIVER_VARIABLES: &[&str] = &[
+    "CUDA_VISIBLE_DEVICES",
+    "CUDA_DEVICE_ORDER",
+    "CUDA_MODULE_LOADING",
+    "CUDA_MODULE_DATA_LOADING",
+    "CUDA_DEVICE_MAX_CONNECTIONS",
+    "CUDA_LAUNCH_BLOCKING",
+    "CUDA_FORCE_PTX_JIT",
+    "CUDA_DISABLE_PTX_JIT",
+    "CUDA_FORCE_JIT",
+    "CUDA_DISABLE_JIT",
+    "CUDA_AUTO_BOOST",
+    "CUDA_SCALE_LAUNCH_QUEUES",
+    "CUDA_GRAPHS_USE_NODE_PRIORITY",
+];
+
 /// The longest string (a kernel's or variable's name) that is carried.
 pub const MAX_NAME: usize = 32 << 10;
 /// The largest image (module, library) that is carried.

@@ -69,9 +69,9 @@ ops! {
     KernelFunction = 0xf025
     /// library → module.
     LibraryModule = 0xf026
-    /// module → count, then for each function its handle, name and description.
+    /// module, how many to leave out → how many there are, then as many as fit: description and name of each.
     ModuleFunctions = 0xf027
-    /// library → count, then for each kernel its handle, name and description.
+    /// library, how many to leave out → how many there are, then as many as fit: description and name of each.
     LibraryKernels = 0xf028
     /// module or library, name → address, bytes.
     GetGlobal = 0xf029
@@ -118,8 +118,6 @@ ops! {
     Copy3dSync = 0xf056
     /// nothing → nothing; the status is the first error of a posted message that nobody has been told yet.
     TakeError = 0xf058
-    /// stream, completion word, value: the GPU writes value there when the stream gets so far. Posted.
-    Mark = 0xf057
 
     /// bytes, alignment, address or 0 → address.
     Reserve = 0xf060

@@ -40,6 +40,16 @@ pub fn op_name(op: u16) -> &'static str {
     }
 }
 
+/// Does this call tell of errors of earlier, posted messages? Those that wait for the GPU or ask how far it is do. Others
+/// may have changed something, which the client must learn.
+pub fn reports_posted_errors(op: u16) -> bool {
+    const FUNCTIONS: [&str; 4] = ["cuStreamSynchronize", "cuEventSynchronize", "cuStreamQuery", "cuEventQuery"];
+    match Op::from_code(op) {
+        Some(op) => matches!(op, Op::Synchronize | Op::TakeError | Op::CopySync | Op::Copy3dSync),
+        None => FUNCTIONS.contains(&op_name(op)),
+    }
+}
+
 /// Executes one message, already copied out of shared memory.
 pub fn execute(worker: &Worker, op: u16, tag: u32, lane: u32, payload: &[u8], reply: &mut Writer<'_>) -> Outcome {
     Counters::add(&worker.counters.calls, 1);
@@ -50,7 +60,7 @@ pub fn execute(worker: &Worker, op: u16, tag: u32, lane: u32, payload: &[u8], re
     if !worker.started.load(Ordering::Acquire) {
         return Err(Refusal::NotStarted);
     }
-    worker.enter(tag)?;
+    let _context = worker.enter(tag)?;
     if op < FIRST_OP {
         return plain(worker, op, &mut message, reply);
     }

@@ -11,7 +11,7 @@ use idm::peer::PeerWatch;
 use idm::region::{Layout, Placement};
 use idm::ring::{ConsumeError, NO_LANE};
 
-use super::dispatch::{execute, op_name};
+use super::dispatch::{execute, op_name, reports_posted_errors};
 use super::state::Counters;
 use super::{Refusal, Worker, WorkerError};
 use crate::control::{Assignment, BrokerLink};
@@ -20,9 +20,8 @@ use crate::control::{Assignment, BrokerLink};
 pub fn serve(driver: Arc<Driver>, link: Arc<BrokerLink>, assignment: Assignment) -> Result<(), WorkerError> {
     let mut server = idm::Server::create(Layout::default(), Placement::Anywhere)?;
     let duplicate = assignment.client.try_clone().map_err(WorkerError::Thread)?;
-    let (watch, _stop) =
-        PeerWatch::new(duplicate, assignment.client_pidfd, server.gone().clone(), || std::process::exit(0))
-            .map_err(|error| WorkerError::Thread(error.into()))?;
+    let (watch, _stop) = PeerWatch::new(duplicate, assignment.client_pidfd, server.gone().clone(), || leave(0))
+        .map_err(|error| WorkerError::Thread(error.into()))?;
     watch.spawn().map_err(WorkerError::Thread)?;
     bootstrap::send(&assignment.client, &Attach::new(*server.layout(), [0; 16]), &[server.fd()])?;
 
@@ -101,8 +100,12 @@ impl Session {
             }
             return;
         }
-        let Ok(len) = reply.finish() else { end_client("a reply does not fit its lane") };
-        if code == CUDA_SUCCESS && len == 0 {
+        // No answer of an honest call is that long.
+        let len = reply.finish().unwrap_or_else(|_| {
+            code = CUDA_ERROR_OUT_OF_MEMORY;
+            0
+        });
+        if code == CUDA_SUCCESS && reports_posted_errors(op) {
             code = self.worker.take_posted();
         }
         let payload = if code == CUDA_SUCCESS { &buffer[..len] } else { &[] };
@@ -114,7 +117,12 @@ impl Session {
 
 /// Ends this process, and with it the client's GPU context and everything in it.
 fn end_client(why: &str) -> ! {
-    tracing::error!(why, "the client broke the protocol; ending it");
     eprintln!("bulkhead worker: ending the client: {why}");
-    std::process::exit(1)
+    leave(1)
+}
+
+/// Ends the process at once. The driver's exit handlers would wait for what the client left running.
+fn leave(status: i32) -> ! {
+    // SAFETY: nothing of ours needs to be written back; the kernel takes back the rest.
+    unsafe { libc::_exit(status) }
 }

@@ -10,12 +10,12 @@ use std::time::Duration;
 use cuda_abi::driver::Driver;
 use cuda_abi::error::*;
 use cuda_abi::types::CUcontext;
-use cuda_abi::wire;
+use cuda_abi::wire::{self, Kind};
 
 use super::callbacks::Callbacks;
-use super::handles::Handles;
+use super::handles::{Handles, Object};
 use super::memory::Memory;
-use super::{Refusal, succeed};
+use super::{Outcome, Refusal, succeed};
 use crate::control::{BrokerLink, WorkerStats};
 
 /// As many primary contexts as any machine has devices.
@@ -27,18 +27,28 @@ pub struct Worker {
     pub memory: Memory,
     pub link: Arc<BrokerLink>,
     pub callbacks: Arc<Callbacks>,
+    /// How many lanes there are.
+    pub lanes: u32,
     pub bulk: idm::bulk::BulkView,
     pub flags: idm::flags::Flags,
     /// Descriptors of pinned memory and of the client's output come this way.
     pub socket: OwnedFd,
+    /// Set once the first message has come, and once the driver has started because of it.
+    pub greeted: AtomicBool,
     pub started: AtomicBool,
     /// How often the client retained each primary context.
     pub retained: Mutex<HashMap<u32, u32>>,
-    /// Images under way, by lane.
-    pub uploads: Mutex<HashMap<u32, Vec<u8>>>,
+    pub uploads: Mutex<Uploads>,
     /// The first error of a posted message that nobody has been told yet.
     posted_error: AtomicU32,
     pub counters: Counters,
+}
+
+/// Images under way, by lane, and their bytes in all.
+#[derive(Default)]
+pub struct Uploads {
+    pub by_lane: HashMap<u32, Vec<u8>>,
+    pub bytes: usize,
 }
 
 /// What the operator is told of this client.
@@ -69,21 +79,23 @@ impl Counters {
 }
 
 thread_local! {
-    /// The context that this thread has current: its index and the driver's pointer.
+    /// The context that this thread has current: its index and serial number.
     static CURRENT: Cell<(u32, u64)> = const { Cell::new((0, 0)) };
 }
 
 impl Worker {
     pub fn new(driver: Arc<Driver>, link: Arc<BrokerLink>, server: &idm::Server, socket: OwnedFd) -> Worker {
         Worker {
-            handles: Handles::new(MAX_DEVICES),
+            handles: Handles::new(driver.clone(), MAX_DEVICES),
             memory: Memory::new(driver.clone(), link.clone()),
             callbacks: Arc::new(Callbacks::default()),
+            lanes: server.layout().lanes,
             bulk: server.bulk(),
             flags: server.flags(),
             driver,
             link,
             socket,
+            greeted: AtomicBool::new(false),
             started: AtomicBool::new(false),
             retained: Mutex::default(),
             uploads: Mutex::default(),
@@ -92,18 +104,26 @@ impl Worker {
         }
     }
 
-    /// Makes the context that a message was sent in this thread's own.
-    pub fn enter(&self, tag: u32) -> Result<(), Refusal> {
-        let raw = match tag {
-            0 => 0,
-            _ => self.handles.context(tag).ok_or(Refusal::Code(CUDA_ERROR_INVALID_CONTEXT))?,
+    /// Makes the context that a message was sent in this thread's own. What is answered keeps it alive meanwhile.
+    pub fn enter(&self, tag: u32) -> Result<Option<Arc<Object>>, Refusal> {
+        let context = match tag {
+            0 => None,
+            _ => Some(self.handles.context(tag).ok_or(Refusal::Code(CUDA_ERROR_INVALID_CONTEXT))?),
         };
-        if CURRENT.get() != (tag, raw) {
-            // SAFETY: the context is alive: retiring it takes it out of the table first.
+        let (raw, serial) = context.as_ref().map_or((0, 0), |context| (context.raw, context.serial));
+        if CURRENT.get() != (tag, serial) {
+            // SAFETY: the context is held, so it is alive.
             succeed(unsafe { (self.driver.cuCtxSetCurrent)(raw as CUcontext) })?;
-            CURRENT.set((tag, raw));
+            CURRENT.set((tag, serial));
         }
-        Ok(())
+        Ok(context)
+    }
+
+    /// Closes a handle and what hangs on it.
+    pub fn close(&self, kind: Kind, word: u64) -> Outcome {
+        let result = self.handles.close(kind, word)?;
+        self.memory.remove_globals(word);
+        Ok(result)
     }
 
     /// Index of this thread's current context.
@@ -150,11 +170,17 @@ impl Worker {
         if self.posted_error.load(Ordering::Acquire) == CUDA_SUCCESS {
             return CUDA_SUCCESS;
         }
-        self.flags.store(wire::error_word(self.flags.count()), 0);
-        self.posted_error.swap(CUDA_SUCCESS, Ordering::AcqRel)
+        let word = wire::error_word(self.flags.count());
+        let taken = self.posted_error.swap(CUDA_SUCCESS, Ordering::AcqRel);
+        self.flags.store(word, 0);
+        // Another may have been noted meanwhile.
+        if self.posted_error.load(Ordering::Acquire) != CUDA_SUCCESS {
+            self.flags.store(word, 1);
+        }
+        taken
     }
 
-    pub fn uploads(&self) -> MutexGuard<'_, HashMap<u32, Vec<u8>>> {
+    pub fn uploads(&self) -> MutexGuard<'_, Uploads> {
         self.uploads.lock().unwrap_or_else(PoisonError::into_inner)
     }
 

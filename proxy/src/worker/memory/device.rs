@@ -222,7 +222,7 @@ impl Memory {
             let done = unsafe {
                 if wait { (self.driver.cuEventSynchronize)(event) } else { (self.driver.cuEventQuery)(event) }
             };
-            if done != CUDA_SUCCESS {
+            if done == CUDA_ERROR_NOT_READY {
                 return true;
             }
             // SAFETY: as above.
@@ -242,6 +242,9 @@ impl Memory {
         for address in blocks {
             let _ = self.free_now(&mut state, address);
         }
-        state.scrubbers.remove(&context);
+        if let Some(stream) = state.scrubbers.remove(&context) {
+            // SAFETY: a stream of ours, in the context that is current.
+            unsafe { (self.driver.cuStreamDestroy_v2)(stream as CUstream) };
+        }
     }
 }

@@ -74,11 +74,14 @@ impl Memory {
     }
 }
 
-/// A file that the client can shrink would fault this process.
+/// A file that the client can shrink would fault this process, and so would huge pages that it gives back. Pages that
+/// nobody has touched would be allocated by registering them, on the node's account.
 fn is_safe(file: BorrowedFd<'_>, len: u64) -> bool {
+    const BLOCK: u64 = 512;
     let sealed = rustix::fs::fcntl_get_seals(file.as_fd()).is_ok_and(|seals| seals.contains(SealFlags::SHRINK));
-    let size = rustix::fs::fstat(file).is_ok_and(|stat| u64::try_from(stat.st_size).is_ok_and(|size| size >= len));
-    sealed && size
+    let Ok(stat) = rustix::fs::fstat(file) else { return false };
+    let touched = stat.st_size as u64 >= len && (stat.st_blocks as u64).saturating_mul(BLOCK) >= len;
+    sealed && touched && stat.st_blksize as u64 == PAGE
 }
 
 /// Puts the reservation back where an arena was.

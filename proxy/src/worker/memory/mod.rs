@@ -44,7 +44,9 @@ struct State {
     /// Start → physical memory mapped there by the client.
     client_maps: BTreeMap<u64, (u64, u64)>,
     arenas: BTreeMap<u64, u64>,
+    /// Variables of modules and libraries, and whose they are.
     globals: BTreeMap<u64, u64>,
+    global_owners: HashMap<u64, Vec<u64>>,
 }
 
 impl Memory {
@@ -61,6 +63,7 @@ impl Memory {
             client_maps: BTreeMap::new(),
             arenas: BTreeMap::new(),
             globals: BTreeMap::new(),
+            global_owners: HashMap::new(),
         };
         Memory { driver, ledger, state: Mutex::new(state) }
     }
@@ -82,9 +85,19 @@ impl Memory {
         if known { Ok(()) } else { Err(Refusal::Code(CUDA_ERROR_INVALID_VALUE)) }
     }
 
-    /// Admits a module's variable.
-    pub fn add_global(&self, address: u64, len: u64) {
-        self.state().globals.insert(address, len);
+    /// Admits a variable of a module or library, until that goes.
+    pub fn add_global(&self, owner: u64, address: u64, len: u64) {
+        let mut state = self.state();
+        if state.globals.insert(address, len).is_none() {
+            state.global_owners.entry(owner).or_default().push(address);
+        }
+    }
+
+    pub fn remove_globals(&self, owner: u64) {
+        let mut state = self.state();
+        for address in state.global_owners.remove(&owner).unwrap_or_default() {
+            state.globals.remove(&address);
+        }
     }
 
     /// Free and total bytes as the zone sees them.

@@ -51,20 +51,22 @@ impl Memory {
         self.ledger.charge(len).map_err(|_| Refusal::Code(CUDA_ERROR_OUT_OF_MEMORY))?;
         let properties = CUmemAllocationProp { win32_handle_meta_data: std::ptr::null_mut(), ..*properties };
         let mut physical = 0;
+        let mut state = self.state();
         // SAFETY: the struct and the output are locals.
         let created = unsafe { (self.driver.cuMemCreate)(&mut physical, len as usize, &properties, flags) };
         succeed(created).inspect_err(|_| self.ledger.release(len))?;
-        self.state().physical.insert(physical, Physical { len, handles: 1, maps: 0 });
+        state.physical.insert(physical, Physical { len, handles: 1, maps: 0 });
         Ok(physical)
     }
 
     /// Gives up one handle; answers whether it was the last.
     pub fn release(&self, physical: u64) -> Result<bool, Refusal> {
-        // SAFETY: the handle was checked by the caller.
-        succeed(unsafe { (self.driver.cuMemRelease)(physical) })?;
+        // Under the lock: the driver may use the number again at once.
         let mut state = self.state();
-        let entry = state.physical.get_mut(&physical).ok_or(INVALID)?;
-        entry.handles = entry.handles.saturating_sub(1);
+        let entry = state.physical.get_mut(&physical).filter(|entry| entry.handles > 0).ok_or(INVALID)?;
+        // SAFETY: the client holds a handle to it.
+        succeed(unsafe { (self.driver.cuMemRelease)(physical) })?;
+        entry.handles -= 1;
         let last = entry.handles == 0;
         self.settle(&mut state, physical);
         Ok(last)
@@ -144,6 +146,11 @@ impl Memory {
         let mut again = 0;
         // SAFETY: the address lies in a mapping of the client's.
         succeed(unsafe { (self.driver.cuMemRetainAllocationHandle)(&mut again, address as *mut c_void) })?;
+        if again != physical {
+            // SAFETY: a handle that was just made.
+            unsafe { (self.driver.cuMemRelease)(again) };
+            return Err(Refusal::Code(CUDA_ERROR_NOT_SUPPORTED));
+        }
         if let Some(entry) = state.physical.get_mut(&physical) {
             entry.handles += 1;
         }

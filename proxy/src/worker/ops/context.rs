@@ -8,7 +8,6 @@ use cuda_abi::types::*;
 use cuda_abi::wire::{Handle, Kind, Reader, Writer};
 
 use super::start::register_region;
-use crate::worker::handles::Object;
 use crate::worker::state::MAX_DEVICES;
 use crate::worker::{Outcome, Refusal, Worker, succeed};
 
@@ -27,7 +26,7 @@ fn hold_primary(worker: &Worker, device: u32) -> Result<(), Refusal> {
     // SAFETY: the output is a local.
     succeed(unsafe { (worker.driver.cuDevicePrimaryCtxRetain)(&mut context, device as i32) })?;
     worker.handles.set_primary(device, Some(context as u64));
-    worker.enter(1 + device)?;
+    let _context = worker.enter(1 + device)?;
     register_region(worker)
 }
 
@@ -89,7 +88,7 @@ pub fn create(worker: &Worker, message: &mut Reader<'_>, reply: &mut Writer<'_>)
         worker.forget_current();
         let _ = (worker.driver.cuCtxGetId)(context, &mut id);
     }
-    reply.word(worker.handles.open(Kind::Context, context as u64, 0, 0)?);
+    reply.word(worker.handles.open(Kind::Context, context as u64, 0)?);
     reply.word(id);
     Ok(CUDA_SUCCESS)
 }
@@ -97,50 +96,34 @@ pub fn create(worker: &Worker, message: &mut Reader<'_>, reply: &mut Writer<'_>)
 pub fn destroy(worker: &Worker, message: &mut Reader<'_>) -> Outcome {
     let word = message.word()?;
     message.end()?;
-    let context = worker.handles.raw(Kind::Context, word)?;
+    worker.handles.pin(Kind::Context, word)?;
     let Some(Handle { index, .. }) = Handle::from_word(word) else { return Err(Refusal::Malformed) };
     if index <= MAX_DEVICES {
         return Err(Refusal::Code(CUDA_ERROR_INVALID_CONTEXT));
     }
     retire(worker, index);
-    worker.handles.close(word);
     worker.enter(0)?;
-    // SAFETY: taken out of the table above; no message can name it any more.
-    Ok(unsafe { (worker.driver.cuCtxDestroy_v2)(context as CUcontext) })
+    worker.close(Kind::Context, word)
 }
 
 /// Ends everything that lives in a context, but not the context.
 fn retire(worker: &Worker, index: u32) {
-    if worker.enter(index).is_err() {
-        return;
-    }
-    let driver = &worker.driver;
+    let Ok(_context) = worker.enter(index) else { return };
     // SAFETY: a context is current.
-    unsafe { (driver.cuCtxSynchronize)() };
-    for Object { kind, raw, .. } in worker.handles.drain_context(index) {
-        let raw = raw as *mut c_void;
-        // SAFETY: each object was taken out of the table, so it is destroyed once.
-        unsafe {
-            match kind {
-                Kind::Stream => (driver.cuStreamDestroy_v2)(raw),
-                Kind::Event => (driver.cuEventDestroy_v2)(raw),
-                Kind::Module => (driver.cuModuleUnload)(raw),
-                Kind::Array => (driver.cuArrayDestroy)(raw),
-                Kind::MipmappedArray => (driver.cuMipmappedArrayDestroy)(raw),
-                _ => CUDA_SUCCESS,
-            };
-        }
-    }
+    unsafe { (worker.driver.cuCtxSynchronize)() };
+    worker.handles.close_context(index);
     worker.memory.retire(index);
 }
 
 pub fn synchronize(worker: &Worker, message: &mut Reader<'_>) -> Outcome {
     let word = message.word()?;
     message.end()?;
+    let mut held = None;
     if word != 0 {
-        worker.handles.raw(Kind::Context, word)?;
-        worker.enter(Handle::from_word(word).map_or(0, |handle| handle.index))?;
+        worker.handles.pin(Kind::Context, word)?;
+        held = worker.enter(Handle::from_word(word).map_or(0, |handle| handle.index))?;
     }
+    let _held = held;
     // SAFETY: no arguments.
     Ok(unsafe { (worker.driver.cuCtxSynchronize)() })
 }

@@ -1,10 +1,14 @@
 //! Copies. Every address is checked against what the client has; data itself needs no check.
 
+use std::cell::RefCell;
+use std::sync::Arc;
+
 use cuda_abi::error::*;
 use cuda_abi::plan;
 use cuda_abi::types::*;
 use cuda_abi::wire::{Kind, Reader};
 
+use crate::worker::handles::Object;
 use crate::worker::state::Counters;
 use crate::worker::{Outcome, Refusal, Worker, succeed};
 
@@ -12,13 +16,15 @@ const MEMORY_HOST: u32 = 1;
 const MEMORY_DEVICE: u32 = 2;
 const MEMORY_ARRAY: u32 = 3;
 
-fn stream(worker: &Worker, message: &mut Reader<'_>) -> Result<CUstream, Refusal> {
-    Ok(worker.handles.raw(Kind::Stream, message.word()?)? as CUstream)
+/// The stream of a message, held for as long as it is used.
+fn stream(worker: &Worker, message: &mut Reader<'_>) -> Result<Arc<Object>, Refusal> {
+    worker.handles.pin(Kind::Stream, message.word()?)
 }
 
 pub fn inline(worker: &Worker, message: &mut Reader<'_>) -> Outcome {
     let destination = message.word()?;
-    let stream = stream(worker, message)?;
+    let held = stream(worker, message)?;
+    let stream = held.raw as CUstream;
     let bytes = message.rest();
     worker.memory.check(destination, bytes.len() as u64)?;
     Counters::add(&worker.counters.bytes_to_device, bytes.len() as u64);
@@ -28,7 +34,8 @@ pub fn inline(worker: &Worker, message: &mut Reader<'_>) -> Outcome {
 
 pub fn from_staging(worker: &Worker, message: &mut Reader<'_>) -> Outcome {
     let (destination, offset, len) = (message.word()?, message.word()?, message.word()?);
-    let stream = stream(worker, message)?;
+    let held = stream(worker, message)?;
+    let stream = held.raw as CUstream;
     let (word, value) = (message.word()?, message.word()?);
     message.end()?;
     let source = worker.bulk.slice(offset, len).map_err(|_| Refusal::Malformed)?;
@@ -43,7 +50,8 @@ pub fn from_staging(worker: &Worker, message: &mut Reader<'_>) -> Outcome {
 
 pub fn to_staging(worker: &Worker, message: &mut Reader<'_>) -> Outcome {
     let (source, offset, len) = (message.word()?, message.word()?, message.word()?);
-    let stream = stream(worker, message)?;
+    let held = stream(worker, message)?;
+    let stream = held.raw as CUstream;
     let (word, value) = (message.word()?, message.word()?);
     message.end()?;
     let destination = worker.bulk.slice(offset, len).map_err(|_| Refusal::Malformed)?;
@@ -61,13 +69,6 @@ fn finish(worker: &Worker, stream: CUstream, word: u64, value: u64, copied: CUre
     write_word(worker, stream, word, value)
 }
 
-pub fn mark(worker: &Worker, message: &mut Reader<'_>) -> Outcome {
-    let stream = stream(worker, message)?;
-    let (word, value) = (message.word()?, message.word()?);
-    message.end()?;
-    write_word(worker, stream, word, value)
-}
-
 fn write_word(worker: &Worker, stream: CUstream, word: u64, value: u64) -> Outcome {
     if word >= worker.flags.count() as u64 {
         return Err(Refusal::Malformed);
@@ -79,7 +80,8 @@ fn write_word(worker: &Worker, stream: CUstream, word: u64, value: u64) -> Outco
 
 pub fn linear(worker: &Worker, message: &mut Reader<'_>, wait: bool) -> Outcome {
     let (destination, source, len) = (message.word()?, message.word()?, message.word()?);
-    let stream = stream(worker, message)?;
+    let held = stream(worker, message)?;
+    let stream = held.raw as CUstream;
     message.end()?;
     worker.memory.check(destination, len)?;
     worker.memory.check(source, len)?;
@@ -103,15 +105,23 @@ fn wait_for(worker: &Worker, stream: CUstream, copied: CUresult) -> Outcome {
 pub fn shaped(worker: &Worker, message: &mut Reader<'_>, wait: bool) -> Outcome {
     // SAFETY: integers and pointers, which are checked before anybody follows them.
     let mut copy: CUDA_MEMCPY3D = unsafe { message.plain() }?;
-    let stream = stream(worker, message)?;
+    let held = stream(worker, message)?;
+    let stream = held.raw as CUstream;
     message.end()?;
     let invalid = Refusal::Code(CUDA_ERROR_INVALID_VALUE);
     let shape = [copy.width_in_bytes, copy.height, copy.depth].map(|extent| extent as u64);
     if shape.contains(&0) {
         return Ok(CUDA_SUCCESS);
     }
+    // Held until the driver has taken the copy.
+    let arrays = RefCell::new(Vec::new());
     let side = |kind, host: u64, device, array: CUarray, origin: [usize; 3], pitch: usize, height: usize| match kind {
-        MEMORY_ARRAY => worker.handles.raw(Kind::Array, array as u64),
+        MEMORY_ARRAY => {
+            let array = worker.handles.pin(Kind::Array, array as u64)?;
+            let raw = array.raw;
+            arrays.borrow_mut().push(array);
+            Ok(raw)
+        }
         MEMORY_HOST | MEMORY_DEVICE => {
             let base = if kind == MEMORY_HOST { host } else { device };
             let origin = origin.map(|at| at as u64);
@@ -147,11 +157,17 @@ pub fn shaped(worker: &Worker, message: &mut Reader<'_>, wait: bool) -> Outcome 
     if wait { wait_for(worker, stream, copied) } else { Ok(copied) }
 }
 
-/// The bytes a shaped access touches, from the first to the last: offset and length. `None` on overflow.
+/// The bytes a shaped access touches, from the first to the last: offset and length. `None` if rows or layers overlap, for
+/// which drivers have rules of their own, or on overflow.
 fn footprint([x, y, z]: [u64; 3], [width, height, depth]: [u64; 3], pitch: u64, slice: u64) -> Option<(u64, u64)> {
-    let slice = pitch.checked_mul(slice.max(height))?;
+    let rows_fit = (height == 1 && depth == 1 && y == 0 && z == 0) || pitch >= x.checked_add(width)?;
+    let layers_fit = (depth == 1 && z == 0) || slice >= y.checked_add(height)?;
+    if !rows_fit || !layers_fit {
+        return None;
+    }
+    let layer_bytes = if depth == 1 && z == 0 { 0 } else { pitch.checked_mul(slice)? };
     let at = |row: u64, layer: u64, column: u64| -> Option<u64> {
-        layer.checked_mul(slice)?.checked_add(row.checked_mul(pitch)?)?.checked_add(column)
+        layer.checked_mul(layer_bytes)?.checked_add(row.checked_mul(pitch)?)?.checked_add(column)
     };
     let first = at(y, z, x)?;
     let row = y.checked_add(height - 1)?;
@@ -168,6 +184,11 @@ mod tests {
     fn footprints_end_with_the_last_row_and_never_overflow() {
         assert_eq!(footprint([0, 0, 0], [10, 3, 1], 16, 3), Some((0, 42)));
         assert_eq!(footprint([4, 1, 2], [10, 2, 2], 16, 4), Some((2 * 64 + 16 + 4, 64 + 16 + 10)));
+        // What a driver might read differently is refused: layers without a height, rows that overlap.
+        assert_eq!(footprint([0, 0, 1], [64, 1, 1], 1 << 20, 0), None);
+        assert_eq!(footprint([0, 0, 0], [64, 2, 1], 0, 2), None);
+        assert_eq!(footprint([8, 0, 0], [64, 2, 1], 70, 2), None);
+        assert_eq!(footprint([0, 0, 0], [64, 1, 1], 0, 0), Some((0, 64)));
         assert_eq!(footprint([0, u64::MAX, 0], [1, 2, 1], 1, 1), None);
         assert_eq!(footprint([0, 0, 0], [1, u64::MAX, 1], u64::MAX, 1), None);
         assert_eq!(footprint([u64::MAX, 0, 0], [1, 1, 1], 1, 1), None);

@@ -46,7 +46,8 @@ pub fn launch(worker: &Worker, message: &mut Reader<'_>) -> Outcome {
     if !matches!(function.kind, Kind::Function | Kind::Kernel) {
         return Err(Refusal::Code(CUDA_ERROR_INVALID_HANDLE));
     }
-    let stream = worker.handles.raw(Kind::Stream, message.word()?)? as CUstream;
+    let held = worker.handles.pin(Kind::Stream, message.word()?)?;
+    let stream = held.raw as CUstream;
     let grid: [u32; 3] = [message.narrow()?, message.narrow()?, message.narrow()?];
     let block: [u32; 3] = [message.narrow()?, message.narrow()?, message.narrow()?];
     let shared: u32 = message.narrow()?;
@@ -65,16 +66,15 @@ pub fn launch(worker: &Worker, message: &mut Reader<'_>) -> Outcome {
     if flags & COOPERATIVE != 0 {
         attrs.push(CUlaunchAttribute { id: 2, padding: 0, value: [1, 0, 0, 0, 0, 0, 0, 0] });
     }
-    let function = function.raw as CUfunction;
+    let raw = function.raw as CUfunction;
     let none = std::ptr::null_mut();
     if attrs.is_empty() {
         let ([gx, gy, gz], [bx, by, bz]) = (grid, block);
         // SAFETY: function and stream were checked; the parameters are as long as the kernel's.
-        let result = unsafe {
-            (worker.driver.cuLaunchKernel)(function, gx, gy, gz, bx, by, bz, shared, stream, pointers, none)
-        };
+        let result =
+            unsafe { (worker.driver.cuLaunchKernel)(raw, gx, gy, gz, bx, by, bz, shared, stream, pointers, none) };
         if result != CUDA_SUCCESS {
-            tracing::debug!(result, ?grid, ?block, shared, ?stream, ?params, ?layout, "launch refused by the driver");
+            tracing::debug!(result, ?grid, ?block, shared, parameters = params.len(), "launch refused by the driver");
         }
         return Ok(result);
     }
@@ -89,7 +89,7 @@ pub fn launch(worker: &Worker, message: &mut Reader<'_>) -> Outcome {
         padding1: 0,
     };
     // SAFETY: as above; the attributes hold plain values.
-    Ok(unsafe { (worker.driver.cuLaunchKernelEx)(&config, function, pointers, none) })
+    Ok(unsafe { (worker.driver.cuLaunchKernelEx)(&config, raw, pointers, none) })
 }
 
 fn attributes(message: &mut Reader<'_>) -> Result<Vec<CUlaunchAttribute>, Refusal> {
@@ -111,7 +111,8 @@ fn attributes(message: &mut Reader<'_>) -> Result<Vec<CUlaunchAttribute>, Refusa
 }
 
 pub fn cluster_occupancy(worker: &Worker, message: &mut Reader<'_>, reply: &mut Writer<'_>) -> Outcome {
-    let function = worker.handles.raw(Kind::Function, message.word()?)? as CUfunction;
+    let held = worker.handles.pin(Kind::Function, message.word()?)?;
+    let function = held.raw as CUfunction;
     let grid: [u32; 3] = [message.narrow()?, message.narrow()?, message.narrow()?];
     let block: [u32; 3] = [message.narrow()?, message.narrow()?, message.narrow()?];
     let shared: u32 = message.narrow()?;
@@ -142,7 +143,8 @@ pub fn cluster_occupancy(worker: &Worker, message: &mut Reader<'_>, reply: &mut 
 }
 
 pub fn host_callback(worker: &Worker, message: &mut Reader<'_>) -> Outcome {
-    let stream = worker.handles.raw(Kind::Stream, message.word()?)? as CUstream;
+    let held = worker.handles.pin(Kind::Stream, message.word()?)?;
+    let stream = held.raw as CUstream;
     let id = message.word()?;
     message.end()?;
     let argument = Due { callbacks: worker.callbacks.clone(), id }.into_argument();

@@ -7,6 +7,7 @@ use cuda_abi::types::*;
 use cuda_abi::wire::{Kind, Reader, Writer};
 use idm::bootstrap::{self, Handover};
 
+use super::start::HANDOVER_TIME;
 use crate::worker::{Outcome, Refusal, Worker, succeed};
 
 pub fn alloc(worker: &Worker, message: &mut Reader<'_>, reply: &mut Writer<'_>) -> Outcome {
@@ -29,9 +30,9 @@ pub fn free(worker: &Worker, message: &mut Reader<'_>) -> Outcome {
 
 pub fn free_async(worker: &Worker, message: &mut Reader<'_>) -> Outcome {
     let address = message.word()?;
-    let stream = worker.handles.raw(Kind::Stream, message.word()?)?;
+    let stream = worker.handles.pin(Kind::Stream, message.word()?)?;
     message.end()?;
-    worker.memory.free_on_stream(address, stream as CUstream)?;
+    worker.memory.free_on_stream(address, stream.raw as CUstream)?;
     Ok(CUDA_SUCCESS)
 }
 
@@ -49,7 +50,8 @@ pub fn host_map(worker: &Worker, message: &mut Reader<'_>) -> Outcome {
     let (address, len) = (message.word()?, message.word()?);
     message.end()?;
     // The client sends the descriptor before the message, and one at a time.
-    let (_, fds) = bootstrap::recv::<Handover>(worker.socket.as_fd()).map_err(|_| Refusal::Malformed)?;
+    let received = bootstrap::recv_within::<Handover>(worker.socket.as_fd(), HANDOVER_TIME);
+    let (_, fds) = received.map_err(|_| Refusal::Malformed)?;
     let [file] = &fds[..] else { return Err(Refusal::Malformed) };
     worker.memory.map_host(file.as_fd(), address, len)?;
     Ok(CUDA_SUCCESS)

@@ -53,8 +53,7 @@ pub fn execute(worker: &Worker, op: Op, lane: u32, message: &mut Reader<'_>, rep
         Op::CopySync => copy::linear(worker, message, true),
         Op::Copy3dAsync => copy::shaped(worker, message, false),
         Op::Copy3dSync => copy::shaped(worker, message, true),
-        Op::Mark => copy::mark(worker, message),
-        // Whoever gets an empty reply gets the error with it.
+        // The error itself is put into the reply by whoever sends it.
         Op::TakeError => Ok(message.end().map(|()| cuda_abi::error::CUDA_SUCCESS)?),
         Op::Reserve => vmm::reserve(worker, message, reply),
         Op::Unreserve => vmm::unreserve(worker, message),

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use cuda_abi::error::*;
 use cuda_abi::image;
 use cuda_abi::types::*;
-use cuda_abi::wire::{Handle, Kind, MAX_IMAGE, Reader, Writer};
+use cuda_abi::wire::{Kind, MAX_IMAGE, Reader, Writer};
 
 use crate::worker::dispatch::name;
 use crate::worker::handles::{Object, Parameters};
@@ -21,11 +21,14 @@ pub fn image_part(worker: &Worker, lane: u32, message: &mut Reader<'_>) -> Outco
     let lane = if lane == idm::ring::NO_LANE { message.narrow()? } else { lane };
     let part = message.rest();
     let mut uploads = worker.uploads();
-    let total: usize = uploads.values().map(Vec::len).sum();
-    if total + part.len() > MAX_IMAGE {
+    if lane >= worker.lanes {
         return Err(Refusal::Malformed);
     }
-    uploads.entry(lane).or_default().extend_from_slice(part);
+    if uploads.bytes + part.len() > MAX_IMAGE {
+        return Err(Refusal::Code(CUDA_ERROR_OUT_OF_MEMORY));
+    }
+    uploads.bytes += part.len();
+    uploads.by_lane.entry(lane).or_default().extend_from_slice(part);
     Ok(CUDA_SUCCESS)
 }
 
@@ -33,9 +36,15 @@ pub fn image_part(worker: &Worker, lane: u32, message: &mut Reader<'_>) -> Outco
 fn take_image(worker: &Worker, lane: u32, message: &mut Reader<'_>) -> Result<Vec<u8>, Refusal> {
     let len = message.word()?;
     message.end()?;
-    let mut image = worker.uploads().remove(&lane).unwrap_or_default();
+    let mut image = {
+        let mut uploads = worker.uploads();
+        let image = uploads.by_lane.remove(&lane).unwrap_or_default();
+        uploads.bytes -= image.len();
+        image
+    };
+    // Parts were refused, or the context went while they came.
     if image.len() as u64 != len {
-        return Err(Refusal::Malformed);
+        return Err(Refusal::Code(CUDA_ERROR_INVALID_IMAGE));
     }
     // PTX is text that ends with a NUL; for the others one more byte does no harm.
     image.push(0);
@@ -51,7 +60,7 @@ pub fn load_module(worker: &Worker, lane: u32, message: &mut Reader<'_>, reply: 
     let mut module = std::ptr::null_mut();
     // SAFETY: the image is whole; the driver makes its own copy.
     succeed(unsafe { (worker.driver.cuModuleLoadData)(&mut module, image.as_ptr().cast()) })?;
-    reply.word(worker.handles.open(Kind::Module, module as u64, worker.context_tag(), 0)?);
+    reply.word(worker.handles.open(Kind::Module, module as u64, worker.context_tag())?);
     Ok(CUDA_SUCCESS)
 }
 
@@ -73,7 +82,7 @@ pub fn load_library(worker: &Worker, lane: u32, message: &mut Reader<'_>, reply:
             0,
         )
     })?;
-    reply.word(worker.handles.open(Kind::Library, library as u64, 0, 0)?);
+    reply.word(worker.handles.open(Kind::Library, library as u64, 0)?);
     Ok(CUDA_SUCCESS)
 }
 
@@ -119,7 +128,7 @@ fn describe(
     worker: &Worker,
     kind: Kind,
     raw: u64,
-    parent: u32,
+    parent: Option<Arc<Object>>,
     limits: bool,
     reply: &mut Writer<'_>,
 ) -> Result<(), Refusal> {
@@ -132,8 +141,9 @@ fn describe(
     let bytes = parameters.iter().map(|(offset, size)| offset + size).max().unwrap_or(0) as u32;
     let offsets = parameters.iter().map(|(offset, _)| *offset as u32).collect();
     let context = if kind == Kind::Kernel { 0 } else { worker.context_tag() };
-    let layout = Some(Arc::new(Parameters { offsets, bytes }));
-    reply.word(worker.handles.open_object(Object { kind, raw, context, parent, parameters: layout })?);
+    // Before it is loaded the driver knows no parameters, and a launch would pass none.
+    let layout = limits[0].is_some().then_some(Parameters { offsets, bytes });
+    reply.word(worker.handles.open_child(kind, raw, context, parent, layout)?);
     reply.word(parameters.len() as u64);
     for (offset, size) in parameters {
         reply.words(&[offset, size]);
@@ -150,37 +160,33 @@ pub fn describe_again(worker: &Worker, message: &mut Reader<'_>, reply: &mut Wri
     if !matches!(object.kind, Kind::Function | Kind::Kernel) {
         return Err(Refusal::Code(CUDA_ERROR_INVALID_HANDLE));
     }
-    describe(worker, object.kind, object.raw, object.parent, true, reply)?;
+    describe(worker, object.kind, object.raw, object.parent.clone(), true, reply)?;
     Ok(CUDA_SUCCESS)
 }
 
-fn index_of(word: u64) -> u32 {
-    Handle::from_word(word).map_or(0, |handle| handle.index)
-}
-
 pub fn get_function(worker: &Worker, message: &mut Reader<'_>, reply: &mut Writer<'_>) -> Outcome {
-    let word = message.word()?;
-    let module = worker.handles.raw(Kind::Module, word)? as CUmodule;
+    let owner = worker.handles.pin(Kind::Module, message.word()?)?;
+    let module = owner.raw as CUmodule;
     let name = name(message)?;
     message.end()?;
     worker.handles.room()?;
     let mut function = std::ptr::null_mut();
     // SAFETY: the module is the client's; the output is a local.
     succeed(unsafe { (worker.driver.cuModuleGetFunction)(&mut function, module, name.as_ptr()) })?;
-    describe(worker, Kind::Function, function as u64, index_of(word), true, reply)?;
+    describe(worker, Kind::Function, function as u64, Some(owner), true, reply)?;
     Ok(CUDA_SUCCESS)
 }
 
 pub fn get_kernel(worker: &Worker, message: &mut Reader<'_>, reply: &mut Writer<'_>) -> Outcome {
-    let word = message.word()?;
-    let library = worker.handles.raw(Kind::Library, word)? as CUlibrary;
+    let owner = worker.handles.pin(Kind::Library, message.word()?)?;
+    let library = owner.raw as CUlibrary;
     let name = name(message)?;
     message.end()?;
     worker.handles.room()?;
     let mut kernel = std::ptr::null_mut();
     // SAFETY: the library is the client's; the output is a local.
     succeed(unsafe { (worker.driver.cuLibraryGetKernel)(&mut kernel, library, name.as_ptr()) })?;
-    describe(worker, Kind::Kernel, kernel as u64, index_of(word), true, reply)?;
+    describe(worker, Kind::Kernel, kernel as u64, Some(owner), true, reply)?;
     Ok(CUDA_SUCCESS)
 }
 
@@ -194,63 +200,76 @@ pub fn kernel_function(worker: &Worker, message: &mut Reader<'_>, reply: &mut Wr
     let mut function = std::ptr::null_mut();
     // SAFETY: the kernel is the client's; the output is a local.
     succeed(unsafe { (worker.driver.cuKernelGetFunction)(&mut function, kernel.raw as CUkernel) })?;
-    describe(worker, Kind::Function, function as u64, kernel.parent, true, reply)?;
+    describe(worker, Kind::Function, function as u64, kernel.parent.clone(), true, reply)?;
     Ok(CUDA_SUCCESS)
 }
 
 pub fn library_module(worker: &Worker, message: &mut Reader<'_>, reply: &mut Writer<'_>) -> Outcome {
-    let word = message.word()?;
-    let library = worker.handles.raw(Kind::Library, word)? as CUlibrary;
+    let owner = worker.handles.pin(Kind::Library, message.word()?)?;
+    let library = owner.raw as CUlibrary;
     message.end()?;
     worker.handles.room()?;
     let mut module = std::ptr::null_mut();
     // SAFETY: the library is the client's; the output is a local.
     succeed(unsafe { (worker.driver.cuLibraryGetModule)(&mut module, library) })?;
     // No context: a library's module goes with the library, not with the context.
-    reply.word(worker.handles.open(Kind::Module, module as u64, 0, index_of(word))?);
+    reply.word(worker.handles.open_child(Kind::Module, module as u64, 0, Some(owner), None)?);
     Ok(CUDA_SUCCESS)
 }
 
 pub fn module_functions(worker: &Worker, message: &mut Reader<'_>, reply: &mut Writer<'_>) -> Outcome {
-    let word = message.word()?;
-    let module = worker.handles.raw(Kind::Module, word)? as CUmodule;
+    let owner = worker.handles.pin(Kind::Module, message.word()?)?;
+    let skip = message.narrow()?;
     message.end()?;
-    let driver = &worker.driver;
+    let (driver, module) = (&worker.driver, owner.raw as CUmodule);
     let mut count = 0;
     // SAFETY: the module is the client's; the output is a local.
     succeed(unsafe { (driver.cuModuleGetFunctionCount)(&mut count, module) })?;
     let mut functions: Vec<CUfunction> = vec![std::ptr::null_mut(); count as usize];
     // SAFETY: the array has as many places as are said.
     succeed(unsafe { (driver.cuModuleEnumerateFunctions)(functions.as_mut_ptr(), count, module) })?;
-    reply.word(u64::from(count));
-    for function in functions {
-        describe(worker, Kind::Function, function as u64, index_of(word), false, reply)?;
-        let mut text = std::ptr::null();
-        // SAFETY: the function is of a live module; the name lives as long as that.
-        let named = unsafe { (driver.cuFuncGetName)(&mut text, function) };
-        write_name(named, text, reply);
-    }
-    Ok(CUDA_SUCCESS)
+    list(worker, Kind::Function, &owner, &functions, skip, driver.cuFuncGetName, reply)
 }
 
 pub fn library_kernels(worker: &Worker, message: &mut Reader<'_>, reply: &mut Writer<'_>) -> Outcome {
-    let word = message.word()?;
-    let library = worker.handles.raw(Kind::Library, word)? as CUlibrary;
+    let owner = worker.handles.pin(Kind::Library, message.word()?)?;
+    let skip = message.narrow()?;
     message.end()?;
-    let driver = &worker.driver;
+    let (driver, library) = (&worker.driver, owner.raw as CUlibrary);
     let mut count = 0;
     // SAFETY: the library is the client's; the output is a local.
     succeed(unsafe { (driver.cuLibraryGetKernelCount)(&mut count, library) })?;
     let mut kernels: Vec<CUkernel> = vec![std::ptr::null_mut(); count as usize];
     // SAFETY: the array has as many places as are said.
     succeed(unsafe { (driver.cuLibraryEnumerateKernels)(kernels.as_mut_ptr(), count, library) })?;
-    reply.word(u64::from(count));
-    for kernel in kernels {
-        describe(worker, Kind::Kernel, kernel as u64, index_of(word), false, reply)?;
+    list(worker, Kind::Kernel, &owner, &kernels, skip, driver.cuKernelGetName, reply)
+}
+
+type GetName = unsafe extern "C" fn(*mut *const c_char, *mut c_void) -> CUresult;
+
+/// Describes functions or kernels, from the `skip`-th on, as many as the reply has room for.
+fn list(
+    worker: &Worker,
+    kind: Kind,
+    owner: &Arc<Object>,
+    objects: &[*mut c_void],
+    skip: usize,
+    get_name: GetName,
+    reply: &mut Writer<'_>,
+) -> Outcome {
+    reply.word(objects.len() as u64);
+    let mut scratch = vec![0; reply.room()];
+    for object in objects.iter().skip(skip) {
+        let mut entry = Writer::new(&mut scratch);
+        describe(worker, kind, *object as u64, Some(owner.clone()), false, &mut entry)?;
         let mut text = std::ptr::null();
-        // SAFETY: the kernel is of a live library; the name lives as long as that.
-        let named = unsafe { (driver.cuKernelGetName)(&mut text, kernel) };
-        write_name(named, text, reply);
+        // SAFETY: the object is of a live owner; the name lives as long as that.
+        let named = unsafe { get_name(&mut text, *object) };
+        write_name(named, text, &mut entry);
+        match entry.finish() {
+            Ok(len) if len <= reply.room() => reply.raw(&scratch[..len]),
+            _ => break,
+        }
     }
     Ok(CUDA_SUCCESS)
 }
@@ -265,7 +284,8 @@ fn write_name(result: CUresult, text: *const c_char, reply: &mut Writer<'_>) {
 }
 
 pub fn get_global(worker: &Worker, message: &mut Reader<'_>, reply: &mut Writer<'_>) -> Outcome {
-    let owner = worker.handles.get(message.word()?)?;
+    let word = message.word()?;
+    let owner = worker.handles.get(word)?;
     let name = name(message)?;
     message.end()?;
     let (mut address, mut bytes) = (0, 0);
@@ -279,7 +299,7 @@ pub fn get_global(worker: &Worker, message: &mut Reader<'_>, reply: &mut Writer<
             _ => return Err(Refusal::Code(CUDA_ERROR_INVALID_HANDLE)),
         }
     })?;
-    worker.memory.add_global(address, bytes as u64);
+    worker.memory.add_global(word, address, bytes as u64);
     reply.words(&[address, bytes as u64]);
     Ok(CUDA_SUCCESS)
 }

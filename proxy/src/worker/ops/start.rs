@@ -4,38 +4,24 @@ use std::ffi::OsStr;
 use std::os::fd::AsFd;
 use std::os::unix::ffi::OsStrExt;
 use std::sync::atomic::Ordering;
+use std::time::Duration;
 
 use cuda_abi::error::*;
 use cuda_abi::plan;
 use cuda_abi::types::c_void;
-use cuda_abi::wire::{Reader, Writer};
+use cuda_abi::wire::{DRIVER_VARIABLES, Reader, Writer};
 use idm::bootstrap::{self, Handover};
 
 use crate::worker::{Outcome, Refusal, Worker, snapshot, succeed};
 
+/// A descriptor is on the socket before the message that speaks of it; a client that sends none is not waited for.
+pub const HANDOVER_TIME: Duration = Duration::from_secs(1);
+
 const MAX_VARIABLES: u64 = 64;
 const MAX_VALUE: usize = 4096;
 
-/// Variables that the driver itself acts on. Others (search paths, debug hooks) stay outside: they would act on this
-/// process, not on the client.
-const PASSED_ON: &[&str] = &[
-    "CUDA_VISIBLE_DEVICES",
-    "CUDA_DEVICE_ORDER",
-    "CUDA_MODULE_LOADING",
-    "CUDA_MODULE_DATA_LOADING",
-    "CUDA_DEVICE_MAX_CONNECTIONS",
-    "CUDA_LAUNCH_BLOCKING",
-    "CUDA_FORCE_PTX_JIT",
-    "CUDA_DISABLE_PTX_JIT",
-    "CUDA_FORCE_JIT",
-    "CUDA_DISABLE_JIT",
-    "CUDA_AUTO_BOOST",
-    "CUDA_SCALE_LAUNCH_QUEUES",
-    "CUDA_GRAPHS_USE_NODE_PRIORITY",
-];
-
 pub fn start(worker: &Worker, message: &mut Reader<'_>, reply: &mut Writer<'_>) -> Outcome {
-    if worker.started.swap(true, Ordering::AcqRel) {
+    if worker.greeted.swap(true, Ordering::AcqRel) {
         return Err(Refusal::Malformed);
     }
     let count = message.word()?;
@@ -44,12 +30,12 @@ pub fn start(worker: &Worker, message: &mut Reader<'_>, reply: &mut Writer<'_>) 
     }
     for _ in 0..count {
         let (name, value) = (message.bytes()?, message.bytes()?);
-        let known = PASSED_ON.iter().any(|known| known.as_bytes() == name);
+        let known = DRIVER_VARIABLES.iter().any(|known| known.as_bytes() == name);
         if value.len() > MAX_VALUE || value.contains(&0) {
             return Err(Refusal::Malformed);
         }
         if known {
-            // SAFETY: the driver has not started and no other thread of ours reads the environment.
+            // SAFETY: until `started` is set no other thread calls the driver, and nobody else reads the environment.
             unsafe { std::env::set_var(OsStr::from_bytes(name), OsStr::from_bytes(value)) };
         }
     }
@@ -59,12 +45,13 @@ pub fn start(worker: &Worker, message: &mut Reader<'_>, reply: &mut Writer<'_>) 
     succeed(unsafe { (worker.driver.cuInit)(0) })?;
     reserve_device_range(worker)?;
     snapshot::write(worker, reply)?;
+    worker.started.store(true, Ordering::Release);
     Ok(CUDA_SUCCESS)
 }
 
 /// The driver prints what kernels print: it goes to the client's own output, whose descriptor came on the socket.
 fn take_over_output(worker: &Worker) {
-    if let Ok((_, fds)) = bootstrap::recv::<Handover>(worker.socket.as_fd())
+    if let Ok((_, fds)) = bootstrap::recv_within::<Handover>(worker.socket.as_fd(), HANDOVER_TIME)
         && let [output] = &fds[..]
     {
         // SAFETY: descriptor 1 is this process's to replace; nothing of ours writes to it.

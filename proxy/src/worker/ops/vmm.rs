@@ -35,26 +35,26 @@ pub fn create(worker: &Worker, message: &mut Reader<'_>, reply: &mut Writer<'_>)
     message.end()?;
     worker.handles.room()?;
     let physical = worker.memory.create(len, &properties, flags)?;
-    reply.word(worker.handles.open(Kind::MemHandle, physical, 0, 0)?);
+    reply.word(worker.handles.open(Kind::MemHandle, physical, 0)?);
     Ok(CUDA_SUCCESS)
 }
 
 pub fn release(worker: &Worker, message: &mut Reader<'_>) -> Outcome {
     let word = message.word()?;
     message.end()?;
-    let physical = worker.handles.raw(Kind::MemHandle, word)?;
-    if worker.memory.release(physical)? {
-        worker.handles.close(word);
+    let physical = worker.handles.pin(Kind::MemHandle, word)?;
+    if worker.memory.release(physical.raw)? {
+        worker.handles.close(Kind::MemHandle, word)?;
     }
     Ok(CUDA_SUCCESS)
 }
 
 pub fn map(worker: &Worker, message: &mut Reader<'_>) -> Outcome {
     let (address, len, offset) = (message.word()?, message.word()?, message.word()?);
-    let physical = worker.handles.raw(Kind::MemHandle, message.word()?)?;
+    let physical = worker.handles.pin(Kind::MemHandle, message.word()?)?;
     let flags = message.word()?;
     message.end()?;
-    worker.memory.map(address, len, offset, physical, flags)?;
+    worker.memory.map(address, len, offset, physical.raw, flags)?;
     Ok(CUDA_SUCCESS)
 }
 
@@ -103,12 +103,12 @@ pub fn granularity(worker: &Worker, message: &mut Reader<'_>, reply: &mut Writer
 }
 
 pub fn properties(worker: &Worker, message: &mut Reader<'_>, reply: &mut Writer<'_>) -> Outcome {
-    let physical = worker.handles.raw(Kind::MemHandle, message.word()?)?;
+    let physical = worker.handles.pin(Kind::MemHandle, message.word()?)?;
     message.end()?;
     let mut properties = CUmemAllocationProp::default();
     // SAFETY: the output is a local, the handle is the client's own.
     unsafe {
-        succeed((worker.driver.cuMemGetAllocationPropertiesFromHandle)(&mut properties, physical))?;
+        succeed((worker.driver.cuMemGetAllocationPropertiesFromHandle)(&mut properties, physical.raw))?;
         properties.win32_handle_meta_data = std::ptr::null_mut();
         reply.plain(&properties);
     }
@@ -120,6 +120,6 @@ pub fn retain(worker: &Worker, message: &mut Reader<'_>, reply: &mut Writer<'_>)
     message.end()?;
     worker.handles.room()?;
     let physical = worker.memory.retain(address)?;
-    reply.word(worker.handles.open(Kind::MemHandle, physical, 0, 0)?);
+    reply.word(worker.handles.open(Kind::MemHandle, physical, 0)?);
     Ok(CUDA_SUCCESS)
 }
