@@ -8,7 +8,7 @@ use cuda_abi::wire::{MAX_LAUNCH_ATTRS, MAX_PARAMS, Op};
 
 use crate::entry::{Cuda, not_null};
 use crate::functions::{self, Function};
-use crate::{carry, context, device, stream};
+use crate::{carry, context, device, exports, stream};
 
 const COOPERATIVE: u64 = 1;
 
@@ -57,6 +57,29 @@ fn check(function: &Function, shape: &Shape) -> Cuda {
     Ok(())
 }
 
+/// Blocks of a cooperative launch wait for each other: all must fit on the device at once.
+fn check_cooperative(function: &Function, shape: &Shape) -> Cuda {
+    const MULTIPROCESSORS: u32 = 16;
+    let threads = shape.block.iter().product::<u32>() as i32;
+    let mut resident = 0;
+    // SAFETY: the output is a local.
+    let result = unsafe {
+        exports::cuOccupancyMaxActiveBlocksPerMultiprocessor(
+            &mut resident,
+            function.word as CUfunction,
+            threads,
+            shape.shared as usize,
+        )
+    };
+    if result != CUDA_SUCCESS {
+        return Err(result);
+    }
+    let processors = device::find(context::current_device()?)?.attribute(MULTIPROCESSORS)?;
+    let blocks: u64 = shape.grid.iter().map(|extent| u64::from(*extent)).product();
+    let room = resident.max(0) as u64 * processors.max(0) as u64;
+    if blocks > room { Err(CUDA_ERROR_COOPERATIVE_LAUNCH_TOO_LARGE) } else { Ok(()) }
+}
+
 /// Reads the `kernelParams` and `extra` arguments.
 ///
 /// # Safety
@@ -100,6 +123,11 @@ unsafe fn launch(
     let function = functions::loaded(function)?;
     let stream = stream::resolve(stream)?;
     check(&function, &shape)?;
+    if flags & COOPERATIVE != 0
+        || attributes.iter().any(|attribute| attribute.id == 2 && attribute.value[0] as u32 != 0)
+    {
+        check_cooperative(&function, &shape)?;
+    }
     // SAFETY: the caller's promise.
     let params = unsafe { params(&function, kernel_params, extra) }?;
     let bytes = function.param_bytes;

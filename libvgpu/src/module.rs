@@ -60,6 +60,9 @@ unsafe fn name<'a>(name: *const c_char) -> Cuda<&'a CStr> {
 
 /// Looks a function up in its owner and answers its handle.
 fn look_up(op: Op, owner: u64, name: &CStr) -> Cuda<u64> {
+    if name.is_empty() {
+        return Err(CUDA_ERROR_INVALID_VALUE);
+    }
     let mut word = 0;
     carry::call(
         op as u16,

@@ -12,7 +12,16 @@ use super::{Dice, Tally};
 
 const PAGE: u64 = 4096;
 
+/// A memfd with all its pages, as an honest client sends it.
 pub fn memfd(len: u64, seals: SealFlags) -> OwnedFd {
+    let file = sparse(len, seals);
+    if len > 0 {
+        rustix::fs::fallocate(&file, rustix::fs::FallocateFlags::KEEP_SIZE, 0, len).expect("its pages");
+    }
+    file
+}
+
+fn sparse(len: u64, seals: SealFlags) -> OwnedFd {
     let file = rustix::fs::memfd_create("attack", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING).expect("a memfd");
     rustix::fs::ftruncate(&file, len).expect("its size");
     rustix::fs::fcntl_add_seals(&file, seals).expect("its seals");
@@ -38,6 +47,7 @@ pub fn attack(dice: &mut Dice, count: u64) -> Tally {
         ("a memfd that can shrink", memfd(4 * PAGE, SealFlags::GROW)),
         ("a memfd that is too small", memfd(PAGE, SealFlags::SHRINK)),
         ("an empty memfd", memfd(0, SealFlags::SHRINK)),
+        ("a memfd without pages", sparse(1 << 40, SealFlags::SHRINK)),
     ];
     let mut session = Session::start();
     tally.sessions += 1;

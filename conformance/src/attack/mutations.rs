@@ -9,7 +9,7 @@ use crate::calls::KERNELS;
 
 const GRANULE: u64 = 2 << 20;
 /// Operations in which a wrong number is no mistake that a program could make, so that it ends the client.
-const ENDING: [Op; 5] = [Op::ModuleLoad, Op::LibraryLoad, Op::CopyFromStaging, Op::CopyToStaging, Op::Mark];
+const ENDING: [Op; 4] = [Op::ModuleLoad, Op::LibraryLoad, Op::CopyFromStaging, Op::CopyToStaging];
 
 /// What a session owns, to make right messages of, and to put in wrong places.
 struct Belongings {
@@ -133,7 +133,8 @@ fn corpus(b: &Belongings) -> Vec<(u16, Vec<u64>)> {
         (Op::CopySync, vec![b.block, b.block + 8192, 4096, b.stream]),
         (Op::Copy3dAsync, shaped.clone()),
         (Op::Copy3dSync, shaped),
-        (Op::Mark, vec![b.stream, 2, 7]),
+        (Op::TakeError, vec![]),
+        (Op::Describe, vec![b.function]),
         (Op::Reserve, vec![GRANULE, 0, 0]),
         (Op::Unreserve, vec![b.reserved, 2 * GRANULE]),
         (Op::Create, vec![GRANULE, 32, 1, 1, 0, 0, 0]),

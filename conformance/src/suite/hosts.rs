@@ -139,7 +139,12 @@ fn kernels_reach_registered_memory(gpu: &Driver) {
     const DEVICE_MAP: u32 = 2;
     context(gpu);
     let double = kernel(gpu, "double");
-    let mut memory: Vec<u32> = (0..4096).collect();
+    // Whole pages: of others, Bulkhead gives kernels nothing.
+    #[repr(align(4096))]
+    struct Pages([u32; 4096]);
+    let mut pages = Box::new(Pages([0; 4096]));
+    let memory = &mut pages.0;
+    memory.iter_mut().zip(0..).for_each(|(word, value)| *word = value);
     ok!(gpu, cuMemHostRegister_v2(memory.as_mut_ptr().cast(), memory.len() * 4, DEVICE_MAP));
     let pointer = device_pointer(gpu, memory.as_mut_ptr().cast());
     assert_eq!(launch(gpu, double, 16, 256, DEFAULT_STREAM, &[pointer, 4096]), 0);
