@@ -72,6 +72,9 @@ fn primary_device(word: u64) -> Option<CUdevice> {
     (primary_word(device) == word && device::find(device).is_ok()).then_some(device)
 }
 
+/// Held while references to primary contexts are counted, so that of two threads one comes first.
+static COUNTING: parking_lot::ReentrantMutex<()> = parking_lot::ReentrantMutex::new(());
+
 fn lookup(word: u64) -> Option<Context> {
     let known = CONTEXTS.read().as_ref().and_then(|contexts| contexts.get(&word).copied());
     let untouched = |device| Context { device, id: None, flags: 0, retained: 0, alive: true };
@@ -79,9 +82,8 @@ fn lookup(word: u64) -> Option<Context> {
 }
 
 fn update(word: u64, change: impl FnOnce(&mut Context)) {
-    if let Some(mut context) = lookup(word) {
-        change(&mut context);
-        CONTEXTS.write().get_or_insert_default().insert(word, context);
+    if let Some(context) = lookup(word) {
+        change(CONTEXTS.write().get_or_insert_default().entry(word).or_insert(context));
     }
 }
 
@@ -336,9 +338,7 @@ pub mod api {
         not_null(pctx)?;
         device::find(dev)?;
         let word = primary_word(dev);
-        // One lock over the question and the answer, so that two threads do not both ask.
-        static RETAINING: parking_lot::Mutex<()> = parking_lot::Mutex::new(());
-        let _retaining = RETAINING.lock();
+        let _counting = COUNTING.lock();
         if lookup(word).is_some_and(|context| context.retained == 0) {
             let session = crate::session::get()?;
             carry::call_with(session, Op::ContextRetain as u16, 0, |writer| writer.word(dev as u64), |_| Ok(()))?;
@@ -351,6 +351,7 @@ pub mod api {
     pub unsafe fn cuDevicePrimaryCtxRelease_v2(dev: CUdevice) -> Cuda {
         device::find(dev)?;
         let word = primary_word(dev);
+        let _counting = COUNTING.lock();
         let retained = lookup(word).map_or(0, |context| context.retained);
         if retained == 0 {
             return Err(CUDA_ERROR_INVALID_CONTEXT);
@@ -371,6 +372,7 @@ pub mod api {
     pub unsafe fn cuDevicePrimaryCtxReset_v2(dev: CUdevice) -> Cuda {
         device::find(dev)?;
         let word = primary_word(dev);
+        let _counting = COUNTING.lock();
         retire(word);
         update(word, |context| context.retained = 0);
         carry::block(Op::ContextReset as u16, |writer| writer.word(dev as u64), |_| Ok(()))

@@ -54,30 +54,35 @@ fn take_word(session: &Session) -> Option<(u64, u64)> {
     None
 }
 
-/// Waits until the GPU is done with a chunk, and frees its word.
+/// Waits until the GPU is done with a chunk, and frees its word. An error of the stream's is answered after that.
 fn finish(session: &Session, flight: InFlight) -> Cuda<Chunk> {
     let lost = |_| session::lost();
     let flags = session.client.flags();
     let index = flight.word as usize;
+    let mut result = CUDA_SUCCESS;
     match flags.watch(index, flight.value, Some(WATCH)).map_err(lost)? {
         Watched::Reached => {}
+        // The context is lost, and with it whatever was in flight.
         Watched::Fault(code) => return Err(code),
         Watched::TimeIsUp => {
             // SAFETY: the stream was valid when the copy was posted.
-            let result = unsafe { exports::cuStreamSynchronize(flight.stream as *mut _) };
-            if result != CUDA_SUCCESS {
-                return Err(result);
+            result = unsafe { exports::cuStreamSynchronize(flight.stream as *mut _) };
+            if result == CUDA_ERROR_INVALID_HANDLE {
+                // The program has destroyed the stream; its work goes on until it is done.
+                // SAFETY: no arguments.
+                result = unsafe { exports::cuCtxSynchronize() };
             }
             // The stream is through, and so is the word, unless the copy itself was refused.
             match flags.watch(index, flight.value, Some(WATCH)).map_err(lost)? {
                 Watched::Reached => {}
                 Watched::Fault(code) => return Err(code),
-                Watched::TimeIsUp => return Err(CUDA_ERROR_INVALID_VALUE),
+                Watched::TimeIsUp if result == CUDA_SUCCESS => result = CUDA_ERROR_INVALID_VALUE,
+                Watched::TimeIsUp => {}
             }
         }
     }
     WORDS.lock().free.push((flight.word, flight.value));
-    Ok(flight.chunk)
+    if result == CUDA_SUCCESS { Ok(flight.chunk) } else { Err(result) }
 }
 
 /// A free chunk and a completion word. Waits for a chunk in flight if there is none: first one of this copy's own.

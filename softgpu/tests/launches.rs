@@ -13,6 +13,10 @@ use common::{Context, KERNELS, alloc, download, function, launch, module, pinned
 use cuda_abi::error::*;
 use cuda_abi::types::*;
 
+/// Names in the `extra` list of a launch.
+const BUFFER_POINTER: usize = 1;
+const BUFFER_SIZE: usize = 2;
+
 #[test]
 fn a_kernel_changes_memory() {
     let _context = Context::new();
@@ -118,8 +122,13 @@ fn parameters_can_come_as_one_buffer() {
     let double = function(module(KERNELS), "double");
     let data = upload(&[5u32]);
     let (mut buffer, size) = ([data, 1u64], Cell::new(16usize));
-    let mut extra: [*mut c_void; 5] =
-        [1 as *mut c_void, buffer.as_mut_ptr().cast(), 2 as *mut c_void, size.as_ptr().cast(), null_mut()];
+    let mut extra: [*mut c_void; 5] = [
+        BUFFER_POINTER as *mut c_void,
+        buffer.as_mut_ptr().cast(),
+        BUFFER_SIZE as *mut c_void,
+        size.as_ptr().cast(),
+        null_mut(),
+    ];
     ok!(cuLaunchKernel(double, 1, 1, 1, 1, 1, 1, 0, null_mut(), null_mut(), extra.as_mut_ptr()));
     assert_eq!(download::<u32>(data, 1), [10]);
     size.set(8);

@@ -16,9 +16,12 @@ use super::state::Counters;
 use super::{Refusal, Worker, WorkerError};
 use crate::control::{Assignment, BrokerLink};
 
+/// How many threads of a client can call CUDA: each keeps a lane, of which only touched pages cost anything.
+const LANES: u32 = 1024;
+
 /// Greets the client and serves it. Returns when it breaks the protocol or is gone.
 pub fn serve(driver: Arc<Driver>, link: Arc<BrokerLink>, assignment: Assignment) -> Result<(), WorkerError> {
-    let mut server = idm::Server::create(Layout::default(), Placement::Anywhere)?;
+    let mut server = idm::Server::create(Layout { lanes: LANES, ..Layout::default() }, Placement::Anywhere)?;
     let duplicate = assignment.client.try_clone().map_err(WorkerError::Thread)?;
     let (watch, _stop) = PeerWatch::new(duplicate, assignment.client_pidfd, server.gone().clone(), || leave(0))
         .map_err(|error| WorkerError::Thread(error.into()))?;

@@ -3,6 +3,7 @@
 //! What is larger than [`LARGE`] is a mapping of its own. Smaller blocks share chunks, as they do natively. A block goes
 //! back only after all work that may use it, and is zeroed before anybody gets it again.
 
+use std::collections::VecDeque;
 use std::ptr::null_mut;
 
 use cuda_abi::error::*;
@@ -43,6 +44,7 @@ pub(super) struct SmallChunk {
 /// A block freed on a stream: gone once the event has happened.
 pub(super) struct Deferred {
     address: u64,
+    block: Block,
     event: u64,
 }
 
@@ -52,12 +54,11 @@ impl Memory {
         if bytes == 0 {
             return Err(Refusal::Code(CUDA_ERROR_INVALID_VALUE));
         }
-        let mut state = self.state();
-        self.reclaim(&mut state, false);
-        match self.try_allocate(&mut state, device, context, bytes) {
-            Err(Refusal::Code(CUDA_ERROR_OUT_OF_MEMORY)) if !state.deferred.is_empty() => {
-                self.reclaim(&mut state, true);
-                self.try_allocate(&mut state, device, context, bytes)
+        self.reclaim(context, false, |_| true);
+        let first = self.try_allocate(&mut self.state(), device, context, bytes);
+        match first {
+            Err(Refusal::Code(CUDA_ERROR_OUT_OF_MEMORY)) if self.reclaim(context, true, |_| true) => {
+                self.try_allocate(&mut self.state(), device, context, bytes)
             }
             outcome => outcome,
         }
@@ -91,9 +92,11 @@ impl Memory {
     /// Charges, creates and maps `len` bytes (whole granules) of a device.
     fn map_new(&self, state: &mut State, device: i32, len: u64) -> Result<u64, Refusal> {
         self.ledger.charge(len).map_err(|_| Refusal::Code(CUDA_ERROR_OUT_OF_MEMORY))?;
-        let mapped = state.space.take(len, DEVICE_GRANULE).ok_or(Refusal::Code(CUDA_ERROR_OUT_OF_MEMORY)).and_then(
-            |address| self.back(address, device, len).map_err(|refusal| (state.space.give(address, len), refusal).1),
-        );
+        let mapped = state
+            .space
+            .take(len, DEVICE_GRANULE)
+            .ok_or(Refusal::Code(CUDA_ERROR_OUT_OF_MEMORY))
+            .and_then(|address| self.back(address, device, len).inspect_err(|_| state.space.give(address, len)));
         match mapped {
             Ok(address) => {
                 state.mapped.insert(address, len);
@@ -132,26 +135,23 @@ impl Memory {
         Ok(address)
     }
 
-    /// Takes a block back. The caller has waited for all work that may use it.
-    pub fn free(&self, address: u64) -> Result<(), Refusal> {
-        let mut state = self.state();
-        if state.deferred.iter().any(|deferred| deferred.address == address) {
-            return Err(Refusal::Code(CUDA_ERROR_INVALID_VALUE));
-        }
-        self.free_now(&mut state, address)
+    /// Takes a block back. The caller has waited for all work that may use it; `current` is its context.
+    pub fn free(&self, address: u64, current: u32) -> Result<(), Refusal> {
+        let block = self.state().blocks.remove(&address).ok_or(Refusal::Code(CUDA_ERROR_INVALID_VALUE))?;
+        self.take_back(address, block, current)
     }
 
-    fn free_now(&self, state: &mut State, address: u64) -> Result<(), Refusal> {
-        let block = state.blocks.remove(&address).ok_or(Refusal::Code(CUDA_ERROR_INVALID_VALUE))?;
+    /// Makes a block, which nobody knows any more, available again. Waits for the GPU only where no lock is held: others
+    /// must be able to check their addresses meanwhile.
+    fn take_back(&self, address: u64, block: Block, current: u32) -> Result<(), Refusal> {
         if !block.small {
-            return self.unmap(state, address, block.len);
+            return self.unmap(&mut self.state(), address, block.len);
         }
         // A context that cannot scrub is poisoned: its memory stays out of use until the process ends.
-        self.scrub(state, block.context, address, block.len)?;
-        let Some(at) = state.chunks.iter().position(|chunk| (chunk.base..chunk.base + CHUNK).contains(&address))
-        else {
-            return Ok(());
-        };
+        self.scrub(current, address, block.len)?;
+        let mut state = self.state();
+        let home = |chunk: &SmallChunk| (chunk.base..chunk.base + CHUNK).contains(&address);
+        let Some(at) = state.chunks.iter().position(home) else { return Ok(()) };
         let chunk = &mut state.chunks[at];
         chunk.space.give(address, block.len);
         let (base, device, context) = (chunk.base, chunk.device, chunk.context);
@@ -159,7 +159,7 @@ impl Memory {
         // One empty chunk stays, so that a loop of one small block does not map and unmap.
         if siblings > 1 && state.chunks[at].space.is_whole(base, CHUNK) {
             state.chunks.swap_remove(at);
-            return self.unmap(state, base, CHUNK);
+            return self.unmap(&mut state, base, CHUNK);
         }
         Ok(())
     }
@@ -173,16 +173,18 @@ impl Memory {
         Ok(())
     }
 
-    /// Zeroes a range, on a stream that waits for nobody's work.
-    fn scrub(&self, state: &mut State, context: u32, address: u64, len: u64) -> Result<(), Refusal> {
+    /// Zeroes a range, on a stream of the current context that waits for nobody's work.
+    fn scrub(&self, current: u32, address: u64, len: u64) -> Result<(), Refusal> {
         let driver = &self.driver;
-        let stream = match state.scrubbers.get(&context) {
-            Some(&stream) => stream as CUstream,
+        let known = self.state().scrubbers.get(&current).copied();
+        let stream = match known {
+            Some(stream) => stream as CUstream,
             None => {
                 let mut stream = null_mut();
                 // SAFETY: the output is a local.
                 succeed(unsafe { (driver.cuStreamCreate)(&mut stream, STREAM_NON_BLOCKING) })?;
-                state.scrubbers.insert(context, stream as u64);
+                // Of two threads that made one each, the second one's goes with the context.
+                self.state().scrubbers.entry(current).or_insert(stream as u64);
                 stream
             }
         };
@@ -196,10 +198,7 @@ impl Memory {
     /// Takes a block back once `stream` has come so far.
     pub fn free_on_stream(&self, address: u64, stream: CUstream) -> Result<(), Refusal> {
         let mut state = self.state();
-        let twice = state.deferred.iter().any(|deferred| deferred.address == address);
-        if twice || !state.blocks.contains_key(&address) {
-            return Err(Refusal::Code(CUDA_ERROR_INVALID_VALUE));
-        }
+        let block = state.blocks.get(&address).copied().ok_or(Refusal::Code(CUDA_ERROR_INVALID_VALUE))?;
         let driver = &self.driver;
         let mut event = null_mut();
         // SAFETY: the stream was checked by the caller; the event is ours.
@@ -209,40 +208,53 @@ impl Memory {
                 (driver.cuEventDestroy_v2)(event);
             })?;
         }
-        state.deferred.push_back(Deferred { address, event: event as u64 });
+        state.blocks.remove(&address);
+        state.deferred.push_back(Deferred { address, block, event: event as u64 });
         Ok(())
     }
 
-    /// Takes back what was freed on streams that have come so far, or waits until they have.
-    fn reclaim(&self, state: &mut State, wait: bool) {
-        let mut pending = std::mem::take(&mut state.deferred);
-        pending.retain(|deferred| {
+    /// Takes back what was freed on streams that have come so far, or waits until they have. Answers whether there was
+    /// anything.
+    fn reclaim(&self, current: u32, wait: bool, wanted: impl Fn(&Block) -> bool) -> bool {
+        let (mine, others): (VecDeque<_>, VecDeque<_>) =
+            std::mem::take(&mut self.state().deferred).into_iter().partition(|deferred| wanted(&deferred.block));
+        self.state().deferred.extend(others);
+        let any = !mine.is_empty();
+        for deferred in mine {
             let event = deferred.event as CUevent;
             // SAFETY: the event was made by `free_on_stream` and is destroyed only here.
             let done = unsafe {
                 if wait { (self.driver.cuEventSynchronize)(event) } else { (self.driver.cuEventQuery)(event) }
             };
             if done == CUDA_ERROR_NOT_READY {
-                return true;
+                self.state().deferred.push_back(deferred);
+                continue;
             }
             // SAFETY: as above.
             unsafe { (self.driver.cuEventDestroy_v2)(event) };
-            let _ = self.free_now(state, deferred.address);
-            false
-        });
-        state.deferred.append(&mut pending);
+            let _ = self.take_back(deferred.address, deferred.block, current);
+        }
+        any
     }
 
-    /// Takes back everything of a context that is being retired.
+    /// Takes back everything of a context that is being retired, and is current.
     pub fn retire(&self, context: u32) {
-        let mut state = self.state();
-        self.reclaim(&mut state, true);
-        let blocks: Vec<u64> =
-            state.blocks.iter().filter(|(_, block)| block.context == context).map(|(address, _)| *address).collect();
-        for address in blocks {
-            let _ = self.free_now(&mut state, address);
+        self.reclaim(context, true, |block| block.context == context);
+        let blocks: Vec<(u64, Block)> = {
+            let mut state = self.state();
+            let gone: Vec<u64> = state
+                .blocks
+                .iter()
+                .filter(|(_, block)| block.context == context)
+                .map(|(address, _)| *address)
+                .collect();
+            gone.into_iter().filter_map(|address| Some((address, state.blocks.remove(&address)?))).collect()
+        };
+        for (address, block) in blocks {
+            let _ = self.take_back(address, block, context);
         }
-        if let Some(stream) = state.scrubbers.remove(&context) {
+        let stream = self.state().scrubbers.remove(&context);
+        if let Some(stream) = stream {
             // SAFETY: a stream of ours, in the context that is current.
             unsafe { (self.driver.cuStreamDestroy_v2)(stream as CUstream) };
         }

@@ -24,7 +24,7 @@ pub fn free(worker: &Worker, message: &mut Reader<'_>) -> Outcome {
     message.end()?;
     // SAFETY: no arguments.
     succeed(unsafe { (worker.driver.cuCtxSynchronize)() })?;
-    worker.memory.free(address)?;
+    worker.memory.free(address, worker.context_tag())?;
     Ok(CUDA_SUCCESS)
 }
 
