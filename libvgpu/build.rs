@@ -42,20 +42,9 @@ fn exports(op: usize, function: &Function) -> String {
     text
 }
 
-/// What may be called before `cuInit`.
-const EARLY: &[&str] = &[
-    "cuInit",
-    "cuDriverGetVersion",
-    "cuGetProcAddress",
-    "cuGetProcAddress_v2",
-    "cuGetExportTable",
-    "cuGetErrorString",
-    "cuGetErrorName",
-];
-
 fn body(op: usize, function: &Function) -> String {
     let symbol = &function.symbol;
-    let run = if EARLY.contains(&symbol.as_str()) { "run_early" } else { "run" };
+    let run = if function.early { "run_early" } else { "run" };
     let args: Vec<&str> = function.args.iter().map(|arg| arg.name.as_str()).collect();
     match function.carry {
         Carry::Local | Carry::Custom => format!(
@@ -129,7 +118,7 @@ fn write_arg(text: &mut String, arg: &Arg) {
             writeln!(text, "            _writer.word({name} as u64);")
         }
         Role::Out { optional: true } => writeln!(text, "            _writer.word(u64::from(!{name}.is_null()));"),
-        Role::Out { .. } | Role::OutArray { .. } => Ok(()),
+        Role::Out { .. } => Ok(()),
         Role::In | Role::InOut => writeln!(text, "            unsafe {{ _writer.plain({name}) }};"),
         Role::InArray { count } => {
             let count = length_code(count);
@@ -154,10 +143,6 @@ fn read_arg(text: &mut String, arg: &Arg) {
         }
         Role::Out { .. } | Role::InOut => writeln!(text, "            unsafe {{ {name}.write(_reader.plain()?) }};"),
         Role::Close => writeln!(text, "            crate::handles::closed({name});"),
-        Role::OutArray { count } => {
-            let count = length_code(count);
-            writeln!(text, "            unsafe {{ crate::carry::fill({name}, ({count}) as usize, _reader)? }};")
-        }
         _ => Ok(()),
     };
 }

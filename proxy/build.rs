@@ -93,7 +93,6 @@ fn read(text: &mut String, arg: &Arg) {
             length_code(count)
         ),
         Role::Str => writeln!(text, "            let {name} = name(message)?;"),
-        Role::OutArray { .. } => panic!("{name}: arrays out are not generated yet"),
     };
 }
 
@@ -116,7 +115,6 @@ fn pass(arg: &Arg) -> String {
         Role::In | Role::InOut => format!("&mut {name}"),
         Role::InArray { .. } => format!("{name}.as_ref().map_or(std::ptr::null(), |values| values.as_ptr())"),
         Role::Str => format!("{name}.as_ptr()"),
-        Role::OutArray { .. } => unreachable!(),
     }
 }
 

@@ -9,7 +9,7 @@
 //!
 //! The head says: the exported symbol; the lowest `cudaVersion` for which `cuGetProcAddress` hands it out under its base
 //! name (the symbol without `_v2`…; `-` if it never does); optionally the suffix of its per-thread-stream variant and the
-//! version of that; and how the call is [carried](Carry).
+//! version of that; how the call is [carried](Carry); and `early` if it may be called before `cuInit`.
 //!
 //! An argument is `name: type`. A type is a C type in Rust's notation, or one of these, which say how generated code
 //! carries it:
@@ -20,7 +20,7 @@
 //! | `close CUstream` | the handle | as above, and gone when the call succeeds |
 //! | `out T`, `out? T` | `*mut T` | one value out; with `?` the pointer may be NULL |
 //! | `in T`, `inout T` | `*const T`, `*mut T` | one plain struct in (and out) |
-//! | `in [T; n]`, `out [T; n]` | `*const T`, `*mut T` | an array; `n` is a length ([`length_code`]) over other arguments |
+//! | `in [T; n]` | `*const T` | an array; `n` is a length ([`length_code`]) over other arguments |
 //! | `str` | `*const c_char` | a NUL-terminated string in |
 //! | `dev[n]`, `dev4[n]` | `CUdeviceptr` | a device address of which `n` bytes are used, a multiple of 4; checked |
 
@@ -57,9 +57,6 @@ pub enum Role {
     InArray {
         count: String,
     },
-    OutArray {
-        count: String,
-    },
     Str,
     /// A device address with the number of bytes the call touches there, and what it must be a multiple of.
     Span {
@@ -85,6 +82,8 @@ pub struct Function {
     pub since: Option<u32>,
     pub per_thread: Option<PerThread>,
     pub carry: Carry,
+    /// May be called before `cuInit`.
+    pub early: bool,
     pub args: Vec<Arg>,
 }
 
@@ -151,7 +150,7 @@ impl Arg {
     pub fn c_type(&self) -> String {
         match &self.role {
             Role::Value | Role::Handle | Role::Close => self.inner.clone(),
-            Role::Out { .. } | Role::InOut | Role::OutArray { .. } => format!("*mut {}", self.inner),
+            Role::Out { .. } | Role::InOut => format!("*mut {}", self.inner),
             Role::In | Role::InArray { .. } => format!("*const {}", self.inner),
             Role::Str => "*const c_char".to_owned(),
             Role::Span { .. } => "CUdeviceptr".to_owned(),
@@ -199,10 +198,15 @@ pub fn length_code(text: &str) -> String {
     terms.iter().skip(1).fold(terms[0].clone(), |sum, term| format!("({sum}).saturating_add({term})"))
 }
 
-/// A number that changes whenever the table does: client and worker must agree on it before they exchange opcodes.
+/// A number that changes whenever the table does.
 pub fn fingerprint() -> u64 {
-    let bytes = SOURCES.iter().flat_map(|(_, text)| text.bytes());
-    bytes.fold(0xcbf2_9ce4_8422_2325, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3))
+    const START: u64 = 0xcbf2_9ce4_8422_2325;
+    hash(START, SOURCES.iter().flat_map(|(_, text)| text.bytes()))
+}
+
+/// FNV-1a: good enough to notice a change, and nobody gains anything by forging it.
+pub(crate) fn hash(start: u64, bytes: impl Iterator<Item = u8>) -> u64 {
+    bytes.fold(start, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3))
 }
 
 fn parse(family: &'static str, text: &str) -> Vec<Function> {
@@ -255,7 +259,12 @@ fn head(family: &'static str, line: &str) -> Option<Function> {
         "deny" => Carry::Deny,
         _ => return None,
     };
-    words.next().is_none().then_some(Function { family, symbol, since, per_thread, carry, args: Vec::new() })
+    let early = match words.next() {
+        None => false,
+        Some("early") => true,
+        Some(_) => return None,
+    };
+    Some(Function { family, symbol, since, per_thread, carry, early, args: Vec::new() })
 }
 
 /// Splits at the commas that separate arguments.
@@ -284,11 +293,8 @@ fn argument(symbol: &str, text: &str) -> Arg {
         (Role::Close, inner.to_owned())
     } else if let Some(inner) = kind.strip_prefix("out? ") {
         (Role::Out { optional: true }, inner.to_owned())
-    } else if let Some(rest) = kind.strip_prefix("out ") {
-        match array(rest) {
-            Some((element, count)) => (Role::OutArray { count }, element),
-            None => (Role::Out { optional: false }, rest.to_owned()),
-        }
+    } else if let Some(inner) = kind.strip_prefix("out ") {
+        (Role::Out { optional: false }, inner.to_owned())
     } else if let Some(inner) = kind.strip_prefix("inout ") {
         (Role::InOut, inner.to_owned())
     } else if let Some(rest) = kind.strip_prefix("in ") {
@@ -347,7 +353,7 @@ mod tests {
                     let plain = matches!(arg.role, Role::Value | Role::Handle);
                     assert!(plain, "{}: {} has a role that nothing generates", function.symbol, arg.name);
                 }
-                let answers = matches!(arg.role, Role::Out { .. } | Role::InOut | Role::OutArray { .. });
+                let answers = matches!(arg.role, Role::Out { .. } | Role::InOut);
                 assert!(!(function.carry == Carry::Post && answers), "{} is posted but answers", function.symbol);
             }
         }

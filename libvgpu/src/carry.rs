@@ -213,18 +213,3 @@ pub fn upload(op: Op, image: &[u8], read: impl FnOnce(&mut Reader<'_>) -> Result
         answer(reply.status, reply.payload, read)
     })
 }
-
-/// Copies an array that a reply holds to the caller.
-///
-/// # Safety
-/// `values` must be writable for `count` elements.
-#[allow(dead_code)]
-pub unsafe fn fill<T: Copy>(values: *mut T, count: usize, reader: &mut Reader<'_>) -> Result<(), Malformed> {
-    let bytes = reader.bytes()?;
-    if values.is_null() || bytes.len() != count * size_of::<T>() {
-        return Err(Malformed);
-    }
-    // SAFETY: the lengths agree, and the caller vouches for the room.
-    unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), values.cast(), bytes.len()) };
-    Ok(())
-}

@@ -4,13 +4,11 @@ use std::sync::atomic::Ordering;
 
 use cuda_abi::error::*;
 use cuda_abi::types::*;
-use cuda_abi::wire::{MAX_LAUNCH_ATTRS, MAX_PARAMS, Op};
+use cuda_abi::wire::{LAUNCH_COOPERATIVE, MAX_LAUNCH_ATTRS, MAX_PARAMS, Op, is_plain_launch_attribute};
 
 use crate::entry::{Cuda, not_null};
 use crate::functions::{self, Function};
 use crate::{carry, context, device, exports, stream};
-
-const COOPERATIVE: u64 = 1;
 
 const BUFFER_POINTER: usize = 1;
 const BUFFER_SIZE: usize = 2;
@@ -123,7 +121,7 @@ unsafe fn launch(
     let function = functions::loaded(function)?;
     let stream = stream::resolve(stream)?;
     check(&function, &shape)?;
-    if flags & COOPERATIVE != 0
+    if flags & LAUNCH_COOPERATIVE != 0
         || attributes.iter().any(|attribute| attribute.id == 2 && attribute.value[0] as u32 != 0)
     {
         check_cooperative(&function, &shape)?;
@@ -173,20 +171,18 @@ unsafe fn launch(
     })
 }
 
-/// The attributes of a launch. The worker refuses those that hold handles.
+/// The attributes of a launch, if all can be carried.
 ///
 /// # Safety
 /// `config` is as `cuLaunchKernelEx` wants it.
 pub unsafe fn attributes<'a>(config: &CUlaunchConfig) -> Cuda<&'a [CUlaunchAttribute]> {
-    /// Attributes that hold an event or an output.
-    const WITH_HANDLES: [u32; 3] = [7, 12, 13];
     if config.num_attrs == 0 {
         return Ok(&[]);
     }
     not_null(config.attrs)?;
     // SAFETY: the caller's promise.
     let list = unsafe { std::slice::from_raw_parts(config.attrs, config.num_attrs as usize) };
-    if list.iter().any(|attribute| WITH_HANDLES.contains(&attribute.id)) {
+    if !list.iter().all(|attribute| is_plain_launch_attribute(attribute.id)) {
         return Err(CUDA_ERROR_NOT_SUPPORTED);
     }
     Ok(list)
@@ -230,7 +226,7 @@ pub mod api {
     ) -> Cuda {
         let shape = Shape { grid: [grid_x, grid_y, grid_z], block: [block_x, block_y, block_z], shared };
         // SAFETY: passed on.
-        unsafe { launch(function, shape, stream, COOPERATIVE, &[], kernel_params, std::ptr::null_mut()) }
+        unsafe { launch(function, shape, stream, LAUNCH_COOPERATIVE, &[], kernel_params, std::ptr::null_mut()) }
     }
 
     pub unsafe fn cuLaunchKernelEx(

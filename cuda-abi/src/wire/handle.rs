@@ -3,8 +3,6 @@
 //! The application sees this word where the driver would give it a pointer. Kinds start at 1, so a handle is never small
 //! (0, 1 and 2 name the default streams) and never a canonical address: code that follows it faults at once.
 
-use crate::types::c_void;
-
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u8)]
 pub enum Kind {
@@ -87,10 +85,6 @@ impl Handle {
         }
         let index = (word as u32) >> INDEX_SHIFT;
         Some(Handle { kind, generation: (word >> GENERATION_SHIFT) as u16, index })
-    }
-
-    pub fn to_pointer(self) -> *mut c_void {
-        self.to_word() as *mut c_void
     }
 }
 

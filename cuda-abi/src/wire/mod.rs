@@ -16,10 +16,11 @@ pub use handle::{Handle, Kind};
 pub use message::{Malformed, Reader, Writer};
 pub use op::{FIRST_OP, Op};
 
-/// How far [`plan`](crate::plan), opcodes and payloads agree: the table's fingerprint and the version of the hand-written
-/// payloads. Client and worker compare it before the first message.
+/// A number that changes whenever the table, the operations or what is said of their payloads do. Client and broker
+/// compare it before the first message.
 pub fn fingerprint() -> u64 {
-    crate::table::fingerprint() ^ (u64::from(op::VERSION) << 56)
+    let operations = op::TEXT.iter().flat_map(|text| text.bytes());
+    crate::table::hash(crate::table::fingerprint(), operations)
 }
 
 /// The completion word by which the worker says that a posted message has failed: the last of them. The client then asks
@@ -45,6 +46,15 @@ pub const DRIVER_VARIABLES: &[&str] = &[
     "CUDA_SCALE_LAUNCH_QUEUES",
     "CUDA_GRAPHS_USE_NODE_PRIORITY",
 ];
+
+/// `flags` of a launch: its blocks wait for each other.
+pub const LAUNCH_COOPERATIVE: u64 = 1;
+
+/// Launch attributes that hold plain values. Those with events or outputs in them, and those that nobody knows yet, are
+/// not carried: a handle must never reach the driver unchecked.
+pub fn is_plain_launch_attribute(id: u32) -> bool {
+    matches!(id, 0..=6 | 8..=11 | 14 | 16)
+}
 
 /// The longest string (a kernel's or variable's name) that is carried.
 pub const MAX_NAME: usize = 32 << 10;

@@ -4,9 +4,6 @@
 /// Opcodes below this are indices into the table.
 pub const FIRST_OP: u16 = 0xf000;
 
-/// Raised whenever a payload below changes.
-pub const VERSION: u8 = 1;
-
 macro_rules! ops {
     ($($(#[$doc:meta])* $name:ident = $code:literal)*) => {
         #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -14,6 +11,9 @@ macro_rules! ops {
         pub enum Op {
             $($(#[$doc])* $name = $code,)*
         }
+
+        /// Everything below as text: what the fingerprint of the protocol is made of.
+        pub(super) const TEXT: &[&str] = &[$($(stringify!($doc),)* stringify!($name = $code),)*];
 
         impl Op {
             pub fn from_code(code: u16) -> Option<Op> {

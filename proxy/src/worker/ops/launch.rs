@@ -4,17 +4,11 @@ use std::ffi::c_void;
 
 use cuda_abi::error::*;
 use cuda_abi::types::*;
-use cuda_abi::wire::{Kind, MAX_LAUNCH_ATTRS, Reader, Writer};
+use cuda_abi::wire::{Kind, LAUNCH_COOPERATIVE, MAX_LAUNCH_ATTRS, Reader, Writer, is_plain_launch_attribute};
 
 use crate::worker::callbacks::{Due, run_in_client};
 use crate::worker::state::Counters;
 use crate::worker::{Outcome, Refusal, Worker, succeed};
-
-/// `flags` of a launch.
-const COOPERATIVE: u64 = 1;
-
-/// Attributes that hold plain values. Those with handles or outputs in them are not carried.
-const PLAIN_ATTRIBUTES: &[u32] = &[0, 1, 2, 3, 4, 5, 6, 8, 9, 10, 11, 14, 16];
 
 /// A pointer to each parameter, as every program passes them.
 struct Pointers {
@@ -63,7 +57,7 @@ pub fn launch(worker: &Worker, message: &mut Reader<'_>) -> Outcome {
     }
     let mut pointers = Pointers::new(params, &layout.offsets);
     let pointers = pointers.as_mut_ptr();
-    if flags & COOPERATIVE != 0 {
+    if flags & LAUNCH_COOPERATIVE != 0 {
         attrs.push(CUlaunchAttribute { id: 2, padding: 0, value: [1, 0, 0, 0, 0, 0, 0, 0] });
     }
     let raw = function.raw as CUfunction;
@@ -101,7 +95,7 @@ fn attributes(message: &mut Reader<'_>) -> Result<Vec<CUlaunchAttribute>, Refusa
     let read = |chunk: &[u8]| {
         // SAFETY: the chunk has the struct's size, and it consists of integers.
         let attribute: CUlaunchAttribute = unsafe { std::ptr::read_unaligned(chunk.as_ptr().cast()) };
-        if PLAIN_ATTRIBUTES.contains(&attribute.id) {
+        if is_plain_launch_attribute(attribute.id) {
             Ok(attribute)
         } else {
             Err(Refusal::Code(CUDA_ERROR_NOT_SUPPORTED))
