@@ -4,15 +4,22 @@
 pub const SOCKET: &str = "BULKHEAD_SOCKET";
 /// How much is logged on stderr: `error`, `warn`, `info`, `debug` or `trace`.
 pub const LOG: &str = "BULKHEAD_LOG";
+/// How many threads the software GPU computes with; 1 makes its order of execution repeatable.
+pub const SOFT_THREADS: &str = "BULKHEAD_SOFT_THREADS";
 /// Folder with our `libcuda.so.1`, where it does not lie beside the `bulkhead` program.
 pub const LIB_DIR: &str = "BULKHEAD_LIB_DIR";
 
 /// Each with a line for the manual.
-pub const ALL: [(&str, &str); 3] = [
+pub const ALL: [(&str, &str); 4] = [
     (
         SOCKET,
         "The zone's socket, for programs that are not started by `bulkhead run` (default /run/bulkhead/zone/sock).",
     ),
-    (LOG, "How much is logged on stderr: error, warn, info, debug or trace."),
+    (
+        LOG,
+        "How much is logged on stderr: error, warn, info, debug or trace. Set to anything but 0, programs also say which \
+         of their CUDA calls failed.",
+    ),
+    (SOFT_THREADS, "How many threads the software GPU computes with (default: all cores)."),
     (LIB_DIR, "Folder with Bulkhead's libcuda.so.1, where it does not lie beside the program."),
 ];

@@ -99,11 +99,14 @@ fn free_memory_is_counted(gpu: &Driver) {
 /// Seen on NVIDIA's driver: not even its own process finds what it wrote before.
 fn freed_memory_comes_back_empty(gpu: &Driver) {
     context(gpu);
-    for _ in 0..3 {
-        let block = alloc(gpu, 64 * MIB);
-        assert!(download::<u64>(gpu, block, 8 * MIB).iter().all(|word| *word == 0));
-        ok!(gpu, cuMemsetD8_v2(block, 0xa5, 64 * MIB));
-        ok!(gpu, cuMemFree_v2(block));
+    // Small blocks share pages, large ones have their own.
+    for bytes in [256, 4096, MIB, 64 * MIB] {
+        for _ in 0..3 {
+            let block = alloc(gpu, bytes);
+            assert!(download::<u64>(gpu, block, bytes / 8).iter().all(|word| *word == 0), "{bytes} bytes");
+            ok!(gpu, cuMemsetD8_v2(block, 0xa5, bytes));
+            ok!(gpu, cuMemFree_v2(block));
+        }
     }
 }
 

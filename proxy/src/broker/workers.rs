@@ -189,7 +189,7 @@ impl Broker {
         command.stdin(Stdio::from(control)).stdout(Stdio::null());
         // A tenant's worker has no business with the environment of the operator.
         command.env_clear();
-        for name in [env_vars::LOG, "RUST_BACKTRACE"] {
+        for name in [env_vars::LOG, env_vars::SOFT_THREADS, "RUST_BACKTRACE"] {
             command.envs(std::env::var_os(name).map(|value| (name, value)));
         }
         if let Backend::Nvidia { library, .. } = &config.backend {
