@@ -1,19 +1,24 @@
-"""Rows of the benchmark that need PyTorch: one line each, name and value, tab between."""
+"""Rows of the benchmark that need PyTorch: one line each, name and value, tab between.
 
+Without arguments all rows run; with some, those whose name contains one of them. What is not installed (torchvision,
+transformers) leaves its rows out.
+"""
+
+import sys
 import time
 
-start = time.time()
 import torch
 
 imported = time.time()
 torch.ones(1, device="cuda")
 torch.cuda.synchronize()
-print(f"PyTorch ready s\t{time.time() - imported:.3f}", flush=True)
+READY = time.time() - imported
 
 
-def rate(count, work):
+def rate(count, work, warm=1):
     """Calls a second, after a warm-up."""
-    work()
+    for _ in range(warm):
+        work()
     torch.cuda.synchronize()
     begin = time.time()
     for _ in range(count):
@@ -22,25 +27,134 @@ def rate(count, work):
     return count / (time.time() - begin)
 
 
-torch.manual_seed(0)
-a, b = (torch.randn(4096, 4096, device="cuda", dtype=torch.bfloat16) for _ in range(2))
-print(f"bf16 matmul 4096 it/s\t{rate(1000, lambda: a @ b):.1f}", flush=True)
-x = torch.zeros(1024, device="cuda")
-print(f"x.add_(1) it/s\t{rate(30000, lambda: x.add_(1)):.1f}", flush=True)
-print(f"x.item() it/s\t{rate(5000, lambda: x[0].item()):.1f}", flush=True)
-
-layers = []
-for _ in range(6):
-    layers += [torch.nn.Linear(512, 512), torch.nn.ReLU()]
-model = torch.nn.Sequential(*layers).cuda()
-optimizer = torch.optim.SGD(model.parameters(), 0.01)
-batch = torch.randn(64, 512, device="cuda")
+def ready():
+    return READY
 
 
-def step():
-    optimizer.zero_grad()
-    model(batch).square().mean().backward()
-    optimizer.step()
+def matmul():
+    a, b = (torch.randn(4096, 4096, device="cuda", dtype=torch.bfloat16) for _ in range(2))
+    return rate(2000, lambda: a @ b, 10)
 
 
-print(f"MLP training eager it/s\t{rate(500, step):.1f}", flush=True)
+def add():
+    x = torch.zeros(1024, device="cuda")
+    return rate(30000, lambda: x.add_(1), 100)
+
+
+def item():
+    x = torch.zeros(1024, device="cuda")
+    return rate(5000, lambda: x[0].item(), 100)
+
+
+def mlp():
+    layers = []
+    for _ in range(6):
+        layers += [torch.nn.Linear(512, 512), torch.nn.ReLU()]
+    model = torch.nn.Sequential(*layers).cuda()
+    optimizer = torch.optim.SGD(model.parameters(), 0.01)
+    batch = torch.randn(64, 512, device="cuda")
+
+    def step():
+        optimizer.zero_grad(set_to_none=False)
+        model(batch).square().mean().backward()
+        optimizer.step()
+
+    return model, batch, step
+
+
+def mlp_training():
+    return rate(500, mlp()[2], 20)
+
+
+def mlp_inference():
+    model, batch, _ = mlp()
+    with torch.no_grad():
+        return rate(2000, lambda: model(batch), 20)
+
+
+def mlp_graph():
+    step = mlp()[2]
+    side = torch.cuda.Stream()
+    with torch.cuda.stream(side):
+        for _ in range(3):
+            step()
+    torch.cuda.current_stream().wait_stream(side)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        step()
+    return rate(2000, graph.replay, 20)
+
+
+def resnet(batch, count):
+    import torchvision
+
+    model = torchvision.models.resnet50().cuda().to(memory_format=torch.channels_last)
+    optimizer = torch.optim.SGD(model.parameters(), 0.01, momentum=0.9)
+    images = torch.randn(batch, 3, 224, 224, device="cuda").to(memory_format=torch.channels_last)
+    labels = torch.randint(0, 1000, (batch,), device="cuda")
+    loss = torch.nn.CrossEntropyLoss()
+
+    def step():
+        optimizer.zero_grad()
+        with torch.autocast("cuda", torch.bfloat16):
+            value = loss(model(images), labels)
+        value.backward()
+        optimizer.step()
+
+    return rate(count, step, 5)
+
+
+def gpt2():
+    from transformers import GPT2Config, GPT2LMHeadModel
+
+    return GPT2LMHeadModel(GPT2Config()).cuda()
+
+
+def gpt2_training():
+    model = gpt2()
+    optimizer = torch.optim.AdamW(model.parameters(), 1e-4)
+    tokens = torch.randint(0, 50000, (8, 512), device="cuda")
+
+    def step():
+        optimizer.zero_grad()
+        with torch.autocast("cuda", torch.bfloat16):
+            value = model(tokens, labels=tokens).loss
+        value.backward()
+        optimizer.step()
+
+    return rate(40, step, 5)
+
+
+def gpt2_decoding():
+    model = gpt2().eval().to(torch.bfloat16)
+    prompt = torch.randint(0, 50000, (1, 16), device="cuda")
+
+    def generate():
+        model.generate(prompt, max_new_tokens=64, min_new_tokens=64, do_sample=False, pad_token_id=0)
+
+    return 64 * rate(4, generate, 1)
+
+
+ROWS = [
+    ("PyTorch ready s", ready),
+    ("bf16 matmul 4096 it/s", matmul),
+    ("x.add_(1) it/s", add),
+    ("x.item() it/s", item),
+    ("MLP training eager it/s", mlp_training),
+    ("MLP inference eager it/s", mlp_inference),
+    ("MLP training, CUDA graph replay it/s", mlp_graph),
+    ("ResNet-50 training bf16, batch 8 it/s", lambda: resnet(8, 100)),
+    ("ResNet-50 training bf16, batch 128 it/s", lambda: resnet(128, 60)),
+    ("GPT-2 training bf16, 8x512 it/s", gpt2_training),
+    ("GPT-2 decoding tokens/s", gpt2_decoding),
+]
+
+for name, row in ROWS:
+    if len(sys.argv) > 1 and not any(wanted in name for wanted in sys.argv[1:]):
+        continue
+    torch.manual_seed(0)
+    try:
+        print(f"{name}\t{row():.3f}", flush=True)
+    except ImportError as missing:
+        print(f"{name}: left out ({missing})", file=sys.stderr)
+    torch.cuda.empty_cache()

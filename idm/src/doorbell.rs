@@ -34,7 +34,7 @@ use std::time::{Duration, Instant};
 use crate::gone::{Gone, PeerGone};
 use crate::region::Shared;
 use crate::spin::{self, SpinChoice};
-use crate::sync::{AtomicU32, Ordering, fence};
+use crate::sync::{AtomicU32, Ordering, full_fence};
 
 /// How threads of two sides are put to sleep and woken. Shared memory within one kernel uses [`Futex`]; two kernels
 /// would sleep locally and carry the wake-up over an event channel.
@@ -76,11 +76,11 @@ impl Bell {
     pub fn notify(&self) {
         // SYNC POINT: waiter marks itself sleeping, fence, looks at the condition; notifier makes the condition true,
         // fence, looks for the mark. At least one of them sees the other.
-        fence(Ordering::SeqCst);
+        full_fence();
         self.notify_fenced();
     }
 
-    /// As `notify`, for a caller that has just executed the SeqCst fence.
+    /// As `notify`, for a caller that has just executed the full fence.
     #[inline]
     pub(crate) fn notify_fenced(&self) {
         if self.words.sleeping.load(Ordering::Relaxed) != 0 {
@@ -108,12 +108,19 @@ pub(crate) struct Waiter {
     bell: Bell,
     gone: PeerGone,
     spin: SpinChoice,
+    longest_spin: Duration,
 }
 
 impl Waiter {
     pub fn new(bell: Bell, gone: &PeerGone) -> Self {
         gone.register(&bell);
-        Self { bell, gone: gone.clone(), spin: SpinChoice::new() }
+        Self { bell, gone: gone.clone(), spin: SpinChoice::new(), longest_spin: spin::LONGEST }
+    }
+
+    /// For a thread that has nothing else to do than to serve what it waits for.
+    pub fn serving(bell: Bell, gone: &PeerGone) -> Self {
+        let waiter = Self::new(bell, gone);
+        Self { longest_spin: waiter.spin.longest_serving(), ..waiter }
     }
 
     /// Waits until `condition` gives something. `Ok(None)` means that the time is up.
@@ -123,24 +130,36 @@ impl Waiter {
     pub fn wait<R>(
         &self,
         timeout: Option<Duration>,
+        condition: impl FnMut() -> Option<R>,
+    ) -> Result<Option<R>, Gone> {
+        self.wait_wishing(timeout, || {}, condition)
+    }
+
+    /// As `wait`; `wish` is called each time before the mark is left, and says what the sleeper wants to be woken for.
+    #[inline]
+    pub fn wait_wishing<R>(
+        &self,
+        timeout: Option<Duration>,
+        wish: impl Fn(),
         mut condition: impl FnMut() -> Option<R>,
     ) -> Result<Option<R>, Gone> {
         if let Some(result) = condition() {
             return Ok(Some(result));
         }
-        self.wait_slowly(timeout, &mut condition)
+        self.wait_slowly(timeout, &wish, &mut condition)
     }
 
     fn wait_slowly<R>(
         &self,
         timeout: Option<Duration>,
+        wish: &impl Fn(),
         condition: &mut impl FnMut() -> Option<R>,
     ) -> Result<Option<R>, Gone> {
         let start = Instant::now();
         let spin = self.spin.choose();
         let result = match if spin { self.spin(start, timeout, condition) } else { None } {
             Some(result) => Ok(Some(result)),
-            None => self.sleep(start, timeout, condition),
+            None => self.sleep(start, timeout, wish, condition),
         };
         self.spin.learn(start.elapsed());
         result
@@ -152,7 +171,7 @@ impl Waiter {
         timeout: Option<Duration>,
         condition: &mut impl FnMut() -> Option<R>,
     ) -> Option<R> {
-        let longest = spin::LONGEST.min(timeout.unwrap_or(Duration::MAX));
+        let longest = self.longest_spin.min(timeout.unwrap_or(Duration::MAX));
         while start.elapsed() < longest && !self.gone.is_set() {
             for _ in 0..32 {
                 if let Some(result) = condition() {
@@ -169,6 +188,7 @@ impl Waiter {
         &self,
         start: Instant,
         timeout: Option<Duration>,
+        wish: &impl Fn(),
         condition: &mut impl FnMut() -> Option<R>,
     ) -> Result<Option<R>, Gone> {
         let words = &self.bell.words;
@@ -177,10 +197,11 @@ impl Waiter {
             // SYNC POINT: the mark is cleared before the signal moves (Release), and a waiter reads the signal (Acquire)
             // before it marks. So a mark set after the new signal was seen is never wiped out by the older clearing.
             let signal = words.signal.load(Ordering::Acquire);
+            wish();
             words.sleeping.store(1, Ordering::Relaxed);
             // SYNC POINT: waiter marks itself sleeping, fence, looks at the condition; notifier makes the condition
             // true, fence, looks for the mark. At least one of them sees the other.
-            fence(Ordering::SeqCst);
+            full_fence();
             if let Some(result) = condition() {
                 return Ok(Some(result));
             }

@@ -60,6 +60,21 @@ impl Flags {
 
     /// Client: waits until the word is at least `value`.
     pub fn watch(&self, index: usize, value: u64, timeout: Option<Duration>) -> Result<Watched, Gone> {
+        self.watch_spinning(index, value, SPIN, timeout)
+    }
+
+    /// As `watch`, but never sleeps: for a client with processors to spare that gives up soon.
+    pub fn spin(&self, index: usize, value: u64, limit: Duration) -> Result<Watched, Gone> {
+        self.watch_spinning(index, value, limit, Some(limit))
+    }
+
+    fn watch_spinning(
+        &self,
+        index: usize,
+        value: u64,
+        spin: Duration,
+        timeout: Option<Duration>,
+    ) -> Result<Watched, Gone> {
         if self.load(index) >= value {
             return Ok(Watched::Reached);
         }
@@ -80,7 +95,7 @@ impl Flags {
             if timeout.is_some_and(|timeout| waited >= timeout) {
                 return Ok(Watched::TimeIsUp);
             }
-            if waited > SPIN {
+            if waited > spin {
                 std::thread::sleep((waited / 16).clamp(SHORTEST_NAP, LONGEST_NAP));
             }
         }

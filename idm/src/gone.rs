@@ -10,7 +10,7 @@ use std::time::Duration;
 use thiserror::Error;
 
 use crate::doorbell::Bell;
-use crate::sync::{AtomicBool, AtomicUsize, Mutex, Ordering, fence};
+use crate::sync::{AtomicBool, AtomicUsize, Mutex, Ordering, full_fence};
 
 /// The answer of a wait that can never succeed any more.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
@@ -69,7 +69,7 @@ impl PeerGone {
     fn wake_sleepers(&self) {
         // SYNC POINT: a sleeper reads the signal, then the flag; we write the flag, then the signal. So either it sees
         // the flag, or its sleep ends because the signal has moved.
-        fence(Ordering::SeqCst);
+        full_fence();
         for bell in self.0.bells.lock().iter() {
             bell.interrupt();
         }

@@ -1,14 +1,15 @@
 //! Whether to spin before sleeping.
 //!
 //! Spinning pays when the other side answers sooner than a sleep and a wake-up would take. It does not when the wait is
-//! long, and it does harm when the other side needs this very processor to answer. Nobody can tell beforehand which it
-//! is, so each waiting place measures: it keeps to one way, and now and then tries the other for a few waits in a row.
-//! The quicker way stays. Long waits look the same either way, and then sleeping wins, because it is free.
+//! long, and it does harm when the other side needs this very processor to answer.
+//!
+//! With one processor the other side cannot run while we spin, so there we never do. With [`PLENTY`] a bounded spin
+//! harms nobody, so there we always do. In between nobody can tell beforehand, so each waiting place measures: it keeps
+//! to one way, and now and then tries the other for a few waits in a row. The quicker way stays. Long waits look the
+//! same either way, and then sleeping wins, because it is free.
 //!
 //! A trial is more than one wait because spinning is at its best when *both* sides do it, and a side finds that out only
 //! in a trial that overlaps one of the other's. A trial that goes badly ends after its second wait.
-//!
-//! With one processor the other side cannot run while we spin, so there we never do.
 
 use std::sync::OnceLock;
 // Not from the facade: the figures are hints and order nothing. Two threads that share a waiting place may garble each
@@ -18,6 +19,10 @@ use std::time::Duration;
 
 /// The longest spin.
 pub(crate) const LONGEST: Duration = Duration::from_micros(50);
+/// The longest spin of a thread that serves: as long as its client is likely to have more for it.
+pub(crate) const LONGEST_SERVING: Duration = Duration::from_micros(500);
+/// With this many processors a spin takes nothing from anybody.
+const PLENTY: usize = 4;
 /// Waits longer than this count as this long: how much longer is the peer's affair.
 const CEILING_NS: u32 = 200_000;
 /// How much quicker spinning must be to be worth a processor.
@@ -29,8 +34,16 @@ const COUNTED: u32 = TRIAL / 2;
 const FIRST_INTERVAL: u32 = 8;
 const LAST_INTERVAL: u32 = 256;
 
+/// What the number of processors allows.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Policy {
+    Never,
+    Measure,
+    Always,
+}
+
 pub(crate) struct SpinChoice {
-    allowed: bool,
+    policy: Policy,
     /// The way that is kept to.
     spinning: AtomicBool,
     /// Moving average of how long waits take that way, in nanoseconds.
@@ -42,21 +55,24 @@ pub(crate) struct SpinChoice {
     trial_sum: AtomicU32,
 }
 
-fn several_processors() -> bool {
-    static SEVERAL: OnceLock<bool> = OnceLock::new();
-    *SEVERAL.get_or_init(|| {
-        !cfg!(loom) && std::thread::available_parallelism().is_ok_and(|processors| processors.get() > 1)
+fn policy() -> Policy {
+    static POLICY: OnceLock<Policy> = OnceLock::new();
+    *POLICY.get_or_init(|| match std::thread::available_parallelism().map_or(1, |count| count.get()) {
+        _ if cfg!(loom) => Policy::Never,
+        1 => Policy::Never,
+        PLENTY.. => Policy::Always,
+        _ => Policy::Measure,
     })
 }
 
 impl SpinChoice {
     pub fn new() -> Self {
-        Self::with(several_processors())
+        Self::with(policy())
     }
 
-    fn with(allowed: bool) -> Self {
+    fn with(policy: Policy) -> Self {
         Self {
-            allowed,
+            policy,
             spinning: AtomicBool::new(true),
             average: AtomicU32::new(0),
             until_trial: AtomicU32::new(FIRST_INTERVAL),
@@ -66,16 +82,25 @@ impl SpinChoice {
         }
     }
 
+    /// How long a thread that serves may spin. Where spinning is measured, all must spin alike.
+    pub fn longest_serving(&self) -> Duration {
+        if self.policy == Policy::Always { LONGEST_SERVING } else { LONGEST }
+    }
+
     /// Whether the next wait should spin first.
     #[inline]
     pub fn choose(&self) -> bool {
-        self.allowed && (self.spinning.load(Relaxed) != (self.trial_left.load(Relaxed) != 0))
+        match self.policy {
+            Policy::Never => false,
+            Policy::Always => true,
+            Policy::Measure => self.spinning.load(Relaxed) != (self.trial_left.load(Relaxed) != 0),
+        }
     }
 
     /// Learns how long a wait took, wake-up included.
     #[inline]
     pub fn learn(&self, waited: Duration) {
-        if !self.allowed {
+        if self.policy != Policy::Measure {
             return;
         }
         let waited = waited.as_nanos().min(CEILING_NS.into()) as u32;
@@ -146,7 +171,7 @@ mod tests {
     }
 
     fn pair() -> [SpinChoice; 2] {
-        let sides = [SpinChoice::with(true), SpinChoice::with(true)];
+        let sides = [SpinChoice::with(Policy::Measure), SpinChoice::with(Policy::Measure)];
         // Out of step, as two processes are.
         (0..5).for_each(|_| sides[1].learn(US));
         sides
@@ -175,7 +200,13 @@ mod tests {
 
     #[test]
     fn a_single_processor_never_spins() {
-        let sides = [SpinChoice::with(false), SpinChoice::with(false)];
+        let sides = [SpinChoice::with(Policy::Never), SpinChoice::with(Policy::Never)];
         assert_eq!(settle(&sides, two_processors), 0);
+    }
+
+    #[test]
+    fn with_plenty_of_processors_every_wait_spins_first() {
+        let sides = [SpinChoice::with(Policy::Always), SpinChoice::with(Policy::Always)];
+        assert_eq!(settle(&sides, |_, _| Duration::from_secs(1)), 1000);
     }
 }

@@ -47,7 +47,7 @@ fn post_error(error: PostError) -> CUresult {
 
 /// A poisoned context answers every call with its fault.
 #[inline]
-fn check_fault(session: &Session) -> Cuda {
+pub fn check_fault(session: &Session) -> Cuda {
     match session.client.status() {
         0 => Ok(()),
         fault => Err(fault),
@@ -118,6 +118,14 @@ pub fn post_sized(op: u16, len: usize, fill: impl FnOnce(&mut [u8])) -> Cuda {
         return synchronize(session, tag);
     }
     Ok(())
+}
+
+/// Posts a message of words in a context that need not be this thread's own; answers the ring position after it.
+pub fn post_words(session: &Session, tag: u32, op: u16, words: &[u64]) -> Cuda<u64> {
+    let fill = |slot: &mut [u8]| {
+        slot.chunks_exact_mut(8).zip(words).for_each(|(room, word)| room.copy_from_slice(&word.to_le_bytes()));
+    };
+    session.client.post(op, 0, tag, size_of_val(words), fill).map_err(post_error)
 }
 
 fn synchronize(session: &Session, tag: u32) -> Cuda {

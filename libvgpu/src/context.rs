@@ -7,6 +7,7 @@ pub mod storage;
 
 use std::cell::Cell;
 use std::collections::HashMap;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use cuda_abi::error::*;
 use cuda_abi::types::*;
@@ -14,7 +15,7 @@ use cuda_abi::wire::{Handle, Kind, Op};
 use parking_lot::RwLock;
 
 use crate::entry::{Cuda, not_null};
-use crate::{allocations, carry, device, handles};
+use crate::{allocations, carry, completion, device, handles};
 
 #[derive(Clone, Copy)]
 struct Context {
@@ -29,6 +30,17 @@ struct Context {
 
 static CONTEXTS: RwLock<Option<HashMap<u64, Context>>> = RwLock::new(None);
 
+/// Moves whenever `CONTEXTS` changes.
+static CHANGED: AtomicU64 = AtomicU64::new(1);
+
+/// The current context as it was looked up last: every call asks for it.
+#[derive(Clone, Copy)]
+struct Looked {
+    when: u64,
+    word: u64,
+    device: CUdevice,
+}
+
 /// A thread's stack of contexts. Nothing to destroy: static destructors and ending threads still call the driver, when
 /// thread-local values that have a destructor are gone.
 struct Stack {
@@ -40,6 +52,7 @@ struct Stack {
 const MOST_PUSHED: usize = 64;
 
 thread_local! {
+    static LOOKED: Cell<Looked> = const { Cell::new(Looked { when: 0, word: 0, device: 0 }) };
     static STACK: Stack = const { Stack { words: [const { Cell::new(0) }; MOST_PUSHED], depth: Cell::new(0) } };
 }
 
@@ -84,6 +97,7 @@ fn lookup(word: u64) -> Option<Context> {
 fn update(word: u64, change: impl FnOnce(&mut Context)) {
     if let Some(context) = lookup(word) {
         change(CONTEXTS.write().get_or_insert_default().entry(word).or_insert(context));
+        CHANGED.fetch_add(1, Ordering::Release);
     }
 }
 
@@ -95,10 +109,24 @@ pub fn current_word() -> u64 {
 
 /// The current context, if it is alive.
 pub fn current() -> Cuda<u64> {
-    match current_word() {
-        0 => Err(CUDA_ERROR_INVALID_CONTEXT),
-        word => alive(word).map(|_| word),
+    look().map(|looked| looked.word)
+}
+
+#[inline]
+fn look() -> Cuda<Looked> {
+    let looked = LOOKED.get();
+    let (word, when) = (current_word(), CHANGED.load(Ordering::Acquire));
+    if (looked.word, looked.when) == (word, when) && word != 0 { Ok(looked) } else { look_up(word, when) }
+}
+
+#[cold]
+fn look_up(word: u64, when: u64) -> Cuda<Looked> {
+    if word == 0 {
+        return Err(CUDA_ERROR_INVALID_CONTEXT);
     }
+    let looked = Looked { when, word, device: alive(word)?.device };
+    LOOKED.set(looked);
+    Ok(looked)
 }
 
 fn alive(word: u64) -> Cuda<Context> {
@@ -130,7 +158,7 @@ pub fn tag_or_none() -> u32 {
 
 /// The device of the current context.
 pub fn current_device() -> Cuda<CUdevice> {
-    Ok(alive(current()?)?.device)
+    look().map(|looked| looked.device)
 }
 
 /// The number that `cuCtxGetId` answers.
@@ -269,6 +297,7 @@ pub mod api {
         )?;
         let context = Context { device: dev, id: Some(id), flags, retained: 0, alive: true };
         CONTEXTS.write().get_or_insert_default().insert(word, context);
+        CHANGED.fetch_add(1, Ordering::Release);
         STACK.with(|stack| stack.push(word))?;
         // SAFETY: passed on.
         unsafe { put(pctx, word as CUcontext) }
@@ -325,13 +354,11 @@ pub mod api {
     }
 
     pub unsafe fn cuCtxSynchronize() -> Cuda {
-        current()?;
-        carry::block(Op::Synchronize as u16, |writer| writer.word(0), |_| Ok(()))
+        completion::wait_for_context(current()?)
     }
 
     pub unsafe fn cuCtxSynchronize_v2(ctx: CUcontext) -> Cuda {
-        let word = resolve(ctx)?;
-        carry::block(Op::Synchronize as u16, |writer| writer.word(word), |_| Ok(()))
+        completion::wait_for_context(resolve(ctx)?)
     }
 
     pub unsafe fn cuDevicePrimaryCtxRetain(pctx: *mut CUcontext, dev: CUdevice) -> Cuda {

@@ -1,13 +1,12 @@
 //! Functions and kernels: what is learned once, when they are looked up.
 
-use std::collections::HashMap;
 use std::ffi::{CStr, CString};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use cuda_abi::error::*;
 use cuda_abi::types::*;
-use cuda_abi::wire::{Malformed, Op, Reader};
+use cuda_abi::wire::{Handle, Malformed, Op, Reader};
 use parking_lot::RwLock;
 
 use crate::entry::Cuda;
@@ -24,7 +23,12 @@ pub struct Function {
     pub name: CString,
 }
 
-static KNOWN: RwLock<Option<HashMap<u64, Arc<Function>>>> = RwLock::new(None);
+/// By the index of their handles, which are few and used again.
+static KNOWN: RwLock<Vec<Option<Arc<Function>>>> = RwLock::new(Vec::new());
+
+fn index_of(word: u64) -> Option<usize> {
+    Handle::from_word(word).map(|handle| handle.index as usize)
+}
 
 /// Reads a description from a reply and remembers it.
 pub fn read(reader: &mut Reader<'_>, name: Option<&CStr>) -> Result<u64, Malformed> {
@@ -42,7 +46,13 @@ pub fn read(reader: &mut Reader<'_>, name: Option<&CStr>) -> Result<u64, Malform
     };
     let param_bytes = params.iter().map(|(offset, size)| offset + size).max().unwrap_or(0);
     let function = Function { word, params, param_bytes, max_threads, max_dynamic_shared, name };
-    KNOWN.write().get_or_insert_default().insert(word, Arc::new(function));
+    if let Some(index) = index_of(word) {
+        let mut known = KNOWN.write();
+        if known.len() <= index {
+            known.resize(index + 1, None);
+        }
+        known[index] = Some(Arc::new(function));
+    }
     Ok(word)
 }
 
@@ -68,7 +78,8 @@ pub fn loaded(function: CUfunction) -> Cuda<Arc<Function>> {
 pub fn find(function: CUfunction) -> Cuda<Arc<Function>> {
     let word = handles::check(cuda_abi::wire::Kind::Function, function as u64)?;
     let known = KNOWN.read();
-    known.as_ref().and_then(|known| known.get(&word)).cloned().ok_or(CUDA_ERROR_INVALID_HANDLE)
+    let found = index_of(word).and_then(|index| known.get(index)?.as_ref()).filter(|known| known.word == word);
+    found.cloned().ok_or(CUDA_ERROR_INVALID_HANDLE)
 }
 
 /// Sets an attribute, and remembers the one that launches are checked against.

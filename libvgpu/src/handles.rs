@@ -2,7 +2,8 @@
 
 use cuda_abi::error::*;
 use cuda_abi::wire::{Handle, Kind};
-use parking_lot::RwLock;
+use parking_lot::{Mutex, RwLock};
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::context;
 use crate::entry::Cuda;
@@ -12,6 +13,17 @@ struct Live {
     word: u64,
     /// The context it was made in.
     context: u64,
+    /// What only streams have.
+    stream: StreamKind,
+}
+
+/// Whether the default stream waits for a stream.
+#[derive(Clone, Copy, Default, PartialEq, Eq)]
+enum StreamKind {
+    #[default]
+    Unknown,
+    Blocking,
+    Independent,
 }
 
 /// By index; 0 where there is none.
@@ -25,9 +37,46 @@ pub fn opened(word: u64) -> u64 {
         if live.len() <= index {
             live.resize(index + 1, Live::default());
         }
-        live[index] = Live { word, context: context::current_word() };
+        live[index] = Live { word, context: context::current_word(), stream: StreamKind::Unknown };
+        count_streams(handle.kind);
     }
     word
+}
+
+/// Moves whenever streams come or go.
+static STREAMS_CHANGED: AtomicU64 = AtomicU64::new(0);
+
+fn count_streams(kind: Kind) {
+    if kind == Kind::Stream {
+        STREAMS_CHANGED.fetch_add(1, Ordering::Release);
+    }
+}
+
+/// Does a context have streams that its default stream does not wait for? `flags` asks the worker for a stream's flags.
+pub fn has_independent_streams(context: u64, flags: impl Fn(u64) -> Cuda<u32>) -> Cuda<bool> {
+    const NON_BLOCKING: u32 = 1;
+    /// The last answer: when (by `STREAMS_CHANGED`), for which context, and what.
+    static KNOWN: Mutex<Option<(u64, u64, bool)>> = Mutex::new(None);
+    let now = STREAMS_CHANGED.load(Ordering::Acquire);
+    if let Some((_, _, answer)) = KNOWN.lock().filter(|(when, whose, _)| (*when, *whose) == (now, context)) {
+        return Ok(answer);
+    }
+    let is_stream = |live: &&Live| {
+        live.context == context && Handle::from_word(live.word).is_some_and(|handle| handle.kind == Kind::Stream)
+    };
+    let streams: Vec<Live> = LIVE.read().iter().filter(is_stream).copied().collect();
+    let mut answer = streams.iter().any(|live| live.stream == StreamKind::Independent);
+    for Live { word, .. } in streams.iter().filter(|live| live.stream == StreamKind::Unknown) {
+        let independent = flags(*word)? & NON_BLOCKING != 0;
+        let kind = if independent { StreamKind::Independent } else { StreamKind::Blocking };
+        LIVE.write().iter_mut().filter(|live| live.word == *word).for_each(|live| live.stream = kind);
+        answer |= independent;
+        if answer {
+            break;
+        }
+    }
+    *KNOWN.lock() = Some((now, context, answer));
+    Ok(answer)
 }
 
 pub fn closed(word: u64) {
@@ -36,6 +85,7 @@ pub fn closed(word: u64) {
         && live.word == word
     {
         *live = Live::default();
+        count_streams(handle.kind);
     }
 }
 
@@ -55,7 +105,7 @@ fn find(kind: Kind, word: u64) -> Cuda<Live> {
     let handle = Handle::from_word(word).ok_or(CUDA_ERROR_INVALID_HANDLE)?;
     let fits = handle.kind == kind || (kind == Kind::Function && handle.kind == Kind::Kernel);
     if kind == Kind::Context && fits {
-        return Ok(Live { word, context: word });
+        return Ok(Live { word, context: word, stream: StreamKind::Unknown });
     }
     let live = LIVE.read().get(handle.index as usize).copied().unwrap_or_default();
     if fits && live.word == word { Ok(live) } else { Err(CUDA_ERROR_INVALID_HANDLE) }
@@ -67,6 +117,7 @@ pub fn close_context(context: u64) {
         let keeps =
             Handle::from_word(live.word).is_some_and(|handle| matches!(handle.kind, Kind::Library | Kind::Kernel));
         if !keeps {
+            STREAMS_CHANGED.fetch_add(1, Ordering::Release);
             *live = Live::default();
         }
     }

@@ -6,6 +6,7 @@
 
 mod allocations;
 mod carry;
+mod completion;
 mod context;
 mod copy;
 mod device;
@@ -28,6 +29,7 @@ mod shaped_copy;
 mod staging;
 mod stream;
 mod tools;
+mod variables;
 mod vmm;
 
 /// The hand-written functions that the exports call.

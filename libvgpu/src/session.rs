@@ -21,6 +21,7 @@ use parking_lot::Mutex;
 
 use crate::device::Devices;
 use crate::entry::Cuda;
+use crate::variables;
 
 const DEFAULT_SOCKET: &str = "/run/bulkhead/zone/sock";
 /// Starting a worker takes a fraction of a second; a broker that takes this long has a problem.
@@ -137,7 +138,7 @@ fn connect() -> Result<Session, Failure> {
     let no_device = CUDA_ERROR_NO_DEVICE;
     let broker = reach(&path)
         .map_err(|error| Failure { code: no_device, text: format!("no proxy at {}: {error}", path.display()) })?;
-    let variables = driver_variables();
+    let variables = variables::for_driver();
     let flags = if variables.is_empty() { 0 } else { HELLO_NEEDS_FRESH_WORKER };
     let broken = "the proxy did not answer as it should";
     bootstrap::send(&broker, &Hello::new(wire::fingerprint(), flags), &[]).map_err(failure(no_device, broken))?;
@@ -158,9 +159,8 @@ fn connect() -> Result<Session, Failure> {
     keep_from_children(client.region());
     watch(&client, &socket).map_err(failure(CUDA_ERROR_OPERATING_SYSTEM, "cannot watch the worker"))?;
     hand_over_output(&socket);
-    let launch_blocking = variables.iter().any(|(name, value)| name == "CUDA_LAUNCH_BLOCKING" && value != "0");
     let devices = greet(&client, &variables)?;
-    Ok(Session { client, socket: Mutex::new(socket), devices, launch_blocking })
+    Ok(Session { client, socket: Mutex::new(socket), devices, launch_blocking: variables::launch_blocking() })
 }
 
 /// Connects to the broker. While a new broker takes over from an old one, its sockets are away for a moment.
@@ -174,11 +174,6 @@ fn reach(path: &Path) -> Result<OwnedFd, BootstrapError> {
             result => return result,
         }
     }
-}
-
-/// The variables that NVIDIA's driver acts on: they must reach it before it starts.
-fn driver_variables() -> Vec<(OsString, OsString)> {
-    wire::DRIVER_VARIABLES.iter().filter_map(|name| Some((OsString::from(name), std::env::var_os(name)?))).collect()
 }
 
 /// Keeps the ranges of the address plan free of anything else in this process.

@@ -9,7 +9,7 @@ use cuda_abi::wire::Kind;
 use crate::entry::Cuda;
 use crate::{context, exports, handles, session};
 
-const LEGACY: u64 = 1;
+pub const LEGACY: u64 = 1;
 const PER_THREAD: u64 = 2;
 
 thread_local! {
@@ -91,6 +91,10 @@ pub mod api {
     const NOT_CAPTURING: u32 = 0;
     const CAPTURE_MODE_GLOBAL: u32 = 0;
     const CAPTURE_MODE_RELAXED: u32 = 2;
+
+    pub unsafe fn cuStreamSynchronize(stream: CUstream) -> Cuda {
+        crate::completion::wait_for_stream(resolve(stream)?)
+    }
 
     pub unsafe fn cuStreamIsCapturing(stream: CUstream, status: *mut u32) -> Cuda {
         resolve(stream)?;

@@ -33,7 +33,7 @@ pub fn run(args: WorkerArgs) -> Result<ExitCode, Failure> {
         // The broker knows what is missing and says so.
         return Ok(Exit::NoJail.into());
     }
-    match prepared.run(link) {
+    match prepared.run(link, !args.fresh) {
         // A spare whose broker went away was never needed.
         Ok(()) | Err(WorkerError::NoClient(_)) => Ok(ExitCode::SUCCESS),
         Err(error) => Err(failed(error)),

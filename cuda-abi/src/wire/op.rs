@@ -50,6 +50,10 @@ ops! {
     ContextDestroy = 0xf015
     /// context handle → nothing. Blocks until all its work is done.
     Synchronize = 0xf016
+    /// stream → nothing. Blocks until all its work is done.
+    SynchronizeStream = 0xf019
+    /// stream, completion word, value. Posted: the GPU writes the word when it gets there.
+    Mark = 0xf01a
     /// nothing → context id of the current context.
     ContextId = 0xf017
     /// nothing → two byte strings: TPC groups and indices.

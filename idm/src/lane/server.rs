@@ -8,7 +8,7 @@ use crate::doorbell::{Bell, Doorbell, Waiter};
 use crate::gone::PeerGone;
 use crate::region::{Bytes, Shared};
 use crate::ring::record::{OP_SKIP, Violation};
-use crate::ring::{ConsumeError, ExecutedWatch, RecordHeader, RingWords};
+use crate::ring::{ConsumeError, ProgressWatch, RecordHeader, RingWords};
 use crate::sync::Ordering;
 
 /// A blocking request, in private memory.
@@ -28,7 +28,7 @@ pub struct LaneExecutor {
     ring: Shared<RingWords>,
     request: Bytes,
     arrived: Waiter,
-    executed: ExecutedWatch,
+    executed: ProgressWatch,
     /// The number last taken. Ours alone.
     seq: u64,
     buffer: AlignedBuf,
@@ -40,7 +40,7 @@ impl LaneExecutor {
         words: Shared<LaneWords>,
         ring: Shared<RingWords>,
         request: Bytes,
-        executed: ExecutedWatch,
+        executed: ProgressWatch,
         doorbell: &Arc<dyn Doorbell>,
         gone: &PeerGone,
     ) -> Self {
@@ -81,7 +81,7 @@ impl LaneExecutor {
         self.seq = seq;
         let payload = &mut self.buffer.as_mut_slice()[..header.len as usize];
         self.request.copy_out(BLOCK_HEADER, payload);
-        self.executed.wait(after)?;
+        self.executed.wait(after, None)?;
         Ok(Request { header, after, payload })
     }
 

@@ -22,6 +22,9 @@ pub enum ConsumeError {
     Gone(#[from] Gone),
 }
 
+/// Most records are no longer than this.
+pub(super) const EXPECTED: usize = 256;
+
 /// A message, in private memory.
 #[derive(Debug, Clone, Copy)]
 pub struct Record<'a> {
@@ -69,7 +72,7 @@ impl Consumer {
             head: 0,
             published_tail: 0,
             published_executed: 0,
-            posted: Waiter::new(bell(words.project(|w| &w.posted_bell.0)), gone),
+            posted: Waiter::serving(bell(words.project(|w| &w.posted_bell.0)), gone),
             room: bell(words.project(|w| &w.room_bell.0)),
             executed: Executed::new(&words, doorbell),
             buffer: AlignedBuf::new(record::max_payload(capacity) as usize),
@@ -173,6 +176,10 @@ impl Consumer {
                     let payload = &mut self.buffer.as_mut_slice()[..header.len as usize];
                     self.bytes.copy_out(place + HEADER as usize, payload);
                     self.position += advance;
+                    if self.position != self.head {
+                        // The next record is on its way here while this one is executed.
+                        self.bytes.prefetch((self.position % self.capacity) as usize, EXPECTED);
+                    }
                     if self.position - self.published_tail >= self.capacity / 8 {
                         self.publish_tail();
                     }

@@ -9,74 +9,129 @@ use crate::doorbell::{Bell, BellWords, Doorbell, Waiter};
 use crate::gone::{Gone, PeerGone};
 use crate::region::Shared;
 use crate::ring::{Line, RingWords};
-use crate::sync::{AtomicU64, Ordering, fence};
+use crate::sync::{AtomicU64, Ordering, full_fence};
 use std::sync::Arc;
 
-#[derive(Default)]
-struct Private {
+/// How far the executor has come, for those who wait for a position.
+///
+/// The executor passes a position with every message, and hardly anybody waits for it; waking sleepers each time would
+/// cost more than the message. So whoever goes to sleep leaves the position it wants, and is woken when that is passed.
+/// The least one counts. Whoever is woken too early (another's position was less) leaves its own again.
+#[derive(Debug)]
+pub(crate) struct Progress {
     position: Line<AtomicU64>,
-    bell: BellWords,
+    wanted: Line<AtomicU64>,
+    bell: Line<BellWords>,
 }
 
-/// The server's writing end; one for the executor.
-pub(crate) struct Executed {
-    private: Shared<Private>,
-    private_bell: Bell,
-    region: Shared<RingWords>,
-    region_bell: Bell,
+impl Default for Progress {
+    fn default() -> Self {
+        Self { position: Line(AtomicU64::new(0)), wanted: Line(AtomicU64::new(NOBODY)), bell: Line::default() }
+    }
 }
 
-/// Makes reading ends.
-#[derive(Clone)]
-pub(crate) struct ExecutedSource {
-    private: Shared<Private>,
+/// Nobody wants a position.
+const NOBODY: u64 = u64::MAX;
+
+/// The end that tells: the executor's.
+struct Teller {
+    progress: Shared<Progress>,
     bell: Bell,
 }
 
-/// A server thread's reading end.
-pub(crate) struct ExecutedWatch {
-    private: Shared<Private>,
+impl Teller {
+    fn new(progress: Shared<Progress>, doorbell: &Arc<dyn Doorbell>) -> Self {
+        Self { bell: Bell::new(progress.project(|p| &p.bell.0), doorbell.clone()), progress }
+    }
+
+    #[inline]
+    fn store(&self, position: u64) {
+        // SYNC POINT: what the executor did for records up to a position happens before anything done by those who have
+        // seen that position executed.
+        self.progress.position.0.store(position, Ordering::Release);
+    }
+
+    /// After `store` and the full fence.
+    #[inline]
+    fn notify_fenced(&self, position: u64) {
+        // SYNC POINT: a sleeper leaves its wish, fence, looks at the position; the executor stores the position, fence,
+        // looks for wishes. At least one of them sees the other.
+        if self.progress.wanted.0.load(Ordering::Relaxed) <= position {
+            // Cleared before the signal moves, as the mark is: a wish left after the new signal was seen stays.
+            self.progress.wanted.0.store(NOBODY, Ordering::Relaxed);
+            self.bell.notify_fenced();
+        }
+    }
+}
+
+/// The end that waits.
+pub(crate) struct ProgressWatch {
+    progress: Shared<Progress>,
     waiter: Waiter,
+}
+
+impl ProgressWatch {
+    pub fn new(progress: Shared<Progress>, doorbell: &Arc<dyn Doorbell>, gone: &PeerGone) -> Self {
+        let bell = Bell::new(progress.project(|p| &p.bell.0), doorbell.clone());
+        Self { progress, waiter: Waiter::new(bell, gone) }
+    }
+
+    /// How far the executor has come.
+    #[inline]
+    pub fn position(&self) -> u64 {
+        // SYNC POINT: what the executor did for records up to a position happens before anything done by those who have
+        // seen that position executed.
+        self.progress.position.0.load(Ordering::Acquire)
+    }
+
+    /// Waits until the executor has passed `position`. False: the time is up.
+    pub fn wait(&self, position: u64, timeout: Option<Duration>) -> Result<bool, Gone> {
+        let wish = || _ = self.progress.wanted.0.fetch_min(position, Ordering::Relaxed);
+        let passed = || (self.position() >= position).then_some(());
+        Ok(self.waiter.wait_wishing(timeout, wish, passed)?.is_some())
+    }
+}
+
+/// The executor's own: it tells its clients through the region, and the threads of its lanes through memory that no
+/// client can write.
+pub(crate) struct Executed {
+    private: Teller,
+    region: Teller,
+    doorbell: Arc<dyn Doorbell>,
+}
+
+/// Makes watches for the threads of lanes.
+#[derive(Clone)]
+pub(crate) struct ExecutedSource {
+    private: Shared<Progress>,
+    doorbell: Arc<dyn Doorbell>,
 }
 
 impl Executed {
     pub(crate) fn new(region: &Shared<RingWords>, doorbell: &Arc<dyn Doorbell>) -> Self {
-        let private = Shared::local(Private::default());
         Self {
-            private_bell: Bell::new(private.project(|p| &p.bell), doorbell.clone()),
-            private,
-            region: region.clone(),
-            region_bell: Bell::new(region.project(|r| &r.executed_bell.0), doorbell.clone()),
+            private: Teller::new(Shared::local(Progress::default()), doorbell),
+            region: Teller::new(region.project(|r| &r.executed), doorbell),
+            doorbell: doorbell.clone(),
         }
     }
 
     pub(crate) fn watcher(&self) -> ExecutedSource {
-        ExecutedSource { private: self.private.clone(), bell: self.private_bell.clone() }
+        ExecutedSource { private: self.private.progress.clone(), doorbell: self.doorbell.clone() }
     }
 
     #[inline]
     pub(crate) fn publish(&self, position: u64) {
-        // SYNC POINT: what the executor did for records up to a position happens before anything done by those who have
-        // seen that position executed.
-        self.private.position.0.store(position, Ordering::Release);
-        self.region.executed.0.store(position, Ordering::Release);
-        fence(Ordering::SeqCst);
-        self.private_bell.notify_fenced();
-        self.region_bell.notify_fenced();
+        self.private.store(position);
+        self.region.store(position);
+        full_fence();
+        self.private.notify_fenced(position);
+        self.region.notify_fenced(position);
     }
 }
 
 impl ExecutedSource {
-    pub fn watch(&self, gone: &PeerGone) -> ExecutedWatch {
-        ExecutedWatch { private: self.private.clone(), waiter: Waiter::new(self.bell.clone(), gone) }
-    }
-}
-
-impl ExecutedWatch {
-    pub fn wait(&self, position: u64) -> Result<(), Gone> {
-        // SYNC POINT: what the executor did for records up to a position happens before anything done by those who have
-        // seen that position executed.
-        let passed = || (self.private.position.0.load(Ordering::Acquire) >= position).then_some(());
-        self.waiter.wait(None::<Duration>, passed).map(|_| ())
+    pub fn watch(&self, gone: &PeerGone) -> ProgressWatch {
+        ProgressWatch::new(self.private.clone(), &self.doorbell, gone)
     }
 }

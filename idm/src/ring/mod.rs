@@ -30,7 +30,7 @@ mod tests;
 
 pub(crate) use consumer::read_header;
 pub use consumer::{ConsumeError, Consumer, Record};
-pub(crate) use executed::{Executed, ExecutedWatch};
+pub(crate) use executed::{Executed, Progress, ProgressWatch};
 pub use producer::{PostError, Producer};
 pub use record::{NO_LANE, RecordHeader};
 
@@ -47,13 +47,11 @@ pub(crate) struct Line<T>(pub T);
 pub(crate) struct RingWords {
     pub(crate) head: Line<AtomicU64>,
     pub(crate) tail: Line<AtomicU64>,
-    pub(crate) executed: Line<AtomicU64>,
+    pub(crate) executed: Progress,
     /// The server sleeps here when the ring is empty.
     pub(crate) posted_bell: Line<BellWords>,
     /// Clients sleep here when it is full.
     pub(crate) room_bell: Line<BellWords>,
-    /// Clients sleep here until a position is executed.
-    pub(crate) executed_bell: Line<BellWords>,
 }
 
 impl Default for RingWords {
@@ -61,10 +59,9 @@ impl Default for RingWords {
         Self {
             head: Line(AtomicU64::new(0)),
             tail: Line(AtomicU64::new(0)),
-            executed: Line(AtomicU64::new(0)),
+            executed: Progress::default(),
             posted_bell: Line::default(),
             room_bell: Line::default(),
-            executed_bell: Line::default(),
         }
     }
 }

@@ -6,8 +6,9 @@ use std::time::Duration;
 use thiserror::Error;
 use zerocopy::IntoBytes;
 
-use super::RingWords;
+use super::consumer::EXPECTED;
 use super::record::{self, HEADER, NO_LANE, OP_SKIP, RecordHeader, footprint};
+use super::{ProgressWatch, RingWords};
 use crate::doorbell::{Bell, Doorbell, Waiter};
 use crate::gone::{Gone, PeerGone};
 use crate::region::{Bytes, Shared};
@@ -31,7 +32,7 @@ pub struct Producer {
     state: Mutex<State>,
     posted: Bell,
     room: Waiter,
-    executed: Waiter,
+    executed: ProgressWatch,
 }
 
 struct State {
@@ -47,7 +48,7 @@ impl Producer {
             capacity: bytes.len() as u64,
             posted: bell(words.project(|w| &w.posted_bell.0)),
             room: Waiter::new(bell(words.project(|w| &w.room_bell.0)), gone),
-            executed: Waiter::new(bell(words.project(|w| &w.executed_bell.0)), gone),
+            executed: ProgressWatch::new(words.project(|w| &w.executed), doorbell, gone),
             state: Mutex::new(State { head: 0, tail: 0 }),
             words,
             bytes,
@@ -114,6 +115,8 @@ impl Producer {
         self.words.head.0.store(position, Ordering::Release);
         drop(state);
         self.posted.notify();
+        // The lines of the next record are in the server's cache: have them on their way before they are needed.
+        self.bytes.prefetch_to_write((position % self.capacity) as usize, EXPECTED);
         Ok(position)
     }
 
@@ -138,14 +141,11 @@ impl Producer {
     /// How far the server has executed.
     #[inline]
     pub fn executed(&self) -> u64 {
-        // SYNC POINT: what the executor did for records up to a position happens before anything done by those who have
-        // seen that position executed.
-        self.words.executed.0.load(Ordering::Acquire)
+        self.executed.position()
     }
 
     /// Waits until everything up to `position` was executed. False: the time is up.
     pub fn wait_executed(&self, position: u64, timeout: Option<Duration>) -> Result<bool, Gone> {
-        let passed = || (self.executed() >= position).then_some(());
-        Ok(self.executed.wait(timeout, passed)?.is_some())
+        self.executed.wait(position, timeout)
     }
 }

@@ -43,9 +43,11 @@ pub fn op_name(op: u16) -> &'static str {
 /// Does this call tell of errors of earlier, posted messages? Those that wait for the GPU or ask how far it is do. Others
 /// may have changed something, which the client must learn.
 pub fn reports_posted_errors(op: u16) -> bool {
-    const FUNCTIONS: [&str; 4] = ["cuStreamSynchronize", "cuEventSynchronize", "cuStreamQuery", "cuEventQuery"];
+    const FUNCTIONS: [&str; 3] = ["cuEventSynchronize", "cuStreamQuery", "cuEventQuery"];
     match Op::from_code(op) {
-        Some(op) => matches!(op, Op::Synchronize | Op::TakeError | Op::CopySync | Op::Copy3dSync),
+        Some(op) => {
+            matches!(op, Op::Synchronize | Op::SynchronizeStream | Op::TakeError | Op::CopySync | Op::Copy3dSync)
+        }
         None => FUNCTIONS.contains(&op_name(op)),
     }
 }

@@ -60,11 +60,12 @@ impl Prepared {
         (version.max(0) as u32).min(cuda_abi::CUDA_VERSION)
     }
 
-    /// Serves one client, from its assignment to its end.
-    pub fn run(self, link: BrokerLink) -> Result<(), WorkerError> {
+    /// Serves one client, from its assignment to its end. A `warm` worker does not wait for it to start the driver.
+    pub fn run(self, link: BrokerLink, warm: bool) -> Result<(), WorkerError> {
         memory::reserve_host_range().map_err(WorkerError::HostRange)?;
         let link = Arc::new(link);
+        let ready = serve::Ready::new(self.driver, link.clone(), warm)?;
         let assignment = link.wait_for_assignment().map_err(WorkerError::NoClient)?;
-        serve::serve(self.driver, link, assignment)
+        serve::serve(ready, assignment)
     }
 }

@@ -13,25 +13,45 @@ use idm::ring::{ConsumeError, NO_LANE};
 
 use super::dispatch::{execute, op_name, reports_posted_errors};
 use super::state::Counters;
-use super::{Refusal, Worker, WorkerError};
+use super::{Refusal, Worker, WorkerError, ops};
 use crate::control::{Assignment, BrokerLink};
 
 /// How many threads of a client can call CUDA: each keeps a lane, of which only touched pages cost anything.
 const LANES: u32 = 1024;
 
+/// Everything of a worker that can be there before its client is.
+pub struct Ready {
+    worker: Arc<Worker>,
+    server: idm::Server,
+}
+
+impl Ready {
+    /// With `warm`, the driver starts at once, beside the wait for the client.
+    pub fn new(driver: Arc<Driver>, link: Arc<BrokerLink>, warm: bool) -> Result<Ready, WorkerError> {
+        let server = idm::Server::create(Layout { lanes: LANES, ..Layout::default() }, Placement::Anywhere)?;
+        let worker = Arc::new(Worker::new(driver, link, &server));
+        if warm {
+            let worker = worker.clone();
+            let warm_up = move || ops::start::warm_up(&worker);
+            std::thread::Builder::new().name("warm-up".into()).spawn(warm_up).map_err(WorkerError::Thread)?;
+        }
+        Ok(Ready { worker, server })
+    }
+}
+
 /// Greets the client and serves it. Returns when it breaks the protocol or is gone.
-pub fn serve(driver: Arc<Driver>, link: Arc<BrokerLink>, assignment: Assignment) -> Result<(), WorkerError> {
-    let mut server = idm::Server::create(Layout { lanes: LANES, ..Layout::default() }, Placement::Anywhere)?;
+pub fn serve(ready: Ready, assignment: Assignment) -> Result<(), WorkerError> {
+    let Ready { worker, mut server } = ready;
     let duplicate = assignment.client.try_clone().map_err(WorkerError::Thread)?;
     let (watch, _stop) = PeerWatch::new(duplicate, assignment.client_pidfd, server.gone().clone(), || leave(0))
         .map_err(|error| WorkerError::Thread(error.into()))?;
     watch.spawn().map_err(WorkerError::Thread)?;
     bootstrap::send(&assignment.client, &Attach::new(*server.layout(), [0; 16]), &[server.fd()])?;
+    worker.meet(assignment.client);
 
     let (Some(mut consumer), Some(mut dispatcher)) = (server.take_consumer(), server.take_dispatcher()) else {
         unreachable!("a new server has both ends")
     };
-    let worker = Arc::new(Worker::new(driver, link, &server, assignment.client));
     let reporter = worker.clone();
     let report = move || reporter.report_for_ever();
     std::thread::Builder::new().name("report".into()).spawn(report).map_err(WorkerError::Thread)?;

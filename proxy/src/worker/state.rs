@@ -2,9 +2,9 @@
 
 use std::cell::Cell;
 use std::collections::HashMap;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
 use cuda_abi::driver::Driver;
@@ -31,17 +31,27 @@ pub struct Worker {
     pub lanes: u32,
     pub bulk: idm::bulk::BulkView,
     pub flags: idm::flags::Flags,
-    /// Descriptors of pinned memory and of the client's output come this way.
-    pub socket: OwnedFd,
-    /// Set once the first message has come, and once the driver has started because of it.
+    /// Descriptors of pinned memory and of the client's output come this way. Set once there is a client.
+    socket: OnceLock<OwnedFd>,
+    /// Set once the first message has come, and once the driver is there for the ones after it.
     pub greeted: AtomicBool,
     pub started: AtomicBool,
+    /// Held while the driver starts, and while a primary context is made.
+    starting: Mutex<Startup>,
     /// How often the client retained each primary context.
     pub retained: Mutex<HashMap<u32, u32>>,
     pub uploads: Mutex<Uploads>,
     /// The first error of a posted message that nobody has been told yet.
     posted_error: AtomicU32,
     pub counters: Counters,
+}
+
+/// How far the driver has come.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Startup {
+    #[default]
+    NotYet,
+    Done(CUresult),
 }
 
 /// Images under way, by lane, and their bytes in all.
@@ -84,7 +94,7 @@ thread_local! {
 }
 
 impl Worker {
-    pub fn new(driver: Arc<Driver>, link: Arc<BrokerLink>, server: &idm::Server, socket: OwnedFd) -> Worker {
+    pub fn new(driver: Arc<Driver>, link: Arc<BrokerLink>, server: &idm::Server) -> Worker {
         Worker {
             handles: Handles::new(driver.clone(), MAX_DEVICES),
             memory: Memory::new(driver.clone(), link.clone()),
@@ -94,14 +104,29 @@ impl Worker {
             flags: server.flags(),
             driver,
             link,
-            socket,
+            socket: OnceLock::new(),
             greeted: AtomicBool::new(false),
             started: AtomicBool::new(false),
+            starting: Mutex::default(),
             retained: Mutex::default(),
             uploads: Mutex::default(),
             posted_error: AtomicU32::new(CUDA_SUCCESS),
             counters: Counters::default(),
         }
+    }
+
+    /// The client is there.
+    pub fn meet(&self, socket: OwnedFd) {
+        let _ = self.socket.set(socket);
+    }
+
+    /// The client's socket. No message comes from a client that was not met.
+    pub fn socket(&self) -> Result<BorrowedFd<'_>, Refusal> {
+        self.socket.get().map(AsFd::as_fd).ok_or(Refusal::NotStarted)
+    }
+
+    pub fn starting(&self) -> MutexGuard<'_, Startup> {
+        self.starting.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Makes the context that a message was sent in this thread's own. What is answered keeps it alive meanwhile.

@@ -55,9 +55,12 @@ impl Memory {
             return Err(Refusal::Code(CUDA_ERROR_INVALID_VALUE));
         }
         self.reclaim(context, false, |_| true);
+        self.settle_scrubs(context, false);
         let first = self.try_allocate(&mut self.state(), device, context, bytes);
         match first {
-            Err(Refusal::Code(CUDA_ERROR_OUT_OF_MEMORY)) if self.reclaim(context, true, |_| true) => {
+            Err(Refusal::Code(CUDA_ERROR_OUT_OF_MEMORY))
+                if self.reclaim(context, true, |_| true) | self.settle_scrubs(context, true) =>
+            {
                 self.try_allocate(&mut self.state(), device, context, bytes)
             }
             outcome => outcome,
@@ -135,9 +138,14 @@ impl Memory {
         Ok(address)
     }
 
-    /// Takes a block back. The caller has waited for all work that may use it; `current` is its context.
+    /// Takes a block back, after all work of its context, which is `current`.
     pub fn free(&self, address: u64, current: u32) -> Result<(), Refusal> {
         let block = self.state().blocks.remove(&address).ok_or(Refusal::Code(CUDA_ERROR_INVALID_VALUE))?;
+        let zeroing = self.state().scrubbing.remove(&current).unwrap_or_default();
+        // SAFETY: no arguments.
+        succeed(unsafe { (self.driver.cuCtxSynchronize)() })?;
+        // What was being zeroed before is zeroed now.
+        zeroing.into_iter().for_each(|(address, len)| self.give_small(address, len));
         self.take_back(address, block, current)
     }
 
@@ -149,19 +157,47 @@ impl Memory {
         }
         // A context that cannot scrub is poisoned: its memory stays out of use until the process ends.
         self.scrub(current, address, block.len)?;
+        self.state().scrubbing.entry(current).or_default().push((address, block.len));
+        Ok(())
+    }
+
+    /// Hands out again what has been zeroed, or waits until it has. Answers whether there was anything.
+    fn settle_scrubs(&self, current: u32, wait: bool) -> bool {
+        let (stream, zeroing) = {
+            let mut state = self.state();
+            let Some(stream) = state.scrubbers.get(&current).copied() else { return false };
+            (stream as CUstream, state.scrubbing.remove(&current).unwrap_or_default())
+        };
+        if zeroing.is_empty() {
+            return false;
+        }
+        // SAFETY: a stream of ours, in the context that is current.
+        let done = unsafe {
+            if wait { (self.driver.cuStreamSynchronize)(stream) } else { (self.driver.cuStreamQuery)(stream) }
+        };
+        match done {
+            CUDA_SUCCESS => zeroing.into_iter().for_each(|(address, len)| self.give_small(address, len)),
+            CUDA_ERROR_NOT_READY => self.state().scrubbing.entry(current).or_default().extend(zeroing),
+            // The context is poisoned, and its memory stays out of use.
+            _ => {}
+        }
+        true
+    }
+
+    /// Makes a small block, zeroed by now, available again.
+    fn give_small(&self, address: u64, len: u64) {
         let mut state = self.state();
         let home = |chunk: &SmallChunk| (chunk.base..chunk.base + CHUNK).contains(&address);
-        let Some(at) = state.chunks.iter().position(home) else { return Ok(()) };
+        let Some(at) = state.chunks.iter().position(home) else { return };
         let chunk = &mut state.chunks[at];
-        chunk.space.give(address, block.len);
+        chunk.space.give(address, len);
         let (base, device, context) = (chunk.base, chunk.device, chunk.context);
         let siblings = state.chunks.iter().filter(|other| other.device == device && other.context == context).count();
         // One empty chunk stays, so that a loop of one small block does not map and unmap.
         if siblings > 1 && state.chunks[at].space.is_whole(base, CHUNK) {
             state.chunks.swap_remove(at);
-            return self.unmap(&mut state, base, CHUNK);
+            let _ = self.unmap(&mut state, base, CHUNK);
         }
-        Ok(())
     }
 
     fn unmap(&self, state: &mut State, address: u64, len: u64) -> Result<(), Refusal> {
@@ -173,7 +209,7 @@ impl Memory {
         Ok(())
     }
 
-    /// Zeroes a range, on a stream of the current context that waits for nobody's work.
+    /// Has a range zeroed, on a stream of the current context that waits for nobody's work.
     fn scrub(&self, current: u32, address: u64, len: u64) -> Result<(), Refusal> {
         let driver = &self.driver;
         let known = self.state().scrubbers.get(&current).copied();
@@ -183,16 +219,17 @@ impl Memory {
                 let mut stream = null_mut();
                 // SAFETY: the output is a local.
                 succeed(unsafe { (driver.cuStreamCreate)(&mut stream, STREAM_NON_BLOCKING) })?;
-                // Of two threads that made one each, the second one's goes with the context.
-                self.state().scrubbers.entry(current).or_insert(stream as u64);
-                stream
+                // Of two threads that made one each, the first one's stays.
+                let kept = *self.state().scrubbers.entry(current).or_insert(stream as u64) as CUstream;
+                if kept != stream {
+                    // SAFETY: made above, and nobody else knows it.
+                    unsafe { (driver.cuStreamDestroy_v2)(stream) };
+                }
+                kept
             }
         };
         // SAFETY: the range is mapped and ours alone by now.
-        unsafe {
-            succeed((driver.cuMemsetD8Async)(address, 0, len as usize, stream))?;
-            succeed((driver.cuStreamSynchronize)(stream))
-        }
+        succeed(unsafe { (driver.cuMemsetD8Async)(address, 0, len as usize, stream) })
     }
 
     /// Takes a block back once `stream` has come so far.
@@ -253,6 +290,7 @@ impl Memory {
         for (address, block) in blocks {
             let _ = self.take_back(address, block, context);
         }
+        self.settle_scrubs(context, true);
         let stream = self.state().scrubbers.remove(&context);
         if let Some(stream) = stream {
             // SAFETY: a stream of ours, in the context that is current.

@@ -37,7 +37,9 @@ struct State {
     chunks: Vec<SmallChunk>,
     blocks: HashMap<u64, Block>,
     deferred: VecDeque<Deferred>,
+    /// The stream of each context that zeroes freed blocks, and what is on it: start and length.
     scrubbers: HashMap<u32, u64>,
+    scrubbing: HashMap<u32, Vec<(u64, u64)>>,
     /// Start → length of address ranges that the client reserved for mappings of its own.
     reserved: BTreeMap<u64, u64>,
     physical: HashMap<u64, Physical>,
@@ -58,6 +60,7 @@ impl Memory {
             blocks: HashMap::new(),
             deferred: VecDeque::new(),
             scrubbers: HashMap::new(),
+            scrubbing: HashMap::new(),
             reserved: BTreeMap::new(),
             physical: HashMap::new(),
             client_maps: BTreeMap::new(),

@@ -18,7 +18,8 @@ fn device(message: &mut Reader<'_>) -> Result<u32, Refusal> {
 
 /// The worker's own reference to a primary context, in which the region is registered: contexts come and go, and a
 /// registration ends with the one it was made in.
-fn hold_primary(worker: &Worker, device: u32) -> Result<(), Refusal> {
+pub fn hold_primary(worker: &Worker, device: u32) -> Result<(), Refusal> {
+    let _one_at_a_time = worker.starting();
     if worker.handles.context(1 + device).is_some() {
         return Ok(());
     }

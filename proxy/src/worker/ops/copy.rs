@@ -78,6 +78,20 @@ fn write_word(worker: &Worker, stream: CUstream, word: u64, value: u64) -> Outco
     Ok(unsafe { (worker.driver.cuStreamWriteValue64_v2)(stream, address, value, 0) })
 }
 
+/// Has the GPU say that it is through with a stream's work so far.
+pub fn mark(worker: &Worker, message: &mut Reader<'_>) -> Outcome {
+    let held = stream(worker, message)?;
+    let (word, value) = (message.word()?, message.word()?);
+    message.end()?;
+    write_word(worker, held.raw as CUstream, word, value)
+}
+
+pub fn synchronize_stream(worker: &Worker, message: &mut Reader<'_>) -> Outcome {
+    let held = stream(worker, message)?;
+    message.end()?;
+    wait_for(worker, held.raw as CUstream, CUDA_SUCCESS)
+}
+
 pub fn linear(worker: &Worker, message: &mut Reader<'_>, wait: bool) -> Outcome {
     let (destination, source, len) = (message.word()?, message.word()?, message.word()?);
     let held = stream(worker, message)?;

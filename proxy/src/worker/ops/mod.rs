@@ -22,6 +22,8 @@ pub fn execute(worker: &Worker, op: Op, lane: u32, message: &mut Reader<'_>, rep
         Op::ContextCreate => context::create(worker, message, reply),
         Op::ContextDestroy => context::destroy(worker, message),
         Op::Synchronize => context::synchronize(worker, message),
+        Op::SynchronizeStream => copy::synchronize_stream(worker, message),
+        Op::Mark => copy::mark(worker, message),
         Op::ContextId => context::id(worker, message, reply),
         Op::TpcMap => context::tpc_map(worker, message, reply),
         Op::ImagePart => module::image_part(worker, lane, message),

@@ -1,7 +1,6 @@
 //! The first message: what the driver reads from its environment, then the driver starts.
 
 use std::ffi::OsStr;
-use std::os::fd::AsFd;
 use std::os::unix::ffi::OsStrExt;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -12,6 +11,7 @@ use cuda_abi::types::c_void;
 use cuda_abi::wire::{DRIVER_VARIABLES, Reader, Writer};
 use idm::bootstrap::{self, Handover};
 
+use crate::worker::state::Startup;
 use crate::worker::{Outcome, Refusal, Worker, snapshot, succeed};
 
 /// A descriptor is on the socket before the message that speaks of it; a client that sends none is not waited for.
@@ -28,6 +28,7 @@ pub fn start(worker: &Worker, message: &mut Reader<'_>, reply: &mut Writer<'_>) 
     if count > MAX_VARIABLES {
         return Err(Refusal::Malformed);
     }
+    let mut variables = Vec::new();
     for _ in 0..count {
         let (name, value) = (message.bytes()?, message.bytes()?);
         let known = DRIVER_VARIABLES.iter().any(|known| known.as_bytes() == name);
@@ -35,23 +36,53 @@ pub fn start(worker: &Worker, message: &mut Reader<'_>, reply: &mut Writer<'_>) 
             return Err(Refusal::Malformed);
         }
         if known {
-            // SAFETY: until `started` is set no other thread calls the driver, and nobody else reads the environment.
-            unsafe { std::env::set_var(OsStr::from_bytes(name), OsStr::from_bytes(value)) };
+            variables.push((OsStr::from_bytes(name), OsStr::from_bytes(value)));
         }
     }
     message.end()?;
     take_over_output(worker);
-    // SAFETY: the driver's first call.
-    succeed(unsafe { (worker.driver.cuInit)(0) })?;
-    reserve_device_range(worker)?;
+    start_driver(worker, &variables)?;
     snapshot::write(worker, reply)?;
     worker.started.store(true, Ordering::Release);
     Ok(CUDA_SUCCESS)
 }
 
+/// Starts the driver, once. A spare worker does so before it has a client, and then it is too late for variables: a
+/// client that has some asks for a worker of its own.
+fn start_driver(worker: &Worker, variables: &[(&OsStr, &OsStr)]) -> Result<(), Refusal> {
+    let mut starting = worker.starting();
+    let code = match *starting {
+        Startup::Done(_) if !variables.is_empty() => return Err(Refusal::Malformed),
+        Startup::Done(code) => code,
+        Startup::NotYet => {
+            for (name, value) in variables {
+                // SAFETY: until the driver has started no other thread calls it, and nobody else reads the environment.
+                unsafe { std::env::set_var(name, value) };
+            }
+            // SAFETY: the driver's first call.
+            let code = match unsafe { (worker.driver.cuInit)(0) } {
+                CUDA_SUCCESS => reserve_device_range(worker),
+                code => code,
+            };
+            *starting = Startup::Done(code);
+            code
+        }
+    };
+    succeed(code)
+}
+
+/// What a spare worker does ahead of its client: start the driver and make the context that nearly every client uses. If
+/// that fails, the client is told when it asks for the same.
+pub fn warm_up(worker: &Worker) {
+    if start_driver(worker, &[]).is_ok() {
+        let _ = super::context::hold_primary(worker, 0);
+    }
+}
+
 /// The driver prints what kernels print: it goes to the client's own output, whose descriptor came on the socket.
 fn take_over_output(worker: &Worker) {
-    if let Ok((_, fds)) = bootstrap::recv_within::<Handover>(worker.socket.as_fd(), HANDOVER_TIME)
+    if let Ok(socket) = worker.socket()
+        && let Ok((_, fds)) = bootstrap::recv_within::<Handover>(socket, HANDOVER_TIME)
         && let [output] = &fds[..]
     {
         // SAFETY: descriptor 1 is this process's to replace; nothing of ours writes to it.
@@ -60,20 +91,19 @@ fn take_over_output(worker: &Worker) {
 }
 
 /// Takes the device range of the address plan from the driver: every mapping of ours goes there.
-fn reserve_device_range(worker: &Worker) -> Result<(), Refusal> {
+fn reserve_device_range(worker: &Worker) -> CUresult {
     let mut address = 0;
     let size = plan::DEVICE_SIZE as usize;
     // SAFETY: the output is a local.
-    let result = unsafe { (worker.driver.cuMemAddressReserve)(&mut address, size, 0, plan::DEVICE_BASE, 0) };
-    if result == CUDA_ERROR_NO_DEVICE {
-        return Ok(());
+    match unsafe { (worker.driver.cuMemAddressReserve)(&mut address, size, 0, plan::DEVICE_BASE, 0) } {
+        CUDA_SUCCESS if address != plan::DEVICE_BASE => {
+            tracing::error!(address, "the driver refuses the address plan");
+            CUDA_ERROR_SYSTEM_NOT_READY
+        }
+        // Nothing to reserve for.
+        CUDA_ERROR_NO_DEVICE => CUDA_SUCCESS,
+        code => code,
     }
-    succeed(result)?;
-    if address != plan::DEVICE_BASE {
-        tracing::error!(address, "the driver refuses the address plan");
-        return Err(Refusal::Code(CUDA_ERROR_SYSTEM_NOT_READY));
-    }
-    Ok(())
 }
 
 /// Lets the GPU write completion words and read the staging area. Needs a current context.

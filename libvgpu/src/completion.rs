@@ -1,0 +1,162 @@
+//! Knowing that the GPU is done, without asking anybody.
+//!
+//! The GPU writes a word of the region when it gets to a mark on a stream; whoever waits watches the word. A faulted
+//! context never writes it, so nobody watches for long: after that the worker is asked to synchronise, which says what
+//! is wrong, and costs little beside what was waited already.
+
+use std::cell::Cell;
+use std::sync::OnceLock;
+use std::time::Duration;
+
+use cuda_abi::error::*;
+use cuda_abi::types::*;
+use cuda_abi::wire::{self, Op};
+use idm::flags::Watched;
+use parking_lot::Mutex;
+
+use crate::entry::Cuda;
+use crate::session::{self, Session};
+use crate::{carry, context, exports, handles};
+
+/// The stream that waits for all streams but the independent ones, and they for it.
+const DEFAULT_STREAM: u64 = 0;
+/// How long a word is watched before the worker is asked.
+const WATCH: Duration = Duration::from_millis(2);
+/// Where processors are few, whoever spins takes time from whoever works.
+const WATCH_WITH_FEW: Duration = Duration::from_micros(20);
+const FEW: usize = 4;
+
+/// A completion word, and the value it will have.
+pub struct Word {
+    pub index: u64,
+    pub value: u64,
+}
+
+/// Words that are free, with the value each was last given.
+struct Words {
+    free: Vec<(u64, u64)>,
+    made: u64,
+}
+
+static WORDS: Mutex<Words> = Mutex::new(Words { free: Vec::new(), made: 0 });
+
+/// A word that nobody else uses; `None` if all are taken.
+pub fn take(session: &Session) -> Option<Word> {
+    let mut words = WORDS.lock();
+    if let Some((index, value)) = words.free.pop() {
+        return Some(Word { index, value: value + 1 });
+    }
+    let index = words.made;
+    (index < wire::error_word(session.client.flags().count()) as u64).then(|| {
+        words.made += 1;
+        Word { index, value: 1 }
+    })
+}
+
+/// Gives a word back. Only one that has its value, or never will, may be used again.
+pub fn give_back(word: Word) {
+    WORDS.lock().free.push((word.index, word.value));
+}
+
+/// Has the GPU written the word already?
+pub fn is_reached(session: &Session, word: &Word) -> bool {
+    session.client.flags().load(word.index as usize) >= word.value
+}
+
+/// Watches a word for a while. False: the worker must be asked.
+pub fn watch(session: &Session, word: &Word) -> Cuda<bool> {
+    let flags = session.client.flags();
+    let watched = flags.spin(word.index as usize, word.value, patience()).map_err(|_| session::lost())?;
+    match watched {
+        Watched::Reached => Ok(true),
+        Watched::Fault(code) => Err(code),
+        Watched::TimeIsUp => Ok(false),
+    }
+}
+
+fn patience() -> Duration {
+    static PATIENCE: OnceLock<Duration> = OnceLock::new();
+    *PATIENCE.get_or_init(|| {
+        let processors = std::thread::available_parallelism().map_or(1, |count| count.get());
+        if processors < FEW { WATCH_WITH_FEW } else { WATCH }
+    })
+}
+
+/// A place in the ring up to which a stream is known to be done.
+#[derive(Clone, Copy, PartialEq, Eq)]
+struct Done {
+    context: u64,
+    stream: u64,
+    position: u64,
+}
+
+thread_local! {
+    static DONE: Cell<Option<Done>> = const { Cell::new(None) };
+}
+
+/// Remembers that everything on a stream is done which was posted before `position`.
+pub fn note_done(stream: u64, position: u64) {
+    DONE.set(Some(Done { context: context::current_word(), stream, position }));
+}
+
+/// Has nothing been posted since this thread saw the stream done? A program that copies a result waits for it twice: the
+/// copy does, and then it synchronises.
+fn is_known_done(session: &Session, stream: u64) -> bool {
+    let now = Done { context: context::current_word(), stream, position: session.client.position() };
+    DONE.get() == Some(now)
+}
+
+/// Waits for a stream of the current context by a mark on it; `ask` is for when that does not do.
+fn wait_by_mark(session: &Session, stream: u64, ask: impl FnOnce() -> Cuda) -> Cuda {
+    if is_known_done(session, stream) {
+        return carry::check_posted(session);
+    }
+    let tag = context::current_tag()?;
+    let Some(word) = take(session) else { return ask() };
+    let position = match carry::post_words(session, tag, Op::Mark as u16, &[stream, word.index, word.value]) {
+        Ok(position) => position,
+        Err(code) => {
+            give_back(Word { value: word.value - 1, ..word });
+            return Err(code);
+        }
+    };
+    if !watch(session, &word)? {
+        ask()?;
+    }
+    if is_reached(session, &word) {
+        give_back(word);
+        note_done(stream, position);
+    }
+    carry::check_posted(session)
+}
+
+/// Waits until a stream (as the worker knows it) has done everything posted so far.
+pub fn wait_for_stream(stream: u64) -> Cuda {
+    let session = session::get()?;
+    carry::check_fault(session)?;
+    let ask = || carry::block(Op::SynchronizeStream as u16, |writer| writer.word(stream), |_| Ok(()));
+    let current = context::current_word();
+    let here = current != 0
+        && (stream <= crate::stream::LEGACY || handles::context_of(wire::Kind::Stream, stream) == Ok(current));
+    if here { wait_by_mark(session, stream, ask) } else { ask() }
+}
+
+/// Waits until a context has done everything posted so far.
+pub fn wait_for_context(context: u64) -> Cuda {
+    let session = session::get()?;
+    carry::check_fault(session)?;
+    let ask = || carry::block(Op::Synchronize as u16, |writer| writer.word(context), |_| Ok(()));
+    if context != context::current_word() || handles::has_independent_streams(context, stream_flags)? {
+        return ask();
+    }
+    wait_by_mark(session, DEFAULT_STREAM, ask)
+}
+
+fn stream_flags(stream: u64) -> Cuda<u32> {
+    let mut flags = 0;
+    // SAFETY: the output is a local.
+    match unsafe { exports::cuStreamGetFlags(stream as CUstream, &mut flags) } {
+        CUDA_SUCCESS => Ok(flags),
+        code => Err(code),
+    }
+}

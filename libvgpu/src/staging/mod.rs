@@ -1,0 +1,230 @@
+//! Pageable copies: through chunks of the region's staging area, several in flight, filled and emptied by several threads.
+//!
+//! Each chunk in flight has a completion word of its own, which the GPU writes when it is done with the chunk.
+
+mod crew;
+mod stream_copy;
+
+use std::collections::VecDeque;
+use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
+
+use cuda_abi::error::*;
+use cuda_abi::wire::Op;
+use idm::bulk::Chunk;
+use parking_lot::Mutex;
+
+use crate::completion::{self, Word};
+use crate::entry::Cuda;
+use crate::session::{self, Session};
+use crate::{carry, context};
+
+/// Small enough that filling one chunk overlaps with the transfer of others.
+const CHUNK: usize = 1 << 20;
+/// How many chunks one copy keeps in flight, at least two for each thread.
+const DEPTH: usize = 8;
+/// How many chunks a thread must have to do for it to be worth waking.
+const SHARE: usize = 4;
+
+/// A chunk that the GPU is still busy with.
+struct InFlight {
+    chunk: Chunk,
+    word: Word,
+    stream: u64,
+    tag: u32,
+}
+
+/// Chunks of copies to the device that their callers no longer wait for.
+static LEFT: Mutex<VecDeque<InFlight>> = Mutex::new(VecDeque::new());
+
+/// Waits until the GPU is done with a chunk, and frees its word. An error of the stream's is answered after that.
+fn finish(session: &Session, flight: InFlight) -> Cuda<Chunk> {
+    let mut result = Ok(());
+    // If the context is lost, so is whatever was in flight.
+    if !completion::watch(session, &flight.word)? {
+        let ask = |op: Op, word: u64| {
+            carry::block_with(session, op as u16, flight.tag, |writer| writer.word(word), |_| Ok(()))
+        };
+        result = ask(Op::SynchronizeStream, flight.stream);
+        if result == Err(CUDA_ERROR_INVALID_HANDLE) {
+            // The program has destroyed the stream; its work goes on until it is done.
+            result = ask(Op::Synchronize, 0);
+        }
+        // The stream is through, and so is the word, unless the copy itself was refused.
+        if !completion::watch(session, &flight.word)? && result.is_ok() {
+            result = Err(CUDA_ERROR_INVALID_VALUE);
+        }
+    }
+    completion::give_back(flight.word);
+    result.map(|()| flight.chunk)
+}
+
+/// A free chunk and a completion word. Waits for a chunk in flight if there is none: first one of the caller's own.
+fn acquire(session: &Session, own: &mut VecDeque<InFlight>, len: usize) -> Cuda<(Chunk, Word)> {
+    loop {
+        let oldest = LEFT.lock().pop_front();
+        if let Some(flight) = oldest {
+            if completion::is_reached(session, &flight.word) {
+                drop(finish(session, flight)?);
+                continue;
+            }
+            LEFT.lock().push_front(flight);
+        }
+        if let Some(free) = try_acquire(session, len) {
+            return Ok(free);
+        }
+        let wait_for = own.pop_front().or_else(|| LEFT.lock().pop_front());
+        match wait_for {
+            Some(flight) => drop(finish(session, flight)?),
+            // Other threads hold everything: they are about to give it back.
+            None => std::thread::yield_now(),
+        }
+    }
+}
+
+fn try_acquire(session: &Session, len: usize) -> Option<(Chunk, Word)> {
+    let chunk = session.client.bulk().try_alloc(len)?;
+    Some((chunk, completion::take(session)?))
+}
+
+/// A large copy, of which several threads take parts until none is left.
+struct Parts {
+    session: &'static Session,
+    /// The device's side.
+    device: u64,
+    /// This process's side.
+    host: usize,
+    len: usize,
+    stream: u64,
+    tag: u32,
+    next: AtomicUsize,
+    /// The ring position after the last part.
+    position: AtomicU64,
+    error: AtomicU32,
+}
+
+impl Parts {
+    fn new(device: u64, host: usize, len: usize, stream: u64) -> Cuda<Parts> {
+        let session = session::get()?;
+        carry::check_fault(session)?;
+        let (next, position, error) = (AtomicUsize::new(0), AtomicU64::new(0), AtomicU32::new(CUDA_SUCCESS));
+        Ok(Parts { session, device, host, len, stream, tag: context::current_tag()?, next, position, error })
+    }
+
+    /// How many threads are worth it.
+    fn threads(&self) -> usize {
+        let shares = self.len.div_ceil(CHUNK) / SHARE;
+        if shares < 2 { 1 } else { crew::strength().min(shares) }
+    }
+
+    /// Offset and length of a part that nobody has taken yet.
+    fn take(&self) -> Option<(usize, usize)> {
+        if self.error.load(Ordering::Relaxed) != CUDA_SUCCESS {
+            return None;
+        }
+        let at = self.next.fetch_add(1, Ordering::Relaxed).checked_mul(CHUNK)?;
+        (at < self.len).then(|| (at, CHUNK.min(self.len - at)))
+    }
+
+    fn post(&self, op: Op, at: usize, part: usize, chunk: Chunk, word: Word) -> Cuda<InFlight> {
+        let words = [self.device + at as u64, chunk.offset(), part as u64, self.stream, word.index, word.value];
+        match carry::post_words(self.session, self.tag, op as u16, &words) {
+            Ok(position) => {
+                self.position.fetch_max(position, Ordering::Relaxed);
+                Ok(InFlight { chunk, word, stream: self.stream, tag: self.tag })
+            }
+            Err(code) => {
+                completion::give_back(Word { value: word.value - 1, ..word });
+                Err(code)
+            }
+        }
+    }
+
+    /// One thread's work on a copy to the device.
+    ///
+    /// # Safety
+    /// The host's side must be readable.
+    unsafe fn send(&self) -> Cuda {
+        let mut own = VecDeque::new();
+        let mut send = || -> Cuda {
+            while let Some((at, part)) = self.take() {
+                let (mut chunk, word) = acquire(self.session, &mut own, part)?;
+                let source = (self.host + at) as *const u8;
+                // SAFETY: the caller vouches for the source; the chunk has at least `part` bytes.
+                chunk.with(|room| unsafe { stream_copy::copy(source, room.as_mut_ptr(), part) });
+                own.push_back(self.post(Op::CopyFromStaging, at, part, chunk, word)?);
+            }
+            Ok(())
+        };
+        let sent = send();
+        LEFT.lock().append(&mut own);
+        sent
+    }
+
+    /// One thread's work on a copy from the device.
+    ///
+    /// # Safety
+    /// The host's side must be writable.
+    unsafe fn receive(&self, depth: usize) -> Cuda {
+        let mut own: VecDeque<(usize, usize, InFlight)> = VecDeque::new();
+        let mut none = VecDeque::new();
+        let mut waiting: Option<(usize, usize)> = None;
+        loop {
+            while own.len() < depth {
+                let Some((at, part)) = waiting.take().or_else(|| self.take()) else { break };
+                // With chunks of its own under way a copy does not wait for another's.
+                let (chunk, word) = match try_acquire(self.session, part) {
+                    Some(free) => free,
+                    None if own.is_empty() => acquire(self.session, &mut none, part)?,
+                    None => {
+                        waiting = Some((at, part));
+                        break;
+                    }
+                };
+                own.push_back((at, part, self.post(Op::CopyToStaging, at, part, chunk, word)?));
+            }
+            let Some((at, part, flight)) = own.pop_front() else { return Ok(()) };
+            let mut chunk = finish(self.session, flight)?;
+            let destination = (self.host + at) as *mut u8;
+            // SAFETY: the caller vouches for the destination; the chunk has at least `part` bytes.
+            chunk.with(|room| unsafe { stream_copy::copy(room.as_ptr(), destination, part) });
+        }
+    }
+
+    /// Has as many threads as are worth it work on the copy.
+    fn share(&self, threads: usize, work: impl Fn() -> Cuda + Sync) -> Cuda {
+        crew::together(threads - 1, &|| {
+            if let Err(code) = work() {
+                let _ = self.error.compare_exchange(CUDA_SUCCESS, code, Ordering::Relaxed, Ordering::Relaxed);
+            }
+        });
+        match self.error.load(Ordering::Relaxed) {
+            CUDA_SUCCESS => Ok(()),
+            code => Err(code),
+        }
+    }
+}
+
+/// Copies pageable memory to the device. Returns when the memory may be changed again, as natively.
+///
+/// # Safety
+/// `source` must be readable for `len` bytes.
+pub unsafe fn to_device(destination: u64, source: *const u8, len: usize, stream: u64) -> Cuda {
+    let parts = Parts::new(destination, source as usize, len, stream)?;
+    // SAFETY: the caller's promise.
+    parts.share(parts.threads(), || unsafe { parts.send() })?;
+    if parts.session.launch_blocking { completion::wait_for_stream(stream) } else { Ok(()) }
+}
+
+/// Copies device memory to pageable memory. Returns when it is there.
+///
+/// # Safety
+/// `destination` must be writable for `len` bytes.
+pub unsafe fn from_device(destination: *mut u8, source: u64, len: usize, stream: u64) -> Cuda {
+    let parts = Parts::new(source, destination as usize, len, stream)?;
+    let threads = parts.threads();
+    let depth = (DEPTH / threads).max(2);
+    // SAFETY: the caller's promise.
+    parts.share(threads, || unsafe { parts.receive(depth) })?;
+    completion::note_done(stream, parts.position.load(Ordering::Relaxed));
+    carry::check_posted(parts.session)
+}
