@@ -17,7 +17,7 @@ use crate::exit::{Exit, Failure};
 pub fn run(args: WorkerArgs) -> Result<ExitCode, Failure> {
     // Started from /proc/self/exe, it would be called "exe" in every list of processes.
     let _ = rustix::thread::set_name(c"bulkhead-worker");
-    crate::logging::start(LevelFilter::WARN);
+    crate::logging::start(LevelFilter::WARN, None);
     let control = take_control_socket()
         .map_err(|error| Failure::system(Exit::Usage, "a worker is started by the proxy only", &error))?;
     let backend = backend(&args)?;
@@ -89,12 +89,12 @@ fn take_control_socket() -> io::Result<OwnedFd> {
 fn backend(args: &WorkerArgs) -> Result<Backend, Failure> {
     let wrong = || Failure::new(Exit::Usage, "a worker is started by the proxy only");
     match args.backend.backend {
-        BackendArg::Auto => Err(wrong()),
-        BackendArg::Soft => Ok(Backend::Soft {
+        None | Some(BackendArg::Auto) => Err(wrong()),
+        Some(BackendArg::Soft) => Ok(Backend::Soft {
             devices: args.backend.soft_devices.ok_or_else(wrong)?,
             memory: args.backend.soft_memory.ok_or_else(wrong)?,
         }),
-        BackendArg::Nvidia => Ok(Backend::Nvidia {
+        Some(BackendArg::Nvidia) => Ok(Backend::Nvidia {
             library: args.backend.driver_library.clone().ok_or_else(wrong)?,
             devices: args.devices.clone(),
         }),

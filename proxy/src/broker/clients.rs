@@ -90,6 +90,9 @@ impl Broker {
     pub(super) fn refuse_client(&mut self, id: u64, refusal: Refusal) {
         if let Some(client) = self.clients.remove(&id) {
             tracing::warn!(zone = %client.zone, pid = client.peer.pid, ?refusal, "client refused");
+            if let Some(zone) = self.zones.get_mut(&client.zone) {
+                zone.clients_refused = zone.clients_refused.saturating_add(1);
+            }
             handshake::refuse(&client.socket, refusal);
         }
     }

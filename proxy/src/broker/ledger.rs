@@ -1,6 +1,6 @@
 //! A zone's memory account. Pure arithmetic: no input can make it panic, wrap or go below what others hold.
 
-use crate::control::admin::ZoneLimits;
+use crate::control::ZoneLimits;
 
 #[derive(Debug, Default)]
 pub struct Ledger {
@@ -71,7 +71,7 @@ mod tests {
     use super::*;
 
     fn ledger(limit: u64) -> Ledger {
-        Ledger::new(&ZoneLimits { memory: Some(limit), share: 1 })
+        Ledger::new(&ZoneLimits { memory: Some(limit), ..ZoneLimits::default() })
     }
 
     #[test]

@@ -11,6 +11,7 @@ use rustix::event::epoll::{self, EventData, EventFlags};
 pub enum Source {
     Signals,
     Lifeline,
+    Reload,
     AdminListener,
     Admin(u64),
     RejoinListener,
@@ -37,6 +38,7 @@ impl Source {
             Self::WorkerSocket(id) => id << 4 | 8,
             Self::WorkerProcess(id) => id << 4 | 9,
             Self::WorkersClient(id) => id << 4 | 10,
+            Self::Reload => 11,
         }
     }
 
@@ -54,6 +56,7 @@ impl Source {
             8 => Self::WorkerSocket(id),
             9 => Self::WorkerProcess(id),
             10 => Self::WorkersClient(id),
+            11 => Self::Reload,
             _ => return None,
         })
     }
@@ -105,6 +108,7 @@ mod tests {
         let all = [
             Signals,
             Lifeline,
+            Reload,
             AdminListener,
             RejoinListener,
             Admin(1),

@@ -13,7 +13,6 @@ use super::handshake::Refusal;
 use super::ledger::Account;
 use super::reactor::Source;
 use super::roster::{self, Slot};
-use super::zones;
 use super::{Broker, StartError, process};
 use crate::backend::Backend;
 use crate::control::wire::{self, ToBroker, ToWorker, Token, code, to_broker, to_worker};
@@ -21,6 +20,7 @@ use crate::control::{WorkerStats, ZoneName};
 use crate::env_vars;
 use crate::jail::{Demand, Missing, Part};
 use crate::packet;
+use crate::statistics::Reader;
 
 /// A worker must be ready by then; a GPU driver on a busy node takes seconds.
 const START_TIME: Duration = Duration::from_secs(120);
@@ -43,7 +43,10 @@ pub struct Worker {
     phase: Phase,
     /// When it will be killed if it is then still there.
     pub kill_at: Option<Instant>,
-    pub stats: WorkerStats,
+    /// Where it counts what it does; none until it has a client, or has joined us.
+    page: Option<Reader>,
+    /// What it has counted, as far as we have looked.
+    stats: WorkerStats,
 }
 
 enum Phase {
@@ -85,10 +88,25 @@ impl Worker {
         matches!(self.phase, Phase::Starting | Phase::Ready)
     }
 
+    /// What it has done so far.
+    pub fn count(&mut self) -> WorkerStats {
+        if let Some(page) = &self.page {
+            self.stats.advance(&page.read());
+        }
+        self.stats
+    }
+
     fn service(&self) -> Option<&Service> {
         match &self.phase {
             Phase::Serving(service) | Phase::Dying(Some(service)) => Some(service),
             _ => None,
+        }
+    }
+
+    /// Ends the program that it serves.
+    pub fn kill_client(&self) {
+        if let Some(client) = self.service().and_then(|service| service._client.as_ref()) {
+            process::kill(client);
         }
     }
 
@@ -161,9 +179,10 @@ impl Broker {
             fresh,
             phase: Phase::Starting,
             kill_at: Some(Instant::now() + START_TIME),
+            page: None,
             stats: WorkerStats::default(),
         };
-        tracing::debug!(pid = worker.pid, slot, "worker started");
+        tracing::debug!(worker = worker.pid, slot, "worker started");
         self.workers.insert(id, worker);
         Ok(id)
     }
@@ -189,6 +208,9 @@ impl Broker {
         command.stdin(Stdio::from(control)).stdout(Stdio::null());
         // A tenant's worker has no business with the environment of the operator.
         command.env_clear();
+        if config.json_logs {
+            command.env(env_vars::LOG_FORMAT, "json");
+        }
         for name in [env_vars::LOG, env_vars::SOFT_THREADS, "RUST_BACKTRACE"] {
             command.envs(std::env::var_os(name).map(|value| (name, value)));
         }
@@ -283,7 +305,9 @@ impl Broker {
         (message.client_pid, message.client_uid, message.client_gid) =
             (client.peer.pid, client.peer.uid, client.peer.gid);
         (message.token, message.zone) = (worker.token, client.zone.to_field());
-        let mut fds = vec![socket];
+        let (page, page_fd) = Reader::create()?;
+        worker.page = Some(page);
+        let mut fds = vec![socket, page_fd.as_fd()];
         fds.extend(pidfd.as_ref().map(|fd| fd.as_fd()));
         let sent = match &worker.socket {
             Some(control) => packet::send(control, message.as_bytes(), &fds),
@@ -304,7 +328,7 @@ impl Broker {
             return Err(error);
         }
         zone.clients_served += 1;
-        tracing::info!(zone = %client.zone, client = client.peer.pid, worker = worker.pid, "client served");
+        tracing::info!(zone = %client.zone, pid = client.peer.pid, worker = worker.pid, "client served");
         Ok(())
     }
 
@@ -346,10 +370,6 @@ impl Broker {
                 worker.kill_at = None;
                 self.spare_failures = 0;
                 self.serve_waiting();
-                true
-            }
-            (to_broker::REPORT, Phase::Serving(_)) => {
-                worker.stats = message.stats;
                 true
             }
             (to_broker::CHARGE | to_broker::USAGE | to_broker::RELEASE, Phase::Serving(service)) => {
@@ -395,20 +415,21 @@ impl Broker {
     }
 
     pub(super) fn on_worker_exit(&mut self, id: u64) {
-        let Some(worker) = self.workers.remove(&id) else { return };
+        let Some(mut worker) = self.workers.remove(&id) else { return };
         let status = process::reap(worker.process.as_fd());
         self.reactor.forget(&worker.process);
         if let Err(error) = self.roster.clear(worker.slot) {
             tracing::error!(%error, "cannot keep the book of workers");
         }
         let status = status.as_deref().unwrap_or("a child of the last broker");
+        let counted = WorkerStats { in_progress: 0, ..worker.count() };
         match worker.phase {
             Phase::Serving(service) | Phase::Dying(Some(service)) => {
                 if let Some(zone) = self.zones.get_mut(&service.zone) {
                     zone.ledger.close(service.account);
-                    zones::add(&mut zone.past, &worker.stats);
+                    zone.past.add(&counted);
                 }
-                tracing::info!(zone = %service.zone, client = service.client_pid, worker = worker.pid, status, "worker gone");
+                tracing::info!(zone = %service.zone, pid = service.client_pid, worker = worker.pid, status, "worker gone");
             }
             Phase::Starting => {
                 tracing::error!(worker = worker.pid, status, "worker ended before it was ready");
@@ -463,6 +484,7 @@ impl Broker {
                 fresh: false,
                 phase: service.map_or(Phase::Dying(None), Phase::Serving),
                 kill_at: None,
+                page: None,
                 stats: WorkerStats::default(),
             };
             if worker.zone().is_none() {
@@ -516,6 +538,7 @@ impl Broker {
             tracing::info!(zone = %service.zone, worker = worker.pid, "worker joined");
             worker.kill_at = None;
             worker.socket = Some(socket);
+            worker.page = received.fds.first().and_then(|page| Reader::adopt(page).ok());
         }
     }
 

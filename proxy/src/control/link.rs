@@ -18,8 +18,9 @@ use rustix::event::{PollFd, PollFlags};
 use zerocopy::{FromBytes, IntoBytes};
 
 use super::name::ZoneName;
-use super::wire::{self, ToBroker, ToWorker, Token, WorkerStats, code, to_broker, to_worker};
+use super::wire::{self, ToBroker, ToWorker, Token, code, to_broker, to_worker};
 use crate::packet;
+use crate::statistics::Writer;
 
 /// How long a request waits for a broker that is away.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -27,11 +28,12 @@ const REJOIN_EVERY: Duration = Duration::from_millis(25);
 const RESEND_EVERY: Duration = Duration::from_millis(20);
 
 /// A client, as the broker hands it over.
-#[derive(Debug)]
 pub struct Assignment {
     /// One end of a `SOCK_SEQPACKET` pair; the client has the other.
     pub client: OwnedFd,
     pub client_pidfd: Option<OwnedFd>,
+    /// Where this worker counts what it does.
+    pub statistics: Writer,
     pub client_pid: u32,
     pub client_uid: u32,
     pub client_gid: u32,
@@ -67,6 +69,8 @@ struct Shared {
 struct State {
     socket: Option<Arc<OwnedFd>>,
     token: Token,
+    /// The page of statistics, for the next broker.
+    statistics: Option<Arc<OwnedFd>>,
     next_seq: u64,
     /// What was granted and not given back.
     charged: u64,
@@ -101,6 +105,7 @@ impl BrokerLink {
         let state = State {
             socket: Some(Arc::new(socket)),
             token: [0; 16],
+            statistics: None,
             next_seq: 1,
             charged: 0,
             unsent_release: 0,
@@ -141,8 +146,11 @@ impl BrokerLink {
             let (Some(client), Some(zone)) = (fds.next(), ZoneName::from_field(&message.zone)) else {
                 return Err(io::ErrorKind::InvalidData.into());
             };
+            let statistics = fds.next();
+            let writer = Writer::new(statistics.as_ref());
             {
                 let mut state = self.shared.lock();
+                state.statistics = statistics.map(Arc::new);
                 state.token = message.token;
                 (state.used, state.limit) = (message.used, message.limit);
             }
@@ -151,6 +159,7 @@ impl BrokerLink {
             return Ok(Assignment {
                 client,
                 client_pidfd: fds.next(),
+                statistics: writer,
                 client_pid: message.client_pid,
                 client_uid: message.client_uid,
                 client_gid: message.client_gid,
@@ -186,17 +195,6 @@ impl BrokerLink {
         self.shared.request(to_broker::USAGE, 0);
         let state = self.shared.lock();
         (state.used, (state.limit != wire::UNLIMITED).then_some(state.limit))
-    }
-
-    /// Figures for the operator; lost when the broker is away, so they are totals.
-    pub fn report(&self, stats: WorkerStats) {
-        let mut message = ToBroker::new(to_broker::REPORT);
-        message.stats = stats;
-        let state = self.shared.lock();
-        if let Some(socket) = &state.socket {
-            // Figures that do not fit now come again with the next report.
-            let _ = send_now(socket, &message);
-        }
     }
 }
 
@@ -269,9 +267,12 @@ impl Shared {
             }
             self.changed.notify_all();
             let Some(path) = &self.rejoin else { return };
-            let token = self.lock().token;
+            let (token, statistics) = {
+                let state = self.lock();
+                (state.token, state.statistics.clone())
+            };
             let (socket, adopted) = loop {
-                match join(path, &token) {
+                match join(path, &token, statistics.as_deref()) {
                     Ok(joined) => break joined,
                     Err(_) => std::thread::sleep(REJOIN_EVERY),
                 }
@@ -373,11 +374,12 @@ fn send_now(socket: &OwnedFd, message: &ToBroker) -> io::Result<()> {
 }
 
 /// Shows the token to a broker and waits until it has taken us over.
-fn join(path: &std::path::Path, token: &Token) -> io::Result<(OwnedFd, ToWorker)> {
+fn join(path: &std::path::Path, token: &Token, statistics: Option<&OwnedFd>) -> io::Result<(OwnedFd, ToWorker)> {
     let socket = packet::connect(path)?;
     let mut message = ToBroker::new(to_broker::REJOIN);
     message.token = *token;
-    packet::send(&socket, message.as_bytes(), &[])?;
+    let page: Vec<_> = statistics.iter().map(|page| page.as_fd()).collect();
+    packet::send(&socket, message.as_bytes(), &page)?;
     let mut fds = [PollFd::new(&socket, PollFlags::IN)];
     let time = rustix::event::Timespec { tv_sec: PATIENCE.as_secs() as i64, tv_nsec: 0 };
     if rustix::event::poll(&mut fds, Some(&time))? == 0 {

@@ -14,6 +14,7 @@ mod refusal;
 mod serve;
 mod snapshot;
 mod state;
+mod stats;
 
 use std::sync::Arc;
 

@@ -3,9 +3,8 @@
 use std::cell::Cell;
 use std::collections::HashMap;
 use std::os::fd::OwnedFd;
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
 
 use cuda_abi::driver::Driver;
 use cuda_abi::error::*;
@@ -15,8 +14,9 @@ use cuda_abi::wire::{self, Kind};
 use super::callbacks::Callbacks;
 use super::handles::{Handles, Object};
 use super::memory::Memory;
+pub use super::stats::Counters;
 use super::{Outcome, Refusal, succeed};
-use crate::control::{BrokerLink, WorkerStats};
+use crate::control::BrokerLink;
 
 /// As many primary contexts as any machine has devices.
 pub const MAX_DEVICES: u32 = 64;
@@ -25,7 +25,6 @@ pub struct Worker {
     pub driver: Arc<Driver>,
     pub handles: Handles,
     pub memory: Memory,
-    pub link: Arc<BrokerLink>,
     pub callbacks: Arc<Callbacks>,
     /// How many lanes there are.
     pub lanes: u32,
@@ -51,56 +50,34 @@ pub struct Uploads {
     pub bytes: usize,
 }
 
-/// What the operator is told of this client.
-#[derive(Default)]
-pub struct Counters {
-    pub calls: AtomicU64,
-    pub launches: AtomicU64,
-    pub bytes_to_device: AtomicU64,
-    pub bytes_from_device: AtomicU64,
-    pub errors: AtomicU64,
-}
-
-impl Counters {
-    pub fn add(counter: &AtomicU64, amount: u64) {
-        counter.fetch_add(amount, Ordering::Relaxed);
-    }
-
-    fn read(&self) -> WorkerStats {
-        WorkerStats {
-            calls: self.calls.load(Ordering::Relaxed),
-            launches: self.launches.load(Ordering::Relaxed),
-            bytes_to_device: self.bytes_to_device.load(Ordering::Relaxed),
-            bytes_from_device: self.bytes_from_device.load(Ordering::Relaxed),
-            gpu_time_ns: 0,
-            errors: self.errors.load(Ordering::Relaxed),
-        }
-    }
-}
-
 thread_local! {
     /// The context that this thread has current: its index and serial number.
     static CURRENT: Cell<(u32, u64)> = const { Cell::new((0, 0)) };
 }
 
 impl Worker {
-    pub fn new(driver: Arc<Driver>, link: Arc<BrokerLink>, server: &idm::Server, socket: OwnedFd) -> Worker {
+    pub fn new(
+        driver: Arc<Driver>,
+        link: Arc<BrokerLink>,
+        server: &idm::Server,
+        socket: OwnedFd,
+        counters: Counters,
+    ) -> Worker {
         Worker {
             handles: Handles::new(driver.clone(), MAX_DEVICES),
-            memory: Memory::new(driver.clone(), link.clone()),
+            memory: Memory::new(driver.clone(), link),
             callbacks: Arc::new(Callbacks::default()),
             lanes: server.layout().lanes,
             bulk: server.bulk(),
             flags: server.flags(),
             driver,
-            link,
             socket,
             greeted: AtomicBool::new(false),
             started: AtomicBool::new(false),
             retained: Mutex::default(),
             uploads: Mutex::default(),
             posted_error: AtomicU32::new(CUDA_SUCCESS),
-            counters: Counters::default(),
+            counters,
         }
     }
 
@@ -142,20 +119,6 @@ impl Worker {
         // SAFETY: the output is a local.
         succeed(unsafe { (self.driver.cuCtxGetDevice)(&mut device) })?;
         Ok(device)
-    }
-
-    /// Tells the broker what this client has done so far, every now and then and only if there is something new.
-    pub fn report_for_ever(&self) {
-        const EVERY: Duration = Duration::from_secs(1);
-        let mut said = WorkerStats::default();
-        loop {
-            let now = self.counters.read();
-            if now != said {
-                self.link.report(now);
-                said = now;
-            }
-            std::thread::sleep(EVERY);
-        }
     }
 
     /// Remembers an error of a posted message, until the client asks.
