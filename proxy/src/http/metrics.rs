@@ -221,6 +221,47 @@ mod tests {
         assert!(dcgm.contains("DCGM_FI_DEV_FB_USED{zone=\"a\"") && dcgm.contains("DCGM_FI_DEV_FB_FREE{zone=\"a\""));
     }
 
+    /// Every metric and label that a query names is one of ours.
+    #[test]
+    fn the_dashboard_asks_for_what_there_is() {
+        fn collect(value: &serde_json::Value, queries: &mut Vec<String>) {
+            match value {
+                serde_json::Value::Object(map) => {
+                    for (key, value) in map {
+                        match value.as_str() {
+                            Some(text) if key == "expr" || key == "query" || key == "legendFormat" => {
+                                queries.push(text.to_owned());
+                            }
+                            _ => collect(value, queries),
+                        }
+                    }
+                }
+                serde_json::Value::Array(list) => list.iter().for_each(|value| collect(value, queries)),
+                _ => {}
+            }
+        }
+        let path = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../packaging/grafana/bulkhead.json");
+        let dashboard: serde_json::Value = serde_json::from_slice(&std::fs::read(path).unwrap()).unwrap();
+        let mut queries = Vec::new();
+        collect(&dashboard, &mut queries);
+        let text = render(&status(), false);
+        let words = |query: &str| {
+            let word = |c: char| !(c.is_ascii_alphanumeric() || c == '_');
+            query.split(word).map(str::to_owned).collect::<Vec<_>>()
+        };
+        let mut asked = 0;
+        for name in queries.iter().flat_map(|query| words(query)).filter(|word| word.starts_with("bulkhead_")) {
+            assert!(text.contains(&format!("\n# TYPE {name} ")), "{name} is not served");
+            asked += 1;
+        }
+        assert!(asked > 10);
+        for label in queries.iter().filter(|query| query.contains("{{")) {
+            for name in label.split("{{").skip(1).filter_map(|rest| rest.split("}}").next()) {
+                assert!(text.contains(&format!("{name}=\"")), "{name} is no label");
+            }
+        }
+    }
+
     #[test]
     fn every_sample_follows_its_header() {
         let text = render(&status(), true);
