@@ -39,7 +39,7 @@ fn main() {
     }
 }
 
-const TESTS: [(&str, fn()); 19] = [
+const TESTS: [(&str, fn()); 20] = [
     ("a_client_gets_a_worker_and_leaves_nothing", a_client_gets_a_worker_and_leaves_nothing),
     ("a_zone_has_one_limit_for_all_its_workers", a_zone_has_one_limit_for_all_its_workers),
     ("a_killed_client_frees_its_ledger", a_killed_client_frees_its_ledger),
@@ -54,6 +54,7 @@ const TESTS: [(&str, fn()); 19] = [
     ("a_stranger_cannot_join_as_worker", a_stranger_cannot_join_as_worker),
     ("leased_zones_go_with_their_operator", leased_zones_go_with_their_operator),
     ("a_lowered_limit_takes_nothing_away_and_gives_nothing", a_lowered_limit_takes_nothing_away_and_gives_nothing),
+    ("pinned_memory_has_an_account_of_its_own", pinned_memory_has_an_account_of_its_own),
     ("zones_are_made_changed_killed_and_removed", zones_are_made_changed_killed_and_removed),
     ("figures_outlive_worker_and_broker", figures_outlive_worker_and_broker),
     ("a_status_of_any_length_arrives", a_status_of_any_length_arrives),
@@ -79,6 +80,7 @@ fn as_broker(folder: &Path) {
         json_logs: false,
         jail: Demand::Off,
         worker_uids: 0x3000_0000,
+        context_memory: 0,
         max_clients_per_zone: 8,
     };
     let mut broker = match Broker::start(config) {
@@ -104,7 +106,7 @@ fn as_broker(folder: &Path) {
     broker.run(signals, None).unwrap();
 }
 
-/// Does what its client says: `+n` charges, `-n` releases, `?` asks, `cn` counts n calls, `x` breaks the protocol, `h` stays when left.
+/// Does what its client says: `+n` charges, `-n` releases, `?` asks, `cn` counts n calls, `pn` and `un` pin, `x` breaks the protocol, `h` stays when left.
 fn as_worker(arguments: &[String]) {
     let control = io::stdin().as_fd().try_clone_to_owned().unwrap();
     let raw = control.try_clone().unwrap();
@@ -135,6 +137,11 @@ fn as_worker(arguments: &[String]) {
                 "released".to_owned()
             }
             b'?' => format!("{:?}", link.zone_usage()),
+            b'p' => link.pin(number).map_or_else(|denied| format!("{denied:?}"), |()| "granted".to_owned()),
+            b'u' => {
+                link.unpin(number);
+                "released".to_owned()
+            }
             b'c' => {
                 statistics::add(calls, number);
                 "counted".to_owned()
@@ -494,6 +501,31 @@ fn a_lowered_limit_takes_nothing_away_and_gives_nothing() {
     assert_eq!((zone.limits.memory, zone.limits.share), (None, 50));
 }
 
+fn pinned_memory_has_an_account_of_its_own() {
+    let mut node = Node::start();
+    change(&node, "a", ZoneChange { pinned: Change::Set(10 * MIB), ..ZoneChange::default() });
+    let (first, second) = (Client::connect(&node.socket("a")), Client::connect(&node.socket("a")));
+    assert_eq!(first.ask(&format!("p{}", 6 * MIB)), "granted");
+    assert_eq!(second.ask(&format!("p{}", 6 * MIB)), "OverLimit");
+    assert_eq!(second.ask(&format!("+{}", 90 * MIB)), "granted", "GPU memory has a limit of its own");
+    let zone = node.zone("a");
+    assert_eq!((zone.pinned, zone.used, zone.pins_refused, zone.charges_refused), (6 * MIB, 90 * MIB, 1, 0));
+    // A successor finds both accounts as they are.
+    node.kill_broker();
+    assert_eq!(first.ask(&format!("u{MIB}")), "released");
+    node.restart();
+    // The configuration knows of no limit, and counts again after a restart.
+    change(&node, "a", ZoneChange { pinned: Change::Set(10 * MIB), ..ZoneChange::default() });
+    until("both are settled", || node.zone("a").pinned == 5 * MIB && node.zone("a").used == 90 * MIB);
+    assert_eq!(second.ask(&format!("p{}", 6 * MIB)), "OverLimit");
+    assert_eq!(second.ask(&format!("p{}", 5 * MIB)), "granted");
+    // What is given back twice is given back once.
+    first.ask(&format!("u{}", u64::MAX));
+    until("it is back", || node.zone("a").pinned == 5 * MIB);
+    drop((first, second));
+    until("all is back", || node.zone("a").pinned == 0 && node.zone("a").used == 0);
+}
+
 fn zones_are_made_changed_killed_and_removed() {
     let mut node = Node::start();
     let name: proxy::control::ZoneName = "made".parse().unwrap();
@@ -619,7 +651,9 @@ fn ledgers_are_empty_after_kills_at_random() {
             1 => {
                 let workers = node.zone("a").workers;
                 if !workers.is_empty() {
-                    kill(workers[random(workers.len() as u32) as usize].pid);
+                    let pid = workers[random(workers.len() as u32) as usize].pid;
+                    // It may have followed its client meanwhile.
+                    let _ = rustix::process::kill_process(Pid::from_raw(pid as i32).unwrap(), Signal::KILL);
                 }
             }
             2 if round % 10 == 9 => {

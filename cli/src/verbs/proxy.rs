@@ -24,6 +24,8 @@ const STATE_DIR: &str = "/run/bulkhead";
 const SPARE_WORKERS: u16 = 1;
 const MAX_CLIENTS: u16 = 128;
 const WORKER_UIDS: u32 = 0x3000_0000;
+/// What a primary context takes on an H200, and about as much on other GPUs of today.
+const NVIDIA_CONTEXT: u64 = 523 << 20;
 
 pub fn run(args: ProxyArgs) -> Result<ExitCode, Failure> {
     // Started from /proc/self/exe, it would be called "exe" in every list of processes.
@@ -102,6 +104,10 @@ fn broker_config(args: &ProxyArgs, file: &File) -> Result<Config, Failure> {
     options.soft_devices = options.soft_devices.or(file.soft_devices);
     options.soft_memory = options.soft_memory.or(file.soft_memory);
     let backend = Backend::choose(&options).map_err(|error| Failure::new(Exit::NoBackend, error.to_string()))?;
+    let context_memory = match backend {
+        Backend::Soft { .. } => 0,
+        Backend::Nvidia { .. } => NVIDIA_CONTEXT,
+    };
     let root = rustix::process::geteuid().is_root();
     let usual_jail = if root { Demand::Require } else { Demand::BestEffort };
     let Reload { zones, spare_workers, max_clients_per_zone } = live(args, file);
@@ -117,6 +123,7 @@ fn broker_config(args: &ProxyArgs, file: &File) -> Result<Config, Failure> {
         json_logs: json.unwrap_or(false),
         jail: args.jail.map(Demand::from).or(file.jail).unwrap_or(usual_jail),
         worker_uids: args.worker_uids.or(file.worker_uids).unwrap_or(WORKER_UIDS),
+        context_memory: file.context_memory.unwrap_or(context_memory),
         max_clients_per_zone,
     })
 }

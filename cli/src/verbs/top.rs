@@ -193,7 +193,8 @@ fn table(now: &Look, before: &Look, columns: usize) -> String {
     };
     for zone in &status.zones {
         let rates = Rates::new(&zone.stats, before.zone(zone.name.as_str()), seconds);
-        let denied = zone.stats.denied().saturating_add(zone.charges_refused).saturating_add(zone.clients_refused);
+        let by_broker = [zone.charges_refused, zone.pins_refused, zone.clients_refused];
+        let denied = by_broker.into_iter().fold(zone.stats.denied(), u64::saturating_add);
         line(zone.name.as_str(), zone.used, zone.limits.memory, &zone.stats, &rates, denied);
         for worker in &zone.workers {
             let rates = Rates::new(&worker.stats, workers_before.get(&worker.pid).copied(), seconds);

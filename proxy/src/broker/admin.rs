@@ -196,6 +196,7 @@ impl Broker {
                 pid: worker.pid,
                 client_pid: worker.client_pid(),
                 charged: worker.charged(),
+                pinned: worker.pinned(),
                 stats: worker.count(),
             };
             stats.entry(zone).or_default().push(status);
@@ -211,10 +212,12 @@ impl Broker {
                 labels: zone.labels.clone(),
                 used: zone.ledger.used,
                 peak: zone.ledger.peak,
+                pinned: zone.pinned.used,
                 clients: workers.len(),
                 clients_served: zone.clients_served,
                 clients_refused: zone.clients_refused,
                 charges_refused: zone.ledger.refused,
+                pins_refused: zone.pinned.refused,
                 stats,
                 workers,
             }

@@ -57,6 +57,8 @@ pub struct Config {
     pub jail: Demand,
     /// First of the user ids that workers get, one each, when the broker is root.
     pub worker_uids: u32,
+    /// What each context is charged with, on its zone's account.
+    pub context_memory: u64,
     pub max_clients_per_zone: usize,
 }
 

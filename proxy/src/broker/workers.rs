@@ -61,6 +61,7 @@ struct Service {
     zone: ZoneName,
     client_pid: u32,
     account: Account,
+    pinned: Account,
     /// Held so that the broker hears of the client's end even if the worker does not follow it.
     _client: Option<OwnedFd>,
 }
@@ -80,8 +81,13 @@ impl Worker {
         self.service().map_or(0, |service| service.client_pid)
     }
 
+    /// What it holds of its zone's account, with what the driver takes for it.
     pub fn charged(&self) -> u64 {
-        self.service().map_or(0, |service| service.account.charged())
+        self.service().map_or(0, |service| service.account.total())
+    }
+
+    pub fn pinned(&self) -> u64 {
+        self.service().map_or(0, |service| service.pinned.total())
     }
 
     pub fn is_spare(&self) -> bool {
@@ -302,6 +308,7 @@ impl Broker {
         message.used = zone.ledger.used;
         message.limit = zone.limits.memory.unwrap_or(wire::UNLIMITED);
         message.share = zone.limits.share;
+        message.context_memory = self.config.context_memory;
         (message.client_pid, message.client_uid, message.client_gid) =
             (client.peer.pid, client.peer.uid, client.peer.gid);
         (message.token, message.zone) = (worker.token, client.zone.to_field());
@@ -321,6 +328,7 @@ impl Broker {
             zone: client.zone.clone(),
             client_pid: client.peer.pid,
             account: Account::default(),
+            pinned: Account::default(),
             _client: pidfd,
         });
         if let Err(error) = sent {
@@ -377,22 +385,29 @@ impl Broker {
                 let mut reply = ToWorker::new(to_worker::REPLY);
                 reply.seq = message.seq;
                 reply.code = code::GRANTED;
-                if message.kind == to_broker::CHARGE
-                    && zone.ledger.charge(&mut service.account, message.value).is_err()
-                {
+                let (ledger, account) = match message.account {
+                    wire::account::DEVICE => (&mut zone.ledger, &mut service.account),
+                    wire::account::PINNED => (&mut zone.pinned, &mut service.pinned),
+                    _ => return false,
+                };
+                if message.kind == to_broker::CHARGE && ledger.charge(account, message.value).is_err() {
                     reply.code = code::OVER_LIMIT;
                 }
                 if message.kind == to_broker::RELEASE {
-                    zone.ledger.release(&mut service.account, message.value);
+                    ledger.release(account, message.value);
                 }
-                let charged = service.account.charged();
-                if let Err(error) = self.roster.write_charged(worker.slot, charged) {
+                let (charged, pinned) = (service.account.charged(), service.pinned.charged());
+                let kept = match message.account {
+                    wire::account::DEVICE => self.roster.write_charged(worker.slot, charged),
+                    _ => self.roster.write_pinned(worker.slot, pinned),
+                };
+                if let Err(error) = kept {
                     tracing::error!(%error, "cannot keep the book of workers");
                 }
                 if message.kind == to_broker::RELEASE {
                     return true;
                 }
-                (reply.used, reply.charged) = (zone.ledger.used, charged);
+                (reply.used, reply.charged, reply.pinned) = (zone.ledger.used, charged, pinned);
                 reply.limit = zone.limits.memory.unwrap_or(wire::UNLIMITED);
                 // One that asks and does not take the answers would make us wait, or forget.
                 worker.socket.as_ref().is_some_and(|socket| packet::send(socket, reply.as_bytes(), &[]).is_ok())
@@ -400,6 +415,18 @@ impl Broker {
             // What was under way when it was killed is of no interest.
             (_, Phase::Dying(_)) => true,
             _ => false,
+        }
+    }
+
+    /// Takes note of what the driver says that a worker uses of the GPU; the zone pays for all of it.
+    #[allow(dead_code, reason = "whoever asks the driver calls it")]
+    pub(super) fn observe(&mut self, pid: u32, measured: u64) {
+        for worker in self.workers.values_mut().filter(|worker| worker.pid == pid) {
+            if let Phase::Serving(service) = &mut worker.phase
+                && let Some(zone) = self.zones.get_mut(&service.zone)
+            {
+                zone.ledger.observe(&mut service.account, measured);
+            }
         }
     }
 
@@ -427,6 +454,7 @@ impl Broker {
             Phase::Serving(service) | Phase::Dying(Some(service)) => {
                 if let Some(zone) = self.zones.get_mut(&service.zone) {
                     zone.ledger.close(service.account);
+                    zone.pinned.close(service.pinned);
                     zone.past.add(&counted);
                 }
                 tracing::info!(zone = %service.zone, pid = service.client_pid, worker = worker.pid, status, "worker gone");
@@ -471,7 +499,8 @@ impl Broker {
                     }
                     adopted += 1;
                     let account = zone.ledger.adopt(record.charged);
-                    Some(Service { zone: name, client_pid: record.client_pid, account, _client: client })
+                    let pinned = zone.pinned.adopt(record.pinned);
+                    Some(Service { zone: name, client_pid: record.client_pid, account, pinned, _client: client })
                 }
                 None => None,
             };
@@ -530,6 +559,7 @@ impl Broker {
         let Some(zone) = self.zones.get(&service.zone) else { return };
         let mut reply = ToWorker::new(to_worker::ADOPTED);
         (reply.used, reply.charged) = (zone.ledger.used, service.account.charged());
+        reply.pinned = service.pinned.charged();
         reply.limit = zone.limits.memory.unwrap_or(wire::UNLIMITED);
         self.reactor.forget(&socket);
         if packet::send(&socket, reply.as_bytes(), &[]).is_ok()

@@ -25,6 +25,8 @@ pub struct Zone {
     pub labels: Labels,
     access: Access,
     pub ledger: Ledger,
+    /// Host memory pinned for the GPU.
+    pub pinned: Ledger,
     /// It stands in the configuration, and goes when it no longer does.
     pub configured: bool,
     /// Made for a connection of the operator, and gone with the last one.
@@ -70,7 +72,8 @@ impl Zone {
             limits,
             labels,
             access,
-            ledger: Ledger::new(&limits),
+            ledger: Ledger::new(limits.memory),
+            pinned: Ledger::new(limits.pinned),
             configured: false,
             leased,
             leases: 0,
@@ -85,6 +88,7 @@ impl Zone {
     pub fn set_limits(&mut self, limits: ZoneLimits) {
         self.limits = limits;
         self.ledger.limit = limits.memory;
+        self.pinned.limit = limits.pinned;
     }
 
     pub fn settings(&self) -> ZoneSettings {

@@ -54,6 +54,8 @@ pub enum Kind {
     Label,
     /// A memory size: a text like `"2GiB"`, or bytes.
     Size,
+    /// A memory size, or 0.
+    SizeOrNone,
     /// A memory size, or `"unlimited"`.
     Limit,
     /// A whole number in a range.
@@ -77,6 +79,7 @@ impl Kind {
             Self::Path => "a path".to_owned(),
             Self::Label => "a text".to_owned(),
             Self::Size => "a size like \"2GiB\"".to_owned(),
+            Self::SizeOrNone => "a size like \"512MiB\", or 0".to_owned(),
             Self::Limit => "a size like \"2GiB\", or \"unlimited\"".to_owned(),
             Self::Number(least, most) => format!("a number from {least} to {most}"),
             Self::Percent => "a number from 1 to 100, or \"unlimited\"".to_owned(),
@@ -174,6 +177,14 @@ pub const KEYS: &[Key] = &[
         Kind::Number(1000, 0x7000_0000),
         "805306368",
         "First of 1024 user ids that workers get, one each, when the proxy is root.",
+        false,
+    ),
+    key(
+        Table::Proxy,
+        "context_memory",
+        Kind::SizeOrNone,
+        "0 on the software GPU, else 523MiB",
+        "What each context is charged with: the memory that the driver takes for it.",
         false,
     ),
     key(

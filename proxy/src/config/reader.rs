@@ -190,9 +190,11 @@ fn read(key: &Key, value: &DeValue<'_>) -> Result<Value, String> {
             Ok(Value::Text(text.to_owned()))
         }
         (Kind::Label, _) => Err(format!("\"{}\" must be a text of at most {MAX_LABEL} characters", key.name)),
-        (Kind::Size | Kind::Limit, Some(text)) => {
+        (Kind::SizeOrNone, Some("0")) => Ok(Value::Number(0)),
+        (Kind::Size | Kind::SizeOrNone | Kind::Limit, Some(text)) => {
             crate::size::parse(text).map(Value::Number).map_err(|error| format!("\"{}\": {error}", key.name))
         }
+        (Kind::SizeOrNone, None) => whole(0, i64::MAX as u64).map(Value::Number),
         (Kind::Size | Kind::Limit, None) => whole(1, i64::MAX as u64).map(Value::Number),
         (Kind::Number(least, most), _) => whole(least, most).map(Value::Number),
         (Kind::Percent, _) => whole(1, 100).map(Value::Number),

@@ -107,11 +107,15 @@ pub struct ZoneStatus {
     pub labels: Labels,
     pub used: u64,
     pub peak: u64,
+    /// Host memory pinned for the GPU.
+    pub pinned: u64,
     pub clients: usize,
     pub clients_served: u64,
     /// Clients that were turned away.
     pub clients_refused: u64,
+    /// Requests for memory beyond the limit, and for pinned memory beyond its own.
     pub charges_refused: u64,
+    pub pins_refused: u64,
     pub stats: WorkerStats,
     pub workers: Vec<WorkerStatus>,
 }
@@ -121,6 +125,7 @@ pub struct WorkerStatus {
     pub pid: u32,
     pub client_pid: u32,
     pub charged: u64,
+    pub pinned: u64,
     pub stats: WorkerStats,
 }
 

@@ -15,9 +15,9 @@ pub mod to_broker {
     /// First message of a worker that lost its broker; `token` says which one it is. The descriptor is its page of
     /// statistics, if it has one.
     pub const REJOIN: u32 = 2;
-    /// Asks for `value` bytes; answered with `REPLY`.
+    /// Asks for `value` bytes of `account`; answered with `REPLY`.
     pub const CHARGE: u32 = 3;
-    /// Gives back `value` bytes; not answered.
+    /// Gives back `value` bytes of `account`; not answered.
     pub const RELEASE: u32 = 4;
     /// Asks for the zone's account; answered with `REPLY`.
     pub const USAGE: u32 = 5;
@@ -36,6 +36,15 @@ pub mod to_worker {
     pub const ADOPTED: u32 = 3;
 }
 
+/// Accounts of a zone.
+pub mod account {
+    /// Memory of GPUs.
+    pub const DEVICE: u32 = 0;
+    /// Host memory pinned for them.
+    pub const PINNED: u32 = 1;
+    pub const COUNT: usize = 2;
+}
+
 /// Codes of a `REPLY`.
 pub mod code {
     pub const GRANTED: u32 = 0;
@@ -51,6 +60,8 @@ pub struct ToBroker {
     pub seq: u64,
     pub value: u64,
     pub token: Token,
+    pub account: u32,
+    pub reserved: u32,
 }
 
 #[derive(Debug, Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout)]
@@ -64,6 +75,10 @@ pub struct ToWorker {
     pub limit: u64,
     /// This worker's part of it.
     pub charged: u64,
+    /// This worker's part of the zone's pinned memory.
+    pub pinned: u64,
+    /// What each of its contexts costs, on the zone's account.
+    pub context_memory: u64,
     pub share: u32,
     pub client_pid: u32,
     pub client_uid: u32,
@@ -74,7 +89,7 @@ pub struct ToWorker {
 
 impl ToBroker {
     pub fn new(kind: u32) -> Self {
-        Self { kind, version: 0, seq: 0, value: 0, token: [0; 16] }
+        Self { kind, version: 0, seq: 0, value: 0, token: [0; 16], account: account::DEVICE, reserved: 0 }
     }
 }
 
@@ -87,6 +102,8 @@ impl ToWorker {
             used: 0,
             limit: UNLIMITED,
             charged: 0,
+            pinned: 0,
+            context_memory: 0,
             share: 0,
             client_pid: 0,
             client_uid: 0,

@@ -47,6 +47,10 @@ const ZONE: &[Family] = &[
     gauge("bulkhead_zone_memory_limit_bytes", "Limit of the account; absent where there is none.", |zone| {
         maybe(zone.limits.memory)
     }),
+    gauge("bulkhead_zone_pinned_bytes", "Host memory pinned for the GPU.", |zone| one(zone.pinned)),
+    gauge("bulkhead_zone_pinned_limit_bytes", "Limit of it; absent where there is none.", |zone| {
+        maybe(zone.limits.pinned)
+    }),
     gauge("bulkhead_zone_share", "Weight of the zone's GPU time.", |zone| one(zone.limits.share.into())),
     gauge("bulkhead_zone_workers", "Programs that are served.", |zone| one(zone.clients as u64)),
     counter("bulkhead_zone_clients_total", "Programs served so far.", |zone| one(zone.clients_served)),
@@ -72,7 +76,14 @@ const ZONE: &[Family] = &[
     counter("bulkhead_zone_errors_total", "Calls that failed, for whatever reason.", |zone| one(zone.stats.errors)),
     counter("bulkhead_zone_denials_total", "What was refused, by reason.", |zone| {
         let workers = Denial::ALL.iter().zip(zone.stats.denials).map(|(reason, count)| (reason.name(), count));
-        labelled("reason", workers.chain([("memory", zone.charges_refused), ("clients", zone.clients_refused)]))
+        labelled(
+            "reason",
+            workers.chain([
+                ("memory", zone.charges_refused),
+                ("pinned_memory", zone.pins_refused),
+                ("clients", zone.clients_refused),
+            ]),
+        )
     }),
     counter("bulkhead_zone_faults_total", "Faults that ended a context, by CUDA's name for them.", |zone| {
         labelled("code", FAULTS.iter().map(|code| cuda_abi::error::name(*code)).zip(zone.stats.faults))
@@ -173,6 +184,8 @@ mod tests {
             clients_served: 2,
             clients_refused: 3,
             charges_refused: 5,
+            pinned: 4096,
+            pins_refused: 0,
             stats,
             workers: Vec::new(),
         };

@@ -32,7 +32,7 @@ pub fn serve(driver: Arc<Driver>, link: Arc<BrokerLink>, assignment: Assignment)
         unreachable!("a new server has both ends")
     };
     let counters = Counters::new(assignment.statistics);
-    let worker = Arc::new(Worker::new(driver, link, &server, assignment.client, counters));
+    let worker = Arc::new(Worker::new(driver, link, &server, assignment.client, counters, assignment.context_memory));
     let lanes = Session { worker, replies: server.replies(), server: Arc::new(Mutex::new(server)) };
     let session = lanes.clone();
     let start = move || {

@@ -41,6 +41,8 @@ pub struct Worker {
     /// The first error of a posted message that nobody has been told yet.
     posted_error: AtomicU32,
     pub counters: Counters,
+    /// What each context costs on the zone's account.
+    pub context_memory: u64,
 }
 
 /// Images under way, by lane, and their bytes in all.
@@ -62,6 +64,7 @@ impl Worker {
         server: &idm::Server,
         socket: OwnedFd,
         counters: Counters,
+        context_memory: u64,
     ) -> Worker {
         Worker {
             handles: Handles::new(driver.clone(), MAX_DEVICES),
@@ -78,6 +81,7 @@ impl Worker {
             uploads: Mutex::default(),
             posted_error: AtomicU32::new(CUDA_SUCCESS),
             counters,
+            context_memory,
         }
     }
 

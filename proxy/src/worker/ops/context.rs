@@ -22,10 +22,14 @@ fn hold_primary(worker: &Worker, device: u32) -> Result<(), Refusal> {
     if worker.handles.context(1 + device).is_some() {
         return Ok(());
     }
+    let charge = worker.memory.charge(worker.context_memory)?;
     let mut context = std::ptr::null_mut();
     // SAFETY: the output is a local.
     succeed(unsafe { (worker.driver.cuDevicePrimaryCtxRetain)(&mut context, device as i32) })?;
     worker.handles.set_primary(device, Some(context as u64));
+    if let Some(context) = worker.handles.context(1 + device) {
+        let _ = context.charge.set(std::sync::Arc::new(charge));
+    }
     let _context = worker.enter(1 + device)?;
     register_region(worker)
 }
@@ -80,6 +84,7 @@ pub fn create(worker: &Worker, message: &mut Reader<'_>, reply: &mut Writer<'_>)
     message.end()?;
     worker.handles.room()?;
     hold_primary(worker, device)?;
+    let charge = worker.memory.charge(worker.context_memory)?;
     let (mut context, mut id) = (std::ptr::null_mut(), 0);
     // SAFETY: outputs are locals.
     unsafe {
@@ -88,7 +93,9 @@ pub fn create(worker: &Worker, message: &mut Reader<'_>, reply: &mut Writer<'_>)
         worker.forget_current();
         let _ = (worker.driver.cuCtxGetId)(context, &mut id);
     }
-    reply.word(worker.handles.open(Kind::Context, context as u64, 0)?);
+    let word = worker.handles.open(Kind::Context, context as u64, 0)?;
+    worker.handles.pays(word, charge);
+    reply.word(word);
     reply.word(id);
     Ok(CUDA_SUCCESS)
 }
