@@ -454,6 +454,9 @@ pub struct WorkerArgs {
     pub without_pid_namespace: bool,
     #[arg(long)]
     pub fresh: bool,
+    /// Tell what the cards look like, and end
+    #[arg(long)]
+    pub inventory: bool,
 }
 
 #[cfg(test)]

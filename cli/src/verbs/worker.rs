@@ -24,6 +24,9 @@ pub fn run(args: WorkerArgs) -> Result<ExitCode, Failure> {
     let (missing, rejoin) = enter_jail(&args, &backend, &control)?;
     let failed = |error: WorkerError| Failure::new(Exit::Failure, format!("worker: {error}"));
     let prepared = Prepared::load(&backend).map_err(failed)?;
+    if args.inventory {
+        return tell_inventory(&prepared, &control, args.jail == JailArg::Require && !missing.is_empty());
+    }
     let link = BrokerLink::with_rejoin(control, rejoin);
     if link.report_ready(missing.bits(), prepared.driver_version()).is_err() {
         // The broker is gone already, and nobody waits for this worker.
@@ -38,6 +41,17 @@ pub fn run(args: WorkerArgs) -> Result<ExitCode, Failure> {
         Ok(()) | Err(WorkerError::NoClient(_)) => Ok(ExitCode::SUCCESS),
         Err(error) => Err(failed(error)),
     }
+}
+
+/// Answers the broker's question what the cards look like, unless the walls that it demands are not there.
+fn tell_inventory(prepared: &Prepared, control: &OwnedFd, unsafe_here: bool) -> Result<ExitCode, Failure> {
+    if unsafe_here {
+        return Ok(Exit::NoJail.into());
+    }
+    let failed = |error: &dyn std::fmt::Display| Failure::new(Exit::Failure, format!("inventory: {error}"));
+    let inventory = prepared.inventory().map_err(|error| failed(&error))?;
+    proxy::packet::send(control, &inventory, &[]).map_err(|error| failed(&error))?;
+    Ok(ExitCode::SUCCESS)
 }
 
 /// Puts up the walls. Returns which parts are missing, and where the next broker's socket is now.

@@ -72,6 +72,7 @@ impl Broker {
                 self.clients.remove(&id);
             }
             Hello::Refused(refusal) => self.refuse_client(id, refusal),
+            Hello::Asks => self.on_inquiry(id),
             Hello::Fine(wishes) => {
                 (client.wishes, client.deadline) = (wishes, None);
                 let zone = client.zone.clone();

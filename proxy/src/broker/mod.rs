@@ -1,18 +1,21 @@
 //! The only privileged part. It knows zones, processes and sums of bytes; of what a tenant sends it reads the fixed
-//! `Hello` and nothing else, and it never loads a CUDA driver.
+//! `Hello` or `Inquiry` and nothing else, and it never loads a CUDA driver.
 //!
 //! One thread, one loop, every descriptor non-blocking: no peer can make it wait. A peer that does not take what it is
 //! sent is ended. What a successor needs is in the [`roster`] and the book of [`zones`] before it becomes true.
 
 mod admin;
+mod busy;
 mod clients;
 mod handshake;
 mod ledger;
+mod namespaces;
 mod process;
 mod reactor;
 mod reload;
 mod roster;
 pub mod state_dir;
+mod views;
 mod workers;
 mod zones;
 
@@ -104,6 +107,8 @@ pub struct Broker {
     reloader: Option<reload::Reloader>,
     /// How often it was asked for, and how often the configuration was wrong.
     reloads: (u64, u64),
+    views: views::Views,
+    busy: busy::Busy,
     missing: Missing,
     /// The CUDA version that clients see; 0 until the first worker has told.
     driver_version: u32,
@@ -140,6 +145,8 @@ impl Broker {
             started: Instant::now(),
             reloader: None,
             reloads: (0, 0),
+            views: views::Views::default(),
+            busy: busy::Busy::default(),
             missing: Missing::default(),
             driver_version: 0,
             next_spare: Instant::now(),
@@ -196,6 +203,7 @@ impl Broker {
                     Source::WorkerSocket(id) => self.on_worker_socket(id),
                     Source::WorkerProcess(id) => self.on_worker_exit(id),
                     Source::WorkersClient(id) => self.on_clients_exit(id),
+                    Source::Inventory => self.on_inventory(),
                 }
             }
             self.on_deadlines(Instant::now());
@@ -264,7 +272,14 @@ impl Broker {
         let workers = self.workers.values().filter_map(|worker| worker.kill_at);
         let zones = self.zones.values().filter_map(|zone| zone.abandoned_at);
         let spares = self.lacks_spares().then_some(self.next_spare);
-        clients.chain(rejoins).chain(workers).chain(zones).chain(spares).min()
+        clients
+            .chain(rejoins)
+            .chain(workers)
+            .chain(zones)
+            .chain(spares)
+            .chain(self.views.deadline())
+            .chain(self.next_look())
+            .min()
     }
 
     fn on_deadlines(&mut self, now: Instant) {
@@ -277,6 +292,8 @@ impl Broker {
             keep
         });
         self.rejoins.retain(|_, rejoining| rejoining.deadline > now);
+        self.views.kill_if_late(now);
+        self.look_at_zones(now);
         for worker in self.workers.values_mut().filter(|worker| late(worker.kill_at)) {
             worker.kill();
         }

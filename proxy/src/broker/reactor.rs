@@ -21,6 +21,7 @@ pub enum Source {
     WorkerSocket(u64),
     WorkerProcess(u64),
     WorkersClient(u64),
+    Inventory,
 }
 
 impl Source {
@@ -39,6 +40,7 @@ impl Source {
             Self::WorkerProcess(id) => id << 4 | 9,
             Self::WorkersClient(id) => id << 4 | 10,
             Self::Reload => 11,
+            Self::Inventory => 15,
         }
     }
 
@@ -57,6 +59,7 @@ impl Source {
             9 => Self::WorkerProcess(id),
             10 => Self::WorkersClient(id),
             11 => Self::Reload,
+            15 => Self::Inventory,
             _ => return None,
         })
     }
@@ -118,6 +121,7 @@ mod tests {
             WorkerSocket(5),
             WorkerProcess(6),
             WorkersClient(7),
+            Inventory,
         ];
         for source in all {
             assert_eq!(Source::from_bits(source.to_bits()), Some(source));

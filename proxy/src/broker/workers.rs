@@ -159,10 +159,7 @@ impl Broker {
     }
 
     pub(super) fn spawn_worker(&mut self, fresh: bool) -> io::Result<u64> {
-        let used: Vec<usize> = self.workers.values().map(|worker| worker.slot).collect();
-        let slot = (0..roster::SLOTS)
-            .find(|slot| !used.contains(slot))
-            .ok_or_else(|| io::Error::other("there are as many workers as a broker can have"))?;
+        let slot = self.free_slot()?;
         let (ours, theirs) = packet::pair()?;
         rustix::io::ioctl_fionbio(&ours, true)?;
         let child = self.worker_command(slot, fresh, theirs).spawn()?;
@@ -193,7 +190,16 @@ impl Broker {
         Ok(id)
     }
 
-    fn worker_command(&self, slot: usize, fresh: bool, control: OwnedFd) -> Command {
+    /// A slot that no process uses, and with it a user id.
+    pub(super) fn free_slot(&self) -> io::Result<usize> {
+        let used: Vec<usize> =
+            self.workers.values().map(|worker| worker.slot).chain(self.views.helper_slot()).collect();
+        (0..roster::SLOTS)
+            .find(|slot| !used.contains(slot))
+            .ok_or_else(|| io::Error::other("there are as many workers as a broker can have"))
+    }
+
+    pub(super) fn worker_command(&self, slot: usize, fresh: bool, control: OwnedFd) -> Command {
         let config = &self.config;
         let mut command = Command::new(&config.worker_program);
         std::os::unix::process::CommandExt::arg0(&mut command, "bulkhead");

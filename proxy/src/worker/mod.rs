@@ -8,6 +8,7 @@ mod backend;
 mod callbacks;
 mod dispatch;
 mod handles;
+mod inventory;
 mod memory;
 mod ops;
 mod refusal;
