@@ -46,14 +46,20 @@ pub fn listen(address: SocketAddr) -> Result<TcpListener, ListenError> {
 /// Serves from now on; answers where.
 pub fn serve(listener: TcpListener, admin: AdminClient, options: Options) -> io::Result<SocketAddr> {
     let address = listener.local_addr()?;
-    let server = Arc::new(Server { admin: Mutex::new((admin, None)), options, connections: AtomicUsize::new(0) });
+    let source = Mutex::new(Source { admin, last: None });
+    let server = Arc::new(Server { source, options, connections: AtomicUsize::new(0) });
     std::thread::Builder::new().name("http".into()).spawn(move || server.accept_for_ever(&listener))?;
     Ok(address)
 }
 
+/// The way to the broker, and its last answer.
+struct Source {
+    admin: AdminClient,
+    last: Option<(Instant, Arc<Status>)>,
+}
+
 struct Server {
-    /// The way to the broker, and its last answer.
-    admin: Mutex<(AdminClient, Option<(Instant, Arc<Status>)>)>,
+    source: Mutex<Source>,
     options: Options,
     connections: AtomicUsize,
 }
@@ -135,16 +141,15 @@ impl Server {
 
     fn status(&self) -> Option<Arc<Status>> {
         // Those who ask together wait for one answer, which is then young enough for all of them.
-        let mut guard = self.admin.lock().unwrap_or_else(PoisonError::into_inner);
-        let (admin, last) = &mut *guard;
-        if let Some((at, status)) = last
+        let mut source = self.source.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some((at, status)) = &source.last
             && at.elapsed() < FRESH
         {
             return Some(Arc::clone(status));
         }
-        let Ok(Answer::Status(status)) = admin.ask(&Request::Status) else { return None };
+        let Ok(Answer::Status(status)) = source.admin.ask(&Request::Status) else { return None };
         let status = Arc::new(status);
-        *last = Some((Instant::now(), Arc::clone(&status)));
+        source.last = Some((Instant::now(), Arc::clone(&status)));
         Some(status)
     }
 }
