@@ -103,16 +103,9 @@ const DCGM: &[Family] = &[
     }),
 ];
 
-pub fn render(status: &Status, dcgm_names: bool) -> String {
-    let mut text = String::new();
-    let (version, backend) = (escape(&status.version), escape(&status.backend));
-    let cuda = format!("{}.{}", status.cuda_version / 1000, status.cuda_version % 1000 / 10);
-    header(&mut text, "bulkhead_build_info", "gauge", "What is running.");
-    let _ = writeln!(
-        text,
-        "bulkhead_build_info{{version=\"{version}\",backend=\"{backend}\",cuda_version=\"{cuda}\"}} 1"
-    );
-    let node = [
+/// Figures of the node as a whole.
+fn node(status: &Status) -> [(&'static str, &'static str, &'static str, u64); 7] {
+    [
         ("bulkhead_uptime_seconds", "gauge", "How long this broker serves.", status.uptime_seconds),
         ("bulkhead_spare_workers", "gauge", "Workers that wait for a program.", status.spare_workers as u64),
         ("bulkhead_waiting_clients", "gauge", "Programs that wait for a worker.", status.waiting_clients as u64),
@@ -130,8 +123,19 @@ pub fn render(status: &Status, dcgm_names: bool) -> String {
             "How often it was wrong, and did not count.",
             status.reloads_failed,
         ),
-    ];
-    for (name, kind, help, value) in node {
+    ]
+}
+
+pub fn render(status: &Status, dcgm_names: bool) -> String {
+    let mut text = String::new();
+    let (version, backend) = (escape(&status.version), escape(&status.backend));
+    let cuda = format!("{}.{}", status.cuda_version / 1000, status.cuda_version % 1000 / 10);
+    header(&mut text, "bulkhead_build_info", "gauge", "What is running.");
+    let _ = writeln!(
+        text,
+        "bulkhead_build_info{{version=\"{version}\",backend=\"{backend}\",cuda_version=\"{cuda}\"}} 1"
+    );
+    for (name, kind, help, value) in node(status) {
         header(&mut text, name, kind, help);
         let _ = writeln!(text, "{name} {value}");
     }
@@ -232,6 +236,37 @@ mod tests {
         assert!(!text.contains("DCGM"));
         let dcgm = render(&status(), true);
         assert!(dcgm.contains("DCGM_FI_DEV_FB_USED{zone=\"a\"") && dcgm.contains("DCGM_FI_DEV_FB_FREE{zone=\"a\""));
+    }
+
+    /// `BULKHEAD_BLESS=1` writes it anew.
+    #[test]
+    fn the_reference_is_fresh() {
+        const BEGIN: &str = "<!-- metrics: made from proxy/src/http/metrics.rs -->\n";
+        const END: &str = "<!-- end of metrics -->\n";
+        let mut table = String::from("\n| metric | kind | labels beside the zone's | meaning |\n|---|---|---|---|\n");
+        let _ = writeln!(
+            table,
+            "| `bulkhead_build_info` | gauge | `version`, `backend`, `cuda_version` | What is running. |"
+        );
+        for (name, kind, help, _) in node(&status()) {
+            let _ = writeln!(table, "| `{name}` | {kind} | | {help} |");
+        }
+        for Family { name, kind, help, samples } in ZONE.iter().chain(DCGM) {
+            let label = samples(&status().zones[0]).first().and_then(|sample| sample.label);
+            let label = label.map(|(name, _)| format!("`{name}` ")).unwrap_or_default();
+            let _ = writeln!(table, "| `{name}` | {kind} | {label}| {help} |");
+        }
+        table += "\nThose of zones have the labels `zone`, `pod`, `namespace` and `container`. Those of DCGM need `dcgm_names`.\n\n";
+        let path = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/operations.md");
+        let text = std::fs::read_to_string(&path).unwrap();
+        let (before, rest) = text.split_once(BEGIN).unwrap();
+        let (_, after) = rest.split_once(END).unwrap();
+        let fresh = format!("{before}{BEGIN}{table}{END}{after}");
+        let bless = std::env::var_os("BULKHEAD_BLESS").is_some();
+        if bless {
+            std::fs::write(&path, &fresh).unwrap();
+        }
+        assert!(fresh == text || bless, "run this test with BULKHEAD_BLESS=1");
     }
 
     /// Every metric and label that a query names is one of ours.
