@@ -1,12 +1,13 @@
 //! The command line, from which help, manual and completions are made.
 
 use std::ffi::OsString;
+use std::net::SocketAddr;
 use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use proxy::backend::{Choice, Options};
 use proxy::control::ZoneName;
-use proxy::control::admin::{DEFAULT_SHARE, MAX_SHARE, ZoneLimits};
+use proxy::control::zone::{DEFAULT_SHARE, MAX_PRIORITY, MAX_SHARE, ZoneLimits};
 
 /// GPUs shared between tenants that do not trust each other
 #[derive(Debug, Parser)]
@@ -24,6 +25,10 @@ pub enum Verb {
     Proxy(ProxyArgs),
     /// Show a proxy's zones and what they use
     Status(StatusArgs),
+    /// Watch zones and their programs, live
+    Top(TopArgs),
+    /// List zones, make them, change them, end their programs
+    Zones(ZonesArgs),
     /// Measure what messages cost on this machine
     Bench(BenchArgs),
     /// Serve one client (started by the proxy)
@@ -85,15 +90,15 @@ impl LimitArgs {
     }
 
     pub fn limits(&self) -> ZoneLimits {
-        ZoneLimits { memory: self.memory, share: self.share.unwrap_or(DEFAULT_SHARE) }
+        ZoneLimits { memory: self.memory, share: self.share.unwrap_or(DEFAULT_SHARE), ..ZoneLimits::default() }
     }
 }
 
 #[derive(Debug, Clone, Args)]
 pub struct BackendArgs {
-    /// The driver that workers call
-    #[arg(long, value_enum, default_value_t = BackendArg::Auto)]
-    pub backend: BackendArg,
+    /// The driver that workers call (default: auto)
+    #[arg(long, value_enum)]
+    pub backend: Option<BackendArg>,
     /// NVIDIA's libcuda.so.1, where it is not in a usual place
     #[arg(long, value_name = "PATH")]
     pub driver_library: Option<PathBuf>,
@@ -109,9 +114,9 @@ impl BackendArgs {
     pub fn options(&self) -> Options {
         Options {
             choice: match self.backend {
-                BackendArg::Auto => Choice::Auto,
-                BackendArg::Nvidia => Choice::Nvidia,
-                BackendArg::Soft => Choice::Soft,
+                None | Some(BackendArg::Auto) => Choice::Auto,
+                Some(BackendArg::Nvidia) => Choice::Nvidia,
+                Some(BackendArg::Soft) => Choice::Soft,
             },
             driver_library: self.driver_library.clone(),
             devices: Vec::new(),
@@ -122,11 +127,12 @@ impl BackendArgs {
 
     /// As arguments again, for the proxy that `run` starts.
     pub fn to_arguments(&self) -> Vec<OsString> {
-        let name = self.backend.to_possible_value().map(|value| value.get_name().to_owned()).unwrap_or_default();
-        let mut arguments: Vec<OsString> = vec!["--backend".into(), name.into()];
+        let name = self.backend.and_then(|backend| Some(backend.to_possible_value()?.get_name().to_owned()));
+        let mut arguments: Vec<OsString> = Vec::new();
         let mut add = |flag: &str, value: Option<OsString>| {
             arguments.extend(value.into_iter().flat_map(|value| [flag.into(), value]));
         };
+        add("--backend", name.map(Into::into));
         add("--driver-library", self.driver_library.clone().map(Into::into));
         add("--soft-devices", self.soft_devices.map(|n| n.to_string().into()));
         add("--soft-memory", self.soft_memory.map(|n| n.to_string().into()));
@@ -166,38 +172,74 @@ impl From<JailArg> for proxy::jail::Demand {
 
 const PROXY_EXAMPLES: &str = "\
 Examples:
+  bulkhead proxy
+  bulkhead proxy --config ./bulkhead.toml --check
   bulkhead proxy --zone team-a:memory=20GiB,share=50 --zone team-b:memory=40GiB
   bulkhead proxy --state-dir /tmp/b --backend soft --soft-memory 1GiB --zone test
 
 A zone's programs find it at <state-dir>/zones/<name>/sock (BULKHEAD_SOCKET). SIGTERM stops the proxy; workers with
-clients go on, and the next proxy with the same state directory takes them over.";
+clients go on, and the next proxy with the same state directory takes them over. SIGHUP has it read its configuration
+again; a file that is wrong changes nothing. What is given here goes before what the file says.";
 
 #[derive(Debug, Args)]
 #[command(after_help = PROXY_EXAMPLES)]
 pub struct ProxyArgs {
-    /// Folder for sockets and what the next proxy must know
-    #[arg(long, value_name = "PATH", default_value = "/run/bulkhead")]
-    pub state_dir: PathBuf,
+    /// Configuration file (default: /etc/bulkhead/bulkhead.toml, if it is there)
+    #[arg(long, value_name = "FILE")]
+    pub config: Option<PathBuf>,
+    /// Say what is wrong with the configuration, and end
+    #[arg(long)]
+    pub check: bool,
+    /// Folder for sockets and what the next proxy must know (default: /run/bulkhead)
+    #[arg(long, value_name = "PATH")]
+    pub state_dir: Option<PathBuf>,
     #[command(flatten)]
     pub backend: BackendArgs,
     /// A zone, with its limits
     #[arg(long = "zone", value_name = "NAME[:memory=SIZE][,share=WEIGHT]", value_parser = parse_zone)]
     pub zones: Vec<(ZoneName, ZoneLimits)>,
-    /// Workers kept ready for the next clients
-    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u16).range(0..=64))]
-    pub spare_workers: u16,
-    /// Processes that one zone may have at a time
-    #[arg(long, value_name = "N", default_value_t = 128, value_parser = clap::value_parser!(u16).range(1..=1000))]
-    pub max_clients: u16,
+    /// Workers kept ready for the next clients (default: 1)
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(0..=64))]
+    pub spare_workers: Option<u16>,
+    /// Processes that one zone may have at a time (default: 128)
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1000))]
+    pub max_clients: Option<u16>,
+    /// Serve metrics and the status page at this address, or "off" (default: off)
+    #[arg(long, value_name = "ADDRESS:PORT", value_parser = parse_http)]
+    pub http: Option<HttpArg>,
+    /// How logs are written (default: text)
+    #[arg(long, value_enum)]
+    pub log_format: Option<LogFormat>,
     /// What to do where the machine does not allow the whole jail (default: require for root, else best-effort)
     #[arg(long, value_enum)]
     pub jail: Option<JailArg>,
-    /// First of 1024 user ids that workers get, one each, when the proxy is root
-    #[arg(long, value_name = "UID", default_value_t = 0x3000_0000, value_parser = clap::value_parser!(u32).range(1000..=0x7000_0000))]
-    pub worker_uids: u32,
+    /// First of 1024 user ids that workers get, one each, when the proxy is root (default: 805306368)
+    #[arg(long, value_name = "UID", value_parser = clap::value_parser!(u32).range(1000..=0x7000_0000))]
+    pub worker_uids: Option<u32>,
     /// Standard input is a socket to the `run` that started us, and we end with it
     #[arg(long, hide = true)]
     pub private: bool,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum HttpArg {
+    Off,
+    At(SocketAddr),
+}
+
+fn parse_http(text: &str) -> Result<HttpArg, String> {
+    match text {
+        "off" => Ok(HttpArg::Off),
+        _ => text.parse().map(HttpArg::At).map_err(|_| "write it like 127.0.0.1:9470, or off".to_owned()),
+    }
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum LogFormat {
+    /// Lines for people
+    Text,
+    /// One JSON object in each line
+    Json,
 }
 
 fn parse_zone(text: &str) -> Result<(ZoneName, ZoneLimits), String> {
@@ -220,13 +262,159 @@ fn parse_zone(text: &str) -> Result<(ZoneName, ZoneLimits), String> {
 }
 
 #[derive(Debug, Args)]
-pub struct StatusArgs {
+pub struct AdminArgs {
     /// The proxy's admin socket
-    #[arg(long, value_name = "PATH", default_value = "/run/bulkhead/admin.sock")]
+    #[arg(long, value_name = "PATH", default_value = "/run/bulkhead/admin.sock", global = true)]
     pub socket: PathBuf,
     /// Print it as JSON
-    #[arg(long)]
+    #[arg(long, global = true)]
     pub json: bool,
+}
+
+#[derive(Debug, Args)]
+pub struct StatusArgs {
+    #[command(flatten)]
+    pub admin: AdminArgs,
+}
+
+const TOP_EXAMPLES: &str = "\
+Examples:
+  bulkhead top
+  bulkhead top --once --json | jq '.zones[] | {name, used}'
+
+Keys: q ends. Rates are of the last interval; with --once, of the interval that it waits for.";
+
+#[derive(Debug, Args)]
+#[command(after_help = TOP_EXAMPLES)]
+pub struct TopArgs {
+    #[command(flatten)]
+    pub admin: AdminArgs,
+    /// Print it once and end (always, where the output is no terminal)
+    #[arg(long)]
+    pub once: bool,
+    /// Seconds between two looks
+    #[arg(long, value_name = "SECONDS", default_value_t = 1.0, value_parser = parse_interval)]
+    pub interval: f64,
+}
+
+fn parse_interval(text: &str) -> Result<f64, String> {
+    let seconds = text.parse::<f64>().ok().filter(|seconds| (0.1..=3600.0).contains(seconds));
+    seconds.ok_or_else(|| "it is a number of seconds from 0.1 to 3600".to_owned())
+}
+
+const ZONES_EXAMPLES: &str = "\
+Examples:
+  bulkhead zones create team-a --memory 20GiB --share 50 --namespace research
+  bulkhead zones set team-a --memory 10GiB
+  bulkhead zones kill team-a
+
+Programs that use more than a new limit keep what they have and get nothing more. A zone that stands in the
+configuration file is set to what the file says when that is read again.";
+
+#[derive(Debug, Args)]
+#[command(after_help = ZONES_EXAMPLES)]
+pub struct ZonesArgs {
+    #[command(flatten)]
+    pub admin: AdminArgs,
+    #[command(subcommand)]
+    pub action: ZonesAction,
+}
+
+#[derive(Debug, Subcommand)]
+pub enum ZonesAction {
+    /// Show all zones with their limits
+    List,
+    /// Make a zone; it stays until it is removed
+    Create {
+        name: ZoneName,
+        #[command(flatten)]
+        settings: SettingArgs,
+        /// Owner of the zone's socket
+        #[arg(long)]
+        uid: Option<u32>,
+        /// Group of the zone's socket
+        #[arg(long)]
+        gid: Option<u32>,
+        /// Mode of the zone's socket (default: 0666)
+        #[arg(long, value_parser = parse_mode)]
+        mode: Option<u32>,
+    },
+    /// Change limits and labels, while programs run
+    Set {
+        name: ZoneName,
+        #[command(flatten)]
+        settings: SettingArgs,
+    },
+    /// End the workers of a zone: its programs' CUDA calls fail from then on
+    Kill {
+        name: ZoneName,
+        /// End the programs, too
+        #[arg(long)]
+        programs: bool,
+    },
+    /// Remove a zone
+    Remove {
+        name: ZoneName,
+        /// Also if it has programs, whose workers end with it
+        #[arg(long)]
+        force: bool,
+    },
+}
+
+/// What can be said of a zone at any time.
+#[derive(Debug, Default, Args)]
+pub struct SettingArgs {
+    /// GPU memory of all its processes, like 2GiB, or "unlimited"
+    #[arg(long, value_name = "SIZE", value_parser = parse_limit)]
+    pub memory: Option<Limit>,
+    /// Host memory that they may pin for the GPU, or "unlimited"
+    #[arg(long, value_name = "SIZE", value_parser = parse_limit)]
+    pub pinned_memory: Option<Limit>,
+    /// Weight of its GPU time against other zones
+    #[arg(long, value_name = "WEIGHT", value_parser = clap::value_parser!(u32).range(1..=MAX_SHARE as i64))]
+    pub share: Option<u32>,
+    /// Most of the GPU's time that it gets, in percent, or "unlimited"
+    #[arg(long, value_name = "PERCENT", value_parser = parse_cap)]
+    pub cap: Option<Limit>,
+    /// Zones of a higher priority come first
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(0..=MAX_PRIORITY as i64))]
+    pub priority: Option<u32>,
+    /// Label of its metrics
+    #[arg(long)]
+    pub pod: Option<String>,
+    /// Label of its metrics
+    #[arg(long)]
+    pub namespace: Option<String>,
+    /// Label of its metrics
+    #[arg(long)]
+    pub container: Option<String>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Limit {
+    Unlimited,
+    At(u64),
+}
+
+fn parse_limit(text: &str) -> Result<Limit, String> {
+    match text {
+        "unlimited" => Ok(Limit::Unlimited),
+        _ => proxy::size::parse(text).map(Limit::At).map_err(|error| error.to_string()),
+    }
+}
+
+fn parse_cap(text: &str) -> Result<Limit, String> {
+    let percent = text.parse().ok().filter(|percent| (1..=100).contains(percent));
+    match (text, percent) {
+        ("unlimited", _) => Ok(Limit::Unlimited),
+        (_, Some(percent)) => Ok(Limit::At(percent)),
+        _ => Err("a cap is a percentage from 1 to 100, or unlimited".to_owned()),
+    }
+}
+
+fn parse_mode(text: &str) -> Result<u32, String> {
+    let mode = u32::from_str_radix(text, 8).ok().filter(|mode| *mode <= 0o777);
+    mode.ok_or_else(|| "a mode is written like 0660".to_owned())
 }
 
 #[derive(Debug, Args)]
@@ -266,6 +454,9 @@ pub struct WorkerArgs {
     pub without_pid_namespace: bool,
     #[arg(long)]
     pub fresh: bool,
+    /// Tell what the cards look like, and end
+    #[arg(long)]
+    pub inventory: bool,
 }
 
 #[cfg(test)]
@@ -280,7 +471,7 @@ mod tests {
     #[test]
     fn zones_on_the_command_line() {
         let (name, limits) = parse_zone("a:memory=2GiB,share=50").unwrap();
-        assert_eq!((name.as_str(), limits), ("a", ZoneLimits { memory: Some(2 << 30), share: 50 }));
+        assert_eq!((name.as_str(), limits.memory, limits.share), ("a", Some(2 << 30), 50));
         assert_eq!(parse_zone("b").unwrap().1, ZoneLimits::default());
         for bad in ["", "a/b", "a:memory=much", "a:share=0", "a:colour=red", "a:memory", ":memory=1G"] {
             assert!(parse_zone(bad).is_err(), "{bad}");

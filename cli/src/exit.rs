@@ -28,6 +28,8 @@ pub enum Exit {
     StateDir = 74,
     /// Another proxy has the state directory.
     Taken = 75,
+    /// The configuration file is wrong.
+    Config = 78,
     /// The program was found but cannot be executed.
     NotExecutable = 126,
     /// The program was not found.
@@ -36,7 +38,7 @@ pub enum Exit {
 
 impl Exit {
     /// With a line for the manual.
-    pub const ALL: [(Self, &str); 13] = [
+    pub const ALL: [(Self, &str); 14] = [
         (Self::Usage, "wrong arguments"),
         (Self::ZoneRefused, "the proxy refused the zone"),
         (Self::ZoneUnknown, "the proxy has no zone of that name"),
@@ -48,6 +50,7 @@ impl Exit {
         (Self::NoSpace, "no space left for the state directory"),
         (Self::StateDir, "the state directory cannot be used"),
         (Self::Taken, "another proxy has the state directory"),
+        (Self::Config, "the configuration file is wrong"),
         (Self::NotExecutable, "the program cannot be executed"),
         (Self::NotFound, "the program was not found"),
     ];

@@ -1,15 +1,83 @@
-//! Logs go to stderr, one line each.
+//! Logs go to stderr, one line each: words for people, or JSON for machines.
+//!
+//! In JSON every line has `time`, `level` and `event`, which is one of a fixed set of sentences, and the fields that
+//! belong to it: `zone`, `worker` (the process number of a worker), `pid` (that of a client), and others.
 
+use std::fmt;
+
+use tracing::field::{Field, Visit};
+use tracing::{Event, Subscriber};
 use tracing_subscriber::filter::LevelFilter;
+use tracing_subscriber::fmt::format::Writer;
+use tracing_subscriber::fmt::time::{FormatTime, SystemTime};
+use tracing_subscriber::fmt::{FmtContext, FormatEvent, FormatFields};
+use tracing_subscriber::registry::LookupSpan;
 
-/// `$BULKHEAD_LOG` decides, or what the verb wants.
-pub fn start(default: LevelFilter) {
-    let level = std::env::var(proxy::env_vars::LOG).ok().and_then(|level| level.parse().ok()).unwrap_or(default);
-    // A second subscriber in one process is refused; the first serves.
-    let _ = tracing_subscriber::fmt()
+use crate::args::LogFormat;
+
+/// `$BULKHEAD_LOG` and `$BULKHEAD_LOG_FORMAT` decide, or what the verb wants.
+pub fn start(default: LevelFilter, format: Option<LogFormat>) {
+    let variable = |name: &str| std::env::var(name).ok();
+    let level = variable(proxy::env_vars::LOG).and_then(|level| level.parse().ok()).unwrap_or(default);
+    let json = format.map(|format| format == LogFormat::Json);
+    let json = json.unwrap_or_else(|| variable(proxy::env_vars::LOG_FORMAT).as_deref() == Some("json"));
+    let lines = tracing_subscriber::fmt()
         .with_max_level(level)
         .with_ansi(false)
         .with_target(false)
-        .with_writer(std::io::stderr)
-        .try_init();
+        .with_writer(std::io::stderr);
+    // A second subscriber in one process is refused; the first serves.
+    let _ = if json { lines.event_format(Json).try_init() } else { lines.try_init() };
+}
+
+/// One flat object for each event.
+struct Json;
+
+impl<S, N> FormatEvent<S, N> for Json
+where
+    S: Subscriber + for<'a> LookupSpan<'a>,
+    N: for<'a> FormatFields<'a> + 'static,
+{
+    fn format_event(&self, _: &FmtContext<'_, S, N>, mut writer: Writer<'_>, event: &Event<'_>) -> fmt::Result {
+        let mut time = String::new();
+        SystemTime.format_time(&mut Writer::new(&mut time))?;
+        let mut fields = Fields::default();
+        fields.set("time", time.into());
+        fields.set("level", event.metadata().level().as_str().to_ascii_lowercase().into());
+        event.record(&mut fields);
+        let line = serde_json::to_string(&fields.0).map_err(|_| fmt::Error)?;
+        writeln!(writer, "{line}")
+    }
+}
+
+#[derive(Default)]
+struct Fields(serde_json::Map<String, serde_json::Value>);
+
+impl Fields {
+    fn set(&mut self, name: &str, value: serde_json::Value) {
+        let name = if name == "message" { "event" } else { name };
+        self.0.insert(name.to_owned(), value);
+    }
+}
+
+impl Visit for Fields {
+    fn record_debug(&mut self, field: &Field, value: &dyn fmt::Debug) {
+        self.set(field.name(), format!("{value:?}").into());
+    }
+
+    fn record_str(&mut self, field: &Field, value: &str) {
+        self.set(field.name(), value.into());
+    }
+
+    fn record_u64(&mut self, field: &Field, value: u64) {
+        self.set(field.name(), value.into());
+    }
+
+    fn record_i64(&mut self, field: &Field, value: i64) {
+        self.set(field.name(), value.into());
+    }
+
+    fn record_bool(&mut self, field: &Field, value: bool) {
+        self.set(field.name(), value.into());
+    }
 }

@@ -2,12 +2,14 @@
 
 #![forbid(unsafe_code)]
 
+mod admin;
 mod args;
 mod exit;
 mod library;
 mod logging;
 mod private_proxy;
 mod signals;
+mod terminal;
 mod verbs;
 
 use std::process::ExitCode;
@@ -37,6 +39,8 @@ fn main() -> ExitCode {
         Verb::Proxy(args) => verbs::proxy::run(args),
         Verb::Worker(args) => verbs::worker::run(args),
         Verb::Status(args) => verbs::status::run(&args),
+        Verb::Top(args) => verbs::top::run(&args),
+        Verb::Zones(args) => verbs::zones::run(args),
         Verb::Bench(args) => verbs::bench::run(&args),
         Verb::Completions { shell } => verbs::completions::run(shell),
         Verb::Man => verbs::man::run(),

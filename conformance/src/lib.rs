@@ -3,6 +3,7 @@
 //!
 //! * `harness`: a proxy, zones and clients in a folder of their own, and the proof that nothing is left of them.
 //! * `suite`: what a CUDA driver does, as NVIDIA documents it. `runner` runs it, each test in its own process.
+//! * `kernels`: what kernels compute, part of the suite where nvcc or its output is at hand.
 //! * `client`: an honest program that does what its standard input says.
 //! * `attack`: a hostile one, that speaks the protocol itself.
 
@@ -11,5 +12,6 @@ pub mod backend;
 mod calls;
 pub mod client;
 pub mod harness;
+pub mod kernels;
 pub mod runner;
 pub mod suite;

@@ -3,14 +3,16 @@
 use std::process::ExitCode;
 
 use conformance::runner::{self, Options};
-use conformance::{attack, client, suite};
+use conformance::{attack, client, kernels, suite};
 
 const HELP: &str = "\
 Checks what a CUDA driver does, one behaviour at a time, each in a process of its own.
 
-Usage: conformance [--backend soft-direct|libcuda[=PATH]] [--json] [--list] [NAME…]
+Usage: conformance [--backend soft-direct|libcuda[=PATH]] [--kernels FOLDER] [--json] [--list] [NAME…]
+       conformance compile FOLDER
 
   --backend   the driver: the software GPU in this process, or a libcuda.so.1 (default: soft-direct)
+  --kernels   where the compiled kernels are; `conformance compile` makes such a folder, with nvcc
   --json      print one JSON object for each test
   --list      print the names of the tests
   NAME        run only the tests whose names contain one of these
@@ -31,6 +33,13 @@ fn main() -> ExitCode {
             ExitCode::SUCCESS
         }
         ["attack", ref rest @ ..] => attack::run(rest),
+        ["compile", folder] => match kernels::compile::compile(folder.as_ref()) {
+            Ok(()) => ExitCode::SUCCESS,
+            Err(error) => {
+                eprintln!("conformance: {error}");
+                ExitCode::FAILURE
+            }
+        },
         ["one", backend, name] => runner::run_one(backend, name),
         ["--help" | "-h"] => {
             println!("{HELP}");

@@ -3,6 +3,7 @@
 
 use std::collections::BTreeMap;
 use std::io::Read;
+use std::path::PathBuf;
 use std::process::{Command, ExitCode, Stdio};
 use std::sync::Mutex;
 use std::time::{Duration, Instant};
@@ -10,6 +11,7 @@ use std::time::{Duration, Instant};
 use serde::Serialize;
 
 use crate::backend::{Backend, BackendError};
+use crate::kernels;
 use crate::suite::{self, Test};
 
 /// No test takes longer, unless it hangs.
@@ -22,6 +24,8 @@ pub struct Options {
     pub backend: Backend,
     pub json: bool,
     pub list: bool,
+    /// Where the compiled kernels are; without them their tests are skipped.
+    pub kernels: Option<PathBuf>,
     pub names: Vec<String>,
 }
 
@@ -39,7 +43,8 @@ pub enum OptionsError {
 
 impl Options {
     pub fn parse(words: &[&str]) -> Result<Self, OptionsError> {
-        let mut options = Self { backend: Backend::SoftDirect, json: false, list: false, names: Vec::new() };
+        let mut options =
+            Self { backend: Backend::SoftDirect, json: false, list: false, kernels: None, names: Vec::new() };
         let mut words = words.iter();
         while let Some(word) = words.next() {
             match *word {
@@ -48,6 +53,10 @@ impl Options {
                 "--backend" => {
                     let value = words.next().ok_or_else(|| OptionsError::Value((*word).to_owned()))?;
                     options.backend = value.parse()?;
+                }
+                "--kernels" => {
+                    let value = words.next().ok_or_else(|| OptionsError::Value((*word).to_owned()))?;
+                    options.kernels = Some(PathBuf::from(value));
                 }
                 word if word.starts_with('-') => return Err(OptionsError::Unknown(word.to_owned())),
                 name => options.names.push(name.to_owned()),
@@ -126,7 +135,7 @@ pub fn run(
             scope.spawn(move || {
                 while let Some(test) = next() {
                     let start = Instant::now();
-                    let outcome = run_in_child(&test, &options.backend, player(slot));
+                    let outcome = run_in_child(&test, options, player(slot));
                     let (name, backend) = (test.full_name(), options.backend.name());
                     let result = TestResult { name, backend, outcome, seconds: start.elapsed().as_secs_f64() };
                     seen(&result);
@@ -142,7 +151,13 @@ pub fn run(
     results
 }
 
-fn run_in_child(test: &Test, backend: &Backend, mut player: Command) -> Outcome {
+fn run_in_child(test: &Test, options: &Options, mut player: Command) -> Outcome {
+    let backend = &options.backend;
+    match &options.kernels {
+        Some(folder) => drop(player.env(kernels::FOLDER, folder)),
+        None if test.kernels => return Outcome::Skip { why: "there are no compiled kernels" },
+        None => {}
+    }
     if let (Some(why), true) = (test.only_ours, is_native(backend)) {
         return Outcome::Skip { why };
     }

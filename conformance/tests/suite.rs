@@ -4,6 +4,7 @@ use std::process::ExitCode;
 
 use conformance::backend::Backend;
 use conformance::harness::{Place, Proxy};
+use conformance::kernels::compile;
 use conformance::runner::{self, Options, Outcome, TestResult};
 
 const PLAYER: &str = env!("CARGO_BIN_EXE_conformance");
@@ -32,7 +33,20 @@ fn main() -> ExitCode {
     if std::env::args().any(|word| word == "--list") {
         return ExitCode::SUCCESS;
     }
-    let options = |backend| Options { backend, json: false, list: false, names: names.clone() };
+    let folder = std::path::Path::new(env!("CARGO_TARGET_TMPDIR")).join("kernels");
+    let kernels = match compile::compile(&folder) {
+        Ok(()) => Some(folder),
+        Err(error @ compile::CompileError::NoCompiler(_)) => {
+            println!("kernels are left out: {error}");
+            None
+        }
+        Err(error) => {
+            println!("{error}");
+            return ExitCode::FAILURE;
+        }
+    };
+    let options =
+        |backend| Options { backend, json: false, list: false, kernels: kernels.clone(), names: names.clone() };
     let start = std::time::Instant::now();
     let mut results = runner::run(&options(Backend::SoftDirect), |_| std::process::Command::new(PLAYER), print);
 

@@ -74,17 +74,11 @@ blobs! {
     CUDA_EXTERNAL_SEMAPHORE_WAIT_PARAMS 144 8
     CUDA_EXT_SEM_SIGNAL_NODE_PARAMS 24 8
     CUDA_EXT_SEM_WAIT_NODE_PARAMS 24 8
-    CUDA_GRAPH_INSTANTIATE_PARAMS 32 8
-    CUDA_HOST_NODE_PARAMS 16 8
-    CUDA_KERNEL_NODE_PARAMS_v1 56 8
-    CUDA_KERNEL_NODE_PARAMS_v2 72 8
     CUDA_LAUNCH_PARAMS 56 8
     CUDA_MEMCPY2D_v1 96 8
     CUDA_MEMCPY3D_v1 144 8
     CUDA_MEMCPY3D_BATCH_OP_v1 112 8
     CUDA_MEMCPY3D_PEER_v1 200 8
-    CUDA_MEMSET_NODE_PARAMS 40 8
-    CUDA_MEM_ALLOC_NODE_PARAMS 120 8
     CUDA_RESOURCE_DESC 144 8
     CUDA_RESOURCE_VIEW_DESC 112 8
     CUDA_TEXTURE_DESC 104 4
@@ -97,9 +91,6 @@ blobs! {
     CUdevResource 144 4
     CUeglFrame 64 8
     CUexecAffinityParam 8 4
-    CUgraphEdgeData 8 1
-    CUgraphExecUpdateResultInfo 24 8
-    CUgraphNodeParams 256 8
     CUipcEventHandle 64 1
     CUipcMemHandle 64 1
     CUkernelNodeAttrValue 64 8
@@ -132,6 +123,10 @@ macro_rules! structs {
         }
     )* };
 }
+
+mod graph;
+
+pub use graph::*;
 
 structs! {
     CUmemLocation 8 {

@@ -8,7 +8,9 @@ pub mod admin;
 pub mod link;
 pub mod name;
 pub mod wire;
+pub mod zone;
 
+pub use crate::statistics::WorkerStats;
 pub use link::{Assignment, BrokerLink, Denied};
 pub use name::ZoneName;
-pub use wire::WorkerStats;
+pub use zone::{ZoneLimits, ZoneSettings};

@@ -4,13 +4,19 @@
 pub const SOCKET: &str = "BULKHEAD_SOCKET";
 /// How much is logged on stderr: `error`, `warn`, `info`, `debug` or `trace`.
 pub const LOG: &str = "BULKHEAD_LOG";
+/// How logs are written on stderr: `text` or `json`.
+pub const LOG_FORMAT: &str = "BULKHEAD_LOG_FORMAT";
 /// How many threads the software GPU computes with; 1 makes its order of execution repeatable.
 pub const SOFT_THREADS: &str = "BULKHEAD_SOFT_THREADS";
 /// Folder with our `libcuda.so.1`, where it does not lie beside the `bulkhead` program.
 pub const LIB_DIR: &str = "BULKHEAD_LIB_DIR";
+/// `1`: a table of the calls that a program made, when it ends; `2`: also each call.
+pub const TRACE: &str = "BULKHEAD_TRACE";
+/// File to whose end that is written, instead of stderr.
+pub const TRACE_FILE: &str = "BULKHEAD_TRACE_FILE";
 
 /// Each with a line for the manual.
-pub const ALL: [(&str, &str); 4] = [
+pub const ALL: [(&str, &str); 7] = [
     (
         SOCKET,
         "The zone's socket, for programs that are not started by `bulkhead run` (default /run/bulkhead/zone/sock).",
@@ -20,6 +26,13 @@ pub const ALL: [(&str, &str); 4] = [
         "How much is logged on stderr: error, warn, info, debug or trace. Set to anything but 0, programs also say which \
          of their CUDA calls failed.",
     ),
+    (LOG_FORMAT, "How logs are written on stderr: text or json."),
     (SOFT_THREADS, "How many threads the software GPU computes with (default: all cores)."),
+    (
+        TRACE,
+        "1: when a program ends, a table of its CUDA and NVML calls with round trips, bytes and time; 2: also a line for \
+         each call.",
+    ),
+    (TRACE_FILE, "File to whose end BULKHEAD_TRACE writes, instead of stderr."),
     (LIB_DIR, "Folder with Bulkhead's libcuda.so.1, where it does not lie beside the program."),
 ];

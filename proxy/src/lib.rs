@@ -3,9 +3,12 @@
 
 pub mod backend;
 pub mod broker;
+pub mod config;
 pub mod control;
 pub mod env_vars;
+pub mod http;
 pub mod jail;
 pub mod packet;
 pub mod size;
+pub mod statistics;
 pub mod worker;

@@ -9,11 +9,13 @@ use std::time::{Duration, Instant};
 
 use idm::bootstrap::{self, Hello, Welcome, WelcomeStatus};
 use proxy::backend::Backend;
-use proxy::broker::{Broker, Config, state_dir};
-use proxy::control::admin::{AdminClient, Answer, Request, Status, ZoneLimits, ZoneStatus};
-use proxy::control::{BrokerLink, WorkerStats};
+use proxy::broker::{Broker, Config, Reload, state_dir};
+use proxy::control::admin::{AdminClient, Answer, Request, Status, ZoneStatus};
+use proxy::control::zone::{Change, ZoneChange, ZoneSettings};
+use proxy::control::{BrokerLink, ZoneLimits};
 use proxy::jail::Demand;
 use proxy::packet;
+use proxy::statistics;
 use rustix::event::{PollFd, PollFlags};
 use rustix::process::{Pid, Signal};
 
@@ -37,7 +39,7 @@ fn main() {
     }
 }
 
-const TESTS: [(&str, fn()); 13] = [
+const TESTS: [(&str, fn()); 20] = [
     ("a_client_gets_a_worker_and_leaves_nothing", a_client_gets_a_worker_and_leaves_nothing),
     ("a_zone_has_one_limit_for_all_its_workers", a_zone_has_one_limit_for_all_its_workers),
     ("a_killed_client_frees_its_ledger", a_killed_client_frees_its_ledger),
@@ -51,12 +53,22 @@ const TESTS: [(&str, fn()); 13] = [
     ("a_worker_that_breaks_the_protocol_is_ended", a_worker_that_breaks_the_protocol_is_ended),
     ("a_stranger_cannot_join_as_worker", a_stranger_cannot_join_as_worker),
     ("leased_zones_go_with_their_operator", leased_zones_go_with_their_operator),
+    ("a_lowered_limit_takes_nothing_away_and_gives_nothing", a_lowered_limit_takes_nothing_away_and_gives_nothing),
+    ("pinned_memory_has_an_account_of_its_own", pinned_memory_has_an_account_of_its_own),
+    ("zones_are_made_changed_killed_and_removed", zones_are_made_changed_killed_and_removed),
+    ("figures_outlive_worker_and_broker", figures_outlive_worker_and_broker),
+    ("a_status_of_any_length_arrives", a_status_of_any_length_arrives),
+    ("a_new_configuration_counts_and_a_wrong_one_does_not", a_new_configuration_counts_and_a_wrong_one_does_not),
+    ("ledgers_are_empty_after_kills_at_random", ledgers_are_empty_after_kills_at_random),
 ];
 
 // The parts that are played.
 
 fn as_broker(folder: &Path) {
-    let zone = |name: &str| (name.parse().unwrap(), ZoneLimits { memory: Some(100 * MIB), share: 50 });
+    let zone = |name: &str| {
+        let limits = ZoneLimits { memory: Some(100 * MIB), share: 50, ..ZoneLimits::default() };
+        (name.parse().unwrap(), ZoneSettings::from(limits))
+    };
     let config = Config {
         state_dir: folder.to_owned(),
         private: false,
@@ -65,23 +77,36 @@ fn as_broker(folder: &Path) {
         spare_workers: 1,
         worker_program: "/proc/self/exe".into(),
         worker_arguments: vec!["as-worker".into()],
+        json_logs: false,
         jail: Demand::Off,
         worker_uids: 0x3000_0000,
+        context_memory: 0,
         max_clients_per_zone: 8,
     };
-    let broker = match Broker::start(config) {
+    let mut broker = match Broker::start(config) {
         Ok(broker) => broker,
         Err(error) => {
             eprintln!("{error}");
             std::process::exit(75);
         }
     };
+    let (reload, asked) = std::os::unix::net::UnixStream::pair().unwrap();
+    signal_hook::low_level::pipe::register(signal_hook::consts::SIGHUP, asked).unwrap();
+    let file = folder.join("../").join(format!("{}.toml", folder.file_name().unwrap().display()));
+    let read = move || match proxy::config::load(&file) {
+        Ok(file) => Some(Reload { zones: file.zones, spare_workers: 1, max_clients_per_zone: 8 }),
+        Err(error) => {
+            eprintln!("{error}");
+            None
+        }
+    };
+    broker.reload_on(reload.into(), read).unwrap();
     println!("ready");
     let (signals, _writer) = packet::pair().unwrap();
     broker.run(signals, None).unwrap();
 }
 
-/// Does what its client says: `+n` charges, `-n` releases, `?` asks, `x` breaks the protocol, `h` stays when left.
+/// Does what its client says: `+n` charges, `-n` releases, `?` asks, `cn` counts n calls, `pn` and `un` pin, `x` breaks the protocol, `h` stays when left.
 fn as_worker(arguments: &[String]) {
     let control = io::stdin().as_fd().try_clone_to_owned().unwrap();
     let raw = control.try_clone().unwrap();
@@ -91,7 +116,8 @@ fn as_worker(arguments: &[String]) {
     // A spare may find its broker killed already.
     let Ok(()) = link.report_ready(0, 13000) else { return };
     let Ok(assignment) = link.wait_for_assignment() else { return };
-    link.report(WorkerStats { calls: 3, ..WorkerStats::default() });
+    let calls = &assignment.statistics.calls;
+    statistics::add(calls, 3);
     let mut hang = false;
     loop {
         let mut buffer = [0; 64];
@@ -111,6 +137,15 @@ fn as_worker(arguments: &[String]) {
                 "released".to_owned()
             }
             b'?' => format!("{:?}", link.zone_usage()),
+            b'p' => link.pin(number).map_or_else(|denied| format!("{denied:?}"), |()| "granted".to_owned()),
+            b'u' => {
+                link.unpin(number);
+                "released".to_owned()
+            }
+            b'c' => {
+                statistics::add(calls, number);
+                "counted".to_owned()
+            }
             b'x' => {
                 packet::send(&raw, &[0xff; 77], &[]).unwrap();
                 continue;
@@ -433,7 +468,7 @@ fn leased_zones_go_with_their_operator() {
     let node = Node::start();
     let admin = node.admin();
     let name: proxy::control::ZoneName = "leased".parse().unwrap();
-    let limits = ZoneLimits { memory: Some(10), share: 1 };
+    let limits = ZoneLimits { memory: Some(10), share: 1, ..ZoneLimits::default() };
     let request = Request::EnsureZone { name: name.clone(), limits, lease: true };
     let Answer::Zone { socket, .. } = admin.ask(&request).unwrap() else { panic!() };
     let client = Client::connect(&socket);
@@ -442,4 +477,199 @@ fn leased_zones_go_with_their_operator() {
     client.wait_for_hangup();
     until("the zone is gone", || !socket.exists());
     assert!(matches!(node.admin().ask(&Request::FindZone { name }), Ok(Answer::UnknownZone { .. })));
+}
+
+fn change(node: &Node, zone: &str, change: ZoneChange) -> Answer {
+    node.admin().ask(&Request::ChangeZone { name: zone.parse().unwrap(), change }).unwrap()
+}
+
+fn a_lowered_limit_takes_nothing_away_and_gives_nothing() {
+    let node = Node::start();
+    let client = Client::connect(&node.socket("a"));
+    assert_eq!(client.ask(&format!("+{}", 60 * MIB)), "granted");
+    let lower = ZoneChange { memory: Change::Set(10 * MIB), ..ZoneChange::default() };
+    assert!(matches!(change(&node, "a", lower), Answer::Zone { limits, .. } if limits.memory == Some(10 * MIB)));
+    // What is there stays, and the program sees the new limit at once.
+    assert_eq!(client.ask("?"), format!("({}, Some({}))", 60 * MIB, 10 * MIB));
+    assert_eq!(client.ask("+1"), "OverLimit");
+    client.ask(&format!("-{}", 51 * MIB));
+    until("there is room under the new limit", || client.ask(&format!("+{MIB}")) == "granted");
+    assert_eq!(client.ask("+1"), "OverLimit");
+    change(&node, "a", ZoneChange { memory: Change::Clear, ..ZoneChange::default() });
+    assert_eq!(client.ask(&format!("+{}", 500 * MIB)), "granted");
+    let zone = node.zone("a");
+    assert_eq!((zone.limits.memory, zone.limits.share), (None, 50));
+}
+
+fn pinned_memory_has_an_account_of_its_own() {
+    let mut node = Node::start();
+    change(&node, "a", ZoneChange { pinned: Change::Set(10 * MIB), ..ZoneChange::default() });
+    let (first, second) = (Client::connect(&node.socket("a")), Client::connect(&node.socket("a")));
+    assert_eq!(first.ask(&format!("p{}", 6 * MIB)), "granted");
+    assert_eq!(second.ask(&format!("p{}", 6 * MIB)), "OverLimit");
+    assert_eq!(second.ask(&format!("+{}", 90 * MIB)), "granted", "GPU memory has a limit of its own");
+    let zone = node.zone("a");
+    assert_eq!((zone.pinned, zone.used, zone.pins_refused, zone.charges_refused), (6 * MIB, 90 * MIB, 1, 0));
+    // A successor finds both accounts as they are.
+    node.kill_broker();
+    assert_eq!(first.ask(&format!("u{MIB}")), "released");
+    node.restart();
+    // The configuration knows of no limit, and counts again after a restart.
+    change(&node, "a", ZoneChange { pinned: Change::Set(10 * MIB), ..ZoneChange::default() });
+    until("both are settled", || node.zone("a").pinned == 5 * MIB && node.zone("a").used == 90 * MIB);
+    assert_eq!(second.ask(&format!("p{}", 6 * MIB)), "OverLimit");
+    assert_eq!(second.ask(&format!("p{}", 5 * MIB)), "granted");
+    // What is given back twice is given back once.
+    first.ask(&format!("u{}", u64::MAX));
+    until("it is back", || node.zone("a").pinned == 5 * MIB);
+    drop((first, second));
+    until("all is back", || node.zone("a").pinned == 0 && node.zone("a").used == 0);
+}
+
+fn zones_are_made_changed_killed_and_removed() {
+    let mut node = Node::start();
+    let name: proxy::control::ZoneName = "made".parse().unwrap();
+    let mut settings = ZoneSettings::from(ZoneLimits { memory: Some(MIB), ..ZoneLimits::default() });
+    settings.labels.pod = "pod-1".to_owned();
+    settings.access.mode = 0o600;
+    let create = Request::CreateZone { name: name.clone(), settings: settings.clone() };
+    let Answer::Zone { socket, .. } = node.admin().ask(&create).unwrap() else { panic!() };
+    let mode = std::os::unix::fs::PermissionsExt::mode(&std::fs::metadata(&socket).unwrap().permissions());
+    assert_eq!(mode & 0o777, 0o600);
+    assert!(matches!(node.admin().ask(&create), Ok(Answer::Failed { .. })), "it is there already");
+    settings.limits.share = 0;
+    let nonsense = Request::CreateZone { name: "other".parse().unwrap(), settings };
+    assert!(matches!(node.admin().ask(&nonsense), Ok(Answer::Failed { .. })));
+    // A successor knows it, with what was changed.
+    change(&node, "made", ZoneChange { memory: Change::Set(2 * MIB), cap: Change::Set(30), ..ZoneChange::default() });
+    node.kill_broker();
+    node.restart();
+    let zone = node.zone("made");
+    assert_eq!((zone.limits.memory, zone.limits.cap, zone.labels.pod.as_str()), (Some(2 * MIB), Some(30), "pod-1"));
+
+    let (first, second, other) =
+        (Client::connect(&socket), Client::connect(&socket), Client::connect(&node.socket("a")));
+    assert_eq!(first.ask("+5"), "granted");
+    let remove = |force| node.admin().ask(&Request::RemoveZone { name: name.clone(), force }).unwrap();
+    assert!(matches!(remove(false), Answer::Failed { .. }), "it is in use");
+    let kill = Request::KillZone { name: name.clone(), programs: false };
+    assert!(matches!(node.admin().ask(&kill), Ok(Answer::Killed { workers: 2 })));
+    first.wait_for_hangup();
+    second.wait_for_hangup();
+    until("the ledger is empty", || node.zone("made").used == 0 && node.zone("made").clients == 0);
+    assert_eq!(other.ask("+5"), "granted");
+    // The zone itself goes on.
+    assert_eq!(Client::connect(&socket).ask("+5"), "granted");
+    assert!(matches!(remove(true), Answer::Removed));
+    assert!(!socket.exists());
+    assert!(matches!(node.admin().ask(&kill), Ok(Answer::UnknownZone { .. })));
+
+    // With the programs themselves; this process must not be one of them.
+    drop(other);
+    until("only the child is there", || node.zone("a").clients == 0);
+    let mut child = start_client_process(&node);
+    node.admin().ask(&Request::KillZone { name: "a".parse().unwrap(), programs: true }).unwrap();
+    assert_eq!(std::os::unix::process::ExitStatusExt::signal(&child.wait().unwrap()), Some(9));
+}
+
+fn figures_outlive_worker_and_broker() {
+    let mut node = Node::start();
+    let (first, second) = (Client::connect(&node.socket("a")), Client::connect(&node.socket("a")));
+    assert_eq!(first.ask("c100"), "counted");
+    assert_eq!(second.ask("c1000"), "counted");
+    assert_eq!(node.zone("a").stats.calls, 1106);
+    // One killed right after it has counted loses nothing.
+    assert_eq!(first.ask("c10000"), "counted");
+    let workers = node.zone("a").workers;
+    let pid = workers.iter().find(|worker| worker.stats.calls == 10103).unwrap().pid;
+    kill(pid);
+    first.wait_for_hangup();
+    until("it is gone", || node.zone("a").clients == 1);
+    assert_eq!(node.zone("a").stats.calls, 11106);
+    node.kill_broker();
+    node.restart();
+    // What has ended is forgotten with the broker; what goes on is found again with all it did.
+    until("the worker has shown its page", || node.zone("a").stats.calls == 1003);
+    assert_eq!(second.ask("c1"), "counted");
+    assert_eq!(node.zone("a").stats.calls, 1004);
+}
+
+fn a_status_of_any_length_arrives() {
+    let node = Node::start();
+    for number in 0..400 {
+        let mut settings = ZoneSettings::default();
+        settings.labels.pod = "p".repeat(200);
+        let name = format!("zone-{number}").parse().unwrap();
+        assert!(matches!(node.admin().ask(&Request::CreateZone { name, settings }), Ok(Answer::Zone { .. })));
+    }
+    let status = node.status();
+    assert_eq!(status.zones.len(), 402);
+    assert!(serde_json::to_vec(&status).unwrap().len() > proxy::control::admin::MAX_MESSAGE);
+}
+
+fn a_new_configuration_counts_and_a_wrong_one_does_not() {
+    let node = Node::start();
+    let file = node.folder.with_extension("toml");
+    let reload = |text: &str| {
+        std::fs::write(&file, text).unwrap();
+        rustix::process::kill_process(Pid::from_raw(node.broker.id() as i32).unwrap(), Signal::HUP).unwrap();
+    };
+    let names = || node.status().zones.iter().map(|zone| zone.name.as_str().to_owned()).collect::<Vec<_>>();
+    let client = Client::connect(&node.socket("b"));
+    reload("[zones.a]\nmemory = \"7MiB\"\n[zones.new]\n");
+    until("the new zone is there", || names().contains(&"new".to_owned()));
+    assert_eq!(node.zone("a").limits.memory, Some(7 * MIB));
+    // A zone that is no longer configured stays as long as it is used.
+    assert_eq!(client.ask("+5"), "granted");
+    reload("[zones.a]\nmemory = \"much\"\n");
+    until("it has been read", || node.status().reloads_failed == 1);
+    assert_eq!(names(), ["a", "b", "new"]);
+    assert_eq!(node.zone("a").limits.memory, Some(7 * MIB));
+    drop(client);
+    until("the client has left", || node.zone("b").clients == 0);
+    reload("[zones.a]\nmemory = \"9MiB\"\n");
+    until("only what is configured is left", || names() == ["a"]);
+    assert_eq!(node.zone("a").limits.memory, Some(9 * MIB));
+    std::fs::remove_file(file).unwrap();
+}
+
+fn ledgers_are_empty_after_kills_at_random() {
+    let mut node = Node::start();
+    let mut seed = std::process::id().wrapping_mul(2_654_435_761);
+    let mut random = move |below: u32| {
+        seed = seed.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+        (seed >> 8) % below
+    };
+    let mut children: Vec<Child> = Vec::new();
+    for round in 0..60 {
+        match random(4) {
+            0 if !children.is_empty() => {
+                let mut child = children.swap_remove(random(children.len() as u32) as usize);
+                child.kill().unwrap();
+                child.wait().unwrap();
+            }
+            1 => {
+                let workers = node.zone("a").workers;
+                if !workers.is_empty() {
+                    let pid = workers[random(workers.len() as u32) as usize].pid;
+                    // It may have followed its client meanwhile.
+                    let _ = rustix::process::kill_process(Pid::from_raw(pid as i32).unwrap(), Signal::KILL);
+                }
+            }
+            2 if round % 10 == 9 => {
+                node.kill_broker();
+                node.restart();
+            }
+            _ if children.len() < 2 && node.zone("a").clients < 2 => children.push(start_client_process(&node)),
+            _ => {}
+        }
+    }
+    for mut child in children {
+        child.kill().unwrap();
+        child.wait().unwrap();
+    }
+    until("nothing is charged and nobody is left", || {
+        let zone = node.zone("a");
+        zone.used == 0 && zone.clients == 0
+    });
 }

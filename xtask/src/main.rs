@@ -1,6 +1,7 @@
 //! `cargo xtask <verb>`: everything one does with this repository, in one place.
 #![forbid(unsafe_code)]
 
+mod browser;
 mod cargo_test;
 mod checks;
 mod demo;
@@ -23,6 +24,7 @@ cargo xtask <verb>
   demo                         one CUDA program in two zones at once, on the software GPU
   test [--quick]               everything that must hold; fetches what it needs
   lint                         the part of it that runs no program
+  browser                      the status page in Chromium, which is installed where it is missing
   toolchain                    fetch NVIDIA's compiler and runtimes from PyPI into .cache/cuda
   run [--matrix] [PROGRAM]...  build, and run these programs (or all) in zones on the software GPU
   build [--debug] [--strip]    build everything, and stage a tree that runs in target/stage
@@ -56,6 +58,12 @@ fn verb() -> Result<()> {
             toolchain::ensure()?;
             println!("{}", toolchain::nvcc().display());
             Ok(())
+        }
+        "browser" => {
+            no_more(args)?;
+            browser::install()?;
+            stage::build(&stage::Options::default())?;
+            browser::check()
         }
         "demo" => no_more(args).and_then(|()| demo::run()),
         "lint" => no_more(args).and_then(|()| suite::lint()),

@@ -2,7 +2,8 @@
 //!
 //! ```text
 //! target/stage/bin/bulkhead
-//! target/stage/lib/bulkhead/libcuda.so.1   (and libcuda.so, a link to it)
+//! target/stage/lib/bulkhead/libcuda.so.1        (and libcuda.so, a link to it)
+//! target/stage/lib/bulkhead/libnvidia-ml.so.1
 //! ```
 
 use crate::{paths, sh};
@@ -21,7 +22,7 @@ pub struct Options {
 
 pub fn build(options: &Options) -> Result<()> {
     let mut cargo = sh::cargo();
-    cargo.args(["build", "--package", "bulkhead", "--package", "libvgpu"]);
+    cargo.args(["build", "--package", "bulkhead", "--package", "libvgpu", "--package", "libnvml"]);
     cargo.args((!options.debug).then_some("--release"));
     sh::run(&mut cargo)?;
     let built = paths::target().join(if options.debug { "debug" } else { "release" });
@@ -30,6 +31,7 @@ pub fn build(options: &Options) -> Result<()> {
     fs::create_dir_all(&lib)?;
     place(&built.join("bulkhead"), &bin.join("bulkhead"), options.strip)?;
     place(&built.join("libcuda.so"), &lib.join("libcuda.so.1"), options.strip)?;
+    place(&built.join("libnvidia_ml.so"), &lib.join("libnvidia-ml.so.1"), options.strip)?;
     let link = lib.join("libcuda.so");
     if fs::symlink_metadata(&link).is_err() {
         std::os::unix::fs::symlink("libcuda.so.1", &link).context("cannot link libcuda.so")?;

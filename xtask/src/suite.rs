@@ -32,6 +32,11 @@ pub fn test(quick: bool) -> Result<()> {
     } else {
         report.tests("loom", loom);
     }
+    match crate::browser::find() {
+        Some(_) if staged => drop(report.check("status page", crate::browser::check)),
+        Some(_) => report.skip("status page", "there is nothing that serves it: see above"),
+        None => report.skip("status page", "there is no Chromium (cargo xtask browser installs it)"),
+    }
     if ready && staged {
         let linkages: &[Linkage] = if quick { &[Linkage::Static] } else { &[Linkage::Static, Linkage::Shared] };
         run_programs(&mut report, &programs::all()?, linkages, !quick);

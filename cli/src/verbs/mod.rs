@@ -6,4 +6,6 @@ pub mod man;
 pub mod proxy;
 pub mod run;
 pub mod status;
+pub mod top;
 pub mod worker;
+pub mod zones;

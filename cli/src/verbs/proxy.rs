@@ -1,61 +1,185 @@
 //! `bulkhead proxy`: the node daemon.
 
+use std::net::SocketAddr;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::linux::net::SocketAddrExt;
-use std::os::unix::net::{SocketAddr, UnixDatagram, UnixStream};
+use std::os::unix::net::{SocketAddr as UnixAddr, UnixDatagram, UnixStream};
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use ::proxy::backend::Backend;
-use ::proxy::broker::{Broker, Config, Ended, StartError, StateDirError};
+use ::proxy::broker::{Broker, Config, Ended, Reload, StartError, StateDirError};
+use ::proxy::config::{self, File};
+use ::proxy::control::{ZoneName, ZoneSettings};
+use ::proxy::http;
 use ::proxy::jail::Demand;
 use ::proxy::packet;
-use signal_hook::consts::{SIGINT, SIGTERM};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use tracing_subscriber::filter::LevelFilter;
 
-use crate::args::{JailArg, ProxyArgs};
+use crate::args::{HttpArg, LogFormat, ProxyArgs};
 use crate::exit::{Exit, Failure, is_full};
+
+const STATE_DIR: &str = "/run/bulkhead";
+const SPARE_WORKERS: u16 = 1;
+const MAX_CLIENTS: u16 = 128;
+const WORKER_UIDS: u32 = 0x3000_0000;
+/// What a primary context takes on an H200, and about as much on other GPUs of today.
+const NVIDIA_CONTEXT: u64 = 523 << 20;
 
 pub fn run(args: ProxyArgs) -> Result<ExitCode, Failure> {
     // Started from /proc/self/exe, it would be called "exe" in every list of processes.
     let _ = rustix::thread::set_name(c"bulkhead");
-    crate::logging::start(if args.private { LevelFilter::WARN } else { LevelFilter::INFO });
+    let path = config_path(&args);
+    let file = read(path.as_deref())?;
+    if args.check {
+        let config = broker_config(&args, &file)?;
+        let said = path.as_deref().map_or("no configuration file".into(), |path| path.display().to_string());
+        let line = format!("{said}: fine; backend {}, {} zones\n", config.backend.name(), config.zones.len());
+        return super::man::print(line.as_bytes());
+    }
+    start_logs(&args, &file);
     let failure = |error: std::io::Error| Failure::system(Exit::Failure, "cannot start", &error);
     let lifeline =
         args.private.then(|| std::io::stdin().as_fd().try_clone_to_owned()).transpose().map_err(failure)?;
-    let (signals, writer) = UnixStream::pair().map_err(failure)?;
-    for signal in [SIGTERM, SIGINT] {
-        signal_hook::low_level::pipe::register(signal, writer.try_clone().map_err(failure)?).map_err(failure)?;
-    }
-    let backend =
-        Backend::choose(&args.backend.options()).map_err(|error| Failure::new(Exit::NoBackend, error.to_string()))?;
-    let root = rustix::process::geteuid().is_root();
-    let jail = args.jail.unwrap_or(if root { JailArg::Require } else { JailArg::BestEffort });
-    let config = Config {
-        state_dir: args.state_dir,
-        private: args.private,
-        backend,
-        zones: args.zones,
-        spare_workers: args.spare_workers.into(),
-        worker_program: "/proc/self/exe".into(),
-        worker_arguments: vec!["worker".into()],
-        jail: jail.into(),
-        worker_uids: args.worker_uids,
-        max_clients_per_zone: args.max_clients.into(),
-    };
-    let backend = config.backend.name();
-    let broker = Broker::start(config).map_err(start_failure)?;
-    if !broker.missing().is_empty() && jail != JailArg::Off {
+    let signals = on_signals(&[SIGTERM, SIGINT]).map_err(failure)?;
+    let config = broker_config(&args, &file)?;
+    let (backend, jail) = (config.backend.name(), config.jail);
+    let listener = http_address(&args, &file)
+        .map(http::listen)
+        .transpose()
+        .map_err(|error| Failure::new(Exit::Failure, format!("cannot serve metrics: {error}")))?;
+    let mut broker = Broker::start(config).map_err(start_failure)?;
+    if !broker.missing().is_empty() && jail != Demand::Off {
         eprintln!("bulkhead: this machine does not allow the whole jail; workers lack: {}", broker.missing());
     }
-    tracing::info!(state_dir = %broker.state_dir().path().display(), backend, jail = Demand::from(jail).name(), "serving");
+    if let Some(listener) = listener {
+        let options = http::Options { dcgm_names: file.dcgm_names };
+        let admin = broker.connect_operator().map_err(failure)?;
+        let address = http::serve(listener, admin, options).map_err(failure)?;
+        tracing::info!(%address, "metrics and status page");
+    }
+    if !args.private {
+        let reload = on_signals(&[SIGHUP]).map_err(failure)?;
+        broker.reload_on(reload, reloader(args, path, file)).map_err(failure)?;
+    }
+    tracing::info!(state_dir = %broker.state_dir().path().display(), backend, jail = jail.name(), "serving");
     notify_ready();
     if let Some(lifeline) = &lifeline {
         packet::send(lifeline, b"ready", &[]).map_err(failure)?;
     }
-    match broker.run(OwnedFd::from(signals), lifeline) {
+    match broker.run(signals, lifeline) {
         Ok(Ended::Signal | Ended::Lifeline) => Ok(ExitCode::SUCCESS),
         Err(error) => Err(Failure::system(Exit::Failure, "the proxy cannot go on", &error)),
     }
+}
+
+/// The file that was named, or the usual one if there is one. What `run` starts for itself is told all it needs.
+fn config_path(args: &ProxyArgs) -> Option<PathBuf> {
+    let usual = || Some(PathBuf::from(config::DEFAULT_PATH)).filter(|path| !args.private && path.exists());
+    args.config.clone().or_else(usual)
+}
+
+fn read(path: Option<&Path>) -> Result<File, Failure> {
+    let file = path.map_or_else(|| Ok(File::default()), config::load);
+    // One line each, as every line of ours begins.
+    file.map_err(|error| Failure::new(Exit::Config, error.to_string().replace('\n', "\nbulkhead: ")))
+}
+
+fn start_logs(args: &ProxyArgs, file: &File) {
+    let usual = if args.private { LevelFilter::WARN } else { LevelFilter::INFO };
+    let level = file.log_level.as_deref().and_then(|level| level.parse().ok()).unwrap_or(usual);
+    let named = |json| if json { LogFormat::Json } else { LogFormat::Text };
+    crate::logging::start(level, args.log_format.or(file.log_json.map(named)));
+}
+
+/// What was given on the command line goes before what the file says.
+fn broker_config(args: &ProxyArgs, file: &File) -> Result<Config, Failure> {
+    let mut options = args.backend.options();
+    if args.backend.backend.is_none() {
+        options.choice = file.backend.unwrap_or_default();
+    }
+    options.driver_library = options.driver_library.or_else(|| file.driver_library.clone());
+    options.devices = file.gpus.clone().unwrap_or_default();
+    options.soft_devices = options.soft_devices.or(file.soft_devices);
+    options.soft_memory = options.soft_memory.or(file.soft_memory);
+    let backend = Backend::choose(&options).map_err(|error| Failure::new(Exit::NoBackend, error.to_string()))?;
+    let context_memory = match backend {
+        Backend::Soft { .. } => 0,
+        Backend::Nvidia { .. } => NVIDIA_CONTEXT,
+    };
+    let root = rustix::process::geteuid().is_root();
+    let usual_jail = if root { Demand::Require } else { Demand::BestEffort };
+    let Reload { zones, spare_workers, max_clients_per_zone } = live(args, file);
+    let json = args.log_format.map(|format| format == LogFormat::Json).or(file.log_json);
+    Ok(Config {
+        state_dir: args.state_dir.clone().or_else(|| file.state_dir.clone()).unwrap_or_else(|| STATE_DIR.into()),
+        private: args.private,
+        backend,
+        zones,
+        spare_workers,
+        worker_program: "/proc/self/exe".into(),
+        worker_arguments: vec!["worker".into()],
+        json_logs: json.unwrap_or(false),
+        jail: args.jail.map(Demand::from).or(file.jail).unwrap_or(usual_jail),
+        worker_uids: args.worker_uids.or(file.worker_uids).unwrap_or(WORKER_UIDS),
+        context_memory: file.context_memory.unwrap_or(context_memory),
+        max_clients_per_zone,
+    })
+}
+
+/// The part that can change while the proxy runs.
+fn live(args: &ProxyArgs, file: &File) -> Reload {
+    let mut zones: Vec<(ZoneName, ZoneSettings)> = file.zones.clone();
+    for (name, limits) in &args.zones {
+        match zones.iter_mut().find(|(known, _)| known == name) {
+            Some((_, settings)) => settings.limits = *limits,
+            None => zones.push((name.clone(), ZoneSettings::from(*limits))),
+        }
+    }
+    Reload {
+        zones,
+        spare_workers: args.spare_workers.or(file.spare_workers).unwrap_or(SPARE_WORKERS).into(),
+        max_clients_per_zone: args.max_clients.or(file.max_clients).unwrap_or(MAX_CLIENTS).into(),
+    }
+}
+
+fn http_address(args: &ProxyArgs, file: &File) -> Option<SocketAddr> {
+    match args.http {
+        Some(HttpArg::Off) => None,
+        Some(HttpArg::At(address)) => Some(address),
+        None => file.http,
+    }
+}
+
+/// Reads the file again; what is wrong with it, and what needs a restart, is logged.
+fn reloader(args: ProxyArgs, path: Option<PathBuf>, first: File) -> impl FnMut() -> Option<Reload> {
+    let mut known = first;
+    move || {
+        let path = path.clone().or_else(|| config_path(&args));
+        let file = match path.as_deref().map_or_else(|| Ok(File::default()), config::load) {
+            Ok(file) => file,
+            Err(error) => {
+                error.to_string().lines().for_each(|problem| tracing::error!(problem, "configuration"));
+                return None;
+            }
+        };
+        let fixed = |file: &File| File { zones: Vec::new(), spare_workers: None, max_clients: None, ..file.clone() };
+        if fixed(&file) != fixed(&known) {
+            tracing::warn!("part of what changed in the configuration needs a restart");
+        }
+        known = file;
+        Some(live(&args, &known))
+    }
+}
+
+/// Readable when one of the signals has come.
+fn on_signals(signals: &[i32]) -> std::io::Result<OwnedFd> {
+    let (reader, writer) = UnixStream::pair()?;
+    for signal in signals {
+        signal_hook::low_level::pipe::register(*signal, writer.try_clone()?)?;
+    }
+    Ok(OwnedFd::from(reader))
 }
 
 fn start_failure(error: StartError) -> Failure {
@@ -74,8 +198,8 @@ fn start_failure(error: StartError) -> Failure {
 fn notify_ready() {
     let Some(path) = std::env::var_os("NOTIFY_SOCKET") else { return };
     let address = match path.as_encoded_bytes().strip_prefix(b"@") {
-        Some(name) => SocketAddr::from_abstract_name(name),
-        None => SocketAddr::from_pathname(&path),
+        Some(name) => UnixAddr::from_abstract_name(name),
+        None => UnixAddr::from_pathname(&path),
     };
     let sent = address.and_then(|address| UnixDatagram::unbound()?.send_to_addr(b"READY=1", &address));
     if let Err(error) = sent {

@@ -24,7 +24,7 @@ use crate::signals::Signals;
 const RETRY: Duration = Duration::from_millis(200);
 
 pub fn run(args: RunArgs) -> Result<ExitCode, Failure> {
-    crate::logging::start(LevelFilter::WARN);
+    crate::logging::start(LevelFilter::WARN, None);
     let failure = |error: io::Error| Failure::system(Exit::Failure, "cannot run", &error);
     // What can be wrong with the arguments is found before anything is started.
     let program = find_program(&args.command[0], std::env::var_os("PATH").as_deref())?;

@@ -3,25 +3,24 @@
 use std::fmt::Write;
 use std::process::ExitCode;
 
-use proxy::control::admin::{AdminClient, Answer, Request, Status};
+use proxy::control::admin::Status;
 use proxy::size::Size;
 
+use crate::admin;
 use crate::args::StatusArgs;
 use crate::exit::{Exit, Failure};
 
 pub fn run(args: &StatusArgs) -> Result<ExitCode, Failure> {
-    let unreachable =
-        |error: proxy::control::admin::AdminError| Failure::new(Exit::ProxyUnreachable, error.to_string());
-    let client = AdminClient::connect(&args.socket).map_err(unreachable)?;
-    let Answer::Status(status) = client.ask(&Request::Status).map_err(unreachable)? else {
-        return Err(Failure::new(Exit::ProxyUnreachable, "the proxy's answer makes no sense"));
-    };
-    let text = if args.json {
-        serde_json::to_string_pretty(&status).map_err(|error| Failure::new(Exit::Failure, error.to_string()))? + "\n"
-    } else {
-        table(&status)
-    };
-    super::man::print(text.as_bytes())
+    let status = admin::status(&admin::connect(&args.admin.socket)?)?;
+    if args.admin.json {
+        return print_json(&status);
+    }
+    super::man::print(table(&status).as_bytes())
+}
+
+pub fn print_json(value: &impl serde::Serialize) -> Result<ExitCode, Failure> {
+    let text = serde_json::to_string_pretty(value).map_err(|error| Failure::new(Exit::Failure, error.to_string()))?;
+    super::man::print((text + "\n").as_bytes())
 }
 
 fn table(status: &Status) -> String {

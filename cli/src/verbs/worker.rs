@@ -17,13 +17,16 @@ use crate::exit::{Exit, Failure};
 pub fn run(args: WorkerArgs) -> Result<ExitCode, Failure> {
     // Started from /proc/self/exe, it would be called "exe" in every list of processes.
     let _ = rustix::thread::set_name(c"bulkhead-worker");
-    crate::logging::start(LevelFilter::WARN);
+    crate::logging::start(LevelFilter::WARN, None);
     let control = take_control_socket()
         .map_err(|error| Failure::system(Exit::Usage, "a worker is started by the proxy only", &error))?;
     let backend = backend(&args)?;
     let (missing, rejoin) = enter_jail(&args, &backend, &control)?;
     let failed = |error: WorkerError| Failure::new(Exit::Failure, format!("worker: {error}"));
     let prepared = Prepared::load(&backend).map_err(failed)?;
+    if args.inventory {
+        return tell_inventory(&prepared, &control, args.jail == JailArg::Require && !missing.is_empty());
+    }
     let link = BrokerLink::with_rejoin(control, rejoin);
     if link.report_ready(missing.bits(), prepared.driver_version()).is_err() {
         // The broker is gone already, and nobody waits for this worker.
@@ -38,6 +41,17 @@ pub fn run(args: WorkerArgs) -> Result<ExitCode, Failure> {
         Ok(()) | Err(WorkerError::NoClient(_)) => Ok(ExitCode::SUCCESS),
         Err(error) => Err(failed(error)),
     }
+}
+
+/// Answers the broker's question what the cards look like, unless the walls that it demands are not there.
+fn tell_inventory(prepared: &Prepared, control: &OwnedFd, unsafe_here: bool) -> Result<ExitCode, Failure> {
+    if unsafe_here {
+        return Ok(Exit::NoJail.into());
+    }
+    let failed = |error: &dyn std::fmt::Display| Failure::new(Exit::Failure, format!("inventory: {error}"));
+    let inventory = prepared.inventory().map_err(|error| failed(&error))?;
+    proxy::packet::send(control, &inventory, &[]).map_err(|error| failed(&error))?;
+    Ok(ExitCode::SUCCESS)
 }
 
 /// Puts up the walls. Returns which parts are missing, and where the next broker's socket is now.
@@ -89,12 +103,12 @@ fn take_control_socket() -> io::Result<OwnedFd> {
 fn backend(args: &WorkerArgs) -> Result<Backend, Failure> {
     let wrong = || Failure::new(Exit::Usage, "a worker is started by the proxy only");
     match args.backend.backend {
-        BackendArg::Auto => Err(wrong()),
-        BackendArg::Soft => Ok(Backend::Soft {
+        None | Some(BackendArg::Auto) => Err(wrong()),
+        Some(BackendArg::Soft) => Ok(Backend::Soft {
             devices: args.backend.soft_devices.ok_or_else(wrong)?,
             memory: args.backend.soft_memory.ok_or_else(wrong)?,
         }),
-        BackendArg::Nvidia => Ok(Backend::Nvidia {
+        Some(BackendArg::Nvidia) => Ok(Backend::Nvidia {
             library: args.backend.driver_library.clone().ok_or_else(wrong)?,
             devices: args.devices.clone(),
         }),

@@ -23,6 +23,8 @@ pub struct Test {
     pub body: fn(&Driver),
     /// Set where a native driver promises nothing (it may crash): why.
     pub only_ours: Option<&'static str>,
+    /// It needs the kernels that nvcc compiles.
+    pub kernels: bool,
 }
 
 impl Test {
@@ -38,7 +40,7 @@ macro_rules! tests {
             #[allow(unused_mut, unused_assignments)]
             let mut only_ours: Option<&'static str> = None;
             $(only_ours = Some($why);)?
-            super::Test { family: $family, name: stringify!($body), body: $body, only_ours }
+            super::Test { family: $family, name: stringify!($body), body: $body, only_ours, kernels: false }
         }),*];
     };
 }
@@ -58,5 +60,5 @@ const FAMILIES: &[&[Test]] = &[
 ];
 
 pub fn all() -> impl Iterator<Item = Test> {
-    FAMILIES.iter().flat_map(|family| family.iter().copied())
+    FAMILIES.iter().chain(crate::kernels::FAMILIES).flat_map(|family| family.iter().copied())
 }

@@ -11,7 +11,7 @@ use crate::lane::{DispatchWords, LaneWords, MAX_LANES};
 use crate::ring::RingWords;
 
 /// Raised whenever the meaning of any word of the region changes.
-pub const LAYOUT_VERSION: u32 = 1;
+pub const LAYOUT_VERSION: u32 = 2;
 
 const PAGE: u64 = 4096;
 /// The bulk area starts on a huge page, so that registering it with a device is cheap.

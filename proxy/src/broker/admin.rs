@@ -1,14 +1,14 @@
 //! Requests of the operator.
 
 use std::io;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, OwnedFd};
 
 use super::Broker;
 use super::clients::pause_after;
 use super::reactor::Source;
-use super::zones;
 use crate::control::ZoneName;
-use crate::control::admin::{Answer, MAX_MESSAGE, MAX_SHARE, Request, Status, WorkerStatus, ZoneLimits, ZoneStatus};
+use crate::control::admin::{Answer, MAX_MESSAGE, Request, Status, WorkerStatus, ZoneStatus};
+use crate::control::zone::{ZoneChange, ZoneLimits, ZoneSettings};
 use crate::packet;
 
 const MAX_CONNECTIONS: usize = 256;
@@ -22,14 +22,19 @@ impl Broker {
     pub(super) fn accept_admin(&mut self) {
         match packet::accept(&self.admin_listener) {
             Ok(Some(socket)) if self.admins.len() < MAX_CONNECTIONS => {
-                let id = self.new_id();
-                if self.reactor.watch(&socket, Source::Admin(id)).is_ok() {
-                    self.admins.insert(id, Connection { socket, leases: Vec::new() });
-                }
+                // One that cannot be watched is closed.
+                let _ = self.take_admin(socket);
             }
             Ok(_) => {}
             Err(error) => pause_after(&error),
         }
+    }
+
+    pub(super) fn take_admin(&mut self, socket: OwnedFd) -> io::Result<()> {
+        let id = self.new_id();
+        self.reactor.watch(&socket, Source::Admin(id))?;
+        self.admins.insert(id, Connection { socket, leases: Vec::new() });
+        Ok(())
     }
 
     pub(super) fn on_admin(&mut self, id: u64) {
@@ -44,10 +49,7 @@ impl Broker {
             Ok(request) => self.answer(id, request),
             Err(error) => Answer::Failed { reason: format!("no such request: {error}"), no_space: false },
         };
-        let sent = serde_json::to_vec(&answer)
-            .map_err(io::Error::from)
-            .and_then(|bytes| packet::send(&self.admins[&id].socket, &bytes, &[]));
-        if let Err(error) = sent {
+        if let Err(error) = send(&self.admins[&id].socket, &answer) {
             tracing::warn!(%error, "cannot answer the operator");
             self.close_admin(id);
         }
@@ -65,42 +67,55 @@ impl Broker {
     }
 
     fn answer(&mut self, id: u64, request: Request) -> Answer {
-        match request {
-            Request::EnsureZone { name, limits, lease } => match self.ensure_zone(id, &name, limits, lease) {
-                Ok(()) => self.zone_answer(&name),
-                Err(error) => Answer::Failed {
-                    reason: format!("cannot make zone {name}: {error}"),
-                    no_space: matches!(error.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded),
-                },
-            },
-            Request::FindZone { name } => self.zone_answer(&name),
-            Request::RemoveZone { name } if self.zones.contains_key(&name) => {
-                self.remove_zone(&name);
-                Answer::Removed
+        let (made, name) = match request {
+            Request::EnsureZone { name, limits, lease } => (self.ensure_zone(id, &name, limits, lease), name),
+            Request::CreateZone { name, settings } => (self.create_zone(&name, settings), name),
+            Request::ChangeZone { name, .. }
+            | Request::FindZone { name }
+            | Request::KillZone { name, .. }
+            | Request::RemoveZone { name, .. }
+                if !self.zones.contains_key(&name) =>
+            {
+                return Answer::UnknownZone { zones: self.zones.keys().cloned().collect() };
             }
-            Request::RemoveZone { .. } => self.unknown_zone(),
-            Request::Status => Answer::Status(self.status()),
+            Request::ChangeZone { name, change } => (self.change_zone(&name, change), name),
+            Request::FindZone { name } => (Ok(()), name),
+            Request::KillZone { name, programs } => {
+                return Answer::Killed { workers: self.kill_zone(&name, programs) };
+            }
+            Request::RemoveZone { name, force } => {
+                let clients = self.workers_of(&name);
+                if clients > 0 && !force {
+                    let reason = format!("zone {name} has {clients} programs; force ends their workers");
+                    return Answer::Failed { reason, no_space: false };
+                }
+                self.remove_zone(&name);
+                return Answer::Removed;
+            }
+            Request::Status => return Answer::Status(self.status()),
+        };
+        match (made, self.zones.get(&name)) {
+            (Ok(()), Some(zone)) => Answer::Zone {
+                socket: self.folder.zone_socket(&name),
+                limits: zone.limits,
+                labels: zone.labels.clone(),
+            },
+            (Ok(()), None) => Answer::Failed { reason: format!("zone {name} is gone again"), no_space: false },
+            (Err(error), _) => Answer::Failed {
+                reason: format!("zone {name}: {error}"),
+                no_space: matches!(error.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded),
+            },
         }
     }
 
     fn ensure_zone(&mut self, id: u64, name: &ZoneName, limits: ZoneLimits, lease: bool) -> io::Result<()> {
-        if limits.share == 0 || limits.share > MAX_SHARE || limits.memory == Some(0) {
-            return Err(io::Error::other("its limits make no sense"));
-        }
+        let settings = ZoneSettings::from(limits);
+        settings.check().map_err(io::Error::other)?;
         match self.zones.get_mut(name) {
             Some(zone) => zone.set_limits(limits),
-            None => {
-                if let Err(error) = self.open_zone(name, limits, lease) {
-                    let _ = std::fs::remove_dir_all(self.folder.zone(name));
-                    return Err(error);
-                }
-                tracing::info!(zone = %name, memory = limits.memory, share = limits.share, "zone made");
-            }
+            None => self.make_zone(name, settings, lease)?,
         }
-        if let Err(error) = self.save_zones() {
-            self.remove_zone(name);
-            return Err(error);
-        }
+        self.save_or_remove(name)?;
         let connection = self.admins.get_mut(&id).filter(|connection| lease && !connection.leases.contains(name));
         if let (Some(zone), Some(connection)) = (self.zones.get_mut(name), connection) {
             zone.leases += 1;
@@ -110,47 +125,131 @@ impl Broker {
         Ok(())
     }
 
-    fn zone_answer(&self, name: &ZoneName) -> Answer {
-        match self.zones.get(name) {
-            Some(zone) => Answer::Zone { socket: self.folder.zone_socket(name), limits: zone.limits },
-            None => self.unknown_zone(),
+    fn create_zone(&mut self, name: &ZoneName, settings: ZoneSettings) -> io::Result<()> {
+        settings.check().map_err(io::Error::other)?;
+        if self.zones.contains_key(name) {
+            return Err(io::Error::other("there is one of that name already"));
         }
+        self.make_zone(name, settings, false)?;
+        self.save_or_remove(name)
     }
 
-    fn unknown_zone(&self) -> Answer {
-        Answer::UnknownZone { zones: self.zones.keys().cloned().collect() }
+    pub(super) fn make_zone(&mut self, name: &ZoneName, settings: ZoneSettings, lease: bool) -> io::Result<()> {
+        let ZoneLimits { memory, share, .. } = settings.limits;
+        if let Err(error) = self.open_zone(name, settings, lease) {
+            let _ = std::fs::remove_dir_all(self.folder.zone(name));
+            return Err(error);
+        }
+        tracing::info!(zone = %name, memory, share, "zone made");
+        Ok(())
     }
 
-    fn status(&self) -> Status {
+    /// A zone that a successor would not know is none.
+    fn save_or_remove(&mut self, name: &ZoneName) -> io::Result<()> {
+        self.save_zones().inspect_err(|_| self.remove_zone(name))
+    }
+
+    fn change_zone(&mut self, name: &ZoneName, change: ZoneChange) -> io::Result<()> {
+        let socket = self.folder.zone_socket(name);
+        let zone = self.zones.get_mut(name).ok_or(io::ErrorKind::NotFound)?;
+        let before = zone.settings();
+        let mut after = before.clone();
+        change.apply(&mut after);
+        after.check().map_err(io::Error::other)?;
+        let ZoneLimits { memory, share, .. } = after.limits;
+        zone.change(&socket, after)?;
+        if let Err(error) = self.save_zones() {
+            // What is not in the book does not count.
+            if let Some(zone) = self.zones.get_mut(name) {
+                let _ = zone.change(&socket, before);
+            }
+            return Err(error);
+        }
+        tracing::info!(zone = %name, memory, share, "zone changed");
+        Ok(())
+    }
+
+    /// Ends every worker of a zone, and those that wait for one; says how many workers that were.
+    fn kill_zone(&mut self, name: &ZoneName, programs: bool) -> usize {
+        self.clients.retain(|_, client| client.zone != *name);
+        let mut killed = 0;
+        for worker in self.workers.values_mut().filter(|worker| worker.zone() == Some(name)) {
+            if programs {
+                worker.kill_client();
+            }
+            worker.kill();
+            killed += 1;
+        }
+        tracing::warn!(zone = %name, workers = killed, programs, "zone killed");
+        killed
+    }
+
+    pub(super) fn workers_of(&self, name: &ZoneName) -> usize {
+        self.workers.values().filter(|worker| worker.zone() == Some(name)).count()
+    }
+
+    fn status(&mut self) -> Status {
+        let mut stats: std::collections::BTreeMap<ZoneName, Vec<WorkerStatus>> = Default::default();
+        for worker in self.workers.values_mut() {
+            let Some(zone) = worker.zone().cloned() else { continue };
+            let status = WorkerStatus {
+                pid: worker.pid,
+                client_pid: worker.client_pid(),
+                charged: worker.charged(),
+                pinned: worker.pinned(),
+                stats: worker.count(),
+            };
+            stats.entry(zone).or_default().push(status);
+        }
         let zones = self.zones.iter().map(|(name, zone)| {
-            let workers = || self.workers.values().filter(|worker| worker.zone() == Some(name));
+            let workers = stats.remove(name).unwrap_or_default();
             let mut stats = zone.past;
-            workers().for_each(|worker| zones::add(&mut stats, &worker.stats));
+            workers.iter().for_each(|worker| stats.add(&worker.stats));
             ZoneStatus {
                 name: name.clone(),
                 socket: self.folder.zone_socket(name),
                 limits: zone.limits,
+                labels: zone.labels.clone(),
                 used: zone.ledger.used,
                 peak: zone.ledger.peak,
-                clients: workers().count(),
+                pinned: zone.pinned.used,
+                clients: workers.len(),
                 clients_served: zone.clients_served,
+                clients_refused: zone.clients_refused,
                 charges_refused: zone.ledger.refused,
+                pins_refused: zone.pinned.refused,
                 stats,
-                workers: workers()
-                    .map(|worker| WorkerStatus {
-                        pid: worker.pid,
-                        client_pid: worker.client_pid(),
-                        charged: worker.charged(),
-                    })
-                    .collect(),
+                workers,
             }
         });
         Status {
-            pid: std::process::id(),
-            backend: self.config.backend.name().to_owned(),
-            spare_workers: self.workers.values().filter(|worker| worker.is_spare()).count(),
-            missing_jail_parts: self.missing.names().map(str::to_owned).collect(),
             zones: zones.collect(),
+            pid: std::process::id(),
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+            uptime_seconds: self.started.elapsed().as_secs(),
+            backend: self.config.backend.name().to_owned(),
+            cuda_version: self.driver_version,
+            spare_workers: self.workers.values().filter(|worker| worker.is_spare()).count(),
+            ready: self.spare_failures == 0,
+            reloads: self.reloads.0,
+            reloads_failed: self.reloads.1,
+            waiting_clients: self.waiting.len(),
+            missing_jail_parts: self.missing.names().map(str::to_owned).collect(),
         }
     }
+}
+
+/// Sends an answer; one that is too long for a message goes as a descriptor of the memory it is in.
+fn send(socket: &OwnedFd, answer: &Answer) -> io::Result<()> {
+    /// Well below what a socket buffers by default, so that sending never has to wait.
+    const SHORT: usize = 64 * 1024;
+    let bytes = serde_json::to_vec(answer)?;
+    if bytes.len() <= SHORT {
+        return packet::send(socket, &bytes, &[]);
+    }
+    let memory = rustix::fs::memfd_create("bulkhead-answer", rustix::fs::MemfdFlags::CLOEXEC)?;
+    let mut file = std::fs::File::from(memory);
+    io::Write::write_all(&mut file, &bytes)?;
+    io::Seek::rewind(&mut file)?;
+    packet::send(socket, &serde_json::to_vec(&Answer::Attached)?, &[file.as_fd()])
 }

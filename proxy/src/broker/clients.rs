@@ -72,6 +72,7 @@ impl Broker {
                 self.clients.remove(&id);
             }
             Hello::Refused(refusal) => self.refuse_client(id, refusal),
+            Hello::Asks => self.on_inquiry(id),
             Hello::Fine(wishes) => {
                 (client.wishes, client.deadline) = (wishes, None);
                 let zone = client.zone.clone();
@@ -90,6 +91,9 @@ impl Broker {
     pub(super) fn refuse_client(&mut self, id: u64, refusal: Refusal) {
         if let Some(client) = self.clients.remove(&id) {
             tracing::warn!(zone = %client.zone, pid = client.peer.pid, ?refusal, "client refused");
+            if let Some(zone) = self.zones.get_mut(&client.zone) {
+                zone.clients_refused = zone.clients_refused.saturating_add(1);
+            }
             handshake::refuse(&client.socket, refusal);
         }
     }

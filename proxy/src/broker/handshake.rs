@@ -3,11 +3,13 @@
 use std::os::fd::{BorrowedFd, OwnedFd};
 
 use cuda_abi::wire;
-use idm::bootstrap::{self, BootstrapError, HELLO_NEEDS_FRESH_WORKER, Welcome, WelcomeStatus};
+use idm::bootstrap::{self, BootstrapError, First, HELLO_NEEDS_FRESH_WORKER, Opening, Welcome, WelcomeStatus};
 
 /// What became of a connection's first bytes.
 pub enum Hello {
     Fine(Wishes),
+    /// It wants to know how its zone stands, and no worker.
+    Asks,
     NotYet,
     Refused(Refusal),
     /// The peer is gone, or talks something else: it gets no answer.
@@ -31,13 +33,22 @@ pub enum Refusal {
 }
 
 pub fn read(socket: &OwnedFd) -> Hello {
-    match bootstrap::recv::<bootstrap::Hello>(socket) {
-        Ok((hello, _)) if hello.version != bootstrap::VERSION || hello.abi_fingerprint != wire::fingerprint() => {
+    let first = match bootstrap::recv::<Opening>(socket) {
+        Ok((opening, _)) => opening.first(),
+        Err(BootstrapError::System { source: rustix::io::Errno::AGAIN, .. }) => return Hello::NotYet,
+        Err(error) => return Hello::Hangup(error),
+    };
+    match first {
+        None => Hello::Hangup(BootstrapError::Invalid),
+        Some(First::Inquiry) => Hello::Asks,
+        Some(First::Hello(hello))
+            if hello.version != bootstrap::VERSION || hello.abi_fingerprint != wire::fingerprint() =>
+        {
             Hello::Refused(Refusal::Version)
         }
-        Ok((hello, _)) => Hello::Fine(Wishes { fresh_worker: hello.flags & HELLO_NEEDS_FRESH_WORKER != 0 }),
-        Err(BootstrapError::System { source: rustix::io::Errno::AGAIN, .. }) => Hello::NotYet,
-        Err(error) => Hello::Hangup(error),
+        Some(First::Hello(hello)) => {
+            Hello::Fine(Wishes { fresh_worker: hello.flags & HELLO_NEEDS_FRESH_WORKER != 0 })
+        }
     }
 }
 

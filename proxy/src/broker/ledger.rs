@@ -1,6 +1,5 @@
-//! A zone's memory account. Pure arithmetic: no input can make it panic, wrap or go below what others hold.
-
-use crate::control::admin::ZoneLimits;
+//! A zone's memory account, over all its workers: what they asked for, and what was found that they use beyond it (the
+//! driver's own memory: contexts, code, heaps, stacks). Pure arithmetic: no input can make it panic, wrap or go below what others hold.
 
 #[derive(Debug, Default)]
 pub struct Ledger {
@@ -12,20 +11,30 @@ pub struct Ledger {
 
 /// What one worker holds of its zone's account.
 #[derive(Debug, Default)]
-pub struct Account(u64);
+pub struct Account {
+    /// What it asked for and was granted.
+    charged: u64,
+    /// What it uses beyond that, as somebody else has found.
+    beyond: u64,
+}
 
 #[derive(Debug, PartialEq, Eq)]
 pub struct OverLimit;
 
 impl Account {
     pub fn charged(&self) -> u64 {
-        self.0
+        self.charged
+    }
+
+    /// All that counts against the limit.
+    pub fn total(&self) -> u64 {
+        self.charged.saturating_add(self.beyond)
     }
 }
 
 impl Ledger {
-    pub fn new(limits: &ZoneLimits) -> Self {
-        Self { limit: limits.memory, ..Self::default() }
+    pub fn new(limit: Option<u64>) -> Self {
+        Self { limit, ..Self::default() }
     }
 
     pub fn charge(&mut self, account: &mut Account, bytes: u64) -> Result<(), OverLimit> {
@@ -35,7 +44,7 @@ impl Ledger {
                 self.used = total;
                 self.peak = self.peak.max(total);
                 // An account is a part of the total, so it cannot overflow before the total does.
-                account.0 += bytes;
+                account.charged += bytes;
                 Ok(())
             }
             None => {
@@ -47,10 +56,19 @@ impl Ledger {
 
     /// Gives back at most what the account holds, and says how much that was.
     pub fn release(&mut self, account: &mut Account, bytes: u64) -> u64 {
-        let bytes = bytes.min(account.0);
-        account.0 -= bytes;
+        let bytes = bytes.min(account.charged);
+        account.charged -= bytes;
         self.used -= bytes;
         bytes
+    }
+
+    /// Takes note of what the driver says that a worker uses. More than it was granted counts from now on, even beyond
+    /// the limit: then nothing is granted any more.
+    pub fn observe(&mut self, account: &mut Account, measured: u64) {
+        let others = self.used - account.beyond;
+        account.beyond = measured.saturating_sub(account.charged).min(u64::MAX - others);
+        self.used = others + account.beyond;
+        self.peak = self.peak.max(self.used);
     }
 
     /// Takes over what a predecessor's books say, even where the limit has been lowered since.
@@ -58,11 +76,11 @@ impl Ledger {
         let bytes = bytes.min(u64::MAX - self.used);
         self.used += bytes;
         self.peak = self.peak.max(self.used);
-        Account(bytes)
+        Account { charged: bytes, beyond: 0 }
     }
 
     pub fn close(&mut self, account: Account) {
-        self.used -= account.0;
+        self.used -= account.total();
     }
 }
 
@@ -71,7 +89,7 @@ mod tests {
     use super::*;
 
     fn ledger(limit: u64) -> Ledger {
-        Ledger::new(&ZoneLimits { memory: Some(limit), share: 1 })
+        Ledger::new(Some(limit))
     }
 
     #[test]
@@ -104,6 +122,32 @@ mod tests {
         assert_eq!(ledger.charge(&mut a, 1), Err(OverLimit));
         let adopted = ledger.adopt(5);
         assert_eq!(adopted.charged(), 0);
+    }
+
+    #[test]
+    fn what_the_driver_takes_counts_and_goes_with_the_worker() {
+        let mut ledger = ledger(100);
+        let (mut a, mut b) = (Account::default(), Account::default());
+        ledger.charge(&mut a, 20).unwrap();
+        // Its context and its code cost 50 beyond what it asked for.
+        ledger.observe(&mut a, 70);
+        assert_eq!((ledger.used, a.charged(), a.total()), (70, 20, 70));
+        assert_eq!(ledger.charge(&mut b, 31), Err(OverLimit));
+        ledger.charge(&mut a, 30).unwrap();
+        assert_eq!(ledger.used, 100);
+        ledger.observe(&mut a, 100);
+        assert_eq!(ledger.used, 100, "what it was granted meanwhile does not count twice");
+        // Nobody gives back what it never asked for, and it may be more than the limit.
+        assert_eq!(ledger.release(&mut a, u64::MAX), 50);
+        ledger.observe(&mut a, 500);
+        assert_eq!((ledger.used, ledger.charge(&mut b, 1)), (500, Err(OverLimit)));
+        ledger.observe(&mut a, u64::MAX);
+        ledger.charge(&mut b, 1).unwrap_err();
+        ledger.observe(&mut a, 0);
+        assert_eq!(ledger.used, 0);
+        ledger.observe(&mut a, 10);
+        ledger.close(a);
+        assert_eq!(ledger.used, 0);
     }
 
     #[test]

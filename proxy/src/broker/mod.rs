@@ -1,17 +1,21 @@
 //! The only privileged part. It knows zones, processes and sums of bytes; of what a tenant sends it reads the fixed
-//! `Hello` and nothing else, and it never loads a CUDA driver.
+//! `Hello` or `Inquiry` and nothing else, and it never loads a CUDA driver.
 //!
 //! One thread, one loop, every descriptor non-blocking: no peer can make it wait. A peer that does not take what it is
 //! sent is ended. What a successor needs is in the [`roster`] and the book of [`zones`] before it becomes true.
 
 mod admin;
+mod busy;
 mod clients;
 mod handshake;
 mod ledger;
+mod namespaces;
 mod process;
 mod reactor;
+mod reload;
 mod roster;
 pub mod state_dir;
+mod views;
 mod workers;
 mod zones;
 
@@ -24,12 +28,14 @@ use std::time::{Duration, Instant};
 
 use crate::backend::Backend;
 use crate::control::ZoneName;
-use crate::control::admin::ZoneLimits;
+use crate::control::ZoneSettings;
+use crate::control::admin::AdminClient;
 use crate::jail::{Demand, Missing};
 use crate::packet;
 
 use clients::Client;
 use reactor::{Reactor, Source};
+pub use reload::Reload;
 use roster::Roster;
 pub use state_dir::{StateDir, StateDirError};
 use workers::Worker;
@@ -44,14 +50,18 @@ pub struct Config {
     /// For one user alone: the folder goes when [`Broker::run`] ends by hang-up of its lifeline.
     pub private: bool,
     pub backend: Backend,
-    pub zones: Vec<(ZoneName, ZoneLimits)>,
+    pub zones: Vec<(ZoneName, ZoneSettings)>,
     pub spare_workers: usize,
     /// What to run as worker, with the arguments before the broker's own.
     pub worker_program: PathBuf,
     pub worker_arguments: Vec<OsString>,
+    /// Workers log as the broker does.
+    pub json_logs: bool,
     pub jail: Demand,
     /// First of the user ids that workers get, one each, when the broker is root.
     pub worker_uids: u32,
+    /// What each context is charged with, on its zone's account.
+    pub context_memory: u64,
     pub max_clients_per_zone: usize,
 }
 
@@ -93,6 +103,12 @@ pub struct Broker {
     rejoins: BTreeMap<u64, workers::Rejoining>,
     admins: BTreeMap<u64, admin::Connection>,
     next_id: u64,
+    started: Instant,
+    reloader: Option<reload::Reloader>,
+    /// How often it was asked for, and how often the configuration was wrong.
+    reloads: (u64, u64),
+    views: views::Views,
+    busy: busy::Busy,
     missing: Missing,
     /// The CUDA version that clients see; 0 until the first worker has told.
     driver_version: u32,
@@ -126,6 +142,11 @@ impl Broker {
             rejoins: BTreeMap::new(),
             admins: BTreeMap::new(),
             next_id: 0,
+            started: Instant::now(),
+            reloader: None,
+            reloads: (0, 0),
+            views: views::Views::default(),
+            busy: busy::Busy::default(),
             missing: Missing::default(),
             driver_version: 0,
             next_spare: Instant::now(),
@@ -134,6 +155,14 @@ impl Broker {
         broker.adopt().map_err(|source| StartError::Serve { path: broker.folder.path().to_owned(), source })?;
         broker.start_first_worker()?;
         Ok(broker)
+    }
+
+    /// A connection like those of `admin.sock`, for a part of this process.
+    pub fn connect_operator(&mut self) -> io::Result<AdminClient> {
+        let (ours, theirs) = packet::pair()?;
+        rustix::io::ioctl_fionbio(&ours, true)?;
+        self.take_admin(ours)?;
+        AdminClient::from_socket(theirs)
     }
 
     pub fn state_dir(&self) -> &StateDir {
@@ -164,6 +193,7 @@ impl Broker {
                         self.stop(true);
                         return Ok(Ended::Lifeline);
                     }
+                    Source::Reload => self.on_reload(),
                     Source::AdminListener => self.accept_admin(),
                     Source::Admin(id) => self.on_admin(id),
                     Source::RejoinListener => self.accept_rejoin(),
@@ -173,6 +203,7 @@ impl Broker {
                     Source::WorkerSocket(id) => self.on_worker_socket(id),
                     Source::WorkerProcess(id) => self.on_worker_exit(id),
                     Source::WorkersClient(id) => self.on_clients_exit(id),
+                    Source::Inventory => self.on_inventory(),
                 }
             }
             self.on_deadlines(Instant::now());
@@ -187,29 +218,26 @@ impl Broker {
     /// Reads a predecessor's books and makes its zones and workers ours.
     fn adopt(&mut self) -> io::Result<()> {
         let grace = Instant::now() + LEASE_GRACE;
-        for (name, limits, leased) in zones::read_book(&self.folder.zones_book()) {
-            self.open_zone(&name, limits, leased)?;
+        for zones::Entry { name, settings, leased, configured } in zones::read_book(&self.folder.zones_book()) {
+            self.open_zone(&name, settings, leased)?;
             if let Some(zone) = self.zones.get_mut(&name) {
                 zone.abandoned_at = leased.then_some(grace);
+                zone.configured = configured;
             }
         }
-        for (name, limits) in self.config.zones.clone() {
-            match self.zones.get_mut(&name) {
-                Some(zone) => {
-                    zone.set_limits(limits);
-                    (zone.leased, zone.abandoned_at) = (false, None);
-                }
-                None => self.open_zone(&name, limits, false)?,
-            }
+        for (name, settings) in self.config.zones.clone() {
+            self.configure_zone(&name, settings)?;
         }
         let known: Vec<String> = self.zones.keys().map(|name| name.as_str().to_owned()).collect();
         self.folder.forget_other_zones(|name| known.iter().any(|known| known == name))?;
-        self.save_zones()?;
-        self.adopt_workers()
+        self.adopt_workers()?;
+        // Last, for only now it is known which of them are empty.
+        self.forget_unconfigured();
+        self.save_zones()
     }
 
-    fn open_zone(&mut self, name: &ZoneName, limits: ZoneLimits, leased: bool) -> io::Result<()> {
-        let zone = Zone::open(self.new_id(), &self.folder, name, limits, leased)?;
+    fn open_zone(&mut self, name: &ZoneName, settings: ZoneSettings, leased: bool) -> io::Result<()> {
+        let zone = Zone::open(self.new_id(), &self.folder, name, settings, leased)?;
         self.reactor.watch(&zone.listener, Source::Zone(zone.id))?;
         self.zones.insert(name.clone(), zone);
         if self.driver_version != 0 {
@@ -244,7 +272,14 @@ impl Broker {
         let workers = self.workers.values().filter_map(|worker| worker.kill_at);
         let zones = self.zones.values().filter_map(|zone| zone.abandoned_at);
         let spares = self.lacks_spares().then_some(self.next_spare);
-        clients.chain(rejoins).chain(workers).chain(zones).chain(spares).min()
+        clients
+            .chain(rejoins)
+            .chain(workers)
+            .chain(zones)
+            .chain(spares)
+            .chain(self.views.deadline())
+            .chain(self.next_look())
+            .min()
     }
 
     fn on_deadlines(&mut self, now: Instant) {
@@ -257,6 +292,8 @@ impl Broker {
             keep
         });
         self.rejoins.retain(|_, rejoining| rejoining.deadline > now);
+        self.views.kill_if_late(now);
+        self.look_at_zones(now);
         for worker in self.workers.values_mut().filter(|worker| late(worker.kill_at)) {
             worker.kill();
         }

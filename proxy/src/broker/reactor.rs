@@ -11,6 +11,7 @@ use rustix::event::epoll::{self, EventData, EventFlags};
 pub enum Source {
     Signals,
     Lifeline,
+    Reload,
     AdminListener,
     Admin(u64),
     RejoinListener,
@@ -20,6 +21,7 @@ pub enum Source {
     WorkerSocket(u64),
     WorkerProcess(u64),
     WorkersClient(u64),
+    Inventory,
 }
 
 impl Source {
@@ -37,6 +39,8 @@ impl Source {
             Self::WorkerSocket(id) => id << 4 | 8,
             Self::WorkerProcess(id) => id << 4 | 9,
             Self::WorkersClient(id) => id << 4 | 10,
+            Self::Reload => 11,
+            Self::Inventory => 15,
         }
     }
 
@@ -54,6 +58,8 @@ impl Source {
             8 => Self::WorkerSocket(id),
             9 => Self::WorkerProcess(id),
             10 => Self::WorkersClient(id),
+            11 => Self::Reload,
+            15 => Self::Inventory,
             _ => return None,
         })
     }
@@ -105,6 +111,7 @@ mod tests {
         let all = [
             Signals,
             Lifeline,
+            Reload,
             AdminListener,
             RejoinListener,
             Admin(1),
@@ -114,6 +121,7 @@ mod tests {
             WorkerSocket(5),
             WorkerProcess(6),
             WorkersClient(7),
+            Inventory,
         ];
         for source in all {
             assert_eq!(Source::from_bits(source.to_bits()), Some(source));

@@ -35,7 +35,7 @@ pub struct Slot {
     pub charged: u64,
     pub token: Token,
     pub zone: [u8; name::MAX + 1],
-    pub padding: [u8; 8],
+    pub pinned: u64,
 }
 
 pub struct Roster {
@@ -73,6 +73,11 @@ impl Roster {
         self.file.write_all_at(charged.as_bytes(), offset(index) + field)
     }
 
+    pub fn write_pinned(&self, index: usize, pinned: u64) -> io::Result<()> {
+        let field = std::mem::offset_of!(Slot, pinned) as u64;
+        self.file.write_all_at(pinned.as_bytes(), offset(index) + field)
+    }
+
     pub fn clear(&self, index: usize) -> io::Result<()> {
         self.write(index, &Slot::new_zeroed())
     }
@@ -86,6 +91,10 @@ fn offset(index: usize) -> u64 {
 mod tests {
     use super::*;
 
+    fn roster_again(path: &Path) -> Roster {
+        Roster::open(path).unwrap()
+    }
+
     #[test]
     fn a_successor_reads_what_was_written() {
         let path = std::env::temp_dir().join(format!("bulkhead-roster-{}", std::process::id()));
@@ -95,7 +104,8 @@ mod tests {
         roster.write(3, &slot).unwrap();
         roster.write_charged(3, 1 << 30).unwrap();
         drop(roster);
-        slot.charged = 1 << 30;
+        roster_again(&path).write_pinned(3, 5).unwrap();
+        (slot.charged, slot.pinned) = (1 << 30, 5);
         let roster = Roster::open(&path).unwrap();
         assert_eq!(roster.read().unwrap()[3], slot);
         roster.clear(3).unwrap();

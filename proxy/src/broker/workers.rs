@@ -13,7 +13,6 @@ use super::handshake::Refusal;
 use super::ledger::Account;
 use super::reactor::Source;
 use super::roster::{self, Slot};
-use super::zones;
 use super::{Broker, StartError, process};
 use crate::backend::Backend;
 use crate::control::wire::{self, ToBroker, ToWorker, Token, code, to_broker, to_worker};
@@ -21,6 +20,7 @@ use crate::control::{WorkerStats, ZoneName};
 use crate::env_vars;
 use crate::jail::{Demand, Missing, Part};
 use crate::packet;
+use crate::statistics::Reader;
 
 /// A worker must be ready by then; a GPU driver on a busy node takes seconds.
 const START_TIME: Duration = Duration::from_secs(120);
@@ -43,7 +43,10 @@ pub struct Worker {
     phase: Phase,
     /// When it will be killed if it is then still there.
     pub kill_at: Option<Instant>,
-    pub stats: WorkerStats,
+    /// Where it counts what it does; none until it has a client, or has joined us.
+    page: Option<Reader>,
+    /// What it has counted, as far as we have looked.
+    stats: WorkerStats,
 }
 
 enum Phase {
@@ -58,6 +61,7 @@ struct Service {
     zone: ZoneName,
     client_pid: u32,
     account: Account,
+    pinned: Account,
     /// Held so that the broker hears of the client's end even if the worker does not follow it.
     _client: Option<OwnedFd>,
 }
@@ -77,18 +81,38 @@ impl Worker {
         self.service().map_or(0, |service| service.client_pid)
     }
 
+    /// What it holds of its zone's account, with what the driver takes for it.
     pub fn charged(&self) -> u64 {
-        self.service().map_or(0, |service| service.account.charged())
+        self.service().map_or(0, |service| service.account.total())
+    }
+
+    pub fn pinned(&self) -> u64 {
+        self.service().map_or(0, |service| service.pinned.total())
     }
 
     pub fn is_spare(&self) -> bool {
         matches!(self.phase, Phase::Starting | Phase::Ready)
     }
 
+    /// What it has done so far.
+    pub fn count(&mut self) -> WorkerStats {
+        if let Some(page) = &self.page {
+            self.stats.advance(&page.read());
+        }
+        self.stats
+    }
+
     fn service(&self) -> Option<&Service> {
         match &self.phase {
             Phase::Serving(service) | Phase::Dying(Some(service)) => Some(service),
             _ => None,
+        }
+    }
+
+    /// Ends the program that it serves.
+    pub fn kill_client(&self) {
+        if let Some(client) = self.service().and_then(|service| service._client.as_ref()) {
+            process::kill(client);
         }
     }
 
@@ -135,10 +159,7 @@ impl Broker {
     }
 
     pub(super) fn spawn_worker(&mut self, fresh: bool) -> io::Result<u64> {
-        let used: Vec<usize> = self.workers.values().map(|worker| worker.slot).collect();
-        let slot = (0..roster::SLOTS)
-            .find(|slot| !used.contains(slot))
-            .ok_or_else(|| io::Error::other("there are as many workers as a broker can have"))?;
+        let slot = self.free_slot()?;
         let (ours, theirs) = packet::pair()?;
         rustix::io::ioctl_fionbio(&ours, true)?;
         let child = self.worker_command(slot, fresh, theirs).spawn()?;
@@ -161,14 +182,24 @@ impl Broker {
             fresh,
             phase: Phase::Starting,
             kill_at: Some(Instant::now() + START_TIME),
+            page: None,
             stats: WorkerStats::default(),
         };
-        tracing::debug!(pid = worker.pid, slot, "worker started");
+        tracing::debug!(worker = worker.pid, slot, "worker started");
         self.workers.insert(id, worker);
         Ok(id)
     }
 
-    fn worker_command(&self, slot: usize, fresh: bool, control: OwnedFd) -> Command {
+    /// A slot that no process uses, and with it a user id.
+    pub(super) fn free_slot(&self) -> io::Result<usize> {
+        let used: Vec<usize> =
+            self.workers.values().map(|worker| worker.slot).chain(self.views.helper_slot()).collect();
+        (0..roster::SLOTS)
+            .find(|slot| !used.contains(slot))
+            .ok_or_else(|| io::Error::other("there are as many workers as a broker can have"))
+    }
+
+    pub(super) fn worker_command(&self, slot: usize, fresh: bool, control: OwnedFd) -> Command {
         let config = &self.config;
         let mut command = Command::new(&config.worker_program);
         std::os::unix::process::CommandExt::arg0(&mut command, "bulkhead");
@@ -189,6 +220,9 @@ impl Broker {
         command.stdin(Stdio::from(control)).stdout(Stdio::null());
         // A tenant's worker has no business with the environment of the operator.
         command.env_clear();
+        if config.json_logs {
+            command.env(env_vars::LOG_FORMAT, "json");
+        }
         for name in [env_vars::LOG, env_vars::SOFT_THREADS, "RUST_BACKTRACE"] {
             command.envs(std::env::var_os(name).map(|value| (name, value)));
         }
@@ -280,10 +314,13 @@ impl Broker {
         message.used = zone.ledger.used;
         message.limit = zone.limits.memory.unwrap_or(wire::UNLIMITED);
         message.share = zone.limits.share;
+        message.context_memory = self.config.context_memory;
         (message.client_pid, message.client_uid, message.client_gid) =
             (client.peer.pid, client.peer.uid, client.peer.gid);
         (message.token, message.zone) = (worker.token, client.zone.to_field());
-        let mut fds = vec![socket];
+        let (page, page_fd) = Reader::create()?;
+        worker.page = Some(page);
+        let mut fds = vec![socket, page_fd.as_fd()];
         fds.extend(pidfd.as_ref().map(|fd| fd.as_fd()));
         let sent = match &worker.socket {
             Some(control) => packet::send(control, message.as_bytes(), &fds),
@@ -297,6 +334,7 @@ impl Broker {
             zone: client.zone.clone(),
             client_pid: client.peer.pid,
             account: Account::default(),
+            pinned: Account::default(),
             _client: pidfd,
         });
         if let Err(error) = sent {
@@ -304,7 +342,7 @@ impl Broker {
             return Err(error);
         }
         zone.clients_served += 1;
-        tracing::info!(zone = %client.zone, client = client.peer.pid, worker = worker.pid, "client served");
+        tracing::info!(zone = %client.zone, pid = client.peer.pid, worker = worker.pid, "client served");
         Ok(())
     }
 
@@ -348,31 +386,34 @@ impl Broker {
                 self.serve_waiting();
                 true
             }
-            (to_broker::REPORT, Phase::Serving(_)) => {
-                worker.stats = message.stats;
-                true
-            }
             (to_broker::CHARGE | to_broker::USAGE | to_broker::RELEASE, Phase::Serving(service)) => {
                 let Some(zone) = self.zones.get_mut(&service.zone) else { return true };
                 let mut reply = ToWorker::new(to_worker::REPLY);
                 reply.seq = message.seq;
                 reply.code = code::GRANTED;
-                if message.kind == to_broker::CHARGE
-                    && zone.ledger.charge(&mut service.account, message.value).is_err()
-                {
+                let (ledger, account) = match message.account {
+                    wire::account::DEVICE => (&mut zone.ledger, &mut service.account),
+                    wire::account::PINNED => (&mut zone.pinned, &mut service.pinned),
+                    _ => return false,
+                };
+                if message.kind == to_broker::CHARGE && ledger.charge(account, message.value).is_err() {
                     reply.code = code::OVER_LIMIT;
                 }
                 if message.kind == to_broker::RELEASE {
-                    zone.ledger.release(&mut service.account, message.value);
+                    ledger.release(account, message.value);
                 }
-                let charged = service.account.charged();
-                if let Err(error) = self.roster.write_charged(worker.slot, charged) {
+                let (charged, pinned) = (service.account.charged(), service.pinned.charged());
+                let kept = match message.account {
+                    wire::account::DEVICE => self.roster.write_charged(worker.slot, charged),
+                    _ => self.roster.write_pinned(worker.slot, pinned),
+                };
+                if let Err(error) = kept {
                     tracing::error!(%error, "cannot keep the book of workers");
                 }
                 if message.kind == to_broker::RELEASE {
                     return true;
                 }
-                (reply.used, reply.charged) = (zone.ledger.used, charged);
+                (reply.used, reply.charged, reply.pinned) = (zone.ledger.used, charged, pinned);
                 reply.limit = zone.limits.memory.unwrap_or(wire::UNLIMITED);
                 // One that asks and does not take the answers would make us wait, or forget.
                 worker.socket.as_ref().is_some_and(|socket| packet::send(socket, reply.as_bytes(), &[]).is_ok())
@@ -380,6 +421,18 @@ impl Broker {
             // What was under way when it was killed is of no interest.
             (_, Phase::Dying(_)) => true,
             _ => false,
+        }
+    }
+
+    /// Takes note of what the driver says that a worker uses of the GPU; the zone pays for all of it.
+    #[allow(dead_code, reason = "whoever asks the driver calls it")]
+    pub(super) fn observe(&mut self, pid: u32, measured: u64) {
+        for worker in self.workers.values_mut().filter(|worker| worker.pid == pid) {
+            if let Phase::Serving(service) = &mut worker.phase
+                && let Some(zone) = self.zones.get_mut(&service.zone)
+            {
+                zone.ledger.observe(&mut service.account, measured);
+            }
         }
     }
 
@@ -395,20 +448,22 @@ impl Broker {
     }
 
     pub(super) fn on_worker_exit(&mut self, id: u64) {
-        let Some(worker) = self.workers.remove(&id) else { return };
+        let Some(mut worker) = self.workers.remove(&id) else { return };
         let status = process::reap(worker.process.as_fd());
         self.reactor.forget(&worker.process);
         if let Err(error) = self.roster.clear(worker.slot) {
             tracing::error!(%error, "cannot keep the book of workers");
         }
         let status = status.as_deref().unwrap_or("a child of the last broker");
+        let counted = WorkerStats { in_progress: 0, ..worker.count() };
         match worker.phase {
             Phase::Serving(service) | Phase::Dying(Some(service)) => {
                 if let Some(zone) = self.zones.get_mut(&service.zone) {
                     zone.ledger.close(service.account);
-                    zones::add(&mut zone.past, &worker.stats);
+                    zone.pinned.close(service.pinned);
+                    zone.past.add(&counted);
                 }
-                tracing::info!(zone = %service.zone, client = service.client_pid, worker = worker.pid, status, "worker gone");
+                tracing::info!(zone = %service.zone, pid = service.client_pid, worker = worker.pid, status, "worker gone");
             }
             Phase::Starting => {
                 tracing::error!(worker = worker.pid, status, "worker ended before it was ready");
@@ -450,7 +505,8 @@ impl Broker {
                     }
                     adopted += 1;
                     let account = zone.ledger.adopt(record.charged);
-                    Some(Service { zone: name, client_pid: record.client_pid, account, _client: client })
+                    let pinned = zone.pinned.adopt(record.pinned);
+                    Some(Service { zone: name, client_pid: record.client_pid, account, pinned, _client: client })
                 }
                 None => None,
             };
@@ -463,6 +519,7 @@ impl Broker {
                 fresh: false,
                 phase: service.map_or(Phase::Dying(None), Phase::Serving),
                 kill_at: None,
+                page: None,
                 stats: WorkerStats::default(),
             };
             if worker.zone().is_none() {
@@ -508,6 +565,7 @@ impl Broker {
         let Some(zone) = self.zones.get(&service.zone) else { return };
         let mut reply = ToWorker::new(to_worker::ADOPTED);
         (reply.used, reply.charged) = (zone.ledger.used, service.account.charged());
+        reply.pinned = service.pinned.charged();
         reply.limit = zone.limits.memory.unwrap_or(wire::UNLIMITED);
         self.reactor.forget(&socket);
         if packet::send(&socket, reply.as_bytes(), &[]).is_ok()
@@ -516,6 +574,7 @@ impl Broker {
             tracing::info!(zone = %service.zone, worker = worker.pid, "worker joined");
             worker.kill_at = None;
             worker.socket = Some(socket);
+            worker.page = received.fds.first().and_then(|page| Reader::adopt(page).ok());
         }
     }
 

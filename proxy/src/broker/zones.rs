@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::io;
 use std::os::fd::OwnedFd;
+use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::time::Instant;
 
@@ -10,7 +11,7 @@ use serde::{Deserialize, Serialize};
 
 use super::ledger::Ledger;
 use super::state_dir::StateDir;
-use crate::control::admin::ZoneLimits;
+use crate::control::zone::{Access, Labels, ZoneLimits, ZoneSettings};
 use crate::control::{WorkerStats, ZoneName};
 use crate::packet;
 
@@ -21,13 +22,20 @@ pub struct Zone {
     pub id: u64,
     pub listener: OwnedFd,
     pub limits: ZoneLimits,
+    pub labels: Labels,
+    access: Access,
     pub ledger: Ledger,
+    /// Host memory pinned for the GPU.
+    pub pinned: Ledger,
+    /// It stands in the configuration, and goes when it no longer does.
+    pub configured: bool,
     /// Made for a connection of the operator, and gone with the last one.
     pub leased: bool,
     pub leases: usize,
     /// A leased zone found in the predecessor's book waits this long for its operator to come back.
     pub abandoned_at: Option<Instant>,
     pub clients_served: u64,
+    pub clients_refused: u64,
     /// Figures of workers that have ended.
     pub past: WorkerStats,
 }
@@ -35,34 +43,73 @@ pub struct Zone {
 pub type Zones = BTreeMap<ZoneName, Zone>;
 
 #[derive(Serialize, Deserialize)]
-struct Entry {
-    name: ZoneName,
-    limits: ZoneLimits,
-    leased: bool,
+pub struct Entry {
+    pub name: ZoneName,
+    #[serde(flatten)]
+    pub settings: ZoneSettings,
+    pub leased: bool,
+    #[serde(default)]
+    pub configured: bool,
 }
 
 impl Zone {
-    /// Makes the zone's folder and listens in it. Anyone who can see the folder may connect: who sees it is the
-    /// container runtime's decision.
-    pub fn open(id: u64, folder: &StateDir, name: &ZoneName, limits: ZoneLimits, leased: bool) -> io::Result<Self> {
+    /// Makes the zone's folder and listens in it.
+    pub fn open(
+        id: u64,
+        folder: &StateDir,
+        name: &ZoneName,
+        settings: ZoneSettings,
+        leased: bool,
+    ) -> io::Result<Self> {
+        let ZoneSettings { limits, labels, access } = settings;
         folder.make_zone(name)?;
-        let listener = packet::listen(&folder.zone_socket(name), 0o666, BACKLOG)?;
+        let socket = folder.zone_socket(name);
+        let listener = packet::listen(&socket, access.mode, BACKLOG)?;
+        give_to(&socket, access)?;
         Ok(Self {
             id,
             listener,
             limits,
-            ledger: Ledger::new(&limits),
+            labels,
+            access,
+            ledger: Ledger::new(limits.memory),
+            pinned: Ledger::new(limits.pinned),
+            configured: false,
             leased,
             leases: 0,
             abandoned_at: None,
             clients_served: 0,
+            clients_refused: 0,
             past: WorkerStats::default(),
         })
     }
 
+    /// New limits count at once. What is in use beyond them stays in use, and nothing is added to it.
     pub fn set_limits(&mut self, limits: ZoneLimits) {
         self.limits = limits;
         self.ledger.limit = limits.memory;
+        self.pinned.limit = limits.pinned;
+    }
+
+    pub fn settings(&self) -> ZoneSettings {
+        ZoneSettings { limits: self.limits, labels: self.labels.clone(), access: self.access }
+    }
+
+    pub fn change(&mut self, socket: &Path, settings: ZoneSettings) -> io::Result<()> {
+        if settings.access != self.access {
+            std::fs::set_permissions(socket, std::fs::Permissions::from_mode(settings.access.mode))?;
+            give_to(socket, settings.access)?;
+        }
+        self.set_limits(settings.limits);
+        (self.labels, self.access) = (settings.labels, settings.access);
+        Ok(())
+    }
+}
+
+fn give_to(socket: &Path, access: Access) -> io::Result<()> {
+    match (access.uid, access.gid) {
+        (None, None) => Ok(()),
+        (uid, gid) => std::os::unix::fs::chown(socket, uid, gid),
     }
 }
 
@@ -70,7 +117,12 @@ impl Zone {
 pub fn write_book(path: &Path, zones: &Zones) -> io::Result<()> {
     let entries: Vec<Entry> = zones
         .iter()
-        .map(|(name, zone)| Entry { name: name.clone(), limits: zone.limits, leased: zone.leased })
+        .map(|(name, zone)| Entry {
+            name: name.clone(),
+            settings: zone.settings(),
+            leased: zone.leased,
+            configured: zone.configured,
+        })
         .collect();
     let new = path.with_extension("new");
     std::fs::write(&new, serde_json::to_vec_pretty(&entries)?)?;
@@ -78,23 +130,13 @@ pub fn write_book(path: &Path, zones: &Zones) -> io::Result<()> {
 }
 
 /// What the predecessor knew; nothing when there was none, or when its book cannot be read.
-pub fn read_book(path: &Path) -> Vec<(ZoneName, ZoneLimits, bool)> {
+pub fn read_book(path: &Path) -> Vec<Entry> {
     let Ok(bytes) = std::fs::read(path) else { return Vec::new() };
     match serde_json::from_slice::<Vec<Entry>>(&bytes) {
-        Ok(entries) => entries.into_iter().map(|entry| (entry.name, entry.limits, entry.leased)).collect(),
+        Ok(entries) => entries,
         Err(error) => {
             tracing::warn!(%error, "the book of zones cannot be read; beginning without");
             Vec::new()
         }
     }
-}
-
-pub fn add(total: &mut WorkerStats, part: &WorkerStats) {
-    // Figures come from workers, which are not believed: they must not be able to stop the broker by overflow.
-    total.calls = total.calls.saturating_add(part.calls);
-    total.launches = total.launches.saturating_add(part.launches);
-    total.bytes_to_device = total.bytes_to_device.saturating_add(part.bytes_to_device);
-    total.bytes_from_device = total.bytes_from_device.saturating_add(part.bytes_from_device);
-    total.gpu_time_ns = total.gpu_time_ns.saturating_add(part.gpu_time_ns);
-    total.errors = total.errors.saturating_add(part.errors);
 }

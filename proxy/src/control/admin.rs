@@ -7,28 +7,12 @@ use std::path::{Path, PathBuf};
 use serde::{Deserialize, Serialize};
 
 use super::name::ZoneName;
-use super::wire::WorkerStats;
+use super::zone::{Labels, ZoneChange, ZoneLimits, ZoneSettings};
 use crate::packet;
+use crate::statistics::WorkerStats;
 
 /// A message of this size holds the status of a node with thousands of workers.
 pub const MAX_MESSAGE: usize = 192 * 1024;
-pub const MAX_SHARE: u32 = 10_000;
-pub const DEFAULT_SHARE: u32 = 100;
-
-/// What a zone may have.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub struct ZoneLimits {
-    /// Bytes of GPU memory over all of the zone's processes; none: what the GPU has.
-    pub memory: Option<u64>,
-    /// Weight of GPU time against the other zones.
-    pub share: u32,
-}
-
-impl Default for ZoneLimits {
-    fn default() -> Self {
-        Self { memory: None, share: DEFAULT_SHARE }
-    }
-}
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "request", rename_all = "kebab-case")]
@@ -43,9 +27,25 @@ pub enum Request {
     FindZone {
         name: ZoneName,
     },
-    /// Ends the zone and its workers.
+    /// Makes a zone that must not exist yet; it stays until it is removed.
+    CreateZone {
+        name: ZoneName,
+        settings: ZoneSettings,
+    },
+    /// Changes what is named, at once: running programs keep what they have.
+    ChangeZone {
+        name: ZoneName,
+        change: ZoneChange,
+    },
+    /// Ends the workers of a zone, and with `programs` their clients, too. The zone stays.
+    KillZone {
+        name: ZoneName,
+        programs: bool,
+    },
+    /// Ends the zone and its workers. Without `force`, only if it has none.
     RemoveZone {
         name: ZoneName,
+        force: bool,
     },
     Status,
 }
@@ -56,9 +56,16 @@ pub enum Answer {
     Zone {
         socket: PathBuf,
         limits: ZoneLimits,
+        #[serde(default)]
+        labels: Labels,
     },
     Removed,
+    Killed {
+        workers: usize,
+    },
     Status(Status),
+    /// An answer too long for a message: it is in the memory that the descriptor names.
+    Attached,
     UnknownZone {
         zones: Vec<ZoneName>,
     },
@@ -72,8 +79,20 @@ pub enum Answer {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Status {
     pub pid: u32,
+    pub version: String,
+    /// How long this broker serves.
+    pub uptime_seconds: u64,
     pub backend: String,
+    /// The CUDA version that programs see, as CUDA writes it: 13000 is 13.0.
+    pub cuda_version: u32,
+    /// Workers start: the last one that was started did.
+    pub ready: bool,
     pub spare_workers: usize,
+    /// How often the configuration was read anew, and how often that failed.
+    pub reloads: u64,
+    pub reloads_failed: u64,
+    /// Clients that have no worker yet.
+    pub waiting_clients: usize,
     /// Parts of the jail that this machine does not allow.
     pub missing_jail_parts: Vec<String>,
     pub zones: Vec<ZoneStatus>,
@@ -84,11 +103,19 @@ pub struct ZoneStatus {
     pub name: ZoneName,
     pub socket: PathBuf,
     pub limits: ZoneLimits,
+    #[serde(default)]
+    pub labels: Labels,
     pub used: u64,
     pub peak: u64,
+    /// Host memory pinned for the GPU.
+    pub pinned: u64,
     pub clients: usize,
     pub clients_served: u64,
+    /// Clients that were turned away.
+    pub clients_refused: u64,
+    /// Requests for memory beyond the limit, and for pinned memory beyond its own.
     pub charges_refused: u64,
+    pub pins_refused: u64,
     pub stats: WorkerStats,
     pub workers: Vec<WorkerStatus>,
 }
@@ -98,6 +125,8 @@ pub struct WorkerStatus {
     pub pid: u32,
     pub client_pid: u32,
     pub charged: u64,
+    pub pinned: u64,
+    pub stats: WorkerStats,
 }
 
 #[derive(Debug, thiserror::Error)]
@@ -118,11 +147,13 @@ pub struct AdminClient {
 impl AdminClient {
     pub fn connect(path: &Path) -> Result<Self, AdminError> {
         let unreachable = |source| AdminError::Unreachable { path: path.to_owned(), source };
-        let socket = packet::connect(path).map_err(unreachable)?;
+        packet::connect(path).and_then(Self::from_socket).map_err(unreachable)
+    }
+
+    pub fn from_socket(socket: OwnedFd) -> io::Result<Self> {
         // A broker answers at once; one that does not is as good as gone.
         let patience = Some(std::time::Duration::from_secs(10));
-        rustix::net::sockopt::set_socket_timeout(&socket, rustix::net::sockopt::Timeout::Recv, patience)
-            .map_err(|error| unreachable(error.into()))?;
+        rustix::net::sockopt::set_socket_timeout(&socket, rustix::net::sockopt::Timeout::Recv, patience)?;
         Ok(Self { socket })
     }
 
@@ -133,12 +164,27 @@ impl AdminClient {
 
     pub fn ask(&self, request: &Request) -> Result<Answer, AdminError> {
         let bytes = serde_json::to_vec(request).map_err(AdminError::Nonsense)?;
+        // An answer that came too late for the request before is none to this one.
+        let stale = |buffer: &mut [u8]| {
+            rustix::net::recv(&self.socket, buffer, rustix::net::RecvFlags::DONTWAIT)
+                .is_ok_and(|(count, _)| count > 0)
+        };
+        while stale(&mut [0; 1]) {}
         packet::send(&self.socket, &bytes, &[]).map_err(AdminError::Gone)?;
         let mut buffer = vec![0; MAX_MESSAGE];
         let received = packet::receive(&self.socket, &mut buffer).map_err(AdminError::Gone)?;
         if received.len == 0 {
             return Err(AdminError::Gone(io::ErrorKind::UnexpectedEof.into()));
         }
-        serde_json::from_slice(&buffer[..received.len]).map_err(AdminError::Nonsense)
+        let answer = serde_json::from_slice(&buffer[..received.len]).map_err(AdminError::Nonsense)?;
+        match (answer, received.fds.into_iter().next()) {
+            (Answer::Attached, Some(memory)) => {
+                let mut long = Vec::new();
+                // The broker has written it from here on; its position is the file's, and ours.
+                io::Read::read_to_end(&mut std::fs::File::from(memory), &mut long).map_err(AdminError::Gone)?;
+                serde_json::from_slice(&long).map_err(AdminError::Nonsense)
+            }
+            (answer, _) => Ok(answer),
+        }
     }
 }

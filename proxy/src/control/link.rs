@@ -18,8 +18,9 @@ use rustix::event::{PollFd, PollFlags};
 use zerocopy::{FromBytes, IntoBytes};
 
 use super::name::ZoneName;
-use super::wire::{self, ToBroker, ToWorker, Token, WorkerStats, code, to_broker, to_worker};
+use super::wire::{self, ToBroker, ToWorker, Token, account, code, to_broker, to_worker};
 use crate::packet;
+use crate::statistics::Writer;
 
 /// How long a request waits for a broker that is away.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -27,11 +28,12 @@ const REJOIN_EVERY: Duration = Duration::from_millis(25);
 const RESEND_EVERY: Duration = Duration::from_millis(20);
 
 /// A client, as the broker hands it over.
-#[derive(Debug)]
 pub struct Assignment {
     /// One end of a `SOCK_SEQPACKET` pair; the client has the other.
     pub client: OwnedFd,
     pub client_pidfd: Option<OwnedFd>,
+    /// Where this worker counts what it does.
+    pub statistics: Writer,
     pub client_pid: u32,
     pub client_uid: u32,
     pub client_gid: u32,
@@ -39,6 +41,8 @@ pub struct Assignment {
     pub zone: String,
     pub memory_limit: Option<u64>,
     pub share: u32,
+    /// What each context costs, on the zone's account.
+    pub context_memory: u64,
 }
 
 /// Why a charge was not granted.
@@ -67,17 +71,20 @@ struct Shared {
 struct State {
     socket: Option<Arc<OwnedFd>>,
     token: Token,
+    /// The page of statistics, for the next broker.
+    statistics: Option<Arc<OwnedFd>>,
     next_seq: u64,
-    /// What was granted and not given back.
-    charged: u64,
-    /// Releases that did not fit into the socket's buffer.
-    unsent_release: u64,
+    /// By account: what was granted and not given back.
+    charged: [u64; account::COUNT],
+    /// By account: releases that did not fit into the socket's buffer.
+    unsent_release: [u64; account::COUNT],
     used: u64,
     limit: u64,
     requests: HashMap<u64, Request>,
 }
 
 struct Request {
+    account: u32,
     bytes: u64,
     outcome: Option<Outcome>,
     /// Nobody waits any more; a grant that still comes is given back.
@@ -101,9 +108,10 @@ impl BrokerLink {
         let state = State {
             socket: Some(Arc::new(socket)),
             token: [0; 16],
+            statistics: None,
             next_seq: 1,
-            charged: 0,
-            unsent_release: 0,
+            charged: [0; account::COUNT],
+            unsent_release: [0; account::COUNT],
             used: 0,
             limit: wire::UNLIMITED,
             requests: HashMap::new(),
@@ -141,8 +149,11 @@ impl BrokerLink {
             let (Some(client), Some(zone)) = (fds.next(), ZoneName::from_field(&message.zone)) else {
                 return Err(io::ErrorKind::InvalidData.into());
             };
+            let statistics = fds.next();
+            let writer = Writer::new(statistics.as_ref());
             {
                 let mut state = self.shared.lock();
+                state.statistics = statistics.map(Arc::new);
                 state.token = message.token;
                 (state.used, state.limit) = (message.used, message.limit);
             }
@@ -151,19 +162,30 @@ impl BrokerLink {
             return Ok(Assignment {
                 client,
                 client_pidfd: fds.next(),
+                statistics: writer,
                 client_pid: message.client_pid,
                 client_uid: message.client_uid,
                 client_gid: message.client_gid,
                 zone: zone.into(),
                 memory_limit: (message.limit != wire::UNLIMITED).then_some(message.limit),
                 share: message.share,
+                context_memory: message.context_memory,
             });
         }
     }
 
     /// Asks the zone's ledger for `bytes`; they count until they are released or the worker ends.
     pub fn charge(&self, bytes: u64) -> Result<(), Denied> {
-        match self.shared.request(to_broker::CHARGE, bytes) {
+        self.charge_to(account::DEVICE, bytes)
+    }
+
+    /// Asks for host memory that is pinned, which has a limit of its own.
+    pub fn pin(&self, bytes: u64) -> Result<(), Denied> {
+        self.charge_to(account::PINNED, bytes)
+    }
+
+    fn charge_to(&self, account: u32, bytes: u64) -> Result<(), Denied> {
+        match self.shared.request(to_broker::CHARGE, account, bytes) {
             Some(code::GRANTED) => Ok(()),
             Some(code::OVER_LIMIT) => Err(Denied::OverLimit),
             Some(_) => Err(Denied::Refused),
@@ -174,29 +196,20 @@ impl BrokerLink {
     /// Gives back what was charged. Never waits.
     pub fn release(&self, bytes: u64) {
         let mut state = self.shared.lock();
-        let bytes = bytes.min(state.charged);
-        state.charged -= bytes;
+        let bytes = state.give_back(account::DEVICE, bytes);
         state.used = state.used.saturating_sub(bytes);
-        state.unsent_release += bytes;
-        state.flush_releases();
+    }
+
+    /// Gives back what was pinned. Never waits.
+    pub fn unpin(&self, bytes: u64) {
+        self.shared.lock().give_back(account::PINNED, bytes);
     }
 
     /// The zone's account: bytes used by all its workers, and its limit. Without a broker, as it was last known.
     pub fn zone_usage(&self) -> (u64, Option<u64>) {
-        self.shared.request(to_broker::USAGE, 0);
+        self.shared.request(to_broker::USAGE, account::DEVICE, 0);
         let state = self.shared.lock();
         (state.used, (state.limit != wire::UNLIMITED).then_some(state.limit))
-    }
-
-    /// Figures for the operator; lost when the broker is away, so they are totals.
-    pub fn report(&self, stats: WorkerStats) {
-        let mut message = ToBroker::new(to_broker::REPORT);
-        message.stats = stats;
-        let state = self.shared.lock();
-        if let Some(socket) = &state.socket {
-            // Figures that do not fit now come again with the next report.
-            let _ = send_now(socket, &message);
-        }
     }
 }
 
@@ -207,24 +220,24 @@ impl Shared {
     }
 
     /// Asks until there is an answer or patience ends.
-    fn request(&self, kind: u32, bytes: u64) -> Option<u32> {
+    fn request(&self, kind: u32, account: u32, bytes: u64) -> Option<u32> {
         let deadline = Instant::now() + PATIENCE;
         let mut state = self.lock();
         loop {
             let seq = state.next_seq;
             let mut message = ToBroker::new(kind);
-            (message.seq, message.value) = (seq, bytes);
+            (message.seq, message.account, message.value) = (seq, account, bytes);
             // Releases go first: what was given back before may be what makes this fit.
             state.flush_releases();
-            let sent = state.unsent_release == 0
-                && state.socket.as_ref().is_some_and(|socket| send_now(socket, &message).is_ok());
+            let sent =
+                !state.owes() && state.socket.as_ref().is_some_and(|socket| send_now(socket, &message).is_ok());
             if !sent {
                 let left = deadline.checked_duration_since(Instant::now())?;
                 state = self.wait(state, left.min(RESEND_EVERY));
                 continue;
             }
             state.next_seq += 1;
-            state.requests.insert(seq, Request { bytes, outcome: None, abandoned: false });
+            state.requests.insert(seq, Request { account, bytes, outcome: None, abandoned: false });
             let outcome = loop {
                 match state.requests.get(&seq).map(|request| request.outcome) {
                     Some(Some(outcome)) => {
@@ -269,9 +282,12 @@ impl Shared {
             }
             self.changed.notify_all();
             let Some(path) = &self.rejoin else { return };
-            let token = self.lock().token;
+            let (token, statistics) = {
+                let state = self.lock();
+                (state.token, state.statistics.clone())
+            };
             let (socket, adopted) = loop {
-                match join(path, &token) {
+                match join(path, &token, statistics.as_deref()) {
                     Ok(joined) => break joined,
                     Err(_) => std::thread::sleep(REJOIN_EVERY),
                 }
@@ -286,7 +302,7 @@ impl Shared {
     /// Takes answers off the socket until it ends.
     fn take_answers(&self, socket: &Arc<OwnedFd>) {
         loop {
-            let unsent = self.lock().unsent_release > 0;
+            let unsent = self.lock().owes();
             let time = unsent.then_some(rustix::event::Timespec { tv_sec: 0, tv_nsec: 20_000_000 });
             let mut fds = [PollFd::new(&**socket, PollFlags::IN)];
             match rustix::event::poll(&mut fds, time.as_ref()) {
@@ -319,12 +335,12 @@ impl State {
         (self.used, self.limit) = (message.used, message.limit);
         let Some(request) = self.requests.get_mut(&message.seq) else { return };
         request.outcome = Some(Outcome::Answered(message.code));
-        let (bytes, abandoned) = (request.bytes, request.abandoned);
+        let (account, bytes, abandoned) = (request.account as usize, request.bytes, request.abandoned);
         if message.code == code::GRANTED {
             if abandoned {
-                self.unsent_release += bytes;
+                self.unsent_release[account] += bytes;
             } else {
-                self.charged += bytes;
+                self.charged[account] += bytes;
             }
         }
         if abandoned {
@@ -333,29 +349,45 @@ impl State {
         }
     }
 
+    fn owes(&self) -> bool {
+        self.unsent_release.iter().any(|bytes| *bytes > 0)
+    }
+
+    /// Gives back at most what is held, and says how much that is.
+    fn give_back(&mut self, account: u32, bytes: u64) -> u64 {
+        let held = &mut self.charged[account as usize];
+        let bytes = bytes.min(*held);
+        *held -= bytes;
+        self.unsent_release[account as usize] += bytes;
+        self.flush_releases();
+        bytes
+    }
+
     fn flush_releases(&mut self) {
-        if self.unsent_release == 0 {
-            return;
-        }
-        let mut message = ToBroker::new(to_broker::RELEASE);
-        message.value = self.unsent_release;
-        match &self.socket {
-            Some(socket) if send_now(socket, &message).is_ok() => self.unsent_release = 0,
-            // Without a broker there is nothing to send: the next one is told the difference when it adopts us.
-            _ => {}
+        for (account, unsent) in (0..).zip(&mut self.unsent_release).filter(|(_, unsent)| **unsent > 0) {
+            let mut message = ToBroker::new(to_broker::RELEASE);
+            (message.account, message.value) = (account, *unsent);
+            match &self.socket {
+                Some(socket) if send_now(socket, &message).is_ok() => *unsent = 0,
+                // Without a broker there is nothing to send: the next one is told the difference when it adopts us.
+                _ => {}
+            }
         }
     }
 
     /// Brings the new broker's books to what this worker holds.
     fn settle(&mut self, socket: OwnedFd, adopted: &ToWorker) {
         (self.used, self.limit) = (adopted.used, adopted.limit);
-        self.unsent_release = adopted.charged.saturating_sub(self.charged);
-        let lacking = self.charged.saturating_sub(adopted.charged);
         let socket = Arc::new(socket);
-        if lacking > 0 {
-            let mut message = ToBroker::new(to_broker::CHARGE);
-            message.value = lacking;
-            let _ = send_now(&socket, &message);
+        for (account, known) in (0..).zip([adopted.charged, adopted.pinned]) {
+            let held = self.charged[account as usize];
+            self.unsent_release[account as usize] = known.saturating_sub(held);
+            let lacking = held.saturating_sub(known);
+            if lacking > 0 {
+                let mut message = ToBroker::new(to_broker::CHARGE);
+                (message.account, message.value) = (account, lacking);
+                let _ = send_now(&socket, &message);
+            }
         }
         self.socket = Some(socket);
         self.flush_releases();
@@ -373,11 +405,12 @@ fn send_now(socket: &OwnedFd, message: &ToBroker) -> io::Result<()> {
 }
 
 /// Shows the token to a broker and waits until it has taken us over.
-fn join(path: &std::path::Path, token: &Token) -> io::Result<(OwnedFd, ToWorker)> {
+fn join(path: &std::path::Path, token: &Token, statistics: Option<&OwnedFd>) -> io::Result<(OwnedFd, ToWorker)> {
     let socket = packet::connect(path)?;
     let mut message = ToBroker::new(to_broker::REJOIN);
     message.token = *token;
-    packet::send(&socket, message.as_bytes(), &[])?;
+    let page: Vec<_> = statistics.iter().map(|page| page.as_fd()).collect();
+    packet::send(&socket, message.as_bytes(), &page)?;
     let mut fds = [PollFd::new(&socket, PollFlags::IN)];
     let time = rustix::event::Timespec { tv_sec: PATIENCE.as_secs() as i64, tv_nsec: 0 };
     if rustix::event::poll(&mut fds, Some(&time))? == 0 {

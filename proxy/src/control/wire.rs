@@ -12,16 +12,15 @@ pub type Token = [u8; 16];
 pub mod to_broker {
     /// The worker waits for its client.
     pub const READY: u32 = 1;
-    /// First message of a worker that lost its broker; `token` says which one it is.
+    /// First message of a worker that lost its broker; `token` says which one it is. The descriptor is its page of
+    /// statistics, if it has one.
     pub const REJOIN: u32 = 2;
-    /// Asks for `value` bytes; answered with `REPLY`.
+    /// Asks for `value` bytes of `account`; answered with `REPLY`.
     pub const CHARGE: u32 = 3;
-    /// Gives back `value` bytes; not answered.
+    /// Gives back `value` bytes of `account`; not answered.
     pub const RELEASE: u32 = 4;
     /// Asks for the zone's account; answered with `REPLY`.
     pub const USAGE: u32 = 5;
-    /// Figures for the operator, in `stats`; not answered.
-    pub const REPORT: u32 = 6;
     /// First message of a fresh worker: it is jailed; `value` holds the parts of the jail that are missing, as bits, and
     /// `version` the CUDA version of the driver.
     pub const JAILED: u32 = 7;
@@ -29,7 +28,7 @@ pub mod to_broker {
 
 /// Kinds of [`ToWorker`].
 pub mod to_worker {
-    /// Here is your client: descriptors are its socket and, where the kernel has them, its pidfd.
+    /// Here is your client: descriptors are its socket, the page of statistics and, where the kernel has them, its pidfd.
     pub const ASSIGN: u32 = 1;
     /// Answer to a request with the same `seq`.
     pub const REPLY: u32 = 2;
@@ -37,36 +36,20 @@ pub mod to_worker {
     pub const ADOPTED: u32 = 3;
 }
 
+/// Accounts of a zone.
+pub mod account {
+    /// Memory of GPUs.
+    pub const DEVICE: u32 = 0;
+    /// Host memory pinned for them.
+    pub const PINNED: u32 = 1;
+    pub const COUNT: usize = 2;
+}
+
 /// Codes of a `REPLY`.
 pub mod code {
     pub const GRANTED: u32 = 0;
     pub const OVER_LIMIT: u32 = 1;
     pub const REFUSED: u32 = 2;
-}
-
-/// What a worker has done so far; totals, for the operator only.
-#[derive(
-    Debug,
-    Clone,
-    Copy,
-    Default,
-    PartialEq,
-    Eq,
-    FromBytes,
-    IntoBytes,
-    Immutable,
-    KnownLayout,
-    serde::Serialize,
-    serde::Deserialize,
-)]
-#[repr(C)]
-pub struct WorkerStats {
-    pub calls: u64,
-    pub launches: u64,
-    pub bytes_to_device: u64,
-    pub bytes_from_device: u64,
-    pub gpu_time_ns: u64,
-    pub errors: u64,
 }
 
 #[derive(Debug, Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout)]
@@ -77,7 +60,8 @@ pub struct ToBroker {
     pub seq: u64,
     pub value: u64,
     pub token: Token,
-    pub stats: WorkerStats,
+    pub account: u32,
+    pub reserved: u32,
 }
 
 #[derive(Debug, Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout)]
@@ -91,6 +75,10 @@ pub struct ToWorker {
     pub limit: u64,
     /// This worker's part of it.
     pub charged: u64,
+    /// This worker's part of the zone's pinned memory.
+    pub pinned: u64,
+    /// What each of its contexts costs, on the zone's account.
+    pub context_memory: u64,
     pub share: u32,
     pub client_pid: u32,
     pub client_uid: u32,
@@ -101,7 +89,7 @@ pub struct ToWorker {
 
 impl ToBroker {
     pub fn new(kind: u32) -> Self {
-        Self { kind, version: 0, seq: 0, value: 0, token: [0; 16], stats: WorkerStats::default() }
+        Self { kind, version: 0, seq: 0, value: 0, token: [0; 16], account: account::DEVICE, reserved: 0 }
     }
 }
 
@@ -114,6 +102,8 @@ impl ToWorker {
             used: 0,
             limit: UNLIMITED,
             charged: 0,
+            pinned: 0,
+            context_memory: 0,
             share: 0,
             client_pid: 0,
             client_uid: 0,

@@ -54,7 +54,7 @@ pub fn reports_posted_errors(op: u16) -> bool {
 
 /// Executes one message, already copied out of shared memory.
 pub fn execute(worker: &Worker, op: u16, tag: u32, lane: u32, payload: &[u8], reply: &mut Writer<'_>) -> Outcome {
-    Counters::add(&worker.counters.calls, 1);
+    Counters::add(&worker.counters().calls, 1);
     let mut message = Reader::new(payload);
     if op == Op::Start as u16 {
         return ops::start::start(worker, &mut message, reply);

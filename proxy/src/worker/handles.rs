@@ -7,13 +7,14 @@
 use std::collections::HashMap;
 use std::ffi::c_void;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
+use std::sync::{Arc, OnceLock, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 use cuda_abi::driver::Driver;
 use cuda_abi::error::*;
 use cuda_abi::wire::{Handle, Kind};
 
 use super::Refusal;
+use super::memory::Charge;
 
 /// How many handles a client may hold. Natively memory is the limit; this keeps a flood within some hundred MiB.
 const MOST_HANDLES: usize = 1 << 20;
@@ -38,6 +39,8 @@ pub struct Object {
     pub parent: Option<Arc<Object>>,
     /// For functions and kernels.
     pub parameters: Option<Parameters>,
+    /// What it costs the zone beside the memory that the client asked for.
+    pub charge: OnceLock<Arc<Charge>>,
     driver: Arc<Driver>,
     /// Closed by the client: the last user destroys it.
     doomed: AtomicBool,
@@ -152,12 +155,13 @@ impl Handles {
         parameters: Option<Parameters>,
     ) -> Result<u64, Refusal> {
         let mut inner = self.write();
-        let (mut context, mut parent) = (context, parent);
+        let (mut context, mut parent, mut charge) = (context, parent, None);
         let index = match inner.known.get(&(kind, raw)) {
             Some(&index) => {
                 // The driver named an object that it has named before: it still belongs where it came from.
                 if let Some(old) = &inner.entries[index as usize].object {
                     (context, parent) = (old.context, old.parent.clone().or(parent));
+                    charge = old.charge.get().cloned();
                 }
                 index
             }
@@ -172,8 +176,18 @@ impl Handles {
         };
         inner.known.insert((kind, raw), index);
         let entry = &mut inner.entries[index as usize];
-        entry.object = Some(object(&self.driver, kind, raw, context, parent, parameters));
+        let object = object(&self.driver, kind, raw, context, parent, parameters);
+        charge.map(|charge| object.charge.set(charge));
+        entry.object = Some(object);
         Ok(Handle { kind, generation: entry.generation, index }.to_word())
+    }
+
+    /// Has an object pay for itself until it goes.
+    pub fn pays(&self, word: u64, charge: Charge) {
+        if let Ok(object) = self.get(word) {
+            // One that pays already is the same object under the same handle: it costs no more than before.
+            let _ = object.charge.set(Arc::new(charge));
+        }
     }
 
     /// Closes a handle: nobody finds it any more, nor what came from it. Answers the objects that left the table; the
@@ -230,7 +244,8 @@ fn object(
 ) -> Arc<Object> {
     static NEXT: AtomicU64 = AtomicU64::new(1);
     let (serial, doomed) = (NEXT.fetch_add(1, Ordering::Relaxed), AtomicBool::new(false));
-    Arc::new(Object { kind, raw, serial, context, parent, parameters, driver: driver.clone(), doomed })
+    let charge = OnceLock::new();
+    Arc::new(Object { kind, raw, serial, context, parent, parameters, charge, driver: driver.clone(), doomed })
 }
 
 /// Destroys an object now, if nobody else uses it, and otherwise leaves that to its last user.
@@ -287,6 +302,31 @@ impl Inner {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn an_object_pays_until_it_is_gone() {
+        use crate::control::BrokerLink;
+        let (broker, worker) = crate::packet::pair().unwrap();
+        let link = Arc::new(BrokerLink::from_fd(worker));
+        // Nothing is asked of the broker for nothing, and nothing is given back.
+        let memory = crate::worker::memory::Memory::new(Arc::new(Driver::missing()), link);
+        let charge = memory.charge(0).unwrap();
+        let handles = handles();
+        let word = handles.open(Kind::Module, 0x1000, 1).unwrap();
+        handles.pays(word, charge);
+        let paying = Arc::downgrade(handles.get(word).unwrap().charge.get().unwrap());
+        // The driver names the same object again.
+        assert_eq!(handles.open(Kind::Module, 0x1000, 1), Ok(word));
+        assert!(paying.upgrade().is_some());
+        let user = handles.get(word).unwrap();
+        handles.close_context(1);
+        assert!(paying.upgrade().is_some(), "somebody still uses it");
+        // The driver of this test is missing, so nobody may call it.
+        user.doomed.store(false, Ordering::Release);
+        drop(user);
+        assert!(paying.upgrade().is_none());
+        drop(broker);
+    }
 
     fn handles() -> Handles {
         Handles::new(Arc::new(Driver::missing()), 2)

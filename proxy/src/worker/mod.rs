@@ -8,12 +8,14 @@ mod backend;
 mod callbacks;
 mod dispatch;
 mod handles;
+mod inventory;
 mod memory;
 mod ops;
 mod refusal;
 mod serve;
 mod snapshot;
 mod state;
+mod stats;
 
 use std::sync::Arc;
 

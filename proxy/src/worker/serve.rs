@@ -12,7 +12,8 @@ use idm::region::{Layout, Placement};
 use idm::ring::{ConsumeError, NO_LANE};
 
 use super::dispatch::{execute, op_name, reports_posted_errors};
-use super::state::Counters;
+use super::state::Client;
+use super::stats::Counters;
 use super::{Refusal, Worker, WorkerError, ops};
 use crate::control::{Assignment, BrokerLink};
 
@@ -47,14 +48,15 @@ pub fn serve(ready: Ready, assignment: Assignment) -> Result<(), WorkerError> {
         .map_err(|error| WorkerError::Thread(error.into()))?;
     watch.spawn().map_err(WorkerError::Thread)?;
     bootstrap::send(&assignment.client, &Attach::new(*server.layout(), [0; 16]), &[server.fd()])?;
-    worker.meet(assignment.client);
+    worker.meet(Client {
+        socket: assignment.client,
+        counters: Counters::new(assignment.statistics),
+        context_memory: assignment.context_memory,
+    });
 
     let (Some(mut consumer), Some(mut dispatcher)) = (server.take_consumer(), server.take_dispatcher()) else {
         unreachable!("a new server has both ends")
     };
-    let reporter = worker.clone();
-    let report = move || reporter.report_for_ever();
-    std::thread::Builder::new().name("report".into()).spawn(report).map_err(WorkerError::Thread)?;
     let lanes = Session { worker, replies: server.replies(), server: Arc::new(Mutex::new(server)) };
     let session = lanes.clone();
     let start = move || {
@@ -105,14 +107,14 @@ impl Session {
 
     fn serve_one(&self, op: u16, tag: u32, lane: u32, seq: u64, payload: &[u8], buffer: &mut [u8]) {
         let mut reply = Writer::new(buffer);
+        let counters = self.worker.counters();
+        counters.begin(op);
         let outcome = execute(&self.worker, op, tag, lane, payload, &mut reply);
+        counters.end(&outcome);
         let mut code = match outcome {
             Ok(code) | Err(Refusal::Code(code)) => code,
             Err(refusal) => end_client(&format!("{refusal} ({})", op_name(op))),
         };
-        if code != CUDA_SUCCESS && code != CUDA_ERROR_NOT_READY {
-            Counters::add(&self.worker.counters.errors, 1);
-        }
         if is_sticky(code) {
             self.server.lock().unwrap_or_else(PoisonError::into_inner).set_status(code);
         }

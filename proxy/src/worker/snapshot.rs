@@ -89,6 +89,6 @@ fn write_device(
     Ok(())
 }
 
-fn until_nul(bytes: &[u8]) -> &[u8] {
+pub fn until_nul(bytes: &[u8]) -> &[u8] {
     &bytes[..bytes.iter().position(|byte| *byte == 0).unwrap_or(bytes.len())]
 }

@@ -3,9 +3,8 @@
 use std::cell::Cell;
 use std::collections::HashMap;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
-use std::time::Duration;
 
 use cuda_abi::driver::Driver;
 use cuda_abi::error::*;
@@ -15,8 +14,9 @@ use cuda_abi::wire::{self, Kind};
 use super::callbacks::Callbacks;
 use super::handles::{Handles, Object};
 use super::memory::Memory;
+pub use super::stats::Counters;
 use super::{Outcome, Refusal, succeed};
-use crate::control::{BrokerLink, WorkerStats};
+use crate::control::BrokerLink;
 
 /// As many primary contexts as any machine has devices.
 pub const MAX_DEVICES: u32 = 64;
@@ -25,14 +25,13 @@ pub struct Worker {
     pub driver: Arc<Driver>,
     pub handles: Handles,
     pub memory: Memory,
-    pub link: Arc<BrokerLink>,
     pub callbacks: Arc<Callbacks>,
     /// How many lanes there are.
     pub lanes: u32,
     pub bulk: idm::bulk::BulkView,
     pub flags: idm::flags::Flags,
-    /// Descriptors of pinned memory and of the client's output come this way. Set once there is a client.
-    socket: OnceLock<OwnedFd>,
+    /// Set once there is one: a spare worker starts without.
+    client: OnceLock<Client>,
     /// Set once the first message has come, and once the driver is there for the ones after it.
     pub greeted: AtomicBool,
     pub started: AtomicBool,
@@ -43,7 +42,15 @@ pub struct Worker {
     pub uploads: Mutex<Uploads>,
     /// The first error of a posted message that nobody has been told yet.
     posted_error: AtomicU32,
+}
+
+/// The client, as the broker handed it over.
+pub struct Client {
+    /// Descriptors of pinned memory and of the client's output come this way.
+    pub socket: OwnedFd,
     pub counters: Counters,
+    /// What each context costs on the zone's account.
+    pub context_memory: u64,
 }
 
 /// How far the driver has come.
@@ -61,33 +68,6 @@ pub struct Uploads {
     pub bytes: usize,
 }
 
-/// What the operator is told of this client.
-#[derive(Default)]
-pub struct Counters {
-    pub calls: AtomicU64,
-    pub launches: AtomicU64,
-    pub bytes_to_device: AtomicU64,
-    pub bytes_from_device: AtomicU64,
-    pub errors: AtomicU64,
-}
-
-impl Counters {
-    pub fn add(counter: &AtomicU64, amount: u64) {
-        counter.fetch_add(amount, Ordering::Relaxed);
-    }
-
-    fn read(&self) -> WorkerStats {
-        WorkerStats {
-            calls: self.calls.load(Ordering::Relaxed),
-            launches: self.launches.load(Ordering::Relaxed),
-            bytes_to_device: self.bytes_to_device.load(Ordering::Relaxed),
-            bytes_from_device: self.bytes_from_device.load(Ordering::Relaxed),
-            gpu_time_ns: 0,
-            errors: self.errors.load(Ordering::Relaxed),
-        }
-    }
-}
-
 thread_local! {
     /// The context that this thread has current: its index and serial number.
     static CURRENT: Cell<(u32, u64)> = const { Cell::new((0, 0)) };
@@ -97,32 +77,43 @@ impl Worker {
     pub fn new(driver: Arc<Driver>, link: Arc<BrokerLink>, server: &idm::Server) -> Worker {
         Worker {
             handles: Handles::new(driver.clone(), MAX_DEVICES),
-            memory: Memory::new(driver.clone(), link.clone()),
+            memory: Memory::new(driver.clone(), link),
             callbacks: Arc::new(Callbacks::default()),
             lanes: server.layout().lanes,
             bulk: server.bulk(),
             flags: server.flags(),
             driver,
-            link,
-            socket: OnceLock::new(),
+            client: OnceLock::new(),
             greeted: AtomicBool::new(false),
             started: AtomicBool::new(false),
             starting: Mutex::default(),
             retained: Mutex::default(),
             uploads: Mutex::default(),
             posted_error: AtomicU32::new(CUDA_SUCCESS),
-            counters: Counters::default(),
         }
     }
 
     /// The client is there.
-    pub fn meet(&self, socket: OwnedFd) {
-        let _ = self.socket.set(socket);
+    pub fn meet(&self, client: Client) {
+        let _ = self.client.set(client);
     }
 
-    /// The client's socket. No message comes from a client that was not met.
-    pub fn socket(&self) -> Result<BorrowedFd<'_>, Refusal> {
-        self.socket.get().map(AsFd::as_fd).ok_or(Refusal::NotStarted)
+    /// Whoever serves a message has met the client that sent it.
+    fn client(&self) -> &Client {
+        self.client.get().expect("a client is met before it is served")
+    }
+
+    pub fn socket(&self) -> BorrowedFd<'_> {
+        self.client().socket.as_fd()
+    }
+
+    #[inline]
+    pub fn counters(&self) -> &Counters {
+        &self.client().counters
+    }
+
+    pub fn context_memory(&self) -> u64 {
+        self.client().context_memory
     }
 
     pub fn starting(&self) -> MutexGuard<'_, Startup> {
@@ -167,20 +158,6 @@ impl Worker {
         // SAFETY: the output is a local.
         succeed(unsafe { (self.driver.cuCtxGetDevice)(&mut device) })?;
         Ok(device)
-    }
-
-    /// Tells the broker what this client has done so far, every now and then and only if there is something new.
-    pub fn report_for_ever(&self) {
-        const EVERY: Duration = Duration::from_secs(1);
-        let mut said = WorkerStats::default();
-        loop {
-            let now = self.counters.read();
-            if now != said {
-                self.link.report(now);
-                said = now;
-            }
-            std::thread::sleep(EVERY);
-        }
     }
 
     /// Remembers an error of a posted message, until the client asks.

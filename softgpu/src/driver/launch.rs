@@ -14,8 +14,8 @@ use super::function::{Function, function};
 use super::handles::out;
 use super::output::Printer;
 use super::queue::Work;
-use super::{event, notice, stream};
-use crate::exec::{Fault, FaultKind, Kernel, Launch};
+use super::{event, heap, notice, stream};
+use crate::exec::{self, Fault, FaultKind, Kernel, Launch};
 
 /// Keys of the `extra` argument.
 const BUFFER_POINTER: u64 = 1;
@@ -138,7 +138,9 @@ fn run(
     dynamic_shared: u32,
     params: &[u8],
 ) -> Answer {
-    let launch = Launch { grid, block, dynamic_shared, params, stop: &context.stop, output: &Printer };
+    let heap = heap::of(context);
+    let (stop, output, heap) = (&context.stop, &Printer, Some(&heap as &dyn exec::Heap));
+    let launch = Launch { grid, block, dynamic_shared, params, stop, output, heap };
     let Err(fault) = function.module.program.launch(function.index, &launch) else { return Ok(()) };
     if fault.kind == FaultKind::Stopped {
         // Whoever stopped it knows why.

@@ -24,6 +24,7 @@ mod event;
 mod executor;
 mod function;
 mod handles;
+mod heap;
 mod launch;
 mod library;
 mod memory;

@@ -48,7 +48,11 @@ fn isa() -> Result<OwnedTargetIsa, CompileError> {
 fn waits(module: &Module, reach: &Reach) -> bool {
     let bodies = reach.functions.iter().filter_map(|index| module.functions[*index].body.as_ref().ok());
     let ops = bodies.flat_map(|body| &body.blocks).flat_map(|block| &block.insts).map(|inst| &inst.op);
-    ops.into_iter().any(|op| matches!(op, Op::Barrier { .. } | Op::Warp { .. }))
+    ops.into_iter().any(|op| match op {
+        Op::Barrier { .. } | Op::Warp { .. } => true,
+        Op::Runtime { routine, .. } => routine.waits(),
+        _ => false,
+    })
 }
 
 /// Whether nothing in the kernel can make its fiber pause: then threads simply follow each other.
@@ -56,7 +60,7 @@ fn straight(module: &Module, reach: &Reach) -> bool {
     let [kernel] = reach.functions[..] else { return false };
     let Ok(body) = &module.functions[kernel].body else { return false };
     let loops = body.blocks.iter().enumerate().any(|(index, block)| block.end.goes_back(index));
-    let pauses = |op: &Op| matches!(op, Op::Barrier { .. } | Op::Warp { .. } | Op::Sleep(_));
+    let pauses = |op: &Op| matches!(op, Op::Barrier { .. } | Op::Warp { .. } | Op::Runtime { .. } | Op::Sleep(_));
     !loops && !body.blocks.iter().flat_map(|block| &block.insts).any(|inst| pauses(&inst.op))
 }
 

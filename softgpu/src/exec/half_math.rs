@@ -50,31 +50,57 @@ pub extern "C" fn to_f32(code: i32, bits: i32) -> f32 {
     if code & BFLOAT != 0 { bf16::from_bits(bits as u16).to_f32() } else { f16::from_bits(bits as u16).to_f32() }
 }
 
+/// A double to a half, rounded once. (`half` looks at the upper bits of a double only.)
 pub extern "C" fn from_f64(code: i32, x: f64) -> i32 {
-    let nearest = if code & BFLOAT != 0 { bf16::from_f64(x).to_bits() } else { f16::from_f64(x).to_bits() };
-    let rounded = widen(code, i32::from(nearest));
-    // One step away from zero is one more in the bits, whatever the sign.
-    let bits = match code & 3 {
-        1 if rounded.abs() > x.abs() => nearest - 1,
-        2 if rounded > x => step(nearest, rounded > 0.0, false),
-        3 if rounded < x => step(nearest, rounded < 0.0, true),
-        _ => nearest,
+    let (stored, exponent_bits) = if code & BFLOAT != 0 { (7, 8) } else { (10, 5) };
+    let infinity = ((1u64 << exponent_bits) - 1) << stored;
+    let negative = x.is_sign_negative();
+    let sign = if negative { 0x8000 } else { 0 };
+    if x.is_nan() {
+        return 0x7fff;
+    }
+    let bias = (1 << (exponent_bits - 1)) - 1;
+    let bits = x.to_bits();
+    let field = (bits >> 52 & 0x7ff) as i32;
+    let fraction = bits & ((1 << 52) - 1);
+    let rounded = if field == 0x7ff {
+        return sign | infinity as i32;
+    } else {
+        let significand = if field == 0 { fraction } else { fraction | 1 << 52 };
+        // The place of the last bit that stays, above the lowest bit of the significand.
+        let lowest = 1 - bias;
+        let exponent = field.max(1) - 1023;
+        let drop = (52 - stored + (lowest - exponent).max(0)).min(60) as u32;
+        let (kept, rest, half) = (significand >> drop, significand & ((1 << drop) - 1), 1u64 << (drop - 1));
+        let up = match code & 3 {
+            0 => rest > half || (rest == half && kept & 1 == 1),
+            1 => false,
+            2 => negative && rest != 0,
+            _ => !negative && rest != 0,
+        };
+        ((exponent - lowest).max(0) as u64).wrapping_shl(stored as u32) + kept + u64::from(up)
     };
-    i32::from(bits)
+    if rounded >= infinity {
+        let stays = matches!((code & 3, negative), (1, _) | (2, false) | (3, true));
+        return sign | (infinity - u64::from(stays)) as i32;
+    }
+    sign | rounded as i32
 }
 
-/// The next value below (or above) `bits`; `inwards` when that is towards zero.
-fn step(bits: u16, inwards: bool, up: bool) -> u16 {
-    match (inwards, bits & 0x7fff) {
-        (true, _) => bits - 1,
-        (false, 0) => {
-            if up {
-                1
-            } else {
-                0x8001
-            }
-        }
-        (false, _) => bits + 1,
+/// `x × y + z`, so that rounding it once more is as good as rounding the exact value: a sum that is not exact is made
+/// odd, and never lies in the middle of two halves. (The product of two halves is exact.)
+fn fused(x: f64, y: f64, z: f64) -> f64 {
+    let product = x * y;
+    let sum = product + z;
+    if !sum.is_finite() || sum.to_bits() & 1 == 1 {
+        return sum;
+    }
+    let part = sum - product;
+    let error = (product - (sum - part)) + (z - part);
+    match error.partial_cmp(&0.0) {
+        Some(std::cmp::Ordering::Greater) => sum.next_up(),
+        Some(std::cmp::Ordering::Less) => sum.next_down(),
+        _ => sum,
     }
 }
 
@@ -95,17 +121,37 @@ pub extern "C" fn compute(code: i32, a: i32, b: i32, c: i32) -> i32 {
     let mut result = match op {
         Compute::Sub => x - y,
         Compute::Mul => x * y,
-        Compute::Fma => x.mul_add(y, z),
-        Compute::Min => extreme(|x, y| if x == y && x.is_sign_negative() { x } else { x.min(y) }),
-        Compute::Max => extreme(|x, y| if x == y && x.is_sign_positive() { x } else { x.max(y) }),
+        Compute::Fma => fused(x, y, z),
+        Compute::Min => extreme(|x, y| match x == y {
+            // -0 is less than +0.
+            true => {
+                if x.is_sign_negative() {
+                    x
+                } else {
+                    y
+                }
+            }
+            false => x.min(y),
+        }),
+        Compute::Max => extreme(|x, y| match x == y {
+            true => {
+                if x.is_sign_positive() {
+                    x
+                } else {
+                    y
+                }
+            }
+            false => x.max(y),
+        }),
         Compute::Ex2 => x.exp2(),
         Compute::Tanh => x.tanh(),
         _ => x + y,
     };
     if code & SAT != 0 {
-        result = if result.is_nan() { 0.0 } else { result.clamp(0.0, 1.0) };
+        // NaN and -0 become 0.
+        result = if result > 0.0 { result.min(1.0) } else { 0.0 };
     }
-    if code & RELU != 0 && result < 0.0 {
+    if code & RELU != 0 && result <= 0.0 {
         result = 0.0;
     }
     if result.is_nan() {

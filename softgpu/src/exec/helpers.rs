@@ -11,6 +11,7 @@ use super::fault::FaultKind;
 use super::half_math;
 use super::math;
 use super::print;
+use super::routines;
 use super::warp::Input;
 use crate::passes::ir::{BarrierOp, WarpOp};
 use crate::window;
@@ -73,6 +74,10 @@ helpers! {
     Printf(I64, I64, I64) -> [I32] = print::printf;
     /// context, message, file, line, function
     AssertFail(I64, I64, I64, I32, I64) -> [] = print::assert_fail;
+    /// context, bytes
+    Malloc(I64, I64) -> [I64] = malloc;
+    /// context, address
+    Free(I64, I64) -> [] = free;
     /// address, `AtomicOp` and type, operand, swap
     Atomic(I64, I32, I64, I64) -> [I64] = atomics::atomic;
     Sin(F32) -> [F32] = math::sin;
@@ -94,6 +99,8 @@ helpers! {
     DoubleToHalf(I32, F64) -> [I32] = half_math::from_f64;
     /// operation and format, a, b, c
     Half(I32, I32, I32, I32) -> [I32] = half_math::compute;
+    /// context, routine, code, words in and out
+    Runtime(I64, I32, I64, I64) -> [] = routines::runtime;
     /// n-th set bit: mask, base, offset
     Fns(I32, I32, I32) -> [I32] = math::fns;
 }
@@ -261,6 +268,22 @@ extern "C" fn warp(context: *mut Context, op: i32, a: u64, bc: u64, mask: u32, s
                 (*context).answer
             }
         }
+    }
+}
+
+extern "C" fn malloc(context: *mut Context, bytes: u64) -> u64 {
+    // SAFETY: the context of the running fiber and its grid are alive.
+    let heap = unsafe { (*(*context).grid).launch.heap };
+    heap.and_then(|heap| heap.take(bytes)).unwrap_or(0)
+}
+
+extern "C" fn free(context: *mut Context, address: u64) {
+    // SAFETY: as above.
+    let heap = unsafe { (*(*context).grid).launch.heap };
+    if address != 0 && !heap.is_some_and(|heap| heap.give(address)) {
+        let message = String::from("free of what malloc did not give, or gave and got back");
+        // SAFETY: called by compiled code on the running fiber; what is dropped late is moved into the fault.
+        unsafe { fail(context, RawFault { kind: FaultKind::Trap, address: Some(address), message }) }
     }
 }
 

@@ -28,12 +28,15 @@ mod math;
 mod module;
 mod pool;
 mod print;
+mod routines;
 mod signal;
+mod small;
 mod stack;
 mod ticker;
+mod video;
 mod warp;
 
 pub use fault::{Fault, FaultKind};
 pub use module::{
-    Kernel, Launch, Module, Output, Param, Program, PtxError, Relocation, RelocationTarget, Space, Variable,
+    Heap, Kernel, Launch, Module, Output, Param, Program, PtxError, Relocation, RelocationTarget, Space, Variable,
 };

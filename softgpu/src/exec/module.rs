@@ -115,6 +115,14 @@ pub trait Output: Sync {
     fn write(&self, bytes: &[u8]);
 }
 
+/// Where device `malloc` gets its memory. Called by any thread of the pool.
+pub trait Heap: Sync {
+    /// The address of so many bytes, aligned to 16, or nothing.
+    fn take(&self, bytes: u64) -> Option<u64>;
+    /// Gives back what `take` gave; false when it did not.
+    fn give(&self, address: u64) -> bool;
+}
+
 /// One grid.
 pub struct Launch<'a> {
     pub grid: [u32; 3],
@@ -124,6 +132,8 @@ pub struct Launch<'a> {
     /// Set by anyone to end the grid with `FaultKind::Stopped`; noticed within milliseconds, even in endless loops.
     pub stop: &'a AtomicBool,
     pub output: &'a dyn Output,
+    /// Without one, device `malloc` always answers NULL.
+    pub heap: Option<&'a dyn Heap>,
 }
 
 /// A module whose variables have addresses.

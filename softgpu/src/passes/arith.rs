@@ -101,29 +101,6 @@ const ELSEWHERE: &[&str] = &[
     "tensormap",
     "tcgen05",
     "clusterlaunchcontrol",
-    "vadd",
-    "vsub",
-    "vabsdiff",
-    "vmin",
-    "vmax",
-    "vshl",
-    "vshr",
-    "vmad",
-    "vset",
-    "vadd2",
-    "vsub2",
-    "vavrg2",
-    "vabsdiff2",
-    "vmin2",
-    "vmax2",
-    "vset2",
-    "vadd4",
-    "vsub4",
-    "vavrg4",
-    "vabsdiff4",
-    "vmin4",
-    "vmax4",
-    "vset4",
     "st_async",
     "red_async",
     "ldu",
@@ -295,7 +272,12 @@ impl<'a> Builder<'_, 'a> {
     }
 
     pub fn convert(&mut self, form: &mut Form<'a>, operands: &[Operand<'a>]) -> Result<Op> {
-        form.take("rna");
+        if form.take("pack") {
+            return self.convert_pack(form, operands);
+        }
+        if let Some(op) = self.convert_small(form, operands)? {
+            return Ok(op);
+        }
         form.done()?;
         let [to, from] = form.types[..] else {
             return CheckError::unsupported("this conversion");
@@ -342,7 +324,7 @@ impl<'a> Builder<'_, 'a> {
     pub fn setp(&mut self, form: &mut Form<'a>, operands: &[Operand<'a>]) -> Result<Op> {
         let (compare, bool_op) = comparison(form)?;
         let ty = form.ty()?;
-        if ty.is_packed() || ty == Type::Pred || ty == Type::B128 {
+        if ty == Type::Pred || ty == Type::B128 {
             return CheckError::unsupported("comparisons of this type");
         }
         expect(operands, 3 + usize::from(bool_op.is_some()))?;
@@ -357,7 +339,8 @@ impl<'a> Builder<'_, 'a> {
         let [to, ty] = form.types[..] else {
             return CheckError::invalid("two types are needed");
         };
-        if ty.is_packed() || to.is_packed() || ty.bits() > 64 || to.bits() > 64 {
+        let pairs = ty.is_packed() && (to == ty || to.bits() == 32);
+        if (ty.is_packed() || to.is_packed()) && !pairs || ty.bits() > 64 || to.bits() > 64 {
             return CheckError::unsupported("comparisons of this type");
         }
         expect(operands, 3 + usize::from(bool_op.is_some()))?;

@@ -3,6 +3,7 @@
 use super::CheckError;
 use super::function::Builder;
 use super::ir::{End, Guard, Mods, Op, Rounding, Type, Value};
+use super::video;
 use crate::ptx::ast::{Instruction, Operand};
 
 type Result<T> = std::result::Result<T, CheckError>;
@@ -18,13 +19,15 @@ pub struct Form<'a> {
     /// Round to an integral value.
     pub integral: bool,
     pub approx: bool,
+    /// The modifier that is written last.
+    pub last: &'a str,
     /// All others, in order.
     pub words: Vec<&'a str>,
 }
 
 impl<'a> Form<'a> {
     fn new(instruction: &Instruction<'a>) -> Form<'a> {
-        let mut form = Form::default();
+        let mut form = Form { last: instruction.modifiers.last().copied().unwrap_or(""), ..Form::default() };
         for &modifier in &instruction.modifiers {
             if let Some(ty) = Type::parse(modifier) {
                 form.types.push(ty);
@@ -128,6 +131,7 @@ impl<'a> Builder<'_, 'a> {
             "setp" => self.setp(&mut form, operands)?,
             "set" => self.set(&mut form, operands)?,
             "mov" => self.mov(&mut form, operands)?,
+            name if video::is_video(name) => self.video(name, &mut form, operands)?,
             name => self.arithmetic(name, &mut form, operands)?,
         };
         self.push(line, guard, op);

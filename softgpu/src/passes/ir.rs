@@ -557,9 +557,65 @@ pub enum Op {
         mask: Option<Value>,
         wide: bool,
     },
+    /// What the runtime does as a whole: `code` says what exactly, words go in and words come out.
+    Runtime {
+        routine: Routine,
+        code: u64,
+        src: Vec<(Value, Type)>,
+        dst: Vec<(Option<Reg>, Type)>,
+    },
     Fence,
     Sleep(Value),
     Trap,
+}
+
+/// Instructions that are too large or too rare to be compiled. Each packs what it has to know into a `code`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Routine {
+    /// `vadd` and its kind.
+    Video,
+    /// `cvt.pack`
+    ConvertPack,
+    /// To and from floats of 8 bits and less.
+    ConvertSmall,
+    /// `mma` and `wmma.mma`: all lanes of the warp together.
+    Multiply,
+    /// `wmma.load` and `wmma.store`
+    WarpMatrix,
+    /// `ldmatrix`, `stmatrix` and `movmatrix`: all lanes of the warp together.
+    MoveMatrix,
+    /// `cp.async`
+    CopyAsync,
+    /// `mbarrier`
+    MemoryBarrier,
+    /// `tex` and `tld4`
+    Texture,
+    /// `suld`, `sust` and `sured`
+    Surface,
+    /// `txq` and `suq`
+    TextureQuery,
+}
+
+impl Routine {
+    /// All of them, by number.
+    pub const ALL: [Routine; 11] = [
+        Routine::Video,
+        Routine::ConvertPack,
+        Routine::ConvertSmall,
+        Routine::Multiply,
+        Routine::WarpMatrix,
+        Routine::MoveMatrix,
+        Routine::CopyAsync,
+        Routine::MemoryBarrier,
+        Routine::Texture,
+        Routine::Surface,
+        Routine::TextureQuery,
+    ];
+
+    /// Whether threads may wait for each other in it.
+    pub fn waits(self) -> bool {
+        matches!(self, Routine::Multiply | Routine::MoveMatrix | Routine::MemoryBarrier)
+    }
 }
 
 /// Arithmetic that takes part in carry chains.

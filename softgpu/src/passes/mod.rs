@@ -12,7 +12,9 @@ mod memory;
 mod operand;
 pub mod reach;
 mod scope;
+pub mod small;
 mod sync;
+pub mod video;
 
 pub use link::build;
 

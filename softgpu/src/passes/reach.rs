@@ -149,6 +149,7 @@ fn symbols(op: &Op, visit: &mut impl FnMut(Symbol)) {
             a.iter().for_each(|predicate| value(&predicate.value));
             b.iter().chain(c).chain(mask).for_each(value);
         }
+        Op::Runtime { src, .. } => src.iter().for_each(|(operand, _)| value(operand)),
         Op::Call { .. } | Op::Barrier { .. } | Op::Fence | Op::Sleep(_) | Op::Trap => {}
     }
 }

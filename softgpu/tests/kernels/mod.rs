@@ -117,6 +117,7 @@ impl Device {
             params: &params.0,
             stop: &self.stop,
             output: &self.printed,
+            heap: None,
         };
         self.program.launch(self.kernel(name), &launch)
     }

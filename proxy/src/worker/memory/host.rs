@@ -42,6 +42,17 @@ impl Memory {
         if !aligned || !plan::in_host(address, len) || !free() || !is_safe(file, len) {
             return Err(Refusal::Code(CUDA_ERROR_INVALID_VALUE));
         }
+        self.ledger.pin(len).map_err(|_| Refusal::Code(CUDA_ERROR_OUT_OF_MEMORY))?;
+        let mapped = self.map_and_register(file, address, len);
+        if mapped.is_err() {
+            self.ledger.unpin(len);
+        }
+        mapped?;
+        state.arenas.insert(address, len);
+        Ok(())
+    }
+
+    fn map_and_register(&self, file: BorrowedFd<'_>, address: u64, len: u64) -> Result<(), Refusal> {
         // SAFETY: the range lies in the reserved host range, where only client memory lives, and nothing is there yet.
         unsafe {
             let prot = ProtFlags::READ | ProtFlags::WRITE;
@@ -52,10 +63,8 @@ impl Memory {
                 len as usize,
                 REGISTER_PORTABLE_AND_MAPPED,
             );
-            succeed(registered).inspect_err(|_| unmap(address, len))?;
+            succeed(registered).inspect_err(|_| unmap(address, len))
         }
-        state.arenas.insert(address, len);
-        Ok(())
     }
 
     /// Forgets an arena. The caller has waited for all work that may use it.
@@ -70,6 +79,7 @@ impl Memory {
             unmap(address, len);
         }
         state.arenas.remove(&address);
+        self.ledger.unpin(len);
         Ok(())
     }
 }

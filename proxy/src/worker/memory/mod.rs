@@ -4,6 +4,7 @@
 //! memory is the client's sealed memfds in the plan's host range. Module variables lie where the driver put them. A copy,
 //! set or free that names anything else is refused: the driver would take an unknown address for memory of this process.
 
+mod charge;
 mod device;
 mod host;
 mod vmm;
@@ -15,6 +16,7 @@ use cuda_abi::driver::Driver;
 use cuda_abi::error::*;
 use cuda_abi::plan;
 
+pub use self::charge::Charge;
 pub use self::host::reserve_host_range;
 
 use self::device::{Block, Deferred, SmallChunk};

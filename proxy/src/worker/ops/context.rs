@@ -31,10 +31,23 @@ pub fn hold_primary(worker: &Worker, device: u32) -> Result<(), Refusal> {
     register_region(worker)
 }
 
+/// A primary context for the client, which pays for it from its first use on; until then a warm one is the node's.
+fn use_primary(worker: &Worker, device: u32) -> Result<(), Refusal> {
+    hold_primary(worker, device)?;
+    let _one_at_a_time = worker.starting();
+    if let Some(context) = worker.handles.context(1 + device)
+        && context.charge.get().is_none()
+    {
+        let charge = worker.memory.charge(worker.context_memory())?;
+        let _ = context.charge.set(std::sync::Arc::new(charge));
+    }
+    Ok(())
+}
+
 pub fn retain(worker: &Worker, message: &mut Reader<'_>) -> Outcome {
     let device = device(message)?;
     message.end()?;
-    hold_primary(worker, device)?;
+    use_primary(worker, device)?;
     *worker.retained().entry(device).or_insert(0) += 1;
     Ok(CUDA_SUCCESS)
 }
@@ -80,7 +93,8 @@ pub fn create(worker: &Worker, message: &mut Reader<'_>, reply: &mut Writer<'_>)
     let device = device(message)?;
     message.end()?;
     worker.handles.room()?;
-    hold_primary(worker, device)?;
+    use_primary(worker, device)?;
+    let charge = worker.memory.charge(worker.context_memory())?;
     let (mut context, mut id) = (std::ptr::null_mut(), 0);
     // SAFETY: outputs are locals.
     unsafe {
@@ -89,7 +103,9 @@ pub fn create(worker: &Worker, message: &mut Reader<'_>, reply: &mut Writer<'_>)
         worker.forget_current();
         let _ = (worker.driver.cuCtxGetId)(context, &mut id);
     }
-    reply.word(worker.handles.open(Kind::Context, context as u64, 0)?);
+    let word = worker.handles.open(Kind::Context, context as u64, 0)?;
+    worker.handles.pays(word, charge);
+    reply.word(word);
     reply.word(id);
     Ok(CUDA_SUCCESS)
 }

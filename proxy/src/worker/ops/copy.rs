@@ -27,7 +27,7 @@ pub fn inline(worker: &Worker, message: &mut Reader<'_>) -> Outcome {
     let stream = held.raw as CUstream;
     let bytes = message.rest();
     worker.memory.check(destination, bytes.len() as u64)?;
-    Counters::add(&worker.counters.bytes_to_device, bytes.len() as u64);
+    Counters::add(&worker.counters().bytes_to_device, bytes.len() as u64);
     // SAFETY: the destination is the client's; the driver takes its copy of pageable memory before it returns.
     Ok(unsafe { (worker.driver.cuMemcpyHtoDAsync_v2)(destination, bytes.as_ptr().cast(), bytes.len(), stream) })
 }
@@ -40,7 +40,7 @@ pub fn from_staging(worker: &Worker, message: &mut Reader<'_>) -> Outcome {
     message.end()?;
     let source = worker.bulk.slice(offset, len).map_err(|_| Refusal::Malformed)?;
     worker.memory.check(destination, len)?;
-    Counters::add(&worker.counters.bytes_to_device, len);
+    Counters::add(&worker.counters().bytes_to_device, len);
     // SAFETY: both ranges were checked; the staging area is registered and lives as long as this process.
     let copied = unsafe {
         (worker.driver.cuMemcpyHtoDAsync_v2)(destination, source.cast_const().cast(), len as usize, stream)
@@ -56,7 +56,7 @@ pub fn to_staging(worker: &Worker, message: &mut Reader<'_>) -> Outcome {
     message.end()?;
     let destination = worker.bulk.slice(offset, len).map_err(|_| Refusal::Malformed)?;
     worker.memory.check(source, len)?;
-    Counters::add(&worker.counters.bytes_from_device, len);
+    Counters::add(&worker.counters().bytes_from_device, len);
     // SAFETY: as above.
     let copied = unsafe { (worker.driver.cuMemcpyDtoHAsync_v2)(destination.cast(), source, len as usize, stream) };
     finish(worker, stream, word, value, copied)
@@ -100,8 +100,8 @@ pub fn linear(worker: &Worker, message: &mut Reader<'_>, wait: bool) -> Outcome 
     worker.memory.check(destination, len)?;
     worker.memory.check(source, len)?;
     match (plan::in_host(source, len), plan::in_host(destination, len)) {
-        (true, false) => Counters::add(&worker.counters.bytes_to_device, len),
-        (false, true) => Counters::add(&worker.counters.bytes_from_device, len),
+        (true, false) => Counters::add(&worker.counters().bytes_to_device, len),
+        (false, true) => Counters::add(&worker.counters().bytes_from_device, len),
         _ => {}
     }
     // SAFETY: both ranges are the client's.

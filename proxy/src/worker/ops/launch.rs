@@ -49,7 +49,7 @@ pub fn launch(worker: &Worker, message: &mut Reader<'_>) -> Outcome {
     let mut attrs = attributes(message)?;
     let params = message.bytes()?;
     message.end()?;
-    Counters::add(&worker.counters.launches, 1);
+    Counters::add(&worker.counters().launches, 1);
     let Some(layout) = &function.parameters else { return Err(Refusal::Code(CUDA_ERROR_INVALID_HANDLE)) };
     // The driver reads as many bytes as the kernel has parameters.
     if params.len() != layout.bytes as usize {

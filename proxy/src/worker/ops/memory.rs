@@ -48,7 +48,7 @@ pub fn host_map(worker: &Worker, message: &mut Reader<'_>) -> Outcome {
     let (address, len) = (message.word()?, message.word()?);
     message.end()?;
     // The client sends the descriptor before the message, and one at a time.
-    let received = bootstrap::recv_within::<Handover>(worker.socket()?, HANDOVER_TIME);
+    let received = bootstrap::recv_within::<Handover>(worker.socket(), HANDOVER_TIME);
     let (_, fds) = received.map_err(|_| Refusal::Malformed)?;
     let [file] = &fds[..] else { return Err(Refusal::Malformed) };
     worker.memory.map_host(file.as_fd(), address, len)?;

@@ -57,16 +57,20 @@ fn take_image(worker: &Worker, lane: u32, message: &mut Reader<'_>) -> Result<Ve
 pub fn load_module(worker: &Worker, lane: u32, message: &mut Reader<'_>, reply: &mut Writer<'_>) -> Outcome {
     let image = take_image(worker, lane, message)?;
     worker.handles.room()?;
+    let charge = worker.memory.charge(image.len() as u64)?;
     let mut module = std::ptr::null_mut();
     // SAFETY: the image is whole; the driver makes its own copy.
     succeed(unsafe { (worker.driver.cuModuleLoadData)(&mut module, image.as_ptr().cast()) })?;
-    reply.word(worker.handles.open(Kind::Module, module as u64, worker.context_tag())?);
+    let word = worker.handles.open(Kind::Module, module as u64, worker.context_tag())?;
+    worker.handles.pays(word, charge);
+    reply.word(word);
     Ok(CUDA_SUCCESS)
 }
 
 pub fn load_library(worker: &Worker, lane: u32, message: &mut Reader<'_>, reply: &mut Writer<'_>) -> Outcome {
     let image = take_image(worker, lane, message)?;
     worker.handles.room()?;
+    let charge = worker.memory.charge(image.len() as u64)?;
     let mut library = std::ptr::null_mut();
     let (no_options, no_values) = (std::ptr::null_mut(), std::ptr::null_mut());
     // SAFETY: the image is whole; without BINARY_IS_PRESERVED the driver makes its own copy.
@@ -82,7 +86,9 @@ pub fn load_library(worker: &Worker, lane: u32, message: &mut Reader<'_>, reply:
             0,
         )
     })?;
-    reply.word(worker.handles.open(Kind::Library, library as u64, 0)?);
+    let word = worker.handles.open(Kind::Library, library as u64, 0)?;
+    worker.handles.pays(word, charge);
+    reply.word(word);
     Ok(CUDA_SUCCESS)
 }
 

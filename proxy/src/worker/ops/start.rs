@@ -81,8 +81,7 @@ pub fn warm_up(worker: &Worker) {
 
 /// The driver prints what kernels print: it goes to the client's own output, whose descriptor came on the socket.
 fn take_over_output(worker: &Worker) {
-    if let Ok(socket) = worker.socket()
-        && let Ok((_, fds)) = bootstrap::recv_within::<Handover>(socket, HANDOVER_TIME)
+    if let Ok((_, fds)) = bootstrap::recv_within::<Handover>(worker.socket(), HANDOVER_TIME)
         && let [output] = &fds[..]
     {
         // SAFETY: descriptor 1 is this process's to replace; nothing of ours writes to it.

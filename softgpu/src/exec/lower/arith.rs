@@ -77,23 +77,36 @@ impl Lower<'_, '_> {
         } else if ftz && ty == Type::F32 {
             (x, y) = (self.flush(x), self.flush(y));
         }
-        let code = match compare {
-            Compare::Eq => FloatCC::Equal,
-            Compare::Ne => FloatCC::OrderedNotEqual,
-            Compare::Lt | Compare::Lo => FloatCC::LessThan,
-            Compare::Le | Compare::Ls => FloatCC::LessThanOrEqual,
-            Compare::Gt | Compare::Hi => FloatCC::GreaterThan,
-            Compare::Ge | Compare::Hs => FloatCC::GreaterThanOrEqual,
-            Compare::Equ => FloatCC::UnorderedOrEqual,
-            Compare::Neu => FloatCC::NotEqual,
-            Compare::Ltu => FloatCC::UnorderedOrLessThan,
-            Compare::Leu => FloatCC::UnorderedOrLessThanOrEqual,
-            Compare::Gtu => FloatCC::UnorderedOrGreaterThan,
-            Compare::Geu => FloatCC::UnorderedOrGreaterThanOrEqual,
-            Compare::Num => FloatCC::Ordered,
-            Compare::Nan => FloatCC::Unordered,
+        self.b.ins().fcmp(float_condition(compare), x, y)
+    }
+
+    /// 0 or 1 for the lower and for the upper half.
+    pub fn compare_packed(&mut self, compare: Compare, ty: Type, a: Operand, b: Operand) -> [Value; 2] {
+        let words = [a, b].map(|operand| self.get(operand, Type::B32));
+        [0, 16].map(|shift| {
+            let [x, y] = words.map(|word| {
+                let moved = self.b.ins().ushr_imm_u(word, shift);
+                let half = self.b.ins().ireduce(types::I16, moved);
+                self.half_to_single(half, ty.element())
+            });
+            self.b.ins().fcmp(float_condition(compare), x, y)
+        })
+    }
+
+    /// `set` of pairs: 1.0 or all ones in each half.
+    pub fn set_halves(&mut self, halves: [Value; 2], combine: &Option<(BoolOp, Predicate)>, to: Type, dst: Reg) {
+        let one = match to {
+            Type::F16x2 => 0x3c00,
+            Type::BF16x2 => 0x3f80,
+            _ => 0xffff,
         };
-        self.b.ins().fcmp(code, x, y)
+        let [low, high] = halves.map(|half| {
+            let truth = self.combine(half, combine);
+            let (one, zero) = (self.int(types::I16, one), self.int(types::I16, 0));
+            self.b.ins().select(truth, one, zero)
+        });
+        let value = self.join(low, high);
+        self.set(dst, value, Type::B32);
     }
 
     pub fn combine(&mut self, result: Value, combine: &Option<(BoolOp, Predicate)>) -> Value {
@@ -134,12 +147,15 @@ impl Lower<'_, '_> {
             self.int(machine(ty), 0)
         };
         let (result, flag) = if op == CarryOp::Sub {
-            // The carry of a subtraction is a borrow.
+            // The hardware adds the complement, so its flag is set where nothing was borrowed. Programs rely on it:
+            // they subtract and then look at the flag with `addc`.
+            let one = self.int(machine(ty), 1);
+            let borrowed = if reads { self.b.ins().isub(one, incoming) } else { incoming };
             let first = self.b.ins().isub(a, b);
-            let result = self.b.ins().isub(first, incoming);
-            let borrow1 = self.b.ins().icmp(IntCC::UnsignedLessThan, a, b);
-            let borrow2 = self.b.ins().icmp(IntCC::UnsignedLessThan, first, incoming);
-            (result, self.b.ins().bor(borrow1, borrow2))
+            let result = self.b.ins().isub(first, borrowed);
+            let enough = self.b.ins().icmp(IntCC::UnsignedGreaterThanOrEqual, a, b);
+            let still = self.b.ins().icmp(IntCC::UnsignedGreaterThanOrEqual, first, borrowed);
+            (result, self.b.ins().band(enough, still))
         } else {
             let first = self.b.ins().iadd(a, b);
             let result = self.b.ins().iadd(first, incoming);
@@ -191,5 +207,25 @@ impl Lower<'_, '_> {
             }
             _ => {}
         }
+    }
+}
+
+/// The comparison of floats that PTX calls so.
+fn float_condition(compare: Compare) -> FloatCC {
+    match compare {
+        Compare::Eq => FloatCC::Equal,
+        Compare::Ne => FloatCC::OrderedNotEqual,
+        Compare::Lt | Compare::Lo => FloatCC::LessThan,
+        Compare::Le | Compare::Ls => FloatCC::LessThanOrEqual,
+        Compare::Gt | Compare::Hi => FloatCC::GreaterThan,
+        Compare::Ge | Compare::Hs => FloatCC::GreaterThanOrEqual,
+        Compare::Equ => FloatCC::UnorderedOrEqual,
+        Compare::Neu => FloatCC::NotEqual,
+        Compare::Ltu => FloatCC::UnorderedOrLessThan,
+        Compare::Leu => FloatCC::UnorderedOrLessThanOrEqual,
+        Compare::Gtu => FloatCC::UnorderedOrGreaterThan,
+        Compare::Geu => FloatCC::UnorderedOrGreaterThanOrEqual,
+        Compare::Num => FloatCC::Ordered,
+        Compare::Nan => FloatCC::Unordered,
     }
 }

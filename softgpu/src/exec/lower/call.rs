@@ -97,9 +97,14 @@ impl Lower<'_, '_> {
                 let (line, function) = (arg(self, 2, types::I32), arg(self, 3, types::I64));
                 self.helper(Helper::AssertFail, &[self.context, message, file, line, function])
             }
-            // A heap that is always full is a heap that programs must be able to live with.
-            Builtin::Malloc => Some(self.int(types::I64, 0)),
-            Builtin::Free => None,
+            Builtin::Malloc => {
+                let bytes = arg(self, 0, types::I64);
+                self.helper(Helper::Malloc, &[self.context, bytes])
+            }
+            Builtin::Free => {
+                let address = arg(self, 0, types::I64);
+                self.helper(Helper::Free, &[self.context, address])
+            }
         };
         if let (Some(value), Some(slot)) = (result, returns.first()) {
             let pointer = self.b.ins().stack_addr(types::I64, self.slots[*slot], 0);

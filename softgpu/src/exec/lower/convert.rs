@@ -167,7 +167,7 @@ impl Lower<'_, '_> {
         }
         if mods.relu {
             let zero = self.b.ins().f64const(0.0);
-            let negative = self.b.ins().fcmp(cranelift_codegen::ir::condcodes::FloatCC::LessThan, value, zero);
+            let negative = self.b.ins().fcmp(cranelift_codegen::ir::condcodes::FloatCC::LessThanOrEqual, value, zero);
             value = self.b.ins().select(negative, zero, value);
         }
         let code = self.int(types::I32, format_code(to == Type::BF16, rounding));

@@ -154,7 +154,10 @@ impl Lower<'_, '_> {
             TestKind::Number => self.b.ins().fcmp(FloatCC::Ordered, size, size),
             TestKind::NotANumber => self.b.ins().fcmp(FloatCC::Unordered, size, size),
             TestKind::Normal => {
-                let large = self.b.ins().fcmp(FloatCC::GreaterThanOrEqual, size, smallest);
+                // Zero counts as normal.
+                let small = self.b.ins().fcmp(FloatCC::GreaterThanOrEqual, size, smallest);
+                let none = self.b.ins().fcmp(FloatCC::Equal, size, zero);
+                let large = self.b.ins().bor(small, none);
                 let finite = self.b.ins().fcmp(FloatCC::LessThan, size, infinity);
                 self.b.ins().band(large, finite)
             }

@@ -13,6 +13,7 @@ mod flow;
 mod int;
 mod memory;
 mod registers;
+mod runtime;
 mod special;
 mod sync;
 
@@ -185,6 +186,15 @@ impl<'f, 'm> Lower<'f, 'm> {
                 self.convert(*to, *from, *rounding, *integral, *mods, *dst, *src);
             }
             ir::Op::ConvertPair { to, mods, dst, high, low } => self.convert_pair(*to, *mods, *dst, *high, *low),
+            ir::Op::SetP { compare, ty, combine, dst, complement, a, b, .. } if ty.is_packed() => {
+                let halves = self.compare_packed(*compare, *ty, *a, *b);
+                for (half, dst) in halves.into_iter().zip([dst, complement]) {
+                    if let Some(dst) = dst {
+                        let combined = self.combine(half, combine);
+                        self.set(*dst, combined, ir::Type::Pred);
+                    }
+                }
+            }
             ir::Op::SetP { compare, ty, ftz, combine, dst, complement, a, b } => {
                 let result = self.compare(*compare, *ty, *ftz, *a, *b);
                 let combined = self.combine(result, combine);
@@ -196,6 +206,10 @@ impl<'f, 'm> Lower<'f, 'm> {
                     let combined = self.combine(inverse, combine);
                     self.set(*complement, combined, ir::Type::Pred);
                 }
+            }
+            ir::Op::Set { compare, to, ty, combine, dst, a, b, .. } if ty.is_packed() => {
+                let halves = self.compare_packed(*compare, *ty, *a, *b);
+                self.set_halves(halves, combine, *to, *dst);
             }
             ir::Op::Set { compare, to, ty, ftz, combine, dst, a, b } => {
                 let result = self.compare(*compare, *ty, *ftz, *a, *b);
@@ -212,6 +226,7 @@ impl<'f, 'm> Lower<'f, 'm> {
             ir::Op::Call { callee, returns, args } => self.call(callee, returns, args),
             ir::Op::Barrier { op, id, count, predicate, dst } => self.barrier(*op, *id, *count, *predicate, *dst),
             ir::Op::Warp { .. } => self.warp(op),
+            ir::Op::Runtime { routine, code, src, dst } => self.runtime(*routine, *code, src, dst),
             ir::Op::Fence => {
                 self.b.ins().fence();
             }

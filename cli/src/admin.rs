@@ -1,0 +1,43 @@
+//! Asking a running proxy.
+
+use std::path::Path;
+
+use proxy::control::ZoneName;
+use proxy::control::admin::{AdminClient, AdminError, Answer, Request, Status};
+
+use crate::exit::{Exit, Failure};
+
+pub fn connect(socket: &Path) -> Result<AdminClient, Failure> {
+    AdminClient::connect(socket).map_err(|error| unreachable(&error))
+}
+
+pub fn ask(client: &AdminClient, request: &Request) -> Result<Answer, Failure> {
+    client.ask(request).map_err(|error| unreachable(&error))
+}
+
+pub fn status(client: &AdminClient) -> Result<Status, Failure> {
+    match ask(client, &Request::Status)? {
+        Answer::Status(status) => Ok(status),
+        other => Err(unexpected(other)),
+    }
+}
+
+/// An answer that is none to what was asked: a refusal, or nonsense.
+pub fn unexpected(answer: Answer) -> Failure {
+    match answer {
+        Answer::UnknownZone { zones } => {
+            let known: Vec<&str> = zones.iter().map(ZoneName::as_str).collect();
+            let known = if known.is_empty() { "there is none".to_owned() } else { known.join(", ") };
+            Failure::new(Exit::ZoneUnknown, format!("the proxy has no zone of that name (zones: {known})"))
+        }
+        Answer::Failed { reason, no_space } => {
+            Failure::new(if no_space { Exit::NoSpace } else { Exit::ZoneRefused }, reason)
+        }
+        _ => Failure::new(Exit::ProxyUnreachable, "the proxy's answer makes no sense"),
+    }
+}
+
+fn unreachable(error: &AdminError) -> Failure {
+    let why = std::error::Error::source(error).map(|source| format!(" ({source})")).unwrap_or_default();
+    Failure::new(Exit::ProxyUnreachable, format!("{error}{why}"))
+}

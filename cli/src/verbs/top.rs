@@ -1,0 +1,239 @@
+//! `bulkhead top`: zones and their programs, live.
+
+use std::collections::HashMap;
+use std::fmt::Write as _;
+use std::io::{self, IsTerminal, Write};
+use std::process::ExitCode;
+use std::time::{Duration, Instant};
+
+use proxy::control::WorkerStats;
+use proxy::control::admin::Status;
+use proxy::size::Size;
+use rustix::event::{PollFd, PollFlags, Timespec};
+
+use crate::admin;
+use crate::args::TopArgs;
+use crate::exit::{Exit, Failure};
+use crate::terminal::Terminal;
+
+pub fn run(args: &TopArgs) -> Result<ExitCode, Failure> {
+    let client = admin::connect(&args.admin.socket)?;
+    let interval = Duration::from_secs_f64(args.interval);
+    let mut before = Look::new(admin::status(&client)?);
+    if args.once || args.admin.json || !io::stdout().is_terminal() {
+        std::thread::sleep(interval);
+        let now = Look::new(admin::status(&client)?);
+        if args.admin.json {
+            return super::status::print_json(&json(&now, &before));
+        }
+        return super::man::print(table(&now, &before, usize::MAX).as_bytes());
+    }
+    let failure = |error: io::Error| Failure::system(Exit::Failure, "cannot use the terminal", &error);
+    let terminal = Terminal::enter().map_err(failure)?;
+    let mut now = Look::new(admin::status(&client)?);
+    loop {
+        let (rows, columns) = terminal.size();
+        draw(&table(&now, &before, columns), rows).map_err(failure)?;
+        if quit_within(interval).map_err(failure)? {
+            return Ok(ExitCode::SUCCESS);
+        }
+        before = now;
+        now = Look::new(admin::status(&client)?);
+    }
+}
+
+/// Draws over what was there, without flicker.
+fn draw(text: &str, rows: usize) -> io::Result<()> {
+    let mut frame = String::from("\x1b[H");
+    for line in text.lines().take(rows.saturating_sub(1)) {
+        // What was right of the line before goes.
+        let _ = write!(frame, "{line}\x1b[K\r\n");
+    }
+    frame.push_str("\x1b[J");
+    let mut out = io::stdout().lock();
+    out.write_all(frame.as_bytes())?;
+    out.flush()
+}
+
+/// Waits for the next look; true when somebody has had enough.
+fn quit_within(time: Duration) -> io::Result<bool> {
+    let until = Instant::now() + time;
+    loop {
+        let left = until.saturating_duration_since(Instant::now());
+        let stdin = io::stdin();
+        let mut fds = [PollFd::new(&stdin, PollFlags::IN)];
+        let time = Timespec { tv_sec: left.as_secs() as i64, tv_nsec: left.subsec_nanos().into() };
+        match rustix::event::poll(&mut fds, Some(&time)) {
+            Ok(0) => return Ok(false),
+            // A window of another size is drawn at once.
+            Err(rustix::io::Errno::INTR) => return Ok(false),
+            Ok(_) => {}
+            Err(error) => return Err(error.into()),
+        }
+        let mut keys = [0; 64];
+        let count = rustix::io::read(&stdin, &mut keys)?;
+        // Control-C comes as a key; an end of input is an end, too.
+        if count == 0 || keys[..count].iter().any(|key| matches!(key, b'q' | b'Q' | 3 | 4)) {
+            return Ok(true);
+        }
+    }
+}
+
+/// A status, and when it was.
+struct Look {
+    status: Status,
+    at: Instant,
+}
+
+impl Look {
+    fn new(status: Status) -> Self {
+        Self { status, at: Instant::now() }
+    }
+
+    fn zone(&self, name: &str) -> Option<&WorkerStats> {
+        self.status.zones.iter().find(|zone| zone.name.as_str() == name).map(|zone| &zone.stats)
+    }
+
+    fn workers(&self) -> HashMap<u32, &WorkerStats> {
+        let workers = self.status.zones.iter().flat_map(|zone| &zone.workers);
+        workers.map(|worker| (worker.pid, &worker.stats)).collect()
+    }
+}
+
+/// What happened in each second between two looks.
+struct Rates {
+    calls: f64,
+    launches: f64,
+    copied: f64,
+    /// Part of the time that the GPU worked for it; none where nobody measures it.
+    gpu: Option<f64>,
+}
+
+impl Rates {
+    fn new(now: &WorkerStats, before: Option<&WorkerStats>, seconds: f64) -> Self {
+        // Who was not there before has done it all since.
+        let before = before.copied().unwrap_or_default();
+        let rate = |now: u64, before: u64| now.saturating_sub(before) as f64 / seconds.max(1e-3);
+        let copied = |stats: &WorkerStats| stats.bytes_to_device.saturating_add(stats.bytes_from_device);
+        Self {
+            calls: rate(now.calls, before.calls),
+            launches: rate(now.launches, before.launches),
+            copied: rate(copied(now), copied(&before)),
+            gpu: now.gpu_time_ns.map(|time| rate(time, before.gpu_time_ns.unwrap_or(0)) / 1e9),
+        }
+    }
+}
+
+fn json(now: &Look, before: &Look) -> serde_json::Value {
+    let seconds = (now.at - before.at).as_secs_f64();
+    let workers_before = before.workers();
+    let rates = |stats: &WorkerStats, before: Option<&WorkerStats>| {
+        let rates = Rates::new(stats, before, seconds);
+        let mut value = serde_json::json!({
+            "calls_per_second": rates.calls,
+            "launches_per_second": rates.launches,
+            "copied_bytes_per_second": rates.copied,
+        });
+        if let Some(gpu) = rates.gpu {
+            value["gpu_share"] = gpu.into();
+        }
+        value
+    };
+    let mut value = serde_json::json!(now.status);
+    value["interval_seconds"] = seconds.into();
+    for (zone, out) in now.status.zones.iter().zip(value["zones"].as_array_mut().into_iter().flatten()) {
+        out["rates"] = rates(&zone.stats, before.zone(zone.name.as_str()));
+        for (worker, out) in zone.workers.iter().zip(out["workers"].as_array_mut().into_iter().flatten()) {
+            out["rates"] = rates(&worker.stats, workers_before.get(&worker.pid).copied());
+        }
+    }
+    value
+}
+
+fn table(now: &Look, before: &Look, columns: usize) -> String {
+    let seconds = (now.at - before.at).as_secs_f64();
+    let status = &now.status;
+    let measured = status.zones.iter().any(|zone| zone.stats.gpu_time_ns.is_some());
+    let programs: usize = status.zones.iter().map(|zone| zone.clients).sum();
+    let mut text = format!(
+        "bulkhead {} · {} · {} zones · {programs} programs · {} spare workers\n\n",
+        status.version,
+        status.backend,
+        status.zones.len(),
+        status.spare_workers
+    );
+    let gpu_title = if measured { format!("{:>6} ", "GPU") } else { String::new() };
+    let _ = writeln!(
+        text,
+        "{:<24} {gpu_title}{:>10} {:>10} {:>9} {:>10} {:>11} {:>5} {:>7} {:>6}",
+        "ZONE / PROGRAM", "MEMORY", "LIMIT", "CALLS/s", "LAUNCHES/s", "COPIED/s", "QUEUE", "DENIED", "FAULTS"
+    );
+    let workers_before = before.workers();
+    let mut line = |name: &str, memory: u64, limit: Option<u64>, stats: &WorkerStats, rates: &Rates, denied: u64| {
+        let gpu = match rates.gpu {
+            _ if !measured => String::new(),
+            Some(part) => format!("{:>5.1}% ", part * 100.0),
+            None => format!("{:>6} ", "-"),
+        };
+        let limit = limit.map_or("-".to_owned(), |limit| Size(limit).to_string());
+        let mut row = format!(
+            "{name:<24} {gpu}{:>10} {limit:>10} {:>9.0} {:>10.0} {:>11} {:>5} {:>7} {:>6}",
+            Size(memory).to_string(),
+            rates.calls,
+            rates.launches,
+            Size(rates.copied as u64).to_string(),
+            stats.in_progress,
+            denied,
+            stats.faulted()
+        );
+        if let Some((end, _)) = row.char_indices().nth(columns) {
+            row.truncate(end);
+        }
+        let _ = writeln!(text, "{row}");
+    };
+    for zone in &status.zones {
+        let rates = Rates::new(&zone.stats, before.zone(zone.name.as_str()), seconds);
+        let by_broker = [zone.charges_refused, zone.pins_refused, zone.clients_refused];
+        let denied = by_broker.into_iter().fold(zone.stats.denied(), u64::saturating_add);
+        line(zone.name.as_str(), zone.used, zone.limits.memory, &zone.stats, &rates, denied);
+        for worker in &zone.workers {
+            let rates = Rates::new(&worker.stats, workers_before.get(&worker.pid).copied(), seconds);
+            let name = format!("  {} {}", worker.client_pid, program(worker.client_pid));
+            line(&fit(&name, 24), worker.charged, None, &worker.stats, &rates, worker.stats.denied());
+        }
+    }
+    text
+}
+
+/// What the program is called, as far as this process can see. A tenant chooses the name, so only plain letters show.
+fn program(pid: u32) -> String {
+    let name = std::fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
+    name.trim_end().chars().map(|c| if c.is_ascii_graphic() { c } else { '?' }).collect()
+}
+
+fn fit(text: &str, width: usize) -> String {
+    text.chars().take(width).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rates_are_per_second_and_never_negative() {
+        let before = WorkerStats { calls: 100, bytes_to_device: 10, ..WorkerStats::default() };
+        let now = WorkerStats { calls: 300, bytes_from_device: 40, ..WorkerStats::default() };
+        let rates = Rates::new(&now, Some(&before), 2.0);
+        assert_eq!((rates.calls, rates.copied, rates.gpu), (100.0, 15.0, None));
+        assert_eq!(Rates::new(&before, Some(&now), 2.0).calls, 0.0);
+        let timed = WorkerStats { gpu_time_ns: Some(1_000_000_000), ..WorkerStats::default() };
+        assert_eq!(Rates::new(&timed, None, 2.0).gpu, Some(0.5));
+    }
+
+    #[test]
+    fn names_of_programs_cannot_write_to_the_terminal() {
+        assert!(!program(std::process::id()).contains('\x1b'));
+        assert_eq!(program(u32::MAX), "");
+        assert_eq!(fit("äöü", 2), "äö");
+    }
+}

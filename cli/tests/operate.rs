@@ -1,0 +1,333 @@
+//! A node as its operator meets it: the configuration, zones while they are used, metrics and logs. The programs here
+//! only connect; what they would compute is tested elsewhere.
+
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::os::fd::OwnedFd;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Output, Stdio};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use idm::bootstrap::{self, Hello, Welcome, WelcomeStatus};
+use rustix::process::{Pid, Signal};
+use serde_json::Value;
+
+fn until(what: &str, mut true_yet: impl FnMut() -> bool) {
+    let start = Instant::now();
+    while !true_yet() {
+        assert!(start.elapsed() < Duration::from_secs(60), "never came true: {what}");
+        std::thread::sleep(Duration::from_millis(10));
+    }
+}
+
+fn bulkhead(arguments: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_bulkhead"));
+    command.args(arguments).stdin(Stdio::null());
+    for name in ["BULKHEAD_LOG", "BULKHEAD_LOG_FORMAT", "NOTIFY_SOCKET"] {
+        command.env_remove(name);
+    }
+    command
+}
+
+/// A proxy on the software GPU, with a configuration file, that logs JSON.
+struct Node {
+    folder: PathBuf,
+    proxy: Child,
+    log: Arc<Mutex<Vec<Value>>>,
+}
+
+impl Node {
+    fn start(name: &str, config: &str) -> Self {
+        let folder = PathBuf::from(format!("/tmp/bulkhead-op-{}-{name}", std::process::id()));
+        std::fs::create_dir_all(&folder).unwrap();
+        let file = folder.join("b.toml");
+        std::fs::write(&file, config).unwrap();
+        let state = folder.join("s");
+        let mut command = bulkhead(&["proxy", "--backend", "soft", "--jail", "best-effort", "--log-format", "json"]);
+        command.arg("--config").arg(&file).arg("--state-dir").arg(&state).stderr(Stdio::piped());
+        let mut proxy = command.spawn().unwrap();
+        let log = Arc::new(Mutex::new(Vec::new()));
+        let (lines, said) = (BufReader::new(proxy.stderr.take().unwrap()).lines(), Arc::clone(&log));
+        std::thread::spawn(move || {
+            for line in lines.map_while(Result::ok) {
+                // One line is for people: what the jail lacks on this machine.
+                if !line.starts_with("bulkhead: ") {
+                    let line = serde_json::from_str(&line).unwrap_or_else(|_| panic!("no JSON: {line}"));
+                    said.lock().unwrap().push(line);
+                }
+            }
+        });
+        let node = Self { folder, proxy, log };
+        node.logged("serving");
+        node
+    }
+
+    /// Waits for an event, and answers the last of its kind.
+    fn logged(&self, event: &str) -> Value {
+        let find = || self.log.lock().unwrap().iter().rev().find(|line| line["event"] == event).cloned();
+        until(event, || find().is_some());
+        find().unwrap()
+    }
+
+    fn admin(&self) -> String {
+        self.folder.join("s/admin.sock").to_str().unwrap().to_owned()
+    }
+
+    fn socket(&self, zone: &str) -> PathBuf {
+        self.folder.join("s/zones").join(zone).join("sock")
+    }
+
+    fn run(&self, arguments: &[&str]) -> Output {
+        bulkhead(arguments).args(["--socket", &self.admin()]).output().unwrap()
+    }
+
+    fn json(&self, arguments: &[&str]) -> Value {
+        let output = self.run(&[arguments, &["--json"]].concat());
+        let text = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success(), "{text}");
+        serde_json::from_slice(&output.stdout).unwrap()
+    }
+
+    fn zone(&self, name: &str) -> Value {
+        let zones = self.json(&["zones", "list"]);
+        zones.as_array().unwrap().iter().find(|zone| zone["name"] == name).cloned().unwrap_or(Value::Null)
+    }
+
+    fn configure(&self, text: &str) {
+        std::fs::write(self.folder.join("b.toml"), text).unwrap();
+        rustix::process::kill_process(Pid::from_raw(self.proxy.id() as i32).unwrap(), Signal::HUP).unwrap();
+    }
+
+    fn http(&self) -> SocketAddr {
+        self.logged("metrics and status page")["address"].as_str().unwrap().parse().unwrap()
+    }
+
+    fn get(&self, path: &str) -> (u16, String) {
+        ask(self.http(), &format!("GET {path} HTTP/1.1\r\nHost: x\r\n\r\n"))
+    }
+
+    /// The value of one sample of the metrics.
+    fn metric(&self, name: &str) -> Option<f64> {
+        let (status, text) = self.get("/metrics");
+        assert_eq!(status, 200);
+        text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' ')?.parse().ok())
+    }
+}
+
+impl Drop for Node {
+    fn drop(&mut self) {
+        let _ = self.proxy.kill();
+        let _ = self.proxy.wait();
+        let _ = std::fs::remove_dir_all(&self.folder);
+    }
+}
+
+fn ask(address: SocketAddr, request: &str) -> (u16, String) {
+    let mut stream = TcpStream::connect(address).unwrap();
+    // A server that has seen enough may close before it has read all.
+    let _ = stream.write_all(request.as_bytes());
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).unwrap();
+    let (header, body) = answer.split_once("\r\n\r\n").unwrap();
+    (header.split(' ').nth(1).unwrap().parse().unwrap(), body.to_owned())
+}
+
+fn connect(socket: &Path) -> Option<OwnedFd> {
+    let broker = bootstrap::connect(socket).ok()?;
+    bootstrap::send(&broker, &Hello::new(cuda_abi::wire::fingerprint(), 0), &[]).ok()?;
+    let (welcome, mut fds) = bootstrap::recv::<Welcome>(&broker).ok()?;
+    (welcome.status() == Some(WelcomeStatus::Ok)).then(|| fds.remove(0))
+}
+
+fn hung_up(socket: &OwnedFd) -> bool {
+    let mut fds = [rustix::event::PollFd::new(socket, rustix::event::PollFlags::RDHUP)];
+    let now = rustix::event::Timespec { tv_sec: 0, tv_nsec: 0 };
+    rustix::event::poll(&mut fds, Some(&now)).unwrap() > 0
+}
+
+fn refused(output: &Output, status: i32, words: &[&str]) {
+    let text = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(status), "{text}");
+    assert!(text.lines().all(|line| line.starts_with("bulkhead: ")), "{text}");
+    for word in words {
+        assert!(text.contains(word), "{word:?} is not in {text}");
+    }
+}
+
+#[test]
+fn a_configuration_is_checked_line_by_line() {
+    let path = format!("/tmp/bulkhead-op-{}-check.toml", std::process::id());
+    let check = |text: &str, more: &[&str]| {
+        std::fs::write(&path, text).unwrap();
+        bulkhead(&[&["proxy", "--check", "--config", &path], more].concat()).output().unwrap()
+    };
+    let output = check("[proxy]\nbackend = \"soft\"\n[zones.a]\nmemory = \"2GiB\"\n", &[]);
+    assert!(output.status.success());
+    let text = String::from_utf8(output.stdout).unwrap();
+    assert_eq!(text, format!("{path}: fine; backend soft, 1 zones\n"));
+    let output = check("[proxy]\nspare = 1\n\n[zones.a]\n  memry = \"2GiB\"\nshare = \"much\"\n", &[]);
+    let places = [format!("{path}:2:1: "), format!("{path}:5:3: "), format!("{path}:6:9: ")];
+    refused(&output, 78, &places.each_ref().map(String::as_str));
+    refused(&output, 78, &["did you mean \"memory\"?"]);
+    assert_eq!(String::from_utf8_lossy(&output.stderr).lines().count(), 3);
+    refused(&check("[[[", &[]), 78, &[":1:"]);
+    refused(&bulkhead(&["proxy", "--check", "--config", "/nowhere.toml"]).output().unwrap(), 78, &["/nowhere.toml"]);
+    if !Path::new("/dev/nvidiactl").exists() {
+        // The file is right, and this machine has no such GPU; the command line goes before the file.
+        refused(&check("[proxy]\nbackend = \"nvidia\"\n", &[]), 67, &["/dev/nvidiactl"]);
+        assert!(check("[proxy]\nbackend = \"nvidia\"\n", &["--backend", "soft"]).status.success());
+    }
+    std::fs::remove_file(path).unwrap();
+}
+
+#[test]
+fn a_reload_changes_zones_and_a_wrong_file_nothing() {
+    let node = Node::start("reload", "[defaults]\nshare = 7\n[zones.a]\nmemory = \"1GiB\"\n");
+    assert_eq!(node.zone("a")["limits"]["share"], 7);
+    let client = connect(&node.socket("a")).unwrap();
+    node.configure("[zones.a]\nmemory = \"2GiB\"\npod = \"p\"\n[zones.b]\n");
+    node.logged("configuration read");
+    assert_eq!(node.zone("a")["limits"]["memory"], 2_u64 << 30);
+    assert_eq!(node.zone("a")["labels"]["pod"], "p");
+    assert_eq!(node.zone("b")["limits"]["share"], 100);
+    node.configure("[zones.a]\nmemory = \"x\"\n");
+    assert!(node.logged("configuration")["problem"].as_str().unwrap().contains("b.toml:2:10: "));
+    node.logged("the configuration is wrong; what was in force stays so");
+    assert_eq!(node.zone("a")["limits"]["memory"], 2_u64 << 30);
+    assert!(!node.zone("b").is_null());
+    assert!(!hung_up(&client), "its program goes on");
+    node.configure("[proxy]\nsoft_devices = 2\n");
+    node.logged("part of what changed in the configuration needs a restart");
+    node.logged("zone is not configured any more, but has programs: it stays");
+    assert!(node.zone("b").is_null() && !node.zone("a").is_null());
+}
+
+#[test]
+fn zones_are_managed_while_they_are_used() {
+    let node = Node::start("zones", "");
+    let made =
+        node.json(&["zones", "create", "t", "--memory", "1GiB", "--cap", "40", "--pod", "p", "--mode", "0600"]);
+    assert_eq!(made["limits"]["cap"], 40);
+    let socket = PathBuf::from(made["socket"].as_str().unwrap());
+    refused(&node.run(&["zones", "create", "t"]), 65, &["t", "already"]);
+    refused(&node.run(&["zones", "set", "u", "--share", "3"]), 66, &["no zone", "t"]);
+    refused(&node.run(&["zones", "set", "t"]), 2, &["nothing to set"]);
+    refused(&node.run(&["zones", "set", "t", "--cap", "101"]), 2, &["--cap", "100"]);
+    refused(&node.run(&["zones", "create", "../x"]), 2, &["../x"]);
+    let set = node.json(&["zones", "set", "t", "--memory", "unlimited", "--share", "3"]);
+    assert_eq!(
+        (&set["limits"]["memory"], &set["limits"]["share"], &set["limits"]["cap"]),
+        (&Value::Null, &3.into(), &40.into())
+    );
+
+    let (first, second) = (connect(&socket).unwrap(), connect(&socket).unwrap());
+    let text = String::from_utf8(node.run(&["zones", "list"]).stdout).unwrap();
+    assert!(text.lines().any(|line| line.starts_with("t ") && line.contains("40%")), "{text}");
+    refused(&node.run(&["zones", "remove", "t"]), 65, &["2 programs"]);
+    assert_eq!(node.json(&["zones", "kill", "t"])["killed"], 2);
+    until("both are told", || hung_up(&first) && hung_up(&second));
+    until("the workers are gone", || node.zone("t")["clients"] == 0);
+    let third = connect(&socket).expect("the zone is still there");
+    assert!(node.run(&["zones", "remove", "t", "--force"]).status.success());
+    until("it is told, too", || hung_up(&third));
+    assert!(node.zone("t").is_null() && !socket.exists());
+    refused(&bulkhead(&["zones", "list", "--socket", "/nowhere"]).output().unwrap(), 69, &["/nowhere"]);
+    let killed = node.logged("zone killed");
+    assert_eq!((&killed["zone"], &killed["level"], &killed["workers"]), (&"t".into(), &"warn".into(), &2.into()));
+}
+
+#[test]
+fn top_shows_zones_and_programs_once() {
+    let node = Node::start("top", "[zones.a]\nmemory = \"1GiB\"\n");
+    let _client = connect(&node.socket("a")).unwrap();
+    let top = node.json(&["top", "--once", "--interval", "0.1"]);
+    let zone = &top["zones"][0];
+    assert_eq!((&zone["name"], &zone["clients"]), (&"a".into(), &1.into()));
+    assert_eq!(zone["workers"][0]["client_pid"], std::process::id());
+    assert!(zone["rates"]["calls_per_second"].is_number() && zone["workers"][0]["rates"].is_object());
+    assert!(zone["rates"].get("gpu_share").is_none() || zone["stats"].get("gpu_time_ns").is_some());
+    // The output is no terminal, so it is printed once.
+    let output = node.run(&["top", "--interval", "0.1"]);
+    let text = String::from_utf8(output.stdout).unwrap();
+    assert!(text.contains("ZONE / PROGRAM") && text.contains("1 GiB"), "{text}");
+    assert!(text.contains(&std::process::id().to_string()) && !text.contains('\x1b'), "{text}");
+    let served = node.logged("client served");
+    assert_eq!((&served["zone"], &served["pid"]), (&"a".into(), &std::process::id().into()));
+    assert!(served["worker"].is_u64() && served["time"].as_str().unwrap().ends_with('Z'));
+}
+
+#[test]
+fn metrics_health_and_the_page_are_served() {
+    let config = "[http]\nlisten = \"127.0.0.1:0\"\ndcgm_names = true\n\
+                  [zones.a]\nmemory = \"1GiB\"\npod = \"p\"\nnamespace = \"n\"\ncontainer = \"c\"\n";
+    let node = Node::start("http", config);
+    let labels = "{zone=\"a\",pod=\"p\",namespace=\"n\",container=\"c\"}";
+    assert_eq!(node.get("/healthz"), (200, "ok\n".to_owned()));
+    until("it is ready", || node.get("/readyz").0 == 200);
+    assert_eq!(node.metric(&format!("bulkhead_zone_workers{labels}")), Some(0.0));
+    assert_eq!(node.metric(&format!("bulkhead_zone_memory_limit_bytes{labels}")), Some(1_073_741_824.0));
+    assert_eq!(node.metric(&format!("DCGM_FI_DEV_FB_FREE{labels}")), Some(1024.0));
+    let client = connect(&node.socket("a")).unwrap();
+    until("the program is seen", || node.metric(&format!("bulkhead_zone_workers{labels}")) == Some(1.0));
+    drop(client);
+    until("its end is seen", || node.metric(&format!("bulkhead_zone_workers{labels}")) == Some(0.0));
+    assert_eq!(node.metric(&format!("bulkhead_zone_clients_total{labels}")), Some(1.0));
+
+    let status: Value = serde_json::from_str(&node.get("/api/status").1).unwrap();
+    assert_eq!((&status["backend"], &status["zones"][0]["name"]), (&"soft".into(), &"a".into()));
+    let (code, page) = node.get("/");
+    assert!(code == 200 && page.contains("<title>Bulkhead</title>"));
+    // It brings everything along.
+    assert!(
+        !page.contains("http://") || page.matches("http://").count() == page.matches("http://www.w3.org/").count()
+    );
+    assert!(!page.contains("https://") && !page.contains("src="));
+
+    let address = node.http();
+    assert_eq!(node.get("/nothing").0, 404);
+    assert_eq!(ask(address, "POST / HTTP/1.1\r\n\r\n").0, 405);
+    assert_eq!(ask(address, "\r\n\r\n").0, 400);
+    assert_eq!(ask(address, &format!("GET / HTTP/1.1\r\nX: {}\r\n\r\n", "x".repeat(20_000))).0, 431);
+    let (code, body) = ask(address, "HEAD /metrics HTTP/1.1\r\n\r\n");
+    assert_eq!((code, body.as_str()), (200, ""));
+}
+
+#[test]
+fn readers_that_dawdle_hold_up_neither_others_nor_the_broker() {
+    let node = Node::start("dawdle", "[http]\nlisten = \"127.0.0.1:0\"\n[zones.a]\n");
+    let address = node.http();
+    // Some say nothing, some say half, some never read; fewer than are served at a time.
+    let mut idle: Vec<TcpStream> = (0..20).map(|_| TcpStream::connect(address).unwrap()).collect();
+    for (at, stream) in idle.iter_mut().enumerate() {
+        let _ = match at % 3 {
+            0 => Ok(()),
+            1 => stream.write_all(b"GET /met"),
+            _ => stream.write_all(b"GET / HTTP/1.1\r\n\r\n"),
+        };
+    }
+    assert_eq!(node.get("/healthz").0, 200);
+    assert!(connect(&node.socket("a")).is_some());
+    // More than are served are closed, and the rest is let go in time; then there is room again.
+    let flood: Vec<TcpStream> = (0..200).map(|_| TcpStream::connect(address).unwrap()).collect();
+    assert!(connect(&node.socket("a")).is_some(), "the broker does not care");
+    drop((idle, flood));
+    until("it serves again", || {
+        let mut stream = TcpStream::connect(address).unwrap();
+        let mut answer = String::new();
+        let _ = stream.write_all(b"GET /healthz HTTP/1.1\r\n\r\n");
+        let _ = stream.read_to_string(&mut answer);
+        answer.ends_with("ok\n")
+    });
+}
+
+#[test]
+fn an_address_that_is_taken_is_named() {
+    let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = taken.local_addr().unwrap().to_string();
+    let state = format!("/tmp/bulkhead-op-{}-taken", std::process::id());
+    let output =
+        bulkhead(&["proxy", "--backend", "soft", "--http", &address, "--state-dir", &state]).output().unwrap();
+    refused(&output, 70, &[&address]);
+    assert!(!Path::new(&state).exists(), "nothing was started");
+}

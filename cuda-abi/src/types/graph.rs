@@ -1,0 +1,142 @@
+//! The structs of graphs that somebody looks into.
+
+use super::*;
+
+structs! {
+    CUDA_KERNEL_NODE_PARAMS_v1 56 {
+        function: CUfunction,
+        grid: [u32; 3],
+        block: [u32; 3],
+        shared_mem_bytes: u32,
+        padding: u32,
+        kernel_params: *mut *mut c_void,
+        extra: *mut *mut c_void,
+    }
+    CUDA_KERNEL_NODE_PARAMS_v2 72 {
+        function: CUfunction,
+        grid: [u32; 3],
+        block: [u32; 3],
+        shared_mem_bytes: u32,
+        padding: u32,
+        kernel_params: *mut *mut c_void,
+        extra: *mut *mut c_void,
+        kernel: CUkernel,
+        ctx: CUcontext,
+    }
+    CUDA_MEMSET_NODE_PARAMS 40 {
+        dst: CUdeviceptr,
+        pitch: usize,
+        value: u32,
+        element_size: u32,
+        width: usize,
+        height: usize,
+    }
+    CUDA_HOST_NODE_PARAMS 16 {
+        function: CUhostFn,
+        user: *mut c_void,
+    }
+    CUDA_MEM_ALLOC_NODE_PARAMS 120 {
+        pool: CUmemPoolProps,
+        access: *const CUmemAccessDesc,
+        access_count: usize,
+        bytes: usize,
+        dptr: CUdeviceptr,
+    }
+    CUDA_GRAPH_INSTANTIATE_PARAMS 32 {
+        flags: u64,
+        upload_stream: CUstream,
+        error_node: CUgraphNode,
+        result: u32,
+        padding: u32,
+    }
+    CUgraphExecUpdateResultInfo 24 {
+        result: u32,
+        padding: u32,
+        error_node: CUgraphNode,
+        error_from_node: CUgraphNode,
+    }
+    /// What `cuGraphAddNode` and its like take: `value` holds the parameters of the node's kind.
+    CUgraphNodeParams 256 {
+        kind: CUgraphNodeType,
+        reserved0: [u32; 3],
+        value: [u64; 29],
+        reserved1: u64,
+    }
+    /// `value` of a memcpy node.
+    CUDA_MEMCPY_NODE_PARAMS 216 {
+        flags: u32,
+        reserved: u32,
+        ctx: CUcontext,
+        copy: CUDA_MEMCPY3D,
+    }
+    /// `value` of a memset node.
+    CUDA_MEMSET_NODE_PARAMS_v2 48 {
+        set: CUDA_MEMSET_NODE_PARAMS,
+        ctx: CUcontext,
+    }
+    /// `value` of a conditional node.
+    CUDA_CONDITIONAL_NODE_PARAMS 32 {
+        handle: CUgraphConditionalHandle,
+        kind: u32,
+        size: u32,
+        graphs: *mut CUgraph,
+        ctx: CUcontext,
+    }
+}
+
+/// How one node of a graph depends on another. All zeros: as usual.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct CUgraphEdgeData {
+    pub from_port: u8,
+    pub to_port: u8,
+    pub kind: u8,
+    pub reserved: [u8; 5],
+}
+
+const _: () = assert!(std::mem::size_of::<CUgraphEdgeData>() == 8);
+
+/// What a node does.
+pub mod node_type {
+    pub const KERNEL: u32 = 0;
+    pub const MEMCPY: u32 = 1;
+    pub const MEMSET: u32 = 2;
+    pub const HOST: u32 = 3;
+    pub const GRAPH: u32 = 4;
+    pub const EMPTY: u32 = 5;
+    pub const WAIT_EVENT: u32 = 6;
+    pub const EVENT_RECORD: u32 = 7;
+    pub const SEMAPHORE_SIGNAL: u32 = 8;
+    pub const SEMAPHORE_WAIT: u32 = 9;
+    pub const MEM_ALLOC: u32 = 10;
+    pub const MEM_FREE: u32 = 11;
+    pub const BATCH_MEM_OP: u32 = 12;
+    pub const CONDITIONAL: u32 = 13;
+}
+
+/// Whether a stream is being captured.
+pub mod capture_status {
+    pub const NONE: u32 = 0;
+    pub const ACTIVE: u32 = 1;
+    pub const INVALIDATED: u32 = 2;
+}
+
+/// Which calls a capture keeps a thread from making.
+pub mod capture_mode {
+    pub const GLOBAL: u32 = 0;
+    pub const THREAD_LOCAL: u32 = 1;
+    pub const RELAXED: u32 = 2;
+}
+
+/// Why an instantiated graph could not be updated.
+pub mod update_result {
+    pub const SUCCESS: u32 = 0;
+    pub const ERROR: u32 = 1;
+    pub const TOPOLOGY_CHANGED: u32 = 2;
+    pub const NODE_TYPE_CHANGED: u32 = 3;
+    pub const FUNCTION_CHANGED: u32 = 4;
+    pub const PARAMETERS_CHANGED: u32 = 5;
+    pub const NOT_SUPPORTED: u32 = 6;
+    pub const UNSUPPORTED_FUNCTION_CHANGE: u32 = 7;
+    pub const ATTRIBUTES_CHANGED: u32 = 8;
+}

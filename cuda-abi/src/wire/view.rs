@@ -1,0 +1,215 @@
+//! What a zone sees of itself: the broker's answer to a client that asks without wanting a worker (NVML does).
+//!
+//! One payload of bounded size, written by the broker and read by the client. It speaks of the zone that asks and of
+//! nobody else.
+
+use super::{Malformed, Reader, Writer};
+
+/// Changes with the payload; another one is not read.
+const VERSION: u64 = 1;
+const NONE: u64 = u64::MAX;
+
+pub const MAX_CARDS: usize = 16;
+/// As many processes as one zone can have.
+pub const MAX_PROCESSES: usize = 1024;
+/// The longest text in a view.
+pub const MAX_TEXT: usize = 96;
+/// No view is longer.
+pub const MAX_VIEW: usize = 32 << 10;
+
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ZoneView {
+    /// Bytes of GPU memory over all of the zone's processes; none: what a card has.
+    pub limit: Option<u64>,
+    /// Bytes that its processes hold.
+    pub used: u64,
+    /// The CUDA version that the zone's programs see.
+    pub cuda_version: u32,
+    /// Of the node's kernel driver, as people write it.
+    pub driver_version: String,
+    /// How much of the last second or so the zone kept its GPU busy, in percent, where that is measured.
+    pub busy: Option<u32>,
+    pub cards: Vec<Card>,
+    pub processes: Vec<Process>,
+}
+
+/// A GPU, as libvgpu shows it.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Card {
+    pub name: String,
+    pub uuid: [u8; 16],
+    /// `domain:bus:device.function`, in hexadecimal.
+    pub bus_id: String,
+    pub memory: u64,
+    /// Compute capability, major and minor.
+    pub capability: (u32, u32),
+    pub multiprocessors: u32,
+    /// Device and vendor, as NVML writes them: device in the upper half.
+    pub pci_device: u32,
+    pub pci_subsystem: u32,
+}
+
+/// A process of the zone, by the number that it has where the asking process lives.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Process {
+    pub pid: u32,
+    pub used: u64,
+}
+
+impl ZoneView {
+    /// The length of the view in `buffer`; what is too much is left out.
+    pub fn write(&self, buffer: &mut [u8]) -> Result<usize, Malformed> {
+        let mut writer = Writer::new(buffer);
+        writer.word(VERSION);
+        writer.word(self.limit.unwrap_or(NONE));
+        writer.word(self.used);
+        writer.word(u64::from(self.cuda_version));
+        writer.bytes(text(&self.driver_version));
+        writer.word(self.busy.map_or(NONE, u64::from));
+        let cards = &self.cards[..self.cards.len().min(MAX_CARDS)];
+        write_cards(cards, &mut writer);
+        let processes = &self.processes[..self.processes.len().min(MAX_PROCESSES)];
+        writer.word(processes.len() as u64);
+        for process in processes {
+            writer.words(&[u64::from(process.pid), process.used]);
+        }
+        writer.finish()
+    }
+
+    pub fn read(bytes: &[u8]) -> Result<Self, Malformed> {
+        let mut reader = Reader::new(bytes);
+        if reader.word()? != VERSION {
+            return Err(Malformed);
+        }
+        let limit = Some(reader.word()?).filter(|limit| *limit != NONE);
+        let used = reader.word()?;
+        let cuda_version = reader.narrow()?;
+        let driver_version = read_text(&mut reader)?;
+        let busy = match reader.word()? {
+            NONE => None,
+            percent => Some(u32::try_from(percent.min(100)).unwrap_or(100)),
+        };
+        let cards = read_cards(&mut reader)?;
+        let count = bounded(&mut reader, MAX_PROCESSES)?;
+        let mut processes = Vec::with_capacity(count);
+        for _ in 0..count {
+            processes.push(Process { pid: reader.narrow()?, used: reader.word()? });
+        }
+        Ok(Self { limit, used, cuda_version, driver_version, busy, cards, processes })
+    }
+}
+
+pub fn write_cards(cards: &[Card], writer: &mut Writer<'_>) {
+    writer.word(cards.len() as u64);
+    for card in cards {
+        writer.bytes(text(&card.name));
+        writer.bytes(&card.uuid);
+        writer.bytes(text(&card.bus_id));
+        writer.word(card.memory);
+        writer.words(&[card.capability.0, card.capability.1, card.multiprocessors].map(u64::from));
+        writer.words(&[card.pci_device, card.pci_subsystem].map(u64::from));
+    }
+}
+
+pub fn read_cards(reader: &mut Reader<'_>) -> Result<Vec<Card>, Malformed> {
+    let count = bounded(reader, MAX_CARDS)?;
+    let mut cards = Vec::with_capacity(count);
+    for _ in 0..count {
+        cards.push(Card {
+            name: read_text(reader)?,
+            uuid: reader.bytes()?.try_into().map_err(|_| Malformed)?,
+            bus_id: read_text(reader)?,
+            memory: reader.word()?,
+            capability: (reader.narrow()?, reader.narrow()?),
+            multiprocessors: reader.narrow()?,
+            pci_device: reader.narrow()?,
+            pci_subsystem: reader.narrow()?,
+        });
+    }
+    Ok(cards)
+}
+
+fn bounded(reader: &mut Reader<'_>, most: usize) -> Result<usize, Malformed> {
+    usize::try_from(reader.word()?).ok().filter(|count| *count <= most).ok_or(Malformed)
+}
+
+fn text(text: &str) -> &[u8] {
+    let ends = (0..=text.len().min(MAX_TEXT)).rev();
+    let end = ends.into_iter().find(|end| text.is_char_boundary(*end)).unwrap_or(0);
+    &text.as_bytes()[..end]
+}
+
+/// Text for programs and people: without control characters, of bounded length.
+fn read_text(reader: &mut Reader<'_>) -> Result<String, Malformed> {
+    let bytes = reader.bytes()?;
+    if bytes.len() > MAX_TEXT {
+        return Err(Malformed);
+    }
+    Ok(String::from_utf8_lossy(bytes).chars().filter(|c| !c.is_control()).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn view() -> ZoneView {
+        let card = Card {
+            name: "Some GPU".into(),
+            uuid: [7; 16],
+            bus_id: "0000:18:00.0".into(),
+            memory: 1 << 40,
+            capability: (9, 0),
+            multiprocessors: 132,
+            pci_device: 0x2335_10de,
+            pci_subsystem: 1,
+        };
+        ZoneView {
+            limit: Some(2 << 30),
+            used: 5,
+            cuda_version: 13000,
+            driver_version: "580.1".into(),
+            busy: Some(42),
+            cards: vec![card; MAX_CARDS],
+            processes: vec![Process { pid: 9, used: 1 << 35 }; MAX_PROCESSES],
+        }
+    }
+
+    #[test]
+    fn the_fullest_view_fits_and_survives() {
+        let mut full = view();
+        full.cards.iter_mut().for_each(|card| card.name = "x".repeat(MAX_TEXT));
+        let mut buffer = vec![0; MAX_VIEW];
+        let len = full.write(&mut buffer).unwrap();
+        assert_eq!(ZoneView::read(&buffer[..len]), Ok(full));
+        // The rest of a message of fixed size means nothing.
+        assert!(ZoneView::read(&buffer).is_ok());
+    }
+
+    #[test]
+    fn what_is_too_much_is_left_out() {
+        let mut much = view();
+        much.processes.push(Process { pid: 10, used: 1 });
+        much.cards[0].name = "é".repeat(MAX_TEXT);
+        let mut buffer = vec![0; MAX_VIEW];
+        let len = much.write(&mut buffer).unwrap();
+        let read = ZoneView::read(&buffer[..len]).unwrap();
+        assert_eq!(read.processes.len(), MAX_PROCESSES);
+        assert_eq!(read.cards[0].name, "é".repeat(MAX_TEXT / 2));
+    }
+
+    #[test]
+    fn views_that_lie_are_refused() {
+        let mut buffer = vec![0; MAX_VIEW];
+        let len = view().write(&mut buffer).unwrap();
+        for end in [0, 7, 8, 100, len - 1] {
+            assert_eq!(ZoneView::read(&buffer[..end]), Err(Malformed), "{end}");
+        }
+        let mut other = buffer.clone();
+        other[0] = 2;
+        assert_eq!(ZoneView::read(&other), Err(Malformed));
+        // The count of cards follows version, limit, use, CUDA version, the driver's version (two words) and busy.
+        let count = 7 * 8;
+        buffer[count..count + 8].copy_from_slice(&u64::MAX.to_le_bytes());
+        assert_eq!(ZoneView::read(&buffer), Err(Malformed));
+    }
+}

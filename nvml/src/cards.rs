@@ -1,0 +1,374 @@
+//! The zone's cards: finding them, and what they are.
+
+use std::ffi::{c_char, c_void};
+use std::sync::Arc;
+
+use cuda_abi::wire::view::{Card, MAX_CARDS, ZoneView};
+
+use crate::codes::*;
+use crate::entry::{Nvml, put, put_text, take_text};
+use crate::session;
+use crate::types::*;
+
+/// A handle is the address of one of these: never NULL, and of nobody else's use.
+static HANDLES: [u64; MAX_CARDS] = [0; MAX_CARDS];
+
+pub fn handle(index: usize) -> Nvml<Device> {
+    HANDLES.get(index).map(|place| std::ptr::from_ref(place).cast::<c_void>()).ok_or(INVALID_ARGUMENT)
+}
+
+/// The index of a card and the view it is of.
+pub fn find(device: Device) -> Nvml<(usize, Arc<ZoneView>)> {
+    let view = session::first()?;
+    let index = (0..view.cards.len()).find(|index| handle(*index) == Ok(device));
+    Ok((index.ok_or(INVALID_ARGUMENT)?, view))
+}
+
+fn with<T>(device: Device, answer: impl FnOnce(&Card) -> T) -> Nvml<T> {
+    find(device).map(|(index, view)| answer(&view.cards[index]))
+}
+
+/// The first card of which something is true.
+fn first(is: impl Fn(&Card) -> bool) -> Nvml<Device> {
+    let index = session::first()?.cards.iter().position(is).ok_or(NOT_FOUND)?;
+    handle(index)
+}
+
+/// As people and programs write it.
+pub fn uuid_text(uuid: &[u8; 16]) -> String {
+    let hex: String = uuid.iter().map(|byte| format!("{byte:02x}")).collect();
+    format!("GPU-{}-{}-{}-{}-{}", &hex[..8], &hex[8..12], &hex[12..16], &hex[16..20], &hex[20..])
+}
+
+/// Where a card sits: domain, bus, device.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Seat {
+    domain: u32,
+    bus: u32,
+    device: u32,
+}
+
+impl Seat {
+    /// Reads `[domain:]bus:device[.0]`, in hexadecimal.
+    fn parse(text: &str) -> Option<Seat> {
+        let number = |text: &str| u32::from_str_radix(text, 16).ok().filter(|_| !text.starts_with('+'));
+        let (rest, device) = text.trim().rsplit_once(':')?;
+        let (device, function) = device.split_once('.').unwrap_or((device, "0"));
+        let (domain, bus) = rest.split_once(':').unwrap_or(("0", rest));
+        (number(function)? == 0).then_some(())?;
+        Some(Seat { domain: number(domain)?, bus: number(bus)?, device: number(device)? })
+    }
+
+    fn legacy_text(self) -> [u8; 16] {
+        padded(&format!("{:04X}:{:02X}:{:02X}.0", self.domain, self.bus, self.device))
+    }
+
+    fn text(self) -> [u8; 32] {
+        padded(&format!("{:08X}:{:02X}:{:02X}.0", self.domain, self.bus, self.device))
+    }
+}
+
+fn padded<const N: usize>(text: &str) -> [u8; N] {
+    let mut bytes = [0; N];
+    let len = text.len().min(N - 1);
+    bytes[..len].copy_from_slice(&text.as_bytes()[..len]);
+    bytes
+}
+
+fn seat(device: Device) -> Nvml<(Seat, u32, u32)> {
+    with(device, |card| Some((Seat::parse(&card.bus_id)?, card.pci_device, card.pci_subsystem)))?.ok_or(UNKNOWN)
+}
+
+/// `nvmlDeviceArchitecture_t` of a compute capability.
+fn architecture((major, minor): (u32, u32)) -> u32 {
+    const UNKNOWN: u32 = u32::MAX;
+    match (major, minor) {
+        (3, _) => 2,
+        (5, _) => 3,
+        (6, _) => 4,
+        (7, 0..5) => 5,
+        (7, _) => 6,
+        (8, 9) => 8,
+        (8, _) => 7,
+        (9, _) => 9,
+        (10..=12, _) => 10,
+        _ => UNKNOWN,
+    }
+}
+
+fn cores_per_multiprocessor(capability: (u32, u32)) -> u32 {
+    match capability {
+        (3, _) => 192,
+        (6, 0) | (7, _) | (8, 0) => 64,
+        _ => 128,
+    }
+}
+
+/// `nvmlBrandType_t`, as far as a name tells.
+fn brand(name: &str) -> u32 {
+    let known = [("GeForce RTX", 15), ("GeForce", 5), ("Tesla", 2), ("Quadro", 1), ("NVIDIA", 14)];
+    known.iter().find(|(part, _)| name.contains(part)).map_or(0, |(_, brand)| *brand)
+}
+
+#[allow(non_snake_case)]
+pub mod api {
+    use super::*;
+
+    pub unsafe fn nvmlDeviceGetCount(count: *mut u32) -> Nvml {
+        // SAFETY: passed on.
+        unsafe { put(count, session::first()?.cards.len() as u32) }
+    }
+
+    pub unsafe fn nvmlDeviceGetCount_v2(count: *mut u32) -> Nvml {
+        // SAFETY: passed on.
+        unsafe { nvmlDeviceGetCount(count) }
+    }
+
+    pub unsafe fn nvmlDeviceGetHandleByIndex(index: u32, device: *mut Device) -> Nvml {
+        let known = (index as usize) < session::first()?.cards.len();
+        let found = if known { handle(index as usize)? } else { return Err(INVALID_ARGUMENT) };
+        // SAFETY: passed on.
+        unsafe { put(device, found) }
+    }
+
+    pub unsafe fn nvmlDeviceGetHandleByIndex_v2(index: u32, device: *mut Device) -> Nvml {
+        // SAFETY: passed on.
+        unsafe { nvmlDeviceGetHandleByIndex(index, device) }
+    }
+
+    pub unsafe fn nvmlDeviceGetHandleByUUID(uuid: *const c_char, device: *mut Device) -> Nvml {
+        // SAFETY: passed on.
+        let wanted = unsafe { take_text(uuid)? };
+        let found = first(|card| uuid_text(&card.uuid).eq_ignore_ascii_case(wanted))?;
+        // SAFETY: passed on.
+        unsafe { put(device, found) }
+    }
+
+    pub unsafe fn nvmlDeviceGetHandleByUUIDV(uuid: *const Uuid, device: *mut Device) -> Nvml {
+        const ASCII: u32 = 1;
+        const BINARY: u32 = 2;
+        if uuid.is_null() {
+            return Err(INVALID_ARGUMENT);
+        }
+        // SAFETY: not NULL; the version comes first in whatever struct it is.
+        if unsafe { (&raw const (*uuid).version).read() } != version::<Uuid>(1) {
+            return Err(ARGUMENT_VERSION_MISMATCH);
+        }
+        // SAFETY: of the version that we know.
+        let (kind, value) = unsafe { ((*uuid).kind, (*uuid).value) };
+        let found = match kind {
+            ASCII => {
+                let end = value.iter().position(|byte| *byte == 0).unwrap_or(value.len());
+                first(|card| uuid_text(&card.uuid).as_bytes().eq_ignore_ascii_case(&value[..end]))?
+            }
+            BINARY => first(|card| card.uuid == value[..16])?,
+            _ => return Err(INVALID_ARGUMENT),
+        };
+        // SAFETY: passed on.
+        unsafe { put(device, found) }
+    }
+
+    pub unsafe fn nvmlDeviceGetHandleByPciBusId(id: *const c_char, device: *mut Device) -> Nvml {
+        // SAFETY: passed on.
+        let wanted = Seat::parse(unsafe { take_text(id)? }).ok_or(INVALID_ARGUMENT)?;
+        let found = first(|card| Seat::parse(&card.bus_id) == Some(wanted))?;
+        // SAFETY: passed on.
+        unsafe { put(device, found) }
+    }
+
+    pub unsafe fn nvmlDeviceGetHandleByPciBusId_v2(id: *const c_char, device: *mut Device) -> Nvml {
+        // SAFETY: passed on.
+        unsafe { nvmlDeviceGetHandleByPciBusId(id, device) }
+    }
+
+    pub unsafe fn nvmlDeviceGetName(device: Device, name: *mut c_char, length: u32) -> Nvml {
+        // SAFETY: passed on.
+        with(device, |card| unsafe { put_text(name, length, &card.name) })?
+    }
+
+    pub unsafe fn nvmlDeviceGetUUID(device: Device, uuid: *mut c_char, length: u32) -> Nvml {
+        // SAFETY: passed on.
+        with(device, |card| unsafe { put_text(uuid, length, &uuid_text(&card.uuid)) })?
+    }
+
+    pub unsafe fn nvmlDeviceGetIndex(device: Device, index: *mut u32) -> Nvml {
+        // SAFETY: passed on.
+        unsafe { put(index, find(device)?.0 as u32) }
+    }
+
+    pub unsafe fn nvmlDeviceGetBrand(device: Device, to: *mut u32) -> Nvml {
+        // SAFETY: passed on.
+        with(device, |card| unsafe { put(to, brand(&card.name)) })?
+    }
+
+    pub unsafe fn nvmlDeviceGetArchitecture(device: Device, to: *mut u32) -> Nvml {
+        // SAFETY: passed on.
+        with(device, |card| unsafe { put(to, architecture(card.capability)) })?
+    }
+
+    pub unsafe fn nvmlDeviceGetCudaComputeCapability(device: Device, major: *mut i32, minor: *mut i32) -> Nvml {
+        let capability = with(device, |card| card.capability)?;
+        // SAFETY: passed on.
+        unsafe {
+            put(major, capability.0 as i32)?;
+            put(minor, capability.1 as i32)
+        }
+    }
+
+    pub unsafe fn nvmlDeviceGetNumGpuCores(device: Device, cores: *mut u32) -> Nvml {
+        let count =
+            with(device, |card| card.multiprocessors.saturating_mul(cores_per_multiprocessor(card.capability)))?;
+        // SAFETY: passed on.
+        unsafe { put(cores, count) }
+    }
+
+    pub unsafe fn nvmlDeviceGetPciInfo(device: Device, info: *mut PciInfoLegacy) -> Nvml {
+        let (seat, pci_device, pci_subsystem) = seat(device)?;
+        let Seat { domain, bus, device } = seat;
+        let bus_id = seat.legacy_text();
+        let found = PciInfoLegacy { bus_id, domain, bus, device, pci_device, pci_subsystem, reserved: [0; 4] };
+        // SAFETY: passed on.
+        unsafe { put(info, found) }
+    }
+
+    pub unsafe fn nvmlDeviceGetPciInfo_v2(device: Device, info: *mut PciInfoLegacy) -> Nvml {
+        // SAFETY: passed on.
+        unsafe { nvmlDeviceGetPciInfo(device, info) }
+    }
+
+    pub unsafe fn nvmlDeviceGetPciInfo_v3(device: Device, info: *mut PciInfo) -> Nvml {
+        let (seat, pci_device, pci_subsystem) = seat(device)?;
+        let Seat { domain, bus, device } = seat;
+        let (bus_id_legacy, bus_id) = (seat.legacy_text(), seat.text());
+        let found = PciInfo { bus_id_legacy, domain, bus, device, pci_device, pci_subsystem, bus_id };
+        // SAFETY: passed on.
+        unsafe { put(info, found) }
+    }
+
+    pub unsafe fn nvmlDeviceGetPciInfoExt(device: Device, info: *mut PciInfoExt) -> Nvml {
+        /// A 3D controller, as PCI knows it.
+        const CLASS: (u32, u32) = (3, 2);
+        let (seat, pci_device, pci_subsystem) = seat(device)?;
+        let Seat { domain, bus, device } = seat;
+        let (base_class, sub_class) = CLASS;
+        if info.is_null() {
+            return Err(INVALID_ARGUMENT);
+        }
+        // SAFETY: not NULL; the version comes first in whatever struct it is.
+        let version = unsafe { (&raw const (*info).version).read() };
+        if version != crate::types::version::<PciInfoExt>(1) {
+            return Err(ARGUMENT_VERSION_MISMATCH);
+        }
+        let bus_id = seat.text();
+        let found =
+            PciInfoExt { version, domain, bus, device, pci_device, pci_subsystem, base_class, sub_class, bus_id };
+        // SAFETY: passed on.
+        unsafe { put(info, found) }
+    }
+
+    /// Everybody may compute.
+    pub unsafe fn nvmlDeviceGetComputeMode(device: Device, mode: *mut u32) -> Nvml {
+        // SAFETY: passed on.
+        find(device).and_then(|_| unsafe { put(mode, 0) })
+    }
+
+    /// The card is kept up by those who serve it.
+    pub unsafe fn nvmlDeviceGetPersistenceMode(device: Device, mode: *mut u32) -> Nvml {
+        // SAFETY: passed on.
+        find(device).and_then(|_| unsafe { put(mode, 1) })
+    }
+
+    pub unsafe fn nvmlDeviceGetDisplayActive(device: Device, state: *mut u32) -> Nvml {
+        // SAFETY: passed on.
+        find(device).and_then(|_| unsafe { put(state, 0) })
+    }
+
+    pub unsafe fn nvmlDeviceGetDisplayMode(device: Device, state: *mut u32) -> Nvml {
+        // SAFETY: passed on.
+        find(device).and_then(|_| unsafe { put(state, 0) })
+    }
+
+    pub unsafe fn nvmlDeviceGetMultiGpuBoard(device: Device, multi: *mut u32) -> Nvml {
+        // SAFETY: passed on.
+        find(device).and_then(|_| unsafe { put(multi, 0) })
+    }
+
+    pub unsafe fn nvmlDeviceIsMigDeviceHandle(device: Device, answer: *mut u32) -> Nvml {
+        // SAFETY: passed on.
+        find(device).and_then(|_| unsafe { put(answer, 0) })
+    }
+
+    pub unsafe fn nvmlDeviceGetMaxMigDeviceCount(device: Device, count: *mut u32) -> Nvml {
+        // SAFETY: passed on.
+        find(device).and_then(|_| unsafe { put(count, 0) })
+    }
+
+    /// Whatever the cards could do, zones do not do it.
+    pub unsafe fn nvmlDeviceGetP2PStatus(a: Device, b: Device, _index: u32, status: *mut u32) -> Nvml {
+        const P2P_NOT_SUPPORTED: u32 = 5;
+        find(a)?;
+        find(b)?;
+        // SAFETY: passed on.
+        unsafe { put(status, P2P_NOT_SUPPORTED) }
+    }
+
+    /// How the node is wired is not for tenants: as far apart as can be.
+    pub unsafe fn nvmlDeviceGetTopologyCommonAncestor(a: Device, b: Device, level: *mut u32) -> Nvml {
+        const SYSTEM: u32 = 50;
+        find(a)?;
+        find(b)?;
+        // SAFETY: passed on.
+        unsafe { put(level, SYSTEM) }
+    }
+
+    pub unsafe fn nvmlDeviceOnSameBoard(a: Device, b: Device, same: *mut i32) -> Nvml {
+        let answer = find(a)?.0 == find(b)?.0;
+        // SAFETY: passed on.
+        unsafe { put(same, i32::from(answer)) }
+    }
+
+    /// Each field has a code of its own, and none of them has an answer.
+    pub unsafe fn nvmlDeviceGetFieldValues(device: Device, count: i32, values: *mut FieldValue) -> Nvml {
+        find(device)?;
+        let count = usize::try_from(count).ok().filter(|count| *count > 0 && !values.is_null());
+        for index in 0..count.ok_or(INVALID_ARGUMENT)? {
+            // SAFETY: the caller vouches for `count` values.
+            unsafe { (&raw mut (*values.add(index)).code).write(NOT_SUPPORTED) };
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn seats_are_read_in_every_form() {
+        let seat = Seat { domain: 0, bus: 0x18, device: 0 };
+        for text in ["0000:18:00.0", "00000000:18:00.0", "18:00.0", "00000000:18:00", " 0:18:0.0"] {
+            assert_eq!(Seat::parse(text), Some(seat), "{text}");
+        }
+        assert_eq!(Seat::parse("0001:AF:1f.0"), Some(Seat { domain: 1, bus: 0xaf, device: 0x1f }));
+        for text in ["", "18", "x:y:z", "0000:18:00.1", "1:2:3:4", "+1:00.0"] {
+            assert_eq!(Seat::parse(text), None, "{text}");
+        }
+        assert_eq!(&seat.legacy_text()[..13], b"0000:18:00.0\0");
+        assert_eq!(&seat.text()[..17], b"00000000:18:00.0\0");
+    }
+
+    #[test]
+    fn a_uuid_is_written_as_the_driver_does() {
+        let uuid: [u8; 16] = std::array::from_fn(|index| index as u8 * 17);
+        assert_eq!(uuid_text(&uuid), "GPU-00112233-4455-6677-8899-aabbccddeeff");
+    }
+
+    #[test]
+    fn generations_have_their_numbers() {
+        let known = [((8, 0), 7), ((8, 6), 7), ((8, 9), 8), ((9, 0), 9), ((10, 0), 10), ((12, 0), 10), ((7, 5), 6)];
+        for (capability, number) in known {
+            assert_eq!(architecture(capability), number, "{capability:?}");
+        }
+        assert_eq!(architecture((0, 0)), u32::MAX);
+    }
+}

@@ -1,0 +1,141 @@
+//! The table that `nvmlInternalGetExportTable` hands out. It is undocumented, and `nvidia-smi` will not start without it.
+//!
+//! A table is an array of words: first its size in bytes, then functions. `nvidia-smi` finds cards and processes through
+//! it, and asks for some figures that no public function tells. Which slot means what is known by watching `nvidia-smi`
+//! of driver 580 call them; slots that nobody is known to call answer `NVML_ERROR_NOT_SUPPORTED`.
+
+use std::ffi::c_void;
+
+use crate::codes::*;
+use crate::entry::{Nvml, run};
+use crate::processes::{self, Kind};
+use crate::types::Device;
+use crate::{cards, session, system, trace};
+
+/// The identity of the one table, its bytes as they lie in memory.
+const KNOWN: [u8; 16] = 0xc4fe3e6c_c98f6c4e_a327ee69_6e12f7c4_u128.to_be_bytes();
+
+const SLOTS: usize = 320;
+
+/// Slots by number.
+const CARD_BY_INDEX: usize = 81;
+const COMPUTE_PROCESSES: usize = 213;
+const OTHER_PROCESSES: [usize; 2] = [214, 215];
+
+#[repr(C)]
+struct Table {
+    size: usize,
+    slots: [Slot; SLOTS - 1],
+}
+
+type Slot = unsafe extern "C" fn(*const c_void, *mut c_void, *mut c_void, *mut c_void) -> u32;
+
+static TABLE: Table = Table { size: size_of::<Table>(), slots: include!(concat!(env!("OUT_DIR"), "/slots.rs")) };
+
+/// One function for each slot, so that a call tells which it is of.
+unsafe extern "C" fn slot<const N: usize>(a: *const c_void, b: *mut c_void, c: *mut c_void, _d: *mut c_void) -> u32 {
+    // SAFETY: passed on.
+    run(slot_name(N), || unsafe { call(N, a, b, c) })
+}
+
+fn slot_name(number: usize) -> &'static str {
+    const NAMES: [&str; SLOTS] = include!(concat!(env!("OUT_DIR"), "/slot_names.rs"));
+    NAMES[number]
+}
+
+unsafe fn call(number: usize, a: *const c_void, b: *mut c_void, c: *mut c_void) -> Nvml {
+    match number {
+        CARD_BY_INDEX => {
+            let index = a as usize;
+            let known = index < session::first()?.cards.len() && !b.is_null();
+            let handle = if known { cards::handle(index)? } else { return Err(INVALID_ARGUMENT) };
+            // SAFETY: a place for a handle, by the slot's meaning.
+            unsafe { b.cast::<Device>().write(handle) };
+            Ok(())
+        }
+        // SAFETY: what the slot takes, by its meaning.
+        COMPUTE_PROCESSES => unsafe { fill(a, Kind::Compute, b.cast(), c.cast()) },
+        // SAFETY: as above.
+        number if OTHER_PROCESSES.contains(&number) => unsafe { fill(a, Kind::Other, b.cast(), c.cast()) },
+        _ => Err(NOT_SUPPORTED),
+    }
+}
+
+/// An entry of the hidden lists of processes.
+#[repr(C)]
+struct Entry {
+    pid: u32,
+    used: u64,
+    gpu_instance: u32,
+    compute_instance: u32,
+    protected: u64,
+    name: [u8; 4096],
+}
+
+unsafe fn fill(device: Device, kind: Kind, count: *mut u32, entries: *mut Entry) -> Nvml {
+    if count.is_null() || entries.is_null() {
+        return Err(INVALID_ARGUMENT);
+    }
+    let list = processes::list(device, kind)?;
+    // SAFETY: by the slot's meaning, the count says how many entries there is room for.
+    let room = unsafe { count.read() } as usize;
+    for (index, process) in list.iter().take(room).enumerate() {
+        let mut entry = Entry {
+            pid: process.pid,
+            used: process.used,
+            gpu_instance: u32::MAX,
+            compute_instance: u32::MAX,
+            protected: 0,
+            name: [0; 4096],
+        };
+        let name = system::process_name(process.pid).unwrap_or_default();
+        let len = name.len().min(entry.name.len() - 1);
+        entry.name[..len].copy_from_slice(&name.as_bytes()[..len]);
+        // SAFETY: there is room for it.
+        unsafe { entries.add(index).write(entry) };
+    }
+    // SAFETY: as above.
+    unsafe { count.write(list.len().min(room) as u32) };
+    Ok(())
+}
+
+#[allow(non_snake_case)]
+pub unsafe fn nvmlInternalGetExportTable(table: *mut *const c_void, id: *const [u8; 16]) -> Nvml {
+    if table.is_null() || id.is_null() {
+        return Err(INVALID_ARGUMENT);
+    }
+    // SAFETY: not NULL; the rest is the caller's promise.
+    let id = unsafe { *id };
+    if id != KNOWN {
+        trace::called(&format!("export table {:032x}", u128::from_be_bytes(id)), NOT_FOUND);
+        return Err(NOT_FOUND);
+    }
+    // SAFETY: as above.
+    unsafe { table.write((&raw const TABLE).cast()) };
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_table_has_its_size_and_its_entries_their_layout() {
+        assert_eq!(TABLE.size, SLOTS * size_of::<usize>());
+        assert_eq!(size_of::<Entry>(), 4128);
+        assert_eq!(std::mem::offset_of!(Entry, name), 32);
+        assert_eq!(slot_name(COMPUTE_PROCESSES), "slot 213");
+    }
+
+    #[test]
+    fn unknown_tables_are_not_found() {
+        let mut table = std::ptr::null();
+        // SAFETY: locals.
+        unsafe {
+            assert_eq!(nvmlInternalGetExportTable(&mut table, &[0; 16]), Err(NOT_FOUND));
+            assert!(table.is_null());
+            assert_eq!(nvmlInternalGetExportTable(&mut table, &KNOWN), Ok(()));
+            assert!(!table.is_null());
+        }
+    }
+}

@@ -1,0 +1,105 @@
+//! Asking the broker. Each question has a connection of its own: nothing is kept open that a fork, a new broker or a
+//! program that closes descriptors could break.
+
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use cuda_abi::wire::view::ZoneView;
+use idm::bootstrap::{self, Answer, BootstrapError, Inquiry};
+
+use crate::codes::*;
+use crate::entry::Nvml;
+
+const DEFAULT_SOCKET: &str = "/run/bulkhead/zone/sock";
+/// The first question of all has the broker start a driver; others are answered at once.
+const PATIENCE: Duration = Duration::from_secs(60);
+/// While a new broker takes over from an old one, its sockets are away for a moment.
+const TAKEOVER: Duration = Duration::from_millis(500);
+const PAUSE: Duration = Duration::from_millis(20);
+
+/// How often `nvmlInit` was called and not undone.
+static REFERENCES: AtomicU32 = AtomicU32::new(0);
+/// The view at the time of `nvmlInit`, for what does not change. Locked for moments only.
+static FIRST: Mutex<Option<Arc<ZoneView>>> = Mutex::new(None);
+
+pub fn ready() -> Nvml {
+    if REFERENCES.load(Ordering::Relaxed) > 0 { Ok(()) } else { Err(UNINITIALIZED) }
+}
+
+/// The zone as it was at `nvmlInit`: its cards are still the same.
+pub fn first() -> Nvml<Arc<ZoneView>> {
+    FIRST.lock().unwrap_or_else(PoisonError::into_inner).clone().ok_or(UNINITIALIZED)
+}
+
+/// The zone as it is now.
+pub fn now() -> Nvml<ZoneView> {
+    ask(&socket_path()).map_err(|_| UNKNOWN)
+}
+
+pub fn socket_path() -> PathBuf {
+    std::env::var_os("BULKHEAD_SOCKET").map_or_else(|| PathBuf::from(DEFAULT_SOCKET), PathBuf::from)
+}
+
+fn ask(path: &Path) -> Result<ZoneView, BootstrapError> {
+    let start = Instant::now();
+    loop {
+        match ask_once(path) {
+            Err(BootstrapError::Closed | BootstrapError::System { .. })
+                if path.exists() && start.elapsed() < TAKEOVER =>
+            {
+                std::thread::sleep(PAUSE)
+            }
+            result => return result,
+        }
+    }
+}
+
+fn ask_once(path: &Path) -> Result<ZoneView, BootstrapError> {
+    let broker = bootstrap::connect(path)?;
+    bootstrap::send(&broker, &Inquiry::default(), &[])?;
+    let (answer, _) = bootstrap::recv_within::<Answer>(&broker, PATIENCE)?;
+    ZoneView::read(answer.bytes()).map_err(|_| BootstrapError::Invalid)
+}
+
+fn start(without_cards: bool) -> Nvml {
+    let view = ask(&socket_path()).map_err(|error| {
+        crate::trace::note(&format!("no answer from {}: {error}", socket_path().display()));
+        DRIVER_NOT_LOADED
+    })?;
+    if view.cards.is_empty() && !without_cards {
+        return Err(DRIVER_NOT_LOADED);
+    }
+    *FIRST.lock().unwrap_or_else(PoisonError::into_inner) = Some(Arc::new(view));
+    REFERENCES.fetch_add(1, Ordering::Relaxed);
+    Ok(())
+}
+
+#[allow(non_snake_case)]
+pub mod api {
+    use super::*;
+
+    const NO_GPUS: u32 = 1;
+    const NO_ATTACH: u32 = 2;
+
+    pub unsafe fn nvmlInit() -> Nvml {
+        start(false)
+    }
+
+    pub unsafe fn nvmlInit_v2() -> Nvml {
+        start(false)
+    }
+
+    pub unsafe fn nvmlInitWithFlags(flags: u32) -> Nvml {
+        if flags & !(NO_GPUS | NO_ATTACH) != 0 {
+            return Err(INVALID_ARGUMENT);
+        }
+        start(flags & NO_GPUS != 0)
+    }
+
+    pub unsafe fn nvmlShutdown() -> Nvml {
+        let less = |count: u32| count.checked_sub(1);
+        REFERENCES.fetch_update(Ordering::Relaxed, Ordering::Relaxed, less).map(|_| ()).map_err(|_| UNINITIALIZED)
+    }
+}

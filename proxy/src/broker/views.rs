@@ -1,0 +1,190 @@
+//! What zones are told of themselves: the answer to an `Inquiry`, as NVML needs it.
+//!
+//! Everything here is the broker's own knowledge: the zone's ledger and workers, and what the cards look like. The
+//! latter is asked once, at the first inquiry, of a jailed helper that loads the driver (`bulkhead worker --inventory`);
+//! those who ask meanwhile wait for it. An answer is one message of fixed size that is sent or forgotten, so nobody who
+//! asks can make the broker wait.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::time::{Duration, Instant};
+
+use cuda_abi::wire::Reader;
+use cuda_abi::wire::view::{self, Card, MAX_PROCESSES, MAX_VIEW, Process, ZoneView};
+use idm::bootstrap::{self, ANSWER_BYTES, Answer};
+
+use super::reactor::Source;
+use super::{Broker, namespaces, process};
+use crate::backend::Backend;
+use crate::control::ZoneName;
+use crate::packet;
+
+/// A driver on a busy node takes seconds to start.
+const HELPER_TIME: Duration = Duration::from_secs(120);
+/// A helper that failed is not started again before this.
+const HELPER_PAUSE: Duration = Duration::from_secs(5);
+/// Inquiries of one zone that wait for the helper; further ones are dropped.
+const MAX_WAITING: usize = 64;
+
+const _: () = assert!(MAX_VIEW <= ANSWER_BYTES);
+
+#[derive(Default)]
+pub struct Views {
+    cards: Option<Vec<Card>>,
+    helper: Option<Helper>,
+    failed_at: Option<Instant>,
+    /// Clients that wait until the cards are known.
+    waiting: Vec<u64>,
+    /// Numbers of clients in their namespaces, by worker; read once for each.
+    numbers: BTreeMap<u64, namespaces::Numbers>,
+}
+
+struct Helper {
+    slot: usize,
+    process: OwnedFd,
+    socket: OwnedFd,
+    deadline: Instant,
+}
+
+impl Views {
+    pub fn helper_slot(&self) -> Option<usize> {
+        self.helper.as_ref().map(|helper| helper.slot)
+    }
+
+    pub fn deadline(&self) -> Option<Instant> {
+        self.helper.as_ref().map(|helper| helper.deadline)
+    }
+
+    pub fn kill_if_late(&mut self, now: Instant) {
+        if let Some(helper) = self.helper.as_mut().filter(|helper| helper.deadline <= now) {
+            process::kill(&helper.process);
+            // Its end is an event of its own; until then there is nothing to be late for.
+            helper.deadline = now + HELPER_TIME;
+        }
+    }
+}
+
+impl Broker {
+    /// A client has asked; it gets its answer, now or when the cards are known, and is gone.
+    pub(super) fn on_inquiry(&mut self, id: u64) {
+        if self.views.cards.is_some() {
+            return self.send_view(id);
+        }
+        let Some(client) = self.clients.get_mut(&id) else { return };
+        client.deadline = None;
+        let zone = client.zone.clone();
+        self.views.waiting.push(id);
+        let clients = &self.clients;
+        self.views.waiting.retain(|id| clients.contains_key(id));
+        let of_zone = |id: &&u64| clients.get(id).is_some_and(|client| client.zone == zone);
+        if self.views.waiting.iter().filter(of_zone).count() > MAX_WAITING {
+            self.clients.remove(&id);
+            return;
+        }
+        let lately = self.views.failed_at.is_some_and(|at| at.elapsed() < HELPER_PAUSE);
+        if self.views.helper.is_none() && (lately || self.start_helper().is_err()) {
+            self.send_views();
+        }
+    }
+
+    fn start_helper(&mut self) -> io::Result<()> {
+        let slot = self.free_slot()?;
+        let (ours, theirs) = packet::pair()?;
+        rustix::io::ioctl_fionbio(&ours, true)?;
+        let child = self.worker_command(slot, false, theirs).arg("--inventory").spawn();
+        let child = child.inspect_err(|error| tracing::error!(%error, "cannot ask for the cards"))?;
+        let process = process::open(child.id())?;
+        self.reactor.watch(&process, Source::Inventory)?;
+        self.views.helper = Some(Helper { slot, process, socket: ours, deadline: Instant::now() + HELPER_TIME });
+        Ok(())
+    }
+
+    /// The helper has ended; what it said is in the socket.
+    pub(super) fn on_inventory(&mut self) {
+        let Some(helper) = self.views.helper.take() else { return };
+        let status = process::reap(helper.process.as_fd()).unwrap_or_default();
+        let mut buffer = vec![0; MAX_VIEW];
+        let received = packet::receive(&helper.socket, &mut buffer).map_or(0, |received| received.len);
+        match view::read_cards(&mut Reader::new(&buffer[..received])) {
+            Ok(mut cards) if !cards.is_empty() => {
+                // NVML counts cards in the order of their slots; CUDA has another.
+                cards.sort_by(|a, b| a.bus_id.cmp(&b.bus_id));
+                let nvidia = matches!(self.config.backend, Backend::Nvidia { .. });
+                let complete = |card: Card| if nvidia { with_pci_identity(card) } else { card };
+                self.views.cards = Some(cards.into_iter().map(complete).collect());
+            }
+            _ => {
+                tracing::warn!(status, "the cards are not known: their helper said nothing");
+                self.views.failed_at = Some(Instant::now());
+            }
+        }
+        self.send_views();
+    }
+
+    fn send_views(&mut self) {
+        for id in std::mem::take(&mut self.views.waiting) {
+            self.send_view(id);
+        }
+    }
+
+    fn send_view(&mut self, id: u64) {
+        let Some(client) = self.clients.remove(&id) else { return };
+        let asking = namespaces::numbers(client.peer.pid);
+        let view = self.view(&client.zone, &asking);
+        let answer = Answer::new(|bytes| view.write(bytes).unwrap_or(0));
+        // One that does not take its answer does without.
+        let _ = bootstrap::send(&client.socket, &*answer, &[]);
+    }
+
+    fn view(&mut self, name: &ZoneName, asking: &namespaces::Numbers) -> ZoneView {
+        let workers = &self.workers;
+        self.views.numbers.retain(|id, _| workers.contains_key(id));
+        let mut processes = Vec::new();
+        for (id, worker) in self.workers.iter().filter(|(_, worker)| worker.zone() == Some(name)).take(MAX_PROCESSES)
+        {
+            let numbers = self.views.numbers.entry(*id);
+            let numbers = numbers.or_insert_with(|| namespaces::numbers(worker.client_pid()));
+            // A process of the zone that the asking one cannot see has no number there.
+            if let Some(pid) = numbers.seen_by(asking) {
+                processes.push(Process { pid, used: worker.charged() });
+            }
+        }
+        let busy = self.busy(name);
+        let ledger = self.zones.get(name).map(|zone| &zone.ledger);
+        ZoneView {
+            limit: ledger.and_then(|ledger| ledger.limit),
+            used: ledger.map_or(0, |ledger| ledger.used),
+            cuda_version: self.driver_version,
+            driver_version: self.kernel_driver_version(),
+            busy,
+            cards: self.views.cards.clone().unwrap_or_default(),
+            processes,
+        }
+    }
+
+    fn kernel_driver_version(&self) -> String {
+        match self.config.backend {
+            Backend::Soft { .. } => env!("CARGO_PKG_VERSION").to_owned(),
+            Backend::Nvidia { .. } => {
+                let read = std::fs::read_to_string("/sys/module/nvidia/version");
+                read.map_or_else(|_| "unknown".to_owned(), |version| version.trim().to_owned())
+            }
+        }
+    }
+}
+
+/// Adds what the driver does not tell: who made the card.
+fn with_pci_identity(mut card: Card) -> Card {
+    let id = card.bus_id.to_ascii_lowercase();
+    // It becomes part of a path.
+    if id.bytes().all(|byte| byte.is_ascii_hexdigit() || byte == b':' || byte == b'.') {
+        let read = |name: &str| {
+            let text = std::fs::read_to_string(format!("/sys/bus/pci/devices/{id}/{name}")).unwrap_or_default();
+            u32::from_str_radix(text.trim().trim_start_matches("0x"), 16).unwrap_or(0) & 0xffff
+        };
+        card.pci_device = read("device") << 16 | read("vendor");
+        card.pci_subsystem = read("subsystem_device") << 16 | read("subsystem_vendor");
+    }
+    card
+}

@@ -1,0 +1,294 @@
+//! Every key of the configuration file, once: what is read, what is suggested for a misspelt one, and the reference in
+//! `docs/operations.md` all come from here.
+
+use crate::control::zone::{MAX_PRIORITY, MAX_SHARE};
+
+/// Where a key stands.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Table {
+    Proxy,
+    Http,
+    Log,
+    Defaults,
+    Zone,
+}
+
+impl Table {
+    pub const ALL: [Self; 5] = [Self::Proxy, Self::Http, Self::Log, Self::Defaults, Self::Zone];
+
+    /// As it is written in the file.
+    pub fn heading(self) -> &'static str {
+        match self {
+            Self::Proxy => "[proxy]",
+            Self::Http => "[http]",
+            Self::Log => "[log]",
+            Self::Defaults => "[defaults]",
+            Self::Zone => "[zones.NAME]",
+        }
+    }
+
+    /// What it is about, for the reference.
+    pub fn meaning(self) -> &'static str {
+        match self {
+            Self::Proxy => "The proxy itself.",
+            Self::Http => "Metrics, health and the status page.",
+            Self::Log => "What is logged on stderr.",
+            Self::Defaults => "What zones of this file have that do not say otherwise.",
+            Self::Zone => "A zone; NAME is the name. One table for each.",
+        }
+    }
+
+    /// The keys that may stand in it.
+    pub fn keys(self) -> impl Iterator<Item = &'static Key> {
+        KEYS.iter().filter(move |key| {
+            key.table == self || (self == Self::Defaults && key.table == Self::Zone && !key.of_one_zone)
+        })
+    }
+}
+
+/// What a value must be.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Kind {
+    Path,
+    /// Text of at most so many characters.
+    Label,
+    /// A memory size: a text like `"2GiB"`, or bytes.
+    Size,
+    /// A memory size, or 0.
+    SizeOrNone,
+    /// A memory size, or `"unlimited"`.
+    Limit,
+    /// A whole number in a range.
+    Number(u64, u64),
+    /// A percentage, or `"unlimited"`.
+    Percent,
+    /// A list of GPU numbers.
+    Gpus,
+    /// Digits of a mode, as text.
+    Mode,
+    /// Address and port, or `"off"`.
+    Address,
+    Flag,
+    OneOf(&'static [&'static str]),
+}
+
+impl Kind {
+    /// In words, for messages and the reference.
+    pub fn describe(self) -> String {
+        match self {
+            Self::Path => "a path".to_owned(),
+            Self::Label => "a text".to_owned(),
+            Self::Size => "a size like \"2GiB\"".to_owned(),
+            Self::SizeOrNone => "a size like \"512MiB\", or 0".to_owned(),
+            Self::Limit => "a size like \"2GiB\", or \"unlimited\"".to_owned(),
+            Self::Number(least, most) => format!("a number from {least} to {most}"),
+            Self::Percent => "a number from 1 to 100, or \"unlimited\"".to_owned(),
+            Self::Gpus => "a list of GPU numbers like [0, 1]".to_owned(),
+            Self::Mode => "a mode like \"0660\"".to_owned(),
+            Self::Address => "an address like \"127.0.0.1:9470\", or \"off\"".to_owned(),
+            Self::Flag => "true or false".to_owned(),
+            Self::OneOf(names) => {
+                let quoted: Vec<String> = names.iter().map(|name| format!("\"{name}\"")).collect();
+                quoted.join(", ")
+            }
+        }
+    }
+}
+
+pub struct Key {
+    pub table: Table,
+    pub name: &'static str,
+    pub kind: Kind,
+    /// What holds without it, in words.
+    pub default: &'static str,
+    pub meaning: &'static str,
+    /// Does a reload (SIGHUP) change it, or only a restart?
+    pub live: bool,
+    /// It makes no sense as a default for all zones.
+    of_one_zone: bool,
+}
+
+const fn key(
+    table: Table,
+    name: &'static str,
+    kind: Kind,
+    default: &'static str,
+    meaning: &'static str,
+    live: bool,
+) -> Key {
+    Key { table, name, kind, default, meaning, live, of_one_zone: false }
+}
+
+const fn label(name: &'static str, meaning: &'static str) -> Key {
+    Key { table: Table::Zone, name, kind: Kind::Label, default: "empty", meaning, live: true, of_one_zone: true }
+}
+
+const ID: Kind = Kind::Number(0, u32::MAX as u64 - 1);
+
+/// In the order in which the reference tells of them.
+pub const KEYS: &[Key] = &[
+    key(
+        Table::Proxy,
+        "state_dir",
+        Kind::Path,
+        "/run/bulkhead",
+        "Folder for sockets and what the next proxy must know.",
+        false,
+    ),
+    key(
+        Table::Proxy,
+        "backend",
+        Kind::OneOf(&["auto", "nvidia", "soft"]),
+        "\"auto\"",
+        "The driver that workers call: NVIDIA's, or a GPU computed on the CPU.",
+        false,
+    ),
+    key(
+        Table::Proxy,
+        "driver_library",
+        Kind::Path,
+        "searched",
+        "NVIDIA's libcuda.so.1, where it is not in a usual place.",
+        false,
+    ),
+    key(Table::Proxy, "gpus", Kind::Gpus, "all", "The NVIDIA GPUs that workers get.", false),
+    key(Table::Proxy, "soft_devices", Kind::Number(1, 16), "1", "How many GPUs the software backend shows.", false),
+    key(Table::Proxy, "soft_memory", Kind::Size, "4GiB", "How much memory each of them has.", false),
+    key(Table::Proxy, "spare_workers", Kind::Number(0, 64), "1", "Workers kept ready for the next clients.", true),
+    key(
+        Table::Proxy,
+        "max_clients",
+        Kind::Number(1, 1000),
+        "128",
+        "Processes that one zone may have at a time.",
+        true,
+    ),
+    key(
+        Table::Proxy,
+        "jail",
+        Kind::OneOf(&["require", "best-effort", "off"]),
+        "\"require\" for root, else \"best-effort\"",
+        "What to do where the machine does not allow the whole jail.",
+        false,
+    ),
+    key(
+        Table::Proxy,
+        "worker_uids",
+        Kind::Number(1000, 0x7000_0000),
+        "805306368",
+        "First of 1024 user ids that workers get, one each, when the proxy is root.",
+        false,
+    ),
+    key(
+        Table::Proxy,
+        "context_memory",
+        Kind::SizeOrNone,
+        "0 on the software GPU, else 523MiB",
+        "What each context is charged with: the memory that the driver takes for it.",
+        false,
+    ),
+    key(
+        Table::Http,
+        "listen",
+        Kind::Address,
+        "off",
+        "Where metrics and the status page are served. They name zones, pods and processes, and need no password: keep them to this machine or to a network you trust.",
+        false,
+    ),
+    key(
+        Table::Http,
+        "dcgm_names",
+        Kind::Flag,
+        "false",
+        "Also serve what zones use under the names of NVIDIA's DCGM exporter. Leave it off where that exporter runs as well, or sums count twice.",
+        false,
+    ),
+    key(
+        Table::Log,
+        "format",
+        Kind::OneOf(&["text", "json"]),
+        "\"text\"",
+        "Lines for people, or one JSON object in each line.",
+        false,
+    ),
+    key(
+        Table::Log,
+        "level",
+        Kind::OneOf(&["error", "warn", "info", "debug", "trace"]),
+        "\"info\"",
+        "How much is logged; `BULKHEAD_LOG` goes before it.",
+        false,
+    ),
+    key(Table::Zone, "memory", Kind::Limit, "unlimited", "GPU memory of all processes of the zone together.", true),
+    key(
+        Table::Zone,
+        "pinned_memory",
+        Kind::Limit,
+        "unlimited",
+        "Host memory that the zone's processes may pin for the GPU.",
+        true,
+    ),
+    key(
+        Table::Zone,
+        "share",
+        Kind::Number(1, MAX_SHARE as u64),
+        "100",
+        "Weight of the zone's GPU time against other zones.",
+        true,
+    ),
+    key(
+        Table::Zone,
+        "cap",
+        Kind::Percent,
+        "unlimited",
+        "Most of the GPU's time that the zone gets even when nobody else wants it, in percent.",
+        true,
+    ),
+    key(
+        Table::Zone,
+        "priority",
+        Kind::Number(0, MAX_PRIORITY as u64),
+        "0",
+        "Zones of a higher priority come first.",
+        true,
+    ),
+    key(Table::Zone, "uid", ID, "the proxy's", "Owner of the zone's socket.", true),
+    key(Table::Zone, "gid", ID, "the proxy's", "Group of the zone's socket.", true),
+    key(
+        Table::Zone,
+        "mode",
+        Kind::Mode,
+        "\"0666\"",
+        "Mode of the zone's socket: who can write to it can run programs in the zone.",
+        true,
+    ),
+    label("pod", "Label of the zone's metrics: the pod that it belongs to."),
+    label("namespace", "Label of the zone's metrics: the namespace of the pod."),
+    label("container", "Label of the zone's metrics: the container in the pod."),
+];
+
+/// The reference for operators, in Markdown.
+pub fn reference() -> String {
+    let mut text = String::new();
+    for table in Table::ALL {
+        text += &format!("### `{}`\n\n{}\n\n", table.heading(), table.meaning());
+        if table == Table::Defaults {
+            let names: Vec<String> = table.keys().map(|key| format!("`{}`", key.name)).collect();
+            text += &format!("Takes {} of `[zones.NAME]`.\n\n", names.join(", "));
+            continue;
+        }
+        text += "| key | value | default | meaning |\n|---|---|---|---|\n";
+        for key in table.keys() {
+            let restart = if key.live { "" } else { " (restart)" };
+            text += &format!(
+                "| `{}` | {} | {} | {}{restart} |\n",
+                key.name,
+                key.kind.describe(),
+                key.default,
+                key.meaning
+            );
+        }
+        text += "\n";
+    }
+    text
+}

@@ -1,0 +1,203 @@
+//! What an operator can say about a zone.
+
+use serde::{Deserialize, Serialize};
+
+pub const MAX_SHARE: u32 = 10_000;
+pub const DEFAULT_SHARE: u32 = 100;
+pub const MAX_PRIORITY: u32 = 100;
+/// Anyone who sees the zone's folder may connect: who sees it is the container runtime's decision.
+pub const DEFAULT_MODE: u32 = 0o666;
+/// As long as Kubernetes names are.
+pub const MAX_LABEL: usize = 253;
+
+/// What a zone may have.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ZoneLimits {
+    /// Bytes of GPU memory over all of the zone's processes; none: what the GPU has.
+    pub memory: Option<u64>,
+    /// Weight of GPU time against the other zones.
+    pub share: u32,
+    /// Most of the GPU's time that the zone gets even when nobody else wants it, in percent.
+    #[serde(default)]
+    pub cap: Option<u32>,
+    /// Zones of a higher priority come first.
+    #[serde(default)]
+    pub priority: u32,
+    /// Bytes of host memory pinned for the GPU, over all of the zone's processes; none: what the host gives.
+    #[serde(default)]
+    pub pinned: Option<u64>,
+}
+
+impl Default for ZoneLimits {
+    fn default() -> Self {
+        Self { memory: None, share: DEFAULT_SHARE, cap: None, priority: 0, pinned: None }
+    }
+}
+
+/// Who a zone belongs to, for those who read metrics; empty where it is nobody's.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Labels {
+    pub pod: String,
+    pub namespace: String,
+    pub container: String,
+}
+
+/// Who may connect to a zone's socket.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Access {
+    pub uid: Option<u32>,
+    pub gid: Option<u32>,
+    pub mode: u32,
+}
+
+impl Default for Access {
+    fn default() -> Self {
+        Self { uid: None, gid: None, mode: DEFAULT_MODE }
+    }
+}
+
+/// All of it.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ZoneSettings {
+    pub limits: ZoneLimits,
+    #[serde(default)]
+    pub labels: Labels,
+    #[serde(default)]
+    pub access: Access,
+}
+
+impl From<ZoneLimits> for ZoneSettings {
+    fn from(limits: ZoneLimits) -> Self {
+        Self { limits, ..Self::default() }
+    }
+}
+
+/// What becomes of a setting that may also be absent.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Change<T> {
+    #[default]
+    Keep,
+    Clear,
+    Set(T),
+}
+
+impl<T> Change<T> {
+    fn apply(self, setting: &mut Option<T>) {
+        match self {
+            Self::Keep => {}
+            Self::Clear => *setting = None,
+            Self::Set(value) => *setting = Some(value),
+        }
+    }
+}
+
+/// What is to be different from now on.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct ZoneChange {
+    pub memory: Change<u64>,
+    pub pinned: Change<u64>,
+    pub cap: Change<u32>,
+    pub share: Option<u32>,
+    pub priority: Option<u32>,
+    pub pod: Option<String>,
+    pub namespace: Option<String>,
+    pub container: Option<String>,
+}
+
+impl ZoneChange {
+    pub fn apply(self, settings: &mut ZoneSettings) {
+        let ZoneSettings { limits, labels, .. } = settings;
+        self.memory.apply(&mut limits.memory);
+        self.pinned.apply(&mut limits.pinned);
+        self.cap.apply(&mut limits.cap);
+        limits.share = self.share.unwrap_or(limits.share);
+        limits.priority = self.priority.unwrap_or(limits.priority);
+        let texts = [
+            (&mut labels.pod, self.pod),
+            (&mut labels.namespace, self.namespace),
+            (&mut labels.container, self.container),
+        ];
+        for (label, text) in texts {
+            if let Some(text) = text {
+                *label = text;
+            }
+        }
+    }
+}
+
+#[derive(Debug, thiserror::Error, PartialEq, Eq)]
+pub enum BadSettings {
+    #[error("a share is a number from 1 to {MAX_SHARE}")]
+    Share,
+    #[error("a cap is a percentage from 1 to 100")]
+    Cap,
+    #[error("a priority is a number from 0 to {MAX_PRIORITY}")]
+    Priority,
+    #[error("a memory limit must be more than 0")]
+    Memory,
+    #[error("a socket's mode lies between 0 and 0777")]
+    Mode,
+    #[error("a label has at most {MAX_LABEL} characters, none of them a control character")]
+    Label,
+}
+
+impl ZoneSettings {
+    /// Whoever they come from, settings are checked here before they count.
+    pub fn check(&self) -> Result<(), BadSettings> {
+        let Self { limits, labels, access } = self;
+        let label = |text: &String| text.len() <= MAX_LABEL && !text.chars().any(char::is_control);
+        let rules = [
+            ((1..=MAX_SHARE).contains(&limits.share), BadSettings::Share),
+            (limits.cap.is_none_or(|cap| (1..=100).contains(&cap)), BadSettings::Cap),
+            (limits.priority <= MAX_PRIORITY, BadSettings::Priority),
+            (limits.memory != Some(0) && limits.pinned != Some(0), BadSettings::Memory),
+            (access.mode <= 0o777, BadSettings::Mode),
+            ([&labels.pod, &labels.namespace, &labels.container].into_iter().all(label), BadSettings::Label),
+        ];
+        rules.into_iter().find(|(kept, _)| !kept).map_or(Ok(()), |(_, broken)| Err(broken))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_change_touches_what_it_names() {
+        let mut settings = ZoneSettings::from(ZoneLimits { memory: Some(5), cap: Some(9), ..ZoneLimits::default() });
+        let change = ZoneChange { memory: Change::Set(7), cap: Change::Clear, share: Some(3), ..Default::default() };
+        change.apply(&mut settings);
+        assert_eq!(settings.limits, ZoneLimits { memory: Some(7), share: 3, ..ZoneLimits::default() });
+        let text = serde_json::to_string(&ZoneChange { pod: Some("p".into()), ..Default::default() }).unwrap();
+        let change: ZoneChange = serde_json::from_str(&text).unwrap();
+        change.apply(&mut settings);
+        assert_eq!((settings.labels.pod.as_str(), settings.limits.memory), ("p", Some(7)));
+    }
+
+    #[test]
+    fn settings_that_make_no_sense_are_refused() {
+        let with = |change: fn(&mut ZoneSettings)| {
+            let mut settings = ZoneSettings::default();
+            change(&mut settings);
+            settings.check()
+        };
+        assert_eq!(with(|_| {}), Ok(()));
+        assert_eq!(with(|s| s.limits.share = 0), Err(BadSettings::Share));
+        assert_eq!(with(|s| s.limits.cap = Some(101)), Err(BadSettings::Cap));
+        assert_eq!(with(|s| s.limits.priority = 101), Err(BadSettings::Priority));
+        assert_eq!(with(|s| s.limits.memory = Some(0)), Err(BadSettings::Memory));
+        assert_eq!(with(|s| s.access.mode = 0o4777), Err(BadSettings::Mode));
+        assert_eq!(with(|s| s.labels.pod = "a\nb".into()), Err(BadSettings::Label));
+    }
+
+    #[test]
+    fn settings_of_an_older_book_are_read() {
+        let old: ZoneSettings = serde_json::from_str(r#"{"limits":{"memory":5,"share":2}}"#).unwrap();
+        assert_eq!(old.limits, ZoneLimits { memory: Some(5), share: 2, ..ZoneLimits::default() });
+        assert_eq!(old.access, Access::default());
+    }
+}

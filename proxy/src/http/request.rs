@@ -1,0 +1,147 @@
+//! The little of HTTP/1.1 that is understood: one GET or HEAD, without a body.
+
+use std::io::{self, Read};
+use std::net::TcpStream;
+use std::time::Instant;
+
+/// No request for one of our pages is longer.
+const MAX_REQUEST: usize = 8 * 1024;
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Target {
+    Page,
+    Metrics,
+    Status,
+    Health,
+    Ready,
+    Unknown,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Get {
+    pub target: Target,
+    /// Only the header is wanted.
+    pub head: bool,
+}
+
+#[derive(Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Bad {
+    #[error("this is no HTTP/1 request")]
+    Nonsense,
+    #[error("only GET and HEAD")]
+    Method,
+    #[error("the request is too long")]
+    TooLong,
+    #[error("the request took too long")]
+    TooSlow,
+    #[error("the peer is gone")]
+    Gone,
+}
+
+impl Bad {
+    pub fn status(&self) -> &'static str {
+        match self {
+            Self::Nonsense | Self::Gone => "400 Bad Request",
+            Self::Method => "405 Method Not Allowed",
+            Self::TooLong => "431 Request Header Fields Too Large",
+            Self::TooSlow => "408 Request Timeout",
+        }
+    }
+}
+
+/// Reads the header of a request.
+pub fn read(stream: &mut TcpStream, deadline: Instant) -> Result<Get, Bad> {
+    let mut bytes = Vec::with_capacity(1024);
+    loop {
+        if let Some(end) = end_of_header(&bytes) {
+            return parse(&bytes[..end]);
+        }
+        if bytes.len() >= MAX_REQUEST {
+            return Err(Bad::TooLong);
+        }
+        let mut part = [0; 1024];
+        let room = part.len().min(MAX_REQUEST - bytes.len());
+        match read_by(stream, &mut part[..room], deadline) {
+            Ok(0) => return Err(Bad::Gone),
+            Ok(count) => bytes.extend_from_slice(&part[..count]),
+            Err(error) if error.kind() == io::ErrorKind::TimedOut => return Err(Bad::TooSlow),
+            Err(_) => return Err(Bad::Gone),
+        }
+    }
+}
+
+/// Takes off what the peer still sends, until it closes or time is up; bounded, for it may send for ever.
+pub fn drain(stream: &mut TcpStream, deadline: Instant) {
+    let mut part = [0; 1024];
+    for _ in 0..64 {
+        if !matches!(read_by(stream, &mut part, deadline), Ok(count) if count > 0) {
+            return;
+        }
+    }
+}
+
+fn read_by(stream: &mut TcpStream, part: &mut [u8], deadline: Instant) -> io::Result<usize> {
+    loop {
+        let left = deadline.saturating_duration_since(Instant::now());
+        if left.is_zero() {
+            return Err(io::ErrorKind::TimedOut.into());
+        }
+        stream.set_read_timeout(Some(left))?;
+        match stream.read(part) {
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Err(io::ErrorKind::TimedOut.into()),
+            other => return other,
+        }
+    }
+}
+
+fn end_of_header(bytes: &[u8]) -> Option<usize> {
+    bytes.windows(4).position(|part| part == b"\r\n\r\n")
+}
+
+/// Only the first line matters: nothing depends on a header.
+fn parse(header: &[u8]) -> Result<Get, Bad> {
+    let line = header.split(|byte| *byte == b'\r').next().unwrap_or_default();
+    let line = std::str::from_utf8(line).map_err(|_| Bad::Nonsense)?;
+    let mut words = line.split(' ');
+    let (Some(method), Some(target), Some(version), None) = (words.next(), words.next(), words.next(), words.next())
+    else {
+        return Err(Bad::Nonsense);
+    };
+    if !version.starts_with("HTTP/1.") || !target.starts_with('/') {
+        return Err(Bad::Nonsense);
+    }
+    let head = match method {
+        "GET" => false,
+        "HEAD" => true,
+        _ => return Err(Bad::Method),
+    };
+    let path = target.split(['?', '#']).next().unwrap_or_default();
+    let target = match path {
+        "/" => Target::Page,
+        "/metrics" => Target::Metrics,
+        "/api/status" => Target::Status,
+        "/healthz" => Target::Health,
+        "/readyz" => Target::Ready,
+        _ => Target::Unknown,
+    };
+    Ok(Get { target, head })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn requests_are_read_by_their_first_line() {
+        let get = |text: &str| parse(text.as_bytes());
+        assert_eq!(get("GET /metrics HTTP/1.1\r\nHost: x"), Ok(Get { target: Target::Metrics, head: false }));
+        assert_eq!(get("HEAD /?x=1 HTTP/1.0"), Ok(Get { target: Target::Page, head: true }));
+        assert_eq!(get("GET /../etc HTTP/1.1"), Ok(Get { target: Target::Unknown, head: false }));
+        assert_eq!(get("POST / HTTP/1.1"), Err(Bad::Method));
+        for bad in ["", "GET", "GET /", "GET / HTTP/2.0", "GET  / HTTP/1.1", "GET x HTTP/1.1", "GET / HTTP/1.1 x"] {
+            assert_eq!(get(bad), Err(Bad::Nonsense), "{bad:?}");
+        }
+        assert_eq!(parse(&[0xff, b' ', b'/']), Err(Bad::Nonsense));
+    }
+}

@@ -1,0 +1,111 @@
+//! `cargo xtask browser`: the status page as a browser shows it.
+//!
+//! Debian's Chromium runs the page without a window and prints what has become of the document. The page must have
+//! looked several times, and show every zone in the table and in both charts.
+
+use crate::{paths, sh};
+use anyhow::{Context, Result, bail, ensure};
+use std::io::{BufRead, BufReader};
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
+
+const BROWSERS: [&str; 3] = ["chromium", "chromium-browser", "google-chrome"];
+const ZONES: [&str; 2] = ["first-zone", "second-zone"];
+/// Seconds that pass for the page; it looks once in each.
+const SECONDS: usize = 5;
+
+/// The browser of this machine, if it has one.
+pub fn find() -> Option<&'static str> {
+    BROWSERS.into_iter().find(|name| sh::exists(name))
+}
+
+/// Installs one where there is none.
+pub fn install() -> Result<()> {
+    if find().is_none() {
+        println!("installing chromium");
+        let mut command = Command::new("apt-get");
+        sh::run(command.args(["install", "--yes", "--no-install-recommends", "chromium"]))
+            .context("there is no Chromium, and apt-get cannot install it here")?;
+    }
+    Ok(())
+}
+
+/// Needs the staged tree.
+pub fn check() -> Result<()> {
+    let browser = find().context("there is no Chromium on this machine")?;
+    let node = Node::start()?;
+    let document = sh::output(Command::new(browser).args([
+        "--headless",
+        // Inside of a container, as root, it has no other way; what it opens is our own page.
+        "--no-sandbox",
+        "--disable-gpu",
+        "--disable-dev-shm-usage",
+        &format!("--user-data-dir={}", node.folder.join("browser").display()),
+        &format!("--virtual-time-budget={}", SECONDS * 1000),
+        "--dump-dom",
+        &format!("http://{}/", node.address),
+    ]))?;
+    let looks: usize = between(&document, "data-looks=\"", "\"").unwrap_or_default().parse().unwrap_or(0);
+    ensure!(looks >= 2, "the page has looked {looks} times\n{document}");
+    ensure!(document.contains("soft · CUDA "), "the page does not name the backend\n{document}");
+    let table = between(&document, "<tbody id=\"zones\">", "</tbody>").unwrap_or_default();
+    for zone in ZONES {
+        ensure!(table.contains(zone), "{zone} is not in the table\n{document}");
+        for chart in ["memory", "time"] {
+            let drawn = between(&document, &format!("<svg id=\"{chart}\""), "</svg>").unwrap_or_default();
+            let shape = format!("data-zone=\"{zone}\"");
+            ensure!(drawn.contains(&shape), "{zone} is not in the chart of {chart}\n{document}");
+        }
+    }
+    ensure!(table.contains("512 MiB"), "the limit is not shown\n{document}");
+    let trouble = between(&document, "role=\"status\">", "<").unwrap_or_default();
+    ensure!(!trouble.contains("no answer"), "the page complains: {trouble}");
+    println!("{browser}: {looks} looks, {} zones in table and charts", ZONES.len());
+    Ok(())
+}
+
+fn between<'a>(text: &'a str, before: &str, after: &str) -> Option<&'a str> {
+    text.split_once(before)?.1.split_once(after).map(|(found, _)| found)
+}
+
+/// A proxy on the software GPU that serves the page.
+struct Node {
+    proxy: Child,
+    folder: PathBuf,
+    address: String,
+}
+
+impl Node {
+    fn start() -> Result<Node> {
+        let folder = std::env::temp_dir().join(format!("bulkhead-browser-{}", std::process::id()));
+        std::fs::create_dir_all(&folder)?;
+        let mut command = Command::new(paths::stage().join("bin/bulkhead"));
+        command.args(["proxy", "--backend", "soft", "--jail", "best-effort", "--http", "127.0.0.1:0"]);
+        command.args(ZONES.iter().flat_map(|zone| ["--zone".to_owned(), format!("{zone}:memory=512MiB")]));
+        command.arg("--state-dir").arg(folder.join("state")).stdin(Stdio::null()).stderr(Stdio::piped());
+        let mut proxy = command.spawn().context("cannot start the staged proxy")?;
+        let output = proxy.stderr.take().context("no stderr")?;
+        let mut node = Node { proxy, folder, address: String::new() };
+        let mut lines = BufReader::new(output).lines();
+        for line in lines.by_ref().map_while(Result::ok) {
+            if let Some((_, address)) = line.split_once("status page address=") {
+                node.address = address.trim().to_owned();
+            }
+            if line.contains(" serving ") {
+                // It must not wait for somebody to read what it says.
+                std::thread::spawn(move || lines.map_while(Result::ok).for_each(drop));
+                ensure!(!node.address.is_empty(), "the proxy does not say where its page is");
+                return Ok(node);
+            }
+        }
+        bail!("the staged proxy did not start")
+    }
+}
+
+impl Drop for Node {
+    fn drop(&mut self) {
+        let _ = self.proxy.kill();
+        let _ = self.proxy.wait();
+        let _ = std::fs::remove_dir_all(&self.folder);
+    }
+}
