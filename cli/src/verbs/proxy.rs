@@ -123,7 +123,7 @@ fn broker_config(args: &ProxyArgs, file: &File) -> Result<Config, Failure> {
         json_logs: json.unwrap_or(false),
         jail: args.jail.map(Demand::from).or(file.jail).unwrap_or(usual_jail),
         worker_uids: args.worker_uids.or(file.worker_uids).unwrap_or(WORKER_UIDS),
-        context_memory: file.context_memory.unwrap_or(context_memory),
+        context_memory: args.context_memory.or(file.context_memory).unwrap_or(context_memory),
         max_clients_per_zone,
     })
 }
