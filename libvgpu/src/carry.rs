@@ -10,6 +10,7 @@ use idm::ring::PostError;
 use crate::context;
 use crate::entry::Cuda;
 use crate::session::{self, Session};
+use crate::trace;
 
 /// The longest message that is put together here; longer ones are cut up by those who send them.
 const MAX_MESSAGE: usize = 60 << 10;
@@ -103,6 +104,7 @@ pub fn post(op: u16, write: impl FnOnce(&mut Writer<'_>)) -> Cuda {
         let len = writer.finish().map_err(|_| CUDA_ERROR_INVALID_VALUE)?;
         let bytes = &thread.buffer[..len];
         session.client.post(op, 0, tag, len, |slot| slot.copy_from_slice(bytes)).map_err(post_error)?;
+        trace::posted(len);
         Ok(())
     })
 }
@@ -114,6 +116,7 @@ pub fn post_sized(op: u16, len: usize, fill: impl FnOnce(&mut [u8])) -> Cuda {
     check_fault(session)?;
     let tag = context::current_tag()?;
     session.client.post(op, 0, tag, len, fill).map_err(post_error)?;
+    trace::posted(len);
     if session.launch_blocking {
         return synchronize(session, tag);
     }
@@ -148,6 +151,7 @@ pub fn call_with(
         let len = writer.finish().map_err(|_| CUDA_ERROR_INVALID_VALUE)?;
         let bytes = &thread.buffer[..len];
         let reply = thread.lane.call(op, 0, tag, len, |slot| slot.copy_from_slice(bytes)).map_err(call_error)?;
+        trace::round_trip(len, reply.payload.len());
         answer(reply.status, reply.payload, read)
     })
 }
@@ -178,6 +182,7 @@ pub fn block_with(
         let after = session.client.position();
         let reply =
             thread.lane.block(op, 0, tag, after, len, |slot| slot.copy_from_slice(bytes)).map_err(call_error)?;
+        trace::round_trip(len, reply.payload.len());
         answer(reply.status, reply.payload, read)
     })
 }
@@ -203,6 +208,7 @@ pub fn upload(op: Op, image: &[u8], read: impl FnOnce(&mut Reader<'_>) -> Result
                 slot[8..].copy_from_slice(part);
             };
             session.client.post(Op::ImagePart as u16, 0, 0, 8 + part.len(), fill).map_err(post_error)?;
+            trace::posted(8 + part.len());
         }
         let after = session.client.position();
         let len = (image.len() as u64).to_le_bytes();
@@ -210,6 +216,7 @@ pub fn upload(op: Op, image: &[u8], read: impl FnOnce(&mut Reader<'_>) -> Result
             .lane
             .block(op as u16, 0, tag, after, len.len(), |slot| slot.copy_from_slice(&len))
             .map_err(call_error)?;
+        trace::round_trip(len.len(), reply.payload.len());
         answer(reply.status, reply.payload, read)
     })
 }

@@ -28,6 +28,7 @@ mod shaped_copy;
 mod staging;
 mod stream;
 mod tools;
+mod trace;
 mod vmm;
 
 /// The hand-written functions that the exports call.
