@@ -112,7 +112,10 @@ impl Broker {
         let settings = ZoneSettings::from(limits);
         settings.check().map_err(io::Error::other)?;
         match self.zones.get_mut(name) {
-            Some(zone) => zone.set_limits(limits),
+            // Whoever runs a program names these two; the rest is for whoever made the zone.
+            Some(zone) => {
+                zone.set_limits(ZoneLimits { memory: limits.memory, share: limits.share, ..zone.limits });
+            }
             None => self.make_zone(name, settings, lease)?,
         }
         self.save_or_remove(name)?;
