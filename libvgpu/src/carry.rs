@@ -9,6 +9,7 @@ use idm::ring::PostError;
 
 use crate::context;
 use crate::entry::Cuda;
+use crate::graph::capture;
 use crate::session::{self, Session};
 use crate::trace;
 
@@ -93,7 +94,10 @@ pub fn with_thread<T>(session: &Session, work: impl FnOnce(&mut Thread) -> Cuda<
 pub fn post(op: u16, write: impl FnOnce(&mut Writer<'_>)) -> Cuda {
     let session = session::get()?;
     check_fault(session)?;
-    let tag = context::current_tag()?;
+    let tag = capture::mark(context::current_tag()?);
+    if capture::is_open() {
+        return call_with(session, op, tag, write, |_| Ok(()));
+    }
     if session.launch_blocking {
         call_with(session, op, tag, write, |_| Ok(()))?;
         return synchronize(session, tag);
@@ -115,12 +119,24 @@ pub fn post_sized(op: u16, len: usize, fill: impl FnOnce(&mut [u8])) -> Cuda {
     let session = session::get()?;
     check_fault(session)?;
     let tag = context::current_tag()?;
+    if capture::is_open() {
+        return call_sized(session, op, capture::mark(tag), len, fill);
+    }
     session.client.post(op, 0, tag, len, fill).map_err(post_error)?;
     trace::posted(len);
     if session.launch_blocking {
         return synchronize(session, tag);
     }
     Ok(())
+}
+
+/// While a stream is being captured, what would be posted waits for the driver's word.
+#[cold]
+fn call_sized(session: &Session, op: u16, tag: u32, len: usize, fill: impl FnOnce(&mut [u8])) -> Cuda {
+    with_thread(session, |thread| {
+        let reply = thread.lane.call(op, 0, tag, len, fill).map_err(call_error)?;
+        answer(reply.status, reply.payload, |_| Ok(()))
+    })
 }
 
 fn synchronize(session: &Session, tag: u32) -> Cuda {
@@ -135,7 +151,7 @@ pub fn call(
 ) -> Cuda {
     let session = session::get()?;
     check_fault(session)?;
-    call_with(session, op, context::tag_or_none(), write, read)
+    call_with(session, op, capture::mark(context::tag_or_none()), write, read)
 }
 
 pub fn call_with(
@@ -164,7 +180,11 @@ pub fn block(
 ) -> Cuda {
     let session = session::get()?;
     check_fault(session)?;
-    block_with(session, op, context::tag_or_none(), write, read)
+    let tag = capture::mark(context::tag_or_none());
+    if capture::is_forbidden_here() {
+        return call_with(session, op, tag, write, read);
+    }
+    block_with(session, op, tag, write, read)
 }
 
 pub fn block_with(

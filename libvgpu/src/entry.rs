@@ -52,6 +52,14 @@ pub fn denied(name: &'static str) -> CUresult {
     CUDA_ERROR_NOT_SUPPORTED
 }
 
+/// Says once what is not supported, and why a call fails.
+pub fn say_once(text: &'static str) {
+    static SAID: Mutex<Option<HashSet<&'static str>>> = Mutex::new(None);
+    if SAID.lock().get_or_insert_default().insert(text) {
+        eprintln!("bulkhead: {text}");
+    }
+}
+
 /// A device address that must be a multiple of something.
 pub fn aligned(address: u64, to: u64) -> Cuda {
     if address.is_multiple_of(to) { Ok(()) } else { Err(CUDA_ERROR_INVALID_VALUE) }

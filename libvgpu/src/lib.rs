@@ -12,6 +12,7 @@ mod device;
 mod entry;
 mod errors;
 mod functions;
+mod graph;
 mod handles;
 mod hidden;
 mod host_functions;
@@ -38,6 +39,7 @@ mod api {
     pub use crate::device::api::*;
     pub use crate::errors::*;
     pub use crate::functions::api::*;
+    pub use crate::graph::api::*;
     pub use crate::hidden::cuGetExportTable;
     pub use crate::host_functions::api::*;
     pub use crate::host_memory::api::*;

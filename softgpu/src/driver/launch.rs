@@ -11,7 +11,8 @@ use super::abi::*;
 use super::attributes as is;
 use super::context::Context;
 use super::function::{Function, function};
-use super::handles::out;
+use super::graph::{KernelTask, Task, capture};
+use super::handles::{of, out};
 use super::memory::alloc;
 use super::memory::map::Kind;
 use super::output::Printer;
@@ -54,18 +55,42 @@ fn submit(handle: CUfunction, request: Request) -> Answer {
     }
     check(&function, &request)?;
     let params = params(function.kernel(), request.params, request.extra)?;
+    if capture::takes(&queue, || kernel_task(&function, handle, &request, &params))? {
+        return Ok(());
+    }
     let shape = Shape { grid: request.grid, block: request.block, dynamic_shared: request.dynamic_shared };
     let cooperative = request.cooperative;
-    let work = Work::run(move |context| match cooperative {
-        true => run_together(context, &function, shape, &params),
-        false => run(context, &function, shape, None, &params),
-    });
+    let work = Work::run(move |context| launch_now(context, &function, shape, cooperative, &params));
     if *BLOCKING {
         queue.perform(work)?;
     } else {
         queue.submit(work);
     }
     request.events.iter().try_for_each(|event| event::record(*event, &queue))
+}
+
+fn kernel_task(function: &Arc<Function>, named: CUfunction, request: &Request, params: &[u8]) -> Task {
+    let Request { grid, block, dynamic_shared, cooperative, .. } = *request;
+    let shape = Shape { grid, block, dynamic_shared };
+    Task::Kernel(KernelTask::new(function.clone(), of(named), shape, cooperative, params))
+}
+
+/// What a kernel node of a graph does.
+pub fn task(named: CUfunction, node: &CUDA_KERNEL_NODE_PARAMS_v2) -> Answer<Task> {
+    let function = function(named)?;
+    let request = Request {
+        grid: node.grid,
+        block: node.block,
+        dynamic_shared: node.shared_mem_bytes,
+        stream: out(0),
+        params: node.kernel_params,
+        extra: node.extra,
+        cooperative: false,
+        events: Vec::new(),
+    };
+    check(&function, &request)?;
+    let params = params(function.kernel(), request.params, request.extra)?;
+    Ok(kernel_task(&function, named, &request, &params))
 }
 
 fn check(function: &Arc<Function>, request: &Request) -> Answer {
@@ -136,11 +161,19 @@ fn read_extra(extra: *mut *mut c_void) -> Answer<(*const u8, usize)> {
     Err(CUDA_ERROR_INVALID_VALUE)
 }
 
+/// Runs a grid to its end.
+pub fn launch_now(context: &Context, function: &Function, shape: Shape, cooperative: bool, params: &[u8]) -> Answer {
+    match cooperative {
+        true => run_together(context, function, shape, params),
+        false => run(context, function, shape, None, params),
+    }
+}
+
 #[derive(Clone, Copy)]
-struct Shape {
-    grid: [u32; 3],
-    block: [u32; 3],
-    dynamic_shared: u32,
+pub struct Shape {
+    pub grid: [u32; 3],
+    pub block: [u32; 3],
+    pub dynamic_shared: u32,
 }
 
 /// A grid whose blocks may wait for each other: they meet at a piece of memory of its own.
