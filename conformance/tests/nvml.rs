@@ -73,6 +73,9 @@ fn a_zone_sees_its_own_memory_and_processes_and_nobody_elses() {
     assert_eq!(seen["memory"], format!("0 {ZONE_MEMORY} {used} {}", ZONE_MEMORY - used));
     assert_eq!(seen["memory v2"], seen["memory"]);
     assert_eq!(seen["processes"], format!("0 {}={used}", ours.pid()));
+    // The name is the program's, as it was started.
+    let name = place.player_path().display();
+    assert_eq!(seen["hidden processes"], format!("0 {}={used}={name}", ours.pid()));
     // NVML_ERROR_INSUFFICIENT_SIZE, and how many there are.
     assert_eq!((seen["no room"].as_str(), seen["graphics"].as_str()), ("7 1", "0 0"));
 
@@ -143,6 +146,11 @@ fn functions_answer_as_the_native_library_does() {
         ("by bus", "0 1"),
         ("memory", "0 67108864 0 67108864"),
         ("memory v3", "25"),
+        ("table", "0 1"),
+        ("hidden handle", "0 1"),
+        ("hidden processes", "0"),
+        ("hidden graphics", "0 0"),
+        ("hidden gap", "3"),
         ("temperature", "3"),
         ("set", "4"),
         ("bad handle", "2"),
