@@ -34,6 +34,12 @@ pub enum Verb {
     /// Serve one client (started by the proxy)
     #[command(hide = true)]
     Worker(WorkerArgs),
+    /// Look at what workers really use (started by the proxy)
+    #[command(hide = true)]
+    Meter {
+        #[arg(long)]
+        library: PathBuf,
+    },
     /// Print completions for a shell
     #[command(after_help = "Example:\n  bulkhead completions bash > /etc/bash_completion.d/bulkhead")]
     Completions { shell: clap_complete::Shell },

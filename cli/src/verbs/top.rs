@@ -191,7 +191,7 @@ fn table(now: &Look, before: &Look) -> String {
     };
     for zone in &status.zones {
         let rates = Rates::new(&zone.stats, before.zone(zone.name.as_str()), seconds);
-        let by_broker = [zone.charges_refused, zone.pins_refused, zone.clients_refused];
+        let by_broker = [zone.charges_refused, zone.pins_refused, zone.clients_refused, zone.overdrafts];
         let denied = by_broker.into_iter().fold(zone.stats.denied(), u64::saturating_add);
         line(zone.name.as_str(), zone.used, zone.limits.memory, &zone.stats, &rates, denied);
         for worker in &zone.workers {
