@@ -14,6 +14,14 @@ fn main() {
     let functions = table::functions();
     write_file("exports.rs", &functions.iter().enumerate().map(|(op, f)| exports(op, f)).collect::<String>());
     write_file("procaddr.rs", &lookup_rows(&functions));
+    write_file("stubs.rs", &stubs());
+}
+
+/// A function for each slot of a hidden table (src/hidden), which differ in nothing but their numbers.
+fn stubs() -> String {
+    const MOST_SLOTS: usize = 99;
+    let list: String = (0..MOST_SLOTS).map(|slot| format!("unsupported::<ID, {slot}> as *const c_void, ")).collect();
+    format!("const fn stubs<const ID: u128>() -> [*const c_void; {MOST_SLOTS}] {{ [{list}] }}\n")
 }
 
 fn write_file(name: &str, text: &str) {

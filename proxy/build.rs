@@ -42,6 +42,7 @@ fn arm(function: &Function) -> String {
         return text;
     }
     function.args.iter().for_each(|arg| check(&mut text, arg));
+    let charged = charge(&mut text, function);
     let passed: Vec<String> = function.args.iter().map(pass).collect();
     let _ = writeln!(
         text,
@@ -51,7 +52,7 @@ fn arm(function: &Function) -> String {
         function.symbol,
         passed.join(", ")
     );
-    function.args.iter().for_each(|arg| write(&mut text, arg));
+    function.args.iter().for_each(|arg| write(&mut text, arg, charged));
     text.push_str("            Ok(result)\n");
     text
 }
@@ -102,6 +103,22 @@ fn check(text: &mut String, arg: &Arg) {
     }
 }
 
+/// Memory that the driver takes for an array is the zone's to pay, for as long as the array lives.
+fn charge(text: &mut String, function: &Function) -> bool {
+    let shape = |arg: &&Arg| matches!(arg.inner.as_str(), "CUDA_ARRAY_DESCRIPTOR" | "CUDA_ARRAY3D_DESCRIPTOR");
+    let makes = function.args.iter().any(|arg| matches!(arg.role, Role::Out { .. }) && arg.is_handle());
+    let Some(shape) = function.args.iter().filter(|arg| arg.role == Role::In).find(shape).filter(|_| makes) else {
+        return false;
+    };
+    let levels = function.args.iter().find(|arg| arg.name == "num_mipmap_levels").map_or("1", |arg| &arg.name);
+    let _ = writeln!(
+        text,
+        "            let charge = worker.memory.charge(crate::worker::memory::array_bytes(&{}, {levels}))?;",
+        shape.name
+    );
+    true
+}
+
 fn pass(arg: &Arg) -> String {
     let name = &arg.name;
     match &arg.role {
@@ -118,14 +135,16 @@ fn pass(arg: &Arg) -> String {
     }
 }
 
-fn write(text: &mut String, arg: &Arg) {
+fn write(text: &mut String, arg: &Arg, charged: bool) {
     let (name, kind) = (&arg.name, &arg.inner);
     let _ = match &arg.role {
         Role::Out { .. } if arg.is_handle() => writeln!(
             text,
             "            // SAFETY: the driver has written it, or it is zero.\n            \
-             reply.word(worker.handles.open(Kind::{:?}, unsafe {{ {name}.assume_init() }} as u64, worker.context_tag())?);",
-            Kind::of_c_type(kind).unwrap()
+             let word = worker.handles.open(Kind::{:?}, unsafe {{ {name}.assume_init() }} as u64, worker.context_tag())?;\n            \
+             {}reply.word(word);",
+            Kind::of_c_type(kind).unwrap(),
+            if charged { "worker.handles.pays(word, charge);\n            " } else { "" }
         ),
         Role::Out { optional } => {
             let guard = if *optional { format!("if {name}_wanted ") } else { String::new() };

@@ -34,6 +34,12 @@ pub enum Verb {
     /// Serve one client (started by the proxy)
     #[command(hide = true)]
     Worker(WorkerArgs),
+    /// Look at what workers really use (started by the proxy)
+    #[command(hide = true)]
+    Meter {
+        #[arg(long)]
+        library: PathBuf,
+    },
     /// Print completions for a shell
     #[command(after_help = "Example:\n  bulkhead completions bash > /etc/bash_completion.d/bulkhead")]
     Completions { shell: clap_complete::Shell },
@@ -204,6 +210,9 @@ pub struct ProxyArgs {
     /// Processes that one zone may have at a time (default: 128)
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1000))]
     pub max_clients: Option<u16>,
+    /// What each context is charged with on its zone's account, or 0 (default: 523MiB on NVIDIA, else 0)
+    #[arg(long, value_name = "SIZE", value_parser = parse_size_or_none)]
+    pub context_memory: Option<u64>,
     /// Serve metrics and the status page at this address, or "off" (default: off)
     #[arg(long, value_name = "ADDRESS:PORT", value_parser = parse_http)]
     pub http: Option<HttpArg>,
@@ -225,6 +234,10 @@ pub struct ProxyArgs {
 pub enum HttpArg {
     Off,
     At(SocketAddr),
+}
+
+fn parse_size_or_none(text: &str) -> Result<u64, String> {
+    if text == "0" { Ok(0) } else { proxy::size::parse(text).map_err(|error| error.to_string()) }
 }
 
 fn parse_http(text: &str) -> Result<HttpArg, String> {

@@ -257,6 +257,44 @@ fn top_shows_zones_and_programs_once() {
     assert!(served["worker"].is_u64() && served["time"].as_str().unwrap().ends_with('Z'));
 }
 
+/// On a terminal it draws again and again, until `q`, and leaves the terminal as it was.
+#[test]
+fn top_is_live_on_a_terminal() {
+    use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
+    use rustix::termios::{tcgetattr, tcsetwinsize};
+    let node = Node::start("live", "[zones.a]\nmemory = \"1GiB\"\n");
+    let master = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY).unwrap();
+    grantpt(&master).unwrap();
+    unlockpt(&master).unwrap();
+    let name = ptsname(&master, Vec::new()).unwrap();
+    let slave = std::fs::File::options().read(true).write(true).open(name.to_str().unwrap()).unwrap();
+    let size = rustix::termios::Winsize { ws_row: 10, ws_col: 50, ws_xpixel: 0, ws_ypixel: 0 };
+    tcsetwinsize(&master, size).unwrap();
+    let local_modes = || tcgetattr(&slave).unwrap().local_modes;
+    let before = local_modes();
+    let mut command = bulkhead(&["top", "--interval", "0.1", "--socket", &node.admin()]);
+    let end = || Stdio::from(slave.try_clone().unwrap());
+    let mut top = command.stdin(end()).stdout(end()).stderr(end()).spawn().unwrap();
+    let mut seen = Vec::new();
+    let read_until = |seen: &mut Vec<u8>, enough: &dyn Fn(&str) -> bool| {
+        while !enough(&String::from_utf8_lossy(seen)) {
+            let mut part = [0; 4096];
+            let count = rustix::io::read(&master, &mut part).unwrap();
+            seen.extend_from_slice(&part[..count]);
+        }
+    };
+    read_until(&mut seen, &|text| text.matches("\x1b[H").count() >= 3);
+    assert_ne!(local_modes(), before, "keys come at once");
+    rustix::io::write(&master, b"xq").unwrap();
+    assert!(top.wait().unwrap().success());
+    read_until(&mut seen, &|text| text.ends_with("\x1b[?1049l"));
+    assert_eq!(local_modes(), before);
+    let text = String::from_utf8_lossy(&seen).into_owned();
+    let frame = text.split("\x1b[H").nth(2).unwrap();
+    assert!(frame.contains("1 GiB"), "{frame:?}");
+    assert!(frame.lines().all(|line| line.split("\x1b[K").next().unwrap().chars().count() <= 50), "{frame:?}");
+}
+
 #[test]
 fn metrics_health_and_the_page_are_served() {
     let config = "[http]\nlisten = \"127.0.0.1:0\"\ndcgm_names = true\n\

@@ -73,13 +73,54 @@ fn a_zone_sees_its_own_memory_and_processes_and_nobody_elses() {
     assert_eq!(seen["memory"], format!("0 {ZONE_MEMORY} {used} {}", ZONE_MEMORY - used));
     assert_eq!(seen["memory v2"], seen["memory"]);
     assert_eq!(seen["processes"], format!("0 {}={used}", ours.pid()));
+    // The name is the program's, as it was started.
+    let name = place.player_path().display();
+    assert_eq!(seen["hidden processes"], format!("0 {}={used}={name}", ours.pid()));
     // NVML_ERROR_INSUFFICIENT_SIZE, and how many there are.
     assert_eq!((seen["no room"].as_str(), seen["graphics"].as_str()), ("7 1", "0 0"));
 
+    // A limit that is changed while programs run is seen at once.
+    let admin = place.state().join("admin.sock");
+    let mut change = place.bulkhead(&["zones", "set", "a", "--memory", "128MiB", "--socket"]);
+    assert!(change.arg(&admin).output().expect("it runs").status.success());
+    let seen = probe(&program, &place, &proxy.socket("a"));
+    assert_eq!(seen["memory"], format!("0 {} {used} {}", 128 * MIB, (128 * MIB).saturating_sub(used)));
+
     ours.quit();
     proxy.zone_is_empty("a");
-    assert_eq!(probe(&program, &place, &proxy.socket("a"))["memory"], empty["memory"]);
+    assert_eq!(probe(&program, &place, &proxy.socket("a"))["memory"], format!("0 {} 0 {}", 128 * MIB, 128 * MIB));
     theirs.quit();
+    proxy.stop();
+    place.nothing_is_left();
+}
+
+#[test]
+fn processes_have_the_numbers_of_their_own_container() {
+    if !rustix::process::geteuid().is_root() {
+        return;
+    }
+    let place = place();
+    compile(&place);
+    let proxy = Proxy::start(&place, &["a"]);
+    // In a pid namespace of its own, and seen from outside at the same time.
+    let script = "mkfifo input && \
+                  { \"$PLAYER\" client < input > output & } && exec 3> input && \
+                  until grep -q ready output; do sleep 0.02; done && \
+                  ./probe && echo \"client 0 $!\" && echo outside 0 && \
+                  until test -e seen; do sleep 0.02; done; echo quit >&3; wait";
+    let mut command = Command::new("unshare");
+    command.args(["--pid", "--fork", "--mount-proc", "sh", "-c", script]).current_dir(place.path());
+    command.env("LD_LIBRARY_PATH", place.path().join("lib")).env("BULKHEAD_SOCKET", proxy.socket("a"));
+    command.env("PLAYER", place.player_path());
+    let inside = std::thread::spawn(move || answers(command));
+    until("the client runs", || proxy.zone("a").clients == 1);
+    let outside = probe(&place.path().join("probe"), &place, &proxy.socket("a"));
+    std::fs::write(place.path().join("seen"), "").expect("a file in /tmp");
+    let inside = inside.join().expect("no panic");
+    let number = |seen: &BTreeMap<String, String>| seen["processes"].split_once('=').expect("a process").0.to_owned();
+    assert_eq!(number(&inside), inside["client"]);
+    assert_ne!(number(&outside), number(&inside));
+    proxy.zone_is_empty("a");
     proxy.stop();
     place.nothing_is_left();
 }
@@ -105,6 +146,11 @@ fn functions_answer_as_the_native_library_does() {
         ("by bus", "0 1"),
         ("memory", "0 67108864 0 67108864"),
         ("memory v3", "25"),
+        ("table", "0 1"),
+        ("hidden handle", "0 1"),
+        ("hidden processes", "0"),
+        ("hidden graphics", "0 0"),
+        ("hidden gap", "3"),
         ("temperature", "3"),
         ("set", "4"),
         ("bad handle", "2"),
@@ -177,7 +223,7 @@ fn those_who_ask_and_do_not_listen_hold_up_nobody() {
         assert_eq!(probe(&program, &place, &proxy.socket("b"))["init"], "0");
         drop(asked);
     }
-    // A question with anything in it, or one more than it may ask, gets no answer.
+    // A question with anything in it gets no answer.
     let socket = bootstrap::connect(&proxy.socket("a")).unwrap();
     bootstrap::send(&socket, &Inquiry { reserved: [0, 0, 0, 0, 0, 1], ..Inquiry::default() }, &[]).unwrap();
     assert!(bootstrap::recv_within::<Answer>(&socket, conformance::harness::PATIENCE).is_err());

@@ -1,17 +1,24 @@
-//! The first message of a client, as the broker receives it.
+//! The first message of a client, as the broker receives it: a hello, or a question.
 #![no_main]
 
 mod shared;
 
-use idm::bootstrap::{HELLO_NEEDS_FRESH_WORKER, Hello, VERSION};
+use idm::bootstrap::{First, HELLO_NEEDS_FRESH_WORKER, Hello, Inquiry, Message, Opening, VERSION};
 use libfuzzer_sys::fuzz_target;
 
 fuzz_target!(|input: (Vec<u8>, u8, u8)| {
     let (bytes, kind, descriptors) = input;
-    let bytes = shared::shape(&Hello::new(0, 0), bytes, kind);
-    if let Some(hello) = shared::receive::<Hello>(&bytes, descriptors)
-        && hello.version == VERSION
-    {
-        assert_eq!(hello.flags & !HELLO_NEEDS_FRESH_WORKER, 0);
+    let bytes = match kind & 4 {
+        0 => shared::shape(&Hello::new(0, 0), bytes, kind),
+        _ => shared::shape(&Inquiry::default(), bytes, kind),
+    };
+    match shared::receive::<Opening>(&bytes, descriptors).map(|opening| opening.first()) {
+        Some(Some(First::Hello(hello))) if hello.version == VERSION => {
+            assert_eq!(hello.flags & !HELLO_NEEDS_FRESH_WORKER, 0);
+        }
+        Some(Some(First::Hello(hello))) => assert!(hello.is_valid()),
+        Some(Some(First::Inquiry)) => assert_eq!(bytes[8..], [0; 48]),
+        Some(None) => panic!("a message that is valid and nothing"),
+        None => {}
     }
 });

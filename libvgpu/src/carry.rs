@@ -9,7 +9,9 @@ use idm::ring::PostError;
 
 use crate::context;
 use crate::entry::Cuda;
+use crate::graph::capture;
 use crate::session::{self, Session};
+use crate::trace;
 
 /// The longest message that is put together here; longer ones are cut up by those who send them.
 const MAX_MESSAGE: usize = 60 << 10;
@@ -92,7 +94,10 @@ pub fn with_thread<T>(session: &Session, work: impl FnOnce(&mut Thread) -> Cuda<
 pub fn post(op: u16, write: impl FnOnce(&mut Writer<'_>)) -> Cuda {
     let session = session::get()?;
     check_fault(session)?;
-    let tag = context::current_tag()?;
+    let tag = capture::mark(context::current_tag()?);
+    if capture::is_open() {
+        return call_with(session, op, tag, write, |_| Ok(()));
+    }
     if session.launch_blocking {
         call_with(session, op, tag, write, |_| Ok(()))?;
         return synchronize(session, tag);
@@ -103,6 +108,7 @@ pub fn post(op: u16, write: impl FnOnce(&mut Writer<'_>)) -> Cuda {
         let len = writer.finish().map_err(|_| CUDA_ERROR_INVALID_VALUE)?;
         let bytes = &thread.buffer[..len];
         session.client.post(op, 0, tag, len, |slot| slot.copy_from_slice(bytes)).map_err(post_error)?;
+        trace::posted(len);
         Ok(())
     })
 }
@@ -113,7 +119,11 @@ pub fn post_sized(op: u16, len: usize, fill: impl FnOnce(&mut [u8])) -> Cuda {
     let session = session::get()?;
     check_fault(session)?;
     let tag = context::current_tag()?;
+    if capture::is_open() {
+        return call_sized(session, op, capture::mark(tag), len, fill);
+    }
     session.client.post(op, 0, tag, len, fill).map_err(post_error)?;
+    trace::posted(len);
     if session.launch_blocking {
         return synchronize(session, tag);
     }
@@ -125,7 +135,23 @@ pub fn post_words(session: &Session, tag: u32, op: u16, words: &[u64]) -> Cuda<u
     let fill = |slot: &mut [u8]| {
         slot.chunks_exact_mut(8).zip(words).for_each(|(room, word)| room.copy_from_slice(&word.to_le_bytes()));
     };
-    session.client.post(op, 0, tag, size_of_val(words), fill).map_err(post_error)
+    let len = size_of_val(words);
+    if capture::is_open() {
+        call_sized(session, op, tag, len, fill)?;
+        return Ok(session.client.position());
+    }
+    let position = session.client.post(op, 0, tag, len, fill).map_err(post_error)?;
+    trace::posted(len);
+    Ok(position)
+}
+
+/// While a stream is being captured, what would be posted waits for the driver's word.
+#[cold]
+fn call_sized(session: &Session, op: u16, tag: u32, len: usize, fill: impl FnOnce(&mut [u8])) -> Cuda {
+    with_thread(session, |thread| {
+        let reply = thread.lane.call(op, 0, tag, len, fill).map_err(call_error)?;
+        answer(reply.status, reply.payload, |_| Ok(()))
+    })
 }
 
 fn synchronize(session: &Session, tag: u32) -> Cuda {
@@ -140,7 +166,7 @@ pub fn call(
 ) -> Cuda {
     let session = session::get()?;
     check_fault(session)?;
-    call_with(session, op, context::tag_or_none(), write, read)
+    call_with(session, op, capture::mark(context::tag_or_none()), write, read)
 }
 
 pub fn call_with(
@@ -156,6 +182,7 @@ pub fn call_with(
         let len = writer.finish().map_err(|_| CUDA_ERROR_INVALID_VALUE)?;
         let bytes = &thread.buffer[..len];
         let reply = thread.lane.call(op, 0, tag, len, |slot| slot.copy_from_slice(bytes)).map_err(call_error)?;
+        trace::round_trip(len, reply.payload.len());
         answer(reply.status, reply.payload, read)
     })
 }
@@ -168,7 +195,11 @@ pub fn block(
 ) -> Cuda {
     let session = session::get()?;
     check_fault(session)?;
-    block_with(session, op, context::tag_or_none(), write, read)
+    let tag = capture::mark(context::tag_or_none());
+    if capture::is_forbidden_here() {
+        return call_with(session, op, tag, write, read);
+    }
+    block_with(session, op, tag, write, read)
 }
 
 pub fn block_with(
@@ -186,6 +217,7 @@ pub fn block_with(
         let after = session.client.position();
         let reply =
             thread.lane.block(op, 0, tag, after, len, |slot| slot.copy_from_slice(bytes)).map_err(call_error)?;
+        trace::round_trip(len, reply.payload.len());
         answer(reply.status, reply.payload, read)
     })
 }
@@ -211,6 +243,7 @@ pub fn upload(op: Op, image: &[u8], read: impl FnOnce(&mut Reader<'_>) -> Result
                 slot[8..].copy_from_slice(part);
             };
             session.client.post(Op::ImagePart as u16, 0, 0, 8 + part.len(), fill).map_err(post_error)?;
+            trace::posted(8 + part.len());
         }
         let after = session.client.position();
         let len = (image.len() as u64).to_le_bytes();
@@ -218,6 +251,7 @@ pub fn upload(op: Op, image: &[u8], read: impl FnOnce(&mut Reader<'_>) -> Result
             .lane
             .block(op as u16, 0, tag, after, len.len(), |slot| slot.copy_from_slice(&len))
             .map_err(call_error)?;
+        trace::round_trip(len.len(), reply.payload.len());
         answer(reply.status, reply.payload, read)
     })
 }

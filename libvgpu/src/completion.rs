@@ -15,6 +15,7 @@ use idm::flags::Watched;
 use parking_lot::Mutex;
 
 use crate::entry::Cuda;
+use crate::graph::capture;
 use crate::session::{self, Session};
 use crate::{carry, context, exports, handles};
 
@@ -108,6 +109,10 @@ fn is_known_done(session: &Session, stream: u64) -> bool {
 
 /// Waits for a stream of the current context by a mark on it; `ask` is for when that does not do.
 fn wait_by_mark(session: &Session, stream: u64, ask: impl FnOnce() -> Cuda) -> Cuda {
+    // A mark would become part of a capture.
+    if capture::is_open() {
+        return ask();
+    }
     if is_known_done(session, stream) {
         return carry::check_posted(session);
     }

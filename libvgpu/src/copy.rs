@@ -7,7 +7,8 @@ use cuda_abi::wire::Op;
 
 use crate::allocations::{self, is_reachable};
 use crate::entry::{Cuda, not_null};
-use crate::{carry, completion, context, exports, staging, stream};
+use crate::graph::capture;
+use crate::{carry, completion, context, exports, shaped_copy, staging, stream};
 
 /// Up to this size the bytes travel in the message itself.
 const INLINE: usize = 16 << 10;
@@ -26,6 +27,10 @@ pub unsafe fn copy(destination: u64, source: u64, len: usize, stream: u64, wait:
     let there = [destination, source].map(|address| allocations::reach(address, len as u64));
     for address in there.into_iter().flatten() {
         allocations::check(address, len as u64)?;
+    }
+    if there.contains(&None) && capture::is_captured(stream)? {
+        // SAFETY: passed on.
+        return unsafe { shaped_copy::capture_linear(destination, source, len, stream) };
     }
     match there.into() {
         (Some(destination), Some(source)) => {

@@ -6,7 +6,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use cuda_abi::error::*;
 use parking_lot::Mutex;
 
-use crate::session;
+use crate::{session, trace};
 
 /// What a function of ours answers: the driver's code is the error.
 pub type Cuda<T = ()> = Result<T, CUresult>;
@@ -23,7 +23,8 @@ pub fn run(name: &'static str, function: impl FnOnce() -> Cuda) -> CUresult {
 /// Runs a function that may be called at any time. A panic of ours must not unwind into the application.
 #[inline]
 pub fn run_early(name: &'static str, function: impl FnOnce() -> Cuda) -> CUresult {
-    match catch_unwind(AssertUnwindSafe(function)) {
+    let traced = trace::enter();
+    let code = match catch_unwind(AssertUnwindSafe(function)) {
         Ok(Ok(())) => CUDA_SUCCESS,
         Ok(Err(code)) => {
             if session::is_verbose() && code != CUDA_ERROR_NOT_READY {
@@ -32,16 +33,31 @@ pub fn run_early(name: &'static str, function: impl FnOnce() -> Cuda) -> CUresul
             code
         }
         Err(_) => CUDA_ERROR_UNKNOWN,
+    };
+    if let Some(call) = traced {
+        trace::leave(call, name, code);
     }
+    code
 }
 
 /// A function that is not carried yet: said once.
 pub fn denied(name: &'static str) -> CUresult {
+    if let Some(call) = trace::enter() {
+        trace::leave(call, name, CUDA_ERROR_NOT_SUPPORTED);
+    }
     static SAID: Mutex<Option<HashSet<&'static str>>> = Mutex::new(None);
     if SAID.lock().get_or_insert_default().insert(name) {
         eprintln!("bulkhead: {name} is not supported");
     }
     CUDA_ERROR_NOT_SUPPORTED
+}
+
+/// Says once what is not supported, and why a call fails.
+pub fn say_once(text: &'static str) {
+    static SAID: Mutex<Option<HashSet<&'static str>>> = Mutex::new(None);
+    if SAID.lock().get_or_insert_default().insert(text) {
+        eprintln!("bulkhead: {text}");
+    }
 }
 
 /// A device address that must be a multiple of something.

@@ -87,6 +87,7 @@ pub fn closed(word: u64) {
         *live = Live::default();
         count_streams(handle.kind);
     }
+    crate::graph::capture::stream_destroyed(word);
 }
 
 /// The word of a live handle of this kind.
@@ -102,13 +103,16 @@ pub fn context_of(kind: Kind, word: u64) -> Cuda<u64> {
 
 #[inline]
 fn find(kind: Kind, word: u64) -> Cuda<Live> {
-    let handle = Handle::from_word(word).ok_or(CUDA_ERROR_INVALID_HANDLE)?;
+    let graph = matches!(kind, Kind::Graph | Kind::GraphExec | Kind::GraphNode | Kind::UserObject);
+    // Natively a wrong graph is a wrong value.
+    let wrong = if graph { CUDA_ERROR_INVALID_VALUE } else { CUDA_ERROR_INVALID_HANDLE };
+    let handle = Handle::from_word(word).ok_or(wrong)?;
     let fits = handle.kind == kind || (kind == Kind::Function && handle.kind == Kind::Kernel);
     if kind == Kind::Context && fits {
         return Ok(Live { word, context: word, stream: StreamKind::Unknown });
     }
     let live = LIVE.read().get(handle.index as usize).copied().unwrap_or_default();
-    if fits && live.word == word { Ok(live) } else { Err(CUDA_ERROR_INVALID_HANDLE) }
+    if fits && live.word == word { Ok(live) } else { Err(wrong) }
 }
 
 /// Forgets everything that was made in a context.

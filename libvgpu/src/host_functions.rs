@@ -1,38 +1,83 @@
-//! Functions of the program that a stream calls: the worker says when one is due, a thread of ours runs it.
+//! Functions of the program that a stream or a graph calls: the worker says when one is due, a thread of ours runs it.
 
 use std::collections::HashMap;
-use std::sync::Once;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Once};
 
 use cuda_abi::error::*;
 use cuda_abi::types::*;
-use cuda_abi::wire::Op;
+use cuda_abi::wire::{Op, callback};
 use parking_lot::Mutex;
 
 use crate::entry::Cuda;
+use crate::graph::capture;
 use crate::session::{self, Session};
 use crate::{carry, context, stream};
 
-#[derive(Clone, Copy)]
+/// Something of our own to be run in a stream's or graph's order. Dropped when nobody can run it any more.
+pub type Own = Arc<dyn Fn() + Send + Sync>;
+
+#[derive(Clone)]
 enum Function {
     Plain(unsafe extern "C" fn(*mut c_void)),
     /// The older form, which is told the stream.
     Callback(unsafe extern "C" fn(CUstream, CUresult, *mut c_void), usize),
+    /// Runs when the worker says that nobody has it any more.
+    Destructor(unsafe extern "C" fn(*mut c_void)),
+    Own(Own),
 }
 
-static DUE: Mutex<Option<HashMap<u64, (Function, usize)>>> = Mutex::new(None);
+type Due = HashMap<u64, (Function, usize)>;
+
+static DUE: Mutex<Option<Due>> = Mutex::new(None);
 static NEXT: AtomicU64 = AtomicU64::new(1);
 
-fn enqueue(stream: CUstream, function: Function, user: *mut c_void) -> Cuda {
-    context::current()?;
-    let session = session::get()?;
-    let stream = stream::resolve(stream)?;
-    start_dispatcher(session);
+fn add(function: Function, user: *mut c_void) -> Cuda<u64> {
+    start_dispatcher(session::get()?);
     let id = NEXT.fetch_add(1, Ordering::Relaxed);
     DUE.lock().get_or_insert_default().insert(id, (function, user as usize));
-    carry::post(Op::HostCallback as u16, |writer| writer.words(&[stream, id])).inspect_err(|_| {
-        DUE.lock().get_or_insert_default().remove(&id);
-    })
+    Ok(id)
+}
+
+/// A function for a graph's node: its number.
+pub fn keep(function: unsafe extern "C" fn(*mut c_void), user: *mut c_void) -> Cuda<u64> {
+    add(Function::Plain(function), user)
+}
+
+/// As `keep`, for a function of our own.
+pub fn keep_own(own: Own) -> Cuda<u64> {
+    add(Function::Own(own), std::ptr::null_mut())
+}
+
+/// A function that runs when the worker says that nobody has its number any more.
+pub fn keep_destructor(function: unsafe extern "C" fn(*mut c_void), user: *mut c_void) -> Cuda<u64> {
+    add(Function::Destructor(function), user)
+}
+
+/// The function behind a number, if it is the program's.
+pub fn kept(id: u64) -> Option<(unsafe extern "C" fn(*mut c_void), *mut c_void)> {
+    match DUE.lock().as_ref()?.get(&id)? {
+        (Function::Plain(function), user) => Some((*function, *user as *mut c_void)),
+        _ => None,
+    }
+}
+
+/// Forgets a function without running it.
+pub fn forget(id: u64) {
+    let gone = DUE.lock().as_mut().and_then(|due| due.remove(&id));
+    // Outside the lock: what goes with it may call us.
+    drop(gone);
+}
+
+fn enqueue(stream: u64, function: Function, user: *mut c_void) -> Cuda {
+    context::current()?;
+    let id = add(function, user)?;
+    carry::post(Op::HostCallback as u16, |writer| writer.words(&[stream, id])).inspect_err(|_| forget(id))
+}
+
+/// Has a function of our own run when a stream (as the worker knows it) gets there.
+pub fn enqueue_own(stream: u64, own: Own) -> Cuda {
+    enqueue(stream, Function::Own(own), std::ptr::null_mut())
 }
 
 fn start_dispatcher(session: &'static Session) {
@@ -47,32 +92,41 @@ fn start_dispatcher(session: &'static Session) {
 fn dispatch(session: &Session) {
     let mut done = 0;
     loop {
-        let mut next = 0;
+        let (mut ticket, mut id, mut what) = (0, 0, callback::ONCE);
         let asked = carry::block_with(
             session,
             Op::NextCallback as u16,
             0,
             |writer| writer.word(done),
             |reader| {
-                next = reader.word()?;
+                (ticket, id, what) = (reader.word()?, reader.word()?, reader.word()?);
                 Ok(())
             },
         );
         if asked.is_err() {
             return;
         }
-        let due = DUE.lock().as_mut().and_then(|due| due.remove(&next));
+        let due = match what {
+            callback::KEEP => DUE.lock().as_ref().and_then(|due| due.get(&id).cloned()),
+            _ => DUE.lock().as_mut().and_then(|due| due.remove(&id)),
+        };
         if let Some((function, user)) = due {
-            let user = user as *mut c_void;
-            // SAFETY: the program gave function and argument for exactly this call.
-            unsafe {
-                match function {
-                    Function::Plain(function) => function(user),
-                    Function::Callback(function, stream) => function(stream as CUstream, CUDA_SUCCESS, user),
-                }
-            }
+            run(function, user as *mut c_void, what == callback::DROP);
         }
-        done = next;
+        done = ticket;
+    }
+}
+
+fn run(function: Function, user: *mut c_void, dropped: bool) {
+    // SAFETY: the program gave function and argument for exactly this call.
+    unsafe {
+        match function {
+            Function::Plain(function) if !dropped => function(user),
+            Function::Callback(function, stream) if !dropped => function(stream as CUstream, CUDA_SUCCESS, user),
+            Function::Destructor(function) if dropped => function(user),
+            Function::Own(function) if !dropped => function(),
+            _ => {}
+        }
     }
 }
 
@@ -82,7 +136,8 @@ pub mod api {
 
     pub unsafe fn cuLaunchHostFunc(stream: CUstream, function: CUhostFn, user: *mut c_void) -> Cuda {
         let function = function.ok_or(CUDA_ERROR_INVALID_VALUE)?;
-        enqueue(stream, Function::Plain(function), user)
+        context::current()?;
+        enqueue(stream::resolve(stream)?, Function::Plain(function), user)
     }
 
     pub unsafe fn cuStreamAddCallback(
@@ -95,6 +150,11 @@ pub mod api {
         if flags != 0 {
             return Err(CUDA_ERROR_INVALID_VALUE);
         }
-        enqueue(stream, Function::Callback(callback, stream as usize), user)
+        context::current()?;
+        let resolved = stream::resolve(stream)?;
+        if capture::is_captured(resolved)? {
+            return Err(CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED);
+        }
+        enqueue(resolved, Function::Callback(callback, stream as usize), user)
     }
 }

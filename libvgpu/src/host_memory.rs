@@ -20,6 +20,7 @@ use parking_lot::Mutex;
 
 use crate::allocations::{self, Allocation, Kind};
 use crate::entry::Cuda;
+use crate::graph::capture;
 use crate::{carry, context, session};
 
 const PAGE: u64 = 4096;
@@ -68,8 +69,12 @@ pub fn allocate(bytes: usize, kind: Kind, flags: u32) -> Cuda<u64> {
 pub fn free(allocation: &Allocation) -> Cuda {
     let len = allocation.len.next_multiple_of(ALIGN);
     if len <= LARGE {
-        // SAFETY: no arguments.
-        unsafe { context::api::cuCtxSynchronize() }?;
+        if capture::is_open() {
+            carry::block(Op::WaitForAll as u16, |_| {}, |_| Ok(()))?;
+        } else {
+            // SAFETY: no arguments.
+            unsafe { context::api::cuCtxSynchronize() }?;
+        }
         // SAFETY: the piece is pinned memory of ours, given back by the program; the next owner finds zeros.
         unsafe { std::ptr::write_bytes(allocation.base as *mut u8, 0, len as usize) };
         let mut heap = HEAP.lock();
@@ -185,6 +190,7 @@ pub mod api {
             // SAFETY: passed on.
             return unsafe { put(pp, std::ptr::null_mut()) };
         }
+        capture::check_permitted()?;
         // SAFETY: passed on.
         unsafe { put(pp, allocate(bytes, Kind::Pinned, flags)? as *mut c_void) }
     }
@@ -198,6 +204,7 @@ pub mod api {
         if p.is_null() {
             return Ok(());
         }
+        capture::check_permitted()?;
         let found = allocations::take(p as u64, |found| found.kind == Kind::Pinned)?;
         free(&found).inspect_err(|_| allocations::restore(found))
     }

@@ -20,7 +20,7 @@ pub struct Shape {
 }
 
 /// Where the parameters of a launch are.
-enum Params {
+pub enum Params {
     /// One pointer for each.
     Pointers(*mut *mut c_void),
     /// All in one buffer.
@@ -28,8 +28,36 @@ enum Params {
     None,
 }
 
+impl Params {
+    /// Copies all parameters to their places. Gaps between them stay as they are.
+    ///
+    /// # Safety
+    /// The caller vouches for one readable parameter each, of the size that the driver told, or for the buffer.
+    pub unsafe fn pack(&self, function: &Function, packed: &mut [u8]) {
+        match self {
+            Params::None => {}
+            // SAFETY: the caller's promise; the room is as large as all parameters.
+            Params::Buffer(from) => unsafe {
+                std::ptr::copy_nonoverlapping(*from, packed.as_mut_ptr(), function.param_bytes);
+            },
+            Params::Pointers(from) => {
+                for (at, (offset, size)) in function.params.iter().enumerate() {
+                    // SAFETY: as above.
+                    unsafe {
+                        std::ptr::copy_nonoverlapping(
+                            (*from.add(at)).cast::<u8>(),
+                            packed.as_mut_ptr().add(*offset),
+                            *size,
+                        );
+                    }
+                }
+            }
+        }
+    }
+}
+
 /// What the driver refuses at once.
-fn check(function: &Function, shape: &Shape) -> Cuda {
+pub fn check(function: &Function, shape: &Shape) -> Cuda {
     const MAX_BLOCK: [u32; 3] = [2, 3, 4];
     const MAX_GRID: [u32; 3] = [5, 6, 7];
     const MAX_THREADS: u32 = 1;
@@ -82,7 +110,7 @@ fn check_cooperative(function: &Function, shape: &Shape) -> Cuda {
 ///
 /// # Safety
 /// Both are as `cuLaunchKernel` wants them.
-unsafe fn params(function: &Function, kernel_params: *mut *mut c_void, extra: *mut *mut c_void) -> Cuda<Params> {
+pub unsafe fn params(function: &Function, kernel_params: *mut *mut c_void, extra: *mut *mut c_void) -> Cuda<Params> {
     if !kernel_params.is_null() {
         return if extra.is_null() { Ok(Params::Pointers(kernel_params)) } else { Err(CUDA_ERROR_INVALID_VALUE) };
     }
@@ -149,25 +177,8 @@ unsafe fn launch(
         fixed[start - 8..].copy_from_slice(&(bytes as u64).to_le_bytes());
         // Gaps between parameters must not carry what an earlier message left in the ring.
         packed.fill(0);
-        match params {
-            Params::None => {}
-            // SAFETY: the caller vouches for a buffer of at least this size.
-            Params::Buffer(from) => unsafe {
-                std::ptr::copy_nonoverlapping(from, packed.as_mut_ptr(), bytes);
-            },
-            Params::Pointers(from) => {
-                for (at, (offset, size)) in function.params.iter().enumerate() {
-                    // SAFETY: the caller vouches for one readable parameter each, of the size that the driver told.
-                    unsafe {
-                        std::ptr::copy_nonoverlapping(
-                            (*from.add(at)).cast::<u8>(),
-                            packed.as_mut_ptr().add(*offset),
-                            *size,
-                        );
-                    }
-                }
-            }
-        }
+        // SAFETY: the caller's promise.
+        unsafe { params.pack(&function, packed) };
     })
 }
 

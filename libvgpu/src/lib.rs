@@ -13,6 +13,7 @@ mod device;
 mod entry;
 mod errors;
 mod functions;
+mod graph;
 mod handles;
 mod hidden;
 mod host_functions;
@@ -29,6 +30,7 @@ mod shaped_copy;
 mod staging;
 mod stream;
 mod tools;
+mod trace;
 mod variables;
 mod vmm;
 
@@ -39,6 +41,7 @@ mod api {
     pub use crate::device::api::*;
     pub use crate::errors::*;
     pub use crate::functions::api::*;
+    pub use crate::graph::api::*;
     pub use crate::hidden::cuGetExportTable;
     pub use crate::host_functions::api::*;
     pub use crate::host_memory::api::*;

@@ -6,6 +6,7 @@ use cuda_abi::wire::Op;
 
 use crate::allocations::{self, Kind};
 use crate::entry::{Cuda, not_null};
+use crate::graph::capture;
 use crate::{carry, context, host_memory};
 
 /// Rows of pitched memory start at multiples of this, which suits textures and copies.
@@ -17,6 +18,7 @@ pub fn allocate(bytes: usize) -> Cuda<u64> {
     if bytes == 0 {
         return Err(CUDA_ERROR_INVALID_VALUE);
     }
+    capture::check_permitted()?;
     let mut address = 0;
     carry::block(
         Op::Alloc as u16,
@@ -67,6 +69,7 @@ pub mod api {
             return Ok(());
         }
         context::current()?;
+        capture::check_permitted()?;
         // Forgotten first: once the worker has freed it, another thread may be given the same address.
         let found = allocations::take(dptr, |found| matches!(found.kind, Kind::Managed | Kind::Device))?;
         let freed = match found.kind {

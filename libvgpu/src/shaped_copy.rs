@@ -1,11 +1,15 @@
 //! 2D and 3D copies. A side in pageable memory is packed into (or unpacked from) pinned memory of ours on the way.
 
+use std::sync::Arc;
+
 use cuda_abi::error::*;
 use cuda_abi::types::*;
 use cuda_abi::wire::{Kind as HandleKind, Op};
 
 use crate::allocations::{self, Kind, is_reachable};
 use crate::entry::{Cuda, not_null};
+use crate::graph::capture;
+use crate::host_functions::{self, Own};
 use crate::{carry, context, handles, host_memory, stream};
 
 const HOST: u32 = 1;
@@ -15,7 +19,7 @@ const UNIFIED: u32 = 4;
 
 /// One side of a copy: where its first byte lies, and how far its rows and layers are apart.
 #[derive(Clone, Copy)]
-struct Side {
+pub struct Side {
     base: u64,
     pitch: usize,
     layer: usize,
@@ -29,20 +33,134 @@ impl Side {
 }
 
 /// A piece of pinned memory, freed when it goes.
-struct Bounce(u64);
+struct Bounce {
+    address: u64,
+    /// Whoever drops it may have another context current, or none.
+    context: u64,
+}
 
 impl Bounce {
     fn new(bytes: usize) -> Cuda<Bounce> {
-        host_memory::allocate(bytes, Kind::Pinned, 0).map(Bounce)
+        let context = context::current()?;
+        // The program's capture forbids the program to allocate, not us.
+        let address = capture::unaffected(|| host_memory::allocate(bytes, Kind::Pinned, 0))?;
+        Ok(Bounce { address, context })
     }
 }
 
 impl Drop for Bounce {
     fn drop(&mut self) {
-        if let Ok(found) = allocations::take(self.0, |_| true) {
-            let _ = host_memory::free(&found);
+        // SAFETY: the context is a handle, and its own stack is put back.
+        let entered = unsafe { context::api::cuCtxPushCurrent_v2(self.context as CUcontext) }.is_ok();
+        if let Ok(found) = allocations::take(self.address, |_| true) {
+            let _ = capture::unaffected(|| host_memory::free(&found));
+        }
+        if entered {
+            // SAFETY: NULL is allowed.
+            let _ = unsafe { context::api::cuCtxPopCurrent_v2(std::ptr::null_mut()) };
         }
     }
+}
+
+/// A copy whose pageable sides were replaced by pinned memory of ours, and what has to be done before and after it. The
+/// pinned memory lives as long as the two.
+pub struct Split {
+    pub copy: CUDA_MEMCPY3D,
+    pub before: Option<Own>,
+    pub after: Option<Own>,
+}
+
+/// Makes a copy one that can run at any time, again and again. Nothing if there is nothing to copy.
+///
+/// # Safety
+/// Pageable sides must be memory of this process, as large as the description says, whenever the copy runs.
+pub unsafe fn split(mut copy: CUDA_MEMCPY3D) -> Cuda<Option<Split>> {
+    let (width, height, depth) = (copy.width_in_bytes, copy.height, copy.depth);
+    if width == 0 || height == 0 || depth == 0 {
+        return Ok(None);
+    }
+    let bytes =
+        width.checked_mul(height).and_then(|layer| layer.checked_mul(depth)).ok_or(CUDA_ERROR_INVALID_VALUE)?;
+    let (source, destination) = (side(&mut copy, true)?, side(&mut copy, false)?);
+    let packed = move |bounce: &Bounce| Side { base: bounce.address, pitch: width, layer: width * height };
+    let (mut before, mut after): (Option<Own>, Option<Own>) = (None, None);
+    if let Some(side) = source {
+        let bounce = Bounce::new(bytes)?;
+        put_in_place(&mut copy, &bounce, true);
+        // SAFETY: the caller vouches for the pageable side; the bounce buffer is large enough.
+        before = Some(Arc::new(move || unsafe { move_rows(side, packed(&bounce), width, height, depth) }));
+    }
+    if let Some(side) = destination {
+        let bounce = Bounce::new(bytes)?;
+        put_in_place(&mut copy, &bounce, false);
+        // SAFETY: as above.
+        after = Some(Arc::new(move || unsafe { move_rows(packed(&bounce), side, width, height, depth) }));
+    }
+    Ok(Some(Split { copy, before, after }))
+}
+
+/// Puts a bounce buffer in the place of one side.
+fn put_in_place(copy: &mut CUDA_MEMCPY3D, bounce: &Bounce, source: bool) {
+    let (width, height) = (copy.width_in_bytes, copy.height);
+    if source {
+        (copy.src_x_in_bytes, copy.src_y, copy.src_z) = (0, 0, 0);
+        (copy.src_host, copy.src_pitch, copy.src_height) = (bounce.address as *const c_void, width, height);
+        copy.src_device = bounce.address;
+    } else {
+        (copy.dst_x_in_bytes, copy.dst_y, copy.dst_z) = (0, 0, 0);
+        (copy.dst_host, copy.dst_pitch, copy.dst_height) = (bounce.address as *mut c_void, width, height);
+        copy.dst_device = bounce.address;
+    }
+}
+
+/// A copy on a stream that is being captured, with a pageable side: it happens when the graph runs.
+///
+/// # Safety
+/// As for `split`.
+unsafe fn capture_split(copy: CUDA_MEMCPY3D, stream: u64) -> Cuda {
+    // SAFETY: the caller's promise.
+    let Some(split) = (unsafe { split(copy) })? else { return Ok(()) };
+    if let Some(before) = split.before {
+        host_functions::enqueue_own(stream, before)?;
+    }
+    post(&split.copy, stream)?;
+    if let Some(after) = split.after {
+        host_functions::enqueue_own(stream, after)?;
+    }
+    Ok(())
+}
+
+/// As `capture_split`, for a run of bytes.
+///
+/// # Safety
+/// As for `split`.
+pub unsafe fn capture_linear(destination: u64, source: u64, len: usize, stream: u64) -> Cuda {
+    let copy = CUDA_MEMCPY3D {
+        src_memory_type: UNIFIED,
+        src_device: source,
+        src_pitch: len,
+        dst_memory_type: UNIFIED,
+        dst_device: destination,
+        dst_pitch: len,
+        width_in_bytes: len,
+        height: 1,
+        depth: 1,
+        ..Default::default()
+    };
+    // SAFETY: the caller's promise.
+    unsafe { capture_split(copy, stream) }
+}
+
+fn write(copy: &CUDA_MEMCPY3D, stream: u64) -> impl FnOnce(&mut cuda_abi::wire::Writer<'_>) {
+    move |writer| {
+        // SAFETY: a struct of integers and pointers.
+        unsafe { writer.plain(copy) };
+        writer.word(stream);
+    }
+}
+
+fn post(copy: &CUDA_MEMCPY3D, stream: u64) -> Cuda {
+    carry::post(Op::Copy3dAsync as u16, write(copy, stream))
 }
 
 /// # Safety
@@ -55,34 +173,32 @@ unsafe fn copy(mut copy: CUDA_MEMCPY3D, stream: u64, wait: bool) -> Cuda {
     }
     let packed =
         width.checked_mul(height).and_then(|layer| layer.checked_mul(depth)).ok_or(CUDA_ERROR_INVALID_VALUE)?;
+    let given = copy;
     let source = side(&mut copy, true)?;
     let destination = side(&mut copy, false)?;
+    if (source.is_some() || destination.is_some()) && capture::is_captured(stream)? {
+        // SAFETY: the caller's promise, and that the memory stays is the program's business, as natively.
+        return unsafe { capture_split(given, stream) };
+    }
     let bounce_in = source.map(|_| Bounce::new(packed)).transpose()?;
     let bounce_out = destination.map(|_| Bounce::new(packed)).transpose()?;
     if let (Some(side), Some(bounce)) = (source, &bounce_in) {
-        let packed = Side { base: bounce.0, pitch: width, layer: width * height };
+        let packed = Side { base: bounce.address, pitch: width, layer: width * height };
         // SAFETY: the caller vouches for the pageable side; the bounce buffer is large enough.
         unsafe { move_rows(side, packed, width, height, depth) };
-        (copy.src_x_in_bytes, copy.src_y, copy.src_z) = (0, 0, 0);
-        (copy.src_host, copy.src_pitch, copy.src_height) = (bounce.0 as *const c_void, width, height);
+        put_in_place(&mut copy, bounce, true);
     }
     if let Some(bounce) = &bounce_out {
-        (copy.dst_x_in_bytes, copy.dst_y, copy.dst_z) = (0, 0, 0);
-        (copy.dst_host, copy.dst_pitch, copy.dst_height) = (bounce.0 as *mut c_void, width, height);
+        put_in_place(&mut copy, bounce, false);
     }
-    let write = |writer: &mut cuda_abi::wire::Writer<'_>| {
-        // SAFETY: a local struct of integers and pointers.
-        unsafe { writer.plain(&copy) };
-        writer.word(stream);
-    };
     // A bounce buffer must outlive the copy, so its copies wait; natively pageable copies do too.
     if wait || bounce_in.is_some() || bounce_out.is_some() {
-        carry::block(Op::Copy3dSync as u16, write, |_| Ok(()))?;
+        carry::block(Op::Copy3dSync as u16, write(&copy, stream), |_| Ok(()))?;
     } else {
-        carry::post(Op::Copy3dAsync as u16, write)?;
+        post(&copy, stream)?;
     }
     if let (Some(side), Some(bounce)) = (destination, &bounce_out) {
-        let packed = Side { base: bounce.0, pitch: width, layer: width * height };
+        let packed = Side { base: bounce.address, pitch: width, layer: width * height };
         // SAFETY: as above.
         unsafe { move_rows(packed, side, width, height, depth) };
     }
@@ -101,7 +217,7 @@ unsafe fn move_rows(from: Side, to: Side, width: usize, height: usize, depth: us
 }
 
 /// Decides what a side is; answers its place if it is pageable.
-fn side(copy: &mut CUDA_MEMCPY3D, source: bool) -> Cuda<Option<Side>> {
+pub fn side(copy: &mut CUDA_MEMCPY3D, source: bool) -> Cuda<Option<Side>> {
     let (kind, host, device, array) = if source {
         (copy.src_memory_type, copy.src_host as u64, copy.src_device, copy.src_array)
     } else {

@@ -88,63 +88,8 @@ pub mod api {
     use super::*;
     use crate::device::put;
 
-    const NOT_CAPTURING: u32 = 0;
-    const CAPTURE_MODE_GLOBAL: u32 = 0;
-    const CAPTURE_MODE_RELAXED: u32 = 2;
-
     pub unsafe fn cuStreamSynchronize(stream: CUstream) -> Cuda {
         crate::completion::wait_for_stream(resolve(stream)?)
-    }
-
-    pub unsafe fn cuStreamIsCapturing(stream: CUstream, status: *mut u32) -> Cuda {
-        resolve(stream)?;
-        // SAFETY: passed on.
-        unsafe { put(status, NOT_CAPTURING) }
-    }
-
-    pub unsafe fn cuStreamGetCaptureInfo(stream: CUstream, status: *mut u32, id: *mut u64) -> Cuda {
-        let _ = id;
-        // SAFETY: passed on; without a capture the other outputs stay as they are.
-        unsafe { cuStreamIsCapturing(stream, status) }
-    }
-
-    pub unsafe fn cuStreamGetCaptureInfo_v2(
-        stream: CUstream,
-        status: *mut u32,
-        _id: *mut u64,
-        _graph: *mut CUgraph,
-        _dependencies: *mut *const CUgraphNode,
-        _count: *mut usize,
-    ) -> Cuda {
-        // SAFETY: as above.
-        unsafe { cuStreamIsCapturing(stream, status) }
-    }
-
-    pub unsafe fn cuStreamGetCaptureInfo_v3(
-        stream: CUstream,
-        status: *mut u32,
-        _id: *mut u64,
-        _graph: *mut CUgraph,
-        _dependencies: *mut *const CUgraphNode,
-        _edges: *mut *const CUgraphEdgeData,
-        _count: *mut usize,
-    ) -> Cuda {
-        // SAFETY: as above.
-        unsafe { cuStreamIsCapturing(stream, status) }
-    }
-
-    pub unsafe fn cuThreadExchangeStreamCaptureMode(mode: *mut u32) -> Cuda {
-        thread_local! {
-            static MODE: Cell<u32> = const { Cell::new(CAPTURE_MODE_GLOBAL) };
-        }
-        crate::entry::not_null(mode)?;
-        // SAFETY: not NULL; the rest is the caller's promise.
-        let wanted = unsafe { mode.read() };
-        if wanted > CAPTURE_MODE_RELAXED {
-            return Err(CUDA_ERROR_INVALID_VALUE);
-        }
-        // SAFETY: as above.
-        unsafe { put(mode, MODE.replace(wanted)) }
     }
 
     pub unsafe fn cuStreamGetCtx(stream: CUstream, ctx: *mut CUcontext) -> Cuda {

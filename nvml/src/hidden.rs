@@ -7,7 +7,7 @@
 use std::ffi::c_void;
 
 use crate::codes::*;
-use crate::entry::{Nvml, run};
+use crate::entry::{Nvml, put, run};
 use crate::processes::{self, Kind};
 use crate::types::Device;
 use crate::{cards, session, system, trace};
@@ -18,6 +18,8 @@ const KNOWN: [u8; 16] = 0xc4fe3e6c_c98f6c4e_a327ee69_6e12f7c4_u128.to_be_bytes()
 const SLOTS: usize = 320;
 
 /// Slots by number.
+const DISTANCE: usize = 23;
+const LOG: usize = 26;
 const CARD_BY_INDEX: usize = 81;
 const COMPUTE_PROCESSES: usize = 213;
 const OTHER_PROCESSES: [usize; 2] = [214, 215];
@@ -53,6 +55,14 @@ unsafe fn call(number: usize, a: *const c_void, b: *mut c_void, c: *mut c_void) 
             unsafe { b.cast::<Device>().write(handle) };
             Ok(())
         }
+        // How far two cards are apart, by their bus ids. How the node is wired is not for tenants.
+        DISTANCE => {
+            const SYSTEM: u32 = 4;
+            // SAFETY: the third argument is a place for the answer, by the slot's meaning.
+            unsafe { put(c.cast(), SYSTEM) }
+        }
+        // What nvidia-smi has to say for a log that we do not keep.
+        LOG => Ok(()),
         // SAFETY: what the slot takes, by its meaning.
         COMPUTE_PROCESSES => unsafe { fill(a, Kind::Compute, b.cast(), c.cast()) },
         // SAFETY: as above.

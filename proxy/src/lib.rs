@@ -8,6 +8,7 @@ pub mod control;
 pub mod env_vars;
 pub mod http;
 pub mod jail;
+pub mod meter;
 pub mod packet;
 pub mod size;
 pub mod statistics;

@@ -9,11 +9,12 @@ use std::time::{Duration, Instant};
 
 use idm::bootstrap::{self, Hello, Welcome, WelcomeStatus};
 use proxy::backend::Backend;
-use proxy::broker::{Broker, Config, Reload, state_dir};
+use proxy::broker::{Broker, Config, Meter, Reload, state_dir};
 use proxy::control::admin::{AdminClient, Answer, Request, Status, ZoneStatus};
 use proxy::control::zone::{Change, ZoneChange, ZoneSettings};
 use proxy::control::{BrokerLink, ZoneLimits};
 use proxy::jail::Demand;
+use proxy::meter::{self, Reading};
 use proxy::packet;
 use proxy::statistics;
 use rustix::event::{PollFd, PollFlags};
@@ -26,6 +27,7 @@ fn main() {
     match arguments.first().map(String::as_str) {
         Some("as-broker") => as_broker(Path::new(&arguments[1])),
         Some("as-worker") => as_worker(&arguments),
+        Some("as-meter") => as_meter(Path::new(&arguments[1])),
         Some("as-client") => as_client(Path::new(&arguments[1])),
         Some("--list") => {}
         _ => {
@@ -39,7 +41,7 @@ fn main() {
     }
 }
 
-const TESTS: [(&str, fn()); 20] = [
+const TESTS: [(&str, fn()); 21] = [
     ("a_client_gets_a_worker_and_leaves_nothing", a_client_gets_a_worker_and_leaves_nothing),
     ("a_zone_has_one_limit_for_all_its_workers", a_zone_has_one_limit_for_all_its_workers),
     ("a_killed_client_frees_its_ledger", a_killed_client_frees_its_ledger),
@@ -55,6 +57,7 @@ const TESTS: [(&str, fn()); 20] = [
     ("leased_zones_go_with_their_operator", leased_zones_go_with_their_operator),
     ("a_lowered_limit_takes_nothing_away_and_gives_nothing", a_lowered_limit_takes_nothing_away_and_gives_nothing),
     ("pinned_memory_has_an_account_of_its_own", pinned_memory_has_an_account_of_its_own),
+    ("memory_that_was_never_asked_for_counts_and_is_ended", memory_that_was_never_asked_for_counts_and_is_ended),
     ("zones_are_made_changed_killed_and_removed", zones_are_made_changed_killed_and_removed),
     ("figures_outlive_worker_and_broker", figures_outlive_worker_and_broker),
     ("a_status_of_any_length_arrives", a_status_of_any_length_arrives),
@@ -81,6 +84,11 @@ fn as_broker(folder: &Path) {
         jail: Demand::Off,
         worker_uids: 0x3000_0000,
         context_memory: 0,
+        meter: Some(Meter {
+            arguments: vec!["as-meter".into(), beside(folder, "meter").into()],
+            libraries: None,
+            allowance: 50 * MIB,
+        }),
         max_clients_per_zone: 8,
     };
     let mut broker = match Broker::start(config) {
@@ -92,7 +100,7 @@ fn as_broker(folder: &Path) {
     };
     let (reload, asked) = std::os::unix::net::UnixStream::pair().unwrap();
     signal_hook::low_level::pipe::register(signal_hook::consts::SIGHUP, asked).unwrap();
-    let file = folder.join("../").join(format!("{}.toml", folder.file_name().unwrap().display()));
+    let file = beside(folder, "toml");
     let read = move || match proxy::config::load(&file) {
         Ok(file) => Some(Reload { zones: file.zones, spare_workers: 1, max_clients_per_zone: 8 }),
         Err(error) => {
@@ -159,6 +167,28 @@ fn as_worker(arguments: &[String]) {
     }
 }
 
+/// Reads what processes use from a file, lines of number and bytes, for as long as somebody listens.
+fn as_meter(file: &Path) {
+    let socket = io::stdin().as_fd().try_clone_to_owned().unwrap();
+    let reading = |line: &str| {
+        let (pid, bytes) = line.split_once(' ')?;
+        Some(Reading { pid: pid.parse().ok()?, reserved: 0, bytes: bytes.parse().ok()? })
+    };
+    loop {
+        let text = std::fs::read_to_string(file).unwrap_or_default();
+        let readings: Vec<Reading> = text.lines().filter_map(reading).collect();
+        // No file is no meter: it says nothing, and is still there.
+        if file.exists() && meter::send(&socket, &readings).is_err() {
+            return;
+        }
+        let mut fds = [PollFd::new(&socket, PollFlags::RDHUP)];
+        let moment = rustix::event::Timespec { tv_sec: 0, tv_nsec: 5_000_000 };
+        if rustix::event::poll(&mut fds, Some(&moment)).unwrap_or(0) > 0 {
+            return;
+        }
+    }
+}
+
 /// Charges 40 MiB and waits to be killed.
 fn as_client(socket: &Path) {
     let client = Client::connect(socket);
@@ -169,6 +199,11 @@ fn as_client(socket: &Path) {
 }
 
 // What the tests use.
+
+/// A file beside the broker's folder.
+fn beside(folder: &Path, kind: &str) -> PathBuf {
+    folder.with_extension(kind)
+}
 
 struct Node {
     folder: PathBuf,
@@ -526,6 +561,36 @@ fn pinned_memory_has_an_account_of_its_own() {
     until("all is back", || node.zone("a").pinned == 0 && node.zone("a").used == 0);
 }
 
+fn memory_that_was_never_asked_for_counts_and_is_ended() {
+    let node = Node::start();
+    let file = beside(&node.folder, "meter");
+    let measure = |text: String| {
+        // Whole or not at all: the meter must not read half of it.
+        std::fs::write(file.with_extension("new"), text).unwrap();
+        std::fs::rename(file.with_extension("new"), &file).unwrap();
+    };
+    let (honest, fallen) = (Client::connect(&node.socket("a")), Client::connect(&node.socket("a")));
+    assert_eq!(honest.ask(&format!("+{}", 20 * MIB)), "granted");
+    assert_eq!(fallen.ask(&format!("+{}", 10 * MIB)), "granted");
+    let pid_of = |charged: u64| node.zone("a").workers.iter().find(|worker| worker.charged == charged).unwrap().pid;
+    let (first, second) = (pid_of(20 * MIB), pid_of(10 * MIB));
+    // The driver takes some for itself, which is no crime, and counts.
+    measure(format!("{first} {}\n{second} {}\n1 5\n999999999 7\n", 25 * MIB, 50 * MIB));
+    until("it counts", || node.zone("a").used == 75 * MIB);
+    assert_eq!((node.zone("a").driver_memory, node.zone("a").overdrafts), (45 * MIB, 0));
+    assert_eq!(honest.ask(&format!("+{}", 30 * MIB)), "OverLimit");
+    // One that takes far more than its zone may have, without a word, is ended; its neighbour is not.
+    measure(format!("{first} {}\n{second} {}\n", 25 * MIB, 300 * MIB));
+    fallen.wait_for_hangup();
+    until("its memory is the zone's again", || node.zone("a").used == 25 * MIB);
+    assert_eq!(node.zone("a").overdrafts, 1);
+    assert_eq!(honest.ask(&format!("+{}", 30 * MIB)), "granted");
+    // Who uses no more than was granted to it costs no more.
+    measure(format!("{first} {}\n", 45 * MIB));
+    until("only what was granted counts", || node.zone("a").used == 50 * MIB);
+    std::fs::remove_file(file).unwrap();
+}
+
 fn zones_are_made_changed_killed_and_removed() {
     let mut node = Node::start();
     let name: proxy::control::ZoneName = "made".parse().unwrap();
@@ -609,7 +674,7 @@ fn a_status_of_any_length_arrives() {
 
 fn a_new_configuration_counts_and_a_wrong_one_does_not() {
     let node = Node::start();
-    let file = node.folder.with_extension("toml");
+    let file = beside(&node.folder, "toml");
     let reload = |text: &str| {
         std::fs::write(&file, text).unwrap();
         rustix::process::kill_process(Pid::from_raw(node.broker.id() as i32).unwrap(), Signal::HUP).unwrap();

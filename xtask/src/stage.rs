@@ -3,7 +3,7 @@
 //! ```text
 //! target/stage/bin/bulkhead
 //! target/stage/lib/bulkhead/libcuda.so.1        (and libcuda.so, a link to it)
-//! target/stage/lib/bulkhead/libnvidia-ml.so.1
+//! target/stage/lib/bulkhead/libnvidia-ml.so.1   (and libnvidia-ml.so)
 //! ```
 
 use crate::{paths, sh};
@@ -30,11 +30,13 @@ pub fn build(options: &Options) -> Result<()> {
     fs::create_dir_all(&bin)?;
     fs::create_dir_all(&lib)?;
     place(&built.join("bulkhead"), &bin.join("bulkhead"), options.strip)?;
-    place(&built.join("libcuda.so"), &lib.join("libcuda.so.1"), options.strip)?;
-    place(&built.join("libnvidia_ml.so"), &lib.join("libnvidia-ml.so.1"), options.strip)?;
-    let link = lib.join("libcuda.so");
-    if fs::symlink_metadata(&link).is_err() {
-        std::os::unix::fs::symlink("libcuda.so.1", &link).context("cannot link libcuda.so")?;
+    for (from, name) in [("libcuda.so", "libcuda.so"), ("libnvidia_ml.so", "libnvidia-ml.so")] {
+        let soname = format!("{name}.1");
+        place(&built.join(from), &lib.join(&soname), options.strip)?;
+        let link = lib.join(name);
+        if fs::symlink_metadata(&link).is_err() {
+            std::os::unix::fs::symlink(&soname, &link).with_context(|| format!("cannot link {name}"))?;
+        }
     }
     Ok(())
 }

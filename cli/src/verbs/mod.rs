@@ -3,6 +3,7 @@
 pub mod bench;
 pub mod completions;
 pub mod man;
+pub mod meter;
 pub mod proxy;
 pub mod run;
 pub mod status;

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use ::proxy::backend::Backend;
-use ::proxy::broker::{Broker, Config, Ended, Reload, StartError, StateDirError};
+use ::proxy::broker::{Broker, Config, Ended, Meter, Reload, StartError, StateDirError};
 use ::proxy::config::{self, File};
 use ::proxy::control::{ZoneName, ZoneSettings};
 use ::proxy::http;
@@ -26,6 +26,7 @@ const MAX_CLIENTS: u16 = 128;
 const WORKER_UIDS: u32 = 0x3000_0000;
 /// What a primary context takes on an H200, and about as much on other GPUs of today.
 const NVIDIA_CONTEXT: u64 = 523 << 20;
+const OVERDRAFT: u64 = 1 << 30;
 
 pub fn run(args: ProxyArgs) -> Result<ExitCode, Failure> {
     // Started from /proc/self/exe, it would be called "exe" in every list of processes.
@@ -108,6 +109,10 @@ fn broker_config(args: &ProxyArgs, file: &File) -> Result<Config, Failure> {
         Backend::Soft { .. } => 0,
         Backend::Nvidia { .. } => NVIDIA_CONTEXT,
     };
+    let meter = match &backend {
+        Backend::Nvidia { library, .. } => meter(library, file),
+        Backend::Soft { .. } => None,
+    };
     let root = rustix::process::geteuid().is_root();
     let usual_jail = if root { Demand::Require } else { Demand::BestEffort };
     let Reload { zones, spare_workers, max_clients_per_zone } = live(args, file);
@@ -123,8 +128,24 @@ fn broker_config(args: &ProxyArgs, file: &File) -> Result<Config, Failure> {
         json_logs: json.unwrap_or(false),
         jail: args.jail.map(Demand::from).or(file.jail).unwrap_or(usual_jail),
         worker_uids: args.worker_uids.or(file.worker_uids).unwrap_or(WORKER_UIDS),
-        context_memory: file.context_memory.unwrap_or(context_memory),
+        context_memory: args.context_memory.or(file.context_memory).unwrap_or(context_memory),
+        meter,
         max_clients_per_zone,
+    })
+}
+
+/// NVML lies beside the driver. Without it the ledger stands alone, and the log says so.
+fn meter(driver: &Path, file: &File) -> Option<Meter> {
+    let folder = driver.parent()?;
+    let library = folder.join("libnvidia-ml.so.1");
+    if !library.exists() {
+        tracing::warn!(library = %library.display(), "no NVML: what workers really use is not looked at");
+        return None;
+    }
+    Some(Meter {
+        arguments: vec!["meter".into(), "--library".into(), library.into()],
+        libraries: Some(folder.to_owned()),
+        allowance: file.overdraft.unwrap_or(OVERDRAFT),
     })
 }
 

@@ -26,14 +26,14 @@ pub fn run(args: &TopArgs) -> Result<ExitCode, Failure> {
         if args.admin.json {
             return super::status::print_json(&json(&now, &before));
         }
-        return super::man::print(table(&now, &before, usize::MAX).as_bytes());
+        return super::man::print(table(&now, &before).as_bytes());
     }
     let failure = |error: io::Error| Failure::system(Exit::Failure, "cannot use the terminal", &error);
     let terminal = Terminal::enter().map_err(failure)?;
     let mut now = Look::new(admin::status(&client)?);
     loop {
         let (rows, columns) = terminal.size();
-        draw(&table(&now, &before, columns), rows).map_err(failure)?;
+        draw(&table(&now, &before), rows, columns).map_err(failure)?;
         if quit_within(interval).map_err(failure)? {
             return Ok(ExitCode::SUCCESS);
         }
@@ -43,9 +43,10 @@ pub fn run(args: &TopArgs) -> Result<ExitCode, Failure> {
 }
 
 /// Draws over what was there, without flicker.
-fn draw(text: &str, rows: usize) -> io::Result<()> {
+fn draw(text: &str, rows: usize, columns: usize) -> io::Result<()> {
     let mut frame = String::from("\x1b[H");
     for line in text.lines().take(rows.saturating_sub(1)) {
+        let line = fit(line, columns);
         // What was right of the line before goes.
         let _ = write!(frame, "{line}\x1b[K\r\n");
     }
@@ -150,7 +151,7 @@ fn json(now: &Look, before: &Look) -> serde_json::Value {
     value
 }
 
-fn table(now: &Look, before: &Look, columns: usize) -> String {
+fn table(now: &Look, before: &Look) -> String {
     let seconds = (now.at - before.at).as_secs_f64();
     let status = &now.status;
     let measured = status.zones.iter().any(|zone| zone.stats.gpu_time_ns.is_some());
@@ -176,7 +177,8 @@ fn table(now: &Look, before: &Look, columns: usize) -> String {
             None => format!("{:>6} ", "-"),
         };
         let limit = limit.map_or("-".to_owned(), |limit| Size(limit).to_string());
-        let mut row = format!(
+        let _ = writeln!(
+            text,
             "{name:<24} {gpu}{:>10} {limit:>10} {:>9.0} {:>10.0} {:>11} {:>5} {:>7} {:>6}",
             Size(memory).to_string(),
             rates.calls,
@@ -186,14 +188,10 @@ fn table(now: &Look, before: &Look, columns: usize) -> String {
             denied,
             stats.faulted()
         );
-        if let Some((end, _)) = row.char_indices().nth(columns) {
-            row.truncate(end);
-        }
-        let _ = writeln!(text, "{row}");
     };
     for zone in &status.zones {
         let rates = Rates::new(&zone.stats, before.zone(zone.name.as_str()), seconds);
-        let by_broker = [zone.charges_refused, zone.pins_refused, zone.clients_refused];
+        let by_broker = [zone.charges_refused, zone.pins_refused, zone.clients_refused, zone.overdrafts];
         let denied = by_broker.into_iter().fold(zone.stats.denied(), u64::saturating_add);
         line(zone.name.as_str(), zone.used, zone.limits.memory, &zone.stats, &rates, denied);
         for worker in &zone.workers {

@@ -14,7 +14,7 @@ pub struct Binaries {
 }
 
 #[derive(Debug, thiserror::Error)]
-#[error("no {what} beside {}: cargo build -p bulkhead -p libvgpu, or set {PROGRAM} and {LIBRARY_FOLDER}", folder.display())]
+#[error("no {what} beside {}: cargo build -p bulkhead -p libvgpu -p libnvml, or set {PROGRAM} and {LIBRARY_FOLDER}", folder.display())]
 pub struct MissingBinary {
     what: &'static str,
     folder: PathBuf,

@@ -119,6 +119,8 @@ fn spawn(place: &Place, zones: &[String], log: &PathBuf, append: bool) -> Child 
         Err(_) => command.args(["--backend", "soft", "--soft-memory", "1GiB"]),
     };
     command.args(["--jail", "best-effort"]);
+    // Zones are smaller here than what a context takes on a GPU.
+    command.args(["--context-memory", "0"]);
     for zone in zones {
         command.arg("--zone").arg(format!("{zone}:memory={ZONE_MEMORY}"));
     }

@@ -5,6 +5,7 @@
 //! `CONFORMANCE_KERNELS` names (`--kernels`); `compile` fills such a folder.
 
 mod approx;
+mod asynchronous;
 mod atomics;
 mod bits;
 mod block;
@@ -14,8 +15,10 @@ mod convert;
 mod device;
 mod exact;
 mod float;
+mod grid;
 mod half;
 mod integer;
+mod matrix;
 mod memory;
 mod system;
 mod values;
@@ -58,4 +61,7 @@ pub const FAMILIES: &[&[Test]] = &[
     warp::TESTS,
     block::TESTS,
     system::TESTS,
+    matrix::TESTS,
+    asynchronous::TESTS,
+    grid::TESTS,
 ];

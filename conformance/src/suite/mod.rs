@@ -3,6 +3,7 @@
 //! The bodies say what NVIDIA documents or what its driver was seen to do, not what ours happens to do. Each runs in a
 //! process of its own, so it cleans up nothing. A body fails by panicking.
 
+mod capture;
 mod contexts;
 mod copies;
 mod faults;
@@ -55,6 +56,7 @@ const FAMILIES: &[&[Test]] = &[
     streams::TESTS,
     modules::TESTS,
     launches::TESTS,
+    capture::TESTS,
     faults::TESTS,
     forks::TESTS,
 ];

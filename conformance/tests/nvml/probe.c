@@ -10,6 +10,8 @@ typedef struct { unsigned version; unsigned long long total, reserved, free, use
 typedef struct { unsigned pid; unsigned long long used; unsigned gpu_instance, compute_instance; } process_t;
 typedef struct { char legacy[16]; unsigned domain, bus, device, id, subsystem; char bus_id[32]; } pci_t;
 
+typedef struct { process_t head; unsigned long long protected; char name[4096]; } hidden_t;
+
 static void *library;
 
 static void *find(const char *name) {
@@ -74,6 +76,23 @@ int main(void) {
     count = 8;
     printf("graphics %d", CALL("nvmlDeviceGetGraphicsRunningProcesses_v3", device, &count, processes));
     printf(" %u\n", count);
+    // As nvidia-smi asks: through a table of functions without names.
+    static const unsigned char id[16] = {0xc4, 0xfe, 0x3e, 0x6c, 0xc9, 0x8f, 0x6c, 0x4e,
+                                         0xa3, 0x27, 0xee, 0x69, 0x6e, 0x12, 0xf7, 0xc4};
+    int (**table)() = NULL;
+    printf("table %d", CALL("nvmlInternalGetExportTable", &table, id));
+    printf(" %d\n", table != NULL && *(size_t *)table > 215 * sizeof *table);
+    other = NULL;
+    found = table[81](0, &other, 0x22);
+    printf("hidden handle %d %d\n", found, other == device);
+    hidden_t *hidden = calloc(8, sizeof *hidden);
+    count = 8;
+    printf("hidden processes %d", table[213](device, &count, hidden));
+    for (unsigned at = 0; at < count && at < 8; at++)
+        printf(" %u=%llu=%s", hidden[at].head.pid, hidden[at].head.used, hidden[at].name);
+    count = 8;
+    printf("\nhidden graphics %d", table[214](device, &count, hidden));
+    printf(" %u\nhidden gap %d\n", count, table[300](device, &count));
     printf("temperature %d\n", CALL("nvmlDeviceGetTemperature", device, 0, &count));
     printf("set %d\n", CALL("nvmlDeviceSetPersistenceMode", device, 1));
     printf("bad handle %d\n", CALL("nvmlDeviceGetName", (device_t)&memory, text, 96));

@@ -57,6 +57,28 @@ pub fn is_plain_launch_attribute(id: u32) -> bool {
     matches!(id, 0..=6 | 8..=11 | 14 | 16)
 }
 
+/// Set in the tag of a message, beside the index of the context, whose thread may not make calls that a capture forbids.
+pub const TAG_FORBIDDEN: u32 = 1 << 31;
+
+/// What a client does with a host function of its own whose number it is told.
+pub mod callback {
+    /// Runs it, and forgets it.
+    pub const ONCE: u64 = 0;
+    /// Runs it: a graph has it.
+    pub const KEEP: u64 = 1;
+    /// Forgets it: no graph has it any more.
+    pub const DROP: u64 = 2;
+}
+
+/// What a listing of a graph asks for.
+pub mod graph_list {
+    pub const NODES: u64 = 0;
+    pub const ROOTS: u64 = 1;
+    pub const EDGES: u64 = 2;
+    pub const DEPENDENCIES: u64 = 3;
+    pub const DEPENDENTS: u64 = 4;
+}
+
 /// The longest string (a kernel's or variable's name) that is carried.
 pub const MAX_NAME: usize = 32 << 10;
 /// The largest image (module, library) that is carried.

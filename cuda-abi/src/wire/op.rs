@@ -90,7 +90,7 @@ ops! {
     ClusterOccupancy = 0xf031
     /// stream, callback id. Posted.
     HostCallback = 0xf032
-    /// id of the callback that has been run (0 at first) → id of the next one to run. Blocks.
+    /// ticket of the callback that has been run (0 at first) → ticket, id, what to do with it. Blocks.
     NextCallback = 0xf033
 
     /// bytes → address, bytes really mapped.
@@ -145,6 +145,58 @@ ops! {
     Properties = 0xf069
     /// address → handle.
     Retain = 0xf06a
+
+    /// stream, mode → nothing.
+    CaptureBegin = 0xf080
+    /// stream, mode, graph, nodes, edge data → nothing.
+    CaptureBeginToGraph = 0xf081
+    /// stream → graph.
+    CaptureEnd = 0xf082
+    /// stream → status.
+    CaptureStatus = 0xf083
+    /// stream → status, id, graph, nodes, edge data.
+    CaptureInfo = 0xf084
+    /// stream, flags, nodes, edge data → nothing.
+    CaptureUpdate = 0xf085
+    /// nothing → nothing. Fails, and spoils the capture, where captures forbid this thread to allocate memory.
+    CaptureProbe = 0xf086
+    /// nothing → nothing. Blocks until all work is done that is not being captured.
+    WaitForAll = 0xf087
+
+    /// graph → nothing.
+    GraphDestroy = 0xf090
+    /// graph → graph.
+    GraphClone = 0xf091
+    /// what, graph or node, how many to leave out → how many there are, then as many as fit.
+    GraphList = 0xf092
+    /// graph, whether to add, nodes, nodes, edge data → nothing.
+    GraphDependencies = 0xf093
+    /// node, graph → node.
+    GraphFindInClone = 0xf094
+    /// node → graph.
+    GraphChild = 0xf095
+    /// graph, dependencies, edge data, parameters of a node → node, its graphs if it has any.
+    NodeAdd = 0xf096
+    /// node, parameters → nothing.
+    NodeSet = 0xf097
+    /// node → graph it goes with, parameters.
+    NodeGet = 0xf098
+    /// node → nothing.
+    NodeDestroy = 0xf099
+    /// node, attribute, value, whether to set → value.
+    NodeAttribute = 0xf09a
+    /// executable graph, node, parameters → nothing.
+    ExecNodeSet = 0xf09b
+    /// graph, flags, whether there is a stream, stream → code, result, node, executable graph.
+    ExecCreate = 0xf09c
+    /// executable graph, graph → code, result, node, other node.
+    ExecUpdate = 0xf09d
+    /// number of the destructor, references → object.
+    UserObjectCreate = 0xf09e
+    /// object, references, graph or 0, flags, whether to release → nothing.
+    UserObjectCount = 0xf09f
+    /// graph, value at the start of each launch, flags → conditional handle.
+    ConditionalHandle = 0xf0a0
 }
 
 #[cfg(test)]

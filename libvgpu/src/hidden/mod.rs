@@ -20,14 +20,24 @@ pub struct Table<const N: usize>([*const c_void; N]);
 // SAFETY: addresses of code and a number.
 unsafe impl<const N: usize> Sync for Table<N> {}
 
-extern "C" fn unsupported() -> CUresult {
+/// One function for each slot, so that a call tells which it is of.
+extern "C" fn unsupported<const ID: u128, const SLOT: usize>() -> CUresult {
+    crate::trace::unknown_slot(ID, SLOT);
     CUDA_ERROR_NOT_SUPPORTED
 }
 
+// `stubs::<ID>()`: as many of them as any table has slots.
+include!(concat!(env!("OUT_DIR"), "/stubs.rs"));
+
 impl<const N: usize> Table<N> {
-    const fn new(entries: &[(usize, *const c_void)]) -> Table<N> {
-        let mut words = [unsupported as *const c_void; N];
-        words[0] = (N * size_of::<usize>()) as *const c_void;
+    const fn new<const ID: u128>(entries: &[(usize, *const c_void)]) -> Table<N> {
+        let stubs = stubs::<ID>();
+        let mut words = [(N * size_of::<usize>()) as *const c_void; N];
+        let mut at = 1;
+        while at < N {
+            words[at] = stubs[at];
+            at += 1;
+        }
         let mut at = 0;
         while at < entries.len() {
             words[entries[at].0] = entries[at].1;
@@ -41,8 +51,21 @@ impl<const N: usize> Table<N> {
     }
 }
 
+/// The identities of the tables, whose bytes stand as they lie in memory.
+mod ids {
+    pub const CUDART: u128 = 0x6bd5fb6c5bf4e74a8987d93912fd9df9;
+    pub const CALLBACK_HOOKS: u128 = 0xa094798c2e742e7493f20800200c0a66;
+    pub const TOOLS_TLS: u128 = 0x42d85a8123f6cb478298f6e78a3aecdc;
+    pub const CONTEXT_STORAGE: u128 = 0xc693336e1121df11a8c368f355d89593;
+    pub const INTEGRITY: u128 = 0xd4082055bde6704b8d34ba123c66e1f2;
+    pub const CONTEXT_CHECKS: u128 = 0x263e88607cd2614392f6bbd5006dfa7e;
+    pub const CONTEXT_INTERNALS: u128 = 0x21318c60971432488ca641ff7324c8f2;
+    pub const MODULE_INTERNALS: u128 = 0x6e163fbeb958444d835ce182aff1991e;
+    pub const TPC_MAP: u128 = 0x1734dc26800d47458726c0f1e7dd8bca;
+}
+
 /// As many slots as the tables of driver 580 have.
-static CUDART: Table<13> = Table::new(&[
+static CUDART: Table<13> = Table::new::<{ ids::CUDART }>(&[
     (1, slots::module_from_wrapper as *const c_void),
     (2, slots::primary_context as *const c_void),
     (4, slots::succeed as *const c_void),
@@ -54,7 +77,7 @@ static CUDART: Table<13> = Table::new(&[
     (12, slots::succeed as *const c_void),
 ]);
 
-static CALLBACK_HOOKS: Table<7> = Table::new(&[
+static CALLBACK_HOOKS: Table<7> = Table::new::<{ ids::CALLBACK_HOOKS }>(&[
     (1, slots::succeed as *const c_void),
     (2, slots::large_flags as *const c_void),
     (3, slots::succeed as *const c_void),
@@ -63,8 +86,10 @@ static CALLBACK_HOOKS: Table<7> = Table::new(&[
     (6, slots::small_flags as *const c_void),
 ]);
 
-static TOOLS_TLS: Table<3> =
-    Table::new(&[(1, slots::succeed as *const c_void), (2, slots::current_context as *const c_void)]);
+static TOOLS_TLS: Table<3> = Table::new::<{ ids::TOOLS_TLS }>(&[
+    (1, slots::succeed as *const c_void),
+    (2, slots::current_context as *const c_void),
+]);
 
 /// The one table without a size word.
 static CONTEXT_STORAGE: Table<4> = Table([
@@ -75,36 +100,41 @@ static CONTEXT_STORAGE: Table<4> = Table([
 ]);
 
 static INTEGRITY: Table<3> =
-    Table::new(&[(1, integrity::check as *const c_void), (2, slots::succeed as *const c_void)]);
+    Table::new::<{ ids::INTEGRITY }>(&[(1, integrity::check as *const c_void), (2, slots::succeed as *const c_void)]);
 
-static CONTEXT_CHECKS: Table<15> =
-    Table::new(&[(2, slots::check_context as *const c_void), (3, slots::succeed as *const c_void)]);
+static CONTEXT_CHECKS: Table<15> = Table::new::<{ ids::CONTEXT_CHECKS }>(&[
+    (2, slots::check_context as *const c_void),
+    (3, slots::succeed as *const c_void),
+]);
 
-static CONTEXT_INTERNALS: Table<93> = Table::new(&[
+static CONTEXT_INTERNALS: Table<93> = Table::new::<{ ids::CONTEXT_INTERNALS }>(&[
     (3, slots::context_device as *const c_void),
     (4, slots::context_id as *const c_void),
     (39, slots::stream_identity as *const c_void),
     (51, slots::stream_object as *const c_void),
 ]);
 
-static MODULE_INTERNALS: Table<99> = Table::new(&[(7, slots::for_each_function as *const c_void)]);
+static MODULE_INTERNALS: Table<99> =
+    Table::new::<{ ids::MODULE_INTERNALS }>(&[(7, slots::for_each_function as *const c_void)]);
 
-static TPC_MAP: Table<17> =
-    Table::new(&[(4, slots::tpc_map as *const c_void), (13, slots::tpc_map_free as *const c_void)]);
+static TPC_MAP: Table<17> = Table::new::<{ ids::TPC_MAP }>(&[
+    (4, slots::tpc_map as *const c_void),
+    (13, slots::tpc_map_free as *const c_void),
+]);
 
 type Address = fn() -> *const c_void;
 
-/// The tables by identity, whose bytes stand as they lie in memory.
+/// The tables by identity.
 const KNOWN: &[(u128, Address)] = &[
-    (0x6bd5fb6c5bf4e74a8987d93912fd9df9, || CUDART.address()),
-    (0xa094798c2e742e7493f20800200c0a66, || CALLBACK_HOOKS.address()),
-    (0x42d85a8123f6cb478298f6e78a3aecdc, || TOOLS_TLS.address()),
-    (0xc693336e1121df11a8c368f355d89593, || CONTEXT_STORAGE.address()),
-    (0xd4082055bde6704b8d34ba123c66e1f2, || INTEGRITY.address()),
-    (0x263e88607cd2614392f6bbd5006dfa7e, || CONTEXT_CHECKS.address()),
-    (0x21318c60971432488ca641ff7324c8f2, || CONTEXT_INTERNALS.address()),
-    (0x6e163fbeb958444d835ce182aff1991e, || MODULE_INTERNALS.address()),
-    (0x1734dc26800d47458726c0f1e7dd8bca, || TPC_MAP.address()),
+    (ids::CUDART, || CUDART.address()),
+    (ids::CALLBACK_HOOKS, || CALLBACK_HOOKS.address()),
+    (ids::TOOLS_TLS, || TOOLS_TLS.address()),
+    (ids::CONTEXT_STORAGE, || CONTEXT_STORAGE.address()),
+    (ids::INTEGRITY, || INTEGRITY.address()),
+    (ids::CONTEXT_CHECKS, || CONTEXT_CHECKS.address()),
+    (ids::CONTEXT_INTERNALS, || CONTEXT_INTERNALS.address()),
+    (ids::MODULE_INTERNALS, || MODULE_INTERNALS.address()),
+    (ids::TPC_MAP, || TPC_MAP.address()),
 ];
 
 #[allow(non_snake_case)]
@@ -116,8 +146,11 @@ pub unsafe fn cuGetExportTable(table: *mut *const c_void, id: *const CUuuid) -> 
     let found = KNOWN.iter().find(|(known, _)| *known == id).map(|(_, address)| address());
     // SAFETY: as above.
     unsafe { table.write(found.unwrap_or(std::ptr::null())) };
-    if found.is_none() && crate::session::is_verbose() {
-        eprintln!("bulkhead: export table {id:032x} is not known");
+    if found.is_none() {
+        crate::trace::unknown_table(id);
+        if crate::session::is_verbose() {
+            eprintln!("bulkhead: export table {id:032x} is not known");
+        }
     }
     found.map(|_| ()).ok_or(CUDA_ERROR_INVALID_VALUE)
 }

@@ -15,6 +15,7 @@ use parking_lot::Mutex;
 
 use crate::completion::{self, Word};
 use crate::entry::Cuda;
+use crate::graph::capture;
 use crate::session::{self, Session};
 use crate::{carry, context};
 
@@ -107,13 +108,23 @@ impl Parts {
         let session = session::get()?;
         carry::check_fault(session)?;
         let (next, position, error) = (AtomicUsize::new(0), AtomicU64::new(0), AtomicU32::new(CUDA_SUCCESS));
-        Ok(Parts { session, device, host, len, stream, tag: context::current_tag()?, next, position, error })
+        Ok(Parts {
+            session,
+            device,
+            host,
+            len,
+            stream,
+            tag: capture::mark(context::current_tag()?),
+            next,
+            position,
+            error,
+        })
     }
 
     /// How many threads are worth it.
     fn threads(&self) -> usize {
         let shares = self.len.div_ceil(CHUNK) / SHARE;
-        if shares < 2 { 1 } else { crew::strength().min(shares) }
+        if shares < 2 || capture::is_open() { 1 } else { crew::strength().min(shares) }
     }
 
     /// Offset and length of a part that nobody has taken yet.

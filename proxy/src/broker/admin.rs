@@ -112,7 +112,10 @@ impl Broker {
         let settings = ZoneSettings::from(limits);
         settings.check().map_err(io::Error::other)?;
         match self.zones.get_mut(name) {
-            Some(zone) => zone.set_limits(limits),
+            // Whoever runs a program names these two; the rest is for whoever made the zone.
+            Some(zone) => {
+                zone.set_limits(ZoneLimits { memory: limits.memory, share: limits.share, ..zone.limits });
+            }
             None => self.make_zone(name, settings, lease)?,
         }
         self.save_or_remove(name)?;
@@ -190,8 +193,11 @@ impl Broker {
 
     fn status(&mut self) -> Status {
         let mut stats: std::collections::BTreeMap<ZoneName, Vec<WorkerStatus>> = Default::default();
+        let mut beyond: std::collections::BTreeMap<ZoneName, u64> = Default::default();
         for worker in self.workers.values_mut() {
             let Some(zone) = worker.zone().cloned() else { continue };
+            let sum = beyond.entry(zone.clone()).or_insert(0);
+            *sum = u64::saturating_add(*sum, worker.beyond());
             let status = WorkerStatus {
                 pid: worker.pid,
                 client_pid: worker.client_pid(),
@@ -218,6 +224,8 @@ impl Broker {
                 clients_refused: zone.clients_refused,
                 charges_refused: zone.ledger.refused,
                 pins_refused: zone.pinned.refused,
+                overdrafts: zone.overdrafts,
+                driver_memory: beyond.remove(name).unwrap_or(0),
                 stats,
                 workers,
             }

@@ -26,6 +26,10 @@ impl Account {
         self.charged
     }
 
+    pub fn beyond(&self) -> u64 {
+        self.beyond
+    }
+
     /// All that counts against the limit.
     pub fn total(&self) -> u64 {
         self.charged.saturating_add(self.beyond)

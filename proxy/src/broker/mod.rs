@@ -10,6 +10,7 @@ mod clients;
 mod handshake;
 mod ledger;
 mod namespaces;
+mod overdraft;
 mod process;
 mod reactor;
 mod reload;
@@ -34,6 +35,7 @@ use crate::jail::{Demand, Missing};
 use crate::packet;
 
 use clients::Client;
+pub use overdraft::Meter;
 use reactor::{Reactor, Source};
 pub use reload::Reload;
 use roster::Roster;
@@ -62,6 +64,8 @@ pub struct Config {
     pub worker_uids: u32,
     /// What each context is charged with, on its zone's account.
     pub context_memory: u64,
+    /// Who looks at what workers really use; none where nobody can.
+    pub meter: Option<Meter>,
     pub max_clients_per_zone: usize,
 }
 
@@ -109,6 +113,7 @@ pub struct Broker {
     reloads: (u64, u64),
     views: views::Views,
     busy: busy::Busy,
+    overdrafts: overdraft::Watch,
     missing: Missing,
     /// The CUDA version that clients see; 0 until the first worker has told.
     driver_version: u32,
@@ -147,6 +152,7 @@ impl Broker {
             reloads: (0, 0),
             views: views::Views::default(),
             busy: busy::Busy::default(),
+            overdrafts: overdraft::Watch::default(),
             missing: Missing::default(),
             driver_version: 0,
             next_spare: Instant::now(),
@@ -182,6 +188,7 @@ impl Broker {
         }
         loop {
             self.keep_spares();
+            self.keep_meter();
             let until = self.next_deadline();
             for source in self.reactor.wait(until)? {
                 match source {
@@ -204,6 +211,7 @@ impl Broker {
                     Source::WorkerProcess(id) => self.on_worker_exit(id),
                     Source::WorkersClient(id) => self.on_clients_exit(id),
                     Source::Inventory => self.on_inventory(),
+                    Source::Meter => self.on_meter(),
                 }
             }
             self.on_deadlines(Instant::now());
@@ -279,6 +287,7 @@ impl Broker {
             .chain(spares)
             .chain(self.views.deadline())
             .chain(self.next_look())
+            .chain(self.overdrafts.deadline())
             .min()
     }
 

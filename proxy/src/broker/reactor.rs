@@ -22,6 +22,7 @@ pub enum Source {
     WorkerProcess(u64),
     WorkersClient(u64),
     Inventory,
+    Meter,
 }
 
 impl Source {
@@ -41,6 +42,7 @@ impl Source {
             Self::WorkersClient(id) => id << 4 | 10,
             Self::Reload => 11,
             Self::Inventory => 15,
+            Self::Meter => 14,
         }
     }
 
@@ -60,6 +62,7 @@ impl Source {
             10 => Self::WorkersClient(id),
             11 => Self::Reload,
             15 => Self::Inventory,
+            14 => Self::Meter,
             _ => return None,
         })
     }
@@ -122,6 +125,7 @@ mod tests {
             WorkerProcess(6),
             WorkersClient(7),
             Inventory,
+            Meter,
         ];
         for source in all {
             assert_eq!(Source::from_bits(source.to_bits()), Some(source));

@@ -32,6 +32,8 @@ const _: () = assert!(MAX_VIEW <= ANSWER_BYTES);
 #[derive(Default)]
 pub struct Views {
     cards: Option<Vec<Card>>,
+    /// Of the kernel's driver; known with the cards.
+    driver_version: String,
     helper: Option<Helper>,
     failed_at: Option<Instant>,
     /// Clients that wait until the cards are known.
@@ -113,6 +115,7 @@ impl Broker {
                 let nvidia = matches!(self.config.backend, Backend::Nvidia { .. });
                 let complete = |card: Card| if nvidia { with_pci_identity(card) } else { card };
                 self.views.cards = Some(cards.into_iter().map(complete).collect());
+                self.views.driver_version = if nvidia { nvidia_version() } else { env!("CARGO_PKG_VERSION").into() };
             }
             _ => {
                 tracing::warn!(status, "the cards are not known: their helper said nothing");
@@ -156,22 +159,26 @@ impl Broker {
             limit: ledger.and_then(|ledger| ledger.limit),
             used: ledger.map_or(0, |ledger| ledger.used),
             cuda_version: self.driver_version,
-            driver_version: self.kernel_driver_version(),
+            driver_version: self.views.driver_version.clone(),
             busy,
             cards: self.views.cards.clone().unwrap_or_default(),
             processes,
         }
     }
+}
 
-    fn kernel_driver_version(&self) -> String {
-        match self.config.backend {
-            Backend::Soft { .. } => env!("CARGO_PKG_VERSION").to_owned(),
-            Backend::Nvidia { .. } => {
-                let read = std::fs::read_to_string("/sys/module/nvidia/version");
-                read.map_or_else(|_| "unknown".to_owned(), |version| version.trim().to_owned())
-            }
-        }
-    }
+/// The version of NVIDIA's kernel module, where this machine shows it.
+fn nvidia_version() -> String {
+    let module = std::fs::read_to_string("/sys/module/nvidia/version").ok().map(|text| text.trim().to_owned());
+    let told = || version_in(&std::fs::read_to_string("/proc/driver/nvidia/version").ok()?);
+    module.filter(|text| !text.is_empty()).or_else(told).unwrap_or_else(|| "unknown".to_owned())
+}
+
+/// The first word that looks like a version: numbers with points between.
+fn version_in(text: &str) -> Option<String> {
+    let number = |part: &str| !part.is_empty() && part.bytes().all(|byte| byte.is_ascii_digit());
+    let is_version = |word: &&str| word.contains('.') && word.split('.').all(number);
+    text.split_whitespace().find(is_version).map(str::to_owned)
 }
 
 /// Adds what the driver does not tell: who made the card.
@@ -187,4 +194,17 @@ fn with_pci_identity(mut card: Card) -> Card {
         card.pci_subsystem = read("subsystem_device") << 16 | read("subsystem_vendor");
     }
     card
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_version_is_found_in_what_the_module_says_of_itself() {
+        let text = "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  580.159.03  Release Build  (x@y)  Thu\n\
+                    GCC version:  gcc version 12.2.0 (Debian 12.2.0-14)";
+        assert_eq!(version_in(text).as_deref(), Some("580.159.03"));
+        assert_eq!(version_in("no version. at 1. all"), None);
+    }
 }

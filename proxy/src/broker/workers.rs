@@ -86,6 +86,19 @@ impl Worker {
         self.service().map_or(0, |service| service.account.total())
     }
 
+    /// What it uses that it never asked for.
+    pub fn beyond(&self) -> u64 {
+        self.service().map_or(0, |service| service.account.beyond())
+    }
+
+    /// Its part of its zone's account, while it serves.
+    pub fn account_mut(&mut self) -> Option<(&ZoneName, &mut Account)> {
+        match &mut self.phase {
+            Phase::Serving(service) => Some((&service.zone, &mut service.account)),
+            _ => None,
+        }
+    }
+
     pub fn pinned(&self) -> u64 {
         self.service().map_or(0, |service| service.pinned.total())
     }
@@ -421,18 +434,6 @@ impl Broker {
             // What was under way when it was killed is of no interest.
             (_, Phase::Dying(_)) => true,
             _ => false,
-        }
-    }
-
-    /// Takes note of what the driver says that a worker uses of the GPU; the zone pays for all of it.
-    #[allow(dead_code, reason = "whoever asks the driver calls it")]
-    pub(super) fn observe(&mut self, pid: u32, measured: u64) {
-        for worker in self.workers.values_mut().filter(|worker| worker.pid == pid) {
-            if let Phase::Serving(service) = &mut worker.phase
-                && let Some(zone) = self.zones.get_mut(&service.zone)
-            {
-                zone.ledger.observe(&mut service.account, measured);
-            }
         }
     }
 

@@ -36,6 +36,8 @@ pub struct Zone {
     pub abandoned_at: Option<Instant>,
     pub clients_served: u64,
     pub clients_refused: u64,
+    /// Workers ended because they used memory that they never asked for.
+    pub overdrafts: u64,
     /// Figures of workers that have ended.
     pub past: WorkerStats,
 }
@@ -80,6 +82,7 @@ impl Zone {
             abandoned_at: None,
             clients_served: 0,
             clients_refused: 0,
+            overdrafts: 0,
             past: WorkerStats::default(),
         })
     }

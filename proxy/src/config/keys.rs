@@ -188,6 +188,15 @@ pub const KEYS: &[Key] = &[
         false,
     ),
     key(
+        Table::Proxy,
+        "overdraft",
+        Kind::SizeOrNone,
+        "1GiB",
+        "NVIDIA only: a program that uses so much more GPU memory than was granted to it, while its zone is over its \
+         limit, is ended. What it uses is asked of NVML from outside, once a second.",
+        false,
+    ),
+    key(
         Table::Http,
         "listen",
         Kind::Address,

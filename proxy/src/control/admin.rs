@@ -116,6 +116,10 @@ pub struct ZoneStatus {
     /// Requests for memory beyond the limit, and for pinned memory beyond its own.
     pub charges_refused: u64,
     pub pins_refused: u64,
+    /// Programs ended because they used memory that was never granted.
+    pub overdrafts: u64,
+    /// Part of what is used that nobody asked for: the driver's own.
+    pub driver_memory: u64,
     pub stats: WorkerStats,
     pub workers: Vec<WorkerStatus>,
 }

@@ -44,6 +44,11 @@ const fn counter(name: &'static str, help: &'static str, samples: fn(&ZoneStatus
 const ZONE: &[Family] = &[
     gauge("bulkhead_zone_memory_bytes", "GPU memory on the zone's account.", |zone| one(zone.used)),
     gauge("bulkhead_zone_memory_peak_bytes", "Most that was ever on it.", |zone| one(zone.peak)),
+    gauge(
+        "bulkhead_zone_driver_memory_bytes",
+        "Part of it that the driver takes beyond what was asked for.",
+        |zone| one(zone.driver_memory),
+    ),
     gauge("bulkhead_zone_memory_limit_bytes", "Limit of the account; absent where there is none.", |zone| {
         maybe(zone.limits.memory)
     }),
@@ -82,6 +87,7 @@ const ZONE: &[Family] = &[
                 ("memory", zone.charges_refused),
                 ("pinned_memory", zone.pins_refused),
                 ("clients", zone.clients_refused),
+                ("overdraft", zone.overdrafts),
             ]),
         )
     }),
@@ -190,6 +196,8 @@ mod tests {
             charges_refused: 5,
             pinned: 4096,
             pins_refused: 0,
+            overdrafts: 0,
+            driver_memory: 0,
             stats,
             workers: Vec::new(),
         };

@@ -2,12 +2,13 @@
 //!
 //! Whoever uses an object holds a count of it. Closing a handle takes it out of the table at once, so that nobody finds it
 //! any more, and the driver's object goes when the last user has let go: the threads of a client may race, and the
-//! driver must never see a pointer that it has freed. A function holds its module, and a module its library.
+//! driver must never see a pointer that it has freed. A function holds its module, and a module its library; a graph
+//! holds what its nodes use.
 
 use std::collections::HashMap;
 use std::ffi::c_void;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, OnceLock, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 use cuda_abi::driver::Driver;
 use cuda_abi::error::*;
@@ -23,6 +24,7 @@ const MOST_HANDLES: usize = 1 << 20;
 #[derive(Debug)]
 pub struct Parameters {
     pub offsets: Vec<u32>,
+    pub sizes: Vec<u32>,
     pub bytes: u32,
 }
 
@@ -35,12 +37,16 @@ pub struct Object {
     pub serial: u64,
     /// Index of the context it lives in; 0 for what needs none.
     pub context: u32,
-    /// The module or library it came from.
+    /// The module or library it came from; the graph of a node; the node of a graph inside another.
     pub parent: Option<Arc<Object>>,
     /// For functions and kernels.
     pub parameters: Option<Parameters>,
     /// What it costs the zone beside the memory that the client asked for.
     pub charge: OnceLock<Arc<Charge>>,
+    /// A graph that something else of the driver's owns: a capture that goes on, or a node.
+    pub borrowed: AtomicBool,
+    /// What a graph's nodes use, by serial number: functions and events must not go before it.
+    held: Mutex<HashMap<u64, Arc<Object>>>,
     driver: Arc<Driver>,
     /// Closed by the client: the last user destroys it.
     doomed: AtomicBool,
@@ -55,6 +61,26 @@ impl Drop for Object {
 }
 
 impl Object {
+    /// Keeps an object for as long as this one lives.
+    pub fn hold(&self, object: &Arc<Object>) {
+        self.held.lock().unwrap_or_else(PoisonError::into_inner).insert(object.serial, object.clone());
+    }
+
+    /// What this one keeps.
+    pub fn held(&self) -> Vec<Arc<Object>> {
+        self.held.lock().unwrap_or_else(PoisonError::into_inner).values().cloned().collect()
+    }
+
+    /// Keeps whatever another one keeps.
+    pub fn hold_all_of(&self, other: &Object) {
+        other.held().iter().for_each(|object| self.hold(object));
+    }
+
+    /// Does the driver's own object go with something else?
+    fn belongs_to_another(&self) -> bool {
+        self.kind == Kind::GraphNode || self.borrowed.load(Ordering::Acquire)
+    }
+
     /// Ends the driver's object.
     fn destroy(&self) -> CUresult {
         let raw = self.raw as *mut c_void;
@@ -68,6 +94,9 @@ impl Object {
                 Kind::Array => (self.driver.cuArrayDestroy)(raw),
                 Kind::MipmappedArray => (self.driver.cuMipmappedArrayDestroy)(raw),
                 Kind::Context => (self.driver.cuCtxDestroy_v2)(raw),
+                Kind::Graph if !self.belongs_to_another() => (self.driver.cuGraphDestroy)(raw),
+                Kind::GraphExec => (self.driver.cuGraphExecDestroy)(raw),
+                Kind::GraphNode => (self.driver.cuGraphDestroyNode)(raw),
                 // The others go with what they belong to, or are counted elsewhere.
                 _ => CUDA_SUCCESS,
             }
@@ -141,6 +170,20 @@ impl Handles {
         }
     }
 
+    /// The handle that an object of the driver's has.
+    pub fn known(&self, kind: Kind, raw: u64) -> Option<u64> {
+        let inner = self.read();
+        let index = *inner.known.get(&(kind, raw))?;
+        let generation = inner.entries.get(index as usize)?.generation;
+        Some(Handle { kind, generation, index }.to_word())
+    }
+
+    /// Everything of a kind that lives in a context.
+    pub fn all(&self, kind: Kind, context: u32) -> Vec<Arc<Object>> {
+        let wanted = |object: &&Arc<Object>| object.kind == kind && object.context == context;
+        self.read().entries.iter().filter_map(|entry| entry.object.as_ref()).filter(wanted).cloned().collect()
+    }
+
     /// A handle for an object of the driver's: the one it has, or a new one.
     pub fn open(&self, kind: Kind, raw: u64, context: u32) -> Result<u64, Refusal> {
         self.open_child(kind, raw, context, None, None)
@@ -197,10 +240,13 @@ impl Handles {
         let closed = {
             let mut inner = self.write();
             let invalid = Refusal::Code(CUDA_ERROR_INVALID_HANDLE);
-            inner.find(word).filter(|object| object.kind == kind).ok_or(invalid)?;
+            let found = inner.find(word).filter(|object| object.kind == kind).ok_or(invalid)?;
+            if found.borrowed.load(Ordering::Acquire) {
+                return Err(Refusal::Code(CUDA_ERROR_INVALID_VALUE));
+            }
             let index = Handle::from_word(word).map_or(0, |handle| handle.index);
             let closed = inner.remove(index).ok_or(invalid)?;
-            if matches!(kind, Kind::Module | Kind::Library) {
+            if matches!(kind, Kind::Module | Kind::Library | Kind::Graph | Kind::GraphNode) {
                 gone = inner.remove_where(|object| comes_from(object, &closed));
             }
             closed
@@ -208,6 +254,19 @@ impl Handles {
         // Outside the lock: destroying may take its time.
         drop(gone);
         Ok(doom(closed))
+    }
+
+    /// Takes a handle out, with what came from it, after the driver has ended the object by itself.
+    pub fn forget(&self, word: u64) {
+        let mut inner = self.write();
+        let index = Handle::from_word(word).map_or(0, |handle| handle.index);
+        if inner.find(word).is_some()
+            && let Some(closed) = inner.remove(index)
+        {
+            let gone = inner.remove_where(|object| comes_from(object, &closed));
+            drop(inner);
+            drop((gone, closed));
+        }
     }
 
     /// Fills or empties the slot of a device's primary context.
@@ -228,7 +287,12 @@ impl Handles {
     /// Closes everything that lives in a context.
     pub fn close_context(&self, index: u32) {
         let gone = self.write().remove_where(|object| object.context == index && object.kind != Kind::Context);
-        for object in gone {
+        // Nodes first, and without ceremony: they go with their graphs.
+        let (mut own, others): (Vec<_>, Vec<_>) = gone.into_iter().partition(|object| !object.belongs_to_another());
+        drop(others);
+        // Graphs before the functions and events that they hold.
+        own.sort_by_key(|object| !matches!(object.kind, Kind::Graph | Kind::GraphExec));
+        for object in own {
             doom(object);
         }
     }
@@ -244,8 +308,9 @@ fn object(
 ) -> Arc<Object> {
     static NEXT: AtomicU64 = AtomicU64::new(1);
     let (serial, doomed) = (NEXT.fetch_add(1, Ordering::Relaxed), AtomicBool::new(false));
-    let charge = OnceLock::new();
-    Arc::new(Object { kind, raw, serial, context, parent, parameters, charge, driver: driver.clone(), doomed })
+    let (charge, borrowed, held, driver) =
+        (OnceLock::new(), AtomicBool::new(false), Mutex::default(), driver.clone());
+    Arc::new(Object { kind, raw, serial, context, parent, parameters, charge, borrowed, held, driver, doomed })
 }
 
 /// Destroys an object now, if nobody else uses it, and otherwise leaves that to its last user.
@@ -386,6 +451,46 @@ mod tests {
         let stream = handles.open(Kind::Stream, 8, 1).unwrap();
         handles.close(Kind::Stream, stream).unwrap();
         assert_eq!(DESTROYED.load(Ordering::Relaxed), 2);
+    }
+
+    #[test]
+    fn a_graph_takes_its_nodes_along_and_keeps_what_they_use() {
+        let destroyed = || DESTROYED_GRAPHS.load(Ordering::Relaxed);
+        let driver = Driver {
+            cuGraphDestroy: count_destroyed_graphs,
+            cuGraphDestroyNode: count_destroyed_graphs,
+            ..Driver::missing()
+        };
+        let handles = Handles::new(Arc::new(driver), 1);
+        let word = handles.open(Kind::Graph, 1, 1).unwrap();
+        let graph = handles.pin(Kind::Graph, word).unwrap();
+        let node = handles.open_child(Kind::GraphNode, 2, 1, Some(graph.clone()), None).unwrap();
+        let inner = handles.open_child(Kind::Graph, 3, 1, handles.pin(Kind::GraphNode, node).ok(), None).unwrap();
+        handles.pin(Kind::Graph, inner).unwrap().borrowed.store(true, Ordering::Release);
+        let function = handles.open(Kind::Function, 4, 1).unwrap();
+        let held = Arc::downgrade(&handles.pin(Kind::Function, function).unwrap());
+        graph.hold(&handles.pin(Kind::Function, function).unwrap());
+        drop(graph);
+        assert_eq!(handles.close(Kind::Graph, inner), Err(Refusal::Code(CUDA_ERROR_INVALID_VALUE)));
+        handles.close(Kind::Function, function).unwrap();
+        assert!(held.upgrade().is_some());
+        handles.close(Kind::Graph, word).unwrap();
+        assert_eq!(destroyed(), 1);
+        assert!(held.upgrade().is_none());
+        assert!(handles.pin(Kind::GraphNode, node).is_err() && handles.pin(Kind::Graph, inner).is_err());
+        // A context takes its graphs along, each once.
+        let word = handles.open(Kind::Graph, 1, 1).unwrap();
+        let graph = handles.pin(Kind::Graph, word).unwrap();
+        handles.open_child(Kind::GraphNode, 2, 1, Some(graph), None).unwrap();
+        handles.close_context(1);
+        assert_eq!(destroyed(), 2);
+    }
+
+    static DESTROYED_GRAPHS: std::sync::atomic::AtomicU32 = std::sync::atomic::AtomicU32::new(0);
+
+    unsafe extern "C" fn count_destroyed_graphs(_: *mut c_void) -> CUresult {
+        DESTROYED_GRAPHS.fetch_add(1, Ordering::Relaxed);
+        CUDA_SUCCESS
     }
 
     #[test]

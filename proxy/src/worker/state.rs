@@ -8,12 +8,12 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use cuda_abi::driver::Driver;
 use cuda_abi::error::*;
-use cuda_abi::types::CUcontext;
+use cuda_abi::types::{CUcontext, capture_mode};
 use cuda_abi::wire::{self, Kind};
 
-use super::callbacks::Callbacks;
 use super::handles::{Handles, Object};
 use super::memory::Memory;
+use super::ops::graph::{self, Graphs};
 pub use super::stats::Counters;
 use super::{Outcome, Refusal, succeed};
 use crate::control::BrokerLink;
@@ -25,7 +25,7 @@ pub struct Worker {
     pub driver: Arc<Driver>,
     pub handles: Handles,
     pub memory: Memory,
-    pub callbacks: Arc<Callbacks>,
+    pub graphs: Graphs,
     /// How many lanes there are.
     pub lanes: u32,
     pub bulk: idm::bulk::BulkView,
@@ -71,6 +71,8 @@ pub struct Uploads {
 thread_local! {
     /// The context that this thread has current: its index and serial number.
     static CURRENT: Cell<(u32, u64)> = const { Cell::new((0, 0)) };
+    /// What captures forbid this thread, as the driver knows it.
+    static CAPTURE_MODE: Cell<u32> = const { Cell::new(capture_mode::GLOBAL) };
 }
 
 impl Worker {
@@ -78,7 +80,7 @@ impl Worker {
         Worker {
             handles: Handles::new(driver.clone(), MAX_DEVICES),
             memory: Memory::new(driver.clone(), link),
-            callbacks: Arc::new(Callbacks::default()),
+            graphs: Graphs::default(),
             lanes: server.layout().lanes,
             bulk: server.bulk(),
             flags: server.flags(),
@@ -122,6 +124,16 @@ impl Worker {
 
     /// Makes the context that a message was sent in this thread's own. What is answered keeps it alive meanwhile.
     pub fn enter(&self, tag: u32) -> Result<Option<Arc<Object>>, Refusal> {
+        // What a worker does for itself no capture forbids; what the client's thread may not do, it may not do here.
+        let forbidden = tag & wire::TAG_FORBIDDEN != 0;
+        let mode = if forbidden { capture_mode::GLOBAL } else { capture_mode::RELAXED };
+        if CAPTURE_MODE.get() != mode {
+            let mut exchanged = mode;
+            // SAFETY: the argument is a local.
+            unsafe { (self.driver.cuThreadExchangeStreamCaptureMode)(&mut exchanged) };
+            CAPTURE_MODE.set(mode);
+        }
+        let tag = tag & !wire::TAG_FORBIDDEN;
         let context = match tag {
             0 => None,
             _ => Some(self.handles.context(tag).ok_or(Refusal::Code(CUDA_ERROR_INVALID_CONTEXT))?),
@@ -137,6 +149,9 @@ impl Worker {
 
     /// Closes a handle and what hangs on it.
     pub fn close(&self, kind: Kind, word: u64) -> Outcome {
+        if kind == Kind::Stream {
+            graph::capture::abandon(self, word);
+        }
         let result = self.handles.close(kind, word)?;
         self.memory.remove_globals(word);
         Ok(result)

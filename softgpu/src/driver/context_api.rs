@@ -9,6 +9,7 @@ use cuda_abi::types::*;
 
 use super::abi::*;
 use super::context::{CONTEXTS, Context, current, top, with_stack};
+use super::graph::capture;
 use super::handles::{of, out};
 use super::state;
 
@@ -142,13 +143,18 @@ unsafe extern "C" fn cuCtxGetDevice_v2(device: *mut CUdevice, ctx: CUcontext) ->
 }
 
 unsafe extern "C" fn cuCtxSynchronize() -> CUresult {
-    call(|| current()?.synchronize())
+    call(|| {
+        let context = current()?;
+        capture::refuse_context(&context)?;
+        context.synchronize()
+    })
 }
 
 unsafe extern "C" fn cuCtxSynchronize_v2(ctx: CUcontext) -> CUresult {
     call(|| {
         let context = named(ctx)?;
         context.usable()?;
+        capture::refuse_context(&context)?;
         context.synchronize()
     })
 }

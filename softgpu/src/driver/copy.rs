@@ -9,6 +9,7 @@ use cuda_abi::types::*;
 
 use super::abi::*;
 use super::context::{CONTEXTS, current};
+use super::graph::{Task, capture};
 use super::handles::of;
 use super::memory::map::{self, Place, classify};
 use super::memory::sys::IN_USE;
@@ -52,6 +53,24 @@ pub enum Return {
     Queued,
 }
 
+/// A run of bytes as a box.
+fn line(dst: u64, src: u64, len: u64) -> CUDA_MEMCPY3D {
+    const UNIFIED: u32 = 4;
+    let len = len as usize;
+    CUDA_MEMCPY3D {
+        src_memory_type: UNIFIED,
+        src_device: src,
+        src_pitch: len,
+        dst_memory_type: UNIFIED,
+        dst_device: dst,
+        dst_pitch: len,
+        width_in_bytes: len,
+        height: 1,
+        depth: 1,
+        ..Default::default()
+    }
+}
+
 /// Copies in a stream.
 pub fn copy(queue: &Arc<Queue>, dst: u64, src: u64, len: u64, when: Return) -> Answer {
     if len == 0 {
@@ -59,6 +78,9 @@ pub fn copy(queue: &Arc<Queue>, dst: u64, src: u64, len: u64, when: Return) -> A
     }
     valid(dst != 0 && src != 0)?;
     let (to, from) = (classify(dst, len, true)?, classify(src, len, false)?);
+    if capture::takes(queue, || Task::Copy(Box::new(line(dst, src, len))))? {
+        return Ok(());
+    }
     let work = Work::run(move |_| move_bytes(dst, src, len));
     if when == Return::Done || to == Place::Pageable {
         return queue.perform(work);

@@ -13,16 +13,21 @@ use parking_lot::{Condvar, Mutex};
 
 use super::abi::*;
 use super::context::{Context, current};
+use super::graph::Task;
+use super::graph::capture::{self, Point};
 use super::handles::{Owned, Table, of, out};
 use super::queue::{Queue, Work};
 use super::{state, stream};
 
 const DISABLE_TIMING: u32 = 2;
 const INTERPROCESS: u32 = 4;
+/// Of a record or wait: a node of the graph, not a dependency of the capture.
+const EXTERNAL: u32 = 1;
 
 pub static EVENTS: Table<Event> = Table::new(3);
 
 pub struct Event {
+    handle: u64,
     context: Arc<Context>,
     owner: u64,
     flags: u32,
@@ -37,6 +42,8 @@ struct State {
     time: Option<Instant>,
     /// Where the last record stands.
     record: Option<(Weak<Queue>, u64)>,
+    /// The last record was captured: what it stands for.
+    captured: Option<Point>,
 }
 
 impl Owned for Event {
@@ -59,6 +66,28 @@ impl Event {
         self.wait_while(number, || true);
     }
 
+    /// Records it in a graph that runs.
+    pub fn record_now(&self) {
+        let number = {
+            let mut state = self.state.lock();
+            state.captured = None;
+            state.recorded += 1;
+            state.recorded
+        };
+        self.reach(number);
+    }
+
+    /// Waits for it in a graph that runs.
+    pub fn wait_now(&self, context: &Context) {
+        let number = self.state.lock().recorded;
+        self.wait_while(number, || context.runs());
+    }
+
+    /// Nobody can ask about a point of a capture.
+    fn not_captured(&self) -> Answer {
+        if self.state.lock().captured.is_some() { Err(CUDA_ERROR_CAPTURED_EVENT) } else { Ok(()) }
+    }
+
     /// Waits as a stream does: the event may belong to another context and never be reached, so the end of the
     /// stream's own context must end the wait.
     fn wait_while(&self, number: u64, goes_on: impl Fn() -> bool) {
@@ -69,8 +98,13 @@ impl Event {
     }
 }
 
+/// The handle of an event.
+pub fn handle_of(event: &Event) -> u64 {
+    event.handle
+}
+
 /// An event in a context that is fit for use.
-fn event(handle: CUevent) -> Answer<Arc<Event>> {
+pub fn event(handle: CUevent) -> Answer<Arc<Event>> {
     state::state()?;
     let event = EVENTS.get(of(handle)).map_err(|_| CUDA_ERROR_INVALID_HANDLE)?;
     event.context.usable()?;
@@ -84,8 +118,9 @@ unsafe extern "C" fn cuEventCreate(event: *mut CUevent, flags: u32) -> CUresult 
         valid(flags & !7 == 0)?;
         valid(flags & INTERPROCESS == 0 || flags & DISABLE_TIMING != 0)?;
         let owner = context.id();
-        let made = Event { context, owner, flags, state: Mutex::default(), reached: Condvar::new() };
-        put(event, out(EVENTS.insert(made)))
+        let state = Mutex::default();
+        let make = |handle| Event { handle, context, owner, flags, state, reached: Condvar::new() };
+        put(event, out(EVENTS.insert_with(make).0))
     })
 }
 
@@ -102,8 +137,14 @@ pub fn record(handle: CUevent, queue: &Arc<Queue>) -> Answer {
     if event.owner != queue.owner {
         return Err(CUDA_ERROR_INVALID_HANDLE);
     }
+    if let Some(point) = capture::point(queue)? {
+        event.state.lock().captured = Some(point);
+        return Ok(());
+    }
+    capture::refuse(queue)?;
     let number = {
         let mut state = event.state.lock();
+        state.captured = None;
         state.recorded += 1;
         state.recorded
     };
@@ -118,8 +159,15 @@ unsafe extern "C" fn cuEventRecord(event: CUevent, stream: CUstream) -> CUresult
 }
 
 unsafe extern "C" fn cuEventRecordWithFlags(event: CUevent, stream: CUstream, flags: u32) -> CUresult {
-    if flags > 1 {
+    if flags > EXTERNAL {
         return CUDA_ERROR_INVALID_VALUE;
+    }
+    if flags == EXTERNAL {
+        return call(|| {
+            let (queue, node) = (stream::queue(stream)?, self::event(event)?);
+            // Outside of a capture the flag means nothing, natively it is an error.
+            if capture::takes(&queue, || Task::Record(node))? { Ok(()) } else { Err(CUDA_ERROR_ILLEGAL_STATE) }
+        });
     }
     // SAFETY: the caller's own arguments.
     unsafe { cuEventRecord(event, stream) }
@@ -130,6 +178,17 @@ unsafe extern "C" fn cuStreamWaitEvent(stream: CUstream, event_: CUevent, flags:
         valid(flags <= 1)?;
         let queue = stream::queue(stream)?;
         let event = event(event_)?;
+        if flags == EXTERNAL {
+            let external = event.clone();
+            let taken = capture::takes(&queue, || Task::Wait(external))?;
+            return if taken { Ok(()) } else { Err(CUDA_ERROR_ILLEGAL_STATE) };
+        }
+        let captured = event.state.lock().captured.clone();
+        if let Some(point) = captured {
+            return capture::join(&queue, &point);
+        }
+        capture::isolate(&queue)?;
+        capture::refuse(&queue)?;
         let number = {
             let state = event.state.lock();
             if state.reached >= state.recorded {
@@ -147,7 +206,9 @@ unsafe extern "C" fn cuStreamWaitEvent(stream: CUstream, event_: CUevent, flags:
 
 unsafe extern "C" fn cuEventQuery(event_: CUevent) -> CUresult {
     call(|| {
+        capture::permit()?;
         let event = event(event_)?;
+        event.not_captured()?;
         let state = event.state.lock();
         if state.reached < state.recorded { Err(CUDA_ERROR_NOT_READY) } else { event.context.health() }
     })
@@ -156,6 +217,7 @@ unsafe extern "C" fn cuEventQuery(event_: CUevent) -> CUresult {
 unsafe extern "C" fn cuEventSynchronize(event_: CUevent) -> CUresult {
     call(|| {
         let event = event(event_)?;
+        event.not_captured()?;
         let (number, record) = {
             let state = event.state.lock();
             (state.recorded, state.record.clone().filter(|_| state.reached < state.recorded))

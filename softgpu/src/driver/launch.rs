@@ -11,10 +11,13 @@ use super::abi::*;
 use super::attributes as is;
 use super::context::Context;
 use super::function::{Function, function};
-use super::handles::out;
+use super::graph::{KernelTask, Task, capture};
+use super::handles::{of, out};
+use super::memory::alloc;
+use super::memory::map::Kind;
 use super::output::Printer;
 use super::queue::Work;
-use super::{event, heap, notice, stream};
+use super::{event, heap, notice, occupancy, stream};
 use crate::exec::{self, Fault, FaultKind, Kernel, Launch};
 
 /// Keys of the `extra` argument.
@@ -52,14 +55,42 @@ fn submit(handle: CUfunction, request: Request) -> Answer {
     }
     check(&function, &request)?;
     let params = params(function.kernel(), request.params, request.extra)?;
-    let Request { grid, block, dynamic_shared, .. } = request;
-    let work = Work::run(move |context| run(context, &function, grid, block, dynamic_shared, &params));
+    if capture::takes(&queue, || kernel_task(&function, handle, &request, &params))? {
+        return Ok(());
+    }
+    let shape = Shape { grid: request.grid, block: request.block, dynamic_shared: request.dynamic_shared };
+    let cooperative = request.cooperative;
+    let work = Work::run(move |context| launch_now(context, &function, shape, cooperative, &params));
     if *BLOCKING {
         queue.perform(work)?;
     } else {
         queue.submit(work);
     }
     request.events.iter().try_for_each(|event| event::record(*event, &queue))
+}
+
+fn kernel_task(function: &Arc<Function>, named: CUfunction, request: &Request, params: &[u8]) -> Task {
+    let Request { grid, block, dynamic_shared, cooperative, .. } = *request;
+    let shape = Shape { grid, block, dynamic_shared };
+    Task::Kernel(KernelTask::new(function.clone(), of(named), shape, cooperative, params))
+}
+
+/// What a kernel node of a graph does.
+pub fn task(named: CUfunction, node: &CUDA_KERNEL_NODE_PARAMS_v2) -> Answer<Task> {
+    let function = function(named)?;
+    let request = Request {
+        grid: node.grid,
+        block: node.block,
+        dynamic_shared: node.shared_mem_bytes,
+        stream: out(0),
+        params: node.kernel_params,
+        extra: node.extra,
+        cooperative: false,
+        events: Vec::new(),
+    };
+    check(&function, &request)?;
+    let params = params(function.kernel(), request.params, request.extra)?;
+    Ok(kernel_task(&function, named, &request, &params))
 }
 
 fn check(function: &Arc<Function>, request: &Request) -> Answer {
@@ -77,12 +108,12 @@ fn check(function: &Arc<Function>, request: &Request) -> Answer {
         notice::once(format!("kernel {} cannot be run: {reason}", kernel.name));
         return Err(CUDA_ERROR_NOT_SUPPORTED);
     }
-    if request.cooperative && request.grid != [1, 1, 1] {
-        notice::once(format!(
-            "kernel {}: cooperative launches of more than one block are not supported",
-            kernel.name
-        ));
-        return Err(CUDA_ERROR_NOT_SUPPORTED);
+    if request.cooperative {
+        let each = occupancy::blocks(function, threads as i32, request.dynamic_shared as usize)?;
+        let room = u64::from(each) * is::multiprocessors() as u64;
+        if request.grid.iter().map(|n| u64::from(*n)).product::<u64>() > room {
+            return Err(CUDA_ERROR_COOPERATIVE_LAUNCH_TOO_LARGE);
+        }
     }
     Ok(())
 }
@@ -130,17 +161,36 @@ fn read_extra(extra: *mut *mut c_void) -> Answer<(*const u8, usize)> {
     Err(CUDA_ERROR_INVALID_VALUE)
 }
 
-fn run(
-    context: &Context,
-    function: &Function,
-    grid: [u32; 3],
-    block: [u32; 3],
-    dynamic_shared: u32,
-    params: &[u8],
-) -> Answer {
+/// Runs a grid to its end.
+pub fn launch_now(context: &Context, function: &Function, shape: Shape, cooperative: bool, params: &[u8]) -> Answer {
+    match cooperative {
+        true => run_together(context, function, shape, params),
+        false => run(context, function, shape, None, params),
+    }
+}
+
+#[derive(Clone, Copy)]
+pub struct Shape {
+    pub grid: [u32; 3],
+    pub block: [u32; 3],
+    pub dynamic_shared: u32,
+}
+
+/// A grid whose blocks may wait for each other: they meet at a piece of memory of its own.
+fn run_together(context: &Context, function: &Function, shape: Shape, params: &[u8]) -> Answer {
+    let workspace = alloc::allocate(context, 16, Kind::Device { pool: None })?;
+    // SAFETY: just allocated, and nobody else knows it.
+    unsafe { std::ptr::write_bytes(workspace as *mut u8, 0, 16) };
+    let result = run(context, function, shape, Some(workspace), params);
+    let _ = alloc::free(workspace);
+    result
+}
+
+fn run(context: &Context, function: &Function, shape: Shape, workspace: Option<u64>, params: &[u8]) -> Answer {
+    let Shape { grid, block, dynamic_shared } = shape;
     let heap = heap::of(context);
     let (stop, output, heap) = (&context.stop, &Printer, Some(&heap as &dyn exec::Heap));
-    let launch = Launch { grid, block, dynamic_shared, params, stop, output, heap };
+    let launch = Launch { grid, block, dynamic_shared, params, stop, output, workspace, heap };
     let Err(fault) = function.module.program.launch(function.index, &launch) else { return Ok(()) };
     if fault.kind == FaultKind::Stopped {
         // Whoever stopped it knows why.

@@ -8,6 +8,7 @@
 //! * `context`: who is current, primary contexts, the error that poisons a context.
 //! * `queue`, `executor`: streams as ordered queues, run by threads that exist only while there is work.
 //! * `memory`: all memory that kernels reach, inside the window of `cuda_abi::plan`.
+//! * `graph`: work that is described once, by hand or by capturing a stream, and launched often.
 //! * `module`, `library`, `function`, `launch`: from images to grids.
 //!
 //! Locks are taken in this order: a context's `order`, a stream's queue, an event; memory's locks are leaves.
@@ -23,6 +24,7 @@ mod device;
 mod event;
 mod executor;
 mod function;
+mod graph;
 mod handles;
 mod heap;
 mod launch;
@@ -49,7 +51,7 @@ pub use state::Config;
 /// The driver's functions. The first configuration given in a process stays.
 pub fn driver(config: Config) -> Driver {
     state::configure(config);
-    let families: [fn(Driver) -> Driver; 17] = [
+    let families: [fn(Driver) -> Driver; 18] = [
         device::fill,
         context_api::fill,
         memory::alloc::fill,
@@ -67,6 +69,7 @@ pub fn driver(config: Config) -> Driver {
         library::fill,
         function::fill,
         tools::fill,
+        graph::fill,
     ];
     let table = families.into_iter().fold(Driver::missing(), |table, fill| fill(table));
     occupancy::fill(launch::fill(table))

@@ -10,7 +10,8 @@ use super::function::{Function, function};
 
 const WARP: u32 = 32;
 
-fn blocks(function: &Function, threads: i32, dynamic: usize) -> Answer<u32> {
+/// How many blocks fit on a multiprocessor.
+pub fn blocks(function: &Function, threads: i32, dynamic: usize) -> Answer<u32> {
     let kernel = function.kernel();
     let threads = u32::try_from(threads).ok().filter(|n| *n > 0).ok_or(CUDA_ERROR_INVALID_VALUE)?;
     let dynamic = u32::try_from(dynamic).map_err(|_| CUDA_ERROR_INVALID_VALUE)?;

@@ -9,6 +9,7 @@ use cuda_abi::types::*;
 use super::abi::*;
 use super::context::current;
 use super::copy::check_mapped;
+use super::graph::{Task, capture};
 use super::memory::map::{Place, classify};
 use super::memory::sys::IN_USE;
 use super::queue::{Queue, Work};
@@ -28,10 +29,27 @@ struct Fill {
 }
 
 impl Fill {
-    fn submit(mut self, queue: &Arc<Queue>) -> Answer {
+    fn submit(self, queue: &Arc<Queue>) -> Answer {
         if self.width == 0 || self.height == 0 {
             return Ok(());
         }
+        let whole = self.checked()?;
+        let task = CUDA_MEMSET_NODE_PARAMS {
+            dst: self.dst,
+            pitch: self.pitch as usize,
+            value: self.value,
+            element_size: self.bytes as u32,
+            width: self.width as usize,
+            height: self.height as usize,
+        };
+        if !capture::takes(queue, || Task::Set(task))? {
+            queue.submit(Work::run(move |_| whole.run()));
+        }
+        Ok(())
+    }
+
+    /// The same as as few rows as possible, if all of it is there.
+    fn checked(mut self) -> Answer<Fill> {
         let row = self.width.checked_mul(self.bytes).ok_or(CUDA_ERROR_INVALID_VALUE)?;
         valid(self.dst.is_multiple_of(self.bytes) && (self.height == 1 || self.pitch >= row))?;
         valid(self.height == 1 || self.pitch.is_multiple_of(self.bytes))?;
@@ -43,8 +61,7 @@ impl Fill {
         let span = self.pitch.checked_mul(self.height - 1).and_then(|rows| rows.checked_add(self.width * self.bytes));
         let place = classify(self.dst, span.ok_or(CUDA_ERROR_INVALID_VALUE)?, true)?;
         valid(place != Place::Pageable)?;
-        queue.submit(Work::run(move |_| self.run()));
-        Ok(())
+        Ok(self)
     }
 
     fn run(self) -> Answer {
@@ -63,6 +80,23 @@ impl Fill {
         }
         Ok(())
     }
+}
+
+impl From<&CUDA_MEMSET_NODE_PARAMS> for Fill {
+    fn from(set: &CUDA_MEMSET_NODE_PARAMS) -> Fill {
+        rows(set.dst, set.pitch, set.value, set.element_size.into(), set.width, set.height)
+    }
+}
+
+/// May a graph have such a node?
+pub fn check(set: &CUDA_MEMSET_NODE_PARAMS) -> Answer {
+    valid(matches!(set.element_size, 1 | 2 | 4) && set.width > 0 && set.height > 0)?;
+    Fill::from(set).checked().map(|_| ())
+}
+
+/// Fills at once.
+pub fn run(set: &CUDA_MEMSET_NODE_PARAMS) -> Answer {
+    Fill::from(set).checked().map_err(|_| CUDA_ERROR_ILLEGAL_ADDRESS)?.run()
 }
 
 fn line(dst: u64, value: u32, bytes: u64, n: usize) -> Fill {

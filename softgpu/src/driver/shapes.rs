@@ -9,6 +9,7 @@ use cuda_abi::types::*;
 use super::abi::*;
 use super::context::current;
 use super::copy::{Return, move_bytes};
+use super::graph::{Task, capture};
 use super::memory::map::{Place, classify};
 use super::queue::{Queue, Work};
 use super::stream;
@@ -68,13 +69,11 @@ impl Side {
     }
 }
 
-fn copy(queue: &Arc<Queue>, dst: &Side, src: &Side, extent: [usize; 3], when: Return) -> Answer {
-    let extent = extent.map(|n| n as u64);
-    if extent.contains(&0) {
+fn copy(queue: &Arc<Queue>, c: &CUDA_MEMCPY3D, when: Return) -> Answer {
+    let Some(Checked { dst, src, to, from, extent }) = resolve(c)? else { return Ok(()) };
+    if capture::takes(queue, || Task::Copy(Box::new(*c)))? {
         return Ok(());
     }
-    valid(extent[1].checked_mul(extent[2]).is_some())?;
-    let ((dst, to), (src, from)) = (dst.resolve(extent, true)?, src.resolve(extent, false)?);
     let work = Work::run(move |_| move_rows(dst, src, extent));
     let lasting = to != Place::Pageable && from != Place::Pageable;
     if when == Return::Done || !lasting {
@@ -100,27 +99,46 @@ fn move_rows(dst: Rows, src: Rows, [width, height, depth]: Extent) -> Answer {
 
 fn copy_2d(queue: &Arc<Queue>, what: *const CUDA_MEMCPY2D, when: Return) -> Answer {
     let c = take(what)?;
-    let src = Side {
-        kind: c.src_memory_type,
-        host: c.src_host as u64,
-        device: c.src_device,
-        at: [c.src_x_in_bytes, c.src_y, 0],
-        pitch: c.src_pitch,
-        rows: c.height,
+    let deep = CUDA_MEMCPY3D {
+        src_x_in_bytes: c.src_x_in_bytes,
+        src_y: c.src_y,
+        src_memory_type: c.src_memory_type,
+        src_host: c.src_host,
+        src_device: c.src_device,
+        src_array: c.src_array,
+        src_pitch: c.src_pitch,
+        src_height: c.height,
+        dst_x_in_bytes: c.dst_x_in_bytes,
+        dst_y: c.dst_y,
+        dst_memory_type: c.dst_memory_type,
+        dst_host: c.dst_host,
+        dst_device: c.dst_device,
+        dst_array: c.dst_array,
+        dst_pitch: c.dst_pitch,
+        dst_height: c.height,
+        width_in_bytes: c.width_in_bytes,
+        height: c.height,
+        depth: 1,
+        ..Default::default()
     };
-    let dst = Side {
-        kind: c.dst_memory_type,
-        host: c.dst_host as u64,
-        device: c.dst_device,
-        at: [c.dst_x_in_bytes, c.dst_y, 0],
-        pitch: c.dst_pitch,
-        rows: c.height,
-    };
-    copy(queue, &dst, &src, [c.width_in_bytes, c.height, 1], when)
+    copy(queue, &deep, when)
 }
 
 fn copy_3d(queue: &Arc<Queue>, what: *const CUDA_MEMCPY3D, when: Return) -> Answer {
-    let c = take(what)?;
+    copy(queue, &take(what)?, when)
+}
+
+/// A copy with everything checked.
+struct Checked {
+    dst: Rows,
+    src: Rows,
+    to: Place,
+    from: Place,
+    extent: Extent,
+}
+
+/// Nothing if there is nothing to copy.
+fn resolve(c: &CUDA_MEMCPY3D) -> Answer<Option<Checked>> {
     valid(c.src_lod == 0 && c.dst_lod == 0)?;
     let src = Side {
         kind: c.src_memory_type,
@@ -138,7 +156,26 @@ fn copy_3d(queue: &Arc<Queue>, what: *const CUDA_MEMCPY3D, when: Return) -> Answ
         pitch: c.dst_pitch,
         rows: c.dst_height,
     };
-    copy(queue, &dst, &src, [c.width_in_bytes, c.height, c.depth], when)
+    let extent = [c.width_in_bytes, c.height, c.depth].map(|n| n as u64);
+    if extent.contains(&0) {
+        return Ok(None);
+    }
+    valid(extent[1].checked_mul(extent[2]).is_some())?;
+    let ((dst, to), (src, from)) = (dst.resolve(extent, true)?, src.resolve(extent, false)?);
+    Ok(Some(Checked { dst, src, to, from, extent }))
+}
+
+/// May a graph have such a copy?
+pub fn check(c: &CUDA_MEMCPY3D) -> Answer {
+    resolve(c)?.map(|_| ()).ok_or(CUDA_ERROR_INVALID_VALUE)
+}
+
+/// Copies at once.
+pub fn run(c: &CUDA_MEMCPY3D) -> Answer {
+    match resolve(c).map_err(|_| CUDA_ERROR_ILLEGAL_ADDRESS)? {
+        Some(Checked { dst, src, extent, .. }) => move_rows(dst, src, extent),
+        None => Ok(()),
+    }
 }
 
 unsafe extern "C" fn cuMemcpy2D_v2(what: *const CUDA_MEMCPY2D) -> CUresult {

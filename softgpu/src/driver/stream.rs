@@ -12,6 +12,7 @@ use parking_lot::Mutex;
 use super::abi::*;
 use super::context::{Context, current, top};
 use super::context_api::GREATEST_PRIORITY;
+use super::graph::{Task, capture};
 use super::handles::{Owned, Table, of, out};
 use super::queue::{Kind, Queue, Work};
 use super::state;
@@ -112,7 +113,11 @@ unsafe extern "C" fn cuStreamDestroy_v2(stream: CUstream) -> CUresult {
         state::state()?;
         match of(stream) {
             0 | LEGACY | PER_THREAD => Err(CUDA_ERROR_INVALID_HANDLE),
-            handle => STREAMS.remove(handle).map(|_| ()),
+            handle => {
+                let gone = STREAMS.remove(handle)?;
+                capture::abandon(&gone.queue);
+                Ok(())
+            }
         }
     })
 }
@@ -120,6 +125,7 @@ unsafe extern "C" fn cuStreamDestroy_v2(stream: CUstream) -> CUresult {
 unsafe extern "C" fn cuStreamSynchronize(stream: CUstream) -> CUresult {
     call(|| {
         let queue = queue(stream)?;
+        capture::refuse(&queue)?;
         if queue.kind == Kind::Legacy {
             // Waiting for the default stream waits for all that its next work would wait for.
             queue.perform(Work::run(|_| Ok(())))?;
@@ -132,6 +138,7 @@ unsafe extern "C" fn cuStreamSynchronize(stream: CUstream) -> CUresult {
 unsafe extern "C" fn cuStreamQuery(stream: CUstream) -> CUresult {
     call(|| {
         let queue = queue(stream)?;
+        capture::refuse(&queue)?;
         let busy = if queue.kind == Kind::Legacy { queue.is_pending() } else { queue.is_busy() };
         if busy { Err(CUDA_ERROR_NOT_READY) } else { queue.context.health() }
     })
@@ -210,48 +217,6 @@ unsafe extern "C" fn cuStreamCopyAttributes(dst: CUstream, src: CUstream) -> CUr
     })
 }
 
-unsafe extern "C" fn cuStreamIsCapturing(stream: CUstream, status: *mut CUstreamCaptureStatus) -> CUresult {
-    call(|| {
-        known(stream)?;
-        put(status, 0)
-    })
-}
-
-unsafe extern "C" fn cuStreamGetCaptureInfo(stream: CUstream, status: *mut u32, id: *mut u64) -> CUresult {
-    call(|| {
-        known(stream)?;
-        put_if(id, 0);
-        put(status, 0)
-    })
-}
-
-unsafe extern "C" fn cuStreamGetCaptureInfo_v2(
-    stream: CUstream,
-    status: *mut u32,
-    id: *mut u64,
-    _graph: *mut CUgraph,
-    _dependencies: *mut *const CUgraphNode,
-    count: *mut usize,
-) -> CUresult {
-    put_if(count, 0);
-    // SAFETY: the caller's own arguments.
-    unsafe { cuStreamGetCaptureInfo(stream, status, id) }
-}
-
-unsafe extern "C" fn cuStreamGetCaptureInfo_v3(
-    stream: CUstream,
-    status: *mut u32,
-    id: *mut u64,
-    _graph: *mut CUgraph,
-    _dependencies: *mut *const CUgraphNode,
-    _edges: *mut *const CUgraphEdgeData,
-    count: *mut usize,
-) -> CUresult {
-    put_if(count, 0);
-    // SAFETY: the caller's own arguments.
-    unsafe { cuStreamGetCaptureInfo(stream, status, id) }
-}
-
 unsafe extern "C" fn cuStreamAddCallback(
     stream: CUstream,
     callback: CUstreamCallback,
@@ -262,7 +227,9 @@ unsafe extern "C" fn cuStreamAddCallback(
         let callback = callback.ok_or(CUDA_ERROR_INVALID_VALUE)?;
         valid(flags == 0)?;
         let (stream, user) = (of(stream), of(user));
-        queue(out(stream))?.submit(Work::always(move |status| {
+        let queue = queue(out(stream))?;
+        capture::refuse(&queue)?;
+        queue.submit(Work::always(move |status| {
             // SAFETY: the application's own function and argument.
             state::in_callback(|| unsafe { callback(out(stream), status, out(user)) });
         }));
@@ -274,7 +241,11 @@ unsafe extern "C" fn cuLaunchHostFunc(stream: CUstream, function: CUhostFn, user
     call(|| {
         let function = function.ok_or(CUDA_ERROR_INVALID_VALUE)?;
         let user = of(user);
-        queue(stream)?.submit(Work::run(move |_| {
+        let queue = queue(stream)?;
+        if capture::takes(&queue, || Task::Host(function, user))? {
+            return Ok(());
+        }
+        queue.submit(Work::run(move |_| {
             // SAFETY: the application's own function and argument.
             state::in_callback(|| unsafe { function(out(user)) });
             Ok(())
@@ -300,10 +271,6 @@ pub fn fill(table: Driver) -> Driver {
         cuStreamGetAttribute,
         cuStreamSetAttribute,
         cuStreamCopyAttributes,
-        cuStreamIsCapturing,
-        cuStreamGetCaptureInfo,
-        cuStreamGetCaptureInfo_v2,
-        cuStreamGetCaptureInfo_v3,
         cuStreamAddCallback,
         cuLaunchHostFunc,
         ..table

@@ -10,6 +10,7 @@ use cuda_abi::types::*;
 use super::abi::*;
 use super::context::Context;
 use super::copy::check_mapped;
+use super::graph::{Task, capture};
 use super::memory::map;
 use super::memory::sys::IN_USE;
 use super::queue::Work;
@@ -19,7 +20,7 @@ use super::stream;
 const FLUSH: u32 = 1 << 30;
 
 #[derive(Clone, Copy)]
-struct Word {
+pub struct Word {
     address: u64,
     value: u64,
     wide: bool,
@@ -36,7 +37,7 @@ impl Word {
         valid(!map::in_window(self.address) || map::is_accessible(self.address, self.bytes(), false))
     }
 
-    fn write(self) -> Answer {
+    pub fn write(self) -> Answer {
         let _mapped = IN_USE.read();
         check_mapped(self.address, self.bytes(), true)?;
         // Release: everything that the stream did before is visible to whoever sees the value.
@@ -74,7 +75,7 @@ impl Word {
     }
 
     /// Waits without burning a core: a few looks in a row, then ever longer naps.
-    fn wait(self, condition: u32, context: &Context) -> Answer {
+    pub fn wait(self, condition: u32, context: &Context) -> Answer {
         for _ in 0..64 {
             if self.holds(self.read()?, condition) {
                 return Ok(());
@@ -94,7 +95,9 @@ fn submit_write(stream: CUstream, word: Word, flags: u32) -> Answer {
     valid(flags <= 1)?;
     let queue = stream::queue(stream)?;
     word.check()?;
-    queue.submit(Work::run(move |_| word.write()));
+    if !capture::takes(&queue, || Task::WriteWord(word))? {
+        queue.submit(Work::run(move |_| word.write()));
+    }
     Ok(())
 }
 
@@ -103,7 +106,9 @@ fn submit_wait(stream: CUstream, word: Word, flags: u32) -> Answer {
     valid(condition <= 3)?;
     let queue = stream::queue(stream)?;
     word.check()?;
-    queue.submit(Work::run(move |context| word.wait(condition, context)));
+    if !capture::takes(&queue, || Task::WaitForWord(word, condition))? {
+        queue.submit(Work::run(move |context| word.wait(condition, context)));
+    }
     Ok(())
 }
 

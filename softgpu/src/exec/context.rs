@@ -47,6 +47,8 @@ pub struct Context {
     pub grid_size: [u32; 3],
     pub block_size: [u32; 3],
     pub dynamic_shared: u32,
+    /// What blocks of a cooperative grid meet at, or 0.
+    pub workspace: u64,
     pub thread: [u32; 3],
     pub linear: u32,
     pub local_top: u64,
@@ -55,6 +57,8 @@ pub struct Context {
     pub code: (u64, u64),
     pub yielder: *const Yielder<*mut Context, Pause>,
     pub grid: *const Grid<'static>,
+    /// How often a loop has looked up.
+    pub polls: u32,
     /// Number of the fiber in its block.
     pub fiber: u32,
     /// What whoever woke this fiber wants to tell it.

@@ -13,7 +13,7 @@ use super::math;
 use super::print;
 use super::routines;
 use super::warp::Input;
-use crate::passes::ir::{BarrierOp, WarpOp};
+use crate::passes::ir::{BarrierOp, Space, WarpOp};
 use crate::window;
 
 /// Machine types of helper arguments.
@@ -164,6 +164,33 @@ extern "C" fn resolve(context: *mut Context, address: u64, info: i64) -> *mut u8
     unsafe { fail(context, access_fault(address, info & !READ_ONLY)) }
 }
 
+/// Where `size` bytes of a space are, after all checks; they must be aligned. A bad address ends the fiber.
+///
+/// # Safety
+/// On the fiber of `context`, with nothing alive that needs dropping.
+pub unsafe fn place_of(context: *mut Context, space: Space, address: u64, size: u64, write: bool) -> *mut u8 {
+    let info = access_info(size as u32, space as u32, 0);
+    // SAFETY: the context of the running fiber.
+    let place = unsafe { &*context };
+    let inside = |base: *mut u8, room: u64| {
+        let fits = address < room && room - address >= size && address.is_multiple_of(size);
+        fits.then(|| base.wrapping_add(address as usize))
+    };
+    let in_window = address.wrapping_sub(window::BASE) < window::SIZE && address.is_multiple_of(size);
+    let found = match space {
+        Space::Shared => inside(place.shared, place.shared_size),
+        Space::Local => inside(place.local, place.local_size),
+        _ if in_window => Some(address as *mut u8),
+        Space::Generic => return resolve(context, address, info | if write { 0 } else { READ_ONLY }),
+        _ => None,
+    };
+    match found {
+        Some(pointer) => pointer,
+        // SAFETY: as promised.
+        None => unsafe { fail(context, access_fault(address, info)) },
+    }
+}
+
 /// Set in `access_info` of loads.
 pub const READ_ONLY: i64 = 1 << 15;
 
@@ -180,7 +207,15 @@ extern "C" fn abort(context: *mut Context, kind: i32) {
 extern "C" fn poll(context: *mut Context) {
     // SAFETY: the context of the running fiber, its grid and flag are alive; no reference outlives a suspension.
     unsafe {
-        (*(*context).attention).store(0, Ordering::Relaxed);
+        if (*(*context).grid).cooperative() {
+            // These look up each time round, so that blocks come to their turn soon; but not that often.
+            (*context).polls = (*context).polls.wrapping_add(1);
+            if (*context).polls % 32 != 0 {
+                return;
+            }
+        } else {
+            (*(*context).attention).store(0, Ordering::Relaxed);
+        }
         if (*(*context).grid).stopping() {
             fail(context, RawFault { kind: FaultKind::Stopped, address: None, message: String::new() });
         }
@@ -227,7 +262,7 @@ extern "C" fn barrier(context: *mut Context, op: i32, id: u32, count: u32, vote:
 }
 
 /// All warp operations by number, as compiled code passes them.
-const WARP_OPS: [WarpOp; 21] = [
+const WARP_OPS: [WarpOp; 22] = [
     WarpOp::ShflUp,
     WarpOp::ShflDown,
     WarpOp::ShflBfly,
@@ -249,9 +284,10 @@ const WARP_OPS: [WarpOp; 21] = [
     WarpOp::ReduxOr,
     WarpOp::ReduxXor,
     WarpOp::Elect,
+    WarpOp::Together,
 ];
 
-extern "C" fn warp(context: *mut Context, op: i32, a: u64, bc: u64, mask: u32, site: u64) -> u64 {
+pub extern "C" fn warp(context: *mut Context, op: i32, a: u64, bc: u64, mask: u32, site: u64) -> u64 {
     let op = WARP_OPS.get(op as usize).copied().unwrap_or(WarpOp::Sync);
     // SAFETY: the fibers of a block run one at a time, and nothing that needs dropping is alive at the suspension.
     unsafe {

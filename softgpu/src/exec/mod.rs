@@ -13,6 +13,7 @@
 //! what is not theirs. `Program` is `Send + Sync`; any number of launches may run at once.
 //! `BULKHEAD_SOFT_THREADS` limits the pool.
 
+mod asynchronous;
 mod atomics;
 mod block;
 mod code;
@@ -25,6 +26,7 @@ mod half_math;
 mod helpers;
 mod lower;
 mod math;
+mod matrix;
 mod module;
 mod pool;
 mod print;
@@ -35,6 +37,7 @@ mod stack;
 mod ticker;
 mod video;
 mod warp;
+mod worker;
 
 pub use fault::{Fault, FaultKind};
 pub use module::{

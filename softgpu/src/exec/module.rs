@@ -132,6 +132,8 @@ pub struct Launch<'a> {
     /// Set by anyone to end the grid with `FaultKind::Stopped`; noticed within milliseconds, even in endless loops.
     pub stop: &'a AtomicBool,
     pub output: &'a dyn Output,
+    /// Set for cooperative grids, whose blocks all run at once: 16 zeroed bytes at which they meet.
+    pub workspace: Option<u64>,
     /// Without one, device `malloc` always answers NULL.
     pub heap: Option<&'a dyn Heap>,
 }

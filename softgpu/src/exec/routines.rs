@@ -1,14 +1,16 @@
 //! Instructions that are done as a whole, by their number.
 
 use super::context::Context;
-use super::{small as small_floats, video};
-use crate::passes::ir::Routine;
+use super::helpers::warp;
+use super::{asynchronous, matrix, small as small_floats, video};
+use crate::passes::ir::{Routine, Space, WarpOp};
+use crate::passes::matrix::SPACES;
 use crate::passes::small;
 
 /// Reads its operands from `words` and leaves its results there.
 pub extern "C" fn runtime(context: *mut Context, routine: i32, code: u64, words: *mut u64) {
     let Some(routine) = Routine::ALL.get(routine as usize) else { return };
-    let _ = context;
+    let space = SPACES.get((code >> 28 & 7) as usize).copied().unwrap_or(Space::Generic);
     match routine {
         Routine::Video => {
             // SAFETY: compiled code reserves a word for each source and result; these have three sources.
@@ -25,6 +27,20 @@ pub extern "C" fn runtime(context: *mut Context, routine: i32, code: u64, words:
             // SAFETY: as above; conversions of two singles have two sources, all others one.
             unsafe { *words = small_floats::convert(code, *words, if pair { *words.add(1) } else { 0 }) };
         }
-        _ => {}
+        Routine::Multiply | Routine::MoveMatrix => {
+            // SAFETY: called by compiled code on the running fiber, with the words that the code needs. The other
+            // lanes' words stay where they are until this lane is let go.
+            unsafe {
+                if *routine == Routine::MoveMatrix {
+                    matrix::prepare_move(context, code, space, words);
+                }
+                warp(context, WarpOp::Together as i32, words as u64, 0, !0, code);
+            }
+        }
+        // SAFETY: as above, for this and the next two.
+        Routine::WarpMatrix => unsafe { matrix::fragment(context, code, words) },
+        Routine::CopyAsync => unsafe { asynchronous::copy(context, code, words) },
+        Routine::MemoryBarrier => unsafe { asynchronous::barrier(context, code, space, words) },
+        Routine::Texture | Routine::Surface | Routine::TextureQuery => {}
     }
 }

@@ -36,7 +36,7 @@ fn narrow(code: u64, value: f64) -> u64 {
 }
 
 /// From 8 bits.
-fn widen(code: u64, bits: u8) -> f64 {
+pub fn widen(code: u64, bits: u8) -> f64 {
     let Format { stored, bias, .. } = format(code);
     let size = u32::from(bits & 0x7f);
     let sign = if bits & 0x80 != 0 { -1.0 } else { 1.0 };

@@ -3,7 +3,9 @@
 //! Every lane is a thread of its own here. Lanes that name the same mask and operation form a group; when all of its
 //! lanes have arrived or ended, each gets its answer. Nothing depends on where in the program a lane arrives.
 
+use super::matrix;
 use crate::passes::ir::WarpOp;
+use crate::passes::matrix::MOVES;
 
 /// One operation that lanes have begun.
 pub struct Group {
@@ -64,6 +66,7 @@ impl Warp {
             return (None, Vec::new());
         }
         let group = self.groups.swap_remove(index);
+        group.finish();
         let own = group.answer(lane);
         (Some(own), group.answers(Some(lane)))
     }
@@ -75,7 +78,9 @@ impl Warp {
         while index < self.groups.len() {
             let group = &self.groups[index];
             if (group.arrived | self.exited) & group.mask == group.mask {
-                out.extend(self.groups.swap_remove(index).answers(None));
+                let group = self.groups.swap_remove(index);
+                group.finish();
+                out.extend(group.answers(None));
             } else {
                 index += 1;
             }
@@ -110,6 +115,21 @@ impl Group {
             .collect()
     }
 
+    /// What is done once, when all lanes have come. A routine needs all of them.
+    fn finish(&self) {
+        if self.op == WarpOp::Together && self.arrived == !0 {
+            let lanes = self.inputs.map(|input| input.a as *mut u64);
+            // SAFETY: every lane waits in the routine with this code, its words on its stack.
+            unsafe {
+                if self.site & MOVES == 0 {
+                    matrix::multiply(self.site, &lanes);
+                } else {
+                    matrix::move_matrices(self.site, &lanes);
+                }
+            }
+        }
+    }
+
     fn values(&self) -> impl Iterator<Item = u64> + '_ {
         lanes(self.arrived).map(|lane| self.inputs[lane as usize].a)
     }
@@ -128,7 +148,7 @@ impl Group {
                 let yes = lanes(self.arrived).filter(|lane| self.inputs[*lane as usize].a != 0);
                 u64::from(yes.fold(0u32, |mask, lane| mask | 1 << lane))
             }
-            WarpOp::Sync => 0,
+            WarpOp::Sync | WarpOp::Together => 0,
             WarpOp::ActiveMask => u64::from(self.arrived),
             WarpOp::MatchAny => u64::from(self.equal_to(input.a)),
             WarpOp::MatchAll => {

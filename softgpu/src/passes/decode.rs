@@ -19,15 +19,15 @@ pub struct Form<'a> {
     /// Round to an integral value.
     pub integral: bool,
     pub approx: bool,
-    /// The modifier that is written last.
-    pub last: &'a str,
+    /// All modifiers as they are written.
+    pub modifiers: Vec<&'a str>,
     /// All others, in order.
     pub words: Vec<&'a str>,
 }
 
 impl<'a> Form<'a> {
     fn new(instruction: &Instruction<'a>) -> Form<'a> {
-        let mut form = Form { last: instruction.modifiers.last().copied().unwrap_or(""), ..Form::default() };
+        let mut form = Form { modifiers: instruction.modifiers.clone(), ..Form::default() };
         for &modifier in &instruction.modifiers {
             if let Some(ty) = Type::parse(modifier) {
                 form.types.push(ty);
@@ -131,6 +131,18 @@ impl<'a> Builder<'_, 'a> {
             "setp" => self.setp(&mut form, operands)?,
             "set" => self.set(&mut form, operands)?,
             "mov" => self.mov(&mut form, operands)?,
+            "mma" => self.multiply(&form, operands, false)?,
+            "wmma" => match form.modifiers.first() {
+                Some(&"mma") => self.multiply(&form, operands, true)?,
+                Some(&"load") => self.fragment(&mut form, operands, false)?,
+                _ => self.fragment(&mut form, operands, true)?,
+            },
+            "ldmatrix" | "stmatrix" | "movmatrix" => self.move_matrix(instruction.name, &mut form, operands)?,
+            "cp" => match self.copy_async(&mut form, operands)? {
+                Some(op) => op,
+                None => return Ok(()),
+            },
+            "mbarrier" => self.memory_barrier(&mut form, operands)?,
             name if video::is_video(name) => self.video(name, &mut form, operands)?,
             name => self.arithmetic(name, &mut form, operands)?,
         };

@@ -143,6 +143,8 @@ pub enum Special {
     GlobalTimerHi,
     DynamicShared,
     TotalShared,
+    /// The halves of the address at which blocks of a cooperative grid meet: upper, lower.
+    Workspace(bool),
     /// Constants: `WARP_SZ`, cluster registers of a grid without clusters.
     Constant(u32),
 }
@@ -394,6 +396,8 @@ pub enum WarpOp {
     ReduxOr,
     ReduxXor,
     Elect,
+    /// A routine for all lanes at once, whose code is the site.
+    Together,
 }
 
 /// Reduction that a block barrier does along the way.

@@ -4,10 +4,12 @@
 //! `ir::Inst`; `decode` and its tables know the instructions; `reach` finds out what a kernel can get to.
 
 mod arith;
+pub mod asynchronous;
 mod decode;
 mod function;
 pub mod ir;
 mod link;
+pub mod matrix;
 mod memory;
 mod operand;
 pub mod reach;

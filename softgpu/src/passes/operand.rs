@@ -197,7 +197,9 @@ fn special(name: &str, component: &str) -> Option<Special> {
         "WARP_SZ" => Special::Constant(32),
         "%is_explicit_cluster" | "%cluster_ctarank" => Special::Constant(0),
         "%cluster_nctarank" => Special::Constant(1),
-        // Where the driver would tell cooperative grids of their workspace: there is none.
+        // Where the driver tells cooperative grids of their workspace.
+        "%envreg1" => Special::Workspace(true),
+        "%envreg2" => Special::Workspace(false),
         _ if name.starts_with("%envreg") => Special::Constant(0),
         _ => return None,
     })

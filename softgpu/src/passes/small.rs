@@ -28,7 +28,7 @@ impl<'a> Builder<'_, 'a> {
     pub fn convert_small(&mut self, form: &mut Form<'a>, operands: &[Operand<'a>]) -> Result<Option<Op>> {
         let Some(format) = FORMATS.iter().position(|name| form.words.contains(name)) else { return Ok(None) };
         // The type that is written last is the source.
-        let from_format = form.last == FORMATS[format];
+        let from_format = form.modifiers.last() == Some(&FORMATS[format]);
         let known = match (format, from_format, &form.types[..]) {
             (0, false, [Type::F32]) | (1.., false, [Type::F32 | Type::F16x2]) | (1.., true, [Type::F16x2]) => true,
             _ => false,

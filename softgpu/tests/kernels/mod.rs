@@ -118,6 +118,7 @@ impl Device {
             stop: &self.stop,
             output: &self.printed,
             heap: None,
+            workspace: None,
         };
         self.program.launch(self.kernel(name), &launch)
     }

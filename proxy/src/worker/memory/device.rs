@@ -138,12 +138,16 @@ impl Memory {
         Ok(address)
     }
 
-    /// Takes a block back, after all work of its context, which is `current`.
-    pub fn free(&self, address: u64, current: u32) -> Result<(), Refusal> {
+    /// Takes a block back, after all work of its context, which is `current`; `wait` waits for that.
+    pub fn free(
+        &self,
+        address: u64,
+        current: u32,
+        wait: impl FnOnce() -> Result<(), Refusal>,
+    ) -> Result<(), Refusal> {
         let block = self.state().blocks.remove(&address).ok_or(Refusal::Code(CUDA_ERROR_INVALID_VALUE))?;
         let zeroing = self.state().scrubbing.remove(&current).unwrap_or_default();
-        // SAFETY: no arguments.
-        succeed(unsafe { (self.driver.cuCtxSynchronize)() })?;
+        wait()?;
         // What was being zeroed before is zeroed now.
         zeroing.into_iter().for_each(|(address, len)| self.give_small(address, len));
         self.take_back(address, block, current)

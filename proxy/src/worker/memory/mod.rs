@@ -4,6 +4,7 @@
 //! memory is the client's sealed memfds in the plan's host range. Module variables lie where the driver put them. A copy,
 //! set or free that names anything else is refused: the driver would take an unknown address for memory of this process.
 
+mod array;
 mod charge;
 mod device;
 mod host;
@@ -16,6 +17,7 @@ use cuda_abi::driver::Driver;
 use cuda_abi::error::*;
 use cuda_abi::plan;
 
+pub use self::array::array_bytes;
 pub use self::charge::Charge;
 pub use self::host::reserve_host_range;
 

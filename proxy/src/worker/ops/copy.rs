@@ -8,6 +8,7 @@ use cuda_abi::plan;
 use cuda_abi::types::*;
 use cuda_abi::wire::{Kind, Reader};
 
+use super::graph::capture::refuse_captured;
 use crate::worker::handles::Object;
 use crate::worker::state::Counters;
 use crate::worker::{Outcome, Refusal, Worker, succeed};
@@ -26,6 +27,7 @@ pub fn inline(worker: &Worker, message: &mut Reader<'_>) -> Outcome {
     let held = stream(worker, message)?;
     let stream = held.raw as CUstream;
     let bytes = message.rest();
+    refuse_captured(worker, stream)?;
     worker.memory.check(destination, bytes.len() as u64)?;
     Counters::add(&worker.counters().bytes_to_device, bytes.len() as u64);
     // SAFETY: the destination is the client's; the driver takes its copy of pageable memory before it returns.
@@ -39,6 +41,7 @@ pub fn from_staging(worker: &Worker, message: &mut Reader<'_>) -> Outcome {
     let (word, value) = (message.word()?, message.word()?);
     message.end()?;
     let source = worker.bulk.slice(offset, len).map_err(|_| Refusal::Malformed)?;
+    refuse_captured(worker, stream)?;
     worker.memory.check(destination, len)?;
     Counters::add(&worker.counters().bytes_to_device, len);
     // SAFETY: both ranges were checked; the staging area is registered and lives as long as this process.
@@ -55,6 +58,7 @@ pub fn to_staging(worker: &Worker, message: &mut Reader<'_>) -> Outcome {
     let (word, value) = (message.word()?, message.word()?);
     message.end()?;
     let destination = worker.bulk.slice(offset, len).map_err(|_| Refusal::Malformed)?;
+    refuse_captured(worker, stream)?;
     worker.memory.check(source, len)?;
     Counters::add(&worker.counters().bytes_from_device, len);
     // SAFETY: as above.
@@ -122,12 +126,20 @@ pub fn shaped(worker: &Worker, message: &mut Reader<'_>, wait: bool) -> Outcome 
     let held = stream(worker, message)?;
     let stream = held.raw as CUstream;
     message.end()?;
+    let Some(_arrays) = check_shape(worker, &mut copy)? else { return Ok(CUDA_SUCCESS) };
+    // SAFETY: both sides were checked.
+    let copied = unsafe { (worker.driver.cuMemcpy3DAsync_v2)(&copy, stream) };
+    if wait { wait_for(worker, stream, copied) } else { Ok(copied) }
+}
+
+/// Checks both sides of a copy and puts the driver's arrays in the place of handles. Answers those arrays, to be held
+/// until the driver has taken the copy; nothing if there is nothing to copy.
+pub fn check_shape(worker: &Worker, copy: &mut CUDA_MEMCPY3D) -> Result<Option<Vec<Arc<Object>>>, Refusal> {
     let invalid = Refusal::Code(CUDA_ERROR_INVALID_VALUE);
     let shape = [copy.width_in_bytes, copy.height, copy.depth].map(|extent| extent as u64);
     if shape.contains(&0) {
-        return Ok(CUDA_SUCCESS);
+        return Ok(None);
     }
-    // Held until the driver has taken the copy.
     let arrays = RefCell::new(Vec::new());
     let side = |kind, host: u64, device, array: CUarray, origin: [usize; 3], pitch: usize, height: usize| match kind {
         MEMORY_ARRAY => {
@@ -166,9 +178,7 @@ pub fn shaped(worker: &Worker, message: &mut Reader<'_>, wait: bool) -> Outcome 
     )? as CUarray;
     copy.reserved0 = std::ptr::null_mut();
     copy.reserved1 = std::ptr::null_mut();
-    // SAFETY: both sides were checked.
-    let copied = unsafe { (worker.driver.cuMemcpy3DAsync_v2)(&copy, stream) };
-    if wait { wait_for(worker, stream, copied) } else { Ok(copied) }
+    Ok(Some(arrays.into_inner()))
 }
 
 /// The bytes a shaped access touches, from the first to the last: offset and length. `None` if rows or layers overlap, for

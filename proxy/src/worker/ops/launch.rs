@@ -6,7 +6,8 @@ use cuda_abi::error::*;
 use cuda_abi::types::*;
 use cuda_abi::wire::{Kind, LAUNCH_COOPERATIVE, MAX_LAUNCH_ATTRS, Reader, Writer, is_plain_launch_attribute};
 
-use crate::worker::callbacks::{Due, run_in_client};
+use super::graph::capture;
+use crate::worker::callbacks::{CALLBACKS, argument, run_again_in_client, run_in_client};
 use crate::worker::state::Counters;
 use crate::worker::{Outcome, Refusal, Worker, succeed};
 
@@ -50,6 +51,9 @@ pub fn launch(worker: &Worker, message: &mut Reader<'_>) -> Outcome {
     let params = message.bytes()?;
     message.end()?;
     Counters::add(&worker.counters().launches, 1);
+    if worker.graphs.is_capturing() {
+        capture::hold(worker, stream, &function);
+    }
     let Some(layout) = &function.parameters else { return Err(Refusal::Code(CUDA_ERROR_INVALID_HANDLE)) };
     // The driver reads as many bytes as the kernel has parameters.
     if params.len() != layout.bytes as usize {
@@ -141,19 +145,21 @@ pub fn host_callback(worker: &Worker, message: &mut Reader<'_>) -> Outcome {
     let stream = held.raw as CUstream;
     let id = message.word()?;
     message.end()?;
-    let argument = Due { callbacks: worker.callbacks.clone(), id }.into_argument();
-    // SAFETY: the driver passes the argument to the function once.
-    let result = unsafe { (worker.driver.cuLaunchHostFunc)(stream, Some(run_in_client), argument) };
-    if result != CUDA_SUCCESS {
-        // SAFETY: the driver did not take it.
-        drop(unsafe { Box::from_raw(argument.cast::<Due>()) });
+    // A graph runs it again and again.
+    let captured = capture::is_captured(worker, stream);
+    let function = if captured { run_again_in_client } else { run_in_client };
+    // SAFETY: the argument is a number.
+    let result = unsafe { (worker.driver.cuLaunchHostFunc)(stream, Some(function), argument(id)) };
+    if captured && result == CUDA_SUCCESS {
+        capture::tie_captured(worker, stream, id);
     }
     Ok(result)
 }
 
-pub fn next_callback(worker: &Worker, message: &mut Reader<'_>, reply: &mut Writer<'_>) -> Outcome {
+pub fn next_callback(message: &mut Reader<'_>, reply: &mut Writer<'_>) -> Outcome {
     let done = message.word()?;
     message.end()?;
-    reply.word(worker.callbacks.next(done));
+    let due = CALLBACKS.next(done);
+    reply.words(&[due.ticket, due.id, due.what]);
     Ok(CUDA_SUCCESS)
 }

@@ -7,6 +7,7 @@ use cuda_abi::types::*;
 use cuda_abi::wire::{Kind, Reader, Writer};
 use idm::bootstrap::{self, Handover};
 
+use super::graph::capture::{refuse_captured, wait_for_context};
 use super::start::HANDOVER_TIME;
 use crate::worker::{Outcome, Refusal, Worker, succeed};
 
@@ -22,7 +23,7 @@ pub fn alloc(worker: &Worker, message: &mut Reader<'_>, reply: &mut Writer<'_>) 
 pub fn free(worker: &Worker, message: &mut Reader<'_>) -> Outcome {
     let address = message.word()?;
     message.end()?;
-    worker.memory.free(address, worker.context_tag())?;
+    worker.memory.free(address, worker.context_tag(), || wait_for_context(worker))?;
     Ok(CUDA_SUCCESS)
 }
 
@@ -30,6 +31,7 @@ pub fn free_async(worker: &Worker, message: &mut Reader<'_>) -> Outcome {
     let address = message.word()?;
     let stream = worker.handles.pin(Kind::Stream, message.word()?)?;
     message.end()?;
+    refuse_captured(worker, stream.raw as CUstream)?;
     worker.memory.free_on_stream(address, stream.raw as CUstream)?;
     Ok(CUDA_SUCCESS)
 }
@@ -58,8 +60,7 @@ pub fn host_map(worker: &Worker, message: &mut Reader<'_>) -> Outcome {
 pub fn host_unmap(worker: &Worker, message: &mut Reader<'_>) -> Outcome {
     let (address, len) = (message.word()?, message.word()?);
     message.end()?;
-    // SAFETY: no arguments.
-    succeed(unsafe { (worker.driver.cuCtxSynchronize)() })?;
+    wait_for_context(worker)?;
     worker.memory.unmap_host(address, len)?;
     Ok(CUDA_SUCCESS)
 }

@@ -2,6 +2,7 @@
 
 mod context;
 mod copy;
+pub mod graph;
 mod launch;
 mod memory;
 mod module;
@@ -41,7 +42,7 @@ pub fn execute(worker: &Worker, op: Op, lane: u32, message: &mut Reader<'_>, rep
         Op::Launch => launch::launch(worker, message),
         Op::ClusterOccupancy => launch::cluster_occupancy(worker, message, reply),
         Op::HostCallback => launch::host_callback(worker, message),
-        Op::NextCallback => launch::next_callback(worker, message, reply),
+        Op::NextCallback => launch::next_callback(message, reply),
         Op::Alloc => memory::alloc(worker, message, reply),
         Op::Free => memory::free(worker, message),
         Op::MemInfo => memory::info(worker, message, reply),
@@ -68,5 +69,30 @@ pub fn execute(worker: &Worker, op: Op, lane: u32, message: &mut Reader<'_>, rep
         Op::Granularity => vmm::granularity(worker, message, reply),
         Op::Properties => vmm::properties(worker, message, reply),
         Op::Retain => vmm::retain(worker, message, reply),
+        Op::CaptureBegin => graph::capture::begin(worker, message),
+        Op::CaptureBeginToGraph => graph::capture::begin_to_graph(worker, message),
+        Op::CaptureEnd => graph::capture::end(worker, message, reply),
+        Op::CaptureStatus => graph::capture::is_capturing(worker, message, reply),
+        Op::CaptureInfo => graph::capture::describe(worker, message, reply),
+        Op::CaptureUpdate => graph::capture::update(worker, message),
+        Op::CaptureProbe => graph::capture::probe(worker, message),
+        Op::WaitForAll => graph::capture::wait_for_all(worker, message),
+        Op::GraphDestroy => graph::destroy(worker, message),
+        Op::GraphClone => graph::clone(worker, message, reply),
+        Op::GraphList => graph::list(worker, message, reply),
+        Op::GraphDependencies => graph::dependencies(worker, message),
+        Op::GraphFindInClone => graph::find_in_clone(worker, message, reply),
+        Op::GraphChild => graph::child(worker, message, reply),
+        Op::NodeAdd => graph::nodes::add(worker, message, reply),
+        Op::NodeSet => graph::nodes::set(worker, message),
+        Op::NodeGet => graph::nodes::get(worker, message, reply),
+        Op::NodeDestroy => graph::nodes::destroy(worker, message),
+        Op::NodeAttribute => graph::nodes::attribute(worker, message, reply),
+        Op::ExecNodeSet => graph::nodes::exec_set(worker, message),
+        Op::ExecCreate => graph::exec::create(worker, message, reply),
+        Op::ExecUpdate => graph::exec::update(worker, message, reply),
+        Op::UserObjectCreate => graph::objects::create(worker, message, reply),
+        Op::UserObjectCount => graph::objects::count(worker, message),
+        Op::ConditionalHandle => graph::objects::conditional(worker, message, reply),
     }
 }

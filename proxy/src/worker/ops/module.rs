@@ -145,10 +145,10 @@ fn describe(
     });
     let parameters = parameters(worker, kind, raw);
     let bytes = parameters.iter().map(|(offset, size)| offset + size).max().unwrap_or(0) as u32;
-    let offsets = parameters.iter().map(|(offset, _)| *offset as u32).collect();
+    let (offsets, sizes) = parameters.iter().map(|(offset, size)| (*offset as u32, *size as u32)).unzip();
     let context = if kind == Kind::Kernel { 0 } else { worker.context_tag() };
     // Before it is loaded the driver knows no parameters, and a launch would pass none.
-    let layout = limits[0].is_some().then_some(Parameters { offsets, bytes });
+    let layout = limits[0].is_some().then_some(Parameters { offsets, sizes, bytes });
     reply.word(worker.handles.open_child(kind, raw, context, parent, layout)?);
     reply.word(parameters.len() as u64);
     for (offset, size) in parameters {

@@ -6,6 +6,7 @@ use cuda_abi::types::*;
 
 use super::super::abi::*;
 use super::super::context::{CONTEXTS, Context, current};
+use super::super::graph::capture;
 use super::super::state;
 use super::map::{self, Kind, Region};
 use super::{heap, pool::FREEING};
@@ -45,6 +46,7 @@ unsafe extern "C" fn cuMemAlloc_v2(dptr: *mut CUdeviceptr, bytes: usize) -> CUre
     call(|| {
         let context = current()?;
         required(dptr)?;
+        capture::permit()?;
         put(dptr, allocate(&context, bytes as u64, Kind::Device { pool: None })?)
     })
 }
@@ -59,6 +61,7 @@ unsafe extern "C" fn cuMemAllocPitch_v2(
     call(|| {
         let context = current()?;
         required(dptr)?;
+        capture::permit()?;
         required(pitch)?;
         valid(width > 0 && height > 0 && matches!(element, 4 | 8 | 16))?;
         let row = width.checked_next_multiple_of(PITCH).ok_or(CUDA_ERROR_OUT_OF_MEMORY)?;
@@ -72,6 +75,7 @@ unsafe extern "C" fn cuMemAllocManaged(dptr: *mut CUdeviceptr, bytes: usize, fla
     call(|| {
         let context = current()?;
         required(dptr)?;
+        capture::permit()?;
         valid(matches!(flags, ATTACH_GLOBAL | ATTACH_HOST))?;
         put(dptr, allocate(&context, bytes as u64, Kind::Managed)?)
     })
@@ -85,6 +89,7 @@ unsafe extern "C" fn cuMemFree_v2(dptr: CUdeviceptr) -> CUresult {
         }
         let region = map::find(dptr).filter(|region| region.base == dptr && !region.is_host());
         let region = region.ok_or(CUDA_ERROR_INVALID_VALUE)?;
+        capture::permit()?;
         // Work that was submitted may still use it, also in the context that it belongs to.
         context.synchronize()?;
         if let Ok(owner) = CONTEXTS.get(region.context) {

@@ -8,6 +8,7 @@ use parking_lot::Mutex;
 
 use super::super::abi::*;
 use super::super::context::current;
+use super::super::graph::capture;
 use super::super::handles::{of, out};
 use super::map::{self, Kind, Region};
 use super::space::Space;
@@ -62,6 +63,7 @@ unsafe extern "C" fn cuMemHostAlloc(pp: *mut *mut c_void, bytes: usize, flags: u
         if bytes == 0 {
             return put(pp, std::ptr::null_mut());
         }
+        capture::permit()?;
         let base = allocate(bytes as u64)?;
         map::insert(Region {
             base,
@@ -89,6 +91,7 @@ unsafe extern "C" fn cuMemFreeHost(p: *mut c_void) -> CUresult {
             return Ok(());
         }
         valid(map::find(of(p)).is_some_and(|region| region.base == of(p) && matches!(region.kind, Kind::Host)))?;
+        capture::permit()?;
         context.synchronize()?;
         let region = map::remove(of(p), |region| matches!(region.kind, Kind::Host));
         free(&region.ok_or(CUDA_ERROR_INVALID_VALUE)?);

@@ -13,6 +13,7 @@ use parking_lot::Mutex;
 use super::super::abi::*;
 use super::super::context::Context;
 use super::super::device::Device;
+use super::super::graph::capture;
 use super::super::handles::{Table, of, out};
 use super::super::queue::Work;
 use super::super::{state, stream};
@@ -114,6 +115,7 @@ unsafe extern "C" fn cuMemAllocAsync(dptr: *mut CUdeviceptr, bytes: usize, strea
     call(|| {
         let queue = stream::queue(stream)?;
         required(dptr)?;
+        capture::refuse(&queue)?;
         let pool = current_pool(state::device_of(&queue.context));
         put(dptr, allocate(&queue.context, pool, bytes)?)
     })
@@ -128,6 +130,7 @@ unsafe extern "C" fn cuMemAllocFromPoolAsync(
     call(|| {
         let queue = stream::queue(stream)?;
         required(dptr)?;
+        capture::refuse(&queue)?;
         put(dptr, allocate(&queue.context, pool(from)?, bytes)?)
     })
 }
@@ -135,6 +138,7 @@ unsafe extern "C" fn cuMemAllocFromPoolAsync(
 unsafe extern "C" fn cuMemFreeAsync(dptr: CUdeviceptr, stream: CUstream) -> CUresult {
     call(|| {
         let queue = stream::queue(stream)?;
+        capture::refuse(&queue)?;
         if dptr == 0 {
             return Ok(());
         }

@@ -42,6 +42,11 @@ impl Lower<'_, '_> {
             Special::ClockHi => self.clock_half(1, true),
             Special::DynamicShared => self.field(types::I32, offset_of!(Context, dynamic_shared)),
             Special::TotalShared => self.field(types::I32, offset_of!(Context, shared_size)),
+            Special::Workspace(upper) => {
+                let address = self.field(types::I64, offset_of!(Context, workspace));
+                let shifted = if upper { self.b.ins().ushr_imm_u(address, 32) } else { address };
+                self.b.ins().ireduce(types::I32, shifted)
+            }
             Special::Constant(value) => self.int(types::I32, i64::from(value)),
         }
     }

@@ -1,0 +1,409 @@
+//! Stream capture. A capture lives in the worker's driver; here is what must be known to ask it rightly.
+//!
+//! While any capture is open in this process, nothing is posted without waiting for the answer: a call that cannot be
+//! captured must say so itself, and streams join captures by events, which only the driver keeps track of. Captures are
+//! rare and short; with none open, all of this costs one load of a counter.
+//!
+//! A thread may be forbidden to make calls that would harm a capture. All captures are begun by one thread of the worker,
+//! so the driver could not tell whose they are: it is decided here, by the driver's rules, and goes along with each
+//! message.
+
+use std::cell::{Cell, RefCell};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::thread::ThreadId;
+
+use cuda_abi::error::*;
+use cuda_abi::types::*;
+use cuda_abi::wire::{Kind, Op, TAG_FORBIDDEN, Writer};
+use parking_lot::Mutex;
+
+use super::{edges_of, words_of};
+use crate::device::put;
+use crate::entry::{Cuda, not_null};
+use crate::{carry, handles, stream};
+
+/// How many captures are open in this process.
+static OPEN: AtomicUsize = AtomicUsize::new(0);
+static CAPTURES: Mutex<Vec<Capture>> = Mutex::new(Vec::new());
+
+#[derive(Clone, Copy)]
+struct Capture {
+    stream: u64,
+    thread: ThreadId,
+    mode: u32,
+}
+
+/// The dependencies that a thread asked for last: they are good until it asks again.
+#[derive(Default)]
+struct Asked {
+    nodes: Vec<u64>,
+    edges: Vec<CUgraphEdgeData>,
+}
+
+thread_local! {
+    static MODE: Cell<u32> = const { Cell::new(capture_mode::GLOBAL) };
+    static ASKED: RefCell<Asked> = RefCell::default();
+}
+
+/// Is any capture open in this process?
+#[inline]
+pub fn is_open() -> bool {
+    OPEN.load(Ordering::Relaxed) != 0
+}
+
+/// What an open capture forbids this thread.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Forbidden {
+    Nothing,
+    /// By a capture that concerns all threads.
+    Everywhere,
+    /// By a capture of this thread that concerns no other: in the worker only the thread that began it knows.
+    Here,
+}
+
+#[cold]
+fn forbidden() -> Forbidden {
+    let (mode, own) = (MODE.get(), std::thread::current().id());
+    if mode == capture_mode::RELAXED {
+        return Forbidden::Nothing;
+    }
+    let captures = CAPTURES.lock();
+    let mine = |capture: &Capture| capture.thread == own && capture.mode != capture_mode::RELAXED;
+    let global = |capture: &Capture| capture.mode == capture_mode::GLOBAL;
+    if captures.iter().any(|capture| global(capture) && (mode == capture_mode::GLOBAL || mine(capture))) {
+        Forbidden::Everywhere
+    } else if captures.iter().any(mine) {
+        Forbidden::Here
+    } else {
+        Forbidden::Nothing
+    }
+}
+
+/// The tag of a message from this thread.
+#[inline]
+pub fn mark(tag: u32) -> u32 {
+    if is_open() && forbidden() != Forbidden::Nothing { tag | TAG_FORBIDDEN } else { tag }
+}
+
+/// Must a call that may block be executed where the captures were begun, for the driver to refuse it?
+#[inline]
+pub fn is_forbidden_here() -> bool {
+    is_open() && forbidden() == Forbidden::Here
+}
+
+/// Runs something that no capture forbids, because it is none of the program's business.
+pub fn unaffected<T>(work: impl FnOnce() -> T) -> T {
+    let before = MODE.replace(capture_mode::RELAXED);
+    let result = work();
+    MODE.set(before);
+    result
+}
+
+/// Refuses, as the driver does, what a capture forbids this thread. For calls that never reach the driver as such.
+#[inline]
+pub fn check_permitted() -> Cuda {
+    if is_open() && forbidden() != Forbidden::Nothing {
+        return carry::call(Op::CaptureProbe as u16, |_| {}, |_| Ok(()));
+    }
+    Ok(())
+}
+
+/// Is this stream (as the worker knows it) part of a capture?
+#[inline]
+pub fn is_captured(stream: u64) -> Cuda<bool> {
+    Ok(is_open() && status(stream)? != capture_status::NONE)
+}
+
+fn status(stream: u64) -> Cuda<u32> {
+    let mut status = capture_status::NONE;
+    carry::call(
+        Op::CaptureStatus as u16,
+        |writer| writer.word(stream),
+        |reader| {
+            status = reader.narrow()?;
+            Ok(())
+        },
+    )?;
+    Ok(status)
+}
+
+fn begin(stream: CUstream, mode: u32, op: Op, write: impl FnOnce(&mut Writer<'_>)) -> Cuda {
+    if mode > capture_mode::RELAXED {
+        return Err(CUDA_ERROR_INVALID_VALUE);
+    }
+    let stream = stream::resolve(stream)?;
+    // Before the worker begins: from then on nothing may be posted behind its back.
+    OPEN.fetch_add(1, Ordering::SeqCst);
+    let begun = carry::call(
+        op as u16,
+        |writer| {
+            writer.words(&[stream, u64::from(mode)]);
+            write(writer);
+        },
+        |_| Ok(()),
+    );
+    match begun {
+        Ok(()) => CAPTURES.lock().push(Capture { stream, thread: std::thread::current().id(), mode }),
+        Err(_) => {
+            OPEN.fetch_sub(1, Ordering::SeqCst);
+        }
+    }
+    begun
+}
+
+fn closed(stream: u64) {
+    let mut captures = CAPTURES.lock();
+    if let Some(at) = captures.iter().position(|capture| capture.stream == stream) {
+        captures.swap_remove(at);
+        OPEN.fetch_sub(1, Ordering::SeqCst);
+    }
+}
+
+/// A stream was destroyed, and a capture that began in it is over.
+pub fn stream_destroyed(stream: u64) {
+    if is_open() {
+        closed(stream);
+    }
+}
+
+fn end(stream: CUstream) -> Cuda<u64> {
+    let stream = stream::resolve(stream)?;
+    let begun = CAPTURES.lock().iter().find(|capture| capture.stream == stream).copied();
+    if begun
+        .is_some_and(|capture| capture.mode != capture_mode::RELAXED && capture.thread != std::thread::current().id())
+    {
+        return Err(CUDA_ERROR_STREAM_CAPTURE_WRONG_THREAD);
+    }
+    let mut graph = 0;
+    let ended = carry::call(
+        Op::CaptureEnd as u16,
+        |writer| writer.word(stream),
+        |reader| {
+            graph = handles::opened(reader.word()?);
+            Ok(())
+        },
+    );
+    // Most failures end the capture too.
+    let goes_on = || matches!(status(stream), Ok(capture_status::ACTIVE | capture_status::INVALIDATED));
+    if ended.is_ok() || !goes_on() {
+        closed(stream);
+    }
+    ended.map(|()| graph)
+}
+
+/// What is known of a stream's capture.
+struct Info {
+    status: u32,
+    id: u64,
+    graph: u64,
+}
+
+/// Asks for everything; the dependencies are left in `ASKED`.
+fn info(stream: CUstream) -> Cuda<Info> {
+    let stream = stream::resolve(stream)?;
+    let mut info = Info { status: capture_status::NONE, id: 0, graph: 0 };
+    if !is_open() {
+        return Ok(info);
+    }
+    carry::call(
+        Op::CaptureInfo as u16,
+        |writer| writer.word(stream),
+        |reader| {
+            info = Info { status: reader.narrow()?, id: reader.word()?, graph: reader.word()? };
+            let nodes = words_of(reader.bytes()?);
+            let edges = edges_of(reader.bytes()?, nodes.len());
+            if info.graph != 0 {
+                handles::opened(info.graph);
+            }
+            nodes.iter().for_each(|node| {
+                handles::opened(*node);
+            });
+            ASKED.with_borrow_mut(|asked| *asked = Asked { nodes, edges });
+            Ok(())
+        },
+    )?;
+    Ok(info)
+}
+
+/// # Safety
+/// Outputs are NULL or writable.
+unsafe fn write_info(info: &Info, status: *mut u32, id: *mut u64, graph: *mut CUgraph) -> Cuda {
+    // SAFETY: the caller's promise.
+    unsafe {
+        put(status, info.status)?;
+        if info.status == capture_status::ACTIVE {
+            if !id.is_null() {
+                id.write(info.id);
+            }
+            if !graph.is_null() {
+                graph.write(info.graph as CUgraph);
+            }
+        }
+    }
+    Ok(())
+}
+
+#[allow(non_snake_case)]
+pub mod api {
+    use super::*;
+
+    pub unsafe fn cuStreamBeginCapture(stream: CUstream) -> Cuda {
+        begin(stream, capture_mode::GLOBAL, Op::CaptureBegin, |_| {})
+    }
+
+    pub unsafe fn cuStreamBeginCapture_v2(stream: CUstream, mode: u32) -> Cuda {
+        begin(stream, mode, Op::CaptureBegin, |_| {})
+    }
+
+    pub unsafe fn cuStreamBeginCaptureToGraph(
+        stream: CUstream,
+        graph: CUgraph,
+        dependencies: *const CUgraphNode,
+        edges: *const CUgraphEdgeData,
+        count: usize,
+        mode: u32,
+    ) -> Cuda {
+        let graph = super::super::check(Kind::Graph, graph)?;
+        begin(stream, mode, Op::CaptureBeginToGraph, |writer| {
+            writer.word(graph);
+            // SAFETY: both arrays are NULL or have `count` elements, by the caller's promise.
+            unsafe {
+                writer.array(dependencies, count);
+                writer.array(edges, count);
+            }
+        })
+    }
+
+    pub unsafe fn cuStreamEndCapture(stream: CUstream, graph: *mut CUgraph) -> Cuda {
+        not_null(graph)?;
+        let ended = end(stream);
+        // SAFETY: not NULL; the rest is the caller's promise.
+        unsafe { graph.write(*ended.as_ref().unwrap_or(&0) as CUgraph) };
+        ended.map(|_| ())
+    }
+
+    pub unsafe fn cuStreamIsCapturing(stream: CUstream, out: *mut u32) -> Cuda {
+        not_null(out)?;
+        let stream = stream::resolve(stream)?;
+        let found = if is_open() { status(stream)? } else { capture_status::NONE };
+        // SAFETY: passed on.
+        unsafe { put(out, found) }
+    }
+
+    pub unsafe fn cuStreamGetCaptureInfo(stream: CUstream, status: *mut u32, id: *mut u64) -> Cuda {
+        // SAFETY: passed on; without a capture the other outputs stay as they are.
+        unsafe { write_info(&info(stream)?, status, id, std::ptr::null_mut()) }
+    }
+
+    pub unsafe fn cuStreamGetCaptureInfo_v2(
+        stream: CUstream,
+        status: *mut u32,
+        id: *mut u64,
+        graph: *mut CUgraph,
+        dependencies: *mut *const CUgraphNode,
+        count: *mut usize,
+    ) -> Cuda {
+        let info = info(stream)?;
+        let plain = ASKED.with_borrow(|asked| asked.edges.iter().all(|edge| *edge == CUgraphEdgeData::default()));
+        if info.status == capture_status::ACTIVE && !dependencies.is_null() && !plain {
+            return Err(CUDA_ERROR_LOSSY_QUERY);
+        }
+        // SAFETY: passed on.
+        unsafe {
+            write_info(&info, status, id, graph)?;
+            write_dependencies(&info, dependencies, std::ptr::null_mut(), count);
+        }
+        Ok(())
+    }
+
+    pub unsafe fn cuStreamGetCaptureInfo_v3(
+        stream: CUstream,
+        status: *mut u32,
+        id: *mut u64,
+        graph: *mut CUgraph,
+        dependencies: *mut *const CUgraphNode,
+        edges: *mut *const CUgraphEdgeData,
+        count: *mut usize,
+    ) -> Cuda {
+        let info = info(stream)?;
+        // SAFETY: passed on.
+        unsafe {
+            write_info(&info, status, id, graph)?;
+            write_dependencies(&info, dependencies, edges, count);
+        }
+        Ok(())
+    }
+
+    /// # Safety
+    /// Outputs are NULL or writable.
+    unsafe fn write_dependencies(
+        info: &Info,
+        dependencies: *mut *const CUgraphNode,
+        edges: *mut *const CUgraphEdgeData,
+        count: *mut usize,
+    ) {
+        if info.status != capture_status::ACTIVE {
+            return;
+        }
+        ASKED.with_borrow(|asked| {
+            // SAFETY: not NULL; the rest is the caller's promise.
+            unsafe {
+                if !dependencies.is_null() {
+                    dependencies.write(asked.nodes.as_ptr().cast());
+                }
+                if !edges.is_null() {
+                    edges.write(asked.edges.as_ptr());
+                }
+                if !count.is_null() {
+                    count.write(asked.nodes.len());
+                }
+            }
+        });
+    }
+
+    pub unsafe fn cuStreamUpdateCaptureDependencies(
+        stream: CUstream,
+        dependencies: *mut CUgraphNode,
+        count: usize,
+        flags: u32,
+    ) -> Cuda {
+        // SAFETY: passed on.
+        unsafe { cuStreamUpdateCaptureDependencies_v2(stream, dependencies, std::ptr::null(), count, flags) }
+    }
+
+    pub unsafe fn cuStreamUpdateCaptureDependencies_v2(
+        stream: CUstream,
+        dependencies: *mut CUgraphNode,
+        edges: *const CUgraphEdgeData,
+        count: usize,
+        flags: u32,
+    ) -> Cuda {
+        let stream = stream::resolve(stream)?;
+        if !is_open() {
+            return Err(CUDA_ERROR_ILLEGAL_STATE);
+        }
+        carry::call(
+            Op::CaptureUpdate as u16,
+            |writer| {
+                writer.words(&[stream, u64::from(flags)]);
+                // SAFETY: both arrays are NULL or have `count` elements, by the caller's promise.
+                unsafe {
+                    writer.array(dependencies.cast_const(), count);
+                    writer.array(edges, count);
+                }
+            },
+            |_| Ok(()),
+        )
+    }
+
+    pub unsafe fn cuThreadExchangeStreamCaptureMode(mode: *mut u32) -> Cuda {
+        not_null(mode)?;
+        // SAFETY: not NULL; the rest is the caller's promise.
+        let wanted = unsafe { mode.read() };
+        if wanted > capture_mode::RELAXED {
+            return Err(CUDA_ERROR_INVALID_VALUE);
+        }
+        // SAFETY: as above.
+        unsafe { put(mode, MODE.replace(wanted)) }
+    }
+}

@@ -1,0 +1,396 @@
+//! Adding, changing and reading nodes.
+
+use cuda_abi::error::*;
+use cuda_abi::types::*;
+use cuda_abi::wire::{Kind, Op};
+
+use super::params::{self, Params, tag_of};
+use super::{check, node_list, pageable};
+use crate::device::put;
+use crate::entry::{Cuda, not_null};
+use crate::{carry, handles, host_functions, session};
+
+/// Adds a node; answers it and the graphs inside a conditional one.
+///
+/// # Safety
+/// Arrays are NULL or have `count` elements.
+pub unsafe fn add(
+    graph: CUgraph,
+    dependencies: *const CUgraphNode,
+    edges: *const CUgraphEdgeData,
+    count: usize,
+    ctx: CUcontext,
+    params: &Params,
+) -> Cuda<(u64, Vec<u64>)> {
+    let send = || -> Cuda<(u64, Vec<u64>)> {
+        let graph = check(Kind::Graph, graph)?;
+        // SAFETY: the caller's promise.
+        let needed = unsafe { node_list(dependencies, count) }?;
+        let (mut node, mut branches) = (0, Vec::new());
+        carry::call_with(
+            session::get()?,
+            Op::NodeAdd as u16,
+            tag_of(ctx)?,
+            |writer| {
+                writer.word(graph);
+                // SAFETY: a vector, and an array that the caller vouches for.
+                unsafe {
+                    writer.array(needed.as_ptr(), needed.len());
+                    writer.array(edges, count);
+                }
+                params.write(writer);
+            },
+            |reader| {
+                node = handles::opened(reader.word()?);
+                while !reader.is_empty() {
+                    branches.push(handles::opened(reader.word()?));
+                }
+                Ok(())
+            },
+        )?;
+        Ok((node, branches))
+    };
+    send().inspect_err(|_| params.undo())
+}
+
+/// Changes what a node does: in its graph, or in an executable graph.
+fn set(exec: Option<CUgraphExec>, node: CUgraphNode, ctx: CUcontext, params: Params) -> Cuda {
+    let send = || -> Cuda {
+        let exec = exec.map(|exec| check(Kind::GraphExec, exec)).transpose()?;
+        let node = check(Kind::GraphNode, node)?;
+        let op = if exec.is_some() { Op::ExecNodeSet } else { Op::NodeSet };
+        carry::call_with(
+            session::get()?,
+            op as u16,
+            tag_of(ctx)?,
+            |writer| {
+                if let Some(exec) = exec {
+                    writer.word(exec);
+                }
+                writer.word(node);
+                params.write(writer);
+            },
+            |_| Ok(()),
+        )
+    };
+    send().inspect_err(|_| params.undo())
+}
+
+fn event(node: CUgraphNode, kind: u32) -> Cuda<u64> {
+    let mut event = 0;
+    params::ask(node, kind, |_, reader| {
+        event = reader.word()?;
+        Ok(())
+    })?;
+    Ok(event)
+}
+
+fn attribute(node: CUgraphNode, which: u32, value: &mut CUkernelNodeAttrValue, set: bool) -> Cuda {
+    let node = check(Kind::GraphNode, node)?;
+    let given = *value;
+    carry::call(
+        Op::NodeAttribute as u16,
+        |writer| {
+            writer.words(&[node, u64::from(which)]);
+            // SAFETY: bytes.
+            unsafe { writer.plain(&given) };
+            writer.word(u64::from(set));
+        },
+        |reader| {
+            // SAFETY: bytes.
+            *value = unsafe { reader.plain() }?;
+            Ok(())
+        },
+    )
+}
+
+/// The arguments that every function which adds a node has.
+macro_rules! adds {
+    ($($name:ident($($arg:ident: $kind:ty),*) $ctx:expr => $params:expr;)*) => {
+        $(
+            pub unsafe fn $name(
+                node: *mut CUgraphNode,
+                graph: CUgraph,
+                dependencies: *const CUgraphNode,
+                count: usize,
+                $($arg: $kind),*
+            ) -> Cuda {
+                not_null(node)?;
+                $(not_absent(&$arg)?;)*
+                // SAFETY: pointers were checked for NULL; the rest is the caller's promise.
+                unsafe {
+                    let params = $params?;
+                    let (word, _) = add(graph, dependencies, std::ptr::null(), count, $ctx, &params)?;
+                    put(node, word as CUgraphNode)
+                }
+            }
+        )*
+    };
+}
+
+/// Functions that change a node of a graph.
+macro_rules! sets {
+    ($($name:ident($arg:ident: $kind:ty) => $params:expr;)*) => {
+        $(
+            #[allow(unused_unsafe)]
+            pub unsafe fn $name(node: CUgraphNode, $arg: $kind) -> Cuda {
+                not_absent(&$arg)?;
+                // SAFETY: pointers were checked for NULL; the rest is the caller's promise.
+                set(None, node, std::ptr::null_mut(), unsafe { $params }?)
+            }
+        )*
+    };
+}
+
+/// Functions that change a node of an executable graph.
+macro_rules! exec_sets {
+    ($($name:ident($arg:ident: $kind:ty $(, $context:ident: $context_kind:ty)?) $ctx:expr => $params:expr;)*) => {
+        $(
+            #[allow(unused_unsafe)]
+            pub unsafe fn $name(
+                exec: CUgraphExec,
+                node: CUgraphNode,
+                $arg: $kind,
+                $($context: $context_kind)?
+            ) -> Cuda {
+                not_absent(&$arg)?;
+                // SAFETY: pointers were checked for NULL; the rest is the caller's promise.
+                unsafe { set(Some(exec), node, $ctx, $params?) }
+            }
+        )*
+    };
+}
+
+/// Arguments that may not be NULL: structs and handles. A context may: it stands for the current one.
+trait Absent {
+    fn is_absent(&self) -> bool;
+}
+
+impl<T> Absent for *const T {
+    fn is_absent(&self) -> bool {
+        self.is_null()
+    }
+}
+
+impl Absent for *mut c_void {
+    fn is_absent(&self) -> bool {
+        false
+    }
+}
+
+fn not_absent(argument: &impl Absent) -> Cuda {
+    if argument.is_absent() { Err(CUDA_ERROR_INVALID_VALUE) } else { Ok(()) }
+}
+
+#[allow(non_snake_case)]
+pub mod api {
+    use std::ptr::null_mut;
+
+    use super::*;
+
+    adds! {
+        cuGraphAddKernelNode(params: *const CUDA_KERNEL_NODE_PARAMS_v1) null_mut() => Params::kernel_v1(&*params);
+        cuGraphAddKernelNode_v2(params: *const CUDA_KERNEL_NODE_PARAMS_v2) (*params).ctx => Params::kernel(&*params);
+        cuGraphAddMemsetNode(params: *const CUDA_MEMSET_NODE_PARAMS, ctx: CUcontext) ctx => Params::memset(&*params);
+        cuGraphAddHostNode(params: *const CUDA_HOST_NODE_PARAMS) null_mut() => Params::host(&*params);
+        cuGraphAddChildGraphNode(child: CUgraph) null_mut() => Params::graph(child);
+        cuGraphAddEmptyNode() null_mut() => Ok::<Params, CUresult>(Params::Empty);
+        cuGraphAddEventRecordNode(event: CUevent) null_mut() => Params::event_record(event);
+        cuGraphAddEventWaitNode(event: CUevent) null_mut() => Params::event_wait(event);
+    }
+
+    pub unsafe fn cuGraphAddMemcpyNode(
+        node: *mut CUgraphNode,
+        graph: CUgraph,
+        dependencies: *const CUgraphNode,
+        count: usize,
+        copy: *const CUDA_MEMCPY3D,
+        ctx: CUcontext,
+    ) -> Cuda {
+        not_null(node)?;
+        not_null(copy)?;
+        // SAFETY: pointers were checked for NULL; the rest is the caller's promise.
+        unsafe { put(node, pageable::add_memcpy(graph, dependencies, count, *copy, ctx)? as CUgraphNode) }
+    }
+
+    pub unsafe fn cuGraphAddNode(
+        node: *mut CUgraphNode,
+        graph: CUgraph,
+        dependencies: *const CUgraphNode,
+        count: usize,
+        params: *mut CUgraphNodeParams,
+    ) -> Cuda {
+        // SAFETY: passed on.
+        unsafe { cuGraphAddNode_v2(node, graph, dependencies, std::ptr::null(), count, params) }
+    }
+
+    pub unsafe fn cuGraphAddNode_v2(
+        node: *mut CUgraphNode,
+        graph: CUgraph,
+        dependencies: *const CUgraphNode,
+        edges: *const CUgraphEdgeData,
+        count: usize,
+        params: *mut CUgraphNodeParams,
+    ) -> Cuda {
+        not_null(node)?;
+        not_null(params)?;
+        // SAFETY: pointers were checked for NULL; the rest is the caller's promise.
+        unsafe {
+            let (described, ctx) = Params::generic(&*params)?;
+            let (word, branches) = add(graph, dependencies, edges, count, ctx, &described)?;
+            if let Params::Conditional { .. } = described {
+                // The driver owns the array that it answers with, for as long as the node lives.
+                let kept: &'static mut [u64] = branches.leak();
+                let place = (*params).value.as_mut_ptr().cast::<CUDA_CONDITIONAL_NODE_PARAMS>();
+                (*place).graphs = kept.as_mut_ptr().cast();
+            }
+            put(node, word as CUgraphNode)
+        }
+    }
+
+    sets! {
+        cuGraphKernelNodeSetParams(params: *const CUDA_KERNEL_NODE_PARAMS_v1) => Params::kernel_v1(&*params);
+        cuGraphKernelNodeSetParams_v2(params: *const CUDA_KERNEL_NODE_PARAMS_v2) => Params::kernel(&*params);
+        cuGraphMemcpyNodeSetParams(copy: *const CUDA_MEMCPY3D) => Params::memcpy(*copy);
+        cuGraphMemsetNodeSetParams(params: *const CUDA_MEMSET_NODE_PARAMS) => Params::memset(&*params);
+        cuGraphHostNodeSetParams(params: *const CUDA_HOST_NODE_PARAMS) => Params::host(&*params);
+        cuGraphEventRecordNodeSetEvent(event: CUevent) => Params::event_record(event);
+        cuGraphEventWaitNodeSetEvent(event: CUevent) => Params::event_wait(event);
+    }
+
+    exec_sets! {
+        cuGraphExecKernelNodeSetParams(params: *const CUDA_KERNEL_NODE_PARAMS_v1) null_mut()
+            => Params::kernel_v1(&*params);
+        cuGraphExecKernelNodeSetParams_v2(params: *const CUDA_KERNEL_NODE_PARAMS_v2) (*params).ctx
+            => Params::kernel(&*params);
+        cuGraphExecMemcpyNodeSetParams(copy: *const CUDA_MEMCPY3D, ctx: CUcontext) ctx => Params::memcpy(*copy);
+        cuGraphExecMemsetNodeSetParams(params: *const CUDA_MEMSET_NODE_PARAMS, ctx: CUcontext) ctx
+            => Params::memset(&*params);
+        cuGraphExecHostNodeSetParams(params: *const CUDA_HOST_NODE_PARAMS) null_mut() => Params::host(&*params);
+        cuGraphExecChildGraphNodeSetParams(child: CUgraph) null_mut() => Params::graph(child);
+        cuGraphExecEventRecordNodeSetEvent(event: CUevent) null_mut() => Params::event_record(event);
+        cuGraphExecEventWaitNodeSetEvent(event: CUevent) null_mut() => Params::event_wait(event);
+    }
+
+    pub unsafe fn cuGraphNodeSetParams(node: CUgraphNode, params: *mut CUgraphNodeParams) -> Cuda {
+        not_null(params)?;
+        // SAFETY: not NULL; the rest is the caller's promise.
+        let (described, ctx) = unsafe { Params::generic(&*params) }?;
+        set(None, node, ctx, described)
+    }
+
+    pub unsafe fn cuGraphExecNodeSetParams(
+        exec: CUgraphExec,
+        node: CUgraphNode,
+        params: *mut CUgraphNodeParams,
+    ) -> Cuda {
+        not_null(params)?;
+        // SAFETY: not NULL; the rest is the caller's promise.
+        let (described, ctx) = unsafe { Params::generic(&*params) }?;
+        set(Some(exec), node, ctx, described)
+    }
+
+    pub unsafe fn cuGraphKernelNodeGetParams(node: CUgraphNode, out: *mut CUDA_KERNEL_NODE_PARAMS_v1) -> Cuda {
+        not_null(out)?;
+        let CUDA_KERNEL_NODE_PARAMS_v2 { function, grid, block, shared_mem_bytes, kernel_params, extra, .. } =
+            params::kernel(node)?;
+        let older =
+            CUDA_KERNEL_NODE_PARAMS_v1 { function, grid, block, shared_mem_bytes, padding: 0, kernel_params, extra };
+        // SAFETY: passed on.
+        unsafe { put(out, older) }
+    }
+
+    pub unsafe fn cuGraphKernelNodeGetParams_v2(node: CUgraphNode, out: *mut CUDA_KERNEL_NODE_PARAMS_v2) -> Cuda {
+        not_null(out)?;
+        let mut found = params::kernel(node)?;
+        if !found.kernel.is_null() {
+            found.function = null_mut();
+        }
+        // SAFETY: passed on.
+        unsafe { put(out, found) }
+    }
+
+    pub unsafe fn cuGraphMemcpyNodeGetParams(node: CUgraphNode, out: *mut CUDA_MEMCPY3D) -> Cuda {
+        not_null(out)?;
+        let mut copy = CUDA_MEMCPY3D::default();
+        params::ask(node, node_type::MEMCPY, |_, reader| {
+            // SAFETY: integers and pointers that nobody follows here.
+            copy = unsafe { reader.plain() }?;
+            Ok(())
+        })?;
+        // SAFETY: passed on.
+        unsafe { put(out, copy) }
+    }
+
+    pub unsafe fn cuGraphMemsetNodeGetParams(node: CUgraphNode, out: *mut CUDA_MEMSET_NODE_PARAMS) -> Cuda {
+        not_null(out)?;
+        let mut set = CUDA_MEMSET_NODE_PARAMS::default();
+        params::ask(node, node_type::MEMSET, |_, reader| {
+            set = CUDA_MEMSET_NODE_PARAMS {
+                dst: reader.word()?,
+                pitch: reader.narrow()?,
+                value: reader.narrow()?,
+                element_size: reader.narrow()?,
+                width: reader.narrow()?,
+                height: reader.narrow()?,
+            };
+            Ok(())
+        })?;
+        // SAFETY: passed on.
+        unsafe { put(out, set) }
+    }
+
+    pub unsafe fn cuGraphHostNodeGetParams(node: CUgraphNode, out: *mut CUDA_HOST_NODE_PARAMS) -> Cuda {
+        not_null(out)?;
+        let mut id = 0;
+        params::ask(node, node_type::HOST, |_, reader| {
+            id = reader.word()?;
+            Ok(())
+        })?;
+        let (function, user) = host_functions::kept(id).ok_or(CUDA_ERROR_INVALID_VALUE)?;
+        // SAFETY: passed on.
+        unsafe { put(out, CUDA_HOST_NODE_PARAMS { function: Some(function), user }) }
+    }
+
+    pub unsafe fn cuGraphEventRecordNodeGetEvent(node: CUgraphNode, out: *mut CUevent) -> Cuda {
+        not_null(out)?;
+        // SAFETY: passed on.
+        unsafe { put(out, event(node, node_type::EVENT_RECORD)? as CUevent) }
+    }
+
+    pub unsafe fn cuGraphEventWaitNodeGetEvent(node: CUgraphNode, out: *mut CUevent) -> Cuda {
+        not_null(out)?;
+        // SAFETY: passed on.
+        unsafe { put(out, event(node, node_type::WAIT_EVENT)? as CUevent) }
+    }
+
+    pub unsafe fn cuGraphDestroyNode(node: CUgraphNode) -> Cuda {
+        let word = check(Kind::GraphNode, node)?;
+        carry::call(Op::NodeDestroy as u16, |writer| writer.word(word), |_| Ok(()))?;
+        handles::closed(word);
+        params::forget_node(word);
+        Ok(())
+    }
+
+    pub unsafe fn cuGraphKernelNodeGetAttribute(
+        node: CUgraphNode,
+        which: u32,
+        value: *mut CUkernelNodeAttrValue,
+    ) -> Cuda {
+        not_null(value)?;
+        let mut found = CUkernelNodeAttrValue::default();
+        attribute(node, which, &mut found, false)?;
+        // SAFETY: passed on.
+        unsafe { put(value, found) }
+    }
+
+    pub unsafe fn cuGraphKernelNodeSetAttribute(
+        node: CUgraphNode,
+        which: u32,
+        value: *const CUkernelNodeAttrValue,
+    ) -> Cuda {
+        not_null(value)?;
+        // SAFETY: not NULL; the rest is the caller's promise.
+        attribute(node, which, &mut unsafe { value.read() }, true)
+    }
+}

@@ -1,0 +1,276 @@
+//! What nodes do: from the program's structs to messages and back. The worker's `params` says how they travel.
+
+use std::collections::HashMap;
+
+use cuda_abi::error::*;
+use cuda_abi::types::*;
+use cuda_abi::wire::{Kind, Malformed, Op, Reader, Writer};
+use parking_lot::Mutex;
+
+use super::check;
+use crate::entry::{Cuda, not_null};
+use crate::launch::{self, Shape};
+use crate::{carry, context, functions, handles, host_functions, shaped_copy};
+
+/// The parameters of a node, checked and ready to travel.
+pub enum Params {
+    Kernel {
+        function: u64,
+        shape: Shape,
+        bytes: Vec<u8>,
+    },
+    Memcpy(Box<CUDA_MEMCPY3D>),
+    Memset(CUDA_MEMSET_NODE_PARAMS),
+    /// A function of the program's, by its number.
+    Host(u64),
+    Graph(u64),
+    Empty,
+    EventRecord(u64),
+    EventWait(u64),
+    Conditional {
+        handle: u64,
+        kind: u32,
+        size: u32,
+    },
+}
+
+impl Params {
+    pub fn write(&self, writer: &mut Writer<'_>) {
+        match self {
+            Params::Kernel { function, shape, bytes } => {
+                writer.words(&[u64::from(node_type::KERNEL), *function]);
+                for extent in shape.grid.iter().chain(&shape.block).chain([&shape.shared]) {
+                    writer.word(u64::from(*extent));
+                }
+                writer.bytes(bytes);
+            }
+            Params::Memcpy(copy) => {
+                writer.word(u64::from(node_type::MEMCPY));
+                // SAFETY: a struct of integers and pointers.
+                unsafe { writer.plain(&**copy) };
+            }
+            Params::Memset(set) => {
+                let (value, element) = (u64::from(set.value), u64::from(set.element_size));
+                writer.words(&[u64::from(node_type::MEMSET), set.dst, set.pitch as u64, value, element]);
+                writer.words(&[set.width as u64, set.height as u64]);
+            }
+            Params::Host(id) => writer.words(&[u64::from(node_type::HOST), *id]),
+            Params::Graph(graph) => writer.words(&[u64::from(node_type::GRAPH), *graph]),
+            Params::Empty => writer.word(u64::from(node_type::EMPTY)),
+            Params::EventRecord(event) => writer.words(&[u64::from(node_type::EVENT_RECORD), *event]),
+            Params::EventWait(event) => writer.words(&[u64::from(node_type::WAIT_EVENT), *event]),
+            Params::Conditional { handle, kind, size } => {
+                let (kind, size) = (u64::from(*kind), u64::from(*size));
+                writer.words(&[u64::from(node_type::CONDITIONAL), *handle, kind, size]);
+            }
+        }
+    }
+
+    /// # Safety
+    /// The struct is as `cuGraphAddKernelNode` wants it.
+    pub unsafe fn kernel(params: &CUDA_KERNEL_NODE_PARAMS_v2) -> Cuda<Params> {
+        let given = if params.function.is_null() { params.kernel } else { params.function };
+        not_null(given)?;
+        let function = functions::loaded(given)?;
+        let shape = Shape { grid: params.grid, block: params.block, shared: params.shared_mem_bytes };
+        launch::check(&function, &shape)?;
+        let mut bytes = vec![0; function.param_bytes];
+        // SAFETY: the caller's promise.
+        unsafe { launch::params(&function, params.kernel_params, params.extra)?.pack(&function, &mut bytes) };
+        Ok(Params::Kernel { function: function.word, shape, bytes })
+    }
+
+    /// # Safety
+    /// As for `kernel`.
+    pub unsafe fn kernel_v1(params: &CUDA_KERNEL_NODE_PARAMS_v1) -> Cuda<Params> {
+        let CUDA_KERNEL_NODE_PARAMS_v1 { function, grid, block, shared_mem_bytes, kernel_params, extra, .. } =
+            *params;
+        let full = CUDA_KERNEL_NODE_PARAMS_v2 {
+            function,
+            grid,
+            block,
+            shared_mem_bytes,
+            kernel_params,
+            extra,
+            ..Default::default()
+        };
+        // SAFETY: the caller's promise.
+        unsafe { Params::kernel(&full) }
+    }
+
+    /// A copy both of whose sides the worker reaches.
+    pub fn memcpy(mut copy: CUDA_MEMCPY3D) -> Cuda<Params> {
+        if copy.width_in_bytes == 0 || copy.height == 0 || copy.depth == 0 {
+            return Err(CUDA_ERROR_INVALID_VALUE);
+        }
+        for source in [true, false] {
+            if shaped_copy::side(&mut copy, source)?.is_some() {
+                // Whoever gets here has seen to pageable sides, where that can be done.
+                crate::entry::say_once("pageable memory in a memcpy node that is changed is not supported");
+                return Err(CUDA_ERROR_NOT_SUPPORTED);
+            }
+        }
+        Ok(Params::Memcpy(Box::new(copy)))
+    }
+
+    pub fn memset(set: &CUDA_MEMSET_NODE_PARAMS) -> Cuda<Params> {
+        let fits = matches!(set.element_size, 1 | 2 | 4) && set.width > 0 && set.height > 0;
+        if !fits || !set.dst.is_multiple_of(u64::from(set.element_size)) {
+            return Err(CUDA_ERROR_INVALID_VALUE);
+        }
+        Ok(Params::Memset(*set))
+    }
+
+    pub fn host(params: &CUDA_HOST_NODE_PARAMS) -> Cuda<Params> {
+        let function = params.function.ok_or(CUDA_ERROR_INVALID_VALUE)?;
+        Ok(Params::Host(host_functions::keep(function, params.user)?))
+    }
+
+    pub fn graph(graph: CUgraph) -> Cuda<Params> {
+        Ok(Params::Graph(check(Kind::Graph, graph)?))
+    }
+
+    pub fn event_record(event: CUevent) -> Cuda<Params> {
+        Ok(Params::EventRecord(handles::check(Kind::Event, event as u64)?))
+    }
+
+    pub fn event_wait(event: CUevent) -> Cuda<Params> {
+        Ok(Params::EventWait(handles::check(Kind::Event, event as u64)?))
+    }
+
+    /// What a generic call describes, and the context it names.
+    ///
+    /// # Safety
+    /// The struct is as `cuGraphAddNode` wants it.
+    pub unsafe fn generic(all: &CUgraphNodeParams) -> Cuda<(Params, CUcontext)> {
+        let value = all.value.as_ptr();
+        let none = std::ptr::null_mut();
+        // SAFETY: the kind says what the value holds, by the caller's promise, and all of them fit.
+        unsafe {
+            Ok(match all.kind {
+                node_type::KERNEL => {
+                    let params = value.cast::<CUDA_KERNEL_NODE_PARAMS_v2>().read();
+                    (Params::kernel(&params)?, params.ctx)
+                }
+                node_type::MEMCPY => {
+                    let params = value.cast::<CUDA_MEMCPY_NODE_PARAMS>().read();
+                    (Params::memcpy(params.copy)?, params.ctx)
+                }
+                node_type::MEMSET => {
+                    let params = value.cast::<CUDA_MEMSET_NODE_PARAMS_v2>().read();
+                    (Params::memset(&params.set)?, params.ctx)
+                }
+                node_type::HOST => (Params::host(&value.cast::<CUDA_HOST_NODE_PARAMS>().read())?, none),
+                node_type::GRAPH => {
+                    // A graph that moves into its node would change its owner.
+                    if all.value[1] as u32 != 0 {
+                        return Err(CUDA_ERROR_NOT_SUPPORTED);
+                    }
+                    (Params::graph(all.value[0] as CUgraph)?, none)
+                }
+                node_type::EMPTY => (Params::Empty, none),
+                node_type::WAIT_EVENT => (Params::event_wait(all.value[0] as CUevent)?, none),
+                node_type::EVENT_RECORD => (Params::event_record(all.value[0] as CUevent)?, none),
+                node_type::CONDITIONAL => {
+                    let params = value.cast::<CUDA_CONDITIONAL_NODE_PARAMS>().read();
+                    let CUDA_CONDITIONAL_NODE_PARAMS { handle, kind, size, ctx, .. } = params;
+                    (Params::Conditional { handle, kind, size }, ctx)
+                }
+                kind => {
+                    crate::entry::say_once(match kind {
+                        node_type::BATCH_MEM_OP => "a graph with batches of memory operations is not supported",
+                        node_type::MEM_ALLOC | node_type::MEM_FREE => {
+                            "a graph node that allocates or frees memory is not supported by cuGraphAddNode"
+                        }
+                        _ => "a graph with external semaphores is not supported",
+                    });
+                    return Err(CUDA_ERROR_NOT_SUPPORTED);
+                }
+            })
+        }
+    }
+
+    /// Takes back what was kept for a node that was not made.
+    pub fn undo(&self) {
+        if let Params::Host(id) = self {
+            host_functions::forget(*id);
+        }
+    }
+}
+
+/// The tag of messages that speak of a context: the given one, or this thread's.
+pub fn tag_of(ctx: CUcontext) -> Cuda<u32> {
+    let word = context::resolve(ctx)?;
+    Ok(super::capture::mark(cuda_abi::wire::Handle::from_word(word).map_or(0, |handle| handle.index)))
+}
+
+/// The kernel parameters that the program was shown of a node: good until it asks again, or the graph goes.
+struct Shown {
+    graph: u64,
+    /// Words, so that every parameter is aligned as it was.
+    _bytes: Vec<u64>,
+    pointers: Vec<usize>,
+}
+
+static SHOWN: Mutex<Option<HashMap<u64, Shown>>> = Mutex::new(None);
+
+pub fn forget_graph(graph: u64) {
+    if let Some(shown) = SHOWN.lock().as_mut() {
+        shown.retain(|_, shown| shown.graph != graph);
+    }
+}
+
+pub fn forget_node(node: u64) {
+    if let Some(shown) = SHOWN.lock().as_mut() {
+        shown.remove(&node);
+    }
+}
+
+/// Asks what a node does, which must be of this kind; `read` gets the graph that it goes with and the rest.
+pub fn ask(node: CUgraphNode, wanted: u32, read: impl FnOnce(u64, &mut Reader<'_>) -> Result<(), Malformed>) -> Cuda {
+    let node = check(Kind::GraphNode, node)?;
+    let mut fits = true;
+    carry::call(
+        Op::NodeGet as u16,
+        |writer| writer.word(node),
+        |reader| {
+            let graph = reader.word()?;
+            fits = reader.narrow::<u32>()? == wanted;
+            if fits { read(graph, reader) } else { Ok(()) }
+        },
+    )?;
+    if fits { Ok(()) } else { Err(CUDA_ERROR_INVALID_VALUE) }
+}
+
+/// What a kernel node launches; its parameters are kept for the program to look at.
+pub fn kernel(node: CUgraphNode) -> Cuda<CUDA_KERNEL_NODE_PARAMS_v2> {
+    let mut params = CUDA_KERNEL_NODE_PARAMS_v2::default();
+    let (mut function, mut bytes, mut owner) = (0, Vec::new(), 0);
+    ask(node, node_type::KERNEL, |graph, reader| {
+        owner = graph;
+        function = reader.word()?;
+        for extent in params.grid.iter_mut().chain(&mut params.block).chain([&mut params.shared_mem_bytes]) {
+            *extent = reader.narrow()?;
+        }
+        bytes = reader.bytes()?.to_vec();
+        Ok(())
+    })?;
+    let known = functions::find(function as CUfunction)?;
+    let is_kernel = cuda_abi::wire::Handle::from_word(function).is_some_and(|handle| handle.kind == Kind::Kernel);
+    if is_kernel {
+        params.kernel = function as CUkernel;
+    }
+    // The older struct has no place for a kernel; the driver takes one where it takes a function.
+    params.function = function as CUfunction;
+    let mut words = vec![0u64; bytes.len().div_ceil(8)];
+    // SAFETY: the vector has at least that many bytes.
+    unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), words.as_mut_ptr().cast::<u8>(), bytes.len()) };
+    let base = words.as_ptr() as usize;
+    let pointers: Vec<usize> = known.params.iter().map(|(offset, _)| base + offset).collect();
+    let shown = Shown { graph: owner, _bytes: words, pointers };
+    if !shown.pointers.is_empty() {
+        params.kernel_params = shown.pointers.as_ptr().cast_mut().cast();
+    }
+    SHOWN.lock().get_or_insert_default().insert(node as u64, shown);
+    Ok(params)
+}

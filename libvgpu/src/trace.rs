@@ -1,0 +1,236 @@
+//! `BULKHEAD_TRACE`: what a program calls, and what that costs. 1 prints a table when the program ends, 2 also a line for
+//! each call. It goes to stderr, or to the end of the file that `BULKHEAD_TRACE_FILE` names.
+//!
+//! When it is off, a call pays one relaxed load. When it is on, each call opens a frame in its thread; what is sent while
+//! the frame is open counts for it, and its figures go into one table at its end. A function that calls another of the
+//! API has the other's time in its own, but not its messages. A forked child begins with an empty table and prints its
+//! own.
+
+mod report;
+
+use std::cell::Cell;
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicU8, Ordering};
+use std::time::Instant;
+
+use cuda_abi::error::*;
+use parking_lot::Mutex;
+
+const UNKNOWN: u8 = 0;
+const OFF: u8 = 1;
+const TABLE: u8 = 2;
+const LINES: u8 = 3;
+
+/// What the environment says; looked up at the first call, for nothing may happen when the library is loaded.
+static LEVEL: AtomicU8 = AtomicU8::new(UNKNOWN);
+static BOOK: Mutex<Book> = Mutex::new(Book::new());
+
+thread_local! {
+    /// Messages of the call that this thread is in.
+    static FRAME: Cell<Traffic> = const { Cell::new(Traffic::NONE) };
+}
+
+/// What went to the worker and came back.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Traffic {
+    round_trips: u64,
+    posted: u64,
+    sent: u64,
+    received: u64,
+}
+
+impl Traffic {
+    const NONE: Traffic = Traffic { round_trips: 0, posted: 0, sent: 0, received: 0 };
+
+    fn plus(self, other: Traffic) -> Traffic {
+        Traffic {
+            round_trips: self.round_trips + other.round_trips,
+            posted: self.posted + other.posted,
+            sent: self.sent + other.sent,
+            received: self.received + other.received,
+        }
+    }
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Counts {
+    calls: u64,
+    failed: u64,
+    last_failure: CUresult,
+    traffic: Traffic,
+    nanoseconds: u64,
+}
+
+/// Everything that is printed at the end.
+struct Book {
+    functions: BTreeMap<&'static str, Counts>,
+    /// Hidden tables that are not known, and slots that have no function, with how often they were asked for.
+    tables: BTreeMap<u128, u64>,
+    slots: BTreeMap<(u128, usize), u64>,
+}
+
+impl Book {
+    const fn new() -> Self {
+        Book { functions: BTreeMap::new(), tables: BTreeMap::new(), slots: BTreeMap::new() }
+    }
+
+    fn record(&mut self, name: &'static str, code: CUresult, traffic: Traffic, nanoseconds: u64) {
+        let new = Counts { calls: 0, failed: 0, last_failure: 0, traffic: Traffic::NONE, nanoseconds: 0 };
+        let counts = self.functions.entry(name).or_insert(new);
+        counts.calls += 1;
+        // Asking whether something is done and hearing "not yet" is no failure.
+        if code != CUDA_SUCCESS && code != CUDA_ERROR_NOT_READY {
+            counts.failed += 1;
+            counts.last_failure = code;
+        }
+        counts.traffic = counts.traffic.plus(traffic);
+        counts.nanoseconds += nanoseconds;
+    }
+}
+
+/// A call that is under way.
+pub struct Call {
+    start: Instant,
+    /// The frame of the function that made this call, if that was one of ours.
+    outer: Traffic,
+}
+
+/// Opens a frame, if somebody wants to know.
+#[inline]
+pub fn enter() -> Option<Call> {
+    if LEVEL.load(Ordering::Relaxed) == OFF { None } else { begin() }
+}
+
+#[cold]
+fn begin() -> Option<Call> {
+    (level() != OFF).then(|| Call { start: Instant::now(), outer: FRAME.replace(Traffic::NONE) })
+}
+
+/// Closes the frame.
+#[cold]
+pub fn leave(call: Call, name: &'static str, code: CUresult) {
+    let time = call.start.elapsed();
+    let traffic = FRAME.replace(call.outer);
+    let nanoseconds = u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
+    BOOK.lock().record(name, code, traffic, nanoseconds);
+    if level() == LINES {
+        report::line(name, code, traffic, time);
+    }
+}
+
+#[cold]
+fn add(traffic: Traffic) {
+    FRAME.set(FRAME.get().plus(traffic));
+}
+
+/// A message was posted that nobody waits for.
+#[inline]
+pub fn posted(bytes: usize) {
+    if LEVEL.load(Ordering::Relaxed) > OFF {
+        add(Traffic { posted: 1, sent: bytes as u64, ..Traffic::NONE });
+    }
+}
+
+/// A request was answered.
+#[inline]
+pub fn round_trip(sent: usize, received: usize) {
+    if LEVEL.load(Ordering::Relaxed) > OFF {
+        add(Traffic { round_trips: 1, sent: sent as u64, received: received as u64, posted: 0 });
+    }
+}
+
+/// Somebody asked for a hidden table that we do not have.
+pub fn unknown_table(id: u128) {
+    if level() != OFF {
+        *BOOK.lock().tables.entry(id).or_default() += 1;
+    }
+}
+
+/// Somebody called a slot of a hidden table that has no function.
+pub fn unknown_slot(table: u128, slot: usize) {
+    if level() != OFF {
+        *BOOK.lock().slots.entry((table, slot)).or_default() += 1;
+    }
+}
+
+fn level() -> u8 {
+    match LEVEL.load(Ordering::Relaxed) {
+        UNKNOWN => start(),
+        level => level,
+    }
+}
+
+fn start() -> u8 {
+    let level = match std::env::var("BULKHEAD_TRACE").as_deref() {
+        Err(_) | Ok("" | "0") => OFF,
+        Ok("1") => TABLE,
+        Ok(_) => LINES,
+    };
+    // One thread of several that come here at once does what is to be done once.
+    if LEVEL.compare_exchange(UNKNOWN, level, Ordering::Relaxed, Ordering::Relaxed).is_ok() && level != OFF {
+        // SAFETY: the handlers touch the book alone.
+        unsafe {
+            libc::atexit(at_exit);
+            libc::pthread_atfork(Some(before_fork), Some(after_fork), Some(in_forked_child));
+        }
+    }
+    level
+}
+
+extern "C" fn at_exit() {
+    report::print(&report::table(&BOOK.lock()));
+}
+
+/// The book stays locked over the fork, so that the child finds it whole.
+extern "C" fn before_fork() {
+    std::mem::forget(BOOK.lock());
+}
+
+extern "C" fn after_fork() {
+    // SAFETY: locked by this thread before the fork.
+    unsafe { BOOK.force_unlock() };
+}
+
+extern "C" fn in_forked_child() {
+    // SAFETY: locked by this thread before the fork, and the child has no other.
+    unsafe {
+        // The parent's entries are forgotten, not freed: its allocator may have been locked by another thread.
+        std::mem::forget(std::mem::replace(&mut *BOOK.data_ptr(), Book::new()));
+        BOOK.force_unlock();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MESSAGE: Traffic = Traffic { round_trips: 1, posted: 2, sent: 30, received: 4 };
+
+    #[test]
+    fn calls_add_up() {
+        let mut book = Book::new();
+        book.record("cuB", CUDA_SUCCESS, MESSAGE, 10);
+        book.record("cuB", CUDA_ERROR_INVALID_VALUE, MESSAGE, 5);
+        book.record("cuB", CUDA_ERROR_NOT_READY, Traffic::NONE, 5);
+        let counts = book.functions["cuB"];
+        assert_eq!((counts.calls, counts.failed, counts.last_failure), (3, 1, CUDA_ERROR_INVALID_VALUE));
+        assert_eq!(counts.nanoseconds, 20);
+        assert_eq!(counts.traffic, Traffic { round_trips: 2, posted: 4, sent: 60, received: 8 });
+    }
+
+    #[test]
+    fn the_dearest_function_comes_first_and_gaps_are_named() {
+        let mut book = Book::new();
+        book.record("cuCheap", CUDA_SUCCESS, Traffic::NONE, 10);
+        book.record("cuDear", CUDA_SUCCESS, MESSAGE, 5_000_000);
+        book.record("cuGap", CUDA_ERROR_NOT_SUPPORTED, Traffic::NONE, 1);
+        book.tables.insert(0xabc, 2);
+        book.slots.insert((0xdef, 7), 3);
+        let text = report::table(&book);
+        let at = |part: &str| text.find(part).unwrap_or_else(|| panic!("{part} is not in {text}"));
+        assert!(at("cuDear") < at("cuCheap"));
+        assert!(at("not supported: cuGap (1)") > at("cuCheap"));
+        at("00000000000000000000000000000abc (2)");
+        at("00000000000000000000000000000def slot 7 (3)");
+    }
+}

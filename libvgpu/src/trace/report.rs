@@ -1,0 +1,69 @@
+//! What is printed, and where.
+
+use std::fmt::Write as _;
+use std::io::Write as _;
+use std::time::Duration;
+
+use cuda_abi::error::{self, CUDA_ERROR_NOT_SUPPORTED, CUresult};
+
+use super::{Book, Traffic};
+
+/// The table of a process, dearest function first.
+pub fn table(book: &Book) -> String {
+    let mut rows: Vec<_> = book.functions.iter().collect();
+    rows.sort_by_key(|(name, counts)| (std::cmp::Reverse(counts.nanoseconds), **name));
+    let calls: u64 = rows.iter().map(|(_, counts)| counts.calls).sum();
+    let mut text = format!("bulkhead: process {} made {calls} driver calls\n", std::process::id());
+    let head = ["time ms", "µs/call", "calls", "failed", "trips", "posted", "sent", "received"];
+    let _ = writeln!(text, "{}  function", head.map(|title| format!("{title:>10}")).concat());
+    for (name, counts) in &rows {
+        let traffic = counts.traffic;
+        let time = [counts.nanoseconds as f64 / 1e6, counts.nanoseconds as f64 / 1e3 / counts.calls.max(1) as f64];
+        let figures =
+            [counts.calls, counts.failed, traffic.round_trips, traffic.posted, traffic.sent, traffic.received];
+        let failure = match counts.failed {
+            0 => String::new(),
+            _ => format!("  {}", error::name(counts.last_failure)),
+        };
+        let times = time.map(|figure| format!("{figure:>10.3}")).concat();
+        let figures = figures.map(|figure| format!("{figure:>10}")).concat();
+        let _ = writeln!(text, "{times}{figures}  {name}{failure}");
+    }
+    let gaps = rows.iter().filter(|(_, counts)| counts.last_failure == CUDA_ERROR_NOT_SUPPORTED);
+    list(&mut text, "not supported", gaps.map(|(name, counts)| format!("{name} ({})", counts.failed)));
+    let tables = book.tables.iter().map(|(id, count)| format!("{id:032x} ({count})"));
+    list(&mut text, "hidden tables that are not known", tables);
+    let slots = book.slots.iter().map(|((id, slot), count)| format!("{id:032x} slot {slot} ({count})"));
+    list(&mut text, "hidden functions that are not known", slots);
+    text
+}
+
+fn list(text: &mut String, title: &str, items: impl Iterator<Item = String>) {
+    let items: Vec<String> = items.collect();
+    if !items.is_empty() {
+        let _ = writeln!(text, "{title}: {}", items.join(", "));
+    }
+}
+
+/// One call.
+pub fn line(name: &str, code: CUresult, traffic: Traffic, time: Duration) {
+    let Traffic { round_trips, posted, sent, received } = traffic;
+    print(&format!(
+        "bulkhead: [{}] {name}: {}, {:.1} µs, {round_trips} trips, {posted} posted, {sent} B sent, {received} B received\n",
+        // SAFETY: always succeeds.
+        unsafe { libc::gettid() },
+        error::name(code),
+        time.as_secs_f64() * 1e6,
+    ));
+}
+
+/// One write, so that processes that print at once do not mix.
+pub fn print(text: &str) {
+    let file = std::env::var_os("BULKHEAD_TRACE_FILE")
+        .and_then(|path| std::fs::File::options().append(true).create(true).open(path).ok());
+    // There is nobody to tell that this failed.
+    let _ = match file {
+        Some(mut file) => file.write_all(text.as_bytes()),
+        None => std::io::stderr().write_all(text.as_bytes()),
+    };
+}

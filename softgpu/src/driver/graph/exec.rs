@@ -1,0 +1,359 @@
+//! Executable graphs.
+
+use std::sync::Arc;
+
+use cuda_abi::driver::Driver;
+use cuda_abi::error::*;
+use cuda_abi::types::*;
+use parking_lot::Mutex;
+
+use super::super::abi::*;
+use super::super::context::Context;
+use super::super::handles::{Table, of, out};
+use super::super::queue::Work;
+use super::super::{state, stream};
+use super::objects::Kept;
+use super::params::{self, kernel_task};
+use super::{Graph, Node, Task, capture, graph, node};
+
+static EXECS: Table<Exec> = Table::new(22);
+
+const INVALID_STRUCTURE: u32 = 2;
+/// Freeing memory at a launch, uploading, node priorities.
+const KNOWN_FLAGS: u64 = 1 | 2 | 8;
+
+pub struct Exec {
+    flags: u64,
+    plan: Mutex<Arc<Plan>>,
+    /// A copy of what it was made from: what updates are compared with, and what a capture gets.
+    source: Arc<Graph>,
+    /// One launch at a time.
+    running: Mutex<()>,
+    _objects: Mutex<Vec<Kept>>,
+}
+
+impl Drop for Exec {
+    fn drop(&mut self) {
+        self.source.dismantle();
+    }
+}
+
+/// Steps in the order in which they run.
+#[derive(Clone, Default)]
+struct Plan(Vec<Step>);
+
+#[derive(Clone)]
+struct Step {
+    /// The node of the graph it was made from.
+    node: u64,
+    enabled: bool,
+    body: Body,
+}
+
+#[derive(Clone)]
+enum Body {
+    Task(Task),
+    Inside(Plan),
+}
+
+impl Plan {
+    fn of(graph: &Graph) -> Option<Plan> {
+        let step = |node: &Arc<Node>| {
+            let body = match &*node.task.lock() {
+                Task::Graph(inside) => Body::Inside(Plan::of(inside)?),
+                task => Body::Task(task.clone()),
+            };
+            Some(Step { node: node.handle, enabled: true, body })
+        };
+        Some(Plan(graph.order()?.iter().map(step).collect::<Option<_>>()?))
+    }
+
+    fn run(&self, context: &Context) -> Answer {
+        for step in self.0.iter().filter(|step| step.enabled) {
+            match &step.body {
+                Body::Task(task) if context.runs() => task.run(context)?,
+                Body::Task(_) => return Ok(()),
+                Body::Inside(plan) => plan.run(context)?,
+            }
+        }
+        Ok(())
+    }
+
+    /// The step of a node, also inside.
+    fn find(&mut self, node: u64) -> Option<&mut Step> {
+        for step in &mut self.0 {
+            if step.node == node {
+                return Some(step);
+            }
+            if let Body::Inside(plan) = &mut step.body
+                && let Some(found) = plan.find(node)
+            {
+                return Some(found);
+            }
+        }
+        None
+    }
+}
+
+pub fn exec(handle: CUgraphExec) -> Answer<Arc<Exec>> {
+    state::state()?;
+    EXECS.get(of(handle)).map_err(|_| CUDA_ERROR_INVALID_VALUE)
+}
+
+fn all_objects(graph: &Graph) -> Vec<Kept> {
+    let inner = graph.inner.lock();
+    let mut objects = inner.objects.clone();
+    for node in &inner.nodes {
+        if let Task::Graph(inside) = &*node.task.lock() {
+            objects.extend(all_objects(inside));
+        }
+    }
+    objects
+}
+
+fn instantiate(handle: CUgraph, flags: u64, result: &mut u32) -> Answer<u64> {
+    let graph = graph(handle)?;
+    valid(flags & !KNOWN_FLAGS == 0)?;
+    let plan = Plan::of(&graph).ok_or_else(|| {
+        *result = INVALID_STRUCTURE;
+        CUDA_ERROR_INVALID_VALUE
+    })?;
+    let objects = Mutex::new(all_objects(&graph));
+    let source = graph.copy();
+    source.owned.store(true, std::sync::atomic::Ordering::Relaxed);
+    let plan = Mutex::new(Arc::new(plan));
+    Ok(EXECS.insert(Exec { flags, plan, source, running: Mutex::default(), _objects: objects }))
+}
+
+unsafe extern "C" fn cuGraphInstantiateWithFlags(made: *mut CUgraphExec, handle: CUgraph, flags: u64) -> CUresult {
+    call(|| {
+        required(made)?;
+        put(made, out(instantiate(handle, flags, &mut 0)?))
+    })
+}
+
+unsafe extern "C" fn cuGraphInstantiate_v2(
+    made: *mut CUgraphExec,
+    handle: CUgraph,
+    error_node: *mut CUgraphNode,
+    log: *mut c_char,
+    room: usize,
+) -> CUresult {
+    if !log.is_null() && room > 0 {
+        let _ = put_text(log, room, "");
+    }
+    put_if(error_node, std::ptr::null_mut());
+    // SAFETY: the caller's own arguments.
+    unsafe { cuGraphInstantiateWithFlags(made, handle, 0) }
+}
+
+unsafe extern "C" fn cuGraphInstantiateWithParams(
+    made: *mut CUgraphExec,
+    handle: CUgraph,
+    params: *mut CUDA_GRAPH_INSTANTIATE_PARAMS,
+) -> CUresult {
+    call(|| {
+        required(made)?;
+        let mut given = take(params)?;
+        (given.result, given.error_node) = (0, std::ptr::null_mut());
+        let outcome = instantiate(handle, given.flags, &mut given.result);
+        if outcome.is_err() && given.result == 0 {
+            given.result = 1;
+        }
+        put(params, given)?;
+        put(made, out(outcome?))
+    })
+}
+
+unsafe extern "C" fn cuGraphExecDestroy(handle: CUgraphExec) -> CUresult {
+    call(|| {
+        exec(handle)?;
+        EXECS.remove(of(handle)).map(|_| ())
+    })
+}
+
+unsafe extern "C" fn cuGraphExecGetFlags(handle: CUgraphExec, flags: *mut u64) -> CUresult {
+    call(|| put(flags, exec(handle)?.flags))
+}
+
+unsafe extern "C" fn cuGraphLaunch(handle: CUgraphExec, into: CUstream) -> CUresult {
+    call(|| {
+        let exec = exec(handle)?;
+        let queue = stream::queue(into)?;
+        let source = exec.source.clone();
+        if capture::takes(&queue, || Task::Graph(source.clone()).copy())? {
+            return Ok(());
+        }
+        let plan = exec.plan.lock().clone();
+        queue.submit(Work::run(move |context| {
+            let _one_at_a_time = exec.running.lock();
+            plan.run(context)
+        }));
+        Ok(())
+    })
+}
+
+/// Does the graph have the nodes and edges that the executable one was made from? If not: what changed, and where.
+fn compare(old: &Graph, new: &Graph) -> Result<(), (u32, u64)> {
+    let (old, new) = (old.inner.lock(), new.inner.lock());
+    if old.nodes.len() != new.nodes.len() {
+        return Err((update_result::TOPOLOGY_CHANGED, 0));
+    }
+    let place = |nodes: &[Arc<Node>], handle: u64| nodes.iter().position(|node| node.handle == handle);
+    let mut old_edges: Vec<_> =
+        old.edges.iter().map(|edge| (place(&old.nodes, edge.from), place(&old.nodes, edge.to))).collect();
+    let mut new_edges: Vec<_> =
+        new.edges.iter().map(|edge| (place(&new.nodes, edge.from), place(&new.nodes, edge.to))).collect();
+    for (before, after) in old.nodes.iter().zip(&new.nodes) {
+        let (before, task) = (before.task.lock(), after.task.lock());
+        if before.kind() != task.kind() {
+            return Err((update_result::NODE_TYPE_CHANGED, after.handle));
+        }
+        if let (Task::Graph(before), Task::Graph(inside)) = (&*before, &*task) {
+            compare(before, inside)?;
+        }
+    }
+    old_edges.sort_unstable();
+    new_edges.sort_unstable();
+    if old_edges == new_edges { Ok(()) } else { Err((update_result::TOPOLOGY_CHANGED, 0)) }
+}
+
+/// Takes the tasks of `new` into a plan that was made from nodes in the same places.
+fn take_over(plan: &mut Plan, source: &Graph, new: &Graph) {
+    let origins = source.inner.lock().origins.clone();
+    let (old_nodes, new_nodes) = (source.inner.lock().nodes.clone(), new.inner.lock().nodes.clone());
+    for step in &mut plan.0 {
+        let made = origins.get(&step.node).map(|node| node.handle);
+        let Some(at) = made.and_then(|made| old_nodes.iter().position(|node| node.handle == made)) else { continue };
+        let task = new_nodes[at].task.lock();
+        match (&mut step.body, &*task, &*old_nodes[at].task.lock()) {
+            (Body::Inside(plan), Task::Graph(inside), Task::Graph(before)) => take_over(plan, before, inside),
+            (body, task, _) => *body = Body::Task(task.clone()),
+        }
+    }
+}
+
+unsafe extern "C" fn cuGraphExecUpdate_v2(
+    handle: CUgraphExec,
+    from: CUgraph,
+    info: *mut CUgraphExecUpdateResultInfo,
+) -> CUresult {
+    call(|| {
+        required(info)?;
+        let (exec, graph) = (exec(handle)?, graph(from)?);
+        let mut found = CUgraphExecUpdateResultInfo::default();
+        if let Err((result, node)) = compare(&exec.source, &graph) {
+            (found.result, found.error_node) = (result, out(node));
+            put(info, found)?;
+            return Err(CUDA_ERROR_GRAPH_EXEC_UPDATE_FAILURE);
+        }
+        take_over(Arc::make_mut(&mut exec.plan.lock()), &exec.source, &graph);
+        *exec._objects.lock() = all_objects(&graph);
+        put(info, found)
+    })
+}
+
+unsafe extern "C" fn cuGraphExecUpdate(
+    handle: CUgraphExec,
+    from: CUgraph,
+    node: *mut CUgraphNode,
+    result: *mut u32,
+) -> CUresult {
+    let mut info = CUgraphExecUpdateResultInfo::default();
+    // SAFETY: the caller's own arguments, and a local.
+    let code = unsafe { cuGraphExecUpdate_v2(handle, from, &mut info) };
+    put_if(node, info.error_node);
+    put_if(result, info.result);
+    code
+}
+
+/// Works on the step of a node.
+fn with_step(handle: CUgraphExec, of_node: CUgraphNode, work: impl FnOnce(&mut Step) -> Answer) -> CUresult {
+    call(|| {
+        let (exec, node) = (exec(handle)?, node(of_node)?);
+        let mut plan = exec.plan.lock();
+        work(Arc::make_mut(&mut plan).find(node.handle).ok_or(CUDA_ERROR_INVALID_VALUE)?)
+    })
+}
+
+fn replace(step: &mut Step, task: Task) -> Answer {
+    match &mut step.body {
+        Body::Task(current) if current.kind() == task.kind() => {
+            *current = task;
+            Ok(())
+        }
+        _ => Err(CUDA_ERROR_INVALID_VALUE),
+    }
+}
+
+macro_rules! sets {
+    ($($name:ident($($arg:ident: $kind:ty),*) $task:expr;)*) => {
+        $(
+            unsafe extern "C" fn $name(handle: CUgraphExec, node: CUgraphNode, $($arg: $kind),*) -> CUresult {
+                with_step(handle, node, |step| replace(step, $task?))
+            }
+        )*
+    };
+}
+
+sets! {
+    cuGraphExecKernelNodeSetParams(p: *const CUDA_KERNEL_NODE_PARAMS_v1) kernel_task(&params::newer(&take(p)?));
+    cuGraphExecKernelNodeSetParams_v2(p: *const CUDA_KERNEL_NODE_PARAMS_v2) kernel_task(&take(p)?);
+    cuGraphExecMemcpyNodeSetParams(copy: *const CUDA_MEMCPY3D, _ctx: CUcontext) params::copy_task(&take(copy)?);
+    cuGraphExecMemsetNodeSetParams(p: *const CUDA_MEMSET_NODE_PARAMS, _ctx: CUcontext) params::set_task(&take(p)?);
+    cuGraphExecHostNodeSetParams(host: *const CUDA_HOST_NODE_PARAMS) params::host_task(&take(host)?);
+    cuGraphExecEventRecordNodeSetEvent(event: CUevent) params::record_task(event);
+    cuGraphExecEventWaitNodeSetEvent(event: CUevent) params::wait_task(event);
+}
+
+unsafe extern "C" fn cuGraphExecChildGraphNodeSetParams(
+    handle: CUgraphExec,
+    of_node: CUgraphNode,
+    child: CUgraph,
+) -> CUresult {
+    with_step(handle, of_node, |step| {
+        let child = graph(child)?;
+        let Task::Graph(before) = node(of_node)?.task.lock().clone() else { return Err(CUDA_ERROR_INVALID_VALUE) };
+        compare(&before, &child).map_err(|_| CUDA_ERROR_INVALID_VALUE)?;
+        step.body = Body::Inside(Plan::of(&child).ok_or(CUDA_ERROR_INVALID_VALUE)?);
+        Ok(())
+    })
+}
+
+unsafe extern "C" fn cuGraphNodeSetEnabled(handle: CUgraphExec, node: CUgraphNode, enabled: u32) -> CUresult {
+    with_step(handle, node, |step| {
+        let can = matches!(&step.body, Body::Task(Task::Kernel(_) | Task::Copy(_) | Task::Set(_)));
+        valid(can && enabled <= 1)?;
+        step.enabled = enabled != 0;
+        Ok(())
+    })
+}
+
+unsafe extern "C" fn cuGraphNodeGetEnabled(handle: CUgraphExec, node: CUgraphNode, to: *mut u32) -> CUresult {
+    with_step(handle, node, |step| put(to, u32::from(step.enabled)))
+}
+
+pub fn fill(table: Driver) -> Driver {
+    Driver {
+        cuGraphInstantiate: cuGraphInstantiate_v2,
+        cuGraphInstantiate_v2,
+        cuGraphInstantiateWithFlags,
+        cuGraphInstantiateWithParams,
+        cuGraphExecDestroy,
+        cuGraphExecGetFlags,
+        cuGraphLaunch,
+        cuGraphExecUpdate,
+        cuGraphExecUpdate_v2,
+        cuGraphExecKernelNodeSetParams,
+        cuGraphExecKernelNodeSetParams_v2,
+        cuGraphExecMemcpyNodeSetParams,
+        cuGraphExecMemsetNodeSetParams,
+        cuGraphExecHostNodeSetParams,
+        cuGraphExecEventRecordNodeSetEvent,
+        cuGraphExecEventWaitNodeSetEvent,
+        cuGraphExecChildGraphNodeSetParams,
+        cuGraphNodeSetEnabled,
+        cuGraphNodeGetEnabled,
+        ..table
+    }
+}

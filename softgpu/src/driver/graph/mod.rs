@@ -1,0 +1,264 @@
+//! Graphs: work that is described once and launched often.
+//!
+//! A graph is a list of nodes in the order in which they were made, and of edges. Launching runs the nodes one after the
+//! other, in an order that the edges allow, as one piece of work of a stream: that is an order which a GPU might choose.
+//! Nodes and the graphs inside them go with the outermost graph. An executable graph has copies of everything and does not
+//! care what becomes of the graph it was made from.
+
+mod add;
+pub mod capture;
+mod exec;
+mod lists;
+mod objects;
+mod params;
+mod task;
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Weak};
+
+use cuda_abi::driver::Driver;
+use cuda_abi::error::*;
+use cuda_abi::types::*;
+use parking_lot::Mutex;
+
+use super::abi::*;
+use super::handles::{Table, of, out};
+use super::state;
+use objects::Kept;
+pub use task::{KernelTask, Task};
+
+static GRAPHS: Table<Graph> = Table::new(20);
+static NODES: Table<Node> = Table::new(21);
+
+pub struct Graph {
+    handle: u64,
+    /// A node's or a capture's: not the application's to destroy.
+    owned: AtomicBool,
+    inner: Mutex<Inner>,
+}
+
+#[derive(Default)]
+struct Inner {
+    nodes: Vec<Arc<Node>>,
+    edges: Vec<Edge>,
+    /// Objects of the application's that live as long as this graph.
+    objects: Vec<Kept>,
+    /// In a clone: what each node was copied from.
+    origins: HashMap<u64, Arc<Node>>,
+}
+
+/// From and to, by handle.
+#[derive(Clone, Copy, PartialEq, Eq)]
+struct Edge {
+    from: u64,
+    to: u64,
+    data: CUgraphEdgeData,
+}
+
+pub struct Node {
+    handle: u64,
+    graph: Weak<Graph>,
+    task: Mutex<Task>,
+    attributes: Mutex<HashMap<u32, CUkernelNodeAttrValue>>,
+}
+
+impl Graph {
+    fn make() -> Arc<Graph> {
+        GRAPHS.insert_with(|handle| Graph { handle, owned: AtomicBool::new(false), inner: Mutex::default() }).1
+    }
+
+    /// Adds a node after others.
+    fn add(self: &Arc<Self>, after: &[Arc<Node>], task: Task) -> Arc<Node> {
+        let (handle, node) = NODES.insert_with(|handle| Node {
+            handle,
+            graph: Arc::downgrade(self),
+            task: Mutex::new(task),
+            attributes: Mutex::default(),
+        });
+        let mut inner = self.inner.lock();
+        inner.nodes.push(node.clone());
+        for from in after {
+            let edge = Edge { from: from.handle, to: handle, data: CUgraphEdgeData::default() };
+            if !inner.edges.contains(&edge) {
+                inner.edges.push(edge);
+            }
+        }
+        node
+    }
+
+    /// A copy of everything, with new nodes.
+    fn copy(&self) -> Arc<Graph> {
+        let copy = Graph::make();
+        let inner = self.inner.lock();
+        let mut map = HashMap::new();
+        for node in &inner.nodes {
+            let task = node.task.lock().copy();
+            let made = copy.add(&[], task);
+            *made.attributes.lock() = node.attributes.lock().clone();
+            map.insert(node.handle, made);
+        }
+        let mut target = copy.inner.lock();
+        target.edges = inner
+            .edges
+            .iter()
+            .filter_map(|edge| {
+                let (from, to) = (map.get(&edge.from)?.handle, map.get(&edge.to)?.handle);
+                Some(Edge { from, to, data: edge.data })
+            })
+            .collect();
+        target.objects = inner.objects.clone();
+        target.origins = map;
+        drop(target);
+        copy
+    }
+
+    /// Nodes in an order that the edges allow: of several, the first made comes first. Nothing if they form a circle.
+    fn order(&self) -> Option<Vec<Arc<Node>>> {
+        let inner = self.inner.lock();
+        let mut waits: HashMap<u64, usize> = HashMap::new();
+        let mut next: HashMap<u64, Vec<u64>> = HashMap::new();
+        for edge in &inner.edges {
+            *waits.entry(edge.to).or_default() += 1;
+            next.entry(edge.from).or_default().push(edge.to);
+        }
+        let place: HashMap<u64, usize> = inner.nodes.iter().enumerate().map(|(at, node)| (node.handle, at)).collect();
+        let free = |node: &&Arc<Node>| !waits.contains_key(&node.handle);
+        let mut ready: std::collections::BTreeSet<usize> =
+            inner.nodes.iter().filter(free).map(|node| place[&node.handle]).collect();
+        let mut order = Vec::with_capacity(inner.nodes.len());
+        while let Some(at) = ready.pop_first() {
+            let node = &inner.nodes[at];
+            order.push(node.clone());
+            for to in next.remove(&node.handle).unwrap_or_default() {
+                let left = waits.get_mut(&to)?;
+                *left -= 1;
+                if *left == 0 {
+                    ready.insert(*place.get(&to)?);
+                }
+            }
+        }
+        (order.len() == inner.nodes.len()).then_some(order)
+    }
+
+    /// Takes all handles of a graph out of the tables.
+    fn dismantle(&self) {
+        let nodes = std::mem::take(&mut self.inner.lock().nodes);
+        for node in nodes {
+            node.dismantle();
+        }
+        let _ = GRAPHS.remove(self.handle);
+    }
+}
+
+impl Node {
+    fn dismantle(&self) {
+        let _ = NODES.remove(self.handle);
+        if let Task::Graph(inside) = &*self.task.lock() {
+            inside.dismantle();
+        }
+    }
+
+    fn graph(&self) -> Answer<Arc<Graph>> {
+        self.graph.upgrade().ok_or(CUDA_ERROR_INVALID_VALUE)
+    }
+}
+
+/// A graph that the application names.
+fn graph(handle: CUgraph) -> Answer<Arc<Graph>> {
+    state::state()?;
+    GRAPHS.get(of(handle)).map_err(|_| CUDA_ERROR_INVALID_VALUE)
+}
+
+fn node(handle: CUgraphNode) -> Answer<Arc<Node>> {
+    state::state()?;
+    NODES.get(of(handle)).map_err(|_| CUDA_ERROR_INVALID_VALUE)
+}
+
+/// Nodes, all of one graph.
+fn nodes(graph: &Arc<Graph>, handles: *const CUgraphNode, count: usize) -> Answer<Vec<Arc<Node>>> {
+    let nodes: Vec<_> = list(handles, count)?.into_iter().map(node).collect::<Answer<_>>()?;
+    valid(nodes.iter().all(|node| node.graph().is_ok_and(|owner| Arc::ptr_eq(&owner, graph))))?;
+    Ok(nodes)
+}
+
+unsafe extern "C" fn cuGraphCreate(made: *mut CUgraph, flags: u32) -> CUresult {
+    call(|| {
+        state::state()?;
+        required(made)?;
+        valid(flags == 0)?;
+        put(made, out(Graph::make().handle))
+    })
+}
+
+unsafe extern "C" fn cuGraphDestroy(handle: CUgraph) -> CUresult {
+    call(|| {
+        let graph = graph(handle)?;
+        valid(!graph.owned.load(Ordering::Relaxed))?;
+        graph.dismantle();
+        Ok(())
+    })
+}
+
+unsafe extern "C" fn cuGraphClone(made: *mut CUgraph, original: CUgraph) -> CUresult {
+    call(|| {
+        required(made)?;
+        put(made, out(graph(original)?.copy().handle))
+    })
+}
+
+unsafe extern "C" fn cuGraphNodeFindInClone(
+    found: *mut CUgraphNode,
+    original: CUgraphNode,
+    clone: CUgraph,
+) -> CUresult {
+    call(|| {
+        required(found)?;
+        let (original, clone) = (node(original)?, graph(clone)?);
+        let made = clone.inner.lock().origins.get(&original.handle).map(|node| node.handle);
+        put(found, out(made.ok_or(CUDA_ERROR_INVALID_VALUE)?))
+    })
+}
+
+unsafe extern "C" fn cuGraphChildGraphNodeGetGraph(handle: CUgraphNode, inside: *mut CUgraph) -> CUresult {
+    call(|| {
+        required(inside)?;
+        match &*node(handle)?.task.lock() {
+            Task::Graph(graph) => put(inside, out(graph.handle)),
+            _ => Err(CUDA_ERROR_INVALID_VALUE),
+        }
+    })
+}
+
+unsafe extern "C" fn cuGraphDestroyNode(handle: CUgraphNode) -> CUresult {
+    call(|| {
+        let node = node(handle)?;
+        let graph = node.graph()?;
+        let mut inner = graph.inner.lock();
+        inner.nodes.retain(|other| other.handle != node.handle);
+        inner.edges.retain(|edge| edge.from != node.handle && edge.to != node.handle);
+        drop(inner);
+        node.dismantle();
+        Ok(())
+    })
+}
+
+unsafe extern "C" fn cuGraphNodeGetType(handle: CUgraphNode, kind: *mut CUgraphNodeType) -> CUresult {
+    call(|| put(kind, node(handle)?.task.lock().kind()))
+}
+
+pub fn fill(table: Driver) -> Driver {
+    let families: [fn(Driver) -> Driver; 6] =
+        [add::fill, capture::fill, exec::fill, lists::fill, objects::fill, params::fill];
+    let table = families.into_iter().fold(table, |table, fill| fill(table));
+    Driver {
+        cuGraphCreate,
+        cuGraphDestroy,
+        cuGraphClone,
+        cuGraphNodeFindInClone,
+        cuGraphChildGraphNodeGetGraph,
+        cuGraphDestroyNode,
+        cuGraphNodeGetType,
+        ..table
+    }
+}

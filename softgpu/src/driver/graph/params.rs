@@ -1,0 +1,206 @@
+//! Reading and changing what nodes do.
+
+use cuda_abi::driver::Driver;
+use cuda_abi::error::*;
+use cuda_abi::types::*;
+
+use super::super::abi::*;
+use super::super::handles::{of, out};
+use super::super::{event, launch, set, shapes};
+use super::{Node, Task, node};
+use crate::driver::event::Event;
+use std::sync::Arc;
+
+/// The newer struct of kernel nodes.
+pub fn newer(params: &CUDA_KERNEL_NODE_PARAMS_v1) -> CUDA_KERNEL_NODE_PARAMS_v2 {
+    let CUDA_KERNEL_NODE_PARAMS_v1 { function, grid, block, shared_mem_bytes, kernel_params, extra, .. } = *params;
+    let none = CUDA_KERNEL_NODE_PARAMS_v2::default();
+    CUDA_KERNEL_NODE_PARAMS_v2 { function, grid, block, shared_mem_bytes, kernel_params, extra, ..none }
+}
+
+pub fn kernel_task(params: &CUDA_KERNEL_NODE_PARAMS_v2) -> Answer<Task> {
+    let named = if params.function.is_null() { params.kernel } else { params.function };
+    launch::task(named, params)
+}
+
+pub fn copy_task(copy: &CUDA_MEMCPY3D) -> Answer<Task> {
+    shapes::check(copy)?;
+    Ok(Task::Copy(Box::new(*copy)))
+}
+
+pub fn set_task(params: &CUDA_MEMSET_NODE_PARAMS) -> Answer<Task> {
+    set::check(params)?;
+    Ok(Task::Set(*params))
+}
+
+pub fn host_task(params: &CUDA_HOST_NODE_PARAMS) -> Answer<Task> {
+    Ok(Task::Host(params.function.ok_or(CUDA_ERROR_INVALID_VALUE)?, of(params.user)))
+}
+
+pub fn record_task(handle: CUevent) -> Answer<Task> {
+    Ok(Task::Record(event::event(handle)?))
+}
+
+pub fn wait_task(handle: CUevent) -> Answer<Task> {
+    Ok(Task::Wait(event::event(handle)?))
+}
+
+/// Gives a node another task of the same kind.
+fn replace(node: &Arc<Node>, task: Task) -> Answer {
+    let mut current = node.task.lock();
+    valid(current.kind() == task.kind())?;
+    *current = task;
+    Ok(())
+}
+
+fn get<T>(handle: CUgraphNode, to: *mut T, pick: impl FnOnce(&Task) -> Option<T>) -> CUresult {
+    call(|| {
+        required(to)?;
+        put(to, pick(&node(handle)?.task.lock()).ok_or(CUDA_ERROR_INVALID_VALUE)?)
+    })
+}
+
+fn event_handle(event: &Arc<Event>) -> CUevent {
+    out(event::handle_of(event))
+}
+
+macro_rules! sets {
+    ($($name:ident($arg:ident: $kind:ty) $task:expr;)*) => {
+        $(
+            unsafe extern "C" fn $name(handle: CUgraphNode, $arg: $kind) -> CUresult {
+                call(|| replace(&node(handle)?, $task?))
+            }
+        )*
+    };
+}
+
+sets! {
+    cuGraphKernelNodeSetParams(params: *const CUDA_KERNEL_NODE_PARAMS_v1) kernel_task(&newer(&take(params)?));
+    cuGraphKernelNodeSetParams_v2(params: *const CUDA_KERNEL_NODE_PARAMS_v2) kernel_task(&take(params)?);
+    cuGraphMemcpyNodeSetParams(copy: *const CUDA_MEMCPY3D) copy_task(&take(copy)?);
+    cuGraphMemsetNodeSetParams(set: *const CUDA_MEMSET_NODE_PARAMS) set_task(&take(set)?);
+    cuGraphHostNodeSetParams(host: *const CUDA_HOST_NODE_PARAMS) host_task(&take(host)?);
+    cuGraphEventRecordNodeSetEvent(event: CUevent) record_task(event);
+    cuGraphEventWaitNodeSetEvent(event: CUevent) wait_task(event);
+}
+
+fn shown(task: &Task) -> Option<CUDA_KERNEL_NODE_PARAMS_v2> {
+    let Task::Kernel(kernel) = task else { return None };
+    let mut params = CUDA_KERNEL_NODE_PARAMS_v2 {
+        grid: kernel.shape.grid,
+        block: kernel.shape.block,
+        shared_mem_bytes: kernel.shape.dynamic_shared,
+        kernel_params: kernel.pointers(),
+        ..Default::default()
+    };
+    let is_kernel = crate::driver::library::KERNELS.get(kernel.named).is_ok();
+    *(if is_kernel { &mut params.kernel } else { &mut params.function }) = out(kernel.named);
+    Some(params)
+}
+
+unsafe extern "C" fn cuGraphKernelNodeGetParams_v2(
+    handle: CUgraphNode,
+    to: *mut CUDA_KERNEL_NODE_PARAMS_v2,
+) -> CUresult {
+    get(handle, to, shown)
+}
+
+unsafe extern "C" fn cuGraphKernelNodeGetParams(
+    handle: CUgraphNode,
+    to: *mut CUDA_KERNEL_NODE_PARAMS_v1,
+) -> CUresult {
+    get(handle, to, |task| {
+        let CUDA_KERNEL_NODE_PARAMS_v2 {
+            function, grid, block, shared_mem_bytes, kernel_params, extra, kernel, ..
+        } = shown(task)?;
+        let function = if function.is_null() { kernel } else { function };
+        Some(CUDA_KERNEL_NODE_PARAMS_v1 { function, grid, block, shared_mem_bytes, padding: 0, kernel_params, extra })
+    })
+}
+
+unsafe extern "C" fn cuGraphMemcpyNodeGetParams(handle: CUgraphNode, to: *mut CUDA_MEMCPY3D) -> CUresult {
+    get(handle, to, |task| if let Task::Copy(copy) = task { Some(**copy) } else { None })
+}
+
+unsafe extern "C" fn cuGraphMemsetNodeGetParams(handle: CUgraphNode, to: *mut CUDA_MEMSET_NODE_PARAMS) -> CUresult {
+    get(handle, to, |task| if let Task::Set(set) = task { Some(*set) } else { None })
+}
+
+unsafe extern "C" fn cuGraphHostNodeGetParams(handle: CUgraphNode, to: *mut CUDA_HOST_NODE_PARAMS) -> CUresult {
+    get(handle, to, |task| match task {
+        Task::Host(function, user) => Some(CUDA_HOST_NODE_PARAMS { function: Some(*function), user: out(*user) }),
+        _ => None,
+    })
+}
+
+unsafe extern "C" fn cuGraphEventRecordNodeGetEvent(handle: CUgraphNode, to: *mut CUevent) -> CUresult {
+    get(handle, to, |task| if let Task::Record(event) = task { Some(event_handle(event)) } else { None })
+}
+
+unsafe extern "C" fn cuGraphEventWaitNodeGetEvent(handle: CUgraphNode, to: *mut CUevent) -> CUresult {
+    get(handle, to, |task| if let Task::Wait(event) = task { Some(event_handle(event)) } else { None })
+}
+
+/// A kernel node.
+fn kernel_node(handle: CUgraphNode) -> Answer<Arc<Node>> {
+    let node = node(handle)?;
+    let kind = node.task.lock().kind();
+    valid(kind == node_type::KERNEL)?;
+    Ok(node)
+}
+
+unsafe extern "C" fn cuGraphKernelNodeGetAttribute(
+    handle: CUgraphNode,
+    which: u32,
+    value: *mut CUkernelNodeAttrValue,
+) -> CUresult {
+    call(|| {
+        let node = kernel_node(handle)?;
+        put(value, node.attributes.lock().get(&which).copied().unwrap_or_default())
+    })
+}
+
+unsafe extern "C" fn cuGraphKernelNodeSetAttribute(
+    handle: CUgraphNode,
+    which: u32,
+    value: *const CUkernelNodeAttrValue,
+) -> CUresult {
+    call(|| {
+        let node = kernel_node(handle)?;
+        let value = take(value)?;
+        node.attributes.lock().insert(which, value);
+        Ok(())
+    })
+}
+
+unsafe extern "C" fn cuGraphKernelNodeCopyAttributes(dst: CUgraphNode, src: CUgraphNode) -> CUresult {
+    call(|| {
+        let (dst, src) = (kernel_node(dst)?, kernel_node(src)?);
+        let attributes = src.attributes.lock().clone();
+        *dst.attributes.lock() = attributes;
+        Ok(())
+    })
+}
+
+pub fn fill(table: Driver) -> Driver {
+    Driver {
+        cuGraphKernelNodeSetParams,
+        cuGraphKernelNodeSetParams_v2,
+        cuGraphMemcpyNodeSetParams,
+        cuGraphMemsetNodeSetParams,
+        cuGraphHostNodeSetParams,
+        cuGraphEventRecordNodeSetEvent,
+        cuGraphEventWaitNodeSetEvent,
+        cuGraphKernelNodeGetParams,
+        cuGraphKernelNodeGetParams_v2,
+        cuGraphMemcpyNodeGetParams,
+        cuGraphMemsetNodeGetParams,
+        cuGraphHostNodeGetParams,
+        cuGraphEventRecordNodeGetEvent,
+        cuGraphEventWaitNodeGetEvent,
+        cuGraphKernelNodeGetAttribute,
+        cuGraphKernelNodeSetAttribute,
+        cuGraphKernelNodeCopyAttributes,
+        ..table
+    }
+}
