@@ -151,7 +151,10 @@ pub fn wait_for_context(context: u64) -> Cuda {
     let session = session::get()?;
     carry::check_fault(session)?;
     let ask = || carry::block(Op::Synchronize as u16, |writer| writer.word(context), |_| Ok(()));
-    if context != context::current_word() || handles::has_independent_streams(context, stream_flags)? {
+    if context != context::current_word()
+        || handles::take_left_behind(context)
+        || handles::has_independent_streams(context, stream_flags)?
+    {
         return ask();
     }
     wait_by_mark(session, DEFAULT_STREAM, ask)

@@ -46,6 +46,19 @@ pub fn opened(word: u64) -> u64 {
 /// Moves whenever streams come or go.
 static STREAMS_CHANGED: AtomicU64 = AtomicU64::new(0);
 
+/// Contexts in which streams were destroyed whose work may still be going on: nothing that is left can be waited for in
+/// their place.
+static LEFT_BEHIND: Mutex<Vec<u64>> = Mutex::new(Vec::new());
+
+/// Takes note that everything in a context is about to be waited for. Answers whether streams were destroyed since the
+/// last time.
+pub fn take_left_behind(context: u64) -> bool {
+    let mut left = LEFT_BEHIND.lock();
+    let before = left.len();
+    left.retain(|owner| *owner != context);
+    left.len() != before
+}
+
 fn count_streams(kind: Kind) {
     if kind == Kind::Stream {
         STREAMS_CHANGED.fetch_add(1, Ordering::Release);
@@ -84,8 +97,12 @@ pub fn closed(word: u64) {
         && let Some(live) = LIVE.write().get_mut(handle.index as usize)
         && live.word == word
     {
-        *live = Live::default();
+        let context = std::mem::take(live).context;
         count_streams(handle.kind);
+        let mut left = LEFT_BEHIND.lock();
+        if handle.kind == Kind::Stream && !left.contains(&context) {
+            left.push(context);
+        }
     }
     crate::graph::capture::stream_destroyed(word);
 }
