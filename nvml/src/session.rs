@@ -46,7 +46,8 @@ fn ask(path: &Path) -> Result<ZoneView, BootstrapError> {
     let start = Instant::now();
     loop {
         match ask_once(path) {
-            Err(BootstrapError::Closed | BootstrapError::System { .. })
+            // A broker that is about to end says so with a message of another size.
+            Err(BootstrapError::Closed | BootstrapError::System { .. } | BootstrapError::Size { .. })
                 if path.exists() && start.elapsed() < TAKEOVER =>
             {
                 std::thread::sleep(PAUSE)

@@ -16,14 +16,7 @@ fn page() -> io::Result<Vec<u8>> {
     clap_mangen::Man::new(command.clone()).render(&mut text)?;
     // One page for all: each verb's synopsis, options and examples follow.
     for verb in command.get_subcommands_mut().filter(|verb| !verb.is_hide_set()) {
-        let name = verb.get_name().to_owned();
-        writeln!(text, ".SH BULKHEAD {}", name.to_uppercase())?;
-        let verb = verb.clone().bin_name(format!("bulkhead {name}")).disable_help_flag(true);
-        let man = clap_mangen::Man::new(verb);
-        man.render_description_section(&mut text)?;
-        man.render_synopsis_section(&mut text)?;
-        man.render_options_section(&mut text)?;
-        man.render_extra_section(&mut text)?;
+        section(&mut text, "bulkhead", verb)?;
     }
     writeln!(text, ".SH ENVIRONMENT")?;
     for (name, meaning) in proxy::env_vars::ALL {
@@ -34,6 +27,19 @@ fn page() -> io::Result<Vec<u8>> {
         writeln!(text, ".TP\n.B {}\n{meaning}", exit as u8)?;
     }
     Ok(text)
+}
+
+/// A verb's own part, and after it those of the verbs below it.
+fn section(text: &mut Vec<u8>, before: &str, verb: &clap::Command) -> io::Result<()> {
+    let name = format!("{before} {}", verb.get_name());
+    writeln!(text, ".SH {}", name.to_uppercase())?;
+    let man =
+        clap_mangen::Man::new(verb.clone().bin_name(&name).disable_help_flag(true).disable_help_subcommand(true));
+    man.render_description_section(text)?;
+    man.render_synopsis_section(text)?;
+    man.render_options_section(text)?;
+    man.render_extra_section(text)?;
+    verb.get_subcommands().filter(|below| !below.is_hide_set()).try_for_each(|below| section(text, &name, below))
 }
 
 /// Prints to stdout; a reader that has seen enough is no failure.
@@ -51,7 +57,7 @@ mod tests {
     #[test]
     fn the_manual_tells_of_every_verb_variable_and_status() {
         let text = String::from_utf8(super::page().unwrap()).unwrap();
-        for word in ["BULKHEAD RUN", "BULKHEAD PROXY", "BULKHEAD_SOCKET", ".B 127", "saxpy"] {
+        for word in ["BULKHEAD RUN", "BULKHEAD PROXY", "BULKHEAD ZONES SET", "BULKHEAD_SOCKET", ".B 127", "saxpy"] {
             assert!(text.contains(word), "{word}");
         }
         assert!(!text.contains("BULKHEAD WORKER"));

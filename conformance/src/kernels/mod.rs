@@ -21,6 +21,7 @@ mod integer;
 mod matrix;
 mod memory;
 mod system;
+mod texture;
 mod values;
 mod warp;
 
@@ -64,4 +65,5 @@ pub const FAMILIES: &[&[Test]] = &[
     matrix::TESTS,
     asynchronous::TESTS,
     grid::TESTS,
+    texture::TESTS,
 ];

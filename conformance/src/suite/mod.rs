@@ -8,6 +8,7 @@ mod contexts;
 mod copies;
 mod faults;
 mod forks;
+mod graphs;
 mod hosts;
 mod launches;
 mod memory;
@@ -57,6 +58,7 @@ const FAMILIES: &[&[Test]] = &[
     modules::TESTS,
     launches::TESTS,
     capture::TESTS,
+    graphs::TESTS,
     faults::TESTS,
     forks::TESTS,
 ];

@@ -324,6 +324,7 @@ impl Broker {
             ended.push(worker.slot);
         }
         self.wait_for_killed();
+        self.views.stop();
         let left = self.workers.len();
         for slot in ended {
             let _ = self.roster.clear(slot);

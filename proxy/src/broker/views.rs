@@ -13,6 +13,7 @@ use std::time::{Duration, Instant};
 use cuda_abi::wire::Reader;
 use cuda_abi::wire::view::{self, Card, MAX_PROCESSES, MAX_VIEW, Process, ZoneView};
 use idm::bootstrap::{self, ANSWER_BYTES, Answer};
+use rustix::event::{PollFd, PollFlags, Timespec};
 
 use super::reactor::Source;
 use super::{Broker, namespaces, process};
@@ -63,6 +64,18 @@ impl Views {
             process::kill(&helper.process);
             // Its end is an event of its own; until then there is nothing to be late for.
             helper.deadline = now + HELPER_TIME;
+        }
+    }
+}
+
+impl Views {
+    /// Ends the helper, if there is one: the broker is about to go.
+    pub fn stop(&mut self) {
+        if let Some(helper) = self.helper.take() {
+            process::kill(&helper.process);
+            let mut fds = [PollFd::new(&helper.process, PollFlags::IN)];
+            let _ = rustix::event::poll(&mut fds, Some(&Timespec { tv_sec: 5, tv_nsec: 0 }));
+            process::reap(helper.process.as_fd());
         }
     }
 }

@@ -162,11 +162,14 @@ impl Handles {
         if kind == Kind::Stream && word <= 1 {
             return Ok(self.default_streams[word as usize].clone());
         }
-        let object = self.get(word)?;
+        let graph = matches!(kind, Kind::Graph | Kind::GraphExec | Kind::GraphNode | Kind::UserObject);
+        // Natively a wrong graph is a wrong value.
+        let wrong = Refusal::Code(if graph { CUDA_ERROR_INVALID_VALUE } else { CUDA_ERROR_INVALID_HANDLE });
+        let object = self.get(word).map_err(|_| wrong)?;
         if object.kind == kind || (kind == Kind::Function && object.kind == Kind::Kernel) {
             Ok(object)
         } else {
-            Err(Refusal::Code(CUDA_ERROR_INVALID_HANDLE))
+            Err(wrong)
         }
     }
 

@@ -71,6 +71,17 @@ impl<T: Owned> Table<T> {
         let handles: Vec<u64> = live.iter().filter(|(_, object)| object.owner() == owner).map(|(h, _)| *h).collect();
         handles.iter().filter_map(|handle| live.remove(handle)).collect()
     }
+
+    /// The same, telling `gone` each handle.
+    pub fn forget(&self, owner: u64, gone: impl Fn(u64)) {
+        self.live.write().retain(|handle, object| {
+            let keep = object.owner() != owner;
+            if !keep {
+                gone(*handle);
+            }
+            keep
+        });
+    }
 }
 
 /// A handle as C sees it.

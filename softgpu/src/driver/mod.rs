@@ -16,6 +16,7 @@
 #![allow(non_snake_case)]
 
 mod abi;
+mod array;
 mod attributes;
 mod context;
 mod context_api;
@@ -39,6 +40,7 @@ mod set;
 mod shapes;
 mod state;
 mod stream;
+mod texture;
 mod tools;
 mod values;
 mod visible;
@@ -51,7 +53,7 @@ pub use state::Config;
 /// The driver's functions. The first configuration given in a process stays.
 pub fn driver(config: Config) -> Driver {
     state::configure(config);
-    let families: [fn(Driver) -> Driver; 18] = [
+    let families: [fn(Driver) -> Driver; 20] = [
         device::fill,
         context_api::fill,
         memory::alloc::fill,
@@ -69,6 +71,8 @@ pub fn driver(config: Config) -> Driver {
         library::fill,
         function::fill,
         tools::fill,
+        array::fill,
+        texture::fill,
         graph::fill,
     ];
     let table = families.into_iter().fold(Driver::missing(), |table, fill| fill(table));

@@ -16,7 +16,7 @@ use super::function::{FUNCTIONS, Function, Settings};
 use super::handles::{Owned, Table, of, out};
 use super::memory::alloc;
 use super::memory::map::{self, Kind, Region};
-use super::{heap, library, notice, state};
+use super::{array, heap, library, notice, state, texture};
 use crate::exec::{self, Program, RelocationTarget, Variable};
 use crate::image::{self, ImageError};
 
@@ -142,6 +142,8 @@ fn initialise(variable: &Variable, address: u64, variables: &[u64]) {
 /// The functions of modules that end with their context.
 pub fn forget_context(owner: u64) {
     heap::forget_context(owner);
+    texture::forget_context(owner);
+    array::forget_context(owner);
     library::forget_context(owner);
     drop(FUNCTIONS.remove_owned(owner));
     for module in MODULES.remove_owned(owner) {

@@ -7,6 +7,7 @@ use cuda_abi::error::*;
 use cuda_abi::types::*;
 
 use super::abi::*;
+use super::array;
 use super::context::current;
 use super::copy::{Return, move_bytes};
 use super::graph::{Task, capture};
@@ -24,6 +25,7 @@ struct Side {
     kind: u32,
     host: u64,
     device: u64,
+    array: CUarray,
     at: [usize; 3],
     pitch: usize,
     /// Rows from one slice to the next.
@@ -42,11 +44,22 @@ struct Rows {
 type Extent = [u64; 3];
 
 impl Side {
+    /// An array knows its own layout; only the place in it is asked for.
+    fn resolve_array(&self, [width, height, depth]: Extent) -> Answer<(Rows, Place)> {
+        let image = array::array(self.array)?.image;
+        let [x, y, z] = self.at.map(|n| n as u64);
+        let sizes = [u64::from(image.size[0]) * image.element(), image.size[1].into(), image.size[2].into()];
+        let inside = |at: u64, len: u64, size: u64| at.checked_add(len).is_some_and(|end| end <= size);
+        valid(inside(x, width, sizes[0]) && inside(y, height, sizes[1]) && inside(z, depth, sizes[2]))?;
+        let start = image.base + z * image.slice + y * image.pitch + x;
+        Ok((Rows { start, pitch: image.pitch, slice: image.slice }, Place::Device))
+    }
+
     fn resolve(&self, extent: Extent, write: bool) -> Answer<(Rows, Place)> {
         let base = match self.kind {
             HOST => self.host,
             DEVICE | UNIFIED => self.device,
-            ARRAY => return Err(CUDA_ERROR_NOT_SUPPORTED),
+            ARRAY => return self.resolve_array(extent),
             _ => return Err(CUDA_ERROR_INVALID_VALUE),
         };
         let [width, height, depth] = extent;
@@ -144,6 +157,7 @@ fn resolve(c: &CUDA_MEMCPY3D) -> Answer<Option<Checked>> {
         kind: c.src_memory_type,
         host: c.src_host as u64,
         device: c.src_device,
+        array: c.src_array,
         at: [c.src_x_in_bytes, c.src_y, c.src_z],
         pitch: c.src_pitch,
         rows: c.src_height,
@@ -152,6 +166,7 @@ fn resolve(c: &CUDA_MEMCPY3D) -> Answer<Option<Checked>> {
         kind: c.dst_memory_type,
         host: c.dst_host as u64,
         device: c.dst_device,
+        array: c.dst_array,
         at: [c.dst_x_in_bytes, c.dst_y, c.dst_z],
         pitch: c.dst_pitch,
         rows: c.dst_height,

@@ -2,7 +2,7 @@
 
 use super::context::Context;
 use super::helpers::warp;
-use super::{asynchronous, matrix, small as small_floats, video};
+use super::{asynchronous, matrix, small as small_floats, surface, texture, video};
 use crate::passes::ir::{Routine, Space, WarpOp};
 use crate::passes::matrix::SPACES;
 use crate::passes::small;
@@ -41,6 +41,9 @@ pub extern "C" fn runtime(context: *mut Context, routine: i32, code: u64, words:
         Routine::WarpMatrix => unsafe { matrix::fragment(context, code, words) },
         Routine::CopyAsync => unsafe { asynchronous::copy(context, code, words) },
         Routine::MemoryBarrier => unsafe { asynchronous::barrier(context, code, space, words) },
-        Routine::Texture | Routine::Surface | Routine::TextureQuery => {}
+        // SAFETY: as above, for these three.
+        Routine::Texture => unsafe { texture::read(context, code, words) },
+        Routine::Surface => unsafe { surface::access(context, code, words) },
+        Routine::TextureQuery => unsafe { texture::query(context, code, words) },
     }
 }

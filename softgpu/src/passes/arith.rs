@@ -75,13 +75,6 @@ const TABLE: &[(&str, Compute, usize, On)] = &[
 
 /// Names of PTX that this device does not implement (yet). Anything else that is unknown is an error in the text.
 const ELSEWHERE: &[&str] = &[
-    "tex",
-    "tld4",
-    "txq",
-    "suld",
-    "sust",
-    "sured",
-    "suq",
     "istypep",
     "wgmma",
     "multimem",

@@ -143,6 +143,9 @@ impl<'a> Builder<'_, 'a> {
                 None => return Ok(()),
             },
             "mbarrier" => self.memory_barrier(&mut form, operands)?,
+            "tex" | "tld4" => self.texture(&mut form, operands, instruction.name == "tld4")?,
+            "suld" | "sust" | "sured" => self.surface(instruction.name, &mut form, operands)?,
+            "txq" | "suq" => self.texture_query(&mut form, operands, instruction.name == "suq")?,
             name if video::is_video(name) => self.video(name, &mut form, operands)?,
             name => self.arithmetic(name, &mut form, operands)?,
         };

@@ -16,6 +16,7 @@ pub mod reach;
 mod scope;
 pub mod small;
 mod sync;
+pub mod texture;
 pub mod video;
 
 pub use link::build;

@@ -103,14 +103,21 @@ pub fn linear(worker: &Worker, message: &mut Reader<'_>, wait: bool) -> Outcome 
     message.end()?;
     worker.memory.check(destination, len)?;
     worker.memory.check(source, len)?;
-    match (plan::in_host(source, len), plan::in_host(destination, len)) {
-        (true, false) => Counters::add(&worker.counters().bytes_to_device, len),
-        (false, true) => Counters::add(&worker.counters().bytes_from_device, len),
-        _ => {}
-    }
+    count(worker, plan::in_host(source, len), plan::in_host(destination, len), len);
     // SAFETY: both ranges are the client's.
     let copied = unsafe { (worker.driver.cuMemcpyAsync)(destination, source, len as usize, stream) };
     if wait { wait_for(worker, stream, copied) } else { Ok(copied) }
+}
+
+/// Tells the operator how much went which way.
+fn count(worker: &Worker, from_host: bool, to_host: bool, bytes: u64) {
+    let counters = worker.counters();
+    match (from_host, to_host) {
+        (true, false) => Counters::add(&counters.bytes_to_device, bytes),
+        (false, true) => Counters::add(&counters.bytes_from_device, bytes),
+        (false, false) => Counters::add(&counters.bytes_on_device, bytes),
+        (true, true) => {}
+    }
 }
 
 fn wait_for(worker: &Worker, stream: CUstream, copied: CUresult) -> Outcome {
@@ -127,6 +134,10 @@ pub fn shaped(worker: &Worker, message: &mut Reader<'_>, wait: bool) -> Outcome 
     let stream = held.raw as CUstream;
     message.end()?;
     let Some(_arrays) = check_shape(worker, &mut copy)? else { return Ok(CUDA_SUCCESS) };
+    let on_host = |kind, device| kind == MEMORY_HOST || (kind == MEMORY_DEVICE && plan::in_host(device, 1));
+    let bytes = [copy.height, copy.depth].iter().fold(copy.width_in_bytes, |bytes, rows| bytes.saturating_mul(*rows));
+    let from_host = on_host(copy.src_memory_type, copy.src_device);
+    count(worker, from_host, on_host(copy.dst_memory_type, copy.dst_device), bytes as u64);
     // SAFETY: both sides were checked.
     let copied = unsafe { (worker.driver.cuMemcpy3DAsync_v2)(&copy, stream) };
     if wait { wait_for(worker, stream, copied) } else { Ok(copied) }

@@ -47,6 +47,8 @@ macro_rules! adds {
         pub fn fill(table: Driver) -> Driver {
             Driver {
                 $($name,)*
+                cuGraphAddNode,
+                cuGraphAddNode_v2,
                 cuGraphAddDependencies,
                 cuGraphAddDependencies_v2,
                 cuGraphRemoveDependencies,
@@ -67,6 +69,28 @@ adds! {
     cuGraphAddEmptyNode() Ok(Task::Empty);
     cuGraphAddEventRecordNode(event: CUevent) params::record_task(event);
     cuGraphAddEventWaitNode(event: CUevent) params::wait_task(event);
+}
+
+unsafe extern "C" fn cuGraphAddNode_v2(
+    made: *mut CUgraphNode,
+    handle: CUgraph,
+    after: *const CUgraphNode,
+    _edges: *const CUgraphEdgeData,
+    count: usize,
+    all: *mut CUgraphNodeParams,
+) -> CUresult {
+    add(made, handle, after, count, || params::general_task(&take(all.cast_const())?))
+}
+
+unsafe extern "C" fn cuGraphAddNode(
+    made: *mut CUgraphNode,
+    handle: CUgraph,
+    after: *const CUgraphNode,
+    count: usize,
+    all: *mut CUgraphNodeParams,
+) -> CUresult {
+    // SAFETY: the caller's own arguments.
+    unsafe { cuGraphAddNode_v2(made, handle, after, std::ptr::null(), count, all) }
 }
 
 /// From and to of each dependency.

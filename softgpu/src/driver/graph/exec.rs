@@ -304,6 +304,7 @@ sets! {
     cuGraphExecHostNodeSetParams(host: *const CUDA_HOST_NODE_PARAMS) params::host_task(&take(host)?);
     cuGraphExecEventRecordNodeSetEvent(event: CUevent) params::record_task(event);
     cuGraphExecEventWaitNodeSetEvent(event: CUevent) params::wait_task(event);
+    cuGraphExecNodeSetParams(all: *mut CUgraphNodeParams) params::general_task(&take(all.cast_const())?);
 }
 
 unsafe extern "C" fn cuGraphExecChildGraphNodeSetParams(
@@ -351,6 +352,7 @@ pub fn fill(table: Driver) -> Driver {
         cuGraphExecHostNodeSetParams,
         cuGraphExecEventRecordNodeSetEvent,
         cuGraphExecEventWaitNodeSetEvent,
+        cuGraphExecNodeSetParams,
         cuGraphExecChildGraphNodeSetParams,
         cuGraphNodeSetEnabled,
         cuGraphNodeGetEnabled,

@@ -1,5 +1,7 @@
 //! Listing what a graph is made of.
 
+use std::fmt::Write;
+
 use cuda_abi::driver::Driver;
 use cuda_abi::error::*;
 use cuda_abi::types::*;
@@ -127,8 +129,27 @@ neighbours! {
         |edge, node| (edge.from == node).then_some(edge.to);
 }
 
+/// A picture of a graph for Graphviz.
+unsafe extern "C" fn cuGraphDebugDotPrint(handle: CUgraph, path: *const c_char, _flags: u32) -> CUresult {
+    call(|| {
+        let (graph, path) = (graph(handle)?, text(path)?);
+        let inner = graph.inner.lock();
+        let mut dot = String::from("digraph dot {\n");
+        for node in &inner.nodes {
+            let kind = node.task.lock().kind();
+            let _ = writeln!(dot, "    \"{:x}\" [label=\"type {kind}\"];", node.handle);
+        }
+        for edge in &inner.edges {
+            let _ = writeln!(dot, "    \"{:x}\" -> \"{:x}\";", edge.from, edge.to);
+        }
+        dot.push_str("}\n");
+        std::fs::write(path, dot).map_err(|_| CUDA_ERROR_OPERATING_SYSTEM)
+    })
+}
+
 pub fn fill(table: Driver) -> Driver {
     Driver {
+        cuGraphDebugDotPrint,
         cuGraphGetNodes,
         cuGraphGetRootNodes,
         cuGraphGetEdges,

@@ -45,6 +45,22 @@ pub fn wait_task(handle: CUevent) -> Answer<Task> {
     Ok(Task::Wait(event::event(handle)?))
 }
 
+/// What the general calls describe.
+pub fn general_task(all: &CUgraphNodeParams) -> Answer<Task> {
+    let value = all.value.as_ptr();
+    match all.kind {
+        node_type::KERNEL => kernel_task(&take(value.cast())?),
+        node_type::MEMCPY => copy_task(&take(value.cast::<CUDA_MEMCPY_NODE_PARAMS>())?.copy),
+        node_type::MEMSET => set_task(&take(value.cast())?),
+        node_type::HOST => host_task(&take(value.cast())?),
+        node_type::GRAPH => Ok(Task::Graph(super::graph(out(all.value[0]))?)),
+        node_type::EMPTY => Ok(Task::Empty),
+        node_type::WAIT_EVENT => wait_task(out(all.value[0])),
+        node_type::EVENT_RECORD => record_task(out(all.value[0])),
+        _ => Err(CUDA_ERROR_NOT_SUPPORTED),
+    }
+}
+
 /// Gives a node another task of the same kind.
 fn replace(node: &Arc<Node>, task: Task) -> Answer {
     let mut current = node.task.lock();
@@ -82,6 +98,7 @@ sets! {
     cuGraphHostNodeSetParams(host: *const CUDA_HOST_NODE_PARAMS) host_task(&take(host)?);
     cuGraphEventRecordNodeSetEvent(event: CUevent) record_task(event);
     cuGraphEventWaitNodeSetEvent(event: CUevent) wait_task(event);
+    cuGraphNodeSetParams(all: *mut CUgraphNodeParams) general_task(&take(all.cast_const())?);
 }
 
 fn shown(task: &Task) -> Option<CUDA_KERNEL_NODE_PARAMS_v2> {
@@ -191,6 +208,7 @@ pub fn fill(table: Driver) -> Driver {
         cuGraphHostNodeSetParams,
         cuGraphEventRecordNodeSetEvent,
         cuGraphEventWaitNodeSetEvent,
+        cuGraphNodeSetParams,
         cuGraphKernelNodeGetParams,
         cuGraphKernelNodeGetParams_v2,
         cuGraphMemcpyNodeGetParams,

@@ -153,7 +153,7 @@ pub fn begin_to_graph(worker: &Worker, message: &mut Reader<'_>) -> Outcome {
     let stream = worker.handles.pin(Kind::Stream, word)?;
     let mode = message.narrow()?;
     let target = message.word()?;
-    let graph = worker.handles.pin(Kind::Graph, target).map_err(|_| invalid())?;
+    let graph = worker.handles.pin(Kind::Graph, target)?;
     let nodes = node_list(worker, message)?;
     let edges = edge_list(message, nodes.len())?;
     message.end()?;

@@ -63,15 +63,15 @@ fn invalid() -> Refusal {
 }
 
 fn graph(worker: &Worker, message: &mut Reader<'_>) -> Result<Arc<Object>, Refusal> {
-    worker.handles.pin(Kind::Graph, message.word()?).map_err(|_| invalid())
+    worker.handles.pin(Kind::Graph, message.word()?)
 }
 
 fn node(worker: &Worker, message: &mut Reader<'_>) -> Result<Arc<Object>, Refusal> {
-    worker.handles.pin(Kind::GraphNode, message.word()?).map_err(|_| invalid())
+    worker.handles.pin(Kind::GraphNode, message.word()?)
 }
 
 fn exec(worker: &Worker, message: &mut Reader<'_>) -> Result<Arc<Object>, Refusal> {
-    worker.handles.pin(Kind::GraphExec, message.word()?).map_err(|_| invalid())
+    worker.handles.pin(Kind::GraphExec, message.word()?)
 }
 
 /// An array of nodes.
@@ -81,7 +81,7 @@ fn node_list(worker: &Worker, message: &mut Reader<'_>) -> Result<Vec<Arc<Object
         return Err(Refusal::Malformed);
     }
     let words = bytes.chunks_exact(8).map(|word| u64::from_le_bytes(word.try_into().unwrap_or_default()));
-    words.map(|word| worker.handles.pin(Kind::GraphNode, word).map_err(|_| invalid())).collect()
+    words.map(|word| worker.handles.pin(Kind::GraphNode, word)).collect()
 }
 
 /// Edge data for `count` edges: nothing stands for edges as usual.
@@ -130,7 +130,7 @@ pub fn destroy(worker: &Worker, message: &mut Reader<'_>) -> Outcome {
     let word = message.word()?;
     message.end()?;
     let _graphs = worker.graphs.at_work();
-    worker.handles.pin(Kind::Graph, word).map_err(|_| invalid())?;
+    worker.handles.pin(Kind::Graph, word)?;
     worker.close(Kind::Graph, word)
 }
 

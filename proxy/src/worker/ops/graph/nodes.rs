@@ -212,7 +212,7 @@ pub fn destroy(worker: &Worker, message: &mut Reader<'_>) -> Outcome {
     let word = message.word()?;
     message.end()?;
     let _graphs = worker.graphs.at_work();
-    worker.handles.pin(Kind::GraphNode, word).map_err(|_| invalid())?;
+    worker.handles.pin(Kind::GraphNode, word)?;
     worker.close(Kind::GraphNode, word)
 }
 

@@ -40,13 +40,13 @@ pub fn count(worker: &Worker, message: &mut Reader<'_>) -> Outcome {
     let references: u32 = message.narrow()?;
     let graph = match message.word()? {
         0 => None,
-        graph => Some(worker.handles.pin(Kind::Graph, graph).map_err(|_| invalid())?),
+        graph => Some(worker.handles.pin(Kind::Graph, graph)?),
     };
     let flags: u32 = message.narrow()?;
     let release = message.word()? != 0;
     message.end()?;
     let mut graphs = worker.graphs.at_work();
-    let object = worker.handles.pin(Kind::UserObject, word).map_err(|_| invalid())?;
+    let object = worker.handles.pin(Kind::UserObject, word)?;
     let own = graphs.references.get_mut(&word).ok_or_else(invalid)?;
     let (driver, raw) = (&worker.driver, object.raw as CUuserObject);
     let moves = graph.is_some() && !release && flags & MOVE != 0;

@@ -1,0 +1,220 @@
+//! Texture and surface objects.
+
+use cuda_abi::driver::Driver;
+use cuda_abi::error::*;
+use cuda_abi::types::*;
+
+use super::abi::*;
+use super::array::{SURFACE_LOAD_STORE, array, channel, mipmap};
+use super::context::current;
+use super::handles::{Owned, Table, out};
+use super::memory::map::{Place, classify};
+use crate::exec::image::{Beside, Image, SURFACES, TEXTURES, Texture};
+
+/// Kinds of resources.
+const ARRAY: u32 = 0;
+const MIPMAP: u32 = 1;
+const LINEAR: u32 = 2;
+const PITCHED: u32 = 3;
+
+/// Flags of a texture.
+const READ_AS_INTEGER: u32 = 1;
+const NORMALIZED: u32 = 2;
+const SRGB: u32 = 16;
+
+static TEXTURE_OBJECTS: Table<Object> = Table::new(32);
+static SURFACE_OBJECTS: Table<Object> = Table::new(33);
+
+struct Object {
+    owner: u64,
+    resource: CUDA_RESOURCE_DESC,
+    about: CUDA_TEXTURE_DESC,
+    view: CUDA_RESOURCE_VIEW_DESC,
+}
+
+impl Owned for Object {
+    fn owner(&self) -> u64 {
+        self.owner
+    }
+}
+
+/// What ends with a context. Its numbers are never used again, so kernels cannot reach another's.
+pub fn forget_context(owner: u64) {
+    TEXTURE_OBJECTS.forget(owner, |number| TEXTURES.remove(number));
+    SURFACE_OBJECTS.forget(owner, |number| SURFACES.remove(number));
+}
+
+/// The fields of a struct that is passed as bytes.
+struct Fields<'a>(&'a [u8]);
+
+impl Fields<'_> {
+    fn word(&self, at: usize) -> u32 {
+        self.0.get(at..at + 4).and_then(|bytes| bytes.try_into().ok()).map_or(0, u32::from_le_bytes)
+    }
+
+    fn long(&self, at: usize) -> u64 {
+        u64::from(self.word(at)) | u64::from(self.word(at + 4)) << 32
+    }
+
+    fn real(&self, at: usize) -> f32 {
+        f32::from_bits(self.word(at))
+    }
+}
+
+fn bytes_of<T>(value: &T) -> &[u8] {
+    // SAFETY: the structs that are passed here are arrays of plain words, without padding.
+    unsafe { std::slice::from_raw_parts(std::ptr::from_ref(value).cast(), size_of::<T>()) }
+}
+
+/// The images of a resource, and whether it is memory that is no array.
+fn images(resource: &CUDA_RESOURCE_DESC) -> Answer<(Vec<Image>, bool)> {
+    let fields = Fields(bytes_of(resource));
+    let memory = |size: [u64; 3], pitch: u64| -> Answer<Image> {
+        let channels = fields.word(20);
+        valid(matches!(channels, 1 | 2 | 4))?;
+        let channel = channel(fields.word(16))?;
+        let (base, element) = (fields.long(8), channel.bytes() * u64::from(channels));
+        let row = size[0].checked_mul(element).ok_or(CUDA_ERROR_INVALID_VALUE)?;
+        valid(size.iter().all(|side| (1..=1 << 31).contains(side)) && (size[1] == 1 || row <= pitch))?;
+        let span = pitch.checked_mul(size[1] - 1).and_then(|rows| rows.checked_add(row));
+        let span = span.ok_or(CUDA_ERROR_INVALID_VALUE)?;
+        valid(base != 0 && classify(base, span, false)? != Place::Pageable)?;
+        Ok(Image {
+            base,
+            size: size.map(|side| side as u32),
+            pitch,
+            slice: span,
+            channel,
+            channels: channels as u8,
+            layered: false,
+            cube: false,
+        })
+    };
+    Ok(match fields.word(0) {
+        ARRAY => (vec![array(out(fields.long(8)))?.image], false),
+        MIPMAP => {
+            let levels = &mipmap(out(fields.long(8)))?.levels;
+            (levels.iter().map(|level| Ok(array(out(*level))?.image)).collect::<Answer<_>>()?, false)
+        }
+        LINEAR => {
+            let element = channel(fields.word(16))?.bytes() * u64::from(fields.word(20)).max(1);
+            (vec![memory([fields.long(24) / element, 1, 1], 0)?], true)
+        }
+        PITCHED => (vec![memory([fields.long(24), fields.long(32), 1], fields.long(40))?], true),
+        _ => return Err(CUDA_ERROR_INVALID_VALUE),
+    })
+}
+
+fn texture(resource: &CUDA_RESOURCE_DESC, about: &CUDA_TEXTURE_DESC) -> Answer<Texture> {
+    let (levels, plain_memory) = images(resource)?;
+    let fields = Fields(bytes_of(about));
+    let beside = |at: usize| {
+        Ok(match fields.word(at * 4) {
+            0 => Beside::Wrap,
+            1 => Beside::Clamp,
+            2 => Beside::Mirror,
+            3 => Beside::Border,
+            _ => return Err(CUDA_ERROR_INVALID_VALUE),
+        })
+    };
+    let (filter, flags) = (fields.word(12), fields.word(16));
+    valid(filter <= 1 && fields.word(24) <= 1)?;
+    Ok(Texture {
+        levels,
+        beside: [beside(0)?, beside(1)?, beside(2)?],
+        linear: filter == 1,
+        normalized: flags & NORMALIZED != 0,
+        raw: flags & READ_AS_INTEGER != 0,
+        srgb: flags & SRGB != 0,
+        border: [40, 44, 48, 52].map(|at| fields.real(at)),
+        linear_levels: fields.word(24) == 1,
+        level_bias: fields.real(28),
+        level_clamp: [fields.real(32), fields.real(36)],
+        plain_memory,
+    })
+}
+
+unsafe extern "C" fn cuTexObjectCreate(
+    to: *mut CUtexObject,
+    resource: *const CUDA_RESOURCE_DESC,
+    about: *const CUDA_TEXTURE_DESC,
+    view: *const CUDA_RESOURCE_VIEW_DESC,
+) -> CUresult {
+    call(|| {
+        required(to)?;
+        let context = current()?;
+        let (resource, about) = (take(resource)?, take(about)?);
+        let view = if view.is_null() { CUDA_RESOURCE_VIEW_DESC::default() } else { take(view)? };
+        let texture = texture(&resource, &about)?;
+        let number = TEXTURE_OBJECTS.insert(Object { owner: context.id(), resource, about, view });
+        TEXTURES.insert(number, texture);
+        put(to, number)
+    })
+}
+
+unsafe extern "C" fn cuTexObjectDestroy(number: CUtexObject) -> CUresult {
+    call(|| {
+        current()?;
+        TEXTURE_OBJECTS.remove(number).map_err(|_| CUDA_ERROR_INVALID_VALUE)?;
+        TEXTURES.remove(number);
+        Ok(())
+    })
+}
+
+unsafe extern "C" fn cuTexObjectGetResourceDesc(to: *mut CUDA_RESOURCE_DESC, number: CUtexObject) -> CUresult {
+    call(|| put(to, TEXTURE_OBJECTS.get(number)?.resource))
+}
+
+unsafe extern "C" fn cuTexObjectGetTextureDesc(to: *mut CUDA_TEXTURE_DESC, number: CUtexObject) -> CUresult {
+    call(|| put(to, TEXTURE_OBJECTS.get(number)?.about))
+}
+
+unsafe extern "C" fn cuTexObjectGetResourceViewDesc(
+    to: *mut CUDA_RESOURCE_VIEW_DESC,
+    number: CUtexObject,
+) -> CUresult {
+    call(|| put(to, TEXTURE_OBJECTS.get(number)?.view))
+}
+
+unsafe extern "C" fn cuSurfObjectCreate(to: *mut CUsurfObject, resource: *const CUDA_RESOURCE_DESC) -> CUresult {
+    call(|| {
+        required(to)?;
+        let context = current()?;
+        let resource = take(resource)?;
+        let fields = Fields(bytes_of(&resource));
+        valid(fields.word(0) == ARRAY)?;
+        let array = array(out(fields.long(8)))?;
+        valid(array.about.flags & SURFACE_LOAD_STORE != 0)?;
+        let (about, view) = Default::default();
+        let number = SURFACE_OBJECTS.insert(Object { owner: context.id(), resource, about, view });
+        SURFACES.insert(number, array.image);
+        put(to, number)
+    })
+}
+
+unsafe extern "C" fn cuSurfObjectDestroy(number: CUsurfObject) -> CUresult {
+    call(|| {
+        current()?;
+        SURFACE_OBJECTS.remove(number).map_err(|_| CUDA_ERROR_INVALID_VALUE)?;
+        SURFACES.remove(number);
+        Ok(())
+    })
+}
+
+unsafe extern "C" fn cuSurfObjectGetResourceDesc(to: *mut CUDA_RESOURCE_DESC, number: CUsurfObject) -> CUresult {
+    call(|| put(to, SURFACE_OBJECTS.get(number)?.resource))
+}
+
+pub fn fill(table: Driver) -> Driver {
+    Driver {
+        cuTexObjectCreate,
+        cuTexObjectDestroy,
+        cuTexObjectGetResourceDesc,
+        cuTexObjectGetTextureDesc,
+        cuTexObjectGetResourceViewDesc,
+        cuSurfObjectCreate,
+        cuSurfObjectDestroy,
+        cuSurfObjectGetResourceDesc,
+        ..table
+    }
+}

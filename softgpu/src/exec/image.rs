@@ -1,0 +1,107 @@
+//! Images in device memory: what textures and surfaces are made of, and the tables by which kernels find them.
+//!
+//! A kernel names an object by a number that anybody may have made up, so it is looked up. What is found is held while
+//! it is used; the memory behind it may go away at any time, which is a fault like any other.
+
+use std::collections::HashMap;
+use std::sync::{Arc, LazyLock, PoisonError, RwLock};
+
+/// How a channel is stored.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Channel {
+    U8,
+    U16,
+    U32,
+    S8,
+    S16,
+    S32,
+    F16,
+    F32,
+}
+
+impl Channel {
+    pub fn bytes(self) -> u64 {
+        match self {
+            Channel::U8 | Channel::S8 => 1,
+            Channel::U16 | Channel::S16 | Channel::F16 => 2,
+            Channel::U32 | Channel::S32 | Channel::F32 => 4,
+        }
+    }
+}
+
+/// Rows of elements in the window; the whole range was checked when it was made.
+#[derive(Clone, Copy, Debug)]
+pub struct Image {
+    pub base: u64,
+    /// Elements, rows and slices (or layers); none is 0.
+    pub size: [u32; 3],
+    pub pitch: u64,
+    pub slice: u64,
+    pub channel: Channel,
+    pub channels: u8,
+    pub layered: bool,
+    pub cube: bool,
+}
+
+impl Image {
+    /// Bytes of an element.
+    pub fn element(&self) -> u64 {
+        self.channel.bytes() * u64::from(self.channels)
+    }
+
+    /// The address of an element that is inside.
+    pub fn address(&self, x: u32, y: u32, z: u32) -> u64 {
+        self.base + u64::from(z) * self.slice + u64::from(y) * self.pitch + u64::from(x) * self.element()
+    }
+}
+
+/// What happens beside an image.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Beside {
+    Wrap,
+    Clamp,
+    Mirror,
+    Border,
+}
+
+#[derive(Clone, Debug)]
+pub struct Texture {
+    /// From the largest to the smallest; at least one.
+    pub levels: Vec<Image>,
+    pub beside: [Beside; 3],
+    pub linear: bool,
+    pub normalized: bool,
+    /// Integers are read as they are, not as fractions.
+    pub raw: bool,
+    pub srgb: bool,
+    pub border: [f32; 4],
+    pub linear_levels: bool,
+    pub level_bias: f32,
+    pub level_clamp: [f32; 2],
+    /// Memory that is no array: outside of it is nothing.
+    pub plain_memory: bool,
+}
+
+/// Objects by their numbers.
+pub struct Objects<T>(LazyLock<RwLock<HashMap<u64, Arc<T>>>>);
+
+impl<T> Objects<T> {
+    const fn new() -> Objects<T> {
+        Objects(LazyLock::new(|| RwLock::new(HashMap::new())))
+    }
+
+    pub fn insert(&self, number: u64, object: T) {
+        self.0.write().unwrap_or_else(PoisonError::into_inner).insert(number, Arc::new(object));
+    }
+
+    pub fn remove(&self, number: u64) {
+        self.0.write().unwrap_or_else(PoisonError::into_inner).remove(&number);
+    }
+
+    pub fn get(&self, number: u64) -> Option<Arc<T>> {
+        self.0.read().unwrap_or_else(PoisonError::into_inner).get(&number).cloned()
+    }
+}
+
+pub static TEXTURES: Objects<Texture> = Objects::new();
+pub static SURFACES: Objects<Image> = Objects::new();
