@@ -207,10 +207,14 @@ impl Broker {
             };
             stats.entry(zone).or_default().push(status);
         }
+        for (name, zone) in &mut self.zones {
+            let mut sum = zone.past;
+            stats.get(name).into_iter().flatten().for_each(|worker| sum.add(&worker.stats));
+            zone.told.advance(&sum);
+        }
+        self.save_figures();
         let zones = self.zones.iter().map(|(name, zone)| {
             let workers = stats.remove(name).unwrap_or_default();
-            let mut stats = zone.past;
-            workers.iter().for_each(|worker| stats.add(&worker.stats));
             ZoneStatus {
                 name: name.clone(),
                 socket: self.folder.zone_socket(name),
@@ -226,7 +230,7 @@ impl Broker {
                 pins_refused: zone.pinned.refused,
                 overdrafts: zone.overdrafts,
                 driver_memory: beyond.remove(name).unwrap_or(0),
-                stats,
+                stats: zone.told,
                 workers,
             }
         });

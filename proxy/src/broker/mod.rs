@@ -7,6 +7,7 @@
 mod admin;
 mod busy;
 mod clients;
+mod figures;
 mod handshake;
 mod ledger;
 mod namespaces;
@@ -114,6 +115,8 @@ pub struct Broker {
     views: views::Views,
     busy: busy::Busy,
     overdrafts: overdraft::Watch,
+    /// Totals as they were last written down.
+    figures: figures::Book,
     missing: Missing,
     /// The CUDA version that clients see; 0 until the first worker has told.
     driver_version: u32,
@@ -153,6 +156,7 @@ impl Broker {
             views: views::Views::default(),
             busy: busy::Busy::default(),
             overdrafts: overdraft::Watch::default(),
+            figures: figures::Book::new(),
             missing: Missing::default(),
             driver_version: 0,
             next_spare: Instant::now(),
@@ -238,6 +242,7 @@ impl Broker {
         }
         let known: Vec<String> = self.zones.keys().map(|name| name.as_str().to_owned()).collect();
         self.folder.forget_other_zones(|name| known.iter().any(|known| known == name))?;
+        self.resume_figures();
         self.adopt_workers()?;
         // Last, for only now it is known which of them are empty.
         self.forget_unconfigured();

@@ -97,6 +97,10 @@ impl StateDir {
         self.path.join("books/zones.json")
     }
 
+    pub fn figures(&self) -> PathBuf {
+        self.path.join("books/figures.json")
+    }
+
     pub fn zone(&self, name: &ZoneName) -> PathBuf {
         self.path.join("zones").join(name.as_str())
     }

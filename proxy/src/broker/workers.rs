@@ -464,6 +464,7 @@ impl Broker {
                     zone.pinned.close(service.pinned);
                     zone.past.add(&counted);
                 }
+                self.save_figures();
                 tracing::info!(zone = %service.zone, pid = service.client_pid, worker = worker.pid, status, "worker gone");
             }
             Phase::Starting => {

@@ -40,6 +40,8 @@ pub struct Zone {
     pub overdrafts: u64,
     /// Figures of workers that have ended.
     pub past: WorkerStats,
+    /// Most that an operator was told.
+    pub told: WorkerStats,
 }
 
 pub type Zones = BTreeMap<ZoneName, Zone>;
@@ -84,6 +86,7 @@ impl Zone {
             clients_refused: 0,
             overdrafts: 0,
             past: WorkerStats::default(),
+            told: WorkerStats::default(),
         })
     }
 

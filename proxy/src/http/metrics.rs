@@ -1,6 +1,6 @@
 //! A status in Prometheus' text format.
 //!
-//! Totals never go backwards while a broker lives: what a worker has counted goes to its zone when it ends.
+//! Totals never go backwards: what a worker has counted goes to its zone when it ends, and to the next broker.
 
 use std::fmt::Write;
 
