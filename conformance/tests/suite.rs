@@ -23,6 +23,8 @@ const KNOWN: &[(&str, &str, &str)] = &[
         "faults::functions_are_found_by_name",
         "the software GPU is a table: names are libcuda's business",
     ),
+    ("soft-direct", "graphs::memory_allocated_in_a_capture", "the software GPU has no nodes that allocate memory"),
+    ("soft-direct", "graphs::memory_allocated_by_nodes", "the software GPU has no nodes that allocate memory"),
 ];
 const BOTH: &str = "";
 

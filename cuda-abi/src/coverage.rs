@@ -39,8 +39,6 @@ const REASONS: &[(&str, &str)] = &[
     ("cuGraphAddExternal", "external objects: they are descriptors of another driver"),
     ("cuGraphExternal", "external objects: they are descriptors of another driver"),
     ("cuGraphExecExternal", "external objects: they are descriptors of another driver"),
-    ("cuGraphAddMem", "graph nodes that allocate memory: not yet"),
-    ("cuGraphMem", "graph nodes that allocate memory: not yet"),
     ("cuGreenCtx", "green contexts: not yet"),
     ("cuCtxFromGreenCtx", "green contexts: not yet"),
     ("cuStreamGetGreenCtx", "green contexts: not yet"),

@@ -6,7 +6,7 @@ use cuda_abi::wire::Op;
 
 use crate::allocations::{self, Kind};
 use crate::entry::{Cuda, not_null};
-use crate::graph::capture;
+use crate::graph::{capture, memory as memory_of_graphs};
 use crate::{carry, context, host_memory};
 
 /// Rows of pitched memory start at multiples of this, which suits textures and copies.
@@ -70,6 +70,9 @@ pub mod api {
         }
         context::current()?;
         capture::check_permitted()?;
+        if memory_of_graphs::is_held(dptr) {
+            return Ok(());
+        }
         // Forgotten first: once the worker has freed it, another thread may be given the same address.
         let found = allocations::take(dptr, |found| matches!(found.kind, Kind::Managed | Kind::Device))?;
         let freed = match found.kind {

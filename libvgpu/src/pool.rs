@@ -12,7 +12,7 @@ use parking_lot::Mutex;
 use crate::allocations::{self, Allocation, Kind};
 use crate::device::put;
 use crate::entry::{Cuda, not_null};
-use crate::graph::capture;
+use crate::graph::{capture, memory as memory_of_graphs};
 use crate::{carry, context, device, memory, stream};
 
 /// Attributes 1 to 3 are flags of type int, the others 64-bit.
@@ -191,25 +191,18 @@ pub unsafe fn cuMemPoolGetAccess(flags: *mut u32, pool: CUmemoryPool, location: 
     unsafe { put(flags, if own { ACCESS_READ_WRITE } else { 0 }) }
 }
 
-/// In a graph, memory of a pool is a node's; ours is mapped for good, and could not come and go with each launch.
-fn refuse_captured(stream: u64) -> Cuda {
-    if capture::is_captured(stream)? {
-        crate::entry::say_once(
-            "cuMemAllocAsync and cuMemFreeAsync are not supported while a stream is being captured",
-        );
-        return Err(CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED);
-    }
-    Ok(())
-}
-
 /// Allocates from a pool.
 ///
 /// # Safety
 /// `dptr` is NULL or writable.
 unsafe fn allocate(dptr: *mut CUdeviceptr, bytes: usize, pool: CUmemoryPool, stream: CUstream) -> Cuda {
     not_null(dptr)?;
-    refuse_captured(stream::resolve(stream)?)?;
+    let stream = stream::resolve(stream)?;
     find(pool)?;
+    if capture::is_captured(stream)? {
+        // SAFETY: passed on.
+        return unsafe { put(dptr, memory_of_graphs::allocate_captured(bytes, stream)?) };
+    }
     let address = memory::allocate(bytes)?;
     allocations::set_pool(address, pool as u64);
     change(pool, |settings| {
@@ -251,7 +244,13 @@ pub fn returned(allocation: &Allocation) {
 pub unsafe fn cuMemFreeAsync(dptr: CUdeviceptr, stream: CUstream) -> Cuda {
     let stream = stream::resolve(stream)?;
     context::current()?;
-    refuse_captured(stream)?;
+    if memory_of_graphs::is_held(dptr) {
+        return Ok(());
+    }
+    // What no graph allocated, no graph frees.
+    if capture::is_captured(stream)? {
+        return Err(CUDA_ERROR_INVALID_VALUE);
+    }
     let found = allocations::take(dptr, |found| found.kind == Kind::Device)?;
     carry::post(Op::FreeAsync as u16, |writer| writer.words(&[dptr, stream]))
         .inspect_err(|_| allocations::restore(found))?;

@@ -192,6 +192,7 @@ fn null_and_nonsense_are_refused() {
     assert_eq!(unsafe { std::ffi::CStr::from_ptr(text) }, c"CUDA_ERROR_ILLEGAL_ADDRESS");
     assert_eq!(code!(cuGetErrorString(12345, &mut text)), CUDA_ERROR_INVALID_VALUE);
     assert!(text.is_null());
-    let mut graph = null_mut();
-    assert_eq!(code!(cuGraphCreate(&mut graph, 0)), CUDA_ERROR_NOT_SUPPORTED);
+    let (mut node, no_params) = (null_mut(), std::ptr::null());
+    let batch = code!(cuGraphAddBatchMemOpNode(&mut node, null_mut(), std::ptr::null(), 0, no_params));
+    assert_eq!(batch, CUDA_ERROR_NOT_SUPPORTED);
 }

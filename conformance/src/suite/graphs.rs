@@ -43,6 +43,8 @@ super::tests! {
     #[only_ours = "a native driver takes any address for memory of the process"]
     nodes_reach_only_memory_of_the_program,
     a_graph_keeps_its_functions,
+    memory_allocated_in_a_capture,
+    memory_allocated_by_nodes,
     a_large_graph,
 }
 
@@ -723,6 +725,52 @@ fn a_graph_keeps_its_functions(gpu: &Driver) {
     assert_eq!(download::<u32>(gpu, data, 1), [3]);
     ok!(gpu, cuGraphExecDestroy(exec));
     ok!(gpu, cuModuleUnload(module));
+}
+
+fn memory_allocated_in_a_capture(gpu: &Driver) {
+    context(gpu);
+    let queue = stream(gpu, NON_BLOCKING);
+    let result = upload(gpu, &[0u32; 1000]);
+    begin(gpu, queue);
+    let mut scratch = 0;
+    ok!(gpu, cuMemAllocAsync(&mut scratch, 4000, queue));
+    ok!(gpu, cuMemsetD32Async(scratch, 77, 1000, queue));
+    ok!(gpu, cuMemcpyDtoDAsync_v2(result, scratch, 4000, queue));
+    ok!(gpu, cuMemFreeAsync(scratch, queue));
+    let graph = end(gpu, queue);
+    let exec = instantiate(gpu, graph);
+    ok!(gpu, cuGraphDestroy(graph));
+    for _ in 0..2 {
+        ok!(gpu, cuMemsetD32Async(result, 0, 1000, queue));
+        ok!(gpu, cuGraphLaunch(exec, queue));
+        ok!(gpu, cuStreamSynchronize(queue));
+        assert_eq!(download::<u32>(gpu, result, 1000), [77; 1000]);
+    }
+    ok!(gpu, cuGraphExecDestroy(exec));
+    ok!(gpu, cuCtxSynchronize());
+}
+
+fn memory_allocated_by_nodes(gpu: &Driver) {
+    context(gpu);
+    let graph = graph(gpu);
+    let result = upload(gpu, &[0u32; 10]);
+    let mut params = CUDA_MEM_ALLOC_NODE_PARAMS { bytes: 40, ..Default::default() };
+    (params.pool.alloc_type, params.pool.location.kind) = (1, 1);
+    let (mut taken, mut freed, mut kind, mut address) = (null_mut(), null_mut(), 0, 0);
+    ok!(gpu, cuGraphAddMemAllocNode(&mut taken, graph, null(), 0, &mut params));
+    assert_ne!(params.dptr, 0);
+    let filled = add_set(gpu, graph, &[taken], set(params.dptr, 5, 10));
+    let copied = add_copy(gpu, graph, &[filled], line(result, params.dptr, 40));
+    ok!(gpu, cuGraphAddMemFreeNode(&mut freed, graph, &copied, 1, params.dptr));
+    ok!(gpu, cuGraphNodeGetType(taken, &mut kind));
+    assert_eq!(kind, node_type::MEM_ALLOC);
+    ok!(gpu, cuGraphMemFreeNodeGetParams(freed, &mut address));
+    assert_eq!(address, params.dptr);
+    let mut found = CUDA_MEM_ALLOC_NODE_PARAMS::default();
+    ok!(gpu, cuGraphMemAllocNodeGetParams(taken, &mut found));
+    assert_eq!((found.dptr, found.bytes), (params.dptr, 40));
+    run(gpu, instantiate(gpu, graph));
+    assert_eq!(download::<u32>(gpu, result, 10), [5; 10]);
 }
 
 fn a_large_graph(gpu: &Driver) {

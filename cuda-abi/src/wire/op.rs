@@ -197,6 +197,10 @@ ops! {
     UserObjectCount = 0xf09f
     /// graph, value at the start of each launch, flags → conditional handle.
     ConditionalHandle = 0xf0a0
+    /// graph, or stream that is being captured, number → nothing. The client is told when the graph is gone.
+    GraphKeep = 0xf0a1
+    /// node → what it is.
+    NodeType = 0xf0a2
 }
 
 #[cfg(test)]

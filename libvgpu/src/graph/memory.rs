@@ -1,10 +1,119 @@
-//! What graphs' own memory is asked about. No node allocates any, so there is none.
+//! Memory that graphs allocate. It comes from where all device memory comes from, when the node is made or captured, and
+//! stays until neither the graph nor anything made from it is left; freeing it before that does nothing. To the driver such
+//! nodes are empty ones.
+
+use std::collections::HashMap;
+use std::sync::Arc;
 
 use cuda_abi::error::*;
 use cuda_abi::types::*;
+use cuda_abi::wire::{Kind, Op};
+use parking_lot::Mutex;
 
-use crate::device;
+use super::capture;
+use super::nodes;
+use super::params::Params;
+use super::{check, params};
+use crate::device::{self, put};
 use crate::entry::{Cuda, not_null};
+use crate::host_functions::{self, Own};
+use crate::{carry, context, memory};
+
+/// What is held for graphs: address → device and bytes.
+static HELD: Mutex<Option<HashMap<u64, (CUdevice, u64)>>> = Mutex::new(None);
+/// Nodes that are empty ones to the driver: what they are to the program, and the graph they go with.
+static NODES: Mutex<Option<HashMap<u64, (u64, Node)>>> = Mutex::new(None);
+
+#[derive(Clone, Copy)]
+enum Node {
+    Alloc(CUDA_MEM_ALLOC_NODE_PARAMS),
+    Free(CUdeviceptr),
+}
+
+// SAFETY: the pointer in the parameters is the program's own and is only handed back to it.
+unsafe impl Send for Node {}
+
+/// A piece of memory, freed when it goes.
+struct Piece {
+    address: u64,
+    /// Whoever drops it may have another context current, or none.
+    context: u64,
+}
+
+impl Drop for Piece {
+    fn drop(&mut self) {
+        if let Some(held) = HELD.lock().as_mut() {
+            held.remove(&self.address);
+        }
+        // SAFETY: the context is a handle, and its own stack is put back; the memory is ours.
+        unsafe {
+            let entered = context::api::cuCtxPushCurrent_v2(self.context as CUcontext).is_ok();
+            let _ = capture::unaffected(|| memory::api::cuMemFree_v2(self.address));
+            if entered {
+                let _ = context::api::cuCtxPopCurrent_v2(std::ptr::null_mut());
+            }
+        }
+    }
+}
+
+/// Allocates memory for as long as a graph lives: the given one, or the one that a stream is being captured into.
+fn allocate(bytes: usize, holder: u64) -> Cuda<u64> {
+    let (context, device) = (context::current()?, context::current_device()?);
+    // Natively this is a node, and no call that a capture could forbid.
+    let address = capture::unaffected(|| memory::allocate(bytes))?;
+    HELD.lock().get_or_insert_default().insert(address, (device, bytes as u64));
+    let piece = Piece { address, context };
+    let own: Own = Arc::new(move || {
+        let _ = &piece;
+    });
+    let id = host_functions::keep_own(own)?;
+    carry::call(Op::GraphKeep as u16, |writer| writer.words(&[holder, id]), |_| Ok(()))
+        .inspect_err(|_| host_functions::forget(id))?;
+    Ok(address)
+}
+
+/// `cuMemAllocAsync` on a stream that is being captured.
+pub fn allocate_captured(bytes: usize, stream: u64) -> Cuda<u64> {
+    allocate(bytes, stream)
+}
+
+/// Is this memory that graphs hold? Then it is not freed by asking for it.
+pub fn is_held(address: u64) -> bool {
+    HELD.lock().as_ref().is_some_and(|held| held.contains_key(&address))
+}
+
+fn used(device: CUdevice) -> u64 {
+    let held = HELD.lock();
+    let mine = held.iter().flat_map(|held| held.values()).filter(|(of, _)| *of == device);
+    mine.map(|(_, bytes)| bytes).sum()
+}
+
+pub fn forget_graph(graph: u64) {
+    if let Some(nodes) = NODES.lock().as_mut() {
+        nodes.retain(|_, (owner, _)| *owner != graph);
+    }
+}
+
+pub fn forget_node(node: u64) {
+    if let Some(nodes) = NODES.lock().as_mut() {
+        nodes.remove(&node);
+    }
+}
+
+fn find(node: CUgraphNode) -> Option<Node> {
+    NODES.lock().as_ref()?.get(&(node as u64)).map(|(_, node)| *node)
+}
+
+/// # Safety
+/// The array is NULL or has `count` elements.
+unsafe fn add(graph: CUgraph, after: *const CUgraphNode, count: usize, node: Node) -> Cuda<u64> {
+    let owner = check(Kind::Graph, graph)?;
+    let none = std::ptr::null_mut();
+    // SAFETY: the caller's promise.
+    let (word, _) = unsafe { nodes::add(graph, after, std::ptr::null(), count, none, &Params::Empty) }?;
+    NODES.lock().get_or_insert_default().insert(word, (owner, node));
+    Ok(word)
+}
 
 /// In use and reserved, now and at most.
 const LAST_ATTRIBUTE: u32 = 3;
@@ -14,6 +123,76 @@ const IS_HIGH_MARK: u32 = 1;
 pub mod api {
     use super::*;
 
+    pub unsafe fn cuGraphAddMemAllocNode(
+        node: *mut CUgraphNode,
+        graph: CUgraph,
+        after: *const CUgraphNode,
+        count: usize,
+        params: *mut CUDA_MEM_ALLOC_NODE_PARAMS,
+    ) -> Cuda {
+        const PINNED: u32 = 1;
+        const DEVICE: u32 = 1;
+        not_null(node)?;
+        not_null(params)?;
+        let holder = check(Kind::Graph, graph)?;
+        // SAFETY: not NULL; the rest is the caller's promise.
+        unsafe {
+            let mut given = params.read();
+            if given.pool.alloc_type != PINNED || given.pool.location.kind != DEVICE || given.bytes == 0 {
+                return Err(CUDA_ERROR_INVALID_VALUE);
+            }
+            if given.pool.handle_types != 0 || given.pool.location.id != context::current_device()? {
+                return Err(CUDA_ERROR_NOT_SUPPORTED);
+            }
+            given.dptr = allocate(given.bytes, holder)?;
+            let word = add(graph, after, count, Node::Alloc(given))?;
+            (*params).dptr = given.dptr;
+            put(node, word as CUgraphNode)
+        }
+    }
+
+    pub unsafe fn cuGraphAddMemFreeNode(
+        node: *mut CUgraphNode,
+        graph: CUgraph,
+        after: *const CUgraphNode,
+        count: usize,
+        dptr: CUdeviceptr,
+    ) -> Cuda {
+        not_null(node)?;
+        if !is_held(dptr) {
+            return Err(CUDA_ERROR_INVALID_VALUE);
+        }
+        // SAFETY: passed on.
+        unsafe { put(node, add(graph, after, count, Node::Free(dptr))? as CUgraphNode) }
+    }
+
+    pub unsafe fn cuGraphMemAllocNodeGetParams(node: CUgraphNode, out: *mut CUDA_MEM_ALLOC_NODE_PARAMS) -> Cuda {
+        match find(node) {
+            // SAFETY: passed on.
+            Some(Node::Alloc(params)) => unsafe { put(out, params) },
+            _ => Err(CUDA_ERROR_INVALID_VALUE),
+        }
+    }
+
+    pub unsafe fn cuGraphMemFreeNodeGetParams(node: CUgraphNode, out: *mut CUdeviceptr) -> Cuda {
+        match find(node) {
+            // SAFETY: passed on.
+            Some(Node::Free(dptr)) => unsafe { put(out, dptr) },
+            _ => Err(CUDA_ERROR_INVALID_VALUE),
+        }
+    }
+
+    pub unsafe fn cuGraphNodeGetType(node: CUgraphNode, kind: *mut CUgraphNodeType) -> Cuda {
+        not_null(kind)?;
+        let found = match find(node) {
+            Some(Node::Alloc(_)) => node_type::MEM_ALLOC,
+            Some(Node::Free(_)) => node_type::MEM_FREE,
+            None => params::kind(node)?,
+        };
+        // SAFETY: passed on.
+        unsafe { put(kind, found) }
+    }
+
     pub unsafe fn cuDeviceGetGraphMemAttribute(dev: CUdevice, attribute: u32, value: *mut c_void) -> Cuda {
         device::find(dev)?;
         not_null(value)?;
@@ -21,7 +200,7 @@ pub mod api {
             return Err(CUDA_ERROR_INVALID_VALUE);
         }
         // SAFETY: all attributes are 64-bit, by the API's contract.
-        unsafe { value.cast::<u64>().write_unaligned(0) };
+        unsafe { value.cast::<u64>().write_unaligned(used(dev)) };
         Ok(())
     }
 

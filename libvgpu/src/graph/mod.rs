@@ -4,7 +4,7 @@ pub mod capture;
 mod dot;
 mod exec;
 mod lists;
-mod memory;
+pub mod memory;
 mod nodes;
 mod objects;
 mod pageable;
@@ -86,6 +86,7 @@ pub mod api {
         carry::call(Op::GraphDestroy as u16, |writer| writer.word(word), |_| Ok(()))?;
         handles::closed(word);
         params::forget_graph(word);
+        memory::forget_graph(word);
         Ok(())
     }
 

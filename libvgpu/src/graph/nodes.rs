@@ -5,7 +5,7 @@ use cuda_abi::types::*;
 use cuda_abi::wire::{Kind, Op};
 
 use super::params::{self, Params, tag_of};
-use super::{check, node_list, pageable};
+use super::{check, memory, node_list, pageable};
 use crate::device::put;
 use crate::entry::{Cuda, not_null};
 use crate::{carry, handles, host_functions, session};
@@ -236,6 +236,16 @@ pub mod api {
         not_null(params)?;
         // SAFETY: pointers were checked for NULL; the rest is the caller's promise.
         unsafe {
+            let value = (*params).value.as_mut_ptr();
+            match (*params).kind {
+                node_type::MEM_ALLOC => {
+                    return memory::api::cuGraphAddMemAllocNode(node, graph, dependencies, count, value.cast());
+                }
+                node_type::MEM_FREE => {
+                    return memory::api::cuGraphAddMemFreeNode(node, graph, dependencies, count, *value);
+                }
+                _ => {}
+            }
             let (described, ctx) = Params::generic(&*params)?;
             let (word, branches) = add(graph, dependencies, edges, count, ctx, &described)?;
             if let Params::Conditional { .. } = described {
@@ -369,6 +379,7 @@ pub mod api {
         carry::call(Op::NodeDestroy as u16, |writer| writer.word(word), |_| Ok(()))?;
         handles::closed(word);
         params::forget_node(word);
+        memory::forget_node(word);
         Ok(())
     }
 

@@ -1,6 +1,7 @@
 //! What nodes do: from the program's structs to messages and back. The worker's `params` says how they travel.
 
 use std::collections::HashMap;
+use std::collections::hash_map::Entry;
 
 use cuda_abi::error::*;
 use cuda_abi::types::*;
@@ -180,7 +181,7 @@ impl Params {
                     crate::entry::say_once(match kind {
                         node_type::BATCH_MEM_OP => "a graph with batches of memory operations is not supported",
                         node_type::MEM_ALLOC | node_type::MEM_FREE => {
-                            "a graph node that allocates or frees memory is not supported by cuGraphAddNode"
+                            "changing a graph node that allocates or frees memory is not supported"
                         }
                         _ => "a graph with external semaphores is not supported",
                     });
@@ -204,11 +205,11 @@ pub fn tag_of(ctx: CUcontext) -> Cuda<u32> {
     Ok(super::capture::mark(cuda_abi::wire::Handle::from_word(word).map_or(0, |handle| handle.index)))
 }
 
-/// The kernel parameters that the program was shown of a node: good until it asks again, or the graph goes.
+/// The kernel parameters that the program was shown of a node: good until node or graph go.
 struct Shown {
     graph: u64,
     /// Words, so that every parameter is aligned as it was.
-    _bytes: Vec<u64>,
+    words: Vec<u64>,
     pointers: Vec<usize>,
 }
 
@@ -242,6 +243,21 @@ pub fn ask(node: CUgraphNode, wanted: u32, read: impl FnOnce(u64, &mut Reader<'_
     if fits { Ok(()) } else { Err(CUDA_ERROR_INVALID_VALUE) }
 }
 
+/// What a node is.
+pub fn kind(node: CUgraphNode) -> Cuda<u32> {
+    let node = check(Kind::GraphNode, node)?;
+    let mut kind = 0;
+    carry::call(
+        Op::NodeType as u16,
+        |writer| writer.word(node),
+        |reader| {
+            kind = reader.narrow()?;
+            Ok(())
+        },
+    )?;
+    Ok(kind)
+}
+
 /// What a kernel node launches; its parameters are kept for the program to look at.
 pub fn kernel(node: CUgraphNode) -> Cuda<CUDA_KERNEL_NODE_PARAMS_v2> {
     let mut params = CUDA_KERNEL_NODE_PARAMS_v2::default();
@@ -267,10 +283,23 @@ pub fn kernel(node: CUgraphNode) -> Cuda<CUDA_KERNEL_NODE_PARAMS_v2> {
     unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), words.as_mut_ptr().cast::<u8>(), bytes.len()) };
     let base = words.as_ptr() as usize;
     let pointers: Vec<usize> = known.params.iter().map(|(offset, _)| base + offset).collect();
-    let shown = Shown { graph: owner, _bytes: words, pointers };
+    let mut all = SHOWN.lock();
+    let all = all.get_or_insert_default();
+    // Who asked before keeps the pointers, as natively.
+    let shown = match all.entry(node as u64) {
+        Entry::Occupied(known) if known.get().words.len() == words.len() => {
+            let known = known.into_mut();
+            known.words.copy_from_slice(&words);
+            known
+        }
+        Entry::Occupied(mut known) => {
+            known.insert(Shown { graph: owner, words, pointers });
+            known.into_mut()
+        }
+        Entry::Vacant(place) => place.insert(Shown { graph: owner, words, pointers }),
+    };
     if !shown.pointers.is_empty() {
         params.kernel_params = shown.pointers.as_ptr().cast_mut().cast();
     }
-    SHOWN.lock().get_or_insert_default().insert(node as u64, shown);
     Ok(params)
 }

@@ -93,6 +93,8 @@ pub fn execute(worker: &Worker, op: Op, lane: u32, message: &mut Reader<'_>, rep
         Op::ExecUpdate => graph::exec::update(worker, message, reply),
         Op::UserObjectCreate => graph::objects::create(worker, message, reply),
         Op::UserObjectCount => graph::objects::count(worker, message),
+        Op::GraphKeep => graph::capture::keep(worker, message),
+        Op::NodeType => graph::nodes::kind(worker, message, reply),
         Op::ConditionalHandle => graph::objects::conditional(worker, message, reply),
     }
 }

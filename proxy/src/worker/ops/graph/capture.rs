@@ -1,5 +1,6 @@
 //! Stream capture.
 
+use std::ffi::c_void;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -89,29 +90,39 @@ pub fn hold(worker: &Worker, stream: CUstream, object: &Arc<Object>) {
 /// Has the client told when nobody can run a host function any more, if a graph got it.
 pub fn tie_captured(worker: &Worker, stream: CUstream, id: u64) {
     if let Some(graph) = captured_graph(worker, stream) {
-        tie(worker, &graph, id);
+        // Without it the client keeps a few bytes for ever.
+        let _ = tie(worker, &graph, id);
     }
 }
 
+/// Ties something of the client's to a graph, or to the one that a stream is being captured into.
+pub fn keep(worker: &Worker, message: &mut Reader<'_>) -> Outcome {
+    let holder = worker.handles.get(message.word()?)?;
+    let id = message.word()?;
+    message.end()?;
+    let _graphs = worker.graphs.at_work();
+    let graph = match holder.kind {
+        Kind::Graph => Some(holder),
+        Kind::Stream => captured_graph(worker, holder.raw as CUstream),
+        _ => None,
+    };
+    tie(worker, &*graph.ok_or_else(invalid)?, id)?;
+    Ok(CUDA_SUCCESS)
+}
+
 /// Has the client told when a graph, and all that was made from it, is gone.
-pub fn tie(worker: &Worker, graph: &Object, id: u64) {
+pub fn tie(worker: &Worker, graph: &Object, id: u64) -> Result<(), Refusal> {
     const NO_DESTRUCTOR_SYNC: u32 = 1;
     const MOVE: u32 = 1;
     let mut object = std::ptr::null_mut();
     // SAFETY: the graph is alive; the destructor takes a number; the reference goes to the graph or is given back.
     unsafe {
-        let made = (worker.driver.cuUserObjectCreate)(
-            &mut object,
-            argument(id),
-            Some(drop_in_client),
-            1,
-            NO_DESTRUCTOR_SYNC,
-        );
-        if made == CUDA_SUCCESS
-            && (worker.driver.cuGraphRetainUserObject)(graph.raw as CUgraph, object, 1, MOVE) != CUDA_SUCCESS
-        {
-            (worker.driver.cuUserObjectRelease)(object, 1);
-        }
+        let driver = &worker.driver;
+        let destructor = Some(drop_in_client as unsafe extern "C" fn(*mut c_void));
+        succeed((driver.cuUserObjectCreate)(&mut object, argument(id), destructor, 1, NO_DESTRUCTOR_SYNC))?;
+        succeed((driver.cuGraphRetainUserObject)(graph.raw as CUgraph, object, 1, MOVE)).inspect_err(|_| {
+            (driver.cuUserObjectRelease)(object, 1);
+        })
     }
 }
 

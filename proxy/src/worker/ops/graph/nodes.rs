@@ -58,7 +58,7 @@ pub fn add(worker: &Worker, message: &mut Reader<'_>, reply: &mut Writer<'_>) ->
     })?;
     params.hold_by(&outermost(&graph));
     if let Params::Host(id) = params {
-        tie(worker, &graph, id);
+        let _ = tie(worker, &graph, id);
     }
     reply.word(word);
     let node = worker.handles.pin(Kind::GraphNode, word)?;
@@ -161,7 +161,7 @@ pub fn set(worker: &Worker, message: &mut Reader<'_>) -> Outcome {
     let outermost = outermost(&node);
     params.hold_by(&outermost);
     if let Params::Host(id) = params {
-        tie(worker, &outermost, id);
+        let _ = tie(worker, &outermost, id);
     }
     Ok(result)
 }
@@ -205,6 +205,16 @@ pub fn get(worker: &Worker, message: &mut Reader<'_>, reply: &mut Writer<'_>) ->
     let outermost = outermost(&node);
     reply.word(worker.handles.known(Kind::Graph, outermost.raw).unwrap_or(0));
     describe(worker, &node, reply)?;
+    Ok(CUDA_SUCCESS)
+}
+
+pub fn kind(worker: &Worker, message: &mut Reader<'_>, reply: &mut Writer<'_>) -> Outcome {
+    let node = node(worker, message)?;
+    message.end()?;
+    let mut kind = 0;
+    // SAFETY: the node was checked; the output is a local.
+    succeed(unsafe { (worker.driver.cuGraphNodeGetType)(node.raw as CUgraphNode, &mut kind) })?;
+    reply.word(u64::from(kind));
     Ok(CUDA_SUCCESS)
 }
 
