@@ -9,6 +9,8 @@ pub struct Compiled {
     pub entry: EntryPoint,
     /// For indirect calls: one entry for each function of the module.
     pub functions: Vec<FunctionEntry>,
+    /// Bytes of each thread's frame, where threads run in turns.
+    pub frame_bytes: u32,
     /// Where the code lies.
     pub range: (u64, u64),
     _memory: Memory,
@@ -18,6 +20,8 @@ pub struct Compiled {
 pub struct Image {
     pub bytes: Vec<u8>,
     pub entry: usize,
+    /// Bytes of each thread's frame, where threads run in turns.
+    pub frame_bytes: u32,
     /// Offset and signature number of each function of the module that is in the code.
     pub functions: Vec<Option<(usize, u64)>>,
 }
@@ -67,6 +71,7 @@ impl Image {
             // SAFETY: the code generator put a function of this type there.
             entry: unsafe { std::mem::transmute::<*const (), EntryPoint>(at(self.entry)) },
             functions: self.functions.iter().map(entry).collect(),
+            frame_bytes: self.frame_bytes,
             range: (start, start + size as u64),
             _memory: memory,
         })

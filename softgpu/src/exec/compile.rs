@@ -11,7 +11,7 @@ use cranelift_codegen::{Context as Codegen, FinalizedRelocTarget};
 use cranelift_frontend::{FunctionBuilder, FunctionBuilderContext};
 
 use super::code::Image;
-use super::lower::{Lower, Unit, shell};
+use super::lower::{Lower, Unit, shell, turns};
 use crate::passes::ir::{Module, Op, Signature};
 use crate::passes::reach::Reach;
 
@@ -95,9 +95,11 @@ pub fn compile(module: &Module, reach: &Reach) -> Result<Image, CompileError> {
         waits: waits(module, reach),
         straight: straight(module, reach),
         signatures: signatures(module, reach),
+        frame_bytes: turns::frame_bytes(module, reach),
         has_fma: std::arch::is_x86_feature_detected!("fma"),
     };
-    let mut image = Image { bytes: Vec::new(), entry: 0, functions: vec![None; module.functions.len()] };
+    let frame_bytes = unit.frame_bytes.unwrap_or(0);
+    let mut image = Image { bytes: Vec::new(), entry: 0, frame_bytes, functions: vec![None; module.functions.len()] };
     let mut calls: Vec<(usize, usize, i64)> = Vec::new();
     let mut frontend = FunctionBuilderContext::new();
     let mut codegen = Codegen::new();

@@ -49,6 +49,8 @@ pub struct Context {
     pub dynamic_shared: u32,
     /// What blocks of a cooperative grid meet at, or 0.
     pub workspace: u64,
+    /// Frames of the threads, where they run in turns.
+    pub frames: *mut u8,
     pub thread: [u32; 3],
     pub linear: u32,
     pub local_top: u64,

@@ -49,6 +49,8 @@ struct Slot {
     fibers: Vec<Fiber>,
     block: Box<BlockState>,
     shared: Vec<u128>,
+    /// Frames of threads that run in turns; a state of 0 is one that has not begun.
+    frames: Vec<u128>,
     coordinates: [u32; 3],
     /// Fibers that have been set up for this block.
     started: usize,
@@ -143,6 +145,7 @@ impl Slot {
             fibers: Vec::new(),
             block: Box::new(BlockState::new()),
             shared: Vec::new(),
+            frames: Vec::new(),
             coordinates: [0; 3],
             started: 0,
         }
@@ -153,9 +156,21 @@ impl Slot {
         if self.shared.len() < words {
             self.shared = vec![0; words];
         }
-        self.block.begin(grid.launch.block.iter().product());
+        let threads: u32 = grid.launch.block.iter().product();
+        self.begin_frames(grid.code.frame_bytes as usize / 16, threads as usize);
+        self.block.begin(threads);
         self.coordinates = coordinates;
         self.started = 0;
+    }
+
+    fn begin_frames(&mut self, words: usize, threads: usize) {
+        if words == 0 {
+            return;
+        }
+        if self.frames.len() < words * threads {
+            self.frames = vec![0; words * threads];
+        }
+        self.frames.chunks_exact_mut(words).take(threads).for_each(|frame| frame[0] = 0);
     }
 
     /// Fibers that were in the middle of something start anew.
@@ -240,6 +255,7 @@ impl Slot {
         context.grid_size = grid.launch.grid;
         context.block_size = grid.launch.block;
         context.dynamic_shared = grid.launch.dynamic_shared;
+        context.frames = self.frames.as_mut_ptr().cast();
         context.workspace = grid.launch.workspace.unwrap_or(0);
         context.entry = Some(grid.code.entry);
         context.code = grid.code.range;
@@ -282,6 +298,7 @@ impl Context {
             block_size: [0; 3],
             dynamic_shared: 0,
             workspace: 0,
+            frames: ptr::null_mut(),
             thread: [0; 3],
             linear: 0,
             local_top: 0,

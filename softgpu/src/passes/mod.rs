@@ -9,6 +9,7 @@ mod decode;
 mod function;
 pub mod ir;
 mod link;
+pub mod live;
 pub mod matrix;
 mod memory;
 mod operand;

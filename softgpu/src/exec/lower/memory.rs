@@ -25,6 +25,12 @@ pub struct Place {
     flags: MemFlagsData,
 }
 
+impl Place {
+    pub fn new(pointer: Value, offset: i32, flags: MemFlagsData) -> Place {
+        Place { pointer, offset, flags }
+    }
+}
+
 impl Lower<'_, '_> {
     /// The native address of an access of `size` bytes, after all checks.
     fn place(&mut self, space: Space, address: Address, size: u32, write: bool) -> Place {
@@ -43,6 +49,9 @@ impl Lower<'_, '_> {
                 return Place { pointer, offset: (i64::from(base) + offset) as i32, flags: super::constant() };
             }
             _ => {}
+        }
+        if let Some(place) = self.merged_place(address) {
+            return place;
         }
         let info = access_info(size, space as u32, self.line) | if write { 0 } else { READ_ONLY };
         let checked = MemFlagsData::new();
@@ -87,7 +96,7 @@ impl Lower<'_, '_> {
     }
 
     /// Base plus offset. Addresses in 32-bit registers wrap in 32 bits.
-    fn effective(&mut self, address: Address, wanted: cranelift_codegen::ir::Type) -> Value {
+    pub fn effective(&mut self, address: Address, wanted: cranelift_codegen::ir::Type) -> Value {
         let value = match address.base {
             Base::Reg(reg) => {
                 let ty = untyped(self.body.registers[reg as usize]);
@@ -110,12 +119,12 @@ impl Lower<'_, '_> {
     }
 
     /// Brings the bits that must be zero in an aligned address to the top, where they make it huge.
-    fn rotate(&mut self, value: Value, size: u32) -> Value {
+    pub fn rotate(&mut self, value: Value, size: u32) -> Value {
         if size <= 1 { value } else { self.b.ins().rotr_imm_u(value, i64::from(size.trailing_zeros())) }
     }
 
     /// 1 when an aligned access at `address` is in the window: one rotate, one shift, one comparison.
-    fn in_window(&mut self, address: Value, size: u32) -> Value {
+    pub fn in_window(&mut self, address: Value, size: u32) -> Value {
         let rotated = self.rotate(address, size);
         let shift = window::BASE.trailing_zeros() - size.trailing_zeros();
         let top = self.b.ins().ushr_imm_u(rotated, i64::from(shift));
@@ -127,7 +136,7 @@ impl Lower<'_, '_> {
         self.check(ok, address, info);
     }
 
-    fn check(&mut self, ok: Value, address: Value, info: i64) {
+    pub fn check(&mut self, ok: Value, address: Value, info: i64) {
         let fault = self.fault_target();
         let good = self.b.create_block();
         let info = self.int(types::I64, info & !READ_ONLY);

@@ -12,10 +12,12 @@ mod float;
 mod flow;
 mod int;
 mod memory;
+mod merge;
 mod registers;
 mod runtime;
 mod special;
 mod sync;
+pub mod turns;
 
 use cranelift_codegen::ir::condcodes::IntCC;
 use cranelift_codegen::ir::immediates::Imm64;
@@ -42,6 +44,8 @@ pub struct Unit<'m> {
     pub straight: bool,
     /// Numbers of signatures, for the check of indirect calls.
     pub signatures: Vec<ir::Signature>,
+    /// Bytes of a thread's frame, where one fiber runs all threads of a block in turns.
+    pub frame_bytes: Option<u32>,
     pub has_fma: bool,
 }
 
@@ -105,6 +109,12 @@ pub struct Lower<'f, 'm> {
     frame: Option<Value>,
     /// In kernels: the thread's coordinates and its number in the block.
     thread: Option<[Value; 4]>,
+    /// Where threads run in turns.
+    turns: Option<turns::Turns>,
+    /// Which accesses of the current block are checked together.
+    plan: merge::Plan,
+    /// The current instruction in its block.
+    at: usize,
     line: u32,
 }
 
@@ -140,9 +150,14 @@ impl<'f, 'm> Lower<'f, 'm> {
             fault: None,
             frame: None,
             thread: None,
+            turns: None,
+            plan: merge::Plan::default(),
+            at: 0,
             line: 0,
         };
-        if function.entry {
+        if let (true, Some(bytes)) = (function.entry, unit.frame_bytes) {
+            lower.rounds(bytes);
+        } else if function.entry {
             lower.thread_loop();
         } else {
             lower.function_prologue();
@@ -156,7 +171,9 @@ impl<'f, 'm> Lower<'f, 'm> {
     fn body(&mut self) {
         for (index, block) in self.body.blocks.iter().enumerate() {
             self.b.switch_to_block(self.blocks[index]);
-            for inst in &block.insts {
+            self.plan = merge::Plan::of(&block.insts);
+            for (at, inst) in block.insts.iter().enumerate() {
+                self.at = at;
                 self.line = inst.line;
                 self.guarded(inst);
             }

@@ -95,6 +95,18 @@ impl Lower<'_, '_> {
         }
     }
 
+    /// What a register holds, as it is kept.
+    pub fn register_value(&mut self, reg: ir::Reg) -> Value {
+        let variable = self.variable(reg);
+        self.b.use_var(variable)
+    }
+
+    /// Gives a register a value that `register_value` gave.
+    pub fn define_register(&mut self, reg: ir::Reg, value: Value) {
+        let variable = self.variable(reg);
+        self.b.def_var(variable, value);
+    }
+
     /// The value of an operand as type `ty`.
     pub fn get(&mut self, operand: Operand, ty: ir::Type) -> Value {
         let wanted = machine(ty);

@@ -16,6 +16,9 @@ impl Lower<'_, '_> {
         predicate: Option<Predicate>,
         dst: Option<Reg>,
     ) {
+        if self.end_turn() {
+            return;
+        }
         let id = self.get(id, Type::U32);
         let count = match count {
             Some(count) => self.get(count, Type::U32),

@@ -1,0 +1,181 @@
+//! Which registers an instruction reads and writes, and which are alive at a barrier.
+
+use super::ir::{Address, Base, Body, Callee, End, Inst, Op, Predicate, Reg, Value};
+
+/// Calls `visit` with each register that is read.
+pub fn uses(inst: &Inst, visit: &mut impl FnMut(Reg)) {
+    if let Some(guard) = inst.guard {
+        visit(guard.reg);
+    }
+    let mut value = |operand: &Value| {
+        if let Value::Reg(reg) = operand {
+            visit(*reg);
+        }
+    };
+    let predicate = |predicate: &Predicate| predicate.value;
+    let address = |address: &Address| match address.base {
+        Base::Reg(reg) => Some(Value::Reg(reg)),
+        _ => None,
+    };
+    match &inst.op {
+        Op::Compute { src, .. } | Op::Pack { src, .. } => src.iter().for_each(value),
+        Op::Carry { src, reads, carry, .. } => {
+            src.iter().for_each(&mut value);
+            if *reads {
+                visit(*carry);
+            }
+        }
+        Op::Convert { src, .. } | Op::Unpack { src, .. } => value(src),
+        Op::ConvertPair { high, low, .. } => [high, low].into_iter().for_each(value),
+        Op::SetP { combine, a, b, .. } | Op::Set { combine, a, b, .. } => {
+            value(a);
+            value(b);
+            combine.iter().for_each(|(_, p)| value(&predicate(p)));
+        }
+        Op::Load { address: place, .. } => address(place).iter().for_each(value),
+        Op::Store { address: place, src, .. } => {
+            address(place).iter().for_each(&mut value);
+            src.iter().for_each(value);
+        }
+        Op::Atomic { address: place, src, swap, .. } => {
+            address(place).iter().for_each(&mut value);
+            value(src);
+            swap.iter().for_each(value);
+        }
+        Op::Call { callee, .. } => {
+            if let Callee::Indirect(target, _) = callee {
+                value(target);
+            }
+        }
+        Op::Barrier { id, count, predicate: vote, .. } => {
+            value(id);
+            count.iter().for_each(&mut value);
+            vote.iter().for_each(|p| value(&predicate(p)));
+        }
+        Op::Warp { a, b, c, mask, .. } => {
+            a.iter().for_each(|p| value(&predicate(p)));
+            b.iter().chain(c).chain(mask).for_each(value);
+        }
+        Op::Runtime { src, .. } => src.iter().for_each(|(operand, _)| value(operand)),
+        Op::Sleep(time) => value(time),
+        Op::Fence | Op::Trap => {}
+    }
+}
+
+/// Calls `visit` with each register that is written.
+pub fn writes(op: &Op, visit: &mut impl FnMut(Reg)) {
+    match op {
+        Op::Compute { dst, .. }
+        | Op::Convert { dst, .. }
+        | Op::ConvertPair { dst, .. }
+        | Op::Set { dst, .. }
+        | Op::Pack { dst, .. } => visit(*dst),
+        Op::Carry { dst, writes, carry, .. } => {
+            visit(*dst);
+            if *writes {
+                visit(*carry);
+            }
+        }
+        Op::SetP { dst, complement, .. } => dst.iter().chain(complement).for_each(|reg| visit(*reg)),
+        Op::Load { dst, .. } | Op::Unpack { dst, .. } => dst.iter().flatten().for_each(|reg| visit(*reg)),
+        Op::Atomic { dst, .. } | Op::Barrier { dst, .. } => dst.iter().for_each(|reg| visit(*reg)),
+        Op::Warp { dst, predicate, .. } => dst.iter().chain(predicate).for_each(|reg| visit(*reg)),
+        Op::Runtime { dst, .. } => dst.iter().filter_map(|(reg, _)| *reg).for_each(visit),
+        Op::Store { .. } | Op::Call { .. } | Op::Sleep(_) | Op::Fence | Op::Trap => {}
+    }
+}
+
+/// A set of registers.
+#[derive(Clone, PartialEq, Eq)]
+struct Set(Vec<u64>);
+
+impl Set {
+    fn new(registers: usize) -> Set {
+        Set(vec![0; registers.div_ceil(64)])
+    }
+
+    fn insert(&mut self, reg: Reg) {
+        self.0[reg as usize / 64] |= 1 << (reg % 64);
+    }
+
+    fn remove(&mut self, reg: Reg) {
+        self.0[reg as usize / 64] &= !(1 << (reg % 64));
+    }
+
+    /// True when that added anything.
+    fn merge(&mut self, other: &Set) -> bool {
+        let mut grown = false;
+        for (word, more) in self.0.iter_mut().zip(&other.0) {
+            grown |= *more & !*word != 0;
+            *word |= more;
+        }
+        grown
+    }
+
+    fn registers(&self) -> Vec<Reg> {
+        let each = |(at, word): (usize, &u64)| {
+            let word = *word;
+            (0..64).filter(move |bit| word >> bit & 1 == 1).map(move |bit| at as Reg * 64 + bit)
+        };
+        self.0.iter().enumerate().flat_map(each).collect()
+    }
+}
+
+fn step_back(inst: &Inst, live: &mut Set) {
+    // What is switched off by its guard leaves the old value.
+    if inst.guard.is_none() {
+        writes(&inst.op, &mut |reg| live.remove(reg));
+    }
+    uses(inst, &mut |reg| live.insert(reg));
+}
+
+fn after(body: &Body, index: usize, entries: &[Set]) -> Set {
+    let mut live = Set::new(body.registers.len());
+    match &body.blocks[index].end {
+        End::Jump(target) => {
+            live.merge(&entries[*target]);
+        }
+        End::Branch { guard, then, otherwise } => {
+            live.merge(&entries[*then]);
+            live.merge(&entries[*otherwise]);
+            live.insert(guard.reg);
+        }
+        End::Table { index, targets } => {
+            for target in targets {
+                live.merge(&entries[*target]);
+            }
+            if let Value::Reg(reg) = index {
+                live.insert(*reg);
+            }
+        }
+        End::Return | End::Exit => {}
+    }
+    live
+}
+
+/// The registers that are alive just after each barrier, in the order of the text.
+pub fn at_barriers(body: &Body) -> Vec<Vec<Reg>> {
+    let mut entries = vec![Set::new(body.registers.len()); body.blocks.len()];
+    let mut changed = true;
+    while changed {
+        changed = false;
+        for index in (0..body.blocks.len()).rev() {
+            let mut live = after(body, index, &entries);
+            body.blocks[index].insts.iter().rev().for_each(|inst| step_back(inst, &mut live));
+            changed |= entries[index].merge(&live);
+        }
+    }
+    let mut out = Vec::new();
+    for (index, block) in body.blocks.iter().enumerate() {
+        let mut live = after(body, index, &entries);
+        let mut here = Vec::new();
+        for inst in block.insts.iter().rev() {
+            if matches!(inst.op, Op::Barrier { .. }) {
+                here.push(live.registers());
+            }
+            step_back(inst, &mut live);
+        }
+        out.extend(here.into_iter().rev());
+    }
+    out
+}
