@@ -51,11 +51,9 @@ impl Node {
         let (lines, said) = (BufReader::new(proxy.stderr.take().unwrap()).lines(), Arc::clone(&log));
         std::thread::spawn(move || {
             for line in lines.map_while(Result::ok) {
-                // One line is for people: what the jail lacks on this machine.
-                if !line.starts_with("bulkhead: ") {
-                    let line = serde_json::from_str(&line).unwrap_or_else(|_| panic!("no JSON: {line}"));
-                    said.lock().unwrap().push(line);
-                }
+                // What is no JSON fails whoever waits for an event.
+                let line = serde_json::from_str(&line).unwrap_or_else(|_| serde_json::json!({ "nonsense": line }));
+                said.lock().unwrap().push(line);
             }
         });
         let node = Self { folder, proxy, log };
@@ -65,7 +63,11 @@ impl Node {
 
     /// Waits for an event, and answers the last of its kind.
     fn logged(&self, event: &str) -> Value {
-        let find = || self.log.lock().unwrap().iter().rev().find(|line| line["event"] == event).cloned();
+        let find = || {
+            let log = self.log.lock().unwrap();
+            assert!(log.iter().all(|line| line.get("nonsense").is_none()), "{log:?}");
+            log.iter().rev().find(|line| line["event"] == event).cloned()
+        };
         until(event, || find().is_some());
         find().unwrap()
     }

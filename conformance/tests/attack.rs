@@ -63,7 +63,8 @@ fn attack(kind: &str, seeds: &[u64], count: u64) {
 fn judge(log: &str) {
     let ended = log.lines().filter(|line| line.contains("worker gone")).count();
     println!("{ended} workers ended; reasons given:");
-    let mut reasons: Vec<&str> = log.lines().filter_map(|line| line.split("ending the client: ").nth(1)).collect();
+    let mut reasons: Vec<&str> =
+        log.lines().filter_map(|line| line.split("ending the client reason=").nth(1)).collect();
     reasons.sort_unstable();
     reasons.dedup_by_key(|reason| reason.split(|c: char| c.is_ascii_digit()).next().unwrap_or_default().to_owned());
     reasons.iter().take(40).for_each(|reason| println!("  {reason}"));

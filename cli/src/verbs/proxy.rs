@@ -45,14 +45,19 @@ pub fn run(args: ProxyArgs) -> Result<ExitCode, Failure> {
         args.private.then(|| std::io::stdin().as_fd().try_clone_to_owned()).transpose().map_err(failure)?;
     let signals = on_signals(&[SIGTERM, SIGINT]).map_err(failure)?;
     let config = broker_config(&args, &file)?;
-    let (backend, jail) = (config.backend.name(), config.jail);
+    let (backend, jail, json_logs) = (config.backend.name(), config.jail, config.json_logs);
     let listener = http_address(&args, &file)
         .map(http::listen)
         .transpose()
         .map_err(|error| Failure::new(Exit::Failure, format!("cannot serve metrics: {error}")))?;
     let mut broker = Broker::start(config).map_err(start_failure)?;
     if !broker.missing().is_empty() && jail != Demand::Off {
-        eprintln!("bulkhead: this machine does not allow the whole jail; workers lack: {}", broker.missing());
+        let missing = broker.missing();
+        if json_logs {
+            tracing::warn!(%missing, "this machine does not allow the whole jail");
+        } else {
+            eprintln!("bulkhead: this machine does not allow the whole jail; workers lack: {missing}");
+        }
     }
     if let Some(listener) = listener {
         let options = http::Options { dcgm_names: file.dcgm_names };

@@ -16,6 +16,7 @@ use super::state::Client;
 use super::stats::Counters;
 use super::{Refusal, Worker, WorkerError, ops};
 use crate::control::{Assignment, BrokerLink};
+use crate::statistics::Denial;
 
 /// How many threads of a client can call CUDA: each keeps a lane, of which only touched pages cost anything.
 const LANES: u32 = 1024;
@@ -75,7 +76,10 @@ pub fn serve(ready: Ready, assignment: Assignment) -> Result<(), WorkerError> {
         let record = match consumer.next() {
             Ok(record) => record,
             Err(ConsumeError::Gone(_)) => return Ok(()),
-            Err(error) => end_client(&error.to_string()),
+            Err(error) => {
+                session.worker.counters().deny(Denial::Protocol);
+                end_client(&error.to_string())
+            }
         };
         let header = record.header;
         session.serve_one(header.op, header.tag, header.lane, header.seq, record.payload, &mut buffer);
@@ -100,7 +104,10 @@ impl Session {
                     self.serve_one(header.op, header.tag, index, header.seq, request.payload, &mut buffer);
                 }
                 Err(ConsumeError::Gone(_)) => return,
-                Err(error) => end_client(&error.to_string()),
+                Err(error) => {
+                    self.worker.counters().deny(Denial::Protocol);
+                    end_client(&error.to_string())
+                }
             }
         }
     }
@@ -142,7 +149,7 @@ impl Session {
 
 /// Ends this process, and with it the client's GPU context and everything in it.
 fn end_client(why: &str) -> ! {
-    eprintln!("bulkhead worker: ending the client: {why}");
+    tracing::warn!(reason = why, "ending the client");
     leave(1)
 }
 
