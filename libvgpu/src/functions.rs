@@ -10,6 +10,7 @@ use cuda_abi::wire::{Handle, Malformed, Op, Reader};
 use parking_lot::RwLock;
 
 use crate::entry::Cuda;
+use crate::graph::capture;
 use crate::{carry, handles};
 
 pub struct Function {
@@ -63,14 +64,17 @@ pub fn loaded(function: CUfunction) -> Cuda<Arc<Function>> {
     if known.max_threads.is_some() {
         return Ok(known);
     }
-    carry::call(
-        Op::Describe as u16,
-        |writer| writer.word(known.word),
-        |reader| {
-            read(reader, Some(&known.name))?;
-            Ok(())
-        },
-    )?;
+    // Natively a launch loads its function whatever is being captured.
+    capture::unaffected(|| {
+        carry::call(
+            Op::Describe as u16,
+            |writer| writer.word(known.word),
+            |reader| {
+                read(reader, Some(&known.name))?;
+                Ok(())
+            },
+        )
+    })?;
     find(function)
 }
 

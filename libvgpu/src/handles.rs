@@ -139,6 +139,7 @@ pub fn close_context(context: u64) {
             Handle::from_word(live.word).is_some_and(|handle| matches!(handle.kind, Kind::Library | Kind::Kernel));
         if !keeps {
             STREAMS_CHANGED.fetch_add(1, Ordering::Release);
+            crate::graph::capture::stream_destroyed(live.word);
             *live = Live::default();
         }
     }

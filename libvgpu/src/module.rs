@@ -8,6 +8,7 @@ use cuda_abi::types::*;
 use cuda_abi::wire::{Kind as HandleKind, MAX_IMAGE, MAX_NAME, Op};
 
 use crate::entry::{Cuda, not_null};
+use crate::graph::capture;
 use crate::{allocations, carry, context, functions, handles};
 
 /// Sends an image and answers the handle of what was loaded.
@@ -64,17 +65,20 @@ fn look_up(op: Op, owner: u64, name: &CStr) -> Cuda<u64> {
         return Err(CUDA_ERROR_INVALID_VALUE);
     }
     let mut word = 0;
-    carry::call(
-        op as u16,
-        |writer| {
-            writer.word(owner);
-            writer.bytes(name.to_bytes());
-        },
-        |reader| {
-            word = functions::read(reader, Some(name))?;
-            Ok(())
-        },
-    )?;
+    // The worker looks at more than the program asked for, which no capture forbids the program.
+    capture::unaffected(|| {
+        carry::call(
+            op as u16,
+            |writer| {
+                writer.word(owner);
+                writer.bytes(name.to_bytes());
+            },
+            |reader| {
+                word = functions::read(reader, Some(name))?;
+                Ok(())
+            },
+        )
+    })?;
     Ok(word)
 }
 
@@ -334,14 +338,16 @@ pub mod api {
         let known = functions::find(kernel)?;
         let kernel = handles::check(HandleKind::Kernel, kernel as u64)?;
         let mut word = 0;
-        carry::call(
-            Op::KernelFunction as u16,
-            |writer| writer.word(kernel),
-            |reader| {
-                word = functions::read(reader, Some(&known.name))?;
-                Ok(())
-            },
-        )?;
+        capture::unaffected(|| {
+            carry::call(
+                Op::KernelFunction as u16,
+                |writer| writer.word(kernel),
+                |reader| {
+                    word = functions::read(reader, Some(&known.name))?;
+                    Ok(())
+                },
+            )
+        })?;
         // SAFETY: passed on.
         unsafe { put(function, word as CUfunction) }
     }

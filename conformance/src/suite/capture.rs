@@ -40,6 +40,8 @@ super::tests! {
     a_thread_has_a_capture_mode,
     other_streams_work_while_one_is_captured,
     captures_come_and_go,
+    #[only_ours = "what becomes of a capture whose stream goes is not said"]
+    a_capture_ends_with_its_stream_and_context,
 }
 
 const GLOBAL: u32 = capture_mode::GLOBAL;
@@ -565,4 +567,25 @@ fn captures_come_and_go(gpu: &Driver) {
         ok!(gpu, cuStreamSynchronize(queue));
         assert_eq!(download::<u32>(gpu, data, 1), [round as u32]);
     }
+}
+
+fn a_capture_ends_with_its_stream_and_context(gpu: &Driver) {
+    let first = context(gpu);
+    let (queue, data) = (stream(gpu, NON_BLOCKING), alloc(gpu, 64));
+    begin(gpu, queue);
+    ok!(gpu, cuMemsetD32Async(data, 1, 1, queue));
+    ok!(gpu, cuStreamDestroy_v2(queue));
+    // Nothing is captured any more, so nothing is forbidden.
+    alloc(gpu, 64);
+    ok!(gpu, cuCtxSynchronize());
+    begin(gpu, stream(gpu, NON_BLOCKING));
+    ok!(gpu, cuCtxDestroy_v2(first));
+    context(gpu);
+    let (queue, data) = (stream(gpu, NON_BLOCKING), alloc(gpu, 64));
+    begin(gpu, queue);
+    ok!(gpu, cuMemsetD32Async(data, 5, 1, queue));
+    let exec = instantiate(gpu, end(gpu, queue));
+    ok!(gpu, cuGraphLaunch(exec, queue));
+    ok!(gpu, cuCtxSynchronize());
+    assert_eq!(download::<u32>(gpu, data, 1), [5]);
 }

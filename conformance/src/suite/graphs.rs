@@ -529,12 +529,12 @@ fn launches_keep_the_order_of_their_stream(gpu: &Driver) {
     let exec = instantiate(gpu, graph);
     ok!(gpu, cuGraphUpload(exec, queue));
     let output = pinned(gpu, 40);
-    for round in 0..40 {
+    for (round, place) in output.iter_mut().enumerate() {
         if round % 20 == 0 {
             ok!(gpu, cuMemsetD32Async(data, 1, 1, queue));
         }
         ok!(gpu, cuGraphLaunch(exec, queue));
-        ok!(gpu, cuMemcpyDtoHAsync_v2((&raw mut output[round]).cast(), data, 4, queue));
+        ok!(gpu, cuMemcpyDtoHAsync_v2((&raw mut *place).cast(), data, 4, queue));
     }
     ok!(gpu, cuStreamSynchronize(queue));
     for (round, value) in output.iter().enumerate() {

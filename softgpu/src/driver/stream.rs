@@ -39,6 +39,7 @@ impl Owned for Stream {
 
 impl Drop for Stream {
     fn drop(&mut self) {
+        capture::abandon(&self.queue);
         self.queue.close();
     }
 }
@@ -113,11 +114,7 @@ unsafe extern "C" fn cuStreamDestroy_v2(stream: CUstream) -> CUresult {
         state::state()?;
         match of(stream) {
             0 | LEGACY | PER_THREAD => Err(CUDA_ERROR_INVALID_HANDLE),
-            handle => {
-                let gone = STREAMS.remove(handle)?;
-                capture::abandon(&gone.queue);
-                Ok(())
-            }
+            handle => STREAMS.remove(handle).map(|_| ()),
         }
     })
 }

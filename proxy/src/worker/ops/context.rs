@@ -126,6 +126,7 @@ pub fn destroy(worker: &Worker, message: &mut Reader<'_>) -> Outcome {
 /// Ends everything that lives in a context, but not the context.
 fn retire(worker: &Worker, index: u32) {
     let Ok(_context) = worker.enter(index) else { return };
+    super::graph::capture::abandon_all(worker, index);
     // SAFETY: a context is current.
     unsafe { (worker.driver.cuCtxSynchronize)() };
     worker.handles.close_context(index);

@@ -212,12 +212,7 @@ fn finish(worker: &Worker, stream: &Object) -> (CUresult, u64) {
     let Some(origin) = graphs.origins.remove(&stream.serial) else { return (result, 0) };
     worker.graphs.captures.fetch_sub(1, Ordering::AcqRel);
     if result == CUDA_SUCCESS && !graph.is_null() {
-        if origin.own
-            && let Ok(object) = worker.handles.pin(Kind::Graph, origin.graph)
-        {
-            object.borrowed.store(false, Ordering::Release);
-        }
-        return (result, origin.graph);
+        return (result, adopt(worker, &origin, graph));
     }
     if origin.own {
         // The driver has ended the graph together with the capture.
@@ -226,17 +221,45 @@ fn finish(worker: &Worker, stream: &Object) -> (CUresult, u64) {
     (result, 0)
 }
 
+/// The client's graph from now on. It is the one that the capture filled all along, unless the driver has other ideas.
+fn adopt(worker: &Worker, origin: &Origin, graph: CUgraph) -> u64 {
+    let Ok(filled) = worker.handles.pin(Kind::Graph, origin.graph) else { return 0 };
+    if filled.raw == graph as u64 {
+        if origin.own {
+            filled.borrowed.store(false, Ordering::Release);
+        }
+        return origin.graph;
+    }
+    worker.handles.forget(origin.graph);
+    let Ok(word) = worker.handles.open(Kind::Graph, graph as u64, worker.context_tag()) else { return 0 };
+    if let Ok(object) = worker.handles.pin(Kind::Graph, word) {
+        object.hold_all_of(&filled);
+    }
+    word
+}
+
 /// Ends the capture that began in a stream which is about to be destroyed.
 pub fn abandon(worker: &Worker, stream: u64) {
-    if !worker.graphs.is_capturing() {
-        return;
+    if worker.graphs.is_capturing()
+        && let Ok(stream) = worker.handles.pin(Kind::Stream, stream)
+    {
+        abandon_stream(worker, &stream);
     }
-    let Ok(stream) = worker.handles.pin(Kind::Stream, stream) else { return };
-    if worker.graphs.at_work().origins.contains_key(&stream.serial) {
-        let (_, graph) = finish(worker, &stream);
-        if graph != 0 {
-            let _ = worker.handles.close(Kind::Graph, graph);
-        }
+}
+
+/// Ends all captures in a context that is about to go.
+pub fn abandon_all(worker: &Worker, context: u32) {
+    if worker.graphs.is_capturing() {
+        worker.handles.all(Kind::Stream, context).iter().for_each(|stream| abandon_stream(worker, stream));
+    }
+}
+
+fn abandon_stream(worker: &Worker, stream: &Object) {
+    let own = worker.graphs.at_work().origins.get(&stream.serial).map(|origin| origin.own);
+    let Some(own) = own else { return };
+    let (_, graph) = finish(worker, stream);
+    if graph != 0 && own {
+        let _ = worker.handles.close(Kind::Graph, graph);
     }
 }
 
