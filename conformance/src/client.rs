@@ -9,6 +9,8 @@
 //! | `sync` | waits for the context |
 //! | `spin` | starts a kernel that never ends |
 //! | `pinned N` | takes N bytes of pinned memory |
+//! | `array N` | takes an array of N rows of 1024 numbers |
+//! | `unarray` | gives back what `array` took last |
 //! | `quit` | ends as a program should |
 //! | `exit N` | ends at once, with nothing given back |
 //! | `abort` | ends by a signal |
@@ -36,6 +38,7 @@ pub fn run() {
         spin: calls::function(&gpu, module, "spin"),
         data: calls::alloc(&gpu, COUNT * 4),
         taken: Vec::new(),
+        arrays: Vec::new(),
         gpu,
     };
     println!("ready");
@@ -49,6 +52,8 @@ pub fn run() {
             "sync" => code!(&client.gpu, cuCtxSynchronize()),
             "spin" => client.spin(),
             "pinned" => code!(&client.gpu, cuMemHostAlloc(&mut null_mut(), number, 0)),
+            "array" => client.array(number),
+            "unarray" => client.arrays.pop().map_or(0, |array| code!(&client.gpu, cuArrayDestroy(array))),
             "quit" => {
                 ok!(&client.gpu, cuMemFree_v2(client.data));
                 ok!(&client.gpu, cuCtxDestroy_v2(context));
@@ -72,6 +77,7 @@ struct Client {
     spin: CUfunction,
     data: CUdeviceptr,
     taken: Vec<CUdeviceptr>,
+    arrays: Vec<CUarray>,
 }
 
 impl Client {
@@ -95,6 +101,17 @@ impl Client {
         let code = code!(&self.gpu, cuMemAlloc_v2(&mut address, bytes));
         if code == 0 {
             self.taken.push(address);
+        }
+        code
+    }
+
+    fn array(&mut self, rows: usize) -> CUresult {
+        const FLOAT: u32 = 0x20;
+        let mut array = null_mut();
+        let shape = CUDA_ARRAY_DESCRIPTOR { width: 1024, height: rows, format: FLOAT, num_channels: 1 };
+        let code = code!(&self.gpu, cuArrayCreate_v2(&mut array, &shape));
+        if code == 0 {
+            self.arrays.push(array);
         }
         code
     }

@@ -1,6 +1,6 @@
 //! What the operator is told is what the programs did, to the byte, also of programs that were killed.
 
-use conformance::harness::{Honest, Place, Proxy, ZONE_MEMORY};
+use conformance::harness::{Honest, Place, Proxy, ZONE_MEMORY, until};
 
 const MIB: u64 = 1 << 20;
 const OUT_OF_MEMORY: &str = "error 2";
@@ -34,6 +34,14 @@ fn figures_are_what_programs_did() {
     let worker = proxy.worker_of(client.pid()).expect("it has a worker");
     assert_eq!((worker.stats.launches, worker.charged), (stats.launches, zone.used));
     assert_eq!(proxy.zone("b").stats.launches, 1, "each zone has its own");
+
+    // Arrays are paid for, and only while they are there.
+    let before = proxy.zone("a").used;
+    assert_eq!(client.ask("array 1024"), "ok");
+    assert_eq!(proxy.zone("a").used, before + 4 * MIB);
+    assert_eq!(client.ask("array 65000"), OUT_OF_MEMORY, "that is more than the zone has left");
+    assert_eq!(client.ask("unarray"), "ok");
+    until("it is given back", || proxy.zone("a").used == before);
 
     // What one more did right before it was killed is not lost, and nothing is left on its accounts.
     assert_eq!(client.ask("compute"), "ok");
