@@ -16,8 +16,6 @@ const KNOWN: &[(&str, &str, &str)] = &[
         "hosts::kernels_reach_registered_memory",
         "copies reach memory outside the window, kernels do not",
     ),
-    (BOTH, "modules::bad_images_are_refused", "the software GPU loads PTX of a version that it cannot know"),
-    ("soft-direct", "modules::a_module_has_its_functions", "an empty name is NOT_FOUND instead of INVALID_VALUE"),
     (
         "soft-direct",
         "faults::functions_are_found_by_name",

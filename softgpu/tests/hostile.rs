@@ -362,10 +362,9 @@ fn wrong_launches_and_texts() {
         );
         assert!(Module::from_ptx(&text).is_err(), "{body}");
     }
-    let module = Module::from_ptx(&format!(
-        "{HEAD}.entry k() {{ tex.2d.v4.f32.s32 {{%f1}}, [t]; ret; }} .entry ok() {{ ret; }}"
-    ))
-    .unwrap();
-    assert!(module.kernels()[0].unsupported.as_ref().unwrap().contains("tex"), "{:?}", module.kernels()[0]);
+    let module =
+        Module::from_ptx(&format!("{HEAD}.entry k() {{ wgmma.fence.sync.aligned; ret; }} .entry ok() {{ ret; }}"))
+            .unwrap();
+    assert!(module.kernels()[0].unsupported.as_ref().unwrap().contains("wgmma"), "{:?}", module.kernels()[0]);
     assert!(module.kernels()[1].unsupported.is_none());
 }

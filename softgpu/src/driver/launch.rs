@@ -14,7 +14,7 @@ use super::function::{Function, function};
 use super::graph::{KernelTask, Task, capture};
 use super::handles::{of, out};
 use super::memory::alloc;
-use super::memory::map::Kind;
+use super::memory::map::{self, Kind};
 use super::output::Printer;
 use super::queue::Work;
 use super::{event, heap, notice, occupancy, stream};
@@ -197,7 +197,10 @@ fn run(context: &Context, function: &Function, shape: Shape, workspace: Option<u
         return Ok(());
     }
     let code = code_of(&fault);
-    eprintln!("softgpu: {fault} ({})", name(code));
+    // Shared and local memory have addresses of their own, which no allocation is near to.
+    let nearest = fault.address.filter(|address| map::in_window(*address)).and_then(map::nearest);
+    let nearest = nearest.map_or_else(String::new, |text| format!("; {text}"));
+    eprintln!("softgpu: {fault}{nearest} ({})", name(code));
     Err(code)
 }
 

@@ -25,6 +25,9 @@ const ERROR_LOG_SIZE: u32 = 6;
 const LOADING_LAZY: u32 = 2;
 const CAPABILITY: u32 = (MAJOR * 10 + MINOR) as u32;
 
+/// The PTX of CUDA 13.0.
+const PTX_VERSION: u32 = 90;
+
 pub static MODULES: Table<Module> = Table::new(6);
 
 pub struct Module {
@@ -193,6 +196,14 @@ pub fn load(image: &[u8], log: &Log) -> Answer<Arc<exec::Module>> {
         notice::once(error.to_string());
         CUDA_ERROR_INVALID_PTX
     })?;
+    if module.version() > PTX_VERSION {
+        let (have, most) = (module.version(), PTX_VERSION);
+        let text = |version: u32| format!("{}.{}", version / 10, version % 10);
+        let message = format!("the PTX is of version {}, and {} is the newest that is known", text(have), text(most));
+        log.write(&message);
+        notice::once(message);
+        return Err(CUDA_ERROR_UNSUPPORTED_PTX_VERSION);
+    }
     Ok(Arc::new(module))
 }
 
@@ -272,6 +283,7 @@ unsafe extern "C" fn cuModuleGetFunction(to: *mut CUfunction, handle: CUmodule, 
     call(|| {
         required(to)?;
         let name = text(name)?;
+        valid(!name.is_empty())?;
         let module = module(handle)?;
         module.context.usable()?;
         let index = module.code.kernels().iter().position(|kernel| kernel.name == name);

@@ -11,9 +11,23 @@ pub struct Compiled {
     pub functions: Vec<FunctionEntry>,
     /// Bytes of each thread's frame, where threads run in turns.
     pub frame_bytes: u32,
+    lines: Vec<Line>,
     /// Where the code lies.
     pub range: (u64, u64),
     _memory: Memory,
+}
+
+/// Code that was made of one line of the text: start, end and line.
+pub type Line = (u32, u32, u32);
+
+impl Compiled {
+    /// The line of the text that an instruction was made of, or 0.
+    pub fn line_of(&self, pc: u64) -> u32 {
+        let Some(offset) = pc.checked_sub(self.range.0) else { return 0 };
+        let at = self.lines.partition_point(|(start, ..)| u64::from(*start) <= offset);
+        let found = self.lines[..at].last().filter(|(_, end, _)| offset < u64::from(*end));
+        found.map_or(0, |(_, _, line)| *line)
+    }
 }
 
 /// Position-independent code, ready to be placed (or kept on disk).
@@ -22,6 +36,8 @@ pub struct Image {
     pub entry: usize,
     /// Bytes of each thread's frame, where threads run in turns.
     pub frame_bytes: u32,
+    /// In the order of the code.
+    pub lines: Vec<Line>,
     /// Offset and signature number of each function of the module that is in the code.
     pub functions: Vec<Option<(usize, u64)>>,
 }
@@ -72,6 +88,7 @@ impl Image {
             entry: unsafe { std::mem::transmute::<*const (), EntryPoint>(at(self.entry)) },
             functions: self.functions.iter().map(entry).collect(),
             frame_bytes: self.frame_bytes,
+            lines: self.lines.clone(),
             range: (start, start + size as u64),
             _memory: memory,
         })

@@ -99,7 +99,13 @@ pub fn compile(module: &Module, reach: &Reach) -> Result<Image, CompileError> {
         has_fma: std::arch::is_x86_feature_detected!("fma"),
     };
     let frame_bytes = unit.frame_bytes.unwrap_or(0);
-    let mut image = Image { bytes: Vec::new(), entry: 0, frame_bytes, functions: vec![None; module.functions.len()] };
+    let mut image = Image {
+        bytes: Vec::new(),
+        entry: 0,
+        frame_bytes,
+        lines: Vec::new(),
+        functions: vec![None; module.functions.len()],
+    };
     let mut calls: Vec<(usize, usize, i64)> = Vec::new();
     let mut frontend = FunctionBuilderContext::new();
     let mut codegen = Codegen::new();
@@ -118,6 +124,10 @@ pub fn compile(module: &Module, reach: &Reach) -> Result<Image, CompileError> {
         let start = image.bytes.len();
         image.bytes.extend_from_slice(code.code_buffer());
         let code = codegen.compiled_code().ok_or_else(|| failed("no code".into()))?;
+        for place in code.buffer.get_srclocs_sorted() {
+            let line = place.loc.bits();
+            image.lines.push((start as u32 + place.start, start as u32 + place.end, line));
+        }
         for reloc in code.buffer.relocs() {
             let target = relocated_function(&codegen.func, &reloc.target);
             match (reloc.kind, target) {

@@ -24,7 +24,11 @@ pub enum Pause {
 #[derive(Clone, Copy, Debug)]
 pub enum Trap {
     /// The kernel touched this address in the window, and nothing is there.
-    Address(u64),
+    Address {
+        address: u64,
+        /// The instruction that did it.
+        pc: u64,
+    },
     StackOverflow,
 }
 
@@ -51,6 +55,8 @@ pub struct Context {
     pub workspace: u64,
     /// Frames of the threads, where they run in turns.
     pub frames: *mut u8,
+    /// The line of the text, for those faults that do not say it otherwise.
+    pub line: u32,
     pub thread: [u32; 3],
     pub linear: u32,
     pub local_top: u64,

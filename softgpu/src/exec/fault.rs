@@ -36,6 +36,10 @@ pub struct Fault {
     pub thread: [u32; 3],
     pub address: Option<u64>,
     pub message: String,
+    /// The line of the PTX text, where it is known.
+    pub line: Option<u32>,
+    /// The source file and line that it comes from, where the text says so.
+    pub source: Option<(String, u32)>,
 }
 
 impl fmt::Display for Fault {
@@ -45,6 +49,11 @@ impl fmt::Display for Fault {
         write!(f, "{:?} in kernel {} (block {bx},{by},{bz} thread {tx},{ty},{tz})", self.kind, self.kernel)?;
         if let Some(address) = self.address {
             write!(f, " at address {address:#x}")?;
+        }
+        match (&self.source, self.line) {
+            (Some((file, line)), Some(ptx)) => write!(f, " in {file}:{line} (PTX line {ptx})")?,
+            (None, Some(ptx)) => write!(f, " in PTX line {ptx}")?,
+            _ => {}
         }
         if !self.message.is_empty() {
             write!(f, ": {}", self.message)?;

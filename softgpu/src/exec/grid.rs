@@ -87,6 +87,8 @@ impl<'a> Grid<'a> {
                 thread: [0; 3],
                 address: None,
                 message: String::new(),
+                line: None,
+                source: None,
             }),
             None => Ok(()),
         }

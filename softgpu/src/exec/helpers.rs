@@ -116,16 +116,15 @@ fn access_fault(address: u64, info: i64) -> RawFault {
         if size > 0 && !address.is_multiple_of(size) { FaultKind::Misaligned } else { FaultKind::IllegalAddress };
     let space = ["generic", "global", "constant", "shared", "local", "parameter"];
     let space = space.get((info >> 8 & 0x7f) as usize).copied().unwrap_or("unknown");
-    RawFault {
-        kind,
-        address: Some(address),
-        message: format!("{size} bytes of {space} memory, PTX line {}", info >> 16),
-    }
+    RawFault { kind, address: Some(address), message: format!("{size} bytes of {space} memory") }
 }
 
 extern "C" fn fault(context: *mut Context, address: u64, info: i64) {
     // SAFETY: called by compiled code on the running fiber; nothing to drop is alive.
-    unsafe { fail(context, access_fault(address, info)) }
+    unsafe {
+        (*context).line = (info >> 16) as u32;
+        fail(context, access_fault(address, info))
+    }
 }
 
 /// The bytes that a generic address stands for, when they are in shared, local or parameter memory.
@@ -161,7 +160,12 @@ extern "C" fn resolve(context: *mut Context, address: u64, info: i64) -> *mut u8
         return params.0.wrapping_add(offset as usize).cast_mut();
     }
     // SAFETY: called by compiled code on the running fiber; nothing to drop is alive.
-    unsafe { fail(context, access_fault(address, info & !READ_ONLY)) }
+    unsafe {
+        if info >> 16 != 0 {
+            (*context).line = (info >> 16) as u32;
+        }
+        fail(context, access_fault(address, info & !READ_ONLY))
+    }
 }
 
 /// Where `size` bytes of a space are, after all checks; they must be aligned. A bad address ends the fiber.

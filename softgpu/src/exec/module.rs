@@ -160,6 +160,11 @@ impl Module {
         Ok(Module { ir, kernels, entries })
     }
 
+    /// PTX ISA version as CUDA writes it: 10 × major + minor.
+    pub fn version(&self) -> u32 {
+        self.ir.version
+    }
+
     /// All entries, in the order of the text.
     pub fn kernels(&self) -> &[Kernel] {
         &self.kernels
@@ -245,12 +250,25 @@ impl Program {
         let _ticking = ticker::tick();
         let grid = Grid::new(launch, code, &self.addresses, &about.name, shared, reach.local_bytes);
         pool::run(&grid);
-        grid.result()
+        grid.result().map_err(|mut fault| {
+            let source = fault.line.and_then(|line| self.module.ir.source(line));
+            fault.source = source.map(|(file, line)| (file.to_owned(), line));
+            fault
+        })
     }
 }
 
 fn refused(kernel: &str, kind: FaultKind, message: String) -> Fault {
-    Fault { kind, kernel: kernel.to_owned(), block: [0; 3], thread: [0; 3], address: None, message }
+    Fault {
+        kind,
+        kernel: kernel.to_owned(),
+        block: [0; 3],
+        thread: [0; 3],
+        address: None,
+        message,
+        line: None,
+        source: None,
+    }
 }
 
 /// Checks a launch; answers the shared memory that a block needs. Compiled code relies on all of this.

@@ -70,7 +70,9 @@ extern "C" fn handle(signal: libc::c_int, info: *mut libc::siginfo_t, context: *
         let pc = registers[libc::REG_RIP as usize] as u64;
         let trap = match signal {
             libc::SIGILL => (running.code.0..running.code.1).contains(&pc).then_some(Trap::StackOverflow),
-            _ => (window::BASE..window::BASE + window::SIZE).contains(&address).then_some(Trap::Address(address)),
+            _ => (window::BASE..window::BASE + window::SIZE)
+                .contains(&address)
+                .then_some(Trap::Address { address, pc }),
         };
         if let Some(trap) = trap.filter(|_| running.handler.stack_ptr_in_bounds(stack_pointer)) {
             // SAFETY: the stack pointer is in the fiber, whose frames have nothing to drop, and the registers are

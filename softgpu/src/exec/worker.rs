@@ -186,7 +186,8 @@ impl Slot {
         let thread = self.fibers.get(fiber).map_or([0; 3], |fiber| fiber.context.thread);
         let RawFault { kind, address, message } = fault;
         let (kernel, block) = (grid.kernel.to_owned(), self.coordinates);
-        grid.fail(Fault { kind, kernel, block, thread, address, message });
+        let line = self.fibers.get(fiber).map(|fiber| fiber.context.line).filter(|line| *line != 0);
+        grid.fail(Fault { kind, kernel, block, thread, address, message, line, source: None });
     }
 
     /// Runs the block until it is done or only spins.
@@ -222,7 +223,10 @@ impl Slot {
                 }
                 Back::Trap(trap) => {
                     let (kind, address) = match trap {
-                        Trap::Address(address) => (FaultKind::IllegalAddress, Some(address)),
+                        Trap::Address { address, pc } => {
+                            self.fibers[fiber].context.line = grid.code.line_of(pc);
+                            (FaultKind::IllegalAddress, Some(address))
+                        }
                         Trap::StackOverflow => (FaultKind::StackOverflow, None),
                     };
                     return Err((fiber, RawFault { kind, address, message: String::new() }));
@@ -255,6 +259,7 @@ impl Slot {
         context.grid_size = grid.launch.grid;
         context.block_size = grid.launch.block;
         context.dynamic_shared = grid.launch.dynamic_shared;
+        context.line = 0;
         context.frames = self.frames.as_mut_ptr().cast();
         context.workspace = grid.launch.workspace.unwrap_or(0);
         context.entry = Some(grid.code.entry);
@@ -299,6 +304,7 @@ impl Context {
             dynamic_shared: 0,
             workspace: 0,
             frames: ptr::null_mut(),
+            line: 0,
             thread: [0; 3],
             linear: 0,
             local_top: 0,

@@ -718,4 +718,18 @@ pub struct Module {
     pub functions: Vec<Function>,
     pub variables: Vec<crate::exec::Variable>,
     pub shared: Vec<SharedVariable>,
+    /// Source files by number.
+    pub files: Vec<(u32, String)>,
+    /// Where the text says that it comes from, in the order of the text.
+    pub locations: Vec<crate::ptx::ast::Location>,
+}
+
+impl Module {
+    /// Source file and line of a line of the text, where the text says so.
+    pub fn source(&self, ptx: u32) -> Option<(&str, u32)> {
+        let at = self.locations.partition_point(|location| location.ptx <= ptx);
+        let location = self.locations[..at].last()?;
+        let file = self.files.iter().find(|(number, _)| *number == location.file)?;
+        Some((&file.1, location.line))
+    }
 }

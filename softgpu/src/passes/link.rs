@@ -39,7 +39,13 @@ pub type LineError = (u32, String);
 /// Resolves and checks a whole module.
 pub fn build(tree: &ast::Module) -> Result<Module, LineError> {
     let mut linker = Linker {
-        module: Module { version: tree.version, target: tree.target, ..Module::default() },
+        module: Module {
+            version: tree.version,
+            target: tree.target,
+            files: tree.files.iter().map(|(number, path)| (*number, (*path).to_owned())).collect(),
+            locations: tree.locations.clone(),
+            ..Module::default()
+        },
         names: HashMap::new(),
     };
     let mut placed = Vec::new();

@@ -9,6 +9,19 @@ pub struct Module<'a> {
     pub target: u32,
     pub functions: Vec<Function<'a>>,
     pub variables: Vec<Declaration<'a>>,
+    /// Source files by number.
+    pub files: Vec<(u32, &'a str)>,
+    /// In the order of the text.
+    pub locations: Vec<Location>,
+}
+
+/// `.loc`: what follows comes from a line of a source file.
+#[derive(Clone, Copy, Debug)]
+pub struct Location {
+    /// The line of the PTX text.
+    pub ptx: u32,
+    pub file: u32,
+    pub line: u32,
 }
 
 /// An `.entry` or `.func`, or the forward declaration of one.

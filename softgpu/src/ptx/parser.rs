@@ -11,7 +11,7 @@ const MAX_NESTING: u32 = 32;
 
 /// Parses a whole module.
 pub fn parse(source: &str) -> Result<Module<'_>> {
-    let mut parser = Parser { tokens: tokens(source)?, at: 0 };
+    let mut parser = Parser { tokens: tokens(source)?, at: 0, files: Vec::new(), locations: Vec::new() };
     let mut module = Module::default();
     while parser.peek() != Token::End {
         parser.item(&mut module)?;
@@ -19,12 +19,15 @@ pub fn parse(source: &str) -> Result<Module<'_>> {
     if module.version == 0 {
         return Err(SyntaxError { line: 1, message: "no .version".into() });
     }
+    (module.files, module.locations) = (parser.files, parser.locations);
     Ok(module)
 }
 
 struct Parser<'a> {
     tokens: Vec<Spanned<'a>>,
     at: usize,
+    files: Vec<(u32, &'a str)>,
+    locations: Vec<Location>,
 }
 
 impl<'a> Parser<'a> {
@@ -165,6 +168,11 @@ impl<'a> Parser<'a> {
                         return if self.int()? == 64 { Ok(()) } else { self.error("only 64-bit addresses") };
                     }
                     "file" => {
+                        if let (Token::Number(Number::Int(file)), Token::Text(path)) =
+                            (self.peek_at(1), self.peek_at(2))
+                        {
+                            self.files.push((file as u32, path));
+                        }
                         while self.line() == line && self.peek() != Token::End {
                             self.at += 1;
                         }
@@ -514,6 +522,11 @@ impl<'a> Parser<'a> {
             Token::Dot("pragma") => self.skip_to(b';')?,
             // `.loc 1 2 3, function_name $L + 4, inlined_at 1 2 3` ends with its line.
             Token::Dot("loc" | "file") => {
+                if let (Token::Number(Number::Int(file)), Token::Number(Number::Int(place))) =
+                    (self.peek_at(1), self.peek_at(2))
+                {
+                    self.locations.push(Location { ptx: line, file: file as u32, line: place as u32 });
+                }
                 while self.line() == line && self.peek() != Token::End {
                     self.at += 1;
                 }

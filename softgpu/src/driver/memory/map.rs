@@ -107,6 +107,24 @@ pub fn find(address: u64) -> Option<Region> {
     (address < region.end()).then(|| region.clone())
 }
 
+/// Words about the allocation nearest to an address, for whoever has to find out what a kernel did wrong.
+pub fn nearest(address: u64) -> Option<String> {
+    let regions = REGIONS.read();
+    let before = regions.range(..=address).next_back().map(|(_, region)| region);
+    let after = regions.range(address..).next().map(|(_, region)| region);
+    let behind = before.map(|region| (address.saturating_sub(region.end()), region));
+    let ahead = after.map(|region| (region.base - address, region));
+    let whole = |region: &Region| format!("the {} bytes at {:#x}", region.size, region.base);
+    match (behind, ahead) {
+        (Some((_, region)), _) if address < region.end() => Some(format!("inside of {}", whole(region))),
+        (Some((distance, region)), other) if other.is_none_or(|(ahead, _)| distance < ahead) => {
+            Some(format!("{distance} bytes behind {}", whole(region)))
+        }
+        (_, Some((distance, region))) => Some(format!("{distance} bytes before {}", whole(region))),
+        _ => None,
+    }
+}
+
 /// Takes out the region that starts at `base`, if `fits` likes it.
 pub fn remove(base: u64, fits: impl FnOnce(&Region) -> bool) -> Option<Region> {
     let mut regions = REGIONS.write();

@@ -262,6 +262,7 @@ impl Lower<'_, '_> {
             }
             _ => {
                 let Some(code) = atomics::code(op, ty) else { return self.abort(3) };
+                self.note_line();
                 let code = self.int(types::I32, code);
                 let wide = self.fit(operand, types::I64, false);
                 let zero = self.int(types::I64, 0);

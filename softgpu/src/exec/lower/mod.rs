@@ -22,8 +22,8 @@ pub mod turns;
 use cranelift_codegen::ir::condcodes::IntCC;
 use cranelift_codegen::ir::immediates::Imm64;
 use cranelift_codegen::ir::{
-    AbiParam, Block, FuncRef, Function, InstBuilder, MemFlagsData, SigRef, Signature, StackSlot, TrapCode, Type,
-    Value, types,
+    AbiParam, Block, FuncRef, Function, InstBuilder, MemFlagsData, SigRef, Signature, SourceLoc, StackSlot, TrapCode,
+    Type, Value, types,
 };
 use cranelift_codegen::isa::CallConv;
 use cranelift_frontend::{FunctionBuilder, Variable};
@@ -175,6 +175,7 @@ impl<'f, 'm> Lower<'f, 'm> {
             for (at, inst) in block.insts.iter().enumerate() {
                 self.at = at;
                 self.line = inst.line;
+                self.b.set_srcloc(SourceLoc::new(inst.line));
                 self.guarded(inst);
             }
             self.end(index, &block.end);
@@ -322,14 +323,23 @@ impl<'f, 'm> Lower<'f, 'm> {
         self.b.set_cold_block(bad);
         self.b.ins().brif(ok, good, &[], bad, &[]);
         self.b.switch_to_block(bad);
+        self.note_line();
         let kind = self.int(types::I32, kind);
         self.helper(Helper::Abort, &[self.context, kind]);
         self.b.ins().trap(TrapCode::unwrap_user(1));
         self.b.switch_to_block(good);
     }
 
+    /// Leaves the current line where a fault finds it.
+    fn note_line(&mut self) {
+        let line = self.int(types::I32, i64::from(self.line));
+        let place = std::mem::offset_of!(super::context::Context, line) as i32;
+        self.b.ins().store(trusted(), line, self.context, place);
+    }
+
     /// Ends the thread with a fault; what follows is unreachable but must be somewhere.
     fn abort(&mut self, kind: i64) {
+        self.note_line();
         let kind = self.int(types::I32, kind);
         self.helper(Helper::Abort, &[self.context, kind]);
     }

@@ -20,6 +20,7 @@ impl Lower<'_, '_> {
             let wide = self.fit(value, types::I64, ty.is_signed());
             self.b.ins().store(trusted(), wide, pointer, at as i32 * 8);
         }
+        self.note_line();
         let which = self.int(types::I32, routine as i64);
         let code = self.int(types::I64, code as i64);
         self.helper(Helper::Runtime, &[self.context, which, code, pointer]);

@@ -84,6 +84,8 @@ impl Lower<'_, '_> {
         let total = self.b.ins().load(types::I32, super::constant(), block, offset_of!(BlockState, total) as i32);
         let [round, head, turn, done, finished, next] = [(); 6].map(|()| self.b.create_block());
         let zero = self.int(types::I32, 0);
+        // All threads are taken at once: should this fiber pause, no other may start any of them.
+        self.b.ins().store(trusted(), total, block, offset_of!(BlockState, next_linear) as i32);
         self.b.ins().jump(round, &[]);
 
         self.b.switch_to_block(round);
@@ -100,7 +102,6 @@ impl Lower<'_, '_> {
         self.b.switch_to_block(done);
         self.b.ins().brif(any, round, &[], finished, &[]);
         self.b.switch_to_block(finished);
-        self.b.ins().store(trusted(), total, block, offset_of!(BlockState, next_linear) as i32);
         self.b.ins().return_(&[]);
 
         self.b.switch_to_block(next);
