@@ -29,6 +29,7 @@ mod session;
 mod shaped_copy;
 mod staging;
 mod stream;
+mod texture;
 mod tools;
 mod trace;
 mod variables;
@@ -55,6 +56,7 @@ mod api {
     pub use crate::session::api::*;
     pub use crate::shaped_copy::api::*;
     pub use crate::stream::api::*;
+    pub use crate::texture::*;
     pub use crate::tools::*;
     pub use crate::vmm::*;
 }

@@ -146,6 +146,11 @@ ops! {
     /// address → handle.
     Retain = 0xf06a
 
+    /// whether it is a surface, resource, texture, whether there is a view, view → object.
+    ImageObjectCreate = 0xf070
+    /// whether it is a surface, object → nothing.
+    ImageObjectDestroy = 0xf071
+
     /// stream, mode → nothing.
     CaptureBegin = 0xf080
     /// stream, mode, graph, nodes, edge data → nothing.

@@ -14,6 +14,7 @@ use cuda_abi::wire::{self, Kind};
 use super::handles::{Handles, Object};
 use super::memory::Memory;
 use super::ops::graph::{self, Graphs};
+use super::ops::texture::Images;
 pub use super::stats::Counters;
 use super::{Outcome, Refusal, succeed};
 use crate::control::BrokerLink;
@@ -26,6 +27,7 @@ pub struct Worker {
     pub handles: Handles,
     pub memory: Memory,
     pub graphs: Graphs,
+    pub images: Images,
     /// How many lanes there are.
     pub lanes: u32,
     pub bulk: idm::bulk::BulkView,
@@ -81,6 +83,7 @@ impl Worker {
             handles: Handles::new(driver.clone(), MAX_DEVICES),
             memory: Memory::new(driver.clone(), link),
             graphs: Graphs::default(),
+            images: Images::default(),
             lanes: server.layout().lanes,
             bulk: server.bulk(),
             flags: server.flags(),

@@ -7,6 +7,7 @@ mod launch;
 mod memory;
 mod module;
 pub mod start;
+pub mod texture;
 mod vmm;
 
 use cuda_abi::wire::{Op, Reader, Writer};
@@ -69,6 +70,8 @@ pub fn execute(worker: &Worker, op: Op, lane: u32, message: &mut Reader<'_>, rep
         Op::Granularity => vmm::granularity(worker, message, reply),
         Op::Properties => vmm::properties(worker, message, reply),
         Op::Retain => vmm::retain(worker, message, reply),
+        Op::ImageObjectCreate => texture::create(worker, message, reply),
+        Op::ImageObjectDestroy => texture::destroy(worker, message),
         Op::CaptureBegin => graph::capture::begin(worker, message),
         Op::CaptureBeginToGraph => graph::capture::begin_to_graph(worker, message),
         Op::CaptureEnd => graph::capture::end(worker, message, reply),
