@@ -11,6 +11,6 @@ pub mod wire;
 pub mod zone;
 
 pub use crate::statistics::WorkerStats;
-pub use link::{Assignment, BrokerLink, Denied};
+pub use link::{Assignment, BrokerLink, Denied, Imported, NotShared};
 pub use name::ZoneName;
 pub use zone::{ZoneLimits, ZoneSettings};

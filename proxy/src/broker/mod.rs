@@ -7,7 +7,9 @@
 mod admin;
 mod busy;
 mod clients;
+mod exports;
 mod figures;
+pub mod grants;
 mod handshake;
 mod ledger;
 mod namespaces;
@@ -16,6 +18,7 @@ mod process;
 mod reactor;
 mod reload;
 mod roster;
+mod sharing;
 pub mod state_dir;
 mod views;
 mod workers;
@@ -115,6 +118,8 @@ pub struct Broker {
     views: views::Views,
     busy: busy::Busy,
     overdrafts: overdraft::Watch,
+    exports: exports::Exports,
+    grants: grants::Grants,
     /// Totals as they were last written down.
     figures: figures::Book,
     missing: Missing,
@@ -156,6 +161,8 @@ impl Broker {
             views: views::Views::default(),
             busy: busy::Busy::default(),
             overdrafts: overdraft::Watch::default(),
+            exports: exports::Exports::new(),
+            grants: grants::Grants::default(),
             figures: figures::Book::new(),
             missing: Missing::default(),
             driver_version: 0,
