@@ -40,6 +40,7 @@ super::tests! {
     a_thread_has_a_capture_mode,
     other_streams_work_while_one_is_captured,
     captures_come_and_go,
+    what_a_graph_leaves_behind_holds_nobody_up,
     #[only_ours = "what becomes of a capture whose stream goes is not said"]
     a_capture_ends_with_its_stream_and_context,
 }
@@ -588,4 +589,31 @@ fn a_capture_ends_with_its_stream_and_context(gpu: &Driver) {
     ok!(gpu, cuGraphLaunch(exec, queue));
     ok!(gpu, cuCtxSynchronize());
     assert_eq!(download::<u32>(gpu, data, 1), [5]);
+}
+
+/// Each round ends a graph with pageable copies and memory of its own while the next one waits for a host function.
+fn what_a_graph_leaves_behind_holds_nobody_up(gpu: &Driver) {
+    static CALLS: AtomicU32 = AtomicU32::new(0);
+    const ROUNDS: u32 = 40;
+    context(gpu);
+    let queue = stream(gpu, NON_BLOCKING);
+    let data = alloc(gpu, 1 << 20);
+    let input = vec![7u32; 200_000];
+    for round in 0..ROUNDS {
+        let len = if round % 2 == 0 { 64 << 10 } else { 700 << 10 };
+        begin(gpu, queue);
+        ok!(gpu, cuMemcpyHtoDAsync_v2(data, input.as_ptr().cast(), len, queue));
+        ok!(gpu, cuLaunchHostFunc(queue, Some(count), (&raw const CALLS).cast_mut().cast()));
+        let graph = end(gpu, queue);
+        let exec = instantiate(gpu, graph);
+        ok!(gpu, cuGraphLaunch(exec, queue));
+        if round % 5 == 0 {
+            ok!(gpu, cuStreamSynchronize(queue));
+        }
+        ok!(gpu, cuGraphExecDestroy(exec));
+        ok!(gpu, cuGraphDestroy(graph));
+    }
+    ok!(gpu, cuStreamSynchronize(queue));
+    assert_eq!(CALLS.load(Ordering::SeqCst), ROUNDS);
+    assert_eq!(download::<u32>(gpu, data, 100), [7; 100]);
 }

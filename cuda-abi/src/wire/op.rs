@@ -105,6 +105,8 @@ ops! {
     HostUnmap = 0xf044
     /// address, stream. Posted.
     FreeAsync = 0xf046
+    /// address, bytes → nothing. As HostUnmap, of what nobody uses: does not wait.
+    HostDrop = 0xf047
 
     /// destination, stream, raw bytes. Posted.
     CopyInline = 0xf050
