@@ -112,7 +112,7 @@ ops! {
     CopyInline = 0xf050
     /// destination, staging offset, bytes, stream, completion word, value. Posted.
     CopyFromStaging = 0xf051
-    /// source, staging offset, bytes, stream, completion word, value. Posted.
+    /// source, staging offset, bytes, stream, completion word or `NO_WORD`, value. Posted.
     CopyToStaging = 0xf052
     /// destination, source (both in the window), bytes, stream. Posted.
     CopyAsync = 0xf053
