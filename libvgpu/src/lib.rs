@@ -19,6 +19,7 @@ mod hidden;
 mod host_functions;
 mod host_memory;
 mod launch;
+mod link;
 mod memory;
 mod module;
 mod occupancy;
@@ -47,6 +48,7 @@ mod api {
     pub use crate::host_functions::api::*;
     pub use crate::host_memory::api::*;
     pub use crate::launch::api::*;
+    pub use crate::link::*;
     pub use crate::memory::api::*;
     pub use crate::module::api::*;
     pub use crate::occupancy::*;
