@@ -219,7 +219,9 @@ fn int_min_max_16(gpu: &Driver) {
 }
 
 fn int_abs_neg(gpu: &Driver) {
-    let values: Vec<i64> = long_words().into_iter().map(|value| value as i64).collect();
+    // The least 16-bit number has no absolute value in 16 bits, and GPUs do not cut what comes out to 16 bits.
+    let values = long_words().into_iter().map(|value| value as i64).filter(|value| *value as i16 != i16::MIN);
+    let values: Vec<i64> = values.collect();
     load(gpu).check1("int_abs_neg", &values, |a: i64| {
         let (word, short) = (a as i32, a as i16);
         [
