@@ -35,6 +35,8 @@ const MAX_THREADS_PER_BLOCK: u32 = 0;
 const SHARED_SIZE_BYTES: u32 = 1;
 const CONST_SIZE_BYTES: u32 = 2;
 const NUM_REGS: u32 = 4;
+const PTX_VERSION: u32 = 5;
+const BINARY_VERSION: u32 = 6;
 const MAX_DYNAMIC_SHARED: u32 = 8;
 
 fn a_module_has_its_functions(gpu: &Driver) {
@@ -68,6 +70,9 @@ fn functions_have_attributes(gpu: &Driver) {
     assert_eq!(attribute(gpu, SHARED_SIZE_BYTES, sum), 1024);
     assert!(attribute(gpu, CONST_SIZE_BYTES, sum) >= 0);
     assert!(attribute(gpu, NUM_REGS, sum) > 0);
+    // The architectures of the text and of the machine code, not the version of the text's language.
+    assert_eq!(attribute(gpu, PTX_VERSION, sum), 75);
+    assert!(attribute(gpu, BINARY_VERSION, sum) >= 75);
     ok!(gpu, cuFuncSetAttribute(sum, MAX_DYNAMIC_SHARED, 40_000));
     assert_eq!(attribute(gpu, MAX_DYNAMIC_SHARED, sum), 40_000);
     answers!(gpu, CUDA_ERROR_INVALID_VALUE, cuFuncSetAttribute(sum, MAX_DYNAMIC_SHARED, 1 << 30));
