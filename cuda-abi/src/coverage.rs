@@ -93,7 +93,6 @@ const REASONS: &[(&str, &str)] = &[
     ("cuMemGetDefaultMemPool", "pools by location: not yet"),
     ("cuMemGetMemPool", "pools by location: not yet"),
     ("cuMemSetMemPool", "pools by location: not yet"),
-    ("cuLink", "the run-time linker: not yet"),
     ("cuFuncSet", "launches of before CUDA 4.0; `cuLaunchKernel` works"),
     ("cuLaunch", "launches of before CUDA 4.0; `cuLaunchKernel` works"),
     ("cuParamSet", "launches of before CUDA 4.0; `cuLaunchKernel` works"),

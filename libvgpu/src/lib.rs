@@ -20,6 +20,7 @@ mod host_functions;
 mod host_memory;
 mod ipc;
 mod launch;
+mod link;
 mod memory;
 mod module;
 mod occupancy;
@@ -49,6 +50,7 @@ mod api {
     pub use crate::host_memory::api::*;
     pub use crate::ipc::api::*;
     pub use crate::launch::api::*;
+    pub use crate::link::*;
     pub use crate::memory::api::*;
     pub use crate::module::api::*;
     pub use crate::occupancy::*;

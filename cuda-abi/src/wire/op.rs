@@ -105,12 +105,14 @@ ops! {
     HostUnmap = 0xf044
     /// address, stream. Posted.
     FreeAsync = 0xf046
+    /// address, bytes → nothing. As HostUnmap, of what nobody uses: does not wait.
+    HostDrop = 0xf047
 
     /// destination, stream, raw bytes. Posted.
     CopyInline = 0xf050
     /// destination, staging offset, bytes, stream, completion word, value. Posted.
     CopyFromStaging = 0xf051
-    /// source, staging offset, bytes, stream, completion word, value. Posted.
+    /// source, staging offset, bytes, stream, completion word or `NO_WORD`, value. Posted.
     CopyToStaging = 0xf052
     /// destination, source (both in the window), bytes, stream. Posted.
     CopyAsync = 0xf053

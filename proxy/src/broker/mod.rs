@@ -127,6 +127,7 @@ pub struct Broker {
     driver_version: u32,
     /// No spare is started before this: the last one failed.
     next_spare: Instant,
+    spares_rest_until: Instant,
     spare_failures: u32,
 }
 
@@ -167,6 +168,7 @@ impl Broker {
             missing: Missing::default(),
             driver_version: 0,
             next_spare: Instant::now(),
+            spares_rest_until: Instant::now(),
             spare_failures: 0,
         };
         broker.adopt().map_err(|source| StartError::Serve { path: broker.folder.path().to_owned(), source })?;
@@ -291,7 +293,7 @@ impl Broker {
         let rejoins = self.rejoins.values().map(|rejoining| rejoining.deadline);
         let workers = self.workers.values().filter_map(|worker| worker.kill_at);
         let zones = self.zones.values().filter_map(|zone| zone.abandoned_at);
-        let spares = self.lacks_spares().then_some(self.next_spare);
+        let spares = self.next_worker_due();
         clients
             .chain(rejoins)
             .chain(workers)

@@ -26,6 +26,8 @@ use crate::statistics::Reader;
 const START_TIME: Duration = Duration::from_secs(120);
 /// How long a worker may take to follow its client.
 const FOLLOW_TIME: Duration = Duration::from_millis(400);
+/// How long after a client's start the next spare worker is started.
+const SPARES_REST: Duration = Duration::from_secs(1);
 const REJOIN_TIME: Duration = Duration::from_secs(2);
 const MAX_REJOINING: usize = 256;
 /// Messages taken from one worker before the loop looks at others.
@@ -160,14 +162,26 @@ impl Broker {
         self.workers.iter().find(|(_, worker)| ready(worker)).map(|(id, _)| *id)
     }
 
-    pub(super) fn lacks_spares(&self) -> bool {
+    /// How many workers are wanted and not there: for clients that wait, and to be had ready.
+    fn wanted_workers(&self) -> (usize, usize) {
         let spare = self.workers.values().filter(|worker| worker.is_spare() && !worker.fresh).count();
-        spare < self.config.spare_workers + self.waiting_clients(false).count()
+        let waiting = self.waiting_clients(false).count();
+        (waiting.saturating_sub(spare), (self.config.spare_workers + waiting).saturating_sub(spare))
+    }
+
+    /// When the next worker is due. The one that follows a spare just handed out waits a while: making a context takes
+    /// time from the client that has just begun.
+    pub(super) fn next_worker_due(&self) -> Option<Instant> {
+        match self.wanted_workers() {
+            (_, 0) => None,
+            (0, _) => Some(self.next_spare.max(self.spares_rest_until)),
+            _ => Some(self.next_spare),
+        }
     }
 
     /// Starts spare workers, unless they have just failed.
     pub(super) fn keep_spares(&mut self) {
-        while self.lacks_spares() && self.next_spare <= Instant::now() {
+        while self.next_worker_due().is_some_and(|due| due <= Instant::now()) {
             if let Err(error) = self.spawn_worker(false) {
                 tracing::error!(%error, "cannot start a spare worker");
                 self.spare_failed();
@@ -351,6 +365,7 @@ impl Broker {
         if let Some(pidfd) = &pidfd {
             self.reactor.watch(pidfd, Source::WorkersClient(id))?;
         }
+        self.spares_rest_until = Instant::now() + SPARES_REST;
         worker.kill_at = None;
         worker.phase = Phase::Serving(Service {
             zone: client.zone.clone(),

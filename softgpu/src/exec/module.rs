@@ -252,7 +252,7 @@ impl Program {
         pool::run(&grid);
         grid.result().map_err(|mut fault| {
             let source = fault.line.and_then(|line| self.module.ir.source(line));
-            fault.source = source.map(|(file, line)| (file.to_owned(), line));
+            fault.source = source.map(|(file, line)| Box::new((file.to_owned(), line)));
             fault
         })
     }
