@@ -233,3 +233,82 @@ fn pieces_of_pools_are_shared_one_by_one() {
     consumer.quit();
     end(&place, proxy);
 }
+
+fn grants(place: &Place, arguments: &[&str]) -> String {
+    let socket = place.state().join("admin.sock");
+    let socket = socket.to_str().expect("a plain path");
+    let output = place.bulkhead(&[&["grants", "--socket", socket], arguments].concat()).output().expect("it runs");
+    let text = String::from_utf8_lossy(if output.status.success() { &output.stdout } else { &output.stderr });
+    text.trim().to_owned()
+}
+
+#[test]
+fn a_grant_lets_another_zone_in_and_its_end_throws_it_out() {
+    let place = place();
+    let mut proxy = Proxy::start(&place, &["a", "b", "c"]);
+    let mut early = sharer(&place, &proxy, "a");
+    expect(&mut early, &[("alloc 4096", "ok"), ("event", "ok")]);
+    assert!(grants(&place, &["allow", "a", "a"]).contains("without a grant"));
+    assert!(grants(&place, &["allow", "a", "nobody"]).contains("no zone nobody"));
+    assert!(grants(&place, &["revoke", "a", "b"]).contains("nothing"));
+    assert!(grants(&place, &["allow", "a", "b"]).contains("read-only"));
+    let (mut producer, mut consumer) = (sharer(&place, &proxy, "a"), sharer(&place, &proxy, "b"));
+    let mut third = sharer(&place, &proxy, "c");
+    // What lay beside other memory before the grant stays at home.
+    let (memory, event) = (early.ask("handle"), early.ask("event-handle"));
+    assert_eq!(consumer.ask(&format!("open {memory}")), NOT_PERMITTED);
+    assert_eq!(consumer.ask(&format!("open-event {event}")), NOT_PERMITTED);
+    // What the same program allocates from now on does not.
+    until("the worker has heard of it", || {
+        early.ask("alloc 4096") == "ok" && {
+            let memory = early.ask("handle");
+            consumer.ask(&format!("open {memory}")).starts_with("0x")
+        }
+    });
+    expect(&mut consumer, &[("read", "0"), ("close", "ok")]);
+
+    expect(&mut producer, &[("alloc 4096", "ok"), ("fill 41", "ok"), ("event", "ok"), ("record", "ok")]);
+    let (memory, event) = (producer.ask("handle"), producer.ask("event-handle"));
+    let open = format!("open {memory}");
+    assert_eq!(third.ask(&open), NOT_PERMITTED);
+    let idle = proxy.zone("b").used;
+    assert!(consumer.ask(&open).starts_with("0x"));
+    assert_eq!(proxy.zone("b").used, idle + 2 * MIB, "another zone pays for itself");
+    expect(&mut consumer, &[(&format!("open-event {event}"), "ok"), ("meet", "ok"), ("read", "41")]);
+    // It may read, and nothing else.
+    assert_ne!(consumer.ask("fill 42"), "ok");
+    consumer.kill();
+    expect(&mut producer, &[("read", "41")]);
+
+    let mut consumer = sharer(&place, &proxy, "b");
+    assert!(grants(&place, &["allow", "a", "b", "--read-write"]).contains("read-write"));
+    assert!(consumer.ask(&open).starts_with("0x"));
+    expect(&mut consumer, &[("fill 43", "ok")]);
+    expect(&mut producer, &[("read", "43")]);
+    // The next broker has the same grants.
+    proxy.kill();
+    proxy.restart();
+    assert!(grants(&place, &["list"]).contains("read-write"));
+    expect(&mut consumer, &[("read", "43"), ("close", "ok")]);
+    until("the worker has joined", || producer.ask("handle") != memory && producer.ask("handle").len() == 128);
+    let memory = producer.ask("handle");
+    until("so has the other", || consumer.ask(&format!("open {memory}")).starts_with("0x"));
+    // Its end ends the worker of whoever has something open.
+    assert!(grants(&place, &["revoke", "a", "b"]).contains("1 workers ended"));
+    until("its worker is gone", || consumer.ask("read") == "error 46");
+    consumer.kill();
+    proxy.zone_is_empty("b");
+    let mut consumer = sharer(&place, &proxy, "b");
+    assert_eq!(consumer.ask(&format!("open {memory}")), NOT_PERMITTED);
+    expect(&mut producer, &[("read", "43")]);
+    // One that ends by itself.
+    grants(&place, &["allow", "a", "b", "--expires", "1"]);
+    until("it is over", || !grants(&place, &["list"]).contains("read-only"));
+    assert_eq!(consumer.ask(&format!("open {memory}")), NOT_PERMITTED);
+    let sharing = proxy.try_status().expect("the proxy answers").sharing;
+    assert!(sharing.denials >= 2 && sharing.mapped_bytes == 0, "{sharing:?}");
+    for who in [early, producer, third, consumer] {
+        who.quit();
+    }
+    end(&place, proxy);
+}

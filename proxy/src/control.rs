@@ -5,6 +5,7 @@
 //! Operators talk JSON over `admin.sock`, which only the broker's own user may open ([`admin`]).
 
 pub mod admin;
+pub mod grant;
 pub mod link;
 pub mod name;
 pub mod wire;

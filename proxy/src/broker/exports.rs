@@ -16,6 +16,7 @@ use zerocopy::IntoBytes;
 
 use super::grants::Grants;
 use crate::control::ZoneName;
+use crate::control::admin::SharingStatus;
 use crate::control::wire::event_page::{self, PAGE};
 use crate::control::wire::{Shared, Token, code, shared, shared_flags};
 
@@ -33,21 +34,15 @@ pub struct Exports {
     /// Descriptors held, of each zone.
     descriptors: BTreeMap<ZoneName, usize>,
     most_descriptors: usize,
-    pub counts: Counts,
-}
-
-/// What an operator is told.
-#[derive(Debug, Clone, Copy, Default)]
-pub struct Counts {
-    pub exports: u64,
-    pub opens: u64,
-    pub denials: u64,
+    counts: SharingStatus,
 }
 
 #[derive(Default)]
 struct Held {
     exports: BTreeSet<Token>,
     imports: BTreeSet<Token>,
+    /// Other zones that it has events of.
+    events_of: BTreeSet<ZoneName>,
 }
 
 struct Export {
@@ -100,7 +95,7 @@ impl Exports {
             workers: BTreeMap::new(),
             descriptors: BTreeMap::new(),
             most_descriptors: usize::try_from(limit / 2).unwrap_or(usize::MAX),
-            counts: Counts::default(),
+            counts: SharingStatus::default(),
         }
     }
 
@@ -271,14 +266,20 @@ impl Exports {
         payments
     }
 
-    /// Workers that have open what a zone exported to another.
+    /// Workers of a zone that have something of another's open.
     pub fn importers(&self, from: &ZoneName, to: &ZoneName) -> BTreeSet<u64> {
         let exports = self.by_token.values().filter(|export| export.zone == *from);
-        exports
-            .flat_map(|export| &export.importers)
-            .filter(|(_, import)| import.zone == *to)
-            .map(|(worker, _)| *worker)
-            .collect()
+        let memory = exports.flat_map(|export| &export.importers).filter(|(_, import)| import.zone == *to);
+        let events = self.workers.iter().filter(|(_, held)| held.events_of.contains(from));
+        let of_events = events.map(|(worker, _)| *worker);
+        memory.map(|(worker, _)| *worker).chain(of_events).collect()
+    }
+
+    /// What an operator is told.
+    pub fn status(&self) -> SharingStatus {
+        let mapped = |export: &Export| export.details.size.saturating_mul(export.importers.len() as u64);
+        let mapped_bytes = self.by_token.values().fold(0, |sum: u64, export| sum.saturating_add(mapped(export)));
+        SharingStatus { mapped_bytes, ..self.counts }
     }
 
     /// Bytes that a worker has mapped and others pay for.

@@ -9,7 +9,7 @@ mod busy;
 mod clients;
 mod exports;
 mod figures;
-pub mod grants;
+mod grants;
 mod handshake;
 mod ledger;
 mod namespaces;
@@ -255,6 +255,8 @@ impl Broker {
         self.adopt_workers()?;
         // Last, for only now it is known which of them are empty.
         self.forget_unconfigured();
+        self.grants = grants::Grants::read(&self.folder.grants());
+        self.end_expired();
         self.save_zones()
     }
 
@@ -277,6 +279,7 @@ impl Broker {
         if let Err(error) = self.save_zones() {
             tracing::warn!(%error, "cannot write the book of zones");
         }
+        self.revoke(|grant| grant.from == *name || grant.to == *name);
         self.clients.retain(|_, client| client.zone != *name);
         for worker in self.workers.values_mut().filter(|worker| worker.zone() == Some(name)) {
             worker.kill();
@@ -302,6 +305,7 @@ impl Broker {
             .chain(self.views.deadline())
             .chain(self.next_look())
             .chain(self.overdrafts.deadline())
+            .chain(self.next_expiry())
             .min()
     }
 
@@ -317,6 +321,7 @@ impl Broker {
         self.rejoins.retain(|_, rejoining| rejoining.deadline > now);
         self.views.kill_if_late(now);
         self.look_at_zones(now);
+        self.end_expired();
         for worker in self.workers.values_mut().filter(|worker| late(worker.kill_at)) {
             worker.kill();
         }

@@ -47,9 +47,11 @@ impl Broker {
     /// Grants an import, if the zone may have it and can pay.
     fn open(&mut self, id: u64, zone: &ZoneName, message: &ToBroker, reply: &mut ToWorker) -> Result<OwnedFd, u32> {
         let asker = Asker { worker: id, zone };
-        let opened = self.exports.find(asker, &message.token, message.value, &self.grants).inspect_err(|code| {
-            tracing::warn!(%zone, worker = id, code, "sharing refused");
-        })?;
+        let found = self.exports.find(asker, &message.token, message.value, &self.grants);
+        if matches!(found, Err(code::DENIED)) {
+            tracing::warn!(%zone, worker = id, "not shared: there is no grant for this zone, or not for such a piece");
+        }
+        let opened = found?;
         if opened.pays > 0 {
             let worker = self.workers.get_mut(&id).ok_or(code::REFUSED)?;
             let (slot, (_, account)) = (worker.slot, worker.account_mut().ok_or(code::REFUSED)?);

@@ -354,6 +354,9 @@ impl Broker {
         (message.client_pid, message.client_uid, message.client_gid) =
             (client.peer.pid, client.peer.uid, client.peer.gid);
         (message.token, message.zone) = (worker.token, client.zone.to_field());
+        if self.grants.exports(&client.zone) {
+            message.details.flags = wire::shared_flags::ISOLATE;
+        }
         let (page, page_fd) = Reader::create()?;
         worker.page = Some(page);
         let mut fds = vec![socket, page_fd.as_fd()];

@@ -90,6 +90,8 @@ struct State {
     epoch: u64,
     /// Imports that are open.
     imports: HashMap<Token, sharing::Import>,
+    /// What is allocated must share no page with anything else.
+    isolated: bool,
 }
 
 struct Request {
@@ -133,6 +135,7 @@ impl BrokerLink {
             requests: HashMap::new(),
             epoch: 1,
             imports: HashMap::new(),
+            isolated: false,
         };
         Self { shared: Arc::new(Shared { rejoin, state: Mutex::new(state), changed: Condvar::new() }) }
     }
@@ -174,6 +177,7 @@ impl BrokerLink {
                 state.statistics = statistics.map(Arc::new);
                 state.token = message.token;
                 (state.used, state.limit) = (message.used, message.limit);
+                state.isolated = message.details.flags & wire::shared_flags::ISOLATE != 0;
             }
             let shared = Arc::clone(&self.shared);
             std::thread::Builder::new().name("broker-link".into()).spawn(move || shared.listen())?;
@@ -345,6 +349,7 @@ impl Shared {
                     match message.kind {
                         to_worker::REPLY => self.lock().take_reply(message, received.fds),
                         to_worker::PAYS => self.lock().take_over(&message),
+                        to_worker::ISOLATE => self.lock().isolated = true,
                         _ => continue,
                     }
                     self.changed.notify_all();

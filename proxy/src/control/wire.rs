@@ -46,6 +46,8 @@ pub mod to_worker {
     pub const ADOPTED: u32 = 3;
     /// Whoever paid for the import `token` is gone: from now on it is `value` bytes of this worker's account.
     pub const PAYS: u32 = 4;
+    /// The zone exports to others: from now on nothing that it allocates may share a page with anything else.
+    pub const ISOLATE: u32 = 5;
 }
 
 /// What can be shared between workers.
@@ -98,6 +100,8 @@ pub mod event_page {
 pub mod shared_flags {
     pub const HAS_NEIGHBOURS: u64 = 1;
     pub const READ_ONLY: u64 = 2;
+    /// Of an `ASSIGN`: as `ISOLATE`.
+    pub const ISOLATE: u64 = 4;
 }
 
 /// Accounts of a zone.

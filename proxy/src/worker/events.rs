@@ -25,11 +25,11 @@ use rustix::mm::{MapFlags, ProtFlags};
 
 use super::{Refusal, succeed};
 use crate::control::wire::event_page::{CELL, FIRST_SLOT, PAGE, SLOTS};
-use crate::control::wire::{Shared, Token, shared};
+use crate::control::wire::{Shared, Token, shared, shared_flags};
 use crate::control::{BrokerLink, NotShared};
 
 /// Pages of this worker's own, and of others', that it maps at most.
-const MOST_OWN: usize = 64;
+const MOST_OWN: usize = 1024;
 const MOST_FOREIGN: usize = 1024;
 const CELLS: usize = PAGE / CELL;
 const GEQ: u32 = 0;
@@ -52,6 +52,8 @@ struct State {
 struct Page {
     start: NonNull<u8>,
     file: OwnedFd,
+    /// It is for one event only, which another zone may see.
+    alone: bool,
     /// Under which token the broker knows it, and which broker.
     token: Mutex<Option<(Token, u64)>>,
 }
@@ -82,16 +84,21 @@ impl EventPages {
 
     /// The words of a new event.
     pub fn create(self: &Arc<Self>) -> Result<SharedEvent, Refusal> {
+        let out_of_memory = Refusal::Code(CUDA_ERROR_OUT_OF_MEMORY);
+        let alone = self.link.isolates();
         let mut state = self.state();
-        if state.free.is_empty() {
+        let mut fitting = state.free.iter().rposition(|(page, _)| page.alone == alone);
+        if fitting.is_none() {
             if state.own.len() >= MOST_OWN {
-                return Err(Refusal::Code(CUDA_ERROR_OUT_OF_MEMORY));
+                return Err(out_of_memory);
             }
-            let page = Arc::new(Page::map(new_file().map_err(|_| Refusal::Code(CUDA_ERROR_OUT_OF_MEMORY))?)?);
+            let page = Arc::new(Page::map(new_file().map_err(|_| out_of_memory)?, alone)?);
             state.own.push(page.clone());
-            state.free = (0..CELLS).rev().map(|cell| (page.clone(), cell)).collect();
+            let cells = if alone { 1 } else { CELLS };
+            state.free.extend((0..cells).rev().map(|cell| (page.clone(), cell)));
+            fitting = Some(state.free.len() - 1);
         }
-        let (page, cell) = state.free.pop().ok_or(Refusal::Code(CUDA_ERROR_OUT_OF_MEMORY))?;
+        let (page, cell) = fitting.map(|at| state.free.swap_remove(at)).ok_or(out_of_memory)?;
         drop(state);
         let event = SharedEvent { page, cell, own: true, token: Mutex::default(), pages: self.clone() };
         event.page.register(&self.driver)?;
@@ -114,7 +121,7 @@ impl EventPages {
                     self.forget_unused(&mut state)?;
                 }
                 // The broker has made sure that it is as long as a page and stays so.
-                let page = Arc::new(Page::map(imported.fd)?);
+                let page = Arc::new(Page::map(imported.fd, false)?);
                 state.foreign.insert(imported.page, page.clone());
                 page
             }
@@ -142,13 +149,13 @@ impl EventPages {
 }
 
 impl Page {
-    fn map(file: OwnedFd) -> Result<Page, Refusal> {
+    fn map(file: OwnedFd, alone: bool) -> Result<Page, Refusal> {
         let prot = ProtFlags::READ | ProtFlags::WRITE;
         // SAFETY: a new mapping at an address of the kernel's choice.
         let start = unsafe { rustix::mm::mmap(std::ptr::null_mut(), PAGE, prot, MapFlags::SHARED, &file, 0) };
         let start = start.ok().and_then(|start| NonNull::new(start.cast()));
         let start = start.ok_or(Refusal::Code(CUDA_ERROR_OUT_OF_MEMORY))?;
-        Ok(Page { start, file, token: Mutex::default() })
+        Ok(Page { start, file, alone, token: Mutex::default() })
     }
 
     /// Lets the device of the current context reach it.
@@ -260,14 +267,8 @@ impl SharedEvent {
         }
         let page = self.page.token(link)?;
         let (size, len) = (PAGE as u64, CELL as u64);
-        // Others are in the same page.
-        let details = Shared {
-            kind: shared::EVENT,
-            size,
-            offset: (self.cell * CELL) as u64,
-            len,
-            flags: crate::control::wire::shared_flags::HAS_NEIGHBOURS,
-        };
+        let flags = if self.page.alone { 0 } else { shared_flags::HAS_NEIGHBOURS };
+        let details = Shared { kind: shared::EVENT, size, offset: (self.cell * CELL) as u64, len, flags };
         let new = link.export(details, page, None)?;
         *token = Some((new, epoch));
         Ok(new)

@@ -54,6 +54,11 @@ impl NotShared {
 }
 
 impl BrokerLink {
+    /// Must what is allocated share no page with anything else? Then another zone may see it.
+    pub fn isolates(&self) -> bool {
+        self.shared.lock().isolated
+    }
+
     /// Which broker this is, counted from 1.
     pub fn epoch(&self) -> u64 {
         self.shared.lock().epoch

@@ -79,7 +79,7 @@ impl Memory {
 
     fn try_allocate(&self, state: &mut State, device: i32, context: u32, bytes: u64) -> Result<u64, Refusal> {
         let out_of_memory = Refusal::Code(CUDA_ERROR_OUT_OF_MEMORY);
-        if bytes > LARGE {
+        if bytes > LARGE || self.ledger.isolates() {
             let len = bytes.checked_next_multiple_of(DEVICE_GRANULE).ok_or(out_of_memory)?;
             let address = self.map_new(state, device, len)?;
             state.blocks.insert(address, Block { len, context, small: false });
