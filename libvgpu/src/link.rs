@@ -2,7 +2,7 @@
 //!
 //! One input needs no linking: it is the result, and the driver compiles it when it is loaded. That is what programs do
 //! who use the linker as a compiler. Several inputs are not supported.
-#![allow(non_snake_case)]
+#![allow(non_snake_case, clippy::too_many_arguments)]
 
 use std::collections::HashMap;
 use std::ffi::CStr;

@@ -7,7 +7,9 @@
 mod admin;
 mod busy;
 mod clients;
+mod exports;
 mod figures;
+mod grants;
 mod handshake;
 mod ledger;
 mod namespaces;
@@ -16,6 +18,7 @@ mod process;
 mod reactor;
 mod reload;
 mod roster;
+mod sharing;
 pub mod state_dir;
 mod views;
 mod workers;
@@ -115,6 +118,8 @@ pub struct Broker {
     views: views::Views,
     busy: busy::Busy,
     overdrafts: overdraft::Watch,
+    exports: exports::Exports,
+    grants: grants::Grants,
     /// Totals as they were last written down.
     figures: figures::Book,
     missing: Missing,
@@ -157,6 +162,8 @@ impl Broker {
             views: views::Views::default(),
             busy: busy::Busy::default(),
             overdrafts: overdraft::Watch::default(),
+            exports: exports::Exports::new(),
+            grants: grants::Grants::default(),
             figures: figures::Book::new(),
             missing: Missing::default(),
             driver_version: 0,
@@ -248,6 +255,8 @@ impl Broker {
         self.adopt_workers()?;
         // Last, for only now it is known which of them are empty.
         self.forget_unconfigured();
+        self.grants = grants::Grants::read(&self.folder.grants());
+        self.end_expired();
         self.save_zones()
     }
 
@@ -270,6 +279,7 @@ impl Broker {
         if let Err(error) = self.save_zones() {
             tracing::warn!(%error, "cannot write the book of zones");
         }
+        self.revoke(|grant| grant.from == *name || grant.to == *name);
         self.clients.retain(|_, client| client.zone != *name);
         for worker in self.workers.values_mut().filter(|worker| worker.zone() == Some(name)) {
             worker.kill();
@@ -295,6 +305,7 @@ impl Broker {
             .chain(self.views.deadline())
             .chain(self.next_look())
             .chain(self.overdrafts.deadline())
+            .chain(self.next_expiry())
             .min()
     }
 
@@ -310,6 +321,7 @@ impl Broker {
         self.rejoins.retain(|_, rejoining| rejoining.deadline > now);
         self.views.kill_if_late(now);
         self.look_at_zones(now);
+        self.end_expired();
         for worker in self.workers.values_mut().filter(|worker| late(worker.kill_at)) {
             worker.kill();
         }
