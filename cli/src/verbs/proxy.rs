@@ -120,13 +120,14 @@ fn broker_config(args: &ProxyArgs, file: &File) -> Result<Config, Failure> {
     };
     let root = rustix::process::geteuid().is_root();
     let usual_jail = if root { Demand::Require } else { Demand::BestEffort };
-    let Reload { zones, spare_workers, max_clients_per_zone } = live(args, file);
+    let Reload { zones, grants, spare_workers, max_clients_per_zone } = live(args, file);
     let json = args.log_format.map(|format| format == LogFormat::Json).or(file.log_json);
     Ok(Config {
         state_dir: args.state_dir.clone().or_else(|| file.state_dir.clone()).unwrap_or_else(|| STATE_DIR.into()),
         private: args.private,
         backend,
         zones,
+        grants,
         spare_workers,
         worker_program: "/proc/self/exe".into(),
         worker_arguments: vec!["worker".into()],
@@ -165,6 +166,7 @@ fn live(args: &ProxyArgs, file: &File) -> Reload {
     }
     Reload {
         zones,
+        grants: file.grants.clone(),
         spare_workers: args.spare_workers.or(file.spare_workers).unwrap_or(SPARE_WORKERS).into(),
         max_clients_per_zone: args.max_clients.or(file.max_clients).unwrap_or(MAX_CLIENTS).into(),
     }
