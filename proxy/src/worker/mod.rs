@@ -16,6 +16,7 @@ mod serve;
 mod snapshot;
 mod state;
 mod stats;
+mod turns;
 
 use std::sync::Arc;
 
