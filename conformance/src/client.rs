@@ -101,7 +101,8 @@ impl Client {
             ok!(&gpu, cuCtxSetCurrent(context as CUcontext));
             loop {
                 for _ in 0..AHEAD {
-                    if calls::launch(&gpu, double as CUfunction, 400, 256, DEFAULT_STREAM, &[data, COUNT as u64]) != 0 {
+                    if calls::launch(&gpu, double as CUfunction, 400, 256, DEFAULT_STREAM, &[data, COUNT as u64]) != 0
+                    {
                         return;
                     }
                 }

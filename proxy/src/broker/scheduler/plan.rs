@@ -81,6 +81,8 @@ struct Zone {
     throttled: bool,
     /// Its last turn is over for longer than others need to wait, and its work is still there.
     overruns: bool,
+    /// It drains what it gave while its gate was free.
+    prior: bool,
     /// The first time that its gate was closed since it had nothing on the GPU.
     stuck_since: Option<Nanos>,
 }
@@ -137,6 +139,7 @@ impl Plan {
             throttled: false,
             overruns: false,
             stuck_since: None,
+            prior: false,
         });
         zone.terms = terms;
         if terms.cap.is_none() {
@@ -160,6 +163,10 @@ impl Plan {
         zone.seen = seen;
         if !seen.running && !seen.unknown {
             zone.stuck_since = None;
+            if std::mem::take(&mut zone.prior) {
+                // What was given when nobody else wanted the GPU is no debt to pay off for seconds.
+                zone.virtual_time = zone.virtual_time.min(clock + zone.weighted(CREDIT * QUANTUM));
+            }
         }
         if seen.held || (seen.running && !seen.unknown) {
             // Whoever comes back has kept a little, who was away for long nothing.
@@ -236,6 +243,7 @@ impl Plan {
         for (id, zone) in &mut self.zones {
             if self.holder.is_some_and(|(holder, _)| holder == *id) || above_all == Some(*id) {
                 // Beside somebody more important there is never more on the GPU than one batch.
+                zone.prior = false;
                 zone.gate = Gate::Open { depth: if zone.terms.priority < top { 1 } else { 2 } };
             }
         }
@@ -281,6 +289,7 @@ impl Plan {
         for (id, zone) in &mut self.zones {
             let open = self.holder.is_some_and(|(holder, _)| holder == *id) || above_all == Some(*id);
             if !open && zone.gate != Gate::Closed {
+                zone.prior = zone.gate == Gate::Free;
                 (zone.gate, zone.closed_at) = (Gate::Closed, now);
                 zone.stuck_since.get_or_insert(now);
                 // What the new gate finds is not known until the workers say so.
@@ -349,8 +358,8 @@ impl Plan {
             if zone.overruns && ended >= STUCK && zone.seen.held {
                 zone.overruns = false;
             }
-            zone.throttled = zone.terms.cap.is_some()
-                && if zone.throttled { zone.bucket < RESUME } else { zone.bucket <= 0 };
+            zone.throttled =
+                zone.terms.cap.is_some() && if zone.throttled { zone.bucket < RESUME } else { zone.bucket <= 0 };
         }
     }
 }

@@ -74,7 +74,7 @@ impl Simulation {
             let gate = self.plan.gate(id as u64);
             let wants = now >= tenant.idle_until;
             let room = match gate {
-                Gate::Free => 50,
+                Gate::Free => 10,
                 Gate::Open { depth } => usize::from(depth),
                 Gate::Closed => 0,
             };
@@ -165,8 +165,7 @@ fn saturating_zones_get_their_shares() {
         (vec![25, 25, 50], vec![25.0, 25.0, 50.0]),
         (vec![1, 10_000], vec![0.0, 100.0]),
     ] {
-        let mut simulation =
-            Simulation::new(shares.iter().map(|share| saturating(*share, 1_600_000)).collect());
+        let mut simulation = Simulation::new(shares.iter().map(|share| saturating(*share, 1_600_000)).collect());
         simulation.run(LONG);
         close(&simulation.percentages(), &wanted);
         assert!(simulation.busy > 95 * simulation.now / 100, "work-conserving: {} busy", simulation.busy);
@@ -256,10 +255,8 @@ fn what_one_does_not_use_the_other_gets() {
 
 #[test]
 fn caps_hold_alone_and_beside_others() {
-    let capped = |cap| Tenant {
-        terms: Terms { share: 100, cap: Some(cap), priority: 0 },
-        ..saturating(100, 1_600_000)
-    };
+    let capped =
+        |cap| Tenant { terms: Terms { share: 100, cap: Some(cap), priority: 0 }, ..saturating(100, 1_600_000) };
     for cap in [5, 25, 60, 100] {
         let mut alone = Simulation::new(vec![capped(cap)]);
         alone.run(LONG);

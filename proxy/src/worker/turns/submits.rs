@@ -48,6 +48,8 @@ pub fn submits(op: u16) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use cuda_abi::table::Carry;
+
     use super::*;
 
     /// Functions that name a stream and give the GPU nothing to do. Whoever adds one to the table says which it is.
@@ -77,8 +79,10 @@ mod tests {
 
     #[test]
     fn every_function_with_a_stream_is_known_for_what_it_is() {
-        let unknown: Vec<&str> = cuda_abi::table::functions()
+        let functions = cuda_abi::table::functions();
+        let unknown: Vec<&str> = functions
             .iter()
+            .filter(|function| function.carry != Carry::Deny)
             .filter(|function| function.args.iter().any(|arg| arg.inner == "CUstream"))
             .map(|function| function.symbol.as_str())
             .filter(|name| !HARMLESS.iter().chain(&WORK).any(|known| name.starts_with(known)))
