@@ -23,6 +23,7 @@ const KNOWN: &[(&str, &str, &str)] = &[
     ),
     ("soft-direct", "graphs::memory_allocated_in_a_capture", "the software GPU has no nodes that allocate memory"),
     ("soft-direct", "graphs::memory_allocated_by_nodes", "the software GPU has no nodes that allocate memory"),
+    ("libcuda", "modules::several_texts_are_linked", "libcuda passes on one image, and links none"),
 ];
 const BOTH: &str = "";
 

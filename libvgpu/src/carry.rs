@@ -209,12 +209,23 @@ pub fn block_with(
     write: impl FnOnce(&mut Writer<'_>),
     read: impl FnOnce(&mut Reader<'_>) -> Result<(), Malformed>,
 ) -> Cuda {
+    block_after(session, op, tag, session.client.position(), write, read)
+}
+
+/// As `block`, after what was posted before a position of the ring: 0 for what comes after nothing.
+pub fn block_after(
+    session: &Session,
+    op: u16,
+    tag: u32,
+    after: u64,
+    write: impl FnOnce(&mut Writer<'_>),
+    read: impl FnOnce(&mut Reader<'_>) -> Result<(), Malformed>,
+) -> Cuda {
     with_thread(session, |thread| {
         let mut writer = Writer::new(&mut thread.buffer);
         write(&mut writer);
         let len = writer.finish().map_err(|_| CUDA_ERROR_INVALID_VALUE)?;
         let bytes = &thread.buffer[..len];
-        let after = session.client.position();
         let reply =
             thread.lane.block(op, 0, tag, after, len, |slot| slot.copy_from_slice(bytes)).map_err(call_error)?;
         trace::round_trip(len, reply.payload.len());

@@ -6,7 +6,7 @@
 
 use std::cell::Cell;
 use std::sync::OnceLock;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use cuda_abi::error::*;
 use cuda_abi::types::*;
@@ -66,13 +66,40 @@ pub fn is_reached(session: &Session, word: &Word) -> bool {
 
 /// Watches a word for a while. False: the worker must be asked.
 pub fn watch(session: &Session, word: &Word) -> Cuda<bool> {
+    watch_within(session, word, patience())
+}
+
+fn watch_within(session: &Session, word: &Word, limit: Duration) -> Cuda<bool> {
     let flags = session.client.flags();
-    let watched = flags.spin(word.index as usize, word.value, patience()).map_err(|_| session::lost())?;
+    let watched = flags.spin(word.index as usize, word.value, limit).map_err(|_| session::lost())?;
     match watched {
         Watched::Reached => Ok(true),
         Watched::Fault(code) => Err(code),
         Watched::TimeIsUp => Ok(false),
     }
+}
+
+/// Watches for anything that the GPU changes, for a while. False: the worker must be asked.
+pub fn watch_until(session: &Session, arrived: impl Fn() -> bool) -> Cuda<bool> {
+    let start = Instant::now();
+    loop {
+        for _ in 0..64 {
+            if arrived() {
+                return Ok(true);
+            }
+            std::hint::spin_loop();
+        }
+        carry::check_fault(session)?;
+        session.client.gone().check().map_err(|_| session::lost())?;
+        if start.elapsed() >= patience() {
+            return Ok(false);
+        }
+    }
+}
+
+/// Does this machine have the processors to watch for what takes its time?
+pub fn is_patient() -> bool {
+    patience() == WATCH
 }
 
 fn patience() -> Duration {
@@ -108,7 +135,7 @@ fn is_known_done(session: &Session, stream: u64) -> bool {
 }
 
 /// Waits for a stream of the current context by a mark on it; `ask` is for when that does not do.
-fn wait_by_mark(session: &Session, stream: u64, ask: impl FnOnce() -> Cuda) -> Cuda {
+fn wait_by_mark(session: &Session, stream: u64, limit: Duration, ask: impl FnOnce() -> Cuda) -> Cuda {
     // A mark would become part of a capture.
     if capture::is_open() {
         return ask();
@@ -125,7 +152,7 @@ fn wait_by_mark(session: &Session, stream: u64, ask: impl FnOnce() -> Cuda) -> C
             return Err(code);
         }
     };
-    if !watch(session, &word)? {
+    if !watch_within(session, &word, limit)? {
         ask()?;
     }
     if is_reached(session, &word) {
@@ -137,13 +164,26 @@ fn wait_by_mark(session: &Session, stream: u64, ask: impl FnOnce() -> Cuda) -> C
 
 /// Waits until a stream (as the worker knows it) has done everything posted so far.
 pub fn wait_for_stream(stream: u64) -> Cuda {
+    wait_for_stream_within(stream, patience())
+}
+
+/// As `wait_for_stream`, after a copy of so many bytes that is about to end: natively one spins for it.
+pub fn wait_for_copy(stream: u64, bytes: usize) -> Cuda {
+    /// Slower than any bus that a GPU is worth having on, in bytes a microsecond.
+    const SLOW: u64 = 10_000;
+    const LONGEST: Duration = Duration::from_millis(200);
+    let transfer = if is_patient() { Duration::from_micros(bytes as u64 / SLOW) } else { Duration::ZERO };
+    wait_for_stream_within(stream, (patience() + transfer).min(LONGEST))
+}
+
+fn wait_for_stream_within(stream: u64, limit: Duration) -> Cuda {
     let session = session::get()?;
     carry::check_fault(session)?;
     let ask = || carry::block(Op::SynchronizeStream as u16, |writer| writer.word(stream), |_| Ok(()));
     let current = context::current_word();
     let here = current != 0
         && (stream <= crate::stream::LEGACY || handles::context_of(wire::Kind::Stream, stream) == Ok(current));
-    if here { wait_by_mark(session, stream, ask) } else { ask() }
+    if here { wait_by_mark(session, stream, limit, ask) } else { ask() }
 }
 
 /// Waits until a context has done everything posted so far.
@@ -157,7 +197,7 @@ pub fn wait_for_context(context: u64) -> Cuda {
     {
         return ask();
     }
-    wait_by_mark(session, DEFAULT_STREAM, ask)
+    wait_by_mark(session, DEFAULT_STREAM, patience(), ask)
 }
 
 fn stream_flags(stream: u64) -> Cuda<u32> {

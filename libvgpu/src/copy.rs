@@ -12,8 +12,6 @@ use crate::{carry, completion, context, exports, shaped_copy, staging, stream};
 
 /// Up to this size the bytes travel in the message itself.
 const INLINE: usize = 16 << 10;
-/// Up to this size a copy is over so soon that waiting for it here is quicker than being told.
-const WATCHED: usize = 8 << 20;
 
 /// Copies between any two places.
 ///
@@ -37,11 +35,11 @@ pub unsafe fn copy(destination: u64, source: u64, len: usize, stream: u64, wait:
             let words = [destination, source, len as u64, stream];
             // Natively a copy between two places of the device does not wait either.
             let on_device = !plan::in_host(destination, 1) && !plan::in_host(source, 1);
-            if wait && !on_device && len > WATCHED {
+            if wait && !on_device && !completion::is_patient() {
                 return carry::block(Op::CopySync as u16, |writer| writer.words(&words), |_| Ok(()));
             }
             carry::post(Op::CopyAsync as u16, |writer| writer.words(&words))?;
-            if wait && !on_device { completion::wait_for_stream(stream) } else { Ok(()) }
+            if wait && !on_device { completion::wait_for_copy(stream, len) } else { Ok(()) }
         }
         (Some(destination), None) if len <= INLINE => {
             carry::post_sized(Op::CopyInline as u16, 16 + len, |slot| {

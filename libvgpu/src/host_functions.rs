@@ -2,7 +2,8 @@
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Once};
+use std::sync::mpsc::Sender;
+use std::sync::{Arc, Once, OnceLock};
 
 use cuda_abi::error::*;
 use cuda_abi::types::*;
@@ -93,9 +94,11 @@ fn dispatch(session: &Session) {
     let mut done = 0;
     loop {
         let (mut ticket, mut id, mut what) = (0, 0, callback::ONCE);
-        let asked = carry::block_with(
+        // After nothing that was posted: what is posted may wait for the very function that is asked for.
+        let asked = carry::block_after(
             session,
             Op::NextCallback as u16,
+            0,
             0,
             |writer| writer.word(done),
             |reader| {
@@ -111,18 +114,36 @@ fn dispatch(session: &Session) {
             _ => DUE.lock().as_mut().and_then(|due| due.remove(&id)),
         };
         if let Some((function, user)) = due {
-            run(function, user as *mut c_void, what == callback::DROP);
+            run(&function, user as *mut c_void, what == callback::DROP);
+            drop_elsewhere(function);
         }
         done = ticket;
     }
 }
 
-fn run(function: Function, user: *mut c_void, dropped: bool) {
+/// Dropping memory may wait for the GPU, and the GPU for the dispatcher: a thread of its own does it.
+fn drop_elsewhere(function: Function) {
+    static REAPER: OnceLock<Option<Mutex<Sender<Own>>>> = OnceLock::new();
+    let Function::Own(own) = function else { return };
+    let reaper = REAPER.get_or_init(|| {
+        let (sender, gone) = std::sync::mpsc::channel::<Own>();
+        let thread = std::thread::Builder::new().name("bulkhead-drop".into());
+        let started = session::without_signals(|| thread.spawn(move || gone.into_iter().for_each(drop)));
+        started.is_ok().then(|| Mutex::new(sender))
+    });
+    match reaper {
+        Some(sender) => drop(sender.lock().send(own)),
+        // Better kept for ever than waited for by the one who is waited for.
+        None => std::mem::forget(own),
+    }
+}
+
+fn run(function: &Function, user: *mut c_void, dropped: bool) {
     // SAFETY: the program gave function and argument for exactly this call.
     unsafe {
         match function {
             Function::Plain(function) if !dropped => function(user),
-            Function::Callback(function, stream) if !dropped => function(stream as CUstream, CUDA_SUCCESS, user),
+            Function::Callback(function, stream) if !dropped => function(*stream as CUstream, CUDA_SUCCESS, user),
             Function::Destructor(function) if dropped => function(user),
             Function::Own(function) if !dropped => function(),
             _ => {}

@@ -67,14 +67,26 @@ pub fn allocate(bytes: usize, kind: Kind, flags: u32) -> Cuda<u64> {
 /// Frees what `allocate` gave and the caller has taken out of the allocations. Natively this waits for the device, and so
 /// it does here.
 pub fn free(allocation: &Allocation) -> Cuda {
-    let len = allocation.len.next_multiple_of(ALIGN);
-    if len <= LARGE {
+    if allocation.len.next_multiple_of(ALIGN) <= LARGE {
         if capture::is_open() {
             carry::block(Op::WaitForAll as u16, |_| {}, |_| Ok(()))?;
         } else {
             // SAFETY: no arguments.
             unsafe { context::api::cuCtxSynchronize() }?;
         }
+    }
+    give_back(allocation, Op::HostUnmap)
+}
+
+/// As `free`, of what nobody uses any more. It must not wait: that would disturb whatever is being captured meanwhile.
+pub fn free_unused(allocation: &Allocation) -> Cuda {
+    give_back(allocation, Op::HostDrop)
+}
+
+/// Gives a piece back to its slab, or has the worker unmap it.
+fn give_back(allocation: &Allocation, unmap: Op) -> Cuda {
+    let len = allocation.len.next_multiple_of(ALIGN);
+    if len <= LARGE {
         // SAFETY: the piece is pinned memory of ours, given back by the program; the next owner finds zeros.
         unsafe { std::ptr::write_bytes(allocation.base as *mut u8, 0, len as usize) };
         let mut heap = HEAP.lock();
@@ -85,7 +97,7 @@ pub fn free(allocation: &Allocation) -> Cuda {
         return Ok(());
     }
     let len = len.next_multiple_of(PAGE);
-    unmap_there(allocation.base, len)?;
+    carry::block(unmap as u16, |writer| writer.words(&[allocation.base, len]), |_| Ok(()))?;
     release(allocation.base, len);
     Ok(())
 }

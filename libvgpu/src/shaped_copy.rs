@@ -53,7 +53,7 @@ impl Drop for Bounce {
         // SAFETY: the context is a handle, and its own stack is put back.
         let entered = unsafe { context::api::cuCtxPushCurrent_v2(self.context as CUcontext) }.is_ok();
         if let Ok(found) = allocations::take(self.address, |_| true) {
-            let _ = capture::unaffected(|| host_memory::free(&found));
+            let _ = capture::unaffected(|| host_memory::free_unused(&found));
         }
         if entered {
             // SAFETY: NULL is allowed.

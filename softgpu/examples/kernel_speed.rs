@@ -4,6 +4,7 @@
 #[path = "../tests/kernels/mod.rs"]
 mod kernels;
 
+use std::ptr::null_mut;
 use std::time::Instant;
 
 use kernels::{Device, Params, alloc, upload};
@@ -78,6 +79,38 @@ fn launches(device: &Device) {
     println!("empty launch: {:.2} us for 64 blocks", seconds * 1e2);
 }
 
+/// The same through the driver: what a program pays until the last of a hundred thousand is done.
+fn driver_launches(text: &str) {
+    let gpu = softgpu::driver::driver(softgpu::driver::Config { devices: 1, memory: 64 << 20 });
+    let text = std::ffi::CString::new(text).unwrap();
+    let (mut context, mut module, mut function) = (null_mut(), null_mut(), null_mut());
+    let (count, scale, vector): (i32, f32, u64) = (0, 2.5, 0);
+    let mut params: [*mut std::ffi::c_void; 4] = [
+        (&raw const count).cast_mut().cast(),
+        (&raw const scale).cast_mut().cast(),
+        (&raw const vector).cast_mut().cast(),
+        (&raw const vector).cast_mut().cast(),
+    ];
+    let check = |code: u32| assert_eq!(code, 0);
+    // SAFETY: every pointer leads to a local that outlives the call.
+    unsafe {
+        check((gpu.cuInit)(0));
+        check((gpu.cuCtxCreate_v2)(&mut context, 0, 0));
+        check((gpu.cuModuleLoadData)(&mut module, text.as_ptr().cast()));
+        check((gpu.cuModuleGetFunction)(&mut function, module, c"_Z5saxpyifPKfPf".as_ptr()));
+    }
+    let seconds = best(3, || {
+        for _ in 0..100_000 {
+            let (list, none) = (params.as_mut_ptr(), null_mut());
+            // SAFETY: as above.
+            check(unsafe { (gpu.cuLaunchKernel)(function, 1, 1, 1, 1, 1, 1, 0, null_mut(), list, none) });
+        }
+        // SAFETY: a plain call.
+        check(unsafe { (gpu.cuCtxSynchronize)() });
+    });
+    println!("100,000 empty launches through the driver: {:.0} ms", seconds * 1e3);
+}
+
 fn shuffles(device: &Device) {
     let out = alloc(4096);
     let seconds = best(3, || device.run("warp", 4096, 256, Params::new().add(out)));
@@ -104,8 +137,15 @@ fn main() {
     let text = include_str!("../tests/ptx/first.ptx");
     let device = Device::load(text);
     compiling(text);
+    // As large as a library's kernels: the same functions under other names.
+    let renamed = |copy: usize| {
+        text.replace("_Z", &format!("_Z{copy}z")).replace("__internal_", &format!("__internal_{copy}_"))
+    };
+    let large = (1..=3).fold(text.to_owned(), |all, copy| all + &renamed(copy));
+    compiling(&large);
     saxpy(&device);
     matmul(&device);
     launches(&device);
+    driver_launches(text);
     shuffles(&device);
 }

@@ -108,7 +108,7 @@ fn fibonacci(n: u32) -> u32 {
 
 fn control_recursion(gpu: &Driver) {
     load(gpu).check1("control_recursion", &words(), |a: u32| {
-        [fibonacci(a % 16), 2 * (a % 5) + 3, u32::from(a % 50 % 2 == 0)]
+        [fibonacci(a % 16), 2 * (a % 5) + 3, u32::from((a % 50).is_multiple_of(2))]
     });
 }
 

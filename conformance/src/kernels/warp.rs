@@ -271,6 +271,6 @@ fn warp_lane_masks(gpu: &Driver) {
     for (i, result) in kernels.download::<u32>(out, 490).chunks(7).enumerate() {
         let lane = i as u32 % 32;
         let own = 1u32 << lane;
-        assert_eq!(result, [lane, own, own - 1, own - 1 | own, !(own - 1 | own), !(own - 1), 32], "thread {i}");
+        assert_eq!(result, [lane, own, own - 1, (own - 1) | own, !((own - 1) | own), !(own - 1), 32], "thread {i}");
     }
 }

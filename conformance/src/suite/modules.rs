@@ -27,12 +27,16 @@ super::tests! {
     functions_are_enumerated,
     functions_of_a_large_module_are_enumerated,
     a_file_that_is_not_there,
+    one_text_is_linked,
+    several_texts_are_linked,
 }
 
 const MAX_THREADS_PER_BLOCK: u32 = 0;
 const SHARED_SIZE_BYTES: u32 = 1;
 const CONST_SIZE_BYTES: u32 = 2;
 const NUM_REGS: u32 = 4;
+const PTX_VERSION: u32 = 5;
+const BINARY_VERSION: u32 = 6;
 const MAX_DYNAMIC_SHARED: u32 = 8;
 
 fn a_module_has_its_functions(gpu: &Driver) {
@@ -66,6 +70,9 @@ fn functions_have_attributes(gpu: &Driver) {
     assert_eq!(attribute(gpu, SHARED_SIZE_BYTES, sum), 1024);
     assert!(attribute(gpu, CONST_SIZE_BYTES, sum) >= 0);
     assert!(attribute(gpu, NUM_REGS, sum) > 0);
+    // The architectures of the text and of the machine code, not the version of the text's language.
+    assert_eq!(attribute(gpu, PTX_VERSION, sum), 75);
+    assert!(attribute(gpu, BINARY_VERSION, sum) >= 75);
     ok!(gpu, cuFuncSetAttribute(sum, MAX_DYNAMIC_SHARED, 40_000));
     assert_eq!(attribute(gpu, MAX_DYNAMIC_SHARED, sum), 40_000);
     answers!(gpu, CUDA_ERROR_INVALID_VALUE, cuFuncSetAttribute(sum, MAX_DYNAMIC_SHARED, 1 << 30));
@@ -281,4 +288,54 @@ fn a_file_that_is_not_there(gpu: &Driver) {
     let _ = std::fs::remove_file(path);
     assert_eq!(code, 0);
     assert!(!function(gpu, loaded, "double").is_null());
+}
+
+const PTX_INPUT: u32 = 1;
+
+/// Links these texts and answers the result as a module.
+fn linked(gpu: &Driver, texts: &[&str]) -> CUmodule {
+    let (mut state, mut image, mut size, mut module) = (null_mut(), null_mut(), 0, null_mut());
+    ok!(gpu, cuLinkCreate_v2(0, null_mut(), null_mut(), &mut state));
+    for text in texts {
+        let bytes = CString::new(*text).expect("PTX holds no NUL");
+        let (data, len) = (bytes.as_ptr().cast_mut().cast(), bytes.count_bytes() + 1);
+        ok!(gpu, cuLinkAddData_v2(state, PTX_INPUT, data, len, c"text".as_ptr(), 0, null_mut(), null_mut()));
+    }
+    ok!(gpu, cuLinkComplete(state, &mut image, &mut size));
+    assert!(!image.is_null() && size > 0);
+    ok!(gpu, cuModuleLoadData(&mut module, image));
+    ok!(gpu, cuLinkDestroy(state));
+    module
+}
+
+fn one_text_is_linked(gpu: &Driver) {
+    context(gpu);
+    let double = function(gpu, linked(gpu, &[KERNELS]), "double");
+    let data = upload(gpu, &[4u32]);
+    assert_eq!(launch(gpu, double, 1, 1, DEFAULT_STREAM, &[data, 1]), 0);
+    assert_eq!(download::<u32>(gpu, data, 1), [8]);
+    let mut state = null_mut();
+    ok!(gpu, cuLinkCreate_v2(0, null_mut(), null_mut(), &mut state));
+    let file = c"/no/such/file.ptx".as_ptr();
+    answers!(gpu, CUDA_ERROR_FILE_NOT_FOUND, cuLinkAddFile_v2(state, PTX_INPUT, file, 0, null_mut(), null_mut()));
+}
+
+fn several_texts_are_linked(gpu: &Driver) {
+    const HEAD: &str = ".version 8.0\n.target sm_75\n.address_size 64\n";
+    context(gpu);
+    let first = format!(
+        "{HEAD}.extern .func (.param .b32 r) twice(.param .b32 x);\n.extern .global .align 4 .u32 bonus;\n\
+         .visible .entry k(.param .u64 out) {{ .reg .b32 %r<4>; .reg .b64 %rd<2>; ld.param.u64 %rd1, [out];\n\
+         {{ .param .b32 p; .param .b32 q; st.param.b32 [p], 20; call (q), twice, (p); ld.param.b32 %r1, [q]; }}\n\
+         ld.global.u32 %r2, [bonus]; add.u32 %r3, %r1, %r2; st.global.u32 [%rd1], %r3; ret; }}\n"
+    );
+    let second = format!(
+        "{HEAD}.visible .global .align 4 .u32 bonus = 2;\n\
+         .visible .func (.param .b32 r) twice(.param .b32 x) {{ .reg .b32 %r<3>; ld.param.b32 %r1, [x];\n\
+         shl.b32 %r2, %r1, 1; st.param.b32 [r], %r2; ret; }}\n"
+    );
+    let kernel = function(gpu, linked(gpu, &[&first, &second]), "k");
+    let out = upload(gpu, &[0u32]);
+    assert_eq!(launch(gpu, kernel, 1, 1, DEFAULT_STREAM, &[out]), 0);
+    assert_eq!(download::<u32>(gpu, out, 1), [42]);
 }

@@ -48,6 +48,9 @@ pub const DRIVER_VARIABLES: &[&str] = &[
     "CUDA_GRAPHS_USE_NODE_PRIORITY",
 ];
 
+/// In place of a completion word: none is to be written.
+pub const NO_WORD: u64 = u64::MAX;
+
 /// `flags` of a launch: its blocks wait for each other.
 pub const LAUNCH_COOPERATIVE: u64 = 1;
 

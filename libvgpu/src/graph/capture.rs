@@ -399,10 +399,8 @@ pub mod api {
     pub unsafe fn cuThreadExchangeStreamCaptureMode(mode: *mut u32) -> Cuda {
         not_null(mode)?;
         // SAFETY: not NULL; the rest is the caller's promise.
+        // Natively any number is taken.
         let wanted = unsafe { mode.read() };
-        if wanted > capture_mode::RELAXED {
-            return Err(CUDA_ERROR_INVALID_VALUE);
-        }
         // SAFETY: as above.
         unsafe { put(mode, MODE.replace(wanted)) }
     }

@@ -33,6 +33,8 @@ enum Node {
 // SAFETY: the pointer in the parameters is the program's own and is only handed back to it.
 unsafe impl Send for Node {}
 
+const PER_THREAD: usize = 2;
+
 /// A piece of memory, freed when it goes.
 struct Piece {
     address: u64,
@@ -48,7 +50,9 @@ impl Drop for Piece {
         // SAFETY: the context is a handle, and its own stack is put back; the memory is ours.
         unsafe {
             let entered = context::api::cuCtxPushCurrent_v2(self.context as CUcontext).is_ok();
-            let _ = capture::unaffected(|| memory::api::cuMemFree_v2(self.address));
+            // Nobody uses it, and waiting for the context would spoil what is being captured meanwhile: so on a
+            // stream of this thread's own.
+            let _ = capture::unaffected(|| crate::pool::cuMemFreeAsync(self.address, PER_THREAD as CUstream));
             if entered {
                 let _ = context::api::cuCtxPopCurrent_v2(std::ptr::null_mut());
             }

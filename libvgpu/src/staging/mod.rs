@@ -9,7 +9,7 @@ use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
 
 use cuda_abi::error::*;
-use cuda_abi::wire::Op;
+use cuda_abi::wire::{self, Op};
 use idm::bulk::Chunk;
 use parking_lot::Mutex;
 
@@ -226,11 +226,71 @@ pub unsafe fn to_device(destination: u64, source: *const u8, len: usize, stream:
     if parts.session.launch_blocking { completion::wait_for_stream(stream) } else { Ok(()) }
 }
 
+/// Copies one number from the device: programs that read a result do so all the time. No completion word is written; the
+/// number itself shows that it has come, as it overwrites one that nobody has seen.
+///
+/// # Safety
+/// `destination` must be writable for `len` bytes.
+unsafe fn number_from_device(destination: *mut u8, source: u64, len: usize, stream: u64) -> Cuda {
+    let parts = Parts::new(source, destination as usize, len, stream)?;
+    let session = parts.session;
+    let Some(mut chunk) = session.client.bulk().try_alloc(size_of::<u64>()) else {
+        // SAFETY: the caller's promise.
+        return unsafe { chunks_from_device(destination, source, len, stream) };
+    };
+    let number = chunk.with(|room| room.as_mut_ptr());
+    let before = unlikely();
+    // SAFETY: the chunk has room for a word, and is aligned.
+    unsafe { number.cast::<u64>().write_volatile(before) };
+    let arrived = || {
+        // SAFETY: as above.
+        let now = unsafe { number.cast::<u64>().read_volatile() };
+        if len == size_of::<u32>() { now as u32 != before as u32 } else { now != before }
+    };
+    let words = [source, chunk.offset(), len as u64, stream, wire::NO_WORD, 0];
+    let position = carry::post_words(session, parts.tag, Op::CopyToStaging as u16, &words)?;
+    if !completion::watch_until(session, arrived)? {
+        // It takes long, or the number is the unlikely one.
+        carry::block_with(
+            session,
+            Op::SynchronizeStream as u16,
+            parts.tag,
+            |writer| writer.word(stream),
+            |_| Ok(()),
+        )?;
+    }
+    // SAFETY: the chunk holds the number; the caller vouches for the destination.
+    chunk.with(|room| unsafe { std::ptr::copy_nonoverlapping(room.as_ptr(), destination, len) });
+    completion::note_done(stream, position);
+    carry::check_posted(session)
+}
+
+/// A number that no program is likely to have in its memory.
+fn unlikely() -> u64 {
+    static LAST: AtomicU64 = AtomicU64::new(0x9e37_79b9_7f4a_7c15);
+    // The step is odd, so that low and high half both change every time.
+    LAST.fetch_add(0x9e37_79b9_7f4a_7c15, Ordering::Relaxed)
+}
+
 /// Copies device memory to pageable memory. Returns when it is there.
 ///
 /// # Safety
 /// `destination` must be writable for `len` bytes.
 pub unsafe fn from_device(destination: *mut u8, source: u64, len: usize, stream: u64) -> Cuda {
+    // SAFETY: the caller's promise.
+    unsafe {
+        match len {
+            4 | 8 => number_from_device(destination, source, len, stream),
+            _ => chunks_from_device(destination, source, len, stream),
+        }
+    }
+}
+
+/// As `from_device`, through as many chunks as it takes.
+///
+/// # Safety
+/// `destination` must be writable for `len` bytes.
+unsafe fn chunks_from_device(destination: *mut u8, source: u64, len: usize, stream: u64) -> Cuda {
     let parts = Parts::new(source, destination as usize, len, stream)?;
     let threads = parts.threads();
     let depth = (DEPTH / threads).max(2);

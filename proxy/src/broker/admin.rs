@@ -92,6 +92,19 @@ impl Broker {
                 self.remove_zone(&name);
                 return Answer::Removed;
             }
+            Request::Grants => return Answer::Grants { grants: self.list_grants() },
+            Request::Allow { grant } => {
+                return match self.allow(grant) {
+                    Ok(()) => Answer::Grants { grants: self.list_grants() },
+                    Err(reason) => Answer::Failed { reason, no_space: false },
+                };
+            }
+            Request::Revoke { from, to } => {
+                return match self.revoke(|grant| grant.from == from && grant.to == to) {
+                    (0, _) => Answer::Failed { reason: format!("{from} grants {to} nothing"), no_space: false },
+                    (_, workers) => Answer::Revoked { workers },
+                };
+            }
             Request::Status => return Answer::Status(self.status()),
         };
         match (made, self.zones.get(&name)) {
@@ -250,6 +263,8 @@ impl Broker {
             reloads: self.reloads.0,
             reloads_failed: self.reloads.1,
             waiting_clients: self.waiting.len(),
+            grants: self.list_grants().len(),
+            sharing: self.exports.status(),
             missing_jail_parts: self.missing.names().map(str::to_owned).collect(),
         }
     }

@@ -7,7 +7,9 @@
 mod admin;
 mod busy;
 mod clients;
+mod exports;
 mod figures;
+mod grants;
 mod handshake;
 mod ledger;
 mod namespaces;
@@ -17,6 +19,7 @@ mod reactor;
 mod reload;
 mod roster;
 mod scheduler;
+mod sharing;
 pub mod state_dir;
 mod views;
 mod workers;
@@ -120,6 +123,8 @@ pub struct Broker {
     busy: busy::Busy,
     overdrafts: overdraft::Watch,
     scheduler: Scheduler,
+    exports: exports::Exports,
+    grants: grants::Grants,
     /// Totals as they were last written down.
     figures: figures::Book,
     missing: Missing,
@@ -127,6 +132,7 @@ pub struct Broker {
     driver_version: u32,
     /// No spare is started before this: the last one failed.
     next_spare: Instant,
+    spares_rest_until: Instant,
     spare_failures: u32,
 }
 
@@ -164,10 +170,13 @@ impl Broker {
             busy: busy::Busy::default(),
             overdrafts: overdraft::Watch::default(),
             scheduler,
+            exports: exports::Exports::new(),
+            grants: grants::Grants::default(),
             figures: figures::Book::new(),
             missing: Missing::default(),
             driver_version: 0,
             next_spare: Instant::now(),
+            spares_rest_until: Instant::now(),
             spare_failures: 0,
         };
         broker.adopt().map_err(|source| StartError::Serve { path: broker.folder.path().to_owned(), source })?;
@@ -255,6 +264,8 @@ impl Broker {
         self.adopt_workers()?;
         // Last, for only now it is known which of them are empty.
         self.forget_unconfigured();
+        self.grants = grants::Grants::read(&self.folder.grants());
+        self.end_expired();
         self.save_zones()
     }
 
@@ -277,6 +288,7 @@ impl Broker {
         if let Err(error) = self.save_zones() {
             tracing::warn!(%error, "cannot write the book of zones");
         }
+        self.revoke(|grant| grant.from == *name || grant.to == *name);
         self.clients.retain(|_, client| client.zone != *name);
         for worker in self.workers.values_mut().filter(|worker| worker.zone() == Some(name)) {
             worker.kill();
@@ -314,7 +326,7 @@ impl Broker {
         let rejoins = self.rejoins.values().map(|rejoining| rejoining.deadline);
         let workers = self.workers.values().filter_map(|worker| worker.kill_at);
         let zones = self.zones.values().filter_map(|zone| zone.abandoned_at);
-        let spares = self.lacks_spares().then_some(self.next_spare);
+        let spares = self.next_worker_due();
         clients
             .chain(rejoins)
             .chain(workers)
@@ -323,6 +335,7 @@ impl Broker {
             .chain(self.views.deadline())
             .chain(self.next_look())
             .chain(self.overdrafts.deadline())
+            .chain(self.next_expiry())
             .min()
     }
 
@@ -338,6 +351,7 @@ impl Broker {
         self.rejoins.retain(|_, rejoining| rejoining.deadline > now);
         self.views.kill_if_late(now);
         self.look_at_zones(now);
+        self.end_expired();
         for worker in self.workers.values_mut().filter(|worker| late(worker.kill_at)) {
             worker.kill();
         }

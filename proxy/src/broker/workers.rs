@@ -26,6 +26,8 @@ use crate::statistics::Reader;
 const START_TIME: Duration = Duration::from_secs(120);
 /// How long a worker may take to follow its client.
 const FOLLOW_TIME: Duration = Duration::from_millis(400);
+/// How long after a client's start the next spare worker is started.
+const SPARES_REST: Duration = Duration::from_secs(1);
 const REJOIN_TIME: Duration = Duration::from_secs(2);
 const MAX_REJOINING: usize = 256;
 /// Messages taken from one worker before the loop looks at others.
@@ -99,6 +101,15 @@ impl Worker {
         }
     }
 
+    pub fn has_socket(&self) -> bool {
+        self.socket.is_some()
+    }
+
+    /// Sends it a message; false when it does not take it.
+    pub fn tell(&self, message: &ToWorker, fds: &[BorrowedFd<'_>]) -> bool {
+        self.socket.as_ref().is_some_and(|socket| packet::send(socket, message.as_bytes(), fds).is_ok())
+    }
+
     pub fn pinned(&self) -> u64 {
         self.service().map_or(0, |service| service.pinned.total())
     }
@@ -151,14 +162,26 @@ impl Broker {
         self.workers.iter().find(|(_, worker)| ready(worker)).map(|(id, _)| *id)
     }
 
-    pub(super) fn lacks_spares(&self) -> bool {
+    /// How many workers are wanted and not there: for clients that wait, and to be had ready.
+    fn wanted_workers(&self) -> (usize, usize) {
         let spare = self.workers.values().filter(|worker| worker.is_spare() && !worker.fresh).count();
-        spare < self.config.spare_workers + self.waiting_clients(false).count()
+        let waiting = self.waiting_clients(false).count();
+        (waiting.saturating_sub(spare), (self.config.spare_workers + waiting).saturating_sub(spare))
+    }
+
+    /// When the next worker is due. The one that follows a spare just handed out waits a while: making a context takes
+    /// time from the client that has just begun.
+    pub(super) fn next_worker_due(&self) -> Option<Instant> {
+        match self.wanted_workers() {
+            (_, 0) => None,
+            (0, _) => Some(self.next_spare.max(self.spares_rest_until)),
+            _ => Some(self.next_spare),
+        }
     }
 
     /// Starts spare workers, unless they have just failed.
     pub(super) fn keep_spares(&mut self) {
-        while self.lacks_spares() && self.next_spare <= Instant::now() {
+        while self.next_worker_due().is_some_and(|due| due <= Instant::now()) {
             if let Err(error) = self.spawn_worker(false) {
                 tracing::error!(%error, "cannot start a spare worker");
                 self.spare_failed();
@@ -331,6 +354,9 @@ impl Broker {
         (message.client_pid, message.client_uid, message.client_gid) =
             (client.peer.pid, client.peer.uid, client.peer.gid);
         (message.token, message.zone) = (worker.token, client.zone.to_field());
+        if self.grants.exports(&client.zone) {
+            message.details.flags = wire::shared_flags::ISOLATE;
+        }
         let (page, page_fd) = Reader::create()?;
         worker.page = Some(page);
         let bell = self.scheduler.add_worker(id, zone.id, &page_fd)?;
@@ -343,6 +369,7 @@ impl Broker {
         if let Some(pidfd) = &pidfd {
             self.reactor.watch(pidfd, Source::WorkersClient(id))?;
         }
+        self.spares_rest_until = Instant::now() + SPARES_REST;
         worker.kill_at = None;
         worker.phase = Phase::Serving(Service {
             zone: client.zone.clone(),
@@ -365,6 +392,7 @@ impl Broker {
             let Some(worker) = self.workers.get_mut(&id) else { return };
             let Some(socket) = &worker.socket else { return };
             let mut buffer = [0; size_of::<ToBroker>()];
+            let mut fds = Vec::new();
             let message = match packet::receive(socket, &mut buffer) {
                 Ok(received) if received.len == 0 => {
                     // It is about to exit; if it does not, it has nothing to live for.
@@ -372,12 +400,15 @@ impl Broker {
                     worker.kill_at = Some(Instant::now() + FOLLOW_TIME);
                     return;
                 }
-                Ok(received) => ToBroker::read_from_bytes(&buffer[..received.len]).ok(),
+                Ok(received) => {
+                    fds = received.fds;
+                    ToBroker::read_from_bytes(&buffer[..received.len]).ok()
+                }
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => return,
                 Err(_) => None,
             };
             let fine = match message {
-                Some(message) => self.on_message(id, &message),
+                Some(message) => self.on_message(id, &message, fds),
                 None => false,
             };
             if !fine && let Some(worker) = self.workers.get_mut(&id) {
@@ -389,7 +420,7 @@ impl Broker {
     }
 
     /// False when the worker must be ended.
-    fn on_message(&mut self, id: u64, message: &ToBroker) -> bool {
+    fn on_message(&mut self, id: u64, message: &ToBroker, fds: Vec<OwnedFd>) -> bool {
         let Some(worker) = self.workers.get_mut(&id) else { return true };
         match (message.kind, &mut worker.phase) {
             (to_broker::JAILED, Phase::Starting) => true,
@@ -432,6 +463,9 @@ impl Broker {
                 // One that asks and does not take the answers would make us wait, or forget.
                 worker.socket.as_ref().is_some_and(|socket| packet::send(socket, reply.as_bytes(), &[]).is_ok())
             }
+            (to_broker::EXPORT | to_broker::WITHDRAW | to_broker::IMPORT | to_broker::CLOSE, Phase::Serving(_)) => {
+                self.on_sharing(id, message, fds)
+            }
             // What was under way when it was killed is of no interest.
             (_, Phase::Dying(_)) => true,
             _ => false,
@@ -459,6 +493,8 @@ impl Broker {
         }
         let status = status.as_deref().unwrap_or("a child of the last broker");
         let counted = WorkerStats { in_progress: 0, ..worker.count() };
+        // Before its account is closed: what others still use of it is paid for without a gap.
+        self.end_sharing(id);
         match worker.phase {
             Phase::Serving(service) | Phase::Dying(Some(service)) => {
                 if let Some(zone) = self.zones.get_mut(&service.zone) {

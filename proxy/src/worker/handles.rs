@@ -15,6 +15,7 @@ use cuda_abi::error::*;
 use cuda_abi::wire::{Handle, Kind};
 
 use super::Refusal;
+use super::events::SharedEvent;
 use super::memory::Charge;
 use super::state::current_context;
 use super::turns::note_stream;
@@ -45,6 +46,8 @@ pub struct Object {
     pub parameters: Option<Parameters>,
     /// What it costs the zone beside the memory that the client asked for.
     pub charge: OnceLock<Arc<Charge>>,
+    /// What an event shares with other processes.
+    pub shared: OnceLock<SharedEvent>,
     /// A graph that something else of the driver's owns: a capture that goes on, or a node.
     pub borrowed: AtomicBool,
     /// What a graph's nodes use, by serial number: functions and events must not go before it.
@@ -316,9 +319,22 @@ fn object(
 ) -> Arc<Object> {
     static NEXT: AtomicU64 = AtomicU64::new(1);
     let (serial, doomed) = (NEXT.fetch_add(1, Ordering::Relaxed), AtomicBool::new(false));
-    let (charge, borrowed, held, driver) =
-        (OnceLock::new(), AtomicBool::new(false), Mutex::default(), driver.clone());
-    Arc::new(Object { kind, raw, serial, context, parent, parameters, charge, borrowed, held, driver, doomed })
+    let (charge, shared, borrowed) = (OnceLock::new(), OnceLock::new(), AtomicBool::new(false));
+    let (held, driver) = (Mutex::default(), driver.clone());
+    Arc::new(Object {
+        kind,
+        raw,
+        serial,
+        context,
+        parent,
+        parameters,
+        charge,
+        shared,
+        borrowed,
+        held,
+        driver,
+        doomed,
+    })
 }
 
 /// Destroys an object now, if nobody else uses it, and otherwise leaves that to its last user.

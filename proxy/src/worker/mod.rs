@@ -7,6 +7,7 @@
 mod backend;
 mod callbacks;
 mod dispatch;
+mod events;
 mod handles;
 mod inventory;
 mod memory;

@@ -11,6 +11,7 @@ use cuda_abi::error::*;
 use cuda_abi::types::{CUcontext, capture_mode};
 use cuda_abi::wire::{self, Kind};
 
+use super::events::EventPages;
 use super::handles::{Handles, Object};
 use super::memory::Memory;
 use super::ops::graph::{self, Graphs};
@@ -30,6 +31,7 @@ pub struct Worker {
     pub graphs: Graphs,
     pub images: Images,
     pub turns: Turns,
+    pub event_pages: Arc<EventPages>,
     /// How many lanes there are.
     pub lanes: u32,
     pub bulk: idm::bulk::BulkView,
@@ -89,7 +91,8 @@ impl Worker {
     pub fn new(driver: Arc<Driver>, link: Arc<BrokerLink>, server: &idm::Server) -> Worker {
         Worker {
             handles: Handles::new(driver.clone(), MAX_DEVICES),
-            memory: Memory::new(driver.clone(), link),
+            memory: Memory::new(driver.clone(), link.clone()),
+            event_pages: Arc::new(EventPages::new(driver.clone(), link)),
             graphs: Graphs::default(),
             images: Images::default(),
             turns: Turns::new(),

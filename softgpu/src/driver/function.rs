@@ -66,7 +66,8 @@ impl Settings {
             2 | 7 => 0, // constants of its own, cache mode
             3 => kernel.local_bytes as i32,
             4 => kernel.registers as i32,
-            5 => kernel.ptx_version as i32,
+            // The architecture that the text was compiled for, not the version of its language.
+            5 => kernel.target as i32,
             6 => is::MAJOR * 10 + is::MINOR,
             MAX_DYNAMIC_SHARED => values.max_dynamic as i32,
             CARVEOUT => values.carveout,

@@ -30,6 +30,7 @@ mod handles;
 mod heap;
 mod launch;
 mod library;
+mod link;
 mod memory;
 mod module;
 mod notice;
@@ -53,7 +54,7 @@ pub use state::Config;
 /// The driver's functions. The first configuration given in a process stays.
 pub fn driver(config: Config) -> Driver {
     state::configure(config);
-    let families: [fn(Driver) -> Driver; 20] = [
+    let families: [fn(Driver) -> Driver; 21] = [
         device::fill,
         context_api::fill,
         memory::alloc::fill,
@@ -69,6 +70,7 @@ pub fn driver(config: Config) -> Driver {
         event::fill,
         module::fill,
         library::fill,
+        link::fill,
         function::fill,
         tools::fill,
         array::fill,

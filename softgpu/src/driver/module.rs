@@ -16,14 +16,15 @@ use super::function::{FUNCTIONS, Function, Settings};
 use super::handles::{Owned, Table, of, out};
 use super::memory::alloc;
 use super::memory::map::{self, Kind, Region};
-use super::{array, heap, library, notice, state, texture};
+use super::{array, heap, library, link, notice, state, texture};
 use crate::exec::{self, Program, RelocationTarget, Variable};
 use crate::image::{self, ImageError};
 
 const ERROR_LOG: u32 = 5;
 const ERROR_LOG_SIZE: u32 = 6;
 const LOADING_LAZY: u32 = 2;
-const CAPABILITY: u32 = (MAJOR * 10 + MINOR) as u32;
+/// The capability that images are chosen for.
+pub const CAPABILITY: u32 = (MAJOR * 10 + MINOR) as u32;
 
 /// The PTX of CUDA 13.0.
 const PTX_VERSION: u32 = 90;
@@ -50,7 +51,8 @@ impl Owned for Module {
 impl Drop for Module {
     /// Grids hold their module: memory goes when the last one is done.
     fn drop(&mut self) {
-        free_variables(self.owner, &self.variables);
+        let own = self.code.variables().iter().zip(&self.variables).filter(|(variable, _)| !variable.external);
+        free_variables(self.owner, &own.map(|(_, base)| *base).collect::<Vec<_>>());
     }
 }
 
@@ -68,15 +70,22 @@ impl Module {
     pub fn bind(context: &Arc<Context>, code: Arc<exec::Module>) -> Answer<Arc<Module>> {
         let owner = context.id();
         let mut variables = Vec::new();
+        let defined = |name: &str| code.variables().iter().position(|other| !other.external && other.name == name);
         let placed = code.variables().iter().try_for_each(|variable| {
-            variables.push(place(context, variable)?);
+            // Declared in one text and defined in another: the definition has the memory.
+            let elsewhere = variable.external && defined(&variable.name).is_some();
+            variables.push(if elsewhere { 0 } else { place(context, variable)? });
             Ok(())
         });
         if let Err(code) = placed {
             free_variables(owner, &variables);
             return Err(code);
         }
-        for (variable, address) in code.variables().iter().zip(&variables) {
+        for (at, variable) in code.variables().iter().enumerate().filter(|(_, variable)| variable.external) {
+            variables[at] = defined(&variable.name).map_or(0, |other| variables[other]);
+        }
+        let own = |(variable, _): &(&Variable, &u64)| !variable.external;
+        for (variable, address) in code.variables().iter().zip(&variables).filter(own) {
             initialise(variable, *address, &variables);
         }
         let program = code.clone().link(&variables);
@@ -100,7 +109,7 @@ impl Module {
 
     /// Address and size of a variable.
     pub fn global(&self, name: &str) -> Answer<(u64, u64)> {
-        let at = self.code.variables().iter().position(|variable| variable.name == name);
+        let at = self.code.variables().iter().position(|variable| variable.name == name && !variable.external);
         let at = at.ok_or(CUDA_ERROR_NOT_FOUND)?;
         Ok((self.variables[at], self.code.variables()[at].size))
     }
@@ -145,6 +154,7 @@ fn initialise(variable: &Variable, address: u64, variables: &[u64]) {
 /// The functions of modules that end with their context.
 pub fn forget_context(owner: u64) {
     heap::forget_context(owner);
+    link::forget_context(owner);
     texture::forget_context(owner);
     array::forget_context(owner);
     library::forget_context(owner);

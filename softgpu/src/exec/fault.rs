@@ -39,7 +39,7 @@ pub struct Fault {
     /// The line of the PTX text, where it is known.
     pub line: Option<u32>,
     /// The source file and line that it comes from, where the text says so.
-    pub source: Option<(String, u32)>,
+    pub source: Option<Box<(String, u32)>>,
 }
 
 impl fmt::Display for Fault {
@@ -51,7 +51,7 @@ impl fmt::Display for Fault {
             write!(f, " at address {address:#x}")?;
         }
         match (&self.source, self.line) {
-            (Some((file, line)), Some(ptx)) => write!(f, " in {file}:{line} (PTX line {ptx})")?,
+            (Some(source), Some(ptx)) => write!(f, " in {}:{} (PTX line {ptx})", source.0, source.1)?,
             (None, Some(ptx)) => write!(f, " in PTX line {ptx}")?,
             _ => {}
         }

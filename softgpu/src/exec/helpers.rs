@@ -214,7 +214,7 @@ extern "C" fn poll(context: *mut Context) {
         if (*(*context).grid).cooperative() {
             // These look up each time round, so that blocks come to their turn soon; but not that often.
             (*context).polls = (*context).polls.wrapping_add(1);
-            if (*context).polls % 32 != 0 {
+            if !(*context).polls.is_multiple_of(32) {
                 return;
             }
         } else {

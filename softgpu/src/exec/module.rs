@@ -252,7 +252,7 @@ impl Program {
         pool::run(&grid);
         grid.result().map_err(|mut fault| {
             let source = fault.line.and_then(|line| self.module.ir.source(line));
-            fault.source = source.map(|(file, line)| (file.to_owned(), line));
+            fault.source = source.map(|(file, line)| Box::new((file.to_owned(), line)));
             fault
         })
     }
@@ -293,7 +293,7 @@ fn check(kernel: &Kernel, reach: &Reach, launch: &Launch) -> Result<u32, String>
         reach.dynamic_offset.checked_add(launch.dynamic_shared)
     };
     match shared {
-        Some(shared) if shared <= MAX_SHARED => Ok(shared),
+        Some(shared) if shared <= MAX_SHARED => Ok(shared.next_multiple_of(16) + reach.reserved_shared),
         _ => Err("too much shared memory".into()),
     }
 }

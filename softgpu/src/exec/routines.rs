@@ -37,13 +37,17 @@ pub extern "C" fn runtime(context: *mut Context, routine: i32, code: u64, words:
                 warp(context, WarpOp::Together as i32, words as u64, 0, !0, code);
             }
         }
-        // SAFETY: as above, for this and the next two.
+        // SAFETY: called by compiled code on the running fiber, with the words that the code needs.
         Routine::WarpMatrix => unsafe { matrix::fragment(context, code, words) },
+        // SAFETY: as above.
         Routine::CopyAsync => unsafe { asynchronous::copy(context, code, words) },
+        // SAFETY: as above.
         Routine::MemoryBarrier => unsafe { asynchronous::barrier(context, code, space, words) },
-        // SAFETY: as above, for these three.
+        // SAFETY: as above.
         Routine::Texture => unsafe { texture::read(context, code, words) },
+        // SAFETY: as above.
         Routine::Surface => unsafe { surface::access(context, code, words) },
+        // SAFETY: as above.
         Routine::TextureQuery => unsafe { texture::query(context, code, words) },
     }
 }

@@ -143,9 +143,26 @@ impl<'a> Builder<'_, 'a> {
                 None => return Ok(()),
             },
             "mbarrier" => self.memory_barrier(&mut form, operands)?,
+            // A cluster is one block here, whose memory is where it is.
+            "mapa" => {
+                expect(operands, 3)?;
+                let src = vec![self.value(&operands[1], form.ty()?)?];
+                let (ty, dst) = (form.ty()?, self.dst(&operands[0], form.ty()?)?);
+                Op::Compute { op: super::ir::Compute::Mov, ty, mods: form.mods, dst, src }
+            }
+            // The rank of the only block, and a policy for caches that are not there.
+            "getctarank" | "createpolicy" => {
+                let ty = if instruction.name == "createpolicy" { Type::B64 } else { Type::U32 };
+                let Some(target) = operands.first() else { return CheckError::invalid("operands missing") };
+                let dst = self.dst(target, ty)?;
+                Op::Compute { op: super::ir::Compute::Mov, ty, mods: form.mods, dst, src: vec![Value::Bits(0)] }
+            }
             "tex" | "tld4" => self.texture(&mut form, operands, instruction.name == "tld4")?,
             "suld" | "sust" | "sured" => self.surface(instruction.name, &mut form, operands)?,
             "txq" | "suq" => self.texture_query(&mut form, operands, instruction.name == "suq")?,
+            name if form.words.iter().any(|word| matches!(*word, "s16x2" | "u16x2")) => {
+                self.half_words(name, &mut form, operands)?
+            }
             name if video::is_video(name) => self.video(name, &mut form, operands)?,
             name => self.arithmetic(name, &mut form, operands)?,
         };

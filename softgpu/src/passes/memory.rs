@@ -45,6 +45,8 @@ impl<'a> Builder<'_, 'a> {
             ("const", Space::Const),
             ("shared", Space::Shared),
             ("shared::cta", Space::Shared),
+            // A cluster is one block here.
+            ("shared::cluster", Space::Shared),
             ("local", Space::Local),
             ("param", Space::Param),
             ("param::entry", Space::Param),

@@ -29,10 +29,10 @@ impl<'a> Builder<'_, 'a> {
         let Some(format) = FORMATS.iter().position(|name| form.words.contains(name)) else { return Ok(None) };
         // The type that is written last is the source.
         let from_format = form.modifiers.last() == Some(&FORMATS[format]);
-        let known = match (format, from_format, &form.types[..]) {
-            (0, false, [Type::F32]) | (1.., false, [Type::F32 | Type::F16x2]) | (1.., true, [Type::F16x2]) => true,
-            _ => false,
-        };
+        let known = matches!(
+            (format, from_format, &form.types[..]),
+            (0, false, [Type::F32]) | (1.., false, [Type::F32 | Type::F16x2]) | (1.., true, [Type::F16x2])
+        );
         form.take(FORMATS[format]);
         let ties_away = form.take("rna");
         form.take("satfinite");

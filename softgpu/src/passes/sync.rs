@@ -30,6 +30,9 @@ impl<'a> Builder<'_, 'a> {
             }
             return Ok(op);
         }
+        if form.take("cluster") {
+            return self.cluster_barrier(form);
+        }
         form.take("cta");
         form.take("aligned");
         let op = if form.take("arrive") {
@@ -71,6 +74,17 @@ impl<'a> Builder<'_, 'a> {
             return CheckError::invalid("arrive needs a count");
         }
         Ok(Op::Barrier { op, id: self.value(id, Type::U32)?, count, predicate, dst })
+    }
+
+    /// A cluster is one block here, and whoever waits has arrived before: waiting together is waiting for all.
+    fn cluster_barrier(&mut self, form: &mut Form<'a>) -> Result<Op> {
+        let wait = form.take("wait");
+        form.words.retain(|word| !matches!(*word, "arrive" | "aligned" | "acquire" | "release" | "relaxed"));
+        form.done()?;
+        if !wait {
+            return Ok(Op::Fence);
+        }
+        Ok(Op::Barrier { op: BarrierOp::Sync, id: Value::Bits(0), count: None, predicate: None, dst: None })
     }
 
     pub fn warp(&mut self, name: &str, form: &mut Form<'a>, operands: &[Operand<'a>]) -> Result<Op> {

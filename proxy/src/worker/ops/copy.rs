@@ -6,7 +6,7 @@ use std::sync::Arc;
 use cuda_abi::error::*;
 use cuda_abi::plan;
 use cuda_abi::types::*;
-use cuda_abi::wire::{Kind, Reader};
+use cuda_abi::wire::{Kind, NO_WORD, Reader};
 
 use super::graph::capture::refuse_captured;
 use crate::worker::handles::Object;
@@ -70,7 +70,7 @@ pub fn to_staging(worker: &Worker, message: &mut Reader<'_>) -> Outcome {
 /// watching and synchronises.
 fn finish(worker: &Worker, stream: CUstream, word: u64, value: u64, copied: CUresult) -> Outcome {
     succeed(copied)?;
-    write_word(worker, stream, word, value)
+    if word == NO_WORD { Ok(CUDA_SUCCESS) } else { write_word(worker, stream, word, value) }
 }
 
 fn write_word(worker: &Worker, stream: CUstream, word: u64, value: u64) -> Outcome {

@@ -57,10 +57,13 @@ pub fn host_map(worker: &Worker, message: &mut Reader<'_>) -> Outcome {
     Ok(CUDA_SUCCESS)
 }
 
-pub fn host_unmap(worker: &Worker, message: &mut Reader<'_>) -> Outcome {
+/// A client that does not wait though its memory is in use harms itself: the driver takes the GPU's access away first.
+pub fn host_unmap(worker: &Worker, message: &mut Reader<'_>, wait: bool) -> Outcome {
     let (address, len) = (message.word()?, message.word()?);
     message.end()?;
-    wait_for_context(worker)?;
+    if wait {
+        wait_for_context(worker)?;
+    }
     worker.memory.unmap_host(address, len)?;
     Ok(CUDA_SUCCESS)
 }

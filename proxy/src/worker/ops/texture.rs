@@ -4,7 +4,7 @@
 //! driver is asked about it afterwards must be one that this client was given, in this context.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use cuda_abi::driver::Driver;
 use cuda_abi::error::*;
@@ -25,12 +25,15 @@ const MAX_ELEMENT: u64 = 16;
 /// A flood of objects ends here; a GPU has room for fewer.
 const MOST_OBJECTS: usize = 1 << 20;
 
-/// Objects that the client was given: by number and whether it is a surface, the context, and the array it keeps.
+/// By whether it is a surface, and number: the context, and the array that the object keeps.
+type Known = HashMap<(bool, u64), (u32, Option<Arc<Object>>)>;
+
+/// Objects that the client was given.
 #[derive(Default)]
-pub struct Images(Mutex<HashMap<(bool, u64), (u32, Option<Arc<Object>>)>>);
+pub struct Images(Mutex<Known>);
 
 impl Images {
-    fn known(&self) -> std::sync::MutexGuard<'_, HashMap<(bool, u64), (u32, Option<Arc<Object>>)>> {
+    fn known(&self) -> MutexGuard<'_, Known> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 

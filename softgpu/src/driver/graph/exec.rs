@@ -180,10 +180,8 @@ unsafe extern "C" fn cuGraphLaunch(handle: CUgraphExec, into: CUstream) -> CUres
     call(|| {
         let exec = exec(handle)?;
         let queue = stream::queue(into)?;
-        let source = exec.source.clone();
-        if capture::takes(&queue, || Task::Graph(source.clone()).copy())? {
-            return Ok(());
-        }
+        // Natively a graph cannot be launched into a capture.
+        capture::refuse(&queue)?;
         let plan = exec.plan.lock().clone();
         queue.submit(Work::run(move |context| {
             let _one_at_a_time = exec.running.lock();
