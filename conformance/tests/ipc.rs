@@ -285,6 +285,14 @@ fn a_grant_lets_another_zone_in_and_its_end_throws_it_out() {
     assert!(consumer.ask(&open).starts_with("0x"));
     expect(&mut consumer, &[("fill 43", "ok")]);
     expect(&mut producer, &[("read", "43")]);
+    // The order holds between zones as well.
+    assert_eq!(consumer.ask(&format!("open-event {event}")), "ok");
+    expect(&mut producer, &[("begin 44", "ok"), ("record", "ok")]);
+    consumer.tell("wait");
+    expect(&mut producer, &[("query", NOT_READY), ("go", "ok")]);
+    assert_eq!(consumer.hear(), "ok");
+    expect(&mut consumer, &[("later", "ok"), ("result", "44"), ("drop", "ok")]);
+    expect(&mut producer, &[("fill 43", "ok")]);
     // The next broker has the same grants.
     proxy.kill();
     proxy.restart();

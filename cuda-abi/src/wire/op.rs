@@ -213,7 +213,7 @@ ops! {
     EventCreate = 0xf0b0
     /// event between processes, stream → nothing.
     SharedRecord = 0xf0b1
-    /// event between processes, stream → nothing.
+    /// event between processes, stream → number of a record that the client must wait for itself, or 0.
     SharedWait = 0xf0b2
     /// event between processes, number of a record or 0 for the last one → whether it has happened, its number.
     SharedQuery = 0xf0b3

@@ -65,17 +65,17 @@ fn ask(event: u64, number: u64) -> Cuda<(bool, u64)> {
 
 #[inline]
 pub fn cuEventRecord(event: CUevent, stream: CUstream) -> Option<Cuda> {
-    is_shared(event).then(|| on_stream(Op::SharedRecord, event, stream))
+    is_shared(event).then(|| record(event, stream))
 }
 
 #[inline]
 pub fn cuEventRecordWithFlags(event: CUevent, stream: CUstream, flags: u32) -> Option<Cuda> {
-    is_shared(event).then(|| check_flags(flags).and_then(|()| on_stream(Op::SharedRecord, event, stream)))
+    is_shared(event).then(|| check_flags(flags).and_then(|()| record(event, stream)))
 }
 
 #[inline]
 pub fn cuStreamWaitEvent(stream: CUstream, event: CUevent, flags: u32) -> Option<Cuda> {
-    is_shared(event).then(|| check_flags(flags).and_then(|()| on_stream(Op::SharedWait, event, stream)))
+    is_shared(event).then(|| check_flags(flags).and_then(|()| wait_on_stream(event, stream)))
 }
 
 /// Flags of records and waits speak of captures, of which these events are no part.
@@ -83,9 +83,26 @@ fn check_flags(flags: u32) -> Cuda {
     if flags == 0 { Ok(()) } else { Err(CUDA_ERROR_NOT_SUPPORTED) }
 }
 
-fn on_stream(op: Op, event: CUevent, stream: CUstream) -> Cuda {
+fn record(event: CUevent, stream: CUstream) -> Cuda {
     let (event, stream) = (check(event)?, stream::resolve(stream)?);
-    carry::call(op as u16, |writer| writer.words(&[event, stream]), |_| Ok(()))
+    carry::call(Op::SharedRecord as u16, |writer| writer.words(&[event, stream]), |_| Ok(()))
+}
+
+/// Has a stream wait. For an event of another zone this thread waits: zones take turns on the GPU, and a stream that
+/// waits for the other zone's work would keep it from its turn. What is waited for has been given to the GPU before, so
+/// it does not depend on what this thread does next.
+fn wait_on_stream(event: CUevent, stream: CUstream) -> Cuda {
+    let (event, stream) = (check(event)?, stream::resolve(stream)?);
+    let mut number = 0;
+    carry::call(
+        Op::SharedWait as u16,
+        |writer| writer.words(&[event, stream]),
+        |reader| {
+            number = reader.word()?;
+            Ok(())
+        },
+    )?;
+    if number == 0 { Ok(()) } else { wait_for(event, number) }
 }
 
 #[inline]
@@ -99,12 +116,18 @@ pub fn cuEventSynchronize(event: CUevent) -> Option<Cuda> {
 }
 
 fn wait(event: u64) -> Cuda {
-    let (mut reached, number) = ask(event, 0)?;
+    match ask(event, 0)? {
+        (true, _) => Ok(()),
+        (false, number) => wait_for(event, number),
+    }
+}
+
+/// Waits for a record, looking ever less often.
+fn wait_for(event: u64, number: u64) -> Cuda {
     let mut nap = Duration::from_micros(10);
-    while !reached {
+    while !ask(event, number)?.0 {
         std::thread::sleep(nap);
         nap = (nap * 2).min(Duration::from_millis(1));
-        reached = ask(event, number)?.0;
     }
     Ok(())
 }

@@ -171,7 +171,10 @@ impl Exports {
             // What lies beside it is nobody's in another zone to see.
             let alone = details.flags & shared_flags::HAS_NEIGHBOURS == 0;
             let access = grants.access(&export.zone, asker.zone).filter(|_| alone).ok_or(code::DENIED)?;
-            details.flags = if access.may_write() { 0 } else { shared_flags::READ_ONLY };
+            details.flags = shared_flags::OTHER_ZONE;
+            if !access.may_write() {
+                details.flags |= shared_flags::READ_ONLY;
+            }
         } else {
             details.flags = 0;
         }

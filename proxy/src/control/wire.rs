@@ -101,6 +101,8 @@ pub mod event_page {
 pub mod shared_flags {
     pub const HAS_NEIGHBOURS: u64 = 1;
     pub const READ_ONLY: u64 = 2;
+    /// Of an importer: it is another zone's.
+    pub const OTHER_ZONE: u64 = 8;
     /// Of an `ASSIGN`: as `ISOLATE`.
     pub const ISOLATE: u64 = 4;
 }

@@ -69,6 +69,9 @@ pub struct SharedEvent {
     cell: usize,
     /// It was made here, and its cell can be used again.
     own: bool,
+    /// Streams do not wait for it: another zone may have to do with it. Zones take turns on the GPU, so a stream that
+    /// waits for another's would keep it from its turn.
+    waited_for_by_host: bool,
     token: Mutex<Option<(Token, u64)>>,
     pages: Arc<EventPages>,
 }
@@ -100,7 +103,8 @@ impl EventPages {
         }
         let (page, cell) = fitting.map(|at| state.free.swap_remove(at)).ok_or(out_of_memory)?;
         drop(state);
-        let event = SharedEvent { page, cell, own: true, token: Mutex::default(), pages: self.clone() };
+        let (token, pages) = (Mutex::default(), self.clone());
+        let event = SharedEvent { page, cell, own: true, waited_for_by_host: alone, token, pages };
         event.page.register(&self.driver)?;
         Ok(event)
     }
@@ -128,7 +132,9 @@ impl EventPages {
         };
         drop(state);
         page.register(&self.driver)?;
-        Ok(SharedEvent { page, cell, own: false, token: Mutex::new(Some((token, 0))), pages: self.clone() })
+        let waited_for_by_host = imported.details.flags & shared_flags::OTHER_ZONE != 0;
+        let (token, pages) = (Mutex::new(Some((token, 0))), self.clone());
+        Ok(SharedEvent { page, cell, own: false, waited_for_by_host, token, pages })
     }
 
     /// Unmaps pages of others that no event is in any more, once no stream can look at them.
@@ -237,15 +243,20 @@ impl SharedEvent {
         }
     }
 
-    /// Has a stream of the current context wait for the last record.
-    pub fn wait(&self, stream: CUstream) -> CUresult {
+    /// Has a stream of the current context wait for the last record. Answers with its number if the client must wait
+    /// instead, and with 0 otherwise.
+    pub fn wait(&self, stream: CUstream) -> Result<u64, Refusal> {
         let number = self.count().load(Ordering::Acquire);
         if self.is_reached(number) {
-            return CUDA_SUCCESS;
+            return Ok(0);
+        }
+        if self.waited_for_by_host {
+            return Ok(number);
         }
         let address = self.slot(number).as_ptr() as u64;
         // SAFETY: a word of a registered page.
-        unsafe { (self.pages.driver.cuStreamWaitValue64_v2)(stream, address, number, GEQ) }
+        succeed(unsafe { (self.pages.driver.cuStreamWaitValue64_v2)(stream, address, number, GEQ) })?;
+        Ok(0)
     }
 
     /// Has a record happened? 0 stands for the last one; answers with its number.

@@ -74,7 +74,7 @@ fn another_zone_needs_a_grant_and_pays_for_itself() {
     assert_eq!(open(&mut exports, 2, &b, &token, &grants), Err(code::DENIED), "expired");
     grants.add(Grant { from: a.clone(), to: b.clone(), access: Access::ReadOnly, expires: None, configured: false });
     let found = exports.find(Asker { worker: 2, zone: &b }, &token, shared::MEMORY, &grants).unwrap();
-    assert_eq!((found.pays, found.details.flags), (100, shared_flags::READ_ONLY));
+    assert_eq!((found.pays, found.details.flags), (100, shared_flags::READ_ONLY | shared_flags::OTHER_ZONE));
     assert_eq!(open(&mut exports, 2, &b, &token, &grants), Ok(100));
     assert_eq!(open(&mut exports, 2, &b, &token, &grants), Ok(0), "it pays once");
     assert_eq!(exports.importers(&a, &b), BTreeSet::from([2]));

@@ -72,12 +72,14 @@ pub fn record(worker: &Worker, message: &mut Reader<'_>) -> Outcome {
     Ok(event.shared.get().map_or(CUDA_ERROR_INVALID_HANDLE, |shared| shared.record(stream.raw as CUstream)))
 }
 
-pub fn wait(worker: &Worker, message: &mut Reader<'_>) -> Outcome {
+pub fn wait(worker: &Worker, message: &mut Reader<'_>, reply: &mut Writer<'_>) -> Outcome {
     let event = shared_event(worker, message)?;
     let stream = worker.handles.pin(Kind::Stream, message.word()?)?;
     message.end()?;
     refuse_captured(worker, stream.raw as CUstream)?;
-    Ok(event.shared.get().map_or(CUDA_ERROR_INVALID_HANDLE, |shared| shared.wait(stream.raw as CUstream)))
+    let shared = event.shared.get().ok_or(Refusal::Code(CUDA_ERROR_INVALID_HANDLE))?;
+    reply.word(shared.wait(stream.raw as CUstream)?);
+    Ok(CUDA_SUCCESS)
 }
 
 pub fn query(worker: &Worker, message: &mut Reader<'_>, reply: &mut Writer<'_>) -> Outcome {

@@ -74,7 +74,7 @@ pub fn execute(worker: &Worker, op: Op, lane: u32, message: &mut Reader<'_>, rep
         Op::Retain => vmm::retain(worker, message, reply),
         Op::EventCreate => ipc::create_event(worker, message, reply),
         Op::SharedRecord => ipc::record(worker, message),
-        Op::SharedWait => ipc::wait(worker, message),
+        Op::SharedWait => ipc::wait(worker, message, reply),
         Op::SharedQuery => ipc::query(worker, message, reply),
         Op::EventExport => ipc::export_event(worker, message, reply),
         Op::EventImport => ipc::import_event(worker, message, reply),
