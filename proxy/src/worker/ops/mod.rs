@@ -4,6 +4,7 @@ mod context;
 mod copy;
 pub mod graph;
 mod launch;
+mod link;
 mod memory;
 mod module;
 pub mod start;
@@ -39,6 +40,8 @@ pub fn execute(worker: &Worker, op: Op, lane: u32, message: &mut Reader<'_>, rep
         Op::LibraryKernels => module::library_kernels(worker, message, reply),
         Op::GetGlobal => module::get_global(worker, message, reply),
         Op::Describe => module::describe_again(worker, message, reply),
+        Op::Link => link::link(worker, lane, message, reply),
+        Op::LinkResult => link::result(worker, lane, message, reply),
         Op::SetFunctionAttribute => module::set_function_attribute(worker, message),
         Op::Launch => launch::launch(worker, message),
         Op::ClusterOccupancy => launch::cluster_occupancy(worker, message, reply),
