@@ -71,6 +71,15 @@ fn body(op: usize, function: &Function) -> String {
 fn carried(op: usize, function: &Function) -> String {
     let symbol = &function.symbol;
     let mut checks = String::new();
+    // Events between processes go another way; there is a function for each of these, or this does not compile.
+    if function.args.iter().any(|arg| arg.inner == "CUevent" && matches!(arg.role, Role::Handle | Role::Close)) {
+        let args: Vec<&str> = function.args.iter().map(|arg| arg.name.as_str()).collect();
+        let _ = writeln!(
+            checks,
+            "        if let Some(answer) = crate::ipc::events::{symbol}({}) {{ return answer; }}",
+            args.join(", ")
+        );
+    }
     let mut writes = String::new();
     let mut reads = String::new();
     for arg in &function.args {

@@ -29,6 +29,8 @@ pub enum Verb {
     Top(TopArgs),
     /// List zones, make them, change them, end their programs
     Zones(ZonesArgs),
+    /// List, give and revoke rights to open another zone's memory
+    Grants(GrantsArgs),
     /// Measure what messages cost on this machine
     Bench(BenchArgs),
     /// Serve one client (started by the proxy)
@@ -213,6 +215,9 @@ pub struct ProxyArgs {
     /// What each context is charged with on its zone's account, or 0 (default: 523MiB on NVIDIA, else 0)
     #[arg(long, value_name = "SIZE", value_parser = parse_size_or_none)]
     pub context_memory: Option<u64>,
+    /// Seconds that work may run on after its zone's turn while other zones wait, or 0: for ever (default: 60)
+    #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(u32).range(0..=86_400))]
+    pub watchdog: Option<u32>,
     /// Serve metrics and the status page at this address, or "off" (default: off)
     #[arg(long, value_name = "ADDRESS:PORT", value_parser = parse_http)]
     pub http: Option<HttpArg>,
@@ -372,6 +377,46 @@ pub enum ZonesAction {
         #[arg(long)]
         force: bool,
     },
+}
+
+const GRANTS_EXAMPLES: &str = "\
+Examples:
+  What programs of zone `producer` export, those of zone `consumer` may open and read, for an hour:
+      bulkhead grants allow producer consumer --expires 3600
+  And no longer; the workers of those that have something open end:
+      bulkhead grants revoke producer consumer
+
+Programs of one zone share with each other without a grant. Memory that was allocated before the exporting zone had its
+first grant, and shares its pages with other memory, stays in its zone.";
+
+#[derive(Debug, Args)]
+#[command(after_help = GRANTS_EXAMPLES)]
+pub struct GrantsArgs {
+    #[command(flatten)]
+    pub admin: AdminArgs,
+    #[command(subcommand)]
+    pub action: GrantsAction,
+}
+
+#[derive(Debug, Subcommand)]
+pub enum GrantsAction {
+    /// Show all grants
+    List,
+    /// Let a zone open what another exports
+    Allow {
+        /// The zone that exports
+        from: ZoneName,
+        /// The zone that may open it
+        to: ZoneName,
+        /// It may also write
+        #[arg(long)]
+        read_write: bool,
+        /// The grant ends by itself after so many seconds
+        #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(u64).range(1..))]
+        expires: Option<u64>,
+    },
+    /// End a grant, and the workers that have something open by it
+    Revoke { from: ZoneName, to: ZoneName },
 }
 
 /// What can be said of a zone at any time.

@@ -41,6 +41,7 @@ fn main() -> ExitCode {
         Verb::Status(args) => verbs::status::run(&args),
         Verb::Top(args) => verbs::top::run(&args),
         Verb::Zones(args) => verbs::zones::run(args),
+        Verb::Grants(args) => verbs::grants::run(args),
         Verb::Bench(args) => verbs::bench::run(&args),
         Verb::Meter { library } => verbs::meter::run(&library),
         Verb::Completions { shell } => verbs::completions::run(shell),

@@ -5,6 +5,7 @@
 //! * `suite`: what a CUDA driver does, as NVIDIA documents it. `runner` runs it, each test in its own process.
 //! * `kernels`: what kernels compute, part of the suite where nvcc or its output is at hand.
 //! * `client`: an honest program that does what its standard input says.
+//! * `sharer`: one that shares memory and events with others.
 //! * `attack`: a hostile one, that speaks the protocol itself.
 
 pub mod attack;
@@ -14,4 +15,5 @@ pub mod client;
 pub mod harness;
 pub mod kernels;
 pub mod runner;
+pub mod sharer;
 pub mod suite;

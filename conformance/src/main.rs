@@ -3,7 +3,7 @@
 use std::process::ExitCode;
 
 use conformance::runner::{self, Options};
-use conformance::{attack, client, kernels, suite};
+use conformance::{attack, client, kernels, sharer, suite};
 
 const HELP: &str = "\
 Checks what a CUDA driver does, one behaviour at a time, each in a process of its own.
@@ -30,6 +30,10 @@ fn main() -> ExitCode {
     match words[..] {
         ["client"] => {
             client::run();
+            ExitCode::SUCCESS
+        }
+        ["sharer"] => {
+            sharer::run();
             ExitCode::SUCCESS
         }
         ["attack", ref rest @ ..] => attack::run(rest),

@@ -52,11 +52,6 @@ const REASONS: &[(&str, &str)] = &[
     ("cuDeviceGetDevResource", "green contexts divide a device within a program; here it is divided among zones"),
     ("cuDevResource", "green contexts divide a device within a program; here it is divided among zones"),
     ("cuDevSmResource", "green contexts divide a device within a program; here it is divided among zones"),
-    ("cuIpc", "memory of another process: not yet"),
-    ("cuMemExport", "memory of another process: not yet"),
-    ("cuMemImport", "memory of another process: not yet"),
-    ("cuMemPoolExport", "memory of another process: not yet"),
-    ("cuMemPoolImport", "memory of another process: not yet"),
     (
         "cuMemGetHandleForAddressRange",
         "a descriptor of device memory for other drivers of the node, which a zone must not have",

@@ -22,6 +22,8 @@ pub enum Kind {
     Registered,
     /// Where the GPU reaches registered memory: the twin.
     Alias,
+    /// Another process's device memory, opened here.
+    Imported,
     /// A module's variable, wherever the driver put it.
     Global,
 }
@@ -48,6 +50,9 @@ impl Allocation {
         (self.twin != 0).then(|| self.twin + (address - self.base))
     }
 }
+
+/// Flag of device memory that the program mapped itself.
+pub const OWN_MAPPING: u32 = 1 << 31;
 
 static KNOWN: RwLock<BTreeMap<u64, Allocation>> = RwLock::new(BTreeMap::new());
 static NEXT_ID: AtomicU64 = AtomicU64::new(1);
@@ -152,6 +157,6 @@ pub fn is_reachable(address: u64) -> bool {
 pub fn close_context(context: u64) {
     GONE.fetch_add(1, Ordering::AcqRel);
     KNOWN.write().retain(|_, allocation| {
-        allocation.context != context || !matches!(allocation.kind, Kind::Device | Kind::Global)
+        allocation.context != context || !matches!(allocation.kind, Kind::Device | Kind::Imported | Kind::Global)
     });
 }

@@ -1,5 +1,5 @@
 //! Several copies, or several words to write and to wait for, in one call.
-#![allow(non_snake_case)]
+#![allow(non_snake_case, clippy::too_many_arguments)]
 
 use cuda_abi::error::*;
 use cuda_abi::types::*;
@@ -53,7 +53,6 @@ unsafe fn report(to: *mut usize, result: Result<(), (usize, CUresult)>) -> Cuda 
 
 /// # Safety
 /// The arrays are as long as said; pageable sides are memory of this process.
-#[allow(clippy::too_many_arguments)]
 unsafe fn copies(
     dsts: *const CUdeviceptr,
     srcs: *const CUdeviceptr,

@@ -103,11 +103,6 @@ pub fn post(op: u16, write: impl FnOnce(&mut Writer<'_>)) -> Cuda {
         call_with(session, op, tag, write, |_| Ok(()))?;
         return synchronize(session, tag);
     }
-    post_in(session, op, tag, write)
-}
-
-/// Posts a message in a context that need not be the current one. Not while a stream is being captured.
-pub fn post_in(session: &Session, op: u16, tag: u32, write: impl FnOnce(&mut Writer<'_>)) -> Cuda {
     with_thread(session, |thread| {
         let mut writer = Writer::new(&mut thread.buffer);
         write(&mut writer);

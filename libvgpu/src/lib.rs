@@ -19,6 +19,7 @@ mod handles;
 mod hidden;
 mod host_functions;
 mod host_memory;
+mod ipc;
 mod launch;
 mod link;
 mod managed;
@@ -53,6 +54,7 @@ mod api {
     pub use crate::hidden::cuGetExportTable;
     pub use crate::host_functions::api::*;
     pub use crate::host_memory::api::*;
+    pub use crate::ipc::api::*;
     pub use crate::launch::api::*;
     pub use crate::link::*;
     pub use crate::managed::{

@@ -1,5 +1,5 @@
 //! `cuLink*`: what the program adds is kept here until it is complete; then the node's driver links all of it.
-#![allow(non_snake_case)]
+#![allow(non_snake_case, clippy::too_many_arguments)]
 
 use std::collections::HashMap;
 use std::ffi::CStr;

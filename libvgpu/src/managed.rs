@@ -1,6 +1,6 @@
 //! Hints about managed memory. It is pinned memory under another name, which both sides reach at any time, so nothing
 //! ever moves: a hint is checked as natively, and remembered for those who ask.
-#![allow(non_snake_case)]
+#![allow(non_snake_case, clippy::too_many_arguments)]
 
 use std::collections::HashMap;
 use std::ops::Range;

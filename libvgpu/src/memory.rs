@@ -7,7 +7,7 @@ use cuda_abi::wire::Op;
 use crate::allocations::{self, Kind};
 use crate::entry::{Cuda, not_null};
 use crate::graph::{capture, memory as memory_of_graphs};
-use crate::{carry, context, host_memory};
+use crate::{carry, context, host_memory, ipc};
 
 /// Rows of pitched memory start at multiples of this, which suits textures and copies.
 const PITCH: usize = 512;
@@ -72,6 +72,9 @@ pub mod api {
         capture::check_permitted()?;
         if memory_of_graphs::is_held(dptr) {
             return Ok(());
+        }
+        if ipc::pools::is_imported(dptr) {
+            return ipc::pools::free(dptr);
         }
         // Forgotten first: once the worker has freed it, another thread may be given the same address.
         let found = allocations::take(dptr, |found| matches!(found.kind, Kind::Managed | Kind::Device))?;

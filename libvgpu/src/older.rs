@@ -1,5 +1,5 @@
 //! Older forms of functions whose arguments are the same, or narrower without losing anything.
-#![allow(non_snake_case)]
+#![allow(non_snake_case, clippy::too_many_arguments)]
 
 use cuda_abi::types::*;
 

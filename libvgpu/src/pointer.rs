@@ -51,12 +51,16 @@ unsafe fn write(attribute: u32, found: &Allocation, pointer: u64, data: *mut c_v
             MEMORY_TYPE => store(data, if on_host { TYPE_HOST } else { TYPE_DEVICE }),
             DEVICE_POINTER if found.kind == Kind::Registered => store(data, other_side()?),
             DEVICE_POINTER => store(data, pointer),
-            HOST_POINTER if matches!(found.kind, Kind::Device | Kind::Global) => {
+            HOST_POINTER if matches!(found.kind, Kind::Device | Kind::Imported | Kind::Global) => {
                 return Err(CUDA_ERROR_INVALID_VALUE);
             }
             HOST_POINTER if found.kind == Kind::Alias => store(data, other_side()?),
             HOST_POINTER => store(data, pointer),
-            SYNC_MEMOPS | IS_LEGACY_IPC_CAPABLE | IS_RDMA_CAPABLE | IS_HW_DECOMPRESS_CAPABLE => store(data, 0u32),
+            IS_LEGACY_IPC_CAPABLE => {
+                let own_mapping = found.flags & allocations::OWN_MAPPING != 0;
+                store(data, u32::from(found.kind == Kind::Device && found.pool == 0 && !own_mapping));
+            }
+            SYNC_MEMOPS | IS_RDMA_CAPABLE | IS_HW_DECOMPRESS_CAPABLE => store(data, 0u32),
             BUFFER_ID | MEMORY_BLOCK_ID => store(data, found.id),
             IS_MANAGED => store(data, u32::from(found.kind == Kind::Managed)),
             DEVICE_ORDINAL => store(data, found.device),

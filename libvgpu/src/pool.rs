@@ -13,7 +13,7 @@ use crate::allocations::{self, Allocation, Kind};
 use crate::device::put;
 use crate::entry::{Cuda, not_null};
 use crate::graph::{capture, memory as memory_of_graphs};
-use crate::{carry, context, device, memory, stream};
+use crate::{carry, context, device, ipc, memory, stream};
 
 /// Attributes 1 to 3 are flags of type int, the others 64-bit.
 const FLAGS: std::ops::RangeInclusive<u32> = 1..=3;
@@ -23,6 +23,8 @@ const RESERVED_HIGH: u32 = 6;
 const USED_CURRENT: u32 = 7;
 const USED_HIGH: u32 = 8;
 const ACCESS_READ_WRITE: u32 = 3;
+/// A kind of handle that pools can be shared by.
+const POSIX_FD: u32 = 1;
 
 /// Handles of pools are numbered here alone: the device's default pools first.
 const DEFAULT_POOLS: u32 = 64;
@@ -30,6 +32,7 @@ const DEFAULT_POOLS: u32 = 64;
 #[derive(Clone, Copy)]
 struct Pool {
     device: CUdevice,
+    sharing: Sharing,
     flags: [i32; 3],
     threshold: u64,
     /// Bytes in use, and the most there ever were since somebody reset that.
@@ -37,9 +40,19 @@ struct Pool {
     used_high: u64,
 }
 
+/// Whether other processes have to do with a pool.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Sharing {
+    Private,
+    /// Made to be exported.
+    Shareable,
+    /// Another process's.
+    Imported,
+}
+
 impl Pool {
     fn new(device: CUdevice) -> Pool {
-        Pool { device, flags: [1; 3], threshold: 0, used: 0, used_high: 0 }
+        Pool { device, sharing: Sharing::Private, flags: [1; 3], threshold: 0, used: 0, used_high: 0 }
     }
 }
 
@@ -137,6 +150,31 @@ pub unsafe fn cuMemSetMemPool(location: *mut CUmemLocation, kind: u32, pool: CUm
     unsafe { cuDeviceSetMemPool(device_of(location, kind)?, pool) }
 }
 
+fn make(device: CUdevice, sharing: Sharing) -> Cuda<u64> {
+    device::find(device)?;
+    Ok(with(|pools| {
+        let made = word(pools.next);
+        pools.next += 1;
+        pools.known.insert(made, Pool { sharing, ..Pool::new(device) });
+        made
+    }))
+}
+
+/// The device of a pool that may be exported.
+pub fn shareable(pool: CUmemoryPool) -> Cuda<CUdevice> {
+    let found = find(pool)?;
+    if found.sharing == Sharing::Shareable { Ok(found.device) } else { Err(CUDA_ERROR_INVALID_VALUE) }
+}
+
+/// A pool of another process's, on this process's device.
+pub fn imported(device: CUdevice) -> Cuda<CUmemoryPool> {
+    make(device, Sharing::Imported).map(|made| made as CUmemoryPool)
+}
+
+pub fn check_imported(pool: CUmemoryPool) -> Cuda {
+    if find(pool)?.sharing == Sharing::Imported { Ok(()) } else { Err(CUDA_ERROR_INVALID_VALUE) }
+}
+
 pub unsafe fn cuMemPoolCreate(pool: *mut CUmemoryPool, properties: *const CUmemPoolProps) -> Cuda {
     const PINNED: u32 = 1;
     const DEVICE: u32 = 1;
@@ -147,16 +185,12 @@ pub unsafe fn cuMemPoolCreate(pool: *mut CUmemoryPool, properties: *const CUmemP
     if wanted.alloc_type != PINNED || wanted.location.kind != DEVICE {
         return Err(CUDA_ERROR_INVALID_VALUE);
     }
-    if wanted.handle_types != 0 {
-        return Err(CUDA_ERROR_NOT_SUPPORTED);
-    }
-    device::find(wanted.location.id)?;
-    let made = with(|pools| {
-        let made = word(pools.next);
-        pools.next += 1;
-        pools.known.insert(made, Pool::new(wanted.location.id));
-        made
-    });
+    let sharing = match wanted.handle_types {
+        0 => Sharing::Private,
+        POSIX_FD => Sharing::Shareable,
+        _ => return Err(CUDA_ERROR_NOT_SUPPORTED),
+    };
+    let made = make(wanted.location.id, sharing)?;
     // SAFETY: passed on.
     unsafe { put(pool, made as CUmemoryPool) }
 }
@@ -232,7 +266,9 @@ pub unsafe fn cuMemPoolGetAccess(flags: *mut u32, pool: CUmemoryPool, location: 
 unsafe fn allocate(dptr: *mut CUdeviceptr, bytes: usize, pool: CUmemoryPool, stream: CUstream) -> Cuda {
     not_null(dptr)?;
     let stream = stream::resolve(stream)?;
-    find(pool)?;
+    if find(pool)?.sharing == Sharing::Imported {
+        return Err(CUDA_ERROR_NOT_SUPPORTED);
+    }
     if capture::is_captured(stream)? {
         // SAFETY: passed on.
         return unsafe { put(dptr, memory_of_graphs::allocate_captured(bytes, stream)?) };
@@ -284,6 +320,9 @@ pub unsafe fn cuMemFreeAsync(dptr: CUdeviceptr, stream: CUstream) -> Cuda {
     // What no graph allocated, no graph frees.
     if capture::is_captured(stream)? {
         return Err(CUDA_ERROR_INVALID_VALUE);
+    }
+    if ipc::pools::is_imported(dptr) {
+        return ipc::pools::free(dptr);
     }
     let found = allocations::take(dptr, |found| found.kind == Kind::Device)?;
     carry::post(Op::FreeAsync as u16, |writer| writer.words(&[dptr, stream]))

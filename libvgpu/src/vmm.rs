@@ -81,7 +81,7 @@ pub unsafe fn cuMemMap(
         |_| Ok(()),
     )?;
     let device = context::current_device().unwrap_or(0);
-    allocations::add(ptr, size as u64, Kind::Device, device, context::current_word(), 0);
+    allocations::add(ptr, size as u64, Kind::Device, device, context::current_word(), allocations::OWN_MAPPING);
     Ok(())
 }
 

@@ -5,12 +5,13 @@
 //! Operators talk JSON over `admin.sock`, which only the broker's own user may open ([`admin`]).
 
 pub mod admin;
+pub mod grant;
 pub mod link;
 pub mod name;
 pub mod wire;
 pub mod zone;
 
 pub use crate::statistics::WorkerStats;
-pub use link::{Assignment, BrokerLink, Denied};
+pub use link::{Assignment, BrokerLink, Denied, Imported, NotShared};
 pub use name::ZoneName;
 pub use zone::{ZoneLimits, ZoneSettings};

@@ -277,7 +277,7 @@ fn functions_tell_what_they_are() {
     };
     assert_eq!((attribute(sum, 0), attribute(bounded, 0)), (1024, 64));
     assert_eq!((attribute(sum, 1), attribute(sum, 8)), (1024, 47 << 10));
-    assert_eq!((attribute(sum, 5), attribute(sum, 6)), (80, 90));
+    assert_eq!((attribute(sum, 5), attribute(sum, 6)), (75, 90));
     let mut value = 0;
     assert_eq!(code!(cuFuncGetAttribute(&mut value, 99, sum)), CUDA_ERROR_INVALID_VALUE);
     ok!(cuOccupancyMaxActiveBlocksPerMultiprocessor(&mut value, sum, 256, 0));

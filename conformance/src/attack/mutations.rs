@@ -11,10 +11,14 @@ const GRANULE: u64 = 2 << 20;
 /// Operations in which a wrong number is no mistake that a program could make, so that it ends the client.
 const ENDING: [Op; 4] = [Op::ModuleLoad, Op::LibraryLoad, Op::CopyFromStaging, Op::CopyToStaging];
 
+/// Flags of an event between processes, which has no time.
+const INTERPROCESS: u64 = 4 | 2;
+
 /// What a session owns, to make right messages of, and to put in wrong places.
 struct Belongings {
     stream: u64,
     event: u64,
+    shared_event: u64,
     module: u64,
     function: u64,
     library: u64,
@@ -31,7 +35,8 @@ impl Belongings {
         let made = |session: &mut Session, symbol: &str, payload: &[u64]| {
             session.ask(op_of(symbol), &words(payload)).first().copied().expect("a handle")
         };
-        let stale = made(session, "cuEventCreate", &[0]);
+        let event = |session: &mut Session, flags: u64| session.ask(Op::EventCreate as u16, &words(&[flags]))[0];
+        let stale = event(session, 0);
         session.ask(op_of("cuEventDestroy_v2"), &words(&[stale]));
         session.upload(KERNELS.as_bytes());
         let module = session.ask(Op::ModuleLoad as u16, &words(&[KERNELS.len() as u64]))[0];
@@ -42,7 +47,8 @@ impl Belongings {
         let kernel = session.ask(Op::GetKernel as u16, &named(library, b"double"))[0];
         Belongings {
             stream: made(session, "cuStreamCreate", &[1]),
-            event: made(session, "cuEventCreate", &[0]),
+            event: event(session, 0),
+            shared_event: event(session, INTERPROCESS),
             module,
             function,
             library,
@@ -100,6 +106,17 @@ fn corpus(b: &Belongings) -> Vec<(u16, Vec<u64>)> {
     shaped.extend([0, 0, 0, 0, 2, 0, b.block + 4096, 0, 0, 64, 4, 32, 4, 2, b.stream]);
     let ours: Vec<(Op, Vec<u64>)> = vec![
         (Op::ContextRetain, vec![0]),
+        (Op::EventCreate, vec![INTERPROCESS]),
+        (Op::SharedRecord, vec![b.shared_event, b.stream]),
+        (Op::SharedWait, vec![b.shared_event, b.stream]),
+        (Op::SharedQuery, vec![b.shared_event, 0]),
+        (Op::EventExport, vec![b.shared_event]),
+        (Op::EventImport, vec![1, 2]),
+        (Op::Export, vec![b.block, 64 << 10, 0]),
+        (Op::Import, vec![1, 2, 0]),
+        (Op::CloseImport, vec![b.block]),
+        (Op::PhysicalExport, vec![b.physical]),
+        (Op::PhysicalImport, vec![1, 2]),
         (Op::ContextRelease, vec![0]),
         (Op::ContextReset, vec![0]),
         (Op::ContextSetFlags, vec![0, 0]),

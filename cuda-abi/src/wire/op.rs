@@ -213,6 +213,29 @@ ops! {
     GraphKeep = 0xf0a1
     /// node → what it is.
     NodeType = 0xf0a2
+
+    /// flags → event. One between processes gets words that others can see.
+    EventCreate = 0xf0b0
+    /// event between processes, stream → nothing.
+    SharedRecord = 0xf0b1
+    /// event between processes, stream → nothing.
+    SharedWait = 0xf0b2
+    /// event between processes, number of a record or 0 for the last one → whether it has happened, its number.
+    SharedQuery = 0xf0b3
+    /// event between processes → token (two words).
+    EventExport = 0xf0b4
+    /// token → event.
+    EventImport = 0xf0b5
+    /// address of an allocation, bytes, whether it is a pool's → token.
+    Export = 0xf0b6
+    /// token, whether it is a pool's → address, bytes.
+    Import = 0xf0b7
+    /// address → nothing. Returns when all work posted before is done.
+    CloseImport = 0xf0b8
+    /// handle of physical memory → token.
+    PhysicalExport = 0xf0b9
+    /// token → handle.
+    PhysicalImport = 0xf0ba
 }
 
 #[cfg(test)]

@@ -1,14 +1,11 @@
 //! Adding, changing and reading nodes.
 
-use std::collections::HashMap;
-
 use cuda_abi::error::*;
 use cuda_abi::types::*;
-use cuda_abi::wire::{Kind, Op, Writer};
-use parking_lot::Mutex;
+use cuda_abi::wire::{Kind, Op};
 
 use super::params::{self, Params, tag_of};
-use super::{capture, check, memory, node_list, pageable};
+use super::{check, memory, node_list, pageable};
 use crate::device::put;
 use crate::entry::{Cuda, not_null};
 use crate::{carry, handles, host_functions, session};
@@ -57,44 +54,24 @@ pub unsafe fn add(
 }
 
 /// Changes what a node does: in its graph, or in an executable graph.
-/// Kernels that the driver has accepted for a node of an executable graph: (graph, node) → (function, context).
-///
-/// XLA sets the parameters of every kernel anew before each launch of a graph. Waiting for each answer would cost more
-/// than the launch; what was accepted once for the same kernel, and was checked here, is posted.
-static ACCEPTED: Mutex<Option<HashMap<(u64, u64), (u64, u32)>>> = Mutex::new(None);
-/// More than any program has; then all are learned anew.
-const MOST_ACCEPTED: usize = 1 << 16;
-
 fn set(exec: Option<CUgraphExec>, node: CUgraphNode, ctx: CUcontext, params: Params) -> Cuda {
     let send = || -> Cuda {
         let exec = exec.map(|exec| check(Kind::GraphExec, exec)).transpose()?;
         let node = check(Kind::GraphNode, node)?;
-        let (session, tag) = (session::get()?, tag_of(ctx)?);
         let op = if exec.is_some() { Op::ExecNodeSet } else { Op::NodeSet };
-        let write = |writer: &mut Writer<'_>| {
-            if let Some(exec) = exec {
-                writer.word(exec);
-            }
-            writer.word(node);
-            params.write(writer);
-        };
-        let (Some(exec), Params::Kernel { function, .. }) = (exec, &params) else {
-            return carry::call_with(session, op as u16, tag, write, |_| Ok(()));
-        };
-        let known = (*function, tag);
-        let accepted = ACCEPTED.lock().get_or_insert_default().get(&(exec, node)) == Some(&known);
-        if accepted && !capture::is_open() && !session.launch_blocking {
-            carry::check_fault(session)?;
-            return carry::post_in(session, op as u16, tag, write);
-        }
-        carry::call_with(session, op as u16, tag, write, |_| Ok(()))?;
-        let mut accepted = ACCEPTED.lock();
-        let accepted = accepted.get_or_insert_default();
-        if accepted.len() >= MOST_ACCEPTED {
-            accepted.clear();
-        }
-        accepted.insert((exec, node), known);
-        Ok(())
+        carry::call_with(
+            session::get()?,
+            op as u16,
+            tag_of(ctx)?,
+            |writer| {
+                if let Some(exec) = exec {
+                    writer.word(exec);
+                }
+                writer.word(node);
+                params.write(writer);
+            },
+            |_| Ok(()),
+        )
     };
     send().inspect_err(|_| params.undo())
 }

@@ -11,7 +11,7 @@ use parking_lot::Mutex;
 use super::check;
 use crate::entry::{Cuda, not_null};
 use crate::launch::{self, Shape};
-use crate::{carry, context, functions, handles, host_functions, shaped_copy};
+use crate::{carry, context, functions, handles, host_functions, ipc, shaped_copy};
 
 /// The parameters of a node, checked and ready to travel.
 pub enum Params {
@@ -33,6 +33,12 @@ pub enum Params {
         kind: u32,
         size: u32,
     },
+}
+
+/// An event that graphs can have.
+fn plain_event(event: CUevent) -> Cuda<u64> {
+    ipc::events::refuse_in_graph(event)?;
+    handles::check(Kind::Event, event as u64)
 }
 
 impl Params {
@@ -132,11 +138,11 @@ impl Params {
     }
 
     pub fn event_record(event: CUevent) -> Cuda<Params> {
-        Ok(Params::EventRecord(handles::check(Kind::Event, event as u64)?))
+        Ok(Params::EventRecord(plain_event(event)?))
     }
 
     pub fn event_wait(event: CUevent) -> Cuda<Params> {
-        Ok(Params::EventWait(handles::check(Kind::Event, event as u64)?))
+        Ok(Params::EventWait(plain_event(event)?))
     }
 
     /// What a generic call describes, and the context it names.

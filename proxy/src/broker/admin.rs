@@ -92,6 +92,19 @@ impl Broker {
                 self.remove_zone(&name);
                 return Answer::Removed;
             }
+            Request::Grants => return Answer::Grants { grants: self.list_grants() },
+            Request::Allow { grant } => {
+                return match self.allow(grant) {
+                    Ok(()) => Answer::Grants { grants: self.list_grants() },
+                    Err(reason) => Answer::Failed { reason, no_space: false },
+                };
+            }
+            Request::Revoke { from, to } => {
+                return match self.revoke(|grant| grant.from == from && grant.to == to) {
+                    (0, _) => Answer::Failed { reason: format!("{from} grants {to} nothing"), no_space: false },
+                    (_, workers) => Answer::Revoked { workers },
+                };
+            }
             Request::Status => return Answer::Status(self.status()),
         };
         match (made, self.zones.get(&name)) {
@@ -215,6 +228,7 @@ impl Broker {
         self.save_figures();
         let zones = self.zones.iter().map(|(name, zone)| {
             let workers = stats.remove(name).unwrap_or_default();
+            let turns = self.scheduler.used(zone.id);
             ZoneStatus {
                 name: name.clone(),
                 socket: self.folder.zone_socket(name),
@@ -229,6 +243,9 @@ impl Broker {
                 charges_refused: zone.ledger.refused,
                 pins_refused: zone.pinned.refused,
                 overdrafts: zone.overdrafts,
+                runaways: zone.runaways,
+                turns: turns.turns,
+                turn_time_ns: turns.time,
                 driver_memory: beyond.remove(name).unwrap_or(0),
                 stats: zone.told,
                 workers,
@@ -246,6 +263,8 @@ impl Broker {
             reloads: self.reloads.0,
             reloads_failed: self.reloads.1,
             waiting_clients: self.waiting.len(),
+            grants: self.list_grants().len(),
+            sharing: self.exports.status(),
             missing_jail_parts: self.missing.names().map(str::to_owned).collect(),
         }
     }

@@ -58,6 +58,15 @@ impl Ledger {
         }
     }
 
+    /// Puts on an account what is in use already and whose payer is gone, even beyond the limit. Answers how much it was.
+    pub fn impose(&mut self, account: &mut Account, bytes: u64) -> u64 {
+        let bytes = bytes.min(u64::MAX - self.used);
+        self.used += bytes;
+        self.peak = self.peak.max(self.used);
+        account.charged += bytes;
+        bytes
+    }
+
     /// Gives back at most what the account holds, and says how much that was.
     pub fn release(&mut self, account: &mut Account, bytes: u64) -> u64 {
         let bytes = bytes.min(account.charged);

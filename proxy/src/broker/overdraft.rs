@@ -136,7 +136,9 @@ impl Broker {
         for (id, worker) in &mut self.workers {
             let Some((zone, account)) = worker.account_mut() else { continue };
             if let Some(zone) = self.zones.get_mut(zone) {
-                zone.ledger.observe(account, sums.get(id).copied().unwrap_or(0));
+                // The driver counts memory of others that is mapped there as well, and others pay for it.
+                let measured = sums.get(id).copied().unwrap_or(0);
+                zone.ledger.observe(account, measured.saturating_sub(self.exports.unpaid(*id)));
             }
         }
         self.end_overdrafts();

@@ -97,6 +97,10 @@ impl StateDir {
         self.path.join("books/zones.json")
     }
 
+    pub fn grants(&self) -> PathBuf {
+        self.path.join("books/grants.json")
+    }
+
     pub fn figures(&self) -> PathBuf {
         self.path.join("books/figures.json")
     }

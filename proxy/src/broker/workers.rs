@@ -101,6 +101,15 @@ impl Worker {
         }
     }
 
+    pub fn has_socket(&self) -> bool {
+        self.socket.is_some()
+    }
+
+    /// Sends it a message; false when it does not take it.
+    pub fn tell(&self, message: &ToWorker, fds: &[BorrowedFd<'_>]) -> bool {
+        self.socket.as_ref().is_some_and(|socket| packet::send(socket, message.as_bytes(), fds).is_ok())
+    }
+
     pub fn pinned(&self) -> u64 {
         self.service().map_or(0, |service| service.pinned.total())
     }
@@ -345,9 +354,13 @@ impl Broker {
         (message.client_pid, message.client_uid, message.client_gid) =
             (client.peer.pid, client.peer.uid, client.peer.gid);
         (message.token, message.zone) = (worker.token, client.zone.to_field());
+        if self.grants.exports(&client.zone) {
+            message.details.flags = wire::shared_flags::ISOLATE;
+        }
         let (page, page_fd) = Reader::create()?;
         worker.page = Some(page);
-        let mut fds = vec![socket, page_fd.as_fd()];
+        let bell = self.scheduler.add_worker(id, zone.id, &page_fd)?;
+        let mut fds = vec![socket, page_fd.as_fd(), bell.as_fd()];
         fds.extend(pidfd.as_ref().map(|fd| fd.as_fd()));
         let sent = match &worker.socket {
             Some(control) => packet::send(control, message.as_bytes(), &fds),
@@ -379,6 +392,7 @@ impl Broker {
             let Some(worker) = self.workers.get_mut(&id) else { return };
             let Some(socket) = &worker.socket else { return };
             let mut buffer = [0; size_of::<ToBroker>()];
+            let mut fds = Vec::new();
             let message = match packet::receive(socket, &mut buffer) {
                 Ok(received) if received.len == 0 => {
                     // It is about to exit; if it does not, it has nothing to live for.
@@ -386,12 +400,15 @@ impl Broker {
                     worker.kill_at = Some(Instant::now() + FOLLOW_TIME);
                     return;
                 }
-                Ok(received) => ToBroker::read_from_bytes(&buffer[..received.len]).ok(),
+                Ok(received) => {
+                    fds = received.fds;
+                    ToBroker::read_from_bytes(&buffer[..received.len]).ok()
+                }
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => return,
                 Err(_) => None,
             };
             let fine = match message {
-                Some(message) => self.on_message(id, &message),
+                Some(message) => self.on_message(id, &message, fds),
                 None => false,
             };
             if !fine && let Some(worker) = self.workers.get_mut(&id) {
@@ -403,7 +420,7 @@ impl Broker {
     }
 
     /// False when the worker must be ended.
-    fn on_message(&mut self, id: u64, message: &ToBroker) -> bool {
+    fn on_message(&mut self, id: u64, message: &ToBroker, fds: Vec<OwnedFd>) -> bool {
         let Some(worker) = self.workers.get_mut(&id) else { return true };
         match (message.kind, &mut worker.phase) {
             (to_broker::JAILED, Phase::Starting) => true,
@@ -446,6 +463,9 @@ impl Broker {
                 // One that asks and does not take the answers would make us wait, or forget.
                 worker.socket.as_ref().is_some_and(|socket| packet::send(socket, reply.as_bytes(), &[]).is_ok())
             }
+            (to_broker::EXPORT | to_broker::WITHDRAW | to_broker::IMPORT | to_broker::CLOSE, Phase::Serving(_)) => {
+                self.on_sharing(id, message, fds)
+            }
             // What was under way when it was killed is of no interest.
             (_, Phase::Dying(_)) => true,
             _ => false,
@@ -465,6 +485,7 @@ impl Broker {
 
     pub(super) fn on_worker_exit(&mut self, id: u64) {
         let Some(mut worker) = self.workers.remove(&id) else { return };
+        self.scheduler.remove_worker(id);
         let status = process::reap(worker.process.as_fd());
         self.reactor.forget(&worker.process);
         if let Err(error) = self.roster.clear(worker.slot) {
@@ -472,6 +493,8 @@ impl Broker {
         }
         let status = status.as_deref().unwrap_or("a child of the last broker");
         let counted = WorkerStats { in_progress: 0, ..worker.count() };
+        // Before its account is closed: what others still use of it is paid for without a gap.
+        self.end_sharing(id);
         match worker.phase {
             Phase::Serving(service) | Phase::Dying(Some(service)) => {
                 if let Some(zone) = self.zones.get_mut(&service.zone) {
@@ -585,13 +608,23 @@ impl Broker {
         reply.pinned = service.pinned.charged();
         reply.limit = zone.limits.memory.unwrap_or(wire::UNLIMITED);
         self.reactor.forget(&socket);
-        if packet::send(&socket, reply.as_bytes(), &[]).is_ok()
+        let adopted = received.fds.first().and_then(|file| {
+            let page = Reader::adopt(file).ok()?;
+            Some((page, self.scheduler.add_worker(*worker_id, zone.id, file).ok()?))
+        });
+        let Some((page, bell)) = adopted else {
+            // It would take turns with nobody.
+            tracing::warn!(zone = %service.zone, worker = worker.pid, "worker ended: it has lost its page");
+            worker.kill();
+            return;
+        };
+        if packet::send(&socket, reply.as_bytes(), &[bell.as_fd()]).is_ok()
             && self.reactor.watch(&socket, Source::WorkerSocket(*worker_id)).is_ok()
         {
             tracing::info!(zone = %service.zone, worker = worker.pid, "worker joined");
             worker.kill_at = None;
             worker.socket = Some(socket);
-            worker.page = received.fds.first().and_then(|page| Reader::adopt(page).ok());
+            worker.page = Some(page);
         }
     }
 

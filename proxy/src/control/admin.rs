@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
+use super::grant::Grant;
 use super::name::ZoneName;
 use super::zone::{Labels, ZoneChange, ZoneLimits, ZoneSettings};
 use crate::packet;
@@ -47,6 +48,17 @@ pub enum Request {
         name: ZoneName,
         force: bool,
     },
+    /// Which zone may open what another exports.
+    Grants,
+    /// Adds a grant, in place of one between the same zones.
+    Allow {
+        grant: Grant,
+    },
+    /// Ends a grant, and the workers that have something open by it.
+    Revoke {
+        from: ZoneName,
+        to: ZoneName,
+    },
     Status,
 }
 
@@ -61,6 +73,13 @@ pub enum Answer {
     },
     Removed,
     Killed {
+        workers: usize,
+    },
+    Grants {
+        grants: Vec<Grant>,
+    },
+    /// Workers that a revocation ended.
+    Revoked {
         workers: usize,
     },
     Status(Status),
@@ -95,7 +114,22 @@ pub struct Status {
     pub waiting_clients: usize,
     /// Parts of the jail that this machine does not allow.
     pub missing_jail_parts: Vec<String>,
+    pub grants: usize,
+    pub sharing: SharingStatus,
     pub zones: Vec<ZoneStatus>,
+}
+
+/// What workers share with each other, counted since this broker serves.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct SharingStatus {
+    /// Memory and events that were offered to others.
+    pub exports: u64,
+    pub opens: u64,
+    /// Refused, for whatever reason.
+    pub denials: u64,
+    /// Bytes of others' memory that are mapped now, each time they are.
+    pub mapped_bytes: u64,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -118,6 +152,14 @@ pub struct ZoneStatus {
     pub pins_refused: u64,
     /// Programs ended because they used memory that was never granted.
     pub overdrafts: u64,
+    /// Programs ended because they kept the GPU from others.
+    #[serde(default)]
+    pub runaways: u64,
+    /// Turns on a GPU that others wanted, too, and their time as the broker measured it.
+    #[serde(default)]
+    pub turns: u64,
+    #[serde(default)]
+    pub turn_time_ns: u64,
     /// Part of what is used that nobody asked for: the driver's own.
     pub driver_memory: u64,
     pub stats: WorkerStats,

@@ -9,7 +9,7 @@
 
 use std::collections::HashMap;
 use std::io;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::PathBuf;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -19,8 +19,14 @@ use zerocopy::{FromBytes, IntoBytes};
 
 use super::name::ZoneName;
 use super::wire::{self, ToBroker, ToWorker, Token, account, code, to_broker, to_worker};
+
+mod sharing;
+
+pub use sharing::{Imported, NotShared};
+
 use crate::packet;
 use crate::statistics::Writer;
+use crate::turn_page::Turnstile;
 
 /// How long a request waits for a broker that is away.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -34,6 +40,8 @@ pub struct Assignment {
     pub client_pidfd: Option<OwnedFd>,
     /// Where this worker counts what it does.
     pub statistics: Writer,
+    /// Where it learns whose turn it is.
+    pub turnstile: Arc<Turnstile>,
     pub client_pid: u32,
     pub client_uid: u32,
     pub client_gid: u32,
@@ -73,6 +81,7 @@ struct State {
     token: Token,
     /// The page of statistics, for the next broker.
     statistics: Option<Arc<OwnedFd>>,
+    turnstile: Option<Arc<Turnstile>>,
     next_seq: u64,
     /// By account: what was granted and not given back.
     charged: [u64; account::COUNT],
@@ -81,21 +90,34 @@ struct State {
     used: u64,
     limit: u64,
     requests: HashMap<u64, Request>,
+    /// Counts the brokers: exports are known to the one that they were told.
+    epoch: u64,
+    /// Imports that are open.
+    imports: HashMap<Token, sharing::Import>,
+    /// What is allocated must share no page with anything else.
+    isolated: bool,
 }
 
 struct Request {
     account: u32,
     bytes: u64,
+    /// What it asks to import, if that is memory.
+    import: Option<Token>,
     outcome: Option<Outcome>,
     /// Nobody waits any more; a grant that still comes is given back.
     abandoned: bool,
 }
 
-#[derive(Clone, Copy)]
 enum Outcome {
-    Answered(u32),
+    Answered(Box<Answer>),
     /// The broker went away first.
     Lost,
+}
+
+/// What the broker answered.
+struct Answer {
+    message: ToWorker,
+    fds: Vec<OwnedFd>,
 }
 
 impl BrokerLink {
@@ -109,12 +131,16 @@ impl BrokerLink {
             socket: Some(Arc::new(socket)),
             token: [0; 16],
             statistics: None,
+            turnstile: None,
             next_seq: 1,
             charged: [0; account::COUNT],
             unsent_release: [0; account::COUNT],
             used: 0,
             limit: wire::UNLIMITED,
             requests: HashMap::new(),
+            epoch: 1,
+            imports: HashMap::new(),
+            isolated: false,
         };
         Self { shared: Arc::new(Shared { rejoin, state: Mutex::new(state), changed: Condvar::new() }) }
     }
@@ -151,11 +177,14 @@ impl BrokerLink {
             };
             let statistics = fds.next();
             let writer = Writer::new(statistics.as_ref());
+            let turnstile = Arc::new(Turnstile::new(statistics.as_ref(), fds.next()));
             {
                 let mut state = self.shared.lock();
                 state.statistics = statistics.map(Arc::new);
+                state.turnstile = Some(turnstile.clone());
                 state.token = message.token;
                 (state.used, state.limit) = (message.used, message.limit);
+                state.isolated = message.details.flags & wire::shared_flags::ISOLATE != 0;
             }
             let shared = Arc::clone(&self.shared);
             std::thread::Builder::new().name("broker-link".into()).spawn(move || shared.listen())?;
@@ -163,6 +192,7 @@ impl BrokerLink {
                 client,
                 client_pidfd: fds.next(),
                 statistics: writer,
+                turnstile,
                 client_pid: message.client_pid,
                 client_uid: message.client_uid,
                 client_gid: message.client_gid,
@@ -185,7 +215,9 @@ impl BrokerLink {
     }
 
     fn charge_to(&self, account: u32, bytes: u64) -> Result<(), Denied> {
-        match self.shared.request(to_broker::CHARGE, account, bytes) {
+        let mut message = ToBroker::new(to_broker::CHARGE);
+        (message.account, message.value) = (account, bytes);
+        match self.shared.request(message, None).map(|answer| answer.message.code) {
             Some(code::GRANTED) => Ok(()),
             Some(code::OVER_LIMIT) => Err(Denied::OverLimit),
             Some(_) => Err(Denied::Refused),
@@ -207,7 +239,7 @@ impl BrokerLink {
 
     /// The zone's account: bytes used by all its workers, and its limit. Without a broker, as it was last known.
     pub fn zone_usage(&self) -> (u64, Option<u64>) {
-        self.shared.request(to_broker::USAGE, account::DEVICE, 0);
+        self.shared.request(ToBroker::new(to_broker::USAGE), None);
         let state = self.shared.lock();
         (state.used, (state.limit != wire::UNLIMITED).then_some(state.limit))
     }
@@ -220,26 +252,30 @@ impl Shared {
     }
 
     /// Asks until there is an answer or patience ends.
-    fn request(&self, kind: u32, account: u32, bytes: u64) -> Option<u32> {
+    fn request(&self, mut message: ToBroker, fd: Option<BorrowedFd<'_>>) -> Option<Box<Answer>> {
+        let (account, bytes) = match message.kind {
+            to_broker::CHARGE => (message.account, message.value),
+            _ => (account::DEVICE, 0),
+        };
+        let import = sharing::memory_asked_for(&message);
         let deadline = Instant::now() + PATIENCE;
         let mut state = self.lock();
         loop {
             let seq = state.next_seq;
-            let mut message = ToBroker::new(kind);
-            (message.seq, message.account, message.value) = (seq, account, bytes);
+            message.seq = seq;
             // Releases go first: what was given back before may be what makes this fit.
             state.flush_releases();
             let sent =
-                !state.owes() && state.socket.as_ref().is_some_and(|socket| send_now(socket, &message).is_ok());
+                !state.owes() && state.socket.as_ref().is_some_and(|socket| send_now(socket, &message, fd).is_ok());
             if !sent {
                 let left = deadline.checked_duration_since(Instant::now())?;
                 state = self.wait(state, left.min(RESEND_EVERY));
                 continue;
             }
             state.next_seq += 1;
-            state.requests.insert(seq, Request { account, bytes, outcome: None, abandoned: false });
+            state.requests.insert(seq, Request { account, bytes, import, outcome: None, abandoned: false });
             let outcome = loop {
-                match state.requests.get(&seq).map(|request| request.outcome) {
+                match state.requests.get_mut(&seq).map(|request| request.outcome.take()) {
                     Some(Some(outcome)) => {
                         state.requests.remove(&seq);
                         break outcome;
@@ -255,8 +291,8 @@ impl Shared {
                 };
                 state = self.wait(state, left);
             };
-            if let Outcome::Answered(code) = outcome {
-                return Some(code);
+            if let Outcome::Answered(answer) = outcome {
+                return Some(answer);
             }
         }
     }
@@ -275,6 +311,9 @@ impl Shared {
             {
                 let mut state = self.lock();
                 state.socket = None;
+                if let Some(turnstile) = &state.turnstile {
+                    turnstile.release();
+                }
                 state.requests.retain(|_, request| !request.abandoned);
                 for request in state.requests.values_mut().filter(|request| request.outcome.is_none()) {
                     request.outcome = Some(Outcome::Lost);
@@ -286,13 +325,16 @@ impl Shared {
                 let state = self.lock();
                 (state.token, state.statistics.clone())
             };
-            let (socket, adopted) = loop {
+            let (socket, adopted, bell) = loop {
                 match join(path, &token, statistics.as_deref()) {
                     Ok(joined) => break joined,
                     Err(_) => std::thread::sleep(REJOIN_EVERY),
                 }
             };
             let mut state = self.lock();
+            if let Some(turnstile) = &state.turnstile {
+                turnstile.set_bell(bell);
+            }
             state.settle(socket, &adopted);
             drop(state);
             self.changed.notify_all();
@@ -317,12 +359,14 @@ impl Shared {
             match packet::receive(socket, &mut buffer) {
                 Ok(received) if received.len == 0 => return,
                 Ok(received) => {
-                    if let Ok(message) = ToWorker::read_from_bytes(&buffer[..received.len])
-                        && message.kind == to_worker::REPLY
-                    {
-                        self.lock().take_reply(&message);
-                        self.changed.notify_all();
+                    let Ok(message) = ToWorker::read_from_bytes(&buffer[..received.len]) else { continue };
+                    match message.kind {
+                        to_worker::REPLY => self.lock().take_reply(message, received.fds),
+                        to_worker::PAYS => self.lock().take_over(&message),
+                        to_worker::ISOLATE => self.lock().isolated = true,
+                        _ => continue,
                     }
+                    self.changed.notify_all();
                 }
                 Err(_) => return,
             }
@@ -331,11 +375,15 @@ impl Shared {
 }
 
 impl State {
-    fn take_reply(&mut self, message: &ToWorker) {
+    fn take_reply(&mut self, message: ToWorker, fds: Vec<OwnedFd>) {
         (self.used, self.limit) = (message.used, message.limit);
         let Some(request) = self.requests.get_mut(&message.seq) else { return };
-        request.outcome = Some(Outcome::Answered(message.code));
         let (account, bytes, abandoned) = (request.account as usize, request.bytes, request.abandoned);
+        let import = request.import;
+        request.outcome = Some(Outcome::Answered(Box::new(Answer { message, fds })));
+        if let Some(token) = import.filter(|_| message.code == code::GRANTED) {
+            self.note_import(token, message.value, abandoned);
+        }
         if message.code == code::GRANTED {
             if abandoned {
                 self.unsent_release[account] += bytes;
@@ -368,7 +416,7 @@ impl State {
             let mut message = ToBroker::new(to_broker::RELEASE);
             (message.account, message.value) = (account, *unsent);
             match &self.socket {
-                Some(socket) if send_now(socket, &message).is_ok() => *unsent = 0,
+                Some(socket) if send_now(socket, &message, None).is_ok() => *unsent = 0,
                 // Without a broker there is nothing to send: the next one is told the difference when it adopts us.
                 _ => {}
             }
@@ -386,26 +434,25 @@ impl State {
             if lacking > 0 {
                 let mut message = ToBroker::new(to_broker::CHARGE);
                 (message.account, message.value) = (account, lacking);
-                let _ = send_now(&socket, &message);
+                let _ = send_now(&socket, &message, None);
             }
         }
         self.socket = Some(socket);
+        self.epoch += 1;
         self.flush_releases();
     }
 }
 
-fn send_now(socket: &OwnedFd, message: &ToBroker) -> io::Result<()> {
+fn send_now(socket: &OwnedFd, message: &ToBroker, fd: Option<BorrowedFd<'_>>) -> io::Result<()> {
     // Never wait under the lock: a broker that does not read must not hold up a release.
-    rustix::net::send(
-        socket,
-        message.as_bytes(),
-        rustix::net::SendFlags::NOSIGNAL | rustix::net::SendFlags::DONTWAIT,
-    )?;
-    Ok(())
+    packet::send_now(socket, message.as_bytes(), fd.as_slice())
 }
 
+/// The connection to a new broker, what it says, and the bell of its scheduler.
+type Joined = (OwnedFd, ToWorker, Option<OwnedFd>);
+
 /// Shows the token to a broker and waits until it has taken us over.
-fn join(path: &std::path::Path, token: &Token, statistics: Option<&OwnedFd>) -> io::Result<(OwnedFd, ToWorker)> {
+fn join(path: &std::path::Path, token: &Token, statistics: Option<&OwnedFd>) -> io::Result<Joined> {
     let socket = packet::connect(path)?;
     let mut message = ToBroker::new(to_broker::REJOIN);
     message.token = *token;
@@ -419,7 +466,7 @@ fn join(path: &std::path::Path, token: &Token, statistics: Option<&OwnedFd>) -> 
     let mut buffer = [0; size_of::<ToWorker>()];
     let received = packet::receive(socket.as_fd(), &mut buffer)?;
     match ToWorker::read_from_bytes(&buffer[..received.len]) {
-        Ok(message) if message.kind == to_worker::ADOPTED => Ok((socket, message)),
+        Ok(message) if message.kind == to_worker::ADOPTED => Ok((socket, message, received.fds.into_iter().next())),
         _ => Err(io::ErrorKind::InvalidData.into()),
     }
 }

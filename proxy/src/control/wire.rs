@@ -24,16 +24,85 @@ pub mod to_broker {
     /// First message of a fresh worker: it is jailed; `value` holds the parts of the jail that are missing, as bits, and
     /// `version` the CUDA version of the driver.
     pub const JAILED: u32 = 7;
+    /// Offers something to other workers: `details` say what (see [`super::Shared`]), `token` the page of an event, and
+    /// the descriptor is what there is to map. Answered with `REPLY`, which has the token of the export.
+    pub const EXPORT: u32 = 8;
+    /// Takes back the export `token`; answered with `REPLY`.
+    pub const WITHDRAW: u32 = 9;
+    /// Asks for what `token` stands for, which must be of the kind `value`; answered with `REPLY`, its `details` and a
+    /// descriptor.
+    pub const IMPORT: u32 = 10;
+    /// Has unmapped what it got for `token`; answered with `REPLY`.
+    pub const CLOSE: u32 = 11;
 }
 
 /// Kinds of [`ToWorker`].
 pub mod to_worker {
-    /// Here is your client: descriptors are its socket, the page of statistics and, where the kernel has them, its pidfd.
+    /// Here is your client: descriptors are its socket, the page of statistics, the scheduler's bell and, where the kernel
+    /// has them, its pidfd.
     pub const ASSIGN: u32 = 1;
     /// Answer to a request with the same `seq`.
     pub const REPLY: u32 = 2;
-    /// A new broker has taken the worker over; `charged` is what its books say.
+    /// A new broker has taken the worker over; `charged` is what its books say. The descriptor is its scheduler's bell.
     pub const ADOPTED: u32 = 3;
+    /// Whoever paid for the import `token` is gone: from now on it is `value` bytes of this worker's account.
+    pub const PAYS: u32 = 4;
+    /// The zone exports to others: from now on nothing that it allocates may share a page with anything else.
+    pub const ISOLATE: u32 = 5;
+}
+
+/// What can be shared between workers.
+pub mod shared {
+    /// Device memory, by `cuIpcGetMemHandle`.
+    pub const MEMORY: u64 = 1;
+    /// Device memory, by a handle of virtual memory management.
+    pub const PHYSICAL: u64 = 2;
+    /// A page of event words: host memory that its worker made.
+    pub const PAGE: u64 = 3;
+    /// An event in such a page.
+    pub const EVENT: u64 = 4;
+    /// Device memory of a pool, by `cuMemPoolExportPointer`.
+    pub const POOLED: u64 = 5;
+
+    /// Is it device memory, which somebody pays for?
+    pub fn is_memory(kind: u64) -> bool {
+        matches!(kind, MEMORY | PHYSICAL | POOLED)
+    }
+}
+
+/// What an export is, as its worker says and as an importer is told.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[repr(C)]
+pub struct Shared {
+    /// One of [`shared`].
+    pub kind: u64,
+    /// Bytes behind the descriptor.
+    pub size: u64,
+    /// Where in it the shared piece lies, and how long it is.
+    pub offset: u64,
+    pub len: u64,
+    /// Of an exporter: other pieces lie behind the same descriptor. Of an importer: it may only read.
+    pub flags: u64,
+}
+
+/// Pages of event words, as all workers that share one see them.
+///
+/// A cell begins with the number of records that were ever asked for; its second half are slots, into which streams write
+/// the numbers of the records that they have come to: record *n* goes to slot *n* mod [`SLOTS`](event_page::SLOTS).
+pub mod event_page {
+    pub const PAGE: usize = 64 << 10;
+    pub const CELL: usize = 128;
+    pub const SLOTS: usize = 8;
+    /// Where the slots of a cell begin.
+    pub const FIRST_SLOT: usize = CELL / 2;
+}
+
+/// Flags of [`Shared`].
+pub mod shared_flags {
+    pub const HAS_NEIGHBOURS: u64 = 1;
+    pub const READ_ONLY: u64 = 2;
+    /// Of an `ASSIGN`: as `ISOLATE`.
+    pub const ISOLATE: u64 = 4;
 }
 
 /// Accounts of a zone.
@@ -50,6 +119,12 @@ pub mod code {
     pub const GRANTED: u32 = 0;
     pub const OVER_LIMIT: u32 = 1;
     pub const REFUSED: u32 = 2;
+    /// Nobody offers this, or no longer.
+    pub const UNKNOWN: u32 = 3;
+    /// The worker's own export, which it may not open.
+    pub const OWN: u32 = 4;
+    /// The exporter's zone grants this zone nothing, or not that.
+    pub const DENIED: u32 = 5;
 }
 
 #[derive(Debug, Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout)]
@@ -62,6 +137,7 @@ pub struct ToBroker {
     pub token: Token,
     pub account: u32,
     pub reserved: u32,
+    pub details: Shared,
 }
 
 #[derive(Debug, Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout)]
@@ -84,12 +160,23 @@ pub struct ToWorker {
     pub client_uid: u32,
     pub client_gid: u32,
     pub token: Token,
+    pub value: u64,
+    pub details: Shared,
     pub zone: [u8; name::MAX + 1],
 }
 
 impl ToBroker {
     pub fn new(kind: u32) -> Self {
-        Self { kind, version: 0, seq: 0, value: 0, token: [0; 16], account: account::DEVICE, reserved: 0 }
+        Self {
+            kind,
+            version: 0,
+            seq: 0,
+            value: 0,
+            token: [0; 16],
+            account: account::DEVICE,
+            reserved: 0,
+            details: Shared::default(),
+        }
     }
 }
 
@@ -109,6 +196,8 @@ impl ToWorker {
             client_uid: 0,
             client_gid: 0,
             token: [0; 16],
+            value: 0,
+            details: Shared::default(),
             zone: [0; name::MAX + 1],
         }
     }

@@ -88,6 +88,7 @@ const ZONE: &[Family] = &[
                 ("pinned_memory", zone.pins_refused),
                 ("clients", zone.clients_refused),
                 ("overdraft", zone.overdrafts),
+                ("runaway", zone.runaways),
             ]),
         )
     }),
@@ -110,7 +111,7 @@ const DCGM: &[Family] = &[
 ];
 
 /// Figures of the node as a whole.
-fn node(status: &Status) -> [(&'static str, &'static str, &'static str, u64); 7] {
+fn node(status: &Status) -> [(&'static str, &'static str, &'static str, u64); 12] {
     [
         ("bulkhead_uptime_seconds", "gauge", "How long this broker serves.", status.uptime_seconds),
         ("bulkhead_spare_workers", "gauge", "Workers that wait for a program.", status.spare_workers as u64),
@@ -128,6 +129,21 @@ fn node(status: &Status) -> [(&'static str, &'static str, &'static str, u64); 7]
             "counter",
             "How often it was wrong, and did not count.",
             status.reloads_failed,
+        ),
+        ("bulkhead_grants", "gauge", "Grants between zones.", status.grants as u64),
+        (
+            "bulkhead_shared_exports_total",
+            "counter",
+            "Memory and events that programs offered to others, since this broker serves.",
+            status.sharing.exports,
+        ),
+        ("bulkhead_shared_opens_total", "counter", "How often others opened them.", status.sharing.opens),
+        ("bulkhead_shared_denials_total", "counter", "How often that was refused.", status.sharing.denials),
+        (
+            "bulkhead_shared_mapped_bytes",
+            "gauge",
+            "Memory of others that is mapped, counted each time.",
+            status.sharing.mapped_bytes,
         ),
     ]
 }
@@ -197,6 +213,9 @@ mod tests {
             pinned: 4096,
             pins_refused: 0,
             overdrafts: 0,
+            runaways: 0,
+            turns: 0,
+            turn_time_ns: 0,
             driver_memory: 0,
             stats,
             workers: Vec::new(),
@@ -219,6 +238,8 @@ mod tests {
             reloads_failed: 1,
             waiting_clients: 0,
             missing_jail_parts: Vec::new(),
+            grants: 2,
+            sharing: crate::control::admin::SharingStatus::default(),
             zones: vec![zone, free],
         }
     }

@@ -46,7 +46,15 @@ pub fn reports_posted_errors(op: u16) -> bool {
     const FUNCTIONS: [&str; 3] = ["cuEventSynchronize", "cuStreamQuery", "cuEventQuery"];
     match Op::from_code(op) {
         Some(op) => {
-            matches!(op, Op::Synchronize | Op::SynchronizeStream | Op::TakeError | Op::CopySync | Op::Copy3dSync)
+            matches!(
+                op,
+                Op::Synchronize
+                    | Op::SynchronizeStream
+                    | Op::TakeError
+                    | Op::CopySync
+                    | Op::Copy3dSync
+                    | Op::SharedQuery
+            )
         }
         None => FUNCTIONS.contains(&op_name(op)),
     }

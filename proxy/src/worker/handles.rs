@@ -15,7 +15,10 @@ use cuda_abi::error::*;
 use cuda_abi::wire::{Handle, Kind};
 
 use super::Refusal;
+use super::events::SharedEvent;
 use super::memory::Charge;
+use super::state::current_context;
+use super::turns::note_stream;
 
 /// How many handles a client may hold. Natively memory is the limit; this keeps a flood within some hundred MiB.
 const MOST_HANDLES: usize = 1 << 20;
@@ -43,6 +46,8 @@ pub struct Object {
     pub parameters: Option<Parameters>,
     /// What it costs the zone beside the memory that the client asked for.
     pub charge: OnceLock<Arc<Charge>>,
+    /// What an event shares with other processes.
+    pub shared: OnceLock<SharedEvent>,
     /// A graph that something else of the driver's owns: a capture that goes on, or a node.
     pub borrowed: AtomicBool,
     /// What a graph's nodes use, by serial number: functions and events must not go before it.
@@ -159,8 +164,11 @@ impl Handles {
 
     /// The object behind a handle of this kind. Where the driver takes a function it takes a kernel as well.
     pub fn pin(&self, kind: Kind, word: u64) -> Result<Arc<Object>, Refusal> {
-        if kind == Kind::Stream && word <= 1 {
-            return Ok(self.default_streams[word as usize].clone());
+        if kind == Kind::Stream {
+            note_stream(word, current_context());
+            if word <= 1 {
+                return Ok(self.default_streams[word as usize].clone());
+            }
         }
         let graph = matches!(kind, Kind::Graph | Kind::GraphExec | Kind::GraphNode | Kind::UserObject);
         // Natively a wrong graph is a wrong value.
@@ -311,9 +319,22 @@ fn object(
 ) -> Arc<Object> {
     static NEXT: AtomicU64 = AtomicU64::new(1);
     let (serial, doomed) = (NEXT.fetch_add(1, Ordering::Relaxed), AtomicBool::new(false));
-    let (charge, borrowed, held, driver) =
-        (OnceLock::new(), AtomicBool::new(false), Mutex::default(), driver.clone());
-    Arc::new(Object { kind, raw, serial, context, parent, parameters, charge, borrowed, held, driver, doomed })
+    let (charge, shared, borrowed) = (OnceLock::new(), OnceLock::new(), AtomicBool::new(false));
+    let (held, driver) = (Mutex::default(), driver.clone());
+    Arc::new(Object {
+        kind,
+        raw,
+        serial,
+        context,
+        parent,
+        parameters,
+        charge,
+        shared,
+        borrowed,
+        held,
+        driver,
+        doomed,
+    })
 }
 
 /// Destroys an object now, if nobody else uses it, and otherwise leaves that to its last user.

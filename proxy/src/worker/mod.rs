@@ -7,6 +7,7 @@
 mod backend;
 mod callbacks;
 mod dispatch;
+mod events;
 mod handles;
 mod inventory;
 mod memory;
@@ -16,6 +17,7 @@ mod serve;
 mod snapshot;
 mod state;
 mod stats;
+mod turns;
 
 use std::sync::Arc;
 

@@ -11,11 +11,13 @@ use cuda_abi::error::*;
 use cuda_abi::types::{CUcontext, capture_mode};
 use cuda_abi::wire::{self, Kind};
 
+use super::events::EventPages;
 use super::handles::{Handles, Object};
 use super::memory::Memory;
 use super::ops::graph::{self, Graphs};
 use super::ops::texture::Images;
 pub use super::stats::Counters;
+use super::turns::Turns;
 use super::{Outcome, Refusal, succeed};
 use crate::control::BrokerLink;
 
@@ -28,6 +30,8 @@ pub struct Worker {
     pub memory: Memory,
     pub graphs: Graphs,
     pub images: Images,
+    pub turns: Turns,
+    pub event_pages: Arc<EventPages>,
     /// How many lanes there are.
     pub lanes: u32,
     pub bulk: idm::bulk::BulkView,
@@ -79,13 +83,21 @@ thread_local! {
     static CAPTURE_MODE: Cell<u32> = const { Cell::new(capture_mode::GLOBAL) };
 }
 
+/// Index of the context that this thread has current.
+#[inline]
+pub fn current_context() -> u32 {
+    CURRENT.get().0
+}
+
 impl Worker {
     pub fn new(driver: Arc<Driver>, link: Arc<BrokerLink>, server: &idm::Server) -> Worker {
         Worker {
             handles: Handles::new(driver.clone(), MAX_DEVICES),
-            memory: Memory::new(driver.clone(), link),
+            memory: Memory::new(driver.clone(), link.clone()),
+            event_pages: Arc::new(EventPages::new(driver.clone(), link)),
             graphs: Graphs::default(),
             images: Images::default(),
+            turns: Turns::new(),
             lanes: server.layout().lanes,
             bulk: server.bulk(),
             flags: server.flags(),
@@ -152,6 +164,12 @@ impl Worker {
         Ok(context)
     }
 
+    /// As [`Self::enter`], for the worker's own purposes: what captures forbid this thread stays as it is.
+    pub fn enter_quietly(&self, context: u32) -> Result<Option<Arc<Object>>, Refusal> {
+        let forbidden = if CAPTURE_MODE.get() == capture_mode::GLOBAL { wire::TAG_FORBIDDEN } else { 0 };
+        self.enter(context | forbidden)
+    }
+
     /// Closes a handle and what hangs on it.
     pub fn close(&self, kind: Kind, word: u64) -> Outcome {
         if kind == Kind::Stream {
@@ -164,7 +182,7 @@ impl Worker {
 
     /// Index of this thread's current context.
     pub fn context_tag(&self) -> u32 {
-        CURRENT.get().0
+        current_context()
     }
 
     /// Forgets what is current, after the driver was asked to change it behind our back.

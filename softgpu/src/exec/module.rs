@@ -293,7 +293,7 @@ fn check(kernel: &Kernel, reach: &Reach, launch: &Launch) -> Result<u32, String>
         reach.dynamic_offset.checked_add(launch.dynamic_shared)
     };
     match shared {
-        Some(shared) if shared <= MAX_SHARED => Ok(shared),
+        Some(shared) if shared <= MAX_SHARED => Ok(shared.next_multiple_of(16) + reach.reserved_shared),
         _ => Err("too much shared memory".into()),
     }
 }

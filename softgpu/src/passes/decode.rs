@@ -160,6 +160,9 @@ impl<'a> Builder<'_, 'a> {
             "tex" | "tld4" => self.texture(&mut form, operands, instruction.name == "tld4")?,
             "suld" | "sust" | "sured" => self.surface(instruction.name, &mut form, operands)?,
             "txq" | "suq" => self.texture_query(&mut form, operands, instruction.name == "suq")?,
+            name if form.words.iter().any(|word| matches!(*word, "s16x2" | "u16x2")) => {
+                self.half_words(name, &mut form, operands)?
+            }
             name if video::is_video(name) => self.video(name, &mut form, operands)?,
             name => self.arithmetic(name, &mut form, operands)?,
         };

@@ -143,6 +143,8 @@ pub enum Special {
     GlobalTimerHi,
     DynamicShared,
     TotalShared,
+    /// A place in the shared memory that the system keeps for itself, at the end of the block's.
+    ReservedShared(u32),
     /// The halves of the address at which blocks of a cooperative grid meet: upper, lower.
     Workspace(bool),
     /// Constants: `WARP_SZ`, cluster registers of a grid without clusters.

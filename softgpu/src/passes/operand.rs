@@ -4,6 +4,7 @@ use super::CheckError;
 use super::function::Builder;
 use super::ir::{Address, Base, Guard, Predicate, Reg, Relation, Special, Symbol, Type, Value};
 use super::link::{Global, literal};
+use super::reach::RESERVED_SHARED;
 use super::scope::Named;
 use crate::ptx::ast::{self, Operand};
 
@@ -195,6 +196,10 @@ fn special(name: &str, component: &str) -> Option<Special> {
         "%dynamic_smem_size" => Special::DynamicShared,
         "%total_smem_size" | "%aggr_smem_size" => Special::TotalShared,
         "WARP_SZ" => Special::Constant(32),
+        "%reserved_smem_offset_begin" | "%reserved_smem_offset_0" => Special::ReservedShared(0),
+        "%reserved_smem_offset_1" => Special::ReservedShared(64),
+        "%reserved_smem_offset_end" => Special::ReservedShared(RESERVED_SHARED),
+        "%reserved_smem_offset_cap" => Special::Constant(RESERVED_SHARED),
         "%is_explicit_cluster" | "%cluster_ctarank" => Special::Constant(0),
         "%cluster_nctarank" => Special::Constant(1),
         // Where the driver tells cooperative grids of their workspace.

@@ -1,9 +1,12 @@
 //! What a kernel can get to: functions, shared variables, local memory.
 
-use super::ir::{Base, Callee, Module, Op, Symbol, Value};
+use super::ir::{Base, Callee, Module, Op, Special, Symbol, Value};
 
 /// Local memory that recursive functions get on top of what one pass through all functions needs.
 const RECURSION_LOCAL: u64 = 64 << 10;
+
+/// Shared memory that the system keeps for itself in each block, where a kernel asks for it.
+pub const RESERVED_SHARED: u32 = 1024;
 
 /// Everything that has to be compiled and laid out for a kernel.
 #[derive(Clone, Debug, Default)]
@@ -15,6 +18,8 @@ pub struct Reach {
     pub static_shared: u32,
     /// Where dynamic shared memory starts.
     pub dynamic_offset: u32,
+    /// What is added behind all of it for the system itself.
+    pub reserved_shared: u32,
     /// Local memory of a thread.
     pub local_bytes: u64,
     /// First thing on the way that cannot be done.
@@ -46,6 +51,11 @@ pub fn reach(module: &Module, kernel: usize) -> Reach {
                 Symbol::Shared(index) => shared[index] = true,
                 _ => {}
             });
+            if let Op::Compute { src, .. } = op
+                && src.iter().any(|value| matches!(value, Value::Special(Special::ReservedShared(_))))
+            {
+                out.reserved_shared = RESERVED_SHARED;
+            }
             if let Op::Call { callee, .. } = op {
                 match callee {
                     Callee::Direct(index) => found.push(*index),

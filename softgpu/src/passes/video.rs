@@ -167,6 +167,38 @@ impl<'a> Builder<'_, 'a> {
         })
     }
 
+    /// `add.u16x2` and its kind.
+    pub fn half_words(&mut self, name: &str, form: &mut Form<'a>, operands: &[Operand<'a>]) -> Result<Op> {
+        let signed = form.take("s16x2");
+        form.take("u16x2");
+        form.done()?;
+        let op = match name {
+            "add" => VideoOp::Add,
+            "min" => VideoOp::Min,
+            "max" => VideoOp::Max,
+            _ => return CheckError::unsupported("pairs of half-words here"),
+        };
+        expect(operands, 3)?;
+        // Zero instead of negative numbers: what clamping to numbers without a sign does.
+        let code = VideoCode {
+            op,
+            second: Second::None,
+            lanes: 2,
+            signed: [signed && !form.mods.relu, signed, signed],
+            saturate: form.mods.relu,
+            wrap: false,
+            parts: [0, 0],
+            scale: 0,
+        };
+        let (a, b) = (self.value(&operands[1], Type::B32)?, self.value(&operands[2], Type::B32)?);
+        Ok(Op::Runtime {
+            routine: Routine::Video,
+            code: code.pack(),
+            src: vec![(a, Type::B32), (b, Type::B32), (Value::Bits(0), Type::B32)],
+            dst: vec![(self.maybe_dst(&operands[0])?, Type::B32)],
+        })
+    }
+
     /// `r`, `r.b2` or `r.h1`
     fn part(&self, operand: &Operand<'a>) -> Result<(Value, u8)> {
         let Operand::Component(name, part) = operand else {

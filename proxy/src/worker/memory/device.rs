@@ -20,9 +20,9 @@ const CHUNK: u64 = 2 * DEVICE_GRANULE;
 const ALIGN: u64 = 512;
 
 const ALLOCATION_TYPE_PINNED: u32 = 1;
-const LOCATION_DEVICE: u32 = 1;
-const HANDLE_POSIX_DESCRIPTOR: u32 = 1;
-const ACCESS_READ_WRITE: u32 = 3;
+pub(super) const LOCATION_DEVICE: u32 = 1;
+pub(super) const HANDLE_POSIX_DESCRIPTOR: u32 = 1;
+pub(super) const ACCESS_READ_WRITE: u32 = 3;
 const EVENT_DISABLE_TIMING: u32 = 2;
 const STREAM_NON_BLOCKING: u32 = 1;
 
@@ -49,6 +49,16 @@ pub(super) struct Deferred {
 }
 
 impl Memory {
+    /// Where a block lies: start and length of the mapping, and whether it shares that with others.
+    pub(super) fn home_of(state: &State, address: u64) -> Option<(u64, u64, u64, bool)> {
+        let block = state.blocks.get(&address)?;
+        if !block.small {
+            return Some((address, block.len, block.len, false));
+        }
+        let chunk = state.chunks.iter().find(|chunk| (chunk.base..chunk.base + CHUNK).contains(&address))?;
+        Some((chunk.base, CHUNK, block.len, true))
+    }
+
     /// A new block for the given context of the given device.
     pub fn allocate(&self, device: i32, context: u32, bytes: u64) -> Result<u64, Refusal> {
         if bytes == 0 {
@@ -69,7 +79,7 @@ impl Memory {
 
     fn try_allocate(&self, state: &mut State, device: i32, context: u32, bytes: u64) -> Result<u64, Refusal> {
         let out_of_memory = Refusal::Code(CUDA_ERROR_OUT_OF_MEMORY);
-        if bytes > LARGE {
+        if bytes > LARGE || self.ledger.isolates() {
             let len = bytes.checked_next_multiple_of(DEVICE_GRANULE).ok_or(out_of_memory)?;
             let address = self.map_new(state, device, len)?;
             state.blocks.insert(address, Block { len, context, small: false });
@@ -146,6 +156,7 @@ impl Memory {
         wait: impl FnOnce() -> Result<(), Refusal>,
     ) -> Result<(), Refusal> {
         let block = self.state().blocks.remove(&address).ok_or(Refusal::Code(CUDA_ERROR_INVALID_VALUE))?;
+        self.withdraw(address);
         let zeroing = self.state().scrubbing.remove(&current).unwrap_or_default();
         wait()?;
         // What was being zeroed before is zeroed now.
@@ -251,6 +262,8 @@ impl Memory {
         }
         state.blocks.remove(&address);
         state.deferred.push_back(Deferred { address, block, event: event as u64 });
+        drop(state);
+        self.withdraw(address);
         Ok(())
     }
 
@@ -291,7 +304,9 @@ impl Memory {
                 .collect();
             gone.into_iter().filter_map(|address| Some((address, state.blocks.remove(&address)?))).collect()
         };
+        self.close_imports(context);
         for (address, block) in blocks {
+            self.withdraw(address);
             let _ = self.take_back(address, block, context);
         }
         self.settle_scrubs(context, true);

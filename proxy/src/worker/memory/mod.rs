@@ -8,6 +8,7 @@ mod array;
 mod charge;
 mod device;
 mod host;
+mod ipc;
 mod vmm;
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
@@ -32,6 +33,8 @@ pub struct Memory {
     /// The zone's ledger: asked before memory is taken, told when it is returned.
     ledger: Arc<BrokerLink>,
     state: Mutex<State>,
+    /// Held while something is imported, so that nothing is imported twice.
+    importing: Mutex<()>,
 }
 
 struct State {
@@ -49,6 +52,10 @@ struct State {
     physical: HashMap<u64, Physical>,
     /// Start → physical memory mapped there by the client.
     client_maps: BTreeMap<u64, (u64, u64)>,
+    /// Blocks that others may open, by address.
+    exports: HashMap<u64, ipc::Exported>,
+    /// Memory of other workers, by the address of the piece.
+    imports: BTreeMap<u64, ipc::Import>,
     arenas: BTreeMap<u64, u64>,
     /// Variables of modules and libraries, and whose they are.
     globals: BTreeMap<u64, u64>,
@@ -68,11 +75,13 @@ impl Memory {
             reserved: BTreeMap::new(),
             physical: HashMap::new(),
             client_maps: BTreeMap::new(),
+            exports: HashMap::new(),
+            imports: BTreeMap::new(),
             arenas: BTreeMap::new(),
             globals: BTreeMap::new(),
             global_owners: HashMap::new(),
         };
-        Memory { driver, ledger, state: Mutex::new(state) }
+        Memory { driver, ledger, state: Mutex::new(state), importing: Mutex::default() }
     }
 
     fn state(&self) -> MutexGuard<'_, State> {

@@ -5,15 +5,30 @@ use cuda_abi::plan::DEVICE_GRANULE;
 use cuda_abi::types::*;
 
 use super::{Memory, covers};
+use crate::control::wire::Token;
 use crate::worker::{Refusal, succeed};
 
 const INVALID: Refusal = Refusal::Code(CUDA_ERROR_INVALID_VALUE);
 
 /// Physical memory that the client created: charged until its last handle and mapping are gone.
 pub(super) struct Physical {
-    len: u64,
-    handles: u32,
-    maps: u32,
+    pub(super) len: u64,
+    /// Handles of the client's, and how many of them the driver counts.
+    pub(super) handles: u32,
+    pub(super) driver_handles: u32,
+    pub(super) maps: u32,
+    /// Another worker's, under this token.
+    pub(super) imported: Option<Token>,
+    pub(super) read_only: bool,
+    /// Others may open it.
+    pub(super) exported: Option<super::ipc::Exported>,
+}
+
+impl Physical {
+    pub(super) fn new(len: u64) -> Self {
+        let (imported, exported) = (None, None);
+        Self { len, handles: 1, driver_handles: 1, maps: 0, imported, read_only: false, exported }
+    }
 }
 
 impl Memory {
@@ -55,7 +70,7 @@ impl Memory {
         // SAFETY: the struct and the output are locals.
         let created = unsafe { (self.driver.cuMemCreate)(&mut physical, len as usize, &properties, flags) };
         succeed(created).inspect_err(|_| self.ledger.release(len))?;
-        state.physical.insert(physical, Physical { len, handles: 1, maps: 0 });
+        state.physical.insert(physical, Physical::new(len));
         Ok(physical)
     }
 
@@ -64,21 +79,39 @@ impl Memory {
         // Under the lock: the driver may use the number again at once.
         let mut state = self.state();
         let entry = state.physical.get_mut(&physical).filter(|entry| entry.handles > 0).ok_or(INVALID)?;
-        // SAFETY: the client holds a handle to it.
-        succeed(unsafe { (self.driver.cuMemRelease)(physical) })?;
+        if entry.handles == entry.driver_handles {
+            // SAFETY: the client holds a handle to it.
+            succeed(unsafe { (self.driver.cuMemRelease)(physical) })?;
+            entry.driver_handles -= 1;
+        }
         entry.handles -= 1;
         let last = entry.handles == 0;
-        self.settle(&mut state, physical);
+        let gone = self.settle(&mut state, physical);
+        drop(state);
+        self.bury(gone);
         Ok(last)
     }
 
-    /// Returns physical memory that nothing refers to any more to the ledger.
-    fn settle(&self, state: &mut super::State, physical: u64) {
-        let gone = state.physical.get(&physical).filter(|entry| entry.handles == 0 && entry.maps == 0);
-        if let Some(len) = gone.map(|entry| entry.len) {
-            state.physical.remove(&physical);
-            self.ledger.release(len);
+    /// Takes out physical memory that nothing refers to any more.
+    fn settle(&self, state: &mut super::State, physical: u64) -> Option<Physical> {
+        let gone = state.physical.get(&physical).is_some_and(|entry| entry.handles == 0 && entry.maps == 0);
+        if gone { state.physical.remove(&physical) } else { None }
+    }
+
+    /// Returns it to whom it belongs. The broker may have to be asked, so nothing is locked.
+    fn bury(&self, gone: Option<Physical>) {
+        let Some(gone) = gone else { return };
+        if let Some(token) = gone.imported {
+            let again = self.state().physical.values().any(|entry| entry.imported == Some(token));
+            if !again {
+                self.ledger.close_import(token);
+            }
+            return;
         }
+        if let Some(exported) = gone.exported {
+            self.ledger.withdraw(exported.token);
+        }
+        self.ledger.release(gone.len);
     }
 
     pub fn map(&self, address: u64, len: u64, offset: u64, physical: u64, flags: u64) -> Result<(), Refusal> {
@@ -119,14 +152,17 @@ impl Memory {
         }
         // SAFETY: exactly these mappings fill the range.
         succeed(unsafe { (self.driver.cuMemUnmap)(address, len as usize) })?;
+        let mut buried = Vec::new();
         for (start, _, physical) in inside {
             state.client_maps.remove(&start);
             state.mapped.remove(&start);
             if let Some(entry) = state.physical.get_mut(&physical) {
                 entry.maps = entry.maps.saturating_sub(1);
             }
-            self.settle(&mut state, physical);
+            buried.push(self.settle(&mut state, physical));
         }
+        drop(state);
+        buried.into_iter().for_each(|gone| self.bury(gone));
         Ok(())
     }
 
@@ -135,6 +171,14 @@ impl Memory {
         let state = self.state();
         let own = covers(&state.reserved, address, len) && covers(&state.mapped, address, len);
         if own { Ok(()) } else { Err(INVALID) }
+    }
+
+    /// May the client write to all of a range that it has mapped?
+    pub fn check_writable(&self, address: u64, len: u64) -> Result<(), Refusal> {
+        let state = self.state();
+        let mut inside = state.client_maps.range(address..address.saturating_add(len));
+        let read_only = inside.any(|(_, (_, physical))| state.physical.get(physical).is_some_and(|p| p.read_only));
+        if read_only { Err(Refusal::Code(CUDA_ERROR_NOT_PERMITTED)) } else { Ok(()) }
     }
 
     /// The physical memory behind an address of the client's own mappings, with one more handle counted.
@@ -153,6 +197,7 @@ impl Memory {
         }
         if let Some(entry) = state.physical.get_mut(&physical) {
             entry.handles += 1;
+            entry.driver_handles += 1;
         }
         Ok(again)
     }

@@ -3,6 +3,7 @@
 mod context;
 mod copy;
 pub mod graph;
+mod ipc;
 mod launch;
 mod link;
 mod memory;
@@ -74,6 +75,17 @@ pub fn execute(worker: &Worker, op: Op, lane: u32, message: &mut Reader<'_>, rep
         Op::Granularity => vmm::granularity(worker, message, reply),
         Op::Properties => vmm::properties(worker, message, reply),
         Op::Retain => vmm::retain(worker, message, reply),
+        Op::EventCreate => ipc::create_event(worker, message, reply),
+        Op::SharedRecord => ipc::record(worker, message),
+        Op::SharedWait => ipc::wait(worker, message),
+        Op::SharedQuery => ipc::query(worker, message, reply),
+        Op::EventExport => ipc::export_event(worker, message, reply),
+        Op::EventImport => ipc::import_event(worker, message, reply),
+        Op::Export => ipc::export(worker, message, reply),
+        Op::Import => ipc::import(worker, message, reply),
+        Op::CloseImport => ipc::close(worker, message),
+        Op::PhysicalExport => ipc::export_physical(worker, message, reply),
+        Op::PhysicalImport => ipc::import_physical(worker, message, reply),
         Op::ImageObjectCreate => texture::create(worker, message, reply),
         Op::ImageObjectDestroy => texture::destroy(worker, message),
         Op::CaptureBegin => graph::capture::begin(worker, message),

@@ -7,6 +7,8 @@ use cuda_abi::wire::{Kind, Reader, Writer};
 use crate::worker::{Outcome, Refusal, Worker, succeed};
 
 const MAX_ACCESS: u64 = 64;
+/// The bit in which reading and writing differs from reading.
+const ACCESS_WRITE: u32 = 2;
 
 fn properties_of(message: &mut Reader<'_>) -> Result<CUmemAllocationProp, Refusal> {
     // SAFETY: integers and a pointer that is never followed.
@@ -74,6 +76,9 @@ pub fn set_access(worker: &Worker, message: &mut Reader<'_>) -> Outcome {
     let access: Vec<CUmemAccessDesc> = unsafe { message.array(count) }?.unwrap_or_default();
     message.end()?;
     worker.memory.check_client_map(address, len)?;
+    if access.iter().any(|access| access.flags & ACCESS_WRITE != 0) {
+        worker.memory.check_writable(address, len)?;
+    }
     // SAFETY: the range is mapped by the client itself; the array lives across the call.
     Ok(unsafe { (worker.driver.cuMemSetAccess)(address, len as usize, access.as_ptr(), access.len()) })
 }

@@ -8,6 +8,7 @@ use super::super::context::Context;
 use super::super::helpers::Helper;
 use super::{Lower, trusted};
 use crate::passes::ir::{Relation, Special};
+use crate::passes::reach::RESERVED_SHARED;
 
 impl Lower<'_, '_> {
     /// The value of a special register, in its natural width.
@@ -42,6 +43,10 @@ impl Lower<'_, '_> {
             Special::ClockHi => self.clock_half(1, true),
             Special::DynamicShared => self.field(types::I32, offset_of!(Context, dynamic_shared)),
             Special::TotalShared => self.field(types::I32, offset_of!(Context, shared_size)),
+            Special::ReservedShared(place) => {
+                let size = self.field(types::I32, offset_of!(Context, shared_size));
+                self.b.ins().iadd_imm_s(size, i64::from(place) - i64::from(RESERVED_SHARED))
+            }
             Special::Workspace(upper) => {
                 let address = self.field(types::I64, offset_of!(Context, workspace));
                 let shifted = if upper { self.b.ins().ushr_imm_u(address, 32) } else { address };

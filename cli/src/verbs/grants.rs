@@ -1,0 +1,46 @@
+//! `bulkhead grants`: which zone may open memory and events of another.
+
+use std::fmt::Write;
+use std::process::ExitCode;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use proxy::control::admin::{Answer, Request};
+use proxy::control::grant::{Access, Grant};
+
+use crate::admin;
+use crate::args::{GrantsAction, GrantsArgs};
+use crate::exit::Failure;
+
+pub fn run(args: GrantsArgs) -> Result<ExitCode, Failure> {
+    let json = args.admin.json;
+    let request = match args.action {
+        GrantsAction::List => Request::Grants,
+        GrantsAction::Allow { from, to, read_write, expires } => {
+            let access = if read_write { Access::ReadWrite } else { Access::ReadOnly };
+            let expires = expires.map(|seconds| now().saturating_add(seconds));
+            Request::Allow { grant: Grant { from, to, access, expires } }
+        }
+        GrantsAction::Revoke { from, to } => Request::Revoke { from, to },
+    };
+    match admin::ask(&admin::connect(&args.admin.socket)?, &request)? {
+        Answer::Grants { grants } if json => super::status::print_json(&grants),
+        Answer::Grants { grants } => super::man::print(table(&grants).as_bytes()),
+        Answer::Revoked { workers } if json => super::status::print_json(&serde_json::json!({ "ended": workers })),
+        Answer::Revoked { workers } => super::man::print(format!("revoked; {workers} workers ended\n").as_bytes()),
+        other => Err(admin::unexpected(other)),
+    }
+}
+
+fn now() -> u64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |time| time.as_secs())
+}
+
+fn table(grants: &[Grant]) -> String {
+    let mut text = format!("{:<20} {:<20} {:<10}  {}\n", "FROM", "TO", "ACCESS", "ENDS IN");
+    for grant in grants {
+        let left = grant.expires.map_or("-".to_owned(), |expires| format!("{} s", expires.saturating_sub(now())));
+        let (from, to) = (grant.from.as_str(), grant.to.as_str());
+        let _ = writeln!(text, "{from:<20} {to:<20} {:<10}  {left}", grant.access.name());
+    }
+    text
+}

@@ -1,0 +1,209 @@
+//! Events between processes: their state is in memory that the workers share, so the worker is always asked, and waited
+//! for. What one process records, another must find recorded as soon as it hears of it.
+//!
+//! The functions named like those of the table are asked first by the generated ones, for every event: they answer for
+//! events between processes, and leave all others alone.
+
+use std::collections::HashSet;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use cuda_abi::error::*;
+use cuda_abi::types::*;
+use cuda_abi::wire::{Kind, Op};
+use parking_lot::RwLock;
+
+use super::{Token, What, explain};
+use crate::device::put;
+use crate::entry::{Cuda, not_null};
+use crate::{carry, context, exports, handles, stream};
+
+const INTERPROCESS: u32 = 4;
+
+/// Handles of events between processes; most programs have none, and pay for that with one look at a number.
+static COUNT: AtomicUsize = AtomicUsize::new(0);
+static SHARED: RwLock<Option<HashSet<u64>>> = RwLock::new(None);
+
+fn add(event: u64) {
+    let mut shared = SHARED.write();
+    let set = shared.get_or_insert_default();
+    set.insert(event);
+    COUNT.store(set.len(), Ordering::Release);
+}
+
+#[inline]
+fn is_shared(event: CUevent) -> bool {
+    COUNT.load(Ordering::Acquire) > 0 && SHARED.read().as_ref().is_some_and(|set| set.contains(&(event as u64)))
+}
+
+/// Forgets an event that is being destroyed.
+fn remove(event: CUevent) {
+    if let Some(set) = SHARED.write().as_mut() {
+        set.remove(&(event as u64));
+        COUNT.store(set.len(), Ordering::Release);
+    }
+}
+
+/// The handle of a live event between processes.
+fn check(event: CUevent) -> Cuda<u64> {
+    handles::check(Kind::Event, event as u64)
+}
+
+/// The worker's answer: has a record happened, and which one. 0 asks for the last.
+fn ask(event: u64, number: u64) -> Cuda<(bool, u64)> {
+    let mut answer = (true, 0);
+    carry::call(
+        Op::SharedQuery as u16,
+        |writer| writer.words(&[event, number]),
+        |reader| {
+            answer = (reader.word()? != 0, reader.word()?);
+            Ok(())
+        },
+    )?;
+    Ok(answer)
+}
+
+#[inline]
+pub fn cuEventRecord(event: CUevent, stream: CUstream) -> Option<Cuda> {
+    is_shared(event).then(|| on_stream(Op::SharedRecord, event, stream))
+}
+
+#[inline]
+pub fn cuEventRecordWithFlags(event: CUevent, stream: CUstream, flags: u32) -> Option<Cuda> {
+    is_shared(event).then(|| check_flags(flags).and_then(|()| on_stream(Op::SharedRecord, event, stream)))
+}
+
+#[inline]
+pub fn cuStreamWaitEvent(stream: CUstream, event: CUevent, flags: u32) -> Option<Cuda> {
+    is_shared(event).then(|| check_flags(flags).and_then(|()| on_stream(Op::SharedWait, event, stream)))
+}
+
+/// A shared event marks a place in a stream, and a context has many.
+pub fn cuCtxRecordEvent(_: CUcontext, event: CUevent) -> Option<Cuda> {
+    is_shared(event).then_some(Err(CUDA_ERROR_NOT_SUPPORTED))
+}
+
+pub fn cuCtxWaitEvent(_: CUcontext, event: CUevent) -> Option<Cuda> {
+    is_shared(event).then_some(Err(CUDA_ERROR_NOT_SUPPORTED))
+}
+
+/// Flags of records and waits speak of captures, of which these events are no part.
+fn check_flags(flags: u32) -> Cuda {
+    if flags == 0 { Ok(()) } else { Err(CUDA_ERROR_NOT_SUPPORTED) }
+}
+
+fn on_stream(op: Op, event: CUevent, stream: CUstream) -> Cuda {
+    let (event, stream) = (check(event)?, stream::resolve(stream)?);
+    carry::call(op as u16, |writer| writer.words(&[event, stream]), |_| Ok(()))
+}
+
+#[inline]
+pub fn cuEventQuery(event: CUevent) -> Option<Cuda> {
+    is_shared(event).then(|| if ask(check(event)?, 0)?.0 { Ok(()) } else { Err(CUDA_ERROR_NOT_READY) })
+}
+
+#[inline]
+pub fn cuEventSynchronize(event: CUevent) -> Option<Cuda> {
+    is_shared(event).then(|| wait(check(event)?))
+}
+
+fn wait(event: u64) -> Cuda {
+    let (mut reached, number) = ask(event, 0)?;
+    let mut nap = Duration::from_micros(10);
+    while !reached {
+        std::thread::sleep(nap);
+        nap = (nap * 2).min(Duration::from_millis(1));
+        reached = ask(event, number)?.0;
+    }
+    Ok(())
+}
+
+#[inline]
+pub fn cuEventDestroy_v2(event: CUevent) -> Option<Cuda> {
+    if is_shared(event) {
+        remove(event);
+    }
+    None
+}
+
+/// They have no time, which the driver's own event says as well.
+#[inline]
+pub fn cuEventElapsedTime(_: *mut f32, _: CUevent, _: CUevent) -> Option<Cuda> {
+    None
+}
+
+#[inline]
+pub fn cuEventElapsedTime_v2(_: *mut f32, _: CUevent, _: CUevent) -> Option<Cuda> {
+    None
+}
+
+/// Graphs have no nodes for events between processes.
+pub fn refuse_in_graph(event: CUevent) -> Cuda {
+    if is_shared(event) { Err(CUDA_ERROR_NOT_SUPPORTED) } else { Ok(()) }
+}
+
+pub mod api {
+    use super::*;
+
+    pub unsafe fn cuEventCreate(event: *mut CUevent, flags: u32) -> Cuda {
+        not_null(event)?;
+        context::current()?;
+        let mut word = 0;
+        carry::call(
+            Op::EventCreate as u16,
+            |writer| writer.word(u64::from(flags)),
+            |reader| {
+                word = handles::opened(reader.word()?);
+                Ok(())
+            },
+        )?;
+        if flags & INTERPROCESS != 0 {
+            add(word);
+        }
+        // SAFETY: passed on.
+        unsafe { put(event, word as CUevent) }
+    }
+
+    pub unsafe fn cuIpcGetEventHandle(handle: *mut CUipcEventHandle, event: CUevent) -> Cuda {
+        not_null(handle)?;
+        let word = check(event)?;
+        if !is_shared(event) {
+            return Err(CUDA_ERROR_INVALID_HANDLE);
+        }
+        let mut token = None;
+        carry::call(
+            Op::EventExport as u16,
+            |writer| writer.word(word),
+            |reader| {
+                token = Some(Token::read(reader)?);
+                Ok(())
+            },
+        )?;
+        let token = token.ok_or(CUDA_ERROR_UNKNOWN)?;
+        // SAFETY: passed on.
+        unsafe { put(handle, CUipcEventHandle(token.to_handle(What::Event))) }
+    }
+
+    pub unsafe fn cuIpcOpenEventHandle(event: *mut CUevent, handle: CUipcEventHandle) -> Cuda {
+        not_null(event)?;
+        context::current()?;
+        let token = Token::from_handle(&handle.0, What::Event)?;
+        let mut word = 0;
+        carry::block(
+            Op::EventImport as u16,
+            |writer| token.write(writer),
+            |reader| {
+                word = handles::opened(reader.word()?);
+                Ok(())
+            },
+        )
+        .map_err(explain)?;
+        add(word);
+        // SAFETY: passed on.
+        let given = unsafe { put(event, word as CUevent) };
+        given.inspect_err(|_| {
+            // SAFETY: made above, and nobody knows it.
+            unsafe { exports::cuEventDestroy_v2(word as CUevent) };
+        })
+    }
+}

@@ -1,0 +1,119 @@
+//! Device memory of another process, by handles of 64 bytes.
+
+use std::collections::BTreeMap;
+
+use cuda_abi::error::*;
+use cuda_abi::types::*;
+use cuda_abi::wire::Op;
+use parking_lot::Mutex;
+
+use super::{Token, What, explain};
+use crate::allocations::{self, Allocation, Kind};
+use crate::device::put;
+use crate::entry::{Cuda, not_null};
+use crate::graph::capture;
+use crate::{carry, context};
+
+/// What is open, and how often. A handle that is opened again gives the same address.
+struct Open {
+    address: u64,
+    times: u64,
+}
+
+static OPEN: Mutex<BTreeMap<Token, Open>> = Mutex::new(BTreeMap::new());
+
+/// Asks for the token of an allocation.
+pub(super) fn export(found: &Allocation, pooled: bool) -> Cuda<Token> {
+    let mut token = None;
+    // In the ring's order: what was posted to the memory before is under way when others learn of it.
+    carry::call(
+        Op::Export as u16,
+        |writer| writer.words(&[found.base, found.len, u64::from(pooled)]),
+        |reader| {
+            token = Some(Token::read(reader)?);
+            Ok(())
+        },
+    )?;
+    token.ok_or(CUDA_ERROR_UNKNOWN)
+}
+
+/// Opens a token, once more if it is open.
+pub(super) fn open(token: Token, pooled: bool) -> Cuda<u64> {
+    let device = context::current_device()?;
+    let mut open = OPEN.lock();
+    if let Some(known) = open.get_mut(&token) {
+        if allocations::at(known.address).is_some_and(|found| found.kind == Kind::Imported) {
+            known.times += 1;
+            return Ok(known.address);
+        }
+        // It went with its context.
+        open.remove(&token);
+    }
+    let (mut address, mut len) = (0, 0);
+    carry::block(
+        Op::Import as u16,
+        |writer| {
+            token.write(writer);
+            writer.word(u64::from(pooled));
+        },
+        |reader| {
+            (address, len) = (reader.word()?, reader.word()?);
+            Ok(())
+        },
+    )
+    .map_err(explain)?;
+    allocations::add(address, len, Kind::Imported, device, context::current_word(), 0);
+    open.insert(token, Open { address, times: 1 });
+    Ok(address)
+}
+
+/// Closes an address that `open` gave, the last time for good.
+pub(super) fn close(address: u64) -> Cuda {
+    let mut open = OPEN.lock();
+    let known = open.iter_mut().find(|(_, known)| known.address == address);
+    let (token, known) = known.ok_or(CUDA_ERROR_INVALID_VALUE)?;
+    if known.times > 1 {
+        known.times -= 1;
+        return Ok(());
+    }
+    let token = *token;
+    // Forgotten first: once it is unmapped, another thread may be given the same address.
+    let found = allocations::take(address, |found| found.kind == Kind::Imported)?;
+    carry::block(Op::CloseImport as u16, |writer| writer.word(address), |_| Ok(()))
+        .inspect_err(|_| allocations::restore(found))?;
+    open.remove(&token);
+    Ok(())
+}
+
+pub unsafe fn cuIpcGetMemHandle(handle: *mut CUipcMemHandle, dptr: CUdeviceptr) -> Cuda {
+    not_null(handle)?;
+    context::current()?;
+    // As natively: of the whole allocation, and neither of a pool's nor of the program's own mappings.
+    let found = allocations::find(dptr).filter(|found| found.kind == Kind::Device && found.pool == 0);
+    let token = export(&found.ok_or(CUDA_ERROR_INVALID_VALUE)?, false)?;
+    // SAFETY: passed on.
+    unsafe { put(handle, CUipcMemHandle(token.to_handle(What::Memory))) }
+}
+
+pub unsafe fn cuIpcOpenMemHandle_v2(pdptr: *mut CUdeviceptr, handle: CUipcMemHandle, flags: u32) -> Cuda {
+    const LAZY_ENABLE_PEER_ACCESS: u32 = 1;
+    not_null(pdptr)?;
+    if flags & !LAZY_ENABLE_PEER_ACCESS != 0 {
+        return Err(CUDA_ERROR_INVALID_VALUE);
+    }
+    capture::check_permitted()?;
+    let address = open(Token::from_handle(&handle.0, What::Memory)?, false)?;
+    // SAFETY: passed on.
+    unsafe { put(pdptr, address) }
+}
+
+pub unsafe fn cuIpcOpenMemHandle(pdptr: *mut CUdeviceptr, handle: CUipcMemHandle, flags: u32) -> Cuda {
+    // SAFETY: passed on.
+    unsafe { cuIpcOpenMemHandle_v2(pdptr, handle, flags) }
+}
+
+pub unsafe fn cuIpcCloseMemHandle(dptr: CUdeviceptr) -> Cuda {
+    context::current()?;
+    capture::check_permitted()?;
+    close(dptr)
+}

@@ -1,0 +1,156 @@
+use super::*;
+use crate::control::grant::{Access, Grant};
+
+fn zone(name: &str) -> ZoneName {
+    name.parse().unwrap()
+}
+
+fn memory(size: u64) -> Shared {
+    Shared { kind: shared::MEMORY, size, len: size, ..Shared::default() }
+}
+
+fn file() -> Option<OwnedFd> {
+    Some(rustix::fs::memfd_create("shared", rustix::fs::MemfdFlags::CLOEXEC).unwrap())
+}
+
+fn export(exports: &mut Exports, worker: u64, zone: &ZoneName, size: u64) -> Token {
+    exports.add(Asker { worker, zone }, memory(size), [0; 16], file()).unwrap()
+}
+
+fn open(exports: &mut Exports, worker: u64, zone: &ZoneName, token: &Token, grants: &Grants) -> Result<u64, u32> {
+    let asker = Asker { worker, zone };
+    let opened = exports.find(asker, token, shared::MEMORY, grants)?;
+    exports.opened(asker, token, opened.pays);
+    Ok(opened.pays)
+}
+
+#[test]
+fn a_zone_shares_with_itself_and_pays_once_to_the_end() {
+    let (mut exports, none, a) = (Exports::new(), Grants::default(), zone("a"));
+    let token = export(&mut exports, 1, &a, 100);
+    assert_eq!(open(&mut exports, 1, &a, &token, &none), Err(code::OWN));
+    assert_eq!(open(&mut exports, 2, &a, &token, &none), Ok(0));
+    assert_eq!(open(&mut exports, 3, &a, &token, &none), Ok(0));
+    assert_eq!(exports.unpaid(2), 100);
+    // Each that pays is followed by the next that has it open.
+    assert_eq!(exports.end_worker(1), [Payment { worker: 2, token, bytes: 100 }]);
+    assert_eq!(open(&mut exports, 4, &a, &token, &none), Err(code::UNKNOWN));
+    assert_eq!(exports.unpaid(2), 0);
+    assert_eq!(exports.close(2, &token), (100, Some(Payment { worker: 3, token, bytes: 100 })));
+    assert_eq!(exports.close(2, &token), (0, None));
+    assert_eq!(exports.end_worker(3), []);
+    assert!(exports.by_token.is_empty() && exports.descriptors.is_empty());
+}
+
+#[test]
+fn who_does_not_pay_leaves_without_a_word() {
+    let (mut exports, none, a) = (Exports::new(), Grants::default(), zone("a"));
+    let token = export(&mut exports, 1, &a, 100);
+    for worker in [2, 3] {
+        open(&mut exports, worker, &a, &token, &none).unwrap();
+    }
+    assert_eq!(exports.withdraw(2, &token), None, "it is not his");
+    assert_eq!(exports.withdraw(1, &token), Some(Payment { worker: 2, token, bytes: 100 }));
+    assert_eq!(exports.end_worker(3), []);
+    assert_eq!(exports.close(2, &token), (100, None));
+    assert!(exports.by_token.is_empty());
+}
+
+#[test]
+fn another_zone_needs_a_grant_and_pays_for_itself() {
+    let (mut exports, mut grants) = (Exports::new(), Grants::default());
+    let (a, b) = (zone("a"), zone("b"));
+    let token = export(&mut exports, 1, &a, 100);
+    assert_eq!(open(&mut exports, 2, &b, &token, &grants), Err(code::DENIED));
+    grants.add(Grant { from: b.clone(), to: a.clone(), access: Access::ReadWrite, expires: None });
+    assert_eq!(open(&mut exports, 2, &b, &token, &grants), Err(code::DENIED), "the other way round");
+    grants.add(Grant { from: a.clone(), to: b.clone(), access: Access::ReadOnly, expires: Some(1) });
+    assert_eq!(open(&mut exports, 2, &b, &token, &grants), Err(code::DENIED), "expired");
+    grants.add(Grant { from: a.clone(), to: b.clone(), access: Access::ReadOnly, expires: None });
+    let found = exports.find(Asker { worker: 2, zone: &b }, &token, shared::MEMORY, &grants).unwrap();
+    assert_eq!((found.pays, found.details.flags), (100, shared_flags::READ_ONLY));
+    assert_eq!(open(&mut exports, 2, &b, &token, &grants), Ok(100));
+    assert_eq!(open(&mut exports, 2, &b, &token, &grants), Ok(0), "it pays once");
+    assert_eq!(exports.importers(&a, &b), BTreeSet::from([2]));
+    assert_eq!(exports.end_worker(1), [], "it goes on paying for itself");
+    assert_eq!(exports.close(2, &token), (100, None));
+}
+
+#[test]
+fn what_has_neighbours_stays_in_its_zone() {
+    let (mut exports, mut grants) = (Exports::new(), Grants::default());
+    let (a, b) = (zone("a"), zone("b"));
+    grants.add(Grant { from: a.clone(), to: b.clone(), access: Access::ReadWrite, expires: None });
+    let details = Shared { flags: shared_flags::HAS_NEIGHBOURS, ..memory(100) };
+    let token = exports.add(Asker { worker: 1, zone: &a }, details, [0; 16], file()).unwrap();
+    assert_eq!(open(&mut exports, 2, &b, &token, &grants), Err(code::DENIED));
+    assert_eq!(open(&mut exports, 3, &a, &token, &grants), Ok(0));
+}
+
+#[test]
+fn tokens_that_are_wrong_in_any_way_open_nothing() {
+    let (mut exports, none, a) = (Exports::new(), Grants::default(), zone("a"));
+    let token = export(&mut exports, 1, &a, 100);
+    for bit in 0..128 {
+        let mut altered = token;
+        altered[bit / 8] ^= 1 << (bit % 8);
+        assert_eq!(open(&mut exports, 2, &a, &altered, &none), Err(code::UNKNOWN));
+    }
+    let asker = Asker { worker: 2, zone: &a };
+    for kind in [0, shared::PHYSICAL, shared::PAGE, shared::EVENT, shared::POOLED, u64::MAX] {
+        assert_eq!(exports.find(asker, &token, kind, &none).unwrap_err(), code::UNKNOWN);
+    }
+    exports.withdraw(1, &token);
+    assert_eq!(open(&mut exports, 2, &a, &token, &none), Err(code::UNKNOWN));
+    assert_ne!(export(&mut exports, 1, &a, 100), token);
+}
+
+#[test]
+fn absurd_offers_end_the_worker_and_many_are_refused() {
+    let (mut exports, a) = (Exports::new(), zone("a"));
+    let asker = Asker { worker: 1, zone: &a };
+    let wrong = [
+        (memory(100), None),
+        (Shared { offset: 1, ..memory(100) }, file()),
+        (Shared { offset: u64::MAX, ..memory(100) }, file()),
+        (Shared { kind: 99, ..memory(100) }, file()),
+        (Shared { kind: shared::EVENT, ..memory(100) }, file()),
+        // A page that could shrink.
+        (Shared { kind: shared::PAGE, ..memory(PAGE as u64) }, file()),
+    ];
+    for (details, fd) in wrong {
+        assert_eq!(exports.add(asker, details, [0; 16], fd), Err(None), "{details:?}");
+    }
+    let event = Shared { kind: shared::EVENT, ..memory(100) };
+    assert_eq!(exports.add(asker, event, [7; 16], None), Err(Some(code::UNKNOWN)));
+    exports.most_descriptors = 3;
+    for _ in 0..3 {
+        export(&mut exports, 1, &a, 1);
+    }
+    assert_eq!(exports.add(asker, memory(1), [0; 16], file()), Err(Some(code::REFUSED)));
+    assert_eq!(exports.end_worker(1), []);
+    export(&mut exports, 2, &a, 1);
+}
+
+#[test]
+fn nobody_waits_for_events_of_the_dead() {
+    let flags = rustix::fs::MemfdFlags::CLOEXEC | rustix::fs::MemfdFlags::ALLOW_SEALING;
+    let page = rustix::fs::memfd_create("page", flags).unwrap();
+    rustix::fs::ftruncate(&page, PAGE as u64).unwrap();
+    rustix::fs::fcntl_add_seals(&page, SealFlags::SHRINK).unwrap();
+    let (mut exports, none, a) = (Exports::new(), Grants::default(), zone("a"));
+    let asker = Asker { worker: 1, zone: &a };
+    let details = Shared { kind: shared::PAGE, size: PAGE as u64, ..Shared::default() };
+    let token = exports.add(asker, details, [0; 16], Some(page.try_clone().unwrap())).unwrap();
+    let event = Shared { kind: shared::EVENT, size: PAGE as u64, offset: 128, len: 128, flags: 0 };
+    let event = exports.add(asker, event, token, None).unwrap();
+    let opened = exports.find(Asker { worker: 2, zone: &a }, &event, shared::EVENT, &none).unwrap();
+    assert_eq!((opened.page, opened.pays), (token, 0));
+    exports.end_worker(1);
+    assert!(exports.find(Asker { worker: 2, zone: &a }, &event, shared::EVENT, &none).is_err());
+    let mut word = [0u64; 2];
+    for cell in (0..PAGE).step_by(event_page::CELL) {
+        rustix::io::pread(&page, word.as_mut_bytes(), (cell + event_page::FIRST_SLOT - 8) as u64).unwrap();
+        assert_eq!(word, [0, LONG_REACHED]);
+    }
+}

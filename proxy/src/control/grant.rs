@@ -1,0 +1,37 @@
+//! Grants: which zone may open what another exports.
+
+use serde::{Deserialize, Serialize};
+
+use super::name::ZoneName;
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Access {
+    ReadOnly,
+    ReadWrite,
+}
+
+impl Access {
+    pub fn may_write(self) -> bool {
+        self == Self::ReadWrite
+    }
+
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::ReadOnly => "read-only",
+            Self::ReadWrite => "read-write",
+        }
+    }
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Grant {
+    /// The zone that exports.
+    pub from: ZoneName,
+    /// The zone that may open it.
+    pub to: ZoneName,
+    pub access: Access,
+    /// Seconds since 1970 at which it ends by itself; none: it stays until it is revoked.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub expires: Option<u64>,
+}
