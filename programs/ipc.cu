@@ -105,6 +105,7 @@ int main(int count, char **words) {
     OK(cudaMalloc(&memory, COUNT * sizeof(int)));
     OK(cudaMalloc(&small, SMALL * sizeof(int)));
     EXPECT(cudaErrorInvalidValue, cudaEventCreateWithFlags(&event, cudaEventInterprocess));
+    EXPECT(cudaErrorInvalidValue, cudaGetLastError());
     OK(cudaEventCreateWithFlags(&event, cudaEventDisableTiming | cudaEventInterprocess));
     fill<<<COUNT / 256, 256>>>(memory, COUNT, 1);
     fill<<<(SMALL + 255) / 256, 256>>>(small, SMALL, 2);

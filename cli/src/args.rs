@@ -215,6 +215,9 @@ pub struct ProxyArgs {
     /// What each context is charged with on its zone's account, or 0 (default: 523MiB on NVIDIA, else 0)
     #[arg(long, value_name = "SIZE", value_parser = parse_size_or_none)]
     pub context_memory: Option<u64>,
+    /// Seconds that work may run on after its zone's turn while other zones wait, or 0: for ever (default: 60)
+    #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(u32).range(0..=86_400))]
+    pub watchdog: Option<u32>,
     /// Serve metrics and the status page at this address, or "off" (default: off)
     #[arg(long, value_name = "ADDRESS:PORT", value_parser = parse_http)]
     pub http: Option<HttpArg>,

@@ -8,6 +8,8 @@
 //! | `free` | gives back what `alloc` took last |
 //! | `sync` | waits for the context |
 //! | `spin` | starts a kernel that never ends |
+//! | `saturate` | keeps the GPU busy from now on, and answers at once |
+//! | `rounds` | how many kernels that has completed so far, instead of `ok` |
 //! | `pinned N` | takes N bytes of pinned memory |
 //! | `array N` | takes an array of N rows of 1024 numbers |
 //! | `unarray` | gives back what `array` took last |
@@ -17,6 +19,7 @@
 
 use std::io::BufRead;
 use std::ptr::null_mut;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use cuda_abi::driver::Driver;
 use cuda_abi::error::CUresult;
@@ -45,7 +48,12 @@ pub fn run() {
     for line in std::io::stdin().lock().lines().map_while(Result::ok) {
         let (word, number) = line.split_once(' ').unwrap_or((&line, "0"));
         let number: usize = number.parse().expect("a number");
+        if word == "rounds" {
+            println!("{}", ROUNDS.load(Ordering::Relaxed));
+            continue;
+        }
         let code = match word {
+            "saturate" => client.saturate(context),
             "compute" => client.compute(),
             "alloc" => client.alloc(number),
             "free" => client.taken.pop().map_or(0, |address| code!(&client.gpu, cuMemFree_v2(address))),
@@ -80,7 +88,34 @@ struct Client {
     arrays: Vec<CUarray>,
 }
 
+/// Kernels that `saturate` has completed.
+static ROUNDS: AtomicU64 = AtomicU64::new(0);
+
 impl Client {
+    /// A thread that never lets the GPU run dry, until something fails or the process ends.
+    fn saturate(&self, context: CUcontext) -> CUresult {
+        const AHEAD: u64 = 16;
+        let (gpu, double, data) = (self.gpu, self.double as usize, self.data);
+        let context = context as usize;
+        let run = move || {
+            ok!(&gpu, cuCtxSetCurrent(context as CUcontext));
+            loop {
+                for _ in 0..AHEAD {
+                    if calls::launch(&gpu, double as CUfunction, 400, 256, DEFAULT_STREAM, &[data, COUNT as u64]) != 0
+                    {
+                        return;
+                    }
+                }
+                if code!(&gpu, cuCtxSynchronize()) != 0 {
+                    return;
+                }
+                ROUNDS.fetch_add(AHEAD, Ordering::Relaxed);
+            }
+        };
+        std::thread::spawn(run);
+        0
+    }
+
     fn compute(&self) -> CUresult {
         let values: Vec<u32> = (0..COUNT as u32).collect();
         let sent = code!(&self.gpu, cuMemcpyHtoD_v2(self.data, values.as_ptr().cast(), COUNT * 4));

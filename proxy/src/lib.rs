@@ -12,4 +12,5 @@ pub mod meter;
 pub mod packet;
 pub mod size;
 pub mod statistics;
+pub mod turn_page;
 pub mod worker;

@@ -82,7 +82,7 @@ pub struct Page {
 }
 
 const SIZE: usize = 4096;
-const _: () = assert!(size_of::<Page>() <= SIZE);
+const _: () = assert!(size_of::<Page>() <= crate::turn_page::OFFSET);
 
 impl Page {
     pub fn deny(&self, reason: Denial) {

@@ -90,6 +90,7 @@ fn as_broker(folder: &Path) {
             allowance: 50 * MIB,
         }),
         max_clients_per_zone: 8,
+        watchdog: None,
     };
     let mut broker = match Broker::start(config) {
         Ok(broker) => broker,

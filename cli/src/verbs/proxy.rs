@@ -6,6 +6,7 @@ use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{SocketAddr as UnixAddr, UnixDatagram, UnixStream};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+use std::time::Duration;
 
 use ::proxy::backend::Backend;
 use ::proxy::broker::{Broker, Config, Ended, Meter, Reload, StartError, StateDirError};
@@ -27,6 +28,7 @@ const WORKER_UIDS: u32 = 0x3000_0000;
 /// What a primary context takes on an H200, and about as much on other GPUs of today.
 const NVIDIA_CONTEXT: u64 = 523 << 20;
 const OVERDRAFT: u64 = 1 << 30;
+const WATCHDOG: u32 = 60;
 
 pub fn run(args: ProxyArgs) -> Result<ExitCode, Failure> {
     // Started from /proc/self/exe, it would be called "exe" in every list of processes.
@@ -121,6 +123,7 @@ fn broker_config(args: &ProxyArgs, file: &File) -> Result<Config, Failure> {
     let root = rustix::process::geteuid().is_root();
     let usual_jail = if root { Demand::Require } else { Demand::BestEffort };
     let Reload { zones, spare_workers, max_clients_per_zone } = live(args, file);
+    let watchdog = args.watchdog.or(file.watchdog).unwrap_or(WATCHDOG);
     let json = args.log_format.map(|format| format == LogFormat::Json).or(file.log_json);
     Ok(Config {
         state_dir: args.state_dir.clone().or_else(|| file.state_dir.clone()).unwrap_or_else(|| STATE_DIR.into()),
@@ -136,6 +139,7 @@ fn broker_config(args: &ProxyArgs, file: &File) -> Result<Config, Failure> {
         context_memory: args.context_memory.or(file.context_memory).unwrap_or(context_memory),
         meter,
         max_clients_per_zone,
+        watchdog: (watchdog > 0).then(|| Duration::from_secs(watchdog.into())),
     })
 }
 

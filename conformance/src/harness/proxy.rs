@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use std::process::{Child, Stdio};
 
 use proxy::control::admin::{AdminClient, Answer, Request, Status, WorkerStatus, ZoneStatus};
+use proxy::control::zone::ZoneChange;
 use rustix::process::Signal;
 
 use super::{Place, signal, until};
@@ -15,6 +16,7 @@ pub const ZONE_MEMORY: u64 = 256 << 20;
 pub struct Proxy<'a> {
     place: &'a Place,
     zones: Vec<String>,
+    options: Vec<String>,
     child: Child,
     log: PathBuf,
     starts: u32,
@@ -24,10 +26,16 @@ impl<'a> Proxy<'a> {
     /// Starts one on the software GPU, or on the backend that `CONFORMANCE_BACKEND` names, with zones of [`ZONE_MEMORY`]
     /// each, and waits until it serves.
     pub fn start(place: &'a Place, zones: &[&str]) -> Self {
+        Self::start_with(place, zones, &[])
+    }
+
+    /// The same, with more options of `bulkhead proxy`.
+    pub fn start_with(place: &'a Place, zones: &[&str], options: &[&str]) -> Self {
+        let options: Vec<String> = options.iter().map(ToString::to_string).collect();
         let zones: Vec<String> = zones.iter().map(ToString::to_string).collect();
         let log = place.path().join("log");
-        let child = spawn(place, &zones, &log, false);
-        let proxy = Self { place, zones, child, log, starts: 1 };
+        let child = spawn(place, &zones, &options, &log, false);
+        let proxy = Self { place, zones, options, child, log, starts: 1 };
         proxy.wait_until_it_serves();
         proxy
     }
@@ -35,7 +43,7 @@ impl<'a> Proxy<'a> {
     /// Starts another one on the same state, after the first was killed.
     pub fn restart(&mut self) {
         let _ = self.child.wait();
-        self.child = spawn(self.place, &self.zones, &self.log, true);
+        self.child = spawn(self.place, &self.zones, &self.options, &self.log, true);
         self.starts += 1;
         self.wait_until_it_serves();
     }
@@ -68,6 +76,14 @@ impl<'a> Proxy<'a> {
     pub fn zone(&self, name: &str) -> ZoneStatus {
         let status = self.try_status().expect("the proxy answers");
         status.zones.into_iter().find(|zone| zone.name.as_str() == name).expect("the zone is there")
+    }
+
+    /// Changes a zone's settings, as `bulkhead zones set` does.
+    pub fn change(&self, zone: &str, change: ZoneChange) {
+        let admin = AdminClient::connect(&self.place.state().join("admin.sock")).expect("the proxy answers");
+        let name = zone.parse().expect("the name of a zone");
+        let answer = admin.ask(&Request::ChangeZone { name, change }).expect("an answer");
+        assert!(matches!(answer, Answer::Zone { .. }), "{answer:?}");
     }
 
     /// The worker that serves a client.
@@ -110,7 +126,7 @@ impl Drop for Proxy<'_> {
     }
 }
 
-fn spawn(place: &Place, zones: &[String], log: &PathBuf, append: bool) -> Child {
+fn spawn(place: &Place, zones: &[String], options: &[String], log: &PathBuf, append: bool) -> Child {
     let state = place.state();
     let state = state.to_str().expect("a plain path");
     let mut command = place.bulkhead(&["proxy", "--state-dir", state]);
@@ -118,7 +134,7 @@ fn spawn(place: &Place, zones: &[String], log: &PathBuf, append: bool) -> Child 
         Ok(backend) => command.args(["--backend", &backend]),
         Err(_) => command.args(["--backend", "soft", "--soft-memory", "1GiB"]),
     };
-    command.args(["--jail", "best-effort"]);
+    command.args(["--jail", "best-effort"]).args(options);
     // Zones are smaller here than what a context takes on a GPU.
     command.args(["--context-memory", "0"]);
     for zone in zones {

@@ -228,6 +228,7 @@ impl Broker {
         self.save_figures();
         let zones = self.zones.iter().map(|(name, zone)| {
             let workers = stats.remove(name).unwrap_or_default();
+            let turns = self.scheduler.used(zone.id);
             ZoneStatus {
                 name: name.clone(),
                 socket: self.folder.zone_socket(name),
@@ -242,6 +243,9 @@ impl Broker {
                 charges_refused: zone.ledger.refused,
                 pins_refused: zone.pinned.refused,
                 overdrafts: zone.overdrafts,
+                runaways: zone.runaways,
+                turns: turns.turns,
+                turn_time_ns: turns.time,
                 driver_memory: beyond.remove(name).unwrap_or(0),
                 stats: zone.told,
                 workers,

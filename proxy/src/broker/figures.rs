@@ -26,6 +26,7 @@ pub struct Figures {
     charges_refused: u64,
     pins_refused: u64,
     overdrafts: u64,
+    runaways: u64,
 }
 
 pub type Book = BTreeMap<ZoneName, Figures>;
@@ -40,6 +41,7 @@ impl Figures {
             charges_refused: zone.ledger.refused,
             pins_refused: zone.pinned.refused,
             overdrafts: zone.overdrafts,
+            runaways: zone.runaways,
         }
     }
 
@@ -47,7 +49,7 @@ impl Figures {
         (zone.past, zone.told) = (self.past, self.told);
         (zone.clients_served, zone.clients_refused) = (self.clients_served, self.clients_refused);
         (zone.ledger.refused, zone.pinned.refused) = (self.charges_refused, self.pins_refused);
-        zone.overdrafts = self.overdrafts;
+        (zone.overdrafts, zone.runaways) = (self.overdrafts, self.runaways);
     }
 }
 

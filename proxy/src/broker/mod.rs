@@ -18,6 +18,7 @@ mod process;
 mod reactor;
 mod reload;
 mod roster;
+mod scheduler;
 mod sharing;
 pub mod state_dir;
 mod views;
@@ -43,6 +44,7 @@ pub use overdraft::Meter;
 use reactor::{Reactor, Source};
 pub use reload::Reload;
 use roster::Roster;
+use scheduler::{Scheduler, Verdict};
 pub use state_dir::{StateDir, StateDirError};
 use workers::Worker;
 use zones::{Zone, Zones};
@@ -71,6 +73,8 @@ pub struct Config {
     /// Who looks at what workers really use; none where nobody can.
     pub meter: Option<Meter>,
     pub max_clients_per_zone: usize,
+    /// How long work may run on after its zone's turn, while others wait; none: for ever.
+    pub watchdog: Option<Duration>,
 }
 
 #[derive(Debug, thiserror::Error)]
@@ -118,6 +122,7 @@ pub struct Broker {
     views: views::Views,
     busy: busy::Busy,
     overdrafts: overdraft::Watch,
+    scheduler: Scheduler,
     exports: exports::Exports,
     grants: grants::Grants,
     /// Totals as they were last written down.
@@ -142,6 +147,8 @@ impl Broker {
         let rejoin_listener = packet::listen(&folder.workers_socket(), 0o666, 128).map_err(serve)?;
         reactor.watch(&admin_listener, Source::AdminListener).map_err(serve)?;
         reactor.watch(&rejoin_listener, Source::RejoinListener).map_err(serve)?;
+        let scheduler = Scheduler::start(config.watchdog).map_err(serve)?;
+        reactor.watch(scheduler.verdict_bell(), Source::Scheduler).map_err(serve)?;
         let mut broker = Self {
             config,
             folder,
@@ -162,6 +169,7 @@ impl Broker {
             views: views::Views::default(),
             busy: busy::Busy::default(),
             overdrafts: overdraft::Watch::default(),
+            scheduler,
             exports: exports::Exports::new(),
             grants: grants::Grants::default(),
             figures: figures::Book::new(),
@@ -225,6 +233,7 @@ impl Broker {
                     Source::WorkersClient(id) => self.on_clients_exit(id),
                     Source::Inventory => self.on_inventory(),
                     Source::Meter => self.on_meter(),
+                    Source::Scheduler => self.on_verdicts(),
                 }
             }
             self.on_deadlines(Instant::now());
@@ -263,6 +272,7 @@ impl Broker {
     fn open_zone(&mut self, name: &ZoneName, settings: ZoneSettings, leased: bool) -> io::Result<()> {
         let zone = Zone::open(self.new_id(), &self.folder, name, settings, leased)?;
         self.reactor.watch(&zone.listener, Source::Zone(zone.id))?;
+        self.scheduler.set_zone(zone.id, &zone.limits);
         self.zones.insert(name.clone(), zone);
         if self.driver_version != 0 {
             self.folder.write_driver_version(name, self.driver_version)?;
@@ -272,9 +282,8 @@ impl Broker {
 
     /// Ends a zone: nobody can come in any more, and those inside lose their workers.
     fn remove_zone(&mut self, name: &ZoneName) {
-        if self.zones.remove(name).is_none() {
-            return;
-        }
+        let Some(zone) = self.zones.remove(name) else { return };
+        self.scheduler.remove_zone(zone.id);
         let _ = std::fs::remove_dir_all(self.folder.zone(name));
         if let Err(error) = self.save_zones() {
             tracing::warn!(%error, "cannot write the book of zones");
@@ -287,7 +296,28 @@ impl Broker {
         tracing::info!(zone = %name, "zone removed");
     }
 
+    /// Ends workers that keep the GPU from others.
+    fn on_verdicts(&mut self) {
+        for (id, verdict) in self.scheduler.take_verdicts() {
+            let Some(worker) = self.workers.get_mut(&id) else { continue };
+            let Some(zone) = worker.zone().cloned() else { continue };
+            let why = match verdict {
+                Verdict::Runaway => "its work did not end while others waited",
+                Verdict::Silent => "it does not take turns",
+            };
+            tracing::warn!(%zone, pid = worker.client_pid(), worker = worker.pid, "worker ended: {why}");
+            worker.kill();
+            if let Some(zone) = self.zones.get_mut(&zone) {
+                zone.runaways += 1;
+            }
+        }
+    }
+
     fn save_zones(&self) -> io::Result<()> {
+        // Whatever has changed is in the book before it counts, limits of time included.
+        for zone in self.zones.values() {
+            self.scheduler.set_zone(zone.id, &zone.limits);
+        }
         zones::write_book(&self.folder.zones_book(), &self.zones)
     }
 

@@ -23,6 +23,7 @@ pub enum Source {
     WorkersClient(u64),
     Inventory,
     Meter,
+    Scheduler,
 }
 
 impl Source {
@@ -43,6 +44,7 @@ impl Source {
             Self::Reload => 11,
             Self::Inventory => 15,
             Self::Meter => 14,
+            Self::Scheduler => 13,
         }
     }
 
@@ -63,6 +65,7 @@ impl Source {
             11 => Self::Reload,
             15 => Self::Inventory,
             14 => Self::Meter,
+            13 => Self::Scheduler,
             _ => return None,
         })
     }
@@ -126,6 +129,7 @@ mod tests {
             WorkersClient(7),
             Inventory,
             Meter,
+            Scheduler,
         ];
         for source in all {
             assert_eq!(Source::from_bits(source.to_bits()), Some(source));

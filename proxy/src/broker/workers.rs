@@ -359,7 +359,8 @@ impl Broker {
         }
         let (page, page_fd) = Reader::create()?;
         worker.page = Some(page);
-        let mut fds = vec![socket, page_fd.as_fd()];
+        let bell = self.scheduler.add_worker(id, zone.id, &page_fd)?;
+        let mut fds = vec![socket, page_fd.as_fd(), bell.as_fd()];
         fds.extend(pidfd.as_ref().map(|fd| fd.as_fd()));
         let sent = match &worker.socket {
             Some(control) => packet::send(control, message.as_bytes(), &fds),
@@ -484,6 +485,7 @@ impl Broker {
 
     pub(super) fn on_worker_exit(&mut self, id: u64) {
         let Some(mut worker) = self.workers.remove(&id) else { return };
+        self.scheduler.remove_worker(id);
         let status = process::reap(worker.process.as_fd());
         self.reactor.forget(&worker.process);
         if let Err(error) = self.roster.clear(worker.slot) {
@@ -606,13 +608,23 @@ impl Broker {
         reply.pinned = service.pinned.charged();
         reply.limit = zone.limits.memory.unwrap_or(wire::UNLIMITED);
         self.reactor.forget(&socket);
-        if packet::send(&socket, reply.as_bytes(), &[]).is_ok()
+        let adopted = received.fds.first().and_then(|file| {
+            let page = Reader::adopt(file).ok()?;
+            Some((page, self.scheduler.add_worker(*worker_id, zone.id, file).ok()?))
+        });
+        let Some((page, bell)) = adopted else {
+            // It would take turns with nobody.
+            tracing::warn!(zone = %service.zone, worker = worker.pid, "worker ended: it has lost its page");
+            worker.kill();
+            return;
+        };
+        if packet::send(&socket, reply.as_bytes(), &[bell.as_fd()]).is_ok()
             && self.reactor.watch(&socket, Source::WorkerSocket(*worker_id)).is_ok()
         {
             tracing::info!(zone = %service.zone, worker = worker.pid, "worker joined");
             worker.kill_at = None;
             worker.socket = Some(socket);
-            worker.page = received.fds.first().and_then(|page| Reader::adopt(page).ok());
+            worker.page = Some(page);
         }
     }
 

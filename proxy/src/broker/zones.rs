@@ -38,6 +38,8 @@ pub struct Zone {
     pub clients_refused: u64,
     /// Workers ended because they used memory that they never asked for.
     pub overdrafts: u64,
+    /// Workers ended because they kept the GPU from others.
+    pub runaways: u64,
     /// Figures of workers that have ended.
     pub past: WorkerStats,
     /// Most that an operator was told.
@@ -85,6 +87,7 @@ impl Zone {
             clients_served: 0,
             clients_refused: 0,
             overdrafts: 0,
+            runaways: 0,
             past: WorkerStats::default(),
             told: WorkerStats::default(),
         })

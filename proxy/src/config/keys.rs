@@ -197,6 +197,15 @@ pub const KEYS: &[Key] = &[
         false,
     ),
     key(
+        Table::Proxy,
+        "watchdog",
+        Kind::Number(0, 86_400),
+        "60",
+        "Seconds that work may run on after its zone's turn while other zones wait; then its program is ended. 0: for \
+         ever.",
+        false,
+    ),
+    key(
         Table::Http,
         "listen",
         Kind::Address,

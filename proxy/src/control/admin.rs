@@ -152,6 +152,14 @@ pub struct ZoneStatus {
     pub pins_refused: u64,
     /// Programs ended because they used memory that was never granted.
     pub overdrafts: u64,
+    /// Programs ended because they kept the GPU from others.
+    #[serde(default)]
+    pub runaways: u64,
+    /// Turns on a GPU that others wanted, too, and their time as the broker measured it.
+    #[serde(default)]
+    pub turns: u64,
+    #[serde(default)]
+    pub turn_time_ns: u64,
     /// Part of what is used that nobody asked for: the driver's own.
     pub driver_memory: u64,
     pub stats: WorkerStats,

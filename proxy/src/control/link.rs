@@ -26,6 +26,7 @@ pub use sharing::{Imported, NotShared};
 
 use crate::packet;
 use crate::statistics::Writer;
+use crate::turn_page::Turnstile;
 
 /// How long a request waits for a broker that is away.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -39,6 +40,8 @@ pub struct Assignment {
     pub client_pidfd: Option<OwnedFd>,
     /// Where this worker counts what it does.
     pub statistics: Writer,
+    /// Where it learns whose turn it is.
+    pub turnstile: Arc<Turnstile>,
     pub client_pid: u32,
     pub client_uid: u32,
     pub client_gid: u32,
@@ -78,6 +81,7 @@ struct State {
     token: Token,
     /// The page of statistics, for the next broker.
     statistics: Option<Arc<OwnedFd>>,
+    turnstile: Option<Arc<Turnstile>>,
     next_seq: u64,
     /// By account: what was granted and not given back.
     charged: [u64; account::COUNT],
@@ -127,6 +131,7 @@ impl BrokerLink {
             socket: Some(Arc::new(socket)),
             token: [0; 16],
             statistics: None,
+            turnstile: None,
             next_seq: 1,
             charged: [0; account::COUNT],
             unsent_release: [0; account::COUNT],
@@ -172,9 +177,11 @@ impl BrokerLink {
             };
             let statistics = fds.next();
             let writer = Writer::new(statistics.as_ref());
+            let turnstile = Arc::new(Turnstile::new(statistics.as_ref(), fds.next()));
             {
                 let mut state = self.shared.lock();
                 state.statistics = statistics.map(Arc::new);
+                state.turnstile = Some(turnstile.clone());
                 state.token = message.token;
                 (state.used, state.limit) = (message.used, message.limit);
                 state.isolated = message.details.flags & wire::shared_flags::ISOLATE != 0;
@@ -185,6 +192,7 @@ impl BrokerLink {
                 client,
                 client_pidfd: fds.next(),
                 statistics: writer,
+                turnstile,
                 client_pid: message.client_pid,
                 client_uid: message.client_uid,
                 client_gid: message.client_gid,
@@ -303,6 +311,9 @@ impl Shared {
             {
                 let mut state = self.lock();
                 state.socket = None;
+                if let Some(turnstile) = &state.turnstile {
+                    turnstile.release();
+                }
                 state.requests.retain(|_, request| !request.abandoned);
                 for request in state.requests.values_mut().filter(|request| request.outcome.is_none()) {
                     request.outcome = Some(Outcome::Lost);
@@ -314,13 +325,16 @@ impl Shared {
                 let state = self.lock();
                 (state.token, state.statistics.clone())
             };
-            let (socket, adopted) = loop {
+            let (socket, adopted, bell) = loop {
                 match join(path, &token, statistics.as_deref()) {
                     Ok(joined) => break joined,
                     Err(_) => std::thread::sleep(REJOIN_EVERY),
                 }
             };
             let mut state = self.lock();
+            if let Some(turnstile) = &state.turnstile {
+                turnstile.set_bell(bell);
+            }
             state.settle(socket, &adopted);
             drop(state);
             self.changed.notify_all();
@@ -434,8 +448,11 @@ fn send_now(socket: &OwnedFd, message: &ToBroker, fd: Option<BorrowedFd<'_>>) ->
     packet::send_now(socket, message.as_bytes(), fd.as_slice())
 }
 
+/// The connection to a new broker, what it says, and the bell of its scheduler.
+type Joined = (OwnedFd, ToWorker, Option<OwnedFd>);
+
 /// Shows the token to a broker and waits until it has taken us over.
-fn join(path: &std::path::Path, token: &Token, statistics: Option<&OwnedFd>) -> io::Result<(OwnedFd, ToWorker)> {
+fn join(path: &std::path::Path, token: &Token, statistics: Option<&OwnedFd>) -> io::Result<Joined> {
     let socket = packet::connect(path)?;
     let mut message = ToBroker::new(to_broker::REJOIN);
     message.token = *token;
@@ -449,7 +466,7 @@ fn join(path: &std::path::Path, token: &Token, statistics: Option<&OwnedFd>) -> 
     let mut buffer = [0; size_of::<ToWorker>()];
     let received = packet::receive(socket.as_fd(), &mut buffer)?;
     match ToWorker::read_from_bytes(&buffer[..received.len]) {
-        Ok(message) if message.kind == to_worker::ADOPTED => Ok((socket, message)),
+        Ok(message) if message.kind == to_worker::ADOPTED => Ok((socket, message, received.fds.into_iter().next())),
         _ => Err(io::ErrorKind::InvalidData.into()),
     }
 }

@@ -38,11 +38,12 @@ pub mod to_broker {
 
 /// Kinds of [`ToWorker`].
 pub mod to_worker {
-    /// Here is your client: descriptors are its socket, the page of statistics and, where the kernel has them, its pidfd.
+    /// Here is your client: descriptors are its socket, the page of statistics, the scheduler's bell and, where the kernel
+    /// has them, its pidfd.
     pub const ASSIGN: u32 = 1;
     /// Answer to a request with the same `seq`.
     pub const REPLY: u32 = 2;
-    /// A new broker has taken the worker over; `charged` is what its books say.
+    /// A new broker has taken the worker over; `charged` is what its books say. The descriptor is its scheduler's bell.
     pub const ADOPTED: u32 = 3;
     /// Whoever paid for the import `token` is gone: from now on it is `value` bytes of this worker's account.
     pub const PAYS: u32 = 4;

@@ -88,6 +88,7 @@ const ZONE: &[Family] = &[
                 ("pinned_memory", zone.pins_refused),
                 ("clients", zone.clients_refused),
                 ("overdraft", zone.overdrafts),
+                ("runaway", zone.runaways),
             ]),
         )
     }),
@@ -212,6 +213,9 @@ mod tests {
             pinned: 4096,
             pins_refused: 0,
             overdrafts: 0,
+            runaways: 0,
+            turns: 0,
+            turn_time_ns: 0,
             driver_memory: 0,
             stats,
             workers: Vec::new(),

@@ -17,6 +17,8 @@ use cuda_abi::wire::{Handle, Kind};
 use super::Refusal;
 use super::events::SharedEvent;
 use super::memory::Charge;
+use super::state::current_context;
+use super::turns::note_stream;
 
 /// How many handles a client may hold. Natively memory is the limit; this keeps a flood within some hundred MiB.
 const MOST_HANDLES: usize = 1 << 20;
@@ -162,8 +164,11 @@ impl Handles {
 
     /// The object behind a handle of this kind. Where the driver takes a function it takes a kernel as well.
     pub fn pin(&self, kind: Kind, word: u64) -> Result<Arc<Object>, Refusal> {
-        if kind == Kind::Stream && word <= 1 {
-            return Ok(self.default_streams[word as usize].clone());
+        if kind == Kind::Stream {
+            note_stream(word, current_context());
+            if word <= 1 {
+                return Ok(self.default_streams[word as usize].clone());
+            }
         }
         let graph = matches!(kind, Kind::Graph | Kind::GraphExec | Kind::GraphNode | Kind::UserObject);
         // Natively a wrong graph is a wrong value.

@@ -17,6 +17,7 @@ mod serve;
 mod snapshot;
 mod state;
 mod stats;
+mod turns;
 
 use std::sync::Arc;
 

@@ -14,7 +14,7 @@ use idm::ring::{ConsumeError, NO_LANE};
 use super::dispatch::{execute, op_name, reports_posted_errors};
 use super::state::Client;
 use super::stats::Counters;
-use super::{Refusal, Worker, WorkerError, ops};
+use super::{Refusal, Worker, WorkerError, ops, turns};
 use crate::control::{Assignment, BrokerLink};
 use crate::statistics::Denial;
 
@@ -49,11 +49,14 @@ pub fn serve(ready: Ready, assignment: Assignment) -> Result<(), WorkerError> {
         .map_err(|error| WorkerError::Thread(error.into()))?;
     watch.spawn().map_err(WorkerError::Thread)?;
     bootstrap::send(&assignment.client, &Attach::new(*server.layout(), [0; 16]), &[server.fd()])?;
+    let turnstile = assignment.turnstile;
+    worker.turns.meet(turnstile.clone());
     worker.meet(Client {
         socket: assignment.client,
         counters: Counters::new(assignment.statistics),
         context_memory: assignment.context_memory,
     });
+    turns::start(worker.clone(), turnstile).map_err(WorkerError::Thread)?;
 
     let (Some(mut consumer), Some(mut dispatcher)) = (server.take_consumer(), server.take_dispatcher()) else {
         unreachable!("a new server has both ends")
@@ -116,13 +119,22 @@ impl Session {
         let mut reply = Writer::new(buffer);
         let counters = self.worker.counters();
         counters.begin(op);
+        let turns = &self.worker.turns;
+        // Whatever gives work to the GPU waits here for the zone's turn, and all that comes after it on the ring.
+        let pass = turns::submits(op).then(|| turns.enter(&self.worker));
         let outcome = execute(&self.worker, op, tag, lane, payload, &mut reply);
+        if let Some(pass) = pass {
+            turns.leave(&self.worker, pass);
+        } else if turns::is_sync(op) {
+            turns.synced(&self.worker);
+        }
         counters.end(&outcome);
         let mut code = match outcome {
             Ok(code) | Err(Refusal::Code(code)) => code,
             Err(refusal) => end_client(&format!("{refusal} ({})", op_name(op))),
         };
         if is_sticky(code) {
+            turns.fault();
             self.server.lock().unwrap_or_else(PoisonError::into_inner).set_status(code);
         }
         if lane == NO_LANE {

@@ -17,6 +17,7 @@ use super::memory::Memory;
 use super::ops::graph::{self, Graphs};
 use super::ops::texture::Images;
 pub use super::stats::Counters;
+use super::turns::Turns;
 use super::{Outcome, Refusal, succeed};
 use crate::control::BrokerLink;
 
@@ -29,6 +30,7 @@ pub struct Worker {
     pub memory: Memory,
     pub graphs: Graphs,
     pub images: Images,
+    pub turns: Turns,
     pub event_pages: Arc<EventPages>,
     /// How many lanes there are.
     pub lanes: u32,
@@ -79,6 +81,12 @@ thread_local! {
     static CAPTURE_MODE: Cell<u32> = const { Cell::new(capture_mode::GLOBAL) };
 }
 
+/// Index of the context that this thread has current.
+#[inline]
+pub fn current_context() -> u32 {
+    CURRENT.get().0
+}
+
 impl Worker {
     pub fn new(driver: Arc<Driver>, link: Arc<BrokerLink>, server: &idm::Server) -> Worker {
         Worker {
@@ -87,6 +95,7 @@ impl Worker {
             event_pages: Arc::new(EventPages::new(driver.clone(), link)),
             graphs: Graphs::default(),
             images: Images::default(),
+            turns: Turns::new(),
             lanes: server.layout().lanes,
             bulk: server.bulk(),
             flags: server.flags(),
@@ -153,6 +162,12 @@ impl Worker {
         Ok(context)
     }
 
+    /// As [`Self::enter`], for the worker's own purposes: what captures forbid this thread stays as it is.
+    pub fn enter_quietly(&self, context: u32) -> Result<Option<Arc<Object>>, Refusal> {
+        let forbidden = if CAPTURE_MODE.get() == capture_mode::GLOBAL { wire::TAG_FORBIDDEN } else { 0 };
+        self.enter(context | forbidden)
+    }
+
     /// Closes a handle and what hangs on it.
     pub fn close(&self, kind: Kind, word: u64) -> Outcome {
         if kind == Kind::Stream {
@@ -165,7 +180,7 @@ impl Worker {
 
     /// Index of this thread's current context.
     pub fn context_tag(&self) -> u32 {
-        CURRENT.get().0
+        current_context()
     }
 
     /// Forgets what is current, after the driver was asked to change it behind our back.

@@ -129,6 +129,7 @@ fn retire(worker: &Worker, index: u32) {
     super::graph::capture::abandon_all(worker, index);
     // SAFETY: a context is current.
     unsafe { (worker.driver.cuCtxSynchronize)() };
+    worker.turns.forget_context(index);
     worker.images.close_context(&worker.driver, index);
     worker.handles.close_context(index);
     worker.memory.retire(index);

@@ -108,10 +108,10 @@ fn reserve_device_range(worker: &Worker) -> CUresult {
 /// Lets the GPU write completion words and read the staging area. Needs a current context.
 pub fn register_region(worker: &Worker) -> Result<(), Refusal> {
     const PORTABLE_AND_MAPPED: u32 = 3;
-    let flags = (worker.flags.as_ptr(), worker.flags.count() * size_of::<u64>());
-    let bulk = (worker.bulk.as_ptr(), worker.bulk.len() as usize);
-    for (start, len) in [flags, bulk] {
-        // SAFETY: both are parts of the region, which stays mapped as long as the process lives.
+    let flags = (worker.flags.as_ptr().cast::<u8>(), worker.flags.count() * size_of::<u64>());
+    let bulk = (worker.bulk.as_ptr().cast::<u8>(), worker.bulk.len() as usize);
+    for (start, len) in [flags, bulk, worker.turns.marks().memory()] {
+        // SAFETY: parts of the region and the worker's own marks, which stay where they are as long as the process lives.
         let result =
             unsafe { (worker.driver.cuMemHostRegister_v2)(start.cast::<c_void>(), len, PORTABLE_AND_MAPPED) };
         if result != CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED {

@@ -130,6 +130,7 @@ pub fn begin(worker: &Worker, message: &mut Reader<'_>) -> Outcome {
     let stream = worker.handles.pin(Kind::Stream, message.word()?)?;
     let mode = message.narrow()?;
     message.end()?;
+    let _still = worker.turns.hold_still(worker);
     let mut graphs = worker.graphs.at_work();
     worker.handles.room()?;
     let raw = stream.raw as CUstream;
@@ -171,6 +172,7 @@ pub fn begin_to_graph(worker: &Worker, message: &mut Reader<'_>) -> Outcome {
     if !nodes.iter().all(|node| node.parent.as_ref().is_some_and(|parent| Arc::ptr_eq(parent, &graph))) {
         return Err(invalid());
     }
+    let _still = worker.turns.hold_still(worker);
     let mut graphs = worker.graphs.at_work();
     let raw = raw_nodes(&nodes);
     let edges = if edges.is_empty() { std::ptr::null() } else { edges.as_ptr() };

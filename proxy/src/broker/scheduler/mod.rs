@@ -1,0 +1,126 @@
+//! GPU time: zones take turns on a GPU that more than one of them wants.
+//!
+//! [`plan`] decides, and knows no clock; [`board`] is the thread that looks at what workers report, asks the plan, and
+//! sets gates. It is a thread of its own because a turn's end must not wait for the broker's other business. The broker
+//! tells it who is there, and it tells the broker whom to end.
+
+mod board;
+mod plan;
+
+use std::collections::BTreeMap;
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use rustix::event::EventfdFlags;
+
+use crate::control::zone::ZoneLimits;
+use crate::turn_page::TurnPage;
+
+use board::Board;
+pub use plan::{Terms, Used};
+
+/// What the broker tells.
+enum Command {
+    Zone(u64, Terms),
+    NoZone(u64),
+    Worker { id: u64, zone: u64, page: TurnPage, bell: OwnedFd },
+    NoWorker(u64),
+}
+
+/// Why a worker must end.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Verdict {
+    /// Its work did not end in time while others waited.
+    Runaway,
+    /// It does not say what its gate finds.
+    Silent,
+}
+
+#[derive(Default)]
+struct Shared {
+    inbox: Mutex<Vec<Command>>,
+    verdicts: Mutex<Vec<(u64, Verdict)>>,
+    used: Mutex<BTreeMap<u64, Used>>,
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    // Whole values are put in and taken out, so a panic elsewhere leaves nothing half done.
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// The broker's end.
+pub struct Scheduler {
+    shared: Arc<Shared>,
+    /// Wakes the thread.
+    poke: OwnedFd,
+    /// Readable when there are verdicts.
+    verdict_bell: OwnedFd,
+}
+
+impl From<&ZoneLimits> for Terms {
+    fn from(limits: &ZoneLimits) -> Self {
+        Self { share: limits.share, cap: limits.cap, priority: limits.priority }
+    }
+}
+
+fn eventfd() -> io::Result<OwnedFd> {
+    Ok(rustix::event::eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?)
+}
+
+fn ring(bell: &OwnedFd) {
+    // A counter that is full rings already.
+    let _ = rustix::io::write(bell, &1u64.to_ne_bytes());
+}
+
+impl Scheduler {
+    /// `watchdog`: how long work may run on after its turn while others wait; none: for ever.
+    pub fn start(watchdog: Option<Duration>) -> io::Result<Self> {
+        let (poke, verdict_bell, shared) = (eventfd()?, eventfd()?, Arc::<Shared>::default());
+        let board = Board::new(shared.clone(), poke.try_clone()?, verdict_bell.try_clone()?, watchdog)?;
+        std::thread::Builder::new().name("scheduler".into()).spawn(move || board.run())?;
+        Ok(Self { shared, poke, verdict_bell })
+    }
+
+    fn tell(&self, command: Command) {
+        lock(&self.shared.inbox).push(command);
+        ring(&self.poke);
+    }
+
+    /// A zone is there, or its limits have changed.
+    pub fn set_zone(&self, id: u64, limits: &ZoneLimits) {
+        self.tell(Command::Zone(id, limits.into()));
+    }
+
+    pub fn remove_zone(&self, id: u64) {
+        self.tell(Command::NoZone(id));
+    }
+
+    /// A worker works for a zone from now on. Answers the bell for the worker to ring when something has changed.
+    pub fn add_worker(&self, id: u64, zone: u64, statistics: impl AsFd) -> io::Result<OwnedFd> {
+        let (page, bell) = (TurnPage::map(statistics)?, eventfd()?);
+        let theirs = bell.try_clone()?;
+        self.tell(Command::Worker { id, zone, page, bell });
+        Ok(theirs)
+    }
+
+    pub fn remove_worker(&self, id: u64) {
+        self.tell(Command::NoWorker(id));
+    }
+
+    /// Becomes readable when there are verdicts.
+    pub fn verdict_bell(&self) -> &OwnedFd {
+        &self.verdict_bell
+    }
+
+    pub fn take_verdicts(&self) -> Vec<(u64, Verdict)> {
+        let _ = rustix::io::read(&self.verdict_bell, &mut [0u8; 8]);
+        std::mem::take(&mut lock(&self.shared.verdicts))
+    }
+
+    /// What a zone has had in turns.
+    pub fn used(&self, zone: u64) -> Used {
+        lock(&self.shared.used).get(&zone).copied().unwrap_or_default()
+    }
+}

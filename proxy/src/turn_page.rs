@@ -1,0 +1,292 @@
+//! The words through which the broker's scheduler and a worker agree on who may give work to the GPU.
+//!
+//! They lie in the second half of the worker's page of statistics, each on a line of its own:
+//!
+//! * `gate`: what the worker may do, written by the broker. Every change has a new number.
+//! * `report`: what the worker has of it, written by the worker: the number of the last gate it has seen, whether work
+//!   waits at the gate, and whether work is on the GPU.
+//! * `work`: moves whenever the client wants something of the GPU, so that the broker sees who is at work without asking.
+//! * `knock`: moves after every change that a sleeping thread of the worker must look at; what they sleep on.
+//!
+//! The worker is presumed fallen: the broker never reads back what it wrote, and what a worker reports only decides how
+//! its own zone is treated. A worker that reports nothing, or nonsense, is ended.
+
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::ptr::NonNull;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use rustix::mm::{MapFlags, ProtFlags};
+use rustix::thread::futex::{self, Timespec};
+
+/// The page of statistics, whose first half is the statistics' own.
+const SIZE: usize = 4096;
+pub const OFFSET: usize = SIZE / 2;
+
+/// What a worker may do.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Gate {
+    /// Nobody else wants the GPU: work goes on without any bookkeeping.
+    Free,
+    /// Its zone's turn: work may be given, at most so many batches at a time.
+    Open { depth: u8 },
+    /// Another's turn: nothing new may be given.
+    Closed,
+}
+
+impl Gate {
+    const FREE: u64 = 0;
+    const OPEN: u64 = 1;
+    const CLOSED: u64 = 2;
+
+    pub fn to_bits(self, number: u64) -> u64 {
+        let (kind, depth) = match self {
+            Self::Free => (Self::FREE, 0),
+            Self::Open { depth } => (Self::OPEN, u64::from(depth.clamp(1, 3))),
+            Self::Closed => (Self::CLOSED, 0),
+        };
+        number << 4 | depth << 2 | kind
+    }
+
+    pub fn from_bits(bits: u64) -> (Self, u64) {
+        let gate = match bits & 3 {
+            Self::OPEN => Self::Open { depth: (bits >> 2 & 3).max(1) as u8 },
+            Self::CLOSED => Self::Closed,
+            _ => Self::Free,
+        };
+        (gate, bits >> 4)
+    }
+
+    /// The question of every message, answered without taking the word apart.
+    #[inline]
+    pub fn is_free(bits: u64) -> bool {
+        bits & 3 == Self::FREE
+    }
+}
+
+/// What a worker says of itself.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Report {
+    /// The gate that it has seen.
+    pub number: u64,
+    /// Somebody wants to give work and is held at the gate.
+    pub held: bool,
+    /// There is work on the GPU, or there was a moment ago.
+    pub running: bool,
+}
+
+impl Report {
+    pub fn to_bits(self) -> u64 {
+        self.number << 2 | u64::from(self.running) << 1 | u64::from(self.held)
+    }
+
+    pub fn from_bits(bits: u64) -> Self {
+        Self { number: bits >> 2, held: bits & 1 != 0, running: bits & 2 != 0 }
+    }
+}
+
+#[derive(Debug, Default)]
+#[repr(C, align(64))]
+struct Line<T>(T);
+
+#[derive(Debug, Default)]
+#[repr(C)]
+pub struct Words {
+    gate: Line<AtomicU64>,
+    report: Line<AtomicU64>,
+    work: Line<AtomicU64>,
+    knock: Line<AtomicU32>,
+}
+
+const _: () = assert!(size_of::<Words>() <= SIZE - OFFSET);
+
+impl Words {
+    #[inline]
+    pub fn gate(&self) -> u64 {
+        // SYNC POINT: what the broker did before it changed the gate happens before what a worker does that has seen it.
+        self.gate.0.load(Ordering::Acquire)
+    }
+
+    /// Changes the gate and wakes whoever waits for that.
+    pub fn set_gate(&self, bits: u64) {
+        // SYNC POINT: what the broker did before it changed the gate happens before what a worker does that has seen it.
+        self.gate.0.store(bits, Ordering::Release);
+        self.knock();
+    }
+
+    pub fn report(&self) -> Report {
+        // SYNC POINT: a worker's work was given, or found done, before the report that says so is read.
+        Report::from_bits(self.report.0.load(Ordering::Acquire))
+    }
+
+    pub fn set_report(&self, report: Report) {
+        // SYNC POINT: a worker's work was given, or found done, before the report that says so is read.
+        self.report.0.store(report.to_bits(), Ordering::Release);
+    }
+
+    pub fn work(&self) -> u64 {
+        self.work.0.load(Ordering::Relaxed)
+    }
+
+    /// The client wants something of the GPU. Threads that do so at once may count as one: only the movement matters.
+    #[inline]
+    pub fn count_work(&self) {
+        self.work.0.store(self.work.0.load(Ordering::Relaxed).wrapping_add(1), Ordering::Relaxed);
+    }
+
+    /// What to sleep on: read it, look at everything that matters, then sleep.
+    pub fn knocks(&self) -> u32 {
+        self.knock.0.load(Ordering::Acquire)
+    }
+
+    pub fn knock(&self) {
+        self.knock.0.fetch_add(1, Ordering::AcqRel);
+        let _ = futex::wake(&self.knock.0, futex::Flags::empty(), i32::MAX as u32);
+    }
+
+    /// Sleeps until somebody knocks after `seen` was read, or the time is up, or for no reason.
+    pub fn sleep(&self, seen: u32, time: Duration) {
+        let time = Timespec::try_from(time).ok();
+        let _ = futex::wait(&self.knock.0, futex::Flags::empty(), seen, time.as_ref());
+    }
+}
+
+/// The words in memory, until dropped.
+pub struct TurnPage(Place);
+
+enum Place {
+    Shared(NonNull<u8>),
+    /// Without a broker the gate is free for ever.
+    Private(Box<Words>),
+}
+
+// SAFETY: the words are atomics, and are mapped as long as this lives.
+unsafe impl Send for TurnPage {}
+// SAFETY: as above.
+unsafe impl Sync for TurnPage {}
+
+impl TurnPage {
+    /// Maps the words of a page of statistics, whose size must be sealed (see [`crate::statistics::Reader::adopt`]).
+    pub fn map(statistics: impl AsFd) -> io::Result<Self> {
+        let prot = ProtFlags::READ | ProtFlags::WRITE;
+        // SAFETY: a new mapping at an address of the kernel's choice.
+        let start = unsafe { rustix::mm::mmap(std::ptr::null_mut(), SIZE, prot, MapFlags::SHARED, statistics, 0)? };
+        let start = NonNull::new(start.cast()).ok_or(io::ErrorKind::OutOfMemory)?;
+        Ok(Self(Place::Shared(start)))
+    }
+
+    /// As the worker does it: one that has no page is never held up.
+    pub fn of_worker(statistics: Option<&OwnedFd>) -> Self {
+        let mapped = statistics.and_then(|file| Self::map(file).ok());
+        mapped.unwrap_or_else(|| Self(Place::Private(Box::default())))
+    }
+}
+
+impl std::ops::Deref for TurnPage {
+    type Target = Words;
+
+    #[inline]
+    fn deref(&self) -> &Words {
+        match &self.0 {
+            // SAFETY: mapped, aligned (the half of a page) and large enough; any bytes are valid atomics.
+            Place::Shared(start) => unsafe { start.add(OFFSET).cast().as_ref() },
+            Place::Private(words) => words,
+        }
+    }
+}
+
+impl Drop for TurnPage {
+    fn drop(&mut self) {
+        if let Place::Shared(start) = self.0 {
+            // SAFETY: the mapping is ours, and nobody borrows from it any more.
+            let _ = unsafe { rustix::mm::munmap(start.as_ptr().cast(), SIZE) };
+        }
+    }
+}
+
+/// A worker's end: the words, and the bell that tells the broker to look at them.
+pub struct Turnstile {
+    page: TurnPage,
+    bell: Mutex<Option<OwnedFd>>,
+}
+
+impl Turnstile {
+    pub fn new(statistics: Option<&OwnedFd>, bell: Option<OwnedFd>) -> Self {
+        Self { page: TurnPage::of_worker(statistics), bell: Mutex::new(bell) }
+    }
+
+    fn bell(&self) -> MutexGuard<'_, Option<OwnedFd>> {
+        self.bell.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Asks the broker to look.
+    pub fn ring(&self) {
+        if let Some(bell) = &*self.bell() {
+            // One that is full rings already.
+            let _ = rustix::io::write(bell, &1u64.to_ne_bytes());
+        }
+    }
+
+    /// There is no broker any more: nobody is held until another one says so.
+    pub fn release(&self) {
+        *self.bell() = None;
+        let (_, number) = Gate::from_bits(self.page.gate());
+        self.page.set_gate(Gate::Free.to_bits(number));
+    }
+
+    /// Another broker has taken over.
+    pub fn set_bell(&self, bell: Option<OwnedFd>) {
+        *self.bell() = bell;
+    }
+}
+
+impl std::ops::Deref for Turnstile {
+    type Target = Words;
+
+    #[inline]
+    fn deref(&self) -> &Words {
+        &self.page
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::statistics::{self, Reader, Writer};
+
+    #[test]
+    fn gates_and_reports_survive_their_bits() {
+        for gate in [Gate::Free, Gate::Open { depth: 1 }, Gate::Open { depth: 2 }, Gate::Closed] {
+            let bits = gate.to_bits(77);
+            assert_eq!(Gate::from_bits(bits), (gate, 77));
+            assert_eq!(Gate::is_free(bits), gate == Gate::Free);
+        }
+        for (held, running) in [(false, true), (true, false), (true, true)] {
+            let report = Report { number: 5, held, running };
+            assert_eq!(Report::from_bits(report.to_bits()), report);
+        }
+        // Whatever a worker writes is something.
+        assert_eq!(Gate::from_bits(u64::MAX).0, Gate::Free);
+    }
+
+    #[test]
+    fn both_sides_see_each_other_and_statistics_are_left_alone() {
+        let (reader, file) = Reader::create().unwrap();
+        let (broker, worker) = (TurnPage::map(&file).unwrap(), TurnPage::of_worker(Some(&file)));
+        let writer = Writer::new(Some(&file));
+        let seen = worker.knocks();
+        broker.set_gate(Gate::Closed.to_bits(3));
+        assert_eq!(Gate::from_bits(worker.gate()), (Gate::Closed, 3));
+        // The knock came before the sleep, which therefore does not last.
+        worker.sleep(seen, Duration::from_secs(1000));
+        worker.set_report(Report { number: 3, held: true, running: false });
+        worker.count_work();
+        assert_eq!((broker.report(), broker.work()), (Report { number: 3, held: true, running: false }, 1));
+        assert_eq!(reader.read(), statistics::WorkerStats::default());
+        statistics::add(&writer.calls, 1);
+        assert_eq!(Gate::from_bits(worker.gate()), (Gate::Closed, 3));
+        assert!(Gate::is_free(TurnPage::of_worker(None).gate()));
+    }
+}
