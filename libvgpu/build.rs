@@ -89,6 +89,9 @@ fn carried(op: usize, function: &Function) -> String {
     }
     let (how, reader) = match function.carry {
         Carry::Post => ("post", String::new()),
+        Carry::Call if function.pure => {
+            ("remembered", format!(", |_reader| {{\n{reads}            Ok(())\n        }}"))
+        }
         Carry::Call => ("call", format!(", |_reader| {{\n{reads}            Ok(())\n        }}")),
         _ => ("block", format!(", |_reader| {{\n{reads}            Ok(())\n        }}")),
     };

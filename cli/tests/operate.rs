@@ -206,6 +206,36 @@ fn a_reload_changes_zones_and_a_wrong_file_nothing() {
 }
 
 #[test]
+fn grants_are_given_by_hand_and_by_the_file() {
+    let node = Node::start("grants", "[zones.a]\nreadable_by = [\"b\"]\n[zones.b]\n[zones.c]\n");
+    let pairs = || -> Vec<String> {
+        let grants = node.json(&["grants", "list"]);
+        let pair = |grant: &Value| {
+            let field = |name: &str| grant[name].as_str().unwrap().to_owned();
+            format!("{} {} {}", field("from"), field("to"), field("access"))
+        };
+        grants.as_array().unwrap().iter().map(pair).collect()
+    };
+    assert_eq!(pairs(), ["a b read-only"]);
+    node.json(&["grants", "allow", "c", "a", "--read-write", "--expires", "1000"]);
+    assert_eq!(pairs(), ["a b read-only", "c a read-write"]);
+    let text = String::from_utf8(node.run(&["grants", "list"]).stdout).unwrap();
+    assert!(text.lines().any(|line| line.starts_with("c ") && line.contains("read-write")), "{text}");
+    refused(&node.run(&["grants", "allow", "a", "a"]), 65, &["itself"]);
+    refused(&node.run(&["grants", "allow", "a", "x"]), 65, &["no zone x"]);
+    refused(&node.run(&["grants", "allow", "a", "../x"]), 2, &["../x"]);
+    refused(&node.run(&["grants", "revoke", "b", "a"]), 65, &["b grants a nothing"]);
+    // What the file no longer says goes; what was given by hand stays, until its zone goes.
+    node.configure("[zones.a]\nwritable_by = [\"c\"]\n[zones.b]\n[zones.c]\n");
+    node.logged("configuration read");
+    assert_eq!(pairs(), ["c a read-write", "a c read-write"]);
+    assert_eq!(node.json(&["grants", "revoke", "c", "a"])["ended"], 0);
+    node.json(&["grants", "allow", "b", "a"]);
+    assert!(node.run(&["zones", "remove", "b"]).status.success());
+    assert_eq!(pairs(), ["a c read-write"]);
+}
+
+#[test]
 fn zones_are_managed_while_they_are_used() {
     let node = Node::start("zones", "");
     let made =

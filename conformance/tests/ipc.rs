@@ -312,3 +312,57 @@ fn a_grant_lets_another_zone_in_and_its_end_throws_it_out() {
     }
     end(&place, proxy);
 }
+
+/// Everybody opens everybody's memory, and all are killed one by one, clients and workers, in an order that differs from
+/// run to run of the loop; brokers come and go in between.
+#[test]
+fn accounts_are_empty_however_those_end_who_share() {
+    let place = place();
+    let mut proxy = Proxy::start(&place, &["a", "b"]);
+    grants(&place, &["allow", "a", "b"]);
+    for round in 0..4usize {
+        let mut all: Vec<Honest> = ["a", "a", "a", "b"].map(|zone| sharer(&place, &proxy, zone)).into();
+        let mut handles = Vec::new();
+        for who in &mut all {
+            expect(who, &[(&format!("alloc {}", (3 + round as u64) * MIB), "ok"), ("event", "ok"), ("record", "ok")]);
+            handles.push((who.ask("handle"), who.ask("event-handle")));
+        }
+        for (at, who) in all.iter_mut().enumerate() {
+            for (other, (memory, event)) in handles.iter().enumerate().filter(|(other, _)| *other != at) {
+                // What b exports, nobody of a may open.
+                let expected = if other == 3 { NOT_PERMITTED } else { "0x" };
+                assert!(who.ask(&format!("open {memory}")).starts_with(expected));
+                let expected = if other == 3 { NOT_PERMITTED } else { "ok" };
+                assert_eq!(who.ask(&format!("open-event {event}")), expected);
+            }
+        }
+        for step in 0..all.len() {
+            let at = (round * 3 + step * 7) % all.len();
+            let mut who = all.swap_remove(at);
+            match (step + round) % 4 {
+                0 => drop(who.kill()),
+                1 => {
+                    if let Some(worker) = proxy.worker_of(who.pid()) {
+                        signal(worker.pid, Signal::KILL);
+                    }
+                    who.kill();
+                }
+                2 => {
+                    who.tell("free");
+                    who.kill();
+                }
+                _ => who.quit(),
+            }
+            if step == round {
+                proxy.kill();
+                proxy.restart();
+            }
+        }
+        for zone in ["a", "b"] {
+            proxy.zone_is_empty(zone);
+        }
+        let sharing = proxy.try_status().expect("the proxy answers").sharing;
+        assert_eq!(sharing.mapped_bytes, 0);
+    }
+    end(&place, proxy);
+}

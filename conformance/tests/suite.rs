@@ -23,8 +23,24 @@ const KNOWN: &[(&str, &str, &str)] = &[
     ),
     ("soft-direct", "graphs::memory_allocated_in_a_capture", "the software GPU has no nodes that allocate memory"),
     ("soft-direct", "graphs::memory_allocated_by_nodes", "the software GPU has no nodes that allocate memory"),
-    ("libcuda", "modules::several_texts_are_linked", "libcuda passes on one image, and links none"),
+    ("soft-direct", "managed::prefetched_memory_is_where_it_was", OF_LIBCUDA),
+    ("soft-direct", "managed::only_managed_memory_is_prefetched", OF_LIBCUDA),
+    ("soft-direct", "managed::advice_is_remembered", OF_LIBCUDA),
+    ("soft-direct", "managed::advice_is_for_a_range", OF_LIBCUDA),
+    ("soft-direct", "managed::locations_are_checked", OF_LIBCUDA),
+    ("soft-direct", "managed::memory_is_attached_to_streams", OF_LIBCUDA),
+    ("soft-direct", "batches::words_in_a_batch", OF_LIBCUDA),
+    ("soft-direct", "batches::a_wrong_word_spoils_the_batch", OF_LIBCUDA),
+    ("soft-direct", "batches::copies_in_a_batch", OF_LIBCUDA),
+    ("soft-direct", "batches::wrong_batches_of_copies", OF_LIBCUDA),
+    ("soft-direct", "batches::shaped_copies_in_a_batch", OF_LIBCUDA),
+    ("soft-direct", "batches::copies_between_contexts_have_shapes", OF_LIBCUDA),
+    ("soft-direct", "batches::launches_of_before", OF_LIBCUDA),
+    ("soft-direct", "batches::contexts_are_attached_to", OF_LIBCUDA),
+    ("soft-direct", "batches::pools_by_location", OF_LIBCUDA),
+    ("soft-direct", "batches::small_questions_have_answers", OF_LIBCUDA),
 ];
+const OF_LIBCUDA: &str = "libcuda makes it of other functions, so the software GPU has none";
 const BOTH: &str = "";
 
 fn main() -> ExitCode {

@@ -9,7 +9,8 @@
 //!
 //! The head says: the exported symbol; the lowest `cudaVersion` for which `cuGetProcAddress` hands it out under its base
 //! name (the symbol without `_v2`…; `-` if it never does); optionally the suffix of its per-thread-stream variant and the
-//! version of that; how the call is [carried](Carry); and `early` if it may be called before `cuInit`.
+//! version of that; how the call is [carried](Carry); and `early` if it may be called before `cuInit`, or `pure` if the
+//! same arguments always give the same answer, so that the client may remember it (only of what is carried as `call`).
 //!
 //! An argument is `name: type`. A type is a C type in Rust's notation, or one of these, which say how generated code
 //! carries it:
@@ -84,6 +85,8 @@ pub struct Function {
     pub carry: Carry,
     /// May be called before `cuInit`.
     pub early: bool,
+    /// The same arguments give the same answer.
+    pub pure: bool,
     pub args: Vec<Arg>,
 }
 
@@ -259,12 +262,13 @@ fn head(family: &'static str, line: &str) -> Option<Function> {
         "deny" => Carry::Deny,
         _ => return None,
     };
-    let early = match words.next() {
-        None => false,
-        Some("early") => true,
+    let (early, pure) = match words.next() {
+        None => (false, false),
+        Some("early") => (true, false),
+        Some("pure") if carry == Carry::Call => (false, true),
         Some(_) => return None,
     };
-    Some(Function { family, symbol, since, per_thread, carry, early, args: Vec::new() })
+    Some(Function { family, symbol, since, per_thread, carry, early, pure, args: Vec::new() })
 }
 
 /// Splits at the commas that separate arguments.

@@ -56,6 +56,13 @@ pub const OWN_MAPPING: u32 = 1 << 31;
 
 static KNOWN: RwLock<BTreeMap<u64, Allocation>> = RwLock::new(BTreeMap::new());
 static NEXT_ID: AtomicU64 = AtomicU64::new(1);
+/// Counts up whenever memory goes.
+static GONE: AtomicU64 = AtomicU64::new(0);
+
+/// A number that is another one after memory was freed or unmapped.
+pub fn generation() -> u64 {
+    GONE.load(Ordering::Acquire)
+}
 
 pub fn add(base: u64, len: u64, kind: Kind, device: CUdevice, context: u64, flags: u32) {
     let id = NEXT_ID.fetch_add(1, Ordering::Relaxed);
@@ -96,6 +103,7 @@ pub fn take(base: u64, wanted: impl FnOnce(&Allocation) -> bool) -> Cuda<Allocat
     let mut known = KNOWN.write();
     let found = known.get(&base).copied().filter(wanted).ok_or(CUDA_ERROR_INVALID_VALUE)?;
     known.remove(&base);
+    GONE.fetch_add(1, Ordering::AcqRel);
     Ok(found)
 }
 
@@ -147,6 +155,7 @@ pub fn is_reachable(address: u64) -> bool {
 
 /// Forgets device memory of a context that is gone. Pinned memory stays: this process still has it mapped.
 pub fn close_context(context: u64) {
+    GONE.fetch_add(1, Ordering::AcqRel);
     KNOWN.write().retain(|_, allocation| {
         allocation.context != context || !matches!(allocation.kind, Kind::Device | Kind::Imported | Kind::Global)
     });

@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use cuda_abi::error::*;
 use cuda_abi::types::*;
 use cuda_abi::wire::{Handle, Kind, Op};
-use parking_lot::RwLock;
+use parking_lot::{Mutex, RwLock};
 
 use crate::entry::{Cuda, not_null};
 use crate::{allocations, carry, completion, device, handles};
@@ -183,6 +183,9 @@ pub fn id_of(word: u64) -> Cuda<u64> {
     Ok(id)
 }
 
+/// How many times a context was attached to beyond its creation.
+static ATTACHED: Mutex<Option<HashMap<u64, u64>>> = Mutex::new(None);
+
 /// Forgets everything that lived in a context.
 fn retire(word: u64) {
     storage::destroy(word);
@@ -346,6 +349,39 @@ pub mod api {
             }
         });
         Ok(())
+    }
+
+    /// One more who must detach before the context goes.
+    pub unsafe fn cuCtxAttach(pctx: *mut CUcontext, flags: u32) -> Cuda {
+        not_null(pctx)?;
+        if flags != 0 {
+            return Err(CUDA_ERROR_INVALID_VALUE);
+        }
+        let word = current()?;
+        *ATTACHED.lock().get_or_insert_default().entry(word).or_insert(0) += 1;
+        // SAFETY: passed on.
+        unsafe { put(pctx, word as CUcontext) }
+    }
+
+    /// The last one ends the context.
+    pub unsafe fn cuCtxDetach(ctx: CUcontext) -> Cuda {
+        let word = ctx as u64;
+        if current()? != word {
+            return Err(CUDA_ERROR_INVALID_CONTEXT);
+        }
+        if let Some(count) = ATTACHED.lock().get_or_insert_default().get_mut(&word).filter(|count| **count > 0) {
+            *count -= 1;
+            return Ok(());
+        }
+        // SAFETY: passed on.
+        unsafe { cuCtxDestroy_v2(ctx) }
+    }
+
+    pub unsafe fn cuCtxGetExecAffinity(to: *mut CUexecAffinityParam, kind: u32) -> Cuda {
+        const SM_COUNT: u32 = 0;
+        not_null(to)?;
+        current()?;
+        Err(if kind == SM_COUNT { CUDA_ERROR_UNSUPPORTED_EXEC_AFFINITY } else { CUDA_ERROR_INVALID_VALUE })
     }
 
     pub unsafe fn cuCtxDestroy(ctx: CUcontext) -> Cuda {

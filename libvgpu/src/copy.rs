@@ -69,7 +69,7 @@ pub unsafe fn copy(destination: u64, source: u64, len: usize, stream: u64, wait:
 }
 
 /// Turns an export's code back into a result.
-fn answer(code: CUresult) -> Cuda {
+pub fn answer(code: CUresult) -> Cuda {
     if code == CUDA_SUCCESS { Ok(()) } else { Err(code) }
 }
 

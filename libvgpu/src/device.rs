@@ -204,4 +204,91 @@ pub mod api {
         // SAFETY: passed on.
         unsafe { put(value, i32::from(can && attribute == ACCESS_SUPPORTED)) }
     }
+
+    /// Parts of a device's processors are given out by MPS, which is not here.
+    pub unsafe fn cuDeviceGetExecAffinitySupport(supported: *mut i32, kind: u32, dev: CUdevice) -> Cuda {
+        const SM_COUNT: u32 = 0;
+        find(dev)?;
+        if kind != SM_COUNT {
+            return Err(CUDA_ERROR_INVALID_VALUE);
+        }
+        // SAFETY: passed on.
+        unsafe { put(supported, 0) }
+    }
+
+    /// Says of no operation that it is atomic beyond the device.
+    ///
+    /// # Safety
+    /// Both arrays have `count` elements or are NULL.
+    unsafe fn no_atomics(capabilities: *mut u32, operations: *const u32, count: u32) -> Cuda {
+        const LAST: u32 = 12;
+        not_null(capabilities)?;
+        not_null(operations)?;
+        for at in 0..count as usize {
+            // SAFETY: not NULL; the rest is the caller's promise.
+            unsafe {
+                if *operations.add(at) > LAST {
+                    return Err(CUDA_ERROR_INVALID_VALUE);
+                }
+                capabilities.add(at).write(0);
+            }
+        }
+        if count == 0 { Err(CUDA_ERROR_INVALID_VALUE) } else { Ok(()) }
+    }
+
+    pub unsafe fn cuDeviceGetHostAtomicCapabilities(
+        capabilities: *mut u32,
+        operations: *const u32,
+        count: u32,
+        dev: CUdevice,
+    ) -> Cuda {
+        find(dev)?;
+        // SAFETY: passed on.
+        unsafe { no_atomics(capabilities, operations, count) }
+    }
+
+    pub unsafe fn cuDeviceGetP2PAtomicCapabilities(
+        capabilities: *mut u32,
+        operations: *const u32,
+        count: u32,
+        src: CUdevice,
+        dst: CUdevice,
+    ) -> Cuda {
+        find(src)?;
+        find(dst)?;
+        if src == dst {
+            return Err(CUDA_ERROR_INVALID_DEVICE);
+        }
+        // SAFETY: passed on.
+        unsafe { no_atomics(capabilities, operations, count) }
+    }
+
+    /// Accepted, and never called: it would tell of memory taken from a process, which nobody does here. The handle only
+    /// has to be unlike NULL.
+    pub unsafe fn cuDeviceRegisterAsyncNotification(
+        dev: CUdevice,
+        callback: CUasyncCallback,
+        _user: *mut c_void,
+        handle: *mut CUasyncCallbackHandle,
+    ) -> Cuda {
+        find(dev)?;
+        not_null(callback)?;
+        // SAFETY: passed on.
+        unsafe { put(handle, 1 as CUasyncCallbackHandle) }
+    }
+
+    pub unsafe fn cuDeviceUnregisterAsyncNotification(dev: CUdevice, handle: CUasyncCallbackHandle) -> Cuda {
+        find(dev)?;
+        not_null(handle)
+    }
+
+    /// A program in a zone has no device that writes to the GPU past the CPU, so all its writes are there.
+    pub unsafe fn cuFlushGPUDirectRDMAWrites(target: u32, scope: u32) -> Cuda {
+        const CURRENT_CONTEXT: u32 = 0;
+        const TO_OWNER: u32 = 100;
+        const TO_ALL_DEVICES: u32 = 200;
+        crate::context::current()?;
+        let known = target == CURRENT_CONTEXT && matches!(scope, TO_OWNER | TO_ALL_DEVICES);
+        if known { Ok(()) } else { Err(CUDA_ERROR_INVALID_VALUE) }
+    }
 }

@@ -5,6 +5,7 @@
 //! loading the library opens nothing and starts nothing.
 
 mod allocations;
+mod batch;
 mod carry;
 mod completion;
 mod context;
@@ -21,12 +22,16 @@ mod host_memory;
 mod ipc;
 mod launch;
 mod link;
+mod managed;
 mod memory;
 mod module;
 mod occupancy;
+mod older;
+mod older_launch;
 mod pointer;
 mod pool;
 mod procaddr;
+mod remembered;
 mod session;
 mod shaped_copy;
 mod staging;
@@ -39,6 +44,7 @@ mod vmm;
 
 /// The hand-written functions that the exports call.
 mod api {
+    pub use crate::batch::*;
     pub use crate::context::api::*;
     pub use crate::copy::api::*;
     pub use crate::device::api::*;
@@ -51,9 +57,16 @@ mod api {
     pub use crate::ipc::api::*;
     pub use crate::launch::api::*;
     pub use crate::link::*;
+    pub use crate::managed::{
+        cuMemAdvise, cuMemAdvise_v2, cuMemDiscardAndPrefetchBatchAsync, cuMemDiscardBatchAsync, cuMemPrefetchAsync,
+        cuMemPrefetchAsync_v2, cuMemPrefetchBatchAsync, cuMemRangeGetAttribute, cuMemRangeGetAttributes,
+        cuStreamAttachMemAsync,
+    };
     pub use crate::memory::api::*;
     pub use crate::module::api::*;
     pub use crate::occupancy::*;
+    pub use crate::older::*;
+    pub use crate::older_launch::*;
     pub use crate::pointer::*;
     pub use crate::pool::*;
     pub use crate::procaddr::api::*;

@@ -1,7 +1,4 @@
-//! `cuLink*`: what the program adds is kept here until it is complete.
-//!
-//! One input needs no linking: it is the result, and the driver compiles it when it is loaded. That is what programs do
-//! who use the linker as a compiler. Several inputs are not supported.
+//! `cuLink*`: what the program adds is kept here until it is complete; then the node's driver links all of it.
 #![allow(non_snake_case, clippy::too_many_arguments)]
 
 use std::collections::HashMap;
@@ -11,16 +8,24 @@ use std::os::unix::ffi::OsStrExt;
 use cuda_abi::error::*;
 use cuda_abi::image;
 use cuda_abi::types::*;
-use cuda_abi::wire::MAX_IMAGE;
+use cuda_abi::wire::{MAX_IMAGE, MAX_LINK_INPUTS, Op, is_plain_link_option};
 use parking_lot::Mutex;
 
 use crate::device::put;
-use crate::entry::{Cuda, not_null, say_once};
-use crate::session;
+use crate::entry::{Cuda, not_null};
+use crate::{carry, context};
 
 /// Kinds of input.
+const PTX: u32 = 1;
 const LIBRARY: u32 = 4;
 const LAST_KIND: u32 = 5;
+
+/// Options that are answered: where the program wants to have it, and how much room there is.
+const WALL_TIME: u32 = 2;
+const INFO_LOG: u32 = 3;
+const INFO_LOG_SIZE: u32 = 4;
+const ERROR_LOG: u32 = 5;
+const ERROR_LOG_SIZE: u32 = 6;
 
 #[derive(Default)]
 struct Links {
@@ -30,52 +35,171 @@ struct Links {
 
 #[derive(Default)]
 struct Link {
-    /// Each as an image that can be loaded: text ends with a NUL.
-    inputs: Vec<Vec<u8>>,
+    /// Kind and bytes of each.
+    inputs: Vec<(u32, Vec<u8>)>,
+    bytes: usize,
+    /// Options, and where their values are: the program's own arrays, which stay as long as the link.
+    options: Vec<u32>,
+    values: usize,
+    /// The result, with a NUL behind it.
+    result: Vec<u8>,
+}
+
+/// What the driver made of it.
+struct Linked {
+    code: CUresult,
+    errors: Vec<u8>,
+    notes: Vec<u8>,
+    size: usize,
+}
+
+impl Link {
+    fn value(&self, at: usize) -> *mut *mut c_void {
+        (self.values as *mut *mut c_void).wrapping_add(at)
+    }
+
+    fn read_value(&self, option: u32) -> Option<u64> {
+        let at = self.options.iter().position(|known| *known == option)?;
+        // SAFETY: the program promised that its values stay.
+        Some(unsafe { self.value(at).read() } as u64)
+    }
+
+    fn write_value(&self, option: u32, value: u64) {
+        if let Some(at) = self.options.iter().position(|known| *known == option) {
+            // SAFETY: as above.
+            unsafe { self.value(at).write(value as *mut c_void) };
+        }
+    }
+
+    /// Puts a log where the program wants it, cut where its room ends, and says how long it is.
+    fn write_log(&self, buffer: u32, size: u32, text: &[u8]) {
+        let (Some(to), Some(room)) = (self.read_value(buffer), self.read_value(size)) else { return };
+        // The size is an unsigned int in the place of a pointer.
+        let room = room as u32 as usize;
+        if to == 0 || room == 0 {
+            return;
+        }
+        let count = text.len().min(room - 1);
+        // SAFETY: the program promised that much room.
+        unsafe {
+            std::ptr::copy_nonoverlapping(text.as_ptr(), to as *mut u8, count);
+            (to as *mut u8).add(count).write(0);
+        }
+        self.write_value(size, count as u64);
+    }
+
+    /// As the worker reads it.
+    fn upload(&self) -> Vec<u8> {
+        let plain: Vec<u32> = self.options.iter().copied().filter(|option| is_plain_link_option(*option)).collect();
+        let mut upload = Vec::with_capacity(self.bytes + 16 * self.inputs.len());
+        let word = |upload: &mut Vec<u8>, word: u64| upload.extend_from_slice(&word.to_le_bytes());
+        word(&mut upload, plain.len() as u64);
+        for option in plain {
+            word(&mut upload, u64::from(option));
+            // Numbers of 32 bits in the place of pointers.
+            word(&mut upload, self.read_value(option).unwrap_or(0) & u64::from(u32::MAX));
+        }
+        word(&mut upload, self.inputs.len() as u64);
+        for (kind, bytes) in &self.inputs {
+            word(&mut upload, u64::from(*kind));
+            word(&mut upload, bytes.len() as u64);
+            upload.extend_from_slice(bytes);
+            upload.resize(upload.len().next_multiple_of(8), 0);
+        }
+        upload
+    }
 }
 
 static LINKS: Mutex<Option<Links>> = Mutex::new(None);
 
+/// Takes the link out while something is done with it: that may take long.
 fn with<T>(state: CUlinkState, body: impl FnOnce(&mut Link) -> Cuda<T>) -> Cuda<T> {
-    let mut links = LINKS.lock();
-    let link = links.get_or_insert_default().open.get_mut(&(state as u64));
-    body(link.ok_or(CUDA_ERROR_INVALID_HANDLE)?)
+    let taken = LINKS.lock().get_or_insert_default().open.remove(&(state as u64));
+    let mut link = taken.ok_or(CUDA_ERROR_INVALID_HANDLE)?;
+    let done = body(&mut link);
+    LINKS.lock().get_or_insert_default().open.insert(state as u64, link);
+    done
 }
 
 fn add(state: CUlinkState, kind: u32, mut bytes: Vec<u8>, name: &[u8]) -> Cuda {
     if kind > LAST_KIND {
         return Err(CUDA_ERROR_INVALID_VALUE);
     }
-    if bytes.len() > MAX_IMAGE {
-        return Err(CUDA_ERROR_OUT_OF_MEMORY);
-    }
     with(state, |link| {
         // The device runtime's library has nothing that PTX would need before a kernel launches kernels.
         if kind == LIBRARY && name.windows(9).any(|part| part == b"cudadevrt") {
             return Ok(());
         }
-        bytes.push(0);
-        if !image::is_whole(&bytes) {
-            return Err(CUDA_ERROR_INVALID_IMAGE);
+        if bytes.len() + link.bytes > MAX_IMAGE / 2 || link.inputs.len() == MAX_LINK_INPUTS {
+            return Err(CUDA_ERROR_OUT_OF_MEMORY);
         }
-        link.inputs.push(bytes);
+        bytes.push(0);
+        if kind >= LIBRARY || !image::is_whole(&bytes) {
+            return Err(if kind == PTX { CUDA_ERROR_INVALID_PTX } else { CUDA_ERROR_INVALID_IMAGE });
+        }
+        bytes.pop();
+        link.bytes += bytes.len();
+        link.inputs.push((kind, bytes));
         Ok(())
     })
 }
 
+/// Has the driver link everything.
+fn link_there(link: &Link) -> Cuda<Linked> {
+    let mut linked = Linked { code: CUDA_ERROR_UNKNOWN, errors: Vec::new(), notes: Vec::new(), size: 0 };
+    carry::upload(Op::Link, &link.upload(), |reader| {
+        linked.code = reader.narrow()?;
+        (linked.errors, linked.notes) = (reader.bytes()?.to_vec(), reader.bytes()?.to_vec());
+        linked.size = reader.narrow()?;
+        Ok(())
+    })?;
+    Ok(linked)
+}
+
+fn fetch(size: usize) -> Cuda<Vec<u8>> {
+    if size > MAX_IMAGE {
+        return Err(CUDA_ERROR_UNKNOWN);
+    }
+    let mut result: Vec<u8> = Vec::with_capacity(size + 1);
+    while result.len() < size {
+        let start = result.len();
+        carry::block(
+            Op::LinkResult as u16,
+            |writer| writer.word(start as u64),
+            |reader| {
+                result.extend_from_slice(reader.bytes()?);
+                Ok(())
+            },
+        )?;
+        if result.len() == start || result.len() > size {
+            return Err(CUDA_ERROR_UNKNOWN);
+        }
+    }
+    result.push(0);
+    Ok(result)
+}
+
 pub unsafe fn cuLinkCreate_v2(
-    _count: u32,
-    _options: *mut CUjit_option,
-    _values: *mut *mut c_void,
+    count: u32,
+    options: *mut CUjit_option,
+    values: *mut *mut c_void,
     to: *mut CUlinkState,
 ) -> Cuda {
     not_null(to)?;
-    session::get()?;
+    context::current()?;
+    let mut link = Link::default();
+    if count > 0 {
+        not_null(options)?;
+        not_null(values)?;
+        // SAFETY: not NULL; the rest is the caller's promise.
+        link.options = unsafe { std::slice::from_raw_parts(options, count as usize) }.to_vec();
+        link.values = values as usize;
+    }
     let mut links = LINKS.lock();
     let links = links.get_or_insert_default();
     // Looks like a pointer, and is none.
     links.last += 16;
-    links.open.insert(links.last, Link::default());
+    links.open.insert(links.last, link);
     // SAFETY: passed on.
     unsafe { put(to, links.last as CUlinkState) }
 }
@@ -116,15 +240,24 @@ pub unsafe fn cuLinkAddFile_v2(
 pub unsafe fn cuLinkComplete(state: CUlinkState, image: *mut *mut c_void, size: *mut usize) -> Cuda {
     not_null(image)?;
     with(state, |link| {
-        let [only] = &mut link.inputs[..] else {
-            say_once("cuLinkComplete: linking several images is not supported");
-            return Err(CUDA_ERROR_NOT_SUPPORTED);
-        };
+        if link.inputs.is_empty() {
+            return Err(CUDA_ERROR_INVALID_VALUE);
+        }
+        let start = std::time::Instant::now();
+        let linked = link_there(link)?;
+        let milliseconds = start.elapsed().as_secs_f32() * 1000.0;
+        link.write_value(WALL_TIME, u64::from(milliseconds.to_bits()));
+        link.write_log(ERROR_LOG, ERROR_LOG_SIZE, &linked.errors);
+        link.write_log(INFO_LOG, INFO_LOG_SIZE, &linked.notes);
+        if linked.code != CUDA_SUCCESS {
+            return Err(linked.code);
+        }
+        link.result = fetch(linked.size)?;
         // SAFETY: passed on; the bytes stay where they are until the link is destroyed.
         unsafe {
-            put(image, only.as_mut_ptr().cast())?;
+            put(image, link.result.as_mut_ptr().cast())?;
             if !size.is_null() {
-                put(size, only.len() - 1)?;
+                put(size, linked.size)?;
             }
         }
         Ok(())

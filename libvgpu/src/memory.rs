@@ -83,6 +83,7 @@ pub mod api {
             _ => carry::block(Op::Free as u16, |writer| writer.word(dptr), |_| Ok(())),
         };
         freed.inspect_err(|_| allocations::restore(found))?;
+        crate::managed::forget(&found);
         crate::pool::returned(&found);
         Ok(())
     }

@@ -116,6 +116,40 @@ pub unsafe fn cuDeviceSetMemPool(dev: CUdevice, pool: CUmemoryPool) -> Cuda {
     Ok(())
 }
 
+/// The device that a location stands for; pools of other places there are none.
+///
+/// # Safety
+/// `location` is NULL or readable.
+unsafe fn device_of(location: *const CUmemLocation, kind: CUmemAllocationType) -> Cuda<CUdevice> {
+    const PINNED: u32 = 1;
+    const MANAGED: u32 = 2;
+    const DEVICE: u32 = 1;
+    not_null(location)?;
+    // SAFETY: not NULL; the rest is the caller's promise.
+    let location = unsafe { location.read() };
+    match (kind, location.kind) {
+        (PINNED, DEVICE) => Ok(location.id),
+        // On the host, and managed memory.
+        (PINNED, 2..=4) | (MANAGED, _) => Err(CUDA_ERROR_NOT_SUPPORTED),
+        _ => Err(CUDA_ERROR_INVALID_VALUE),
+    }
+}
+
+pub unsafe fn cuMemGetDefaultMemPool(pool: *mut CUmemoryPool, location: *mut CUmemLocation, kind: u32) -> Cuda {
+    // SAFETY: passed on.
+    unsafe { cuDeviceGetDefaultMemPool(pool, device_of(location, kind)?) }
+}
+
+pub unsafe fn cuMemGetMemPool(pool: *mut CUmemoryPool, location: *mut CUmemLocation, kind: u32) -> Cuda {
+    // SAFETY: passed on.
+    unsafe { cuDeviceGetMemPool(pool, device_of(location, kind)?) }
+}
+
+pub unsafe fn cuMemSetMemPool(location: *mut CUmemLocation, kind: u32, pool: CUmemoryPool) -> Cuda {
+    // SAFETY: passed on.
+    unsafe { cuDeviceSetMemPool(device_of(location, kind)?, pool) }
+}
+
 fn make(device: CUdevice, sharing: Sharing) -> Cuda<u64> {
     device::find(device)?;
     Ok(with(|pools| {

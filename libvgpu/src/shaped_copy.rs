@@ -14,8 +14,8 @@ use crate::{carry, context, handles, host_memory, stream};
 
 const HOST: u32 = 1;
 const DEVICE: u32 = 2;
-const ARRAY: u32 = 3;
-const UNIFIED: u32 = 4;
+pub const ARRAY: u32 = 3;
+pub const UNIFIED: u32 = 4;
 
 /// One side of a copy: where its first byte lies, and how far its rows and layers are apart.
 #[derive(Clone, Copy)]
@@ -165,7 +165,7 @@ fn post(copy: &CUDA_MEMCPY3D, stream: u64) -> Cuda {
 
 /// # Safety
 /// Pageable sides must be memory of this process, as large as the description says.
-unsafe fn copy(mut copy: CUDA_MEMCPY3D, stream: u64, wait: bool) -> Cuda {
+pub unsafe fn copy(mut copy: CUDA_MEMCPY3D, stream: u64, wait: bool) -> Cuda {
     context::current()?;
     let (width, height, depth) = (copy.width_in_bytes, copy.height, copy.depth);
     if width == 0 || height == 0 || depth == 0 {
@@ -299,10 +299,77 @@ fn array_row(array: CUarray, offset: usize, host: *mut c_void, bytes: usize, to_
     copy
 }
 
+/// A linear piece of device memory to or from one of an array.
+fn array_and_device(array: CUarray, offset: usize, device: u64, bytes: usize, to_array: bool) -> Cuda<CUDA_MEMCPY3D> {
+    if !is_reachable(device) {
+        return Err(CUDA_ERROR_INVALID_VALUE);
+    }
+    Ok(array_row(array, offset, device as *mut c_void, bytes, to_array))
+}
+
+/// # Safety
+/// `description` is NULL or readable.
+unsafe fn from_peers(description: *const CUDA_MEMCPY3D_PEER_v1) -> Cuda<CUDA_MEMCPY3D> {
+    not_null(description)?;
+    // SAFETY: not NULL; the contexts of the two sides are where the other description has nothing.
+    let mut copy = unsafe { description.cast::<CUDA_MEMCPY3D>().read() };
+    for context in [&mut copy.reserved0, &mut copy.reserved1] {
+        if !context.is_null() {
+            context::resolve(*context)?;
+        }
+        // An address says which device it is on.
+        *context = std::ptr::null_mut();
+    }
+    Ok(copy)
+}
+
 #[allow(non_snake_case)]
 pub mod api {
     use super::copy as carry_out;
     use super::*;
+
+    pub unsafe fn cuMemcpyAtoA_v2(
+        dst: CUarray,
+        dst_offset: usize,
+        src: CUarray,
+        src_offset: usize,
+        bytes: usize,
+    ) -> Cuda {
+        let row = CUDA_MEMCPY3D {
+            src_memory_type: ARRAY,
+            src_array: src,
+            src_x_in_bytes: src_offset,
+            dst_memory_type: ARRAY,
+            dst_array: dst,
+            dst_x_in_bytes: dst_offset,
+            width_in_bytes: bytes,
+            height: 1,
+            depth: 1,
+            ..Default::default()
+        };
+        // SAFETY: no side is pageable.
+        unsafe { carry_out(row, stream::default()?, true) }
+    }
+
+    pub unsafe fn cuMemcpyAtoD_v2(dst: CUdeviceptr, src: CUarray, offset: usize, bytes: usize) -> Cuda {
+        // SAFETY: no side is pageable.
+        unsafe { carry_out(array_and_device(src, offset, dst, bytes, false)?, stream::default()?, true) }
+    }
+
+    pub unsafe fn cuMemcpyDtoA_v2(dst: CUarray, offset: usize, src: CUdeviceptr, bytes: usize) -> Cuda {
+        // SAFETY: no side is pageable.
+        unsafe { carry_out(array_and_device(dst, offset, src, bytes, true)?, stream::default()?, true) }
+    }
+
+    pub unsafe fn cuMemcpy3DPeer(description: *const CUDA_MEMCPY3D_PEER_v1) -> Cuda {
+        // SAFETY: passed on.
+        unsafe { carry_out(from_peers(description)?, stream::default()?, true) }
+    }
+
+    pub unsafe fn cuMemcpy3DPeerAsync(description: *const CUDA_MEMCPY3D_PEER_v1, stream: CUstream) -> Cuda {
+        // SAFETY: passed on.
+        unsafe { carry_out(from_peers(description)?, stream::resolve(stream)?, false) }
+    }
 
     pub unsafe fn cuMemcpy2D_v2(description: *const CUDA_MEMCPY2D) -> Cuda {
         not_null(description)?;

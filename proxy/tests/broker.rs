@@ -77,6 +77,7 @@ fn as_broker(folder: &Path) {
         private: false,
         backend: Backend::Soft { devices: 1, memory: 1 << 30 },
         zones: vec![zone("a"), zone("b")],
+        grants: Vec::new(),
         spare_workers: 1,
         worker_program: "/proc/self/exe".into(),
         worker_arguments: vec!["as-worker".into()],
@@ -103,7 +104,9 @@ fn as_broker(folder: &Path) {
     signal_hook::low_level::pipe::register(signal_hook::consts::SIGHUP, asked).unwrap();
     let file = beside(folder, "toml");
     let read = move || match proxy::config::load(&file) {
-        Ok(file) => Some(Reload { zones: file.zones, spare_workers: 1, max_clients_per_zone: 8 }),
+        Ok(file) => {
+            Some(Reload { zones: file.zones, grants: file.grants, spare_workers: 1, max_clients_per_zone: 8 })
+        }
         Err(error) => {
             eprintln!("{error}");
             None

@@ -18,7 +18,7 @@ pub fn run(args: GrantsArgs) -> Result<ExitCode, Failure> {
         GrantsAction::Allow { from, to, read_write, expires } => {
             let access = if read_write { Access::ReadWrite } else { Access::ReadOnly };
             let expires = expires.map(|seconds| now().saturating_add(seconds));
-            Request::Allow { grant: Grant { from, to, access, expires } }
+            Request::Allow { grant: Grant { from, to, access, expires, configured: false } }
         }
         GrantsAction::Revoke { from, to } => Request::Revoke { from, to },
     };

@@ -122,7 +122,7 @@ fn broker_config(args: &ProxyArgs, file: &File) -> Result<Config, Failure> {
     };
     let root = rustix::process::geteuid().is_root();
     let usual_jail = if root { Demand::Require } else { Demand::BestEffort };
-    let Reload { zones, spare_workers, max_clients_per_zone } = live(args, file);
+    let Reload { zones, grants, spare_workers, max_clients_per_zone } = live(args, file);
     let watchdog = args.watchdog.or(file.watchdog).unwrap_or(WATCHDOG);
     let json = args.log_format.map(|format| format == LogFormat::Json).or(file.log_json);
     Ok(Config {
@@ -130,6 +130,7 @@ fn broker_config(args: &ProxyArgs, file: &File) -> Result<Config, Failure> {
         private: args.private,
         backend,
         zones,
+        grants,
         spare_workers,
         worker_program: "/proc/self/exe".into(),
         worker_arguments: vec!["worker".into()],
@@ -169,6 +170,7 @@ fn live(args: &ProxyArgs, file: &File) -> Reload {
     }
     Reload {
         zones,
+        grants: file.grants.clone(),
         spare_workers: args.spare_workers.or(file.spare_workers).unwrap_or(SPARE_WORKERS).into(),
         max_clients_per_zone: args.max_clients.or(file.max_clients).unwrap_or(MAX_CLIENTS).into(),
     }
@@ -194,7 +196,10 @@ fn reloader(args: ProxyArgs, path: Option<PathBuf>, first: File) -> impl FnMut()
                 return None;
             }
         };
-        let fixed = |file: &File| File { zones: Vec::new(), spare_workers: None, max_clients: None, ..file.clone() };
+        let fixed = |file: &File| {
+            let (zones, grants) = (Vec::new(), Vec::new());
+            File { zones, grants, spare_workers: None, max_clients: None, ..file.clone() }
+        };
         if fixed(&file) != fixed(&known) {
             tracing::warn!("part of what changed in the configuration needs a restart");
         }

@@ -7,7 +7,9 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use cuda_abi::driver::Driver;
 use cuda_abi::error::*;
 
-use crate::calls::{DEFAULT_STREAM, alloc, answers, code, context, kernel, launch, ok, pinned, upload};
+use crate::calls::{
+    DEFAULT_STREAM, alloc, answers, code, context, download, kernel, launch, ok, pattern, pinned, upload,
+};
 
 super::tests! {
     "hosts":
@@ -18,6 +20,7 @@ super::tests! {
     much_pinned_memory,
     memory_is_registered_once,
     kernels_reach_registered_memory,
+    any_memory_can_be_registered,
     managed_memory_is_everybodys,
     pointers_tell_what_they_are,
     pointers_of_the_program_tell_nothing,
@@ -151,6 +154,32 @@ fn kernels_reach_registered_memory(gpu: &Driver) {
     ok!(gpu, cuCtxSynchronize());
     ok!(gpu, cuMemHostUnregister(memory.as_mut_ptr().cast()));
     assert!(memory.iter().zip(0..).all(|(word, value): (_, u32)| *word == value * 2));
+}
+
+/// Copies work whatever is registered. For memory that shares pages with other things Bulkhead gives no device pointer,
+/// and says so.
+fn any_memory_can_be_registered(gpu: &Driver) {
+    const DEVICE_MAP: u32 = 2;
+    context(gpu);
+    let mut memory = pattern(100_000, 5);
+    let (start, len) = (memory[77..].as_mut_ptr(), 90_001);
+    let expected = memory[77..77 + len].to_vec();
+    ok!(gpu, cuMemHostRegister_v2(start.cast(), len, DEVICE_MAP));
+    let block = alloc(gpu, len);
+    ok!(gpu, cuMemcpyHtoDAsync_v2(block, start.cast(), len, DEFAULT_STREAM));
+    ok!(gpu, cuStreamSynchronize(DEFAULT_STREAM));
+    assert!(download::<u8>(gpu, block, len) == expected);
+    ok!(gpu, cuMemsetD8_v2(block, 9, len));
+    ok!(gpu, cuMemcpyDtoHAsync_v2(start.cast(), block, len, DEFAULT_STREAM));
+    ok!(gpu, cuStreamSynchronize(DEFAULT_STREAM));
+    assert!(memory[77..77 + len].iter().all(|byte| *byte == 9));
+    assert!(memory[..77] == pattern(100_000, 5)[..77]);
+    let mut pointer = 0;
+    let refused = code!(gpu, cuMemHostGetDevicePointer_v2(&mut pointer, start.cast(), 0));
+    assert!(matches!(refused, CUDA_SUCCESS | CUDA_ERROR_NOT_SUPPORTED), "{refused}");
+    assert_eq!(pointer != 0, refused == CUDA_SUCCESS);
+    ok!(gpu, cuMemHostUnregister(start.cast()));
+    answers!(gpu, CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED, cuMemHostUnregister(start.cast()));
 }
 
 fn managed_memory_is_everybodys(gpu: &Driver) {

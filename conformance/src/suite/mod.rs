@@ -3,6 +3,7 @@
 //! The bodies say what NVIDIA documents or what its driver was seen to do, not what ours happens to do. Each runs in a
 //! process of its own, so it cleans up nothing. A body fails by panicking.
 
+mod batches;
 mod capture;
 mod contexts;
 mod copies;
@@ -11,6 +12,7 @@ mod forks;
 mod graphs;
 mod hosts;
 mod launches;
+mod managed;
 mod memory;
 mod modules;
 mod pools;
@@ -53,6 +55,8 @@ const FAMILIES: &[&[Test]] = &[
     memory::TESTS,
     copies::TESTS,
     hosts::TESTS,
+    managed::TESTS,
+    batches::TESTS,
     pools::TESTS,
     streams::TESTS,
     modules::TESTS,

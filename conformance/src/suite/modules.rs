@@ -29,6 +29,7 @@ super::tests! {
     a_file_that_is_not_there,
     one_text_is_linked,
     several_texts_are_linked,
+    a_link_that_fails_says_so,
 }
 
 const MAX_THREADS_PER_BLOCK: u32 = 0;
@@ -338,4 +339,23 @@ fn several_texts_are_linked(gpu: &Driver) {
     let out = upload(gpu, &[0u32]);
     assert_eq!(launch(gpu, kernel, 1, 1, DEFAULT_STREAM, &[out]), 0);
     assert_eq!(download::<u32>(gpu, out, 1), [42]);
+}
+
+fn a_link_that_fails_says_so(gpu: &Driver) {
+    const ERROR_LOG: u32 = 5;
+    const ERROR_LOG_SIZE: u32 = 6;
+    const TEXT: &str = ".version 8.0\n.target sm_75\n.address_size 64\n\
+        .visible .entry k() { no such instruction; }\n\0";
+    context(gpu);
+    let mut log = [b'?'; 1000];
+    let (mut state, mut image, mut size) = (null_mut(), null_mut(), 0);
+    let mut options = [ERROR_LOG, ERROR_LOG_SIZE];
+    let mut values: [*mut c_void; 2] = [log.as_mut_ptr().cast(), log.len() as *mut c_void];
+    ok!(gpu, cuLinkCreate_v2(2, options.as_mut_ptr(), values.as_mut_ptr(), &mut state));
+    let data = TEXT.as_ptr().cast_mut().cast();
+    let name = c"text".as_ptr();
+    let added = code!(gpu, cuLinkAddData_v2(state, PTX_INPUT, data, TEXT.len(), name, 0, null_mut(), null_mut()));
+    let linked = code!(gpu, cuLinkComplete(state, &mut image, &mut size));
+    assert!(added != CUDA_SUCCESS || linked != CUDA_SUCCESS, "there is no such instruction");
+    ok!(gpu, cuLinkDestroy(state));
 }

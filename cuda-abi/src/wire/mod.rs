@@ -86,6 +86,15 @@ pub mod graph_list {
 pub const MAX_NAME: usize = 32 << 10;
 /// The largest image (module, library) that is carried.
 pub const MAX_IMAGE: usize = 1 << 30;
+/// The most inputs of one link.
+pub const MAX_LINK_INPUTS: usize = 1024;
+
+/// Is this an option of a link whose value is a number, and which the linker acts on? Registers, optimisation, target,
+/// debug information, verbose log, line information.
+pub fn is_plain_link_option(option: u32) -> bool {
+    matches!(option, 0 | 7 | 9 | 11..=13)
+}
+
 /// The largest block of kernel parameters (CUDA 12.1 and later, compute capability 7.0 and later).
 pub const MAX_PARAMS: usize = 32764;
 /// The most attributes a launch may have.

@@ -83,6 +83,11 @@ ops! {
     SetFunctionAttribute = 0xf02a
     /// function or kernel → its description, now that there is a context.
     Describe = 0xf02b
+    /// total length of what was uploaded: options (each with its value), then kind and bytes of each input → code,
+    /// error log, information log, length of the result.
+    Link = 0xf02c
+    /// where to begin → as much of the lane's last link's result as fits; nothing is left of it after its end.
+    LinkResult = 0xf02d
 
     /// function, stream, grid ×3, block ×3, shared bytes, flags, attribute bytes, parameter bytes. Posted.
     Launch = 0xf030

@@ -78,6 +78,15 @@ pub fn cuStreamWaitEvent(stream: CUstream, event: CUevent, flags: u32) -> Option
     is_shared(event).then(|| check_flags(flags).and_then(|()| on_stream(Op::SharedWait, event, stream)))
 }
 
+/// A shared event marks a place in a stream, and a context has many.
+pub fn cuCtxRecordEvent(_: CUcontext, event: CUevent) -> Option<Cuda> {
+    is_shared(event).then_some(Err(CUDA_ERROR_NOT_SUPPORTED))
+}
+
+pub fn cuCtxWaitEvent(_: CUcontext, event: CUevent) -> Option<Cuda> {
+    is_shared(event).then_some(Err(CUDA_ERROR_NOT_SUPPORTED))
+}
+
 /// Flags of records and waits speak of captures, of which these events are no part.
 fn check_flags(flags: u32) -> Cuda {
     if flags == 0 { Ok(()) } else { Err(CUDA_ERROR_NOT_SUPPORTED) }

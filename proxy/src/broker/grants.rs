@@ -87,6 +87,10 @@ impl Broker {
         if grant.expires.is_some_and(|expires| expires <= now()) {
             return Err("that time is over".to_owned());
         }
+        self.grant(grant)
+    }
+
+    fn grant(&mut self, grant: Grant) -> Result<(), String> {
         let grants = self.grants.with(grant.clone());
         if grants.list.len() > MOST {
             return Err("there are too many grants".to_owned());
@@ -125,6 +129,20 @@ impl Broker {
             ended += workers;
         }
         (gone.len(), ended)
+    }
+
+    /// Makes the grants of the configuration what it says, and ends those that it says no more.
+    pub(super) fn configure_grants(&mut self) {
+        let wanted = self.config.grants.clone();
+        let named = |grant: &Grant| wanted.iter().any(|other| (&other.from, &other.to) == (&grant.from, &grant.to));
+        self.revoke(|grant| grant.configured && !named(grant));
+        for grant in &wanted {
+            if !self.grants.list.contains(grant)
+                && let Err(error) = self.grant(grant.clone())
+            {
+                tracing::error!(from = %grant.from, to = %grant.to, %error, "cannot grant as configured");
+            }
+        }
     }
 
     fn end_importers(&mut self, from: &ZoneName, to: &ZoneName) -> usize {

@@ -36,6 +36,7 @@ use crate::backend::Backend;
 use crate::control::ZoneName;
 use crate::control::ZoneSettings;
 use crate::control::admin::AdminClient;
+use crate::control::grant::Grant;
 use crate::jail::{Demand, Missing};
 use crate::packet;
 
@@ -59,6 +60,7 @@ pub struct Config {
     pub private: bool,
     pub backend: Backend,
     pub zones: Vec<(ZoneName, ZoneSettings)>,
+    pub grants: Vec<Grant>,
     pub spare_workers: usize,
     /// What to run as worker, with the arguments before the broker's own.
     pub worker_program: PathBuf,
@@ -266,6 +268,7 @@ impl Broker {
         self.forget_unconfigured();
         self.grants = grants::Grants::read(&self.folder.grants());
         self.end_expired();
+        self.configure_grants();
         self.save_zones()
     }
 
@@ -288,7 +291,7 @@ impl Broker {
         if let Err(error) = self.save_zones() {
             tracing::warn!(%error, "cannot write the book of zones");
         }
-        self.revoke(|grant| grant.from == *name || grant.to == *name);
+        self.revoke(|grant| !grant.configured && (grant.from == *name || grant.to == *name));
         self.clients.retain(|_, client| client.zone != *name);
         for worker in self.workers.values_mut().filter(|worker| worker.zone() == Some(name)) {
             worker.kill();

@@ -5,12 +5,14 @@ use std::os::fd::OwnedFd;
 
 use super::Broker;
 use super::reactor::Source;
+use crate::control::grant::Grant;
 use crate::control::{ZoneName, ZoneSettings};
 
 /// What can change without a new broker.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Reload {
     pub zones: Vec<(ZoneName, ZoneSettings)>,
+    pub grants: Vec<Grant>,
     pub spare_workers: usize,
     pub max_clients_per_zone: usize,
 }
@@ -46,12 +48,14 @@ impl Broker {
         self.config.spare_workers = reload.spare_workers;
         self.config.max_clients_per_zone = reload.max_clients_per_zone;
         self.config.zones = reload.zones;
+        self.config.grants = reload.grants;
         for (name, settings) in self.config.zones.clone() {
             if let Err(error) = self.configure_zone(&name, settings) {
                 tracing::error!(zone = %name, %error, "cannot make the zone as configured");
             }
         }
         self.forget_unconfigured();
+        self.configure_grants();
         if let Err(error) = self.save_zones() {
             tracing::error!(%error, "cannot write the book of zones");
         }

@@ -69,6 +69,8 @@ pub enum Kind {
     /// Address and port, or `"off"`.
     Address,
     Flag,
+    /// A list of names of zones.
+    Zones,
     OneOf(&'static [&'static str]),
 }
 
@@ -87,6 +89,7 @@ impl Kind {
             Self::Mode => "a mode like \"0660\"".to_owned(),
             Self::Address => "an address like \"127.0.0.1:9470\", or \"off\"".to_owned(),
             Self::Flag => "true or false".to_owned(),
+            Self::Zones => "a list of zones like [\"a\", \"b\"]".to_owned(),
             Self::OneOf(names) => {
                 let quoted: Vec<String> = names.iter().map(|name| format!("\"{name}\"")).collect();
                 quoted.join(", ")
@@ -121,6 +124,10 @@ const fn key(
 
 const fn label(name: &'static str, meaning: &'static str) -> Key {
     Key { table: Table::Zone, name, kind: Kind::Label, default: "empty", meaning, live: true, of_one_zone: true }
+}
+
+const fn grant(name: &'static str, meaning: &'static str) -> Key {
+    Key { table: Table::Zone, name, kind: Kind::Zones, default: "none", meaning, live: true, of_one_zone: true }
 }
 
 const ID: Kind = Kind::Number(0, u32::MAX as u64 - 1);
@@ -280,6 +287,11 @@ pub const KEYS: &[Key] = &[
         "Mode of the zone's socket: who can write to it can run programs in the zone.",
         true,
     ),
+    grant(
+        "readable_by",
+        "Zones whose programs may open memory and events that those of this zone export, to read them.",
+    ),
+    grant("writable_by", "The same, to read and write."),
     label("pod", "Label of the zone's metrics: the pod that it belongs to."),
     label("namespace", "Label of the zone's metrics: the namespace of the pod."),
     label("container", "Label of the zone's metrics: the container in the pod."),

@@ -10,6 +10,7 @@ use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 
 use crate::backend::Choice;
+use crate::control::grant::{self, Grant};
 use crate::control::zone::{Labels, ZoneLimits, ZoneSettings};
 use crate::control::{ZoneName, zone::Access};
 use crate::jail::Demand;
@@ -40,6 +41,7 @@ pub struct File {
     pub log_json: Option<bool>,
     pub log_level: Option<String>,
     pub zones: Vec<(ZoneName, ZoneSettings)>,
+    pub grants: Vec<Grant>,
 }
 
 /// Something wrong in the file.
@@ -116,9 +118,21 @@ pub fn parse(text: &str) -> Result<File, Vec<Problem>> {
         log_json: tables.log.text("format").map(|format| format == "json"),
         log_level: tables.log.text("level").map(str::to_owned),
         zones,
+        grants: tables.zones.iter().flat_map(|(name, values)| grants(name, values)).collect(),
     };
     let problems = reader.problems();
     if problems.is_empty() { Ok(file) } else { Err(problems) }
+}
+
+/// Whom a zone's table lets in. Who may write may read.
+fn grants(from: &ZoneName, values: &Values) -> Vec<Grant> {
+    let writers = values.zones("writable_by");
+    let readers = values.zones("readable_by").iter().filter(|name| !writers.contains(name));
+    let grant =
+        |to: &ZoneName, access| Grant { from: from.clone(), to: to.clone(), access, expires: None, configured: true };
+    let writers = writers.iter().map(|to| grant(to, grant::Access::ReadWrite));
+    let all = writers.chain(readers.map(|to| grant(to, grant::Access::ReadOnly)));
+    all.filter(|grant| grant.to != *from).collect()
 }
 
 /// What a table says of a zone, on top of what holds without.

@@ -16,6 +16,7 @@ enum Value {
     Text(String),
     Number(u64),
     Numbers(Vec<u32>),
+    Zones(Vec<ZoneName>),
     Flag(bool),
     Address(SocketAddr),
     /// `"unlimited"`, `"off"`.
@@ -45,6 +46,13 @@ impl Values {
         match self.0.get(name) {
             Some(Value::Numbers(numbers)) => Some(numbers.clone()),
             _ => None,
+        }
+    }
+
+    pub fn zones(&self, name: &str) -> &[ZoneName] {
+        match self.0.get(name) {
+            Some(Value::Zones(zones)) => zones,
+            _ => &[],
         }
     }
 
@@ -222,6 +230,14 @@ fn read(key: &Key, value: &DeValue<'_>) -> Result<Value, String> {
                 !numbers.is_empty() && numbers.iter().enumerate().all(|(at, n)| !numbers[..at].contains(n))
             };
             numbers.filter(distinct).map(Value::Numbers).ok_or_else(wrong)
+        }
+        (Kind::Zones, _) => {
+            let list = value.as_array().ok_or_else(wrong)?;
+            let name = |value: &Spanned<DeValue<'_>>| match value.get_ref().as_str() {
+                Some(name) => name.parse::<ZoneName>().map_err(|error| format!("\"{}\": {error}", key.name)),
+                None => Err(wrong()),
+            };
+            list.iter().map(name).collect::<Result<_, _>>().map(Value::Zones)
         }
         (Kind::Path | Kind::Mode | Kind::Address, None) => Err(wrong()),
     }

@@ -38,6 +38,8 @@ gid = 7
 memory = "unlimited"
 cap = "unlimited"
 priority = 5
+readable_by = ["a", "d"]
+writable_by = ["d"]
 "#,
     )
     .unwrap();
@@ -48,6 +50,11 @@ priority = 5
     assert_eq!((a.labels.pod.as_str(), a.access), ("trainer-0", Access { uid: None, gid: Some(7), mode: 0o660 }));
     let (name, b) = &file.zones[1];
     assert_eq!((name.as_str(), b.limits.memory, b.limits.cap, b.limits.priority), ("b.c", None, None, 5));
+    let grants: Vec<_> =
+        file.grants.iter().map(|grant| (grant.from.as_str(), grant.to.as_str(), grant.access)).collect();
+    assert_eq!(grants, [("b.c", "d", grant::Access::ReadWrite), ("b.c", "a", grant::Access::ReadOnly)]);
+    assert!(problems("[zones.a]\nreadable_by = [\"../x\"]\n")[0].contains("no name for a zone"));
+    assert!(problems("[zones.a]\nreadable_by = \"b\"\n")[0].contains("a list of zones"));
     assert_eq!(parse("").unwrap(), File::default());
 }
 

@@ -34,4 +34,7 @@ pub struct Grant {
     /// Seconds since 1970 at which it ends by itself; none: it stays until it is revoked.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub expires: Option<u64>,
+    /// It stands in the configuration, and goes when it no longer does.
+    #[serde(default)]
+    pub configured: bool,
 }

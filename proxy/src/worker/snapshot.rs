@@ -14,7 +14,7 @@ const NAME: usize = 256;
 /// Attributes that are not as the driver says, because of the way memory is shared with the client.
 const OURS: &[(u32, i32)] = &[
     (88, 0),  // PAGEABLE_MEMORY_ACCESS: kernels reach no memory of the client that it has not shared
-    (89, 0),  // CONCURRENT_MANAGED_ACCESS: managed memory is pinned memory
+    (89, 1),  // CONCURRENT_MANAGED_ACCESS: managed memory is pinned memory, which both reach at any time
     (91, 0),  // CAN_USE_HOST_POINTER_FOR_REGISTERED_MEM
     (100, 0), // PAGEABLE_MEMORY_ACCESS_USES_HOST_PAGE_TABLES
     (101, 0), // DIRECT_MANAGED_MEM_ACCESS_FROM_HOST

@@ -71,6 +71,8 @@ pub enum Startup {
 #[derive(Default)]
 pub struct Uploads {
     pub by_lane: HashMap<u32, Vec<u8>>,
+    /// Results of links that were not fetched yet.
+    pub results: HashMap<u32, Vec<u8>>,
     pub bytes: usize,
 }
 

@@ -85,7 +85,8 @@ pub fn value(attribute: u32, slot: usize) -> Option<i32> {
         85 => slot as i32,
         86 => 1,      // atomics on host memory are the CPU's own
         87 => 2,      // single to double performance
-        88 | 89 => 0, // pageable access, concurrent managed access
+        88 => 0,      // pageable access
+        89 => 1,      // concurrent managed access
         90 => 1,      // preemption
         91 => 1,      // a registered host pointer is its own device pointer
         92..=94 => 1, // stream memory operations

@@ -62,11 +62,17 @@ fn another_zone_needs_a_grant_and_pays_for_itself() {
     let (a, b) = (zone("a"), zone("b"));
     let token = export(&mut exports, 1, &a, 100);
     assert_eq!(open(&mut exports, 2, &b, &token, &grants), Err(code::DENIED));
-    grants.add(Grant { from: b.clone(), to: a.clone(), access: Access::ReadWrite, expires: None });
+    grants.add(Grant { from: b.clone(), to: a.clone(), access: Access::ReadWrite, expires: None, configured: false });
     assert_eq!(open(&mut exports, 2, &b, &token, &grants), Err(code::DENIED), "the other way round");
-    grants.add(Grant { from: a.clone(), to: b.clone(), access: Access::ReadOnly, expires: Some(1) });
+    grants.add(Grant {
+        from: a.clone(),
+        to: b.clone(),
+        access: Access::ReadOnly,
+        expires: Some(1),
+        configured: false,
+    });
     assert_eq!(open(&mut exports, 2, &b, &token, &grants), Err(code::DENIED), "expired");
-    grants.add(Grant { from: a.clone(), to: b.clone(), access: Access::ReadOnly, expires: None });
+    grants.add(Grant { from: a.clone(), to: b.clone(), access: Access::ReadOnly, expires: None, configured: false });
     let found = exports.find(Asker { worker: 2, zone: &b }, &token, shared::MEMORY, &grants).unwrap();
     assert_eq!((found.pays, found.details.flags), (100, shared_flags::READ_ONLY));
     assert_eq!(open(&mut exports, 2, &b, &token, &grants), Ok(100));
@@ -80,7 +86,7 @@ fn another_zone_needs_a_grant_and_pays_for_itself() {
 fn what_has_neighbours_stays_in_its_zone() {
     let (mut exports, mut grants) = (Exports::new(), Grants::default());
     let (a, b) = (zone("a"), zone("b"));
-    grants.add(Grant { from: a.clone(), to: b.clone(), access: Access::ReadWrite, expires: None });
+    grants.add(Grant { from: a.clone(), to: b.clone(), access: Access::ReadWrite, expires: None, configured: false });
     let details = Shared { flags: shared_flags::HAS_NEIGHBOURS, ..memory(100) };
     let token = exports.add(Asker { worker: 1, zone: &a }, details, [0; 16], file()).unwrap();
     assert_eq!(open(&mut exports, 2, &b, &token, &grants), Err(code::DENIED));

@@ -5,6 +5,7 @@ mod copy;
 pub mod graph;
 mod ipc;
 mod launch;
+mod link;
 mod memory;
 mod module;
 pub mod start;
@@ -40,6 +41,8 @@ pub fn execute(worker: &Worker, op: Op, lane: u32, message: &mut Reader<'_>, rep
         Op::LibraryKernels => module::library_kernels(worker, message, reply),
         Op::GetGlobal => module::get_global(worker, message, reply),
         Op::Describe => module::describe_again(worker, message, reply),
+        Op::Link => link::link(worker, lane, message, reply),
+        Op::LinkResult => link::result(worker, lane, message, reply),
         Op::SetFunctionAttribute => module::set_function_attribute(worker, message),
         Op::Launch => launch::launch(worker, message),
         Op::ClusterOccupancy => launch::cluster_occupancy(worker, message, reply),

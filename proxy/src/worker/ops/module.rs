@@ -32,11 +32,11 @@ pub fn image_part(worker: &Worker, lane: u32, message: &mut Reader<'_>) -> Outco
     Ok(CUDA_SUCCESS)
 }
 
-/// The image that the lane has uploaded, if it is whole and what it says it is.
-fn take_image(worker: &Worker, lane: u32, message: &mut Reader<'_>) -> Result<Vec<u8>, Refusal> {
+/// What the lane has uploaded, if all of it came.
+pub fn take_upload(worker: &Worker, lane: u32, message: &mut Reader<'_>) -> Result<Vec<u8>, Refusal> {
     let len = message.word()?;
     message.end()?;
-    let mut image = {
+    let image = {
         let mut uploads = worker.uploads();
         let image = uploads.by_lane.remove(&lane).unwrap_or_default();
         uploads.bytes -= image.len();
@@ -46,6 +46,12 @@ fn take_image(worker: &Worker, lane: u32, message: &mut Reader<'_>) -> Result<Ve
     if image.len() as u64 != len {
         return Err(Refusal::Code(CUDA_ERROR_INVALID_IMAGE));
     }
+    Ok(image)
+}
+
+/// The image that the lane has uploaded, if it is whole and what it says it is.
+fn take_image(worker: &Worker, lane: u32, message: &mut Reader<'_>) -> Result<Vec<u8>, Refusal> {
+    let mut image = take_upload(worker, lane, message)?;
     // PTX is text that ends with a NUL; for the others one more byte does no harm.
     image.push(0);
     if !image::is_whole(&image) {

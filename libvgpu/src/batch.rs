@@ -1,0 +1,351 @@
+//! Several copies, or several words to write and to wait for, in one call.
+#![allow(non_snake_case, clippy::too_many_arguments)]
+
+use cuda_abi::error::*;
+use cuda_abi::types::*;
+
+use crate::copy::{self, answer};
+use crate::entry::{Cuda, not_null};
+use crate::{allocations, context, exports, shaped_copy, stream};
+
+/// When the source of a copy is read: in stream order, before the call returns, or at any time.
+const IN_ORDER: u32 = 1;
+const DURING_THE_CALL: u32 = 2;
+const AT_ANY_TIME: u32 = 3;
+
+/// The index of a failure that is no single copy's.
+const NO_COPY: usize = usize::MAX;
+
+/// A stream that batches may use: not the one that waits for all others.
+fn ordered(stream: CUstream) -> Cuda<u64> {
+    match stream::resolve(stream)? {
+        0 | stream::LEGACY => Err(CUDA_ERROR_INVALID_VALUE),
+        stream => Ok(stream),
+    }
+}
+
+/// What was read during the call must have been read when it ends.
+fn finish(stream: u64, orders: &[u32]) -> Cuda {
+    if !orders.contains(&DURING_THE_CALL) || crate::graph::capture::is_captured(stream)? {
+        return Ok(());
+    }
+    // SAFETY: the stream was resolved.
+    answer(unsafe { exports::cuStreamSynchronize(stream as CUstream) })
+}
+
+fn known_order(order: u32) -> Cuda<u32> {
+    if matches!(order, IN_ORDER | DURING_THE_CALL | AT_ANY_TIME) { Ok(order) } else { Err(CUDA_ERROR_INVALID_VALUE) }
+}
+
+/// Writes where it failed, if anybody wants to know.
+///
+/// # Safety
+/// `to` is NULL or writable.
+unsafe fn report(to: *mut usize, result: Result<(), (usize, CUresult)>) -> Cuda {
+    result.map_err(|(at, code)| {
+        if !to.is_null() {
+            // SAFETY: not NULL; the rest is the caller's promise.
+            unsafe { to.write(at) };
+        }
+        code
+    })
+}
+
+/// # Safety
+/// The arrays are as long as said; pageable sides are memory of this process.
+unsafe fn copies(
+    dsts: *const CUdeviceptr,
+    srcs: *const CUdeviceptr,
+    sizes: *const usize,
+    count: usize,
+    attributes: *const CUmemcpyAttributes,
+    firsts: *const usize,
+    attribute_count: usize,
+    stream: CUstream,
+) -> Result<(), (usize, CUresult)> {
+    let whole = |code| (NO_COPY, code);
+    let stream = ordered(stream).map_err(whole)?;
+    let there = !dsts.is_null() && !srcs.is_null() && !sizes.is_null() && !attributes.is_null() && !firsts.is_null();
+    if !there || count == 0 || attribute_count == 0 || attribute_count > count {
+        return Err(whole(CUDA_ERROR_INVALID_VALUE));
+    }
+    // SAFETY: the caller's promise.
+    let (firsts, attributes) = unsafe {
+        (std::slice::from_raw_parts(firsts, attribute_count), std::slice::from_raw_parts(attributes, attribute_count))
+    };
+    // Each set of attributes is for the copies from its first one on, up to the next one's.
+    if firsts[0] != 0 || !firsts.is_sorted_by(|one, next| one < next) || firsts.iter().any(|first| *first >= count) {
+        return Err(whole(CUDA_ERROR_INVALID_VALUE));
+    }
+    let order = |attributes: &CUmemcpyAttributes| {
+        let [a, b, c, d, ..] = attributes.0;
+        known_order(u32::from_ne_bytes([a, b, c, d]))
+    };
+    let orders = attributes.iter().map(order).collect::<Cuda<Vec<u32>>>().map_err(whole)?;
+    // SAFETY: the caller's promise.
+    let one = |at: usize| unsafe { (*dsts.add(at), *srcs.add(at), *sizes.add(at)) };
+    for at in 0..count {
+        let (dst, src, len) = one(at);
+        if dst == 0 || src == 0 || len == 0 {
+            return Err((at, CUDA_ERROR_INVALID_VALUE));
+        }
+    }
+    for at in 0..count {
+        let (dst, src, len) = one(at);
+        // SAFETY: the caller vouches for pageable sides.
+        unsafe { copy::copy(dst, src, len, stream, false) }.map_err(|code| (at, code))?;
+    }
+    finish(stream, &orders).map_err(whole)
+}
+
+pub unsafe fn cuMemcpyBatchAsync(
+    dsts: *mut CUdeviceptr,
+    srcs: *mut CUdeviceptr,
+    sizes: *mut usize,
+    count: usize,
+    attributes: *mut CUmemcpyAttributes,
+    firsts: *mut usize,
+    attribute_count: usize,
+    failed: *mut usize,
+    stream: CUstream,
+) -> Cuda {
+    // SAFETY: passed on.
+    unsafe { report(failed, copies(dsts, srcs, sizes, count, attributes, firsts, attribute_count, stream)) }
+}
+
+pub unsafe fn cuMemcpyBatchAsync_v2(
+    dsts: *mut CUdeviceptr,
+    srcs: *mut CUdeviceptr,
+    sizes: *mut usize,
+    count: usize,
+    attributes: *mut CUmemcpyAttributes,
+    firsts: *mut usize,
+    attribute_count: usize,
+    stream: CUstream,
+) -> Cuda {
+    let nobody = std::ptr::null_mut();
+    // SAFETY: passed on.
+    unsafe { report(nobody, copies(dsts, srcs, sizes, count, attributes, firsts, attribute_count, stream)) }
+}
+
+/// One side of a copy of a batch: what it is, and four words that depend on it.
+#[repr(C)]
+#[derive(Clone, Copy)]
+struct Operand {
+    kind: u32,
+    padding: u32,
+    /// Of a pointer: address, elements in a row, rows in a layer, a hint. Of an array: handle, x, y, z.
+    words: [u64; 4],
+}
+
+#[repr(C)]
+#[derive(Clone, Copy)]
+struct ShapedOp {
+    src: Operand,
+    dst: Operand,
+    extent: [usize; 3],
+    order: u32,
+    flags: u32,
+}
+
+const _: () = assert!(size_of::<ShapedOp>() == size_of::<CUDA_MEMCPY3D_BATCH_OP_v1>());
+
+const POINTER: u32 = 1;
+const ARRAY: u32 = 2;
+
+/// Bytes of an element, where an array says how large it is.
+fn element(side: &Operand) -> Cuda<Option<usize>> {
+    if side.kind != ARRAY {
+        return Ok(None);
+    }
+    let mut about = CUDA_ARRAY3D_DESCRIPTOR::default();
+    // SAFETY: the output is a local; the handle is checked there.
+    answer(unsafe { exports::cuArray3DGetDescriptor_v2(&mut about, side.words[0] as CUarray) })?;
+    let channel = match about.format {
+        0x01 | 0x08 => 1,
+        0x02 | 0x09 | 0x10 => 2,
+        0x03 | 0x0a | 0x20 => 4,
+        _ => return Err(CUDA_ERROR_NOT_SUPPORTED),
+    };
+    Ok(Some(channel * about.num_channels as usize))
+}
+
+fn shape(op: &ShapedOp) -> Cuda<CUDA_MEMCPY3D> {
+    const FLAGS: u32 = 1;
+    known_order(op.order)?;
+    if op.flags & !FLAGS != 0 || op.extent.contains(&0) {
+        return Err(CUDA_ERROR_INVALID_VALUE);
+    }
+    let bytes = match (element(&op.src)?, element(&op.dst)?) {
+        (Some(one), Some(other)) if one != other => return Err(CUDA_ERROR_INVALID_VALUE),
+        (one, other) => one.or(other).unwrap_or(1),
+    };
+    let times = |count: u64| (count as usize).checked_mul(bytes).ok_or(CUDA_ERROR_INVALID_VALUE);
+    let [width, height, depth] = op.extent;
+    let mut copy = CUDA_MEMCPY3D { width_in_bytes: times(width as u64)?, height, depth, ..Default::default() };
+    match op.src.kind {
+        POINTER => {
+            (copy.src_memory_type, copy.src_device) = (shaped_copy::UNIFIED, op.src.words[0]);
+            (copy.src_pitch, copy.src_height) = (times(op.src.words[1])?, op.src.words[2] as usize);
+        }
+        ARRAY => {
+            (copy.src_memory_type, copy.src_array) = (shaped_copy::ARRAY, op.src.words[0] as CUarray);
+            (copy.src_x_in_bytes, copy.src_y) = (times(op.src.words[1])?, op.src.words[2] as usize);
+            copy.src_z = op.src.words[3] as usize;
+        }
+        _ => return Err(CUDA_ERROR_INVALID_VALUE),
+    }
+    match op.dst.kind {
+        POINTER => {
+            (copy.dst_memory_type, copy.dst_device) = (shaped_copy::UNIFIED, op.dst.words[0]);
+            (copy.dst_pitch, copy.dst_height) = (times(op.dst.words[1])?, op.dst.words[2] as usize);
+        }
+        ARRAY => {
+            (copy.dst_memory_type, copy.dst_array) = (shaped_copy::ARRAY, op.dst.words[0] as CUarray);
+            (copy.dst_x_in_bytes, copy.dst_y) = (times(op.dst.words[1])?, op.dst.words[2] as usize);
+            copy.dst_z = op.dst.words[3] as usize;
+        }
+        _ => return Err(CUDA_ERROR_INVALID_VALUE),
+    }
+    Ok(copy)
+}
+
+/// # Safety
+/// The list is as long as said; pageable sides are memory of this process.
+unsafe fn shaped(
+    count: usize,
+    list: *const CUDA_MEMCPY3D_BATCH_OP_v1,
+    flags: u64,
+    stream: CUstream,
+) -> Result<(), (usize, CUresult)> {
+    let whole = |code| (NO_COPY, code);
+    let stream = ordered(stream).map_err(whole)?;
+    if count == 0 || list.is_null() || flags != 0 {
+        return Err(whole(CUDA_ERROR_INVALID_VALUE));
+    }
+    // SAFETY: the caller's promise, and both types are of one size.
+    let ops: Vec<ShapedOp> = (0..count).map(|at| unsafe { list.add(at).cast::<ShapedOp>().read() }).collect();
+    let shape = |(at, op)| shape(op).map_err(|code| (at, code));
+    let copies = ops.iter().enumerate().map(shape).collect::<Result<Vec<_>, _>>()?;
+    for (at, copy) in copies.into_iter().enumerate() {
+        // SAFETY: the caller vouches for pageable sides.
+        unsafe { shaped_copy::copy(copy, stream, false) }.map_err(|code| (at, code))?;
+    }
+    let orders: Vec<u32> = ops.iter().map(|op| op.order).collect();
+    finish(stream, &orders).map_err(whole)
+}
+
+pub unsafe fn cuMemcpy3DBatchAsync(
+    count: usize,
+    list: *mut CUDA_MEMCPY3D_BATCH_OP_v1,
+    failed: *mut usize,
+    flags: u64,
+    stream: CUstream,
+) -> Cuda {
+    // SAFETY: passed on.
+    unsafe { report(failed, shaped(count, list, flags, stream)) }
+}
+
+pub unsafe fn cuMemcpy3DBatchAsync_v2(
+    count: usize,
+    list: *mut CUDA_MEMCPY3D_BATCH_OP_v1,
+    flags: u64,
+    stream: CUstream,
+) -> Cuda {
+    // SAFETY: passed on.
+    unsafe { report(std::ptr::null_mut(), shaped(count, list, flags, stream)) }
+}
+
+/// One of `cuStreamBatchMemOp`'s operations.
+enum WordOp {
+    Wait {
+        address: u64,
+        value: u64,
+        flags: u32,
+        wide: bool,
+    },
+    Write {
+        address: u64,
+        value: u64,
+        flags: u32,
+        wide: bool,
+    },
+    /// What was written before is seen before what comes after: true of every write here.
+    Barrier,
+}
+
+fn word_op(params: &CUstreamBatchMemOpParams) -> Cuda<WordOp> {
+    const WAIT_32: u32 = 1;
+    const WRITE_32: u32 = 2;
+    const FLUSH_REMOTE_WRITES: u32 = 3;
+    const WAIT_64: u32 = 4;
+    const WRITE_64: u32 = 5;
+    const BARRIER: u32 = 6;
+    const FLUSH: u32 = 1 << 30;
+    // SAFETY: the union is 48 bytes, eight-byte aligned.
+    let words: [u64; 6] = unsafe { std::mem::transmute_copy(params) };
+    let (operation, address, value, flags) = (words[0] as u32, words[1], words[2], words[3] as u32);
+    let wide = matches!(operation, WAIT_64 | WRITE_64);
+    let value = if wide { value } else { u64::from(value as u32) };
+    let op = match operation {
+        WAIT_32 | WAIT_64 if flags & !FLUSH <= 3 => WordOp::Wait { address, value, flags, wide },
+        WRITE_32 | WRITE_64 if flags <= 1 => WordOp::Write { address, value, flags, wide },
+        BARRIER if (words[0] >> 32) <= 1 => return Ok(WordOp::Barrier),
+        FLUSH_REMOTE_WRITES => return Err(CUDA_ERROR_NOT_SUPPORTED),
+        _ => return Err(CUDA_ERROR_INVALID_VALUE),
+    };
+    let bytes = if wide { 8 } else { 4 };
+    crate::entry::aligned(address, bytes)?;
+    allocations::check(address, bytes)?;
+    Ok(op)
+}
+
+pub unsafe fn cuStreamBatchMemOp_v2(
+    stream: CUstream,
+    count: u32,
+    list: *mut CUstreamBatchMemOpParams,
+    flags: u32,
+) -> Cuda {
+    const MOST: u32 = 256;
+    context::current()?;
+    let stream = stream::resolve(stream)? as CUstream;
+    not_null(list)?;
+    if flags != 0 || count == 0 || count > MOST {
+        return Err(CUDA_ERROR_INVALID_VALUE);
+    }
+    // SAFETY: not NULL; the rest is the caller's promise.
+    let list = unsafe { std::slice::from_raw_parts(list, count as usize) };
+    // All are looked at before one is done.
+    let ops = list.iter().map(word_op).collect::<Cuda<Vec<_>>>()?;
+    for op in ops {
+        // SAFETY: plain numbers; the address was checked.
+        answer(unsafe {
+            match op {
+                WordOp::Wait { address, value, flags, wide: true } => {
+                    exports::cuStreamWaitValue64_v2(stream, address, value, flags)
+                }
+                WordOp::Wait { address, value, flags, .. } => {
+                    exports::cuStreamWaitValue32_v2(stream, address, value as u32, flags)
+                }
+                WordOp::Write { address, value, flags, wide: true } => {
+                    exports::cuStreamWriteValue64_v2(stream, address, value, flags)
+                }
+                WordOp::Write { address, value, flags, .. } => {
+                    exports::cuStreamWriteValue32_v2(stream, address, value as u32, flags)
+                }
+                WordOp::Barrier => CUDA_SUCCESS,
+            }
+        })?;
+    }
+    Ok(())
+}
+
+pub unsafe fn cuStreamBatchMemOp(
+    stream: CUstream,
+    count: u32,
+    list: *mut CUstreamBatchMemOpParams,
+    flags: u32,
+) -> Cuda {
+    // SAFETY: passed on.
+    unsafe { cuStreamBatchMemOp_v2(stream, count, list, flags) }
+}

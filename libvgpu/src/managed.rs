@@ -1,0 +1,371 @@
+//! Hints about managed memory. It is pinned memory under another name, which both sides reach at any time, so nothing
+//! ever moves: a hint is checked as natively, and remembered for those who ask.
+#![allow(non_snake_case, clippy::too_many_arguments)]
+
+use std::collections::HashMap;
+use std::ops::Range;
+
+use cuda_abi::error::*;
+use cuda_abi::types::*;
+use parking_lot::Mutex;
+
+use crate::allocations::{self, Allocation, Kind};
+use crate::entry::{Cuda, not_null};
+use crate::{context, device, stream};
+
+/// Hints hold for whole pages.
+const PAGE: u64 = 4096;
+
+/// Ordinals that are no devices'.
+const CPU: i32 = -1;
+const NOWHERE: i32 = -2;
+
+/// Kinds of locations.
+const INVALID: u32 = 0;
+const DEVICE: u32 = 1;
+const HOST: u32 = 2;
+const HOST_NUMA: u32 = 3;
+const HOST_NUMA_CURRENT: u32 = 4;
+
+/// Where memory is wanted: nowhere in particular, the CPU, or a device.
+#[derive(Clone, Copy, PartialEq, Eq, Default)]
+enum Place {
+    #[default]
+    Nowhere,
+    Host,
+    Node(i32),
+    Device(i32),
+}
+
+impl Place {
+    /// As the functions of before CUDA 12.2 say it.
+    fn from_ordinal(ordinal: CUdevice) -> Cuda<Place> {
+        if ordinal == CPU {
+            return Ok(Place::Host);
+        }
+        device::find(ordinal)?;
+        Ok(Place::Device(ordinal))
+    }
+
+    fn from_location(location: CUmemLocation) -> Cuda<Place> {
+        match location.kind {
+            DEVICE => Place::from_ordinal(location.id).and_then(|place| match place {
+                Place::Device(_) => Ok(place),
+                _ => Err(CUDA_ERROR_INVALID_DEVICE),
+            }),
+            HOST | HOST_NUMA_CURRENT => Ok(Place::Host),
+            HOST_NUMA if location.id >= 0 => Ok(Place::Node(location.id)),
+            _ => Err(CUDA_ERROR_INVALID_VALUE),
+        }
+    }
+
+    fn ordinal(self) -> i32 {
+        match self {
+            Place::Nowhere => NOWHERE,
+            Place::Host | Place::Node(_) => CPU,
+            Place::Device(ordinal) => ordinal,
+        }
+    }
+
+    /// Kind and number of the location.
+    fn location(self) -> (u32, i32) {
+        match self {
+            Place::Nowhere => (INVALID, 0),
+            Place::Host => (HOST, 0),
+            Place::Node(node) => (HOST_NUMA, node),
+            Place::Device(ordinal) => (DEVICE, ordinal),
+        }
+    }
+}
+
+/// What is remembered of a run of pages.
+#[derive(Clone, PartialEq, Eq, Default)]
+struct Hints {
+    read_mostly: bool,
+    preferred: Place,
+    prefetched: Place,
+    accessed_by: Vec<Place>,
+}
+
+/// The pages of an allocation: from each start on, up to the next.
+type Runs = Vec<(u64, Hints)>;
+
+/// By the allocation's id, which is never used again. What has no hints is not here.
+static HINTS: Mutex<Option<HashMap<u64, Runs>>> = Mutex::new(None);
+
+/// Memory is gone, and so are its hints.
+pub fn forget(allocation: &Allocation) {
+    if let Some(hints) = &mut *HINTS.lock() {
+        hints.remove(&allocation.id);
+    }
+}
+
+/// The managed allocation that a range lies in, and its pages there.
+fn range(pointer: u64, count: usize) -> Cuda<(Allocation, Range<u64>)> {
+    context::current()?;
+    let found = allocations::find(pointer).filter(|found| found.kind == Kind::Managed);
+    let found = found.ok_or(CUDA_ERROR_INVALID_VALUE)?;
+    let count = count as u64;
+    if count == 0 || count > found.len - (pointer - found.base) {
+        return Err(CUDA_ERROR_INVALID_VALUE);
+    }
+    Ok((found, pointer / PAGE..(pointer + count).div_ceil(PAGE)))
+}
+
+/// Makes sure that a run begins here.
+fn cut(runs: &mut Runs, page: u64) {
+    if let Err(at) = runs.binary_search_by_key(&page, |(start, _)| *start) {
+        let before = at.checked_sub(1).map_or_else(Hints::default, |before| runs[before].1.clone());
+        runs.insert(at, (page, before));
+    }
+}
+
+fn change(allocation: &Allocation, pages: Range<u64>, change: impl Fn(&mut Hints)) {
+    let mut all = HINTS.lock();
+    let runs = all.get_or_insert_default().entry(allocation.id).or_default();
+    cut(runs, pages.start);
+    cut(runs, pages.end);
+    runs.iter_mut().filter(|(start, _)| pages.contains(start)).for_each(|(_, hints)| change(hints));
+    // A program that says the same again and again leaves nothing behind.
+    runs.dedup_by(|later, earlier| later.1 == earlier.1);
+}
+
+/// The hints of each run of pages in a range.
+fn look(allocation: &Allocation, pages: Range<u64>) -> Vec<Hints> {
+    let all = HINTS.lock();
+    let Some(runs) = all.as_ref().and_then(|all| all.get(&allocation.id)) else { return vec![Hints::default()] };
+    let first = runs.iter().rev().find(|(start, _)| *start <= pages.start);
+    let mut found = vec![first.map_or_else(Hints::default, |(_, hints)| hints.clone())];
+    let later = runs.iter().filter(|(start, _)| *start > pages.start && *start < pages.end);
+    found.extend(later.map(|(_, hints)| hints.clone()));
+    found
+}
+
+fn advise(pointer: u64, count: usize, advice: u32, place: impl FnOnce() -> Cuda<Place>) -> Cuda {
+    let (found, pages) = range(pointer, count)?;
+    match advice {
+        1 | 2 => change(&found, pages, |hints| hints.read_mostly = advice == 1),
+        3 => {
+            let place = place()?;
+            change(&found, pages, |hints| hints.preferred = place);
+        }
+        4 => change(&found, pages, |hints| hints.preferred = Place::Nowhere),
+        5 | 6 => {
+            let place = place()?;
+            change(&found, pages, |hints| {
+                hints.accessed_by.retain(|other| *other != place);
+                if advice == 5 {
+                    hints.accessed_by.push(place);
+                }
+            });
+        }
+        _ => return Err(CUDA_ERROR_INVALID_VALUE),
+    }
+    Ok(())
+}
+
+pub unsafe fn cuMemAdvise(pointer: CUdeviceptr, count: usize, advice: u32, device: CUdevice) -> Cuda {
+    advise(pointer, count, advice, || Place::from_ordinal(device))
+}
+
+pub unsafe fn cuMemAdvise_v2(pointer: CUdeviceptr, count: usize, advice: u32, location: CUmemLocation) -> Cuda {
+    advise(pointer, count, advice, || Place::from_location(location))
+}
+
+fn prefetch(pointer: u64, count: usize, place: Place, stream: CUstream) -> Cuda {
+    stream::resolve(stream)?;
+    let (found, pages) = range(pointer, count)?;
+    change(&found, pages, |hints| hints.prefetched = place);
+    Ok(())
+}
+
+pub unsafe fn cuMemPrefetchAsync(pointer: CUdeviceptr, count: usize, device: CUdevice, stream: CUstream) -> Cuda {
+    prefetch(pointer, count, Place::from_ordinal(device)?, stream)
+}
+
+pub unsafe fn cuMemPrefetchAsync_v2(
+    pointer: CUdeviceptr,
+    count: usize,
+    location: CUmemLocation,
+    flags: u32,
+    stream: CUstream,
+) -> Cuda {
+    if flags != 0 {
+        return Err(CUDA_ERROR_INVALID_VALUE);
+    }
+    prefetch(pointer, count, Place::from_location(location)?, stream)
+}
+
+/// The ranges of a batch, checked: nothing is done if one is wrong.
+///
+/// # Safety
+/// Both arrays have `count` elements or are NULL.
+unsafe fn ranges(
+    pointers: *const CUdeviceptr,
+    sizes: *const usize,
+    count: usize,
+    flags: u64,
+) -> Cuda<Vec<(Allocation, Range<u64>)>> {
+    not_null(pointers)?;
+    not_null(sizes)?;
+    if count == 0 || flags != 0 {
+        return Err(CUDA_ERROR_INVALID_VALUE);
+    }
+    // SAFETY: not NULL; the rest is the caller's promise.
+    (0..count).map(|at| unsafe { range(*pointers.add(at), *sizes.add(at)) }).collect()
+}
+
+pub unsafe fn cuMemPrefetchBatchAsync(
+    pointers: *mut CUdeviceptr,
+    sizes: *mut usize,
+    count: usize,
+    locations: *mut CUmemLocation,
+    firsts: *mut usize,
+    location_count: usize,
+    flags: u64,
+    stream: CUstream,
+) -> Cuda {
+    stream::resolve(stream)?;
+    // SAFETY: passed on.
+    let ranges = unsafe { ranges(pointers, sizes, count, flags) }?;
+    not_null(locations)?;
+    not_null(firsts)?;
+    if location_count == 0 || location_count > count {
+        return Err(CUDA_ERROR_INVALID_VALUE);
+    }
+    // SAFETY: not NULL; the rest is the caller's promise.
+    let (locations, firsts) = unsafe {
+        (std::slice::from_raw_parts(locations, location_count), std::slice::from_raw_parts(firsts, location_count))
+    };
+    // Each location is for the ranges from its first one on, up to the next one's.
+    if firsts[0] != 0 || !firsts.is_sorted_by(|one, next| one < next) || firsts.iter().any(|first| *first >= count) {
+        return Err(CUDA_ERROR_INVALID_VALUE);
+    }
+    let places = locations.iter().map(|location| Place::from_location(*location)).collect::<Cuda<Vec<_>>>()?;
+    for (at, (found, pages)) in ranges.into_iter().enumerate() {
+        let place = places[firsts.partition_point(|first| *first <= at) - 1];
+        change(&found, pages, |hints| hints.prefetched = place);
+    }
+    Ok(())
+}
+
+/// What is in the memory need not be kept, and may be.
+pub unsafe fn cuMemDiscardBatchAsync(
+    pointers: *mut CUdeviceptr,
+    sizes: *mut usize,
+    count: usize,
+    flags: u64,
+    stream: CUstream,
+) -> Cuda {
+    stream::resolve(stream)?;
+    // SAFETY: passed on.
+    unsafe { ranges(pointers, sizes, count, flags) }.map(drop)
+}
+
+pub unsafe fn cuMemDiscardAndPrefetchBatchAsync(
+    pointers: *mut CUdeviceptr,
+    sizes: *mut usize,
+    count: usize,
+    locations: *mut CUmemLocation,
+    firsts: *mut usize,
+    location_count: usize,
+    flags: u64,
+    stream: CUstream,
+) -> Cuda {
+    // SAFETY: passed on.
+    unsafe { cuMemPrefetchBatchAsync(pointers, sizes, count, locations, firsts, location_count, flags, stream) }
+}
+
+/// What all of them agree on.
+fn common<T: PartialEq + Copy>(all: &[Hints], of: impl Fn(&Hints) -> T, otherwise: T) -> T {
+    let first = of(&all[0]);
+    if all.iter().all(|hints| of(hints) == first) { first } else { otherwise }
+}
+
+/// # Safety
+/// `data` is NULL or writable for `size` bytes.
+unsafe fn attribute(data: *mut c_void, size: usize, attribute: u32, all: &[Hints]) -> Cuda {
+    not_null(data)?;
+    let preferred = || common(all, |hints| hints.preferred, Place::Nowhere);
+    let prefetched = || common(all, |hints| hints.prefetched, Place::Nowhere);
+    let value = match attribute {
+        1 => i32::from(all.iter().all(|hints| hints.read_mostly)),
+        2 => preferred().ordinal(),
+        3 => {
+            if size == 0 || !size.is_multiple_of(4) {
+                return Err(CUDA_ERROR_INVALID_VALUE);
+            }
+            let everywhere = |place: &&Place| all.iter().all(|hints| hints.accessed_by.contains(place));
+            let mut devices = all[0].accessed_by.iter().filter(everywhere).map(|place| place.ordinal());
+            for at in 0..size / 4 {
+                // SAFETY: within the caller's array.
+                unsafe { data.cast::<i32>().add(at).write_unaligned(devices.next().unwrap_or(NOWHERE)) };
+            }
+            return Ok(());
+        }
+        4 => prefetched().ordinal(),
+        5 => preferred().location().0 as i32,
+        6 => preferred().location().1,
+        7 => prefetched().location().0 as i32,
+        8 => prefetched().location().1,
+        _ => return Err(CUDA_ERROR_INVALID_VALUE),
+    };
+    if size != 4 {
+        return Err(CUDA_ERROR_INVALID_VALUE);
+    }
+    // SAFETY: not NULL, and four bytes by the caller's promise.
+    unsafe { data.cast::<i32>().write_unaligned(value) };
+    Ok(())
+}
+
+pub unsafe fn cuMemRangeGetAttribute(
+    data: *mut c_void,
+    size: usize,
+    which: u32,
+    pointer: CUdeviceptr,
+    count: usize,
+) -> Cuda {
+    let (found, pages) = range(pointer, count)?;
+    // SAFETY: passed on.
+    unsafe { attribute(data, size, which, &look(&found, pages)) }
+}
+
+pub unsafe fn cuMemRangeGetAttributes(
+    data: *mut *mut c_void,
+    sizes: *mut usize,
+    which: *mut u32,
+    attributes: usize,
+    pointer: CUdeviceptr,
+    count: usize,
+) -> Cuda {
+    not_null(data)?;
+    not_null(sizes)?;
+    not_null(which)?;
+    let (found, pages) = range(pointer, count)?;
+    if attributes == 0 {
+        return Err(CUDA_ERROR_INVALID_VALUE);
+    }
+    let all = look(&found, pages);
+    for at in 0..attributes {
+        // SAFETY: the arrays have that many elements, by the caller's promise.
+        unsafe { attribute(*data.add(at), *sizes.add(at), *which.add(at), &all)? };
+    }
+    Ok(())
+}
+
+/// Everybody reaches managed memory at any time, so whose it is changes nothing.
+pub unsafe fn cuStreamAttachMemAsync(stream: CUstream, pointer: CUdeviceptr, len: usize, flags: u32) -> Cuda {
+    const GLOBAL: u32 = 1;
+    const HOST_ONLY: u32 = 2;
+    const SINGLE: u32 = 4;
+    let stream = stream::resolve(stream)?;
+    let found = allocations::find(pointer).filter(|found| found.kind == Kind::Managed);
+    let found = found.ok_or(CUDA_ERROR_INVALID_VALUE)?;
+    let is_all = pointer == found.base && (len == 0 || len as u64 == found.len);
+    let is_known = match flags {
+        GLOBAL | HOST_ONLY => true,
+        SINGLE => !matches!(stream, 0 | stream::LEGACY),
+        _ => false,
+    };
+    if is_all && is_known { Ok(()) } else { Err(CUDA_ERROR_INVALID_VALUE) }
+}

@@ -1,0 +1,52 @@
+//! Older forms of functions whose arguments are the same, or narrower without losing anything.
+#![allow(non_snake_case, clippy::too_many_arguments)]
+
+use cuda_abi::types::*;
+
+use crate::copy::answer;
+use crate::entry::Cuda;
+use crate::exports;
+
+macro_rules! older {
+    ($($old:ident => $new:ident($($arg:ident: $kind:ty $(as $wide:ty)?),* $(,)?);)*) => {
+        $(
+            pub unsafe fn $old($($arg: $kind),*) -> Cuda {
+                // SAFETY: passed on.
+                answer(unsafe { exports::$new($($arg $(as $wide)?),*) })
+            }
+        )*
+    };
+}
+
+older! {
+    cuCtxCreate => cuCtxCreate_v2(pctx: *mut CUcontext, flags: u32, dev: CUdevice);
+    cuStreamDestroy => cuStreamDestroy_v2(stream: CUstream);
+    cuEventDestroy => cuEventDestroy_v2(event: CUevent);
+    cuStreamWaitValue32 => cuStreamWaitValue32_v2(stream: CUstream, address: CUdeviceptr, value: u32, flags: u32);
+    cuStreamWaitValue64 => cuStreamWaitValue64_v2(stream: CUstream, address: CUdeviceptr, value: u64, flags: u32);
+    cuStreamWriteValue32 => cuStreamWriteValue32_v2(stream: CUstream, address: CUdeviceptr, value: u32, flags: u32);
+    cuStreamWriteValue64 => cuStreamWriteValue64_v2(stream: CUstream, address: CUdeviceptr, value: u64, flags: u32);
+    cuMemAllocHost => cuMemAllocHost_v2(pp: *mut *mut c_void, bytes: u32 as usize);
+    cuMemcpyAtoA => cuMemcpyAtoA_v2(
+        dst: CUarray, dst_offset: u32 as usize, src: CUarray, src_offset: u32 as usize, bytes: u32 as usize,
+    );
+    cuMemcpyAtoH => cuMemcpyAtoH_v2(dst: *mut c_void, src: CUarray, offset: u32 as usize, bytes: u32 as usize);
+    cuMemcpyHtoA => cuMemcpyHtoA_v2(dst: CUarray, offset: u32 as usize, src: *const c_void, bytes: u32 as usize);
+    cuMemcpyAtoHAsync => cuMemcpyAtoHAsync_v2(
+        dst: *mut c_void, src: CUarray, offset: u32 as usize, bytes: u32 as usize, stream: CUstream,
+    );
+    cuMemcpyHtoAAsync => cuMemcpyHtoAAsync_v2(
+        dst: CUarray, offset: u32 as usize, src: *const c_void, bytes: u32 as usize, stream: CUstream,
+    );
+    cuLinkCreate => cuLinkCreate_v2(
+        count: u32, options: *mut CUjit_option, values: *mut *mut c_void, to: *mut CUlinkState,
+    );
+    cuLinkAddData => cuLinkAddData_v2(
+        state: CUlinkState, kind: CUjitInputType, data: *mut c_void, size: usize, name: *const c_char, count: u32,
+        options: *mut CUjit_option, values: *mut *mut c_void,
+    );
+    cuLinkAddFile => cuLinkAddFile_v2(
+        state: CUlinkState, kind: CUjitInputType, path: *const c_char, count: u32, options: *mut CUjit_option,
+        values: *mut *mut c_void,
+    );
+}
