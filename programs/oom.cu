@@ -1,7 +1,7 @@
 // The zone's limit is what the device seems to have: below it allocations work, above it they fail, and memory that was
 // freed can be had again.
-// memory: 512MiB
-// args: 536870912
+// memory: 1GiB
+// args: 1073741824
 #include "check.h"
 
 int main(int count, char **argument) {

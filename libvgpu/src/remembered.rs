@@ -12,12 +12,14 @@ const MOST: usize = 1024;
 /// Longer questions are not worth it.
 const LONGEST: usize = 512;
 
+/// Opcode, context and the bytes of the message.
+type Question = (u16, u32, Box<[u8]>);
+
 #[derive(Default)]
 struct Known {
     /// When memory went last, as far as the answers know.
     generation: u64,
-    /// By opcode, context and the bytes of the question.
-    answers: HashMap<(u16, u32, Box<[u8]>), Box<[u8]>>,
+    answers: HashMap<Question, Box<[u8]>>,
 }
 
 static KNOWN: Mutex<Option<Known>> = Mutex::new(None);

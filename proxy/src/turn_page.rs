@@ -25,12 +25,15 @@ use rustix::thread::futex::{self, Timespec};
 const SIZE: usize = 4096;
 pub const OFFSET: usize = SIZE / 2;
 
+/// A depth that is no limit: of zones that have nobody to wait for.
+pub const UNBOUNDED: u8 = 3;
+
 /// What a worker may do.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Gate {
     /// Nobody else wants the GPU: work goes on without any bookkeeping.
     Free,
-    /// Its zone's turn: work may be given, at most so many batches at a time.
+    /// Its zone's turn: work may be given, at most so many batches at a time; with [`UNBOUNDED`], as much as it likes.
     Open { depth: u8 },
     /// Another's turn: nothing new may be given.
     Closed,
@@ -44,7 +47,7 @@ impl Gate {
     pub fn to_bits(self, number: u64) -> u64 {
         let (kind, depth) = match self {
             Self::Free => (Self::FREE, 0),
-            Self::Open { depth } => (Self::OPEN, u64::from(depth.clamp(1, 3))),
+            Self::Open { depth } => (Self::OPEN, u64::from(depth.clamp(1, UNBOUNDED))),
             Self::Closed => (Self::CLOSED, 0),
         };
         number << 4 | depth << 2 | kind

@@ -20,6 +20,7 @@ super::tests! {
     by_address_alone,
     pageable_memory_may_be_reused_at_once,
     asynchronously_in_order,
+    numbers_one_by_one,
     odd_places_and_lengths,
     rectangles,
     rectangles_within_the_device,
@@ -174,6 +175,26 @@ fn asynchronously_in_order(gpu: &Driver) {
         ok!(gpu, cuMemcpyDtoHAsync_v2(words.as_mut_ptr().cast(), second, 3 * MIB, queue));
         ok!(gpu, cuStreamSynchronize(queue));
         assert!(words.iter().all(|word| *word == round));
+    }
+}
+
+/// Results of 4 and 8 bytes are read one by one, each after the work that makes it, and from odd places too.
+fn numbers_one_by_one(gpu: &Driver) {
+    context(gpu);
+    let queue = stream(gpu, NON_BLOCKING);
+    let data = alloc(gpu, 64);
+    for round in 0..300u64 {
+        // Steps through all bits; 0 and all ones among them.
+        let value = [0, u64::MAX, round, round.wrapping_mul(0x9e37_79b9_7f4a_7c15)][round as usize % 4];
+        let place = data + 4 * (round % 5);
+        let (mut word, mut long) = (!value as u32, !value);
+        ok!(gpu, cuMemsetD32Async(place, value as u32, 1, queue));
+        ok!(gpu, cuMemcpyDtoHAsync_v2((&raw mut word).cast(), place, 4, queue));
+        ok!(gpu, cuStreamSynchronize(queue));
+        assert_eq!(word, value as u32);
+        ok!(gpu, cuMemcpyHtoD_v2(place, (&raw const value).cast(), 8));
+        ok!(gpu, cuMemcpyDtoH_v2((&raw mut long).cast(), place, 8));
+        assert_eq!(long, value);
     }
 }
 

@@ -187,7 +187,7 @@ mod tests {
     fn refuses_bad_sizes() {
         let good = Layout::default();
         let bad = [
-            Layout { version: 2, ..good },
+            Layout { version: LAYOUT_VERSION + 1, ..good },
             Layout { reserved: 1, ..good },
             Layout { ring_bytes: 0, ..good },
             Layout { ring_bytes: 5000, ..good },

@@ -14,6 +14,7 @@ use crate::turn_page::{Gate, TurnPage};
 
 /// How often to look who is at work while nobody has to take turns: the latest that a second zone is noticed.
 const LOOK: Duration = Duration::from_millis(10);
+const LOOK_IDLE: Duration = Duration::from_millis(50);
 /// A worker must have looked at its gate by then, however busy the machine.
 const SILENCE: Duration = Duration::from_secs(20);
 /// The events of the poke; numbers of workers begin at 1.
@@ -139,7 +140,7 @@ impl Board {
                     let _ = epoll::add(&self.epoll, &bell, EventData::new_u64(id), EventFlags::IN);
                     let (work, set_at) = (page.work(), Instant::now());
                     // A number that no earlier broker can have used, so that no old report is taken for a new one.
-                    let number = page.report().number.wrapping_add(1) & (1 << 48) - 1;
+                    let number = page.report().number.wrapping_add(1) & ((1 << 48) - 1);
                     page.set_gate(Gate::Free.to_bits(number));
                     let gate = Gate::Free;
                     self.workers
@@ -180,7 +181,8 @@ impl Board {
         }
         // Nobody takes turns. Alone, without a cap, a zone is not even looked at.
         let alone = zones.len() < 2 && zones.keys().all(|id| !self.plan.is_capped(*id));
-        (!alone).then(|| now + LOOK.as_nanos() as Nanos)
+        let time = if self.plan.is_busy(now) { LOOK } else { LOOK_IDLE };
+        (!alone).then(|| now + time.as_nanos() as Nanos)
     }
 
     fn judge(&mut self, now: Nanos) {

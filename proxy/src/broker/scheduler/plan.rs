@@ -19,7 +19,7 @@
 
 use std::collections::BTreeMap;
 
-use crate::turn_page::Gate;
+use crate::turn_page::{Gate, UNBOUNDED};
 
 /// Time in nanoseconds, from whatever beginning.
 pub type Nanos = u64;
@@ -191,6 +191,11 @@ impl Plan {
         self.zones.get(&id).is_some_and(|zone| zone.terms.cap.is_some())
     }
 
+    /// Is any zone at work?
+    pub fn is_busy(&self, now: Nanos) -> bool {
+        self.zones.values().any(|zone| zone.active_until > now)
+    }
+
     /// All zones, and what they have used.
     pub fn zones(&self) -> Vec<(u64, Used)> {
         self.zones.iter().map(|(id, zone)| (*id, Used { time: zone.used, turns: zone.turns })).collect()
@@ -242,9 +247,14 @@ impl Plan {
         let top = active.iter().map(|id| self.zones[id].terms.priority).max().unwrap_or(0);
         for (id, zone) in &mut self.zones {
             if self.holder.is_some_and(|(holder, _)| holder == *id) || above_all == Some(*id) {
-                // Beside somebody more important there is never more on the GPU than one batch.
+                let depth = match above_all {
+                    Some(only) if only == *id && zone.terms.cap.is_none() => UNBOUNDED,
+                    // Beside somebody more important there is never more on the GPU than one batch.
+                    _ if zone.terms.priority < top => 1,
+                    _ => 2,
+                };
                 zone.prior = false;
-                zone.gate = Gate::Open { depth: if zone.terms.priority < top { 1 } else { 2 } };
+                zone.gate = Gate::Open { depth };
             }
         }
         self.next_look(now, &active)

@@ -75,6 +75,7 @@ impl Simulation {
             let wants = now >= tenant.idle_until;
             let room = match gate {
                 Gate::Free => 10,
+                Gate::Open { depth: UNBOUNDED } => 10,
                 Gate::Open { depth } => usize::from(depth),
                 Gate::Closed => 0,
             };
@@ -99,10 +100,10 @@ impl Simulation {
         }
         // The GPU: contexts with work share it evenly.
         let with_work = self.tenants.iter().filter(|tenant| !tenant.in_flight.is_empty()).count() as u64;
-        if with_work > 0 {
+        if let Some(share) = STEP.checked_div(with_work) {
             self.busy += STEP;
             for tenant in self.tenants.iter_mut().filter(|tenant| !tenant.in_flight.is_empty()) {
-                let mut part = STEP / with_work;
+                let mut part = share;
                 tenant.done += part;
                 while part > 0 && !tenant.in_flight.is_empty() {
                     let spent = part.min(tenant.in_flight[0]);

@@ -8,16 +8,21 @@ use cuda_abi::error::*;
 use cuda_abi::types::CUstream;
 
 use super::marks::{self, Marks};
-use crate::turn_page::Report;
+use crate::turn_page::{Report, UNBOUNDED};
 use crate::worker::Worker;
 use crate::worker::handles::Object;
 use crate::worker::ops::graph::capture;
 
-/// How long a batch should take the GPU.
-const BATCH: Duration = Duration::from_micros(500);
+/// How long a batch should take the GPU: long enough to hide that this process has to be woken for the next one, short
+/// against a turn, and shorter where somebody more important may come.
+const BATCH: Duration = Duration::from_micros(2_000);
+const BATCH_BELOW: Duration = Duration::from_micros(500);
 const MOST_IN_BATCH: u32 = 512;
-/// More is to be expected for so long after the last work, and after work that the client waited for.
-const LINGER: Duration = Duration::from_micros(150);
+/// More is to be expected for so long after the last work: a program that waits for each of its kernels would else lose
+/// its turn after the first.
+const LINGER: Duration = Duration::from_micros(300);
+/// The same for a zone above all others, which gets the GPU back whenever it likes; shorter still once it has waited.
+const LINGER_ABOVE: Duration = Duration::from_micros(150);
 const LINGER_SYNCED: Duration = Duration::from_micros(30);
 
 struct Batch {
@@ -40,8 +45,9 @@ pub struct Flow {
     batches: VecDeque<Batch>,
     free_words: Vec<usize>,
     number: u64,
-    /// Pieces of work in a batch.
+    /// Pieces of work in a batch, and how long it should take.
     limit: u32,
+    aim: Duration,
     last_given: Instant,
     last_done: Instant,
 }
@@ -61,6 +67,7 @@ impl Flow {
             free_words: (0..marks::COUNT).collect(),
             number: 0,
             limit: 1,
+            aim: BATCH,
             last_given: now,
             last_done: now,
         }
@@ -76,7 +83,7 @@ impl Flow {
     }
 
     pub fn has_room(&self, depth: u8) -> bool {
-        self.batches.len() < usize::from(depth)
+        depth == UNBOUNDED || self.batches.len() < usize::from(depth)
     }
 
     /// Is there work on the GPU, or on its way?
@@ -85,8 +92,12 @@ impl Flow {
     }
 
     /// Is there, or will there be in a moment?
-    pub fn is_lingering(&self) -> bool {
-        let linger = if self.synced { LINGER_SYNCED } else { LINGER };
+    pub fn is_lingering(&self, depth: u8) -> bool {
+        let linger = match depth {
+            UNBOUNDED if self.synced => LINGER_SYNCED,
+            UNBOUNDED => LINGER_ABOVE,
+            _ => LINGER,
+        };
         self.is_busy() || self.last_given.elapsed() < linger
     }
 
@@ -107,10 +118,11 @@ impl Flow {
     }
 
     /// Work was given to a stream.
-    pub fn give(&mut self, worker: &Worker, marks: &Marks, context: u32, stream: Arc<Object>) {
+    pub fn give(&mut self, worker: &Worker, marks: &Marks, depth: u8, context: u32, stream: Arc<Object>) {
         if capture::is_captured(worker, stream.raw as CUstream) {
             return;
         }
+        self.aim = if depth == 1 { BATCH_BELOW } else { BATCH };
         self.last_given = Instant::now();
         self.synced = false;
         if self.size == 0 {
@@ -118,7 +130,8 @@ impl Flow {
         }
         self.size += 1;
         self.touch(context, stream);
-        if self.size >= self.limit {
+        // Who may have any amount under way needs to know only when all of it is done.
+        if self.size >= if depth == UNBOUNDED { MOST_IN_BATCH } else { self.limit } {
             self.mark(worker, marks);
         }
     }
@@ -139,7 +152,9 @@ impl Flow {
             self.number += 1;
             // A stream that is being captured by now was marked before that began.
             let held = worker.enter_quietly(context);
-            let ready = held.is_ok() && !capture::is_captured(worker, raw);
+            // The default streams wait for others, which a capture does not allow them.
+            let implicit = stream.raw <= 1 && worker.graphs.is_capturing();
+            let ready = held.is_ok() && !implicit && !capture::is_captured(worker, raw);
             // SAFETY: the stream is held, its context is current, and the word is registered and lives as long as we.
             let marked = ready.then(|| unsafe {
                 (worker.driver.cuStreamWriteValue64_v2)(raw, marks.address(word), self.number, 0)
@@ -170,7 +185,7 @@ impl Flow {
             self.last_done = now;
             self.batches.pop_front();
             if size > 0 {
-                let fitting = BATCH.as_nanos() * u128::from(size) / took.as_nanos().max(1);
+                let fitting = self.aim.as_nanos() * u128::from(size) / took.as_nanos().max(1);
                 let most = (self.limit * 2).min(MOST_IN_BATCH);
                 self.limit = u32::try_from(fitting).unwrap_or(most).clamp(1, most);
             }

@@ -7,7 +7,7 @@
 //! that gives work to the GPU passes [`Turns::enter`], which waits until the gate is open and there is room, and the
 //! [`Pass`] that it gets is handed back after the work was given. Work is counted in *batches*: after the last work of a
 //! batch the GPU is asked to write a number into a word of ours on each stream concerned (a *mark*), so whether a batch
-//! is done is a look at memory. A batch has as many pieces of work as took the GPU about half a millisecond so far.
+//! is done is a look at memory. A batch has as many pieces of work as took the GPU a millisecond or two so far.
 //!
 //! # Who touches what
 //!
@@ -143,12 +143,14 @@ impl Turns {
         let mut flow = self.lock();
         flow.inside = flow.inside.saturating_sub(1);
         let Some(turnstile) = self.turnstile.get() else { return };
-        if Gate::is_free(turnstile.gate()) {
-            return;
-        }
+        let depth = match Gate::from_bits(turnstile.gate()) {
+            (Gate::Free, _) => return,
+            (Gate::Open { depth }, _) => depth,
+            (Gate::Closed, _) => 1,
+        };
         self.begin(worker, &mut flow);
         if let Some((context, stream)) = stream {
-            flow.give(worker, &self.marks, context, stream);
+            flow.give(worker, &self.marks, depth, context, stream);
         }
     }
 

@@ -18,6 +18,8 @@ use crate::worker::Worker;
 
 const SAMPLE: Duration = Duration::from_millis(10);
 const IDLE: Duration = Duration::from_millis(100);
+/// Between two looks within a turn.
+const GLANCE: Duration = Duration::from_micros(20);
 /// Samples without work before an idle client is left alone.
 const PATIENCE: u32 = 20;
 /// A gap between two looks that is longer was somebody else's: this thread did not run.
@@ -58,7 +60,9 @@ impl Watch {
                 self.turnstile.sleep(knocks, time);
             }
             (gate, number) => match self.track(gate, number) {
-                true => self.pause.next(),
+                // Others wait for the end of a turn; within one there is no hurry.
+                true if gate == Gate::Closed => self.pause.next(),
+                true => std::thread::sleep(GLANCE),
                 false => {
                     self.pause = Pause::default();
                     self.turnstile.sleep(knocks, IDLE);
@@ -98,7 +102,10 @@ impl Watch {
             flow.mark(&worker, &turns.marks);
         }
         let busy = flow.is_busy();
-        let running = busy || (gate != Gate::Closed && flow.is_lingering());
+        let running = match gate {
+            Gate::Open { depth } => flow.is_lingering(depth),
+            _ => busy,
+        };
         // Only a thread that stands at this very gate is held.
         let held = gate == Gate::Closed && turns.held.load(Ordering::Acquire) > 0;
         let report = Report { number, held, running };
