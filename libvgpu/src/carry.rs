@@ -27,6 +27,15 @@ pub struct Thread {
     buffer: Vec<u8>,
 }
 
+impl Thread {
+    /// Puts a message together in the buffer; answers its length.
+    fn compose(&mut self, write: impl FnOnce(&mut Writer<'_>)) -> Cuda<usize> {
+        let mut writer = Writer::new(&mut self.buffer);
+        write(&mut writer);
+        writer.finish().map_err(|_| CUDA_ERROR_INVALID_VALUE)
+    }
+}
+
 fn call_error(error: CallError) -> CUresult {
     match error {
         CallError::Gone(_) => session::lost(),
@@ -104,9 +113,7 @@ pub fn post(op: u16, write: impl FnOnce(&mut Writer<'_>)) -> Cuda {
         return synchronize(session, tag);
     }
     with_thread(session, |thread| {
-        let mut writer = Writer::new(&mut thread.buffer);
-        write(&mut writer);
-        let len = writer.finish().map_err(|_| CUDA_ERROR_INVALID_VALUE)?;
+        let len = thread.compose(write)?;
         let bytes = &thread.buffer[..len];
         session.client.post(op, 0, tag, len, |slot| slot.copy_from_slice(bytes)).map_err(post_error)?;
         trace::posted(len);
@@ -180,9 +187,7 @@ pub fn remembered(
     check_fault(session)?;
     let tag = capture::mark(context::tag_or_none());
     with_thread(session, |thread| {
-        let mut writer = Writer::new(&mut thread.buffer);
-        write(&mut writer);
-        let len = writer.finish().map_err(|_| CUDA_ERROR_INVALID_VALUE)?;
+        let len = thread.compose(write)?;
         let question = &thread.buffer[..len];
         if let Some(known) = remembered::find(op, tag, question) {
             return answer(CUDA_SUCCESS as i32, &known, read);
@@ -205,9 +210,7 @@ pub fn call_with(
     read: impl FnOnce(&mut Reader<'_>) -> Result<(), Malformed>,
 ) -> Cuda {
     with_thread(session, |thread| {
-        let mut writer = Writer::new(&mut thread.buffer);
-        write(&mut writer);
-        let len = writer.finish().map_err(|_| CUDA_ERROR_INVALID_VALUE)?;
+        let len = thread.compose(write)?;
         let bytes = &thread.buffer[..len];
         let reply = thread.lane.call(op, 0, tag, len, |slot| slot.copy_from_slice(bytes)).map_err(call_error)?;
         trace::round_trip(len, reply.payload.len());
@@ -250,9 +253,7 @@ pub fn block_after(
     read: impl FnOnce(&mut Reader<'_>) -> Result<(), Malformed>,
 ) -> Cuda {
     with_thread(session, |thread| {
-        let mut writer = Writer::new(&mut thread.buffer);
-        write(&mut writer);
-        let len = writer.finish().map_err(|_| CUDA_ERROR_INVALID_VALUE)?;
+        let len = thread.compose(write)?;
         let bytes = &thread.buffer[..len];
         let reply =
             thread.lane.block(op, 0, tag, after, len, |slot| slot.copy_from_slice(bytes)).map_err(call_error)?;

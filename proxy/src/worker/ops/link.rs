@@ -82,7 +82,14 @@ pub fn link(worker: &Worker, lane: u32, message: &mut Reader<'_>, reply: &mut Wr
         options.push(option);
         values.push(value as *mut c_void);
     }
-    let linked = run(worker, &inputs, &mut options, &mut values);
+    let linked = run(worker, &inputs, &mut options, &mut values).and_then(|result| {
+        // Results wait until they are fetched, one for each lane; all together are no more than one image may be.
+        let waiting: usize = worker.uploads().results.values().map(Vec::len).sum();
+        if waiting + result.len() > MAX_IMAGE {
+            return Err(Refusal::Code(CUDA_ERROR_OUT_OF_MEMORY));
+        }
+        Ok(result)
+    });
     let code = match &linked {
         Ok(_) => CUDA_SUCCESS,
         Err(Refusal::Code(code)) => *code,
