@@ -7,6 +7,7 @@ mod args;
 mod exit;
 mod library;
 mod logging;
+mod node;
 mod private_proxy;
 mod signals;
 mod terminal;
@@ -43,7 +44,11 @@ fn main() -> ExitCode {
         Verb::Zones(args) => verbs::zones::run(args),
         Verb::Grants(args) => verbs::grants::run(args),
         Verb::Bench(args) => verbs::bench::run(&args),
+        Verb::Cdi(args) => verbs::cdi::run(args),
+        Verb::DevicePlugin(args) => verbs::device_plugin::run(args),
         Verb::Meter { library } => verbs::meter::run(&library),
+        Verb::Dra(args) => verbs::dra::run(args),
+        Verb::Install(args) => verbs::install::run(args),
         Verb::Completions { shell } => verbs::completions::run(shell),
         Verb::Man => verbs::man::run(),
     };

@@ -1,8 +1,12 @@
 //! One file for each verb.
 
 pub mod bench;
+pub mod cdi;
 pub mod completions;
+pub mod device_plugin;
+pub mod dra;
 pub mod grants;
+pub mod install;
 pub mod man;
 pub mod meter;
 pub mod proxy;

@@ -106,6 +106,7 @@ impl Broker {
                 };
             }
             Request::Status => return Answer::Status(self.status()),
+            Request::Cards => return Answer::Cards { cards: self.cards() },
         };
         match (made, self.zones.get(&name)) {
             (Ok(()), Some(zone)) => Answer::Zone {

@@ -19,6 +19,7 @@ use super::reactor::Source;
 use super::{Broker, namespaces, process};
 use crate::backend::Backend;
 use crate::control::ZoneName;
+use crate::control::admin::CardStatus;
 use crate::packet;
 
 /// A driver on a busy node takes seconds to start.
@@ -103,6 +104,24 @@ impl Broker {
         }
     }
 
+    /// The cards, for an operator; none while they are not known, in which case somebody looks.
+    pub(super) fn cards(&mut self) -> Option<Vec<CardStatus>> {
+        let lately = self.views.failed_at.is_some_and(|at| at.elapsed() < HELPER_PAUSE);
+        if self.views.cards.is_none() && self.views.helper.is_none() && !lately {
+            // A failure has been logged, and the next one who asks tries again.
+            let _ = self.start_helper();
+        }
+        let told = |card: &Card| CardStatus {
+            name: card.name.clone(),
+            uuid: uuid_text(&card.uuid),
+            bus_id: card.bus_id.clone(),
+            memory: card.memory,
+            capability: card.capability,
+            multiprocessors: card.multiprocessors,
+        };
+        Some(self.views.cards.as_ref()?.iter().map(told).collect())
+    }
+
     fn start_helper(&mut self) -> io::Result<()> {
         let slot = self.free_slot()?;
         let (ours, theirs) = packet::pair()?;
@@ -178,6 +197,11 @@ impl Broker {
             processes,
         }
     }
+}
+
+fn uuid_text(uuid: &[u8; 16]) -> String {
+    let hex: String = uuid.iter().map(|byte| format!("{byte:02x}")).collect();
+    format!("GPU-{}-{}-{}-{}-{}", &hex[..8], &hex[8..12], &hex[12..16], &hex[16..20], &hex[20..])
 }
 
 /// The version of NVIDIA's kernel module, where this machine shows it.
