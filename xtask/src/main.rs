@@ -6,6 +6,8 @@ mod cargo_test;
 mod checks;
 mod demo;
 mod e2e;
+mod images;
+mod oci;
 mod paths;
 mod programs;
 mod report;
@@ -29,6 +31,7 @@ cargo xtask <verb>
                                a Kubernetes cluster of real components with Bulkhead on it, and what must hold there;
                                --keep leaves it up to be tried
   browser                      the status page in Chromium, which is installed where it is missing
+  images                       container images as archives, in target/images
   toolchain                    fetch NVIDIA's compiler and runtimes from PyPI into .cache/cuda
   run [--matrix] [PROGRAM]...  build, and run these programs (or all) in zones on the software GPU
   build [--debug] [--strip]    build everything, and stage a tree that runs in target/stage
@@ -61,6 +64,21 @@ fn verb() -> Result<()> {
             no_more(args)?;
             toolchain::ensure()?;
             println!("{}", toolchain::nvcc().display());
+            Ok(())
+        }
+        "images" => {
+            let mut debug = false;
+            while let Some(arg) = args.next()? {
+                match arg {
+                    Long("debug") => debug = true,
+                    other => return Err(other.unexpected().into()),
+                }
+            }
+            toolchain::ensure()?;
+            stage::build(&stage::Options { debug, strip: true })?;
+            for archive in images::build()? {
+                println!("{}", archive.display());
+            }
             Ok(())
         }
         "browser" => {

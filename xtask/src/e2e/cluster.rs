@@ -6,7 +6,7 @@ use super::parts::Parts;
 use super::pki::Pki;
 use super::service::Service;
 use super::wait::until;
-use crate::sh;
+use crate::{images, sh};
 use anyhow::{Context, Result, bail};
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -187,6 +187,7 @@ fn configure(run: &Path, parts: &Parts, cgroup: &str) -> Result<()> {
     for (name, text) in files {
         let text = text.replace("@run@", &run.display().to_string());
         let text = text.replace("@debian@", &parts.debian.display().to_string());
+        let text = text.replace("@pause@", &images::name("pause"));
         let text = text.replace("@cgroup@", cgroup).replace("@pods@", PODS);
         fs::write(run.join("config").join(name), text).with_context(|| format!("cannot write {name}"))?;
     }

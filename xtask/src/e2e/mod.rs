@@ -4,7 +4,6 @@
 //! are the node ([`node`]), starts the cluster there ([`cluster`]) and plays the scenarios.
 
 mod cluster;
-mod images;
 mod kubectl;
 mod node;
 mod parts;
@@ -13,15 +12,12 @@ mod scenarios;
 mod service;
 mod wait;
 
-use crate::programs::{self, Linkage};
-use crate::{sh, stage, toolchain};
+use crate::{images, stage, toolchain};
 use anyhow::{Context, Result, bail};
 use cluster::Cluster;
-use images::Image;
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
-use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::path::PathBuf;
 
 #[derive(Default)]
 pub struct Options {
@@ -44,11 +40,11 @@ pub fn run(options: &Options) -> Result<()> {
     node::check().context("cargo xtask e2e cannot run here")?;
     let parts = parts::ensure()?;
     toolchain::ensure()?;
-    stage::build(&stage::Options { debug: options.debug, ..stage::Options::default() })?;
+    stage::build(&stage::Options { debug: options.debug, strip: true })?;
     let mut words = vec![INSIDE.to_owned()];
     words.extend(options.keep.then(|| "--keep".to_owned()));
     words.extend(options.names.iter().cloned());
-    let images = build_images()?;
+    let images = images::build()?;
     words.extend(images.iter().flat_map(|image| ["--image".to_owned(), image.display().to_string()]));
     let status = node::enter(&parts, &words)?;
     if !status.success() {
@@ -100,30 +96,4 @@ fn keep(cluster: &Cluster) -> Result<()> {
     loop {
         std::thread::park();
     }
-}
-
-/// The images of the scenarios; gives their archives.
-fn build_images() -> Result<Vec<PathBuf>> {
-    let folder = crate::paths::target().join("e2e-images");
-    let pause = Image::new("bulkhead.test/pause:1", &folder.join("pause"))?;
-    let source = folder.join("pause/pause.c");
-    fs::write(&source, "#include <unistd.h>\nint main(void) { for (;;) pause(); }\n")?;
-    let program = folder.join("pause/root/pause");
-    sh::run(Command::new("g++").args(["-x", "c++", "-Os", "-s", "-static", "-o"]).arg(&program).arg(&source))?;
-    Ok(vec![pause.archive(&["/pause"])?, cuda_programs(&folder.join("programs"))?])
-}
-
-/// The CUDA programs, as a user's image has them: with a C library, and without any part of Bulkhead or a driver.
-fn cuda_programs(folder: &Path) -> Result<PathBuf> {
-    let image = Image::new(scenarios::PROGRAMS, folder)?;
-    for tool in ["sh", "cat", "sleep", "ls", "id", "mount"] {
-        image.tool(tool)?;
-    }
-    let mut all = programs::all()?;
-    all.retain(|program| scenarios::USED.contains(&program.name.as_str()));
-    let wanted = programs::own(&all, &[Linkage::Static])?;
-    for binary in programs::build(&wanted, &[])? {
-        image.program(&binary.path, &format!("usr/bin/{}", binary.program.name))?;
-    }
-    image.archive(&["/usr/bin/sh"])
 }

@@ -27,8 +27,21 @@ const PROGRAMS: [&str; 5] = ["kubectl", "kubelet", "kube-apiserver", "kube-contr
 
 /// Packages of Debian's newest release.
 const NEW: [&str; 3] = ["containerd", "etcd-server", "containernetworking-plugins"];
-/// Packages of the release that this machine runs, or of Debian 12.
+/// Of Debian 12.
 const OLD: [&str; 1] = ["runc"];
+/// Podman, of Debian 12, with what it needs beyond what machines have.
+const PODMAN: [&str; 10] = [
+    "podman",
+    "conmon",
+    "golang-github-containers-common",
+    "golang-github-containers-image",
+    "libassuan0",
+    "libdevmapper1.02.1",
+    "libglib2.0-0",
+    "libgpgme11",
+    "libsubid4",
+    "libyajl2",
+];
 
 const KEYS: &str = "/usr/share/keyrings/debian-archive-keyring.gpg";
 
@@ -38,6 +51,8 @@ pub struct Parts {
     pub kubernetes: PathBuf,
     /// The root of what Debian's packages hold.
     pub debian: PathBuf,
+    /// The same of Podman, to be laid over a node's root.
+    pub podman: PathBuf,
 }
 
 impl Parts {
@@ -59,10 +74,17 @@ fn home() -> PathBuf {
 
 /// Fetches and builds what is missing; says nothing and takes no time when nothing is.
 pub fn ensure() -> Result<Parts> {
-    let parts =
-        Parts { kubernetes: home().join(format!("v{KUBERNETES}")).join("bin"), debian: home().join("debian-1") };
-    if !parts.debian.join("complete").exists() {
-        timed("fetching containerd, etcd, runc and network plugins from Debian", || debian(&parts.debian))?;
+    let parts = Parts {
+        kubernetes: home().join(format!("v{KUBERNETES}")).join("bin"),
+        debian: home().join("debian-1"),
+        podman: home().join("podman-1"),
+    };
+    if !parts.debian.exists() {
+        let what = "fetching containerd, etcd, runc and network plugins from Debian";
+        timed(what, || debian(&parts.debian, &[("sid", &NEW), ("bookworm", &OLD)]))?;
+    }
+    if !parts.podman.exists() {
+        timed("fetching Podman from Debian", || debian(&parts.podman, &[("bookworm", &PODMAN)]))?;
     }
     let missing = PROGRAMS.iter().filter(|program| !parts.kubernetes.join(program).exists()).collect::<Vec<_>>();
     if !missing.is_empty() {
@@ -123,17 +145,17 @@ fn go(folder: &Path) -> Command {
 }
 
 /// Unpacks Debian's packages, by means of lists of our own, so that the machine's stay as they are.
-fn debian(root: &Path) -> Result<()> {
+fn debian(root: &Path, wanted: &[(&str, &[&str])]) -> Result<()> {
     let lists = home().join("apt");
     let unfinished = home().join("debian.new");
     let _ = fs::remove_dir_all(&unfinished);
-    for (release, packages) in [("sid", &NEW[..]), ("bookworm", &OLD[..])] {
+    for (release, packages) in wanted {
         let apt = Apt::new(&lists.join(release), release)?;
         apt.run(&["update"])?;
         let folder = lists.join(release).join("packages");
         let _ = fs::remove_dir_all(&folder);
         fs::create_dir_all(&folder)?;
-        apt.run(&[&["download"], packages].concat())?;
+        apt.run(&[&["download"], *packages].concat())?;
         for package in fs::read_dir(&folder)? {
             let package = package?.path();
             sh::output(Command::new("dpkg-deb").arg("-x").arg(&package).arg(&unfinished))?;
@@ -141,8 +163,6 @@ fn debian(root: &Path) -> Result<()> {
         }
     }
     let _ = fs::remove_dir_all(&lists);
-    let _ = fs::remove_dir_all(root);
-    fs::write(unfinished.join("complete"), "")?;
     fs::rename(&unfinished, root).context("cannot keep Debian's packages")
 }
 

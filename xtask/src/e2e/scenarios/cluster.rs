@@ -18,7 +18,7 @@ spec:
   securityContext: { runAsNonRoot: true, runAsUser: 1000, seccompProfile: { type: RuntimeDefault } }
   containers:
   - name: speaks
-    image: @programs@
+    image: @examples@
     command: ["sh", "-c", "echo spoken"]
     securityContext: { allowPrivilegeEscalation: false, capabilities: { drop: [ALL] } }
 ---
@@ -31,7 +31,7 @@ spec:
   securityContext: { runAsNonRoot: true, runAsUser: 1000, seccompProfile: { type: RuntimeDefault } }
   containers:
   - name: sleeps
-    image: @programs@
+    image: @examples@
     command: ["sleep", "1000000"]
     securityContext: { allowPrivilegeEscalation: false, capabilities: { drop: [ALL] } }
 "#;

@@ -3,14 +3,9 @@
 mod cluster;
 
 use super::cluster::Cluster;
+use crate::images;
 use crate::report::Report;
 use anyhow::{Result, bail};
-
-/// The image with the programs of `programs/`.
-pub const PROGRAMS: &str = "bulkhead.test/cuda-programs:1";
-
-/// Those of them that scenarios use.
-pub const USED: [&str; 4] = ["vecadd", "oom", "demo", "share"];
 
 pub struct Scenario {
     pub name: &'static str,
@@ -32,7 +27,7 @@ pub struct Stage<'a> {
 impl Stage<'_> {
     /// Applies manifests, after words like `@namespace@` have been replaced.
     pub fn apply(&self, manifests: &str) -> Result<()> {
-        let text = manifests.replace("@namespace@", self.namespace).replace("@programs@", PROGRAMS);
+        let text = manifests.replace("@namespace@", self.namespace).replace("@examples@", &images::name("examples"));
         self.cluster.kubectl.apply(&text)
     }
 

@@ -11,7 +11,7 @@ use std::process::Command;
 
 /// An image in the making: a root folder to which files are added.
 pub struct Image {
-    /// Such as `bulkhead.test/pause:1`.
+    /// Such as `bulkhead.dev/pause:0.1.0`.
     name: String,
     folder: PathBuf,
 }
@@ -137,7 +137,7 @@ mod tests {
     #[test]
     fn an_image_holds_its_program_with_all_that_it_loads() {
         let folder = std::env::temp_dir().join(format!("xtask-image-{}", std::process::id()));
-        let image = Image::new("bulkhead.test/tool:1", &folder).unwrap();
+        let image = Image::new("bulkhead.dev/tool:1", &folder).unwrap();
         image.tool("cat").unwrap();
         fs::write(folder.join("root/etc/word"), "spoken").unwrap();
         let archive = image.archive(&["/usr/bin/cat"]).unwrap();
