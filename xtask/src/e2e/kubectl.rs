@@ -35,10 +35,10 @@ impl Kubectl {
         serde_json::from_str(&text).context("kubectl did not print JSON")
     }
 
-    /// Applies manifests given as text.
-    pub fn apply(&self, manifests: &str) -> Result<()> {
+    /// Applies manifests given as text; those that name no namespace go into this one.
+    pub fn apply(&self, namespace: &str, manifests: &str) -> Result<()> {
         let mut command = self.command();
-        command.args(["apply", "--server-side", "-f", "-"]);
+        command.args(["apply", "--server-side", "--namespace", namespace, "-f", "-"]);
         command.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::piped());
         let mut child = command.spawn().context("cannot start kubectl")?;
         child.stdin.take().context("kubectl has no stdin")?.write_all(manifests.as_bytes())?;

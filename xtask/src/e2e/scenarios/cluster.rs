@@ -12,7 +12,7 @@ pub const SCENARIOS: &[Scenario] = &[
 const PODS: &str = r#"
 apiVersion: v1
 kind: Pod
-metadata: { name: speaks, namespace: @namespace@ }
+metadata: { name: speaks }
 spec:
   restartPolicy: Never
   securityContext: { runAsNonRoot: true, runAsUser: 1000, seccompProfile: { type: RuntimeDefault } }
@@ -24,7 +24,7 @@ spec:
 ---
 apiVersion: v1
 kind: Pod
-metadata: { name: sleeps, namespace: @namespace@ }
+metadata: { name: sleeps }
 spec:
   restartPolicy: Never
   terminationGracePeriodSeconds: 1

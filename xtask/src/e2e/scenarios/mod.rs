@@ -3,9 +3,10 @@
 mod cluster;
 
 use super::cluster::Cluster;
-use crate::images;
 use crate::report::Report;
-use anyhow::{Result, bail};
+use crate::{images, paths};
+use anyhow::{Context, Result, bail};
+use std::fs;
 
 pub struct Scenario {
     pub name: &'static str,
@@ -25,10 +26,17 @@ pub struct Stage<'a> {
 }
 
 impl Stage<'_> {
-    /// Applies manifests, after words like `@namespace@` have been replaced.
+    /// A manifest of `examples/`, as users have it, in the scenario's namespace.
+    pub fn example(&self, name: &str) -> Result<()> {
+        let path = paths::root().join("examples").join(name);
+        let manifests = fs::read_to_string(&path).with_context(|| format!("cannot read {}", path.display()))?;
+        self.apply(&manifests)
+    }
+
+    /// Applies manifests in the scenario's namespace; `@examples@` stands for the image with CUDA programs.
     pub fn apply(&self, manifests: &str) -> Result<()> {
-        let text = manifests.replace("@namespace@", self.namespace).replace("@examples@", &images::name("examples"));
-        self.cluster.kubectl.apply(&text)
+        let text = manifests.replace("@examples@", &images::name("examples"));
+        self.cluster.kubectl.apply(self.namespace, &text)
     }
 
     pub fn wait(&self, pod: &str, phase: &str) -> Result<()> {
@@ -55,7 +63,7 @@ pub fn play(cluster: &mut Cluster, names: &[String]) -> Result<bool> {
     let mut report = Report::default();
     for scenario in all().filter(|scenario| names.is_empty() || names.iter().any(|name| name == scenario.name)) {
         report.check(scenario.name, || {
-            cluster.kubectl.apply(&namespace(scenario.name, "restricted"))?;
+            cluster.kubectl.apply("default", &namespace(scenario.name, "restricted"))?;
             let mut stage = Stage { cluster, namespace: scenario.name };
             let played = (scenario.play)(&mut stage);
             let gone = ["delete", "namespace", scenario.name, "--ignore-not-found"];
