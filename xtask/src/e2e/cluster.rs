@@ -105,7 +105,14 @@ impl Cluster {
         })
     }
 
-    /// Whether the kubelet has said so since it was started last.
+    /// Returns when services that were restarted are at work again.
+    pub fn settled(&mut self) -> Result<()> {
+        self.wait_for("containerd", |cluster| sh::output(cluster.ctr().arg("version")).is_ok())?;
+        self.wait_for("the broker", |_| super::lab::zones().is_ok())?;
+        self.wait_for("the node", Cluster::node_ready)
+    }
+
+    /// Whether the node is ready for pods, as far as the API server knows.
     fn node_ready(&self) -> bool {
         let path = "{.status.conditions[?(@.type=='Ready')].status}";
         let said = self.kubectl.text(&["get", "node", NODE, "-o", &format!("jsonpath={path}")]);

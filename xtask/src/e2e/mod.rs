@@ -5,6 +5,7 @@
 
 mod cluster;
 mod kubectl;
+mod lab;
 mod node;
 mod parts;
 mod pki;
@@ -63,6 +64,7 @@ pub fn inside(options: &Options, images: &[PathBuf]) -> Result<()> {
     for image in images {
         cluster.import(image)?;
     }
+    lab::install(&mut cluster)?;
     println!("the node is ready after {:.0} s", start.elapsed().as_secs_f64());
     let fine = scenarios::play(&mut cluster, &options.names);
     if options.keep {

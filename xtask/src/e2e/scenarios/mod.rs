@@ -1,11 +1,16 @@
 //! What is played on the cluster. Each scenario has a namespace of its own, under the restricted Pod Security Standard.
 
 mod cluster;
+mod device_plugin;
+mod pods;
+mod restarts;
 
 use super::cluster::Cluster;
+use super::lab;
+use super::wait::until;
 use crate::report::Report;
 use crate::{images, paths};
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, bail, ensure};
 use std::fs;
 
 pub struct Scenario {
@@ -13,7 +18,7 @@ pub struct Scenario {
     pub play: fn(&mut Stage) -> Result<()>,
 }
 
-const ALL: &[&[Scenario]] = &[cluster::SCENARIOS];
+const ALL: &[&[Scenario]] = &[cluster::SCENARIOS, device_plugin::SCENARIOS, restarts::SCENARIOS];
 
 fn all() -> impl Iterator<Item = &'static Scenario> {
     ALL.iter().copied().flatten()
@@ -41,6 +46,78 @@ impl Stage<'_> {
 
     pub fn wait(&self, pod: &str, phase: &str) -> Result<()> {
         self.cluster.kubectl.wait_phase(self.namespace, pod, phase)
+    }
+
+    /// The pod comes to its end, and all of its containers say PASS last.
+    pub fn passes(&self, pod: &str) -> Result<()> {
+        self.wait(pod, "Succeeded")?;
+        let containers = "jsonpath={.spec.containers[*].name}";
+        let names = self.cluster.kubectl.text(&["get", "pod", "-n", self.namespace, pod, "-o", containers])?;
+        for name in names.split_whitespace() {
+            let said = self.cluster.kubectl.logs(self.namespace, pod, Some(name))?;
+            ensure!(said.lines().last() == Some("PASS"), "{pod}/{name} said\n{said}");
+        }
+        Ok(())
+    }
+
+    /// The program `steady` in this pod works on from here, and is still the same one.
+    pub fn goes_on(&self, pod: &str) -> Result<()> {
+        self.wait(pod, "Running")?;
+        let round = || -> Result<u64> {
+            let said = self.cluster.kubectl.text(&["logs", "-n", self.namespace, pod, "--tail=1"])?;
+            Ok(said.trim().strip_prefix("round ").and_then(|round| round.parse().ok()).unwrap_or(0))
+        };
+        let before = round()?;
+        until(&format!("{pod} beyond round {before}"), || {
+            self.wait(pod, "Running")?;
+            Ok((round()? > before + 2).then_some(()))
+        })?;
+        let path = "jsonpath={.status.containerStatuses[*].restartCount}";
+        let restarts = self.cluster.kubectl.text(&["get", "pod", "-n", self.namespace, pod, "-o", path])?;
+        ensure!(restarts == "0", "{pod} was restarted {restarts} times");
+        Ok(())
+    }
+
+    /// Why the scheduler has found no place for the pod; nothing before it has looked.
+    pub fn why_pending(&self, pod: &str) -> Result<Option<String>> {
+        let path = "jsonpath={.status.conditions[?(@.type=='PodScheduled')].message}";
+        let why = self.cluster.kubectl.text(&["get", "pod", "-n", self.namespace, pod, "-o", path])?;
+        ensure!(self.cluster.kubectl.phase(self.namespace, pod)? == "Pending", "{pod} does not wait");
+        Ok(Some(why).filter(|why| !why.is_empty()))
+    }
+
+    /// The administrator's part of a volume that two pods can have: a folder of the node.
+    pub fn volume(&self) -> Result<()> {
+        let folder = format!("/run/volumes/{}", self.namespace);
+        fs::create_dir_all(&folder)?;
+        let (name, node) = (self.namespace, super::cluster::NODE);
+        self.apply(&format!(
+            r#"
+apiVersion: v1
+kind: PersistentVolume
+metadata: {{ name: {name} }}
+spec:
+  accessModes: [ReadWriteOnce]
+  capacity: {{ storage: 1Mi }}
+  persistentVolumeReclaimPolicy: Retain
+  claimRef: {{ namespace: {name}, name: handles }}
+  local: {{ path: {folder} }}
+  nodeAffinity:
+    required:
+      nodeSelectorTerms:
+      - matchExpressions: [{{ key: kubernetes.io/hostname, operator: In, values: [{node}] }}]
+"#
+        ))
+    }
+
+    /// Everything of pods that are gone is gone as well.
+    pub fn nothing_left(&self) -> Result<()> {
+        let mut left = Vec::new();
+        let waited = until("nothing left", || {
+            left = lab::leftovers()?;
+            Ok(left.is_empty().then_some(()))
+        });
+        waited.with_context(|| format!("still there: {}", left.join(", ")))
     }
 
     pub fn logs(&self, pod: &str) -> Result<String> {
