@@ -80,10 +80,9 @@ impl Image {
             "layers": [layer.descriptor("application/vnd.oci.image.layer.v1.tar")],
         });
         let mut manifest = self.document(&blobs, &manifest)?.descriptor("application/vnd.oci.image.manifest.v1+json");
-        // containerd goes by the one, Podman by the other.
-        let tag = self.name.rsplit_once(':').map_or("latest", |(_, tag)| tag);
+        // containerd and Docker go by the one, Podman by the other.
         manifest["annotations"] =
-            json!({ "io.containerd.image.name": self.name, "org.opencontainers.image.ref.name": tag });
+            json!({ "io.containerd.image.name": self.name, "org.opencontainers.image.ref.name": self.name });
         let index = json!({ "schemaVersion": 2, "manifests": [manifest] });
         fs::write(self.folder.join("oci/index.json"), index.to_string())?;
         fs::write(self.folder.join("oci/oci-layout"), json!({ "imageLayoutVersion": "1.0.0" }).to_string())?;

@@ -1,9 +1,11 @@
 //! What is played on the cluster. Each scenario has a namespace of its own, under the restricted Pod Security Standard.
 
+mod claims;
 mod cluster;
 mod device_plugin;
 mod pods;
 mod restarts;
+mod truth_table;
 
 use super::cluster::Cluster;
 use super::lab;
@@ -18,7 +20,8 @@ pub struct Scenario {
     pub play: fn(&mut Stage) -> Result<()>,
 }
 
-const ALL: &[&[Scenario]] = &[cluster::SCENARIOS, device_plugin::SCENARIOS, restarts::SCENARIOS];
+const ALL: &[&[Scenario]] =
+    &[cluster::SCENARIOS, device_plugin::SCENARIOS, claims::SCENARIOS, truth_table::SCENARIOS, restarts::SCENARIOS];
 
 fn all() -> impl Iterator<Item = &'static Scenario> {
     ALL.iter().copied().flatten()
@@ -33,9 +36,12 @@ pub struct Stage<'a> {
 impl Stage<'_> {
     /// A manifest of `examples/`, as users have it, in the scenario's namespace.
     pub fn example(&self, name: &str) -> Result<()> {
+        self.apply(&self.read_example(name)?)
+    }
+
+    pub fn read_example(&self, name: &str) -> Result<String> {
         let path = paths::root().join("examples").join(name);
-        let manifests = fs::read_to_string(&path).with_context(|| format!("cannot read {}", path.display()))?;
-        self.apply(&manifests)
+        fs::read_to_string(&path).with_context(|| format!("cannot read {}", path.display()))
     }
 
     /// Applies manifests in the scenario's namespace; `@examples@` stands for the image with CUDA programs.
@@ -125,8 +131,13 @@ spec:
     }
 }
 
+/// Whether `name` names the scenario, or the group that its own name begins with (`truth` for `truth-pid`).
+fn is_named(scenario: &Scenario, name: &str) -> bool {
+    scenario.name.strip_prefix(name).is_some_and(|rest| rest.is_empty() || rest.starts_with('-'))
+}
+
 pub fn check_names(names: &[String]) -> Result<()> {
-    match names.iter().find(|name| all().all(|scenario| scenario.name != **name)) {
+    match names.iter().find(|name| !all().any(|scenario| is_named(scenario, name))) {
         Some(unknown) => {
             let known = all().map(|scenario| scenario.name).collect::<Vec<_>>().join(", ");
             bail!("there is no scenario {unknown}; there are {known}")
@@ -138,7 +149,7 @@ pub fn check_names(names: &[String]) -> Result<()> {
 /// Plays the scenarios of these names, or all; prints a table, and gives whether all went well.
 pub fn play(cluster: &mut Cluster, names: &[String]) -> Result<bool> {
     let mut report = Report::default();
-    for scenario in all().filter(|scenario| names.is_empty() || names.iter().any(|name| name == scenario.name)) {
+    for scenario in all().filter(|scenario| names.is_empty() || names.iter().any(|name| is_named(scenario, name))) {
         report.check(scenario.name, || {
             cluster.kubectl.apply("default", &namespace(scenario.name, "restricted"))?;
             let mut stage = Stage { cluster, namespace: scenario.name };
