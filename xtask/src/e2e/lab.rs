@@ -2,7 +2,7 @@
 
 use super::cluster::{Cluster, NODE};
 use crate::{paths, sh};
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail};
 use serde_json::Value;
 use std::fs;
 use std::path::Path;
@@ -74,4 +74,20 @@ pub fn leftovers() -> Result<Vec<String>> {
         left.extend(entries.filter_map(|entry| Some(entry.ok()?.path().display().to_string())));
     }
     Ok(left)
+}
+
+/// The number of the process that runs this verb of bulkhead.
+pub fn process(verb: &str) -> Result<u32> {
+    for entry in fs::read_dir("/proc")? {
+        let entry = entry?.path();
+        let Some(pid) = entry.file_name().and_then(|name| name.to_str()?.parse().ok()) else { continue };
+        // A process may be gone by now.
+        let words = fs::read(entry.join("cmdline")).unwrap_or_default();
+        let mut words = words.split(|byte| *byte == 0);
+        let program = words.next().unwrap_or_default();
+        if program.ends_with(b"bulkhead") && words.next() == Some(verb.as_bytes()) {
+            return Ok(pid);
+        }
+    }
+    bail!("bulkhead {verb} does not run")
 }

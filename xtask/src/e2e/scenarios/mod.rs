@@ -5,6 +5,7 @@ mod cluster;
 mod device_plugin;
 mod pods;
 mod restarts;
+mod soak;
 mod truth_table;
 
 use super::cluster::Cluster;
