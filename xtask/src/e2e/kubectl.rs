@@ -4,7 +4,6 @@ use super::parts::Parts;
 use super::wait::until;
 use crate::sh;
 use anyhow::{Context, Result, bail, ensure};
-use serde_json::Value;
 use std::io::Write;
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
@@ -28,11 +27,6 @@ impl Kubectl {
     /// What it prints; an error when it fails.
     pub fn text(&self, words: &[&str]) -> Result<String> {
         sh::output(self.command().args(words))
-    }
-
-    pub fn json(&self, words: &[&str]) -> Result<Value> {
-        let text = self.text(&[words, &["-o", "json"]].concat())?;
-        serde_json::from_str(&text).context("kubectl did not print JSON")
     }
 
     /// Applies manifests given as text; those that name no namespace go into this one.

@@ -33,10 +33,6 @@ impl Service {
         Ok(())
     }
 
-    pub fn pid(&self) -> Option<u32> {
-        self.child.as_ref().map(Child::id)
-    }
-
     /// An error once it has ended by itself, with the last it said.
     pub fn check(&mut self) -> Result<()> {
         let Some(child) = &mut self.child else { bail!("{} is not running", self.name) };

@@ -21,8 +21,14 @@ pub struct Scenario {
     pub play: fn(&mut Stage) -> Result<()>,
 }
 
-const ALL: &[&[Scenario]] =
-    &[cluster::SCENARIOS, device_plugin::SCENARIOS, claims::SCENARIOS, truth_table::SCENARIOS, restarts::SCENARIOS];
+const ALL: &[&[Scenario]] = &[
+    cluster::SCENARIOS,
+    device_plugin::SCENARIOS,
+    claims::SCENARIOS,
+    truth_table::SCENARIOS,
+    restarts::SCENARIOS,
+    soak::SCENARIOS,
+];
 
 fn all() -> impl Iterator<Item = &'static Scenario> {
     ALL.iter().copied().flatten()
