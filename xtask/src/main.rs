@@ -12,6 +12,7 @@ mod sh;
 mod stage;
 mod suite;
 mod toolchain;
+mod xen;
 mod zones;
 
 use anyhow::{Result, bail};
@@ -26,6 +27,7 @@ cargo xtask <verb>
   lint                         the part of it that runs no program
   browser                      the status page in Chromium, which is installed where it is missing
   toolchain                    fetch NVIDIA's compiler and runtimes from PyPI into .cache/cuda
+  xen [--list] [SCENARIO]...   Xen itself, emulated, with guests that use the GPU of Dom0 (xen --help)
   run [--matrix] [PROGRAM]...  build, and run these programs (or all) in zones on the software GPU
   build [--debug] [--strip]    build everything, and stage a tree that runs in target/stage
   programs [--sass ARCH]... [--matrix]
@@ -91,6 +93,7 @@ fn verb() -> Result<()> {
             println!("{}", paths::stage().display());
             Ok(())
         }
+        "xen" => xen::verb(args),
         "programs" => compile_programs(args),
         "run" => {
             let (mut names, mut matrix) = (Vec::new(), false);
