@@ -12,6 +12,7 @@ mod sh;
 mod stage;
 mod suite;
 mod toolchain;
+mod truth_table;
 mod zones;
 
 use anyhow::{Result, bail};
@@ -25,6 +26,8 @@ cargo xtask <verb>
   test [--quick]               everything that must hold; fetches what it needs
   lint                         the part of it that runs no program
   browser                      the status page in Chromium, which is installed where it is missing
+  truth-table [--backend B] [--native] [--json]
+                               sharing between processes in every combination of namespaces and privilege
   toolchain                    fetch NVIDIA's compiler and runtimes from PyPI into .cache/cuda
   run [--matrix] [PROGRAM]...  build, and run these programs (or all) in zones on the software GPU
   build [--debug] [--strip]    build everything, and stage a tree that runs in target/stage
@@ -65,6 +68,7 @@ fn verb() -> Result<()> {
             stage::build(&stage::Options::default())?;
             browser::check()
         }
+        "truth-table" => truth_table::run(&args.raw_args()?.collect::<Vec<_>>()),
         "demo" => no_more(args).and_then(|()| demo::run()),
         "lint" => no_more(args).and_then(|()| suite::lint()),
         "test" => {
