@@ -26,6 +26,7 @@ use cuda_abi::driver::Driver;
 use crate::backend::Backend;
 use crate::control::BrokerLink;
 
+pub use backend::load as load_driver;
 pub use refusal::Refusal;
 use refusal::{Outcome, succeed};
 use state::Worker;
