@@ -104,8 +104,7 @@ fn toolkit(scene: &Scene, findings: &mut Vec<Finding>) {
         let text = scene.read(path).unwrap_or_default();
         let defaults =
             text.lines().filter(|line| line.contains("default_runtime_name") || line.contains("default-runtime"));
-        let found = defaults.into_iter().any(|line| line.contains("nvidia"));
-        found
+        defaults.into_iter().any(|line| line.contains("nvidia"))
     });
     if let Some(path) = hook.or(default) {
         findings.push(Finding::warning(
