@@ -18,6 +18,7 @@ use super::Broker;
 use super::exports::Exports;
 use super::grants::Grants;
 use crate::control::ZoneName;
+use crate::control::admin::SharingStatus;
 use crate::control::meeting::{DETACH, Meet, code, kind};
 use crate::packet;
 
@@ -66,14 +67,6 @@ struct Publication {
     detached: Vec<(ZoneName, u64)>,
 }
 
-/// What an operator is told.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Counts {
-    pub published: u64,
-    pub publications: usize,
-    pub waiting: usize,
-}
-
 /// Who may see what, as it is now.
 struct Policy<'a> {
     grants: &'a Grants,
@@ -96,13 +89,12 @@ impl Meetings {
         self.peers.contains_key(&id)
     }
 
-    pub fn counts(&self) -> Counts {
+    /// Adds what an operator is told.
+    fn count(&self, status: &mut SharingStatus) {
         let is = |wanted: fn(&Role) -> bool| self.peers.values().filter(|peer| wanted(&peer.role)).count();
-        Counts {
-            published: self.published,
-            publications: is(|role| matches!(role, Role::Publisher(_))),
-            waiting: is(|role| matches!(role, Role::Waiting { .. })),
-        }
+        status.published = self.published;
+        status.publications = is(|role| matches!(role, Role::Publisher(_)));
+        status.waiting = is(|role| matches!(role, Role::Waiting { .. }));
     }
 
     fn add(&mut self, id: u64, zone: ZoneName, pid: u32, socket: OwnedFd) {
@@ -347,6 +339,12 @@ impl Broker {
     pub(super) fn meet(&mut self, id: u64) {
         let Some(client) = self.clients.remove(&id) else { return };
         self.meetings.add(id, client.zone, client.peer.pid, client.socket);
+    }
+
+    pub(super) fn sharing_status(&self) -> SharingStatus {
+        let mut status = self.exports.status();
+        self.meetings.count(&mut status);
+        status
     }
 
     pub(super) fn on_meeting(&mut self, id: u64) {

@@ -6,6 +6,7 @@
 
 mod backend;
 mod callbacks;
+mod copy_rate;
 mod dispatch;
 mod events;
 mod handles;
