@@ -64,6 +64,10 @@ pub const FIELD: usize = MAX + 1;
 pub const HANDLE: usize = 64;
 pub const NOTE: usize = 712;
 
+/// A field that should be a name, and is not.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct NoName;
+
 /// A message, in either direction.
 #[derive(Clone, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
@@ -116,8 +120,8 @@ impl Meet {
     }
 
     /// The zone, if one is named; an error if it is not a name.
-    pub fn zone(&self) -> Result<Option<ZoneName>, ()> {
-        if self.zone == [0; FIELD] { Ok(None) } else { ZoneName::from_field(&self.zone).map(Some).ok_or(()) }
+    pub fn zone(&self) -> Result<Option<ZoneName>, NoName> {
+        if self.zone == [0; FIELD] { Ok(None) } else { ZoneName::from_field(&self.zone).map(Some).ok_or(NoName) }
     }
 
     pub fn note(&self) -> &[u8] {
@@ -253,7 +257,7 @@ mod tests {
         assert_eq!(message.name(), None);
         assert_eq!(message.zone(), Ok(None));
         message.zone[0] = b'!';
-        assert_eq!(message.zone(), Err(()));
+        assert_eq!(message.zone(), Err(NoName));
     }
 
     #[test]
