@@ -377,6 +377,9 @@ pub struct DraArgs {
     /// Folder in which kubelet looks for drivers
     #[arg(long, value_name = "PATH", default_value = "/var/lib/kubelet/plugins_registry")]
     pub registry_dir: PathBuf,
+    /// Folder with kubelet's links to containers' logs, whose names tell whose a container is
+    #[arg(long, value_name = "PATH", default_value = "/var/log/containers")]
+    pub container_logs: PathBuf,
     /// Folder for the driver's own socket
     #[arg(long, value_name = "PATH", default_value = "/var/lib/kubelet/plugins/gpu.bulkhead.dev")]
     pub plugin_dir: PathBuf,

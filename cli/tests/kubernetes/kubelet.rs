@@ -9,7 +9,7 @@ use bulkhead_kube::api::device_plugin::registration_server::{Registration, Regis
 use bulkhead_kube::api::pod_resources as pods;
 use bulkhead_kube::api::pod_resources::pod_resources_lister_server::{PodResourcesLister, PodResourcesListerServer};
 use bulkhead_kube::sockets;
-use tokio::runtime::Runtime;
+use tokio::runtime::Handle;
 use tokio::task::JoinHandle;
 use tonic::transport::{Channel, Server};
 use tonic::{Request, Response, Status};
@@ -27,7 +27,7 @@ struct Inside {
 pub struct Kubelet {
     pub plugins: PathBuf,
     pub pod_resources: PathBuf,
-    runtime: Runtime,
+    runtime: Handle,
     inside: Inside,
     serving: Vec<JoinHandle<()>>,
 }
@@ -58,7 +58,7 @@ impl Kubelet {
     pub fn start(folder: &Path) -> Self {
         let plugins = folder.join("device-plugins");
         std::fs::create_dir_all(&plugins).unwrap();
-        let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
+        let runtime = crate::node::runtime();
         let pod_resources = folder.join("pod-resources.sock");
         let mut kubelet = Self { plugins, pod_resources, runtime, inside: Inside::default(), serving: Vec::new() };
         kubelet.listen();

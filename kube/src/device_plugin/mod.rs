@@ -28,6 +28,7 @@ use crate::broker::Broker;
 use crate::cdi::Folder;
 use crate::inject::Places;
 use crate::keeper::Keeper;
+use crate::policy::Policy;
 use crate::{node, pod_resources, sockets};
 use desk::{Desk, PREFIX, Terms};
 use server::Plugin;
@@ -160,10 +161,12 @@ impl Runner {
         let status = match self.broker.status().await {
             Ok(status) => {
                 let known: BTreeSet<ZoneName> = status.zones.iter().map(|zone| zone.name.clone()).collect();
-                match self.desk.restore(&known, anew).await {
+                let restored = self.desk.restore(&known, anew).await.map_err(|error| error.to_string());
+                let enforced = self.terms.policy.enforce(&self.broker).await.map_err(|error| error.to_string());
+                match restored.and(enforced) {
                     Ok(()) => Some(status),
                     Err(error) => {
-                        tracing::warn!(%error, "cannot restore zones yet");
+                        tracing::warn!(error, "cannot restore zones yet");
                         None
                     }
                 }
@@ -243,7 +246,9 @@ impl Runner {
             let stall = match self.stalls.remove(&name) {
                 Some(stall) if sockets::identity(&stall.socket) == stall.bound => stall,
                 old => {
-                    drop(old.map(|old| old.serving.abort()));
+                    if let Some(old) = old {
+                        old.serving.abort();
+                    }
                     self.open_stall(&name).map_err(|error| format!("{name}: {error}"))?
                 }
             };
@@ -323,8 +328,9 @@ impl Runner {
 
 impl From<Plan> for Terms {
     fn from(plan: Plan) -> Self {
-        let Plan { config, offer, .. } = plan;
-        Self { resources: offer.resources, spread: config.spread, mounts: config.mounts }
+        let Plan { config, offer, gpus, .. } = plan;
+        let policy = Policy::from(&config);
+        Self { resources: offer.resources, spread: config.spread, mounts: config.mounts, gpus, policy }
     }
 }
 

@@ -62,6 +62,13 @@ pub enum Request {
     Status,
     /// The GPUs of the node.
     Cards,
+    /// Sets the memory that all zones of a budget have together; none: no limit.
+    SetBudget {
+        name: String,
+        memory: Option<u64>,
+    },
+    /// Budgets that have a limit.
+    Budgets,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -88,6 +95,9 @@ pub enum Answer {
     /// None while they are being looked at: ask again.
     Cards {
         cards: Option<Vec<CardStatus>>,
+    },
+    Budgets {
+        budgets: std::collections::BTreeMap<String, u64>,
     },
     /// An answer too long for a message: it is in the memory that the descriptor names.
     Attached,
@@ -131,6 +141,8 @@ pub struct CardStatus {
     pub name: String,
     /// As NVIDIA writes it: `GPU-` and groups of hexadecimal digits.
     pub uuid: String,
+    /// By which a zone names it.
+    pub number: u32,
     pub bus_id: String,
     pub memory: u64,
     /// Compute capability, major and minor.

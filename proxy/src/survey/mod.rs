@@ -191,7 +191,7 @@ mod tests {
 
     #[test]
     fn several_software_gpus_reach_each_other_through_memory() {
-        let survey = look(&Backend::Soft { devices: 3, memory: 1 << 30 }).unwrap();
+        let survey = look(&Backend::Soft { devices: 3, memory: 1 << 30, only: Vec::new() }).unwrap();
         assert_eq!((survey.gpus.len(), survey.links.len()), (3, 3));
         assert_eq!(survey.gpus[2].memory_bytes, 1 << 30);
         assert!(survey.gpus[0].uuid.starts_with("GPU-") && survey.gpus[0].uuid != survey.gpus[1].uuid);
