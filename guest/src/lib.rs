@@ -8,6 +8,8 @@
 pub mod closure;
 pub mod cpio;
 pub mod deb;
+pub mod elf;
+pub mod image;
 pub mod kernel;
 pub mod packages;
 pub mod tree;
