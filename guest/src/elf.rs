@@ -16,7 +16,8 @@ pub fn loaded_part(file: &[u8]) -> Vec<u8> {
         let header = Header::parse(file).ok()?;
         let endian = header.endian().ok()?;
         let segments = header.program_headers(endian, file).ok()?;
-        let table = header.e_phoff.get(endian) + segments.len() as u64 * size_of::<elf::ProgramHeader64<object::Endianness>>() as u64;
+        let table = header.e_phoff.get(endian)
+            + segments.len() as u64 * size_of::<elf::ProgramHeader64<object::Endianness>>() as u64;
         let ends = segments.iter().map(|segment| segment.p_offset(endian).saturating_add(segment.p_filesz(endian)));
         let end = usize::try_from(ends.max()?.max(table)).ok()?;
         (end <= file.len()).then_some(end)

@@ -84,7 +84,9 @@ impl Image {
         for (name, bytes) in [(KERNEL, &self.kernel[..]), (ROOT, &self.root), (SUMS, self.sums.as_bytes())] {
             let file = folder.join(name);
             let half = folder.join(format!(".{name}.new"));
-            fs::write(&half, bytes).and_then(|()| fs::rename(&half, &file)).map_err(|error| ImageError::Write(file, error))?;
+            fs::write(&half, bytes)
+                .and_then(|()| fs::rename(&half, &file))
+                .map_err(|error| ImageError::Write(file, error))?;
         }
         Ok(())
     }

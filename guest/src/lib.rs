@@ -11,5 +11,7 @@ pub mod deb;
 pub mod elf;
 pub mod image;
 pub mod kernel;
+pub mod link;
 pub mod packages;
+pub mod tenant;
 pub mod tree;
