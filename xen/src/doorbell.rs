@@ -48,7 +48,7 @@ pub enum Side {
 mod word {
     pub const TO_SERVER_UNDER_WAY: usize = 0;
     pub const TO_CLIENT_UNDER_WAY: usize = 1;
-    /// 1 as long as that side has the region mapped; its kernel clears it.
+    /// 1 as long as that side has the region mapped; its kernel clears it. The client, which makes the region, sets both.
     pub const CLIENT_ALIVE: usize = 2;
     pub const SERVER_ALIVE: usize = 3;
 }
@@ -100,11 +100,14 @@ impl Drop for StopEvents {
 }
 
 impl EventDoorbell {
-    /// Marks this side as alive.
     pub fn new(side: Side, channel: Channel, words: TransportWords) -> Result<Arc<Self>, XenError> {
         let stop = rustix::event::eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK);
         let stop = stop.map_err(|source| XenError { what: "make an eventfd", source: source.into() })?;
-        words.get(side.alive()).store(1, Ordering::Release);
+        if side == Side::Client {
+            // Both: the server may have come and gone before this side looks for the first time.
+            words.get(Side::Client.alive()).store(1, Ordering::Release);
+            words.get(Side::Server.alive()).store(1, Ordering::Release);
+        }
         Ok(Arc::new(Self { side, channel, words, sleepers: Mutex::default(), stop }))
     }
 
