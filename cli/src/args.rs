@@ -31,6 +31,10 @@ pub enum Verb {
     Zones(ZonesArgs),
     /// List, give and revoke rights to open another zone's memory
     Grants(GrantsArgs),
+    /// Make what Xen guests boot
+    Image(crate::xen_args::ImageArgs),
+    /// Run programs in Xen domains of their own
+    Xen(crate::xen_args::XenArgs),
     /// Measure what messages cost on this machine
     Bench(BenchArgs),
     /// Serve one client (started by the proxy)

@@ -11,6 +11,7 @@ mod private_proxy;
 mod signals;
 mod terminal;
 mod verbs;
+mod xen_args;
 
 use std::process::ExitCode;
 
@@ -42,6 +43,8 @@ fn main() -> ExitCode {
         Verb::Top(args) => verbs::top::run(&args),
         Verb::Zones(args) => verbs::zones::run(args),
         Verb::Grants(args) => verbs::grants::run(args),
+        Verb::Image(args) => verbs::image::run(args),
+        Verb::Xen(args) => verbs::xen::run(args),
         Verb::Bench(args) => verbs::bench::run(&args),
         Verb::Meter { library } => verbs::meter::run(&library),
         Verb::Completions { shell } => verbs::completions::run(shell),

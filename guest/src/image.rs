@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 
 /// Names of the files of an image.
 pub const KERNEL: &str = "vmlinuz";
-pub const ROOT: &str = "root.cpio.gz";
+pub const ROOT: &str = "initrd.img";
 /// What is in the image and where it came from, in the format of `sha256sum`.
 pub const SUMS: &str = "SHA256SUMS";
 

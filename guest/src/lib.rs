@@ -8,6 +8,7 @@
 pub mod closure;
 pub mod cpio;
 pub mod deb;
+pub mod domain;
 pub mod elf;
 pub mod image;
 pub mod kernel;

@@ -3,6 +3,7 @@
 pub mod bench;
 pub mod completions;
 pub mod grants;
+pub mod image;
 pub mod man;
 pub mod meter;
 pub mod proxy;
@@ -10,4 +11,5 @@ pub mod run;
 pub mod status;
 pub mod top;
 pub mod worker;
+pub mod xen;
 pub mod zones;

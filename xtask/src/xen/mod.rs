@@ -10,7 +10,7 @@ mod qemu;
 mod scenarios;
 mod verdict;
 
-use crate::{paths, sh};
+use crate::{paths, sh, stage};
 use anyhow::{Context, Result, bail};
 use std::path::PathBuf;
 use std::process::Command;
@@ -22,6 +22,8 @@ cargo xtask xen [OPTION]... [SCENARIO]...
 
   --list               say which scenarios there are
   --shell              a shell in Dom0 instead of scenarios
+  --debug              stage a build that is quicker to make and slower to run
+  --staged             take what is staged as it is
   --keep               keep the archives that were booted, beside the logs
   --dom0 'FILE [ARG]'  run this program in Dom0, with the number of the guest's domain as last argument
   --guest 'FILE [ARG]' run this program in the guest; both must end with 0
@@ -34,6 +36,8 @@ pub struct Options {
     pub names: Vec<String>,
     pub shell: bool,
     pub keep: bool,
+    pub debug: bool,
+    pub staged: bool,
     pub dom0: Option<String>,
     pub guest: Option<String>,
     pub kind: Option<String>,
@@ -51,6 +55,8 @@ pub fn verb(mut args: lexopt::Parser) -> Result<()> {
                 return Ok(());
             }
             Long("shell") => options.shell = true,
+            Long("debug") => options.debug = true,
+            Long("staged") => options.staged = true,
             Long("keep") => options.keep = true,
             Long("dom0") => options.dom0 = Some(args.value()?.string()?),
             Long("guest") => options.guest = Some(args.value()?.string()?),
@@ -73,6 +79,9 @@ pub fn verb(mut args: lexopt::Parser) -> Result<()> {
 pub fn run(options: &Options) -> Result<()> {
     install()?;
     let chosen = scenarios::choose(options)?;
+    if !options.staged {
+        stage::build(&stage::Options { debug: options.debug, strip: false })?;
+    }
     let base = base::ensure()?;
     let folder = paths::target().join("xen");
     std::fs::create_dir_all(&folder).with_context(|| format!("cannot make {}", folder.display()))?;

@@ -8,7 +8,13 @@ pub struct Scenario {
     pub what: &'static str,
 }
 
-pub const ALL: [Scenario; 1] = [Scenario { name: "boot", what: "PV and PVH guests boot and find Xen's devices" }];
+pub const ALL: [Scenario; 2] = [
+    Scenario { name: "boot", what: "PV and PVH guests boot and find Xen's devices" },
+    Scenario {
+        name: "run",
+        what: "`bulkhead xen run`: input, output, signals, exit status, and nothing left behind",
+    },
+];
 
 /// For the programs of `--dom0` and `--guest`.
 const PAIR: Scenario = Scenario { name: "pair", what: "the given programs in Dom0 and in a guest" };
