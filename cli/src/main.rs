@@ -4,7 +4,9 @@
 
 mod admin;
 mod args;
+mod doctor;
 mod exit;
+mod helper;
 mod library;
 mod logging;
 mod private_proxy;
@@ -45,6 +47,10 @@ fn main() -> ExitCode {
         Verb::Grants(args) => verbs::grants::run(args),
         Verb::Image(args) => verbs::image::run(args),
         Verb::Xen(args) => verbs::xen::run(args),
+        Verb::Topology(args) => verbs::topology::run(&args),
+        Verb::Doctor(args) => verbs::doctor::run(args),
+        Verb::Survey { backend } => verbs::topology::look(&backend),
+        Verb::Selftest { open } => verbs::selftest::run(open.as_deref()),
         Verb::Bench(args) => verbs::bench::run(&args),
         Verb::Meter { library } => verbs::meter::run(&library),
         Verb::Completions { shell } => verbs::completions::run(shell),
