@@ -42,6 +42,7 @@ fn main() -> ExitCode {
         Verb::Top(args) => verbs::top::run(&args),
         Verb::Zones(args) => verbs::zones::run(args),
         Verb::Grants(args) => verbs::grants::run(args),
+        Verb::Gate { state_dir } => verbs::gate::run(state_dir),
         Verb::Bench(args) => verbs::bench::run(&args),
         Verb::Meter { library } => verbs::meter::run(&library),
         Verb::Completions { shell } => verbs::completions::run(shell),

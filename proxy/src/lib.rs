@@ -6,6 +6,7 @@ pub mod broker;
 pub mod config;
 pub mod control;
 pub mod env_vars;
+pub mod gate;
 pub mod http;
 pub mod jail;
 pub mod meter;

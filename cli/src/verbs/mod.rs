@@ -2,6 +2,7 @@
 
 pub mod bench;
 pub mod completions;
+pub mod gate;
 pub mod grants;
 pub mod man;
 pub mod meter;
