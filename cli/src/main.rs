@@ -51,6 +51,7 @@ fn main() -> ExitCode {
         Verb::Doctor(args) => verbs::doctor::run(args),
         Verb::Survey { backend } => verbs::topology::look(&backend),
         Verb::Selftest { open } => verbs::selftest::run(open.as_deref()),
+        Verb::Gate { state_dir } => verbs::gate::run(state_dir),
         Verb::Bench(args) => verbs::bench::run(&args),
         Verb::Meter { library } => verbs::meter::run(&library),
         Verb::Completions { shell } => verbs::completions::run(shell),

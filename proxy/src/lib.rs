@@ -8,6 +8,7 @@ pub mod control;
 pub mod elf;
 pub mod env_vars;
 pub mod histogram;
+pub mod gate;
 pub mod http;
 pub mod jail;
 pub mod meter;

@@ -41,9 +41,10 @@ pub fn is_possible() -> bool {
     std::path::Path::new("/dev/xen/gntalloc").exists()
 }
 
-/// Sizes for a region of granted pages. Every page of it is really there, so lanes and their areas are fewer.
+/// Sizes for a region of granted pages. Every page of it is really there, so there are fewer lanes: 16 MiB with the ring,
+/// before the staging area.
 pub fn layout() -> Layout {
-    Layout { lanes: 110, ring_bytes: 1 << 20, request_bytes: 32 << 10, reply_bytes: 32 << 10, ..Layout::default() }
+    Layout { lanes: 118, ring_bytes: 1 << 20, ..Layout::default() }
 }
 
 /// A region that the worker has mapped.
@@ -81,11 +82,16 @@ pub fn backend(store: &mut Store, patience: Duration) -> Result<DomainId, Connec
 }
 
 /// Grants a region laid out as `layout` says, with less staging if the guest may not grant as much, and introduces
-/// this process to the proxy.
-pub fn connect(hello: &Hello, layout: Layout, patience: Duration) -> Result<Connection, ConnectError> {
-    let start = Instant::now();
+/// this process to the proxy. `take_in` is how long the proxy may take to take this guest in, `patience` how long to
+/// answer.
+pub fn connect(
+    hello: &Hello,
+    layout: Layout,
+    take_in: Duration,
+    patience: Duration,
+) -> Result<Connection, ConnectError> {
     let mut store = Store::open()?;
-    let backend = backend(&mut store, patience)?;
+    let backend = backend(&mut store, take_in)?;
     let allocator = GrantAllocator::open()?;
     let (layout, grants) = grant_region(&allocator, backend, layout)?;
     let mapping = grants.map(Place::Anywhere)?;
@@ -104,7 +110,7 @@ pub fn connect(hello: &Hello, layout: Layout, patience: Duration) -> Result<Conn
     card::fill(&card, own.refs(), hello, &layout, &refs);
     let node = Node { card: own.refs()[0], port: doorbell.channel().port() };
     let path = announce(&mut store, backend, node)?;
-    let answer = await_answer(&card, doorbell.channel(), patience.saturating_sub(start.elapsed()));
+    let answer = await_answer(&card, doorbell.channel(), patience);
     // The proxy removes it, too; whoever comes second finds nothing.
     let _ = store.remove(&path);
     let welcome = answer?;

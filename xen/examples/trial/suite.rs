@@ -10,6 +10,8 @@ use xen::store::Store;
 
 struct Guest;
 
+const LONG: Duration = Duration::from_secs(60);
+
 impl Transport for Guest {
     fn name(&self) -> &str {
         "xen"
@@ -18,7 +20,7 @@ impl Transport for Guest {
     fn connect(&self, layout: Layout) -> Connection {
         // Granted pages are all really there: the sizes of a small guest.
         let layout = Layout { lanes: layout.lanes.min(16), bulk_bytes: layout.bulk_bytes.min(8 << 20), ..layout };
-        let connection = xen::guest::connect(&Hello::new(0, 0), layout, Duration::from_secs(60)).unwrap();
+        let connection = xen::guest::connect(&Hello::new(0, 0), layout, LONG, LONG).unwrap();
         let client = Client::over(connection.region, connection.doorbell.clone());
         let (doorbell, gone) = (connection.doorbell, client.gone().clone());
         let stop = doorbell.stopper();
@@ -28,6 +30,13 @@ impl Transport for Guest {
 }
 
 pub fn run(filter: &str) {
+    // Emulated guests are slow: say that something goes on.
+    std::thread::spawn(|| {
+        loop {
+            std::thread::sleep(Duration::from_secs(5));
+            println!("so far {:?}", xen::counts::read());
+        }
+    });
     for behaviour in SUITE.iter().filter(|behaviour| behaviour.name.contains(filter)) {
         let before = xen::counts::read();
         println!("test xen::{} ...", behaviour.name);

@@ -97,22 +97,16 @@ struct Admitted {
 
 impl Admitted {
     fn new(store: &mut Store, domain: xen::DomainId, zone: &str) -> Result<Self, Failure> {
-        let done = admit(store, domain, zone);
+        let done = xen::admission::admit(store, domain, zone);
         done.map_err(|error| Failure::new(Exit::NoXen, format!("cannot connect the domain with its zone: {error}")))?;
         Ok(Self { domain })
     }
 }
 
-fn admit(store: &mut Store, domain: xen::DomainId, zone: &str) -> Result<(), xen::store::StoreError> {
-    let vm = store.read(&format!("/local/domain/{domain}/vm"))?;
-    store.write(&format!("/tool/bulkhead/domains/{domain}/vm"), &vm)?;
-    store.write(&format!("/tool/bulkhead/domains/{domain}/zone"), zone.as_bytes())
-}
-
 impl Drop for Admitted {
     fn drop(&mut self) {
         if let Ok(mut store) = Store::open() {
-            let _ = store.remove(&format!("/tool/bulkhead/domains/{}", self.domain));
+            let _ = xen::admission::dismiss(&mut store, self.domain);
         }
     }
 }
