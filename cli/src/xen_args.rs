@@ -119,7 +119,7 @@ pub struct XenRunArgs {
     #[arg(long = "type", value_enum, default_value_t = KindArg::Auto)]
     pub kind: KindArg,
     /// Memory that the domain's programs may share with the GPU's driver at a time
-    #[arg(long, value_name = "SIZE", default_value = "128MiB", value_parser = proxy::size::parse)]
+    #[arg(long, value_name = "SIZE", default_value = "128MiB", value_parser = parse_shared)]
     pub shared_memory: u64,
     /// A variable of the program's environment, with this value or the one that it has here; may be given more than once
     #[arg(long = "env", value_name = "NAME[=VALUE]")]
@@ -149,4 +149,11 @@ pub enum KindArg {
     Pvh,
     /// Without it
     Pv,
+}
+
+/// The kernel counts pages in a signed number, and a domain needs some for itself.
+fn parse_shared(text: &str) -> Result<u64, String> {
+    let size = proxy::size::parse(text).map_err(|error| error.to_string())?;
+    let good = (8 << 20..=1 << 40).contains(&size);
+    good.then_some(size).ok_or_else(|| "it is between 8MiB and 1TiB".to_owned())
 }

@@ -7,6 +7,8 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 use xen::DomainId;
 
+const RESERVED_GRANTS: u32 = 64;
+
 #[derive(Debug, thiserror::Error)]
 pub enum DomainError {
     #[error("this is no domain that can make others: xl does not run here")]
@@ -69,8 +71,8 @@ impl Definition<'_> {
                 return Err(DomainError::Path(path.to_owned()));
             }
         }
-        // Some frames are for what Xen itself grants: the console, the store, and the link.
-        let grants = self.grant_frames.saturating_sub(1) * 512;
+        // A few are for the console, the store and the link.
+        let grants = (self.grant_frames * 512).saturating_sub(RESERVED_GRANTS);
         let mut text = String::new();
         let _ = writeln!(text, "name = \"{}\"", self.name);
         let _ = writeln!(text, "type = \"{}\"", self.kind.name());
@@ -176,7 +178,7 @@ mod tests {
         for line in ["type = \"pvh\"", "kernel = \"/k\"", "memory = 257", "vcpus = 2", "max_grant_frames = 64"] {
             assert!(text.lines().any(|other| other == line), "{line} is not in\n{text}");
         }
-        assert!(text.contains("bulkhead.host=0 bulkhead.grants=32256"));
+        assert!(text.contains("bulkhead.host=0 bulkhead.grants=32704"));
     }
 
     #[test]

@@ -18,7 +18,7 @@ pub const SUMS: &str = "SHA256SUMS";
 
 /// Where the kernel's modules are in a guest, in the order in which they are loaded.
 pub const MODULES_FOLDER: &str = "modules";
-pub const MODULES: [&str; 4] = ["xen-evtchn", "xen-gntalloc", "xen-gntdev", "xenfs"];
+pub const MODULES: [&str; 5] = ["xen-evtchn", "xen-gntalloc", "xen-gntdev", "xen-privcmd", "xenfs"];
 
 /// Where programs in a guest find our libraries without being told.
 pub const LIBRARY_FOLDER: &str = "usr/lib/x86_64-linux-gnu";

@@ -1,12 +1,12 @@
 //! What Dom0 boots from: the base, and behind it what this run tries.
 
 use super::Options;
-use super::base::{self, Base};
+use super::base::Base;
+use super::image;
 use crate::paths;
 use anyhow::{Context, Result};
-use guest::image::{self, Parts};
 use guest::tree::Tree;
-use guest::{cpio, elf, packages};
+use guest::{cpio, elf};
 use std::fs::{self, File};
 use std::io::{BufWriter, Write};
 use std::path::Path;
@@ -14,7 +14,7 @@ use std::path::Path;
 const LIBRARIES: [&str; 2] = ["libcuda.so.1", "libnvidia-ml.so.1"];
 
 /// Writes the archive of Dom0.
-pub fn write(archive: &Path, base: &Base, options: &Options) -> Result<()> {
+pub fn write(archive: &Path, base: &Base, options: &Options, payload: &Tree) -> Result<()> {
     let mut tree = Tree::default();
     let script = |name: &str| {
         let path = paths::root().join("xtask/xen").join(name);
@@ -28,7 +28,8 @@ pub fn write(archive: &Path, base: &Base, options: &Options) -> Result<()> {
         tree.file(&format!("test/scenarios/{name}"), 0o644, script(&format!("scenarios/{name}"))?);
     }
     tree.file("boot/guest.cpio", 0o644, fs::read(base.guest())?);
-    tree.file("boot/tenant.cpio", 0o644, fs::read(base.tenant())?);
+    let tenant = [fs::read(base.tenant())?, cpio::bytes(payload)].concat();
+    tree.file("boot/tenant.cpio", 0o644, tenant);
     tree.link("boot/vmlinux", "image/vmlinuz");
     installed(&mut tree)?;
 
@@ -67,15 +68,10 @@ fn installed(tree: &mut Tree) -> Result<()> {
     for name in LIBRARIES {
         tree.file(&format!("opt/bulkhead/lib/bulkhead/{name}"), 0o755, small(&lib.join(name))?);
     }
-    let image = image::build(&Parts {
-        store: base::store(),
-        lock: packages::LOCK,
-        init: lib.join("bulkhead-init"),
-        libraries: LIBRARIES.map(|name| lib.join(name)).into(),
-        plain: true,
-    })?;
-    tree.file("boot/image/vmlinuz", 0o644, image.kernel);
-    tree.file("boot/image/initrd.img", 0o644, image.root);
+    let image = image::plain()?;
+    for name in ["vmlinuz", "initrd.img"] {
+        tree.file(&format!("boot/image/{name}"), 0o644, fs::read(image.join(name))?);
+    }
     Ok(())
 }
 

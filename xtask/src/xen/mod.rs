@@ -6,6 +6,8 @@
 
 mod archives;
 mod base;
+mod image;
+mod payload;
 mod qemu;
 mod scenarios;
 mod verdict;
@@ -36,6 +38,8 @@ pub struct Options {
     pub names: Vec<String>,
     pub shell: bool,
     pub keep: bool,
+    /// Whether it is checked that the image is the same when it is made again.
+    pub image: bool,
     pub debug: bool,
     pub staged: bool,
     pub dom0: Option<String>,
@@ -72,21 +76,30 @@ pub fn verb(mut args: lexopt::Parser) -> Result<()> {
     if options.kind.as_deref().is_some_and(|kind| !["pv", "pvh"].contains(&kind)) {
         bail!("a guest's type is pv or pvh");
     }
+    options.image = options.names.is_empty() && !options.shell && options.dom0.is_none();
     run(&options)
 }
 
-/// Everything, as `cargo xtask test` does it.
-pub fn run(options: &Options) -> Result<()> {
+/// As a part of `cargo xtask test`, with what is staged.
+pub fn test() -> Result<()> {
+    run(&Options { staged: true, image: true, ..Options::default() })
+}
+
+fn run(options: &Options) -> Result<()> {
     install()?;
     let chosen = scenarios::choose(options)?;
     if !options.staged {
         stage::build(&stage::Options { debug: options.debug, strip: false })?;
     }
     let base = base::ensure()?;
+    if options.image {
+        image::check()?;
+    }
     let folder = paths::target().join("xen");
     std::fs::create_dir_all(&folder).with_context(|| format!("cannot make {}", folder.display()))?;
     let archive = folder.join("dom0.cpio");
-    archives::write(&archive, &base, options)?;
+    archives::write(&archive, &base, options, &payload::make(&chosen, options)?)?;
+    println!("booting Xen (serial log: {})", folder.join("serial.log").display());
     let booted = qemu::boot(&base, &archive, &folder, &chosen, options.shell);
     if !options.keep {
         let _ = std::fs::remove_file(&archive);

@@ -46,7 +46,7 @@ pub fn run(args: XenRunArgs) -> Result<ExitCode, Failure> {
         memory: args.memory,
         vcpus: args.vcpus,
         host: store.read_text("domid").ok().flatten().and_then(|text| text.parse().ok()).unwrap_or(0),
-        grant_frames: u32::try_from(args.shared_memory.div_ceil(GRANT_FRAME) + 1).unwrap_or(u32::MAX),
+        grant_frames: u32::try_from(args.shared_memory.div_ceil(GRANT_FRAME)).unwrap_or(u32::MAX),
     };
     let domain = Domain::create(&definition, &folder.path).map_err(|error| domain_failure(&error))?;
     let _admitted = Admitted::new(&mut store, domain.id(), zone.name.as_str())?;
