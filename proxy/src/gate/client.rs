@@ -62,6 +62,10 @@ fn serve(visit: &Visit, caller: Caller) -> Result<(), VisitError> {
     match caller.opening().first() {
         Some(First::Hello(hello)) => bring_to_worker(visit, caller, hello),
         Some(First::Inquiry) => inquire(visit, &caller),
+        Some(First::Meeting) => {
+            let text = "programs in guests cannot meet by name yet";
+            Ok(caller.answer(&Welcome::new(WelcomeStatus::Refused, text))?)
+        }
         // `Caller::meet` takes no other.
         None => Ok(()),
     }
