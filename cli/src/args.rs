@@ -35,10 +35,6 @@ pub enum Verb {
     Image(crate::xen_args::ImageArgs),
     /// Run programs in Xen domains of their own
     Xen(crate::xen_args::XenArgs),
-    /// Show the GPUs, and what lies between them
-    Topology(TopologyArgs),
-    /// Find out what is wrong, why, and what to do about it
-    Doctor(DoctorArgs),
     /// Let clients that are in Xen guests in (runs beside the proxy, in the driver domain)
     #[command(after_help = GATE_HELP)]
     Gate {
@@ -46,6 +42,10 @@ pub enum Verb {
         #[arg(long, value_name = "PATH", default_value = "/run/bulkhead")]
         state_dir: PathBuf,
     },
+    /// Show the GPUs, and what lies between them
+    Topology(TopologyArgs),
+    /// Find out what is wrong, why, and what to do about it
+    Doctor(DoctorArgs),
     /// Measure what messages cost on this machine
     Bench(BenchArgs),
     /// Serve one client (started by the proxy)

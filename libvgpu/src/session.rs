@@ -90,7 +90,7 @@ pub fn is_verbose() -> bool {
 #[cold]
 pub fn lost() -> CUresult {
     static SAID: AtomicBool = AtomicBool::new(false);
-    if !SAID.swap(true, Ordering::Relaxed) {
+    if !guest::is_leaving() && !SAID.swap(true, Ordering::Relaxed) {
         eprintln!("bulkhead: the GPU worker of this process is gone; start the program again");
     }
     CUDA_ERROR_DEVICE_UNAVAILABLE

@@ -26,6 +26,8 @@ pub enum ConnectError {
     Xen(#[from] XenError),
     #[error(transparent)]
     Region(#[from] RegionError),
+    #[error("this guest may not grant as much as a region takes; its limit is {0} pages (xen_gntalloc.limit)")]
+    Limit(String),
     #[error("there is no proxy in the driver domain")]
     NoService,
     #[error("the proxy did not answer in time")]
@@ -120,7 +122,8 @@ pub fn connect(
     }
 }
 
-/// As much as the guest may grant: halves the staging area until it fits.
+/// As much as the guest may grant: halves the staging area until it fits. The kernel's limit must be below what the
+/// grant table holds: beyond *that*, kernels lose what they had granted when they found out.
 fn grant_region(
     allocator: &GrantAllocator,
     backend: DomainId,
@@ -131,9 +134,18 @@ fn grant_region(
         match allocator.grant(backend, (bytes as usize).div_ceil(PAGE)) {
             Ok(grants) => return Ok((layout, grants)),
             Err(_) if layout.bulk_bytes / 2 >= LEAST_BULK => layout.bulk_bytes /= 2,
+            Err(error) if error.source.kind() == std::io::ErrorKind::StorageFull => {
+                return Err(ConnectError::Limit(limit()));
+            }
             Err(error) => return Err(error.into()),
         }
     }
+}
+
+/// How many pages the kernel lets all processes together grant.
+fn limit() -> String {
+    let text = std::fs::read_to_string("/sys/module/xen_gntalloc/parameters/limit");
+    text.map_or_else(|_| "unknown".to_owned(), |text| text.trim().to_owned())
 }
 
 /// Writes the node, readable by the driver domain and nobody else.
