@@ -82,7 +82,8 @@ pub fn cut(config: &Kubernetes, extra: &[Wanted], cards: &[CardStatus], reserve:
             let count = count_on(profile, gpu, card.memory.saturating_sub(reserve))?;
             let memory = profile.limits.memory.unwrap_or(0).saturating_mul(count.into());
             taken.entry(gpu).or_default().push((&profile.name, memory));
-            devices.extend((0..count).map(|part| (format!("{}::{part}", card.uuid), Part { gpu, number: card.number })));
+            devices
+                .extend((0..count).map(|part| (format!("{}::{part}", card.uuid), Part { gpu, number: card.number })));
         }
         if devices.len() > MAX_DEVICES {
             return Err(OfferError::TooMany { resource: profile.resource.clone() });
@@ -113,7 +114,9 @@ pub fn cut(config: &Kubernetes, extra: &[Wanted], cards: &[CardStatus], reserve:
         return Err(OfferError::Twice { gpu: *gpu, profile: taken[gpu][0].0.to_owned() });
     }
     if let Some(name) = &config.whole_gpus {
-        let whole = rest.difference(&claims).map(|gpu| (cards[*gpu].uuid.clone(), Part { gpu: *gpu, number: cards[*gpu].number }));
+        let whole = rest
+            .difference(&claims)
+            .map(|gpu| (cards[*gpu].uuid.clone(), Part { gpu: *gpu, number: cards[*gpu].number }));
         let limits = ZoneLimits::default();
         resources.push(Resource { name: name.clone(), devices: whole.collect(), limits, single: false });
     }

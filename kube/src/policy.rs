@@ -60,6 +60,9 @@ mod tests {
         let apart = Policy::default().ties("a", &known);
         assert_eq!((apart.budgets, apart.circles), (vec!["namespace.a".to_owned()], vec![]));
         let together = Policy { share_in_namespace: true, ..Policy::default() }.ties("a", &known);
-        assert_eq!((together.circles, together.gpus, together.split), (vec!["namespace.a".to_owned()], vec![1], true));
+        assert_eq!(
+            (together.circles, together.gpus, together.split),
+            (vec!["namespace.a".to_owned()], vec![1], true)
+        );
     }
 }

@@ -202,7 +202,10 @@ mod tests {
     fn auto_falls_back_to_soft_where_there_is_no_gpu() {
         if !Path::new(CONTROL_DEVICE).exists() {
             let options = Options { soft_devices: Some(2), ..Options::default() };
-            assert_eq!(Backend::choose(&options), Ok(Backend::Soft { devices: 2, memory: DEFAULT_SOFT_MEMORY, only: Vec::new() }));
+            assert_eq!(
+                Backend::choose(&options),
+                Ok(Backend::Soft { devices: 2, memory: DEFAULT_SOFT_MEMORY, only: Vec::new() })
+            );
             let options = Options { choice: Choice::Nvidia, ..Options::default() };
             assert_eq!(Backend::choose(&options), Err(BackendError::NoDevice));
         }

@@ -71,16 +71,12 @@ impl Kubelet {
         let lister = sockets::listen(&self.pod_resources).unwrap();
         let (one, other) = (self.inside.clone(), self.inside.clone());
         self.serving.push(self.runtime.spawn(async move {
-            let _ = Server::builder()
-                .add_service(RegistrationServer::new(one))
-                .serve_with_incoming(registration)
-                .await;
+            let _ =
+                Server::builder().add_service(RegistrationServer::new(one)).serve_with_incoming(registration).await;
         }));
         self.serving.push(self.runtime.spawn(async move {
-            let _ = Server::builder()
-                .add_service(PodResourcesListerServer::new(other))
-                .serve_with_incoming(lister)
-                .await;
+            let _ =
+                Server::builder().add_service(PodResourcesListerServer::new(other)).serve_with_incoming(lister).await;
         }));
     }
 
@@ -161,7 +157,8 @@ impl Kubelet {
             resource_name: resource.to_owned(),
             device_ids: ids.iter().map(|id| (*id).to_owned()).collect(),
         };
-        let container = pods::ContainerResources { name: "main".into(), devices: vec![devices], ..Default::default() };
+        let container =
+            pods::ContainerResources { name: "main".into(), devices: vec![devices], ..Default::default() };
         self.end_pod(namespace, name);
         self.inside.pods.lock().unwrap().push(pods::PodResources {
             name: name.to_owned(),

@@ -129,7 +129,11 @@ impl Node {
         let mut command = bulkhead(&["device-plugin", "--log-format", "json"]);
         command.arg("--config").arg(self.config()).arg("--state-dir").arg(self.state());
         command.arg("--library-dir").arg(self.folder.join("lib")).arg("--cdi-dir").arg(self.folder.join("cdi"));
-        command.arg("--kubelet-dir").arg(&self.kubelet.plugins).arg("--pod-resources").arg(&self.kubelet.pod_resources);
+        command
+            .arg("--kubelet-dir")
+            .arg(&self.kubelet.plugins)
+            .arg("--pod-resources")
+            .arg(&self.kubelet.pod_resources);
         command.arg("--checkpoint-dir").arg(self.folder.join("books"));
         Logged::start(command)
     }

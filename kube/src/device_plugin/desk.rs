@@ -219,7 +219,8 @@ impl Inside {
 /// A name that no zone has had: a container that outlives its zone must not find another's under its name.
 fn new_name(resource: &str) -> ZoneName {
     let tail = resource.rsplit('/').next().unwrap_or("gpu");
-    let tail: String = tail.chars().filter(|c| c.is_ascii_alphanumeric() || matches!(c, '-' | '.')).take(32).collect();
+    let tail: String =
+        tail.chars().filter(|c| c.is_ascii_alphanumeric() || matches!(c, '-' | '.')).take(32).collect();
     let mut random = [0; 6];
     // Only the kernel's own start-up can make this fail, long before there is a kubelet.
     let _ = rustix::rand::getrandom(&mut random, rustix::rand::GetRandomFlags::empty());

@@ -29,10 +29,10 @@ use crate::cdi::Folder;
 use crate::inject::Places;
 use crate::keeper::Keeper;
 use crate::policy::Policy;
+use crate::source::{Plan, Source, SourceError};
 use crate::{node, pod_resources, sockets};
 use desk::{Desk, PREFIX, Terms};
 use server::Plugin;
-use crate::source::{Plan, Source, SourceError};
 use sockets::Identity;
 
 /// How often it is looked whether kubelet is a new one.
@@ -185,7 +185,9 @@ impl Runner {
             self.healthy = healthy;
             match healthy {
                 true => tracing::info!("the proxy answers again; devices are healthy"),
-                false => tracing::error!("the proxy does not answer, or its workers do not start; devices are unhealthy"),
+                false => {
+                    tracing::error!("the proxy does not answer, or its workers do not start; devices are unhealthy")
+                }
             }
             self.publish();
         }

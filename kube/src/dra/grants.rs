@@ -151,12 +151,8 @@ impl Grants {
 
     /// Has the broker grant what is wanted and take back what is not. Of its grants, those that we did not give stay.
     pub async fn apply(&mut self, broker: &Broker, wanted: &BTreeMap<Pair, Access>) -> Result<(), GrantError> {
-        let there: BTreeMap<Pair, Access> = broker
-            .grants()
-            .await?
-            .into_iter()
-            .map(|grant| ((grant.from, grant.to), grant.access))
-            .collect();
+        let there: BTreeMap<Pair, Access> =
+            broker.grants().await?.into_iter().map(|grant| ((grant.from, grant.to), grant.access)).collect();
         let all: BTreeSet<Pair> = wanted.keys().cloned().chain(self.given.iter().cloned()).collect();
         // Before it is given: a grant that nobody remembers would never be taken back.
         self.note(all)?;
@@ -227,16 +223,23 @@ mod tests {
             subject("w", "y", None, &["other"]),
             subject("new", "", None, &[]),
         ];
-        let to_viewer = grant("x", serde_json::json!({ "from": { "claim": "c" },
-            "to": { "namespace": "y", "pod": "viewer" } }));
+        let to_viewer = grant(
+            "x",
+            serde_json::json!({ "from": { "claim": "c" },
+            "to": { "namespace": "y", "pod": "viewer" } }),
+        );
         assert_eq!(pairs(std::slice::from_ref(&to_viewer), &all), ["a>v read-only"]);
-        let by_pod = grant("x", serde_json::json!({ "from": { "pod": "p3" }, "to": { "namespace": "y" },
-            "access": "ReadWrite" }));
+        let by_pod = grant(
+            "x",
+            serde_json::json!({ "from": { "pod": "p3" }, "to": { "namespace": "y" },
+            "access": "ReadWrite" }),
+        );
         assert_eq!(pairs(&[by_pod], &all), ["b>v read-write", "b>w read-write"]);
         // Whoever wants to read cannot give it to itself.
         let thief = grant("y", serde_json::json!({ "to": { "namespace": "y", "pod": "other" } }));
         assert_eq!(pairs(&[thief], &all), ["v>w read-only"]);
-        let more = grant("x", serde_json::json!({ "to": { "namespace": "y", "pod": "viewer" }, "access": "ReadWrite" }));
+        let more =
+            grant("x", serde_json::json!({ "to": { "namespace": "y", "pod": "viewer" }, "access": "ReadWrite" }));
         assert_eq!(pairs(&[to_viewer, more], &all), ["a>v read-write", "b>v read-write"]);
     }
 

@@ -11,8 +11,8 @@ use proxy::control::ZoneName;
 use proxy::control::admin::Status;
 use proxy::control::zone::{Labels, ZoneChange};
 
-use super::grants::Subject;
 use super::PREFIX;
+use super::grants::Subject;
 use crate::books::{Holder, Record};
 use crate::broker::Broker;
 use crate::pod_resources::Listing;
@@ -83,18 +83,17 @@ pub async fn tell(broker: &Broker, wanted: Vec<(ZoneName, Labels)>) {
 }
 
 /// Everyone on the node, for grants: zones of the device plugin by their labels, zones of claims by their claims.
-pub fn subjects<'a>(
-    status: &Status,
-    records: impl Iterator<Item = &'a Record>,
-    listing: &Listing,
-) -> Vec<Subject> {
+pub fn subjects<'a>(status: &Status, records: impl Iterator<Item = &'a Record>, listing: &Listing) -> Vec<Subject> {
     let claims: BTreeMap<&ZoneName, (&String, &String)> = records
         .filter_map(|record| match &record.holder {
             Holder::Claim { namespace, name, .. } => Some((&record.zone, (namespace, name))),
             Holder::Devices { .. } => None,
         })
         .collect();
-    let whole = status.zones.iter().filter(|zone| !(zone.name.as_str().starts_with(PREFIX) && zone.name.as_str().contains('.')));
+    let whole = status
+        .zones
+        .iter()
+        .filter(|zone| !(zone.name.as_str().starts_with(PREFIX) && zone.name.as_str().contains('.')));
     let subject = |zone: &proxy::control::admin::ZoneStatus| match claims.get(&zone.name) {
         Some((namespace, name)) => {
             let users = listing.claims.get(&((*namespace).clone(), (*name).clone()));
@@ -119,9 +118,10 @@ mod tests {
     fn a_log_tells_whose_a_container_is() {
         let log = format!("trainer-0_research_main-{}.log", "0123456789ab".repeat(5) + "0123");
         let labels = owner(&log, "0123456789ab").unwrap();
-        assert_eq!((labels.pod.as_str(), labels.namespace.as_str(), labels.container.as_str()), (
-            "trainer-0", "research", "main"
-        ));
+        assert_eq!(
+            (labels.pod.as_str(), labels.namespace.as_str(), labels.container.as_str()),
+            ("trainer-0", "research", "main")
+        );
         for (log, id) in [("nonsense", "01"), (log.as_str(), "ffff"), (log.as_str(), ""), ("a-0123.log", "0123")] {
             assert_eq!(owner(log, id), None, "{log} {id}");
         }

@@ -27,9 +27,9 @@ use crate::cdi::Folder;
 use crate::inject::Places;
 use crate::keeper::Keeper;
 use crate::node;
+use crate::policy::Policy;
 use crate::sockets;
 use crate::source::{Source, SourceError};
-use crate::policy::Policy;
 use driver::{Driver, Introduction};
 use grants::Grants;
 

@@ -97,3 +97,93 @@ impl Broker {
         Ok(())
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::broker::StateDir;
+    use crate::broker::ledger::Account;
+    use crate::control::zone::{Ties, ZoneLimits, ZoneSettings};
+
+    struct Book {
+        folder: StateDir,
+        zones: Zones,
+        budgets: Budgets,
+    }
+
+    impl Book {
+        fn new(name: &str, budgets: &[(&str, u64)]) -> Self {
+            let path = std::env::temp_dir().join(format!("bulkhead-budgets-{}-{name}", std::process::id()));
+            let folder = StateDir::open(&path, true).unwrap();
+            let budgets = budgets.iter().map(|(name, limit)| ((*name).to_owned(), *limit)).collect();
+            Self { folder, zones: Zones::new(), budgets: Budgets(budgets) }
+        }
+
+        fn zone(&mut self, name: &str, memory: Option<u64>, parent: Option<&str>, budgets: &[&str]) {
+            let name: ZoneName = name.parse().unwrap();
+            let limits = ZoneLimits { memory, ..ZoneLimits::default() };
+            let budgets = budgets.iter().map(|name| (*name).to_owned()).collect();
+            let settings =
+                ZoneSettings { limits, ties: Ties { budgets, ..Ties::default() }, ..ZoneSettings::default() };
+            let mut zone = Zone::open(self.zones.len() as u64, &self.folder, &name, settings, false).unwrap();
+            zone.parent = parent.map(|parent| parent.parse().unwrap());
+            self.zones.insert(name, zone);
+        }
+
+        fn uses(&mut self, name: &str, bytes: u64) {
+            let zone = self.zones.get_mut(&name.parse::<ZoneName>().unwrap()).unwrap();
+            zone.ledger.charge(&mut Account::default(), bytes).unwrap();
+        }
+
+        fn stands(&self, name: &str) -> (u64, Option<u64>, u64) {
+            let Standing { used, limit, room } = standing(&self.zones, &self.budgets, &name.parse().unwrap());
+            (used, limit, room)
+        }
+    }
+
+    impl Drop for Book {
+        fn drop(&mut self) {
+            self.folder.retire(true);
+        }
+    }
+
+    #[test]
+    fn a_zone_alone_has_its_own_limit() {
+        let mut book = Book::new("alone", &[]);
+        book.zone("a", Some(100), None, &["unknown"]);
+        book.zone("b", None, None, &[]);
+        book.uses("a", 30);
+        assert_eq!(book.stands("a"), (30, Some(100), 70));
+        assert_eq!(book.stands("b"), (0, None, u64::MAX));
+        assert_eq!(book.stands("nobody"), (0, Some(0), 0));
+    }
+
+    #[test]
+    fn containers_draw_on_what_their_claim_was_given() {
+        let mut book = Book::new("claim", &[]);
+        book.zone("c", Some(100), None, &[]);
+        book.zone("c.1", Some(100), Some("c"), &[]);
+        book.zone("c.2", Some(100), Some("c"), &[]);
+        book.zone("other", Some(100), None, &[]);
+        book.uses("c.1", 60);
+        book.uses("c", 10);
+        // Each sees the claim's limit, and what all of them use.
+        assert_eq!(book.stands("c.2"), (70, Some(100), 30));
+        assert_eq!(book.stands("c"), (70, Some(100), 30));
+        assert_eq!(book.stands("other"), (0, Some(100), 100));
+    }
+
+    #[test]
+    fn a_namespaces_quota_holds_whatever_its_zones_were_given() {
+        let mut book = Book::new("quota", &[("namespace.a", 50)]);
+        book.zone("x", Some(100), None, &["namespace.a"]);
+        book.zone("y", None, None, &["namespace.a"]);
+        book.zone("z", Some(100), None, &["namespace.b"]);
+        book.uses("x", 20);
+        book.uses("z", 90);
+        assert_eq!(book.stands("y"), (20, Some(50), 30));
+        assert_eq!(book.stands("x"), (20, Some(50), 30));
+        book.budgets.0.insert("namespace.a".into(), 10);
+        assert_eq!(book.stands("x").2, 0, "a quota below what is used grants nothing more");
+    }
+}

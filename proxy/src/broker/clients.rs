@@ -39,8 +39,11 @@ impl Broker {
                 Err(error) => return pause_after(&error),
             };
             let name = name.clone();
-            let silent =
-                self.clients.values().filter(|client| client.deadline.is_some() && self.family(&client.zone) == name).count();
+            let silent = self
+                .clients
+                .values()
+                .filter(|client| client.deadline.is_some() && self.family(&client.zone) == name)
+                .count();
             if silent >= MAX_SILENT {
                 tracing::info!(zone = %name, "client dropped: too many that say nothing");
                 continue;

@@ -118,7 +118,8 @@ impl Broker {
 
     /// From now on what a zone allocates must share no page with anything else.
     fn isolate(&self, zone: &ZoneName) {
-        for worker in self.workers.values().filter(|worker| worker.zone().is_some_and(|of| self.family(of) == *zone)) {
+        for worker in self.workers.values().filter(|worker| worker.zone().is_some_and(|of| self.family(of) == *zone))
+        {
             worker.tell(&ToWorker::new(to_worker::ISOLATE), &[]);
         }
     }

@@ -257,7 +257,8 @@ impl Broker {
     /// Reads a predecessor's books and makes its zones and workers ours.
     fn adopt(&mut self) -> io::Result<()> {
         let grace = Instant::now() + LEASE_GRACE;
-        for zones::Entry { name, settings, leased, configured, parent } in zones::read_book(&self.folder.zones_book()) {
+        for zones::Entry { name, settings, leased, configured, parent } in zones::read_book(&self.folder.zones_book())
+        {
             self.open_zone(&name, settings, leased)?;
             if let Some(zone) = self.zones.get_mut(&name) {
                 zone.abandoned_at = leased.then_some(grace);

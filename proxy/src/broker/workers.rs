@@ -191,7 +191,13 @@ impl Broker {
         let kinds = self.spare_kinds();
         let wanted = |needed: bool| {
             let counts = |kind: &&Kind| match self.wanted_workers(kind) {
-                (waiting, spare) => if needed { waiting > 0 } else { spare > 0 },
+                (waiting, spare) => {
+                    if needed {
+                        waiting > 0
+                    } else {
+                        spare > 0
+                    }
+                }
             };
             kinds.iter().find(counts).map(|kind| (kind.clone(), needed))
         };

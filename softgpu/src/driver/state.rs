@@ -63,7 +63,8 @@ pub fn initialise() -> Answer {
         // SAFETY: the handler only stores to an atomic.
         unsafe { libc::pthread_atfork(None, None, Some(in_child)) };
         let only = ONLY.get().filter(|only| !only.is_empty());
-        let there: Vec<usize> = (0..config.devices).filter(|slot| only.is_none_or(|only| only.contains(slot))).collect();
+        let there: Vec<usize> =
+            (0..config.devices).filter(|slot| only.is_none_or(|only| only.contains(slot))).collect();
         let slots = match std::env::var("CUDA_VISIBLE_DEVICES") {
             Ok(list) => visible::slots(&list, &there),
             Err(_) => there,
