@@ -30,6 +30,10 @@ pub enum Exit {
     StateDir = 74,
     /// Another proxy has the state directory.
     Taken = 75,
+    /// What was waited for did not happen in time.
+    TimedOut = 76,
+    /// The program on the other side died.
+    PeerLost = 77,
     /// The configuration file is wrong.
     Config = 78,
     /// The program was found but cannot be executed.
@@ -40,7 +44,7 @@ pub enum Exit {
 
 impl Exit {
     /// With a line for the manual.
-    pub const ALL: [(Self, &str); 15] = [
+    pub const ALL: [(Self, &str); 17] = [
         (Self::Unwell, "`bulkhead doctor` found errors"),
         (Self::Usage, "wrong arguments"),
         (Self::ZoneRefused, "the proxy refused the zone"),
@@ -53,6 +57,8 @@ impl Exit {
         (Self::NoSpace, "no space left for the state directory"),
         (Self::StateDir, "the state directory cannot be used"),
         (Self::Taken, "another proxy has the state directory"),
+        (Self::TimedOut, "what was waited for did not happen in time"),
+        (Self::PeerLost, "the program on the other side died"),
         (Self::Config, "the configuration file is wrong"),
         (Self::NotExecutable, "the program cannot be executed"),
         (Self::NotFound, "the program was not found"),

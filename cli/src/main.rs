@@ -44,6 +44,7 @@ fn main() -> ExitCode {
         Verb::Top(args) => verbs::top::run(&args),
         Verb::Zones(args) => verbs::zones::run(args),
         Verb::Grants(args) => verbs::grants::run(args),
+        Verb::Ipc(args) => verbs::ipc::run(args),
         Verb::Topology(args) => verbs::topology::run(&args),
         Verb::Doctor(args) => verbs::doctor::run(args),
         Verb::Survey { backend } => verbs::topology::look(&backend),

@@ -9,6 +9,8 @@
 //! | `fill V` | fills the memory with the number V, and waits |
 //! | `begin V` | fills it when `go` is said, and not before; others can see that it is under way by the event |
 //! | `go` | lets `begin` go on |
+//! | `watch` | a kernel reads the first number of the memory until it is not 0 |
+//! | `watched` | waits until it has seen that |
 //! | `later` | copies the memory, in the order of the stream, for `result` to look at |
 //! | `result` | waits for the stream, and says what `later` copied |
 //! | `read` | says which number the memory is full of, or `mixed` |
@@ -130,6 +132,8 @@ impl Sharer {
                 let spun = calls::launch(gpu, self.spin, 1, 1, self.stream, &words);
                 done(spun).and_then(|_| done(self.fill(number as u32)))
             }
+            "watch" => done(calls::launch(gpu, self.spin, 1, 1, self.stream, &[self.memory])),
+            "watched" => done(self.synchronize()),
             "go" => {
                 // SAFETY: pinned memory of ours, which a kernel looks at.
                 unsafe { self.flag.as_mut_ptr().write_volatile(1) };

@@ -1,9 +1,11 @@
 //! One file for each verb.
 
 pub mod bench;
+pub mod bench_meet;
 pub mod completions;
 pub mod doctor;
 pub mod grants;
+pub mod ipc;
 pub mod man;
 pub mod meter;
 pub mod proxy;

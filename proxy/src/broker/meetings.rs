@@ -339,6 +339,8 @@ impl Broker {
     pub(super) fn meet(&mut self, id: u64) {
         let Some(client) = self.clients.remove(&id) else { return };
         self.meetings.add(id, client.zone, client.peer.pid, client.socket);
+        // What it wants has mostly come along.
+        self.on_meeting(id);
     }
 
     pub(super) fn sharing_status(&self) -> SharingStatus {
