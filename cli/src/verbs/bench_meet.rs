@@ -55,6 +55,7 @@ fn measure(socket: &Path) -> Result<Vec<Duration>, MeetError> {
     let (offer, request) = (Meet::new(kind::PUBLISH).named(&name), Meet::new(kind::WAIT).named(&name));
     let (says_ready, ready) = mpsc::channel();
     let (says_woken, woken) = mpsc::channel();
+    let (says_next, next) = mpsc::channel();
     let path = socket.to_owned();
     let waiter = std::thread::spawn(move || {
         for _ in 0..ROUNDS + WARM_UP {
@@ -63,6 +64,10 @@ fn measure(socket: &Path) -> Result<Vec<Duration>, MeetError> {
             let _ = says_ready.send(());
             meeter.hear(None)?;
             let _ = says_woken.send(Instant::now());
+            // Not before what it has found is gone: else it finds that again.
+            if next.recv().is_err() {
+                break;
+            }
         }
         Ok::<(), MeetError>(())
     });
@@ -81,6 +86,7 @@ fn measure(socket: &Path) -> Result<Vec<Duration>, MeetError> {
         publication.say(&Meet::new(kind::DONE))?;
         // Its name must be free for the next one.
         while publication.hear(None).is_ok() {}
+        let _ = says_next.send(());
     }
     match waiter.join() {
         Ok(Ok(())) => Ok(times),

@@ -217,8 +217,30 @@ fn a_publisher_that_does_not_listen_is_dropped_and_holds_nobody_up() {
     while room.meetings.has(publisher.0) {
         let consumer = room.enter("a");
         room.say(&consumer, &wait("x"));
+        assert_eq!(heard(&consumer)[0], (kind::FOUND, taken + 1, 0));
         room.leave(consumer);
         taken += 1;
-        assert!(taken < 100_000, "its buffer has an end");
+        assert!(taken < 100_000, "there is an end to it");
     }
+}
+
+#[test]
+fn a_publisher_that_is_busy_hears_everything_later() {
+    let mut room = Room::new();
+    let publisher = room.enter("a");
+    room.say(&publisher, &publish("x"));
+    let mut taken = 0;
+    while room.meetings.deadline().is_none() {
+        let consumer = room.enter("a");
+        room.say(&consumer, &wait("x"));
+        room.say(&consumer, &Meet::new(kind::DONE));
+        taken += 1;
+    }
+    assert!(room.meetings.has(publisher.0));
+    let mut all = heard(&publisher);
+    room.meetings.flush();
+    all.extend(heard(&publisher));
+    let of = |wanted: u32| all.iter().filter(move |(kind, ..)| *kind == wanted).map(|(_, number, _)| *number);
+    assert!(of(kind::TAKEN).eq(1..=taken) && of(kind::FINISHED).eq(1..=taken), "{taken}");
+    assert_eq!(room.meetings.deadline(), None);
 }
