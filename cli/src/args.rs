@@ -33,6 +33,13 @@ pub enum Verb {
     Grants(GrantsArgs),
     /// Hand buffers over by name: publish them, wait for them
     Ipc(IpcArgs),
+    /// Let clients that are in Xen guests in (runs beside the proxy, in the driver domain)
+    #[command(after_help = GATE_HELP)]
+    Gate {
+        /// The proxy's state directory
+        #[arg(long, value_name = "PATH", default_value = "/run/bulkhead")]
+        state_dir: PathBuf,
+    },
     /// Show the GPUs, and what lies between them
     Topology(TopologyArgs),
     /// Find out what is wrong, why, and what to do about it
@@ -67,6 +74,13 @@ pub enum Verb {
     #[command(after_help = "Example:\n  bulkhead man | man -l -")]
     Man,
 }
+
+const GATE_HELP: &str = "\
+Which domain is which zone stands in xenstore, where the toolstack writes it:
+  xenstore-write /tool/bulkhead/domains/DOMID/vm \"$(xenstore-read /local/domain/DOMID/vm)\"
+  xenstore-write /tool/bulkhead/domains/DOMID/zone NAME
+
+Clients in guests lose their workers when the gate ends; those that start later find the next one.";
 
 const RUN_EXAMPLES: &str = "\
 Examples:

@@ -4,6 +4,7 @@ pub mod bench;
 pub mod bench_meet;
 pub mod completions;
 pub mod doctor;
+pub mod gate;
 pub mod grants;
 pub mod ipc;
 pub mod man;
