@@ -231,6 +231,32 @@ with bulkhead.wait("piece", timeout=20) as shared:
         assert [event[0] for event in piece.events(timeout=1)] == ["taken", "finished"]
     assert os.waitpid(child, 0)[1] == 0
 assert bulkhead.listing() == []
+class Tensor:
+    "Looks like one of PyTorch's, of a type that has no name elsewhere."
+    is_cuda, dtype, shape = True, "torch.bfloat16", (2, 8)
+    data_ptr = lambda self: buffer.address + 1024
+    numel = lambda self: 16
+    element_size = lambda self: 2
+    is_contiguous = lambda self: self.shape == (2, 8)
+    @property
+    def __cuda_array_interface__(self):
+        raise TypeError("bfloat16")
+
+odd = Tensor()
+odd.shape = (8, 2)
+fails(ValueError, bulkhead.publish, "tensor", odd)
+with bulkhead.publish("tensor", Tensor()) as publication:
+    child = os.fork()
+    if child == 0:
+        os.execlp("python3", "python3", "-c", '''
+import bulkhead
+with bulkhead.wait("tensor", timeout=20) as shared:
+    assert (shared.dtype, shared.shape, shared.nbytes) == ("bfloat16", (2, 8), 32)
+    assert shared.tobytes() == bytes(range(32))
+    assert shared.__cuda_array_interface__["shape"] == (32,)
+''')
+    publication.wait_done(timeout=30)
+    assert os.waitpid(child, 0)[1] == 0
 buffer.free()
 with bulkhead.publish("signal") as publication:
     with bulkhead.wait("signal") as shared:

@@ -2,7 +2,7 @@
 
     bulkhead run --zone demo -- python examples/publish/consume.py weights
 
-With PyTorch: `torch.as_tensor(shared, device="cuda")` is a tensor of the same memory.
+With PyTorch: `shared.torch()` is a tensor of the same memory; `cupy.asarray(shared)` is an array of it.
 """
 
 import sys

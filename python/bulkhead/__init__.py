@@ -7,10 +7,10 @@ learns when the other is done with it, or has died.
     import bulkhead, torch                      import bulkhead, torch
     weights = torch.ones(1 << 20).cuda()        with bulkhead.wait("weights", timeout=10) as shared:
     with bulkhead.publish("weights", weights) as p:
-        p.wait_done(timeout=60)                     weights = torch.as_tensor(shared, device="cuda")
+        p.wait_done(timeout=60)                     weights = shared.torch()
 
 Anything with `__cuda_array_interface__` can be published: tensors of PyTorch, arrays of CuPy, Numba and JAX; without any
-of them, `bulkhead.DeviceBuffer` is memory by itself. A consumer sees publications of its own zone and of zones that grant
+of them, `bulkhead.DeviceBuffer` is memory by itself. A consumer gives what it got to `cupy.asarray` and the like. A consumer sees publications of its own zone and of zones that grant
 it access; `"zone/name"` says which.
 
 What is shared is the allocation that the buffer lies in. A framework's allocator puts many tensors into one: whoever may

@@ -49,6 +49,38 @@ def _strides_are_plain(interface):
     return True
 
 
+def _describe(buffer):
+    """Address and bytes of a buffer, and what a consumer must know to see it as what it is."""
+    if isinstance(buffer, tuple):
+        return (*buffer, {})
+    if hasattr(buffer, "data_ptr"):
+        # PyTorch has types that the interface below does not know, such as bfloat16.
+        if not (buffer.is_cuda and buffer.is_contiguous()):
+            raise ValueError("the tensor is not on a GPU, or not contiguous; publish a copy that is")
+        details = {"shape": list(buffer.shape), "dtype": str(buffer.dtype).split(".")[-1]}
+        try:
+            details["typestr"] = buffer.__cuda_array_interface__["typestr"]
+        except (TypeError, KeyError):
+            pass
+        return buffer.data_ptr(), buffer.numel() * buffer.element_size(), details
+    interface = buffer.__cuda_array_interface__
+    if not _strides_are_plain(interface):
+        raise ValueError("the buffer is not contiguous; publish a contiguous copy of it")
+    nbytes = int(interface["typestr"][2:])
+    for extent in interface["shape"]:
+        nbytes *= extent
+    return interface["data"][0], nbytes, {"shape": list(interface["shape"]), "typestr": interface["typestr"]}
+
+
+class _Bytes:
+    """A buffer as nothing but bytes; it keeps what it belongs to."""
+
+    def __init__(self, shared):
+        self._shared = shared
+        data = (shared.address, False)
+        self.__cuda_array_interface__ = {"shape": (shared.nbytes,), "typestr": "|u1", "data": data, "version": 3}
+
+
 class _Side:
     """What producer and consumer have in common: a connection that says who is there."""
 
@@ -129,8 +161,9 @@ class Shared(_Side):
         self.name, self.zone, self.nbytes = found.name, found.zone, found.bytes
         details = json.loads(found.note) if found.note.startswith(b"{") else {}
         self.note = details.get("note")
-        self._shape = tuple(details.get("shape", (self.nbytes,)))
         self._typestr = details.get("typestr", "|u1")
+        self.dtype = details.get("dtype")
+        self.shape = tuple(details["shape"]) if "shape" in details else (self.nbytes,)
         self._base = 0
         if found.memory.strip(b"\0"):
             cuda.ensure_context()
@@ -141,7 +174,15 @@ class Shared(_Side):
     def __cuda_array_interface__(self):
         if not self.address:
             raise AttributeError("nothing is mapped")
-        return {"shape": self._shape, "typestr": self._typestr, "data": (self.address, False), "version": 3}
+        shape = (self.nbytes,) if self._typestr == "|u1" else self.shape
+        return {"shape": shape, "typestr": self._typestr, "data": (self.address, False), "version": 3}
+
+    def torch(self):
+        """As a tensor of PyTorch, of the type and shape that were published. It is of no use once this is closed."""
+        import torch
+
+        tensor = torch.as_tensor(_Bytes(self), device="cuda")
+        return tensor.view(getattr(torch, self.dtype)).reshape(self.shape) if self.dtype else tensor
 
     def tobytes(self):
         return cuda.read(self.address, self.nbytes)
@@ -179,16 +220,8 @@ def publish(name, buffer=None, *, note=None, socket=None):
     """
     details, memory, offset, nbytes = {"note": note}, b"", 0, 0
     if buffer is not None:
-        if isinstance(buffer, tuple):
-            address, nbytes = buffer
-        else:
-            interface = buffer.__cuda_array_interface__
-            if not _strides_are_plain(interface):
-                raise ValueError("the buffer is not contiguous; publish a contiguous copy of it")
-            address, nbytes = interface["data"][0], int(interface["typestr"][2:])
-            for extent in interface["shape"]:
-                nbytes *= extent
-            details.update(shape=list(interface["shape"]), typestr=interface["typestr"])
+        address, nbytes, known = _describe(buffer)
+        details.update(known)
         cuda.ensure_context()
         cuda.synchronize()
         memory, offset = cuda.export(address)
