@@ -43,10 +43,12 @@ const DEVICE: CUmemLocation = CUmemLocation { kind: 1, id: 0 };
 /// What a line is answered with: CUDA's code if it is not 0, else a text.
 type Answer = Result<String, CUresult>;
 
-/// Serves until standard input ends.
-pub fn run() {
+/// Serves on a GPU until standard input ends.
+pub fn run(device: CUdevice) {
     let gpu = Backend::Library("libcuda.so.1".to_owned()).load().unwrap_or_else(|error| panic!("{error}"));
-    let context = calls::context(&gpu);
+    ok!(&gpu, cuInit(0));
+    let mut context = null_mut();
+    ok!(&gpu, cuCtxCreate_v2(&mut context, 0, device));
     let mut sharer = Sharer {
         stream: calls::stream(&gpu, NON_BLOCKING),
         spin: calls::kernel(&gpu, "spin"),

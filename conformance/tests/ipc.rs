@@ -92,6 +92,36 @@ fn a_killed_producer_leaves_its_memory_to_those_who_have_it_open() {
 }
 
 #[test]
+fn memory_of_one_gpu_is_used_on_another() {
+    if std::env::var("CONFORMANCE_BACKEND").is_ok_and(|backend| backend != "soft") {
+        eprintln!("left out: the other backend may have one GPU only");
+        return;
+    }
+    let options = ["--soft-devices", "2"];
+    harness::on_node_with(env!("CARGO_BIN_EXE_conformance"), &["a", "b"], &options, |node| {
+        node.grants(&["allow", "a", "b", "--read-write"]);
+        let mut producer = node.sharer("a");
+        producer.expect(&[("alloc 5242880", "ok"), ("fill 7", "ok"), ("event", "ok"), ("record", "ok")]);
+        let (handle, event) = (producer.ask("handle"), producer.ask("event-handle"));
+        for zone in ["a", "b"] {
+            let mut consumer = node.sharer_on(zone, 1);
+            consumer.opens(&handle);
+            consumer.expect(&[
+                (&format!("open-event {event}"), "ok"),
+                ("wait", "ok"),
+                ("later", "ok"),
+                ("result", "7"),
+            ]);
+            consumer.expect(&[("fill 8", "ok")]);
+            producer.expect(&[("read", "8"), ("fill 7", "ok")]);
+            consumer.expect(&[("close", "ok")]);
+            consumer.quit();
+        }
+        producer.quit();
+    });
+}
+
+#[test]
 fn a_kernel_that_reads_outlives_the_producer() {
     on_node(&["a"], |node| {
         let [mut reader, mut writer] = node.sharers("a");

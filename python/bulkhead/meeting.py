@@ -161,7 +161,7 @@ class Shared(_Side):
         self.name, self.zone, self.nbytes = found.name, found.zone, found.bytes
         details = json.loads(found.note) if found.note.startswith(b"{") else {}
         self.note = details.get("note")
-        self._typestr = details.get("typestr", "|u1")
+        self._typestr = details.get("typestr")
         self.dtype = details.get("dtype")
         self.shape = tuple(details["shape"]) if "shape" in details else (self.nbytes,)
         self._base = 0
@@ -174,8 +174,9 @@ class Shared(_Side):
     def __cuda_array_interface__(self):
         if not self.address:
             raise AttributeError("nothing is mapped")
-        shape = (self.nbytes,) if self._typestr == "|u1" else self.shape
-        return {"shape": shape, "typestr": self._typestr, "data": (self.address, False), "version": 3}
+        # A type that has no name here is shown as the bytes that it is.
+        shape, typestr = (self.shape, self._typestr) if self._typestr else ((self.nbytes,), "|u1")
+        return {"shape": shape, "typestr": typestr, "data": (self.address, False), "version": 3}
 
     def torch(self):
         """As a tensor of PyTorch, of the type and shape that were published. It is of no use once this is closed."""

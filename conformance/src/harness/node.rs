@@ -12,8 +12,13 @@ pub struct Node<'a> {
 
 /// Does something on a node with these zones. `player` is the path of the `conformance` program.
 pub fn on_node(player: &str, zones: &[&str], body: impl FnOnce(&mut Node<'_>)) {
+    on_node_with(player, zones, &[], body);
+}
+
+/// The same, with more options of `bulkhead proxy`.
+pub fn on_node_with(player: &str, zones: &[&str], options: &[&str], body: impl FnOnce(&mut Node<'_>)) {
     let place = Place::new(PathBuf::from(player));
-    let mut node = Node { place: &place, proxy: Proxy::start(&place, zones) };
+    let mut node = Node { place: &place, proxy: Proxy::start_with(&place, zones, options) };
     body(&mut node);
     node.proxy.stop();
     place.nothing_is_left();
@@ -23,6 +28,11 @@ impl Node<'_> {
     /// A process of a zone that shares with others: see [`crate::sharer`].
     pub fn sharer(&self, zone: &str) -> Honest {
         Honest::from_command(self.place.player(&["sharer"], &self.proxy.socket(zone)))
+    }
+
+    /// One that works on another than the first GPU.
+    pub fn sharer_on(&self, zone: &str, device: u32) -> Honest {
+        Honest::from_command(self.place.player(&["sharer", &device.to_string()], &self.proxy.socket(zone)))
     }
 
     pub fn sharers<const N: usize>(&self, zone: &str) -> [Honest; N] {
