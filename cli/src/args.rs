@@ -33,6 +33,10 @@ pub enum Verb {
     Grants(GrantsArgs),
     /// Hand buffers over by name: publish them, wait for them
     Ipc(IpcArgs),
+    /// Make what Xen guests boot
+    Image(crate::xen_args::ImageArgs),
+    /// Run programs in Xen domains of their own
+    Xen(crate::xen_args::XenArgs),
     /// Let clients that are in Xen guests in (runs beside the proxy, in the driver domain)
     #[command(after_help = GATE_HELP)]
     Gate {

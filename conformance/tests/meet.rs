@@ -8,8 +8,8 @@ use std::time::{Duration, Instant};
 use conformance::harness::{self, Node, until};
 use proxy::control::meeting::{Meet, MeetError, Meeter, code, kind};
 
-const TIMED_OUT: i32 = 76;
-const PEER_LOST: i32 = 77;
+const TIMED_OUT: i32 = 79;
+const PEER_LOST: i32 = 80;
 
 fn on_node(zones: &[&str], body: impl FnOnce(&mut Node<'_>)) {
     harness::on_node(env!("CARGO_BIN_EXE_conformance"), zones, body);
