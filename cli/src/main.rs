@@ -44,6 +44,7 @@ fn main() -> ExitCode {
         Verb::Grants(args) => verbs::grants::run(args),
         Verb::Bench(args) => verbs::bench::run(&args),
         Verb::Meter { library } => verbs::meter::run(&library),
+        Verb::Mover(args) => verbs::mover::run(&args),
         Verb::Completions { shell } => verbs::completions::run(shell),
         Verb::Man => verbs::man::run(),
     };

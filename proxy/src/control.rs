@@ -8,6 +8,7 @@ pub mod admin;
 pub mod grant;
 pub mod link;
 pub mod name;
+pub mod rest;
 pub mod wire;
 pub mod zone;
 

@@ -5,6 +5,7 @@ pub mod completions;
 pub mod grants;
 pub mod man;
 pub mod meter;
+pub mod mover;
 pub mod proxy;
 pub mod run;
 pub mod status;

@@ -32,6 +32,7 @@ pub struct Worker {
     pub images: Images,
     pub turns: Turns,
     pub event_pages: Arc<EventPages>,
+    pub link: Arc<BrokerLink>,
     /// How many lanes there are.
     pub lanes: u32,
     pub bulk: idm::bulk::BulkView,
@@ -94,7 +95,8 @@ impl Worker {
         Worker {
             handles: Handles::new(driver.clone(), MAX_DEVICES),
             memory: Memory::new(driver.clone(), link.clone()),
-            event_pages: Arc::new(EventPages::new(driver.clone(), link)),
+            event_pages: Arc::new(EventPages::new(driver.clone(), link.clone())),
+            link,
             graphs: Graphs::default(),
             images: Images::default(),
             turns: Turns::new(),
