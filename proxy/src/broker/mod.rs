@@ -12,6 +12,7 @@ mod figures;
 mod grants;
 mod handshake;
 mod ledger;
+mod meetings;
 mod namespaces;
 mod overdraft;
 mod process;
@@ -132,6 +133,7 @@ pub struct Broker {
     naps: BTreeMap<u64, suspension::Nap>,
     scheduler: Scheduler,
     exports: exports::Exports,
+    meetings: meetings::Meetings,
     grants: grants::Grants,
     /// Totals as they were last written down.
     figures: figures::Book,
@@ -180,6 +182,7 @@ impl Broker {
             naps: BTreeMap::new(),
             scheduler,
             exports: exports::Exports::new(),
+            meetings: meetings::Meetings::default(),
             grants: grants::Grants::default(),
             figures: figures::Book::new(),
             missing: Missing::default(),
@@ -301,6 +304,7 @@ impl Broker {
         }
         self.revoke(|grant| !grant.configured && (grant.from == *name || grant.to == *name));
         self.clients.retain(|_, client| client.zone != *name);
+        self.end_meetings(name);
         for worker in self.workers.values_mut().filter(|worker| worker.zone() == Some(name)) {
             worker.kill();
         }
