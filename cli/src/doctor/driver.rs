@@ -119,7 +119,7 @@ pub fn pageable_access(gpu: &str) -> Finding {
     Finding::error(
         "hmm",
         format!("{gpu}: kernels reach their process's pageable memory"),
-        "a tenant's kernel could read and write the memory of its worker; the proxy refuses such a GPU",
+        "a tenant's kernel can read and write the memory of its worker, as if it had taken it over",
         "heterogeneous memory management (HMM) of the open kernel module on a recent Linux",
         "put `options nvidia-uvm uvm_disable_hmm=1` in /etc/modprobe.d/bulkhead.conf and load nvidia-uvm anew",
     )

@@ -352,6 +352,7 @@ impl Broker {
             .chain(self.overdrafts.deadline())
             .chain(self.next_expiry())
             .chain(self.next_return())
+            .chain(self.next_meeting())
             .min()
     }
 
@@ -369,6 +370,7 @@ impl Broker {
         self.look_at_zones(now);
         self.end_expired();
         self.retry_returns(now);
+        self.tell_publishers();
         for worker in self.workers.values_mut().filter(|worker| late(worker.kill_at)) {
             worker.kill();
         }

@@ -114,7 +114,9 @@ pub mod shared_flags {
     /// Of an `ASSIGN`: as `ISOLATE`.
     pub const ISOLATE: u64 = 4;
     /// Of an `ASSIGN`: there may be a `REST`.
-    pub const MAY_REST: u64 = 16;
+    pub const MAY_REST: u64 = 32;
+    /// Of an `ASSIGN`: the client brings the region, and offers it on its socket.
+    pub const BRINGS_REGION: u64 = 16;
 }
 
 /// Accounts of a zone.
