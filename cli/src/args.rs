@@ -59,6 +59,9 @@ pub enum Verb {
         #[arg(long)]
         library: PathBuf,
     },
+    /// Move a worker's GPU memory to the host or back (started by the proxy)
+    #[command(hide = true)]
+    Mover(MoverArgs),
     /// Look at the GPUs (started by `topology` and `doctor`)
     #[command(hide = true)]
     Survey {
@@ -80,6 +83,22 @@ pub enum Verb {
     /// Print the manual page
     #[command(after_help = "Example:\n  bulkhead man | man -l -")]
     Man,
+}
+
+#[derive(Debug, clap::Args)]
+pub struct MoverArgs {
+    /// NVIDIA's libcuda.so.1; without it there is nothing to move
+    #[arg(long)]
+    pub library: Option<PathBuf>,
+    #[arg(value_enum)]
+    pub which: Direction,
+    pub pid: i32,
+}
+
+#[derive(Debug, Clone, Copy, clap::ValueEnum)]
+pub enum Direction {
+    Out,
+    Back,
 }
 
 const GATE_HELP: &str = "\
@@ -259,6 +278,9 @@ pub struct ProxyArgs {
     /// What each context is charged with on its zone's account, or 0 (default: 523MiB on NVIDIA, else 0)
     #[arg(long, value_name = "SIZE", value_parser = parse_size_or_none)]
     pub context_memory: Option<u64>,
+    /// Seconds after which an idle program's GPU memory is moved to host memory, or 0: never (default: 0)
+    #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(u32).range(0..=86_400))]
+    pub suspend_idle: Option<u32>,
     /// Seconds that work may run on after its zone's turn while other zones wait, or 0: for ever (default: 60)
     #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(u32).range(0..=86_400))]
     pub watchdog: Option<u32>,

@@ -55,6 +55,7 @@ fn main() -> ExitCode {
         Verb::Selftest { open } => verbs::selftest::run(open.as_deref()),
         Verb::Bench(args) => verbs::bench::run(&args),
         Verb::Meter { library } => verbs::meter::run(&library),
+        Verb::Mover(args) => verbs::mover::run(&args),
         Verb::Completions { shell } => verbs::completions::run(shell),
         Verb::Man => verbs::man::run(),
     };

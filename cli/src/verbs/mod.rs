@@ -10,6 +10,7 @@ pub mod image;
 pub mod ipc;
 pub mod man;
 pub mod meter;
+pub mod mover;
 pub mod proxy;
 pub mod run;
 pub mod selftest;
