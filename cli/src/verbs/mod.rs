@@ -1,6 +1,7 @@
 //! One file for each verb.
 
 pub mod bench;
+pub mod bench_meet;
 pub mod cdi;
 pub mod completions;
 pub mod device_plugin;
@@ -10,8 +11,10 @@ pub mod gate;
 pub mod grants;
 pub mod image;
 pub mod install;
+pub mod ipc;
 pub mod man;
 pub mod meter;
+pub mod mover;
 pub mod proxy;
 pub mod run;
 pub mod selftest;
