@@ -67,6 +67,9 @@ pub enum Verb {
     Survey {
         #[command(flatten)]
         backend: BackendArgs,
+        /// As programs of this zone see them
+        #[arg(long)]
+        zone: bool,
     },
     /// Try what a CUDA program needs (started by `doctor` in a zone)
     #[command(hide = true)]
@@ -174,6 +177,11 @@ pub struct BackendArgs {
 }
 
 impl BackendArgs {
+    /// Has nobody said anything of it?
+    pub fn is_left_open(&self) -> bool {
+        self.backend.is_none() && self.driver_library.is_none() && self.soft_devices.is_none()
+    }
+
     pub fn options(&self) -> Options {
         Options {
             choice: match self.backend {
@@ -481,7 +489,9 @@ const TOPOLOGY_EXAMPLES: &str = "\
 Examples:
   bulkhead topology
   bulkhead topology --json | jq '.gpus[] | {index, name, uuid}'
-  bulkhead topology --backend soft --soft-devices 4";
+  bulkhead topology --backend soft --soft-devices 4
+
+In a container that is in a zone it shows what programs there see.";
 
 #[derive(Debug, Args)]
 #[command(after_help = TOPOLOGY_EXAMPLES)]

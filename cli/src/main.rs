@@ -51,7 +51,7 @@ fn main() -> ExitCode {
         Verb::Gate { state_dir } => verbs::gate::run(state_dir),
         Verb::Topology(args) => verbs::topology::run(&args),
         Verb::Doctor(args) => verbs::doctor::run(args),
-        Verb::Survey { backend } => verbs::topology::look(&backend),
+        Verb::Survey { backend, zone } => verbs::topology::look(&backend, zone),
         Verb::Selftest { open } => verbs::selftest::run(open.as_deref()),
         Verb::Bench(args) => verbs::bench::run(&args),
         Verb::Meter { library } => verbs::meter::run(&library),

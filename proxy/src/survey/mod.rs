@@ -185,6 +185,17 @@ pub fn look(backend: &Backend) -> Result<Survey, SurveyError> {
     Ok(survey)
 }
 
+/// What programs of the zone see that this process is in: GPUs as our client library shows them.
+pub fn look_in_zone() -> Result<Survey, SurveyError> {
+    let library = Path::new("libcuda.so.1");
+    let mut survey = driver::look(&Backend::Nvidia { library: library.to_owned(), devices: Vec::new() })?;
+    survey.backend = "zone".to_owned();
+    if let Err(error) = nvml::complete(&mut survey, Path::new("libnvidia-ml.so.1")) {
+        survey.without_nvml = Some(error.to_string());
+    }
+    Ok(survey)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
