@@ -43,8 +43,8 @@ impl Room {
 
     /// Hangs up, as a process does that ends.
     fn leave(&mut self, (id, socket): (u64, OwnedFd)) {
-        // Closing is not enough: another test may be starting a process, which has a copy for a moment.
-        rustix::net::shutdown(&socket, rustix::net::Shutdown::Both).unwrap();
+        // Not only closed: a child of another test may hold the descriptor for a moment.
+        let _ = rustix::net::shutdown(&socket, rustix::net::Shutdown::Both);
         drop(socket);
         self.look(id);
     }
