@@ -66,7 +66,9 @@ impl Books {
                 Ok(record) if path == self.file(&record.zone) => {
                     records.insert(record.zone.clone(), record);
                 }
-                Ok(_) => tracing::warn!(file = %path.display(), "a checkpoint has another zone's name; it is left out"),
+                Ok(_) => {
+                    tracing::warn!(file = %path.display(), "a checkpoint has another zone's name; it is left out")
+                }
                 Err(error) => {
                     tracing::warn!(file = %path.display(), %error, "a checkpoint cannot be read; it is left out");
                 }

@@ -1,9 +1,11 @@
 //! Asking the broker, over its admin socket.
 
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::time::Duration;
 
 use proxy::control::admin::{AdminClient, AdminError, Answer, CardStatus, Request, Status};
+use proxy::control::grant::Grant;
 use proxy::control::zone::{ZoneChange, ZoneSettings};
 use proxy::control::{ZoneLimits, ZoneName};
 
@@ -115,6 +117,36 @@ impl Broker {
             Answer::Zone { limits, .. } => Ok(limits),
             Answer::UnknownZone { .. } => Err(BrokerError::UnknownZone(name.clone())),
             _ => Err(BrokerError::Nonsense),
+        }
+    }
+
+    pub async fn budgets(&self) -> Result<BTreeMap<String, u64>, BrokerError> {
+        match self.ask(Request::Budgets).await? {
+            Answer::Budgets { budgets } => Ok(budgets),
+            _ => Err(BrokerError::Nonsense),
+        }
+    }
+
+    pub async fn set_budget(&self, name: &str, memory: Option<u64>) -> Result<(), BrokerError> {
+        self.ask(Request::SetBudget { name: name.to_owned(), memory }).await.map(drop)
+    }
+
+    pub async fn grants(&self) -> Result<Vec<Grant>, BrokerError> {
+        match self.ask(Request::Grants).await? {
+            Answer::Grants { grants } => Ok(grants),
+            _ => Err(BrokerError::Nonsense),
+        }
+    }
+
+    pub async fn allow(&self, grant: Grant) -> Result<(), BrokerError> {
+        self.ask(Request::Allow { grant }).await.map(drop)
+    }
+
+    /// Ends a grant; one that is not there is fine.
+    pub async fn revoke(&self, from: &ZoneName, to: &ZoneName) -> Result<(), BrokerError> {
+        match self.ask(Request::Revoke { from: from.clone(), to: to.clone() }).await {
+            Ok(_) | Err(BrokerError::Refused(_)) => Ok(()),
+            Err(error) => Err(error),
         }
     }
 

@@ -19,6 +19,7 @@ pub mod keeper;
 pub mod node;
 pub mod offer;
 pub mod pod_resources;
+pub mod policy;
 pub mod quantity;
 pub mod sockets;
 pub mod source;

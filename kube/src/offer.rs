@@ -25,6 +25,8 @@ pub struct Resource {
 pub struct Part {
     /// The place of the GPU among the broker's.
     pub gpu: usize,
+    /// By which a zone names it.
+    pub number: u32,
 }
 
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
@@ -80,7 +82,8 @@ pub fn cut(config: &Kubernetes, extra: &[Wanted], cards: &[CardStatus], reserve:
             let count = count_on(profile, gpu, card.memory.saturating_sub(reserve))?;
             let memory = profile.limits.memory.unwrap_or(0).saturating_mul(count.into());
             taken.entry(gpu).or_default().push((&profile.name, memory));
-            devices.extend((0..count).map(|part| (format!("{}::{part}", card.uuid), Part { gpu })));
+            devices
+                .extend((0..count).map(|part| (format!("{}::{part}", card.uuid), Part { gpu, number: card.number })));
         }
         if devices.len() > MAX_DEVICES {
             return Err(OfferError::TooMany { resource: profile.resource.clone() });
@@ -111,7 +114,9 @@ pub fn cut(config: &Kubernetes, extra: &[Wanted], cards: &[CardStatus], reserve:
         return Err(OfferError::Twice { gpu: *gpu, profile: taken[gpu][0].0.to_owned() });
     }
     if let Some(name) = &config.whole_gpus {
-        let whole = rest.difference(&claims).map(|gpu| (cards[*gpu].uuid.clone(), Part { gpu: *gpu }));
+        let whole = rest
+            .difference(&claims)
+            .map(|gpu| (cards[*gpu].uuid.clone(), Part { gpu: *gpu, number: cards[*gpu].number }));
         let limits = ZoneLimits::default();
         resources.push(Resource { name: name.clone(), devices: whole.collect(), limits, single: false });
     }
@@ -156,6 +161,13 @@ fn count_on(profile: &Profile, gpu: usize, room: u64) -> Result<u32, OfferError>
 
 fn size(bytes: u64) -> String {
     proxy::size::Size(bytes).to_string()
+}
+
+/// The GPUs that a zone is told of, by number: none where it sees all that the node has, so that it shares their spare
+/// workers.
+pub fn numbers(gpus: impl Iterator<Item = u32>, of_node: usize) -> Vec<u32> {
+    let numbers: BTreeSet<u32> = gpus.collect();
+    if numbers.len() >= of_node { Vec::new() } else { numbers.into_iter().collect() }
 }
 
 impl Resource {

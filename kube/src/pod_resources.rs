@@ -35,11 +35,8 @@ pub async fn list(socket: &Path) -> Result<Listing, ListError> {
     let mut listing = Listing::default();
     for pod in answer.pod_resources {
         for container in pod.containers {
-            let labels = Labels {
-                pod: pod.name.clone(),
-                namespace: pod.namespace.clone(),
-                container: container.name.clone(),
-            };
+            let labels =
+                Labels { pod: pod.name.clone(), namespace: pod.namespace.clone(), container: container.name.clone() };
             for devices in container.devices {
                 let of = |id: String| ((devices.resource_name.clone(), id), labels.clone());
                 listing.devices.extend(devices.device_ids.into_iter().map(of));

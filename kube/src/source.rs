@@ -25,6 +25,8 @@ pub struct Plan {
     pub offer: Offer,
     /// Memory of each GPU that is not handed out in parts.
     pub reserve: u64,
+    /// How many GPUs the node has.
+    pub gpus: usize,
 }
 
 /// The files that say what is offered.
@@ -71,7 +73,7 @@ impl Source {
             None => Vec::new(),
         };
         let offer = offer::cut(&config, &sliced, &node.cards, reserve)?;
-        Ok(Plan { config, offer, reserve })
+        Ok(Plan { config, offer, reserve, gpus: node.cards.len() })
     }
 
     /// Reads the files again if they have changed. What is wrong with them is said, and nothing comes of it.

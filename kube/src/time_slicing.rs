@@ -98,10 +98,8 @@ pub fn read(path: &Path, memory: Option<u64>) -> Result<Vec<Wanted>, TimeSlicing
                 return Err(wrong(format!("devices: {word} is neither \"all\" nor a list of numbers")));
             }
         };
-        let limits = ZoneLimits {
-            memory: memory.map(|memory| memory / u64::from(entry.replicas)),
-            ..ZoneLimits::default()
-        };
+        let limits =
+            ZoneLimits { memory: memory.map(|memory| memory / u64::from(entry.replicas)), ..ZoneLimits::default() };
         let profile = Profile { name: entry.name, resource, limits, per_gpu: Some(entry.replicas), gpus };
         Ok(Wanted { profile, single: slicing.fail_requests_greater_than_one })
     });

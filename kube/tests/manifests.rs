@@ -8,7 +8,8 @@ use std::path::{Path, PathBuf};
 use serde_json::Value;
 
 const NAMESPACE: &str = "bulkhead-system";
-const HEAD: &str = "# Bulkhead without Helm: `kubectl apply -f`. Made from packaging/helm/bulkhead with its own values.\n";
+const HEAD: &str =
+    "# Bulkhead without Helm: `kubectl apply -f`. Made from packaging/helm/bulkhead with its own values.\n";
 
 fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap().to_owned()
@@ -123,7 +124,8 @@ fn values() -> Value {
 }
 
 fn objects(text: &str) -> Vec<Value> {
-    let empty = |part: &str| part.lines().all(|line| line.trim().is_empty() || line.starts_with('#') || line == "---");
+    let empty =
+        |part: &str| part.lines().all(|line| line.trim().is_empty() || line.starts_with('#') || line == "---");
     text.split("\n---\n").filter(|part| !empty(part)).map(yaml).collect()
 }
 

@@ -3,10 +3,12 @@
 
 pub mod backend;
 pub mod broker;
+pub mod checkpoint;
 pub mod config;
 pub mod control;
 pub mod elf;
 pub mod env_vars;
+pub mod gate;
 pub mod histogram;
 pub mod http;
 pub mod jail;

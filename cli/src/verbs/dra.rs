@@ -24,6 +24,7 @@ pub fn run(args: DraArgs) -> Result<ExitCode, Failure> {
         registry: args.registry_dir,
         plugin: args.plugin_dir,
         pod_resources: args.node.pod_resources.clone(),
+        container_logs: args.container_logs,
         cdi: args.node.cdi_dir.clone(),
         books: args.checkpoint_dir,
     };

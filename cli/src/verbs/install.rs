@@ -28,7 +28,8 @@ fn place(args: &InstallArgs) -> Result<&'static str, Failure> {
         proxy::config::load(path)
             .map_err(|error| Failure::new(Exit::Config, error.to_string().replace('\n', "\nbulkhead: ")))?;
     }
-    let program = std::env::current_exe().map_err(|error| Failure::system(Exit::Failure, "cannot find myself", &error))?;
+    let program =
+        std::env::current_exe().map_err(|error| Failure::system(Exit::Failure, "cannot find myself", &error))?;
     let parts = Parts {
         program,
         libraries: library::find()?,

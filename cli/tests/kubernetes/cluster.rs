@@ -96,7 +96,8 @@ fn serve(stream: &TcpStream, objects: &Objects, version: &Mutex<u64>) -> Option<
     reader.read_exact(&mut body).ok()?;
     let (code, answer) = answer(&method, &path, &body, objects, version);
     let answer = answer.to_string();
-    let head = format!("HTTP/1.1 {code} x\r\ncontent-type: application/json\r\ncontent-length: {}\r\n\r\n", answer.len());
+    let head =
+        format!("HTTP/1.1 {code} x\r\ncontent-type: application/json\r\ncontent-length: {}\r\n\r\n", answer.len());
     let mut stream = stream;
     stream.write_all((head + &answer).as_bytes()).ok()
 }
@@ -108,7 +109,7 @@ fn answer(method: &str, path: &str, body: &[u8], objects: &Objects, version: &Mu
             "message": format!("{path}: {reason}") });
         (code, text)
     };
-    let mut stamp = |mut object: Value| {
+    let stamp = |mut object: Value| {
         let mut version = version.lock().unwrap();
         *version += 1;
         object["metadata"]["resourceVersion"] = version.to_string().into();

@@ -55,9 +55,8 @@ fn several_devices_are_one_zone_with_their_sum() {
     let _plugin = node.device_plugin();
     let ids = node.kubelet.ids(GPU_1GB);
     let preferred = node.kubelet.prefer(GPU_1GB, &ids.iter().map(String::as_str).collect::<Vec<_>>(), 3);
-    let zone = zone_of(
-        &node.kubelet.allocate(GPU_1GB, &preferred.iter().map(String::as_str).collect::<Vec<_>>()).unwrap(),
-    );
+    let zone =
+        zone_of(&node.kubelet.allocate(GPU_1GB, &preferred.iter().map(String::as_str).collect::<Vec<_>>()).unwrap());
     let made = node.zone(&zone).unwrap();
     assert_eq!((&made["limits"]["memory"], &made["limits"]["share"]), (&(3u64 << 30).into(), &75.into()));
     let gpu = |id: &str| id.split("::").next().unwrap().to_owned();
@@ -86,11 +85,10 @@ fn pods_give_zones_their_names_and_take_them_along() {
     node.kubelet.run_pod("research", "trainer-0", GPU_1GB, &[&ids[0]]);
     plugin.logged("zone's pod is known");
     let labels = &node.zone(&zone).unwrap()["labels"];
-    assert_eq!((&labels["pod"], &labels["namespace"], &labels["container"]), (
-        &"trainer-0".into(),
-        &"research".into(),
-        &"main".into()
-    ));
+    assert_eq!(
+        (&labels["pod"], &labels["namespace"], &labels["container"]),
+        (&"trainer-0".into(), &"research".into(), &"main".into())
+    );
     node.kubelet.end_pod("research", "trainer-0");
     plugin.logged("zone ended");
     assert!(node.zones().is_empty());

@@ -8,7 +8,7 @@ use bulkhead_kube::api::registration as reg;
 use bulkhead_kube::api::registration::registration_client::RegistrationClient;
 use bulkhead_kube::sockets;
 use rustix::process::Signal;
-use tokio::runtime::Runtime;
+use tokio::runtime::Handle;
 
 use crate::cluster::Cluster;
 use crate::node::{Logged, Node, bulkhead, until};
@@ -16,19 +16,18 @@ use crate::node::{Logged, Node, bulkhead, until};
 const SLICE: &str = "/apis/resource.k8s.io/v1/resourceslices/node-1-gpu.bulkhead.dev";
 
 /// A node with a driver, and what kubelet does with it.
-struct Lab {
-    node: Node,
-    cluster: Cluster,
-    runtime: Runtime,
+pub struct Lab {
+    pub node: Node,
+    pub cluster: Cluster,
+    runtime: Handle,
 }
 
 impl Lab {
-    fn start(name: &str) -> Self {
-        let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
-        Self { node: Node::start(name, ""), cluster: Cluster::start(), runtime }
+    pub fn start(name: &str) -> Self {
+        Self { node: Node::start(name, ""), cluster: Cluster::start(), runtime: crate::node::runtime() }
     }
 
-    fn driver(&self) -> Logged {
+    pub fn driver(&self) -> Logged {
         let folder = &self.node.folder;
         let mut command = bulkhead(&["dra", "--log-format", "json", "--node-name", "node-1"]);
         command.arg("--config").arg(self.node.config()).arg("--state-dir").arg(self.node.state());
@@ -54,12 +53,13 @@ impl Lab {
     }
 
     fn client(&self) -> DraPluginClient<tonic::transport::Channel> {
-        let endpoint = self.register().endpoint;
+        let socket = self.node.folder.join("plugin/dra.sock");
+        until("the driver serves", || socket.exists());
         let _inside = self.runtime.enter();
-        DraPluginClient::new(sockets::channel(endpoint.as_ref()).unwrap())
+        DraPluginClient::new(sockets::channel(&socket).unwrap())
     }
 
-    fn prepare(&self, name: &str, uid: &str) -> api::NodePrepareResourceResponse {
+    pub fn prepare(&self, name: &str, uid: &str) -> api::NodePrepareResourceResponse {
         let claim = api::Claim { namespace: "n".into(), name: name.into(), uid: uid.into() };
         let request = api::NodePrepareResourcesRequest { claims: vec![claim] };
         let mut client = self.client();
@@ -67,7 +67,7 @@ impl Lab {
         one(answer.claims, uid)
     }
 
-    fn unprepare(&self, name: &str, uid: &str) -> api::NodeUnprepareResourceResponse {
+    pub fn unprepare(&self, name: &str, uid: &str) -> api::NodeUnprepareResourceResponse {
         let claim = api::Claim { namespace: "n".into(), name: name.into(), uid: uid.into() };
         let request = api::NodeUnprepareResourcesRequest { claims: vec![claim] };
         let mut client = self.client();
@@ -91,6 +91,7 @@ fn what_a_claim_was_given_is_what_its_zone_has() {
     let info = lab.register();
     assert_eq!((info.r#type.as_str(), info.name.as_str()), ("DRAPlugin", "gpu.bulkhead.dev"));
     assert_eq!(info.supported_versions, ["v1.DRAPlugin"]);
+    assert_eq!(info.endpoint, lab.node.folder.join("plugin/dra.sock").to_str().unwrap());
 
     until("the node's GPUs are published", || lab.cluster.get(SLICE).is_some());
     let slice = lab.cluster.get(SLICE).unwrap();
@@ -132,7 +133,7 @@ fn a_prepared_claim_outlives_driver_proxy_api_server_and_node() {
     lab.node.proxy.as_mut().unwrap().kill(Signal::KILL);
     std::fs::remove_dir_all(lab.node.state()).unwrap();
     std::fs::remove_dir_all(lab.node.folder.join("cdi")).unwrap();
-    std::fs::remove_dir_all(lab.node.folder.join("registry")).unwrap();
+    std::fs::remove_dir_all(lab.node.folder.join("plugin")).unwrap();
     lab.node.start_proxy();
     let driver = lab.driver();
     assert_eq!(lab.prepare("c", UID), prepared);

@@ -9,7 +9,7 @@ use bulkhead_kube::api::device_plugin::registration_server::{Registration, Regis
 use bulkhead_kube::api::pod_resources as pods;
 use bulkhead_kube::api::pod_resources::pod_resources_lister_server::{PodResourcesLister, PodResourcesListerServer};
 use bulkhead_kube::sockets;
-use tokio::runtime::Runtime;
+use tokio::runtime::Handle;
 use tokio::task::JoinHandle;
 use tonic::transport::{Channel, Server};
 use tonic::{Request, Response, Status};
@@ -27,7 +27,7 @@ struct Inside {
 pub struct Kubelet {
     pub plugins: PathBuf,
     pub pod_resources: PathBuf,
-    runtime: Runtime,
+    runtime: Handle,
     inside: Inside,
     serving: Vec<JoinHandle<()>>,
 }
@@ -58,7 +58,7 @@ impl Kubelet {
     pub fn start(folder: &Path) -> Self {
         let plugins = folder.join("device-plugins");
         std::fs::create_dir_all(&plugins).unwrap();
-        let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
+        let runtime = crate::node::runtime();
         let pod_resources = folder.join("pod-resources.sock");
         let mut kubelet = Self { plugins, pod_resources, runtime, inside: Inside::default(), serving: Vec::new() };
         kubelet.listen();
@@ -71,16 +71,12 @@ impl Kubelet {
         let lister = sockets::listen(&self.pod_resources).unwrap();
         let (one, other) = (self.inside.clone(), self.inside.clone());
         self.serving.push(self.runtime.spawn(async move {
-            let _ = Server::builder()
-                .add_service(RegistrationServer::new(one))
-                .serve_with_incoming(registration)
-                .await;
+            let _ =
+                Server::builder().add_service(RegistrationServer::new(one)).serve_with_incoming(registration).await;
         }));
         self.serving.push(self.runtime.spawn(async move {
-            let _ = Server::builder()
-                .add_service(PodResourcesListerServer::new(other))
-                .serve_with_incoming(lister)
-                .await;
+            let _ =
+                Server::builder().add_service(PodResourcesListerServer::new(other)).serve_with_incoming(lister).await;
         }));
     }
 
@@ -161,7 +157,8 @@ impl Kubelet {
             resource_name: resource.to_owned(),
             device_ids: ids.iter().map(|id| (*id).to_owned()).collect(),
         };
-        let container = pods::ContainerResources { name: "main".into(), devices: vec![devices], ..Default::default() };
+        let container =
+            pods::ContainerResources { name: "main".into(), devices: vec![devices], ..Default::default() };
         self.end_pod(namespace, name);
         self.inside.pods.lock().unwrap().push(pods::PodResources {
             name: name.to_owned(),

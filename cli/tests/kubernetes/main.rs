@@ -5,4 +5,5 @@ mod cluster;
 mod device_plugin;
 mod dra;
 mod kubelet;
+mod load;
 mod node;

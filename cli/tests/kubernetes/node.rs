@@ -19,6 +19,14 @@ pub fn until(what: &str, mut true_yet: impl FnMut() -> bool) {
     }
 }
 
+/// A runtime that a thread of its own drives, so that servers run while a test waits for something else.
+pub fn runtime() -> tokio::runtime::Handle {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let handle = runtime.handle().clone();
+    std::thread::spawn(move || runtime.block_on(std::future::pending::<()>()));
+    handle
+}
+
 pub fn bulkhead(arguments: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_bulkhead"));
     command.args(arguments).stdin(Stdio::null());
@@ -121,7 +129,11 @@ impl Node {
         let mut command = bulkhead(&["device-plugin", "--log-format", "json"]);
         command.arg("--config").arg(self.config()).arg("--state-dir").arg(self.state());
         command.arg("--library-dir").arg(self.folder.join("lib")).arg("--cdi-dir").arg(self.folder.join("cdi"));
-        command.arg("--kubelet-dir").arg(&self.kubelet.plugins).arg("--pod-resources").arg(&self.kubelet.pod_resources);
+        command
+            .arg("--kubelet-dir")
+            .arg(&self.kubelet.plugins)
+            .arg("--pod-resources")
+            .arg(&self.kubelet.pod_resources);
         command.arg("--checkpoint-dir").arg(self.folder.join("books"));
         Logged::start(command)
     }

@@ -129,7 +129,9 @@ fn gpus(options: &Options) -> Vec<Gpu> {
     for entry in std::fs::read_dir(options.proc.join("driver/nvidia/gpus")).into_iter().flatten().flatten() {
         let information = std::fs::read_to_string(entry.path().join("information")).unwrap_or_default();
         let field = |name: &str| {
-            information.lines().find_map(|line| Some(line.strip_prefix(name)?.trim_start_matches(':').trim().to_owned()))
+            information
+                .lines()
+                .find_map(|line| Some(line.strip_prefix(name)?.trim_start_matches(':').trim().to_owned()))
         };
         let Some(minor) = field("Device Minor").and_then(|minor| minor.parse::<u32>().ok()) else { continue };
         let uuid = field("GPU UUID").filter(|uuid| uuid.starts_with("GPU-") && !uuid.contains('?'));
@@ -202,7 +204,9 @@ fn libraries(folder: &Path, version: &str) -> Vec<(PathBuf, Vec<String>)> {
         let target = folder.join(file);
         let leads_here = |name: &&String| {
             // Only names with a version in them: `libcuda.so` alone is for compiling.
-            *name != file && name.contains(".so.") && folder.join(name).canonicalize().ok() == target.canonicalize().ok()
+            *name != file
+                && name.contains(".so.")
+                && folder.join(name).canonicalize().ok() == target.canonicalize().ok()
         };
         let all = [file].into_iter().chain(names.iter().filter(leads_here)).cloned().collect();
         (target, all)
@@ -234,7 +238,8 @@ mod tests {
         fn new(name: &str) -> Self {
             let root = std::env::temp_dir().join(format!("bulkhead-cdi-{}-{name}", std::process::id()));
             let lib = root.join(&LOADER_FOLDERS[0][1..]);
-            for folder in [&lib, &root.join("dev"), &root.join("usr/bin"), &root.join("lib/firmware/nvidia/580.1.2")] {
+            for folder in [&lib, &root.join("dev"), &root.join("usr/bin"), &root.join("lib/firmware/nvidia/580.1.2")]
+            {
                 fs::create_dir_all(folder).unwrap();
             }
             for file in ["libcuda.so.580.1.2", "libnvidia-ml.so.580.1.2", "libnvidia-glcore.so.570.0", "libc.so.6"] {
@@ -287,10 +292,10 @@ mod tests {
         assert_eq!(spec.devices[4].container_edits.device_nodes.len(), 2);
         let edits = &spec.container_edits;
         assert!(edits.hooks.is_empty());
-        assert_eq!(edits.device_nodes.iter().map(|node| node.path.as_str()).collect::<Vec<_>>(), [
-            "/dev/nvidiactl",
-            "/dev/nvidia-uvm"
-        ]);
+        assert_eq!(
+            edits.device_nodes.iter().map(|node| node.path.as_str()).collect::<Vec<_>>(),
+            ["/dev/nvidiactl", "/dev/nvidia-uvm"]
+        );
         let inside: BTreeSet<&str> = edits.mounts.iter().map(|mount| mount.container_path.as_str()).collect();
         for place in LOADER_FOLDERS {
             for name in ["libcuda.so.580.1.2", "libcuda.so.1", "libnvidia-ml.so.580.1.2"] {

@@ -94,8 +94,7 @@ pub struct Mount {
 }
 
 /// Versions of the interface, oldest first. A runtime refuses those it does not know.
-pub const VERSIONS: [&str; 9] =
-    ["0.1.0", "0.2.0", "0.3.0", "0.4.0", "0.5.0", "0.6.0", "0.7.0", "1.0.0", "1.1.0"];
+pub const VERSIONS: [&str; 9] = ["0.1.0", "0.2.0", "0.3.0", "0.4.0", "0.5.0", "0.6.0", "0.7.0", "1.0.0", "1.1.0"];
 
 impl Edits {
     pub fn is_empty(&self) -> bool {

@@ -15,8 +15,8 @@ pub enum ReadError {
 
 /// Reads a file, which may be JSON or YAML.
 pub fn read(path: &Path) -> Result<Spec, ReadError> {
-    let text = std::fs::read_to_string(path)
-        .map_err(|source| ReadError::Unreadable { path: path.to_owned(), source })?;
+    let text =
+        std::fs::read_to_string(path).map_err(|source| ReadError::Unreadable { path: path.to_owned(), source })?;
     let syntax = |why: String| ReadError::Syntax { path: path.to_owned(), why };
     match path.extension().is_some_and(|ending| ending == "json") {
         true => serde_json::from_str(&text).map_err(|error| syntax(error.to_string())),
@@ -137,7 +137,9 @@ pub fn missing(spec: &Spec) -> Vec<String> {
     let edits = spec.devices.iter().map(|device| &device.container_edits).chain([&spec.container_edits]);
     let paths = edits.flat_map(|edits| {
         let nodes = edits.device_nodes.iter().map(|node| node.host_path.as_ref().unwrap_or(&node.path));
-        nodes.chain(edits.mounts.iter().map(|mount| &mount.host_path)).chain(edits.hooks.iter().map(|hook| &hook.path))
+        nodes
+            .chain(edits.mounts.iter().map(|mount| &mount.host_path))
+            .chain(edits.hooks.iter().map(|hook| &hook.path))
     });
     let mut gone: Vec<String> =
         paths.filter(|path| !Path::new(path).exists()).map(|path| format!("{path} is not there")).collect();
@@ -208,9 +210,11 @@ mod tests {
     #[test]
     fn overlapping_files_are_found() {
         let (one, other) = (spec(GOOD), spec(GOOD));
-        let same = devices([(Path::new("/etc/cdi/1.json"), &one), (Path::new("/etc/cdi/2.json"), &other)].into_iter());
+        let same =
+            devices([(Path::new("/etc/cdi/1.json"), &one), (Path::new("/etc/cdi/2.json"), &other)].into_iter());
         assert_eq!((same.names.len(), same.conflicts.len()), (0, 1));
-        let over = devices([(Path::new("/etc/cdi/1.json"), &one), (Path::new("/run/cdi/2.json"), &other)].into_iter());
+        let over =
+            devices([(Path::new("/etc/cdi/1.json"), &one), (Path::new("/run/cdi/2.json"), &other)].into_iter());
         assert_eq!(over.names["bulkhead.dev/zone=a"], Path::new("/run/cdi/2.json"));
         assert!(over.conflicts.is_empty());
     }

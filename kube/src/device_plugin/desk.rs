@@ -1,9 +1,10 @@
 //! Where devices are handed out: one desk for all resources, one customer at a time.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use proxy::control::ZoneName;
-use proxy::control::zone::{ZoneChange, ZoneSettings};
+use proxy::control::zone::{Labels, ZoneChange, ZoneSettings};
 use tokio::sync::Mutex;
 use tokio::time::Instant;
 
@@ -12,8 +13,9 @@ use crate::api::device_plugin as api;
 use crate::books::{Holder, Record};
 use crate::cdi;
 use crate::keeper::{KeepError, Keeper};
-use crate::offer::Resource;
+use crate::offer::{self, Resource};
 use crate::pod_resources::Listing;
+use crate::policy::Policy;
 
 /// How every zone's name begins that the device plugin makes.
 pub const PREFIX: &str = "plugin-";
@@ -36,6 +38,9 @@ pub struct Terms {
     pub resources: Vec<Resource>,
     pub spread: bool,
     pub mounts: bool,
+    /// How many GPUs the node has.
+    pub gpus: usize,
+    pub policy: Policy,
 }
 
 pub struct Desk {
@@ -113,32 +118,28 @@ impl Desk {
     }
 
     /// Takes note of what kubelet lists. Answers whether every zone has its pod's name.
+    ///
+    /// Whoever wants a device meanwhile waits for one zone at most: each is dealt with by itself.
     pub async fn look(&self, listing: &Listing, programs: impl Fn(&ZoneName) -> usize) -> bool {
-        let mut inside = self.inside.lock().await;
-        let Inside { keeper, census, .. } = &mut *inside;
-        for finding in census.look(self.now(), listing, keeper.records(), programs) {
-            match finding {
-                Finding::Ended(zone) => inside.end(&zone).await,
-                Finding::Belongs(zone, labels) => {
-                    let Some(record) = inside.keeper.record(&zone).cloned() else { continue };
-                    let settings = ZoneSettings { labels: labels.clone(), ..record.settings };
-                    let change = ZoneChange {
-                        pod: Some(labels.pod.clone()),
-                        namespace: Some(labels.namespace.clone()),
-                        container: Some(labels.container.clone()),
-                        ..ZoneChange::default()
-                    };
-                    match inside.keeper.change(Record { settings, ..record }, change).await {
-                        Ok(()) => {
-                            let (namespace, pod) = (labels.namespace, labels.pod);
-                            tracing::info!(%zone, namespace, pod, container = labels.container, "zone's pod is known");
-                        }
-                        Err(error) => tracing::warn!(%zone, %error, "cannot tell the proxy whose zone it is"),
-                    }
+        let (ended, changed) = {
+            let mut inside = self.inside.lock().await;
+            let Inside { keeper, census, .. } = &mut *inside;
+            let (mut ended, mut names) = (Vec::new(), BTreeMap::new());
+            for finding in census.look(self.now(), listing, keeper.records(), programs) {
+                match finding {
+                    Finding::Ended(zone) => ended.push(zone),
+                    Finding::Belongs(zone, labels) => drop(names.insert(zone, labels)),
                 }
             }
+            (ended, inside.changed(&names))
+        };
+        for zone in ended {
+            self.inside.lock().await.end(&zone).await;
         }
-        inside.keeper.records().all(|record| !record.settings.labels.pod.is_empty())
+        for record in changed {
+            self.inside.lock().await.settle(record).await;
+        }
+        self.inside.lock().await.keeper.records().all(|record| !record.settings.labels.pod.is_empty())
     }
 }
 
@@ -156,7 +157,9 @@ impl Inside {
         if resource.single && ids.len() > 1 {
             return Err(Refusal::OnlyOne(name.to_owned()));
         }
-        let settings = ZoneSettings::from(resource.limits_of(ids.len()));
+        let mut settings = ZoneSettings::from(resource.limits_of(ids.len()));
+        let gpus = ids.iter().filter_map(|id| resource.devices.get(id)).map(|part| part.number);
+        settings.ties.gpus = offer::numbers(gpus, self.terms.gpus);
         // Kubelet gives a device to somebody else only when the one who had it is gone.
         let had = |record: &&Record| match &record.holder {
             Holder::Devices { resource, ids: others } => resource == name && others.iter().any(|id| ids.contains(id)),
@@ -172,6 +175,41 @@ impl Inside {
         self.keeper.make(zone.clone(), settings, holder).await?;
         tracing::info!(%zone, resource = name, "zone allocated");
         Ok(zone)
+    }
+
+    /// Zones that get their pods' names, or what follows from the namespace since the configuration changed.
+    fn changed(&self, names: &BTreeMap<ZoneName, Labels>) -> Vec<Record> {
+        let changed = self.keeper.records().filter_map(|record| {
+            let labels = names.get(&record.zone).unwrap_or(&record.settings.labels).clone();
+            if labels.namespace.is_empty() {
+                return None;
+            }
+            let ties = self.terms.policy.ties(&labels.namespace, &record.settings.ties);
+            let settings = ZoneSettings { labels, ties, ..record.settings.clone() };
+            (settings != record.settings).then(|| Record { settings, ..record.clone() })
+        });
+        changed.collect()
+    }
+
+    async fn settle(&mut self, record: Record) {
+        // It may have ended since it was looked at.
+        if self.keeper.record(&record.zone).is_none() {
+            return;
+        }
+        let (zone, ZoneSettings { labels, ties, .. }) = (record.zone.clone(), record.settings.clone());
+        let Labels { pod, namespace, container } = labels;
+        let change = ZoneChange {
+            pod: Some(pod.clone()),
+            namespace: Some(namespace.clone()),
+            container: Some(container.clone()),
+            budgets: Some(ties.budgets),
+            circles: Some(ties.circles),
+            ..ZoneChange::default()
+        };
+        match self.keeper.change(record, change).await {
+            Ok(()) => tracing::info!(%zone, namespace, pod, container, "zone's pod is known"),
+            Err(error) => tracing::warn!(%zone, %error, "cannot tell the proxy whose zone it is"),
+        }
     }
 
     fn response(&self, zone: &ZoneName) -> api::ContainerAllocateResponse {
@@ -194,7 +232,8 @@ impl Inside {
 /// A name that no zone has had: a container that outlives its zone must not find another's under its name.
 fn new_name(resource: &str) -> ZoneName {
     let tail = resource.rsplit('/').next().unwrap_or("gpu");
-    let tail: String = tail.chars().filter(|c| c.is_ascii_alphanumeric() || matches!(c, '-' | '.')).take(32).collect();
+    let tail: String =
+        tail.chars().filter(|c| c.is_ascii_alphanumeric() || matches!(c, '-' | '.')).take(32).collect();
     let mut random = [0; 6];
     // Only the kernel's own start-up can make this fail, long before there is a kubelet.
     let _ = rustix::rand::getrandom(&mut random, rustix::rand::GetRandomFlags::empty());

@@ -28,10 +28,11 @@ use crate::broker::Broker;
 use crate::cdi::Folder;
 use crate::inject::Places;
 use crate::keeper::Keeper;
+use crate::policy::Policy;
+use crate::source::{Plan, Source, SourceError};
 use crate::{node, pod_resources, sockets};
 use desk::{Desk, PREFIX, Terms};
 use server::Plugin;
-use crate::source::{Plan, Source, SourceError};
 use sockets::Identity;
 
 /// How often it is looked whether kubelet is a new one.
@@ -160,10 +161,12 @@ impl Runner {
         let status = match self.broker.status().await {
             Ok(status) => {
                 let known: BTreeSet<ZoneName> = status.zones.iter().map(|zone| zone.name.clone()).collect();
-                match self.desk.restore(&known, anew).await {
+                let restored = self.desk.restore(&known, anew).await.map_err(|error| error.to_string());
+                let enforced = self.terms.policy.enforce(&self.broker).await.map_err(|error| error.to_string());
+                match restored.and(enforced) {
                     Ok(()) => Some(status),
                     Err(error) => {
-                        tracing::warn!(%error, "cannot restore zones yet");
+                        tracing::warn!(error, "cannot restore zones yet");
                         None
                     }
                 }
@@ -182,7 +185,9 @@ impl Runner {
             self.healthy = healthy;
             match healthy {
                 true => tracing::info!("the proxy answers again; devices are healthy"),
-                false => tracing::error!("the proxy does not answer, or its workers do not start; devices are unhealthy"),
+                false => {
+                    tracing::error!("the proxy does not answer, or its workers do not start; devices are unhealthy")
+                }
             }
             self.publish();
         }
@@ -243,7 +248,9 @@ impl Runner {
             let stall = match self.stalls.remove(&name) {
                 Some(stall) if sockets::identity(&stall.socket) == stall.bound => stall,
                 old => {
-                    drop(old.map(|old| old.serving.abort()));
+                    if let Some(old) = old {
+                        old.serving.abort();
+                    }
                     self.open_stall(&name).map_err(|error| format!("{name}: {error}"))?
                 }
             };
@@ -323,8 +330,9 @@ impl Runner {
 
 impl From<Plan> for Terms {
     fn from(plan: Plan) -> Self {
-        let Plan { config, offer, .. } = plan;
-        Self { resources: offer.resources, spread: config.spread, mounts: config.mounts }
+        let Plan { config, offer, gpus, .. } = plan;
+        let policy = Policy::from(&config);
+        Self { resources: offer.resources, spread: config.spread, mounts: config.mounts, gpus, policy }
     }
 }
 

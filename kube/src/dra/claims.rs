@@ -71,7 +71,10 @@ pub fn terms(claim: &ResourceClaim, uid: &str) -> Result<Terms, ClaimError> {
     for result in &results {
         let consumed = |what: &str| {
             let quantity = result.consumed_capacity.as_ref().and_then(|consumed| consumed.get(what));
-            quantity.map(|quantity| quantity::parse(&quantity.0)).transpose().map_err(|error| wrong(error.to_string()))
+            quantity
+                .map(|quantity| quantity::parse(&quantity.0))
+                .transpose()
+                .map_err(|error| wrong(error.to_string()))
         };
         if let Some(memory) = consumed(MEMORY)? {
             limits.memory = Some(limits.memory.unwrap_or(0).saturating_add(memory));
@@ -191,7 +194,9 @@ mod tests {
         assert!(says(claim(serde_json::json!({}))).contains("not allocated"));
         let others = serde_json::json!([{ "driver": "x", "pool": "p", "device": "d", "request": "r" }]);
         assert!(says(allocated(others, serde_json::json!([]))).contains("no device of"));
-        assert!(says(allocated(serde_json::json!([result("much", "1")]), serde_json::json!([]))).contains("quantity"));
+        assert!(
+            says(allocated(serde_json::json!([result("much", "1")]), serde_json::json!([]))).contains("quantity")
+        );
         let with = |value| says(allocated(fine.clone(), serde_json::json!([parameters("FromClaim", value)])));
         assert!(with(serde_json::json!({ "caps": 5 })).contains("caps"));
         assert!(with(serde_json::json!({ "cap": 500 })).contains("from 1 to 100"));

@@ -11,17 +11,22 @@ use tokio::sync::{Mutex, Notify};
 use tonic::{Request, Response, Status};
 
 use super::claims::{self, ClaimError, Prepared};
-use super::{DRIVER, PREFIX};
+use super::{DRIVER, PREFIX, slices};
 use crate::api::dra as api;
 use crate::api::dra::dra_plugin_server::DraPlugin;
 use crate::api::registration as reg;
 use crate::api::registration::registration_server::Registration;
 use crate::books::Holder;
+use crate::broker::{Broker, BrokerError};
 use crate::cdi;
 use crate::keeper::{KeepError, Keeper};
+use crate::offer;
+use crate::policy::Policy;
 
 pub struct Driver {
     pub client: Client,
+    pub broker: Broker,
+    pub policy: Arc<Mutex<Policy>>,
     pub keeper: Arc<Mutex<Keeper>>,
     pub node: String,
 }
@@ -38,6 +43,12 @@ enum PrepareError {
     Uid(String),
     #[error("claim {claim}: device {device} is of pool {pool}, which is not this node's")]
     Elsewhere { claim: String, device: String, pool: String },
+    #[error("the proxy does not know its GPUs yet")]
+    NoGpus,
+    #[error("this node has no {0} any more")]
+    NoSuchGpu(String),
+    #[error(transparent)]
+    Broker(#[from] BrokerError),
     #[error(transparent)]
     Keep(#[from] KeepError),
 }
@@ -74,6 +85,10 @@ impl Driver {
         }
         let mut settings = ZoneSettings::from(terms.limits);
         settings.labels.namespace = claim.namespace.clone();
+        settings.ties = self.policy.lock().await.ties(&claim.namespace, &settings.ties);
+        settings.ties.gpus = self.gpus(&terms.devices).await?;
+        // Each container is a zone of its own that draws on the claim.
+        settings.ties.split = true;
         let holder = Holder::Claim {
             namespace: claim.namespace.clone(),
             name: claim.name.clone(),
@@ -83,6 +98,17 @@ impl Driver {
         keeper.make(zone.clone(), settings, holder).await?;
         tracing::info!(%zone, namespace = claim.namespace, claim = claim.name, "claim prepared");
         Ok(answer(&zone, &terms.devices))
+    }
+
+    /// The GPUs of a claim, as the broker numbers them.
+    async fn gpus(&self, devices: &[Prepared]) -> Result<Vec<u32>, PrepareError> {
+        let cards = self.broker.cards().await?.ok_or(PrepareError::NoGpus)?;
+        let number = |name: &str| {
+            let found = cards.iter().enumerate().find(|(gpu, _)| slices::device_name(*gpu) == name);
+            found.map(|(_, card)| card.number).ok_or_else(|| PrepareError::NoSuchGpu(name.to_owned()))
+        };
+        let numbers: Vec<u32> = claims::gpus(devices).into_iter().map(number).collect::<Result<_, _>>()?;
+        Ok(offer::numbers(numbers.into_iter(), cards.len()))
     }
 
     async fn unprepare(&self, claim: &api::Claim) -> Result<(), PrepareError> {

@@ -6,6 +6,8 @@
 
 pub mod claims;
 mod driver;
+mod grants;
+mod labels;
 mod publish;
 pub mod slices;
 
@@ -25,9 +27,11 @@ use crate::cdi::Folder;
 use crate::inject::Places;
 use crate::keeper::Keeper;
 use crate::node;
+use crate::policy::Policy;
 use crate::sockets;
 use crate::source::{Source, SourceError};
 use driver::{Driver, Introduction};
+use grants::Grants;
 
 /// The name by which classes and claims know us.
 pub const DRIVER: &str = "gpu.bulkhead.dev";
@@ -47,6 +51,8 @@ pub struct Options {
     /// The folder for our own socket.
     pub plugin: PathBuf,
     pub pod_resources: PathBuf,
+    /// Kubelet's folder with a link for each container's log.
+    pub container_logs: PathBuf,
     pub cdi: PathBuf,
     pub books: PathBuf,
 }
@@ -78,6 +84,7 @@ pub async fn run(options: Options, stop: impl Future<Output = ()>) -> Result<(),
         () = &mut stop => return Ok(()),
     };
     let plan = source.read(&node)?;
+    let policy = Arc::new(Mutex::new(Policy::from(&plan.config)));
     source.changed();
     let books = Books::open(&options.books).map_err(folder(&options.books))?;
     let cdi = Folder::open(&options.cdi).map_err(folder(&options.cdi))?;
@@ -94,11 +101,15 @@ pub async fn run(options: Options, stop: impl Future<Output = ()>) -> Result<(),
 
     let mut publisher = publish::Publisher {
         client: client.clone(),
-        broker,
+        broker: broker.clone(),
         keeper: keeper.clone(),
         node: options.node.clone(),
         source,
-        plan,
+        plan: plan.clone(),
+        policy: policy.clone(),
+        grants: Grants::open(&options.books),
+        pod_resources: options.pod_resources.clone(),
+        container_logs: options.container_logs.clone(),
         wake: wake.clone(),
     };
     // Zones of claims that are in use come back before kubelet hears of us.
@@ -112,7 +123,7 @@ pub async fn run(options: Options, stop: impl Future<Output = ()>) -> Result<(),
     };
     let (driver_socket, _driver_bound) = serve(&socket)?;
     let (registry_socket, _registry_bound) = serve(&registry)?;
-    let driver = DraPluginServer::new(Driver { client, keeper, node: options.node });
+    let driver = DraPluginServer::new(Driver { client, broker, keeper, policy, node: options.node });
     let introduction = RegistrationServer::new(Introduction { endpoint: socket, wake });
     tokio::select! {
         ended = Server::builder().add_service(driver).serve_with_incoming(driver_socket) => {

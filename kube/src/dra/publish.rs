@@ -1,6 +1,7 @@
 //! Keeps the node's ResourceSlice as it should be. Kubelet removes it whenever it starts, and when we are away.
 
 use std::collections::BTreeSet;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -10,10 +11,13 @@ use kube::{Api, Client};
 use proxy::control::ZoneName;
 use tokio::sync::{Mutex, Notify};
 
-use super::slices;
+use super::grants::{self, Grants};
+use super::{labels, slices};
 use crate::broker::Broker;
 use crate::keeper::Keeper;
 use crate::node::{self, Node};
+use crate::pod_resources;
+use crate::policy::Policy;
 use crate::source::{Plan, Source};
 
 /// How often it is looked whether all is as it should be.
@@ -29,6 +33,10 @@ pub struct Publisher {
     pub node: String,
     pub source: Source,
     pub plan: Plan,
+    pub policy: Arc<Mutex<Policy>>,
+    pub grants: Grants,
+    pub pod_resources: PathBuf,
+    pub container_logs: PathBuf,
     pub wake: Arc<Notify>,
 }
 
@@ -64,6 +72,7 @@ impl Publisher {
             away = if node.is_some() { 0 } else { away + 1 };
             if let Some(plan) = node.as_ref().and_then(|node| self.source.reread(node)) {
                 tracing::info!("configuration read");
+                *self.policy.lock().await = Policy::from(&plan.config);
                 self.plan = plan;
             }
             if node.is_some() || away >= ILL_AFTER {
@@ -74,10 +83,41 @@ impl Publisher {
                 }
                 last = said;
             }
+            if node.is_some() {
+                self.look_at_pods().await;
+            }
             tokio::select! {
                 () = tokio::time::sleep(LOOK) => {}
                 () = self.wake.notified() => {}
             }
+        }
+    }
+
+    /// Names zones after their pods, holds namespaces to their quotas, and grants what may be shared.
+    async fn look_at_pods(&mut self) {
+        let policy = self.policy.lock().await.clone();
+        if let Err(error) = policy.enforce(&self.broker).await {
+            tracing::warn!(%error, "cannot set quotas");
+        }
+        let listing = match pod_resources::list(&self.pod_resources).await {
+            Ok(listing) => listing,
+            // Without it nobody's rights change.
+            Err(error) => return tracing::debug!(%error, "cannot ask who has which claim"),
+        };
+        let Ok(status) = self.broker.status().await else { return };
+        let (names, subjects) = {
+            let keeper = self.keeper.lock().await;
+            let logs = labels::logs(&self.container_logs);
+            let names = labels::wanted(&status, keeper.records(), &listing, &logs);
+            (names, labels::subjects(&status, keeper.records(), &listing))
+        };
+        labels::tell(&self.broker, names).await;
+        let applied = match self.grants.list(&self.client).await {
+            Ok(list) => self.grants.apply(&self.broker, &grants::wanted(&list, &subjects)).await,
+            Err(error) => Err(error),
+        };
+        if let Err(error) = applied {
+            tracing::warn!(%error, "cannot keep grants as they should be");
         }
     }
 

@@ -71,10 +71,7 @@ fn device(gpu: usize, card: &CardStatus, reserve: u64) -> Device {
         ("multiprocessors", number(card.multiprocessors.into())),
     ];
     let memory = card.memory.saturating_sub(reserve) / MIB * MIB;
-    let capacity = [
-        (MEMORY, capacity(&quantity::of_bytes(memory), "1Mi")),
-        (SHARE, capacity("100", "1")),
-    ];
+    let capacity = [(MEMORY, capacity(&quantity::of_bytes(memory), "1Mi")), (SHARE, capacity("100", "1"))];
     Device {
         name: device_name(gpu),
         allow_multiple_allocations: Some(true),
@@ -87,11 +84,8 @@ fn device(gpu: usize, card: &CardStatus, reserve: u64) -> Device {
 /// Who does not say how much gets all of it.
 fn capacity(all: &str, step: &str) -> DeviceCapacity {
     let quantity = |text: &str| Quantity(text.to_owned());
-    let range = CapacityRequestPolicyRange {
-        min: quantity(step),
-        step: Some(quantity(step)),
-        max: Some(quantity(all)),
-    };
+    let range =
+        CapacityRequestPolicyRange { min: quantity(step), step: Some(quantity(step)), max: Some(quantity(all)) };
     let policy = CapacityRequestPolicy { default: Some(quantity(all)), valid_range: Some(range), valid_values: None };
     DeviceCapacity { value: quantity(all), request_policy: Some(policy) }
 }

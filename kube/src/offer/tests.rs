@@ -6,6 +6,7 @@ fn cards(count: usize) -> Vec<CardStatus> {
     let card = |at: usize| CardStatus {
         name: "test".into(),
         uuid: format!("GPU-{at}"),
+        number: at as u32,
         bus_id: format!("0000:{at:02x}:00.0"),
         memory: 80 * GIB,
         capability: (9, 0),
@@ -52,7 +53,7 @@ fn a_profile_has_as_many_parts_as_fit_beside_the_reserve() {
     assert!(offered.claims.is_empty());
     assert_eq!(offered.resources.len(), 1);
     assert_eq!(offered.resources[0].devices.len(), 7);
-    assert_eq!(offered.resources[0].devices["GPU-0::6"], Part { gpu: 0 });
+    assert_eq!(offered.resources[0].devices["GPU-0::6"], Part { gpu: 0, number: 0 });
 }
 
 #[test]
@@ -89,7 +90,7 @@ fn several_parts_are_their_sum() {
 
 fn two_gpus() -> Resource {
     let devices = [("a0", 0), ("a1", 0), ("a2", 0), ("b0", 1), ("b1", 1)];
-    let devices = devices.into_iter().map(|(id, gpu)| (id.to_owned(), Part { gpu })).collect();
+    let devices = devices.into_iter().map(|(id, gpu)| (id.to_owned(), Part { gpu, number: gpu as u32 })).collect();
     Resource { name: "r".into(), devices, limits: ZoneLimits::default(), single: false }
 }
 
@@ -113,4 +114,11 @@ fn a_containers_parts_come_from_one_gpu_if_they_fit_there() {
     assert_eq!(resource.prefer(&all, &ids(&["b1"]), 2, true), ["b1", "b0"]);
     // More than there is, or things that nobody knows: what can be had.
     assert_eq!(resource.prefer(&ids(&["a0", "nobody"]), &[], 2, false), ["a0"]);
+}
+
+#[test]
+fn a_zone_that_sees_all_gpus_names_none() {
+    assert_eq!(numbers([1].into_iter(), 2), [1]);
+    assert_eq!(numbers([1, 0, 1].into_iter(), 2), [0u32; 0]);
+    assert_eq!(numbers([0].into_iter(), 1), [0u32; 0]);
 }

@@ -4,12 +4,15 @@
 //! learn of it. So nothing is left by a program that dies, and a new broker begins with nothing. Names belong to zones; who
 //! may see a publication is what grants say, asked anew each time.
 //!
-//! A tenant can send anything here: each message is one of fixed size, read as a copy; connections of a zone are counted;
-//! and who does not take what is sent to it is dropped.
+//! A tenant can send anything here: each message is one of fixed size, read as a copy; connections of a zone are counted.
+//! Nothing that is sent waits for anybody: a publisher that is busy is told later what its consumers did. A publication has
+//! only so many consumers, and news of them, at a time; who comes then waits for its turn. So no zone can end another's
+//! publication, nor fill the broker's memory, by taking it again and again.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::io::ErrorKind;
 use std::os::fd::OwnedFd;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use idm::bootstrap::{self, BootstrapError};
 use zerocopy::IntoBytes;
@@ -24,12 +27,22 @@ use crate::packet;
 
 /// Connections of one zone.
 const PER_ZONE: usize = 256;
-/// Connections of all zones together, so that descriptors are left for programs and workers.
+/// Connections of all zones together, if that many descriptors are to be had at all.
 const ALL: usize = 4096;
+/// Those who have a publication, and what its publisher has not been told of others, together.
+const MOST_CONSUMERS: usize = 256;
+/// Entries of a list in one answer: as many as any socket holds.
+const PAGE: usize = 64;
+/// How soon it is tried again to tell it.
+const RETRY: Duration = Duration::from_millis(5);
 
 #[derive(Default)]
 pub struct Meetings {
     peers: BTreeMap<u64, Peer>,
+    /// Publishers, by name: whatever else there is need not be looked at when somebody asks for one.
+    names: BTreeMap<ZoneName, BTreeSet<u64>>,
+    /// Names whose publications were full, and are not any more.
+    freed: BTreeSet<ZoneName>,
     published: u64,
 }
 
@@ -65,6 +78,41 @@ struct Publication {
     consumers: BTreeSet<u64>,
     /// Those who have it and did not stay: zone and number.
     detached: Vec<(ZoneName, u64)>,
+    /// What it has still to be told.
+    backlog: VecDeque<News>,
+}
+
+/// Something that a publisher is told: mostly, what a consumer did.
+struct News {
+    kind: u32,
+    number: u64,
+    zone: ZoneName,
+}
+
+impl News {
+    fn message(&self) -> Meet {
+        let mut message = Meet::new(self.kind);
+        (message.number, message.zone) = (self.number, self.zone.to_field());
+        message
+    }
+}
+
+impl Publication {
+    fn is_full(&self) -> bool {
+        self.consumers.len() + self.detached.len() + self.backlog.len() >= MOST_CONSUMERS
+    }
+
+    /// Tells what can be told. False when the peer is gone.
+    fn flush(&mut self, socket: &OwnedFd) -> bool {
+        while let Some(news) = self.backlog.front() {
+            match packet::send_now(socket, news.message().as_bytes(), &[]) {
+                Ok(()) => drop(self.backlog.pop_front()),
+                Err(error) if error.kind() == ErrorKind::WouldBlock => return true,
+                Err(_) => return false,
+            }
+        }
+        true
+    }
 }
 
 /// Who may see what, as it is now.
@@ -99,7 +147,7 @@ impl Meetings {
 
     fn add(&mut self, id: u64, zone: ZoneName, pid: u32, socket: OwnedFd) {
         let of_zone = self.peers.values().filter(|peer| peer.zone == zone).count();
-        if of_zone >= PER_ZONE || self.peers.len() >= ALL {
+        if of_zone >= PER_ZONE || self.peers.len() >= most() {
             tell(&socket, &Meet::refusal(code::TOO_MANY));
             return;
         }
@@ -112,7 +160,10 @@ impl Meetings {
         let message = match bootstrap::recv::<Meet>(&peer.socket) {
             Ok((message, _)) => message,
             Err(BootstrapError::System { source: rustix::io::Errno::AGAIN, .. }) => return,
-            Err(BootstrapError::Closed) => return self.end(id, false),
+            Err(BootstrapError::Closed) => {
+                self.end(id, false);
+                return self.match_freed(policy);
+            }
             Err(error) => {
                 tracing::info!(zone = %peer.zone, pid = peer.pid, "dropped from a meeting: {error}");
                 return self.end(id, false);
@@ -121,11 +172,12 @@ impl Meetings {
         match (&peer.role, message.kind) {
             (Role::Silent, kind::PUBLISH) => self.publish(id, message, policy),
             (Role::Silent, kind::WAIT) => self.wait(id, &message, policy),
-            (Role::Silent, kind::LIST) => self.list(id, policy),
+            (Role::Silent, kind::LIST) => self.list(id, message.number, policy),
             (Role::Silent, kind::FINISH) => self.finish(id, &message, policy),
             (Role::Publisher(_) | Role::Consumer { .. }, kind::DONE) => self.end(id, true),
             _ => self.refuse(id, code::MALFORMED),
         }
+        self.match_freed(policy);
     }
 
     fn refuse(&mut self, id: u64, code: u32) {
@@ -150,26 +202,36 @@ impl Meetings {
         }
         let Some(peer) = self.peers.get_mut(&id) else { return };
         tracing::debug!(%zone, pid = peer.pid, name = name.as_str(), bytes = offer.bytes, "published");
+        // Those who wait hear of it first: they are in a hurry, and the publisher is not.
+        let published = News { kind: kind::PUBLISHED, number: 0, zone };
         let publication = Publication {
             offer,
-            name,
+            name: name.clone(),
             since: Instant::now(),
             taken: 0,
             consumers: BTreeSet::new(),
             detached: Vec::new(),
+            backlog: VecDeque::from([published]),
         };
         peer.role = Role::Publisher(Box::new(publication));
         self.published += 1;
-        if !tell(&peer.socket, &Meet::new(kind::PUBLISHED)) {
-            return self.end(id, false);
-        }
-        self.match_all(policy);
+        self.names.entry(name.clone()).or_default().insert(id);
+        self.match_name(&name, policy);
+        self.flush_one(id);
     }
 
-    /// Publications of a zone under a name.
-    fn of<'a>(&'a self, zone: &'a ZoneName, name: &'a ZoneName) -> impl Iterator<Item = u64> + 'a {
-        let named = move |peer: &Peer| matches!(&peer.role, Role::Publisher(known) if known.name == *name);
-        self.peers.iter().filter(move |(_, peer)| peer.zone == *zone && named(peer)).map(|(id, _)| *id)
+    /// Those who publish something under a name.
+    fn publishers<'a>(&'a self, name: &ZoneName) -> impl Iterator<Item = (u64, &'a Peer, &'a Publication)> + 'a {
+        let ids = self.names.get(name).into_iter().flatten();
+        ids.filter_map(|id| match self.peers.get(id) {
+            Some(peer @ Peer { role: Role::Publisher(publication), .. }) => Some((*id, peer, &**publication)),
+            _ => None,
+        })
+    }
+
+    /// Those of a zone.
+    fn of<'a>(&'a self, zone: &'a ZoneName, name: &ZoneName) -> impl Iterator<Item = u64> + 'a {
+        self.publishers(name).filter(move |(_, peer, _)| peer.zone == *zone).map(|(id, ..)| id)
     }
 
     fn is_fresh(&self, id: u64, policy: &Policy<'_>) -> bool {
@@ -190,20 +252,37 @@ impl Meetings {
 
     /// What a zone finds under a name: its own, then others' in the order of their names.
     fn find(&self, asking: &ZoneName, name: &ZoneName, from: Option<&ZoneName>, policy: &Policy<'_>) -> Option<u64> {
-        let candidate = |(id, peer): (&u64, &Peer)| {
-            let Role::Publisher(publication) = &peer.role else { return None };
-            let wanted = publication.name == *name && from.is_none_or(|from| peer.zone == *from);
-            let seen =
-                wanted && policy.may_see(&peer.zone, asking) && policy.is_fresh(&peer.zone, &publication.offer);
-            seen.then(|| (peer.zone != *asking, peer.zone.clone(), *id))
+        let candidate = |(id, peer, publication): (u64, &Peer, &Publication)| {
+            let wanted = from.is_none_or(|from| peer.zone == *from) && policy.may_see(&peer.zone, asking);
+            let seen = wanted && policy.is_fresh(&peer.zone, &publication.offer);
+            seen.then(|| (peer.zone != *asking, peer.zone.clone(), id))
         };
-        self.peers.iter().filter_map(candidate).min().map(|(_, _, id)| id)
+        self.publishers(name).filter_map(candidate).min().map(|(_, _, id)| id)
+    }
+
+    /// Serves those who wait, for this name or for any.
+    fn match_waiting(&mut self, wanted: Option<&ZoneName>, policy: &Policy<'_>) {
+        let waits = |(id, peer): (&u64, &Peer)| match &peer.role {
+            Role::Waiting { name, .. } if wanted.is_none_or(|wanted| wanted == name) => Some(*id),
+            _ => None,
+        };
+        for id in self.peers.iter().filter_map(waits).collect::<Vec<_>>() {
+            self.match_one(id, policy);
+        }
+    }
+
+    fn match_name(&mut self, name: &ZoneName, policy: &Policy<'_>) {
+        self.match_waiting(Some(name), policy);
     }
 
     fn match_all(&mut self, policy: &Policy<'_>) {
-        let waiting = |(id, peer): (&u64, &Peer)| matches!(peer.role, Role::Waiting { .. }).then_some(*id);
-        for id in self.peers.iter().filter_map(waiting).collect::<Vec<_>>() {
-            self.match_one(id, policy);
+        self.match_waiting(None, policy);
+    }
+
+    /// Serves those who had to wait because there were too many.
+    fn match_freed(&mut self, policy: &Policy<'_>) {
+        for name in std::mem::take(&mut self.freed) {
+            self.match_name(&name, policy);
         }
     }
 
@@ -215,12 +294,13 @@ impl Meetings {
         let Some(publisher) = self.find(&zone, name, from.as_ref(), policy) else { return };
         let Some(source) = self.peers.get_mut(&publisher) else { return };
         let Role::Publisher(publication) = &mut source.role else { return };
+        if publication.is_full() {
+            return;
+        }
         publication.taken += 1;
         let number = publication.taken;
         let mut found = publication.offer.clone();
         (found.kind, found.code, found.number, found.zone) = (kind::FOUND, 0, number, source.zone.to_field());
-        let mut taken = Meet::new(kind::TAKEN);
-        (taken.number, taken.zone) = (number, zone.to_field());
         // The one who waits first: it is in a hurry.
         let given = self.peers.get(&id).is_some_and(|peer| tell(&peer.socket, &found));
         if !given {
@@ -228,40 +308,79 @@ impl Meetings {
         }
         if let Some(Peer { role: Role::Publisher(publication), .. }) = self.peers.get_mut(&publisher) {
             if detach {
-                publication.detached.push((zone, number));
+                publication.detached.push((zone.clone(), number));
             } else {
                 publication.consumers.insert(id);
             }
         }
-        let told = self.peers.get(&publisher).is_some_and(|source| tell(&source.socket, &taken));
         if detach {
             self.peers.remove(&id);
         } else if let Some(peer) = self.peers.get_mut(&id) {
             peer.role = Role::Consumer { publisher, number };
         }
-        if !told {
+        self.notify(publisher, News { kind: kind::TAKEN, number, zone });
+    }
+
+    /// Tells a publisher of a consumer, now or as soon as it listens.
+    fn notify(&mut self, publisher: u64, news: News) {
+        let Some(Peer { role: Role::Publisher(publication), .. }) = self.peers.get_mut(&publisher) else { return };
+        publication.backlog.push_back(news);
+        self.flush_one(publisher);
+    }
+
+    fn flush_one(&mut self, publisher: u64) {
+        let Some(Peer { role: Role::Publisher(publication), socket, .. }) = self.peers.get_mut(&publisher) else {
+            return;
+        };
+        // Whatever it was before: something has just been added, or taken away.
+        let there = publication.flush(socket);
+        if !publication.is_full() {
+            self.freed.insert(publication.name.clone());
+        }
+        if !there {
             self.end(publisher, false);
         }
     }
 
-    fn list(&mut self, id: u64, policy: &Policy<'_>) {
+    /// When somebody must be told something that did not fit.
+    fn deadline(&self) -> Option<Instant> {
+        let behind = |peer: &Peer| matches!(&peer.role, Role::Publisher(known) if !known.backlog.is_empty());
+        self.peers.values().any(behind).then(|| Instant::now() + RETRY)
+    }
+
+    fn flush(&mut self, policy: &Policy<'_>) {
+        let behind = |(id, peer): (&u64, &Peer)| match &peer.role {
+            Role::Publisher(publication) if !publication.backlog.is_empty() => Some(*id),
+            _ => None,
+        };
+        for id in self.peers.iter().filter_map(behind).collect::<Vec<_>>() {
+            self.flush_one(id);
+        }
+        self.match_freed(policy);
+    }
+
+    /// A page of what a zone may see, from the entry with this number on.
+    fn list(&mut self, id: u64, from: u64, policy: &Policy<'_>) {
         let Some(peer) = self.peers.get(&id) else { return };
-        for (_, other) in self.peers.iter().filter(|(_, other)| policy.may_see(&other.zone, &peer.zone)) {
-            let Role::Publisher(publication) = &other.role else { continue };
-            if !policy.is_fresh(&other.zone, &publication.offer) {
-                continue;
-            }
+        let visible = |other: &&Peer| policy.may_see(&other.zone, &peer.zone);
+        let published = self.peers.values().filter(visible).filter_map(|other| match &other.role {
+            Role::Publisher(known) if policy.is_fresh(&other.zone, &known.offer) => Some((&other.zone, known)),
+            _ => None,
+        });
+        let all: Vec<_> = published.collect();
+        let page = all.iter().skip(usize::try_from(from).unwrap_or(usize::MAX)).take(PAGE);
+        for (zone, publication) in page {
             // What it takes to open it is given to those who take it.
             let mut entry = Meet::new(kind::ENTRY).named(&publication.name);
-            (entry.zone, entry.bytes) = (other.zone.to_field(), publication.offer.bytes);
+            (entry.zone, entry.bytes) = (zone.to_field(), publication.offer.bytes);
             entry.number = (publication.consumers.len() + publication.detached.len()) as u64;
             entry.age = u64::try_from(publication.since.elapsed().as_millis()).unwrap_or(u64::MAX);
             entry.set_note(publication.offer.note());
-            if !tell(&peer.socket, &entry) {
-                break;
-            }
+            tell(&peer.socket, &entry);
         }
-        tell(&peer.socket, &Meet::new(kind::END));
+        let mut end = Meet::new(kind::END);
+        end.number = all.len() as u64;
+        tell(&peer.socket, &end);
         self.peers.remove(&id);
     }
 
@@ -271,25 +390,23 @@ impl Meetings {
             return self.refuse(id, code::MALFORMED);
         };
         let Some(zone) = self.peers.get(&id).map(|peer| peer.zone.clone()) else { return };
-        let mut lost = Vec::new();
-        if let Some(publisher) = self.find(&zone, &name, from.as_ref(), policy)
-            && let Some(Peer { role: Role::Publisher(publication), socket, .. }) = self.peers.get_mut(&publisher)
+        let publisher = self.find(&zone, &name, from.as_ref(), policy);
+        let mut finished = Vec::new();
+        if let Some(publisher) = publisher
+            && let Some(Peer { role: Role::Publisher(publication), .. }) = self.peers.get_mut(&publisher)
         {
-            let (mine, others): (Vec<_>, Vec<_>) =
-                std::mem::take(&mut publication.detached).into_iter().partition(|(known, _)| *known == zone);
-            publication.detached = others;
-            for (_, number) in mine {
-                let mut message = Meet::new(kind::FINISHED);
-                (message.number, message.zone) = (number, zone.to_field());
-                if !tell(socket, &message) {
-                    lost.push(publisher);
-                }
-            }
+            publication.detached.retain(|(known, number)| {
+                let mine = *known == zone;
+                finished.extend(mine.then_some((publisher, *number)));
+                !mine
+            });
+        }
+        for (publisher, number) in finished {
+            self.notify(publisher, News { kind: kind::FINISHED, number, zone: zone.clone() });
         }
         if let Some(peer) = self.peers.remove(&id) {
             tell(&peer.socket, &Meet::new(kind::END));
         }
-        lost.into_iter().for_each(|publisher| self.end(publisher, false));
     }
 
     /// A connection is over; `done` if its program said so before.
@@ -298,6 +415,12 @@ impl Meetings {
         match peer.role {
             Role::Silent | Role::Waiting { .. } => {}
             Role::Publisher(publication) => {
+                if let Some(ids) = self.names.get_mut(&publication.name) {
+                    ids.remove(&id);
+                    if ids.is_empty() {
+                        self.names.remove(&publication.name);
+                    }
+                }
                 let mut gone = Meet::new(kind::GONE);
                 gone.code = if done { 0 } else { code::DIED };
                 for consumer in publication.consumers {
@@ -312,11 +435,8 @@ impl Meetings {
                 if let Role::Publisher(publication) = &mut source.role {
                     publication.consumers.remove(&id);
                 }
-                let mut message = Meet::new(if done { kind::FINISHED } else { kind::LOST });
-                (message.number, message.zone) = (number, peer.zone.to_field());
-                if !tell(&source.socket, &message) {
-                    self.end(publisher, false);
-                }
+                let kind = if done { kind::FINISHED } else { kind::LOST };
+                self.notify(publisher, News { kind, number, zone: peer.zone });
             }
         }
     }
@@ -329,6 +449,12 @@ impl Meetings {
     }
 }
 
+/// A quarter of the descriptors at most: the others are for programs, workers and what these share.
+fn most() -> usize {
+    let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile).current.unwrap_or(u64::MAX);
+    ALL.min(usize::try_from(limit / 4).unwrap_or(ALL))
+}
+
 /// False if the peer is gone, or takes nothing.
 fn tell(socket: &OwnedFd, message: &Meet) -> bool {
     packet::send_now(socket, message.as_bytes(), &[]).is_ok()
@@ -338,7 +464,11 @@ impl Broker {
     /// A client that wants to meet others becomes one of those.
     pub(super) fn meet(&mut self, id: u64) {
         let Some(client) = self.clients.remove(&id) else { return };
-        self.meetings.add(id, client.zone, client.peer.pid, client.socket);
+        // Containers of one claim meet as programs of one zone do.
+        let zone = self.family(&client.zone);
+        self.meetings.add(id, zone, client.peer.pid, client.socket);
+        // What it wants has mostly come along.
+        self.on_meeting(id);
     }
 
     pub(super) fn sharing_status(&self) -> SharingStatus {
@@ -356,6 +486,15 @@ impl Broker {
     pub(super) fn match_meetings(&mut self) {
         let policy = Policy { grants: &self.grants, exports: &self.exports };
         self.meetings.match_all(&policy);
+    }
+
+    pub(super) fn next_meeting(&self) -> Option<Instant> {
+        self.meetings.deadline()
+    }
+
+    pub(super) fn tell_publishers(&mut self) {
+        let policy = Policy { grants: &self.grants, exports: &self.exports };
+        self.meetings.flush(&policy);
     }
 
     pub(super) fn end_meetings(&mut self, zone: &ZoneName) {

@@ -50,7 +50,9 @@ impl Table {
             Self::Log => "What is logged on stderr.",
             Self::Defaults => "What zones of this file have that do not say otherwise.",
             Self::Zone => "A zone; NAME is the name. One table for each.",
-            Self::Kubernetes => "What the node offers to Kubernetes. Read by `bulkhead device-plugin` and `bulkhead dra`.",
+            Self::Kubernetes => {
+                "What the node offers to Kubernetes. Read by `bulkhead device-plugin` and `bulkhead dra`."
+            }
             Self::Profile => "A part of a GPU that pods can ask for, as a resource. One table for each.",
             Self::Quota => "What all pods of a namespace may have together, on this node. One table for each.",
         }
@@ -229,6 +231,15 @@ pub const KEYS: &[Key] = &[
     ),
     key(
         Table::Proxy,
+        "suspend_idle",
+        Kind::Number(0, 86_400),
+        "0",
+        "Seconds after which the GPU memory of a program that asks for nothing is moved to host memory, until it goes \
+         on. So zones may have more memory together than the GPU has. 0: never.",
+        false,
+    ),
+    key(
+        Table::Proxy,
         "watchdog",
         Kind::Number(0, 86_400),
         "60",
@@ -394,7 +405,14 @@ pub const KEYS: &[Key] = &[
         true,
     ),
     key(Table::Profile, "memory", Kind::Limit, "unlimited", "GPU memory of each part.", true),
-    key(Table::Profile, "pinned_memory", Kind::Limit, "unlimited", "Host memory that each may pin for the GPU.", true),
+    key(
+        Table::Profile,
+        "pinned_memory",
+        Kind::Limit,
+        "unlimited",
+        "Host memory that each may pin for the GPU.",
+        true,
+    ),
     key(
         Table::Profile,
         "share",
@@ -419,20 +437,13 @@ pub const KEYS: &[Key] = &[
         "Zones of a higher priority come first.",
         true,
     ),
-    key(
-        Table::Profile,
-        "per_gpu",
-        Kind::Number(1, 128),
-        "as many as fit",
-        "How many parts each GPU has.",
-        true,
-    ),
+    key(Table::Profile, "per_gpu", Kind::Number(1, 128), "as many as fit", "How many parts each GPU has.", true),
     key(
         Table::Profile,
         "gpus",
         Kind::Gpus,
         "all",
-        "The GPUs that have such parts, as `bulkhead status` counts them.",
+        "The GPUs that have such parts, as `bulkhead topology` counts them.",
         true,
     ),
     key(

@@ -53,10 +53,10 @@ impl Kubernetes {
             per_gpu: values.number("per_gpu").and_then(|count| u32::try_from(count).ok()),
             gpus: values.numbers("gpus"),
         });
-        let quotas = tables.quotas.iter().map(|(namespace, values)| Quota {
-            namespace: namespace.clone(),
-            memory: values.number("memory"),
-        });
+        let quotas = tables
+            .quotas
+            .iter()
+            .map(|(namespace, values)| Quota { namespace: namespace.clone(), memory: values.number("memory") });
         Self {
             whole_gpus: values.text("whole_gpus").map(str::to_owned),
             claims: values.numbers("claims"),

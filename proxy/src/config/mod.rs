@@ -38,6 +38,7 @@ pub struct File {
     pub worker_uids: Option<u32>,
     pub context_memory: Option<u64>,
     pub overdraft: Option<u64>,
+    pub suspend_idle: Option<u32>,
     pub watchdog: Option<u32>,
     pub http: Option<SocketAddr>,
     pub dcgm_names: bool,
@@ -116,6 +117,7 @@ pub fn parse(text: &str) -> Result<File, Vec<Problem>> {
         worker_uids: narrow(proxy.number("worker_uids")),
         context_memory: proxy.number("context_memory"),
         overdraft: proxy.number("overdraft"),
+        suspend_idle: narrow(proxy.number("suspend_idle")),
         watchdog: narrow(proxy.number("watchdog")),
         http: tables.http.address("listen"),
         dcgm_names: tables.http.flag("dcgm_names").unwrap_or(false),
@@ -156,6 +158,7 @@ fn settings(values: &Values, base: &ZoneSettings) -> ZoneSettings {
             gid: small("gid").or(base.access.gid),
             mode: small("mode").unwrap_or(base.access.mode),
         },
+        ties: base.ties.clone(),
     }
 }
 

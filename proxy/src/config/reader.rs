@@ -118,8 +118,7 @@ impl<'a> Reader<'a> {
                 "profiles" => tables.profiles = self.named(Table::Profile, value),
                 "quotas" => tables.quotas = self.named(Table::Quota, value),
                 other => {
-                    let known =
-                        ["proxy", "http", "log", "defaults", "zones", "kubernetes", "profiles", "quotas"];
+                    let known = ["proxy", "http", "log", "defaults", "zones", "kubernetes", "profiles", "quotas"];
                     let hint = suggestion(other, known.into_iter());
                     self.complain(&name.span(), format!("unknown table \"{other}\"{hint}"));
                 }
@@ -178,7 +177,8 @@ impl<'a> Reader<'a> {
             match name.get_ref().as_ref() {
                 text if is_label(text) => found.push((text.to_owned(), values)),
                 text => {
-                    let rule = "lower-case letters, digits and '-', at most 63, beginning and ending with a letter or digit";
+                    let rule =
+                        "lower-case letters, digits and '-', at most 63, beginning and ending with a letter or digit";
                     self.complain(&name.span(), format!("\"{text}\" is no name in Kubernetes ({rule})"));
                 }
             }
