@@ -119,12 +119,33 @@ impl Keeper {
                 tracing::info!(zone = %record.zone, "zone restored");
             }
         }
-        let ours = |zone: &&ZoneName| zone.as_str().starts_with(self.prefix) && !self.records.contains_key(*zone);
+        let ours = |zone: &&ZoneName| is_stray(zone, self.prefix, |name| self.records.contains_key(name));
         let strays: BTreeSet<ZoneName> = known.iter().chain(&files).filter(ours).cloned().collect();
         for zone in strays {
             tracing::warn!(%zone, "a zone that nobody has is ended");
             self.end(&zone).await?;
         }
         Ok(())
+    }
+}
+
+/// Whether a zone of the broker's is one of ours that nobody has written down. The broker makes parts of a zone for its
+/// containers (`zone.part`); they are not in the books, and belong to whoever the zone belongs to.
+fn is_stray(zone: &ZoneName, prefix: &str, written: impl Fn(&ZoneName) -> bool) -> bool {
+    let whole = zone.as_str().split_once('.').and_then(|(whole, _)| whole.parse::<ZoneName>().ok());
+    zone.as_str().starts_with(prefix) && !written(zone) && !whole.is_some_and(|whole| written(&whole))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_part_of_a_zone_that_is_written_down_is_no_stray() {
+        let name = |text: &str| text.parse::<ZoneName>().unwrap();
+        let stray = |zone: &str| is_stray(&name(zone), "claim-", |zone| *zone == name("claim-a"));
+        assert!(!stray("claim-a") && !stray("claim-a.0123456789ab"));
+        assert!(stray("claim-b") && stray("claim-b.0123456789ab"), "nobody has written these down");
+        assert!(!stray("plugin-b"), "that is somebody else's");
     }
 }
