@@ -3,6 +3,7 @@
 
 pub mod backend;
 pub mod broker;
+pub mod cage;
 pub mod config;
 pub mod control;
 pub mod env_vars;

@@ -173,8 +173,10 @@ impl Broker {
         change.apply(&mut after);
         after.check().map_err(io::Error::other)?;
         let ZoneLimits { memory, share, .. } = after.limits;
+        let limits = after.limits;
         zone.change(&socket, after)?;
-        if let Err(error) = self.save_zones() {
+        let kept = self.cage_zone(name, &limits).and_then(|()| self.save_zones());
+        if let Err(error) = kept {
             // What is not in the book does not count.
             if let Some(zone) = self.zones.get_mut(name) {
                 let _ = zone.change(&socket, before);

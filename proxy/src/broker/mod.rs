@@ -6,6 +6,7 @@
 
 mod admin;
 mod busy;
+mod cages;
 mod clients;
 mod exports;
 mod figures;
@@ -14,7 +15,7 @@ mod handshake;
 mod ledger;
 mod namespaces;
 mod overdraft;
-mod process;
+pub(crate) mod process;
 mod reactor;
 mod reload;
 mod roster;
@@ -33,6 +34,7 @@ use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use crate::backend::Backend;
+use crate::cage::Cage;
 use crate::control::ZoneName;
 use crate::control::ZoneSettings;
 use crate::control::admin::AdminClient;
@@ -106,6 +108,8 @@ pub struct Broker {
     config: Config,
     folder: StateDir,
     roster: Roster,
+    /// Control groups around workers; empty where there are none.
+    cage: Cage,
     reactor: Reactor,
     admin_listener: OwnedFd,
     rejoin_listener: OwnedFd,
@@ -155,6 +159,7 @@ impl Broker {
             config,
             folder,
             roster,
+            cage: Cage::default(),
             reactor,
             admin_listener,
             rejoin_listener,
@@ -181,6 +186,7 @@ impl Broker {
             spares_rest_until: Instant::now(),
             spare_failures: 0,
         };
+        broker.open_cage();
         broker.adopt().map_err(|source| StartError::Serve { path: broker.folder.path().to_owned(), source })?;
         broker.start_first_worker()?;
         Ok(broker)
@@ -264,6 +270,7 @@ impl Broker {
         self.folder.forget_other_zones(|name| known.iter().any(|known| known == name))?;
         self.resume_figures();
         self.adopt_workers()?;
+        self.cage.sweep();
         // Last, for only now it is known which of them are empty.
         self.forget_unconfigured();
         self.grants = grants::Grants::read(&self.folder.grants());
@@ -276,7 +283,12 @@ impl Broker {
         let zone = Zone::open(self.new_id(), &self.folder, name, settings, leased)?;
         self.reactor.watch(&zone.listener, Source::Zone(zone.id))?;
         self.scheduler.set_zone(zone.id, &zone.limits);
+        let limits = zone.limits;
         self.zones.insert(name.clone(), zone);
+        if let Err(error) = self.cage_zone(name, &limits) {
+            self.zones.remove(name);
+            return Err(error);
+        }
         if self.driver_version != 0 {
             self.folder.write_driver_version(name, self.driver_version)?;
         }
@@ -296,6 +308,7 @@ impl Broker {
         for worker in self.workers.values_mut().filter(|worker| worker.zone() == Some(name)) {
             worker.kill();
         }
+        self.cage.remove_zone(name);
         tracing::info!(zone = %name, "zone removed");
     }
 
@@ -339,6 +352,7 @@ impl Broker {
             .chain(self.next_look())
             .chain(self.overdrafts.deadline())
             .chain(self.next_expiry())
+            .chain(self.cage.deadline())
             .min()
     }
 
@@ -355,6 +369,9 @@ impl Broker {
         self.views.kill_if_late(now);
         self.look_at_zones(now);
         self.end_expired();
+        if late(self.cage.deadline()) {
+            self.cage.tidy(now);
+        }
         for worker in self.workers.values_mut().filter(|worker| late(worker.kill_at)) {
             worker.kill();
         }
@@ -389,6 +406,7 @@ impl Broker {
         let given = |name: &ZoneName| config.zones.iter().any(|(known, _)| known == name);
         let nothing_left =
             left == 0 && !config.private && self.zones.iter().all(|(name, zone)| zone.leased || given(name));
+        self.cage.retire(everything || nothing_left);
         self.folder.retire(everything || nothing_left);
     }
 }

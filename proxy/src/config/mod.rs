@@ -148,6 +148,8 @@ fn settings(values: &Values, base: &ZoneSettings) -> ZoneSettings {
             share: small("share").unwrap_or(base.limits.share),
             cap: if values.unlimited("cap") { None } else { small("cap").or(base.limits.cap) },
             priority: small("priority").unwrap_or(base.limits.priority),
+            host_memory: limit("host_memory", base.limits.host_memory),
+            host_cpu: if values.unlimited("host_cpu") { None } else { small("host_cpu").or(base.limits.host_cpu) },
         },
         labels: Labels {
             pod: text("pod", &base.labels.pod),
