@@ -31,6 +31,10 @@ pub enum Verb {
     Zones(ZonesArgs),
     /// List, give and revoke rights to open another zone's memory
     Grants(GrantsArgs),
+    /// Show the GPUs, and what lies between them
+    Topology(TopologyArgs),
+    /// Find out what is wrong, why, and what to do about it
+    Doctor(DoctorArgs),
     /// Measure what messages cost on this machine
     Bench(BenchArgs),
     /// Serve one client (started by the proxy)
@@ -41,6 +45,18 @@ pub enum Verb {
     Meter {
         #[arg(long)]
         library: PathBuf,
+    },
+    /// Look at the GPUs (started by `topology` and `doctor`)
+    #[command(hide = true)]
+    Survey {
+        #[command(flatten)]
+        backend: BackendArgs,
+    },
+    /// Try what a CUDA program needs (started by `doctor` in a zone)
+    #[command(hide = true)]
+    Selftest {
+        #[arg(long)]
+        open: Option<String>,
     },
     /// Print completions for a shell
     #[command(after_help = "Example:\n  bulkhead completions bash > /etc/bash_completion.d/bulkhead")]
@@ -417,6 +433,47 @@ pub enum GrantsAction {
     },
     /// End a grant, and the workers that have something open by it
     Revoke { from: ZoneName, to: ZoneName },
+}
+
+const TOPOLOGY_EXAMPLES: &str = "\
+Examples:
+  bulkhead topology
+  bulkhead topology --json | jq '.gpus[] | {index, name, uuid}'
+  bulkhead topology --backend soft --soft-devices 4";
+
+#[derive(Debug, Args)]
+#[command(after_help = TOPOLOGY_EXAMPLES)]
+pub struct TopologyArgs {
+    #[command(flatten)]
+    pub backend: BackendArgs,
+    /// Print it as JSON
+    #[arg(long)]
+    pub json: bool,
+}
+
+const DOCTOR_EXAMPLES: &str = "\
+Examples:
+  On a node, or in a container that has no GPU where it should have one:
+      bulkhead doctor
+  Which libcuda.so.1 does this program load?
+      bulkhead doctor --no-self-test --program ./train
+
+It changes nothing. The self-test runs a small CUDA program in the zone that this process is in, else in a zone of the
+running proxy, else in one of a proxy of its own. The exit status is 1 if there are errors.";
+
+#[derive(Debug, Args)]
+#[command(after_help = DOCTOR_EXAMPLES)]
+pub struct DoctorArgs {
+    #[command(flatten)]
+    pub admin: AdminArgs,
+    #[command(flatten)]
+    pub backend: BackendArgs,
+    /// The program that fails: its own search path for libraries counts
+    #[arg(long, value_name = "FILE")]
+    pub program: Option<PathBuf>,
+    /// Only look, and start no CUDA program
+    #[arg(long)]
+    pub no_self_test: bool,
 }
 
 /// What can be said of a zone at any time.

@@ -6,6 +6,8 @@ use std::process::ExitCode;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Exit {
+    /// The doctor found something that must be mended.
+    Unwell = 1,
     /// Wrong arguments.
     Usage = 2,
     /// The proxy would not make the zone.
@@ -38,7 +40,8 @@ pub enum Exit {
 
 impl Exit {
     /// With a line for the manual.
-    pub const ALL: [(Self, &str); 14] = [
+    pub const ALL: [(Self, &str); 15] = [
+        (Self::Unwell, "`bulkhead doctor` found errors"),
         (Self::Usage, "wrong arguments"),
         (Self::ZoneRefused, "the proxy refused the zone"),
         (Self::ZoneUnknown, "the proxy has no zone of that name"),

@@ -4,7 +4,9 @@
 
 mod admin;
 mod args;
+mod doctor;
 mod exit;
+mod helper;
 mod library;
 mod logging;
 mod private_proxy;
@@ -42,6 +44,10 @@ fn main() -> ExitCode {
         Verb::Top(args) => verbs::top::run(&args),
         Verb::Zones(args) => verbs::zones::run(args),
         Verb::Grants(args) => verbs::grants::run(args),
+        Verb::Topology(args) => verbs::topology::run(&args),
+        Verb::Doctor(args) => verbs::doctor::run(args),
+        Verb::Survey { backend } => verbs::topology::look(&backend),
+        Verb::Selftest { open } => verbs::selftest::run(open.as_deref()),
         Verb::Bench(args) => verbs::bench::run(&args),
         Verb::Meter { library } => verbs::meter::run(&library),
         Verb::Completions { shell } => verbs::completions::run(shell),

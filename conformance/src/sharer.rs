@@ -18,6 +18,7 @@
 //! | `event`, `record`, `wait`, `query`, `meet`, `drop` | makes an event; records it; has the stream wait for it; asks; waits for it; destroys it |
 //! | `event-handle`, `open-event H` | the handle of the event; opens one |
 //! | `free-bytes` | how much memory the zone has left |
+//! | `surroundings` | what the process sees of where it is |
 //! | `quit` | ends as a program should |
 
 use std::fmt::Write;
@@ -177,6 +178,7 @@ impl Sharer {
                 Ok(to_hex(&handle.0))
             }
             "open-event" => done(code!(gpu, cuIpcOpenEventHandle(&mut self.event, CUipcEventHandle(from_hex(rest))))),
+            "surroundings" => Ok(crate::truth_table::surroundings()),
             "free-bytes" => {
                 let mut free = 0;
                 done(code!(gpu, cuMemGetInfo_v2(&mut free, null_mut())))?;

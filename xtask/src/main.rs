@@ -15,6 +15,7 @@ mod sh;
 mod stage;
 mod suite;
 mod toolchain;
+mod truth_table;
 mod xen;
 mod zones;
 
@@ -32,6 +33,8 @@ cargo xtask <verb>
                                a Kubernetes cluster of real components with Bulkhead on it, and what must hold there;
                                --keep leaves it up to be tried
   browser                      the status page in Chromium, which is installed where it is missing
+  truth-table [--backend B] [--native] [--json]
+                               sharing between processes in every combination of namespaces and privilege
   images                       container images as archives, in target/images
   toolchain                    fetch NVIDIA's compiler and runtimes from PyPI into .cache/cuda
   xen [--list] [SCENARIO]...   Xen itself, emulated, with guests that use the GPU of Dom0 (xen --help)
@@ -89,6 +92,7 @@ fn verb() -> Result<()> {
             stage::build(&stage::Options::default())?;
             browser::check()
         }
+        "truth-table" => truth_table::run(&args.raw_args()?.collect::<Vec<_>>()),
         "demo" => no_more(args).and_then(|()| demo::run()),
         "e2e" | e2e::INSIDE => end_to_end(&verb, args),
         "lint" => no_more(args).and_then(|()| suite::lint()),

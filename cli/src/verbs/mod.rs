@@ -2,12 +2,15 @@
 
 pub mod bench;
 pub mod completions;
+pub mod doctor;
 pub mod grants;
 pub mod man;
 pub mod meter;
 pub mod proxy;
 pub mod run;
+pub mod selftest;
 pub mod status;
 pub mod top;
+pub mod topology;
 pub mod worker;
 pub mod zones;

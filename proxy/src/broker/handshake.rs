@@ -10,6 +10,8 @@ pub enum Hello {
     Fine(Wishes),
     /// It wants to know how its zone stands, and no worker.
     Asks,
+    /// It wants to publish something to other programs, or waits for what they publish.
+    Meets,
     NotYet,
     Refused(Refusal),
     /// The peer is gone, or talks something else: it gets no answer.
@@ -41,6 +43,7 @@ pub fn read(socket: &OwnedFd) -> Hello {
     match first {
         None => Hello::Hangup(BootstrapError::Invalid),
         Some(First::Inquiry) => Hello::Asks,
+        Some(First::Meeting) => Hello::Meets,
         Some(First::Hello(hello))
             if hello.version != bootstrap::VERSION || hello.abi_fingerprint != wire::fingerprint() =>
         {

@@ -13,6 +13,7 @@ mod figures;
 mod grants;
 mod handshake;
 mod ledger;
+mod meetings;
 mod namespaces;
 mod overdraft;
 pub(crate) mod process;
@@ -130,6 +131,7 @@ pub struct Broker {
     overdrafts: overdraft::Watch,
     scheduler: Scheduler,
     exports: exports::Exports,
+    meetings: meetings::Meetings,
     grants: grants::Grants,
     /// Totals as they were last written down.
     figures: figures::Book,
@@ -178,6 +180,7 @@ impl Broker {
             overdrafts: overdraft::Watch::default(),
             scheduler,
             exports: exports::Exports::new(),
+            meetings: meetings::Meetings::default(),
             grants: grants::Grants::default(),
             figures: figures::Book::new(),
             missing: Missing::default(),
@@ -305,6 +308,7 @@ impl Broker {
         }
         self.revoke(|grant| !grant.configured && (grant.from == *name || grant.to == *name));
         self.clients.retain(|_, client| client.zone != *name);
+        self.end_meetings(name);
         for worker in self.workers.values_mut().filter(|worker| worker.zone() == Some(name)) {
             worker.kill();
         }

@@ -6,6 +6,7 @@
 
 mod backend;
 mod callbacks;
+mod copy_rate;
 mod dispatch;
 mod events;
 mod handles;
@@ -26,6 +27,7 @@ use cuda_abi::driver::Driver;
 use crate::backend::Backend;
 use crate::control::BrokerLink;
 
+pub use backend::load as load_driver;
 pub use refusal::Refusal;
 use refusal::{Outcome, succeed};
 use state::Worker;

@@ -11,6 +11,7 @@ use cuda_abi::error::*;
 use cuda_abi::types::{CUcontext, capture_mode};
 use cuda_abi::wire::{self, Kind};
 
+use super::copy_rate::CopyRate;
 use super::events::EventPages;
 use super::handles::{Handles, Object};
 use super::memory::Memory;
@@ -32,6 +33,7 @@ pub struct Worker {
     pub images: Images,
     pub turns: Turns,
     pub event_pages: Arc<EventPages>,
+    pub copy_rate: CopyRate,
     /// How many lanes there are.
     pub lanes: u32,
     pub bulk: idm::bulk::BulkView,
@@ -95,6 +97,7 @@ impl Worker {
             handles: Handles::new(driver.clone(), MAX_DEVICES),
             memory: Memory::new(driver.clone(), link.clone()),
             event_pages: Arc::new(EventPages::new(driver.clone(), link)),
+            copy_rate: CopyRate::default(),
             graphs: Graphs::default(),
             images: Images::default(),
             turns: Turns::new(),
