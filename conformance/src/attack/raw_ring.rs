@@ -57,6 +57,31 @@ impl RawRing {
         }
     }
 
+    /// Where the payload of a record lies that begins at this position.
+    pub fn payload(&self, position: u64) -> usize {
+        self.ring + (position % self.capacity) as usize + size_of::<RecordHeader>()
+    }
+
+    /// Writes a word at once, where it is aligned.
+    pub fn write_word(&self, at: usize, word: u64) {
+        assert!(at.is_multiple_of(8) && at + 8 <= self.len, "within the region");
+        // SAFETY: within the mapping, and aligned.
+        unsafe { AtomicU64::from_ptr(self.base.add(at).cast()) }.store(word, Ordering::SeqCst);
+    }
+
+    pub fn read_word(&self, at: usize) -> u64 {
+        assert!(at.is_multiple_of(8) && at + 8 <= self.len, "within the region");
+        // SAFETY: within the mapping, and aligned.
+        unsafe { AtomicU64::from_ptr(self.base.add(at).cast()) }.load(Ordering::SeqCst)
+    }
+
+    /// Are these eight bytes anywhere in the region?
+    pub fn contains(&self, word: &[u8; 8]) -> bool {
+        let word = u64::from_le_bytes(*word);
+        // SAFETY: within the mapping, and aligned.
+        (0..self.len / 8).any(|at| unsafe { self.base.cast::<u64>().add(at).read_volatile() } == word)
+    }
+
     /// Puts a record where the next one belongs, moves the head by its footprint or as told, and rings.
     pub fn post(&mut self, header: RecordHeader, payload: &[u8], advance: Option<u64>) {
         let place = self.ring + (self.head % self.capacity) as usize;

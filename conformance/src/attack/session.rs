@@ -1,7 +1,7 @@
 //! A connection to a worker, as libvgpu makes it, but without its manners.
 
 use std::os::fd::{AsFd, OwnedFd};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use cuda_abi::wire::{self, Op, Writer};
@@ -9,6 +9,8 @@ use idm::bootstrap::{self, Attach, BootstrapError, Handover, Hello, Welcome, Wel
 use idm::lane::{CallError, Lane};
 use idm::peer::{PeerWatch, StopWatch};
 use idm::region::{Layout, Placement};
+
+use super::raw_ring::RawRing;
 
 /// Starting a worker takes far less.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -42,7 +44,11 @@ pub fn socket_path() -> PathBuf {
 
 /// Says hello and gets the socket to a worker.
 pub fn greet() -> Result<OwnedFd, BootstrapError> {
-    let broker = bootstrap::connect(&socket_path())?;
+    greet_at(&socket_path())
+}
+
+fn greet_at(path: &Path) -> Result<OwnedFd, BootstrapError> {
+    let broker = bootstrap::connect(path)?;
     bootstrap::send(&broker, &Hello::new(wire::fingerprint(), 0), &[])?;
     let (welcome, mut fds) = bootstrap::recv_within::<Welcome>(&broker, PATIENCE)?;
     match welcome.status() {
@@ -54,7 +60,11 @@ pub fn greet() -> Result<OwnedFd, BootstrapError> {
 impl Session {
     /// Connected, with the region mapped, but nothing said yet.
     pub fn attach() -> Session {
-        let socket = greet().expect("the broker gives us a worker");
+        Self::attach_at(&socket_path())
+    }
+
+    fn attach_at(path: &Path) -> Session {
+        let socket = greet_at(path).expect("the broker gives us a worker");
         let (attach, mut fds) =
             bootstrap::recv_within::<Attach>(&socket, PATIENCE).expect("the worker sends a region");
         let client =
@@ -68,7 +78,12 @@ impl Session {
 
     /// Started as libvgpu does, with the device's primary context, whose tag is 1.
     pub fn start() -> Session {
-        let mut session = Session::attach();
+        Self::start_at(&socket_path())
+    }
+
+    /// The same in another zone, whose socket is known.
+    pub fn start_at(path: &Path) -> Session {
+        let mut session = Session::attach_at(path);
         let nowhere = std::fs::File::options().write(true).open("/dev/null").expect("/dev/null");
         bootstrap::send(&session.socket, &Handover::default(), &[nowhere.as_fd()]).expect("the worker listens");
         assert!(matches!(session.call(Op::Start as u16, 0, &words(&[0])), Back::Answer { status: 0, .. }));
@@ -120,6 +135,14 @@ impl Session {
                 .collect(),
             other => panic!("{} answered {other:?}", name_of(op)),
         }
+    }
+
+    /// A word of device memory, by way of the staging area.
+    pub fn read_word(&mut self, address: u64) -> u64 {
+        self.post(Op::CopyToStaging as u16, 1, &words(&[address, 0, 8, 0, wire::NO_WORD, 0]));
+        self.ask(Op::Synchronize as u16, &words(&[0]));
+        let region = RawRing::map(self.client.region().fd().expect("a memfd"), &self.layout, 0);
+        region.read_word(region.len - self.layout.bulk_bytes as usize)
     }
 
     /// Loads PTX text as a module.
