@@ -25,7 +25,7 @@ pub fn flood(dice: &mut Dice, count: u64) -> Tally {
     for _ in 0..count {
         let fine = match dice.below(3) {
             0 => session.post(Op::CopyInline as u16, 1, &[&words(&[block, 0])[..], &[7; 64]].concat()),
-            1 => session.post(op_of("cuMemsetD8Async"), 1, &words(&[block, 7, 1 << 20, 0])),
+            1 => session.post(op_of("cuMemsetD8Async"), 1, &words(&[block, 7, 4096, 0])),
             // Refused, each of them: nobody remembers them all.
             _ => session.post(Op::FreeAsync as u16, 1, &words(&[dice.roll(), 0])),
         };

@@ -18,6 +18,7 @@ pub fn attack(dice: &mut Dice, rounds: u64) -> Tally {
     let [from, to] = [(); 2].map(|()| session.ask(Op::Alloc as u16, &words(&[LEN]))[0]);
     session.post(Op::CopyInline as u16, 1, &[&words(&[from, 0])[..], &OURS.to_le_bytes().repeat(8192)].concat());
     let mut ring = RawRing::map(session.client.region().fd().expect("a memfd"), &session.layout, 0);
+    ring.check(&mut session);
     let place = AtomicUsize::new(0);
     let over = AtomicBool::new(false);
     // A copy: destination, source, bytes, stream. One word of it is another each time somebody looks.

@@ -4,6 +4,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use cuda_abi::table::Carry;
 use cuda_abi::wire::{self, Op, Writer};
 use idm::bootstrap::{self, Attach, BootstrapError, Handover, Hello, Welcome, WelcomeStatus};
 use idm::lane::{CallError, Lane};
@@ -137,10 +138,18 @@ impl Session {
         }
     }
 
+    /// Waits for all work, however long it takes.
+    pub fn settle(&mut self) -> i32 {
+        let payload = words(&[0]);
+        let asked = self.lane.begin_call(Op::Synchronize as u16, 0, 1, 8, |slot| slot.copy_from_slice(&payload));
+        asked.expect("the worker is there");
+        self.lane.finish(Some(PATIENCE)).expect("the work ends").status
+    }
+
     /// A word of device memory, by way of the staging area.
     pub fn read_word(&mut self, address: u64) -> u64 {
         self.post(Op::CopyToStaging as u16, 1, &words(&[address, 0, 8, 0, wire::NO_WORD, 0]));
-        self.ask(Op::Synchronize as u16, &words(&[0]));
+        assert_eq!(self.settle(), 0, "a copy failed");
         let region = RawRing::map(self.client.region().fd().expect("a memfd"), &self.layout, 0);
         region.read_word(region.len - self.layout.bulk_bytes as usize)
     }
@@ -168,8 +177,11 @@ pub fn name_of(op: u16) -> String {
 
 /// The opcode of a function of the table.
 pub fn op_of(symbol: &str) -> u16 {
-    let at = cuda_abi::table::functions().iter().position(|function| function.symbol == symbol);
-    at.expect("the table has it") as u16
+    let functions = cuda_abi::table::functions();
+    let at = functions.iter().position(|function| function.symbol == symbol).expect("the table has it");
+    // A message that no worker knows would end the attack before it has begun.
+    assert!(matches!(functions[at].carry, Carry::Post | Carry::Call | Carry::Block), "{symbol} is not sent as it is");
+    at as u16
 }
 
 pub fn words(words: &[u64]) -> Vec<u8> {
