@@ -31,6 +31,13 @@ pub enum Verb {
     Zones(ZonesArgs),
     /// List, give and revoke rights to open another zone's memory
     Grants(GrantsArgs),
+    /// Let clients that are in Xen guests in (runs beside the proxy, in the driver domain)
+    #[command(after_help = GATE_HELP)]
+    Gate {
+        /// The proxy's state directory
+        #[arg(long, value_name = "PATH", default_value = "/run/bulkhead")]
+        state_dir: PathBuf,
+    },
     /// Show the GPUs, and what lies between them
     Topology(TopologyArgs),
     /// Find out what is wrong, why, and what to do about it
@@ -65,6 +72,13 @@ pub enum Verb {
     #[command(after_help = "Example:\n  bulkhead man | man -l -")]
     Man,
 }
+
+const GATE_HELP: &str = "\
+Which domain is which zone stands in xenstore, where the toolstack writes it:
+  xenstore-write /tool/bulkhead/domains/DOMID/vm \"$(xenstore-read /local/domain/DOMID/vm)\"
+  xenstore-write /tool/bulkhead/domains/DOMID/zone NAME
+
+Clients in guests lose their workers when the gate ends; those that start later find the next one.";
 
 const RUN_EXAMPLES: &str = "\
 Examples:

@@ -44,6 +44,7 @@ fn main() -> ExitCode {
         Verb::Top(args) => verbs::top::run(&args),
         Verb::Zones(args) => verbs::zones::run(args),
         Verb::Grants(args) => verbs::grants::run(args),
+        Verb::Gate { state_dir } => verbs::gate::run(state_dir),
         Verb::Topology(args) => verbs::topology::run(&args),
         Verb::Doctor(args) => verbs::doctor::run(args),
         Verb::Survey { backend } => verbs::topology::look(&backend),

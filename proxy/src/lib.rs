@@ -8,6 +8,7 @@ pub mod config;
 pub mod control;
 pub mod elf;
 pub mod env_vars;
+pub mod gate;
 pub mod histogram;
 pub mod http;
 pub mod jail;

@@ -30,9 +30,9 @@ cargo xtask <verb>
   demo                         one CUDA program in two zones at once, on the software GPU
   test [--quick]               everything that must hold; fetches what it needs
   lint                         the part of it that runs no program
-  e2e [--keep] [--debug] [SCENARIO]...
+  e2e [--keep] [--debug] [--no-build] [SCENARIO]...
                                a Kubernetes cluster of real components with Bulkhead on it, and what must hold there;
-                               --keep leaves it up to be tried
+                               --keep leaves it up to be tried; --no-build takes what was built last
   browser                      the status page in Chromium, which is installed where it is missing
   attack [--backend B] [--long] [NAME]...
                                hostile clients beside an honest one: what each tries, and what happens
@@ -144,17 +144,17 @@ fn verb() -> Result<()> {
 }
 
 fn end_to_end(verb: &str, mut args: lexopt::Parser) -> Result<()> {
-    let (mut options, mut images) = (e2e::Options::default(), Vec::new());
+    let mut options = e2e::Options::default();
     while let Some(arg) = args.next()? {
         match arg {
             Value(name) => options.names.push(name.string()?),
             Long("keep") => options.keep = true,
             Long("debug") => options.debug = true,
-            Long("image") if verb == e2e::INSIDE => images.push(args.value()?.into()),
+            Long("no-build") => options.no_build = true,
             other => return Err(other.unexpected().into()),
         }
     }
-    if verb == e2e::INSIDE { e2e::inside(&options, &images) } else { e2e::run(&options) }
+    if verb == e2e::INSIDE { e2e::inside(&options) } else { e2e::run(&options) }
 }
 
 fn compile_programs(mut args: lexopt::Parser) -> Result<()> {

@@ -3,6 +3,7 @@
 pub mod bench;
 pub mod completions;
 pub mod doctor;
+pub mod gate;
 pub mod grants;
 pub mod man;
 pub mod meter;

@@ -14,7 +14,9 @@ mod socket;
 
 pub use handover::Handover;
 pub use inquiry::{ANSWER_BYTES, Answer, First, Inquiry, Meeting, Opening};
-pub use message::{Attach, HELLO_NEEDS_FRESH_WORKER, Hello, Message, VERSION, Welcome, WelcomeStatus};
+pub use message::{
+    Attach, HELLO_BRINGS_REGION, HELLO_NEEDS_FRESH_WORKER, Hello, Message, VERSION, Welcome, WelcomeStatus,
+};
 pub use socket::{accept, connect, listen, pair};
 
 use std::io::{IoSlice, IoSliceMut};

@@ -3,7 +3,9 @@
 use std::os::fd::{BorrowedFd, OwnedFd};
 
 use cuda_abi::wire;
-use idm::bootstrap::{self, BootstrapError, First, HELLO_NEEDS_FRESH_WORKER, Opening, Welcome, WelcomeStatus};
+use idm::bootstrap::{
+    self, BootstrapError, First, HELLO_BRINGS_REGION, HELLO_NEEDS_FRESH_WORKER, Opening, Welcome, WelcomeStatus,
+};
 
 /// What became of a connection's first bytes.
 pub enum Hello {
@@ -23,6 +25,8 @@ pub enum Hello {
 pub struct Wishes {
     /// A worker that has not started its driver yet, because the client's variables for the driver differ.
     pub fresh_worker: bool,
+    /// It stands for somebody in another domain, and brings the memory that worker and client will share.
+    pub brings_region: bool,
 }
 
 /// Why a client gets no worker; it is told so in the `Welcome`.
@@ -50,7 +54,10 @@ pub fn read(socket: &OwnedFd) -> Hello {
             Hello::Refused(Refusal::Version)
         }
         Some(First::Hello(hello)) => {
-            Hello::Fine(Wishes { fresh_worker: hello.flags & HELLO_NEEDS_FRESH_WORKER != 0 })
+            let brings_region = hello.flags & HELLO_BRINGS_REGION != 0;
+            // A worker that was started ahead has a region already.
+            let fresh_worker = brings_region || hello.flags & HELLO_NEEDS_FRESH_WORKER != 0;
+            Hello::Fine(Wishes { fresh_worker, brings_region })
         }
     }
 }
