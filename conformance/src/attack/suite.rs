@@ -94,9 +94,9 @@ pub const ATTACKS: &[Attack] = &[
     attack("descriptors", "pinned memory that is no such thing", descriptors::attack, &[21], 200, 2000),
     attack("steps", "leaving after each step, descriptors closed", floods::steps, &[37], 2, 20),
     attack("slow", "asking and never reading, at worker and broker", floods::slow, &[38], 3, 30),
-    attack("flood", "messages without end and without waiting", floods::flood, &[39], 50_000, 2_000_000),
-    attack("streams", "more streams and events than anybody needs", floods::streams, &[40], 5_000, 1_000_000),
-    attack("exhaust", "descriptors, mappings and threads of a worker", floods::exhaust, &[41], 2_000, 20_000),
+    attack("flood", "messages without end and without waiting", floods::flood, &[39], 5_000, 200_000),
+    attack("streams", "more streams and events than anybody needs", floods::streams, &[40], 2_000, 1_000_000),
+    attack("exhaust", "descriptors, mappings and threads of a worker", floods::exhaust, &[41], 1_000, 20_000),
     Attack {
         options: &["--max-clients", "6"],
         ..attack("forks", "more processes than a zone may have", floods::forks, &[42], 16, 64)
