@@ -18,6 +18,7 @@ use rustix::event::{PollFd, PollFlags};
 use zerocopy::{FromBytes, IntoBytes};
 
 use super::name::ZoneName;
+use super::rest::{Inside, Rest};
 use super::wire::{self, ToBroker, ToWorker, Token, account, code, to_broker, to_worker};
 
 mod sharing;
@@ -32,6 +33,8 @@ use crate::turn_page::Turnstile;
 const PATIENCE: Duration = Duration::from_secs(5);
 const REJOIN_EVERY: Duration = Duration::from_millis(25);
 const RESEND_EVERY: Duration = Duration::from_millis(20);
+/// How long those who call the driver are waited for when the worker is to rest.
+const SETTLE: Duration = Duration::from_millis(50);
 
 /// A client, as the broker hands it over.
 pub struct Assignment {
@@ -76,6 +79,7 @@ struct Shared {
     rejoin: Option<PathBuf>,
     state: Mutex<State>,
     changed: Condvar,
+    rest: Rest,
 }
 
 struct State {
@@ -144,7 +148,8 @@ impl BrokerLink {
             imports: HashMap::new(),
             isolated: false,
         };
-        Self { shared: Arc::new(Shared { rejoin, state: Mutex::new(state), changed: Condvar::new() }) }
+        let (state, changed, rest) = (Mutex::new(state), Condvar::new(), Rest::default());
+        Self { shared: Arc::new(Shared { rejoin, state, changed, rest }) }
     }
 
     /// Tells which parts of the jail are missing, as bits of [`crate::jail::Missing`], and the driver's version.
@@ -188,6 +193,9 @@ impl BrokerLink {
                 (state.used, state.limit) = (message.used, message.limit);
                 state.isolated = message.details.flags & wire::shared_flags::ISOLATE != 0;
             }
+            if message.details.flags & wire::shared_flags::MAY_REST != 0 {
+                self.shared.rest.allow();
+            }
             let shared = Arc::clone(&self.shared);
             std::thread::Builder::new().name("broker-link".into()).spawn(move || shared.listen())?;
             return Ok(Assignment {
@@ -205,6 +213,18 @@ impl BrokerLink {
                 context_memory: message.context_memory,
             });
         }
+    }
+
+    /// Before the driver is called, for as long as it is: not while this worker's memory is elsewhere.
+    #[inline]
+    pub fn enter_driver(&self) -> Inside<'_> {
+        self.shared.rest.enter(|| self.shared.lock().tell(to_broker::WAKE))
+    }
+
+    /// The same for who can do without.
+    #[inline]
+    pub fn try_enter_driver(&self) -> Option<Inside<'_>> {
+        self.shared.rest.try_enter()
     }
 
     /// Asks the zone's ledger for `bytes`; they count until they are released or the worker ends.
@@ -339,6 +359,10 @@ impl Shared {
                 turnstile.set_bell(bell);
             }
             state.settle(socket, &adopted);
+            if self.rest.is_resting() {
+                // Its memory is still elsewhere, which the new broker cannot know.
+                state.tell(to_broker::RESTING);
+            }
             drop(state);
             self.changed.notify_all();
         }
@@ -367,6 +391,11 @@ impl Shared {
                         to_worker::REPLY => self.lock().take_reply(message, received.fds),
                         to_worker::PAYS => self.lock().take_over(&message),
                         to_worker::ISOLATE => self.lock().isolated = true,
+                        to_worker::REST => {
+                            let said = if self.rest.settle(SETTLE) { to_broker::RESTING } else { to_broker::WAKE };
+                            self.lock().tell(said);
+                        }
+                        to_worker::AWAKE => self.rest.wake(),
                         _ => continue,
                     }
                     self.changed.notify_all();
@@ -397,6 +426,13 @@ impl State {
         if abandoned {
             self.requests.remove(&message.seq);
             self.flush_releases();
+        }
+    }
+
+    /// Sends a message that has nothing but its kind. One that is lost with its broker is said to the next one.
+    fn tell(&self, kind: u32) {
+        if let Some(socket) = &self.socket {
+            let _ = packet::send(socket, ToBroker::new(kind).as_bytes(), &[]);
         }
     }
 
