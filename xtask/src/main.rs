@@ -5,6 +5,7 @@ mod adversary;
 mod browser;
 mod cargo_test;
 mod checks;
+mod deb;
 mod demo;
 mod e2e;
 mod images;
@@ -40,6 +41,7 @@ cargo xtask <verb>
                                kill -9 at random for ten minutes, under load; then nothing may be left
   truth-table [--backend B] [--native] [--json]
                                sharing between processes in every combination of namespaces and privilege
+  deb                          a package for Debian, in target
   images                       container images as archives, in target/images
   toolchain                    fetch NVIDIA's compiler and runtimes from PyPI into .cache/cuda
   xen [--list] [SCENARIO]...   Xen itself, emulated, with guests that use the GPU of Dom0 (xen --help)
@@ -75,6 +77,10 @@ fn verb() -> Result<()> {
             toolchain::ensure()?;
             println!("{}", toolchain::nvcc().display());
             Ok(())
+        }
+        "deb" => {
+            no_more(args)?;
+            deb::build().map(drop)
         }
         "images" => {
             let mut debug = false;

@@ -11,7 +11,7 @@ use std::collections::HashMap;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::PathBuf;
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags};
@@ -295,6 +295,7 @@ impl Shared {
                 state = self.wait(state, left.min(RESEND_EVERY));
                 continue;
             }
+            let (asked, spin) = (Instant::now(), spin());
             state.next_seq += 1;
             state.requests.insert(seq, Request { account, bytes, import, outcome: None, abandoned: false });
             let outcome = loop {
@@ -305,6 +306,17 @@ impl Shared {
                     }
                     None => break Outcome::Lost,
                     Some(None) => {}
+                }
+                if asked.elapsed() < spin {
+                    // Whoever waits takes the answer itself: nobody has to be woken for it.
+                    if state.take_answer() {
+                        self.changed.notify_all();
+                        continue;
+                    }
+                    drop(state);
+                    std::hint::spin_loop();
+                    state = self.lock();
+                    continue;
                 }
                 let Some(left) = deadline.checked_duration_since(Instant::now()) else {
                     if let Some(request) = state.requests.get_mut(&seq) {
@@ -382,31 +394,86 @@ impl Shared {
                 Ok(_) | Err(rustix::io::Errno::INTR) => {}
                 Err(_) => return,
             }
+            // Taken and done under one lock, here and in `take_answer`: else two threads could change their order.
+            let mut state = self.lock();
             let mut buffer = [0; size_of::<ToWorker>()];
-            match packet::receive(socket, &mut buffer) {
+            let message = match packet::receive_now(socket, &mut buffer) {
                 Ok(received) if received.len == 0 => return,
-                Ok(received) => {
-                    let Ok(message) = ToWorker::read_from_bytes(&buffer[..received.len]) else { continue };
-                    match message.kind {
-                        to_worker::REPLY => self.lock().take_reply(message, received.fds),
-                        to_worker::PAYS => self.lock().take_over(&message),
-                        to_worker::ISOLATE => self.lock().isolated = true,
-                        to_worker::REST => {
-                            let said = if self.rest.settle(SETTLE) { to_broker::RESTING } else { to_broker::WAKE };
-                            self.lock().tell(said);
-                        }
-                        to_worker::AWAKE => self.rest.wake(),
-                        _ => continue,
-                    }
-                    self.changed.notify_all();
-                }
+                Ok(received) => match ToWorker::read_from_bytes(&buffer[..received.len]) {
+                    Ok(message) => state.take(message, received.fds),
+                    Err(_) => None,
+                },
+                // Somebody who waited for it has taken it.
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => continue,
                 Err(_) => return,
+            };
+            drop(state);
+            match message.map(|message| message.kind) {
+                Some(to_worker::REST) => {
+                    let said = if self.rest.settle(SETTLE) { to_broker::RESTING } else { to_broker::WAKE };
+                    self.lock().tell(said);
+                }
+                Some(to_worker::AWAKE) => self.rest.wake(),
+                _ => {}
             }
+            self.changed.notify_all();
         }
     }
 }
 
+/// How long an answer is spun for. A broker that has a processor answers sooner than a sleep and two wake-ups take; where
+/// there are few processors, it may need this one.
+fn spin() -> Duration {
+    const PLENTY: usize = 4;
+    static SPIN: OnceLock<Duration> = OnceLock::new();
+    *SPIN.get_or_init(|| match std::thread::available_parallelism().map_or(1, |count| count.get()) {
+        PLENTY.. => Duration::from_micros(100),
+        _ => Duration::ZERO,
+    })
+}
+
 impl State {
+    /// Does what a message says, unless it is one that may take time: that is given back, for the link's thread.
+    fn take(&mut self, message: ToWorker, fds: Vec<OwnedFd>) -> Option<ToWorker> {
+        match message.kind {
+            to_worker::REPLY => self.take_reply(message, fds),
+            to_worker::PAYS => self.take_over(&message),
+            to_worker::ISOLATE => self.isolated = true,
+            _ => return Some(message),
+        }
+        None
+    }
+
+    /// Takes the next message off the socket, if there is one that takes no time; true if it did.
+    fn take_answer(&mut self) -> bool {
+        let Some(socket) = self.socket.clone() else { return false };
+        let mut buffer = [0; size_of::<ToWorker>()];
+        // First a look, without taking it.
+        let peek = rustix::net::RecvFlags::PEEK | rustix::net::RecvFlags::DONTWAIT;
+        let quick =
+            |message: &ToWorker| matches!(message.kind, to_worker::REPLY | to_worker::PAYS | to_worker::ISOLATE);
+        let seen = rustix::net::recv(&socket, &mut buffer, peek).is_ok_and(|(count, _)| {
+            buffer
+                .get(..count)
+                .and_then(|bytes| ToWorker::read_from_bytes(bytes).ok())
+                .is_some_and(|seen| quick(&seen))
+        });
+        if !seen {
+            return false;
+        }
+        match packet::receive_now(&socket, &mut buffer) {
+            Ok(received) => match ToWorker::read_from_bytes(&buffer[..received.len]) {
+                Ok(message) => self.take(message, received.fds).is_none(),
+                Err(_) => false,
+            },
+            Err(_) => {
+                // It is lost; the link's thread sees the end of the connection, and begins anew.
+                let _ = rustix::net::shutdown(&socket, rustix::net::Shutdown::Both);
+                false
+            }
+        }
+    }
+
     fn take_reply(&mut self, message: ToWorker, fds: Vec<OwnedFd>) {
         (self.used, self.limit) = (message.used, message.limit);
         let Some(request) = self.requests.get_mut(&message.seq) else { return };

@@ -80,7 +80,7 @@ mod tests {
 
     #[test]
     fn the_software_gpu_is_described() {
-        let prepared = Prepared::load(&Backend::Soft { devices: 3, memory: 1 << 30 }).unwrap();
+        let prepared = Prepared::load(&Backend::Soft { devices: 3, memory: 1 << 30, only: Vec::new() }).unwrap();
         let cards = view::read_cards(&mut Reader::new(&prepared.inventory().unwrap())).unwrap();
         // As many as other tests of this process have: the driver starts once.
         assert_eq!(cards.len(), 3);
