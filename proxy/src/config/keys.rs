@@ -441,7 +441,7 @@ pub const KEYS: &[Key] = &[
     key(
         Table::Profile,
         "cap",
-        Kind::Percent,
+        Kind::Percent(100),
         "unlimited",
         "Most of the GPU's time that it gets even when nobody else wants it, in percent.",
         true,
