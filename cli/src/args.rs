@@ -31,6 +31,10 @@ pub enum Verb {
     Zones(ZonesArgs),
     /// List, give and revoke rights to open another zone's memory
     Grants(GrantsArgs),
+    /// Make what Xen guests boot
+    Image(crate::xen_args::ImageArgs),
+    /// Run programs in Xen domains of their own
+    Xen(crate::xen_args::XenArgs),
     /// Let clients that are in Xen guests in (runs beside the proxy, in the driver domain)
     #[command(after_help = GATE_HELP)]
     Gate {

@@ -22,6 +22,8 @@ pub enum Exit {
     ProxyUnreachable = 69,
     /// Something failed that should not.
     Failure = 70,
+    /// There is no Xen here, or no toolstack.
+    NoXen = 71,
     /// The machine does not allow the jail that was demanded.
     NoJail = 72,
     /// The disk is full.
@@ -30,6 +32,10 @@ pub enum Exit {
     StateDir = 74,
     /// Another proxy has the state directory.
     Taken = 75,
+    /// A guest did not start, or ended without its program.
+    Guest = 76,
+    /// There is no image that a guest could boot.
+    NoImage = 77,
     /// The configuration file is wrong.
     Config = 78,
     /// The program was found but cannot be executed.
@@ -40,7 +46,7 @@ pub enum Exit {
 
 impl Exit {
     /// With a line for the manual.
-    pub const ALL: [(Self, &str); 15] = [
+    pub const ALL: [(Self, &str); 18] = [
         (Self::Unwell, "`bulkhead doctor` found errors"),
         (Self::Usage, "wrong arguments"),
         (Self::ZoneRefused, "the proxy refused the zone"),
@@ -49,10 +55,13 @@ impl Exit {
         (Self::NoLibrary, "Bulkhead's libcuda.so.1 was not found"),
         (Self::ProxyUnreachable, "no proxy answers at the socket"),
         (Self::Failure, "an internal failure"),
+        (Self::NoXen, "this is no domain of Xen that can make others"),
         (Self::NoJail, "the machine does not allow the jail that was demanded"),
         (Self::NoSpace, "no space left for the state directory"),
         (Self::StateDir, "the state directory cannot be used"),
         (Self::Taken, "another proxy has the state directory"),
+        (Self::Guest, "the guest did not start, or ended without its program"),
+        (Self::NoImage, "there is no image that a guest could boot"),
         (Self::Config, "the configuration file is wrong"),
         (Self::NotExecutable, "the program cannot be executed"),
         (Self::NotFound, "the program was not found"),

@@ -13,6 +13,7 @@ mod private_proxy;
 mod signals;
 mod terminal;
 mod verbs;
+mod xen_args;
 
 use std::process::ExitCode;
 
@@ -44,6 +45,8 @@ fn main() -> ExitCode {
         Verb::Top(args) => verbs::top::run(&args),
         Verb::Zones(args) => verbs::zones::run(args),
         Verb::Grants(args) => verbs::grants::run(args),
+        Verb::Image(args) => verbs::image::run(args),
+        Verb::Xen(args) => verbs::xen::run(args),
         Verb::Gate { state_dir } => verbs::gate::run(state_dir),
         Verb::Topology(args) => verbs::topology::run(&args),
         Verb::Doctor(args) => verbs::doctor::run(args),
