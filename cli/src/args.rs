@@ -31,6 +31,8 @@ pub enum Verb {
     Zones(ZonesArgs),
     /// List, give and revoke rights to open another zone's memory
     Grants(GrantsArgs),
+    /// Hand buffers over by name: publish them, wait for them
+    Ipc(IpcArgs),
     /// Make what Xen guests boot
     Image(crate::xen_args::ImageArgs),
     /// Run programs in Xen domains of their own
@@ -57,11 +59,17 @@ pub enum Verb {
         #[arg(long)]
         library: PathBuf,
     },
+    /// Move a worker's GPU memory to the host or back (started by the proxy)
+    #[command(hide = true)]
+    Mover(MoverArgs),
     /// Look at the GPUs (started by `topology` and `doctor`)
     #[command(hide = true)]
     Survey {
         #[command(flatten)]
         backend: BackendArgs,
+        /// As programs of this zone see them
+        #[arg(long)]
+        zone: bool,
     },
     /// Try what a CUDA program needs (started by `doctor` in a zone)
     #[command(hide = true)]
@@ -75,6 +83,22 @@ pub enum Verb {
     /// Print the manual page
     #[command(after_help = "Example:\n  bulkhead man | man -l -")]
     Man,
+}
+
+#[derive(Debug, clap::Args)]
+pub struct MoverArgs {
+    /// NVIDIA's libcuda.so.1; without it there is nothing to move
+    #[arg(long)]
+    pub library: Option<PathBuf>,
+    #[arg(value_enum)]
+    pub which: Direction,
+    pub pid: i32,
+}
+
+#[derive(Debug, Clone, Copy, clap::ValueEnum)]
+pub enum Direction {
+    Out,
+    Back,
 }
 
 const GATE_HELP: &str = "\
@@ -153,6 +177,11 @@ pub struct BackendArgs {
 }
 
 impl BackendArgs {
+    /// Has nobody said anything of it?
+    pub fn is_left_open(&self) -> bool {
+        self.backend.is_none() && self.driver_library.is_none() && self.soft_devices.is_none()
+    }
+
     pub fn options(&self) -> Options {
         Options {
             choice: match self.backend {
@@ -249,6 +278,9 @@ pub struct ProxyArgs {
     /// What each context is charged with on its zone's account, or 0 (default: 523MiB on NVIDIA, else 0)
     #[arg(long, value_name = "SIZE", value_parser = parse_size_or_none)]
     pub context_memory: Option<u64>,
+    /// Seconds after which an idle program's GPU memory is moved to host memory, or 0: never (default: 0)
+    #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(u32).range(0..=86_400))]
+    pub suspend_idle: Option<u32>,
     /// Seconds that work may run on after its zone's turn while other zones wait, or 0: for ever (default: 60)
     #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(u32).range(0..=86_400))]
     pub watchdog: Option<u32>,
@@ -457,7 +489,9 @@ const TOPOLOGY_EXAMPLES: &str = "\
 Examples:
   bulkhead topology
   bulkhead topology --json | jq '.gpus[] | {index, name, uuid}'
-  bulkhead topology --backend soft --soft-devices 4";
+  bulkhead topology --backend soft --soft-devices 4
+
+In a container that is in a zone it shows what programs there see.";
 
 #[derive(Debug, Args)]
 #[command(after_help = TOPOLOGY_EXAMPLES)]
@@ -492,6 +526,110 @@ pub struct DoctorArgs {
     /// Only look, and start no CUDA program
     #[arg(long)]
     pub no_self_test: bool,
+}
+
+const IPC_EXAMPLES: &str = "\
+Examples:
+  A program prints the handle of its buffer; it is published until a consumer is done with it:
+      ./producer | bulkhead ipc publish weights --handle - --bytes 4194304
+  Elsewhere, in the same zone or in one that has a grant; the producer learns when ./consumer ends:
+      bulkhead ipc wait weights --timeout 30 -- ./consumer
+  By hand:
+      handle=$(bulkhead ipc wait team-a/weights); ...; bulkhead ipc done team-a/weights
+
+Programs do this themselves with include/bulkhead_ipc.h or the Python module `bulkhead`. A command that `wait` starts finds
+BULKHEAD_IPC_HANDLE, _EVENT, _BYTES, _OFFSET, _ZONE and _NOTE in its environment.";
+
+#[derive(Debug, Args)]
+#[command(after_help = IPC_EXAMPLES)]
+pub struct IpcArgs {
+    /// The zone's socket (default: $BULKHEAD_SOCKET, else /run/bulkhead/zone/sock)
+    #[arg(long, value_name = "PATH", global = true)]
+    pub zone_socket: Option<PathBuf>,
+    /// Print it as JSON
+    #[arg(long, global = true)]
+    pub json: bool,
+    #[command(subcommand)]
+    pub action: IpcAction,
+}
+
+#[derive(Debug, Subcommand)]
+pub enum IpcAction {
+    /// Publish a buffer under a name, until consumers are done with it
+    Publish(PublishArgs),
+    /// Wait until a name is published
+    Wait {
+        /// NAME, or ZONE/NAME
+        #[arg(value_parser = parse_qualified)]
+        name: QualifiedName,
+        /// Seconds to wait at most
+        #[arg(long, value_name = "SECONDS", value_parser = parse_seconds)]
+        timeout: Option<f64>,
+        /// A program to run with it; the publisher learns when it ends
+        #[arg(trailing_var_arg = true, value_name = "CMD", allow_hyphen_values = true)]
+        command: Vec<OsString>,
+    },
+    /// Show what is published and may be seen in this zone
+    List,
+    /// Say that what was waited for without a program is done with
+    Done {
+        /// NAME, or ZONE/NAME
+        #[arg(value_parser = parse_qualified)]
+        name: QualifiedName,
+    },
+}
+
+#[derive(Debug, Args)]
+pub struct PublishArgs {
+    /// The name: letters, digits, '-', '_' and '.'
+    #[arg(value_parser = parse_public_name)]
+    pub name: ZoneName,
+    /// Of cuIpcGetMemHandle, as 128 hexadecimal digits, or - for standard input (default: no memory, only the name)
+    #[arg(long, value_name = "HEX")]
+    pub handle: Option<String>,
+    /// Of cuIpcGetEventHandle, likewise
+    #[arg(long, value_name = "HEX")]
+    pub event: Option<String>,
+    /// Length of the buffer
+    #[arg(long, value_name = "SIZE", value_parser = proxy::size::parse)]
+    pub bytes: Option<u64>,
+    /// Where in the memory it begins
+    #[arg(long, value_name = "BYTES", default_value_t = 0)]
+    pub offset: u64,
+    /// Anything that consumers should know
+    #[arg(long, value_name = "TEXT", default_value = "")]
+    pub note: String,
+    /// How many consumers must be done with it
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    pub consumers: u64,
+    /// Seconds after which it is withdrawn
+    #[arg(long, value_name = "SECONDS", value_parser = parse_seconds)]
+    pub timeout: Option<f64>,
+}
+
+/// A name, and the zone that it must come from.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct QualifiedName {
+    pub zone: Option<ZoneName>,
+    pub name: ZoneName,
+}
+
+fn parse_qualified(text: &str) -> Result<QualifiedName, String> {
+    let (zone, name) = match text.split_once('/') {
+        Some((zone, name)) => (Some(zone.parse().map_err(|error| format!("{error}"))?), name),
+        None => (None, text),
+    };
+    Ok(QualifiedName { zone, name: parse_public_name(name)? })
+}
+
+fn parse_public_name(text: &str) -> Result<ZoneName, String> {
+    let wrong = |_| "a name is 1 to 63 letters, digits, '-', '_' or '.', beginning with a letter or digit".to_owned();
+    text.parse().map_err(wrong)
+}
+
+fn parse_seconds(text: &str) -> Result<f64, String> {
+    let seconds = text.parse::<f64>().ok().filter(|seconds| (0.0..=1e9).contains(seconds));
+    seconds.ok_or_else(|| "it is a number of seconds".to_owned())
 }
 
 /// What can be said of a zone at any time.
@@ -565,6 +703,8 @@ pub struct BenchArgs {
 pub enum BenchKind {
     /// Messages over shared memory, beside the same over a Unix socket
     Idm,
+    /// From `ipc publish` to the wake of who waits
+    Meet,
     #[value(hide = true)]
     IdmPeer,
 }

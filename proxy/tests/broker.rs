@@ -92,6 +92,7 @@ fn as_broker(folder: &Path) {
         }),
         max_clients_per_zone: 8,
         watchdog: None,
+        suspend: None,
     };
     let mut broker = match Broker::start(config) {
         Ok(broker) => broker,

@@ -1,13 +1,16 @@
 //! One file for each verb.
 
 pub mod bench;
+pub mod bench_meet;
 pub mod completions;
 pub mod doctor;
 pub mod gate;
 pub mod grants;
 pub mod image;
+pub mod ipc;
 pub mod man;
 pub mod meter;
+pub mod mover;
 pub mod proxy;
 pub mod run;
 pub mod selftest;

@@ -207,7 +207,8 @@ impl Broker {
     fn status(&mut self) -> Status {
         let mut stats: std::collections::BTreeMap<ZoneName, Vec<WorkerStatus>> = Default::default();
         let mut beyond: std::collections::BTreeMap<ZoneName, u64> = Default::default();
-        for worker in self.workers.values_mut() {
+        let away: Vec<u64> = self.workers.keys().copied().filter(|id| self.is_suspended(*id)).collect();
+        for (id, worker) in &mut self.workers {
             let Some(zone) = worker.zone().cloned() else { continue };
             let sum = beyond.entry(zone.clone()).or_insert(0);
             *sum = u64::saturating_add(*sum, worker.beyond());
@@ -216,6 +217,7 @@ impl Broker {
                 client_pid: worker.client_pid(),
                 charged: worker.charged(),
                 pinned: worker.pinned(),
+                suspended: away.contains(id),
                 stats: worker.count(),
             };
             stats.entry(zone).or_default().push(status);
@@ -244,6 +246,8 @@ impl Broker {
                 pins_refused: zone.pinned.refused,
                 overdrafts: zone.overdrafts,
                 runaways: zone.runaways,
+                suspended: workers.iter().filter(|worker| worker.suspended).map(|worker| worker.charged).sum(),
+                suspensions: zone.suspensions,
                 turns: turns.turns,
                 turn_time_ns: turns.time,
                 driver_memory: beyond.remove(name).unwrap_or(0),

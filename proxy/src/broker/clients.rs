@@ -54,6 +54,8 @@ impl Broker {
             if self.reactor.watch(&socket, Source::Client(id)).is_ok() {
                 let deadline = Some(Instant::now() + HELLO_TIME);
                 self.clients.insert(id, Client { zone: name, socket, peer, wishes: Wishes::default(), deadline });
+                // Its first message has mostly come along.
+                self.on_client(id);
             }
         }
     }

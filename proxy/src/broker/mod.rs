@@ -22,6 +22,7 @@ mod roster;
 mod scheduler;
 mod sharing;
 pub mod state_dir;
+mod suspension;
 mod views;
 mod workers;
 mod zones;
@@ -48,6 +49,7 @@ pub use reload::Reload;
 use roster::Roster;
 use scheduler::{Scheduler, Verdict};
 pub use state_dir::{StateDir, StateDirError};
+pub use suspension::Suspend;
 use workers::Worker;
 use zones::{Zone, Zones};
 
@@ -75,6 +77,8 @@ pub struct Config {
     pub context_memory: u64,
     /// Who looks at what workers really use; none where nobody can.
     pub meter: Option<Meter>,
+    /// Who moves idle programs' memory to the host; none where it stays.
+    pub suspend: Option<Suspend>,
     pub max_clients_per_zone: usize,
     /// How long work may run on after its zone's turn, while others wait; none: for ever.
     pub watchdog: Option<Duration>,
@@ -125,6 +129,8 @@ pub struct Broker {
     views: views::Views,
     busy: busy::Busy,
     overdrafts: overdraft::Watch,
+    /// By worker.
+    naps: BTreeMap<u64, suspension::Nap>,
     scheduler: Scheduler,
     exports: exports::Exports,
     meetings: meetings::Meetings,
@@ -173,6 +179,7 @@ impl Broker {
             views: views::Views::default(),
             busy: busy::Busy::default(),
             overdrafts: overdraft::Watch::default(),
+            naps: BTreeMap::new(),
             scheduler,
             exports: exports::Exports::new(),
             meetings: meetings::Meetings::default(),
@@ -239,6 +246,7 @@ impl Broker {
                     Source::Inventory => self.on_inventory(),
                     Source::Meter => self.on_meter(),
                     Source::Scheduler => self.on_verdicts(),
+                    Source::Mover(id) => self.on_mover(id),
                 }
             }
             self.on_deadlines(Instant::now());
@@ -343,6 +351,8 @@ impl Broker {
             .chain(self.next_look())
             .chain(self.overdrafts.deadline())
             .chain(self.next_expiry())
+            .chain(self.next_return())
+            .chain(self.next_meeting())
             .min()
     }
 
@@ -359,6 +369,8 @@ impl Broker {
         self.views.kill_if_late(now);
         self.look_at_zones(now);
         self.end_expired();
+        self.retry_returns(now);
+        self.tell_publishers();
         for worker in self.workers.values_mut().filter(|worker| late(worker.kill_at)) {
             worker.kill();
         }

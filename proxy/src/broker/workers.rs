@@ -359,6 +359,9 @@ impl Broker {
         if self.grants.exports(&client.zone) {
             message.details.flags |= wire::shared_flags::ISOLATE;
         }
+        if self.config.suspend.is_some() {
+            message.details.flags |= wire::shared_flags::MAY_REST;
+        }
         if client.wishes.brings_region {
             message.details.flags |= wire::shared_flags::BRINGS_REGION;
         }
@@ -471,6 +474,10 @@ impl Broker {
             (to_broker::EXPORT | to_broker::WITHDRAW | to_broker::IMPORT | to_broker::CLOSE, Phase::Serving(_)) => {
                 self.on_sharing(id, message, fds)
             }
+            (to_broker::RESTING | to_broker::WAKE, Phase::Serving(_)) => {
+                self.on_rest(id, message.kind);
+                true
+            }
             // What was under way when it was killed is of no interest.
             (_, Phase::Dying(_)) => true,
             _ => false,
@@ -500,6 +507,7 @@ impl Broker {
         let counted = WorkerStats { in_progress: 0, ..worker.count() };
         // Before its account is closed: what others still use of it is paid for without a gap.
         self.end_sharing(id);
+        self.end_nap(id);
         match worker.phase {
             Phase::Serving(service) | Phase::Dying(Some(service)) => {
                 if let Some(zone) = self.zones.get_mut(&service.zone) {

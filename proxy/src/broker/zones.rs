@@ -40,6 +40,8 @@ pub struct Zone {
     pub overdrafts: u64,
     /// Workers ended because they kept the GPU from others.
     pub runaways: u64,
+    /// How often memory of an idle program was moved to the host.
+    pub suspensions: u64,
     /// Figures of workers that have ended.
     pub past: WorkerStats,
     /// Most that an operator was told.
@@ -88,6 +90,7 @@ impl Zone {
             clients_refused: 0,
             overdrafts: 0,
             runaways: 0,
+            suspensions: 0,
             past: WorkerStats::default(),
             told: WorkerStats::default(),
         })

@@ -205,6 +205,15 @@ pub const KEYS: &[Key] = &[
     ),
     key(
         Table::Proxy,
+        "suspend_idle",
+        Kind::Number(0, 86_400),
+        "0",
+        "Seconds after which the GPU memory of a program that asks for nothing is moved to host memory, until it goes \
+         on. So zones may have more memory together than the GPU has. 0: never.",
+        false,
+    ),
+    key(
+        Table::Proxy,
         "watchdog",
         Kind::Number(0, 86_400),
         "60",

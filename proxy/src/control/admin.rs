@@ -159,6 +159,11 @@ pub struct ZoneStatus {
     /// Programs ended because they kept the GPU from others.
     #[serde(default)]
     pub runaways: u64,
+    /// Part of what is used that is in host memory, because its programs are idle, and how often that came about.
+    #[serde(default)]
+    pub suspended: u64,
+    #[serde(default)]
+    pub suspensions: u64,
     /// Turns on a GPU that others wanted, too, and their time as the broker measured it.
     #[serde(default)]
     pub turns: u64,
@@ -176,6 +181,9 @@ pub struct WorkerStatus {
     pub client_pid: u32,
     pub charged: u64,
     pub pinned: u64,
+    /// Its memory is in host memory.
+    #[serde(default)]
+    pub suspended: bool,
     pub stats: WorkerStats,
 }
 
