@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use ::proxy::backend::Backend;
 use ::proxy::broker::{Broker, Config, Ended, Meter, Reload, StartError, StateDirError, Suspend};
+use ::proxy::config::kubernetes::Kubernetes;
 use ::proxy::config::{self, File};
 use ::proxy::control::{ZoneName, ZoneSettings};
 use ::proxy::http;
@@ -209,8 +210,8 @@ fn reloader(args: ProxyArgs, path: Option<PathBuf>, first: File) -> impl FnMut()
             }
         };
         let fixed = |file: &File| {
-            let (zones, grants) = (Vec::new(), Vec::new());
-            File { zones, grants, spare_workers: None, max_clients: None, ..file.clone() }
+            let (zones, grants, kubernetes) = (Vec::new(), Vec::new(), Kubernetes::default());
+            File { zones, grants, kubernetes, spare_workers: None, max_clients: None, ..file.clone() }
         };
         if fixed(&file) != fixed(&known) {
             tracing::warn!("part of what changed in the configuration needs a restart");

@@ -106,6 +106,14 @@ impl Broker {
                 };
             }
             Request::Status => return Answer::Status(self.status()),
+            Request::Cards => return Answer::Cards { cards: self.cards() },
+            Request::Budgets => return Answer::Budgets { budgets: self.budgets.list().clone() },
+            Request::SetBudget { name, memory } => {
+                return match self.set_budget(&name, memory) {
+                    Ok(()) => Answer::Budgets { budgets: self.budgets.list().clone() },
+                    Err(reason) => Answer::Failed { reason, no_space: false },
+                };
+            }
         };
         match (made, self.zones.get(&name)) {
             (Ok(()), Some(zone)) => Answer::Zone {
@@ -161,7 +169,7 @@ impl Broker {
     }
 
     /// A zone that a successor would not know is none.
-    fn save_or_remove(&mut self, name: &ZoneName) -> io::Result<()> {
+    pub(super) fn save_or_remove(&mut self, name: &ZoneName) -> io::Result<()> {
         self.save_zones().inspect_err(|_| self.remove_zone(name))
     }
 
@@ -173,13 +181,19 @@ impl Broker {
         change.apply(&mut after);
         after.check().map_err(io::Error::other)?;
         let ZoneLimits { memory, share, .. } = after.limits;
+        let circles = (after.ties.circles != before.ties.circles).then(|| after.ties.circles.clone());
         zone.change(&socket, after)?;
+        self.follow(name);
         if let Err(error) = self.save_zones() {
             // What is not in the book does not count.
             if let Some(zone) = self.zones.get_mut(name) {
                 let _ = zone.change(&socket, before);
             }
+            self.follow(name);
             return Err(error);
+        }
+        if let Some(circles) = circles {
+            self.change_circles(name, &circles);
         }
         tracing::info!(zone = %name, memory, share, "zone changed");
         Ok(())
@@ -189,6 +203,9 @@ impl Broker {
     fn kill_zone(&mut self, name: &ZoneName, programs: bool) -> usize {
         self.clients.retain(|_, client| client.zone != *name);
         let mut killed = 0;
+        for part in self.parts(name) {
+            killed += self.kill_zone(&part, programs);
+        }
         for worker in self.workers.values_mut().filter(|worker| worker.zone() == Some(name)) {
             if programs {
                 worker.kill_client();

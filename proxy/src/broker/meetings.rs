@@ -399,7 +399,9 @@ impl Broker {
     /// A client that wants to meet others becomes one of those.
     pub(super) fn meet(&mut self, id: u64) {
         let Some(client) = self.clients.remove(&id) else { return };
-        self.meetings.add(id, client.zone, client.peer.pid, client.socket);
+        // Containers of one claim meet as programs of one zone do.
+        let zone = self.family(&client.zone);
+        self.meetings.add(id, zone, client.peer.pid, client.socket);
         // What it wants has mostly come along.
         self.on_meeting(id);
     }

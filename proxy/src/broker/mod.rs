@@ -5,8 +5,10 @@
 //! sent is ended. What a successor needs is in the [`roster`] and the book of [`zones`] before it becomes true.
 
 mod admin;
+mod budgets;
 mod busy;
 mod clients;
+mod containers;
 mod exports;
 mod figures;
 mod grants;
@@ -135,6 +137,7 @@ pub struct Broker {
     exports: exports::Exports,
     meetings: meetings::Meetings,
     grants: grants::Grants,
+    budgets: budgets::Budgets,
     /// Totals as they were last written down.
     figures: figures::Book,
     missing: Missing,
@@ -184,6 +187,7 @@ impl Broker {
             exports: exports::Exports::new(),
             meetings: meetings::Meetings::default(),
             grants: grants::Grants::default(),
+            budgets: budgets::Budgets::default(),
             figures: figures::Book::new(),
             missing: Missing::default(),
             driver_version: 0,
@@ -261,11 +265,12 @@ impl Broker {
     /// Reads a predecessor's books and makes its zones and workers ours.
     fn adopt(&mut self) -> io::Result<()> {
         let grace = Instant::now() + LEASE_GRACE;
-        for zones::Entry { name, settings, leased, configured } in zones::read_book(&self.folder.zones_book()) {
+        for zones::Entry { name, settings, leased, configured, parent } in zones::read_book(&self.folder.zones_book())
+        {
             self.open_zone(&name, settings, leased)?;
             if let Some(zone) = self.zones.get_mut(&name) {
                 zone.abandoned_at = leased.then_some(grace);
-                zone.configured = configured;
+                (zone.configured, zone.parent) = (configured, parent);
             }
         }
         for (name, settings) in self.config.zones.clone() {
@@ -277,7 +282,11 @@ impl Broker {
         self.adopt_workers()?;
         // Last, for only now it is known which of them are empty.
         self.forget_unconfigured();
+        let parts: Vec<ZoneName> = self.zones.keys().cloned().collect();
+        parts.iter().for_each(|name| self.rest_if_idle(name));
+        self.budgets = budgets::Budgets::read(&self.folder.budgets());
         self.grants = grants::Grants::read(&self.folder.grants());
+        self.know_circles();
         self.end_expired();
         self.configure_grants();
         self.save_zones()
@@ -287,6 +296,7 @@ impl Broker {
         let zone = Zone::open(self.new_id(), &self.folder, name, settings, leased)?;
         self.reactor.watch(&zone.listener, Source::Zone(zone.id))?;
         self.scheduler.set_zone(zone.id, &zone.limits);
+        self.grants.set_circles(name, &zone.ties.circles);
         self.zones.insert(name.clone(), zone);
         if self.driver_version != 0 {
             self.folder.write_driver_version(name, self.driver_version)?;
@@ -297,7 +307,11 @@ impl Broker {
     /// Ends a zone: nobody can come in any more, and those inside lose their workers.
     fn remove_zone(&mut self, name: &ZoneName) {
         let Some(zone) = self.zones.remove(name) else { return };
+        for part in self.parts(name) {
+            self.remove_zone(&part);
+        }
         self.scheduler.remove_zone(zone.id);
+        self.grants.set_circles(name, &[]);
         let _ = std::fs::remove_dir_all(self.folder.zone(name));
         if let Err(error) = self.save_zones() {
             tracing::warn!(%error, "cannot write the book of zones");
@@ -330,7 +344,7 @@ impl Broker {
 
     fn save_zones(&self) -> io::Result<()> {
         // Whatever has changed is in the book before it counts, limits of time included.
-        for zone in self.zones.values() {
+        for zone in self.zones.values().filter(|zone| zone.parent.is_none()) {
             self.scheduler.set_zone(zone.id, &zone.limits);
         }
         zones::write_book(&self.folder.zones_book(), &self.zones)
@@ -377,7 +391,14 @@ impl Broker {
         let abandoned: Vec<ZoneName> =
             self.zones.iter().filter(|(_, zone)| late(zone.abandoned_at)).map(|(name, _)| name.clone()).collect();
         for name in abandoned {
-            self.remove_zone(&name);
+            let waits = self.clients.values().any(|client| client.zone == name);
+            match self.zones.get_mut(&name).filter(|zone| zone.parent.is_some()) {
+                // A container that has programs again.
+                Some(part) if waits || self.workers.values().any(|worker| worker.zone() == Some(&name)) => {
+                    part.abandoned_at = None;
+                }
+                _ => self.remove_zone(&name),
+            }
         }
     }
 

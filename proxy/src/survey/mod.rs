@@ -203,7 +203,7 @@ mod tests {
     #[test]
     fn several_software_gpus_reach_each_other_through_memory() {
         // As many as other tests here have: there is one software driver in a process.
-        let survey = look(&Backend::Soft { devices: 2, memory: 1 << 30 }).unwrap();
+        let survey = look(&Backend::Soft { devices: 2, memory: 1 << 30, only: Vec::new() }).unwrap();
         assert_eq!((survey.gpus.len(), survey.links.len()), (2, 2));
         assert_eq!(survey.gpus[1].memory_bytes, 1 << 30);
         assert!(survey.gpus[0].uuid.starts_with("GPU-") && survey.gpus[0].uuid != survey.gpus[1].uuid);
