@@ -547,7 +547,7 @@ fn zones_of_a_budget_have_one_limit_together() {
 
 /// Does something as a process of a container would, as far as its control group tells; false where this machine does
 /// not let us make one.
-fn in_container(digit: char, run: impl FnOnce()) -> bool {
+fn in_container(digit: char, mut run: impl FnMut()) -> bool {
     let groups = std::fs::read_to_string("/proc/self/cgroup").unwrap();
     let places = groups.lines().filter_map(|line| {
         let mut fields = line.splitn(3, ':').skip(1);
