@@ -595,22 +595,27 @@ fn leased_zones_go_with_their_operator() {
 
 fn zones_of_a_budget_have_one_limit_together() {
     let mut node = Node::start();
-    let joint = || ZoneChange { budgets: Some(vec!["both".into()]), ..ZoneChange::default() };
-    change(&node, "a", joint());
-    change(&node, "b", joint());
+    // Not those of the configuration: a new broker makes them what that says.
+    for name in ["x", "y"] {
+        let limits = ZoneLimits { memory: Some(100 * MIB), ..ZoneLimits::default() };
+        let name: proxy::control::ZoneName = name.parse().unwrap();
+        let request = Request::CreateZone { name: name.clone(), settings: ZoneSettings::from(limits) };
+        assert!(matches!(node.admin().ask(&request), Ok(Answer::Zone { .. })));
+        change(&node, name.as_str(), ZoneChange { budgets: Some(vec!["both".into()]), ..ZoneChange::default() });
+    }
     let request = Request::SetBudget { name: "both".into(), memory: Some(70 * MIB) };
     assert!(matches!(node.admin().ask(&request), Ok(Answer::Budgets { .. })));
-    let (a, b) = (Client::connect(&node.socket("a")), Client::connect(&node.socket("b")));
+    let (a, b) = (Client::connect(&node.socket("x")), Client::connect(&node.socket("y")));
     assert_eq!(a.ask(&format!("+{}", 60 * MIB)), "granted");
     assert_eq!(b.ask(&format!("+{}", 20 * MIB)), "OverLimit");
     assert_eq!(b.ask(&format!("+{}", 10 * MIB)), "granted");
     // Each sees what is left for it.
     assert_eq!(b.ask("?"), format!("({}, Some({}))", 70 * MIB, 70 * MIB));
-    assert_eq!(node.zone("b").charges_refused, 1);
+    assert_eq!(node.zone("y").charges_refused, 1);
     // A successor knows it, too.
     node.kill_broker();
     node.restart();
-    until("the workers are back", || node.zone("a").used == 60 * MIB);
+    until("the workers are back", || node.zone("x").used == 60 * MIB);
     assert_eq!(b.ask("+1"), "OverLimit");
     let request = Request::SetBudget { name: "both".into(), memory: None };
     node.admin().ask(&request).unwrap();

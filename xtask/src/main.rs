@@ -83,15 +83,18 @@ fn verb() -> Result<()> {
             deb::build().map(drop)
         }
         "images" => {
-            let mut debug = false;
+            let (mut debug, mut no_build) = (false, false);
             while let Some(arg) = args.next()? {
                 match arg {
                     Long("debug") => debug = true,
+                    Long("no-build") => no_build = true,
                     other => return Err(other.unexpected().into()),
                 }
             }
             toolchain::ensure()?;
-            stage::build(&stage::Options { debug, strip: true })?;
+            if !no_build {
+                stage::build(&stage::Options { debug, strip: true })?;
+            }
             for archive in images::build()? {
                 println!("{}", archive.display());
             }

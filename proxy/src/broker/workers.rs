@@ -190,14 +190,9 @@ impl Broker {
     fn next_kind(&self) -> Option<(Kind, bool)> {
         let kinds = self.spare_kinds();
         let wanted = |needed: bool| {
-            let counts = |kind: &&Kind| match self.wanted_workers(kind) {
-                (waiting, spare) => {
-                    if needed {
-                        waiting > 0
-                    } else {
-                        spare > 0
-                    }
-                }
+            let counts = |kind: &&Kind| {
+                let (waiting, spare) = self.wanted_workers(kind);
+                if needed { waiting > 0 } else { spare > 0 }
             };
             kinds.iter().find(counts).map(|kind| (kind.clone(), needed))
         };

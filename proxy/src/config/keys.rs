@@ -460,7 +460,7 @@ pub const KEYS: &[Key] = &[
         "gpus",
         Kind::Gpus,
         "all",
-        "The GPUs that have such parts, as `bulkhead status` counts them.",
+        "The GPUs that have such parts, as `bulkhead topology` counts them.",
         true,
     ),
     key(
