@@ -51,7 +51,7 @@ fn on_each(controller: Controller, test: impl Fn(&State, &dyn Fn() -> Surroundin
         } else {
             println!("NOT TRIED: {controller:?} on {version:?}: this machine does not have it there {why:?}");
         }
-        assert_eq!(left_behind(&state.0), [PathBuf::new(); 0], "groups are left");
+        assert_eq!(left_behind(&state.0), Vec::<PathBuf>::new(), "groups are left");
     }
 }
 
