@@ -10,7 +10,7 @@ use idm::region::Layout;
 use xen::doorbell::{EventDoorbell, StopEvents};
 use xen::store::Store;
 
-struct Guest;
+pub struct Guest;
 
 /// Sees to it that the far side lets go of the pages first.
 struct FarSide {
@@ -57,5 +57,9 @@ pub fn run(filter: &str) {
         (behaviour.check)(&Guest);
         println!("test xen::{} ok, {:?}", behaviour.name, xen::counts::read().since(&before));
     }
+}
+
+/// Tells the far side that there is nothing more to come.
+pub fn done() {
     Store::open().unwrap().write("data/bulkhead/done", b"1").unwrap();
 }

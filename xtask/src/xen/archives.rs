@@ -3,6 +3,7 @@
 use super::Options;
 use super::base::Base;
 use super::image;
+use super::payload::Payload;
 use crate::paths;
 use anyhow::{Context, Result};
 use guest::tree::Tree;
@@ -14,8 +15,8 @@ use std::path::Path;
 const LIBRARIES: [&str; 2] = ["libcuda.so.1", "libnvidia-ml.so.1"];
 
 /// Writes the archive of Dom0.
-pub fn write(archive: &Path, base: &Base, options: &Options, payload: &Tree) -> Result<()> {
-    let mut tree = Tree::default();
+pub fn write(archive: &Path, base: &Base, options: &Options, payload: &Payload) -> Result<()> {
+    let mut tree = payload.everywhere.clone();
     let script = |name: &str| {
         let path = paths::root().join("xtask/xen").join(name);
         fs::read(&path).with_context(|| format!("cannot read {}", path.display()))
@@ -28,12 +29,12 @@ pub fn write(archive: &Path, base: &Base, options: &Options, payload: &Tree) -> 
         tree.file(&format!("test/scenarios/{name}"), 0o644, script(&format!("scenarios/{name}"))?);
     }
     tree.file("boot/guest.cpio", 0o644, fs::read(base.guest())?);
-    let tenant = [fs::read(base.tenant())?, cpio::bytes(payload)].concat();
+    let tenant = [fs::read(base.tenant())?, cpio::bytes(&payload.tenant)].concat();
     tree.file("boot/tenant.cpio", 0o644, tenant);
     tree.link("boot/vmlinux", "image/vmlinuz");
     installed(&mut tree)?;
 
-    let mut guest = Tree::default();
+    let mut guest = payload.everywhere.clone();
     guest.file("init", 0o755, script("guest-init.sh")?);
     if let (Some(dom0), Some(in_guest)) = (&options.dom0, &options.guest) {
         program(&mut tree, "test/dom0-command", dom0, None)?;
