@@ -32,6 +32,10 @@ pub enum Exit {
     StateDir = 74,
     /// Another proxy has the state directory.
     Taken = 75,
+    /// What was waited for did not happen in time.
+    TimedOut = 79,
+    /// The program on the other side died.
+    PeerLost = 80,
     /// A guest did not start, or ended without its program.
     Guest = 76,
     /// There is no image that a guest could boot.
@@ -46,7 +50,7 @@ pub enum Exit {
 
 impl Exit {
     /// With a line for the manual.
-    pub const ALL: [(Self, &str); 18] = [
+    pub const ALL: [(Self, &str); 20] = [
         (Self::Unwell, "`bulkhead doctor` found errors"),
         (Self::Usage, "wrong arguments"),
         (Self::ZoneRefused, "the proxy refused the zone"),
@@ -60,6 +64,8 @@ impl Exit {
         (Self::NoSpace, "no space left for the state directory"),
         (Self::StateDir, "the state directory cannot be used"),
         (Self::Taken, "another proxy has the state directory"),
+        (Self::TimedOut, "what was waited for did not happen in time"),
+        (Self::PeerLost, "the program on the other side died"),
         (Self::Guest, "the guest did not start, or ended without its program"),
         (Self::NoImage, "there is no image that a guest could boot"),
         (Self::Config, "the configuration file is wrong"),

@@ -37,8 +37,8 @@ fn main() -> ExitCode {
             client::run();
             ExitCode::SUCCESS
         }
-        ["sharer"] => {
-            sharer::run();
+        ["sharer", ref rest @ ..] => {
+            sharer::run(rest.first().and_then(|number| number.parse().ok()).unwrap_or(0));
             ExitCode::SUCCESS
         }
         ["truth-table", ref rest @ ..] => run_truth_table(rest),

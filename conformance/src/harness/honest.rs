@@ -84,6 +84,28 @@ impl Honest {
         self.hear()
     }
 
+    /// A conversation: lines, and what each must be answered with.
+    ///
+    /// # Panics
+    /// At the first other answer.
+    #[track_caller]
+    pub fn expect(&mut self, conversation: &[(&str, &str)]) {
+        for (line, answer) in conversation {
+            assert_eq!(self.ask(line), *answer, "{line}");
+        }
+    }
+
+    /// Opens memory by its handle; answers what is said of where it is.
+    ///
+    /// # Panics
+    /// When it does not open.
+    #[track_caller]
+    pub fn opens(&mut self, handle: &str) -> String {
+        let said = self.ask(&format!("open {handle}"));
+        assert!(said.starts_with("0x"), "{said}");
+        said
+    }
+
     pub fn kill(&mut self) -> ExitStatus {
         signal(self.child.id(), Signal::KILL);
         self.child.wait().expect("our child")

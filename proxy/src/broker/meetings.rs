@@ -4,12 +4,14 @@
 //! learn of it. So nothing is left by a program that dies, and a new broker begins with nothing. Names belong to zones; who
 //! may see a publication is what grants say, asked anew each time.
 //!
-//! A tenant can send anything here: each message is one of fixed size, read as a copy; connections of a zone are counted;
-//! and who does not take what is sent to it is dropped.
+//! A tenant can send anything here: each message is one of fixed size, read as a copy; connections of a zone are counted.
+//! Nothing that is sent waits for anybody: a publisher that is busy is told later what its consumers did, as long as that is
+//! not too much, and then dropped.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::io::ErrorKind;
 use std::os::fd::OwnedFd;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use idm::bootstrap::{self, BootstrapError};
 use zerocopy::IntoBytes;
@@ -26,6 +28,10 @@ use crate::packet;
 const PER_ZONE: usize = 256;
 /// Connections of all zones together, so that descriptors are left for programs and workers.
 const ALL: usize = 4096;
+/// What a publisher has not been told yet, beyond what its socket holds.
+const BACKLOG: usize = 256;
+/// How soon it is tried again to tell it.
+const RETRY: Duration = Duration::from_millis(5);
 
 #[derive(Default)]
 pub struct Meetings {
@@ -65,6 +71,37 @@ struct Publication {
     consumers: BTreeSet<u64>,
     /// Those who have it and did not stay: zone and number.
     detached: Vec<(ZoneName, u64)>,
+    /// What it has still to be told.
+    backlog: VecDeque<News>,
+}
+
+/// Something that a publisher is told: mostly, what a consumer did.
+struct News {
+    kind: u32,
+    number: u64,
+    zone: ZoneName,
+}
+
+impl News {
+    fn message(&self) -> Meet {
+        let mut message = Meet::new(self.kind);
+        (message.number, message.zone) = (self.number, self.zone.to_field());
+        message
+    }
+}
+
+impl Publication {
+    /// Tells what can be told. False when the peer is gone, or too much is left.
+    fn flush(&mut self, socket: &OwnedFd) -> bool {
+        while let Some(news) = self.backlog.front() {
+            match packet::send_now(socket, news.message().as_bytes(), &[]) {
+                Ok(()) => drop(self.backlog.pop_front()),
+                Err(error) if error.kind() == ErrorKind::WouldBlock => return self.backlog.len() <= BACKLOG,
+                Err(_) => return false,
+            }
+        }
+        true
+    }
 }
 
 /// Who may see what, as it is now.
@@ -150,6 +187,8 @@ impl Meetings {
         }
         let Some(peer) = self.peers.get_mut(&id) else { return };
         tracing::debug!(%zone, pid = peer.pid, name = name.as_str(), bytes = offer.bytes, "published");
+        // Those who wait hear of it first: they are in a hurry, and the publisher is not.
+        let published = News { kind: kind::PUBLISHED, number: 0, zone };
         let publication = Publication {
             offer,
             name,
@@ -157,13 +196,12 @@ impl Meetings {
             taken: 0,
             consumers: BTreeSet::new(),
             detached: Vec::new(),
+            backlog: VecDeque::from([published]),
         };
         peer.role = Role::Publisher(Box::new(publication));
         self.published += 1;
-        if !tell(&peer.socket, &Meet::new(kind::PUBLISHED)) {
-            return self.end(id, false);
-        }
         self.match_all(policy);
+        self.flush_one(id);
     }
 
     /// Publications of a zone under a name.
@@ -219,8 +257,6 @@ impl Meetings {
         let number = publication.taken;
         let mut found = publication.offer.clone();
         (found.kind, found.code, found.number, found.zone) = (kind::FOUND, 0, number, source.zone.to_field());
-        let mut taken = Meet::new(kind::TAKEN);
-        (taken.number, taken.zone) = (number, zone.to_field());
         // The one who waits first: it is in a hurry.
         let given = self.peers.get(&id).is_some_and(|peer| tell(&peer.socket, &found));
         if !given {
@@ -228,20 +264,50 @@ impl Meetings {
         }
         if let Some(Peer { role: Role::Publisher(publication), .. }) = self.peers.get_mut(&publisher) {
             if detach {
-                publication.detached.push((zone, number));
+                publication.detached.push((zone.clone(), number));
             } else {
                 publication.consumers.insert(id);
             }
         }
-        let told = self.peers.get(&publisher).is_some_and(|source| tell(&source.socket, &taken));
         if detach {
             self.peers.remove(&id);
         } else if let Some(peer) = self.peers.get_mut(&id) {
             peer.role = Role::Consumer { publisher, number };
         }
-        if !told {
+        self.notify(publisher, News { kind: kind::TAKEN, number, zone });
+    }
+
+    /// Tells a publisher of a consumer, now or as soon as it listens.
+    fn notify(&mut self, publisher: u64, news: News) {
+        let Some(Peer { role: Role::Publisher(publication), .. }) = self.peers.get_mut(&publisher) else { return };
+        publication.backlog.push_back(news);
+        self.flush_one(publisher);
+    }
+
+    fn flush_one(&mut self, publisher: u64) {
+        if let Some(Peer { role: Role::Publisher(publication), socket, .. }) = self.peers.get_mut(&publisher)
+            && !publication.flush(socket)
+        {
             self.end(publisher, false);
         }
+    }
+
+    /// When somebody must be told something that did not fit.
+    fn deadline(&self) -> Option<Instant> {
+        let behind = |peer: &Peer| matches!(&peer.role, Role::Publisher(known) if !known.backlog.is_empty());
+        self.peers.values().any(behind).then(|| Instant::now() + RETRY)
+    }
+
+    fn flush(&mut self) {
+        let mut lost = Vec::new();
+        for (id, peer) in &mut self.peers {
+            if let Role::Publisher(publication) = &mut peer.role
+                && !publication.flush(&peer.socket)
+            {
+                lost.push(*id);
+            }
+        }
+        lost.into_iter().for_each(|id| self.end(id, false));
     }
 
     fn list(&mut self, id: u64, policy: &Policy<'_>) {
@@ -271,25 +337,23 @@ impl Meetings {
             return self.refuse(id, code::MALFORMED);
         };
         let Some(zone) = self.peers.get(&id).map(|peer| peer.zone.clone()) else { return };
-        let mut lost = Vec::new();
-        if let Some(publisher) = self.find(&zone, &name, from.as_ref(), policy)
-            && let Some(Peer { role: Role::Publisher(publication), socket, .. }) = self.peers.get_mut(&publisher)
+        let publisher = self.find(&zone, &name, from.as_ref(), policy);
+        let mut finished = Vec::new();
+        if let Some(publisher) = publisher
+            && let Some(Peer { role: Role::Publisher(publication), .. }) = self.peers.get_mut(&publisher)
         {
-            let (mine, others): (Vec<_>, Vec<_>) =
-                std::mem::take(&mut publication.detached).into_iter().partition(|(known, _)| *known == zone);
-            publication.detached = others;
-            for (_, number) in mine {
-                let mut message = Meet::new(kind::FINISHED);
-                (message.number, message.zone) = (number, zone.to_field());
-                if !tell(socket, &message) {
-                    lost.push(publisher);
-                }
-            }
+            publication.detached.retain(|(known, number)| {
+                let mine = *known == zone;
+                finished.extend(mine.then_some((publisher, *number)));
+                !mine
+            });
+        }
+        for (publisher, number) in finished {
+            self.notify(publisher, News { kind: kind::FINISHED, number, zone: zone.clone() });
         }
         if let Some(peer) = self.peers.remove(&id) {
             tell(&peer.socket, &Meet::new(kind::END));
         }
-        lost.into_iter().for_each(|publisher| self.end(publisher, false));
     }
 
     /// A connection is over; `done` if its program said so before.
@@ -312,11 +376,8 @@ impl Meetings {
                 if let Role::Publisher(publication) = &mut source.role {
                     publication.consumers.remove(&id);
                 }
-                let mut message = Meet::new(if done { kind::FINISHED } else { kind::LOST });
-                (message.number, message.zone) = (number, peer.zone.to_field());
-                if !tell(&source.socket, &message) {
-                    self.end(publisher, false);
-                }
+                let kind = if done { kind::FINISHED } else { kind::LOST };
+                self.notify(publisher, News { kind, number, zone: peer.zone });
             }
         }
     }
@@ -338,7 +399,11 @@ impl Broker {
     /// A client that wants to meet others becomes one of those.
     pub(super) fn meet(&mut self, id: u64) {
         let Some(client) = self.clients.remove(&id) else { return };
-        self.meetings.add(id, client.zone, client.peer.pid, client.socket);
+        // Containers of one claim meet as programs of one zone do.
+        let zone = self.family(&client.zone);
+        self.meetings.add(id, zone, client.peer.pid, client.socket);
+        // What it wants has mostly come along.
+        self.on_meeting(id);
     }
 
     pub(super) fn sharing_status(&self) -> SharingStatus {
@@ -356,6 +421,14 @@ impl Broker {
     pub(super) fn match_meetings(&mut self) {
         let policy = Policy { grants: &self.grants, exports: &self.exports };
         self.meetings.match_all(&policy);
+    }
+
+    pub(super) fn next_meeting(&self) -> Option<Instant> {
+        self.meetings.deadline()
+    }
+
+    pub(super) fn tell_publishers(&mut self) {
+        self.meetings.flush();
     }
 
     pub(super) fn end_meetings(&mut self, zone: &ZoneName) {

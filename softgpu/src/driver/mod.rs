@@ -49,7 +49,7 @@ mod visible;
 use cuda_abi::driver::Driver;
 
 pub use output::{Sink, set_output};
-pub use state::Config;
+pub use state::{Config, show_only};
 
 /// The driver's functions. The first configuration given in a process stays.
 pub fn driver(config: Config) -> Driver {
