@@ -1,14 +1,15 @@
 // Two programs that have nothing in common but a folder share device memory: `share producer DIR` and
 // `share consumer DIR`, in containers, pods or terminals of their own. Without words it is both, as two processes.
-// The consumer only reads; with `write` as its last word it also writes, and the producer expects that it does when it is
-// told the same.
+// The consumer only reads; told `write` it also writes, and the producer expects that it does when it is told the same.
+// A number after that is for how many seconds the consumer tries again where it is not permitted yet.
 #include "check.h"
 
 #include <fcntl.h>
 #include <string>
 #include <sys/stat.h>
 
-constexpr int COUNT = 1 << 18;
+// Beyond 1 MiB, so that it has pages of its own wherever it was allocated.
+constexpr int COUNT = 1 << 20;
 
 __global__ void fill(int *data, int count, int from) {
     int i = blockIdx.x * blockDim.x + threadIdx.x;
@@ -61,11 +62,18 @@ static int producer(bool written) {
     return pass();
 }
 
-static int consumer(bool writes) {
+static int consumer(bool writes, int patience) {
     int *data;
     cudaIpcMemHandle_t handle;
     get("handle", &handle, sizeof handle);
-    OK(cudaIpcOpenMemHandle((void **)&data, handle, cudaIpcMemLazyEnablePeerAccess));
+    cudaError_t error;
+    while ((error = cudaIpcOpenMemHandle((void **)&data, handle, cudaIpcMemLazyEnablePeerAccess)) ==
+               cudaErrorNotPermitted &&
+           patience-- > 0) {
+        cudaGetLastError();
+        sleep(1);
+    }
+    if (error != cudaSuccess) fail(__FILE__, __LINE__, "cudaIpcOpenMemHandle", cudaGetErrorName(error));
     printf("consumer: opened\n");
     check(data, 42);
     if (writes) {
@@ -99,5 +107,6 @@ int main(int count, char **words) {
     if (count < 3) return both(words[0]);
     folder = words[2];
     bool write = count > 3 && strcmp(words[3], "write") == 0;
-    return strcmp(words[1], "producer") == 0 ? producer(write) : consumer(write);
+    int patience = count > 4 ? atoi(words[4]) : 0;
+    return strcmp(words[1], "producer") == 0 ? producer(write) : consumer(write, patience);
 }

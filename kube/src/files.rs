@@ -7,17 +7,26 @@ use std::path::Path;
 
 /// Writes a file beside its place, and puts it there when all of it is on the disk.
 pub fn write(path: &Path, bytes: &[u8]) -> io::Result<()> {
-    write_with_mode(path, bytes, 0o644)
+    place(path, bytes, 0o644, true)
+}
+
+/// The same for what is made anew after the node was off: nobody waits for the disk.
+pub fn write_volatile(path: &Path, bytes: &[u8]) -> io::Result<()> {
+    place(path, bytes, 0o644, false)
 }
 
 pub fn write_with_mode(path: &Path, bytes: &[u8], mode: u32) -> io::Result<()> {
+    place(path, bytes, mode, true)
+}
+
+fn place(path: &Path, bytes: &[u8], mode: u32, lasting: bool) -> io::Result<()> {
     // Others look for files by their endings; none of them is `.new`.
     let name = path.file_name().and_then(|name| name.to_str()).ok_or(io::ErrorKind::InvalidInput)?;
     let new = path.with_file_name(format!(".{name}.{}.new", std::process::id()));
     let written = File::create(&new).and_then(|mut file| {
         file.write_all(bytes)?;
         file.set_permissions(fs::Permissions::from_mode(mode))?;
-        file.sync_data()
+        if lasting { file.sync_data() } else { Ok(()) }
     });
     let placed = written.and_then(|()| fs::rename(&new, path));
     if placed.is_err() {

@@ -53,7 +53,7 @@ impl Keeper {
     pub async fn make(&mut self, zone: ZoneName, settings: ZoneSettings, holder: Holder) -> Result<(), KeepError> {
         let record = Record { zone: zone.clone(), settings, holder };
         self.books.write(&record).map_err(|source| KeepError::Book { zone: zone.clone(), source })?;
-        let made = self.realise(&record).await;
+        let made = self.begin(&record).await;
         self.records.insert(zone.clone(), record);
         if made.is_err() {
             // What cannot be undone now is in the books, and is undone when the broker answers again.
@@ -72,8 +72,18 @@ impl Keeper {
         }
     }
 
+    /// The zone is new: nobody need be asked whether it is there.
+    async fn begin(&self, record: &Record) -> Result<(), KeepError> {
+        self.broker.create(&record.zone, &record.settings).await?;
+        self.tell_runtimes(record)
+    }
+
     async fn realise(&self, record: &Record) -> Result<(), KeepError> {
         self.broker.ensure(&record.zone, &record.settings).await?;
+        self.tell_runtimes(record)
+    }
+
+    fn tell_runtimes(&self, record: &Record) -> Result<(), KeepError> {
         let spec = cdi::zone_spec(&self.places, &record.zone);
         self.cdi.write(&record.zone, &spec).map_err(|source| KeepError::Cdi { zone: record.zone.clone(), source })
     }

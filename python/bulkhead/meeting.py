@@ -257,14 +257,23 @@ def wait(name, timeout=None, *, socket=None):
 
 def listing(socket=None):
     """What this zone may wait for, as far as it is published now."""
+    entries = []
+    while True:
+        known = len(entries)
+        total = _page(entries, socket)
+        if len(entries) in (known, total):
+            return entries
+
+
+def _page(entries, socket):
+    """Adds the entries that follow those that are known; answers how many there are in all."""
     connection = wire.Connection(socket)
     try:
-        connection.say(wire.message(wire.LIST))
-        entries = []
+        connection.say(wire.message(wire.LIST, number=len(entries)))
         while True:
             message = connection.hear(_deadline(10))
             if message is None or message.kind != wire.ENTRY:
-                return entries
+                return message.number if message is not None and message.kind == wire.END else len(entries)
             note = json.loads(message.note).get("note") if message.note.startswith(b"{") else None
             entries.append(Entry(message.name, message.zone, message.bytes, message.number, message.age / 1000, note))
     finally:

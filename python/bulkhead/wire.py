@@ -19,13 +19,13 @@ _OPENING = struct.pack("<4sI6Q", b"BkMt", 1, 0, 0, 0, 0, 0, 0)
 Message = collections.namedtuple("Message", "kind code number bytes offset age name zone memory event note")
 
 
-def message(kind, name="", zone="", bytes=0, offset=0, memory=b"", event=b"", note=b""):
+def message(kind, name="", zone="", bytes=0, offset=0, memory=b"", event=b"", note=b"", number=0):
     names = [text.encode("ascii", "replace") for text in (name, zone)]
     if any(len(text) > 63 for text in names):
         raise ValueError("a name has 63 characters at most")
     if len(note) > NOTE:
         raise ValueError(f"a note has {NOTE} bytes at most")
-    return _LAYOUT.pack(kind, 0, 0, bytes, offset, 0, 0, *names, memory, event, len(note), note)
+    return _LAYOUT.pack(kind, 0, number, bytes, offset, 0, 0, *names, memory, event, len(note), note)
 
 
 def split(name):

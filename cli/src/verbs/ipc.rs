@@ -181,16 +181,12 @@ fn print_offer(found: &Meet, json: bool) -> Result<ExitCode, Failure> {
 }
 
 fn list(socket: &Path, json: bool) -> Result<ExitCode, Failure> {
-    let meeter = Meeter::connect(socket).map_err(failed)?;
-    meeter.say(&Meet::new(kind::LIST)).map_err(failed)?;
     let mut entries = Vec::new();
+    // Each answer is a page; a page without entries is the last one.
     loop {
-        let entry = meeter.hear(Some(Instant::now() + Duration::from_secs(10))).map_err(failed)?;
-        match entry {
-            Some(entry) if entry.kind == kind::ENTRY => entries.push(entry),
-            Some(entry) if entry.kind == kind::END => break,
-            Some(entry) if entry.kind == kind::REFUSED => return Err(failed(MeetError::Refused(entry.code))),
-            _ => return Err(failed(MeetError::Nonsense)),
+        let page = entries.len();
+        if list_page(socket, &mut entries)? <= entries.len() || entries.len() == page {
+            break;
         }
     }
     let name = |entry: &Meet| entry.name().map_or_else(String::new, |name| name.to_string());
@@ -214,6 +210,22 @@ fn list(socket: &Path, json: bool) -> Result<ExitCode, Failure> {
         let _ = writeln!(text, "{name:<24} {zone:<20} {size:>10} {:>9} {age:>8}  {note}", entry.number);
     }
     verbs::man::print(text.as_bytes())
+}
+
+/// Adds the entries that follow those that are known; answers how many there are in all.
+fn list_page(socket: &Path, entries: &mut Vec<Meet>) -> Result<usize, Failure> {
+    let meeter = Meeter::connect(socket).map_err(failed)?;
+    let mut request = Meet::new(kind::LIST);
+    request.number = entries.len() as u64;
+    meeter.say(&request).map_err(failed)?;
+    loop {
+        match meeter.hear(Some(Instant::now() + Duration::from_secs(10))).map_err(failed)? {
+            Some(entry) if entry.kind == kind::ENTRY => entries.push(entry),
+            Some(end) if end.kind == kind::END => return Ok(usize::try_from(end.number).unwrap_or(0)),
+            Some(entry) if entry.kind == kind::REFUSED => return Err(failed(MeetError::Refused(entry.code))),
+            _ => return Err(failed(MeetError::Nonsense)),
+        }
+    }
 }
 
 fn done(socket: &Path, name: &QualifiedName) -> Result<ExitCode, Failure> {

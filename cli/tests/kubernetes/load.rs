@@ -43,7 +43,9 @@ fn a_thousand_allocations_leave_nothing() {
     let node = Node::start("allocations", "[profiles.part]\nmemory = \"32MiB\"\nper_gpu = 60\n");
     let plugin = node.device_plugin();
     let ids = node.kubelet.ids("bulkhead.dev/part");
-    for id in &ids[..ZONES] {
+    for (number, id) in ids[..ZONES].iter().enumerate() {
+        // What kubelet does not list ends.
+        node.kubelet.run_pod("n", &format!("p{number}"), "bulkhead.dev/part", &[id]);
         node.kubelet.allocate("bulkhead.dev/part", &[id]).unwrap();
     }
     let before = resident_kib(&plugin);

@@ -55,7 +55,7 @@ impl Folder {
     }
 
     pub fn write(&self, zone: &ZoneName, spec: &Spec) -> io::Result<()> {
-        files::write(&self.file(zone), &serde_json::to_vec_pretty(spec)?)
+        files::write_volatile(&self.file(zone), &serde_json::to_vec_pretty(spec)?)
     }
 
     pub fn remove(&self, zone: &ZoneName) -> io::Result<()> {

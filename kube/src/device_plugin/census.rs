@@ -162,7 +162,7 @@ mod tests {
     fn a_new_kubelet_that_knows_no_pods_yet_ends_nothing() {
         let mut census = Census::default();
         let a = record("a");
-        assert!(census.look(seconds(0), &listing(&["a"]), [&a].into_iter(), |_| 0).is_empty() == false);
+        assert!(!census.look(seconds(0), &listing(&["a"]), [&a].into_iter(), |_| 0).is_empty());
         census.new_kubelet(seconds(1));
         let mut look = |at, programs| ended(census.look(seconds(at), &listing(&[]), [&a].into_iter(), |_| programs));
         assert!(look(2, 0).is_empty());

@@ -118,18 +118,28 @@ impl Desk {
     }
 
     /// Takes note of what kubelet lists. Answers whether every zone has its pod's name.
+    ///
+    /// Whoever wants a device meanwhile waits for one zone at most: each is dealt with by itself.
     pub async fn look(&self, listing: &Listing, programs: impl Fn(&ZoneName) -> usize) -> bool {
-        let mut inside = self.inside.lock().await;
-        let Inside { keeper, census, .. } = &mut *inside;
-        let mut names: BTreeMap<ZoneName, Labels> = BTreeMap::new();
-        for finding in census.look(self.now(), listing, keeper.records(), programs) {
-            match finding {
-                Finding::Ended(zone) => inside.end(&zone).await,
-                Finding::Belongs(zone, labels) => drop(names.insert(zone, labels)),
+        let (ended, changed) = {
+            let mut inside = self.inside.lock().await;
+            let Inside { keeper, census, .. } = &mut *inside;
+            let (mut ended, mut names) = (Vec::new(), BTreeMap::new());
+            for finding in census.look(self.now(), listing, keeper.records(), programs) {
+                match finding {
+                    Finding::Ended(zone) => ended.push(zone),
+                    Finding::Belongs(zone, labels) => drop(names.insert(zone, labels)),
+                }
             }
+            (ended, inside.changed(&names))
+        };
+        for zone in ended {
+            self.inside.lock().await.end(&zone).await;
         }
-        inside.settle(names).await;
-        inside.keeper.records().all(|record| !record.settings.labels.pod.is_empty())
+        for record in changed {
+            self.inside.lock().await.settle(record).await;
+        }
+        self.inside.lock().await.keeper.records().all(|record| !record.settings.labels.pod.is_empty())
     }
 }
 
@@ -167,35 +177,38 @@ impl Inside {
         Ok(zone)
     }
 
-    /// Gives zones their pods' names, and what follows from the namespace, now or since the configuration changed.
-    async fn settle(&mut self, names: BTreeMap<ZoneName, Labels>) {
-        let mut changed = Vec::new();
-        for record in self.keeper.records() {
+    /// Zones that get their pods' names, or what follows from the namespace since the configuration changed.
+    fn changed(&self, names: &BTreeMap<ZoneName, Labels>) -> Vec<Record> {
+        let changed = self.keeper.records().filter_map(|record| {
             let labels = names.get(&record.zone).unwrap_or(&record.settings.labels).clone();
             if labels.namespace.is_empty() {
-                continue;
+                return None;
             }
             let ties = self.terms.policy.ties(&labels.namespace, &record.settings.ties);
             let settings = ZoneSettings { labels, ties, ..record.settings.clone() };
-            if settings != record.settings {
-                changed.push(Record { settings, ..record.clone() });
-            }
+            (settings != record.settings).then(|| Record { settings, ..record.clone() })
+        });
+        changed.collect()
+    }
+
+    async fn settle(&mut self, record: Record) {
+        // It may have ended since it was looked at.
+        if self.keeper.record(&record.zone).is_none() {
+            return;
         }
-        for record in changed {
-            let (zone, ZoneSettings { labels, ties, .. }) = (record.zone.clone(), record.settings.clone());
-            let Labels { pod, namespace, container } = labels;
-            let change = ZoneChange {
-                pod: Some(pod.clone()),
-                namespace: Some(namespace.clone()),
-                container: Some(container.clone()),
-                budgets: Some(ties.budgets),
-                circles: Some(ties.circles),
-                ..ZoneChange::default()
-            };
-            match self.keeper.change(record, change).await {
-                Ok(()) => tracing::info!(%zone, namespace, pod, container, "zone's pod is known"),
-                Err(error) => tracing::warn!(%zone, %error, "cannot tell the proxy whose zone it is"),
-            }
+        let (zone, ZoneSettings { labels, ties, .. }) = (record.zone.clone(), record.settings.clone());
+        let Labels { pod, namespace, container } = labels;
+        let change = ZoneChange {
+            pod: Some(pod.clone()),
+            namespace: Some(namespace.clone()),
+            container: Some(container.clone()),
+            budgets: Some(ties.budgets),
+            circles: Some(ties.circles),
+            ..ZoneChange::default()
+        };
+        match self.keeper.change(record, change).await {
+            Ok(()) => tracing::info!(%zone, namespace, pod, container, "zone's pod is known"),
+            Err(error) => tracing::warn!(%zone, %error, "cannot tell the proxy whose zone it is"),
         }
     }
 

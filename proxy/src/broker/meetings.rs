@@ -5,8 +5,9 @@
 //! may see a publication is what grants say, asked anew each time.
 //!
 //! A tenant can send anything here: each message is one of fixed size, read as a copy; connections of a zone are counted.
-//! Nothing that is sent waits for anybody: a publisher that is busy is told later what its consumers did, as long as that is
-//! not too much, and then dropped.
+//! Nothing that is sent waits for anybody: a publisher that is busy is told later what its consumers did. A publication has
+//! only so many consumers, and news of them, at a time; who comes then waits for its turn. So no zone can end another's
+//! publication, nor fill the broker's memory, by taking it again and again.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::io::ErrorKind;
@@ -26,16 +27,22 @@ use crate::packet;
 
 /// Connections of one zone.
 const PER_ZONE: usize = 256;
-/// Connections of all zones together, so that descriptors are left for programs and workers.
+/// Connections of all zones together, if that many descriptors are to be had at all.
 const ALL: usize = 4096;
-/// What a publisher has not been told yet, beyond what its socket holds.
-const BACKLOG: usize = 256;
+/// Those who have a publication, and what its publisher has not been told of others, together.
+const MOST_CONSUMERS: usize = 256;
+/// Entries of a list in one answer: as many as any socket holds.
+const PAGE: usize = 64;
 /// How soon it is tried again to tell it.
 const RETRY: Duration = Duration::from_millis(5);
 
 #[derive(Default)]
 pub struct Meetings {
     peers: BTreeMap<u64, Peer>,
+    /// Publishers, by name: whatever else there is need not be looked at when somebody asks for one.
+    names: BTreeMap<ZoneName, BTreeSet<u64>>,
+    /// Names whose publications were full, and are not any more.
+    freed: BTreeSet<ZoneName>,
     published: u64,
 }
 
@@ -91,12 +98,16 @@ impl News {
 }
 
 impl Publication {
-    /// Tells what can be told. False when the peer is gone, or too much is left.
+    fn is_full(&self) -> bool {
+        self.consumers.len() + self.detached.len() + self.backlog.len() >= MOST_CONSUMERS
+    }
+
+    /// Tells what can be told. False when the peer is gone.
     fn flush(&mut self, socket: &OwnedFd) -> bool {
         while let Some(news) = self.backlog.front() {
             match packet::send_now(socket, news.message().as_bytes(), &[]) {
                 Ok(()) => drop(self.backlog.pop_front()),
-                Err(error) if error.kind() == ErrorKind::WouldBlock => return self.backlog.len() <= BACKLOG,
+                Err(error) if error.kind() == ErrorKind::WouldBlock => return true,
                 Err(_) => return false,
             }
         }
@@ -136,7 +147,7 @@ impl Meetings {
 
     fn add(&mut self, id: u64, zone: ZoneName, pid: u32, socket: OwnedFd) {
         let of_zone = self.peers.values().filter(|peer| peer.zone == zone).count();
-        if of_zone >= PER_ZONE || self.peers.len() >= ALL {
+        if of_zone >= PER_ZONE || self.peers.len() >= most() {
             tell(&socket, &Meet::refusal(code::TOO_MANY));
             return;
         }
@@ -149,7 +160,10 @@ impl Meetings {
         let message = match bootstrap::recv::<Meet>(&peer.socket) {
             Ok((message, _)) => message,
             Err(BootstrapError::System { source: rustix::io::Errno::AGAIN, .. }) => return,
-            Err(BootstrapError::Closed) => return self.end(id, false),
+            Err(BootstrapError::Closed) => {
+                self.end(id, false);
+                return self.match_freed(policy);
+            }
             Err(error) => {
                 tracing::info!(zone = %peer.zone, pid = peer.pid, "dropped from a meeting: {error}");
                 return self.end(id, false);
@@ -158,11 +172,12 @@ impl Meetings {
         match (&peer.role, message.kind) {
             (Role::Silent, kind::PUBLISH) => self.publish(id, message, policy),
             (Role::Silent, kind::WAIT) => self.wait(id, &message, policy),
-            (Role::Silent, kind::LIST) => self.list(id, policy),
+            (Role::Silent, kind::LIST) => self.list(id, message.number, policy),
             (Role::Silent, kind::FINISH) => self.finish(id, &message, policy),
             (Role::Publisher(_) | Role::Consumer { .. }, kind::DONE) => self.end(id, true),
             _ => self.refuse(id, code::MALFORMED),
         }
+        self.match_freed(policy);
     }
 
     fn refuse(&mut self, id: u64, code: u32) {
@@ -191,7 +206,7 @@ impl Meetings {
         let published = News { kind: kind::PUBLISHED, number: 0, zone };
         let publication = Publication {
             offer,
-            name,
+            name: name.clone(),
             since: Instant::now(),
             taken: 0,
             consumers: BTreeSet::new(),
@@ -200,14 +215,23 @@ impl Meetings {
         };
         peer.role = Role::Publisher(Box::new(publication));
         self.published += 1;
-        self.match_all(policy);
+        self.names.entry(name.clone()).or_default().insert(id);
+        self.match_name(&name, policy);
         self.flush_one(id);
     }
 
-    /// Publications of a zone under a name.
-    fn of<'a>(&'a self, zone: &'a ZoneName, name: &'a ZoneName) -> impl Iterator<Item = u64> + 'a {
-        let named = move |peer: &Peer| matches!(&peer.role, Role::Publisher(known) if known.name == *name);
-        self.peers.iter().filter(move |(_, peer)| peer.zone == *zone && named(peer)).map(|(id, _)| *id)
+    /// Those who publish something under a name.
+    fn publishers<'a>(&'a self, name: &ZoneName) -> impl Iterator<Item = (u64, &'a Peer, &'a Publication)> + 'a {
+        let ids = self.names.get(name).into_iter().flatten();
+        ids.filter_map(|id| match self.peers.get(id) {
+            Some(peer @ Peer { role: Role::Publisher(publication), .. }) => Some((*id, peer, &**publication)),
+            _ => None,
+        })
+    }
+
+    /// Those of a zone.
+    fn of<'a>(&'a self, zone: &'a ZoneName, name: &ZoneName) -> impl Iterator<Item = u64> + 'a {
+        self.publishers(name).filter(move |(_, peer, _)| peer.zone == *zone).map(|(id, ..)| id)
     }
 
     fn is_fresh(&self, id: u64, policy: &Policy<'_>) -> bool {
@@ -228,20 +252,37 @@ impl Meetings {
 
     /// What a zone finds under a name: its own, then others' in the order of their names.
     fn find(&self, asking: &ZoneName, name: &ZoneName, from: Option<&ZoneName>, policy: &Policy<'_>) -> Option<u64> {
-        let candidate = |(id, peer): (&u64, &Peer)| {
-            let Role::Publisher(publication) = &peer.role else { return None };
-            let wanted = publication.name == *name && from.is_none_or(|from| peer.zone == *from);
-            let seen =
-                wanted && policy.may_see(&peer.zone, asking) && policy.is_fresh(&peer.zone, &publication.offer);
-            seen.then(|| (peer.zone != *asking, peer.zone.clone(), *id))
+        let candidate = |(id, peer, publication): (u64, &Peer, &Publication)| {
+            let wanted = from.is_none_or(|from| peer.zone == *from) && policy.may_see(&peer.zone, asking);
+            let seen = wanted && policy.is_fresh(&peer.zone, &publication.offer);
+            seen.then(|| (peer.zone != *asking, peer.zone.clone(), id))
         };
-        self.peers.iter().filter_map(candidate).min().map(|(_, _, id)| id)
+        self.publishers(name).filter_map(candidate).min().map(|(_, _, id)| id)
+    }
+
+    /// Serves those who wait, for this name or for any.
+    fn match_waiting(&mut self, wanted: Option<&ZoneName>, policy: &Policy<'_>) {
+        let waits = |(id, peer): (&u64, &Peer)| match &peer.role {
+            Role::Waiting { name, .. } if wanted.is_none_or(|wanted| wanted == name) => Some(*id),
+            _ => None,
+        };
+        for id in self.peers.iter().filter_map(waits).collect::<Vec<_>>() {
+            self.match_one(id, policy);
+        }
+    }
+
+    fn match_name(&mut self, name: &ZoneName, policy: &Policy<'_>) {
+        self.match_waiting(Some(name), policy);
     }
 
     fn match_all(&mut self, policy: &Policy<'_>) {
-        let waiting = |(id, peer): (&u64, &Peer)| matches!(peer.role, Role::Waiting { .. }).then_some(*id);
-        for id in self.peers.iter().filter_map(waiting).collect::<Vec<_>>() {
-            self.match_one(id, policy);
+        self.match_waiting(None, policy);
+    }
+
+    /// Serves those who had to wait because there were too many.
+    fn match_freed(&mut self, policy: &Policy<'_>) {
+        for name in std::mem::take(&mut self.freed) {
+            self.match_name(&name, policy);
         }
     }
 
@@ -253,6 +294,9 @@ impl Meetings {
         let Some(publisher) = self.find(&zone, name, from.as_ref(), policy) else { return };
         let Some(source) = self.peers.get_mut(&publisher) else { return };
         let Role::Publisher(publication) = &mut source.role else { return };
+        if publication.is_full() {
+            return;
+        }
         publication.taken += 1;
         let number = publication.taken;
         let mut found = publication.offer.clone();
@@ -285,9 +329,15 @@ impl Meetings {
     }
 
     fn flush_one(&mut self, publisher: u64) {
-        if let Some(Peer { role: Role::Publisher(publication), socket, .. }) = self.peers.get_mut(&publisher)
-            && !publication.flush(socket)
-        {
+        let Some(Peer { role: Role::Publisher(publication), socket, .. }) = self.peers.get_mut(&publisher) else {
+            return;
+        };
+        // Whatever it was before: something has just been added, or taken away.
+        let there = publication.flush(socket);
+        if !publication.is_full() {
+            self.freed.insert(publication.name.clone());
+        }
+        if !there {
             self.end(publisher, false);
         }
     }
@@ -298,36 +348,39 @@ impl Meetings {
         self.peers.values().any(behind).then(|| Instant::now() + RETRY)
     }
 
-    fn flush(&mut self) {
-        let mut lost = Vec::new();
-        for (id, peer) in &mut self.peers {
-            if let Role::Publisher(publication) = &mut peer.role
-                && !publication.flush(&peer.socket)
-            {
-                lost.push(*id);
-            }
+    fn flush(&mut self, policy: &Policy<'_>) {
+        let behind = |(id, peer): (&u64, &Peer)| match &peer.role {
+            Role::Publisher(publication) if !publication.backlog.is_empty() => Some(*id),
+            _ => None,
+        };
+        for id in self.peers.iter().filter_map(behind).collect::<Vec<_>>() {
+            self.flush_one(id);
         }
-        lost.into_iter().for_each(|id| self.end(id, false));
+        self.match_freed(policy);
     }
 
-    fn list(&mut self, id: u64, policy: &Policy<'_>) {
+    /// A page of what a zone may see, from the entry with this number on.
+    fn list(&mut self, id: u64, from: u64, policy: &Policy<'_>) {
         let Some(peer) = self.peers.get(&id) else { return };
-        for (_, other) in self.peers.iter().filter(|(_, other)| policy.may_see(&other.zone, &peer.zone)) {
-            let Role::Publisher(publication) = &other.role else { continue };
-            if !policy.is_fresh(&other.zone, &publication.offer) {
-                continue;
-            }
+        let visible = |other: &&Peer| policy.may_see(&other.zone, &peer.zone);
+        let published = self.peers.values().filter(visible).filter_map(|other| match &other.role {
+            Role::Publisher(known) if policy.is_fresh(&other.zone, &known.offer) => Some((&other.zone, known)),
+            _ => None,
+        });
+        let all: Vec<_> = published.collect();
+        let page = all.iter().skip(usize::try_from(from).unwrap_or(usize::MAX)).take(PAGE);
+        for (zone, publication) in page {
             // What it takes to open it is given to those who take it.
             let mut entry = Meet::new(kind::ENTRY).named(&publication.name);
-            (entry.zone, entry.bytes) = (other.zone.to_field(), publication.offer.bytes);
+            (entry.zone, entry.bytes) = (zone.to_field(), publication.offer.bytes);
             entry.number = (publication.consumers.len() + publication.detached.len()) as u64;
             entry.age = u64::try_from(publication.since.elapsed().as_millis()).unwrap_or(u64::MAX);
             entry.set_note(publication.offer.note());
-            if !tell(&peer.socket, &entry) {
-                break;
-            }
+            tell(&peer.socket, &entry);
         }
-        tell(&peer.socket, &Meet::new(kind::END));
+        let mut end = Meet::new(kind::END);
+        end.number = all.len() as u64;
+        tell(&peer.socket, &end);
         self.peers.remove(&id);
     }
 
@@ -362,6 +415,12 @@ impl Meetings {
         match peer.role {
             Role::Silent | Role::Waiting { .. } => {}
             Role::Publisher(publication) => {
+                if let Some(ids) = self.names.get_mut(&publication.name) {
+                    ids.remove(&id);
+                    if ids.is_empty() {
+                        self.names.remove(&publication.name);
+                    }
+                }
                 let mut gone = Meet::new(kind::GONE);
                 gone.code = if done { 0 } else { code::DIED };
                 for consumer in publication.consumers {
@@ -388,6 +447,12 @@ impl Meetings {
             self.end(id, false);
         }
     }
+}
+
+/// A quarter of the descriptors at most: the others are for programs, workers and what these share.
+fn most() -> usize {
+    let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile).current.unwrap_or(u64::MAX);
+    ALL.min(usize::try_from(limit / 4).unwrap_or(ALL))
 }
 
 /// False if the peer is gone, or takes nothing.
@@ -428,7 +493,8 @@ impl Broker {
     }
 
     pub(super) fn tell_publishers(&mut self) {
-        self.meetings.flush();
+        let policy = Policy { grants: &self.grants, exports: &self.exports };
+        self.meetings.flush(&policy);
     }
 
     pub(super) fn end_meetings(&mut self, zone: &ZoneName) {

@@ -7,7 +7,7 @@
 //! |---|---|
 //! | `PUBLISH` name, offer | `PUBLISHED` or `REFUSED`; then `TAKEN`, `FINISHED`, `LOST` for each who takes it |
 //! | `WAIT` name | `FOUND` with the offer, when there is one; then `GONE` when its publisher is |
-//! | `LIST` | an `ENTRY` for each publication that the zone may see, then `END` |
+//! | `LIST` from `number` on | an `ENTRY` for each publication that the zone may see, as many as fit, then `END` with the `number` of all |
 //! | `FINISH` name | `END`: those of the zone who took it without staying are done |
 //!
 //! Then a publisher says `DONE` when it withdraws its offer, and who has taken it when it has no more use for it; whoever
@@ -75,7 +75,7 @@ pub struct Meet {
     pub kind: u32,
     /// Of `WAIT`: flags. Of `REFUSED` and `GONE`: why.
     pub code: u32,
-    /// Which consumer it is about, counted from 1; of an `ENTRY`: how many have it now.
+    /// Which consumer it is about, counted from 1; of an `ENTRY`: how many have it now; of `LIST` and `END`: see above.
     pub number: u64,
     /// Of the offer: how many bytes, and where in the memory they begin.
     pub bytes: u64,

@@ -33,8 +33,6 @@ pub fn run(which: &str) {
     match which {
         "nodes" => nodes(),
         "cards" => cards(),
-        "scribble" => scribble(),
-        "die" => die(),
         _ => panic!("unknown attack {which}"),
     }
 }
@@ -113,67 +111,4 @@ fn scribble_on(card: &Mapping, noise: &mut Noise, len: usize) {
     let mut bytes = vec![0; len];
     noise.fill(&mut bytes);
     card.copy_in(0, &bytes);
-}
-
-/// A program that begins as any other, and then writes noise all over what it shares with its worker.
-fn scribble() {
-    let cuda = init_cuda();
-    let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
-    let mut noise = Noise(std::process::id().into());
-    let mut found = 0;
-    for line in maps.lines().filter(|line| line.contains("gntalloc")) {
-        let (start, end) = line.split(' ').next().unwrap().split_once('-').unwrap();
-        let (start, end) = (usize::from_str_radix(start, 16).unwrap(), usize::from_str_radix(end, 16).unwrap());
-        found += end - start;
-        for _ in 0..4 {
-            // The words and the ring, which lie at the beginning.
-            for word in (start..end.min(start + (4 << 20))).step_by(8) {
-                // SAFETY: memory of this process; what else uses it is broken by this, which is the point.
-                unsafe { (word as *mut u64).write_volatile(noise.next()) };
-            }
-        }
-    }
-    assert!(found > 16 << 20, "the region is there");
-    // Whatever comes now, it is no success for ever: the worker ends, and calls say so.
-    for _ in 0..200 {
-        if cuda() != 0 {
-            println!("attack: the worker has ended");
-            return;
-        }
-        std::thread::sleep(Duration::from_millis(50));
-    }
-    panic!("the worker serves on");
-}
-
-/// Dies in the middle of everything.
-fn die() {
-    let _cuda = init_cuda();
-    // SAFETY: ends this process.
-    unsafe { libc::kill(libc::getpid(), libc::SIGKILL) };
-}
-
-/// Starts CUDA in this process; returns a call that asks the worker something.
-fn init_cuda() -> impl Fn() -> i32 {
-    // SAFETY: the library's own functions, by their C prototypes.
-    unsafe {
-        let library = libc::dlopen(c"libcuda.so.1".as_ptr(), libc::RTLD_NOW);
-        assert!(!library.is_null(), "no libcuda.so.1");
-        let find = |name: &std::ffi::CStr| {
-            let found = libc::dlsym(library, name.as_ptr());
-            assert!(!found.is_null(), "{name:?}");
-            found
-        };
-        let init: extern "C" fn(u32) -> i32 = std::mem::transmute(find(c"cuInit"));
-        let retain: extern "C" fn(*mut usize, i32) -> i32 = std::mem::transmute(find(c"cuDevicePrimaryCtxRetain"));
-        let set: extern "C" fn(usize) -> i32 = std::mem::transmute(find(c"cuCtxSetCurrent"));
-        let info: extern "C" fn(*mut usize, *mut usize) -> i32 = std::mem::transmute(find(c"cuMemGetInfo_v2"));
-        assert_eq!(init(0), 0, "cuInit");
-        let mut context = 0;
-        assert_eq!(retain(&mut context, 0), 0, "cuDevicePrimaryCtxRetain");
-        assert_eq!(set(context), 0);
-        move || {
-            let (mut free, mut total) = (0, 0);
-            info(&mut free, &mut total)
-        }
-    }
 }

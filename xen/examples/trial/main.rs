@@ -2,7 +2,7 @@
 //! `TRIAL <part> PASS` or a panic.
 //!
 //! In the driver domain: `trial pages-host DOMID`, `trial far-side DOMID`. In the guest: `trial pages-guest`,
-//! `trial limits`, `trial suite`, `trial counts`, `trial attack nodes|cards|scribble|die`; `trial done` ends the far side.
+//! `trial limits`, `trial suite`, `trial counts`, `trial attack nodes|cards`; `trial done` ends the far side.
 
 mod attack;
 mod counts;

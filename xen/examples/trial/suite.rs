@@ -32,8 +32,14 @@ impl Transport for Guest {
     }
 
     fn connect(&self, layout: Layout) -> Connection {
-        // Granted pages are all really there: the sizes of a small guest.
-        let layout = Layout { lanes: layout.lanes.min(16), bulk_bytes: layout.bulk_bytes.min(8 << 20), ..layout };
+        // Granted pages are all really there: the sizes of a small guest. And each time that a ring is full, two emulated
+        // kernels take turns: it is filled often enough like this.
+        let layout = Layout {
+            lanes: layout.lanes.min(16),
+            ring_bytes: layout.ring_bytes.max(256 << 10),
+            bulk_bytes: layout.bulk_bytes.min(8 << 20),
+            ..layout
+        };
         let connection = xen::guest::connect(&Hello::new(0, 0), layout, LONG, LONG).unwrap();
         let client = Client::over(connection.region, connection.doorbell.clone());
         let (doorbell, gone) = (connection.doorbell, client.gone().clone());

@@ -29,10 +29,11 @@ impl Kubectl {
         sh::output(self.command().args(words))
     }
 
-    /// Applies manifests given as text; those that name no namespace go into this one.
-    pub fn apply(&self, namespace: &str, manifests: &str) -> Result<()> {
+    /// Applies manifests given as text. Where a namespace is given, all of them belong there; kubectl refuses others.
+    pub fn apply(&self, namespace: Option<&str>, manifests: &str) -> Result<()> {
         let mut command = self.command();
-        command.args(["apply", "--server-side", "--namespace", namespace, "-f", "-"]);
+        command.args(["apply", "--server-side", "-f", "-"]);
+        command.args(namespace.into_iter().flat_map(|namespace| ["--namespace", namespace]));
         command.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::piped());
         let mut child = command.spawn().context("cannot start kubectl")?;
         child.stdin.take().context("kubectl has no stdin")?.write_all(manifests.as_bytes())?;

@@ -1,6 +1,8 @@
-//! Bulkhead on the node: the broker as a service of the host, and what the cluster is told of it.
+//! Bulkhead on the node, installed as an administrator does it: the manifests are applied, the DaemonSet lays the programs
+//! on the host, and the host runs the broker as a service of its own.
 
 use super::cluster::{Cluster, NODE};
+use super::wait::until;
 use crate::{paths, sh};
 use anyhow::{Context, Result, bail};
 use serde_json::Value;
@@ -8,11 +10,14 @@ use std::fs;
 use std::path::Path;
 use std::process::Command;
 
+/// The service that runs the broker.
 pub const BROKER: &str = "bulkhead";
-pub const DEVICE_PLUGIN: &str = "bulkhead-device-plugin";
+/// Where the DaemonSet is.
+pub const NAMESPACE: &str = "bulkhead-system";
 
-const PROGRAM: &str = "/usr/bin/bulkhead";
-const CONFIG: &str = "/etc/bulkhead/bulkhead.toml";
+const MANIFESTS: &str = "packaging/kubernetes/bulkhead.yaml";
+/// Where the DaemonSet puts the program on the host.
+const PROGRAM: &str = "/opt/bulkhead/current/bin/bulkhead";
 
 /// One GPU is handed out in parts by the device plugin, the other by claims.
 const SETTINGS: &str = r#"
@@ -26,31 +31,34 @@ memory = "10GiB"
 gpus = [0]
 "#;
 
-/// Lays the staged tree on the node, as a package would, and starts the broker.
-pub fn install(cluster: &mut Cluster) -> Result<()> {
-    let stage = paths::stage();
-    fs::write(PROGRAM, "").context("cannot install")?;
-    fs::create_dir_all("/usr/lib/bulkhead")?;
-    for (from, to) in [("bin/bulkhead", PROGRAM), ("lib/bulkhead", "/usr/lib/bulkhead")] {
-        // Mounted instead of copied: the node's changes are kept in memory.
-        sh::output(Command::new("mount").arg("--bind").arg(stage.join(from)).arg(to))?;
-    }
-    configure("")?;
-    cluster.launch(BROKER, &[PROGRAM, "proxy", "--state-dir", "/run/bulkhead"])?;
-    cluster.wait_for("the broker", |_| Path::new("/run/bulkhead/admin.sock").exists())?;
-    cluster.launch(DEVICE_PLUGIN, &[PROGRAM, "device-plugin"])?;
-    cluster.wait_for("the device plugin's resources", |cluster| {
-        let path = format!("jsonpath={{.status.allocatable.{}}}", "bulkhead\\.dev/gpu-10gb");
-        cluster.kubectl.text(&["get", "node", NODE, "-o", &path]).is_ok_and(|count| count == "4")
-    })
+/// The manifests that users apply, with this node's settings in place of the example's.
+pub fn manifests() -> Result<String> {
+    let text = fs::read_to_string(paths::root().join(MANIFESTS)).with_context(|| format!("no {MANIFESTS}"))?;
+    let (before, after) = text.split_once("  bulkhead.toml: |\n").context("there is no configuration in them")?;
+    let (_, after) = after.split_once("---\n").context("nothing comes after the configuration")?;
+    let settings = SETTINGS.lines().map(|line| format!("    {line}\n")).collect::<String>();
+    Ok(format!("{before}  bulkhead.toml: |\n{settings}---\n{after}"))
 }
 
-/// Writes the node's configuration: the usual, and `more`. Who reads it notices.
-pub fn configure(more: &str) -> Result<()> {
-    fs::create_dir_all("/etc/bulkhead")?;
-    // In one piece: it is watched.
-    fs::write("/etc/bulkhead/new", format!("{SETTINGS}{more}"))?;
-    fs::rename("/etc/bulkhead/new", CONFIG).context("cannot configure")
+/// Returns when pods can ask for GPUs.
+pub fn install(cluster: &mut Cluster) -> Result<()> {
+    cluster.kubectl.apply(None, &manifests()?)?;
+    cluster.wait_for("the DaemonSet's init container", |_| Path::new(PROGRAM).exists())?;
+    cluster.kubectl.text(&["rollout", "status", "-n", NAMESPACE, "daemonset/bulkhead", "--timeout=180s"])?;
+    cluster.launch(BROKER, &[PROGRAM, "proxy", "--state-dir", "/run/bulkhead"])?;
+    offered(cluster)
+}
+
+/// Waits until the node offers its GPUs.
+pub fn offered(cluster: &Cluster) -> Result<()> {
+    cluster.wait_for("the device plugin's resources", |cluster| {
+        let path = "jsonpath={.status.allocatable.bulkhead\\.dev/gpu-10gb}";
+        cluster.kubectl.text(&["get", "node", NODE, "-o", path]).is_ok_and(|count| count == "4")
+    })?;
+    cluster.wait_for("the DRA driver's slices", |cluster| {
+        let path = "jsonpath={.items[*].spec.devices[*].name}";
+        cluster.kubectl.text(&["get", "resourceslices", "-o", path]).is_ok_and(|names| !names.is_empty())
+    })
 }
 
 /// What a verb of bulkhead prints with `--json`.
@@ -62,7 +70,7 @@ pub fn ask(words: &[&str]) -> Result<Value> {
 /// The names of the broker's zones.
 pub fn zones() -> Result<Vec<String>> {
     let list = ask(&["zones", "list"])?;
-    let zones = list.as_array().or_else(|| list["zones"].as_array()).context("no list of zones")?;
+    let zones = list.as_array().context("no list of zones")?;
     Ok(zones.iter().filter_map(|zone| zone["name"].as_str().map(str::to_owned)).collect())
 }
 
@@ -74,6 +82,16 @@ pub fn leftovers() -> Result<Vec<String>> {
         left.extend(entries.filter_map(|entry| Some(entry.ok()?.path().display().to_string())));
     }
     Ok(left)
+}
+
+/// Ends the plugins' pod; the DaemonSet makes another. Returns when that one is at work.
+pub fn restart_plugins(cluster: &Cluster) -> Result<()> {
+    let pod = || cluster.kubectl.text(&["get", "pod", "-n", NAMESPACE, "-o", "jsonpath={.items[*].metadata.name}"]);
+    let before = pod()?;
+    cluster.kubectl.text(&["delete", "pod", "-n", NAMESPACE, "--all"])?;
+    until("another pod of the DaemonSet", || Ok(Some(()).filter(|()| pod().is_ok_and(|now| now != before))))?;
+    cluster.kubectl.text(&["rollout", "status", "-n", NAMESPACE, "daemonset/bulkhead", "--timeout=180s"])?;
+    offered(cluster)
 }
 
 /// The number of the process that runs this verb of bulkhead.

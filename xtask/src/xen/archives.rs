@@ -3,20 +3,19 @@
 use super::Options;
 use super::base::Base;
 use super::image;
-use super::payload::Payload;
 use crate::paths;
 use anyhow::{Context, Result};
 use guest::tree::Tree;
 use guest::{cpio, elf};
 use std::fs::{self, File};
 use std::io::{BufWriter, Write};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 const LIBRARIES: [&str; 2] = ["libcuda.so.1", "libnvidia-ml.so.1"];
 
 /// Writes the archive of Dom0.
-pub fn write(archive: &Path, base: &Base, options: &Options, payload: &Payload) -> Result<()> {
-    let mut tree = payload.everywhere.clone();
+pub fn write(archive: &Path, base: &Base, options: &Options, with: &[PathBuf], payload: &Tree) -> Result<()> {
+    let mut tree = Tree::default();
     let script = |name: &str| {
         let path = paths::root().join("xtask/xen").join(name);
         fs::read(&path).with_context(|| format!("cannot read {}", path.display()))
@@ -29,12 +28,12 @@ pub fn write(archive: &Path, base: &Base, options: &Options, payload: &Payload) 
         tree.file(&format!("test/scenarios/{name}"), 0o644, script(&format!("scenarios/{name}"))?);
     }
     tree.file("boot/guest.cpio", 0o644, fs::read(base.guest())?);
-    let tenant = [fs::read(base.tenant())?, cpio::bytes(&payload.tenant)].concat();
+    let tenant = [fs::read(base.tenant())?, cpio::bytes(payload)].concat();
     tree.file("boot/tenant.cpio", 0o644, tenant);
     tree.link("boot/vmlinux", "image/vmlinuz");
     installed(&mut tree)?;
 
-    let mut guest = payload.everywhere.clone();
+    let mut guest = Tree::default();
     guest.file("init", 0o755, script("guest-init.sh")?);
     if let (Some(dom0), Some(in_guest)) = (&options.dom0, &options.guest) {
         program(&mut tree, "test/dom0-command", dom0, None)?;
@@ -42,7 +41,7 @@ pub fn write(archive: &Path, base: &Base, options: &Options, payload: &Payload) 
         let types = options.kind.as_deref().unwrap_or("pv pvh");
         tree.file("test/pair-types", 0o644, types.as_bytes());
     }
-    for file in &options.with {
+    for file in with {
         let name = file.file_name().unwrap_or_default().to_string_lossy();
         for tree in [&mut tree, &mut guest] {
             add(tree, &format!("test/{name}"), file)?;

@@ -98,7 +98,8 @@ fn run(options: &Options) -> Result<()> {
     let folder = paths::target().join("xen");
     std::fs::create_dir_all(&folder).with_context(|| format!("cannot make {}", folder.display()))?;
     let archive = folder.join("dom0.cpio");
-    archives::write(&archive, &base, options, &payload::make(&chosen, options)?)?;
+    let with: Vec<PathBuf> = options.with.iter().cloned().chain(payload::trial(&chosen, options)?).collect();
+    archives::write(&archive, &base, options, &with, &payload::make(&chosen, options)?)?;
     println!("booting Xen (serial log: {})", folder.join("serial.log").display());
     let booted = qemu::boot(&base, &archive, &folder, &chosen, options.shell);
     if !options.keep {

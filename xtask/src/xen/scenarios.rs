@@ -10,7 +10,7 @@ pub struct Scenario {
     pub programs: &'static [&'static str],
     /// Whether it runs the conformance suite in guests.
     pub conformance: bool,
-    /// Whether it runs the trials of the `xen` room.
+    /// Whether it runs the trial of the `xen` crate, in Dom0 and in test guests.
     pub trial: bool,
 }
 
@@ -18,22 +18,20 @@ const fn scenario(name: &'static str, what: &'static str, programs: &'static [&'
     Scenario { name, what, programs, conformance: false, trial: false }
 }
 
-pub const ALL: [Scenario; 8] = [
+pub const ALL: [Scenario; 10] = [
     scenario("boot", "PV and PVH guests boot and find Xen's devices", &[]),
     Scenario {
         trial: true,
-        ..scenario(
-            "transport",
-            "grants, event channels, limits and idm's suite between a guest and Dom0; what they cost",
-            &[],
-        )
+        ..scenario("transport", "grants, events, idm's suite, limits and counts, without a GPU", &[])
     },
+    Scenario { trial: true, ..scenario("lies", "nodes and cards that say one thing and mean another", &[]) },
+    scenario("restart", "the gate and the proxy end and come back, a guest is killed", &["steady", "vecadd"]),
     scenario("run", "`bulkhead xen run`: input, output, signals, exit status, and nothing left behind", &[]),
     scenario("programs", "CUDA programs in guests, on the software GPU of Dom0", &PROGRAMS),
     Scenario { conformance: true, ..scenario("conformance", "a part of the conformance suite in a guest", &[]) },
     scenario("limits", "two guests at once, each with its own limits", &["demo"]),
     scenario("share", "one guest's memory on the GPU, opened in another by a grant, and by nobody else", &["share"]),
-    Scenario { trial: true, ..scenario("attack", "one guest attacks, another does not notice", &["steady"]) },
+    Scenario { conformance: true, ..scenario("attack", "one guest attacks, another does not notice", &["steady"]) },
 ];
 
 /// Each is a test of its own; these take little time where every instruction is emulated.

@@ -211,40 +211,78 @@ fn nonsense_is_refused_and_leaves_nothing() {
 }
 
 #[test]
-fn a_publisher_that_does_not_listen_is_dropped_and_holds_nobody_up() {
+fn a_publisher_that_is_busy_hears_everything_later_and_is_not_ended_by_its_consumers() {
     let mut room = Room::new();
+    room.grant("a", "b");
     let publisher = room.enter("a");
     room.say(&publisher, &publish("x"));
+    // One after the other takes it and goes, until one has to wait.
     let mut taken = 0;
-    while room.meetings.has(publisher.0) {
-        let consumer = room.enter("a");
+    let waiting = loop {
+        let consumer = room.enter("b");
         room.say(&consumer, &wait("x"));
-        assert_eq!(heard(&consumer)[0], (kind::FOUND, taken + 1, 0));
+        if heard(&consumer).is_empty() {
+            break consumer;
+        }
         room.leave(consumer);
         taken += 1;
         assert!(taken < 100_000, "there is an end to it");
+    };
+    assert!(room.meetings.has(publisher.0) && room.meetings.deadline().is_some());
+    let mut all = Vec::new();
+    while room.meetings.deadline().is_some() {
+        all.extend(heard(&publisher));
+        let policy = Policy { grants: &room.grants, exports: &room.exports };
+        room.meetings.flush(&policy);
     }
+    all.extend(heard(&publisher));
+    assert_eq!(heard(&waiting), [(kind::FOUND, taken + 1, 0)]);
+    let of = |wanted: u32| all.iter().filter(move |(kind, ..)| *kind == wanted).map(|(_, number, _)| *number);
+    assert!(of(kind::TAKEN).eq(1..=taken + 1) && of(kind::LOST).eq(1..=taken), "{taken}");
 }
 
 #[test]
-fn a_publisher_that_is_busy_hears_everything_later() {
+fn those_who_do_not_stay_are_counted() {
     let mut room = Room::new();
     let publisher = room.enter("a");
     room.say(&publisher, &publish("x"));
+    let mut detached = wait("x");
+    detached.code = DETACH;
     let mut taken = 0;
-    while room.meetings.deadline().is_none() {
+    let waiting = loop {
         let consumer = room.enter("a");
-        room.say(&consumer, &wait("x"));
-        room.say(&consumer, &Meet::new(kind::DONE));
+        room.say(&consumer, &detached);
+        let _ = heard(&publisher);
+        if heard(&consumer).is_empty() {
+            break consumer;
+        }
         taken += 1;
+    };
+    assert_eq!(taken, MOST_CONSUMERS as u64);
+    let other = room.enter("a");
+    room.say(&other, &Meet::new(kind::FINISH).named(&zone("x")));
+    assert_eq!(heard(&waiting), [(kind::FOUND, taken + 1, 0)], "there is room again");
+}
+
+#[test]
+fn a_long_list_comes_in_pages() {
+    let mut room = Room::new();
+    let _all: Vec<_> = (0..PAGE + 9)
+        .map(|number| {
+            let peer = room.enter("a");
+            room.say(&peer, &publish(&format!("n{number}")));
+            peer
+        })
+        .collect();
+    for (from, entries) in [(0, PAGE), (PAGE as u64, 9), (1000, 0), (u64::MAX, 0)] {
+        let lister = room.enter("a");
+        let mut request = Meet::new(kind::LIST);
+        request.number = from;
+        room.say(&lister, &request);
+        let heard = heard(&lister);
+        assert_eq!(heard.len(), entries + 1, "{from}");
+        assert_eq!(heard.last(), Some(&(kind::END, PAGE as u64 + 9, 0)));
     }
-    assert!(room.meetings.has(publisher.0));
-    let mut all = heard(&publisher);
-    room.meetings.flush();
-    all.extend(heard(&publisher));
-    let of = |wanted: u32| all.iter().filter(move |(kind, ..)| *kind == wanted).map(|(_, number, _)| *number);
-    assert!(of(kind::TAKEN).eq(1..=taken) && of(kind::FINISHED).eq(1..=taken), "{taken}");
-    assert_eq!(room.meetings.deadline(), None);
 }
 
 /// Whatever programs send, and whenever they go: nobody is forgotten, and nobody is kept.
@@ -301,12 +339,13 @@ fn noise_leaves_everything_in_order() {
                         peer.is_some_and(|peer| matches!(peer.role, Role::Consumer { .. }))
                     };
                     assert!(publication.consumers.iter().all(is_consumer));
-                    assert!(publication.backlog.len() <= BACKLOG);
+                    assert!(publication.consumers.len() + publication.detached.len() <= MOST_CONSUMERS);
+                    assert!(room.meetings.names[&publication.name].contains(id));
                 }
                 _ => {}
             }
         }
     }
     peers.into_iter().for_each(|peer| room.leave(peer));
-    assert!(room.meetings.peers.is_empty());
+    assert!(room.meetings.peers.is_empty() && room.meetings.names.is_empty());
 }

@@ -48,13 +48,15 @@ impl Stage<'_> {
 
     pub fn read_example(&self, name: &str) -> Result<String> {
         let path = paths::root().join("examples").join(name);
-        fs::read_to_string(&path).with_context(|| format!("cannot read {}", path.display()))
+        let text = fs::read_to_string(&path).with_context(|| format!("cannot read {}", path.display()))?;
+        // The one thing that names where it is.
+        Ok(text.replace("namespace: default", &format!("namespace: {}", self.namespace)))
     }
 
     /// Applies manifests in the scenario's namespace; `@examples@` stands for the image with CUDA programs.
     pub fn apply(&self, manifests: &str) -> Result<()> {
         let text = manifests.replace("@examples@", &images::name("examples"));
-        self.cluster.kubectl.apply(self.namespace, &text)
+        self.cluster.kubectl.apply(Some(self.namespace), &text)
     }
 
     pub fn wait(&self, pod: &str, phase: &str) -> Result<()> {
@@ -163,7 +165,7 @@ pub fn play(cluster: &mut Cluster, names: &[String]) -> Result<bool> {
     let mut report = Report::default();
     for scenario in all().filter(|scenario| names.is_empty() || names.iter().any(|name| is_named(scenario, name))) {
         report.check(scenario.name, || {
-            cluster.kubectl.apply("default", &namespace(scenario.name, "restricted"))?;
+            cluster.kubectl.apply(None, &namespace(scenario.name, "restricted"))?;
             let mut stage = Stage { cluster, namespace: scenario.name };
             let played = (scenario.play)(&mut stage);
             let gone = ["delete", "namespace", scenario.name, "--ignore-not-found"];

@@ -23,7 +23,7 @@ pub const SCENARIOS: &[Scenario] = &[
 fn play(stage: &mut Stage, ipc: bool, pid: bool, privileged: bool) -> Result<()> {
     if ipc || pid || privileged {
         // The restricted standard allows none of it.
-        stage.cluster.kubectl.apply("default", &namespace(stage.namespace, "privileged"))?;
+        stage.cluster.kubectl.apply(None, &namespace(stage.namespace, "privileged"))?;
     }
     let example = stage.read_example("dra/two-pods.yaml")?;
     let namespaces = format!("restartPolicy: Never\n  hostIPC: {ipc}\n  hostPID: {pid}");
