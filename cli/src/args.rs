@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use proxy::backend::{Choice, Options};
 use proxy::control::ZoneName;
-use proxy::control::zone::{DEFAULT_SHARE, MAX_PRIORITY, MAX_SHARE, ZoneLimits};
+use proxy::control::zone::{DEFAULT_SHARE, MAX_HOST_CPU, MAX_PRIORITY, MAX_SHARE, ZoneLimits};
 
 /// GPUs shared between tenants that do not trust each other
 #[derive(Debug, Parser)]
@@ -875,6 +875,12 @@ pub struct SettingArgs {
     /// Zones of a higher priority come first
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(0..=MAX_PRIORITY as i64))]
     pub priority: Option<u32>,
+    /// Host memory of all its workers, or "unlimited"
+    #[arg(long, value_name = "SIZE", value_parser = parse_limit)]
+    pub host_memory: Option<Limit>,
+    /// Processor time of all its workers, in percent of one processor, or "unlimited"
+    #[arg(long, value_name = "PERCENT", value_parser = parse_host_cpu)]
+    pub host_cpu: Option<Limit>,
     /// Label of its metrics
     #[arg(long)]
     pub pod: Option<String>,
@@ -900,11 +906,19 @@ fn parse_limit(text: &str) -> Result<Limit, String> {
 }
 
 fn parse_cap(text: &str) -> Result<Limit, String> {
-    let percent = text.parse().ok().filter(|percent| (1..=100).contains(percent));
+    parse_percent(text, 100)
+}
+
+fn parse_host_cpu(text: &str) -> Result<Limit, String> {
+    parse_percent(text, MAX_HOST_CPU)
+}
+
+fn parse_percent(text: &str, most: u32) -> Result<Limit, String> {
+    let percent = text.parse().ok().filter(|percent| (1..=u64::from(most)).contains(percent));
     match (text, percent) {
         ("unlimited", _) => Ok(Limit::Unlimited),
         (_, Some(percent)) => Ok(Limit::At(percent)),
-        _ => Err("a cap is a percentage from 1 to 100, or unlimited".to_owned()),
+        _ => Err(format!("a percentage from 1 to {most}, or unlimited")),
     }
 }
 

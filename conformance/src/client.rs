@@ -5,6 +5,7 @@
 //! |---|---|
 //! | `compute` | has a kernel double some numbers, and checks all of them |
 //! | `alloc N` | takes N more bytes |
+//! | `fill N` | takes N more bytes, writes all of them, and waits |
 //! | `free` | gives back what `alloc` took last |
 //! | `sync` | waits for the context |
 //! | `spin` | starts a kernel that never ends |
@@ -56,6 +57,7 @@ pub fn run() {
             "saturate" => client.saturate(context),
             "compute" => client.compute(),
             "alloc" => client.alloc(number),
+            "fill" => client.fill(number),
             "free" => client.taken.pop().map_or(0, |address| code!(&client.gpu, cuMemFree_v2(address))),
             "sync" => code!(&client.gpu, cuCtxSynchronize()),
             "spin" => client.spin(),
@@ -138,6 +140,16 @@ impl Client {
             self.taken.push(address);
         }
         code
+    }
+
+    fn fill(&mut self, bytes: usize) -> CUresult {
+        match (self.alloc(bytes), self.taken.last()) {
+            (0, Some(address)) => match code!(&self.gpu, cuMemsetD8_v2(*address, 7, bytes)) {
+                0 => code!(&self.gpu, cuCtxSynchronize()),
+                failed => failed,
+            },
+            (failed, _) => failed,
+        }
     }
 
     fn array(&mut self, rows: usize) -> CUresult {

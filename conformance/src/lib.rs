@@ -8,6 +8,7 @@
 //! * `sharer`: one that shares memory and events with others.
 //! * `truth_table`: those, in every combination of namespaces and privilege.
 //! * `attack`: a hostile one, that speaks the protocol itself.
+//! * `soak`: all kinds of processes killed at random, under load.
 
 pub mod attack;
 pub mod backend;
@@ -17,5 +18,6 @@ pub mod harness;
 pub mod kernels;
 pub mod runner;
 pub mod sharer;
+pub mod soak;
 pub mod suite;
 pub mod truth_table;

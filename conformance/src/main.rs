@@ -3,13 +3,15 @@
 use std::process::ExitCode;
 
 use conformance::runner::{self, Options};
-use conformance::{attack, client, kernels, sharer, suite, truth_table};
+use conformance::{attack, client, kernels, sharer, soak, suite, truth_table};
 
 const HELP: &str = "\
 Checks what a CUDA driver does, one behaviour at a time, each in a process of its own.
 
 Usage: conformance [--backend soft-direct|libcuda[=PATH]] [--kernels FOLDER] [--json] [--list] [NAME…]
        conformance compile FOLDER
+       conformance attack [--backend soft|nvidia] [--long] [--seed N] [--list] [NAME…]
+       conformance soak [--seconds N] [--seed N] [--backend soft|nvidia]
        conformance truth-table [--backend soft|nvidia] [--native] [--json]
 
   --backend   the driver: the software GPU in this process, or a libcuda.so.1 (default: soft-direct)
@@ -22,6 +24,10 @@ Examples:
   conformance memory::
   bulkhead run -- conformance --backend libcuda
   CONFORMANCE_NATIVE=1 conformance --backend libcuda=/usr/lib/x86_64-linux-gnu/libcuda.so.1 --json
+
+attack has hostile clients do their worst beside an honest one, and prints what each tried and what happened. soak kills
+programs, workers and the proxy at random, and looks for what is left. Both start a proxy of their own, from BULKHEAD_BIN and
+BULKHEAD_LIB_DIR where bulkhead and libcuda.so.1 do not lie beside this program.
 
 truth-table shares memory between processes in every combination of hostIPC, hostPID and privilege, through Bulkhead on
 a backend, and with --native also with the libcuda.so.1 that the loader finds. BULKHEAD_BIN and BULKHEAD_LIB_DIR say
@@ -43,6 +49,7 @@ fn main() -> ExitCode {
         }
         ["truth-table", ref rest @ ..] => run_truth_table(rest),
         ["attack", ref rest @ ..] => attack::run(rest),
+        ["soak", ref rest @ ..] => soak::run(rest),
         ["compile", folder] => match kernels::compile::compile(folder.as_ref()) {
             Ok(()) => ExitCode::SUCCESS,
             Err(error) => {

@@ -182,6 +182,11 @@ impl Resource {
             share: narrow(u64::from(self.limits.share) * count, proxy::control::zone::MAX_SHARE),
             cap: self.limits.cap.map(|cap| narrow(u64::from(cap) * count, 100)),
             priority: self.limits.priority,
+            host_memory: times(self.limits.host_memory),
+            host_cpu: self
+                .limits
+                .host_cpu
+                .map(|percent| narrow(u64::from(percent) * count, proxy::control::zone::MAX_HOST_CPU)),
         }
     }
 

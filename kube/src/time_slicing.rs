@@ -24,7 +24,7 @@ pub enum TimeSlicingError {
     #[error("{}: {source}", path.display())]
     Unreadable { path: PathBuf, source: std::io::Error },
     #[error("{}: {source}", path.display())]
-    Syntax { path: PathBuf, source: serde_saphyr::Error },
+    Syntax { path: PathBuf, source: Box<serde_saphyr::Error> },
     #[error("{}: {what}", path.display())]
     Wrong { path: PathBuf, what: String },
 }
@@ -74,8 +74,8 @@ enum Devices {
 pub fn read(path: &Path, memory: Option<u64>) -> Result<Vec<Wanted>, TimeSlicingError> {
     let unreadable = |source| TimeSlicingError::Unreadable { path: path.to_owned(), source };
     let text = std::fs::read_to_string(path).map_err(unreadable)?;
-    let file: File =
-        serde_saphyr::from_str(&text).map_err(|source| TimeSlicingError::Syntax { path: path.to_owned(), source })?;
+    let file: File = serde_saphyr::from_str(&text)
+        .map_err(|source| TimeSlicingError::Syntax { path: path.to_owned(), source: Box::new(source) })?;
     let wrong = |what: String| TimeSlicingError::Wrong { path: path.to_owned(), what };
     if file.version != "v1" {
         return Err(wrong(format!("version {} is not known; v1 is", file.version)));

@@ -17,6 +17,8 @@ const DEFAULT_SOCKET: &str = "/run/bulkhead/zone/sock";
 const PATIENCE: Duration = Duration::from_secs(60);
 /// While a new broker takes over from an old one, its sockets are away for a moment.
 const TAKEOVER: Duration = Duration::from_millis(500);
+/// A guest may start before the driver domain has taken it in.
+const TAKE_IN: Duration = Duration::from_secs(10);
 const PAUSE: Duration = Duration::from_millis(20);
 
 /// How often `nvmlInit` was called and not undone.
@@ -42,7 +44,26 @@ pub fn socket_path() -> PathBuf {
     std::env::var_os("BULKHEAD_SOCKET").map_or_else(|| PathBuf::from(DEFAULT_SOCKET), PathBuf::from)
 }
 
+/// As libvgpu decides: `BULKHEAD_TRANSPORT`, or there is no socket and this is a guest.
+fn is_guest() -> bool {
+    match std::env::var("BULKHEAD_TRANSPORT").as_deref() {
+        Ok("xen") => true,
+        Ok("socket") => false,
+        _ => {
+            let named = std::env::var_os("BULKHEAD_SOCKET").is_some();
+            !named && !Path::new(DEFAULT_SOCKET).exists() && xen::guest::is_possible()
+        }
+    }
+}
+
 fn ask(path: &Path) -> Result<ZoneView, BootstrapError> {
+    if is_guest() {
+        let answer = xen::guest::inquire(TAKE_IN, PATIENCE).map_err(|error| {
+            crate::trace::note(&format!("no answer from the driver domain: {error}"));
+            BootstrapError::Closed
+        })?;
+        return ZoneView::read(answer.bytes()).map_err(|_| BootstrapError::Invalid);
+    }
     let start = Instant::now();
     loop {
         match ask_once(path) {

@@ -11,6 +11,7 @@ use idm::bootstrap::{self, Hello, Welcome, WelcomeStatus};
 use proxy::backend::Backend;
 use proxy::broker::{Broker, Config, Meter, Reload, state_dir};
 use proxy::control::admin::{AdminClient, Answer, Request, Status, ZoneStatus};
+use proxy::control::wire::ToBroker;
 use proxy::control::zone::{Change, ZoneChange, ZoneSettings};
 use proxy::control::{BrokerLink, ZoneLimits};
 use proxy::jail::Demand;
@@ -41,7 +42,7 @@ fn main() {
     }
 }
 
-const TESTS: [(&str, fn()); 23] = [
+const TESTS: [(&str, fn()); 24] = [
     ("a_client_gets_a_worker_and_leaves_nothing", a_client_gets_a_worker_and_leaves_nothing),
     ("a_zone_has_one_limit_for_all_its_workers", a_zone_has_one_limit_for_all_its_workers),
     ("a_killed_client_frees_its_ledger", a_killed_client_frees_its_ledger),
@@ -53,6 +54,7 @@ const TESTS: [(&str, fn()); 23] = [
     ("hostile_hellos_hurt_nobody", hostile_hellos_hurt_nobody),
     ("silent_clients_hold_up_nobody", silent_clients_hold_up_nobody),
     ("a_worker_that_breaks_the_protocol_is_ended", a_worker_that_breaks_the_protocol_is_ended),
+    ("a_fallen_worker_hurts_nobody", a_fallen_worker_hurts_nobody),
     ("a_stranger_cannot_join_as_worker", a_stranger_cannot_join_as_worker),
     ("leased_zones_go_with_their_operator", leased_zones_go_with_their_operator),
     ("a_lowered_limit_takes_nothing_away_and_gives_nothing", a_lowered_limit_takes_nothing_away_and_gives_nothing),
@@ -161,6 +163,11 @@ fn as_worker(arguments: &[String]) {
                 statistics::add(calls, number);
                 "counted".to_owned()
             }
+            b'f' => {
+                fall(&raw, number);
+                packet::send(&assignment.client, b"done", &[]).unwrap();
+                continue;
+            }
             b'x' => {
                 packet::send(&raw, &[0xff; 77], &[]).unwrap();
                 continue;
@@ -171,6 +178,46 @@ fn as_worker(arguments: &[String]) {
             }
         };
         packet::send(&assignment.client, answer.as_bytes(), &[]).unwrap();
+    }
+}
+
+/// What a worker may do that its client has taken over: messages of every kind with whatever in them, descriptors that are
+/// nothing, answers never read.
+fn fall(control: &OwnedFd, seed: u64) {
+    let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
+    let mut roll = move || {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        state
+    };
+    let null = std::fs::File::open("/dev/null").unwrap();
+    let memory = rustix::fs::memfd_create("fallen", rustix::fs::MemfdFlags::CLOEXEC).unwrap();
+    // Some break the protocol with their first messages, some only lie.
+    let gentle = seed.is_multiple_of(2);
+    for _ in 0..5000 {
+        let kinds = [3, 4, 4, 4, 5, 8, 9, 10, 11];
+        let kind = if gentle { kinds[roll() as usize % kinds.len()] } else { (roll() % 14) as u32 };
+        let mut message = ToBroker::new(kind);
+        let near = [0, 1, 4096, MIB, 100 * MIB, 1 << 40, u64::MAX, u64::MAX - 4096, roll()];
+        (message.seq, message.value) = (roll(), near[roll() as usize % near.len()]);
+        message.account = [0, 0, 1, 2, u32::MAX][roll() as usize % if gentle { 3 } else { 5 }];
+        message.details.kind = roll() % 7;
+        message.details.size = near[roll() as usize % near.len()];
+        message.details.offset = near[roll() as usize % near.len()];
+        message.details.len = near[roll() as usize % near.len()];
+        message.details.flags = roll() % 16;
+        message.token[..8].copy_from_slice(&roll().to_le_bytes());
+        let fds = [null.as_fd(), memory.as_fd()];
+        let fds = &fds[..roll() as usize % 3];
+        let bytes = zerocopy::IntoBytes::as_bytes(&message);
+        let bytes = if !gentle && roll() % 50 == 0 { &bytes[..roll() as usize % bytes.len()] } else { bytes };
+        match packet::send(control, bytes, fds) {
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => std::thread::yield_now(),
+            // We were ended, or are about to be.
+            Err(_) => break,
+            Ok(_) => {}
+        }
     }
 }
 
@@ -493,6 +540,31 @@ fn a_worker_that_breaks_the_protocol_is_ended() {
     bad.wait_for_hangup();
     until("its charge is back", || node.zone("a").used == 0);
     assert_eq!(good.ask("+5"), "granted");
+}
+
+fn a_fallen_worker_hurts_nobody() {
+    let node = Node::start();
+    let neighbour = Client::connect(&node.socket("b"));
+    assert_eq!(neighbour.ask(&format!("+{}", 30 * MIB)), "granted");
+    let sibling = Client::connect(&node.socket("a"));
+    assert_eq!(sibling.ask(&format!("+{}", 20 * MIB)), "granted");
+    for seed in 1..=12 {
+        let fallen = Client::connect(&node.socket("a"));
+        packet::send(&fallen.socket, format!("f{seed}").as_bytes(), &[]).unwrap();
+        // It is ended, or has said all of it.
+        let _ = packet::receive(&fallen.socket, &mut [0; 64]);
+        // Nobody's account but its own can change, and its zone's limit holds.
+        let (a, b) = (node.zone("a"), node.zone("b"));
+        assert_eq!(b.used, 30 * MIB, "another zone's account was changed");
+        assert!(a.used <= 100 * MIB, "a zone has more than its limit: {}", a.used);
+        drop(fallen);
+        until("its account is closed", || node.zone("a").used == 20 * MIB);
+        // What the others of its zone hold, and what they are told, is right.
+        assert_eq!(sibling.ask(&format!("+{}", 81 * MIB)), "OverLimit");
+        assert_eq!(sibling.ask(&format!("+{MIB}")), "granted");
+        assert_eq!(sibling.ask(&format!("-{MIB}")), "released");
+        until("it is given back", || node.zone("a").used == 20 * MIB);
+    }
 }
 
 fn a_stranger_cannot_join_as_worker() {

@@ -171,4 +171,56 @@ mod tests {
         assert_eq!(Node::parse(&[b'1'; 5000]), Err(CardError::Node));
         assert_eq!(Node::parse(b"\xff\xfe"), Err(CardError::Node));
     }
+
+    #[test]
+    fn a_card_says_what_was_written_and_brings_back_the_answer() {
+        use idm::bootstrap::{First, Hello, WelcomeStatus};
+        let refs: Vec<u32> = (100..2600).collect();
+        let card = Mapping::of_our_own(pages_for(refs.len()) * PAGE);
+        let own: Vec<u32> = (0..pages_for(refs.len()) as u32).collect();
+        let (hello, layout) = (Hello::new(7, 0), Layout::default());
+        fill(&card, &own, &hello, &layout, &refs);
+        let (said, lists) = read(&card).unwrap();
+        assert_eq!((said.opening.first(), said.layout, said.pages), (Some(First::Hello(hello)), layout, 2500));
+        assert_eq!(lists, own[1..]);
+        let first_list = Mapping::of_our_own(lists.len() * PAGE);
+        first_list.copy_in(0, refs.as_bytes());
+        assert_eq!(read_lists(&first_list, said.pages), refs);
+        assert!(answered(&card).is_none());
+        let welcome = Welcome::new(WelcomeStatus::ZoneFull, "no");
+        answer(&card, &welcome);
+        assert_eq!(answered(&card), Some(Ok(welcome)));
+    }
+
+    #[test]
+    fn a_card_of_noise_is_refused_and_what_is_read_is_bounded() {
+        let card = Mapping::of_our_own(PAGE);
+        let mut state = 0x2545_F491_4F6C_DD1Du64;
+        let mut noise = [0; PAGE];
+        for round in 0..2000 {
+            for byte in noise.iter_mut() {
+                state ^= state << 13;
+                state ^= state >> 7;
+                state ^= state << 17;
+                *byte = state as u8;
+            }
+            if round % 2 == 0 {
+                // As if it were one of ours, with noise for the rest.
+                noise[..8].copy_from_slice([MAGIC, VERSION].as_bytes());
+            }
+            card.copy_in(0, &noise);
+            if let Ok((said, lists)) = read(&card) {
+                assert!(said.pages <= MAX_PAGES && lists.len() <= MAX_LISTS);
+            }
+            if let Some(answer) = answered(&card) {
+                let _ = answer.map(|welcome| welcome.text());
+            }
+        }
+        // Counts that do not fit.
+        for pages in [0, MAX_PAGES as u32 + 1, u32::MAX] {
+            fill(&card, &[0], &idm::bootstrap::Hello::new(0, 0), &Layout::default(), &[]);
+            card.copy_in(std::mem::offset_of!(Head, pages), &pages.to_ne_bytes());
+            assert_eq!(read(&card), Err(CardError::Card));
+        }
+    }
 }

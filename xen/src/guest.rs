@@ -3,9 +3,10 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use idm::bootstrap::{Hello, Welcome, WelcomeStatus};
+use idm::bootstrap::{Answer, Hello, Inquiry, Message, Welcome, WelcomeStatus};
 use idm::region::{Layout, Region, RegionError};
 use thiserror::Error;
+use zerocopy::IntoBytes;
 
 use crate::card::{self, CardError, Node};
 use crate::doorbell::{EventDoorbell, Side};
@@ -107,18 +108,56 @@ pub fn connect(
     let region = unsafe { Region::over(address, layout, owner) }?;
     let doorbell = EventDoorbell::new(Side::Client, channel, region.transport_words())?;
 
-    let own = allocator.grant(backend, card::pages_for(refs.len()))?;
-    let card = own.map(Place::Anywhere)?;
-    card::fill(&card, own.refs(), hello, &layout, &refs);
-    let node = Node { card: own.refs()[0], port: doorbell.channel().port() };
-    let path = announce(&mut store, backend, node)?;
-    let answer = await_answer(&card, doorbell.channel(), patience);
-    // The proxy removes it, too; whoever comes second finds nothing.
-    let _ = store.remove(&path);
-    let welcome = answer?;
-    match welcome.status() {
-        Some(WelcomeStatus::Ok) => Ok(Connection { region, doorbell, allocator, backend }),
-        _ => Err(ConnectError::Refused(welcome.text())),
+    let call = Call { allocator: &allocator, backend, channel: doorbell.channel() };
+    call.leave_card(&mut store, hello, &layout, &refs, patience)?;
+    Ok(Connection { region, doorbell, allocator, backend })
+}
+
+/// Asks the proxy about this guest's zone.
+pub fn inquire(take_in: Duration, patience: Duration) -> Result<Box<Answer>, ConnectError> {
+    let mut store = Store::open()?;
+    let backend = backend(&mut store, take_in)?;
+    let allocator = GrantAllocator::open()?;
+    let grants = allocator.grant(backend, size_of::<Answer>().div_ceil(PAGE))?;
+    let pages = grants.map(Place::Anywhere)?;
+    let channel = Channel::offer(backend)?;
+    let call = Call { allocator: &allocator, backend, channel: &channel };
+    call.leave_card(&mut store, &Inquiry::default(), &Layout::default(), grants.refs(), patience)?;
+    let mut answer = Answer::new(|_| 0);
+    pages.copy_out(0, answer.as_mut_bytes());
+    if answer.is_valid() { Ok(answer) } else { Err(CardError::Card.into()) }
+}
+
+/// What a card is left with.
+struct Call<'a> {
+    allocator: &'a GrantAllocator,
+    backend: DomainId,
+    channel: &'a Channel,
+}
+
+impl Call<'_> {
+    /// Leaves a card for the pages behind `refs`, and waits until the proxy has done what it asks for.
+    fn leave_card(
+        &self,
+        store: &mut Store,
+        opening: &impl Message,
+        layout: &Layout,
+        refs: &[u32],
+        patience: Duration,
+    ) -> Result<(), ConnectError> {
+        let own = self.allocator.grant(self.backend, card::pages_for(refs.len()))?;
+        let card = own.map(Place::Anywhere)?;
+        card::fill(&card, own.refs(), opening, layout, refs);
+        let node = Node { card: own.refs()[0], port: self.channel.port() };
+        let path = announce(store, self.backend, node)?;
+        let answer = await_answer(&card, self.channel, patience);
+        // The proxy removes it, too; whoever comes second finds nothing.
+        let _ = store.remove(&path);
+        let welcome = answer?;
+        match welcome.status() {
+            Some(WelcomeStatus::Ok) => Ok(()),
+            _ => Err(ConnectError::Refused(welcome.text())),
+        }
     }
 }
 

@@ -1,6 +1,7 @@
 //! `cargo xtask <verb>`: everything one does with this repository, in one place.
 #![forbid(unsafe_code)]
 
+mod adversary;
 mod browser;
 mod cargo_test;
 mod checks;
@@ -34,6 +35,10 @@ cargo xtask <verb>
                                a Kubernetes cluster of real components with Bulkhead on it, and what must hold there;
                                --keep leaves it up to be tried; --no-build takes what was built last
   browser                      the status page in Chromium, which is installed where it is missing
+  attack [--backend B] [--long] [NAME]...
+                               hostile clients beside an honest one: what each tries, and what happens
+  soak [--seconds N] [--seed N]
+                               kill -9 at random for ten minutes, under load; then nothing may be left
   truth-table [--backend B] [--native] [--json]
                                sharing between processes in every combination of namespaces and privilege
   deb                          a package for Debian, in target
@@ -101,6 +106,7 @@ fn verb() -> Result<()> {
             stage::build(&stage::Options::default())?;
             browser::check()
         }
+        "attack" | "soak" => adversary::run(&verb, &args.raw_args()?.collect::<Vec<_>>()),
         "truth-table" => truth_table::run(&args.raw_args()?.collect::<Vec<_>>()),
         "demo" => no_more(args).and_then(|()| demo::run()),
         "e2e" | e2e::INSIDE => end_to_end(&verb, args),

@@ -75,9 +75,10 @@ proxy() {
     GATE=$!
 }
 
-# gpu_run [ARG]…: `bulkhead xen run` with a root file system that has the test's programs, and memory enough for them.
+# gpu_run [ARG]…: `bulkhead xen run` with a root file system that has the test's programs, and memory
+# enough for two of them at a time: each grants 80 MiB.
 gpu_run() {
-    bulkhead xen run --image /boot/image --root /boot/tenant.cpio --memory 320MiB --shared-memory 96MiB "$@"
+    bulkhead xen run --image /boot/image --root /boot/tenant.cpio --memory 448MiB --shared-memory 224MiB "$@"
 }
 
 # Domains, grants and event channels of guests are all gone.

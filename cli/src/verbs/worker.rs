@@ -64,12 +64,7 @@ fn enter_jail(
         return Ok((Missing::all(), args.rejoin.clone()));
     }
     let request = jail::Request {
-        policy: match backend {
-            Backend::Soft { .. } => Policy::Soft,
-            Backend::Nvidia { library, devices } => {
-                Policy::Nvidia { library: library.clone(), devices: devices.clone() }
-            }
-        },
+        policy: Policy::from(backend),
         root: args.jail_root.clone(),
         uid: args.jail_uid,
         rejoin: args.rejoin.as_deref().and_then(Path::parent).map(Path::to_owned),

@@ -83,6 +83,12 @@ impl SettingArgs {
                 Some(Limit::Unlimited) => Change::Clear,
                 Some(Limit::At(percent)) => Change::Set(u32::try_from(percent).unwrap_or(100)),
             },
+            host_memory: size(self.host_memory),
+            host_cpu: match self.host_cpu {
+                None => Change::Keep,
+                Some(Limit::Unlimited) => Change::Clear,
+                Some(Limit::At(percent)) => Change::Set(u32::try_from(percent).unwrap_or(u32::MAX)),
+            },
             share: self.share,
             priority: self.priority,
             pod: self.pod.clone(),

@@ -160,7 +160,12 @@ impl Node {
             let name = path.file_name().unwrap().to_str().unwrap().to_owned();
             (name, serde_json::from_slice(&std::fs::read(&path).unwrap()).unwrap())
         };
-        entries.map(|entry| read(entry.path())).collect()
+        // What is about to be put in place has another ending.
+        entries
+            .map(|entry| entry.path())
+            .filter(|path| path.extension().is_some_and(|e| e == "json"))
+            .map(read)
+            .collect()
     }
 
     pub fn books(&self) -> usize {
@@ -169,7 +174,8 @@ impl Node {
 }
 
 pub fn count(folder: &Path) -> usize {
-    std::fs::read_dir(folder).map_or(0, Iterator::count)
+    let entries = std::fs::read_dir(folder).into_iter().flatten().flatten();
+    entries.filter(|entry| entry.path().extension().is_some_and(|ending| ending == "json")).count()
 }
 
 impl Drop for Node {

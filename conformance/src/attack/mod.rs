@@ -2,11 +2,12 @@
 //! the same attack again.
 //!
 //! Each attack opens session after session, for a worker rightly ends a client that breaks the protocol. It prints what
-//! it tried and what came of it; whether that was right is for the test to judge, from the proxy's log and from what
+//! it tried and what came of it; whether that was right is for the [`suite`] to judge, from the proxy's log and from what
 //! honest clients see meanwhile.
 
 mod connections;
 mod descriptors;
+mod floods;
 mod guest;
 mod images;
 mod kernels;
@@ -14,8 +15,11 @@ mod mutations;
 mod races;
 mod random;
 mod raw_ring;
+mod rewrite;
 mod scribble;
+mod secrets;
 mod session;
+pub mod suite;
 
 use std::fmt;
 use std::process::ExitCode;
@@ -43,36 +47,75 @@ impl fmt::Display for Tally {
     }
 }
 
-/// `attack KIND SEED COUNT`, with the zone in `BULKHEAD_SOCKET`; `guest` is for guests of Xen, and needs none.
-pub fn run(words: &[&str]) -> ExitCode {
-    let [kind, seed, count] = words else {
-        eprintln!("usage: conformance attack KIND SEED COUNT");
-        return ExitCode::from(2);
-    };
+/// One attack, in this process, with the zone in `BULKHEAD_SOCKET` and another's in `BULKHEAD_VICTIM`.
+fn run_one(kind: &str, seed: &str, count: &str) -> ExitCode {
     let (Ok(seed), Ok(count)) = (seed.parse(), count.parse()) else {
         eprintln!("seed and count are numbers");
         return ExitCode::from(2);
     };
-    let mut dice = Dice::new(seed);
-    let tally = match *kind {
-        "random" => random::attack(&mut dice, count),
-        "forged" => random::forge(&mut dice, count),
-        "mutations" => mutations::attack(&mut dice, count),
-        "images" => images::attack(&mut dice, count),
-        "kernels" => kernels::attack(&mut dice, count),
-        "races" => races::attack(&mut dice, count),
-        "pinned" => races::pinned(&mut dice, count),
-        "scribble" => scribble::attack(&mut dice, count),
-        "connections" => connections::attack(&mut dice, count),
-        "guest" => guest::attack(&mut dice, count),
-        "descriptors" => descriptors::attack(&mut dice, count),
-        other => {
-            eprintln!("there is no attack {other:?}");
+    if kind == "hold" {
+        floods::hold();
+    }
+    let attack = match suite::ATTACKS.iter().find(|attack| attack.name == kind) {
+        Some(attack) => attack.run,
+        // From inside of a guest of Xen, which has no socket.
+        None if kind == "guest" => guest::attack,
+        None => {
+            eprintln!("there is no attack {kind:?}");
             return ExitCode::from(2);
         }
     };
+    let tally = attack(&mut Dice::new(seed), count);
     println!("{kind} (seed {seed}): {tally}");
     ExitCode::SUCCESS
+}
+
+const USAGE: &str = "\
+usage: conformance attack [--backend soft|nvidia] [--long] [--seed N] [--list] [NAME…]
+
+Starts a proxy with two zones. Hostile clients do their worst in one, attack by attack, while an honest client computes in
+the other. Prints what each tried and what happened; fails if the honest client noticed anything, a worker or the proxy
+crashed, a secret was found, or something is left.
+
+  --backend   the GPU (default: soft)
+  --long      more of each: a million streams, for instance
+  --seed N    other random numbers
+  NAME        only these";
+
+/// `attack …`: the whole suite, or with `one KIND SEED COUNT` its parts.
+pub fn run(words: &[&str]) -> ExitCode {
+    match words {
+        ["one", kind, seed, count] => return run_one(kind, seed, count),
+        ["guest", seed, count] => return run_one("guest", seed, count),
+        _ => {}
+    }
+    let mut options = suite::Options::default();
+    let mut words = words.iter();
+    while let Some(word) = words.next() {
+        match (*word, words.as_slice().first()) {
+            ("--long", _) => options.long = true,
+            ("--list", _) => {
+                suite::ATTACKS.iter().for_each(|attack| println!("{:<13} {}", attack.name, attack.tries));
+                return ExitCode::SUCCESS;
+            }
+            ("--backend", Some(backend)) => {
+                options.backend = Some((*backend).to_owned());
+                words.next();
+            }
+            ("--seed", Some(seed)) if seed.parse::<u64>().is_ok() => {
+                options.shift = seed.parse().unwrap_or(0);
+                words.next();
+            }
+            (name, _) if suite::ATTACKS.iter().any(|attack| attack.name == name) => {
+                options.names.push(name.to_owned())
+            }
+            _ => {
+                eprintln!("{USAGE}");
+                return ExitCode::from(if *word == "--help" { 0 } else { 2 });
+            }
+        }
+    }
+    if suite::run(&options) { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
 /// Numbers that look random.

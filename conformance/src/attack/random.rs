@@ -65,10 +65,11 @@ pub fn attack(dice: &mut Dice, sessions: u64) -> Tally {
 pub fn forge(dice: &mut Dice, sessions: u64) -> Tally {
     let mut tally = Tally::default();
     for _ in 0..sessions {
-        let session = Session::start();
+        let mut session = Session::start();
         tally.sessions += 1;
         let mut ring =
             RawRing::map(session.client.region().fd().expect("a memfd"), &session.layout, session.client.position());
+        ring.check(&mut session);
         for _ in 0..20 {
             let payload = payload(dice);
             let honest = payload.len() as u32;
@@ -93,5 +94,6 @@ pub fn forge(dice: &mut Dice, sessions: u64) -> Tally {
         tally.ended += u64::from(over);
         tally.stuck += u64::from(!over);
     }
+    assert!(tally.ended * 2 > tally.sessions, "lies were believed: {tally}");
     tally
 }

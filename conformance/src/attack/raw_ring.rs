@@ -4,17 +4,21 @@ use std::ffi::c_void;
 use std::os::fd::BorrowedFd;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
+use cuda_abi::wire::Op;
 use idm::region::Layout;
 use idm::ring::RecordHeader;
 use rustix::mm::{MapFlags, ProtFlags};
 use zerocopy::IntoBytes;
 
-/// Where the ring's words lie, from the public layout: the status line, then head, tail, executed and the bells, each
-/// on a pair of cache lines.
+use super::session::Session;
+
+/// Where the ring's words lie: two status lines, then head, tail, three of progress, and the bells, each on a pair of
+/// cache lines.
+/// [`RawRing::check`] finds out whether that is still so.
 const LINE: usize = 128;
-const HEAD: usize = LINE;
-const POSTED_BELL: usize = LINE + 3 * LINE;
-const DISPATCH: usize = LINE + 6 * LINE;
+const HEAD: usize = 2 * LINE;
+const POSTED_BELL: usize = HEAD + 5 * LINE;
+const DISPATCH: usize = HEAD + 7 * LINE;
 const LANES: usize = DISPATCH + 2 * LINE;
 const LANE: usize = 4 * LINE;
 const PAGE: usize = 4096;
@@ -47,6 +51,17 @@ impl RawRing {
         RawRing { base: base.cast::<c_void>().cast(), len, ring, capacity: layout.ring_bytes, head }
     }
 
+    /// An attack that writes elsewhere than it thinks would prove nothing: a message of the session must be found where
+    /// the ring is believed to be.
+    pub fn check(&mut self, session: &mut Session) {
+        let position = session.client.position();
+        assert_eq!(self.read_word(HEAD), position, "the ring's head lies elsewhere");
+        session.ask(Op::MemInfo as u16, &[]);
+        let header = self.read_word(self.ring + (position % self.capacity) as usize);
+        assert_eq!(header >> 32 & 0xffff, u64::from(Op::MemInfo as u16), "the ring lies elsewhere: {header:#x}");
+        self.head = session.client.position();
+    }
+
     /// Writes bytes anywhere.
     pub fn write(&self, at: usize, bytes: &[u8]) {
         for (index, byte) in bytes.iter().enumerate() {
@@ -55,6 +70,31 @@ impl RawRing {
                 unsafe { self.base.add(at + index).write_volatile(*byte) };
             }
         }
+    }
+
+    /// Where the payload of a record lies that begins at this position.
+    pub fn payload(&self, position: u64) -> usize {
+        self.ring + (position % self.capacity) as usize + size_of::<RecordHeader>()
+    }
+
+    /// Writes a word at once, where it is aligned.
+    pub fn write_word(&self, at: usize, word: u64) {
+        assert!(at.is_multiple_of(8) && at + 8 <= self.len, "within the region");
+        // SAFETY: within the mapping, and aligned.
+        unsafe { AtomicU64::from_ptr(self.base.add(at).cast()) }.store(word, Ordering::SeqCst);
+    }
+
+    pub fn read_word(&self, at: usize) -> u64 {
+        assert!(at.is_multiple_of(8) && at + 8 <= self.len, "within the region");
+        // SAFETY: within the mapping, and aligned.
+        unsafe { AtomicU64::from_ptr(self.base.add(at).cast()) }.load(Ordering::SeqCst)
+    }
+
+    /// Are these eight bytes anywhere in the region?
+    pub fn contains(&self, word: &[u8; 8]) -> bool {
+        let word = u64::from_le_bytes(*word);
+        // SAFETY: within the mapping, and aligned.
+        (0..self.len / 8).any(|at| unsafe { self.base.cast::<u64>().add(at).read_volatile() } == word)
     }
 
     /// Puts a record where the next one belongs, moves the head by its footprint or as told, and rings.

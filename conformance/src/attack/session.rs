@@ -1,14 +1,17 @@
 //! A connection to a worker, as libvgpu makes it, but without its manners.
 
 use std::os::fd::{AsFd, OwnedFd};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use cuda_abi::table::Carry;
 use cuda_abi::wire::{self, Op, Writer};
 use idm::bootstrap::{self, Attach, BootstrapError, Handover, Hello, Welcome, WelcomeStatus};
 use idm::lane::{CallError, Lane};
 use idm::peer::{PeerWatch, StopWatch};
 use idm::region::{Layout, Placement};
+
+use super::raw_ring::RawRing;
 
 /// Starting a worker takes far less.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -42,7 +45,11 @@ pub fn socket_path() -> PathBuf {
 
 /// Says hello and gets the socket to a worker.
 pub fn greet() -> Result<OwnedFd, BootstrapError> {
-    let broker = bootstrap::connect(&socket_path())?;
+    greet_at(&socket_path())
+}
+
+fn greet_at(path: &Path) -> Result<OwnedFd, BootstrapError> {
+    let broker = bootstrap::connect(path)?;
     bootstrap::send(&broker, &Hello::new(wire::fingerprint(), 0), &[])?;
     let (welcome, mut fds) = bootstrap::recv_within::<Welcome>(&broker, PATIENCE)?;
     match welcome.status() {
@@ -54,7 +61,11 @@ pub fn greet() -> Result<OwnedFd, BootstrapError> {
 impl Session {
     /// Connected, with the region mapped, but nothing said yet.
     pub fn attach() -> Session {
-        let socket = greet().expect("the broker gives us a worker");
+        Self::attach_at(&socket_path())
+    }
+
+    fn attach_at(path: &Path) -> Session {
+        let socket = greet_at(path).expect("the broker gives us a worker");
         let (attach, mut fds) =
             bootstrap::recv_within::<Attach>(&socket, PATIENCE).expect("the worker sends a region");
         let client =
@@ -68,7 +79,12 @@ impl Session {
 
     /// Started as libvgpu does, with the device's primary context, whose tag is 1.
     pub fn start() -> Session {
-        let mut session = Session::attach();
+        Self::start_at(&socket_path())
+    }
+
+    /// The same in another zone, whose socket is known.
+    pub fn start_at(path: &Path) -> Session {
+        let mut session = Session::attach_at(path);
         let nowhere = std::fs::File::options().write(true).open("/dev/null").expect("/dev/null");
         bootstrap::send(&session.socket, &Handover::default(), &[nowhere.as_fd()]).expect("the worker listens");
         assert!(matches!(session.call(Op::Start as u16, 0, &words(&[0])), Back::Answer { status: 0, .. }));
@@ -122,6 +138,22 @@ impl Session {
         }
     }
 
+    /// Waits for all work, however long it takes.
+    pub fn settle(&mut self) -> i32 {
+        let payload = words(&[0]);
+        let asked = self.lane.begin_call(Op::Synchronize as u16, 0, 1, 8, |slot| slot.copy_from_slice(&payload));
+        asked.expect("the worker is there");
+        self.lane.finish(Some(PATIENCE)).expect("the work ends").status
+    }
+
+    /// A word of device memory, by way of the staging area.
+    pub fn read_word(&mut self, address: u64) -> u64 {
+        self.post(Op::CopyToStaging as u16, 1, &words(&[address, 0, 8, 0, wire::NO_WORD, 0]));
+        assert_eq!(self.settle(), 0, "a copy failed");
+        let region = RawRing::map(self.client.region().fd().expect("a memfd"), &self.layout, 0);
+        region.read_word(region.len - self.layout.bulk_bytes as usize)
+    }
+
     /// Loads PTX text as a module.
     pub fn load(&mut self, image: &[u8]) -> Back {
         self.upload(image);
@@ -145,8 +177,11 @@ pub fn name_of(op: u16) -> String {
 
 /// The opcode of a function of the table.
 pub fn op_of(symbol: &str) -> u16 {
-    let at = cuda_abi::table::functions().iter().position(|function| function.symbol == symbol);
-    at.expect("the table has it") as u16
+    let functions = cuda_abi::table::functions();
+    let at = functions.iter().position(|function| function.symbol == symbol).expect("the table has it");
+    // A message that no worker knows would end the attack before it has begun.
+    assert!(matches!(functions[at].carry, Carry::Post | Carry::Call | Carry::Block), "{symbol} is not sent as it is");
+    at as u16
 }
 
 pub fn words(words: &[u64]) -> Vec<u8> {

@@ -79,11 +79,13 @@ impl Place {
             let files = std::fs::read_dir(folder).into_iter().flatten().flatten();
             left.extend(files.map(|file| format!("file {}", file.path().display())));
         }
+        let groups = proxy::cage::left_behind(&self.state());
+        left.extend(groups.iter().map(|group| format!("control group {}", group.display())));
         left
     }
 
     /// Processes with this place on their command line, in their environment, or among their open files.
-    fn processes(&self) -> Vec<(u32, String)> {
+    pub fn processes(&self) -> Vec<(u32, String)> {
         let needle = self.path.to_str().expect("a plain path").as_bytes();
         let mentions = |bytes: &[u8]| bytes.windows(needle.len()).any(|part| part == needle);
         let mut found = Vec::new();

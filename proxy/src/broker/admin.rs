@@ -182,9 +182,11 @@ impl Broker {
         after.check().map_err(io::Error::other)?;
         let ZoneLimits { memory, share, .. } = after.limits;
         let circles = (after.ties.circles != before.ties.circles).then(|| after.ties.circles.clone());
+        let limits = after.limits;
         zone.change(&socket, after)?;
         self.follow(name);
-        if let Err(error) = self.save_zones() {
+        let kept = self.cage_zone(name, &limits).and_then(|()| self.save_zones());
+        if let Err(error) = kept {
             // What is not in the book does not count.
             if let Some(zone) = self.zones.get_mut(name) {
                 let _ = zone.change(&socket, before);

@@ -85,6 +85,9 @@ impl Broker {
             Hello::Refused(refusal) => self.refuse_client(id, refusal),
             Hello::Asks => self.on_inquiry(id),
             Hello::Meets => self.meet(id),
+            Hello::Fine(wishes) if wishes.brings_region && !client.peer.is_ours() => {
+                self.refuse_client(id, Refusal::NotTheGate);
+            }
             Hello::Fine(wishes) => {
                 (client.wishes, client.deadline) = (wishes, None);
                 let zone = client.zone.clone();

@@ -36,6 +36,8 @@ pub enum Refusal {
     TooManyClients,
     WorkerFailed,
     Stopping,
+    /// It brings a region, which a worker could not trust as it trusts the gate's.
+    NotTheGate,
 }
 
 pub fn read(socket: &OwnedFd) -> Hello {
@@ -71,6 +73,7 @@ pub fn refuse(socket: &OwnedFd, refusal: Refusal) {
         Refusal::Version => (WelcomeStatus::VersionMismatch, "client library and proxy are of different versions"),
         Refusal::TooManyClients => (WelcomeStatus::ZoneFull, "the zone has as many processes as it may have"),
         Refusal::WorkerFailed => (WelcomeStatus::NoWorker, "the worker did not start; the proxy's log says why"),
+        Refusal::NotTheGate => (WelcomeStatus::Refused, "clients do not bring a region of their own"),
         Refusal::Stopping => (WelcomeStatus::ShuttingDown, "the proxy is stopping"),
     };
     // The peer may be gone; then nobody misses the answer.

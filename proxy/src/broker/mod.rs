@@ -7,6 +7,7 @@
 mod admin;
 mod budgets;
 mod busy;
+mod cages;
 mod clients;
 mod containers;
 mod exports;
@@ -17,7 +18,7 @@ mod ledger;
 mod meetings;
 mod namespaces;
 mod overdraft;
-mod process;
+pub(crate) mod process;
 mod reactor;
 mod reload;
 mod roster;
@@ -37,6 +38,7 @@ use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use crate::backend::Backend;
+use crate::cage::Cage;
 use crate::control::ZoneName;
 use crate::control::ZoneSettings;
 use crate::control::admin::AdminClient;
@@ -113,6 +115,8 @@ pub struct Broker {
     config: Config,
     folder: StateDir,
     roster: Roster,
+    /// Control groups around workers; empty where there are none.
+    cage: Cage,
     reactor: Reactor,
     admin_listener: OwnedFd,
     rejoin_listener: OwnedFd,
@@ -166,6 +170,7 @@ impl Broker {
             config,
             folder,
             roster,
+            cage: Cage::default(),
             reactor,
             admin_listener,
             rejoin_listener,
@@ -195,6 +200,7 @@ impl Broker {
             spares_rest_until: Instant::now(),
             spare_failures: 0,
         };
+        broker.open_cage();
         broker.adopt().map_err(|source| StartError::Serve { path: broker.folder.path().to_owned(), source })?;
         broker.start_first_worker()?;
         Ok(broker)
@@ -280,6 +286,7 @@ impl Broker {
         self.folder.forget_other_zones(|name| known.iter().any(|known| known == name))?;
         self.resume_figures();
         self.adopt_workers()?;
+        self.cage.sweep();
         // Last, for only now it is known which of them are empty.
         self.forget_unconfigured();
         let parts: Vec<ZoneName> = self.zones.keys().cloned().collect();
@@ -297,7 +304,12 @@ impl Broker {
         self.reactor.watch(&zone.listener, Source::Zone(zone.id))?;
         self.scheduler.set_zone(zone.id, &zone.limits);
         self.grants.set_circles(name, &zone.ties.circles);
+        let limits = zone.limits;
         self.zones.insert(name.clone(), zone);
+        if let Err(error) = self.cage_zone(name, &limits) {
+            self.zones.remove(name);
+            return Err(error);
+        }
         if self.driver_version != 0 {
             self.folder.write_driver_version(name, self.driver_version)?;
         }
@@ -322,6 +334,7 @@ impl Broker {
         for worker in self.workers.values_mut().filter(|worker| worker.zone() == Some(name)) {
             worker.kill();
         }
+        self.cage.remove_zone(name);
         tracing::info!(zone = %name, "zone removed");
     }
 
@@ -365,6 +378,7 @@ impl Broker {
             .chain(self.next_look())
             .chain(self.overdrafts.deadline())
             .chain(self.next_expiry())
+            .chain(self.cage.deadline())
             .chain(self.next_return())
             .chain(self.next_meeting())
             .min()
@@ -383,6 +397,9 @@ impl Broker {
         self.views.kill_if_late(now);
         self.look_at_zones(now);
         self.end_expired();
+        if late(self.cage.deadline()) {
+            self.cage.tidy(now);
+        }
         self.retry_returns(now);
         self.tell_publishers();
         for worker in self.workers.values_mut().filter(|worker| late(worker.kill_at)) {
@@ -426,6 +443,7 @@ impl Broker {
         let given = |name: &ZoneName| config.zones.iter().any(|(known, _)| known == name);
         let nothing_left =
             left == 0 && !config.private && self.zones.iter().all(|(name, zone)| zone.leased || given(name));
+        self.cage.retire(everything || nothing_left);
         self.folder.retire(everything || nothing_left);
     }
 }

@@ -77,6 +77,16 @@ pub fn peer(socket: &OwnedFd) -> io::Result<Peer> {
     Ok(Peer { pid, uid: credentials.uid, gid: credentials.gid, pidfd })
 }
 
+impl Peer {
+    /// Whether it is one of the operator's: our own user, and in our own root. A container's root user is not.
+    pub fn is_ours(&self) -> bool {
+        let root = |process: &str| std::fs::read_link(format!("/proc/{process}/ns/mnt")).ok();
+        let own = root("self");
+        let same_user = self.uid == rustix::process::geteuid().as_raw();
+        same_user && own.is_some() && root(&self.pid.to_string()) == own
+    }
+}
+
 /// `SO_PEERPIDFD`, since Linux 6.5: exact also when the number has been used again.
 fn peer_pidfd(socket: &OwnedFd) -> Option<OwnedFd> {
     const SO_PEERPIDFD: libc::c_int = 77;
@@ -101,6 +111,16 @@ unsafe fn socket_option<T>(socket: &OwnedFd, option: libc::c_int, value: &mut T)
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn only_our_user_in_our_root_is_ours() {
+        let (socket, _other) = crate::packet::pair().unwrap();
+        let me = peer(&socket).unwrap();
+        assert!(me.is_ours());
+        assert!(!Peer { uid: me.uid + 1, ..peer(&socket).unwrap() }.is_ours());
+        // A peer that we cannot see.
+        assert!(!Peer { pid: 0, ..peer(&socket).unwrap() }.is_ours());
+    }
 
     #[test]
     fn a_process_is_known_by_its_start() {

@@ -69,7 +69,9 @@ impl Broker {
             Some(zone) if zone.settings() == settings => {}
             Some(zone) => {
                 zone.change(&socket, settings)?;
-                tracing::info!(zone = %name, memory = zone.limits.memory, share = zone.limits.share, "zone changed");
+                let limits = zone.limits;
+                self.cage_zone(name, &limits)?;
+                tracing::info!(zone = %name, memory = limits.memory, share = limits.share, "zone changed");
             }
             None => self.make_zone(name, settings, false)?,
         }

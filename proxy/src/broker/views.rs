@@ -139,7 +139,9 @@ impl Broker {
         let slot = self.free_slot()?;
         let (ours, theirs) = packet::pair()?;
         rustix::io::ioctl_fionbio(&ours, true)?;
-        let child = self.worker_command(slot, &Kind::default(), theirs).arg("--inventory").spawn();
+        let mut command = self.worker_command(slot, &Kind::default(), theirs);
+        command.arg("--inventory");
+        let child = self.spawn_confined(slot, command);
         let child = child.inspect_err(|error| tracing::error!(%error, "cannot ask for the cards"))?;
         let process = process::open(child.id())?;
         self.reactor.watch(&process, Source::Inventory)?;
@@ -151,6 +153,7 @@ impl Broker {
     pub(super) fn on_inventory(&mut self) {
         let Some(helper) = self.views.helper.take() else { return };
         let status = process::reap(helper.process.as_fd()).unwrap_or_default();
+        self.cage.leave(helper.slot);
         let mut buffer = vec![0; MAX_VIEW];
         let received = packet::receive(&helper.socket, &mut buffer).map_or(0, |received| received.len);
         match view::read_cards(&mut Reader::new(&buffer[..received])) {

@@ -228,7 +228,7 @@ impl Broker {
         let slot = self.free_slot()?;
         let (ours, theirs) = packet::pair()?;
         rustix::io::ioctl_fionbio(&ours, true)?;
-        let child = self.worker_command(slot, &kind, theirs).spawn()?;
+        let child = self.spawn_confined(slot, self.worker_command(slot, &kind, theirs))?;
         let process = process::open(child.id())?;
         let mut token = Token::default();
         rustix::rand::getrandom(&mut token, rustix::rand::GetRandomFlags::empty())?;
@@ -261,7 +261,7 @@ impl Broker {
         let used: Vec<usize> =
             self.workers.values().map(|worker| worker.slot).chain(self.views.helper_slot()).collect();
         (0..roster::SLOTS)
-            .find(|slot| !used.contains(slot))
+            .find(|slot| !used.contains(slot) && self.cage.is_free(*slot))
             .ok_or_else(|| io::Error::other("there are as many workers as a broker can have"))
     }
 
@@ -314,6 +314,7 @@ impl Broker {
         } else {
             self.missing = first;
         }
+        self.missing = self.missing.and(self.cage.missing());
         if self.config.jail == Demand::Require && !self.missing.is_empty() {
             self.stop(false);
             return Err(StartError::Jail(self.missing));
@@ -366,6 +367,7 @@ impl Broker {
     /// Gives a client to a ready worker. The book says so first: whoever reads it later finds either a spare that was
     /// never told, and ends, or a worker with its zone.
     pub(super) fn assign(&mut self, id: u64, client: &Client, socket: BorrowedFd<'_>) -> io::Result<()> {
+        self.admit_to_zone(id, &client.zone)?;
         let (standing, family) = (self.standing(&client.zone), self.family(&client.zone));
         let turns = self.zones.get(&family).map(|zone| zone.id).ok_or(io::ErrorKind::NotFound)?;
         let worker = self.workers.get_mut(&id).ok_or(io::ErrorKind::NotFound)?;
@@ -575,6 +577,7 @@ impl Broker {
             }
             Phase::Dying(None) => {}
         }
+        self.cage.leave(worker.slot);
         self.serve_waiting();
     }
 
@@ -592,6 +595,7 @@ impl Broker {
             let id = self.new_id();
             self.reactor.watch(&process, Source::WorkerProcess(id))?;
             let zone_name = ZoneName::from_field(&record.zone).filter(|_| record.state == roster::ASSIGNED);
+            self.cage.adopt(slot, zone_name.as_ref());
             let service = match zone_name.and_then(|name| self.zones.get_mut(&name).map(|zone| (name, zone))) {
                 Some((name, zone)) => {
                     let client = process::open_if_same(record.client_pid, record.client_start_time);
@@ -699,6 +703,7 @@ impl Broker {
                 let time = rustix::event::Timespec { tv_sec: 5, tv_nsec: 0 };
                 let _ = rustix::event::poll(&mut fds, Some(&time));
                 process::reap(worker.process.as_fd());
+                self.cage.leave(worker.slot);
             }
         }
     }

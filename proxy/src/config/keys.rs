@@ -1,7 +1,7 @@
 //! Every key of the configuration file, once: what is read, what is suggested for a misspelt one, and the reference in
 //! `docs/operations.md` all come from here.
 
-use crate::control::zone::{MAX_PRIORITY, MAX_SHARE};
+use crate::control::zone::{MAX_HOST_CPU, MAX_PRIORITY, MAX_SHARE};
 
 /// Where a key stands.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -80,8 +80,8 @@ pub enum Kind {
     Limit,
     /// A whole number in a range.
     Number(u64, u64),
-    /// A percentage, or `"unlimited"`.
-    Percent,
+    /// A percentage up to this, or `"unlimited"`.
+    Percent(u64),
     /// A list of GPU numbers.
     Gpus,
     /// Digits of a mode, as text.
@@ -108,7 +108,7 @@ impl Kind {
             Self::SizeOrNone => "a size like \"512MiB\", or 0".to_owned(),
             Self::Limit => "a size like \"2GiB\", or \"unlimited\"".to_owned(),
             Self::Number(least, most) => format!("a number from {least} to {most}"),
-            Self::Percent => "a number from 1 to 100, or \"unlimited\"".to_owned(),
+            Self::Percent(most) => format!("a number from 1 to {most}, or \"unlimited\""),
             Self::Gpus => "a list of GPU numbers like [0, 1]".to_owned(),
             Self::Mode => "a mode like \"0660\"".to_owned(),
             Self::Address => "an address like \"127.0.0.1:9470\", or \"off\"".to_owned(),
@@ -299,7 +299,7 @@ pub const KEYS: &[Key] = &[
     key(
         Table::Zone,
         "cap",
-        Kind::Percent,
+        Kind::Percent(100),
         "unlimited",
         "Most of the GPU's time that the zone gets even when nobody else wants it, in percent.",
         true,
@@ -310,6 +310,23 @@ pub const KEYS: &[Key] = &[
         Kind::Number(0, MAX_PRIORITY as u64),
         "0",
         "Zones of a higher priority come first.",
+        true,
+    ),
+    key(
+        Table::Zone,
+        "host_memory",
+        Kind::Limit,
+        "unlimited",
+        "Host memory of all workers of the zone together, by their control group. A program whose worker would need more \
+         is ended. At least 64MiB; on the software GPU, what programs allocate there is part of it.",
+        true,
+    ),
+    key(
+        Table::Zone,
+        "host_cpu",
+        Kind::Percent(MAX_HOST_CPU as u64),
+        "unlimited",
+        "Processor time of all workers of the zone together, in percent of one processor: 150 is one and a half.",
         true,
     ),
     key(Table::Zone, "uid", ID, "the proxy's", "Owner of the zone's socket.", true),
@@ -424,7 +441,7 @@ pub const KEYS: &[Key] = &[
     key(
         Table::Profile,
         "cap",
-        Kind::Percent,
+        Kind::Percent(100),
         "unlimited",
         "Most of the GPU's time that it gets even when nobody else wants it, in percent.",
         true,

@@ -172,6 +172,8 @@ fn limits(values: &Values, base: &ZoneLimits) -> ZoneLimits {
         share: small("share").unwrap_or(base.share),
         cap: if values.unlimited("cap") { None } else { small("cap").or(base.cap) },
         priority: small("priority").unwrap_or(base.priority),
+        host_memory: limit("host_memory", base.host_memory),
+        host_cpu: if values.unlimited("host_cpu") { None } else { small("host_cpu").or(base.host_cpu) },
     }
 }
 

@@ -218,7 +218,7 @@ fn read(key: &Key, value: &DeValue<'_>) -> Result<Value, String> {
     };
     let text = value.as_str();
     match (key.kind, text) {
-        (Kind::Limit | Kind::Percent, Some("unlimited")) | (Kind::Address, Some("off")) => Ok(Value::Nothing),
+        (Kind::Limit | Kind::Percent(_), Some("unlimited")) | (Kind::Address, Some("off")) => Ok(Value::Nothing),
         (Kind::Path, Some(path)) if path.starts_with('/') => Ok(Value::Text(path.to_owned())),
         (Kind::Path, Some(_)) => Err(format!("\"{}\" must be a path that begins with /", key.name)),
         (Kind::Label, Some(text)) if text.len() <= MAX_LABEL && !text.chars().any(char::is_control) => {
@@ -232,7 +232,7 @@ fn read(key: &Key, value: &DeValue<'_>) -> Result<Value, String> {
         (Kind::SizeOrNone, None) => whole(0, i64::MAX as u64).map(Value::Number),
         (Kind::Size | Kind::Limit, None) => whole(1, i64::MAX as u64).map(Value::Number),
         (Kind::Number(least, most), _) => whole(least, most).map(Value::Number),
-        (Kind::Percent, _) => whole(1, 100).map(Value::Number),
+        (Kind::Percent(most), _) => whole(1, most).map(Value::Number),
         (Kind::Mode, Some(text)) => {
             let mode = u64::from_str_radix(text.strip_prefix("0o").unwrap_or(text), 8).ok();
             mode.filter(|mode| *mode <= 0o777).map(Value::Number).ok_or_else(wrong)

@@ -5,6 +5,10 @@ use serde::{Deserialize, Serialize};
 pub const MAX_SHARE: u32 = 10_000;
 pub const DEFAULT_SHARE: u32 = 100;
 pub const MAX_PRIORITY: u32 = 100;
+/// A thousand processors.
+pub const MAX_HOST_CPU: u32 = 100_000;
+/// A worker of the software GPU, its staging memory included, does not start with less.
+pub const MIN_HOST_MEMORY: u64 = 64 << 20;
 /// Anyone who sees the zone's folder may connect: who sees it is the container runtime's decision.
 pub const DEFAULT_MODE: u32 = 0o666;
 /// As long as Kubernetes names are.
@@ -28,11 +32,25 @@ pub struct ZoneLimits {
     /// Bytes of host memory pinned for the GPU, over all of the zone's processes; none: what the host gives.
     #[serde(default)]
     pub pinned: Option<u64>,
+    /// Bytes of host memory of all the zone's workers; none: what the host gives.
+    #[serde(default)]
+    pub host_memory: Option<u64>,
+    /// Processor time of all the zone's workers, in percent of one processor.
+    #[serde(default)]
+    pub host_cpu: Option<u32>,
 }
 
 impl Default for ZoneLimits {
     fn default() -> Self {
-        Self { memory: None, share: DEFAULT_SHARE, cap: None, priority: 0, pinned: None }
+        Self {
+            memory: None,
+            share: DEFAULT_SHARE,
+            cap: None,
+            priority: 0,
+            pinned: None,
+            host_memory: None,
+            host_cpu: None,
+        }
     }
 }
 
@@ -119,6 +137,8 @@ pub struct ZoneChange {
     pub memory: Change<u64>,
     pub pinned: Change<u64>,
     pub cap: Change<u32>,
+    pub host_memory: Change<u64>,
+    pub host_cpu: Change<u32>,
     pub share: Option<u32>,
     pub priority: Option<u32>,
     pub pod: Option<String>,
@@ -139,6 +159,8 @@ impl ZoneChange {
         self.memory.apply(&mut limits.memory);
         self.pinned.apply(&mut limits.pinned);
         self.cap.apply(&mut limits.cap);
+        self.host_memory.apply(&mut limits.host_memory);
+        self.host_cpu.apply(&mut limits.host_cpu);
         limits.share = self.share.unwrap_or(limits.share);
         limits.priority = self.priority.unwrap_or(limits.priority);
         let texts = [
@@ -164,6 +186,10 @@ pub enum BadSettings {
     Priority,
     #[error("a memory limit must be more than 0")]
     Memory,
+    #[error("a limit of host memory must be at least {}MiB", MIN_HOST_MEMORY >> 20)]
+    HostMemory,
+    #[error("processor time is a percentage from 1 to {MAX_HOST_CPU}")]
+    HostCpu,
     #[error("a socket's mode lies between 0 and 0777")]
     Mode,
     #[error("a label has at most {MAX_LABEL} characters, none of them a control character")]
@@ -182,6 +208,8 @@ impl ZoneSettings {
             (limits.cap.is_none_or(|cap| (1..=100).contains(&cap)), BadSettings::Cap),
             (limits.priority <= MAX_PRIORITY, BadSettings::Priority),
             (limits.memory != Some(0) && limits.pinned != Some(0), BadSettings::Memory),
+            (limits.host_memory.is_none_or(|bytes| bytes >= MIN_HOST_MEMORY), BadSettings::HostMemory),
+            (limits.host_cpu.is_none_or(|percent| (1..=MAX_HOST_CPU).contains(&percent)), BadSettings::HostCpu),
             (access.mode <= 0o777, BadSettings::Mode),
             ([&labels.pod, &labels.namespace, &labels.container].into_iter().all(label), BadSettings::Label),
             (ties.budgets.iter().chain(&ties.circles).all(label), BadSettings::Label),
@@ -223,6 +251,8 @@ mod tests {
         assert_eq!(with(|s| s.limits.cap = Some(101)), Err(BadSettings::Cap));
         assert_eq!(with(|s| s.limits.priority = 101), Err(BadSettings::Priority));
         assert_eq!(with(|s| s.limits.memory = Some(0)), Err(BadSettings::Memory));
+        assert_eq!(with(|s| s.limits.host_memory = Some(1)), Err(BadSettings::HostMemory));
+        assert_eq!(with(|s| s.limits.host_cpu = Some(0)), Err(BadSettings::HostCpu));
         assert_eq!(with(|s| s.access.mode = 0o4777), Err(BadSettings::Mode));
         assert_eq!(with(|s| s.labels.pod = "a\nb".into()), Err(BadSettings::Label));
     }

@@ -24,9 +24,14 @@ pub enum Part {
     Limits,
     Seccomp,
     Descriptors,
+    /// A control group of its own, which the broker makes.
+    Cgroup,
+    /// Only its GPUs' device nodes can be opened.
+    DeviceRules,
+    ProcessLimit,
 }
 
-const ALL: [Part; 15] = [
+const ALL: [Part; 18] = [
     Part::UserNamespace,
     Part::MountNamespace,
     Part::PidNamespace,
@@ -42,6 +47,9 @@ const ALL: [Part; 15] = [
     Part::Limits,
     Part::Seccomp,
     Part::Descriptors,
+    Part::Cgroup,
+    Part::DeviceRules,
+    Part::ProcessLimit,
 ];
 
 impl Part {
@@ -72,6 +80,9 @@ impl Part {
             Self::Limits => "resource limits",
             Self::Seccomp => "seccomp filter",
             Self::Descriptors => "closed descriptors",
+            Self::Cgroup => "control group",
+            Self::DeviceRules => "device rules",
+            Self::ProcessLimit => "process limit",
         }
     }
 }
@@ -97,6 +108,12 @@ impl Missing {
     #[must_use]
     pub fn with(self, part: Part) -> Self {
         Self(self.0 | 1 << part as u32)
+    }
+
+    /// What is missing here or there.
+    #[must_use]
+    pub fn and(self, other: Self) -> Self {
+        Self(self.0 | other.0)
     }
 
     pub fn contains(self, part: Part) -> bool {

@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 
 use super::seccomp::Syscalls;
+use crate::backend::Backend;
 
 /// The kinds of worker.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -28,6 +29,17 @@ pub enum BindKind {
     Files,
     /// A device node.
     Device,
+}
+
+impl From<&Backend> for Policy {
+    fn from(backend: &Backend) -> Self {
+        match backend {
+            Backend::Soft { .. } => Self::Soft,
+            Backend::Nvidia { library, devices } => {
+                Self::Nvidia { library: library.clone(), devices: devices.clone() }
+            }
+        }
+    }
 }
 
 impl Policy {
@@ -58,6 +70,12 @@ impl Policy {
             binds.extend(all.iter().map(|number| device(&format!("/dev/nvidia{number}"))));
         }
         binds
+    }
+
+    /// The device nodes among them, or folders of such.
+    pub fn device_nodes(&self) -> Vec<PathBuf> {
+        let devices = self.binds().into_iter().filter(|bind| bind.kind == BindKind::Device);
+        devices.map(|bind| bind.path).collect()
     }
 
     /// Folders that can be written to, gone with the worker, and how large they may grow.

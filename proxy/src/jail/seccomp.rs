@@ -260,7 +260,7 @@ fn allowed_soft() -> Result<Rules, seccompiler::BackendError> {
         rules.insert(call, vec![when(0, SeccompCmpOp::Eq, libc::AF_UNIX as u64)?]);
     }
     // Ringing the bell of a client that is in a guest; the descriptor is good for that client's domain alone.
-    rules.insert(libc::SYS_ioctl, vec![when(1, SeccompCmpOp::Eq, xen::sys::evtchn::NOTIFY as u64)?]);
+    rules.insert(libc::SYS_ioctl, vec![when(1, SeccompCmpOp::Eq, xen::sys::evtchn::NOTIFY)?]);
     Ok(rules)
 }
 

@@ -2,8 +2,10 @@
 //! `TRIAL <part> PASS` or a panic.
 //!
 //! In the driver domain: `trial pages-host DOMID`, `trial far-side DOMID`. In the guest: `trial pages-guest`,
-//! `trial limits`, `trial suite`.
+//! `trial limits`, `trial suite`, `trial counts`, `trial attack nodes|cards`; `trial done` ends the far side.
 
+mod attack;
+mod counts;
 mod far_side;
 mod limits;
 mod pages;
@@ -17,6 +19,9 @@ fn main() {
         ["pages-guest"] => pages::guest(),
         ["pages-host", domid] => pages::host(domain(domid)),
         ["pages-host-child"] => pages::host_child(),
+        ["attack", which] => attack::run(which),
+        ["counts"] => counts::run(),
+        ["done"] => suite::done(),
         ["limits"] => limits::limits(),
         ["far-side", domid] => far_side::run(domain(domid)),
         ["far-side-child"] => far_side::child(),
@@ -24,5 +29,5 @@ fn main() {
         ["suite", filter] => suite::run(filter),
         _ => panic!("unknown part {arguments:?}"),
     }
-    println!("TRIAL {} PASS", arguments[0]);
+    println!("TRIAL {} PASS", arguments.join(" "));
 }

@@ -10,7 +10,7 @@ use idm::region::Layout;
 use xen::doorbell::{EventDoorbell, StopEvents};
 use xen::store::Store;
 
-struct Guest;
+pub struct Guest;
 
 /// Sees to it that the far side lets go of the pages first.
 struct FarSide {
@@ -32,8 +32,14 @@ impl Transport for Guest {
     }
 
     fn connect(&self, layout: Layout) -> Connection {
-        // Granted pages are all really there: the sizes of a small guest.
-        let layout = Layout { lanes: layout.lanes.min(16), bulk_bytes: layout.bulk_bytes.min(8 << 20), ..layout };
+        // Granted pages are all really there: the sizes of a small guest. And each time that a ring is full, two emulated
+        // kernels take turns: it is filled often enough like this.
+        let layout = Layout {
+            lanes: layout.lanes.min(16),
+            ring_bytes: layout.ring_bytes.max(256 << 10),
+            bulk_bytes: layout.bulk_bytes.min(8 << 20),
+            ..layout
+        };
         let connection = xen::guest::connect(&Hello::new(0, 0), layout, LONG, LONG).unwrap();
         let client = Client::over(connection.region, connection.doorbell.clone());
         let (doorbell, gone) = (connection.doorbell, client.gone().clone());
@@ -57,5 +63,9 @@ pub fn run(filter: &str) {
         (behaviour.check)(&Guest);
         println!("test xen::{} ok, {:?}", behaviour.name, xen::counts::read().since(&before));
     }
+}
+
+/// Tells the far side that there is nothing more to come.
+pub fn done() {
     Store::open().unwrap().write("data/bulkhead/done", b"1").unwrap();
 }

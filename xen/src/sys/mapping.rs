@@ -41,7 +41,7 @@ unsafe impl Sync for Mapping {}
 
 impl Mapping {
     /// Pages of the device at `offset`, for reading and writing. A forked child does not have them.
-    pub(super) fn new(fd: BorrowedFd<'_>, offset: u64, len: usize, place: Place) -> io::Result<Self> {
+    pub(crate) fn new(fd: BorrowedFd<'_>, offset: u64, len: usize, place: Place) -> io::Result<Self> {
         let (address, extra, restore) = match place {
             Place::Anywhere => (0, 0, false),
             Place::Over(Reserved(address)) => (address, libc::MAP_FIXED, true),
@@ -63,6 +63,15 @@ impl Mapping {
         unsafe { libc::madvise(start, len, libc::MADV_DONTFORK) };
         let start = NonNull::new(start.cast()).ok_or(io::ErrorKind::AddrNotAvailable)?;
         Ok(Self { start, len, restore })
+    }
+
+    /// Zeroed memory that no other domain has.
+    #[cfg(test)]
+    pub(crate) fn of_our_own(len: usize) -> Self {
+        use std::os::fd::AsFd;
+        let file = rustix::fs::memfd_create("xen-test", rustix::fs::MemfdFlags::CLOEXEC).unwrap();
+        rustix::fs::ftruncate(&file, len as u64).unwrap();
+        Self::new(file.as_fd(), 0, len, Place::Anywhere).unwrap()
     }
 
     pub fn start(&self) -> NonNull<u8> {

@@ -9,12 +9,12 @@ use guest::tree::Tree;
 use guest::{cpio, elf};
 use std::fs::{self, File};
 use std::io::{BufWriter, Write};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 const LIBRARIES: [&str; 2] = ["libcuda.so.1", "libnvidia-ml.so.1"];
 
 /// Writes the archive of Dom0.
-pub fn write(archive: &Path, base: &Base, options: &Options, payload: &Tree) -> Result<()> {
+pub fn write(archive: &Path, base: &Base, options: &Options, with: &[PathBuf], payload: &Tree) -> Result<()> {
     let mut tree = Tree::default();
     let script = |name: &str| {
         let path = paths::root().join("xtask/xen").join(name);
@@ -41,7 +41,7 @@ pub fn write(archive: &Path, base: &Base, options: &Options, payload: &Tree) -> 
         let types = options.kind.as_deref().unwrap_or("pv pvh");
         tree.file("test/pair-types", 0o644, types.as_bytes());
     }
-    for file in &options.with {
+    for file in with {
         let name = file.file_name().unwrap_or_default().to_string_lossy();
         for tree in [&mut tree, &mut guest] {
             add(tree, &format!("test/{name}"), file)?;

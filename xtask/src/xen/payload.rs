@@ -8,7 +8,7 @@ use anyhow::{Context, Result};
 use guest::tree::Tree;
 use guest::{elf, tenant};
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 /// Everything that these scenarios want, where a guest's programs see it as `/programs` and `/conformance`.
@@ -42,8 +42,21 @@ pub fn make(scenarios: &[&Scenario], options: &Options) -> Result<Tree> {
     Ok(tree)
 }
 
+/// The trial of the `xen` crate, if one of these scenarios wants it.
+pub fn trial(scenarios: &[&Scenario], options: &Options) -> Result<Option<PathBuf>> {
+    if !scenarios.iter().any(|scenario| scenario.trial) {
+        return Ok(None);
+    }
+    let mut cargo = sh::cargo();
+    cargo.args(["build", "--package", "xen", "--example", "trial"]);
+    cargo.args((!options.debug).then_some("--release"));
+    sh::run(&mut cargo)?;
+    let profile = if options.debug { "debug" } else { "release" };
+    Ok(Some(paths::target().join(profile).join("examples/trial")))
+}
+
 /// The program of the conformance suite.
-fn suite(options: &Options) -> Result<std::path::PathBuf> {
+fn suite(options: &Options) -> Result<PathBuf> {
     let mut cargo = sh::cargo();
     cargo.args(["build", "--package", "conformance", "--bin", "conformance"]);
     cargo.args((!options.debug).then_some("--release"));

@@ -11,9 +11,9 @@ use std::time::{Duration, Instant};
 
 /// Emulated, always: where there is a /dev/kvm, Xen in it may still hang. With `max` for a CPU, Dom0 crashes.
 const CPU: &str = "qemu64,+svm,+npt,+ssse3,+sse4.1,+sse4.2,+popcnt";
-/// The machine's clock counts its instructions, one each nanosecond, and skips the time in which it has nothing to do:
-/// whatever else runs here, what it sees of time is the same.
-const CLOCK: &str = "shift=0,sleep=off";
+/// The machine's clock counts its instructions, one each nanosecond, and goes with ours while it has nothing to do:
+/// what it sees of time hardly depends on what else runs here. Skipping idle time stopped the machine for good at times.
+const CLOCK: &str = "shift=0,sleep=on";
 const MEMORY: &str = "3072M";
 /// More grants and event channels than Xen allows by itself, for many guests with many pages.
 const XEN: &str = "console=com1 com1=115200,8n1 dom0_mem=1536M,max:1536M dom0_max_vcpus=1 bootscrub=0 \

@@ -10,14 +10,22 @@ pub struct Scenario {
     pub programs: &'static [&'static str],
     /// Whether it runs the conformance suite in guests.
     pub conformance: bool,
+    /// Whether it runs the trial of the `xen` crate, in Dom0 and in test guests.
+    pub trial: bool,
 }
 
 const fn scenario(name: &'static str, what: &'static str, programs: &'static [&'static str]) -> Scenario {
-    Scenario { name, what, programs, conformance: false }
+    Scenario { name, what, programs, conformance: false, trial: false }
 }
 
-pub const ALL: [Scenario; 7] = [
+pub const ALL: [Scenario; 10] = [
     scenario("boot", "PV and PVH guests boot and find Xen's devices", &[]),
+    Scenario {
+        trial: true,
+        ..scenario("transport", "grants, events, idm's suite, limits and counts, without a GPU", &[])
+    },
+    Scenario { trial: true, ..scenario("lies", "nodes and cards that say one thing and mean another", &[]) },
+    scenario("restart", "the gate and the proxy end and come back, a guest is killed", &["steady", "vecadd"]),
     scenario("run", "`bulkhead xen run`: input, output, signals, exit status, and nothing left behind", &[]),
     scenario("programs", "CUDA programs in guests, on the software GPU of Dom0", &PROGRAMS),
     Scenario { conformance: true, ..scenario("conformance", "a part of the conformance suite in a guest", &[]) },

@@ -1,0 +1,78 @@
+//! Control groups around workers, as the broker uses them. Only a broker that is root makes any: device rules need it,
+//! and other users' workers are held by namespaces alone.
+
+use std::io;
+use std::process::{Child, Command};
+
+use super::Broker;
+use crate::cage::{self, Cage, HostLimits, Rule, Surroundings};
+use crate::control::ZoneName;
+use crate::control::zone::ZoneLimits;
+use crate::jail::{Demand, Policy};
+
+impl Broker {
+    /// Takes the groups of this state directory, and says once what this machine does not give.
+    pub(super) fn open_cage(&mut self) {
+        if self.config.jail == Demand::Off || !rustix::process::geteuid().is_root() {
+            return;
+        }
+        self.cage = Cage::open(self.folder.path(), &Surroundings::read(), &self.device_rules());
+        for (part, reason) in self.cage.reasons() {
+            tracing::info!(part = part.name(), reason, "part of the jail is missing");
+        }
+    }
+
+    /// Asked anew each time: a driver makes some of its nodes when they are first needed.
+    fn device_rules(&self) -> Vec<Rule> {
+        cage::of_policy(&Policy::from(&self.config.backend))
+    }
+
+    /// Starts a worker or a helper in a group of its own.
+    pub(super) fn spawn_confined(&mut self, slot: usize, mut command: Command) -> io::Result<Child> {
+        let rules = self.device_rules();
+        if let Err(error) = self.cage.confine(&mut command, slot, &rules) {
+            self.cage.leave(slot);
+            if self.config.jail == Demand::Require {
+                return Err(error);
+            }
+            tracing::warn!(%error, "a worker has no control group");
+        }
+        command.spawn().inspect_err(|_| self.cage.leave(slot))
+    }
+
+    /// Puts a worker into the group of the zone that it is about to serve, if that has one.
+    pub(super) fn admit_to_zone(&mut self, id: u64, zone: &ZoneName) -> io::Result<()> {
+        let Some(slot) = self.workers.get(&id).map(|worker| worker.slot) else { return Ok(()) };
+        let rules = self.device_rules();
+        match self.cage.admit(slot, zone, &rules) {
+            Err(error) if self.config.jail != Demand::Require => {
+                tracing::warn!(%zone, %error, "a worker is not held to its zone's limits of the host");
+                Ok(())
+            }
+            result => result,
+        }
+    }
+
+    /// Makes a zone's limits of host memory and processor time count, for the workers that it has as well.
+    pub(super) fn cage_zone(&mut self, zone: &ZoneName, limits: &ZoneLimits) -> io::Result<()> {
+        let limits = HostLimits::from(limits);
+        let done = match self.cage.can_limit(limits) {
+            Ok(()) => self.cage.set_zone(zone, limits),
+            Err(what) => Err(io::Error::other(format!("this machine does not let us limit {what}"))),
+        };
+        match done {
+            Ok(false) => Ok(()),
+            Ok(true) => {
+                let inside = self.workers.iter().filter(|(_, worker)| worker.zone() == Some(zone));
+                let inside: Vec<u64> = inside.map(|(id, _)| *id).collect();
+                inside.into_iter().try_for_each(|id| self.admit_to_zone(id, zone))
+            }
+            // Only zones that want such limits get here.
+            Err(error) if self.config.jail == Demand::Require => Err(error),
+            Err(error) => {
+                tracing::warn!(%zone, %error, "a zone's limits of the host do not hold");
+                Ok(())
+            }
+        }
+    }
+}

@@ -1,0 +1,56 @@
+# What ends, and what comes back, when parts of the driver domain or a guest end.
+. /test/lib.sh
+proxy
+steady() {
+    gpu_run --type pv --gpu-memory 64MiB -- /programs/steady 0 > /tmp/steady 2>&1 &
+    guest=$!
+    rounds 2
+}
+rounds() {
+    local before=$(grep -c '^round' /tmp/steady)
+    until [ $(grep -c '^round' /tmp/steady) -ge $((before + $1)) ]; do
+        kill -0 $guest 2>/dev/null || { cat /tmp/steady /tmp/gate.log; fail "the guest ended"; }
+        sleep 0.3
+    done
+}
+vecadd() { gpu_run --type pv --gpu-memory 64MiB -- /programs/vecadd > /tmp/out 2>&1 || { cat /tmp/out; fail "vecadd: status $?"; }; }
+
+# A new proxy takes the workers over: the program in the guest does not notice.
+steady
+kill -TERM $PROXY; wait $PROXY || true
+bulkhead proxy --backend soft >> /tmp/proxy.log 2>&1 &
+PROXY=$!
+until bulkhead status > /dev/null 2>&1; do sleep 0.2; done
+rounds 3
+say "note restart: a new proxy, and the program goes on"
+
+# Without a gate there is nobody to choose pages: programs end, and the next gate serves the next ones.
+kill -TERM $GATE; wait $GATE || true
+status=0; wait $guest || status=$?
+[ $status != 0 ] || { cat /tmp/steady; fail "the program did not notice that its worker was gone"; }
+bulkhead gate >> /tmp/gate.log 2>&1 &
+GATE=$!
+vecadd
+say "note restart: a new gate serves"
+
+# A gate that is killed leaves its word in the guests' homes, and the next one finds it.
+steady
+kill -KILL $GATE; wait $GATE || true
+status=0; wait $guest || status=$?
+[ $status != 0 ] || fail "the program did not notice that the gate was killed"
+bulkhead gate >> /tmp/gate.log 2>&1 &
+GATE=$!
+vecadd
+
+# A guest that is destroyed takes its workers and their memory with it.
+steady
+xl destroy $(xl list | awk 'NR > 2 { print $2 }' | sort -n | tail -n 1)
+wait $guest || true
+tries=0
+until [ "$(bulkhead zones list | awk 'NR > 1 && $2 != 0' | wc -l)" = 0 ]; do
+    tries=$((tries + 1)); [ $tries -lt 100 ] || { bulkhead zones list; fail "workers are left"; }
+    sleep 0.2
+done
+vecadd
+grep -qi panic /tmp/proxy.log /tmp/gate.log && fail "something panicked"
+nothing_left

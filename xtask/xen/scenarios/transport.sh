@@ -1,0 +1,17 @@
+# The xen crate itself, between a test guest and Dom0: each request of the kernel's devices, idm's conformance suite, what
+# a guest may grant, and what messages cost.
+. /test/lib.sh
+for type in pv pvh; do
+    # PVH goes the same way; what differs is how pages are mapped.
+    parts="limits counts suite"
+    [ $type = pv ] || parts="limits counts"
+    GUEST_MEMORY=256 guest transport-$type $type '
+        trial pages-guest; status=$?
+        for part in '"$parts"' limits; do [ $status = 0 ] && { trial $part; status=$?; }; done
+        trial done
+        exit $status'
+    trial pages-host $DOMID || fail "$type: pages: status $?"
+    trial far-side $DOMID || fail "$type: the far side: status $?"
+    guest_end transport-$type || fail "$type: the guest: status $?"
+    nothing_left
+done
