@@ -35,6 +35,7 @@ const KNOWN: &[(&str, &str, &str)] = &[
     ("soft-direct", "batches::wrong_batches_of_copies", OF_LIBCUDA),
     ("soft-direct", "batches::shaped_copies_in_a_batch", OF_LIBCUDA),
     ("soft-direct", "batches::copies_between_contexts_have_shapes", OF_LIBCUDA),
+    ("soft-direct", "batches::what_is_not_there_is_refused", OF_LIBCUDA),
     ("soft-direct", "batches::launches_of_before", OF_LIBCUDA),
     ("soft-direct", "batches::contexts_are_attached_to", OF_LIBCUDA),
     ("soft-direct", "batches::pools_by_location", OF_LIBCUDA),

@@ -22,7 +22,7 @@ fn layout() -> Layout {
 
 fuzz_target!(|steps: Vec<(u8, u16, u64)>| {
     let mut server = Server::create(layout(), Placement::Anywhere).expect("region");
-    let fd = server.fd().try_clone_to_owned().expect("descriptor");
+    let fd = server.fd().expect("a memfd").try_clone_to_owned().expect("descriptor");
     let client = Client::attach(fd, layout(), Placement::Anywhere).expect("region");
     let mut consumer = server.take_consumer().expect("first");
     let mut dispatcher = server.take_dispatcher().expect("first");

@@ -37,12 +37,16 @@ use crate::spin::{self, SpinChoice};
 use crate::sync::{AtomicU32, Ordering, full_fence};
 
 /// How threads of two sides are put to sleep and woken. Shared memory within one kernel uses [`Futex`]; two kernels
-/// would sleep locally and carry the wake-up over an event channel.
+/// sleep each on their own and carry the wake-up over an event channel.
 pub trait Doorbell: Send + Sync {
     /// Sleeps while `word` has the value `expected`. May return early, for any reason.
     fn sleep(&self, word: &AtomicU32, expected: u32, timeout: Option<Duration>);
     /// Wakes all that sleep on `word`, on whichever side.
     fn wake(&self, word: &AtomicU32);
+    /// Wakes those of this side alone, where that costs less.
+    fn wake_here(&self, word: &AtomicU32) {
+        self.wake(word);
+    }
 }
 
 /// The words of a bell in the region.
@@ -64,11 +68,18 @@ impl Default for BellWords {
 pub(crate) struct Bell {
     words: Shared<BellWords>,
     doorbell: Arc<dyn Doorbell>,
+    /// Nobody of the other side can wait here: the words are private.
+    private: bool,
 }
 
 impl Bell {
     pub fn new(words: Shared<BellWords>, doorbell: Arc<dyn Doorbell>) -> Self {
-        Self { words, doorbell }
+        Self { words, doorbell, private: false }
+    }
+
+    /// A bell among the threads of this side, whose words the other side does not see.
+    pub fn private(words: Shared<BellWords>, doorbell: Arc<dyn Doorbell>) -> Self {
+        Self { words, doorbell, private: true }
     }
 
     /// Call after making a condition true.
@@ -91,15 +102,24 @@ impl Bell {
     #[cold]
     fn ring(&self) {
         self.words.sleeping.store(0, Ordering::Relaxed);
-        self.interrupt();
+        self.move_signal();
+        if self.private {
+            self.doorbell.wake_here(&self.words.signal);
+        } else {
+            self.doorbell.wake(&self.words.signal);
+        }
     }
 
-    /// Wakes sleepers whether they have left their mark or not.
+    /// Wakes sleepers of this side whether they have left their mark or not.
     pub(crate) fn interrupt(&self) {
+        self.move_signal();
+        self.doorbell.wake_here(&self.words.signal);
+    }
+
+    fn move_signal(&self) {
         // SYNC POINT: the mark is cleared before the signal moves (Release), and a waiter reads the signal (Acquire)
         // before it marks. So a mark set after the new signal was seen is never wiped out by the older clearing.
         self.words.signal.fetch_add(1, Ordering::Release);
-        self.doorbell.wake(&self.words.signal);
     }
 }
 

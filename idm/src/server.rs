@@ -91,8 +91,8 @@ impl Server {
         &self.gone
     }
 
-    /// The descriptor to send to the client.
-    pub fn fd(&self) -> BorrowedFd<'_> {
+    /// The descriptor to send to the client; none if the region is no memfd.
+    pub fn fd(&self) -> Option<BorrowedFd<'_>> {
         self.region.fd()
     }
 

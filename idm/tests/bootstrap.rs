@@ -57,7 +57,7 @@ fn tempfile() -> std::fs::File {
 fn attach_brings_a_region() {
     let (a, b) = bootstrap::pair().unwrap();
     let server = Server::create(Layout::default(), Placement::Anywhere).unwrap();
-    bootstrap::send(&a, &Attach::new(*server.layout(), [7; 16]), &[server.fd()]).unwrap();
+    bootstrap::send(&a, &Attach::new(*server.layout(), [7; 16]), server.fd().as_slice()).unwrap();
     let (attach, mut fds) = bootstrap::recv::<Attach>(&b).unwrap();
     let client = Client::attach(fds.pop().unwrap(), attach.layout, Placement::Anywhere).unwrap();
     assert_eq!(attach.extra, [7; 16]);

@@ -9,7 +9,7 @@ use idm::{Client, Server};
 
 fn pair(layout: Layout) -> (Client, Server) {
     let server = Server::create(layout, Placement::Anywhere).unwrap();
-    let fd = server.fd().try_clone_to_owned().unwrap();
+    let fd = server.fd().unwrap().try_clone_to_owned().unwrap();
     let client = Client::attach(fd, layout, Placement::Anywhere).unwrap();
     (client, server)
 }

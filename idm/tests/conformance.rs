@@ -93,7 +93,7 @@ mod memfd {
     /// `die` is how this far side dies: `None` hangs up, which is all that a thread can do.
     fn far_side(socket: OwnedFd, layout: Layout, die: Option<fn()>) {
         let server = Server::create(layout, Placement::Anywhere).unwrap();
-        bootstrap::send(&socket, &Attach::new(layout, [0; 16]), &[server.fd()]).unwrap();
+        bootstrap::send(&socket, &Attach::new(layout, [0; 16]), server.fd().as_slice()).unwrap();
         let (watch, stop) = PeerWatch::new(socket.try_clone().unwrap(), None, server.gone().clone(), || {}).unwrap();
         let watcher = watch.spawn().unwrap();
         let die = move || match die {

@@ -86,7 +86,7 @@ fn noise_all_over_the_region() {
     let mut violations = 0;
     for seed in 1..=60u64 {
         let server = Server::create(layout(), Placement::Anywhere).unwrap();
-        let fd = server.fd().try_clone_to_owned().unwrap();
+        let fd = server.fd().unwrap().try_clone_to_owned().unwrap();
         let client = Client::attach(fd, layout(), Placement::Anywhere).unwrap();
         let (gone, client_gone) = (server.gone().clone(), client.gone().clone());
         let errors = Arc::new(AtomicU64::new(0));

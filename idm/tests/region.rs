@@ -13,9 +13,9 @@ fn small() -> Layout {
 #[test]
 fn a_client_cannot_change_its_size() {
     let region = Region::create(small(), Placement::Anywhere).unwrap();
-    assert!(rustix::fs::ftruncate(region.fd(), 0).is_err());
-    assert!(rustix::fs::ftruncate(region.fd(), 1 << 40).is_err());
-    assert!(rustix::fs::fcntl_add_seals(region.fd(), rustix::fs::SealFlags::WRITE).is_err());
+    assert!(rustix::fs::ftruncate(region.fd().unwrap(), 0).is_err());
+    assert!(rustix::fs::ftruncate(region.fd().unwrap(), 1 << 40).is_err());
+    assert!(rustix::fs::fcntl_add_seals(region.fd().unwrap(), rustix::fs::SealFlags::WRITE).is_err());
 }
 
 #[test]
@@ -58,7 +58,8 @@ fn placement_is_exact_and_takes_nothing_from_others() {
 #[test]
 fn flags_and_status_cross_over() {
     let server = Server::create(small(), Placement::Anywhere).unwrap();
-    let client = Client::attach(server.fd().try_clone_to_owned().unwrap(), small(), Placement::Anywhere).unwrap();
+    let client =
+        Client::attach(server.fd().unwrap().try_clone_to_owned().unwrap(), small(), Placement::Anywhere).unwrap();
     use idm::flags::Watched;
     let soon = Some(std::time::Duration::from_millis(1));
     assert_eq!(client.flags().count(), 4096);

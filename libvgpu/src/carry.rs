@@ -112,6 +112,11 @@ pub fn post(op: u16, write: impl FnOnce(&mut Writer<'_>)) -> Cuda {
         call_with(session, op, tag, write, |_| Ok(()))?;
         return synchronize(session, tag);
     }
+    post_in(session, op, tag, write)
+}
+
+/// Posts a message in a context that need not be this thread's own, whatever is being captured.
+pub fn post_in(session: &Session, op: u16, tag: u32, write: impl FnOnce(&mut Writer<'_>)) -> Cuda {
     with_thread(session, |thread| {
         let len = thread.compose(write)?;
         let bytes = &thread.buffer[..len];

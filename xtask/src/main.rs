@@ -5,6 +5,9 @@ mod browser;
 mod cargo_test;
 mod checks;
 mod demo;
+mod e2e;
+mod images;
+mod oci;
 mod paths;
 mod programs;
 mod report;
@@ -12,6 +15,7 @@ mod sh;
 mod stage;
 mod suite;
 mod toolchain;
+mod xen;
 mod zones;
 
 use anyhow::{Result, bail};
@@ -24,8 +28,13 @@ cargo xtask <verb>
   demo                         one CUDA program in two zones at once, on the software GPU
   test [--quick]               everything that must hold; fetches what it needs
   lint                         the part of it that runs no program
+  e2e [--keep] [--debug] [SCENARIO]...
+                               a Kubernetes cluster of real components with Bulkhead on it, and what must hold there;
+                               --keep leaves it up to be tried
   browser                      the status page in Chromium, which is installed where it is missing
+  images                       container images as archives, in target/images
   toolchain                    fetch NVIDIA's compiler and runtimes from PyPI into .cache/cuda
+  xen [--list] [SCENARIO]...   Xen itself, emulated, with guests that use the GPU of Dom0 (xen --help)
   run [--matrix] [PROGRAM]...  build, and run these programs (or all) in zones on the software GPU
   build [--debug] [--strip]    build everything, and stage a tree that runs in target/stage
   programs [--sass ARCH]... [--matrix]
@@ -59,6 +68,21 @@ fn verb() -> Result<()> {
             println!("{}", toolchain::nvcc().display());
             Ok(())
         }
+        "images" => {
+            let mut debug = false;
+            while let Some(arg) = args.next()? {
+                match arg {
+                    Long("debug") => debug = true,
+                    other => return Err(other.unexpected().into()),
+                }
+            }
+            toolchain::ensure()?;
+            stage::build(&stage::Options { debug, strip: true })?;
+            for archive in images::build()? {
+                println!("{}", archive.display());
+            }
+            Ok(())
+        }
         "browser" => {
             no_more(args)?;
             browser::install()?;
@@ -66,6 +90,7 @@ fn verb() -> Result<()> {
             browser::check()
         }
         "demo" => no_more(args).and_then(|()| demo::run()),
+        "e2e" | e2e::INSIDE => end_to_end(&verb, args),
         "lint" => no_more(args).and_then(|()| suite::lint()),
         "test" => {
             let mut quick = false;
@@ -91,6 +116,7 @@ fn verb() -> Result<()> {
             println!("{}", paths::stage().display());
             Ok(())
         }
+        "xen" => xen::verb(args),
         "programs" => compile_programs(args),
         "run" => {
             let (mut names, mut matrix) = (Vec::new(), false);
@@ -105,6 +131,20 @@ fn verb() -> Result<()> {
         }
         _ => bail!("no such verb: {verb} (see cargo xtask --help)"),
     }
+}
+
+fn end_to_end(verb: &str, mut args: lexopt::Parser) -> Result<()> {
+    let (mut options, mut images) = (e2e::Options::default(), Vec::new());
+    while let Some(arg) = args.next()? {
+        match arg {
+            Value(name) => options.names.push(name.string()?),
+            Long("keep") => options.keep = true,
+            Long("debug") => options.debug = true,
+            Long("image") if verb == e2e::INSIDE => images.push(args.value()?.into()),
+            other => return Err(other.unexpected().into()),
+        }
+    }
+    if verb == e2e::INSIDE { e2e::inside(&options, &images) } else { e2e::run(&options) }
 }
 
 fn compile_programs(mut args: lexopt::Parser) -> Result<()> {

@@ -12,7 +12,7 @@ use super::{Dice, Tally};
 pub fn attack(dice: &mut Dice, rounds: u64) -> Tally {
     let mut session = Session::start();
     let block = session.ask(Op::Alloc as u16, &words(&[4096]))[0];
-    let ring = RawRing::map(session.client.region().fd(), &session.layout, 0);
+    let ring = RawRing::map(session.client.region().fd().expect("a memfd"), &session.layout, 0);
     // The words at the front, with heads, bells and lanes, are hit as often as all the rest.
     let front = 256 << 10;
     let mut strokes = Dice::new(dice.roll());

@@ -20,6 +20,8 @@ super::tests! {
     shaped_copies_in_a_batch,
     rows_of_arrays,
     copies_between_contexts_have_shapes,
+    #[only_ours = "a native driver follows a null pointer"]
+    what_is_not_there_is_refused,
     older_forms_work,
     launches_of_before,
     contexts_are_attached_to,
@@ -70,7 +72,6 @@ fn a_wrong_word_spoils_the_batch(gpu: &Driver) {
     answers!(gpu, CUDA_ERROR_INVALID_VALUE, cuStreamBatchMemOp_v2(DEFAULT_STREAM, 2, ops.as_mut_ptr(), 0));
     let mut ops = [word(WRITE_32, words, 5, 0), word(WRITE_32, words + 1, 5, 0)];
     answers!(gpu, CUDA_ERROR_INVALID_VALUE, cuStreamBatchMemOp_v2(DEFAULT_STREAM, 2, ops.as_mut_ptr(), 0));
-    answers!(gpu, CUDA_ERROR_INVALID_VALUE, cuStreamBatchMemOp_v2(DEFAULT_STREAM, 1, null_mut(), 0));
     answers!(gpu, CUDA_ERROR_INVALID_VALUE, cuStreamBatchMemOp_v2(DEFAULT_STREAM, 1, ops.as_mut_ptr(), 7));
     assert_eq!(download::<u32>(gpu, words, 1), [0]);
 }
@@ -225,6 +226,11 @@ fn copies_between_contexts_have_shapes(gpu: &Driver) {
     ok!(gpu, cuCtxSynchronize());
     let rows: Vec<u8> = (2..12).flat_map(|row| &source[row * 64..row * 64 + 20]).copied().collect();
     assert!(download::<u8>(gpu, to, 200) == rows);
+}
+
+fn what_is_not_there_is_refused(gpu: &Driver) {
+    context(gpu);
+    answers!(gpu, CUDA_ERROR_INVALID_VALUE, cuStreamBatchMemOp_v2(DEFAULT_STREAM, 1, null_mut(), 0));
     answers!(gpu, CUDA_ERROR_INVALID_VALUE, cuMemcpy3DPeer(std::ptr::null()));
 }
 

@@ -20,6 +20,7 @@ super::tests! {
     kernel_parameters_come_back_and_can_be_changed,
     copies_and_sets_come_back_and_can_be_changed,
     executable_nodes_can_be_changed,
+    kernels_can_be_changed_before_each_launch,
     an_executable_graph_takes_over_another_graph,
     an_update_needs_the_same_shape,
     graphs_inside_graphs,
@@ -289,6 +290,27 @@ fn executable_nodes_can_be_changed(gpu: &Driver) {
     // The graph itself is as it was.
     run(gpu, instantiate(gpu, graph));
     assert_eq!(download::<u32>(gpu, data, 4), [1, 2, 1, 11]);
+}
+
+fn kernels_can_be_changed_before_each_launch(gpu: &Driver) {
+    context(gpu);
+    let (store, graph) = (kernel(gpu, "store"), graph(gpu));
+    let data = upload(gpu, &[0u32; 400]);
+    let nodes: Vec<_> = (0..3).map(|_| add_kernel(gpu, graph, &[], store, &[data, 0])).collect();
+    let exec = instantiate(gpu, graph);
+    // Nobody waits in between: each launch has the parameters that were set before it, and no later ones.
+    for round in 0..100u64 {
+        for (at, node) in nodes.iter().enumerate() {
+            let mut changed = Call::new(store, &[data + round * 16 + at as u64 * 4, round + at as u64]);
+            ok!(gpu, cuGraphExecKernelNodeSetParams_v2(exec, *node, &changed.params()));
+        }
+        ok!(gpu, cuGraphLaunch(exec, null_mut()));
+    }
+    let mut too_large = Call::new(store, &[data, 0]);
+    let params = CUDA_KERNEL_NODE_PARAMS_v2 { block: [2048, 1, 1], ..too_large.params() };
+    answers!(gpu, CUDA_ERROR_INVALID_VALUE, cuGraphExecKernelNodeSetParams_v2(exec, nodes[2], &params));
+    let expected: Vec<u32> = (0..100).flat_map(|round| [round, round + 1, round + 2, 0]).collect();
+    assert_eq!(download::<u32>(gpu, data, 400), expected);
 }
 
 fn an_executable_graph_takes_over_another_graph(gpu: &Driver) {

@@ -14,7 +14,7 @@ use crate::ring::{ConsumeError, NO_LANE};
 pub fn peer() -> Result<(), BenchError> {
     let socket = std::io::stdin().as_fd().try_clone_to_owned().map_err(BenchError::Start)?;
     let mut server = Server::create(Layout::default(), Placement::Anywhere)?;
-    bootstrap::send(&socket, &Attach::new(*server.layout(), [0; 16]), &[server.fd()])?;
+    bootstrap::send(&socket, &Attach::new(*server.layout(), [0; 16]), server.fd().as_slice())?;
     echo(&socket)?;
 
     let replies = server.replies();

@@ -8,10 +8,10 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
 use crate::doorbell::BellWords;
 use crate::lane::{DispatchWords, LaneWords, MAX_LANES};
-use crate::ring::RingWords;
+use crate::ring::{Line, RingWords};
 
 /// Raised whenever the meaning of any word of the region changes.
-pub const LAYOUT_VERSION: u32 = 2;
+pub const LAYOUT_VERSION: u32 = 3;
 
 const PAGE: u64 = 4096;
 /// The bulk area starts on a huge page, so that registering it with a device is cheap.
@@ -143,7 +143,12 @@ const fn up(value: u64, to: u64) -> u64 {
 pub(crate) struct StatusWords {
     /// Written by the server: 0, or the code of a fault that ends this client's work.
     pub status: crate::sync::AtomicU32,
+    /// For the transport's own use; zero at first.
+    pub transport: Line<[crate::sync::AtomicU32; TRANSPORT_WORDS]>,
 }
+
+/// Words of the region that belong to the transport.
+pub const TRANSPORT_WORDS: usize = 8;
 
 // The offsets above rely on whole cache-line pairs.
 #[cfg(not(loom))]

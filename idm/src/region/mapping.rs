@@ -1,5 +1,6 @@
 //! Creating, sealing, mapping and cutting up the memfd.
 
+use std::any::Any;
 use std::ffi::c_void;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::ptr::NonNull;
@@ -12,7 +13,9 @@ use thiserror::Error;
 
 use crate::lane::{DispatchWords, LaneWords};
 use crate::ring::RingWords;
+use crate::sync::AtomicU32;
 
+use super::view::Owner;
 use super::{Bytes, Layout, LayoutError, Offsets, Shared, StatusWords};
 
 #[derive(Debug, Error)]
@@ -120,10 +123,30 @@ impl Drop for Mapping {
 /// A mapped region. Cheap to clone; the mapping lives until the last view is gone.
 #[derive(Debug, Clone)]
 pub struct Region {
-    mapping: Arc<Mapping>,
-    fd: Arc<OwnedFd>,
+    start: NonNull<u8>,
+    len: usize,
+    owner: Owner,
+    /// The memfd; none if the memory is something else.
+    fd: Option<Arc<OwnedFd>>,
     layout: Layout,
     offsets: Offsets,
+}
+
+// SAFETY: an address range without thread affinity, kept by its owner.
+unsafe impl Send for Region {}
+// SAFETY: as above; the range is only accessed through `Shared` and `Bytes`.
+unsafe impl Sync for Region {}
+
+/// Words that belong to the transport, and that both sides can write.
+#[derive(Clone)]
+pub struct TransportWords(Shared<StatusWords>);
+
+impl TransportWords {
+    /// Panics on an index of `TRANSPORT_WORDS` or more.
+    #[inline]
+    pub fn get(&self, index: usize) -> &AtomicU32 {
+        &self.0.transport.0[index]
+    }
 }
 
 impl Region {
@@ -158,8 +181,36 @@ impl Region {
 
     fn map(fd: OwnedFd, layout: Layout, offsets: Offsets, placement: Placement) -> Result<Self, RegionError> {
         let len = usize::try_from(offsets.total).map_err(|_| RegionError::Placement)?;
-        let mapping = Arc::new(Mapping::new(fd.as_fd(), len, placement)?);
-        Ok(Self { mapping, fd: Arc::new(fd), layout, offsets })
+        let mapping = Mapping::new(fd.as_fd(), len, placement)?;
+        Ok(Self { start: mapping.ptr, len, owner: Arc::new(mapping), fd: Some(Arc::new(fd)), layout, offsets })
+    }
+
+    /// A region in memory that a transport has mapped, zeroed at first; `owner` is dropped with the last view of it.
+    ///
+    /// # Safety
+    /// `start` must be a page's, and as much memory as the layout says must be readable and writable there as long as
+    /// `owner` lives, whatever the other side does.
+    pub unsafe fn over(
+        start: NonNull<u8>,
+        layout: Layout,
+        owner: Arc<dyn Any + Send + Sync>,
+    ) -> Result<Self, RegionError> {
+        let offsets = layout.offsets()?;
+        let len = usize::try_from(offsets.total).map_err(|_| RegionError::Placement)?;
+        if !(start.as_ptr() as usize).is_multiple_of(4096) {
+            return Err(RegionError::Placement);
+        }
+        Ok(Self { start, len, owner, fd: None, layout, offsets })
+    }
+
+    /// Where in every region the transport's own words are.
+    pub const fn transport_offset() -> usize {
+        std::mem::offset_of!(StatusWords, transport)
+    }
+
+    /// The transport's own words.
+    pub fn transport_words(&self) -> TransportWords {
+        TransportWords(self.status())
     }
 
     /// This side's own copy of the layout.
@@ -167,17 +218,18 @@ impl Region {
         &self.layout
     }
 
-    pub fn fd(&self) -> BorrowedFd<'_> {
-        self.fd.as_fd()
+    /// The memfd, unless the memory is something else.
+    pub fn fd(&self) -> Option<BorrowedFd<'_>> {
+        self.fd.as_ref().map(|fd| fd.as_fd())
     }
 
     /// The region's address in this process.
     pub fn address(&self) -> usize {
-        self.mapping.ptr.as_ptr() as usize
+        self.start.as_ptr() as usize
     }
 
     pub fn len(&self) -> usize {
-        self.mapping.len
+        self.len
     }
 
     pub fn is_empty(&self) -> bool {
@@ -188,20 +240,20 @@ impl Region {
     /// T must be a struct of atomics.
     unsafe fn words<T>(&self, offset: u64) -> Shared<T> {
         let offset = offset as usize;
-        assert!(offset.checked_add(size_of::<T>()).is_some_and(|end| end <= self.mapping.len));
+        assert!(offset.checked_add(size_of::<T>()).is_some_and(|end| end <= self.len));
         // SAFETY: in range, checked above.
-        let ptr = unsafe { self.mapping.ptr.add(offset) }.cast::<T>();
+        let ptr = unsafe { self.start.add(offset) }.cast::<T>();
         assert!(ptr.is_aligned());
         // SAFETY: in range and aligned, kept alive by the mapping; atomics only by this function's contract.
-        unsafe { Shared::from_raw(ptr, self.mapping.clone()) }
+        unsafe { Shared::from_raw(ptr, self.owner.clone()) }
     }
 
     fn bytes(&self, offset: u64, len: u64) -> Bytes {
         let (offset, len) = (offset as usize, len as usize);
         assert!(offset.is_multiple_of(64));
-        assert!(offset.checked_add(len).is_some_and(|end| end <= self.mapping.len));
+        assert!(offset.checked_add(len).is_some_and(|end| end <= self.len));
         // SAFETY: in range, aligned, kept alive by the mapping.
-        unsafe { Bytes::from_raw(self.mapping.ptr.add(offset), len, self.mapping.clone()) }
+        unsafe { Bytes::from_raw(self.start.add(offset), len, self.owner.clone()) }
     }
 
     pub(crate) fn status(&self) -> Shared<StatusWords> {

@@ -44,6 +44,11 @@ impl Teller {
         Self { bell: Bell::new(progress.project(|p| &p.bell.0), doorbell.clone()), progress }
     }
 
+    fn private(doorbell: &Arc<dyn Doorbell>) -> Self {
+        let progress = Shared::local(Progress::default());
+        Self { bell: Bell::private(progress.project(|p| &p.bell.0), doorbell.clone()), progress }
+    }
+
     #[inline]
     fn store(&self, position: u64) {
         // SYNC POINT: what the executor did for records up to a position happens before anything done by those who have
@@ -110,7 +115,7 @@ pub(crate) struct ExecutedSource {
 impl Executed {
     pub(crate) fn new(region: &Shared<RingWords>, doorbell: &Arc<dyn Doorbell>) -> Self {
         Self {
-            private: Teller::new(Shared::local(Progress::default()), doorbell),
+            private: Teller::private(doorbell),
             region: Teller::new(region.project(|r| &r.executed), doorbell),
             doorbell: doorbell.clone(),
         }

@@ -1,5 +1,6 @@
 //! Graphs: they live in the worker's driver; here their handles are checked, their nodes' parameters packed and unpacked.
 
+mod accepted;
 pub mod capture;
 mod dot;
 mod exec;

@@ -2,10 +2,10 @@
 
 use cuda_abi::error::*;
 use cuda_abi::types::*;
-use cuda_abi::wire::{Kind, Op};
+use cuda_abi::wire::{Kind, Op, Writer};
 
 use super::params::{self, Params, tag_of};
-use super::{check, memory, node_list, pageable};
+use super::{accepted, capture, check, memory, node_list, pageable};
 use crate::device::put;
 use crate::entry::{Cuda, not_null};
 use crate::{carry, handles, host_functions, session};
@@ -58,20 +58,26 @@ fn set(exec: Option<CUgraphExec>, node: CUgraphNode, ctx: CUcontext, params: Par
     let send = || -> Cuda {
         let exec = exec.map(|exec| check(Kind::GraphExec, exec)).transpose()?;
         let node = check(Kind::GraphNode, node)?;
+        let (session, tag) = (session::get()?, tag_of(ctx)?);
         let op = if exec.is_some() { Op::ExecNodeSet } else { Op::NodeSet };
-        carry::call_with(
-            session::get()?,
-            op as u16,
-            tag_of(ctx)?,
-            |writer| {
-                if let Some(exec) = exec {
-                    writer.word(exec);
-                }
-                writer.word(node);
-                params.write(writer);
-            },
-            |_| Ok(()),
-        )
+        let write = |writer: &mut Writer<'_>| {
+            if let Some(exec) = exec {
+                writer.word(exec);
+            }
+            writer.word(node);
+            params.write(writer);
+        };
+        let (Some(exec), Params::Kernel { function, .. }) = (exec, &params) else {
+            return carry::call_with(session, op as u16, tag, write, |_| Ok(()));
+        };
+        let kernel = (*function, tag);
+        if accepted::may_be_posted(exec, node, kernel) && !capture::is_open() && !session.launch_blocking {
+            carry::check_fault(session)?;
+            return carry::post_in(session, op as u16, tag, write);
+        }
+        carry::call_with(session, op as u16, tag, write, |_| Ok(()))?;
+        accepted::learn(exec, node, kernel);
+        Ok(())
     };
     send().inspect_err(|_| params.undo())
 }

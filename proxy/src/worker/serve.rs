@@ -48,7 +48,7 @@ pub fn serve(ready: Ready, assignment: Assignment) -> Result<(), WorkerError> {
     let (watch, _stop) = PeerWatch::new(duplicate, assignment.client_pidfd, server.gone().clone(), || leave(0))
         .map_err(|error| WorkerError::Thread(error.into()))?;
     watch.spawn().map_err(WorkerError::Thread)?;
-    bootstrap::send(&assignment.client, &Attach::new(*server.layout(), [0; 16]), &[server.fd()])?;
+    bootstrap::send(&assignment.client, &Attach::new(*server.layout(), [0; 16]), server.fd().as_slice())?;
     let turnstile = assignment.turnstile;
     worker.turns.meet(turnstile.clone());
     worker.meet(Client {

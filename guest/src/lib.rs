@@ -1,0 +1,13 @@
+//! Guests of Xen: what is in them, and how their images are made.
+//!
+//! An image is a kernel and a root file system in one archive that the kernel unpacks into memory. Both come from
+//! Debian's packages and our own build, and nothing else goes in: the same packages and the same libraries make the
+//! same bytes, whoever builds them and when.
+#![forbid(unsafe_code)]
+
+pub mod closure;
+pub mod cpio;
+pub mod deb;
+pub mod kernel;
+pub mod packages;
+pub mod tree;

@@ -1,0 +1,21 @@
+//! Xen: the tenant is a virtual machine, and the driver domain has the GPU.
+//!
+//! * `sys`: the kernel's devices, one file each: grants (`gntalloc`, `gntdev`) and event channels (`evtchn`).
+//! * `store`: xenstore, over its device or its socket.
+//! * `card`: what a client in a guest leaves for the driver domain; `guest` and `host` are the two sides of that.
+//! * `doorbell`: idm's doorbell over an event channel.
+//! * `counts`: how often this process asked the hypervisor for something.
+
+pub mod card;
+pub mod counts;
+pub mod doorbell;
+pub mod guest;
+pub mod host;
+pub mod store;
+pub mod sys;
+
+/// A domain's number. The hypervisor gives it, and vouches for it: grants and event channels name no one else.
+pub type DomainId = u16;
+
+/// Grants are made of pages of this size.
+pub const PAGE: usize = 4096;

@@ -1,0 +1,108 @@
+//! `/dev/xen/gntdev`: pages of another domain that it lets us map.
+
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+
+use super::{CLEAR_BYTE, Mapping, Place, SEND_EVENT, UnmapNotify, XenError, failed, ioctl, open, request};
+use crate::{DomainId, PAGE, counts};
+
+const DEVICE: &str = "/dev/xen/gntdev";
+
+#[repr(C)]
+struct Ref {
+    domain: u32,
+    number: u32,
+}
+
+/// The fixed part, and the first reference; the others follow it.
+#[repr(C)]
+struct Map {
+    count: u32,
+    pad: u32,
+    index: u64,
+    refs: [Ref; 1],
+}
+
+#[repr(C)]
+struct Unmap {
+    index: u64,
+    count: u32,
+    pad: u32,
+}
+
+pub(super) const MAP: libc::c_ulong = request::<Map>(b'G', 0);
+#[allow(dead_code)] // Closing the device does the same; the number is tested all the same.
+pub(super) const UNMAP: libc::c_ulong = request::<Unmap>(b'G', 1);
+pub(super) const SET_UNMAP_NOTIFY: libc::c_ulong = request::<UnmapNotify>(b'G', 7);
+
+/// Pages of another domain, chosen and not yet mapped. Whoever has the descriptor can map them, once.
+///
+/// A descriptor of this device lets its holder choose pages of *any* domain that granted some to ours. It must not get
+/// into the hands of somebody who is not trusted with that: workers are barred from the request that chooses.
+#[derive(Debug)]
+pub struct ForeignPages {
+    device: OwnedFd,
+    index: u64,
+    pages: usize,
+}
+
+impl ForeignPages {
+    /// Chooses the pages that `domain` granted us under these numbers, on a descriptor of their own, in one request.
+    /// Whether the grants exist shows when they are mapped.
+    pub fn choose(domain: DomainId, refs: &[u32]) -> Result<Self, XenError> {
+        let what = "choose granted pages";
+        if refs.is_empty() || u32::try_from(refs.len()).is_err() {
+            return Err(failed(what)(io::ErrorKind::InvalidInput.into()));
+        }
+        let device = open(DEVICE).map_err(failed("open /dev/xen/gntdev"))?;
+        let mut words = vec![0u64; size_of::<Map>() / 8 - 1 + refs.len()];
+        let argument = words.as_mut_ptr().cast::<Map>();
+        // SAFETY: aligned, and room for the fixed part and all references.
+        let index = unsafe {
+            (*argument).count = refs.len() as u32;
+            let first = (&raw mut (*argument).refs).cast::<Ref>();
+            for (i, number) in refs.iter().enumerate() {
+                first.add(i).write(Ref { domain: domain.into(), number: *number });
+            }
+            ioctl(device.as_fd(), MAP, argument).map_err(failed(what))?;
+            (*argument).index
+        };
+        counts::map_batches(1);
+        counts::pages_mapped(refs.len());
+        Ok(Self { device, index, pages: refs.len() })
+    }
+
+    /// What another process chose and passed on.
+    pub fn from_parts(device: OwnedFd, index: u64, pages: usize) -> Self {
+        Self { device, index, pages }
+    }
+
+    pub fn index(&self) -> u64 {
+        self.index
+    }
+
+    pub fn pages(&self) -> usize {
+        self.pages
+    }
+
+    /// Has the kernel clear the byte at `offset` and send an event when the mapping ends, however it ends.
+    pub fn notify_at_end(&self, offset: usize, port: u32) -> Result<(), XenError> {
+        let index = self.index + offset as u64;
+        let mut argument = UnmapNotify { index, action: CLEAR_BYTE | SEND_EVENT, port };
+        // SAFETY: the struct is the request's.
+        unsafe { ioctl(self.device.as_fd(), SET_UNMAP_NOTIFY, &mut argument) }
+            .map_err(failed("watch foreign pages"))?;
+        Ok(())
+    }
+
+    /// Maps them. The device is closed; the mapping keeps what it needs.
+    pub fn map(self, place: Place) -> Result<Mapping, XenError> {
+        Mapping::new(self.device.as_fd(), self.index, self.pages * PAGE, place).map_err(failed("map foreign pages"))
+    }
+}
+
+impl AsFd for ForeignPages {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.device.as_fd()
+    }
+}

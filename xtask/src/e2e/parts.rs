@@ -1,0 +1,215 @@
+//! The real components of a Kubernetes node, fetched and built once and kept in the cache.
+//!
+//! Kubernetes comes as source through Go's module proxy and is built here, which takes ten minutes. containerd, etcd and
+//! the network plugins are Debian's, from its newest release, unpacked and not installed. runc is that of Debian 12: later
+//! ones need a later C library.
+
+use crate::{paths, sh};
+use anyhow::{Context, Result, bail};
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Instant;
+
+/// The release, and that of the modules it is made of.
+const KUBERNETES: &str = "1.36.4";
+const MODULES: &str = "0.36.4";
+
+/// Modules whose versions Kubernetes' own go.mod replaces by folders of its repository, which a module that depends on it
+/// does not have.
+const STAGING: &str = "api apiextensions-apiserver apimachinery apiserver cli-runtime client-go cloud-provider \
+    cluster-bootstrap code-generator component-base component-helpers controller-manager cri-api cri-client \
+    cri-streaming csi-translation-lib dynamic-resource-allocation endpointslice externaljwt kms kube-aggregator \
+    kube-controller-manager kube-proxy kube-scheduler kubectl kubelet metrics mount-utils pod-security-admission \
+    sample-apiserver sample-cli-plugin sample-controller streaming";
+
+const PROGRAMS: [&str; 5] = ["kubectl", "kubelet", "kube-apiserver", "kube-controller-manager", "kube-scheduler"];
+
+/// Packages of Debian's newest release.
+const NEW: [&str; 3] = ["containerd", "etcd-server", "containernetworking-plugins"];
+/// Of Debian 12.
+const OLD: [&str; 1] = ["runc"];
+/// Podman, of Debian 12, with what it needs beyond what machines have.
+const PODMAN: [&str; 10] = [
+    "podman",
+    "conmon",
+    "golang-github-containers-common",
+    "golang-github-containers-image",
+    "libassuan0",
+    "libdevmapper1.02.1",
+    "libglib2.0-0",
+    "libgpgme11",
+    "libsubid4",
+    "libyajl2",
+];
+
+const KEYS: &str = "/usr/share/keyrings/debian-archive-keyring.gpg";
+
+/// Where the parts lie.
+pub struct Parts {
+    /// Kubernetes' own programs.
+    pub kubernetes: PathBuf,
+    /// The root of what Debian's packages hold.
+    pub debian: PathBuf,
+    /// The same of Podman, to be laid over a node's root.
+    pub podman: PathBuf,
+}
+
+impl Parts {
+    pub fn kubectl(&self) -> PathBuf {
+        self.kubernetes.join("kubectl")
+    }
+
+    /// What PATH must be, so that they find each other.
+    pub fn path(&self) -> String {
+        let folders = [self.kubernetes.clone(), self.debian.join("usr/bin"), self.debian.join("usr/sbin")];
+        let ours = folders.iter().map(|folder| folder.display().to_string()).collect::<Vec<_>>().join(":");
+        format!("{ours}:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin")
+    }
+}
+
+fn home() -> PathBuf {
+    paths::cache().join("kubernetes")
+}
+
+/// Fetches and builds what is missing; says nothing and takes no time when nothing is.
+pub fn ensure() -> Result<Parts> {
+    let parts = Parts {
+        kubernetes: home().join(format!("v{KUBERNETES}")).join("bin"),
+        debian: home().join("debian-1"),
+        podman: home().join("podman-1"),
+    };
+    if !parts.debian.exists() {
+        let what = "fetching containerd, etcd, runc and network plugins from Debian";
+        timed(what, || debian(&parts.debian, &[("sid", &NEW), ("bookworm", &OLD)]))?;
+    }
+    if !parts.podman.exists() {
+        timed("fetching Podman from Debian", || debian(&parts.podman, &[("bookworm", &PODMAN)]))?;
+    }
+    let missing = PROGRAMS.iter().filter(|program| !parts.kubernetes.join(program).exists()).collect::<Vec<_>>();
+    if !missing.is_empty() {
+        if !sh::exists("go") {
+            bail!("Go is needed to build Kubernetes {KUBERNETES} (Debian, Ubuntu: apt-get install golang-go)");
+        }
+        timed(&format!("building Kubernetes {KUBERNETES} (ten minutes on two cores)"), || {
+            module(parts.kubernetes.parent().context("it has a parent")?)
+        })?;
+        for program in missing {
+            timed(&format!("  {program}"), || build(&parts.kubernetes, program))?;
+        }
+    }
+    Ok(parts)
+}
+
+fn timed(what: &str, work: impl FnOnce() -> Result<()>) -> Result<()> {
+    println!("{what}");
+    let start = Instant::now();
+    work()?;
+    println!("    took {:.0} s", start.elapsed().as_secs_f64());
+    Ok(())
+}
+
+/// A module that needs nothing but Kubernetes. `go install` refuses modules that replace others, as Kubernetes does.
+fn module(folder: &Path) -> Result<()> {
+    if folder.join("go.sum").exists() {
+        return Ok(());
+    }
+    fs::create_dir_all(folder)?;
+    let _ = fs::remove_file(folder.join("go.mod"));
+    sh::output(go(folder).args(["mod", "init", "bulkhead.test/kubernetes"]))?;
+    let mut edit = go(folder);
+    edit.args(["mod", "edit"]);
+    for name in STAGING.split_whitespace() {
+        edit.arg("-replace").arg(format!("k8s.io/{name}=k8s.io/{name}@v{MODULES}"));
+    }
+    sh::output(&mut edit)?;
+    sh::output(go(folder).arg("get").arg(format!("k8s.io/kubernetes@v{KUBERNETES}"))).map(drop)
+}
+
+fn build(bin: &Path, program: &str) -> Result<()> {
+    let folder = bin.parent().context("it has a parent")?;
+    fs::create_dir_all(bin)?;
+    // Under another name until it is whole: what stands in the cache is taken for complete.
+    let unfinished = folder.join(format!("{program}.new"));
+    let version = format!("-s -w -X k8s.io/component-base/version.gitVersion=v{KUBERNETES}");
+    let mut command = go(folder);
+    command.env("CGO_ENABLED", "0").args(["build", "-mod=mod", "-trimpath", "-ldflags", &version, "-o"]);
+    sh::output(command.arg(&unfinished).arg(format!("k8s.io/kubernetes/cmd/{program}")))?;
+    fs::rename(&unfinished, bin.join(program)).with_context(|| format!("cannot keep {program}"))
+}
+
+fn go(folder: &Path) -> Command {
+    let mut command = Command::new("go");
+    command.current_dir(folder);
+    command
+}
+
+/// Unpacks Debian's packages, by means of lists of our own, so that the machine's stay as they are.
+fn debian(root: &Path, wanted: &[(&str, &[&str])]) -> Result<()> {
+    let lists = home().join("apt");
+    let unfinished = home().join("debian.new");
+    let _ = fs::remove_dir_all(&unfinished);
+    for (release, packages) in wanted {
+        let apt = Apt::new(&lists.join(release), release)?;
+        apt.run(&["update"])?;
+        let folder = lists.join(release).join("packages");
+        let _ = fs::remove_dir_all(&folder);
+        fs::create_dir_all(&folder)?;
+        apt.run(&[&["download"], *packages].concat())?;
+        for package in fs::read_dir(&folder)? {
+            let package = package?.path();
+            sh::output(Command::new("dpkg-deb").arg("-x").arg(&package).arg(&unfinished))?;
+            println!("    {}", package.file_stem().unwrap_or_default().to_string_lossy());
+        }
+    }
+    let _ = fs::remove_dir_all(&lists);
+    fs::rename(&unfinished, root).context("cannot keep Debian's packages")
+}
+
+/// Where this machine gets Debian's packages from.
+fn archive() -> Result<String> {
+    if !Path::new(KEYS).exists() {
+        bail!("containerd, etcd and runc come from Debian, and this machine does not have {KEYS}");
+    }
+    let mut command = Command::new("apt-get");
+    let known = sh::output(command.args(["indextargets", "--format", "$(REPO_URI)", "Created-By: Packages"]))?;
+    let debian = known.lines().find(|address| address.trim_end_matches('/').ends_with("/debian"));
+    debian.map(str::to_owned).context("apt-get has no source of Debian's packages on this machine")
+}
+
+/// apt-get with lists and settings of its own.
+struct Apt {
+    folder: PathBuf,
+}
+
+impl Apt {
+    fn new(folder: &Path, release: &str) -> Result<Apt> {
+        for part in ["state/lists/partial", "cache/archives/partial", "packages"] {
+            fs::create_dir_all(folder.join(part))?;
+        }
+        let source = format!("deb [signed-by={KEYS}] {} {release} main\n", archive()?);
+        fs::write(folder.join("sources.list"), source)?;
+        Ok(Apt { folder: folder.to_path_buf() })
+    }
+
+    fn run(&self, words: &[&str]) -> Result<()> {
+        let at = |part: &str| self.folder.join(part).display().to_string();
+        let options = [
+            format!("Dir::State={}", at("state")),
+            format!("Dir::Cache={}", at("cache")),
+            format!("Dir::Etc::sourcelist={}", at("sources.list")),
+            "Dir::Etc::sourceparts=-".to_owned(),
+            // Mirrors may be behind.
+            "Acquire::Check-Valid-Until=false".to_owned(),
+            // Of the lists only what is needed to download.
+            "Acquire::Languages=none".to_owned(),
+            "Acquire::IndexTargets::deb::DEP-11::DefaultEnabled=false".to_owned(),
+            "APT::Sandbox::User=root".to_owned(),
+            "Acquire::Retries=3".to_owned(),
+        ];
+        let mut command = Command::new("apt-get");
+        command.current_dir(self.folder.join("packages"));
+        command.args(options.iter().flat_map(|option| ["-o", option]));
+        sh::output(command.args(words)).map(drop)
+    }
+}

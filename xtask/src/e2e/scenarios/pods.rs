@@ -1,0 +1,35 @@
+//! Manifests of pods for scenarios, all of them within the restricted standard.
+
+/// A pod with a part of a GPU that runs `words`.
+pub fn with_part(name: &str, words: &[&str]) -> String {
+    pod(name, words, "limits: { bulkhead.dev/gpu-10gb: 1 }", "")
+}
+
+/// A pod that has a claim of this name and runs `words`.
+pub fn with_claim(name: &str, claim: &str, words: &[&str]) -> String {
+    let claims = format!("resourceClaims: [{{ name: gpu, resourceClaimName: {claim} }}]");
+    pod(name, words, "claims: [{ name: gpu }]", &claims)
+}
+
+fn pod(name: &str, words: &[&str], resources: &str, more: &str) -> String {
+    let words = words.iter().map(|word| format!("\"{word}\"")).collect::<Vec<_>>().join(", ");
+    format!(
+        r#"
+apiVersion: v1
+kind: Pod
+metadata: {{ name: {name} }}
+spec:
+  restartPolicy: Never
+  terminationGracePeriodSeconds: 5
+  securityContext: {{ runAsNonRoot: true, runAsUser: 1000, fsGroup: 1000, seccompProfile: {{ type: RuntimeDefault }} }}
+  {more}
+  containers:
+  - name: program
+    image: @examples@
+    command: [{words}]
+    resources: {{ {resources} }}
+    securityContext: {{ allowPrivilegeEscalation: false, capabilities: {{ drop: [ALL] }} }}
+---
+"#
+    )
+}

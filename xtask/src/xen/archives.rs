@@ -1,0 +1,68 @@
+//! What Dom0 boots from: the base, and behind it what this run tries.
+
+use super::Options;
+use super::base::Base;
+use crate::paths;
+use anyhow::{Context, Result};
+use guest::cpio;
+use guest::tree::Tree;
+use std::fs::{self, File};
+use std::io::{BufWriter, Write};
+use std::path::Path;
+
+/// Writes the archive of Dom0.
+pub fn write(archive: &Path, base: &Base, options: &Options) -> Result<()> {
+    let mut tree = Tree::default();
+    let script = |name: &str| {
+        let path = paths::root().join("xtask/xen").join(name);
+        fs::read(&path).with_context(|| format!("cannot read {}", path.display()))
+    };
+    tree.file("init", 0o755, script("dom0-init.sh")?);
+    tree.file("test/lib.sh", 0o644, script("lib.sh")?);
+    let scenarios = paths::root().join("xtask/xen/scenarios");
+    for entry in fs::read_dir(&scenarios).with_context(|| format!("cannot read {}", scenarios.display()))? {
+        let name = entry?.file_name().to_string_lossy().into_owned();
+        tree.file(&format!("test/scenarios/{name}"), 0o644, script(&format!("scenarios/{name}"))?);
+    }
+    tree.file("boot/vmlinux", 0o644, fs::read(base.kernel())?);
+    tree.file("boot/guest.cpio", 0o644, fs::read(base.guest())?);
+
+    let mut guest = Tree::default();
+    guest.file("init", 0o755, script("guest-init.sh")?);
+    if let (Some(dom0), Some(in_guest)) = (&options.dom0, &options.guest) {
+        program(&mut tree, "test/dom0-command", dom0, None)?;
+        program(&mut tree, "test/guest-command", in_guest, Some(&mut guest))?;
+        let types = options.kind.as_deref().unwrap_or("pv pvh");
+        tree.file("test/pair-types", 0o644, types.as_bytes());
+    }
+    for file in &options.with {
+        let name = file.file_name().unwrap_or_default().to_string_lossy();
+        for tree in [&mut tree, &mut guest] {
+            add(tree, &format!("test/{name}"), file)?;
+        }
+    }
+    tree.file("test/guest-extra.cpio", 0o644, cpio::bytes(&guest));
+
+    let mut out =
+        BufWriter::new(File::create(archive).with_context(|| format!("cannot write {}", archive.display()))?);
+    out.write_all(&fs::read(base.dom0())?)?;
+    cpio::write(&tree, &mut out)?;
+    out.flush()?;
+    Ok(())
+}
+
+/// Puts the program of a command among the files, in Dom0 or in the guest, and the command that runs it there in Dom0.
+fn program(dom0: &mut Tree, place: &str, command: &str, guest: Option<&mut Tree>) -> Result<()> {
+    let (file, arguments) = command.split_once(' ').unwrap_or((command, ""));
+    let name = Path::new(file).file_name().unwrap_or_default().to_string_lossy();
+    let there = format!("test/{name}");
+    dom0.file(place, 0o644, format!("/{there} {arguments}").trim_end().as_bytes());
+    add(guest.unwrap_or(dom0), &there, Path::new(file))
+}
+
+fn add(tree: &mut Tree, there: &str, file: &Path) -> Result<()> {
+    use std::os::unix::fs::PermissionsExt;
+    let mode = fs::metadata(file).with_context(|| format!("no {}", file.display()))?.permissions().mode();
+    tree.file(there, mode & 0o7777, fs::read(file)?);
+    Ok(())
+}

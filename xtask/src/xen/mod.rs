@@ -1,0 +1,109 @@
+//! `cargo xtask xen`: Xen itself, emulated by QEMU, with Dom0 and guests of ours in it.
+//!
+//! Everything that Dom0 has is in the archive that it boots from: the base from Debian's packages (kept in the cache),
+//! and what is tried (put together for each run). What happens is judged by what Dom0 says on the serial console,
+//! because QEMU's own exit status says nothing.
+
+mod archives;
+mod base;
+mod qemu;
+mod scenarios;
+mod verdict;
+
+use crate::{paths, sh};
+use anyhow::{Context, Result, bail};
+use std::path::PathBuf;
+use std::process::Command;
+
+pub const HELP: &str = "\
+cargo xtask xen [OPTION]... [SCENARIO]...
+
+  Boots Xen under QEMU and runs these scenarios, or all. Serial logs are kept in target/xen.
+
+  --list               say which scenarios there are
+  --shell              a shell in Dom0 instead of scenarios
+  --keep               keep the archives that were booted, beside the logs
+  --dom0 'FILE [ARG]'  run this program in Dom0, with the number of the guest's domain as last argument
+  --guest 'FILE [ARG]' run this program in the guest; both must end with 0
+  --type pv|pvh        the kind of that guest (default: first the one, then the other)
+  --with FILE          a further file for both, as /test/NAME; may be given more than once
+";
+
+#[derive(Debug, Default)]
+pub struct Options {
+    pub names: Vec<String>,
+    pub shell: bool,
+    pub keep: bool,
+    pub dom0: Option<String>,
+    pub guest: Option<String>,
+    pub kind: Option<String>,
+    pub with: Vec<PathBuf>,
+}
+
+pub fn verb(mut args: lexopt::Parser) -> Result<()> {
+    use lexopt::prelude::*;
+    let mut options = Options::default();
+    while let Some(arg) = args.next()? {
+        match arg {
+            Value(name) => options.names.push(name.string()?),
+            Long("list") => {
+                print!("{}", scenarios::list());
+                return Ok(());
+            }
+            Long("shell") => options.shell = true,
+            Long("keep") => options.keep = true,
+            Long("dom0") => options.dom0 = Some(args.value()?.string()?),
+            Long("guest") => options.guest = Some(args.value()?.string()?),
+            Long("type") => options.kind = Some(args.value()?.string()?),
+            Long("with") => options.with.push(args.value()?.into()),
+            Short('h') | Long("help") => {
+                print!("{HELP}");
+                return Ok(());
+            }
+            other => return Err(other.unexpected().into()),
+        }
+    }
+    if options.kind.as_deref().is_some_and(|kind| !["pv", "pvh"].contains(&kind)) {
+        bail!("a guest's type is pv or pvh");
+    }
+    run(&options)
+}
+
+/// Everything, as `cargo xtask test` does it.
+pub fn run(options: &Options) -> Result<()> {
+    install()?;
+    let chosen = scenarios::choose(options)?;
+    let base = base::ensure()?;
+    let folder = paths::target().join("xen");
+    std::fs::create_dir_all(&folder).with_context(|| format!("cannot make {}", folder.display()))?;
+    let archive = folder.join("dom0.cpio");
+    archives::write(&archive, &base, options)?;
+    let booted = qemu::boot(&base, &archive, &folder, &chosen, options.shell);
+    if !options.keep {
+        let _ = std::fs::remove_file(&archive);
+    }
+    let serial = booted?;
+    if options.shell {
+        return Ok(());
+    }
+    let verdict = verdict::read(&serial, &chosen);
+    println!("\n{verdict}\nserial log: {}", folder.join("serial.log").display());
+    if verdict.good() { Ok(()) } else { bail!("the Xen test failed") }
+}
+
+/// QEMU, where it is missing.
+fn install() -> Result<()> {
+    if sh::exists("qemu-system-x86_64") {
+        return Ok(());
+    }
+    println!("installing qemu-system-x86");
+    let mut install = Command::new("apt-get");
+    install.env("DEBIAN_FRONTEND", "noninteractive");
+    install.args(["install", "--yes", "--no-install-recommends", "qemu-system-x86"]);
+    // A fresh image has no package lists yet.
+    let done = sh::output(&mut install).or_else(|_| {
+        sh::output(Command::new("apt-get").arg("update"))?;
+        sh::output(&mut install)
+    });
+    done.map(drop).context("QEMU is needed: install qemu-system-x86 (Debian, Ubuntu); apt-get could not")
+}
