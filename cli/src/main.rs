@@ -9,6 +9,7 @@ mod library;
 mod logging;
 mod private_proxy;
 mod signals;
+mod soft_cache;
 mod terminal;
 mod verbs;
 

@@ -6,6 +6,7 @@ mod cargo_test;
 mod checks;
 mod demo;
 mod e2e;
+mod frameworks;
 mod images;
 mod oci;
 mod paths;
@@ -32,6 +33,7 @@ cargo xtask <verb>
                                a Kubernetes cluster of real components with Bulkhead on it, and what must hold there;
                                --keep leaves it up to be tried
   browser                      the status page in Chromium, which is installed where it is missing
+  frameworks                   CuPy and Numba from PyPI (400 MB, into .cache) on the software GPU
   images                       container images as archives, in target/images
   toolchain                    fetch NVIDIA's compiler and runtimes from PyPI into .cache/cuda
   xen [--list] [SCENARIO]...   Xen itself, emulated, with guests that use the GPU of Dom0 (xen --help)
@@ -89,6 +91,7 @@ fn verb() -> Result<()> {
             stage::build(&stage::Options::default())?;
             browser::check()
         }
+        "frameworks" => no_more(args).and_then(|()| frameworks::run()),
         "demo" => no_more(args).and_then(|()| demo::run()),
         "e2e" | e2e::INSIDE => end_to_end(&verb, args),
         "lint" => no_more(args).and_then(|()| suite::lint()),

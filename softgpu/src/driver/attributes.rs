@@ -102,7 +102,7 @@ pub fn value(attribute: u32, slot: usize) -> Option<i32> {
         102 | 103 => 1, // virtual memory management, exported as file descriptors
         104 | 105 => 0,
         106 => BLOCKS_PER_SM as i32,
-        107 => 0,       // compression
+        107 => 0, // compression
         108 => PERSISTING_L2,
         109 => PERSISTING_WINDOW,
         110 => 0, // GPUDirect

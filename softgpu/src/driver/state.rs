@@ -43,6 +43,11 @@ pub fn configure(config: Config) {
     let _ = CONFIG.set(config);
 }
 
+/// Whether this driver is the one that the process uses.
+pub fn is_used() -> bool {
+    CONFIG.get().is_some()
+}
+
 /// `cuInit`.
 pub fn initialise() -> Answer {
     if FORKED.load(Ordering::Relaxed) {
