@@ -130,7 +130,7 @@ fn sums_are_rounded_once() {
 #[test]
 fn products_are_rounded_once() {
     both("mul", "%a, %b", |a, b, _, _| Some(a.times(b)), |a, b, _| a * b);
-    both("fma", "%a, %b, %c", |a, b, c, mode| Some(a.times(b).plus(c, mode)), |a, b, c| a * b + c);
+    both("fma", "%a, %b, %c", |a, b, c, mode| Some(a.times(b).plus(c, mode)), |a, b, c| a.mul_add(b, c));
 }
 
 #[test]
