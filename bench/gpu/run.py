@@ -35,7 +35,7 @@ def main():
     parser.add_argument("--scale", default="1000", help="how long the single calls are repeated")
     options = parser.parse_args()
 
-    benchmarks = [[options.programs / "calls-13.0-static", options.scale]]
+    benchmarks = [[options.programs / f"{name}-13.0-static", options.scale] for name in ("calls", "ipc_speed")]
     for library, script in [("torch", "torch_rows.py"), ("jax", "jax_rows.py")]:
         if importlib.util.find_spec(library):
             benchmarks.append([sys.executable, HERE / script])

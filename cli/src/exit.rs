@@ -6,6 +6,8 @@ use std::process::ExitCode;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Exit {
+    /// The doctor found something that must be mended.
+    Unwell = 1,
     /// Wrong arguments.
     Usage = 2,
     /// The proxy would not make the zone.
@@ -20,6 +22,8 @@ pub enum Exit {
     ProxyUnreachable = 69,
     /// Something failed that should not.
     Failure = 70,
+    /// There is no Xen here, or no toolstack.
+    NoXen = 71,
     /// The machine does not allow the jail that was demanded.
     NoJail = 72,
     /// The disk is full.
@@ -28,6 +32,14 @@ pub enum Exit {
     StateDir = 74,
     /// Another proxy has the state directory.
     Taken = 75,
+    /// What was waited for did not happen in time.
+    TimedOut = 79,
+    /// The program on the other side died.
+    PeerLost = 80,
+    /// A guest did not start, or ended without its program.
+    Guest = 76,
+    /// There is no image that a guest could boot.
+    NoImage = 77,
     /// The configuration file is wrong.
     Config = 78,
     /// The program was found but cannot be executed.
@@ -38,7 +50,8 @@ pub enum Exit {
 
 impl Exit {
     /// With a line for the manual.
-    pub const ALL: [(Self, &str); 14] = [
+    pub const ALL: [(Self, &str); 20] = [
+        (Self::Unwell, "`bulkhead doctor` found errors"),
         (Self::Usage, "wrong arguments"),
         (Self::ZoneRefused, "the proxy refused the zone"),
         (Self::ZoneUnknown, "the proxy has no zone of that name"),
@@ -46,10 +59,15 @@ impl Exit {
         (Self::NoLibrary, "Bulkhead's libcuda.so.1 was not found"),
         (Self::ProxyUnreachable, "no proxy answers at the socket"),
         (Self::Failure, "an internal failure"),
+        (Self::NoXen, "this is no domain of Xen that can make others"),
         (Self::NoJail, "the machine does not allow the jail that was demanded"),
         (Self::NoSpace, "no space left for the state directory"),
         (Self::StateDir, "the state directory cannot be used"),
         (Self::Taken, "another proxy has the state directory"),
+        (Self::TimedOut, "what was waited for did not happen in time"),
+        (Self::PeerLost, "the program on the other side died"),
+        (Self::Guest, "the guest did not start, or ended without its program"),
+        (Self::NoImage, "there is no image that a guest could boot"),
         (Self::Config, "the configuration file is wrong"),
         (Self::NotExecutable, "the program cannot be executed"),
         (Self::NotFound, "the program was not found"),

@@ -4,7 +4,9 @@
 
 mod admin;
 mod args;
+mod doctor;
 mod exit;
+mod helper;
 mod library;
 mod logging;
 mod private_proxy;
@@ -12,6 +14,7 @@ mod signals;
 mod soft_cache;
 mod terminal;
 mod verbs;
+mod xen_args;
 
 use std::process::ExitCode;
 
@@ -43,6 +46,14 @@ fn main() -> ExitCode {
         Verb::Top(args) => verbs::top::run(&args),
         Verb::Zones(args) => verbs::zones::run(args),
         Verb::Grants(args) => verbs::grants::run(args),
+        Verb::Ipc(args) => verbs::ipc::run(args),
+        Verb::Image(args) => verbs::image::run(args),
+        Verb::Xen(args) => verbs::xen::run(args),
+        Verb::Gate { state_dir } => verbs::gate::run(state_dir),
+        Verb::Topology(args) => verbs::topology::run(&args),
+        Verb::Doctor(args) => verbs::doctor::run(args),
+        Verb::Survey { backend } => verbs::topology::look(&backend),
+        Verb::Selftest { open } => verbs::selftest::run(open.as_deref()),
         Verb::Bench(args) => verbs::bench::run(&args),
         Verb::Meter { library } => verbs::meter::run(&library),
         Verb::Completions { shell } => verbs::completions::run(shell),

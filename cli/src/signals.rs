@@ -32,13 +32,28 @@ impl Signals {
         self.delivery.get_read().as_fd()
     }
 
-    /// Passes on what has come.
-    pub fn forward(&mut self, to: Pid) {
-        // What is in the pipe only wakes us up.
+    /// What has come, for a program that the terminal does not reach.
+    pub fn take(&mut self) -> Vec<i32> {
+        self.drain();
+        self.delivery.pending().map(|origin| origin.signal).collect()
+    }
+
+    /// Whether a signal asks for the end.
+    pub fn is_end(signal: i32) -> bool {
+        [SIGINT, SIGTERM, SIGHUP, SIGQUIT].contains(&signal)
+    }
+
+    /// What is in the pipe only wakes us up.
+    fn drain(&self) {
         let mut buffer = [0; 64];
         while matches!(rustix::net::recv(self.fd(), &mut buffer[..], rustix::net::RecvFlags::DONTWAIT), Ok((n, _)) if n > 0)
         {
         }
+    }
+
+    /// Passes on what has come.
+    pub fn forward(&mut self, to: Pid) {
+        self.drain();
         let pending: Vec<Origin> = self.delivery.pending().collect();
         for origin in pending {
             let Some(signal) = Signal::from_named_raw(origin.signal) else { continue };

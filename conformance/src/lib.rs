@@ -6,6 +6,7 @@
 //! * `kernels`: what kernels compute, part of the suite where nvcc or its output is at hand.
 //! * `client`: an honest program that does what its standard input says.
 //! * `sharer`: one that shares memory and events with others.
+//! * `truth_table`: those, in every combination of namespaces and privilege.
 //! * `attack`: a hostile one, that speaks the protocol itself.
 
 pub mod attack;
@@ -17,3 +18,4 @@ pub mod kernels;
 pub mod runner;
 pub mod sharer;
 pub mod suite;
+pub mod truth_table;

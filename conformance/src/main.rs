@@ -3,13 +3,14 @@
 use std::process::ExitCode;
 
 use conformance::runner::{self, Options};
-use conformance::{attack, client, kernels, sharer, suite};
+use conformance::{attack, client, kernels, sharer, suite, truth_table};
 
 const HELP: &str = "\
 Checks what a CUDA driver does, one behaviour at a time, each in a process of its own.
 
 Usage: conformance [--backend soft-direct|libcuda[=PATH]] [--kernels FOLDER] [--json] [--list] [NAME…]
        conformance compile FOLDER
+       conformance truth-table [--backend soft|nvidia] [--native] [--json]
 
   --backend   the driver: the software GPU in this process, or a libcuda.so.1 (default: soft-direct)
   --kernels   where the compiled kernels are; `conformance compile` makes such a folder, with nvcc
@@ -22,6 +23,10 @@ Examples:
   bulkhead run -- conformance --backend libcuda
   CONFORMANCE_NATIVE=1 conformance --backend libcuda=/usr/lib/x86_64-linux-gnu/libcuda.so.1 --json
 
+truth-table shares memory between processes in every combination of hostIPC, hostPID and privilege, through Bulkhead on
+a backend, and with --native also with the libcuda.so.1 that the loader finds. BULKHEAD_BIN and BULKHEAD_LIB_DIR say
+where Bulkhead is, if not beside this program.
+
 CONFORMANCE_NATIVE says that the library is NVIDIA's: what it leaves undefined is not tried, and tests run one by one.";
 
 fn main() -> ExitCode {
@@ -32,10 +37,11 @@ fn main() -> ExitCode {
             client::run();
             ExitCode::SUCCESS
         }
-        ["sharer"] => {
-            sharer::run();
+        ["sharer", ref rest @ ..] => {
+            sharer::run(rest.first().and_then(|number| number.parse().ok()).unwrap_or(0));
             ExitCode::SUCCESS
         }
+        ["truth-table", ref rest @ ..] => run_truth_table(rest),
         ["attack", ref rest @ ..] => attack::run(rest),
         ["compile", folder] => match kernels::compile::compile(folder.as_ref()) {
             Ok(()) => ExitCode::SUCCESS,
@@ -50,6 +56,20 @@ fn main() -> ExitCode {
             ExitCode::SUCCESS
         }
         _ => run(&words),
+    }
+}
+
+fn run_truth_table(words: &[&str]) -> ExitCode {
+    match (truth_table::Options::parse(words), std::env::current_exe()) {
+        (Ok(options), Ok(own)) => truth_table::run(&options, &own),
+        (Err(error), _) => {
+            eprintln!("conformance: {error}");
+            ExitCode::from(2)
+        }
+        (_, Err(error)) => {
+            eprintln!("conformance: cannot find myself: {error}");
+            ExitCode::from(2)
+        }
     }
 }
 

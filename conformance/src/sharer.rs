@@ -9,6 +9,8 @@
 //! | `fill V` | fills the memory with the number V, and waits |
 //! | `begin V` | fills it when `go` is said, and not before; others can see that it is under way by the event |
 //! | `go` | lets `begin` go on |
+//! | `watch` | a kernel reads the first number of the memory until it is not 0 |
+//! | `watched` | waits until it has seen that |
 //! | `later` | copies the memory, in the order of the stream, for `result` to look at |
 //! | `result` | waits for the stream, and says what `later` copied |
 //! | `read` | says which number the memory is full of, or `mixed` |
@@ -18,6 +20,7 @@
 //! | `event`, `record`, `wait`, `query`, `meet`, `drop` | makes an event; records it; has the stream wait for it; asks; waits for it; destroys it |
 //! | `event-handle`, `open-event H` | the handle of the event; opens one |
 //! | `free-bytes` | how much memory the zone has left |
+//! | `surroundings` | what the process sees of where it is |
 //! | `quit` | ends as a program should |
 
 use std::fmt::Write;
@@ -40,10 +43,12 @@ const DEVICE: CUmemLocation = CUmemLocation { kind: 1, id: 0 };
 /// What a line is answered with: CUDA's code if it is not 0, else a text.
 type Answer = Result<String, CUresult>;
 
-/// Serves until standard input ends.
-pub fn run() {
+/// Serves on a GPU until standard input ends.
+pub fn run(device: CUdevice) {
     let gpu = Backend::Library("libcuda.so.1".to_owned()).load().unwrap_or_else(|error| panic!("{error}"));
-    let context = calls::context(&gpu);
+    ok!(&gpu, cuInit(0));
+    let mut context = null_mut();
+    ok!(&gpu, cuCtxCreate_v2(&mut context, 0, device));
     let mut sharer = Sharer {
         stream: calls::stream(&gpu, NON_BLOCKING),
         spin: calls::kernel(&gpu, "spin"),
@@ -129,6 +134,8 @@ impl Sharer {
                 let spun = calls::launch(gpu, self.spin, 1, 1, self.stream, &words);
                 done(spun).and_then(|_| done(self.fill(number as u32)))
             }
+            "watch" => done(calls::launch(gpu, self.spin, 1, 1, self.stream, &[self.memory])),
+            "watched" => done(self.synchronize()),
             "go" => {
                 // SAFETY: pinned memory of ours, which a kernel looks at.
                 unsafe { self.flag.as_mut_ptr().write_volatile(1) };
@@ -177,6 +184,7 @@ impl Sharer {
                 Ok(to_hex(&handle.0))
             }
             "open-event" => done(code!(gpu, cuIpcOpenEventHandle(&mut self.event, CUipcEventHandle(from_hex(rest))))),
+            "surroundings" => Ok(crate::truth_table::surroundings()),
             "free-bytes" => {
                 let mut free = 0;
                 done(code!(gpu, cuMemGetInfo_v2(&mut free, null_mut())))?;

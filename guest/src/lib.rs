@@ -8,6 +8,11 @@
 pub mod closure;
 pub mod cpio;
 pub mod deb;
+pub mod domain;
+pub mod elf;
+pub mod image;
 pub mod kernel;
+pub mod link;
 pub mod packages;
+pub mod tenant;
 pub mod tree;

@@ -1,22 +1,25 @@
-//! Pinned host memory: memfds of ours in the plan's host range, which the worker maps at the same address.
+//! Pinned host memory: memfds of ours (in a guest: granted pages) in the plan's host range, which the worker maps at the
+//! same address.
 //!
 //! Small pieces share slabs, because registering memory with a GPU costs more than the memory. The pages are touched
 //! here first, so that they are charged to this process's cgroup, not to the node's.
 
+mod arena;
 mod fork;
 mod maps;
 mod pages;
 mod register;
 
-use std::os::fd::{AsFd, FromRawFd, OwnedFd};
+use std::os::fd::AsRawFd;
 
 use cuda_abi::error::*;
 use cuda_abi::plan;
 use cuda_abi::space::Space;
 use cuda_abi::types::*;
 use cuda_abi::wire::Op;
-use idm::bootstrap::{self, Handover};
 use parking_lot::Mutex;
+
+use arena::Arena;
 
 use crate::allocations::{self, Allocation, Kind};
 use crate::entry::Cuda;
@@ -26,7 +29,7 @@ use crate::{carry, context, session};
 const PAGE: u64 = 4096;
 const HUGE_PAGE: u64 = 2 << 20;
 const SLAB: u64 = 4 << 20;
-/// Pieces above this size have a memfd of their own.
+/// Pieces above this size have an arena of their own.
 const LARGE: u64 = 512 << 10;
 const ALIGN: u64 = 512;
 
@@ -117,22 +120,23 @@ fn release(address: u64, len: u64) {
 }
 
 impl Heap {
-    /// A new memfd, mapped here and there.
-    fn map(&mut self, len: u64) -> Cuda<(u64, OwnedFd)> {
+    /// New memory, mapped here and there.
+    fn map(&mut self, len: u64) -> Cuda<(u64, Arena)> {
         let session = session::get()?;
-        let file = make_file(len)?;
+        let arena = Arena::make(session, len)?;
         let addresses = self.addresses.get_or_insert_with(|| Space::new(plan::HOST_BASE, plan::HOST_SIZE));
         let reserved = len.next_multiple_of(HUGE_PAGE);
         let address = addresses.take(reserved, HUGE_PAGE).ok_or(CUDA_ERROR_OUT_OF_MEMORY)?;
-        let mapped = map_here(&file, address, len).and_then(|()| {
+        let mapped = map_here(&arena, address, len).and_then(|()| {
             // One lock over descriptor and message: the worker takes them in the same order.
-            let socket = session.socket.lock();
-            bootstrap::send(&*socket, &Handover::default(), &[file.as_fd()]).map_err(|_| session::lost())?;
-            carry::block(Op::HostMap as u16, |writer| writer.words(&[address, len]), |_| Ok(()))
-                .inspect_err(|_| unmap(address, len))
+            let link = session.link.lock();
+            let there = arena
+                .hand_over(&link)
+                .and_then(|()| carry::block(Op::HostMap as u16, |writer| writer.words(&[address, len]), |_| Ok(())));
+            there.inspect_err(|_| unmap(address, len))
         });
         match mapped {
-            Ok(()) => Ok((address, file)),
+            Ok(()) => Ok((address, arena)),
             Err(code) => {
                 if let Some(addresses) = &mut self.addresses {
                     addresses.give(address, reserved);
@@ -143,31 +147,16 @@ impl Heap {
     }
 }
 
-/// A memfd of fixed size: the worker takes no file that could shrink under it.
-fn make_file(len: u64) -> Cuda<OwnedFd> {
-    // SAFETY: a new descriptor, owned from here on; plain numbers otherwise.
-    unsafe {
-        let fd = libc::memfd_create(c"bulkhead-pinned".as_ptr(), libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING);
-        if fd < 0 {
-            return Err(CUDA_ERROR_OUT_OF_MEMORY);
-        }
-        let file = OwnedFd::from_raw_fd(fd);
-        let seals = libc::F_SEAL_SHRINK | libc::F_SEAL_GROW | libc::F_SEAL_SEAL;
-        if libc::ftruncate(fd, len as libc::off_t) != 0 || libc::fcntl(fd, libc::F_ADD_SEALS, seals) != 0 {
-            return Err(CUDA_ERROR_OUT_OF_MEMORY);
-        }
-        Ok(file)
-    }
-}
-
-fn map_here(file: &OwnedFd, address: u64, len: u64) -> Cuda {
-    use std::os::fd::AsRawFd;
+fn map_here(arena: &Arena, address: u64, len: u64) -> Cuda {
     let prot = libc::PROT_READ | libc::PROT_WRITE;
     let flags = libc::MAP_SHARED | libc::MAP_FIXED | libc::MAP_POPULATE;
+    let (file, offset) = arena.place();
     // SAFETY: the address lies in our reservation, at a place that the heap says is free.
     unsafe {
-        let got = libc::mmap(address as *mut _, len as usize, prot, flags, file.as_raw_fd(), 0);
+        let got = libc::mmap(address as *mut _, len as usize, prot, flags, file.as_raw_fd(), offset as libc::off_t);
         if got == libc::MAP_FAILED {
+            // Some kinds of memory leave a hole behind when they cannot be mapped.
+            unmap(address, len);
             return Err(CUDA_ERROR_OUT_OF_MEMORY);
         }
         // As natively, a forked child does not have the parent's pinned memory.

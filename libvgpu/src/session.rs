@@ -1,5 +1,7 @@
 //! The connection of this process to its worker: opened by `cuInit`, once.
 
+mod guest;
+
 use std::ffi::OsString;
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
@@ -18,6 +20,8 @@ use idm::bootstrap::{
 use idm::peer::PeerWatch;
 use idm::region::Placement;
 use parking_lot::Mutex;
+use xen::DomainId;
+use xen::sys::gntalloc::GrantAllocator;
 
 use crate::device::Devices;
 use crate::entry::Cuda;
@@ -29,10 +33,28 @@ const PATIENCE: Duration = Duration::from_secs(60);
 
 pub struct Session {
     pub client: idm::Client,
-    /// For descriptors; locked across a descriptor and the message that speaks of it.
-    pub socket: Mutex<OwnedFd>,
+    /// For memory; locked across what is handed over and the message that speaks of it.
+    pub link: Mutex<Link>,
     pub devices: Devices,
     pub launch_blocking: bool,
+}
+
+/// How memory gets to the worker.
+pub enum Link {
+    /// As descriptors.
+    Socket(OwnedFd),
+    /// As grants, to this domain.
+    Guest { allocator: GrantAllocator, backend: DomainId },
+}
+
+impl Link {
+    /// What a forked child must close, for its parent's end to be noticed.
+    fn descriptor(&self) -> i32 {
+        match self {
+            Self::Socket(socket) => socket.as_raw_fd(),
+            Self::Guest { allocator, .. } => allocator.fd().as_raw_fd(),
+        }
+    }
 }
 
 static SESSION: OnceLock<Session> = OnceLock::new();
@@ -41,7 +63,7 @@ static STARTING: Mutex<()> = Mutex::new(());
 static FORKED: AtomicBool = AtomicBool::new(false);
 /// The driver started and showed no device.
 static NO_DEVICE: AtomicBool = AtomicBool::new(false);
-/// The socket, for the fork handler, which may not lock.
+/// The link's descriptor, for the fork handler, which may not lock.
 static SOCKET: AtomicI32 = AtomicI32::new(-1);
 
 /// The session, if `cuInit` succeeded in this very process.
@@ -68,7 +90,7 @@ pub fn is_verbose() -> bool {
 #[cold]
 pub fn lost() -> CUresult {
     static SAID: AtomicBool = AtomicBool::new(false);
-    if !SAID.swap(true, Ordering::Relaxed) {
+    if !guest::is_leaving() && !SAID.swap(true, Ordering::Relaxed) {
         eprintln!("bulkhead: the GPU worker of this process is gone; start the program again");
     }
     CUDA_ERROR_DEVICE_UNAVAILABLE
@@ -79,11 +101,24 @@ pub fn lost() -> CUresult {
 fn promised_version() -> u32 {
     let read =
         |path: PathBuf| std::fs::read_to_string(path.parent()?.join("driver-version")).ok()?.trim().parse().ok();
-    read(socket_path()).map_or(CUDA_VERSION, |version: u32| version.min(CUDA_VERSION))
+    let version = if is_guest() { guest::promised_version() } else { read(socket_path()) };
+    version.map_or(CUDA_VERSION, |version: u32| version.min(CUDA_VERSION))
 }
 
 fn socket_path() -> PathBuf {
     std::env::var_os("BULKHEAD_SOCKET").map_or_else(|| PathBuf::from(DEFAULT_SOCKET), PathBuf::from)
+}
+
+/// Whether the worker is in another domain: `BULKHEAD_TRANSPORT` says so, or there is no socket and this is a guest.
+fn is_guest() -> bool {
+    match std::env::var("BULKHEAD_TRANSPORT").as_deref() {
+        Ok("xen") => true,
+        Ok("socket") => false,
+        _ => {
+            let named = std::env::var_os("BULKHEAD_SOCKET").is_some();
+            !named && !Path::new(DEFAULT_SOCKET).exists() && xen::guest::is_possible()
+        }
+    }
 }
 
 fn start() -> Cuda {
@@ -110,8 +145,11 @@ fn start() -> Cuda {
         NO_DEVICE.store(true, Ordering::Relaxed);
         return Err(CUDA_ERROR_NO_DEVICE);
     }
-    SOCKET.store(session.socket.lock().as_raw_fd(), Ordering::Relaxed);
-    let _ = SESSION.set(session);
+    SOCKET.store(session.link.lock().descriptor(), Ordering::Relaxed);
+    let session = SESSION.get_or_init(|| session);
+    if matches!(*session.link.lock(), Link::Guest { .. }) {
+        guest::print_output(session);
+    }
     // SAFETY: the handler touches atomics and closes one descriptor.
     unsafe { libc::pthread_atfork(None, None, Some(in_forked_child)) };
     Ok(())
@@ -134,14 +172,21 @@ fn failure<E: std::fmt::Display>(code: CUresult, what: &'static str) -> impl FnO
 }
 
 fn connect() -> Result<Session, Failure> {
+    let variables = variables::for_driver();
+    let flags = if variables.is_empty() { 0 } else { HELLO_NEEDS_FRESH_WORKER };
+    let hello = Hello::new(wire::fingerprint(), flags);
+    let (client, link) = if is_guest() { guest::connect(&hello)? } else { connect_by_socket(&hello)? };
+    let devices = greet(&client, &variables)?;
+    Ok(Session { client, link: Mutex::new(link), devices, launch_blocking: variables::launch_blocking() })
+}
+
+fn connect_by_socket(hello: &Hello) -> Result<(idm::Client, Link), Failure> {
     let path = socket_path();
     let no_device = CUDA_ERROR_NO_DEVICE;
     let broker = reach(&path)
         .map_err(|error| Failure { code: no_device, text: format!("no proxy at {}: {error}", path.display()) })?;
-    let variables = variables::for_driver();
-    let flags = if variables.is_empty() { 0 } else { HELLO_NEEDS_FRESH_WORKER };
     let broken = "the proxy did not answer as it should";
-    bootstrap::send(&broker, &Hello::new(wire::fingerprint(), flags), &[]).map_err(failure(no_device, broken))?;
+    bootstrap::send(&broker, hello, &[]).map_err(failure(no_device, broken))?;
     let (welcome, fds) = bootstrap::recv_within::<Welcome>(&broker, PATIENCE).map_err(failure(no_device, broken))?;
     let socket = match (welcome.status(), fds.into_iter().next()) {
         (Some(WelcomeStatus::Ok), Some(socket)) => socket,
@@ -159,8 +204,7 @@ fn connect() -> Result<Session, Failure> {
     keep_from_children(client.region());
     watch(&client, &socket).map_err(failure(CUDA_ERROR_OPERATING_SYSTEM, "cannot watch the worker"))?;
     hand_over_output(&socket);
-    let devices = greet(&client, &variables)?;
-    Ok(Session { client, socket: Mutex::new(socket), devices, launch_blocking: variables::launch_blocking() })
+    Ok((client, Link::Socket(socket)))
 }
 
 /// Connects to the broker. While a new broker takes over from an old one, its sockets are away for a moment.

@@ -1,14 +1,10 @@
 //! Which CUDA driver the workers call, and how it is found.
 
 use std::ffi::{OsStr, OsString};
-use std::fs::File;
 use std::path::{Path, PathBuf};
 
-use object::read::elf::ElfFile64;
-use object::{Object, ObjectSymbol, ReadCache};
+use crate::elf;
 
-/// The symbol by which our own `libcuda.so.1` is known, so that the worker never loads the client's library.
-const OUR_SYMBOL: &str = "bulkhead_libvgpu";
 const LIBRARY: &str = "libcuda.so.1";
 const CONTROL_DEVICE: &str = "/dev/nvidiactl";
 const DEFAULT_SOFT_DEVICES: u32 = 1;
@@ -135,19 +131,9 @@ fn find_library(library_path: Option<&OsStr>) -> Option<PathBuf> {
         .find(|path| is_ours(path) == Some(false))
 }
 
-/// Reads the dynamic symbols without loading the library: `None` when it is none for this machine.
+/// Is it our own library, which the worker must never load? `None` when it is none for this machine.
 fn is_ours(path: &Path) -> Option<bool> {
-    let file = ReadCache::new(File::open(path).ok()?);
-    let elf = ElfFile64::<object::Endianness, _>::parse(&file).ok()?;
-    let native = match elf.architecture() {
-        object::Architecture::X86_64 => cfg!(target_arch = "x86_64"),
-        object::Architecture::Aarch64 => cfg!(target_arch = "aarch64"),
-        _ => false,
-    };
-    if !native || elf.kind() != object::ObjectKind::Dynamic {
-        return None;
-    }
-    Some(elf.dynamic_symbols().any(|symbol| symbol.name() == Ok(OUR_SYMBOL)))
+    elf::describe(path).filter(|found| found.dynamic).map(|found| found.ours)
 }
 
 #[cfg(test)]

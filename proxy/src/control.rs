@@ -7,6 +7,7 @@
 pub mod admin;
 pub mod grant;
 pub mod link;
+pub mod meeting;
 pub mod name;
 pub mod wire;
 pub mod zone;

@@ -2,6 +2,8 @@
 
 /// Path of the zone's socket, for the client library; `bulkhead run` sets it. Default: `/run/bulkhead/zone/sock`.
 pub const SOCKET: &str = "BULKHEAD_SOCKET";
+/// How the client library reaches the proxy: `socket`, `xen` (from a guest), or what is there.
+pub const TRANSPORT: &str = "BULKHEAD_TRANSPORT";
 /// How much is logged on stderr: `error`, `warn`, `info`, `debug` or `trace`.
 pub const LOG: &str = "BULKHEAD_LOG";
 /// How logs are written on stderr: `text` or `json`.
@@ -22,6 +24,11 @@ pub const ALL: [(&str, &str); 8] = [
     (
         SOCKET,
         "The zone's socket, for programs that are not started by `bulkhead run` (default /run/bulkhead/zone/sock).",
+    ),
+    (
+        TRANSPORT,
+        "How programs reach the proxy: socket, xen (from a guest to its driver domain), or auto (the default): the socket \
+         where there is one, else xen in a guest.",
     ),
     (
         LOG,

@@ -12,6 +12,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use crate::histogram::{self, Histogram};
 use cuda_abi::error::*;
 use rustix::fs::{MemfdFlags, SealFlags};
 use rustix::mm::{MapFlags, ProtFlags};
@@ -79,6 +80,10 @@ pub struct Page {
     pub gpu_time_ns: AtomicU64,
     pub denials: [AtomicU64; Denial::ALL.len()],
     pub faults: [AtomicU64; FAULTS.len()],
+    /// Nanoseconds that opening memory of others took.
+    pub shared_opens: histogram::Words,
+    /// Bytes per second of copies from and to it.
+    pub shared_copies: histogram::Words,
 }
 
 const SIZE: usize = 4096;
@@ -109,6 +114,8 @@ impl Page {
             gpu_time_ns: (load(&self.gpu_time_measured) != 0).then(|| load(&self.gpu_time_ns)),
             denials: std::array::from_fn(|reason| load(&self.denials[reason])),
             faults: std::array::from_fn(|code| load(&self.faults[code])),
+            shared_opens: self.shared_opens.read(),
+            shared_copies: self.shared_copies.read(),
         }
     }
 }
@@ -138,6 +145,12 @@ pub struct WorkerStats {
     pub denials: [u64; Denial::ALL.len()],
     #[serde(with = "faults")]
     pub faults: [u64; FAULTS.len()],
+    /// Nanoseconds that opening memory of other processes took.
+    #[serde(default)]
+    pub shared_opens: Histogram,
+    /// Bytes per second of copies from and to it, as far as they were looked at.
+    #[serde(default)]
+    pub shared_copies: Histogram,
 }
 
 impl WorkerStats {
@@ -172,7 +185,9 @@ impl WorkerStats {
             (&mut self.errors, other.errors),
         ];
         let arrays = self.denials.iter_mut().zip(other.denials).chain(self.faults.iter_mut().zip(other.faults));
-        for (mine, other) in pairs.into_iter().chain(arrays) {
+        let histograms =
+            self.shared_opens.pairs(&other.shared_opens).chain(self.shared_copies.pairs(&other.shared_copies));
+        for (mine, other) in pairs.into_iter().chain(arrays).chain(histograms) {
             *mine = with(*mine, other);
         }
         if let Some(time) = other.gpu_time_ns {

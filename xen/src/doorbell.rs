@@ -25,7 +25,7 @@
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use idm::PeerGone;
 use idm::doorbell::Doorbell;
@@ -135,6 +135,25 @@ impl EventDoorbell {
         gone.linger();
     }
 
+    /// The client says that it is about to end, and waits until the server has unmapped the region. Grants that are given
+    /// up while the other side has them mapped stay taken until the kernel looks again, a few each second.
+    /// Whether it has: false when the time was up.
+    pub fn leave(&self, patience: Duration) -> bool {
+        let start = Instant::now();
+        self.words.get(self.side.alive()).store(0, Ordering::Release);
+        if self.channel.notify().is_err() {
+            return false;
+        }
+        while self.peer_is_alive() {
+            if start.elapsed() >= patience {
+                return false;
+            }
+            // Another thread takes the events.
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        true
+    }
+
     fn peer_is_alive(&self) -> bool {
         self.words.get(self.side.other().alive()).load(Ordering::Acquire) != 0
     }
@@ -149,7 +168,7 @@ impl EventDoorbell {
         }
     }
 
-    fn leave(&self, word: &AtomicU32) {
+    fn has_woken(&self, word: &AtomicU32) {
         let mut sleepers = self.sleepers.lock().unwrap_or_else(PoisonError::into_inner);
         let address = word.as_ptr() as usize;
         if let Some(index) = sleepers.iter().position(|sleeper| *sleeper == address) {
@@ -168,7 +187,7 @@ impl Doorbell for EventDoorbell {
         let timeout = timeout.and_then(|time| Timespec::try_from(time).ok());
         // Every outcome (woken, moved on, interrupted, time is up) means the same: look again.
         let _ = futex::wait(word, Flags::PRIVATE, expected, timeout.as_ref());
-        self.leave(word);
+        self.has_woken(word);
     }
 
     fn wake(&self, word: &AtomicU32) {

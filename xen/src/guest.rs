@@ -26,6 +26,8 @@ pub enum ConnectError {
     Xen(#[from] XenError),
     #[error(transparent)]
     Region(#[from] RegionError),
+    #[error("this guest may not grant as much as a region takes; its limit is {0} pages (xen_gntalloc.limit)")]
+    Limit(String),
     #[error("there is no proxy in the driver domain")]
     NoService,
     #[error("the proxy did not answer in time")]
@@ -41,9 +43,10 @@ pub fn is_possible() -> bool {
     std::path::Path::new("/dev/xen/gntalloc").exists()
 }
 
-/// Sizes for a region of granted pages. Every page of it is really there, so lanes and their areas are fewer.
+/// Sizes for a region of granted pages. Every page of it is really there, so there are fewer lanes: 16 MiB with the ring,
+/// before the staging area.
 pub fn layout() -> Layout {
-    Layout { lanes: 110, ring_bytes: 1 << 20, request_bytes: 32 << 10, reply_bytes: 32 << 10, ..Layout::default() }
+    Layout { lanes: 118, ring_bytes: 1 << 20, ..Layout::default() }
 }
 
 /// A region that the worker has mapped.
@@ -81,11 +84,16 @@ pub fn backend(store: &mut Store, patience: Duration) -> Result<DomainId, Connec
 }
 
 /// Grants a region laid out as `layout` says, with less staging if the guest may not grant as much, and introduces
-/// this process to the proxy.
-pub fn connect(hello: &Hello, layout: Layout, patience: Duration) -> Result<Connection, ConnectError> {
-    let start = Instant::now();
+/// this process to the proxy. `take_in` is how long the proxy may take to take this guest in, `patience` how long to
+/// answer.
+pub fn connect(
+    hello: &Hello,
+    layout: Layout,
+    take_in: Duration,
+    patience: Duration,
+) -> Result<Connection, ConnectError> {
     let mut store = Store::open()?;
-    let backend = backend(&mut store, patience)?;
+    let backend = backend(&mut store, take_in)?;
     let allocator = GrantAllocator::open()?;
     let (layout, grants) = grant_region(&allocator, backend, layout)?;
     let mapping = grants.map(Place::Anywhere)?;
@@ -104,7 +112,7 @@ pub fn connect(hello: &Hello, layout: Layout, patience: Duration) -> Result<Conn
     card::fill(&card, own.refs(), hello, &layout, &refs);
     let node = Node { card: own.refs()[0], port: doorbell.channel().port() };
     let path = announce(&mut store, backend, node)?;
-    let answer = await_answer(&card, doorbell.channel(), patience.saturating_sub(start.elapsed()));
+    let answer = await_answer(&card, doorbell.channel(), patience);
     // The proxy removes it, too; whoever comes second finds nothing.
     let _ = store.remove(&path);
     let welcome = answer?;
@@ -114,7 +122,8 @@ pub fn connect(hello: &Hello, layout: Layout, patience: Duration) -> Result<Conn
     }
 }
 
-/// As much as the guest may grant: halves the staging area until it fits.
+/// As much as the guest may grant: halves the staging area until it fits. The kernel's limit must be below what the
+/// grant table holds: beyond *that*, kernels lose what they had granted when they found out.
 fn grant_region(
     allocator: &GrantAllocator,
     backend: DomainId,
@@ -125,9 +134,18 @@ fn grant_region(
         match allocator.grant(backend, (bytes as usize).div_ceil(PAGE)) {
             Ok(grants) => return Ok((layout, grants)),
             Err(_) if layout.bulk_bytes / 2 >= LEAST_BULK => layout.bulk_bytes /= 2,
+            Err(error) if error.source.kind() == std::io::ErrorKind::StorageFull => {
+                return Err(ConnectError::Limit(limit()));
+            }
             Err(error) => return Err(error.into()),
         }
     }
+}
+
+/// How many pages the kernel lets all processes together grant.
+fn limit() -> String {
+    let text = std::fs::read_to_string("/sys/module/xen_gntalloc/parameters/limit");
+    text.map_or_else(|_| "unknown".to_owned(), |text| text.trim().to_owned())
 }
 
 /// Writes the node, readable by the driver domain and nobody else.

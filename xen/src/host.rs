@@ -60,7 +60,7 @@ impl Caller {
     }
 
     /// Chooses the region's pages for a worker to map. When the worker ends, the client hears of it.
-    pub fn into_offer(self) -> Result<(Offer, ForeignPages, Channel), HostError> {
+    pub fn offer(&self) -> Result<(Offer, ForeignPages), HostError> {
         let expected = self.said.layout.region_bytes()? / PAGE as u64;
         let actual = self.refs.len() as u64;
         if expected != actual {
@@ -68,8 +68,11 @@ impl Caller {
         }
         let pages = ForeignPages::choose(self.domain, &self.refs)?;
         pages.notify_at_end(Side::Server.alive_byte(), self.channel.port())?;
-        let offer = Offer::new(self.said.layout, pages.index(), self.channel.port());
-        Ok((offer, pages, self.channel))
+        Ok((Offer::new(self.said.layout, pages.index(), self.channel.port()), pages))
+    }
+
+    pub fn channel(&self) -> &Channel {
+        &self.channel
     }
 
     /// Maps the pages that the client has for the answer to a question.

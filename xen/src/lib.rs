@@ -3,14 +3,18 @@
 //! * `sys`: the kernel's devices, one file each: grants (`gntalloc`, `gntdev`) and event channels (`evtchn`).
 //! * `store`: xenstore, over its device or its socket.
 //! * `card`: what a client in a guest leaves for the driver domain; `guest` and `host` are the two sides of that.
+//! * `link`: how a worker gets pages of its client's that it must not choose itself.
+//! * `admission`: which domain is which zone.
 //! * `doorbell`: idm's doorbell over an event channel.
 //! * `counts`: how often this process asked the hypervisor for something.
 
+pub mod admission;
 pub mod card;
 pub mod counts;
 pub mod doorbell;
 pub mod guest;
 pub mod host;
+pub mod link;
 pub mod store;
 pub mod sys;
 

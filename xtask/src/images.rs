@@ -31,23 +31,33 @@ pub fn name(image: &str) -> String {
 pub fn build() -> Result<Vec<PathBuf>> {
     let folder = paths::target().join("images");
     fs::create_dir_all(&folder)?;
-    Ok(vec![bulkhead(&folder)?, examples(&folder)?, pause(&folder)?])
+    bulkhead(&folder)?;
+    examples(&folder)?;
+    pause(&folder)?;
+    Ok(archives())
+}
+
+/// Where their archives are.
+pub fn archives() -> Vec<PathBuf> {
+    ["bulkhead", "examples", "pause"].map(archive).to_vec()
+}
+
+fn archive(name: &str) -> PathBuf {
+    paths::target().join("images").join(format!("{name}.tar"))
 }
 
 fn start(folder: &Path, name: &str) -> Result<Image> {
     Image::new(&self::name(name), &folder.join(name))
 }
 
-fn finish(image: Image, folder: &Path, name: &str, entrypoint: &[&str]) -> Result<PathBuf> {
-    let archive = folder.join(format!("{name}.tar"));
-    fs::rename(image.archive(entrypoint)?, &archive)?;
+fn finish(image: Image, folder: &Path, name: &str, entrypoint: &[&str]) -> Result<()> {
+    fs::rename(image.archive(entrypoint)?, archive(name))?;
     // The archive is all that is wanted of it.
-    fs::remove_dir_all(folder.join(name)).context("cannot clean up")?;
-    Ok(archive)
+    fs::remove_dir_all(folder.join(name)).context("cannot clean up")
 }
 
 /// Bulkhead itself: the program, and the libraries that it lays on nodes.
-fn bulkhead(folder: &Path) -> Result<PathBuf> {
+fn bulkhead(folder: &Path) -> Result<()> {
     let image = start(folder, "bulkhead")?;
     image.program(&paths::stage().join("bin/bulkhead"), "usr/bin/bulkhead")?;
     for library in ["libcuda.so.1", "libnvidia-ml.so.1"] {
@@ -57,7 +67,7 @@ fn bulkhead(folder: &Path) -> Result<PathBuf> {
 }
 
 /// CUDA programs, as a user's image has them: with a C library, and without any part of Bulkhead or of a driver.
-fn examples(folder: &Path) -> Result<PathBuf> {
+fn examples(folder: &Path) -> Result<()> {
     let image = start(folder, "examples")?;
     for tool in TOOLS {
         image.tool(tool)?;
@@ -70,7 +80,7 @@ fn examples(folder: &Path) -> Result<PathBuf> {
     finish(image, folder, "examples", &["/usr/bin/vecadd"])
 }
 
-fn pause(folder: &Path) -> Result<PathBuf> {
+fn pause(folder: &Path) -> Result<()> {
     let image = start(folder, "pause")?;
     let (source, program) = (folder.join("pause.c"), folder.join("pause.bin"));
     fs::write(&source, "#include <unistd.h>\nint main(void) { for (;;) pause(); }\n")?;

@@ -16,6 +16,7 @@ mod sh;
 mod stage;
 mod suite;
 mod toolchain;
+mod truth_table;
 mod xen;
 mod zones;
 
@@ -29,11 +30,13 @@ cargo xtask <verb>
   demo                         one CUDA program in two zones at once, on the software GPU
   test [--quick]               everything that must hold; fetches what it needs
   lint                         the part of it that runs no program
-  e2e [--keep] [--debug] [SCENARIO]...
+  e2e [--keep] [--debug] [--no-build] [SCENARIO]...
                                a Kubernetes cluster of real components with Bulkhead on it, and what must hold there;
-                               --keep leaves it up to be tried
+                               --keep leaves it up to be tried; --no-build takes what was built last
   browser                      the status page in Chromium, which is installed where it is missing
   frameworks                   CuPy and Numba from PyPI (400 MB, into .cache) on the software GPU
+  truth-table [--backend B] [--native] [--json]
+                               sharing between processes in every combination of namespaces and privilege
   images                       container images as archives, in target/images
   toolchain                    fetch NVIDIA's compiler and runtimes from PyPI into .cache/cuda
   xen [--list] [SCENARIO]...   Xen itself, emulated, with guests that use the GPU of Dom0 (xen --help)
@@ -92,6 +95,7 @@ fn verb() -> Result<()> {
             browser::check()
         }
         "frameworks" => no_more(args).and_then(|()| frameworks::run()),
+        "truth-table" => truth_table::run(&args.raw_args()?.collect::<Vec<_>>()),
         "demo" => no_more(args).and_then(|()| demo::run()),
         "e2e" | e2e::INSIDE => end_to_end(&verb, args),
         "lint" => no_more(args).and_then(|()| suite::lint()),
@@ -137,17 +141,17 @@ fn verb() -> Result<()> {
 }
 
 fn end_to_end(verb: &str, mut args: lexopt::Parser) -> Result<()> {
-    let (mut options, mut images) = (e2e::Options::default(), Vec::new());
+    let mut options = e2e::Options::default();
     while let Some(arg) = args.next()? {
         match arg {
             Value(name) => options.names.push(name.string()?),
             Long("keep") => options.keep = true,
             Long("debug") => options.debug = true,
-            Long("image") if verb == e2e::INSIDE => images.push(args.value()?.into()),
+            Long("no-build") => options.no_build = true,
             other => return Err(other.unexpected().into()),
         }
     }
-    if verb == e2e::INSIDE { e2e::inside(&options, &images) } else { e2e::run(&options) }
+    if verb == e2e::INSIDE { e2e::inside(&options) } else { e2e::run(&options) }
 }
 
 fn compile_programs(mut args: lexopt::Parser) -> Result<()> {

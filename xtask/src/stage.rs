@@ -4,6 +4,7 @@
 //! target/stage/bin/bulkhead
 //! target/stage/lib/bulkhead/libcuda.so.1        (and libcuda.so, a link to it)
 //! target/stage/lib/bulkhead/libnvidia-ml.so.1   (and libnvidia-ml.so)
+//! target/stage/lib/bulkhead/bulkhead-init       (the first process of Xen guests)
 //! ```
 
 use crate::{paths, sh};
@@ -22,7 +23,17 @@ pub struct Options {
 
 pub fn build(options: &Options) -> Result<()> {
     let mut cargo = sh::cargo();
-    cargo.args(["build", "--package", "bulkhead", "--package", "libvgpu", "--package", "libnvml"]);
+    cargo.args([
+        "build",
+        "--package",
+        "bulkhead",
+        "--package",
+        "libvgpu",
+        "--package",
+        "libnvml",
+        "--package",
+        "guest",
+    ]);
     cargo.args((!options.debug).then_some("--release"));
     sh::run(&mut cargo)?;
     let built = paths::target().join(if options.debug { "debug" } else { "release" });
@@ -30,6 +41,7 @@ pub fn build(options: &Options) -> Result<()> {
     fs::create_dir_all(&bin)?;
     fs::create_dir_all(&lib)?;
     place(&built.join("bulkhead"), &bin.join("bulkhead"), options.strip)?;
+    place(&built.join("bulkhead-init"), &lib.join("bulkhead-init"), options.strip)?;
     for (from, name) in [("libcuda.so", "libcuda.so"), ("libnvidia_ml.so", "libnvidia-ml.so")] {
         let soname = format!("{name}.1");
         place(&built.join(from), &lib.join(&soname), options.strip)?;

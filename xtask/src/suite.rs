@@ -37,6 +37,11 @@ pub fn test(quick: bool) -> Result<()> {
         Some(_) => report.skip("status page", "there is nothing that serves it: see above"),
         None => report.skip("status page", "there is no Chromium (cargo xtask browser installs it)"),
     }
+    match (quick, staged) {
+        (true, _) => report.skip("xen", "left out by --quick"),
+        (false, true) => drop(report.check("xen", crate::xen::test)),
+        (false, false) => report.skip("xen", "there is nothing to run in it: see above"),
+    }
     if ready && staged {
         let linkages: &[Linkage] = if quick { &[Linkage::Static] } else { &[Linkage::Static, Linkage::Shared] };
         run_programs(&mut report, &programs::all()?, linkages, !quick);

@@ -17,9 +17,14 @@ run_scenario() {
         say "fail $1 (status $status)"
         tail -n 40 /var/log/xen/console/*.log 2>/dev/null
         xl dmesg 2>/dev/null | tail -n 20
+        tail -n 40 /tmp/proxy.log /tmp/gate.log 2>/dev/null
     fi
     for domain in $(xl list | awk 'NR > 1 && $2 != 0 { print $2 }'); do xl destroy "$domain"; done
     rm -f /var/log/xen/console/*.log
+    # What a scenario started and left running ends here.
+    for pid in $(pidof bulkhead); do kill $pid 2>/dev/null; done
+    while pidof bulkhead > /dev/null; do sleep 0.2; done
+    rm -rf /run/bulkhead /tmp/proxy.log /tmp/gate.log
 }
 
 # guest NAME TYPE COMMAND [EXTRA-ARCHIVE]: starts a test guest that runs COMMAND in its shell, and sets DOMID.
@@ -55,4 +60,32 @@ guest_end() {
     while xl domid "$1" >/dev/null 2>&1; do sleep 0.2; done
     local status=$(sed -n 's/.*GUEST-EXIT \([0-9]*\).*/\1/p' /var/log/xen/console/guest-$1.log | tail -n 1)
     return "${status:-99}"
+}
+
+# proxy [ARG]…: starts Bulkhead's proxy on the software GPU, and the gate through which guests come to it.
+proxy() {
+    mkdir -p /run/bulkhead
+    bulkhead proxy --backend soft "$@" > /tmp/proxy.log 2>&1 &
+    PROXY=$!
+    until bulkhead status >/dev/null 2>&1; do
+        kill -0 $PROXY 2>/dev/null || fail "the proxy did not start: $(cat /tmp/proxy.log)"
+        sleep 0.2
+    done
+    bulkhead gate > /tmp/gate.log 2>&1 &
+    GATE=$!
+}
+
+# gpu_run [ARG]…: `bulkhead xen run` with a root file system that has the test's programs, and memory enough for them.
+gpu_run() {
+    bulkhead xen run --image /boot/image --root /boot/tenant.cpio --memory 320MiB --shared-memory 96MiB "$@"
+}
+
+# Domains, grants and event channels of guests are all gone.
+nothing_left() {
+    local tries=0
+    while [ $(xl list | wc -l) -gt 2 ]; do
+        tries=$((tries + 1))
+        [ $tries -lt 100 ] || fail "domains are left: $(xl list)"
+        sleep 0.2
+    done
 }

@@ -1,13 +1,21 @@
 //! One file for each verb.
 
 pub mod bench;
+pub mod bench_meet;
 pub mod completions;
+pub mod doctor;
+pub mod gate;
 pub mod grants;
+pub mod image;
+pub mod ipc;
 pub mod man;
 pub mod meter;
 pub mod proxy;
 pub mod run;
+pub mod selftest;
 pub mod status;
 pub mod top;
+pub mod topology;
 pub mod worker;
+pub mod xen;
 pub mod zones;

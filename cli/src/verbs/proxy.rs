@@ -217,7 +217,7 @@ fn reloader(args: ProxyArgs, path: Option<PathBuf>, first: File) -> impl FnMut()
 }
 
 /// Readable when one of the signals has come.
-fn on_signals(signals: &[i32]) -> std::io::Result<OwnedFd> {
+pub(super) fn on_signals(signals: &[i32]) -> std::io::Result<OwnedFd> {
     let (reader, writer) = UnixStream::pair()?;
     for signal in signals {
         signal_hook::low_level::pipe::register(*signal, writer.try_clone()?)?;

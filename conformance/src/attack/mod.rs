@@ -7,6 +7,7 @@
 
 mod connections;
 mod descriptors;
+mod guest;
 mod images;
 mod kernels;
 mod mutations;
@@ -42,7 +43,7 @@ impl fmt::Display for Tally {
     }
 }
 
-/// `attack KIND SEED COUNT`, with the zone in `BULKHEAD_SOCKET`.
+/// `attack KIND SEED COUNT`, with the zone in `BULKHEAD_SOCKET`; `guest` is for guests of Xen, and needs none.
 pub fn run(words: &[&str]) -> ExitCode {
     let [kind, seed, count] = words else {
         eprintln!("usage: conformance attack KIND SEED COUNT");
@@ -63,6 +64,7 @@ pub fn run(words: &[&str]) -> ExitCode {
         "pinned" => races::pinned(&mut dice, count),
         "scribble" => scribble::attack(&mut dice, count),
         "connections" => connections::attack(&mut dice, count),
+        "guest" => guest::attack(&mut dice, count),
         "descriptors" => descriptors::attack(&mut dice, count),
         other => {
             eprintln!("there is no attack {other:?}");

@@ -67,7 +67,8 @@ pub fn forge(dice: &mut Dice, sessions: u64) -> Tally {
     for _ in 0..sessions {
         let session = Session::start();
         tally.sessions += 1;
-        let mut ring = RawRing::map(session.client.region().fd().expect("a memfd"), &session.layout, session.client.position());
+        let mut ring =
+            RawRing::map(session.client.region().fd().expect("a memfd"), &session.layout, session.client.position());
         for _ in 0..20 {
             let payload = payload(dice);
             let honest = payload.len() as u32;

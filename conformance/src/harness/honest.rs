@@ -22,7 +22,12 @@ impl Honest {
     }
 
     /// The same from a command, such as `bulkhead run … conformance client`.
-    pub fn from_command(mut command: std::process::Command) -> Self {
+    pub fn from_command(command: std::process::Command) -> Self {
+        Self::try_from_command(command).unwrap_or_else(|why| panic!("the client does not start: {why}"))
+    }
+
+    /// The same, where it may well fail: answers with the last line that it said of it.
+    pub fn try_from_command(mut command: std::process::Command) -> Result<Self, String> {
         let mut child = command
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
@@ -32,11 +37,17 @@ impl Honest {
         let answers = lines(child.stdout.take().expect("piped"));
         // What it says of a lost worker is expected here, and no concern of who reads the tests' output.
         let errors = child.stderr.take().expect("piped");
-        std::thread::spawn(move || BufReader::new(errors).lines().for_each(drop));
+        let errors = std::thread::spawn(move || BufReader::new(errors).lines().map_while(Result::ok).last());
         let input = child.stdin.take();
         let mut honest = Self { child, input, answers };
-        assert_eq!(honest.hear(), "ready");
-        honest
+        match honest.try_hear().as_deref() {
+            Some("ready") => Ok(honest),
+            said => {
+                let said = said.map(str::to_owned);
+                drop(honest);
+                Err(said.or_else(|| errors.join().ok().flatten()).unwrap_or_default())
+            }
+        }
     }
 
     pub fn pid(&self) -> u32 {
@@ -57,9 +68,42 @@ impl Honest {
         self.answers.recv_timeout(PATIENCE).expect("the client answers in time")
     }
 
+    /// The next answer, if one comes.
+    pub fn try_hear(&mut self) -> Option<String> {
+        self.answers.recv_timeout(PATIENCE).ok()
+    }
+
+    /// The answer to a line, if the client is there to give one.
+    pub fn try_ask(&mut self, command: &str) -> Option<String> {
+        writeln!(self.input.as_mut()?, "{command}").ok()?;
+        self.try_hear()
+    }
+
     pub fn ask(&mut self, command: &str) -> String {
         self.tell(command);
         self.hear()
+    }
+
+    /// A conversation: lines, and what each must be answered with.
+    ///
+    /// # Panics
+    /// At the first other answer.
+    #[track_caller]
+    pub fn expect(&mut self, conversation: &[(&str, &str)]) {
+        for (line, answer) in conversation {
+            assert_eq!(self.ask(line), *answer, "{line}");
+        }
+    }
+
+    /// Opens memory by its handle; answers what is said of where it is.
+    ///
+    /// # Panics
+    /// When it does not open.
+    #[track_caller]
+    pub fn opens(&mut self, handle: &str) -> String {
+        let said = self.ask(&format!("open {handle}"));
+        assert!(said.starts_with("0x"), "{said}");
+        said
     }
 
     pub fn kill(&mut self) -> ExitStatus {

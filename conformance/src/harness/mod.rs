@@ -2,6 +2,7 @@
 
 mod binaries;
 mod honest;
+mod node;
 mod place;
 mod proxy;
 
@@ -9,6 +10,7 @@ use std::time::{Duration, Instant};
 
 pub use binaries::{Binaries, MissingBinary};
 pub use honest::Honest;
+pub use node::{Node, on_node, on_node_with};
 pub use place::Place;
 pub use proxy::{Proxy, ZONE_MEMORY};
 

@@ -54,9 +54,16 @@ impl Place {
 
     /// The `conformance` program as a client of a zone.
     pub fn player(&self, arguments: &[&str], socket: &Path) -> Command {
-        let mut command = Command::new(&self.player);
+        let mut command = self.program(&self.player, socket);
+        command.args(arguments);
+        command
+    }
+
+    /// Any program as a client of a zone.
+    pub fn program(&self, program: impl AsRef<std::ffi::OsStr>, socket: &Path) -> Command {
+        let mut command = Command::new(program);
         forget_surroundings(&mut command);
-        command.args(arguments).env("LD_LIBRARY_PATH", self.path.join("lib")).env("BULKHEAD_SOCKET", socket);
+        command.env("LD_LIBRARY_PATH", self.path.join("lib")).env("BULKHEAD_SOCKET", socket);
         command
     }
 

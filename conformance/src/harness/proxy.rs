@@ -29,7 +29,7 @@ impl<'a> Proxy<'a> {
         Self::start_with(place, zones, &[])
     }
 
-    /// The same, with more options of `bulkhead proxy`.
+    /// The same, with more options of `bulkhead proxy`; a backend among them goes before any other choice.
     pub fn start_with(place: &'a Place, zones: &[&str], options: &[&str]) -> Self {
         let options: Vec<String> = options.iter().map(ToString::to_string).collect();
         let zones: Vec<String> = zones.iter().map(ToString::to_string).collect();
@@ -131,6 +131,7 @@ fn spawn(place: &Place, zones: &[String], options: &[String], log: &PathBuf, app
     let state = state.to_str().expect("a plain path");
     let mut command = place.bulkhead(&["proxy", "--state-dir", state]);
     match std::env::var("CONFORMANCE_BACKEND") {
+        _ if options.iter().any(|option| option == "--backend") => &mut command,
         Ok(backend) => command.args(["--backend", &backend]),
         Err(_) => command.args(["--backend", "soft", "--soft-memory", "1GiB"]),
     };

@@ -104,7 +104,7 @@ ops! {
     Free = 0xf041
     /// nothing → free, total.
     MemInfo = 0xf042
-    /// address, bytes; the memfd travels on the socket → nothing.
+    /// address, bytes; the memfd travels on the socket, or grants were named before → nothing.
     HostMap = 0xf043
     /// address, bytes → nothing.
     HostUnmap = 0xf044
@@ -112,6 +112,10 @@ ops! {
     FreeAsync = 0xf046
     /// address, bytes → nothing. As HostUnmap, of what nobody uses: does not wait.
     HostDrop = 0xf047
+    /// raw bytes: references of pages that a client in a guest grants, for the next HostMap → nothing.
+    HostGrants = 0xf048
+    /// wait → bytes that kernels have printed. With `wait` it blocks until there are some, and answers none.
+    NextOutput = 0xf049
 
     /// destination, stream, raw bytes. Posted.
     CopyInline = 0xf050

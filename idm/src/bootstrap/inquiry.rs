@@ -5,6 +5,7 @@ use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes, KnownLayout};
 use super::message::{Hello, Message, VERSION};
 
 const INQUIRY_MAGIC: u32 = u32::from_le_bytes(*b"BkAs");
+const MEETING_MAGIC: u32 = u32::from_le_bytes(*b"BkMt");
 const ANSWER_MAGIC: u32 = u32::from_le_bytes(*b"BkAn");
 
 /// As much as an answer can say. What it means is not idm's to know.
@@ -26,6 +27,32 @@ impl Default for Inquiry {
 }
 
 impl Message for Inquiry {
+    fn is_valid(&self) -> bool {
+        *self == Self::default()
+    }
+
+    fn descriptors(&self) -> usize {
+        0
+    }
+}
+
+/// Client → broker, in place of a `Hello`, and of its size: the client wants to meet other programs. What follows on this
+/// connection is not idm's to know.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[repr(C)]
+pub struct Meeting {
+    pub magic: u32,
+    pub version: u32,
+    pub reserved: [u64; 6],
+}
+
+impl Default for Meeting {
+    fn default() -> Self {
+        Self { magic: MEETING_MAGIC, version: VERSION, reserved: [0; 6] }
+    }
+}
+
+impl Message for Meeting {
     fn is_valid(&self) -> bool {
         *self == Self::default()
     }
@@ -75,20 +102,23 @@ impl Message for Answer {
 pub enum First {
     Hello(Hello),
     Inquiry,
+    Meeting,
 }
 
-/// The bytes of a first message, whichever it is: the two have one size, so that one receive takes either.
+/// The bytes of a first message, whichever it is: all have one size, so that one receive takes either.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
 pub struct Opening([u64; 7]);
 
 const _: () = assert!(size_of::<Opening>() == size_of::<Hello>() && size_of::<Opening>() == size_of::<Inquiry>());
+const _: () = assert!(size_of::<Opening>() == size_of::<Meeting>());
 
 impl Opening {
     pub fn first(&self) -> Option<First> {
         let hello = Hello::read_from_bytes(self.as_bytes()).ok().filter(Message::is_valid);
         let inquiry = Inquiry::read_from_bytes(self.as_bytes()).ok().filter(Message::is_valid);
-        hello.map(First::Hello).or(inquiry.map(|_| First::Inquiry))
+        let meeting = Meeting::read_from_bytes(self.as_bytes()).ok().filter(Message::is_valid);
+        hello.map(First::Hello).or(inquiry.map(|_| First::Inquiry)).or(meeting.map(|_| First::Meeting))
     }
 }
 
@@ -113,9 +143,11 @@ mod tests {
         let hello = Hello::new(7, 0);
         bootstrap::send(&a, &hello, &[]).unwrap();
         bootstrap::send(&a, &Inquiry::default(), &[]).unwrap();
+        bootstrap::send(&a, &Meeting::default(), &[]).unwrap();
         bootstrap::send(&a, &Inquiry { reserved: [0, 0, 1, 0, 0, 0], ..Inquiry::default() }, &[]).unwrap();
         assert_eq!(bootstrap::recv::<Opening>(&b).unwrap().0.first(), Some(First::Hello(hello)));
         assert_eq!(bootstrap::recv::<Opening>(&b).unwrap().0.first(), Some(First::Inquiry));
+        assert_eq!(bootstrap::recv::<Opening>(&b).unwrap().0.first(), Some(First::Meeting));
         assert!(bootstrap::recv::<Opening>(&b).is_err());
     }
 

@@ -22,7 +22,9 @@ pub trait Message: FromBytes + FromZeros + IntoBytes + Immutable + KnownLayout {
 
 /// `Hello::flags`: the client's driver variables differ from the node's, so a pre-started worker will not do.
 pub const HELLO_NEEDS_FRESH_WORKER: u32 = 1 << 0;
-const HELLO_FLAGS: u32 = HELLO_NEEDS_FRESH_WORKER;
+/// `Hello::flags`: the client brings the region: the worker waits for what its transport offers and sends no `Attach`.
+pub const HELLO_BRINGS_REGION: u32 = 1 << 1;
+const HELLO_FLAGS: u32 = HELLO_NEEDS_FRESH_WORKER | HELLO_BRINGS_REGION;
 
 /// Client → broker: the first message. It names no zone: the socket does.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]

@@ -1,7 +1,8 @@
 //! Bringing two sides together: fixed-size messages and descriptors over Unix seqpacket sockets.
 //!
 //! client → broker: `Hello` · broker → client: `Welcome` with one end of a socket pair · worker → client, over that
-//! pair: `Attach` with the region. Or, in place of all that, client → broker: `Inquiry` · broker → client: `Answer`.
+//! pair: `Attach` with the region. Or, in place of all that, client → broker: `Inquiry` · broker → client: `Answer`; or
+//! client → broker: `Meeting`, and then messages that only the two of them know.
 //!
 //! A message is believed only if it has exactly its size, exactly its number of descriptors, nothing was cut off, and
 //! `is_valid` says so. Descriptors that come with a refused message are closed.
@@ -12,8 +13,10 @@ mod message;
 mod socket;
 
 pub use handover::Handover;
-pub use inquiry::{ANSWER_BYTES, Answer, First, Inquiry, Opening};
-pub use message::{Attach, HELLO_NEEDS_FRESH_WORKER, Hello, Message, VERSION, Welcome, WelcomeStatus};
+pub use inquiry::{ANSWER_BYTES, Answer, First, Inquiry, Meeting, Opening};
+pub use message::{
+    Attach, HELLO_BRINGS_REGION, HELLO_NEEDS_FRESH_WORKER, Hello, Message, VERSION, Welcome, WelcomeStatus,
+};
 pub use socket::{accept, connect, listen, pair};
 
 use std::io::{IoSlice, IoSliceMut};

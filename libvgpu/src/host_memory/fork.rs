@@ -84,7 +84,8 @@ mod tests {
 
     use parking_lot::Mutex;
 
-    use super::super::{PAGE, make_file, maps::Backing, pages};
+    use super::super::arena::{Arena, make_file};
+    use super::super::{PAGE, maps::Backing, pages};
     use super::*;
 
     /// A fork sees what all tests have shared, so one runs at a time.
@@ -113,7 +114,7 @@ mod tests {
         let file = make_file(LEN).unwrap();
         let alias = map(libc::MAP_SHARED, file.as_raw_fd());
         // SAFETY: private pages of the test's own.
-        unsafe { pages::share(base, alias, LEN, &file) }.unwrap();
+        unsafe { pages::share(base, alias, LEN, &Arena::File(file)) }.unwrap();
         alias
     }
 

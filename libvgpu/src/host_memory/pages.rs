@@ -9,10 +9,11 @@
 //! or protect. The registry holds what is shared right now. A fork takes its lock, so it never sees a swap half done.
 
 use std::io;
-use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::fd::AsRawFd;
 
 use parking_lot::Mutex;
 
+use super::arena::Arena;
 use super::maps::{File, Mapped};
 
 /// Pages of ours somewhere, unmapped when they go.
@@ -52,6 +53,8 @@ pub struct Shared {
     len: u64,
     alias: u64,
     file: File,
+    /// Where in the file the range begins.
+    offset: u64,
 }
 
 /// Private pages for a part of shared memory.
@@ -73,9 +76,10 @@ impl Shared {
         let mut rooms = Vec::new();
         for part in mapped.iter().filter(|part| part.shared && part.file == self.file) {
             let inside = part.range.start >= self.base && part.range.end <= self.base + self.len;
-            if inside && part.offset == part.range.start - self.base {
+            let within = part.range.start.wrapping_sub(self.base);
+            if inside && part.offset == self.offset + within {
                 let room = Mapping::anonymous(part.range.end - part.range.start)?;
-                let (place, source) = (part.range.start, self.alias + part.offset);
+                let (place, source) = (part.range.start, self.alias + within);
                 rooms.push(Private { room, place, source, protection: part.protection() });
             }
         }
@@ -118,24 +122,25 @@ pub struct Registry {
 
 pub static REGISTRY: Mutex<Registry> = Mutex::new(Registry { shared: Vec::new(), for_child: Vec::new() });
 
-/// Makes `[base, base + len)` pages of the file, which is mapped at `alias` already.
+/// Makes `[base, base + len)` pages of the arena, which is mapped at `alias` already.
 ///
 /// # Safety
-/// The range must be private memory, and the file as long.
-pub unsafe fn share(base: u64, alias: u64, len: u64, file: &OwnedFd) -> io::Result<()> {
+/// The range must be private memory, and the arena as long.
+pub unsafe fn share(base: u64, alias: u64, len: u64, arena: &Arena) -> io::Result<()> {
+    let (file, offset) = arena.place();
     // SAFETY: integers.
     let mut about: libc::stat64 = unsafe { std::mem::zeroed() };
     // SAFETY: the output is a local.
     check(unsafe { libc::fstat64(file.as_raw_fd(), &mut about) })?;
     let (major, minor) = (libc::major(about.st_dev), libc::minor(about.st_dev));
-    let shared = Shared { base, len, alias, file: File { major, minor, inode: about.st_ino } };
+    let shared = Shared { base, len, alias, file: File { major, minor, inode: about.st_ino }, offset };
     let prot = libc::PROT_READ | libc::PROT_WRITE;
     let flags = libc::MAP_SHARED | libc::MAP_FIXED | libc::MAP_POPULATE;
     let mut registry = REGISTRY.lock();
     // SAFETY: the caller's promise: the range is readable, and the same bytes are there afterwards.
     unsafe {
         std::ptr::copy_nonoverlapping(base as *const u8, alias as *mut u8, len as usize);
-        let mapped = libc::mmap(base as *mut _, len as usize, prot, flags, file.as_raw_fd(), 0);
+        let mapped = libc::mmap(base as *mut _, len as usize, prot, flags, file.as_raw_fd(), offset as libc::off_t);
         if mapped == libc::MAP_FAILED {
             return Err(io::Error::last_os_error());
         }

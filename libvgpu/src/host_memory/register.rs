@@ -50,9 +50,9 @@ pub fn register(base: u64, len: u64, flags: u32) -> Cuda {
 /// # Safety
 /// The range must be whole pages of private memory.
 unsafe fn share(base: u64, len: u64) -> Cuda<u64> {
-    let (alias, file) = HEAP.lock().map(len)?;
+    let (alias, arena) = HEAP.lock().map(len)?;
     // SAFETY: the caller's promise.
-    if unsafe { pages::share(base, alias, len, &file) }.is_err() {
+    if unsafe { pages::share(base, alias, len, &arena) }.is_err() {
         unmap_there(alias, len)?;
         release(alias, len);
         return Err(CUDA_ERROR_OUT_OF_MEMORY);

@@ -264,7 +264,7 @@ impl Broker {
             reloads_failed: self.reloads.1,
             waiting_clients: self.waiting.len(),
             grants: self.list_grants().len(),
-            sharing: self.exports.status(),
+            sharing: self.sharing_status(),
             missing_jail_parts: self.missing.names().map(str::to_owned).collect(),
         }
     }

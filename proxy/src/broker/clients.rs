@@ -54,11 +54,16 @@ impl Broker {
             if self.reactor.watch(&socket, Source::Client(id)).is_ok() {
                 let deadline = Some(Instant::now() + HELLO_TIME);
                 self.clients.insert(id, Client { zone: name, socket, peer, wishes: Wishes::default(), deadline });
+                // Its first message has mostly come along.
+                self.on_client(id);
             }
         }
     }
 
     pub(super) fn on_client(&mut self, id: u64) {
+        if self.meetings.has(id) {
+            return self.on_meeting(id);
+        }
         let Some(client) = self.clients.get_mut(&id) else { return };
         if client.deadline.is_none() {
             // It has said all it may say; anything more, hang-up included, ends it.
@@ -73,6 +78,7 @@ impl Broker {
             }
             Hello::Refused(refusal) => self.refuse_client(id, refusal),
             Hello::Asks => self.on_inquiry(id),
+            Hello::Meets => self.meet(id),
             Hello::Fine(wishes) => {
                 (client.wishes, client.deadline) = (wishes, None);
                 let zone = client.zone.clone();

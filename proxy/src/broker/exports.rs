@@ -278,6 +278,11 @@ impl Exports {
         memory.map(|(worker, _)| *worker).chain(of_events).collect()
     }
 
+    /// Does a zone still offer what this token stands for?
+    pub fn is_offered(&self, zone: &ZoneName, token: &Token) -> bool {
+        self.by_token.get(token).is_some_and(|export| export.exporter.is_some() && export.zone == *zone)
+    }
+
     /// What an operator is told.
     pub fn status(&self) -> SharingStatus {
         let mapped = |export: &Export| export.details.size.saturating_mul(export.importers.len() as u64);

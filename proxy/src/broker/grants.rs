@@ -108,6 +108,8 @@ impl Broker {
         for worker in self.workers.values().filter(|worker| worker.zone() == Some(from)) {
             worker.tell(&ToWorker::new(to_worker::ISOLATE), &[]);
         }
+        // Who waits for a name may find it now.
+        self.match_meetings();
         Ok(())
     }
 

@@ -3,13 +3,17 @@
 use std::os::fd::{BorrowedFd, OwnedFd};
 
 use cuda_abi::wire;
-use idm::bootstrap::{self, BootstrapError, First, HELLO_NEEDS_FRESH_WORKER, Opening, Welcome, WelcomeStatus};
+use idm::bootstrap::{
+    self, BootstrapError, First, HELLO_BRINGS_REGION, HELLO_NEEDS_FRESH_WORKER, Opening, Welcome, WelcomeStatus,
+};
 
 /// What became of a connection's first bytes.
 pub enum Hello {
     Fine(Wishes),
     /// It wants to know how its zone stands, and no worker.
     Asks,
+    /// It wants to publish something to other programs, or waits for what they publish.
+    Meets,
     NotYet,
     Refused(Refusal),
     /// The peer is gone, or talks something else: it gets no answer.
@@ -21,6 +25,8 @@ pub enum Hello {
 pub struct Wishes {
     /// A worker that has not started its driver yet, because the client's variables for the driver differ.
     pub fresh_worker: bool,
+    /// It stands for somebody in another domain, and brings the memory that worker and client will share.
+    pub brings_region: bool,
 }
 
 /// Why a client gets no worker; it is told so in the `Welcome`.
@@ -41,13 +47,17 @@ pub fn read(socket: &OwnedFd) -> Hello {
     match first {
         None => Hello::Hangup(BootstrapError::Invalid),
         Some(First::Inquiry) => Hello::Asks,
+        Some(First::Meeting) => Hello::Meets,
         Some(First::Hello(hello))
             if hello.version != bootstrap::VERSION || hello.abi_fingerprint != wire::fingerprint() =>
         {
             Hello::Refused(Refusal::Version)
         }
         Some(First::Hello(hello)) => {
-            Hello::Fine(Wishes { fresh_worker: hello.flags & HELLO_NEEDS_FRESH_WORKER != 0 })
+            let brings_region = hello.flags & HELLO_BRINGS_REGION != 0;
+            // A worker that was started ahead has a region already.
+            let fresh_worker = brings_region || hello.flags & HELLO_NEEDS_FRESH_WORKER != 0;
+            Hello::Fine(Wishes { fresh_worker, brings_region })
         }
     }
 }

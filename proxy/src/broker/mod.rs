@@ -12,6 +12,7 @@ mod figures;
 mod grants;
 mod handshake;
 mod ledger;
+mod meetings;
 mod namespaces;
 mod overdraft;
 mod process;
@@ -126,6 +127,7 @@ pub struct Broker {
     overdrafts: overdraft::Watch,
     scheduler: Scheduler,
     exports: exports::Exports,
+    meetings: meetings::Meetings,
     grants: grants::Grants,
     /// Totals as they were last written down.
     figures: figures::Book,
@@ -173,6 +175,7 @@ impl Broker {
             overdrafts: overdraft::Watch::default(),
             scheduler,
             exports: exports::Exports::new(),
+            meetings: meetings::Meetings::default(),
             grants: grants::Grants::default(),
             figures: figures::Book::new(),
             missing: Missing::default(),
@@ -293,6 +296,7 @@ impl Broker {
         }
         self.revoke(|grant| !grant.configured && (grant.from == *name || grant.to == *name));
         self.clients.retain(|_, client| client.zone != *name);
+        self.end_meetings(name);
         for worker in self.workers.values_mut().filter(|worker| worker.zone() == Some(name)) {
             worker.kill();
         }
@@ -339,6 +343,7 @@ impl Broker {
             .chain(self.next_look())
             .chain(self.overdrafts.deadline())
             .chain(self.next_expiry())
+            .chain(self.next_meeting())
             .min()
     }
 
@@ -355,6 +360,7 @@ impl Broker {
         self.views.kill_if_late(now);
         self.look_at_zones(now);
         self.end_expired();
+        self.tell_publishers();
         for worker in self.workers.values_mut().filter(|worker| late(worker.kill_at)) {
             worker.kill();
         }

@@ -338,7 +338,9 @@ impl Broker {
     pub(super) fn assign(&mut self, id: u64, client: &Client, socket: BorrowedFd<'_>) -> io::Result<()> {
         let worker = self.workers.get_mut(&id).ok_or(io::ErrorKind::NotFound)?;
         let zone = self.zones.get_mut(&client.zone).ok_or(io::ErrorKind::NotFound)?;
-        let pidfd = client.peer.pidfd.as_ref().map(|fd| fd.try_clone()).transpose()?;
+        // Whoever stands for clients of another domain is none of them: it must not be ended in place of one.
+        let itself = client.peer.pidfd.as_ref().filter(|_| !client.wishes.brings_region);
+        let pidfd = itself.map(|fd| fd.try_clone()).transpose()?;
         let mut record = Slot::new_zeroed();
         (record.state, record.pid, record.token) = (roster::ASSIGNED, worker.pid, worker.token);
         record.start_time = process::start_time(worker.pid).unwrap_or(0);
@@ -355,7 +357,10 @@ impl Broker {
             (client.peer.pid, client.peer.uid, client.peer.gid);
         (message.token, message.zone) = (worker.token, client.zone.to_field());
         if self.grants.exports(&client.zone) {
-            message.details.flags = wire::shared_flags::ISOLATE;
+            message.details.flags |= wire::shared_flags::ISOLATE;
+        }
+        if client.wishes.brings_region {
+            message.details.flags |= wire::shared_flags::BRINGS_REGION;
         }
         let (page, page_fd) = Reader::create()?;
         worker.page = Some(page);

@@ -130,6 +130,10 @@ pub struct SharingStatus {
     pub denials: u64,
     /// Bytes of others' memory that are mapped now, each time they are.
     pub mapped_bytes: u64,
+    /// Names that were published so far, those that are now, and programs that wait for one.
+    pub published: u64,
+    pub publications: usize,
+    pub waiting: usize,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]

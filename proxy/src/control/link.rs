@@ -38,6 +38,8 @@ pub struct Assignment {
     /// One end of a `SOCK_SEQPACKET` pair; the client has the other.
     pub client: OwnedFd,
     pub client_pidfd: Option<OwnedFd>,
+    /// The client is in another domain, and the region is what its socket offers.
+    pub brings_region: bool,
     /// Where this worker counts what it does.
     pub statistics: Writer,
     /// Where it learns whose turn it is.
@@ -191,6 +193,7 @@ impl BrokerLink {
             return Ok(Assignment {
                 client,
                 client_pidfd: fds.next(),
+                brings_region: message.details.flags & wire::shared_flags::BRINGS_REGION != 0,
                 statistics: writer,
                 turnstile,
                 client_pid: message.client_pid,

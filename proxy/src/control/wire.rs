@@ -105,6 +105,8 @@ pub mod shared_flags {
     pub const OTHER_ZONE: u64 = 8;
     /// Of an `ASSIGN`: as `ISOLATE`.
     pub const ISOLATE: u64 = 4;
+    /// Of an `ASSIGN`: the client brings the region, and offers it on its socket.
+    pub const BRINGS_REGION: u64 = 16;
 }
 
 /// Accounts of a zone.

@@ -5,6 +5,7 @@
 use std::fmt::Write;
 
 use crate::control::admin::{Status, ZoneStatus};
+use crate::histogram::{Bounds, COPY_RATES, Histogram, OPEN_TIMES};
 use crate::statistics::{Denial, FAULTS};
 
 /// One figure of a zone.
@@ -97,6 +98,33 @@ const ZONE: &[Family] = &[
     }),
 ];
 
+/// Times and rates of a zone, in units that Prometheus likes: seconds, and bytes per second.
+struct Spread {
+    name: &'static str,
+    help: &'static str,
+    bounds: &'static Bounds,
+    /// Divides what is counted into that unit.
+    unit: f64,
+    values: fn(&ZoneStatus) -> &Histogram,
+}
+
+const SPREADS: &[Spread] = &[
+    Spread {
+        name: "bulkhead_zone_shared_open_seconds",
+        help: "Time that opening memory of other processes took, in the worker.",
+        bounds: &OPEN_TIMES,
+        unit: 1e9,
+        values: |zone| &zone.stats.shared_opens,
+    },
+    Spread {
+        name: "bulkhead_zone_shared_copy_bytes_per_second",
+        help: "Speed of copies from and to such memory, of 1 MiB and more; one at a time is looked at.",
+        bounds: &COPY_RATES,
+        unit: 1.0,
+        values: |zone| &zone.stats.shared_copies,
+    },
+];
+
 const MIB: u64 = 1 << 20;
 
 /// What zones use, as NVIDIA's exporter names it: whole MiB.
@@ -111,7 +139,7 @@ const DCGM: &[Family] = &[
 ];
 
 /// Figures of the node as a whole.
-fn node(status: &Status) -> [(&'static str, &'static str, &'static str, u64); 12] {
+fn node(status: &Status) -> [(&'static str, &'static str, &'static str, u64); 15] {
     [
         ("bulkhead_uptime_seconds", "gauge", "How long this broker serves.", status.uptime_seconds),
         ("bulkhead_spare_workers", "gauge", "Workers that wait for a program.", status.spare_workers as u64),
@@ -145,6 +173,14 @@ fn node(status: &Status) -> [(&'static str, &'static str, &'static str, u64); 12
             "Memory of others that is mapped, counted each time.",
             status.sharing.mapped_bytes,
         ),
+        (
+            "bulkhead_published_total",
+            "counter",
+            "Names under which programs published something, since this broker serves.",
+            status.sharing.published,
+        ),
+        ("bulkhead_publications", "gauge", "Those that are published now.", status.sharing.publications as u64),
+        ("bulkhead_publications_awaited", "gauge", "Programs that wait for a name.", status.sharing.waiting as u64),
     ]
 }
 
@@ -165,20 +201,40 @@ pub fn render(status: &Status, dcgm_names: bool) -> String {
     for family in families {
         header(&mut text, family.name, family.kind, family.help);
         for zone in &status.zones {
-            let labels = format!(
-                "zone=\"{}\",pod=\"{}\",namespace=\"{}\",container=\"{}\"",
-                escape(zone.name.as_str()),
-                escape(&zone.labels.pod),
-                escape(&zone.labels.namespace),
-                escape(&zone.labels.container)
-            );
+            let labels = labels(zone);
             for Sample { label, value } in (family.samples)(zone) {
                 let own = label.map(|(name, label)| format!(",{name}=\"{label}\"")).unwrap_or_default();
                 let _ = writeln!(text, "{}{{{labels}{own}}} {value}", family.name);
             }
         }
     }
+    SPREADS.iter().for_each(|spread| render_spread(&mut text, spread, &status.zones));
     text
+}
+
+fn labels(zone: &ZoneStatus) -> String {
+    format!(
+        "zone=\"{}\",pod=\"{}\",namespace=\"{}\",container=\"{}\"",
+        escape(zone.name.as_str()),
+        escape(&zone.labels.pod),
+        escape(&zone.labels.namespace),
+        escape(&zone.labels.container)
+    )
+}
+
+fn render_spread(text: &mut String, spread: &Spread, zones: &[ZoneStatus]) {
+    let Spread { name, help, bounds, unit, values } = spread;
+    header(text, name, "histogram", help);
+    for zone in zones {
+        let (labels, histogram) = (labels(zone), values(zone));
+        for (bound, count) in histogram.cumulative(bounds) {
+            let _ = writeln!(text, "{name}_bucket{{{labels},le=\"{}\"}} {count}", bound as f64 / unit);
+        }
+        let count = histogram.count();
+        let _ = writeln!(text, "{name}_bucket{{{labels},le=\"+Inf\"}} {count}");
+        let _ = writeln!(text, "{name}_sum{{{labels}}} {}", histogram.sum as f64 / unit);
+        let _ = writeln!(text, "{name}_count{{{labels}}} {count}");
+    }
 }
 
 fn header(text: &mut String, name: &str, kind: &str, help: &str) {
@@ -199,6 +255,7 @@ mod tests {
     fn status() -> Status {
         let mut stats = WorkerStats { calls: 9, bytes_to_device: 1 << 40, ..WorkerStats::default() };
         (stats.denials[2], stats.faults[1], stats.gpu_time_ns) = (4, 1, Some(1_500_000_000));
+        (stats.shared_opens.counts[0], stats.shared_opens.counts[2], stats.shared_opens.sum) = (2, 1, 60_000);
         let zone = ZoneStatus {
             name: "a".parse().unwrap(),
             socket: "/s".into(),
@@ -257,6 +314,12 @@ mod tests {
             format!("bulkhead_zone_denials_total{{{a},reason=\"memory\"}} 5"),
             format!("bulkhead_zone_faults_total{{{a},code=\"CUDA_ERROR_ASSERT\"}} 1"),
             format!("bulkhead_zone_gpu_seconds_total{{{a}}} 1.5"),
+            format!("bulkhead_zone_shared_open_seconds_bucket{{{a},le=\"0.00001\"}} 2"),
+            format!("bulkhead_zone_shared_open_seconds_bucket{{{a},le=\"0.00002\"}} 2"),
+            format!("bulkhead_zone_shared_open_seconds_bucket{{{a},le=\"0.00005\"}} 3"),
+            format!("bulkhead_zone_shared_open_seconds_bucket{{{a},le=\"+Inf\"}} 3"),
+            format!("bulkhead_zone_shared_open_seconds_sum{{{a}}} 0.00006"),
+            format!("bulkhead_zone_shared_open_seconds_count{{{a}}} 3"),
         ] {
             assert!(text.lines().any(|known| known == line), "{line}\nis not in\n{text}");
         }
@@ -284,6 +347,9 @@ mod tests {
             let label = samples(&status().zones[0]).first().and_then(|sample| sample.label);
             let label = label.map(|(name, _)| format!("`{name}` ")).unwrap_or_default();
             let _ = writeln!(table, "| `{name}` | {kind} | {label}| {help} |");
+        }
+        for Spread { name, help, .. } in SPREADS {
+            let _ = writeln!(table, "| `{name}` | histogram | `le` | {help} |");
         }
         table += "\nThose of zones have the labels `zone`, `pod`, `namespace` and `container`. Those of DCGM need `dcgm_names`.\n\n";
         let path = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/operations.md");
@@ -348,7 +414,8 @@ mod tests {
                 family = rest.split(' ').next().unwrap();
             } else if !line.starts_with('#') {
                 let name = line.split(['{', ' ']).next().unwrap();
-                assert_eq!(name, family, "{line}");
+                let own = ["", "_bucket", "_sum", "_count"].map(|end| format!("{family}{end}"));
+                assert!(own.iter().any(|known| known == name), "{line}");
                 assert!(line.rsplit(' ').next().unwrap().parse::<f64>().is_ok(), "{line}");
             }
         }

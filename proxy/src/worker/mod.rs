@@ -6,8 +6,10 @@
 
 mod backend;
 mod callbacks;
+mod copy_rate;
 mod dispatch;
 mod events;
+mod guest;
 mod handles;
 mod inventory;
 mod memory;
@@ -26,6 +28,7 @@ use cuda_abi::driver::Driver;
 use crate::backend::Backend;
 use crate::control::BrokerLink;
 
+pub use backend::load as load_driver;
 pub use refusal::Refusal;
 use refusal::{Outcome, succeed};
 use state::Worker;
@@ -47,6 +50,8 @@ pub enum WorkerError {
     Region(#[from] idm::region::RegionError),
     #[error("cannot greet the client")]
     Greet(#[from] idm::bootstrap::BootstrapError),
+    #[error("cannot take the region that the client brings")]
+    Guest(#[from] xen::host::HostError),
     #[error("cannot start a thread")]
     Thread(#[source] std::io::Error),
 }
@@ -68,7 +73,13 @@ impl Prepared {
     pub fn run(self, link: BrokerLink, warm: bool) -> Result<(), WorkerError> {
         memory::reserve_host_range().map_err(WorkerError::HostRange)?;
         let link = Arc::new(link);
-        let ready = serve::Ready::new(self.driver, link.clone(), warm)?;
+        if !warm {
+            // Whose client may bring the region along.
+            let assignment = link.wait_for_assignment().map_err(WorkerError::NoClient)?;
+            let ready = serve::Ready::for_client(self.driver, link, &assignment)?;
+            return serve::serve(ready, assignment);
+        }
+        let ready = serve::Ready::new(self.driver, link.clone())?;
         let assignment = link.wait_for_assignment().map_err(WorkerError::NoClient)?;
         serve::serve(ready, assignment)
     }

@@ -1,6 +1,7 @@
 //! The threads of a worker.
 
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
 use cuda_abi::driver::Driver;
 use cuda_abi::error::*;
@@ -11,7 +12,10 @@ use idm::peer::PeerWatch;
 use idm::region::{Layout, Placement};
 use idm::ring::{ConsumeError, NO_LANE};
 
+use xen::doorbell::EventDoorbell;
+
 use super::dispatch::{execute, op_name, reports_posted_errors};
+use super::guest::{self, Guest};
 use super::state::Client;
 use super::stats::Counters;
 use super::{Refusal, Worker, WorkerError, ops, turns};
@@ -21,37 +25,73 @@ use crate::statistics::Denial;
 /// How many threads of a client can call CUDA: each keeps a lane, of which only touched pages cost anything.
 const LANES: u32 = 1024;
 
+/// A client that was announced has come already.
+pub const GREETING_TIME: Duration = Duration::from_secs(10);
+
 /// Everything of a worker that can be there before its client is.
 pub struct Ready {
     worker: Arc<Worker>,
     server: idm::Server,
+    /// Takes events, where the client is in another domain.
+    doorbell: Option<Arc<EventDoorbell>>,
 }
 
 impl Ready {
-    /// With `warm`, the driver starts at once, beside the wait for the client.
-    pub fn new(driver: Arc<Driver>, link: Arc<BrokerLink>, warm: bool) -> Result<Ready, WorkerError> {
-        let server = idm::Server::create(Layout { lanes: LANES, ..Layout::default() }, Placement::Anywhere)?;
+    /// The driver starts at once, beside the wait for the client.
+    pub fn new(driver: Arc<Driver>, link: Arc<BrokerLink>) -> Result<Ready, WorkerError> {
+        let server = make_server()?;
         let worker = Arc::new(Worker::new(driver, link, &server));
-        if warm {
-            let worker = worker.clone();
-            let warm_up = move || ops::start::warm_up(&worker);
-            std::thread::Builder::new().name("warm-up".into()).spawn(warm_up).map_err(WorkerError::Thread)?;
-        }
-        Ok(Ready { worker, server })
+        let ready = Ready { worker: worker.clone(), server, doorbell: None };
+        let warm_up = move || ops::start::warm_up(&worker);
+        std::thread::Builder::new().name("warm-up".into()).spawn(warm_up).map_err(WorkerError::Thread)?;
+        Ok(ready)
     }
+
+    /// The driver starts when the client says so.
+    pub fn for_client(
+        driver: Arc<Driver>,
+        link: Arc<BrokerLink>,
+        assignment: &Assignment,
+    ) -> Result<Ready, WorkerError> {
+        let (server, doorbell) = match assignment.brings_region {
+            false => (make_server()?, None),
+            true => {
+                let (server, doorbell) = guest::take_region(&assignment.client)?;
+                (server, Some(doorbell))
+            }
+        };
+        Ok(Ready { worker: Arc::new(Worker::new(driver, link, &server)), server, doorbell })
+    }
+}
+
+fn make_server() -> Result<idm::Server, WorkerError> {
+    Ok(idm::Server::create(Layout { lanes: LANES, ..Layout::default() }, Placement::Anywhere)?)
 }
 
 /// Greets the client and serves it. Returns when it breaks the protocol or is gone.
 pub fn serve(ready: Ready, assignment: Assignment) -> Result<(), WorkerError> {
-    let Ready { worker, mut server } = ready;
+    let Ready { worker, mut server, doorbell } = ready;
     let duplicate = assignment.client.try_clone().map_err(WorkerError::Thread)?;
     let (watch, _stop) = PeerWatch::new(duplicate, assignment.client_pidfd, server.gone().clone(), || leave(0))
         .map_err(|error| WorkerError::Thread(error.into()))?;
     watch.spawn().map_err(WorkerError::Thread)?;
-    bootstrap::send(&assignment.client, &Attach::new(*server.layout(), [0; 16]), server.fd().as_slice())?;
+    match doorbell {
+        None => {
+            bootstrap::send(&assignment.client, &Attach::new(*server.layout(), [0; 16]), server.fd().as_slice())?;
+        }
+        Some(doorbell) => {
+            let gone = server.gone().clone();
+            let events = move || {
+                doorbell.serve(&gone);
+                leave(0)
+            };
+            std::thread::Builder::new().name("events".into()).spawn(events).map_err(WorkerError::Thread)?;
+        }
+    }
     let turnstile = assignment.turnstile;
     worker.turns.meet(turnstile.clone());
     worker.meet(Client {
+        guest: assignment.brings_region.then(Guest::default),
         socket: assignment.client,
         counters: Counters::new(assignment.statistics),
         context_memory: assignment.context_memory,

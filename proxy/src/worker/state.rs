@@ -11,7 +11,9 @@ use cuda_abi::error::*;
 use cuda_abi::types::{CUcontext, capture_mode};
 use cuda_abi::wire::{self, Kind};
 
+use super::copy_rate::CopyRate;
 use super::events::EventPages;
+use super::guest::Guest;
 use super::handles::{Handles, Object};
 use super::memory::Memory;
 use super::ops::graph::{self, Graphs};
@@ -32,6 +34,7 @@ pub struct Worker {
     pub images: Images,
     pub turns: Turns,
     pub event_pages: Arc<EventPages>,
+    pub copy_rate: CopyRate,
     /// How many lanes there are.
     pub lanes: u32,
     pub bulk: idm::bulk::BulkView,
@@ -54,6 +57,8 @@ pub struct Worker {
 pub struct Client {
     /// Descriptors of pinned memory and of the client's output come this way.
     pub socket: OwnedFd,
+    /// What only a client in a guest has.
+    pub guest: Option<Guest>,
     pub counters: Counters,
     /// What each context costs on the zone's account.
     pub context_memory: u64,
@@ -95,6 +100,7 @@ impl Worker {
             handles: Handles::new(driver.clone(), MAX_DEVICES),
             memory: Memory::new(driver.clone(), link.clone()),
             event_pages: Arc::new(EventPages::new(driver.clone(), link)),
+            copy_rate: CopyRate::default(),
             graphs: Graphs::default(),
             images: Images::default(),
             turns: Turns::new(),
@@ -124,6 +130,15 @@ impl Worker {
 
     pub fn socket(&self) -> BorrowedFd<'_> {
         self.client().socket.as_fd()
+    }
+
+    pub fn socket_owned(&self) -> &OwnedFd {
+        &self.client().socket
+    }
+
+    /// The client is in a guest, and sends grants in place of descriptors.
+    pub fn guest(&self) -> Option<&Guest> {
+        self.client().guest.as_ref()
     }
 
     #[inline]

@@ -51,9 +51,9 @@ fn serve(caller: Caller) -> Child {
     let (ours, theirs) = bootstrap::pair().unwrap();
     let exe = std::env::current_exe().unwrap();
     let child = Command::new(exe).arg("far-side-child").stdin(Stdio::from(theirs)).spawn().unwrap();
+    let (offer, pages) = caller.offer().unwrap();
+    bootstrap::send(&ours, &offer, &Offer::fds(&pages, caller.channel())).unwrap();
     caller.answer(&Welcome::new(WelcomeStatus::Ok, "")).unwrap();
-    let (offer, pages, channel) = caller.into_offer().unwrap();
-    bootstrap::send(&ours, &offer, &Offer::fds(&pages, &channel)).unwrap();
     child
 }
 

@@ -30,10 +30,12 @@ struct Unmap {
     pad: u32,
 }
 
-pub(super) const MAP: libc::c_ulong = request::<Map>(b'G', 0);
+/// All requests of this device are of this kind.
+pub const KIND: u8 = b'G';
+pub(super) const MAP: libc::c_ulong = request::<Map>(KIND, 0);
 #[allow(dead_code)] // Closing the device does the same; the number is tested all the same.
-pub(super) const UNMAP: libc::c_ulong = request::<Unmap>(b'G', 1);
-pub(super) const SET_UNMAP_NOTIFY: libc::c_ulong = request::<UnmapNotify>(b'G', 7);
+pub(super) const UNMAP: libc::c_ulong = request::<Unmap>(KIND, 1);
+pub(super) const SET_UNMAP_NOTIFY: libc::c_ulong = request::<UnmapNotify>(KIND, 7);
 
 /// Pages of another domain, chosen and not yet mapped. Whoever has the descriptor can map them, once.
 ///

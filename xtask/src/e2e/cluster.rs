@@ -85,20 +85,18 @@ impl Cluster {
     /// Starts a further service of the node.
     pub fn launch(&mut self, name: &'static str, words: &[&str]) -> Result<()> {
         let words = words.iter().map(|word| (*word).to_owned()).collect();
-        let mut service = Service::new(name, words, &self.parts.path(), &self.run.join("logs"));
-        service.start()?;
-        self.services.push(service);
+        self.services.push(Service::start_new(name, words, &self.parts.path(), &self.run.join("logs"))?);
         Ok(())
     }
 
-    pub fn service(&mut self, name: &str) -> Result<&mut Service> {
-        self.services.iter_mut().find(|service| service.name == name).with_context(|| format!("no service {name}"))
+    pub fn service(&self, name: &str) -> Result<&Service> {
+        self.services.iter().find(|service| service.name == name).with_context(|| format!("no service {name}"))
     }
 
-    /// Waits, and fails at once when one of the services has ended.
-    pub fn wait_for(&mut self, what: &str, mut ready: impl FnMut(&Cluster) -> bool) -> Result<()> {
+    /// Waits, and fails when one of the services does not stay up.
+    pub fn wait_for(&self, what: &str, mut ready: impl FnMut(&Cluster) -> bool) -> Result<()> {
         until(what, || {
-            for service in &mut self.services {
+            for service in &self.services {
                 service.check()?;
             }
             Ok(ready(self).then_some(()))
@@ -106,7 +104,7 @@ impl Cluster {
     }
 
     /// Returns when services that were restarted are at work again.
-    pub fn settled(&mut self) -> Result<()> {
+    pub fn settled(&self) -> Result<()> {
         self.wait_for("containerd", |cluster| sh::output(cluster.ctr().arg("version")).is_ok())?;
         self.wait_for("the broker", |_| super::lab::zones().is_ok())?;
         self.wait_for("the node", Cluster::node_ready)
@@ -132,9 +130,9 @@ impl Cluster {
     }
 
     /// Ends all services, the last one first.
-    pub fn stop(&mut self) -> Result<()> {
+    pub fn stop(&self) -> Result<()> {
         let mut troubles = Vec::new();
-        for service in self.services.iter_mut().rev() {
+        for service in self.services.iter().rev() {
             troubles.extend(service.stop().err().map(|error| error.to_string()));
         }
         if !troubles.is_empty() {
@@ -173,6 +171,7 @@ fn apiserver(pki: &Pki) -> Vec<String> {
         "--authorization-mode=Node,RBAC".to_owned(),
         "--enable-admission-plugins=NodeRestriction".to_owned(),
         "--allow-privileged=true".to_owned(),
+        "--kubelet-preferred-address-types=InternalIP".to_owned(),
         "--service-account-issuer=https://kubernetes.default.svc".to_owned(),
         file("service-account-signing-key-file", "accounts.key"),
         file("service-account-key-file", "accounts.pub"),

@@ -18,7 +18,6 @@ use anyhow::{Context, Result, bail};
 use cluster::Cluster;
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
-use std::path::PathBuf;
 
 #[derive(Default)]
 pub struct Options {
@@ -26,6 +25,8 @@ pub struct Options {
     pub keep: bool,
     /// Quicker to build, slower to run.
     pub debug: bool,
+    /// Take `target/stage` and `target/images` as they are.
+    pub no_build: bool,
     /// Scenarios to play; all when empty.
     pub names: Vec<String>,
 }
@@ -40,13 +41,14 @@ pub fn run(options: &Options) -> Result<()> {
     scenarios::check_names(&options.names)?;
     node::check().context("cargo xtask e2e cannot run here")?;
     let parts = parts::ensure()?;
-    toolchain::ensure()?;
-    stage::build(&stage::Options { debug: options.debug, strip: true })?;
+    if !options.no_build {
+        toolchain::ensure()?;
+        stage::build(&stage::Options { debug: options.debug, strip: true })?;
+        images::build()?;
+    }
     let mut words = vec![INSIDE.to_owned()];
     words.extend(options.keep.then(|| "--keep".to_owned()));
     words.extend(options.names.iter().cloned());
-    let images = images::build()?;
-    words.extend(images.iter().flat_map(|image| ["--image".to_owned(), image.display().to_string()]));
     let status = node::enter(&parts, &words)?;
     if !status.success() {
         bail!("not everything holds (logs are in {})", node::run_folder().join("logs").display());
@@ -55,16 +57,18 @@ pub fn run(options: &Options) -> Result<()> {
 }
 
 /// Inside of the node.
-pub fn inside(options: &Options, images: &[PathBuf]) -> Result<()> {
+pub fn inside(options: &Options) -> Result<()> {
     let cgroup = std::env::var(CGROUP).context("only cargo xtask e2e calls this")?;
     let run = node::run_folder();
     println!("starting Kubernetes");
     let start = std::time::Instant::now();
     let mut cluster = Cluster::start(&run, parts::ensure()?, &cgroup)?;
-    for image in images {
-        cluster.import(image)?;
+    for image in images::archives() {
+        cluster.import(&image)?;
     }
-    lab::install(&mut cluster)?;
+    if scenarios::need_bulkhead(&options.names) || options.keep {
+        lab::install(&mut cluster)?;
+    }
     println!("the node is ready after {:.0} s", start.elapsed().as_secs_f64());
     let fine = scenarios::play(&mut cluster, &options.names);
     if options.keep {

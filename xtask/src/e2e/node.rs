@@ -22,7 +22,10 @@ pub const PODS: &str = "10.199.2.0/24";
 
 const ENTER: &str = include_str!("config/enter.sh");
 const CGROUPS: &str = "/sys/fs/cgroup";
-const CGROUP_NAME: &str = "bulkhead-e2e-";
+/// Does not begin as the broker's own groups do, which brokers sweep.
+const CGROUP_NAME: &str = "e2e-of-bulkhead-";
+/// The group in it in which the node's own processes are; pods have one beside it.
+const OWN: &str = "node";
 
 /// Folders of the run that go with the node.
 const LARGE: [&str; 4] = ["memory", "root", "kubelet", "containerd"];
@@ -80,7 +83,7 @@ pub fn enter(parts: &Parts, words: &[String]) -> Result<ExitStatus> {
         "enter",
     ]);
     let needed = [paths::root(), paths::cache(), paths::target()].map(|folder| folder.display().to_string());
-    unshare.arg(&run).args([NODE_IP, SERVICE_IP, &needed.join(":")]);
+    unshare.arg(&run).args([NODE_IP, SERVICE_IP, &needed.join(":"), &group]);
     unshare.arg(std::env::current_exe()?).args(words);
     unshare.env("PATH", parts.path()).env("CARGO_TARGET_DIR", paths::target()).env(super::CGROUP, &group);
     // A group of its own: Ctrl-C is for this process alone, which then ends all of it at once.
@@ -132,7 +135,8 @@ fn hierarchies() -> Result<Vec<PathBuf>> {
     let groups = mounts.lines().filter_map(|line| {
         let mut words = line.split(' ');
         let (folder, kind) = (words.nth(1)?, words.next()?);
-        (kind == "cgroup").then(|| PathBuf::from(folder))
+        // Beside those of the first version there may be one of the second, without controllers.
+        kind.starts_with("cgroup").then(|| PathBuf::from(folder))
     });
     let groups = groups.collect::<Vec<_>>();
     if groups.is_empty() {
@@ -143,12 +147,14 @@ fn hierarchies() -> Result<Vec<PathBuf>> {
 
 fn make_cgroups(name: &str) -> Result<()> {
     for hierarchy in hierarchies()? {
-        let folder = hierarchy.join(name);
-        fs::create_dir(&folder).with_context(|| format!("cannot make {}", folder.display()))?;
-        // A new group of this kind has no processors and no memory of its own until it is told.
-        for file in ["cpuset.cpus", "cpuset.mems"] {
-            if let Ok(of_parent) = fs::read_to_string(hierarchy.join(file)) {
-                fs::write(folder.join(file), of_parent.trim())?;
+        let group = hierarchy.join(name);
+        for folder in [group.clone(), group.join(OWN)] {
+            fs::create_dir(&folder).with_context(|| format!("cannot make {}", folder.display()))?;
+            // A new group of the first version has no processors and no memory until it is told.
+            for file in ["cpuset.cpus", "cpuset.mems"] {
+                if let Ok(of_root) = fs::read_to_string(hierarchy.join(file)) {
+                    fs::write(folder.join(file), of_root.trim())?;
+                }
             }
         }
     }

@@ -2,16 +2,19 @@
 
 use super::Options;
 use super::base::Base;
+use super::image;
 use crate::paths;
 use anyhow::{Context, Result};
-use guest::cpio;
 use guest::tree::Tree;
+use guest::{cpio, elf};
 use std::fs::{self, File};
 use std::io::{BufWriter, Write};
 use std::path::Path;
 
+const LIBRARIES: [&str; 2] = ["libcuda.so.1", "libnvidia-ml.so.1"];
+
 /// Writes the archive of Dom0.
-pub fn write(archive: &Path, base: &Base, options: &Options) -> Result<()> {
+pub fn write(archive: &Path, base: &Base, options: &Options, payload: &Tree) -> Result<()> {
     let mut tree = Tree::default();
     let script = |name: &str| {
         let path = paths::root().join("xtask/xen").join(name);
@@ -24,8 +27,11 @@ pub fn write(archive: &Path, base: &Base, options: &Options) -> Result<()> {
         let name = entry?.file_name().to_string_lossy().into_owned();
         tree.file(&format!("test/scenarios/{name}"), 0o644, script(&format!("scenarios/{name}"))?);
     }
-    tree.file("boot/vmlinux", 0o644, fs::read(base.kernel())?);
     tree.file("boot/guest.cpio", 0o644, fs::read(base.guest())?);
+    let tenant = [fs::read(base.tenant())?, cpio::bytes(payload)].concat();
+    tree.file("boot/tenant.cpio", 0o644, tenant);
+    tree.link("boot/vmlinux", "image/vmlinuz");
+    installed(&mut tree)?;
 
     let mut guest = Tree::default();
     guest.file("init", 0o755, script("guest-init.sh")?);
@@ -48,6 +54,24 @@ pub fn write(archive: &Path, base: &Base, options: &Options) -> Result<()> {
     out.write_all(&fs::read(base.dom0())?)?;
     cpio::write(&tree, &mut out)?;
     out.flush()?;
+    Ok(())
+}
+
+/// Bulkhead as it was staged, and the image that it makes of itself.
+fn installed(tree: &mut Tree) -> Result<()> {
+    let lib = paths::stage().join("lib/bulkhead");
+    let small = |file: &Path| -> Result<Vec<u8>> {
+        let content = fs::read(file).with_context(|| format!("cannot read {}", file.display()))?;
+        Ok(elf::loaded_part(&content))
+    };
+    tree.file("opt/bulkhead/bin/bulkhead", 0o755, small(&paths::stage().join("bin/bulkhead"))?);
+    for name in LIBRARIES {
+        tree.file(&format!("opt/bulkhead/lib/bulkhead/{name}"), 0o755, small(&lib.join(name))?);
+    }
+    let image = image::plain()?;
+    for name in ["vmlinuz", "initrd.img"] {
+        tree.file(&format!("boot/image/{name}"), 0o644, fs::read(image.join(name))?);
+    }
     Ok(())
 }
 

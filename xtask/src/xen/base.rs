@@ -4,7 +4,7 @@ use crate::paths;
 use anyhow::{Context, Result};
 use guest::packages::{self, Package, Store};
 use guest::tree::Tree;
-use guest::{closure, cpio, kernel};
+use guest::{closure, cpio, kernel, tenant};
 use std::fs;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::io::Read;
@@ -62,6 +62,11 @@ impl Base {
 
     pub fn dom0(&self) -> PathBuf {
         self.folder.join("dom0.cpio")
+    }
+
+    /// The same as a tenant's root file system.
+    pub fn tenant(&self) -> PathBuf {
+        self.folder.join("tenant.cpio")
     }
 
     /// A guest with a shell, for tests.
@@ -122,6 +127,7 @@ fn make(folder: &Path) -> Result<()> {
     tools(&all, &mut guest, &["usr/bin/xenstore"])?;
     tools(&all, &mut dom0, &TOOLS)?;
     dom0.file("etc/xen/xl.conf", 0o644, *b"");
+    fs::write(folder.join("tenant.cpio"), cpio::bytes(&tenant::placed(&guest, &tenant::Manner::default())))?;
     fs::write(folder.join("guest.cpio"), cpio::bytes(&guest))?;
     fs::write(folder.join("dom0.cpio"), cpio::bytes(&dom0))?;
     Ok(())

@@ -6,11 +6,13 @@
 
 mod archives;
 mod base;
+mod image;
+mod payload;
 mod qemu;
 mod scenarios;
 mod verdict;
 
-use crate::{paths, sh};
+use crate::{paths, sh, stage};
 use anyhow::{Context, Result, bail};
 use std::path::PathBuf;
 use std::process::Command;
@@ -22,6 +24,8 @@ cargo xtask xen [OPTION]... [SCENARIO]...
 
   --list               say which scenarios there are
   --shell              a shell in Dom0 instead of scenarios
+  --debug              stage a build that is quicker to make and slower to run
+  --staged             take what is staged as it is
   --keep               keep the archives that were booted, beside the logs
   --dom0 'FILE [ARG]'  run this program in Dom0, with the number of the guest's domain as last argument
   --guest 'FILE [ARG]' run this program in the guest; both must end with 0
@@ -34,6 +38,10 @@ pub struct Options {
     pub names: Vec<String>,
     pub shell: bool,
     pub keep: bool,
+    /// Whether it is checked that the image is the same when it is made again.
+    pub image: bool,
+    pub debug: bool,
+    pub staged: bool,
     pub dom0: Option<String>,
     pub guest: Option<String>,
     pub kind: Option<String>,
@@ -51,6 +59,8 @@ pub fn verb(mut args: lexopt::Parser) -> Result<()> {
                 return Ok(());
             }
             Long("shell") => options.shell = true,
+            Long("debug") => options.debug = true,
+            Long("staged") => options.staged = true,
             Long("keep") => options.keep = true,
             Long("dom0") => options.dom0 = Some(args.value()?.string()?),
             Long("guest") => options.guest = Some(args.value()?.string()?),
@@ -66,18 +76,30 @@ pub fn verb(mut args: lexopt::Parser) -> Result<()> {
     if options.kind.as_deref().is_some_and(|kind| !["pv", "pvh"].contains(&kind)) {
         bail!("a guest's type is pv or pvh");
     }
+    options.image = options.names.is_empty() && !options.shell && options.dom0.is_none();
     run(&options)
 }
 
-/// Everything, as `cargo xtask test` does it.
-pub fn run(options: &Options) -> Result<()> {
+/// As a part of `cargo xtask test`, with what is staged.
+pub fn test() -> Result<()> {
+    run(&Options { staged: true, image: true, ..Options::default() })
+}
+
+fn run(options: &Options) -> Result<()> {
     install()?;
     let chosen = scenarios::choose(options)?;
+    if !options.staged {
+        stage::build(&stage::Options { debug: options.debug, strip: false })?;
+    }
     let base = base::ensure()?;
+    if options.image {
+        image::check()?;
+    }
     let folder = paths::target().join("xen");
     std::fs::create_dir_all(&folder).with_context(|| format!("cannot make {}", folder.display()))?;
     let archive = folder.join("dom0.cpio");
-    archives::write(&archive, &base, options)?;
+    archives::write(&archive, &base, options, &payload::make(&chosen, options)?)?;
+    println!("booting Xen (serial log: {})", folder.join("serial.log").display());
     let booted = qemu::boot(&base, &archive, &folder, &chosen, options.shell);
     if !options.keep {
         let _ = std::fs::remove_file(&archive);

@@ -6,12 +6,31 @@ use anyhow::{Result, bail};
 pub struct Scenario {
     pub name: &'static str,
     pub what: &'static str,
+    /// CUDA programs that it runs in guests.
+    pub programs: &'static [&'static str],
+    /// Whether it runs the conformance suite in guests.
+    pub conformance: bool,
 }
 
-pub const ALL: [Scenario; 1] = [Scenario { name: "boot", what: "PV and PVH guests boot and find Xen's devices" }];
+const fn scenario(name: &'static str, what: &'static str, programs: &'static [&'static str]) -> Scenario {
+    Scenario { name, what, programs, conformance: false }
+}
+
+pub const ALL: [Scenario; 7] = [
+    scenario("boot", "PV and PVH guests boot and find Xen's devices", &[]),
+    scenario("run", "`bulkhead xen run`: input, output, signals, exit status, and nothing left behind", &[]),
+    scenario("programs", "CUDA programs in guests, on the software GPU of Dom0", &PROGRAMS),
+    Scenario { conformance: true, ..scenario("conformance", "a part of the conformance suite in a guest", &[]) },
+    scenario("limits", "two guests at once, each with its own limits", &["demo"]),
+    scenario("share", "one guest's memory on the GPU, opened in another by a grant, and by nobody else", &["share"]),
+    Scenario { conformance: true, ..scenario("attack", "one guest attacks, another does not notice", &["steady"]) },
+];
+
+/// Each is a test of its own; these take little time where every instruction is emulated.
+const PROGRAMS: [&str; 8] = ["vecadd", "driver_api", "errors", "streams", "pinned", "printf", "symbols", "graphs"];
 
 /// For the programs of `--dom0` and `--guest`.
-const PAIR: Scenario = Scenario { name: "pair", what: "the given programs in Dom0 and in a guest" };
+const PAIR: Scenario = scenario("pair", "the given programs in Dom0 and in a guest", &[]);
 
 pub fn list() -> String {
     ALL.iter().map(|scenario| format!("{:<12} {}\n", scenario.name, scenario.what)).collect()

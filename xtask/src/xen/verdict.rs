@@ -81,8 +81,8 @@ impl fmt::Display for Verdict {
 mod tests {
     use super::*;
 
-    const ONE: Scenario = Scenario { name: "one", what: "" };
-    const TWO: Scenario = Scenario { name: "two", what: "" };
+    const ONE: Scenario = Scenario { name: "one", what: "", programs: &[], conformance: false };
+    const TWO: Scenario = Scenario { name: "two", ..ONE };
 
     #[test]
     fn only_what_was_said_to_pass_has_passed() {

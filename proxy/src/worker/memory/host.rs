@@ -1,4 +1,5 @@
-//! Host memory that the GPU reaches: memfds of the client, mapped here at the same address and registered.
+//! Host memory that the GPU reaches: memfds of the client, or pages that its guest granted, mapped here at the same
+//! address and registered.
 
 use std::os::fd::{AsFd, BorrowedFd};
 
@@ -7,12 +8,58 @@ use cuda_abi::plan;
 use cuda_abi::types::c_void;
 use rustix::fs::SealFlags;
 use rustix::mm::{MapFlags, ProtFlags};
+use xen::sys::Place;
+use xen::sys::gntdev::ForeignPages;
 
 use super::Memory;
 use crate::worker::{Refusal, succeed};
 
 const PAGE: u64 = 4096;
 const REGISTER_PORTABLE_AND_MAPPED: u32 = 3;
+
+/// What an arena is made of.
+pub enum Arena<'a> {
+    File(BorrowedFd<'a>),
+    /// Pieces that lie one after the other. They are there whatever the guest does with them.
+    Granted(Vec<ForeignPages>),
+}
+
+impl Arena<'_> {
+    fn is_safe(&self, len: u64) -> bool {
+        match self {
+            Self::File(file) => is_safe(*file, len),
+            Self::Granted(pieces) => pieces.iter().map(|piece| piece.pages() as u64 * PAGE).sum::<u64>() == len,
+        }
+    }
+
+    /// Maps it over the reservation. A part may be mapped when it fails.
+    ///
+    /// # Safety
+    /// The range must be reserved, and nothing be there.
+    unsafe fn map(self, address: u64, len: u64) -> Result<(), Refusal> {
+        let no_memory = Refusal::Code(CUDA_ERROR_OUT_OF_MEMORY);
+        match self {
+            Self::File(file) => {
+                let (prot, flags) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::SHARED | MapFlags::FIXED);
+                // SAFETY: the caller's promise.
+                let mapped = unsafe { rustix::mm::mmap(address as *mut c_void, len as usize, prot, flags, file, 0) };
+                mapped.map(drop).map_err(|_| no_memory)
+            }
+            Self::Granted(pieces) => {
+                let mut at = address;
+                for piece in pieces {
+                    let size = piece.pages() as u64 * PAGE;
+                    // SAFETY: the caller's promise; the pieces are as long as the range.
+                    let place = unsafe { Place::over_reservation(at as usize) };
+                    // Unmapped with the arena, like a file.
+                    piece.map(place).map_err(|_| Refusal::Code(CUDA_ERROR_OUT_OF_MEMORY))?.forget();
+                    at += size;
+                }
+                Ok(())
+            }
+        }
+    }
+}
 
 /// Keeps the host range free of anything else in this process.
 pub fn reserve_host_range() -> std::io::Result<()> {
@@ -29,8 +76,8 @@ pub fn reserve_host_range() -> std::io::Result<()> {
 }
 
 impl Memory {
-    /// Maps and registers a client's memfd at `address`.
-    pub fn map_host(&self, file: BorrowedFd<'_>, address: u64, len: u64) -> Result<(), Refusal> {
+    /// Maps and registers a client's memory at `address`.
+    pub fn map_host(&self, arena: Arena<'_>, address: u64, len: u64) -> Result<(), Refusal> {
         let mut state = self.state();
         let free = || {
             let before =
@@ -39,11 +86,11 @@ impl Memory {
             before && after
         };
         let aligned = len > 0 && address.is_multiple_of(PAGE) && len.is_multiple_of(PAGE);
-        if !aligned || !plan::in_host(address, len) || !free() || !is_safe(file, len) {
+        if !aligned || !plan::in_host(address, len) || !free() || !arena.is_safe(len) {
             return Err(Refusal::Code(CUDA_ERROR_INVALID_VALUE));
         }
         self.ledger.pin(len).map_err(|_| Refusal::Code(CUDA_ERROR_OUT_OF_MEMORY))?;
-        let mapped = self.map_and_register(file, address, len);
+        let mapped = self.map_and_register(arena, address, len);
         if mapped.is_err() {
             self.ledger.unpin(len);
         }
@@ -52,12 +99,10 @@ impl Memory {
         Ok(())
     }
 
-    fn map_and_register(&self, file: BorrowedFd<'_>, address: u64, len: u64) -> Result<(), Refusal> {
+    fn map_and_register(&self, arena: Arena<'_>, address: u64, len: u64) -> Result<(), Refusal> {
         // SAFETY: the range lies in the reserved host range, where only client memory lives, and nothing is there yet.
         unsafe {
-            let prot = ProtFlags::READ | ProtFlags::WRITE;
-            rustix::mm::mmap(address as *mut c_void, len as usize, prot, MapFlags::SHARED | MapFlags::FIXED, file, 0)
-                .map_err(|_| Refusal::Code(CUDA_ERROR_OUT_OF_MEMORY))?;
+            arena.map(address, len).inspect_err(|_| unmap(address, len))?;
             let registered = (self.driver.cuMemHostRegister_v2)(
                 address as *mut c_void,
                 len as usize,

@@ -168,6 +168,13 @@ impl Memory {
         mapped
     }
 
+    /// Does an address lie in memory of another worker?
+    pub fn is_imported(&self, address: u64) -> bool {
+        let state = self.state();
+        let before = state.imports.range(..=address).next_back();
+        before.is_some_and(|(start, import)| address - start < import.len)
+    }
+
     /// Unmaps what `import` mapped. The caller has waited for all work that may use it.
     pub fn close_import(&self, start: u64) -> Result<(), Refusal> {
         let import = {

@@ -20,7 +20,7 @@ use cuda_abi::plan;
 
 pub use self::array::array_bytes;
 pub use self::charge::Charge;
-pub use self::host::reserve_host_range;
+pub use self::host::{Arena, reserve_host_range};
 
 use self::device::{Block, Deferred, SmallChunk};
 use self::vmm::Physical;

@@ -9,6 +9,7 @@ use cuda_abi::types::*;
 use cuda_abi::wire::{Kind, NO_WORD, Reader};
 
 use super::graph::capture::refuse_captured;
+use crate::worker::copy_rate;
 use crate::worker::handles::Object;
 use crate::worker::state::Counters;
 use crate::worker::{Outcome, Refusal, Worker, succeed};
@@ -104,8 +105,15 @@ pub fn linear(worker: &Worker, message: &mut Reader<'_>, wait: bool) -> Outcome 
     worker.memory.check(destination, len)?;
     worker.memory.check(source, len)?;
     count(worker, plan::in_host(source, len), plan::in_host(destination, len), len);
+    let shared = len >= copy_rate::LEAST
+        && (worker.memory.is_imported(source) || worker.memory.is_imported(destination))
+        && refuse_captured(worker, stream).is_ok()
+        && worker.copy_rate.before(&worker.driver, worker.counters(), stream, len);
     // SAFETY: both ranges are the client's.
     let copied = unsafe { (worker.driver.cuMemcpyAsync)(destination, source, len as usize, stream) };
+    if shared {
+        worker.copy_rate.after(&worker.driver, stream);
+    }
     if wait { wait_for(worker, stream, copied) } else { Ok(copied) }
 }
 

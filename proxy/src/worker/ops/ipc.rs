@@ -2,6 +2,7 @@
 
 use std::ptr::null_mut;
 use std::sync::Arc;
+use std::time::Instant;
 
 use cuda_abi::error::*;
 use cuda_abi::types::*;
@@ -9,6 +10,7 @@ use cuda_abi::wire::{Kind, Reader, Writer};
 
 use super::graph::capture::{refuse_captured, wait_for_context};
 use crate::control::wire::{Token, shared};
+use crate::histogram::OPEN_TIMES;
 use crate::worker::handles::Object;
 use crate::worker::{Outcome, Refusal, Worker, succeed};
 
@@ -124,7 +126,10 @@ pub fn import(worker: &Worker, message: &mut Reader<'_>, reply: &mut Writer<'_>)
     let token = token(message)?;
     let kind = kind_of_memory(message)?;
     message.end()?;
+    let start = Instant::now();
     let (address, len) = worker.memory.import(token, kind, worker.device()?, worker.context_tag())?;
+    let time = u64::try_from(start.elapsed().as_nanos()).unwrap_or(u64::MAX);
+    worker.counters().shared_opens.observe(time, &OPEN_TIMES);
     reply.words(&[address, len]);
     Ok(CUDA_SUCCESS)
 }
@@ -133,6 +138,7 @@ pub fn close(worker: &Worker, message: &mut Reader<'_>) -> Outcome {
     let address = message.word()?;
     message.end()?;
     wait_for_context(worker)?;
+    worker.copy_rate.collect(&worker.driver, worker.counters());
     worker.memory.close_import(address)?;
     Ok(CUDA_SUCCESS)
 }

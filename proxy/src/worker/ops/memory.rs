@@ -9,7 +9,13 @@ use idm::bootstrap::{self, Handover};
 
 use super::graph::capture::{refuse_captured, wait_for_context};
 use super::start::HANDOVER_TIME;
+use crate::worker::guest::Guest;
+use crate::worker::memory::Arena;
 use crate::worker::{Outcome, Refusal, Worker, succeed};
+use xen::PAGE;
+
+/// The most that one answer brings of what kernels print.
+const OUTPUT: usize = 8 << 10;
 
 pub fn alloc(worker: &Worker, message: &mut Reader<'_>, reply: &mut Writer<'_>) -> Outcome {
     let bytes = message.word()?;
@@ -49,11 +55,44 @@ pub fn info(worker: &Worker, message: &mut Reader<'_>, reply: &mut Writer<'_>) -
 pub fn host_map(worker: &Worker, message: &mut Reader<'_>) -> Outcome {
     let (address, len) = (message.word()?, message.word()?);
     message.end()?;
+    if let Some(guest) = worker.guest() {
+        return host_map_grants(worker, guest, address, len);
+    }
     // The client sends the descriptor before the message, and one at a time.
     let received = bootstrap::recv_within::<Handover>(worker.socket(), HANDOVER_TIME);
     let (_, fds) = received.map_err(|_| Refusal::Malformed)?;
     let [file] = &fds[..] else { return Err(Refusal::Malformed) };
-    worker.memory.map_host(file.as_fd(), address, len)?;
+    worker.memory.map_host(Arena::File(file.as_fd()), address, len)?;
+    Ok(CUDA_SUCCESS)
+}
+
+/// A client in a guest has named the pages before.
+fn host_map_grants(worker: &Worker, guest: &Guest, address: u64, len: u64) -> Outcome {
+    let count = usize::try_from(len / PAGE as u64).map_err(|_| Refusal::Malformed)?;
+    // What a guest did not grant is its own mistake, not a broken protocol.
+    let pages = guest.take_pages(worker.socket_owned(), count);
+    let pages = pages.map_err(|_| Refusal::Code(CUDA_ERROR_OUT_OF_MEMORY))?;
+    worker.memory.map_host(Arena::Granted(pages), address, len)?;
+    Ok(CUDA_SUCCESS)
+}
+
+pub fn host_grants(worker: &Worker, message: &mut Reader<'_>) -> Outcome {
+    let refs = message.rest();
+    let guest = worker.guest().ok_or(Refusal::Malformed)?;
+    if !refs.len().is_multiple_of(4) {
+        return Err(Refusal::Malformed);
+    }
+    guest.name(refs.chunks_exact(4).map(|bytes| u32::from_le_bytes([bytes[0], bytes[1], bytes[2], bytes[3]])))?;
+    Ok(CUDA_SUCCESS)
+}
+
+pub fn next_output(worker: &Worker, message: &mut Reader<'_>, reply: &mut Writer<'_>) -> Outcome {
+    let wait = message.word()? != 0;
+    message.end()?;
+    let guest = worker.guest().ok_or(Refusal::Malformed)?;
+    let mut bytes = [0; OUTPUT];
+    let len = if wait { guest.wait_for_output() } else { guest.read_output(&mut bytes) };
+    reply.bytes(&bytes[..len]);
     Ok(CUDA_SUCCESS)
 }
 

@@ -52,6 +52,8 @@ pub fn execute(worker: &Worker, op: Op, lane: u32, message: &mut Reader<'_>, rep
         Op::Free => memory::free(worker, message),
         Op::MemInfo => memory::info(worker, message, reply),
         Op::HostMap => memory::host_map(worker, message),
+        Op::HostGrants => memory::host_grants(worker, message),
+        Op::NextOutput => memory::next_output(worker, message, reply),
         Op::HostUnmap => memory::host_unmap(worker, message, true),
         Op::HostDrop => memory::host_unmap(worker, message, false),
         Op::FreeAsync => memory::free_async(worker, message),

@@ -1,10 +1,17 @@
 # The first process of the node: in namespaces of its own, it makes a file system, a network and then starts what it is
 # told. All of it goes when this process does.
 #
-# enter.sh RUN NODE_IP SERVICE_IP NEEDED PROGRAM ARGUMENT...
+# enter.sh RUN NODE_IP SERVICE_IP NEEDED CGROUP PROGRAM ARGUMENT...
 set -eu
-run=$1 node_ip=$2 service_ip=$3 needed=$4
-shift 4
+run=$1 node_ip=$2 service_ip=$3 needed=$4 cgroup=$5
+shift 5
+
+# Everything that happens here happens below one group, in every hierarchy that there is.
+for processes in "/sys/fs/cgroup/$cgroup/node/cgroup.procs" /sys/fs/cgroup/*/"$cgroup/node/cgroup.procs"; do
+    if [ -e "$processes" ]; then
+        echo 0 >"$processes"
+    fi
+done
 
 # A file system of which every change is forgotten. Changes are kept in memory, except for large things.
 mount --make-rprivate /

@@ -153,6 +153,11 @@ pub fn check_names(names: &[String]) -> Result<()> {
     }
 }
 
+/// Whether one of these scenarios is about more than the cluster.
+pub fn need_bulkhead(names: &[String]) -> bool {
+    names.is_empty() || names.iter().any(|name| !name.starts_with("cluster"))
+}
+
 /// Plays the scenarios of these names, or all; prints a table, and gives whether all went well.
 pub fn play(cluster: &mut Cluster, names: &[String]) -> Result<bool> {
     let mut report = Report::default();

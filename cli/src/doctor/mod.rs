@@ -1,0 +1,31 @@
+//! What can be wrong with GPUs, containers and Bulkhead itself, looked at one by one.
+//!
+//! Each check is a file: it reads what the machine shows and never changes anything. A driver is loaded only in processes
+//! of their own (`trial`).
+
+mod container;
+mod driver;
+pub mod finding;
+mod loader;
+pub mod scene;
+mod service;
+mod trial;
+
+use finding::Finding;
+use scene::Scene;
+
+use crate::args::BackendArgs;
+
+/// Everything that was found, in the order of the checks.
+pub fn examine(scene: &Scene, backend: &BackendArgs, self_test: bool) -> Vec<Finding> {
+    let mut findings = Vec::new();
+    driver::check(scene, &mut findings);
+    container::check(scene, &mut findings);
+    loader::check(scene, &mut findings);
+    let way = service::check(scene, &mut findings);
+    trial::survey(scene, backend, &mut findings);
+    if self_test {
+        trial::selftest(scene, way, backend, &mut findings);
+    }
+    findings
+}

@@ -1,0 +1,81 @@
+//! The machine as the checks see it: files below a root and variables, so that a test can make one up.
+
+use std::collections::BTreeMap;
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
+
+use proxy::env_vars;
+
+const DEFAULT_ZONE_SOCKET: &str = "/run/bulkhead/zone/sock";
+
+pub struct Scene {
+    root: PathBuf,
+    variables: BTreeMap<OsString, OsString>,
+    /// The operator's socket, where there is one.
+    pub admin_socket: PathBuf,
+    /// The program whose libraries are looked for.
+    pub program: Option<PathBuf>,
+}
+
+impl Scene {
+    pub fn of_this_machine(admin_socket: PathBuf, program: Option<PathBuf>) -> Self {
+        Self { root: PathBuf::from("/"), variables: std::env::vars_os().collect(), admin_socket, program }
+    }
+
+    #[cfg(test)]
+    pub fn made_up(root: &Path, variables: &[(&str, &str)]) -> Self {
+        let variables = variables.iter().map(|(name, value)| ((*name).into(), (*value).into())).collect();
+        let admin_socket = root.join("run/bulkhead/admin.sock");
+        Self { root: root.to_owned(), variables, admin_socket, program: None }
+    }
+
+    /// Where a path of the machine is.
+    pub fn path(&self, path: impl AsRef<Path>) -> PathBuf {
+        let path = path.as_ref();
+        self.root.join(path.strip_prefix("/").unwrap_or(path))
+    }
+
+    pub fn exists(&self, path: impl AsRef<Path>) -> bool {
+        self.path(path).exists()
+    }
+
+    /// A small file, without the blanks around it.
+    pub fn read(&self, path: impl AsRef<Path>) -> Option<String> {
+        std::fs::read_to_string(self.path(path)).ok().map(|text| text.trim().to_owned())
+    }
+
+    /// Names in a folder, in order.
+    pub fn names(&self, path: impl AsRef<Path>) -> Vec<String> {
+        let entries = std::fs::read_dir(self.path(path)).into_iter().flatten().flatten();
+        let mut names: Vec<String> = entries.filter_map(|entry| entry.file_name().into_string().ok()).collect();
+        names.sort();
+        names
+    }
+
+    pub fn variable(&self, name: &str) -> Option<String> {
+        self.variables.get(&OsString::from(name)).map(|value| value.to_string_lossy().into_owned())
+    }
+
+    pub fn zone_socket(&self) -> PathBuf {
+        match self.variable(env_vars::SOCKET) {
+            Some(path) => PathBuf::from(path),
+            None => self.path(DEFAULT_ZONE_SOCKET),
+        }
+    }
+
+    /// Was somebody told that a zone is here? Then programs are meant to use it.
+    pub fn is_tenant(&self) -> bool {
+        self.variable(env_vars::SOCKET).is_some() || self.exists("/run/bulkhead/zone")
+    }
+
+    pub fn is_pod(&self) -> bool {
+        self.variable("KUBERNETES_SERVICE_HOST").is_some()
+    }
+
+    pub fn is_container(&self) -> bool {
+        self.exists("/.dockerenv")
+            || self.exists("/run/.containerenv")
+            || self.is_pod()
+            || self.variable("container").is_some()
+    }
+}

@@ -1,0 +1,23 @@
+//! `bulkhead gate`: brings clients that are in Xen guests to the proxy of this domain.
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use proxy::gate::{Gate, GateError};
+use signal_hook::consts::{SIGINT, SIGTERM};
+use tracing_subscriber::filter::LevelFilter;
+
+use crate::exit::{Exit, Failure};
+
+pub fn run(state_dir: PathBuf) -> Result<ExitCode, Failure> {
+    let _ = rustix::thread::set_name(c"bulkhead-gate");
+    crate::logging::start(LevelFilter::INFO, None);
+    let stop = super::proxy::on_signals(&[SIGTERM, SIGINT])
+        .map_err(|error| Failure::system(Exit::Failure, "cannot start", &error))?;
+    let failed = |error: GateError| {
+        let source = std::error::Error::source(&error).map(|source| format!(": {source}")).unwrap_or_default();
+        Failure::new(Exit::Failure, format!("gate: {error}{source}"))
+    };
+    Gate::open(state_dir).and_then(|gate| gate.run(stop)).map_err(failed)?;
+    Ok(ExitCode::SUCCESS)
+}

@@ -1,0 +1,248 @@
+//! `bulkhead ipc`: names under which programs of a node hand buffers over, from a shell.
+
+use std::fmt::Write;
+use std::io::Read;
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitCode};
+use std::time::{Duration, Instant};
+
+use proxy::control::ZoneName;
+use proxy::control::meeting::{self, DETACH, HANDLE, Meet, MeetError, Meeter, NOTE, kind};
+use proxy::env_vars;
+use proxy::size::Size;
+
+use crate::args::{IpcAction, IpcArgs, PublishArgs, QualifiedName};
+use crate::exit::{Exit, Failure};
+use crate::verbs;
+
+const DEFAULT_SOCKET: &str = "/run/bulkhead/zone/sock";
+
+pub fn run(args: IpcArgs) -> Result<ExitCode, Failure> {
+    let named = args.zone_socket.or_else(|| std::env::var_os(env_vars::SOCKET).map(PathBuf::from));
+    let socket = named.unwrap_or_else(|| PathBuf::from(DEFAULT_SOCKET));
+    match args.action {
+        IpcAction::Publish(publish_args) => publish(&socket, publish_args),
+        IpcAction::Wait { name, timeout, command } => wait(&socket, &name, deadline(timeout), &command, args.json),
+        IpcAction::List => list(&socket, args.json),
+        IpcAction::Done { name } => done(&socket, &name),
+    }
+}
+
+fn deadline(seconds: Option<f64>) -> Option<Instant> {
+    seconds.map(|seconds| Instant::now() + Duration::from_secs_f64(seconds))
+}
+
+fn failed(error: MeetError) -> Failure {
+    let exit = match error {
+        MeetError::TimedOut => Exit::TimedOut,
+        MeetError::Connection(_) => Exit::ProxyUnreachable,
+        MeetError::Gone => Exit::PeerLost,
+        _ => Exit::ZoneRefused,
+    };
+    let why = std::error::Error::source(&error).map(|source| format!(" ({source})")).unwrap_or_default();
+    Failure::new(exit, format!("{error}{why}"))
+}
+
+/// Bytes of a handle, from hexadecimal digits.
+fn handle(text: &str) -> Result<[u8; HANDLE], Failure> {
+    let digits = text.trim();
+    let byte = |at: usize| digits.get(2 * at..2 * at + 2).and_then(|pair| u8::from_str_radix(pair, 16).ok());
+    let bytes: Option<Vec<u8>> = (0..HANDLE).map(byte).collect();
+    let bytes = bytes.filter(|_| digits.len() == 2 * HANDLE).and_then(|bytes| bytes.try_into().ok());
+    bytes.ok_or_else(|| Failure::new(Exit::Usage, "a handle is 128 hexadecimal digits"))
+}
+
+fn to_hex(bytes: &[u8]) -> String {
+    bytes.iter().fold(String::new(), |mut text, byte| {
+        let _ = write!(text, "{byte:02x}");
+        text
+    })
+}
+
+fn publish(socket: &Path, args: PublishArgs) -> Result<ExitCode, Failure> {
+    let mut offer = Meet::new(kind::PUBLISH).named(&args.name);
+    if let Some(text) = &args.handle {
+        let text = if text == "-" { from_input()? } else { text.clone() };
+        offer.memory = handle(&text)?;
+    }
+    if let Some(text) = &args.event {
+        offer.event = handle(text)?;
+    }
+    if args.note.len() > NOTE {
+        return Err(Failure::new(Exit::Usage, format!("a note has {NOTE} bytes at most")));
+    }
+    offer.set_note(args.note.as_bytes());
+    (offer.bytes, offer.offset) = (args.bytes.unwrap_or(0), args.offset);
+    let until = deadline(args.timeout);
+    let meeter = Meeter::publish(socket, &offer).map_err(failed)?;
+    let (mut left, mut lost) = (args.consumers, 0u64);
+    while left > 0 {
+        let Some(event) = meeter.hear(until).map_err(failed)? else {
+            return Err(Failure::new(Exit::TimedOut, format!("{left} consumers are not done in time")));
+        };
+        let zone = event.zone().ok().flatten().map_or_else(String::new, |zone| zone.to_string());
+        let word = match event.kind {
+            kind::TAKEN => "has it",
+            kind::FINISHED => "is done",
+            kind::LOST => "died",
+            kind::REFUSED => return Err(failed(MeetError::Refused(event.code))),
+            _ => continue,
+        };
+        if event.kind != kind::TAKEN {
+            left -= 1;
+            lost += u64::from(event.kind == kind::LOST);
+        }
+        verbs::man::print(format!("consumer {} of zone {zone} {word}\n", event.number).as_bytes())?;
+    }
+    meeter.say(&Meet::new(kind::DONE)).map_err(failed)?;
+    match lost {
+        0 => Ok(ExitCode::SUCCESS),
+        lost => Err(Failure::new(Exit::PeerLost, format!("{lost} consumers died before they were done"))),
+    }
+}
+
+fn from_input() -> Result<String, Failure> {
+    let mut text = String::new();
+    let read = std::io::stdin().lock().take(1024).read_to_string(&mut text);
+    read.map(|_| text).map_err(|error| Failure::system(Exit::Usage, "cannot read the handle", &error))
+}
+
+fn request(kind: u32, name: &QualifiedName) -> Meet {
+    let mut message = Meet::new(kind).named(&name.name);
+    if let Some(zone) = &name.zone {
+        message.zone = zone.to_field();
+    }
+    message
+}
+
+/// With a command: it runs while the offer is held, and its end says whether it is done. Without: what is found is printed,
+/// and `done` says so later.
+fn wait(
+    socket: &Path,
+    name: &QualifiedName,
+    until: Option<Instant>,
+    command: &[std::ffi::OsString],
+    json: bool,
+) -> Result<ExitCode, Failure> {
+    let mut message = request(kind::WAIT, name);
+    message.code = if command.is_empty() { DETACH } else { 0 };
+    let (meeter, found) = Meeter::wait(socket, &message, until).map_err(failed)?;
+    let Some((program, arguments)) = command.split_first() else {
+        return print_offer(&found, json);
+    };
+    let mut command = Command::new(program);
+    command.args(arguments);
+    for (name, value) in variables(&found) {
+        command.env(name, value);
+    }
+    let status = command.status().map_err(|error| {
+        Failure::new(Exit::NotFound, format!("cannot run {}: {error}", program.to_string_lossy()))
+    })?;
+    if status.success() {
+        // A publisher that is gone does not mind.
+        let _ = meeter.say(&Meet::new(kind::DONE));
+    }
+    Ok(ExitCode::from(u8::try_from(status.code().unwrap_or(1) & 0xff).unwrap_or(1)))
+}
+
+fn zone_of(message: &Meet) -> String {
+    message.zone().ok().flatten().map_or_else(String::new, |zone: ZoneName| zone.to_string())
+}
+
+/// What a command that `wait` starts is told.
+fn variables(found: &Meet) -> Vec<(&'static str, String)> {
+    vec![
+        ("BULKHEAD_IPC_HANDLE", to_hex(&found.memory)),
+        ("BULKHEAD_IPC_EVENT", to_hex(&found.event)),
+        ("BULKHEAD_IPC_BYTES", found.bytes.to_string()),
+        ("BULKHEAD_IPC_OFFSET", found.offset.to_string()),
+        ("BULKHEAD_IPC_ZONE", zone_of(found)),
+        ("BULKHEAD_IPC_NOTE", plain(found.note())),
+    ]
+}
+
+/// Text of another tenant, without what a terminal would obey.
+fn plain(note: &[u8]) -> String {
+    String::from_utf8_lossy(note).chars().filter(|c| !c.is_control()).collect()
+}
+
+fn print_offer(found: &Meet, json: bool) -> Result<ExitCode, Failure> {
+    if json {
+        return verbs::status::print_json(&serde_json::json!({
+            "zone": zone_of(found),
+            "handle": to_hex(&found.memory),
+            "event": to_hex(&found.event),
+            "bytes": found.bytes,
+            "offset": found.offset,
+            "note": plain(found.note()),
+        }));
+    }
+    verbs::man::print(format!("{}\n", to_hex(&found.memory)).as_bytes())
+}
+
+fn list(socket: &Path, json: bool) -> Result<ExitCode, Failure> {
+    let meeter = Meeter::connect(socket).map_err(failed)?;
+    meeter.say(&Meet::new(kind::LIST)).map_err(failed)?;
+    let mut entries = Vec::new();
+    loop {
+        let entry = meeter.hear(Some(Instant::now() + Duration::from_secs(10))).map_err(failed)?;
+        match entry {
+            Some(entry) if entry.kind == kind::ENTRY => entries.push(entry),
+            Some(entry) if entry.kind == kind::END => break,
+            Some(entry) if entry.kind == kind::REFUSED => return Err(failed(MeetError::Refused(entry.code))),
+            _ => return Err(failed(MeetError::Nonsense)),
+        }
+    }
+    let name = |entry: &Meet| entry.name().map_or_else(String::new, |name| name.to_string());
+    if json {
+        let rows: Vec<_> = entries
+            .iter()
+            .map(|entry| {
+                serde_json::json!({
+                    "name": name(entry), "zone": zone_of(entry), "bytes": entry.bytes, "consumers": entry.number,
+                    "age_ms": entry.age, "note": plain(entry.note()),
+                })
+            })
+            .collect();
+        return verbs::status::print_json(&rows);
+    }
+    let mut text =
+        format!("{:<24} {:<20} {:>10} {:>9} {:>8}  {}\n", "NAME", "ZONE", "SIZE", "CONSUMERS", "AGE", "NOTE");
+    for entry in &entries {
+        let (size, age) = (Size(entry.bytes).to_string(), format!("{} s", entry.age / 1000));
+        let (name, zone, note) = (name(entry), zone_of(entry), plain(entry.note()));
+        let _ = writeln!(text, "{name:<24} {zone:<20} {size:>10} {:>9} {age:>8}  {note}", entry.number);
+    }
+    verbs::man::print(text.as_bytes())
+}
+
+fn done(socket: &Path, name: &QualifiedName) -> Result<ExitCode, Failure> {
+    let meeter = Meeter::connect(socket).map_err(failed)?;
+    meeter.say(&request(kind::FINISH, name)).map_err(failed)?;
+    match meeter.hear(Some(Instant::now() + Duration::from_secs(10))).map_err(failed)? {
+        Some(answer) if answer.kind == kind::END => Ok(ExitCode::SUCCESS),
+        Some(answer) if answer.kind == kind::REFUSED => {
+            Err(Failure::new(Exit::ZoneRefused, meeting::explain(answer.code)))
+        }
+        _ => Err(failed(MeetError::Nonsense)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn handles_are_digits_and_nothing_else() {
+        let text = to_hex(&[0xa5; HANDLE]);
+        assert_eq!(handle(&format!("{text}\n")).unwrap(), [0xa5; HANDLE]);
+        for bad in ["", "a5", &text[1..], &format!("{text}00"), &text.replace("a5", "ä")] {
+            assert!(handle(bad).is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn what_another_tenant_wrote_does_nothing_to_a_terminal() {
+        assert_eq!(plain(b"\x1b[2Jhello\x07\xff"), "[2Jhello\u{fffd}");
+    }
+}

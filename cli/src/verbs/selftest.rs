@@ -1,0 +1,36 @@
+//! `bulkhead selftest`: what a CUDA program needs, tried in this process; `bulkhead doctor` starts it in a zone.
+
+use std::io::Write;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use proxy::survey::selftest;
+
+use crate::exit::{Exit, Failure};
+use crate::helper;
+
+const PATIENCE: Duration = Duration::from_secs(60);
+
+pub fn run(open: Option<&str>) -> Result<ExitCode, Failure> {
+    let mut out = std::io::stdout().lock();
+    if let Some(handle) = open {
+        let value = selftest::open(handle).map_err(|why| Failure::new(Exit::Failure, why))?;
+        let _ = writeln!(out, "{value}");
+        return Ok(ExitCode::SUCCESS);
+    }
+    let fine = selftest::run(other_process, |step| {
+        let line = serde_json::to_string(&step).unwrap_or_default();
+        let _ = writeln!(out, "{line}").and_then(|()| out.flush());
+    });
+    Ok(if fine { ExitCode::SUCCESS } else { Exit::Failure.into() })
+}
+
+fn other_process(handle: &str) -> Result<u32, String> {
+    let mut command = helper::own();
+    command.args(["selftest", "--open", handle]);
+    let said = helper::run(command, PATIENCE).map_err(|error| error.to_string())?;
+    match said.failure() {
+        Some(why) => Err(why),
+        None => said.output.trim().parse().map_err(|_| "the other process said nothing".to_owned()),
+    }
+}

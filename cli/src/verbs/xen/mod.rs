@@ -1,0 +1,15 @@
+//! `bulkhead xen`: programs in domains of their own.
+
+mod run;
+mod session;
+
+use std::process::ExitCode;
+
+use crate::exit::Failure;
+use crate::xen_args::{XenAction, XenArgs};
+
+pub fn run(args: XenArgs) -> Result<ExitCode, Failure> {
+    match args.action {
+        XenAction::Run(args) => run::run(*args),
+    }
+}

@@ -1,0 +1,105 @@
+//! A guest of Xen that lies: about what it offers, in what it offers, and by ending in the middle of it.
+
+use std::time::Duration;
+
+use cuda_abi::wire;
+use idm::bootstrap::Hello;
+use xen::card::{self, Node};
+use xen::guest;
+use xen::store::Store;
+use xen::sys::Place;
+use xen::sys::evtchn::Channel;
+use xen::sys::gntalloc::GrantAllocator;
+use xen::{DomainId, PAGE};
+
+use super::{Dice, Tally};
+
+const PATIENCE: Duration = Duration::from_secs(60);
+
+pub fn attack(dice: &mut Dice, rounds: u64) -> Tally {
+    let mut store = Store::open().expect("a guest has a xenstore");
+    let backend = guest::backend(&mut store, PATIENCE).expect("there is a driver domain");
+    let allocator = GrantAllocator::open().expect("a guest can grant pages");
+    let mut tally = Tally::default();
+    for round in 0..rounds {
+        let path = format!("{}/lie-{round}", card::CLIENTS);
+        tally.messages += 1;
+        match dice.below(7) {
+            0 => {
+                let length = dice.below(2000);
+                let text: Vec<u8> = (0..length).map(|_| dice.below(255) as u8 + 1).collect();
+                let _ = store.write(&path, &text);
+            }
+            1 => {
+                // Numbers that nobody gave out.
+                let node = Node { card: dice.boundary() as u32, port: dice.boundary() as u32 };
+                let _ = store.write(&path, node.text().as_bytes());
+            }
+            2 => {
+                // Pages upon pages of nodes below nodes.
+                for deep in 0..20 {
+                    let _ = store.write(&format!("{path}/{deep}/{}", dice.roll()), b"1 2 3");
+                }
+            }
+            3 => {
+                // A real page and a real bell, and nonsense on the page, which changes while it is read.
+                let (Ok(pages), Ok(bell)) = (allocator.grant(backend, 1), Channel::offer(backend)) else { continue };
+                let Ok(page) = pages.map(Place::Anywhere) else { continue };
+                page.copy_in(0, &dice.bytes(4096));
+                let node = Node { card: pages.refs()[0], port: bell.port() };
+                let _ = store.write(&path, node.text().as_bytes());
+                for _ in 0..50 {
+                    page.copy_in(dice.below(4000), &dice.bytes(64));
+                    let _ = bell.notify();
+                }
+                // And gone, while somebody may look at it.
+            }
+            4 => lying_card(dice, &mut store, backend, &allocator, &path),
+            _ => tally.sessions += u64::from(session(dice, &mut tally.ended)),
+        }
+        let _ = store.remove(&path);
+    }
+    tally
+}
+
+/// A card as it should be, but for the pages that it lists: they are too few, not granted, or the same again and again.
+fn lying_card(dice: &mut Dice, store: &mut Store, backend: DomainId, allocator: &GrantAllocator, path: &str) {
+    let layout = guest::layout();
+    let pages = layout.region_bytes().expect("our own layout") as usize / PAGE;
+    let listed = dice.pick(&[1, pages - 1, pages]);
+    let Ok(own) = allocator.grant(backend, card::pages_for(listed)) else { return };
+    let (Ok(mapped), Ok(bell)) = (own.map(Place::Anywhere), Channel::offer(backend)) else { return };
+    let same = own.refs()[0];
+    let refs: Vec<u32> = match dice.below(3) {
+        0 => vec![same; listed],
+        1 => (0..listed).map(|_| dice.boundary() as u32).collect(),
+        _ => (0..listed as u32).collect(),
+    };
+    card::fill(&mapped, own.refs(), &Hello::new(wire::fingerprint(), 0), &layout, &refs);
+    let node = Node { card: same, port: bell.port() };
+    let _ = store.write(path, node.text().as_bytes());
+    // Until it is answered, or for a while: some lies are told to somebody who listens.
+    for _ in 0..dice.below(20) {
+        let _ = bell.wait(Some(Duration::from_millis(20)));
+    }
+}
+
+/// A worker of our own, whose region is written all over; then its pages go away under it.
+fn session(dice: &mut Dice, ended: &mut u64) -> bool {
+    let fingerprint = if dice.below(4) == 0 { dice.roll() } else { wire::fingerprint() };
+    let hello = Hello::new(fingerprint, if dice.below(4) == 0 { dice.roll() as u32 } else { 0 });
+    let Ok(connection) = guest::connect(&hello, guest::layout(), PATIENCE, PATIENCE) else {
+        *ended += 1;
+        return false;
+    };
+    let (start, len) = (connection.region.address(), connection.region.len());
+    for _ in 0..dice.below(400) {
+        // The words at the front, with heads, bells and lanes, are hit as often as all the rest.
+        let within = if dice.below(2) == 0 { 256 << 10 } else { len };
+        let at = dice.below(within.min(len) - 8);
+        // SAFETY: in the region, which lives as long as the connection; nobody here reads it.
+        unsafe { ((start + at) as *mut u8).cast::<u64>().write_unaligned(dice.boundary()) };
+        let _ = connection.doorbell.channel().notify();
+    }
+    true
+}

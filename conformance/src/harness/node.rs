@@ -1,0 +1,65 @@
+//! A proxy with zones for the length of a test, and the proof that nothing is left of it.
+
+use std::ops::{Deref, DerefMut};
+use std::path::PathBuf;
+
+use super::{Honest, Place, Proxy};
+
+pub struct Node<'a> {
+    pub place: &'a Place,
+    proxy: Proxy<'a>,
+}
+
+/// Does something on a node with these zones. `player` is the path of the `conformance` program.
+pub fn on_node(player: &str, zones: &[&str], body: impl FnOnce(&mut Node<'_>)) {
+    on_node_with(player, zones, &[], body);
+}
+
+/// The same, with more options of `bulkhead proxy`.
+pub fn on_node_with(player: &str, zones: &[&str], options: &[&str], body: impl FnOnce(&mut Node<'_>)) {
+    let place = Place::new(PathBuf::from(player));
+    let mut node = Node { place: &place, proxy: Proxy::start_with(&place, zones, options) };
+    body(&mut node);
+    node.proxy.stop();
+    place.nothing_is_left();
+}
+
+impl Node<'_> {
+    /// A process of a zone that shares with others: see [`crate::sharer`].
+    pub fn sharer(&self, zone: &str) -> Honest {
+        Honest::from_command(self.place.player(&["sharer"], &self.proxy.socket(zone)))
+    }
+
+    /// One that works on another than the first GPU.
+    pub fn sharer_on(&self, zone: &str, device: u32) -> Honest {
+        Honest::from_command(self.place.player(&["sharer", &device.to_string()], &self.proxy.socket(zone)))
+    }
+
+    pub fn sharers<const N: usize>(&self, zone: &str) -> [Honest; N] {
+        std::array::from_fn(|_| self.sharer(zone))
+    }
+
+    /// `bulkhead grants …`: what it says, on whichever output.
+    pub fn grants(&self, arguments: &[&str]) -> String {
+        let socket = self.place.state().join("admin.sock");
+        let socket = socket.to_str().expect("a plain path");
+        let arguments = [&["grants", "--socket", socket], arguments].concat();
+        let output = self.place.bulkhead(&arguments).output().expect("it runs");
+        let text = String::from_utf8_lossy(if output.status.success() { &output.stdout } else { &output.stderr });
+        text.trim().to_owned()
+    }
+}
+
+impl<'a> Deref for Node<'a> {
+    type Target = Proxy<'a>;
+
+    fn deref(&self) -> &Proxy<'a> {
+        &self.proxy
+    }
+}
+
+impl<'a> DerefMut for Node<'a> {
+    fn deref_mut(&mut self) -> &mut Proxy<'a> {
+        &mut self.proxy
+    }
+}

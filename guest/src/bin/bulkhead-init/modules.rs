@@ -1,0 +1,34 @@
+//! The kernel's modules for Xen's devices.
+
+use crate::{InitError, step};
+use guest::image::{MODULES, MODULES_FOLDER};
+use std::ffi::CString;
+use std::fs::File;
+
+/// Loads them all. `grants` is how many pages programs may grant; without it, it is half of the memory.
+pub fn load(grants: Option<u32>) -> Result<(), InitError> {
+    for name in MODULES {
+        let path = format!("/{MODULES_FOLDER}/{name}.ko");
+        let file = File::open(&path).map_err(|error| InitError::Step(format!("open {path}"), error))?;
+        let parameters = match name {
+            "xen-gntalloc" => format!("limit={}", grants.unwrap_or_else(half_of_memory)),
+            _ => String::new(),
+        };
+        let parameters = CString::new(parameters).unwrap_or_default();
+        match rustix::system::finit_module(&file, &parameters, 0) {
+            // Built in, or loaded by the kernel itself.
+            Ok(()) | Err(rustix::io::Errno::EXIST) => {}
+            Err(error) => return Err(step(format!("load {name}"))(error)),
+        }
+    }
+    Ok(())
+}
+
+/// In pages.
+fn half_of_memory() -> u32 {
+    let text = std::fs::read_to_string("/proc/meminfo").unwrap_or_default();
+    let total = text.lines().find_map(|line| line.strip_prefix("MemTotal:")?.trim().strip_suffix(" kB"));
+    let kib: u64 = total.and_then(|number| number.parse().ok()).unwrap_or(0);
+    // The kernel takes a signed number.
+    u32::try_from(kib / 8).unwrap_or(u32::MAX).min(i32::MAX as u32).max(1024)
+}

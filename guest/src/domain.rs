@@ -1,0 +1,190 @@
+//! Making and ending a guest's domain, through Xen's own `xl`.
+
+use crate::link::options;
+use std::fmt::Write;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
+use xen::DomainId;
+
+const RESERVED_GRANTS: u32 = 64;
+
+#[derive(Debug, thiserror::Error)]
+pub enum DomainError {
+    #[error("this is no domain that can make others: xl does not run here")]
+    NoToolstack(#[source] io::Error),
+    #[error("{what}: {said}")]
+    Xl { what: String, said: String },
+    #[error("a path may not have quotes, backslashes or line ends in it: {0}")]
+    Path(PathBuf),
+    #[error("cannot write {0}")]
+    Write(PathBuf, #[source] io::Error),
+}
+
+/// How a domain sees its machine.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Kind {
+    /// With the processor's virtualisation, and no emulated devices.
+    Pvh,
+    /// Without: the kernel itself knows that it is a guest.
+    Pv,
+}
+
+impl Kind {
+    fn name(self) -> &'static str {
+        match self {
+            Self::Pvh => "pvh",
+            Self::Pv => "pv",
+        }
+    }
+
+    /// PVH where the hypervisor can, else PV.
+    pub fn best() -> Result<Self, DomainError> {
+        let info = xl(["info"], "cannot ask the hypervisor what it can do")?;
+        let can = info
+            .lines()
+            .any(|line| line.starts_with("virt_caps") && line.split_whitespace().any(|word| word == "hvm"));
+        Ok(if can { Self::Pvh } else { Self::Pv })
+    }
+}
+
+/// What a domain is made of.
+#[derive(Debug, Clone)]
+pub struct Definition<'a> {
+    pub name: &'a str,
+    pub kind: Kind,
+    pub kernel: &'a Path,
+    pub root: &'a Path,
+    pub memory: u64,
+    pub vcpus: u32,
+    /// The domain that has the other end of its link.
+    pub host: DomainId,
+    /// Frames of grants that it may have; each is good for 512 pages, that is 2 MiB.
+    pub grant_frames: u32,
+}
+
+impl Definition<'_> {
+    /// As `xl` wants it.
+    fn text(&self) -> Result<String, DomainError> {
+        for path in [self.kernel, self.root] {
+            if path.to_str().is_none_or(|text| text.contains(['"', '\'', '\\', '\n'])) {
+                return Err(DomainError::Path(path.to_owned()));
+            }
+        }
+        // A few are for the console, the store and the link.
+        let grants = (self.grant_frames * 512).saturating_sub(RESERVED_GRANTS);
+        let mut text = String::new();
+        let _ = writeln!(text, "name = \"{}\"", self.name);
+        let _ = writeln!(text, "type = \"{}\"", self.kind.name());
+        let _ = writeln!(text, "kernel = \"{}\"", self.kernel.display());
+        let _ = writeln!(text, "ramdisk = \"{}\"", self.root.display());
+        let (host, limit) = (options::HOST, options::GRANTS);
+        let _ = writeln!(text, "extra = \"console=hvc0 quiet loglevel=3 {host}={} {limit}={grants}\"", self.host);
+        let _ = writeln!(text, "memory = {}", self.memory.div_ceil(1 << 20));
+        let _ = writeln!(text, "vcpus = {}", self.vcpus);
+        let _ = writeln!(text, "max_grant_frames = {}", self.grant_frames);
+        for end in ["poweroff", "reboot", "crash", "watchdog", "soft_reset"] {
+            let _ = writeln!(text, "on_{end} = \"destroy\"");
+        }
+        Ok(text)
+    }
+}
+
+/// A domain that is destroyed when dropped.
+#[derive(Debug)]
+pub struct Domain {
+    id: DomainId,
+    /// Its own unique number: numbers of domains are used again.
+    name: String,
+}
+
+impl Domain {
+    /// Makes it, paused. `folder` is for files that are of no use afterwards.
+    pub fn create(definition: &Definition, folder: &Path) -> Result<Self, DomainError> {
+        let config = folder.join(format!("{}.cfg", definition.name));
+        let text = definition.text()?;
+        std::fs::write(&config, text).map_err(|error| DomainError::Write(config.clone(), error))?;
+        let path = config.to_string_lossy();
+        xl(["create", "-q", "-p", &path], "cannot make the domain")?;
+        // From here on it must be destroyed whatever happens.
+        let mut domain = Self { id: 0, name: definition.name.to_owned() };
+        let id = xl(["domid", definition.name], "cannot find the domain")?;
+        domain.id =
+            id.trim().parse().map_err(|_| DomainError::Xl { what: "cannot find the domain".into(), said: id })?;
+        Ok(domain)
+    }
+
+    pub fn id(&self) -> DomainId {
+        self.id
+    }
+
+    pub fn unpause(&self) -> Result<(), DomainError> {
+        xl(["unpause", &self.name], "cannot start the domain").map(drop)
+    }
+
+    /// Whether it is still there.
+    pub fn exists(&self) -> bool {
+        output(["domid", &self.name]).is_ok_and(|output| output.status.success())
+    }
+}
+
+impl Drop for Domain {
+    fn drop(&mut self) {
+        // One that has ended by itself is not there any more.
+        let _ = output(["destroy", &self.name]);
+    }
+}
+
+fn xl<const N: usize>(arguments: [&str; N], what: &str) -> Result<String, DomainError> {
+    let output = output(arguments)?;
+    if !output.status.success() {
+        let said = String::from_utf8_lossy(&output.stderr);
+        // It says a lot about what follows from the first thing that went wrong.
+        let said = said.lines().find(|line| !line.trim().is_empty()).unwrap_or("xl said nothing").trim().to_owned();
+        return Err(DomainError::Xl { what: what.to_owned(), said });
+    }
+    Ok(String::from_utf8_lossy(&output.stdout).into_owned())
+}
+
+fn output<const N: usize>(arguments: [&str; N]) -> Result<Output, DomainError> {
+    use std::os::unix::process::CommandExt;
+    let mut xl = Command::new("xl");
+    // The terminal's signals are for the program in the guest.
+    xl.args(arguments).stdin(Stdio::null()).process_group(0);
+    xl.output().map_err(DomainError::NoToolstack)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn definition(kernel: &str) -> Result<String, DomainError> {
+        let definition = Definition {
+            name: "a",
+            kind: Kind::Pvh,
+            kernel: Path::new(kernel),
+            root: Path::new("/r"),
+            memory: (256 << 20) + 1,
+            vcpus: 2,
+            host: 0,
+            grant_frames: 64,
+        };
+        definition.text()
+    }
+
+    #[test]
+    fn a_definition_says_what_xl_must_know() {
+        let text = definition("/k").unwrap();
+        for line in ["type = \"pvh\"", "kernel = \"/k\"", "memory = 257", "vcpus = 2", "max_grant_frames = 64"] {
+            assert!(text.lines().any(|other| other == line), "{line} is not in\n{text}");
+        }
+        assert!(text.contains("bulkhead.host=0 bulkhead.grants=32704"));
+    }
+
+    #[test]
+    fn a_path_cannot_say_more_than_a_path() {
+        for path in ["/k\"\nname = \"b", "/k\\", "/a'b"] {
+            assert!(matches!(definition(path), Err(DomainError::Path(_))));
+        }
+    }
+}

@@ -1,0 +1,107 @@
+//! The host's end of the link. All that it reads is the guest's word.
+
+use super::frames::{self, Down, Up};
+use super::guest::GONE;
+use super::pages::{DOWN, GUEST_ALIVE, HOST_ALIVE, MAGIC, MAGIC_WORD, PAGES, REFS, RING_BYTES, UP};
+use super::ring::Ring;
+use super::{LinkError, NODE, VERSION};
+use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use xen::DomainId;
+use xen::sys::evtchn::Channel;
+use xen::sys::gntdev::ForeignPages;
+use xen::sys::{Mapping, Place};
+
+pub struct HostEnd {
+    up: Ring,
+    down: Ring,
+    channel: Channel,
+    first: Arc<Mapping>,
+}
+
+/// The node that says that the guest has a link to offer.
+pub fn node(domain: DomainId) -> String {
+    format!("/local/domain/{domain}/{NODE}")
+}
+
+impl HostEnd {
+    /// Maps what the guest offers in its node.
+    pub fn accept(domain: DomainId, node: &str) -> Result<Self, LinkError> {
+        let (number, port) = parse(node).ok_or(LinkError::Broken)?;
+        let first = ForeignPages::choose(domain, &[number])?;
+        let channel = Channel::bind(domain, port)?;
+        first.notify_at_end(HOST_ALIVE, channel.port())?;
+        let first = Arc::new(first.map(Place::Anywhere)?);
+        if first.word(MAGIC_WORD).load(Ordering::Acquire) != MAGIC {
+            return Err(LinkError::Broken);
+        }
+        let mut refs = [0; PAGES * 4];
+        first.copy_out(REFS, &mut refs);
+        let refs: Vec<u32> =
+            refs.chunks_exact(4).map(|four| u32::from_le_bytes([four[0], four[1], four[2], four[3]])).collect();
+        let rings = Arc::new(ForeignPages::choose(domain, &refs)?.map(Place::Anywhere)?);
+        first.word(HOST_ALIVE).store(GONE | 1, Ordering::Release);
+        Ok(Self {
+            up: Ring::new(first.clone(), rings.clone(), 0, UP),
+            down: Ring::new(first.clone(), rings, RING_BYTES, DOWN),
+            channel,
+            first,
+        })
+    }
+
+    /// False: there is no room now; an event comes when there is.
+    pub fn send(&mut self, frame: &Down) -> Result<bool, LinkError> {
+        let sent = frames::send(&mut self.down, frame)?;
+        if sent {
+            self.channel.notify()?;
+        }
+        Ok(sent)
+    }
+
+    pub fn receive(&mut self) -> Result<Option<Up>, LinkError> {
+        let frame = frames::receive(&mut self.up)?;
+        if frame.is_some() {
+            self.channel.notify()?;
+        }
+        Ok(frame)
+    }
+
+    /// The guest's first process has ended, however that came about.
+    pub fn guest_is_gone(&self) -> bool {
+        self.first.word(GUEST_ALIVE).load(Ordering::Acquire) & 0xff == 0
+    }
+
+    /// Takes an event, if there is one, and allows the next.
+    pub fn take_event(&self) -> Result<(), LinkError> {
+        Ok(self.channel.wait(Some(std::time::Duration::ZERO)).map(drop)?)
+    }
+
+    /// Can be read when there is an event.
+    pub fn fd(&self) -> BorrowedFd<'_> {
+        self.channel.as_fd()
+    }
+}
+
+/// The first page's reference and the port.
+fn parse(node: &str) -> Option<(u32, u32)> {
+    if node.len() > 40 {
+        return None;
+    }
+    let mut words = node.split(' ').map(|word| word.parse::<u32>().ok());
+    let (version, number, port) = (words.next()??, words.next()??, words.next()??);
+    (version == VERSION && words.next().is_none()).then_some((number, port))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nodes_are_three_numbers_of_this_version() {
+        assert_eq!(parse("1 8 12"), Some((8, 12)));
+        for wrong in ["", "1", "1 8", "2 8 12", "1 8 12 4", "1 -8 12", "1 8 99999999999", "1  8", &"1".repeat(100)] {
+            assert_eq!(parse(wrong), None, "{wrong:?}");
+        }
+    }
+}

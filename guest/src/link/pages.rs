@@ -1,0 +1,28 @@
+//! How the granted pages are laid out.
+
+use xen::PAGE;
+
+pub const MAGIC: u32 = u32::from_le_bytes(*b"BkLk");
+
+// Words of the first page. Each side writes its own and reads the other's.
+pub const MAGIC_WORD: usize = 0;
+pub const GUEST_ALIVE: usize = 64;
+pub const HOST_ALIVE: usize = 68;
+pub const UP: Positions = Positions { head: 128, tail: 192 };
+pub const DOWN: Positions = Positions { head: 256, tail: 320 };
+/// References of the pages behind the first.
+pub const REFS: usize = 1024;
+
+/// Where the two words of a ring are: how many bytes were ever put in, and how many were taken out.
+#[derive(Debug, Clone, Copy)]
+pub struct Positions {
+    pub head: usize,
+    pub tail: usize,
+}
+
+pub const RING_PAGES: usize = 16;
+pub const RING_BYTES: usize = RING_PAGES * PAGE;
+/// Behind the first page: the ring up, then the ring down.
+pub const PAGES: usize = 2 * RING_PAGES;
+
+const _: () = assert!(RING_BYTES.is_power_of_two() && REFS + PAGES * 4 <= PAGE);

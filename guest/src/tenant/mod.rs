@@ -1,0 +1,102 @@
+//! A tenant's own root file system, as an archive that is booted behind the image's.
+//!
+//! It comes from an OCI image (a folder as `skopeo copy … oci:DIR` makes it, or a tar of one) or from a tar of the files
+//! themselves. What is in it is the tenant's, and hostile: nothing of it is written to this machine's file systems under
+//! a name of its own, no path leads out of the folder that the archive has for it, and its size is bounded.
+
+mod layers;
+mod oci;
+
+use crate::cpio;
+use crate::image::gzip;
+use crate::tree::{Kind, Node, Tree};
+use std::fs::File;
+use std::io::{self, Read};
+use std::path::{Path, PathBuf};
+
+/// Where in the archive the tenant's root file system is.
+pub const ROOT: &str = "tenant";
+/// What its image says about how it is run: words, each ended by a zero.
+pub const ENVIRONMENT: &str = "tenant.d/environment";
+pub const FOLDER: &str = "tenant.d/folder";
+pub const COMMAND: &str = "tenant.d/command";
+
+/// What all files together may have. Guests keep them in memory.
+const MAX_BYTES: u64 = 16 << 30;
+
+#[derive(Debug, thiserror::Error)]
+pub enum TenantError {
+    #[error("cannot read {0}")]
+    Read(PathBuf, #[source] io::Error),
+    #[error("{0} is neither an OCI image nor a tar")]
+    Unknown(PathBuf),
+    #[error("the image has no {0}")]
+    Missing(String),
+    #[error("{0} in the image is not what its digest says")]
+    Digest(String),
+    #[error("the image's {0} makes no sense")]
+    Nonsense(&'static str),
+    #[error("the image is not for Linux on x86-64")]
+    Platform,
+    #[error("a layer of the image cannot be unpacked")]
+    Layer(#[source] io::Error),
+    #[error("the image is larger than {} GiB", MAX_BYTES >> 30)]
+    TooLarge,
+}
+
+/// What an image says about how it wants to be run.
+#[derive(Debug, Default, Clone, PartialEq, Eq)]
+pub struct Manner {
+    pub environment: Vec<String>,
+    pub folder: Option<String>,
+    pub command: Vec<String>,
+}
+
+/// Makes the archive, compressed unless it is to be plain.
+pub fn archive(source: &Path, plain: bool) -> Result<Vec<u8>, TenantError> {
+    let (tree, manner) = read(source)?;
+    let archive = cpio::bytes(&placed(&tree, &manner));
+    Ok(if plain { archive } else { gzip(&archive) })
+}
+
+/// The files where the guest's first process looks for them.
+pub fn placed(tree: &Tree, manner: &Manner) -> Tree {
+    let mut placed = Tree::default();
+    placed.folder(ROOT);
+    for (path, node) in tree.iter() {
+        placed.put(&format!("{ROOT}/{path}"), node.clone());
+    }
+    let words = |words: &[String]| words.iter().flat_map(|word| word.bytes().chain([0])).collect::<Vec<u8>>();
+    for (file, content) in [
+        (ENVIRONMENT, words(&manner.environment)),
+        (FOLDER, words(manner.folder.as_slice())),
+        (COMMAND, words(&manner.command)),
+    ] {
+        placed.put(file, Node::new(Kind::File(content.into()), 0o644));
+    }
+    placed
+}
+
+fn read(source: &Path) -> Result<(Tree, Manner), TenantError> {
+    let named = source.to_str().and_then(|text| text.strip_prefix("oci:")).map(Path::new);
+    let source = named.unwrap_or(source);
+    if source.join("oci-layout").is_file() {
+        return oci::read(&oci::Blobs::Folder(source.to_owned()));
+    }
+    let cannot = |error| TenantError::Read(source.to_owned(), error);
+    let mut beginning = Vec::new();
+    File::open(source).and_then(|file| file.take(512).read_to_end(&mut beginning)).map_err(cannot)?;
+    if layers::Packing::of(&beginning) == layers::Packing::None && !layers::is_tar(&beginning) {
+        return Err(TenantError::Unknown(source.to_owned()));
+    }
+    let open = || File::open(source).map_err(cannot);
+    if let Some(blobs) = oci::in_tar(layers::unpacked(open()?)?)? {
+        return oci::read(&blobs);
+    }
+    let mut tree = Tree::default();
+    layers::apply(open()?, &mut tree, &mut MAX_BYTES.clone())?;
+    Ok((tree, Manner::default()))
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,77 @@
+//! What pinned memory is made of: a memfd that goes to the worker as a descriptor, or pages that are granted to the driver
+//! domain and go there as references. The hot path sees neither: memory is memory once it is mapped.
+
+use std::os::fd::{AsFd, BorrowedFd, FromRawFd, OwnedFd};
+
+use cuda_abi::error::*;
+use cuda_abi::wire::Op;
+use idm::bootstrap::{self, Handover};
+use xen::sys::gntalloc::Grants;
+
+use crate::carry;
+use crate::entry::Cuda;
+use crate::session::{self, Link, Session};
+
+/// References in one message.
+const BATCH: usize = 12 << 10;
+
+pub enum Arena {
+    File(OwnedFd),
+    /// They stay granted as long as they are mapped, also when this is gone.
+    Granted(Grants),
+}
+
+impl Arena {
+    /// `len` bytes, whole pages, zeroed.
+    pub fn make(session: &Session, len: u64) -> Cuda<Arena> {
+        match &*session.link.lock() {
+            Link::Socket(_) => make_file(len).map(Arena::File),
+            Link::Guest { allocator, backend } => {
+                let pages = usize::try_from(len / super::PAGE).map_err(|_| CUDA_ERROR_OUT_OF_MEMORY)?;
+                allocator.grant(*backend, pages).map(Arena::Granted).map_err(|_| CUDA_ERROR_OUT_OF_MEMORY)
+            }
+        }
+    }
+
+    /// Where it is mapped from.
+    pub fn place(&self) -> (BorrowedFd<'_>, u64) {
+        match self {
+            Arena::File(file) => (file.as_fd(), 0),
+            Arena::Granted(grants) => (grants.device().fd(), grants.offset()),
+        }
+    }
+
+    /// Gives the worker what it takes to map it. The message that says where follows while the link is still locked.
+    pub fn hand_over(&self, link: &Link) -> Cuda {
+        match (self, link) {
+            (Arena::File(file), Link::Socket(socket)) => {
+                bootstrap::send(socket, &Handover::default(), &[file.as_fd()]).map_err(|_| session::lost())
+            }
+            (Arena::Granted(grants), _) => grants.refs().chunks(BATCH).try_for_each(|refs| {
+                let write = |writer: &mut cuda_abi::wire::Writer<'_>| {
+                    let bytes: Vec<u8> = refs.iter().flat_map(|number| number.to_le_bytes()).collect();
+                    writer.raw(&bytes);
+                };
+                carry::block(Op::HostGrants as u16, write, |_| Ok(()))
+            }),
+            (Arena::File(_), Link::Guest { .. }) => Err(CUDA_ERROR_NOT_SUPPORTED),
+        }
+    }
+}
+
+/// A memfd of fixed size: the worker takes no file that could shrink under it.
+pub fn make_file(len: u64) -> Cuda<OwnedFd> {
+    // SAFETY: a new descriptor, owned from here on; plain numbers otherwise.
+    unsafe {
+        let fd = libc::memfd_create(c"bulkhead-pinned".as_ptr(), libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING);
+        if fd < 0 {
+            return Err(CUDA_ERROR_OUT_OF_MEMORY);
+        }
+        let file = OwnedFd::from_raw_fd(fd);
+        let seals = libc::F_SEAL_SHRINK | libc::F_SEAL_GROW | libc::F_SEAL_SEAL;
+        if libc::ftruncate(fd, len as libc::off_t) != 0 || libc::fcntl(fd, libc::F_ADD_SEALS, seals) != 0 {
+            return Err(CUDA_ERROR_OUT_OF_MEMORY);
+        }
+        Ok(file)
+    }
+}

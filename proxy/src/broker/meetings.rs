@@ -1,0 +1,434 @@
+//! Programs that meet by name: see [`crate::control::meeting`] for what they say.
+//!
+//! A connection is all that there is of a publication, or of one who waits: when it hangs up, it is over, and the others
+//! learn of it. So nothing is left by a program that dies, and a new broker begins with nothing. Names belong to zones; who
+//! may see a publication is what grants say, asked anew each time.
+//!
+//! A tenant can send anything here: each message is one of fixed size, read as a copy; connections of a zone are counted.
+//! Nothing that is sent waits for anybody: a publisher that is busy is told later what its consumers did, as long as that is
+//! not too much, and then dropped.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::io::ErrorKind;
+use std::os::fd::OwnedFd;
+use std::time::{Duration, Instant};
+
+use idm::bootstrap::{self, BootstrapError};
+use zerocopy::IntoBytes;
+
+use super::Broker;
+use super::exports::Exports;
+use super::grants::Grants;
+use crate::control::ZoneName;
+use crate::control::admin::SharingStatus;
+use crate::control::meeting::{DETACH, Meet, code, kind};
+use crate::packet;
+
+/// Connections of one zone.
+const PER_ZONE: usize = 256;
+/// Connections of all zones together, so that descriptors are left for programs and workers.
+const ALL: usize = 4096;
+/// What a publisher has not been told yet, beyond what its socket holds.
+const BACKLOG: usize = 256;
+/// How soon it is tried again to tell it.
+const RETRY: Duration = Duration::from_millis(5);
+
+#[derive(Default)]
+pub struct Meetings {
+    peers: BTreeMap<u64, Peer>,
+    published: u64,
+}
+
+struct Peer {
+    zone: ZoneName,
+    pid: u32,
+    socket: OwnedFd,
+    role: Role,
+}
+
+enum Role {
+    /// It has not said what it wants.
+    Silent,
+    Publisher(Box<Publication>),
+    Waiting {
+        name: ZoneName,
+        from: Option<ZoneName>,
+        detach: bool,
+    },
+    /// It has the publication of that peer.
+    Consumer {
+        publisher: u64,
+        number: u64,
+    },
+}
+
+struct Publication {
+    offer: Meet,
+    name: ZoneName,
+    since: Instant,
+    taken: u64,
+    /// Those who have it, by their connections.
+    consumers: BTreeSet<u64>,
+    /// Those who have it and did not stay: zone and number.
+    detached: Vec<(ZoneName, u64)>,
+    /// What it has still to be told.
+    backlog: VecDeque<News>,
+}
+
+/// Something that a consumer did.
+struct News {
+    kind: u32,
+    number: u64,
+    zone: ZoneName,
+}
+
+impl News {
+    fn message(&self) -> Meet {
+        let mut message = Meet::new(self.kind);
+        (message.number, message.zone) = (self.number, self.zone.to_field());
+        message
+    }
+}
+
+impl Publication {
+    /// Tells what can be told. False when the peer is gone, or too much is left.
+    fn flush(&mut self, socket: &OwnedFd) -> bool {
+        while let Some(news) = self.backlog.front() {
+            match packet::send_now(socket, news.message().as_bytes(), &[]) {
+                Ok(()) => drop(self.backlog.pop_front()),
+                Err(error) if error.kind() == ErrorKind::WouldBlock => return self.backlog.len() <= BACKLOG,
+                Err(_) => return false,
+            }
+        }
+        true
+    }
+}
+
+/// Who may see what, as it is now.
+struct Policy<'a> {
+    grants: &'a Grants,
+    exports: &'a Exports,
+}
+
+impl Policy<'_> {
+    fn may_see(&self, from: &ZoneName, to: &ZoneName) -> bool {
+        from == to || self.grants.access(from, to).is_some()
+    }
+
+    /// Everything in the offer can be opened still.
+    fn is_fresh(&self, zone: &ZoneName, offer: &Meet) -> bool {
+        offer.tokens().all(|token| self.exports.is_offered(zone, &token))
+    }
+}
+
+impl Meetings {
+    pub fn has(&self, id: u64) -> bool {
+        self.peers.contains_key(&id)
+    }
+
+    /// Adds what an operator is told.
+    fn count(&self, status: &mut SharingStatus) {
+        let is = |wanted: fn(&Role) -> bool| self.peers.values().filter(|peer| wanted(&peer.role)).count();
+        status.published = self.published;
+        status.publications = is(|role| matches!(role, Role::Publisher(_)));
+        status.waiting = is(|role| matches!(role, Role::Waiting { .. }));
+    }
+
+    fn add(&mut self, id: u64, zone: ZoneName, pid: u32, socket: OwnedFd) {
+        let of_zone = self.peers.values().filter(|peer| peer.zone == zone).count();
+        if of_zone >= PER_ZONE || self.peers.len() >= ALL {
+            tell(&socket, &Meet::refusal(code::TOO_MANY));
+            return;
+        }
+        self.peers.insert(id, Peer { zone, pid, socket, role: Role::Silent });
+    }
+
+    /// Reads what a peer says, and does it.
+    fn on_message(&mut self, id: u64, policy: &Policy<'_>) {
+        let Some(peer) = self.peers.get(&id) else { return };
+        let message = match bootstrap::recv::<Meet>(&peer.socket) {
+            Ok((message, _)) => message,
+            Err(BootstrapError::System { source: rustix::io::Errno::AGAIN, .. }) => return,
+            Err(BootstrapError::Closed) => return self.end(id, false),
+            Err(error) => {
+                tracing::info!(zone = %peer.zone, pid = peer.pid, "dropped from a meeting: {error}");
+                return self.end(id, false);
+            }
+        };
+        match (&peer.role, message.kind) {
+            (Role::Silent, kind::PUBLISH) => self.publish(id, message, policy),
+            (Role::Silent, kind::WAIT) => self.wait(id, &message, policy),
+            (Role::Silent, kind::LIST) => self.list(id, policy),
+            (Role::Silent, kind::FINISH) => self.finish(id, &message, policy),
+            (Role::Publisher(_) | Role::Consumer { .. }, kind::DONE) => self.end(id, true),
+            _ => self.refuse(id, code::MALFORMED),
+        }
+    }
+
+    fn refuse(&mut self, id: u64, code: u32) {
+        if let Some(peer) = self.peers.get(&id) {
+            tell(&peer.socket, &Meet::refusal(code));
+        }
+        self.end(id, false);
+    }
+
+    fn publish(&mut self, id: u64, offer: Meet, policy: &Policy<'_>) {
+        let Some(name) = offer.name() else { return self.refuse(id, code::MALFORMED) };
+        let Some(zone) = self.peers.get(&id).map(|peer| peer.zone.clone()) else { return };
+        if !policy.is_fresh(&zone, &offer) {
+            return self.refuse(id, code::STALE);
+        }
+        // One whose memory is gone does not keep its name from others.
+        for stale in self.of(&zone, &name).filter(|stale| !self.is_fresh(*stale, policy)).collect::<Vec<_>>() {
+            self.refuse(stale, code::STALE);
+        }
+        if self.of(&zone, &name).next().is_some() {
+            return self.refuse(id, code::NAME_TAKEN);
+        }
+        let Some(peer) = self.peers.get_mut(&id) else { return };
+        tracing::debug!(%zone, pid = peer.pid, name = name.as_str(), bytes = offer.bytes, "published");
+        let publication = Publication {
+            offer,
+            name,
+            since: Instant::now(),
+            taken: 0,
+            consumers: BTreeSet::new(),
+            detached: Vec::new(),
+            backlog: VecDeque::new(),
+        };
+        peer.role = Role::Publisher(Box::new(publication));
+        self.published += 1;
+        if !tell(&peer.socket, &Meet::new(kind::PUBLISHED)) {
+            return self.end(id, false);
+        }
+        self.match_all(policy);
+    }
+
+    /// Publications of a zone under a name.
+    fn of<'a>(&'a self, zone: &'a ZoneName, name: &'a ZoneName) -> impl Iterator<Item = u64> + 'a {
+        let named = move |peer: &Peer| matches!(&peer.role, Role::Publisher(known) if known.name == *name);
+        self.peers.iter().filter(move |(_, peer)| peer.zone == *zone && named(peer)).map(|(id, _)| *id)
+    }
+
+    fn is_fresh(&self, id: u64, policy: &Policy<'_>) -> bool {
+        match self.peers.get(&id) {
+            Some(Peer { zone, role: Role::Publisher(publication), .. }) => policy.is_fresh(zone, &publication.offer),
+            _ => false,
+        }
+    }
+
+    fn wait(&mut self, id: u64, message: &Meet, policy: &Policy<'_>) {
+        let (Some(name), Ok(from), true) = (message.name(), message.zone(), message.code & !DETACH == 0) else {
+            return self.refuse(id, code::MALFORMED);
+        };
+        let Some(peer) = self.peers.get_mut(&id) else { return };
+        peer.role = Role::Waiting { name, from, detach: message.code & DETACH != 0 };
+        self.match_one(id, policy);
+    }
+
+    /// What a zone finds under a name: its own, then others' in the order of their names.
+    fn find(&self, asking: &ZoneName, name: &ZoneName, from: Option<&ZoneName>, policy: &Policy<'_>) -> Option<u64> {
+        let candidate = |(id, peer): (&u64, &Peer)| {
+            let Role::Publisher(publication) = &peer.role else { return None };
+            let wanted = publication.name == *name && from.is_none_or(|from| peer.zone == *from);
+            let seen =
+                wanted && policy.may_see(&peer.zone, asking) && policy.is_fresh(&peer.zone, &publication.offer);
+            seen.then(|| (peer.zone != *asking, peer.zone.clone(), *id))
+        };
+        self.peers.iter().filter_map(candidate).min().map(|(_, _, id)| id)
+    }
+
+    fn match_all(&mut self, policy: &Policy<'_>) {
+        let waiting = |(id, peer): (&u64, &Peer)| matches!(peer.role, Role::Waiting { .. }).then_some(*id);
+        for id in self.peers.iter().filter_map(waiting).collect::<Vec<_>>() {
+            self.match_one(id, policy);
+        }
+    }
+
+    /// Gives one who waits what there is.
+    fn match_one(&mut self, id: u64, policy: &Policy<'_>) {
+        let Some(peer) = self.peers.get(&id) else { return };
+        let Role::Waiting { name, from, detach } = &peer.role else { return };
+        let (zone, detach) = (peer.zone.clone(), *detach);
+        let Some(publisher) = self.find(&zone, name, from.as_ref(), policy) else { return };
+        let Some(source) = self.peers.get_mut(&publisher) else { return };
+        let Role::Publisher(publication) = &mut source.role else { return };
+        publication.taken += 1;
+        let number = publication.taken;
+        let mut found = publication.offer.clone();
+        (found.kind, found.code, found.number, found.zone) = (kind::FOUND, 0, number, source.zone.to_field());
+        // The one who waits first: it is in a hurry.
+        let given = self.peers.get(&id).is_some_and(|peer| tell(&peer.socket, &found));
+        if !given {
+            return self.end(id, false);
+        }
+        if let Some(Peer { role: Role::Publisher(publication), .. }) = self.peers.get_mut(&publisher) {
+            if detach {
+                publication.detached.push((zone.clone(), number));
+            } else {
+                publication.consumers.insert(id);
+            }
+        }
+        if detach {
+            self.peers.remove(&id);
+        } else if let Some(peer) = self.peers.get_mut(&id) {
+            peer.role = Role::Consumer { publisher, number };
+        }
+        self.notify(publisher, News { kind: kind::TAKEN, number, zone });
+    }
+
+    /// Tells a publisher of a consumer, now or as soon as it listens.
+    fn notify(&mut self, publisher: u64, news: News) {
+        let Some(Peer { role: Role::Publisher(publication), socket, .. }) = self.peers.get_mut(&publisher) else {
+            return;
+        };
+        publication.backlog.push_back(news);
+        if !publication.flush(socket) {
+            self.end(publisher, false);
+        }
+    }
+
+    /// When somebody must be told something that did not fit.
+    fn deadline(&self) -> Option<Instant> {
+        let behind = |peer: &Peer| matches!(&peer.role, Role::Publisher(known) if !known.backlog.is_empty());
+        self.peers.values().any(behind).then(|| Instant::now() + RETRY)
+    }
+
+    fn flush(&mut self) {
+        let mut lost = Vec::new();
+        for (id, peer) in &mut self.peers {
+            if let Role::Publisher(publication) = &mut peer.role
+                && !publication.flush(&peer.socket)
+            {
+                lost.push(*id);
+            }
+        }
+        lost.into_iter().for_each(|id| self.end(id, false));
+    }
+
+    fn list(&mut self, id: u64, policy: &Policy<'_>) {
+        let Some(peer) = self.peers.get(&id) else { return };
+        for (_, other) in self.peers.iter().filter(|(_, other)| policy.may_see(&other.zone, &peer.zone)) {
+            let Role::Publisher(publication) = &other.role else { continue };
+            if !policy.is_fresh(&other.zone, &publication.offer) {
+                continue;
+            }
+            // What it takes to open it is given to those who take it.
+            let mut entry = Meet::new(kind::ENTRY).named(&publication.name);
+            (entry.zone, entry.bytes) = (other.zone.to_field(), publication.offer.bytes);
+            entry.number = (publication.consumers.len() + publication.detached.len()) as u64;
+            entry.age = u64::try_from(publication.since.elapsed().as_millis()).unwrap_or(u64::MAX);
+            entry.set_note(publication.offer.note());
+            if !tell(&peer.socket, &entry) {
+                break;
+            }
+        }
+        tell(&peer.socket, &Meet::new(kind::END));
+        self.peers.remove(&id);
+    }
+
+    /// Those of a zone who took something and did not stay are done with it.
+    fn finish(&mut self, id: u64, message: &Meet, policy: &Policy<'_>) {
+        let (Some(name), Ok(from)) = (message.name(), message.zone()) else {
+            return self.refuse(id, code::MALFORMED);
+        };
+        let Some(zone) = self.peers.get(&id).map(|peer| peer.zone.clone()) else { return };
+        let publisher = self.find(&zone, &name, from.as_ref(), policy);
+        let mut finished = Vec::new();
+        if let Some(publisher) = publisher
+            && let Some(Peer { role: Role::Publisher(publication), .. }) = self.peers.get_mut(&publisher)
+        {
+            publication.detached.retain(|(known, number)| {
+                let mine = *known == zone;
+                finished.extend(mine.then_some((publisher, *number)));
+                !mine
+            });
+        }
+        for (publisher, number) in finished {
+            self.notify(publisher, News { kind: kind::FINISHED, number, zone: zone.clone() });
+        }
+        if let Some(peer) = self.peers.remove(&id) {
+            tell(&peer.socket, &Meet::new(kind::END));
+        }
+    }
+
+    /// A connection is over; `done` if its program said so before.
+    fn end(&mut self, id: u64, done: bool) {
+        let Some(peer) = self.peers.remove(&id) else { return };
+        match peer.role {
+            Role::Silent | Role::Waiting { .. } => {}
+            Role::Publisher(publication) => {
+                let mut gone = Meet::new(kind::GONE);
+                gone.code = if done { 0 } else { code::DIED };
+                for consumer in publication.consumers {
+                    // Its own end is for it to tell.
+                    if let Some(consumer) = self.peers.get(&consumer) {
+                        tell(&consumer.socket, &gone);
+                    }
+                }
+            }
+            Role::Consumer { publisher, number } => {
+                let Some(source) = self.peers.get_mut(&publisher) else { return };
+                if let Role::Publisher(publication) = &mut source.role {
+                    publication.consumers.remove(&id);
+                }
+                let kind = if done { kind::FINISHED } else { kind::LOST };
+                self.notify(publisher, News { kind, number, zone: peer.zone });
+            }
+        }
+    }
+
+    fn end_zone(&mut self, zone: &ZoneName) {
+        let of_zone = |(id, peer): (&u64, &Peer)| (peer.zone == *zone).then_some(*id);
+        for id in self.peers.iter().filter_map(of_zone).collect::<Vec<_>>() {
+            self.end(id, false);
+        }
+    }
+}
+
+/// False if the peer is gone, or takes nothing.
+fn tell(socket: &OwnedFd, message: &Meet) -> bool {
+    packet::send_now(socket, message.as_bytes(), &[]).is_ok()
+}
+
+impl Broker {
+    /// A client that wants to meet others becomes one of those.
+    pub(super) fn meet(&mut self, id: u64) {
+        let Some(client) = self.clients.remove(&id) else { return };
+        self.meetings.add(id, client.zone, client.peer.pid, client.socket);
+        // What it wants has mostly come along.
+        self.on_meeting(id);
+    }
+
+    pub(super) fn sharing_status(&self) -> SharingStatus {
+        let mut status = self.exports.status();
+        self.meetings.count(&mut status);
+        status
+    }
+
+    pub(super) fn on_meeting(&mut self, id: u64) {
+        let policy = Policy { grants: &self.grants, exports: &self.exports };
+        self.meetings.on_message(id, &policy);
+    }
+
+    /// Grants have changed: those who wait may find something now.
+    pub(super) fn match_meetings(&mut self) {
+        let policy = Policy { grants: &self.grants, exports: &self.exports };
+        self.meetings.match_all(&policy);
+    }
+
+    pub(super) fn next_meeting(&self) -> Option<Instant> {
+        self.meetings.deadline()
+    }
+
+    pub(super) fn tell_publishers(&mut self) {
+        self.meetings.flush();
+    }
+
+    pub(super) fn end_meetings(&mut self, zone: &ZoneName) {
+        self.meetings.end_zone(zone);
+    }
+}
+
+#[cfg(test)]
+mod tests;

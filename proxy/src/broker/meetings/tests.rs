@@ -1,0 +1,310 @@
+use super::*;
+use crate::control::grant::{Access, Grant};
+
+struct Room {
+    meetings: Meetings,
+    grants: Grants,
+    exports: Exports,
+    next: u64,
+}
+
+fn zone(name: &str) -> ZoneName {
+    name.parse().unwrap()
+}
+
+impl Room {
+    fn new() -> Self {
+        Self { meetings: Meetings::default(), grants: Grants::default(), exports: Exports::new(), next: 0 }
+    }
+
+    fn grant(&mut self, from: &str, to: &str) {
+        let (from, to) = (zone(from), zone(to));
+        self.grants.add(Grant { from, to, access: Access::ReadOnly, expires: None, configured: false });
+    }
+
+    fn enter(&mut self, name: &str) -> (u64, OwnedFd) {
+        let (ours, theirs) = packet::pair().unwrap();
+        rustix::io::ioctl_fionbio(&ours, true).unwrap();
+        rustix::io::ioctl_fionbio(&theirs, true).unwrap();
+        self.next += 1;
+        self.meetings.add(self.next, zone(name), 1, ours);
+        (self.next, theirs)
+    }
+
+    fn say(&mut self, (id, socket): &(u64, OwnedFd), message: &Meet) {
+        packet::send(socket, message.as_bytes(), &[]).unwrap();
+        self.look(*id);
+    }
+
+    fn look(&mut self, id: u64) {
+        let policy = Policy { grants: &self.grants, exports: &self.exports };
+        self.meetings.on_message(id, &policy);
+    }
+
+    /// Hangs up, as a process does that ends.
+    fn leave(&mut self, (id, socket): (u64, OwnedFd)) {
+        drop(socket);
+        self.look(id);
+    }
+}
+
+/// What a peer has heard, in order.
+fn heard((_, socket): &(u64, OwnedFd)) -> Vec<(u32, u64, u32)> {
+    let mut all = Vec::new();
+    while let Ok((message, _)) = bootstrap::recv::<Meet>(socket) {
+        all.push((message.kind, message.number, message.code));
+    }
+    all
+}
+
+fn publish(name: &str) -> Meet {
+    let mut message = Meet::new(kind::PUBLISH).named(&zone(name));
+    message.set_note(b"a note");
+    message
+}
+
+fn wait(name: &str) -> Meet {
+    Meet::new(kind::WAIT).named(&zone(name))
+}
+
+#[test]
+fn whoever_comes_first_both_learn_when_the_other_is_done() {
+    let mut room = Room::new();
+    let (early, late) = (room.enter("a"), room.enter("a"));
+    room.say(&early, &wait("x"));
+    assert_eq!(heard(&early), []);
+    let publisher = room.enter("a");
+    room.say(&publisher, &publish("x"));
+    assert_eq!(heard(&early), [(kind::FOUND, 1, 0)]);
+    room.say(&late, &wait("x"));
+    assert_eq!(heard(&late), [(kind::FOUND, 2, 0)]);
+    room.say(&early, &Meet::new(kind::DONE));
+    room.leave(late);
+    assert_eq!(
+        heard(&publisher),
+        [
+            (kind::PUBLISHED, 0, 0),
+            (kind::TAKEN, 1, 0),
+            (kind::TAKEN, 2, 0),
+            (kind::FINISHED, 1, 0),
+            (kind::LOST, 2, 0)
+        ]
+    );
+    room.leave(publisher);
+    assert_eq!(room.meetings.peers.len(), 0);
+}
+
+#[test]
+fn who_has_it_learns_how_its_publisher_went() {
+    for (farewell, code) in [(true, 0), (false, code::DIED)] {
+        let mut room = Room::new();
+        let (publisher, consumer) = (room.enter("a"), room.enter("a"));
+        room.say(&publisher, &publish("x"));
+        room.say(&consumer, &wait("x"));
+        assert_eq!(heard(&consumer), [(kind::FOUND, 1, 0)]);
+        if farewell {
+            room.say(&publisher, &Meet::new(kind::DONE));
+        } else {
+            room.leave(publisher);
+        }
+        assert_eq!(heard(&consumer), [(kind::GONE, 0, code)]);
+        let late = room.enter("a");
+        room.say(&late, &wait("x"));
+        assert_eq!(heard(&late), [], "nobody gets what is gone");
+    }
+}
+
+#[test]
+fn names_are_seen_where_a_grant_says_so() {
+    let mut room = Room::new();
+    let (publisher, stranger) = (room.enter("a"), room.enter("b"));
+    room.say(&publisher, &publish("x"));
+    room.say(&stranger, &wait("x"));
+    let lister = room.enter("b");
+    room.say(&lister, &Meet::new(kind::LIST));
+    assert_eq!((heard(&stranger), heard(&lister)), (vec![], vec![(kind::END, 0, 0)]));
+    room.grant("a", "b");
+    let policy = Policy { grants: &room.grants, exports: &room.exports };
+    room.meetings.match_all(&policy);
+    assert_eq!(heard(&stranger), [(kind::FOUND, 1, 0)]);
+    // A zone's own comes before others'; a zone that is named, before all.
+    let own = room.enter("b");
+    room.say(&own, &publish("x"));
+    let (plain, named) = (room.enter("b"), room.enter("b"));
+    room.say(&plain, &wait("x"));
+    let mut from = wait("x");
+    from.zone = zone("a").to_field();
+    room.say(&named, &from);
+    let zone_of = |peer: &(u64, OwnedFd)| bootstrap::recv::<Meet>(&peer.1).unwrap().0.zone().unwrap().unwrap();
+    assert_eq!((zone_of(&plain), zone_of(&named)), (zone("b"), zone("a")));
+}
+
+#[test]
+fn stale_handles_are_neither_taken_nor_given() {
+    let mut room = Room::new();
+    let publisher = room.enter("a");
+    let mut offer = publish("x");
+    offer.memory = [9; 64];
+    room.say(&publisher, &offer);
+    assert_eq!(heard(&publisher), [(kind::REFUSED, 0, code::STALE)]);
+    assert_eq!(room.meetings.peers.len(), 0);
+}
+
+#[test]
+fn who_does_not_stay_says_so_later() {
+    let mut room = Room::new();
+    let (publisher, consumer) = (room.enter("a"), room.enter("a"));
+    room.say(&publisher, &publish("x"));
+    let mut detached = wait("x");
+    detached.code = DETACH;
+    room.say(&consumer, &detached);
+    assert_eq!(heard(&consumer), [(kind::FOUND, 1, 0)]);
+    room.leave(consumer);
+    assert_eq!(heard(&publisher), [(kind::PUBLISHED, 0, 0), (kind::TAKEN, 1, 0)], "not lost");
+    for expected in [vec![(kind::FINISHED, 1, 0)], vec![]] {
+        let other = room.enter("a");
+        room.say(&other, &Meet::new(kind::FINISH).named(&zone("x")));
+        assert_eq!((heard(&other), heard(&publisher)), (vec![(kind::END, 0, 0)], expected));
+    }
+}
+
+#[test]
+fn nonsense_is_refused_and_leaves_nothing() {
+    let mut room = Room::new();
+    let first = room.enter("a");
+    room.say(&first, &publish("x"));
+    let mut bad_name = publish("y");
+    bad_name.name = [b' '; 64];
+    let mut bad_zone = wait("x");
+    bad_zone.zone[0] = 1;
+    let mut bad_flags = wait("x");
+    bad_flags.code = 2;
+    let cases = [
+        (bad_name, code::MALFORMED),
+        (bad_zone, code::MALFORMED),
+        (bad_flags, code::MALFORMED),
+        (Meet::new(77), code::MALFORMED),
+        (Meet::new(kind::DONE), code::MALFORMED),
+        (publish("x"), code::NAME_TAKEN),
+    ];
+    for (message, code) in cases {
+        let peer = room.enter("a");
+        room.say(&peer, &message);
+        assert_eq!(heard(&peer), [(kind::REFUSED, 0, code)]);
+    }
+    // Of another size, or not valid: it is dropped without a word.
+    let peer = room.enter("a");
+    packet::send(&peer.1, b"short", &[]).unwrap();
+    room.look(peer.0);
+    let peer = room.enter("a");
+    let mut invalid = publish("z");
+    invalid.note_len = u64::MAX;
+    room.say(&peer, &invalid);
+    assert_eq!(room.meetings.peers.len(), 1);
+    // More than a zone may have.
+    let many: Vec<_> = (0..PER_ZONE).map(|_| room.enter("a")).collect();
+    assert_eq!(heard(many.last().unwrap()), [(kind::REFUSED, 0, code::TOO_MANY)]);
+    let other = room.enter("b");
+    assert!(room.meetings.has(other.0), "each zone has its own number");
+}
+
+#[test]
+fn a_publisher_that_does_not_listen_is_dropped_and_holds_nobody_up() {
+    let mut room = Room::new();
+    let publisher = room.enter("a");
+    room.say(&publisher, &publish("x"));
+    let mut taken = 0;
+    while room.meetings.has(publisher.0) {
+        let consumer = room.enter("a");
+        room.say(&consumer, &wait("x"));
+        assert_eq!(heard(&consumer)[0], (kind::FOUND, taken + 1, 0));
+        room.leave(consumer);
+        taken += 1;
+        assert!(taken < 100_000, "there is an end to it");
+    }
+}
+
+#[test]
+fn a_publisher_that_is_busy_hears_everything_later() {
+    let mut room = Room::new();
+    let publisher = room.enter("a");
+    room.say(&publisher, &publish("x"));
+    let mut taken = 0;
+    while room.meetings.deadline().is_none() {
+        let consumer = room.enter("a");
+        room.say(&consumer, &wait("x"));
+        room.say(&consumer, &Meet::new(kind::DONE));
+        taken += 1;
+    }
+    assert!(room.meetings.has(publisher.0));
+    let mut all = heard(&publisher);
+    room.meetings.flush();
+    all.extend(heard(&publisher));
+    let of = |wanted: u32| all.iter().filter(move |(kind, ..)| *kind == wanted).map(|(_, number, _)| *number);
+    assert!(of(kind::TAKEN).eq(1..=taken) && of(kind::FINISHED).eq(1..=taken), "{taken}");
+    assert_eq!(room.meetings.deadline(), None);
+}
+
+/// Whatever programs send, and whenever they go: nobody is forgotten, and nobody is kept.
+#[test]
+fn noise_leaves_everything_in_order() {
+    let mut state = 1u64;
+    let mut random = move |below: u64| {
+        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (state >> 33) % below
+    };
+    let mut room = Room::new();
+    room.grant("a", "b");
+    let mut peers: Vec<(u64, OwnedFd)> = Vec::new();
+    for _ in 0..20_000 {
+        match random(10) {
+            0..4 => peers.push(room.enter(["a", "b", "c"][random(3) as usize])),
+            4 | 5 if !peers.is_empty() => {
+                let at = random(peers.len() as u64) as usize;
+                room.leave(peers.swap_remove(at));
+            }
+            _ if !peers.is_empty() => {
+                let mut message = Meet::new([1, 2, 2, 2, 3, 4, 5, 102, 999][random(9) as usize]);
+                message.code = u32::from(random(4) == 0) * random(4) as u32;
+                message.name[0] = [b'x', b'y', b'/', 0][random(4) as usize];
+                if random(4) == 0 {
+                    message.zone[0] = [b'a', b'z', 7][random(3) as usize];
+                }
+                if random(8) == 0 {
+                    message.memory[random(64) as usize] = 1;
+                }
+                message.note_len = [0, 9, 712, 713, u64::MAX][random(5) as usize];
+                let peer = &peers[random(peers.len() as u64) as usize];
+                // One that was dropped cannot speak any more.
+                if packet::send_now(&peer.1, message.as_bytes(), &[]).is_ok() {
+                    room.look(peer.0);
+                }
+                let _ = heard(peer);
+            }
+            _ => {}
+        }
+        peers.retain(|(id, _)| room.meetings.has(*id));
+        assert_eq!(room.meetings.peers.len(), peers.len());
+        for (id, peer) in &room.meetings.peers {
+            match &peer.role {
+                Role::Consumer { publisher, .. } => {
+                    if let Some(Peer { role: Role::Publisher(publication), .. }) = room.meetings.peers.get(publisher)
+                    {
+                        assert!(publication.consumers.contains(id));
+                    }
+                }
+                Role::Publisher(publication) => {
+                    let is_consumer = |id: &u64| {
+                        let peer = room.meetings.peers.get(id);
+                        peer.is_some_and(|peer| matches!(peer.role, Role::Consumer { .. }))
+                    };
+                    assert!(publication.consumers.iter().all(is_consumer));
+                    assert!(publication.backlog.len() <= BACKLOG);
+                }
+                _ => {}
+            }
+        }
+    }
+    peers.into_iter().for_each(|peer| room.leave(peer));
+    assert!(room.meetings.peers.is_empty());
+}

@@ -1,0 +1,156 @@
+//! One client of a guest: from its card to the end of its worker.
+
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::Path;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use idm::bootstrap::{
+    self, Answer, BootstrapError, First, HELLO_BRINGS_REGION, Hello, Inquiry, Welcome, WelcomeStatus,
+};
+use xen::card::MAX_PAGES;
+use xen::host::{Caller, HostError, Offer};
+use xen::link::{Chosen, Taken, Wanted};
+use xen::store::Store;
+use xen::sys::gntdev::ForeignPages;
+use zerocopy::IntoBytes;
+
+use super::domains::Visit;
+
+/// As long as a client in a container waits for its worker.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+#[derive(Debug, thiserror::Error)]
+enum VisitError {
+    #[error(transparent)]
+    Host(#[from] HostError),
+    #[error("the broker or the worker did not answer as it should")]
+    Bootstrap(#[from] BootstrapError),
+    #[error("the card has no room for the answer")]
+    NoRoom,
+}
+
+/// Attends a client, on a thread of its own, and removes its node.
+pub fn attend(visit: Visit, node: Vec<u8>, path: String) {
+    let spawned = std::thread::Builder::new().name("guest-client".into()).spawn(move || {
+        let (id, zone) = (visit.domain.id, visit.domain.zone.clone());
+        let result = Caller::meet(id, &node).map_err(VisitError::from).and_then(|caller| serve(&visit, caller));
+        if let Err(error) = result {
+            tracing::info!(domain = id, zone, error = with_sources(&error), "a guest's client got nothing");
+        }
+        // The client removes it, too, unless it is dead or means ill.
+        if let Ok(mut store) = Store::open() {
+            let _ = store.remove(&path);
+        }
+    });
+    if let Err(error) = spawned {
+        tracing::warn!(%error, "cannot attend a guest's client");
+    }
+}
+
+fn with_sources(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut source = error.source();
+    while let Some(error) = source {
+        text += &format!(": {error}");
+        source = error.source();
+    }
+    text
+}
+
+fn serve(visit: &Visit, caller: Caller) -> Result<(), VisitError> {
+    match caller.opening().first() {
+        Some(First::Hello(hello)) => bring_to_worker(visit, caller, hello),
+        Some(First::Inquiry) => inquire(visit, &caller),
+        Some(First::Meeting) => {
+            let text = "programs in guests cannot meet by name yet";
+            Ok(caller.answer(&Welcome::new(WelcomeStatus::Refused, text))?)
+        }
+        // `Caller::meet` takes no other.
+        None => Ok(()),
+    }
+}
+
+fn bring_to_worker(visit: &Visit, caller: Caller, hello: Hello) -> Result<(), VisitError> {
+    let refuse = |text: &str| caller.answer(&Welcome::new(WelcomeStatus::NoWorker, text));
+    let Ok(broker) = reach(&visit.domain.socket()) else {
+        return Ok(refuse("there is no proxy for this zone")?);
+    };
+    let hello = Hello { flags: hello.flags | HELLO_BRINGS_REGION, ..hello };
+    bootstrap::send(&broker, &hello, &[])?;
+    let (welcome, fds) = bootstrap::recv_within::<Welcome>(&broker, PATIENCE)?;
+    let Some(socket) = fds.into_iter().next().map(Arc::new) else {
+        return Ok(caller.answer(&welcome)?);
+    };
+    if !visit.set_worker(socket.clone()) {
+        return Ok(());
+    }
+    let offered = caller.offer().map_err(VisitError::from).and_then(|(offer, pages)| {
+        bootstrap::send(&*socket, &offer, &Offer::fds(&pages, caller.channel()))?;
+        // A worker that cannot map what was granted ends.
+        Ok(bootstrap::recv_within::<Taken>(&*socket, PATIENCE)?)
+    });
+    if let Err(error) = offered {
+        refuse("the granted pages cannot be mapped")?;
+        return Err(error);
+    }
+    caller.answer(&Welcome::new(WelcomeStatus::Ok, ""))?;
+    tracing::info!(domain = visit.domain.id, zone = visit.domain.zone, pid = hello.pid, "a guest's client is served");
+    // What is left of it here would keep the channel open when the worker ends.
+    drop((caller, broker));
+    choose_pages(visit, &socket)
+}
+
+/// Chooses further pages for the worker, until it ends.
+fn choose_pages(visit: &Visit, socket: &OwnedFd) -> Result<(), VisitError> {
+    let mut refs = Vec::new();
+    loop {
+        let wanted = match bootstrap::recv::<Wanted>(socket) {
+            Ok((wanted, _)) => wanted,
+            Err(BootstrapError::Closed) => return Ok(()),
+            Err(error) => return Err(error.into()),
+        };
+        refs.extend_from_slice(wanted.refs());
+        if refs.len() > MAX_PAGES {
+            return Err(VisitError::NoRoom);
+        }
+        if wanted.has_more() {
+            continue;
+        }
+        let chosen = ForeignPages::choose(visit.domain.id, &std::mem::take(&mut refs));
+        if let Err(error) = &chosen {
+            tracing::info!(domain = visit.domain.id, error = with_sources(error), "pages were not to be had");
+        }
+        let chosen = chosen.ok();
+        bootstrap::send(
+            socket,
+            &Chosen::new(chosen.as_ref()),
+            chosen.as_ref().map(|pages| pages.as_fd()).as_slice(),
+        )?;
+    }
+}
+
+/// A question about the zone. The answer goes into the pages that the client brought.
+fn inquire(visit: &Visit, caller: &Caller) -> Result<(), VisitError> {
+    let broker = reach(&visit.domain.socket())?;
+    bootstrap::send(&broker, &Inquiry::default(), &[])?;
+    let (answer, _) = bootstrap::recv_within::<Answer>(&broker, PATIENCE)?;
+    let pages = caller.map_answer()?;
+    if pages.len() < answer.as_bytes().len() {
+        return Err(VisitError::NoRoom);
+    }
+    pages.copy_in(0, answer.as_bytes());
+    Ok(caller.answer(&Welcome::new(WelcomeStatus::Ok, ""))?)
+}
+
+/// Connects to the broker. While a new one takes over, its sockets are away for a moment.
+fn reach(path: &Path) -> Result<OwnedFd, BootstrapError> {
+    const TAKEOVER: Duration = Duration::from_secs(2);
+    let start = Instant::now();
+    loop {
+        match bootstrap::connect(path) {
+            Err(_) if start.elapsed() < TAKEOVER => std::thread::sleep(Duration::from_millis(20)),
+            result => return result,
+        }
+    }
+}

@@ -1,0 +1,95 @@
+//! A client in a Xen guest: its region, its pinned pages and its output.
+//!
+//! This process maps pages of the guest, and never chooses them: the gate, at the other end of the socket, does that for
+//! the one domain that the client is in. Instead of descriptors the client sends references, in messages.
+
+use std::os::fd::OwnedFd;
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+
+use idm::bootstrap;
+use rustix::event::{PollFd, PollFlags};
+use xen::card::MAX_PAGES;
+use xen::doorbell::EventDoorbell;
+use xen::host::Offer;
+use xen::link::{self, LinkError, Taken};
+use xen::sys::gntdev::ForeignPages;
+
+use super::serve::GREETING_TIME;
+use super::{Refusal, WorkerError};
+
+/// The most that one piece of pinned memory can have: 16 GiB.
+const MAX_REFS: usize = 4 << 20;
+
+/// Waits for the gate's offer and maps it.
+pub fn take_region(socket: &OwnedFd) -> Result<(idm::Server, Arc<EventDoorbell>), WorkerError> {
+    let (offer, fds) = bootstrap::recv_within::<Offer>(socket, GREETING_TIME)?;
+    let (region, doorbell) = offer.accept(fds)?;
+    let server = idm::Server::over(region, doorbell.clone());
+    bootstrap::send(socket, &Taken::default(), &[])?;
+    Ok((server, doorbell))
+}
+
+/// What a worker keeps for a client of this kind.
+#[derive(Default)]
+pub struct Guest {
+    /// References that the client has named and not used yet.
+    named: Mutex<Vec<u32>>,
+    /// One thread at a time asks the gate.
+    asking: Mutex<()>,
+    /// Where what kernels print comes out.
+    output: OnceLock<OwnedFd>,
+}
+
+impl Guest {
+    fn named(&self) -> MutexGuard<'_, Vec<u32>> {
+        self.named.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The client names further pages.
+    pub fn name(&self, refs: impl ExactSizeIterator<Item = u32>) -> Result<(), Refusal> {
+        let mut named = self.named();
+        if named.len() + refs.len() > MAX_REFS {
+            return Err(Refusal::Malformed);
+        }
+        named.extend(refs);
+        Ok(())
+    }
+
+    /// All pages that were named, chosen, in pieces that each can be mapped at once. There must be `count`.
+    pub fn take_pages(&self, socket: &OwnedFd, count: usize) -> Result<Vec<ForeignPages>, LinkError> {
+        let refs = std::mem::take(&mut *self.named());
+        if refs.len() != count {
+            return Err(LinkError::TooMany);
+        }
+        let _asking = self.asking.lock().unwrap_or_else(PoisonError::into_inner);
+        refs.chunks(MAX_PAGES).map(|piece| link::ask(socket, piece)).collect()
+    }
+
+    /// Makes a pipe for what kernels print; returns the end to write to.
+    pub fn make_output(&self) -> std::io::Result<OwnedFd> {
+        let (read, write) = rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC)?;
+        let flags = rustix::fs::fcntl_getfl(&read)? | rustix::fs::OFlags::NONBLOCK;
+        rustix::fs::fcntl_setfl(&read, flags)?;
+        let _ = self.output.set(read);
+        Ok(write)
+    }
+
+    /// Waits until something was printed.
+    pub fn wait_for_output(&self) -> usize {
+        match self.output.get() {
+            Some(output) => {
+                let mut polled = [PollFd::new(output, PollFlags::IN)];
+                let _ = rustix::io::retry_on_intr(|| rustix::event::poll(&mut polled, None));
+            }
+            // Nothing ever comes.
+            None => std::thread::park(),
+        }
+        0
+    }
+
+    /// Reads what was printed, as far as it fits.
+    pub fn read_output(&self, into: &mut [u8]) -> usize {
+        let Some(output) = self.output.get() else { return 0 };
+        rustix::io::retry_on_intr(|| rustix::io::read(output, &mut *into)).unwrap_or(0)
+    }
+}
