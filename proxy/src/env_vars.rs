@@ -20,7 +20,7 @@ pub const TRACE: &str = "BULKHEAD_TRACE";
 pub const TRACE_FILE: &str = "BULKHEAD_TRACE_FILE";
 
 /// Each with a line for the manual.
-pub const ALL: [(&str, &str); 8] = [
+pub const ALL: [(&str, &str); 9] = [
     (
         SOCKET,
         "The zone's socket, for programs that are not started by `bulkhead run` (default /run/bulkhead/zone/sock).",
