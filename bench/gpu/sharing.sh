@@ -66,6 +66,9 @@ part "doctor, with a proxy of its own" "$bulkhead" doctor --socket "$state/none"
 part "truth table" "$conformance" truth-table --backend nvidia --native
 part "opening and copying" python3 "$here/bench/gpu/run.py" --stage "$stage" --programs "$programs" --only ipc_speed --rounds 3
 part "publish to wake (bar: 100 us)" "$bulkhead" bench meet
+if python3 -c 'import torch' 2>/dev/null; then
+    part "torch.multiprocessing" "$bulkhead" run --backend nvidia --memory 20GiB -- python3 "$here/bench/gpu/torch_processes.py"
+fi
 part "tensors by name, between zones" tensors
 rm -rf "$state"
 exit $failed

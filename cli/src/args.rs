@@ -50,6 +50,14 @@ pub enum Verb {
     Doctor(DoctorArgs),
     /// Measure what messages cost on this machine
     Bench(BenchArgs),
+    /// Write, check and list CDI files: how container runtimes learn of zones and GPUs
+    Cdi(CdiArgs),
+    /// Offer the node's GPUs, whole or in parts, to kubelet as resources
+    DevicePlugin(DevicePluginArgs),
+    /// Offer the node's GPUs to claims (dynamic resource allocation)
+    Dra(DraArgs),
+    /// Install Bulkhead as a service of a host without a package of it, or remove it
+    Install(InstallArgs),
     /// Serve one client (started by the proxy)
     #[command(hide = true)]
     Worker(WorkerArgs),
@@ -59,11 +67,17 @@ pub enum Verb {
         #[arg(long)]
         library: PathBuf,
     },
+    /// Move a worker's GPU memory to the host or back (started by the proxy)
+    #[command(hide = true)]
+    Mover(MoverArgs),
     /// Look at the GPUs (started by `topology` and `doctor`)
     #[command(hide = true)]
     Survey {
         #[command(flatten)]
         backend: BackendArgs,
+        /// As programs of this zone see them
+        #[arg(long)]
+        zone: bool,
     },
     /// Try what a CUDA program needs (started by `doctor` in a zone)
     #[command(hide = true)]
@@ -77,6 +91,22 @@ pub enum Verb {
     /// Print the manual page
     #[command(after_help = "Example:\n  bulkhead man | man -l -")]
     Man,
+}
+
+#[derive(Debug, clap::Args)]
+pub struct MoverArgs {
+    /// NVIDIA's libcuda.so.1; without it there is nothing to move
+    #[arg(long)]
+    pub library: Option<PathBuf>,
+    #[arg(value_enum)]
+    pub which: Direction,
+    pub pid: i32,
+}
+
+#[derive(Debug, Clone, Copy, clap::ValueEnum)]
+pub enum Direction {
+    Out,
+    Back,
 }
 
 const GATE_HELP: &str = "\
@@ -155,6 +185,11 @@ pub struct BackendArgs {
 }
 
 impl BackendArgs {
+    /// Has nobody said anything of it?
+    pub fn is_left_open(&self) -> bool {
+        self.backend.is_none() && self.driver_library.is_none() && self.soft_devices.is_none()
+    }
+
     pub fn options(&self) -> Options {
         Options {
             choice: match self.backend {
@@ -251,6 +286,9 @@ pub struct ProxyArgs {
     /// What each context is charged with on its zone's account, or 0 (default: 523MiB on NVIDIA, else 0)
     #[arg(long, value_name = "SIZE", value_parser = parse_size_or_none)]
     pub context_memory: Option<u64>,
+    /// Seconds after which an idle program's GPU memory is moved to host memory, or 0: never (default: 0)
+    #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(u32).range(0..=86_400))]
+    pub suspend_idle: Option<u32>,
     /// Seconds that work may run on after its zone's turn while other zones wait, or 0: for ever (default: 60)
     #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(u32).range(0..=86_400))]
     pub watchdog: Option<u32>,
@@ -313,6 +351,223 @@ fn parse_zone(text: &str) -> Result<(ZoneName, ZoneLimits), String> {
         }
     }
     Ok((name, limits))
+}
+
+/// Where things are on a Kubernetes node, as the host names them: paths in what container runtimes are told.
+#[derive(Debug, Args)]
+pub struct NodeArgs {
+    /// Configuration file (default: /etc/bulkhead/bulkhead.toml, if it is there)
+    #[arg(long, value_name = "FILE")]
+    pub config: Option<PathBuf>,
+    /// The proxy's state directory
+    #[arg(long, value_name = "PATH", default_value = "/run/bulkhead")]
+    pub state_dir: PathBuf,
+    /// The host's folder with libcuda.so.1 and libnvidia-ml.so.1 of ours (default: beside the program)
+    #[arg(long, value_name = "PATH")]
+    pub library_dir: Option<PathBuf>,
+    /// The folder that container runtimes read CDI files from
+    #[arg(long, value_name = "PATH", default_value = bulkhead_kube::cdi::FOLDER)]
+    pub cdi_dir: PathBuf,
+    /// Kubelet's socket that tells which container has which device
+    #[arg(long, value_name = "PATH", default_value = "/var/lib/kubelet/pod-resources/kubelet.sock")]
+    pub pod_resources: PathBuf,
+    /// How logs are written (default: text)
+    #[arg(long, value_enum)]
+    pub log_format: Option<LogFormat>,
+}
+
+const DEVICE_PLUGIN_EXAMPLES: &str = "\
+Example of /etc/bulkhead/bulkhead.toml, for pods that ask for `bulkhead.dev/gpu-10gb: 1`:
+  [profiles.gpu-10gb]
+  memory = \"10GiB\"
+  share = 10
+
+GPUs without profiles are left to claims (`bulkhead dra`), or are offered whole under the name that [kubernetes]
+whole_gpus gives. A change of the file counts at once; one that is wrong is named, and what was in force stays so. Runs as root, or as whoever may use the proxy's admin socket and kubelet's folder.";
+
+#[derive(Debug, Args)]
+#[command(after_help = DEVICE_PLUGIN_EXAMPLES)]
+pub struct DevicePluginArgs {
+    #[command(flatten)]
+    pub node: NodeArgs,
+    /// Folder of kubelet's and the plugins' sockets
+    #[arg(long, value_name = "PATH", default_value = "/var/lib/kubelet/device-plugins")]
+    pub kubelet_dir: PathBuf,
+    /// Folder for checkpoints, which must outlive a reboot
+    #[arg(long, value_name = "PATH", default_value = "/var/lib/bulkhead/device-plugin")]
+    pub checkpoint_dir: PathBuf,
+}
+
+const DRA_EXAMPLES: &str = "\
+A claim for 10 GiB and a quarter of a GPU's time, for Kubernetes 1.34 and later:
+  apiVersion: resource.k8s.io/v1
+  kind: ResourceClaim
+  metadata: {name: quarter}
+  spec:
+    devices:
+      requests:
+      - name: gpu
+        exactly:
+          deviceClassName: gpu.bulkhead.dev
+          capacity: {requests: {memory: 10Gi, share: \"25\"}}
+
+All pods of a claim draw on what it was given, and may open each other's memory by CUDA IPC.";
+
+#[derive(Debug, Args)]
+#[command(after_help = DRA_EXAMPLES)]
+pub struct DraArgs {
+    #[command(flatten)]
+    pub node: NodeArgs,
+    /// This node's name in Kubernetes (default: $NODE_NAME)
+    #[arg(long, value_name = "NAME")]
+    pub node_name: Option<String>,
+    /// How to reach the API server (default: as a pod does)
+    #[arg(long, value_name = "FILE")]
+    pub kubeconfig: Option<PathBuf>,
+    /// Folder in which kubelet looks for drivers
+    #[arg(long, value_name = "PATH", default_value = "/var/lib/kubelet/plugins_registry")]
+    pub registry_dir: PathBuf,
+    /// Folder with kubelet's links to containers' logs, whose names tell whose a container is
+    #[arg(long, value_name = "PATH", default_value = "/var/log/containers")]
+    pub container_logs: PathBuf,
+    /// Folder for the driver's own socket
+    #[arg(long, value_name = "PATH", default_value = "/var/lib/kubelet/plugins/gpu.bulkhead.dev")]
+    pub plugin_dir: PathBuf,
+    /// Folder for checkpoints, which must outlive a reboot
+    #[arg(long, value_name = "PATH", default_value = "/var/lib/bulkhead/dra")]
+    pub checkpoint_dir: PathBuf,
+}
+
+const INSTALL_EXAMPLES: &str = "\
+Examples:
+  In a container that has the host's root at /host (the Helm chart does this):
+      bulkhead install --host-root /host --config /etc/bulkhead/bulkhead.toml
+      bulkhead install --host-root /host --remove
+
+Puts the program and its libraries under /opt/bulkhead and a unit for systemd in its place, and has it started. GPU pods
+that run go on. A host that has a package of Bulkhead is left alone.";
+
+#[derive(Debug, Args)]
+#[command(after_help = INSTALL_EXAMPLES)]
+pub struct InstallArgs {
+    /// Where the host's root is
+    #[arg(long, value_name = "PATH", default_value = "/")]
+    pub host_root: PathBuf,
+    /// Configuration file for the host's proxy
+    #[arg(long, value_name = "FILE")]
+    pub config: Option<PathBuf>,
+    /// Take everything away again
+    #[arg(long)]
+    pub remove: bool,
+}
+
+const CDI_EXAMPLES: &str = "\
+Examples:
+  A zone for a container of Podman or Docker, without Kubernetes:
+      bulkhead zones create team-a --memory 10GiB
+      bulkhead cdi generate --zone team-a --output /etc/cdi/team-a.yaml
+      podman run --device bulkhead.dev/zone=team-a IMAGE python train.py
+
+  The GPUs themselves, for containers that need them whole and without Bulkhead:
+      bulkhead cdi generate --mode nvidia --output /etc/cdi/nvidia.yaml";
+
+#[derive(Debug, Args)]
+#[command(after_help = CDI_EXAMPLES)]
+pub struct CdiArgs {
+    #[command(subcommand)]
+    pub action: CdiAction,
+}
+
+#[derive(Debug, Subcommand)]
+pub enum CdiAction {
+    /// Write a CDI file for zones of the proxy, or for physical GPUs
+    Generate(CdiGenerateArgs),
+    /// Say what is wrong with CDI files, and which of them overlap
+    Validate {
+        /// The files (default: those of the folders)
+        files: Vec<PathBuf>,
+        #[command(flatten)]
+        folders: CdiFolders,
+    },
+    /// List the devices that containers can ask for
+    List {
+        #[command(flatten)]
+        folders: CdiFolders,
+    },
+}
+
+#[derive(Debug, Args)]
+pub struct CdiFolders {
+    /// A folder that runtimes read; later ones go before earlier ones
+    #[arg(long = "spec-dir", value_name = "PATH", default_values = ["/etc/cdi", "/var/run/cdi"])]
+    pub folders: Vec<PathBuf>,
+}
+
+#[derive(Debug, Args)]
+pub struct CdiGenerateArgs {
+    /// What containers shall get
+    #[arg(long, value_enum, default_value_t = CdiMode::Zones)]
+    pub mode: CdiMode,
+    /// File to write (default: standard output)
+    #[arg(long, value_name = "FILE")]
+    pub output: Option<PathBuf>,
+    /// Format of the file (default: as its name ends, else yaml)
+    #[arg(long, value_enum)]
+    pub format: Option<CdiFormat>,
+    /// Vendor of the devices (default: bulkhead.dev for zones, nvidia.com for GPUs)
+    #[arg(long)]
+    pub vendor: Option<String>,
+    /// Class of the devices (default: zone, or gpu)
+    #[arg(long)]
+    pub class: Option<String>,
+    /// Zones: only these (default: all that the proxy has)
+    #[arg(long = "zone", value_name = "NAME")]
+    pub zones: Vec<ZoneName>,
+    /// Zones: the proxy's state directory
+    #[arg(long, value_name = "PATH", default_value = "/run/bulkhead")]
+    pub state_dir: PathBuf,
+    /// Zones: the folder with libcuda.so.1 and libnvidia-ml.so.1 of ours (default: beside the program)
+    #[arg(long, value_name = "PATH")]
+    pub library_dir: Option<PathBuf>,
+    /// GPUs: how they are named; may be given several times (default: index and uuid)
+    #[arg(long, value_enum)]
+    pub device_name_strategy: Vec<NameStrategyArg>,
+    /// GPUs: where the driver's files are
+    #[arg(long, value_name = "PATH", default_value = "/")]
+    pub driver_root: PathBuf,
+    /// GPUs: where /dev is (default: the driver's root)
+    #[arg(long, value_name = "PATH")]
+    pub dev_root: Option<PathBuf>,
+    /// GPUs: no device \"all\"
+    #[arg(long)]
+    pub no_all_device: bool,
+    /// GPUs: only these, by index or UUID; may be given several times
+    #[arg(long = "device-id", value_name = "ID")]
+    pub device_ids: Vec<String>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum CdiMode {
+    /// Our libraries and a zone of the proxy
+    Zones,
+    /// The GPUs and NVIDIA's driver, as `nvidia-ctk cdi generate` does, without hooks
+    Nvidia,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum CdiFormat {
+    Yaml,
+    Json,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum NameStrategyArg {
+    /// 0
+    Index,
+    /// GPU-4f6c...
+    Uuid,
+    /// gpu0
+    TypeIndex,
 }
 
 #[derive(Debug, Args)]
@@ -459,7 +714,9 @@ const TOPOLOGY_EXAMPLES: &str = "\
 Examples:
   bulkhead topology
   bulkhead topology --json | jq '.gpus[] | {index, name, uuid}'
-  bulkhead topology --backend soft --soft-devices 4";
+  bulkhead topology --backend soft --soft-devices 4
+
+In a container that is in a zone it shows what programs there see.";
 
 #[derive(Debug, Args)]
 #[command(after_help = TOPOLOGY_EXAMPLES)]

@@ -9,6 +9,7 @@ mod exit;
 mod helper;
 mod library;
 mod logging;
+mod node;
 mod private_proxy;
 mod signals;
 mod soft_cache;
@@ -52,10 +53,15 @@ fn main() -> ExitCode {
         Verb::Gate { state_dir } => verbs::gate::run(state_dir),
         Verb::Topology(args) => verbs::topology::run(&args),
         Verb::Doctor(args) => verbs::doctor::run(args),
-        Verb::Survey { backend } => verbs::topology::look(&backend),
+        Verb::Survey { backend, zone } => verbs::topology::look(&backend, zone),
         Verb::Selftest { open } => verbs::selftest::run(open.as_deref()),
         Verb::Bench(args) => verbs::bench::run(&args),
+        Verb::Cdi(args) => verbs::cdi::run(args),
+        Verb::DevicePlugin(args) => verbs::device_plugin::run(args),
         Verb::Meter { library } => verbs::meter::run(&library),
+        Verb::Dra(args) => verbs::dra::run(args),
+        Verb::Install(args) => verbs::install::run(args),
+        Verb::Mover(args) => verbs::mover::run(&args),
         Verb::Completions { shell } => verbs::completions::run(shell),
         Verb::Man => verbs::man::run(),
     };

@@ -84,6 +84,19 @@ fn a_zone_that_is_gone_is_an_error_with_a_cure() {
 }
 
 #[test]
+fn in_a_zone_topology_shows_what_its_programs_see() {
+    let place = place();
+    let proxy = Proxy::start_with(&place, &["a"], &["--soft-devices", "2"]);
+    let mut command = place.bulkhead(&["topology", "--json"]);
+    let output = command.env("BULKHEAD_SOCKET", proxy.socket("a")).output().expect("it runs");
+    let survey: Value = serde_json::from_slice(&output.stdout).expect("JSON");
+    assert_eq!((&survey["backend"], survey["gpus"].as_array().map(Vec::len)), (&Value::from("zone"), Some(2)));
+    assert_eq!(survey["links"][0][1]["peer_access"], true);
+    proxy.stop();
+    place.nothing_is_left();
+}
+
+#[test]
 fn topology_shows_each_software_gpu_and_each_pair() {
     let place = place();
     let arguments = ["topology", "--json", "--backend", "soft", "--soft-devices", "3", "--soft-memory", "2GiB"];

@@ -122,6 +122,22 @@ fn memory_of_one_gpu_is_used_on_another() {
 }
 
 #[test]
+fn opening_and_copying_are_measured() {
+    on_node(&["a"], |node| {
+        let [mut producer, mut consumer] = node.sharers("a");
+        producer.expect(&[(&format!("alloc {}", 16 * MIB), "ok"), ("fill 7", "ok")]);
+        let handle = producer.ask("handle");
+        consumer.opens(&handle);
+        consumer.expect(&[("later", "ok"), ("result", "7"), ("close", "ok")]);
+        let stats = node.zone("a").stats;
+        assert_eq!((stats.shared_opens.count(), stats.shared_copies.count()), (1, 1), "{stats:?}");
+        assert!(stats.shared_opens.sum > 0 && stats.shared_copies.sum > 0, "{stats:?}");
+        producer.quit();
+        consumer.quit();
+    });
+}
+
+#[test]
 fn a_kernel_that_reads_outlives_the_producer() {
     on_node(&["a"], |node| {
         let [mut reader, mut writer] = node.sharers("a");

@@ -1,6 +1,8 @@
 //! Sending messages: posted, called, or blocking.
 
 use std::cell::RefCell;
+use std::sync::OnceLock;
+use std::time::{Duration, Instant};
 
 use cuda_abi::error::*;
 use cuda_abi::wire::{Malformed, Op, Reader, Writer, error_word};
@@ -246,6 +248,38 @@ pub fn block_with(
     read: impl FnOnce(&mut Reader<'_>) -> Result<(), Malformed>,
 ) -> Cuda {
     block_after(session, op, tag, session.client.position(), write, read)
+}
+
+/// As `block`, of what takes longer than an answer mostly does, and not long: it is spun for, where there are processors
+/// enough.
+pub fn block_briefly(
+    op: u16,
+    write: impl FnOnce(&mut Writer<'_>),
+    read: impl FnOnce(&mut Reader<'_>) -> Result<(), Malformed>,
+) -> Cuda {
+    const PLENTY: usize = 4;
+    const LONGEST: Duration = Duration::from_micros(300);
+    static SPINS: OnceLock<bool> = OnceLock::new();
+    let many = || std::thread::available_parallelism().is_ok_and(|count| count.get() >= PLENTY);
+    if capture::is_forbidden_here() || !SPINS.get_or_init(many) {
+        return block(op, write, read);
+    }
+    let session = session::get()?;
+    check_fault(session)?;
+    let tag = capture::mark(context::tag_or_none());
+    let after = session.client.position();
+    with_thread(session, |thread| {
+        let len = thread.compose(write)?;
+        let bytes = &thread.buffer[..len];
+        thread.lane.begin_block(op, 0, tag, after, len, |slot| slot.copy_from_slice(bytes)).map_err(call_error)?;
+        let begun = Instant::now();
+        while !thread.lane.has_answer() && begun.elapsed() < LONGEST {
+            std::hint::spin_loop();
+        }
+        let reply = thread.lane.finish(None).map_err(call_error)?;
+        trace::round_trip(len, reply.payload.len());
+        answer(reply.status, reply.payload, read)
+    })
 }
 
 /// As `block`, after what was posted before a position of the ring: 0 for what comes after nothing.

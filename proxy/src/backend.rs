@@ -16,7 +16,12 @@ pub enum Backend {
     /// NVIDIA's library on a machine with a GPU. An empty list of devices means all of them.
     Nvidia { library: PathBuf, devices: Vec<u32> },
     /// The driver of our own, which computes on the CPU.
-    Soft { devices: u32, memory: u64 },
+    Soft {
+        devices: u32,
+        memory: u64,
+        /// Only these of them; none: all.
+        only: Vec<u32>,
+    },
 }
 
 /// What was asked for on the command line.
@@ -54,6 +59,7 @@ impl Backend {
     pub fn choose(options: &Options) -> Result<Self, BackendError> {
         let soft = || Self::Soft {
             devices: options.soft_devices.unwrap_or(DEFAULT_SOFT_DEVICES),
+            only: Vec::new(),
             memory: options.soft_memory.unwrap_or(DEFAULT_SOFT_MEMORY),
         };
         let nvidia = || {
@@ -76,6 +82,20 @@ impl Backend {
         }
     }
 
+    /// The same, for a worker that sees only these GPUs; none: all that it would see anyway.
+    pub fn with_devices(&self, gpus: &[u32]) -> Self {
+        let mut backend = self.clone();
+        let (Self::Nvidia { devices, .. } | Self::Soft { only: devices, .. }) = &mut backend;
+        if !gpus.is_empty() {
+            // What the operator keeps from all workers stays kept from this one.
+            let allowed = |gpu: &u32| devices.is_empty() || devices.contains(gpu);
+            let seen: Vec<u32> = gpus.iter().copied().filter(allowed).collect();
+            // An empty list would mean all of them; there is no such GPU as this one.
+            *devices = if seen.is_empty() { vec![u32::MAX] } else { seen };
+        }
+        backend
+    }
+
     pub fn name(&self) -> &'static str {
         match self {
             Self::Nvidia { .. } => "nvidia",
@@ -93,7 +113,10 @@ impl Backend {
                     arguments.extend(["--device".into(), device.to_string().into()]);
                 }
             }
-            Self::Soft { devices, memory } => {
+            Self::Soft { devices, memory, only } => {
+                for device in only {
+                    arguments.extend(["--device".into(), device.to_string().into()]);
+                }
                 arguments.extend(["--soft-devices".into(), devices.to_string().into()]);
                 arguments.extend(["--soft-memory".into(), memory.to_string().into()]);
             }
@@ -179,7 +202,10 @@ mod tests {
     fn auto_falls_back_to_soft_where_there_is_no_gpu() {
         if !Path::new(CONTROL_DEVICE).exists() {
             let options = Options { soft_devices: Some(2), ..Options::default() };
-            assert_eq!(Backend::choose(&options), Ok(Backend::Soft { devices: 2, memory: DEFAULT_SOFT_MEMORY }));
+            assert_eq!(
+                Backend::choose(&options),
+                Ok(Backend::Soft { devices: 2, memory: DEFAULT_SOFT_MEMORY, only: Vec::new() })
+            );
             let options = Options { choice: Choice::Nvidia, ..Options::default() };
             assert_eq!(Backend::choose(&options), Err(BackendError::NoDevice));
         }

@@ -9,6 +9,7 @@ pub mod grant;
 pub mod link;
 pub mod meeting;
 pub mod name;
+pub mod rest;
 pub mod wire;
 pub mod zone;
 

@@ -18,6 +18,8 @@ pub const LIB_DIR: &str = "BULKHEAD_LIB_DIR";
 pub const TRACE: &str = "BULKHEAD_TRACE";
 /// File to whose end that is written, instead of stderr.
 pub const TRACE_FILE: &str = "BULKHEAD_TRACE_FILE";
+/// The node's name in Kubernetes, for `bulkhead dra`; a DaemonSet sets it from the pod's own description.
+pub const NODE_NAME: &str = "NODE_NAME";
 
 /// Each with a line for the manual.
 pub const ALL: [(&str, &str); 9] = [
@@ -49,4 +51,5 @@ pub const ALL: [(&str, &str); 9] = [
     ),
     (TRACE_FILE, "File to whose end BULKHEAD_TRACE writes, instead of stderr."),
     (LIB_DIR, "Folder with Bulkhead's libcuda.so.1, where it does not lie beside the program."),
+    (NODE_NAME, "The node's name in Kubernetes, for `bulkhead dra` without --node-name."),
 ];

@@ -3,6 +3,7 @@
 
 pub mod backend;
 pub mod broker;
+pub mod checkpoint;
 pub mod config;
 pub mod control;
 pub mod elf;

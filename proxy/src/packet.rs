@@ -81,10 +81,19 @@ pub struct Received {
 
 /// Receives one message into `buffer`; one that is longer than the buffer, or has too many descriptors, is an error.
 pub fn receive(socket: impl AsFd, buffer: &mut [u8]) -> io::Result<Received> {
+    receive_with(socket, buffer, RecvFlags::CMSG_CLOEXEC)
+}
+
+/// As `receive`, but `WouldBlock` if there is none, whatever the socket is.
+pub fn receive_now(socket: impl AsFd, buffer: &mut [u8]) -> io::Result<Received> {
+    receive_with(socket, buffer, RecvFlags::CMSG_CLOEXEC | RecvFlags::DONTWAIT)
+}
+
+fn receive_with(socket: impl AsFd, buffer: &mut [u8], flags: RecvFlags) -> io::Result<Received> {
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_FDS))];
     let mut ancillary = RecvAncillaryBuffer::new(&mut space);
     let message = rustix::io::retry_on_intr(|| {
-        rustix::net::recvmsg(&socket, &mut [IoSliceMut::new(buffer)], &mut ancillary, RecvFlags::CMSG_CLOEXEC)
+        rustix::net::recvmsg(&socket, &mut [IoSliceMut::new(buffer)], &mut ancillary, flags)
     })?;
     let mut fds = Vec::new();
     for part in ancillary.drain() {

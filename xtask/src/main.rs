@@ -4,6 +4,7 @@
 mod browser;
 mod cargo_test;
 mod checks;
+mod deb;
 mod demo;
 mod e2e;
 mod frameworks;
@@ -37,6 +38,7 @@ cargo xtask <verb>
   frameworks                   CuPy and Numba from PyPI (400 MB, into .cache) on the software GPU
   truth-table [--backend B] [--native] [--json]
                                sharing between processes in every combination of namespaces and privilege
+  deb                          a package for Debian, in target
   images                       container images as archives, in target/images
   toolchain                    fetch NVIDIA's compiler and runtimes from PyPI into .cache/cuda
   xen [--list] [SCENARIO]...   Xen itself, emulated, with guests that use the GPU of Dom0 (xen --help)
@@ -72,6 +74,10 @@ fn verb() -> Result<()> {
             toolchain::ensure()?;
             println!("{}", toolchain::nvcc().display());
             Ok(())
+        }
+        "deb" => {
+            no_more(args)?;
+            deb::build().map(drop)
         }
         "images" => {
             let mut debug = false;

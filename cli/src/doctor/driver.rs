@@ -38,6 +38,7 @@ pub fn check(scene: &Scene, findings: &mut Vec<Finding>) {
         return;
     }
     node_findings(scene, &nodes, findings);
+    mps(scene, findings);
     hmm(scene, findings);
     versions(scene, module.as_deref(), findings);
 }
@@ -101,6 +102,22 @@ fn node_findings(scene: &Scene, nodes: &[String], findings: &mut Vec<Finding>) {
     }
 }
 
+/// NVIDIA's own way to share puts all clients of a user into one process.
+fn mps(scene: &Scene, findings: &mut Vec<Finding>) {
+    let is_process = |name: &String| name.bytes().all(|byte| byte.is_ascii_digit());
+    let processes = scene.names("/proc").into_iter().filter(is_process);
+    let mut names = processes.filter_map(|pid| scene.read(format!("/proc/{pid}/comm")));
+    if names.any(|name| name.starts_with("nvidia-cuda-mps")) {
+        findings.push(Finding::warning(
+            "mps",
+            "NVIDIA's Multi-Process Service runs here",
+            "a fault in one program ends others that use MPS; workers that join it share their fate",
+            "nvidia-cuda-mps-control was started, or is a service of this node",
+            "stop it (`echo quit | nvidia-cuda-mps-control`): zones take turns without it",
+        ));
+    }
+}
+
 /// Where kernels reach pageable memory, a tenant's kernel reaches its worker's.
 fn hmm(scene: &Scene, findings: &mut Vec<Finding>) {
     let parameter = scene.read("/sys/module/nvidia_uvm/parameters/uvm_disable_hmm");
@@ -143,5 +160,68 @@ fn versions(scene: &Scene, module: Option<&str>, findings: &mut Vec<Finding>) {
                 ));
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::doctor::finding::Level;
+
+    fn found(name: &str, files: &[(&str, &str)]) -> Vec<(&'static str, Level)> {
+        let root = std::env::temp_dir().join(format!("bulkhead-driver-{}-{name}", std::process::id()));
+        let _ = std::fs::remove_dir_all(&root);
+        std::fs::create_dir_all(&root).unwrap();
+        for (path, text) in files {
+            let path = root.join(path.trim_start_matches('/'));
+            std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+            std::fs::write(path, text).unwrap();
+        }
+        let mut findings = Vec::new();
+        check(&Scene::made_up(&root, &[]), &mut findings);
+        std::fs::remove_dir_all(root).unwrap();
+        findings.iter().map(|finding| (finding.check, finding.level)).collect()
+    }
+
+    #[test]
+    fn a_machine_without_a_gpu_is_no_fault() {
+        assert_eq!(found("none", &[]), [("driver", Level::Note)]);
+    }
+
+    #[test]
+    fn a_gpu_without_a_driver_is_one() {
+        let card = "/sys/bus/pci/devices/0000:01:00.0";
+        let files = [(&*format!("{card}/vendor"), "0x10de\n"), (&*format!("{card}/class"), "0x030200\n")];
+        assert_eq!(found("card", &files)[0], ("driver", Level::Error));
+        // Its sound is none.
+        let files = [(&*format!("{card}/vendor"), "0x10de\n"), (&*format!("{card}/class"), "0x040300\n")];
+        assert_eq!(found("sound", &files), [("driver", Level::Note)]);
+    }
+
+    #[test]
+    fn nodes_versions_memory_and_mps_are_looked_at() {
+        let fine = [
+            ("/sys/module/nvidia/version", "580.1.2\n"),
+            ("/sys/module/nvidia_uvm/parameters/uvm_disable_hmm", "Y\n"),
+            ("/dev/nvidiactl", ""),
+            ("/dev/nvidia0", ""),
+            ("/dev/nvidia-uvm", ""),
+            ("/usr/lib64/libcuda.so.580.1.2", ""),
+        ];
+        let ok = |check| (check, Level::Ok);
+        assert_eq!(found("fine", &fine), [ok("driver"), ok("hmm"), ok("versions")]);
+        let mut wrong = fine;
+        wrong[1].1 = "N\n";
+        wrong[4].0 = "/proc/77/comm";
+        wrong[4].1 = "nvidia-cuda-mps-server\n";
+        wrong[5].0 = "/usr/lib64/libcuda.so.570.9";
+        let expected = [
+            ok("driver"),
+            ("nodes", Level::Error),
+            ("mps", Level::Warning),
+            ("hmm", Level::Note),
+            ("versions", Level::Error),
+        ];
+        assert_eq!(found("wrong", &wrong), expected);
     }
 }

@@ -2,14 +2,19 @@
 
 pub mod bench;
 pub mod bench_meet;
+pub mod cdi;
 pub mod completions;
+pub mod device_plugin;
 pub mod doctor;
+pub mod dra;
 pub mod gate;
 pub mod grants;
 pub mod image;
+pub mod install;
 pub mod ipc;
 pub mod man;
 pub mod meter;
+pub mod mover;
 pub mod proxy;
 pub mod run;
 pub mod selftest;

@@ -10,7 +10,8 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use ::proxy::backend::Backend;
-use ::proxy::broker::{Broker, Config, Ended, Meter, Reload, StartError, StateDirError};
+use ::proxy::broker::{Broker, Config, Ended, Meter, Reload, StartError, StateDirError, Suspend};
+use ::proxy::config::kubernetes::Kubernetes;
 use ::proxy::config::{self, File};
 use ::proxy::control::{ZoneName, ZoneSettings};
 use ::proxy::http;
@@ -122,6 +123,7 @@ fn broker_config(args: &ProxyArgs, file: &File) -> Result<Config, Failure> {
         Backend::Nvidia { library, .. } => meter(library, file),
         Backend::Soft { .. } => None,
     };
+    let suspend = suspend(args.suspend_idle.or(file.suspend_idle).unwrap_or(0), &backend);
     let root = rustix::process::geteuid().is_root();
     let usual_jail = if root { Demand::Require } else { Demand::BestEffort };
     let Reload { zones, grants, spare_workers, max_clients_per_zone } = live(args, file);
@@ -147,9 +149,20 @@ fn broker_config(args: &ProxyArgs, file: &File) -> Result<Config, Failure> {
         worker_uids: args.worker_uids.or(file.worker_uids).unwrap_or(WORKER_UIDS),
         context_memory: args.context_memory.or(file.context_memory).unwrap_or(context_memory),
         meter,
+        suspend,
         max_clients_per_zone,
         watchdog: (watchdog > 0).then(|| Duration::from_secs(watchdog.into())),
     })
+}
+
+/// Who moves the memory of idle programs, if it is to be moved.
+fn suspend(after: u32, backend: &Backend) -> Option<Suspend> {
+    let (mut arguments, mut libraries) = (vec!["mover".into()], None);
+    if let Backend::Nvidia { library, .. } = backend {
+        arguments.extend(["--library".into(), library.into()]);
+        libraries = library.parent().map(Path::to_owned);
+    }
+    (after > 0).then(|| Suspend { after: Duration::from_secs(after.into()), arguments, libraries })
 }
 
 /// NVML lies beside the driver. Without it the ledger stands alone, and the log says so.
@@ -205,8 +218,8 @@ fn reloader(args: ProxyArgs, path: Option<PathBuf>, first: File) -> impl FnMut()
             }
         };
         let fixed = |file: &File| {
-            let (zones, grants) = (Vec::new(), Vec::new());
-            File { zones, grants, spare_workers: None, max_clients: None, ..file.clone() }
+            let (zones, grants, kubernetes) = (Vec::new(), Vec::new(), Kubernetes::default());
+            File { zones, grants, kubernetes, spare_workers: None, max_clients: None, ..file.clone() }
         };
         if fixed(&file) != fixed(&known) {
             tracing::warn!("part of what changed in the configuration needs a restart");

@@ -196,7 +196,9 @@ fn table(now: &Look, before: &Look) -> String {
         line(zone.name.as_str(), zone.used, zone.limits.memory, &zone.stats, &rates, denied);
         for worker in &zone.workers {
             let rates = Rates::new(&worker.stats, workers_before.get(&worker.pid).copied(), seconds);
-            let name = format!("  {} {}", worker.client_pid, program(worker.client_pid));
+            // Of an idle program whose memory was moved away.
+            let away = if worker.suspended { "[host] " } else { "" };
+            let name = format!("  {} {away}{}", worker.client_pid, program(worker.client_pid));
             line(&fit(&name, 24), worker.charged, None, &worker.stats, &rates, worker.stats.denied());
         }
     }

@@ -1,7 +1,8 @@
 //! `bulkhead topology`: the GPUs, and what lies between them.
 
 use std::fmt::Write;
-use std::process::ExitCode;
+use std::path::PathBuf;
+use std::process::{Command, ExitCode};
 use std::time::Duration;
 
 use proxy::backend::Backend;
@@ -9,14 +10,17 @@ use proxy::size::Size;
 use proxy::survey::{self, Gpu, Kind, Survey};
 
 use crate::args::{BackendArgs, TopologyArgs};
+use crate::doctor::scene::Scene;
 use crate::exit::{Exit, Failure};
-use crate::{helper, verbs};
+use crate::{helper, library, verbs};
 
 /// A driver on a busy node takes seconds to start.
 const PATIENCE: Duration = Duration::from_secs(120);
 
 pub fn run(args: &TopologyArgs) -> Result<ExitCode, Failure> {
-    let survey = ask(&args.backend)?;
+    let here = Scene::of_this_machine(PathBuf::new(), None);
+    let in_zone = args.backend.is_left_open() && here.is_tenant() && !here.exists("/dev/nvidiactl");
+    let survey = if in_zone { ask_in_zone(&here)? } else { ask(&args.backend)? };
     if args.json {
         return verbs::status::print_json(&survey);
     }
@@ -29,6 +33,21 @@ pub fn ask(backend: &BackendArgs) -> Result<Survey, Failure> {
     choose(backend)?;
     let mut command = helper::own();
     command.arg("survey").args(backend.to_arguments());
+    survey_of(command)
+}
+
+/// Has a program of this zone look at them.
+fn ask_in_zone(here: &Scene) -> Result<Survey, Failure> {
+    let mut command = helper::own();
+    command.args(["survey", "--zone"]);
+    // Where it does not lie beside this program, the loader must know it.
+    if let Ok(folder) = library::find() {
+        library::put_in_front(&mut command, &folder, &here.zone_socket());
+    }
+    survey_of(command)
+}
+
+fn survey_of(command: Command) -> Result<Survey, Failure> {
     let failed = |why: String| Failure::new(Exit::Failure, format!("cannot look at the GPUs: {why}"));
     let said = helper::run(command, PATIENCE).map_err(|error| failed(error.to_string()))?;
     match said.failure() {
@@ -42,9 +61,9 @@ fn choose(backend: &BackendArgs) -> Result<Backend, Failure> {
 }
 
 /// The process that looks.
-pub fn look(backend: &BackendArgs) -> Result<ExitCode, Failure> {
-    let survey = survey::look(&choose(backend)?).map_err(|error| Failure::new(Exit::Failure, error.to_string()))?;
-    verbs::status::print_json(&survey)
+pub fn look(backend: &BackendArgs, zone: bool) -> Result<ExitCode, Failure> {
+    let survey = if zone { survey::look_in_zone() } else { survey::look(&choose(backend)?) };
+    verbs::status::print_json(&survey.map_err(|error| Failure::new(Exit::Failure, error.to_string()))?)
 }
 
 pub fn table(survey: &Survey) -> String {
@@ -147,7 +166,7 @@ mod tests {
 
     #[test]
     fn the_table_shows_every_pair() {
-        let survey = survey::look(&Backend::Soft { devices: 2, memory: 1 << 30 }).unwrap();
+        let survey = survey::look(&Backend::Soft { devices: 2, memory: 1 << 30, only: Vec::new() }).unwrap();
         let text = table(&survey);
         assert!(text.contains("GPU0  X                 MEM peer+atomics\n"), "{text}");
         assert!(text.contains("1.0 GiB") || text.contains("1 GiB") || text.contains("1GiB"), "{text}");

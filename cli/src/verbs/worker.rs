@@ -113,6 +113,7 @@ fn backend(args: &WorkerArgs) -> Result<Backend, Failure> {
         Some(BackendArg::Soft) => Ok(Backend::Soft {
             devices: args.backend.soft_devices.ok_or_else(wrong)?,
             memory: args.backend.soft_memory.ok_or_else(wrong)?,
+            only: args.devices.clone(),
         }),
         Some(BackendArg::Nvidia) => Ok(Backend::Nvidia {
             library: args.backend.driver_library.clone().ok_or_else(wrong)?,

@@ -88,6 +88,7 @@ impl SettingArgs {
             pod: self.pod.clone(),
             namespace: self.namespace.clone(),
             container: self.container.clone(),
+            ..ZoneChange::default()
         }
     }
 }

@@ -12,6 +12,7 @@ use super::{Place, signal, until};
 
 /// The limit of each zone.
 pub const ZONE_MEMORY: u64 = 256 << 20;
+const ZONE_MEMORY_ON_A_GPU: u64 = 16 << 30;
 
 pub struct Proxy<'a> {
     place: &'a Place,
@@ -130,16 +131,26 @@ fn spawn(place: &Place, zones: &[String], options: &[String], log: &PathBuf, app
     let state = place.state();
     let state = state.to_str().expect("a plain path");
     let mut command = place.bulkhead(&["proxy", "--state-dir", state]);
-    match std::env::var("CONFORMANCE_BACKEND") {
-        _ if options.iter().any(|option| option == "--backend") => &mut command,
-        Ok(backend) => command.args(["--backend", &backend]),
-        Err(_) => command.args(["--backend", "soft", "--soft-memory", "1GiB"]),
+    let given = options.iter().position(|option| option == "--backend").and_then(|at| options.get(at + 1)).cloned();
+    let backend = given.or_else(|| std::env::var("CONFORMANCE_BACKEND").ok()).unwrap_or_else(|| "soft".to_owned());
+    command.args(["--backend", &backend, "--jail", "best-effort"]);
+    let memory = match backend.as_str() {
+        "soft" => {
+            command.args(["--soft-memory", "1GiB", "--context-memory", "0"]);
+            ZONE_MEMORY
+        }
+        // Contexts alone take more than the zones have else.
+        _ => ZONE_MEMORY_ON_A_GPU,
     };
-    command.args(["--jail", "best-effort"]).args(options);
-    // Zones are smaller here than what a context takes on a GPU.
-    command.args(["--context-memory", "0"]);
+    let mut options = options.iter();
+    while let Some(option) = options.next() {
+        match option.as_str() {
+            "--backend" => drop(options.next()),
+            _ => drop(command.arg(option)),
+        }
+    }
     for zone in zones {
-        command.arg("--zone").arg(format!("{zone}:memory={ZONE_MEMORY}"));
+        command.arg("--zone").arg(format!("{zone}:memory={memory}"));
     }
     let file = if append { File::options().append(true).open(log) } else { File::create(log) };
     command.stdout(Stdio::null()).stderr(file.expect("a log file")).spawn().expect("bulkhead starts")

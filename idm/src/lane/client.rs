@@ -199,6 +199,14 @@ impl Lane {
         Ok(())
     }
 
+    /// Has the answer to the request begun last come?
+    pub fn has_answer(&self) -> bool {
+        let parts = self.parts();
+        // SYNC POINT: a reply is written before its number is published (Release), and read after that number was seen
+        // (Acquire).
+        parts.words.server.0.replied.load(Ordering::Acquire) == parts.seq
+    }
+
     /// Waits for the answer to the request begun last.
     ///
     /// After a timeout the request is still open: ask again, or begin another one, and a late answer will be ignored.

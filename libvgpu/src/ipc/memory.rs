@@ -50,7 +50,7 @@ pub(super) fn open(token: Token, pooled: bool) -> Cuda<u64> {
         open.remove(&token);
     }
     let (mut address, mut len) = (0, 0);
-    carry::block(
+    carry::block_briefly(
         Op::Import as u16,
         |writer| {
             token.write(writer);
@@ -79,7 +79,7 @@ pub(super) fn close(address: u64) -> Cuda {
     let token = *token;
     // Forgotten first: once it is unmapped, another thread may be given the same address.
     let found = allocations::take(address, |found| found.kind == Kind::Imported)?;
-    carry::block(Op::CloseImport as u16, |writer| writer.word(address), |_| Ok(()))
+    carry::block_briefly(Op::CloseImport as u16, |writer| writer.word(address), |_| Ok(()))
         .inspect_err(|_| allocations::restore(found))?;
     open.remove(&token);
     Ok(())

@@ -106,6 +106,14 @@ impl Broker {
                 };
             }
             Request::Status => return Answer::Status(self.status()),
+            Request::Cards => return Answer::Cards { cards: self.cards() },
+            Request::Budgets => return Answer::Budgets { budgets: self.budgets.list().clone() },
+            Request::SetBudget { name, memory } => {
+                return match self.set_budget(&name, memory) {
+                    Ok(()) => Answer::Budgets { budgets: self.budgets.list().clone() },
+                    Err(reason) => Answer::Failed { reason, no_space: false },
+                };
+            }
         };
         match (made, self.zones.get(&name)) {
             (Ok(()), Some(zone)) => Answer::Zone {
@@ -161,7 +169,7 @@ impl Broker {
     }
 
     /// A zone that a successor would not know is none.
-    fn save_or_remove(&mut self, name: &ZoneName) -> io::Result<()> {
+    pub(super) fn save_or_remove(&mut self, name: &ZoneName) -> io::Result<()> {
         self.save_zones().inspect_err(|_| self.remove_zone(name))
     }
 
@@ -173,13 +181,19 @@ impl Broker {
         change.apply(&mut after);
         after.check().map_err(io::Error::other)?;
         let ZoneLimits { memory, share, .. } = after.limits;
+        let circles = (after.ties.circles != before.ties.circles).then(|| after.ties.circles.clone());
         zone.change(&socket, after)?;
+        self.follow(name);
         if let Err(error) = self.save_zones() {
             // What is not in the book does not count.
             if let Some(zone) = self.zones.get_mut(name) {
                 let _ = zone.change(&socket, before);
             }
+            self.follow(name);
             return Err(error);
+        }
+        if let Some(circles) = circles {
+            self.change_circles(name, &circles);
         }
         tracing::info!(zone = %name, memory, share, "zone changed");
         Ok(())
@@ -189,6 +203,9 @@ impl Broker {
     fn kill_zone(&mut self, name: &ZoneName, programs: bool) -> usize {
         self.clients.retain(|_, client| client.zone != *name);
         let mut killed = 0;
+        for part in self.parts(name) {
+            killed += self.kill_zone(&part, programs);
+        }
         for worker in self.workers.values_mut().filter(|worker| worker.zone() == Some(name)) {
             if programs {
                 worker.kill_client();
@@ -207,7 +224,8 @@ impl Broker {
     fn status(&mut self) -> Status {
         let mut stats: std::collections::BTreeMap<ZoneName, Vec<WorkerStatus>> = Default::default();
         let mut beyond: std::collections::BTreeMap<ZoneName, u64> = Default::default();
-        for worker in self.workers.values_mut() {
+        let away: Vec<u64> = self.workers.keys().copied().filter(|id| self.is_suspended(*id)).collect();
+        for (id, worker) in &mut self.workers {
             let Some(zone) = worker.zone().cloned() else { continue };
             let sum = beyond.entry(zone.clone()).or_insert(0);
             *sum = u64::saturating_add(*sum, worker.beyond());
@@ -216,6 +234,7 @@ impl Broker {
                 client_pid: worker.client_pid(),
                 charged: worker.charged(),
                 pinned: worker.pinned(),
+                suspended: away.contains(id),
                 stats: worker.count(),
             };
             stats.entry(zone).or_default().push(status);
@@ -244,6 +263,8 @@ impl Broker {
                 pins_refused: zone.pinned.refused,
                 overdrafts: zone.overdrafts,
                 runaways: zone.runaways,
+                suspended: workers.iter().filter(|worker| worker.suspended).map(|worker| worker.charged).sum(),
+                suspensions: zone.suspensions,
                 turns: turns.turns,
                 turn_time_ns: turns.time,
                 driver_memory: beyond.remove(name).unwrap_or(0),

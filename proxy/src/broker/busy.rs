@@ -57,6 +57,7 @@ impl Broker {
             return;
         }
         self.busy.last = Some(now);
+        self.look_for_idle(now);
         let past = |zone: &Zone| zone.past.gpu_time_ns;
         let mut totals: BTreeMap<ZoneName, u64> =
             self.zones.iter().filter_map(|(name, zone)| Some((name.clone(), past(zone)?))).collect();

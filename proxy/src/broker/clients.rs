@@ -1,5 +1,6 @@
 //! Connections of tenants: from `accept` to the `Welcome`.
 
+use std::collections::BTreeSet;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::time::{Duration, Instant};
@@ -8,6 +9,7 @@ use super::Broker;
 use super::handshake::{self, Hello, Refusal, Wishes};
 use super::process::{self, Peer};
 use super::reactor::Source;
+use super::workers::Kind;
 use crate::control::ZoneName;
 use crate::packet;
 
@@ -37,8 +39,11 @@ impl Broker {
                 Err(error) => return pause_after(&error),
             };
             let name = name.clone();
-            let silent =
-                self.clients.values().filter(|client| client.zone == name && client.deadline.is_some()).count();
+            let silent = self
+                .clients
+                .values()
+                .filter(|client| client.deadline.is_some() && self.family(&client.zone) == name)
+                .count();
             if silent >= MAX_SILENT {
                 tracing::info!(zone = %name, "client dropped: too many that say nothing");
                 continue;
@@ -51,6 +56,7 @@ impl Broker {
                     continue;
                 }
             };
+            let name = self.zone_of(&name, &peer);
             if self.reactor.watch(&socket, Source::Client(id)).is_ok() {
                 let deadline = Some(Instant::now() + HELLO_TIME);
                 self.clients.insert(id, Client { zone: name, socket, peer, wishes: Wishes::default(), deadline });
@@ -108,7 +114,7 @@ impl Broker {
     pub(super) fn serve_waiting(&mut self) {
         for id in std::mem::take(&mut self.waiting) {
             let Some(client) = self.clients.get(&id) else { continue };
-            let Some(worker) = self.ready_worker(client.wishes.fresh_worker) else {
+            let Some(worker) = self.ready_worker(&self.kind_for(client)) else {
                 self.waiting.push_back(id);
                 continue;
             };
@@ -118,20 +124,28 @@ impl Broker {
                 handshake::refuse(&client.socket, Refusal::WorkerFailed);
             }
         }
-        for fresh in [false, true] {
-            while self.starting_workers(fresh) < self.waiting_clients(fresh).count() {
-                if let Err(error) = self.spawn_worker(fresh) {
+        let clients = self.waiting.iter().filter_map(|id| self.clients.get(id));
+        let kinds: BTreeSet<Kind> = clients.map(|client| self.kind_for(client)).collect();
+        for kind in kinds {
+            while self.starting_workers(&kind) < self.waiting_clients(&kind).count() {
+                if let Err(error) = self.spawn_worker(kind.clone()) {
                     tracing::error!(%error, "cannot start a worker");
-                    let Some(id) = self.waiting_clients(fresh).next() else { break };
+                    let Some(id) = self.waiting_clients(&kind).next() else { break };
                     self.refuse_client(id, Refusal::WorkerFailed);
                 }
             }
         }
     }
 
-    /// Those that wait for a fresh worker, or those that do not need one.
-    pub(super) fn waiting_clients(&self, fresh: bool) -> impl Iterator<Item = u64> {
-        let wants = move |id: &&u64| self.clients.get(id).is_some_and(|client| client.wishes.fresh_worker == fresh);
+    /// The worker that a client needs: whether it may have begun already, and which GPUs it sees.
+    fn kind_for(&self, client: &Client) -> Kind {
+        let gpus = self.zones.get(&client.zone).map(|zone| zone.ties.gpus.clone()).unwrap_or_default();
+        Kind { fresh: client.wishes.fresh_worker, gpus }
+    }
+
+    /// Those that wait for a worker of a kind.
+    pub(super) fn waiting_clients(&self, kind: &Kind) -> impl Iterator<Item = u64> {
+        let wants = move |id: &&u64| self.clients.get(id).is_some_and(|client| self.kind_for(client) == *kind);
         self.waiting.iter().filter(wants).copied()
     }
 

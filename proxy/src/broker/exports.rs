@@ -290,6 +290,11 @@ impl Exports {
         SharingStatus { mapped_bytes, ..self.counts }
     }
 
+    /// Has a worker something of others' open, or others something of its own, or could they?
+    pub fn is_sharing(&self, worker: u64) -> bool {
+        self.workers.get(&worker).is_some_and(|held| !held.exports.is_empty() || !held.imports.is_empty())
+    }
+
     /// Bytes that a worker has mapped and others pay for.
     pub fn unpaid(&self, worker: u64) -> u64 {
         let imports = self.workers.get(&worker).map(|held| &held.imports);

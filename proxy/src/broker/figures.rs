@@ -27,6 +27,7 @@ pub struct Figures {
     pins_refused: u64,
     overdrafts: u64,
     runaways: u64,
+    suspensions: u64,
 }
 
 pub type Book = BTreeMap<ZoneName, Figures>;
@@ -42,6 +43,7 @@ impl Figures {
             pins_refused: zone.pinned.refused,
             overdrafts: zone.overdrafts,
             runaways: zone.runaways,
+            suspensions: zone.suspensions,
         }
     }
 
@@ -50,6 +52,7 @@ impl Figures {
         (zone.clients_served, zone.clients_refused) = (self.clients_served, self.clients_refused);
         (zone.ledger.refused, zone.pinned.refused) = (self.charges_refused, self.pins_refused);
         (zone.overdrafts, zone.runaways) = (self.overdrafts, self.runaways);
+        zone.suspensions = self.suspensions;
     }
 }
 

@@ -3,6 +3,7 @@
 //! Grants are written down before they count, so a successor has the same. One that ends, whether revoked or expired,
 //! takes the workers along that have something open by it: there is no other way to take mapped memory back.
 
+use std::collections::BTreeMap;
 use std::io;
 use std::path::Path;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
@@ -18,6 +19,8 @@ const MOST: usize = 4096;
 #[derive(Debug, Default)]
 pub struct Grants {
     list: Vec<Grant>,
+    /// Zones that have one in common may open each other's exports. Not in the book: it is the zones' own.
+    circles: BTreeMap<ZoneName, Vec<String>>,
 }
 
 fn now() -> u64 {
@@ -27,13 +30,26 @@ fn now() -> u64 {
 impl Grants {
     /// What a zone may do with another's exports.
     pub fn access(&self, from: &ZoneName, to: &ZoneName) -> Option<Access> {
+        let circles = |zone: &ZoneName| self.circles.get(zone).into_iter().flatten();
+        if circles(from).any(|circle| circles(to).any(|other| other == circle)) {
+            return Some(Access::ReadWrite);
+        }
         let found = self.list.iter().find(|grant| grant.from == *from && grant.to == *to)?;
         found.expires.is_none_or(|expires| now() < expires).then_some(found.access)
     }
 
     /// Does a zone export to any other?
     pub fn exports(&self, from: &ZoneName) -> bool {
-        self.list.iter().any(|grant| grant.from == *from)
+        self.circles.contains_key(from) || self.list.iter().any(|grant| grant.from == *from)
+    }
+
+    /// The circles that a zone is in.
+    pub fn set_circles(&mut self, zone: &ZoneName, circles: &[String]) {
+        if circles.is_empty() {
+            self.circles.remove(zone);
+        } else {
+            self.circles.insert(zone.clone(), circles.to_vec());
+        }
     }
 
     /// Adds a grant, in place of one between the same zones.
@@ -43,7 +59,7 @@ impl Grants {
     }
 
     fn with(&self, grant: Grant) -> Self {
-        let mut grants = Self { list: self.list.clone() };
+        let mut grants = Self { list: self.list.clone(), circles: self.circles.clone() };
         grants.add(grant);
         grants
     }
@@ -66,11 +82,48 @@ impl Grants {
             tracing::warn!(%error, "the book of grants cannot be read; nothing is granted");
             Vec::new()
         });
-        Self { list }
+        Self { list, circles: BTreeMap::new() }
     }
 }
 
 impl Broker {
+    /// The circles of all zones, which a book of grants does not have.
+    pub(super) fn know_circles(&mut self) {
+        for (name, zone) in &self.zones {
+            self.grants.set_circles(name, &zone.ties.circles);
+        }
+    }
+
+    /// A zone is in other circles than before: who may not have its memory any more, and whose it may not have, is ended.
+    pub(super) fn change_circles(&mut self, zone: &ZoneName, circles: &[String]) {
+        let shared = |grants: &Grants, other: &ZoneName| {
+            (grants.access(zone, other).is_some(), grants.access(other, zone).is_some())
+        };
+        let others: Vec<ZoneName> = self.zones.keys().filter(|name| *name != zone).cloned().collect();
+        let before: Vec<(bool, bool)> = others.iter().map(|other| shared(&self.grants, other)).collect();
+        self.grants.set_circles(zone, circles);
+        for (other, (gave, took)) in others.iter().zip(before) {
+            let (gives, takes) = shared(&self.grants, other);
+            if gave && !gives {
+                self.end_importers(zone, other);
+            }
+            if took && !takes {
+                self.end_importers(other, zone);
+            }
+        }
+        if !circles.is_empty() {
+            self.isolate(zone);
+        }
+    }
+
+    /// From now on what a zone allocates must share no page with anything else.
+    fn isolate(&self, zone: &ZoneName) {
+        for worker in self.workers.values().filter(|worker| worker.zone().is_some_and(|of| self.family(of) == *zone))
+        {
+            worker.tell(&ToWorker::new(to_worker::ISOLATE), &[]);
+        }
+    }
+
     pub(super) fn list_grants(&self) -> Vec<Grant> {
         self.grants.list.clone()
     }
@@ -104,10 +157,7 @@ impl Broker {
         }
         let (from, to, access) = (&grant.from, &grant.to, grant.access.name());
         tracing::info!(%from, %to, access, expires = grant.expires, "granted");
-        // From now on what they allocate must share no page with anything else.
-        for worker in self.workers.values().filter(|worker| worker.zone() == Some(from)) {
-            worker.tell(&ToWorker::new(to_worker::ISOLATE), &[]);
-        }
+        self.isolate(from);
         // Who waits for a name may find it now.
         self.match_meetings();
         Ok(())

@@ -75,7 +75,7 @@ struct Publication {
     backlog: VecDeque<News>,
 }
 
-/// Something that a consumer did.
+/// Something that a publisher is told: mostly, what a consumer did.
 struct News {
     kind: u32,
     number: u64,
@@ -187,6 +187,8 @@ impl Meetings {
         }
         let Some(peer) = self.peers.get_mut(&id) else { return };
         tracing::debug!(%zone, pid = peer.pid, name = name.as_str(), bytes = offer.bytes, "published");
+        // Those who wait hear of it first: they are in a hurry, and the publisher is not.
+        let published = News { kind: kind::PUBLISHED, number: 0, zone };
         let publication = Publication {
             offer,
             name,
@@ -194,14 +196,12 @@ impl Meetings {
             taken: 0,
             consumers: BTreeSet::new(),
             detached: Vec::new(),
-            backlog: VecDeque::new(),
+            backlog: VecDeque::from([published]),
         };
         peer.role = Role::Publisher(Box::new(publication));
         self.published += 1;
-        if !tell(&peer.socket, &Meet::new(kind::PUBLISHED)) {
-            return self.end(id, false);
-        }
         self.match_all(policy);
+        self.flush_one(id);
     }
 
     /// Publications of a zone under a name.
@@ -279,11 +279,15 @@ impl Meetings {
 
     /// Tells a publisher of a consumer, now or as soon as it listens.
     fn notify(&mut self, publisher: u64, news: News) {
-        let Some(Peer { role: Role::Publisher(publication), socket, .. }) = self.peers.get_mut(&publisher) else {
-            return;
-        };
+        let Some(Peer { role: Role::Publisher(publication), .. }) = self.peers.get_mut(&publisher) else { return };
         publication.backlog.push_back(news);
-        if !publication.flush(socket) {
+        self.flush_one(publisher);
+    }
+
+    fn flush_one(&mut self, publisher: u64) {
+        if let Some(Peer { role: Role::Publisher(publication), socket, .. }) = self.peers.get_mut(&publisher)
+            && !publication.flush(socket)
+        {
             self.end(publisher, false);
         }
     }
@@ -395,7 +399,9 @@ impl Broker {
     /// A client that wants to meet others becomes one of those.
     pub(super) fn meet(&mut self, id: u64) {
         let Some(client) = self.clients.remove(&id) else { return };
-        self.meetings.add(id, client.zone, client.peer.pid, client.socket);
+        // Containers of one claim meet as programs of one zone do.
+        let zone = self.family(&client.zone);
+        self.meetings.add(id, zone, client.peer.pid, client.socket);
         // What it wants has mostly come along.
         self.on_meeting(id);
     }

@@ -5,8 +5,10 @@
 //! sent is ended. What a successor needs is in the [`roster`] and the book of [`zones`] before it becomes true.
 
 mod admin;
+mod budgets;
 mod busy;
 mod clients;
+mod containers;
 mod exports;
 mod figures;
 mod grants;
@@ -22,6 +24,7 @@ mod roster;
 mod scheduler;
 mod sharing;
 pub mod state_dir;
+mod suspension;
 mod views;
 mod workers;
 mod zones;
@@ -48,6 +51,7 @@ pub use reload::Reload;
 use roster::Roster;
 use scheduler::{Scheduler, Verdict};
 pub use state_dir::{StateDir, StateDirError};
+pub use suspension::Suspend;
 use workers::Worker;
 use zones::{Zone, Zones};
 
@@ -75,6 +79,8 @@ pub struct Config {
     pub context_memory: u64,
     /// Who looks at what workers really use; none where nobody can.
     pub meter: Option<Meter>,
+    /// Who moves idle programs' memory to the host; none where it stays.
+    pub suspend: Option<Suspend>,
     pub max_clients_per_zone: usize,
     /// How long work may run on after its zone's turn, while others wait; none: for ever.
     pub watchdog: Option<Duration>,
@@ -125,10 +131,13 @@ pub struct Broker {
     views: views::Views,
     busy: busy::Busy,
     overdrafts: overdraft::Watch,
+    /// By worker.
+    naps: BTreeMap<u64, suspension::Nap>,
     scheduler: Scheduler,
     exports: exports::Exports,
     meetings: meetings::Meetings,
     grants: grants::Grants,
+    budgets: budgets::Budgets,
     /// Totals as they were last written down.
     figures: figures::Book,
     missing: Missing,
@@ -173,10 +182,12 @@ impl Broker {
             views: views::Views::default(),
             busy: busy::Busy::default(),
             overdrafts: overdraft::Watch::default(),
+            naps: BTreeMap::new(),
             scheduler,
             exports: exports::Exports::new(),
             meetings: meetings::Meetings::default(),
             grants: grants::Grants::default(),
+            budgets: budgets::Budgets::default(),
             figures: figures::Book::new(),
             missing: Missing::default(),
             driver_version: 0,
@@ -239,6 +250,7 @@ impl Broker {
                     Source::Inventory => self.on_inventory(),
                     Source::Meter => self.on_meter(),
                     Source::Scheduler => self.on_verdicts(),
+                    Source::Mover(id) => self.on_mover(id),
                 }
             }
             self.on_deadlines(Instant::now());
@@ -253,11 +265,12 @@ impl Broker {
     /// Reads a predecessor's books and makes its zones and workers ours.
     fn adopt(&mut self) -> io::Result<()> {
         let grace = Instant::now() + LEASE_GRACE;
-        for zones::Entry { name, settings, leased, configured } in zones::read_book(&self.folder.zones_book()) {
+        for zones::Entry { name, settings, leased, configured, parent } in zones::read_book(&self.folder.zones_book())
+        {
             self.open_zone(&name, settings, leased)?;
             if let Some(zone) = self.zones.get_mut(&name) {
                 zone.abandoned_at = leased.then_some(grace);
-                zone.configured = configured;
+                (zone.configured, zone.parent) = (configured, parent);
             }
         }
         for (name, settings) in self.config.zones.clone() {
@@ -269,7 +282,11 @@ impl Broker {
         self.adopt_workers()?;
         // Last, for only now it is known which of them are empty.
         self.forget_unconfigured();
+        let parts: Vec<ZoneName> = self.zones.keys().cloned().collect();
+        parts.iter().for_each(|name| self.rest_if_idle(name));
+        self.budgets = budgets::Budgets::read(&self.folder.budgets());
         self.grants = grants::Grants::read(&self.folder.grants());
+        self.know_circles();
         self.end_expired();
         self.configure_grants();
         self.save_zones()
@@ -279,6 +296,7 @@ impl Broker {
         let zone = Zone::open(self.new_id(), &self.folder, name, settings, leased)?;
         self.reactor.watch(&zone.listener, Source::Zone(zone.id))?;
         self.scheduler.set_zone(zone.id, &zone.limits);
+        self.grants.set_circles(name, &zone.ties.circles);
         self.zones.insert(name.clone(), zone);
         if self.driver_version != 0 {
             self.folder.write_driver_version(name, self.driver_version)?;
@@ -289,7 +307,11 @@ impl Broker {
     /// Ends a zone: nobody can come in any more, and those inside lose their workers.
     fn remove_zone(&mut self, name: &ZoneName) {
         let Some(zone) = self.zones.remove(name) else { return };
+        for part in self.parts(name) {
+            self.remove_zone(&part);
+        }
         self.scheduler.remove_zone(zone.id);
+        self.grants.set_circles(name, &[]);
         let _ = std::fs::remove_dir_all(self.folder.zone(name));
         if let Err(error) = self.save_zones() {
             tracing::warn!(%error, "cannot write the book of zones");
@@ -322,7 +344,7 @@ impl Broker {
 
     fn save_zones(&self) -> io::Result<()> {
         // Whatever has changed is in the book before it counts, limits of time included.
-        for zone in self.zones.values() {
+        for zone in self.zones.values().filter(|zone| zone.parent.is_none()) {
             self.scheduler.set_zone(zone.id, &zone.limits);
         }
         zones::write_book(&self.folder.zones_book(), &self.zones)
@@ -343,6 +365,7 @@ impl Broker {
             .chain(self.next_look())
             .chain(self.overdrafts.deadline())
             .chain(self.next_expiry())
+            .chain(self.next_return())
             .chain(self.next_meeting())
             .min()
     }
@@ -360,6 +383,7 @@ impl Broker {
         self.views.kill_if_late(now);
         self.look_at_zones(now);
         self.end_expired();
+        self.retry_returns(now);
         self.tell_publishers();
         for worker in self.workers.values_mut().filter(|worker| late(worker.kill_at)) {
             worker.kill();
@@ -367,7 +391,14 @@ impl Broker {
         let abandoned: Vec<ZoneName> =
             self.zones.iter().filter(|(_, zone)| late(zone.abandoned_at)).map(|(name, _)| name.clone()).collect();
         for name in abandoned {
-            self.remove_zone(&name);
+            let waits = self.clients.values().any(|client| client.zone == name);
+            match self.zones.get_mut(&name).filter(|zone| zone.parent.is_some()) {
+                // A container that has programs again.
+                Some(part) if waits || self.workers.values().any(|worker| worker.zone() == Some(&name)) => {
+                    part.abandoned_at = None;
+                }
+                _ => self.remove_zone(&name),
+            }
         }
     }
 

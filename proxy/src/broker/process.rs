@@ -47,6 +47,17 @@ pub fn parent(pid: u32) -> Option<u32> {
     stat.rsplit_once(')')?.1.split_whitespace().nth(1)?.parse().ok()
 }
 
+/// The process at the end of a line of only children: of a jailed worker, the one that has the driver.
+pub fn innermost(pid: u32) -> u32 {
+    let only_child = |pid: &u32| -> Option<u32> {
+        let children = std::fs::read_to_string(format!("/proc/{pid}/task/{pid}/children")).ok()?;
+        let mut children = children.split_whitespace();
+        let child = children.next()?.parse().ok()?;
+        children.next().is_none().then_some(child)
+    };
+    std::iter::successors(Some(pid), only_child).take(4).last().unwrap_or(pid)
+}
+
 /// Who is at the other end of a socket.
 #[derive(Debug)]
 pub struct Peer {

@@ -24,6 +24,8 @@ pub enum Source {
     Inventory,
     Meter,
     Scheduler,
+    /// The process that moves a worker's memory.
+    Mover(u64),
 }
 
 impl Source {
@@ -45,6 +47,7 @@ impl Source {
             Self::Inventory => 15,
             Self::Meter => 14,
             Self::Scheduler => 13,
+            Self::Mover(id) => id << 4 | 12,
         }
     }
 
@@ -66,7 +69,7 @@ impl Source {
             15 => Self::Inventory,
             14 => Self::Meter,
             13 => Self::Scheduler,
-            _ => return None,
+            _ => Self::Mover(id),
         })
     }
 }

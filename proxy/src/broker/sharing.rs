@@ -11,7 +11,9 @@ impl Broker {
     /// A message of a serving worker. False when the worker must be ended.
     pub(super) fn on_sharing(&mut self, id: u64, message: &ToBroker, mut fds: Vec<OwnedFd>) -> bool {
         let Some(zone) = self.workers.get(&id).and_then(|worker| worker.zone()).cloned() else { return true };
-        let asker = Asker { worker: id, zone: &zone };
+        // Containers of one claim share as programs of one zone do.
+        let family = self.family(&zone);
+        let asker = Asker { worker: id, zone: &family };
         let mut reply = ToWorker::new(to_worker::REPLY);
         (reply.seq, reply.code) = (message.seq, code::GRANTED);
         let mut sent = None;
@@ -25,7 +27,7 @@ impl Broker {
                 let payment = self.exports.withdraw(id, &message.token);
                 self.impose(payment);
             }
-            to_broker::IMPORT => match self.open(id, &zone, message, &mut reply) {
+            to_broker::IMPORT => match self.open(id, &zone, &family, message, &mut reply) {
                 Ok(fd) => sent = Some(fd),
                 Err(code) => reply.code = code,
             },
@@ -35,23 +37,32 @@ impl Broker {
                 self.relieve(id, paid);
             }
         }
+        let standing = self.standing(&zone);
         let Some(worker) = self.workers.get(&id) else { return true };
-        if let Some(zone) = self.zones.get(&zone) {
-            (reply.used, reply.charged, reply.pinned) = (zone.ledger.used, worker.charged(), worker.pinned());
-            reply.limit = zone.limits.memory.unwrap_or(crate::control::wire::UNLIMITED);
-        }
+        (reply.used, reply.charged, reply.pinned) = (standing.used, worker.charged(), worker.pinned());
+        reply.limit = standing.limit.unwrap_or(crate::control::wire::UNLIMITED);
         let fds: Vec<_> = sent.iter().map(|fd| fd.as_fd()).collect();
         worker.tell(&reply, &fds)
     }
 
     /// Grants an import, if the zone may have it and can pay.
-    fn open(&mut self, id: u64, zone: &ZoneName, message: &ToBroker, reply: &mut ToWorker) -> Result<OwnedFd, u32> {
-        let asker = Asker { worker: id, zone };
+    fn open(
+        &mut self,
+        id: u64,
+        zone: &ZoneName,
+        family: &ZoneName,
+        message: &ToBroker,
+        reply: &mut ToWorker,
+    ) -> Result<OwnedFd, u32> {
+        let asker = Asker { worker: id, zone: family };
         let found = self.exports.find(asker, &message.token, message.value, &self.grants);
         if matches!(found, Err(code::DENIED)) {
             tracing::warn!(%zone, worker = id, "not shared: there is no grant for this zone, or not for such a piece");
         }
         let opened = found?;
+        if opened.pays > self.standing(zone).room {
+            return Err(code::OVER_LIMIT);
+        }
         if opened.pays > 0 {
             let worker = self.workers.get_mut(&id).ok_or(code::REFUSED)?;
             let (slot, (_, account)) = (worker.slot, worker.account_mut().ok_or(code::REFUSED)?);

@@ -101,6 +101,10 @@ impl StateDir {
         self.path.join("books/grants.json")
     }
 
+    pub fn budgets(&self) -> PathBuf {
+        self.path.join("books/budgets.json")
+    }
+
     pub fn figures(&self) -> PathBuf {
         self.path.join("books/figures.json")
     }

@@ -16,9 +16,11 @@ use idm::bootstrap::{self, ANSWER_BYTES, Answer};
 use rustix::event::{PollFd, PollFlags, Timespec};
 
 use super::reactor::Source;
+use super::workers::Kind;
 use super::{Broker, namespaces, process};
 use crate::backend::Backend;
 use crate::control::ZoneName;
+use crate::control::admin::CardStatus;
 use crate::packet;
 
 /// A driver on a busy node takes seconds to start.
@@ -103,11 +105,41 @@ impl Broker {
         }
     }
 
+    /// The cards, for an operator; none while they are not known, in which case somebody looks.
+    pub(super) fn cards(&mut self) -> Option<Vec<CardStatus>> {
+        let lately = self.views.failed_at.is_some_and(|at| at.elapsed() < HELPER_PAUSE);
+        if self.views.cards.is_none() && self.views.helper.is_none() && !lately {
+            // A failure has been logged, and the next one who asks tries again.
+            let _ = self.start_helper();
+        }
+        let told = |(at, card): (usize, &Card)| CardStatus {
+            name: card.name.clone(),
+            uuid: uuid_text(&card.uuid),
+            number: self.number_of(at, card),
+            bus_id: card.bus_id.clone(),
+            memory: card.memory,
+            capability: card.capability,
+            multiprocessors: card.multiprocessors,
+        };
+        Some(self.views.cards.as_ref()?.iter().enumerate().map(told).collect())
+    }
+
+    /// How zones name a card: as its device node is numbered, where the kernel tells, and else by its place.
+    fn number_of(&self, at: usize, card: &Card) -> u32 {
+        let place = u32::try_from(at).unwrap_or(0);
+        match &self.config.backend {
+            Backend::Soft { .. } => place,
+            Backend::Nvidia { devices, .. } => {
+                node_number(&card.bus_id).or_else(|| devices.get(at).copied()).unwrap_or(place)
+            }
+        }
+    }
+
     fn start_helper(&mut self) -> io::Result<()> {
         let slot = self.free_slot()?;
         let (ours, theirs) = packet::pair()?;
         rustix::io::ioctl_fionbio(&ours, true)?;
-        let child = self.worker_command(slot, false, theirs).arg("--inventory").spawn();
+        let child = self.worker_command(slot, &Kind::default(), theirs).arg("--inventory").spawn();
         let child = child.inspect_err(|error| tracing::error!(%error, "cannot ask for the cards"))?;
         let process = process::open(child.id())?;
         self.reactor.watch(&process, Source::Inventory)?;
@@ -167,10 +199,10 @@ impl Broker {
             }
         }
         let busy = self.busy(name);
-        let ledger = self.zones.get(name).map(|zone| &zone.ledger);
+        let standing = self.standing(name);
         ZoneView {
-            limit: ledger.and_then(|ledger| ledger.limit),
-            used: ledger.map_or(0, |ledger| ledger.used),
+            limit: standing.limit,
+            used: standing.used,
             cuda_version: self.driver_version,
             driver_version: self.views.driver_version.clone(),
             busy,
@@ -178,6 +210,11 @@ impl Broker {
             processes,
         }
     }
+}
+
+fn uuid_text(uuid: &[u8; 16]) -> String {
+    let hex: String = uuid.iter().map(|byte| format!("{byte:02x}")).collect();
+    format!("GPU-{}-{}-{}-{}-{}", &hex[..8], &hex[8..12], &hex[12..16], &hex[16..20], &hex[20..])
 }
 
 /// The version of NVIDIA's kernel module, where this machine shows it.
@@ -192,6 +229,19 @@ fn version_in(text: &str) -> Option<String> {
     let number = |part: &str| !part.is_empty() && part.bytes().all(|byte| byte.is_ascii_digit());
     let is_version = |word: &&str| word.contains('.') && word.split('.').all(number);
     text.split_whitespace().find(is_version).map(str::to_owned)
+}
+
+/// The number of a card's device node, as NVIDIA's kernel module tells it.
+fn node_number(bus_id: &str) -> Option<u32> {
+    let id = bus_id.to_ascii_lowercase();
+    // It becomes part of a path. The module writes the domain with four digits, others with eight.
+    if !id.bytes().all(|byte| byte.is_ascii_hexdigit() || byte == b':' || byte == b'.') {
+        return None;
+    }
+    let short = id.strip_prefix("0000").filter(|rest| rest.len() == 12).unwrap_or(&id);
+    let text = std::fs::read_to_string(format!("/proc/driver/nvidia/gpus/{short}/information")).ok()?;
+    let minor = text.lines().find_map(|line| line.strip_prefix("Device Minor:"))?;
+    minor.trim().parse().ok()
 }
 
 /// Adds what the driver does not tell: who made the card.

@@ -1,5 +1,6 @@
 //! The workers of a broker: started, given a client, charged, adopted from a predecessor, buried.
 
+use std::collections::BTreeSet;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::process::{Command, Stdio};
@@ -13,7 +14,7 @@ use super::handshake::Refusal;
 use super::ledger::Account;
 use super::reactor::Source;
 use super::roster::{self, Slot};
-use super::{Broker, StartError, process};
+use super::{Broker, StartError, budgets, process};
 use crate::backend::Backend;
 use crate::control::wire::{self, ToBroker, ToWorker, Token, code, to_broker, to_worker};
 use crate::control::{WorkerStats, ZoneName};
@@ -40,8 +41,7 @@ pub struct Worker {
     /// None after the predecessor's death, until the worker has joined us.
     socket: Option<OwnedFd>,
     token: Token,
-    /// Its driver starts when the client is there, not before.
-    fresh: bool,
+    kind: Kind,
     phase: Phase,
     /// When it will be killed if it is then still there.
     pub kill_at: Option<Instant>,
@@ -49,6 +49,15 @@ pub struct Worker {
     page: Option<Reader>,
     /// What it has counted, as far as we have looked.
     stats: WorkerStats,
+}
+
+/// Which clients a worker is for.
+#[derive(Debug, Clone, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Kind {
+    /// Its driver starts when the client is there, not before.
+    pub fresh: bool,
+    /// The GPUs that it sees; none: all of the node's.
+    pub gpus: Vec<u32>,
 }
 
 enum Phase {
@@ -152,37 +161,63 @@ impl Worker {
 }
 
 impl Broker {
-    pub(super) fn starting_workers(&self, fresh: bool) -> usize {
-        let starting = |worker: &&Worker| worker.fresh == fresh && matches!(worker.phase, Phase::Starting);
+    pub(super) fn starting_workers(&self, kind: &Kind) -> usize {
+        let starting = |worker: &&Worker| worker.kind == *kind && matches!(worker.phase, Phase::Starting);
         self.workers.values().filter(starting).count()
     }
 
-    pub(super) fn ready_worker(&self, fresh: bool) -> Option<u64> {
-        let ready = |worker: &Worker| worker.fresh == fresh && matches!(worker.phase, Phase::Ready);
+    pub(super) fn ready_worker(&self, kind: &Kind) -> Option<u64> {
+        let ready = |worker: &Worker| worker.kind == *kind && matches!(worker.phase, Phase::Ready);
         self.workers.iter().find(|(_, worker)| ready(worker)).map(|(id, _)| *id)
     }
 
     /// How many workers are wanted and not there: for clients that wait, and to be had ready.
-    fn wanted_workers(&self) -> (usize, usize) {
-        let spare = self.workers.values().filter(|worker| worker.is_spare() && !worker.fresh).count();
-        let waiting = self.waiting_clients(false).count();
+    fn wanted_workers(&self, kind: &Kind) -> (usize, usize) {
+        let spare = self.workers.values().filter(|worker| worker.is_spare() && worker.kind == *kind).count();
+        let waiting = self.waiting_clients(kind).count();
         (waiting.saturating_sub(spare), (self.config.spare_workers + waiting).saturating_sub(spare))
+    }
+
+    /// What spares are kept for: the GPUs of zones, each set of them once, or all where no zone says.
+    fn spare_kinds(&self) -> BTreeSet<Kind> {
+        const MOST: usize = 16;
+        let of = |zone: &super::Zone| Kind { fresh: false, gpus: zone.ties.gpus.clone() };
+        let kinds: BTreeSet<Kind> = self.zones.values().map(of).take(MOST * 64).collect();
+        if kinds.is_empty() { [Kind::default()].into() } else { kinds.into_iter().take(MOST).collect() }
+    }
+
+    /// The worker that is to be started next, and whether a client waits for it.
+    fn next_kind(&self) -> Option<(Kind, bool)> {
+        let kinds = self.spare_kinds();
+        let wanted = |needed: bool| {
+            let counts = |kind: &&Kind| match self.wanted_workers(kind) {
+                (waiting, spare) => {
+                    if needed {
+                        waiting > 0
+                    } else {
+                        spare > 0
+                    }
+                }
+            };
+            kinds.iter().find(counts).map(|kind| (kind.clone(), needed))
+        };
+        wanted(true).or_else(|| wanted(false))
     }
 
     /// When the next worker is due. The one that follows a spare just handed out waits a while: making a context takes
     /// time from the client that has just begun.
     pub(super) fn next_worker_due(&self) -> Option<Instant> {
-        match self.wanted_workers() {
-            (_, 0) => None,
-            (0, _) => Some(self.next_spare.max(self.spares_rest_until)),
-            _ => Some(self.next_spare),
+        match self.next_kind()? {
+            (_, true) => Some(self.next_spare),
+            (_, false) => Some(self.next_spare.max(self.spares_rest_until)),
         }
     }
 
     /// Starts spare workers, unless they have just failed.
     pub(super) fn keep_spares(&mut self) {
         while self.next_worker_due().is_some_and(|due| due <= Instant::now()) {
-            if let Err(error) = self.spawn_worker(false) {
+            let Some((kind, _)) = self.next_kind() else { return };
+            if let Err(error) = self.spawn_worker(kind) {
                 tracing::error!(%error, "cannot start a spare worker");
                 self.spare_failed();
             }
@@ -194,11 +229,11 @@ impl Broker {
         self.next_spare = Instant::now() + Duration::from_millis(500 << self.spare_failures);
     }
 
-    pub(super) fn spawn_worker(&mut self, fresh: bool) -> io::Result<u64> {
+    pub(super) fn spawn_worker(&mut self, kind: Kind) -> io::Result<u64> {
         let slot = self.free_slot()?;
         let (ours, theirs) = packet::pair()?;
         rustix::io::ioctl_fionbio(&ours, true)?;
-        let child = self.worker_command(slot, fresh, theirs).spawn()?;
+        let child = self.worker_command(slot, &kind, theirs).spawn()?;
         let process = process::open(child.id())?;
         let mut token = Token::default();
         rustix::rand::getrandom(&mut token, rustix::rand::GetRandomFlags::empty())?;
@@ -215,7 +250,7 @@ impl Broker {
             process,
             socket: Some(ours),
             token,
-            fresh,
+            kind,
             phase: Phase::Starting,
             kill_at: Some(Instant::now() + START_TIME),
             page: None,
@@ -235,18 +270,18 @@ impl Broker {
             .ok_or_else(|| io::Error::other("there are as many workers as a broker can have"))
     }
 
-    pub(super) fn worker_command(&self, slot: usize, fresh: bool, control: OwnedFd) -> Command {
+    pub(super) fn worker_command(&self, slot: usize, kind: &Kind, control: OwnedFd) -> Command {
         let config = &self.config;
         let mut command = Command::new(&config.worker_program);
         std::os::unix::process::CommandExt::arg0(&mut command, "bulkhead");
-        command.args(&config.worker_arguments).args(config.backend.to_arguments());
+        command.args(&config.worker_arguments).args(config.backend.with_devices(&kind.gpus).to_arguments());
         command.arg("--rejoin").arg(self.folder.workers_socket());
         command.arg("--jail").arg(config.jail.name());
         command.arg("--jail-root").arg(self.folder.jail_root());
         if rustix::process::geteuid().is_root() {
             command.arg("--jail-uid").arg((config.worker_uids + slot as u32).to_string());
         }
-        if fresh {
+        if kind.fresh {
             command.arg("--fresh");
         }
         if self.missing.contains(Part::Proc) {
@@ -298,7 +333,7 @@ impl Broker {
 
     /// Starts a worker and waits for its report; remembers the driver's version from it.
     fn jail_report(&mut self) -> Result<Missing, StartError> {
-        let id = self.spawn_worker(false).map_err(StartError::Worker)?;
+        let id = self.spawn_worker(Kind::default()).map_err(StartError::Worker)?;
         let worker = &self.workers[&id];
         let mut buffer = [0; size_of::<ToBroker>()];
         let deadline = Instant::now() + START_TIME;
@@ -336,6 +371,8 @@ impl Broker {
     /// Gives a client to a ready worker. The book says so first: whoever reads it later finds either a spare that was
     /// never told, and ends, or a worker with its zone.
     pub(super) fn assign(&mut self, id: u64, client: &Client, socket: BorrowedFd<'_>) -> io::Result<()> {
+        let (standing, family) = (self.standing(&client.zone), self.family(&client.zone));
+        let turns = self.zones.get(&family).map(|zone| zone.id).ok_or(io::ErrorKind::NotFound)?;
         let worker = self.workers.get_mut(&id).ok_or(io::ErrorKind::NotFound)?;
         let zone = self.zones.get_mut(&client.zone).ok_or(io::ErrorKind::NotFound)?;
         // Whoever stands for clients of another domain is none of them: it must not be ended in place of one.
@@ -349,22 +386,25 @@ impl Broker {
         self.roster.write(worker.slot, &record)?;
 
         let mut message = ToWorker::new(to_worker::ASSIGN);
-        message.used = zone.ledger.used;
-        message.limit = zone.limits.memory.unwrap_or(wire::UNLIMITED);
+        message.used = standing.used;
+        message.limit = standing.limit.unwrap_or(wire::UNLIMITED);
         message.share = zone.limits.share;
         message.context_memory = self.config.context_memory;
         (message.client_pid, message.client_uid, message.client_gid) =
             (client.peer.pid, client.peer.uid, client.peer.gid);
         (message.token, message.zone) = (worker.token, client.zone.to_field());
-        if self.grants.exports(&client.zone) {
+        if self.grants.exports(&family) {
             message.details.flags |= wire::shared_flags::ISOLATE;
+        }
+        if self.config.suspend.is_some() {
+            message.details.flags |= wire::shared_flags::MAY_REST;
         }
         if client.wishes.brings_region {
             message.details.flags |= wire::shared_flags::BRINGS_REGION;
         }
         let (page, page_fd) = Reader::create()?;
         worker.page = Some(page);
-        let bell = self.scheduler.add_worker(id, zone.id, &page_fd)?;
+        let bell = self.scheduler.add_worker(id, turns, &page_fd)?;
         let mut fds = vec![socket, page_fd.as_fd(), bell.as_fd()];
         fds.extend(pidfd.as_ref().map(|fd| fd.as_fd()));
         let sent = match &worker.socket {
@@ -437,6 +477,7 @@ impl Broker {
                 true
             }
             (to_broker::CHARGE | to_broker::USAGE | to_broker::RELEASE, Phase::Serving(service)) => {
+                let before = budgets::standing(&self.zones, &self.budgets, &service.zone);
                 let Some(zone) = self.zones.get_mut(&service.zone) else { return true };
                 let mut reply = ToWorker::new(to_worker::REPLY);
                 reply.seq = message.seq;
@@ -446,8 +487,15 @@ impl Broker {
                     wire::account::PINNED => (&mut zone.pinned, &mut service.pinned),
                     _ => return false,
                 };
-                if message.kind == to_broker::CHARGE && ledger.charge(account, message.value).is_err() {
-                    reply.code = code::OVER_LIMIT;
+                if message.kind == to_broker::CHARGE {
+                    // Others may have taken what the zone's own limit would allow.
+                    let others = message.account == wire::account::DEVICE && message.value > before.room;
+                    if others {
+                        ledger.refused = ledger.refused.saturating_add(1);
+                    }
+                    if others || ledger.charge(account, message.value).is_err() {
+                        reply.code = code::OVER_LIMIT;
+                    }
                 }
                 if message.kind == to_broker::RELEASE {
                     ledger.release(account, message.value);
@@ -463,13 +511,18 @@ impl Broker {
                 if message.kind == to_broker::RELEASE {
                     return true;
                 }
-                (reply.used, reply.charged, reply.pinned) = (zone.ledger.used, charged, pinned);
-                reply.limit = zone.limits.memory.unwrap_or(wire::UNLIMITED);
+                let after = budgets::standing(&self.zones, &self.budgets, &service.zone);
+                (reply.used, reply.charged, reply.pinned) = (after.used, charged, pinned);
+                reply.limit = after.limit.unwrap_or(wire::UNLIMITED);
                 // One that asks and does not take the answers would make us wait, or forget.
                 worker.socket.as_ref().is_some_and(|socket| packet::send(socket, reply.as_bytes(), &[]).is_ok())
             }
             (to_broker::EXPORT | to_broker::WITHDRAW | to_broker::IMPORT | to_broker::CLOSE, Phase::Serving(_)) => {
                 self.on_sharing(id, message, fds)
+            }
+            (to_broker::RESTING | to_broker::WAKE, Phase::Serving(_)) => {
+                self.on_rest(id, message.kind);
+                true
             }
             // What was under way when it was killed is of no interest.
             (_, Phase::Dying(_)) => true,
@@ -500,6 +553,7 @@ impl Broker {
         let counted = WorkerStats { in_progress: 0, ..worker.count() };
         // Before its account is closed: what others still use of it is paid for without a gap.
         self.end_sharing(id);
+        self.end_nap(id);
         match worker.phase {
             Phase::Serving(service) | Phase::Dying(Some(service)) => {
                 if let Some(zone) = self.zones.get_mut(&service.zone) {
@@ -508,13 +562,14 @@ impl Broker {
                     zone.past.add(&counted);
                 }
                 self.save_figures();
+                self.rest_if_idle(&service.zone);
                 tracing::info!(zone = %service.zone, pid = service.client_pid, worker = worker.pid, status, "worker gone");
             }
             Phase::Starting => {
                 tracing::error!(worker = worker.pid, status, "worker ended before it was ready");
                 self.spare_failed();
                 // Whoever has waited longest is told; else a worker that cannot start would be started for ever.
-                let longest = self.waiting_clients(worker.fresh).next();
+                let longest = self.waiting_clients(&worker.kind).next();
                 if let Some(client) = longest {
                     self.refuse_client(client, Refusal::WorkerFailed);
                 }
@@ -561,7 +616,7 @@ impl Broker {
                 process,
                 socket: None,
                 token: record.token,
-                fresh: false,
+                kind: Kind::default(),
                 phase: service.map_or(Phase::Dying(None), Phase::Serving),
                 kill_at: None,
                 page: None,
@@ -608,14 +663,16 @@ impl Broker {
         };
         let Phase::Serving(service) = &worker.phase else { return };
         let Some(zone) = self.zones.get(&service.zone) else { return };
+        let turns = zone.parent.as_ref().and_then(|parent| self.zones.get(parent)).map_or(zone.id, |zone| zone.id);
+        let standing = budgets::standing(&self.zones, &self.budgets, &service.zone);
         let mut reply = ToWorker::new(to_worker::ADOPTED);
-        (reply.used, reply.charged) = (zone.ledger.used, service.account.charged());
+        (reply.used, reply.charged) = (standing.used, service.account.charged());
         reply.pinned = service.pinned.charged();
-        reply.limit = zone.limits.memory.unwrap_or(wire::UNLIMITED);
+        reply.limit = standing.limit.unwrap_or(wire::UNLIMITED);
         self.reactor.forget(&socket);
         let adopted = received.fds.first().and_then(|file| {
             let page = Reader::adopt(file).ok()?;
-            Some((page, self.scheduler.add_worker(*worker_id, zone.id, file).ok()?))
+            Some((page, self.scheduler.add_worker(*worker_id, turns, file).ok()?))
         });
         let Some((page, bell)) = adopted else {
             // It would take turns with nobody.

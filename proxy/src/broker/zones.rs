@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 
 use super::ledger::Ledger;
 use super::state_dir::StateDir;
-use crate::control::zone::{Access, Labels, ZoneLimits, ZoneSettings};
+use crate::control::zone::{Access, Labels, Ties, ZoneLimits, ZoneSettings};
 use crate::control::{WorkerStats, ZoneName};
 use crate::packet;
 
@@ -24,6 +24,9 @@ pub struct Zone {
     pub limits: ZoneLimits,
     pub labels: Labels,
     access: Access,
+    pub ties: Ties,
+    /// The zone that it is a part of.
+    pub parent: Option<ZoneName>,
     pub ledger: Ledger,
     /// Host memory pinned for the GPU.
     pub pinned: Ledger,
@@ -40,6 +43,8 @@ pub struct Zone {
     pub overdrafts: u64,
     /// Workers ended because they kept the GPU from others.
     pub runaways: u64,
+    /// How often memory of an idle program was moved to the host.
+    pub suspensions: u64,
     /// Figures of workers that have ended.
     pub past: WorkerStats,
     /// Most that an operator was told.
@@ -56,6 +61,8 @@ pub struct Entry {
     pub leased: bool,
     #[serde(default)]
     pub configured: bool,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub parent: Option<ZoneName>,
 }
 
 impl Zone {
@@ -67,7 +74,7 @@ impl Zone {
         settings: ZoneSettings,
         leased: bool,
     ) -> io::Result<Self> {
-        let ZoneSettings { limits, labels, access } = settings;
+        let ZoneSettings { limits, labels, access, ties } = settings;
         folder.make_zone(name)?;
         let socket = folder.zone_socket(name);
         let listener = packet::listen(&socket, access.mode, BACKLOG)?;
@@ -78,6 +85,8 @@ impl Zone {
             limits,
             labels,
             access,
+            ties,
+            parent: None,
             ledger: Ledger::new(limits.memory),
             pinned: Ledger::new(limits.pinned),
             configured: false,
@@ -88,6 +97,7 @@ impl Zone {
             clients_refused: 0,
             overdrafts: 0,
             runaways: 0,
+            suspensions: 0,
             past: WorkerStats::default(),
             told: WorkerStats::default(),
         })
@@ -101,7 +111,12 @@ impl Zone {
     }
 
     pub fn settings(&self) -> ZoneSettings {
-        ZoneSettings { limits: self.limits, labels: self.labels.clone(), access: self.access }
+        ZoneSettings {
+            limits: self.limits,
+            labels: self.labels.clone(),
+            access: self.access,
+            ties: self.ties.clone(),
+        }
     }
 
     pub fn change(&mut self, socket: &Path, settings: ZoneSettings) -> io::Result<()> {
@@ -110,7 +125,7 @@ impl Zone {
             give_to(socket, settings.access)?;
         }
         self.set_limits(settings.limits);
-        (self.labels, self.access) = (settings.labels, settings.access);
+        (self.labels, self.access, self.ties) = (settings.labels, settings.access, settings.ties);
         Ok(())
     }
 }
@@ -131,6 +146,7 @@ pub fn write_book(path: &Path, zones: &Zones) -> io::Result<()> {
             settings: zone.settings(),
             leased: zone.leased,
             configured: zone.configured,
+            parent: zone.parent.clone(),
         })
         .collect();
     let new = path.with_extension("new");

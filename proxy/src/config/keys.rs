@@ -11,10 +11,22 @@ pub enum Table {
     Log,
     Defaults,
     Zone,
+    Kubernetes,
+    Profile,
+    Quota,
 }
 
 impl Table {
-    pub const ALL: [Self; 5] = [Self::Proxy, Self::Http, Self::Log, Self::Defaults, Self::Zone];
+    pub const ALL: [Self; 8] = [
+        Self::Proxy,
+        Self::Http,
+        Self::Log,
+        Self::Defaults,
+        Self::Zone,
+        Self::Kubernetes,
+        Self::Profile,
+        Self::Quota,
+    ];
 
     /// As it is written in the file.
     pub fn heading(self) -> &'static str {
@@ -24,6 +36,9 @@ impl Table {
             Self::Log => "[log]",
             Self::Defaults => "[defaults]",
             Self::Zone => "[zones.NAME]",
+            Self::Kubernetes => "[kubernetes]",
+            Self::Profile => "[profiles.NAME]",
+            Self::Quota => "[quotas.NAMESPACE]",
         }
     }
 
@@ -35,6 +50,11 @@ impl Table {
             Self::Log => "What is logged on stderr.",
             Self::Defaults => "What zones of this file have that do not say otherwise.",
             Self::Zone => "A zone; NAME is the name. One table for each.",
+            Self::Kubernetes => {
+                "What the node offers to Kubernetes. Read by `bulkhead device-plugin` and `bulkhead dra`."
+            }
+            Self::Profile => "A part of a GPU that pods can ask for, as a resource. One table for each.",
+            Self::Quota => "What all pods of a namespace may have together, on this node. One table for each.",
         }
     }
 
@@ -71,6 +91,10 @@ pub enum Kind {
     Flag,
     /// A list of names of zones.
     Zones,
+    /// A name of a resource, as pods ask for it.
+    Resource,
+    /// The same, or `"off"`.
+    ResourceOrNone,
     OneOf(&'static [&'static str]),
 }
 
@@ -90,6 +114,8 @@ impl Kind {
             Self::Address => "an address like \"127.0.0.1:9470\", or \"off\"".to_owned(),
             Self::Flag => "true or false".to_owned(),
             Self::Zones => "a list of zones like [\"a\", \"b\"]".to_owned(),
+            Self::Resource => "a name like \"bulkhead.dev/gpu\"".to_owned(),
+            Self::ResourceOrNone => "a name like \"bulkhead.dev/gpu\", or \"off\"".to_owned(),
             Self::OneOf(names) => {
                 let quoted: Vec<String> = names.iter().map(|name| format!("\"{name}\"")).collect();
                 quoted.join(", ")
@@ -205,6 +231,15 @@ pub const KEYS: &[Key] = &[
     ),
     key(
         Table::Proxy,
+        "suspend_idle",
+        Kind::Number(0, 86_400),
+        "0",
+        "Seconds after which the GPU memory of a program that asks for nothing is moved to host memory, until it goes \
+         on. So zones may have more memory together than the GPU has. 0: never.",
+        false,
+    ),
+    key(
+        Table::Proxy,
         "watchdog",
         Kind::Number(0, 86_400),
         "60",
@@ -295,6 +330,130 @@ pub const KEYS: &[Key] = &[
     label("pod", "Label of the zone's metrics: the pod that it belongs to."),
     label("namespace", "Label of the zone's metrics: the namespace of the pod."),
     label("container", "Label of the zone's metrics: the container in the pod."),
+    key(
+        Table::Kubernetes,
+        "whole_gpus",
+        Kind::ResourceOrNone,
+        "off",
+        "The resource by which pods ask for whole GPUs: those that neither a profile nor `claims` has.",
+        true,
+    ),
+    key(
+        Table::Kubernetes,
+        "claims",
+        Kind::Gpus,
+        "those that nothing else has",
+        "The GPUs that claims get parts of. A GPU is handed out in one way only: by profiles, by claims, or whole.",
+        true,
+    ),
+    key(
+        Table::Kubernetes,
+        "placement",
+        Kind::OneOf(&["pack", "spread"]),
+        "\"pack\"",
+        "Which GPU the next part is taken of: one that is in use already, or the one that is used least.",
+        true,
+    ),
+    key(
+        Table::Kubernetes,
+        "injection",
+        Kind::OneOf(&["cdi", "mounts"]),
+        "\"cdi\"",
+        "How a container gets our libraries and its zone: by CDI, or, where the runtime or kubelet is too old for that, \
+         by plain mounts.",
+        true,
+    ),
+    key(
+        Table::Kubernetes,
+        "reserve",
+        Kind::SizeOrNone,
+        "0 on the software GPU, else 2GiB",
+        "Memory of each GPU that is not handed out in parts: the driver's own, and what spare workers take.",
+        true,
+    ),
+    key(
+        Table::Kubernetes,
+        "time_slicing",
+        Kind::Path,
+        "none",
+        "A configuration file of NVIDIA's device plugin: what stands under `sharing.timeSlicing` becomes profiles.",
+        true,
+    ),
+    key(
+        Table::Kubernetes,
+        "time_slicing_memory",
+        Kind::OneOf(&["equal", "unlimited"]),
+        "\"equal\"",
+        "Memory of each replica of that file: an equal part, or, as with NVIDIA's plugin, no limit.",
+        true,
+    ),
+    key(
+        Table::Kubernetes,
+        "sharing",
+        Kind::OneOf(&["claim", "namespace"]),
+        "\"claim\"",
+        "Which pods may open each other's memory by CUDA IPC without a GpuShareGrant: those of one claim, or all of one \
+         namespace.",
+        true,
+    ),
+    key(
+        Table::Profile,
+        "resource",
+        Kind::Resource,
+        "\"bulkhead.dev/NAME\"",
+        "The resource by which pods ask for it.",
+        true,
+    ),
+    key(Table::Profile, "memory", Kind::Limit, "unlimited", "GPU memory of each part.", true),
+    key(
+        Table::Profile,
+        "pinned_memory",
+        Kind::Limit,
+        "unlimited",
+        "Host memory that each may pin for the GPU.",
+        true,
+    ),
+    key(
+        Table::Profile,
+        "share",
+        Kind::Number(1, MAX_SHARE as u64),
+        "100",
+        "Weight of its GPU time against other zones.",
+        true,
+    ),
+    key(
+        Table::Profile,
+        "cap",
+        Kind::Percent,
+        "unlimited",
+        "Most of the GPU's time that it gets even when nobody else wants it, in percent.",
+        true,
+    ),
+    key(
+        Table::Profile,
+        "priority",
+        Kind::Number(0, MAX_PRIORITY as u64),
+        "0",
+        "Zones of a higher priority come first.",
+        true,
+    ),
+    key(Table::Profile, "per_gpu", Kind::Number(1, 128), "as many as fit", "How many parts each GPU has.", true),
+    key(
+        Table::Profile,
+        "gpus",
+        Kind::Gpus,
+        "all",
+        "The GPUs that have such parts, as `bulkhead status` counts them.",
+        true,
+    ),
+    key(
+        Table::Quota,
+        "memory",
+        Kind::Limit,
+        "unlimited",
+        "GPU memory that the programs of the namespace use together, whatever their pods were given.",
+        true,
+    ),
 ];
 
 /// The reference for operators, in Markdown.

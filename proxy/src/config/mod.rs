@@ -3,6 +3,7 @@
 //! Everything that is wrong with it is told at once, each in one line with its place, and nothing of a wrong file counts.
 
 pub mod keys;
+pub mod kubernetes;
 mod reader;
 
 use std::fmt;
@@ -15,6 +16,8 @@ use crate::control::zone::{Labels, ZoneLimits, ZoneSettings};
 use crate::control::{ZoneName, zone::Access};
 use crate::jail::Demand;
 
+use kubernetes::Kubernetes;
+pub use reader::is_resource;
 use reader::{Reader, Values};
 
 /// Where it is looked for.
@@ -35,6 +38,7 @@ pub struct File {
     pub worker_uids: Option<u32>,
     pub context_memory: Option<u64>,
     pub overdraft: Option<u64>,
+    pub suspend_idle: Option<u32>,
     pub watchdog: Option<u32>,
     pub http: Option<SocketAddr>,
     pub dcgm_names: bool,
@@ -42,6 +46,7 @@ pub struct File {
     pub log_level: Option<String>,
     pub zones: Vec<(ZoneName, ZoneSettings)>,
     pub grants: Vec<Grant>,
+    pub kubernetes: Kubernetes,
 }
 
 /// Something wrong in the file.
@@ -112,6 +117,7 @@ pub fn parse(text: &str) -> Result<File, Vec<Problem>> {
         worker_uids: narrow(proxy.number("worker_uids")),
         context_memory: proxy.number("context_memory"),
         overdraft: proxy.number("overdraft"),
+        suspend_idle: narrow(proxy.number("suspend_idle")),
         watchdog: narrow(proxy.number("watchdog")),
         http: tables.http.address("listen"),
         dcgm_names: tables.http.flag("dcgm_names").unwrap_or(false),
@@ -119,6 +125,7 @@ pub fn parse(text: &str) -> Result<File, Vec<Problem>> {
         log_level: tables.log.text("level").map(str::to_owned),
         zones,
         grants: tables.zones.iter().flat_map(|(name, values)| grants(name, values)).collect(),
+        kubernetes: Kubernetes::read(&tables),
     };
     let problems = reader.problems();
     if problems.is_empty() { Ok(file) } else { Err(problems) }
@@ -139,16 +146,8 @@ fn grants(from: &ZoneName, values: &Values) -> Vec<Grant> {
 fn settings(values: &Values, base: &ZoneSettings) -> ZoneSettings {
     let small = |name: &str| values.number(name).and_then(|value| u32::try_from(value).ok());
     let text = |name: &str, base: &String| values.text(name).map_or_else(|| base.clone(), str::to_owned);
-    let limit =
-        |name: &str, base: Option<u64>| if values.unlimited(name) { None } else { values.number(name).or(base) };
     ZoneSettings {
-        limits: ZoneLimits {
-            memory: limit("memory", base.limits.memory),
-            pinned: limit("pinned_memory", base.limits.pinned),
-            share: small("share").unwrap_or(base.limits.share),
-            cap: if values.unlimited("cap") { None } else { small("cap").or(base.limits.cap) },
-            priority: small("priority").unwrap_or(base.limits.priority),
-        },
+        limits: limits(values, &base.limits),
         labels: Labels {
             pod: text("pod", &base.labels.pod),
             namespace: text("namespace", &base.labels.namespace),
@@ -159,6 +158,20 @@ fn settings(values: &Values, base: &ZoneSettings) -> ZoneSettings {
             gid: small("gid").or(base.access.gid),
             mode: small("mode").unwrap_or(base.access.mode),
         },
+        ties: base.ties.clone(),
+    }
+}
+
+fn limits(values: &Values, base: &ZoneLimits) -> ZoneLimits {
+    let small = |name: &str| values.number(name).and_then(|value| u32::try_from(value).ok());
+    let limit =
+        |name: &str, base: Option<u64>| if values.unlimited(name) { None } else { values.number(name).or(base) };
+    ZoneLimits {
+        memory: limit("memory", base.memory),
+        pinned: limit("pinned_memory", base.pinned),
+        share: small("share").unwrap_or(base.share),
+        cap: if values.unlimited("cap") { None } else { small("cap").or(base.cap) },
+        priority: small("priority").unwrap_or(base.priority),
     }
 }
 

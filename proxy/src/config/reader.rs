@@ -82,6 +82,9 @@ pub struct Tables {
     pub log: Values,
     pub defaults: Values,
     pub zones: Vec<(ZoneName, Values)>,
+    pub kubernetes: Values,
+    pub profiles: Vec<(String, Values)>,
+    pub quotas: Vec<(String, Values)>,
 }
 
 pub struct Reader<'a> {
@@ -111,8 +114,11 @@ impl<'a> Reader<'a> {
                 "log" => tables.log = self.table(Table::Log, value),
                 "defaults" => tables.defaults = self.table(Table::Defaults, value),
                 "zones" => tables.zones = self.zones(value),
+                "kubernetes" => tables.kubernetes = self.table(Table::Kubernetes, value),
+                "profiles" => tables.profiles = self.named(Table::Profile, value),
+                "quotas" => tables.quotas = self.named(Table::Quota, value),
                 other => {
-                    let known = ["proxy", "http", "log", "defaults", "zones"];
+                    let known = ["proxy", "http", "log", "defaults", "zones", "kubernetes", "profiles", "quotas"];
                     let hint = suggestion(other, known.into_iter());
                     self.complain(&name.span(), format!("unknown table \"{other}\"{hint}"));
                 }
@@ -154,6 +160,27 @@ impl<'a> Reader<'a> {
             match name.get_ref().parse::<ZoneName>() {
                 Ok(name) => found.push((name, values)),
                 Err(error) => self.complain(&name.span(), error.to_string()),
+            }
+        }
+        found
+    }
+
+    /// Tables whose names become names of Kubernetes.
+    fn named(&mut self, table: Table, value: &Spanned<DeValue<'_>>) -> Vec<(String, Values)> {
+        let DeValue::Table(entries) = value.get_ref() else {
+            self.complain(&value.span(), format!("this is a table of tables: write {}", table.heading()));
+            return Vec::new();
+        };
+        let mut found = Vec::new();
+        for (name, value) in entries {
+            let values = self.table(table, value);
+            match name.get_ref().as_ref() {
+                text if is_label(text) => found.push((text.to_owned(), values)),
+                text => {
+                    let rule =
+                        "lower-case letters, digits and '-', at most 63, beginning and ending with a letter or digit";
+                    self.complain(&name.span(), format!("\"{text}\" is no name in Kubernetes ({rule})"));
+                }
             }
         }
         found
@@ -239,8 +266,38 @@ fn read(key: &Key, value: &DeValue<'_>) -> Result<Value, String> {
             };
             list.iter().map(name).collect::<Result<_, _>>().map(Value::Zones)
         }
+        (Kind::ResourceOrNone, Some("off")) => Ok(Value::Nothing),
+        (Kind::Resource | Kind::ResourceOrNone, Some(text)) if is_resource(text) => Ok(Value::Text(text.to_owned())),
+        (Kind::Resource | Kind::ResourceOrNone, _) => Err(wrong()),
         (Kind::Path | Kind::Mode | Kind::Address, None) => Err(wrong()),
     }
+}
+
+/// A label of DNS, as Kubernetes demands of most names.
+fn is_label(text: &str) -> bool {
+    let fine = |c: u8| c.is_ascii_lowercase() || c.is_ascii_digit();
+    let ends = |c: Option<u8>| c.is_some_and(fine);
+    (1..=63).contains(&text.len())
+        && text.bytes().all(|c| fine(c) || c == b'-')
+        && ends(text.bytes().next())
+        && ends(text.bytes().last())
+}
+
+/// The name of an extended resource: a domain, and a name in it.
+pub fn is_resource(text: &str) -> bool {
+    let Some((domain, name)) = text.split_once('/') else { return false };
+    let fine = |c: u8| c.is_ascii_alphanumeric() || matches!(c, b'-' | b'_' | b'.');
+    let ends = |c: Option<u8>| c.is_some_and(|c| c.is_ascii_alphanumeric());
+    // Kubernetes keeps its own domain to itself.
+    domain.len() <= 253
+        && domain.contains('.')
+        && domain.split('.').all(is_label)
+        && domain != "kubernetes.io"
+        && !domain.ends_with(".kubernetes.io")
+        && (1..=63).contains(&name.len())
+        && name.bytes().all(fine)
+        && ends(name.bytes().next())
+        && ends(name.bytes().last())
 }
 
 /// The name that was probably meant.

@@ -60,6 +60,15 @@ pub enum Request {
         to: ZoneName,
     },
     Status,
+    /// The GPUs of the node.
+    Cards,
+    /// Sets the memory that all zones of a budget have together; none: no limit.
+    SetBudget {
+        name: String,
+        memory: Option<u64>,
+    },
+    /// Budgets that have a limit.
+    Budgets,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -83,6 +92,13 @@ pub enum Answer {
         workers: usize,
     },
     Status(Status),
+    /// None while they are being looked at: ask again.
+    Cards {
+        cards: Option<Vec<CardStatus>>,
+    },
+    Budgets {
+        budgets: std::collections::BTreeMap<String, u64>,
+    },
     /// An answer too long for a message: it is in the memory that the descriptor names.
     Attached,
     UnknownZone {
@@ -117,6 +133,21 @@ pub struct Status {
     pub grants: usize,
     pub sharing: SharingStatus,
     pub zones: Vec<ZoneStatus>,
+}
+
+/// A GPU; they stand in the order of their slots.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct CardStatus {
+    pub name: String,
+    /// As NVIDIA writes it: `GPU-` and groups of hexadecimal digits.
+    pub uuid: String,
+    /// By which a zone names it.
+    pub number: u32,
+    pub bus_id: String,
+    pub memory: u64,
+    /// Compute capability, major and minor.
+    pub capability: (u32, u32),
+    pub multiprocessors: u32,
 }
 
 /// What workers share with each other, counted since this broker serves.
@@ -159,6 +190,11 @@ pub struct ZoneStatus {
     /// Programs ended because they kept the GPU from others.
     #[serde(default)]
     pub runaways: u64,
+    /// Part of what is used that is in host memory, because its programs are idle, and how often that came about.
+    #[serde(default)]
+    pub suspended: u64,
+    #[serde(default)]
+    pub suspensions: u64,
     /// Turns on a GPU that others wanted, too, and their time as the broker measured it.
     #[serde(default)]
     pub turns: u64,
@@ -176,6 +212,9 @@ pub struct WorkerStatus {
     pub client_pid: u32,
     pub charged: u64,
     pub pinned: u64,
+    /// Its memory is in host memory.
+    #[serde(default)]
+    pub suspended: bool,
     pub stats: WorkerStats,
 }
 

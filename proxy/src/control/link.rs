@@ -11,13 +11,14 @@ use std::collections::HashMap;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::PathBuf;
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags};
 use zerocopy::{FromBytes, IntoBytes};
 
 use super::name::ZoneName;
+use super::rest::{Inside, Rest};
 use super::wire::{self, ToBroker, ToWorker, Token, account, code, to_broker, to_worker};
 
 mod sharing;
@@ -32,6 +33,8 @@ use crate::turn_page::Turnstile;
 const PATIENCE: Duration = Duration::from_secs(5);
 const REJOIN_EVERY: Duration = Duration::from_millis(25);
 const RESEND_EVERY: Duration = Duration::from_millis(20);
+/// How long those who call the driver are waited for when the worker is to rest.
+const SETTLE: Duration = Duration::from_millis(50);
 
 /// A client, as the broker hands it over.
 pub struct Assignment {
@@ -76,6 +79,7 @@ struct Shared {
     rejoin: Option<PathBuf>,
     state: Mutex<State>,
     changed: Condvar,
+    rest: Rest,
 }
 
 struct State {
@@ -144,7 +148,8 @@ impl BrokerLink {
             imports: HashMap::new(),
             isolated: false,
         };
-        Self { shared: Arc::new(Shared { rejoin, state: Mutex::new(state), changed: Condvar::new() }) }
+        let (state, changed, rest) = (Mutex::new(state), Condvar::new(), Rest::default());
+        Self { shared: Arc::new(Shared { rejoin, state, changed, rest }) }
     }
 
     /// Tells which parts of the jail are missing, as bits of [`crate::jail::Missing`], and the driver's version.
@@ -188,6 +193,9 @@ impl BrokerLink {
                 (state.used, state.limit) = (message.used, message.limit);
                 state.isolated = message.details.flags & wire::shared_flags::ISOLATE != 0;
             }
+            if message.details.flags & wire::shared_flags::MAY_REST != 0 {
+                self.shared.rest.allow();
+            }
             let shared = Arc::clone(&self.shared);
             std::thread::Builder::new().name("broker-link".into()).spawn(move || shared.listen())?;
             return Ok(Assignment {
@@ -205,6 +213,18 @@ impl BrokerLink {
                 context_memory: message.context_memory,
             });
         }
+    }
+
+    /// Before the driver is called, for as long as it is: not while this worker's memory is elsewhere.
+    #[inline]
+    pub fn enter_driver(&self) -> Inside<'_> {
+        self.shared.rest.enter(|| self.shared.lock().tell(to_broker::WAKE))
+    }
+
+    /// The same for who can do without.
+    #[inline]
+    pub fn try_enter_driver(&self) -> Option<Inside<'_>> {
+        self.shared.rest.try_enter()
     }
 
     /// Asks the zone's ledger for `bytes`; they count until they are released or the worker ends.
@@ -275,6 +295,7 @@ impl Shared {
                 state = self.wait(state, left.min(RESEND_EVERY));
                 continue;
             }
+            let (asked, spin) = (Instant::now(), spin());
             state.next_seq += 1;
             state.requests.insert(seq, Request { account, bytes, import, outcome: None, abandoned: false });
             let outcome = loop {
@@ -285,6 +306,17 @@ impl Shared {
                     }
                     None => break Outcome::Lost,
                     Some(None) => {}
+                }
+                if asked.elapsed() < spin {
+                    // Whoever waits takes the answer itself: nobody has to be woken for it.
+                    if state.take_answer() {
+                        self.changed.notify_all();
+                        continue;
+                    }
+                    drop(state);
+                    std::hint::spin_loop();
+                    state = self.lock();
+                    continue;
                 }
                 let Some(left) = deadline.checked_duration_since(Instant::now()) else {
                     if let Some(request) = state.requests.get_mut(&seq) {
@@ -339,6 +371,10 @@ impl Shared {
                 turnstile.set_bell(bell);
             }
             state.settle(socket, &adopted);
+            if self.rest.is_resting() {
+                // Its memory is still elsewhere, which the new broker cannot know.
+                state.tell(to_broker::RESTING);
+            }
             drop(state);
             self.changed.notify_all();
         }
@@ -358,26 +394,86 @@ impl Shared {
                 Ok(_) | Err(rustix::io::Errno::INTR) => {}
                 Err(_) => return,
             }
+            // Taken and done under one lock, here and in `take_answer`: else two threads could change their order.
+            let mut state = self.lock();
             let mut buffer = [0; size_of::<ToWorker>()];
-            match packet::receive(socket, &mut buffer) {
+            let message = match packet::receive_now(socket, &mut buffer) {
                 Ok(received) if received.len == 0 => return,
-                Ok(received) => {
-                    let Ok(message) = ToWorker::read_from_bytes(&buffer[..received.len]) else { continue };
-                    match message.kind {
-                        to_worker::REPLY => self.lock().take_reply(message, received.fds),
-                        to_worker::PAYS => self.lock().take_over(&message),
-                        to_worker::ISOLATE => self.lock().isolated = true,
-                        _ => continue,
-                    }
-                    self.changed.notify_all();
-                }
+                Ok(received) => match ToWorker::read_from_bytes(&buffer[..received.len]) {
+                    Ok(message) => state.take(message, received.fds),
+                    Err(_) => None,
+                },
+                // Somebody who waited for it has taken it.
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => continue,
                 Err(_) => return,
+            };
+            drop(state);
+            match message.map(|message| message.kind) {
+                Some(to_worker::REST) => {
+                    let said = if self.rest.settle(SETTLE) { to_broker::RESTING } else { to_broker::WAKE };
+                    self.lock().tell(said);
+                }
+                Some(to_worker::AWAKE) => self.rest.wake(),
+                _ => {}
             }
+            self.changed.notify_all();
         }
     }
 }
 
+/// How long an answer is spun for. A broker that has a processor answers sooner than a sleep and two wake-ups take; where
+/// there are few processors, it may need this one.
+fn spin() -> Duration {
+    const PLENTY: usize = 4;
+    static SPIN: OnceLock<Duration> = OnceLock::new();
+    *SPIN.get_or_init(|| match std::thread::available_parallelism().map_or(1, |count| count.get()) {
+        PLENTY.. => Duration::from_micros(100),
+        _ => Duration::ZERO,
+    })
+}
+
 impl State {
+    /// Does what a message says, unless it is one that may take time: that is given back, for the link's thread.
+    fn take(&mut self, message: ToWorker, fds: Vec<OwnedFd>) -> Option<ToWorker> {
+        match message.kind {
+            to_worker::REPLY => self.take_reply(message, fds),
+            to_worker::PAYS => self.take_over(&message),
+            to_worker::ISOLATE => self.isolated = true,
+            _ => return Some(message),
+        }
+        None
+    }
+
+    /// Takes the next message off the socket, if there is one that takes no time; true if it did.
+    fn take_answer(&mut self) -> bool {
+        let Some(socket) = self.socket.clone() else { return false };
+        let mut buffer = [0; size_of::<ToWorker>()];
+        // First a look, without taking it.
+        let peek = rustix::net::RecvFlags::PEEK | rustix::net::RecvFlags::DONTWAIT;
+        let quick =
+            |message: &ToWorker| matches!(message.kind, to_worker::REPLY | to_worker::PAYS | to_worker::ISOLATE);
+        let seen = rustix::net::recv(&socket, &mut buffer, peek).is_ok_and(|(count, _)| {
+            buffer
+                .get(..count)
+                .and_then(|bytes| ToWorker::read_from_bytes(bytes).ok())
+                .is_some_and(|seen| quick(&seen))
+        });
+        if !seen {
+            return false;
+        }
+        match packet::receive_now(&socket, &mut buffer) {
+            Ok(received) => match ToWorker::read_from_bytes(&buffer[..received.len]) {
+                Ok(message) => self.take(message, received.fds).is_none(),
+                Err(_) => false,
+            },
+            Err(_) => {
+                // It is lost; the link's thread sees the end of the connection, and begins anew.
+                let _ = rustix::net::shutdown(&socket, rustix::net::Shutdown::Both);
+                false
+            }
+        }
+    }
+
     fn take_reply(&mut self, message: ToWorker, fds: Vec<OwnedFd>) {
         (self.used, self.limit) = (message.used, message.limit);
         let Some(request) = self.requests.get_mut(&message.seq) else { return };
@@ -397,6 +493,13 @@ impl State {
         if abandoned {
             self.requests.remove(&message.seq);
             self.flush_releases();
+        }
+    }
+
+    /// Sends a message that has nothing but its kind. One that is lost with its broker is said to the next one.
+    fn tell(&self, kind: u32) {
+        if let Some(socket) = &self.socket {
+            let _ = packet::send(socket, ToBroker::new(kind).as_bytes(), &[]);
         }
     }
 

@@ -9,6 +9,8 @@ pub const MAX_PRIORITY: u32 = 100;
 pub const DEFAULT_MODE: u32 = 0o666;
 /// As long as Kubernetes names are.
 pub const MAX_LABEL: usize = 253;
+/// GPUs, budgets and circles of one zone.
+pub const MAX_TIES: usize = 64;
 
 /// What a zone may have.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -58,6 +60,20 @@ impl Default for Access {
     }
 }
 
+/// What a zone has to do with GPUs and with other zones.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Ties {
+    /// The GPUs that its programs see, by number; none: all.
+    pub gpus: Vec<u32>,
+    /// Budgets that it draws on together with other zones.
+    pub budgets: Vec<String>,
+    /// Zones that have one of these in common may open each other's memory.
+    pub circles: Vec<String>,
+    /// Each container that sees the zone's socket is a zone of its own and draws on this one.
+    pub split: bool,
+}
+
 /// All of it.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ZoneSettings {
@@ -66,6 +82,8 @@ pub struct ZoneSettings {
     pub labels: Labels,
     #[serde(default)]
     pub access: Access,
+    #[serde(default)]
+    pub ties: Ties,
 }
 
 impl From<ZoneLimits> for ZoneSettings {
@@ -106,11 +124,18 @@ pub struct ZoneChange {
     pub pod: Option<String>,
     pub namespace: Option<String>,
     pub container: Option<String>,
+    pub budgets: Option<Vec<String>>,
+    pub circles: Option<Vec<String>>,
 }
 
 impl ZoneChange {
     pub fn apply(self, settings: &mut ZoneSettings) {
-        let ZoneSettings { limits, labels, .. } = settings;
+        let ZoneSettings { limits, labels, ties, .. } = settings;
+        for (known, new) in [(&mut ties.budgets, self.budgets), (&mut ties.circles, self.circles)] {
+            if let Some(new) = new {
+                *known = new;
+            }
+        }
         self.memory.apply(&mut limits.memory);
         self.pinned.apply(&mut limits.pinned);
         self.cap.apply(&mut limits.cap);
@@ -143,12 +168,14 @@ pub enum BadSettings {
     Mode,
     #[error("a label has at most {MAX_LABEL} characters, none of them a control character")]
     Label,
+    #[error("a zone has at most {MAX_TIES} GPUs, budgets and circles each")]
+    Ties,
 }
 
 impl ZoneSettings {
     /// Whoever they come from, settings are checked here before they count.
     pub fn check(&self) -> Result<(), BadSettings> {
-        let Self { limits, labels, access } = self;
+        let Self { limits, labels, access, ties } = self;
         let label = |text: &String| text.len() <= MAX_LABEL && !text.chars().any(char::is_control);
         let rules = [
             ((1..=MAX_SHARE).contains(&limits.share), BadSettings::Share),
@@ -157,6 +184,12 @@ impl ZoneSettings {
             (limits.memory != Some(0) && limits.pinned != Some(0), BadSettings::Memory),
             (access.mode <= 0o777, BadSettings::Mode),
             ([&labels.pod, &labels.namespace, &labels.container].into_iter().all(label), BadSettings::Label),
+            (ties.budgets.iter().chain(&ties.circles).all(label), BadSettings::Label),
+            (
+                [ties.gpus.len(), ties.budgets.len(), ties.circles.len()].into_iter().all(|count| count <= MAX_TIES)
+                    && ties.gpus.iter().all(|gpu| *gpu < 64),
+                BadSettings::Ties,
+            ),
         ];
         rules.into_iter().find(|(kept, _)| !kept).map_or(Ok(()), |(_, broken)| Err(broken))
     }

@@ -93,6 +93,14 @@ const ZONE: &[Family] = &[
             ]),
         )
     }),
+    gauge("bulkhead_zone_suspended_bytes", "GPU memory of idle programs that is in host memory now.", |zone| {
+        one(zone.suspended)
+    }),
+    counter(
+        "bulkhead_zone_suspensions_total",
+        "How often memory of an idle program was moved to the host.",
+        |zone| one(zone.suspensions),
+    ),
     counter("bulkhead_zone_faults_total", "Faults that ended a context, by CUDA's name for them.", |zone| {
         labelled("code", FAULTS.iter().map(|code| cuda_abi::error::name(*code)).zip(zone.stats.faults))
     }),
@@ -271,6 +279,8 @@ mod tests {
             pins_refused: 0,
             overdrafts: 0,
             runaways: 0,
+            suspended: 0,
+            suspensions: 0,
             turns: 0,
             turn_time_ns: 0,
             driver_memory: 0,
@@ -394,7 +404,8 @@ mod tests {
         };
         let mut asked = 0;
         for name in queries.iter().flat_map(|query| words(query)).filter(|word| word.starts_with("bulkhead_")) {
-            assert!(text.contains(&format!("\n# TYPE {name} ")), "{name} is not served");
+            let family = name.strip_suffix("_bucket").unwrap_or(&name);
+            assert!(text.contains(&format!("\n# TYPE {family} ")), "{name} is not served");
             asked += 1;
         }
         assert!(asked > 10);

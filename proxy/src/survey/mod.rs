@@ -185,6 +185,17 @@ pub fn look(backend: &Backend) -> Result<Survey, SurveyError> {
     Ok(survey)
 }
 
+/// What programs of the zone see that this process is in: GPUs as our client library shows them.
+pub fn look_in_zone() -> Result<Survey, SurveyError> {
+    let library = Path::new("libcuda.so.1");
+    let mut survey = driver::look(&Backend::Nvidia { library: library.to_owned(), devices: Vec::new() })?;
+    survey.backend = "zone".to_owned();
+    if let Err(error) = nvml::complete(&mut survey, Path::new("libnvidia-ml.so.1")) {
+        survey.without_nvml = Some(error.to_string());
+    }
+    Ok(survey)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -192,7 +203,7 @@ mod tests {
     #[test]
     fn several_software_gpus_reach_each_other_through_memory() {
         // As many as other tests here have: there is one software driver in a process.
-        let survey = look(&Backend::Soft { devices: 2, memory: 1 << 30 }).unwrap();
+        let survey = look(&Backend::Soft { devices: 2, memory: 1 << 30, only: Vec::new() }).unwrap();
         assert_eq!((survey.gpus.len(), survey.links.len()), (2, 2));
         assert_eq!(survey.gpus[1].memory_bytes, 1 << 30);
         assert!(survey.gpus[0].uuid.starts_with("GPU-") && survey.gpus[0].uuid != survey.gpus[1].uuid);

@@ -23,7 +23,8 @@ pub fn load(backend: &Backend) -> Result<Driver, WorkerError> {
             std::mem::forget(library);
             Ok(driver)
         }
-        Backend::Soft { devices, memory } => {
+        Backend::Soft { devices, memory, only } => {
+            softgpu::driver::show_only(only.iter().map(|slot| *slot as usize).collect());
             let config = softgpu::driver::Config { devices: *devices as usize, memory: *memory };
             Ok(softgpu::driver::driver(config))
         }

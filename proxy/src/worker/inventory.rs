@@ -80,7 +80,7 @@ mod tests {
 
     #[test]
     fn the_software_gpu_is_described() {
-        let prepared = Prepared::load(&Backend::Soft { devices: 2, memory: 1 << 30 }).unwrap();
+        let prepared = Prepared::load(&Backend::Soft { devices: 2, memory: 1 << 30, only: Vec::new() }).unwrap();
         let cards = view::read_cards(&mut Reader::new(&prepared.inventory().unwrap())).unwrap();
         assert_eq!(cards.len(), 2);
         assert_eq!((cards[0].memory, cards[0].name.as_str()), (1 << 30, "Bulkhead softgpu"));

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use cuda_abi::driver::Driver;
 use cuda_abi::error::*;
-use cuda_abi::wire::Writer;
+use cuda_abi::wire::{Op, Writer};
 use idm::bootstrap::{self, Attach};
 use idm::lane::{LaneExecutor, Replies};
 use idm::peer::PeerWatch;
@@ -160,6 +160,8 @@ impl Session {
         let counters = self.worker.counters();
         counters.begin(op);
         let turns = &self.worker.turns;
+        // What only waits for the program's next function calls no driver, and waits for ever.
+        let _awake = (op != Op::NextCallback as u16).then(|| self.worker.link.enter_driver());
         // Whatever gives work to the GPU waits here for the zone's turn, and all that comes after it on the ring.
         let pass = turns::submits(op).then(|| turns.enter(&self.worker));
         let outcome = execute(&self.worker, op, tag, lane, payload, &mut reply);

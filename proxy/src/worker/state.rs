@@ -34,6 +34,7 @@ pub struct Worker {
     pub images: Images,
     pub turns: Turns,
     pub event_pages: Arc<EventPages>,
+    pub link: Arc<BrokerLink>,
     pub copy_rate: CopyRate,
     /// How many lanes there are.
     pub lanes: u32,
@@ -99,7 +100,8 @@ impl Worker {
         Worker {
             handles: Handles::new(driver.clone(), MAX_DEVICES),
             memory: Memory::new(driver.clone(), link.clone()),
-            event_pages: Arc::new(EventPages::new(driver.clone(), link)),
+            event_pages: Arc::new(EventPages::new(driver.clone(), link.clone())),
+            link,
             copy_rate: CopyRate::default(),
             graphs: Graphs::default(),
             images: Images::default(),

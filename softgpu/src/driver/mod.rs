@@ -50,7 +50,7 @@ use cuda_abi::driver::Driver;
 
 pub use memory::pieces;
 pub use output::{Sink, set_output};
-pub use state::{Config, is_used};
+pub use state::{Config, is_used, show_only};
 
 /// The driver's functions. The first configuration given in a process stays.
 pub fn driver(config: Config) -> Driver {

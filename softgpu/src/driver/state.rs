@@ -30,6 +30,8 @@ pub struct State {
 }
 
 static CONFIG: OnceLock<Config> = OnceLock::new();
+/// The slots that this process may see at all.
+static ONLY: OnceLock<Vec<usize>> = OnceLock::new();
 static STATE: OnceLock<State> = OnceLock::new();
 /// Set in a forked child: threads and memory of the parent are not there, so nothing works any more.
 static FORKED: AtomicBool = AtomicBool::new(false);
@@ -48,6 +50,11 @@ pub fn is_used() -> bool {
     CONFIG.get().is_some()
 }
 
+/// Keeps all devices but these from the process, whatever its environment says; none: it sees all. The first word counts.
+pub fn show_only(slots: Vec<usize>) {
+    let _ = ONLY.set(slots);
+}
+
 /// `cuInit`.
 pub fn initialise() -> Answer {
     if FORKED.load(Ordering::Relaxed) {
@@ -60,9 +67,12 @@ pub fn initialise() -> Answer {
         }
         // SAFETY: the handler only stores to an atomic.
         unsafe { libc::pthread_atfork(None, None, Some(in_child)) };
+        let only = ONLY.get().filter(|only| !only.is_empty());
+        let there: Vec<usize> =
+            (0..config.devices).filter(|slot| only.is_none_or(|only| only.contains(slot))).collect();
         let slots = match std::env::var("CUDA_VISIBLE_DEVICES") {
-            Ok(list) => visible::slots(&list, config.devices),
-            Err(_) => (0..config.devices).collect(),
+            Ok(list) => visible::slots(&list, &there),
+            Err(_) => there,
         };
         let made = slots.into_iter().enumerate();
         let devices = made.map(|(ordinal, slot)| Arc::new(Device::new(ordinal, slot, config.memory))).collect();

@@ -4,10 +4,10 @@ use super::device::uuid;
 
 /// The slots that a list names, by number or by the start of a UUID. As natively, the first entry that names no device
 /// ends the list, and naming one twice hides all.
-pub fn slots(list: &str, count: usize) -> Vec<usize> {
+pub fn slots(list: &str, there: &[usize]) -> Vec<usize> {
     let mut slots = Vec::new();
     for entry in list.split(',').map(str::trim) {
-        let Some(slot) = find(entry, count) else { break };
+        let Some(slot) = find(entry, there) else { break };
         if slots.contains(&slot) {
             return Vec::new();
         }
@@ -16,12 +16,12 @@ pub fn slots(list: &str, count: usize) -> Vec<usize> {
     slots
 }
 
-fn find(entry: &str, count: usize) -> Option<usize> {
+fn find(entry: &str, there: &[usize]) -> Option<usize> {
     let Some(start) = entry.strip_prefix("GPU-") else {
-        return entry.parse().ok().filter(|slot| *slot < count);
+        return there.get(entry.parse::<usize>().ok()?).copied();
     };
     let start = start.to_ascii_lowercase();
-    let mut matching = (0..count).filter(|slot| !start.is_empty() && written(*slot).starts_with(&start));
+    let mut matching = there.iter().copied().filter(|slot| !start.is_empty() && written(*slot).starts_with(&start));
     // The start must be enough to tell.
     matching.next().filter(|_| matching.next().is_none())
 }
@@ -38,15 +38,19 @@ mod tests {
 
     #[test]
     fn lists_are_read_as_natively() {
-        assert_eq!(slots("0,2", 3), [0, 2]);
-        assert_eq!(slots("2, 1,0", 3), [2, 1, 0]);
-        assert_eq!(slots("1,7,0", 3), [1], "what follows nonsense is ignored");
-        assert_eq!(slots("", 3), []);
-        assert_eq!(slots("-1", 3), []);
-        assert_eq!(slots("1,1", 3), []);
-        assert_eq!(slots(&format!("GPU-{}", written(2)), 3), [2]);
-        assert_eq!(slots("GPU-", 3), []);
-        assert_eq!(slots("GPU-626c", 3), [], "could be any of them");
-        assert_eq!(slots("GPU-626c", 1), [0]);
+        assert_eq!(slots("0,2", &[0, 1, 2]), [0, 2]);
+        assert_eq!(slots("2, 1,0", &[0, 1, 2]), [2, 1, 0]);
+        assert_eq!(slots("1,7,0", &[0, 1, 2]), [1], "what follows nonsense is ignored");
+        assert_eq!(slots("", &[0, 1, 2]), []);
+        assert_eq!(slots("-1", &[0, 1, 2]), []);
+        assert_eq!(slots("1,1", &[0, 1, 2]), []);
+        assert_eq!(slots(&format!("GPU-{}", written(2)), &[0, 1, 2]), [2]);
+        assert_eq!(slots("GPU-", &[0, 1, 2]), []);
+        assert_eq!(slots("GPU-626c", &[0, 1, 2]), [], "could be any of them");
+        assert_eq!(slots("GPU-626c", &[0]), [0]);
+        // A process that is shown some of them counts those.
+        assert_eq!(slots("0", &[1, 2]), [1]);
+        assert_eq!(slots("2", &[1, 2]), []);
+        assert_eq!(slots(&format!("GPU-{}", written(0)), &[1, 2]), []);
     }
 }

@@ -43,6 +43,8 @@ impl Room {
 
     /// Hangs up, as a process does that ends.
     fn leave(&mut self, (id, socket): (u64, OwnedFd)) {
+        // Not only closed: a child of another test may hold the descriptor for a moment.
+        let _ = rustix::net::shutdown(&socket, rustix::net::Shutdown::Both);
         drop(socket);
         self.look(id);
     }

@@ -103,9 +103,15 @@ impl BrokerLink {
                 state.give_back(account::DEVICE, paid);
                 return;
             }
-            // The broker takes it off the account itself, when it hears of it.
+            // The broker takes it off the account itself, when it hears of it. Nobody waits for that: what is asked later
+            // is asked after it.
             let held = &mut state.charged[account::DEVICE as usize];
             *held = held.saturating_sub(paid);
+            let mut message = ToBroker::new(to_broker::CLOSE);
+            message.token = token;
+            if state.socket.as_ref().is_some_and(|socket| send_now(socket, &message, None).is_ok()) {
+                return;
+            }
         }
         self.tell(to_broker::CLOSE, token);
     }

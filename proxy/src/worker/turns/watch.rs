@@ -54,21 +54,45 @@ pub fn start(worker: Arc<Worker>, turnstile: Arc<Turnstile>) -> std::io::Result<
 impl Watch {
     fn look(&mut self) {
         let knocks = self.turnstile.knocks();
-        match Gate::from_bits(self.turnstile.gate()) {
-            (Gate::Free, number) => {
+        let worker = self.worker.clone();
+        let (gate, number) = Gate::from_bits(self.turnstile.gate());
+        let Some(awake) = worker.link.try_enter_driver() else {
+            self.report_rest(number);
+            return self.turnstile.sleep(knocks, IDLE);
+        };
+        match gate {
+            Gate::Free => {
                 let time = self.sample(number);
+                drop(awake);
                 self.turnstile.sleep(knocks, time);
             }
-            (gate, number) => match self.track(gate, number) {
-                // Others wait for the end of a turn; within one there is no hurry.
-                true if gate == Gate::Closed => self.pause.next(),
-                true => std::thread::sleep(GLANCE),
-                false => {
-                    self.pause = Pause::default();
-                    self.turnstile.sleep(knocks, IDLE);
+            gate => {
+                let watching = self.track(gate, number);
+                drop(awake);
+                match watching {
+                    // Others wait for the end of a turn; within one there is no hurry.
+                    true if gate == Gate::Closed => self.pause.next(),
+                    true => std::thread::sleep(GLANCE),
+                    false => {
+                        self.pause = Pause::default();
+                        self.turnstile.sleep(knocks, IDLE);
+                    }
                 }
-            },
+            }
         }
+    }
+
+    /// While the worker's memory is elsewhere it has nothing on the GPU, whatever the gate.
+    fn report_rest(&mut self, number: u64) {
+        let report = Report { number, held: false, running: false };
+        let mut flow = self.worker.turns.lock();
+        if flow.reported != report || self.turnstile.report() != report {
+            flow.reported = report;
+            self.turnstile.set_report(report);
+            self.turnstile.ring();
+        }
+        drop(flow);
+        self.account(false);
     }
 
     /// Counts the time since the last look, if the GPU was busy then.

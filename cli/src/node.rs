@@ -1,0 +1,54 @@
+//! What the verbs for Kubernetes have in common.
+
+use std::path::PathBuf;
+
+use bulkhead_kube::inject::Places;
+use tokio::signal::unix::{SignalKind, signal};
+use tracing_subscriber::filter::LevelFilter;
+
+use crate::args::NodeArgs;
+use crate::exit::{Exit, Failure};
+use crate::library;
+
+impl NodeArgs {
+    /// The file that was named, or the usual one if there is one.
+    pub fn config(&self) -> Option<PathBuf> {
+        let usual = || Some(PathBuf::from(proxy::config::DEFAULT_PATH)).filter(|path| path.exists());
+        self.config.clone().or_else(usual)
+    }
+
+    pub fn places(&self) -> Result<Places, Failure> {
+        let libraries = match &self.library_dir {
+            // Not looked at: it is the host's, and we may see another root.
+            Some(folder) => folder.clone(),
+            None => library::find()?,
+        };
+        Ok(Places { libraries, state: self.state_dir.clone() })
+    }
+
+    pub fn admin_socket(&self) -> PathBuf {
+        self.state_dir.join("admin.sock")
+    }
+}
+
+/// Runs a server on one thread until SIGTERM or SIGINT: kubelet asks seldom, and memory is the node's.
+pub fn serve<E>(args: &NodeArgs, server: impl AsyncFnOnce(Stop) -> Result<(), E>) -> Result<Result<(), E>, Failure> {
+    let _ = rustix::thread::set_name(c"bulkhead");
+    crate::logging::start(LevelFilter::INFO, args.log_format);
+    let failure = |error: std::io::Error| Failure::system(Exit::Failure, "cannot start", &error);
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().max_blocking_threads(4).build();
+    runtime.map_err(failure)?.block_on(async {
+        let mut terminate = signal(SignalKind::terminate()).map_err(failure)?;
+        let mut interrupt = signal(SignalKind::interrupt()).map_err(failure)?;
+        let stop = Box::pin(async move {
+            tokio::select! {
+                _ = terminate.recv() => {}
+                _ = interrupt.recv() => {}
+            }
+        });
+        Ok(server(stop).await)
+    })
+}
+
+/// Done when we are asked to end.
+pub type Stop = std::pin::Pin<Box<dyn Future<Output = ()>>>;

@@ -1,0 +1,143 @@
+//! `bulkhead cdi`: the files by which container runtimes learn of zones and GPUs.
+
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use bulkhead_kube::cdi::passthrough::{self, NameStrategy};
+use bulkhead_kube::cdi::spec::Spec;
+use bulkhead_kube::cdi::{self, validate};
+use bulkhead_kube::files;
+use bulkhead_kube::inject::Places;
+use proxy::control::ZoneName;
+
+use crate::args::{CdiAction, CdiArgs, CdiFolders, CdiFormat, CdiGenerateArgs, CdiMode, NameStrategyArg};
+use crate::exit::{Exit, Failure};
+use crate::{admin, library};
+
+pub fn run(args: CdiArgs) -> Result<ExitCode, Failure> {
+    match args.action {
+        CdiAction::Generate(args) => generate(args),
+        CdiAction::Validate { files, folders } => validate(files, &folders),
+        CdiAction::List { folders } => list(&folders),
+    }
+}
+
+fn generate(args: CdiGenerateArgs) -> Result<ExitCode, Failure> {
+    let spec = match args.mode {
+        CdiMode::Zones => zones(&args)?,
+        CdiMode::Nvidia => gpus(&args)?,
+    };
+    // Whatever names and folders were given must not become a file that runtimes refuse, and all others with it.
+    if let Some(problem) = validate::problems(&spec).into_iter().next() {
+        return Err(Failure::new(Exit::Usage, problem));
+    }
+    let json = match (args.format, &args.output) {
+        (Some(format), _) => format == CdiFormat::Json,
+        (None, Some(path)) => path.extension().is_some_and(|ending| ending == "json"),
+        (None, None) => false,
+    };
+    let text = if json {
+        serde_json::to_string_pretty(&spec).map(|text| text + "\n").map_err(|error| error.to_string())
+    } else {
+        cdi::to_yaml(&spec)
+    };
+    let text = text.map_err(|error| Failure::new(Exit::Failure, error))?;
+    let Some(path) = &args.output else { return super::man::print(text.as_bytes()) };
+    let failed = |error| Failure::system(Exit::Failure, &format!("cannot write {}", path.display()), &error);
+    if let Some(folder) = path.parent().filter(|folder| !folder.as_os_str().is_empty()) {
+        std::fs::create_dir_all(folder).map_err(failed)?;
+    }
+    files::write(path, text.as_bytes()).map_err(failed)?;
+    Ok(ExitCode::SUCCESS)
+}
+
+fn zones(args: &CdiGenerateArgs) -> Result<Spec, Failure> {
+    let libraries = args.library_dir.clone().map_or_else(library::find, Ok)?;
+    let places = Places { libraries, state: args.state_dir.clone() };
+    let known = admin::status(&admin::connect(&args.state_dir.join("admin.sock"))?)?.zones;
+    let known: Vec<ZoneName> = known.into_iter().map(|zone| zone.name).collect();
+    if let Some(unknown) = args.zones.iter().find(|zone| !known.contains(zone)) {
+        return Err(admin::unexpected(proxy::control::admin::Answer::UnknownZone { zones: known.clone() }))
+            .map_err(|failure: Failure| Failure::new(failure.exit, format!("{unknown}: {}", failure.line)));
+    }
+    let zones = if args.zones.is_empty() { &known } else { &args.zones };
+    if zones.is_empty() {
+        return Err(Failure::new(Exit::ZoneUnknown, "the proxy has no zones; make one with `bulkhead zones create`"));
+    }
+    let vendor = args.vendor.as_deref().unwrap_or(cdi::VENDOR);
+    let class = args.class.as_deref().unwrap_or(cdi::CLASS);
+    Ok(cdi::zones_spec(&places, &format!("{vendor}/{class}"), zones))
+}
+
+fn gpus(args: &CdiGenerateArgs) -> Result<Spec, Failure> {
+    let names = args.device_name_strategy.iter().map(|strategy| match strategy {
+        NameStrategyArg::Index => NameStrategy::Index,
+        NameStrategyArg::Uuid => NameStrategy::Uuid,
+        NameStrategyArg::TypeIndex => NameStrategy::TypeIndex,
+    });
+    let mut names: Vec<NameStrategy> = names.collect();
+    if names.is_empty() {
+        names = vec![NameStrategy::Index, NameStrategy::Uuid];
+    }
+    let options = passthrough::Options {
+        vendor: args.vendor.clone().unwrap_or_else(|| "nvidia.com".to_owned()),
+        class: args.class.clone().unwrap_or_else(|| "gpu".to_owned()),
+        dev_root: args.dev_root.clone().unwrap_or_else(|| args.driver_root.clone()),
+        driver_root: args.driver_root.clone(),
+        names,
+        no_all_device: args.no_all_device,
+        device_ids: args.device_ids.clone(),
+        proc: "/proc".into(),
+    };
+    passthrough::generate(&options).map_err(|error| Failure::new(Exit::NoBackend, error.to_string()))
+}
+
+/// What was read, and what could not be.
+fn read(files: Vec<PathBuf>) -> (Vec<(PathBuf, Spec)>, Vec<String>) {
+    let (mut specs, mut wrong) = (Vec::new(), Vec::new());
+    for path in files {
+        match validate::read(&path) {
+            Ok(spec) => specs.push((path, spec)),
+            Err(error) => wrong.push(error.to_string()),
+        }
+    }
+    (specs, wrong)
+}
+
+fn find(folders: &CdiFolders) -> Result<Vec<PathBuf>, Failure> {
+    validate::find(&folders.folders)
+        .map_err(|error| Failure::system(Exit::Failure, "cannot read the folders of CDI files", &error))
+}
+
+fn paths(specs: &[(PathBuf, Spec)]) -> impl Iterator<Item = (&Path, &Spec)> {
+    specs.iter().map(|(path, spec)| (path.as_path(), spec))
+}
+
+fn validate(files: Vec<PathBuf>, folders: &CdiFolders) -> Result<ExitCode, Failure> {
+    let files = if files.is_empty() { find(folders)? } else { files };
+    let (specs, mut wrong) = read(files);
+    let mut notes = Vec::new();
+    for (path, spec) in &specs {
+        wrong.extend(validate::problems(spec).into_iter().map(|what| format!("{}: {what}", path.display())));
+        notes.extend(validate::missing(spec).into_iter().map(|what| format!("{}: note: {what}", path.display())));
+    }
+    for (name, one, other) in validate::devices(paths(&specs)).conflicts {
+        wrong.push(format!("{}: {name} is also in {}; runtimes refuse both", other.display(), one.display()));
+    }
+    if !wrong.is_empty() {
+        return Err(Failure::new(Exit::Config, wrong.join("\nbulkhead: ")));
+    }
+    notes.push(format!("{} files: fine", specs.len()));
+    super::man::print((notes.join("\n") + "\n").as_bytes())
+}
+
+fn list(folders: &CdiFolders) -> Result<ExitCode, Failure> {
+    let (specs, wrong) = read(find(folders)?);
+    wrong.iter().for_each(|what| eprintln!("bulkhead: {what}"));
+    let devices = validate::devices(paths(&specs));
+    for (name, one, other) in &devices.conflicts {
+        eprintln!("bulkhead: {name} is in {} and in {}; runtimes refuse both", one.display(), other.display());
+    }
+    let lines: String = devices.names.keys().map(|name| format!("{name}\n")).collect();
+    super::man::print(lines.as_bytes())
+}

@@ -1,0 +1,28 @@
+//! `bulkhead device-plugin`: the node's GPUs, whole or in parts, as resources that pods ask for.
+
+use std::process::ExitCode;
+
+use bulkhead_kube::device_plugin::{self, Options, PluginError};
+
+use crate::args::DevicePluginArgs;
+use crate::exit::{Exit, Failure};
+use crate::node;
+
+pub fn run(args: DevicePluginArgs) -> Result<ExitCode, Failure> {
+    let options = Options {
+        config: args.node.config(),
+        admin_socket: args.node.admin_socket(),
+        places: args.node.places()?,
+        kubelet: args.kubelet_dir,
+        pod_resources: args.node.pod_resources.clone(),
+        cdi: args.node.cdi_dir.clone(),
+        books: args.checkpoint_dir,
+    };
+    let ended = node::serve(&args.node, async move |stop| device_plugin::run(options, stop).await)?;
+    ended.map(|()| ExitCode::SUCCESS).map_err(|error| match &error {
+        PluginError::Source(_) => Failure::new(Exit::Config, error.to_string().replace('\n', "\nbulkhead: ")),
+        PluginError::Folder { path, source } => {
+            Failure::system(Exit::StateDir, &format!("cannot use {}", path.display()), source)
+        }
+    })
+}

@@ -1,0 +1,68 @@
+//! `bulkhead install`: a service of the host, where there is no package.
+
+use std::process::ExitCode;
+
+use bulkhead_kube::install::{self, InstallError, Parts, Systemd};
+
+use crate::args::InstallArgs;
+use crate::exit::{Exit, Failure};
+use crate::library;
+
+pub fn run(args: InstallArgs) -> Result<ExitCode, Failure> {
+    let said = if args.remove { remove(&args) } else { place(&args) };
+    super::man::print(format!("{}\n", said?).as_bytes())
+}
+
+fn failure(error: InstallError) -> Failure {
+    match &error {
+        InstallError::File { path, source } => {
+            Failure::system(Exit::StateDir, &format!("cannot use {}", path.display()), source)
+        }
+        InstallError::Root(_) | InstallError::Service { .. } => Failure::new(Exit::Failure, error.to_string()),
+    }
+}
+
+fn place(args: &InstallArgs) -> Result<&'static str, Failure> {
+    // One that is wrong must not get to the host: the proxy would not start with it.
+    if let Some(path) = &args.config {
+        proxy::config::load(path)
+            .map_err(|error| Failure::new(Exit::Config, error.to_string().replace('\n', "\nbulkhead: ")))?;
+    }
+    let program =
+        std::env::current_exe().map_err(|error| Failure::system(Exit::Failure, "cannot find myself", &error))?;
+    let parts = Parts {
+        program,
+        libraries: library::find()?,
+        config: args.config.clone(),
+        version: env!("CARGO_PKG_VERSION").to_owned(),
+    };
+    let changes = install::place(&args.host_root, &parts).map_err(failure)?;
+    if changes.packaged {
+        return Ok("the host has a package of Bulkhead; nothing to do");
+    }
+    let systemd = Systemd::enter(&args.host_root).map_err(failure)?;
+    if !systemd.is_there() {
+        return Ok("installed; there is no systemd here: start /opt/bulkhead/current/bin/bulkhead proxy yourself");
+    }
+    systemd.apply(changes).map_err(failure)?;
+    Ok("installed, and the proxy runs")
+}
+
+fn remove(args: &InstallArgs) -> Result<&'static str, Failure> {
+    if install::is_packaged(&args.host_root) {
+        return Ok("the host has a package of Bulkhead; remove that");
+    }
+    let root = args.host_root.clone();
+    let systemd = Systemd::enter(&root).map_err(failure)?;
+    // From here on the host's root is ours, where there is a systemd.
+    let root = if systemd.is_there() { "/".into() } else { root };
+    if systemd.is_there() {
+        // A host on which it was never installed has no such unit.
+        let _ = systemd.ask(&["stop", "bulkhead.service"]);
+    }
+    install::clear(&root).map_err(failure)?;
+    if systemd.is_there() {
+        systemd.ask(&["daemon-reload"]).map_err(failure)?;
+    }
+    Ok("removed")
+}

@@ -1,0 +1,183 @@
+//! `bulkhead dra`.
+
+use std::collections::HashMap;
+
+use bulkhead_kube::api::dra as api;
+use bulkhead_kube::api::dra::dra_plugin_client::DraPluginClient;
+use bulkhead_kube::api::registration as reg;
+use bulkhead_kube::api::registration::registration_client::RegistrationClient;
+use bulkhead_kube::sockets;
+use rustix::process::Signal;
+use tokio::runtime::Handle;
+
+use crate::cluster::Cluster;
+use crate::node::{Logged, Node, bulkhead, until};
+
+const SLICE: &str = "/apis/resource.k8s.io/v1/resourceslices/node-1-gpu.bulkhead.dev";
+
+/// A node with a driver, and what kubelet does with it.
+pub struct Lab {
+    pub node: Node,
+    pub cluster: Cluster,
+    runtime: Handle,
+}
+
+impl Lab {
+    pub fn start(name: &str) -> Self {
+        Self { node: Node::start(name, ""), cluster: Cluster::start(), runtime: crate::node::runtime() }
+    }
+
+    pub fn driver(&self) -> Logged {
+        let folder = &self.node.folder;
+        let mut command = bulkhead(&["dra", "--log-format", "json", "--node-name", "node-1"]);
+        command.arg("--config").arg(self.node.config()).arg("--state-dir").arg(self.node.state());
+        command.arg("--library-dir").arg(folder.join("lib")).arg("--cdi-dir").arg(folder.join("cdi"));
+        command.arg("--registry-dir").arg(folder.join("registry")).arg("--plugin-dir").arg(folder.join("plugin"));
+        command.arg("--pod-resources").arg(&self.node.kubelet.pod_resources);
+        command.arg("--checkpoint-dir").arg(folder.join("books"));
+        command.arg("--kubeconfig").arg(self.cluster.kubeconfig(folder));
+        Logged::start(command)
+    }
+
+    /// Does what kubelet does when it finds the socket of a driver.
+    fn register(&self) -> reg::PluginInfo {
+        let socket = self.node.folder.join("registry/gpu.bulkhead.dev@reg.sock");
+        until("the driver has a socket", || socket.exists());
+        self.runtime.block_on(async {
+            let mut client = RegistrationClient::new(sockets::channel(&socket).unwrap());
+            let info = client.get_info(reg::InfoRequest {}).await.unwrap().into_inner();
+            let status = reg::RegistrationStatus { plugin_registered: true, error: String::new() };
+            client.notify_registration_status(status).await.unwrap();
+            info
+        })
+    }
+
+    fn client(&self) -> DraPluginClient<tonic::transport::Channel> {
+        let socket = self.node.folder.join("plugin/dra.sock");
+        until("the driver serves", || socket.exists());
+        let _inside = self.runtime.enter();
+        DraPluginClient::new(sockets::channel(&socket).unwrap())
+    }
+
+    pub fn prepare(&self, name: &str, uid: &str) -> api::NodePrepareResourceResponse {
+        let claim = api::Claim { namespace: "n".into(), name: name.into(), uid: uid.into() };
+        let request = api::NodePrepareResourcesRequest { claims: vec![claim] };
+        let mut client = self.client();
+        let answer = self.runtime.block_on(client.node_prepare_resources(request)).unwrap().into_inner();
+        one(answer.claims, uid)
+    }
+
+    pub fn unprepare(&self, name: &str, uid: &str) -> api::NodeUnprepareResourceResponse {
+        let claim = api::Claim { namespace: "n".into(), name: name.into(), uid: uid.into() };
+        let request = api::NodeUnprepareResourcesRequest { claims: vec![claim] };
+        let mut client = self.client();
+        let answer = self.runtime.block_on(client.node_unprepare_resources(request)).unwrap().into_inner();
+        one(answer.claims, uid)
+    }
+}
+
+fn one<T>(mut claims: HashMap<String, T>, uid: &str) -> T {
+    assert_eq!(claims.len(), 1);
+    claims.remove(uid).unwrap()
+}
+
+const UID: &str = "11111111-2222-3333-4444-555555555555";
+const ZONE: &str = "claim-11111111-2222-3333-4444-555555555555";
+
+#[test]
+fn what_a_claim_was_given_is_what_its_zone_has() {
+    let lab = Lab::start("claim");
+    let _driver = lab.driver();
+    let info = lab.register();
+    assert_eq!((info.r#type.as_str(), info.name.as_str()), ("DRAPlugin", "gpu.bulkhead.dev"));
+    assert_eq!(info.supported_versions, ["v1.DRAPlugin"]);
+    assert_eq!(info.endpoint, lab.node.folder.join("plugin/dra.sock").to_str().unwrap());
+
+    until("the node's GPUs are published", || lab.cluster.get(SLICE).is_some());
+    let slice = lab.cluster.get(SLICE).unwrap();
+    assert_eq!(slice["spec"]["nodeName"], "node-1");
+    let device = &slice["spec"]["devices"][0];
+    assert_eq!((&device["name"], &device["allowMultipleAllocations"]), (&"gpu-0".into(), &true.into()));
+    assert_eq!(device["capacity"]["memory"]["value"], "4Gi");
+    assert_eq!(device["capacity"]["share"]["requestPolicy"]["validRange"]["min"], "1");
+
+    lab.cluster.allocate_claim("n", "c", UID, "1Gi", "25");
+    let prepared = lab.prepare("c", UID);
+    assert_eq!(prepared.error, "");
+    let [device] = prepared.devices.as_slice() else { panic!("{prepared:?}") };
+    assert_eq!(device.cdi_device_ids, [format!("bulkhead.dev/zone={ZONE}")]);
+    assert_eq!((device.request_names.as_slice(), device.device_name.as_str()), (&["gpu".to_owned()][..], "gpu-0"));
+    assert_eq!(device.share_id.as_deref(), Some(format!("share-of-{UID}").as_str()));
+    let zone = lab.node.zone(ZONE).unwrap();
+    assert_eq!((&zone["limits"]["memory"], &zone["limits"]["share"]), (&(1u64 << 30).into(), &25.into()));
+    assert_eq!(zone["labels"]["namespace"], "n");
+
+    // The second pod of the claim, and kubelet's own doubts.
+    assert_eq!(lab.prepare("c", UID), prepared);
+    assert_eq!(lab.node.zones().len(), 1);
+    assert_eq!(lab.unprepare("c", UID).error, "");
+    assert!(lab.node.zones().is_empty() && lab.node.cdi().is_empty());
+    assert_eq!(lab.node.books(), 0);
+    assert_eq!(lab.unprepare("c", UID).error, "");
+}
+
+#[test]
+fn a_prepared_claim_outlives_driver_proxy_api_server_and_node() {
+    let mut lab = Lab::start("outlives");
+    let mut driver = lab.driver();
+    lab.cluster.allocate_claim("n", "c", UID, "1Gi", "25");
+    let prepared = lab.prepare("c", UID);
+    driver.kill(Signal::KILL);
+    // The claim cannot be read any more, and everything under /run is gone.
+    lab.cluster.remove("/apis/resource.k8s.io/v1/namespaces/n/resourceclaims/c");
+    lab.node.proxy.as_mut().unwrap().kill(Signal::KILL);
+    std::fs::remove_dir_all(lab.node.state()).unwrap();
+    std::fs::remove_dir_all(lab.node.folder.join("cdi")).unwrap();
+    std::fs::remove_dir_all(lab.node.folder.join("plugin")).unwrap();
+    lab.node.start_proxy();
+    let driver = lab.driver();
+    assert_eq!(lab.prepare("c", UID), prepared);
+    driver.logged("zone restored");
+    assert_eq!(lab.node.zone(ZONE).unwrap()["limits"]["memory"], 1u64 << 30);
+    assert_eq!(lab.node.cdi().len(), 1);
+}
+
+#[test]
+fn slices_that_kubelet_removed_are_published_again() {
+    let lab = Lab::start("slices");
+    let driver = lab.driver();
+    until("published", || lab.cluster.get(SLICE).is_some());
+    let before = driver.count("published what the node offers");
+    lab.cluster.remove(SLICE);
+    lab.register();
+    until("published again", || lab.cluster.get(SLICE).is_some());
+    assert!(driver.count("published what the node offers") > before);
+}
+
+#[test]
+fn without_the_proxy_nothing_is_offered() {
+    let mut lab = Lab::start("ill");
+    let _driver = lab.driver();
+    let offered = |lab: &Lab| {
+        let slice = lab.cluster.get(SLICE)?;
+        Some(slice["spec"]["devices"].as_array().map_or(0, Vec::len))
+    };
+    until("two GPUs are offered", || offered(&lab) == Some(2));
+    lab.node.proxy.as_mut().unwrap().kill(Signal::KILL);
+    until("nothing is offered", || offered(&lab) == Some(0));
+    lab.node.start_proxy();
+    until("two GPUs are offered again", || offered(&lab) == Some(2));
+}
+
+#[test]
+fn claims_that_cannot_be_prepared_say_why() {
+    let lab = Lab::start("wrong");
+    let _driver = lab.driver();
+    assert!(lab.prepare("nobody", UID).error.contains("is gone"));
+    lab.cluster.allocate_claim("n", "c", "another", "1Gi", "25");
+    assert!(lab.prepare("c", UID).error.contains("deleted and made anew"));
+    lab.cluster.allocate_claim("n", "c", UID, "much", "25");
+    assert!(lab.prepare("c", UID).error.contains("no quantity"));
+    assert!(lab.prepare("c", "../../x").error.contains("no uid"));
+    assert!(lab.node.zones().is_empty() && lab.node.cdi().is_empty());
+}

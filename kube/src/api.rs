@@ -1,0 +1,21 @@
+//! The messages that we exchange with kubelet, made from `proto/` at build time.
+
+/// Kubelet's device plugin API.
+pub mod device_plugin {
+    tonic::include_proto!("v1beta1");
+}
+
+/// Kubelet's DRA driver API.
+pub mod dra {
+    tonic::include_proto!("k8s.io.kubelet.pkg.apis.dra.v1");
+}
+
+/// How kubelet finds a DRA driver.
+pub mod registration {
+    tonic::include_proto!("pluginregistration");
+}
+
+/// Which container has which device.
+pub mod pod_resources {
+    tonic::include_proto!("v1");
+}

@@ -1,0 +1,335 @@
+//! CDI files for physical GPUs, as `nvidia-ctk cdi generate` writes them, for containers that need the GPU itself.
+//!
+//! Without hooks: where NVIDIA's toolkit makes links and a loader cache in the container, the driver's libraries are
+//! mounted under each of their names into the loader's default directories.
+
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+
+use super::spec::{Device, DeviceNode, Edits, Mount, Spec};
+use crate::inject::LOADER_FOLDERS;
+
+#[derive(Debug, Clone)]
+pub struct Options {
+    pub vendor: String,
+    pub class: String,
+    /// Where the driver's files are; `/` unless the driver is in a container of its own.
+    pub driver_root: PathBuf,
+    /// Where `/dev` is.
+    pub dev_root: PathBuf,
+    pub names: Vec<NameStrategy>,
+    /// Leave the device `all` out.
+    pub no_all_device: bool,
+    /// Only these GPUs, by index or UUID; empty: all.
+    pub device_ids: Vec<String>,
+    /// `/proc` of the host.
+    pub proc: PathBuf,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum NameStrategy {
+    /// `0`
+    Index,
+    /// `GPU-4f6c…`
+    Uuid,
+    /// `gpu0`
+    TypeIndex,
+}
+
+#[derive(Debug, thiserror::Error, PartialEq, Eq)]
+pub enum PassthroughError {
+    #[error("there is no GPU: neither {0}/dev/nvidia0 nor any other")]
+    NoGpu(String),
+    #[error("there is no GPU {0}")]
+    NoSuchGpu(String),
+    #[error("the driver's libcuda.so is not under {0}")]
+    NoDriver(String),
+}
+
+struct Gpu {
+    node: PathBuf,
+    uuid: Option<String>,
+}
+
+/// Nodes that every container with a GPU needs; those that the host has are given.
+const CONTROL: [&str; 4] = ["/dev/nvidiactl", "/dev/nvidia-uvm", "/dev/nvidia-uvm-tools", "/dev/nvidia-modeset"];
+const LIBRARY_FOLDERS: [&str; 6] = [
+    LOADER_FOLDERS[0],
+    "/usr/lib64",
+    "/usr/lib",
+    "/usr/local/nvidia/lib64",
+    "/usr/lib/nvidia",
+    "/run/opengl-driver/lib",
+];
+const PROGRAMS: [&str; 4] = ["nvidia-smi", "nvidia-debugdump", "nvidia-cuda-mps-control", "nvidia-cuda-mps-server"];
+
+pub fn generate(options: &Options) -> Result<Spec, PassthroughError> {
+    let gpus = gpus(options);
+    if gpus.is_empty() {
+        return Err(PassthroughError::NoGpu(options.dev_root.display().to_string().trim_end_matches('/').to_owned()));
+    }
+    let is = |gpu: &Gpu, at: usize, id: &str| gpu.uuid.as_deref() == Some(id) || at.to_string() == id;
+    let known = |id: &&String| gpus.iter().enumerate().any(|(at, gpu)| is(gpu, at, id));
+    if let Some(unknown) = options.device_ids.iter().find(|id| *id != "all" && !known(id)) {
+        return Err(PassthroughError::NoSuchGpu(unknown.clone()));
+    }
+    let chosen = |at: usize, gpu: &Gpu| {
+        options.device_ids.is_empty() || options.device_ids.iter().any(|id| id == "all" || is(gpu, at, id))
+    };
+    let mut devices = Vec::new();
+    let mut all = Vec::new();
+    for (at, gpu) in gpus.iter().enumerate().filter(|(at, gpu)| chosen(*at, gpu)) {
+        let node = options.node(&gpu.node);
+        all.push(node.clone());
+        let mut names = BTreeSet::new();
+        for strategy in &options.names {
+            names.extend(match strategy {
+                NameStrategy::Index => Some(at.to_string()),
+                NameStrategy::TypeIndex => Some(format!("gpu{at}")),
+                NameStrategy::Uuid => gpu.uuid.clone(),
+            });
+        }
+        devices.extend(names.into_iter().map(|name| Device {
+            name,
+            container_edits: Edits { device_nodes: vec![node.clone()], ..Edits::default() },
+            ..Device::default()
+        }));
+    }
+    if !options.no_all_device {
+        let container_edits = Edits { device_nodes: all, ..Edits::default() };
+        devices.push(Device { name: "all".to_owned(), container_edits, ..Device::default() });
+    }
+    let control = CONTROL.into_iter().map(Path::new).filter(|path| options.host_node(path).exists());
+    let container_edits = Edits {
+        // So that a hook of NVIDIA's, where one is installed, does not add the GPUs once more.
+        env: vec!["NVIDIA_VISIBLE_DEVICES=void".to_owned()],
+        device_nodes: control.map(|path| options.node(path)).collect(),
+        mounts: mounts(options)?,
+        ..Edits::default()
+    };
+    let kind = format!("{}/{}", options.vendor, options.class);
+    Ok(Spec { kind, devices, container_edits, ..Spec::default() }.with_lowest_version())
+}
+
+impl Options {
+    fn host_node(&self, path: &Path) -> PathBuf {
+        under(&self.dev_root, path)
+    }
+
+    fn node(&self, path: &Path) -> DeviceNode {
+        let host = self.host_node(path);
+        let host_path = (host != path).then(|| text(&host));
+        DeviceNode { path: text(path), host_path, ..DeviceNode::default() }
+    }
+}
+
+/// In the order of their slots, as NVML counts.
+fn gpus(options: &Options) -> Vec<Gpu> {
+    let mut known: Vec<(String, Gpu)> = Vec::new();
+    for entry in std::fs::read_dir(options.proc.join("driver/nvidia/gpus")).into_iter().flatten().flatten() {
+        let information = std::fs::read_to_string(entry.path().join("information")).unwrap_or_default();
+        let field = |name: &str| {
+            information
+                .lines()
+                .find_map(|line| Some(line.strip_prefix(name)?.trim_start_matches(':').trim().to_owned()))
+        };
+        let Some(minor) = field("Device Minor").and_then(|minor| minor.parse::<u32>().ok()) else { continue };
+        let uuid = field("GPU UUID").filter(|uuid| uuid.starts_with("GPU-") && !uuid.contains('?'));
+        let node = PathBuf::from(format!("/dev/nvidia{minor}"));
+        known.push((entry.file_name().to_string_lossy().into_owned(), Gpu { node, uuid }));
+    }
+    known.sort_by(|(a, _), (b, _)| a.cmp(b));
+    let mut gpus: Vec<Gpu> = known.into_iter().map(|(_, gpu)| gpu).collect();
+    gpus.retain(|gpu| options.host_node(&gpu.node).exists());
+    if gpus.is_empty() {
+        // The kernel does not tell; the nodes do.
+        let nodes = (0..64).map(|minor| PathBuf::from(format!("/dev/nvidia{minor}")));
+        let there = nodes.filter(|node| options.host_node(node).exists());
+        gpus = there.map(|node| Gpu { node, uuid: None }).collect();
+    }
+    gpus
+}
+
+fn mounts(options: &Options) -> Result<Vec<Mount>, PassthroughError> {
+    let root = |path: &Path| under(&options.driver_root, path);
+    let folders: Vec<PathBuf> = LIBRARY_FOLDERS.iter().map(|folder| root(Path::new(folder))).collect();
+    let found = folders.iter().find_map(|folder| Some((folder, version_in(folder)?)));
+    let Some((folder, version)) = found else {
+        return Err(PassthroughError::NoDriver(options.driver_root.display().to_string()));
+    };
+    let mut mounts = Vec::new();
+    for (file, names) in libraries(folder, &version) {
+        for (name, place) in names.iter().flat_map(|name| LOADER_FOLDERS.map(|place| (name, place))) {
+            mounts.push(mount(&file, &Path::new(place).join(name)));
+        }
+    }
+    for program in PROGRAMS {
+        let path = Path::new("/usr/bin").join(program);
+        if root(&path).exists() {
+            mounts.push(mount(&root(&path), &path));
+        }
+    }
+    let firmware = PathBuf::from(format!("/lib/firmware/nvidia/{version}"));
+    let files = std::fs::read_dir(root(&firmware)).into_iter().flatten().flatten();
+    let mut files: Vec<_> = files.map(|entry| entry.file_name()).collect();
+    files.retain(|name| name.to_string_lossy().starts_with("gsp"));
+    files.sort();
+    mounts.extend(files.into_iter().map(|name| mount(&root(&firmware).join(&name), &firmware.join(&name))));
+    Ok(mounts)
+}
+
+/// The driver's version, from the name of its library.
+fn version_in(folder: &Path) -> Option<String> {
+    let entries = std::fs::read_dir(folder).ok()?.flatten();
+    let versions = entries.filter_map(|entry| {
+        let name = entry.file_name();
+        let version = name.to_str()?.strip_prefix("libcuda.so.")?.to_owned();
+        let numbers = version.split('.').filter(|part| !part.is_empty() && part.bytes().all(|c| c.is_ascii_digit()));
+        (numbers.count() >= 2).then_some(version)
+    });
+    versions.max()
+}
+
+/// The driver's libraries, each with the names under which programs load it: its own, and those of links to it.
+fn libraries(folder: &Path, version: &str) -> Vec<(PathBuf, Vec<String>)> {
+    let entries = std::fs::read_dir(folder).into_iter().flatten().flatten();
+    let names: BTreeSet<String> = entries.filter_map(|entry| entry.file_name().into_string().ok()).collect();
+    let ending = format!(".so.{version}");
+    let of_driver = |name: &&String| {
+        (name.starts_with("libnvidia-") || name.starts_with("libcuda") || name.starts_with("libnvcuvid"))
+            && name.ends_with(&ending)
+    };
+    let files = names.iter().filter(of_driver);
+    let with_links = files.map(|file| {
+        let target = folder.join(file);
+        let leads_here = |name: &&String| {
+            // Only names with a version in them: `libcuda.so` alone is for compiling.
+            *name != file
+                && name.contains(".so.")
+                && folder.join(name).canonicalize().ok() == target.canonicalize().ok()
+        };
+        let all = [file].into_iter().chain(names.iter().filter(leads_here)).cloned().collect();
+        (target, all)
+    });
+    with_links.collect()
+}
+
+fn mount(from: &Path, to: &Path) -> Mount {
+    let options = ["ro", "nosuid", "nodev", "bind"].map(str::to_owned).to_vec();
+    Mount { host_path: text(from), container_path: text(to), kind: None, options }
+}
+
+fn under(root: &Path, path: &Path) -> PathBuf {
+    root.join(path.strip_prefix("/").unwrap_or(path))
+}
+
+fn text(path: &Path) -> String {
+    path.to_string_lossy().into_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::fs;
+
+    struct Host(PathBuf);
+
+    impl Host {
+        fn new(name: &str) -> Self {
+            let root = std::env::temp_dir().join(format!("bulkhead-cdi-{}-{name}", std::process::id()));
+            let lib = root.join(&LOADER_FOLDERS[0][1..]);
+            for folder in [&lib, &root.join("dev"), &root.join("usr/bin"), &root.join("lib/firmware/nvidia/580.1.2")]
+            {
+                fs::create_dir_all(folder).unwrap();
+            }
+            for file in ["libcuda.so.580.1.2", "libnvidia-ml.so.580.1.2", "libnvidia-glcore.so.570.0", "libc.so.6"] {
+                fs::write(lib.join(file), "").unwrap();
+            }
+            std::os::unix::fs::symlink("libcuda.so.580.1.2", lib.join("libcuda.so.1")).unwrap();
+            std::os::unix::fs::symlink("libcuda.so.1", lib.join("libcuda.so")).unwrap();
+            for file in ["dev/nvidia0", "dev/nvidia1", "dev/nvidiactl", "dev/nvidia-uvm", "usr/bin/nvidia-smi"] {
+                fs::write(root.join(file), "").unwrap();
+            }
+            fs::write(root.join("lib/firmware/nvidia/580.1.2/gsp_ga10x.bin"), "").unwrap();
+            for (slot, minor, uuid) in [("0000:41:00.0", 0, "GPU-b"), ("0000:01:00.0", 1, "GPU-a")] {
+                let folder = root.join("proc/driver/nvidia/gpus").join(slot);
+                fs::create_dir_all(&folder).unwrap();
+                let text = format!("Model: \t\t H200\nGPU UUID: \t {uuid}\nDevice Minor: \t {minor}\n");
+                fs::write(folder.join("information"), text).unwrap();
+            }
+            Self(root)
+        }
+
+        fn options(&self) -> Options {
+            Options {
+                vendor: "nvidia.com".into(),
+                class: "gpu".into(),
+                driver_root: self.0.clone(),
+                dev_root: self.0.clone(),
+                names: vec![NameStrategy::Index, NameStrategy::Uuid],
+                no_all_device: false,
+                device_ids: Vec::new(),
+                proc: self.0.join("proc"),
+            }
+        }
+    }
+
+    impl Drop for Host {
+        fn drop(&mut self) {
+            let _ = fs::remove_dir_all(&self.0);
+        }
+    }
+
+    #[test]
+    fn a_host_with_two_gpus() {
+        let host = Host::new("two");
+        let spec = generate(&host.options()).unwrap();
+        assert_eq!((spec.kind.as_str(), spec.cdi_version.as_str()), ("nvidia.com/gpu", "0.5.0"));
+        let names: Vec<&str> = spec.devices.iter().map(|device| device.name.as_str()).collect();
+        assert_eq!(names, ["0", "GPU-a", "1", "GPU-b", "all"]);
+        // The order is that of the slots: index 0 is minor 1 here.
+        assert_eq!(spec.devices[0].container_edits.device_nodes[0].path, "/dev/nvidia1");
+        assert_eq!(spec.devices[4].container_edits.device_nodes.len(), 2);
+        let edits = &spec.container_edits;
+        assert!(edits.hooks.is_empty());
+        assert_eq!(
+            edits.device_nodes.iter().map(|node| node.path.as_str()).collect::<Vec<_>>(),
+            ["/dev/nvidiactl", "/dev/nvidia-uvm"]
+        );
+        let inside: BTreeSet<&str> = edits.mounts.iter().map(|mount| mount.container_path.as_str()).collect();
+        for place in LOADER_FOLDERS {
+            for name in ["libcuda.so.580.1.2", "libcuda.so.1", "libnvidia-ml.so.580.1.2"] {
+                assert!(inside.contains(format!("{place}/{name}").as_str()), "{place}/{name}: {inside:?}");
+            }
+            assert!(!inside.contains(format!("{place}/libcuda.so").as_str()));
+            assert!(!inside.contains(format!("{place}/libc.so.6").as_str()));
+        }
+        assert!(inside.contains("/usr/bin/nvidia-smi"));
+        assert!(inside.contains("/lib/firmware/nvidia/580.1.2/gsp_ga10x.bin"));
+        assert!(!inside.iter().any(|path| path.contains("570")), "another driver's");
+        assert_eq!(crate::cdi::validate::problems(&spec), Vec::<String>::new());
+    }
+
+    #[test]
+    fn gpus_can_be_chosen_and_named_otherwise() {
+        let host = Host::new("chosen");
+        let names = vec![NameStrategy::TypeIndex];
+        let options = Options { names, no_all_device: true, device_ids: vec!["GPU-b".into()], ..host.options() };
+        let spec = generate(&options).unwrap();
+        assert_eq!(spec.devices.len(), 1);
+        assert_eq!(spec.devices[0].name, "gpu1");
+        let unknown = Options { device_ids: vec!["7".into()], ..host.options() };
+        assert_eq!(generate(&unknown), Err(PassthroughError::NoSuchGpu("7".into())));
+    }
+
+    #[test]
+    fn a_host_without_a_gpu_or_driver_is_told_so() {
+        let host = Host::new("none");
+        fs::remove_file(host.0.join("dev/nvidia0")).unwrap();
+        fs::remove_file(host.0.join("dev/nvidia1")).unwrap();
+        assert!(matches!(generate(&host.options()), Err(PassthroughError::NoGpu(_))));
+        fs::write(host.0.join("dev/nvidia3"), "").unwrap();
+        fs::remove_file(host.0.join(&LOADER_FOLDERS[0][1..]).join("libcuda.so.580.1.2")).unwrap();
+        assert!(matches!(generate(&host.options()), Err(PassthroughError::NoDriver(_))));
+    }
+}

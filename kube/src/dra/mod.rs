@@ -1,0 +1,150 @@
+//! The DRA driver: claims take memory and share of GPUs, and every container that uses a claim gets its zone.
+//!
+//! The scheduler decides from what [`slices`] publish; kubelet then asks for each claim to be prepared ([`driver`]), and
+//! what the claim was given ([`claims`]) is what the broker enforces. A claim that is prepared is in the books, so it is
+//! answered the same way again, by whichever driver, with or without an API server.
+
+pub mod claims;
+mod driver;
+mod grants;
+mod labels;
+mod publish;
+pub mod slices;
+
+use std::io;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use kube::Client;
+use tokio::sync::{Mutex, Notify};
+use tonic::transport::Server;
+
+use crate::api::dra::dra_plugin_server::DraPluginServer;
+use crate::api::registration::registration_server::RegistrationServer;
+use crate::books::Books;
+use crate::broker::Broker;
+use crate::cdi::Folder;
+use crate::inject::Places;
+use crate::keeper::Keeper;
+use crate::node;
+use crate::policy::Policy;
+use crate::sockets;
+use crate::source::{Source, SourceError};
+use driver::{Driver, Introduction};
+use grants::Grants;
+
+/// The name by which classes and claims know us.
+pub const DRIVER: &str = "gpu.bulkhead.dev";
+/// How every zone's name begins that belongs to a claim.
+pub const PREFIX: &str = "claim-";
+
+#[derive(Debug, Clone)]
+pub struct Options {
+    pub config: Option<PathBuf>,
+    pub admin_socket: PathBuf,
+    pub places: Places,
+    pub node: String,
+    /// None: the one that pods have, or the usual one of a person.
+    pub kubeconfig: Option<PathBuf>,
+    /// Kubelet's folder in which it looks for drivers.
+    pub registry: PathBuf,
+    /// The folder for our own socket.
+    pub plugin: PathBuf,
+    pub pod_resources: PathBuf,
+    /// Kubelet's folder with a link for each container's log.
+    pub container_logs: PathBuf,
+    pub cdi: PathBuf,
+    pub books: PathBuf,
+}
+
+#[derive(Debug, thiserror::Error)]
+pub enum DraError {
+    #[error(transparent)]
+    Source(#[from] SourceError),
+    #[error("cannot use {}: {source}", path.display())]
+    Folder { path: PathBuf, source: io::Error },
+    #[error("cannot talk to the API server: {0}")]
+    Cluster(String),
+}
+
+/// Serves until `stop` is done.
+pub async fn run(options: Options, stop: impl Future<Output = ()>) -> Result<(), DraError> {
+    tokio::pin!(stop);
+    let folder = |path: &PathBuf| {
+        let path = path.clone();
+        move |source| DraError::Folder { path, source }
+    };
+    let client = client(options.kubeconfig.as_ref()).await?;
+    let broker = Broker::new(options.admin_socket.clone());
+    let mut source = Source::new(options.config.clone());
+    // A wrong configuration is said before anything is waited for.
+    source.check()?;
+    let node = tokio::select! {
+        node = node::wait(&broker) => node,
+        () = &mut stop => return Ok(()),
+    };
+    let plan = source.read(&node)?;
+    let policy = Arc::new(Mutex::new(Policy::from(&plan.config)));
+    source.changed();
+    let books = Books::open(&options.books).map_err(folder(&options.books))?;
+    let cdi = Folder::open(&options.cdi).map_err(folder(&options.cdi))?;
+    let keeper = Keeper::open(broker.clone(), books, cdi, options.places.clone(), PREFIX);
+    let keeper = Arc::new(Mutex::new(keeper.map_err(folder(&options.books))?));
+
+    let wake = Arc::new(Notify::new());
+    let socket = options.plugin.join("dra.sock");
+    std::fs::create_dir_all(&options.plugin).map_err(folder(&options.plugin))?;
+    std::fs::create_dir_all(&options.registry).map_err(folder(&options.registry))?;
+    // Kubelet dials with the path as authority; what stands before an @ is not looked at by the http library, which
+    // would refuse the rest.
+    let registry = options.registry.join(format!("{DRIVER}@reg.sock"));
+
+    let mut publisher = publish::Publisher {
+        client: client.clone(),
+        broker: broker.clone(),
+        keeper: keeper.clone(),
+        node: options.node.clone(),
+        source,
+        plan: plan.clone(),
+        policy: policy.clone(),
+        grants: Grants::open(&options.books),
+        pod_resources: options.pod_resources.clone(),
+        container_logs: options.container_logs.clone(),
+        wake: wake.clone(),
+    };
+    // Zones of claims that are in use come back before kubelet hears of us.
+    tokio::select! {
+        () = publisher.restore() => {}
+        () = &mut stop => return Ok(()),
+    }
+    let serve = |path: &PathBuf| {
+        let bound = sockets::listen(path).map_err(folder(path))?;
+        Ok::<_, DraError>((bound, sockets::Bound(path.clone())))
+    };
+    let (driver_socket, _driver_bound) = serve(&socket)?;
+    let (registry_socket, _registry_bound) = serve(&registry)?;
+    let driver = DraPluginServer::new(Driver { client, broker, keeper, policy, node: options.node });
+    let introduction = RegistrationServer::new(Introduction { endpoint: socket, wake });
+    tokio::select! {
+        ended = Server::builder().add_service(driver).serve_with_incoming(driver_socket) => {
+            ended.map_err(|error| DraError::Cluster(error.to_string()))
+        }
+        ended = Server::builder().add_service(introduction).serve_with_incoming(registry_socket) => {
+            ended.map_err(|error| DraError::Cluster(error.to_string()))
+        }
+        () = publisher.run() => Ok(()),
+        () = &mut stop => Ok(()),
+    }
+}
+
+async fn client(kubeconfig: Option<&PathBuf>) -> Result<Client, DraError> {
+    let failed = |error: &dyn std::fmt::Display| DraError::Cluster(error.to_string());
+    let config = match kubeconfig {
+        Some(path) => {
+            let file = kube::config::Kubeconfig::read_from(path).map_err(|error| failed(&error))?;
+            kube::Config::from_custom_kubeconfig(file, &Default::default()).await.map_err(|error| failed(&error))?
+        }
+        None => kube::Config::infer().await.map_err(|error| failed(&error))?,
+    };
+    Client::try_from(config).map_err(|error| failed(&error))
+}

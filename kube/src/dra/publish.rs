@@ -1,0 +1,165 @@
+//! Keeps the node's ResourceSlice as it should be. Kubelet removes it whenever it starts, and when we are away.
+
+use std::collections::BTreeSet;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use k8s_openapi::api::resource::v1::ResourceSlice;
+use kube::api::PostParams;
+use kube::{Api, Client};
+use proxy::control::ZoneName;
+use tokio::sync::{Mutex, Notify};
+
+use super::grants::{self, Grants};
+use super::{labels, slices};
+use crate::broker::Broker;
+use crate::keeper::Keeper;
+use crate::node::{self, Node};
+use crate::pod_resources;
+use crate::policy::Policy;
+use crate::source::{Plan, Source};
+
+/// How often it is looked whether all is as it should be.
+const LOOK: Duration = Duration::from_secs(5);
+const RESTORE_PAUSE: Duration = Duration::from_millis(500);
+/// A broker that is replaced is away for a moment; nothing is offered only after so many looks without it.
+const ILL_AFTER: u32 = 3;
+
+pub struct Publisher {
+    pub client: Client,
+    pub broker: Broker,
+    pub keeper: Arc<Mutex<Keeper>>,
+    pub node: String,
+    pub source: Source,
+    pub plan: Plan,
+    pub policy: Arc<Mutex<Policy>>,
+    pub grants: Grants,
+    pub pod_resources: PathBuf,
+    pub container_logs: PathBuf,
+    pub wake: Arc<Notify>,
+}
+
+impl Publisher {
+    /// Has the zones of prepared claims made again, however long that takes.
+    pub async fn restore(&self) {
+        loop {
+            match self.restore_once(true).await {
+                Ok(()) => return,
+                Err(error) => tracing::warn!(error, "cannot restore the zones of claims yet"),
+            }
+            tokio::time::sleep(RESTORE_PAUSE).await;
+        }
+    }
+
+    async fn restore_once(&self, anew: bool) -> Result<(), String> {
+        let status = self.broker.status().await.map_err(|error| error.to_string())?;
+        let known: BTreeSet<ZoneName> = status.zones.into_iter().map(|zone| zone.name).collect();
+        self.keeper.lock().await.restore(&known, anew).await.map_err(|error| error.to_string())
+    }
+
+    pub async fn run(&mut self) {
+        let mut away = 0;
+        let mut last: Option<String> = None;
+        loop {
+            let node = match self.restore_once(false).await {
+                Ok(()) => node::look(&self.broker).await.ok().flatten(),
+                Err(error) => {
+                    tracing::debug!(error, "the proxy does not answer");
+                    None
+                }
+            };
+            away = if node.is_some() { 0 } else { away + 1 };
+            if let Some(plan) = node.as_ref().and_then(|node| self.source.reread(node)) {
+                tracing::info!("configuration read");
+                *self.policy.lock().await = Policy::from(&plan.config);
+                self.plan = plan;
+            }
+            if node.is_some() || away >= ILL_AFTER {
+                let said = self.publish(node.as_ref()).await.err();
+                // The same trouble is told once.
+                if let Some(error) = said.as_ref().filter(|_| said != last) {
+                    tracing::warn!(error, "cannot publish the node's GPUs");
+                }
+                last = said;
+            }
+            if node.is_some() {
+                self.look_at_pods().await;
+            }
+            tokio::select! {
+                () = tokio::time::sleep(LOOK) => {}
+                () = self.wake.notified() => {}
+            }
+        }
+    }
+
+    /// Names zones after their pods, holds namespaces to their quotas, and grants what may be shared.
+    async fn look_at_pods(&mut self) {
+        let policy = self.policy.lock().await.clone();
+        if let Err(error) = policy.enforce(&self.broker).await {
+            tracing::warn!(%error, "cannot set quotas");
+        }
+        let listing = match pod_resources::list(&self.pod_resources).await {
+            Ok(listing) => listing,
+            // Without it nobody's rights change.
+            Err(error) => return tracing::debug!(%error, "cannot ask who has which claim"),
+        };
+        let Ok(status) = self.broker.status().await else { return };
+        let (names, subjects) = {
+            let keeper = self.keeper.lock().await;
+            let logs = labels::logs(&self.container_logs);
+            let names = labels::wanted(&status, keeper.records(), &listing, &logs);
+            (names, labels::subjects(&status, keeper.records(), &listing))
+        };
+        labels::tell(&self.broker, names).await;
+        let applied = match self.grants.list(&self.client).await {
+            Ok(list) => self.grants.apply(&self.broker, &grants::wanted(&list, &subjects)).await,
+            Err(error) => Err(error),
+        };
+        if let Err(error) = applied {
+            tracing::warn!(%error, "cannot keep grants as they should be");
+        }
+    }
+
+    /// Says what claims can have: all GPUs that are theirs, or, without a proxy, nothing.
+    async fn publish(&self, node: Option<&Node>) -> Result<(), String> {
+        let slice = |generation: i64| {
+            let cards = node.map_or(&[][..], |node| &node.cards);
+            slices::slice(&self.node, cards, &self.plan.offer.claims, self.plan.reserve, generation)
+        };
+        let api: Api<ResourceSlice> = Api::all(self.client.clone());
+        let name = slices::slice_name(&self.node);
+        let there = api.get_opt(&name).await.map_err(|error| explain(&error))?;
+        let generation = there.as_ref().map_or(1, |slice| slice.spec.pool.generation);
+        let mut wanted = slice(generation);
+        let gpus = wanted.spec.devices.as_ref().map_or(0, Vec::len);
+        match there {
+            None => {
+                api.create(&PostParams::default(), &wanted).await.map_err(|error| explain(&error))?;
+                tracing::info!(gpus, slice = name, "published what the node offers");
+            }
+            Some(there) if same(&there, &wanted) => {}
+            Some(there) => {
+                wanted = slice(generation + 1);
+                wanted.metadata.resource_version = there.metadata.resource_version;
+                api.replace(&name, &PostParams::default(), &wanted).await.map_err(|error| explain(&error))?;
+                tracing::info!(gpus, slice = name, "published what the node offers now");
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The API server adds nothing to a spec that we made, so a difference is one.
+fn same(there: &ResourceSlice, wanted: &ResourceSlice) -> bool {
+    there.spec == wanted.spec
+}
+
+fn explain(error: &kube::Error) -> String {
+    match error {
+        kube::Error::Api(status) if status.code == 404 => {
+            format!("{status}; does this cluster have resource.k8s.io/v1 (Kubernetes 1.34)?")
+        }
+        error => error.to_string(),
+    }
+}

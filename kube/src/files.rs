@@ -1,0 +1,55 @@
+//! Files that are there whole or not at all, also after the node lost power.
+
+use std::fs::{self, File};
+use std::io::{self, Write};
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+
+/// Writes a file beside its place, and puts it there when all of it is on the disk.
+pub fn write(path: &Path, bytes: &[u8]) -> io::Result<()> {
+    write_with_mode(path, bytes, 0o644)
+}
+
+pub fn write_with_mode(path: &Path, bytes: &[u8], mode: u32) -> io::Result<()> {
+    // Others look for files by their endings; none of them is `.new`.
+    let name = path.file_name().and_then(|name| name.to_str()).ok_or(io::ErrorKind::InvalidInput)?;
+    let new = path.with_file_name(format!(".{name}.{}.new", std::process::id()));
+    let written = File::create(&new).and_then(|mut file| {
+        file.write_all(bytes)?;
+        file.set_permissions(fs::Permissions::from_mode(mode))?;
+        file.sync_data()
+    });
+    let placed = written.and_then(|()| fs::rename(&new, path));
+    if placed.is_err() {
+        let _ = fs::remove_file(&new);
+    }
+    placed
+}
+
+/// Removes a file; one that is not there is fine.
+pub fn remove(path: &Path) -> io::Result<()> {
+    match fs::remove_file(path) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
+        _ => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_file_that_cannot_be_put_in_place_leaves_nothing() {
+        let folder = std::env::temp_dir().join(format!("bulkhead-files-{}", std::process::id()));
+        fs::create_dir_all(folder.join("taken")).unwrap();
+        write(&folder.join("a.json"), b"1").unwrap();
+        write(&folder.join("a.json"), b"22").unwrap();
+        assert_eq!(fs::read(folder.join("a.json")).unwrap(), b"22");
+        // A folder stands where the file should go.
+        assert!(write(&folder.join("taken"), b"x").is_err());
+        assert_eq!(fs::read_dir(&folder).unwrap().count(), 2);
+        remove(&folder.join("a.json")).unwrap();
+        remove(&folder.join("a.json")).unwrap();
+        fs::remove_dir_all(folder).unwrap();
+    }
+}

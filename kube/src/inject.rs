@@ -1,0 +1,80 @@
+//! What a container of a zone gets: our two libraries where its loader looks by default, and the zone's folder.
+//!
+//! No hooks, which is where container toolkits had their escapes, no device nodes, and no `LD_LIBRARY_PATH`, which would
+//! replace the image's own. The folder is mounted, not the socket in it: a mounted socket would be dead after the
+//! broker's restart.
+
+use std::path::{Path, PathBuf};
+
+use proxy::control::ZoneName;
+
+use crate::api::device_plugin as api;
+use crate::cdi::spec::{Edits, Mount};
+
+/// Where libvgpu looks for its zone.
+const ZONE: &str = "/run/bulkhead/zone";
+const LIBRARIES: [&str; 2] = ["libcuda.so.1", "libnvidia-ml.so.1"];
+
+/// Folders in which the loaders of distributions look without being told: Debian's and its kin's, and all others'.
+#[cfg(target_arch = "x86_64")]
+pub const LOADER_FOLDERS: [&str; 2] = ["/usr/lib/x86_64-linux-gnu", "/usr/lib64"];
+#[cfg(target_arch = "aarch64")]
+pub const LOADER_FOLDERS: [&str; 2] = ["/usr/lib/aarch64-linux-gnu", "/usr/lib64"];
+
+/// Places on the host, as the host names them.
+#[derive(Debug, Clone)]
+pub struct Places {
+    /// The folder with our libraries.
+    pub libraries: PathBuf,
+    /// The broker's folder.
+    pub state: PathBuf,
+}
+
+impl Places {
+    pub fn zone(&self, zone: &ZoneName) -> PathBuf {
+        self.state.join("zones").join(zone.as_str())
+    }
+
+    fn mounts(&self, zone: &ZoneName) -> Vec<(PathBuf, PathBuf)> {
+        let libraries = LIBRARIES.into_iter().flat_map(|library| {
+            let from = self.libraries.join(library);
+            LOADER_FOLDERS.into_iter().map(move |folder| (from.clone(), Path::new(folder).join(library)))
+        });
+        libraries.chain([(self.zone(zone), PathBuf::from(ZONE))]).collect()
+    }
+
+    /// For CDI.
+    pub fn edits(&self, zone: &ZoneName) -> Edits {
+        let mount = |(from, to): (PathBuf, PathBuf)| Mount {
+            host_path: text(&from),
+            container_path: text(&to),
+            kind: None,
+            options: ["ro", "nosuid", "nodev", "bind"].map(str::to_owned).to_vec(),
+        };
+        let env = environment().map(|(name, value)| format!("{name}={value}")).to_vec();
+        Edits { env, mounts: self.mounts(zone).into_iter().map(mount).collect(), ..Edits::default() }
+    }
+
+    /// For a kubelet or a runtime that knows no CDI.
+    pub fn response(&self, zone: &ZoneName) -> api::ContainerAllocateResponse {
+        let mount = |(from, to): (PathBuf, PathBuf)| api::Mount {
+            host_path: text(&from),
+            container_path: text(&to),
+            read_only: true,
+        };
+        api::ContainerAllocateResponse {
+            envs: environment().into_iter().map(|(name, value)| (name.to_owned(), value.to_owned())).collect(),
+            mounts: self.mounts(zone).into_iter().map(mount).collect(),
+            ..Default::default()
+        }
+    }
+}
+
+/// Triton asks `ldconfig`, which does not know what was mounted, unless it is told.
+fn environment() -> [(&'static str, &'static str); 1] {
+    [("TRITON_LIBCUDA_PATH", LOADER_FOLDERS[0])]
+}
+
+fn text(path: &Path) -> String {
+    path.to_string_lossy().into_owned()
+}

@@ -1,0 +1,218 @@
+//! What a node offers: its GPUs, cut up by profiles, as the resources that pods ask for.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use proxy::config::kubernetes::{Kubernetes, Profile};
+use proxy::control::ZoneLimits;
+use proxy::control::admin::CardStatus;
+
+/// As many as a node can offer of one resource.
+const MAX_DEVICES: usize = 2048;
+
+/// Something that pods can ask for.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Resource {
+    pub name: String,
+    pub devices: BTreeMap<String, Part>,
+    /// What each device of it may have.
+    pub limits: ZoneLimits,
+    /// A container may have only one (`failRequestsGreaterThanOne`).
+    pub single: bool,
+}
+
+/// A GPU, or a part of one.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Part {
+    /// The place of the GPU among the broker's.
+    pub gpu: usize,
+    /// By which a zone names it.
+    pub number: u32,
+}
+
+#[derive(Debug, thiserror::Error, PartialEq, Eq)]
+pub enum OfferError {
+    #[error("{who}: this node has no GPU {gpu} (it has {count})")]
+    NoSuchGpu { who: String, gpu: u32, count: usize },
+    #[error("GPU {gpu} is for claims and for profile {profile}: it can be handed out in one way only")]
+    Twice { gpu: usize, profile: String },
+    #[error("profile {profile}: not one part of {memory} fits on GPU {gpu}, which has {room}")]
+    TooLarge { profile: String, memory: String, gpu: usize, room: String },
+    #[error("GPU {gpu}: the profiles {profiles} take {taken} together, and it has {room}; set per_gpu or gpus")]
+    Oversold { gpu: usize, profiles: String, taken: String, room: String },
+    #[error("profile {profile} has no memory limit: set per_gpu to say how many parts a GPU has")]
+    NoCount { profile: String },
+    #[error("{a} and {b} are both offered as {resource}")]
+    SameResource { a: String, b: String, resource: String },
+    #[error("{resource} would have more than {MAX_DEVICES} devices")]
+    TooMany { resource: String },
+}
+
+/// A profile, and what only NVIDIA's files say about one.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Wanted {
+    pub profile: Profile,
+    pub single: bool,
+}
+
+impl From<&Profile> for Wanted {
+    fn from(profile: &Profile) -> Self {
+        Self { profile: profile.clone(), single: false }
+    }
+}
+
+/// What becomes of each GPU: a GPU is handed out in one way only.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Offer {
+    /// For pods that ask for resources.
+    pub resources: Vec<Resource>,
+    /// GPUs for claims.
+    pub claims: BTreeSet<usize>,
+}
+
+/// Cuts the GPUs up. `extra` are profiles from elsewhere; `reserve` is what of each GPU is not handed out in parts.
+pub fn cut(config: &Kubernetes, extra: &[Wanted], cards: &[CardStatus], reserve: u64) -> Result<Offer, OfferError> {
+    let wanted: Vec<Wanted> = config.profiles.iter().map(Wanted::from).chain(extra.iter().cloned()).collect();
+    distinct(&wanted, config.whole_gpus.as_ref())?;
+    let mut taken: BTreeMap<usize, Vec<(&str, u64)>> = BTreeMap::new();
+    let mut resources = Vec::new();
+    for Wanted { profile, single } in &wanted {
+        let mut devices = BTreeMap::new();
+        for gpu in gpus_of(&profile.name, profile.gpus.as_deref(), cards.len())? {
+            let card = &cards[gpu];
+            let count = count_on(profile, gpu, card.memory.saturating_sub(reserve))?;
+            let memory = profile.limits.memory.unwrap_or(0).saturating_mul(count.into());
+            taken.entry(gpu).or_default().push((&profile.name, memory));
+            devices
+                .extend((0..count).map(|part| (format!("{}::{part}", card.uuid), Part { gpu, number: card.number })));
+        }
+        if devices.len() > MAX_DEVICES {
+            return Err(OfferError::TooMany { resource: profile.resource.clone() });
+        }
+        let name = profile.resource.clone();
+        resources.push(Resource { name, devices, limits: profile.limits, single: *single });
+    }
+    for (gpu, profiles) in &taken {
+        let room = cards[*gpu].memory.saturating_sub(reserve);
+        let sum = profiles.iter().fold(0u64, |sum, (_, memory)| sum.saturating_add(*memory));
+        if sum > room {
+            return Err(OfferError::Oversold {
+                gpu: *gpu,
+                profiles: profiles.iter().map(|(name, _)| *name).collect::<Vec<_>>().join(", "),
+                taken: size(sum),
+                room: size(room),
+            });
+        }
+    }
+    let free = |gpu: &usize| !taken.contains_key(gpu);
+    let rest: BTreeSet<usize> = (0..cards.len()).filter(free).collect();
+    let claims = match (&config.claims, &config.whole_gpus) {
+        (Some(_), _) => gpus_of("claims", config.claims.as_deref(), cards.len())?,
+        (None, None) => rest.clone(),
+        (None, Some(_)) => BTreeSet::new(),
+    };
+    if let Some(gpu) = claims.iter().find(|gpu| !free(gpu)) {
+        return Err(OfferError::Twice { gpu: *gpu, profile: taken[gpu][0].0.to_owned() });
+    }
+    if let Some(name) = &config.whole_gpus {
+        let whole = rest
+            .difference(&claims)
+            .map(|gpu| (cards[*gpu].uuid.clone(), Part { gpu: *gpu, number: cards[*gpu].number }));
+        let limits = ZoneLimits::default();
+        resources.push(Resource { name: name.clone(), devices: whole.collect(), limits, single: false });
+    }
+    Ok(Offer { resources, claims })
+}
+
+/// No two things may have one name.
+fn distinct(wanted: &[Wanted], whole: Option<&String>) -> Result<(), OfferError> {
+    let mut names: BTreeMap<&str, &str> = BTreeMap::new();
+    let profiles = wanted.iter().map(|wanted| (wanted.profile.resource.as_str(), wanted.profile.name.as_str()));
+    for (resource, profile) in profiles.chain(whole.map(|name| (name.as_str(), "whole_gpus"))) {
+        if let Some(other) = names.insert(resource, profile) {
+            let (a, b, resource) = (other.to_owned(), profile.to_owned(), resource.to_owned());
+            return Err(OfferError::SameResource { a, b, resource });
+        }
+    }
+    Ok(())
+}
+
+fn gpus_of(who: &str, gpus: Option<&[u32]>, count: usize) -> Result<BTreeSet<usize>, OfferError> {
+    let Some(gpus) = gpus else { return Ok((0..count).collect()) };
+    let known = |gpu: &u32| match usize::try_from(*gpu) {
+        Ok(at) if at < count => Ok(at),
+        _ => Err(OfferError::NoSuchGpu { who: who.to_owned(), gpu: *gpu, count }),
+    };
+    gpus.iter().map(known).collect()
+}
+
+fn count_on(profile: &Profile, gpu: usize, room: u64) -> Result<u32, OfferError> {
+    match (profile.per_gpu, profile.limits.memory) {
+        (Some(count), _) => Ok(count),
+        (None, None) => Err(OfferError::NoCount { profile: profile.name.clone() }),
+        (None, Some(memory)) => match u32::try_from(room / memory.max(1)).unwrap_or(u32::MAX).min(128) {
+            0 => {
+                let (memory, room) = (size(memory), size(room));
+                Err(OfferError::TooLarge { profile: profile.name.clone(), memory, gpu, room })
+            }
+            count => Ok(count),
+        },
+    }
+}
+
+fn size(bytes: u64) -> String {
+    proxy::size::Size(bytes).to_string()
+}
+
+/// The GPUs that a zone is told of, by number: none where it sees all that the node has, so that it shares their spare
+/// workers.
+pub fn numbers(gpus: impl Iterator<Item = u32>, of_node: usize) -> Vec<u32> {
+    let numbers: BTreeSet<u32> = gpus.collect();
+    if numbers.len() >= of_node { Vec::new() } else { numbers.into_iter().collect() }
+}
+
+impl Resource {
+    /// What a container gets that was given so many devices.
+    pub fn limits_of(&self, devices: usize) -> ZoneLimits {
+        let count = u64::try_from(devices).unwrap_or(1).max(1);
+        let times = |limit: Option<u64>| limit.map(|limit| limit.saturating_mul(count));
+        let narrow = |value: u64, most: u32| u32::try_from(value).unwrap_or(most).min(most);
+        ZoneLimits {
+            memory: times(self.limits.memory),
+            pinned: times(self.limits.pinned),
+            share: narrow(u64::from(self.limits.share) * count, proxy::control::zone::MAX_SHARE),
+            cap: self.limits.cap.map(|cap| narrow(u64::from(cap) * count, 100)),
+            priority: self.limits.priority,
+        }
+    }
+
+    /// Which devices to give. Those of one GPU come together; among GPUs the fullest comes first, or the emptiest.
+    pub fn prefer(&self, available: &[String], must: &[String], size: usize, spread: bool) -> Vec<String> {
+        let gpu_of = |id: &String| self.devices.get(id).map(|part| part.gpu);
+        let mut chosen: Vec<String> = must.to_vec();
+        let mut by_gpu: BTreeMap<usize, BTreeSet<&String>> = BTreeMap::new();
+        for id in available.iter().filter(|id| !must.contains(id)) {
+            if let Some(gpu) = gpu_of(id) {
+                by_gpu.entry(gpu).or_default().insert(id);
+            }
+        }
+        while chosen.len() < size {
+            let left = size - chosen.len();
+            let begun: BTreeSet<usize> = chosen.iter().filter_map(gpu_of).collect();
+            // A GPU that the container has a part of already, then one on which all of the rest fits.
+            let rank = |(gpu, ids): &(&usize, &BTreeSet<&String>)| {
+                let many = ids.len() as isize;
+                let full = if spread { -many } else { many };
+                (!begun.contains(gpu), ids.len() < left, full, **gpu)
+            };
+            let Some(gpu) = by_gpu.iter().filter(|(_, ids)| !ids.is_empty()).min_by_key(rank).map(|(gpu, _)| *gpu)
+            else {
+                break;
+            };
+            chosen.extend(by_gpu.get_mut(&gpu).and_then(BTreeSet::pop_first).cloned());
+        }
+        chosen
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,51 @@
+//! Which container has which device, as kubelet tells. It is the only one who knows: Allocate does not say who asks.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use proxy::control::zone::Labels;
+
+use crate::api::pod_resources::ListPodResourcesRequest;
+use crate::api::pod_resources::pod_resources_lister_client::PodResourcesListerClient;
+use crate::sockets;
+
+/// A node with hundreds of pods lists a few hundred kilobytes.
+const MAX_LIST: usize = 64 << 20;
+
+#[derive(Debug, thiserror::Error)]
+pub enum ListError {
+    #[error("kubelet's pod-resources socket cannot be used: {0}")]
+    Socket(#[from] tonic::transport::Error),
+    #[error("kubelet does not list pods: {}", .0.message())]
+    Refused(Box<tonic::Status>),
+}
+
+/// What containers have, by resource and device.
+#[derive(Debug, Default, Clone, PartialEq, Eq)]
+pub struct Listing {
+    pub devices: BTreeMap<(String, String), Labels>,
+    /// By claim: its namespace and its name.
+    pub claims: BTreeMap<(String, String), Vec<Labels>>,
+}
+
+pub async fn list(socket: &Path) -> Result<Listing, ListError> {
+    let mut client = PodResourcesListerClient::new(sockets::channel(socket)?).max_decoding_message_size(MAX_LIST);
+    let answer = client.list(ListPodResourcesRequest {}).await;
+    let answer = answer.map_err(|status| ListError::Refused(Box::new(status)))?.into_inner();
+    let mut listing = Listing::default();
+    for pod in answer.pod_resources {
+        for container in pod.containers {
+            let labels =
+                Labels { pod: pod.name.clone(), namespace: pod.namespace.clone(), container: container.name.clone() };
+            for devices in container.devices {
+                let of = |id: String| ((devices.resource_name.clone(), id), labels.clone());
+                listing.devices.extend(devices.device_ids.into_iter().map(of));
+            }
+            for claim in container.dynamic_resources {
+                let named = (claim.claim_namespace, claim.claim_name);
+                listing.claims.entry(named).or_default().push(labels.clone());
+            }
+        }
+    }
+    Ok(listing)
+}

@@ -1,0 +1,68 @@
+//! What the namespace of a pod means for its zone: a quota that it draws on, and others that it may share with.
+
+use std::collections::BTreeMap;
+
+use proxy::config::kubernetes::Kubernetes;
+use proxy::control::zone::Ties;
+
+use crate::broker::{Broker, BrokerError};
+
+/// How budgets and circles of namespaces begin.
+const PREFIX: &str = "namespace.";
+
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Policy {
+    /// All pods of a namespace may open each other's memory.
+    share_in_namespace: bool,
+    /// Memory of all zones of a namespace.
+    quotas: BTreeMap<String, u64>,
+}
+
+impl From<&Kubernetes> for Policy {
+    fn from(config: &Kubernetes) -> Self {
+        let quotas = config.quotas.iter().filter_map(|quota| Some((quota.namespace.clone(), quota.memory?)));
+        Self { share_in_namespace: config.share_in_namespace, quotas: quotas.collect() }
+    }
+}
+
+impl Policy {
+    /// What a zone of a namespace has to do with others; the rest stays as it is.
+    pub fn ties(&self, namespace: &str, known: &Ties) -> Ties {
+        let name = format!("{PREFIX}{namespace}");
+        let circles = if self.share_in_namespace { vec![name.clone()] } else { Vec::new() };
+        Ties { budgets: vec![name], circles, ..known.clone() }
+    }
+
+    /// Has the broker know the quotas, and forget those that are none any more.
+    pub async fn enforce(&self, broker: &Broker) -> Result<(), BrokerError> {
+        let known = broker.budgets().await?;
+        let wanted: BTreeMap<String, u64> =
+            self.quotas.iter().map(|(namespace, memory)| (format!("{PREFIX}{namespace}"), *memory)).collect();
+        for (name, memory) in &wanted {
+            if known.get(name) != Some(memory) {
+                broker.set_budget(name, Some(*memory)).await?;
+            }
+        }
+        for name in known.keys().filter(|name| name.starts_with(PREFIX) && !wanted.contains_key(*name)) {
+            broker.set_budget(name, None).await?;
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_namespace_is_a_budget_and_a_circle_only_if_it_is_said_so() {
+        let known = Ties { gpus: vec![1], split: true, ..Ties::default() };
+        let apart = Policy::default().ties("a", &known);
+        assert_eq!((apart.budgets, apart.circles), (vec!["namespace.a".to_owned()], vec![]));
+        let together = Policy { share_in_namespace: true, ..Policy::default() }.ties("a", &known);
+        assert_eq!(
+            (together.circles, together.gpus, together.split),
+            (vec!["namespace.a".to_owned()], vec![1], true)
+        );
+    }
+}

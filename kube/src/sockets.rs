@@ -1,0 +1,43 @@
+//! gRPC over Unix sockets, as kubelet speaks it.
+
+use std::io;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+
+use tokio::net::UnixListener;
+use tokio_stream::wrappers::UnixListenerStream;
+use tonic::transport::{Channel, Endpoint};
+
+/// A channel to a server at a path.
+pub fn channel(path: &Path) -> Result<Channel, tonic::transport::Error> {
+    Ok(Endpoint::try_from(format!("unix:{}", path.display()))?
+        .connect_timeout(std::time::Duration::from_secs(5))
+        .timeout(std::time::Duration::from_secs(10))
+        .connect_lazy())
+}
+
+/// Listens at a path, for the owner alone, in place of whoever did so before.
+pub fn listen(path: &Path) -> io::Result<UnixListenerStream> {
+    crate::files::remove(path)?;
+    let listener = UnixListener::bind(path)?;
+    std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o600))?;
+    Ok(UnixListenerStream::new(listener))
+}
+
+/// Which file this is; another one of the same name is not the same.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Identity(u64, u64, i64, i64);
+
+pub fn identity(path: &Path) -> Option<Identity> {
+    let data = std::fs::symlink_metadata(path).ok()?;
+    Some(Identity(data.dev(), data.ino(), data.ctime(), data.ctime_nsec()))
+}
+
+/// A socket that is removed when it is served no more.
+pub struct Bound(pub PathBuf);
+
+impl Drop for Bound {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_file(&self.0);
+    }
+}

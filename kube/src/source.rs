@@ -1,0 +1,93 @@
+//! From the configuration file and the GPUs to what is offered.
+
+use std::path::PathBuf;
+
+use proxy::config::kubernetes::Kubernetes;
+
+use crate::node::{self, Node, NodeError};
+use crate::offer::{self, Offer, OfferError};
+use crate::time_slicing::{self, TimeSlicingError};
+
+#[derive(Debug, thiserror::Error)]
+pub enum SourceError {
+    #[error(transparent)]
+    Node(#[from] NodeError),
+    #[error(transparent)]
+    TimeSlicing(#[from] TimeSlicingError),
+    #[error(transparent)]
+    Offer(#[from] OfferError),
+}
+
+/// What the files say, for the GPUs of this node.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Plan {
+    pub config: Kubernetes,
+    pub offer: Offer,
+    /// Memory of each GPU that is not handed out in parts.
+    pub reserve: u64,
+    /// How many GPUs the node has.
+    pub gpus: usize,
+}
+
+/// The files that say what is offered.
+pub struct Source {
+    path: Option<PathBuf>,
+    /// What they held when they were last looked at.
+    seen: Option<Vec<Option<String>>>,
+    time_slicing: Option<PathBuf>,
+}
+
+impl Source {
+    pub fn new(path: Option<PathBuf>) -> Self {
+        Self { path, seen: None, time_slicing: None }
+    }
+
+    /// What is wrong with the file whatever GPUs there are.
+    pub fn check(&self) -> Result<(), SourceError> {
+        node::load(self.path.as_deref())?;
+        Ok(())
+    }
+
+    /// Has a file changed since this was last asked? The files of a ConfigMap are links, so it is their contents that
+    /// count.
+    pub fn changed(&mut self) -> bool {
+        let files = [self.path.as_ref(), self.time_slicing.as_ref()];
+        let now = files.map(|file| file.and_then(|file| std::fs::read_to_string(file).ok())).to_vec();
+        let changed = self.seen.as_ref() != Some(&now);
+        self.seen = Some(now);
+        changed
+    }
+
+    /// What was seen could not be acted on: it counts as a change the next time.
+    pub fn forget(&mut self) {
+        self.seen = None;
+    }
+
+    pub fn read(&mut self, node: &Node) -> Result<Plan, SourceError> {
+        let config = node::load(self.path.as_deref())?;
+        self.time_slicing = config.time_slicing.clone();
+        let reserve = node::reserve(&config, node.soft);
+        let least = node.cards.iter().map(|card| card.memory.saturating_sub(reserve)).min();
+        let sliced = match &config.time_slicing {
+            Some(path) => time_slicing::read(path, least.filter(|_| !config.time_slicing_unlimited))?,
+            None => Vec::new(),
+        };
+        let offer = offer::cut(&config, &sliced, &node.cards, reserve)?;
+        Ok(Plan { config, offer, reserve, gpus: node.cards.len() })
+    }
+
+    /// Reads the files again if they have changed. What is wrong with them is said, and nothing comes of it.
+    pub fn reread(&mut self, node: &Node) -> Option<Plan> {
+        if !self.changed() {
+            return None;
+        }
+        match self.read(node) {
+            Ok(plan) => Some(plan),
+            Err(error) => {
+                error.to_string().lines().for_each(|problem| tracing::error!(problem, "configuration"));
+                tracing::error!("the configuration is wrong; what was in force stays so");
+                None
+            }
+        }
+    }
+}

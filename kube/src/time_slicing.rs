@@ -1,0 +1,145 @@
+//! NVIDIA's device plugin's configuration file, as far as it shares GPUs in time: each entry becomes a profile.
+//!
+//! ```yaml
+//! version: v1
+//! sharing:
+//!   timeSlicing:
+//!     renameByDefault: false
+//!     failRequestsGreaterThanOne: false
+//!     resources:
+//!     - name: nvidia.com/gpu
+//!       replicas: 10
+//! ```
+
+use std::path::{Path, PathBuf};
+
+use proxy::config::kubernetes::Profile;
+use proxy::control::ZoneLimits;
+use serde::Deserialize;
+
+use crate::offer::Wanted;
+
+#[derive(Debug, thiserror::Error)]
+pub enum TimeSlicingError {
+    #[error("{}: {source}", path.display())]
+    Unreadable { path: PathBuf, source: std::io::Error },
+    #[error("{}: {source}", path.display())]
+    Syntax { path: PathBuf, source: serde_saphyr::Error },
+    #[error("{}: {what}", path.display())]
+    Wrong { path: PathBuf, what: String },
+}
+
+#[derive(Deserialize)]
+struct File {
+    version: String,
+    #[serde(default)]
+    sharing: Sharing,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Sharing {
+    #[serde(default)]
+    time_slicing: TimeSlicing,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+struct TimeSlicing {
+    rename_by_default: bool,
+    fail_requests_greater_than_one: bool,
+    resources: Vec<Entry>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Entry {
+    name: String,
+    #[serde(default)]
+    rename: Option<String>,
+    /// `all`, or GPUs by number. Their plugin takes other ways to name them, too.
+    #[serde(default)]
+    devices: Option<Devices>,
+    replicas: u32,
+}
+
+#[derive(Deserialize)]
+#[serde(untagged)]
+enum Devices {
+    Word(String),
+    List(Vec<u32>),
+}
+
+/// Reads the file. `memory`: of the GPU that has least, to be divided among replicas; none: replicas have no limit.
+pub fn read(path: &Path, memory: Option<u64>) -> Result<Vec<Wanted>, TimeSlicingError> {
+    let unreadable = |source| TimeSlicingError::Unreadable { path: path.to_owned(), source };
+    let text = std::fs::read_to_string(path).map_err(unreadable)?;
+    let file: File =
+        serde_saphyr::from_str(&text).map_err(|source| TimeSlicingError::Syntax { path: path.to_owned(), source })?;
+    let wrong = |what: String| TimeSlicingError::Wrong { path: path.to_owned(), what };
+    if file.version != "v1" {
+        return Err(wrong(format!("version {} is not known; v1 is", file.version)));
+    }
+    let slicing = file.sharing.time_slicing;
+    let wanted = slicing.resources.into_iter().map(|entry| {
+        if !(1..=128).contains(&entry.replicas) {
+            return Err(wrong(format!("{}: replicas is a number from 1 to 128", entry.name)));
+        }
+        let renamed = if slicing.rename_by_default { format!("{}.shared", entry.name) } else { entry.name.clone() };
+        let resource = entry.rename.unwrap_or(renamed);
+        if !proxy::config::is_resource(&resource) {
+            return Err(wrong(format!("{resource} is no name of a resource")));
+        }
+        let gpus = match entry.devices {
+            None => None,
+            Some(Devices::List(list)) => Some(list),
+            Some(Devices::Word(word)) if word == "all" => None,
+            Some(Devices::Word(word)) => {
+                return Err(wrong(format!("devices: {word} is neither \"all\" nor a list of numbers")));
+            }
+        };
+        let limits =
+            ZoneLimits { memory: memory.map(|memory| memory / u64::from(entry.replicas)), ..ZoneLimits::default() };
+        let profile = Profile { name: entry.name, resource, limits, per_gpu: Some(entry.replicas), gpus };
+        Ok(Wanted { profile, single: slicing.fail_requests_greater_than_one })
+    });
+    wanted.collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read_text(text: &str) -> Result<Vec<Wanted>, TimeSlicingError> {
+        static NEXT: std::sync::atomic::AtomicUsize = std::sync::atomic::AtomicUsize::new(0);
+        let at = NEXT.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+        let path = std::env::temp_dir().join(format!("bulkhead-slices-{}-{at}", std::process::id()));
+        std::fs::write(&path, text).unwrap();
+        let read = read(&path, Some(80 << 30));
+        std::fs::remove_file(path).unwrap();
+        read
+    }
+
+    #[test]
+    fn replicas_become_parts() {
+        let text = "version: v1\nflags:\n  migStrategy: none\nsharing:\n  timeSlicing:\n    renameByDefault: true\n    \
+                    failRequestsGreaterThanOne: true\n    resources:\n    - name: nvidia.com/gpu\n      replicas: 10\n";
+        let wanted = read_text(text).unwrap();
+        assert_eq!(wanted.len(), 1);
+        let Wanted { profile, single } = &wanted[0];
+        assert_eq!((profile.resource.as_str(), profile.per_gpu, *single), ("nvidia.com/gpu.shared", Some(10), true));
+        assert_eq!(profile.limits.memory, Some(8 << 30));
+    }
+
+    #[test]
+    fn what_is_wrong_is_said() {
+        let says = |text: &str| read_text(text).unwrap_err().to_string();
+        assert!(says("version: v2\n").contains("v1 is"));
+        assert!(says("version: [").contains("bulkhead-slices"));
+        let with = |entry: &str| format!("version: v1\nsharing:\n  timeSlicing:\n    resources:\n    - {entry}\n");
+        assert!(says(&with("{name: nvidia.com/gpu, replicas: 0}")).contains("from 1 to 128"));
+        assert!(says(&with("{name: gpu, replicas: 2}")).contains("no name of a resource"));
+        assert!(says(&with("{name: nvidia.com/gpu, replicas: 2, devices: some}")).contains("neither"));
+        assert!(says(&with("{name: nvidia.com/gpu, replica: 2}")).contains("replica"));
+    }
+}

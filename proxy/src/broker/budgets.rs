@@ -1,0 +1,189 @@
+//! Memory that several zones draw on together: the containers of a claim on what the claim was given, the pods of a
+//! namespace on its quota. Each zone has its own ledger; here it is added up.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::path::Path;
+
+use super::Broker;
+use super::zones::{Zone, Zones};
+use crate::control::ZoneName;
+
+/// Budgets of a node; more are refused.
+const MOST: usize = 4096;
+
+/// Limits by name. A budget that zones name and that is not here has no limit.
+#[derive(Debug, Default)]
+pub struct Budgets(BTreeMap<String, u64>);
+
+/// How a zone stands with all that limits it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Standing {
+    /// What counts against the limit, others' part included.
+    pub used: u64,
+    pub limit: Option<u64>,
+    /// How much more it may have.
+    pub room: u64,
+}
+
+impl Budgets {
+    pub fn read(path: &Path) -> Self {
+        let Ok(bytes) = std::fs::read(path) else { return Self::default() };
+        Self(serde_json::from_slice(&bytes).unwrap_or_else(|error| {
+            // Nobody may take more because a book is lost; who set the limits sets them again.
+            tracing::warn!(%error, "the book of budgets cannot be read; they have no limits until they are set again");
+            BTreeMap::new()
+        }))
+    }
+
+    fn write(limits: &BTreeMap<String, u64>, path: &Path) -> io::Result<()> {
+        let new = path.with_extension("new");
+        std::fs::write(&new, serde_json::to_vec_pretty(limits)?)?;
+        std::fs::rename(new, path)
+    }
+
+    pub fn list(&self) -> &BTreeMap<String, u64> {
+        &self.0
+    }
+}
+
+/// What a zone may still have: its own limit, that of the zone it is a part of, and its budgets all hold.
+pub fn standing(zones: &Zones, budgets: &Budgets, name: &ZoneName) -> Standing {
+    let Some(zone) = zones.get(name) else { return Standing { used: 0, limit: Some(0), room: 0 } };
+    let sum = |counts: &dyn Fn(&ZoneName, &Zone) -> bool| {
+        let counted = zones.iter().filter(|(name, zone)| counts(name, zone));
+        counted.fold(0u64, |sum, (_, zone)| sum.saturating_add(zone.ledger.used))
+    };
+    let mut held: Vec<(u64, u64)> = zone.limits.memory.map(|limit| (limit, zone.ledger.used)).into_iter().collect();
+    let family = zone.parent.as_ref().unwrap_or(name);
+    if let Some(limit) = zones.get(family).and_then(|parent| parent.limits.memory) {
+        held.push((limit, sum(&|name, zone| name == family || zone.parent.as_ref() == Some(family))));
+    }
+    for budget in &zone.ties.budgets {
+        if let Some(limit) = budgets.0.get(budget) {
+            held.push((*limit, sum(&|_, zone| zone.ties.budgets.contains(budget))));
+        }
+    }
+    let room = held.iter().map(|(limit, used)| limit.saturating_sub(*used)).min();
+    let limit = held.iter().map(|(limit, _)| *limit).min();
+    let used = match (limit, room) {
+        (Some(limit), Some(room)) => limit.saturating_sub(room).max(zone.ledger.used),
+        _ => zone.ledger.used,
+    };
+    Standing { used, limit, room: room.unwrap_or(u64::MAX) }
+}
+
+impl Broker {
+    pub(super) fn standing(&self, name: &ZoneName) -> Standing {
+        standing(&self.zones, &self.budgets, name)
+    }
+
+    /// Sets a budget's limit; none: it has none any more. What is in use beyond it stays in use.
+    pub(super) fn set_budget(&mut self, name: &str, memory: Option<u64>) -> Result<(), String> {
+        let mut limits = self.budgets.0.clone();
+        match memory {
+            Some(memory) => limits.insert(name.to_owned(), memory),
+            None => limits.remove(name),
+        };
+        if limits.len() > MOST {
+            return Err("there are too many budgets".to_owned());
+        }
+        if limits != self.budgets.0 {
+            Budgets::write(&limits, &self.folder.budgets())
+                .map_err(|error| format!("cannot write the budget down: {error}"))?;
+            tracing::info!(budget = name, memory, "budget set");
+            self.budgets.0 = limits;
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::broker::StateDir;
+    use crate::broker::ledger::Account;
+    use crate::control::zone::{Ties, ZoneLimits, ZoneSettings};
+
+    struct Book {
+        folder: StateDir,
+        zones: Zones,
+        budgets: Budgets,
+    }
+
+    impl Book {
+        fn new(name: &str, budgets: &[(&str, u64)]) -> Self {
+            let path = std::env::temp_dir().join(format!("bulkhead-budgets-{}-{name}", std::process::id()));
+            let folder = StateDir::open(&path, true).unwrap();
+            let budgets = budgets.iter().map(|(name, limit)| ((*name).to_owned(), *limit)).collect();
+            Self { folder, zones: Zones::new(), budgets: Budgets(budgets) }
+        }
+
+        fn zone(&mut self, name: &str, memory: Option<u64>, parent: Option<&str>, budgets: &[&str]) {
+            let name: ZoneName = name.parse().unwrap();
+            let limits = ZoneLimits { memory, ..ZoneLimits::default() };
+            let budgets = budgets.iter().map(|name| (*name).to_owned()).collect();
+            let settings =
+                ZoneSettings { limits, ties: Ties { budgets, ..Ties::default() }, ..ZoneSettings::default() };
+            let mut zone = Zone::open(self.zones.len() as u64, &self.folder, &name, settings, false).unwrap();
+            zone.parent = parent.map(|parent| parent.parse().unwrap());
+            self.zones.insert(name, zone);
+        }
+
+        fn uses(&mut self, name: &str, bytes: u64) {
+            let zone = self.zones.get_mut(&name.parse::<ZoneName>().unwrap()).unwrap();
+            zone.ledger.charge(&mut Account::default(), bytes).unwrap();
+        }
+
+        fn stands(&self, name: &str) -> (u64, Option<u64>, u64) {
+            let Standing { used, limit, room } = standing(&self.zones, &self.budgets, &name.parse().unwrap());
+            (used, limit, room)
+        }
+    }
+
+    impl Drop for Book {
+        fn drop(&mut self) {
+            self.folder.retire(true);
+        }
+    }
+
+    #[test]
+    fn a_zone_alone_has_its_own_limit() {
+        let mut book = Book::new("alone", &[]);
+        book.zone("a", Some(100), None, &["unknown"]);
+        book.zone("b", None, None, &[]);
+        book.uses("a", 30);
+        assert_eq!(book.stands("a"), (30, Some(100), 70));
+        assert_eq!(book.stands("b"), (0, None, u64::MAX));
+        assert_eq!(book.stands("nobody"), (0, Some(0), 0));
+    }
+
+    #[test]
+    fn containers_draw_on_what_their_claim_was_given() {
+        let mut book = Book::new("claim", &[]);
+        book.zone("c", Some(100), None, &[]);
+        book.zone("c.1", Some(100), Some("c"), &[]);
+        book.zone("c.2", Some(100), Some("c"), &[]);
+        book.zone("other", Some(100), None, &[]);
+        book.uses("c.1", 60);
+        book.uses("c", 10);
+        // Each sees the claim's limit, and what all of them use.
+        assert_eq!(book.stands("c.2"), (70, Some(100), 30));
+        assert_eq!(book.stands("c"), (70, Some(100), 30));
+        assert_eq!(book.stands("other"), (0, Some(100), 100));
+    }
+
+    #[test]
+    fn a_namespaces_quota_holds_whatever_its_zones_were_given() {
+        let mut book = Book::new("quota", &[("namespace.a", 50)]);
+        book.zone("x", Some(100), None, &["namespace.a"]);
+        book.zone("y", None, None, &["namespace.a"]);
+        book.zone("z", Some(100), None, &["namespace.b"]);
+        book.uses("x", 20);
+        book.uses("z", 90);
+        assert_eq!(book.stands("y"), (20, Some(50), 30));
+        assert_eq!(book.stands("x"), (20, Some(50), 30));
+        book.budgets.0.insert("namespace.a".into(), 10);
+        assert_eq!(book.stands("x").2, 0, "a quota below what is used grants nothing more");
+    }
+}

@@ -1,0 +1,105 @@
+//! `cargo xtask deb`: a package for Debian and its kin, from the staged tree.
+//!
+//! The service is enabled and started when the package is installed, restarted when it is upgraded (programs that run go
+//! on), and stopped when it is removed.
+
+use crate::{paths, sh, stage};
+use anyhow::{Context, Result};
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+const VERSION: &str = env!("CARGO_PKG_VERSION");
+
+const POSTINST: &str = r#"#!/bin/sh
+set -e
+if [ "$1" = configure ] && [ -d /run/systemd/system ]; then
+    systemctl daemon-reload
+    systemctl enable --quiet bulkhead.service
+    # A restart replaces the broker only; tenants' programs go on.
+    systemctl restart bulkhead.service || true
+fi
+"#;
+
+const PRERM: &str = r#"#!/bin/sh
+set -e
+if [ "$1" = remove ] && [ -d /run/systemd/system ]; then
+    systemctl disable --quiet --now bulkhead.service || true
+fi
+"#;
+
+const POSTRM: &str = r#"#!/bin/sh
+set -e
+if [ "$1" = purge ]; then
+    rm -rf /var/lib/bulkhead /run/bulkhead
+fi
+if [ -d /run/systemd/system ]; then
+    systemctl daemon-reload || true
+fi
+"#;
+
+/// Builds everything and answers where the package is.
+pub fn build() -> Result<PathBuf> {
+    stage::build(&stage::Options { strip: true, ..stage::Options::default() })?;
+    let root = paths::target().join("deb");
+    let _ = fs::remove_dir_all(&root);
+    lay_out(&paths::stage(), &root)?;
+    let package = paths::target().join(format!("bulkhead_{VERSION}_{}.deb", architecture()));
+    sh::run(Command::new("dpkg-deb").args(["--root-owner-group", "--build"]).arg(&root).arg(&package))?;
+    println!("{}", package.display());
+    Ok(package)
+}
+
+fn architecture() -> &'static str {
+    match std::env::consts::ARCH {
+        "aarch64" => "arm64",
+        _ => "amd64",
+    }
+}
+
+/// The tree of the package.
+fn lay_out(stage: &Path, root: &Path) -> Result<()> {
+    let packaging = paths::root().join("packaging");
+    let files = [
+        (stage.join("bin/bulkhead"), "usr/bin/bulkhead", 0o755),
+        (stage.join("lib/bulkhead/libcuda.so.1"), "usr/lib/bulkhead/libcuda.so.1", 0o644),
+        (stage.join("lib/bulkhead/libnvidia-ml.so.1"), "usr/lib/bulkhead/libnvidia-ml.so.1", 0o644),
+        (packaging.join("bulkhead.service"), "usr/lib/systemd/system/bulkhead.service", 0o644),
+        (packaging.join("bulkhead.toml"), "etc/bulkhead/bulkhead.toml", 0o644),
+        (paths::root().join("LICENSE-APACHE"), "usr/share/doc/bulkhead/LICENSE-APACHE", 0o644),
+        (paths::root().join("LICENSE-MIT"), "usr/share/doc/bulkhead/copyright", 0o644),
+    ];
+    for (from, to, mode) in files {
+        let bytes = fs::read(&from).with_context(|| format!("cannot read {}", from.display()))?;
+        write(&root.join(to), &bytes, mode)?;
+    }
+    let manual = sh::output(Command::new(stage.join("bin/bulkhead")).arg("man"))?;
+    write(&root.join("usr/share/man/man1/bulkhead.1"), manual.as_bytes(), 0o644)?;
+    write(&root.join("DEBIAN/control"), control().as_bytes(), 0o644)?;
+    // What an operator has changed stays as it is.
+    write(&root.join("DEBIAN/conffiles"), b"/etc/bulkhead/bulkhead.toml\n", 0o644)?;
+    for (name, text) in [("postinst", POSTINST), ("prerm", PRERM), ("postrm", POSTRM)] {
+        write(&root.join("DEBIAN").join(name), text.as_bytes(), 0o755)?;
+    }
+    Ok(())
+}
+
+fn control() -> String {
+    format!(
+        "Package: bulkhead\nVersion: {VERSION}\nArchitecture: {}\nMaintainer: Bulkhead developers\nSection: admin\n\
+         Priority: optional\nDepends: libc6 (>= 2.34)\nDescription: GPUs shared between tenants that do not trust each \
+         other\n A pod or program gets part of an NVIDIA GPU: memory and time that it cannot exceed, and no driver,\n \
+         device node or privilege.\n",
+        architecture()
+    )
+}
+
+fn write(path: &Path, bytes: &[u8], mode: u32) -> Result<()> {
+    if let Some(folder) = path.parent() {
+        fs::create_dir_all(folder)?;
+    }
+    fs::write(path, bytes).with_context(|| format!("cannot write {}", path.display()))?;
+    fs::set_permissions(path, fs::Permissions::from_mode(mode))?;
+    Ok(())
+}
