@@ -48,9 +48,8 @@ mod visible;
 
 use cuda_abi::driver::Driver;
 
-pub use memory::pieces;
 pub use output::{Sink, set_output};
-pub use state::{Config, is_used, show_only};
+pub use state::{Config, show_only};
 
 /// The driver's functions. The first configuration given in a process stays.
 pub fn driver(config: Config) -> Driver {

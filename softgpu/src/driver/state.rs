@@ -45,11 +45,6 @@ pub fn configure(config: Config) {
     let _ = CONFIG.set(config);
 }
 
-/// Whether this driver is the one that the process uses.
-pub fn is_used() -> bool {
-    CONFIG.get().is_some()
-}
-
 /// Keeps all devices but these from the process, whatever its environment says; none: it sees all. The first word counts.
 pub fn show_only(slots: Vec<usize>) {
     let _ = ONLY.set(slots);

@@ -2,9 +2,6 @@
 //!
 //! What is larger than [`LARGE`] is a mapping of its own. Smaller blocks share chunks, as they do natively. A block goes
 //! back only after all work that may use it, and is zeroed before anybody gets it again.
-//!
-//! The software GPU is told of each block: it closes the pages behind it, and those of blocks that are gone, so that a
-//! kernel which goes there is caught.
 
 use std::collections::VecDeque;
 use std::ptr::null_mut;
@@ -12,8 +9,6 @@ use std::ptr::null_mut;
 use cuda_abi::error::*;
 use cuda_abi::plan::DEVICE_GRANULE;
 use cuda_abi::types::*;
-
-use softgpu::driver::pieces;
 
 use super::{Memory, Space, State};
 use crate::worker::{Refusal, succeed};
@@ -23,9 +18,6 @@ const LARGE: u64 = 1 << 20;
 const CHUNK: u64 = 2 * DEVICE_GRANULE;
 /// What the driver aligns blocks to.
 const ALIGN: u64 = 512;
-
-/// On the software GPU a block ends where a page does, and the next page is closed.
-const PAGE: u64 = 4096;
 
 const ALLOCATION_TYPE_PINNED: u32 = 1;
 pub(super) const LOCATION_DEVICE: u32 = 1;
@@ -90,46 +82,24 @@ impl Memory {
         if bytes > LARGE || self.ledger.isolates() {
             let len = bytes.checked_next_multiple_of(DEVICE_GRANULE).ok_or(out_of_memory)?;
             let address = self.map_new(state, device, len)?;
-            if self.fenced {
-                pieces::divide(address, len);
-                pieces::hand_out(address, bytes, bytes.next_multiple_of(ALIGN));
-            }
             state.blocks.insert(address, Block { len, context, small: false });
             return Ok(address);
         }
         let len = bytes.next_multiple_of(ALIGN);
-        let (_, room, align) = self.room(0, len);
         let fitting = |chunk: &&mut SmallChunk| chunk.device == device && chunk.context == context;
-        let found = state.chunks.iter_mut().filter(fitting).find_map(|chunk| chunk.space.take(room, align));
-        let start = match found {
+        let found = state.chunks.iter_mut().filter(fitting).find_map(|chunk| chunk.space.take(len, ALIGN));
+        let address = match found {
             Some(address) => address,
             None => {
                 let base = self.map_new(state, device, CHUNK)?;
-                if self.fenced {
-                    pieces::divide(base, CHUNK);
-                }
                 let mut space = Space::new(base, CHUNK);
-                let start = space.take(room, align).ok_or(out_of_memory)?;
+                let address = space.take(len, ALIGN).ok_or(out_of_memory)?;
                 state.chunks.push(SmallChunk { base, device, context, space });
-                start
+                address
             }
         };
-        let mut address = start;
-        if self.fenced {
-            address = start + room - PAGE - len;
-            pieces::hand_out(address, bytes, len);
-        }
         state.blocks.insert(address, Block { len, context, small: true });
         Ok(address)
-    }
-
-    /// What a small block takes of its chunk: start, length, and how it is aligned.
-    fn room(&self, address: u64, len: u64) -> (u64, u64, u64) {
-        if !self.fenced {
-            return (address, len, ALIGN);
-        }
-        let pages = len.next_multiple_of(PAGE);
-        ((address + len).saturating_sub(pages), pages + PAGE, PAGE)
     }
 
     /// Charges, creates and maps `len` bytes (whole granules) of a device.
@@ -200,11 +170,6 @@ impl Memory {
         if !block.small {
             return self.unmap(&mut self.state(), address, block.len);
         }
-        if self.fenced {
-            pieces::take_back(address);
-            self.give_small(address, block.len);
-            return Ok(());
-        }
         // A context that cannot scrub is poisoned: its memory stays out of use until the process ends.
         self.scrub(current, address, block.len)?;
         self.state().scrubbing.entry(current).or_default().push((address, block.len));
@@ -236,12 +201,11 @@ impl Memory {
 
     /// Makes a small block, zeroed by now, available again.
     fn give_small(&self, address: u64, len: u64) {
-        let (start, room, _) = self.room(address, len);
         let mut state = self.state();
         let home = |chunk: &SmallChunk| (chunk.base..chunk.base + CHUNK).contains(&address);
         let Some(at) = state.chunks.iter().position(home) else { return };
         let chunk = &mut state.chunks[at];
-        chunk.space.give(start, room);
+        chunk.space.give(address, len);
         let (base, device, context) = (chunk.base, chunk.device, chunk.context);
         let siblings = state.chunks.iter().filter(|other| other.device == device && other.context == context).count();
         // One empty chunk stays, so that a loop of one small block does not map and unmap.
@@ -252,9 +216,6 @@ impl Memory {
     }
 
     fn unmap(&self, state: &mut State, address: u64, len: u64) -> Result<(), Refusal> {
-        if self.fenced {
-            pieces::undivide(address);
-        }
         // SAFETY: exactly this range was mapped by `back`.
         succeed(unsafe { (self.driver.cuMemUnmap)(address, len as usize) })?;
         state.mapped.remove(&address);

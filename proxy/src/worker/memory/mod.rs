@@ -33,8 +33,6 @@ pub struct Memory {
     /// The zone's ledger: asked before memory is taken, told when it is returned.
     ledger: Arc<BrokerLink>,
     state: Mutex<State>,
-    /// Whether the driver is the software GPU, which wants to know of blocks.
-    fenced: bool,
     /// Held while something is imported, so that nothing is imported twice.
     importing: Mutex<()>,
 }
@@ -83,13 +81,7 @@ impl Memory {
             globals: BTreeMap::new(),
             global_owners: HashMap::new(),
         };
-        Memory {
-            driver,
-            ledger,
-            fenced: softgpu::driver::is_used(),
-            state: Mutex::new(state),
-            importing: Mutex::default(),
-        }
+        Memory { driver, ledger, state: Mutex::new(state), importing: Mutex::default() }
     }
 
     fn state(&self) -> MutexGuard<'_, State> {

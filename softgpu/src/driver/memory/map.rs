@@ -9,7 +9,6 @@ use cuda_abi::plan;
 use parking_lot::RwLock;
 
 use super::super::abi::Answer;
-use super::pieces;
 use super::pool::Pool;
 use super::vmm::Physical;
 
@@ -111,20 +110,17 @@ pub fn find(address: u64) -> Option<Region> {
 /// Words about the allocation nearest to an address, for whoever has to find out what a kernel did wrong.
 pub fn nearest(address: u64) -> Option<String> {
     let regions = REGIONS.read();
-    let whole = |(_, region): (&u64, &Region)| (!pieces::divided(region.base)).then_some((region.base, region.size));
-    let [piece_before, piece_after] = pieces::around(address);
-    let before = regions.range(..=address).rev().find_map(whole).max(piece_before);
-    let after = [regions.range(address + 1..).find_map(whole), piece_after].into_iter().flatten().min();
-    let behind = before.map(|(base, size)| (address.saturating_sub(base + size), base, size));
-    let ahead = after.map(|(base, size)| (base - address, base, size));
+    let before = regions.range(..=address).next_back().map(|(_, region)| region);
+    let after = regions.range(address..).next().map(|(_, region)| region);
+    let behind = before.map(|region| (address.saturating_sub(region.end()), region));
+    let ahead = after.map(|region| (region.base - address, region));
+    let whole = |region: &Region| format!("the {} bytes at {:#x}", region.size, region.base);
     match (behind, ahead) {
-        (Some((_, base, size)), _) if address < base + size => {
-            Some(format!("inside of the {size} bytes at {base:#x}"))
+        (Some((_, region)), _) if address < region.end() => Some(format!("inside of {}", whole(region))),
+        (Some((distance, region)), other) if other.is_none_or(|(ahead, _)| distance < ahead) => {
+            Some(format!("{distance} bytes behind {}", whole(region)))
         }
-        (Some((distance, base, size)), other) if other.is_none_or(|(ahead, ..)| distance < ahead) => {
-            Some(format!("{distance} bytes behind the {size} bytes at {base:#x}"))
-        }
-        (_, Some((distance, base, size))) => Some(format!("{distance} bytes before the {size} bytes at {base:#x}")),
+        (_, Some((distance, region))) => Some(format!("{distance} bytes before {}", whole(region))),
         _ => None,
     }
 }
@@ -206,7 +202,7 @@ pub fn is_accessible(address: u64, len: u64, write: bool) -> bool {
             return false;
         }
         if end <= region.end() {
-            return pieces::allows(address, len);
+            return true;
         }
         // Only mappings made by the application adjoin on purpose.
         if !matches!(region.kind, Kind::Mapped { .. }) {

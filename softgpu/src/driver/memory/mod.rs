@@ -3,7 +3,6 @@
 //! * `sys`: the system calls.
 //! * `space`: which addresses are taken.
 //! * `map`: what lies where; every pointer given by a caller is looked up there.
-//! * `pieces`: what others hand out of mappings.
 //! * `heap`: device memory for `cuMemAlloc`, large and small.
 //! * `alloc`, `host`, `vmm`, `pool`, `pointer`: the functions.
 //!
@@ -17,7 +16,6 @@ pub mod alloc;
 pub mod heap;
 pub mod host;
 pub mod map;
-pub mod pieces;
 pub mod pointer;
 pub mod pool;
 pub mod space;
