@@ -22,7 +22,7 @@ pub const TRACE_FILE: &str = "BULKHEAD_TRACE_FILE";
 pub const NODE_NAME: &str = "NODE_NAME";
 
 /// Each with a line for the manual.
-pub const ALL: [(&str, &str); 9] = [
+pub const ALL: [(&str, &str); 10] = [
     (
         SOCKET,
         "The zone's socket, for programs that are not started by `bulkhead run` (default /run/bulkhead/zone/sock).",
