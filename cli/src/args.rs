@@ -966,6 +966,9 @@ pub struct WorkerArgs {
     pub without_pid_namespace: bool,
     #[arg(long)]
     pub fresh: bool,
+    /// File in which compiled kernels are kept
+    #[arg(long)]
+    pub soft_cache: Option<PathBuf>,
     /// Tell what the cards look like, and end
     #[arg(long)]
     pub inventory: bool,

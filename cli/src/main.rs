@@ -12,6 +12,7 @@ mod logging;
 mod node;
 mod private_proxy;
 mod signals;
+mod soft_cache;
 mod terminal;
 mod verbs;
 mod xen_args;

@@ -10,6 +10,8 @@ pub const LOG: &str = "BULKHEAD_LOG";
 pub const LOG_FORMAT: &str = "BULKHEAD_LOG_FORMAT";
 /// How many threads the software GPU computes with; 1 makes its order of execution repeatable.
 pub const SOFT_THREADS: &str = "BULKHEAD_SOFT_THREADS";
+/// Folder in which `bulkhead run` keeps compiled kernels of the software GPU; empty: nowhere.
+pub const SOFT_CACHE: &str = "BULKHEAD_SOFT_CACHE";
 /// Folder with our `libcuda.so.1`, where it does not lie beside the `bulkhead` program.
 pub const LIB_DIR: &str = "BULKHEAD_LIB_DIR";
 /// `1`: a table of the calls that a program made, when it ends; `2`: also each call.
@@ -20,7 +22,7 @@ pub const TRACE_FILE: &str = "BULKHEAD_TRACE_FILE";
 pub const NODE_NAME: &str = "NODE_NAME";
 
 /// Each with a line for the manual.
-pub const ALL: [(&str, &str); 9] = [
+pub const ALL: [(&str, &str); 10] = [
     (
         SOCKET,
         "The zone's socket, for programs that are not started by `bulkhead run` (default /run/bulkhead/zone/sock).",
@@ -37,6 +39,11 @@ pub const ALL: [(&str, &str); 9] = [
     ),
     (LOG_FORMAT, "How logs are written on stderr: text or json."),
     (SOFT_THREADS, "How many threads the software GPU computes with (default: all cores)."),
+    (
+        SOFT_CACHE,
+        "Folder in which `bulkhead run` keeps compiled kernels of the software GPU (default ~/.cache/bulkhead; empty: \
+         nowhere).",
+    ),
     (
         TRACE,
         "1: when a program ends, a table of its CUDA and NVML calls with round trips, bytes and time; 2: also a line for \

@@ -42,7 +42,7 @@ fn inside(arguments: &[String]) {
         root: folder.join("jail"),
         uid: arguments[1].parse().ok(),
         rejoin: Some(folder.join("rejoin")),
-        keep: socket.as_raw_fd(),
+        keep: vec![socket.as_raw_fd()],
         without_pid_namespace: false,
     };
     let report = jail::enter(&mut jail::Linux::default(), &jail::plan(&request)).unwrap();

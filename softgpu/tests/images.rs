@@ -76,14 +76,16 @@ fn the_best_entry_is_the_newest_portable_one_that_fits() {
     let image = container(&[part(52, LZ4), part(80, ZSTD), part(75, STORED), part(100, LZ4)], 64);
     assert_eq!(text(&image, 90), Ok(source(80)));
     assert_eq!(text(&image, 75), Ok(source(75)));
-    assert_eq!(text(&image, 50), Err(ImageError::TooNew(52, 50)));
+    assert_eq!(text(&image, 50), Ok(source(52)), "what is newer than the device is better than nothing");
     let specific = container(&[part(90, LZ4 | SPECIFIC), part(70, LZ4)], 64);
     assert_eq!(text(&specific, 90), Ok(source(70)));
     let only = container(&[part(90, LZ4 | SPECIFIC)], 64);
     assert_eq!(text(&only, 90), Ok(source(90)));
-    assert_eq!(text(&only, 89), Err(ImageError::TooNew(90, 89)));
+    assert_eq!(text(&only, 89), Ok(source(90)));
+    let newer = container(&[part(120, LZ4), part(100, LZ4 | SPECIFIC), part(121, LZ4)], 64);
+    assert_eq!(text(&newer, 90), Ok(source(120)), "the oldest portable one");
     let older = container(&[part(80, LZ4 | SPECIFIC)], 64);
-    assert_eq!(text(&older, 90), Err(ImageError::TooNew(80, 90)), "good for 8.0 only");
+    assert_eq!(text(&older, 90), Err(ImageError::Specific(80, 90)), "good for 8.0 only");
 }
 
 #[test]

@@ -60,3 +60,147 @@ fn threads_keep_their_registers_and_wait_for_each_other() {
         assert_eq!(download::<u32>(out, 256), (0..256).map(expected).collect::<Vec<_>>(), "{rounds} rounds");
     }
 }
+
+/// Lanes of a warp shuffle, vote and match in diverged halves; then the block counts votes at a barrier.
+const TOGETHER: &str = r#"
+.version 8.0
+.target sm_75
+.address_size 64
+
+.visible .entry together(.param .u64 out)
+{
+    .reg .pred %p<8>;
+    .reg .b32 %r<24>;
+    .reg .b64 %rd<6>;
+    .local .align 4 .b8 cells[64];
+    ld.param.u64 %rd1, [out];
+    mov.u32 %r1, %tid.x;
+    mov.u32 %r2, %laneid;
+    and.b32 %r3, %r2, 15;
+    shl.b32 %r3, %r3, 2;
+    cvt.u64.u32 %rd4, %r3;
+    mov.u64 %rd5, cells;
+    add.s64 %rd5, %rd5, %rd4;
+    st.local.u32 [%rd5], %r1;
+    mov.u32 %r4, %r1;
+    mov.u32 %r5, 16;
+SUM:
+    shfl.sync.bfly.b32 %r6, %r4, %r5, 31, -1;
+    add.u32 %r4, %r4, %r6;
+    shr.u32 %r5, %r5, 1;
+    setp.ne.u32 %p1, %r5, 0;
+    @%p1 bra SUM;
+    setp.lt.u32 %p2, %r2, 16;
+    @%p2 bra LOW;
+    vote.sync.ballot.b32 %r7, %p2, 0xffff0000;
+    match.any.sync.b32 %r8, %r3, 0xffff0000;
+    bra.uni MET;
+LOW:
+    shfl.sync.idx.b32 %r7, %r1, 3, 31, 0x0000ffff;
+    mov.u32 %r8, 7;
+MET:
+    setp.eq.u32 %p3, %r3, 8;
+    @%p3 bar.warp.sync 0x00040004;
+    setp.lt.u32 %p4, %r1, 70;
+    bar.red.popc.u32 %r9, 0, %p4;
+    ld.local.u32 %r10, [%rd5];
+    mul.wide.u32 %rd2, %r1, 20;
+    add.s64 %rd3, %rd1, %rd2;
+    st.global.u32 [%rd3], %r4;
+    st.global.u32 [%rd3+4], %r7;
+    st.global.u32 [%rd3+8], %r8;
+    st.global.u32 [%rd3+12], %r9;
+    st.global.u32 [%rd3+16], %r10;
+    ret;
+}
+"#;
+
+#[test]
+fn lanes_do_things_together_wherever_they_are() {
+    let device = Device::load(TOGETHER);
+    let out = alloc(20 * 128);
+    device.run("together", 2, 128, Params::new().add(out));
+    let got = download::<[u32; 5]>(out, 128);
+    let expected = |thread: u32| {
+        let (warp, lane) = (thread / 32 * 32, thread % 32);
+        let sum = (warp..warp + 32).sum();
+        let (second, third) = if lane < 16 { (warp + 3, 7) } else { (0, 1 << lane) };
+        [sum, second, third, 70, thread]
+    };
+    assert_eq!(got, (0..128).map(expected).collect::<Vec<_>>());
+}
+
+/// One thread waits for a word that another one of the block writes after it, and all take a lock in turn.
+const SPINNING: &str = r#"
+.version 8.0
+.target sm_75
+.address_size 64
+
+.visible .entry spinning(.param .u64 words)
+{
+    .reg .pred %p<4>;
+    .reg .b32 %r<8>;
+    .reg .b64 %rd<4>;
+    ld.param.u64 %rd1, [words];
+    mov.u32 %r1, %tid.x;
+    setp.ne.u32 %p1, %r1, 0;
+    @%p1 bra OTHERS;
+WAIT:
+    ld.volatile.global.u32 %r2, [%rd1];
+    setp.eq.u32 %p2, %r2, 0;
+    @%p2 bra WAIT;
+    bra.uni LOCK;
+OTHERS:
+    setp.ne.u32 %p1, %r1, 63;
+    @%p1 bra LOCK;
+    st.volatile.global.u32 [%rd1], 1;
+LOCK:
+    atom.global.cas.b32 %r3, [%rd1+4], 0, 1;
+    setp.ne.u32 %p2, %r3, 0;
+    @%p2 bra LOCK;
+    ld.global.u32 %r4, [%rd1+8];
+    add.u32 %r4, %r4, 1;
+    st.global.u32 [%rd1+8], %r4;
+    membar.gl;
+    atom.global.exch.b32 %r5, [%rd1+4], 0;
+    bar.sync 0;
+    ret;
+}
+"#;
+
+#[test]
+fn a_thread_that_spins_lets_others_run() {
+    let device = Device::load(SPINNING);
+    let words = alloc(12);
+    device.run("spinning", 3, 64, Params::new().add(words));
+    assert_eq!(download::<u32>(words, 3), [1, 0, 192]);
+}
+
+/// Half of the threads wait at another barrier than the rest.
+const STUCK: &str = r#"
+.version 8.0
+.target sm_75
+.address_size 64
+
+.visible .entry stuck()
+{
+    .reg .pred %p<2>;
+    .reg .b32 %r<2>;
+    mov.u32 %r1, %tid.x;
+    setp.lt.u32 %p1, %r1, 32;
+    @%p1 bra FIRST;
+    bar.sync 1;
+    ret;
+FIRST:
+    bar.sync 0;
+    ret;
+}
+"#;
+
+#[test]
+fn threads_at_different_barriers_are_reported() {
+    let device = Device::load(STUCK);
+    let fault = device.launch("stuck", [1, 1, 1], [64, 1, 1], 0, Params::new()).unwrap_err();
+    assert_eq!(fault.kind, softgpu::exec::FaultKind::Deadlock);
+    assert!(fault.message.contains("64 threads"), "{}", fault.message);
+}

@@ -8,6 +8,7 @@ mod checks;
 mod deb;
 mod demo;
 mod e2e;
+mod frameworks;
 mod images;
 mod oci;
 mod paths;
@@ -39,6 +40,7 @@ cargo xtask <verb>
                                hostile clients beside an honest one: what each tries, and what happens
   soak [--seconds N] [--seed N]
                                kill -9 at random for ten minutes, under load; then nothing may be left
+  frameworks                   CuPy and Numba from PyPI (400 MB, into .cache) on the software GPU
   truth-table [--backend B] [--native] [--json]
                                sharing between processes in every combination of namespaces and privilege
   deb                          a package for Debian, in target
@@ -107,6 +109,7 @@ fn verb() -> Result<()> {
             browser::check()
         }
         "attack" | "soak" => adversary::run(&verb, &args.raw_args()?.collect::<Vec<_>>()),
+        "frameworks" => no_more(args).and_then(|()| frameworks::run()),
         "truth-table" => truth_table::run(&args.raw_args()?.collect::<Vec<_>>()),
         "demo" => no_more(args).and_then(|()| demo::run()),
         "e2e" | e2e::INSIDE => end_to_end(&verb, args),

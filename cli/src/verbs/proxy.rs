@@ -1,5 +1,6 @@
 //! `bulkhead proxy`: the node daemon.
 
+use std::ffi::OsString;
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::linux::net::SocketAddrExt;
@@ -21,6 +22,7 @@ use tracing_subscriber::filter::LevelFilter;
 
 use crate::args::{HttpArg, LogFormat, ProxyArgs};
 use crate::exit::{Exit, Failure, is_full};
+use crate::soft_cache;
 
 const STATE_DIR: &str = "/run/bulkhead";
 const SPARE_WORKERS: u16 = 1;
@@ -127,6 +129,12 @@ fn broker_config(args: &ProxyArgs, file: &File) -> Result<Config, Failure> {
     let Reload { zones, grants, spare_workers, max_clients_per_zone } = live(args, file);
     let watchdog = args.watchdog.or(file.watchdog).unwrap_or(WATCHDOG);
     let json = args.log_format.map(|format| format == LogFormat::Json).or(file.log_json);
+    let mut worker_arguments: Vec<OsString> = vec!["worker".into()];
+    // Workers of one user's own runs may trust what an earlier one has compiled; those of different tenants may not.
+    if args.private && matches!(backend, Backend::Soft { .. }) {
+        let cache = soft_cache::path();
+        worker_arguments.extend(cache.into_iter().flat_map(|path| ["--soft-cache".into(), path.into()]));
+    }
     Ok(Config {
         state_dir: args.state_dir.clone().or_else(|| file.state_dir.clone()).unwrap_or_else(|| STATE_DIR.into()),
         private: args.private,
@@ -135,7 +143,7 @@ fn broker_config(args: &ProxyArgs, file: &File) -> Result<Config, Failure> {
         grants,
         spare_workers,
         worker_program: "/proc/self/exe".into(),
-        worker_arguments: vec!["worker".into()],
+        worker_arguments,
         json_logs: json.unwrap_or(false),
         jail: args.jail.map(Demand::from).or(file.jail).unwrap_or(usual_jail),
         worker_uids: args.worker_uids.or(file.worker_uids).unwrap_or(WORKER_UIDS),

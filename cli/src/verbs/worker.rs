@@ -13,6 +13,7 @@ use tracing_subscriber::filter::LevelFilter;
 
 use crate::args::{BackendArg, JailArg, WorkerArgs};
 use crate::exit::{Exit, Failure};
+use crate::soft_cache;
 
 pub fn run(args: WorkerArgs) -> Result<ExitCode, Failure> {
     // Started from /proc/self/exe, it would be called "exe" in every list of processes.
@@ -21,7 +22,11 @@ pub fn run(args: WorkerArgs) -> Result<ExitCode, Failure> {
     let control = take_control_socket()
         .map_err(|error| Failure::system(Exit::Usage, "a worker is started by the proxy only", &error))?;
     let backend = backend(&args)?;
-    let (missing, rejoin) = enter_jail(&args, &backend, &control)?;
+    let cache = args.soft_cache.as_deref().and_then(soft_cache::open);
+    let (missing, rejoin) = enter_jail(&args, &backend, &control, cache.as_ref())?;
+    if let Some(cache) = cache {
+        softgpu::exec::cache::keep_in(cache);
+    }
     let failed = |error: WorkerError| Failure::new(Exit::Failure, format!("worker: {error}"));
     let prepared = Prepared::load(&backend).map_err(failed)?;
     if args.inventory {
@@ -59,6 +64,7 @@ fn enter_jail(
     args: &WorkerArgs,
     backend: &Backend,
     control: &OwnedFd,
+    cache: Option<&std::fs::File>,
 ) -> Result<(Missing, Option<PathBuf>), Failure> {
     if args.jail == JailArg::Off {
         return Ok((Missing::all(), args.rejoin.clone()));
@@ -68,7 +74,7 @@ fn enter_jail(
         root: args.jail_root.clone(),
         uid: args.jail_uid,
         rejoin: args.rejoin.as_deref().and_then(Path::parent).map(Path::to_owned),
-        keep: control.as_raw_fd(),
+        keep: [control.as_raw_fd()].into_iter().chain(cache.map(AsRawFd::as_raw_fd)).collect(),
         without_pid_namespace: args.without_pid_namespace,
     };
     let report = jail::enter(&mut jail::Linux::default(), &jail::plan(&request))

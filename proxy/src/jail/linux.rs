@@ -35,7 +35,7 @@ pub struct Linux {
 impl Kernel for Linux {
     fn perform(&mut self, step: &Step) -> io::Result<()> {
         match step {
-            Step::CloseDescriptorsExcept(keep) => close_descriptors_except(*keep),
+            Step::CloseDescriptorsExcept(keep) => close_descriptors_except(keep),
             Step::Unshare(namespace) => unshare(*namespace),
             Step::MapOwnIds => map_own_ids(self.ids),
             Step::MakeMountsPrivate => {
@@ -123,7 +123,7 @@ impl Linux {
 /// The parent's life from here on.
 fn guard(child: libc::pid_t, pipe: &OwnedFd, id: Option<u32>) -> ! {
     // What fails here leaves a process that waits, and does nothing else, with more rights than it needs.
-    let _ = close_descriptors_except(pipe.as_raw_fd());
+    let _ = close_descriptors_except(&[pipe.as_raw_fd()]);
     let _ = drop_bounding_capabilities();
     let _ = id.map(set_ids);
     let _ = drop_capabilities();
@@ -253,7 +253,7 @@ fn drop_capabilities() -> io::Result<()> {
     check(unsafe { libc::syscall(libc::SYS_capset, &raw const header, none.as_ptr()) } as libc::c_int)
 }
 
-fn close_descriptors_except(keep: i32) -> io::Result<()> {
+fn close_descriptors_except(keep: &[i32]) -> io::Result<()> {
     let close = |first: i32, last: libc::c_uint| -> io::Result<()> {
         match libc::c_uint::try_from(first) {
             // SAFETY: nothing in this process uses a descriptor in this range: it is called before anything is opened
@@ -262,8 +262,14 @@ fn close_descriptors_except(keep: i32) -> io::Result<()> {
             _ => Ok(()),
         }
     };
-    close(3, libc::c_uint::try_from(keep - 1).unwrap_or(2))?;
-    close(keep.max(2) + 1, libc::c_uint::MAX)
+    let mut keep = keep.to_vec();
+    keep.sort_unstable();
+    let mut from = 3;
+    for stays in keep {
+        close(from, libc::c_uint::try_from(stays - 1).unwrap_or(2))?;
+        from = from.max(stays + 1);
+    }
+    close(from, libc::c_uint::MAX)
 }
 
 fn prctl(option: libc::c_int, value: libc::c_ulong) -> io::Result<()> {

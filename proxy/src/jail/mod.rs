@@ -31,8 +31,8 @@ pub struct Request {
     pub uid: Option<u32>,
     /// Folder with the socket of the next broker; visible as [`REJOIN_INSIDE`].
     pub rejoin: Option<PathBuf>,
-    /// The one descriptor, beside the standard ones, that stays open.
-    pub keep: i32,
+    /// The descriptors, beside the standard ones, that stay open.
+    pub keep: Vec<i32>,
     /// Where `/proc` cannot be mounted, a pid namespace would leave a driver without a `/proc` that fits.
     pub without_pid_namespace: bool,
 }

@@ -9,7 +9,7 @@ use super::{Part, REJOIN_INSIDE, Request};
 /// One thing to ask of the kernel.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Step {
-    CloseDescriptorsExcept(i32),
+    CloseDescriptorsExcept(Vec<i32>),
     Unshare(Namespace),
     /// In a new user namespace: we stay who we are, and nobody else is there.
     MapOwnIds,
@@ -72,7 +72,7 @@ pub fn plan(request: &Request) -> Vec<(Part, Step)> {
     use Step::*;
     let policy = &request.policy;
     let root = &request.root;
-    let mut steps = vec![(Part::Descriptors, CloseDescriptorsExcept(request.keep))];
+    let mut steps = vec![(Part::Descriptors, CloseDescriptorsExcept(request.keep.clone()))];
     if request.uid.is_none() {
         steps.extend([(Part::UserNamespace, Unshare(Namespace::User)), (Part::UserNamespace, MapOwnIds)]);
     }

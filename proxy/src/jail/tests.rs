@@ -25,7 +25,7 @@ fn request(uid: Option<u32>) -> Request {
         root: PathBuf::from("/jail"),
         uid,
         rejoin: Some("/state/rejoin".into()),
-        keep: 3,
+        keep: vec![3],
         without_pid_namespace: false,
     }
 }
@@ -45,7 +45,7 @@ fn privileges_go_after_the_root_and_before_the_filter() {
     let (report, steps) = attempt(&request(Some(1234)), |_| false);
     assert!(report.missing.is_empty());
     let order = [
-        position(&steps, |s| matches!(s, Step::CloseDescriptorsExcept(3))),
+        position(&steps, |s| matches!(s, Step::CloseDescriptorsExcept(keep) if *keep == [3])),
         position(&steps, |s| *s == Step::Unshare(Namespace::Mount)),
         position(&steps, |s| *s == Step::MakeMountsPrivate),
         position(&steps, |s| matches!(s, Step::ForkIntoPidNamespace(_))),

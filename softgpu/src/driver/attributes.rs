@@ -15,6 +15,9 @@ pub const BLOCKS_PER_SM: u32 = 32;
 pub const CONSTANT_MEMORY: i32 = 64 << 10;
 pub const CLOCK_KHZ: i32 = 1_000_000;
 pub const TEXTURE_ALIGNMENT: i32 = 512;
+/// Hints about what should stay in the cache are taken, and change nothing.
+const PERSISTING_L2: i32 = 16 << 20;
+const PERSISTING_WINDOW: i32 = 128 << 20;
 
 /// Multiprocessors: what a grid really runs on.
 pub fn multiprocessors() -> i32 {
@@ -90,7 +93,8 @@ pub fn value(attribute: u32, slot: usize) -> Option<i32> {
         90 => 1,      // preemption
         91 => 1,      // a registered host pointer is its own device pointer
         92..=94 => 1, // stream memory operations
-        95 | 96 => 0, // cooperative launches
+        95 => 1,      // cooperative launches
+        96 => 0,      // on several devices at once
         97 => SHARED_OPT_IN as i32,
         98 => 0,
         99 => 1, // host registration
@@ -98,7 +102,10 @@ pub fn value(attribute: u32, slot: usize) -> Option<i32> {
         102 | 103 => 1, // virtual memory management, exported as file descriptors
         104 | 105 => 0,
         106 => BLOCKS_PER_SM as i32,
-        107..=110 => 0, // compression, persisting L2, GPUDirect
+        107 => 0, // compression
+        108 => PERSISTING_L2,
+        109 => PERSISTING_WINDOW,
+        110 => 0, // GPUDirect
         111 => SHARED_RESERVED as i32,
         112 => 0,
         113 => 1, // read-only registration

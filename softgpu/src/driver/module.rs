@@ -26,8 +26,8 @@ const LOADING_LAZY: u32 = 2;
 /// The capability that images are chosen for.
 pub const CAPABILITY: u32 = (MAJOR * 10 + MINOR) as u32;
 
-/// The PTX of CUDA 13.0.
-const PTX_VERSION: u32 = 90;
+/// The PTX of CUDA 13.x: later ones add instructions and take none away.
+const PTX_VERSION: u32 = 99;
 
 pub static MODULES: Table<Module> = Table::new(6);
 
@@ -235,7 +235,7 @@ fn refuse(error: ImageError, log: &Log) -> CUresult {
     log.write(&error.to_string());
     notice::once(error.to_string());
     match error {
-        ImageError::NoPtx | ImageError::TooNew(..) => CUDA_ERROR_NO_BINARY_FOR_GPU,
+        ImageError::NoPtx | ImageError::Specific(..) => CUDA_ERROR_NO_BINARY_FOR_GPU,
         _ => CUDA_ERROR_INVALID_IMAGE,
     }
 }

@@ -3,6 +3,7 @@
 use std::collections::VecDeque;
 
 use super::context::Context;
+use super::turns::Turns;
 use super::warp::Warp;
 
 /// Barriers of a block.
@@ -25,6 +26,8 @@ pub struct BlockState {
     pub waiting: u32,
     pub barriers: [Barrier; BARRIERS],
     pub warps: Vec<Warp>,
+    /// Where one fiber runs all threads.
+    pub turns: Turns,
     /// Contexts of the fibers by number.
     pub contexts: Vec<*mut Context>,
 }
@@ -53,6 +56,7 @@ impl BlockState {
             waiting: 0,
             barriers: Default::default(),
             warps: Vec::new(),
+            turns: Turns::default(),
             contexts: Vec::new(),
         }
     }
@@ -75,6 +79,7 @@ impl BlockState {
             }
         }
         self.warps.clear();
+        self.turns = Turns::default();
     }
 
     /// The warp of a thread, with lanes beyond the end of the block marked as gone.

@@ -13,6 +13,7 @@ use cranelift_frontend::{FunctionBuilder, FunctionBuilderContext};
 use super::code::Image;
 use super::lower::{Lower, Unit, shell, turns};
 use crate::passes::ir::{Module, Op, Signature};
+use crate::passes::pauses;
 use crate::passes::reach::Reach;
 
 /// Code that could not be made. Nothing that a text can say should lead here.
@@ -42,6 +43,16 @@ fn isa() -> Result<OwnedTargetIsa, CompileError> {
         builder.finish(settings::Flags::new(flags)).map_err(|error| error.to_string())
     });
     made.clone().map_err(CompileError::Host)
+}
+
+/// What code is made for: the processor's abilities as the code generator sees them.
+pub fn processor() -> &'static str {
+    static NAME: OnceLock<String> = OnceLock::new();
+    NAME.get_or_init(|| {
+        let flags = |isa: OwnedTargetIsa| isa.isa_flags().iter().map(|flag| flag.to_string() + " ").collect();
+        let abilities: String = isa().map(flags).unwrap_or_default();
+        format!("{abilities}fma={}", std::arch::is_x86_feature_detected!("fma"))
+    })
 }
 
 /// Whether threads of the kernel may have to wait for each other.
@@ -88,6 +99,9 @@ pub fn compile(module: &Module, reach: &Reach) -> Result<Image, CompileError> {
     for (index, offset) in &reach.shared {
         shared[*index] = Some(*offset);
     }
+    let pauses = pauses::of(module, reach);
+    let kernel = reach.functions[0];
+    let frame = pauses.as_ref().map(|pauses| turns::frame(module, kernel, pauses, reach.local_bytes));
     let unit = Unit {
         module,
         reach,
@@ -95,10 +109,11 @@ pub fn compile(module: &Module, reach: &Reach) -> Result<Image, CompileError> {
         waits: waits(module, reach),
         straight: straight(module, reach),
         signatures: signatures(module, reach),
-        frame_bytes: turns::frame_bytes(module, reach),
+        pauses,
+        frame,
         has_fma: std::arch::is_x86_feature_detected!("fma"),
     };
-    let frame_bytes = unit.frame_bytes.unwrap_or(0);
+    let frame_bytes = unit.frame.map_or(0, |(bytes, _)| bytes);
     let mut image = Image {
         bytes: Vec::new(),
         entry: 0,

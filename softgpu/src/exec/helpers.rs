@@ -12,6 +12,7 @@ use super::half_math;
 use super::math;
 use super::print;
 use super::routines;
+use super::turns;
 use super::warp::Input;
 use crate::passes::ir::{BarrierOp, Space, WarpOp};
 use crate::window;
@@ -60,6 +61,10 @@ helpers! {
     Abort(I64, I32) -> [] = abort;
     /// context: the attention flag is up.
     Poll(I64) -> [] = poll;
+    /// context, threads in a range: which threads have their turns next.
+    NextRange(I64, I32) -> [I64] = turns::next_range;
+    /// context: the attention flag is up where threads run in turns.
+    PollTurn(I64) -> [I32] = turns::poll;
     /// context: the thread has ended.
     ThreadExit(I64) -> [] = thread_exit;
     /// context, operation, barrier, count, vote
@@ -256,43 +261,12 @@ extern "C" fn barrier(context: *mut Context, op: i32, id: u32, count: u32, vote:
                 BarrierResult::unpack((*context).answer)
             }
         };
-        match op {
-            _ if op == BarrierOp::Popc as i32 => result.count as i32,
-            _ if op == BarrierOp::And as i32 => i32::from(result.count == result.of),
-            _ if op == BarrierOp::Or as i32 => i32::from(result.count != 0),
-            _ => 0,
-        }
+        result.answer(op as u32) as i32
     }
 }
 
-/// All warp operations by number, as compiled code passes them.
-const WARP_OPS: [WarpOp; 22] = [
-    WarpOp::ShflUp,
-    WarpOp::ShflDown,
-    WarpOp::ShflBfly,
-    WarpOp::ShflIdx,
-    WarpOp::VoteAll,
-    WarpOp::VoteAny,
-    WarpOp::VoteUni,
-    WarpOp::Ballot,
-    WarpOp::Sync,
-    WarpOp::ActiveMask,
-    WarpOp::MatchAny,
-    WarpOp::MatchAll,
-    WarpOp::ReduxAdd,
-    WarpOp::ReduxMinU,
-    WarpOp::ReduxMaxU,
-    WarpOp::ReduxMinS,
-    WarpOp::ReduxMaxS,
-    WarpOp::ReduxAnd,
-    WarpOp::ReduxOr,
-    WarpOp::ReduxXor,
-    WarpOp::Elect,
-    WarpOp::Together,
-];
-
 pub extern "C" fn warp(context: *mut Context, op: i32, a: u64, bc: u64, mask: u32, site: u64) -> u64 {
-    let op = WARP_OPS.get(op as usize).copied().unwrap_or(WarpOp::Sync);
+    let op = WarpOp::ALL.get(op as usize).copied().unwrap_or(WarpOp::Sync);
     // SAFETY: the fibers of a block run one at a time, and nothing that needs dropping is alive at the suspension.
     unsafe {
         let block = (*context).block;

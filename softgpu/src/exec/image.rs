@@ -3,7 +3,9 @@
 //! A kernel names an object by a number that anybody may have made up, so it is looked up. What is found is held while
 //! it is used; the memory behind it may go away at any time, which is a fault like any other.
 
+use std::cell::Cell;
 use std::collections::HashMap;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, LazyLock, PoisonError, RwLock};
 
 /// How a channel is stored.
@@ -83,25 +85,69 @@ pub struct Texture {
 }
 
 /// Objects by their numbers.
-pub struct Objects<T>(LazyLock<RwLock<HashMap<u64, Arc<T>>>>);
+pub struct Objects<T> {
+    map: LazyLock<RwLock<HashMap<u64, Arc<T>>>>,
+    /// Counts insertions and removals.
+    changes: AtomicU64,
+}
 
 impl<T> Objects<T> {
     const fn new() -> Objects<T> {
-        Objects(LazyLock::new(|| RwLock::new(HashMap::new())))
+        Objects { map: LazyLock::new(|| RwLock::new(HashMap::new())), changes: AtomicU64::new(0) }
     }
 
     pub fn insert(&self, number: u64, object: T) {
-        self.0.write().unwrap_or_else(PoisonError::into_inner).insert(number, Arc::new(object));
+        self.map.write().unwrap_or_else(PoisonError::into_inner).insert(number, Arc::new(object));
+        self.changes.fetch_add(1, Ordering::Release);
     }
 
     pub fn remove(&self, number: u64) {
-        self.0.write().unwrap_or_else(PoisonError::into_inner).remove(&number);
+        self.map.write().unwrap_or_else(PoisonError::into_inner).remove(&number);
+        self.changes.fetch_add(1, Ordering::Release);
     }
 
     pub fn get(&self, number: u64) -> Option<Arc<T>> {
-        self.0.read().unwrap_or_else(PoisonError::into_inner).get(&number).cloned()
+        self.map.read().unwrap_or_else(PoisonError::into_inner).get(&number).cloned()
     }
 }
 
 pub static TEXTURES: Objects<Texture> = Objects::new();
 pub static SURFACES: Objects<Image> = Objects::new();
+
+/// A texture that this thread has used, held.
+#[derive(Clone, Copy)]
+struct Recent {
+    number: u64,
+    /// Changes of the table when it was looked up.
+    changes: u64,
+    texture: *const Texture,
+}
+
+const NONE: Recent = Recent { number: 0, changes: u64::MAX, texture: std::ptr::null() };
+const RECENT: usize = 8;
+
+thread_local! {
+    /// Kernels read the same few textures millions of times: looking each time would cost more than reading.
+    static USED: [Cell<Recent>; RECENT] = const { [const { Cell::new(NONE) }; RECENT] };
+}
+
+/// The texture of a number. It stays until the calling thread asks for another one.
+pub fn texture(number: u64) -> Option<*const Texture> {
+    let changes = TEXTURES.changes.load(Ordering::Acquire);
+    USED.try_with(|used| {
+        let slot = &used[(number ^ number >> 8) as usize % RECENT];
+        let recent = slot.get();
+        if recent.number == number && recent.changes == changes {
+            return Some(recent.texture);
+        }
+        let found = Arc::into_raw(TEXTURES.get(number)?);
+        slot.set(Recent { number, changes, texture: found });
+        if !recent.texture.is_null() {
+            // SAFETY: it came from `into_raw`, and by this function's contract nobody uses it any more.
+            drop(unsafe { Arc::from_raw(recent.texture) });
+        }
+        Some(found)
+    })
+    .ok()
+    .flatten()
+}

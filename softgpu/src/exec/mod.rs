@@ -16,6 +16,7 @@
 mod asynchronous;
 mod atomics;
 mod block;
+pub mod cache;
 mod code;
 mod compile;
 mod context;
@@ -38,6 +39,7 @@ mod stack;
 mod surface;
 mod texture;
 mod ticker;
+mod turns;
 mod video;
 mod warp;
 mod worker;

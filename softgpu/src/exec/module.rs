@@ -3,8 +3,9 @@
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, OnceLock};
 
+use super::cache;
 use super::code::Compiled;
-use super::compile::compile;
+use super::compile::{compile, processor};
 use super::fault::{Fault, FaultKind};
 use super::grid::Grid;
 use super::{pool, signal, ticker};
@@ -25,6 +26,8 @@ pub struct Module {
     ir: ir::Module,
     kernels: Vec<Kernel>,
     entries: Vec<Entry>,
+    /// What the text is called on disk.
+    key: Option<cache::Key>,
 }
 
 struct Entry {
@@ -157,7 +160,7 @@ impl Module {
             kernels.push(kernel(&ir, function, &reach));
             entries.push(Entry { reach, code: OnceLock::new() });
         }
-        Ok(Module { ir, kernels, entries })
+        Ok(Module { ir, kernels, entries, key: cache::text_key(source) })
     }
 
     /// PTX ISA version as CUDA writes it: 10 × major + minor.
@@ -184,7 +187,9 @@ impl Module {
     fn code(&self, kernel: usize) -> Result<&Compiled, String> {
         let entry = &self.entries[kernel];
         let made = entry.code.get_or_init(|| {
-            let image = compile(&self.ir, &entry.reach).map_err(|error| error.to_string())?;
+            let make = || compile(&self.ir, &entry.reach);
+            let image = cache::or_compile(self.key.as_ref(), kernel, processor(), make);
+            let image = image.map_err(|error| error.to_string())?;
             image.place().map_err(|error| format!("no memory for code: {error}"))
         });
         made.as_ref().map_err(Clone::clone)

@@ -54,15 +54,12 @@ impl Warp {
             .iter()
             .position(|g| g.mask == mask && g.op == op && g.site == site && g.arrived & 1 << lane == 0);
         let index = found.unwrap_or_else(|| {
-            let blank = Group { op, mask, site, arrived: 0, fibers: [0; 32], inputs: [Input::default(); 32] };
-            self.groups.push(blank);
+            self.groups.push(Group::new(op, mask, site));
             self.groups.len() - 1
         });
         let group = &mut self.groups[index];
-        group.arrived |= 1 << lane;
-        group.fibers[lane as usize] = fiber;
-        group.inputs[lane as usize] = input;
-        if (group.arrived | self.exited) & mask != mask {
+        group.join(lane, fiber, input);
+        if !group.complete(self.exited) {
             return (None, Vec::new());
         }
         let group = self.groups.swap_remove(index);
@@ -77,7 +74,7 @@ impl Warp {
         let mut index = 0;
         while index < self.groups.len() {
             let group = &self.groups[index];
-            if (group.arrived | self.exited) & group.mask == group.mask {
+            if group.complete(self.exited) {
                 let group = self.groups.swap_remove(index);
                 group.finish();
                 out.extend(group.answers(None));
@@ -108,7 +105,32 @@ fn lanes(mask: u32) -> impl Iterator<Item = u32> {
 }
 
 impl Group {
-    fn answers(&self, except: Option<u32>) -> Vec<(u32, u64)> {
+    pub fn new(op: WarpOp, mask: u32, site: u64) -> Group {
+        Group { op, mask, site, arrived: 0, fibers: [0; 32], inputs: [Input::default(); 32] }
+    }
+
+    pub fn mask(&self) -> u32 {
+        self.mask
+    }
+
+    /// Lanes that have come.
+    pub fn arrived(&self) -> u32 {
+        self.arrived
+    }
+
+    pub fn join(&mut self, lane: u32, fiber: u32, input: Input) {
+        self.arrived |= 1 << lane;
+        self.fibers[lane as usize] = fiber;
+        self.inputs[lane as usize] = input;
+    }
+
+    /// Whether nobody is missing, when these lanes have ended.
+    pub fn complete(&self, gone: u32) -> bool {
+        (self.arrived | gone) & self.mask == self.mask
+    }
+
+    /// The answers of all lanes but one, by the numbers of their fibers.
+    pub fn answers(&self, except: Option<u32>) -> Vec<(u32, u64)> {
         lanes(self.arrived)
             .filter(|lane| Some(*lane) != except)
             .map(|lane| (self.fibers[lane as usize], self.answer(lane)))

@@ -77,15 +77,21 @@ pub fn entries(container: &[u8]) -> Result<Vec<Entry<'_>>, ImageError> {
     Ok(entries)
 }
 
-/// The text of the best PTX entry: the newest that the device can run, and a portable one rather than a specific one.
+/// The text of the best PTX entry. Of what the device can run, the newest, and a portable one rather than a specific one.
+/// Libraries often hold machine code for GPUs that exist and PTX for those to come; then the oldest of that is tried: PTX
+/// for a newer GPU mostly says nothing that an older one could not do, and a kernel that does is refused by name.
 pub fn text(container: &[u8], capability: u32) -> Result<String, ImageError> {
     let entries = entries(container)?;
     let ptx: Vec<&Entry> = entries.iter().filter(|entry| entry.kind == PTX).collect();
-    let lowest = ptx.iter().map(|entry| entry.architecture).min().ok_or(ImageError::NoPtx)?;
     let portable = |entry: &Entry| entry.flags & (ARCHITECTURE_SPECIFIC | FAMILY_SPECIFIC) == 0;
     let fits =
         |entry: &Entry| entry.architecture <= capability && (portable(entry) || entry.architecture == capability);
-    let best = ptx.into_iter().filter(|entry| fits(entry)).max_by_key(|entry| (portable(entry), entry.architecture));
-    let best = best.ok_or(ImageError::TooNew(lowest, capability))?;
+    let fitting = ptx.iter().filter(|entry| fits(entry)).max_by_key(|entry| (portable(entry), entry.architecture));
+    let newer = || ptx.iter().filter(|entry| entry.architecture > capability);
+    let lowest = || newer().min_by_key(|entry| (!portable(entry), entry.architecture));
+    let best = fitting.or_else(lowest).ok_or(match ptx.first() {
+        Some(entry) => ImageError::Specific(entry.architecture, capability),
+        None => ImageError::NoPtx,
+    })?;
     super::plain(&unpack(best)?).map_err(|_| ImageError::Damaged)
 }

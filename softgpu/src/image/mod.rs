@@ -24,11 +24,12 @@ pub enum ImageError {
     #[error("the image's PTX needs more than {} MiB", unpack::MAX_TEXT >> 20)]
     TooLarge,
     #[error(
-        "the image holds machine code for NVIDIA GPUs only, no PTX; compile with e.g. -gencode arch=compute_75,code=compute_75"
+        "the image holds machine code for NVIDIA GPUs only, no PTX (nvcc: -gencode arch=compute_75,code=compute_75; \
+         CuPy: CUPY_COMPILE_WITH_PTX=1; Numba: without nvidia-nvjitlink)"
     )]
     NoPtx,
-    #[error("the image's PTX is for compute capability {0} and above, this device has {1}")]
-    TooNew(u32, u32),
+    #[error("the image's PTX is for compute capability {0} alone, this device has {1}")]
+    Specific(u32, u32),
 }
 
 /// The PTX text of an image for a device of compute capability `capability` (90 for 9.0).

@@ -402,6 +402,34 @@ pub enum WarpOp {
     Together,
 }
 
+impl WarpOp {
+    /// All of them by number, as compiled code passes them.
+    pub const ALL: [WarpOp; 22] = [
+        WarpOp::ShflUp,
+        WarpOp::ShflDown,
+        WarpOp::ShflBfly,
+        WarpOp::ShflIdx,
+        WarpOp::VoteAll,
+        WarpOp::VoteAny,
+        WarpOp::VoteUni,
+        WarpOp::Ballot,
+        WarpOp::Sync,
+        WarpOp::ActiveMask,
+        WarpOp::MatchAny,
+        WarpOp::MatchAll,
+        WarpOp::ReduxAdd,
+        WarpOp::ReduxMinU,
+        WarpOp::ReduxMaxU,
+        WarpOp::ReduxMinS,
+        WarpOp::ReduxMaxS,
+        WarpOp::ReduxAnd,
+        WarpOp::ReduxOr,
+        WarpOp::ReduxXor,
+        WarpOp::Elect,
+        WarpOp::Together,
+    ];
+}
+
 /// Reduction that a block barrier does along the way.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum BarrierOp {

@@ -1,4 +1,4 @@
-//! Which registers an instruction reads and writes, and which are alive at a barrier.
+//! Which registers an instruction reads and writes, and which are alive at a pause.
 
 use super::ir::{Address, Base, Body, Callee, End, Inst, Op, Predicate, Reg, Value};
 
@@ -129,6 +129,15 @@ fn step_back(inst: &Inst, live: &mut Set) {
     uses(inst, &mut |reg| live.insert(reg));
 }
 
+/// What is kept while an instruction waits: not what it writes itself, unless its guard may switch it off.
+fn alive_across(inst: &Inst, live: &Set) -> Vec<Reg> {
+    let mut kept = live.clone();
+    if inst.guard.is_none() {
+        writes(&inst.op, &mut |reg| kept.remove(reg));
+    }
+    kept.registers()
+}
+
 fn after(body: &Body, index: usize, entries: &[Set]) -> Set {
     let mut live = Set::new(body.registers.len());
     match &body.blocks[index].end {
@@ -153,8 +162,18 @@ fn after(body: &Body, index: usize, entries: &[Set]) -> Set {
     live
 }
 
-/// The registers that are alive just after each barrier, in the order of the text.
-pub fn at_barriers(body: &Body) -> Vec<Vec<Reg>> {
+/// Calls `visit` with each register that the end of a block reads.
+pub fn end_uses(end: &End, visit: &mut impl FnMut(Reg)) {
+    match end {
+        End::Branch { guard, .. } => visit(guard.reg),
+        End::Table { index: Value::Reg(reg), .. } => visit(*reg),
+        _ => {}
+    }
+}
+
+/// The registers that are alive just after each instruction at which a thread pauses, in the order of the text; with
+/// `loops` also those at the end of each block that goes back.
+pub fn at_pauses(body: &Body, pauses: impl Fn(&Inst) -> bool, loops: bool) -> Vec<Vec<Reg>> {
     let mut entries = vec![Set::new(body.registers.len()); body.blocks.len()];
     let mut changed = true;
     while changed {
@@ -169,9 +188,12 @@ pub fn at_barriers(body: &Body) -> Vec<Vec<Reg>> {
     for (index, block) in body.blocks.iter().enumerate() {
         let mut live = after(body, index, &entries);
         let mut here = Vec::new();
+        if loops && block.end.goes_back(index) {
+            here.push(live.registers());
+        }
         for inst in block.insts.iter().rev() {
-            if matches!(inst.op, Op::Barrier { .. }) {
-                here.push(live.registers());
+            if pauses(inst) {
+                here.push(alive_across(inst, &live));
             }
             step_back(inst, &mut live);
         }

@@ -13,6 +13,7 @@ pub mod live;
 pub mod matrix;
 mod memory;
 mod operand;
+pub mod pauses;
 pub mod reach;
 mod scope;
 pub mod small;

@@ -157,8 +157,10 @@ impl Lower<'_, '_> {
         self.b.set_cold_block(look);
         self.b.ins().brif(raised, look, &[], after, &[]);
         self.b.switch_to_block(look);
-        self.helper(Helper::Poll, &[self.context]);
-        self.b.ins().jump(after, &[]);
+        if !self.poll_turn(after) {
+            self.helper(Helper::Poll, &[self.context]);
+            self.b.ins().jump(after, &[]);
+        }
         self.b.switch_to_block(after);
     }
 }

@@ -174,7 +174,8 @@ impl Lower<'_, '_> {
         let ok = self.b.ins().icmp(IntCC::UnsignedLessThan, rotated, room);
         let wide = self.fit(offset, types::I64, false);
         self.check(ok, wide, info);
-        let base = self.field(types::I64, base);
+        let in_frame = if base == offset_of!(Context, local) { self.local_in_frame() } else { None };
+        let base = in_frame.unwrap_or_else(|| self.field(types::I64, base));
         let pointer = self.b.ins().iadd(base, wide);
         Place { pointer, offset: 0, flags: trusted() }
     }

@@ -30,6 +30,7 @@ use cranelift_frontend::{FunctionBuilder, Variable};
 
 use super::helpers::{Arg, Helper};
 use crate::passes::ir;
+use crate::passes::pauses::Pauses;
 use crate::passes::reach::Reach;
 
 /// What the functions of one kernel share.
@@ -44,8 +45,10 @@ pub struct Unit<'m> {
     pub straight: bool,
     /// Numbers of signatures, for the check of indirect calls.
     pub signatures: Vec<ir::Signature>,
-    /// Bytes of a thread's frame, where one fiber runs all threads of a block in turns.
-    pub frame_bytes: Option<u32>,
+    /// Where threads pause, if one fiber runs all threads of a block in turns.
+    pub pauses: Option<Pauses>,
+    /// Then: bytes of a thread's frame, and where local memory begins in it.
+    pub frame: Option<(u32, u32)>,
     pub has_fma: bool,
 }
 
@@ -155,8 +158,8 @@ impl<'f, 'm> Lower<'f, 'm> {
             at: 0,
             line: 0,
         };
-        if let (true, Some(bytes)) = (function.entry, unit.frame_bytes) {
-            lower.rounds(bytes);
+        if let (true, Some(pauses), Some((bytes, local))) = (function.entry, &unit.pauses, unit.frame) {
+            lower.rounds(pauses, bytes, local);
         } else if function.entry {
             lower.thread_loop();
         } else {
@@ -248,6 +251,7 @@ impl<'f, 'm> Lower<'f, 'm> {
             ir::Op::Fence => {
                 self.b.ins().fence();
             }
+            ir::Op::Sleep(_) if self.yield_turn() => {}
             ir::Op::Sleep(time) => {
                 let time = self.get(*time, ir::Type::U32);
                 self.helper(Helper::Sleep, &[self.context, time]);

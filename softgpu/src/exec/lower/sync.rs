@@ -16,9 +16,7 @@ impl Lower<'_, '_> {
         predicate: Option<Predicate>,
         dst: Option<Reg>,
     ) {
-        if self.end_turn() {
-            return;
-        }
+        let number = id;
         let id = self.get(id, Type::U32);
         let count = match count {
             Some(count) => self.get(count, Type::U32),
@@ -31,8 +29,11 @@ impl Lower<'_, '_> {
             }
             None => self.int(types::I32, 0),
         };
-        let code = self.int(types::I32, op as i64);
-        let result = self.ask(Helper::Barrier, &[self.context, code, id, count, vote], types::I32);
+        let result = self.barrier_turn(op, number, vote);
+        let result = result.unwrap_or_else(|| {
+            let code = self.int(types::I32, op as i64);
+            self.ask(Helper::Barrier, &[self.context, code, id, count, vote], types::I32)
+        });
         if let Some(dst) = dst {
             self.set(dst, result, Type::U32);
         }
@@ -69,7 +70,9 @@ impl Lower<'_, '_> {
         // Lanes that ask for the active mask must be at the same place to count as active together.
         let site = if *op == WarpOp::ActiveMask { i64::from(self.line) } else { 0 };
         let site = self.int(types::I64, site);
-        let answer = self.ask(Helper::Warp, &[self.context, code, value, both, mask, site], types::I64);
+        let answer = self.warp_turn(code, value, both, mask, site);
+        let answer = answer
+            .unwrap_or_else(|| self.ask(Helper::Warp, &[self.context, code, value, both, mask, site], types::I64));
         if let Some(dst) = dst {
             let low = self.b.ins().ireduce(types::I32, answer);
             let ty = if self.body.registers[*dst as usize] == Type::Pred { Type::Pred } else { Type::U32 };

@@ -1,16 +1,17 @@
-//! Kernels whose threads meet at barriers and nowhere else, without a fiber for each thread.
+//! Kernels whose threads need no fibers of their own.
 //!
-//! One fiber runs all threads of the block in turns: each runs until its next barrier, leaves there what it will need
-//! (the registers that are alive, and where to go on) in a frame of its own, and the next one has its turn. When all
-//! have been through, everybody has reached the barrier or ended, and the next round begins. A turn costs a few loads
-//! and stores, where a switch of fibers costs a stack that has left the cache.
+//! One fiber runs all threads of the block in turns: each runs until it has to wait for others, leaves there what it will
+//! need (the registers that are alive, and where to go on) in a frame of its own, and the next one has its turn. A turn
+//! costs a few loads and stores, where a switch of fibers costs a stack that has left the cache. Who waits for whom is for
+//! `exec/turns.rs` to say.
 //!
 //! ```text
-//! round(any = 0) ─→ head(thread, any) ─ no thread left ─→ any ? round : done
-//!                     │ by the state in the thread's frame
-//!                     ├─ 0: the kernel's first block      ┐ barrier n: save, state = n, any = 1 ─→ head(next thread)
-//!                     ├─ n: after barrier n, registers loaded ┘ end: state = ended ─→ head(next thread)
-//!                     └─ ended ─→ head(next thread)
+//! ask(which threads?) ─ none ─→ done
+//!   └─→ head(thread) ─ the last one was it ─→ ask
+//!         ├─ it waits, or has ended ─→ head(next thread)
+//!         └─ by the state in its frame
+//!              ├─ 0: the kernel's first block         ┐ pause n: save, state = n ─→ head(next thread)
+//!              └─ n: after pause n, registers loaded  ┘ end: status = ended ─→ head(next thread)
 //! ```
 
 use std::mem::offset_of;
@@ -18,94 +19,77 @@ use std::mem::offset_of;
 use cranelift_codegen::ir::condcodes::IntCC;
 use cranelift_codegen::ir::{Block, BlockArg, InstBuilder, JumpTableData, Type, Value, types};
 
-use super::super::block::BlockState;
 use super::super::context::Context;
+use super::super::helpers::Helper;
+use super::super::turns::{AT_BARRIER, ENDED, HEAD, Head, IN_WARP, RUNS};
 use super::{Lower, trusted};
-use crate::passes::ir::{self, BarrierOp, Op};
-use crate::passes::live;
-use crate::passes::reach::Reach;
+use crate::passes::ir;
+use crate::passes::pauses::{self, Pauses};
 
 /// What the lowering of such a kernel keeps.
 pub struct Turns {
-    /// Registers to keep at each barrier.
-    alive: Vec<Vec<ir::Reg>>,
-    /// Where each barrier goes on.
+    /// Where each pause goes on.
     resume: Vec<Block>,
-    /// Barriers that have been lowered.
+    /// Pauses that have been lowered.
     seen: usize,
     frame: Value,
-    /// Takes whether anybody waits, and goes to the next thread.
+    /// Goes to the next thread.
     next: Block,
+    /// Where local memory begins in a frame.
+    local: u32,
 }
 
-/// Most barriers in a kernel of this kind, and most registers kept at one.
-const MAX_BARRIERS: usize = 200;
-const MAX_KEPT: usize = 250;
-/// Bytes of a kept register, whatever its type.
-const CELL: usize = 16;
-
-/// Bytes of a thread's frame, if the kernel can run in turns. It can when threads wait for each other only at barriers
-/// of the whole block: nothing may spin, because nobody else would get to run.
-pub fn frame_bytes(module: &ir::Module, reach: &Reach) -> Option<u32> {
-    let [kernel] = reach.functions[..] else { return None };
-    let body = module.functions[kernel].body.as_ref().ok()?;
-    if reach.local_bytes > 0 {
-        return None;
-    }
-    let mut barriers = 0;
-    for inst in body.blocks.iter().flat_map(|block| &block.insts) {
-        match &inst.op {
-            Op::Barrier { op: BarrierOp::Sync, id: ir::Value::Bits(id), count: None, dst: None, .. } if *id < 16 => {
-                if inst.guard.is_some() {
-                    return None;
-                }
-                barriers += 1;
-            }
-            Op::Barrier { .. } | Op::Warp { .. } | Op::Sleep(_) | Op::Call { .. } => return None,
-            Op::Runtime { routine, .. } if routine.waits() => return None,
-            Op::Load { volatile: true, .. } | Op::Atomic { dst: Some(_), .. } => return None,
-            _ => {}
-        }
-    }
-    if barriers == 0 || barriers > MAX_BARRIERS {
-        return None;
-    }
-    let most = live::at_barriers(body).iter().map(Vec::len).max().unwrap_or(0);
-    (most <= MAX_KEPT).then_some(((most + 1) * CELL) as u32)
+/// Bytes of a thread's frame, and where local memory begins in it.
+pub fn frame(module: &ir::Module, kernel: usize, pauses: &Pauses, local: u64) -> (u32, u32) {
+    let Ok(body) = &module.functions[kernel].body else { return (HEAD, HEAD) };
+    let kept = pauses.kept.iter().map(|kept| pauses::places(body, kept).1).max().unwrap_or(0);
+    let start = (HEAD + kept).next_multiple_of(16);
+    (start + local.next_multiple_of(16) as u32, start)
 }
 
 impl Lower<'_, '_> {
-    /// The rounds, and the code that finds out where a thread goes on.
-    pub fn rounds(&mut self, frame_bytes: u32) {
-        let alive = live::at_barriers(self.body);
-        let block = self.field(types::I64, offset_of!(Context, block));
+    /// Asks for threads, and finds out where each goes on.
+    pub fn rounds(&mut self, pauses: &Pauses, frame_bytes: u32, local: u32) {
         let frames = self.field(types::I64, offset_of!(Context, frames));
         let sizes = [0, 4].map(|place| self.field(types::I32, offset_of!(Context, block_size) + place));
-        let total = self.b.ins().load(types::I32, super::constant(), block, offset_of!(BlockState, total) as i32);
-        let [round, head, turn, done, finished, next] = [(); 6].map(|()| self.b.create_block());
+        let [ask, begin, head, look, turn, finished, next] = [(); 7].map(|()| self.b.create_block());
         let zero = self.int(types::I32, 0);
-        // All threads are taken at once: should this fiber pause, no other may start any of them.
-        self.b.ins().store(trusted(), total, block, offset_of!(BlockState, next_linear) as i32);
-        self.b.ins().jump(round, &[]);
+        self.b.ins().jump(ask, &[]);
 
-        self.b.switch_to_block(round);
-        let start = [BlockArg::Value(zero), zero.into(), zero.into(), zero.into(), frames.into(), zero.into()];
-        self.b.ins().jump(head, &start);
+        self.b.switch_to_block(ask);
+        let span = self.int(types::I32, if pauses.warps { 32 } else { i64::from(i32::MAX) });
+        let range = self.ask(Helper::NextRange, &[self.context, span], types::I64);
+        let first = self.b.ins().ireduce(types::I32, range);
+        let count = self.b.ins().ushr_imm_u(range, 32);
+        let count = self.b.ins().ireduce(types::I32, count);
+        self.b.ins().brif(count, begin, &[], finished, &[]);
 
-        let [x, y, z, linear] = [(); 4].map(|()| self.b.append_block_param(head, types::I32));
-        let frame = self.b.append_block_param(head, types::I64);
-        let any = self.b.append_block_param(head, types::I32);
-        self.b.switch_to_block(head);
-        let more = self.b.ins().icmp(IntCC::UnsignedLessThan, linear, total);
-        self.b.ins().brif(more, turn, &[], done, &[]);
-
-        self.b.switch_to_block(done);
-        self.b.ins().brif(any, round, &[], finished, &[]);
         self.b.switch_to_block(finished);
         self.b.ins().return_(&[]);
 
+        self.b.switch_to_block(begin);
+        let x = self.b.ins().urem(first, sizes[0]);
+        let row = self.b.ins().udiv(first, sizes[0]);
+        let y = self.b.ins().urem(row, sizes[1]);
+        let z = self.b.ins().udiv(row, sizes[1]);
+        let wide = self.b.ins().uextend(types::I64, first);
+        let offset = self.b.ins().imul_imm_s(wide, i64::from(frame_bytes));
+        let frame = self.b.ins().iadd(frames, offset);
+        let last = self.b.ins().iadd(first, count);
+        self.b.ins().jump(head, &[x, y, z, first, frame, last].map(BlockArg::Value));
+
+        let [x, y, z, linear] = [(); 4].map(|()| self.b.append_block_param(head, types::I32));
+        let frame = self.b.append_block_param(head, types::I64);
+        let last = self.b.append_block_param(head, types::I32);
+        self.b.switch_to_block(head);
+        let more = self.b.ins().icmp(IntCC::UnsignedLessThan, linear, last);
+        self.b.ins().brif(more, look, &[], ask, &[]);
+
+        self.b.switch_to_block(look);
+        let status = self.b.ins().load(types::I32, trusted(), frame, offset_of!(Head, status) as i32);
+        self.b.ins().brif(status, next, &[], turn, &[]);
+
         self.b.switch_to_block(next);
-        let waits = self.b.append_block_param(next, types::I32);
         let x_next = self.b.ins().iadd_imm_s(x, 1);
         let x_wraps = self.b.ins().icmp(IntCC::Equal, x_next, sizes[0]);
         let x_next = self.b.ins().select(x_wraps, zero, x_next);
@@ -117,7 +101,7 @@ impl Lower<'_, '_> {
         let z_next = self.b.ins().iadd(z, carry);
         let linear_next = self.b.ins().iadd_imm_s(linear, 1);
         let frame_next = self.b.ins().iadd_imm_s(frame, i64::from(frame_bytes));
-        let following = [x_next, y_next, z_next, linear_next, frame_next, waits].map(BlockArg::Value);
+        let following = [x_next, y_next, z_next, linear_next, frame_next, last].map(BlockArg::Value);
         self.b.ins().jump(head, &following);
 
         self.b.switch_to_block(turn);
@@ -126,52 +110,131 @@ impl Lower<'_, '_> {
             self.b.ins().store(trusted(), value, self.context, thread + place);
         }
         self.b.ins().store(trusted(), linear, self.context, offset_of!(Context, linear) as i32);
-        let state = self.b.ins().load(types::I32, trusted(), frame, 0);
-        let resume: Vec<Block> = alive.iter().map(|_| self.b.create_block()).collect();
-        let call = |b: &mut cranelift_frontend::FunctionBuilder, block, args: &[BlockArg]| {
-            b.func.dfg.block_call(block, args)
-        };
-        // Whatever is not a place to go on has ended.
-        let ended = call(&mut self.b, next, &[any.into()]);
-        let mut targets = vec![call(&mut self.b, self.blocks[0], &[])];
-        for block in &resume {
-            targets.push(call(&mut self.b, *block, &[]));
+        if local != frame_bytes {
+            let place = self.b.ins().iadd_imm_s(frame, i64::from(local));
+            self.b.ins().store(trusted(), place, self.context, offset_of!(Context, local) as i32);
         }
-        let table = self.b.create_jump_table(JumpTableData::new(ended, &targets));
+        let state = self.b.ins().load(types::I32, trusted(), frame, offset_of!(Head, state) as i32);
+        let resume: Vec<Block> = pauses.kept.iter().map(|_| self.b.create_block()).collect();
+        let call = |b: &mut cranelift_frontend::FunctionBuilder, block| b.func.dfg.block_call(block, &[]);
+        // There are no other states; a thread in one would end.
+        let other = call(&mut self.b, self.exit);
+        let mut targets = vec![call(&mut self.b, self.blocks[0])];
+        for block in &resume {
+            targets.push(call(&mut self.b, *block));
+        }
+        let table = self.b.create_jump_table(JumpTableData::new(other, &targets));
         self.b.ins().br_table(state, table);
         self.thread = Some([x, y, z, linear]);
 
         self.b.switch_to_block(self.exit);
-        let gone = self.int(types::I32, -1);
-        self.b.ins().store(trusted(), gone, frame, 0);
-        self.b.ins().jump(next, &[any.into()]);
-        self.turns = Some(Turns { alive, resume, seen: 0, frame, next });
+        let gone = self.int(types::I32, i64::from(ENDED));
+        self.b.ins().store(trusted(), gone, frame, offset_of!(Head, status) as i32);
+        self.b.ins().jump(next, &[]);
+        self.turns = Some(Turns { resume, seen: 0, frame, next, local });
     }
 
-    /// The end of a turn. True when the kernel runs in turns.
-    pub fn end_turn(&mut self) -> bool {
-        let Some(turns) = &mut self.turns else { return false };
+    /// Where this thread's local memory is, where threads run in turns.
+    pub fn local_in_frame(&mut self) -> Option<Value> {
+        let Turns { frame, local, .. } = *self.turns.as_ref()?;
+        Some(self.b.ins().iadd_imm_s(frame, i64::from(local)))
+    }
+
+    /// The end of a turn with this status. What follows is lowered into where the thread goes on.
+    fn pause(&mut self, status: u32) {
+        let unit = self.unit;
+        let Some(turns) = &mut self.turns else { return };
         let number = turns.seen;
         turns.seen += 1;
-        let (Some(kept), Some(resume)) = (turns.alive.get(number).cloned(), turns.resume.get(number).copied()) else {
-            return false;
-        };
         let (frame, next) = (turns.frame, turns.next);
-        let place = |at: usize| ((at + 1) * CELL) as i32;
+        let (Some(resume), Some(pauses)) = (turns.resume.get(number).copied(), &unit.pauses) else { return };
+        let kept = &pauses.kept[number];
+        let (places, _) = pauses::places(self.body, kept);
+        let place = |at: usize| (HEAD + places[at]) as i32;
         for (at, reg) in kept.iter().enumerate() {
             let value = self.register_value(*reg);
             self.b.ins().store(trusted(), value, frame, place(at));
         }
         let state = self.int(types::I32, number as i64 + 1);
-        self.b.ins().store(trusted(), state, frame, 0);
-        let one = self.int(types::I32, 1);
-        self.b.ins().jump(next, &[one.into()]);
+        self.b.ins().store(trusted(), state, frame, offset_of!(Head, state) as i32);
+        if status != RUNS {
+            let status = self.int(types::I32, i64::from(status));
+            self.b.ins().store(trusted(), status, frame, offset_of!(Head, status) as i32);
+        }
+        self.b.ins().jump(next, &[]);
         self.b.switch_to_block(resume);
         for (at, reg) in kept.iter().enumerate() {
             let class: Type = self.classes[*reg as usize];
             let value = self.b.ins().load(class, trusted(), frame, place(at));
             self.define_register(*reg, value);
         }
+    }
+
+    /// Writes words into the head of the frame.
+    fn bring(&mut self, words: &[(Value, usize)]) {
+        let Some(frame) = self.turns.as_ref().map(|turns| turns.frame) else { return };
+        for (value, place) in words {
+            self.b.ins().store(trusted(), *value, frame, *place as i32);
+        }
+    }
+
+    /// What the thread was told when it was let go.
+    fn told(&mut self) -> Value {
+        let frame = self.turns.as_ref().map_or(self.context, |turns| turns.frame);
+        self.b.ins().load(types::I64, trusted(), frame, offset_of!(Head, a) as i32)
+    }
+
+    /// Waits at a barrier. The answer, or nothing when threads have fibers.
+    pub fn barrier_turn(&mut self, op: ir::BarrierOp, id: ir::Value, vote: Value) -> Option<Value> {
+        self.turns.as_ref()?;
+        let ir::Value::Bits(id) = id else { return None };
+        let code = self.int(types::I32, (id as i64) << 16 | op as i64);
+        self.bring(&[(code, offset_of!(Head, op))]);
+        if pauses::votes(op) {
+            let vote = self.b.ins().uextend(types::I64, vote);
+            self.bring(&[(vote, offset_of!(Head, a))]);
+        }
+        self.pause(AT_BARRIER);
+        let answer = self.told();
+        Some(self.b.ins().ireduce(types::I32, answer))
+    }
+
+    /// Does something with the warp. The answer, or nothing when threads have fibers.
+    pub fn warp_turn(&mut self, code: Value, a: Value, bc: Value, mask: Value, site: Value) -> Option<Value> {
+        self.turns.as_ref()?;
+        self.bring(&[
+            (a, offset_of!(Head, a)),
+            (bc, offset_of!(Head, bc)),
+            (mask, offset_of!(Head, mask)),
+            (code, offset_of!(Head, op)),
+            (site, offset_of!(Head, site)),
+        ]);
+        self.pause(IN_WARP);
+        Some(self.told())
+    }
+
+    /// Lets others run. False when threads have fibers.
+    pub fn yield_turn(&mut self) -> bool {
+        if self.turns.is_none() {
+            return false;
+        }
+        self.pause(RUNS);
+        true
+    }
+
+    /// The flag is up in a loop: whether somebody may be waited for there, and so others must run. Ends in a block of its
+    /// own, which goes to `after`. False when loops of this kernel are no places to pause.
+    pub fn poll_turn(&mut self, after: Block) -> bool {
+        if self.turns.is_none() || !self.unit.pauses.as_ref().is_some_and(|pauses| pauses.spins) {
+            return false;
+        }
+        let yields = self.b.create_block();
+        self.b.set_cold_block(yields);
+        let yes = self.ask(Helper::PollTurn, &[self.context], types::I32);
+        self.b.ins().brif(yes, yields, &[], after, &[]);
+        self.b.switch_to_block(yields);
+        self.pause(RUNS);
+        self.b.ins().jump(after, &[]);
         true
     }
 }

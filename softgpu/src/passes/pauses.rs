@@ -1,0 +1,96 @@
+//! Where a thread of a kernel may have to let others run, and what it keeps meanwhile.
+
+use super::ir::{BarrierOp, Body, Callee, Inst, Module, Op, Reg, Value};
+use super::live;
+use super::reach::Reach;
+
+/// Most places to pause, registers kept at one, and registers kept at all of them: beyond, the code would be all saving.
+const MAX_PAUSES: usize = 1500;
+const MAX_KEPT: usize = 400;
+const MAX_KEPT_IN_ALL: usize = 40_000;
+/// Most local memory of a thread in its frame.
+const MAX_LOCAL: u64 = 16 << 10;
+
+/// How a kernel pauses, if its threads can run in turns.
+pub struct Pauses {
+    /// Registers that are kept at each pause, in the order of the text.
+    pub kept: Vec<Vec<Reg>>,
+    /// Whether lanes of a warp do things together.
+    pub warps: bool,
+    /// Whether a thread may wait in a loop for what another one writes. Then loops are places to pause too.
+    pub spins: bool,
+}
+
+/// Whether a thread pauses at an instruction.
+pub fn at(inst: &Inst) -> bool {
+    matches!(inst.op, Op::Barrier { .. } | Op::Warp { .. } | Op::Sleep(_))
+}
+
+/// The pauses of a kernel. None when its threads need stacks of their own: where functions are called, some threads of
+/// a block are counted, or a routine makes them wait.
+pub fn of(module: &Module, reach: &Reach) -> Option<Pauses> {
+    let [kernel] = reach.functions[..] else { return None };
+    let body = module.functions[kernel].body.as_ref().ok()?;
+    if reach.local_bytes > MAX_LOCAL {
+        return None;
+    }
+    let insts = || body.blocks.iter().flat_map(|block| &block.insts);
+    if !insts().any(at) || !insts().all(|inst| possible(&inst.op)) {
+        return None;
+    }
+    let loops = body.blocks.iter().enumerate().any(|(index, block)| block.end.goes_back(index));
+    let read = registers_read(body);
+    let waits = |op: &Op| match op {
+        Op::Load { volatile, .. } => *volatile,
+        Op::Atomic { dst: Some(dst), .. } => read[*dst as usize],
+        _ => false,
+    };
+    let spins = loops && insts().any(|inst| waits(&inst.op));
+    let kept = live::at_pauses(body, at, spins);
+    let most = kept.iter().map(Vec::len).max().unwrap_or(0);
+    let all: usize = kept.iter().map(Vec::len).sum();
+    if kept.len() > MAX_PAUSES || most > MAX_KEPT || all > MAX_KEPT_IN_ALL {
+        return None;
+    }
+    let warps = insts().any(|inst| matches!(inst.op, Op::Warp { .. }));
+    Some(Pauses { kept, warps, spins })
+}
+
+fn possible(op: &Op) -> bool {
+    match op {
+        Op::Barrier { op: BarrierOp::Arrive, .. } | Op::Barrier { count: Some(_), .. } => false,
+        Op::Barrier { id, .. } => matches!(id, Value::Bits(id) if *id < 16),
+        Op::Call { callee, .. } => matches!(callee, Callee::Builtin(_)),
+        Op::Runtime { routine, .. } => !routine.waits(),
+        _ => true,
+    }
+}
+
+fn registers_read(body: &Body) -> Vec<bool> {
+    let mut read = vec![false; body.registers.len()];
+    for inst in body.blocks.iter().flat_map(|block| &block.insts) {
+        live::uses(inst, &mut |reg| read[reg as usize] = true);
+    }
+    for block in &body.blocks {
+        live::end_uses(&block.end, &mut |reg| read[reg as usize] = true);
+    }
+    read
+}
+
+/// Where kept registers lie behind the frame's head: their offsets, and the end.
+pub fn places(body: &Body, kept: &[Reg]) -> (Vec<u32>, u32) {
+    let mut end = 0u32;
+    let mut place = |reg: &Reg| {
+        let size = if body.registers[*reg as usize].bits() > 64 { 16 } else { 8 };
+        let at = end.next_multiple_of(size);
+        end = at + size;
+        at
+    };
+    let places = kept.iter().map(&mut place).collect();
+    (places, end)
+}
+
+/// Whether the vote or answer of a barrier is wanted.
+pub fn votes(op: BarrierOp) -> bool {
+    matches!(op, BarrierOp::Popc | BarrierOp::And | BarrierOp::Or)
+}
