@@ -54,7 +54,13 @@ fn a_scrape_tells_what_tenants_did() {
     assert_eq!(busy.ask(&format!("alloc {}", 32 * MIB)), "ok");
     assert_eq!(busy.ask(&format!("alloc {}", 2 * ZONE_MEMORY)), "error 2");
     assert_eq!(busy.ask("sync"), "ok");
-    let after = Scrape::of(address);
+    // What is served may be a moment old.
+    let mut after = Scrape::of(address);
+    let launches = |scrape: &Scrape| scrape.zone("bulkhead_zone_launches_total", "a", "").unwrap_or(0);
+    until("the launches are counted", || {
+        after = Scrape::of(address);
+        launches(&after) >= launches(&before) + computed
+    });
     let grown = |metric: &str, zone: &str, label: &str| {
         let read = |scrape: &Scrape| scrape.zone(metric, zone, label).unwrap_or_else(|| panic!("{metric} of {zone}"));
         read(&after) - read(&before)

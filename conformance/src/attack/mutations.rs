@@ -38,10 +38,8 @@ impl Belongings {
         let event = |session: &mut Session, flags: u64| session.ask(Op::EventCreate as u16, &words(&[flags]))[0];
         let stale = event(session, 0);
         session.ask(op_of("cuEventDestroy_v2"), &words(&[stale]));
-        session.upload(KERNELS.as_bytes());
-        let module = session.ask(Op::ModuleLoad as u16, &words(&[KERNELS.len() as u64]))[0];
-        session.upload(KERNELS.as_bytes());
-        let library = session.ask(Op::LibraryLoad as u16, &words(&[KERNELS.len() as u64]))[0];
+        let module = session.must_load(Op::ModuleLoad, KERNELS.as_bytes());
+        let library = session.must_load(Op::LibraryLoad, KERNELS.as_bytes());
         let named = |owner: u64, name: &[u8]| [words(&[owner]), string(name)].concat();
         let function = session.ask(Op::GetFunction as u16, &named(module, b"double"))[0];
         let kernel = session.ask(Op::GetKernel as u16, &named(library, b"double"))[0];

@@ -83,8 +83,7 @@ pub fn attack(dice: &mut Dice, sessions: u64) -> Tally {
     for _ in 0..sessions {
         let mut session = Session::start();
         tally.sessions += 1;
-        session.upload(KERNELS.as_bytes());
-        let module = session.ask(Op::ModuleLoad as u16, &words(&[KERNELS.len() as u64]))[0];
+        let module = session.must_load(Op::ModuleLoad, KERNELS.as_bytes());
         let loot = Loot {
             streams: Mutex::default(),
             events: Mutex::default(),

@@ -127,9 +127,18 @@ impl Session {
         self.client.post(op, 0, tag, payload.len(), |slot| slot.copy_from_slice(payload)).is_ok()
     }
 
+    /// A call that is answered, however busy the machine is.
+    fn call_patiently(&mut self, op: u16, payload: &[u8]) -> Back {
+        let asked = self.lane.begin_call(op, 0, 1, payload.len(), |slot| slot.copy_from_slice(payload));
+        match asked.and_then(|_| self.lane.finish(Some(PATIENCE))) {
+            Ok(reply) => Back::Answer { status: reply.status, payload: reply.payload.to_vec() },
+            Err(_) => Back::Ended,
+        }
+    }
+
     /// A call that must work, and the words of its answer.
     pub fn ask(&mut self, op: u16, payload: &[u8]) -> Vec<u64> {
-        match self.call(op, 1, payload) {
+        match self.call_patiently(op, payload) {
             Back::Answer { status: 0, payload } => payload
                 .chunks_exact(8)
                 .map(|word| u64::from_le_bytes(word.try_into().expect("eight bytes")))
@@ -152,6 +161,24 @@ impl Session {
         assert_eq!(self.settle(), 0, "a copy failed");
         let region = RawRing::map(self.client.region().fd().expect("a memfd"), &self.layout, 0);
         region.read_word(region.len - self.layout.bulk_bytes as usize)
+    }
+
+    /// Loads an image that the zone has room for: at the latest when the worker before this one is gone.
+    pub fn must_load(&mut self, op: Op, image: &[u8]) -> u64 {
+        const OUT_OF_MEMORY: i32 = 2;
+        for _ in 0..1000 {
+            self.upload(image);
+            match self.call_patiently(op as u16, &words(&[image.len() as u64])) {
+                Back::Answer { status: OUT_OF_MEMORY, .. } => {
+                    std::thread::sleep(std::time::Duration::from_millis(10))
+                }
+                Back::Answer { status: 0, payload } => {
+                    return u64::from_le_bytes(payload[..8].try_into().expect("eight bytes"));
+                }
+                other => panic!("{} answered {other:?}", op.name()),
+            }
+        }
+        panic!("the zone has no room for an image")
     }
 
     /// Loads PTX text as a module.
