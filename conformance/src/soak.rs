@@ -107,7 +107,7 @@ struct Stage {
 /// When something is left, or a program was told what it should not.
 pub fn soak(options: &Options, place: &Place) -> Outcome {
     let backend: Vec<&str> = match options.backend.as_deref() {
-        None | Some("soft") => vec!["--backend", "soft", "--soft-memory", "1GiB"],
+        None | Some("soft") => vec!["--backend", "soft"],
         Some(other) => vec!["--backend", other],
     };
     let shared_before = shared_memory();

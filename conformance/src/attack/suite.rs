@@ -171,7 +171,7 @@ pub fn run(options: &Options) -> bool {
 pub fn stage(attack: &Attack, options: &Options, place: Place) -> Outcome {
     let backend: Vec<&str> = match options.backend.as_deref() {
         None => Vec::new(),
-        Some("soft") => vec!["--backend", "soft", "--soft-memory", "1GiB"],
+        Some("soft") => vec!["--backend", "soft"],
         Some(other) => vec!["--backend", other],
     };
     let proxy = Proxy::start_with(&place, &["bad", "good"], &[&backend, attack.options].concat());
