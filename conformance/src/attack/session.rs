@@ -87,8 +87,11 @@ impl Session {
         let mut session = Session::attach_at(path);
         let nowhere = std::fs::File::options().write(true).open("/dev/null").expect("/dev/null");
         bootstrap::send(&session.socket, &Handover::default(), &[nowhere.as_fd()]).expect("the worker listens");
-        assert!(matches!(session.call(Op::Start as u16, 0, &words(&[0])), Back::Answer { status: 0, .. }));
-        assert!(matches!(session.call(Op::ContextRetain as u16, 0, &words(&[0])), Back::Answer { status: 0, .. }));
+        assert!(matches!(session.call_patiently(Op::Start as u16, 0, &words(&[0])), Back::Answer { status: 0, .. }));
+        assert!(matches!(
+            session.call_patiently(Op::ContextRetain as u16, 0, &words(&[0])),
+            Back::Answer { status: 0, .. }
+        ));
         session
     }
 
@@ -128,8 +131,8 @@ impl Session {
     }
 
     /// A call that is answered, however busy the machine is.
-    fn call_patiently(&mut self, op: u16, payload: &[u8]) -> Back {
-        let asked = self.lane.begin_call(op, 0, 1, payload.len(), |slot| slot.copy_from_slice(payload));
+    fn call_patiently(&mut self, op: u16, tag: u32, payload: &[u8]) -> Back {
+        let asked = self.lane.begin_call(op, 0, tag, payload.len(), |slot| slot.copy_from_slice(payload));
         match asked.and_then(|_| self.lane.finish(Some(PATIENCE))) {
             Ok(reply) => Back::Answer { status: reply.status, payload: reply.payload.to_vec() },
             Err(_) => Back::Ended,
@@ -138,7 +141,7 @@ impl Session {
 
     /// A call that must work, and the words of its answer.
     pub fn ask(&mut self, op: u16, payload: &[u8]) -> Vec<u64> {
-        match self.call_patiently(op, payload) {
+        match self.call_patiently(op, 1, payload) {
             Back::Answer { status: 0, payload } => payload
                 .chunks_exact(8)
                 .map(|word| u64::from_le_bytes(word.try_into().expect("eight bytes")))
@@ -168,7 +171,7 @@ impl Session {
         const OUT_OF_MEMORY: i32 = 2;
         for _ in 0..1000 {
             self.upload(image);
-            match self.call_patiently(op as u16, &words(&[image.len() as u64])) {
+            match self.call_patiently(op as u16, 1, &words(&[image.len() as u64])) {
                 Back::Answer { status: OUT_OF_MEMORY, .. } => {
                     std::thread::sleep(std::time::Duration::from_millis(10))
                 }
