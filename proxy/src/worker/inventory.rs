@@ -80,10 +80,10 @@ mod tests {
 
     #[test]
     fn the_software_gpu_is_described() {
-        let prepared = Prepared::load(&Backend::Soft { devices: 3, memory: 1 << 30, only: Vec::new() }).unwrap();
+        let prepared = Prepared::load(&Backend::Soft { devices: 2, memory: 1 << 30, only: Vec::new() }).unwrap();
         let cards = view::read_cards(&mut Reader::new(&prepared.inventory().unwrap())).unwrap();
-        // As many as other tests of this process have: the driver starts once.
-        assert_eq!(cards.len(), 3);
+        // As many as the survey's test has: the driver starts once in a process.
+        assert_eq!(cards.len(), 2);
         assert_eq!((cards[0].memory, cards[0].name.as_str()), (1 << 30, "Bulkhead softgpu"));
         assert_ne!(cards[0].uuid, cards[1].uuid);
         assert_ne!(cards[0].bus_id, cards[1].bus_id);

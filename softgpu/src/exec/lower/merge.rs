@@ -14,7 +14,7 @@ use super::super::helpers::access_info;
 use super::memory::Place;
 use super::{Lower, trusted};
 use crate::passes::ir::{Address, Base, Inst, Op, Reg, Space, Type};
-use crate::passes::live;
+use crate::passes::{live, pauses};
 use crate::window;
 
 /// Accesses of one width, relative to one register.
@@ -59,7 +59,7 @@ impl Plan {
             {
                 plan.add(&mut open, at, space, reg, ty.bytes() * lanes as u32, address.offset);
             }
-            if matches!(inst.op, Op::Barrier { .. } | Op::Warp { .. } | Op::Runtime { .. } | Op::Call { .. }) {
+            if pauses::at(inst) || matches!(inst.op, Op::Runtime { .. } | Op::Call { .. }) {
                 open.clear();
             }
             live::writes(&inst.op, &mut |reg| open.retain(|group| plan.groups[*group].reg != reg));
