@@ -35,6 +35,9 @@ use desk::{Desk, PREFIX, Terms};
 use server::Plugin;
 use sockets::Identity;
 
+/// How the names of our sockets begin in kubelet's folder.
+pub const SOCKETS: &str = "bulkhead-";
+
 /// How often it is looked whether kubelet is a new one.
 const TICK: Duration = Duration::from_millis(500);
 /// How often broker and configuration are looked at.
@@ -271,7 +274,7 @@ impl Runner {
     fn open_stall(&self, name: &str) -> io::Result<Stall> {
         let (devices, receiver) = watch::channel(self.devices(name));
         let plugin = Plugin { resource: name.to_owned(), desk: self.desk.clone(), devices: receiver };
-        let socket = self.options.kubelet.join(format!("bulkhead-{}.sock", name.replace('/', "_")));
+        let socket = self.options.kubelet.join(format!("{SOCKETS}{}.sock", name.replace('/', "_")));
         let incoming = sockets::listen(&socket)?;
         let bound = sockets::identity(&socket);
         let serving = tokio::spawn(async move {

@@ -4,6 +4,7 @@
 //! are the node ([`node`]), starts the cluster there ([`cluster`]) and plays the scenarios.
 
 mod cluster;
+mod helm;
 mod kubectl;
 mod lab;
 mod node;
@@ -41,6 +42,9 @@ pub fn run(options: &Options) -> Result<()> {
     scenarios::check_names(&options.names)?;
     node::check().context("cargo xtask e2e cannot run here")?;
     let parts = parts::ensure()?;
+    if scenarios::need_helm(&options.names) {
+        helm::ensure()?;
+    }
     if !options.no_build {
         toolchain::ensure()?;
         stage::build(&stage::Options { debug: options.debug, strip: true })?;

@@ -3,8 +3,11 @@
 mod claims;
 mod cluster;
 mod device_plugin;
+mod lifecycle;
+mod podman;
 mod pods;
 mod restarts;
+mod settings;
 mod soak;
 mod truth_table;
 
@@ -25,9 +28,12 @@ const ALL: &[&[Scenario]] = &[
     cluster::SCENARIOS,
     device_plugin::SCENARIOS,
     claims::SCENARIOS,
+    settings::SCENARIOS,
+    podman::SCENARIOS,
     truth_table::SCENARIOS,
     restarts::SCENARIOS,
     soak::SCENARIOS,
+    lifecycle::SCENARIOS,
 ];
 
 fn all() -> impl Iterator<Item = &'static Scenario> {
@@ -78,14 +84,15 @@ impl Stage<'_> {
     /// The program `steady` in this pod works on from here, and is still the same one.
     pub fn goes_on(&self, pod: &str) -> Result<()> {
         self.wait(pod, "Running")?;
-        let round = || -> Result<u64> {
-            let said = self.cluster.kubectl.text(&["logs", "-n", self.namespace, pod, "--tail=1"])?;
-            Ok(said.trim().strip_prefix("round ").and_then(|round| round.parse().ok()).unwrap_or(0))
+        // A kubelet that has just been started has no logs to show yet.
+        let round = || -> Option<u64> {
+            let said = self.cluster.kubectl.text(&["logs", "-n", self.namespace, pod, "--tail=1"]).ok()?;
+            Some(said.trim().strip_prefix("round ").and_then(|round| round.parse().ok()).unwrap_or(0))
         };
-        let before = round()?;
+        let before = until(&format!("the log of {pod}"), || Ok(round()))?;
         until(&format!("{pod} beyond round {before}"), || {
             self.wait(pod, "Running")?;
-            Ok((round()? > before + 2).then_some(()))
+            Ok(round().filter(|now| *now > before + 2).map(drop))
         })?;
         let path = "jsonpath={.status.containerStatuses[*].restartCount}";
         let restarts = self.cluster.kubectl.text(&["get", "pod", "-n", self.namespace, pod, "-o", path])?;
@@ -158,6 +165,11 @@ pub fn check_names(names: &[String]) -> Result<()> {
 /// Whether one of these scenarios is about more than the cluster.
 pub fn need_bulkhead(names: &[String]) -> bool {
     names.is_empty() || names.iter().any(|name| !name.starts_with("cluster"))
+}
+
+/// Whether one of these scenarios installs Bulkhead with Helm.
+pub fn need_helm(names: &[String]) -> bool {
+    names.is_empty() || names.iter().any(|name| name == "helm")
 }
 
 /// Plays the scenarios of these names, or all; prints a table, and gives whether all went well.
