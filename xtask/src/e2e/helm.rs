@@ -19,8 +19,8 @@ pub fn ensure() -> Result<()> {
         return Ok(());
     }
     parts::timed(&format!("building Helm {HELM} (three minutes on two cores)"), || {
-        parts::module(&home(), &[], &format!("helm.sh/helm/v3@v{HELM}"))?;
-        parts::build(&program, "helm.sh/helm/v3/cmd/helm", "-s -w")
+        parts::module(&home(), &[], &format!("helm.sh/helm/v3@v{HELM}"), None)?;
+        parts::build(&program, "helm.sh/helm/v3/cmd/helm", "-s -w", None)
     })
 }
 
