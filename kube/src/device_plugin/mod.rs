@@ -97,7 +97,7 @@ pub async fn run(options: Options, stop: impl Future<Output = ()>) -> Result<(),
     // A wrong configuration is said before anything is waited for.
     source.check()?;
     let node = tokio::select! {
-        node = node::wait(&broker) => node,
+        node = node::wait(&broker, &mut source) => node,
         () = &mut stop => return Ok(()),
     };
     let terms = Terms::from(source.read(&node)?);
@@ -179,7 +179,8 @@ impl Runner {
                 None
             }
         };
-        let well = status.as_ref().is_some_and(|status| status.ready);
+        let well = |status: &Status| status.ready && node::is_meant(status, self.source.soft);
+        let well = status.as_ref().is_some_and(well);
         if well {
             self.heard = Instant::now();
         }
@@ -202,7 +203,7 @@ impl Runner {
             return;
         }
         self.source.forget();
-        let Ok(Some(node)) = node::look(&self.broker).await else { return };
+        let Some(node) = node::gpus(&self.broker, self.source.soft).await else { return };
         let Some(terms) = self.source.reread(&node).map(Terms::from).filter(|terms| *terms != self.terms) else {
             return;
         };

@@ -14,7 +14,7 @@ mod scenarios;
 mod service;
 mod wait;
 
-use crate::{images, stage, toolchain};
+use crate::{deb, images, stage, toolchain};
 use anyhow::{Context, Result, bail};
 use cluster::Cluster;
 use std::fs;
@@ -50,6 +50,9 @@ pub fn run(options: &Options) -> Result<()> {
         toolchain::ensure()?;
         stage::build(&stage::Options { debug: options.debug, strip: true })?;
         images::build()?;
+        if scenarios::need_package(&options.names) {
+            deb::pack()?;
+        }
     }
     let mut words = vec![INSIDE.to_owned()];
     words.extend(options.keep.then(|| "--keep".to_owned()));
