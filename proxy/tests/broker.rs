@@ -8,6 +8,7 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use idm::bootstrap::{self, Hello, Welcome, WelcomeStatus};
+use libtest_mimic::{Arguments, Trial};
 use proxy::backend::Backend;
 use proxy::broker::{Broker, Config, Meter, Reload, state_dir};
 use proxy::control::admin::{AdminClient, Answer, Request, Status, ZoneStatus};
@@ -30,14 +31,14 @@ fn main() {
         Some("as-worker") => as_worker(&arguments),
         Some("as-meter") => as_meter(Path::new(&arguments[1])),
         Some("as-client") => as_client(Path::new(&arguments[1])),
-        Some("--list") => {}
         _ => {
-            for (name, test) in TESTS {
-                if arguments.iter().all(|filter| filter.starts_with('-') || name.contains(filter.as_str())) {
-                    println!("test {name} ...");
+            let trial = |(name, test): (&str, fn())| {
+                Trial::test(name, move || {
                     test();
-                }
-            }
+                    Ok(())
+                })
+            };
+            libtest_mimic::run(&Arguments::from_args(), TESTS.into_iter().map(trial).collect()).exit()
         }
     }
 }
