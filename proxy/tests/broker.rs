@@ -38,7 +38,10 @@ fn main() {
                     Ok(())
                 })
             };
-            libtest_mimic::run(&Arguments::from_args(), TESTS.into_iter().map(trial).collect()).exit()
+            let mut arguments = Arguments::from_args();
+            // One by one: some change what belongs to the whole process.
+            arguments.test_threads.get_or_insert(1);
+            libtest_mimic::run(&arguments, TESTS.into_iter().map(trial).collect()).exit()
         }
     }
 }
@@ -733,7 +736,7 @@ fn in_container(digit: char, mut run: impl FnMut()) -> bool {
             return true;
         }
     }
-    println!("     (no control group can be made here: left out)");
+    testing::not_tried("no control group can be made here");
     false
 }
 
