@@ -966,6 +966,9 @@ pub struct WorkerArgs {
     pub without_pid_namespace: bool,
     #[arg(long)]
     pub fresh: bool,
+    /// Do not start where kernels reach their process's memory
+    #[arg(long)]
+    pub refuse_hmm: bool,
     /// File in which compiled kernels are kept
     #[arg(long)]
     pub soft_cache: Option<PathBuf>,
