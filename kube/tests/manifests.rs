@@ -206,8 +206,7 @@ fn helm() -> Option<PathBuf> {
 #[test]
 fn helm_makes_the_same() {
     let Some(helm) = helm() else {
-        eprintln!("left out: there is no Helm (cargo xtask e2e builds it)");
-        return;
+        return testing::not_tried("there is no Helm (cargo xtask e2e builds one, BULKHEAD_HELM names one)");
     };
     for switches in [&[][..], &["metrics.podMonitor", "metrics.dashboard"], &["host.remove"]] {
         let mut command = std::process::Command::new(&helm);
