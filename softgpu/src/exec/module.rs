@@ -28,6 +28,19 @@ pub struct Module {
     entries: Vec<Entry>,
     /// What the text is called on disk.
     key: Option<cache::Key>,
+    threads: Threads,
+}
+
+/// Set to anything: threads that wait for each other always have fibers. For tests that compare.
+const FIBERS: &str = "SOFTGPU_FIBERS";
+
+/// How the threads of a block take turns where they wait for each other.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Threads {
+    /// One fiber runs all of them, where that is possible.
+    InTurns,
+    /// Each has a fiber of its own. Slower, with the same results: there to compare with.
+    ByFibers,
 }
 
 struct Entry {
@@ -160,7 +173,16 @@ impl Module {
             kernels.push(kernel(&ir, function, &reach));
             entries.push(Entry { reach, code: OnceLock::new() });
         }
-        Ok(Module { ir, kernels, entries, key: cache::text_key(source) })
+        Ok(Module { ir, kernels, entries, key: cache::text_key(source), threads: Threads::InTurns }.as_wanted())
+    }
+
+    fn as_wanted(self) -> Module {
+        if std::env::var_os(FIBERS).is_some() { self.with_fibers() } else { self }
+    }
+
+    /// The same module, whose threads have fibers. Its code is not kept on disk.
+    pub fn with_fibers(self) -> Module {
+        Module { key: None, threads: Threads::ByFibers, ..self }
     }
 
     /// PTX ISA version as CUDA writes it: 10 × major + minor.
@@ -187,7 +209,7 @@ impl Module {
     fn code(&self, kernel: usize) -> Result<&Compiled, String> {
         let entry = &self.entries[kernel];
         let made = entry.code.get_or_init(|| {
-            let make = || compile(&self.ir, &entry.reach);
+            let make = || compile(&self.ir, &entry.reach, self.threads);
             let image = cache::or_compile(self.key.as_ref(), kernel, processor(), make);
             let image = image.map_err(|error| error.to_string())?;
             image.place().map_err(|error| format!("no memory for code: {error}"))
@@ -298,6 +320,8 @@ fn check(kernel: &Kernel, reach: &Reach, launch: &Launch) -> Result<u32, String>
         reach.dynamic_offset.checked_add(launch.dynamic_shared)
     };
     match shared {
+        // The end is exact where nothing lies behind it, so that what goes a little beyond is caught.
+        Some(shared) if shared <= MAX_SHARED && reach.reserved_shared == 0 => Ok(shared),
         Some(shared) if shared <= MAX_SHARED => Ok(shared.next_multiple_of(16) + reach.reserved_shared),
         _ => Err("too much shared memory".into()),
     }

@@ -252,7 +252,7 @@ impl Slot {
         context.variables = grid.variables.as_ptr();
         context.functions = grid.code.functions.as_ptr();
         context.shared = self.shared.as_mut_ptr().cast();
-        context.shared_size = u64::from(grid.shared_bytes.next_multiple_of(16));
+        context.shared_size = u64::from(grid.shared_bytes);
         context.attention = if grid.cooperative() { &ALWAYS } else { Arc::as_ptr(attention) };
         context.block = block;
         context.block_index = self.coordinates;
