@@ -3,7 +3,7 @@
 mod kernels;
 
 use kernels::{Device, Params, alloc};
-use softgpu::exec::{Fault, FaultKind};
+use softgpu::exec::{Fault, FaultKind, Source};
 
 const TEXT: &str = r#"
 .version 8.0
@@ -174,8 +174,8 @@ fn line(what: &str) -> u32 {
     TEXT.lines().position(|line| line.contains(what)).map_or(0, |at| at as u32 + 1)
 }
 
-fn source(line: u32) -> Option<Box<(String, u32)>> {
-    Some(Box::new(("/src/planted.cu".to_owned(), line)))
+fn source(line: u32) -> Option<Box<Source>> {
+    Some(Box::new(Source { file: "/src/planted.cu".to_owned(), line, caller: None }))
 }
 
 #[test]
@@ -199,6 +199,34 @@ fn a_trap_is_placed() {
     assert_eq!((fault.kind, fault.line), (FaultKind::Trap, Some(line("trap;"))));
     assert_eq!(fault.source, source(77));
     assert!(fault.to_string().contains("/src/planted.cu:77"), "{fault}");
+}
+
+/// A function of a header, inlined into another, inlined into the kernel.
+const INLINED: &str = r#"
+.version 8.0
+.target sm_75
+.address_size 64
+.file 1 "/src/planted.cu"
+.file 2 "/usr/include/header.hpp"
+
+.visible .entry store(.param .u64 address)
+{
+    .reg .b64 %rd<4>;
+    .loc 1 10 0
+    ld.param.u64 %rd1, [address];
+    .loc 1 5 9, function_name $L__info_string0, inlined_at 1 12 3
+    .loc 2 107 3, function_name $L__info_string0 + 4, inlined_at 1 5 9
+    st.global.u32 [%rd1], 1;
+    ret;
+}
+"#;
+
+#[test]
+fn a_fault_in_a_header_names_who_called() {
+    let device = Device::load(INLINED);
+    let fault = device.launch("store", [1, 1, 1], [1, 1, 1], 0, Params::new().add(8u64)).unwrap_err();
+    let said = "/usr/include/header.hpp:107, called from /src/planted.cu:12 (PTX line";
+    assert!(fault.to_string().contains(said), "{fault}");
 }
 
 #[test]

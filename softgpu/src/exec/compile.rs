@@ -94,7 +94,7 @@ fn signatures(module: &Module, reach: &Reach) -> Vec<Signature> {
 }
 
 /// Compiles a kernel with everything it can reach.
-pub fn compile(module: &Module, reach: &Reach, threads: Threads) -> Result<Image, CompileError> {
+pub fn compile(module: &Module, reach: &Reach, threads: Threads, checked: bool) -> Result<Image, CompileError> {
     let isa = isa()?;
     let mut shared = vec![None; module.shared.len()];
     for (index, offset) in &reach.shared {
@@ -112,6 +112,7 @@ pub fn compile(module: &Module, reach: &Reach, threads: Threads) -> Result<Image
         signatures: signatures(module, reach),
         pauses,
         frame,
+        checked,
         has_fma: std::arch::is_x86_feature_detected!("fma"),
     };
     let frame_bytes = unit.frame.map_or(0, |(bytes, _)| bytes);

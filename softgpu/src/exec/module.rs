@@ -8,7 +8,7 @@ use super::code::Compiled;
 use super::compile::{compile, processor};
 use super::fault::{Fault, FaultKind};
 use super::grid::Grid;
-use super::{pool, signal, ticker};
+use super::{marks, pool, signal, ticker};
 use crate::passes::reach::{Reach, reach};
 use crate::passes::{self, ir};
 use crate::ptx;
@@ -29,6 +29,21 @@ pub struct Module {
     /// What the text is called on disk.
     key: Option<cache::Key>,
     threads: Threads,
+    /// Whether its kernels look whose memory they touch, to the byte.
+    checked: bool,
+}
+
+/// `1`: all kernels are checked to the byte; `0`: none. Else those are whose text says where it comes from, for whoever
+/// compiles with `-lineinfo` or `-G` is looking for something.
+const CHECK: &str = "BULKHEAD_SOFT_CHECK";
+
+fn is_checked(ir: &ir::Module) -> bool {
+    let wanted = match std::env::var(CHECK).as_deref() {
+        Ok("0") => false,
+        Ok("1") => true,
+        _ => !ir.locations.is_empty(),
+    };
+    wanted && marks::origin().is_some()
 }
 
 /// Set to anything: threads that wait for each other always have fibers. For tests that compare.
@@ -173,11 +188,17 @@ impl Module {
             kernels.push(kernel(&ir, function, &reach));
             entries.push(Entry { reach, code: OnceLock::new() });
         }
-        Ok(Module { ir, kernels, entries, key: cache::text_key(source), threads: Threads::InTurns }.as_wanted())
+        let (key, threads, checked) = (cache::text_key(source), Threads::InTurns, is_checked(&ir));
+        Ok(Module { ir, kernels, entries, key, threads, checked }.as_wanted())
     }
 
     fn as_wanted(self) -> Module {
         if std::env::var_os(FIBERS).is_some() { self.with_fibers() } else { self }
+    }
+
+    /// The same module, whose kernels are checked to the byte, or not.
+    pub fn with_checks(self, checked: bool) -> Module {
+        Module { checked: checked && marks::origin().is_some(), ..self }
     }
 
     /// The same module, whose threads have fibers. Its code is not kept on disk.
@@ -209,8 +230,9 @@ impl Module {
     fn code(&self, kernel: usize) -> Result<&Compiled, String> {
         let entry = &self.entries[kernel];
         let made = entry.code.get_or_init(|| {
-            let make = || compile(&self.ir, &entry.reach, self.threads);
-            let image = cache::or_compile(self.key.as_ref(), kernel, processor(), make);
+            let make = || compile(&self.ir, &entry.reach, self.threads, self.checked);
+            let variant = format!("{} checked={}", processor(), self.checked);
+            let image = cache::or_compile(self.key.as_ref(), kernel, &variant, make);
             let image = image.map_err(|error| error.to_string())?;
             image.place().map_err(|error| format!("no memory for code: {error}"))
         });
@@ -275,11 +297,12 @@ impl Program {
         let code = self.module.code(kernel).map_err(|m| refused(&about.name, FaultKind::Unsupported, m))?;
         signal::install();
         let _ticking = ticker::tick();
-        let grid = Grid::new(launch, code, &self.addresses, &about.name, shared, reach.local_bytes);
+        let marks = if self.module.checked { marks::origin().unwrap_or(0) } else { 0 };
+        let grid = Grid::new(launch, code, &self.addresses, &about.name, shared, reach.local_bytes, marks);
         pool::run(&grid);
         grid.result().map_err(|mut fault| {
             let source = fault.line.and_then(|line| self.module.ir.source(line));
-            fault.source = source.map(|(file, line)| Box::new((file.to_owned(), line)));
+            fault.source = source.map(Box::new);
             fault
         })
     }

@@ -261,6 +261,7 @@ impl Slot {
         context.dynamic_shared = grid.launch.dynamic_shared;
         context.line = 0;
         context.frames = self.frames.as_mut_ptr().cast();
+        context.marks = grid.marks;
         context.workspace = grid.launch.workspace.unwrap_or(0);
         context.entry = Some(grid.code.entry);
         context.code = grid.code.range;
@@ -304,6 +305,7 @@ impl Context {
             dynamic_shared: 0,
             workspace: 0,
             frames: ptr::null_mut(),
+            marks: 0,
             line: 0,
             thread: [0; 3],
             linear: 0,

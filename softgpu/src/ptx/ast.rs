@@ -22,6 +22,8 @@ pub struct Location {
     pub ptx: u32,
     pub file: u32,
     pub line: u32,
+    /// File and line of the call, where it comes from a function that was inlined.
+    pub caller: Option<(u32, u32)>,
 }
 
 /// An `.entry` or `.func`, or the forward declaration of one.

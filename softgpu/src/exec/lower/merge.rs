@@ -49,13 +49,14 @@ fn access(op: &Op) -> Option<(Space, Type, usize, Address)> {
 }
 
 impl Plan {
-    pub fn of(insts: &[Inst]) -> Plan {
+    /// The plan of a block. Where accesses are `checked`, each to global memory is on its own.
+    pub fn of(insts: &[Inst], checked: bool) -> Plan {
         let mut plan = Plan { groups: Vec::new(), of: vec![None; insts.len()] };
         let mut open: Vec<usize> = Vec::new();
         for (at, inst) in insts.iter().enumerate() {
             if let (None, Some((space, ty, lanes, address))) = (inst.guard, access(&inst.op))
                 && let Base::Reg(reg) = address.base
-                && matches!(space, Space::Shared | Space::Global)
+                && (space == Space::Shared || space == Space::Global && !checked)
             {
                 plan.add(&mut open, at, space, reg, ty.bytes() * lanes as u32, address.offset);
             }
