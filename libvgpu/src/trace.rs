@@ -6,6 +6,7 @@
 //! API has the other's time in its own, but not its messages. A forked child begins with an empty table and prints its
 //! own.
 
+mod messages;
 mod report;
 
 use std::cell::Cell;
@@ -14,6 +15,7 @@ use std::sync::atomic::{AtomicU8, Ordering};
 use std::time::Instant;
 
 use cuda_abi::error::*;
+pub use messages::kept;
 use parking_lot::Mutex;
 
 const UNKNOWN: u8 = 0;

@@ -20,6 +20,8 @@ pub const LIB_DIR: &str = "BULKHEAD_LIB_DIR";
 pub const TRACE: &str = "BULKHEAD_TRACE";
 /// File to whose end that is written, instead of stderr.
 pub const TRACE_FILE: &str = "BULKHEAD_TRACE_FILE";
+/// Folder in which every message of a program to its worker is kept.
+pub const TRACE_MESSAGES: &str = "BULKHEAD_TRACE_MESSAGES";
 /// The node's name in Kubernetes, for `bulkhead dra`; a DaemonSet sets it from the pod's own description.
 pub const NODE_NAME: &str = "NODE_NAME";
 
@@ -57,6 +59,7 @@ pub const ALL: [(&str, &str); 11] = [
          each call.",
     ),
     (TRACE_FILE, "File to whose end BULKHEAD_TRACE writes, instead of stderr."),
+    (TRACE_MESSAGES, "Folder in which every message of a program to its worker is kept, in a file for each process."),
     (LIB_DIR, "Folder with Bulkhead's libcuda.so.1, where it does not lie beside the program."),
     (NODE_NAME, "The node's name in Kubernetes, for `bulkhead dra` without --node-name."),
 ];
