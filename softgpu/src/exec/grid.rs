@@ -25,7 +25,6 @@ pub struct Grid<'a> {
 }
 
 impl<'a> Grid<'a> {
-    #[expect(clippy::too_many_arguments, reason = "what a grid is made of")]
     pub fn new(
         launch: &'a Launch<'a>,
         code: &'a Compiled,

@@ -189,10 +189,10 @@ impl Module {
             entries.push(Entry { reach, code: OnceLock::new() });
         }
         let (key, threads, checked) = (cache::text_key(source), Threads::InTurns, is_checked(&ir));
-        Ok(Module { ir, kernels, entries, key, threads, checked }.as_wanted())
+        Ok(Module { ir, kernels, entries, key, threads, checked }.or_fibers())
     }
 
-    fn as_wanted(self) -> Module {
+    fn or_fibers(self) -> Module {
         if std::env::var_os(FIBERS).is_some() { self.with_fibers() } else { self }
     }
 
