@@ -26,7 +26,7 @@ pub const TRACE_MESSAGES: &str = "BULKHEAD_TRACE_MESSAGES";
 pub const NODE_NAME: &str = "NODE_NAME";
 
 /// Each with a line for the manual.
-pub const ALL: [(&str, &str); 11] = [
+pub const ALL: [(&str, &str); 12] = [
     (
         SOCKET,
         "The zone's socket, for programs that are not started by `bulkhead run` (default /run/bulkhead/zone/sock).",
