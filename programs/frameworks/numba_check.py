@@ -133,7 +133,10 @@ def _():
 
 @check("vectorize")
 def _():
-    function = numba.vectorize(["float32(float32, float32)"], target="cuda")(lambda a, b: a * b + 1)
+    def product(a, b):
+        return a * b + 1
+
+    function = numba.vectorize(["float32(float32, float32)"], target="cuda")(product)
     x = np.arange(100, dtype=np.float32)
     return np.allclose(function(x, x), x * x + 1)
 
@@ -362,8 +365,8 @@ def _():
     @cuda.jit
     def kernel(out):
         i = cuda.threadIdx.x
-        out[i, 0] = cuda.syncthreads_count(i % 3 == 0)
-        out[i, 1] = cuda.syncthreads_and(i < 64)
+        out[i, 0] = cuda.syncthreads_count(int32(i % 3 == 0))
+        out[i, 1] = cuda.syncthreads_and(int32(i < 64))
         out[i, 2] = cuda.match_any_sync(0xFFFFFFFF, i % 4)
         out[i, 3] = cuda.gridsize(1)
 

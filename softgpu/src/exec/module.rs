@@ -179,7 +179,8 @@ impl Module {
     /// Parses and checks a PTX text. A kernel that is well formed but uses something that is missing here does not
     /// fail the module; see `Kernel::unsupported`.
     pub fn from_ptx(source: &str) -> Result<Module, PtxError> {
-        let tree = ptx::parse(source).map_err(|error| PtxError { line: error.line, message: error.message })?;
+        let mut tree = ptx::parse(source).map_err(|error| PtxError { line: error.line, message: error.message })?;
+        ptx::library::complete(&mut tree);
         let ir = passes::build(&tree).map_err(|(line, message)| PtxError { line, message })?;
         let mut kernels = Vec::new();
         let mut entries = Vec::new();

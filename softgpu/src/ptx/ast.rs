@@ -38,6 +38,8 @@ pub struct Function<'a> {
     pub params: Vec<Declaration<'a>>,
     pub max_threads: Option<[u32; 3]>,
     pub required_threads: Option<[u32; 3]>,
+    /// Blocks of a cluster.
+    pub cluster: Option<[u32; 3]>,
     pub body: Option<Vec<Statement<'a>>>,
 }
 

@@ -235,6 +235,7 @@ impl<'a> Parser<'a> {
             params,
             max_threads: None,
             required_threads: None,
+            cluster: None,
             body: None,
         };
         loop {
@@ -256,8 +257,12 @@ impl<'a> Parser<'a> {
                     self.at += 1;
                     function.required_threads = Some(self.triple()?);
                 }
+                Token::Dot("reqnctapercluster") => {
+                    self.at += 1;
+                    function.cluster = Some(self.triple()?);
+                }
                 Token::Dot("pragma") => self.skip_to(b';')?,
-                // `.minnctapersm 2`, `.maxnreg 32`, `.noreturn`, cluster shapes: advice.
+                // `.minnctapersm 2`, `.maxnreg 32`, `.noreturn`, the largest cluster: advice.
                 Token::Dot(_) => {
                     self.at += 1;
                     while matches!(self.peek(), Token::Number(_) | Token::Punct(b',')) {
