@@ -31,7 +31,7 @@ pub mod marks;
 mod math;
 mod matrix;
 mod module;
-mod pool;
+pub(crate) mod pool;
 mod print;
 mod routines;
 mod signal;

@@ -35,10 +35,8 @@ pub struct Module {
 
 /// `1`: all kernels are checked to the byte; `0`: none. Else those are whose text says where it comes from, for whoever
 /// compiles with `-lineinfo` or `-G` is looking for something.
-const CHECK: &str = "BULKHEAD_SOFT_CHECK";
-
 fn is_checked(ir: &ir::Module) -> bool {
-    let wanted = match std::env::var(CHECK).as_deref() {
+    let wanted = match std::env::var(cuda_abi::env_vars::SOFT_CHECK).as_deref() {
         Ok("0") => false,
         Ok("1") => true,
         _ => !ir.locations.is_empty(),
