@@ -314,7 +314,7 @@ impl Broker {
         if config.json_logs {
             command.env(env_vars::LOG_FORMAT, "json");
         }
-        for name in [env_vars::LOG, env_vars::SOFT_THREADS, "RUST_BACKTRACE"] {
+        for name in [env_vars::LOG, env_vars::SOFT_THREADS, env_vars::SOFT_CHECK, "RUST_BACKTRACE"] {
             command.envs(std::env::var_os(name).map(|value| (name, value)));
         }
         if let Backend::Nvidia { library, .. } = &config.backend {
