@@ -42,7 +42,7 @@ fn main() {
     }
 }
 
-const TESTS: [(&str, fn()); 24] = [
+const TESTS: [(&str, fn()); 26] = [
     ("a_client_gets_a_worker_and_leaves_nothing", a_client_gets_a_worker_and_leaves_nothing),
     ("a_zone_has_one_limit_for_all_its_workers", a_zone_has_one_limit_for_all_its_workers),
     ("a_killed_client_frees_its_ledger", a_killed_client_frees_its_ledger),
@@ -56,6 +56,11 @@ const TESTS: [(&str, fn()); 24] = [
     ("a_worker_that_breaks_the_protocol_is_ended", a_worker_that_breaks_the_protocol_is_ended),
     ("a_fallen_worker_hurts_nobody", a_fallen_worker_hurts_nobody),
     ("a_stranger_cannot_join_as_worker", a_stranger_cannot_join_as_worker),
+    ("silent_strangers_keep_nobody_from_joining", silent_strangers_keep_nobody_from_joining),
+    (
+        "workers_share_neither_stderr_nor_session_with_the_broker",
+        workers_share_neither_stderr_nor_session_with_the_broker,
+    ),
     ("leased_zones_go_with_their_operator", leased_zones_go_with_their_operator),
     ("a_lowered_limit_takes_nothing_away_and_gives_nothing", a_lowered_limit_takes_nothing_away_and_gives_nothing),
     ("pinned_memory_has_an_account_of_its_own", pinned_memory_has_an_account_of_its_own),
@@ -123,7 +128,8 @@ fn as_broker(folder: &Path) {
     broker.run(signals, None).unwrap();
 }
 
-/// Does what its client says: `+n` charges, `-n` releases, `?` asks, `cn` counts n calls, `pn` and `un` pin, `x` breaks the protocol, `h` stays when left.
+/// Does what its client says: `+n` charges, `-n` releases, `?` asks, `cn` counts n calls, `pn` and `un` pin, `x` breaks the protocol, `h` stays when left, `e`
+/// writes to stderr, `s` tells its session and where stderr leads.
 fn as_worker(arguments: &[String]) {
     let control = io::stdin().as_fd().try_clone_to_owned().unwrap();
     let raw = control.try_clone().unwrap();
@@ -162,6 +168,14 @@ fn as_worker(arguments: &[String]) {
             b'c' => {
                 statistics::add(calls, number);
                 "counted".to_owned()
+            }
+            b'e' => {
+                let written = io::Write::write_all(&mut io::stderr(), b"said\n");
+                written.map_or_else(|error| format!("{:?}", error.kind()), |()| "said".to_owned())
+            }
+            b's' => {
+                let leads = rustix::process::getsid(None).ok() == Some(rustix::process::getpid());
+                format!("{leads} {}", std::fs::read_link("/proc/self/fd/2").unwrap().display())
             }
             b'f' => {
                 fall(&raw, number);
@@ -576,6 +590,46 @@ fn a_stranger_cannot_join_as_worker() {
         assert_eq!(packet::receive(&socket, &mut [0; 512]).map(|received| received.len).unwrap_or(0), 0);
     }
     assert_eq!(client.ask("+5"), "granted");
+}
+
+fn silent_strangers_keep_nobody_from_joining() {
+    let mut node = Node::start();
+    let client = Client::connect(&node.socket("a"));
+    let worker = Pid::from_raw(node.zone("a").workers[0].pid as i32).unwrap();
+    // It looks for the new broker only when others are there already.
+    rustix::process::kill_process(worker, Signal::STOP).unwrap();
+    node.kill_broker();
+    node.restart();
+    let path = node.folder.join("rejoin/workers.sock");
+    let mut silent: std::collections::VecDeque<OwnedFd> = (0..300).map(|_| packet::connect(&path).unwrap()).collect();
+    rustix::process::kill_process(worker, Signal::CONT).unwrap();
+    let asked = std::sync::atomic::AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            // Others come as fast as their time is up.
+            while !asked.load(std::sync::atomic::Ordering::Relaxed) {
+                silent.push_back(packet::connect(&path).unwrap());
+                silent.pop_front();
+            }
+        });
+        until("the worker has joined", || client.ask("+5") == "granted");
+        asked.store(true, std::sync::atomic::Ordering::Relaxed);
+    });
+}
+
+fn workers_share_neither_stderr_nor_session_with_the_broker() {
+    let mut node = Node::start();
+    let client = Client::connect(&node.socket("a"));
+    let stderr = std::fs::read_link(format!("/proc/{}/fd/2", node.broker.id())).unwrap();
+    let told = client.ask("s");
+    assert!(told.starts_with("true pipe:") && !told.ends_with(&*stderr.to_string_lossy()), "{told}");
+    assert_eq!(client.ask("e"), "said");
+    // Nobody listens while there is no broker, which does no harm; the next one does.
+    node.kill_broker();
+    assert_eq!(client.ask("e"), "BrokenPipe");
+    node.restart();
+    until("it is heard again", || client.ask("e") == "said");
+    assert_ne!(client.ask("s"), told);
 }
 
 fn leased_zones_go_with_their_operator() {

@@ -5,6 +5,7 @@ use std::io;
 use std::process::{Child, Command};
 
 use super::Broker;
+use super::worker_logs::WorkerLogs;
 use crate::cage::{self, Cage, HostLimits, Rule, Surroundings};
 use crate::control::ZoneName;
 use crate::control::zone::ZoneLimits;
@@ -37,7 +38,10 @@ impl Broker {
             }
             tracing::warn!(%error, "a worker has no control group");
         }
-        command.spawn().inspect_err(|_| self.cage.leave(slot))
+        let (said, stderr) = WorkerLogs::pipe().inspect_err(|_| self.cage.leave(slot))?;
+        let child = command.stderr(stderr).spawn().inspect_err(|_| self.cage.leave(slot))?;
+        self.logs.add(child.id(), said);
+        Ok(child)
     }
 
     /// Puts a worker into the group of the zone that it is about to serve, if that has one.

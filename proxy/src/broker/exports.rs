@@ -125,7 +125,8 @@ impl Exports {
         let held = self.workers.entry(asker.worker).or_default();
         let used = self.descriptors.get(asker.zone).copied().unwrap_or(0);
         let all: usize = self.descriptors.values().sum();
-        let room = fd.is_none() || (used < DESCRIPTORS_PER_ZONE && all < self.most_descriptors);
+        let room = fd.is_none()
+            || (used < DESCRIPTORS_PER_ZONE.min(self.most_descriptors / 8) && all < self.most_descriptors);
         if held.exports.len() >= EXPORTS_PER_WORKER || !room {
             return Err(Some(code::REFUSED));
         }

@@ -83,7 +83,16 @@ impl Peer {
         let root = |process: &str| std::fs::read_link(format!("/proc/{process}/ns/mnt")).ok();
         let own = root("self");
         let same_user = self.uid == rustix::process::geteuid().as_raw();
-        same_user && own.is_some() && root(&self.pid.to_string()) == own
+        // The number may have been used again meanwhile: what was read counts only if the process is still there.
+        same_user && own.is_some() && root(&self.pid.to_string()) == own && self.is_alive()
+    }
+
+    /// Whether it is known to run still.
+    pub fn is_alive(&self) -> bool {
+        let now = rustix::event::Timespec { tv_sec: 0, tv_nsec: 0 };
+        let Some(process) = &self.pidfd else { return false };
+        let mut fds = [rustix::event::PollFd::new(process, rustix::event::PollFlags::IN)];
+        matches!(rustix::event::poll(&mut fds, Some(&now)), Ok(0))
     }
 }
 
@@ -120,6 +129,12 @@ mod tests {
         assert!(!Peer { uid: me.uid + 1, ..peer(&socket).unwrap() }.is_ours());
         // A peer that we cannot see.
         assert!(!Peer { pid: 0, ..peer(&socket).unwrap() }.is_ours());
+        assert!(!Peer { pidfd: None, ..peer(&socket).unwrap() }.is_ours());
+        // One whose number is ours by now.
+        let mut child = std::process::Command::new("true").spawn().unwrap();
+        let pidfd = open(child.id()).ok();
+        child.wait().unwrap();
+        assert!(!Peer { pidfd, ..peer(&socket).unwrap() }.is_ours());
     }
 
     #[test]

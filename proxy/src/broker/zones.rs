@@ -5,7 +5,7 @@ use std::io;
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
 
@@ -14,9 +14,13 @@ use super::state_dir::StateDir;
 use crate::control::zone::{Access, Labels, Ties, ZoneLimits, ZoneSettings};
 use crate::control::{WorkerStats, ZoneName};
 use crate::packet;
+use crate::throttle::Throttle;
 
 /// Connections that the kernel holds for us while we are busy; what comes beyond waits in `connect`.
 const BACKLOG: i32 = 128;
+/// Lines about a zone's clients that were sent away: so many at once, and then one each few seconds.
+const COMPLAINTS: u32 = 20;
+const COMPLAIN_EVERY: Duration = Duration::from_secs(3);
 
 pub struct Zone {
     pub id: u64,
@@ -49,6 +53,8 @@ pub struct Zone {
     pub past: WorkerStats,
     /// Most that an operator was told.
     pub told: WorkerStats,
+    /// Of lines about clients that were sent away.
+    complaints: Throttle,
 }
 
 pub type Zones = BTreeMap<ZoneName, Zone>;
@@ -100,6 +106,7 @@ impl Zone {
             suspensions: 0,
             past: WorkerStats::default(),
             told: WorkerStats::default(),
+            complaints: Throttle::new(COMPLAINTS, COMPLAIN_EVERY),
         })
     }
 
@@ -108,6 +115,12 @@ impl Zone {
         self.limits = limits;
         self.ledger.limit = limits.memory;
         self.pinned.limit = limits.pinned;
+    }
+
+    /// Whether one more line may be written about a client that was sent away. If so: how many were not since the last,
+    /// if any.
+    pub fn complain(&mut self) -> Option<Option<u64>> {
+        self.complaints.pass(Instant::now()).map(|unsaid| (unsaid > 0).then_some(unsaid))
     }
 
     pub fn settings(&self) -> ZoneSettings {
