@@ -47,6 +47,19 @@ pub fn parent(pid: u32) -> Option<u32> {
     stat.rsplit_once(')')?.1.split_whitespace().nth(1)?.parse().ok()
 }
 
+/// The user that a process runs as; its folder in /proc may be root's all the same.
+pub fn uid(pid: u32) -> Option<u32> {
+    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
+    status.lines().find_map(|line| line.strip_prefix("Uid:"))?.split_whitespace().next()?.parse().ok()
+}
+
+/// Whether a process runs still. What was read under its number before counts only then.
+pub fn is_alive(process: &OwnedFd) -> bool {
+    let now = rustix::event::Timespec { tv_sec: 0, tv_nsec: 0 };
+    let mut fds = [rustix::event::PollFd::new(process, rustix::event::PollFlags::IN)];
+    matches!(rustix::event::poll(&mut fds, Some(&now)), Ok(0))
+}
+
 /// The process at the end of a line of only children: of a jailed worker, the one that has the driver.
 pub fn innermost(pid: u32) -> u32 {
     let only_child = |pid: &u32| -> Option<u32> {
@@ -89,10 +102,7 @@ impl Peer {
 
     /// Whether it is known to run still.
     pub fn is_alive(&self) -> bool {
-        let now = rustix::event::Timespec { tv_sec: 0, tv_nsec: 0 };
-        let Some(process) = &self.pidfd else { return false };
-        let mut fds = [rustix::event::PollFd::new(process, rustix::event::PollFlags::IN)];
-        matches!(rustix::event::poll(&mut fds, Some(&now)), Ok(0))
+        self.pidfd.as_ref().is_some_and(is_alive)
     }
 }
 

@@ -130,6 +130,11 @@ impl Worker {
         matches!(self.phase, Phase::Starting | Phase::Ready)
     }
 
+    /// The process that the broker started: it, or what guards it.
+    pub fn process(&self) -> &OwnedFd {
+        &self.process
+    }
+
     /// What it has done so far.
     pub fn count(&mut self) -> WorkerStats {
         if let Some(page) = &self.page {
@@ -623,6 +628,7 @@ impl Broker {
             if worker.zone().is_none() {
                 worker.kill();
             }
+            self.naps.insert(id, super::suspension::Nap::of_adopted(Instant::now()));
             self.workers.insert(id, worker);
         }
         if adopted > 0 {

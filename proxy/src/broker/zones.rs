@@ -3,7 +3,6 @@
 use std::collections::BTreeMap;
 use std::io;
 use std::os::fd::OwnedFd;
-use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
@@ -84,7 +83,7 @@ impl Zone {
         folder.make_zone(name)?;
         let socket = folder.zone_socket(name);
         let listener = packet::listen(&socket, access.mode, BACKLOG)?;
-        give_to(&socket, access)?;
+        packet::set_access(&socket, access.mode, access.uid, access.gid)?;
         Ok(Self {
             id,
             listener,
@@ -134,19 +133,12 @@ impl Zone {
 
     pub fn change(&mut self, socket: &Path, settings: ZoneSettings) -> io::Result<()> {
         if settings.access != self.access {
-            std::fs::set_permissions(socket, std::fs::Permissions::from_mode(settings.access.mode))?;
-            give_to(socket, settings.access)?;
+            let Access { mode, uid, gid, .. } = settings.access;
+            packet::set_access(socket, mode, uid, gid)?;
         }
         self.set_limits(settings.limits);
         (self.labels, self.access, self.ties) = (settings.labels, settings.access, settings.ties);
         Ok(())
-    }
-}
-
-fn give_to(socket: &Path, access: Access) -> io::Result<()> {
-    match (access.uid, access.gid) {
-        (None, None) => Ok(()),
-        (uid, gid) => std::os::unix::fs::chown(socket, uid, gid),
     }
 }
 
