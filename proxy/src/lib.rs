@@ -5,6 +5,7 @@ pub mod backend;
 pub mod broker;
 pub mod cage;
 pub mod checkpoint;
+mod closing;
 pub mod config;
 pub mod control;
 pub mod elf;

@@ -8,8 +8,9 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use idm::bootstrap::{self, Hello, Welcome, WelcomeStatus};
+use libtest_mimic::{Arguments, Trial};
 use proxy::backend::Backend;
-use proxy::broker::{Broker, Config, Meter, Reload, state_dir};
+use proxy::broker::{Broker, Config, Meter, Reload, Suspend, state_dir};
 use proxy::control::admin::{AdminClient, Answer, Request, Status, ZoneStatus};
 use proxy::control::wire::ToBroker;
 use proxy::control::zone::{Change, ZoneChange, ZoneSettings};
@@ -29,20 +30,24 @@ fn main() {
         Some("as-broker") => as_broker(Path::new(&arguments[1])),
         Some("as-worker") => as_worker(&arguments),
         Some("as-meter") => as_meter(Path::new(&arguments[1])),
+        Some("as-mover") => as_mover(Path::new(&arguments[1]), &arguments[2..]),
         Some("as-client") => as_client(Path::new(&arguments[1])),
-        Some("--list") => {}
         _ => {
-            for (name, test) in TESTS {
-                if arguments.iter().all(|filter| filter.starts_with('-') || name.contains(filter.as_str())) {
-                    println!("test {name} ...");
+            let trial = |(name, test): (&str, fn())| {
+                Trial::test(name, move || {
                     test();
-                }
-            }
+                    Ok(())
+                })
+            };
+            let mut arguments = Arguments::from_args();
+            // One by one: some change what belongs to the whole process.
+            arguments.test_threads.get_or_insert(1);
+            libtest_mimic::run(&arguments, TESTS.into_iter().map(trial).collect()).exit()
         }
     }
 }
 
-const TESTS: [(&str, fn()); 26] = [
+const TESTS: [(&str, fn()); 31] = [
     ("a_client_gets_a_worker_and_leaves_nothing", a_client_gets_a_worker_and_leaves_nothing),
     ("a_zone_has_one_limit_for_all_its_workers", a_zone_has_one_limit_for_all_its_workers),
     ("a_killed_client_frees_its_ledger", a_killed_client_frees_its_ledger),
@@ -53,6 +58,9 @@ const TESTS: [(&str, fn()); 26] = [
     ("a_second_broker_is_refused", a_second_broker_is_refused),
     ("hostile_hellos_hurt_nobody", hostile_hellos_hurt_nobody),
     ("silent_clients_hold_up_nobody", silent_clients_hold_up_nobody),
+    ("descriptors_that_linger_hold_up_nobody", descriptors_that_linger_hold_up_nobody),
+    ("clients_that_leave_again_leave_no_workers", clients_that_leave_again_leave_no_workers),
+    ("a_zone_made_again_owes_nothing", a_zone_made_again_owes_nothing),
     ("a_worker_that_breaks_the_protocol_is_ended", a_worker_that_breaks_the_protocol_is_ended),
     ("a_fallen_worker_hurts_nobody", a_fallen_worker_hurts_nobody),
     ("a_stranger_cannot_join_as_worker", a_stranger_cannot_join_as_worker),
@@ -61,6 +69,8 @@ const TESTS: [(&str, fn()); 26] = [
         "workers_share_neither_stderr_nor_session_with_the_broker",
         workers_share_neither_stderr_nor_session_with_the_broker,
     ),
+    ("a_worker_that_says_it_rests_moves_nobody", a_worker_that_says_it_rests_moves_nobody),
+    ("whose_memory_is_moved_is_known_by_more_than_a_number", whose_memory_is_moved_is_known_by_more_than_a_number),
     ("leased_zones_go_with_their_operator", leased_zones_go_with_their_operator),
     ("a_lowered_limit_takes_nothing_away_and_gives_nothing", a_lowered_limit_takes_nothing_away_and_gives_nothing),
     ("pinned_memory_has_an_account_of_its_own", pinned_memory_has_an_account_of_its_own),
@@ -101,7 +111,11 @@ fn as_broker(folder: &Path) {
         }),
         max_clients_per_zone: 8,
         watchdog: None,
-        suspend: None,
+        suspend: std::fs::read_to_string(beside(folder, "suspend")).ok().map(|seconds| Suspend {
+            after: Duration::from_secs(seconds.parse().unwrap()),
+            arguments: vec!["as-mover".into(), beside(folder, "moves").into()],
+            libraries: None,
+        }),
     };
     let mut broker = match Broker::start(config) {
         Ok(broker) => broker,
@@ -129,7 +143,7 @@ fn as_broker(folder: &Path) {
 }
 
 /// Does what its client says: `+n` charges, `-n` releases, `?` asks, `cn` counts n calls, `pn` and `un` pin, `x` breaks the protocol, `h` stays when left, `e`
-/// writes to stderr, `s` tells its session and where stderr leads.
+/// writes to stderr, `r` says that it rests, `i` tells who it is, `s` tells its session and where stderr leads.
 fn as_worker(arguments: &[String]) {
     let control = io::stdin().as_fd().try_clone_to_owned().unwrap();
     let raw = control.try_clone().unwrap();
@@ -177,6 +191,12 @@ fn as_worker(arguments: &[String]) {
                 let leads = rustix::process::getsid(None).ok() == Some(rustix::process::getpid());
                 format!("{leads} {}", std::fs::read_link("/proc/self/fd/2").unwrap().display())
             }
+            b'r' => {
+                let resting = ToBroker::new(proxy::control::wire::to_broker::RESTING);
+                packet::send(&raw, zerocopy::IntoBytes::as_bytes(&resting), &[]).unwrap();
+                "resting".to_owned()
+            }
+            b'i' => identity(),
             b'f' => {
                 fall(&raw, number);
                 packet::send(&assignment.client, b"done", &[]).unwrap();
@@ -193,6 +213,20 @@ fn as_worker(arguments: &[String]) {
         };
         packet::send(&assignment.client, answer.as_bytes(), &[]).unwrap();
     }
+}
+
+/// Of this process: number, start time and user, as the kernel tells them.
+fn identity() -> String {
+    let stat = std::fs::read_to_string("/proc/self/stat").unwrap();
+    let start = stat.rsplit_once(')').unwrap().1.split_whitespace().nth(19).unwrap().to_owned();
+    format!("{} {start} {}", std::process::id(), rustix::process::getuid().as_raw())
+}
+
+/// Writes down what it was to move, and fails.
+fn as_mover(file: &Path, arguments: &[String]) {
+    let mut moves = std::fs::File::options().append(true).create(true).open(file).unwrap();
+    io::Write::write_all(&mut moves, format!("{}\n", arguments.join(" ")).as_bytes()).unwrap();
+    std::process::exit(70);
 }
 
 /// What a worker may do that its client has taken over: messages of every kind with whatever in them, descriptors that are
@@ -280,10 +314,21 @@ struct Node {
 
 impl Node {
     fn start() -> Self {
+        let folder = Self::folder();
+        Self { broker: start_broker(&folder), folder }
+    }
+
+    /// One that moves memory of those who are idle for so many seconds.
+    fn suspending(seconds: &str) -> Self {
+        let folder = Self::folder();
+        std::fs::write(beside(&folder, "suspend"), seconds).unwrap();
+        Self { broker: start_broker(&folder), folder }
+    }
+
+    fn folder() -> PathBuf {
         let mut random = [0; 8];
         rustix::rand::getrandom(&mut random, rustix::rand::GetRandomFlags::empty()).unwrap();
-        let folder = std::env::temp_dir().join(format!("bulkhead-test-{:x}", u64::from_ne_bytes(random)));
-        Self { broker: start_broker(&folder), folder }
+        std::env::temp_dir().join(format!("bulkhead-test-{:x}", u64::from_ne_bytes(random)))
     }
 
     fn socket(&self, zone: &str) -> PathBuf {
@@ -320,6 +365,9 @@ impl Drop for Node {
         let _ = self.broker.kill();
         let _ = self.broker.wait();
         state_dir::remove(&self.folder);
+        for kind in ["suspend", "moves"] {
+            let _ = std::fs::remove_file(beside(&self.folder, kind));
+        }
     }
 }
 
@@ -546,6 +594,87 @@ fn silent_clients_hold_up_nobody() {
     assert_eq!(Client::connect(&node.socket("a")).ask("+5"), "granted");
 }
 
+/// One end of a connection whose last close takes an hour, and the other end.
+fn lingering() -> (OwnedFd, std::net::TcpStream) {
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let mut near = std::net::TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+    let (far, _) = listener.accept().unwrap();
+    near.set_nonblocking(true).unwrap();
+    while io::Write::write(&mut near, &[0; 65_536]).is_ok() {}
+    rustix::net::sockopt::set_socket_linger(&near, Some(Duration::from_secs(3600))).unwrap();
+    (near.into(), far)
+}
+
+/// Whoever closes such a descriptor waits; it must not be the one whom all others wait for.
+fn descriptors_that_linger_hold_up_nobody() {
+    let node = Node::start();
+    let steady = Client::connect(&node.socket("b"));
+    let hello = Hello::new(cuda_abi::wire::fingerprint(), 0);
+    let bytes = zerocopy::IntoBytes::as_bytes(&hello);
+    let mut far_ends = Vec::new();
+    for way in 0..3 {
+        let (near, far) = lingering();
+        far_ends.push(far);
+        let broker = bootstrap::connect(&node.socket("a")).unwrap();
+        match way {
+            // With the first message.
+            0 => packet::send(&broker, bytes, &[near.as_fd()]).unwrap(),
+            // With one that is nothing.
+            1 => packet::send(&broker, b"?", &[near.as_fd()]).unwrap(),
+            // Unread, in a connection that is closed.
+            _ => {
+                packet::send(&broker, bytes, &[]).unwrap();
+                packet::send(&broker, bytes, &[near.as_fd()]).unwrap();
+            }
+        }
+        drop((near, broker));
+        assert_eq!(steady.ask("+5"), "granted");
+        assert_eq!(Client::connect(&node.socket("b")).ask("+5"), "granted");
+    }
+    // Its own zone gets no more of them in than are being closed, and all when they are.
+    let silent: Vec<OwnedFd> = (0..200).map(|_| bootstrap::connect(&node.socket("a")).unwrap()).collect();
+    drop(silent);
+    assert_eq!(steady.ask("+5"), "granted");
+    drop(far_ends);
+    assert_eq!(Client::connect(&node.socket("a")).ask("+5"), "granted");
+}
+
+fn clients_that_leave_again_leave_no_workers() {
+    let node = Node::start();
+    for _ in 0..5 {
+        let hello = Hello::new(cuda_abi::wire::fingerprint(), 0);
+        let clients: Vec<OwnedFd> = (0..8).map(|_| bootstrap::connect(&node.socket("a")).unwrap()).collect();
+        clients.iter().for_each(|client| bootstrap::send(client, &hello, &[]).unwrap());
+        drop(clients);
+    }
+    until("all clients are gone", || node.zone("a").clients == 0);
+    until("one spare is left", || node.status().spare_workers == 1);
+    assert_eq!(Client::connect(&node.socket("a")).ask("+5"), "granted");
+}
+
+/// What workers of the zone before it held is not taken off it when they are gone.
+fn a_zone_made_again_owes_nothing() {
+    let node = Node::start();
+    let name: proxy::control::ZoneName = "again".parse().unwrap();
+    let settings = ZoneSettings::from(ZoneLimits { memory: Some(100 * MIB), ..ZoneLimits::default() });
+    for round in 0..20 {
+        let create = Request::CreateZone { name: name.clone(), settings: settings.clone() };
+        let Answer::Zone { socket, .. } = node.admin().ask(&create).unwrap() else { panic!("round {round}") };
+        let client = Client::connect(&socket);
+        assert_eq!(client.ask(&format!("+{}", 60 * MIB)), "granted", "round {round}");
+        let gone = node.zone("again").workers[0].pid;
+        let remove = Request::RemoveZone { name: name.clone(), force: true };
+        assert!(matches!(node.admin().ask(&remove), Ok(Answer::Removed)));
+        let Answer::Zone { socket, .. } = node.admin().ask(&create).unwrap() else { panic!("round {round}") };
+        let client = Client::connect(&socket);
+        assert_eq!(client.ask(&format!("+{}", 50 * MIB)), "granted", "round {round}");
+        until("the worker before it is gone", || !alive(gone));
+        assert_eq!(client.ask("?"), format!("({}, Some({}))", 50 * MIB, 100 * MIB));
+        assert_eq!(node.zone("again").used, 50 * MIB, "round {round}");
+        assert!(matches!(node.admin().ask(&remove), Ok(Answer::Removed)));
+    }
+}
+
 fn a_worker_that_breaks_the_protocol_is_ended() {
     let node = Node::start();
     let (bad, good) = (Client::connect(&node.socket("a")), Client::connect(&node.socket("a")));
@@ -590,6 +719,28 @@ fn a_stranger_cannot_join_as_worker() {
         assert_eq!(packet::receive(&socket, &mut [0; 512]).map(|received| received.len).unwrap_or(0), 0);
     }
     assert_eq!(client.ask("+5"), "granted");
+}
+
+fn a_worker_that_says_it_rests_moves_nobody() {
+    // Memory is moved on this node, and nobody is idle for long enough.
+    let node = Node::suspending("3600");
+    let (client, other) = (Client::connect(&node.socket("a")), Client::connect(&node.socket("b")));
+    for _ in 0..20 {
+        assert_eq!(client.ask("r"), "resting");
+    }
+    assert_eq!((client.ask("+5"), other.ask("+5")), ("granted".into(), "granted".into()));
+    assert!(!beside(&node.folder, "moves").exists(), "nobody asked it to");
+}
+
+fn whose_memory_is_moved_is_known_by_more_than_a_number() {
+    let node = Node::suspending("1");
+    let client = Client::connect(&node.socket("a"));
+    let worker = client.ask("i");
+    let moves = beside(&node.folder, "moves");
+    until("it is idle", || std::fs::read_to_string(&moves).is_ok_and(|text| text.ends_with('\n')));
+    assert_eq!(std::fs::read_to_string(&moves).unwrap(), format!("out {worker}\n"));
+    assert_eq!(client.ask("+5"), "granted", "it goes on where it was");
+    assert_eq!(node.zone("a").suspensions, 0);
 }
 
 fn silent_strangers_keep_nobody_from_joining() {
@@ -702,7 +853,7 @@ fn in_container(digit: char, mut run: impl FnMut()) -> bool {
             return true;
         }
     }
-    println!("     (no control group can be made here: left out)");
+    testing::not_tried("no control group can be made here");
     false
 }
 

@@ -36,20 +36,19 @@ fn rules() -> Vec<Rule> {
 /// Tries something on each version that gives the controller, and says loudly where that cannot be.
 fn on_each(controller: Controller, test: impl Fn(&State, &dyn Fn() -> Surroundings, Version)) {
     if !rustix::process::geteuid().is_root() {
-        return println!("NOT TRIED: {controller:?}: this needs root");
+        return testing::not_tried(&format!("{controller:?}: needs root"));
     }
     for version in [Version::V2, Version::V1] {
         let state = State::new();
         let surroundings = || Surroundings::read().only(version);
         let cage = Cage::open(&state.0, &surroundings(), &rules());
         let here = cage.has(controller);
-        let why = cage.reasons().to_vec();
         drop_all(cage);
         if here {
             println!("{controller:?} on {version:?} ...");
             test(&state, &surroundings, version);
         } else {
-            println!("NOT TRIED: {controller:?} on {version:?}: this machine does not have it there {why:?}");
+            testing::not_tried(&format!("{controller:?} on {version:?}: this machine does not have it there"));
         }
         assert_eq!(left_behind(&state.0), Vec::<PathBuf>::new(), "groups are left");
     }

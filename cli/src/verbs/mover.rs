@@ -22,8 +22,6 @@ pub fn run(args: &MoverArgs) -> Result<ExitCode, Failure> {
         Ok(()) => Ok(ExitCode::SUCCESS),
         // The broker says so.
         Err(MoveError::NoRoom) => Ok(ExitCode::from(checkpoint::NO_ROOM_STATUS)),
-        Err(error) => {
-            Err(Failure::new(Exit::Failure, format!("memory of process {} not moved: {error}", args.pid)))
-        }
+        Err(error) => Err(Failure::new(Exit::Failure, format!("memory of process {} not moved: {error}", args.pid))),
     }
 }

@@ -61,9 +61,7 @@ impl Budgets {
         let new = path.with_extension("new");
         let bytes = match &self.free {
             None => serde_json::to_vec_pretty(&self.limits)?,
-            Some(free) => {
-                serde_json::to_vec_pretty(&Incomplete { limits: self.limits.clone(), free: free.clone() })?
-            }
+            Some(free) => serde_json::to_vec_pretty(&Incomplete { limits: self.limits.clone(), free: free.clone() })?,
         };
         std::fs::write(&new, bytes)?;
         std::fs::rename(new, path)

@@ -376,7 +376,7 @@ impl Broker {
         let clients = self.clients.values().filter_map(|client| client.deadline);
         let rejoins = self.rejoins.values().map(|rejoining| rejoining.deadline);
         let workers = self.workers.values().filter_map(|worker| worker.kill_at);
-        let zones = self.zones.values().filter_map(|zone| zone.abandoned_at);
+        let zones = self.zones.values().flat_map(|zone| zone.abandoned_at.into_iter().chain(zone.opens_at));
         let spares = self.next_worker_due();
         clients
             .chain(rejoins)
@@ -406,6 +406,7 @@ impl Broker {
             keep
         });
         self.rejoins.retain(|_, rejoining| rejoining.deadline > now);
+        self.open_doors(now);
         self.views.kill_if_late(now);
         self.look_at_zones(now);
         self.end_expired();

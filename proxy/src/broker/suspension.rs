@@ -374,7 +374,8 @@ mod tests {
     #[test]
     fn only_a_lack_of_room_is_one() {
         let statuses = ["exit status 0", "exit status 81", "exit status 70", "exit status 810", "signal 9", ""];
-        let outcomes = [Outcome::Done, Outcome::NoRoom, Outcome::Failed, Outcome::Killed, Outcome::Killed, Outcome::Killed];
+        let outcomes =
+            [Outcome::Done, Outcome::NoRoom, Outcome::Failed, Outcome::Killed, Outcome::Killed, Outcome::Killed];
         assert_eq!(statuses.map(Outcome::of), outcomes);
     }
 

@@ -174,7 +174,10 @@ mod tests {
     #[test]
     fn requests_are_read_by_their_first_line() {
         let get = |text: &str| parse(text.as_bytes());
-        assert_eq!(get("GET /metrics HTTP/1.1\r\nHost: x"), Ok(Get { target: Target::Metrics, host: Some("x".into()), head: false }));
+        assert_eq!(
+            get("GET /metrics HTTP/1.1\r\nHost: x"),
+            Ok(Get { target: Target::Metrics, host: Some("x".into()), head: false })
+        );
         assert_eq!(get("HEAD /?x=1 HTTP/1.0"), Ok(Get { target: Target::Page, host: None, head: true }));
         assert_eq!(get("GET /../etc HTTP/1.1"), Ok(Get { target: Target::Unknown, host: None, head: false }));
         assert_eq!(get("POST / HTTP/1.1"), Err(Bad::Method));

@@ -114,14 +114,9 @@ impl Board {
         let time = time.and_then(|time| rustix::event::Timespec::try_from(time).ok());
         let mut events = [epoll::Event { flags: EventFlags::empty(), data: EventData::new_u64(0) }; 32];
         let count = epoll::wait(&self.epoll, &mut events[..], time.as_ref()).unwrap_or(0);
-        for event in &events[..count] {
-            let bell = match event.data.u64() {
-                POKE => Some(&self.poke),
-                id => self.workers.get(&id).map(|worker| &worker.bell),
-            };
-            if let Some(bell) = bell {
-                let _ = rustix::io::read(bell, &mut [0u8; 8]);
-            }
+        // A worker's bell is never read: it is the worker's as well, which could have made that wait for ever.
+        if events[..count].iter().any(|event| event.data.u64() == POKE) {
+            let _ = rustix::io::read(&self.poke, &mut [0u8; 8]);
         }
     }
 
@@ -137,7 +132,8 @@ impl Board {
                 }
                 Command::Worker { id, zone, page, bell } => {
                     // Without its bell it is still looked at, only less promptly.
-                    let _ = epoll::add(&self.epoll, &bell, EventData::new_u64(id), EventFlags::IN);
+                    let flags = EventFlags::IN | EventFlags::ET;
+                    let _ = epoll::add(&self.epoll, &bell, EventData::new_u64(id), flags);
                     let (work, set_at) = (page.work(), Instant::now());
                     // A number that no earlier broker can have used, so that no old report is taken for a new one.
                     let number = page.report().number.wrapping_add(1) & ((1 << 48) - 1);
@@ -147,7 +143,10 @@ impl Board {
                         .insert(id, Worker { zone, page, bell, gate, number, set_at, work, condemned: false });
                 }
                 Command::NoWorker(id) => {
-                    self.workers.remove(&id);
+                    if let Some(worker) = self.workers.remove(&id) {
+                        // Closing it is not enough: the worker's own end keeps it alive.
+                        let _ = epoll::delete(&self.epoll, &worker.bell);
+                    }
                 }
             }
         }

@@ -124,3 +124,41 @@ impl Scheduler {
         lock(&self.shared.used).get(&zone).copied().unwrap_or_default()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::statistics::Reader;
+    use std::sync::atomic::{AtomicBool, Ordering};
+
+    /// A worker's bell is one file for both sides: it can make reads of it wait, and take what was rung.
+    #[test]
+    fn a_worker_that_takes_its_own_rings_holds_up_nobody() {
+        let scheduler = Scheduler::start(None).unwrap();
+        scheduler.set_zone(1, &ZoneLimits::default());
+        let (_page, file) = Reader::create().unwrap();
+        let bell = scheduler.add_worker(1, 1, &file).unwrap();
+        rustix::io::ioctl_fionbio(&bell, false).unwrap();
+        let over = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                while !over.load(Ordering::Relaxed) {
+                    ring(&bell);
+                    let _ = rustix::io::read(&bell, &mut [0u8; 8]);
+                }
+            });
+            for id in 2..200 {
+                let (_page, file) = Reader::create().unwrap();
+                let _bell = scheduler.add_worker(id, 1, &file).unwrap();
+                let turns = TurnPage::map(&file).unwrap();
+                let begun = std::time::Instant::now();
+                while turns.gate() == 0 {
+                    assert!(begun.elapsed() < Duration::from_secs(60), "nobody looks at worker {id}");
+                    std::thread::yield_now();
+                }
+                scheduler.remove_worker(id);
+            }
+            over.store(true, Ordering::Relaxed);
+        });
+    }
+}
