@@ -311,7 +311,7 @@ impl Broker {
     fn open_zone(&mut self, name: &ZoneName, settings: ZoneSettings, leased: bool) -> io::Result<()> {
         let zone = Zone::open(self.new_id(), &self.folder, name, settings, leased)?;
         self.reactor.watch(&zone.listener, Source::Zone(zone.id))?;
-        self.scheduler.set_zone(zone.id, &zone.limits);
+        self.scheduler.set_zone(zone.id, &zone.limits, &zone.ties.gpus);
         self.grants.set_circles(name, &zone.ties.circles);
         let limits = zone.limits;
         self.zones.insert(name.clone(), zone);
@@ -367,7 +367,7 @@ impl Broker {
     fn save_zones(&self) -> io::Result<()> {
         // Whatever has changed is in the book before it counts, limits of time included.
         for zone in self.zones.values().filter(|zone| zone.parent.is_none()) {
-            self.scheduler.set_zone(zone.id, &zone.limits);
+            self.scheduler.set_zone(zone.id, &zone.limits, &zone.ties.gpus);
         }
         zones::write_book(&self.folder.zones_book(), &self.zones)
     }

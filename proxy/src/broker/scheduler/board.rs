@@ -8,7 +8,8 @@ use std::time::{Duration, Instant};
 
 use rustix::event::epoll::{self, EventData, EventFlags};
 
-use super::plan::{Nanos, Plan, Seen};
+use super::fields::Fields;
+use super::plan::{Nanos, Seen};
 use super::{Command, Shared, Verdict, lock, ring};
 use crate::turn_page::{Gate, TurnPage};
 
@@ -62,7 +63,7 @@ pub struct Board {
     poke: OwnedFd,
     verdict_bell: OwnedFd,
     watchdog: Option<Nanos>,
-    plan: Plan,
+    plan: Fields,
     workers: BTreeMap<u64, Worker>,
     started: Instant,
 }
@@ -86,7 +87,7 @@ impl Board {
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
         epoll::add(&epoll, &poke, EventData::new_u64(POKE), EventFlags::IN)?;
         let watchdog = watchdog.map(|time| Nanos::try_from(time.as_nanos()).unwrap_or(Nanos::MAX));
-        let (plan, workers) = (Plan::default(), BTreeMap::new());
+        let (plan, workers) = (Fields::default(), BTreeMap::new());
         Ok(Self { shared, epoll, poke, verdict_bell, watchdog, plan, workers, started: Instant::now() })
     }
 
@@ -125,7 +126,7 @@ impl Board {
         let now = self.now();
         for command in commands {
             match command {
-                Command::Zone(id, terms) => self.plan.set(now, id, terms),
+                Command::Zone { id, terms, gpus } => self.plan.set(now, id, terms, &gpus),
                 Command::NoZone(id) => {
                     self.plan.remove(now, id);
                     lock(&self.shared.used).remove(&id);
@@ -179,7 +180,7 @@ impl Board {
             return Some(next);
         }
         // Nobody takes turns. Alone, without a cap, a zone is not even looked at.
-        let alone = zones.len() < 2 && zones.keys().all(|id| !self.plan.is_capped(*id));
+        let alone = self.plan.are_apart(zones.keys().copied());
         let time = if self.plan.is_busy(now) { LOOK } else { LOOK_IDLE };
         (!alone).then(|| now + time.as_nanos() as Nanos)
     }
