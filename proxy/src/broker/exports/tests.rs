@@ -153,7 +153,7 @@ fn a_zone_is_remembered_only_so_far() {
     let (mut exports, a, b) = (Exports::new(), zone("a"), zone("b"));
     let event = Shared { kind: shared::EVENT, size: PAGE as u64, offset: 128, len: 128, flags: 0 };
     let page = Shared { kind: shared::PAGE, size: PAGE as u64, ..Shared::default() };
-    let mut add = |exports: &mut Exports, worker, zone, details, token| {
+    let add = |exports: &mut Exports, worker, zone, details, token| {
         let fd = (details == page).then(|| Lane::default().take(event_page()));
         exports.add(Asker { worker, zone, charged: CHARGED }, details, token, fd)
     };
