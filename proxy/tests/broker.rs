@@ -882,6 +882,15 @@ fn containers_of_a_zone_are_parts_of_it() {
     let (a, b) = (node.zone(&part('a')), node.zone(&part('b')));
     assert_eq!((a.used, a.clients, b.used, b.clients), (60 * MIB, 2, 40 * MIB, 1));
     assert_eq!(node.zone("claim").clients, 0);
+    // A zone that only has the name of a part is none.
+    let named: proxy::control::ZoneName = part('c').parse().unwrap();
+    let request = Request::CreateZone { name: named.clone(), settings: ZoneSettings::default() };
+    assert!(matches!(node.admin().ask(&request), Ok(Answer::Zone { .. })));
+    let mut third = None;
+    assert!(in_container('c', || third = Some(Client::connect(&socket))));
+    assert_eq!((node.zone(&part('c')).clients, node.zone("claim").clients), (0, 1));
+    assert!(matches!(node.admin().ask(&Request::RemoveZone { name: named, force: false }), Ok(Answer::Removed)));
+    drop(third);
     // A successor finds them as they were, and they go with the whole.
     node.kill_broker();
     node.restart();
