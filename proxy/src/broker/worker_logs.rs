@@ -10,6 +10,7 @@ use std::os::fd::OwnedFd;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
+use rustix::event::EventfdFlags;
 use rustix::event::epoll::{self, EventData, EventFlags};
 use tracing::Level;
 
@@ -22,6 +23,10 @@ const BURST: u32 = 200;
 const EVERY: Duration = Duration::from_millis(100);
 /// Bytes taken from one worker before others are looked at.
 const PART: usize = 16 << 10;
+/// Parts of what a dead worker has left in its pipe: as much as an ordinary one holds.
+const LAST_PARTS: usize = 4;
+/// Not the number of any stream.
+const BELL: u64 = 0;
 /// How long nothing is read after a worker has said too much: what it writes meanwhile waits in its pipe.
 const REST: Duration = Duration::from_millis(10);
 /// Those who are dead have said all they had to say; somebody else may hold their pipe.
@@ -34,6 +39,9 @@ pub struct WorkerLogs {
 
 struct Shared {
     epoll: OwnedFd,
+    /// Rung when a worker is gone.
+    bell: OwnedFd,
+    gone: Mutex<Vec<u32>>,
     /// With their workers' numbers; none while the thread reads it.
     streams: Mutex<BTreeMap<u64, (u32, Option<Stream>)>>,
     ended: Condvar,
@@ -53,7 +61,10 @@ impl WorkerLogs {
 
     fn with_sink(sink: impl Fn(u32, Level, &str, u64) + Send + 'static) -> io::Result<Self> {
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
-        let shared = Arc::new(Shared { epoll, streams: Mutex::default(), ended: Condvar::new() });
+        let bell = rustix::event::eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
+        epoll::add(&epoll, &bell, EventData::new_u64(BELL), EventFlags::IN)?;
+        let (gone, streams, ended) = (Mutex::default(), Mutex::default(), Condvar::new());
+        let shared = Arc::new(Shared { epoll, bell, gone, streams, ended });
         let theirs = Arc::clone(&shared);
         std::thread::Builder::new().name("worker-logs".into()).spawn(move || theirs.read_for_ever(&sink))?;
         Ok(Self { shared, next: 0 })
@@ -74,6 +85,13 @@ impl WorkerLogs {
             let stream = Stream { pipe, line: Vec::new(), throttle: Throttle::new(BURST, EVERY) };
             streams.insert(self.next, (worker, Some(stream)));
         }
+    }
+
+    /// A worker is gone. It may have left its end of the pipe to its client, to whom nobody listens.
+    pub fn end(&self, worker: u32) {
+        self.shared.gone.lock().unwrap_or_else(PoisonError::into_inner).push(worker);
+        // It cannot be full: the thread takes all at once.
+        let _ = rustix::io::write(&self.shared.bell, &1u64.to_ne_bytes());
     }
 
     /// Waits until all is said of those who are not alive any more.
@@ -103,6 +121,10 @@ impl Shared {
             let mut too_much = false;
             for event in &events[..count] {
                 let id = event.data.u64();
+                if id == BELL {
+                    self.bury(&mut buffer, sink);
+                    continue;
+                }
                 // Nobody waits for the lock while something is said, which may take as long as the reader of our logs likes.
                 let taken = self.lock().get_mut(&id).and_then(|(worker, stream)| Some((*worker, stream.take()?)));
                 let Some((worker, mut stream)) = taken else { continue };
@@ -120,6 +142,25 @@ impl Shared {
                 std::thread::sleep(REST);
             }
         }
+    }
+
+    /// Says the last words of those who are gone, and forgets them.
+    fn bury(&self, buffer: &mut [u8], sink: &impl Fn(u32, Level, &str, u64)) {
+        let _ = rustix::io::read(&self.bell, &mut [0; 8]);
+        let gone = std::mem::take(&mut *self.gone.lock().unwrap_or_else(PoisonError::into_inner));
+        let dead: BTreeMap<u64, (u32, Option<Stream>)> =
+            self.lock().extract_if(.., |_, (worker, _)| gone.contains(worker)).collect();
+        for (worker, stream) in dead.into_values() {
+            let Some(mut stream) = stream else { continue };
+            let mut say = |level, text: &str, held_back| sink(worker, level, text, held_back);
+            for _ in 0..LAST_PARTS {
+                if !stream.read(buffer, &mut say) {
+                    break;
+                }
+            }
+            stream.end_line(&mut say);
+        }
+        self.ended.notify_all();
     }
 }
 
@@ -262,6 +303,21 @@ mod tests {
         let said: Vec<Said> = said.try_iter().collect();
         assert_eq!(said.iter().filter(|(worker, ..)| *worker == 2).count(), 1);
         assert!(said.len() < lines / 2, "{} lines", said.len());
+    }
+
+    #[test]
+    fn whoever_holds_the_pipe_of_the_dead_is_not_heard() {
+        let (mut logs, said) = logs();
+        let mut fallen = worker(&mut logs, 7);
+        let mut heir = fallen.try_clone().unwrap();
+        fallen.write_all(b"last words").unwrap();
+        drop(fallen);
+        logs.end(7);
+        assert_eq!(said.recv().unwrap(), (7, Level::WARN, "last words".into(), 0));
+        logs.finish(&BTreeSet::new());
+        assert_eq!(logs.shared.lock().len(), 0);
+        let broken = heir.write_all(b"more").unwrap_err();
+        assert_eq!(broken.kind(), io::ErrorKind::BrokenPipe);
     }
 
     #[test]

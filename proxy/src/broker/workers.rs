@@ -575,6 +575,7 @@ impl Broker {
     pub(super) fn on_worker_exit(&mut self, id: u64) {
         let Some(mut worker) = self.workers.remove(&id) else { return };
         self.scheduler.remove_worker(id);
+        self.logs.end(worker.pid);
         let status = process::reap(worker.process.as_fd());
         self.reactor.forget(&worker.process);
         if let Err(error) = self.roster.clear(worker.slot) {
