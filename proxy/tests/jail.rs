@@ -216,10 +216,13 @@ fn command(folder: &Folder, policy: &str, root: bool, what: &str) -> Command {
     command
 }
 
+/// Gets a folder, and whether it is root who tries.
+type Test = Box<dyn FnOnce(&Folder, bool) + Send>;
+
 fn tests() -> Vec<Trial> {
     let mut all = Vec::new();
     for (whose, root) in [("root", true), ("anybody", false)] {
-        let mut add = |name: String, test: Box<dyn FnOnce(&Folder, bool) + Send>| {
+        let mut add = |name: String, test: Test| {
             let not_root = root && !rustix::process::geteuid().is_root();
             let trial = Trial::test(format!("{name}, by {whose}"), move || {
                 test(&Folder::new(if root { 0 } else { NOBODY }), root);

@@ -1,4 +1,5 @@
 //! What tests of all rooms share.
+#![forbid(unsafe_code)]
 
 use std::io::Write;
 use std::path::Path;

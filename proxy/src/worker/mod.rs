@@ -65,7 +65,7 @@ impl Prepared {
     /// Has the driver not start where kernels reach the pageable memory of their process.
     #[must_use]
     pub fn refusing_hmm(self) -> Prepared {
-        Prepared { driver: Arc::new(pageable::refuse(self.driver.as_ref().clone())) }
+        Prepared { driver: Arc::new(pageable::refuse(*self.driver)) }
     }
 
     /// The version of the CUDA API that clients see: ours, or the driver's if it is older.

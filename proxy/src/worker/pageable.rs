@@ -15,7 +15,7 @@ static REAL: OnceLock<Driver> = OnceLock::new();
 
 /// Puts the check before everything else that the driver does.
 pub fn refuse(driver: Driver) -> Driver {
-    let guarded = Driver { cuInit: init, ..driver.clone() };
+    let guarded = Driver { cuInit: init, ..driver };
     let _ = REAL.set(driver);
     guarded
 }
