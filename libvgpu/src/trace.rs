@@ -14,6 +14,7 @@ use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU8, Ordering};
 use std::time::Instant;
 
+use cuda_abi::env_vars;
 use cuda_abi::error::*;
 pub use messages::kept;
 use parking_lot::Mutex;
@@ -163,10 +164,10 @@ fn level() -> u8 {
 }
 
 fn start() -> u8 {
-    let level = match std::env::var("BULKHEAD_TRACE").as_deref() {
-        Err(_) | Ok("" | "0") => OFF,
-        Ok("1") => TABLE,
-        Ok(_) => LINES,
+    let level = match env_vars::trace_level() {
+        0 => OFF,
+        1 => TABLE,
+        _ => LINES,
     };
     // One thread of several that come here at once does what is to be done once.
     if LEVEL.compare_exchange(UNKNOWN, level, Ordering::Relaxed, Ordering::Relaxed).is_ok() && level != OFF {
@@ -180,7 +181,7 @@ fn start() -> u8 {
 }
 
 extern "C" fn at_exit() {
-    report::print(&report::table(&BOOK.lock()));
+    env_vars::print_trace(&report::table(&BOOK.lock()));
 }
 
 /// The book stays locked over the fork, so that the child finds it whole.

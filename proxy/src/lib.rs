@@ -9,7 +9,6 @@ mod closing;
 pub mod config;
 pub mod control;
 pub mod elf;
-pub mod env_vars;
 pub mod gate;
 pub mod histogram;
 pub mod http;
@@ -22,3 +21,5 @@ pub mod survey;
 mod throttle;
 pub mod turn_page;
 pub mod worker;
+
+pub use cuda_abi::env_vars;

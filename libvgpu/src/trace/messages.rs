@@ -6,6 +6,7 @@ use std::io::Write;
 use std::path::Path;
 use std::sync::atomic::{AtomicU8, Ordering};
 
+use cuda_abi::env_vars;
 use cuda_abi::wire::record::{self, Way};
 use parking_lot::Mutex;
 
@@ -31,7 +32,7 @@ pub fn kept(way: Way, op: u16, tag: u32, fill: impl FnOnce(&mut [u8])) -> impl F
 
 #[cold]
 fn keep(way: Way, op: u16, tag: u32, payload: &[u8]) {
-    let folder = std::env::var_os("BULKHEAD_TRACE_MESSAGES").filter(|folder| !folder.is_empty());
+    let folder = std::env::var_os(env_vars::TRACE_MESSAGES).filter(|folder| !folder.is_empty());
     WANTED.store(if folder.is_some() { ON } else { OFF }, Ordering::Relaxed);
     let Some(folder) = folder else { return };
     let mut file = FILE.lock();
