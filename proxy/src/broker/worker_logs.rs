@@ -148,9 +148,12 @@ impl Shared {
     fn bury(&self, buffer: &mut [u8], sink: &impl Fn(u32, Level, &str, u64)) {
         let _ = rustix::io::read(&self.bell, &mut [0; 8]);
         let gone = std::mem::take(&mut *self.gone.lock().unwrap_or_else(PoisonError::into_inner));
-        let dead: BTreeMap<u64, (u32, Option<Stream>)> =
-            self.lock().extract_if(.., |_, (worker, _)| gone.contains(worker)).collect();
-        for (worker, stream) in dead.into_values() {
+        let mut streams = self.lock();
+        let of_dead = |(id, (worker, _)): (&u64, &(u32, Option<Stream>))| gone.contains(worker).then_some(*id);
+        let ids: Vec<u64> = streams.iter().filter_map(of_dead).collect();
+        let dead: Vec<(u32, Option<Stream>)> = ids.iter().filter_map(|id| streams.remove(id)).collect();
+        drop(streams);
+        for (worker, stream) in dead {
             let Some(mut stream) = stream else { continue };
             let mut say = |level, text: &str, held_back| sink(worker, level, text, held_back);
             for _ in 0..LAST_PARTS {
