@@ -464,6 +464,18 @@ pub struct InstallArgs {
     /// Take everything away again
     #[arg(long)]
     pub remove: bool,
+    /// With --remove: kubelet's folder on the host, in which the device plugin and the DRA driver have their sockets
+    #[arg(long, value_name = "PATH", default_value = "/var/lib/kubelet")]
+    pub kubelet_dir: PathBuf,
+    /// With --remove: the checkpoints of both on the host
+    #[arg(long, value_name = "PATH", default_value = "/var/lib/bulkhead")]
+    pub checkpoint_dir: PathBuf,
+    /// With --remove: the folder on the host for CDI files
+    #[arg(long, value_name = "PATH", default_value = "/var/run/cdi")]
+    pub cdi_dir: PathBuf,
+    /// Once done, wait to be told to end, as the pod of a DaemonSet must
+    #[arg(long)]
+    pub stay: bool,
 }
 
 const CDI_EXAMPLES: &str = "\

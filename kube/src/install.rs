@@ -89,33 +89,61 @@ pub fn place(root: &Path, parts: &Parts) -> Result<Changes, InstallError> {
     Ok(changes)
 }
 
-/// Takes everything away that [`place`] and the verbs have left.
-pub fn clear(root: &Path) -> Result<(), InstallError> {
-    if is_packaged(root) {
-        return Ok(());
+/// Folders of the host in which the verbs for kubelet leave things, as the host names them.
+#[derive(Debug, Clone)]
+pub struct Traces {
+    pub kubelet: PathBuf,
+    pub checkpoints: PathBuf,
+    pub cdi: PathBuf,
+}
+
+/// Takes everything away that [`place`] and the verbs have left. A package's files are the package's; what the verbs left
+/// is taken away beside it as well.
+pub fn clear(root: &Path, traces: &Traces) -> Result<(), InstallError> {
+    if !is_packaged(root) {
+        for path in [UNIT_PATH, WANTS_PATH, CONFIG_PATH] {
+            at(&root.join(path), crate::files::remove(&root.join(path)))?;
+        }
+        remove_folder(&root.join(HOME))?;
+        // Only if nothing of somebody else's is in it.
+        let _ = std::fs::remove_dir(root.join("etc/bulkhead"));
+        // Sockets and books; the folder of a proxy that still runs is its own.
+        proxy::broker::state_dir::remove(&root.join("run/bulkhead"));
     }
-    for path in [UNIT_PATH, WANTS_PATH, CONFIG_PATH] {
-        at(&root.join(path), crate::files::remove(&root.join(path)))?;
+    remove_folder(&below(root, &traces.checkpoints))?;
+    let kubelet = below(root, &traces.kubelet);
+    remove_folder(&kubelet.join("plugins").join(crate::dra::DRIVER))?;
+    // Sockets of a plugin or a driver that was killed.
+    remove_begun_with(&kubelet.join("device-plugins"), crate::device_plugin::SOCKETS)?;
+    remove_begun_with(&kubelet.join("plugins_registry"), crate::dra::DRIVER)?;
+    // `/var/run` is a link to `/run`, which leads elsewhere as long as the root is not the host's.
+    for folder in [Path::new("/run/cdi"), &traces.cdi] {
+        let folder = below(root, folder);
+        remove_begun_with(&folder, &format!("{}-{}-", crate::cdi::VENDOR, crate::cdi::CLASS))?;
+        let _ = std::fs::remove_dir(folder);
     }
-    for folder in [HOME, "var/lib/bulkhead"] {
-        let path = root.join(folder);
-        match std::fs::remove_dir_all(&path) {
-            Err(error) if error.kind() != io::ErrorKind::NotFound => at(&path, Err(error))?,
-            _ => {}
+    Ok(())
+}
+
+/// A path of the host's, from here.
+fn below(root: &Path, path: &Path) -> PathBuf {
+    root.join(path.strip_prefix("/").unwrap_or(path))
+}
+
+fn remove_folder(path: &Path) -> Result<(), InstallError> {
+    match std::fs::remove_dir_all(path) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => at(path, Err(error)),
+        _ => Ok(()),
+    }
+}
+
+/// Removes the files in a folder whose names begin so.
+fn remove_begun_with(folder: &Path, begin: &str) -> Result<(), InstallError> {
+    for entry in std::fs::read_dir(folder).into_iter().flatten().flatten() {
+        if entry.file_name().to_string_lossy().starts_with(begin) {
+            at(&entry.path(), crate::files::remove(&entry.path()))?;
         }
     }
-    // Only if nothing of somebody else's is in it.
-    let _ = std::fs::remove_dir(root.join("etc/bulkhead"));
-    for folder in ["run/cdi", "var/run/cdi"] {
-        for entry in std::fs::read_dir(root.join(folder)).into_iter().flatten().flatten() {
-            let name = entry.file_name();
-            if name.to_string_lossy().starts_with(&format!("{}-{}-", crate::cdi::VENDOR, crate::cdi::CLASS)) {
-                at(&entry.path(), crate::files::remove(&entry.path()))?;
-            }
-        }
-    }
-    // Sockets and books; the folder of a proxy that still runs is its own.
-    proxy::broker::state_dir::remove(&root.join("run/bulkhead"));
     Ok(())
 }
 
@@ -249,6 +277,14 @@ mod tests {
         }
     }
 
+    fn traces() -> Traces {
+        Traces {
+            kubelet: "/var/lib/kubelet".into(),
+            checkpoints: "/var/lib/bulkhead".into(),
+            cdi: "/var/run/cdi".into(),
+        }
+    }
+
     fn files(root: &Path) -> usize {
         let entries = fs::read_dir(root).into_iter().flatten().flatten();
         entries.map(|entry| if entry.file_type().unwrap().is_dir() { files(&entry.path()) } else { 1 }).sum()
@@ -290,9 +326,22 @@ mod tests {
         fs::create_dir_all(root.join("run/cdi")).unwrap();
         fs::write(root.join("run/cdi/bulkhead.dev-zone-a.json"), "{}").unwrap();
         fs::write(root.join("run/cdi/nvidia.yaml"), "").unwrap();
-        clear(&root).unwrap();
-        assert_eq!(files(&root), 1, "NVIDIA's file stays");
-        clear(&root).unwrap();
+        for folder in ["device-plugins", "plugins_registry", "plugins/gpu.bulkhead.dev", "plugins/gpu.nvidia.com"] {
+            fs::create_dir_all(root.join("var/lib/kubelet").join(folder)).unwrap();
+        }
+        for file in [
+            "device-plugins/bulkhead-a.sock",
+            "device-plugins/nvidia.sock",
+            "plugins_registry/gpu.bulkhead.dev@reg.sock",
+        ] {
+            fs::write(root.join("var/lib/kubelet").join(file), "").unwrap();
+        }
+        clear(&root, &traces()).unwrap();
+        assert_eq!(files(&root), 2, "NVIDIA's files stay");
+        assert!(!root.join("var/lib/bulkhead").exists());
+        assert!(!root.join("var/lib/kubelet/plugins/gpu.bulkhead.dev").exists());
+        assert!(root.join("var/lib/kubelet/plugins/gpu.nvidia.com").exists());
+        clear(&root, &traces()).unwrap();
     }
 
     #[test]
@@ -302,7 +351,7 @@ mod tests {
         fs::create_dir_all(root.join("lib/systemd/system")).unwrap();
         fs::write(root.join(PACKAGED[0]), "").unwrap();
         assert!(place(&root, &host.parts("1")).unwrap().packaged);
-        clear(&root).unwrap();
+        clear(&root, &traces()).unwrap();
         assert_eq!(files(&root), 1);
     }
 }

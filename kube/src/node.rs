@@ -3,11 +3,13 @@
 use std::path::Path;
 use std::time::Duration;
 
+use proxy::backend::Choice;
 use proxy::config::kubernetes::Kubernetes;
-use proxy::config::{self, ConfigError};
-use proxy::control::admin::CardStatus;
+use proxy::config::{self, ConfigError, File};
+use proxy::control::admin::{CardStatus, Status};
 
 use crate::broker::{Broker, BrokerError};
+use crate::source::Source;
 
 /// What is kept of each GPU for the driver and for spare workers, where the configuration does not say.
 const RESERVE: u64 = 2 << 30;
@@ -18,10 +20,21 @@ pub enum NodeError {
     Config(ConfigError),
 }
 
-/// What the configuration says of Kubernetes.
-pub fn load(path: Option<&Path>) -> Result<Kubernetes, NodeError> {
-    let Some(path) = path else { return Ok(Kubernetes::default()) };
-    Ok(config::load(path).map_err(NodeError::Config)?.kubernetes)
+/// What the configuration says.
+pub fn load(path: Option<&Path>) -> Result<File, NodeError> {
+    let Some(path) = path else { return Ok(File::default()) };
+    config::load(path).map_err(NodeError::Config)
+}
+
+/// Whether GPUs that are computed on the CPU are to be offered. A proxy that finds no driver falls back to them, and a
+/// node without a GPU must not look like one that has some.
+pub fn means_soft(file: &File) -> bool {
+    file.backend == Some(Choice::Soft)
+}
+
+/// Whether the proxy has the GPUs that it should have.
+pub fn is_meant(status: &Status, soft: bool) -> bool {
+    soft || status.backend != "soft"
 }
 
 /// Memory of each GPU that is not handed out in parts.
@@ -36,22 +49,47 @@ pub struct Node {
     pub soft: bool,
 }
 
-/// Asks the broker; none while it looks at its GPUs, or has none.
-pub async fn look(broker: &Broker) -> Result<Option<Node>, BrokerError> {
-    let Some(cards) = broker.cards().await?.filter(|cards| !cards.is_empty()) else { return Ok(None) };
-    let soft = broker.status().await?.backend == "soft";
-    Ok(Some(Node { cards, soft }))
+/// What the broker has to say of its GPUs.
+pub enum Sight {
+    Gpus(Node),
+    /// It looks at them still, or has none.
+    Nothing,
+    /// It computes on the CPU, which nobody has asked for.
+    OnlySoft,
+}
+
+/// Asks the broker. `soft`: what it computes on the CPU counts.
+pub async fn look(broker: &Broker, soft: bool) -> Result<Sight, BrokerError> {
+    let Some(cards) = broker.cards().await?.filter(|cards| !cards.is_empty()) else { return Ok(Sight::Nothing) };
+    let status = broker.status().await?;
+    if !is_meant(&status, soft) {
+        return Ok(Sight::OnlySoft);
+    }
+    Ok(Sight::Gpus(Node { cards, soft: status.backend == "soft" }))
+}
+
+/// The GPUs that are to be offered now, if any.
+pub async fn gpus(broker: &Broker, soft: bool) -> Option<Node> {
+    match look(broker, soft).await {
+        Ok(Sight::Gpus(node)) => Some(node),
+        _ => None,
+    }
 }
 
 /// Waits for a proxy that has GPUs, and says from time to time what it waits for.
-pub async fn wait(broker: &Broker) -> Node {
+pub async fn wait(broker: &Broker, source: &mut Source) -> Node {
     const PAUSE: Duration = Duration::from_millis(200);
     const SAY_EVERY: u32 = 150;
     let mut attempt = 0u32;
     loop {
-        let why = match look(broker).await {
-            Ok(Some(node)) => return node,
-            Ok(None) => "it does not know its GPUs yet".to_owned(),
+        let why = match look(broker, source.soft).await {
+            Ok(Sight::Gpus(node)) => return node,
+            Ok(Sight::Nothing) => "it does not know its GPUs yet".to_owned(),
+            Ok(Sight::OnlySoft) => {
+                // Who changes the file need not restart us. One that is wrong leaves all as it is.
+                let _ = source.check();
+                "it has found no GPU and computes on the CPU ([proxy] backend = \"soft\" would offer that)".to_owned()
+            }
             Err(error) => error.to_string(),
         };
         // The first second is nobody's business.

@@ -35,16 +35,18 @@ pub struct Source {
     /// What they held when they were last looked at.
     seen: Option<Vec<Option<String>>>,
     time_slicing: Option<PathBuf>,
+    /// GPUs that are computed on the CPU are to be offered. That is known before anything is, and stays.
+    pub soft: bool,
 }
 
 impl Source {
     pub fn new(path: Option<PathBuf>) -> Self {
-        Self { path, seen: None, time_slicing: None }
+        Self { path, seen: None, time_slicing: None, soft: false }
     }
 
     /// What is wrong with the file whatever GPUs there are.
-    pub fn check(&self) -> Result<(), SourceError> {
-        node::load(self.path.as_deref())?;
+    pub fn check(&mut self) -> Result<(), SourceError> {
+        self.soft = node::means_soft(&node::load(self.path.as_deref())?);
         Ok(())
     }
 
@@ -64,7 +66,7 @@ impl Source {
     }
 
     pub fn read(&mut self, node: &Node) -> Result<Plan, SourceError> {
-        let config = node::load(self.path.as_deref())?;
+        let config = node::load(self.path.as_deref())?.kubernetes;
         self.time_slicing = config.time_slicing.clone();
         let reserve = node::reserve(&config, node.soft);
         let least = node.cards.iter().map(|card| card.memory.saturating_sub(reserve)).min();

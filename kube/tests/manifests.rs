@@ -10,6 +10,10 @@ use serde_json::Value;
 const NAMESPACE: &str = "bulkhead-system";
 const HEAD: &str =
     "# Bulkhead without Helm: `kubectl apply -f`. Made from packaging/helm/bulkhead with its own values.\n";
+const REMOVE_HEAD: &str = "\
+# Before `kubectl delete -f bulkhead.yaml`: takes Bulkhead off the hosts. Each is clean when its pod runs
+# (`kubectl rollout status -n bulkhead-system daemonset/bulkhead`). Made from packaging/helm/bulkhead with host.remove=true.
+";
 
 fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap().to_owned()
@@ -119,6 +123,15 @@ fn all(values: &Value) -> String {
     format!("{HEAD}---\n{}\n", parts.join("\n---\n"))
 }
 
+/// What takes Bulkhead off the hosts again.
+fn removal() -> String {
+    let mut values = values();
+    values["host"]["remove"] = true.into();
+    let templates = templates();
+    let (_, text) = templates.iter().find(|(name, _)| name == "remove.yaml").unwrap();
+    format!("{REMOVE_HEAD}---\n{}\n", render(&values, text))
+}
+
 fn values() -> Value {
     yaml(&std::fs::read_to_string(chart().join("values.yaml")).unwrap())
 }
@@ -131,13 +144,14 @@ fn objects(text: &str) -> Vec<Value> {
 
 #[test]
 fn plain_manifests_are_what_the_chart_makes() {
-    let path = root().join("packaging/kubernetes/bulkhead.yaml");
-    let made = all(&values());
-    if std::env::var_os("BULKHEAD_BLESS").is_some() {
-        std::fs::write(&path, &made).unwrap();
+    for (name, made) in [("bulkhead.yaml", all(&values())), ("remove.yaml", removal())] {
+        let path = root().join("packaging/kubernetes").join(name);
+        if std::env::var_os("BULKHEAD_BLESS").is_some() {
+            std::fs::write(&path, &made).unwrap();
+        }
+        let there = std::fs::read_to_string(&path).unwrap_or_default();
+        assert!(there == made, "packaging/kubernetes/{name} is stale; BULKHEAD_BLESS=1 writes it anew");
     }
-    let there = std::fs::read_to_string(&path).unwrap_or_default();
-    assert!(there == made, "packaging/kubernetes/bulkhead.yaml is stale; BULKHEAD_BLESS=1 writes it anew");
 }
 
 #[test]
@@ -183,22 +197,36 @@ fn a_configuration_in_the_chart_is_one_that_counts() {
     proxy::config::parse(&config).unwrap();
 }
 
+/// Real Helm, where there is one: `BULKHEAD_HELM`, or that of `cargo xtask e2e`.
+fn helm() -> Option<PathBuf> {
+    let named = std::env::var_os("BULKHEAD_HELM").map(PathBuf::from);
+    named.or_else(|| Some(root().join(".cache/kubernetes/helm-3.22.0/helm")).filter(|helm| helm.exists()))
+}
+
 #[test]
 fn helm_makes_the_same() {
-    let Some(helm) = std::env::var_os("BULKHEAD_HELM") else {
-        return testing::not_tried("BULKHEAD_HELM names no helm");
+    let Some(helm) = helm() else {
+        return testing::not_tried("there is no Helm (cargo xtask e2e builds one, BULKHEAD_HELM names one)");
     };
-    let mut command = std::process::Command::new(helm);
-    command.args(["template", "bulkhead", "--namespace", NAMESPACE, "--kube-version", "1.36.0"]).arg(chart());
-    let output = command.output().unwrap();
-    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-    let theirs = String::from_utf8(output.stdout).unwrap();
-    let name = |object: &Value| format!("{}/{}", text(&object["kind"]), text(&object["metadata"]["name"]));
-    let sorted = |text: &str| {
-        let mut all = objects(text);
-        all.retain(|object| object["kind"] != "Namespace");
-        all.sort_by_key(name);
-        all
-    };
-    assert_eq!(sorted(&theirs), sorted(&all(&values())));
+    for switches in [&[][..], &["metrics.podMonitor", "metrics.dashboard"], &["host.remove"]] {
+        let mut command = std::process::Command::new(&helm);
+        command.args(["template", "bulkhead", "--namespace", NAMESPACE, "--kube-version", "1.36.0"]).arg(chart());
+        let mut values = values();
+        for switch in switches {
+            command.args(["--set", &format!("{switch}=true")]);
+            let (group, name) = switch.split_once('.').unwrap();
+            values[group][name] = true.into();
+        }
+        let output = command.output().unwrap();
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        let theirs = String::from_utf8(output.stdout).unwrap();
+        let name = |object: &Value| format!("{}/{}", text(&object["kind"]), text(&object["metadata"]["name"]));
+        let sorted = |text: &str| {
+            let mut all = objects(text);
+            all.retain(|object| object["kind"] != "Namespace");
+            all.sort_by_key(name);
+            all
+        };
+        assert_eq!(sorted(&theirs), sorted(&all(&values)), "{switches:?}");
+    }
 }

@@ -39,16 +39,25 @@ if [ -d /run/systemd/system ]; then
 fi
 "#;
 
-/// Builds everything and answers where the package is.
-pub fn build() -> Result<PathBuf> {
+/// Builds everything, and the package.
+pub fn build() -> Result<()> {
     stage::build(&stage::Options { strip: true, ..stage::Options::default() })?;
+    pack()?;
+    println!("{}", path().display());
+    Ok(())
+}
+
+/// Where the package is.
+pub fn path() -> PathBuf {
+    paths::target().join(format!("bulkhead_{VERSION}_{}.deb", architecture()))
+}
+
+/// Makes the package from what is staged.
+pub fn pack() -> Result<()> {
     let root = paths::target().join("deb");
     let _ = fs::remove_dir_all(&root);
     lay_out(&paths::stage(), &root)?;
-    let package = paths::target().join(format!("bulkhead_{VERSION}_{}.deb", architecture()));
-    sh::run(Command::new("dpkg-deb").args(["--root-owner-group", "--build"]).arg(&root).arg(&package))?;
-    println!("{}", package.display());
-    Ok(package)
+    sh::output(Command::new("dpkg-deb").args(["--root-owner-group", "--build"]).arg(&root).arg(path())).map(drop)
 }
 
 fn architecture() -> &'static str {

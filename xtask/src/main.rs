@@ -96,7 +96,7 @@ fn verb() -> Result<()> {
         }
         "deb" => {
             no_more(args)?;
-            deb::build().map(drop)
+            deb::build()
         }
         "images" => {
             let (mut debug, mut no_build) = (false, false);

@@ -53,6 +53,14 @@ pub fn test(quick: bool) -> Result<()> {
         }
         (false, false) => report.skip("xen", "there is nothing to run in it: see above"),
     }
+    match (quick, ready && staged) {
+        (true, _) => report.skip("kubernetes", "left out by --quick"),
+        (false, true) => match crate::e2e::obstacle() {
+            None => drop(report.check("kubernetes", crate::e2e::test)),
+            Some(why) => report.skip("kubernetes", &why),
+        },
+        (false, false) => report.skip("kubernetes", "there is nothing to run on it: see above"),
+    }
     if ready && staged {
         let linkages: &[Linkage] = if quick { &[Linkage::Static] } else { &[Linkage::Static, Linkage::Shared] };
         run_programs(&mut report, &programs::all()?, linkages, !quick);

@@ -2,7 +2,9 @@
 
 use std::process::ExitCode;
 
-use bulkhead_kube::install::{self, InstallError, Parts, Systemd};
+use bulkhead_kube::install::{self, InstallError, Parts, Systemd, Traces};
+use signal_hook::consts::{SIGINT, SIGTERM};
+use signal_hook::iterator::Signals;
 
 use crate::args::InstallArgs;
 use crate::exit::{Exit, Failure};
@@ -10,7 +12,13 @@ use crate::library;
 
 pub fn run(args: InstallArgs) -> Result<ExitCode, Failure> {
     let said = if args.remove { remove(&args) } else { place(&args) };
-    super::man::print(format!("{}\n", said?).as_bytes())
+    let code = super::man::print(format!("{}\n", said?).as_bytes())?;
+    if args.stay {
+        let mut signals = Signals::new([SIGTERM, SIGINT])
+            .map_err(|error| Failure::system(Exit::Failure, "cannot wait for signals", &error))?;
+        signals.forever().next();
+    }
+    Ok(code)
 }
 
 fn failure(error: InstallError) -> Failure {
@@ -49,10 +57,16 @@ fn place(args: &InstallArgs) -> Result<&'static str, Failure> {
 }
 
 fn remove(args: &InstallArgs) -> Result<&'static str, Failure> {
-    if install::is_packaged(&args.host_root) {
-        return Ok("the host has a package of Bulkhead; remove that");
-    }
+    let traces = Traces {
+        kubelet: args.kubelet_dir.clone(),
+        checkpoints: args.checkpoint_dir.clone(),
+        cdi: args.cdi_dir.clone(),
+    };
     let root = args.host_root.clone();
+    if install::is_packaged(&root) {
+        install::clear(&root, &traces).map_err(failure)?;
+        return Ok("removed what pods have left; the host has a package of Bulkhead: remove that");
+    }
     let systemd = Systemd::enter(&root).map_err(failure)?;
     // From here on the host's root is ours, where there is a systemd.
     let root = if systemd.is_there() { "/".into() } else { root };
@@ -60,7 +74,7 @@ fn remove(args: &InstallArgs) -> Result<&'static str, Failure> {
         // A host on which it was never installed has no such unit.
         let _ = systemd.ask(&["stop", "bulkhead.service"]);
     }
-    install::clear(&root).map_err(failure)?;
+    install::clear(&root, &traces).map_err(failure)?;
     if systemd.is_there() {
         systemd.ask(&["daemon-reload"]).map_err(failure)?;
     }

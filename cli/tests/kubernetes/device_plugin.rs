@@ -208,6 +208,19 @@ fn without_a_proxy_the_node_offers_nothing_until_there_is_one() {
 }
 
 #[test]
+fn a_node_without_a_gpu_offers_nothing_unless_it_is_told_to() {
+    let node = Node::start("nogpu", ONE_PROFILE);
+    node.configure_as_it_is(ONE_PROFILE);
+    let plugin = node.device_plugin();
+    let why =
+        plugin.logged("waiting for the proxy; this node offers nothing yet")["why"].as_str().unwrap().to_owned();
+    assert!(why.contains("no GPU"), "{why}");
+    assert!(node.kubelet.registered().is_empty());
+    node.configure(ONE_PROFILE);
+    assert_eq!(node.kubelet.ids(GPU_1GB).len(), 8);
+}
+
+#[test]
 fn nvidias_time_slicing_file_becomes_a_profile() {
     let node = Node::start("slicing", "");
     let file = node.folder.join("nvidia.yaml");

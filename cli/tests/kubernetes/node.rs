@@ -104,7 +104,12 @@ impl Node {
         node
     }
 
+    /// The GPUs of this node are meant to be computed on the CPU.
     pub fn configure(&self, config: &str) {
+        self.configure_as_it_is(&format!("{config}\n[proxy]\nbackend = \"soft\"\n"));
+    }
+
+    pub fn configure_as_it_is(&self, config: &str) {
         std::fs::write(self.config(), config).unwrap();
     }
 

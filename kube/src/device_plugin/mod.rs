@@ -35,6 +35,9 @@ use desk::{Desk, PREFIX, Terms};
 use server::Plugin;
 use sockets::Identity;
 
+/// How the names of our sockets begin in kubelet's folder.
+pub const SOCKETS: &str = "bulkhead-";
+
 /// How often it is looked whether kubelet is a new one.
 const TICK: Duration = Duration::from_millis(500);
 /// How often broker and configuration are looked at.
@@ -94,7 +97,7 @@ pub async fn run(options: Options, stop: impl Future<Output = ()>) -> Result<(),
     // A wrong configuration is said before anything is waited for.
     source.check()?;
     let node = tokio::select! {
-        node = node::wait(&broker) => node,
+        node = node::wait(&broker, &mut source) => node,
         () = &mut stop => return Ok(()),
     };
     let terms = Terms::from(source.read(&node)?);
@@ -176,7 +179,8 @@ impl Runner {
                 None
             }
         };
-        let well = status.as_ref().is_some_and(|status| status.ready);
+        let well = |status: &Status| status.ready && node::is_meant(status, self.source.soft);
+        let well = status.as_ref().is_some_and(well);
         if well {
             self.heard = Instant::now();
         }
@@ -199,7 +203,7 @@ impl Runner {
             return;
         }
         self.source.forget();
-        let Ok(Some(node)) = node::look(&self.broker).await else { return };
+        let Some(node) = node::gpus(&self.broker, self.source.soft).await else { return };
         let Some(terms) = self.source.reread(&node).map(Terms::from).filter(|terms| *terms != self.terms) else {
             return;
         };
@@ -271,7 +275,7 @@ impl Runner {
     fn open_stall(&self, name: &str) -> io::Result<Stall> {
         let (devices, receiver) = watch::channel(self.devices(name));
         let plugin = Plugin { resource: name.to_owned(), desk: self.desk.clone(), devices: receiver };
-        let socket = self.options.kubelet.join(format!("bulkhead-{}.sock", name.replace('/', "_")));
+        let socket = self.options.kubelet.join(format!("{SOCKETS}{}.sock", name.replace('/', "_")));
         let incoming = sockets::listen(&socket)?;
         let bound = sockets::identity(&socket);
         let serving = tokio::spawn(async move {

@@ -80,7 +80,7 @@ pub async fn run(options: Options, stop: impl Future<Output = ()>) -> Result<(),
     // A wrong configuration is said before anything is waited for.
     source.check()?;
     let node = tokio::select! {
-        node = node::wait(&broker) => node,
+        node = node::wait(&broker, &mut source) => node,
         () = &mut stop => return Ok(()),
     };
     let plan = source.read(&node)?;

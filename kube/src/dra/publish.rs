@@ -63,7 +63,7 @@ impl Publisher {
         let mut last: Option<String> = None;
         loop {
             let node = match self.restore_once(false).await {
-                Ok(()) => node::look(&self.broker).await.ok().flatten(),
+                Ok(()) => node::gpus(&self.broker, self.source.soft).await,
                 Err(error) => {
                     tracing::debug!(error, "the proxy does not answer");
                     None

@@ -71,7 +71,10 @@ fn device(gpu: usize, card: &CardStatus, reserve: u64) -> Device {
         ("multiprocessors", number(card.multiprocessors.into())),
     ];
     let memory = card.memory.saturating_sub(reserve) / MIB * MIB;
-    let capacity = [(MEMORY, capacity(&quantity::of_bytes(memory), "1Mi")), (SHARE, capacity("100", "1"))];
+    let memory = quantity::of_bytes(memory);
+    // Who does not say how much gets all of the memory, and of the time what the others leave: a claim for memory alone
+    // must not keep everybody else off the GPU.
+    let capacity = [(MEMORY, capacity(&memory, "1Mi", &memory)), (SHARE, capacity("100", "1", "1"))];
     Device {
         name: device_name(gpu),
         allow_multiple_allocations: Some(true),
@@ -81,12 +84,13 @@ fn device(gpu: usize, card: &CardStatus, reserve: u64) -> Device {
     }
 }
 
-/// Who does not say how much gets all of it.
-fn capacity(all: &str, step: &str) -> DeviceCapacity {
+/// `default`: for who does not say how much.
+fn capacity(all: &str, step: &str, default: &str) -> DeviceCapacity {
     let quantity = |text: &str| Quantity(text.to_owned());
     let range =
         CapacityRequestPolicyRange { min: quantity(step), step: Some(quantity(step)), max: Some(quantity(all)) };
-    let policy = CapacityRequestPolicy { default: Some(quantity(all)), valid_range: Some(range), valid_values: None };
+    let policy =
+        CapacityRequestPolicy { default: Some(quantity(default)), valid_range: Some(range), valid_values: None };
     DeviceCapacity { value: quantity(all), request_policy: Some(policy) }
 }
 

@@ -4,6 +4,7 @@
 //! are the node ([`node`]), starts the cluster there ([`cluster`]) and plays the scenarios.
 
 mod cluster;
+mod helm;
 mod kubectl;
 mod lab;
 mod node;
@@ -13,11 +14,12 @@ mod scenarios;
 mod service;
 mod wait;
 
-use crate::{images, stage, toolchain};
+use crate::{deb, images, stage, toolchain};
 use anyhow::{Context, Result, bail};
 use cluster::Cluster;
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
+use std::time::{Duration, Instant};
 
 #[derive(Default)]
 pub struct Options {
@@ -40,11 +42,17 @@ const CGROUP: &str = "BULKHEAD_E2E_CGROUP";
 pub fn run(options: &Options) -> Result<()> {
     scenarios::check_names(&options.names)?;
     node::check().context("cargo xtask e2e cannot run here")?;
-    let parts = parts::ensure()?;
+    let parts = parts::ensure(None)?;
+    if scenarios::need_helm(&options.names) {
+        helm::ensure()?;
+    }
     if !options.no_build {
         toolchain::ensure()?;
         stage::build(&stage::Options { debug: options.debug, strip: true })?;
         images::build()?;
+        if scenarios::need_package(&options.names) {
+            deb::pack()?;
+        }
     }
     let mut words = vec![INSIDE.to_owned()];
     words.extend(options.keep.then(|| "--keep".to_owned()));
@@ -56,13 +64,46 @@ pub fn run(options: &Options) -> Result<()> {
     Ok(())
 }
 
+/// What `cargo xtask test` plays: one of each kind, so that a change that breaks any of them is seen.
+const BRIEF: [&str; 13] = [
+    "plugin-pod",
+    "plugin-memory",
+    "plugin-over-capacity",
+    "plugin-two-pods",
+    "plugin-forced",
+    "claim-two-pods",
+    "claim-memory",
+    "claim-stranger",
+    "settings-wrong",
+    "podman",
+    "restart-broker",
+    "kill-all",
+    "uninstall",
+];
+
+/// How long `cargo xtask test` waits for Kubernetes to be built where the cache has none.
+const MOST_BUILDING: Duration = Duration::from_secs(25 * 60);
+
+/// Why the scenarios cannot be played on this machine, if so; builds what is missing.
+pub fn obstacle() -> Option<String> {
+    let until = Instant::now() + MOST_BUILDING;
+    let ready = node::check().and_then(|()| parts::ensure(Some(until)).map(drop));
+    ready.err().map(|error| format!("{error:#}").replace('\n', " "))
+}
+
+/// The bounded part for `cargo xtask test`, with what is staged.
+pub fn test() -> Result<()> {
+    let names = BRIEF.map(str::to_owned).to_vec();
+    run(&Options { names, ..Options::default() })
+}
+
 /// Inside of the node.
 pub fn inside(options: &Options) -> Result<()> {
     let cgroup = std::env::var(CGROUP).context("only cargo xtask e2e calls this")?;
     let run = node::run_folder();
     println!("starting Kubernetes");
-    let start = std::time::Instant::now();
-    let mut cluster = Cluster::start(&run, parts::ensure()?, &cgroup)?;
+    let start = Instant::now();
+    let mut cluster = Cluster::start(&run, parts::ensure(None)?, &cgroup)?;
     for image in images::archives() {
         cluster.import(&image)?;
     }

@@ -68,12 +68,13 @@ impl Parts {
     }
 }
 
-fn home() -> PathBuf {
+pub fn home() -> PathBuf {
     paths::cache().join("kubernetes")
 }
 
-/// Fetches and builds what is missing; says nothing and takes no time when nothing is.
-pub fn ensure() -> Result<Parts> {
+/// Fetches and builds what is missing; says nothing and takes no time when nothing is. Who cannot wait longer than
+/// `until` gets an error then; what was built by that time is kept.
+pub fn ensure(until: Option<Instant>) -> Result<Parts> {
     let parts = Parts {
         kubernetes: home().join(format!("v{KUBERNETES}")).join("bin"),
         debian: home().join("debian-1"),
@@ -92,16 +93,21 @@ pub fn ensure() -> Result<Parts> {
             bail!("Go is needed to build Kubernetes {KUBERNETES} (Debian, Ubuntu: apt-get install golang-go)");
         }
         timed(&format!("building Kubernetes {KUBERNETES} (ten minutes on two cores)"), || {
-            module(parts.kubernetes.parent().context("it has a parent")?)
+            let staging = STAGING.split_whitespace().map(|name| format!("k8s.io/{name}=k8s.io/{name}@v{MODULES}"));
+            let folder = parts.kubernetes.parent().context("it has a parent")?;
+            module(folder, &staging.collect::<Vec<_>>(), &format!("k8s.io/kubernetes@v{KUBERNETES}"), until)
         })?;
+        fs::create_dir_all(&parts.kubernetes)?;
+        let flags = format!("-s -w -X k8s.io/component-base/version.gitVersion=v{KUBERNETES}");
         for program in missing {
-            timed(&format!("  {program}"), || build(&parts.kubernetes, program))?;
+            let package = format!("k8s.io/kubernetes/cmd/{program}");
+            timed(&format!("  {program}"), || build(&parts.kubernetes.join(program), &package, &flags, until))?;
         }
     }
     Ok(parts)
 }
 
-fn timed(what: &str, work: impl FnOnce() -> Result<()>) -> Result<()> {
+pub fn timed(what: &str, work: impl FnOnce() -> Result<()>) -> Result<()> {
     println!("{what}");
     let start = Instant::now();
     work()?;
@@ -109,38 +115,38 @@ fn timed(what: &str, work: impl FnOnce() -> Result<()>) -> Result<()> {
     Ok(())
 }
 
-/// A module that needs nothing but Kubernetes. `go install` refuses modules that replace others, as Kubernetes does.
-fn module(folder: &Path) -> Result<()> {
+/// A module that needs nothing but `wanted`. `go install` refuses modules that replace others, as Kubernetes does.
+pub fn module(folder: &Path, replaced: &[String], wanted: &str, until: Option<Instant>) -> Result<()> {
     if folder.join("go.sum").exists() {
         return Ok(());
     }
     fs::create_dir_all(folder)?;
     let _ = fs::remove_file(folder.join("go.mod"));
-    sh::output(go(folder).args(["mod", "init", "bulkhead.test/kubernetes"]))?;
-    let mut edit = go(folder);
-    edit.args(["mod", "edit"]);
-    for name in STAGING.split_whitespace() {
-        edit.arg("-replace").arg(format!("k8s.io/{name}=k8s.io/{name}@v{MODULES}"));
+    sh::output(go(folder, None).args(["mod", "init", "bulkhead.test/parts"]))?;
+    if !replaced.is_empty() {
+        let edits = replaced.iter().flat_map(|replaced| ["-replace", replaced]);
+        sh::output(go(folder, None).args(["mod", "edit"]).args(edits))?;
     }
-    sh::output(&mut edit)?;
-    sh::output(go(folder).arg("get").arg(format!("k8s.io/kubernetes@v{KUBERNETES}"))).map(drop)
+    sh::output(go(folder, until).args(["get", wanted])).map(drop)
 }
 
-fn build(bin: &Path, program: &str) -> Result<()> {
-    let folder = bin.parent().context("it has a parent")?;
-    fs::create_dir_all(bin)?;
+/// Builds a program in the module that is beside it or one folder above.
+pub fn build(program: &Path, package: &str, flags: &str, until: Option<Instant>) -> Result<()> {
+    let beside = program.parent().context("it has a parent")?;
+    let folder = beside.ancestors().find(|folder| folder.join("go.mod").exists()).context("there is no module")?;
     // Under another name until it is whole: what stands in the cache is taken for complete.
-    let unfinished = folder.join(format!("{program}.new"));
-    let version = format!("-s -w -X k8s.io/component-base/version.gitVersion=v{KUBERNETES}");
-    let mut command = go(folder);
-    command.env("CGO_ENABLED", "0").args(["build", "-mod=mod", "-trimpath", "-ldflags", &version, "-o"]);
-    sh::output(command.arg(&unfinished).arg(format!("k8s.io/kubernetes/cmd/{program}")))?;
-    fs::rename(&unfinished, bin.join(program)).with_context(|| format!("cannot keep {program}"))
+    let unfinished = program.with_extension("new");
+    let mut command = go(folder, until);
+    command.env("CGO_ENABLED", "0").args(["build", "-mod=mod", "-trimpath", "-ldflags", flags, "-o"]);
+    sh::output(command.arg(&unfinished).arg(package))?;
+    fs::rename(&unfinished, program).with_context(|| format!("cannot keep {}", program.display()))
 }
 
-fn go(folder: &Path) -> Command {
-    let mut command = Command::new("go");
-    command.current_dir(folder);
+fn go(folder: &Path, until: Option<Instant>) -> Command {
+    let mut command = Command::new("timeout");
+    // 0 is for ever.
+    let seconds = until.map_or(0, |until| until.saturating_duration_since(Instant::now()).as_secs() + 1);
+    command.arg(seconds.to_string()).arg("go").current_dir(folder);
     command
 }
 

@@ -1,0 +1,46 @@
+# A host with a real systemd: the first process of namespaces of its own, over a root of which every change is forgotten.
+#
+# systemd.sh FOLDER CGROUP
+set -eu
+folder=$1 cgroup=$2
+
+# systemd takes the group in which it finds itself for the whole of its machine.
+for hierarchy in /sys/fs/cgroup /sys/fs/cgroup/*; do
+    if [ -e "$hierarchy/$cgroup/cgroup.procs" ]; then
+        group=$hierarchy/$cgroup/systemd
+        mkdir "$group"
+        for file in cpuset.cpus cpuset.mems; do
+            if [ -e "$group/$file" ]; then
+                cat "$hierarchy/$file" >"$group/$file"
+            fi
+        done
+        echo 0 >"$group/cgroup.procs"
+    fi
+done
+
+mount --make-rprivate /
+mkdir -p "$folder"
+mount -t tmpfs -o mode=755 host "$folder"
+mkdir "$folder/changes" "$folder/work" "$folder/root"
+mount -t overlay -o "lowerdir=/,upperdir=$folder/changes,workdir=$folder/work" host "$folder/root"
+root=$folder/root
+mount --rbind /dev "$root/dev"
+mount --rbind /sys "$root/sys"
+mount -t proc proc "$root/proc"
+mount -t tmpfs -o mode=755 run "$root/run"
+mkdir -p "$root/run/changes"
+mount --bind "$folder/changes" "$root/run/changes"
+mkdir "$root/.old"
+cd "$root"
+pivot_root . .old
+umount --lazy /.old
+rmdir /.old
+# Little more than what services need.
+cat >/etc/systemd/system/host.target <<END
+[Unit]
+Description=A host
+Requires=systemd-journald.service
+After=systemd-journald.service
+END
+exec env -i container=test PATH=/usr/sbin:/usr/bin:/sbin:/bin \
+    /lib/systemd/systemd --system --unit=host.target --show-status=no --log-target=journal
