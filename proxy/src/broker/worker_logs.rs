@@ -148,20 +148,20 @@ impl Shared {
     fn bury(&self, buffer: &mut [u8], sink: &impl Fn(u32, Level, &str, u64)) {
         let _ = rustix::io::read(&self.bell, &mut [0; 8]);
         let gone = std::mem::take(&mut *self.gone.lock().unwrap_or_else(PoisonError::into_inner));
-        let mut streams = self.lock();
         let of_dead = |(id, (worker, _)): (&u64, &(u32, Option<Stream>))| gone.contains(worker).then_some(*id);
-        let ids: Vec<u64> = streams.iter().filter_map(of_dead).collect();
-        let dead: Vec<(u32, Option<Stream>)> = ids.iter().filter_map(|id| streams.remove(id)).collect();
-        drop(streams);
-        for (worker, stream) in dead {
-            let Some(mut stream) = stream else { continue };
-            let mut say = |level, text: &str, held_back| sink(worker, level, text, held_back);
-            for _ in 0..LAST_PARTS {
-                if !stream.read(buffer, &mut say) {
-                    break;
+        let ids: Vec<u64> = self.lock().iter().filter_map(of_dead).collect();
+        for id in ids {
+            let taken = self.lock().get_mut(&id).and_then(|(worker, stream)| Some((*worker, stream.take()?)));
+            if let Some((worker, mut stream)) = taken {
+                let mut say = |level, text: &str, held_back| sink(worker, level, text, held_back);
+                for _ in 0..LAST_PARTS {
+                    if !stream.read(buffer, &mut say) {
+                        break;
+                    }
                 }
+                stream.end_line(&mut say);
             }
-            stream.end_line(&mut say);
+            self.lock().remove(&id);
         }
         self.ended.notify_all();
     }
