@@ -14,6 +14,10 @@ pub struct MoverArgs {
     #[arg(value_enum)]
     pub which: Direction,
     pub pid: i32,
+    /// When the process was started, in clock ticks since boot
+    pub start_time: u64,
+    /// The user that it runs as
+    pub uid: u32,
 }
 
 #[derive(Debug, Clone, Copy, clap::ValueEnum)]
