@@ -42,7 +42,7 @@ fi
 /// Builds everything, and the package.
 pub fn build() -> Result<()> {
     stage::build(&stage::Options { strip: true, ..stage::Options::default() })?;
-    pack()?;
+    pack("-Zxz")?;
     println!("{}", path().display());
     Ok(())
 }
@@ -52,12 +52,13 @@ pub fn path() -> PathBuf {
     paths::target().join(format!("bulkhead_{VERSION}_{}.deb", architecture()))
 }
 
-/// Makes the package from what is staged.
-pub fn pack() -> Result<()> {
+/// Makes the package from what is staged. `compression` is an option of dpkg-deb's.
+pub fn pack(compression: &str) -> Result<()> {
     let root = paths::target().join("deb");
     let _ = fs::remove_dir_all(&root);
     lay_out(&paths::stage(), &root)?;
-    sh::output(Command::new("dpkg-deb").args(["--root-owner-group", "--build"]).arg(&root).arg(path())).map(drop)
+    let options = ["--root-owner-group", compression, "--build"];
+    sh::output(Command::new("dpkg-deb").args(options).arg(&root).arg(path())).map(drop)
 }
 
 fn architecture() -> &'static str {
