@@ -178,7 +178,12 @@ fn start() -> u8 {
 }
 
 extern "C" fn at_exit() {
-    report::print(&report::table(&BOOK.lock()));
+    let mut text = report::table(&BOOK.lock());
+    let through_xen = xen::counts::read();
+    if through_xen.grant_batches > 0 {
+        text += &format!("bulkhead: through Xen: {through_xen}\n");
+    }
+    report::print(&text);
 }
 
 /// The book stays locked over the fork, so that the child finds it whole.

@@ -23,7 +23,12 @@ run_scenario() {
     rm -f /var/log/xen/console/*.log
     # What a scenario started and left running ends here.
     for pid in $(pidof bulkhead); do kill $pid 2>/dev/null; done
-    while pidof bulkhead > /dev/null; do sleep 0.2; done
+    local tries=0
+    while pidof bulkhead > /dev/null; do
+        tries=$((tries + 1))
+        [ $tries -lt 100 ] || { say "note $1: ended by force: $(ps | grep '[b]ulkhead')"; kill -9 $(pidof bulkhead); tries=0; }
+        sleep 0.2
+    done
     rm -rf /run/bulkhead /tmp/proxy.log /tmp/gate.log
 }
 
@@ -76,10 +81,13 @@ proxy() {
 }
 
 # gpu_run [ARG]…: `bulkhead xen run` with a root file system that has the test's programs, and memory
-# enough for two of them at a time: each grants 80 MiB.
-gpu_run() {
-    bulkhead xen run --image /boot/image --root /boot/tenant.cpio --memory 448MiB --shared-memory 224MiB "$@"
-}
+# enough for two of them at a time: each grants up to 80 MiB.
+GPU_RUN="bulkhead xen run --image /boot/image --root /boot/tenant.cpio --memory 448MiB --shared-memory 224MiB"
+gpu_run() { $GPU_RUN "$@"; }
+
+# in_background COMMAND [ARG]…: starts a command whose number is $!. A function in its place would be a shell's, and
+# signals would end that shell alone.
+in_background() { exec "$@"; }
 
 # Domains, grants and event channels of guests are all gone.
 nothing_left() {

@@ -45,14 +45,14 @@ pub fn connect(hello: &Hello) -> Result<(idm::Client, Link), Failure> {
         let source = std::error::Error::source(&error).map(|source| format!(": {source}")).unwrap_or_default();
         Failure { code, text: format!("no GPU from the driver domain: {error}{source}") }
     })?;
-    let doorbell = connection.doorbell;
+    let xen::guest::Connection { region, doorbell, allocator, backend, granted } = connection;
     let _ = DOORBELL.set(doorbell.clone());
-    let client = idm::Client::over(connection.region, doorbell.clone());
+    let client = idm::Client::over(region, doorbell.clone());
     let gone = client.gone().clone();
     let events = std::thread::Builder::new().name("bulkhead-events".into());
     without_signals(|| events.spawn(move || doorbell.serve(&gone)))
         .map_err(failure(CUDA_ERROR_OPERATING_SYSTEM, "cannot watch the worker"))?;
-    let link = Link::Guest { allocator: connection.allocator, backend: connection.backend };
+    let link = Link::Guest { allocator, backend, granted };
     Ok((client, link))
 }
 

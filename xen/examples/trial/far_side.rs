@@ -36,8 +36,13 @@ pub fn run(domain: DomainId) {
             }
             // Gone already: the client gave up.
             let Ok(node) = store.read(&path) else { continue };
+            let before = xen::counts::read();
             match Caller::meet(domain, &node) {
-                Ok(caller) => children.push(serve(caller)),
+                Ok(caller) => {
+                    children.push(serve(caller));
+                    let cost = xen::counts::read().since(&before);
+                    assert_eq!(cost.map_batches, 3, "the card, its lists, the region");
+                }
                 Err(error) => println!("far side: {path}: {error}"),
             }
         }
@@ -60,7 +65,7 @@ fn serve(caller: Caller) -> Child {
 pub fn child() {
     let socket = std::io::stdin().as_fd().try_clone_to_owned().unwrap();
     let (offer, fds): (Offer, Vec<OwnedFd>) = bootstrap::recv(&socket).unwrap();
-    let (region, doorbell) = offer.accept(fds).unwrap();
+    let (region, doorbell, _span) = offer.accept(fds).unwrap();
     let server = Server::over(region, doorbell.clone());
     let gone = server.gone().clone();
     let events = std::thread::spawn(move || doorbell.serve(&gone));

@@ -102,6 +102,7 @@ pub fn host(domain: DomainId) {
     assert!(Channel::bind(domain, 4000).is_err());
 
     let channel = Channel::bind(domain, port).unwrap();
+    restricted(domain, &channel);
     // Mapped a second time, in this process.
     let second = ForeignPages::choose(domain, &refs[..1]).unwrap().map(Place::Anywhere).unwrap();
     let pages = ForeignPages::choose(domain, &refs).unwrap();
@@ -122,6 +123,19 @@ pub fn host(domain: DomainId) {
     }
     println!("host: saw the end of the guest's process");
     store.remove(&node).unwrap();
+}
+
+/// A channel to one domain is of no use for another, whoever has its descriptor; and one that was ended is of no use at all.
+fn restricted(domain: DomainId, channel: &Channel) {
+    let device = channel.as_fd().try_clone_to_owned().unwrap();
+    assert!(
+        Channel::offer_on(device, domain + 1).is_err(),
+        "a restricted descriptor offers a channel to another domain"
+    );
+    let own = Channel::offer(domain).unwrap();
+    own.notify().unwrap();
+    own.unbind().unwrap();
+    assert!(own.notify().is_err() && own.unbind().is_err(), "what was unbound is gone");
 }
 
 #[derive(Clone, Copy, zerocopy::FromBytes, zerocopy::IntoBytes, zerocopy::Immutable, zerocopy::KnownLayout)]

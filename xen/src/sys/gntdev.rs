@@ -23,21 +23,13 @@ struct Map {
     refs: [Ref; 1],
 }
 
-#[repr(C)]
-struct Unmap {
-    index: u64,
-    count: u32,
-    pad: u32,
-}
-
 /// All requests of this device are of this kind.
 pub const KIND: u8 = b'G';
 pub(super) const MAP: libc::c_ulong = request::<Map>(KIND, 0);
-#[allow(dead_code)] // Closing the device does the same; the number is tested all the same.
-pub(super) const UNMAP: libc::c_ulong = request::<Unmap>(KIND, 1);
 pub(super) const SET_UNMAP_NOTIFY: libc::c_ulong = request::<UnmapNotify>(KIND, 7);
 
-/// Pages of another domain, chosen and not yet mapped. Whoever has the descriptor can map them, once.
+/// Pages of another domain, chosen and not yet mapped. Whoever has the descriptor can map them, once; what was chosen and
+/// never mapped ends with the descriptor.
 ///
 /// A descriptor of this device lets its holder choose pages of *any* domain that granted some to ours. It must not get
 /// into the hands of somebody who is not trusted with that: workers are barred from the request that chooses.

@@ -2,7 +2,7 @@
 . /test/lib.sh
 proxy
 steady() {
-    gpu_run --type pv --gpu-memory 64MiB -- /programs/steady 0 > /tmp/steady 2>&1 &
+    in_background $GPU_RUN --type pv --gpu-memory 64MiB -- /programs/steady 0 > /tmp/steady 2>&1 &
     guest=$!
     rounds 2
 }
