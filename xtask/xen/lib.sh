@@ -1,5 +1,5 @@
 # What scenarios are made of. Sourced by dom0-init.sh and by every scenario.
-export PATH=/bin:/sbin:/usr/bin:/usr/sbin:/opt/bulkhead/bin
+export PATH=/bin:/sbin:/usr/bin:/usr/sbin:/opt/bulkhead/bin:/test
 
 uptime() { cut -d' ' -f1 /proc/uptime; }
 # Lines that begin with XEN-TEST are what the test is judged by.
