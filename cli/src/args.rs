@@ -187,7 +187,8 @@ pub struct BackendArgs {
 impl BackendArgs {
     /// Has nobody said anything of it?
     pub fn is_left_open(&self) -> bool {
-        self.backend.is_none() && self.driver_library.is_none() && self.soft_devices.is_none()
+        let BackendArgs { backend, driver_library, soft_devices, soft_memory } = self;
+        backend.is_none() && driver_library.is_none() && soft_devices.is_none() && soft_memory.is_none()
     }
 
     pub fn options(&self) -> Options {
@@ -966,6 +967,9 @@ pub struct WorkerArgs {
     pub without_pid_namespace: bool,
     #[arg(long)]
     pub fresh: bool,
+    /// Do not start where kernels reach their process's memory
+    #[arg(long)]
+    pub refuse_hmm: bool,
     /// File in which compiled kernels are kept
     #[arg(long)]
     pub soft_cache: Option<PathBuf>,

@@ -3,75 +3,43 @@
 
 use std::process::ExitCode;
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[repr(u8)]
-pub enum Exit {
-    /// The doctor found something that must be mended.
-    Unwell = 1,
-    /// Wrong arguments.
-    Usage = 2,
-    /// The proxy would not make the zone.
-    ZoneRefused = 65,
-    /// The proxy has no zone of that name.
-    ZoneUnknown = 66,
-    /// The backend that was asked for is not on this machine.
-    NoBackend = 67,
-    /// Our client library was not found.
-    NoLibrary = 68,
-    /// No proxy answers at the socket, or it went away.
-    ProxyUnreachable = 69,
-    /// Something failed that should not.
-    Failure = 70,
-    /// There is no Xen here, or no toolstack.
-    NoXen = 71,
-    /// The machine does not allow the jail that was demanded.
-    NoJail = 72,
-    /// The disk is full.
-    NoSpace = 73,
-    /// The state directory cannot be used.
-    StateDir = 74,
-    /// Another proxy has the state directory.
-    Taken = 75,
-    /// What was waited for did not happen in time.
-    TimedOut = 79,
-    /// The program on the other side died.
-    PeerLost = 80,
-    /// A guest did not start, or ended without its program.
-    Guest = 76,
-    /// There is no image that a guest could boot.
-    NoImage = 77,
-    /// The configuration file is wrong.
-    Config = 78,
-    /// The program was found but cannot be executed.
-    NotExecutable = 126,
-    /// The program was not found.
-    NotFound = 127,
+/// Makes the type and the list of its values from one table, so that none can be left out.
+macro_rules! statuses {
+    ($($name:ident = $number:literal, $meaning:literal;)*) => {
+        #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+        #[repr(u8)]
+        pub enum Exit {
+            $(#[doc = $meaning] $name = $number,)*
+        }
+
+        impl Exit {
+            /// With a line for the manual.
+            pub const ALL: &[(Self, &str)] = &[$((Self::$name, $meaning)),*];
+        }
+    };
 }
 
-impl Exit {
-    /// With a line for the manual.
-    pub const ALL: [(Self, &str); 20] = [
-        (Self::Unwell, "`bulkhead doctor` found errors"),
-        (Self::Usage, "wrong arguments"),
-        (Self::ZoneRefused, "the proxy refused the zone"),
-        (Self::ZoneUnknown, "the proxy has no zone of that name"),
-        (Self::NoBackend, "the backend is not on this machine"),
-        (Self::NoLibrary, "Bulkhead's libcuda.so.1 was not found"),
-        (Self::ProxyUnreachable, "no proxy answers at the socket"),
-        (Self::Failure, "an internal failure"),
-        (Self::NoXen, "this is no domain of Xen that can make others"),
-        (Self::NoJail, "the machine does not allow the jail that was demanded"),
-        (Self::NoSpace, "no space left for the state directory"),
-        (Self::StateDir, "the state directory cannot be used"),
-        (Self::Taken, "another proxy has the state directory"),
-        (Self::TimedOut, "what was waited for did not happen in time"),
-        (Self::PeerLost, "the program on the other side died"),
-        (Self::Guest, "the guest did not start, or ended without its program"),
-        (Self::NoImage, "there is no image that a guest could boot"),
-        (Self::Config, "the configuration file is wrong"),
-        (Self::NotExecutable, "the program cannot be executed"),
-        (Self::NotFound, "the program was not found"),
-    ];
+statuses! {
+    Unwell = 1, "`bulkhead doctor` found errors";
+    Usage = 2, "wrong arguments";
+    ZoneRefused = 65, "the proxy refused the zone";
+    ZoneUnknown = 66, "the proxy has no zone of that name";
+    NoBackend = 67, "the backend is not on this machine";
+    NoLibrary = 68, "Bulkhead's libcuda.so.1 was not found";
+    ProxyUnreachable = 69, "no proxy answers at the socket";
+    Failure = 70, "an internal failure";
+    NoXen = 71, "this is no domain of Xen that can make others";
+    NoJail = 72, "the machine does not allow the jail that was demanded";
+    NoSpace = 73, "no space left for the state directory";
+    StateDir = 74, "the state directory cannot be used";
+    Taken = 75, "another proxy has the state directory";
+    Guest = 76, "the guest did not start, or ended without its program";
+    NoImage = 77, "there is no image that a guest could boot";
+    Config = 78, "the configuration file is wrong";
+    TimedOut = 79, "what was waited for did not happen in time";
+    PeerLost = 80, "the program on the other side died";
+    NotExecutable = 126, "the program cannot be executed";
+    NotFound = 127, "the program was not found";
 }
 
 impl From<Exit> for ExitCode {
@@ -107,6 +75,17 @@ pub fn is_full(error: &std::io::Error) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_front_page_has_them_all() {
+        const BEGIN: &str = "<!-- statuses: made from cli/src/exit.rs -->\n";
+        const END: &str = "<!-- end of statuses -->\n";
+        let line = |(exit, meaning): &(Exit, &str)| format!("| {} | {meaning} |\n", *exit as u8);
+        let own = "| the program's | it ran; 128+n if signal n ended it |\n";
+        let table: String = Exit::ALL.iter().map(line).collect();
+        let table = format!("\n| exit status | meaning |\n|---:|---|\n{own}{table}\n");
+        testing::fresh_part("README.md", BEGIN, END, &table);
+    }
 
     #[test]
     fn every_status_is_its_own() {

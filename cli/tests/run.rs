@@ -169,7 +169,7 @@ fn bad_input_is_one_clear_line_with_a_status_of_its_own() {
 
 #[test]
 fn a_full_disk_is_named() {
-    if !rustix::process::geteuid().is_root() {
+    if !testing::is_root() {
         return;
     }
     let place = Place::new("full");

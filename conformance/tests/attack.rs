@@ -39,6 +39,7 @@ attacks! {
     random_messages: "random",
     forged_records: "forged",
     right_messages_with_one_wrong_word: "mutations",
+    real_programs_messages_spoilt: "replay",
     handles_of_others: "foreign",
     messages_rewritten_while_they_are_read: "rewrite",
     bad_images: "images",

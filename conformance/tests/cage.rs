@@ -18,7 +18,7 @@ fn place() -> Place {
 fn possible() -> bool {
     let possible = rustix::process::geteuid().is_root() && !Surroundings::read().trees().is_empty();
     if !possible {
-        println!("NOT TRIED: control groups need root, and a tree that can be written");
+        testing::not_tried("control groups need root, and a tree that can be written");
     }
     possible
 }
@@ -91,7 +91,7 @@ fn a_zone_that_eats_the_hosts_memory_ends_itself_alone() {
         (Honest::start(&place, &proxy.socket("a")), Honest::start(&place, &proxy.socket("b")));
     let worker = proxy.worker_of(greedy.pid()).expect("it has a worker").pid;
     if !groups(worker, &place).iter().any(|group| group.starts_with("zone-a/")) {
-        println!("NOT TRIED: this machine cannot limit host memory");
+        testing::not_tried("this machine cannot limit host memory");
         return;
     }
     // On the software GPU device memory is the worker's own; it takes pages when they are written.

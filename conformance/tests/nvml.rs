@@ -96,7 +96,7 @@ fn a_zone_sees_its_own_memory_and_processes_and_nobody_elses() {
 
 #[test]
 fn processes_have_the_numbers_of_their_own_container() {
-    if !rustix::process::geteuid().is_root() {
+    if !testing::is_root() {
         return;
     }
     let place = place();

@@ -2,6 +2,7 @@
 
 pub mod coverage;
 pub mod driver;
+pub mod env_vars;
 pub mod error;
 pub mod image;
 pub mod plan;

@@ -22,6 +22,7 @@ mod memfd {
     use idm::peer::{PeerWatch, StopWatch};
     use idm::region::{Layout, Placement};
     use idm::{Client, Server};
+    use libtest_mimic::{Arguments, Trial};
     use zerocopy::FromBytes;
 
     const FAR_SIDE: &str = "--far-side";
@@ -122,23 +123,24 @@ mod memfd {
         if first.as_deref() == Some(BENCH_FAR_SIDE) {
             return idm::bench::peer().unwrap();
         }
-        // What libtest would do with a filter.
-        let filter = first.filter(|argument| !argument.starts_with('-')).unwrap_or_default();
-        for transport in [&Threads as &dyn Transport, &Processes] {
+        let trial = |name: String, test: Box<dyn FnOnce() + Send>| {
+            Trial::test(name, move || {
+                test();
+                Ok(())
+            })
+        };
+        let mut trials =
+            vec![trial("bench::waiting_costs_next_to_nothing".to_owned(), Box::new(waiting_costs_next_to_nothing))];
+        for transport in [&Threads as &(dyn Transport + Sync), &Processes] {
             for behaviour in SUITE {
                 let name = format!("{}::{}", transport.name(), behaviour.name);
-                if name.contains(&filter) {
-                    print!("test {name} ... ");
-                    (behaviour.check)(transport);
-                    println!("ok");
-                }
+                trials.push(trial(name, Box::new(|| (behaviour.check)(transport))));
             }
         }
-        if "bench::waiting_costs_next_to_nothing".contains(&filter) {
-            print!("test bench::waiting_costs_next_to_nothing ... ");
-            waiting_costs_next_to_nothing();
-            println!("ok");
-        }
+        let mut arguments = Arguments::from_args();
+        // One by one: some look at the time that this process takes.
+        arguments.test_threads.get_or_insert(1);
+        libtest_mimic::run(&arguments, trials).exit()
     }
 
     /// The bench runs, and both sides of an idle region use less than a hundredth of a core.

@@ -5,6 +5,7 @@ use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
 use cuda_abi::error::*;
+use cuda_abi::wire::record::Way;
 use cuda_abi::wire::{Malformed, Op, Reader, Writer, error_word};
 use idm::lane::{CallError, Lane};
 use idm::ring::PostError;
@@ -14,7 +15,7 @@ use crate::entry::Cuda;
 use crate::graph::capture;
 use crate::remembered;
 use crate::session::{self, Session};
-use crate::trace;
+use crate::trace::{self, kept};
 
 /// The longest message that is put together here; longer ones are cut up by those who send them.
 const MAX_MESSAGE: usize = 60 << 10;
@@ -122,7 +123,8 @@ pub fn post_in(session: &Session, op: u16, tag: u32, write: impl FnOnce(&mut Wri
     with_thread(session, |thread| {
         let len = thread.compose(write)?;
         let bytes = &thread.buffer[..len];
-        session.client.post(op, 0, tag, len, |slot| slot.copy_from_slice(bytes)).map_err(post_error)?;
+        let fill = kept(Way::Posted, op, tag, |slot| slot.copy_from_slice(bytes));
+        session.client.post(op, 0, tag, len, fill).map_err(post_error)?;
         trace::posted(len);
         Ok(())
     })
@@ -137,7 +139,7 @@ pub fn post_sized(op: u16, len: usize, fill: impl FnOnce(&mut [u8])) -> Cuda {
     if capture::is_open() {
         return call_sized(session, op, capture::mark(tag), len, fill);
     }
-    session.client.post(op, 0, tag, len, fill).map_err(post_error)?;
+    session.client.post(op, 0, tag, len, kept(Way::Posted, op, tag, fill)).map_err(post_error)?;
     trace::posted(len);
     if session.launch_blocking {
         return synchronize(session, tag);
@@ -155,7 +157,7 @@ pub fn post_words(session: &Session, tag: u32, op: u16, words: &[u64]) -> Cuda<u
         call_sized(session, op, tag, len, fill)?;
         return Ok(session.client.position());
     }
-    let position = session.client.post(op, 0, tag, len, fill).map_err(post_error)?;
+    let position = session.client.post(op, 0, tag, len, kept(Way::Posted, op, tag, fill)).map_err(post_error)?;
     trace::posted(len);
     Ok(position)
 }
@@ -164,7 +166,7 @@ pub fn post_words(session: &Session, tag: u32, op: u16, words: &[u64]) -> Cuda<u
 #[cold]
 fn call_sized(session: &Session, op: u16, tag: u32, len: usize, fill: impl FnOnce(&mut [u8])) -> Cuda {
     with_thread(session, |thread| {
-        let reply = thread.lane.call(op, 0, tag, len, fill).map_err(call_error)?;
+        let reply = thread.lane.call(op, 0, tag, len, kept(Way::Called, op, tag, fill)).map_err(call_error)?;
         answer(reply.status, reply.payload, |_| Ok(()))
     })
 }
@@ -200,7 +202,8 @@ pub fn remembered(
             return answer(CUDA_SUCCESS as i32, &known, read);
         }
         let generation = remembered::generation();
-        let reply = thread.lane.call(op, 0, tag, len, |slot| slot.copy_from_slice(question)).map_err(call_error)?;
+        let fill = kept(Way::Called, op, tag, |slot| slot.copy_from_slice(question));
+        let reply = thread.lane.call(op, 0, tag, len, fill).map_err(call_error)?;
         trace::round_trip(len, reply.payload.len());
         if reply.status == CUDA_SUCCESS as i32 {
             remembered::keep(generation, op, tag, question, reply.payload);
@@ -219,7 +222,8 @@ pub fn call_with(
     with_thread(session, |thread| {
         let len = thread.compose(write)?;
         let bytes = &thread.buffer[..len];
-        let reply = thread.lane.call(op, 0, tag, len, |slot| slot.copy_from_slice(bytes)).map_err(call_error)?;
+        let fill = kept(Way::Called, op, tag, |slot| slot.copy_from_slice(bytes));
+        let reply = thread.lane.call(op, 0, tag, len, fill).map_err(call_error)?;
         trace::round_trip(len, reply.payload.len());
         answer(reply.status, reply.payload, read)
     })
@@ -271,7 +275,8 @@ pub fn block_briefly(
     with_thread(session, |thread| {
         let len = thread.compose(write)?;
         let bytes = &thread.buffer[..len];
-        thread.lane.begin_block(op, 0, tag, after, len, |slot| slot.copy_from_slice(bytes)).map_err(call_error)?;
+        let fill = kept(Way::Blocking, op, tag, |slot| slot.copy_from_slice(bytes));
+        thread.lane.begin_block(op, 0, tag, after, len, fill).map_err(call_error)?;
         let begun = Instant::now();
         while !thread.lane.has_answer() && begun.elapsed() < LONGEST {
             std::hint::spin_loop();
@@ -294,8 +299,8 @@ pub fn block_after(
     with_thread(session, |thread| {
         let len = thread.compose(write)?;
         let bytes = &thread.buffer[..len];
-        let reply =
-            thread.lane.block(op, 0, tag, after, len, |slot| slot.copy_from_slice(bytes)).map_err(call_error)?;
+        let fill = kept(Way::Blocking, op, tag, |slot| slot.copy_from_slice(bytes));
+        let reply = thread.lane.block(op, 0, tag, after, len, fill).map_err(call_error)?;
         trace::round_trip(len, reply.payload.len());
         answer(reply.status, reply.payload, read)
     })
@@ -321,15 +326,14 @@ pub fn upload(op: Op, image: &[u8], read: impl FnOnce(&mut Reader<'_>) -> Result
                 slot[..8].copy_from_slice(&lane.to_le_bytes());
                 slot[8..].copy_from_slice(part);
             };
+            let fill = kept(Way::Posted, Op::ImagePart as u16, 0, fill);
             session.client.post(Op::ImagePart as u16, 0, 0, 8 + part.len(), fill).map_err(post_error)?;
             trace::posted(8 + part.len());
         }
         let after = session.client.position();
         let len = (image.len() as u64).to_le_bytes();
-        let reply = thread
-            .lane
-            .block(op as u16, 0, tag, after, len.len(), |slot| slot.copy_from_slice(&len))
-            .map_err(call_error)?;
+        let fill = kept(Way::Blocking, op as u16, tag, |slot| slot.copy_from_slice(&len));
+        let reply = thread.lane.block(op as u16, 0, tag, after, len.len(), fill).map_err(call_error)?;
         trace::round_trip(len.len(), reply.payload.len());
         answer(reply.status, reply.payload, read)
     })

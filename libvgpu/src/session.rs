@@ -11,6 +11,7 @@ use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
+use cuda_abi::env_vars;
 use cuda_abi::error::*;
 use cuda_abi::wire::{self, Op, Writer};
 use cuda_abi::{CUDA_VERSION, plan};
@@ -28,7 +29,6 @@ use crate::device::Devices;
 use crate::entry::Cuda;
 use crate::variables;
 
-const DEFAULT_SOCKET: &str = "/run/bulkhead/zone/sock";
 /// Starting a worker takes a fraction of a second; a broker that takes this long has a problem.
 const PATIENCE: Duration = Duration::from_secs(60);
 
@@ -84,7 +84,7 @@ pub fn ready() -> Cuda {
 /// `BULKHEAD_LOG=1`: say on stderr which calls failed.
 pub fn is_verbose() -> bool {
     static VERBOSE: OnceLock<bool> = OnceLock::new();
-    *VERBOSE.get_or_init(|| std::env::var_os("BULKHEAD_LOG").is_some_and(|value| !value.is_empty() && value != "0"))
+    *VERBOSE.get_or_init(env_vars::is_verbose)
 }
 
 /// The worker of this process is gone, and with it all its memory: said once, then every call fails.
@@ -102,24 +102,12 @@ pub fn lost() -> CUresult {
 fn promised_version() -> u32 {
     let read =
         |path: PathBuf| std::fs::read_to_string(path.parent()?.join("driver-version")).ok()?.trim().parse().ok();
-    let version = if is_guest() { guest::promised_version() } else { read(socket_path()) };
+    let version = if is_guest() { guest::promised_version() } else { read(env_vars::zone_socket()) };
     version.map_or(CUDA_VERSION, |version: u32| version.min(CUDA_VERSION))
 }
 
-fn socket_path() -> PathBuf {
-    std::env::var_os("BULKHEAD_SOCKET").map_or_else(|| PathBuf::from(DEFAULT_SOCKET), PathBuf::from)
-}
-
-/// Whether the worker is in another domain: `BULKHEAD_TRANSPORT` says so, or there is no socket and this is a guest.
 fn is_guest() -> bool {
-    match std::env::var("BULKHEAD_TRANSPORT").as_deref() {
-        Ok("xen") => true,
-        Ok("socket") => false,
-        _ => {
-            let named = std::env::var_os("BULKHEAD_SOCKET").is_some();
-            !named && !Path::new(DEFAULT_SOCKET).exists() && xen::guest::is_possible()
-        }
-    }
+    env_vars::is_guest(xen::guest::is_possible)
 }
 
 fn start() -> Cuda {
@@ -182,7 +170,7 @@ fn connect() -> Result<Session, Failure> {
 }
 
 fn connect_by_socket(hello: &Hello) -> Result<(idm::Client, Link), Failure> {
-    let path = socket_path();
+    let path = env_vars::zone_socket();
     let no_device = CUDA_ERROR_NO_DEVICE;
     let broker = reach(&path)
         .map_err(|error| Failure { code: no_device, text: format!("no proxy at {}: {error}", path.display()) })?;

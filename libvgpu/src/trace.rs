@@ -6,6 +6,7 @@
 //! API has the other's time in its own, but not its messages. A forked child begins with an empty table and prints its
 //! own.
 
+mod messages;
 mod report;
 
 use std::cell::Cell;
@@ -13,7 +14,9 @@ use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU8, Ordering};
 use std::time::Instant;
 
+use cuda_abi::env_vars;
 use cuda_abi::error::*;
+pub use messages::kept;
 use parking_lot::Mutex;
 
 const UNKNOWN: u8 = 0;
@@ -161,10 +164,10 @@ fn level() -> u8 {
 }
 
 fn start() -> u8 {
-    let level = match std::env::var("BULKHEAD_TRACE").as_deref() {
-        Err(_) | Ok("" | "0") => OFF,
-        Ok("1") => TABLE,
-        Ok(_) => LINES,
+    let level = match env_vars::trace_level() {
+        0 => OFF,
+        1 => TABLE,
+        _ => LINES,
     };
     // One thread of several that come here at once does what is to be done once.
     if LEVEL.compare_exchange(UNKNOWN, level, Ordering::Relaxed, Ordering::Relaxed).is_ok() && level != OFF {
@@ -183,7 +186,7 @@ extern "C" fn at_exit() {
     if through_xen.grant_batches > 0 {
         text += &format!("bulkhead: through Xen: {through_xen}\n");
     }
-    report::print(&text);
+    env_vars::print_trace(&text);
 }
 
 /// The book stays locked over the fork, so that the child finds it whole.

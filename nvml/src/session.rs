@@ -1,18 +1,18 @@
 //! Asking the broker. Each question has a connection of its own: nothing is kept open that a fork, a new broker or a
 //! program that closes descriptors could break.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
+use cuda_abi::env_vars;
 use cuda_abi::wire::view::ZoneView;
 use idm::bootstrap::{self, Answer, BootstrapError, Inquiry};
 
 use crate::codes::*;
 use crate::entry::Nvml;
 
-const DEFAULT_SOCKET: &str = "/run/bulkhead/zone/sock";
 /// The first question of all has the broker start a driver; others are answered at once.
 const PATIENCE: Duration = Duration::from_secs(60);
 /// While a new broker takes over from an old one, its sockets are away for a moment.
@@ -37,27 +37,11 @@ pub fn first() -> Nvml<Arc<ZoneView>> {
 
 /// The zone as it is now.
 pub fn now() -> Nvml<ZoneView> {
-    ask(&socket_path()).map_err(|_| UNKNOWN)
-}
-
-pub fn socket_path() -> PathBuf {
-    std::env::var_os("BULKHEAD_SOCKET").map_or_else(|| PathBuf::from(DEFAULT_SOCKET), PathBuf::from)
-}
-
-/// As libvgpu decides: `BULKHEAD_TRANSPORT`, or there is no socket and this is a guest.
-fn is_guest() -> bool {
-    match std::env::var("BULKHEAD_TRANSPORT").as_deref() {
-        Ok("xen") => true,
-        Ok("socket") => false,
-        _ => {
-            let named = std::env::var_os("BULKHEAD_SOCKET").is_some();
-            !named && !Path::new(DEFAULT_SOCKET).exists() && xen::guest::is_possible()
-        }
-    }
+    ask(&env_vars::zone_socket()).map_err(|_| UNKNOWN)
 }
 
 fn ask(path: &Path) -> Result<ZoneView, BootstrapError> {
-    if is_guest() {
+    if env_vars::is_guest(xen::guest::is_possible) {
         let answer = xen::guest::inquire(TAKE_IN, PATIENCE).map_err(|error| {
             crate::trace::note(&format!("no answer from the driver domain: {error}"));
             BootstrapError::Closed
@@ -86,8 +70,8 @@ fn ask_once(path: &Path) -> Result<ZoneView, BootstrapError> {
 }
 
 fn start(without_cards: bool) -> Nvml {
-    let view = ask(&socket_path()).map_err(|error| {
-        crate::trace::note(&format!("no answer from {}: {error}", socket_path().display()));
+    let view = ask(&env_vars::zone_socket()).map_err(|error| {
+        crate::trace::note(&format!("no answer from {}: {error}", env_vars::zone_socket().display()));
         DRIVER_NOT_LOADED
     })?;
     if view.cards.is_empty() && !without_cards {

@@ -24,7 +24,7 @@ pub unsafe fn nvmlSystemGetNVMLVersion(version: *mut c_char, length: u32) -> Nvm
 /// Before `nvmlInit` the broker is not asked: it leaves the node's version beside the zone's socket.
 fn cuda_version() -> i32 {
     let beside = || {
-        let path = session::socket_path();
+        let path = cuda_abi::env_vars::zone_socket();
         std::fs::read_to_string(path.parent()?.join("driver-version")).ok()?.trim().parse().ok()
     };
     let known = session::first().ok().map(|view| view.cuda_version).or_else(beside);

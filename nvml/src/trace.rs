@@ -3,10 +3,10 @@
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
-use std::io::Write as _;
 use std::sync::{Mutex, OnceLock, PoisonError};
 
 use crate::codes;
+use cuda_abi::env_vars;
 
 static CALLS: Mutex<BTreeMap<String, Counts>> = Mutex::new(BTreeMap::new());
 
@@ -20,11 +20,7 @@ struct Counts {
 fn level() -> u8 {
     static LEVEL: OnceLock<u8> = OnceLock::new();
     *LEVEL.get_or_init(|| {
-        let level = match std::env::var("BULKHEAD_TRACE").as_deref() {
-            Err(_) | Ok("" | "0") => 0,
-            Ok("1") => 1,
-            Ok(_) => 2,
-        };
+        let level = env_vars::trace_level();
         if level > 0 {
             // SAFETY: the handler touches nothing but its own statics.
             unsafe { libc::atexit(at_exit) };
@@ -44,14 +40,14 @@ pub fn called(name: &str, code: u32) {
     counts.failed += u64::from(code != codes::SUCCESS);
     drop(calls);
     if level() > 1 {
-        print(&format!("bulkhead: {name}: {}\n", codes::text(code).to_string_lossy()));
+        env_vars::print_trace(&format!("bulkhead: {name}: {}\n", codes::text(code).to_string_lossy()));
     }
 }
 
 /// Something that went wrong, for those who want to know.
 pub fn note(text: &str) {
-    if level() > 0 || std::env::var_os("BULKHEAD_LOG").is_some_and(|value| !value.is_empty() && value != "0") {
-        print(&format!("bulkhead: {text}\n"));
+    if level() > 0 || env_vars::is_verbose() {
+        env_vars::print_trace(&format!("bulkhead: {text}\n"));
     }
 }
 
@@ -63,14 +59,5 @@ extern "C" fn at_exit() {
         let last = if counts.failed > 0 { codes::text(counts.last).to_string_lossy() } else { "".into() };
         let _ = writeln!(text, "{:>8} {:>8}  {name}  {last}", counts.calls, counts.failed);
     }
-    print(&text);
-}
-
-fn print(text: &str) {
-    let file = std::env::var_os("BULKHEAD_TRACE_FILE")
-        .and_then(|path| std::fs::File::options().append(true).create(true).open(path).ok());
-    let _ = match file {
-        Some(mut file) => file.write_all(text.as_bytes()),
-        None => std::io::stderr().write_all(text.as_bytes()),
-    };
+    env_vars::print_trace(&text);
 }

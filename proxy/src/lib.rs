@@ -5,10 +5,10 @@ pub mod backend;
 pub mod broker;
 pub mod cage;
 pub mod checkpoint;
+mod closing;
 pub mod config;
 pub mod control;
 pub mod elf;
-pub mod env_vars;
 pub mod gate;
 pub mod histogram;
 pub mod http;
@@ -20,3 +20,5 @@ pub mod statistics;
 pub mod survey;
 pub mod turn_page;
 pub mod worker;
+
+pub use cuda_abi::env_vars;

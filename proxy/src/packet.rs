@@ -11,8 +11,12 @@ use rustix::net::{
     SendAncillaryMessage, SendFlags, SocketAddrUnix, SocketFlags, SocketType,
 };
 
+use crate::closing::Foreign;
+
 /// More descriptors than this in one message end the connection; the kernel closes those that did not fit.
 pub const MAX_FDS: usize = 4;
+/// As many as a message can have.
+const ALL_FDS: usize = 253;
 
 /// A pair of connected sockets, both closed on exec.
 pub fn pair() -> io::Result<(OwnedFd, OwnedFd)> {
@@ -91,7 +95,26 @@ pub fn receive_now(socket: impl AsFd, buffer: &mut [u8]) -> io::Result<Received>
 
 fn receive_with(socket: impl AsFd, buffer: &mut [u8], flags: RecvFlags) -> io::Result<Received> {
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_FDS))];
-    let mut ancillary = RecvAncillaryBuffer::new(&mut space);
+    let (received, whole) = receive_all(socket, buffer, flags, &mut space)?;
+    whole.map(|()| received)
+}
+
+/// As `receive`, from a peer whose descriptors may be no joy to close: none is closed here, whatever the message is.
+pub fn receive_foreign(socket: &Foreign, buffer: &mut [u8]) -> io::Result<(usize, Vec<Foreign>)> {
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(ALL_FDS))];
+    let (received, whole) = receive_all(socket, buffer, RecvFlags::CMSG_CLOEXEC, &mut space)?;
+    let fds: Vec<Foreign> = received.fds.into_iter().map(|fd| socket.lane().take(fd)).collect();
+    whole.and_then(|()| if fds.len() > MAX_FDS { Err(too_much()) } else { Ok((received.len, fds)) })
+}
+
+/// What arrived, and whether that was all.
+fn receive_all(
+    socket: impl AsFd,
+    buffer: &mut [u8],
+    flags: RecvFlags,
+    space: &mut [MaybeUninit<u8>],
+) -> io::Result<(Received, io::Result<()>)> {
+    let mut ancillary = RecvAncillaryBuffer::new(space);
     let message = rustix::io::retry_on_intr(|| {
         rustix::net::recvmsg(&socket, &mut [IoSliceMut::new(buffer)], &mut ancillary, flags)
     })?;
@@ -101,10 +124,12 @@ fn receive_with(socket: impl AsFd, buffer: &mut [u8], flags: RecvFlags) -> io::R
             fds.extend(rights);
         }
     }
-    if message.flags.intersects(ReturnFlags::TRUNC | ReturnFlags::CTRUNC) {
-        return Err(io::Error::new(io::ErrorKind::InvalidData, "the message is longer than any that is known"));
-    }
-    Ok(Received { len: message.bytes, fds })
+    let cut = message.flags.intersects(ReturnFlags::TRUNC | ReturnFlags::CTRUNC);
+    Ok((Received { len: message.bytes, fds }, if cut { Err(too_much()) } else { Ok(()) }))
+}
+
+fn too_much() -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidData, "the message is longer than any that is known")
 }
 
 #[cfg(test)]

@@ -283,13 +283,13 @@ impl Reader {
 
     /// Takes the page that a predecessor made, out of the hands of the worker: only if it cannot shrink, and has
     /// ordinary pages.
-    pub fn adopt(file: &OwnedFd) -> io::Result<Self> {
-        let seals = rustix::fs::fcntl_get_seals(file)?;
-        let stat = rustix::fs::fstat(file)?;
+    pub fn adopt(file: impl AsFd) -> io::Result<Self> {
+        let seals = rustix::fs::fcntl_get_seals(&file)?;
+        let stat = rustix::fs::fstat(&file)?;
         if !seals.contains(SealFlags::SHRINK) || stat.st_size < SIZE as i64 || stat.st_blksize as usize != SIZE {
             return Err(io::ErrorKind::InvalidData.into());
         }
-        Ok(Self(Mapping::new(file, ProtFlags::READ)?))
+        Ok(Self(Mapping::new(file.as_fd(), ProtFlags::READ)?))
     }
 
     pub fn read(&self) -> WorkerStats {

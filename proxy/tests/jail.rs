@@ -9,6 +9,7 @@ use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
+use libtest_mimic::{Arguments, Trial};
 use proxy::backend::{Backend, Options};
 use proxy::jail::{self, Policy, Request};
 use proxy::packet;
@@ -22,8 +23,7 @@ fn main() {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     match arguments.first().map(String::as_str) {
         Some("inside") => inside(&arguments[1..]),
-        Some("--list") => {}
-        _ => tests(),
+        _ => libtest_mimic::run(&Arguments::from_args(), tests()).exit(),
     }
 }
 
@@ -208,43 +208,62 @@ fn command(folder: &Folder, policy: &str, root: bool, what: &str) -> Command {
     command
 }
 
-fn tests() {
-    let am_root = rustix::process::geteuid().is_root();
-    for root in [true, false] {
-        if root && !am_root {
-            println!("not root: only the user namespace is tested");
-            continue;
-        }
-        let folder = Folder::new(if root { 0 } else { NOBODY });
+/// Gets a folder, and whether it is root who tries.
+type Test = Box<dyn FnOnce(&Folder, bool) + Send>;
+
+fn tests() -> Vec<Trial> {
+    let mut all = Vec::new();
+    for (whose, root) in [("root", true), ("anybody", false)] {
+        let mut add = |name: String, test: Test| {
+            let not_root = root && !rustix::process::geteuid().is_root();
+            let trial = Trial::test(format!("{name}, by {whose}"), move || {
+                test(&Folder::new(if root { 0 } else { NOBODY }), root);
+                Ok(())
+            });
+            all.push(trial.with_ignored_flag(not_root).with_kind(if not_root { "needs root" } else { "" }));
+        };
         for policy in ["soft", STANDIN] {
-            println!("test inside, policy {policy}, root {root} ...");
-            let output = command(&folder, policy, root, "look").output().unwrap();
-            let text = String::from_utf8_lossy(&output.stderr);
-            assert!(output.status.success() && text.trim_end().ends_with("fine"), "{policy} {root}: {text}");
+            add(
+                format!("inside, with {policy}"),
+                Box::new(move |folder, root| run_inside(folder, policy, root, "look")),
+            );
             for attack in ["mount", "unshare", "ptrace", "bpf", "keyctl", "chroot", "x32", "execve"] {
-                let output = command(&folder, policy, root, attack).output().unwrap();
-                let text = String::from_utf8_lossy(&output.stderr);
-                // NVIDIA's library tries to start a helper; it gets an error for that.
-                let refused = policy == STANDIN && attack == "execve";
-                let expected = if refused { 0 } else { 128 + libc::SIGSYS };
-                assert_eq!(output.status.code(), Some(expected), "{attack}: {text}");
+                let test = move |folder: &Folder, root| try_inside(folder, policy, root, attack);
+                add(format!("{attack}, with {policy}"), Box::new(test));
             }
         }
         if let Ok(Backend::Nvidia { library, .. }) = Backend::choose(&Options::default()) {
-            println!("test NVIDIA's driver starts inside, root {root} ...");
-            let output = command(&folder, library.to_str().unwrap(), root, "cuda").output().unwrap();
-            let text = String::from_utf8_lossy(&output.stderr);
-            assert!(output.status.success() && text.trim_end().ends_with("fine"), "{root}: {text}");
+            let test = move |folder: &Folder, root| run_inside(folder, library.to_str().unwrap(), root, "cuda");
+            add("NVIDIA's driver starts".to_owned(), Box::new(test));
         }
-        println!("test a killed guard takes its worker along, root {root} ...");
-        let mut guard = command(&folder, "soft", root, "wait").spawn().unwrap();
-        let mut pipe = BufReader::new(guard.stderr.take().unwrap());
-        let mut line = String::new();
-        pipe.read_line(&mut line).unwrap();
-        assert_eq!(line, "waiting 1\n");
-        guard.kill().unwrap();
-        guard.wait().unwrap();
-        // The worker held the other end; this returns when it is gone.
-        pipe.read_to_end(&mut Vec::new()).unwrap();
+        add("a killed guard takes its worker along".to_owned(), Box::new(kill_guard));
     }
+    all
+}
+
+fn run_inside(folder: &Folder, policy: &str, root: bool, what: &str) {
+    let output = command(folder, policy, root, what).output().unwrap();
+    let text = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success() && text.trim_end().ends_with("fine"), "{policy} {root}: {text}");
+}
+
+fn try_inside(folder: &Folder, policy: &str, root: bool, attack: &str) {
+    let output = command(folder, policy, root, attack).output().unwrap();
+    let text = String::from_utf8_lossy(&output.stderr);
+    // NVIDIA's library tries to start a helper; it gets an error for that.
+    let refused = policy == STANDIN && attack == "execve";
+    let expected = if refused { 0 } else { 128 + libc::SIGSYS };
+    assert_eq!(output.status.code(), Some(expected), "{attack}: {text}");
+}
+
+fn kill_guard(folder: &Folder, root: bool) {
+    let mut guard = command(folder, "soft", root, "wait").spawn().unwrap();
+    let mut pipe = BufReader::new(guard.stderr.take().unwrap());
+    let mut line = String::new();
+    pipe.read_line(&mut line).unwrap();
+    assert_eq!(line, "waiting 1\n");
+    guard.kill().unwrap();
+    guard.wait().unwrap();
+    // The worker held the other end; this returns when it is gone.
+    pipe.read_to_end(&mut Vec::new()).unwrap();
 }

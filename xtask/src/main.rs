@@ -9,6 +9,7 @@ mod deb;
 mod demo;
 mod e2e;
 mod frameworks;
+mod fuzz;
 mod images;
 mod oci;
 mod paths;
@@ -40,6 +41,8 @@ cargo xtask <verb>
                                hostile clients beside an honest one: what each tries, and what happens
   soak [--seconds N] [--seed N]
                                kill -9 at random for ten minutes, under load; then nothing may be left
+  fuzz [--seconds N] [TARGET]...
+                               the fuzz targets, each for so long (default 60)
   frameworks                   CuPy and Numba from PyPI (400 MB, into .cache) on the software GPU
   truth-table [--backend B] [--native] [--json]
                                sharing between processes in every combination of namespaces and privilege
@@ -79,6 +82,17 @@ fn verb() -> Result<()> {
             toolchain::ensure()?;
             println!("{}", toolchain::nvcc().display());
             Ok(())
+        }
+        "fuzz" => {
+            let (mut seconds, mut targets) = (60, Vec::new());
+            while let Some(arg) = args.next()? {
+                match arg {
+                    Long("seconds") => seconds = args.value()?.parse()?,
+                    Value(target) => targets.push(target.string()?),
+                    other => return Err(other.unexpected().into()),
+                }
+            }
+            fuzz::run(seconds, &targets).map(drop)
         }
         "deb" => {
             no_more(args)?;

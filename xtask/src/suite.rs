@@ -14,6 +14,9 @@ pub fn lint() -> Result<()> {
     finish(&report)
 }
 
+/// For each target: to see that they work, and that nothing is wrong that is found at once.
+const FUZZ_SECONDS: u32 = 10;
+
 /// Everything. `quick` leaves out what takes long and seldom breaks alone.
 pub fn test(quick: bool) -> Result<()> {
     let mut report = Report::default();
@@ -31,6 +34,11 @@ pub fn test(quick: bool) -> Result<()> {
         report.skip("loom", "left out by --quick");
     } else {
         report.tests("loom", loom);
+    }
+    if quick {
+        report.skip("fuzz", "left out by --quick");
+    } else {
+        report.tests("fuzz", || crate::fuzz::run(FUZZ_SECONDS, &[]));
     }
     match crate::browser::find() {
         Some(_) if staged => drop(report.check("status page", crate::browser::check)),

@@ -6,8 +6,6 @@ use std::path::{Path, PathBuf};
 
 use proxy::env_vars;
 
-const DEFAULT_ZONE_SOCKET: &str = "/run/bulkhead/zone/sock";
-
 pub struct Scene {
     root: PathBuf,
     variables: BTreeMap<OsString, OsString>,
@@ -59,13 +57,13 @@ impl Scene {
     pub fn zone_socket(&self) -> PathBuf {
         match self.variable(env_vars::SOCKET) {
             Some(path) => PathBuf::from(path),
-            None => self.path(DEFAULT_ZONE_SOCKET),
+            None => self.path(env_vars::ZONE_SOCKET),
         }
     }
 
     /// Was somebody told that a zone is here? Then programs are meant to use it.
     pub fn is_tenant(&self) -> bool {
-        self.variable(env_vars::SOCKET).is_some() || self.exists("/run/bulkhead/zone")
+        self.variable(env_vars::SOCKET).is_some() || self.exists(env_vars::ZONE_FOLDER)
     }
 
     pub fn is_pod(&self) -> bool {

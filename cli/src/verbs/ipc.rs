@@ -15,11 +15,9 @@ use crate::args::{IpcAction, IpcArgs, PublishArgs, QualifiedName};
 use crate::exit::{Exit, Failure};
 use crate::verbs;
 
-const DEFAULT_SOCKET: &str = "/run/bulkhead/zone/sock";
-
 pub fn run(args: IpcArgs) -> Result<ExitCode, Failure> {
     let named = args.zone_socket.or_else(|| std::env::var_os(env_vars::SOCKET).map(PathBuf::from));
-    let socket = named.unwrap_or_else(|| PathBuf::from(DEFAULT_SOCKET));
+    let socket = named.unwrap_or_else(|| PathBuf::from(env_vars::ZONE_SOCKET));
     match args.action {
         IpcAction::Publish(publish_args) => publish(&socket, publish_args),
         IpcAction::Wait { name, timeout, command } => wait(&socket, &name, deadline(timeout), &command, args.json),

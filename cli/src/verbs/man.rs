@@ -24,7 +24,7 @@ fn page() -> io::Result<Vec<u8>> {
     }
     writeln!(text, ".SH EXIT STATUS")?;
     for (exit, meaning) in Exit::ALL {
-        writeln!(text, ".TP\n.B {}\n{meaning}", exit as u8)?;
+        writeln!(text, ".TP\n.B {}\n{meaning}", *exit as u8)?;
     }
     Ok(text)
 }
@@ -57,7 +57,15 @@ mod tests {
     #[test]
     fn the_manual_tells_of_every_verb_variable_and_status() {
         let text = String::from_utf8(super::page().unwrap()).unwrap();
-        for word in ["BULKHEAD RUN", "BULKHEAD PROXY", "BULKHEAD ZONES SET", "BULKHEAD_SOCKET", ".B 127", "saxpy"] {
+        let verbs = crate::command();
+        let verbs = verbs.get_subcommands().filter(|verb| !verb.is_hide_set());
+        let headings = verbs.map(|verb| format!(".SH BULKHEAD {}", verb.get_name().to_uppercase()));
+        let variables = proxy::env_vars::ALL.iter().map(|(name, _)| format!(".B {name}"));
+        let statuses = crate::exit::Exit::ALL.iter().map(|(exit, _)| format!(".B {}", *exit as u8));
+        for word in headings.chain(variables).chain(statuses) {
+            assert!(text.contains(&word), "{word}");
+        }
+        for word in ["BULKHEAD ZONES SET", "saxpy"] {
             assert!(text.contains(word), "{word}");
         }
         assert!(!text.contains("BULKHEAD WORKER"));

@@ -135,6 +135,10 @@ fn broker_config(args: &ProxyArgs, file: &File) -> Result<Config, Failure> {
         let cache = soft_cache::path();
         worker_arguments.extend(cache.into_iter().flat_map(|path| ["--soft-cache".into(), path.into()]));
     }
+    let jail = args.jail.map(Demand::from).or(file.jail).unwrap_or(usual_jail);
+    if jail == Demand::Require && !file.allow_hmm {
+        worker_arguments.push("--refuse-hmm".into());
+    }
     Ok(Config {
         state_dir: args.state_dir.clone().or_else(|| file.state_dir.clone()).unwrap_or_else(|| STATE_DIR.into()),
         private: args.private,
@@ -145,7 +149,7 @@ fn broker_config(args: &ProxyArgs, file: &File) -> Result<Config, Failure> {
         worker_program: "/proc/self/exe".into(),
         worker_arguments,
         json_logs: json.unwrap_or(false),
-        jail: args.jail.map(Demand::from).or(file.jail).unwrap_or(usual_jail),
+        jail,
         worker_uids: args.worker_uids.or(file.worker_uids).unwrap_or(WORKER_UIDS),
         context_memory: args.context_memory.or(file.context_memory).unwrap_or(context_memory),
         meter,

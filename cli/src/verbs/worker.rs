@@ -28,7 +28,10 @@ pub fn run(args: WorkerArgs) -> Result<ExitCode, Failure> {
         softgpu::exec::cache::keep_in(cache);
     }
     let failed = |error: WorkerError| Failure::new(Exit::Failure, format!("worker: {error}"));
-    let prepared = Prepared::load(&backend).map_err(failed)?;
+    let mut prepared = Prepared::load(&backend).map_err(failed)?;
+    if args.refuse_hmm {
+        prepared = prepared.refusing_hmm();
+    }
     if args.inventory {
         return tell_inventory(&prepared, &control, args.jail == JailArg::Require && !missing.is_empty());
     }

@@ -15,6 +15,7 @@ mod mutations;
 mod races;
 mod random;
 mod raw_ring;
+mod replay;
 mod rewrite;
 mod scribble;
 mod secrets;

@@ -5,8 +5,8 @@ use std::process::Stdio;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use super::{
-    Dice, Tally, connections, descriptors, floods, images, kernels, mutations, races, random, rewrite, scribble,
-    secrets,
+    Dice, Tally, connections, descriptors, floods, images, kernels, mutations, races, random, replay, rewrite,
+    scribble, secrets,
 };
 use crate::harness::{Honest, Place, Proxy};
 
@@ -52,6 +52,14 @@ pub const ATTACKS: &[Attack] = &[
         &[4, 5],
         14,
         140,
+    ),
+    attack(
+        "replay",
+        "what real programs say, with words changed, messages left out, repeated, exchanged",
+        replay::attack,
+        &[44],
+        60,
+        2000,
     ),
     attack("foreign", "handles and addresses of other sessions and zones", secrets::foreign, &[33], 4, 40),
     attack("rewrite", "messages rewritten while the worker reads them", rewrite::attack, &[34], 300, 5000),

@@ -62,7 +62,9 @@ const FAMILIES: &[&[Test]] = &[
     modules::TESTS,
     launches::TESTS,
     capture::TESTS,
-    graphs::TESTS,
+    graphs::TESTS[0],
+    graphs::TESTS[1],
+    graphs::TESTS[2],
     faults::TESTS,
     forks::TESTS,
 ];

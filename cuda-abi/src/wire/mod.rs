@@ -11,6 +11,7 @@
 mod handle;
 mod message;
 mod op;
+pub mod record;
 pub mod view;
 
 pub use handle::{Handle, Kind};

@@ -1,9 +1,9 @@
 //! What is printed, and where.
 
 use std::fmt::Write as _;
-use std::io::Write as _;
 use std::time::Duration;
 
+use cuda_abi::env_vars::print_trace;
 use cuda_abi::error::{self, CUDA_ERROR_NOT_SUPPORTED, CUresult};
 
 use super::{Book, Traffic};
@@ -48,22 +48,11 @@ fn list(text: &mut String, title: &str, items: impl Iterator<Item = String>) {
 /// One call.
 pub fn line(name: &str, code: CUresult, traffic: Traffic, time: Duration) {
     let Traffic { round_trips, posted, sent, received } = traffic;
-    print(&format!(
+    print_trace(&format!(
         "bulkhead: [{}] {name}: {}, {:.1} µs, {round_trips} trips, {posted} posted, {sent} B sent, {received} B received\n",
         // SAFETY: always succeeds.
         unsafe { libc::gettid() },
         error::name(code),
         time.as_secs_f64() * 1e6,
     ));
-}
-
-/// One write, so that processes that print at once do not mix.
-pub fn print(text: &str) {
-    let file = std::env::var_os("BULKHEAD_TRACE_FILE")
-        .and_then(|path| std::fs::File::options().append(true).create(true).open(path).ok());
-    // There is nobody to tell that this failed.
-    let _ = match file {
-        Some(mut file) => file.write_all(text.as_bytes()),
-        None => std::io::stderr().write_all(text.as_bytes()),
-    };
 }

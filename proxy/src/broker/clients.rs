@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 use std::io;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::AsFd;
 use std::time::{Duration, Instant};
 
 use super::Broker;
@@ -10,6 +10,7 @@ use super::handshake::{self, Hello, Refusal, Wishes};
 use super::process::{self, Peer};
 use super::reactor::Source;
 use super::workers::Kind;
+use crate::closing::Foreign;
 use crate::control::ZoneName;
 use crate::packet;
 
@@ -17,12 +18,18 @@ use crate::packet;
 const HELLO_TIME: Duration = Duration::from_secs(2);
 /// Connections of one zone that have not said hello yet; further ones are closed at once.
 const MAX_SILENT: usize = 64;
+/// Descriptors of a zone that are yet to be closed: with more, nobody of it is let in until they are.
+const MAX_CLOSING: usize = 64;
+/// How long it is left alone then.
+const CLOSING_REST: Duration = Duration::from_millis(200);
+/// Workers that are started at a time, for those who wait for one of a kind.
+const MAX_STARTING: usize = 8;
 /// How many connections are taken before the loop looks at other things.
 const ACCEPTS_PER_TURN: usize = 16;
 
 pub struct Client {
     pub zone: ZoneName,
-    pub socket: OwnedFd,
+    pub socket: Foreign,
     pub peer: Peer,
     pub wishes: Wishes,
     /// When it must have said hello; none once it has.
@@ -32,9 +39,15 @@ pub struct Client {
 impl Broker {
     pub(super) fn accept_client(&mut self, zone_id: u64) {
         for _ in 0..ACCEPTS_PER_TURN {
-            let Some((name, zone)) = self.zones.iter().find(|(_, zone)| zone.id == zone_id) else { return };
+            let Some((name, zone)) = self.zones.iter_mut().find(|(_, zone)| zone.id == zone_id) else { return };
+            if zone.listener.lane().waiting() > MAX_CLOSING {
+                tracing::warn!(zone = %name, "closing what its clients brought takes long: no more of them until then");
+                self.reactor.forget(&zone.listener);
+                zone.opens_at = Some(Instant::now() + CLOSING_REST);
+                return;
+            }
             let socket = match packet::accept(&zone.listener) {
-                Ok(Some(socket)) => socket,
+                Ok(Some(socket)) => zone.listener.lane().take(socket),
                 Ok(None) => return,
                 Err(error) => return pause_after(&error),
             };
@@ -74,6 +87,7 @@ impl Broker {
         if client.deadline.is_none() {
             // It has said all it may say; anything more, hang-up included, ends it.
             self.clients.remove(&id);
+            self.end_idle_spares();
             return;
         }
         match handshake::read(&client.socket) {
@@ -91,8 +105,11 @@ impl Broker {
             Hello::Fine(wishes) => {
                 (client.wishes, client.deadline) = (wishes, None);
                 let zone = client.zone.clone();
-                let running = self.workers.values().filter(|worker| worker.zone() == Some(&zone)).count();
-                let waiting = self.clients.values().filter(|c| c.zone == zone && c.deadline.is_none()).count();
+                // Parts of a zone have no more of them together than it may have.
+                let family = self.family(&zone);
+                let kin = |other: &ZoneName| *other == zone || self.family(other) == family;
+                let running = self.workers.values().filter(|worker| worker.zone().is_some_and(kin)).count();
+                let waiting = self.clients.values().filter(|c| c.deadline.is_none() && kin(&c.zone)).count();
                 if running + waiting > self.config.max_clients_per_zone {
                     self.refuse_client(id, Refusal::TooManyClients);
                 } else {
@@ -130,13 +147,22 @@ impl Broker {
         let clients = self.waiting.iter().filter_map(|id| self.clients.get(id));
         let kinds: BTreeSet<Kind> = clients.map(|client| self.kind_for(client)).collect();
         for kind in kinds {
-            while self.starting_workers(&kind) < self.waiting_clients(&kind).count() {
+            while self.starting_workers(&kind) < self.waiting_clients(&kind).count().min(MAX_STARTING) {
                 if let Err(error) = self.spawn_worker(kind.clone()) {
                     tracing::error!(%error, "cannot start a worker");
                     let Some(id) = self.waiting_clients(&kind).next() else { break };
                     self.refuse_client(id, Refusal::WorkerFailed);
                 }
             }
+        }
+    }
+
+    /// Lets clients into zones again that had been left alone.
+    pub(super) fn open_doors(&mut self, now: Instant) {
+        for zone in self.zones.values_mut().filter(|zone| zone.opens_at.is_some_and(|at| at <= now)) {
+            let open = zone.listener.lane().waiting() <= MAX_CLOSING
+                && self.reactor.watch(&zone.listener, Source::Zone(zone.id)).is_ok();
+            zone.opens_at = (!open).then(|| now + CLOSING_REST);
         }
     }
 

@@ -15,6 +15,7 @@ use rustix::fs::SealFlags;
 use zerocopy::IntoBytes;
 
 use super::grants::Grants;
+use crate::closing::Foreign;
 use crate::control::ZoneName;
 use crate::control::admin::SharingStatus;
 use crate::control::wire::event_page::{self, PAGE};
@@ -50,7 +51,7 @@ struct Export {
     zone: ZoneName,
     /// None once the worker has taken it back, or is gone: then only those are left who have it open.
     exporter: Option<u64>,
-    fd: Option<OwnedFd>,
+    fd: Option<Foreign>,
     /// The page that an event is in.
     page: Token,
     importers: BTreeMap<u64, Import>,
@@ -66,6 +67,8 @@ struct Import {
 pub struct Asker<'a> {
     pub worker: u64,
     pub zone: &'a ZoneName,
+    /// What it pays for.
+    pub charged: u64,
 }
 
 /// An answer to an import.
@@ -105,11 +108,14 @@ impl Exports {
         asker: Asker<'_>,
         details: Shared,
         page: Token,
-        fd: Option<OwnedFd>,
+        fd: Option<Foreign>,
     ) -> Result<Token, Option<u32>> {
         let inside = details.offset.checked_add(details.len).is_some_and(|end| end <= details.size);
         let well_formed = match details.kind {
-            kind if shared::is_memory(kind) => inside && details.len > 0 && fd.is_some(),
+            // Nobody offers more than it has paid for: others would be made to.
+            kind if shared::is_memory(kind) => {
+                inside && details.len > 0 && details.size <= asker.charged && fd.is_some()
+            }
             shared::PAGE => details.size == PAGE as u64 && fd.as_ref().is_some_and(is_safe_page),
             shared::EVENT => inside && fd.is_none(),
             _ => false,
@@ -186,7 +192,7 @@ impl Exports {
         if held >= IMPORTS_PER_WORKER {
             return Err(code::REFUSED);
         }
-        let fd = fd.ok_or(code::UNKNOWN)?.try_clone().map_err(|_| code::REFUSED)?;
+        let fd = fd.ok_or(code::UNKNOWN)?.as_fd().try_clone_to_owned().map_err(|_| code::REFUSED)?;
         let known = export.importers.contains_key(&asker.worker);
         let pays = if other_zone && shared::is_memory(kind) && !known { details.size } else { 0 };
         Ok(Opened { details, page: export.page, fd, pays })
@@ -194,10 +200,14 @@ impl Exports {
 
     /// The importer has paid, and is being given it.
     pub fn opened(&mut self, asker: Asker<'_>, token: &Token, paid: u64) {
-        let Some(export) = self.by_token.get_mut(token).filter(|export| shared::is_memory(export.details.kind))
-        else {
+        let Some(export) = self.by_token.get_mut(token) else { return };
+        if !shared::is_memory(export.details.kind) {
+            // Pages of events are neither paid for nor closed; whoever has one has it until its end.
+            if export.zone != *asker.zone {
+                self.workers.entry(asker.worker).or_default().events_of.insert(export.zone.clone());
+            }
             return;
-        };
+        }
         let zone = asker.zone.clone();
         export.importers.entry(asker.worker).or_insert(Import { zone, paid });
         self.workers.entry(asker.worker).or_default().imports.insert(*token);
@@ -295,15 +305,20 @@ impl Exports {
         self.workers.get(&worker).is_some_and(|held| !held.exports.is_empty() || !held.imports.is_empty())
     }
 
-    /// Bytes that a worker has mapped and others pay for.
-    pub fn unpaid(&self, worker: u64) -> u64 {
+    /// Bytes that a worker has mapped and others pay for, as far as they do: `charged` says what each pays.
+    pub fn unpaid(&self, worker: u64, charged: impl Fn(u64) -> u64) -> u64 {
         let imports = self.workers.get(&worker).map(|held| &held.imports);
         let exports = imports.into_iter().flatten().filter_map(|token| self.by_token.get(token));
-        let unpaid = |export: &Export| {
+        let mut by_payer: BTreeMap<u64, u64> = BTreeMap::new();
+        for export in exports {
             let paid = export.importers.get(&worker).map_or(0, |import| import.paid);
-            export.details.size.saturating_sub(paid)
-        };
-        exports.fold(0, |sum, export| sum.saturating_add(unpaid(export)))
+            let after = || export.importers.iter().find(|(_, import)| import.paid > 0).map(|(payer, _)| *payer);
+            if let Some(payer) = export.exporter.or_else(after).filter(|payer| *payer != worker) {
+                let sum = by_payer.entry(payer).or_default();
+                *sum = sum.saturating_add(export.details.size.saturating_sub(paid));
+            }
+        }
+        by_payer.into_iter().fold(0, |sum: u64, (payer, bytes)| sum.saturating_add(bytes.min(charged(payer))))
     }
 }
 
@@ -320,14 +335,14 @@ fn next_payer(token: Token, export: &mut Export) -> Option<Payment> {
 }
 
 /// A page that can be mapped without harm: it cannot shrink, and has ordinary pages.
-fn is_safe_page(file: &OwnedFd) -> bool {
+fn is_safe_page(file: &Foreign) -> bool {
     let sealed = rustix::fs::fcntl_get_seals(file).is_ok_and(|seals| seals.contains(SealFlags::SHRINK));
     let ordinary = |stat: rustix::fs::Stat| stat.st_size as usize >= PAGE && stat.st_blksize == 4096;
     sealed && rustix::fs::fstat(file).is_ok_and(ordinary)
 }
 
 /// Lets everybody go on who waits for an event of a worker that is gone: it will never come.
-fn end_waits(page: &OwnedFd) {
+fn end_waits(page: &Foreign) {
     let words = [LONG_REACHED; event_page::SLOTS];
     for cell in (0..PAGE).step_by(event_page::CELL) {
         let at = (cell + event_page::FIRST_SLOT) as u64;

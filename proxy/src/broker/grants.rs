@@ -9,6 +9,7 @@ use std::path::Path;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use super::Broker;
+use super::workers::Worker;
 use crate::control::ZoneName;
 use crate::control::grant::{Access, Grant};
 use crate::control::wire::{ToWorker, to_worker};
@@ -198,7 +199,11 @@ impl Broker {
     }
 
     fn end_importers(&mut self, from: &ZoneName, to: &ZoneName) -> usize {
-        let importers = self.exports.importers(from, to);
+        let mut importers = self.exports.importers(from, to);
+        // Of whom the last broker's workers have something is not known any more.
+        let before =
+            |worker: &Worker| worker.borrowed_before && worker.zone().is_some_and(|zone| self.family(zone) == *to);
+        importers.extend(self.workers.iter().filter(|(_, worker)| before(worker)).map(|(id, _)| *id));
         for id in &importers {
             if let Some(worker) = self.workers.get_mut(id) {
                 worker.kill();

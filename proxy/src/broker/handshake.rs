@@ -1,11 +1,15 @@
 //! The only bytes of a tenant that the broker reads.
 
-use std::os::fd::{BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd};
 
 use cuda_abi::wire;
 use idm::bootstrap::{
-    self, BootstrapError, First, HELLO_BRINGS_REGION, HELLO_NEEDS_FRESH_WORKER, Opening, Welcome, WelcomeStatus,
+    self, BootstrapError, First, HELLO_BRINGS_REGION, HELLO_NEEDS_FRESH_WORKER, Message, Opening, Welcome,
+    WelcomeStatus,
 };
+
+use crate::closing::Foreign;
+use crate::packet;
 
 /// What became of a connection's first bytes.
 pub enum Hello {
@@ -40,10 +44,10 @@ pub enum Refusal {
     NotTheGate,
 }
 
-pub fn read(socket: &OwnedFd) -> Hello {
-    let first = match bootstrap::recv::<Opening>(socket) {
-        Ok((opening, _)) => opening.first(),
-        Err(BootstrapError::System { source: rustix::io::Errno::AGAIN, .. }) => return Hello::NotYet,
+pub fn read(socket: &Foreign) -> Hello {
+    let first = match receive::<Opening>(socket) {
+        Ok(Some(opening)) => opening.first(),
+        Ok(None) => return Hello::NotYet,
         Err(error) => return Hello::Hangup(error),
     };
     match first {
@@ -64,11 +68,29 @@ pub fn read(socket: &OwnedFd) -> Hello {
     }
 }
 
-pub fn welcome(socket: &OwnedFd, worker: BorrowedFd<'_>) -> Result<(), BootstrapError> {
+/// A message that brings nothing along; none if it is not there yet.
+pub fn receive<T: Message>(socket: &Foreign) -> Result<Option<T>, BootstrapError> {
+    let mut message = T::new_zeroed();
+    let expected = size_of::<T>();
+    let (actual, fds) = match packet::receive_foreign(socket, message.as_mut_bytes()) {
+        Ok(received) => received,
+        Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => return Ok(None),
+        Err(_) => return Err(BootstrapError::Truncated),
+    };
+    match actual {
+        0 => Err(BootstrapError::Closed),
+        _ if actual != expected => Err(BootstrapError::Size { expected, actual }),
+        _ if !message.is_valid() => Err(BootstrapError::Invalid),
+        _ if !fds.is_empty() => Err(BootstrapError::Descriptors { expected: 0, actual: fds.len() }),
+        _ => Ok(Some(message)),
+    }
+}
+
+pub fn welcome(socket: &Foreign, worker: BorrowedFd<'_>) -> Result<(), BootstrapError> {
     bootstrap::send(socket, &Welcome::new(WelcomeStatus::Ok, ""), &[worker])
 }
 
-pub fn refuse(socket: &OwnedFd, refusal: Refusal) {
+pub fn refuse(socket: impl AsFd, refusal: Refusal) {
     let (status, text) = match refusal {
         Refusal::Version => (WelcomeStatus::VersionMismatch, "client library and proxy are of different versions"),
         Refusal::TooManyClients => (WelcomeStatus::ZoneFull, "the zone has as many processes as it may have"),

@@ -71,14 +71,14 @@ impl Ledger {
     pub fn release(&mut self, account: &mut Account, bytes: u64) -> u64 {
         let bytes = bytes.min(account.charged);
         account.charged -= bytes;
-        self.used -= bytes;
+        self.used = self.used.saturating_sub(bytes);
         bytes
     }
 
     /// Takes note of what the driver says that a worker uses. More than it was granted counts from now on, even beyond
     /// the limit: then nothing is granted any more.
     pub fn observe(&mut self, account: &mut Account, measured: u64) {
-        let others = self.used - account.beyond;
+        let others = self.used.saturating_sub(account.beyond);
         account.beyond = measured.saturating_sub(account.charged).min(u64::MAX - others);
         self.used = others + account.beyond;
         self.peak = self.peak.max(self.used);
@@ -93,7 +93,7 @@ impl Ledger {
     }
 
     pub fn close(&mut self, account: Account) {
-        self.used -= account.total();
+        self.used = self.used.saturating_sub(account.total());
     }
 }
 

@@ -11,15 +11,16 @@
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::io::ErrorKind;
-use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
 
-use idm::bootstrap::{self, BootstrapError};
+use idm::bootstrap::BootstrapError;
 use zerocopy::IntoBytes;
 
 use super::Broker;
 use super::exports::Exports;
 use super::grants::Grants;
+use super::handshake;
+use crate::closing::Foreign;
 use crate::control::ZoneName;
 use crate::control::admin::SharingStatus;
 use crate::control::meeting::{DETACH, Meet, code, kind};
@@ -49,7 +50,7 @@ pub struct Meetings {
 struct Peer {
     zone: ZoneName,
     pid: u32,
-    socket: OwnedFd,
+    socket: Foreign,
     role: Role,
 }
 
@@ -103,7 +104,7 @@ impl Publication {
     }
 
     /// Tells what can be told. False when the peer is gone.
-    fn flush(&mut self, socket: &OwnedFd) -> bool {
+    fn flush(&mut self, socket: &Foreign) -> bool {
         while let Some(news) = self.backlog.front() {
             match packet::send_now(socket, news.message().as_bytes(), &[]) {
                 Ok(()) => drop(self.backlog.pop_front()),
@@ -145,7 +146,7 @@ impl Meetings {
         status.waiting = is(|role| matches!(role, Role::Waiting { .. }));
     }
 
-    fn add(&mut self, id: u64, zone: ZoneName, pid: u32, socket: OwnedFd) {
+    fn add(&mut self, id: u64, zone: ZoneName, pid: u32, socket: Foreign) {
         let of_zone = self.peers.values().filter(|peer| peer.zone == zone).count();
         if of_zone >= PER_ZONE || self.peers.len() >= most() {
             tell(&socket, &Meet::refusal(code::TOO_MANY));
@@ -157,9 +158,9 @@ impl Meetings {
     /// Reads what a peer says, and does it.
     fn on_message(&mut self, id: u64, policy: &Policy<'_>) {
         let Some(peer) = self.peers.get(&id) else { return };
-        let message = match bootstrap::recv::<Meet>(&peer.socket) {
-            Ok((message, _)) => message,
-            Err(BootstrapError::System { source: rustix::io::Errno::AGAIN, .. }) => return,
+        let message = match handshake::receive::<Meet>(&peer.socket) {
+            Ok(Some(message)) => message,
+            Ok(None) => return,
             Err(BootstrapError::Closed) => {
                 self.end(id, false);
                 return self.match_freed(policy);
@@ -456,7 +457,7 @@ fn most() -> usize {
 }
 
 /// False if the peer is gone, or takes nothing.
-fn tell(socket: &OwnedFd, message: &Meet) -> bool {
+fn tell(socket: &Foreign, message: &Meet) -> bool {
     packet::send_now(socket, message.as_bytes(), &[]).is_ok()
 }
 

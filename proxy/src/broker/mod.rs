@@ -302,7 +302,7 @@ impl Broker {
     fn open_zone(&mut self, name: &ZoneName, settings: ZoneSettings, leased: bool) -> io::Result<()> {
         let zone = Zone::open(self.new_id(), &self.folder, name, settings, leased)?;
         self.reactor.watch(&zone.listener, Source::Zone(zone.id))?;
-        self.scheduler.set_zone(zone.id, &zone.limits);
+        self.scheduler.set_zone(zone.id, &zone.limits, &zone.ties.gpus);
         self.grants.set_circles(name, &zone.ties.circles);
         let limits = zone.limits;
         self.zones.insert(name.clone(), zone);
@@ -358,7 +358,7 @@ impl Broker {
     fn save_zones(&self) -> io::Result<()> {
         // Whatever has changed is in the book before it counts, limits of time included.
         for zone in self.zones.values().filter(|zone| zone.parent.is_none()) {
-            self.scheduler.set_zone(zone.id, &zone.limits);
+            self.scheduler.set_zone(zone.id, &zone.limits, &zone.ties.gpus);
         }
         zones::write_book(&self.folder.zones_book(), &self.zones)
     }
@@ -367,7 +367,7 @@ impl Broker {
         let clients = self.clients.values().filter_map(|client| client.deadline);
         let rejoins = self.rejoins.values().map(|rejoining| rejoining.deadline);
         let workers = self.workers.values().filter_map(|worker| worker.kill_at);
-        let zones = self.zones.values().filter_map(|zone| zone.abandoned_at);
+        let zones = self.zones.values().flat_map(|zone| zone.abandoned_at.into_iter().chain(zone.opens_at));
         let spares = self.next_worker_due();
         clients
             .chain(rejoins)
@@ -394,6 +394,7 @@ impl Broker {
             keep
         });
         self.rejoins.retain(|_, rejoining| rejoining.deadline > now);
+        self.open_doors(now);
         self.views.kill_if_late(now);
         self.look_at_zones(now);
         self.end_expired();

@@ -132,13 +132,15 @@ impl Broker {
                 *sum = sum.saturating_add(reading.bytes);
             }
         }
+        let charged: BTreeMap<u64, u64> = self.workers.iter().map(|(id, worker)| (*id, worker.charged())).collect();
+        let charged = |id: u64| charged.get(&id).copied().unwrap_or(0);
         // The picture is whole: who is not in it uses nothing.
         for (id, worker) in &mut self.workers {
             let Some((zone, account)) = worker.account_mut() else { continue };
             if let Some(zone) = self.zones.get_mut(zone) {
                 // The driver counts memory of others that is mapped there as well, and others pay for it.
                 let measured = sums.get(id).copied().unwrap_or(0);
-                zone.ledger.observe(account, measured.saturating_sub(self.exports.unpaid(*id)));
+                zone.ledger.observe(account, measured.saturating_sub(self.exports.unpaid(*id, charged)));
             }
         }
         self.end_overdrafts();

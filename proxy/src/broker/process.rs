@@ -67,13 +67,13 @@ pub struct Peer {
     pub pidfd: Option<OwnedFd>,
 }
 
-pub fn peer(socket: &OwnedFd) -> io::Result<Peer> {
+pub fn peer(socket: impl AsFd) -> io::Result<Peer> {
     let mut credentials = libc::ucred { pid: 0, uid: 0, gid: 0 };
     // SAFETY: the kernel writes a ucred, which has no invalid values.
-    unsafe { socket_option(socket, libc::SO_PEERCRED, &mut credentials)? };
+    unsafe { socket_option(socket.as_fd(), libc::SO_PEERCRED, &mut credentials)? };
     // A peer outside of our pid namespace has the number 0.
     let pid = u32::try_from(credentials.pid).unwrap_or(0);
-    let pidfd = peer_pidfd(socket).or_else(|| open(pid).ok());
+    let pidfd = peer_pidfd(socket.as_fd()).or_else(|| open(pid).ok());
     Ok(Peer { pid, uid: credentials.uid, gid: credentials.gid, pidfd })
 }
 
@@ -88,7 +88,7 @@ impl Peer {
 }
 
 /// `SO_PEERPIDFD`, since Linux 6.5: exact also when the number has been used again.
-fn peer_pidfd(socket: &OwnedFd) -> Option<OwnedFd> {
+fn peer_pidfd(socket: BorrowedFd<'_>) -> Option<OwnedFd> {
     const SO_PEERPIDFD: libc::c_int = 77;
     let mut fd: libc::c_int = -1;
     // SAFETY: the kernel writes an int.
@@ -99,7 +99,7 @@ fn peer_pidfd(socket: &OwnedFd) -> Option<OwnedFd> {
 
 /// # Safety
 /// Whatever bytes the kernel writes for this option must be a valid `T`.
-unsafe fn socket_option<T>(socket: &OwnedFd, option: libc::c_int, value: &mut T) -> io::Result<()> {
+unsafe fn socket_option<T>(socket: BorrowedFd<'_>, option: libc::c_int, value: &mut T) -> io::Result<()> {
     let mut length = size_of::<T>() as libc::socklen_t;
     let value: *mut T = value;
     // SAFETY: the kernel writes at most `length` bytes to `value`, which the caller has lent for writing.

@@ -31,7 +31,8 @@ pub struct Slot {
     pub start_time: u64,
     pub client_start_time: u64,
     pub client_pid: u32,
-    pub reserved: u32,
+    /// 1 when it has been given something of another zone's.
+    pub borrows: u32,
     pub charged: u64,
     pub token: Token,
     pub zone: [u8; name::MAX + 1],
@@ -73,6 +74,11 @@ impl Roster {
         self.file.write_all_at(charged.as_bytes(), offset(index) + field)
     }
 
+    pub fn write_borrows(&self, index: usize) -> io::Result<()> {
+        let field = std::mem::offset_of!(Slot, borrows) as u64;
+        self.file.write_all_at(1u32.as_bytes(), offset(index) + field)
+    }
+
     pub fn write_pinned(&self, index: usize, pinned: u64) -> io::Result<()> {
         let field = std::mem::offset_of!(Slot, pinned) as u64;
         self.file.write_all_at(pinned.as_bytes(), offset(index) + field)
@@ -105,7 +111,8 @@ mod tests {
         roster.write_charged(3, 1 << 30).unwrap();
         drop(roster);
         roster_again(&path).write_pinned(3, 5).unwrap();
-        (slot.charged, slot.pinned) = (1 << 30, 5);
+        roster_again(&path).write_borrows(3).unwrap();
+        (slot.charged, slot.pinned, slot.borrows) = (1 << 30, 5, 1);
         let roster = Roster::open(&path).unwrap();
         assert_eq!(roster.read().unwrap()[3], slot);
         roster.clear(3).unwrap();

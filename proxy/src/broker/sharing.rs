@@ -4,16 +4,18 @@ use std::os::fd::{AsFd, OwnedFd};
 
 use super::Broker;
 use super::exports::{Asker, Payment};
+use crate::closing::Foreign;
 use crate::control::ZoneName;
-use crate::control::wire::{ToBroker, ToWorker, code, to_broker, to_worker};
+use crate::control::wire::{ToBroker, ToWorker, code, shared_flags, to_broker, to_worker};
 
 impl Broker {
     /// A message of a serving worker. False when the worker must be ended.
-    pub(super) fn on_sharing(&mut self, id: u64, message: &ToBroker, mut fds: Vec<OwnedFd>) -> bool {
+    pub(super) fn on_sharing(&mut self, id: u64, message: &ToBroker, mut fds: Vec<Foreign>) -> bool {
         let Some(zone) = self.workers.get(&id).and_then(|worker| worker.zone()).cloned() else { return true };
         // Containers of one claim share as programs of one zone do.
         let family = self.family(&zone);
-        let asker = Asker { worker: id, zone: &family };
+        let charged = self.workers.get(&id).map_or(0, |worker| worker.charged());
+        let asker = Asker { worker: id, zone: &family, charged };
         let mut reply = ToWorker::new(to_worker::REPLY);
         (reply.seq, reply.code) = (message.seq, code::GRANTED);
         let mut sent = None;
@@ -54,7 +56,8 @@ impl Broker {
         message: &ToBroker,
         reply: &mut ToWorker,
     ) -> Result<OwnedFd, u32> {
-        let asker = Asker { worker: id, zone: family };
+        let charged = self.workers.get(&id).map_or(0, |worker| worker.charged());
+        let asker = Asker { worker: id, zone: family, charged };
         let found = self.exports.find(asker, &message.token, message.value, &self.grants);
         if matches!(found, Err(code::DENIED)) {
             tracing::warn!(%zone, worker = id, "not shared: there is no grant for this zone, or not for such a piece");
@@ -69,6 +72,12 @@ impl Broker {
             let ledger = &mut self.zones.get_mut(zone).ok_or(code::REFUSED)?.ledger;
             ledger.charge(account, opened.pays).map_err(|_| code::OVER_LIMIT)?;
             keep(self.roster.write_charged(slot, account.charged()));
+        }
+        if opened.details.flags & shared_flags::OTHER_ZONE != 0
+            && let Some(worker) = self.workers.get(&id)
+        {
+            // A successor must know, should the grant end then.
+            keep(self.roster.write_borrows(worker.slot));
         }
         self.exports.opened(asker, &message.token, opened.pays);
         tracing::debug!(%zone, worker = id, bytes = opened.details.size, "sharing granted");

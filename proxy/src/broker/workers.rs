@@ -16,6 +16,7 @@ use super::reactor::Source;
 use super::roster::{self, Slot};
 use super::{Broker, StartError, budgets, process};
 use crate::backend::Backend;
+use crate::closing::{Foreign, Lane};
 use crate::control::wire::{self, ToBroker, ToWorker, Token, code, to_broker, to_worker};
 use crate::control::{WorkerStats, ZoneName};
 use crate::env_vars;
@@ -39,10 +40,12 @@ pub struct Worker {
     pub pid: u32,
     process: OwnedFd,
     /// None after the predecessor's death, until the worker has joined us.
-    socket: Option<OwnedFd>,
+    socket: Option<Foreign>,
     token: Token,
     kind: Kind,
     phase: Phase,
+    /// It may have something of other zones' open, by a broker before us.
+    pub borrowed_before: bool,
     /// When it will be killed if it is then still there.
     pub kill_at: Option<Instant>,
     /// Where it counts what it does; none until it has a client, or has joined us.
@@ -70,6 +73,8 @@ enum Phase {
 
 struct Service {
     zone: ZoneName,
+    /// There may be another zone of that name by now.
+    zone_id: u64,
     client_pid: u32,
     account: Account,
     pinned: Account,
@@ -79,7 +84,7 @@ struct Service {
 
 /// A connection on `workers.sock` that has not shown its token yet.
 pub struct Rejoining {
-    socket: OwnedFd,
+    socket: Foreign,
     pub deadline: Instant,
 }
 
@@ -199,6 +204,24 @@ impl Broker {
         wanted(true).or_else(|| wanted(false))
     }
 
+    /// Ends spares that nobody waits for any more, beyond those that are kept: whoever made a zone's clients come and go
+    /// would else fill the GPU with contexts that nobody pays for.
+    pub(super) fn end_idle_spares(&mut self) {
+        let kept = self.spare_kinds();
+        let kinds: BTreeSet<Kind> =
+            self.workers.values().filter(|worker| worker.is_spare()).map(|worker| worker.kind.clone()).collect();
+        for kind in kinds {
+            // The first one is there in any case.
+            let spares = if kept.contains(&kind) { self.config.spare_workers.max(1) } else { 0 };
+            let wanted = spares + self.waiting_clients(&kind).count();
+            let of_kind = self.workers.values_mut().filter(|worker| worker.is_spare() && worker.kind == kind);
+            let mut surplus: Vec<&mut Worker> = of_kind.collect();
+            // Those that are ready are the last to go.
+            surplus.sort_by_key(|worker| matches!(worker.phase, Phase::Starting));
+            surplus.into_iter().skip(wanted).for_each(Worker::kill);
+        }
+    }
+
     /// When the next worker is due. The one that follows a spare just handed out waits a while: making a context takes
     /// time from the client that has just begun.
     pub(super) fn next_worker_due(&self) -> Option<Instant> {
@@ -243,10 +266,12 @@ impl Broker {
             slot,
             pid: child.id(),
             process,
-            socket: Some(ours),
+            // Nothing of a tenant's comes out of it before it has one.
+            socket: Some(Lane::default().take(ours)),
             token,
             kind,
             phase: Phase::Starting,
+            borrowed_before: false,
             kill_at: Some(Instant::now() + START_TIME),
             page: None,
             stats: WorkerStats::default(),
@@ -413,8 +438,12 @@ impl Broker {
         }
         self.spares_rest_until = Instant::now() + SPARES_REST;
         worker.kill_at = None;
+        if let Some(socket) = &mut worker.socket {
+            socket.move_to(client.socket.lane());
+        }
         worker.phase = Phase::Serving(Service {
             zone: client.zone.clone(),
+            zone_id: zone.id,
             client_pid: client.peer.pid,
             account: Account::default(),
             pinned: Account::default(),
@@ -435,16 +464,16 @@ impl Broker {
             let Some(socket) = &worker.socket else { return };
             let mut buffer = [0; size_of::<ToBroker>()];
             let mut fds = Vec::new();
-            let message = match packet::receive(socket, &mut buffer) {
-                Ok(received) if received.len == 0 => {
+            let message = match packet::receive_foreign(socket, &mut buffer) {
+                Ok((0, _)) => {
                     // It is about to exit; if it does not, it has nothing to live for.
                     worker.socket = None;
                     worker.kill_at = Some(Instant::now() + FOLLOW_TIME);
                     return;
                 }
-                Ok(received) => {
-                    fds = received.fds;
-                    ToBroker::read_from_bytes(&buffer[..received.len]).ok()
+                Ok((len, received)) => {
+                    fds = received;
+                    ToBroker::read_from_bytes(&buffer[..len]).ok()
                 }
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => return,
                 Err(_) => None,
@@ -462,7 +491,7 @@ impl Broker {
     }
 
     /// False when the worker must be ended.
-    fn on_message(&mut self, id: u64, message: &ToBroker, fds: Vec<OwnedFd>) -> bool {
+    fn on_message(&mut self, id: u64, message: &ToBroker, fds: Vec<Foreign>) -> bool {
         let Some(worker) = self.workers.get_mut(&id) else { return true };
         match (message.kind, &mut worker.phase) {
             (to_broker::JAILED, Phase::Starting) => true,
@@ -471,6 +500,7 @@ impl Broker {
                 worker.kill_at = None;
                 self.spare_failures = 0;
                 self.serve_waiting();
+                self.end_idle_spares();
                 true
             }
             (to_broker::CHARGE | to_broker::USAGE | to_broker::RELEASE, Phase::Serving(service)) => {
@@ -553,7 +583,8 @@ impl Broker {
         self.end_nap(id);
         match worker.phase {
             Phase::Serving(service) | Phase::Dying(Some(service)) => {
-                if let Some(zone) = self.zones.get_mut(&service.zone) {
+                let own = |zone: &&mut super::Zone| zone.id == service.zone_id;
+                if let Some(zone) = self.zones.get_mut(&service.zone).filter(own) {
                     zone.ledger.close(service.account);
                     zone.pinned.close(service.pinned);
                     zone.past.add(&counted);
@@ -605,7 +636,8 @@ impl Broker {
                     adopted += 1;
                     let account = zone.ledger.adopt(record.charged);
                     let pinned = zone.pinned.adopt(record.pinned);
-                    Some(Service { zone: name, client_pid: record.client_pid, account, pinned, _client: client })
+                    let (zone_id, client_pid) = (zone.id, record.client_pid);
+                    Some(Service { zone: name, zone_id, client_pid, account, pinned, _client: client })
                 }
                 None => None,
             };
@@ -617,6 +649,7 @@ impl Broker {
                 token: record.token,
                 kind: Kind::default(),
                 phase: service.map_or(Phase::Dying(None), Phase::Serving),
+                borrowed_before: record.borrows != 0,
                 kill_at: None,
                 page: None,
                 stats: WorkerStats::default(),
@@ -635,6 +668,7 @@ impl Broker {
     pub(super) fn accept_rejoin(&mut self) {
         match packet::accept(&self.rejoin_listener) {
             Ok(Some(socket)) if self.rejoins.len() < MAX_REJOINING => {
+                let socket = self.lane_of(&socket).take(socket);
                 let id = self.new_id();
                 if self.reactor.watch(&socket, Source::Rejoin(id)).is_ok() {
                     self.rejoins.insert(id, Rejoining { socket, deadline: Instant::now() + REJOIN_TIME });
@@ -645,11 +679,20 @@ impl Broker {
         }
     }
 
+    /// Where a connection on `workers.sock` is closed: with what its zone has brought.
+    fn lane_of(&self, socket: &OwnedFd) -> Lane {
+        let first = self.config.worker_uids;
+        let slot = process::peer(socket).ok().and_then(|peer| peer.uid.checked_sub(first)).map(|slot| slot as usize);
+        let worker = self.workers.values().find(|worker| Some(worker.slot) == slot);
+        let zone = worker.and_then(Worker::zone).and_then(|zone| self.zones.get(zone));
+        zone.map_or_else(Lane::default, |zone| zone.listener.lane().clone())
+    }
+
     pub(super) fn on_rejoin(&mut self, id: u64) {
         let Some(Rejoining { socket, .. }) = self.rejoins.remove(&id) else { return };
         let mut buffer = [0; size_of::<ToBroker>()];
-        let Ok(received) = packet::receive(&socket, &mut buffer) else { return };
-        let Ok(message) = ToBroker::read_from_bytes(&buffer[..received.len]) else { return };
+        let Ok((len, fds)) = packet::receive_foreign(&socket, &mut buffer) else { return };
+        let Ok(message) = ToBroker::read_from_bytes(&buffer[..len]) else { return };
         let known = self.workers.iter_mut().find(|(_, worker)| {
             message.kind == to_broker::REJOIN
                 && worker.token == message.token
@@ -669,7 +712,7 @@ impl Broker {
         reply.pinned = service.pinned.charged();
         reply.limit = standing.limit.unwrap_or(wire::UNLIMITED);
         self.reactor.forget(&socket);
-        let adopted = received.fds.first().and_then(|file| {
+        let adopted = fds.first().and_then(|file| {
             let page = Reader::adopt(file).ok()?;
             Some((page, self.scheduler.add_worker(*worker_id, turns, file).ok()?))
         });
@@ -684,6 +727,8 @@ impl Broker {
         {
             tracing::info!(zone = %service.zone, worker = worker.pid, "worker joined");
             worker.kill_at = None;
+            let mut socket = socket;
+            socket.move_to(zone.listener.lane());
             worker.socket = Some(socket);
             worker.page = Some(page);
         }

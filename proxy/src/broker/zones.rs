@@ -2,7 +2,6 @@
 
 use std::collections::BTreeMap;
 use std::io;
-use std::os::fd::OwnedFd;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::time::Instant;
@@ -11,6 +10,7 @@ use serde::{Deserialize, Serialize};
 
 use super::ledger::Ledger;
 use super::state_dir::StateDir;
+use crate::closing::{Foreign, Lane};
 use crate::control::zone::{Access, Labels, Ties, ZoneLimits, ZoneSettings};
 use crate::control::{WorkerStats, ZoneName};
 use crate::packet;
@@ -20,7 +20,10 @@ const BACKLOG: i32 = 128;
 
 pub struct Zone {
     pub id: u64,
-    pub listener: OwnedFd,
+    /// Its lane closes whatever comes from the zone.
+    pub listener: Foreign,
+    /// When clients are let in again; none while they are.
+    pub opens_at: Option<Instant>,
     pub limits: ZoneLimits,
     pub labels: Labels,
     access: Access,
@@ -77,11 +80,12 @@ impl Zone {
         let ZoneSettings { limits, labels, access, ties } = settings;
         folder.make_zone(name)?;
         let socket = folder.zone_socket(name);
-        let listener = packet::listen(&socket, access.mode, BACKLOG)?;
+        let listener = Lane::default().take(packet::listen(&socket, access.mode, BACKLOG)?);
         give_to(&socket, access)?;
         Ok(Self {
             id,
             listener,
+            opens_at: None,
             limits,
             labels,
             access,

@@ -105,7 +105,9 @@ impl Cage {
             cage.reasons.retain(|(part, _)| *part != Part::Cgroup);
         }
         for (part, controller) in [(Part::DeviceRules, Controller::Devices), (Part::ProcessLimit, Controller::Pids)] {
-            if cage.has(controller) {
+            // A worker of root's has a user of its own, whose processes its jail counts as well: that limit is enough.
+            let held_by_user = part == Part::ProcessLimit && rustix::process::geteuid().is_root();
+            if cage.has(controller) || held_by_user {
                 cage.reasons.retain(|(known, _)| *known != part);
             } else {
                 cage.lacks(part, "no tree has them".to_owned());

@@ -214,6 +214,15 @@ pub const KEYS: &[Key] = &[
     ),
     key(
         Table::Proxy,
+        "allow_hmm",
+        Kind::Flag,
+        "false",
+        "NVIDIA only: lets tenants use GPUs whose kernels reach the pageable memory of their process (HMM). Such a kernel can \
+         take its worker over. Without this they are refused where the whole jail is required.",
+        false,
+    ),
+    key(
+        Table::Proxy,
         "context_memory",
         Kind::SizeOrNone,
         "0 on the software GPU, else 523MiB",

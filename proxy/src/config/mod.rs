@@ -36,6 +36,8 @@ pub struct File {
     pub max_clients: Option<u16>,
     pub jail: Option<Demand>,
     pub worker_uids: Option<u32>,
+    /// Kernels may reach their process's memory.
+    pub allow_hmm: bool,
     pub context_memory: Option<u64>,
     pub overdraft: Option<u64>,
     pub suspend_idle: Option<u32>,
@@ -115,6 +117,7 @@ pub fn parse(text: &str) -> Result<File, Vec<Problem>> {
             _ => Demand::Require,
         }),
         worker_uids: narrow(proxy.number("worker_uids")),
+        allow_hmm: proxy.flag("allow_hmm").unwrap_or(false),
         context_memory: proxy.number("context_memory"),
         overdraft: proxy.number("overdraft"),
         suspend_idle: narrow(proxy.number("suspend_idle")),

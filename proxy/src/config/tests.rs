@@ -113,15 +113,7 @@ fn wrong_values_are_refused() {
 fn the_reference_is_fresh() {
     const BEGIN: &str = "<!-- keys: made from proxy/src/config/keys.rs -->\n";
     const END: &str = "<!-- end of keys -->\n";
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/operations.md");
-    let text = std::fs::read_to_string(&path).unwrap();
-    let (before, rest) = text.split_once(BEGIN).unwrap();
-    let (_, after) = rest.split_once(END).unwrap();
-    let fresh = format!("{before}{BEGIN}\n{}{END}{after}", keys::reference());
-    if std::env::var_os("BULKHEAD_BLESS").is_some() {
-        std::fs::write(&path, &fresh).unwrap();
-    }
-    assert!(fresh == text || std::env::var_os("BULKHEAD_BLESS").is_some(), "run this test with BULKHEAD_BLESS=1");
+    testing::fresh_part("docs/operations.md", BEGIN, END, &format!("\n{}", keys::reference()));
 }
 
 /// The file that is installed is an example, too.

@@ -362,16 +362,7 @@ mod tests {
             let _ = writeln!(table, "| `{name}` | histogram | `le` | {help} |");
         }
         table += "\nThose of zones have the labels `zone`, `pod`, `namespace` and `container`. Those of DCGM need `dcgm_names`.\n\n";
-        let path = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/operations.md");
-        let text = std::fs::read_to_string(&path).unwrap();
-        let (before, rest) = text.split_once(BEGIN).unwrap();
-        let (_, after) = rest.split_once(END).unwrap();
-        let fresh = format!("{before}{BEGIN}{table}{END}{after}");
-        let bless = std::env::var_os("BULKHEAD_BLESS").is_some();
-        if bless {
-            std::fs::write(&path, &fresh).unwrap();
-        }
-        assert!(fresh == text || bless, "run this test with BULKHEAD_BLESS=1");
+        testing::fresh_part("docs/operations.md", BEGIN, END, &table);
     }
 
     /// Every metric and label that a query names is one of ours.

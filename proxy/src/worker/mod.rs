@@ -14,6 +14,7 @@ mod handles;
 mod inventory;
 mod memory;
 mod ops;
+mod pageable;
 mod refusal;
 mod serve;
 mod snapshot;
@@ -59,6 +60,12 @@ pub enum WorkerError {
 impl Prepared {
     pub fn load(backend: &Backend) -> Result<Prepared, WorkerError> {
         Ok(Prepared { driver: Arc::new(backend::load(backend)?) })
+    }
+
+    /// Has the driver not start where kernels reach the pageable memory of their process.
+    #[must_use]
+    pub fn refusing_hmm(self) -> Prepared {
+        Prepared { driver: Arc::new(pageable::refuse(*self.driver)) }
     }
 
     /// The version of the CUDA API that clients see: ours, or the driver's if it is older.

@@ -21,9 +21,7 @@ const PERSISTING_WINDOW: i32 = 128 << 20;
 
 /// Multiprocessors: what a grid really runs on.
 pub fn multiprocessors() -> i32 {
-    let limit = std::env::var("BULKHEAD_SOFT_THREADS").ok().and_then(|text| text.parse().ok());
-    let cores = std::thread::available_parallelism().map_or(1, usize::from);
-    limit.unwrap_or(cores).clamp(1, 1024) as i32
+    crate::exec::pool::width() as i32
 }
 
 /// The value of an attribute of the device in a slot; `None` for one that CUDA 13.0 does not know.

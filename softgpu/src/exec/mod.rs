@@ -30,7 +30,7 @@ mod lower;
 mod math;
 mod matrix;
 mod module;
-mod pool;
+pub(crate) mod pool;
 mod print;
 mod routines;
 mod signal;

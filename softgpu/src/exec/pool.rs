@@ -32,7 +32,7 @@ pub fn width() -> usize {
     static WIDTH: OnceLock<usize> = OnceLock::new();
     *WIDTH.get_or_init(|| {
         let cores = thread::available_parallelism().map_or(1, usize::from);
-        let limit = std::env::var("BULKHEAD_SOFT_THREADS").ok().and_then(|text| text.parse().ok());
+        let limit = std::env::var(cuda_abi::env_vars::SOFT_THREADS).ok().and_then(|text| text.parse().ok());
         limit.unwrap_or(cores).clamp(1, 1024)
     })
 }

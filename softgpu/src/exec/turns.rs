@@ -178,38 +178,36 @@ pub extern "C" fn next_range(context: *mut Context, span: u32) -> u64 {
             *turns = Turns { begun: true, range: 0, yielded: false };
             return frames.answer(0);
         }
-        loop {
-            let range = (*turns).range;
-            if frames.any(range, IN_WARP) && frames.resolve(range, false) {
-                return frames.answer(range);
-            }
-            (*turns).yielded |= frames.any(range, RUNS);
-            if let Some(next) = (range + 1..frames.ranges()).find(|range| frames.any(*range, RUNS)) {
-                (*turns).range = next;
-                return frames.answer(next);
-            }
-            // All ranges have had their turns.
-            if std::mem::take(&mut (*turns).yielded) {
-                suspend(context, Pause::Yield);
-            }
-            let runs = (0..frames.ranges()).find(|range| frames.any(*range, RUNS));
-            if let Some(range) = runs.or_else(|| frames.release().then_some(0)) {
+        let range = (*turns).range;
+        if frames.any(range, IN_WARP) && frames.resolve(range, false) {
+            return frames.answer(range);
+        }
+        (*turns).yielded |= frames.any(range, RUNS);
+        if let Some(next) = (range + 1..frames.ranges()).find(|range| frames.any(*range, RUNS)) {
+            (*turns).range = next;
+            return frames.answer(next);
+        }
+        // All ranges have had their turns.
+        if std::mem::take(&mut (*turns).yielded) {
+            suspend(context, Pause::Yield);
+        }
+        let runs = (0..frames.ranges()).find(|range| frames.any(*range, RUNS));
+        if let Some(range) = runs.or_else(|| frames.release().then_some(0)) {
+            (*turns).range = range;
+            return frames.answer(range);
+        }
+        if (0..frames.total).all(|thread| frames.head(thread).status == ENDED) {
+            return 0;
+        }
+        match (0..frames.ranges()).find(|range| frames.resolve(*range, true)) {
+            Some(range) => {
                 (*turns).range = range;
-                return frames.answer(range);
+                frames.answer(range)
             }
-            if (0..frames.total).all(|thread| frames.head(thread).status == ENDED) {
-                return 0;
-            }
-            match (0..frames.ranges()).find(|range| frames.resolve(*range, true)) {
-                Some(range) => {
-                    (*turns).range = range;
-                    return frames.answer(range);
-                }
-                None => {
-                    let waiting = (0..frames.total).filter(|thread| frames.head(*thread).status != ENDED).count();
-                    let message = format!("{waiting} threads wait for others that never come");
-                    fail(context, RawFault { kind: FaultKind::Deadlock, address: None, message });
-                }
+            None => {
+                let waiting = (0..frames.total).filter(|thread| frames.head(*thread).status != ENDED).count();
+                let message = format!("{waiting} threads wait for others that never come");
+                fail(context, RawFault { kind: FaultKind::Deadlock, address: None, message });
             }
         }
     }

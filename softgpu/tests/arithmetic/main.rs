@@ -64,7 +64,7 @@ fn float_edges(format: Format) -> Vec<u64> {
     let third = one - tiny - tiny / 3;
     let plain =
         [0, 1, 2, tiny - 1, tiny, tiny + 1, one - 1, one, one + 1, one + tiny / 2, one + tiny, third, largest];
-    let more = [largest - 1, format.infinity(), format.infinity() | tiny / 2, one + tiny * 23, one - tiny * 24];
+    let more = [largest - 1, format.infinity(), format.infinity() | (tiny / 2), one + tiny * 23, one - tiny * 24];
     let sign = 1u64 << (format.precision + format.exponent - 1);
     plain.iter().chain(&more).flat_map(|bits| [*bits, *bits | sign]).collect()
 }

@@ -1,5 +1,9 @@
 use super::*;
+use crate::closing::Lane;
 use crate::control::grant::{Access, Grant};
+
+/// What each worker of these tests pays.
+const CHARGED: u64 = 1000;
 
 fn zone(name: &str) -> ZoneName {
     name.parse().unwrap()
@@ -9,16 +13,17 @@ fn memory(size: u64) -> Shared {
     Shared { kind: shared::MEMORY, size, len: size, ..Shared::default() }
 }
 
-fn file() -> Option<OwnedFd> {
-    Some(rustix::fs::memfd_create("shared", rustix::fs::MemfdFlags::CLOEXEC).unwrap())
+fn file() -> Option<Foreign> {
+    let file = rustix::fs::memfd_create("shared", rustix::fs::MemfdFlags::CLOEXEC).unwrap();
+    Some(Lane::default().take(file))
 }
 
 fn export(exports: &mut Exports, worker: u64, zone: &ZoneName, size: u64) -> Token {
-    exports.add(Asker { worker, zone }, memory(size), [0; 16], file()).unwrap()
+    exports.add(Asker { worker, zone, charged: CHARGED }, memory(size), [0; 16], file()).unwrap()
 }
 
 fn open(exports: &mut Exports, worker: u64, zone: &ZoneName, token: &Token, grants: &Grants) -> Result<u64, u32> {
-    let asker = Asker { worker, zone };
+    let asker = Asker { worker, zone, charged: CHARGED };
     let opened = exports.find(asker, token, shared::MEMORY, grants)?;
     exports.opened(asker, token, opened.pays);
     Ok(opened.pays)
@@ -31,11 +36,11 @@ fn a_zone_shares_with_itself_and_pays_once_to_the_end() {
     assert_eq!(open(&mut exports, 1, &a, &token, &none), Err(code::OWN));
     assert_eq!(open(&mut exports, 2, &a, &token, &none), Ok(0));
     assert_eq!(open(&mut exports, 3, &a, &token, &none), Ok(0));
-    assert_eq!(exports.unpaid(2), 100);
+    assert_eq!(exports.unpaid(2, |_| CHARGED), 100);
     // Each that pays is followed by the next that has it open.
     assert_eq!(exports.end_worker(1), [Payment { worker: 2, token, bytes: 100 }]);
     assert_eq!(open(&mut exports, 4, &a, &token, &none), Err(code::UNKNOWN));
-    assert_eq!(exports.unpaid(2), 0);
+    assert_eq!(exports.unpaid(2, |_| CHARGED), 0);
     assert_eq!(exports.close(2, &token), (100, Some(Payment { worker: 3, token, bytes: 100 })));
     assert_eq!(exports.close(2, &token), (0, None));
     assert_eq!(exports.end_worker(3), []);
@@ -73,7 +78,8 @@ fn another_zone_needs_a_grant_and_pays_for_itself() {
     });
     assert_eq!(open(&mut exports, 2, &b, &token, &grants), Err(code::DENIED), "expired");
     grants.add(Grant { from: a.clone(), to: b.clone(), access: Access::ReadOnly, expires: None, configured: false });
-    let found = exports.find(Asker { worker: 2, zone: &b }, &token, shared::MEMORY, &grants).unwrap();
+    let found =
+        exports.find(Asker { worker: 2, zone: &b, charged: CHARGED }, &token, shared::MEMORY, &grants).unwrap();
     assert_eq!((found.pays, found.details.flags), (100, shared_flags::READ_ONLY | shared_flags::OTHER_ZONE));
     assert_eq!(open(&mut exports, 2, &b, &token, &grants), Ok(100));
     assert_eq!(open(&mut exports, 2, &b, &token, &grants), Ok(0), "it pays once");
@@ -88,7 +94,7 @@ fn what_has_neighbours_stays_in_its_zone() {
     let (a, b) = (zone("a"), zone("b"));
     grants.add(Grant { from: a.clone(), to: b.clone(), access: Access::ReadWrite, expires: None, configured: false });
     let details = Shared { flags: shared_flags::HAS_NEIGHBOURS, ..memory(100) };
-    let token = exports.add(Asker { worker: 1, zone: &a }, details, [0; 16], file()).unwrap();
+    let token = exports.add(Asker { worker: 1, zone: &a, charged: CHARGED }, details, [0; 16], file()).unwrap();
     assert_eq!(open(&mut exports, 2, &b, &token, &grants), Err(code::DENIED));
     assert_eq!(open(&mut exports, 3, &a, &token, &grants), Ok(0));
 }
@@ -102,7 +108,7 @@ fn tokens_that_are_wrong_in_any_way_open_nothing() {
         altered[bit / 8] ^= 1 << (bit % 8);
         assert_eq!(open(&mut exports, 2, &a, &altered, &none), Err(code::UNKNOWN));
     }
-    let asker = Asker { worker: 2, zone: &a };
+    let asker = Asker { worker: 2, zone: &a, charged: CHARGED };
     for kind in [0, shared::PHYSICAL, shared::PAGE, shared::EVENT, shared::POOLED, u64::MAX] {
         assert_eq!(exports.find(asker, &token, kind, &none).unwrap_err(), code::UNKNOWN);
     }
@@ -114,12 +120,15 @@ fn tokens_that_are_wrong_in_any_way_open_nothing() {
 #[test]
 fn absurd_offers_end_the_worker_and_many_are_refused() {
     let (mut exports, a) = (Exports::new(), zone("a"));
-    let asker = Asker { worker: 1, zone: &a };
+    let asker = Asker { worker: 1, zone: &a, charged: CHARGED };
     let wrong = [
         (memory(100), None),
         (Shared { offset: 1, ..memory(100) }, file()),
         (Shared { offset: u64::MAX, ..memory(100) }, file()),
         (Shared { kind: 99, ..memory(100) }, file()),
+        // More than it has paid for.
+        (memory(CHARGED + 1), file()),
+        (memory(1 << 63), file()),
         (Shared { kind: shared::EVENT, ..memory(100) }, file()),
         // A page that could shrink.
         (Shared { kind: shared::PAGE, ..memory(PAGE as u64) }, file()),
@@ -138,22 +147,62 @@ fn absurd_offers_end_the_worker_and_many_are_refused() {
     export(&mut exports, 2, &a, 1);
 }
 
-#[test]
-fn nobody_waits_for_events_of_the_dead() {
+fn event_page() -> OwnedFd {
     let flags = rustix::fs::MemfdFlags::CLOEXEC | rustix::fs::MemfdFlags::ALLOW_SEALING;
     let page = rustix::fs::memfd_create("page", flags).unwrap();
     rustix::fs::ftruncate(&page, PAGE as u64).unwrap();
     rustix::fs::fcntl_add_seals(&page, SealFlags::SHRINK).unwrap();
+    page
+}
+
+#[test]
+fn what_is_mapped_of_others_counts_no_further_than_they_pay() {
     let (mut exports, none, a) = (Exports::new(), Grants::default(), zone("a"));
-    let asker = Asker { worker: 1, zone: &a };
+    // Its own memory, opened again, is nobody else's to pay.
+    let physical = Shared { kind: shared::PHYSICAL, ..memory(500) };
+    let asker = Asker { worker: 1, zone: &a, charged: CHARGED };
+    let own = exports.add(asker, physical, [0; 16], file()).unwrap();
+    exports.opened(asker, &own, 0);
+    assert_eq!(exports.unpaid(1, |_| CHARGED), 0);
+    // Many tokens for the same memory of a sibling do not make it more.
+    for _ in 0..5 {
+        let token = export(&mut exports, 2, &a, 400);
+        open(&mut exports, 1, &a, &token, &none).unwrap();
+    }
+    assert_eq!(exports.unpaid(1, |_| CHARGED), CHARGED);
+    assert_eq!(exports.unpaid(1, |_| 300), 300);
+}
+
+#[test]
+fn the_end_of_a_grant_finds_who_has_events() {
+    let (mut exports, mut grants) = (Exports::new(), Grants::default());
+    let (a, b) = (zone("a"), zone("b"));
+    grants.add(Grant { from: a.clone(), to: b.clone(), access: Access::ReadWrite, expires: None, configured: false });
+    let (owner, other) =
+        (Asker { worker: 1, zone: &a, charged: CHARGED }, Asker { worker: 2, zone: &b, charged: CHARGED });
     let details = Shared { kind: shared::PAGE, size: PAGE as u64, ..Shared::default() };
-    let token = exports.add(asker, details, [0; 16], Some(page.try_clone().unwrap())).unwrap();
+    let page = exports.add(owner, details, [0; 16], Some(Lane::default().take(event_page()))).unwrap();
+    let event = Shared { kind: shared::EVENT, size: PAGE as u64, offset: 128, len: 128, flags: 0 };
+    let event = exports.add(owner, event, page, None).unwrap();
+    let opened = exports.find(other, &event, shared::EVENT, &grants).unwrap();
+    exports.opened(other, &event, opened.pays);
+    assert_eq!(exports.importers(&a, &b), BTreeSet::from([2]));
+    assert_eq!(exports.importers(&b, &a), BTreeSet::new());
+}
+
+#[test]
+fn nobody_waits_for_events_of_the_dead() {
+    let page = event_page();
+    let (mut exports, none, a) = (Exports::new(), Grants::default(), zone("a"));
+    let asker = Asker { worker: 1, zone: &a, charged: CHARGED };
+    let details = Shared { kind: shared::PAGE, size: PAGE as u64, ..Shared::default() };
+    let token = exports.add(asker, details, [0; 16], Some(Lane::default().take(page.try_clone().unwrap()))).unwrap();
     let event = Shared { kind: shared::EVENT, size: PAGE as u64, offset: 128, len: 128, flags: 0 };
     let event = exports.add(asker, event, token, None).unwrap();
-    let opened = exports.find(Asker { worker: 2, zone: &a }, &event, shared::EVENT, &none).unwrap();
+    let opened = exports.find(Asker { worker: 2, zone: &a, charged: CHARGED }, &event, shared::EVENT, &none).unwrap();
     assert_eq!((opened.page, opened.pays), (token, 0));
     exports.end_worker(1);
-    assert!(exports.find(Asker { worker: 2, zone: &a }, &event, shared::EVENT, &none).is_err());
+    assert!(exports.find(Asker { worker: 2, zone: &a, charged: CHARGED }, &event, shared::EVENT, &none).is_err());
     let mut word = [0u64; 2];
     for cell in (0..PAGE).step_by(event_page::CELL) {
         rustix::io::pread(&page, word.as_mut_bytes(), (cell + event_page::FIRST_SLOT - 8) as u64).unwrap();

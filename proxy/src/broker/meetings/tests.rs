@@ -1,4 +1,9 @@
+use std::os::fd::OwnedFd;
+
+use idm::bootstrap;
+
 use super::*;
+use crate::closing::Lane;
 use crate::control::grant::{Access, Grant};
 
 struct Room {
@@ -27,7 +32,7 @@ impl Room {
         rustix::io::ioctl_fionbio(&ours, true).unwrap();
         rustix::io::ioctl_fionbio(&theirs, true).unwrap();
         self.next += 1;
-        self.meetings.add(self.next, zone(name), 1, ours);
+        self.meetings.add(self.next, zone(name), 1, Lane::default().take(ours));
         (self.next, theirs)
     }
 

@@ -8,7 +8,8 @@ use std::time::{Duration, Instant};
 
 use rustix::event::epoll::{self, EventData, EventFlags};
 
-use super::plan::{Nanos, Plan, Seen};
+use super::fields::Fields;
+use super::plan::{Nanos, Seen};
 use super::{Command, Shared, Verdict, lock, ring};
 use crate::turn_page::{Gate, TurnPage};
 
@@ -62,7 +63,7 @@ pub struct Board {
     poke: OwnedFd,
     verdict_bell: OwnedFd,
     watchdog: Option<Nanos>,
-    plan: Plan,
+    plan: Fields,
     workers: BTreeMap<u64, Worker>,
     started: Instant,
 }
@@ -86,7 +87,7 @@ impl Board {
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
         epoll::add(&epoll, &poke, EventData::new_u64(POKE), EventFlags::IN)?;
         let watchdog = watchdog.map(|time| Nanos::try_from(time.as_nanos()).unwrap_or(Nanos::MAX));
-        let (plan, workers) = (Plan::default(), BTreeMap::new());
+        let (plan, workers) = (Fields::default(), BTreeMap::new());
         Ok(Self { shared, epoll, poke, verdict_bell, watchdog, plan, workers, started: Instant::now() })
     }
 
@@ -114,14 +115,9 @@ impl Board {
         let time = time.and_then(|time| rustix::event::Timespec::try_from(time).ok());
         let mut events = [epoll::Event { flags: EventFlags::empty(), data: EventData::new_u64(0) }; 32];
         let count = epoll::wait(&self.epoll, &mut events[..], time.as_ref()).unwrap_or(0);
-        for event in &events[..count] {
-            let bell = match event.data.u64() {
-                POKE => Some(&self.poke),
-                id => self.workers.get(&id).map(|worker| &worker.bell),
-            };
-            if let Some(bell) = bell {
-                let _ = rustix::io::read(bell, &mut [0u8; 8]);
-            }
+        // A worker's bell is never read: it is the worker's as well, which could have made that wait for ever.
+        if events[..count].iter().any(|event| event.data.u64() == POKE) {
+            let _ = rustix::io::read(&self.poke, &mut [0u8; 8]);
         }
     }
 
@@ -130,14 +126,15 @@ impl Board {
         let now = self.now();
         for command in commands {
             match command {
-                Command::Zone(id, terms) => self.plan.set(now, id, terms),
+                Command::Zone { id, terms, gpus } => self.plan.set(now, id, terms, &gpus),
                 Command::NoZone(id) => {
                     self.plan.remove(now, id);
                     lock(&self.shared.used).remove(&id);
                 }
                 Command::Worker { id, zone, page, bell } => {
                     // Without its bell it is still looked at, only less promptly.
-                    let _ = epoll::add(&self.epoll, &bell, EventData::new_u64(id), EventFlags::IN);
+                    let flags = EventFlags::IN | EventFlags::ET;
+                    let _ = epoll::add(&self.epoll, &bell, EventData::new_u64(id), flags);
                     let (work, set_at) = (page.work(), Instant::now());
                     // A number that no earlier broker can have used, so that no old report is taken for a new one.
                     let number = page.report().number.wrapping_add(1) & ((1 << 48) - 1);
@@ -147,7 +144,10 @@ impl Board {
                         .insert(id, Worker { zone, page, bell, gate, number, set_at, work, condemned: false });
                 }
                 Command::NoWorker(id) => {
-                    self.workers.remove(&id);
+                    if let Some(worker) = self.workers.remove(&id) {
+                        // Closing it is not enough: the worker's own end keeps it alive.
+                        let _ = epoll::delete(&self.epoll, &worker.bell);
+                    }
                 }
             }
         }
@@ -180,7 +180,7 @@ impl Board {
             return Some(next);
         }
         // Nobody takes turns. Alone, without a cap, a zone is not even looked at.
-        let alone = zones.len() < 2 && zones.keys().all(|id| !self.plan.is_capped(*id));
+        let alone = self.plan.are_apart(zones.keys().copied());
         let time = if self.plan.is_busy(now) { LOOK } else { LOOK_IDLE };
         (!alone).then(|| now + time.as_nanos() as Nanos)
     }

@@ -1,10 +1,11 @@
 //! GPU time: zones take turns on a GPU that more than one of them wants.
 //!
-//! [`plan`] decides, and knows no clock; [`board`] is the thread that looks at what workers report, asks the plan, and
+//! [`plan`] decides, and knows no clock; [`fields`] has a plan for each group of zones that may meet; [`board`] is the thread that looks at what workers report, asks the plan, and
 //! sets gates. It is a thread of its own because a turn's end must not wait for the broker's other business. The broker
 //! tells it who is there, and it tells the broker whom to end.
 
 mod board;
+mod fields;
 mod plan;
 
 use std::collections::BTreeMap;
@@ -23,7 +24,7 @@ pub use plan::{Terms, Used};
 
 /// What the broker tells.
 enum Command {
-    Zone(u64, Terms),
+    Zone { id: u64, terms: Terms, gpus: Vec<u32> },
     NoZone(u64),
     Worker { id: u64, zone: u64, page: TurnPage, bell: OwnedFd },
     NoWorker(u64),
@@ -88,9 +89,9 @@ impl Scheduler {
         ring(&self.poke);
     }
 
-    /// A zone is there, or its limits have changed.
-    pub fn set_zone(&self, id: u64, limits: &ZoneLimits) {
-        self.tell(Command::Zone(id, limits.into()));
+    /// A zone is there, or its limits have changed. `gpus`: those that it is tied to, none for all of them.
+    pub fn set_zone(&self, id: u64, limits: &ZoneLimits, gpus: &[u32]) {
+        self.tell(Command::Zone { id, terms: limits.into(), gpus: gpus.to_vec() });
     }
 
     pub fn remove_zone(&self, id: u64) {
@@ -122,5 +123,43 @@ impl Scheduler {
     /// What a zone has had in turns.
     pub fn used(&self, zone: u64) -> Used {
         lock(&self.shared.used).get(&zone).copied().unwrap_or_default()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::statistics::Reader;
+    use std::sync::atomic::{AtomicBool, Ordering};
+
+    /// A worker's bell is one file for both sides: it can make reads of it wait, and take what was rung.
+    #[test]
+    fn a_worker_that_takes_its_own_rings_holds_up_nobody() {
+        let scheduler = Scheduler::start(None).unwrap();
+        scheduler.set_zone(1, &ZoneLimits::default(), &[]);
+        let (_page, file) = Reader::create().unwrap();
+        let bell = scheduler.add_worker(1, 1, &file).unwrap();
+        rustix::io::ioctl_fionbio(&bell, false).unwrap();
+        let over = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                while !over.load(Ordering::Relaxed) {
+                    ring(&bell);
+                    let _ = rustix::io::read(&bell, &mut [0u8; 8]);
+                }
+            });
+            for id in 2..200 {
+                let (_page, file) = Reader::create().unwrap();
+                let _bell = scheduler.add_worker(id, 1, &file).unwrap();
+                let turns = TurnPage::map(&file).unwrap();
+                let begun = std::time::Instant::now();
+                while turns.gate() == 0 {
+                    assert!(begun.elapsed() < Duration::from_secs(60), "nobody looks at worker {id}");
+                    std::thread::yield_now();
+                }
+                scheduler.remove_worker(id);
+            }
+            over.store(true, Ordering::Relaxed);
+        });
     }
 }

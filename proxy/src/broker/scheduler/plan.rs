@@ -155,6 +155,21 @@ impl Plan {
         }
     }
 
+    /// A zone of another plan becomes one of this, with what it has used and is due for.
+    pub fn take_over(&mut self, now: Nanos, id: u64, from: &mut Plan) {
+        self.charge(now);
+        from.charge(now);
+        let Some(mut zone) = from.zones.remove(&id) else { return };
+        if from.holder.is_some_and(|(holder, _)| holder == id) {
+            from.holder = None;
+        }
+        // As far ahead or behind as it was there.
+        let ahead = zone.virtual_time.saturating_sub(from.clock);
+        let behind = from.clock.saturating_sub(zone.virtual_time);
+        zone.virtual_time = (self.clock + ahead).saturating_sub(behind);
+        self.zones.insert(id, zone);
+    }
+
     pub fn observe(&mut self, now: Nanos, id: u64, seen: Seen) {
         self.charge(now);
         let clock = self.clock;

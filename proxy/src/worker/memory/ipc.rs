@@ -5,8 +5,9 @@
 //! which the client may name the piece that was exported, and nothing else.
 
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
-use std::sync::PoisonError;
+use std::sync::{Arc, PoisonError, mpsc};
 
+use cuda_abi::driver::Driver;
 use cuda_abi::error::*;
 use cuda_abi::plan::DEVICE_GRANULE;
 use cuda_abi::types::*;
@@ -36,6 +37,35 @@ pub(super) struct Import {
     size: u64,
     len: u64,
     context: u32,
+}
+
+/// Tidies up after imports, so that nobody waits for it: what a mapping keeps alive needs neither its handle nor its
+/// descriptor any more, and giving those back takes the driver as long as much of the import itself.
+#[derive(Default)]
+pub(super) struct Importing {
+    left_over: Option<mpsc::Sender<(u64, OwnedFd)>>,
+}
+
+impl Importing {
+    fn leave(&mut self, driver: &Arc<Driver>, physical: u64, file: OwnedFd) {
+        let left_over = self.left_over.get_or_insert_with(|| {
+            let (sender, receiver) = mpsc::channel();
+            let driver = driver.clone();
+            let tidy = move || receiver.iter().for_each(|(physical, file)| give_back(&driver, physical, file));
+            // Without the thread the receiver is gone, and what is left comes back to us.
+            let _ = std::thread::Builder::new().name("imports".into()).spawn(tidy);
+            sender
+        });
+        if let Err(mpsc::SendError((physical, file))) = left_over.send((physical, file)) {
+            give_back(driver, physical, file);
+        }
+    }
+}
+
+fn give_back(driver: &Driver, physical: u64, file: OwnedFd) {
+    // SAFETY: a handle of ours, which nobody else knows.
+    unsafe { (driver.cuMemRelease)(physical) };
+    drop(file);
 }
 
 impl From<NotShared> for Refusal {
@@ -125,14 +155,15 @@ impl Memory {
 
     /// Maps what a token stands for; answers with its address and length. What is open already has one address.
     pub fn import(&self, token: Token, kind: u64, device: i32, context: u32) -> Result<(u64, u64), Refusal> {
-        let _importing = self.importing.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut importing = self.importing.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some((start, known)) = self.state().imports.iter().find(|(_, known)| known.token == token) {
             return Ok((*start, known.len));
         }
         let imported = self.ledger.import(token, kind)?;
         let Shared { size, offset, len, flags, .. } = imported.details;
         let mapped = self.map_import(&imported.fd, size, device, flags);
-        let base = mapped.inspect_err(|_| self.ledger.close_import(token))?;
+        let (base, physical) = mapped.inspect_err(|_| self.ledger.close_import(token))?;
+        importing.leave(&self.driver, physical, imported.fd);
         let start = base + offset;
         let mut state = self.state();
         state.mapped.insert(start, len);
@@ -140,7 +171,8 @@ impl Memory {
         Ok((start, len))
     }
 
-    fn map_import(&self, file: &OwnedFd, size: u64, device: i32, flags: u64) -> Result<u64, Refusal> {
+    /// Answers with the address, and the handle that is left over.
+    fn map_import(&self, file: &OwnedFd, size: u64, device: i32, flags: u64) -> Result<(u64, u64), Refusal> {
         if size == 0 || !size.is_multiple_of(DEVICE_GRANULE) {
             return Err(INVALID);
         }
@@ -151,19 +183,20 @@ impl Memory {
         let access = CUmemAccessDesc { location, flags: if read_only { ACCESS_READ } else { ACCESS_READ_WRITE } };
         // SAFETY: the range is ours and free; the struct lives across the calls.
         let mapped = unsafe {
-            let mapped = address.ok_or(Refusal::Code(CUDA_ERROR_OUT_OF_MEMORY)).and_then(|address| {
+            address.ok_or(Refusal::Code(CUDA_ERROR_OUT_OF_MEMORY)).and_then(|address| {
                 succeed((self.driver.cuMemMap)(address, size as usize, 0, physical, 0))?;
                 succeed((self.driver.cuMemSetAccess)(address, size as usize, &access, 1)).inspect_err(|_| {
                     (self.driver.cuMemUnmap)(address, size as usize);
                 })?;
-                Ok(address)
-            });
-            // The mapping keeps the memory alive; nobody needs the handle.
-            (self.driver.cuMemRelease)(physical);
-            mapped
+                Ok((address, physical))
+            })
         };
-        if let (Err(_), Some(address)) = (&mapped, address) {
-            self.state().space.give(address, size);
+        if mapped.is_err() {
+            // SAFETY: a handle of ours, which nothing uses.
+            unsafe { (self.driver.cuMemRelease)(physical) };
+            if let Some(address) = address {
+                self.state().space.give(address, size);
+            }
         }
         mapped
     }

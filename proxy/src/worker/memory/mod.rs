@@ -34,7 +34,7 @@ pub struct Memory {
     ledger: Arc<BrokerLink>,
     state: Mutex<State>,
     /// Held while something is imported, so that nothing is imported twice.
-    importing: Mutex<()>,
+    importing: Mutex<ipc::Importing>,
 }
 
 struct State {

@@ -176,8 +176,13 @@ impl Memory {
     /// May the client write to all of a range that it has mapped?
     pub fn check_writable(&self, address: u64, len: u64) -> Result<(), Refusal> {
         let state = self.state();
-        let mut inside = state.client_maps.range(address..address.saturating_add(len));
-        let read_only = inside.any(|(_, (_, physical))| state.physical.get(physical).is_some_and(|p| p.read_only));
+        let before =
+            state.client_maps.range(..address).next_back().filter(|(start, (len, _))| address - **start < *len);
+        let inside = state.client_maps.range(address..address.saturating_add(len));
+        let read_only = before
+            .into_iter()
+            .chain(inside)
+            .any(|(_, (_, physical))| state.physical.get(physical).is_some_and(|p| p.read_only));
         if read_only { Err(Refusal::Code(CUDA_ERROR_NOT_PERMITTED)) } else { Ok(()) }
     }
 

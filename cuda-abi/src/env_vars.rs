@@ -1,4 +1,12 @@
-//! The environment variables that users of Bulkhead meet. Those of tests and tools are in ARCHITECTURE.md.
+//! The environment variables that users of Bulkhead meet, and what is where they are not set. Those of tests and tools are
+//! in ARCHITECTURE.md.
+
+use std::io::Write;
+use std::path::{Path, PathBuf};
+
+/// Where a container finds its zone.
+pub const ZONE_FOLDER: &str = "/run/bulkhead/zone";
+pub const ZONE_SOCKET: &str = "/run/bulkhead/zone/sock";
 
 /// Path of the zone's socket, for the client library; `bulkhead run` sets it. Default: `/run/bulkhead/zone/sock`.
 pub const SOCKET: &str = "BULKHEAD_SOCKET";
@@ -18,11 +26,13 @@ pub const LIB_DIR: &str = "BULKHEAD_LIB_DIR";
 pub const TRACE: &str = "BULKHEAD_TRACE";
 /// File to whose end that is written, instead of stderr.
 pub const TRACE_FILE: &str = "BULKHEAD_TRACE_FILE";
+/// Folder in which every message of a program to its worker is kept.
+pub const TRACE_MESSAGES: &str = "BULKHEAD_TRACE_MESSAGES";
 /// The node's name in Kubernetes, for `bulkhead dra`; a DaemonSet sets it from the pod's own description.
 pub const NODE_NAME: &str = "NODE_NAME";
 
 /// Each with a line for the manual.
-pub const ALL: [(&str, &str); 10] = [
+pub const ALL: [(&str, &str); 11] = [
     (
         SOCKET,
         "The zone's socket, for programs that are not started by `bulkhead run` (default /run/bulkhead/zone/sock).",
@@ -50,6 +60,46 @@ pub const ALL: [(&str, &str); 10] = [
          each call.",
     ),
     (TRACE_FILE, "File to whose end BULKHEAD_TRACE writes, instead of stderr."),
+    (TRACE_MESSAGES, "Folder in which every message of a program to its worker is kept, in a file for each process."),
     (LIB_DIR, "Folder with Bulkhead's libcuda.so.1, where it does not lie beside the program."),
     (NODE_NAME, "The node's name in Kubernetes, for `bulkhead dra` without --node-name."),
 ];
+
+/// The socket of the zone that this process is in.
+pub fn zone_socket() -> PathBuf {
+    std::env::var_os(SOCKET).map_or_else(|| PathBuf::from(ZONE_SOCKET), PathBuf::from)
+}
+
+/// Whether the worker is in another domain: [`TRANSPORT`] says so, or there is no socket and this could be a guest.
+pub fn is_guest(could_be: impl FnOnce() -> bool) -> bool {
+    match std::env::var(TRANSPORT).as_deref() {
+        Ok("xen") => true,
+        Ok("socket") => false,
+        _ => std::env::var_os(SOCKET).is_none() && !Path::new(ZONE_SOCKET).exists() && could_be(),
+    }
+}
+
+/// Does somebody want to hear what goes wrong in a library of ours?
+pub fn is_verbose() -> bool {
+    std::env::var_os(LOG).is_some_and(|value| !value.is_empty() && value != "0")
+}
+
+/// How much is to be traced: nothing, a table, or each call as well.
+pub fn trace_level() -> u8 {
+    match std::env::var(TRACE).as_deref() {
+        Err(_) | Ok("" | "0") => 0,
+        Ok("1") => 1,
+        Ok(_) => 2,
+    }
+}
+
+/// Prints what was traced. One write, so that processes that print at once do not mix.
+pub fn print_trace(text: &str) {
+    let file = std::env::var_os(TRACE_FILE)
+        .and_then(|path| std::fs::File::options().append(true).create(true).open(path).ok());
+    // There is nobody to tell that this failed.
+    let _ = match file {
+        Some(mut file) => file.write_all(text.as_bytes()),
+        None => std::io::stderr().write_all(text.as_bytes()),
+    };
+}

@@ -1,0 +1,72 @@
+//! The fuzz targets, on the compiler that everybody has: coverage guides them, and the code's own checks judge. What
+//! only AddressSanitizer would see needs a nightly compiler (`cargo fuzz`).
+
+use anyhow::{Result, bail};
+use std::path::PathBuf;
+use std::process::Command;
+
+use crate::report::Counts;
+use crate::{paths, sh};
+
+/// What libFuzzer needs of the compiler, which `cargo fuzz` would ask for.
+const COVERAGE: &str = "--cfg fuzzing -Cpasses=sancov-module -Cllvm-args=-sanitizer-coverage-level=4 \
+                        -Cllvm-args=-sanitizer-coverage-inline-8bit-counters -Cllvm-args=-sanitizer-coverage-pc-table \
+                        -Cllvm-args=-sanitizer-coverage-trace-compares -Ccodegen-units=1";
+
+fn folder() -> PathBuf {
+    paths::root().join("fuzz")
+}
+
+/// The names of all targets: the files that are one.
+fn all() -> Result<Vec<String>> {
+    let mut names = Vec::new();
+    for entry in std::fs::read_dir(folder().join("fuzz_targets"))? {
+        let name = entry?.file_name().to_string_lossy().into_owned();
+        names.extend(name.strip_suffix(".rs").filter(|name| *name != "shared").map(str::to_owned));
+    }
+    names.sort();
+    Ok(names)
+}
+
+/// Builds the targets and runs each for so many seconds.
+pub fn run(seconds: u32, wanted: &[String]) -> Result<Counts> {
+    let all = all()?;
+    if let Some(unknown) = wanted.iter().find(|name| !all.contains(name)) {
+        bail!("there is no fuzz target {unknown}; there are: {}", all.join(", "));
+    }
+    // A folder of its own: the flags would have everything else built anew.
+    let target = paths::target().join("fuzz");
+    let mut cargo = sh::cargo();
+    // Named, so that programs which run while building are built without the flags.
+    let machine = format!("{}-unknown-linux-gnu", std::env::consts::ARCH);
+    cargo.args(["build", "--release", "--locked", "--target", &machine, "--manifest-path"]);
+    cargo.arg(folder().join("Cargo.toml"));
+    sh::run(cargo.env("CARGO_TARGET_DIR", &target).env("RUSTFLAGS", COVERAGE))?;
+    let mut counts = Counts::default();
+    for name in all.iter().filter(|name| wanted.is_empty() || wanted.contains(name)) {
+        let found = target.join("found").join(name);
+        let corpus = target.join("corpus").join(name);
+        std::fs::create_dir_all(&corpus)?;
+        std::fs::create_dir_all(&found)?;
+        let mut fuzzer = Command::new(target.join(&machine).join("release").join(name));
+        fuzzer.arg(&corpus).arg(format!("-max_total_time={seconds}")).arg("-print_final_stats=1").arg("-verbosity=0");
+        fuzzer.arg(format!("-artifact_prefix={}/", found.display())).current_dir(&target);
+        let output = sh::capture(&mut fuzzer)?;
+        let said = String::from_utf8_lossy(&output.stderr);
+        let executed = |line: &str| Some(line.strip_prefix("stat::number_of_executed_units:")?.trim().to_owned());
+        match said.lines().find_map(executed).filter(|_| output.status.success()) {
+            Some(inputs) => {
+                println!("{name}: {inputs} inputs in {seconds} s");
+                counts.passed += 1;
+            }
+            None => {
+                println!("{said}{name}: {}; what did it is in {}", output.status, found.display());
+                counts.failed += 1;
+            }
+        }
+    }
+    if wanted.is_empty() || counts.failed == 0 {
+        return Ok(counts);
+    }
+    bail!("{} of the fuzz targets found something", counts.failed)
+}
