@@ -144,6 +144,12 @@ fn start() -> Cuda {
     Ok(())
 }
 
+/// After a wait for the GPU.
+#[inline]
+pub fn print_output(session: &Session) {
+    guest::print_at_wait(session);
+}
+
 extern "C" fn in_forked_child() {
     FORKED.store(true, Ordering::Relaxed);
     // SAFETY: closing the child's copy only; nothing in the child uses the session any more.

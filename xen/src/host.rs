@@ -103,6 +103,14 @@ pub struct Offer {
     layout: Layout,
 }
 
+/// The worker's side of a region.
+pub struct Accepted {
+    pub region: Region,
+    pub doorbell: Arc<EventDoorbell>,
+    /// What the staging area grows in.
+    pub span: Arc<Mutex<Span>>,
+}
+
 impl Offer {
     fn new(layout: Layout, pages: u64, index: u64, port: u32) -> Self {
         Self { magic: OFFER_MAGIC, port, index, pages, layout }
@@ -112,8 +120,8 @@ impl Offer {
         [pages.as_fd(), channel.as_fd()]
     }
 
-    /// The worker's side of the region, and what its staging area grows in. Fails if the guest did not grant what it said.
-    pub fn accept(&self, fds: Vec<OwnedFd>) -> Result<(Region, Arc<EventDoorbell>, Arc<Mutex<Span>>), HostError> {
+    /// Maps the region. Fails if the guest did not grant what it said.
+    pub fn accept(&self, fds: Vec<OwnedFd>) -> Result<Accepted, HostError> {
         let [pages, channel]: [OwnedFd; 2] = fds.try_into().map_err(|_| CardError::Card)?;
         let count = usize::try_from(self.pages).map_err(|_| CardError::Card)?;
         let ready = check_pages(&self.layout, count)?;
@@ -127,7 +135,7 @@ impl Offer {
         // what is said to be there. A guest cannot take back a page that is mapped here.
         let region = unsafe { Region::over(address, self.layout, ready, span.clone()) }?;
         let doorbell = EventDoorbell::new(Side::Server, channel, region.transport_words())?;
-        Ok((region, doorbell, span))
+        Ok(Accepted { region, doorbell, span })
     }
 }
 

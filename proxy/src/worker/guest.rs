@@ -12,7 +12,7 @@ use idm::bulk::BulkView;
 use rustix::event::{PollFd, PollFlags};
 use xen::card::MAX_PAGES;
 use xen::doorbell::EventDoorbell;
-use xen::host::Offer;
+use xen::host::{Accepted, Offer};
 use xen::link::{self, LinkError, Taken};
 use xen::sys::Span;
 use xen::sys::gntdev::ForeignPages;
@@ -32,7 +32,7 @@ pub struct Granted {
 /// Waits for the gate's offer and maps it.
 pub fn take_region(socket: &OwnedFd) -> Result<(idm::Server, Granted), WorkerError> {
     let (offer, fds) = bootstrap::recv_within::<Offer>(socket, GREETING_TIME)?;
-    let (region, doorbell, span) = offer.accept(fds)?;
+    let Accepted { region, doorbell, span } = offer.accept(fds)?;
     let server = idm::Server::over(region, doorbell.clone());
     bootstrap::send(socket, &Taken::default(), &[])?;
     Ok((server, Granted { doorbell, span }))

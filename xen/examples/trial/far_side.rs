@@ -65,7 +65,7 @@ fn serve(caller: Caller) -> Child {
 pub fn child() {
     let socket = std::io::stdin().as_fd().try_clone_to_owned().unwrap();
     let (offer, fds): (Offer, Vec<OwnedFd>) = bootstrap::recv(&socket).unwrap();
-    let (region, doorbell, _span) = offer.accept(fds).unwrap();
+    let xen::host::Accepted { region, doorbell, .. } = offer.accept(fds).unwrap();
     let server = Server::over(region, doorbell.clone());
     let gone = server.gone().clone();
     let events = std::thread::spawn(move || doorbell.serve(&gone));

@@ -23,13 +23,13 @@ at_most() {
 at_most nothing grant_requests $(value nothing grant_requests) 2
 # A launch is a message in the ring; the worker is woken when it sleeps.
 at_most launches grant_requests $(more launches grant_requests) 0
-at_most launches events_sent $(more launches events_sent) $((LAUNCHES / 20))
+at_most launches events_sent $(more launches events_sent) $((LAUNCHES / 50))
 # To the device and back through staging: each byte is copied once each way, and pages are granted only as the area grows.
 at_most pageable bytes_copied $(more pageable bytes_copied) $((2 * MIB << 20))
 at_most pageable grant_requests $(more pageable grant_requests) 3
-at_most pageable events_sent $(more pageable events_sent) $((4 * MIB))
+at_most pageable events_sent $(more pageable events_sent) $((2 * MIB))
 # Pinned memory is granted once, and copied by nobody but the GPU.
 at_most pinned bytes_copied $(more pinned bytes_copied) 0
 at_most pinned grant_requests $(more pinned grant_requests) 1
-at_most pinned events_sent $(more pinned events_sent) $((2 * MIB))
+at_most pinned events_sent $(more pinned events_sent) $MIB
 nothing_left

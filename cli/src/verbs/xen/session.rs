@@ -50,7 +50,17 @@ impl Session {
     pub fn new(link: HostEnd, signals: Signals, store: Store, terminal: bool) -> Self {
         let terminal = if terminal { Raw::enter().ok() } else { None };
         let some_ended = true;
-        Self { link, signals, store, some_ended, waiting: VecDeque::new(), under_way: 0, input_open: true, terminal, asked: 0 }
+        Self {
+            link,
+            signals,
+            store,
+            some_ended,
+            waiting: VecDeque::new(),
+            under_way: 0,
+            input_open: true,
+            terminal,
+            asked: 0,
+        }
     }
 
     /// Sends these before anything else.
