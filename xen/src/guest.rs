@@ -71,6 +71,11 @@ struct Pages {
 }
 
 impl Granted {
+    /// How much of the region is there.
+    pub fn bytes(&self) -> usize {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).span.filled()
+    }
+
     /// Grants further pages for the end of the region, and maps them. `tell` has the worker map them, too; if it cannot,
     /// the region is as it was.
     pub fn grow<E>(

@@ -123,12 +123,12 @@ fn session(dice: &mut Dice, ended: &mut u64) -> bool {
         *ended += 1;
         return false;
     };
-    let (start, len) = (connection.region.address(), connection.region.len());
+    let (start, len) = (connection.region.address(), connection.granted.bytes());
     for _ in 0..dice.below(400) {
         // The words at the front, with heads, bells and lanes, are hit as often as all the rest.
         let within = if dice.below(2) == 0 { 256 << 10 } else { len };
         let at = dice.below(within.min(len) - 8);
-        // SAFETY: in the region, which lives as long as the connection; nobody here reads it.
+        // SAFETY: in what is there of the region, which lives as long as the connection; nobody here reads it.
         unsafe { ((start + at) as *mut u8).cast::<u64>().write_unaligned(dice.boundary()) };
         let _ = connection.doorbell.channel().notify();
     }

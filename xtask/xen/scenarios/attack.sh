@@ -8,7 +8,7 @@ until grep -q . /tmp/steady; do
     sleep 0.3
 done
 gpu_run --type pv --gpu-memory 64MiB -- /conformance/conformance attack guest 1 40 > /tmp/attack 2>&1 \
-    || { cat /tmp/attack; fail "the attacker itself: status $?"; }
+    || { status=$?; cat /tmp/attack; fail "the attacker itself: status $status"; }
 tail -n 1 /tmp/attack
 grep -q 'got nothing' /tmp/gate.log || fail "the gate heard no lie: $(cat /tmp/gate.log)"
 lies() { grep -c 'got nothing' /tmp/gate.log; }

@@ -9,7 +9,7 @@ gpu_run --type pv --gpu-memory 128MiB -- sh -c '
             || { cat /tmp/out; exit 1; }
         echo "$what $(sed -n "s/.*through Xen: //p" /tmp/trace)"
         rm /tmp/trace
-    done' > /tmp/costs 2>&1 || { cat /tmp/costs; fail "status $?"; }
+    done' > /tmp/costs 2>&1 || { status=$?; cat /tmp/costs; fail "status $status"; }
 cat /tmp/costs
 
 # more WHAT COUNT: how much more of it there is than in a program that does nothing of the kind.

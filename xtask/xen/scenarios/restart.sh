@@ -14,7 +14,7 @@ rounds() {
         sleep 0.3
     done
 }
-vecadd() { gpu_run --type pv --gpu-memory 64MiB -- /programs/vecadd > /tmp/out 2>&1 || { cat /tmp/out; fail "vecadd: status $?"; }; }
+vecadd() { gpu_run --type pv --gpu-memory 64MiB -- /programs/vecadd > /tmp/out 2>&1 || { status=$?; cat /tmp/out; fail "vecadd: status $status"; }; }
 
 # A new proxy takes the workers over: the program in the guest does not notice.
 steady

@@ -28,7 +28,7 @@ open() {
 open stranger && fail "a stranger opened it: $(cat /tmp/stranger)"
 cat /tmp/stranger
 grep -q 'cudaErrorNotPermitted' /tmp/stranger || fail "the stranger failed for another reason"
-open consumer || { cat /tmp/consumer; fail "the consumer: status $?"; }
+open consumer || { status=$?; cat /tmp/consumer; fail "the consumer: status $status"; }
 grep -q 'first values: 42 43 44 45' /tmp/consumer || fail "the consumer read $(cat /tmp/consumer)"
 echo >&8
 exec 8>&-
