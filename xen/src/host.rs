@@ -59,12 +59,17 @@ impl Caller {
         Ok(self.channel.notify()?)
     }
 
-    /// Chooses the region's pages for a worker to map. When the worker ends, the client hears of it.
+    /// Chooses the region's pages for a worker to map.
     pub fn offer(&self) -> Result<(Offer, ForeignPages), HostError> {
         check_pages(&self.said.layout, self.refs.len())?;
         let pages = ForeignPages::choose(self.domain, &self.refs)?;
-        pages.notify_at_end(Side::Server.alive_byte(), self.channel.port())?;
         Ok((Offer::new(self.said.layout, self.refs.len() as u64, pages.index(), self.channel.port()), pages))
+    }
+
+    /// The worker has mapped what it was offered: when it ends, the client hears of it. A worker that has ended before this
+    /// is the caller's to find out.
+    pub fn taken(&self, pages: &ForeignPages) -> Result<(), HostError> {
+        Ok(pages.notify_when_unmapped(Side::Server.alive_byte(), self.channel.port())?)
     }
 
     pub fn channel(&self) -> &Channel {

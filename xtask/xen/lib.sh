@@ -11,6 +11,12 @@ run_scenario() {
     say "begin $1"
     SCENARIO=$1 timeout -k 5 "${LIMIT:-600}" sh -e "/test/scenarios/$1.sh"
     local status=$?
+    # Whatever guests do, the kernel here is not to be harmed.
+    dmesg -c > /tmp/kernel.log
+    if grep -E 'BUG:|Oops|general protection|Call Trace' /tmp/kernel.log; then
+        say "note $1: the kernel of Dom0 was harmed"
+        status=1
+    fi
     if [ $status = 0 ]; then
         say "pass $1"
     else
@@ -89,7 +95,18 @@ gpu_run() { $GPU_RUN "$@"; }
 # signals would end that shell alone.
 in_background() { exec "$@"; }
 
-# Domains, grants and event channels of guests are all gone.
+# granted_pages: how many the hypervisor says are mapped elsewhere, of all domains. Not for thousands: each is a line.
+granted_pages() {
+    xl dmesg -c > /dev/null
+    xl debug-keys g
+    xl dmesg > /tmp/grants
+    grep -q 'gnttab_usage_print_all' /tmp/grants || fail "the hypervisor does not say what is granted"
+    # A line of a grant begins with its reference.
+    grep -cE '^\(XEN\) +\[0x' /tmp/grants || true
+}
+
+# Guests are gone, all of them: one of which a page is mapped or a channel is bound would still be listed. And nothing of
+# theirs is mapped anywhere.
 nothing_left() {
     local tries=0
     while [ $(xl list | wc -l) -gt 2 ]; do
@@ -97,4 +114,6 @@ nothing_left() {
         [ $tries -lt 100 ] || fail "domains are left: $(xl list)"
         sleep 0.2
     done
+    local pages=$(granted_pages)
+    [ "$pages" = 0 ] || fail "$pages pages are granted still: $(tail -n 20 /tmp/grants)"
 }

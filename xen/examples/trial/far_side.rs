@@ -10,6 +10,7 @@ use idm::bootstrap::{self, Welcome, WelcomeStatus};
 use xen::DomainId;
 use xen::card;
 use xen::host::{Caller, Offer};
+use xen::link::Taken;
 use xen::store::{Permission, Store};
 
 /// Serves until the guest writes `done`.
@@ -58,6 +59,8 @@ fn serve(caller: Caller) -> Child {
     let child = Command::new(exe).arg("far-side-child").stdin(Stdio::from(theirs)).spawn().unwrap();
     let (offer, pages) = caller.offer().unwrap();
     bootstrap::send(&ours, &offer, &Offer::fds(&pages, caller.channel())).unwrap();
+    bootstrap::recv::<Taken>(&ours).unwrap();
+    caller.taken(&pages).unwrap();
     caller.answer(&Welcome::new(WelcomeStatus::Ok, "")).unwrap();
     child
 }
@@ -66,6 +69,7 @@ pub fn child() {
     let socket = std::io::stdin().as_fd().try_clone_to_owned().unwrap();
     let (offer, fds): (Offer, Vec<OwnedFd>) = bootstrap::recv(&socket).unwrap();
     let xen::host::Accepted { region, doorbell, .. } = offer.accept(fds).unwrap();
+    bootstrap::send(&socket, &Taken::default(), &[]).unwrap();
     let server = Server::over(region, doorbell.clone());
     let gone = server.gone().clone();
     let events = std::thread::spawn(move || doorbell.serve(&gone));

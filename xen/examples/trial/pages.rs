@@ -6,6 +6,7 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use xen::DomainId;
+use xen::link::Taken;
 use xen::store::{Permission, Store};
 use xen::sys::Place;
 use xen::sys::evtchn::Channel;
@@ -106,13 +107,14 @@ pub fn host(domain: DomainId) {
     // Mapped a second time, in this process.
     let second = ForeignPages::choose(domain, &refs[..1]).unwrap().map(Place::Anywhere).unwrap();
     let pages = ForeignPages::choose(domain, &refs).unwrap();
-    pages.notify_at_end(HOST_ALIVE, channel.port()).unwrap();
     // Chosen here, mapped there: another process gets both descriptors, and nothing of them stays here.
     let (ours, theirs) = idm::bootstrap::pair().unwrap();
     let exe = std::env::current_exe().unwrap();
     let mut child = Command::new(exe).arg("pages-host-child").stdin(Stdio::from(theirs)).spawn().unwrap();
     let offer = Parts { index: pages.index(), pages: PAGES as u64, port: channel.port(), pad: 0 };
     idm::bootstrap::send(&ours, &offer, &[pages.as_fd(), channel.as_fd()]).unwrap();
+    idm::bootstrap::recv::<Taken>(&ours).unwrap();
+    pages.notify_when_unmapped(HOST_ALIVE, channel.port()).unwrap();
     drop((pages, channel));
     assert!(child.wait().unwrap().success());
     // The guest's process is killed, and its kernel clears the byte of a page that is still mapped here.
@@ -163,6 +165,7 @@ pub fn host_child() {
     let [pages, channel]: [OwnedFd; 2] = fds.try_into().unwrap();
     let pages = ForeignPages::from_parts(pages, parts.index, parts.pages as usize).map(Place::Anywhere).unwrap();
     let channel = Channel::from_parts(channel, parts.port);
+    idm::bootstrap::send(&socket, &Taken::default(), &[]).unwrap();
     let mut bytes = [0; 32];
     for page in 0..PAGES {
         pages.copy_out(page * xen::PAGE + 64, &mut bytes);

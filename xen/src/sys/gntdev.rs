@@ -80,7 +80,11 @@ impl ForeignPages {
     }
 
     /// Has the kernel clear the byte at `offset` and send an event when the mapping ends, however it ends.
-    pub fn notify_at_end(&self, offset: usize, port: u32) -> Result<(), XenError> {
+    ///
+    /// Only once they are mapped, by whoever got the descriptor. Linux 6.1 gives the notice also when it cannot map the
+    /// pages, and writes the byte through a page that is not there: a guest that names what it did not grant would take a
+    /// part of our own kernel down.
+    pub fn notify_when_unmapped(&self, offset: usize, port: u32) -> Result<(), XenError> {
         let index = self.index + offset as u64;
         let mut argument = UnmapNotify { index, action: CLEAR_BYTE | SEND_EVENT, port };
         // SAFETY: the struct is the request's.
@@ -89,9 +93,20 @@ impl ForeignPages {
         Ok(())
     }
 
+    /// As `map`, with a notice of the end.
+    pub fn map_and_notify(self, place: Place, offset: usize, port: u32) -> Result<Mapping, XenError> {
+        let mapping = self.map_here(place)?;
+        self.notify_when_unmapped(offset, port)?;
+        Ok(mapping)
+    }
+
+    fn map_here(&self, place: Place) -> Result<Mapping, XenError> {
+        Mapping::new(self.device.as_fd(), self.index, self.pages * PAGE, place).map_err(failed("map foreign pages"))
+    }
+
     /// Maps them. The device is closed; the mapping keeps what it needs.
     pub fn map(self, place: Place) -> Result<Mapping, XenError> {
-        Mapping::new(self.device.as_fd(), self.index, self.pages * PAGE, place).map_err(failed("map foreign pages"))
+        self.map_here(place)
     }
 }
 

@@ -1,6 +1,7 @@
 # One guest lies in every way it can, and then is no more; another computes on.
 . /test/lib.sh
 proxy
+: > /tmp/steady
 in_background $GPU_RUN --type pv --gpu-memory 64MiB -- /programs/steady 0 > /tmp/steady 2>&1 &
 victim=$!
 until grep -q . /tmp/steady; do

@@ -51,6 +51,9 @@ nothing_left
 in_background $run --type pv -- sh -c 'echo ready; sleep 1000' > /tmp/out 2>&1 < /dev/null &
 pid=$!
 until grep -q ready /tmp/out 2>/dev/null; do sleep 0.2; done
+# Its link has 33 pages.
+pages=$(granted_pages)
+[ "$pages" -ge 33 ] || fail "$pages pages are granted while a guest runs: $(cat /tmp/grants)"
 xl destroy $(xl list | awk '/bulkhead/ { print $2 }')
 status=0; wait $pid || status=$?
 grep -q 'the guest ended' /tmp/out || fail "a guest that is destroyed: status $status, $(cat /tmp/out)"
