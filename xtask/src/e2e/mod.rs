@@ -51,7 +51,8 @@ pub fn run(options: &Options) -> Result<()> {
         stage::build(&stage::Options { debug: options.debug, strip: true })?;
         images::build()?;
         if scenarios::need_package(&options.names) {
-            deb::pack()?;
+            // It is unpacked once; small is for users.
+            deb::pack("-Znone")?;
         }
     }
     let mut words = vec![INSIDE.to_owned()];
