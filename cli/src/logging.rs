@@ -25,6 +25,8 @@ pub fn start(default: LevelFilter, format: Option<LogFormat>) {
         .with_max_level(level)
         .with_ansi(false)
         .with_target(false)
+        // Whoever cannot write a line goes on without it: saying so on the same stderr would end the process.
+        .log_internal_errors(false)
         .with_writer(std::io::stderr);
     // A second subscriber in one process is refused; the first serves.
     let _ = if json { lines.event_format(Json).try_init() } else { lines.try_init() };

@@ -17,6 +17,7 @@ mod terminal;
 mod verbs;
 mod xen_args;
 
+use std::io::Write;
 use std::process::ExitCode;
 
 use clap::{CommandFactory, Parser};
@@ -68,7 +69,8 @@ fn main() -> ExitCode {
     result.unwrap_or_else(|Failure { exit, line }| {
         // A proxy that `run` started has said its line itself.
         if !line.is_empty() {
-            eprintln!("bulkhead: {line}");
+            // Nobody may be left to read it.
+            let _ = writeln!(std::io::stderr(), "bulkhead: {line}");
         }
         exit.into()
     })

@@ -106,7 +106,7 @@ impl Node {
     }
 
     fn get(&self, path: &str) -> (u16, String) {
-        ask(self.http(), &format!("GET {path} HTTP/1.1\r\nHost: x\r\n\r\n"))
+        ask(self.http(), &format!("GET {path} HTTP/1.1\r\nHost: localhost\r\n\r\n"))
     }
 
     /// The value of one sample of the metrics.
@@ -358,6 +358,7 @@ fn metrics_health_and_the_page_are_served() {
     assert_eq!(node.get("/nothing").0, 404);
     assert_eq!(ask(address, "POST / HTTP/1.1\r\n\r\n").0, 405);
     assert_eq!(ask(address, "\r\n\r\n").0, 400);
+    assert_eq!(ask(address, "GET /api/status HTTP/1.1\r\nHost: evil.example\r\n\r\n").0, 421);
     assert_eq!(ask(address, &format!("GET / HTTP/1.1\r\nX: {}\r\n\r\n", "x".repeat(20_000))).0, 431);
     let (code, body) = ask(address, "HEAD /metrics HTTP/1.1\r\n\r\n");
     assert_eq!((code, body.as_str()), (200, ""));

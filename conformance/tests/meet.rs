@@ -121,7 +121,7 @@ fn stale_handles_are_refused_and_never_handed_out() {
         producer.expect(&[("alloc 4194304", "ok")]);
         offer.memory = bytes(&producer.ask("handle"));
         let again = Meeter::publish(&socket, &offer).expect("published");
-        let told = publication.hear(soon()).expect("an answer").expect("one");
+        let told = publication.hear(Some(Instant::now() + harness::PATIENCE)).expect("an answer").expect("one");
         assert_eq!((told.kind, told.code), (kind::REFUSED, code::STALE));
         // With the broker goes what it knew, and publishers learn of it.
         node.kill();

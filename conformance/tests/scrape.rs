@@ -15,7 +15,9 @@ struct Scrape(String);
 impl Scrape {
     fn of(address: SocketAddr) -> Self {
         let mut stream = TcpStream::connect(address).expect("the endpoint");
-        stream.write_all(b"GET /metrics HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n").expect("a request");
+        stream
+            .write_all(b"GET /metrics HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
+            .expect("a request");
         let mut text = String::new();
         stream.read_to_string(&mut text).expect("text");
         assert!(text.starts_with("HTTP/1.1 200"), "{text}");

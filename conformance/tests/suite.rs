@@ -43,6 +43,7 @@ const KNOWN: &[(&str, &str, &str)] = &[
 ];
 const OF_LIBCUDA: &str = "libcuda makes it of other functions, so the software GPU has none";
 const BOTH: &str = "";
+const FIBERS: &str = "soft-fibers";
 
 fn main() -> ExitCode {
     // The standard harness's flags mean nothing here; anything else chooses tests.
@@ -66,6 +67,21 @@ fn main() -> ExitCode {
         |backend| Options { backend, json: false, list: false, kernels: kernels.clone(), names: names.clone() };
     let start = std::time::Instant::now();
     let mut results = runner::run(&options(Backend::SoftDirect), |_| std::process::Command::new(PLAYER), print);
+
+    // Kernels whose threads run in turns must give the same where each thread has a fiber.
+    let fibers = Options {
+        names: if names.is_empty() { vec!["kernels::".to_owned()] } else { names.clone() },
+        ..options(Backend::SoftDirect)
+    };
+    let player = |_| {
+        let mut player = std::process::Command::new(PLAYER);
+        player.env("SOFTGPU_FIBERS", "1");
+        player
+    };
+    let by_fibers = runner::run(&fibers, player, |result| {
+        print(&TestResult { backend: FIBERS, ..result.clone() });
+    });
+    results.extend(by_fibers.into_iter().map(|result| TestResult { backend: FIBERS, ..result }));
 
     let place = Place::new(PLAYER);
     // A zone for each that run at once: they look at how much memory is free.
@@ -100,8 +116,8 @@ fn main() -> ExitCode {
 }
 
 fn known(result: &TestResult) -> Option<&'static str> {
-    let found =
-        KNOWN.iter().find(|(backend, name, _)| [BOTH, result.backend].contains(backend) && *name == result.name);
+    let backend = if result.backend == FIBERS { "soft-direct" } else { result.backend };
+    let found = KNOWN.iter().find(|(of, name, _)| [BOTH, backend].contains(of) && *name == result.name);
     found.map(|(_, _, reason)| *reason)
 }
 

@@ -18,6 +18,8 @@ pub const LOG: &str = "BULKHEAD_LOG";
 pub const LOG_FORMAT: &str = "BULKHEAD_LOG_FORMAT";
 /// How many threads the software GPU computes with; 1 makes its order of execution repeatable.
 pub const SOFT_THREADS: &str = "BULKHEAD_SOFT_THREADS";
+/// `1`: the software GPU checks every access of kernels to the byte; `0`: none.
+pub const SOFT_CHECK: &str = "BULKHEAD_SOFT_CHECK";
 /// Folder in which `bulkhead run` keeps compiled kernels of the software GPU; empty: nowhere.
 pub const SOFT_CACHE: &str = "BULKHEAD_SOFT_CACHE";
 /// Folder with our `libcuda.so.1`, where it does not lie beside the `bulkhead` program.
@@ -32,7 +34,7 @@ pub const TRACE_MESSAGES: &str = "BULKHEAD_TRACE_MESSAGES";
 pub const NODE_NAME: &str = "NODE_NAME";
 
 /// Each with a line for the manual.
-pub const ALL: [(&str, &str); 11] = [
+pub const ALL: [(&str, &str); 12] = [
     (
         SOCKET,
         "The zone's socket, for programs that are not started by `bulkhead run` (default /run/bulkhead/zone/sock).",
@@ -49,6 +51,11 @@ pub const ALL: [(&str, &str); 11] = [
     ),
     (LOG_FORMAT, "How logs are written on stderr: text or json."),
     (SOFT_THREADS, "How many threads the software GPU computes with (default: all cores)."),
+    (
+        SOFT_CHECK,
+        "1: the software GPU finds every access beyond an allocation, to the byte; 0: it does not. Default: in kernels \
+         compiled with -lineinfo or -G.",
+    ),
     (
         SOFT_CACHE,
         "Folder in which `bulkhead run` keeps compiled kernels of the software GPU (default ~/.cache/bulkhead; empty: \

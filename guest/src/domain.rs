@@ -59,13 +59,23 @@ pub struct Definition<'a> {
     pub vcpus: u32,
     /// The domain that has the other end of its link.
     pub host: DomainId,
-    /// Frames of grants that it may have; each is good for 512 pages, that is 2 MiB.
+    /// Frames of grants that its programs may use; each is good for 512 pages, that is 2 MiB.
     pub grant_frames: u32,
+}
+
+/// How many frames a domain has in all.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Table {
+    /// Twice as many as its programs may use. Pages of a program that was killed are taken until its worker has let go of
+    /// them, a second or so, and nobody counts them meanwhile; a kernel whose table is full loses track of what it holds.
+    Roomy,
+    /// As many: the hypervisor allows no more.
+    Tight,
 }
 
 impl Definition<'_> {
     /// As `xl` wants it.
-    fn text(&self) -> Result<String, DomainError> {
+    fn text(&self, table: Table) -> Result<String, DomainError> {
         for path in [self.kernel, self.root] {
             if path.to_str().is_none_or(|text| text.contains(['"', '\'', '\\', '\n'])) {
                 return Err(DomainError::Path(path.to_owned()));
@@ -82,7 +92,8 @@ impl Definition<'_> {
         let _ = writeln!(text, "extra = \"console=hvc0 quiet loglevel=3 {host}={} {limit}={grants}\"", self.host);
         let _ = writeln!(text, "memory = {}", self.memory.div_ceil(1 << 20));
         let _ = writeln!(text, "vcpus = {}", self.vcpus);
-        let _ = writeln!(text, "max_grant_frames = {}", self.grant_frames);
+        let frames = if table == Table::Roomy { self.grant_frames.saturating_mul(2) } else { self.grant_frames };
+        let _ = writeln!(text, "max_grant_frames = {frames}");
         for end in ["poweroff", "reboot", "crash", "watchdog", "soft_reset"] {
             let _ = writeln!(text, "on_{end} = \"destroy\"");
         }
@@ -102,10 +113,13 @@ impl Domain {
     /// Makes it, paused. `folder` is for files that are of no use afterwards.
     pub fn create(definition: &Definition, folder: &Path) -> Result<Self, DomainError> {
         let config = folder.join(format!("{}.cfg", definition.name));
-        let text = definition.text()?;
-        std::fs::write(&config, text).map_err(|error| DomainError::Write(config.clone(), error))?;
-        let path = config.to_string_lossy();
-        xl(["create", "-q", "-p", &path], "cannot make the domain")?;
+        let create = |table| {
+            let text = definition.text(table)?;
+            std::fs::write(&config, text).map_err(|error| DomainError::Write(config.clone(), error))?;
+            xl(["create", "-q", "-p", &config.to_string_lossy()], "cannot make the domain").map(drop)
+        };
+        // Which of many reasons it was is for the second attempt to say.
+        create(Table::Roomy).or_else(|_| create(Table::Tight))?;
         // From here on it must be destroyed whatever happens.
         let mut domain = Self { id: 0, name: definition.name.to_owned() };
         let id = xl(["domid", definition.name], "cannot find the domain")?;
@@ -169,7 +183,10 @@ mod tests {
             host: 0,
             grant_frames: 64,
         };
-        definition.text()
+        definition.text(Table::Tight).inspect(|_| {
+            let roomy = definition.text(Table::Roomy).unwrap();
+            assert!(roomy.contains("max_grant_frames = 128\n") && roomy.contains("bulkhead.grants=32704"));
+        })
     }
 
     #[test]

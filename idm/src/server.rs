@@ -20,6 +20,7 @@ pub struct Server {
     gone: PeerGone,
     status: Shared<StatusWords>,
     replies: Replies,
+    bulk: BulkView,
     consumer: Option<Consumer>,
     dispatcher: Option<Dispatcher>,
 }
@@ -56,7 +57,8 @@ impl Server {
         let replies =
             Replies::new((0..lanes).map(|lane| (region.lane_words(lane), region.lane_reply(lane))), &doorbell);
         let status = region.status();
-        Self { region, gone, status, replies, consumer: Some(consumer), dispatcher: Some(dispatcher) }
+        let bulk = BulkView::new(region.bulk_bytes());
+        Self { region, gone, status, replies, bulk, consumer: Some(consumer), dispatcher: Some(dispatcher) }
     }
 
     /// The executor's end of the ring. There is one.
@@ -74,7 +76,7 @@ impl Server {
     }
 
     pub fn bulk(&self) -> BulkView {
-        BulkView::new(self.region.bulk_bytes())
+        self.bulk.clone()
     }
 
     pub fn flags(&self) -> Flags {

@@ -183,7 +183,9 @@ fn wait_for_stream_within(stream: u64, limit: Duration) -> Cuda {
     let current = context::current_word();
     let here = current != 0
         && (stream <= crate::stream::LEGACY || handles::context_of(wire::Kind::Stream, stream) == Ok(current));
-    if here { wait_by_mark(session, stream, limit, ask) } else { ask() }
+    if here { wait_by_mark(session, stream, limit, ask) } else { ask() }?;
+    session::print_output(session);
+    Ok(())
 }
 
 /// Waits until a context has done everything posted so far.
@@ -195,9 +197,12 @@ pub fn wait_for_context(context: u64) -> Cuda {
         || handles::take_left_behind(context)
         || handles::has_independent_streams(context, stream_flags)?
     {
-        return ask();
+        ask()?;
+    } else {
+        wait_by_mark(session, DEFAULT_STREAM, patience(), ask)?;
     }
-    wait_by_mark(session, DEFAULT_STREAM, patience(), ask)
+    session::print_output(session);
+    Ok(())
 }
 
 fn stream_flags(stream: u64) -> Cuda<u32> {

@@ -7,8 +7,8 @@ use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
-use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use cuda_abi::env_vars;
@@ -22,6 +22,7 @@ use idm::peer::PeerWatch;
 use idm::region::Placement;
 use parking_lot::Mutex;
 use xen::DomainId;
+use xen::guest::Granted;
 use xen::sys::gntalloc::GrantAllocator;
 
 use crate::device::Devices;
@@ -44,7 +45,7 @@ pub enum Link {
     /// As descriptors.
     Socket(OwnedFd),
     /// As grants, to this domain.
-    Guest { allocator: GrantAllocator, backend: DomainId },
+    Guest { allocator: GrantAllocator, backend: DomainId, granted: Arc<Granted> },
 }
 
 impl Link {
@@ -141,6 +142,12 @@ fn start() -> Cuda {
     // SAFETY: the handler touches atomics and closes one descriptor.
     unsafe { libc::pthread_atfork(None, None, Some(in_forked_child)) };
     Ok(())
+}
+
+/// After a wait for the GPU.
+#[inline]
+pub fn print_output(session: &Session) {
+    guest::print_at_wait(session);
 }
 
 extern "C" fn in_forked_child() {

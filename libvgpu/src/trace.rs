@@ -181,7 +181,12 @@ fn start() -> u8 {
 }
 
 extern "C" fn at_exit() {
-    env_vars::print_trace(&report::table(&BOOK.lock()));
+    let mut text = report::table(&BOOK.lock());
+    let through_xen = xen::counts::read();
+    if through_xen.grant_batches > 0 {
+        text += &format!("bulkhead: through Xen: {through_xen}\n");
+    }
+    env_vars::print_trace(&text);
 }
 
 /// The book stays locked over the fork, so that the child finds it whole.

@@ -43,6 +43,88 @@ check("gaussian filter")(lambda: same(ndimage.gaussian_filter(cp.asarray(picture
 check("median filter")(lambda: same(ndimage.median_filter(cp.asarray(picture), 3), scipy.ndimage.median_filter(picture, 3)))
 
 
+for name in "min max mean var std prod any all nansum nanmax median ptp count_nonzero".split():
+    check(name)(lambda name=name: same(getattr(cp, name)(cp.asarray(real)), getattr(np, name)(real)))
+for kind in "int8 uint16 int32 uint64 float32 complex64 bool".split():
+    few = (real * 100).astype(kind)
+    check(f"sums and sorting of {kind}")(
+        lambda few=few: same(cp.asarray(few).sum(), few.sum())
+        and (few.dtype.kind == "c" or same(cp.sort(cp.asarray(few)), np.sort(few)))
+    )
+check("mean of columns and all axes of three")(
+    lambda: same(cp.asarray(picture).mean(axis=0), picture.mean(axis=0))
+    and same(cp.asarray(real[:4096]).reshape(16, 16, 16).sum(axis=(0, 2)), real[:4096].reshape(16, 16, 16).sum(axis=(0, 2)))
+)
+check("sort of rows")(lambda: same(cp.sort(cp.asarray(picture), axis=1), np.sort(picture, axis=1)))
+check("partition")(lambda: same(cp.partition(cp.asarray(real), 100)[100], np.partition(real, 100)[100]))
+check("lexsort")(lambda: same(cp.lexsort(cp.asarray([real[:99], real[99:198]])), np.lexsort([real[:99], real[99:198]])))
+check("isin")(lambda: same(cp.isin(cp.arange(10), cp.asarray([2, 7])), np.isin(np.arange(10), [2, 7])))
+check("cumprod")(lambda: same(cp.cumprod(cp.asarray(real[:50])), np.cumprod(real[:50])))
+check("diff")(lambda: same(cp.diff(cp.asarray(real)), np.diff(real)))
+check("interp")(lambda: same(cp.interp(cp.asarray(real), cp.arange(3.0), cp.arange(3.0) ** 2), np.interp(real, range(3), [0, 1, 4])))
+check("convolve")(lambda: same(ndimage.convolve(cp.asarray(picture), cp.ones((3, 3))), scipy.ndimage.convolve(picture, np.ones((3, 3)))))
+check("label")(lambda: ndimage.label(cp.asarray(picture) > 0.6)[1] == scipy.ndimage.label(picture > 0.6)[1])
+check("zoom")(lambda: same(ndimage.zoom(cp.asarray(picture), 2, order=1), scipy.ndimage.zoom(picture, 2, order=1)))
+check("pad, roll, tile, concatenate")(
+    lambda: same(cp.tile(cp.roll(cp.pad(cp.asarray(picture), 2), 3, 1), (2, 1)), np.tile(np.roll(np.pad(picture, 2), 3, 1), (2, 1)))
+)
+check("product of integers")(
+    lambda: same(cp.arange(64).reshape(8, 8) @ cp.arange(64).reshape(8, 8), np.arange(64).reshape(8, 8) @ np.arange(64).reshape(8, 8))
+)
+check("bits")(lambda: same(cp.packbits(cp.asarray(real[:64] > 0.5)), np.packbits(real[:64] > 0.5)))
+check("views")(lambda: same(cp.asarray(picture)[::2, ::-3].T.copy(), picture[::2, ::-3].T))
+check("vectorize")(lambda: same(cp.vectorize(lambda x, y: x * x + y)(cp.arange(9), cp.arange(9)), np.arange(9) ** 2 + np.arange(9)))
+
+
+@check("random numbers of cuRAND")
+def _():
+    cp.random.seed(5)
+    x = cp.random.random(20000)
+    y = cp.random.default_rng(3).standard_normal(20000)
+    return abs(float(x.mean()) - 0.5) < 0.02 and abs(float(y.mean())) < 0.05 and abs(float(y.std()) - 1) < 0.05
+
+
+@check("RawKernel with shared memory, atomics and warp functions")
+def _():
+    source = r"""
+    extern "C" __global__ void total(const double *x, int n, double *out, unsigned *largest) {
+        extern __shared__ double cells[];
+        double s = 0;
+        for (int i = blockIdx.x * blockDim.x + threadIdx.x; i < n; i += gridDim.x * blockDim.x) s += x[i];
+        for (int d = 16; d; d /= 2) s += __shfl_down_sync(~0u, s, d);
+        if (threadIdx.x % 32 == 0) cells[threadIdx.x / 32] = s;
+        __syncthreads();
+        if (threadIdx.x == 0) {
+            for (int w = 1; w < blockDim.x / 32; w++) s += cells[w];
+            atomicAdd(out, s);
+        }
+        atomicMax(largest, blockIdx.x * blockDim.x + threadIdx.x);
+    }"""
+    out, largest = cp.zeros(1), cp.zeros(1, cp.uint32)
+    kernel = cp.RawKernel(source, "total")
+    kernel((3,), (128,), (cp.asarray(real), np.int32(real.size), out, largest), shared_mem=32)
+    return same(out, [real.sum()]) and int(largest[0]) == 383
+
+
+@check("RawKernel over a cooperative grid")
+def _():
+    source = r"""
+    #include <cooperative_groups.h>
+    extern "C" __global__ void k(int *a, int n) {
+        auto g = cooperative_groups::this_grid();
+        int i = g.thread_rank();
+        for (int r = 0; r < 3; r++) {
+            int next = a[(i + 1) % n];
+            g.sync();
+            a[i] = next;
+            g.sync();
+        }
+    }"""
+    a = cp.arange(256, dtype=cp.int32)
+    cp.RawKernel(source, "k", options=("-std=c++17",), enable_cooperative_groups=True)((4,), (64,), (a, np.int32(256)))
+    return same(a, (np.arange(256) + 3) % 256)
+
+
 @check("RawKernel")
 def _():
     source = r"""
@@ -81,6 +163,12 @@ def _():
 def _():
     kernel = cp.ReductionKernel("T x", "T y", "x * x", "a + b", "y = sqrt(a)", "0", "norm")
     return same(kernel(cp.arange(10, dtype=cp.float32)), np.sqrt(285))
+
+
+@check("ReductionKernel over rows")
+def _():
+    kernel = cp.ReductionKernel("T x, T y", "float64 z", "x * y", "a + b", "z = a", "0", "dot")
+    return same(kernel(cp.asarray(picture), cp.asarray(picture), axis=1), (picture**2).sum(axis=1))
 
 
 @check("fuse")

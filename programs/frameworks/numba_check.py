@@ -133,7 +133,10 @@ def _():
 
 @check("vectorize")
 def _():
-    function = numba.vectorize(["float32(float32, float32)"], target="cuda")(lambda a, b: a * b + 1)
+    def product(a, b):
+        return a * b + 1
+
+    function = numba.vectorize(["float32(float32, float32)"], target="cuda")(product)
     x = np.arange(100, dtype=np.float32)
     return np.allclose(function(x, x), x * x + 1)
 
@@ -247,6 +250,129 @@ def _():
     out = np.zeros(64, np.int32)
     kernel[1, 64, 0, 256](out)
     return out.tolist() == list(range(64))[::-1]
+
+
+@check("libdevice and bits")
+def _():
+    from numba.cuda import libdevice
+
+    @cuda.jit
+    def kernel(out):
+        i = cuda.grid(1)
+        out[i, 0] = libdevice.cbrt(float(i)) + libdevice.rsqrt(i + 1.0) + libdevice.fmin(2.0, float(i))
+        out[i, 1] = cuda.popc(i) + 100 * cuda.clz(int32(i)) + cuda.ffs(int32(i))
+        out[i, 2] = cuda.fma(2.0, float(i), 1.0) + cuda.selp(i > 5, 1.0, 0.0)
+
+    out = np.zeros((16, 3))
+    kernel[1, 16](out)
+    bits = [bin(i).count("1") + 100 * (32 - i.bit_length()) + (i & -i).bit_length() for i in range(16)]
+    real = [np.cbrt(i) + (i + 1) ** -0.5 + min(2, i) for i in range(16)]
+    return np.allclose(out[:, 0], real) and out[:, 1].tolist() == bits and out[9, 2] == 20
+
+
+@check("more atomics")
+def _():
+    @cuda.jit
+    def kernel(ints, doubles):
+        i = cuda.grid(1)
+        cuda.atomic.min(ints, 0, i - 7)
+        cuda.atomic.xor(ints, 1, i)
+        cuda.atomic.or_(ints, 2, i)
+        cuda.atomic.inc(ints, 3, 9)
+        cuda.atomic.cas(ints, 4, 0, 5)
+        cuda.atomic.exch(ints, 5, 3)
+        cuda.atomic.sub(ints, 6, 2)
+        cuda.atomic.max(doubles, 0, float(i))
+        cuda.atomic.add(doubles, 1, 0.25)
+
+    ints, doubles = np.zeros(7, np.uint32).astype(np.int32), np.zeros(2)
+    ints = ints.view(np.uint32)
+    ints[0] = 0x7FFFFFFF
+    kernel[2, 32](ints[:], doubles)
+    return ints[1] == 0 and ints[2] == 63 and ints[3] == 64 % 10 and ints[4] == 5 and doubles.tolist() == [63, 16]
+
+
+@check("complex numbers, records, three dimensions")
+def _():
+    point = np.dtype([("x", np.float32), ("n", np.int16), ("z", np.complex128)], align=True)
+
+    @cuda.jit
+    def kernel(points, cube):
+        x, y, z = cuda.grid(3)
+        if x < cube.shape[0] and y < cube.shape[1] and z < cube.shape[2]:
+            cube[x, y, z] = x * 100 + y * 10 + z
+        if x < points.size and y == 0 and z == 0:
+            points[x].x *= 2
+            points[x].n += 1
+            points[x].z = points[x].z * points[x].z + 1j
+
+    points = np.zeros(5, point)
+    points["x"], points["n"], points["z"] = range(5), range(5), np.arange(5) * (1 + 2j)
+    expected = points["z"] ** 2 + 1j
+    cube = np.zeros((5, 6, 7), np.int32)
+    kernel[(2, 2, 2), (4, 4, 4)](points, cube)
+    return (
+        np.array_equal(points["x"], np.arange(5) * 2)
+        and np.array_equal(points["n"], np.arange(5) + 1)
+        and np.allclose(points["z"], expected)
+        and cube[4, 5, 6] == 456
+    )
+
+
+@check("sorting network in shared memory")
+def _():
+    @cuda.jit
+    def sort(a):
+        cells = cuda.shared.array(256, int32)
+        i = cuda.threadIdx.x
+        cells[i] = a[i]
+        size = 2
+        while size <= 256:
+            stride = size // 2
+            while stride > 0:
+                cuda.syncthreads()
+                other = i ^ stride
+                if other > i:
+                    up = (i & size) == 0
+                    if (cells[i] > cells[other]) == up:
+                        cells[i], cells[other] = cells[other], cells[i]
+                stride //= 2
+            size *= 2
+        cuda.syncthreads()
+        a[i] = cells[i]
+
+    a = np.random.default_rng(1).integers(0, 1000, 256).astype(np.int32)
+    expected = np.sort(a)
+    sort[1, 256](a)
+    return np.array_equal(a, expected)
+
+
+@check("guvectorize")
+def _():
+    @numba.guvectorize(["void(float64[:], float64[:])"], "(n)->(n)", target="cuda")
+    def running(x, out):
+        total = 0.0
+        for i in range(x.shape[0]):
+            total += x[i]
+            out[i] = total
+
+    x = np.random.default_rng(2).random((6, 20))
+    return np.allclose(running(x), np.cumsum(x, axis=1))
+
+
+@check("votes at a barrier, match and threads of a grid")
+def _():
+    @cuda.jit
+    def kernel(out):
+        i = cuda.threadIdx.x
+        out[i, 0] = cuda.syncthreads_count(int32(i % 3 == 0))
+        out[i, 1] = cuda.syncthreads_and(int32(i < 64))
+        out[i, 2] = cuda.match_any_sync(0xFFFFFFFF, i % 4)
+        out[i, 3] = cuda.gridsize(1)
+
+    out = np.zeros((64, 4), np.int64)
+    kernel[2, 64](out)
+    return out[5].tolist() == [22, 1, 0x22222222, 128]
 
 
 finish()

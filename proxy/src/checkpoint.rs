@@ -4,14 +4,23 @@
 //! process and ends with the outcome.
 
 use std::ffi::c_void;
+use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::time::Duration;
 
 use libloading::Library;
 
+use crate::broker::process;
+use crate::jail;
+
 /// The driver waits this long for calls under way. The worker is at rest: there are none.
 const LOCK_TIME: Duration = Duration::from_secs(5);
 const OUT_OF_MEMORY: u32 = 2;
+/// The mover's exit status for [`MoveError::NoRoom`]: others can do something about that.
+pub const NO_ROOM_STATUS: u8 = 81;
+/// What may be needed to do something to another user's process and its memory, and nothing else of what root may do:
+/// DAC_OVERRIDE, DAC_READ_SEARCH, KILL, IPC_LOCK, SYS_PTRACE, SYS_ADMIN, SYS_NICE, SYS_RESOURCE, CHECKPOINT_RESTORE.
+const CAPABILITIES: [u32; 9] = [1, 2, 5, 14, 19, 21, 23, 24, 40];
 /// Of the process, as `cuCheckpointProcessGetState` says.
 const LOCKED: i32 = 1;
 const CHECKPOINTED: i32 = 2;
@@ -33,8 +42,30 @@ impl Move {
     }
 }
 
+/// The process whose memory is moved. Its number may be another's by the time that it is used.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Target {
+    pub pid: i32,
+    pub start_time: u64,
+    pub uid: u32,
+}
+
+impl Target {
+    /// The process, if it is the one that was meant.
+    fn open(&self) -> Result<OwnedFd, MoveError> {
+        let pid = u32::try_from(self.pid).map_err(|_| MoveError::Gone)?;
+        let process = process::open_if_same(pid, self.start_time).ok_or(MoveError::Gone)?;
+        let same_user = process::uid(pid) == Some(self.uid);
+        if same_user && process::is_alive(&process) { Ok(process) } else { Err(MoveError::Gone) }
+    }
+}
+
 #[derive(Debug, thiserror::Error)]
 pub enum MoveError {
+    #[error("it is gone")]
+    Gone,
+    #[error("cannot give up rights: {0}")]
+    Rights(std::io::Error),
     #[error("the driver cannot do that: {0}")]
     Library(#[from] libloading::Error),
     /// There is no room on the GPU: it stays where it is.
@@ -64,8 +95,12 @@ struct Functions {
 }
 
 /// Moves the memory of a process. What fails is undone: the process is as before.
-pub fn run(library: &Path, pid: i32, which: Move) -> Result<(), MoveError> {
+pub fn run(library: &Path, target: &Target, which: Move) -> Result<(), MoveError> {
+    jail::keep_capabilities(&CAPABILITIES).map_err(MoveError::Rights)?;
     let functions = Functions::load(library)?;
+    let pid = target.pid;
+    // Last of all, and held meanwhile: the driver knows processes by their numbers alone.
+    let _process = target.open()?;
     match which {
         Move::Out => functions.out(pid),
         Move::Back => functions.back(pid),
@@ -161,6 +196,21 @@ mod tests {
         assert!(matches!(functions.back(6), Err(MoveError::NoRoom)));
         assert_eq!(state(6), CHECKPOINTED);
         std::fs::remove_dir_all(folder).unwrap();
-        assert!(matches!(run(Path::new("/nowhere.so"), 1, Move::Out), Err(MoveError::Library(_))));
+    }
+
+    #[test]
+    fn only_the_process_that_was_meant_is_touched() {
+        let pid = std::process::id();
+        let (start_time, uid) = (process::start_time(pid).unwrap(), rustix::process::getuid().as_raw());
+        let target = Target { pid: pid as i32, start_time, uid };
+        assert!(target.open().is_ok());
+        for other in [
+            Target { start_time: start_time + 1, ..target },
+            Target { uid: uid + 1, ..target },
+            Target { pid: 0, ..target },
+            Target { pid: -1, ..target },
+        ] {
+            assert!(matches!(other.open(), Err(MoveError::Gone)), "{other:?}");
+        }
     }
 }

@@ -18,6 +18,7 @@ pub mod packet;
 pub mod size;
 pub mod statistics;
 pub mod survey;
+mod throttle;
 pub mod turn_page;
 pub mod worker;
 

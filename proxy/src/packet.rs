@@ -3,7 +3,7 @@
 
 use std::io::{self, IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 
 use rustix::net::{
@@ -25,10 +25,7 @@ pub fn pair() -> io::Result<(OwnedFd, OwnedFd)> {
 
 /// Listens at `path`, in place of whatever lies there. The caller holds the lock of the directory.
 pub fn listen(path: &Path, mode: u32, backlog: i32) -> io::Result<OwnedFd> {
-    match std::fs::remove_file(path) {
-        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
-        _ => {}
-    }
+    clear(path)?;
     let socket = rustix::net::socket_with(
         AddressFamily::UNIX,
         SocketType::SEQPACKET,
@@ -36,9 +33,35 @@ pub fn listen(path: &Path, mode: u32, backlog: i32) -> io::Result<OwnedFd> {
         None,
     )?;
     rustix::net::bind(&socket, &SocketAddrUnix::new(path)?)?;
-    rustix::fs::chmod(path, rustix::fs::Mode::from_raw_mode(mode))?;
+    set_access(path, mode, None, None)?;
     rustix::net::listen(&socket, backlog)?;
     Ok(socket)
+}
+
+/// Says who may connect to the socket at a path, and whose it is. What a link there leads to is left alone: a tenant may
+/// have put it there.
+pub fn set_access(path: &Path, mode: u32, uid: Option<u32>, gid: Option<u32>) -> io::Result<()> {
+    use rustix::fs::{AtFlags, FileType, Gid, Mode, OFlags, Uid};
+    let file = rustix::fs::open(path, OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC, Mode::empty())?;
+    if FileType::from_raw_mode(rustix::fs::fstat(&file)?.st_mode) != FileType::Socket {
+        return Err(io::Error::new(io::ErrorKind::InvalidInput, "somebody has put something else in its place"));
+    }
+    // Such a descriptor is no way to change the file's mode, but in /proc it stands for this very file.
+    rustix::fs::chmod(format!("/proc/self/fd/{}", file.as_raw_fd()), Mode::from_raw_mode(mode))?;
+    if uid.is_some() || gid.is_some() {
+        let (uid, gid) = (uid.map(Uid::from_raw), gid.map(Gid::from_raw));
+        rustix::fs::chownat(&file, "", uid, gid, AtFlags::EMPTY_PATH)?;
+    }
+    Ok(())
+}
+
+/// Removes whatever lies at a path, without following it.
+pub fn clear(path: &Path) -> io::Result<()> {
+    match std::fs::remove_file(path) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+        Err(error) if error.kind() == io::ErrorKind::IsADirectory => std::fs::remove_dir_all(path),
+        result => result,
+    }
 }
 
 /// Takes a waiting connection; `None` when there is none.
@@ -145,6 +168,26 @@ mod tests {
         let received = receive(&b, &mut buffer).unwrap();
         assert_eq!(&buffer[..received.len], b"hello");
         assert_eq!(received.fds.len(), 1);
+    }
+
+    #[test]
+    fn links_in_the_place_of_a_socket_are_not_followed() {
+        use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
+        let folder = std::env::temp_dir().join(format!("bulkhead-links-{}", std::process::id()));
+        std::fs::create_dir_all(&folder).unwrap();
+        let (victim, socket) = (folder.join("victim"), folder.join("sock"));
+        std::fs::write(&victim, "as it was").unwrap();
+        std::fs::set_permissions(&victim, std::fs::Permissions::from_mode(0o600)).unwrap();
+        symlink(&victim, &socket).unwrap();
+        assert!(set_access(&socket, 0o666, None, Some(rustix::process::getegid().as_raw())).is_err());
+        drop(listen(&socket, 0o622, 1).unwrap());
+        assert_eq!(std::fs::symlink_metadata(&socket).unwrap().mode() & 0o777, 0o622);
+        assert_eq!(std::fs::metadata(&victim).unwrap().mode() & 0o777, 0o600);
+        // Nor does a folder there keep anybody from serving.
+        std::fs::remove_file(&socket).unwrap();
+        std::fs::create_dir_all(socket.join("inside")).unwrap();
+        drop(listen(&socket, 0o666, 1).unwrap());
+        std::fs::remove_dir_all(folder).unwrap();
     }
 
     #[test]

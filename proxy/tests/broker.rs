@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use idm::bootstrap::{self, Hello, Welcome, WelcomeStatus};
 use libtest_mimic::{Arguments, Trial};
 use proxy::backend::Backend;
-use proxy::broker::{Broker, Config, Meter, Reload, state_dir};
+use proxy::broker::{Broker, Config, Meter, Reload, Suspend, state_dir};
 use proxy::control::admin::{AdminClient, Answer, Request, Status, ZoneStatus};
 use proxy::control::wire::ToBroker;
 use proxy::control::zone::{Change, ZoneChange, ZoneSettings};
@@ -30,6 +30,7 @@ fn main() {
         Some("as-broker") => as_broker(Path::new(&arguments[1])),
         Some("as-worker") => as_worker(&arguments),
         Some("as-meter") => as_meter(Path::new(&arguments[1])),
+        Some("as-mover") => as_mover(Path::new(&arguments[1]), &arguments[2..]),
         Some("as-client") => as_client(Path::new(&arguments[1])),
         _ => {
             let trial = |(name, test): (&str, fn())| {
@@ -46,7 +47,7 @@ fn main() {
     }
 }
 
-const TESTS: [(&str, fn()); 27] = [
+const TESTS: [(&str, fn()); 31] = [
     ("a_client_gets_a_worker_and_leaves_nothing", a_client_gets_a_worker_and_leaves_nothing),
     ("a_zone_has_one_limit_for_all_its_workers", a_zone_has_one_limit_for_all_its_workers),
     ("a_killed_client_frees_its_ledger", a_killed_client_frees_its_ledger),
@@ -63,6 +64,13 @@ const TESTS: [(&str, fn()); 27] = [
     ("a_worker_that_breaks_the_protocol_is_ended", a_worker_that_breaks_the_protocol_is_ended),
     ("a_fallen_worker_hurts_nobody", a_fallen_worker_hurts_nobody),
     ("a_stranger_cannot_join_as_worker", a_stranger_cannot_join_as_worker),
+    ("silent_strangers_keep_nobody_from_joining", silent_strangers_keep_nobody_from_joining),
+    (
+        "workers_share_neither_stderr_nor_session_with_the_broker",
+        workers_share_neither_stderr_nor_session_with_the_broker,
+    ),
+    ("a_worker_that_says_it_rests_moves_nobody", a_worker_that_says_it_rests_moves_nobody),
+    ("whose_memory_is_moved_is_known_by_more_than_a_number", whose_memory_is_moved_is_known_by_more_than_a_number),
     ("leased_zones_go_with_their_operator", leased_zones_go_with_their_operator),
     ("a_lowered_limit_takes_nothing_away_and_gives_nothing", a_lowered_limit_takes_nothing_away_and_gives_nothing),
     ("pinned_memory_has_an_account_of_its_own", pinned_memory_has_an_account_of_its_own),
@@ -103,7 +111,11 @@ fn as_broker(folder: &Path) {
         }),
         max_clients_per_zone: 8,
         watchdog: None,
-        suspend: None,
+        suspend: std::fs::read_to_string(beside(folder, "suspend")).ok().map(|seconds| Suspend {
+            after: Duration::from_secs(seconds.parse().unwrap()),
+            arguments: vec!["as-mover".into(), beside(folder, "moves").into()],
+            libraries: None,
+        }),
     };
     let mut broker = match Broker::start(config) {
         Ok(broker) => broker,
@@ -130,7 +142,8 @@ fn as_broker(folder: &Path) {
     broker.run(signals, None).unwrap();
 }
 
-/// Does what its client says: `+n` charges, `-n` releases, `?` asks, `cn` counts n calls, `pn` and `un` pin, `x` breaks the protocol, `h` stays when left.
+/// Does what its client says: `+n` charges, `-n` releases, `?` asks, `cn` counts n calls, `pn` and `un` pin, `x` breaks the protocol, `h` stays when left, `e`
+/// writes to stderr, `r` says that it rests, `i` tells who it is, `s` tells its session and where stderr leads.
 fn as_worker(arguments: &[String]) {
     let control = io::stdin().as_fd().try_clone_to_owned().unwrap();
     let raw = control.try_clone().unwrap();
@@ -170,6 +183,20 @@ fn as_worker(arguments: &[String]) {
                 statistics::add(calls, number);
                 "counted".to_owned()
             }
+            b'e' => {
+                let written = io::Write::write_all(&mut io::stderr(), b"said\n");
+                written.map_or_else(|error| format!("{:?}", error.kind()), |()| "said".to_owned())
+            }
+            b's' => {
+                let leads = rustix::process::getsid(None).ok() == Some(rustix::process::getpid());
+                format!("{leads} {}", std::fs::read_link("/proc/self/fd/2").unwrap().display())
+            }
+            b'r' => {
+                let resting = ToBroker::new(proxy::control::wire::to_broker::RESTING);
+                packet::send(&raw, zerocopy::IntoBytes::as_bytes(&resting), &[]).unwrap();
+                "resting".to_owned()
+            }
+            b'i' => identity(),
             b'f' => {
                 fall(&raw, number);
                 packet::send(&assignment.client, b"done", &[]).unwrap();
@@ -186,6 +213,20 @@ fn as_worker(arguments: &[String]) {
         };
         packet::send(&assignment.client, answer.as_bytes(), &[]).unwrap();
     }
+}
+
+/// Of this process: number, start time and user, as the kernel tells them.
+fn identity() -> String {
+    let stat = std::fs::read_to_string("/proc/self/stat").unwrap();
+    let start = stat.rsplit_once(')').unwrap().1.split_whitespace().nth(19).unwrap().to_owned();
+    format!("{} {start} {}", std::process::id(), rustix::process::getuid().as_raw())
+}
+
+/// Writes down what it was to move, and fails.
+fn as_mover(file: &Path, arguments: &[String]) {
+    let mut moves = std::fs::File::options().append(true).create(true).open(file).unwrap();
+    io::Write::write_all(&mut moves, format!("{}\n", arguments.join(" ")).as_bytes()).unwrap();
+    std::process::exit(70);
 }
 
 /// What a worker may do that its client has taken over: messages of every kind with whatever in them, descriptors that are
@@ -273,10 +314,21 @@ struct Node {
 
 impl Node {
     fn start() -> Self {
+        let folder = Self::folder();
+        Self { broker: start_broker(&folder), folder }
+    }
+
+    /// One that moves memory of those who are idle for so many seconds.
+    fn suspending(seconds: &str) -> Self {
+        let folder = Self::folder();
+        std::fs::write(beside(&folder, "suspend"), seconds).unwrap();
+        Self { broker: start_broker(&folder), folder }
+    }
+
+    fn folder() -> PathBuf {
         let mut random = [0; 8];
         rustix::rand::getrandom(&mut random, rustix::rand::GetRandomFlags::empty()).unwrap();
-        let folder = std::env::temp_dir().join(format!("bulkhead-test-{:x}", u64::from_ne_bytes(random)));
-        Self { broker: start_broker(&folder), folder }
+        std::env::temp_dir().join(format!("bulkhead-test-{:x}", u64::from_ne_bytes(random)))
     }
 
     fn socket(&self, zone: &str) -> PathBuf {
@@ -313,6 +365,9 @@ impl Drop for Node {
         let _ = self.broker.kill();
         let _ = self.broker.wait();
         state_dir::remove(&self.folder);
+        for kind in ["suspend", "moves"] {
+            let _ = std::fs::remove_file(beside(&self.folder, kind));
+        }
     }
 }
 
@@ -560,6 +615,9 @@ fn descriptors_that_linger_hold_up_nobody() {
     for way in 0..3 {
         let (near, far) = lingering();
         far_ends.push(far);
+        // Stopped meanwhile: had it closed its own already, closing ours would be what waits.
+        let pid = Pid::from_raw(node.broker.id() as i32).unwrap();
+        rustix::process::kill_process(pid, Signal::STOP).unwrap();
         let broker = bootstrap::connect(&node.socket("a")).unwrap();
         match way {
             // With the first message.
@@ -573,6 +631,7 @@ fn descriptors_that_linger_hold_up_nobody() {
             }
         }
         drop((near, broker));
+        rustix::process::kill_process(pid, Signal::CONT).unwrap();
         assert_eq!(steady.ask("+5"), "granted");
         assert_eq!(Client::connect(&node.socket("b")).ask("+5"), "granted");
     }
@@ -664,6 +723,70 @@ fn a_stranger_cannot_join_as_worker() {
         assert_eq!(packet::receive(&socket, &mut [0; 512]).map(|received| received.len).unwrap_or(0), 0);
     }
     assert_eq!(client.ask("+5"), "granted");
+}
+
+fn a_worker_that_says_it_rests_moves_nobody() {
+    // Memory is moved on this node, and nobody is idle for long enough.
+    let node = Node::suspending("3600");
+    let (client, other) = (Client::connect(&node.socket("a")), Client::connect(&node.socket("b")));
+    for _ in 0..20 {
+        assert_eq!(client.ask("r"), "resting");
+    }
+    assert_eq!((client.ask("+5"), other.ask("+5")), ("granted".into(), "granted".into()));
+    assert!(!beside(&node.folder, "moves").exists(), "nobody asked it to");
+}
+
+fn whose_memory_is_moved_is_known_by_more_than_a_number() {
+    let node = Node::suspending("1");
+    let client = Client::connect(&node.socket("a"));
+    let worker = client.ask("i");
+    let moves = beside(&node.folder, "moves");
+    // No worker here measures GPU time, so the broker looks only when somebody asks it something.
+    until("it is idle", || node.zone("a").clients == 1 && moves.exists());
+    until("it is written", || std::fs::read_to_string(&moves).is_ok_and(|text| text.ends_with('\n')));
+    assert_eq!(std::fs::read_to_string(&moves).unwrap(), format!("out {worker}\n"));
+    assert_eq!(client.ask("+5"), "granted", "it goes on where it was");
+    assert_eq!(node.zone("a").suspensions, 0);
+}
+
+fn silent_strangers_keep_nobody_from_joining() {
+    let mut node = Node::start();
+    let client = Client::connect(&node.socket("a"));
+    let worker = Pid::from_raw(node.zone("a").workers[0].pid as i32).unwrap();
+    // It looks for the new broker only when others are there already.
+    rustix::process::kill_process(worker, Signal::STOP).unwrap();
+    node.kill_broker();
+    node.restart();
+    let path = node.folder.join("rejoin/workers.sock");
+    let mut silent: std::collections::VecDeque<OwnedFd> = (0..300).map(|_| packet::connect(&path).unwrap()).collect();
+    rustix::process::kill_process(worker, Signal::CONT).unwrap();
+    let asked = std::sync::atomic::AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            // Others come as fast as their time is up.
+            while !asked.load(std::sync::atomic::Ordering::Relaxed) {
+                silent.push_back(packet::connect(&path).unwrap());
+                silent.pop_front();
+            }
+        });
+        until("the worker has joined", || client.ask("+5") == "granted");
+        asked.store(true, std::sync::atomic::Ordering::Relaxed);
+    });
+}
+
+fn workers_share_neither_stderr_nor_session_with_the_broker() {
+    let mut node = Node::start();
+    let client = Client::connect(&node.socket("a"));
+    let stderr = std::fs::read_link(format!("/proc/{}/fd/2", node.broker.id())).unwrap();
+    let told = client.ask("s");
+    assert!(told.starts_with("true pipe:") && !told.ends_with(&*stderr.to_string_lossy()), "{told}");
+    assert_eq!(client.ask("e"), "said");
+    // Nobody listens while there is no broker, which does no harm; the next one does.
+    node.kill_broker();
+    assert_eq!(client.ask("e"), "BrokenPipe");
+    node.restart();
+    until("it is heard again", || client.ask("e") == "said");
+    assert_ne!(client.ask("s"), told);
 }
 
 fn leased_zones_go_with_their_operator() {
@@ -765,6 +888,15 @@ fn containers_of_a_zone_are_parts_of_it() {
     let (a, b) = (node.zone(&part('a')), node.zone(&part('b')));
     assert_eq!((a.used, a.clients, b.used, b.clients), (60 * MIB, 2, 40 * MIB, 1));
     assert_eq!(node.zone("claim").clients, 0);
+    // A zone that only has the name of a part is none.
+    let named: proxy::control::ZoneName = part('c').parse().unwrap();
+    let request = Request::CreateZone { name: named.clone(), settings: ZoneSettings::default() };
+    assert!(matches!(node.admin().ask(&request), Ok(Answer::Zone { .. })));
+    let mut third = None;
+    assert!(in_container('c', || third = Some(Client::connect(&socket))));
+    assert_eq!((node.zone(&part('c')).clients, node.zone("claim").clients), (0, 1));
+    assert!(matches!(node.admin().ask(&Request::RemoveZone { name: named, force: false }), Ok(Answer::Removed)));
+    drop(third);
     // A successor finds them as they were, and they go with the whole.
     node.kill_broker();
     node.restart();

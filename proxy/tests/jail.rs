@@ -94,6 +94,14 @@ fn look(request: &Request, stray: i32, kept: i32) {
         assert_eq!(io::Error::last_os_error().raw_os_error(), Some(libc::EPERM));
         assert_eq!(libc::socket(libc::AF_NETLINK, libc::SOCK_RAW, 0), -1);
         assert_eq!(libc::kill(-1, 0), -1, "there is somebody else");
+        // Terminals are nobody's business here; what is asked of any descriptor is no request to one.
+        let mut byte = 0u8;
+        for request in [libc::TIOCSTI, libc::TIOCSCTTY, libc::TIOCLINUX] {
+            assert_eq!(libc::ioctl(2, request, &raw mut byte), -1);
+            assert_eq!(io::Error::last_os_error().raw_os_error(), Some(libc::EPERM), "{request:x}");
+        }
+        let mut waiting: libc::c_int = 0;
+        assert_eq!(libc::ioctl(kept, libc::FIONREAD, &raw mut waiting), if soft { -1 } else { 0 });
     }
     std::thread::spawn(|| {}).join().unwrap();
     for gone in

@@ -328,3 +328,80 @@ fn halves() {
         assert_eq!(bf16::from_bits(got_b[i]).to_f32(), big.max(2.0), "{i}");
     }
 }
+
+/// A grid that meets through CUDA's device library, as Numba's do.
+const MEETING: &str = r#"
+.version 8.0
+.target sm_75
+.address_size 64
+.extern .func (.param .b64 handle) cudaCGGetIntrinsicHandle(.param .b32 scope);
+.extern .func (.param .b32 error) cudaCGSynchronize(.param .b64 handle, .param .b32 flags);
+
+.visible .entry meet(.param .u64 cells)
+{
+    .reg .pred %p<2>;
+    .reg .b32 %r<16>;
+    .reg .b64 %rd<8>;
+    ld.param.u64 %rd1, [cells];
+    {
+        .param .b32 scope;
+        .param .b64 result;
+        st.param.b32 [scope], 1;
+        call (result), cudaCGGetIntrinsicHandle, (scope);
+        ld.param.b64 %rd2, [result];
+    }
+    mov.u32 %r1, %ctaid.x;
+    mov.u32 %r2, %nctaid.x;
+    mul.wide.u32 %rd3, %r1, 4;
+    add.s64 %rd3, %rd1, %rd3;
+    add.u32 %r3, %r1, 1;
+    rem.u32 %r3, %r3, %r2;
+    mul.wide.u32 %rd4, %r3, 4;
+    add.s64 %rd4, %rd1, %rd4;
+    mov.u32 %r4, 0;
+ROUND:
+    ld.volatile.global.u32 %r5, [%rd4];
+    {
+        .param .b64 handle;
+        .param .b32 flags;
+        .param .b32 error;
+        st.param.b64 [handle], %rd2;
+        st.param.b32 [flags], 0;
+        call (error), cudaCGSynchronize, (handle, flags);
+        ld.param.b32 %r6, [error];
+    }
+    st.volatile.global.u32 [%rd3], %r5;
+    {
+        .param .b64 handle;
+        .param .b32 flags;
+        .param .b32 error;
+        st.param.b64 [handle], %rd2;
+        st.param.b32 [flags], 0;
+        call (error), cudaCGSynchronize, (handle, flags);
+        ld.param.b32 %r6, [error];
+    }
+    add.u32 %r4, %r4, 1;
+    setp.lt.u32 %p1, %r4, 5;
+    @%p1 bra ROUND;
+    ret;
+}
+"#;
+
+#[test]
+fn grids_meet_through_the_device_library() {
+    let device = Device::load(MEETING);
+    let (cells, workspace) = (upload(&(0..8u32).collect::<Vec<_>>()), alloc(16));
+    let params = Params::new().add(cells);
+    let launch = softgpu::exec::Launch {
+        grid: [8, 1, 1],
+        block: [3, 2, 1],
+        dynamic_shared: 0,
+        params: &params.0,
+        stop: &device.stop,
+        output: &device.printed,
+        heap: None,
+        workspace: Some(workspace),
+    };
+    device.program.launch(device.kernel("meet"), &launch).unwrap_or_else(|fault| panic!("{fault}"));
+    assert_eq!(download::<u32>(cells, 8), [5, 6, 7, 0, 1, 2, 3, 4]);
+}

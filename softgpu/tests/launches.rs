@@ -353,3 +353,19 @@ fn what_kernels_print_goes_to_the_sink() {
     ok!(cuCtxSynchronize());
     assert_eq!(*PRINTED.lock().unwrap(), b"hello 7\nhello 7\n");
 }
+
+#[test]
+fn kernels_that_ask_for_clusters_are_refused_by_name() {
+    let text = |blocks: u32| {
+        format!(
+            ".version 8.0\n.target sm_90\n.address_size 64\n\
+             .visible .entry k() .explicitcluster .reqnctapercluster {blocks}, 1, 1 {{ ret; }}\n"
+        )
+    };
+    let refused = |blocks: u32| {
+        let module = softgpu::exec::Module::from_ptx(&text(blocks)).unwrap();
+        module.kernels()[0].unsupported.clone()
+    };
+    assert_eq!(refused(1), None);
+    assert!(refused(2).is_some_and(|why| why.contains("clusters of thread blocks")), "{:?}", refused(2));
+}

@@ -3,7 +3,7 @@
 mod kernels;
 
 use kernels::{Device, Params, alloc};
-use softgpu::exec::{Fault, FaultKind};
+use softgpu::exec::{Fault, FaultKind, Source};
 
 const TEXT: &str = r#"
 .version 8.0
@@ -57,6 +57,113 @@ ELSEWHERE:
 }
 "#;
 
+/// Shared memory of 63 words and a local array of 15, one access behind the other.
+const ENDS: &str = r#"
+.version 8.0
+.target sm_75
+.address_size 64
+
+.visible .entry one(.param .u32 word)
+{
+    .reg .b32 %r<4>;
+    .shared .align 4 .b8 cells[252];
+    ld.param.u32 %r1, [word];
+    shl.b32 %r1, %r1, 2;
+    mov.u32 %r2, cells;
+    add.u32 %r2, %r2, %r1;
+    st.shared.u32 [%r2], 1;
+    bar.sync 0;
+    ret;
+}
+
+.visible .entry row(.param .u32 word)
+{
+    .reg .b32 %r<4>;
+    .shared .align 4 .b8 cells[252];
+    ld.param.u32 %r1, [word];
+    shl.b32 %r1, %r1, 2;
+    mov.u32 %r2, cells;
+    add.u32 %r2, %r2, %r1;
+    st.shared.u32 [%r2+4], 1;
+    st.shared.u32 [%r2], 1;
+    st.shared.u32 [%r2+8], 1;
+    ret;
+}
+
+.visible .entry array(.param .u32 word)
+{
+    .reg .b32 %r<4>;
+    .reg .b64 %rd<4>;
+    .local .align 4 .b8 cells[60];
+    ld.param.u32 %r1, [word];
+    mul.wide.u32 %rd1, %r1, 4;
+    mov.u64 %rd2, cells;
+    add.s64 %rd2, %rd2, %rd1;
+    st.local.u32 [%rd2], 1;
+    ret;
+}
+
+.visible .entry dynamic(.param .u32 word)
+{
+    .reg .b32 %r<4>;
+    .extern .shared .align 4 .b8 more[];
+    ld.param.u32 %r1, [word];
+    shl.b32 %r1, %r1, 2;
+    mov.u32 %r2, more;
+    add.u32 %r2, %r2, %r1;
+    st.shared.u32 [%r2], 1;
+    ret;
+}
+
+.visible .entry trapped(.param .u64 address)
+{
+    .reg .b64 %rd<4>;
+    .reg .b32 %r<4>;
+    ld.param.u64 %rd1, [address];
+    ld.global.u32 %r1, [%rd1];
+    trap;
+    ld.global.u32 %r2, [%rd1+1048572];
+    ld.global.u32 %r3, [%rd1+4];
+    ret;
+}
+"#;
+
+/// Where a launch faults, if it does.
+fn address(kernel: &str, word: u32, dynamic: u32) -> Option<u64> {
+    let device = Device::load(ENDS);
+    let fault = device.launch(kernel, [1, 1, 1], [1, 1, 1], dynamic, Params::new().add(word)).err()?;
+    assert_eq!(fault.kind, FaultKind::IllegalAddress, "{fault}");
+    fault.address
+}
+
+#[test]
+fn memory_ends_where_it_ends() {
+    assert_eq!((address("one", 62, 0), address("one", 63, 0)), (None, Some(252)));
+    assert_eq!((address("array", 14, 0), address("array", 15, 0)), (None, Some(60)));
+    assert_eq!((address("dynamic", 20, 84), address("dynamic", 21, 84)), (None, Some(84)));
+}
+
+#[test]
+fn of_accesses_that_are_checked_together_the_wrong_one_is_named() {
+    assert_eq!(address("row", 60, 0), None);
+    assert_eq!(address("row", 61, 0), Some(252));
+    assert_eq!(address("row", 62, 0), Some(252));
+    assert_eq!(address("row", 63, 0), Some(252));
+    assert_eq!(address("row", 70, 0), Some(280));
+}
+
+#[test]
+fn what_comes_behind_a_trap_is_not_looked_at() {
+    let last = softgpu::window::BASE + softgpu::window::SIZE - 4096;
+    let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED_NOREPLACE;
+    // SAFETY: a fresh mapping at the very end of the window, which nobody else uses.
+    let got = unsafe { libc::mmap(last as *mut _, 4096, libc::PROT_READ, flags, -1, 0) };
+    assert_eq!(got as u64, last);
+    let device = Device::load(ENDS);
+    let fault = device.launch("trapped", [1, 1, 1], [1, 1, 1], 0, Params::new().add(last)).unwrap_err();
+    assert_eq!(fault.kind, FaultKind::Trap, "{fault}");
+}
+
 fn fault(kernel: &str, params: Params) -> Fault {
     let device = Device::load(TEXT);
     device.launch(kernel, [2, 1, 1], [64, 1, 1], 0, params).expect_err("it must fault")
@@ -67,8 +174,8 @@ fn line(what: &str) -> u32 {
     TEXT.lines().position(|line| line.contains(what)).map_or(0, |at| at as u32 + 1)
 }
 
-fn source(line: u32) -> Option<Box<(String, u32)>> {
-    Some(Box::new(("/src/planted.cu".to_owned(), line)))
+fn source(line: u32) -> Option<Box<Source>> {
+    Some(Box::new(Source { file: "/src/planted.cu".to_owned(), line, caller: None }))
 }
 
 #[test]
@@ -92,6 +199,34 @@ fn a_trap_is_placed() {
     assert_eq!((fault.kind, fault.line), (FaultKind::Trap, Some(line("trap;"))));
     assert_eq!(fault.source, source(77));
     assert!(fault.to_string().contains("/src/planted.cu:77"), "{fault}");
+}
+
+/// A function of a header, inlined into another, inlined into the kernel.
+const INLINED: &str = r#"
+.version 8.0
+.target sm_75
+.address_size 64
+.file 1 "/src/planted.cu"
+.file 2 "/usr/include/header.hpp"
+
+.visible .entry store(.param .u64 address)
+{
+    .reg .b64 %rd<4>;
+    .loc 1 10 0
+    ld.param.u64 %rd1, [address];
+    .loc 1 5 9, function_name $L__info_string0, inlined_at 1 12 3
+    .loc 2 107 3, function_name $L__info_string0 + 4, inlined_at 1 5 9
+    st.global.u32 [%rd1], 1;
+    ret;
+}
+"#;
+
+#[test]
+fn a_fault_in_a_header_names_who_called() {
+    let device = Device::load(INLINED);
+    let fault = device.launch("store", [1, 1, 1], [1, 1, 1], 0, Params::new().add(8u64)).unwrap_err();
+    let said = "/usr/include/header.hpp:107, called from /src/planted.cu:12 (PTX line";
+    assert!(fault.to_string().contains(said), "{fault}");
 }
 
 #[test]

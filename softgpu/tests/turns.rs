@@ -204,3 +204,47 @@ fn threads_at_different_barriers_are_reported() {
     assert_eq!(fault.kind, softgpu::exec::FaultKind::Deadlock);
     assert!(fault.message.contains("64 threads"), "{}", fault.message);
 }
+
+/// Something sleeps between the arguments of a call and the call, and before the result is fetched.
+const INTERRUPTED: &str = r#"
+.version 8.0
+.target sm_75
+.address_size 64
+.extern .func (.param .b64 result) malloc(.param .b64 size);
+.extern .func (.param .b32 result) vprintf(.param .b64 format, .param .b64 list);
+.global .align 1 .b8 text[4] = {37, 100, 10, 0};
+
+.visible .entry interrupted()
+{
+    .reg .b32 %r<4>;
+    .reg .b64 %rd<6>;
+    .local .align 8 .b8 list[8];
+    mov.u32 %r1, %tid.x;
+    mov.u64 %rd1, list;
+    st.local.u32 [%rd1], %r1;
+    cvta.local.u64 %rd2, %rd1;
+    mov.u64 %rd3, text;
+    cvta.global.u64 %rd3, %rd3;
+    {
+        .param .b64 format;
+        .param .b64 arguments;
+        .param .b32 result;
+        st.param.b64 [format], %rd3;
+        st.param.b64 [arguments], %rd2;
+        nanosleep.u32 20;
+        call (result), vprintf, (format, arguments);
+        ld.param.b32 %r2, [result];
+    }
+    bar.sync 0;
+    ret;
+}
+"#;
+
+#[test]
+fn arguments_of_a_call_survive_a_pause() {
+    let device = Device::load(INTERRUPTED);
+    device.run("interrupted", 1, 8, Params::new());
+    let mut lines: Vec<u32> = device.text().lines().map(|line| line.parse().unwrap()).collect();
+    lines.sort_unstable();
+    assert_eq!(lines, (0..8).collect::<Vec<_>>());
+}

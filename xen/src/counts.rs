@@ -30,10 +30,18 @@ macro_rules! counters {
             }
         }
 
-        $(pub(crate) fn $name(by: usize) {
+        $(#[doc = $what] pub fn $name(by: usize) {
             NOW.$name.fetch_add(by as u64, Relaxed);
         })*
     };
+}
+
+impl std::fmt::Display for Counts {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let Self { pages_granted, grant_batches, notifications, suppressed, events, bytes_copied, .. } = self;
+        write!(f, "grant_requests={grant_batches} pages_granted={pages_granted} events_sent={notifications} ")?;
+        write!(f, "events_saved={suppressed} events_received={events} bytes_copied={bytes_copied}")
+    }
 }
 
 counters! {
@@ -44,4 +52,5 @@ counters! {
     notifications: "Events that were sent: a hypercall each.",
     suppressed: "Events that were not sent, because one was under way.",
     events: "Events that arrived.",
+    bytes_copied: "Bytes that this process copied into shared memory or out of it, on their way to the GPU or from it.",
 }

@@ -1,6 +1,6 @@
 //! The guest's side: a client grants a region to the driver domain and asks for a worker.
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use idm::bootstrap::{Answer, Hello, Inquiry, Message, Welcome, WelcomeStatus};
@@ -13,9 +13,11 @@ use crate::doorbell::{EventDoorbell, Side};
 use crate::store::{Permission, Store, StoreError};
 use crate::sys::evtchn::Channel;
 use crate::sys::gntalloc::{GrantAllocator, Grants};
-use crate::sys::{Mapping, Place, XenError};
+use crate::sys::{Mapping, Place, Span, XenError};
 use crate::{DomainId, PAGE};
 
+/// The staging area that a client begins with. More is granted when a copy wants it.
+const FIRST_BULK: u64 = 16 << 20;
 /// Without this much staging a client is better off without the GPU.
 const LEAST_BULK: u64 = 1 << 20;
 
@@ -45,7 +47,7 @@ pub fn is_possible() -> bool {
 }
 
 /// Sizes for a region of granted pages. Every page of it is really there, so there are fewer lanes: 16 MiB with the ring,
-/// before the staging area.
+/// before the staging area, which may grow to 64 MiB.
 pub fn layout() -> Layout {
     Layout { lanes: 118, ring_bytes: 1 << 20, ..Layout::default() }
 }
@@ -56,12 +58,50 @@ pub struct Connection {
     pub doorbell: Arc<EventDoorbell>,
     pub allocator: GrantAllocator,
     pub backend: DomainId,
+    pub granted: Arc<Granted>,
 }
 
-/// Keeps a region granted and mapped; the mapping goes first.
-struct Owner {
-    _mapping: Mapping,
-    _grants: Grants,
+/// Keeps a region granted and mapped, and adds to its staging area.
+pub struct Granted(Mutex<Pages>);
+
+/// The mapping goes first.
+struct Pages {
+    span: Span,
+    grants: Vec<Grants>,
+}
+
+impl Granted {
+    /// How much of the region is there.
+    pub fn bytes(&self) -> usize {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).span.filled()
+    }
+
+    /// Grants further pages for the end of the region, and maps them. `tell` has the worker map them, too; if it cannot,
+    /// the region is as it was.
+    pub fn grow<E>(
+        &self,
+        allocator: &GrantAllocator,
+        backend: DomainId,
+        pages: usize,
+        tell: impl FnOnce(&[u32]) -> Result<(), E>,
+    ) -> Result<(), GrowError<E>> {
+        let mut own = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let grants = allocator.grant(backend, pages).map_err(GrowError::Xen)?;
+        own.span.fill(grants.len(), |place| grants.map(place)).map_err(GrowError::Xen)?;
+        if let Err(error) = tell(grants.refs()) {
+            own.span.take_back();
+            return Err(GrowError::Worker(error));
+        }
+        own.grants.push(grants);
+        Ok(())
+    }
+}
+
+/// Why a region did not grow.
+#[derive(Debug)]
+pub enum GrowError<E> {
+    Xen(XenError),
+    Worker(E),
 }
 
 /// The driver domain, once its proxy has taken this guest in.
@@ -84,8 +124,7 @@ pub fn backend(store: &mut Store, patience: Duration) -> Result<DomainId, Connec
     }
 }
 
-/// Grants a region laid out as `layout` says, with less staging if the guest may not grant as much, and introduces
-/// this process to the proxy. `take_in` is how long the proxy may take to take this guest in, `patience` how long to
+/// Grants a region laid out as `layout` says, with as much staging as one begins with, and introduces this process to the proxy. `take_in` is how long the proxy may take to take this guest in, `patience` how long to
 /// answer.
 pub fn connect(
     hello: &Hello,
@@ -96,21 +135,23 @@ pub fn connect(
     let mut store = Store::open()?;
     let backend = backend(&mut store, take_in)?;
     let allocator = GrantAllocator::open()?;
-    let (layout, grants) = grant_region(&allocator, backend, layout)?;
-    let mapping = grants.map(Place::Anywhere)?;
+    let (bulk_ready, grants) = grant_region(&allocator, backend, layout)?;
+    let bytes = layout.region_bytes().map_err(RegionError::from)? as usize;
+    let mut span = Span::reserve(bytes).map_err(|source| XenError { what: "reserve a region", source })?;
+    span.fill(grants.len(), |place| grants.map(place))?;
     let refs = grants.refs().to_vec();
     let channel = Channel::offer(backend)?;
     grants.notify_at_end(Side::Client.alive_byte(), channel.port())?;
-    let address = mapping.start();
-    let owner = Arc::new(Owner { _mapping: mapping, _grants: grants });
-    // SAFETY: the mapping is as long as the layout says, starts on a page, and lives as long as the owner. Pages of our
-    // own are there whatever the other domain does.
-    let region = unsafe { Region::over(address, layout, owner) }?;
+    let address = span.start();
+    let granted = Arc::new(Granted(Mutex::new(Pages { span, grants: vec![grants] })));
+    // SAFETY: the span is as long as the layout says, starts on a page, lives as long as the owner, and has mapped what is
+    // said to be there. Pages of our own are there whatever the other domain does.
+    let region = unsafe { Region::over(address, layout, bulk_ready, granted.clone()) }?;
     let doorbell = EventDoorbell::new(Side::Client, channel, region.transport_words())?;
 
     let call = Call { allocator: &allocator, backend, channel: doorbell.channel() };
     call.leave_card(&mut store, hello, &layout, &refs, patience)?;
-    Ok(Connection { region, doorbell, allocator, backend })
+    Ok(Connection { region, doorbell, allocator, backend, granted })
 }
 
 /// Asks the proxy about this guest's zone.
@@ -161,18 +202,20 @@ impl Call<'_> {
     }
 }
 
-/// As much as the guest may grant: halves the staging area until it fits. The kernel's limit must be below what the
-/// grant table holds: beyond *that*, kernels lose what they had granted when they found out.
+/// A region with as much of its staging area as a client begins with, or as the guest may grant: halves it until it fits.
+/// The kernel's limit must be below what the grant table holds: beyond *that*, kernels lose what they had granted when they
+/// found out. Answers how much of the staging area is there.
 fn grant_region(
     allocator: &GrantAllocator,
     backend: DomainId,
-    mut layout: Layout,
-) -> Result<(Layout, Grants), ConnectError> {
+    layout: Layout,
+) -> Result<(u64, Grants), ConnectError> {
+    let bytes = layout.region_bytes().map_err(RegionError::from)? - layout.bulk_bytes;
+    let mut ready = layout.bulk_bytes.min(FIRST_BULK);
     loop {
-        let bytes = layout.region_bytes().map_err(RegionError::from)?;
-        match allocator.grant(backend, (bytes as usize).div_ceil(PAGE)) {
-            Ok(grants) => return Ok((layout, grants)),
-            Err(_) if layout.bulk_bytes / 2 >= LEAST_BULK => layout.bulk_bytes /= 2,
+        match allocator.grant(backend, ((bytes + ready) as usize).div_ceil(PAGE)) {
+            Ok(grants) => return Ok((ready, grants)),
+            Err(_) if ready / 2 >= LEAST_BULK => ready /= 2,
             Err(error) if error.source.kind() == std::io::ErrorKind::StorageFull => {
                 return Err(ConnectError::Limit(limit()));
             }

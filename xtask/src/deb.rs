@@ -25,7 +25,7 @@ fi
 const PRERM: &str = r#"#!/bin/sh
 set -e
 if [ "$1" = remove ] && [ -d /run/systemd/system ]; then
-    systemctl disable --quiet --now bulkhead.service || true
+    systemctl disable --quiet --now bulkhead-gate.service bulkhead.service || true
 fi
 "#;
 
@@ -75,6 +75,10 @@ fn lay_out(stage: &Path, root: &Path) -> Result<()> {
         (stage.join("bin/bulkhead"), "usr/bin/bulkhead", 0o755),
         (stage.join("lib/bulkhead/libcuda.so.1"), "usr/lib/bulkhead/libcuda.so.1", 0o644),
         (stage.join("lib/bulkhead/libnvidia-ml.so.1"), "usr/lib/bulkhead/libnvidia-ml.so.1", 0o644),
+        // For images of Xen guests, and for guests to get to the GPU. Enabled by hand (docs/xen-install.md), and not restarted
+        // by upgrades: programs in guests end with their gate.
+        (stage.join("lib/bulkhead/bulkhead-init"), "usr/lib/bulkhead/bulkhead-init", 0o755),
+        (packaging.join("bulkhead-gate.service"), "usr/lib/systemd/system/bulkhead-gate.service", 0o644),
         (packaging.join("bulkhead.service"), "usr/lib/systemd/system/bulkhead.service", 0o644),
         (packaging.join("bulkhead.toml"), "etc/bulkhead/bulkhead.toml", 0o644),
         (paths::root().join("LICENSE-APACHE"), "usr/share/doc/bulkhead/LICENSE-APACHE", 0o644),

@@ -8,6 +8,14 @@ use std::sync::Mutex;
 pub fn cargo() -> Command {
     let mut command = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
     command.current_dir(crate::paths::root());
+    // What cargo told us about our own package. Build scripts that look at such variables would run again, and much be built
+    // again, each time that somebody builds with us after he has built without.
+    for (name, _) in std::env::vars_os() {
+        let text = name.to_string_lossy();
+        if ["CARGO_PKG_", "CARGO_MANIFEST_"].iter().any(|start| text.starts_with(start)) {
+            command.env_remove(&name);
+        }
+    }
     command
 }
 

@@ -1,5 +1,5 @@
 # What scenarios are made of. Sourced by dom0-init.sh and by every scenario.
-export PATH=/bin:/sbin:/usr/bin:/usr/sbin:/opt/bulkhead/bin
+export PATH=/bin:/sbin:/usr/bin:/usr/sbin:/opt/bulkhead/bin:/test
 
 uptime() { cut -d' ' -f1 /proc/uptime; }
 # Lines that begin with XEN-TEST are what the test is judged by.
@@ -11,6 +11,12 @@ run_scenario() {
     say "begin $1"
     SCENARIO=$1 timeout -k 5 "${LIMIT:-600}" sh -e "/test/scenarios/$1.sh"
     local status=$?
+    # Whatever guests do, the kernel here is not to be harmed.
+    dmesg -c > /tmp/kernel.log
+    if grep -E 'BUG:|Oops|general protection|Call Trace' /tmp/kernel.log; then
+        say "note $1: the kernel of Dom0 was harmed"
+        status=1
+    fi
     if [ $status = 0 ]; then
         say "pass $1"
     else
@@ -23,7 +29,12 @@ run_scenario() {
     rm -f /var/log/xen/console/*.log
     # What a scenario started and left running ends here.
     for pid in $(pidof bulkhead); do kill $pid 2>/dev/null; done
-    while pidof bulkhead > /dev/null; do sleep 0.2; done
+    local tries=0
+    while pidof bulkhead > /dev/null; do
+        tries=$((tries + 1))
+        [ $tries -lt 100 ] || { say "note $1: ended by force: $(ps | grep '[b]ulkhead')"; kill -9 $(pidof bulkhead); tries=0; }
+        sleep 0.2
+    done
     rm -rf /run/bulkhead /tmp/proxy.log /tmp/gate.log
 }
 
@@ -76,12 +87,26 @@ proxy() {
 }
 
 # gpu_run [ARG]…: `bulkhead xen run` with a root file system that has the test's programs, and memory
-# enough for two of them at a time: each grants 80 MiB.
-gpu_run() {
-    bulkhead xen run --image /boot/image --root /boot/tenant.cpio --memory 448MiB --shared-memory 224MiB "$@"
+# enough for two of them at a time: each grants up to 80 MiB.
+GPU_RUN="bulkhead xen run --image /boot/image --root /boot/tenant.cpio --memory 448MiB --shared-memory 224MiB"
+gpu_run() { $GPU_RUN "$@"; }
+
+# in_background COMMAND [ARG]…: starts a command whose number is $!. A function in its place would be a shell's, and
+# signals would end that shell alone.
+in_background() { exec "$@"; }
+
+# granted_pages: how many the hypervisor says are mapped elsewhere, of all domains. Not for thousands: each is a line.
+granted_pages() {
+    xl dmesg -c > /dev/null
+    xl debug-keys g
+    xl dmesg > /tmp/grants
+    grep -q 'gnttab_usage_print_all' /tmp/grants || fail "the hypervisor does not say what is granted"
+    # A line of a grant begins with its reference.
+    grep -cE '^\(XEN\) +\[0x' /tmp/grants || true
 }
 
-# Domains, grants and event channels of guests are all gone.
+# Guests are gone, all of them: one of which a page is mapped or a channel is bound would still be listed. And nothing of
+# theirs is mapped anywhere.
 nothing_left() {
     local tries=0
     while [ $(xl list | wc -l) -gt 2 ]; do
@@ -89,4 +114,6 @@ nothing_left() {
         [ $tries -lt 100 ] || fail "domains are left: $(xl list)"
         sleep 0.2
     done
+    local pages=$(granted_pages)
+    [ "$pages" = 0 ] || fail "$pages pages are granted still: $(tail -n 20 /tmp/grants)"
 }

@@ -2,7 +2,7 @@
 
 use std::process::ExitCode;
 
-use proxy::checkpoint::{self, Move};
+use proxy::checkpoint::{self, Move, MoveError, Target};
 use tracing_subscriber::filter::LevelFilter;
 
 use crate::args::{Direction, MoverArgs};
@@ -17,7 +17,11 @@ pub fn run(args: &MoverArgs) -> Result<ExitCode, Failure> {
     };
     // The software GPU's memory is host memory already.
     let Some(library) = &args.library else { return Ok(ExitCode::SUCCESS) };
-    checkpoint::run(library, args.pid, which)
-        .map_err(|error| Failure::new(Exit::Failure, format!("memory of process {} not moved: {error}", args.pid)))?;
-    Ok(ExitCode::SUCCESS)
+    let target = Target { pid: args.pid, start_time: args.start_time, uid: args.uid };
+    match checkpoint::run(library, &target, which) {
+        Ok(()) => Ok(ExitCode::SUCCESS),
+        // The broker says so.
+        Err(MoveError::NoRoom) => Ok(ExitCode::from(checkpoint::NO_ROOM_STATUS)),
+        Err(error) => Err(Failure::new(Exit::Failure, format!("memory of process {} not moved: {error}", args.pid))),
+    }
 }

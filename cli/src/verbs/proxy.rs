@@ -65,7 +65,7 @@ pub fn run(args: ProxyArgs) -> Result<ExitCode, Failure> {
         }
     }
     if let Some(listener) = listener {
-        let options = http::Options { dcgm_names: file.dcgm_names };
+        let options = http::Options { names: file.http_names.clone(), dcgm_names: file.dcgm_names };
         let admin = broker.connect_operator().map_err(failure)?;
         let address = http::serve(listener, admin, options).map_err(failure)?;
         tracing::info!(%address, "metrics and status page");

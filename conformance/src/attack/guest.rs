@@ -1,4 +1,5 @@
-//! A guest of Xen that lies: about what it offers, in what it offers, and by ending in the middle of it.
+//! A guest of Xen that lies: about what it offers, in what it offers, and by ending in the middle of it. Each lie must end
+//! with the liar refused or its worker gone; that nobody else noticed is for the driver domain to say.
 
 use std::time::Duration;
 
@@ -21,10 +22,12 @@ pub fn attack(dice: &mut Dice, rounds: u64) -> Tally {
     let backend = guest::backend(&mut store, PATIENCE).expect("there is a driver domain");
     let allocator = GrantAllocator::open().expect("a guest can grant pages");
     let mut tally = Tally::default();
+    not_ours(&mut store);
     for round in 0..rounds {
-        let path = format!("{}/lie-{round}", card::CLIENTS);
+        // As clients call theirs: other names are not even read.
+        let path = format!("{}/{:016x}", card::CLIENTS, dice.roll());
         tally.messages += 1;
-        match dice.below(7) {
+        match round % 7 {
             0 => {
                 let length = dice.below(2000);
                 let text: Vec<u8> = (0..length).map(|_| dice.below(255) as u8 + 1).collect();
@@ -54,12 +57,32 @@ pub fn attack(dice: &mut Dice, rounds: u64) -> Tally {
                 }
                 // And gone, while somebody may look at it.
             }
-            4 => lying_card(dice, &mut store, backend, &allocator, &path),
+            4 | 5 => lying_card(dice, &mut store, backend, &allocator, &path),
             _ => tally.sessions += u64::from(session(dice, &mut tally.ended)),
         }
-        let _ = store.remove(&path);
+        // Some stay, for whoever is to clean up.
+        if dice.below(4) > 0 {
+            let _ = store.remove(&path);
+        }
     }
     tally
+}
+
+/// What the driver domain wrote, and what others have, can be neither written nor read by us, nor seen at all.
+fn not_ours(store: &mut Store) {
+    for path in ["bulkhead/backend", "bulkhead", "/tool/bulkhead/domains/1/zone", "/local/domain/0/x", "/vm/x"] {
+        assert!(store.write(path, b"0").is_err(), "{path} can be written");
+    }
+    let own = store.read_text("domid").ok().flatten().and_then(|text| text.parse::<DomainId>().ok());
+    let own = own.expect("a domain knows its number");
+    assert!(store.read("/tool/bulkhead/domains/1/zone").is_err(), "the zones of others can be read");
+    for other in (0..own + 8).filter(|other| *other != own) {
+        for node in [card::CLIENTS, card::SERVICE, "bulkhead/backend"] {
+            let path = format!("/local/domain/{other}/{node}");
+            assert!(store.read(&path).is_err(), "{path} of another domain can be read");
+            assert!(store.write(&path, b"0").is_err(), "{path} of another domain can be written");
+        }
+    }
 }
 
 /// A card as it should be, but for the pages that it lists: they are too few, not granted, or the same again and again.
@@ -76,8 +99,16 @@ fn lying_card(dice: &mut Dice, store: &mut Store, backend: DomainId, allocator: 
         _ => (0..listed as u32).collect(),
     };
     card::fill(&mapped, own.refs(), &Hello::new(wire::fingerprint(), 0), &layout, &refs);
+    if dice.below(3) == 0 {
+        // Where the lists are is a lie as well.
+        mapped.copy_in(256, &dice.bytes(64));
+    }
     let node = Node { card: same, port: bell.port() };
     let _ = store.write(path, node.text().as_bytes());
+    // While it is being read, it changes.
+    for _ in 0..dice.below(50) {
+        mapped.copy_in(dice.below(1024), &dice.bytes(16));
+    }
     // Until it is answered, or for a while: some lies are told to somebody who listens.
     for _ in 0..dice.below(20) {
         let _ = bell.wait(Some(Duration::from_millis(20)));
@@ -92,12 +123,12 @@ fn session(dice: &mut Dice, ended: &mut u64) -> bool {
         *ended += 1;
         return false;
     };
-    let (start, len) = (connection.region.address(), connection.region.len());
+    let (start, len) = (connection.region.address(), connection.granted.bytes());
     for _ in 0..dice.below(400) {
         // The words at the front, with heads, bells and lanes, are hit as often as all the rest.
         let within = if dice.below(2) == 0 { 256 << 10 } else { len };
         let at = dice.below(within.min(len) - 8);
-        // SAFETY: in the region, which lives as long as the connection; nobody here reads it.
+        // SAFETY: in what is there of the region, which lives as long as the connection; nobody here reads it.
         unsafe { ((start + at) as *mut u8).cast::<u64>().write_unaligned(dice.boundary()) };
         let _ = connection.doorbell.channel().notify();
     }

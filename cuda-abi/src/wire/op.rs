@@ -112,10 +112,12 @@ ops! {
     FreeAsync = 0xf046
     /// address, bytes → nothing. As HostUnmap, of what nobody uses: does not wait.
     HostDrop = 0xf047
-    /// raw bytes: references of pages that a client in a guest grants, for the next HostMap → nothing.
+    /// raw bytes: references of pages that a client in a guest grants, for the next HostMap or GrowStaging → nothing.
     HostGrants = 0xf048
     /// wait → bytes that kernels have printed. With `wait` it blocks until there are some, and answers none.
     NextOutput = 0xf049
+    /// bytes → nothing. The pages that were named lie behind what there was of the staging area.
+    GrowStaging = 0xf04a
 
     /// destination, stream, raw bytes. Posted.
     CopyInline = 0xf050

@@ -31,8 +31,7 @@ impl HostEnd {
         let (number, port) = parse(node).ok_or(LinkError::Broken)?;
         let first = ForeignPages::choose(domain, &[number])?;
         let channel = Channel::bind(domain, port)?;
-        first.notify_at_end(HOST_ALIVE, channel.port())?;
-        let first = Arc::new(first.map(Place::Anywhere)?);
+        let first = Arc::new(first.map_and_notify(Place::Anywhere, HOST_ALIVE, channel.port())?);
         if first.word(MAGIC_WORD).load(Ordering::Acquire) != MAGIC {
             return Err(LinkError::Broken);
         }

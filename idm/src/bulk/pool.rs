@@ -25,6 +25,8 @@ struct Books {
     free: BTreeMap<u64, u64>,
     /// Chunks the server still uses, with the ring position that ends that, mostly in rising order.
     lent: VecDeque<(u64, u64, u64)>,
+    /// How much of the area is there.
+    ready: u64,
 }
 
 impl Books {
@@ -63,18 +65,37 @@ impl Books {
 }
 
 impl BulkPool {
-    pub(crate) fn new(bytes: Bytes, producer: Arc<Producer>) -> Arc<Self> {
+    pub(crate) fn new((bytes, ready): (Bytes, u64), producer: Arc<Producer>) -> Arc<Self> {
         let mut free = BTreeMap::new();
-        if bytes.len() != 0 {
-            free.insert(0, bytes.len() as u64);
+        if ready != 0 {
+            free.insert(0, ready);
         }
-        let books = Mutex::new(Books { free, lent: VecDeque::new() });
+        let books = Mutex::new(Books { free, lent: VecDeque::new(), ready });
         Arc::new(Self { bytes, producer, books, freed: Condvar::new() })
     }
 
-    /// Size of the whole area, and so of the largest chunk.
+    /// Size of what is there of the area, and so of the largest chunk.
     pub fn len(&self) -> usize {
+        self.books.lock().ready as usize
+    }
+
+    /// As much as there can be.
+    pub fn capacity(&self) -> usize {
         self.bytes.len()
+    }
+
+    /// Adds what the transport has mapped behind what was there. The server has it already.
+    ///
+    /// # Safety
+    /// The `by` bytes behind the first `len` must be readable and writable as long as the region is.
+    pub unsafe fn extend(&self, by: u64) {
+        let mut books = self.books.lock();
+        let ready = books.ready;
+        assert!(by <= self.capacity() as u64 - ready, "idm: the staging area cannot be as large");
+        books.ready += by;
+        books.give(ready, by);
+        drop(books);
+        self.freed.notify_all();
     }
 
     pub fn is_empty(&self) -> bool {

@@ -130,6 +130,8 @@ pub struct Region {
     fd: Option<Arc<OwnedFd>>,
     layout: Layout,
     offsets: Offsets,
+    /// How much of the staging area is there from the start.
+    bulk_ready: u64,
 }
 
 // SAFETY: an address range without thread affinity, kept by its owner.
@@ -182,25 +184,30 @@ impl Region {
     fn map(fd: OwnedFd, layout: Layout, offsets: Offsets, placement: Placement) -> Result<Self, RegionError> {
         let len = usize::try_from(offsets.total).map_err(|_| RegionError::Placement)?;
         let mapping = Mapping::new(fd.as_fd(), len, placement)?;
-        Ok(Self { start: mapping.ptr, len, owner: Arc::new(mapping), fd: Some(Arc::new(fd)), layout, offsets })
+        let (fd, bulk_ready) = (Some(Arc::new(fd)), layout.bulk_bytes);
+        Ok(Self { start: mapping.ptr, len, owner: Arc::new(mapping), fd, layout, offsets, bulk_ready })
     }
 
     /// A region in memory that a transport has mapped, zeroed at first; `owner` is dropped with the last view of it.
+    /// Of the staging area, which comes last, only `bulk_ready` bytes need be there; more may come
+    /// (`BulkPool::extend`, `BulkView::extend`).
     ///
     /// # Safety
-    /// `start` must be a page's, and as much memory as the layout says must be readable and writable there as long as
-    /// `owner` lives, whatever the other side does.
+    /// `start` must be a page's, and as much memory as the layout says, less what of the staging area is not ready, must
+    /// be readable and writable there as long as `owner` lives, whatever the other side does. The rest of it must be
+    /// reserved for this region.
     pub unsafe fn over(
         start: NonNull<u8>,
         layout: Layout,
+        bulk_ready: u64,
         owner: Arc<dyn Any + Send + Sync>,
     ) -> Result<Self, RegionError> {
         let offsets = layout.offsets()?;
         let len = usize::try_from(offsets.total).map_err(|_| RegionError::Placement)?;
-        if !(start.as_ptr() as usize).is_multiple_of(4096) {
+        if !(start.as_ptr() as usize).is_multiple_of(4096) || bulk_ready > layout.bulk_bytes {
             return Err(RegionError::Placement);
         }
-        Ok(Self { start, len, owner, fd: None, layout, offsets })
+        Ok(Self { start, len, owner, fd: None, layout, offsets, bulk_ready })
     }
 
     /// Where in every region the transport's own words are.
@@ -300,7 +307,8 @@ impl Region {
         self.bytes(self.offsets.flags, u64::from(self.layout.flags) * 8)
     }
 
-    pub(crate) fn bulk_bytes(&self) -> Bytes {
-        self.bytes(self.offsets.bulk, self.layout.bulk_bytes)
+    /// The staging area, and how much of it is there from the start.
+    pub(crate) fn bulk_bytes(&self) -> (Bytes, u64) {
+        (self.bytes(self.offsets.bulk, self.layout.bulk_bytes), self.bulk_ready)
     }
 }

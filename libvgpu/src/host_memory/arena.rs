@@ -26,7 +26,7 @@ impl Arena {
     pub fn make(session: &Session, len: u64) -> Cuda<Arena> {
         match &*session.link.lock() {
             Link::Socket(_) => make_file(len).map(Arena::File),
-            Link::Guest { allocator, backend } => {
+            Link::Guest { allocator, backend, .. } => {
                 let pages = usize::try_from(len / super::PAGE).map_err(|_| CUDA_ERROR_OUT_OF_MEMORY)?;
                 allocator.grant(*backend, pages).map(Arena::Granted).map_err(|_| CUDA_ERROR_OUT_OF_MEMORY)
             }
@@ -47,16 +47,21 @@ impl Arena {
             (Arena::File(file), Link::Socket(socket)) => {
                 bootstrap::send(socket, &Handover::default(), &[file.as_fd()]).map_err(|_| session::lost())
             }
-            (Arena::Granted(grants), _) => grants.refs().chunks(BATCH).try_for_each(|refs| {
-                let write = |writer: &mut cuda_abi::wire::Writer<'_>| {
-                    let bytes: Vec<u8> = refs.iter().flat_map(|number| number.to_le_bytes()).collect();
-                    writer.raw(&bytes);
-                };
-                carry::block(Op::HostGrants as u16, write, |_| Ok(()))
-            }),
+            (Arena::Granted(grants), _) => name_grants(grants.refs()),
             (Arena::File(_), Link::Guest { .. }) => Err(CUDA_ERROR_NOT_SUPPORTED),
         }
     }
+}
+
+/// Tells the worker the references of pages. What they are for it is told next, while the link is still locked.
+pub fn name_grants(refs: &[u32]) -> Cuda {
+    refs.chunks(BATCH).try_for_each(|refs| {
+        let write = |writer: &mut cuda_abi::wire::Writer<'_>| {
+            let bytes: Vec<u8> = refs.iter().flat_map(|number| number.to_le_bytes()).collect();
+            writer.raw(&bytes);
+        };
+        carry::block(Op::HostGrants as u16, write, |_| Ok(()))
+    })
 }
 
 /// A memfd of fixed size: the worker takes no file that could shrink under it.

@@ -1,6 +1,6 @@
 //! A program in a Xen guest: the region is granted to the driver domain, and what kernels print is asked for.
 
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
@@ -45,14 +45,14 @@ pub fn connect(hello: &Hello) -> Result<(idm::Client, Link), Failure> {
         let source = std::error::Error::source(&error).map(|source| format!(": {source}")).unwrap_or_default();
         Failure { code, text: format!("no GPU from the driver domain: {error}{source}") }
     })?;
-    let doorbell = connection.doorbell;
+    let xen::guest::Connection { region, doorbell, allocator, backend, granted } = connection;
     let _ = DOORBELL.set(doorbell.clone());
-    let client = idm::Client::over(connection.region, doorbell.clone());
+    let client = idm::Client::over(region, doorbell.clone());
     let gone = client.gone().clone();
     let events = std::thread::Builder::new().name("bulkhead-events".into());
     without_signals(|| events.spawn(move || doorbell.serve(&gone)))
         .map_err(failure(CUDA_ERROR_OPERATING_SYSTEM, "cannot watch the worker"))?;
-    let link = Link::Guest { allocator: connection.allocator, backend: connection.backend };
+    let link = Link::Guest { allocator, backend, granted };
     Ok((client, link))
 }
 
@@ -100,9 +100,24 @@ pub fn print_output(session: &'static Session) {
     }
 }
 
+/// How many waits for the GPU look for output in a program that has not printed yet.
+const TRUST: u32 = 64;
+static WAITS: AtomicU32 = AtomicU32::new(0);
+static PRINTS: AtomicBool = AtomicBool::new(false);
+
+/// After a wait for the GPU: what kernels printed before is out before the program goes on, as it is natively. That is a
+/// trip to the worker, so a program that has waited often and never had anything to print is left to the thread.
+pub fn print_at_wait(session: &Session) {
+    let is_guest = DOORBELL.get().is_some();
+    if is_guest && (PRINTS.load(Ordering::Relaxed) || WAITS.fetch_add(1, Ordering::Relaxed) < TRUST) {
+        drain(session);
+    }
+}
+
 fn drain(session: &Session) {
     let _printing = PRINTING.lock();
     while let Some(bytes) = ask(session, false).filter(|bytes| !bytes.is_empty()) {
+        PRINTS.store(true, Ordering::Relaxed);
         let mut rest = &bytes[..];
         while !rest.is_empty() {
             // SAFETY: the bytes are ours; descriptor 1 is where this program prints, or is closed.

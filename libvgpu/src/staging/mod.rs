@@ -3,6 +3,7 @@
 //! Each chunk in flight has a completion word of its own, which the GPU writes when it is done with the chunk.
 
 mod crew;
+mod growth;
 mod stream_copy;
 
 use std::collections::VecDeque;
@@ -72,6 +73,9 @@ fn acquire(session: &Session, own: &mut VecDeque<InFlight>, len: usize) -> Cuda<
         }
         if let Some(free) = try_acquire(session, len) {
             return Ok(free);
+        }
+        if growth::grow(session) {
+            continue;
         }
         let wait_for = own.pop_front().or_else(|| LEFT.lock().pop_front());
         match wait_for {
@@ -162,6 +166,7 @@ impl Parts {
                 let source = (self.host + at) as *const u8;
                 // SAFETY: the caller vouches for the source; the chunk has at least `part` bytes.
                 chunk.with(|room| unsafe { stream_copy::copy(source, room.as_mut_ptr(), part) });
+                xen::counts::bytes_copied(part);
                 own.push_back(self.post(Op::CopyFromStaging, at, part, chunk, word)?);
             }
             Ok(())
@@ -198,6 +203,7 @@ impl Parts {
             let destination = (self.host + at) as *mut u8;
             // SAFETY: the caller vouches for the destination; the chunk has at least `part` bytes.
             chunk.with(|room| unsafe { stream_copy::copy(room.as_ptr(), destination, part) });
+            xen::counts::bytes_copied(part);
         }
     }
 

@@ -107,10 +107,10 @@ impl Broker {
             }
             Request::Status => return Answer::Status(self.status()),
             Request::Cards => return Answer::Cards { cards: self.cards() },
-            Request::Budgets => return Answer::Budgets { budgets: self.budgets.list().clone() },
+            Request::Budgets => return Answer::Budgets { budgets: self.list_budgets() },
             Request::SetBudget { name, memory } => {
                 return match self.set_budget(&name, memory) {
-                    Ok(()) => Answer::Budgets { budgets: self.budgets.list().clone() },
+                    Ok(()) => Answer::Budgets { budgets: self.list_budgets() },
                     Err(reason) => Answer::Failed { reason, no_space: false },
                 };
             }

@@ -1,9 +1,11 @@
 //! Memory that several zones draw on together: the containers of a claim on what the claim was given, the pods of a
 //! namespace on its quota. Each zone has its own ledger; here it is added up.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::path::Path;
+
+use serde::{Deserialize, Serialize};
 
 use super::Broker;
 use super::zones::{Zone, Zones};
@@ -12,9 +14,22 @@ use crate::control::ZoneName;
 /// Budgets of a node; more are refused.
 const MOST: usize = 4096;
 
-/// Limits by name. A budget that zones name and that is not here has no limit.
+/// Limits by name. A budget that zones name and that is not here has no limit, unless the book was lost: then it has
+/// nothing to give until somebody has said again what it has.
 #[derive(Debug, Default)]
-pub struct Budgets(BTreeMap<String, u64>);
+pub struct Budgets {
+    limits: BTreeMap<String, u64>,
+    /// After a loss: those of which it was said that they have no limit.
+    free: Option<BTreeSet<String>>,
+}
+
+/// How a book is written down after one was lost, until all is known again; else it is the limits alone.
+#[derive(Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Incomplete {
+    limits: BTreeMap<String, u64>,
+    free: BTreeSet<String>,
+}
 
 /// How a zone stands with all that limits it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -29,21 +44,61 @@ pub struct Standing {
 impl Budgets {
     pub fn read(path: &Path) -> Self {
         let Ok(bytes) = std::fs::read(path) else { return Self::default() };
-        Self(serde_json::from_slice(&bytes).unwrap_or_else(|error| {
-            // Nobody may take more because a book is lost; who set the limits sets them again.
-            tracing::warn!(%error, "the book of budgets cannot be read; they have no limits until they are set again");
-            BTreeMap::new()
-        }))
+        if let Ok(Incomplete { limits, free }) = serde_json::from_slice(&bytes) {
+            return Self { limits, free: Some(free) };
+        }
+        match serde_json::from_slice(&bytes) {
+            Ok(limits) => Self { limits, free: None },
+            Err(error) => {
+                // Nobody may take more because a book is lost; who set the limits sets them again.
+                tracing::error!(%error, "the book of budgets cannot be read; zones of a budget get no memory until it is set");
+                Self { limits: BTreeMap::new(), free: Some(BTreeSet::new()) }
+            }
+        }
     }
 
-    fn write(limits: &BTreeMap<String, u64>, path: &Path) -> io::Result<()> {
+    fn write(&self, path: &Path) -> io::Result<()> {
         let new = path.with_extension("new");
-        std::fs::write(&new, serde_json::to_vec_pretty(limits)?)?;
+        let bytes = match &self.free {
+            None => serde_json::to_vec_pretty(&self.limits)?,
+            Some(free) => serde_json::to_vec_pretty(&Incomplete { limits: self.limits.clone(), free: free.clone() })?,
+        };
+        std::fs::write(&new, bytes)?;
         std::fs::rename(new, path)
     }
 
-    pub fn list(&self) -> &BTreeMap<String, u64> {
-        &self.0
+    /// What a budget has; none: as much as there is.
+    fn limit(&self, name: &str) -> Option<u64> {
+        match (self.limits.get(name), &self.free) {
+            (Some(limit), _) => Some(*limit),
+            (None, Some(free)) if !free.contains(name) => Some(0),
+            (None, _) => None,
+        }
+    }
+
+    /// With another limit for one. Once that of every budget which zones name is known, nothing is missing any more.
+    fn with(&self, name: &str, memory: Option<u64>, zones: &Zones) -> Self {
+        let (mut limits, mut free) = (self.limits.clone(), self.free.clone());
+        match memory {
+            Some(memory) => limits.insert(name.to_owned(), memory),
+            None => limits.remove(name),
+        };
+        if let Some(free) = free.as_mut().filter(|_| memory.is_none()) {
+            free.insert(name.to_owned());
+        }
+        let known = |free: &BTreeSet<String>| {
+            let mut named = zones.values().flat_map(|zone| &zone.ties.budgets);
+            named.all(|name| limits.contains_key(name) || free.contains(name))
+        };
+        let free = free.filter(|free| !known(free));
+        Self { limits, free }
+    }
+
+    /// All that have a limit, those included of which nobody knows it.
+    pub fn list(&self, zones: &Zones) -> BTreeMap<String, u64> {
+        let named = zones.values().flat_map(|zone| &zone.ties.budgets);
+        let limited = named.filter_map(|name| Some((name.clone(), self.limit(name)?)));
+        limited.chain(self.limits.clone()).collect()
     }
 }
 
@@ -60,8 +115,8 @@ pub fn standing(zones: &Zones, budgets: &Budgets, name: &ZoneName) -> Standing {
         held.push((limit, sum(&|name, zone| name == family || zone.parent.as_ref() == Some(family))));
     }
     for budget in &zone.ties.budgets {
-        if let Some(limit) = budgets.0.get(budget) {
-            held.push((*limit, sum(&|_, zone| zone.ties.budgets.contains(budget))));
+        if let Some(limit) = budgets.limit(budget) {
+            held.push((limit, sum(&|_, zone| zone.ties.budgets.contains(budget))));
         }
     }
     let room = held.iter().map(|(limit, used)| limit.saturating_sub(*used)).min();
@@ -80,21 +135,23 @@ impl Broker {
 
     /// Sets a budget's limit; none: it has none any more. What is in use beyond it stays in use.
     pub(super) fn set_budget(&mut self, name: &str, memory: Option<u64>) -> Result<(), String> {
-        let mut limits = self.budgets.0.clone();
-        match memory {
-            Some(memory) => limits.insert(name.to_owned(), memory),
-            None => limits.remove(name),
-        };
-        if limits.len() > MOST {
+        let budgets = self.budgets.with(name, memory, &self.zones);
+        if budgets.limits.len() + budgets.free.as_ref().map_or(0, BTreeSet::len) > MOST {
             return Err("there are too many budgets".to_owned());
         }
-        if limits != self.budgets.0 {
-            Budgets::write(&limits, &self.folder.budgets())
+        if (&budgets.limits, &budgets.free) != (&self.budgets.limits, &self.budgets.free) {
+            budgets
+                .write(&self.folder.budgets())
                 .map_err(|error| format!("cannot write the budget down: {error}"))?;
             tracing::info!(budget = name, memory, "budget set");
-            self.budgets.0 = limits;
+            self.budgets = budgets;
         }
         Ok(())
+    }
+
+    /// Budgets that have a limit.
+    pub(super) fn list_budgets(&self) -> BTreeMap<String, u64> {
+        self.budgets.list(&self.zones)
     }
 }
 
@@ -116,7 +173,7 @@ mod tests {
             let path = std::env::temp_dir().join(format!("bulkhead-budgets-{}-{name}", std::process::id()));
             let folder = StateDir::open(&path, true).unwrap();
             let budgets = budgets.iter().map(|(name, limit)| ((*name).to_owned(), *limit)).collect();
-            Self { folder, zones: Zones::new(), budgets: Budgets(budgets) }
+            Self { folder, zones: Zones::new(), budgets: Budgets { limits: budgets, free: None } }
         }
 
         fn zone(&mut self, name: &str, memory: Option<u64>, parent: Option<&str>, budgets: &[&str]) {
@@ -183,7 +240,37 @@ mod tests {
         book.uses("z", 90);
         assert_eq!(book.stands("y"), (20, Some(50), 30));
         assert_eq!(book.stands("x"), (20, Some(50), 30));
-        book.budgets.0.insert("namespace.a".into(), 10);
+        book.budgets.limits.insert("namespace.a".into(), 10);
         assert_eq!(book.stands("x").2, 0, "a quota below what is used grants nothing more");
+    }
+
+    #[test]
+    fn a_lost_book_gives_nobody_more() {
+        let mut book = Book::new("lost", &[]);
+        book.zone("x", Some(100), None, &["namespace.a"]);
+        book.zone("y", Some(100), None, &["namespace.b"]);
+        book.zone("z", Some(100), None, &[]);
+        book.uses("x", 20);
+        let path = book.folder.budgets();
+        std::fs::write(&path, "{\"namespace.a\": 5").unwrap();
+        book.budgets = Budgets::read(&path);
+        assert_eq!((book.stands("x").2, book.stands("y").2, book.stands("z").2), (0, 0, 100));
+        // Who sets them finds those that are missing in the list, and says of each what it has.
+        let listed = |book: &Book| book.budgets.list(&book.zones);
+        assert_eq!(listed(&book), BTreeMap::from([("namespace.a".to_owned(), 0), ("namespace.b".to_owned(), 0)]));
+        book.budgets = book.budgets.with("namespace.a", Some(50), &book.zones);
+        assert_eq!((book.stands("x").2, book.stands("y").2), (30, 0));
+        // The next broker knows that something is missing, too.
+        book.budgets.write(&path).unwrap();
+        book.budgets = Budgets::read(&path);
+        assert_eq!((book.stands("x").2, book.stands("y").2), (30, 0));
+        book.budgets = book.budgets.with("namespace.b", None, &book.zones);
+        assert_eq!((book.stands("x").2, book.stands("y").2), (30, 100));
+        assert_eq!(listed(&book), BTreeMap::from([("namespace.a".to_owned(), 50)]));
+        // Nothing is missing any more: a book like any other.
+        book.budgets.write(&path).unwrap();
+        book.budgets = Budgets::read(&path);
+        book.zone("new", Some(100), None, &["namespace.c"]);
+        assert_eq!((book.stands("x").2, book.stands("new").2), (30, 100));
     }
 }

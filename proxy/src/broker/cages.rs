@@ -5,6 +5,7 @@ use std::io;
 use std::process::{Child, Command};
 
 use super::Broker;
+use super::worker_logs::WorkerLogs;
 use crate::cage::{self, Cage, HostLimits, Rule, Surroundings};
 use crate::control::ZoneName;
 use crate::control::zone::ZoneLimits;
@@ -37,7 +38,10 @@ impl Broker {
             }
             tracing::warn!(%error, "a worker has no control group");
         }
-        command.spawn().inspect_err(|_| self.cage.leave(slot))
+        let (said, stderr) = WorkerLogs::pipe().inspect_err(|_| self.cage.leave(slot))?;
+        let child = command.stderr(stderr).spawn().inspect_err(|_| self.cage.leave(slot))?;
+        self.logs.add(child.id(), said);
+        Ok(child)
     }
 
     /// Puts a worker into the group of the zone that it is about to serve, if that has one.
@@ -45,11 +49,24 @@ impl Broker {
         let Some(slot) = self.workers.get(&id).map(|worker| worker.slot) else { return Ok(()) };
         let rules = self.device_rules();
         match self.cage.admit(slot, zone, &rules) {
-            Err(error) if self.config.jail != Demand::Require => {
+            Err(error) if self.config.jail != Demand::Require && error.kind() != io::ErrorKind::TimedOut => {
                 tracing::warn!(%zone, %error, "a worker is not held to its zone's limits of the host");
                 Ok(())
             }
             result => result,
+        }
+    }
+
+    /// The same for one that has a client: if it forks away from us, it is ended.
+    fn take_into_zone(&mut self, id: u64, zone: &ZoneName) -> io::Result<()> {
+        let admitted = self.admit_to_zone(id, zone);
+        match (admitted, self.workers.get_mut(&id)) {
+            (Err(error), Some(worker)) if error.kind() == io::ErrorKind::TimedOut => {
+                tracing::warn!(%zone, worker = worker.pid, %error, "worker ended: it cannot be held to its zone's limits");
+                worker.kill();
+                Ok(())
+            }
+            (admitted, _) => admitted,
         }
     }
 
@@ -65,7 +82,7 @@ impl Broker {
             Ok(true) => {
                 let inside = self.workers.iter().filter(|(_, worker)| worker.zone() == Some(zone));
                 let inside: Vec<u64> = inside.map(|(id, _)| *id).collect();
-                inside.into_iter().try_for_each(|id| self.admit_to_zone(id, zone))
+                inside.into_iter().try_for_each(|id| self.take_into_zone(id, zone))
             }
             // Only zones that want such limits get here.
             Err(error) if self.config.jail == Demand::Require => Err(error),

@@ -41,7 +41,10 @@ impl Broker {
         for _ in 0..ACCEPTS_PER_TURN {
             let Some((name, zone)) = self.zones.iter_mut().find(|(_, zone)| zone.id == zone_id) else { return };
             if zone.listener.lane().waiting() > MAX_CLOSING {
-                tracing::warn!(zone = %name, "closing what its clients brought takes long: no more of them until then");
+                if let Some(unsaid) = zone.complain() {
+                    let why = "closing what its clients brought takes long: no more of them until then";
+                    tracing::warn!(zone = %name, unsaid, "{why}");
+                }
                 self.reactor.forget(&zone.listener);
                 zone.opens_at = Some(Instant::now() + CLOSING_REST);
                 return;
@@ -58,14 +61,18 @@ impl Broker {
                 .filter(|client| client.deadline.is_some() && self.family(&client.zone) == name)
                 .count();
             if silent >= MAX_SILENT {
-                tracing::info!(zone = %name, "client dropped: too many that say nothing");
+                self.complain(&name, |unsaid| {
+                    tracing::info!(zone = %name, unsaid, "client dropped: too many that say nothing");
+                });
                 continue;
             }
             let id = self.new_id();
             let peer = match process::peer(&socket) {
                 Ok(peer) => peer,
                 Err(error) => {
-                    tracing::info!(zone = %name, %error, "client dropped: unknown peer");
+                    self.complain(&name, |unsaid| {
+                        tracing::info!(zone = %name, %error, unsaid, "client dropped: unknown peer");
+                    });
                     continue;
                 }
             };
@@ -93,8 +100,9 @@ impl Broker {
         match handshake::read(&client.socket) {
             Hello::NotYet => {}
             Hello::Hangup(why) => {
-                tracing::info!(zone = %client.zone, pid = client.peer.pid, "client dropped: {why}");
+                let (zone, pid) = (client.zone.clone(), client.peer.pid);
                 self.clients.remove(&id);
+                self.complain(&zone, |unsaid| tracing::info!(%zone, pid, unsaid, "client dropped: {why}"));
             }
             Hello::Refused(refusal) => self.refuse_client(id, refusal),
             Hello::Asks => self.on_inquiry(id),
@@ -120,9 +128,18 @@ impl Broker {
         }
     }
 
+    /// Has something said about a client that was sent away, unless its zone has had many of those.
+    fn complain(&mut self, zone: &ZoneName, say: impl FnOnce(Option<u64>)) {
+        if let Some(unsaid) = self.zones.get_mut(zone).and_then(super::Zone::complain) {
+            say(unsaid);
+        }
+    }
+
     pub(super) fn refuse_client(&mut self, id: u64, refusal: Refusal) {
         if let Some(client) = self.clients.remove(&id) {
-            tracing::warn!(zone = %client.zone, pid = client.peer.pid, ?refusal, "client refused");
+            self.complain(&client.zone, |unsaid| {
+                tracing::warn!(zone = %client.zone, pid = client.peer.pid, ?refusal, unsaid, "client refused");
+            });
             if let Some(zone) = self.zones.get_mut(&client.zone) {
                 zone.clients_refused = zone.clients_refused.saturating_add(1);
             }

@@ -8,8 +8,6 @@
 use std::io;
 use std::time::{Duration, Instant};
 
-use rustix::event::{PollFd, PollFlags, Timespec};
-
 use super::Broker;
 use super::process::Peer;
 use crate::control::ZoneName;
@@ -41,6 +39,9 @@ impl Broker {
 
     fn open_part(&mut self, parent: &ZoneName, name: &ZoneName) -> io::Result<()> {
         if let Some(part) = self.zones.get_mut(name) {
+            if part.parent.as_ref() != Some(parent) {
+                return Err(io::Error::other("another zone has the name of its part"));
+            }
             part.abandoned_at = None;
             return Ok(());
         }
@@ -100,9 +101,7 @@ fn part_settings(mut settings: ZoneSettings) -> ZoneSettings {
 fn container_of(peer: &Peer) -> Option<String> {
     let groups = std::fs::read_to_string(format!("/proc/{}/cgroup", peer.pid)).ok()?;
     // The number may have been used again meanwhile: what was read counts only if the process is still there.
-    let mut fds = [PollFd::new(peer.pidfd.as_ref()?, PollFlags::IN)];
-    let gone = rustix::event::poll(&mut fds, Some(&Timespec { tv_sec: 0, tv_nsec: 0 })).ok()? > 0;
-    if gone { None } else { container_in(&groups) }
+    if peer.is_alive() { container_in(&groups) } else { None }
 }
 
 /// The first part of a path that has a container's name in it: 64 hexadecimal digits. What follows is the container's own.

@@ -25,6 +25,8 @@ use crate::control::wire::{Shared, Token, code, shared, shared_flags};
 const DESCRIPTORS_PER_ZONE: usize = 1024;
 const EXPORTS_PER_WORKER: usize = 16 << 10;
 const IMPORTS_PER_WORKER: usize = 16 << 10;
+/// Exports and imports of all workers of a zone: the broker remembers each.
+const ENTRIES_PER_ZONE: usize = 64 << 10;
 /// No wait of any stream is for more than this: what the words of a worker that is gone are set to.
 const LONG_REACHED: u64 = u64::MAX >> 2;
 
@@ -40,6 +42,7 @@ pub struct Exports {
 
 #[derive(Default)]
 struct Held {
+    zone: Option<ZoneName>,
     exports: BTreeSet<Token>,
     imports: BTreeSet<Token>,
     /// Other zones that it has events of.
@@ -102,6 +105,12 @@ impl Exports {
         }
     }
 
+    /// What is remembered of a zone.
+    fn entries(&self, zone: &ZoneName) -> usize {
+        let of_zone = self.workers.values().filter(|held| held.zone.as_ref() == Some(zone));
+        of_zone.map(|held| held.exports.len() + held.imports.len()).sum()
+    }
+
     /// A worker offers something. The code of an error is for the reply; `None` ends the worker.
     pub fn add(
         &mut self,
@@ -128,17 +137,20 @@ impl Exports {
             let own = known.filter(|page| page.exporter == Some(asker.worker) && page.details.kind == shared::PAGE);
             own.ok_or(Some(code::UNKNOWN))?;
         }
+        let entries = self.entries(asker.zone);
         let held = self.workers.entry(asker.worker).or_default();
         let used = self.descriptors.get(asker.zone).copied().unwrap_or(0);
         let all: usize = self.descriptors.values().sum();
-        let room = fd.is_none() || (used < DESCRIPTORS_PER_ZONE && all < self.most_descriptors);
-        if held.exports.len() >= EXPORTS_PER_WORKER || !room {
+        let room = fd.is_none()
+            || (used < DESCRIPTORS_PER_ZONE.min(self.most_descriptors / 8) && all < self.most_descriptors);
+        if held.exports.len() >= EXPORTS_PER_WORKER || entries >= ENTRIES_PER_ZONE || !room {
             return Err(Some(code::REFUSED));
         }
         let mut token = Token::default();
         rustix::rand::getrandom(&mut token, rustix::rand::GetRandomFlags::empty())
             .map_err(|_| Some(code::REFUSED))?;
         held.exports.insert(token);
+        held.zone = Some(asker.zone.clone());
         if fd.is_some() {
             *self.descriptors.entry(asker.zone.clone()).or_default() += 1;
         }
@@ -189,7 +201,7 @@ impl Exports {
             _ => export.fd.as_ref(),
         };
         let held = self.workers.get(&asker.worker).map_or(0, |held| held.imports.len());
-        if held >= IMPORTS_PER_WORKER {
+        if held >= IMPORTS_PER_WORKER || self.entries(asker.zone) >= ENTRIES_PER_ZONE {
             return Err(code::REFUSED);
         }
         let fd = fd.ok_or(code::UNKNOWN)?.as_fd().try_clone_to_owned().map_err(|_| code::REFUSED)?;
@@ -210,7 +222,9 @@ impl Exports {
         }
         let zone = asker.zone.clone();
         export.importers.entry(asker.worker).or_insert(Import { zone, paid });
-        self.workers.entry(asker.worker).or_default().imports.insert(*token);
+        let held = self.workers.entry(asker.worker).or_default();
+        held.zone = Some(asker.zone.clone());
+        held.imports.insert(*token);
     }
 
     /// A worker takes an export back. Answers who must pay from now on.

@@ -115,6 +115,7 @@ impl Broker {
         if !circles.is_empty() {
             self.isolate(zone);
         }
+        self.match_meetings();
     }
 
     /// From now on what a zone allocates must share no page with anything else.
@@ -181,6 +182,7 @@ impl Broker {
             tracing::info!(from = %grant.from, to = %grant.to, workers, "grant ended");
             ended += workers;
         }
+        self.match_meetings();
         (gone.len(), ended)
     }
 

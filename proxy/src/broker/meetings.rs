@@ -32,13 +32,16 @@ const PER_ZONE: usize = 256;
 const ALL: usize = 4096;
 /// Those who have a publication, and what its publisher has not been told of others, together.
 const MOST_CONSUMERS: usize = 256;
+/// Of these, those of any one zone but the publisher's own.
+const MOST_OF_ANOTHER_ZONE: usize = MOST_CONSUMERS / 4;
 /// Entries of a list in one answer: as many as any socket holds.
 const PAGE: usize = 64;
 /// How soon it is tried again to tell it.
 const RETRY: Duration = Duration::from_millis(5);
 
-#[derive(Default)]
 pub struct Meetings {
+    /// Connections that there may be.
+    most: usize,
     peers: BTreeMap<u64, Peer>,
     /// Publishers, by name: whatever else there is need not be looked at when somebody asks for one.
     names: BTreeMap<ZoneName, BTreeSet<u64>>,
@@ -76,7 +79,7 @@ struct Publication {
     since: Instant,
     taken: u64,
     /// Those who have it, by their connections.
-    consumers: BTreeSet<u64>,
+    consumers: BTreeMap<u64, ZoneName>,
     /// Those who have it and did not stay: zone and number.
     detached: Vec<(ZoneName, u64)>,
     /// What it has still to be told.
@@ -101,6 +104,14 @@ impl News {
 impl Publication {
     fn is_full(&self) -> bool {
         self.consumers.len() + self.detached.len() + self.backlog.len() >= MOST_CONSUMERS
+    }
+
+    /// Has another zone as much of it as it may have?
+    fn is_full_for(&self, zone: &ZoneName) -> bool {
+        let consumers = self.consumers.values().filter(|known| *known == zone).count();
+        let detached = self.detached.iter().filter(|(known, _)| known == zone).count();
+        let news = self.backlog.iter().filter(|news| news.zone == *zone).count();
+        consumers + detached + news >= MOST_OF_ANOTHER_ZONE
     }
 
     /// Tells what can be told. False when the peer is gone.
@@ -134,6 +145,16 @@ impl Policy<'_> {
 }
 
 impl Meetings {
+    /// `most`: connections of all zones together.
+    fn with_room_for(most: usize) -> Self {
+        let (peers, names) = (BTreeMap::new(), BTreeMap::new());
+        Self { most, peers, names, freed: BTreeSet::new(), published: 0 }
+    }
+
+    pub fn new() -> Self {
+        Self::with_room_for(most())
+    }
+
     pub fn has(&self, id: u64) -> bool {
         self.peers.contains_key(&id)
     }
@@ -148,7 +169,7 @@ impl Meetings {
 
     fn add(&mut self, id: u64, zone: ZoneName, pid: u32, socket: Foreign) {
         let of_zone = self.peers.values().filter(|peer| peer.zone == zone).count();
-        if of_zone >= PER_ZONE || self.peers.len() >= most() {
+        if of_zone >= PER_ZONE.min(self.most / 8) || self.peers.len() >= self.most {
             tell(&socket, &Meet::refusal(code::TOO_MANY));
             return;
         }
@@ -166,7 +187,8 @@ impl Meetings {
                 return self.match_freed(policy);
             }
             Err(error) => {
-                tracing::info!(zone = %peer.zone, pid = peer.pid, "dropped from a meeting: {error}");
+                // Tenants bring this about as often as they like.
+                tracing::debug!(zone = %peer.zone, pid = peer.pid, "dropped from a meeting: {error}");
                 return self.end(id, false);
             }
         };
@@ -210,7 +232,7 @@ impl Meetings {
             name: name.clone(),
             since: Instant::now(),
             taken: 0,
-            consumers: BTreeSet::new(),
+            consumers: BTreeMap::new(),
             detached: Vec::new(),
             backlog: VecDeque::from([published]),
         };
@@ -295,7 +317,7 @@ impl Meetings {
         let Some(publisher) = self.find(&zone, name, from.as_ref(), policy) else { return };
         let Some(source) = self.peers.get_mut(&publisher) else { return };
         let Role::Publisher(publication) = &mut source.role else { return };
-        if publication.is_full() {
+        if publication.is_full() || (source.zone != zone && publication.is_full_for(&zone)) {
             return;
         }
         publication.taken += 1;
@@ -311,7 +333,7 @@ impl Meetings {
             if detach {
                 publication.detached.push((zone.clone(), number));
             } else {
-                publication.consumers.insert(id);
+                publication.consumers.insert(id, zone.clone());
             }
         }
         if detach {
@@ -424,7 +446,7 @@ impl Meetings {
                 }
                 let mut gone = Meet::new(kind::GONE);
                 gone.code = if done { 0 } else { code::DIED };
-                for consumer in publication.consumers {
+                for consumer in publication.consumers.into_keys() {
                     // Its own end is for it to tell.
                     if let Some(consumer) = self.peers.get(&consumer) {
                         tell(&consumer.socket, &gone);
@@ -446,6 +468,25 @@ impl Meetings {
         let of_zone = |(id, peer): (&u64, &Peer)| (peer.zone == *zone).then_some(*id);
         for id in self.peers.iter().filter_map(of_zone).collect::<Vec<_>>() {
             self.end(id, false);
+        }
+        self.lose_detached(|_, consumer| consumer == zone);
+    }
+
+    /// Those who took something, did not stay and will not say that they are done: publisher's zone and theirs.
+    fn lose_detached(&mut self, is_lost: impl Fn(&ZoneName, &ZoneName) -> bool) {
+        let mut lost = Vec::new();
+        for (id, peer) in &mut self.peers {
+            let Role::Publisher(publication) = &mut peer.role else { continue };
+            publication.detached.retain(|(zone, number)| {
+                let keep = !is_lost(&peer.zone, zone);
+                if !keep {
+                    lost.push((*id, News { kind: kind::LOST, number: *number, zone: zone.clone() }));
+                }
+                keep
+            });
+        }
+        for (publisher, news) in lost {
+            self.notify(publisher, news);
         }
     }
 }
@@ -483,9 +524,10 @@ impl Broker {
         self.meetings.on_message(id, &policy);
     }
 
-    /// Grants have changed: those who wait may find something now.
+    /// Grants have changed: those who wait may find something now, and some who took something may not have it any more.
     pub(super) fn match_meetings(&mut self) {
         let policy = Policy { grants: &self.grants, exports: &self.exports };
+        self.meetings.lose_detached(|publisher, consumer| !policy.may_see(publisher, consumer));
         self.meetings.match_all(&policy);
     }
 
@@ -500,6 +542,8 @@ impl Broker {
 
     pub(super) fn end_meetings(&mut self, zone: &ZoneName) {
         self.meetings.end_zone(zone);
+        let policy = Policy { grants: &self.grants, exports: &self.exports };
+        self.meetings.match_freed(&policy);
     }
 }
 

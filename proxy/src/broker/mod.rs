@@ -27,6 +27,7 @@ mod sharing;
 pub mod state_dir;
 mod suspension;
 mod views;
+mod worker_logs;
 mod workers;
 mod zones;
 
@@ -45,6 +46,7 @@ use crate::control::admin::AdminClient;
 use crate::control::grant::Grant;
 use crate::jail::{Demand, Missing};
 use crate::packet;
+use crate::throttle::Throttle;
 
 use clients::Client;
 pub use overdraft::Meter;
@@ -72,7 +74,7 @@ pub struct Config {
     /// What to run as worker, with the arguments before the broker's own.
     pub worker_program: PathBuf,
     pub worker_arguments: Vec<OsString>,
-    /// Workers log as the broker does.
+    /// Helpers log as the broker does.
     pub json_logs: bool,
     pub jail: Demand,
     /// First of the user ids that workers get, one each, when the broker is root.
@@ -126,6 +128,8 @@ pub struct Broker {
     /// Clients that have said hello, in the order in which they get the next workers.
     waiting: VecDeque<u64>,
     rejoins: BTreeMap<u64, workers::Rejoining>,
+    /// Of lines about strangers among those.
+    strangers: Throttle,
     admins: BTreeMap<u64, admin::Connection>,
     next_id: u64,
     started: Instant,
@@ -138,6 +142,7 @@ pub struct Broker {
     /// By worker.
     naps: BTreeMap<u64, suspension::Nap>,
     scheduler: Scheduler,
+    logs: worker_logs::WorkerLogs,
     exports: exports::Exports,
     meetings: meetings::Meetings,
     grants: grants::Grants,
@@ -156,6 +161,7 @@ pub struct Broker {
 impl Broker {
     /// Takes the folder, adopts what a predecessor left, starts the first worker and listens.
     pub fn start(config: Config) -> Result<Self, StartError> {
+        raise_descriptor_limit();
         let folder = StateDir::open(&config.state_dir, config.private)?;
         let serve = |source| StartError::Serve { path: folder.path().to_owned(), source };
         let roster = Roster::open(&folder.roster()).map_err(serve)?;
@@ -166,6 +172,7 @@ impl Broker {
         reactor.watch(&rejoin_listener, Source::RejoinListener).map_err(serve)?;
         let scheduler = Scheduler::start(config.watchdog).map_err(serve)?;
         reactor.watch(scheduler.verdict_bell(), Source::Scheduler).map_err(serve)?;
+        let logs = worker_logs::WorkerLogs::start().map_err(serve)?;
         let mut broker = Self {
             config,
             folder,
@@ -179,6 +186,7 @@ impl Broker {
             clients: BTreeMap::new(),
             waiting: VecDeque::new(),
             rejoins: BTreeMap::new(),
+            strangers: Throttle::new(10, Duration::from_secs(10)),
             admins: BTreeMap::new(),
             next_id: 0,
             started: Instant::now(),
@@ -189,8 +197,9 @@ impl Broker {
             overdrafts: overdraft::Watch::default(),
             naps: BTreeMap::new(),
             scheduler,
+            logs,
             exports: exports::Exports::new(),
-            meetings: meetings::Meetings::default(),
+            meetings: meetings::Meetings::new(),
             grants: grants::Grants::default(),
             budgets: budgets::Budgets::default(),
             figures: figures::Book::new(),
@@ -389,7 +398,10 @@ impl Broker {
         self.clients.retain(|_, client| {
             let keep = !late(client.deadline);
             if !keep {
-                tracing::info!(zone = %client.zone, pid = client.peer.pid, "client dropped: no hello in time");
+                let complain = self.zones.get_mut(&client.zone).and_then(Zone::complain);
+                if let Some(unsaid) = complain {
+                    tracing::info!(zone = %client.zone, pid = client.peer.pid, unsaid, "client dropped: no hello in time");
+                }
             }
             keep
         });
@@ -432,6 +444,7 @@ impl Broker {
         }
         self.wait_for_killed();
         self.views.stop();
+        self.logs.finish(&self.workers.values().map(|worker| worker.pid).collect());
         let left = self.workers.len();
         for slot in ended {
             let _ = self.roster.clear(slot);
@@ -446,5 +459,14 @@ impl Broker {
             left == 0 && !config.private && self.zones.iter().all(|(name, zone)| zone.leased || given(name));
         self.cage.retire(everything || nothing_left);
         self.folder.retire(everything || nothing_left);
+    }
+}
+
+/// Shares of the limit are given to zones, and the usual one of a thousand is for programs that use `select`.
+fn raise_descriptor_limit() {
+    use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+    let limit = getrlimit(Resource::Nofile);
+    if let Err(error) = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit }) {
+        tracing::warn!(%error, "the limit of descriptors stays as it is");
     }
 }

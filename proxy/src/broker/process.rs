@@ -47,6 +47,19 @@ pub fn parent(pid: u32) -> Option<u32> {
     stat.rsplit_once(')')?.1.split_whitespace().nth(1)?.parse().ok()
 }
 
+/// The user that a process runs as; its folder in /proc may be root's all the same.
+pub fn uid(pid: u32) -> Option<u32> {
+    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
+    status.lines().find_map(|line| line.strip_prefix("Uid:"))?.split_whitespace().next()?.parse().ok()
+}
+
+/// Whether a process runs still. What was read under its number before counts only then.
+pub fn is_alive(process: &OwnedFd) -> bool {
+    let now = rustix::event::Timespec { tv_sec: 0, tv_nsec: 0 };
+    let mut fds = [rustix::event::PollFd::new(process, rustix::event::PollFlags::IN)];
+    matches!(rustix::event::poll(&mut fds, Some(&now)), Ok(0))
+}
+
 /// The process at the end of a line of only children: of a jailed worker, the one that has the driver.
 pub fn innermost(pid: u32) -> u32 {
     let only_child = |pid: &u32| -> Option<u32> {
@@ -83,7 +96,13 @@ impl Peer {
         let root = |process: &str| std::fs::read_link(format!("/proc/{process}/ns/mnt")).ok();
         let own = root("self");
         let same_user = self.uid == rustix::process::geteuid().as_raw();
-        same_user && own.is_some() && root(&self.pid.to_string()) == own
+        // The number may have been used again meanwhile: what was read counts only if the process is still there.
+        same_user && own.is_some() && root(&self.pid.to_string()) == own && self.is_alive()
+    }
+
+    /// Whether it is known to run still.
+    pub fn is_alive(&self) -> bool {
+        self.pidfd.as_ref().is_some_and(is_alive)
     }
 }
 
@@ -120,6 +139,12 @@ mod tests {
         assert!(!Peer { uid: me.uid + 1, ..peer(&socket).unwrap() }.is_ours());
         // A peer that we cannot see.
         assert!(!Peer { pid: 0, ..peer(&socket).unwrap() }.is_ours());
+        assert!(!Peer { pidfd: None, ..peer(&socket).unwrap() }.is_ours());
+        // One whose number is ours by now.
+        let mut child = std::process::Command::new("true").spawn().unwrap();
+        let pidfd = open(child.id()).ok();
+        child.wait().unwrap();
+        assert!(!Peer { pidfd, ..peer(&socket).unwrap() }.is_ours());
     }
 
     #[test]

@@ -11,11 +11,15 @@
 //! | `jail/` | – | an empty folder over which each worker mounts its own root |
 
 use std::fs::{self, DirBuilder, File};
-use std::io;
+use std::io::{self, Write};
 use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
 use crate::control::ZoneName;
+use crate::packet;
+
+const DRIVER_VERSION: &str = "driver-version";
+const NEW_DRIVER_VERSION: &str = "driver-version.new";
 
 pub struct StateDir {
     path: PathBuf,
@@ -123,7 +127,21 @@ impl StateDir {
 
     /// Leaves the driver's version beside the zone's socket: programs ask for it before they connect.
     pub fn write_driver_version(&self, name: &ZoneName, version: u32) -> io::Result<()> {
-        fs::write(self.zone(name).join("driver-version"), format!("{version}\n"))
+        use rustix::fs::{Mode, OFlags};
+        // A tenant may be able to write here: nothing that lies here is followed, or written to.
+        let (file, new) = (self.zone(name).join(DRIVER_VERSION), self.zone(name).join(NEW_DRIVER_VERSION));
+        packet::clear(&new)?;
+        let folder = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let folder = rustix::fs::open(self.zone(name), folder, Mode::empty())?;
+        let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let mode = Mode::from_raw_mode(0o644);
+        let written = rustix::fs::openat(&folder, NEW_DRIVER_VERSION, flags, mode)?;
+        rustix::fs::fchmod(&written, mode)?;
+        File::from(written).write_all(format!("{version}\n").as_bytes())?;
+        if fs::symlink_metadata(&file).is_ok_and(|known| known.is_dir()) {
+            packet::clear(&file)?;
+        }
+        Ok(rustix::fs::renameat(&folder, NEW_DRIVER_VERSION, &folder, DRIVER_VERSION)?)
     }
 
     /// Folders of zones that a predecessor left and nobody knows any more.
@@ -201,6 +219,31 @@ mod tests {
         assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o700);
         second.retire(true);
         assert!(!path.exists());
+    }
+
+    #[test]
+    fn what_a_tenant_leaves_in_its_folder_is_not_followed() {
+        let path = std::env::temp_dir().join(format!("bulkhead-tenant-{}", std::process::id()));
+        let state = StateDir::open(&path, true).unwrap();
+        let zone: ZoneName = "a".parse().unwrap();
+        state.make_zone(&zone).unwrap();
+        let victim = path.join("victim");
+        fs::write(&victim, "as it was").unwrap();
+        let file = state.zone(&zone).join(DRIVER_VERSION);
+        for name in [DRIVER_VERSION, NEW_DRIVER_VERSION] {
+            let link = state.zone(&zone).join(name);
+            packet::clear(&link).unwrap();
+            std::os::unix::fs::symlink(&victim, &link).unwrap();
+            state.write_driver_version(&zone, 13_000).unwrap();
+            packet::clear(&link).unwrap();
+            fs::create_dir_all(link.join("inside")).unwrap();
+            state.write_driver_version(&zone, 13_000).unwrap();
+            assert_eq!(fs::read_to_string(&file).unwrap(), "13000\n");
+            assert!(fs::symlink_metadata(&file).unwrap().is_file());
+        }
+        assert_eq!(fs::read_to_string(&victim).unwrap(), "as it was");
+        fs::remove_file(victim).unwrap();
+        state.retire(true);
     }
 
     #[test]

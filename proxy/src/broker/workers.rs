@@ -32,6 +32,8 @@ const FOLLOW_TIME: Duration = Duration::from_millis(400);
 const SPARES_REST: Duration = Duration::from_secs(1);
 const REJOIN_TIME: Duration = Duration::from_secs(2);
 const MAX_REJOINING: usize = 256;
+/// Connections of one worker that have not shown a token yet.
+const REJOINING_PER_WORKER: usize = 2;
 /// Messages taken from one worker before the loop looks at others.
 const MESSAGES_PER_TURN: usize = 32;
 
@@ -85,6 +87,7 @@ struct Service {
 /// A connection on `workers.sock` that has not shown its token yet.
 pub struct Rejoining {
     socket: Foreign,
+    uid: u32,
     pub deadline: Instant,
 }
 
@@ -130,6 +133,11 @@ impl Worker {
 
     pub fn is_spare(&self) -> bool {
         matches!(self.phase, Phase::Starting | Phase::Ready)
+    }
+
+    /// The process that the broker started: it, or what guards it.
+    pub fn process(&self) -> &OwnedFd {
+        &self.process
     }
 
     /// What it has done so far.
@@ -311,18 +319,14 @@ impl Broker {
         command.stdin(Stdio::from(control)).stdout(Stdio::null());
         // A tenant's worker has no business with the environment of the operator.
         command.env_clear();
-        if config.json_logs {
-            command.env(env_vars::LOG_FORMAT, "json");
-        }
-        for name in [env_vars::LOG, env_vars::SOFT_THREADS, "RUST_BACKTRACE"] {
+        for name in [env_vars::LOG, env_vars::SOFT_THREADS, env_vars::SOFT_CHECK, "RUST_BACKTRACE"] {
             command.envs(std::env::var_os(name).map(|value| (name, value)));
         }
         if let Backend::Nvidia { library, .. } = &config.backend {
             // The driver loads its other libraries by name; they lie beside it.
             command.envs(library.parent().map(|folder| ("LD_LIBRARY_PATH", folder)));
         }
-        // Ctrl-C at the broker's terminal is for the broker.
-        std::os::unix::process::CommandExt::process_group(&mut command, 0);
+        lead_a_session(&mut command);
         command
     }
 
@@ -571,6 +575,7 @@ impl Broker {
     pub(super) fn on_worker_exit(&mut self, id: u64) {
         let Some(mut worker) = self.workers.remove(&id) else { return };
         self.scheduler.remove_worker(id);
+        self.logs.end(worker.pid);
         let status = process::reap(worker.process.as_fd());
         self.reactor.forget(&worker.process);
         if let Err(error) = self.roster.clear(worker.slot) {
@@ -657,6 +662,7 @@ impl Broker {
             if worker.zone().is_none() {
                 worker.kill();
             }
+            self.naps.insert(id, super::suspension::Nap::of_adopted(Instant::now()));
             self.workers.insert(id, worker);
         }
         if adopted > 0 {
@@ -666,16 +672,28 @@ impl Broker {
     }
 
     pub(super) fn accept_rejoin(&mut self) {
-        match packet::accept(&self.rejoin_listener) {
-            Ok(Some(socket)) if self.rejoins.len() < MAX_REJOINING => {
-                let socket = self.lane_of(&socket).take(socket);
-                let id = self.new_id();
-                if self.reactor.watch(&socket, Source::Rejoin(id)).is_ok() {
-                    self.rejoins.insert(id, Rejoining { socket, deadline: Instant::now() + REJOIN_TIME });
-                }
-            }
-            Ok(_) => {}
-            Err(error) => pause_after(&error),
+        let socket = match packet::accept(&self.rejoin_listener) {
+            Ok(Some(socket)) => socket,
+            Ok(None) => return,
+            Err(error) => return pause_after(&error),
+        };
+        let socket = self.lane_of(&socket).take(socket);
+        let Ok(uid) = process::peer(socket.as_fd()).map(|peer| peer.uid) else { return };
+        // Where the broker is root, every worker has a user id of its own.
+        let has_own = uid != rustix::process::geteuid().as_raw() && uid != 0;
+        let of_user = self.rejoins.values().filter(|rejoining| rejoining.uid == uid).count();
+        if has_own && of_user >= REJOINING_PER_WORKER {
+            return;
+        }
+        if self.rejoins.len() >= MAX_REJOINING {
+            // Numbers grow: the first has been silent for longest.
+            self.rejoins.pop_first();
+        }
+        let id = self.new_id();
+        if self.reactor.watch(&socket, Source::Rejoin(id)).is_ok() {
+            self.rejoins.insert(id, Rejoining { socket, uid, deadline: Instant::now() + REJOIN_TIME });
+            // Its token has mostly come along.
+            self.on_rejoin(id);
         }
     }
 
@@ -689,9 +707,13 @@ impl Broker {
     }
 
     pub(super) fn on_rejoin(&mut self, id: u64) {
-        let Some(Rejoining { socket, .. }) = self.rejoins.remove(&id) else { return };
+        let Some(rejoining) = self.rejoins.get(&id) else { return };
         let mut buffer = [0; size_of::<ToBroker>()];
-        let Ok((len, fds)) = packet::receive_foreign(&socket, &mut buffer) else { return };
+        let received = packet::receive_foreign(&rejoining.socket, &mut buffer);
+        if matches!(&received, Err(error) if error.kind() == io::ErrorKind::WouldBlock) {
+            return;
+        }
+        let (Some(Rejoining { socket, .. }), Ok((len, fds))) = (self.rejoins.remove(&id), received) else { return };
         let Ok(message) = ToBroker::read_from_bytes(&buffer[..len]) else { return };
         let known = self.workers.iter_mut().find(|(_, worker)| {
             message.kind == to_broker::REJOIN
@@ -700,7 +722,9 @@ impl Broker {
                 && matches!(worker.phase, Phase::Serving(_))
         });
         let Some((worker_id, worker)) = known else {
-            tracing::warn!("a worker that nobody knows wants to join");
+            if let Some(unsaid) = self.strangers.pass(Instant::now()) {
+                tracing::warn!(unsaid, "a worker that nobody knows wants to join");
+            }
             return;
         };
         let Phase::Serving(service) = &worker.phase else { return };
@@ -722,7 +746,10 @@ impl Broker {
             worker.kill();
             return;
         };
-        if packet::send(&socket, reply.as_bytes(), &[bell.as_fd()]).is_ok()
+        // The last broker read what it said until now.
+        let log = super::worker_logs::WorkerLogs::pipe().ok();
+        let fds: Vec<_> = [bell.as_fd()].into_iter().chain(log.as_ref().map(|(_, theirs)| theirs.as_fd())).collect();
+        if packet::send(&socket, reply.as_bytes(), &fds).is_ok()
             && self.reactor.watch(&socket, Source::WorkerSocket(*worker_id)).is_ok()
         {
             tracing::info!(zone = %service.zone, worker = worker.pid, "worker joined");
@@ -731,6 +758,9 @@ impl Broker {
             socket.move_to(zone.listener.lane());
             worker.socket = Some(socket);
             worker.page = Some(page);
+            if let Some((ours, _)) = log {
+                self.logs.add(worker.pid, ours);
+            }
         }
     }
 
@@ -752,4 +782,11 @@ impl Broker {
             }
         }
     }
+}
+
+/// Ctrl-C at the broker's terminal is for the broker, and the terminal is none of a worker's.
+fn lead_a_session(command: &mut Command) {
+    let lead = || rustix::process::setsid().map(drop).map_err(io::Error::from);
+    // SAFETY: between fork and exec the closure makes one system call and allocates nothing.
+    unsafe { std::os::unix::process::CommandExt::pre_exec(command, lead) };
 }

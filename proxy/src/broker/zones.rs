@@ -2,9 +2,8 @@
 
 use std::collections::BTreeMap;
 use std::io;
-use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
 
@@ -14,9 +13,13 @@ use crate::closing::{Foreign, Lane};
 use crate::control::zone::{Access, Labels, Ties, ZoneLimits, ZoneSettings};
 use crate::control::{WorkerStats, ZoneName};
 use crate::packet;
+use crate::throttle::Throttle;
 
 /// Connections that the kernel holds for us while we are busy; what comes beyond waits in `connect`.
 const BACKLOG: i32 = 128;
+/// Lines about a zone's clients that were sent away: so many at once, and then one each few seconds.
+const COMPLAINTS: u32 = 20;
+const COMPLAIN_EVERY: Duration = Duration::from_secs(3);
 
 pub struct Zone {
     pub id: u64,
@@ -52,6 +55,8 @@ pub struct Zone {
     pub past: WorkerStats,
     /// Most that an operator was told.
     pub told: WorkerStats,
+    /// Of lines about clients that were sent away.
+    complaints: Throttle,
 }
 
 pub type Zones = BTreeMap<ZoneName, Zone>;
@@ -81,7 +86,7 @@ impl Zone {
         folder.make_zone(name)?;
         let socket = folder.zone_socket(name);
         let listener = Lane::default().take(packet::listen(&socket, access.mode, BACKLOG)?);
-        give_to(&socket, access)?;
+        packet::set_access(&socket, access.mode, access.uid, access.gid)?;
         Ok(Self {
             id,
             listener,
@@ -104,6 +109,7 @@ impl Zone {
             suspensions: 0,
             past: WorkerStats::default(),
             told: WorkerStats::default(),
+            complaints: Throttle::new(COMPLAINTS, COMPLAIN_EVERY),
         })
     }
 
@@ -112,6 +118,12 @@ impl Zone {
         self.limits = limits;
         self.ledger.limit = limits.memory;
         self.pinned.limit = limits.pinned;
+    }
+
+    /// Whether one more line may be written about a client that was sent away. If so: how many were not since the last,
+    /// if any.
+    pub fn complain(&mut self) -> Option<Option<u64>> {
+        self.complaints.pass(Instant::now()).map(|unsaid| (unsaid > 0).then_some(unsaid))
     }
 
     pub fn settings(&self) -> ZoneSettings {
@@ -125,19 +137,12 @@ impl Zone {
 
     pub fn change(&mut self, socket: &Path, settings: ZoneSettings) -> io::Result<()> {
         if settings.access != self.access {
-            std::fs::set_permissions(socket, std::fs::Permissions::from_mode(settings.access.mode))?;
-            give_to(socket, settings.access)?;
+            let Access { mode, uid, gid, .. } = settings.access;
+            packet::set_access(socket, mode, uid, gid)?;
         }
         self.set_limits(settings.limits);
         (self.labels, self.access, self.ties) = (settings.labels, settings.access, settings.ties);
         Ok(())
-    }
-}
-
-fn give_to(socket: &Path, access: Access) -> io::Result<()> {
-    match (access.uid, access.gid) {
-        (None, None) => Ok(()),
-        (uid, gid) => std::os::unix::fs::chown(socket, uid, gid),
     }
 }
 

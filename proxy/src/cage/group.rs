@@ -5,6 +5,7 @@ use std::io;
 use std::os::fd::AsFd;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 
 use super::{Controller, Rule, Tree, Version, bpf};
 use crate::broker::process;
@@ -12,6 +13,8 @@ use crate::broker::state_dir::try_lock;
 
 /// Processes may appear in a group while it is emptied; nobody forks for ever.
 const ROUNDS: usize = 100;
+/// Nobody waits longer for one who forks as fast as it is moved.
+const MOVE_TIME: Duration = Duration::from_millis(500);
 /// The period over which processor time is counted.
 const PERIOD_US: u64 = 100_000;
 /// Version 1 has no word for "no limit".
@@ -157,23 +160,42 @@ fn members(group: &Path) -> Vec<u32> {
     text.lines().filter_map(|line| line.parse().ok()).collect()
 }
 
-/// Moves everybody. Those who fork meanwhile leave children behind, who are moved in the next round.
+/// Moves everybody. Those who fork meanwhile leave children behind, who are moved in the next round; where the kernel can,
+/// they are kept from it. `TimedOut` if there is no end to it.
 pub fn move_all(from: &Path, to: &Path) -> io::Result<()> {
-    let door = to.join("cgroup.procs");
+    // Version 1 has no such file. Who is moved goes on in the new group.
+    let freeze = from.join("cgroup.freeze");
+    let frozen = freeze.exists() && fs::write(&freeze, "1").is_ok();
+    let moved = move_members(from, &to.join("cgroup.procs"));
+    if frozen {
+        let _ = fs::write(&freeze, "0");
+    }
+    moved
+}
+
+fn move_members(from: &Path, door: &Path) -> io::Result<()> {
+    let end = Instant::now() + MOVE_TIME;
     for _ in 0..ROUNDS {
         let members = members(from);
         if members.is_empty() {
             return Ok(());
         }
         for pid in members {
-            match fs::write(&door, pid.to_string()) {
+            if Instant::now() > end {
+                return Err(endless());
+            }
+            match fs::write(door, pid.to_string()) {
                 // It has ended.
                 Err(error) if error.raw_os_error() == Some(libc::ESRCH) => {}
                 result => result?,
             }
         }
     }
-    Err(io::Error::other("it forks faster than it can be moved"))
+    Err(endless())
+}
+
+fn endless() -> io::Error {
+    io::Error::new(io::ErrorKind::TimedOut, "it forks faster than it can be moved")
 }
 
 /// Ends who is inside and removes the group; false when it must be tried again.
@@ -195,5 +217,27 @@ fn kill_inside(pid: u32, group: &Path) {
     // The descriptor came first: if the number is still in the group, it is of that process.
     if members(group).contains(&pid) {
         process::kill(&process);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_group_that_never_empties_is_given_up() {
+        let folder = std::env::temp_dir().join(format!("bulkhead-group-{}", std::process::id()));
+        let (from, to) = (folder.join("from"), folder.join("to"));
+        for group in [&from, &to] {
+            fs::create_dir_all(group).unwrap();
+            fs::write(group.join("cgroup.freeze"), "0").unwrap();
+        }
+        // Plain files: whoever is moved stays, as if each left a child.
+        fs::write(from.join("cgroup.procs"), "1\n2\n".repeat(2048)).unwrap();
+        assert_eq!(move_all(&from, &to).unwrap_err().kind(), io::ErrorKind::TimedOut);
+        assert_eq!(fs::read_to_string(from.join("cgroup.freeze")).unwrap(), "0", "nobody stays frozen");
+        fs::write(from.join("cgroup.procs"), "").unwrap();
+        assert!(move_all(&from, &to).is_ok());
+        fs::remove_dir_all(folder).unwrap();
     }
 }

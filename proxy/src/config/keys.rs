@@ -91,6 +91,8 @@ pub enum Kind {
     Flag,
     /// A list of names of zones.
     Zones,
+    /// A list of names that machines have.
+    Hosts,
     /// A name of a resource, as pods ask for it.
     Resource,
     /// The same, or `"off"`.
@@ -114,6 +116,7 @@ impl Kind {
             Self::Address => "an address like \"127.0.0.1:9470\", or \"off\"".to_owned(),
             Self::Flag => "true or false".to_owned(),
             Self::Zones => "a list of zones like [\"a\", \"b\"]".to_owned(),
+            Self::Hosts => "a list of names like [\"node1.example\"]".to_owned(),
             Self::Resource => "a name like \"bulkhead.dev/gpu\"".to_owned(),
             Self::ResourceOrNone => "a name like \"bulkhead.dev/gpu\", or \"off\"".to_owned(),
             Self::OneOf(names) => {
@@ -262,6 +265,14 @@ pub const KEYS: &[Key] = &[
         Kind::Address,
         "off",
         "Where metrics and the status page are served. They name zones, pods and processes, and need no password: keep them to this machine or to a network you trust.",
+        false,
+    ),
+    key(
+        Table::Http,
+        "names",
+        Kind::Hosts,
+        "none",
+        "Names by which it may be asked for, besides `localhost`, the machine's own name and any IP address. Others are refused: a web page could use a name of its own to have a browser read what is served here.",
         false,
     ),
     key(

@@ -17,6 +17,7 @@ enum Value {
     Number(u64),
     Numbers(Vec<u32>),
     Zones(Vec<ZoneName>),
+    Hosts(Vec<String>),
     Flag(bool),
     Address(SocketAddr),
     /// `"unlimited"`, `"off"`.
@@ -52,6 +53,13 @@ impl Values {
     pub fn zones(&self, name: &str) -> &[ZoneName] {
         match self.0.get(name) {
             Some(Value::Zones(zones)) => zones,
+            _ => &[],
+        }
+    }
+
+    pub fn hosts(&self, name: &str) -> &[String] {
+        match self.0.get(name) {
+            Some(Value::Hosts(hosts)) => hosts,
             _ => &[],
         }
     }
@@ -265,6 +273,16 @@ fn read(key: &Key, value: &DeValue<'_>) -> Result<Value, String> {
                 None => Err(wrong()),
             };
             list.iter().map(name).collect::<Result<_, _>>().map(Value::Zones)
+        }
+        (Kind::Hosts, _) => {
+            let plain = |c: char| c.is_ascii_alphanumeric() || c == '-' || c == '.';
+            let name = |value: &Spanned<DeValue<'_>>| {
+                let name = value.get_ref().as_str()?;
+                let fine = !name.is_empty() && name.len() <= MAX_LABEL && name.chars().all(plain);
+                fine.then(|| name.to_owned())
+            };
+            let names: Option<Vec<String>> = value.as_array().and_then(|list| list.iter().map(name).collect());
+            names.map(Value::Hosts).ok_or_else(wrong)
         }
         (Kind::ResourceOrNone, Some("off")) => Ok(Value::Nothing),
         (Kind::Resource | Kind::ResourceOrNone, Some(text)) if is_resource(text) => Ok(Value::Text(text.to_owned())),

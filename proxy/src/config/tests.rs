@@ -20,6 +20,7 @@ jail = "off"
 
 [http]
 listen = "127.0.0.1:9470"
+names = ["node1.example", "n1"]
 
 [log]
 format = "json"
@@ -45,6 +46,7 @@ writable_by = ["d"]
     .unwrap();
     assert_eq!((file.backend, file.soft_memory, file.spare_workers), (Some(Choice::Soft), Some(1 << 30), Some(0)));
     assert_eq!((file.gpus, file.http.unwrap().port(), file.log_json), (Some(vec![0, 3]), 9470, Some(true)));
+    assert_eq!(file.http_names, ["node1.example", "n1"]);
     let (name, a) = &file.zones[0];
     assert_eq!((name.as_str(), a.limits.memory, a.limits.share, a.limits.cap), ("a", Some(2 << 30), 10, Some(50)));
     assert_eq!((a.labels.pod.as_str(), a.access), ("trainer-0", Access { uid: None, gid: Some(7), mode: 0o660 }));
@@ -106,6 +108,9 @@ fn wrong_values_are_refused() {
         assert_eq!(problems(&format!("[zones.a]\n{line}\n")).len(), 1, "{line}");
     }
     assert_eq!(problems("[http]\nlisten = \"localhost\"\n").len(), 1);
+    for names in ["\"a\"", "[1]", "[\"a:1\"]", "[\"\"]"] {
+        assert_eq!(problems(&format!("[http]\nnames = {names}\n")).len(), 1, "{names}");
+    }
 }
 
 /// `BULKHEAD_BLESS=1` writes it anew.

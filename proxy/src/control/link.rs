@@ -572,7 +572,15 @@ fn join(path: &std::path::Path, token: &Token, statistics: Option<&OwnedFd>) -> 
     let mut buffer = [0; size_of::<ToWorker>()];
     let received = packet::receive(socket.as_fd(), &mut buffer)?;
     match ToWorker::read_from_bytes(&buffer[..received.len]) {
-        Ok(message) if message.kind == to_worker::ADOPTED => Ok((socket, message, received.fds.into_iter().next())),
+        Ok(message) if message.kind == to_worker::ADOPTED => {
+            let mut fds = received.fds.into_iter();
+            let bell = fds.next();
+            if let Some(log) = fds.next() {
+                // Nobody reads what we write to the last broker's. Where it cannot be replaced, nothing is heard of us.
+                let _ = rustix::stdio::dup2_stderr(log);
+            }
+            Ok((socket, message, bell))
+        }
         _ => Err(io::ErrorKind::InvalidData.into()),
     }
 }

@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 use idm::bootstrap::{
     self, Answer, BootstrapError, First, HELLO_BRINGS_REGION, Hello, Inquiry, Welcome, WelcomeStatus,
 };
+use rustix::event::{PollFd, PollFlags, Timespec};
 use xen::card::MAX_PAGES;
 use xen::host::{Caller, HostError, Offer};
 use xen::link::{Chosen, Taken, Wanted};
@@ -88,7 +89,10 @@ fn bring_to_worker(visit: &Visit, caller: Caller, hello: Hello) -> Result<(), Vi
     let offered = caller.offer().map_err(VisitError::from).and_then(|(offer, pages)| {
         bootstrap::send(&*socket, &offer, &Offer::fds(&pages, caller.channel()))?;
         // A worker that cannot map what was granted ends.
-        Ok(bootstrap::recv_within::<Taken>(&*socket, PATIENCE)?)
+        bootstrap::recv_within::<Taken>(&*socket, PATIENCE)?;
+        caller.taken(&pages)?;
+        // Whoever ends from here on is heard of by the client itself.
+        if has_hung_up(&socket) { Err(BootstrapError::Closed.into()) } else { Ok(()) }
     });
     if let Err(error) = offered {
         refuse("the granted pages cannot be mapped")?;
@@ -99,6 +103,12 @@ fn bring_to_worker(visit: &Visit, caller: Caller, hello: Hello) -> Result<(), Vi
     // What is left of it here would keep the channel open when the worker ends.
     drop((caller, broker));
     choose_pages(visit, &socket)
+}
+
+fn has_hung_up(socket: &OwnedFd) -> bool {
+    let mut polled = [PollFd::new(socket, PollFlags::empty())];
+    let now = Timespec::default();
+    rustix::event::poll(&mut polled, Some(&now)).is_err() || polled[0].revents().contains(PollFlags::HUP)
 }
 
 /// Chooses further pages for the worker, until it ends.

@@ -25,8 +25,10 @@ const PATIENCE: Duration = Duration::from_secs(5);
 const FRESH: Duration = Duration::from_millis(200);
 const PAGE: &str = include_str!("page.html");
 
-#[derive(Debug, Clone, Copy, Default)]
+#[derive(Debug, Clone, Default)]
 pub struct Options {
+    /// Names by which it may be asked for, besides those that it always has.
+    pub names: Vec<String>,
     /// Also serve the names of NVIDIA's DCGM exporter.
     pub dcgm_names: bool,
 }
@@ -95,6 +97,9 @@ impl Server {
     fn answer(&self, mut stream: TcpStream) -> io::Result<()> {
         let deadline = Instant::now() + PATIENCE;
         let (response, head) = match request::read(&mut stream, deadline) {
+            Ok(request) if !request::is_ours(request.host.as_deref(), &self.options.names) => {
+                (Response::text(Bad::Host.status(), "text/plain", format!("{}\n", Bad::Host)), request.head)
+            }
             Ok(request) => (self.respond(request.target), request.head),
             Err(Bad::Gone) => return Ok(()),
             Err(bad) => (Response::text(bad.status(), "text/plain", format!("{bad}\n")), false),

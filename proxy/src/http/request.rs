@@ -17,9 +17,11 @@ pub enum Target {
     Unknown,
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Get {
     pub target: Target,
+    /// The name that it was asked for by, without a port; programs of old times send none.
+    pub host: Option<String>,
     /// Only the header is wanted.
     pub head: bool,
 }
@@ -30,6 +32,8 @@ pub enum Bad {
     Nonsense,
     #[error("only GET and HEAD")]
     Method,
+    #[error("this is not the name of this machine; [http] names says which are")]
+    Host,
     #[error("the request is too long")]
     TooLong,
     #[error("the request took too long")]
@@ -43,6 +47,7 @@ impl Bad {
         match self {
             Self::Nonsense | Self::Gone => "400 Bad Request",
             Self::Method => "405 Method Not Allowed",
+            Self::Host => "421 Misdirected Request",
             Self::TooLong => "431 Request Header Fields Too Large",
             Self::TooSlow => "408 Request Timeout",
         }
@@ -99,7 +104,7 @@ fn end_of_header(bytes: &[u8]) -> Option<usize> {
     bytes.windows(4).position(|part| part == b"\r\n\r\n")
 }
 
-/// Only the first line matters: nothing depends on a header.
+/// Of what follows the first line, only `Host` matters.
 fn parse(header: &[u8]) -> Result<Get, Bad> {
     let line = header.split(|byte| *byte == b'\r').next().unwrap_or_default();
     let line = std::str::from_utf8(line).map_err(|_| Bad::Nonsense)?;
@@ -125,7 +130,41 @@ fn parse(header: &[u8]) -> Result<Get, Bad> {
         "/readyz" => Target::Ready,
         _ => Target::Unknown,
     };
-    Ok(Get { target, head })
+    Ok(Get { target, host: host(header)?, head })
+}
+
+/// What the header `Host` says, in lower case.
+fn host(header: &[u8]) -> Result<Option<String>, Bad> {
+    let mut found = None;
+    for line in header.split(|byte| *byte == b'\n').skip(1) {
+        let line = String::from_utf8_lossy(line);
+        let Some((name, value)) = line.split_once(':') else { continue };
+        if !name.trim().eq_ignore_ascii_case("host") {
+            continue;
+        }
+        let value = value.trim().to_ascii_lowercase();
+        // What follows the last colon is a port, unless it is part of an address in brackets.
+        let name = match value.rsplit_once(':') {
+            Some((name, port)) if !port.contains(']') => name.to_owned(),
+            _ => value,
+        };
+        if found.replace(name).is_some() {
+            return Err(Bad::Nonsense);
+        }
+    }
+    Ok(found)
+}
+
+/// Whether somebody who asks for this name means us. Any other name may be one that a stranger chose, so that a browser
+/// takes what we answer for the stranger's own.
+pub fn is_ours(host: Option<&str>, names: &[String]) -> bool {
+    let Some(host) = host else { return true };
+    let bare = host.strip_prefix('[').and_then(|host| host.strip_suffix(']')).unwrap_or(host);
+    let own = rustix::system::uname();
+    bare.parse::<std::net::IpAddr>().is_ok()
+        || host == "localhost"
+        || own.nodename().to_str().is_ok_and(|own| own.eq_ignore_ascii_case(host))
+        || names.iter().any(|name| name.eq_ignore_ascii_case(host))
 }
 
 #[cfg(test)]
@@ -135,13 +174,42 @@ mod tests {
     #[test]
     fn requests_are_read_by_their_first_line() {
         let get = |text: &str| parse(text.as_bytes());
-        assert_eq!(get("GET /metrics HTTP/1.1\r\nHost: x"), Ok(Get { target: Target::Metrics, head: false }));
-        assert_eq!(get("HEAD /?x=1 HTTP/1.0"), Ok(Get { target: Target::Page, head: true }));
-        assert_eq!(get("GET /../etc HTTP/1.1"), Ok(Get { target: Target::Unknown, head: false }));
+        assert_eq!(
+            get("GET /metrics HTTP/1.1\r\nHost: x"),
+            Ok(Get { target: Target::Metrics, host: Some("x".into()), head: false })
+        );
+        assert_eq!(get("HEAD /?x=1 HTTP/1.0"), Ok(Get { target: Target::Page, host: None, head: true }));
+        assert_eq!(get("GET /../etc HTTP/1.1"), Ok(Get { target: Target::Unknown, host: None, head: false }));
         assert_eq!(get("POST / HTTP/1.1"), Err(Bad::Method));
         for bad in ["", "GET", "GET /", "GET / HTTP/2.0", "GET  / HTTP/1.1", "GET x HTTP/1.1", "GET / HTTP/1.1 x"] {
             assert_eq!(get(bad), Err(Bad::Nonsense), "{bad:?}");
         }
         assert_eq!(parse(&[0xff, b' ', b'/']), Err(Bad::Nonsense));
+    }
+
+    #[test]
+    fn only_names_of_our_own_are_answered() {
+        let host = |text: &str| parse(format!("GET / HTTP/1.1\r\n{text}").as_bytes()).map(|get| get.host);
+        let names = ["Node1.Example".to_owned()];
+        let answered = |text: &str| is_ours(host(text).unwrap().as_deref(), &names);
+        for fine in [
+            "",
+            "X: y",
+            "Host: 127.0.0.1",
+            "host: 10.0.0.7:9470",
+            "HOST: [::1]:9470",
+            "Host:[fe80::1]",
+            "Host: localhost:9470",
+            "Host: LOCALHOST",
+            "Host: node1.example:80",
+        ] {
+            assert!(answered(fine), "{fine}");
+        }
+        for other in ["Host: evil.example", "Host: localhost.evil.example", "Host: x1.2.3.4", "Host: ", "Host: :80"] {
+            assert!(!answered(other), "{other}");
+        }
+        let own = rustix::system::uname().nodename().to_str().unwrap().to_owned();
+        assert!(answered(&format!("Host: {own}:1")));
+        assert_eq!(host("Host: localhost\r\nHost: evil.example"), Err(Bad::Nonsense));
     }
 }

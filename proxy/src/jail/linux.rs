@@ -237,6 +237,28 @@ fn set_ids(id: u32) -> io::Result<()> {
 }
 
 fn drop_capabilities() -> io::Result<()> {
+    set_capabilities(0)
+}
+
+/// Gives up all capabilities but these, for good. For a process of ours that is not jailed.
+pub fn keep_capabilities(keep: &[u32]) -> io::Result<()> {
+    let keep = keep.iter().fold(0u64, |mask, capability| mask | 1 << capability);
+    for capability in 0..64 {
+        if keep >> capability & 1 == 1 {
+            continue;
+        }
+        match prctl(libc::PR_CAPBSET_DROP, capability) {
+            // One more than the kernel knows; or one who is not root, and has none.
+            Err(error) if matches!(error.raw_os_error(), Some(libc::EINVAL | libc::EPERM)) => break,
+            result => result?,
+        }
+    }
+    prctl(libc::PR_SET_NO_NEW_PRIVS, 1)?;
+    let has = rustix::thread::capabilities(None)?.permitted.bits();
+    set_capabilities(keep & has)
+}
+
+fn set_capabilities(keep: u64) -> io::Result<()> {
     // SAFETY: plain numbers.
     check(unsafe {
         libc::prctl(libc::PR_CAP_AMBIENT, libc::PR_CAP_AMBIENT_CLEAR_ALL as libc::c_ulong, 0 as libc::c_ulong, 0, 0)
@@ -248,9 +270,11 @@ fn drop_capabilities() -> io::Result<()> {
     }
     const VERSION_3: u32 = 0x2008_0522;
     let header = Header { version: VERSION_3, pid: 0 };
-    let none = [[0u32; 3]; 2];
+    let (low, high) = (keep as u32, (keep >> 32) as u32);
+    // Effective, permitted, inheritable.
+    let sets = [[low, low, 0], [high, high, 0]];
     // SAFETY: version 3 of the call takes this header and two triples of sets.
-    check(unsafe { libc::syscall(libc::SYS_capset, &raw const header, none.as_ptr()) } as libc::c_int)
+    check(unsafe { libc::syscall(libc::SYS_capset, &raw const header, sets.as_ptr()) } as libc::c_int)
 }
 
 fn close_descriptors_except(keep: &[i32]) -> io::Result<()> {

@@ -15,7 +15,7 @@ mod tether;
 use std::io;
 use std::path::PathBuf;
 
-pub use linux::Linux;
+pub use linux::{Linux, keep_capabilities};
 pub use parts::{Demand, Missing, Part};
 pub use plan::{Step, plan};
 pub use policy::Policy;

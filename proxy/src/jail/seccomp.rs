@@ -277,8 +277,20 @@ fn refused_nvidia() -> Result<Rules, seccompiler::BackendError> {
     // A descriptor of /dev/xen/gntdev could choose pages of any domain; a worker maps what was chosen for it. The driver's
     // own requests are of other kinds.
     let kind = u64::from(xen::sys::gntdev::KIND) << 8;
-    rules.insert(libc::SYS_ioctl, vec![when(1, SeccompCmpOp::MaskedEq(0xff00), kind)?]);
+    let gntdev = when(1, SeccompCmpOp::MaskedEq(0xff00), kind)?;
+    rules.insert(libc::SYS_ioctl, vec![gntdev, terminals()?]);
     Ok(rules)
+}
+
+/// Requests to terminals, of which a client may have lent one: input could be put into it, or its sessions changed. Of
+/// the same kind are a few requests to any descriptor, and the question whether it is a terminal.
+fn terminals() -> Result<SeccompRule, seccompiler::BackendError> {
+    const KIND: u64 = 0x5400;
+    let harmless = [libc::FIONBIO, libc::FIONREAD, libc::FIOCLEX, libc::FIONCLEX, libc::TCGETS];
+    let condition = |operator, value| SeccompCondition::new(1, SeccompCmpArgLen::Dword, operator, value);
+    let kind = condition(SeccompCmpOp::MaskedEq(0xff00), KIND);
+    let others = harmless.into_iter().map(|request| condition(SeccompCmpOp::Ne, request));
+    SeccompRule::new([kind].into_iter().chain(others).collect::<Result<_, _>>()?)
 }
 
 fn always<'a>(calls: impl IntoIterator<Item = &'a libc::c_long>) -> Rules {

@@ -6,12 +6,15 @@
 use std::os::fd::OwnedFd;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
+use cuda_abi::error::CUDA_ERROR_OUT_OF_MEMORY;
 use idm::bootstrap;
+use idm::bulk::BulkView;
 use rustix::event::{PollFd, PollFlags};
 use xen::card::MAX_PAGES;
 use xen::doorbell::EventDoorbell;
-use xen::host::Offer;
+use xen::host::{Accepted, Offer};
 use xen::link::{self, LinkError, Taken};
+use xen::sys::Span;
 use xen::sys::gntdev::ForeignPages;
 
 use super::serve::GREETING_TIME;
@@ -20,18 +23,25 @@ use super::{Refusal, WorkerError};
 /// The most that one piece of pinned memory can have: 16 GiB.
 const MAX_REFS: usize = 4 << 20;
 
+/// A region that the gate offered, mapped.
+pub struct Granted {
+    pub doorbell: Arc<EventDoorbell>,
+    span: Arc<Mutex<Span>>,
+}
+
 /// Waits for the gate's offer and maps it.
-pub fn take_region(socket: &OwnedFd) -> Result<(idm::Server, Arc<EventDoorbell>), WorkerError> {
+pub fn take_region(socket: &OwnedFd) -> Result<(idm::Server, Granted), WorkerError> {
     let (offer, fds) = bootstrap::recv_within::<Offer>(socket, GREETING_TIME)?;
-    let (region, doorbell) = offer.accept(fds)?;
+    let Accepted { region, doorbell, span } = offer.accept(fds)?;
     let server = idm::Server::over(region, doorbell.clone());
     bootstrap::send(socket, &Taken::default(), &[])?;
-    Ok((server, doorbell))
+    Ok((server, Granted { doorbell, span }))
 }
 
 /// What a worker keeps for a client of this kind.
-#[derive(Default)]
 pub struct Guest {
+    /// What the region is mapped in.
+    span: Arc<Mutex<Span>>,
     /// References that the client has named and not used yet.
     named: Mutex<Vec<u32>>,
     /// One thread at a time asks the gate.
@@ -41,6 +51,38 @@ pub struct Guest {
 }
 
 impl Guest {
+    pub fn new(granted: &Granted) -> Self {
+        let (named, asking, output) = (Mutex::default(), Mutex::default(), OnceLock::new());
+        Self { span: granted.span.clone(), named, asking, output }
+    }
+
+    /// Maps further pages behind those of the region, and has `register` show them to the GPU: they are of its staging
+    /// area, in which there must be room for them.
+    pub fn grow(
+        &self,
+        bulk: &BulkView,
+        pieces: Vec<ForeignPages>,
+        register: impl FnOnce(*mut u8, usize) -> Result<(), Refusal>,
+    ) -> Result<(), Refusal> {
+        let mut span = self.span.lock().unwrap_or_else(PoisonError::into_inner);
+        // What is asked for at once is one piece; a client that asks for more at once than there can be is not ours.
+        let Ok([pages]) = <[ForeignPages; 1]>::try_from(pieces) else { return Err(Refusal::Malformed) };
+        let len = pages.pages() * xen::PAGE;
+        if len as u64 > bulk.capacity() - bulk.len() {
+            return Err(Refusal::Malformed);
+        }
+        let start = bulk.as_ptr().wrapping_add(bulk.len() as usize);
+        let no_memory = |_| Refusal::Code(CUDA_ERROR_OUT_OF_MEMORY);
+        span.fill(len, |place| pages.map(place)).map_err(no_memory)?;
+        if let Err(refusal) = register(start, len) {
+            span.take_back();
+            return Err(refusal);
+        }
+        // SAFETY: just mapped, behind all that was there, by the only one who does so: the span is locked.
+        unsafe { bulk.extend(len as u64) };
+        Ok(())
+    }
+
     fn named(&self) -> MutexGuard<'_, Vec<u32>> {
         self.named.lock().unwrap_or_else(PoisonError::into_inner)
     }

@@ -12,10 +12,8 @@ use idm::peer::PeerWatch;
 use idm::region::{Layout, Placement};
 use idm::ring::{ConsumeError, NO_LANE};
 
-use xen::doorbell::EventDoorbell;
-
 use super::dispatch::{execute, op_name, reports_posted_errors};
-use super::guest::{self, Guest};
+use super::guest::{self, Granted, Guest};
 use super::state::Client;
 use super::stats::Counters;
 use super::{Refusal, Worker, WorkerError, ops, turns};
@@ -32,8 +30,8 @@ pub const GREETING_TIME: Duration = Duration::from_secs(10);
 pub struct Ready {
     worker: Arc<Worker>,
     server: idm::Server,
-    /// Takes events, where the client is in another domain.
-    doorbell: Option<Arc<EventDoorbell>>,
+    /// Where the client is in another domain.
+    granted: Option<Granted>,
 }
 
 impl Ready {
@@ -41,7 +39,7 @@ impl Ready {
     pub fn new(driver: Arc<Driver>, link: Arc<BrokerLink>) -> Result<Ready, WorkerError> {
         let server = make_server()?;
         let worker = Arc::new(Worker::new(driver, link, &server));
-        let ready = Ready { worker: worker.clone(), server, doorbell: None };
+        let ready = Ready { worker: worker.clone(), server, granted: None };
         let warm_up = move || ops::start::warm_up(&worker);
         std::thread::Builder::new().name("warm-up".into()).spawn(warm_up).map_err(WorkerError::Thread)?;
         Ok(ready)
@@ -53,14 +51,14 @@ impl Ready {
         link: Arc<BrokerLink>,
         assignment: &Assignment,
     ) -> Result<Ready, WorkerError> {
-        let (server, doorbell) = match assignment.brings_region {
+        let (server, granted) = match assignment.brings_region {
             false => (make_server()?, None),
             true => {
-                let (server, doorbell) = guest::take_region(&assignment.client)?;
-                (server, Some(doorbell))
+                let (server, granted) = guest::take_region(&assignment.client)?;
+                (server, Some(granted))
             }
         };
-        Ok(Ready { worker: Arc::new(Worker::new(driver, link, &server)), server, doorbell })
+        Ok(Ready { worker: Arc::new(Worker::new(driver, link, &server)), server, granted })
     }
 }
 
@@ -70,12 +68,12 @@ fn make_server() -> Result<idm::Server, WorkerError> {
 
 /// Greets the client and serves it. Returns when it breaks the protocol or is gone.
 pub fn serve(ready: Ready, assignment: Assignment) -> Result<(), WorkerError> {
-    let Ready { worker, mut server, doorbell } = ready;
+    let Ready { worker, mut server, granted } = ready;
     let duplicate = assignment.client.try_clone().map_err(WorkerError::Thread)?;
     let (watch, _stop) = PeerWatch::new(duplicate, assignment.client_pidfd, server.gone().clone(), || leave(0))
         .map_err(|error| WorkerError::Thread(error.into()))?;
     watch.spawn().map_err(WorkerError::Thread)?;
-    match doorbell {
+    match granted.as_ref().map(|granted| granted.doorbell.clone()) {
         None => {
             bootstrap::send(&assignment.client, &Attach::new(*server.layout(), [0; 16]), server.fd().as_slice())?;
         }
@@ -91,7 +89,7 @@ pub fn serve(ready: Ready, assignment: Assignment) -> Result<(), WorkerError> {
     let turnstile = assignment.turnstile;
     worker.turns.meet(turnstile.clone());
     worker.meet(Client {
-        guest: assignment.brings_region.then(Guest::default),
+        guest: granted.as_ref().map(Guest::new),
         socket: assignment.client,
         counters: Counters::new(assignment.statistics),
         context_memory: assignment.context_memory,

@@ -32,7 +32,7 @@ pub fn take(queue: Arc<Queue>) {
     let spawned = std::thread::Builder::new().name("softgpu-stream".into()).spawn(work);
     if let Err(error) = spawned {
         // A thread that becomes free will take it.
-        eprintln!("softgpu: cannot start a thread for a stream: {error}");
+        super::notice::say(&format!("cannot start a thread for a stream: {error}"));
     }
 }
 

@@ -200,7 +200,7 @@ fn run(context: &Context, function: &Function, shape: Shape, workspace: Option<u
     // Shared and local memory have addresses of their own, which no allocation is near to.
     let nearest = fault.address.filter(|address| map::in_window(*address)).and_then(map::nearest);
     let nearest = nearest.map_or_else(String::new, |text| format!("; {text}"));
-    eprintln!("softgpu: {fault}{nearest} ({})", name(code));
+    notice::say(&format!("{fault}{nearest} ({})", name(code)));
     Err(code)
 }
 

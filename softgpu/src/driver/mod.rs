@@ -48,11 +48,13 @@ mod visible;
 
 use cuda_abi::driver::Driver;
 
+pub use memory::blocks;
 pub use output::{Sink, set_output};
 pub use state::{Config, show_only};
 
 /// The driver's functions. The first configuration given in a process stays.
 pub fn driver(config: Config) -> Driver {
+    blocks::begin();
     state::configure(config);
     let families: [fn(Driver) -> Driver; 21] = [
         device::fill,

@@ -1,6 +1,7 @@
 //! Lines on standard error, for whoever has to find out why something does not work. Each is said once.
 
 use std::collections::BTreeSet;
+use std::io::Write;
 
 use parking_lot::Mutex;
 
@@ -8,10 +9,15 @@ static SAID: Mutex<BTreeSet<String>> = Mutex::new(BTreeSet::new());
 /// A program must not be able to fill memory with notices.
 const MAX_SAID: usize = 1000;
 
+/// One line. It does no harm if nobody can read it any more.
+pub fn say(text: &str) {
+    let _ = writeln!(std::io::stderr(), "softgpu: {text}");
+}
+
 pub fn once(text: String) {
     let mut said = SAID.lock();
     if said.len() < MAX_SAID && !said.contains(&text) {
-        eprintln!("softgpu: {text}");
+        say(&text);
         said.insert(text);
     }
 }

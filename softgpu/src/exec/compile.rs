@@ -12,6 +12,7 @@ use cranelift_frontend::{FunctionBuilder, FunctionBuilderContext};
 
 use super::code::Image;
 use super::lower::{Lower, Unit, shell, turns};
+use super::module::Threads;
 use crate::passes::ir::{Module, Op, Signature};
 use crate::passes::pauses;
 use crate::passes::reach::Reach;
@@ -93,13 +94,13 @@ fn signatures(module: &Module, reach: &Reach) -> Vec<Signature> {
 }
 
 /// Compiles a kernel with everything it can reach.
-pub fn compile(module: &Module, reach: &Reach) -> Result<Image, CompileError> {
+pub fn compile(module: &Module, reach: &Reach, threads: Threads, checked: bool) -> Result<Image, CompileError> {
     let isa = isa()?;
     let mut shared = vec![None; module.shared.len()];
     for (index, offset) in &reach.shared {
         shared[*index] = Some(*offset);
     }
-    let pauses = pauses::of(module, reach);
+    let pauses = if threads == Threads::InTurns { pauses::of(module, reach) } else { None };
     let kernel = reach.functions[0];
     let frame = pauses.as_ref().map(|pauses| turns::frame(module, kernel, pauses, reach.local_bytes));
     let unit = Unit {
@@ -111,6 +112,7 @@ pub fn compile(module: &Module, reach: &Reach) -> Result<Image, CompileError> {
         signatures: signatures(module, reach),
         pauses,
         frame,
+        checked,
         has_fma: std::arch::is_x86_feature_detected!("fma"),
     };
     let frame_bytes = unit.frame.map_or(0, |(bytes, _)| bytes);

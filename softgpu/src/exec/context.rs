@@ -55,6 +55,8 @@ pub struct Context {
     pub workspace: u64,
     /// Frames of the threads, where they run in turns.
     pub frames: *mut u8,
+    /// Of the marks, for kernels that are checked.
+    pub marks: u64,
     /// The line of the text, for those faults that do not say it otherwise.
     pub line: u32,
     pub thread: [u32; 3],

@@ -38,8 +38,27 @@ pub struct Fault {
     pub message: String,
     /// The line of the PTX text, where it is known.
     pub line: Option<u32>,
-    /// The source file and line that it comes from, where the text says so.
-    pub source: Option<Box<(String, u32)>>,
+    /// Where it comes from, where the text says so.
+    pub source: Option<Box<Source>>,
+}
+
+/// A line of a source file.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Source {
+    pub file: String,
+    pub line: u32,
+    /// File and line of the outermost call, where the line is in a function that was inlined.
+    pub caller: Option<(String, u32)>,
+}
+
+impl fmt::Display for Source {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}:{}", self.file, self.line)?;
+        match &self.caller {
+            Some((file, line)) => write!(f, ", called from {file}:{line}"),
+            None => Ok(()),
+        }
+    }
 }
 
 impl fmt::Display for Fault {
@@ -51,7 +70,7 @@ impl fmt::Display for Fault {
             write!(f, " at address {address:#x}")?;
         }
         match (&self.source, self.line) {
-            (Some(source), Some(ptx)) => write!(f, " in {}:{} (PTX line {ptx})", source.0, source.1)?,
+            (Some(source), Some(ptx)) => write!(f, " in {source} (PTX line {ptx})")?,
             (None, Some(ptx)) => write!(f, " in PTX line {ptx}")?,
             _ => {}
         }

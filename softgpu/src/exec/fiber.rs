@@ -71,7 +71,7 @@ impl Fiber {
             self.local = vec![0; words];
         }
         self.context.local = self.local.as_mut_ptr().cast();
-        self.context.local_size = words as u64 * 8;
+        self.context.local_size = bytes;
     }
 
     /// Runs the fiber until it pauses.

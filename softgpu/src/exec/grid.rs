@@ -16,6 +16,8 @@ pub struct Grid<'a> {
     pub kernel: &'a str,
     pub shared_bytes: u32,
     pub local_bytes: u64,
+    /// Where kernels that are checked find the marks; 0 for others.
+    pub marks: u64,
     blocks: u64,
     next_block: AtomicU64,
     abort: AtomicBool,
@@ -30,6 +32,7 @@ impl<'a> Grid<'a> {
         kernel: &'a str,
         shared_bytes: u32,
         local_bytes: u64,
+        marks: u64,
     ) -> Grid<'a> {
         let blocks = launch.grid.iter().map(|n| u64::from(*n)).product();
         Grid {
@@ -39,6 +42,7 @@ impl<'a> Grid<'a> {
             kernel,
             shared_bytes,
             local_bytes,
+            marks,
             blocks,
             next_block: AtomicU64::new(0),
             abort: AtomicBool::new(false),

@@ -9,6 +9,7 @@ use super::block::{BARRIERS, BarrierResult};
 use super::context::{Context, Pause, RawFault, fail, suspend};
 use super::fault::FaultKind;
 use super::half_math;
+use super::marks;
 use super::math;
 use super::print;
 use super::routines;
@@ -57,6 +58,8 @@ helpers! {
     Fault(I64, I64, I64) -> [] = fault;
     /// context, address, `access_info`: where a generic address outside of the window leads.
     Resolve(I64, I64, I64) -> [I64] = resolve;
+    /// context, address, `access_info`: goes on only where no byte of the access is marked.
+    Marked(I64, I64, I64) -> [] = marked;
     /// context, kind: ends the thread with a fault that has no address.
     Abort(I64, I32) -> [] = abort;
     /// context: the attention flag is up.
@@ -132,6 +135,12 @@ extern "C" fn fault(context: *mut Context, address: u64, info: i64) {
     }
 }
 
+extern "C" fn marked(context: *mut Context, address: u64, info: i64) {
+    if marks::is_marked(address, (info & 0xff) as u64) {
+        fault(context, address, info & !READ_ONLY);
+    }
+}
+
 /// The bytes that a generic address stands for, when they are in shared, local or parameter memory.
 pub fn aperture(context: &Context, address: u64, size: u64) -> Option<*mut u8> {
     let inside = |start: u64, bytes: u64| {
@@ -189,7 +198,7 @@ pub unsafe fn place_of(context: *mut Context, space: Space, address: u64, size: 
     let found = match space {
         Space::Shared => inside(place.shared, place.shared_size),
         Space::Local => inside(place.local, place.local_size),
-        _ if in_window => Some(address as *mut u8),
+        _ if in_window => (place.marks == 0 || !marks::is_marked(address, size)).then_some(address as *mut u8),
         Space::Generic => return resolve(context, address, info | if write { 0 } else { READ_ONLY }),
         _ => None,
     };

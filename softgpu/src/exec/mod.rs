@@ -27,6 +27,7 @@ mod half_math;
 mod helpers;
 pub mod image;
 mod lower;
+pub mod marks;
 mod math;
 mod matrix;
 mod module;
@@ -44,7 +45,7 @@ mod video;
 mod warp;
 mod worker;
 
-pub use fault::{Fault, FaultKind};
+pub use fault::{Fault, FaultKind, Source};
 pub use module::{
     Heap, Kernel, Launch, Module, Output, Param, Program, PtxError, Relocation, RelocationTarget, Space, Variable,
 };

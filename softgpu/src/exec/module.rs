@@ -8,7 +8,7 @@ use super::code::Compiled;
 use super::compile::{compile, processor};
 use super::fault::{Fault, FaultKind};
 use super::grid::Grid;
-use super::{pool, signal, ticker};
+use super::{marks, pool, signal, ticker};
 use crate::passes::reach::{Reach, reach};
 use crate::passes::{self, ir};
 use crate::ptx;
@@ -28,6 +28,32 @@ pub struct Module {
     entries: Vec<Entry>,
     /// What the text is called on disk.
     key: Option<cache::Key>,
+    threads: Threads,
+    /// Whether its kernels look whose memory they touch, to the byte.
+    checked: bool,
+}
+
+/// `1`: all kernels are checked to the byte; `0`: none. Else those are whose text says where it comes from, for whoever
+/// compiles with `-lineinfo` or `-G` is looking for something.
+fn is_checked(ir: &ir::Module) -> bool {
+    let wanted = match std::env::var(cuda_abi::env_vars::SOFT_CHECK).as_deref() {
+        Ok("0") => false,
+        Ok("1") => true,
+        _ => !ir.locations.is_empty(),
+    };
+    wanted && marks::origin().is_some()
+}
+
+/// Set to anything: threads that wait for each other always have fibers. For tests that compare.
+const FIBERS: &str = "SOFTGPU_FIBERS";
+
+/// How the threads of a block take turns where they wait for each other.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Threads {
+    /// One fiber runs all of them, where that is possible.
+    InTurns,
+    /// Each has a fiber of its own. Slower, with the same results: there to compare with.
+    ByFibers,
 }
 
 struct Entry {
@@ -151,7 +177,8 @@ impl Module {
     /// Parses and checks a PTX text. A kernel that is well formed but uses something that is missing here does not
     /// fail the module; see `Kernel::unsupported`.
     pub fn from_ptx(source: &str) -> Result<Module, PtxError> {
-        let tree = ptx::parse(source).map_err(|error| PtxError { line: error.line, message: error.message })?;
+        let mut tree = ptx::parse(source).map_err(|error| PtxError { line: error.line, message: error.message })?;
+        ptx::library::complete(&mut tree);
         let ir = passes::build(&tree).map_err(|(line, message)| PtxError { line, message })?;
         let mut kernels = Vec::new();
         let mut entries = Vec::new();
@@ -160,7 +187,22 @@ impl Module {
             kernels.push(kernel(&ir, function, &reach));
             entries.push(Entry { reach, code: OnceLock::new() });
         }
-        Ok(Module { ir, kernels, entries, key: cache::text_key(source) })
+        let (key, threads, checked) = (cache::text_key(source), Threads::InTurns, is_checked(&ir));
+        Ok(Module { ir, kernels, entries, key, threads, checked }.or_fibers())
+    }
+
+    fn or_fibers(self) -> Module {
+        if std::env::var_os(FIBERS).is_some() { self.with_fibers() } else { self }
+    }
+
+    /// The same module, whose kernels are checked to the byte, or not.
+    pub fn with_checks(self, checked: bool) -> Module {
+        Module { checked: checked && marks::origin().is_some(), ..self }
+    }
+
+    /// The same module, whose threads have fibers. Its code is not kept on disk.
+    pub fn with_fibers(self) -> Module {
+        Module { key: None, threads: Threads::ByFibers, ..self }
     }
 
     /// PTX ISA version as CUDA writes it: 10 × major + minor.
@@ -187,8 +229,9 @@ impl Module {
     fn code(&self, kernel: usize) -> Result<&Compiled, String> {
         let entry = &self.entries[kernel];
         let made = entry.code.get_or_init(|| {
-            let make = || compile(&self.ir, &entry.reach);
-            let image = cache::or_compile(self.key.as_ref(), kernel, processor(), make);
+            let make = || compile(&self.ir, &entry.reach, self.threads, self.checked);
+            let variant = format!("{} checked={}", processor(), self.checked);
+            let image = cache::or_compile(self.key.as_ref(), kernel, &variant, make);
             let image = image.map_err(|error| error.to_string())?;
             image.place().map_err(|error| format!("no memory for code: {error}"))
         });
@@ -253,11 +296,12 @@ impl Program {
         let code = self.module.code(kernel).map_err(|m| refused(&about.name, FaultKind::Unsupported, m))?;
         signal::install();
         let _ticking = ticker::tick();
-        let grid = Grid::new(launch, code, &self.addresses, &about.name, shared, reach.local_bytes);
+        let marks = if self.module.checked { marks::origin().unwrap_or(0) } else { 0 };
+        let grid = Grid::new(launch, code, &self.addresses, &about.name, shared, reach.local_bytes, marks);
         pool::run(&grid);
         grid.result().map_err(|mut fault| {
             let source = fault.line.and_then(|line| self.module.ir.source(line));
-            fault.source = source.map(|(file, line)| Box::new((file.to_owned(), line)));
+            fault.source = source.map(Box::new);
             fault
         })
     }
@@ -298,6 +342,8 @@ fn check(kernel: &Kernel, reach: &Reach, launch: &Launch) -> Result<u32, String>
         reach.dynamic_offset.checked_add(launch.dynamic_shared)
     };
     match shared {
+        // The end is exact where nothing lies behind it, so that what goes a little beyond is caught.
+        Some(shared) if shared <= MAX_SHARED && reach.reserved_shared == 0 => Ok(shared),
         Some(shared) if shared <= MAX_SHARED => Ok(shared.next_multiple_of(16) + reach.reserved_shared),
         _ => Err("too much shared memory".into()),
     }

@@ -207,7 +207,7 @@ pub extern "C" fn next_range(context: *mut Context, span: u32) -> u64 {
             None => {
                 let waiting = (0..frames.total).filter(|thread| frames.head(*thread).status != ENDED).count();
                 let message = format!("{waiting} threads wait for others that never come");
-                fail(context, RawFault { kind: FaultKind::Deadlock, address: None, message });
+                fail(context, RawFault { kind: FaultKind::Deadlock, address: None, message })
             }
         }
     }

@@ -252,7 +252,7 @@ impl Slot {
         context.variables = grid.variables.as_ptr();
         context.functions = grid.code.functions.as_ptr();
         context.shared = self.shared.as_mut_ptr().cast();
-        context.shared_size = u64::from(grid.shared_bytes.next_multiple_of(16));
+        context.shared_size = u64::from(grid.shared_bytes);
         context.attention = if grid.cooperative() { &ALWAYS } else { Arc::as_ptr(attention) };
         context.block = block;
         context.block_index = self.coordinates;
@@ -261,6 +261,7 @@ impl Slot {
         context.dynamic_shared = grid.launch.dynamic_shared;
         context.line = 0;
         context.frames = self.frames.as_mut_ptr().cast();
+        context.marks = grid.marks;
         context.workspace = grid.launch.workspace.unwrap_or(0);
         context.entry = Some(grid.code.entry);
         context.code = grid.code.range;
@@ -304,6 +305,7 @@ impl Context {
             dynamic_shared: 0,
             workspace: 0,
             frames: ptr::null_mut(),
+            marks: 0,
             line: 0,
             thread: [0; 3],
             linear: 0,

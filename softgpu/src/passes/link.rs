@@ -70,6 +70,13 @@ pub fn build(tree: &ast::Module) -> Result<Module, LineError> {
     for (index, function) in bodies {
         let mut line = function.line;
         let body = build_body(&mut linker, index, function, &mut line);
+        let body = body.and_then(|body| match function.cluster {
+            Some(cluster) if cluster.iter().any(|blocks| *blocks > 1) => {
+                line = function.line;
+                CheckError::unsupported("clusters of thread blocks")
+            }
+            _ => Ok(body),
+        });
         linker.module.functions[index].body = match body {
             Ok(body) => Ok(body),
             Err(CheckError::Unsupported(message)) => Err(format!("line {line}: {message}")),

@@ -1,6 +1,6 @@
 //! Where a thread of a kernel may have to let others run, and what it keeps meanwhile.
 
-use super::ir::{BarrierOp, Body, Callee, Inst, Module, Op, Reg, Value};
+use super::ir::{BarrierOp, Base, Body, Callee, Inst, Module, Op, Reg, Value};
 use super::live;
 use super::reach::Reach;
 
@@ -38,6 +38,9 @@ pub fn of(module: &Module, reach: &Reach) -> Option<Pauses> {
     if !insts().any(at) || !insts().all(|inst| possible(&inst.op)) {
         return None;
     }
+    if body.blocks.iter().any(|block| pauses_in_a_call(&block.insts)) {
+        return None;
+    }
     let loops = body.blocks.iter().enumerate().any(|(index, block)| block.end.goes_back(index));
     let read = registers_read(body);
     let waits = |op: &Op| match op {
@@ -64,6 +67,30 @@ fn possible(op: &Op) -> bool {
         Op::Runtime { routine, .. } => !routine.waits(),
         _ => true,
     }
+}
+
+/// Whether a thread may pause between the arguments of a call and the call, or before it has fetched the result: these are
+/// on the stack, which threads that run in turns share. No compiler writes such a thing.
+fn pauses_in_a_call(insts: &[Inst]) -> bool {
+    let touches = |inst: &Inst| match &inst.op {
+        Op::Store { address, .. } | Op::Load { address, .. } => matches!(address.base, Base::Slot(_)),
+        Op::Call { .. } => true,
+        _ => false,
+    };
+    let mut open = false;
+    let mut paused = false;
+    for inst in insts {
+        if touches(inst) {
+            let is_call = matches!(inst.op, Op::Call { .. });
+            if open && paused && (is_call || matches!(inst.op, Op::Load { .. })) {
+                return true;
+            }
+            (open, paused) = (true, false);
+        } else if at(inst) {
+            paused = true;
+        }
+    }
+    false
 }
 
 fn registers_read(body: &Body) -> Vec<bool> {

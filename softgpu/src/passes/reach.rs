@@ -115,7 +115,9 @@ fn lay_out_shared(module: &Module, used: &[bool], out: &mut Reach) {
 
 fn lay_out_local(module: &Module, out: &mut Reach) {
     let frames = out.functions.iter().filter_map(|index| module.functions[*index].body.as_ref().ok());
-    let total: u64 = frames.map(|body| u64::from(body.local_bytes).next_multiple_of(16)).sum();
+    let frames: Vec<u64> = frames.map(|body| u64::from(body.local_bytes)).collect();
+    // With one frame its end is exact, so that what goes a little beyond is caught.
+    let total = if let [one] = frames[..] { one } else { frames.iter().map(|size| size.next_multiple_of(16)).sum() };
     let callees = out.functions[1..].iter().filter_map(|index| module.functions[*index].body.as_ref().ok());
     let nested = callees.map(|body| body.local_bytes).max().unwrap_or(0);
     out.local_bytes = total + if nested > 0 { RECURSION_LOCAL } else { 0 };

@@ -22,6 +22,8 @@ pub struct Location {
     pub ptx: u32,
     pub file: u32,
     pub line: u32,
+    /// File and line of the call, where it comes from a function that was inlined.
+    pub caller: Option<(u32, u32)>,
 }
 
 /// An `.entry` or `.func`, or the forward declaration of one.
@@ -36,6 +38,8 @@ pub struct Function<'a> {
     pub params: Vec<Declaration<'a>>,
     pub max_threads: Option<[u32; 3]>,
     pub required_threads: Option<[u32; 3]>,
+    /// Blocks of a cluster.
+    pub cluster: Option<[u32; 3]>,
     pub body: Option<Vec<Statement<'a>>>,
 }
 

@@ -2,6 +2,7 @@
 
 pub mod ast;
 mod lexer;
+pub mod library;
 mod parser;
 
 pub use parser::parse;

@@ -75,7 +75,16 @@ pub struct Device {
 
 impl Device {
     pub fn load(source: &str) -> Device {
-        let module = Arc::new(Module::from_ptx(source).unwrap_or_else(|error| panic!("{error}")));
+        Device::of(Module::from_ptx(source).unwrap_or_else(|error| panic!("{error}")))
+    }
+
+    /// The same, where each thread has a fiber.
+    pub fn with_fibers(source: &str) -> Device {
+        Device::of(Module::from_ptx(source).unwrap_or_else(|error| panic!("{error}")).with_fibers())
+    }
+
+    fn of(module: Module) -> Device {
+        let module = Arc::new(module);
         let addresses: Vec<u64> = module.variables().iter().map(|variable| alloc(variable.size)).collect();
         for (variable, address) in module.variables().iter().zip(&addresses) {
             // SAFETY: just allocated, large enough.

@@ -10,6 +10,7 @@ use idm::bootstrap::{self, Welcome, WelcomeStatus};
 use xen::DomainId;
 use xen::card;
 use xen::host::{Caller, Offer};
+use xen::link::Taken;
 use xen::store::{Permission, Store};
 
 /// Serves until the guest writes `done`.
@@ -36,8 +37,13 @@ pub fn run(domain: DomainId) {
             }
             // Gone already: the client gave up.
             let Ok(node) = store.read(&path) else { continue };
+            let before = xen::counts::read();
             match Caller::meet(domain, &node) {
-                Ok(caller) => children.push(serve(caller)),
+                Ok(caller) => {
+                    children.push(serve(caller));
+                    let cost = xen::counts::read().since(&before);
+                    assert_eq!(cost.map_batches, 3, "the card, its lists, the region");
+                }
                 Err(error) => println!("far side: {path}: {error}"),
             }
         }
@@ -53,6 +59,8 @@ fn serve(caller: Caller) -> Child {
     let child = Command::new(exe).arg("far-side-child").stdin(Stdio::from(theirs)).spawn().unwrap();
     let (offer, pages) = caller.offer().unwrap();
     bootstrap::send(&ours, &offer, &Offer::fds(&pages, caller.channel())).unwrap();
+    bootstrap::recv::<Taken>(&ours).unwrap();
+    caller.taken(&pages).unwrap();
     caller.answer(&Welcome::new(WelcomeStatus::Ok, "")).unwrap();
     child
 }
@@ -60,7 +68,8 @@ fn serve(caller: Caller) -> Child {
 pub fn child() {
     let socket = std::io::stdin().as_fd().try_clone_to_owned().unwrap();
     let (offer, fds): (Offer, Vec<OwnedFd>) = bootstrap::recv(&socket).unwrap();
-    let (region, doorbell) = offer.accept(fds).unwrap();
+    let xen::host::Accepted { region, doorbell, .. } = offer.accept(fds).unwrap();
+    bootstrap::send(&socket, &Taken::default(), &[]).unwrap();
     let server = Server::over(region, doorbell.clone());
     let gone = server.gone().clone();
     let events = std::thread::spawn(move || doorbell.serve(&gone));

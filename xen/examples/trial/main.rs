@@ -2,9 +2,8 @@
 //! `TRIAL <part> PASS` or a panic.
 //!
 //! In the driver domain: `trial pages-host DOMID`, `trial far-side DOMID`. In the guest: `trial pages-guest`,
-//! `trial limits`, `trial suite`, `trial counts`, `trial attack nodes|cards`; `trial done` ends the far side.
+//! `trial limits`, `trial suite`, `trial counts`; `trial done` ends the far side.
 
-mod attack;
 mod counts;
 mod far_side;
 mod limits;
@@ -19,7 +18,6 @@ fn main() {
         ["pages-guest"] => pages::guest(),
         ["pages-host", domid] => pages::host(domain(domid)),
         ["pages-host-child"] => pages::host_child(),
-        ["attack", which] => attack::run(which),
         ["counts"] => counts::run(),
         ["done"] => suite::done(),
         ["limits"] => limits::limits(),

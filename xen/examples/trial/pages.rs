@@ -6,6 +6,7 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use xen::DomainId;
+use xen::link::Taken;
 use xen::store::{Permission, Store};
 use xen::sys::Place;
 use xen::sys::evtchn::Channel;
@@ -102,16 +103,18 @@ pub fn host(domain: DomainId) {
     assert!(Channel::bind(domain, 4000).is_err());
 
     let channel = Channel::bind(domain, port).unwrap();
+    restricted(domain, &channel);
     // Mapped a second time, in this process.
     let second = ForeignPages::choose(domain, &refs[..1]).unwrap().map(Place::Anywhere).unwrap();
     let pages = ForeignPages::choose(domain, &refs).unwrap();
-    pages.notify_at_end(HOST_ALIVE, channel.port()).unwrap();
     // Chosen here, mapped there: another process gets both descriptors, and nothing of them stays here.
     let (ours, theirs) = idm::bootstrap::pair().unwrap();
     let exe = std::env::current_exe().unwrap();
     let mut child = Command::new(exe).arg("pages-host-child").stdin(Stdio::from(theirs)).spawn().unwrap();
     let offer = Parts { index: pages.index(), pages: PAGES as u64, port: channel.port(), pad: 0 };
     idm::bootstrap::send(&ours, &offer, &[pages.as_fd(), channel.as_fd()]).unwrap();
+    idm::bootstrap::recv::<Taken>(&ours).unwrap();
+    pages.notify_when_unmapped(HOST_ALIVE, channel.port()).unwrap();
     drop((pages, channel));
     assert!(child.wait().unwrap().success());
     // The guest's process is killed, and its kernel clears the byte of a page that is still mapped here.
@@ -122,6 +125,19 @@ pub fn host(domain: DomainId) {
     }
     println!("host: saw the end of the guest's process");
     store.remove(&node).unwrap();
+}
+
+/// A channel to one domain is of no use for another, whoever has its descriptor; and one that was ended is of no use at all.
+fn restricted(domain: DomainId, channel: &Channel) {
+    let device = channel.as_fd().try_clone_to_owned().unwrap();
+    assert!(
+        Channel::offer_on(device, domain + 1).is_err(),
+        "a restricted descriptor offers a channel to another domain"
+    );
+    let own = Channel::offer(domain).unwrap();
+    own.notify().unwrap();
+    own.unbind().unwrap();
+    assert!(own.notify().is_err() && own.unbind().is_err(), "what was unbound is gone");
 }
 
 #[derive(Clone, Copy, zerocopy::FromBytes, zerocopy::IntoBytes, zerocopy::Immutable, zerocopy::KnownLayout)]
@@ -149,6 +165,7 @@ pub fn host_child() {
     let [pages, channel]: [OwnedFd; 2] = fds.try_into().unwrap();
     let pages = ForeignPages::from_parts(pages, parts.index, parts.pages as usize).map(Place::Anywhere).unwrap();
     let channel = Channel::from_parts(channel, parts.port);
+    idm::bootstrap::send(&socket, &Taken::default(), &[]).unwrap();
     let mut bytes = [0; 32];
     for page in 0..PAGES {
         pages.copy_out(page * xen::PAGE + 64, &mut bytes);

@@ -42,7 +42,11 @@ pub struct Channel {
 impl Channel {
     /// An end that `domain` alone may bind to.
     pub fn offer(domain: DomainId) -> Result<Self, XenError> {
-        let device = open(DEVICE).map_err(failed("open /dev/xen/evtchn"))?;
+        Self::offer_on(open(DEVICE).map_err(failed("open /dev/xen/evtchn"))?, domain)
+    }
+
+    /// As `offer`, on a descriptor that exists. One that was restricted to a domain can offer nothing any more.
+    pub fn offer_on(device: OwnedFd, domain: DomainId) -> Result<Self, XenError> {
         // SAFETY: the struct is the request's.
         let port = unsafe { ioctl(device.as_fd(), BIND_UNBOUND, &mut Number(domain.into())) };
         let port = port.map_err(failed("offer an event channel"))?;

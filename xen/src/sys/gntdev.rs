@@ -23,21 +23,13 @@ struct Map {
     refs: [Ref; 1],
 }
 
-#[repr(C)]
-struct Unmap {
-    index: u64,
-    count: u32,
-    pad: u32,
-}
-
 /// All requests of this device are of this kind.
 pub const KIND: u8 = b'G';
 pub(super) const MAP: libc::c_ulong = request::<Map>(KIND, 0);
-#[allow(dead_code)] // Closing the device does the same; the number is tested all the same.
-pub(super) const UNMAP: libc::c_ulong = request::<Unmap>(KIND, 1);
 pub(super) const SET_UNMAP_NOTIFY: libc::c_ulong = request::<UnmapNotify>(KIND, 7);
 
-/// Pages of another domain, chosen and not yet mapped. Whoever has the descriptor can map them, once.
+/// Pages of another domain, chosen and not yet mapped. Whoever has the descriptor can map them, once; what was chosen and
+/// never mapped ends with the descriptor.
 ///
 /// A descriptor of this device lets its holder choose pages of *any* domain that granted some to ours. It must not get
 /// into the hands of somebody who is not trusted with that: workers are barred from the request that chooses.
@@ -88,7 +80,11 @@ impl ForeignPages {
     }
 
     /// Has the kernel clear the byte at `offset` and send an event when the mapping ends, however it ends.
-    pub fn notify_at_end(&self, offset: usize, port: u32) -> Result<(), XenError> {
+    ///
+    /// Only once they are mapped, by whoever got the descriptor. Linux 6.1 gives the notice also when it cannot map the
+    /// pages, and writes the byte through a page that is not there: a guest that names what it did not grant would take a
+    /// part of our own kernel down.
+    pub fn notify_when_unmapped(&self, offset: usize, port: u32) -> Result<(), XenError> {
         let index = self.index + offset as u64;
         let mut argument = UnmapNotify { index, action: CLEAR_BYTE | SEND_EVENT, port };
         // SAFETY: the struct is the request's.
@@ -97,9 +93,20 @@ impl ForeignPages {
         Ok(())
     }
 
+    /// As `map`, with a notice of the end.
+    pub fn map_and_notify(self, place: Place, offset: usize, port: u32) -> Result<Mapping, XenError> {
+        let mapping = self.map_here(place)?;
+        self.notify_when_unmapped(offset, port)?;
+        Ok(mapping)
+    }
+
+    fn map_here(&self, place: Place) -> Result<Mapping, XenError> {
+        Mapping::new(self.device.as_fd(), self.index, self.pages * PAGE, place).map_err(failed("map foreign pages"))
+    }
+
     /// Maps them. The device is closed; the mapping keeps what it needs.
     pub fn map(self, place: Place) -> Result<Mapping, XenError> {
-        Mapping::new(self.device.as_fd(), self.index, self.pages * PAGE, place).map_err(failed("map foreign pages"))
+        self.map_here(place)
     }
 }
 

@@ -7,8 +7,10 @@ pub mod evtchn;
 pub mod gntalloc;
 pub mod gntdev;
 mod mapping;
+mod span;
 
 pub use mapping::{Mapping, Place};
+pub use span::Span;
 
 use std::fs::OpenOptions;
 use std::io;
@@ -71,7 +73,6 @@ mod tests {
         assert_eq!(gntalloc::DEALLOC, 0x0010_4706);
         assert_eq!(gntalloc::SET_UNMAP_NOTIFY, 0x0010_4707);
         assert_eq!(gntdev::MAP, 0x0018_4700);
-        assert_eq!(gntdev::UNMAP, 0x0010_4701);
         assert_eq!(gntdev::SET_UNMAP_NOTIFY, 0x0010_4707);
         assert_eq!(evtchn::BIND_INTERDOMAIN, 0x0008_4501);
         assert_eq!(evtchn::BIND_UNBOUND, 0x0004_4502);

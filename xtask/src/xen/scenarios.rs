@@ -24,14 +24,21 @@ pub const ALL: [Scenario; 10] = [
         trial: true,
         ..scenario("transport", "grants, events, idm's suite, limits and counts, without a GPU", &[])
     },
-    Scenario { trial: true, ..scenario("lies", "nodes and cards that say one thing and mean another", &[]) },
     scenario("restart", "the gate and the proxy end and come back, a guest is killed", &["steady", "vecadd"]),
     scenario("run", "`bulkhead xen run`: input, output, signals, exit status, and nothing left behind", &[]),
     scenario("programs", "CUDA programs in guests, on the software GPU of Dom0", &PROGRAMS),
+    scenario("costs", "what a launch and a MiB cost in requests, events and copies", &["costs"]),
     Scenario { conformance: true, ..scenario("conformance", "a part of the conformance suite in a guest", &[]) },
     scenario("limits", "two guests at once, each with its own limits", &["demo"]),
     scenario("share", "one guest's memory on the GPU, opened in another by a grant, and by nobody else", &["share"]),
-    Scenario { conformance: true, ..scenario("attack", "one guest attacks, another does not notice", &["steady"]) },
+    Scenario {
+        conformance: true,
+        ..scenario(
+            "attack",
+            "one guest lies to the gate and to its worker and is destroyed, another does not notice",
+            &["steady"],
+        )
+    },
 ];
 
 /// Each is a test of its own; these take little time where every instruction is emulated.

@@ -1,23 +1,29 @@
 # One guest lies in every way it can, and then is no more; another computes on.
 . /test/lib.sh
 proxy
-gpu_run --type pv --gpu-memory 64MiB -- /programs/steady 0 > /tmp/steady 2>&1 &
+: > /tmp/steady
+in_background $GPU_RUN --type pv --gpu-memory 64MiB -- /programs/steady 0 > /tmp/steady 2>&1 &
 victim=$!
 until grep -q . /tmp/steady; do
     kill -0 $victim 2>/dev/null || { cat /tmp/steady; fail "the honest guest ended"; }
     sleep 0.3
 done
 gpu_run --type pv --gpu-memory 64MiB -- /conformance/conformance attack guest 1 40 > /tmp/attack 2>&1 \
-    || { cat /tmp/attack; fail "the attacker itself: status $?"; }
+    || { status=$?; cat /tmp/attack; fail "the attacker itself: status $status"; }
 tail -n 1 /tmp/attack
-# And one that is destroyed in the middle.
-gpu_run --type pv --gpu-memory 64MiB -- /conformance/conformance attack guest 2 100000 > /tmp/attack 2>&1 &
+grep -q 'got nothing' /tmp/gate.log || fail "the gate heard no lie: $(cat /tmp/gate.log)"
+lies() { grep -c 'got nothing' /tmp/gate.log; }
+# And one that is destroyed in the middle: it has been heard, and it would go on for long.
+before=$(lies)
+honest=$(xl list | awk '/bulkhead/ { print $2 }')
+in_background $GPU_RUN --type pv --gpu-memory 64MiB -- /conformance/conformance attack guest 2 100000 > /tmp/attack 2>&1 &
 attacker=$!
-until xl list | grep -q bulkhead; do sleep 0.2; done
-sleep 8
-newest=$(xl list | awk 'NR > 2 { print $2 }' | sort -n | tail -n 1)
-xl destroy $newest
-wait $attacker || true
+until [ $(lies) -ge $((before + 3)) ]; do
+    kill -0 $attacker 2>/dev/null || { cat /tmp/attack; fail "the attacker ended by itself"; }
+    sleep 0.3
+done
+xl destroy $(xl list | awk -v honest=$honest '/bulkhead/ && $2 != honest { print $2 }')
+wait $attacker && fail "the attacker was not destroyed"
 # It has gone on all the while, it goes on, and it ends well.
 before=$(grep -c '^round' /tmp/steady)
 until [ $(grep -c '^round' /tmp/steady) -ge $((before + 3)) ]; do

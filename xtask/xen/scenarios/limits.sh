@@ -3,7 +3,7 @@
 proxy
 for limit in 48 96; do
     mkfifo /tmp/hold-$limit
-    gpu_run --type pv --gpu-memory ${limit}MiB --share $limit -- /programs/demo $limit < /tmp/hold-$limit > /tmp/demo-$limit 2>&1 &
+    in_background $GPU_RUN --type pv --gpu-memory ${limit}MiB --share $limit -- /programs/demo $limit < /tmp/hold-$limit > /tmp/demo-$limit 2>&1 &
     eval pid_$limit=$!
 done
 exec 8> /tmp/hold-48 9> /tmp/hold-96

@@ -2,18 +2,19 @@
 . /test/lib.sh
 proxy
 steady() {
-    gpu_run --type pv --gpu-memory 64MiB -- /programs/steady 0 > /tmp/steady 2>&1 &
+    : > /tmp/steady
+    in_background $GPU_RUN --type pv --gpu-memory 64MiB -- /programs/steady 0 > /tmp/steady 2>&1 &
     guest=$!
     rounds 2
 }
 rounds() {
-    local before=$(grep -c '^round' /tmp/steady)
-    until [ $(grep -c '^round' /tmp/steady) -ge $((before + $1)) ]; do
+    local before=$(grep -c "^round" /tmp/steady)
+    until [ $(grep -c "^round" /tmp/steady) -ge $((before + $1)) ]; do
         kill -0 $guest 2>/dev/null || { cat /tmp/steady /tmp/gate.log; fail "the guest ended"; }
         sleep 0.3
     done
 }
-vecadd() { gpu_run --type pv --gpu-memory 64MiB -- /programs/vecadd > /tmp/out 2>&1 || { cat /tmp/out; fail "vecadd: status $?"; }; }
+vecadd() { gpu_run --type pv --gpu-memory 64MiB -- /programs/vecadd > /tmp/out 2>&1 || { status=$?; cat /tmp/out; fail "vecadd: status $status"; }; }
 
 # A new proxy takes the workers over: the program in the guest does not notice.
 steady

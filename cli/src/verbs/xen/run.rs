@@ -55,7 +55,7 @@ pub fn run(args: XenRunArgs) -> Result<ExitCode, Failure> {
         Connected::Link(link) => link,
         Connected::Signal(signal) => return Ok(ExitCode::from(128 + signal)),
     };
-    let mut session = Session::new(link, signals, args.terminal);
+    let mut session = Session::new(link, signals, store, args.terminal);
     session.send_all(&description(&args))?;
     session.run(&domain)
 }

@@ -12,6 +12,7 @@ use guest::link::frames::{Down, MAX_INPUT, MAX_PAYLOAD, Up};
 use guest::link::host::HostEnd;
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::termios::{self, OptionalActions, Termios};
+use xen::store::Store;
 
 use crate::exit::{Exit, Failure};
 use crate::signals::Signals;
@@ -25,6 +26,10 @@ const FAREWELL: Duration = Duration::from_secs(10);
 pub struct Session {
     link: HostEnd,
     signals: Signals,
+    /// Watches for domains that end: one that is destroyed cannot say so itself.
+    store: Store,
+    /// Some domain has ended since this one was looked for.
+    some_ended: bool,
     /// Frames for which there was no room yet.
     waiting: VecDeque<Down>,
     /// Input that the program has not taken yet.
@@ -41,9 +46,21 @@ enum End {
 }
 
 impl Session {
-    pub fn new(link: HostEnd, signals: Signals, terminal: bool) -> Self {
+    /// `store` watches `@releaseDomain`.
+    pub fn new(link: HostEnd, signals: Signals, store: Store, terminal: bool) -> Self {
         let terminal = if terminal { Raw::enter().ok() } else { None };
-        Self { link, signals, waiting: VecDeque::new(), under_way: 0, input_open: true, terminal, asked: 0 }
+        let some_ended = true;
+        Self {
+            link,
+            signals,
+            store,
+            some_ended,
+            waiting: VecDeque::new(),
+            under_way: 0,
+            input_open: true,
+            terminal,
+            asked: 0,
+        }
     }
 
     /// Sends these before anything else.
@@ -76,11 +93,13 @@ impl Session {
                 return Ok(ExitCode::from(128 + 15));
             }
             // Everything that it said has been read by now.
-            if self.link.guest_is_gone() {
+            let ended = std::mem::take(&mut self.some_ended) && !domain.exists();
+            let left = self.link.guest_is_gone() && {
                 let since = *gone_since.get_or_insert_with(Instant::now);
-                if !domain.exists() || since.elapsed() > FAREWELL {
-                    return Err(Failure::new(Exit::Guest, "the guest ended, and not because its program did"));
-                }
+                !domain.exists() || since.elapsed() > FAREWELL
+            };
+            if ended || left {
+                return Err(Failure::new(Exit::Guest, "the guest ended, and not because its program did"));
             }
             self.sleep();
         }
@@ -134,16 +153,32 @@ impl Session {
 
     fn sleep(&mut self) {
         let (link, signals, stdin) = (self.link.fd(), self.signals.fd(), io::stdin());
-        let mut fds =
-            vec![PollFd::from_borrowed_fd(link, PollFlags::IN), PollFd::from_borrowed_fd(signals, PollFlags::IN)];
+        let watched = [link, signals, self.store.as_fd()];
+        let mut fds: Vec<_> = watched.map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN)).into();
         if self.wants_input() {
             fds.push(PollFd::from_borrowed_fd(stdin.as_fd(), PollFlags::IN));
         }
         // Nothing is known to need it, but a lost event must not stop us for ever.
         let _ = rustix::event::poll(&mut fds, Some(&Timespec { tv_sec: 1, tv_nsec: 0 }));
-        if fds.get(2).is_some_and(|fd| !fd.revents().is_empty()) {
-            drop(fds);
+        let came = |at: usize| fds.get(at).is_some_and(|fd| !fd.revents().is_empty());
+        let (store, input) = (came(2), came(3));
+        drop(fds);
+        if store {
+            self.take_store_events();
+        }
+        if input {
             self.read_input();
+        }
+    }
+
+    fn take_store_events(&mut self) {
+        loop {
+            match self.store.next_event(Some(Duration::ZERO)) {
+                Ok(Some(event)) => self.some_ended |= event.path == "@releaseDomain",
+                Ok(None) => return,
+                // Without a store there is no toolstack either; what can still be heard is heard through the link.
+                Err(_) => return std::thread::sleep(Duration::from_millis(100)),
+            }
         }
     }
 

@@ -51,6 +51,7 @@ fn run() -> Result<(), InitError> {
     mounts::base()?;
     let cmdline = cmdline::read()?;
     modules::load(cmdline::value(&cmdline, options::GRANTS))?;
+    modules::take_back_quickly();
     loopback::up();
     let mut link = GuestEnd::offer(cmdline::value(&cmdline, options::HOST).unwrap_or(0))?;
     let tenant = tenant::enter()?;

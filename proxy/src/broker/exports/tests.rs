@@ -138,13 +138,36 @@ fn absurd_offers_end_the_worker_and_many_are_refused() {
     }
     let event = Shared { kind: shared::EVENT, ..memory(100) };
     assert_eq!(exports.add(asker, event, [7; 16], None), Err(Some(code::UNKNOWN)));
-    exports.most_descriptors = 3;
+    // An eighth of them for each zone.
+    exports.most_descriptors = 24;
     for _ in 0..3 {
         export(&mut exports, 1, &a, 1);
     }
     assert_eq!(exports.add(asker, memory(1), [0; 16], file()), Err(Some(code::REFUSED)));
     assert_eq!(exports.end_worker(1), []);
     export(&mut exports, 2, &a, 1);
+}
+
+#[test]
+fn a_zone_is_remembered_only_so_far() {
+    let (mut exports, a, b) = (Exports::new(), zone("a"), zone("b"));
+    let event = Shared { kind: shared::EVENT, size: PAGE as u64, offset: 128, len: 128, flags: 0 };
+    let page = Shared { kind: shared::PAGE, size: PAGE as u64, ..Shared::default() };
+    let add = |exports: &mut Exports, worker, zone, details, token| {
+        let fd = (details == page).then(|| Lane::default().take(event_page()));
+        exports.add(Asker { worker, zone, charged: CHARGED }, details, token, fd)
+    };
+    for worker in 1..=4 {
+        let token = add(&mut exports, worker, &a, page, [0; 16]).unwrap();
+        let added = (0..).take_while(|_| add(&mut exports, worker, &a, event, token).is_ok()).count();
+        assert_eq!(added, EXPORTS_PER_WORKER - 1);
+    }
+    assert_eq!(add(&mut exports, 5, &a, page, [0; 16]), Err(Some(code::REFUSED)), "of one zone");
+    let token = export(&mut exports, 6, &b, 1);
+    assert_eq!(open(&mut exports, 5, &a, &token, &Grants::default()), Err(code::DENIED));
+    assert_eq!(open(&mut exports, 7, &b, &token, &Grants::default()), Ok(0), "others have their own");
+    exports.end_worker(1);
+    assert!(add(&mut exports, 5, &a, page, [0; 16]).is_ok());
 }
 
 fn event_page() -> OwnedFd {

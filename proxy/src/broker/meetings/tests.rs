@@ -19,7 +19,7 @@ fn zone(name: &str) -> ZoneName {
 
 impl Room {
     fn new() -> Self {
-        Self { meetings: Meetings::default(), grants: Grants::default(), exports: Exports::new(), next: 0 }
+        Self { meetings: Meetings::with_room_for(ALL), grants: Grants::default(), exports: Exports::new(), next: 0 }
     }
 
     fn grant(&mut self, from: &str, to: &str) {
@@ -270,6 +270,66 @@ fn those_who_do_not_stay_are_counted() {
 }
 
 #[test]
+fn no_zone_takes_all_places_of_anothers_publication() {
+    let mut room = Room::new();
+    for other in ["b", "c"] {
+        room.grant("a", other);
+    }
+    let publisher = room.enter("a");
+    room.say(&publisher, &publish("x"));
+    let mut detached = wait("x");
+    detached.code = DETACH;
+    let take = |room: &mut Room, who: &str, how: &Meet| {
+        let consumer = room.enter(who);
+        room.say(&consumer, how);
+        let _ = heard(&publisher);
+        (!heard(&consumer).is_empty(), consumer)
+    };
+    // As many of one kind as of the other.
+    for number in 0..MOST_OF_ANOTHER_ZONE / 2 {
+        assert!(take(&mut room, "b", &detached).0 && take(&mut room, "b", &wait("x")).0, "{number}");
+    }
+    let (found, waiting) = take(&mut room, "b", &wait("x"));
+    assert!(!found, "it has had its part");
+    assert!(take(&mut room, "c", &wait("x")).0 && take(&mut room, "a", &detached).0, "others have theirs");
+    // Those who did not stay are forgotten when they may not have it any more.
+    let policy = Policy { grants: &room.grants, exports: &room.exports };
+    room.meetings.lose_detached(|publisher, consumer| !policy.may_see(publisher, consumer));
+    assert_eq!(heard(&publisher), []);
+    room.grants = Grants::default();
+    room.grant("a", "c");
+    let policy = Policy { grants: &room.grants, exports: &room.exports };
+    room.meetings.lose_detached(|publisher, consumer| !policy.may_see(publisher, consumer));
+    let lost = heard(&publisher);
+    assert!(lost.len() == MOST_OF_ANOTHER_ZONE / 2 && lost.iter().all(|(kind, ..)| *kind == kind::LOST), "{lost:?}");
+    assert_eq!(heard(&waiting), [], "nor does anybody get it in their place");
+}
+
+#[test]
+fn the_end_of_a_zone_frees_what_it_took() {
+    let mut room = Room::new();
+    room.grant("a", "b");
+    let (publisher, consumer) = (room.enter("a"), room.enter("b"));
+    room.say(&publisher, &publish("x"));
+    let mut detached = wait("x");
+    detached.code = DETACH;
+    room.say(&consumer, &detached);
+    let _ = heard(&publisher);
+    room.meetings.end_zone(&zone("b"));
+    assert_eq!(heard(&publisher), [(kind::LOST, 1, 0)]);
+}
+
+#[test]
+fn a_zone_has_an_eighth_of_few_connections() {
+    let mut room = Room::new();
+    room.meetings = Meetings::with_room_for(32);
+    let of_zone: Vec<_> = (0..5).map(|_| room.enter("a")).collect();
+    assert_eq!(of_zone.iter().filter(|(id, _)| room.meetings.has(*id)).count(), 4);
+    let other = room.enter("b");
+    assert!(room.meetings.has(other.0));
+}
+
+#[test]
 fn a_long_list_comes_in_pages() {
     let mut room = Room::new();
     let _all: Vec<_> = (0..PAGE + 9)
@@ -335,7 +395,7 @@ fn noise_leaves_everything_in_order() {
                 Role::Consumer { publisher, .. } => {
                     if let Some(Peer { role: Role::Publisher(publication), .. }) = room.meetings.peers.get(publisher)
                     {
-                        assert!(publication.consumers.contains(id));
+                        assert!(publication.consumers.contains_key(id));
                     }
                 }
                 Role::Publisher(publication) => {
@@ -343,7 +403,7 @@ fn noise_leaves_everything_in_order() {
                         let peer = room.meetings.peers.get(id);
                         peer.is_some_and(|peer| matches!(peer.role, Role::Consumer { .. }))
                     };
-                    assert!(publication.consumers.iter().all(is_consumer));
+                    assert!(publication.consumers.keys().all(is_consumer));
                     assert!(publication.consumers.len() + publication.detached.len() <= MOST_CONSUMERS);
                     assert!(room.meetings.names[&publication.name].contains(id));
                 }

@@ -8,7 +8,7 @@ use cuda_abi::wire::{Kind, Reader, Writer};
 use idm::bootstrap::{self, Handover};
 
 use super::graph::capture::{refuse_captured, wait_for_context};
-use super::start::HANDOVER_TIME;
+use super::start::{self, HANDOVER_TIME};
 use crate::worker::guest::Guest;
 use crate::worker::memory::Arena;
 use crate::worker::{Outcome, Refusal, Worker, succeed};
@@ -83,6 +83,19 @@ pub fn host_grants(worker: &Worker, message: &mut Reader<'_>) -> Outcome {
         return Err(Refusal::Malformed);
     }
     guest.name(refs.chunks_exact(4).map(|bytes| u32::from_le_bytes([bytes[0], bytes[1], bytes[2], bytes[3]])))?;
+    Ok(CUDA_SUCCESS)
+}
+
+/// Maps what the client has named behind what there is of the staging area.
+pub fn grow_staging(worker: &Worker, message: &mut Reader<'_>) -> Outcome {
+    let len = message.word()?;
+    message.end()?;
+    let guest = worker.guest().ok_or(Refusal::Malformed)?;
+    let count = usize::try_from(len / PAGE as u64).map_err(|_| Refusal::Malformed)?;
+    let pages = guest.take_pages(worker.socket_owned(), count);
+    let pages = pages.map_err(|_| Refusal::Code(CUDA_ERROR_OUT_OF_MEMORY))?;
+    guest.grow(&worker.bulk, pages, |start, len| start::register_staging(worker, start, len))?;
+    tracing::debug!(bytes = worker.bulk.len(), "the staging area has grown");
     Ok(CUDA_SUCCESS)
 }
 

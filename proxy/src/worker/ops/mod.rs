@@ -54,6 +54,7 @@ pub fn execute(worker: &Worker, op: Op, lane: u32, message: &mut Reader<'_>, rep
         Op::HostMap => memory::host_map(worker, message),
         Op::HostGrants => memory::host_grants(worker, message),
         Op::NextOutput => memory::next_output(worker, message, reply),
+        Op::GrowStaging => memory::grow_staging(worker, message),
         Op::HostUnmap => memory::host_unmap(worker, message, true),
         Op::HostDrop => memory::host_unmap(worker, message, false),
         Op::FreeAsync => memory::free_async(worker, message),

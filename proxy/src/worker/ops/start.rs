@@ -115,16 +115,27 @@ fn reserve_device_range(worker: &Worker) -> CUresult {
 
 /// Lets the GPU write completion words and read the staging area. Needs a current context.
 pub fn register_region(worker: &Worker) -> Result<(), Refusal> {
-    const PORTABLE_AND_MAPPED: u32 = 3;
     let flags = (worker.flags.as_ptr().cast::<u8>(), worker.flags.count() * size_of::<u64>());
     let bulk = (worker.bulk.as_ptr().cast::<u8>(), worker.bulk.len() as usize);
     for (start, len) in [flags, bulk, worker.turns.marks().memory()] {
-        // SAFETY: parts of the region and the worker's own marks, which stay where they are as long as the process lives.
-        let result =
-            unsafe { (worker.driver.cuMemHostRegister_v2)(start.cast::<c_void>(), len, PORTABLE_AND_MAPPED) };
-        if result != CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED {
-            succeed(result)?;
-        }
+        register(worker, start, len)?;
     }
     Ok(())
+}
+
+/// Lets the GPU read and write what has been added to the staging area; where it has no context yet, `register_region` will.
+/// In a primary context, as the rest of it: a registration ends with its context.
+pub fn register_staging(worker: &Worker, start: *mut u8, len: usize) -> Result<(), Refusal> {
+    const MOST_DEVICES: u32 = 64;
+    let Some(held) = (1..=MOST_DEVICES).find(|index| worker.handles.context(*index).is_some()) else { return Ok(()) };
+    let _context = worker.enter(held)?;
+    register(worker, start, len)
+}
+
+/// Of the region, or of the worker's own marks: they stay where they are as long as the process lives.
+fn register(worker: &Worker, start: *mut u8, len: usize) -> Result<(), Refusal> {
+    const PORTABLE_AND_MAPPED: u32 = 3;
+    // SAFETY: memory that is there as long as the process lives.
+    let result = unsafe { (worker.driver.cuMemHostRegister_v2)(start.cast::<c_void>(), len, PORTABLE_AND_MAPPED) };
+    if result == CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED { Ok(()) } else { succeed(result) }
 }

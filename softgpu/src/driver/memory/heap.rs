@@ -15,9 +15,10 @@ use super::super::state;
 use super::map::{Kind, Region};
 use super::space::Space;
 use super::{host, sys};
+use crate::exec::marks;
 
 const SMALL: u64 = 1 << 20;
-const ALIGNMENT: u64 = 256;
+const ALIGNMENT: u64 = marks::GRANULE;
 
 /// Addresses that the driver chooses itself.
 pub const FLOOR: u64 = DEVICE_BASE + DEVICE_SIZE;
@@ -109,20 +110,23 @@ pub fn allocate(device: &Device, owner: u64, size: u64) -> Answer<u64> {
         return Err(CUDA_ERROR_INVALID_VALUE);
     }
     if size > SMALL {
-        return pages(device, whole_pages(size)?);
+        let (wanted, size) = (size, whole_pages(size)?);
+        return pages(device, size).inspect(|address| marks::set(*address, size, wanted));
     }
-    let size = size.next_multiple_of(ALIGNMENT);
+    let (wanted, size) = (size, size.next_multiple_of(ALIGNMENT));
     let mut arenas = ARENAS.lock();
     let arena = arenas.get_or_insert_default().entry(owner).or_default();
     let (at, clean) = match arena.take(size) {
         Some(found) => found,
         None => {
             let page = pages(device, DEVICE_GRANULE)?;
+            marks::set(page, DEVICE_GRANULE, 0);
             arena.put(page, DEVICE_GRANULE, true);
             arena.take(size).expect("a fresh page is large enough")
         }
     };
     drop(arenas);
+    marks::set(at, size, wanted);
     if !clean {
         // SAFETY: the piece lies in a mapped page of the heap and belongs to nobody else now.
         unsafe { std::ptr::write_bytes(at as *mut u8, 0, size as usize) };
@@ -156,7 +160,9 @@ fn free(region: &Region) {
     let mut arenas = ARENAS.lock();
     let all = arenas.get_or_insert_default();
     let arena = all.entry(region.owner).or_default();
-    let page = arena.give(region.base, region.size.next_multiple_of(ALIGNMENT));
+    let size = region.size.next_multiple_of(ALIGNMENT);
+    marks::set(region.base, size, 0);
+    let page = arena.give(region.base, size);
     if arena.free.is_empty() {
         // Pages that are full know nothing of their arena; it is made again when a piece of one comes back.
         all.remove(&region.owner);

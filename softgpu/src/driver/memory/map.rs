@@ -9,6 +9,7 @@ use cuda_abi::plan;
 use parking_lot::RwLock;
 
 use super::super::abi::Answer;
+use super::blocks::{self, Stretch};
 use super::pool::Pool;
 use super::vmm::Physical;
 
@@ -109,18 +110,25 @@ pub fn find(address: u64) -> Option<Region> {
 
 /// Words about the allocation nearest to an address, for whoever has to find out what a kernel did wrong.
 pub fn nearest(address: u64) -> Option<String> {
+    let [below, above, freed] = blocks::around(address);
     let regions = REGIONS.read();
-    let before = regions.range(..=address).next_back().map(|(_, region)| region);
-    let after = regions.range(address..).next().map(|(_, region)| region);
-    let behind = before.map(|region| (address.saturating_sub(region.end()), region));
-    let ahead = after.map(|region| (region.base - address, region));
-    let whole = |region: &Region| format!("the {} bytes at {:#x}", region.size, region.base);
-    match (behind, ahead) {
-        (Some((_, region)), _) if address < region.end() => Some(format!("inside of {}", whole(region))),
-        (Some((distance, region)), other) if other.is_none_or(|(ahead, _)| distance < ahead) => {
-            Some(format!("{distance} bytes behind {}", whole(region)))
+    let alone = |region: &&Region| !blocks::any_in(region.base, region.end());
+    let stretch = |region: &Region| Stretch { base: region.base, size: region.size, freed: false };
+    let mut before = regions.range(..=address).rev().map(|(_, region)| region);
+    let mut after = regions.range(address.saturating_add(1)..).map(|(_, region)| region);
+    let region_before = before.find(alone).map(stretch);
+    let region_after = after.find(alone).map(stretch);
+    let before = [below, region_before].into_iter().flatten().max_by_key(|stretch| stretch.base);
+    let after = [above, region_after].into_iter().flatten().min_by_key(|stretch| stretch.base);
+    let whole = |stretch: Stretch| format!("the {} bytes at {:#x}", stretch.size, stretch.base);
+    let end = |stretch: Stretch| stretch.base.saturating_add(stretch.size);
+    match (before, after) {
+        (Some(before), _) if address < end(before) => Some(format!("inside of {}", whole(before))),
+        _ if freed.is_some() => freed.map(|freed| format!("inside of {}, which were freed", whole(freed))),
+        (Some(before), after) if after.is_none_or(|after| address - end(before) < after.base - address) => {
+            Some(format!("{} bytes behind {}", address - end(before), whole(before)))
         }
-        (_, Some((distance, region))) => Some(format!("{distance} bytes before {}", whole(region))),
+        (_, Some(after)) => Some(format!("{} bytes before {}", after.base - address, whole(after))),
         _ => None,
     }
 }

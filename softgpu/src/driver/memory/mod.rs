@@ -3,6 +3,7 @@
 //! * `sys`: the system calls.
 //! * `space`: which addresses are taken.
 //! * `map`: what lies where; every pointer given by a caller is looked up there.
+//! * `blocks`: what the proxy hands out inside of mappings.
 //! * `heap`: device memory for `cuMemAlloc`, large and small.
 //! * `alloc`, `host`, `vmm`, `pool`, `pointer`: the functions.
 //!
@@ -13,6 +14,7 @@
 //! Locks are taken in this order: `vmm::RESERVED`, `sys::IN_USE`, then `map`'s regions or a `SPACE`, one at a time.
 
 pub mod alloc;
+pub mod blocks;
 pub mod heap;
 pub mod host;
 pub mod map;

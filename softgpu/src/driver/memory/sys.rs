@@ -5,6 +5,8 @@ use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 use libc::{MAP_ANONYMOUS, MAP_FIXED, MAP_FIXED_NOREPLACE, MAP_NORESERVE, MAP_PRIVATE, MAP_SHARED};
 use parking_lot::RwLock;
 
+use crate::exec::marks;
+
 /// Held for reading while the driver itself touches mapped memory, for writing while a mapping goes away.
 pub static IN_USE: RwLock<()> = RwLock::new(());
 
@@ -42,6 +44,7 @@ pub fn allocate(address: u64, size: u64) -> std::io::Result<()> {
 /// Gives addresses and memory back.
 pub fn free(address: u64, size: u64) {
     let _quiet = IN_USE.write();
+    marks::clear(address, size);
     // SAFETY: the caller owns the range and nobody uses it (`IN_USE`); kernels that do are told so by a fault.
     unsafe { libc::munmap(address as *mut _, size as usize) };
 }
@@ -54,6 +57,7 @@ pub fn map_file(address: u64, size: u64, file: &OwnedFd, offset: u64) -> std::io
 /// Takes the memory out of a reserved range; the addresses stay reserved.
 pub fn unmap_file(address: u64, size: u64) -> std::io::Result<()> {
     let _quiet = IN_USE.write();
+    marks::clear(address, size);
     let flags = MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED;
     map(address, size, libc::PROT_NONE, flags, -1, 0)
 }

@@ -5,9 +5,9 @@ use std::mem::offset_of;
 use cranelift_codegen::ir::condcodes::IntCC;
 use cranelift_codegen::ir::{AtomicRmwOp, BlockArg, InstBuilder, MemFlagsData, Value, types};
 
-use super::super::atomics;
 use super::super::context::Context;
 use super::super::helpers::{Helper, READ_ONLY, access_info};
+use super::super::{atomics, marks};
 use super::registers::{machine, untyped};
 use super::{Lower, trusted};
 use crate::passes::ir::Value as Operand;
@@ -134,6 +134,27 @@ impl Lower<'_, '_> {
     fn check_window(&mut self, address: Value, size: u32, info: i64) {
         let ok = self.in_window(address, size);
         self.check(ok, address, info);
+        self.check_marks(address, info);
+    }
+
+    /// In kernels that are checked: goes on only where the place in the window is somebody's.
+    fn check_marks(&mut self, address: Value, info: i64) {
+        if !self.unit.checked {
+            return;
+        }
+        let marks = self.field(types::I64, offset_of!(Context, marks));
+        let granule = self.b.ins().ushr_imm_u(address, i64::from(marks::GRANULE.trailing_zeros()));
+        let place = self.b.ins().ishl_imm_u(granule, 1);
+        let place = self.b.ins().iadd(marks, place);
+        let word = self.b.ins().uload16(types::I32, trusted(), place, 0);
+        let (some, none) = (self.b.create_block(), self.b.create_block());
+        self.b.set_cold_block(some);
+        self.b.ins().brif(word, some, &[], none, &[]);
+        self.b.switch_to_block(some);
+        let info = self.int(types::I64, info);
+        self.helper(Helper::Marked, &[self.context, address, info]);
+        self.b.ins().jump(none, &[]);
+        self.b.switch_to_block(none);
     }
 
     pub fn check(&mut self, ok: Value, address: Value, info: i64) {
@@ -150,7 +171,15 @@ impl Lower<'_, '_> {
         let (good, other) = (self.b.create_block(), self.b.create_block());
         self.b.append_block_param(good, types::I64);
         self.b.set_cold_block(other);
-        self.b.ins().brif(ok, good, &[BlockArg::Value(address)], other, &[]);
+        if self.unit.checked {
+            let inside = self.b.create_block();
+            self.b.ins().brif(ok, inside, &[], other, &[]);
+            self.b.switch_to_block(inside);
+            self.check_marks(address, info);
+            self.b.ins().jump(good, &[BlockArg::Value(address)]);
+        } else {
+            self.b.ins().brif(ok, good, &[BlockArg::Value(address)], other, &[]);
+        }
         self.b.switch_to_block(other);
         let info = self.int(types::I64, info);
         let pointer = self.ask(Helper::Resolve, &[self.context, address, info], types::I64);

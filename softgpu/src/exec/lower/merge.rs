@@ -7,10 +7,10 @@
 use std::mem::offset_of;
 
 use cranelift_codegen::ir::condcodes::IntCC;
-use cranelift_codegen::ir::{InstBuilder, MemFlagsData, Value, types};
+use cranelift_codegen::ir::{BlockArg, InstBuilder, MemFlagsData, Value, types};
 
 use super::super::context::Context;
-use super::super::helpers::access_info;
+use super::super::helpers::{READ_ONLY, access_info};
 use super::memory::Place;
 use super::{Lower, trusted};
 use crate::passes::ir::{Address, Base, Inst, Op, Reg, Space, Type};
@@ -49,17 +49,19 @@ fn access(op: &Op) -> Option<(Space, Type, usize, Address)> {
 }
 
 impl Plan {
-    pub fn of(insts: &[Inst]) -> Plan {
+    /// The plan of a block. Where accesses are `checked`, each to global memory is on its own.
+    pub fn of(insts: &[Inst], checked: bool) -> Plan {
         let mut plan = Plan { groups: Vec::new(), of: vec![None; insts.len()] };
         let mut open: Vec<usize> = Vec::new();
         for (at, inst) in insts.iter().enumerate() {
             if let (None, Some((space, ty, lanes, address))) = (inst.guard, access(&inst.op))
                 && let Base::Reg(reg) = address.base
-                && matches!(space, Space::Shared | Space::Global)
+                && (space == Space::Shared || space == Space::Global && !checked)
             {
                 plan.add(&mut open, at, space, reg, ty.bytes() * lanes as u32, address.offset);
             }
-            if pauses::at(inst) || matches!(inst.op, Op::Runtime { .. } | Op::Call { .. }) {
+            // What may end the thread ends the certainty that the accesses behind it happen.
+            if pauses::at(inst) || matches!(inst.op, Op::Runtime { .. } | Op::Call { .. } | Op::Trap) {
                 open.clear();
             }
             live::writes(&inst.op, &mut |reg| open.retain(|group| plan.groups[*group].reg != reg));
@@ -143,9 +145,29 @@ impl Lower<'_, '_> {
         let room = self.b.ins().isub(most, above);
         let ok = self.b.ins().icmp(IntCC::UnsignedLessThan, rotated, room);
         let wide = self.fit(offset, types::I64, false);
-        self.check(ok, wide, info);
+        self.check_range(ok, wide, (size, span), limit, info);
         let base = self.field(types::I64, offset_of!(Context, shared));
         self.b.ins().iadd(base, wide)
+    }
+
+    /// As `check`, for places from `lowest` on: what is reported is the one that is wrong, as far as that can be said.
+    fn check_range(&mut self, ok: Value, lowest: Value, (size, span): (u32, i64), limit: Value, info: i64) {
+        let (good, bad, fault) = (self.b.create_block(), self.b.create_block(), self.fault_target());
+        self.b.set_cold_block(bad);
+        self.b.ins().brif(ok, good, &[], bad, &[]);
+        self.b.switch_to_block(bad);
+        // Where the lowest is inside, those behind the limit are not: the first of them that is aligned.
+        let inside = self.b.ins().icmp(IntCC::UnsignedLessThan, lowest, limit);
+        let aligned = self.b.ins().band_imm_s(lowest, i64::from(size) - 1);
+        let aligned = self.b.ins().icmp_imm_u(IntCC::Equal, aligned, 0);
+        let highest = self.b.ins().iadd_imm_s(lowest, span);
+        let limit = self.b.ins().band_imm_s(limit, -i64::from(size));
+        let outside = self.b.ins().umin(highest, limit);
+        let behind = self.b.ins().band(inside, aligned);
+        let address = self.b.ins().select(behind, outside, lowest);
+        let info = self.int(types::I64, info & !READ_ONLY);
+        self.b.ins().jump(fault, &[BlockArg::Value(address), BlockArg::Value(info)]);
+        self.b.switch_to_block(good);
     }
 
     fn global_range(&mut self, lowest: Address, size: u32, span: i64) -> Value {

@@ -50,6 +50,8 @@ pub struct Unit<'m> {
     /// Then: bytes of a thread's frame, and where local memory begins in it.
     pub frame: Option<(u32, u32)>,
     pub has_fma: bool,
+    /// Whether each access to global memory looks for marks.
+    pub checked: bool,
 }
 
 impl Unit<'_> {
@@ -174,7 +176,7 @@ impl<'f, 'm> Lower<'f, 'm> {
     fn body(&mut self) {
         for (index, block) in self.body.blocks.iter().enumerate() {
             self.b.switch_to_block(self.blocks[index]);
-            self.plan = merge::Plan::of(&block.insts);
+            self.plan = merge::Plan::of(&block.insts, self.unit.checked);
             for (at, inst) in block.insts.iter().enumerate() {
                 self.at = at;
                 self.line = inst.line;

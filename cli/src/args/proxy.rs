@@ -1,0 +1,129 @@
+//! `bulkhead proxy`.
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+
+use clap::{Args, ValueEnum};
+use proxy::control::ZoneName;
+use proxy::control::zone::{MAX_SHARE, ZoneLimits};
+
+use super::backend::{BackendArgs, JailArg};
+
+const PROXY_EXAMPLES: &str = "\
+Examples:
+  bulkhead proxy
+  bulkhead proxy --config ./bulkhead.toml --check
+  bulkhead proxy --zone team-a:memory=20GiB,share=50 --zone team-b:memory=40GiB
+  bulkhead proxy --state-dir /tmp/b --backend soft --soft-memory 1GiB --zone test
+
+A zone's programs find it at <state-dir>/zones/<name>/sock (BULKHEAD_SOCKET). SIGTERM stops the proxy; workers with
+clients go on, and the next proxy with the same state directory takes them over. SIGHUP has it read its configuration
+again; a file that is wrong changes nothing. What is given here goes before what the file says.";
+
+#[derive(Debug, Args)]
+#[command(after_help = PROXY_EXAMPLES)]
+pub struct ProxyArgs {
+    /// Configuration file (default: /etc/bulkhead/bulkhead.toml, if it is there)
+    #[arg(long, value_name = "FILE")]
+    pub config: Option<PathBuf>,
+    /// Say what is wrong with the configuration, and end
+    #[arg(long)]
+    pub check: bool,
+    /// Folder for sockets and what the next proxy must know (default: /run/bulkhead)
+    #[arg(long, value_name = "PATH")]
+    pub state_dir: Option<PathBuf>,
+    #[command(flatten)]
+    pub backend: BackendArgs,
+    /// A zone, with its limits
+    #[arg(long = "zone", value_name = "NAME[:memory=SIZE][,share=WEIGHT]", value_parser = parse_zone)]
+    pub zones: Vec<(ZoneName, ZoneLimits)>,
+    /// Workers kept ready for the next clients (default: 1)
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(0..=64))]
+    pub spare_workers: Option<u16>,
+    /// Processes that one zone may have at a time (default: 128)
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1000))]
+    pub max_clients: Option<u16>,
+    /// What each context is charged with on its zone's account, or 0 (default: 523MiB on NVIDIA, else 0)
+    #[arg(long, value_name = "SIZE", value_parser = parse_size_or_none)]
+    pub context_memory: Option<u64>,
+    /// Seconds after which an idle program's GPU memory is moved to host memory, or 0: never (default: 0)
+    #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(u32).range(0..=86_400))]
+    pub suspend_idle: Option<u32>,
+    /// Seconds that work may run on after its zone's turn while other zones wait, or 0: for ever (default: 60)
+    #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(u32).range(0..=86_400))]
+    pub watchdog: Option<u32>,
+    /// Serve metrics and the status page at this address, or "off" (default: off)
+    #[arg(long, value_name = "ADDRESS:PORT", value_parser = parse_http)]
+    pub http: Option<HttpArg>,
+    /// How logs are written (default: text)
+    #[arg(long, value_enum)]
+    pub log_format: Option<LogFormat>,
+    /// What to do where the machine does not allow the whole jail (default: require for root, else best-effort)
+    #[arg(long, value_enum)]
+    pub jail: Option<JailArg>,
+    /// First of 1024 user ids that workers get, one each, when the proxy is root (default: 805306368)
+    #[arg(long, value_name = "UID", value_parser = clap::value_parser!(u32).range(1000..=0x7000_0000))]
+    pub worker_uids: Option<u32>,
+    /// Standard input is a socket to the `run` that started us, and we end with it
+    #[arg(long, hide = true)]
+    pub private: bool,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum HttpArg {
+    Off,
+    At(SocketAddr),
+}
+
+fn parse_size_or_none(text: &str) -> Result<u64, String> {
+    if text == "0" { Ok(0) } else { proxy::size::parse(text).map_err(|error| error.to_string()) }
+}
+
+fn parse_http(text: &str) -> Result<HttpArg, String> {
+    match text {
+        "off" => Ok(HttpArg::Off),
+        _ => text.parse().map(HttpArg::At).map_err(|_| "write it like 127.0.0.1:9470, or off".to_owned()),
+    }
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum LogFormat {
+    /// Lines for people
+    Text,
+    /// One JSON object in each line
+    Json,
+}
+
+fn parse_zone(text: &str) -> Result<(ZoneName, ZoneLimits), String> {
+    let (name, settings) = text.split_once(':').unwrap_or((text, ""));
+    let name: ZoneName = name.parse().map_err(|error| format!("{error}"))?;
+    let mut limits = ZoneLimits::default();
+    for setting in settings.split(',').filter(|setting| !setting.is_empty()) {
+        match setting.split_once('=') {
+            Some(("memory", size)) => {
+                limits.memory = Some(proxy::size::parse(size).map_err(|error| error.to_string())?)
+            }
+            Some(("share", weight)) => {
+                let weight = weight.parse().ok().filter(|weight| (1..=MAX_SHARE).contains(weight));
+                limits.share = weight.ok_or_else(|| format!("a share is a number from 1 to {MAX_SHARE}"))?;
+            }
+            _ => return Err(format!("{setting:?} is neither memory=SIZE nor share=WEIGHT")),
+        }
+    }
+    Ok((name, limits))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn zones_on_the_command_line() {
+        let (name, limits) = parse_zone("a:memory=2GiB,share=50").unwrap();
+        assert_eq!((name.as_str(), limits.memory, limits.share), ("a", Some(2 << 30), 50));
+        assert_eq!(parse_zone("b").unwrap().1, ZoneLimits::default());
+        for bad in ["", "a/b", "a:memory=much", "a:share=0", "a:colour=red", "a:memory", ":memory=1G"] {
+            assert!(parse_zone(bad).is_err(), "{bad}");
+        }
+    }
+}

@@ -1,0 +1,62 @@
+//! `bulkhead run`.
+
+use std::ffi::OsString;
+use std::path::PathBuf;
+
+use clap::Args;
+use proxy::control::ZoneName;
+use proxy::control::zone::{DEFAULT_SHARE, MAX_SHARE, ZoneLimits};
+
+use super::backend::{BackendArgs, JailArg};
+
+const RUN_EXAMPLES: &str = "\
+Examples:
+  A program with 2 GiB of GPU memory, on the GPU or, where there is none, on the CPU:
+      bulkhead run --memory 2GiB -- ./saxpy
+
+  Two programs that share the limits of one zone, on a proxy that runs already:
+      bulkhead run --socket /run/bulkhead/admin.sock --zone team-a -- python train.py
+      bulkhead run --socket /run/bulkhead/admin.sock --zone team-a -- python eval.py
+
+The exit status is the program's; 128+n if signal n ended it. Signals are passed on to it.";
+
+#[derive(Debug, Args)]
+#[command(after_help = RUN_EXAMPLES)]
+pub struct RunArgs {
+    /// Zone to run in; made if it is not there and a limit is given
+    #[arg(long, value_name = "NAME", default_value = "default")]
+    pub zone: ZoneName,
+    #[command(flatten)]
+    pub limits: LimitArgs,
+    #[command(flatten)]
+    pub backend: BackendArgs,
+    /// A running proxy's admin socket (default: a proxy of its own for this run)
+    #[arg(long, value_name = "PATH", conflicts_with_all = ["backend", "driver_library", "soft_devices", "soft_memory", "jail"])]
+    pub socket: Option<PathBuf>,
+    /// What to do where the machine does not allow the whole jail
+    #[arg(long, value_enum, default_value_t = JailArg::BestEffort)]
+    pub jail: JailArg,
+    /// The program and its arguments
+    #[arg(trailing_var_arg = true, required = true, value_name = "CMD", allow_hyphen_values = true)]
+    pub command: Vec<OsString>,
+}
+
+#[derive(Debug, Args)]
+pub struct LimitArgs {
+    /// GPU memory of the zone, like 2GiB (default: what the GPU has)
+    #[arg(long, value_name = "SIZE", value_parser = proxy::size::parse)]
+    pub memory: Option<u64>,
+    /// Weight of the zone's GPU time against other zones
+    #[arg(long, value_name = "WEIGHT", value_parser = clap::value_parser!(u32).range(1..=MAX_SHARE as i64))]
+    pub share: Option<u32>,
+}
+
+impl LimitArgs {
+    pub fn given(&self) -> bool {
+        self.memory.is_some() || self.share.is_some()
+    }
+
+    pub fn limits(&self) -> ZoneLimits {
+        ZoneLimits { memory: self.memory, share: self.share.unwrap_or(DEFAULT_SHARE), ..ZoneLimits::default() }
+    }
+}
