@@ -47,7 +47,10 @@ pub fn test(quick: bool) -> Result<()> {
     }
     match (quick, staged) {
         (true, _) => report.skip("xen", "left out by --quick"),
-        (false, true) => drop(report.check("xen", crate::xen::test)),
+        (false, true) => {
+            let _ = report.check("xen", crate::xen::test);
+            report.skip(&format!("xen: {}", crate::xen::UNTESTED), "not dependable yet: cargo xtask xen");
+        }
         (false, false) => report.skip("xen", "there is nothing to run in it: see above"),
     }
     match (quick, ready && staged) {
