@@ -92,10 +92,12 @@ fn refused(output: &Output, status: i32, words: &[&str]) {
 
 /// Starts `run` with a shell script whose first line of output says that it runs.
 fn start(place: &Place, script: &str) -> (Child, BufReader<std::process::ChildStdout>, String) {
-    // Started in the background, as CI may be, this process ignores SIGINT, and its children would too. What is caught
-    // here is the default again in them.
+    // Started in the background, as CI may be, this process ignores SIGINT, by nohup SIGHUP, and its children would too.
+    // What is caught here is the default again in them.
     let act_by_default = std::sync::Arc::new(std::sync::atomic::AtomicBool::new(true));
-    signal_hook::flag::register_conditional_default(signal_hook::consts::SIGINT, act_by_default).unwrap();
+    for signal in [signal_hook::consts::SIGINT, signal_hook::consts::SIGHUP] {
+        signal_hook::flag::register_conditional_default(signal, act_by_default.clone()).unwrap();
+    }
     let mut command = place.bulkhead(&["run", "--backend", "soft", "--", "sh", "-c", script]);
     let mut child = command.stdout(Stdio::piped()).spawn().unwrap();
     let mut output = BufReader::new(child.stdout.take().unwrap());

@@ -16,7 +16,8 @@ fn an_idle_program_is_suspended_and_goes_on_when_it_wants() {
     assert_eq!(idle.ask("alloc 4096"), "ok");
     let mut busy = Honest::start(&place, &proxy.socket("b"));
     assert_eq!(busy.ask("saturate"), "ok");
-    until("it is suspended", || proxy.zone("a").suspended > 0);
+    // Its memory is on its way before that counts.
+    until("it is suspended", || proxy.zone("a").suspensions == 1);
     let zone = proxy.zone("a");
     assert_eq!(zone.suspended, zone.used, "what is in host memory is still the zone's");
     assert_eq!((zone.suspensions, zone.workers[0].suspended), (1, true));

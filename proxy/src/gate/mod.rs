@@ -59,6 +59,9 @@ impl Gate {
             while let Some(event) = self.store.next_event(Some(Duration::ZERO))? {
                 self.on_event(&event)?;
             }
+            if self.store.has_missed_events() {
+                self.look_at_everything()?;
+            }
             let mut polled = [PollFd::new(&self.store, PollFlags::IN), PollFd::new(&stop, PollFlags::IN)];
             match rustix::event::poll(&mut polled, None) {
                 Ok(_) if !polled[1].revents().is_empty() => break,
@@ -87,22 +90,41 @@ impl Gate {
     fn look_at_domains(&mut self) -> Result<(), GateError> {
         let mut now = BTreeMap::new();
         for id in admission::admitted(&mut self.store)? {
-            match admission::zone_of(&mut self.store, id)? {
+            let zone = admission::zone_of(&mut self.store, id).map_err(GateError::from);
+            match of_one(id, zone)?.flatten() {
                 Some(zone) => _ = now.insert(id, zone),
                 None if self.store.is_introduced(id)? => {}
                 // Its number may be given to another machine.
-                None => admission::dismiss(&mut self.store, id)?,
+                None => _ = of_one(id, admission::dismiss(&mut self.store, id).map_err(GateError::from))?,
             }
         }
         let gone = |id: &DomainId, domain: &Arc<Domain>| now.get(id).is_none_or(|zone| *zone != domain.zone);
         let ended: Vec<DomainId> =
             self.domains.iter().filter(|(id, domain)| gone(id, domain)).map(|(id, _)| *id).collect();
         for id in ended {
-            self.part_with(id)?;
+            let parted = self.part_with(id);
+            of_one(id, parted)?;
         }
         for (id, zone) in now {
             if !self.domains.contains_key(&id) {
-                self.take_in(id, zone)?;
+                let taken = self.take_in(id, zone);
+                if of_one(id, taken)?.is_none() {
+                    // What goes with it is the next event's business.
+                    self.domains.remove(&id).into_iter().for_each(|domain| domain.end());
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// A guest that changes its nodes without end has events of others lost: nothing is, if all is looked at again.
+    fn look_at_everything(&mut self) -> Result<(), GateError> {
+        self.look_at_domains()?;
+        for id in self.domains.keys().copied().collect::<Vec<_>>() {
+            let clients = format!("{}/{}", self.store.domain_path(id)?, card::CLIENTS);
+            let names = self.store.list(&clients).map_err(GateError::from);
+            for name in of_one(id, names)?.unwrap_or_default() {
+                self.look_at_node(id, &format!("{clients}/{name}"))?;
             }
         }
         Ok(())
@@ -159,4 +181,16 @@ impl Gate {
 /// As clients call their nodes.
 fn is_name(name: &str) -> bool {
     name.len() == 16 && name.bytes().all(|byte| byte.is_ascii_hexdigit())
+}
+
+/// What the store refuses of one domain (its nodes went with it a moment ago) is that domain's misfortune alone.
+fn of_one<T>(id: DomainId, result: Result<T, GateError>) -> Result<Option<T>, GateError> {
+    match result {
+        Ok(value) => Ok(Some(value)),
+        Err(GateError::Store(StoreError::Refused(why))) => {
+            tracing::warn!(domain = id, %why, "the domain's nodes cannot be used");
+            Ok(None)
+        }
+        Err(error) => Err(error),
+    }
 }

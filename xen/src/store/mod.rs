@@ -82,6 +82,8 @@ pub struct Store {
     stream: std::fs::File,
     next: u32,
     events: VecDeque<Event>,
+    /// Events came that were more than are kept.
+    missed: bool,
 }
 
 impl Store {
@@ -98,7 +100,7 @@ impl Store {
 
     /// Over a connection that exists.
     pub fn over(connection: OwnedFd) -> Self {
-        Self { stream: connection.into(), next: 1, events: VecDeque::new() }
+        Self { stream: connection.into(), next: 1, events: VecDeque::new(), missed: false }
     }
 
     pub fn read(&mut self, path: &str) -> Result<Vec<u8>, StoreError> {
@@ -159,6 +161,11 @@ impl Store {
         Ok(self.ask(Kind::IsDomainIntroduced, &domain.to_string(), &[])?.starts_with(b"T"))
     }
 
+    /// Have events come that there was no room for? Then everything must be looked at again. Asked once.
+    pub fn has_missed_events(&mut self) -> bool {
+        std::mem::take(&mut self.missed)
+    }
+
     /// The next event; none when the time is up.
     pub fn next_event(&mut self, timeout: Option<Duration>) -> Result<Option<Event>, StoreError> {
         let start = Instant::now();
@@ -215,10 +222,12 @@ impl Store {
             return Ok(Some((header, payload)));
         }
         let mut parts = wire::strings(&payload);
-        if let (Some(path), Some(token)) = (parts.next(), parts.next())
-            && self.events.len() < MAX_EVENTS
-        {
-            self.events.push_back(Event { path: path.to_owned(), token: token.to_owned() });
+        if let (Some(path), Some(token)) = (parts.next(), parts.next()) {
+            if self.events.len() < MAX_EVENTS {
+                self.events.push_back(Event { path: path.to_owned(), token: token.to_owned() });
+            } else {
+                self.missed = true;
+            }
         }
         Ok(None)
     }

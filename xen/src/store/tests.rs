@@ -79,6 +79,21 @@ fn events_that_come_before_an_answer_are_kept() {
 }
 
 #[test]
+fn events_that_are_too_many_are_told_of() {
+    let mut answers = vec![(Kind::WatchEvent, b"data/a\0t\0".to_vec()); MAX_EVENTS];
+    answers.push((Kind::Read, b"1".to_vec()));
+    with_store(answers.clone(), |store| {
+        assert_eq!(store.read("x").unwrap(), b"1");
+        assert!(!store.has_missed_events());
+    });
+    answers.insert(0, (Kind::WatchEvent, b"data/b\0t\0".to_vec()));
+    with_store(answers, |store| {
+        assert_eq!(store.read("x").unwrap(), b"1");
+        assert!(store.has_missed_events() && !store.has_missed_events());
+    });
+}
+
+#[test]
 fn an_answer_that_is_too_long_breaks_the_connection() {
     let (ours, mut theirs) = UnixStream::pair().unwrap();
     let header = Header { kind: Kind::Read as u32, request: 1, transaction: 0, len: 5000 };

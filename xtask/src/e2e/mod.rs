@@ -83,7 +83,7 @@ const BRIEF: [&str; 13] = [
 ];
 
 /// How long `cargo xtask test` waits for Kubernetes to be built where the cache has none.
-const MOST_BUILDING: Duration = Duration::from_secs(25 * 60);
+const MOST_BUILDING: Duration = Duration::from_secs(20 * 60);
 
 /// Why the scenarios cannot be played on this machine, if so; builds what is missing.
 pub fn obstacle() -> Option<String> {

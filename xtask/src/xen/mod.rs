@@ -81,7 +81,7 @@ pub fn verb(mut args: lexopt::Parser) -> Result<()> {
 }
 
 /// What `cargo xtask test` leaves to `cargo xtask xen`: it has not been seen to end yet where others want the processor.
-pub const UNTESTED: &str = "attack";
+const UNTESTED: &str = "attack";
 
 /// The rest of it, as a part of `cargo xtask test`, with what is staged.
 pub fn test() -> Result<()> {

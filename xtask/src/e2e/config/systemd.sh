@@ -8,7 +8,7 @@ folder=$1 cgroup=$2
 for hierarchy in /sys/fs/cgroup /sys/fs/cgroup/*; do
     if [ -e "$hierarchy/$cgroup/cgroup.procs" ]; then
         group=$hierarchy/$cgroup/systemd
-        mkdir "$group"
+        mkdir -p "$group"
         for file in cpuset.cpus cpuset.mems; do
             if [ -e "$group/$file" ]; then
                 cat "$hierarchy/$file" >"$group/$file"
@@ -35,6 +35,13 @@ cd "$root"
 pivot_root . .old
 umount --lazy /.old
 rmdir /.old
+# What the DaemonSet has laid on the node is not on this host.
+rm -rf /opt/bulkhead /etc/bulkhead /var/lib/bulkhead
+find /etc/systemd -name 'bulkhead*' -delete
+# It would empty /tmp, where what is to be installed may lie.
+for unit in tmp.mount systemd-tmpfiles-setup.service; do
+    ln -sf /dev/null "/etc/systemd/system/$unit"
+done
 # Little more than what services need.
 cat >/etc/systemd/system/host.target <<END
 [Unit]

@@ -47,12 +47,13 @@ fn package(_: &mut Stage) -> Result<()> {
     let settings = format!("mkdir /etc/bulkhead && cat >/etc/bulkhead/bulkhead.toml <<END\n{SETTINGS}END\n");
     host.run(&["sh", "-c", &settings])?;
     let package = deb::path().display().to_string();
-    host.run(&["dpkg", "--force-confold", "--install", &package])?;
+    // Triggers are other packages' business, such as the index of manual pages.
+    host.run(&["dpkg", "--no-triggers", "--force-confold", "--install", &package])?;
     host.serves("/usr")?;
     // What an administrator has brought stays until it is purged.
-    host.run(&["dpkg", "--remove", "bulkhead"])?;
+    host.run(&["dpkg", "--no-triggers", "--remove", "bulkhead"])?;
     host.run(&["test", "-e", "/etc/bulkhead/bulkhead.toml"])?;
-    host.run(&["dpkg", "--purge", "bulkhead"])?;
+    host.run(&["dpkg", "--no-triggers", "--purge", "bulkhead"])?;
     host.clean()
 }
 
@@ -125,7 +126,11 @@ impl Host {
             Ok(last.trim().strip_prefix("round ").and_then(|round| round.parse().ok()).unwrap_or(0))
         };
         let before = round()?;
-        until(&format!("a round after {before}"), || Ok((round()? > before + 2).then_some(())))
+        let gone_on = until(&format!("a round after {before}"), || Ok((round()? > before + 2).then_some(())));
+        gone_on.with_context(|| {
+            let said = self.run(&["tail", "-n", "5", "/run/steady"]).unwrap_or_default();
+            format!("it said {said}; {}", self.run(&["journalctl", "-n", "20", "-u", "bulkhead"]).unwrap_or_default())
+        })
     }
 
     /// No file, process or unit of ours is there.
