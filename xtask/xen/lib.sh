@@ -102,7 +102,7 @@ granted_pages() {
     xl dmesg > /tmp/grants
     grep -q 'gnttab_usage_print_all' /tmp/grants || fail "the hypervisor does not say what is granted"
     # A line of a grant begins with its reference.
-    grep -cE '^\(XEN\) +\[0x' /tmp/grants || true
+    grep -cE '^\(XEN\) *\[ *(0x)?[0-9a-f]+\]' /tmp/grants || true
 }
 
 # Guests are gone, all of them: one of which a page is mapped or a channel is bound would still be listed. And nothing of

@@ -80,9 +80,13 @@ pub fn verb(mut args: lexopt::Parser) -> Result<()> {
     run(&options)
 }
 
-/// All of it, as a part of `cargo xtask test`, with what is staged.
+/// What `cargo xtask test` leaves to `cargo xtask xen`: it has not been seen to end yet where others want the processor.
+const UNTESTED: &str = "attack";
+
+/// The rest of it, as a part of `cargo xtask test`, with what is staged.
 pub fn test() -> Result<()> {
-    run(&Options { staged: true, image: true, ..Options::default() })
+    let names = scenarios::ALL.iter().map(|scenario| scenario.name).filter(|name| *name != UNTESTED);
+    run(&Options { staged: true, image: true, names: names.map(str::to_owned).collect(), ..Options::default() })
 }
 
 fn run(options: &Options) -> Result<()> {
