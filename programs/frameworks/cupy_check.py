@@ -156,7 +156,7 @@ def _():
 
 @check("ReductionKernel")
 def _():
-    kernel = cp.ReductionKernel("T x", "T y", "x * x", "a + b", "y = sqrt(a)", "0", "norm")
+    kernel = cp.ReductionKernel("T x", "T y", "x * x", "a + b", "y = sqrt(a)", "0", "length")
     return same(kernel(cp.arange(10, dtype=cp.float32)), np.sqrt(285))
 
 
@@ -168,12 +168,12 @@ def _():
 
 @check("fuse")
 def _():
-    fused = cp.fuse()(lambda x, y: cp.sqrt(x * x + y * y))
+    fused = cp.fuse(kernel_name="length")(lambda x, y: cp.sqrt(x * x + y * y))
     return same(fused(cp.asarray(real), cp.asarray(real)), np.hypot(real, real))
 
 
 @jit.rawkernel()
-def double(x, y, n):
+def twice(x, y, n):
     i = jit.blockIdx.x * jit.blockDim.x + jit.threadIdx.x
     if i < n:
         y[i] = x[i] * 2
@@ -183,7 +183,7 @@ def double(x, y, n):
 def _():
     x = cp.arange(100, dtype=cp.float32)
     y = cp.zeros_like(x)
-    double((1,), (128,), (x, y, np.uint32(100)))
+    twice((1,), (128,), (x, y, np.uint32(100)))
     return same(y, 2 * np.arange(100))
 
 
@@ -247,7 +247,9 @@ def _():
         out[threadIdx.y * 16 + threadIdx.x] = tex2D<float>(t, threadIdx.x, threadIdx.y);
     }"""
     out = cp.zeros_like(values)
-    cp.RawKernel(source, "read")((1,), (16, 8), (out, texture.TextureObject(resource, how)))
+    # Kept until the kernel has ended.
+    kept = texture.TextureObject(resource, how)
+    cp.RawKernel(source, "read")((1,), (16, 8), (out, kept))
     return same(out, cp.asnumpy(values))
 
 
