@@ -68,20 +68,15 @@ check("zoom")(lambda: same(ndimage.zoom(cp.asarray(picture), 2, order=1), scipy.
 check("pad, roll, tile, concatenate")(
     lambda: same(cp.tile(cp.roll(cp.pad(cp.asarray(picture), 2), 3, 1), (2, 1)), np.tile(np.roll(np.pad(picture, 2), 3, 1), (2, 1)))
 )
-check("product of integers")(
-    lambda: same(cp.arange(64).reshape(8, 8) @ cp.arange(64).reshape(8, 8), np.arange(64).reshape(8, 8) @ np.arange(64).reshape(8, 8))
-)
 check("bits")(lambda: same(cp.packbits(cp.asarray(real[:64] > 0.5)), np.packbits(real[:64] > 0.5)))
 check("views")(lambda: same(cp.asarray(picture)[::2, ::-3].T.copy(), picture[::2, ::-3].T))
-check("vectorize")(lambda: same(cp.vectorize(lambda x, y: x * x + y)(cp.arange(9), cp.arange(9)), np.arange(9) ** 2 + np.arange(9)))
 
 
-@check("random numbers of cuRAND")
-def _():
-    cp.random.seed(5)
-    x = cp.random.random(20000)
-    y = cp.random.default_rng(3).standard_normal(20000)
-    return abs(float(x.mean()) - 0.5) < 0.02 and abs(float(y.mean())) < 0.05 and abs(float(y.std()) - 1) < 0.05
+def squared_plus(x, y):
+    return x * x + y
+
+
+check("vectorize")(lambda: same(cp.vectorize(squared_plus)(cp.arange(9), cp.arange(9)), np.arange(9) ** 2 + np.arange(9)))
 
 
 @check("RawKernel with shared memory, atomics and warp functions")
