@@ -73,7 +73,7 @@ pub fn test(quick: bool) -> Result<()> {
         (.., Some(why)) => report.skip("xen", &why),
         (.., None) => {
             let _ = report.check("xen", crate::xen::test);
-            report.skip("xen: attack", "not dependable yet: cargo xtask xen attack");
+            report.skip("xen: attack", "takes long: cargo xtask xen attack");
         }
     }
     match (quick, ready && staged, late(start, KUBERNETES_BEGINS)) {

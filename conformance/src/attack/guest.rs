@@ -16,6 +16,8 @@ use xen::{DomainId, PAGE};
 use super::{Dice, Tally};
 
 const PATIENCE: Duration = Duration::from_secs(60);
+/// Some lies are not worth an answer.
+const ANSWER: Duration = Duration::from_secs(5);
 
 pub fn attack(dice: &mut Dice, rounds: u64) -> Tally {
     let mut store = Store::open().expect("a guest has a xenstore");
@@ -119,7 +121,7 @@ fn lying_card(dice: &mut Dice, store: &mut Store, backend: DomainId, allocator: 
 fn session(dice: &mut Dice, ended: &mut u64) -> bool {
     let fingerprint = if dice.below(4) == 0 { dice.roll() } else { wire::fingerprint() };
     let hello = Hello::new(fingerprint, if dice.below(4) == 0 { dice.roll() as u32 } else { 0 });
-    let Ok(connection) = guest::connect(&hello, guest::layout(), PATIENCE, PATIENCE) else {
+    let Ok(connection) = guest::connect(&hello, guest::layout(), PATIENCE, ANSWER) else {
         *ended += 1;
         return false;
     };

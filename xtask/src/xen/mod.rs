@@ -80,7 +80,7 @@ pub fn verb(mut args: lexopt::Parser) -> Result<()> {
     run(&options)
 }
 
-/// What `cargo xtask test` leaves to `cargo xtask xen`: it has not been seen to end yet where others want the processor.
+/// What `cargo xtask test` leaves to `cargo xtask xen`: it takes long, and has been seen to pass once only.
 const UNTESTED: &str = "attack";
 
 /// The rest of it, as a part of `cargo xtask test`, with what is staged.
