@@ -154,7 +154,8 @@ unsafe extern "C" fn cuTexObjectCreate(
 
 unsafe extern "C" fn cuTexObjectDestroy(number: CUtexObject) -> CUresult {
     call(|| {
-        current()?;
+        // Work that was submitted may still read through it; an error of that work is for others to hear.
+        let _ = current()?.synchronize();
         TEXTURE_OBJECTS.remove(number).map_err(|_| CUDA_ERROR_INVALID_VALUE)?;
         TEXTURES.remove(number);
         Ok(())
@@ -194,7 +195,8 @@ unsafe extern "C" fn cuSurfObjectCreate(to: *mut CUsurfObject, resource: *const 
 
 unsafe extern "C" fn cuSurfObjectDestroy(number: CUsurfObject) -> CUresult {
     call(|| {
-        current()?;
+        // Work that was submitted may still read through it; an error of that work is for others to hear.
+        let _ = current()?.synchronize();
         SURFACE_OBJECTS.remove(number).map_err(|_| CUDA_ERROR_INVALID_VALUE)?;
         SURFACES.remove(number);
         Ok(())

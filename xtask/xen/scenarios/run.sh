@@ -26,21 +26,26 @@ status=0; run -- /no/such/program 2>/tmp/err || status=$?
 sum=$(dd if=/opt/bulkhead/bin/bulkhead bs=1M count=4 2>/dev/null | run -- cat | md5sum)
 [ "$sum" = "$(dd if=/opt/bulkhead/bin/bulkhead bs=1M count=4 2>/dev/null | md5sum)" ] || fail "4 MiB came back as other bytes"
 
+# What one before has said is not taken for what the next one says.
+started() { until grep -q ready /tmp/out 2>/dev/null; do sleep 0.2; done; }
+
 # A signal ends the program, not this command.
+rm -f /tmp/out
 in_background $run --type pv -- sh -c 'trap "echo caught; exit 9" TERM; echo ready; while :; do sleep 0.1; done' > /tmp/out 2>&1 < /dev/null &
 pid=$!
-until grep -q ready /tmp/out 2>/dev/null; do sleep 0.2; done
+started
 kill -TERM $pid
 status=0; wait $pid || status=$?
 [ $status = 9 ] || fail "SIGTERM: status $status, output $(cat /tmp/out)"
 
-# Ctrl-C at a program that does not care.
+# One that the program does not care for ends it. (Not SIGINT: what a shell starts in the background ignores that.)
+rm -f /tmp/out
 in_background $run --type pv -- sh -c 'echo ready; sleep 1000' > /tmp/out 2>&1 < /dev/null &
 pid=$!
-until grep -q ready /tmp/out 2>/dev/null; do sleep 0.2; done
-kill -INT $pid
+started
+kill -HUP $pid
 status=0; wait $pid || status=$?
-[ $status = 130 ] || fail "SIGINT: status $status"
+[ $status = 129 ] || fail "SIGHUP: status $status, output $(cat /tmp/out)"
 
 # A guest that reboots is gone, and its program was not the one who said so.
 status=0; run -- reboot -f 2>/tmp/err || status=$?
@@ -48,9 +53,10 @@ grep -q 'the guest ended' /tmp/err || fail "a guest that reboots: status $status
 nothing_left
 
 # One that is destroyed cannot say so.
+rm -f /tmp/out
 in_background $run --type pv -- sh -c 'echo ready; sleep 1000' > /tmp/out 2>&1 < /dev/null &
 pid=$!
-until grep -q ready /tmp/out 2>/dev/null; do sleep 0.2; done
+started
 xl destroy $(xl list | awk '/bulkhead/ { print $2 }')
 status=0; wait $pid || status=$?
 grep -q 'the guest ended' /tmp/out || fail "a guest that is destroyed: status $status, $(cat /tmp/out)"
