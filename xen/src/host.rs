@@ -23,7 +23,7 @@ pub enum HostError {
     Xen(#[from] XenError),
     #[error(transparent)]
     Layout(#[from] LayoutError),
-    #[error("{actual} pages were granted; the layout wants {least} at least and {most} at most")]
+    #[error("{actual} pages were granted; it takes {least} at least and {most} at most")]
     Pages { least: u64, most: u64, actual: u64 },
     #[error(transparent)]
     Region(#[from] RegionError),
@@ -76,8 +76,18 @@ impl Caller {
         &self.channel
     }
 
-    /// Maps the pages that the client has for the answer to a question.
-    pub fn map_answer(&self) -> Result<Mapping, HostError> {
+    /// How many pages it brings.
+    pub fn pages(&self) -> usize {
+        self.refs.len()
+    }
+
+    /// Maps the pages that the client has for the answer to a question, which must be as many as an answer of so many bytes
+    /// takes.
+    pub fn map_answer(&self, bytes: usize) -> Result<Mapping, HostError> {
+        let (wanted, actual) = (bytes.div_ceil(PAGE) as u64, self.refs.len() as u64);
+        if wanted != actual {
+            return Err(HostError::Pages { least: wanted, most: wanted, actual });
+        }
         Ok(ForeignPages::choose(self.domain, &self.refs)?.map(Place::Anywhere)?)
     }
 }

@@ -30,6 +30,9 @@ if grep -q 'shell=1' /proc/cmdline; then
     poweroff -f
 fi
 for scenario in $(sed -n 's/.*scenarios=\([^ ]*\).*/\1/p' /proc/cmdline | tr ':' ' '); do
+    # A thorough attack takes longer than anything else may.
+    LIMIT=600
+    grep -q 'thorough=1' /proc/cmdline && LIMIT=3600
     run_scenario "$scenario"
 done
 say "all done"
