@@ -4,6 +4,8 @@
 //! * `store`: xenstore, over its device or its socket.
 //! * `card`: what a client in a guest leaves for the driver domain; `guest` and `host` are the two sides of that.
 //! * `link`: how a worker gets pages of its client's that it must not choose itself.
+//! * `ring`: bytes through memory that the other domain can write at any time.
+//! * `talk`: a conversation with the broker, in place of a worker; `names` is who has them in a guest.
 //! * `admission`: which domain is which zone.
 //! * `doorbell`: idm's doorbell over an event channel.
 //! * `counts`: how often this process asked the hypervisor for something.
@@ -15,8 +17,11 @@ pub mod doorbell;
 pub mod guest;
 pub mod host;
 pub mod link;
+pub mod names;
+pub mod ring;
 pub mod store;
 pub mod sys;
+pub mod talk;
 
 /// A domain's number. The hypervisor gives it, and vouches for it: grants and event channels name no one else.
 pub type DomainId = u16;

@@ -13,7 +13,6 @@ pub mod frames;
 pub mod guest;
 pub mod host;
 mod pages;
-pub mod ring;
 
 use std::time::Duration;
 
@@ -41,4 +40,10 @@ pub enum LinkError {
     Gone,
     #[error("the other side of the link does not keep to the rules")]
     Broken,
+}
+
+impl From<xen::ring::Broken> for LinkError {
+    fn from(_: xen::ring::Broken) -> Self {
+        Self::Broken
+    }
 }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use idm::bootstrap::{
-    self, Answer, BootstrapError, First, HELLO_BRINGS_REGION, Hello, Inquiry, Welcome, WelcomeStatus,
+    self, Answer, BootstrapError, First, HELLO_BRINGS_REGION, Hello, Inquiry, Meeting, Welcome, WelcomeStatus,
 };
 use rustix::event::{PollFd, PollFlags, Timespec};
 use xen::card::MAX_PAGES;
@@ -14,6 +14,7 @@ use xen::host::{Caller, HostError, Offer};
 use xen::link::{Chosen, Taken, Wanted};
 use xen::store::Store;
 use xen::sys::XenError;
+use xen::talk::TalkError;
 use zerocopy::IntoBytes;
 
 use super::domains::Visit;
@@ -32,6 +33,8 @@ enum VisitError {
     Xen(#[from] XenError),
     #[error(transparent)]
     Lend(#[from] LendError),
+    #[error(transparent)]
+    Talk(#[from] TalkError),
     #[error("the worker asked for more pages at once than there can be")]
     TooMany,
 }
@@ -68,10 +71,7 @@ fn serve(visit: &Visit, caller: Caller) -> Result<(), VisitError> {
     match caller.opening().first() {
         Some(First::Hello(hello)) => bring_to_worker(visit, caller, hello),
         Some(First::Inquiry) => inquire(visit, &caller),
-        Some(First::Meeting) => {
-            let text = "programs in guests cannot meet by name yet";
-            Ok(caller.answer(&Welcome::new(WelcomeStatus::Refused, text))?)
-        }
+        Some(First::Meeting) => carry_meeting(visit, caller),
         // `Caller::meet` takes no other.
         None => Ok(()),
     }
@@ -159,6 +159,25 @@ fn inquire(visit: &Visit, caller: &Caller) -> Result<(), VisitError> {
     let (answer, _) = bootstrap::recv_within::<Answer>(&broker, PATIENCE)?;
     caller.map_answer(answer.as_bytes().len())?.copy_in(0, answer.as_bytes());
     Ok(caller.answer(&Welcome::new(WelcomeStatus::Ok, ""))?)
+}
+
+/// A program that meets others by name: what it and the broker say to each other is theirs alone.
+fn carry_meeting(visit: &Visit, caller: Caller) -> Result<(), VisitError> {
+    let refuse = |text: &str| caller.answer(&Welcome::new(WelcomeStatus::Refused, text));
+    let Ok(broker) = reach(&visit.domain.socket()) else {
+        return Ok(refuse("there is no proxy for this zone")?);
+    };
+    let Some(_charge) = visit.domain.charge(caller.pages()) else {
+        refuse("the guest has as much memory mapped by the proxy as it may have")?;
+        return Err(LendError::NoneLeft.into());
+    };
+    bootstrap::send(&broker, &Meeting::default(), &[])?;
+    let broker = Arc::new(broker);
+    // As a worker's: it is hung up when the domain ends.
+    if !visit.set_worker(broker.clone()) {
+        return Ok(());
+    }
+    Ok(caller.talk()?.carry(&*broker)?)
 }
 
 /// Connects to the broker. While a new one takes over, its sockets are away for a moment.

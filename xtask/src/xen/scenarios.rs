@@ -29,8 +29,16 @@ pub const ALL: [Scenario; 10] = [
     scenario("programs", "CUDA programs in guests, on the software GPU of Dom0", &PROGRAMS),
     scenario("costs", "what a launch and a MiB cost in requests, events and copies", &["costs"]),
     Scenario { conformance: true, ..scenario("conformance", "a part of the conformance suite in a guest", &[]) },
-    scenario("limits", "two guests at once, each with its own limits", &["demo"]),
-    scenario("share", "one guest's memory on the GPU, opened in another by a grant, and by nobody else", &["share"]),
+    scenario(
+        "limits",
+        "two guests at once, each with its own limits, and what one may have mapped",
+        &["costs", "demo"],
+    ),
+    scenario(
+        "share",
+        "one guest's memory on the GPU, found by name and opened in another by a grant, and by nobody else",
+        &["share"],
+    ),
     Scenario {
         conformance: true,
         ..scenario(

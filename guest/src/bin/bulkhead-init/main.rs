@@ -2,7 +2,8 @@
 //!
 //! 1. Mounts what every program expects, loads the modules of Xen's devices, brings the loopback device up.
 //! 2. Enters the tenant's root file system, if the image came with one.
-//! 3. Offers the link, is told the command, runs it, and carries what it reads and prints until it ends.
+//! 3. Carries programs that meet others by name to the broker, on threads of its own.
+//! 4. Offers the link, is told the command, runs it, and carries what it reads and prints until it ends.
 #![forbid(unsafe_code)]
 
 mod cmdline;
@@ -10,6 +11,7 @@ mod command;
 mod loopback;
 mod modules;
 mod mounts;
+mod names;
 mod pump;
 mod tenant;
 
@@ -55,6 +57,7 @@ fn run() -> Result<(), InitError> {
     loopback::up();
     let mut link = GuestEnd::offer(cmdline::value(&cmdline, options::HOST).unwrap_or(0))?;
     let tenant = tenant::enter()?;
+    names::serve();
     link.send(&Up::Ready(uptime_ms()))?;
     let result = pump::run(&mut link, tenant);
     // What the command printed last is read before the lights go out.
