@@ -1,6 +1,7 @@
 //! Xen: the tenant is a virtual machine, and the driver domain has the GPU.
 //!
-//! * `sys`: the kernel's devices, one file each: grants (`gntalloc`, `gntdev`) and event channels (`evtchn`).
+//! * `sys`: the kernel's devices, one file each: grants (`gntalloc`, `gntdev`), event channels (`evtchn`, `endings`), and
+//!   what disks of guests are made of (`loop_device`).
 //! * `store`: xenstore, over its device or its socket.
 //! * `card`: what a client in a guest leaves for the driver domain; `guest` and `host` are the two sides of that.
 //! * `link`: how a worker gets pages of its client's that it must not choose itself.

@@ -12,7 +12,7 @@ mount -t proc proc /proc; mount -t sysfs sys /sys; mount -t devtmpfs dev /dev; m
 mkdir -p /dev/pts /dev/shm; mount -t devpts pts /dev/pts; mount -t tmpfs shm /dev/shm
 mount -t cgroup2 none /sys/fs/cgroup 2>/dev/null
 . /test/lib.sh
-for module in xen-privcmd xen-evtchn xen-gntdev xen-gntalloc xenfs; do
+for module in xen-privcmd xen-evtchn xen-gntdev xen-gntalloc xenfs loop xen-blkback; do
     insmod /modules/$module.ko || say "insmod $module failed"
 done
 mount -t xenfs xenfs /proc/xen

@@ -24,6 +24,8 @@ pub const VERSION: u32 = 1;
 pub mod options {
     /// The number of the domain that has the other end of the link.
     pub const HOST: &str = "bulkhead.host";
+    /// The disk that has the tenant's root file system, as the guest's kernel calls it.
+    pub const DISK: &str = "bulkhead.disk";
     /// How many pages the guest's programs may grant in all.
     pub const GRANTS: &str = "bulkhead.grants";
 }

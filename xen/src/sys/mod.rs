@@ -7,6 +7,7 @@ pub mod endings;
 pub mod evtchn;
 pub mod gntalloc;
 pub mod gntdev;
+pub mod loop_device;
 mod mapping;
 mod span;
 

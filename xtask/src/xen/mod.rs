@@ -6,6 +6,7 @@
 
 mod archives;
 mod base;
+mod disk;
 mod image;
 mod payload;
 mod qemu;
@@ -103,7 +104,12 @@ fn run(options: &Options) -> Result<()> {
     std::fs::create_dir_all(&folder).with_context(|| format!("cannot make {}", folder.display()))?;
     let archive = folder.join("dom0.cpio");
     let with: Vec<PathBuf> = options.with.iter().cloned().chain(payload::trial(&chosen, options)?).collect();
-    archives::write(&archive, &base, options, &with, &payload::make(&chosen, options)?)?;
+    let payload = payload::make(&chosen, options)?;
+    let disk = match chosen.iter().any(|scenario| scenario.disk) {
+        true => Some(disk::make(&base, &payload, &folder)?),
+        false => None,
+    };
+    archives::write(&archive, &base, options, &archives::Given { with, payload, disk })?;
     println!("booting Xen (serial log: {})", folder.join("serial.log").display());
     let booted = qemu::boot(&base, &archive, &folder, &chosen, options);
     if !options.keep {
