@@ -57,6 +57,7 @@ until grep -q 'consumer 1 of zone consumer is done' /tmp/producer; do
 done
 
 # One whose guest is destroyed while it has it is heard of, too.
+: > /tmp/dying
 in_background $run --zone consumer -- bulkhead ipc wait producer/weights -- sh -c 'echo ready; sleep 1000' > /tmp/dying 2>&1 < /dev/null &
 dying=$!
 until grep -q ready /tmp/dying; do
