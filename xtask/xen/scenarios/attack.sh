@@ -1,8 +1,8 @@
 # One guest lies in every way it can, and then is no more; another computes on.
 . /test/lib.sh
-# Each of the seven lies a few times; what they are made of is random, so more rounds find more.
-rounds=28
-grep -q 'thorough=1' /proc/cmdline && rounds=280
+# Each of the eight lies a few times; what they are made of is random, so more rounds find more.
+rounds=32
+grep -q 'thorough=1' /proc/cmdline && rounds=320
 proxy
 : > /tmp/steady
 in_background $GPU_RUN --type pv --gpu-memory 64MiB -- /programs/steady 0 > /tmp/steady 2>&1 &
