@@ -142,12 +142,13 @@ fn damage_of_any_kind_is_survived() {
 #[test]
 fn what_was_linked_is_taken_where_the_link_left_no_text() {
     let parts = [container(&[ptx(75, LZ4, &source(75)), ptx(80, 0, &source(80))], 64), container(&[code(80)], 64)];
-    let image = |main| Image { main, parts: parts.iter().map(Vec::as_slice).collect() };
-    for main in [container(&[], 64), container(&[code(90)], 64)] {
-        assert_eq!(linked_text(&image(&main), 90), Ok(source(80)));
-        assert_eq!(linked_text(&image(&main), 75), Ok(source(75)));
-    }
+    let linked = [container(&[], 64), container(&[code(90)], 64)];
     let whole = container(&[ptx(90, ZSTD, &source(90))], 64);
+    let image = |main| Image { main, parts: parts.iter().map(Vec::as_slice).collect() };
+    for main in &linked {
+        assert_eq!(linked_text(&image(main), 90), Ok(source(80)));
+        assert_eq!(linked_text(&image(main), 75), Ok(source(75)));
+    }
     assert_eq!(linked_text(&image(&whole), 90), Ok(source(90)));
     let two = Image { main: &parts[1], parts: vec![&parts[0], &whole] };
     assert_eq!(linked_text(&two, 90), Ok(format!("{}\n{}", source(80), source(90))));
