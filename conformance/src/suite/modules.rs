@@ -25,6 +25,7 @@ super::tests! {
     a_library_without_a_context,
     kernels_of_a_library_are_launched,
     functions_are_enumerated,
+    a_listed_function_is_launched,
     functions_of_a_large_module_are_enumerated,
     a_file_that_is_not_there,
     one_text_is_linked,
@@ -263,6 +264,27 @@ fn functions_are_enumerated(gpu: &Driver) {
 }
 
 /// Libraries of kernels have thousands of them.
+/// The driver loads a function that was only listed when it is launched.
+fn a_listed_function_is_launched(gpu: &Driver) {
+    context(gpu);
+    let kernels = module(gpu, KERNELS);
+    let mut count = 0;
+    ok!(gpu, cuModuleGetFunctionCount(&mut count, kernels));
+    let mut functions = vec![null_mut(); count as usize];
+    ok!(gpu, cuModuleEnumerateFunctions(functions.as_mut_ptr(), count, kernels));
+    let named = |function: CUfunction| {
+        let mut name = null();
+        ok!(gpu, cuFuncGetName(&mut name, function));
+        // SAFETY: the driver gave a string, which lives as long as the module.
+        unsafe { std::ffi::CStr::from_ptr(name) }.to_owned()
+    };
+    let double =
+        functions.into_iter().find(|function| named(*function).as_c_str() == c"double").expect("it is listed");
+    let data = upload(gpu, &[21u32]);
+    assert_eq!(launch(gpu, double, 1, 1, null_mut(), &[data, 1]), 0);
+    assert_eq!(download::<u32>(gpu, data, 1), [42]);
+}
+
 fn functions_of_a_large_module_are_enumerated(gpu: &Driver) {
     const COUNT: usize = 3000;
     context(gpu);
