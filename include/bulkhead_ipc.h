@@ -84,14 +84,12 @@ static inline int64_t bulkhead_ipc__now(void) {
     return (int64_t)now.tv_sec * 1000 + now.tv_nsec / 1000000;
 }
 
-static inline int bulkhead_ipc__connect(void) {
+static inline int bulkhead_ipc__connect_to(const char *path) {
     struct sockaddr_un address;
     /* A connection is opened by a message of its own: "BkMt", version 1, six reserved words. */
     uint64_t opening[7] = {0};
     uint32_t magic[2] = {0x744d6b42u, 1};
-    const char *path = getenv("BULKHEAD_SOCKET");
     int fd, failed;
-    if (!path) path = "/run/bulkhead/zone/sock";
     memset(&address, 0, sizeof address);
     address.sun_family = AF_UNIX;
     if (strlen(path) >= sizeof address.sun_path) return -ENAMETOOLONG;
@@ -106,6 +104,13 @@ static inline int bulkhead_ipc__connect(void) {
         return -failed;
     }
     return fd;
+}
+
+static inline int bulkhead_ipc__connect(void) {
+    const char *path = getenv("BULKHEAD_SOCKET");
+    int fd = bulkhead_ipc__connect_to(path ? path : "/run/bulkhead/zone/sock");
+    /* In a Xen guest the zone's socket is in another domain, and this one leads to it. */
+    return fd != -ENOENT || path ? fd : bulkhead_ipc__connect_to("/run/bulkhead/zone/names");
 }
 
 /* Puts NAME or ZONE/NAME into a message. */

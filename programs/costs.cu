@@ -1,5 +1,5 @@
 // Does one thing many times, for whoever counts what that costs: `costs launches 1000`, `costs pageable 64`, `costs pinned
-// 64` (MiB to the device and back), `costs nothing 0`.
+// 64` (MiB to the device and back), `costs repinned 64` (allocated and freed eight times), `costs nothing 0`.
 // runs: by hand
 #include "check.h"
 
@@ -40,6 +40,12 @@ int main(int words, char **word) {
         OK(cudaMallocHost(&host, (size_t)count << 20));
         copy(host, (size_t)count << 20);
         OK(cudaFreeHost(host));
+    } else if (!strcmp(word[1], "repinned")) {
+        for (int i = 0; i < 8; i++) {
+            char *host;
+            OK(cudaMallocHost(&host, (size_t)count << 20));
+            OK(cudaFreeHost(host));
+        }
     }
     return pass();
 }

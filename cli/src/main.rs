@@ -51,7 +51,7 @@ fn main() -> ExitCode {
         Verb::Ipc(args) => verbs::ipc::run(args),
         Verb::Image(args) => verbs::image::run(args),
         Verb::Xen(args) => verbs::xen::run(args),
-        Verb::Gate { state_dir } => verbs::gate::run(state_dir),
+        Verb::Gate { state_dir, guest_memory } => verbs::gate::run(state_dir, guest_memory),
         Verb::Topology(args) => verbs::topology::run(&args),
         Verb::Doctor(args) => verbs::doctor::run(args),
         Verb::Survey { backend, zone } => verbs::topology::look(&backend, zone),

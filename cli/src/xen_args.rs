@@ -76,6 +76,10 @@ Examples:
       bulkhead image root oci:pytorch --output pytorch.cpio.gz
       bulkhead xen run --root pytorch.cpio.gz --memory 8GiB --gpu-memory 2GiB -- python train.py
 
+  The same from a disk, of which only what is used gets into the domain's memory:
+      docker export $(docker create pytorch/pytorch) | sqfstar pytorch.squashfs
+      bulkhead xen run --root-disk pytorch.squashfs --memory 8GiB --gpu-memory 2GiB -- python train.py
+
 The exit status is the program's; 128+n if signal n ended it. Signals are passed on to it; the third SIGINT or SIGTERM
 ends the domain. However this command ends, the domain ends with it.";
 
@@ -115,6 +119,10 @@ pub struct XenRunArgs {
     /// The tenant's root file system, as made by `bulkhead image root`
     #[arg(long, value_name = "FILE")]
     pub root: Option<PathBuf>,
+    /// The tenant's root file system as a disk: an image with ext4 or squashfs, or a block device. It is not written to;
+    /// what the program changes is kept in the domain's memory
+    #[arg(long, value_name = "FILE", conflicts_with = "root")]
+    pub root_disk: Option<PathBuf>,
     /// How the domain sees its machine
     #[arg(long = "type", value_enum, default_value_t = KindArg::Auto)]
     pub kind: KindArg,

@@ -7,6 +7,8 @@ use std::path::{Path, PathBuf};
 /// Where a container finds its zone.
 pub const ZONE_FOLDER: &str = "/run/bulkhead/zone";
 pub const ZONE_SOCKET: &str = "/run/bulkhead/zone/sock";
+/// Where programs in a guest meet others by name: there is no socket of the zone, and this one leads to it.
+pub const NAMES_SOCKET: &str = "/run/bulkhead/zone/names";
 
 /// Path of the zone's socket, for the client library; `bulkhead run` sets it. Default: `/run/bulkhead/zone/sock`.
 pub const SOCKET: &str = "BULKHEAD_SOCKET";
@@ -75,6 +77,12 @@ pub const ALL: [(&str, &str); 12] = [
 /// The socket of the zone that this process is in.
 pub fn zone_socket() -> PathBuf {
     std::env::var_os(SOCKET).map_or_else(|| PathBuf::from(ZONE_SOCKET), PathBuf::from)
+}
+
+/// The socket over which programs meet others by name.
+pub fn meeting_socket() -> PathBuf {
+    let in_guest = std::env::var_os(SOCKET).is_none() && !Path::new(ZONE_SOCKET).exists();
+    if in_guest && Path::new(NAMES_SOCKET).exists() { PathBuf::from(NAMES_SOCKET) } else { zone_socket() }
 }
 
 /// Whether the worker is in another domain: [`TRANSPORT`] says so, or there is no socket and this could be a guest.

@@ -88,27 +88,92 @@ fn looks_like_ptx(text: &[u8]) -> bool {
     text.windows(b".version".len()).any(|window| window == b".version")
 }
 
-/// The bytes of the image that `pointer` leads to: behind a wrapper, the container it wraps. `None` if it is no image.
+/// What a pointer to an image leads to.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Image<'a> {
+    /// What is to be loaded: a container, PTX text without its NUL, or machine code.
+    pub main: &'a [u8],
+    /// The containers that `main` was linked from, where the program was linked with `-rdc=true`. If `main` has nothing
+    /// for a GPU, and it has nothing but machine code, the driver links these.
+    pub parts: Vec<&'a [u8]>,
+}
+
+/// A wrapper whose last word leads to the containers that were linked, with a NULL behind them.
+const LINKED: u32 = 2;
+
+/// `__fatBinC_Wrapper_t`, with what it leads to.
+pub struct Wrapper<'a> {
+    parts: Vec<*const u8>,
+    images: std::marker::PhantomData<&'a [u8]>,
+    words: [u64; 3],
+}
+
+impl<'a> Wrapper<'a> {
+    pub fn new(image: &Image<'a>) -> Self {
+        let parts: Vec<*const u8> = image.parts.iter().map(|part| part.as_ptr()).chain([std::ptr::null()]).collect();
+        let words =
+            [u64::from(WRAPPER_MAGIC) | u64::from(LINKED) << 32, image.main.as_ptr() as u64, parts.as_ptr() as u64];
+        Self { parts, images: std::marker::PhantomData, words }
+    }
+
+    /// What `cuModuleLoadData` takes for an image, as long as this lives.
+    pub fn as_ptr(&self) -> *const u8 {
+        debug_assert_eq!(self.words[2], self.parts.as_ptr() as u64);
+        self.words.as_ptr().cast()
+    }
+}
+
+/// The image that `pointer` leads to: behind a wrapper, what it wraps. `None` if it is no image.
 ///
 /// # Safety
 /// `pointer` must lead to an image that `cuModuleLoadData` accepts, and it must stay as it is for `'a`.
-pub unsafe fn at<'a>(pointer: *const u8) -> Option<&'a [u8]> {
+pub unsafe fn at<'a>(pointer: *const u8) -> Option<Image<'a>> {
     if pointer.is_null() {
         return None;
     }
-    let source = Trusted(pointer);
-    // SAFETY: the caller's promise, here and below.
-    unsafe {
-        if *pointer == 0 {
-            return None;
+    // SAFETY: the caller's promise.
+    if unsafe { magic(pointer) } != WRAPPER_MAGIC {
+        // SAFETY: the caller's promise.
+        return unsafe { bare(pointer) }.map(|main| Image { main, parts: Vec::new() });
+    }
+    let wrapper = Trusted(pointer);
+    // SAFETY: a wrapper leads to a container.
+    let main = unsafe { bare(wrapper.u64(8)? as *const u8)? };
+    let list = wrapper.u64(16)?;
+    let mut parts = Vec::new();
+    if wrapper.u32(4)? == LINKED && list != 0 {
+        let list = Trusted(list as *const u8);
+        while let Some(part) = list.u64(8 * parts.len() as u64).filter(|part| *part != 0) {
+            // SAFETY: so do the words that such a wrapper leads to.
+            parts.push(unsafe { bare(part as *const u8)? });
         }
-        // Text may be shorter than a magic number, so look at one byte after the other.
-        let magic = (0..4).map(|at| *pointer.add(at)).take_while(|byte| *byte != 0).collect::<Vec<u8>>();
-        let magic = magic.first_chunk().map_or(0, |magic| u32::from_le_bytes(*magic));
-        match magic {
-            WRAPPER_MAGIC => self::at(source.u64(8)? as *const u8),
+    }
+    Some(Image { main, parts })
+}
+
+/// # Safety
+/// As `at`.
+unsafe fn magic(pointer: *const u8) -> u32 {
+    // Text may be shorter than a magic number, so look at one byte after the other.
+    // SAFETY: the caller's promise.
+    let bytes = (0..4).map(|at| unsafe { *pointer.add(at) }).take_while(|byte| *byte != 0).collect::<Vec<u8>>();
+    bytes.first_chunk().map_or(0, |magic| u32::from_le_bytes(*magic))
+}
+
+/// An image without a wrapper.
+///
+/// # Safety
+/// As `at`, or NULL.
+unsafe fn bare<'a>(pointer: *const u8) -> Option<&'a [u8]> {
+    if pointer.is_null() {
+        return None;
+    }
+    // SAFETY: the caller's promise; sizes come from the image's own headers.
+    unsafe {
+        match magic(pointer) {
+            WRAPPER_MAGIC => None,
             CONTAINER_MAGIC | ELF_MAGIC => {
-                let size = usize::try_from(sized(&source)?).ok()?;
+                let size = usize::try_from(sized(&Trusted(pointer))?).ok()?;
                 Some(std::slice::from_raw_parts(pointer, size))
             }
             _ => {
@@ -137,14 +202,27 @@ mod tests {
         let image = container(&[7; 40]);
         // SAFETY: a whole container, and whole texts.
         unsafe {
-            assert_eq!(at(image.as_ptr()).map(<[u8]>::len), Some(56));
-            assert_eq!(at(c"\n  .version 8.0".as_ptr().cast()).map(<[u8]>::len), Some(15));
-            assert_eq!(at(c"no".as_ptr().cast()), None);
+            let main = |pointer: *const u8| at(pointer).map(|image| image.main.len());
+            assert_eq!(main(image.as_ptr()), Some(56));
+            assert_eq!(main(c"\n  .version 8.0".as_ptr().cast()), Some(15));
+            assert_eq!(main(c"no".as_ptr().cast()), None);
             let wrapper = [u64::from(WRAPPER_MAGIC) | 1 << 32, image.as_ptr() as u64, 0];
-            assert_eq!(at(wrapper.as_ptr().cast()).map(<[u8]>::len), Some(56));
+            assert_eq!(main(wrapper.as_ptr().cast()), Some(56));
+            let file = [wrapper[0], wrapper[1], c"a name".as_ptr() as u64];
+            assert_eq!(at(file.as_ptr().cast()), Some(Image { main: &image, parts: Vec::new() }));
+            assert_eq!(main([wrapper[0], wrapper.as_ptr() as u64, 0].as_ptr().cast()), None);
         }
         assert!(is_whole(&image));
         assert!(!is_whole(&image[..55]));
+    }
+
+    #[test]
+    fn what_was_linked_is_found() {
+        let (linked, first, second) = (container(&[]), container(&[1; 8]), container(&[2; 24]));
+        let image = Image { main: &linked, parts: vec![&first, &second] };
+        let wrapper = Wrapper::new(&image);
+        // SAFETY: all that it leads to is here.
+        assert_eq!(unsafe { at(wrapper.as_ptr()) }, Some(image));
     }
 
     #[test]

@@ -7,7 +7,12 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 use xen::DomainId;
 
+/// For the console, the store and the link.
 const RESERVED_GRANTS: u32 = 64;
+/// For a disk, which has a queue for each processor: 32 requests with 32 pages each, and the queue itself.
+const DISK_GRANTS: u32 = 1056;
+/// How the guest's kernel calls its disk.
+const DISK: &str = "xvda";
 
 #[derive(Debug, thiserror::Error)]
 pub enum DomainError {
@@ -55,6 +60,8 @@ pub struct Definition<'a> {
     pub kind: Kind,
     pub kernel: &'a Path,
     pub root: &'a Path,
+    /// The block device that is its disk, which it may read.
+    pub disk: Option<&'a Path>,
     pub memory: u64,
     pub vcpus: u32,
     /// The domain that has the other end of its link.
@@ -76,20 +83,28 @@ enum Table {
 impl Definition<'_> {
     /// As `xl` wants it.
     fn text(&self, table: Table) -> Result<String, DomainError> {
-        for path in [self.kernel, self.root] {
+        for path in [self.kernel, self.root].into_iter().chain(self.disk) {
             if path.to_str().is_none_or(|text| text.contains(['"', '\'', '\\', '\n'])) {
                 return Err(DomainError::Path(path.to_owned()));
             }
         }
-        // A few are for the console, the store and the link.
-        let grants = (self.grant_frames * 512).saturating_sub(RESERVED_GRANTS);
+        let for_disk = self.disk.map_or(0, |_| DISK_GRANTS.saturating_mul(self.vcpus));
+        let reserved = RESERVED_GRANTS.saturating_add(for_disk);
+        let grants = self.grant_frames.saturating_mul(512).saturating_sub(reserved);
         let mut text = String::new();
         let _ = writeln!(text, "name = \"{}\"", self.name);
         let _ = writeln!(text, "type = \"{}\"", self.kind.name());
         let _ = writeln!(text, "kernel = \"{}\"", self.kernel.display());
         let _ = writeln!(text, "ramdisk = \"{}\"", self.root.display());
         let (host, limit) = (options::HOST, options::GRANTS);
-        let _ = writeln!(text, "extra = \"console=hvc0 quiet loglevel=3 {host}={} {limit}={grants}\"", self.host);
+        let disk = self.disk.map(|_| format!(" {}={DISK}", options::DISK)).unwrap_or_default();
+        let host = format!("{host}={}", self.host);
+        let _ = writeln!(text, "extra = \"console=hvc0 quiet loglevel=3 {host} {limit}={grants}{disk}\"");
+        if let Some(device) = self.disk {
+            // A path comes last: it may have commas.
+            let how = format!("format=raw, vdev={DISK}, access=ro, backendtype=phy");
+            let _ = writeln!(text, "disk = [ \"{how}, target={}\" ]", device.display());
+        }
         let _ = writeln!(text, "memory = {}", self.memory.div_ceil(1 << 20));
         let _ = writeln!(text, "vcpus = {}", self.vcpus);
         let frames = if table == Table::Roomy { self.grant_frames.saturating_mul(2) } else { self.grant_frames };
@@ -172,36 +187,49 @@ fn output<const N: usize>(arguments: [&str; N]) -> Result<Output, DomainError> {
 mod tests {
     use super::*;
 
-    fn definition(kernel: &str) -> Result<String, DomainError> {
-        let definition = Definition {
+    fn definition(kernel: &str) -> Definition<'_> {
+        Definition {
             name: "a",
             kind: Kind::Pvh,
             kernel: Path::new(kernel),
             root: Path::new("/r"),
+            disk: None,
             memory: (256 << 20) + 1,
             vcpus: 2,
             host: 0,
             grant_frames: 64,
-        };
-        definition.text(Table::Tight).inspect(|_| {
-            let roomy = definition.text(Table::Roomy).unwrap();
-            assert!(roomy.contains("max_grant_frames = 128\n") && roomy.contains("bulkhead.grants=32704"));
-        })
+        }
     }
 
     #[test]
     fn a_definition_says_what_xl_must_know() {
-        let text = definition("/k").unwrap();
+        let text = definition("/k").text(Table::Tight).unwrap();
         for line in ["type = \"pvh\"", "kernel = \"/k\"", "memory = 257", "vcpus = 2", "max_grant_frames = 64"] {
             assert!(text.lines().any(|other| other == line), "{line} is not in\n{text}");
         }
-        assert!(text.contains("bulkhead.host=0 bulkhead.grants=32704"));
+        assert!(text.contains("bulkhead.host=0 bulkhead.grants=32704") && !text.contains("disk = ["));
+        let roomy = definition("/k").text(Table::Roomy).unwrap();
+        assert!(roomy.contains("max_grant_frames = 128\n") && roomy.contains("bulkhead.grants=32704"));
+    }
+
+    #[test]
+    fn a_disk_is_read_only_and_grants_are_left_for_it() {
+        let with_disk = Definition { disk: Some(Path::new("/dev/loop3")), ..definition("/k") };
+        let text = with_disk.text(Table::Tight).unwrap();
+        let line = "disk = [ \"format=raw, vdev=xvda, access=ro, backendtype=phy, target=/dev/loop3\" ]";
+        assert!(text.lines().any(|other| other == line), "{text}");
+        assert!(
+            text.contains(&format!("bulkhead.grants={} bulkhead.disk=xvda\"", 32704 - 2 * DISK_GRANTS)),
+            "{text}"
+        );
     }
 
     #[test]
     fn a_path_cannot_say_more_than_a_path() {
         for path in ["/k\"\nname = \"b", "/k\\", "/a'b"] {
-            assert!(matches!(definition(path), Err(DomainError::Path(_))));
+            assert!(matches!(definition(path).text(Table::Tight), Err(DomainError::Path(_))));
+            let disk = Definition { disk: Some(Path::new(path)), ..definition("/k") };
+            assert!(matches!(disk.text(Table::Tight), Err(DomainError::Path(_))));
         }
     }
 }

@@ -19,6 +19,9 @@ pub const SUMS: &str = "SHA256SUMS";
 /// Where the kernel's modules are in a guest, in the order in which they are loaded.
 pub const MODULES_FOLDER: &str = "modules";
 pub const MODULES: [&str; 5] = ["xen-evtchn", "xen-gntalloc", "xen-gntdev", "xen-privcmd", "xenfs"];
+/// Those that are loaded for a disk: checksums, ext4 with what it needs, and what lies over it.
+pub const DISK_MODULES: [&str; 8] =
+    ["crc32c_generic", "crc16", "mbcache", "jbd2", "ext4", "squashfs", "overlay", "xen-blkfront"];
 
 /// Where programs in a guest find our libraries without being told.
 pub const LIBRARY_FOLDER: &str = "usr/lib/x86_64-linux-gnu";
@@ -115,7 +118,7 @@ pub fn build(parts: &Parts) -> Result<Image, ImageError> {
 
 fn root(parts: &Parts, all: &Tree) -> Result<Tree, ImageError> {
     let mut tree = skeleton();
-    for module in MODULES {
+    for module in MODULES.iter().chain(&DISK_MODULES) {
         let file = format!("/{module}.ko");
         tree.file(&format!("{MODULES_FOLDER}{file}"), 0o644, find(all, "lib/modules/", &file)?.clone());
     }
@@ -159,7 +162,8 @@ fn skeleton() -> Tree {
 fn wanted(package: &Package, path: &str) -> bool {
     match package.name().starts_with("linux-image-") {
         true => {
-            path.starts_with("boot/vmlinuz-") || MODULES.iter().any(|name| path.ends_with(&format!("/{name}.ko")))
+            let mut modules = MODULES.iter().chain(&DISK_MODULES);
+            path.starts_with("boot/vmlinuz-") || modules.any(|name| path.ends_with(&format!("/{name}.ko")))
         }
         false => path.contains(".so") && !path.contains("/gconv"),
     }

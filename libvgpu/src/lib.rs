@@ -20,6 +20,7 @@ mod hidden;
 mod host_functions;
 mod host_memory;
 mod ipc;
+mod jit;
 mod launch;
 mod link;
 mod managed;

@@ -8,24 +8,18 @@ use std::os::unix::ffi::OsStrExt;
 use cuda_abi::error::*;
 use cuda_abi::image;
 use cuda_abi::types::*;
-use cuda_abi::wire::{MAX_IMAGE, MAX_LINK_INPUTS, Op, is_plain_link_option};
+use cuda_abi::wire::{MAX_IMAGE, MAX_LINK_INPUTS, Op};
 use parking_lot::Mutex;
 
 use crate::device::put;
 use crate::entry::{Cuda, not_null};
+use crate::jit::{self, Logs, Options};
 use crate::{carry, context};
 
 /// Kinds of input.
 const PTX: u32 = 1;
 const LIBRARY: u32 = 4;
 const LAST_KIND: u32 = 5;
-
-/// Options that are answered: where the program wants to have it, and how much room there is.
-const WALL_TIME: u32 = 2;
-const INFO_LOG: u32 = 3;
-const INFO_LOG_SIZE: u32 = 4;
-const ERROR_LOG: u32 = 5;
-const ERROR_LOG_SIZE: u32 = 6;
 
 #[derive(Default)]
 struct Links {
@@ -38,9 +32,8 @@ struct Link {
     /// Kind and bytes of each.
     inputs: Vec<(u32, Vec<u8>)>,
     bytes: usize,
-    /// Options, and where their values are: the program's own arrays, which stay as long as the link.
-    options: Vec<u32>,
-    values: usize,
+    /// The program's own arrays, which stay as long as the link.
+    options: Options,
     /// The result, with a NUL behind it.
     result: Vec<u8>,
 }
@@ -48,63 +41,19 @@ struct Link {
 /// What the driver made of it.
 struct Linked {
     code: CUresult,
-    errors: Vec<u8>,
-    notes: Vec<u8>,
+    logs: Logs,
     size: usize,
 }
 
 impl Link {
-    fn value(&self, at: usize) -> *mut *mut c_void {
-        (self.values as *mut *mut c_void).wrapping_add(at)
-    }
-
-    fn read_value(&self, option: u32) -> Option<u64> {
-        let at = self.options.iter().position(|known| *known == option)?;
-        // SAFETY: the program promised that its values stay.
-        Some(unsafe { self.value(at).read() } as u64)
-    }
-
-    fn write_value(&self, option: u32, value: u64) {
-        if let Some(at) = self.options.iter().position(|known| *known == option) {
-            // SAFETY: as above.
-            unsafe { self.value(at).write(value as *mut c_void) };
-        }
-    }
-
-    /// Puts a log where the program wants it, cut where its room ends, and says how long it is.
-    fn write_log(&self, buffer: u32, size: u32, text: &[u8]) {
-        let (Some(to), Some(room)) = (self.read_value(buffer), self.read_value(size)) else { return };
-        // The size is an unsigned int in the place of a pointer.
-        let room = room as u32 as usize;
-        if to == 0 || room == 0 {
-            return;
-        }
-        let count = text.len().min(room - 1);
-        // SAFETY: the program promised that much room.
-        unsafe {
-            std::ptr::copy_nonoverlapping(text.as_ptr(), to as *mut u8, count);
-            (to as *mut u8).add(count).write(0);
-        }
-        self.write_value(size, count as u64);
-    }
-
     /// As the worker reads it.
     fn upload(&self) -> Vec<u8> {
-        let plain: Vec<u32> = self.options.iter().copied().filter(|option| is_plain_link_option(*option)).collect();
         let mut upload = Vec::with_capacity(self.bytes + 16 * self.inputs.len());
-        let word = |upload: &mut Vec<u8>, word: u64| upload.extend_from_slice(&word.to_le_bytes());
-        word(&mut upload, plain.len() as u64);
-        for option in plain {
-            word(&mut upload, u64::from(option));
-            // Numbers of 32 bits in the place of pointers.
-            word(&mut upload, self.read_value(option).unwrap_or(0) & u64::from(u32::MAX));
-        }
-        word(&mut upload, self.inputs.len() as u64);
+        self.options.upload(&mut upload);
+        jit::word(&mut upload, self.inputs.len() as u64);
         for (kind, bytes) in &self.inputs {
-            word(&mut upload, u64::from(*kind));
-            word(&mut upload, bytes.len() as u64);
-            upload.extend_from_slice(bytes);
-            upload.resize(upload.len().next_multiple_of(8), 0);
+            jit::word(&mut upload, u64::from(*kind));
+            jit::bytes(&mut upload, bytes);
         }
         upload
     }
@@ -146,10 +95,10 @@ fn add(state: CUlinkState, kind: u32, mut bytes: Vec<u8>, name: &[u8]) -> Cuda {
 
 /// Has the driver link everything.
 fn link_there(link: &Link) -> Cuda<Linked> {
-    let mut linked = Linked { code: CUDA_ERROR_UNKNOWN, errors: Vec::new(), notes: Vec::new(), size: 0 };
+    let mut linked = Linked { code: CUDA_ERROR_UNKNOWN, logs: Logs::default(), size: 0 };
     carry::upload(Op::Link, &link.upload(), |reader| {
         linked.code = reader.narrow()?;
-        (linked.errors, linked.notes) = (reader.bytes()?.to_vec(), reader.bytes()?.to_vec());
+        linked.logs = Logs::read(reader)?;
         linked.size = reader.narrow()?;
         Ok(())
     })?;
@@ -187,14 +136,8 @@ pub unsafe fn cuLinkCreate_v2(
 ) -> Cuda {
     not_null(to)?;
     context::current()?;
-    let mut link = Link::default();
-    if count > 0 {
-        not_null(options)?;
-        not_null(values)?;
-        // SAFETY: not NULL; the rest is the caller's promise.
-        link.options = unsafe { std::slice::from_raw_parts(options, count as usize) }.to_vec();
-        link.values = values as usize;
-    }
+    // SAFETY: the program promises that its arrays stay as long as the link.
+    let link = Link { options: unsafe { Options::of(count, options, values)? }, ..Link::default() };
     let mut links = LINKS.lock();
     let links = links.get_or_insert_default();
     // Looks like a pointer, and is none.
@@ -245,10 +188,7 @@ pub unsafe fn cuLinkComplete(state: CUlinkState, image: *mut *mut c_void, size: 
         }
         let start = std::time::Instant::now();
         let linked = link_there(link)?;
-        let milliseconds = start.elapsed().as_secs_f32() * 1000.0;
-        link.write_value(WALL_TIME, u64::from(milliseconds.to_bits()));
-        link.write_log(ERROR_LOG, ERROR_LOG_SIZE, &linked.errors);
-        link.write_log(INFO_LOG, INFO_LOG_SIZE, &linked.notes);
+        link.options.answer(&linked.logs, start);
         if linked.code != CUDA_SUCCESS {
             return Err(linked.code);
         }

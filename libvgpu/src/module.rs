@@ -3,31 +3,83 @@
 use std::ffi::CStr;
 
 use cuda_abi::error::*;
-use cuda_abi::image;
+use cuda_abi::image::{self, Image};
 use cuda_abi::types::*;
-use cuda_abi::wire::{Kind as HandleKind, MAX_IMAGE, MAX_NAME, Op};
+use cuda_abi::wire::{Kind as HandleKind, MAX_IMAGE, MAX_IMAGE_PARTS, MAX_NAME, Op};
 
 use crate::entry::{Cuda, not_null};
 use crate::graph::capture;
+use crate::jit::{self, Logs, Options};
 use crate::{allocations, carry, context, functions, handles};
+
+/// What an image becomes.
+#[derive(Clone, Copy)]
+enum As {
+    Module,
+    Library,
+}
+
+/// What a program was linked from goes along with what it became if it is no more than this. Nearly always the driver has
+/// no use for it, and a library may have hundreds of megabytes.
+const PARTS_AT_ONCE: usize = 16 << 20;
 
 /// Sends an image and answers the handle of what was loaded.
 ///
 /// # Safety
 /// `code` must lead to an image that the driver accepts.
-unsafe fn load(op: Op, code: *const c_void) -> Cuda<u64> {
+unsafe fn load(what: As, code: *const c_void, options: &Options) -> Cuda<u64> {
     not_null(code)?;
     // SAFETY: the caller's promise.
-    let bytes = unsafe { image::at(code.cast()) }.ok_or(CUDA_ERROR_INVALID_IMAGE)?;
-    load_bytes(op, bytes)
+    let image = unsafe { image::at(code.cast()) }.ok_or(CUDA_ERROR_INVALID_IMAGE)?;
+    load_image(what, &image, options)
 }
 
-fn load_bytes(op: Op, bytes: &[u8]) -> Cuda<u64> {
-    if bytes.len() > MAX_IMAGE {
+fn load_image(what: As, image: &Image<'_>, options: &Options) -> Cuda<u64> {
+    if image.parts.is_empty() {
+        return load_with(what, image.main, &[], options);
+    }
+    let small = image.parts.iter().map(|part| part.len()).sum::<usize>() <= PARTS_AT_ONCE;
+    let without = if small { Err(CUDA_ERROR_NO_BINARY_FOR_GPU) } else { load_with(what, image.main, &[], options) };
+    match without {
+        Err(CUDA_ERROR_NO_BINARY_FOR_GPU) => load_with(what, image.main, &image.parts, options),
+        done => done,
+    }
+}
+
+fn load_with(what: As, image: &[u8], parts: &[&[u8]], options: &Options) -> Cuda<u64> {
+    // Each part brings its length and is padded.
+    let bytes = parts.iter().fold(image.len(), |sum, part| sum + part.len() + 16);
+    if bytes > MAX_IMAGE - 1024 || parts.len() > MAX_IMAGE_PARTS {
         return Err(CUDA_ERROR_OUT_OF_MEMORY);
     }
+    if parts.is_empty() && options.is_empty() {
+        return load_plain(what, image);
+    }
+    let start = std::time::Instant::now();
+    let mut upload = Vec::with_capacity(bytes + 1024);
+    jit::word(&mut upload, u64::from(matches!(what, As::Library)));
+    options.upload(&mut upload);
+    jit::word(&mut upload, 1 + parts.len() as u64);
+    for bytes in [image].iter().chain(parts) {
+        jit::bytes(&mut upload, bytes);
+    }
+    let (mut code, mut word, mut logs) = (CUDA_ERROR_UNKNOWN, 0, Logs::default());
+    carry::upload(Op::ImageLoad, &upload, |reader| {
+        (code, word) = (reader.narrow()?, reader.word()?);
+        logs = Logs::read(reader)?;
+        Ok(())
+    })?;
+    options.answer(&logs, start);
+    if code == CUDA_SUCCESS { Ok(handles::opened(word)) } else { Err(code) }
+}
+
+fn load_plain(what: As, image: &[u8]) -> Cuda<u64> {
+    let op = match what {
+        As::Module => Op::ModuleLoad,
+        As::Library => Op::LibraryLoad,
+    };
     let mut word = 0;
-    carry::upload(op, bytes, |reader| {
+    carry::upload(op, image, |reader| {
         word = handles::opened(reader.word()?);
         Ok(())
     })?;
@@ -36,7 +88,7 @@ fn load_bytes(op: Op, bytes: &[u8]) -> Cuda<u64> {
 
 /// # Safety
 /// `path` must be a NUL-terminated string.
-unsafe fn load_file(op: Op, path: *const c_char) -> Cuda<u64> {
+unsafe fn load_file(what: As, path: *const c_char, options: &Options) -> Cuda<u64> {
     use std::os::unix::ffi::OsStrExt;
     not_null(path)?;
     // SAFETY: the caller's promise.
@@ -47,7 +99,7 @@ unsafe fn load_file(op: Op, path: *const c_char) -> Cuda<u64> {
         return Err(CUDA_ERROR_INVALID_IMAGE);
     }
     bytes.pop();
-    load_bytes(op, &bytes)
+    load_with(what, &bytes, &[], options)
 }
 
 /// # Safety
@@ -144,10 +196,8 @@ pub mod api {
     }
 
     pub unsafe fn cuModuleLoadData(module: *mut CUmodule, code: *const c_void) -> Cuda {
-        not_null(module)?;
-        context::current()?;
         // SAFETY: passed on.
-        unsafe { put(module, load(Op::ModuleLoad, code)? as CUmodule) }
+        unsafe { cuModuleLoadDataEx(module, code, 0, std::ptr::null_mut(), std::ptr::null_mut()) }
     }
 
     pub unsafe fn cuModuleLoadDataEx(
@@ -157,33 +207,12 @@ pub mod api {
         options: *mut u32,
         values: *mut *mut c_void,
     ) -> Cuda {
+        not_null(module)?;
+        context::current()?;
         // SAFETY: passed on.
         unsafe {
-            empty_logs(count, options, values);
-            cuModuleLoadData(module, code)
-        }
-    }
-
-    /// Compiler options have no effect; the logs that a caller asks for are empty, not garbage.
-    unsafe fn empty_logs(count: u32, options: *mut u32, values: *mut *mut c_void) {
-        const INFO_LOG: u32 = 3;
-        const INFO_LOG_BYTES: u32 = 4;
-        const ERROR_LOG: u32 = 5;
-        const ERROR_LOG_BYTES: u32 = 6;
-        if options.is_null() || values.is_null() {
-            return;
-        }
-        // SAFETY: both arrays have `count` elements and logs have as many bytes as they say, by the caller's promise.
-        unsafe {
-            let at = |wanted: u32| (0..count as usize).find(|at| *options.add(*at) == wanted);
-            for (log, size) in [(INFO_LOG, INFO_LOG_BYTES), (ERROR_LOG, ERROR_LOG_BYTES)] {
-                if let (Some(log), Some(size)) = (at(log), at(size)) {
-                    if *values.add(size) as usize > 0 && !(*values.add(log)).is_null() {
-                        (*values.add(log)).cast::<u8>().write(0);
-                    }
-                    *values.add(size) = std::ptr::null_mut();
-                }
-            }
+            let options = Options::of(count, options, values)?;
+            put(module, load(As::Module, code, &options)? as CUmodule)
         }
     }
 
@@ -196,7 +225,7 @@ pub mod api {
         not_null(module)?;
         context::current()?;
         // SAFETY: passed on.
-        unsafe { put(module, load_file(Op::ModuleLoad, path)? as CUmodule) }
+        unsafe { put(module, load_file(As::Module, path, &Options::default())? as CUmodule) }
     }
 
     pub unsafe fn cuModuleGetFunction(function: *mut CUfunction, module: CUmodule, text: *const c_char) -> Cuda {
@@ -256,8 +285,8 @@ pub mod api {
         not_null(library)?;
         // SAFETY: passed on.
         unsafe {
-            empty_logs(jit_count, jit_options, jit_values);
-            put(library, load(Op::LibraryLoad, code)? as CUlibrary)
+            let options = Options::of(jit_count, jit_options, jit_values)?;
+            put(library, load(As::Library, code, &options)? as CUlibrary)
         }
     }
 
@@ -275,8 +304,8 @@ pub mod api {
         not_null(library)?;
         // SAFETY: passed on.
         unsafe {
-            empty_logs(jit_count, jit_options, jit_values);
-            put(library, load_file(Op::LibraryLoad, path)? as CUlibrary)
+            let options = Options::of(jit_count, jit_options, jit_values)?;
+            put(library, load_file(As::Library, path, &options)? as CUlibrary)
         }
     }
 

@@ -40,11 +40,20 @@ class Connection:
     def __init__(self, path=None):
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         try:
-            self._socket.connect(path or os.environ.get("BULKHEAD_SOCKET", "/run/bulkhead/zone/sock"))
+            self._connect(path or os.environ.get("BULKHEAD_SOCKET"))
             self._socket.send(_OPENING)
         except OSError:
             self._socket.close()
             raise
+
+    def _connect(self, path):
+        if path:
+            return self._socket.connect(path)
+        try:
+            self._socket.connect("/run/bulkhead/zone/sock")
+        except FileNotFoundError:
+            # In a Xen guest the zone's socket is in another domain, and this one leads to it.
+            self._socket.connect("/run/bulkhead/zone/names")
 
     def fileno(self):
         return self._socket.fileno()

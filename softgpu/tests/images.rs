@@ -1,6 +1,7 @@
 //! Images: PTX text, fat binaries in all their packings, and what is none of these.
 
-use softgpu::image::{ImageError, fatbin, text};
+use cuda_abi::image::Image;
+use softgpu::image::{ImageError, fatbin, linked_text, text};
 
 const STORED: u64 = 0x11;
 const LZ4: u64 = 0x2011;
@@ -136,25 +137,21 @@ fn damage_of_any_kind_is_survived() {
     }
 }
 
+/// What a program built with `-rdc=true` hands over: a container that nvlink left empty or gave machine code, and what the
+/// source files became.
 #[test]
-fn sizes_come_from_headers() {
-    let read = |image: *const std::ffi::c_void| {
-        // SAFETY: every image below is whole and outlives its use.
-        unsafe { softgpu::image::read(image) }
-    };
-    let mut image = container(&[ptx(75, LZ4, &source(75))], 64);
-    let size = image.len();
-    // What follows in memory is not part of it.
-    image.extend([0xee; 100]);
-    assert_eq!(read(image.as_ptr().cast()), Ok(&image[..size]));
-    let wrapper = [0x1_4662_43B1, image.as_ptr() as u64, 0];
-    assert_eq!(read(wrapper.as_ptr().cast()), Ok(&image[..size]));
-    assert_eq!(text(read(wrapper.as_ptr().cast()).unwrap(), 90), Ok(source(75)));
-    let empty = [0x1_4662_43B1u64, 0, 0];
-    assert_eq!(read(empty.as_ptr().cast()), Err(ImageError::Unknown));
-    assert_eq!(read(c"\n .version".as_ptr().cast()), Ok(b"\n .version".as_slice()));
-    assert_eq!(read(c"x".as_ptr().cast()), Ok(b"x".as_slice()));
-    assert_eq!(read(std::ptr::null()), Err(ImageError::Unknown));
-    let code = [b"\x7fELF".as_slice(), &[0; 60]].concat();
-    assert_eq!(text(read(code.as_ptr().cast()).unwrap(), 90), Err(ImageError::NoPtx));
+fn what_was_linked_is_taken_where_the_link_left_no_text() {
+    let parts = [container(&[ptx(75, LZ4, &source(75)), ptx(80, 0, &source(80))], 64), container(&[code(80)], 64)];
+    let linked = [container(&[], 64), container(&[code(90)], 64)];
+    let whole = container(&[ptx(90, ZSTD, &source(90))], 64);
+    let image = |main| Image { main, parts: parts.iter().map(Vec::as_slice).collect() };
+    for main in &linked {
+        assert_eq!(linked_text(&image(main), 90), Ok(source(80)));
+        assert_eq!(linked_text(&image(main), 75), Ok(source(75)));
+    }
+    assert_eq!(linked_text(&image(&whole), 90), Ok(source(90)));
+    let two = Image { main: &parts[1], parts: vec![&parts[0], &whole] };
+    assert_eq!(linked_text(&two, 90), Ok(format!("{}\n{}", source(80), source(90))));
+    assert_eq!(linked_text(&Image { main: &parts[1], parts: vec![&parts[1]] }, 90), Err(ImageError::NoPtx));
+    assert_eq!(linked_text(&Image { main: &parts[1], parts: vec![&parts[0][..70]] }, 90), Err(ImageError::Damaged));
 }

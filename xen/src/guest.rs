@@ -3,7 +3,7 @@
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use idm::bootstrap::{Answer, Hello, Inquiry, Message, Welcome, WelcomeStatus};
+use idm::bootstrap::{Answer, Hello, Inquiry, Meeting, Message, Welcome, WelcomeStatus};
 use idm::region::{Layout, Region, RegionError};
 use thiserror::Error;
 use zerocopy::IntoBytes;
@@ -14,6 +14,7 @@ use crate::store::{Permission, Store, StoreError};
 use crate::sys::evtchn::Channel;
 use crate::sys::gntalloc::{GrantAllocator, Grants};
 use crate::sys::{Mapping, Place, Span, XenError};
+use crate::talk::{self, Talk};
 use crate::{DomainId, PAGE};
 
 /// The staging area that a client begins with. More is granted when a copy wants it.
@@ -124,8 +125,8 @@ pub fn backend(store: &mut Store, patience: Duration) -> Result<DomainId, Connec
     }
 }
 
-/// Grants a region laid out as `layout` says, with as much staging as one begins with, and introduces this process to the proxy. `take_in` is how long the proxy may take to take this guest in, `patience` how long to
-/// answer.
+/// Grants a region laid out as `layout` says, with as much staging as one begins with, and introduces this process to the
+/// proxy. `take_in` is how long the proxy may take to take this guest in, `patience` how long to answer.
 pub fn connect(
     hello: &Hello,
     layout: Layout,
@@ -167,6 +168,17 @@ pub fn inquire(take_in: Duration, patience: Duration) -> Result<Box<Answer>, Con
     let mut answer = Answer::new(|_| 0);
     pages.copy_out(0, answer.as_mut_bytes());
     if answer.is_valid() { Ok(answer) } else { Err(CardError::Card.into()) }
+}
+
+/// Begins a conversation with the broker of this guest's zone.
+pub fn talk(take_in: Duration, patience: Duration) -> Result<Talk, ConnectError> {
+    let mut store = Store::open()?;
+    let backend = backend(&mut store, take_in)?;
+    let allocator = GrantAllocator::open()?;
+    let talk = Talk::over_granted(allocator.grant(backend, talk::PAGES)?, Channel::offer(backend)?)?;
+    let call = Call { allocator: &allocator, backend, channel: talk.channel() };
+    call.leave_card(&mut store, &Meeting::default(), &Layout::default(), talk.refs(), patience)?;
+    Ok(talk)
 }
 
 /// What a card is left with.

@@ -3,7 +3,7 @@
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::{Arc, Mutex};
 
-use idm::bootstrap::{Message, Opening, Welcome};
+use idm::bootstrap::{Message, Opening, Welcome, WelcomeStatus};
 use idm::region::{Layout, LayoutError, Region, RegionError};
 use thiserror::Error;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
@@ -13,6 +13,7 @@ use crate::doorbell::{EventDoorbell, Side};
 use crate::sys::evtchn::Channel;
 use crate::sys::gntdev::ForeignPages;
 use crate::sys::{Mapping, Place, Span, XenError};
+use crate::talk::{self, Talk};
 use crate::{DomainId, PAGE};
 
 #[derive(Debug, Error)]
@@ -23,7 +24,7 @@ pub enum HostError {
     Xen(#[from] XenError),
     #[error(transparent)]
     Layout(#[from] LayoutError),
-    #[error("{actual} pages were granted; the layout wants {least} at least and {most} at most")]
+    #[error("{actual} pages were granted; it takes {least} at least and {most} at most")]
     Pages { least: u64, most: u64, actual: u64 },
     #[error(transparent)]
     Region(#[from] RegionError),
@@ -76,8 +77,31 @@ impl Caller {
         &self.channel
     }
 
-    /// Maps the pages that the client has for the answer to a question.
-    pub fn map_answer(&self) -> Result<Mapping, HostError> {
+    /// How many pages it brings.
+    pub fn pages(&self) -> usize {
+        self.refs.len()
+    }
+
+    /// For a client that wants to talk to the broker: maps the pages of the conversation, and answers.
+    pub fn talk(self) -> Result<Talk, HostError> {
+        if self.refs.len() != talk::PAGES {
+            let wanted = talk::PAGES as u64;
+            return Err(HostError::Pages { least: wanted, most: wanted, actual: self.refs.len() as u64 });
+        }
+        let pages = ForeignPages::choose(self.domain, &self.refs)?;
+        let talk = Talk::over_foreign(pages, self.channel)?;
+        card::answer(&self.card, &Welcome::new(WelcomeStatus::Ok, ""));
+        talk.channel().notify()?;
+        Ok(talk)
+    }
+
+    /// Maps the pages that the client has for the answer to a question, which must be as many as an answer of so many bytes
+    /// takes.
+    pub fn map_answer(&self, bytes: usize) -> Result<Mapping, HostError> {
+        let (wanted, actual) = (bytes.div_ceil(PAGE) as u64, self.refs.len() as u64);
+        if wanted != actual {
+            return Err(HostError::Pages { least: wanted, most: wanted, actual });
+        }
         Ok(ForeignPages::choose(self.domain, &self.refs)?.map(Place::Anywhere)?)
     }
 }

@@ -28,6 +28,8 @@ pub struct Program {
     /// Not a test.
     pub by_hand: bool,
     nvcc: Vec<String>,
+    /// A second source, whose device code is linked with that of the first.
+    part: Option<PathBuf>,
 }
 
 /// How a program gets its CUDA runtime.
@@ -77,6 +79,7 @@ impl Program {
             not_on_soft: says("not on the software GPU").map(String::from),
             by_hand: says("runs") == Some("by hand"),
             nvcc: words("nvcc"),
+            part: says("with").map(|part| source.with_file_name(part)),
             source,
         })
     }
@@ -94,13 +97,15 @@ impl Program {
         }
         flags.extend(self.nvcc.iter().cloned());
         let header = paths::root().join("programs/check.h");
-        let inputs = (fs::read(&self.source)?, fs::read(header)?, toolchain::identity(), &flags);
+        let part = self.part.as_ref().map(fs::read).transpose()?;
+        let inputs = (fs::read(&self.source)?, part, fs::read(header)?, toolchain::identity(), &flags);
         let suffix = if legacy { "-legacy" } else { "" };
         let object = paths::programs().join("obj").join(format!("{}{suffix}.o", self.name));
         made(&object, &inputs, || {
-            sh::output(
-                Command::new(toolchain::nvcc()).args(&flags).arg("-c").arg(&self.source).arg("-o").arg(&object),
-            )?;
+            match &self.part {
+                Some(part) => compile_separately(&flags, &[&self.source, part], &object)?,
+                None => compile(&flags, &self.source, &object)?,
+            }
             make_driver_stub(&object)
         })?;
         Ok(object)
@@ -134,6 +139,26 @@ impl Program {
         })?;
         Ok(Some(binary))
     }
+}
+
+fn compile(flags: &[String], source: &Path, object: &Path) -> Result<()> {
+    sh::output(Command::new(toolchain::nvcc()).args(flags).arg("-c").arg(source).arg("-o").arg(object)).map(drop)
+}
+
+/// Compiles several sources, links their device code, and makes one object of it all.
+fn compile_separately(flags: &[String], sources: &[&PathBuf], object: &Path) -> Result<()> {
+    // No kernel launches kernels, so the library for that is not needed.
+    let flags = [flags, &["-rdc=true".to_owned(), "-cudadevrt=none".to_owned()]].concat();
+    let mut objects = Vec::new();
+    for (number, source) in sources.iter().enumerate() {
+        let part = object.with_extension(format!("{number}.o"));
+        compile(&flags, source, &part)?;
+        objects.push(part);
+    }
+    let linked = object.with_extension("linked.o");
+    let mut nvcc = Command::new(toolchain::nvcc());
+    sh::output(nvcc.args(&flags).arg("-dlink").args(&objects).arg("-o").arg(&linked))?;
+    sh::output(Command::new("ld").arg("-r").args(&objects).arg(&linked).arg("-o").arg(object)).map(drop)
 }
 
 /// A library to link with in place of libcuda.so.1, for objects that call the driver directly: it exports what the

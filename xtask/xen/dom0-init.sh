@@ -12,7 +12,7 @@ mount -t proc proc /proc; mount -t sysfs sys /sys; mount -t devtmpfs dev /dev; m
 mkdir -p /dev/pts /dev/shm; mount -t devpts pts /dev/pts; mount -t tmpfs shm /dev/shm
 mount -t cgroup2 none /sys/fs/cgroup 2>/dev/null
 . /test/lib.sh
-for module in xen-privcmd xen-evtchn xen-gntdev xen-gntalloc xenfs; do
+for module in xen-privcmd xen-evtchn xen-gntdev xen-gntalloc xenfs loop xen-blkback; do
     insmod /modules/$module.ko || say "insmod $module failed"
 done
 mount -t xenfs xenfs /proc/xen
@@ -30,6 +30,9 @@ if grep -q 'shell=1' /proc/cmdline; then
     poweroff -f
 fi
 for scenario in $(sed -n 's/.*scenarios=\([^ ]*\).*/\1/p' /proc/cmdline | tr ':' ' '); do
+    # A thorough attack takes longer than anything else may.
+    LIMIT=600
+    grep -q 'thorough=1' /proc/cmdline && LIMIT=3600
     run_scenario "$scenario"
 done
 say "all done"

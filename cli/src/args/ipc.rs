@@ -21,7 +21,7 @@ BULKHEAD_IPC_HANDLE, _EVENT, _BYTES, _OFFSET, _ZONE and _NOTE in its environment
 #[derive(Debug, Args)]
 #[command(after_help = IPC_EXAMPLES)]
 pub struct IpcArgs {
-    /// The zone's socket (default: $BULKHEAD_SOCKET, else /run/bulkhead/zone/sock)
+    /// The zone's socket (default: $BULKHEAD_SOCKET, else /run/bulkhead/zone/sock, in a Xen guest /run/bulkhead/zone/names)
     #[arg(long, value_name = "PATH", global = true)]
     pub zone_socket: Option<PathBuf>,
     /// Print it as JSON
@@ -49,6 +49,12 @@ pub enum IpcAction {
     },
     /// Show what is published and may be seen in this zone
     List,
+    /// In a Xen guest that Bulkhead's own image did not boot: carry this guest's programs to the proxy
+    Serve {
+        /// Where to listen
+        #[arg(long, value_name = "PATH", default_value = proxy::env_vars::NAMES_SOCKET)]
+        path: PathBuf,
+    },
     /// Say that what was waited for without a program is done with
     Done {
         /// NAME, or ZONE/NAME

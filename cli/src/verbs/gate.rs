@@ -9,7 +9,7 @@ use tracing_subscriber::filter::LevelFilter;
 
 use crate::exit::{Exit, Failure};
 
-pub fn run(state_dir: PathBuf) -> Result<ExitCode, Failure> {
+pub fn run(state_dir: PathBuf, guest_memory: u64) -> Result<ExitCode, Failure> {
     let _ = rustix::thread::set_name(c"bulkhead-gate");
     crate::logging::start(LevelFilter::INFO, None);
     let stop = super::proxy::on_signals(&[SIGTERM, SIGINT])
@@ -18,6 +18,6 @@ pub fn run(state_dir: PathBuf) -> Result<ExitCode, Failure> {
         let source = std::error::Error::source(&error).map(|source| format!(": {source}")).unwrap_or_default();
         Failure::new(Exit::Failure, format!("gate: {error}{source}"))
     };
-    Gate::open(state_dir).and_then(|gate| gate.run(stop)).map_err(failed)?;
+    Gate::open(state_dir, guest_memory).and_then(|gate| gate.run(stop)).map_err(failed)?;
     Ok(ExitCode::SUCCESS)
 }

@@ -2,7 +2,7 @@
 
 use std::fmt::Write;
 use std::io::Read;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{Command, ExitCode};
 use std::time::{Duration, Instant};
 
@@ -16,13 +16,13 @@ use crate::exit::{Exit, Failure};
 use crate::verbs;
 
 pub fn run(args: IpcArgs) -> Result<ExitCode, Failure> {
-    let named = args.zone_socket.or_else(|| std::env::var_os(env_vars::SOCKET).map(PathBuf::from));
-    let socket = named.unwrap_or_else(|| PathBuf::from(env_vars::ZONE_SOCKET));
+    let socket = args.zone_socket.unwrap_or_else(env_vars::meeting_socket);
     match args.action {
         IpcAction::Publish(publish_args) => publish(&socket, publish_args),
         IpcAction::Wait { name, timeout, command } => wait(&socket, &name, deadline(timeout), &command, args.json),
         IpcAction::List => list(&socket, args.json),
         IpcAction::Done { name } => done(&socket, &name),
+        IpcAction::Serve { path } => serve(&path),
     }
 }
 
@@ -236,6 +236,15 @@ fn done(socket: &Path, name: &QualifiedName) -> Result<ExitCode, Failure> {
         }
         _ => Err(failed(MeetError::Nonsense)),
     }
+}
+
+/// In a guest: the socket that the other verbs use, and programs.
+fn serve(path: &Path) -> Result<ExitCode, Failure> {
+    let failed = |error: std::io::Error| Failure::system(Exit::Failure, "cannot make the socket's folder", &error);
+    std::fs::create_dir_all(path.parent().unwrap_or(Path::new("/"))).map_err(failed)?;
+    let listener = xen::names::Listener::at(path);
+    let listener = listener.map_err(|error| Failure::new(Exit::Failure, error.to_string()))?;
+    listener.serve(|problem| eprintln!("bulkhead: {problem}"))
 }
 
 #[cfg(test)]

@@ -4,13 +4,15 @@
 use std::time::Duration;
 
 use cuda_abi::wire;
-use idm::bootstrap::Hello;
+use idm::bootstrap::{Hello, Meeting};
+use idm::region::Layout;
 use xen::card::{self, Node};
 use xen::guest;
 use xen::store::Store;
 use xen::sys::Place;
 use xen::sys::evtchn::Channel;
 use xen::sys::gntalloc::GrantAllocator;
+use xen::talk;
 use xen::{DomainId, PAGE};
 
 use super::{Dice, Tally};
@@ -29,7 +31,7 @@ pub fn attack(dice: &mut Dice, rounds: u64) -> Tally {
         // As clients call theirs: other names are not even read.
         let path = format!("{}/{:016x}", card::CLIENTS, dice.roll());
         tally.messages += 1;
-        match round % 7 {
+        match round % 8 {
             0 => {
                 let length = dice.below(2000);
                 let text: Vec<u8> = (0..length).map(|_| dice.below(255) as u8 + 1).collect();
@@ -60,6 +62,7 @@ pub fn attack(dice: &mut Dice, rounds: u64) -> Tally {
                 // And gone, while somebody may look at it.
             }
             4 | 5 => lying_card(dice, &mut store, backend, &allocator, &path),
+            6 => lying_talk(dice, &mut store, backend, &allocator, &path),
             _ => tally.sessions += u64::from(session(dice, &mut tally.ended)),
         }
         // Some stay, for whoever is to clean up.
@@ -115,6 +118,43 @@ fn lying_card(dice: &mut Dice, store: &mut Store, backend: DomainId, allocator: 
     for _ in 0..dice.below(20) {
         let _ = bell.wait(Some(Duration::from_millis(20)));
     }
+}
+
+/// A conversation with the broker, of as many pages as there should be or of others, whose words and rings are written all
+/// over while somebody carries what is in them.
+fn lying_talk(dice: &mut Dice, store: &mut Store, backend: DomainId, allocator: &GrantAllocator, path: &str) {
+    let count = dice.pick(&[talk::PAGES, talk::PAGES, talk::PAGES, 1, 700]);
+    let Ok(grants) = allocator.grant(backend, count) else { return };
+    let Ok(own) = allocator.grant(backend, card::pages_for(count)) else { return };
+    let (Ok(pages), Ok(card), Ok(bell)) =
+        (grants.map(Place::Anywhere), own.map(Place::Anywhere), Channel::offer(backend))
+    else {
+        return;
+    };
+    // Both sides talk, and both hold the pages.
+    for word in [0, 64] {
+        pages.word(word).store(0x0101, std::sync::atomic::Ordering::Release);
+    }
+    card::fill(&card, own.refs(), &Meeting::default(), &Layout::default(), grants.refs());
+    let node = Node { card: own.refs()[0], port: bell.port() };
+    let _ = store.write(path, node.text().as_bytes());
+    for _ in 0..50 {
+        // A message that the broker must judge.
+        let at = PAGE + dice.below(8) * talk::MESSAGE;
+        if at + talk::MESSAGE <= pages.len() {
+            pages.copy_in(at, &dice.bytes(talk::MESSAGE));
+        }
+        // Positions: mostly such as there can be, so that it goes on.
+        let position = match dice.below(10) {
+            0 => dice.roll() as u32,
+            _ => (dice.below(16) * talk::MESSAGE) as u32,
+        };
+        let word = dice.pick(&[128, 192, 256, 320]);
+        pages.word(word).store(position, std::sync::atomic::Ordering::Release);
+        let _ = bell.notify();
+        let _ = bell.wait(Some(Duration::from_millis(dice.below(5) as u64)));
+    }
+    // And gone, with a message under way.
 }
 
 /// A worker of our own, whose region is written all over; then its pages go away under it.

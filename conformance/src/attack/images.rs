@@ -2,7 +2,7 @@
 
 use cuda_abi::wire::Op;
 
-use super::session::{Back, Session, words};
+use super::session::{Back, Session, string, words};
 use super::{Dice, Tally};
 use crate::calls::KERNELS;
 
@@ -62,6 +62,20 @@ fn binary(dice: &mut Dice) -> Vec<u8> {
     image
 }
 
+/// An order to load an image that was linked from others, with numbers in it that lie.
+fn order(dice: &mut Dice) -> Vec<u8> {
+    let images: Vec<Vec<u8>> = (0..1 + dice.below(4)).map(|_| binary(dice)).collect();
+    let mut order = words(&[dice.below(2) as u64, 1, 7, 4, images.len() as u64]);
+    for image in &images {
+        order.extend(string(image));
+    }
+    if dice.below(2) == 0 {
+        let at = 8 * dice.below(order.len() / 8);
+        order[at..at + 8].copy_from_slice(&dice.boundary().to_le_bytes());
+    }
+    order
+}
+
 pub fn attack(dice: &mut Dice, count: u64) -> Tally {
     let mut tally = Tally { sessions: 1, ..Tally::default() };
     let mut session = Session::start();
@@ -72,6 +86,16 @@ pub fn attack(dice: &mut Dice, count: u64) -> Tally {
         }
         let image = if number % 3 == 0 { binary(dice) } else { mutated(dice) };
         tally.messages += 1;
+        if number % 5 == 0 {
+            let order = order(dice);
+            session.upload(&order);
+            match session.call(Op::ImageLoad as u16, 1, &words(&[order.len() as u64])) {
+                Back::Answer { .. } => tally.answered += 1,
+                Back::Nothing => tally.stuck += 1,
+                Back::Ended => tally.ended += 1,
+            }
+            continue;
+        }
         let back = if number % 2 == 0 {
             session.load(&image)
         } else {

@@ -9,7 +9,7 @@ use crate::calls::KERNELS;
 
 const GRANULE: u64 = 2 << 20;
 /// Operations in which a wrong number is no mistake that a program could make, so that it ends the client.
-const ENDING: [Op; 4] = [Op::ModuleLoad, Op::LibraryLoad, Op::CopyFromStaging, Op::CopyToStaging];
+const ENDING: [Op; 5] = [Op::ModuleLoad, Op::LibraryLoad, Op::ImageLoad, Op::CopyFromStaging, Op::CopyToStaging];
 
 /// Flags of an event between processes, which has no time.
 const INTERPROCESS: u64 = 4 | 2;
@@ -126,6 +126,7 @@ fn corpus(b: &Belongings) -> Vec<(u16, Vec<u64>)> {
         (Op::ImagePart, vec![0, 1, 2]),
         (Op::ModuleLoad, vec![0]),
         (Op::LibraryLoad, vec![0]),
+        (Op::ImageLoad, vec![0]),
         (Op::GetFunction, text(b.module, b"sum")),
         (Op::GetKernel, text(b.library, b"sum")),
         (Op::KernelFunction, vec![b.kernel]),

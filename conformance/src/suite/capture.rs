@@ -485,6 +485,12 @@ fn a_capture_can_go_into_a_graph(gpu: &Driver) {
     ok!(gpu, cuGraphLaunch(instantiate(gpu, graph), queue));
     ok!(gpu, cuStreamSynchronize(queue));
     assert_eq!(download::<u32>(gpu, data, 1), [9]);
+    // Who has named the graph need not be told which it is.
+    ok!(gpu, cuStreamBeginCaptureToGraph(queue, graph, &empty, null(), 1, GLOBAL));
+    ok!(gpu, cuMemsetD32Async(data, 8, 1, queue));
+    ok!(gpu, cuStreamEndCapture(queue, null_mut()));
+    ok!(gpu, cuGraphGetNodes(graph, null_mut(), &mut nodes));
+    assert_eq!(nodes, 3);
     ok!(gpu, cuGraphDestroy(graph));
 }
 

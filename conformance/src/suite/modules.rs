@@ -25,11 +25,14 @@ super::tests! {
     a_library_without_a_context,
     kernels_of_a_library_are_launched,
     functions_are_enumerated,
+    a_listed_function_is_launched,
     functions_of_a_large_module_are_enumerated,
     a_file_that_is_not_there,
     one_text_is_linked,
     several_texts_are_linked,
     a_link_that_fails_says_so,
+    a_module_that_fails_says_why,
+    a_module_is_loaded_with_options,
 }
 
 const MAX_THREADS_PER_BLOCK: u32 = 0;
@@ -261,6 +264,27 @@ fn functions_are_enumerated(gpu: &Driver) {
 }
 
 /// Libraries of kernels have thousands of them.
+/// The driver loads a function that was only listed when it is launched.
+fn a_listed_function_is_launched(gpu: &Driver) {
+    context(gpu);
+    let kernels = module(gpu, KERNELS);
+    let mut count = 0;
+    ok!(gpu, cuModuleGetFunctionCount(&mut count, kernels));
+    let mut functions = vec![null_mut(); count as usize];
+    ok!(gpu, cuModuleEnumerateFunctions(functions.as_mut_ptr(), count, kernels));
+    let named = |function: CUfunction| {
+        let mut name = null();
+        ok!(gpu, cuFuncGetName(&mut name, function));
+        // SAFETY: the driver gave a string, which lives as long as the module.
+        unsafe { std::ffi::CStr::from_ptr(name) }.to_owned()
+    };
+    let double =
+        functions.into_iter().find(|function| named(*function).as_c_str() == c"double").expect("it is listed");
+    let data = upload(gpu, &[21u32]);
+    assert_eq!(launch(gpu, double, 1, 1, null_mut(), &[data, 1]), 0);
+    assert_eq!(download::<u32>(gpu, data, 1), [42]);
+}
+
 fn functions_of_a_large_module_are_enumerated(gpu: &Driver) {
     const COUNT: usize = 3000;
     context(gpu);
@@ -341,9 +365,58 @@ fn several_texts_are_linked(gpu: &Driver) {
     assert_eq!(download::<u32>(gpu, out, 1), [42]);
 }
 
+const WALL_TIME: u32 = 2;
+const INFO_LOG: u32 = 3;
+const INFO_LOG_SIZE: u32 = 4;
+const ERROR_LOG: u32 = 5;
+const ERROR_LOG_SIZE: u32 = 6;
+
+fn a_module_that_fails_says_why(gpu: &Driver) {
+    const TEXT: &CStr = c".version 8.0\n.target sm_75\n.address_size 64\n.visible .entry k() {\nno_such_thing 1; }\n";
+    context(gpu);
+    let load = |room: usize| {
+        let (mut log, mut notes) = ([b'?'; 1000], [b'?'; 100]);
+        let mut options = [ERROR_LOG, ERROR_LOG_SIZE, INFO_LOG, INFO_LOG_SIZE];
+        let mut values: [*mut c_void; 4] =
+            [log.as_mut_ptr().cast(), room as *mut c_void, notes.as_mut_ptr().cast(), 100 as *mut c_void];
+        let mut none = null_mut();
+        let (options, values_at) = (options.as_mut_ptr(), values.as_mut_ptr());
+        let code = code!(gpu, cuModuleLoadDataEx(&mut none, TEXT.as_ptr().cast(), 4, options, values_at));
+        assert_eq!(code, CUDA_ERROR_INVALID_PTX);
+        assert!(log[room..].iter().all(|byte| *byte == b'?'), "nothing is written behind the room");
+        assert!(notes.contains(&0), "a log without words is empty");
+        CStr::from_bytes_until_nul(&log).expect("a text").to_string_lossy().into_owned()
+    };
+    let whole = load(1000);
+    assert!(whole.contains("line 5"), "{whole:?}");
+    let cut = load(12);
+    assert!(cut.len() < 12 && whole.starts_with(&cut), "{cut:?} is not the beginning of {whole:?}");
+}
+
+fn a_module_is_loaded_with_options(gpu: &Driver) {
+    const OPTIMISATION: u32 = 7;
+    context(gpu);
+    let text = CString::new(KERNELS).expect("PTX holds no NUL");
+    let mut log = [b'?'; 100];
+    let mut options = [OPTIMISATION, WALL_TIME, ERROR_LOG, ERROR_LOG_SIZE];
+    let mut values: [*mut c_void; 4] = [4 as *mut c_void, null_mut(), log.as_mut_ptr().cast(), 100 as *mut c_void];
+    let (mut module, mut library) = (null_mut(), null_mut());
+    let (options, values) = (options.as_mut_ptr(), values.as_mut_ptr());
+    ok!(gpu, cuModuleLoadDataEx(&mut module, text.as_ptr().cast(), 4, options, values));
+    assert!(!function(gpu, module, "double").is_null());
+    answers!(
+        gpu,
+        CUDA_ERROR_INVALID_VALUE,
+        cuModuleLoadDataEx(&mut module, text.as_ptr().cast(), 1, null_mut(), null_mut())
+    );
+    ok!(gpu, cuLibraryLoadData(&mut library, text.as_ptr().cast(), options, values, 2, null_mut(), null_mut(), 0));
+    let mut count = 0;
+    ok!(gpu, cuLibraryGetKernelCount(&mut count, library));
+    assert!(count > 0);
+    ok!(gpu, cuLibraryUnload(library));
+}
+
 fn a_link_that_fails_says_so(gpu: &Driver) {
-    const ERROR_LOG: u32 = 5;
-    const ERROR_LOG_SIZE: u32 = 6;
     const TEXT: &str = ".version 8.0\n.target sm_75\n.address_size 64\n\
         .visible .entry k() { no such instruction; }\n\0";
     context(gpu);
@@ -357,5 +430,7 @@ fn a_link_that_fails_says_so(gpu: &Driver) {
     let added = code!(gpu, cuLinkAddData_v2(state, PTX_INPUT, data, TEXT.len(), name, 0, null_mut(), null_mut()));
     let linked = code!(gpu, cuLinkComplete(state, &mut image, &mut size));
     assert!(added != CUDA_SUCCESS || linked != CUDA_SUCCESS, "there is no such instruction");
+    let said = CStr::from_bytes_until_nul(&log).expect("a text").to_string_lossy();
+    assert!(said.contains("line 4"), "{said:?}");
     ok!(gpu, cuLinkDestroy(state));
 }

@@ -87,12 +87,16 @@ pub mod graph_list {
 pub const MAX_NAME: usize = 32 << 10;
 /// The largest image (module, library) that is carried.
 pub const MAX_IMAGE: usize = 1 << 30;
+/// The most containers that an image was linked from.
+pub const MAX_IMAGE_PARTS: usize = 1 << 16;
+/// The most options of a link or of a load that are carried.
+pub const MAX_JIT_OPTIONS: usize = 16;
 /// The most inputs of one link.
 pub const MAX_LINK_INPUTS: usize = 1024;
 
-/// Is this an option of a link whose value is a number, and which the linker acts on? Registers, optimisation, target,
+/// Is this an option of a link or of a load whose value is a number, and which the driver's compiler acts on? Registers, optimisation, target,
 /// debug information, verbose log, line information.
-pub fn is_plain_link_option(option: u32) -> bool {
+pub fn is_plain_jit_option(option: u32) -> bool {
     matches!(option, 0 | 7 | 9 | 11..=13)
 }
 

@@ -88,6 +88,9 @@ ops! {
     Link = 0xf02c
     /// where to begin → as much of the lane's last link's result as fits; nothing is left of it after its end.
     LinkResult = 0xf02d
+    /// total length of what was uploaded: is it for a library, options (each with its value), then the image and what it
+    /// was linked from → code, module or library, error log, information log.
+    ImageLoad = 0xf02e
 
     /// function, stream, grid ×3, block ×3, shared bytes, flags, attribute bytes, parameter bytes. Posted.
     Launch = 0xf030

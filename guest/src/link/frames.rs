@@ -4,7 +4,7 @@
 //! frame may be is sent in several.
 
 use super::LinkError;
-use super::ring::Ring;
+use xen::ring::Ring;
 
 /// The longest that follows the two words.
 pub const MAX_PAYLOAD: usize = 32 << 10;
@@ -149,13 +149,39 @@ pub fn receive<F: Frame>(ring: &mut Ring) -> Result<Option<F>, LinkError> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::pages::{RING_BYTES, UP};
-    use super::super::ring::tests::Memory;
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicU8, AtomicU32, Ordering};
+
+    use super::super::pages::{RING_BYTES, UP, UP_BYTES};
     use super::*;
+    use xen::ring::Shared;
+
+    /// Memory of this process in the place of granted pages.
+    struct Memory {
+        bytes: Vec<AtomicU8>,
+        words: Vec<AtomicU32>,
+    }
+
+    impl Shared for Memory {
+        fn copy_out(&self, offset: usize, into: &mut [u8]) {
+            into.iter_mut().zip(&self.bytes[offset..]).for_each(|(to, from)| *to = from.load(Ordering::Relaxed));
+        }
+
+        fn copy_in(&self, offset: usize, from: &[u8]) {
+            from.iter().zip(&self.bytes[offset..]).for_each(|(from, to)| to.store(*from, Ordering::Relaxed));
+        }
+
+        fn word(&self, offset: usize) -> &AtomicU32 {
+            &self.words[offset / 4]
+        }
+    }
 
     fn ends() -> (Ring, Ring) {
-        let memory = Memory::new(RING_BYTES);
-        (Ring::new(memory.clone(), memory.clone(), 0, UP), Ring::new(memory.clone(), memory, 0, UP))
+        let bytes = (0..RING_BYTES).map(|_| AtomicU8::new(0)).collect();
+        let words = (0..xen::PAGE / 4).map(|_| AtomicU32::new(0)).collect();
+        let memory = Arc::new(Memory { bytes, words });
+        let end = || Ring::new(memory.clone(), memory.clone(), UP_BYTES, UP);
+        (end(), end())
     }
 
     #[test]

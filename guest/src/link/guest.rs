@@ -1,13 +1,15 @@
 //! The guest's end of the link.
 
 use super::frames::{self, Down, Up};
-use super::pages::{DOWN, GUEST_ALIVE, HOST_ALIVE, MAGIC, MAGIC_WORD, PAGES, REFS, RING_BYTES, UP};
-use super::ring::Ring;
+use super::pages::{
+    DOWN, DOWN_BYTES, GUEST_ALIVE, HOST_ALIVE, MAGIC, MAGIC_WORD, PAGES, REFS, RING_BYTES, UP, UP_BYTES,
+};
 use super::{LinkError, NODE, VERSION};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use xen::DomainId;
+use xen::ring::Ring;
 use xen::store::{Permission, Store};
 use xen::sys::evtchn::Channel;
 use xen::sys::gntalloc::{GrantAllocator, Grants};
@@ -43,8 +45,8 @@ impl GuestEnd {
             store.set_permissions(NODE, &[Permission::None(own), Permission::Read(host)])?;
         }
         Ok(Self {
-            up: Ring::new(first.clone(), rings.clone(), 0, UP),
-            down: Ring::new(first.clone(), rings, RING_BYTES, DOWN),
+            up: Ring::new(first.clone(), rings.clone(), UP_BYTES, UP),
+            down: Ring::new(first.clone(), rings, DOWN_BYTES, DOWN),
             channel,
             first,
             _grants: [first_grant, ring_grants],
@@ -69,7 +71,7 @@ impl GuestEnd {
     }
 
     pub fn room(&self) -> Result<usize, LinkError> {
-        self.up.room()
+        Ok(self.up.room()?)
     }
 
     /// The host has read everything.

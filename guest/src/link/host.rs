@@ -2,13 +2,13 @@
 
 use super::frames::{self, Down, Up};
 use super::guest::GONE;
-use super::pages::{DOWN, GUEST_ALIVE, HOST_ALIVE, MAGIC, MAGIC_WORD, PAGES, REFS, RING_BYTES, UP};
-use super::ring::Ring;
+use super::pages::{DOWN, DOWN_BYTES, GUEST_ALIVE, HOST_ALIVE, MAGIC, MAGIC_WORD, PAGES, REFS, UP, UP_BYTES};
 use super::{LinkError, NODE, VERSION};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use xen::DomainId;
+use xen::ring::Ring;
 use xen::sys::evtchn::Channel;
 use xen::sys::gntdev::ForeignPages;
 use xen::sys::{Mapping, Place};
@@ -42,8 +42,8 @@ impl HostEnd {
         let rings = Arc::new(ForeignPages::choose(domain, &refs)?.map(Place::Anywhere)?);
         first.word(HOST_ALIVE).store(GONE | 1, Ordering::Release);
         Ok(Self {
-            up: Ring::new(first.clone(), rings.clone(), 0, UP),
-            down: Ring::new(first.clone(), rings, RING_BYTES, DOWN),
+            up: Ring::new(first.clone(), rings.clone(), UP_BYTES, UP),
+            down: Ring::new(first.clone(), rings, DOWN_BYTES, DOWN),
             channel,
             first,
         })

@@ -13,7 +13,6 @@ pub mod frames;
 pub mod guest;
 pub mod host;
 mod pages;
-pub mod ring;
 
 use std::time::Duration;
 
@@ -25,6 +24,8 @@ pub const VERSION: u32 = 1;
 pub mod options {
     /// The number of the domain that has the other end of the link.
     pub const HOST: &str = "bulkhead.host";
+    /// The disk that has the tenant's root file system, as the guest's kernel calls it.
+    pub const DISK: &str = "bulkhead.disk";
     /// How many pages the guest's programs may grant in all.
     pub const GRANTS: &str = "bulkhead.grants";
 }
@@ -41,4 +42,10 @@ pub enum LinkError {
     Gone,
     #[error("the other side of the link does not keep to the rules")]
     Broken,
+}
+
+impl From<xen::ring::Broken> for LinkError {
+    fn from(_: xen::ring::Broken) -> Self {
+        Self::Broken
+    }
 }

@@ -1,6 +1,7 @@
 //! How the granted pages are laid out.
 
 use xen::PAGE;
+use xen::ring::{Extent, Positions};
 
 pub const MAGIC: u32 = u32::from_le_bytes(*b"BkLk");
 
@@ -13,16 +14,11 @@ pub const DOWN: Positions = Positions { head: 256, tail: 320 };
 /// References of the pages behind the first.
 pub const REFS: usize = 1024;
 
-/// Where the two words of a ring are: how many bytes were ever put in, and how many were taken out.
-#[derive(Debug, Clone, Copy)]
-pub struct Positions {
-    pub head: usize,
-    pub tail: usize,
-}
-
 pub const RING_PAGES: usize = 16;
 pub const RING_BYTES: usize = RING_PAGES * PAGE;
 /// Behind the first page: the ring up, then the ring down.
+pub const UP_BYTES: Extent = Extent { start: 0, len: RING_BYTES };
+pub const DOWN_BYTES: Extent = Extent { start: RING_BYTES, len: RING_BYTES };
 pub const PAGES: usize = 2 * RING_PAGES;
 
 const _: () = assert!(RING_BYTES.is_power_of_two() && REFS + PAGES * 4 <= PAGE);

@@ -31,6 +31,8 @@ struct Capture {
     stream: u64,
     thread: ThreadId,
     mode: u32,
+    /// The program has named the graph that it fills.
+    into_graph: bool,
 }
 
 /// The dependencies that a thread asked for last: they are good until it asks again.
@@ -143,7 +145,10 @@ fn begin(stream: CUstream, mode: u32, op: Op, write: impl FnOnce(&mut Writer<'_>
         |_| Ok(()),
     );
     match begun {
-        Ok(()) => CAPTURES.lock().push(Capture { stream, thread: std::thread::current().id(), mode }),
+        Ok(()) => {
+            let (thread, into_graph) = (std::thread::current().id(), op == Op::CaptureBeginToGraph);
+            CAPTURES.lock().push(Capture { stream, thread, mode, into_graph });
+        }
         Err(_) => {
             OPEN.fetch_sub(1, Ordering::SeqCst);
         }
@@ -164,6 +169,12 @@ pub fn stream_destroyed(stream: u64) {
     if is_open() {
         closed(stream);
     }
+}
+
+/// Then nobody has to be told which it was.
+fn fills_a_known_graph(stream: CUstream) -> Cuda<bool> {
+    let stream = stream::resolve(stream)?;
+    Ok(CAPTURES.lock().iter().any(|capture| capture.stream == stream && capture.into_graph))
 }
 
 fn end(stream: CUstream) -> Cuda<u64> {
@@ -275,10 +286,14 @@ pub mod api {
     }
 
     pub unsafe fn cuStreamEndCapture(stream: CUstream, graph: *mut CUgraph) -> Cuda {
-        not_null(graph)?;
+        if graph.is_null() && !fills_a_known_graph(stream)? {
+            return Err(CUDA_ERROR_INVALID_VALUE);
+        }
         let ended = end(stream);
-        // SAFETY: not NULL; the rest is the caller's promise.
-        unsafe { graph.write(*ended.as_ref().unwrap_or(&0) as CUgraph) };
+        if !graph.is_null() {
+            // SAFETY: not NULL; the rest is the caller's promise.
+            unsafe { graph.write(*ended.as_ref().unwrap_or(&0) as CUgraph) };
+        }
         ended.map(|_| ())
     }
 

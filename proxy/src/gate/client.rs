@@ -6,17 +6,19 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use idm::bootstrap::{
-    self, Answer, BootstrapError, First, HELLO_BRINGS_REGION, Hello, Inquiry, Welcome, WelcomeStatus,
+    self, Answer, BootstrapError, First, HELLO_BRINGS_REGION, Hello, Inquiry, Meeting, Welcome, WelcomeStatus,
 };
 use rustix::event::{PollFd, PollFlags, Timespec};
 use xen::card::MAX_PAGES;
 use xen::host::{Caller, HostError, Offer};
 use xen::link::{Chosen, Taken, Wanted};
 use xen::store::Store;
-use xen::sys::gntdev::ForeignPages;
+use xen::sys::XenError;
+use xen::talk::TalkError;
 use zerocopy::IntoBytes;
 
 use super::domains::Visit;
+use super::lending::{LendError, Lending};
 
 /// As long as a client in a container waits for its worker.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -27,8 +29,14 @@ enum VisitError {
     Host(#[from] HostError),
     #[error("the broker or the worker did not answer as it should")]
     Bootstrap(#[from] BootstrapError),
-    #[error("the card has no room for the answer")]
-    NoRoom,
+    #[error(transparent)]
+    Xen(#[from] XenError),
+    #[error(transparent)]
+    Lend(#[from] LendError),
+    #[error(transparent)]
+    Talk(#[from] TalkError),
+    #[error("the worker asked for more pages at once than there can be")]
+    TooMany,
 }
 
 /// Attends a client, on a thread of its own, and removes its node.
@@ -63,10 +71,7 @@ fn serve(visit: &Visit, caller: Caller) -> Result<(), VisitError> {
     match caller.opening().first() {
         Some(First::Hello(hello)) => bring_to_worker(visit, caller, hello),
         Some(First::Inquiry) => inquire(visit, &caller),
-        Some(First::Meeting) => {
-            let text = "programs in guests cannot meet by name yet";
-            Ok(caller.answer(&Welcome::new(WelcomeStatus::Refused, text))?)
-        }
+        Some(First::Meeting) => carry_meeting(visit, caller),
         // `Caller::meet` takes no other.
         None => Ok(()),
     }
@@ -83,6 +88,11 @@ fn bring_to_worker(visit: &Visit, caller: Caller, hello: Hello) -> Result<(), Vi
     let Some(socket) = fds.into_iter().next().map(Arc::new) else {
         return Ok(caller.answer(&welcome)?);
     };
+    let Some(_charge) = visit.domain.charge(caller.pages()) else {
+        refuse("the guest has as much memory mapped by the proxy as it may have")?;
+        return Err(LendError::NoneLeft.into());
+    };
+    let mut lending = Lending::open(visit)?;
     if !visit.set_worker(socket.clone()) {
         return Ok(());
     }
@@ -102,7 +112,8 @@ fn bring_to_worker(visit: &Visit, caller: Caller, hello: Hello) -> Result<(), Vi
     tracing::info!(domain = visit.domain.id, zone = visit.domain.zone, pid = hello.pid, "a guest's client is served");
     // What is left of it here would keep the channel open when the worker ends.
     drop((caller, broker));
-    choose_pages(visit, &socket)
+    choose_pages(visit, &mut lending, &socket)?;
+    Ok(lending.wait_for_all()?)
 }
 
 fn has_hung_up(socket: &OwnedFd) -> bool {
@@ -112,9 +123,10 @@ fn has_hung_up(socket: &OwnedFd) -> bool {
 }
 
 /// Chooses further pages for the worker, until it ends.
-fn choose_pages(visit: &Visit, socket: &OwnedFd) -> Result<(), VisitError> {
+fn choose_pages(visit: &Visit, lending: &mut Lending<'_>, socket: &OwnedFd) -> Result<(), VisitError> {
     let mut refs = Vec::new();
     loop {
+        lending.wait(socket)?;
         let wanted = match bootstrap::recv::<Wanted>(socket) {
             Ok((wanted, _)) => wanted,
             Err(BootstrapError::Closed) => return Ok(()),
@@ -122,12 +134,12 @@ fn choose_pages(visit: &Visit, socket: &OwnedFd) -> Result<(), VisitError> {
         };
         refs.extend_from_slice(wanted.refs());
         if refs.len() > MAX_PAGES {
-            return Err(VisitError::NoRoom);
+            return Err(VisitError::TooMany);
         }
         if wanted.has_more() {
             continue;
         }
-        let chosen = ForeignPages::choose(visit.domain.id, &std::mem::take(&mut refs));
+        let chosen = lending.choose(&std::mem::take(&mut refs));
         if let Err(error) = &chosen {
             tracing::info!(domain = visit.domain.id, error = with_sources(error), "pages were not to be had");
         }
@@ -145,12 +157,27 @@ fn inquire(visit: &Visit, caller: &Caller) -> Result<(), VisitError> {
     let broker = reach(&visit.domain.socket())?;
     bootstrap::send(&broker, &Inquiry::default(), &[])?;
     let (answer, _) = bootstrap::recv_within::<Answer>(&broker, PATIENCE)?;
-    let pages = caller.map_answer()?;
-    if pages.len() < answer.as_bytes().len() {
-        return Err(VisitError::NoRoom);
-    }
-    pages.copy_in(0, answer.as_bytes());
+    caller.map_answer(answer.as_bytes().len())?.copy_in(0, answer.as_bytes());
     Ok(caller.answer(&Welcome::new(WelcomeStatus::Ok, ""))?)
+}
+
+/// A program that meets others by name: what it and the broker say to each other is theirs alone.
+fn carry_meeting(visit: &Visit, caller: Caller) -> Result<(), VisitError> {
+    let refuse = |text: &str| caller.answer(&Welcome::new(WelcomeStatus::Refused, text));
+    let Ok(broker) = reach(&visit.domain.socket()) else {
+        return Ok(refuse("there is no proxy for this zone")?);
+    };
+    let Some(_charge) = visit.domain.charge(caller.pages()) else {
+        refuse("the guest has as much memory mapped by the proxy as it may have")?;
+        return Err(LendError::NoneLeft.into());
+    };
+    bootstrap::send(&broker, &Meeting::default(), &[])?;
+    let broker = Arc::new(broker);
+    // As a worker's: it is hung up when the domain ends.
+    if !visit.set_worker(broker.clone()) {
+        return Ok(());
+    }
+    Ok(caller.talk()?.carry(&*broker)?)
 }
 
 /// Connects to the broker. While a new one takes over, its sockets are away for a moment.

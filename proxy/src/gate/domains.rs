@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, HashSet};
 use std::os::fd::OwnedFd;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use xen::DomainId;
@@ -17,8 +17,12 @@ const MAX_NODES: usize = 4096;
 
 pub struct Domain {
     pub id: DomainId,
+    /// The domain that this gate is in.
+    pub host: DomainId,
     pub zone: String,
     folder: PathBuf,
+    /// Pages of it that may be mapped here at a time.
+    most_pages: usize,
     state: Mutex<State>,
 }
 
@@ -27,18 +31,30 @@ struct State {
     /// Nodes that somebody attends or has attended.
     nodes: HashSet<String>,
     clients: usize,
+    pages: usize,
     /// Sockets of workers, by the number of the visit; hanging up ends the worker.
     workers: BTreeMap<u64, Arc<OwnedFd>>,
     next: u64,
     ended: bool,
 }
 
+/// What is the same for all of them.
+#[derive(Debug, Clone)]
+pub struct Terms {
+    /// The domain that the gate is in.
+    pub host: DomainId,
+    /// The broker's folder.
+    pub state_dir: PathBuf,
+    /// Pages of one domain that may be mapped at a time.
+    pub most_pages: usize,
+}
+
 impl Domain {
     /// None: no zone can have such a name.
-    pub fn new(id: DomainId, zone: String, state_dir: &Path) -> Option<Self> {
+    pub fn new(id: DomainId, zone: String, terms: &Terms) -> Option<Self> {
         let name: ZoneName = zone.parse().ok()?;
-        let folder = state_dir.join("zones").join(name.as_str());
-        Some(Self { id, zone, folder, state: Mutex::default() })
+        let folder = terms.state_dir.join("zones").join(name.as_str());
+        Some(Self { id, host: terms.host, zone, folder, most_pages: terms.most_pages, state: Mutex::default() })
     }
 
     pub fn socket(&self) -> PathBuf {
@@ -68,6 +84,14 @@ impl Domain {
         Some(Visit { domain: self.clone(), number: state.next })
     }
 
+    /// So many of its pages, unless it has as many as it may have.
+    pub fn charge(self: &Arc<Self>, pages: usize) -> Option<Charge> {
+        let mut state = self.lock();
+        let all = state.pages.checked_add(pages).filter(|all| *all <= self.most_pages)?;
+        state.pages = all;
+        Some(Charge { domain: self.clone(), pages })
+    }
+
     /// The node is gone.
     pub fn forget(&self, node: &str) {
         self.lock().nodes.remove(node);
@@ -80,6 +104,18 @@ impl Domain {
         for worker in state.workers.values() {
             let _ = rustix::net::shutdown(&**worker, rustix::net::Shutdown::Both);
         }
+    }
+}
+
+/// Pages that count for a domain until this is dropped.
+pub struct Charge {
+    domain: Arc<Domain>,
+    pages: usize,
+}
+
+impl Drop for Charge {
+    fn drop(&mut self) {
+        self.domain.lock().pages -= self.pages;
     }
 }
 
@@ -112,15 +148,33 @@ impl Drop for Visit {
 mod tests {
     use super::*;
 
+    fn terms() -> Terms {
+        Terms { host: 0, state_dir: "/state".into(), most_pages: 100 }
+    }
+
     fn domain() -> Arc<Domain> {
-        Arc::new(Domain::new(3, "team-a".to_owned(), Path::new("/state")).unwrap())
+        Arc::new(Domain::new(3, "team-a".to_owned(), &terms()).unwrap())
+    }
+
+    #[test]
+    fn a_domain_has_only_so_many_pages_at_a_time() {
+        let domain = domain();
+        let first = domain.charge(60).unwrap();
+        assert!(domain.charge(41).is_none() && domain.charge(usize::MAX).is_none());
+        let second = domain.charge(40).unwrap();
+        assert!(domain.charge(1).is_none());
+        drop(first);
+        assert!(domain.charge(61).is_none());
+        let third = domain.charge(60).unwrap();
+        drop((second, third));
+        assert!(domain.charge(100).is_some());
     }
 
     #[test]
     fn a_zone_has_the_name_of_a_zone() {
-        assert_eq!(domain().socket(), Path::new("/state/zones/team-a/sock"));
+        assert_eq!(domain().socket(), PathBuf::from("/state/zones/team-a/sock"));
         for bad in ["", "..", "a/b", "../../etc"] {
-            assert!(Domain::new(3, bad.to_owned(), Path::new("/state")).is_none(), "{bad:?}");
+            assert!(Domain::new(3, bad.to_owned(), &terms()).is_none(), "{bad:?}");
         }
     }
 

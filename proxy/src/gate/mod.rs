@@ -10,6 +10,7 @@
 
 mod client;
 mod domains;
+mod lending;
 
 use std::collections::BTreeMap;
 use std::io;
@@ -23,7 +24,7 @@ use xen::DomainId;
 use xen::store::{Event, Store, StoreError};
 use xen::{admission, card};
 
-use domains::Domain;
+use domains::{Domain, Terms};
 
 #[derive(Debug, thiserror::Error)]
 pub enum GateError {
@@ -35,8 +36,7 @@ pub enum GateError {
 
 pub struct Gate {
     store: Store,
-    state_dir: PathBuf,
-    own: DomainId,
+    terms: Terms,
     domains: BTreeMap<DomainId, Arc<Domain>>,
 }
 
@@ -44,13 +44,14 @@ const DOMAINS_TOKEN: &str = "domains";
 const RELEASED_TOKEN: &str = "released";
 
 impl Gate {
-    /// `state_dir` is the broker's.
-    pub fn open(state_dir: PathBuf) -> Result<Self, GateError> {
+    /// `state_dir` is the broker's. Of each guest `guest_memory` bytes may be mapped at a time.
+    pub fn open(state_dir: PathBuf, guest_memory: u64) -> Result<Self, GateError> {
         let mut store = Store::open()?;
-        let own = store.read_text("domid")?.and_then(|text| text.parse().ok()).unwrap_or(0);
+        let host = store.read_text("domid")?.and_then(|text| text.parse().ok()).unwrap_or(0);
         store.watch(admission::DOMAINS, DOMAINS_TOKEN)?;
         store.watch("@releaseDomain", RELEASED_TOKEN)?;
-        Ok(Self { store, state_dir, own, domains: BTreeMap::new() })
+        let most_pages = usize::try_from(guest_memory).unwrap_or(usize::MAX) / xen::PAGE;
+        Ok(Self { store, terms: Terms { host, state_dir, most_pages }, domains: BTreeMap::new() })
     }
 
     /// Serves until `stop` can be read.
@@ -131,7 +132,7 @@ impl Gate {
     }
 
     fn take_in(&mut self, id: DomainId, zone: String) -> Result<(), GateError> {
-        let Some(domain) = Domain::new(id, zone, &self.state_dir) else {
+        let Some(domain) = Domain::new(id, zone, &self.terms) else {
             tracing::warn!(domain = id, "the domain's zone has no name that a zone can have");
             return Ok(());
         };
@@ -142,7 +143,7 @@ impl Gate {
         // Cards of a predecessor's clients: whoever left one has been told, or has given up.
         self.store.remove(&clients)?;
         self.store.watch(&clients, &id.to_string())?;
-        Ok(admission::open_service(&mut self.store, id, self.own, driver_version)?)
+        Ok(admission::open_service(&mut self.store, id, self.terms.host, driver_version)?)
     }
 
     fn part_with(&mut self, id: DomainId) -> Result<(), GateError> {

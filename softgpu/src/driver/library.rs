@@ -13,7 +13,8 @@ use super::abi::*;
 use super::context::{Context, current};
 use super::function::{Settings, param_info};
 use super::handles::{Table, of, out};
-use super::module::{Log, Module, load_file, load_pointer};
+use super::jit_log::Log;
+use super::module::{Module, load_file, load_pointer};
 use super::state;
 use crate::exec;
 

@@ -10,6 +10,7 @@ use parking_lot::Mutex;
 use super::abi::*;
 use super::context::current;
 use super::handles::{Owned, Table, of, out};
+use super::jit_log::Log;
 use super::module::CAPABILITY;
 use super::notice;
 use crate::image;
@@ -22,6 +23,8 @@ static LINKS: Table<Link> = Table::new(34);
 
 struct Link {
     owner: u64,
+    /// The caller's, who keeps it as long as the link.
+    log: Log,
     state: Mutex<State>,
 }
 
@@ -50,6 +53,7 @@ fn add(handle: CUlinkState, kind: u32, bytes: &[u8], name: &str) -> Answer {
         return Ok(());
     }
     let text = image::text(bytes, CAPABILITY).map_err(|error| {
+        link.log.write(&format!("{name}: {error}"));
         notice::once(format!("{name}: {error}"));
         if kind == PTX { CUDA_ERROR_INVALID_PTX } else { CUDA_ERROR_NO_BINARY_FOR_GPU }
     })?;
@@ -58,15 +62,16 @@ fn add(handle: CUlinkState, kind: u32, bytes: &[u8], name: &str) -> Answer {
 }
 
 unsafe extern "C" fn cuLinkCreate_v2(
-    _count: u32,
-    _options: *mut CUjit_option,
-    _values: *mut *mut c_void,
+    count: u32,
+    options: *mut CUjit_option,
+    values: *mut *mut c_void,
     to: *mut CUlinkState,
 ) -> CUresult {
     call(|| {
         required(to)?;
         let owner = current()?.id();
-        put(to, out(LINKS.insert(Link { owner, state: Mutex::default() })))
+        let log = Log::of(count, options, values)?;
+        put(to, out(LINKS.insert(Link { owner, log, state: Mutex::default() })))
     })
 }
 
@@ -112,6 +117,7 @@ unsafe extern "C" fn cuLinkComplete(handle: CUlinkState, to: *mut *mut c_void, s
         let all = state.texts.join("\n");
         // Whoever defines what is missing must be among them.
         crate::exec::Module::from_ptx(&all).map_err(|error| {
+            link.log.write(&error.to_string());
             notice::once(format!("linking: {error}"));
             CUDA_ERROR_INVALID_PTX
         })?;

@@ -28,6 +28,7 @@ mod function;
 mod graph;
 mod handles;
 mod heap;
+mod jit_log;
 mod launch;
 mod library;
 mod link;

@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use cuda_abi::driver::Driver;
 use cuda_abi::error::*;
+use cuda_abi::image::Image;
 use cuda_abi::types::*;
 use parking_lot::Mutex;
 
@@ -14,14 +15,13 @@ use super::attributes::{MAJOR, MINOR};
 use super::context::{Context, current};
 use super::function::{FUNCTIONS, Function, Settings};
 use super::handles::{Owned, Table, of, out};
+use super::jit_log::Log;
 use super::memory::alloc;
 use super::memory::map::{self, Kind, Region};
 use super::{array, heap, library, link, notice, state, texture};
 use crate::exec::{self, Program, RelocationTarget, Variable};
 use crate::image::{self, ImageError};
 
-const ERROR_LOG: u32 = 5;
-const ERROR_LOG_SIZE: u32 = 6;
 const LOADING_LAZY: u32 = 2;
 /// The capability that images are chosen for.
 pub const CAPABILITY: u32 = (MAJOR * 10 + MINOR) as u32;
@@ -164,43 +164,9 @@ pub fn forget_context(owner: u64) {
     }
 }
 
-/// Where the JIT compiler's messages go, if the caller wants them.
-pub struct Log {
-    buffer: *mut c_char,
-    room: usize,
-    used: *mut *mut c_void,
-}
-
-impl Log {
-    /// Finds the options for the error log.
-    pub fn of(count: u32, options: *const CUjit_option, values: *mut *mut c_void) -> Answer<Log> {
-        valid(count <= 256)?;
-        let mut log = Log { buffer: std::ptr::null_mut(), room: 0, used: std::ptr::null_mut() };
-        let ids = list(options, count as usize)?;
-        let given = list(values.cast_const(), count as usize)?;
-        for (at, (id, value)) in ids.into_iter().zip(given).enumerate() {
-            match id {
-                ERROR_LOG => log.buffer = value.cast(),
-                ERROR_LOG_SIZE => {
-                    log.room = value as usize as u32 as usize;
-                    log.used = values.wrapping_add(at);
-                }
-                _ => {}
-            }
-        }
-        Ok(log)
-    }
-
-    fn write(&self, text: &str) {
-        if put_text(self.buffer, self.room, text).is_ok() {
-            put_if(self.used, text.len().min(self.room) as *mut c_void);
-        }
-    }
-}
-
 /// Parses an image.
-pub fn load(image: &[u8], log: &Log) -> Answer<Arc<exec::Module>> {
-    let text = image::text(image, CAPABILITY).map_err(|error| refuse(error, log))?;
+fn load(image: &Image<'_>, log: &Log) -> Answer<Arc<exec::Module>> {
+    let text = image::linked_text(image, CAPABILITY).map_err(|error| refuse(error, log))?;
     let module = exec::Module::from_ptx(&text).map_err(|error| {
         log.write(&error.to_string());
         notice::once(error.to_string());
@@ -221,14 +187,14 @@ pub fn load(image: &[u8], log: &Log) -> Answer<Arc<exec::Module>> {
 pub fn load_pointer(image: *const c_void, log: &Log) -> Answer<Arc<exec::Module>> {
     required(image)?;
     // SAFETY: by the API's contract it is an image, and stays so during the call.
-    let bytes = unsafe { image::read(image) }.map_err(|error| refuse(error, log))?;
-    load(bytes, log)
+    let image = unsafe { cuda_abi::image::at(image.cast()) }.ok_or_else(|| refuse(ImageError::Unknown, log))?;
+    load(&image, log)
 }
 
 /// Parses an image in a file.
 pub fn load_file(name: *const c_char, log: &Log) -> Answer<Arc<exec::Module>> {
     let bytes = std::fs::read(text(name)?).map_err(|_| CUDA_ERROR_FILE_NOT_FOUND)?;
-    load(&bytes, log)
+    load(&Image { main: &bytes, parts: Vec::new() }, log)
 }
 
 fn refuse(error: ImageError, log: &Log) -> CUresult {
@@ -240,10 +206,6 @@ fn refuse(error: ImageError, log: &Log) -> CUresult {
     }
 }
 
-fn no_log() -> Log {
-    Log { buffer: std::ptr::null_mut(), room: 0, used: std::ptr::null_mut() }
-}
-
 pub fn module(handle: CUmodule) -> Answer<Arc<Module>> {
     state::state()?;
     MODULES.get(of(handle)).map_err(|_| CUDA_ERROR_INVALID_HANDLE)
@@ -253,7 +215,7 @@ unsafe extern "C" fn cuModuleLoadData(module: *mut CUmodule, image: *const c_voi
     call(|| {
         required(module)?;
         let context = current()?;
-        put(module, out(Module::bind(&context, load_pointer(image, &no_log())?)?.handle))
+        put(module, out(Module::bind(&context, load_pointer(image, &Log::default())?)?.handle))
     })
 }
 
@@ -276,7 +238,7 @@ unsafe extern "C" fn cuModuleLoad(module: *mut CUmodule, name: *const c_char) ->
     call(|| {
         required(module)?;
         let context = current()?;
-        put(module, out(Module::bind(&context, load_file(name, &no_log())?)?.handle))
+        put(module, out(Module::bind(&context, load_file(name, &Log::default())?)?.handle))
     })
 }
 

@@ -1,16 +1,15 @@
 //! Module images: from what an application hands to the driver to PTX text.
 //!
 //! ```text
-//! pointer ─(read: sizes from headers)→ bytes ─(fatbin: entries)→ best PTX entry ─(unpack: LZ4, zstd)→ text
+//! pointer ─(cuda_abi::image: sizes from headers)→ bytes ─(fatbin: entries)→ best PTX entry ─(unpack: LZ4, zstd)→ text
 //! ```
 //!
-//! `text` is safe and expects anything; `read` does what the driver API forces on it and nothing else.
+//! `text` is safe and expects anything.
 
 pub mod fatbin;
-pub mod read;
 pub mod unpack;
 
-pub use read::read;
+use cuda_abi::image::Image;
 
 /// What an image cannot be used for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
@@ -41,6 +40,18 @@ pub fn text(image: &[u8], capability: u32) -> Result<String, ImageError> {
         return Err(ImageError::NoPtx);
     }
     plain(image)
+}
+
+/// The PTX text of an image and, if it has none, of everything that it was linked from.
+pub fn linked_text(image: &Image<'_>, capability: u32) -> Result<String, ImageError> {
+    let linked = text(image.main, capability);
+    if linked != Err(ImageError::NoPtx) {
+        return linked;
+    }
+    // Libraries that are linked to every program are machine code; what is missed of them is refused by name.
+    let texts = image.parts.iter().map(|part| text(part, capability)).filter(|text| *text != Err(ImageError::NoPtx));
+    let texts = texts.collect::<Result<Vec<String>, ImageError>>()?;
+    if texts.is_empty() { Err(ImageError::NoPtx) } else { Ok(texts.join("\n")) }
 }
 
 /// Checks that bytes are PTX as far as that can be told by a look.

@@ -9,6 +9,7 @@ use xen::DomainId;
 use xen::link::Taken;
 use xen::store::{Permission, Store};
 use xen::sys::Place;
+use xen::sys::endings::{Endings, Expected};
 use xen::sys::evtchn::Channel;
 use xen::sys::gntalloc::GrantAllocator;
 use xen::sys::gntdev::ForeignPages;
@@ -104,6 +105,7 @@ pub fn host(domain: DomainId) {
 
     let channel = Channel::bind(domain, port).unwrap();
     restricted(domain, &channel);
+    endings(domain, &refs);
     // Mapped a second time, in this process.
     let second = ForeignPages::choose(domain, &refs[..1]).unwrap().map(Place::Anywhere).unwrap();
     let pages = ForeignPages::choose(domain, &refs).unwrap();
@@ -125,6 +127,47 @@ pub fn host(domain: DomainId) {
     }
     println!("host: saw the end of the guest's process");
     store.remove(&node).unwrap();
+}
+
+/// The kernel says when nothing holds pages that were chosen any more: not while they are mapped or can be mapped, and once.
+fn endings(domain: DomainId, refs: &[u32]) {
+    let own: DomainId = Store::open().unwrap().read_text("domid").unwrap().unwrap_or_default().parse().unwrap_or(0);
+    let endings = Endings::open(own).unwrap();
+    // Binding raises events at the other end, for nothing.
+    let heard = |expected: &Expected| {
+        let mut count = 0;
+        while let Some(port) = endings.next().unwrap() {
+            count += usize::from(expected.is_at(port));
+        }
+        count
+    };
+    let soon = |expected: &Expected| {
+        let start = std::time::Instant::now();
+        let mut count = 0;
+        while count == 0 && start.elapsed() < Duration::from_secs(60) {
+            count = heard(expected);
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        assert_eq!((count, heard(expected)), (1, 0));
+        endings.forget(*expected);
+    };
+    let mapped = ForeignPages::choose(domain, &refs[..3]).unwrap();
+    let expected = endings.expect(&mapped).unwrap();
+    let mapped = mapped.map(Place::Anywhere).unwrap();
+    assert_eq!(heard(&expected), 0, "they are mapped");
+    drop(mapped);
+    soon(&expected);
+    let never_mapped = ForeignPages::choose(domain, &refs[..3]).unwrap();
+    let expected = endings.expect(&never_mapped).unwrap();
+    assert_eq!(heard(&expected), 0, "somebody could map them");
+    drop(never_mapped);
+    soon(&expected);
+    // Harmless where pages cannot be mapped.
+    let not_granted = ForeignPages::choose(domain, &[refs[0], 1 << 20]).unwrap();
+    let expected = endings.expect(&not_granted).unwrap();
+    assert!(not_granted.map(Place::Anywhere).is_err());
+    soon(&expected);
+    println!("host: heard three times that pages were let go of");
 }
 
 /// A channel to one domain is of no use for another, whoever has its descriptor; and one that was ended is of no use at all.

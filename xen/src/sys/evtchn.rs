@@ -11,16 +11,16 @@ use rustix::event::{PollFd, PollFlags, Timespec};
 use super::{XenError, failed, ioctl, open, request};
 use crate::{DomainId, counts};
 
-const DEVICE: &str = "/dev/xen/evtchn";
+pub(super) const DEVICE: &str = "/dev/xen/evtchn";
 
 #[repr(C)]
-struct Interdomain {
-    domain: u32,
-    port: u32,
+pub(super) struct Interdomain {
+    pub domain: u32,
+    pub port: u32,
 }
 
 #[repr(C)]
-struct Number(u32);
+pub(super) struct Number(pub u32);
 
 #[repr(C)]
 struct Domain(u16);

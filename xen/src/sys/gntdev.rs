@@ -85,8 +85,16 @@ impl ForeignPages {
     /// pages, and writes the byte through a page that is not there: a guest that names what it did not grant would take a
     /// part of our own kernel down.
     pub fn notify_when_unmapped(&self, offset: usize, port: u32) -> Result<(), XenError> {
-        let index = self.index + offset as u64;
-        let mut argument = UnmapNotify { index, action: CLEAR_BYTE | SEND_EVENT, port };
+        self.watch(self.index + offset as u64, CLEAR_BYTE | SEND_EVENT, port)
+    }
+
+    /// Has the kernel send an event when neither a descriptor nor a mapping holds the pages any more.
+    pub(super) fn ring_when_free(&self, port: u32) -> Result<(), XenError> {
+        self.watch(self.index, SEND_EVENT, port)
+    }
+
+    fn watch(&self, index: u64, action: u32, port: u32) -> Result<(), XenError> {
+        let mut argument = UnmapNotify { index, action, port };
         // SAFETY: the struct is the request's.
         unsafe { ioctl(self.device.as_fd(), SET_UNMAP_NOTIFY, &mut argument) }
             .map_err(failed("watch foreign pages"))?;

@@ -3,9 +3,11 @@
 //! A request's number holds the size of its struct, so a struct that is a byte too long is not merely wrong: the kernel
 //! does not know the request. Each request is tried in a real guest.
 
+pub mod endings;
 pub mod evtchn;
 pub mod gntalloc;
 pub mod gntdev;
+pub mod loop_device;
 mod mapping;
 mod span;
 

@@ -13,8 +13,18 @@ use std::path::{Path, PathBuf};
 
 const LIBRARIES: [&str; 2] = ["libcuda.so.1", "libnvidia-ml.so.1"];
 
+/// What a run brings along.
+pub struct Given {
+    /// Files for Dom0 and test guests.
+    pub with: Vec<PathBuf>,
+    /// What guests run, in the tenant's root file system.
+    pub payload: Tree,
+    /// A disk with that root file system.
+    pub disk: Option<Vec<u8>>,
+}
+
 /// Writes the archive of Dom0.
-pub fn write(archive: &Path, base: &Base, options: &Options, with: &[PathBuf], payload: &Tree) -> Result<()> {
+pub fn write(archive: &Path, base: &Base, options: &Options, given: &Given) -> Result<()> {
     let mut tree = Tree::default();
     let script = |name: &str| {
         let path = paths::root().join("xtask/xen").join(name);
@@ -28,8 +38,12 @@ pub fn write(archive: &Path, base: &Base, options: &Options, with: &[PathBuf], p
         tree.file(&format!("test/scenarios/{name}"), 0o644, script(&format!("scenarios/{name}"))?);
     }
     tree.file("boot/guest.cpio", 0o644, fs::read(base.guest())?);
-    let tenant = [fs::read(base.tenant())?, cpio::bytes(payload)].concat();
+    tree.file("etc/xen/scripts/block", 0o755, script("block.sh")?);
+    let tenant = [fs::read(base.tenant())?, cpio::bytes(&given.payload)].concat();
     tree.file("boot/tenant.cpio", 0o644, tenant);
+    if let Some(disk) = &given.disk {
+        tree.file("boot/tenant.ext4", 0o644, &disk[..]);
+    }
     tree.link("boot/vmlinux", "image/vmlinuz");
     installed(&mut tree)?;
 
@@ -41,7 +55,7 @@ pub fn write(archive: &Path, base: &Base, options: &Options, with: &[PathBuf], p
         let types = options.kind.as_deref().unwrap_or("pv pvh");
         tree.file("test/pair-types", 0o644, types.as_bytes());
     }
-    for file in with {
+    for file in &given.with {
         let name = file.file_name().unwrap_or_default().to_string_lossy();
         for tree in [&mut tree, &mut guest] {
             add(tree, &format!("test/{name}"), file)?;

@@ -1,5 +1,6 @@
 //! The part of Dom0 and of test guests that comes from Debian's packages, made once and kept in the cache.
 
+use super::disk;
 use crate::paths;
 use anyhow::{Context, Result};
 use guest::packages::{self, Package, Store};
@@ -29,6 +30,8 @@ const TOOLS: [&str; 8] = [
 const XENSTORE: [&str; 6] = ["read", "write", "ls", "list", "rm", "chmod"];
 
 pub const MODULES: [&str; 5] = ["xen-privcmd", "xen-evtchn", "xen-gntdev", "xen-gntalloc", "xenfs"];
+/// Those that Dom0 has for guests with disks.
+const DISK_MODULES: [&str; 2] = ["loop", "xen-blkback"];
 
 /// What every program of ours may want of the C library and the compiler's.
 const LIBRARIES: [&str; 9] = [
@@ -67,6 +70,11 @@ impl Base {
     /// The same as a tenant's root file system.
     pub fn tenant(&self) -> PathBuf {
         self.folder.join("tenant.cpio")
+    }
+
+    /// The same as a folder, for whoever makes a disk of it.
+    pub fn root(&self) -> PathBuf {
+        self.folder.join("root")
     }
 
     /// A guest with a shell, for tests.
@@ -124,10 +132,16 @@ fn make(folder: &Path) -> Result<()> {
     }
     closure::add(&all, &mut guest, LIBRARIES.map(str::to_owned).into())?;
     let mut dom0 = guest.clone();
+    for module in DISK_MODULES {
+        let file = format!("/{module}.ko");
+        dom0.file(&format!("modules{file}"), 0o644, find("lib/modules/", &file)?.clone());
+    }
     tools(&all, &mut guest, &["usr/bin/xenstore"])?;
     tools(&all, &mut dom0, &TOOLS)?;
     dom0.file("etc/xen/xl.conf", 0o644, *b"");
     fs::write(folder.join("tenant.cpio"), cpio::bytes(&tenant::placed(&guest, &tenant::Manner::default())))?;
+    fs::create_dir(folder.join("root"))?;
+    disk::spill(&guest, "", &folder.join("root"))?;
     fs::write(folder.join("guest.cpio"), cpio::bytes(&guest))?;
     fs::write(folder.join("dom0.cpio"), cpio::bytes(&dom0))?;
     Ok(())
@@ -135,7 +149,7 @@ fn make(folder: &Path) -> Result<()> {
 
 /// Most of a kernel's package is modules, and nobody needs manuals.
 fn wanted(package: &Package, path: &str) -> bool {
-    let module = || MODULES.iter().any(|name| path.ends_with(&format!("/{name}.ko")));
+    let module = || MODULES.iter().chain(&DISK_MODULES).any(|name| path.ends_with(&format!("/{name}.ko")));
     match package.name().starts_with("linux-image-") {
         true => path.starts_with("boot/vmlinuz-") || module(),
         false => !path.starts_with("usr/share/") && !path.contains("/gconv"),

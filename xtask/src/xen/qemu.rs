@@ -1,5 +1,6 @@
 //! Booting Xen under QEMU, and listening to its serial console.
 
+use super::Options;
 use super::base::Base;
 use super::scenarios::Scenario;
 use anyhow::{Context, Result};
@@ -23,10 +24,16 @@ const XEN: &str = "console=com1 com1=115200,8n1 dom0_mem=1536M,max:1536M dom0_ma
 const PATIENCE: Duration = Duration::from_secs(3600);
 
 /// Runs the machine until it switches itself off, and gives what it said.
-pub fn boot(base: &Base, archive: &Path, folder: &Path, scenarios: &[&Scenario], shell: bool) -> Result<String> {
+pub fn boot(
+    base: &Base,
+    archive: &Path,
+    folder: &Path,
+    scenarios: &[&Scenario],
+    options: &Options,
+) -> Result<String> {
     let names: Vec<&str> = scenarios.iter().map(|scenario| scenario.name).collect();
-    let what = if shell { "shell=1".to_owned() } else { format!("scenarios={}", names.join(":")) };
-    let dom0 = format!("console=hvc0 rdinit=/init quiet {what}");
+    let what = if options.shell { "shell=1".to_owned() } else { format!("scenarios={}", names.join(":")) };
+    let dom0 = format!("console=hvc0 rdinit=/init quiet {what} thorough={}", u8::from(options.thorough));
     let mut qemu = Command::new("qemu-system-x86_64");
     qemu.args(["-accel", "tcg", "-cpu", CPU, "-smp", "1", "-m", MEMORY, "-nographic", "-no-reboot", "-net", "none"]);
     qemu.args(["-icount", CLOCK]);
@@ -34,7 +41,7 @@ pub fn boot(base: &Base, archive: &Path, folder: &Path, scenarios: &[&Scenario],
     // A comma ends a module's arguments; two of them are one.
     let module = format!("{} {},{}", base.kernel().display(), dom0.replace(',', ",,"), archive.display());
     qemu.arg("-initrd").arg(module);
-    if shell {
+    if options.shell {
         crate::sh::run(&mut qemu)?;
         return Ok(String::new());
     }

@@ -12,13 +12,15 @@ pub struct Scenario {
     pub conformance: bool,
     /// Whether it runs the trial of the `xen` crate, in Dom0 and in test guests.
     pub trial: bool,
+    /// Whether it has the tenant's root file system on a disk as well.
+    pub disk: bool,
 }
 
 const fn scenario(name: &'static str, what: &'static str, programs: &'static [&'static str]) -> Scenario {
-    Scenario { name, what, programs, conformance: false, trial: false }
+    Scenario { name, what, programs, conformance: false, trial: false, disk: false }
 }
 
-pub const ALL: [Scenario; 10] = [
+pub const ALL: [Scenario; 11] = [
     scenario("boot", "PV and PVH guests boot and find Xen's devices", &[]),
     Scenario {
         trial: true,
@@ -26,11 +28,20 @@ pub const ALL: [Scenario; 10] = [
     },
     scenario("restart", "the gate and the proxy end and come back, a guest is killed", &["steady", "vecadd"]),
     scenario("run", "`bulkhead xen run`: input, output, signals, exit status, and nothing left behind", &[]),
+    Scenario { disk: true, ..scenario("disk", "a root file system on a disk, which guests share", &["vecadd"]) },
     scenario("programs", "CUDA programs in guests, on the software GPU of Dom0", &PROGRAMS),
     scenario("costs", "what a launch and a MiB cost in requests, events and copies", &["costs"]),
     Scenario { conformance: true, ..scenario("conformance", "a part of the conformance suite in a guest", &[]) },
-    scenario("limits", "two guests at once, each with its own limits", &["demo"]),
-    scenario("share", "one guest's memory on the GPU, opened in another by a grant, and by nobody else", &["share"]),
+    scenario(
+        "limits",
+        "two guests at once, each with its own limits, and what one may have mapped",
+        &["costs", "demo"],
+    ),
+    scenario(
+        "share",
+        "one guest's memory on the GPU, found by name and opened in another by a grant, and by nobody else",
+        &["share"],
+    ),
     Scenario {
         conformance: true,
         ..scenario(

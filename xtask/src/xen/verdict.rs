@@ -81,7 +81,8 @@ impl fmt::Display for Verdict {
 mod tests {
     use super::*;
 
-    const ONE: Scenario = Scenario { name: "one", what: "", programs: &[], conformance: false, trial: false };
+    const ONE: Scenario =
+        Scenario { name: "one", what: "", programs: &[], conformance: false, trial: false, disk: false };
     const TWO: Scenario = Scenario { name: "two", ..ONE };
 
     #[test]

@@ -2,7 +2,7 @@
 
 use std::io;
 use std::os::fd::AsFd;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
@@ -15,6 +15,8 @@ use proxy::control::admin::{AdminClient, Answer, Request};
 use proxy::control::zone::{DEFAULT_SHARE, ZoneLimits};
 use rustix::event::{PollFd, PollFlags, Timespec};
 use xen::store::Store;
+use xen::sys::XenError;
+use xen::sys::loop_device::LoopDevice;
 
 use super::session::Session;
 use crate::admin;
@@ -26,8 +28,9 @@ use crate::xen_args::{KindArg, XenRunArgs};
 const GRANT_FRAME: u64 = 2 << 20;
 
 pub fn run(args: XenRunArgs) -> Result<ExitCode, Failure> {
-    for file in [args.image.join(image::KERNEL), args.image.join(image::ROOT)].iter().chain(&args.root) {
-        if !file.is_file() {
+    let parts = [args.image.join(image::KERNEL), args.image.join(image::ROOT)];
+    for file in parts.iter().chain(&args.root).chain(&args.root_disk) {
+        if !file.is_file() && !is_block_device(file) {
             let line = format!("there is no {} (see bulkhead image --help)", file.display());
             return Err(Failure::new(Exit::NoImage, line));
         }
@@ -38,11 +41,13 @@ pub fn run(args: XenRunArgs) -> Result<ExitCode, Failure> {
     let zone = Zone::join(&args, &name)?;
     let folder = Folder::make(&name)?;
     let root = folder.archive(&args)?;
+    let disk = args.root_disk.as_deref().map(Disk::of).transpose()?;
     let definition = Definition {
         name: &name,
         kind: kind(args.kind)?,
         kernel: &args.image.join(image::KERNEL),
         root: &root,
+        disk: disk.as_ref().map(Disk::path),
         memory: args.memory,
         vcpus: args.vcpus,
         host: store.read_text("domid").ok().flatten().and_then(|text| text.parse().ok()).unwrap_or(0),
@@ -58,6 +63,34 @@ pub fn run(args: XenRunArgs) -> Result<ExitCode, Failure> {
     let mut session = Session::new(link, signals, store, args.terminal);
     session.send_all(&description(&args))?;
     session.run(&domain)
+}
+
+/// A block device for the domain.
+enum Disk {
+    Own(LoopDevice),
+    Given(PathBuf),
+}
+
+impl Disk {
+    fn of(path: &Path) -> Result<Self, Failure> {
+        if is_block_device(path) {
+            return Ok(Self::Given(path.to_owned()));
+        }
+        let failure = |error: XenError| Failure::system(Exit::Failure, &error.to_string(), &error.source);
+        LoopDevice::attach(path).map(Self::Own).map_err(failure)
+    }
+
+    fn path(&self) -> &Path {
+        match self {
+            Self::Own(device) => device.path(),
+            Self::Given(path) => path,
+        }
+    }
+}
+
+fn is_block_device(path: &Path) -> bool {
+    use std::os::unix::fs::FileTypeExt;
+    path.metadata().is_ok_and(|file| file.file_type().is_block_device())
 }
 
 /// The zone, for as long as the connection is kept.

@@ -1,15 +1,18 @@
 //! The first process of a guest: sets the system up, runs one command for `bulkhead xen run`, and switches off.
 //!
 //! 1. Mounts what every program expects, loads the modules of Xen's devices, brings the loopback device up.
-//! 2. Enters the tenant's root file system, if the image came with one.
-//! 3. Offers the link, is told the command, runs it, and carries what it reads and prints until it ends.
+//! 2. Enters the tenant's root file system, if the image came with one or there is a disk with one.
+//! 3. Carries programs that meet others by name to the broker, on threads of its own.
+//! 4. Offers the link, is told the command, runs it, and carries what it reads and prints until it ends.
 #![forbid(unsafe_code)]
 
 mod cmdline;
 mod command;
+mod disk;
 mod loopback;
 mod modules;
 mod mounts;
+mod names;
 mod pump;
 mod tenant;
 
@@ -54,7 +57,11 @@ fn run() -> Result<(), InitError> {
     modules::take_back_quickly();
     loopback::up();
     let mut link = GuestEnd::offer(cmdline::value(&cmdline, options::HOST).unwrap_or(0))?;
+    if let Some(name) = cmdline::value::<String>(&cmdline, options::DISK) {
+        disk::mount_root(&name)?;
+    }
     let tenant = tenant::enter()?;
+    names::serve();
     link.send(&Up::Ready(uptime_ms()))?;
     let result = pump::run(&mut link, tenant);
     // What the command printed last is read before the lights go out.

@@ -1,27 +1,32 @@
-//! The kernel's modules for Xen's devices.
+//! The kernel's modules.
 
 use crate::{InitError, step};
 use guest::image::{MODULES, MODULES_FOLDER};
 use std::ffi::CString;
 use std::fs::File;
 
-/// Loads them all. `grants` is how many pages programs may grant; without it, it is half of the memory.
+/// Loads those of Xen's devices. `grants` is how many pages programs may grant; without it, it is half of the memory.
 pub fn load(grants: Option<u32>) -> Result<(), InitError> {
-    for name in MODULES {
-        let path = format!("/{MODULES_FOLDER}/{name}.ko");
-        let file = File::open(&path).map_err(|error| InitError::Step(format!("open {path}"), error))?;
-        let parameters = match name {
-            "xen-gntalloc" => format!("limit={}", grants.unwrap_or_else(half_of_memory)),
-            _ => String::new(),
-        };
-        let parameters = CString::new(parameters).unwrap_or_default();
-        match rustix::system::finit_module(&file, &parameters, 0) {
-            // Built in, or loaded by the kernel itself.
-            Ok(()) | Err(rustix::io::Errno::EXIST) => {}
-            Err(error) => return Err(step(format!("load {name}"))(error)),
-        }
+    MODULES.iter().try_for_each(|name| match *name {
+        "xen-gntalloc" => load_one(name, &format!("limit={}", grants.unwrap_or_else(half_of_memory))),
+        name => load_one(name, ""),
+    })
+}
+
+/// Loads these, in this order.
+pub fn load_all(names: &[&str]) -> Result<(), InitError> {
+    names.iter().try_for_each(|name| load_one(name, ""))
+}
+
+fn load_one(name: &str, parameters: &str) -> Result<(), InitError> {
+    let path = format!("/{MODULES_FOLDER}/{name}.ko");
+    let file = File::open(&path).map_err(|error| InitError::Step(format!("open {path}"), error))?;
+    let parameters = CString::new(parameters).unwrap_or_default();
+    match rustix::system::finit_module(&file, &parameters, 0) {
+        // Built in, or loaded by the kernel itself.
+        Ok(()) | Err(rustix::io::Errno::EXIST) => Ok(()),
+        Err(error) => Err(step(format!("load {name}"))(error)),
     }
-    Ok(())
 }
 
 /// Pages of a program that was killed stay taken until its worker has let go of them, which the kernel looks for once a

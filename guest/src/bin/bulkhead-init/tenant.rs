@@ -1,4 +1,4 @@
-//! The tenant's own root file system, where the image came with one.
+//! The tenant's own root file system, where there is one: an archive behind the image, or a disk.
 
 use crate::{InitError, mounts, step};
 use guest::image::LIBRARY_FOLDER;

@@ -1,27 +1,19 @@
 //! Linking: the inputs come in one upload, the result is fetched by parts.
 
-use std::ffi::{CStr, c_void};
 use std::ptr::null_mut;
 
 use cuda_abi::error::*;
 use cuda_abi::image;
 use cuda_abi::types::*;
-use cuda_abi::wire::{MAX_IMAGE, MAX_LINK_INPUTS, Reader, Writer, is_plain_link_option};
+use cuda_abi::wire::{MAX_IMAGE, MAX_LINK_INPUTS, Reader, Writer};
 
+use super::jit::Jit;
 use super::module::take_upload;
 use crate::worker::{Outcome, Refusal, Worker, succeed};
 
 /// Kinds of input: cubin, PTX, fat binary, object.
 const LAST_KIND: u32 = 3;
 const PTX: u32 = 1;
-const MAX_OPTIONS: u64 = 16;
-/// Room for each log.
-const LOG: usize = 8 << 10;
-
-const INFO_LOG: u32 = 3;
-const INFO_LOG_SIZE: u32 = 4;
-const ERROR_LOG: u32 = 5;
-const ERROR_LOG_SIZE: u32 = 6;
 
 /// Ends with the link it is for.
 struct Link<'a> {
@@ -36,23 +28,12 @@ impl Drop for Link<'_> {
     }
 }
 
-/// What the client uploaded: options with their values, and kind and bytes of each input.
-type Order = (Vec<(u32, u64)>, Vec<(u32, Vec<u8>)>);
+/// What the client uploaded: options, and kind and bytes of each input.
+type Order = (Jit, Vec<(u32, Vec<u8>)>);
 
 fn read(upload: &[u8]) -> Result<Order, Refusal> {
     let mut reader = Reader::new(upload);
-    let count = reader.word()?;
-    if count > MAX_OPTIONS {
-        return Err(Refusal::Malformed);
-    }
-    let mut options = Vec::new();
-    for _ in 0..count {
-        let (option, value) = (reader.narrow()?, reader.word()?);
-        if !is_plain_link_option(option) {
-            return Err(Refusal::Malformed);
-        }
-        options.push((option, value));
-    }
+    let jit = Jit::read(&mut reader)?;
     let count: usize = reader.narrow()?;
     if count > MAX_LINK_INPUTS {
         return Err(Refusal::Malformed);
@@ -68,21 +49,13 @@ fn read(upload: &[u8]) -> Result<Order, Refusal> {
         inputs.push((kind, bytes));
     }
     reader.end()?;
-    Ok((options, inputs))
+    Ok((jit, inputs))
 }
 
 pub fn link(worker: &Worker, lane: u32, message: &mut Reader<'_>, reply: &mut Writer<'_>) -> Outcome {
-    let (given, inputs) = read(&take_upload(worker, lane, message)?)?;
+    let (mut jit, inputs) = read(&take_upload(worker, lane, message)?)?;
     worker.uploads().results.remove(&lane);
-    let (mut errors, mut notes) = (vec![0u8; LOG], vec![0u8; LOG]);
-    let mut options = vec![ERROR_LOG, ERROR_LOG_SIZE, INFO_LOG, INFO_LOG_SIZE];
-    let room = LOG as *mut c_void;
-    let mut values: Vec<*mut c_void> = vec![errors.as_mut_ptr().cast(), room, notes.as_mut_ptr().cast(), room];
-    for (option, value) in given {
-        options.push(option);
-        values.push(value as *mut c_void);
-    }
-    let linked = run(worker, &inputs, &mut options, &mut values).and_then(|result| {
+    let linked = run(worker, &inputs, &mut jit).and_then(|result| {
         // Results wait until they are fetched, one for each lane; all together are no more than one image may be.
         let waiting: usize = worker.uploads().results.values().map(Vec::len).sum();
         if waiting + result.len() > MAX_IMAGE {
@@ -97,11 +70,7 @@ pub fn link(worker: &Worker, lane: u32, message: &mut Reader<'_>, reply: &mut Wr
     };
     let result = linked.unwrap_or_default();
     reply.word(u64::from(code));
-    for log in [&mut errors, &mut notes] {
-        // The driver ends what it writes; whatever it does, the text ends here.
-        log[LOG - 1] = 0;
-        reply.bytes(CStr::from_bytes_until_nul(log).map_or(&[][..], CStr::to_bytes));
-    }
+    jit.reply(reply);
     reply.word(result.len() as u64);
     if !result.is_empty() {
         worker.uploads().results.insert(lane, result);
@@ -109,21 +78,15 @@ pub fn link(worker: &Worker, lane: u32, message: &mut Reader<'_>, reply: &mut Wr
     Ok(CUDA_SUCCESS)
 }
 
-fn run(
-    worker: &Worker,
-    inputs: &[(u32, Vec<u8>)],
-    options: &mut [u32],
-    values: &mut [*mut c_void],
-) -> Result<Vec<u8>, Refusal> {
+fn run(worker: &Worker, inputs: &[(u32, Vec<u8>)], jit: &mut Jit) -> Result<Vec<u8>, Refusal> {
     let driver = &worker.driver;
     let bytes: usize = inputs.iter().map(|(_, bytes)| bytes.len()).sum();
     // What the linker makes of them is charged while it works.
     let _charge = worker.memory.charge(bytes as u64)?;
     let mut state = null_mut();
+    let (count, options, values) = (jit.options.len() as u32, jit.options.as_mut_ptr(), jit.values.as_mut_ptr());
     // SAFETY: options and values are as many as said, and outlive the link.
-    succeed(unsafe {
-        (driver.cuLinkCreate_v2)(options.len() as u32, options.as_mut_ptr(), values.as_mut_ptr(), &mut state)
-    })?;
+    succeed(unsafe { (driver.cuLinkCreate_v2)(count, options, values, &mut state) })?;
     let link = Link { worker, state };
     for (kind, bytes) in inputs {
         // Text counts up to its NUL, whatever comes behind.

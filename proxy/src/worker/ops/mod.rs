@@ -4,8 +4,10 @@ mod context;
 mod copy;
 pub mod graph;
 mod ipc;
+mod jit;
 mod launch;
 mod link;
+mod load;
 mod memory;
 mod module;
 pub mod start;
@@ -33,6 +35,7 @@ pub fn execute(worker: &Worker, op: Op, lane: u32, message: &mut Reader<'_>, rep
         Op::ImagePart => module::image_part(worker, lane, message),
         Op::ModuleLoad => module::load_module(worker, lane, message, reply),
         Op::LibraryLoad => module::load_library(worker, lane, message, reply),
+        Op::ImageLoad => load::load(worker, lane, message, reply),
         Op::GetFunction => module::get_function(worker, message, reply),
         Op::GetKernel => module::get_kernel(worker, message, reply),
         Op::KernelFunction => module::kernel_function(worker, message, reply),

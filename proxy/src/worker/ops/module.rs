@@ -121,14 +121,23 @@ fn parameters(worker: &Worker, kind: Kind, raw: u64) -> Vec<(u64, u64)> {
 }
 
 fn attribute(worker: &Worker, kind: Kind, raw: u64, which: u32) -> Option<i32> {
+    let driver = &worker.driver;
     let mut value = 0;
     // SAFETY: the object is the driver's own, of that kind; the output is a local.
     let result = unsafe {
         match kind {
-            Kind::Kernel => {
-                (worker.driver.cuKernelGetAttribute)(&mut value, which, raw as CUkernel, worker.device().ok()?)
+            Kind::Kernel => (driver.cuKernelGetAttribute)(&mut value, which, raw as CUkernel, worker.device().ok()?),
+            _ => {
+                let function = raw as CUfunction;
+                match (driver.cuFuncGetAttribute)(&mut value, which, function) {
+                    // One that was listed and not looked up by its name. A launch would load it, too.
+                    CUDA_ERROR_FUNCTION_NOT_LOADED => {
+                        succeed((driver.cuFuncLoad)(function)).ok()?;
+                        (driver.cuFuncGetAttribute)(&mut value, which, function)
+                    }
+                    result => result,
+                }
             }
-            _ => (worker.driver.cuFuncGetAttribute)(&mut value, which, raw as CUfunction),
         }
     };
     (result == CUDA_SUCCESS).then_some(value)

@@ -368,9 +368,11 @@ unsafe extern "C" fn cuStreamBeginCaptureToGraph(
 
 unsafe extern "C" fn cuStreamEndCapture(handle: CUstream, made: *mut CUgraph) -> CUresult {
     call(|| {
-        required(made)?;
+        // One that the program named itself need not be told again.
+        let named = capture_of(&*stream::queue(handle)?).is_some_and(|capture| !capture.own);
+        valid(named || !made.is_null())?;
         let ended = end(handle);
-        put(made, out(ended.unwrap_or(0)))?;
+        put_if(made, out(ended.unwrap_or(0)));
         ended.map(|_| ())
     })
 }

@@ -1,0 +1,118 @@
+//! Options for the driver's compiler: numbers that travel to it, and where its logs and times go.
+
+use cuda_abi::types::*;
+use cuda_abi::wire::{MAX_JIT_OPTIONS, Malformed, Reader, is_plain_jit_option};
+
+use crate::entry::{Cuda, not_null};
+
+/// Options that are answered: where the program wants to have it, and how much room there is.
+const WALL_TIME: u32 = 2;
+const INFO_LOG: u32 = 3;
+const INFO_LOG_SIZE: u32 = 4;
+const ERROR_LOG: u32 = 5;
+const ERROR_LOG_SIZE: u32 = 6;
+
+/// Options, and where their values are: the program's own arrays.
+#[derive(Default)]
+pub struct Options {
+    ids: Vec<u32>,
+    values: usize,
+}
+
+/// What the compiler had to say.
+#[derive(Default)]
+pub struct Logs {
+    errors: Vec<u8>,
+    notes: Vec<u8>,
+}
+
+impl Logs {
+    pub fn read(reader: &mut Reader<'_>) -> Result<Logs, Malformed> {
+        Ok(Logs { errors: reader.bytes()?.to_vec(), notes: reader.bytes()?.to_vec() })
+    }
+}
+
+impl Options {
+    /// # Safety
+    /// Both arrays must have `count` elements, and stay as long as the options are used.
+    pub unsafe fn of(count: u32, options: *const CUjit_option, values: *mut *mut c_void) -> Cuda<Options> {
+        if count == 0 {
+            return Ok(Options::default());
+        }
+        not_null(options)?;
+        not_null(values)?;
+        // SAFETY: not NULL; the rest is the caller's promise.
+        let ids = unsafe { std::slice::from_raw_parts(options, count as usize) }.to_vec();
+        Ok(Options { ids, values: values as usize })
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.ids.is_empty()
+    }
+
+    fn value(&self, option: u32) -> Option<*mut *mut c_void> {
+        let at = self.ids.iter().position(|known| *known == option)?;
+        Some((self.values as *mut *mut c_void).wrapping_add(at))
+    }
+
+    fn read(&self, option: u32) -> Option<u64> {
+        // SAFETY: the program promised that its values stay.
+        self.value(option).map(|value| unsafe { value.read() } as u64)
+    }
+
+    fn write(&self, option: u32, value: u64) {
+        if let Some(to) = self.value(option) {
+            // SAFETY: as above.
+            unsafe { to.write(value as *mut c_void) };
+        }
+    }
+
+    /// Puts a log where the program wants it, cut where its room ends, and says how long it is.
+    fn write_log(&self, buffer: u32, size: u32, text: &[u8]) {
+        let (Some(to), Some(room)) = (self.read(buffer), self.read(size)) else { return };
+        // The size is an unsigned int in the place of a pointer.
+        let room = room as u32 as usize;
+        if to == 0 || room == 0 {
+            return;
+        }
+        let count = text.len().min(room - 1);
+        // SAFETY: the program promised that much room.
+        unsafe {
+            std::ptr::copy_nonoverlapping(text.as_ptr(), to as *mut u8, count);
+            (to as *mut u8).add(count).write(0);
+        }
+        self.write(size, count as u64);
+    }
+
+    /// Answers what the program asked to be told.
+    pub fn answer(&self, logs: &Logs, since: std::time::Instant) {
+        let milliseconds = since.elapsed().as_secs_f32() * 1000.0;
+        self.write(WALL_TIME, u64::from(milliseconds.to_bits()));
+        self.write_log(ERROR_LOG, ERROR_LOG_SIZE, &logs.errors);
+        self.write_log(INFO_LOG, INFO_LOG_SIZE, &logs.notes);
+    }
+
+    /// The numbers, as the worker reads them: how many, then each with its value.
+    pub fn upload(&self, to: &mut Vec<u8>) {
+        let plain = self.ids.iter().copied().filter(|option| is_plain_jit_option(*option));
+        let plain: Vec<u32> = plain.take(MAX_JIT_OPTIONS).collect();
+        word(to, plain.len() as u64);
+        for option in plain {
+            word(to, u64::from(option));
+            // Numbers of 32 bits in the place of pointers.
+            word(to, self.read(option).unwrap_or(0) & u64::from(u32::MAX));
+        }
+    }
+}
+
+/// Appends a word to an upload.
+pub fn word(upload: &mut Vec<u8>, word: u64) {
+    upload.extend_from_slice(&word.to_le_bytes());
+}
+
+/// Appends a byte string, padded to words.
+pub fn bytes(upload: &mut Vec<u8>, bytes: &[u8]) {
+    word(upload, bytes.len() as u64);
+    upload.extend_from_slice(bytes);
+    upload.resize(upload.len().next_multiple_of(8), 0);
+}
