@@ -268,7 +268,7 @@ mod tests {
             assert_eq!(ZoneView::read(&buffer[..end]), Err(Malformed), "{end}");
         }
         let mut other = buffer.clone();
-        other[0] = 2;
+        other[0] = 1;
         assert_eq!(ZoneView::read(&other), Err(Malformed));
         // The count of cards follows version, limit, use, CUDA version, the driver's version (two words) and busy.
         let count = 7 * 8;

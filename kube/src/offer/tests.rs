@@ -121,9 +121,9 @@ fn a_containers_parts_come_from_one_gpu_if_they_fit_there() {
 
 #[test]
 fn a_zone_that_sees_all_gpus_names_none() {
-    assert_eq!(numbers([1].into_iter(), 2), [1]);
-    assert_eq!(numbers([1, 0, 1].into_iter(), 2), [0u32; 0]);
-    assert_eq!(numbers([0].into_iter(), 1), [0u32; 0]);
+    assert_eq!(numbers([1].into_iter(), 2), Ok(vec![1]));
+    assert_eq!(numbers([1, 0, 1].into_iter(), 2), Ok(vec![]));
+    assert_eq!(numbers([0].into_iter(), 1), Ok(vec![]));
 }
 
 #[test]
@@ -146,7 +146,6 @@ fn slices_of_a_size_have_a_profile_of_their_own() {
 #[test]
 fn a_zone_has_whole_gpus_or_one_slice() {
     assert_eq!(numbers([1, 1, 2].into_iter(), 3), Ok(vec![1, 2]));
-    assert_eq!(numbers([0, 1].into_iter(), 2), Ok(vec![]));
     assert_eq!(numbers([64, 64].into_iter(), 2), Ok(vec![64]));
     assert_eq!(numbers([64, 72].into_iter(), 2), Err(SeveralSlices));
     assert_eq!(numbers([0, 72].into_iter(), 4), Err(SeveralSlices));
