@@ -85,7 +85,7 @@ pub async fn run(options: Options, stop: impl Future<Output = ()>) -> Result<(),
     };
     let plan = source.read(&node)?;
     let policy = Arc::new(Mutex::new(Policy::from(&plan.config)));
-    source.changed();
+    source.changed(&node);
     let books = Books::open(&options.books).map_err(folder(&options.books))?;
     let cdi = Folder::open(&options.cdi).map_err(folder(&options.cdi))?;
     let keeper = Keeper::open(broker.clone(), books, cdi, options.places.clone(), PREFIX);
