@@ -65,7 +65,7 @@ pub struct Options {
 pub enum PluginError {
     #[error(transparent)]
     Source(#[from] SourceError),
-    #[error("cannot use {}: {source}", path.display())]
+    #[error("cannot use {}", path.display())]
     Folder { path: PathBuf, source: io::Error },
 }
 

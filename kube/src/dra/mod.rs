@@ -61,7 +61,7 @@ pub struct Options {
 pub enum DraError {
     #[error(transparent)]
     Source(#[from] SourceError),
-    #[error("cannot use {}: {source}", path.display())]
+    #[error("cannot use {}", path.display())]
     Folder { path: PathBuf, source: io::Error },
     #[error("cannot talk to the API server: {0}")]
     Cluster(String),
