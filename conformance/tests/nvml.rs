@@ -4,25 +4,15 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use conformance::harness::{Binaries, Honest, Place, Proxy, ZONE_MEMORY, until};
+use conformance::harness::{Honest, Place, Proxy, ZONE_MEMORY, until};
 use idm::bootstrap::{self, Answer, Inquiry};
 
 const MIB: u64 = 1 << 20;
 /// Every function of the library, and what it answers.
 const TABLE: &str = include_str!("../../nvml/table/nvml.abi");
 
-/// A place whose library folder also has our NVML.
 fn place() -> Place {
-    let place = Place::new(env!("CARGO_BIN_EXE_conformance"));
-    std::os::unix::fs::symlink(library(), place.path().join("lib/libnvidia-ml.so.1")).expect("a link in /tmp");
-    place
-}
-
-/// The library lies beside our libcuda, under the name of cargo or of the stage.
-fn library() -> PathBuf {
-    let binaries = Binaries::find().unwrap_or_else(|error| panic!("{error}"));
-    let places = ["libnvidia-ml.so.1", "libnvidia_ml.so"].map(|name| binaries.library.with_file_name(name));
-    places.into_iter().find(|path| path.is_file()).expect("libnvidia_ml.so: cargo build -p libnvml")
+    Place::with_nvml(env!("CARGO_BIN_EXE_conformance"))
 }
 
 fn compile(place: &Place) -> PathBuf {
@@ -177,7 +167,8 @@ fn without_a_proxy_there_is_no_driver() {
 #[test]
 fn every_function_of_the_table_is_exported() {
     // SAFETY: our own library, whose loading does nothing.
-    let library = unsafe { libloading::Library::new(library()) }.expect("it loads");
+    let library =
+        unsafe { libloading::Library::new(place().path().join("lib/libnvidia-ml.so.1")) }.expect("it loads");
     let names = TABLE.lines().filter(|line| line.starts_with("nvml")).filter_map(|line| line.split(' ').next());
     let mut count = 0;
     for name in names {

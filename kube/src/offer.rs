@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use proxy::config::kubernetes::{Kubernetes, Profile};
 use proxy::control::ZoneLimits;
 use proxy::control::admin::CardStatus;
+use proxy::mig::Instance;
 
 /// As many as a node can offer of one resource.
 const MAX_DEVICES: usize = 2048;
@@ -77,7 +78,11 @@ pub fn cut(config: &Kubernetes, extra: &[Wanted], cards: &[CardStatus], reserve:
     let mut resources = Vec::new();
     for Wanted { profile, single } in &wanted {
         let mut devices = BTreeMap::new();
-        for gpu in gpus_of(&profile.name, profile.gpus.as_deref(), cards.len())? {
+        let fits = |gpu: &usize| match (&profile.mig, &cards[*gpu].mig) {
+            (Some(wanted), instance) => instance.as_ref().is_some_and(|instance| instance.profile == *wanted),
+            (None, _) => true,
+        };
+        for gpu in gpus_of(&profile.name, profile.gpus.as_deref(), cards.len())?.into_iter().filter(fits) {
             let card = &cards[gpu];
             let count = count_on(profile, gpu, card.memory.saturating_sub(reserve))?;
             let memory = profile.limits.memory.unwrap_or(0).saturating_mul(count.into());
@@ -163,11 +168,19 @@ fn size(bytes: u64) -> String {
     proxy::size::Size(bytes).to_string()
 }
 
+/// What no zone can have: CUDA gives a process whole GPUs, or one instance.
+#[derive(Debug, thiserror::Error, PartialEq, Eq)]
+#[error("a container can use whole GPUs or parts of one MIG slice, not several slices")]
+pub struct SeveralSlices;
+
 /// The GPUs that a zone is told of, by number: none where it sees all that the node has, so that it shares their spare
 /// workers.
-pub fn numbers(gpus: impl Iterator<Item = u32>, of_node: usize) -> Vec<u32> {
+pub fn numbers(gpus: impl Iterator<Item = u32>, of_node: usize) -> Result<Vec<u32>, SeveralSlices> {
     let numbers: BTreeSet<u32> = gpus.collect();
-    if numbers.len() >= of_node { Vec::new() } else { numbers.into_iter().collect() }
+    if numbers.len() > 1 && numbers.iter().any(|number| Instance::of(*number).is_some()) {
+        return Err(SeveralSlices);
+    }
+    Ok(if numbers.len() >= of_node { Vec::new() } else { numbers.into_iter().collect() })
 }
 
 impl Resource {

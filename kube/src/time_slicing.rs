@@ -100,7 +100,9 @@ pub fn read(path: &Path, memory: Option<u64>) -> Result<Vec<Wanted>, TimeSlicing
         };
         let limits =
             ZoneLimits { memory: memory.map(|memory| memory / u64::from(entry.replicas)), ..ZoneLimits::default() };
-        let profile = Profile { name: entry.name, resource, limits, per_gpu: Some(entry.replicas), gpus };
+        // As their plugin names slices where it tells sizes apart.
+        let mig = entry.name.strip_prefix("nvidia.com/mig-").map(str::to_owned);
+        let profile = Profile { name: entry.name, resource, limits, per_gpu: Some(entry.replicas), gpus, mig };
         Ok(Wanted { profile, single: slicing.fail_requests_greater_than_one })
     });
     wanted.collect()
@@ -129,6 +131,15 @@ mod tests {
         let Wanted { profile, single } = &wanted[0];
         assert_eq!((profile.resource.as_str(), profile.per_gpu, *single), ("nvidia.com/gpu.shared", Some(10), true));
         assert_eq!(profile.limits.memory, Some(8 << 30));
+    }
+
+    #[test]
+    fn resources_of_slices_are_for_slices_of_that_size() {
+        let text = "version: v1\nsharing:\n  timeSlicing:\n    resources:\n    - name: nvidia.com/mig-1g.10gb\n      \
+                    replicas: 2\n    - name: nvidia.com/gpu\n      replicas: 2\n";
+        let sizes: Vec<Option<String>> =
+            read_text(text).unwrap().into_iter().map(|entry| entry.profile.mig).collect();
+        assert_eq!(sizes, [Some("1g.10gb".to_owned()), None]);
     }
 
     #[test]

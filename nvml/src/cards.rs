@@ -34,12 +34,6 @@ fn first(is: impl Fn(&Card) -> bool) -> Nvml<Device> {
     handle(index)
 }
 
-/// As people and programs write it.
-pub fn uuid_text(uuid: &[u8; 16]) -> String {
-    let hex: String = uuid.iter().map(|byte| format!("{byte:02x}")).collect();
-    format!("GPU-{}-{}-{}-{}-{}", &hex[..8], &hex[8..12], &hex[12..16], &hex[16..20], &hex[20..])
-}
-
 /// Where a card sits: domain, bus, device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Seat {
@@ -139,7 +133,7 @@ pub mod api {
     pub unsafe fn nvmlDeviceGetHandleByUUID(uuid: *const c_char, device: *mut Device) -> Nvml {
         // SAFETY: passed on.
         let wanted = unsafe { take_text(uuid)? };
-        let found = first(|card| uuid_text(&card.uuid).eq_ignore_ascii_case(wanted))?;
+        let found = first(|card| card.uuid_text().eq_ignore_ascii_case(wanted))?;
         // SAFETY: passed on.
         unsafe { put(device, found) }
     }
@@ -159,7 +153,7 @@ pub mod api {
         let found = match kind {
             ASCII => {
                 let end = value.iter().position(|byte| *byte == 0).unwrap_or(value.len());
-                first(|card| uuid_text(&card.uuid).as_bytes().eq_ignore_ascii_case(&value[..end]))?
+                first(|card| card.uuid_text().as_bytes().eq_ignore_ascii_case(&value[..end]))?
             }
             BINARY => first(|card| card.uuid == value[..16])?,
             _ => return Err(INVALID_ARGUMENT),
@@ -188,7 +182,7 @@ pub mod api {
 
     pub unsafe fn nvmlDeviceGetUUID(device: Device, uuid: *mut c_char, length: u32) -> Nvml {
         // SAFETY: passed on.
-        with(device, |card| unsafe { put_text(uuid, length, &uuid_text(&card.uuid)) })?
+        with(device, |card| unsafe { put_text(uuid, length, &card.uuid_text()) })?
     }
 
     pub unsafe fn nvmlDeviceGetIndex(device: Device, index: *mut u32) -> Nvml {
@@ -355,12 +349,6 @@ mod tests {
         }
         assert_eq!(&seat.legacy_text()[..13], b"0000:18:00.0\0");
         assert_eq!(&seat.text()[..17], b"00000000:18:00.0\0");
-    }
-
-    #[test]
-    fn a_uuid_is_written_as_the_driver_does() {
-        let uuid: [u8; 16] = std::array::from_fn(|index| index as u8 * 17);
-        assert_eq!(uuid_text(&uuid), "GPU-00112233-4455-6677-8899-aabbccddeeff");
     }
 
     #[test]

@@ -3,7 +3,8 @@
 use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};
 
-use crate::elf;
+use crate::mig::Inventory;
+use crate::{elf, kernel_module};
 
 const LIBRARY: &str = "libcuda.so.1";
 const CONTROL_DEVICE: &str = "/dev/nvidiactl";
@@ -13,13 +14,15 @@ const DEFAULT_SOFT_MEMORY: u64 = 4 << 30;
 /// A driver, with what a worker needs to start it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Backend {
-    /// NVIDIA's library on a machine with a GPU. An empty list of devices means all of them.
+    /// NVIDIA's library on a machine with a GPU. Devices are numbered as in [`crate::mig`]; none means all of them.
     Nvidia { library: PathBuf, devices: Vec<u32> },
     /// The driver of our own, which computes on the CPU.
     Soft {
         devices: u32,
         memory: u64,
-        /// Only these of them; none: all.
+        /// MIG instances that each of them is cut into; 0: it is whole.
+        instances: u32,
+        /// Only these of them, numbered as in [`crate::mig`]; none: all.
         only: Vec<u32>,
     },
 }
@@ -40,6 +43,7 @@ pub struct Options {
     pub devices: Vec<u32>,
     pub soft_devices: Option<u32>,
     pub soft_memory: Option<u64>,
+    pub soft_mig: Option<u32>,
 }
 
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
@@ -59,6 +63,7 @@ impl Backend {
     pub fn choose(options: &Options) -> Result<Self, BackendError> {
         let soft = || Self::Soft {
             devices: options.soft_devices.unwrap_or(DEFAULT_SOFT_DEVICES),
+            instances: options.soft_mig.unwrap_or(0),
             only: Vec::new(),
             memory: options.soft_memory.unwrap_or(DEFAULT_SOFT_MEMORY),
         };
@@ -82,18 +87,46 @@ impl Backend {
         }
     }
 
-    /// The same, for a worker that sees only these GPUs; none: all that it would see anyway.
+    /// The same, for a worker that is for these GPUs; none: all that there are.
     pub fn with_devices(&self, gpus: &[u32]) -> Self {
+        let allowed = self.devices();
+        let inventory = self.inventory();
+        if inventory.is_cut() {
+            return self.showing(inventory.only(allowed).only(gpus).for_process());
+        }
+        if gpus.is_empty() {
+            return self.clone();
+        }
+        // What the operator keeps from all workers stays kept from this one.
+        self.showing(gpus.iter().copied().filter(|gpu| allowed.is_empty() || allowed.contains(gpu)).collect())
+    }
+
+    /// The same, for a process that describes all GPUs and uses none.
+    pub fn with_all_devices(&self) -> Self {
+        let inventory = self.inventory();
+        if inventory.is_cut() { self.showing(inventory.only(self.devices()).all()) } else { self.clone() }
+    }
+
+    fn showing(&self, seen: Vec<u32>) -> Self {
         let mut backend = self.clone();
         let (Self::Nvidia { devices, .. } | Self::Soft { only: devices, .. }) = &mut backend;
-        if !gpus.is_empty() {
-            // What the operator keeps from all workers stays kept from this one.
-            let allowed = |gpu: &u32| devices.is_empty() || devices.contains(gpu);
-            let seen: Vec<u32> = gpus.iter().copied().filter(allowed).collect();
-            // An empty list would mean all of them; there is no such GPU as this one.
-            *devices = if seen.is_empty() { vec![u32::MAX] } else { seen };
-        }
+        // An empty list would mean all of them; there is no such GPU as this one.
+        *devices = if seen.is_empty() { vec![u32::MAX] } else { seen };
         backend
+    }
+
+    /// The GPUs that are shown; none named: all.
+    pub fn devices(&self) -> &[u32] {
+        let (Self::Nvidia { devices, .. } | Self::Soft { only: devices, .. }) = self;
+        devices
+    }
+
+    /// What there is. Looked at anew each time: an operator may cut a GPU while a broker runs.
+    fn inventory(&self) -> Inventory {
+        match self {
+            Self::Nvidia { .. } => Inventory::of_kernel(Path::new(kernel_module::PROC)),
+            Self::Soft { devices, instances, .. } => Inventory::simulated(*devices, *instances),
+        }
     }
 
     pub fn name(&self) -> &'static str {
@@ -113,12 +146,15 @@ impl Backend {
                     arguments.extend(["--device".into(), device.to_string().into()]);
                 }
             }
-            Self::Soft { devices, memory, only } => {
+            Self::Soft { devices, memory, instances, only } => {
                 for device in only {
                     arguments.extend(["--device".into(), device.to_string().into()]);
                 }
                 arguments.extend(["--soft-devices".into(), devices.to_string().into()]);
                 arguments.extend(["--soft-memory".into(), memory.to_string().into()]);
+                if *instances > 0 {
+                    arguments.extend(["--soft-mig".into(), instances.to_string().into()]);
+                }
             }
         }
         arguments
@@ -199,12 +235,26 @@ mod tests {
     }
 
     #[test]
+    fn workers_see_what_they_are_for_and_no_more_than_the_operator_gives() {
+        let soft = |instances, only: &[u32]| Backend::Soft { devices: 2, memory: 8, instances, only: only.to_vec() };
+        let seen = |backend: Backend, gpus: &[u32]| backend.with_devices(gpus).devices().to_vec();
+        assert!(seen(soft(0, &[]), &[]).is_empty());
+        assert_eq!(seen(soft(0, &[]), &[1]), [1]);
+        assert_eq!(seen(soft(0, &[0]), &[1]), [u32::MAX], "not all of them");
+        assert_eq!(seen(soft(2, &[]), &[]), [64], "one instance to a process");
+        assert_eq!(seen(soft(2, &[1]), &[]), [192]);
+        assert_eq!(seen(soft(2, &[1]), &[64]), [u32::MAX]);
+        assert_eq!(soft(2, &[1]).with_all_devices().devices(), [192, 200]);
+        assert_eq!(soft(0, &[]).with_all_devices(), soft(0, &[]));
+    }
+
+    #[test]
     fn auto_falls_back_to_soft_where_there_is_no_gpu() {
         if !Path::new(CONTROL_DEVICE).exists() {
             let options = Options { soft_devices: Some(2), ..Options::default() };
             assert_eq!(
                 Backend::choose(&options),
-                Ok(Backend::Soft { devices: 2, memory: DEFAULT_SOFT_MEMORY, only: Vec::new() })
+                Ok(Backend::Soft { devices: 2, memory: DEFAULT_SOFT_MEMORY, instances: 0, only: Vec::new() })
             );
             let options = Options { choice: Choice::Nvidia, ..Options::default() };
             assert_eq!(Backend::choose(&options), Err(BackendError::NoDevice));

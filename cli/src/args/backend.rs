@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use clap::{Args, ValueEnum};
 use proxy::backend::{Choice, Options};
 
-#[derive(Debug, Clone, Args)]
+#[derive(Debug, Clone, Default, Args)]
 pub struct BackendArgs {
     /// The driver that workers call (default: auto)
     #[arg(long, value_enum)]
@@ -20,13 +20,17 @@ pub struct BackendArgs {
     /// How much memory each of them has
     #[arg(long, value_name = "SIZE", value_parser = proxy::size::parse)]
     pub soft_memory: Option<u64>,
+    /// How many MIG instances each of them is cut into
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(0..=7))]
+    pub soft_mig: Option<u32>,
 }
 
 impl BackendArgs {
     /// Has nobody said anything of it?
     pub fn is_left_open(&self) -> bool {
-        let BackendArgs { backend, driver_library, soft_devices, soft_memory } = self;
-        backend.is_none() && driver_library.is_none() && soft_devices.is_none() && soft_memory.is_none()
+        let BackendArgs { backend, driver_library, soft_devices, soft_memory, soft_mig } = self;
+        let soft = soft_devices.is_some() || soft_memory.is_some() || soft_mig.is_some();
+        backend.is_none() && driver_library.is_none() && !soft
     }
 
     pub fn options(&self) -> Options {
@@ -40,6 +44,7 @@ impl BackendArgs {
             devices: Vec::new(),
             soft_devices: self.soft_devices,
             soft_memory: self.soft_memory,
+            soft_mig: self.soft_mig,
         }
     }
 
@@ -54,6 +59,7 @@ impl BackendArgs {
         add("--driver-library", self.driver_library.clone().map(Into::into));
         add("--soft-devices", self.soft_devices.map(|n| n.to_string().into()));
         add("--soft-memory", self.soft_memory.map(|n| n.to_string().into()));
+        add("--soft-mig", self.soft_mig.map(|n| n.to_string().into()));
         arguments
     }
 }

@@ -85,7 +85,7 @@ pub struct CdiGenerateArgs {
     /// GPUs: no device \"all\"
     #[arg(long)]
     pub no_all_device: bool,
-    /// GPUs: only these, by index or UUID; may be given several times
+    /// GPUs: only these, by index or UUID (a MIG slice: `0:1`, or MIG-...); may be given several times
     #[arg(long = "device-id", value_name = "ID")]
     pub device_ids: Vec<String>,
 }
@@ -106,10 +106,10 @@ pub enum CdiFormat {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum NameStrategyArg {
-    /// 0
+    /// 0, or 0:1 for a MIG slice
     Index,
-    /// GPU-4f6c...
+    /// GPU-4f6c..., or MIG-...
     Uuid,
-    /// gpu0
+    /// gpu0, or mig0:1
     TypeIndex,
 }

@@ -31,7 +31,7 @@ pub struct RunArgs {
     #[command(flatten)]
     pub backend: BackendArgs,
     /// A running proxy's admin socket (default: a proxy of its own for this run)
-    #[arg(long, value_name = "PATH", conflicts_with_all = ["backend", "driver_library", "soft_devices", "soft_memory", "jail"])]
+    #[arg(long, value_name = "PATH", conflicts_with_all = ["backend", "driver_library", "soft_devices", "soft_memory", "soft_mig", "jail"])]
     pub socket: Option<PathBuf>,
     /// What to do where the machine does not allow the whole jail
     #[arg(long, value_enum, default_value_t = JailArg::BestEffort)]

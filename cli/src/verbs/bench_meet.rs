@@ -20,8 +20,7 @@ const WARM_UP: usize = 100;
 const SETTLE: Duration = Duration::from_micros(300);
 
 pub fn run(json: bool) -> Result<ExitCode, Failure> {
-    let backend =
-        BackendArgs { backend: Some(BackendArg::Soft), driver_library: None, soft_devices: None, soft_memory: None };
+    let backend = BackendArgs { backend: Some(BackendArg::Soft), ..BackendArgs::default() };
     let proxy = PrivateProxy::start(&backend, JailArg::BestEffort)?;
     let client = admin::connect(&proxy.admin_socket())?;
     let name = "bench".parse().map_err(|error| Failure::new(Exit::Failure, format!("{error}")))?;

@@ -9,8 +9,11 @@ use bulkhead_kube::cdi::{self, validate};
 use bulkhead_kube::files;
 use bulkhead_kube::inject::Places;
 use proxy::control::ZoneName;
+use proxy::{kernel_module, survey};
 
-use crate::args::{CdiAction, CdiArgs, CdiFolders, CdiFormat, CdiGenerateArgs, CdiMode, NameStrategyArg};
+use crate::args::{
+    BackendArgs, CdiAction, CdiArgs, CdiFolders, CdiFormat, CdiGenerateArgs, CdiMode, NameStrategyArg,
+};
 use crate::exit::{Exit, Failure};
 use crate::{admin, library};
 
@@ -87,9 +90,23 @@ fn gpus(args: &CdiGenerateArgs) -> Result<Spec, Failure> {
         names,
         no_all_device: args.no_all_device,
         device_ids: args.device_ids.clone(),
-        proc: "/proc".into(),
+        cut: cut_gpus(),
+        proc: kernel_module::PROC.into(),
     };
     passthrough::generate(&options).map_err(|error| Failure::new(Exit::NoBackend, error.to_string()))
+}
+
+/// GPUs that are cut into MIG slices, whose UUIDs a process of its own asks the driver for. Without them, slices have
+/// their numbers.
+fn cut_gpus() -> Vec<survey::Gpu> {
+    if kernel_module::instances(Path::new(kernel_module::PROC)).is_empty() {
+        return Vec::new();
+    }
+    let left_open = BackendArgs::default();
+    let survey = super::topology::ask(&left_open);
+    survey
+        .inspect_err(|failure| eprintln!("bulkhead: MIG slices have no UUIDs: {}", failure.line))
+        .map_or_else(|_| Vec::new(), |survey| survey.gpus)
 }
 
 /// What was read, and what could not be.

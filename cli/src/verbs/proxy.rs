@@ -114,6 +114,7 @@ fn broker_config(args: &ProxyArgs, file: &File) -> Result<Config, Failure> {
     options.devices = file.gpus.clone().unwrap_or_default();
     options.soft_devices = options.soft_devices.or(file.soft_devices);
     options.soft_memory = options.soft_memory.or(file.soft_memory);
+    options.soft_mig = options.soft_mig.or(file.soft_mig);
     let backend = Backend::choose(&options).map_err(|error| Failure::new(Exit::NoBackend, error.to_string()))?;
     let context_memory = match backend {
         Backend::Soft { .. } => 0,

@@ -79,7 +79,8 @@ pub fn table(survey: &Survey) -> String {
     text.push_str(&gpus(&survey.gpus));
     for gpu in survey.gpus.iter() {
         for slice in gpu.mig.iter().flat_map(|mig| &mig.slices) {
-            let _ = writeln!(text, "      slice of GPU {}: {} {}", gpu.index, slice.name, slice.uuid);
+            let (size, memory) = (&slice.profile, Size(slice.memory_bytes));
+            let _ = writeln!(text, "  MIG {}:{}  {size}  {}  {memory}", gpu.index, slice.index, slice.uuid);
         }
     }
     if survey.gpus.len() > 1 {
@@ -166,7 +167,8 @@ mod tests {
 
     #[test]
     fn the_table_shows_every_pair() {
-        let survey = survey::look(&Backend::Soft { devices: 2, memory: 1 << 30, only: Vec::new() }).unwrap();
+        let survey =
+            survey::look(&Backend::Soft { devices: 2, memory: 1 << 30, instances: 0, only: Vec::new() }).unwrap();
         let text = table(&survey);
         assert!(text.contains("GPU0  X                 MEM peer+atomics\n"), "{text}");
         assert!(text.contains("1.0 GiB") || text.contains("1 GiB") || text.contains("1GiB"), "{text}");

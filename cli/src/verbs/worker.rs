@@ -33,7 +33,7 @@ pub fn run(args: WorkerArgs) -> Result<ExitCode, Failure> {
         prepared = prepared.refusing_hmm();
     }
     if args.inventory {
-        return tell_inventory(&prepared, &control, args.jail == JailArg::Require && !missing.is_empty());
+        return tell_inventory(&prepared, &backend, &control, args.jail == JailArg::Require && !missing.is_empty());
     }
     let link = BrokerLink::with_rejoin(control, rejoin);
     if link.report_ready(missing.bits(), prepared.driver_version()).is_err() {
@@ -52,12 +52,17 @@ pub fn run(args: WorkerArgs) -> Result<ExitCode, Failure> {
 }
 
 /// Answers the broker's question what the cards look like, unless the walls that it demands are not there.
-fn tell_inventory(prepared: &Prepared, control: &OwnedFd, unsafe_here: bool) -> Result<ExitCode, Failure> {
+fn tell_inventory(
+    prepared: &Prepared,
+    backend: &Backend,
+    control: &OwnedFd,
+    unsafe_here: bool,
+) -> Result<ExitCode, Failure> {
     if unsafe_here {
         return Ok(Exit::NoJail.into());
     }
     let failed = |error: &dyn std::fmt::Display| Failure::new(Exit::Failure, format!("inventory: {error}"));
-    let inventory = prepared.inventory().map_err(|error| failed(&error))?;
+    let inventory = prepared.inventory(backend).map_err(|error| failed(&error))?;
     proxy::packet::send(control, &inventory, &[]).map_err(|error| failed(&error))?;
     Ok(ExitCode::SUCCESS)
 }
@@ -111,6 +116,7 @@ fn backend(args: &WorkerArgs) -> Result<Backend, Failure> {
         Some(BackendArg::Soft) => Ok(Backend::Soft {
             devices: args.backend.soft_devices.ok_or_else(wrong)?,
             memory: args.backend.soft_memory.ok_or_else(wrong)?,
+            instances: args.backend.soft_mig.unwrap_or(0),
             only: args.devices.clone(),
         }),
         Some(BackendArg::Nvidia) => Ok(Backend::Nvidia {

@@ -57,17 +57,25 @@ impl Cluster {
 
     /// A claim that the scheduler has given parts of this node's first GPU.
     pub fn allocate_claim(&self, namespace: &str, name: &str, uid: &str, memory: &str, share: &str) {
+        self.allocate_claim_of(namespace, name, uid, &["gpu-0"], (memory, share));
+    }
+
+    /// So much of each of these devices.
+    pub fn allocate_claim_of(&self, namespace: &str, name: &str, uid: &str, devices: &[&str], much: (&str, &str)) {
         let path = format!("/apis/resource.k8s.io/v1/namespaces/{namespace}/resourceclaims/{name}");
-        let result = json!({
-            "driver": "gpu.bulkhead.dev", "pool": "node-1", "device": "gpu-0", "request": "gpu",
-            "shareID": format!("share-of-{uid}"), "consumedCapacity": { "memory": memory, "share": share },
-        });
+        let result = |device: &&str| {
+            json!({
+                "driver": "gpu.bulkhead.dev", "pool": "node-1", "device": device, "request": "gpu",
+                "shareID": format!("share-of-{uid}"), "consumedCapacity": { "memory": much.0, "share": much.1 },
+            })
+        };
+        let results: Vec<_> = devices.iter().map(result).collect();
         self.put(
             &path,
             json!({
                 "apiVersion": "resource.k8s.io/v1", "kind": "ResourceClaim",
                 "metadata": { "name": name, "namespace": namespace, "uid": uid },
-                "spec": {}, "status": { "allocation": { "devices": { "results": [result] } } },
+                "spec": {}, "status": { "allocation": { "devices": { "results": results } } },
             }),
         );
     }

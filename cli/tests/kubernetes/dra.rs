@@ -13,7 +13,7 @@ use tokio::runtime::Handle;
 use crate::cluster::Cluster;
 use crate::node::{Logged, Node, bulkhead, until};
 
-const SLICE: &str = "/apis/resource.k8s.io/v1/resourceslices/node-1-gpu.bulkhead.dev";
+pub const SLICE: &str = "/apis/resource.k8s.io/v1/resourceslices/node-1-gpu.bulkhead.dev";
 
 /// A node with a driver, and what kubelet does with it.
 pub struct Lab {
@@ -24,7 +24,11 @@ pub struct Lab {
 
 impl Lab {
     pub fn start(name: &str) -> Self {
-        Self { node: Node::start(name, ""), cluster: Cluster::start(), runtime: crate::node::runtime() }
+        Self::on(Node::start(name, ""))
+    }
+
+    pub fn on(node: Node) -> Self {
+        Self { node, cluster: Cluster::start(), runtime: crate::node::runtime() }
     }
 
     pub fn driver(&self) -> Logged {

@@ -6,4 +6,5 @@ mod device_plugin;
 mod dra;
 mod kubelet;
 mod load;
+mod mig;
 mod node;

@@ -95,18 +95,22 @@ pub struct Node {
 impl Node {
     /// Starts a proxy and a kubelet.
     pub fn start(name: &str, config: &str) -> Self {
+        Self::start_as_it_is(name, &soft(config))
+    }
+
+    pub fn start_as_it_is(name: &str, config: &str) -> Self {
         let folder = PathBuf::from(format!("/tmp/bulkhead-k8s-{}-{name}", std::process::id()));
         std::fs::create_dir_all(folder.join("lib")).unwrap();
         let kubelet = Kubelet::start(&folder);
         let mut node = Self { folder, proxy: None, kubelet };
-        node.configure(config);
+        node.configure_as_it_is(config);
         node.start_proxy();
         node
     }
 
     /// The GPUs of this node are meant to be computed on the CPU.
     pub fn configure(&self, config: &str) {
-        self.configure_as_it_is(&format!("{config}\n[proxy]\nbackend = \"soft\"\n"));
+        self.configure_as_it_is(&soft(config));
     }
 
     pub fn configure_as_it_is(&self, config: &str) {
@@ -176,6 +180,10 @@ impl Node {
     pub fn books(&self) -> usize {
         count(&self.folder.join("books"))
     }
+}
+
+fn soft(config: &str) -> String {
+    format!("{config}\n[proxy]\nbackend = \"soft\"\n")
 }
 
 pub fn count(folder: &Path) -> usize {

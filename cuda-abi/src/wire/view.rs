@@ -6,10 +6,11 @@
 use super::{Malformed, Reader, Writer};
 
 /// Changes with the payload; another one is not read.
-const VERSION: u64 = 1;
+const VERSION: u64 = 2;
 const NONE: u64 = u64::MAX;
 
-pub const MAX_CARDS: usize = 16;
+/// Eight GPUs, each in seven instances.
+pub const MAX_CARDS: usize = 56;
 /// As many processes as one zone can have.
 pub const MAX_PROCESSES: usize = 1024;
 /// The longest text in a view.
@@ -47,6 +48,37 @@ pub struct Card {
     /// Device and vendor, as NVML writes them: device in the upper half.
     pub pci_device: u32,
     pub pci_subsystem: u32,
+    /// What it is a part of, if it is a MIG instance.
+    pub mig: Option<Instance>,
+}
+
+/// What is known of a card that is a part of a GPU, which its hardware keeps apart from the others (MIG).
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Instance {
+    /// The UUID of the GPU.
+    pub gpu: [u8; 16],
+    /// Its size, like `1g.18gb`.
+    pub profile: String,
+    /// By which zones name it.
+    pub number: u32,
+}
+
+impl Card {
+    /// Its UUID, as people and programs write it.
+    pub fn uuid_text(&self) -> String {
+        uuid_text(if self.mig.is_some() { "MIG" } else { "GPU" }, &self.uuid)
+    }
+}
+
+impl Instance {
+    pub fn gpu_uuid_text(&self) -> String {
+        uuid_text("GPU", &self.gpu)
+    }
+}
+
+fn uuid_text(kind: &str, uuid: &[u8; 16]) -> String {
+    let hex: String = uuid.iter().map(|byte| format!("{byte:02x}")).collect();
+    format!("{kind}-{}-{}-{}-{}-{}", &hex[..8], &hex[8..12], &hex[12..16], &hex[16..20], &hex[20..])
 }
 
 /// A process of the zone, by the number that it has where the asking process lives.
@@ -108,6 +140,12 @@ pub fn write_cards(cards: &[Card], writer: &mut Writer<'_>) {
         writer.word(card.memory);
         writer.words(&[card.capability.0, card.capability.1, card.multiprocessors].map(u64::from));
         writer.words(&[card.pci_device, card.pci_subsystem].map(u64::from));
+        writer.word(u64::from(card.mig.is_some()));
+        if let Some(instance) = &card.mig {
+            writer.bytes(&instance.gpu);
+            writer.bytes(text(&instance.profile));
+            writer.word(u64::from(instance.number));
+        }
     }
 }
 
@@ -124,9 +162,22 @@ pub fn read_cards(reader: &mut Reader<'_>) -> Result<Vec<Card>, Malformed> {
             multiprocessors: reader.narrow()?,
             pci_device: reader.narrow()?,
             pci_subsystem: reader.narrow()?,
+            mig: match reader.word()? {
+                0 => None,
+                1 => Some(read_instance(reader)?),
+                _ => return Err(Malformed),
+            },
         });
     }
     Ok(cards)
+}
+
+fn read_instance(reader: &mut Reader<'_>) -> Result<Instance, Malformed> {
+    Ok(Instance {
+        gpu: reader.bytes()?.try_into().map_err(|_| Malformed)?,
+        profile: read_text(reader)?,
+        number: reader.narrow()?,
+    })
 }
 
 fn bounded(reader: &mut Reader<'_>, most: usize) -> Result<usize, Malformed> {
@@ -162,6 +213,7 @@ mod tests {
             multiprocessors: 132,
             pci_device: 0x2335_10de,
             pci_subsystem: 1,
+            mig: Some(Instance { gpu: [8; 16], profile: "1c.3g.40gb+me".into(), number: 73 }),
         };
         ZoneView {
             limit: Some(2 << 30),
@@ -186,6 +238,17 @@ mod tests {
     }
 
     #[test]
+    fn uuids_are_written_as_the_driver_does() {
+        let uuid = std::array::from_fn(|index| index as u8 * 17);
+        let card = Card { uuid, ..Card::default() };
+        assert_eq!(card.uuid_text(), "GPU-00112233-4455-6677-8899-aabbccddeeff");
+        let mig = Some(Instance { gpu: uuid, ..Instance::default() });
+        let instance = Card { uuid, mig, ..Card::default() };
+        assert_eq!(instance.uuid_text(), "MIG-00112233-4455-6677-8899-aabbccddeeff");
+        assert_eq!(instance.mig.unwrap().gpu_uuid_text(), card.uuid_text());
+    }
+
+    #[test]
     fn what_is_too_much_is_left_out() {
         let mut much = view();
         much.processes.push(Process { pid: 10, used: 1 });
@@ -205,7 +268,7 @@ mod tests {
             assert_eq!(ZoneView::read(&buffer[..end]), Err(Malformed), "{end}");
         }
         let mut other = buffer.clone();
-        other[0] = 2;
+        other[0] = 1;
         assert_eq!(ZoneView::read(&other), Err(Malformed));
         // The count of cards follows version, limit, use, CUDA version, the driver's version (two words) and busy.
         let count = 7 * 8;

@@ -6,6 +6,9 @@
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
+use proxy::mig::Instance;
+use proxy::{kernel_module, survey};
+
 use super::spec::{Device, DeviceNode, Edits, Mount, Spec};
 use crate::inject::LOADER_FOLDERS;
 
@@ -20,19 +23,21 @@ pub struct Options {
     pub names: Vec<NameStrategy>,
     /// Leave the device `all` out.
     pub no_all_device: bool,
-    /// Only these GPUs, by index or UUID; empty: all.
+    /// Only these GPUs, by index or UUID, or MIG slices, by index of both or UUID; empty: all.
     pub device_ids: Vec<String>,
+    /// What NVML knows of GPUs that are cut, where it was asked: without it, slices have no UUIDs.
+    pub cut: Vec<survey::Gpu>,
     /// `/proc` of the host.
     pub proc: PathBuf,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum NameStrategy {
-    /// `0`
+    /// `0`, and `0:1` for a slice
     Index,
-    /// `GPU-4f6c…`
+    /// `GPU-4f6c…`, and `MIG-…`
     Uuid,
-    /// `gpu0`
+    /// `gpu0`, and `mig0:1`
     TypeIndex,
 }
 
@@ -46,9 +51,27 @@ pub enum PassthroughError {
     NoDriver(String),
 }
 
-struct Gpu {
-    node: PathBuf,
+/// What a container can have: a GPU, or a slice of one that is cut, which is not there as a whole.
+struct Choice {
+    /// `0`, or `0:1`.
+    index: String,
+    is_slice: bool,
     uuid: Option<String>,
+    nodes: Vec<PathBuf>,
+}
+
+impl Choice {
+    fn is(&self, id: &str) -> bool {
+        self.index == id || self.uuid.as_deref() == Some(id)
+    }
+
+    fn name(&self, strategy: NameStrategy) -> Option<String> {
+        match strategy {
+            NameStrategy::Index => Some(self.index.clone()),
+            NameStrategy::TypeIndex => Some(format!("{}{}", if self.is_slice { "mig" } else { "gpu" }, self.index)),
+            NameStrategy::Uuid => self.uuid.clone(),
+        }
+    }
 }
 
 /// Nodes that every container with a GPU needs; those that the host has are given.
@@ -64,34 +87,27 @@ const LIBRARY_FOLDERS: [&str; 6] = [
 const PROGRAMS: [&str; 4] = ["nvidia-smi", "nvidia-debugdump", "nvidia-cuda-mps-control", "nvidia-cuda-mps-server"];
 
 pub fn generate(options: &Options) -> Result<Spec, PassthroughError> {
-    let gpus = gpus(options);
-    if gpus.is_empty() {
+    let choices = choices(options);
+    if choices.is_empty() {
         return Err(PassthroughError::NoGpu(options.dev_root.display().to_string().trim_end_matches('/').to_owned()));
     }
-    let is = |gpu: &Gpu, at: usize, id: &str| gpu.uuid.as_deref() == Some(id) || at.to_string() == id;
-    let known = |id: &&String| gpus.iter().enumerate().any(|(at, gpu)| is(gpu, at, id));
+    let known = |id: &&String| choices.iter().any(|choice| choice.is(id));
     if let Some(unknown) = options.device_ids.iter().find(|id| *id != "all" && !known(id)) {
         return Err(PassthroughError::NoSuchGpu(unknown.clone()));
     }
-    let chosen = |at: usize, gpu: &Gpu| {
-        options.device_ids.is_empty() || options.device_ids.iter().any(|id| id == "all" || is(gpu, at, id))
+    let is_chosen = |choice: &&Choice| {
+        options.device_ids.is_empty() || options.device_ids.iter().any(|id| id == "all" || choice.is(id))
     };
     let mut devices = Vec::new();
-    let mut all = Vec::new();
-    for (at, gpu) in gpus.iter().enumerate().filter(|(at, gpu)| chosen(*at, gpu)) {
-        let node = options.node(&gpu.node);
-        all.push(node.clone());
-        let mut names = BTreeSet::new();
-        for strategy in &options.names {
-            names.extend(match strategy {
-                NameStrategy::Index => Some(at.to_string()),
-                NameStrategy::TypeIndex => Some(format!("gpu{at}")),
-                NameStrategy::Uuid => gpu.uuid.clone(),
-            });
-        }
+    let mut all: Vec<DeviceNode> = Vec::new();
+    for choice in choices.iter().filter(is_chosen) {
+        let device_nodes: Vec<DeviceNode> = choice.nodes.iter().map(|path| options.node(path)).collect();
+        // Slices of one GPU have its node in common.
+        all.extend(device_nodes.iter().filter(|node| !all.contains(node)).cloned().collect::<Vec<_>>());
+        let names: BTreeSet<String> = options.names.iter().filter_map(|strategy| choice.name(*strategy)).collect();
         devices.extend(names.into_iter().map(|name| Device {
             name,
-            container_edits: Edits { device_nodes: vec![node.clone()], ..Edits::default() },
+            container_edits: Edits { device_nodes: device_nodes.clone(), ..Edits::default() },
             ..Device::default()
         }));
     }
@@ -124,30 +140,45 @@ impl Options {
 }
 
 /// In the order of their slots, as NVML counts.
-fn gpus(options: &Options) -> Vec<Gpu> {
-    let mut known: Vec<(String, Gpu)> = Vec::new();
-    for entry in std::fs::read_dir(options.proc.join("driver/nvidia/gpus")).into_iter().flatten().flatten() {
-        let information = std::fs::read_to_string(entry.path().join("information")).unwrap_or_default();
-        let field = |name: &str| {
-            information
-                .lines()
-                .find_map(|line| Some(line.strip_prefix(name)?.trim_start_matches(':').trim().to_owned()))
-        };
-        let Some(minor) = field("Device Minor").and_then(|minor| minor.parse::<u32>().ok()) else { continue };
-        let uuid = field("GPU UUID").filter(|uuid| uuid.starts_with("GPU-") && !uuid.contains('?'));
-        let node = PathBuf::from(format!("/dev/nvidia{minor}"));
-        known.push((entry.file_name().to_string_lossy().into_owned(), Gpu { node, uuid }));
-    }
-    known.sort_by(|(a, _), (b, _)| a.cmp(b));
-    let mut gpus: Vec<Gpu> = known.into_iter().map(|(_, gpu)| gpu).collect();
-    gpus.retain(|gpu| options.host_node(&gpu.node).exists());
+fn choices(options: &Options) -> Vec<Choice> {
+    let node = |minor: u32| PathBuf::from(format!("/dev/nvidia{minor}"));
+    let there = |minor: &u32| options.host_node(&node(*minor)).exists();
+    let mut gpus: Vec<(u32, Option<String>)> =
+        kernel_module::gpus(&options.proc).into_iter().map(|gpu| (gpu.minor, gpu.uuid)).collect();
+    gpus.retain(|(minor, _)| there(minor));
     if gpus.is_empty() {
         // The kernel does not tell; the nodes do.
-        let nodes = (0..64).map(|minor| PathBuf::from(format!("/dev/nvidia{minor}")));
-        let there = nodes.filter(|node| options.host_node(node).exists());
-        gpus = there.map(|node| Gpu { node, uuid: None }).collect();
+        gpus = (0..64).filter(there).map(|minor| (minor, None)).collect();
     }
-    gpus
+    let instances = kernel_module::instances(&options.proc);
+    let choice = |(at, (minor, uuid)): (usize, (u32, Option<String>))| {
+        let own: Vec<&Instance> = instances.iter().filter(|instance| instance.gpu == minor).collect();
+        if own.is_empty() {
+            return vec![Choice { index: at.to_string(), is_slice: false, uuid, nodes: vec![node(minor)] }];
+        }
+        let slice = |(place, instance): (usize, &&Instance)| {
+            let slice = slice_of(&options.cut, **instance);
+            let place = slice.map_or(place, |slice| slice.index as usize);
+            let capabilities = kernel_module::capabilities(&options.proc, **instance).into_iter().flatten();
+            let nodes = capabilities.map(|minor| PathBuf::from(format!("/dev/nvidia-caps/nvidia-cap{minor}")));
+            Choice {
+                index: format!("{at}:{place}"),
+                is_slice: true,
+                uuid: slice.map(|slice| slice.uuid.clone()),
+                nodes: std::iter::once(node(minor)).chain(nodes).collect(),
+            }
+        };
+        own.iter().enumerate().map(slice).collect()
+    };
+    gpus.into_iter().enumerate().flat_map(choice).collect()
+}
+
+fn slice_of(cut: &[survey::Gpu], instance: Instance) -> Option<&survey::Slice> {
+    let gpu = cut.iter().find(|gpu| gpu.minor == Some(instance.gpu))?;
+    let mut slices = gpu.mig.iter().flat_map(|mig| &mig.slices);
+    slices.find(|slice| {
+        (slice.gpu_instance, slice.compute_instance) == (instance.gpu_instance, instance.compute_instance)
+    })
 }
 
 fn mounts(options: &Options) -> Result<Vec<Mount>, PassthroughError> {
@@ -269,6 +300,7 @@ mod tests {
                 names: vec![NameStrategy::Index, NameStrategy::Uuid],
                 no_all_device: false,
                 device_ids: Vec::new(),
+                cut: Vec::new(),
                 proc: self.0.join("proc"),
             }
         }
@@ -320,6 +352,46 @@ mod tests {
         assert_eq!(spec.devices[0].name, "gpu1");
         let unknown = Options { device_ids: vec!["7".into()], ..host.options() };
         assert_eq!(generate(&unknown), Err(PassthroughError::NoSuchGpu("7".into())));
+    }
+
+    #[test]
+    fn a_gpu_that_is_cut_is_there_in_slices() {
+        let host = Host::new("cut");
+        for (instance, minors) in [("gi9", [66, 67]), ("gi10", [75, 76])] {
+            let folder = host.0.join("proc/driver/nvidia/capabilities/gpu0/mig").join(instance);
+            fs::create_dir_all(folder.join("ci0")).unwrap();
+            for (file, minor) in ["access", "ci0/access"].into_iter().zip(minors) {
+                fs::write(folder.join(file), format!("DeviceFileMinor: {minor}\nDeviceFileMode: 292\n")).unwrap();
+            }
+        }
+        let names = |spec: &Spec| spec.devices.iter().map(|device| device.name.clone()).collect::<Vec<_>>();
+        let nodes = |device: &Device| {
+            device.container_edits.device_nodes.iter().map(|node| node.path.clone()).collect::<Vec<_>>()
+        };
+        // GPU 1, by slot, is the one with minor 0.
+        let spec = generate(&host.options()).unwrap();
+        assert_eq!(names(&spec), ["0", "GPU-a", "1:0", "1:1", "all"]);
+        let caps = |minor: u32| format!("/dev/nvidia-caps/nvidia-cap{minor}");
+        assert_eq!(nodes(&spec.devices[2]), ["/dev/nvidia0".to_owned(), caps(66), caps(67)]);
+        assert_eq!(nodes(&spec.devices[4]).len(), 6, "each node once");
+        assert_eq!(crate::cdi::validate::problems(&spec), Vec::<String>::new());
+        // NVML knows their UUIDs, and counts them in an order of its own.
+        let slice = |index, gpu_instance| survey::Slice {
+            index,
+            uuid: format!("MIG-{gpu_instance}"),
+            gpu_instance,
+            ..survey::Slice::default()
+        };
+        let mig = Some(survey::Mig { enabled: true, slices: vec![slice(0, 10), slice(1, 9)] });
+        let cut = vec![survey::Gpu { minor: Some(0), mig, ..survey::Gpu::default() }];
+        let spec = generate(&Options { cut: cut.clone(), no_all_device: true, ..host.options() }).unwrap();
+        assert_eq!(names(&spec), ["0", "GPU-a", "1:1", "MIG-9", "1:0", "MIG-10"]);
+        let device_ids = vec!["MIG-10".to_owned()];
+        let names_by_type = vec![NameStrategy::TypeIndex];
+        let chosen = Options { cut, device_ids, names: names_by_type, no_all_device: true, ..host.options() };
+        assert_eq!(names(&generate(&chosen).unwrap()), ["mig1:0"]);
+        let whole = Options { device_ids: vec!["1".into()], ..host.options() };
+        assert_eq!(generate(&whole), Err(PassthroughError::NoSuchGpu("1".into())));
     }
 
     #[test]

@@ -13,7 +13,7 @@ use crate::api::device_plugin as api;
 use crate::books::{Holder, Record};
 use crate::cdi;
 use crate::keeper::{KeepError, Keeper};
-use crate::offer::{self, Resource};
+use crate::offer::{self, Resource, SeveralSlices};
 use crate::pod_resources::Listing;
 use crate::policy::Policy;
 
@@ -28,6 +28,8 @@ pub enum Refusal {
     UnknownDevice(String),
     #[error("a container may have only one {0} (failRequestsGreaterThanOne)")]
     OnlyOne(String),
+    #[error(transparent)]
+    SeveralSlices(#[from] SeveralSlices),
     #[error(transparent)]
     Keep(#[from] KeepError),
 }
@@ -159,7 +161,7 @@ impl Inside {
         }
         let mut settings = ZoneSettings::from(resource.limits_of(ids.len()));
         let gpus = ids.iter().filter_map(|id| resource.devices.get(id)).map(|part| part.number);
-        settings.ties.gpus = offer::numbers(gpus, self.terms.gpus);
+        settings.ties.gpus = offer::numbers(gpus, self.terms.gpus)?;
         // Kubelet gives a device to somebody else only when the one who had it is gone.
         let had = |record: &&Record| match &record.holder {
             Holder::Devices { resource, ids: others } => resource == name && others.iter().any(|id| ids.contains(id)),

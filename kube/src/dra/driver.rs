@@ -20,7 +20,7 @@ use crate::books::Holder;
 use crate::broker::{Broker, BrokerError};
 use crate::cdi;
 use crate::keeper::{KeepError, Keeper};
-use crate::offer;
+use crate::offer::{self, SeveralSlices};
 use crate::policy::Policy;
 
 pub struct Driver {
@@ -47,6 +47,8 @@ enum PrepareError {
     NoGpus,
     #[error("this node has no {0} any more")]
     NoSuchGpu(String),
+    #[error(transparent)]
+    SeveralSlices(#[from] SeveralSlices),
     #[error(transparent)]
     Broker(#[from] BrokerError),
     #[error(transparent)]
@@ -108,7 +110,7 @@ impl Driver {
             found.map(|(_, card)| card.number).ok_or_else(|| PrepareError::NoSuchGpu(name.to_owned()))
         };
         let numbers: Vec<u32> = claims::gpus(devices).into_iter().map(number).collect::<Result<_, _>>()?;
-        Ok(offer::numbers(numbers.into_iter(), cards.len()))
+        Ok(offer::numbers(numbers.into_iter(), cards.len())?)
     }
 
     async fn unprepare(&self, claim: &api::Claim) -> Result<(), PrepareError> {

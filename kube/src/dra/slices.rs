@@ -61,8 +61,8 @@ fn device(gpu: usize, card: &CardStatus, reserve: u64) -> Device {
         ..DeviceAttribute::default()
     };
     let number = |value: u64| DeviceAttribute { int: i64::try_from(value).ok(), ..DeviceAttribute::default() };
-    let attributes = [
-        ("type", text("gpu")),
+    let mut attributes = vec![
+        ("type", text(if card.mig.is_some() { "mig" } else { "gpu" })),
         ("uuid", text(&card.uuid)),
         ("productName", text(&card.name)),
         ("pciBusID", text(&card.bus_id)),
@@ -70,6 +70,9 @@ fn device(gpu: usize, card: &CardStatus, reserve: u64) -> Device {
         ("cudaComputeCapability", version(card.capability)),
         ("multiprocessors", number(card.multiprocessors.into())),
     ];
+    if let Some(mig) = &card.mig {
+        attributes.extend([("profile", text(&mig.profile)), ("parentUUID", text(&mig.parent_uuid))]);
+    }
     let memory = card.memory.saturating_sub(reserve) / MIB * MIB;
     let memory = quantity::of_bytes(memory);
     // Who does not say how much gets all of the memory, and of the time what the others leave: a claim for memory alone

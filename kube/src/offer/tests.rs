@@ -1,4 +1,5 @@
 use super::*;
+use proxy::control::admin::MigStatus;
 
 const GIB: u64 = 1 << 30;
 
@@ -11,6 +12,7 @@ fn cards(count: usize) -> Vec<CardStatus> {
         memory: 80 * GIB,
         capability: (9, 0),
         multiprocessors: 132,
+        mig: None,
     };
     (0..count).map(card).collect()
 }
@@ -22,6 +24,7 @@ fn profile(name: &str, memory: Option<u64>) -> Profile {
         limits: ZoneLimits { memory, ..ZoneLimits::default() },
         per_gpu: None,
         gpus: None,
+        mig: None,
     }
 }
 
@@ -118,7 +121,32 @@ fn a_containers_parts_come_from_one_gpu_if_they_fit_there() {
 
 #[test]
 fn a_zone_that_sees_all_gpus_names_none() {
-    assert_eq!(numbers([1].into_iter(), 2), [1]);
-    assert_eq!(numbers([1, 0, 1].into_iter(), 2), [0u32; 0]);
-    assert_eq!(numbers([0].into_iter(), 1), [0u32; 0]);
+    assert_eq!(numbers([1].into_iter(), 2), Ok(vec![1]));
+    assert_eq!(numbers([1, 0, 1].into_iter(), 2), Ok(vec![]));
+    assert_eq!(numbers([0].into_iter(), 1), Ok(vec![]));
+}
+
+#[test]
+fn slices_of_a_size_have_a_profile_of_their_own() {
+    let mut node = cards(3);
+    for (card, profile) in node[1..].iter_mut().zip(["1g.18gb", "2g.35gb"]) {
+        card.mig = Some(MigStatus { profile: profile.into(), parent_uuid: "GPU-p".into() });
+        card.number += 64;
+        card.uuid = format!("MIG-{profile}");
+    }
+    let slice = Profile { per_gpu: Some(1), mig: Some("1g.18gb".into()), ..profile("mig-1g.18gb", None) };
+    let offered = cut(&config(vec![slice]), &[], &node, 0).unwrap();
+    assert_eq!(
+        offered.resources[0].devices,
+        BTreeMap::from([("MIG-1g.18gb::0".into(), Part { gpu: 1, number: 65 })])
+    );
+    assert_eq!(offered.claims, BTreeSet::from([0, 2]), "the others are for claims");
+}
+
+#[test]
+fn a_zone_has_whole_gpus_or_one_slice() {
+    assert_eq!(numbers([1, 1, 2].into_iter(), 3), Ok(vec![1, 2]));
+    assert_eq!(numbers([64, 64].into_iter(), 2), Ok(vec![64]));
+    assert_eq!(numbers([64, 72].into_iter(), 2), Err(SeveralSlices));
+    assert_eq!(numbers([0, 72].into_iter(), 4), Err(SeveralSlices));
 }

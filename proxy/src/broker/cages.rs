@@ -6,6 +6,7 @@ use std::process::{Child, Command};
 
 use super::Broker;
 use super::worker_logs::WorkerLogs;
+use crate::backend::Backend;
 use crate::cage::{self, Cage, HostLimits, Rule, Surroundings};
 use crate::control::ZoneName;
 use crate::control::zone::ZoneLimits;
@@ -17,20 +18,20 @@ impl Broker {
         if self.config.jail == Demand::Off || !rustix::process::geteuid().is_root() {
             return;
         }
-        self.cage = Cage::open(self.folder.path(), &Surroundings::read(), &self.device_rules());
+        self.cage = Cage::open(self.folder.path(), &Surroundings::read(), &device_rules(&self.config.backend));
         for (part, reason) in self.cage.reasons() {
             tracing::info!(part = part.name(), reason, "part of the jail is missing");
         }
     }
 
-    /// Asked anew each time: a driver makes some of its nodes when they are first needed.
-    fn device_rules(&self) -> Vec<Rule> {
-        cage::of_policy(&Policy::from(&self.config.backend))
-    }
-
-    /// Starts a worker or a helper in a group of its own.
-    pub(super) fn spawn_confined(&mut self, slot: usize, mut command: Command) -> io::Result<Child> {
-        let rules = self.device_rules();
+    /// Starts a worker or a helper in a group of its own, in which it can open the devices of its backend.
+    pub(super) fn spawn_confined(
+        &mut self,
+        slot: usize,
+        backend: &Backend,
+        mut command: Command,
+    ) -> io::Result<Child> {
+        let rules = device_rules(backend);
         if let Err(error) = self.cage.confine(&mut command, slot, &rules) {
             self.cage.leave(slot);
             if self.config.jail == Demand::Require {
@@ -47,7 +48,9 @@ impl Broker {
     /// Puts a worker into the group of the zone that it is about to serve, if that has one.
     pub(super) fn admit_to_zone(&mut self, id: u64, zone: &ZoneName) -> io::Result<()> {
         let Some(slot) = self.workers.get(&id).map(|worker| worker.slot) else { return Ok(()) };
-        let rules = self.device_rules();
+        // Asked of the zone: a worker of the last broker does not know what it was started for.
+        let gpus = self.zones.get(zone).map_or(&[][..], |zone| &zone.ties.gpus);
+        let rules = device_rules(&self.config.backend.with_devices(gpus));
         match self.cage.admit(slot, zone, &rules) {
             Err(error) if self.config.jail != Demand::Require && error.kind() != io::ErrorKind::TimedOut => {
                 tracing::warn!(%zone, %error, "a worker is not held to its zone's limits of the host");
@@ -92,4 +95,9 @@ impl Broker {
             }
         }
     }
+}
+
+/// Asked anew each time: a driver makes some of its nodes when they are first needed.
+fn device_rules(backend: &Backend) -> Vec<Rule> {
+    cage::of_policy(&Policy::from(backend))
 }

@@ -8,6 +8,7 @@
 use std::collections::BTreeMap;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
+use std::path::Path;
 use std::time::{Duration, Instant};
 
 use cuda_abi::wire::Reader;
@@ -16,12 +17,11 @@ use idm::bootstrap::{self, ANSWER_BYTES, Answer};
 use rustix::event::{PollFd, PollFlags, Timespec};
 
 use super::reactor::Source;
-use super::workers::Kind;
 use super::{Broker, namespaces, process};
 use crate::backend::Backend;
 use crate::control::ZoneName;
-use crate::control::admin::CardStatus;
-use crate::packet;
+use crate::control::admin::{CardStatus, MigStatus};
+use crate::{kernel_module, packet};
 
 /// A driver on a busy node takes seconds to start.
 const HELPER_TIME: Duration = Duration::from_secs(120);
@@ -114,34 +114,51 @@ impl Broker {
         }
         let told = |(at, card): (usize, &Card)| CardStatus {
             name: card.name.clone(),
-            uuid: uuid_text(&card.uuid),
+            uuid: card.uuid_text(),
             number: self.number_of(at, card),
             bus_id: card.bus_id.clone(),
             memory: card.memory,
             capability: card.capability,
             multiprocessors: card.multiprocessors,
+            mig: card.mig.as_ref().map(|instance| MigStatus {
+                profile: instance.profile.clone(),
+                parent_uuid: instance.gpu_uuid_text(),
+            }),
         };
         Some(self.views.cards.as_ref()?.iter().enumerate().map(told).collect())
     }
 
-    /// How zones name a card: as its device node is numbered, where the kernel tells, and else by its place.
+    /// How zones name a card: an instance by its own number, a GPU as its device node is numbered, where the kernel
+    /// tells, and else by its place.
     fn number_of(&self, at: usize, card: &Card) -> u32 {
         let place = u32::try_from(at).unwrap_or(0);
-        match &self.config.backend {
-            Backend::Soft { .. } => place,
-            Backend::Nvidia { devices, .. } => {
-                node_number(&card.bus_id).or_else(|| devices.get(at).copied()).unwrap_or(place)
+        match (&card.mig, &self.config.backend) {
+            (Some(instance), _) => instance.number,
+            (None, Backend::Soft { .. }) => place,
+            (None, Backend::Nvidia { devices, .. }) => {
+                let told = kernel_module::gpu_in(Path::new(kernel_module::PROC), &card.bus_id);
+                told.map(|gpu| gpu.minor).or_else(|| devices.get(at).copied()).unwrap_or(place)
             }
         }
+    }
+
+    /// The cards that a zone's programs see.
+    fn cards_of(&self, name: &ZoneName) -> Vec<Card> {
+        let gpus = self.zones.get(name).map_or(&[][..], |zone| &zone.ties.gpus);
+        let backend = self.config.backend.with_devices(gpus);
+        let (seen, all) = (backend.devices(), self.views.cards.iter().flatten().enumerate());
+        let sees = |(at, card): &(usize, &Card)| seen.is_empty() || seen.contains(&self.number_of(*at, card));
+        all.filter(sees).map(|(_, card)| card.clone()).collect()
     }
 
     fn start_helper(&mut self) -> io::Result<()> {
         let slot = self.free_slot()?;
         let (ours, theirs) = packet::pair()?;
         rustix::io::ioctl_fionbio(&ours, true)?;
-        let mut command = self.worker_command(slot, &Kind::default(), theirs);
+        let backend = self.config.backend.with_all_devices();
+        let mut command = self.worker_command(slot, &backend, theirs);
         command.arg("--inventory");
-        let child = self.spawn_confined(slot, command);
+        let child = self.spawn_confined(slot, &backend, command);
         let child = child.inspect_err(|error| tracing::error!(%error, "cannot ask for the cards"))?;
         let process = process::open(child.id())?;
         self.reactor.watch(&process, Source::Inventory)?;
@@ -159,7 +176,8 @@ impl Broker {
         match view::read_cards(&mut Reader::new(&buffer[..received])) {
             Ok(mut cards) if !cards.is_empty() => {
                 // NVML counts cards in the order of their slots; CUDA has another.
-                cards.sort_by(|a, b| a.bus_id.cmp(&b.bus_id));
+                let instance = |card: &Card| card.mig.as_ref().map(|instance| instance.number);
+                cards.sort_by(|a, b| (&a.bus_id, instance(a)).cmp(&(&b.bus_id, instance(b))));
                 let nvidia = matches!(self.config.backend, Backend::Nvidia { .. });
                 let complete = |card: Card| if nvidia { with_pci_identity(card) } else { card };
                 self.views.cards = Some(cards.into_iter().map(complete).collect());
@@ -209,15 +227,10 @@ impl Broker {
             cuda_version: self.driver_version,
             driver_version: self.views.driver_version.clone(),
             busy,
-            cards: self.views.cards.clone().unwrap_or_default(),
+            cards: self.cards_of(name),
             processes,
         }
     }
-}
-
-fn uuid_text(uuid: &[u8; 16]) -> String {
-    let hex: String = uuid.iter().map(|byte| format!("{byte:02x}")).collect();
-    format!("GPU-{}-{}-{}-{}-{}", &hex[..8], &hex[8..12], &hex[12..16], &hex[16..20], &hex[20..])
 }
 
 /// The version of NVIDIA's kernel module, where this machine shows it.
@@ -232,19 +245,6 @@ fn version_in(text: &str) -> Option<String> {
     let number = |part: &str| !part.is_empty() && part.bytes().all(|byte| byte.is_ascii_digit());
     let is_version = |word: &&str| word.contains('.') && word.split('.').all(number);
     text.split_whitespace().find(is_version).map(str::to_owned)
-}
-
-/// The number of a card's device node, as NVIDIA's kernel module tells it.
-fn node_number(bus_id: &str) -> Option<u32> {
-    let id = bus_id.to_ascii_lowercase();
-    // It becomes part of a path. The module writes the domain with four digits, others with eight.
-    if !id.bytes().all(|byte| byte.is_ascii_hexdigit() || byte == b':' || byte == b'.') {
-        return None;
-    }
-    let short = id.strip_prefix("0000").filter(|rest| rest.len() == 12).unwrap_or(&id);
-    let text = std::fs::read_to_string(format!("/proc/driver/nvidia/gpus/{short}/information")).ok()?;
-    let minor = text.lines().find_map(|line| line.strip_prefix("Device Minor:"))?;
-    minor.trim().parse().ok()
 }
 
 /// Adds what the driver does not tell: who made the card.

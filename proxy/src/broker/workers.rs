@@ -252,7 +252,12 @@ impl Broker {
         let slot = self.free_slot()?;
         let (ours, theirs) = packet::pair()?;
         rustix::io::ioctl_fionbio(&ours, true)?;
-        let child = self.spawn_confined(slot, self.worker_command(slot, &kind, theirs))?;
+        let backend = self.config.backend.with_devices(&kind.gpus);
+        let mut command = self.worker_command(slot, &backend, theirs);
+        if kind.fresh {
+            command.arg("--fresh");
+        }
+        let child = self.spawn_confined(slot, &backend, command)?;
         let process = process::open(child.id())?;
         let mut token = Token::default();
         rustix::rand::getrandom(&mut token, rustix::rand::GetRandomFlags::empty())?;
@@ -291,19 +296,16 @@ impl Broker {
             .ok_or_else(|| io::Error::other("there are as many workers as a broker can have"))
     }
 
-    pub(super) fn worker_command(&self, slot: usize, kind: &Kind, control: OwnedFd) -> Command {
+    pub(super) fn worker_command(&self, slot: usize, backend: &Backend, control: OwnedFd) -> Command {
         let config = &self.config;
         let mut command = Command::new(&config.worker_program);
         std::os::unix::process::CommandExt::arg0(&mut command, "bulkhead");
-        command.args(&config.worker_arguments).args(config.backend.with_devices(&kind.gpus).to_arguments());
+        command.args(&config.worker_arguments).args(backend.to_arguments());
         command.arg("--rejoin").arg(self.folder.workers_socket());
         command.arg("--jail").arg(config.jail.name());
         command.arg("--jail-root").arg(self.folder.jail_root());
         if rustix::process::geteuid().is_root() {
             command.arg("--jail-uid").arg((config.worker_uids + slot as u32).to_string());
-        }
-        if kind.fresh {
-            command.arg("--fresh");
         }
         if self.missing.contains(Part::Proc) {
             command.arg("--without-pid-namespace");
@@ -315,7 +317,7 @@ impl Broker {
         for name in [env_vars::LOG, env_vars::SOFT_THREADS, env_vars::SOFT_CHECK, "RUST_BACKTRACE"] {
             command.envs(std::env::var_os(name).map(|value| (name, value)));
         }
-        if let Backend::Nvidia { library, .. } = &config.backend {
+        if let Backend::Nvidia { library, .. } = backend {
             // The driver loads its other libraries by name; they lie beside it.
             command.envs(library.parent().map(|folder| ("LD_LIBRARY_PATH", folder)));
         }

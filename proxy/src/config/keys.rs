@@ -190,6 +190,14 @@ pub const KEYS: &[Key] = &[
     key(Table::Proxy, "gpus", Kind::Gpus, "all", "The NVIDIA GPUs that workers get.", false),
     key(Table::Proxy, "soft_devices", Kind::Number(1, 16), "1", "How many GPUs the software backend shows.", false),
     key(Table::Proxy, "soft_memory", Kind::Size, "4GiB", "How much memory each of them has.", false),
+    key(
+        Table::Proxy,
+        "soft_mig",
+        Kind::Number(0, 7),
+        "0",
+        "How many MIG instances each of them is cut into, each with its part of the memory; 0: it stays whole.",
+        false,
+    ),
     key(Table::Proxy, "spare_workers", Kind::Number(0, 64), "1", "Workers kept ready for the next clients.", true),
     key(
         Table::Proxy,
@@ -480,7 +488,16 @@ pub const KEYS: &[Key] = &[
         "gpus",
         Kind::Gpus,
         "all",
-        "The GPUs that have such parts, as `bulkhead topology` counts them.",
+        "The GPUs that have such parts, as `bulkhead topology` counts them; of a GPU in MIG mode each slice counts, in \
+         its place.",
+        true,
+    ),
+    key(
+        Table::Profile,
+        "mig",
+        Kind::Label,
+        "any GPU",
+        "Only MIG slices of this size have such parts, like \"1g.18gb\".",
         true,
     ),
     key(

@@ -34,6 +34,8 @@ pub struct Profile {
     pub per_gpu: Option<u32>,
     /// None: all.
     pub gpus: Option<Vec<u32>>,
+    /// Only MIG instances of this size.
+    pub mig: Option<String>,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -52,6 +54,7 @@ impl Kubernetes {
             limits: limits(values, &ZoneLimits::default()),
             per_gpu: values.number("per_gpu").and_then(|count| u32::try_from(count).ok()),
             gpus: values.numbers("gpus"),
+            mig: values.text("mig").map(str::to_owned),
         });
         let quotas = tables
             .quotas

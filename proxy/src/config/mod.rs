@@ -32,6 +32,7 @@ pub struct File {
     pub gpus: Option<Vec<u32>>,
     pub soft_devices: Option<u32>,
     pub soft_memory: Option<u64>,
+    pub soft_mig: Option<u32>,
     pub spare_workers: Option<u16>,
     pub max_clients: Option<u16>,
     pub jail: Option<Demand>,
@@ -110,6 +111,7 @@ pub fn parse(text: &str) -> Result<File, Vec<Problem>> {
         gpus: proxy.numbers("gpus"),
         soft_devices: narrow(proxy.number("soft_devices")),
         soft_memory: proxy.number("soft_memory"),
+        soft_mig: narrow(proxy.number("soft_mig")),
         spare_workers: small(proxy.number("spare_workers")),
         max_clients: small(proxy.number("max_clients")),
         jail: proxy.text("jail").map(|name| match name {

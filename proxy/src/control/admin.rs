@@ -139,7 +139,7 @@ pub struct Status {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CardStatus {
     pub name: String,
-    /// As NVIDIA writes it: `GPU-` and groups of hexadecimal digits.
+    /// As NVIDIA writes it: `GPU-`, or `MIG-`, and groups of hexadecimal digits.
     pub uuid: String,
     /// By which a zone names it.
     pub number: u32,
@@ -148,6 +148,17 @@ pub struct CardStatus {
     /// Compute capability, major and minor.
     pub capability: (u32, u32),
     pub multiprocessors: u32,
+    /// What it is a part of, if it is a MIG instance.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub mig: Option<MigStatus>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct MigStatus {
+    /// Its size, like `1g.18gb`.
+    pub profile: String,
+    /// The UUID of its GPU.
+    pub parent_uuid: String,
 }
 
 /// What workers share with each other, counted since this broker serves.

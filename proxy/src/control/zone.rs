@@ -2,6 +2,8 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::mig;
+
 pub const MAX_SHARE: u32 = 10_000;
 pub const DEFAULT_SHARE: u32 = 100;
 pub const MAX_PRIORITY: u32 = 100;
@@ -82,7 +84,7 @@ impl Default for Access {
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Ties {
-    /// The GPUs that its programs see, by number; none: all.
+    /// The GPUs that its programs see, numbered as in [`crate::mig`]; none: all.
     pub gpus: Vec<u32>,
     /// Budgets that it draws on together with other zones.
     pub budgets: Vec<String>,
@@ -215,7 +217,7 @@ impl ZoneSettings {
             (ties.budgets.iter().chain(&ties.circles).all(label), BadSettings::Label),
             (
                 [ties.gpus.len(), ties.budgets.len(), ties.circles.len()].into_iter().all(|count| count <= MAX_TIES)
-                    && ties.gpus.iter().all(|gpu| *gpu < 64),
+                    && ties.gpus.iter().all(|gpu| *gpu < mig::END),
                 BadSettings::Ties,
             ),
         ];

@@ -1,9 +1,11 @@
 //! What each kind of worker gets to see and may do. Data, with the reason beside each entry.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use super::seccomp::Syscalls;
 use crate::backend::Backend;
+use crate::kernel_module;
+use crate::mig::Instance;
 
 /// The kinds of worker.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -62,17 +64,14 @@ impl Policy {
             if !["/usr", "/lib", "/lib64"].iter().any(|seen| folder.starts_with(seen)) {
                 binds.push(Bind { path: folder, kind: BindKind::Files, optional: false });
             }
-            // Control, unified memory, and the nodes of GPU instances.
-            binds.extend(
-                ["/dev/nvidiactl", "/dev/nvidia-uvm", "/dev/nvidia-uvm-tools", "/dev/nvidia-caps"].map(device),
-            );
-            let all: Vec<u32> = if devices.is_empty() { (0..64).collect() } else { devices.clone() };
-            binds.extend(all.iter().map(|number| device(&format!("/dev/nvidia{number}"))));
+            // Control, and unified memory.
+            binds.extend(["/dev/nvidiactl", "/dev/nvidia-uvm", "/dev/nvidia-uvm-tools"].map(device));
+            binds.extend(gpu_nodes(devices, Path::new(kernel_module::PROC)).iter().map(|path| device(path)));
         }
         binds
     }
 
-    /// The device nodes among them, or folders of such.
+    /// The device nodes among them.
     pub fn device_nodes(&self) -> Vec<PathBuf> {
         let devices = self.binds().into_iter().filter(|bind| bind.kind == BindKind::Device);
         devices.map(|bind| bind.path).collect()
@@ -97,5 +96,45 @@ impl Policy {
             Self::Soft => Syscalls::Soft,
             Self::Nvidia { .. } => Syscalls::Nvidia,
         }
+    }
+}
+
+/// The nodes of GPUs, and of instances: that of the GPU, with which alone nothing can be done, and the two that open the
+/// instance.
+fn gpu_nodes(devices: &[u32], proc: &Path) -> Vec<String> {
+    let all: Vec<u32> = if devices.is_empty() { (0..64).collect() } else { devices.to_vec() };
+    let mut nodes = Vec::new();
+    for number in all {
+        let instance = Instance::of(number);
+        nodes.push(format!("/dev/nvidia{}", instance.map_or(number, |instance| instance.gpu)));
+        let capabilities = instance.and_then(|instance| kernel_module::capabilities(proc, instance));
+        nodes.extend(capabilities.into_iter().flatten().map(|minor| format!("/dev/nvidia-caps/nvidia-cap{minor}")));
+    }
+    nodes.sort_unstable();
+    nodes.dedup();
+    nodes
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_worker_of_an_instance_gets_the_nodes_that_open_it() {
+        let proc = std::env::temp_dir().join(format!("bulkhead-policy-{}", std::process::id()));
+        for (instance, minors) in [("gi1", [12, 13]), ("gi2", [21, 22])] {
+            let folder = proc.join("driver/nvidia/capabilities/gpu3/mig").join(instance);
+            std::fs::create_dir_all(folder.join("ci0")).unwrap();
+            std::fs::write(folder.join("access"), format!("DeviceFileMinor: {}\n", minors[0])).unwrap();
+            std::fs::write(folder.join("ci0/access"), format!("DeviceFileMinor: {}\n", minors[1])).unwrap();
+        }
+        let number = |gpu_instance| Instance { gpu: 3, gpu_instance, compute_instance: 0 }.number().unwrap();
+        let caps = |minor: u32| format!("/dev/nvidia-caps/nvidia-cap{minor}");
+        assert_eq!(gpu_nodes(&[number(2)], &proc), [caps(21), caps(22), "/dev/nvidia3".to_owned()]);
+        assert_eq!(gpu_nodes(&[number(9)], &proc), ["/dev/nvidia3"], "no such instance: nothing opens it");
+        assert_eq!(gpu_nodes(&[0, number(1), number(2)], &proc).len(), 6);
+        assert_eq!(gpu_nodes(&[2], &proc), ["/dev/nvidia2"]);
+        assert_eq!(gpu_nodes(&[], &proc).len(), 64);
+        std::fs::remove_dir_all(proc).unwrap();
     }
 }

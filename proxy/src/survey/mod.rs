@@ -5,14 +5,17 @@
 mod driver;
 mod nvml;
 pub mod selftest;
+pub(crate) mod simulated;
 
 use std::collections::BTreeMap;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
 use crate::backend::Backend;
 use crate::worker::WorkerError;
+
+pub use nvml::NvmlError;
 
 /// All GPUs of a backend.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -59,7 +62,7 @@ pub struct Gpu {
     pub numa_node: Option<u32>,
 }
 
-/// Its slices, where the GPU can be sliced.
+/// Its slices, which are instances to the driver, where the GPU can be cut.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Mig {
     pub enabled: bool,
@@ -68,8 +71,16 @@ pub struct Mig {
 
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Slice {
+    /// Its place among those of its GPU.
+    pub index: u32,
     pub name: String,
     pub uuid: String,
+    /// Its size, like `1g.18gb`.
+    pub profile: String,
+    pub memory_bytes: u64,
+    pub multiprocessors: u32,
+    pub gpu_instance: u32,
+    pub compute_instance: u32,
 }
 
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -166,7 +177,10 @@ pub enum SurveyError {
 pub fn look(backend: &Backend) -> Result<Survey, SurveyError> {
     let mut survey = driver::look(backend)?;
     match backend {
-        Backend::Soft { .. } => {
+        Backend::Soft { instances, .. } => {
+            if *instances > 0 {
+                simulated::cut(&mut survey, *instances);
+            }
             for (from, row) in survey.links.iter_mut().enumerate() {
                 for (_, link) in row.iter_mut().enumerate().filter(|(to, _)| *to != from) {
                     link.kind = Kind::Memory;
@@ -174,15 +188,24 @@ pub fn look(backend: &Backend) -> Result<Survey, SurveyError> {
             }
         }
         Backend::Nvidia { library, .. } => {
-            // NVML lies beside the driver, or where the loader finds it.
-            let beside = library.with_file_name("libnvidia-ml.so.1");
-            let path = if beside.exists() { &beside } else { Path::new("libnvidia-ml.so.1") };
-            if let Err(error) = nvml::complete(&mut survey, path) {
+            if let Err(error) = nvml::complete(&mut survey, &nvml_of(library)) {
                 survey.without_nvml = Some(error.to_string());
             }
         }
     }
     Ok(survey)
+}
+
+/// NVIDIA's GPUs that are cut into instances.
+pub fn cut_gpus(driver_library: &Path) -> Result<Vec<Gpu>, NvmlError> {
+    nvml::cut_gpus(&nvml_of(driver_library))
+}
+
+/// NVML lies beside the driver, or where the loader finds it.
+fn nvml_of(driver_library: &Path) -> PathBuf {
+    const NAME: &str = "libnvidia-ml.so.1";
+    let beside = driver_library.with_file_name(NAME);
+    if beside.exists() { beside } else { PathBuf::from(NAME) }
 }
 
 /// What programs of the zone see that this process is in: GPUs as our client library shows them.
@@ -203,7 +226,7 @@ mod tests {
     #[test]
     fn several_software_gpus_reach_each_other_through_memory() {
         // As many as other tests here have: there is one software driver in a process.
-        let survey = look(&Backend::Soft { devices: 2, memory: 1 << 30, only: Vec::new() }).unwrap();
+        let survey = look(&Backend::Soft { devices: 2, memory: 1 << 30, instances: 0, only: Vec::new() }).unwrap();
         assert_eq!((survey.gpus.len(), survey.links.len()), (2, 2));
         assert_eq!(survey.gpus[1].memory_bytes, 1 << 30);
         assert!(survey.gpus[0].uuid.starts_with("GPU-") && survey.gpus[0].uuid != survey.gpus[1].uuid);

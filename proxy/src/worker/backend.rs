@@ -1,15 +1,23 @@
 //! Fills the driver table.
 
 use std::ffi::{CStr, c_void};
+use std::path::Path;
 
 use cuda_abi::driver::Driver;
 
-use super::WorkerError;
+use super::{VISIBLE, WorkerError};
 use crate::backend::Backend;
+use crate::mig::Instance;
+use crate::survey;
 
 pub fn load(backend: &Backend) -> Result<Driver, WorkerError> {
     match backend {
-        Backend::Nvidia { library, .. } => {
+        Backend::Nvidia { library, devices } => {
+            if let [number] = devices[..]
+                && let Some(instance) = Instance::of(number)
+            {
+                show(&uuid_of(library, instance)?);
+            }
             let failed = |source| WorkerError::Library { path: library.display().to_string(), source };
             // SAFETY: the operator names the driver's library; its initialisers are as trusted as the driver.
             let library = unsafe { libloading::os::unix::Library::new(library) }.map_err(failed)?;
@@ -23,10 +31,34 @@ pub fn load(backend: &Backend) -> Result<Driver, WorkerError> {
             std::mem::forget(library);
             Ok(driver)
         }
-        Backend::Soft { devices, memory, only } => {
-            softgpu::driver::show_only(only.iter().map(|slot| *slot as usize).collect());
-            let config = softgpu::driver::Config { devices: *devices as usize, memory: *memory };
+        Backend::Soft { devices, memory, instances, only } => {
+            // An instance is a device of the software driver, of a part of the memory.
+            let parts = (*instances).max(1);
+            let slot = |number: &u32| match Instance::of(*number) {
+                Some(Instance { gpu, gpu_instance, .. }) => gpu * parts + gpu_instance,
+                None => *number,
+            };
+            softgpu::driver::show_only(only.iter().map(|number| slot(number) as usize).collect());
+            let config =
+                softgpu::driver::Config { devices: (devices * parts) as usize, memory: memory / u64::from(parts) };
             Ok(softgpu::driver::driver(config))
         }
     }
+}
+
+/// Has the driver, which has not started, see the device of this name alone. In a jail it could open no other.
+pub(super) fn show(devices: &str) {
+    // SAFETY: the process has one thread until its driver starts.
+    unsafe { std::env::set_var(VISIBLE, devices) };
+}
+
+fn uuid_of(library: &Path, instance: Instance) -> Result<String, WorkerError> {
+    let cut = survey::cut_gpus(library)?;
+    let mut slices =
+        cut.iter().flat_map(|gpu| gpu.mig.iter().flat_map(|mig| &mig.slices).map(move |slice| (gpu, slice)));
+    let is_it = |(gpu, slice): &(&survey::Gpu, &survey::Slice)| {
+        gpu.minor == Some(instance.gpu)
+            && (slice.gpu_instance, slice.compute_instance) == (instance.gpu_instance, instance.compute_instance)
+    };
+    slices.find(is_it).map(|(_, slice)| slice.uuid.clone()).ok_or(WorkerError::NoInstance(instance))
 }

@@ -34,6 +34,9 @@ pub use refusal::Refusal;
 use refusal::{Outcome, succeed};
 use state::Worker;
 
+/// The variable by which a driver is told what to show.
+const VISIBLE: &str = "CUDA_VISIBLE_DEVICES";
+
 /// A worker with its driver loaded, which has not met its client.
 pub struct Prepared {
     driver: Arc<Driver>,
@@ -45,6 +48,11 @@ pub enum WorkerError {
     NoClient(#[source] std::io::Error),
     #[error("cannot load the driver library {path}")]
     Library { path: String, source: libloading::Error },
+    #[error("cannot look for MIG instances")]
+    Nvml(#[from] crate::survey::NvmlError),
+    #[error("there is no MIG instance {gpu_instance}/{compute_instance} of GPU {gpu}", gpu = .0.gpu,
+        gpu_instance = .0.gpu_instance, compute_instance = .0.compute_instance)]
+    NoInstance(crate::mig::Instance),
     #[error("cannot reserve the host address range")]
     HostRange(#[source] std::io::Error),
     #[error("cannot make the shared region")]

@@ -10,7 +10,7 @@ pub fn as_broker(folder: &Path) {
     let config = Config {
         state_dir: folder.to_owned(),
         private: false,
-        backend: Backend::Soft { devices: 1, memory: 1 << 30, only: Vec::new() },
+        backend: Backend::Soft { devices: 1, memory: 1 << 30, instances: 0, only: Vec::new() },
         zones: vec![zone("a"), zone("b")],
         grants: Vec::new(),
         spare_workers: 1,

@@ -17,7 +17,8 @@ pub fn slots(list: &str, there: &[usize]) -> Vec<usize> {
 }
 
 fn find(entry: &str, there: &[usize]) -> Option<usize> {
-    let Some(start) = entry.strip_prefix("GPU-") else {
+    // A device that stands for an instance of a GPU is called by that name.
+    let Some(start) = entry.strip_prefix("GPU-").or_else(|| entry.strip_prefix("MIG-")) else {
         return there.get(entry.parse::<usize>().ok()?).copied();
     };
     let start = start.to_ascii_lowercase();
@@ -45,6 +46,7 @@ mod tests {
         assert_eq!(slots("-1", &[0, 1, 2]), []);
         assert_eq!(slots("1,1", &[0, 1, 2]), []);
         assert_eq!(slots(&format!("GPU-{}", written(2)), &[0, 1, 2]), [2]);
+        assert_eq!(slots(&format!("MIG-{}", written(2)), &[0, 1, 2]), [2]);
         assert_eq!(slots("GPU-", &[0, 1, 2]), []);
         assert_eq!(slots("GPU-626c", &[0, 1, 2]), [], "could be any of them");
         assert_eq!(slots("GPU-626c", &[0]), [0]);

@@ -1,6 +1,6 @@
 //! The first message: what the driver reads from its environment, then the driver starts.
 
-use std::ffi::OsStr;
+use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -11,8 +11,9 @@ use cuda_abi::types::c_void;
 use cuda_abi::wire::{DRIVER_VARIABLES, Reader, Writer};
 use idm::bootstrap::{self, Handover};
 
+use crate::mig;
 use crate::worker::state::Startup;
-use crate::worker::{Outcome, Refusal, Worker, snapshot, succeed};
+use crate::worker::{Outcome, Refusal, VISIBLE, Worker, snapshot, succeed};
 
 /// A descriptor is on the socket before the message that speaks of it; a client that sends none is not waited for.
 pub const HANDOVER_TIME: Duration = Duration::from_secs(1);
@@ -56,6 +57,7 @@ fn start_driver(worker: &Worker, variables: &[(&OsStr, &OsStr)]) -> Result<(), R
         Startup::Done(code) => code,
         Startup::NotYet => {
             for (name, value) in variables {
+                let value = among_own(name, value);
                 // SAFETY: until the driver has started no other thread calls it, and nobody else reads the environment.
                 unsafe { std::env::set_var(name, value) };
             }
@@ -69,6 +71,14 @@ fn start_driver(worker: &Worker, variables: &[(&OsStr, &OsStr)]) -> Result<(), R
         }
     };
     succeed(code)
+}
+
+/// A worker with a MIG instance shows it alone, whatever its client asks to see.
+fn among_own(name: &OsStr, value: &OsStr) -> OsString {
+    match std::env::var(VISIBLE) {
+        Ok(own) if name == VISIBLE => mig::visible(&value.to_string_lossy(), &own).into(),
+        _ => value.to_owned(),
+    }
 }
 
 /// What a spare worker does ahead of its client: start the driver and make the context that nearly every client uses. If

@@ -1,21 +1,22 @@
 //! What only NVML knows: NVLinks, MIG, and what lies between two GPUs.
 
+mod mig;
+
 use std::ffi::{CString, c_char, c_void};
 use std::path::Path;
 
 use libloading::Library;
 
 use super::driver::text;
-use super::{Kind, Mig, NvLink, Slice, Survey};
+use super::{Gpu, Kind, Link, NvLink, Survey};
 
 const MAX_LINKS: u32 = 18;
-const MAX_SLICES: u32 = 64;
 const REMOTE_IS_SWITCH: u32 = 2;
 
 type Device = *mut c_void;
 
 /// `nvmlPciInfo_t`, version 3.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, Default)]
 #[repr(C)]
 struct PciInfo {
     legacy: [u8; 16],
@@ -96,35 +97,9 @@ impl Nvml {
         (code == 0).then(|| text(&buffer))
     }
 
-    fn mig(&self, device: Device) -> Option<Mig> {
-        type Mode = unsafe extern "C" fn(Device, *mut u32, *mut u32) -> u32;
-        type ByIndex = unsafe extern "C" fn(Device, u32, *mut Device) -> u32;
-        let (mut current, mut pending) = (0, 0);
-        // SAFETY: as above. A GPU that cannot be sliced answers with an error.
-        let told = unsafe { self.0.get::<Mode>(b"nvmlDeviceGetMigMode\0").ok()?(device, &mut current, &mut pending) };
-        if told != 0 {
-            return None;
-        }
-        let most = self.number(b"nvmlDeviceGetMaxMigDeviceCount\0", device).unwrap_or(0).min(MAX_SLICES);
-        let mut slices = Vec::new();
-        for index in 0..most {
-            let mut slice = std::ptr::null_mut();
-            // SAFETY: as above.
-            let there = unsafe {
-                let call = self.0.get::<ByIndex>(b"nvmlDeviceGetMigDeviceHandleByIndex\0");
-                call.is_ok_and(|call| call(device, index, &mut slice) == 0)
-            };
-            if there {
-                let name = self.text(b"nvmlDeviceGetName\0", slice).unwrap_or_default();
-                slices.push(Slice { name, uuid: self.text(b"nvmlDeviceGetUUID\0", slice).unwrap_or_default() });
-            }
-        }
-        Some(Mig { enabled: current != 0, slices })
-    }
-
     fn remote(&self, device: Device, link: u32) -> Option<String> {
         type Call = unsafe extern "C" fn(Device, u32, *mut PciInfo) -> u32;
-        let mut info = PciInfo { legacy: [0; 16], domain: 0, bus: 0, device: 0, ids: [0; 2], bus_id: [0; 32] };
+        let mut info = PciInfo::default();
         // SAFETY: as above; the struct is the version that this function fills.
         let code =
             unsafe { self.0.get::<Call>(b"nvmlDeviceGetNvLinkRemotePciInfo_v2\0").ok()?(device, link, &mut info) };
@@ -182,10 +157,15 @@ fn normal(bus_id: &str) -> String {
 pub fn complete(survey: &mut Survey, path: &Path) -> Result<(), NvmlError> {
     let nvml = Nvml::load(path)?;
     survey.driver_version = nvml.driver_version();
+    nvml.cut_gpus().into_iter().for_each(|gpu| put(survey, gpu));
     let devices: Vec<Option<Device>> = survey.gpus.iter().map(|gpu| nvml.device(&gpu.pci_bus_id)).collect();
     for (gpu, device) in survey.gpus.iter_mut().zip(&devices) {
         let Some(device) = *device else { continue };
-        gpu.mig = nvml.mig(device);
+        // In a zone on an instance, that is what the GPU is called.
+        if let Some(uuid) = nvml.text(b"nvmlDeviceGetUUID\0", device).filter(|uuid| uuid.starts_with("MIG-")) {
+            gpu.uuid = uuid;
+        }
+        gpu.mig = gpu.mig.take().or_else(|| nvml.mig(device));
         gpu.nvlink = nvml.nvlink(device);
         gpu.minor = nvml.number(b"nvmlDeviceGetMinorNumber\0", device);
         gpu.numa_node = numa_node(&gpu.pci_bus_id);
@@ -203,6 +183,23 @@ pub fn complete(survey: &mut Survey, path: &Path) -> Result<(), NvmlError> {
         }
     }
     Ok(())
+}
+
+/// The GPUs that are cut, with their instances.
+pub fn cut_gpus(path: &Path) -> Result<Vec<Gpu>, NvmlError> {
+    Ok(Nvml::load(path)?.cut_gpus())
+}
+
+/// CUDA does not show a GPU that is cut: it shows one of its instances in its place, or nothing.
+fn put(survey: &mut Survey, cut: Gpu) {
+    match survey.gpus.iter_mut().find(|gpu| normal(&gpu.pci_bus_id) == cut.pci_bus_id) {
+        Some(shown) => *shown = Gpu { index: shown.index, ..cut },
+        None => {
+            survey.links.iter_mut().for_each(|row| row.push(Link::default()));
+            survey.links.push(vec![Link::default(); survey.gpus.len() + 1]);
+            survey.gpus.push(Gpu { index: survey.gpus.len() as u32, ..cut });
+        }
+    }
 }
 
 /// NVLinks between two: those that end in the other, or the lesser number of those into the switches.
@@ -224,7 +221,7 @@ fn numa_node(bus_id: &str) -> Option<u32> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::survey::{Gpu, Link};
+    use crate::survey::Slice;
 
     /// Three GPUs: 0 and 1 joined by two NVLinks, 2 by a host bridge; 2 is sliced.
     const FAKE: &str = r#"
@@ -239,8 +236,18 @@ mod tests {
         int nvmlDeviceGetMigMode(void *d, unsigned *c, unsigned *p) { if (n(d) != 2) return 3; *c = *p = 1; return 0; }
         int nvmlDeviceGetMaxMigDeviceCount(void *d, unsigned *v) { *v = 7; return 0; }
         int nvmlDeviceGetMigDeviceHandleByIndex(void *d, unsigned i, void **s) { if (i != 1) return 6; *s = (void *)9; return 0; }
-        int nvmlDeviceGetName(void *d, char *t, unsigned l) { strcpy(t, "a slice"); return 0; }
-        int nvmlDeviceGetUUID(void *d, char *t, unsigned l) { strcpy(t, "MIG-1"); return 0; }
+        typedef struct { unsigned sms, a[5], g, c; unsigned long long mb; } attributes;
+        int nvmlDeviceGetCount_v2(unsigned *v) { *v = 3; return 0; }
+        int nvmlDeviceGetHandleByIndex_v2(unsigned i, void **d) { *d = (void *)(long)(i + 1); return 0; }
+        int nvmlDeviceGetPciInfo_v3(void *d, pci *p) { sprintf(p->bus_id, "00000000:0%ld:00.0", n(d)); return 0; }
+        int nvmlDeviceGetMemoryInfo(void *d, unsigned long long *m) { m[0] = 141ull << 30; return 0; }
+        int nvmlDeviceGetCudaComputeCapability(void *d, int *a, int *b) { *a = 9; *b = 0; return 0; }
+        int nvmlDeviceGetGpuInstanceId(void *d, unsigned *v) { *v = 9; return 0; }
+        int nvmlDeviceGetComputeInstanceId(void *d, unsigned *v) { *v = 0; return 0; }
+        int nvmlDeviceGetAttributes_v2(void *d, attributes *a) { a->sms = 16; a->g = a->c = 1; a->mb = 16384; return 0; }
+        int nvmlDeviceGetName(void *d, char *t, unsigned l) {
+            strcpy(t, d == (void *)9 ? "NVIDIA H200 MIG 1g.18gb" : "NVIDIA H200"); return 0; }
+        int nvmlDeviceGetUUID(void *d, char *t, unsigned l) { strcpy(t, d == (void *)9 ? "MIG-1" : "GPU-1"); return 0; }
         int nvmlDeviceGetNvLinkState(void *d, unsigned l, unsigned *v) { if (n(d) == 2) return 3; *v = l < 2; return 0; }
         int nvmlDeviceGetNvLinkVersion(void *d, unsigned l, unsigned *v) { *v = 4; return 0; }
         int nvmlDeviceGetNvLinkRemoteDeviceType(void *d, unsigned l, unsigned *v) { *v = 0; return 0; }
@@ -258,10 +265,18 @@ mod tests {
         let mut cc = std::process::Command::new("cc");
         assert!(cc.args(["-shared", "-fPIC", "-w", "-o"]).arg(&library).arg(&source).status().unwrap().success());
         let gpu = |index: u32| Gpu { index, pci_bus_id: format!("0000:0{index}:00.0"), ..Gpu::default() };
-        let links = vec![vec![Link::default(); 3]; 3];
-        let mut survey = Survey { gpus: (0..3).map(gpu).collect(), links, ..Survey::default() };
+        let links = |count| vec![vec![Link::default(); count]; count];
+        let mut survey = Survey { gpus: (0..3).map(gpu).collect(), links: links(3), ..Survey::default() };
+        // CUDA shows an instance in place of its GPU.
+        survey.gpus[2].name = "NVIDIA H200 MIG 1g.18gb".to_owned();
         complete(&mut survey, &library).unwrap();
+        // Or it does not show the GPU at all.
+        let mut fewer = Survey { gpus: (0..2).map(gpu).collect(), links: links(2), ..Survey::default() };
+        complete(&mut fewer, &library).unwrap();
+        let cut = cut_gpus(&library).unwrap();
         std::fs::remove_dir_all(folder).unwrap();
+        assert_eq!((fewer.gpus.len(), &fewer.gpus[2], fewer.links.len()), (3, &survey.gpus[2], 3));
+        assert_eq!((cut.len(), cut[0].minor), (1, Some(2)));
         assert_eq!(survey.driver_version.as_deref(), Some("580.1"));
         let kinds = |from: usize| survey.links[from].iter().map(|link| link.kind.short()).collect::<Vec<_>>();
         assert_eq!(kinds(0), ["?", "NV2", "PHB"]);
@@ -269,7 +284,23 @@ mod tests {
         assert_eq!(kinds(2), ["PHB", "PHB", "?"]);
         assert_eq!((survey.gpus[0].mig.clone(), survey.gpus[2].nvlink.clone()), (None, None));
         let mig = survey.gpus[2].mig.clone().unwrap();
-        assert!(mig.enabled && mig.slices == [Slice { name: "a slice".into(), uuid: "MIG-1".into() }]);
+        let slice = Slice {
+            index: 1,
+            name: "NVIDIA H200 MIG 1g.18gb".into(),
+            uuid: "MIG-1".into(),
+            profile: "1g.18gb".into(),
+            memory_bytes: 16 << 30,
+            multiprocessors: 16,
+            gpu_instance: 9,
+            compute_instance: 0,
+        };
+        assert!(mig.enabled && mig.slices == [slice], "{mig:?}");
+        let whole = &survey.gpus[2];
+        assert_eq!(
+            (whole.name.as_str(), whole.uuid.as_str(), whole.memory_bytes),
+            ("NVIDIA H200", "GPU-1", 141 << 30)
+        );
+        assert_eq!(whole.compute_capability, "9.0");
         assert_eq!(survey.gpus[1].compute_mode.as_deref(), Some("exclusive process"));
         assert_eq!(survey.gpus[1].minor, Some(1));
         assert!(matches!(complete(&mut survey, Path::new("/nowhere.so")), Err(NvmlError::Library(_))));
