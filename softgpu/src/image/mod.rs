@@ -51,7 +51,7 @@ pub fn linked_text(image: &Image<'_>, capability: u32) -> Result<String, ImageEr
     // The device runtime is linked to every program, and is machine code or for the newest GPUs. What is missed of it is
     // refused by name.
     let fits = |part: &&[u8]| fatbin::has_fitting_text(part, capability);
-    let some_fit = image.parts.iter().any(|part| fits(part));
+    let some_fit = image.parts.iter().any(fits);
     let texts = image.parts.iter().filter(|part| !some_fit || fits(part)).map(|part| text(part, capability));
     let texts = texts.filter(|text| *text != Err(ImageError::NoPtx)).collect::<Result<Vec<String>, ImageError>>()?;
     if texts.is_empty() { Err(ImageError::NoPtx) } else { Ok(texts.join("\n")) }
