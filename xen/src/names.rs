@@ -15,6 +15,9 @@ use idm::bootstrap::{self, BootstrapError, First, Opening};
 use crate::guest::{self, ConnectError};
 use crate::talk::TalkError;
 
+/// Where programs look for it, if they have no socket of their zone.
+pub const SOCKET: &str = "/run/bulkhead/zone/names";
+
 /// As many connections as the broker lets a zone have.
 const MOST: usize = 256;
 /// How long the proxy may take to take this guest in, and to answer; a program waits for its answer as long.
@@ -38,9 +41,11 @@ enum NameError {
 pub struct Listener(OwnedFd);
 
 impl Listener {
-    /// Listens at `path`, for every user of the guest, in place of a predecessor. The folder must exist.
+    /// Listens at `path`, for every user of the guest, in place of a predecessor.
     pub fn at(path: &Path) -> Result<Self, BootstrapError> {
         use std::os::unix::fs::FileTypeExt;
+        // Without the folder there is no socket either, and that says why.
+        let _ = path.parent().map(std::fs::create_dir_all);
         if std::fs::symlink_metadata(path).is_ok_and(|there| there.file_type().is_socket()) {
             let _ = std::fs::remove_file(path);
         }

@@ -240,8 +240,6 @@ fn done(socket: &Path, name: &QualifiedName) -> Result<ExitCode, Failure> {
 
 /// In a guest: the socket that the other verbs use, and programs.
 fn serve(path: &Path) -> Result<ExitCode, Failure> {
-    let failed = |error: std::io::Error| Failure::system(Exit::Failure, "cannot make the socket's folder", &error);
-    std::fs::create_dir_all(path.parent().unwrap_or(Path::new("/"))).map_err(failed)?;
     let listener = xen::names::Listener::at(path);
     let listener = listener.map_err(|error| Failure::new(Exit::Failure, error.to_string()))?;
     listener.serve(|problem| eprintln!("bulkhead: {problem}"))
@@ -258,6 +256,11 @@ mod tests {
         for bad in ["", "a5", &text[1..], &format!("{text}00"), &text.replace("a5", "ä")] {
             assert!(handle(bad).is_err(), "{bad}");
         }
+    }
+
+    #[test]
+    fn programs_look_where_guests_listen() {
+        assert_eq!(xen::names::SOCKET, env_vars::NAMES_SOCKET);
     }
 
     #[test]

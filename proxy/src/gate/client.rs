@@ -23,6 +23,8 @@ use super::lending::{LendError, Lending};
 /// As long as a client in a container waits for its worker.
 const PATIENCE: Duration = Duration::from_secs(60);
 
+const TOO_MUCH_MAPPED: &str = "the guest has as much memory mapped by the proxy as it may have";
+
 #[derive(Debug, thiserror::Error)]
 enum VisitError {
     #[error(transparent)]
@@ -79,6 +81,10 @@ fn serve(visit: &Visit, caller: Caller) -> Result<(), VisitError> {
 
 fn bring_to_worker(visit: &Visit, caller: Caller, hello: Hello) -> Result<(), VisitError> {
     let refuse = |text: &str| caller.answer(&Welcome::new(WelcomeStatus::NoWorker, text));
+    let Some(_charge) = visit.domain.charge(caller.pages()) else {
+        refuse(TOO_MUCH_MAPPED)?;
+        return Err(LendError::NoneLeft.into());
+    };
     let Ok(broker) = reach(&visit.domain.socket()) else {
         return Ok(refuse("there is no proxy for this zone")?);
     };
@@ -87,10 +93,6 @@ fn bring_to_worker(visit: &Visit, caller: Caller, hello: Hello) -> Result<(), Vi
     let (welcome, fds) = bootstrap::recv_within::<Welcome>(&broker, PATIENCE)?;
     let Some(socket) = fds.into_iter().next().map(Arc::new) else {
         return Ok(caller.answer(&welcome)?);
-    };
-    let Some(_charge) = visit.domain.charge(caller.pages()) else {
-        refuse("the guest has as much memory mapped by the proxy as it may have")?;
-        return Err(LendError::NoneLeft.into());
     };
     let mut lending = Lending::open(visit)?;
     if !visit.set_worker(socket.clone()) {
@@ -112,8 +114,11 @@ fn bring_to_worker(visit: &Visit, caller: Caller, hello: Hello) -> Result<(), Vi
     tracing::info!(domain = visit.domain.id, zone = visit.domain.zone, pid = hello.pid, "a guest's client is served");
     // What is left of it here would keep the channel open when the worker ends.
     drop((caller, broker));
-    choose_pages(visit, &mut lending, &socket)?;
-    Ok(lending.wait_for_all()?)
+    let result = choose_pages(visit, &mut lending, &socket);
+    // Whichever way it ended: an honest worker ends with its socket, and a fallen one has what it has until it does.
+    let _ = rustix::net::shutdown(&*socket, rustix::net::Shutdown::Both);
+    lending.wait_for_all()?;
+    result
 }
 
 fn has_hung_up(socket: &OwnedFd) -> bool {
@@ -168,7 +173,7 @@ fn carry_meeting(visit: &Visit, caller: Caller) -> Result<(), VisitError> {
         return Ok(refuse("there is no proxy for this zone")?);
     };
     let Some(_charge) = visit.domain.charge(caller.pages()) else {
-        refuse("the guest has as much memory mapped by the proxy as it may have")?;
+        refuse(TOO_MUCH_MAPPED)?;
         return Err(LendError::NoneLeft.into());
     };
     bootstrap::send(&broker, &Meeting::default(), &[])?;

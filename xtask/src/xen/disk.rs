@@ -10,23 +10,30 @@ use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::Path;
 use std::process::Command;
 
-/// Room for all of it, with something to spare.
-const SIZE: &str = "32M";
+/// Room for the base's root file system and what file systems themselves take.
+const ROOM: usize = 28 << 20;
 
-/// Makes it in `folder`, of the base's root file system and what guests run.
+/// Makes it in `folder`, of the base's root file system and the programs that guests run.
 pub fn make(base: &Base, payload: &Tree, folder: &Path) -> Result<Vec<u8>> {
     let (root, image) = (folder.join("disk"), folder.join("tenant.ext4"));
     if root.exists() {
         fs::remove_dir_all(&root)?;
     }
     sh::run(Command::new("cp").arg("-a").arg(base.root()).arg(&root))?;
-    spill(payload, &format!("{}/", tenant::ROOT), &root)?;
+    let (prefix, programs) = (format!("{}/programs/", tenant::ROOT), root.join("programs"));
+    fs::create_dir(&programs)?;
+    spill(payload, &prefix, &programs)?;
+    let content = payload.iter().filter(|(name, _)| name.starts_with(&prefix)).map(|(_, node)| match &node.kind {
+        Kind::File(content) => content.len(),
+        _ => 0,
+    });
+    let size = format!("{}K", (ROOM + content.sum::<usize>()) >> 10);
     fs::write(root.join("etc/on-disk"), "yes\n")?;
     let mut mke2fs = Command::new("mke2fs");
     // Not on the path of every user.
     mke2fs.env("PATH", format!("{}:/usr/sbin:/sbin", std::env::var("PATH").unwrap_or_default()));
-    mke2fs.args(["-q", "-F", "-t", "ext4", "-E", "root_owner=0:0", "-d"]).arg(&root).arg(&image).arg(SIZE);
-    sh::run(&mut mke2fs).context("mke2fs is needed: install e2fsprogs")?;
+    mke2fs.args(["-q", "-F", "-t", "ext4", "-E", "root_owner=0:0", "-d"]).arg(&root).arg(&image).arg(size);
+    sh::run(&mut mke2fs).context("the disk could not be made (mke2fs is in e2fsprogs)")?;
     let bytes = fs::read(&image)?;
     fs::remove_dir_all(&root)?;
     fs::remove_file(&image)?;

@@ -14,7 +14,6 @@ rounds() {
         sleep 0.3
     done
 }
-vecadd() { gpu_run --type pv --gpu-memory 64MiB -- /programs/vecadd > /tmp/out 2>&1 || { status=$?; cat /tmp/out; fail "vecadd: status $status"; }; }
 
 # A new proxy takes the workers over: the program in the guest does not notice.
 steady
@@ -31,20 +30,18 @@ status=0; wait $guest || status=$?
 [ $status != 0 ] || { cat /tmp/steady; fail "the program did not notice that its worker was gone"; }
 bulkhead gate >> /tmp/gate.log 2>&1 &
 GATE=$!
-vecadd
+steady
 say "note restart: a new gate serves"
 
 # A gate that is killed leaves its word in the guests' homes, and the next one finds it.
-steady
 kill -KILL $GATE; wait $GATE || true
 status=0; wait $guest || status=$?
 [ $status != 0 ] || fail "the program did not notice that the gate was killed"
 bulkhead gate >> /tmp/gate.log 2>&1 &
 GATE=$!
-vecadd
+steady
 
 # A guest that is destroyed takes its workers and their memory with it.
-steady
 xl destroy $(xl list | awk 'NR > 2 { print $2 }' | sort -n | tail -n 1)
 wait $guest || true
 tries=0
@@ -52,6 +49,6 @@ until [ "$(bulkhead zones list | awk 'NR > 1 && $2 != 0' | wc -l)" = 0 ]; do
     tries=$((tries + 1)); [ $tries -lt 100 ] || { bulkhead zones list; fail "workers are left"; }
     sleep 0.2
 done
-vecadd
+gpu_run --type pv --gpu-memory 64MiB -- /programs/vecadd > /tmp/out 2>&1 || { status=$?; cat /tmp/out; fail "vecadd: status $status"; }
 grep -qi panic /tmp/proxy.log /tmp/gate.log && fail "something panicked"
 nothing_left
