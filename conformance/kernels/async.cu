@@ -1,6 +1,7 @@
 // nvcc: -arch=compute_80
 // Copies that are waited for later, barriers in memory.
 #include "common.h"
+#if __CUDA_ARCH__ >= 700
 #include <cooperative_groups.h>
 #include <cooperative_groups/memcpy_async.h>
 #include <cuda/barrier>
@@ -106,3 +107,4 @@ KERNEL async_barrier_raw(u32 *out) {
         out[i] = data[(i * 5) % 32];
     }
 }
+#endif

@@ -36,22 +36,27 @@ KERNEL atomic_u64(u64 *cells, const u64 *values) {
     atomicMin((long long *)cells + 6, (long long)v);
     atomicMax((long long *)cells + 7, (long long)v);
 }
+#if __CUDA_ARCH__ >= 600
 KERNEL atomic_float(float *cells, double *doubles) {
     u32 i = INDEX;
     atomicAdd(cells, (float)i);
     atomicAdd(doubles, i * 0.5);
 }
+#endif
+#if __CUDA_ARCH__ >= 700
 KERNEL atomic_half(__half2 *pair, __nv_bfloat162 *bpair, __half *one) {
     atomicAdd(pair, __floats2half2_rn(1.0f, 0.5f));
     atomicAdd(bpair, __floats2bfloat162_rn(1.0f, 2.0f));
     atomicAdd(one, __float2half(0.25f));
 }
+#endif
 // Every value that goes in comes out once.
 KERNEL atomic_exchange(u32 *cell, u32 *seen, u64 *wide, u64 *seen_wide) {
     u32 i = INDEX;
     seen[i] = atomicExch(cell, i + 1);
     seen_wide[i] = atomicExch((unsigned long long *)wide, (unsigned long long)(i + 1) << 33);
 }
+#if __CUDA_ARCH__ >= 700
 KERNEL atomic_compare_and_swap(u32 *cells, u16 *narrow, u64 *wide) {
     for (u32 done = 0; !done;) {
         u32 old = *(volatile u32 *)cells;
@@ -66,6 +71,8 @@ KERNEL atomic_compare_and_swap(u32 *cells, u16 *narrow, u64 *wide) {
         done = atomicCAS((unsigned long long *)wide, old, old + 0x100000001ull) == old;
     }
 }
+#endif
+#if __CUDA_ARCH__ >= 600
 KERNEL atomic_scopes(u32 *cells) {
     atomicAdd_block(cells + 1 + blockIdx.x, 1);
     atomicAdd_system(cells, 1);
@@ -73,6 +80,7 @@ KERNEL atomic_scopes(u32 *cells) {
     asm volatile("red.relaxed.gpu.global.add.u32 [%0], 2;" ::"l"(cells + 34));
     asm volatile("atom.acq_rel.sys.global.or.b32 %0, [%1], %2;" : "=r"(cells[64 + INDEX]) : "l"(cells + 35), "r"(1 << (INDEX & 31)));
 }
+#endif
 KERNEL atomic_reductions(u32 *cells, float *floats, u64 *wide) {
     u32 i = INDEX;
     asm volatile("red.global.add.u32 [%0], %1;" ::"l"(cells), "r"(i));
@@ -137,7 +145,7 @@ KERNEL atomic_last_block(const u32 *data, u32 *partial, u32 *ticket, u32 *out) {
 KERNEL atomic_lock(u32 *lock, u32 *counter) {
     if (threadIdx.x == 0) {
         for (int round = 0; round < 10; round++) {
-            while (atomicCAS(lock, 0, 1) != 0) __nanosleep(50);
+            while (atomicCAS(lock, 0, 1) != 0) PAUSE(50);
             __threadfence();
             *(volatile u32 *)counter = *(volatile u32 *)counter + 1;
             __threadfence();

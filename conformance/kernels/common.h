@@ -49,3 +49,10 @@ typedef int64_t s64;
 #define PTX1(ins, rd, d, ra, a) asm volatile(ins " %0, %1;" : "=" rd(d) : ra(a))
 #define PTX2(ins, rd, d, ra, a, rb, b) asm volatile(ins " %0, %1, %2;" : "=" rd(d) : ra(a), rb(b))
 #define PTX3(ins, rd, d, ra, a, rb, b, rc, c) asm volatile(ins " %0, %1, %2, %3;" : "=" rd(d) : ra(a), rb(b), rc(c))
+
+// Sleeps where there is something to sleep with. Kernels for newer GPUs are within #if __CUDA_ARCH__ >= …
+#if __CUDA_ARCH__ >= 700
+#define PAUSE(nanoseconds) __nanosleep(nanoseconds)
+#else
+#define PAUSE(nanoseconds)
+#endif

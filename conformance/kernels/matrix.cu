@@ -1,6 +1,7 @@
 // nvcc: -arch=compute_90
 // Products of matrices by whole warps.
 #include "common.h"
+#if __CUDA_ARCH__ >= 700
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
 #include <mma.h>
@@ -28,9 +29,14 @@ WMMA(wmma_f16_f32, half, float, 16, 16, 16, row_major, col_major, false)
 WMMA(wmma_f16_f16, half, half, 16, 16, 16, col_major, row_major, true)
 WMMA(wmma_f16_32x8, half, float, 32, 8, 16, row_major, row_major, false)
 WMMA(wmma_f16_8x32, half, float, 8, 32, 16, col_major, col_major, true)
+#if __CUDA_ARCH__ >= 800
 WMMA(wmma_bf16, __nv_bfloat16, float, 16, 16, 16, row_major, row_major, false)
+#endif
+#if __CUDA_ARCH__ >= 720
 WMMA(wmma_s8, signed char, int, 16, 16, 16, row_major, col_major, false)
 WMMA(wmma_u8_32x8, unsigned char, int, 32, 8, 16, col_major, row_major, true)
+#endif
+#if __CUDA_ARCH__ >= 800
 WMMA(wmma_f64, double, double, 8, 8, 4, row_major, col_major, false)
 KERNEL wmma_tf32(const float *a, const float *b, float *c, int lda, int ldb, int ldc) {
     wmma::fragment<wmma::matrix_a, 16, 16, 8, wmma::precision::tf32, wmma::row_major> fa;
@@ -45,6 +51,7 @@ KERNEL wmma_tf32(const float *a, const float *b, float *c, int lda, int ldb, int
     wmma::mma_sync(fc, fa, fb, fc);
     wmma::store_matrix_sync(c, fc, ldc, wmma::mem_row_major);
 }
+#endif
 
 // Fragments go to and from memory as they lie in the registers: the test knows the layout.
 #define D4(d) "=f"(d[0]), "=f"(d[1]), "=f"(d[2]), "=f"(d[3])
@@ -166,3 +173,4 @@ KERNEL matrix_tiled(const half *a, const half *b, float *c) {
         for (int j = 0; j < 2; j++)
             wmma::store_matrix_sync(c + (row + i * 16) * 64 + column + j * 16, sum[i][j], 64, wmma::mem_row_major);
 }
+#endif

@@ -20,6 +20,7 @@ KERNEL system_registers(u32 *out) {
     asm volatile("mov.u32 %0, %%nsmid;" : "=r"(sms));
     out[threadIdx.x] = (warp < warps) | (sm < sms) << 1 | (warpSize == 32) << 2;
 }
+#if __CUDA_ARCH__ >= 700
 KERNEL system_clocks(u64 *out) {
     u64 start = clock64(), timer, later;
     u32 low = clock();
@@ -31,6 +32,7 @@ KERNEL system_clocks(u64 *out) {
     out[2] = (u32)clock() != low;
     out[3] = timer > 1600000000000000000ull;
 }
+#endif
 KERNEL system_printf(int n, double d, const char *text) {
     printf("thread %d of %u: %s %5.2f %c %lld %x %%\n", threadIdx.x, blockDim.x, "text", d + threadIdx.x, 'z',
            -5000000000ll, n);
@@ -53,7 +55,7 @@ KERNEL system_message(u32 *data, volatile u32 *flag, u32 *out) {
         if (threadIdx.x == 0) atomicExch((u32 *)flag, 1);
     } else {
         if (threadIdx.x == 0)
-            while (*flag == 0) __nanosleep(100);
+            while (*flag == 0) PAUSE(100);
         __syncthreads();
         __threadfence();
         u32 sum = 0;

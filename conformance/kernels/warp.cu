@@ -49,6 +49,7 @@ KERNEL warp_votes(const u32 *in, u32 *out) {
     o[3] = __uni_sync(ALL, v & 1);
     o[4] = i < 16 ? __ballot_sync(0xffff, v & 2) : __ballot_sync(0xffff0000, v & 4);
 }
+#if __CUDA_ARCH__ >= 700
 KERNEL warp_match(const u32 *in, u32 *out) {
     u32 i = threadIdx.x;
     int same, same_wide;
@@ -59,6 +60,8 @@ KERNEL warp_match(const u32 *in, u32 *out) {
     out[i * 6 + 4] = __match_all_sync(ALL, 7ull << 40, &same_wide);
     out[i * 6 + 5] = same_wide;
 }
+#endif
+#if __CUDA_ARCH__ >= 800
 KERNEL warp_redux(const u32 *in, u32 *out) {
     u32 i = threadIdx.x, v = in[i], *o = out + i * 8;
     o[0] = __reduce_add_sync(ALL, v);
@@ -70,6 +73,7 @@ KERNEL warp_redux(const u32 *in, u32 *out) {
     o[6] = __reduce_or_sync(ALL, v & 0xff);
     o[7] = __reduce_xor_sync(ALL, v);
 }
+#endif
 // Where lanes part, each side sees at most itself; where they meet again, all.
 KERNEL warp_active(u32 *out) {
     u32 i = threadIdx.x;
@@ -128,6 +132,7 @@ KERNEL warp_scan(const u32 *in, u32 *out) {
     }
     out[INDEX] = v;
 }
+#if __CUDA_ARCH__ >= 800
 KERNEL warp_short(u32 *out) {
     // The block ends in the middle of its last warp.
     u32 i = threadIdx.x;
@@ -139,6 +144,7 @@ KERNEL warp_short(u32 *out) {
     }
     out[i] = i < 32 ? sum : __reduce_add_sync(mask, 1);
 }
+#endif
 KERNEL warp_divergent_loops(const u32 *in, u32 *out) {
     u32 i = threadIdx.x, sum = 0;
     for (u32 j = 0; j < in[i]; j++) sum += j * j;
@@ -168,11 +174,13 @@ KERNEL warp_coalesced(u32 *counter, u32 *out) {
         out[i] = active.shfl(base, 0) + active.thread_rank() + 1;
     }
 }
+#if __CUDA_ARCH__ >= 700
 KERNEL warp_labelled(u32 *out) {
     auto warp = cg::tiled_partition<32>(cg::this_thread_block());
     auto group = cg::labeled_partition(warp, threadIdx.x % 5);
     out[threadIdx.x] = group.size() * 100 + group.thread_rank();
 }
+#endif
 KERNEL warp_lane_masks(u32 *out) {
     u32 *o = out + threadIdx.x * 7;
     asm volatile("mov.u32 %0, %%laneid;" : "=r"(o[0]));

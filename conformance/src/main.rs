@@ -50,7 +50,7 @@ fn main() -> ExitCode {
         ["truth-table", ref rest @ ..] => run_truth_table(rest),
         ["attack", ref rest @ ..] => attack::run(rest),
         ["soak", ref rest @ ..] => soak::run(rest),
-        ["compile", folder] => match kernels::compile::compile(folder.as_ref()) {
+        ["compile", folder] => match kernels::compile::compile(kernels::compile::NEWEST, folder.as_ref()) {
             Ok(()) => ExitCode::SUCCESS,
             Err(error) => {
                 eprintln!("conformance: {error}");

@@ -192,6 +192,9 @@ fn run_in_child(test: &Test, options: &Options, mut player: Command) -> Outcome 
     let text = if status.is_ok() { reader.join().unwrap_or_default() } else { String::new() };
     match status {
         Ok(status) if status.success() => Outcome::Pass,
+        Ok(status) if status.code() == Some(kernels::NOT_FOR_THESE.into()) => {
+            Outcome::Skip { why: "not for these GPUs" }
+        }
         Ok(status) if text.is_empty() => fail(status.to_string()),
         Ok(status) => fail(format!("{status}: {text}")),
         Err(why) => fail(why),

@@ -1,10 +1,12 @@
 //! The suite on the software GPU itself, and on the same through libcuda, proxy and worker.
 
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use conformance::backend::Backend;
 use conformance::harness::{Place, Proxy};
-use conformance::kernels::compile;
+use conformance::kernels;
+use conformance::kernels::compile::{self, Target};
 use conformance::runner::{self, Options, Outcome, TestResult};
 
 const PLAYER: &str = env!("CARGO_BIN_EXE_conformance");
@@ -45,23 +47,22 @@ const OF_LIBCUDA: &str = "libcuda makes it of other functions, so the software G
 const BOTH: &str = "";
 const FIBERS: &str = "soft-fibers";
 
+/// Older compilers and GPUs: what their results are called, how the kernels are compiled, and how many of these GPUs there
+/// are kernels for at least.
+const OLDER: [(&str, Target, usize); 2] = [
+    ("soft-nvcc12-50", Target { folder: "nvcc-12.4", architecture: Some("-arch=compute_50") }, 200),
+    ("soft-nvcc12-70", Target { folder: "nvcc-12.4", architecture: Some("-arch=compute_70") }, 230),
+];
+
 fn main() -> ExitCode {
     // The standard harness's flags mean nothing here; anything else chooses tests.
     let names: Vec<String> = std::env::args().skip(1).filter(|word| !word.starts_with('-')).collect();
     if std::env::args().any(|word| word == "--list") {
         return ExitCode::SUCCESS;
     }
-    let folder = std::path::Path::new(env!("CARGO_TARGET_TMPDIR")).join("kernels");
-    let kernels = match compile::compile(&folder) {
-        Ok(()) => Some(folder),
-        Err(error @ compile::CompileError::NoCompiler(_)) => {
-            println!("kernels are left out: {error}");
-            None
-        }
-        Err(error) => {
-            println!("{error}");
-            return ExitCode::FAILURE;
-        }
+    let kernels = match compiled("kernels", compile::NEWEST) {
+        Ok(kernels) => kernels,
+        Err(failure) => return failure,
     };
     let options =
         |backend| Options { backend, json: false, list: false, kernels: kernels.clone(), names: names.clone() };
@@ -82,6 +83,27 @@ fn main() -> ExitCode {
         print(&TestResult { backend: FIBERS, ..result.clone() });
     });
     results.extend(by_fibers.into_iter().map(|result| TestResult { backend: FIBERS, ..result }));
+
+    for (backend, target, least) in OLDER {
+        let kernels = match compiled(backend, target) {
+            Ok(Some(kernels)) => Some(kernels),
+            Ok(None) => continue,
+            Err(failure) => return failure,
+        };
+        let player = |_| {
+            let mut player = std::process::Command::new(PLAYER);
+            player.env(kernels::OLDER, "1");
+            player
+        };
+        let named = |result: &TestResult| TestResult { backend, ..result.clone() };
+        let older = runner::run(&Options { kernels, ..fibers.clone() }, player, |result| print(&named(result)));
+        let passed = older.iter().filter(|result| result.outcome == Outcome::Pass).count();
+        if names.is_empty() && passed < least {
+            println!("{backend}: only {passed} kernels are there and pass");
+            return ExitCode::FAILURE;
+        }
+        results.extend(older.iter().map(named));
+    }
 
     let place = Place::new(PLAYER);
     // A zone for each that run at once: they look at how much memory is free.
@@ -114,6 +136,22 @@ fn main() -> ExitCode {
         start.elapsed().as_secs_f64()
     );
     if failed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}
+
+/// The folder with the compiled kernels, unless there is no such compiler.
+fn compiled(name: &str, target: Target) -> Result<Option<PathBuf>, ExitCode> {
+    let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
+    match compile::compile(target, &folder) {
+        Ok(()) => Ok(Some(folder)),
+        Err(error @ compile::CompileError::NoCompiler(_)) => {
+            println!("kernels are left out: {error}");
+            Ok(None)
+        }
+        Err(error) => {
+            println!("{error}");
+            Err(ExitCode::FAILURE)
+        }
+    }
 }
 
 fn known(result: &TestResult) -> Option<&'static str> {

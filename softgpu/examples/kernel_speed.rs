@@ -81,7 +81,7 @@ fn launches(device: &Device) {
 
 /// The same through the driver: what a program pays until the last of a hundred thousand is done.
 fn driver_launches(text: &str) {
-    let gpu = softgpu::driver::driver(softgpu::driver::Config { devices: 1, memory: 64 << 20 });
+    let gpu = softgpu::driver::driver(softgpu::driver::Config { devices: 1, memory: 256 << 20 });
     let text = std::ffi::CString::new(text).unwrap();
     let (mut context, mut module, mut function) = (null_mut(), null_mut(), null_mut());
     let (count, scale, vector): (i32, f32, u64) = (0, 2.5, 0);
@@ -109,6 +109,58 @@ fn driver_launches(text: &str) {
         check(unsafe { (gpu.cuCtxSynchronize)() });
     });
     println!("100,000 empty launches through the driver: {:.0} ms", seconds * 1e3);
+}
+
+/// What it costs to look whose memory each access touches: the same kernels, as text that says which lines it comes from
+/// and as text that does not, in turn.
+fn checks(text: &str) {
+    let gpu = softgpu::driver::driver(softgpu::driver::Config { devices: 1, memory: 256 << 20 });
+    let lines = text.replacen("ld.param", ".loc 1 1 1\n\tld.param", 1) + "\n.file 1 \"first.cu\"\n";
+    let check = |code: u32| assert_eq!(code, 0);
+    let functions = [text, &lines].map(|text| {
+        let text = std::ffi::CString::new(text).unwrap();
+        let (mut context, mut module, mut saxpy, mut matmul) = (null_mut(), null_mut(), null_mut(), null_mut());
+        // SAFETY: every pointer leads to a local that outlives the call.
+        unsafe {
+            check((gpu.cuInit)(0));
+            check((gpu.cuDevicePrimaryCtxRetain)(&mut context, 0));
+            check((gpu.cuCtxSetCurrent)(context));
+            check((gpu.cuModuleLoadData)(&mut module, text.as_ptr().cast()));
+            check((gpu.cuModuleGetFunction)(&mut saxpy, module, c"_Z5saxpyifPKfPf".as_ptr()));
+            check((gpu.cuModuleGetFunction)(&mut matmul, module, c"_Z6matmulPKfS0_Pfi".as_ptr()));
+        }
+        (saxpy, matmul)
+    });
+    let memory = [(); 3].map(|()| {
+        let mut address = 0u64;
+        // SAFETY: the output is a local.
+        check(unsafe { (gpu.cuMemAlloc_v2)(&mut address, 64 << 20) });
+        address
+    });
+    let run = |function, grid: [u32; 2], block: [u32; 2], params: &[u64]| {
+        let mut list: Vec<_> = params.iter().map(|value| std::ptr::from_ref(value).cast_mut().cast()).collect();
+        let ([gx, gy], [bx, by], none) = (grid, block, null_mut());
+        // SAFETY: parameters of at most a word each, in the order of the kernel's.
+        unsafe {
+            check((gpu.cuLaunchKernel)(function, gx, gy, 1, bx, by, 1, 0, null_mut(), list.as_mut_ptr(), none));
+            check((gpu.cuCtxSynchronize)());
+        }
+    };
+    let [a, b, c] = memory;
+    let count = 16u64 << 20;
+    let half = u64::from(2.5f32.to_bits());
+    let (mut saxpy, mut matmul) = ([f64::INFINITY; 2], [f64::INFINITY; 2]);
+    for _ in 0..5 {
+        for (at, (one, other)) in functions.iter().enumerate() {
+            let blocks = (count / 256) as u32;
+            saxpy[at] = saxpy[at].min(best(2, || run(*one, [blocks, 1], [256, 1], &[count, half, a, b])));
+            matmul[at] = matmul[at].min(best(1, || run(*other, [64, 64], [16, 16], &[a, b, c, 1024])));
+        }
+    }
+    for (name, [without, with]) in [("saxpy 16 Mi", saxpy), ("matmul 1024^3", matmul)] {
+        let (without, with) = (without * 1e3, with * 1e3);
+        println!("{name}: {without:.1} ms, with every access checked {with:.1} ms, ratio {:.2}", with / without);
+    }
 }
 
 fn shuffles(device: &Device) {
@@ -148,4 +200,5 @@ fn main() {
     launches(&device);
     driver_launches(text);
     shuffles(&device);
+    checks(text);
 }

@@ -152,6 +152,10 @@ fn what_was_linked_is_taken_where_the_link_left_no_text() {
     assert_eq!(linked_text(&image(&whole), 90), Ok(source(90)));
     let two = Image { main: &parts[1], parts: vec![&parts[0], &whole] };
     assert_eq!(linked_text(&two, 90), Ok(format!("{}\n{}", source(80), source(90))));
+    // A library for newer GPUs alone is left out, unless there is nothing else.
+    let newer = container(&[ptx(121, 0, &source(121))], 64);
+    assert_eq!(linked_text(&Image { main: &parts[1], parts: vec![&parts[0], &newer] }, 90), Ok(source(80)));
+    assert_eq!(linked_text(&Image { main: &parts[1], parts: vec![&newer] }, 90), Ok(source(121)));
     assert_eq!(linked_text(&Image { main: &parts[1], parts: vec![&parts[1]] }, 90), Err(ImageError::NoPtx));
     assert_eq!(linked_text(&Image { main: &parts[1], parts: vec![&parts[0][..70]] }, 90), Err(ImageError::Damaged));
 }

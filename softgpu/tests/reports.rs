@@ -50,9 +50,42 @@ DONE:
     mov.u32 %r1, %tid.x;
     setp.eq.u32 %p1, %r1, 5;
     @%p1 bra ELSEWHERE;
+    .loc 3 88 1
     bar.sync 1, 64;
     ret;
 ELSEWHERE:
+    ret;
+}
+
+.visible .entry apart(.param .u64 out)
+{
+    .reg .pred %p<2>;
+    .reg .b32 %r<4>;
+    mov.u32 %r1, %tid.x;
+    setp.lt.u32 %p1, %r1, 3;
+    @%p1 bra ELSEWHERE;
+    .loc 3 91 1
+    bar.sync 0;
+    ret;
+ELSEWHERE:
+    .loc 3 93 1
+    bar.sync 2;
+    ret;
+}
+
+.func deep(.param .u32 depth)
+{
+    .reg .b32 %r<4>;
+    .loc 3 96 1
+    ld.param.u32 %r1, [depth];
+    add.u32 %r2, %r1, 1;
+    { .param .u32 next; st.param.u32 [next], %r2; call deep, (next); }
+    ret;
+}
+
+.visible .entry overflow(.param .u64 out)
+{
+    { .param .u32 next; st.param.u32 [next], 0; call deep, (next); }
     ret;
 }
 "#;
@@ -233,5 +266,25 @@ fn a_fault_in_a_header_names_who_called() {
 fn a_thread_that_left_a_barrier_is_noticed() {
     let fault = fault("gap", Params::new().add(0u64));
     assert_eq!(fault.kind, FaultKind::Deadlock);
-    assert!(fault.message.contains("63 threads wait"), "{fault}");
+    let said = "63 threads wait for others that never come: 63 threads at barrier 1 (the first is 0,0,0), which waits for \
+                64; 1 of 64 have left the kernel";
+    assert_eq!(fault.message, said);
+    assert!(fault.to_string().contains("/src/planted.cu:88"), "{fault}");
+}
+
+#[test]
+fn threads_at_different_barriers_are_told_apart() {
+    let fault = fault("apart", Params::new().add(0u64));
+    assert_eq!(fault.kind, FaultKind::Deadlock);
+    let said = "64 threads wait for others that never come: 61 threads at barrier 0 (the first is 3,0,0); 3 threads at \
+                barrier 2 (the first is 0,0,0)";
+    assert_eq!(fault.message, said);
+    assert!(fault.to_string().contains("/src/planted.cu:93"), "{fault}");
+}
+
+#[test]
+fn calls_that_nest_too_deep_have_a_place() {
+    let fault = fault("overflow", Params::new().add(0u64));
+    assert_eq!(fault.kind, FaultKind::StackOverflow);
+    assert!(fault.to_string().contains("/src/planted.cu:96"), "{fault}");
 }

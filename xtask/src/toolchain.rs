@@ -1,4 +1,5 @@
-//! `cargo xtask toolchain`: what compiles CUDA programs on a machine without a GPU, from PyPI.
+//! `cargo xtask toolchain`: what compiles CUDA programs on a machine without a GPU, from PyPI; and an older nvcc, which
+//! knows GPUs that the one on PyPI does not, from Debian.
 
 use crate::{paths, sh};
 use anyhow::{Context, Result, bail};
@@ -8,6 +9,12 @@ use std::process::Command;
 
 const LOCK: &str = include_str!("../toolchain.lock");
 const FETCH: &str = include_str!("../fetch_wheel.py");
+const FETCH_NVCC: &str = include_str!("../fetch_nvcc.py");
+
+/// The older nvcc: where it is unpacked, and the package.
+const OLDER: &str = "nvcc-12.4";
+const OLDER_PACKAGE: &str = "pool/non-free/n/nvidia-cuda-toolkit/nvidia-cuda-toolkit_12.4.131~12.4.1-2_amd64.deb";
+const OLDER_SHA256: &str = "cd5fe85aee38d108b315f408a688641478f2402622a10c677478eb7a6c4e5319";
 
 /// A line of toolchain.lock.
 struct Wheel {
@@ -15,21 +22,20 @@ struct Wheel {
     package: &'static str,
     version: &'static str,
     sha256: &'static str,
+    /// The folder of the wheel that is kept; else all of it.
+    keep: Option<&'static str>,
 }
 
 impl Wheel {
     /// Exists once the wheel is unpacked. Names the hash, so that a changed lock fetches again.
     fn stamp(&self) -> PathBuf {
-        let folder = self.into.replace('/', "-");
-        paths::cuda().join("stamps").join(format!("{folder}-{}", self.sha256))
+        stamp(&self.into.replace('/', "-"), self.sha256)
     }
 
     fn fetch(&self) -> Result<()> {
         let mut python = Command::new("python3");
         python.args(["-c", FETCH, self.package, self.version, self.sha256]).arg(paths::cuda().join(self.into));
-        if self.into.starts_with("runtime/") {
-            python.arg("lib");
-        }
+        python.args(self.keep);
         let done = sh::capture(&mut python)?;
         if !done.status.success() {
             let said = String::from_utf8_lossy(&done.stderr);
@@ -40,12 +46,40 @@ impl Wheel {
     }
 }
 
+fn stamp(folder: &str, sha256: &str) -> PathBuf {
+    paths::cuda().join("stamps").join(format!("{folder}-{sha256}"))
+}
+
+/// Fetches the older nvcc. Without it some tests are left out, which say so: Debian keeps no version for ever.
+fn ensure_older() {
+    let stamp = stamp(OLDER, OLDER_SHA256);
+    if stamp.exists() {
+        return;
+    }
+    let mut python = Command::new("python3");
+    python.args(["-c", FETCH_NVCC, OLDER_PACKAGE, OLDER_SHA256]).arg(paths::cuda().join(OLDER));
+    match sh::capture(&mut python) {
+        Ok(done) if done.status.success() => println!("  {OLDER}"),
+        Ok(done) => {
+            let said = String::from_utf8_lossy(&done.stderr);
+            println!("  no {OLDER}: {}", said.lines().last().unwrap_or("python3 said nothing"));
+            return;
+        }
+        Err(error) => return println!("  no {OLDER}: {error}"),
+    }
+    let noted = fs::create_dir_all(paths::cuda().join("stamps")).and_then(|()| fs::write(&stamp, ""));
+    if let Err(error) = noted {
+        println!("  cannot note that {OLDER} is unpacked: {error}");
+    }
+}
+
 fn wheels() -> impl Iterator<Item = Wheel> {
     let lines = LOCK.lines().filter(|line| !line.starts_with('#'));
     lines.filter_map(|line| {
         let mut words = line.split_whitespace();
         let (into, package, version, sha256) = (words.next()?, words.next()?, words.next()?, words.next()?);
-        Some(Wheel { into, package, version, sha256 })
+        let keep = words.next().or_else(|| into.starts_with("runtime/").then_some("lib"));
+        Some(Wheel { into, package, version, sha256, keep })
     })
 }
 
@@ -95,7 +129,7 @@ pub fn identity() -> &'static str {
 pub fn ensure() -> Result<()> {
     need_cxx()?;
     let missing = wheels().filter(|wheel| !wheel.stamp().exists()).collect::<Vec<_>>();
-    if missing.is_empty() {
+    if missing.is_empty() && stamp(OLDER, OLDER_SHA256).exists() {
         return Ok(());
     }
     if !sh::exists("python3") {
@@ -111,6 +145,7 @@ pub fn ensure() -> Result<()> {
         done
     });
     fetched.into_iter().collect::<Result<Vec<()>>>()?;
+    ensure_older();
     // nvcc looks for its libraries in lib64, where the wheels have lib.
     let lib64 = cuda.join("nvcc/lib64");
     if !lib64.exists() {

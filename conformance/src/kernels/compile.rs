@@ -1,10 +1,22 @@
-//! From `conformance/kernels/*.cu` to PTX, with the nvcc that `cargo xtask toolchain` fetches.
+//! From `conformance/kernels/*.cu` to PTX, with a nvcc that `cargo xtask toolchain` fetches.
 
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::Mutex;
 use std::{fs, io};
+
+/// A compiler, and what all sources are compiled for with it.
+#[derive(Clone, Copy)]
+pub struct Target {
+    /// The folder of the toolchain that holds the compiler.
+    pub folder: &'static str,
+    /// Such as `-arch=compute_50`; else what the source says.
+    pub architecture: Option<&'static str>,
+}
+
+/// The compiler of everything else.
+pub const NEWEST: Target = Target { folder: "nvcc", architecture: None };
 
 /// What a source is compiled for unless its first line (`// nvcc: …`) says otherwise: the oldest that nvcc 13 knows.
 const ARCHITECTURE: &str = "-arch=compute_75";
@@ -30,15 +42,15 @@ fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap_or(Path::new(".")).to_path_buf()
 }
 
-fn nvcc() -> Result<PathBuf, CompileError> {
+fn nvcc(folder: &str) -> Result<PathBuf, CompileError> {
     let cache = std::env::var_os("BULKHEAD_CACHE").map_or_else(|| root().join(".cache"), PathBuf::from);
-    let nvcc = cache.join("cuda/nvcc/bin/nvcc");
+    let nvcc = cache.join("cuda").join(folder).join("bin/nvcc");
     if nvcc.exists() { Ok(nvcc) } else { Err(CompileError::NoCompiler(nvcc)) }
 }
 
 /// Fills `folder` with the PTX of all kernels. What has not changed since the last time is left alone.
-pub fn compile(folder: &Path) -> Result<(), CompileError> {
-    let nvcc = nvcc()?;
+pub fn compile(target: Target, folder: &Path) -> Result<(), CompileError> {
+    let nvcc = nvcc(target.folder)?;
     let sources = Path::new(env!("CARGO_MANIFEST_DIR")).join("kernels");
     fs::create_dir_all(folder).map_err(file_error(folder))?;
     let entries = fs::read_dir(&sources).map_err(file_error(&sources))?;
@@ -53,7 +65,7 @@ pub fn compile(folder: &Path) -> Result<(), CompileError> {
             scope.spawn(|| {
                 while let Some(source) = queue.lock().ok().and_then(|mut queue| queue.next()) {
                     if let (Err(error), Ok(mut failure)) =
-                        (compile_one(&nvcc, &source, &header, folder), failure.lock())
+                        (compile_one(&nvcc, target, &source, &header, folder), failure.lock())
                     {
                         failure.get_or_insert(error);
                     }
@@ -64,10 +76,11 @@ pub fn compile(folder: &Path) -> Result<(), CompileError> {
     failure.into_inner().ok().flatten().map_or(Ok(()), Err)
 }
 
-fn compile_one(nvcc: &Path, source: &Path, header: &[u8], folder: &Path) -> Result<(), CompileError> {
+fn compile_one(nvcc: &Path, target: Target, source: &Path, header: &[u8], folder: &Path) -> Result<(), CompileError> {
     let text = fs::read_to_string(source).map_err(file_error(source))?;
     let said = text.lines().next().and_then(|line| line.strip_prefix("// nvcc: "));
-    let flags: Vec<&str> = said.map_or_else(|| vec![ARCHITECTURE], |flags| flags.split_whitespace().collect());
+    let said = target.architecture.or(said).unwrap_or(ARCHITECTURE);
+    let flags: Vec<&str> = said.split_whitespace().collect();
     let mut hasher = DefaultHasher::new();
     (&text, header, &flags, nvcc).hash(&mut hasher);
     let hash = format!("{:016x}", hasher.finish());

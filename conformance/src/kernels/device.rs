@@ -77,7 +77,16 @@ impl<'g> Kernels<'g> {
     }
 
     pub fn function(&self, name: &str) -> CUfunction {
+        if std::env::var_os(super::OLDER).is_some() && !self.holds(name) {
+            std::process::exit(super::NOT_FOR_THESE.into());
+        }
         function(self.gpu, self.module, name)
+    }
+
+    fn holds(&self, name: &str) -> bool {
+        let name = std::ffi::CString::new(name).expect("a name holds no NUL");
+        let mut found = null_mut();
+        code!(self.gpu, cuModuleGetFunction(&mut found, self.module, name.as_ptr())) == 0
     }
 
     /// Launches, waits, and answers the code of whichever failed.

@@ -30,6 +30,11 @@ use crate::suite::Test;
 /// The folder with the compiled kernels.
 pub const FOLDER: &str = "CONFORMANCE_KERNELS";
 
+/// Set where kernels are compiled for older GPUs: some are not there then.
+pub const OLDER: &str = "CONFORMANCE_OLDER";
+/// What a test ends with whose kernel is not there.
+pub const NOT_FOR_THESE: u8 = 77;
+
 /// The tests of a file of kernels, from the names of their bodies.
 macro_rules! tests {
     ($($(#[only_ours = $why:literal])? $body:ident,)*) => {

@@ -3,6 +3,7 @@
 use std::collections::VecDeque;
 
 use super::context::Context;
+use super::stuck::Stuck;
 use super::turns::Turns;
 use super::warp::Warp;
 
@@ -135,6 +136,20 @@ impl BlockState {
         // Keeps its memory for the next time.
         self.barriers[id].waiting = waiting;
         Some(result)
+    }
+
+    /// What everybody waits for who will never get it.
+    pub fn stuck(&self, size: [u32; 3]) -> String {
+        let mut stuck = Stuck { total: self.total, ended: self.exited, size, ..Stuck::default() };
+        for (id, barrier) in self.barriers.iter().enumerate().filter(|(_, barrier)| barrier.arrived != 0) {
+            for fiber in &barrier.waiting {
+                // SAFETY: contexts of the block's fibers live as long as the block; none of them is running.
+                stuck.at_barrier(id as u32, barrier.expected, unsafe { (*self.contexts[*fiber as usize]).linear });
+            }
+        }
+        let at_barriers = stuck.barriers.values().map(|(_, threads)| threads.len() as u32).sum::<u32>();
+        stuck.in_warps = self.waiting.saturating_sub(at_barriers);
+        stuck.to_string()
     }
 
     /// A thread has ended: nobody waits for it any more.

@@ -28,6 +28,19 @@ impl Compiled {
         let found = self.lines[..at].last().filter(|(_, end, _)| offset < u64::from(*end));
         found.map_or(0, |(_, _, line)| *line)
     }
+
+    /// As `line_of`; at the beginning of a function, before anything has a line, its first one.
+    pub fn line_near(&self, pc: u64) -> u32 {
+        let next = || {
+            let offset = pc.checked_sub(self.range.0)?;
+            let at = self.lines.partition_point(|(start, ..)| u64::from(*start) <= offset);
+            self.lines.get(at).map(|(_, _, line)| *line)
+        };
+        match self.line_of(pc) {
+            0 => next().unwrap_or(0),
+            line => line,
+        }
+    }
 }
 
 /// Position-independent code, ready to be placed (or kept on disk).

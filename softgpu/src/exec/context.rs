@@ -29,7 +29,10 @@ pub enum Trap {
         /// The instruction that did it.
         pc: u64,
     },
-    StackOverflow,
+    StackOverflow {
+        /// In the function that was called.
+        pc: u64,
+    },
 }
 
 /// The state of a fiber, at fixed offsets. Compiled code reads all of it and writes `thread`, `linear` and

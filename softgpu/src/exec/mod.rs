@@ -37,6 +37,7 @@ mod routines;
 mod signal;
 mod small;
 mod stack;
+mod stuck;
 mod surface;
 mod texture;
 mod ticker;

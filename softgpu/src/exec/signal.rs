@@ -69,7 +69,7 @@ extern "C" fn handle(signal: libc::c_int, info: *mut libc::siginfo_t, context: *
         let stack_pointer = registers[libc::REG_RSP as usize] as usize;
         let pc = registers[libc::REG_RIP as usize] as u64;
         let trap = match signal {
-            libc::SIGILL => (running.code.0..running.code.1).contains(&pc).then_some(Trap::StackOverflow),
+            libc::SIGILL => (running.code.0..running.code.1).contains(&pc).then_some(Trap::StackOverflow { pc }),
             _ => (window::BASE..window::BASE + window::SIZE)
                 .contains(&address)
                 .then_some(Trap::Address { address, pc }),

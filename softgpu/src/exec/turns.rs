@@ -9,6 +9,7 @@ use std::sync::atomic::Ordering;
 use super::block::BarrierResult;
 use super::context::{Context, Pause, RawFault, fail, suspend};
 use super::fault::FaultKind;
+use super::stuck::Stuck;
 use super::warp::{Group, Input};
 use crate::passes::ir::{BarrierOp, WarpOp};
 
@@ -24,6 +25,7 @@ pub struct Head {
     pub mask: u32,
     /// The operation; of a barrier its number in the upper half.
     pub op: u32,
+    /// Of a barrier its line.
     pub site: u64,
     pub unused: u64,
 }
@@ -123,6 +125,20 @@ impl Frames {
         woken
     }
 
+    /// What everybody waits for who will never get it.
+    fn stuck(&self, size: [u32; 3]) -> Stuck {
+        let mut stuck = Stuck { total: self.total, size, ..Stuck::default() };
+        for thread in 0..self.total {
+            let head = self.head(thread);
+            match head.status {
+                ENDED => stuck.ended += 1,
+                AT_BARRIER => stuck.at_barrier(head.op >> 16, 0, thread),
+                _ => stuck.in_warps += 1,
+            }
+        }
+        stuck
+    }
+
     /// Lets everybody go on if all who are left wait at one barrier.
     fn release(&self) -> bool {
         let mut at = None;
@@ -205,8 +221,13 @@ pub extern "C" fn next_range(context: *mut Context, span: u32) -> u64 {
                 frames.answer(range)
             }
             None => {
-                let waiting = (0..frames.total).filter(|thread| frames.head(*thread).status != ENDED).count();
-                let message = format!("{waiting} threads wait for others that never come");
+                let size = (*context).block_size;
+                let message = frames.stuck(size).to_string();
+                let waits = |thread: &u32| frames.head(*thread).status == AT_BARRIER;
+                if let Some(thread) = (0..frames.total).find(waits) {
+                    (*context).line = frames.head(thread).site as u32;
+                    (*context).thread = [thread % size[0], thread / size[0] % size[1], thread / size[0] / size[1]];
+                }
                 fail(context, RawFault { kind: FaultKind::Deadlock, address: None, message })
             }
         }

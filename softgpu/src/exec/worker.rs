@@ -209,8 +209,12 @@ impl Slot {
             } else if !state.yielded.is_empty() {
                 return Ok(Progress::Spinning);
             } else if state.waiting > 0 {
-                let message = format!("{} threads wait for others that never come", state.waiting);
-                return Err((0, RawFault { kind: FaultKind::Deadlock, address: None, message }));
+                let message = state.stuck(grid.launch.block);
+                // One that waits, so that the report has its place.
+                let waiting = state.barriers.iter().flat_map(|barrier| &barrier.waiting);
+                let first = waiting.min_by_key(|fiber| self.fibers[**fiber as usize].context.linear);
+                let fiber = first.map_or(0, |fiber| *fiber as usize);
+                return Err((fiber, RawFault { kind: FaultKind::Deadlock, address: None, message }));
             } else {
                 return Ok(Progress::Done);
             };
@@ -227,7 +231,10 @@ impl Slot {
                             self.fibers[fiber].context.line = grid.code.line_of(pc);
                             (FaultKind::IllegalAddress, Some(address))
                         }
-                        Trap::StackOverflow => (FaultKind::StackOverflow, None),
+                        Trap::StackOverflow { pc } => {
+                            self.fibers[fiber].context.line = grid.code.line_near(pc);
+                            (FaultKind::StackOverflow, None)
+                        }
                     };
                     return Err((fiber, RawFault { kind, address, message: String::new() }));
                 }

@@ -24,6 +24,17 @@ pub struct Entry<'a> {
     pub payload: &'a [u8],
 }
 
+impl Entry<'_> {
+    fn is_portable(&self) -> bool {
+        self.flags & (ARCHITECTURE_SPECIFIC | FAMILY_SPECIFIC) == 0
+    }
+
+    /// Is it for a device of this capability, or for an older one that it can do without?
+    fn fits(&self, capability: u32) -> bool {
+        self.architecture <= capability && (self.is_portable() || self.architecture == capability)
+    }
+}
+
 fn bytes<const N: usize>(from: &[u8], at: usize) -> Result<[u8; N], ImageError> {
     let end = at.checked_add(N).ok_or(ImageError::Damaged)?;
     from.get(at..end).and_then(|slice| slice.try_into().ok()).ok_or(ImageError::Damaged)
@@ -77,18 +88,22 @@ pub fn entries(container: &[u8]) -> Result<Vec<Entry<'_>>, ImageError> {
     Ok(entries)
 }
 
+/// Does a container hold PTX that is not for newer devices alone?
+pub fn has_fitting_text(container: &[u8], capability: u32) -> bool {
+    let fits = |entry: &Entry| entry.kind == PTX && entry.fits(capability);
+    entries(container).is_ok_and(|entries| entries.iter().any(fits))
+}
+
 /// The text of the best PTX entry. Of what the device can run, the newest, and a portable one rather than a specific one.
 /// Libraries often hold machine code for GPUs that exist and PTX for those to come; then the oldest of that is tried: PTX
 /// for a newer GPU mostly says nothing that an older one could not do, and a kernel that does is refused by name.
 pub fn text(container: &[u8], capability: u32) -> Result<String, ImageError> {
     let entries = entries(container)?;
     let ptx: Vec<&Entry> = entries.iter().filter(|entry| entry.kind == PTX).collect();
-    let portable = |entry: &Entry| entry.flags & (ARCHITECTURE_SPECIFIC | FAMILY_SPECIFIC) == 0;
-    let fits =
-        |entry: &Entry| entry.architecture <= capability && (portable(entry) || entry.architecture == capability);
-    let fitting = ptx.iter().filter(|entry| fits(entry)).max_by_key(|entry| (portable(entry), entry.architecture));
+    let fitting = ptx.iter().filter(|entry| entry.fits(capability));
+    let fitting = fitting.max_by_key(|entry| (entry.is_portable(), entry.architecture));
     let newer = || ptx.iter().filter(|entry| entry.architecture > capability);
-    let lowest = || newer().min_by_key(|entry| (!portable(entry), entry.architecture));
+    let lowest = || newer().min_by_key(|entry| (!entry.is_portable(), entry.architecture));
     let best = fitting.or_else(lowest).ok_or(match ptx.first() {
         Some(entry) => ImageError::Specific(entry.architecture, capability),
         None => ImageError::NoPtx,

@@ -48,9 +48,12 @@ pub fn linked_text(image: &Image<'_>, capability: u32) -> Result<String, ImageEr
     if linked != Err(ImageError::NoPtx) {
         return linked;
     }
-    // Libraries that are linked to every program are machine code; what is missed of them is refused by name.
-    let texts = image.parts.iter().map(|part| text(part, capability)).filter(|text| *text != Err(ImageError::NoPtx));
-    let texts = texts.collect::<Result<Vec<String>, ImageError>>()?;
+    // The device runtime is linked to every program, and is machine code or for the newest GPUs. What is missed of it is
+    // refused by name.
+    let fits = |part: &&[u8]| fatbin::has_fitting_text(part, capability);
+    let some_fit = image.parts.iter().any(fits);
+    let texts = image.parts.iter().filter(|part| !some_fit || fits(part)).map(|part| text(part, capability));
+    let texts = texts.filter(|text| *text != Err(ImageError::NoPtx)).collect::<Result<Vec<String>, ImageError>>()?;
     if texts.is_empty() { Err(ImageError::NoPtx) } else { Ok(texts.join("\n")) }
 }
 

@@ -1,9 +1,12 @@
 //! Barriers and warp operations, which the runtime does.
 
+use std::mem::offset_of;
+
 use cranelift_codegen::ir::{InstBuilder, types};
 
+use super::super::context::Context;
 use super::super::helpers::Helper;
-use super::Lower;
+use super::{Lower, trusted};
 use crate::passes::ir::Value as Operand;
 use crate::passes::ir::{BarrierOp, Op, Predicate, Reg, Type, WarpOp};
 
@@ -31,6 +34,9 @@ impl Lower<'_, '_> {
         };
         let result = self.barrier_turn(op, number, vote);
         let result = result.unwrap_or_else(|| {
+            // Where it waits, should it wait for ever.
+            let line = self.int(types::I32, i64::from(self.line));
+            self.b.ins().store(trusted(), line, self.context, offset_of!(Context, line) as i32);
             let code = self.int(types::I32, op as i64);
             self.ask(Helper::Barrier, &[self.context, code, id, count, vote], types::I32)
         });

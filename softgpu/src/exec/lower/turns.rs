@@ -189,7 +189,9 @@ impl Lower<'_, '_> {
         self.turns.as_ref()?;
         let ir::Value::Bits(id) = id else { return None };
         let code = self.int(types::I32, (id as i64) << 16 | op as i64);
-        self.bring(&[(code, offset_of!(Head, op))]);
+        // Where it waits, should it wait for ever.
+        let line = self.int(types::I64, i64::from(self.line));
+        self.bring(&[(code, offset_of!(Head, op)), (line, offset_of!(Head, site))]);
         if pauses::votes(op) {
             let vote = self.b.ins().uextend(types::I64, vote);
             self.bring(&[(vote, offset_of!(Head, a))]);
