@@ -109,12 +109,14 @@ fn check(text: &mut String, arg: &Arg) {
         Role::Out { optional: false } | Role::In | Role::InOut | Role::Str => {
             let _ = writeln!(text, "        crate::entry::not_null({name})?;");
         }
-        Role::Span { bytes, align } => {
+        Role::Span { bytes, align, any_in_capture } => {
             let bytes = length_code(bytes);
             if *align > 1 {
                 let _ = writeln!(text, "        crate::entry::aligned({name}, {align})?;");
             }
-            let _ = writeln!(text, "        crate::allocations::check({name}, {bytes})?;");
+            let check = if *any_in_capture { "check_unless_captured" } else { "check" };
+            let stream = if *any_in_capture { ", stream" } else { "" };
+            let _ = writeln!(text, "        crate::allocations::{check}({name}, {bytes}{stream})?;");
         }
         Role::Handle if arg.inner == "CUstream" => {
             let _ = writeln!(text, "        let {name} = crate::stream::resolve({name})?;");

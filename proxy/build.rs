@@ -98,8 +98,10 @@ fn read(text: &mut String, arg: &Arg) {
 }
 
 fn check(text: &mut String, arg: &Arg) {
-    if let Role::Span { bytes, .. } = &arg.role {
-        let _ = writeln!(text, "            worker.memory.check({}, {})?;", arg.name, length_code(bytes));
+    if let Role::Span { bytes, any_in_capture, .. } = &arg.role {
+        let unless = if *any_in_capture { "if !capture::is_captured(worker, stream.raw as CUstream) " } else { "" };
+        let _ =
+            writeln!(text, "            {unless}{{ worker.memory.check({}, {})?; }}", arg.name, length_code(bytes));
     }
 }
 

@@ -24,6 +24,7 @@
 //! | `in [T; n]` | `*const T` | an array; `n` is a length ([`length_code`]) over other arguments |
 //! | `str` | `*const c_char` | a NUL-terminated string in |
 //! | `dev[n]`, `dev4[n]` | `CUdeviceptr` | a device address of which `n` bytes are used, a multiple of 4; checked |
+//! | `set[n]`, `set4[n]` | `CUdeviceptr` | as above, and in a capture any address: the GPU finds out when the graph runs |
 
 use std::fmt;
 
@@ -63,6 +64,8 @@ pub enum Role {
     Span {
         bytes: String,
         align: u32,
+        /// Natively nobody looks at the address while a stream is captured, and cuDNN captures with made-up ones.
+        any_in_capture: bool,
     },
 }
 
@@ -276,10 +279,12 @@ fn split(list: &str) -> Vec<&str> {
     list.split(',').map(str::trim).filter(|part| !part.is_empty()).collect()
 }
 
-/// Reads `dev[n]` and `dev4[n]`: alignment and length.
-fn span(kind: &str) -> Option<(u32, &str)> {
-    let (align, bytes) = kind.strip_prefix("dev")?.strip_suffix(']')?.split_once('[')?;
-    Some((if align.is_empty() { 1 } else { align.parse().ok()? }, bytes))
+/// Reads `dev[n]`, `set4[n]` and the like.
+fn span(kind: &str) -> Option<Role> {
+    let any_in_capture = kind.starts_with("set");
+    let (align, bytes) = kind.strip_prefix("dev").or(kind.strip_prefix("set"))?.strip_suffix(']')?.split_once('[')?;
+    let align = if align.is_empty() { 1 } else { align.parse().ok()? };
+    Some(Role::Span { bytes: bytes.to_owned(), align, any_in_capture })
 }
 
 fn argument(symbol: &str, text: &str) -> Arg {
@@ -291,8 +296,8 @@ fn argument(symbol: &str, text: &str) -> Arg {
     };
     let (role, inner) = if kind == "str" {
         (Role::Str, "c_char".to_owned())
-    } else if let Some((align, bytes)) = span(kind) {
-        (Role::Span { bytes: bytes.to_owned(), align }, "CUdeviceptr".to_owned())
+    } else if let Some(span) = span(kind) {
+        (span, "CUdeviceptr".to_owned())
     } else if let Some(inner) = kind.strip_prefix("close ") {
         (Role::Close, inner.to_owned())
     } else if let Some(inner) = kind.strip_prefix("out? ") {

@@ -25,8 +25,6 @@ pub enum BrokerError {
     UnknownZone(ZoneName),
     #[error("the proxy's answer makes no sense; is it another version?")]
     Nonsense,
-    #[error("cannot ask the proxy: {0}")]
-    Task(#[from] tokio::task::JoinError),
 }
 
 fn why(error: &AdminError) -> String {

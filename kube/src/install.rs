@@ -26,10 +26,10 @@ const PACKAGED: [&str; 2] = ["lib/systemd/system/bulkhead.service", "usr/lib/sys
 
 #[derive(Debug, thiserror::Error)]
 pub enum InstallError {
-    #[error("cannot use {}: {source}", path.display())]
+    #[error("cannot use {}", path.display())]
     File { path: PathBuf, source: io::Error },
     #[error("cannot go to the host's root: {0}")]
-    Root(#[source] io::Error),
+    Root(io::Error),
     #[error("systemctl {what}: {why}")]
     Service { what: String, why: String },
 }

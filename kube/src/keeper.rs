@@ -13,10 +13,10 @@ use crate::inject::Places;
 
 #[derive(Debug, thiserror::Error)]
 pub enum KeepError {
-    #[error("cannot write the checkpoint of zone {zone}: {source}")]
-    Book { zone: ZoneName, source: io::Error },
-    #[error("cannot write the CDI file of zone {zone}: {source}")]
-    Cdi { zone: ZoneName, source: io::Error },
+    #[error("cannot write the checkpoint of zone {zone}: {error}")]
+    Book { zone: ZoneName, error: io::Error },
+    #[error("cannot write the CDI file of zone {zone}: {error}")]
+    Cdi { zone: ZoneName, error: io::Error },
     #[error(transparent)]
     Broker(#[from] BrokerError),
 }
@@ -52,7 +52,7 @@ impl Keeper {
     /// Makes a zone. When this fails nothing is left of it.
     pub async fn make(&mut self, zone: ZoneName, settings: ZoneSettings, holder: Holder) -> Result<(), KeepError> {
         let record = Record { zone: zone.clone(), settings, holder };
-        self.books.write(&record).map_err(|source| KeepError::Book { zone: zone.clone(), source })?;
+        self.books.write(&record).map_err(|error| KeepError::Book { zone: zone.clone(), error })?;
         let made = self.begin(&record).await;
         self.records.insert(zone.clone(), record);
         if made.is_err() {
@@ -85,14 +85,14 @@ impl Keeper {
 
     fn tell_runtimes(&self, record: &Record) -> Result<(), KeepError> {
         let spec = cdi::zone_spec(&self.places, &record.zone);
-        self.cdi.write(&record.zone, &spec).map_err(|source| KeepError::Cdi { zone: record.zone.clone(), source })
+        self.cdi.write(&record.zone, &spec).map_err(|error| KeepError::Cdi { zone: record.zone.clone(), error })
     }
 
     /// Ends a zone: nobody comes in any more, and its programs lose their GPU.
     pub async fn end(&mut self, zone: &ZoneName) -> Result<(), KeepError> {
-        self.cdi.remove(zone).map_err(|source| KeepError::Cdi { zone: zone.clone(), source })?;
+        self.cdi.remove(zone).map_err(|error| KeepError::Cdi { zone: zone.clone(), error })?;
         self.broker.remove(zone).await?;
-        self.books.remove(zone).map_err(|source| KeepError::Book { zone: zone.clone(), source })?;
+        self.books.remove(zone).map_err(|error| KeepError::Book { zone: zone.clone(), error })?;
         self.records.remove(zone);
         Ok(())
     }
@@ -100,7 +100,7 @@ impl Keeper {
     /// Changes a zone; `record` is what it becomes.
     pub async fn change(&mut self, record: Record, change: ZoneChange) -> Result<(), KeepError> {
         self.broker.change(&record.zone, change).await?;
-        self.books.write(&record).map_err(|source| KeepError::Book { zone: record.zone.clone(), source })?;
+        self.books.write(&record).map_err(|error| KeepError::Book { zone: record.zone.clone(), error })?;
         self.records.insert(record.zone.clone(), record);
         Ok(())
     }

@@ -43,6 +43,7 @@ pub fn reserve(config: &Kubernetes, soft: bool) -> u64 {
 }
 
 /// What the node has.
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Node {
     pub cards: Vec<CardStatus>,
     /// They are computed on the CPU.

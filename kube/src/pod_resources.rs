@@ -15,7 +15,7 @@ const MAX_LIST: usize = 64 << 20;
 #[derive(Debug, thiserror::Error)]
 pub enum ListError {
     #[error("kubelet's pod-resources socket cannot be used: {0}")]
-    Socket(#[from] tonic::transport::Error),
+    Socket(tonic::transport::Error),
     #[error("kubelet does not list pods: {}", .0.message())]
     Refused(Box<tonic::Status>),
 }
@@ -29,7 +29,8 @@ pub struct Listing {
 }
 
 pub async fn list(socket: &Path) -> Result<Listing, ListError> {
-    let mut client = PodResourcesListerClient::new(sockets::channel(socket)?).max_decoding_message_size(MAX_LIST);
+    let mut client = PodResourcesListerClient::new(sockets::channel(socket).map_err(ListError::Socket)?)
+        .max_decoding_message_size(MAX_LIST);
     let answer = client.list(ListPodResourcesRequest {}).await;
     let answer = answer.map_err(|status| ListError::Refused(Box::new(status)))?.into_inner();
     let mut listing = Listing::default();

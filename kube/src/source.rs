@@ -32,8 +32,8 @@ pub struct Plan {
 /// The files that say what is offered.
 pub struct Source {
     path: Option<PathBuf>,
-    /// What they held when they were last looked at.
-    seen: Option<Vec<Option<String>>>,
+    /// What they held, and for which GPUs they were read, when that was last looked at.
+    seen: Option<(Vec<Option<String>>, Node)>,
     time_slicing: Option<PathBuf>,
     /// GPUs that are computed on the CPU are to be offered. That is known before anything is, and stays.
     pub soft: bool,
@@ -50,19 +50,15 @@ impl Source {
         Ok(())
     }
 
-    /// Has a file changed since this was last asked? The files of a ConfigMap are links, so it is their contents that
-    /// count.
-    pub fn changed(&mut self) -> bool {
+    /// Has a file changed since this was last asked, or what the node has? The files of a ConfigMap are links, so it is
+    /// their contents that count; and a proxy that comes after another may find GPUs that were cut anew.
+    pub fn changed(&mut self, node: &Node) -> bool {
         let files = [self.path.as_ref(), self.time_slicing.as_ref()];
-        let now = files.map(|file| file.and_then(|file| std::fs::read_to_string(file).ok())).to_vec();
-        let changed = self.seen.as_ref() != Some(&now);
-        self.seen = Some(now);
+        let files = files.map(|file| file.and_then(|file| std::fs::read_to_string(file).ok())).to_vec();
+        let now = Some((files, node.clone()));
+        let changed = self.seen != now;
+        self.seen = now;
         changed
-    }
-
-    /// What was seen could not be acted on: it counts as a change the next time.
-    pub fn forget(&mut self) {
-        self.seen = None;
     }
 
     pub fn read(&mut self, node: &Node) -> Result<Plan, SourceError> {
@@ -78,9 +74,9 @@ impl Source {
         Ok(Plan { config, offer, reserve, gpus: node.cards.len() })
     }
 
-    /// Reads the files again if they have changed. What is wrong with them is said, and nothing comes of it.
+    /// Reads the files again if something has changed. What is wrong with them is said, and nothing comes of it.
     pub fn reread(&mut self, node: &Node) -> Option<Plan> {
-        if !self.changed() {
+        if !self.changed(node) {
             return None;
         }
         match self.read(node) {

@@ -21,10 +21,10 @@ use crate::offer::Wanted;
 
 #[derive(Debug, thiserror::Error)]
 pub enum TimeSlicingError {
-    #[error("{}: {source}", path.display())]
-    Unreadable { path: PathBuf, source: std::io::Error },
-    #[error("{}: {source}", path.display())]
-    Syntax { path: PathBuf, source: Box<serde_saphyr::Error> },
+    #[error("{}: {error}", path.display())]
+    Unreadable { path: PathBuf, error: std::io::Error },
+    #[error("{}: {error}", path.display())]
+    Syntax { path: PathBuf, error: Box<serde_saphyr::Error> },
     #[error("{}: {what}", path.display())]
     Wrong { path: PathBuf, what: String },
 }
@@ -72,10 +72,10 @@ enum Devices {
 
 /// Reads the file. `memory`: of the GPU that has least, to be divided among replicas; none: replicas have no limit.
 pub fn read(path: &Path, memory: Option<u64>) -> Result<Vec<Wanted>, TimeSlicingError> {
-    let unreadable = |source| TimeSlicingError::Unreadable { path: path.to_owned(), source };
+    let unreadable = |error| TimeSlicingError::Unreadable { path: path.to_owned(), error };
     let text = std::fs::read_to_string(path).map_err(unreadable)?;
     let file: File = serde_saphyr::from_str(&text)
-        .map_err(|source| TimeSlicingError::Syntax { path: path.to_owned(), source: Box::new(source) })?;
+        .map_err(|error| TimeSlicingError::Syntax { path: path.to_owned(), error: Box::new(error) })?;
     let wrong = |what: String| TimeSlicingError::Wrong { path: path.to_owned(), what };
     if file.version != "v1" {
         return Err(wrong(format!("version {} is not known; v1 is", file.version)));

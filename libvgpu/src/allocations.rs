@@ -5,10 +5,12 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use cuda_abi::error::*;
 use cuda_abi::plan;
-use cuda_abi::types::CUdevice;
+use cuda_abi::types::{CUdevice, CUstream};
 use parking_lot::RwLock;
 
 use crate::entry::Cuda;
+use crate::graph::capture;
+use crate::stream;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
@@ -69,6 +71,21 @@ pub fn add(base: u64, len: u64, kind: Kind, device: CUdevice, context: u64, flag
     KNOWN.write().insert(base, Allocation { base, len, kind, device, context, flags, id, pool: 0, twin: 0 });
 }
 
+/// A module's variable. Those that were there before have gone with their modules, which nobody told us.
+pub fn add_global(base: u64, len: u64, device: CUdevice, context: u64) {
+    let id = NEXT_ID.fetch_add(1, Ordering::Relaxed);
+    let variable = Allocation { base, len, kind: Kind::Global, device, context, flags: 0, id, pool: 0, twin: 0 };
+    let mut known = KNOWN.write();
+    if known.get(&base).is_some_and(|same| same.len == len) {
+        return;
+    }
+    let end = base.saturating_add(len);
+    let inside = known.range(..end).rev().take_while(|(start, other)| *start + other.len > base);
+    let stale: Vec<u64> = inside.filter(|(_, other)| other.kind == Kind::Global).map(|(start, _)| *start).collect();
+    known.retain(|start, _| !stale.contains(start));
+    known.entry(base).or_insert(variable);
+}
+
 /// Registered memory, and its alias unless that is 0.
 pub fn add_registered(base: u64, alias: u64, len: u64, device: CUdevice, context: u64, flags: u32) {
     let id = NEXT_ID.fetch_add(1, Ordering::Relaxed);
@@ -124,6 +141,14 @@ pub fn check(address: u64, len: u64) -> Cuda {
         reach += known.get(&reach).ok_or(CUDA_ERROR_INVALID_VALUE)?.len;
     }
     Ok(())
+}
+
+/// The same, for what natively may have any address while the stream is captured.
+pub fn check_unless_captured(address: u64, len: u64, stream: CUstream) -> Cuda {
+    match check(address, len) {
+        Err(refused) if !capture::is_captured(stream::resolve(stream)?)? => Err(refused),
+        _ => Ok(()),
+    }
 }
 
 /// Does anything known overlap this range?

@@ -174,10 +174,7 @@ fn global(owner: u64, name: &CStr) -> Cuda<(u64, u64)> {
             Ok(())
         },
     )?;
-    if allocations::at(address).is_none() {
-        let device = context::current_device().unwrap_or(0);
-        allocations::add(address, bytes, allocations::Kind::Global, device, context::current_word(), 0);
-    }
+    allocations::add_global(address, bytes, context::current_device().unwrap_or(0), context::current_word());
     Ok((address, bytes))
 }
 

@@ -12,6 +12,18 @@ use std::process::Command;
 
 const VERSION: &str = env!("CARGO_PKG_VERSION");
 
+/// The oldest C library that has all that our programs and libraries import (`objdump -T`).
+const GLIBC: &str = "2.34";
+
+/// Where each shell looks for completions, by its name.
+const COMPLETIONS: [(&str, &str); 3] = [
+    ("bash", "usr/share/bash-completion/completions/bulkhead"),
+    ("zsh", "usr/share/zsh/vendor-completions/_bulkhead"),
+    ("fish", "usr/share/fish/vendor_completions.d/bulkhead.fish"),
+];
+
+const PYTHON: &str = "usr/lib/python3/dist-packages/bulkhead";
+
 const POSTINST: &str = r#"#!/bin/sh
 set -e
 if [ "$1" = configure ] && [ -d /run/systemd/system ]; then
@@ -81,6 +93,8 @@ fn lay_out(stage: &Path, root: &Path) -> Result<()> {
         (packaging.join("bulkhead-gate.service"), "usr/lib/systemd/system/bulkhead-gate.service", 0o644),
         (packaging.join("bulkhead.service"), "usr/lib/systemd/system/bulkhead.service", 0o644),
         (packaging.join("bulkhead.toml"), "etc/bulkhead/bulkhead.toml", 0o644),
+        // Buffers by name, for programs.
+        (paths::root().join("include/bulkhead_ipc.h"), "usr/include/bulkhead_ipc.h", 0o644),
         (paths::root().join("LICENSE-APACHE"), "usr/share/doc/bulkhead/LICENSE-APACHE", 0o644),
         (paths::root().join("LICENSE-MIT"), "usr/share/doc/bulkhead/copyright", 0o644),
     ];
@@ -88,8 +102,18 @@ fn lay_out(stage: &Path, root: &Path) -> Result<()> {
         let bytes = fs::read(&from).with_context(|| format!("cannot read {}", from.display()))?;
         write(&root.join(to), &bytes, mode)?;
     }
-    let manual = sh::output(Command::new(stage.join("bin/bulkhead")).arg("man"))?;
-    write(&root.join("usr/share/man/man1/bulkhead.1"), manual.as_bytes(), 0o644)?;
+    for entry in fs::read_dir(paths::root().join("python/bulkhead"))? {
+        let path = entry?.path();
+        let name = path.file_name().unwrap_or_default().to_owned();
+        if path.extension().is_some_and(|ending| ending == "py") {
+            write(&root.join(PYTHON).join(name), &fs::read(&path)?, 0o644)?;
+        }
+    }
+    let says = |words: &[&str]| sh::output(Command::new(stage.join("bin/bulkhead")).args(words));
+    write(&root.join("usr/share/man/man1/bulkhead.1"), says(&["man"])?.as_bytes(), 0o644)?;
+    for (shell, place) in COMPLETIONS {
+        write(&root.join(place), says(&["completions", shell])?.as_bytes(), 0o644)?;
+    }
     write(&root.join("DEBIAN/control"), control().as_bytes(), 0o644)?;
     // What an operator has changed stays as it is.
     write(&root.join("DEBIAN/conffiles"), b"/etc/bulkhead/bulkhead.toml\n", 0o644)?;
@@ -102,7 +126,7 @@ fn lay_out(stage: &Path, root: &Path) -> Result<()> {
 fn control() -> String {
     format!(
         "Package: bulkhead\nVersion: {VERSION}\nArchitecture: {}\nMaintainer: Bulkhead developers\nSection: admin\n\
-         Priority: optional\nDepends: libc6 (>= 2.34)\nDescription: GPUs shared between tenants that do not trust each \
+         Priority: optional\nDepends: libc6 (>= {GLIBC})\nDescription: GPUs shared between tenants that do not trust each \
          other\n A pod or program gets part of an NVIDIA GPU: memory and time that it cannot exceed, and no driver,\n \
          device node or privilege.\n",
         architecture()
@@ -116,4 +140,29 @@ fn write(path: &Path, bytes: &[u8], mode: u32) -> Result<()> {
     fs::write(path, bytes).with_context(|| format!("cannot write {}", path.display()))?;
     fs::set_permissions(path, fs::Permissions::from_mode(mode))?;
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn everything_that_users_need_is_in_it() {
+        let folder = std::env::temp_dir().join(format!("bulkhead-deb-{}", std::process::id()));
+        let (stage, root) = (folder.join("stage"), folder.join("root"));
+        write(&stage.join("bin/bulkhead"), b"#!/bin/sh\necho \"$@\"\n", 0o755).unwrap();
+        for name in ["libcuda.so.1", "libnvidia-ml.so.1", "bulkhead-init"] {
+            write(&stage.join("lib/bulkhead").join(name), b"", 0o644).unwrap();
+        }
+        lay_out(&stage, &root).unwrap();
+        let read = |path: &str| fs::read_to_string(root.join(path)).unwrap_or_else(|error| panic!("{path}: {error}"));
+        for (shell, place) in COMPLETIONS {
+            assert_eq!(read(place), format!("completions {shell}\n"));
+        }
+        assert_eq!(read("usr/share/man/man1/bulkhead.1"), "man\n");
+        assert!(read("usr/include/bulkhead_ipc.h").contains("bulkhead"));
+        assert!(read("usr/lib/python3/dist-packages/bulkhead/__init__.py").contains("import"));
+        assert!(read("DEBIAN/control").contains("Depends: libc6 (>= 2.34)\n"));
+        fs::remove_dir_all(folder).unwrap();
+    }
 }

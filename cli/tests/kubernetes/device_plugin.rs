@@ -186,6 +186,29 @@ fn what_cannot_be_had_is_refused_and_leaves_nothing() {
 }
 
 #[test]
+fn a_disk_that_is_full_of_checkpoints_is_named_and_nothing_is_lost() {
+    if !testing::is_root() {
+        return;
+    }
+    let node = Node::start("full", ONE_PROFILE);
+    let _plugin = node.device_plugin_with_room(2);
+    let ids = node.kubelet.ids(GPU_1GB);
+    let first = zone_of(&node.kubelet.allocate(GPU_1GB, &[&ids[0]]).unwrap());
+    let second = zone_of(&node.kubelet.allocate(GPU_1GB, &[&ids[1]]).unwrap());
+    for _ in 0..3 {
+        let refused = node.kubelet.allocate(GPU_1GB, &[&ids[2]]).unwrap_err();
+        let said = refused.message();
+        assert!(said.contains("cannot write the checkpoint") && said.contains("No space left"), "{refused:?}");
+    }
+    assert!(node.zone(&first).is_some() && node.zone(&second).is_some());
+    assert_eq!((node.zones().len(), node.cdi().len()), (2, 2));
+    // A zone that ends makes room for another.
+    let third = zone_of(&node.kubelet.allocate(GPU_1GB, &[&ids[0]]).unwrap());
+    assert!(node.zone(&first).is_none() && node.zone(&third).is_some());
+    assert_eq!((node.zones().len(), node.cdi().len()), (2, 2));
+}
+
+#[test]
 fn a_kubelet_of_another_version_is_named() {
     let node = Node::start("version", ONE_PROFILE);
     node.kubelet.refuse(true);

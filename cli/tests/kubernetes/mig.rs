@@ -42,6 +42,21 @@ fn slices_are_handed_out_by_their_size() {
 }
 
 #[test]
+fn gpus_that_are_cut_anew_are_offered_anew() {
+    let config = "[kubernetes]\nwhole_gpus = \"bulkhead.dev/gpu\"\n";
+    let mut node = Node::start("mig-anew", config);
+    let _plugin = node.device_plugin();
+    until("two GPUs are offered", || node.kubelet.ids("bulkhead.dev/gpu").len() == 2);
+    node.proxy.as_mut().unwrap().kill(rustix::process::Signal::TERM);
+    node.configure_as_it_is(&format!("{config}{CUT}"));
+    node.start_proxy();
+    until("four slices are offered", || {
+        let ids = node.kubelet.ids("bulkhead.dev/gpu");
+        ids.len() == 4 && ids.iter().all(|id| id.starts_with("MIG-"))
+    });
+}
+
+#[test]
 fn claims_get_slices_and_are_told_what_they_are() {
     let lab = Lab::on(Node::start_as_it_is("mig-claims", CUT));
     let _driver = lab.driver();

@@ -135,6 +135,23 @@ impl Node {
     }
 
     pub fn device_plugin(&self) -> Logged {
+        Logged::start(self.device_plugin_command())
+    }
+
+    /// One whose checkpoints are on a file system with room for so many: it has a mount namespace of its own.
+    pub fn device_plugin_with_room(&self, checkpoints: usize) -> Logged {
+        let plugin = self.device_plugin_command();
+        let mut command = Command::new("unshare");
+        let script = "mount -t tmpfs -o \"size=$1\" full \"$2\" && shift 2 && exec \"$@\"";
+        // A page for each.
+        let size = (checkpoints * 4096).to_string();
+        std::fs::create_dir_all(self.folder.join("books")).unwrap();
+        command.args(["--mount", "sh", "-c", script, "sh", &size]).arg(self.folder.join("books"));
+        command.arg(plugin.get_program()).args(plugin.get_args()).stdin(Stdio::null());
+        Logged::start(command)
+    }
+
+    fn device_plugin_command(&self) -> Command {
         let mut command = bulkhead(&["device-plugin", "--log-format", "json"]);
         command.arg("--config").arg(self.config()).arg("--state-dir").arg(self.state());
         command.arg("--library-dir").arg(self.folder.join("lib")).arg("--cdi-dir").arg(self.folder.join("cdi"));
@@ -144,7 +161,7 @@ impl Node {
             .arg("--pod-resources")
             .arg(&self.kubelet.pod_resources);
         command.arg("--checkpoint-dir").arg(self.folder.join("books"));
-        Logged::start(command)
+        command
     }
 
     pub fn admin(&self, arguments: &[&str]) -> Output {

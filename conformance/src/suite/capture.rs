@@ -36,6 +36,7 @@ super::tests! {
     parameters_are_those_of_the_capture,
     dependencies_can_be_changed,
     a_capture_can_go_into_a_graph,
+    what_is_set_in_a_capture_may_be_anywhere,
     graphs_cannot_be_launched_into_a_capture,
     a_thread_has_a_capture_mode,
     other_streams_work_while_one_is_captured,
@@ -491,6 +492,22 @@ fn a_capture_can_go_into_a_graph(gpu: &Driver) {
     ok!(gpu, cuStreamEndCapture(queue, null_mut()));
     ok!(gpu, cuGraphGetNodes(graph, null_mut(), &mut nodes));
     assert_eq!(nodes, 3);
+    ok!(gpu, cuGraphDestroy(graph));
+}
+
+/// cuDNN captures with addresses that it made up, to see what it would launch.
+fn what_is_set_in_a_capture_may_be_anywhere(gpu: &Driver) {
+    context(gpu);
+    let queue = stream(gpu, NON_BLOCKING);
+    let nowhere = 0x10_0000;
+    answers!(gpu, CUDA_ERROR_INVALID_VALUE, cuMemsetD8Async(nowhere, 1, 64, queue));
+    begin(gpu, queue);
+    ok!(gpu, cuMemsetD8Async(nowhere, 1, 64, queue));
+    ok!(gpu, cuMemsetD32Async(nowhere, 1, 64, queue));
+    let graph = end(gpu, queue);
+    let mut nodes = 0;
+    ok!(gpu, cuGraphGetNodes(graph, null_mut(), &mut nodes));
+    assert_eq!(nodes, 2);
     ok!(gpu, cuGraphDestroy(graph));
 }
 

@@ -19,6 +19,7 @@ super::tests! {
     functions_know_their_names_and_modules,
     variables_have_addresses_and_values,
     modules_have_variables_of_their_own,
+    variables_come_and_go,
     bad_images_are_refused,
     a_large_image,
     an_unloaded_module_is_gone,
@@ -141,6 +142,23 @@ fn modules_have_variables_of_their_own(gpu: &Driver) {
     assert_eq!(download::<u32>(gpu, second, 1), [42]);
     ok!(gpu, cuModuleUnload(modules[0]));
     assert_eq!(download::<u32>(gpu, second, 1), [42]);
+}
+
+/// Where one was that went with its module, there may soon be another, of another size.
+fn variables_come_and_go(gpu: &Driver) {
+    context(gpu);
+    let copy = upload(gpu, &[0u8; 4096]);
+    for size in [4, 4096, 64, 1024, 16, 2048] {
+        let text =
+            format!(".version 7.0\n.target sm_70\n.address_size 64\n.visible .global .align 4 .b8 table[{size}];");
+        let module = module(gpu, &text);
+        let (mut address, mut bytes) = (0, 0);
+        ok!(gpu, cuModuleGetGlobal_v2(&mut address, &mut bytes, module, c"table".as_ptr()));
+        assert_eq!(bytes, size);
+        ok!(gpu, cuMemcpyDtoDAsync_v2(copy, address, bytes, null_mut()));
+        ok!(gpu, cuMemcpyDtoDAsync_v2(address + bytes as u64 / 2, copy, bytes / 2, null_mut()));
+        ok!(gpu, cuModuleUnload(module));
+    }
 }
 
 fn bad_images_are_refused(gpu: &Driver) {

@@ -7,8 +7,8 @@ use super::spec::{Annotations, Edits, Spec, rank};
 
 #[derive(Debug, thiserror::Error)]
 pub enum ReadError {
-    #[error("{}: {source}", path.display())]
-    Unreadable { path: PathBuf, source: std::io::Error },
+    #[error("{}: {error}", path.display())]
+    Unreadable { path: PathBuf, error: std::io::Error },
     #[error("{}: {why}", path.display())]
     Syntax { path: PathBuf, why: String },
 }
@@ -16,7 +16,7 @@ pub enum ReadError {
 /// Reads a file, which may be JSON or YAML.
 pub fn read(path: &Path) -> Result<Spec, ReadError> {
     let text =
-        std::fs::read_to_string(path).map_err(|source| ReadError::Unreadable { path: path.to_owned(), source })?;
+        std::fs::read_to_string(path).map_err(|error| ReadError::Unreadable { path: path.to_owned(), error })?;
     let syntax = |why: String| ReadError::Syntax { path: path.to_owned(), why };
     match path.extension().is_some_and(|ending| ending == "json") {
         true => serde_json::from_str(&text).map_err(|error| syntax(error.to_string())),

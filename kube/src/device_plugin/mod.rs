@@ -65,7 +65,7 @@ pub struct Options {
 pub enum PluginError {
     #[error(transparent)]
     Source(#[from] SourceError),
-    #[error("cannot use {}: {source}", path.display())]
+    #[error("cannot use {}", path.display())]
     Folder { path: PathBuf, source: io::Error },
 }
 
@@ -101,7 +101,7 @@ pub async fn run(options: Options, stop: impl Future<Output = ()>) -> Result<(),
         () = &mut stop => return Ok(()),
     };
     let terms = Terms::from(source.read(&node)?);
-    source.changed();
+    source.changed(&node);
     let folder = |path: &PathBuf| {
         let path = path.clone();
         move |source| PluginError::Folder { path, source }
@@ -199,10 +199,6 @@ impl Runner {
     }
 
     async fn look_at_config(&mut self) {
-        if !self.source.changed() {
-            return;
-        }
-        self.source.forget();
         let Some(node) = node::gpus(&self.broker, self.source.soft).await else { return };
         let Some(terms) = self.source.reread(&node).map(Terms::from).filter(|terms| *terms != self.terms) else {
             return;

@@ -94,9 +94,9 @@ pub fn wanted(grants: &[(String, Spec)], subjects: &[Subject]) -> BTreeMap<Pair,
 #[derive(Debug, thiserror::Error)]
 pub enum GrantError {
     #[error("cannot read grants: {0}")]
-    Cluster(#[from] kube::Error),
+    Cluster(kube::Error),
     #[error("cannot write down what was granted: {0}")]
-    Book(#[from] io::Error),
+    Book(io::Error),
     #[error(transparent)]
     Broker(#[from] BrokerError),
 }
@@ -131,7 +131,7 @@ impl Grants {
         let api: Api<DynamicObject> = Api::all_with(client.clone(), &resource);
         let list = match api.list(&ListParams::default()).await {
             Err(kube::Error::Api(status)) if status.code == 404 => return Ok(Vec::new()),
-            list => list?,
+            list => list.map_err(GrantError::Cluster)?,
         };
         let mut grants = Vec::new();
         for object in list {
@@ -155,7 +155,7 @@ impl Grants {
             broker.grants().await?.into_iter().map(|grant| ((grant.from, grant.to), grant.access)).collect();
         let all: BTreeSet<Pair> = wanted.keys().cloned().chain(self.given.iter().cloned()).collect();
         // Before it is given: a grant that nobody remembers would never be taken back.
-        self.note(all)?;
+        self.note(all).map_err(GrantError::Book)?;
         for ((from, to), access) in wanted {
             if there.get(&(from.clone(), to.clone())) != Some(access) {
                 let grant =
@@ -172,14 +172,14 @@ impl Grants {
                 broker.revoke(&pair.0, &pair.1).await?;
             }
         }
-        self.note(wanted.keys().cloned().collect())
+        self.note(wanted.keys().cloned().collect()).map_err(GrantError::Book)
     }
 
-    fn note(&mut self, given: BTreeSet<Pair>) -> Result<(), GrantError> {
+    fn note(&mut self, given: BTreeSet<Pair>) -> io::Result<()> {
         if given != self.given {
             let list: Vec<Given> =
                 given.iter().map(|(from, to)| Given { from: from.clone(), to: to.clone() }).collect();
-            files::write(&self.path, &serde_json::to_vec_pretty(&list).map_err(io::Error::other)?)?;
+            files::write(&self.path, &serde_json::to_vec_pretty(&list)?)?;
             self.given = given;
         }
         Ok(())

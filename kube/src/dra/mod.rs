@@ -61,7 +61,7 @@ pub struct Options {
 pub enum DraError {
     #[error(transparent)]
     Source(#[from] SourceError),
-    #[error("cannot use {}: {source}", path.display())]
+    #[error("cannot use {}", path.display())]
     Folder { path: PathBuf, source: io::Error },
     #[error("cannot talk to the API server: {0}")]
     Cluster(String),
@@ -85,7 +85,7 @@ pub async fn run(options: Options, stop: impl Future<Output = ()>) -> Result<(),
     };
     let plan = source.read(&node)?;
     let policy = Arc::new(Mutex::new(Policy::from(&plan.config)));
-    source.changed();
+    source.changed(&node);
     let books = Books::open(&options.books).map_err(folder(&options.books))?;
     let cdi = Folder::open(&options.cdi).map_err(folder(&options.cdi))?;
     let keeper = Keeper::open(broker.clone(), books, cdi, options.places.clone(), PREFIX);

@@ -16,6 +16,7 @@ mod generated {
     use cuda_abi::wire::{Kind, Reader, Writer};
 
     use super::name;
+    use crate::worker::ops::graph::capture;
     use crate::worker::{Outcome, Refusal, Worker};
 
     include!(concat!(env!("OUT_DIR"), "/dispatch.rs"));

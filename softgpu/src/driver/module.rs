@@ -116,6 +116,10 @@ impl Module {
 
     /// Takes the module and its functions out of the tables.
     pub fn unload(&self) {
+        if !self.variables.is_empty() {
+            // Copies that were submitted may still use them. Why work failed is for whoever waits for it.
+            let _ = self.context.synchronize();
+        }
         for handle in std::mem::take(&mut *self.functions.lock()).into_values() {
             let _ = FUNCTIONS.remove(handle);
         }

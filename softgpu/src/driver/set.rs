@@ -33,7 +33,7 @@ impl Fill {
         if self.width == 0 || self.height == 0 {
             return Ok(());
         }
-        let whole = self.checked()?;
+        let whole = self.shaped()?;
         let task = CUDA_MEMSET_NODE_PARAMS {
             dst: self.dst,
             pitch: self.pitch as usize,
@@ -42,14 +42,20 @@ impl Fill {
             width: self.width as usize,
             height: self.height as usize,
         };
+        // In a capture any address will do, until the graph runs.
         if !capture::takes(queue, || Task::Set(task))? {
+            whole.placed()?;
             queue.submit(Work::run(move |_| whole.run()));
         }
         Ok(())
     }
 
-    /// The same as as few rows as possible, if all of it is there.
-    fn checked(mut self) -> Answer<Fill> {
+    fn checked(self) -> Answer<Fill> {
+        self.shaped()?.placed()
+    }
+
+    /// The same as as few rows as possible.
+    fn shaped(mut self) -> Answer<Fill> {
         let row = self.width.checked_mul(self.bytes).ok_or(CUDA_ERROR_INVALID_VALUE)?;
         valid(self.dst.is_multiple_of(self.bytes) && (self.height == 1 || self.pitch >= row))?;
         valid(self.height == 1 || self.pitch.is_multiple_of(self.bytes))?;
@@ -58,6 +64,11 @@ impl Fill {
             self.width = self.width.checked_mul(self.height).ok_or(CUDA_ERROR_INVALID_VALUE)?;
             self.height = 1;
         }
+        Ok(self)
+    }
+
+    /// The same, if all of it is there.
+    fn placed(self) -> Answer<Fill> {
         let span = self.pitch.checked_mul(self.height - 1).and_then(|rows| rows.checked_add(self.width * self.bytes));
         let place = classify(self.dst, span.ok_or(CUDA_ERROR_INVALID_VALUE)?, true)?;
         valid(place != Place::Pageable)?;
