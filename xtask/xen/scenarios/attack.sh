@@ -15,6 +15,8 @@ use_conformance
 gpu_run --type pv --gpu-memory 64MiB -- /conformance/conformance attack guest 1 $rounds > /tmp/attack 2>&1 \
     || { status=$?; cat /tmp/attack; fail "the attacker itself: status $status"; }
 tail -n 1 /tmp/attack
+# One of another version than the proxy is refused, and then no worker was attacked.
+grep -q ' in 0 sessions' /tmp/attack && fail "the attacker had no session"
 grep -q 'got nothing' /tmp/gate.log || fail "the gate heard no lie: $(cat /tmp/gate.log)"
 lies() { grep -c 'got nothing' /tmp/gate.log; }
 # And one that is destroyed in the middle: it has been heard, and it would go on for long.
