@@ -35,7 +35,7 @@ run_scenario() {
         [ $tries -lt 100 ] || { say "note $1: ended by force: $(ps | grep '[b]ulkhead')"; kill -9 $(pidof bulkhead); tries=0; }
         sleep 0.2
     done
-    rm -rf /run/bulkhead /tmp/proxy.log /tmp/gate.log
+    rm -rf /run/bulkhead /tmp/proxy.log /tmp/gate.log /tmp/tenant.cpio
 }
 
 # guest NAME TYPE COMMAND [EXTRA-ARCHIVE]: starts a test guest that runs COMMAND in its shell, and sets DOMID.
@@ -88,8 +88,15 @@ proxy() {
 
 # gpu_run [ARG]…: `bulkhead xen run` with a root file system that has the test's programs, and memory
 # enough for two of them at a time: each grants up to 80 MiB.
-GPU_RUN="bulkhead xen run --image /boot/image --root /boot/tenant.cpio --memory 448MiB --shared-memory 224MiB"
+use_root() { GPU_RUN="bulkhead xen run --image /boot/image --root $1 --memory 448MiB --shared-memory 224MiB"; }
+use_root /boot/tenant.cpio
 gpu_run() { $GPU_RUN "$@"; }
+
+# use_conformance: from here on with the conformance suite in it, which makes guests slower to boot.
+use_conformance() {
+    cat /boot/tenant.cpio /boot/conformance.cpio > /tmp/tenant.cpio
+    use_root /tmp/tenant.cpio
+}
 
 # in_background COMMAND [ARG]…: starts a command whose number is $!. A function in its place would be a shell's, and
 # signals would end that shell alone.

@@ -3,6 +3,7 @@
 use super::Options;
 use super::base::Base;
 use super::image;
+use super::payload::Payload;
 use crate::paths;
 use anyhow::{Context, Result};
 use guest::tree::Tree;
@@ -18,7 +19,7 @@ pub struct Given {
     /// Files for Dom0 and test guests.
     pub with: Vec<PathBuf>,
     /// What guests run, in the tenant's root file system.
-    pub payload: Tree,
+    pub payload: Payload,
     /// A disk with that root file system.
     pub disk: Option<Vec<u8>>,
 }
@@ -39,8 +40,9 @@ pub fn write(archive: &Path, base: &Base, options: &Options, given: &Given) -> R
     }
     tree.file("boot/guest.cpio", 0o644, fs::read(base.guest())?);
     tree.file("etc/xen/scripts/block", 0o755, script("block.sh")?);
-    let tenant = [fs::read(base.tenant())?, cpio::bytes(&given.payload)].concat();
+    let tenant = [fs::read(base.tenant())?, cpio::bytes(&given.payload.programs)].concat();
     tree.file("boot/tenant.cpio", 0o644, tenant);
+    tree.file("boot/conformance.cpio", 0o644, cpio::bytes(&given.payload.conformance));
     if let Some(disk) = &given.disk {
         tree.file("boot/tenant.ext4", 0o644, &disk[..]);
     }

@@ -14,16 +14,14 @@ use std::process::Command;
 const ROOM: usize = 28 << 20;
 
 /// Makes it in `folder`, of the base's root file system and the programs that guests run.
-pub fn make(base: &Base, payload: &Tree, folder: &Path) -> Result<Vec<u8>> {
+pub fn make(base: &Base, programs: &Tree, folder: &Path) -> Result<Vec<u8>> {
     let (root, image) = (folder.join("disk"), folder.join("tenant.ext4"));
     if root.exists() {
         fs::remove_dir_all(&root)?;
     }
     sh::run(Command::new("cp").arg("-a").arg(base.root()).arg(&root))?;
-    let (prefix, programs) = (format!("{}/programs/", tenant::ROOT), root.join("programs"));
-    fs::create_dir(&programs)?;
-    spill(payload, &prefix, &programs)?;
-    let content = payload.iter().filter(|(name, _)| name.starts_with(&prefix)).map(|(_, node)| match &node.kind {
+    spill(programs, &format!("{}/", tenant::ROOT), &root)?;
+    let content = programs.iter().map(|(_, node)| match &node.kind {
         Kind::File(content) => content.len(),
         _ => 0,
     });

@@ -106,7 +106,7 @@ fn run(options: &Options) -> Result<()> {
     let with: Vec<PathBuf> = options.with.iter().cloned().chain(payload::trial(&chosen, options)?).collect();
     let payload = payload::make(&chosen, options)?;
     let disk = match chosen.iter().any(|scenario| scenario.disk) {
-        true => Some(disk::make(&base, &payload, &folder)?),
+        true => Some(disk::make(&base, &payload.programs, &folder)?),
         false => None,
     };
     archives::write(&archive, &base, options, &archives::Given { with, payload, disk })?;

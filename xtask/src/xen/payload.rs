@@ -11,9 +11,18 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// Everything that these scenarios want, where a guest's programs see it as `/programs` and `/conformance`.
-pub fn make(scenarios: &[&Scenario], options: &Options) -> Result<Tree> {
-    let mut tree = Tree::default();
+/// Two parts of it: the suite is large, and guests boot quicker without it.
+#[derive(Default)]
+pub struct Payload {
+    /// What guests see as `/programs`.
+    pub programs: Tree,
+    /// What they see as `/conformance`.
+    pub conformance: Tree,
+}
+
+/// Everything that these scenarios want.
+pub fn make(scenarios: &[&Scenario], options: &Options) -> Result<Payload> {
+    let mut payload = Payload::default();
     let wanted =
         |program: &Program| scenarios.iter().any(|scenario| scenario.programs.contains(&program.name.as_str()));
     let mut all = programs::all()?;
@@ -21,7 +30,7 @@ pub fn make(scenarios: &[&Scenario], options: &Options) -> Result<Tree> {
     if !all.is_empty() {
         toolchain::ensure()?;
         for binary in programs::build(&programs::own(&all, &[Linkage::Static])?, &[])? {
-            add(&mut tree, &format!("programs/{}", binary.program.name), &binary.path)?;
+            add(&mut payload.programs, &format!("programs/{}", binary.program.name), &binary.path)?;
         }
     }
     if scenarios.iter().any(|scenario| scenario.conformance) {
@@ -30,16 +39,17 @@ pub fn make(scenarios: &[&Scenario], options: &Options) -> Result<Tree> {
         // Where the tests of the suite put them, too.
         let kernels = paths::target().join("tmp/kernels");
         sh::run(Command::new(&suite).arg("compile").arg(&kernels))?;
-        add(&mut tree, "conformance/conformance", &suite)?;
+        let tree = &mut payload.conformance;
+        add(tree, "conformance/conformance", &suite)?;
         for entry in fs::read_dir(&kernels)? {
             let path = entry?.path();
             if path.extension().is_some_and(|extension| extension == "ptx") {
                 let name = path.file_name().unwrap_or_default().to_string_lossy();
-                add(&mut tree, &format!("conformance/kernels/{name}"), &path)?;
+                add(tree, &format!("conformance/kernels/{name}"), &path)?;
             }
         }
     }
-    Ok(tree)
+    Ok(payload)
 }
 
 /// The trial of the `xen` crate, if one of these scenarios wants it.

@@ -11,6 +11,7 @@ until grep -q . /tmp/steady; do
     kill -0 $victim 2>/dev/null || { cat /tmp/steady; fail "the honest guest ended"; }
     sleep 0.3
 done
+use_conformance
 gpu_run --type pv --gpu-memory 64MiB -- /conformance/conformance attack guest 1 $rounds > /tmp/attack 2>&1 \
     || { status=$?; cat /tmp/attack; fail "the attacker itself: status $status"; }
 tail -n 1 /tmp/attack

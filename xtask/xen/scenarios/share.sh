@@ -6,7 +6,8 @@ mkdir -p /tmp/more/tenant/usr/bin
 cp /opt/bulkhead/bin/bulkhead /tmp/more/tenant/usr/bin/
 { cat /boot/tenant.cpio; (cd /tmp/more && find . | cpio -o -H newc 2>/dev/null); } > /tmp/tenant.cpio
 rm -r /tmp/more
-run="bulkhead xen run --image /boot/image --root /tmp/tenant.cpio --memory 448MiB --shared-memory 224MiB --type pv"
+use_root /tmp/tenant.cpio
+run="$GPU_RUN --type pv"
 mkfifo /tmp/release
 for zone in producer consumer stranger; do bulkhead zones create $zone --memory 64MiB > /dev/null; done
 bulkhead grants allow producer consumer > /dev/null
@@ -77,6 +78,6 @@ exec 8>&-
 status=0; wait $producer || status=$?
 cat /tmp/producer /tmp/consumer
 [ $status = 0 ] || fail "the producer: status $status"
-rm /tmp/release /tmp/tenant.cpio
+rm /tmp/release
 for zone in producer consumer stranger; do bulkhead zones remove $zone > /dev/null; done
 nothing_left
