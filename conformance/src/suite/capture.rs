@@ -18,6 +18,7 @@ super::tests! {
     what_is_captured_runs_when_it_is_launched,
     a_stream_knows_that_it_is_captured,
     side_streams_join_by_events,
+    a_side_stream_that_has_joined_may_go,
     work_that_was_not_joined_is_refused,
     an_end_without_a_beginning_is_refused,
     waiting_for_a_captured_stream_spoils_the_capture,
@@ -179,6 +180,27 @@ fn side_streams_join_by_events(gpu: &Driver) {
     ok!(gpu, cuGraphLaunch(instantiate(gpu, graph), second));
     ok!(gpu, cuStreamSynchronize(second));
     assert_eq!(download::<u32>(gpu, data, 3), [1, 2, 3]);
+}
+
+fn a_side_stream_that_has_joined_may_go(gpu: &Driver) {
+    context(gpu);
+    let (first, second) = (stream(gpu, NON_BLOCKING), stream(gpu, NON_BLOCKING));
+    let (fork, join) = (event(gpu, 2), event(gpu, 2));
+    let data = upload(gpu, &[0u32, 0]);
+    begin(gpu, first);
+    ok!(gpu, cuEventRecord(fork, first));
+    ok!(gpu, cuStreamWaitEvent(second, fork, 0));
+    ok!(gpu, cuMemsetD32Async(data, 7, 1, second));
+    ok!(gpu, cuEventRecord(join, second));
+    ok!(gpu, cuStreamWaitEvent(first, join, 0));
+    ok!(gpu, cuStreamDestroy_v2(second));
+    ok!(gpu, cuEventDestroy_v2(fork));
+    ok!(gpu, cuEventDestroy_v2(join));
+    ok!(gpu, cuMemsetD32Async(data + 4, 8, 1, first));
+    let graph = end(gpu, first);
+    ok!(gpu, cuGraphLaunch(instantiate(gpu, graph), first));
+    ok!(gpu, cuStreamSynchronize(first));
+    assert_eq!(download::<u32>(gpu, data, 2), [7, 8]);
 }
 
 fn work_that_was_not_joined_is_refused(gpu: &Driver) {

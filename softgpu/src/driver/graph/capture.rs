@@ -313,15 +313,14 @@ fn end(handle: CUstream) -> Answer<u64> {
     outcome
 }
 
-/// A stream goes, and with it a capture that began there.
+/// A stream goes, and with it a capture that began there. Of another stream the capture keeps what it did: the program
+/// may have joined it and have no more use for it.
 pub fn abandon(queue: &Queue) {
-    if let Some(capture) = capture_of(queue) {
+    if let Some(capture) = capture_of(queue).filter(|capture| capture.origin == queue.id) {
         capture.spoil();
-        if capture.origin == queue.id {
-            close(&capture);
-            if capture.own {
-                capture.graph.dismantle();
-            }
+        close(&capture);
+        if capture.own {
+            capture.graph.dismantle();
         }
     }
 }

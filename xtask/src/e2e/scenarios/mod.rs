@@ -3,8 +3,6 @@
 mod claims;
 mod cluster;
 mod device_plugin;
-mod docker;
-mod engine;
 mod lifecycle;
 mod podman;
 mod pods;
@@ -33,7 +31,6 @@ const ALL: &[&[Scenario]] = &[
     claims::SCENARIOS,
     settings::SCENARIOS,
     podman::SCENARIOS,
-    docker::SCENARIOS,
     service::SCENARIOS,
     truth_table::SCENARIOS,
     restarts::SCENARIOS,
