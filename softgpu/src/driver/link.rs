@@ -114,7 +114,7 @@ unsafe extern "C" fn cuLinkComplete(handle: CUlinkState, to: *mut *mut c_void, s
         required(to)?;
         let link = LINKS.get(of(handle)).map_err(|_| CUDA_ERROR_INVALID_HANDLE)?;
         let mut state = link.state.lock();
-        let all = state.texts.join("\n");
+        let all = crate::ptx::join(&state.texts);
         // Whoever defines what is missing must be among them.
         crate::exec::Module::from_ptx(&all).map_err(|error| {
             link.log.write(&error.to_string());

@@ -54,7 +54,7 @@ pub fn linked_text(image: &Image<'_>, capability: u32) -> Result<String, ImageEr
     let some_fit = image.parts.iter().any(fits);
     let texts = image.parts.iter().filter(|part| !some_fit || fits(part)).map(|part| text(part, capability));
     let texts = texts.filter(|text| *text != Err(ImageError::NoPtx)).collect::<Result<Vec<String>, ImageError>>()?;
-    if texts.is_empty() { Err(ImageError::NoPtx) } else { Ok(texts.join("\n")) }
+    if texts.is_empty() { Err(ImageError::NoPtx) } else { Ok(crate::ptx::join(&texts)) }
 }
 
 /// Checks that bytes are PTX as far as that can be told by a look.
