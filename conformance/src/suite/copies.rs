@@ -30,6 +30,7 @@ super::tests! {
     sets_of_rectangles,
     sets_need_aligned_addresses,
     foreign_addresses_are_refused,
+    nothing_may_be_anywhere,
     beyond_the_end_is_refused,
 }
 
@@ -434,6 +435,14 @@ fn foreign_addresses_are_refused(gpu: &Driver) {
     }
     answers!(gpu, CUDA_ERROR_INVALID_VALUE, cuMemcpyHtoD_v2(0, host.as_ptr().cast(), 64));
     answers!(gpu, CUDA_ERROR_INVALID_VALUE, cuMemcpyDtoH_v2(null_mut(), block, 64));
+    ok!(gpu, cuCtxSynchronize());
+}
+
+fn nothing_may_be_anywhere(gpu: &Driver) {
+    context(gpu);
+    let block = alloc(gpu, 4096);
+    ok!(gpu, cuMemcpyDtoDAsync_v2(block, 0, 0, DEFAULT_STREAM));
+    ok!(gpu, cuMemcpyDtoDAsync_v2(0, 0, 0, DEFAULT_STREAM));
     ok!(gpu, cuCtxSynchronize());
 }
 

@@ -10,13 +10,15 @@ pub fn join(texts: &[String]) -> String {
     let mut taken: HashSet<&str> = HashSet::new();
     let mut all = String::with_capacity(texts.iter().map(|text| text.len() + 1).sum());
     for (number, text) in texts.iter().enumerate() {
+        if number > 0 {
+            all.push('\n');
+        }
         let clashes: HashSet<&str> = own_names(text).filter(|name| taken.contains(name)).collect();
         if clashes.is_empty() {
             all.push_str(text);
         } else {
             rename(text, &clashes, &format!("$of{number}"), &mut all);
         }
-        all.push('\n');
         taken.extend(words(text).map(|(_, word)| word));
     }
     all
@@ -94,6 +96,6 @@ mod tests {
     fn what_is_meant_for_others_keeps_its_name() {
         let uses = ".extern .func f()\n;\n.extern .global .u32 v;\n.visible .entry k() { call f; }\n".to_owned();
         let defines = ".visible .func f()\n{ }\n.visible .global .u32 v = 1;\n".to_owned();
-        assert_eq!(join(&[uses.clone(), defines.clone()]), format!("{uses}\n{defines}\n"));
+        assert_eq!(join(&[uses.clone(), defines.clone()]), format!("{uses}\n{defines}"));
     }
 }

@@ -85,7 +85,7 @@ fn resolve(worker: &Worker, resource: &mut CUDA_RESOURCE_DESC) -> Result<Option<
             Ok(Some(array))
         }
         LINEAR => {
-            worker.memory.check(fields.long(8), fields.long(24))?;
+            worker.memory.check(fields.long(8), fields.long(24).max(1))?;
             Ok(None)
         }
         PITCHED => {
