@@ -10,8 +10,9 @@ use std::sync::Arc;
 
 use corosensei::stack::{Stack, StackPointer};
 
-/// Size of a stack; only touched pages cost memory.
-const SIZE: usize = 256 << 10;
+/// Size of a stack; only touched pages cost memory. Kernels that keep whole tiles of matrices in registers have frames of
+/// some 200 KiB.
+const SIZE: usize = 1 << 20;
 /// Left for helpers and signal handlers.
 const RESERVE: usize = 64 << 10;
 /// Stacks in one mapping.
