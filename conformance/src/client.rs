@@ -94,24 +94,33 @@ struct Client {
 static ROUNDS: AtomicU64 = AtomicU64::new(0);
 
 impl Client {
-    /// A thread that never lets the GPU run dry, until something fails or the process ends.
+    /// A thread that never lets the GPU run dry, until something fails or the process ends. Several batches are under
+    /// way at any time, so that the next kernels wait in the worker also while this thread waits for a core.
     fn saturate(&self, context: CUcontext) -> CUresult {
-        const AHEAD: u64 = 16;
+        const BATCHES: usize = 8;
+        const KERNELS: u64 = 8;
         let (gpu, double, data) = (self.gpu, self.double as usize, self.data);
         let context = context as usize;
         let run = move || {
             ok!(&gpu, cuCtxSetCurrent(context as CUcontext));
-            loop {
-                for _ in 0..AHEAD {
+            let ends = [(); BATCHES].map(|()| calls::event(&gpu, 0));
+            for round in 0.. {
+                let end = ends[round % BATCHES];
+                if code!(&gpu, cuEventSynchronize(end)) != 0 {
+                    return;
+                }
+                if round >= BATCHES {
+                    ROUNDS.fetch_add(KERNELS, Ordering::Relaxed);
+                }
+                for _ in 0..KERNELS {
                     if calls::launch(&gpu, double as CUfunction, 400, 256, DEFAULT_STREAM, &[data, COUNT as u64]) != 0
                     {
                         return;
                     }
                 }
-                if code!(&gpu, cuCtxSynchronize()) != 0 {
+                if code!(&gpu, cuEventRecord(end, DEFAULT_STREAM)) != 0 {
                     return;
                 }
-                ROUNDS.fetch_add(AHEAD, Ordering::Relaxed);
             }
         };
         std::thread::spawn(run);

@@ -1,4 +1,9 @@
 //! Zones share the GPU's time as they were told to: measured by what their programs got done, and by the broker's clock.
+//!
+//! A program that gets no core wants nothing of the GPU, and its neighbour gets that time; so on a busy machine what is
+//! meant may show only after a while. Terms that are not kept never show.
+
+use std::ops::RangeInclusive;
 
 use conformance::harness::{Honest, Place, Proxy, is_alive, signal, until};
 use proxy::control::zone::{Change, ZoneChange};
@@ -8,6 +13,7 @@ use rustix::process::Signal;
 const DEVICE_UNAVAILABLE: &str = "error 46";
 /// Long enough for shares to show through the length of a turn.
 const CONTENDED_NS: u64 = 2_000_000_000;
+const MOST_WINDOWS: usize = 60;
 
 fn place() -> Place {
     Place::new(env!("CARGO_BIN_EXE_conformance"))
@@ -42,6 +48,20 @@ fn percentages(proxy: &Proxy<'_>, zones: &[&str], clients: &mut [Honest]) -> Vec
     done.into_iter().map(|done| done * 100 / sum).collect()
 }
 
+/// Looks until it shows.
+fn percent_of_the_first_becomes(
+    meant: RangeInclusive<u64>,
+    proxy: &Proxy<'_>,
+    zones: &[&str],
+    clients: &mut [Honest],
+) {
+    let mut seen = Vec::new();
+    while seen.last().is_none_or(|got: &Vec<u64>| !meant.contains(&got[0])) {
+        assert!(seen.len() < MOST_WINDOWS, "{meant:?} percent are meant for the first: {seen:?}");
+        seen.push(percentages(proxy, zones, clients));
+    }
+}
+
 #[test]
 fn saturating_zones_get_what_their_shares_say() {
     let place = place();
@@ -49,12 +69,10 @@ fn saturating_zones_get_what_their_shares_say() {
     let proxy = Proxy::start(&place, &zones);
     proxy.change("a", share(300));
     let mut clients = zones.map(|zone| saturating(&place, &proxy, zone));
-    let got = percentages(&proxy, &zones, &mut clients);
-    assert!((65..=85).contains(&got[0]), "75 percent are meant for the first: {got:?}");
+    percent_of_the_first_becomes(65..=85, &proxy, &zones, &mut clients);
     // Shares change under running programs.
     proxy.change("a", share(10));
-    let got = percentages(&proxy, &zones, &mut clients);
-    assert!((2..=20).contains(&got[0]), "9 percent are meant for the first: {got:?}");
+    percent_of_the_first_becomes(2..=20, &proxy, &zones, &mut clients);
     // What the broker measured is about what the workers did.
     for zone in zones {
         let zone = proxy.zone(zone);
@@ -102,10 +120,11 @@ fn a_higher_priority_comes_first() {
     // Two that both never rest: the lower one gets nothing while the higher one works.
     let mut critical = saturating(&place, &proxy, "critical");
     until("it has had turns", || proxy.zone("critical").turn_time_ns > CONTENDED_NS / 4);
-    let (before, before_other) = (rounds(&mut critical), rounds(&mut other));
-    until("it has done more", || rounds(&mut critical) > before + 400);
-    let (done, done_other) = (rounds(&mut critical) - before, rounds(&mut other) - before_other);
-    assert!(done_other * 2 < done, "{done_other} beside {done}");
+    until("the other one hardly gets any", || {
+        let (before, before_other) = (rounds(&mut critical), rounds(&mut other));
+        until("it has done more", || rounds(&mut critical) > before + 400);
+        (rounds(&mut other) - before_other) * 2 < rounds(&mut critical) - before
+    });
     // It rests, and the other one gets all of it again.
     critical.kill();
     let before = rounds(&mut other);
