@@ -13,7 +13,7 @@ pub fn parse(text: &str) -> Result<u64, BadQuantity> {
     if whole.is_empty() && part.is_empty() || part.contains('.') || part.len() > 18 {
         return Err(bad());
     }
-    // As thousandths of the unit, multiplied or divided by what the suffix says.
+    // Without the point, multiplied or divided by what the suffix says and by where the point was.
     let digits: u128 = format!("{whole}{part}").parse().map_err(|_| bad())?;
     let (times, divided) = match suffix {
         "" => (1, 1),

@@ -82,7 +82,9 @@ pub fn add_global(base: u64, len: u64, device: CUdevice, context: u64) {
     let end = base.saturating_add(len);
     let inside = known.range(..end).rev().take_while(|(start, other)| *start + other.len > base);
     let stale: Vec<u64> = inside.filter(|(_, other)| other.kind == Kind::Global).map(|(start, _)| *start).collect();
-    known.retain(|start, _| !stale.contains(start));
+    for start in stale {
+        known.remove(&start);
+    }
     known.entry(base).or_insert(variable);
 }
 
