@@ -30,6 +30,8 @@ pub struct Program {
     nvcc: Vec<String>,
     /// A second source, whose device code is linked with that of the first.
     part: Option<PathBuf>,
+    /// Its kernels call functions of CUDA's library for the device, which is linked with them.
+    device_runtime: bool,
 }
 
 /// How a program gets its CUDA runtime.
@@ -80,6 +82,7 @@ impl Program {
             by_hand: says("runs") == Some("by hand"),
             nvcc: words("nvcc"),
             part: says("with").map(|part| source.with_file_name(part)),
+            device_runtime: says("kernels") == Some("call the device runtime"),
             source,
         })
     }
@@ -96,15 +99,20 @@ impl Program {
             flags.push("--legacy-launch-seq".into());
         }
         flags.extend(self.nvcc.iter().cloned());
+        let separate = self.device_runtime || self.part.is_some();
+        if separate {
+            let library = if self.device_runtime { "static" } else { "none" };
+            flags.extend(["-rdc=true".into(), format!("-cudadevrt={library}")]);
+        }
         let header = paths::root().join("programs/check.h");
         let part = self.part.as_ref().map(fs::read).transpose()?;
         let inputs = (fs::read(&self.source)?, part, fs::read(header)?, toolchain::identity(), &flags);
         let suffix = if legacy { "-legacy" } else { "" };
         let object = paths::programs().join("obj").join(format!("{}{suffix}.o", self.name));
         made(&object, &inputs, || {
-            match &self.part {
-                Some(part) => compile_separately(&flags, &[&self.source, part], &object)?,
-                None => compile(&flags, &self.source, &object)?,
+            match separate {
+                true => compile_separately(&flags, std::iter::once(&self.source).chain(&self.part), &object)?,
+                false => compile(&flags, &self.source, &object)?,
             }
             make_driver_stub(&object)
         })?;
@@ -146,19 +154,20 @@ fn compile(flags: &[String], source: &Path, object: &Path) -> Result<()> {
 }
 
 /// Compiles several sources, links their device code, and makes one object of it all.
-fn compile_separately(flags: &[String], sources: &[&PathBuf], object: &Path) -> Result<()> {
-    // No kernel launches kernels, so the library for that is not needed.
-    let flags = [flags, &["-rdc=true".to_owned(), "-cudadevrt=none".to_owned()]].concat();
+fn compile_separately<'a>(flags: &[String], sources: impl Iterator<Item = &'a PathBuf>, object: &Path) -> Result<()> {
     let mut objects = Vec::new();
-    for (number, source) in sources.iter().enumerate() {
+    for (number, source) in sources.enumerate() {
         let part = object.with_extension(format!("{number}.o"));
-        compile(&flags, source, &part)?;
+        compile(flags, source, &part)?;
         objects.push(part);
     }
     let linked = object.with_extension("linked.o");
     let mut nvcc = Command::new(toolchain::nvcc());
-    sh::output(nvcc.args(&flags).arg("-dlink").args(&objects).arg("-o").arg(&linked))?;
-    sh::output(Command::new("ld").arg("-r").args(&objects).arg(&linked).arg("-o").arg(object)).map(drop)
+    sh::output(nvcc.args(flags).arg("-dlink").args(&objects).arg("-o").arg(&linked))?;
+    let nvcc = toolchain::nvcc();
+    // The host's part of the device runtime, of which the linker takes what is asked for.
+    let runtime = nvcc.parent().context("nvcc lies in a folder")?.with_file_name("lib").join("libcudadevrt.a");
+    sh::output(Command::new("ld").arg("-r").args(&objects).arg(&linked).arg(runtime).arg("-o").arg(object)).map(drop)
 }
 
 /// A library to link with in place of libcuda.so.1, for objects that call the driver directly: it exports what the

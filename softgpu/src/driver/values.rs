@@ -27,6 +27,11 @@ pub struct Word {
 }
 
 impl Word {
+    /// A word of 32 bits.
+    pub fn narrow(address: u64, value: u32) -> Word {
+        Word { address, value: value.into(), wide: false }
+    }
+
     fn bytes(self) -> u64 {
         if self.wide { 8 } else { 4 }
     }
@@ -51,7 +56,7 @@ impl Word {
         Ok(())
     }
 
-    fn read(self) -> Answer<u64> {
+    pub fn read(self) -> Answer<u64> {
         let _mapped = IN_USE.read();
         check_mapped(self.address, self.bytes(), false)?;
         // SAFETY: aligned, and mapped or the caller's word.
@@ -113,7 +118,7 @@ fn submit_wait(stream: CUstream, word: Word, flags: u32) -> Answer {
 }
 
 unsafe extern "C" fn cuStreamWriteValue32_v2(s: CUstream, address: CUdeviceptr, value: u32, flags: u32) -> CUresult {
-    call(|| submit_write(s, Word { address, value: value.into(), wide: false }, flags))
+    call(|| submit_write(s, Word::narrow(address, value), flags))
 }
 
 unsafe extern "C" fn cuStreamWriteValue64_v2(s: CUstream, address: CUdeviceptr, value: u64, flags: u32) -> CUresult {
@@ -121,7 +126,7 @@ unsafe extern "C" fn cuStreamWriteValue64_v2(s: CUstream, address: CUdeviceptr, 
 }
 
 unsafe extern "C" fn cuStreamWaitValue32_v2(s: CUstream, address: CUdeviceptr, value: u32, flags: u32) -> CUresult {
-    call(|| submit_wait(s, Word { address, value: value.into(), wide: false }, flags))
+    call(|| submit_wait(s, Word::narrow(address, value), flags))
 }
 
 unsafe extern "C" fn cuStreamWaitValue64_v2(s: CUstream, address: CUdeviceptr, value: u64, flags: u32) -> CUresult {

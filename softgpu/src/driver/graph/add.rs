@@ -8,6 +8,7 @@ use cuda_abi::types::*;
 
 use super::super::abi::*;
 use super::super::handles::out;
+use super::conditional;
 use super::params::{self, kernel_task};
 use super::{Edge, Graph, Node, Task, graph, nodes};
 
@@ -23,9 +24,7 @@ fn add(
         let graph = graph(handle)?;
         let after = nodes(&graph, after, count)?;
         let task = task()?;
-        if let Task::Graph(inside) = &task {
-            valid(inside.handle != graph.handle)?;
-        }
+        valid(task.inside().iter().all(|inside| inside.handle != graph.handle))?;
         put(made, out(graph.add(&after, task.copy()).handle))
     })
 }
@@ -79,6 +78,12 @@ unsafe extern "C" fn cuGraphAddNode_v2(
     count: usize,
     all: *mut CUgraphNodeParams,
 ) -> CUresult {
+    // SAFETY: not read unless it is there, and then the caller's own argument.
+    if !all.is_null() && unsafe { (*all).kind } == node_type::CONDITIONAL {
+        // SAFETY: as above.
+        let params = unsafe { &raw mut (*all).value };
+        return conditional::add(made, handle, after, count, params.cast());
+    }
     add(made, handle, after, count, || params::general_task(&take(all.cast_const())?))
 }
 

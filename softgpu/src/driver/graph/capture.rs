@@ -245,7 +245,7 @@ fn begin(handle: CUstream, mode: u32, target: Option<(Arc<Graph>, Vec<Arc<Node>>
     let own = target.is_none();
     let (graph, after) = target.unwrap_or_else(|| (Graph::make(), Vec::new()));
     if own {
-        graph.owned.store(true, Ordering::Relaxed);
+        graph.own();
     }
     let state = Mutex::new(State { streams: vec![Joined::new(&queue, after)], ..State::default() });
     let (id, thread) = (NEXT_ID.fetch_add(1, Ordering::Relaxed), std::thread::current().id());

@@ -12,6 +12,7 @@ use super::super::context::Context;
 use super::super::handles::{Table, of, out};
 use super::super::queue::Work;
 use super::super::{state, stream};
+use super::conditional::Conditional;
 use super::objects::Kept;
 use super::params::{self, kernel_task};
 use super::{Graph, Node, Task, capture, graph, node};
@@ -54,18 +55,54 @@ struct Step {
 enum Body {
     Task(Task),
     Inside(Plan),
+    Branches(Conditional, Vec<Plan>),
+}
+
+impl Body {
+    fn of(task: &Task) -> Option<Body> {
+        let inside = || task.inside().iter().map(|graph| Plan::of(graph));
+        Some(match task {
+            Task::Graph(graph) => Body::Inside(Plan::of(graph)?),
+            Task::Conditional(conditional, _) => {
+                Body::Branches(conditional.clone(), inside().collect::<Option<_>>()?)
+            }
+            task => Body::Task(task.clone()),
+        })
+    }
+
+    fn inside(&self) -> &[Plan] {
+        match self {
+            Body::Task(_) => &[],
+            Body::Inside(plan) => std::slice::from_ref(plan),
+            Body::Branches(_, plans) => plans,
+        }
+    }
+
+    fn inside_mut(&mut self) -> &mut [Plan] {
+        match self {
+            Body::Task(_) => &mut [],
+            Body::Inside(plan) => std::slice::from_mut(plan),
+            Body::Branches(_, plans) => plans,
+        }
+    }
 }
 
 impl Plan {
     fn of(graph: &Graph) -> Option<Plan> {
-        let step = |node: &Arc<Node>| {
-            let body = match &*node.task.lock() {
-                Task::Graph(inside) => Body::Inside(Plan::of(inside)?),
-                task => Body::Task(task.clone()),
-            };
-            Some(Step { node: node.handle, enabled: true, body })
-        };
+        let step =
+            |node: &Arc<Node>| Some(Step { node: node.handle, enabled: true, body: Body::of(&node.task.lock())? });
         Some(Plan(graph.order()?.iter().map(step).collect::<Option<_>>()?))
+    }
+
+    /// Before the first step of a launch.
+    fn begin(&self) -> Answer {
+        for step in &self.0 {
+            if let Body::Branches(conditional, _) = &step.body {
+                conditional.begin()?;
+            }
+            step.body.inside().iter().try_for_each(Plan::begin)?;
+        }
+        Ok(())
     }
 
     fn run(&self, context: &Context) -> Answer {
@@ -74,6 +111,9 @@ impl Plan {
                 Body::Task(task) if context.runs() => task.run(context)?,
                 Body::Task(_) => return Ok(()),
                 Body::Inside(plan) => plan.run(context)?,
+                Body::Branches(conditional, plans) => {
+                    conditional.run(context, |at| plans.get(at).map_or(Ok(()), |plan| plan.run(context)))?;
+                }
             }
         }
         Ok(())
@@ -85,9 +125,7 @@ impl Plan {
             if step.node == node {
                 return Some(step);
             }
-            if let Body::Inside(plan) = &mut step.body
-                && let Some(found) = plan.find(node)
-            {
+            if let Some(found) = step.body.inside_mut().iter_mut().find_map(|plan| plan.find(node)) {
                 return Some(found);
             }
         }
@@ -104,9 +142,7 @@ fn all_objects(graph: &Graph) -> Vec<Kept> {
     let inner = graph.inner.lock();
     let mut objects = inner.objects.clone();
     for node in &inner.nodes {
-        if let Task::Graph(inside) = &*node.task.lock() {
-            objects.extend(all_objects(inside));
-        }
+        objects.extend(node.task.lock().inside().iter().flat_map(|inside| all_objects(inside)));
     }
     objects
 }
@@ -120,7 +156,7 @@ fn instantiate(handle: CUgraph, flags: u64, result: &mut u32) -> Answer<u64> {
     })?;
     let objects = Mutex::new(all_objects(&graph));
     let source = graph.copy();
-    source.owned.store(true, std::sync::atomic::Ordering::Relaxed);
+    source.own();
     let plan = Mutex::new(Arc::new(plan));
     Ok(EXECS.insert(Exec { flags, plan, source, running: Mutex::default(), _objects: objects }))
 }
@@ -185,6 +221,7 @@ unsafe extern "C" fn cuGraphLaunch(handle: CUgraphExec, into: CUstream) -> CUres
         let plan = exec.plan.lock().clone();
         queue.submit(Work::run(move |context| {
             let _one_at_a_time = exec.running.lock();
+            plan.begin()?;
             plan.run(context)
         }));
         Ok(())
@@ -207,9 +244,10 @@ fn compare(old: &Graph, new: &Graph) -> Result<(), (u32, u64)> {
         if before.kind() != task.kind() {
             return Err((update_result::NODE_TYPE_CHANGED, after.handle));
         }
-        if let (Task::Graph(before), Task::Graph(inside)) = (&*before, &*task) {
-            compare(before, inside)?;
+        if before.inside().len() != task.inside().len() {
+            return Err((update_result::PARAMETERS_CHANGED, after.handle));
         }
+        before.inside().iter().zip(task.inside()).try_for_each(|(before, inside)| compare(before, inside))?;
     }
     old_edges.sort_unstable();
     new_edges.sort_unstable();
@@ -223,10 +261,15 @@ fn take_over(plan: &mut Plan, source: &Graph, new: &Graph) {
     for step in &mut plan.0 {
         let made = origins.get(&step.node).map(|node| node.handle);
         let Some(at) = made.and_then(|made| old_nodes.iter().position(|node| node.handle == made)) else { continue };
-        let task = new_nodes[at].task.lock();
-        match (&mut step.body, &*task, &*old_nodes[at].task.lock()) {
-            (Body::Inside(plan), Task::Graph(inside), Task::Graph(before)) => take_over(plan, before, inside),
-            (body, task, _) => *body = Body::Task(task.clone()),
+        let (old, new) = (old_nodes[at].task.lock(), new_nodes[at].task.lock());
+        match (&mut step.body, &*new) {
+            (Body::Task(task), new) => *task = new.clone(),
+            (Body::Branches(conditional, _), Task::Conditional(new, _)) => *conditional = new.clone(),
+            _ => {}
+        }
+        let inside = old.inside().iter().zip(new.inside());
+        for (plan, (before, now)) in step.body.inside_mut().iter_mut().zip(inside) {
+            take_over(plan, before, now);
         }
     }
 }

@@ -7,6 +7,7 @@
 
 mod add;
 pub mod capture;
+mod conditional;
 mod exec;
 mod lists;
 mod objects;
@@ -25,6 +26,7 @@ use parking_lot::Mutex;
 use super::abi::*;
 use super::handles::{Table, of, out};
 use super::state;
+use conditional::Condition;
 use objects::Kept;
 pub use task::{KernelTask, Task};
 
@@ -44,6 +46,8 @@ struct Inner {
     edges: Vec<Edge>,
     /// Objects of the application's that live as long as this graph.
     objects: Vec<Kept>,
+    /// Conditions that no node has yet.
+    conditions: Vec<Arc<Condition>>,
     /// In a clone: what each node was copied from.
     origins: HashMap<u64, Arc<Node>>,
 }
@@ -66,6 +70,11 @@ pub struct Node {
 impl Graph {
     fn make() -> Arc<Graph> {
         GRAPHS.insert_with(|handle| Graph { handle, owned: AtomicBool::new(false), inner: Mutex::default() }).1
+    }
+
+    /// From now on it belongs to a node, a capture or an executable graph.
+    fn own(&self) {
+        self.owned.store(true, Ordering::Relaxed);
     }
 
     /// Adds a node after others.
@@ -154,9 +163,7 @@ impl Graph {
 impl Node {
     fn dismantle(&self) {
         let _ = NODES.remove(self.handle);
-        if let Task::Graph(inside) = &*self.task.lock() {
-            inside.dismantle();
-        }
+        self.task.lock().inside().iter().for_each(|inside| inside.dismantle());
     }
 
     fn graph(&self) -> Answer<Arc<Graph>> {
@@ -248,8 +255,8 @@ unsafe extern "C" fn cuGraphNodeGetType(handle: CUgraphNode, kind: *mut CUgraphN
 }
 
 pub fn fill(table: Driver) -> Driver {
-    let families: [fn(Driver) -> Driver; 6] =
-        [add::fill, capture::fill, exec::fill, lists::fill, objects::fill, params::fill];
+    let families: [fn(Driver) -> Driver; 7] =
+        [add::fill, capture::fill, conditional::fill, exec::fill, lists::fill, objects::fill, params::fill];
     let table = families.into_iter().fold(table, |table, fill| fill(table));
     Driver {
         cuGraphCreate,

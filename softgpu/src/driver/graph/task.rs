@@ -14,6 +14,7 @@ use super::super::launch::Shape;
 use super::super::values::Word;
 use super::super::{launch, set, shapes, state};
 use super::Graph;
+use super::conditional::{Branches, Conditional};
 
 #[derive(Clone)]
 pub enum Task {
@@ -22,6 +23,7 @@ pub enum Task {
     Set(CUDA_MEMSET_NODE_PARAMS),
     Host(unsafe extern "C" fn(*mut c_void), u64),
     Graph(Arc<Graph>),
+    Conditional(Conditional, Branches),
     Empty,
     Record(Arc<Event>),
     Wait(Arc<Event>),
@@ -80,10 +82,20 @@ impl Task {
             Task::Set(_) => node_type::MEMSET,
             Task::Host(..) => node_type::HOST,
             Task::Graph(_) => node_type::GRAPH,
+            Task::Conditional(..) => node_type::CONDITIONAL,
             Task::Empty => node_type::EMPTY,
             Task::Record(_) => node_type::EVENT_RECORD,
             Task::Wait(_) => node_type::WAIT_EVENT,
             Task::WriteWord(_) | Task::WaitForWord(..) => node_type::BATCH_MEM_OP,
+        }
+    }
+
+    /// The graphs that it has inside.
+    pub fn inside(&self) -> &[Arc<Graph>] {
+        match self {
+            Task::Graph(inside) => std::slice::from_ref(inside),
+            Task::Conditional(_, branches) => &branches.graphs,
+            _ => &[],
         }
     }
 
@@ -92,9 +104,10 @@ impl Task {
         match self {
             Task::Graph(inside) => {
                 let copy = inside.copy();
-                copy.owned.store(true, std::sync::atomic::Ordering::Relaxed);
+                copy.own();
                 Task::Graph(copy)
             }
+            Task::Conditional(conditional, branches) => Task::Conditional(conditional.clone(), branches.copy()),
             other => other.clone(),
         }
     }
@@ -113,7 +126,7 @@ impl Task {
                 state::in_callback(|| unsafe { function(out(user)) });
                 Ok(())
             }
-            Task::Graph(_) => Err(CUDA_ERROR_UNKNOWN),
+            Task::Graph(_) | Task::Conditional(..) => Err(CUDA_ERROR_UNKNOWN),
             Task::Empty => Ok(()),
             Task::Record(event) => {
                 event.record_now();
