@@ -119,7 +119,7 @@ pub fn access_info(size: u32, space: u32, line: u32) -> i64 {
 }
 
 fn access_fault(address: u64, info: i64) -> RawFault {
-    let size = (info & 0xff) as u64;
+    let size = (info & SIZE_OF_ACCESS) as u64;
     let kind =
         if size > 0 && !address.is_multiple_of(size) { FaultKind::Misaligned } else { FaultKind::IllegalAddress };
     let space = ["generic", "global", "constant", "shared", "local", "parameter"];
@@ -136,7 +136,7 @@ extern "C" fn fault(context: *mut Context, address: u64, info: i64) {
 }
 
 extern "C" fn marked(context: *mut Context, address: u64, info: i64) {
-    if marks::is_marked(address, (info & 0xff) as u64) {
+    if marks::is_marked(address, (info & SIZE_OF_ACCESS) as u64) {
         fault(context, address, info & !READ_ONLY);
     }
 }
@@ -157,7 +157,7 @@ pub fn aperture(context: &Context, address: u64, size: u64) -> Option<*mut u8> {
 }
 
 extern "C" fn resolve(context: *mut Context, address: u64, info: i64) -> *mut u8 {
-    let size = (info & 0xff) as u64;
+    let size = (info & SIZE_OF_ACCESS) as u64;
     // SAFETY: the context of the running fiber.
     let found = unsafe { aperture(&*context, address, size) };
     if let Some(pointer) = found.filter(|_| address.is_multiple_of(size)) {
@@ -209,6 +209,8 @@ pub unsafe fn place_of(context: *mut Context, space: Space, address: u64, size: 
     }
 }
 
+/// The bits of `access_info` that say how large an access is.
+pub const SIZE_OF_ACCESS: i64 = 0xff;
 /// Set in `access_info` of loads.
 pub const READ_ONLY: i64 = 1 << 15;
 

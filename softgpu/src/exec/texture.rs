@@ -75,7 +75,7 @@ impl Sampler<'_> {
             let up = (1.0 - down) * row(y);
             if down != 0.0 { up + down * row(y + 1) } else { up }
         } else {
-            at(x.floor() as i64, y.floor() as i64)
+            at(below(x.into()), below(y.into()))
         };
         Some([value.to_bits(), 0, 0, 0])
     }
@@ -169,7 +169,7 @@ impl Sampler<'_> {
     fn sample(&self, image: &Image, geometry: Geometry, layer: u32, coordinates: [f32; 3]) -> Texel {
         let (layer, coordinates) = self.scaled(image, geometry, layer, coordinates);
         if !self.texture.linear || self.is_raw() && !matches!(image.channel, Channel::F32 | Channel::F16) {
-            let place = coordinates.map(|value| f64::from(value).floor() as i64);
+            let place = coordinates.map(|value| below(value.into()));
             return self.fetch(image, geometry, layer, place, self.texture.normalized);
         }
         let axes = match geometry {
@@ -200,7 +200,7 @@ impl Sampler<'_> {
     /// The four elements around a place, one channel of each, in the order that the manual says.
     fn gather(&self, image: &Image, geometry: Geometry, layer: u32, coordinates: [f32; 3]) -> Texel {
         let (layer, coordinates) = self.scaled(image, geometry, layer, coordinates);
-        let first = coordinates.map(|value| (f64::from(value) - 0.5).floor() as i64);
+        let first = coordinates.map(|value| below(f64::from(value) - 0.5));
         let channel = (self.code >> 8 & 3) as usize;
         [[0, 1], [1, 1], [1, 0], [0, 0]].map(|[x, y]| {
             let place = [first[0] + x, first[1] + y, 0];
@@ -289,9 +289,15 @@ impl Sampler<'_> {
     }
 }
 
+/// The whole number that is not above: `floor`, which is a call where the processor is an old one.
+fn below(value: f64) -> i64 {
+    let whole = value as i64;
+    whole.saturating_sub(i64::from(whole as f64 > value))
+}
+
 /// The element before a place, and how far the place is from it to the next one. The hardware has 8 bits for that.
 fn split(value: f32) -> (i64, f32) {
-    let fixed = ((f64::from(value) - 0.5) * 256.0 + 0.5).floor() as i64;
+    let fixed = below((f64::from(value) - 0.5) * 256.0 + 0.5);
     (fixed >> 8, (fixed & 255) as f32 / 256.0)
 }
 

@@ -69,8 +69,13 @@ impl Frames {
         first..(first + self.span).min(self.total)
     }
 
-    fn any(&self, range: u32, status: u32) -> bool {
-        self.threads(range).any(|thread| self.head(thread).status == status)
+    fn any_runs(&self, range: u32) -> bool {
+        self.threads(range).any(|thread| self.head(thread).status == RUNS)
+    }
+
+    /// The states that threads of a range are in: a bit for each.
+    fn states(&self, range: u32) -> u32 {
+        self.threads(range).fold(0, |states, thread| states | 1 << (self.head(thread).status & 31))
     }
 
     fn ranges(&self) -> u32 {
@@ -114,11 +119,11 @@ impl Frames {
             }
             waiting &= !group.arrived();
             if group.complete(gone) || settle && op == WarpOp::ActiveMask {
-                for (other, answer) in group.answers(None) {
-                    let head = self.head(first + other);
+                group.each_answer(|lane, answer| {
+                    let head = self.head(first + lane);
                     head.a = answer;
                     head.status = RUNS;
-                }
+                });
                 woken = true;
             }
         }
@@ -195,11 +200,12 @@ pub extern "C" fn next_range(context: *mut Context, span: u32) -> u64 {
             return frames.answer(0);
         }
         let range = (*turns).range;
-        if frames.any(range, IN_WARP) && frames.resolve(range, false) {
+        let states = frames.states(range);
+        if states & 1 << IN_WARP != 0 && frames.resolve(range, false) {
             return frames.answer(range);
         }
-        (*turns).yielded |= frames.any(range, RUNS);
-        if let Some(next) = (range + 1..frames.ranges()).find(|range| frames.any(*range, RUNS)) {
+        (*turns).yielded |= states & 1 << RUNS != 0;
+        if let Some(next) = (range + 1..frames.ranges()).find(|range| frames.any_runs(*range)) {
             (*turns).range = next;
             return frames.answer(next);
         }
@@ -207,8 +213,9 @@ pub extern "C" fn next_range(context: *mut Context, span: u32) -> u64 {
         if std::mem::take(&mut (*turns).yielded) {
             suspend(context, Pause::Yield);
         }
-        let runs = (0..frames.ranges()).find(|range| frames.any(*range, RUNS));
-        if let Some(range) = runs.or_else(|| frames.release().then_some(0)) {
+        // A thread that runs keeps the others from being released.
+        let released = frames.release().then_some(0);
+        if let Some(range) = released.or_else(|| (0..frames.ranges()).find(|range| frames.any_runs(*range))) {
             (*turns).range = range;
             return frames.answer(range);
         }

@@ -64,8 +64,12 @@ impl Warp {
         }
         let group = self.groups.swap_remove(index);
         group.finish();
-        let own = group.answer(lane);
-        (Some(own), group.answers(Some(lane)))
+        let (mut own, mut others) = (None, Vec::with_capacity(31));
+        group.each_answer(|other, answer| match other == lane {
+            true => own = Some(answer),
+            false => others.push((group.fibers[other as usize], answer)),
+        });
+        (own, others)
     }
 
     /// After a lane has ended: groups that waited for it only.
@@ -77,7 +81,7 @@ impl Warp {
             if group.complete(self.exited) {
                 let group = self.groups.swap_remove(index);
                 group.finish();
-                out.extend(group.answers(None));
+                group.each_answer(|lane, answer| out.push((group.fibers[lane as usize], answer)));
             } else {
                 index += 1;
             }
@@ -91,7 +95,8 @@ impl Warp {
         let mut index = 0;
         while index < self.groups.len() {
             if self.groups[index].op == WarpOp::ActiveMask {
-                out.extend(self.groups.swap_remove(index).answers(None));
+                let group = self.groups.swap_remove(index);
+                group.each_answer(|lane, answer| out.push((group.fibers[lane as usize], answer)));
             } else {
                 index += 1;
             }
@@ -100,8 +105,12 @@ impl Warp {
     }
 }
 
-fn lanes(mask: u32) -> impl Iterator<Item = u32> {
-    (0..32).filter(move |lane| mask & 1 << lane != 0)
+fn lanes(mut mask: u32) -> impl Iterator<Item = u32> {
+    std::iter::from_fn(move || {
+        let lane = mask.trailing_zeros();
+        mask &= mask.wrapping_sub(1);
+        (lane < 32).then_some(lane)
+    })
 }
 
 impl Group {
@@ -129,12 +138,10 @@ impl Group {
         (self.arrived | gone) & self.mask == self.mask
     }
 
-    /// The answers of all lanes but one, by the numbers of their fibers.
-    pub fn answers(&self, except: Option<u32>) -> Vec<(u32, u64)> {
-        lanes(self.arrived)
-            .filter(|lane| Some(*lane) != except)
-            .map(|lane| (self.fibers[lane as usize], self.answer(lane)))
-            .collect()
+    /// The answers of all lanes that have come.
+    pub fn each_answer(&self, mut take: impl FnMut(u32, u64)) {
+        let same = self.op.answers_all_alike().then(|| self.answer(self.arrived.trailing_zeros()));
+        lanes(self.arrived).for_each(|lane| take(lane, same.unwrap_or_else(|| self.answer(lane))));
     }
 
     /// What is done once, when all lanes have come. A routine needs all of them.

@@ -6,7 +6,7 @@ use cranelift_codegen::ir::condcodes::IntCC;
 use cranelift_codegen::ir::{AtomicRmwOp, BlockArg, InstBuilder, MemFlagsData, Value, types};
 
 use super::super::context::Context;
-use super::super::helpers::{Helper, READ_ONLY, access_info};
+use super::super::helpers::{Helper, READ_ONLY, SIZE_OF_ACCESS, access_info};
 use super::super::{atomics, marks};
 use super::registers::{machine, untyped};
 use super::{Lower, trusted};
@@ -147,14 +147,22 @@ impl Lower<'_, '_> {
         let place = self.b.ins().ishl_imm_u(granule, 1);
         let place = self.b.ins().iadd(marks, place);
         let word = self.b.ins().uload16(types::I32, trusted(), place, 0);
-        let (some, none) = (self.b.create_block(), self.b.create_block());
-        self.b.set_cold_block(some);
-        self.b.ins().brif(word, some, &[], none, &[]);
+        let [some, bad, good] = [(); 3].map(|()| self.b.create_block());
+        self.b.set_cold_block(bad);
+        self.b.ins().brif(word, some, &[], good, &[]);
+        // An aligned access lies in one granule: does it end before what is nobody's?
         self.b.switch_to_block(some);
+        let low = self.b.ins().ireduce(types::I32, address);
+        let low = self.b.ins().band_imm_u(low, marks::GRANULE as i64 - 1);
+        let sum = self.b.ins().iadd(low, word);
+        let size = info & SIZE_OF_ACCESS;
+        let fits = self.b.ins().icmp_imm_u(IntCC::UnsignedLessThanOrEqual, sum, marks::GRANULE as i64 - size);
+        self.b.ins().brif(fits, good, &[], bad, &[]);
+        self.b.switch_to_block(bad);
         let info = self.int(types::I64, info);
         self.helper(Helper::Marked, &[self.context, address, info]);
-        self.b.ins().jump(none, &[]);
-        self.b.switch_to_block(none);
+        self.b.ins().jump(good, &[]);
+        self.b.switch_to_block(good);
     }
 
     pub fn check(&mut self, ok: Value, address: Value, info: i64) {

@@ -85,6 +85,12 @@ pub enum WarpOp {
 }
 
 impl WarpOp {
+    /// Whether all lanes get the same answer.
+    pub fn answers_all_alike(self) -> bool {
+        use WarpOp::*;
+        !matches!(self, ShflUp | ShflDown | ShflBfly | ShflIdx | MatchAny | Elect)
+    }
+
     /// All of them by number, as compiled code passes them.
     pub const ALL: [WarpOp; 22] = [
         WarpOp::ShflUp,
