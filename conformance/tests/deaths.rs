@@ -1,6 +1,7 @@
 //! Each part of Bulkhead is killed in turn: who must notice does, who must not does not, and nothing is left.
 
 use std::io::Read;
+use std::os::fd::AsRawFd;
 use std::os::unix::process::ExitStatusExt;
 use std::process::{Command, Output, Stdio};
 
@@ -239,6 +240,23 @@ fn bad_input_is_one_line_and_a_status_of_its_own() {
     let plain = place.path().join("plain");
     std::fs::write(&plain, "no program").expect("a file");
     refused(&run(&["run", "--backend", "soft", "--", plain.to_str().expect("a plain path")]), 126, &["plain"]);
+    place.nothing_is_left();
+}
+
+/// Containers have folders mounted, and see only what becomes of those.
+#[test]
+fn the_folders_of_a_proxy_are_those_of_the_next() {
+    let place = place();
+    let proxy = Proxy::start(&place, &["a"]);
+    let folders = [place.state(), place.state().join("zones/a")];
+    let mounted = folders.map(|folder| std::fs::File::open(folder).expect("a folder"));
+    proxy.stop();
+    let proxy = Proxy::start(&place, &["a"]);
+    for (folder, file) in mounted.iter().zip(["admin.sock", "sock"]) {
+        let mut seen = std::fs::read_dir(format!("/proc/self/fd/{}", folder.as_raw_fd())).expect("a folder");
+        assert!(seen.any(|entry| entry.is_ok_and(|entry| entry.file_name() == file)), "{file}");
+    }
+    proxy.stop();
     place.nothing_is_left();
 }
 

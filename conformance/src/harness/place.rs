@@ -89,8 +89,7 @@ impl Place {
         let mut left: Vec<String> =
             self.processes().into_iter().map(|(pid, line)| format!("process {pid}: {line}")).collect();
         for folder in [self.path.join("run"), self.state()] {
-            let files = std::fs::read_dir(folder).into_iter().flatten().flatten();
-            left.extend(files.map(|file| format!("file {}", file.path().display())));
+            left.extend(files(&folder).iter().map(|file| format!("file {}", file.display())));
         }
         let groups = proxy::cage::left_behind(&self.state());
         left.extend(groups.iter().map(|group| format!("control group {}", group.display())));
@@ -133,6 +132,16 @@ impl Drop for Place {
             let _ = std::fs::remove_dir_all(&self.path);
         }
     }
+}
+
+/// Everything in a folder but folders, which may be there for the next one.
+fn files(folder: &Path) -> Vec<PathBuf> {
+    let entries = std::fs::read_dir(folder).into_iter().flatten().flatten();
+    let inside = |path: PathBuf| match std::fs::symlink_metadata(&path).is_ok_and(|known| known.is_dir()) {
+        true => files(&path),
+        false => vec![path],
+    };
+    entries.flat_map(|entry| inside(entry.path())).collect()
 }
 
 fn forget_surroundings(command: &mut Command) {

@@ -454,11 +454,16 @@ impl Broker {
         }
         // With nobody left and no zone but those we are started with, there is nothing that a successor would miss.
         let config = &self.config;
-        let given = |name: &ZoneName| config.zones.iter().any(|(known, _)| known == name);
-        let nothing_left =
-            left == 0 && !config.private && self.zones.iter().all(|(name, zone)| zone.leased || given(name));
+        let given = |name: &str| config.zones.iter().any(|(known, _)| known.as_str() == name);
+        let passing = self.zones.iter().all(|(name, zone)| zone.leased || given(name.as_str()));
+        let nothing_left = left == 0 && !config.private && passing;
         self.cage.retire(everything || nothing_left);
-        self.folder.retire(everything || nothing_left);
+        match everything || nothing_left {
+            // Its folder is for it alone.
+            true if config.private => self.folder.remove(),
+            true => self.folder.clear(given),
+            false => self.folder.retire(),
+        }
     }
 }
 

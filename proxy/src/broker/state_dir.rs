@@ -155,27 +155,46 @@ impl StateDir {
         Ok(())
     }
 
-    /// Removes the sockets, which nobody answers any more; with `everything` also the books and the folder.
-    pub fn retire(&self, everything: bool) {
-        if everything {
-            remove(&self.path);
-            return;
-        }
+    /// Removes the sockets, which nobody answers any more.
+    pub fn retire(&self) {
         let _ = fs::remove_file(self.admin_socket());
         let _ = fs::remove_file(self.workers_socket());
     }
+
+    /// Removes everything.
+    pub fn remove(&self) {
+        remove(&self.path);
+    }
+
+    /// Removes everything that is in here, but for the folders of zones that come again: containers that have a folder
+    /// mounted would not see another one of the same name.
+    pub fn clear(&self, comes_again: impl Fn(&str) -> bool) {
+        let _ = self.forget_other_zones(comes_again);
+        for zone in fs::read_dir(self.path.join("zones")).into_iter().flatten().flatten() {
+            for entry in fs::read_dir(zone.path()).into_iter().flatten().flatten() {
+                let _ = packet::clear(&entry.path());
+            }
+        }
+        remove_files(&self.path);
+    }
 }
 
-/// Removes what a broker keeps in a folder, and the folder if nothing else is in it. Never follows links, and touches
-/// only names of our own, so that a wrongly given folder loses nothing.
+/// Removes what a broker keeps in a folder, and the folder if nothing else is in it.
 pub fn remove(path: &Path) {
-    for folder in ["zones", "rejoin", "books", "jail"] {
+    let _ = fs::remove_dir_all(path.join("zones"));
+    remove_files(path);
+    let _ = fs::remove_dir(path);
+}
+
+/// Removes what a broker keeps in a folder, but zones. Never follows links, and touches only names of our own, so that a
+/// wrongly given folder loses nothing.
+fn remove_files(path: &Path) {
+    for folder in ["rejoin", "books", "jail"] {
         let _ = fs::remove_dir_all(path.join(folder));
     }
     for file in ["admin.sock", "owner", "lock"] {
         let _ = fs::remove_file(path.join(file));
     }
-    let _ = fs::remove_dir(path);
 }
 
 /// Locks a file until it is closed; false when another process has it.
