@@ -105,18 +105,21 @@ static void loop() {
     cudaGraphNode_t decided = add_kernel(body, &counted, (void *)decide, asked);
     cudaGraph_t inside = *add_conditional(body, &decided, more, cudaGraphCondTypeIf, 1);
     add_value(inside, nullptr, sum, 10);
-    cudaGraph_t copy;
-    OK(cudaGraphClone(&copy, graph));
-    for (cudaGraph_t one : {graph, copy}) {
-        cudaGraphExec_t exec = instantiate(one);
-        for (int rounds = 1; rounds < 5; rounds++) {
-            *left = rounds, *sum = 0;
-            launch(exec);
-            CHECK(*left == 0 && *sum == 10 * (rounds - 1));
-        }
-        OK(cudaGraphExecDestroy(exec));
-        OK(cudaGraphDestroy(one));
+    cudaGraphExec_t exec = instantiate(graph);
+    for (int rounds = 1; rounds < 5; rounds++) {
+        *left = rounds, *sum = 0;
+        launch(exec);
+        CHECK(*left == 0 && *sum == 10 * (rounds - 1));
     }
+    // Its numbers are one for all who run it: there is one of it.
+    cudaGraph_t copy, outside;
+    cudaGraphNode_t child;
+    OK(cudaGraphCreate(&outside, 0));
+    CHECK(cudaGraphClone(&copy, graph) != cudaSuccess);
+    CHECK(cudaGraphAddChildGraphNode(&child, outside, nullptr, 0, graph) != cudaSuccess);
+    OK(cudaGraphDestroy(outside));
+    OK(cudaGraphExecDestroy(exec));
+    OK(cudaGraphDestroy(graph));
     OK(cudaFree(left));
     OK(cudaFree(sum));
 }
@@ -160,6 +163,13 @@ static void refused() {
     params.conditional.size = 2;
     cudaGraphNode_t node;
     EXPECT(cudaErrorInvalidValue, cudaGraphAddNode(&node, graph, nullptr, nullptr, 0, &params));
+    // A handle that no node has.
+    cudaGraphExec_t exec;
+    CHECK(cudaGraphInstantiate(&exec, graph, 0) != cudaSuccess);
+    // A handle for two nodes.
+    params.conditional.size = 1;
+    OK(cudaGraphAddNode(&node, graph, nullptr, nullptr, 0, &params));
+    CHECK(cudaGraphAddNode(&node, graph, nullptr, nullptr, 0, &params) != cudaSuccess);
     OK(cudaGraphDestroy(graph));
 }
 

@@ -1,7 +1,7 @@
 //! Zones share the GPU's time as they were told to: measured by what their programs got done, and by the broker's clock.
 //!
 //! A program that gets no core wants nothing of the GPU, and its neighbour gets that time; so on a busy machine what is
-//! meant may show only after a while. Terms that are not kept never show.
+//! meant may show only after a while. What nobody keeps to does not show several times in a row.
 
 use std::ops::RangeInclusive;
 
@@ -12,7 +12,7 @@ use rustix::process::Signal;
 /// The worker is gone: what every call answers then.
 const DEVICE_UNAVAILABLE: &str = "error 46";
 /// Long enough for shares to show through the length of a turn.
-const CONTENDED_NS: u64 = 2_000_000_000;
+const CONTENDED_NS: u64 = 1_500_000_000;
 const MOST_WINDOWS: usize = 60;
 
 fn place() -> Place {
@@ -48,17 +48,17 @@ fn percentages(proxy: &Proxy<'_>, zones: &[&str], clients: &mut [Honest]) -> Vec
     done.into_iter().map(|done| done * 100 / sum).collect()
 }
 
-/// Looks until it shows.
+/// Looks until it shows in most of the last few windows.
 fn percent_of_the_first_becomes(
     meant: RangeInclusive<u64>,
     proxy: &Proxy<'_>,
     zones: &[&str],
     clients: &mut [Honest],
 ) {
-    let mut seen = Vec::new();
-    while seen.last().is_none_or(|got: &Vec<u64>| !meant.contains(&got[0])) {
+    let mut seen: Vec<u64> = Vec::new();
+    while seen.iter().rev().take(3).filter(|got| meant.contains(got)).count() < 2 {
         assert!(seen.len() < MOST_WINDOWS, "{meant:?} percent are meant for the first: {seen:?}");
-        seen.push(percentages(proxy, zones, clients));
+        seen.push(percentages(proxy, zones, clients)[0]);
     }
 }
 
@@ -120,10 +120,13 @@ fn a_higher_priority_comes_first() {
     // Two that both never rest: the lower one gets nothing while the higher one works.
     let mut critical = saturating(&place, &proxy, "critical");
     until("it has had turns", || proxy.zone("critical").turn_time_ns > CONTENDED_NS / 4);
+    let mut in_a_row = 0;
     until("the other one hardly gets any", || {
         let (before, before_other) = (rounds(&mut critical), rounds(&mut other));
         until("it has done more", || rounds(&mut critical) > before + 400);
-        (rounds(&mut other) - before_other) * 2 < rounds(&mut critical) - before
+        let hardly_any = (rounds(&mut other) - before_other) * 2 < rounds(&mut critical) - before;
+        in_a_row = if hardly_any { in_a_row + 1 } else { 0 };
+        in_a_row == 2
     });
     // It rests, and the other one gets all of it again.
     critical.kill();

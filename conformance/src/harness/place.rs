@@ -88,9 +88,9 @@ impl Place {
     pub fn left_behind(&self) -> Vec<String> {
         let mut left: Vec<String> =
             self.processes().into_iter().map(|(pid, line)| format!("process {pid}: {line}")).collect();
-        for folder in [self.path.join("run"), self.state()] {
-            left.extend(files(&folder).iter().map(|file| format!("file {}", file.display())));
-        }
+        let run = std::fs::read_dir(self.path.join("run")).into_iter().flatten().flatten();
+        let files = run.map(|entry| entry.path()).chain(files(&self.state()));
+        left.extend(files.map(|file| format!("file {}", file.display())));
         let groups = proxy::cage::left_behind(&self.state());
         left.extend(groups.iter().map(|group| format!("control group {}", group.display())));
         left
@@ -134,8 +134,8 @@ impl Drop for Place {
     }
 }
 
-/// Everything in a folder but folders, which may be there for the next one.
-fn files(folder: &Path) -> Vec<PathBuf> {
+/// Everything in a folder but folders, which a proxy leaves to the next one.
+pub fn files(folder: &Path) -> Vec<PathBuf> {
     let entries = std::fs::read_dir(folder).into_iter().flatten().flatten();
     let inside = |path: PathBuf| match std::fs::symlink_metadata(&path).is_ok_and(|known| known.is_dir()) {
         true => files(&path),

@@ -8,6 +8,7 @@ use proxy::control::admin::{AdminClient, Answer, Request, Status, WorkerStatus, 
 use proxy::control::zone::ZoneChange;
 use rustix::process::Signal;
 
+use super::place::files;
 use super::{Place, signal, until};
 
 /// The limit of each zone.
@@ -113,8 +114,8 @@ impl<'a> Proxy<'a> {
         signal(self.child.id(), Signal::TERM);
         let status = self.child.wait().expect("our child");
         assert!(status.success(), "the proxy ended with {status}\n{}", self.log());
-        let left = self.place.left_behind();
-        assert!(left.is_empty(), "the proxy left something: {left:?}");
+        let left = files(&self.place.state());
+        assert!(left.is_empty(), "the proxy left its state: {left:?}");
     }
 }
 

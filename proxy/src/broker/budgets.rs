@@ -200,7 +200,7 @@ mod tests {
 
     impl Drop for Book {
         fn drop(&mut self) {
-            self.folder.retire(true);
+            self.folder.remove();
         }
     }
 

@@ -432,7 +432,7 @@ impl Broker {
         }
     }
 
-    /// `everything`: also the workers that have clients, and the folder.
+    /// `everything`: also the workers that have clients, and the folder; for a proxy that is one program's own.
     fn stop(&mut self, everything: bool) {
         for client in self.clients.values() {
             handshake::refuse(&client.socket, handshake::Refusal::Stopping);
@@ -458,11 +458,12 @@ impl Broker {
         let passing = self.zones.iter().all(|(name, zone)| zone.leased || given(name.as_str()));
         let nothing_left = left == 0 && !config.private && passing;
         self.cage.retire(everything || nothing_left);
-        match everything || nothing_left {
-            // Its folder is for it alone.
-            true if config.private => self.folder.remove(),
-            true => self.folder.clear(given),
-            false => self.folder.retire(),
+        if everything {
+            self.folder.remove();
+        } else if nothing_left {
+            self.folder.clear(given);
+        } else {
+            self.folder.retire();
         }
     }
 }

@@ -12,7 +12,7 @@
 
 use std::fs::{self, DirBuilder, File};
 use std::io::{self, Write};
-use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
 use crate::control::ZoneName;
@@ -46,27 +46,16 @@ impl StateDir {
             path.canonicalize()
         };
         let path = prepare().map_err(unusable)?;
-        let lock = File::options()
-            .read(true)
-            .write(true)
-            .create(true)
-            .truncate(false)
-            .open(path.join("lock"))
-            .map_err(unusable)?;
         // A broker that was killed while it started a worker holds the lock until that worker's exec: a moment.
-        let mut taken = try_lock(&lock);
+        let mut lock = try_take(&path.join("lock")).map_err(unusable)?;
         for _ in 0..20 {
-            if !matches!(taken, Ok(false)) {
+            if lock.is_some() {
                 break;
             }
             std::thread::sleep(std::time::Duration::from_millis(10));
-            taken = try_lock(&lock);
+            lock = try_take(&path.join("lock")).map_err(unusable)?;
         }
-        match taken {
-            Ok(true) => {}
-            Ok(false) => return Err(StateDirError::Taken(path)),
-            Err(error) => return Err(unusable(error)),
-        }
+        let Some(lock) = lock else { return Err(StateDirError::Taken(path)) };
         let folders = || -> io::Result<()> {
             make(&path.join("zones"), 0o711)?;
             make(&path.join("rejoin"), 0o711)?;
@@ -169,7 +158,9 @@ impl StateDir {
     /// Removes everything that is in here, but for the folders of zones that come again: containers that have a folder
     /// mounted would not see another one of the same name.
     pub fn clear(&self, comes_again: impl Fn(&str) -> bool) {
-        let _ = self.forget_other_zones(comes_again);
+        if let Err(error) = self.forget_other_zones(comes_again) {
+            tracing::warn!(%error, "folders of zones stay");
+        }
         for zone in fs::read_dir(self.path.join("zones")).into_iter().flatten().flatten() {
             for entry in fs::read_dir(zone.path()).into_iter().flatten().flatten() {
                 let _ = packet::clear(&entry.path());
@@ -179,15 +170,15 @@ impl StateDir {
     }
 }
 
-/// Removes what a broker keeps in a folder, and the folder if nothing else is in it.
+/// Removes what a broker keeps in a folder, and the folder if nothing else is in it. Never follows links, and touches
+/// only names of our own, so that a wrongly given folder loses nothing.
 pub fn remove(path: &Path) {
     let _ = fs::remove_dir_all(path.join("zones"));
     remove_files(path);
     let _ = fs::remove_dir(path);
 }
 
-/// Removes what a broker keeps in a folder, but zones. Never follows links, and touches only names of our own, so that a
-/// wrongly given folder loses nothing.
+/// Removes what a broker keeps in a folder, but for its zones.
 fn remove_files(path: &Path) {
     for folder in ["rejoin", "books", "jail"] {
         let _ = fs::remove_dir_all(path.join(folder));
@@ -195,6 +186,17 @@ fn remove_files(path: &Path) {
     for file in ["admin.sock", "owner", "lock"] {
         let _ = fs::remove_file(path.join(file));
     }
+}
+
+/// The lock of a folder, if nobody has it.
+fn try_take(path: &Path) -> io::Result<Option<File>> {
+    let lock = File::options().read(true).write(true).create(true).truncate(false).open(path)?;
+    // A broker that ends removes the file, and what was opened before that locks nothing any more.
+    let is_there = || {
+        let place = |known: fs::Metadata| (known.dev(), known.ino());
+        Ok::<_, io::Error>(fs::symlink_metadata(path).map(place).ok() == Some(place(lock.metadata()?)))
+    };
+    Ok((try_lock(&lock)? && is_there()?).then_some(lock))
 }
 
 /// Locks a file until it is closed; false when another process has it.
@@ -236,8 +238,42 @@ mod tests {
         drop(first);
         let second = StateDir::open(&path, true).unwrap();
         assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o700);
-        second.retire(true);
+        second.remove();
         assert!(!path.exists());
+    }
+
+    #[test]
+    fn a_lock_whose_file_is_gone_is_none() {
+        let path = std::env::temp_dir().join(format!("bulkhead-lock-{}", std::process::id()));
+        let first = StateDir::open(&path, true).unwrap();
+        // Opened while the first one was there; when that goes, it takes the file along.
+        let early = File::open(path.join("lock")).unwrap();
+        first.clear(|_| false);
+        drop(first);
+        assert!(try_lock(&early).unwrap());
+        let second = StateDir::open(&path, true).unwrap();
+        assert!(matches!(StateDir::open(&path, true), Err(StateDirError::Taken(_))));
+        second.remove();
+    }
+
+    #[test]
+    fn folders_of_zones_that_come_again_stay_and_are_empty() {
+        let path = std::env::temp_dir().join(format!("bulkhead-clear-{}", std::process::id()));
+        let state = StateDir::open(&path, true).unwrap();
+        let zones: [ZoneName; 2] = ["stays", "goes"].map(|name| name.parse().unwrap());
+        zones.iter().for_each(|zone| state.make_zone(zone).unwrap());
+        let victim = std::env::temp_dir().join(format!("bulkhead-victim-{}", std::process::id()));
+        fs::create_dir_all(victim.join("inside")).unwrap();
+        for name in ["link", "zones/stays/link"] {
+            std::os::unix::fs::symlink(&victim, path.join(name)).unwrap();
+        }
+        fs::write(state.zone_socket(&zones[0]), "").unwrap();
+        state.clear(|name| name == "stays");
+        assert_eq!(fs::read_dir(state.zone(&zones[0])).unwrap().count(), 0);
+        assert!(!state.zone(&zones[1]).exists() && !path.join("books").exists() && !path.join("lock").exists());
+        assert!(path.join("link").exists() && victim.join("inside").exists());
+        fs::remove_dir_all(victim).unwrap();
+        fs::remove_dir_all(path).unwrap();
     }
 
     #[test]
@@ -262,7 +298,7 @@ mod tests {
         }
         assert_eq!(fs::read_to_string(&victim).unwrap(), "as it was");
         fs::remove_file(victim).unwrap();
-        state.retire(true);
+        state.remove();
     }
 
     #[test]

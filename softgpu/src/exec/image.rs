@@ -135,7 +135,7 @@ thread_local! {
 pub fn texture(number: u64) -> Option<*const Texture> {
     let changes = TEXTURES.changes.load(Ordering::Acquire);
     USED.try_with(|used| {
-        // Numbers of objects have little in common but that they are not far apart.
+        // Multiplied, so that numbers with much in common have slots of their own.
         let slot = &used[(number.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32) as usize % RECENT];
         let recent = slot.get();
         if recent.number == number && recent.changes == changes {

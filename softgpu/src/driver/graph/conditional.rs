@@ -17,7 +17,7 @@ use super::{Graph, Task, graph, nodes};
 const IF: u32 = 0;
 const WHILE: u32 = 1;
 const SWITCH: u32 = 2;
-/// Nobody has more cases.
+/// What one call can have made.
 const MOST_BRANCHES: u32 = 4096;
 /// The number is set when a graph is launched.
 const ASSIGN_DEFAULT: u32 = 1;
@@ -57,6 +57,11 @@ pub struct Conditional {
 }
 
 impl Conditional {
+    /// Whether both ask their numbers in the same way.
+    pub fn is_like(&self, other: &Conditional) -> bool {
+        self.kind == other.kind
+    }
+
     /// Before the first node of a launch.
     pub fn begin(&self) -> Answer {
         match self.condition.at_launch {

@@ -20,6 +20,7 @@ use super::{Graph, Node, Task, capture, graph, node};
 static EXECS: Table<Exec> = Table::new(22);
 
 const INVALID_STRUCTURE: u32 = 2;
+const CONDITION_UNUSED: u32 = 5;
 /// Freeing memory at a launch, uploading, node priorities.
 const KNOWN_FLAGS: u64 = 1 | 2 | 8;
 
@@ -30,6 +31,7 @@ pub struct Exec {
     source: Arc<Graph>,
     /// One launch at a time.
     running: Mutex<()>,
+    _instance: Arc<()>,
     _objects: Mutex<Vec<Kept>>,
 }
 
@@ -60,11 +62,11 @@ enum Body {
 
 impl Body {
     fn of(task: &Task) -> Option<Body> {
-        let inside = || task.inside().iter().map(|graph| Plan::of(graph));
         Some(match task {
             Task::Graph(graph) => Body::Inside(Plan::of(graph)?),
-            Task::Conditional(conditional, _) => {
-                Body::Branches(conditional.clone(), inside().collect::<Option<_>>()?)
+            Task::Conditional(conditional, branches) => {
+                let plans = branches.graphs.iter().map(|graph| Plan::of(graph)).collect::<Option<_>>()?;
+                Body::Branches(conditional.clone(), plans)
             }
             task => Body::Task(task.clone()),
         })
@@ -150,15 +152,26 @@ fn all_objects(graph: &Graph) -> Vec<Kept> {
 fn instantiate(handle: CUgraph, flags: u64, result: &mut u32) -> Answer<u64> {
     let graph = graph(handle)?;
     valid(flags & !KNOWN_FLAGS == 0)?;
-    let plan = Plan::of(&graph).ok_or_else(|| {
-        *result = INVALID_STRUCTURE;
+    let mut refuse = |why| {
+        *result = why;
         CUDA_ERROR_INVALID_VALUE
-    })?;
+    };
+    let plan = Plan::of(&graph).ok_or_else(|| refuse(INVALID_STRUCTURE))?;
+    if graph.has_unused_conditions() {
+        return Err(refuse(CONDITION_UNUSED));
+    }
+    let instance = Arc::new(());
+    if graph.is_conditional() {
+        let mut inner = graph.inner.lock();
+        valid(inner.instance.upgrade().is_none())?;
+        inner.instance = Arc::downgrade(&instance);
+    }
     let objects = Mutex::new(all_objects(&graph));
     let source = graph.copy();
     source.own();
     let plan = Mutex::new(Arc::new(plan));
-    Ok(EXECS.insert(Exec { flags, plan, source, running: Mutex::default(), _objects: objects }))
+    let running = Mutex::default();
+    Ok(EXECS.insert(Exec { flags, plan, source, running, _instance: instance, _objects: objects }))
 }
 
 unsafe extern "C" fn cuGraphInstantiateWithFlags(made: *mut CUgraphExec, handle: CUgraph, flags: u64) -> CUresult {
@@ -230,6 +243,9 @@ unsafe extern "C" fn cuGraphLaunch(handle: CUgraphExec, into: CUstream) -> CUres
 
 /// Does the graph have the nodes and edges that the executable one was made from? If not: what changed, and where.
 fn compare(old: &Graph, new: &Graph) -> Result<(), (u32, u64)> {
+    if std::ptr::eq(old, new) {
+        return Ok(());
+    }
     let (old, new) = (old.inner.lock(), new.inner.lock());
     if old.nodes.len() != new.nodes.len() {
         return Err((update_result::TOPOLOGY_CHANGED, 0));
@@ -244,7 +260,11 @@ fn compare(old: &Graph, new: &Graph) -> Result<(), (u32, u64)> {
         if before.kind() != task.kind() {
             return Err((update_result::NODE_TYPE_CHANGED, after.handle));
         }
-        if before.inside().len() != task.inside().len() {
+        let alike = match (&*before, &*task) {
+            (Task::Conditional(before, _), Task::Conditional(after, _)) => before.is_like(after),
+            _ => true,
+        };
+        if !alike || before.inside().len() != task.inside().len() {
             return Err((update_result::PARAMETERS_CHANGED, after.handle));
         }
         before.inside().iter().zip(task.inside()).try_for_each(|(before, inside)| compare(before, inside))?;

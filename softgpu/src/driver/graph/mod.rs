@@ -48,6 +48,8 @@ struct Inner {
     objects: Vec<Kept>,
     /// Conditions that no node has yet.
     conditions: Vec<Arc<Condition>>,
+    /// The executable graph that was made from this one, where there may be but one.
+    instance: Weak<()>,
     /// In a clone: what each node was copied from.
     origins: HashMap<u64, Arc<Node>>,
 }
@@ -75,6 +77,22 @@ impl Graph {
     /// From now on it belongs to a node, a capture or an executable graph.
     fn own(&self) {
         self.owned.store(true, Ordering::Relaxed);
+    }
+
+    /// Whether there is a conditional node, at any depth. Its number is one for all who run it, so such a graph is not
+    /// copied, nor made executable twice.
+    fn is_conditional(&self) -> bool {
+        let is = |task: &Task| {
+            matches!(task, Task::Conditional(..)) || task.inside().iter().any(|graph| graph.is_conditional())
+        };
+        self.inner.lock().nodes.iter().any(|node| is(&node.task.lock()))
+    }
+
+    /// Whether there are conditions that no node has, at any depth.
+    fn has_unused_conditions(&self) -> bool {
+        let inner = self.inner.lock();
+        let inside = |node: &Arc<Node>| node.task.lock().inside().iter().any(|graph| graph.has_unused_conditions());
+        !inner.conditions.is_empty() || inner.nodes.iter().any(inside)
     }
 
     /// Adds a node after others.
@@ -210,7 +228,9 @@ unsafe extern "C" fn cuGraphDestroy(handle: CUgraph) -> CUresult {
 unsafe extern "C" fn cuGraphClone(made: *mut CUgraph, original: CUgraph) -> CUresult {
     call(|| {
         required(made)?;
-        put(made, out(graph(original)?.copy().handle))
+        let original = graph(original)?;
+        valid(!original.is_conditional())?;
+        put(made, out(original.copy().handle))
     })
 }
 

@@ -64,7 +64,8 @@ pub fn general_task(all: &CUgraphNodeParams) -> Answer<Task> {
 /// Gives a node another task of the same kind.
 fn replace(node: &Arc<Node>, task: Task) -> Answer {
     let mut current = node.task.lock();
-    valid(current.kind() == task.kind())?;
+    // The graphs inside a node are made with it.
+    valid(current.kind() == task.kind() && task.inside().is_empty())?;
     *current = task;
     Ok(())
 }
