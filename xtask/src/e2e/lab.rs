@@ -58,9 +58,14 @@ pub fn started(cluster: &mut Cluster) -> Result<()> {
     rolled_out(cluster)?;
     match cluster.service(BROKER) {
         Ok(service) => service.start()?,
-        Err(_) => cluster.launch(BROKER, &[PROGRAM, "proxy", "--state-dir", "/run/bulkhead"])?,
+        Err(_) => broker(cluster, BROKER, &[])?,
     }
     offered(cluster)
+}
+
+/// Starts a broker as a service of this name, with more arguments than usual.
+pub fn broker(cluster: &mut Cluster, name: &'static str, more: &[&str]) -> Result<()> {
+    cluster.launch(name, &[&[PROGRAM, "proxy", "--state-dir", "/run/bulkhead"], more].concat())
 }
 
 pub fn rolled_out(cluster: &Cluster) -> Result<()> {

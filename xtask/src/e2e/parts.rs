@@ -43,6 +43,9 @@ const PODMAN: [&str; 10] = [
     "libyajl2",
 ];
 
+/// Docker, of Debian's next release, which changes: that of Debian 12 knows no CDI, and it is linked to nothing else of it.
+const DOCKER: [&str; 2] = ["docker.io", "docker-cli"];
+
 const KEYS: &str = "/usr/share/keyrings/debian-archive-keyring.gpg";
 
 /// Where the parts lie.
@@ -53,6 +56,8 @@ pub struct Parts {
     pub debian: PathBuf,
     /// The same of Podman, to be laid over a node's root.
     pub podman: PathBuf,
+    /// The root of what Docker's packages hold.
+    pub docker: PathBuf,
 }
 
 impl Parts {
@@ -79,6 +84,7 @@ pub fn ensure(until: Option<Instant>) -> Result<Parts> {
         kubernetes: home().join(format!("v{KUBERNETES}")).join("bin"),
         debian: home().join("debian-1"),
         podman: home().join("podman-1"),
+        docker: home().join("docker-1"),
     };
     if !parts.debian.exists() {
         let what = "fetching containerd, etcd, runc and network plugins from Debian";
@@ -86,6 +92,9 @@ pub fn ensure(until: Option<Instant>) -> Result<Parts> {
     }
     if !parts.podman.exists() {
         timed("fetching Podman from Debian", || debian(&parts.podman, &[("bookworm", &PODMAN)]))?;
+    }
+    if !parts.docker.exists() {
+        timed("fetching Docker from Debian", || debian(&parts.docker, &[("sid", &DOCKER)]))?;
     }
     let missing = PROGRAMS.iter().filter(|program| !parts.kubernetes.join(program).exists()).collect::<Vec<_>>();
     if !missing.is_empty() {

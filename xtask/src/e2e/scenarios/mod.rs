@@ -3,6 +3,8 @@
 mod claims;
 mod cluster;
 mod device_plugin;
+mod docker;
+mod engine;
 mod lifecycle;
 mod podman;
 mod pods;
@@ -31,6 +33,7 @@ const ALL: &[&[Scenario]] = &[
     claims::SCENARIOS,
     settings::SCENARIOS,
     podman::SCENARIOS,
+    docker::SCENARIOS,
     service::SCENARIOS,
     truth_table::SCENARIOS,
     restarts::SCENARIOS,

@@ -11,6 +11,7 @@ pub const SCENARIOS: &[Scenario] = &[
     Scenario { name: "ask-two-kinds", play: two_kinds },
     Scenario { name: "settings-wrong", play: wrong },
     Scenario { name: "settings-slicing", play: time_slicing },
+    Scenario { name: "mig-slices", play: mig },
 ];
 
 /// Who asks for a part that no node has waits, and is told why.
@@ -62,4 +63,38 @@ fn time_slicing(stage: &mut Stage) -> Result<()> {
     stage.passes("unchanged")?;
     lab::configure(stage.cluster, lab::SETTINGS, "")?;
     lab::offered(stage.cluster)
+}
+
+/// GPUs that are cut into MIG slices, of which a pod gets one by its size and another by a claim that names it.
+fn mig(stage: &mut Stage) -> Result<()> {
+    const CUT: &str = "broker-of-slices";
+    stage.cluster.service(lab::BROKER)?.stop()?;
+    lab::broker(stage.cluster, CUT, &["--soft-mig", "2"])?;
+    let played = slices(stage);
+    stage.cluster.service(CUT)?.stop()?;
+    stage.cluster.service(lab::BROKER)?.start()?;
+    lab::configure(stage.cluster, lab::SETTINGS, "")?;
+    played.and(lab::offered(stage.cluster))
+}
+
+fn slices(stage: &mut Stage) -> Result<()> {
+    let profile =
+        "[profiles.slice]\nresource = \"nvidia.com/mig-1g.20gb\"\nmig = \"1g.20gb\"\nper_gpu = 1\ngpus = [0, 1]\n";
+    lab::configure(stage.cluster, &format!("[proxy]\nbackend = \"soft\"\n{profile}"), "")?;
+    lab::offers(stage.cluster, "nvidia.com/mig-1g.20gb", "2")?;
+    stage.apply(&pods::with_resource("by-size", "nvidia.com/mig-1g.20gb", &["vecadd"]))?;
+    stage.passes("by-size")?;
+    let slices =
+        "jsonpath={range .items[*].spec.devices[*]}{.attributes.type.string} {.attributes.profile.string} {end}";
+    until("slices for claims", || {
+        let seen = stage.cluster.kubectl.text(&["get", "resourceslices", "-o", slices])?;
+        Ok((seen.trim() == "mig 1g.20gb mig 1g.20gb").then_some(()))
+    })?;
+    stage.apply(&claim("slice", 1))?;
+    stage.apply(&pods::with_claim("by-claim", "slice", &["vecadd"]))?;
+    stage.passes("by-claim")?;
+    for pod in ["by-size", "by-claim"] {
+        stage.cluster.kubectl.delete_pod(stage.namespace, pod)?;
+    }
+    stage.nothing_left()
 }
