@@ -93,7 +93,8 @@ pub fn ensure(until: Option<Instant>) -> Result<Parts> {
     if !parts.podman.exists() {
         timed("fetching Podman from Debian", || debian(&parts.podman, &[("bookworm", &PODMAN)]))?;
     }
-    if !parts.docker.exists() {
+    // Who cannot wait plays nothing that needs it.
+    if until.is_none() && !parts.docker.exists() {
         timed("fetching Docker from Debian", || debian(&parts.docker, &[("sid", &DOCKER)]))?;
     }
     let missing = PROGRAMS.iter().filter(|program| !parts.kubernetes.join(program).exists()).collect::<Vec<_>>();
