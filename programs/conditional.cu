@@ -117,6 +117,7 @@ static void loop() {
     OK(cudaGraphCreate(&outside, 0));
     CHECK(cudaGraphClone(&copy, graph) != cudaSuccess);
     CHECK(cudaGraphAddChildGraphNode(&child, outside, nullptr, 0, graph) != cudaSuccess);
+    CHECK(cudaGetLastError() != cudaSuccess); // and it is forgotten
     OK(cudaGraphDestroy(outside));
     OK(cudaGraphExecDestroy(exec));
     OK(cudaGraphDestroy(graph));
