@@ -6,6 +6,7 @@ super::super::tests! {
     "graphs":
     executable_nodes_can_be_changed,
     kernels_can_be_changed_before_each_launch,
+    a_graph_inside_can_be_changed_also_to_itself,
     an_executable_graph_takes_over_another_graph,
     an_update_needs_the_same_shape,
     nodes_can_be_switched_off,
@@ -30,6 +31,24 @@ fn executable_nodes_can_be_changed(gpu: &Driver) {
     // The graph itself is as it was.
     run(gpu, instantiate(gpu, graph));
     assert_eq!(download::<u32>(gpu, data, 4), [1, 2, 1, 11]);
+}
+
+fn a_graph_inside_can_be_changed_also_to_itself(gpu: &Driver) {
+    context(gpu);
+    let (outer, other) = (graph(gpu), graph(gpu));
+    let data = upload(gpu, &[0u32]);
+    let child = graph(gpu);
+    add_set(gpu, child, &[], set(data, 1, 1));
+    add_set(gpu, other, &[], set(data, 2, 1));
+    let (mut node, mut own) = (null_mut(), null_mut());
+    ok!(gpu, cuGraphAddChildGraphNode(&mut node, outer, null(), 0, child));
+    ok!(gpu, cuGraphChildGraphNodeGetGraph(node, &mut own));
+    let exec = instantiate(gpu, outer);
+    for (inside, value) in [(other, 2), (own, 1)] {
+        ok!(gpu, cuGraphExecChildGraphNodeSetParams(exec, node, inside));
+        run(gpu, exec);
+        assert_eq!(download::<u32>(gpu, data, 1), [value]);
+    }
 }
 
 fn kernels_can_be_changed_before_each_launch(gpu: &Driver) {
