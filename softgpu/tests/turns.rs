@@ -2,7 +2,7 @@
 
 mod kernels;
 
-use kernels::{Device, Params, alloc, download};
+use kernels::{Device, Params, alloc, download, upload};
 
 /// Each thread counts for a while, long enough to be interrupted, and hands its count on around the block, twice.
 const TEXT: &str = r#"
@@ -247,4 +247,78 @@ fn arguments_of_a_call_survive_a_pause() {
     let mut lines: Vec<u32> = device.text().lines().map(|line| line.parse().unwrap()).collect();
     lines.sort_unstable();
     assert_eq!(lines, (0..8).collect::<Vec<_>>());
+}
+
+/// Threads go through memory in strides, in loops of different lengths, one inside the other, with a barrier between them.
+const STRIDES: &str = r#"
+.version 8.0
+.target sm_75
+.address_size 64
+
+.visible .entry strides(.param .u64 table, .param .u32 count, .param .u64 out)
+{
+    .reg .pred %p<4>;
+    .reg .b32 %r<16>;
+    .reg .b64 %rd<8>;
+    .shared .align 4 .b8 cells[400];
+    ld.param.u64 %rd1, [table];
+    ld.param.u32 %r1, [count];
+    ld.param.u64 %rd2, [out];
+    mov.u32 %r2, %tid.x;
+    mov.u32 %r3, %ntid.x;
+    mov.u32 %r4, %r2;
+    mov.u32 %r5, 0;
+    mov.u32 %r11, 0;
+OUTER:
+    setp.ge.u32 %p1, %r4, %r1;
+    @%p1 bra MEET;
+    mul.wide.u32 %rd3, %r4, 4;
+    add.s64 %rd4, %rd1, %rd3;
+    ld.global.u32 %r6, [%rd4];
+    add.u32 %r5, %r5, %r6;
+    and.b32 %r7, %r6, 31;
+INNER:
+    setp.eq.u32 %p2, %r7, 0;
+    @%p2 bra NEXT;
+    ld.global.u32 %r8, [%rd4];
+    add.u32 %r11, %r11, %r8;
+    sub.u32 %r7, %r7, 1;
+    bra INNER;
+NEXT:
+    add.u32 %r4, %r4, %r3;
+    bra OUTER;
+MEET:
+    mov.u32 %r9, cells;
+    shl.b32 %r10, %r2, 2;
+    add.u32 %r10, %r10, %r9;
+    st.shared.u32 [%r10], %r5;
+    bar.sync 0;
+    add.u32 %r12, %r2, 1;
+    rem.u32 %r12, %r12, %r3;
+    shl.b32 %r12, %r12, 2;
+    add.u32 %r12, %r12, %r9;
+    ld.shared.u32 %r13, [%r12];
+    add.u32 %r13, %r13, %r11;
+    mul.wide.u32 %rd5, %r2, 4;
+    add.s64 %rd6, %rd2, %rd5;
+    st.global.u32 [%rd6], %r13;
+    ret;
+}
+"#;
+
+#[test]
+fn neighbours_that_catch_up_lose_nothing() {
+    let device = Device::load(STRIDES);
+    let threads = 100u32;
+    for count in [0u32, 1, 99, 100, 801, 5000] {
+        let table: Vec<u32> = (0..count).map(|i| i.wrapping_mul(2_654_435_761) >> 7).collect();
+        let out = alloc(400);
+        let params = Params::new().add(upload(&table)).add(count).add(out);
+        device.run("strides", 1, threads, params);
+        let own = |thread: u32| table.iter().skip(thread as usize % 100).step_by(100);
+        let sum = |thread: u32| own(thread).fold(0u32, |sum, word| sum.wrapping_add(*word));
+        let again = |sum: u32, word: &u32| sum.wrapping_add(word.wrapping_mul(word & 31));
+        let expected = |thread: u32| sum(thread + 1).wrapping_add(own(thread).fold(0, again));
+        assert_eq!(download::<u32>(out, 100), (0..threads).map(expected).collect::<Vec<_>>(), "{count} words");
+    }
 }

@@ -37,6 +37,8 @@ pub const RUNS: u32 = 0;
 pub const AT_BARRIER: u32 = 1;
 pub const IN_WARP: u32 = 2;
 pub const ENDED: u32 = 3;
+/// Its neighbours catch up; then it runs on.
+pub const IN_LOOP: u32 = 4;
 
 /// How far a block is.
 #[derive(Default)]
@@ -76,6 +78,16 @@ impl Frames {
     /// The states that threads of a range are in: a bit for each.
     fn states(&self, range: u32) -> u32 {
         self.threads(range).fold(0, |states, thread| states | 1 << (self.head(thread).status & 31))
+    }
+
+    /// Lets those go on that have let their neighbours catch up.
+    fn next_rounds(&self, range: u32) {
+        for thread in self.threads(range) {
+            let head = self.head(thread);
+            if head.status == IN_LOOP {
+                head.status = RUNS;
+            }
+        }
     }
 
     fn ranges(&self) -> u32 {
@@ -201,6 +213,10 @@ pub extern "C" fn next_range(context: *mut Context, span: u32) -> u64 {
         }
         let range = (*turns).range;
         let states = frames.states(range);
+        if states & 1 << IN_LOOP != 0 {
+            frames.next_rounds(range);
+            return frames.answer(range);
+        }
         if states & 1 << IN_WARP != 0 && frames.resolve(range, false) {
             return frames.answer(range);
         }

@@ -171,9 +171,9 @@ pub fn end_uses(end: &End, visit: &mut impl FnMut(Reg)) {
     }
 }
 
-/// The registers that are alive just after each instruction at which a thread pauses, in the order of the text; with
-/// `loops` also those at the end of each block that goes back.
-pub fn at_pauses(body: &Body, pauses: impl Fn(&Inst) -> bool, loops: bool) -> Vec<Vec<Reg>> {
+/// The registers that are alive just after each instruction at which a thread pauses, in the order of the text; and
+/// those at the end of each block of which `ends` says so.
+pub fn at_pauses(body: &Body, pauses: impl Fn(&Inst) -> bool, ends: impl Fn(usize) -> bool) -> Vec<Vec<Reg>> {
     let mut entries = vec![Set::new(body.registers.len()); body.blocks.len()];
     let mut changed = true;
     while changed {
@@ -188,7 +188,7 @@ pub fn at_pauses(body: &Body, pauses: impl Fn(&Inst) -> bool, loops: bool) -> Ve
     for (index, block) in body.blocks.iter().enumerate() {
         let mut live = after(body, index, &entries);
         let mut here = Vec::new();
-        if loops && block.end.goes_back(index) {
+        if ends(index) {
             here.push(live.registers());
         }
         for inst in block.insts.iter().rev() {

@@ -1,6 +1,6 @@
 //! Where a thread of a kernel may have to let others run, and what it keeps meanwhile.
 
-use super::ir::{BarrierOp, Base, Body, Callee, Inst, Module, Op, Reg, Value};
+use super::ir::{BarrierOp, Base, Block, Body, Callee, Inst, Module, Op, Reg, Space, Value};
 use super::live;
 use super::reach::Reach;
 
@@ -10,6 +10,10 @@ const MAX_KEPT: usize = 400;
 const MAX_KEPT_IN_ALL: usize = 40_000;
 /// Most local memory of a thread in its frame.
 const MAX_LOCAL: u64 = 16 << 10;
+/// The same for a kernel that pauses for the cache's sake only: most registers and most local memory. With more a pause
+/// would cost more than it wins.
+const MAX_KEPT_TO_STRIDE: usize = 48;
+const MAX_LOCAL_TO_STRIDE: u64 = 256;
 
 /// How a kernel pauses, if its threads can run in turns.
 pub struct Pauses {
@@ -17,8 +21,19 @@ pub struct Pauses {
     pub kept: Vec<Vec<Reg>>,
     /// Whether lanes of a warp do things together.
     pub warps: bool,
-    /// Whether a thread may wait in a loop for what another one writes. Then loops are places to pause too.
-    pub spins: bool,
+    /// By block: what a thread does where its text goes back.
+    pub rounds: Vec<Round>,
+}
+
+/// What a thread does at the end of a block that may begin another round of a loop.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Round {
+    GoesOn,
+    /// It may wait for what another one writes, and lets others run when it has waited for long.
+    MayWait,
+    /// It goes through memory, mostly in strides that leave to its neighbours what lies between: it lets them catch up
+    /// every few rounds, while that is in the cache.
+    Strides,
 }
 
 /// Whether a thread pauses at an instruction.
@@ -35,28 +50,57 @@ pub fn of(module: &Module, reach: &Reach) -> Option<Pauses> {
         return None;
     }
     let insts = || body.blocks.iter().flat_map(|block| &block.insts);
-    if !insts().any(at) || !insts().all(|inst| possible(&inst.op)) {
+    if !insts().all(|inst| possible(&inst.op)) {
         return None;
     }
     if body.blocks.iter().any(|block| pauses_in_a_call(&block.insts)) {
         return None;
     }
-    let loops = body.blocks.iter().enumerate().any(|(index, block)| block.end.goes_back(index));
+    let must = insts().any(at);
+    let kept_at = |rounds: &[Round]| live::at_pauses(body, at, |index| rounds[index] != Round::GoesOn);
+    let most_of = |kept: &[Vec<Reg>]| kept.iter().map(Vec::len).max().unwrap_or(0);
+    let mut rounds = rounds(body);
+    let mut kept = kept_at(&rounds);
+    let strides = rounds.contains(&Round::Strides);
+    if strides && (most_of(&kept) > MAX_KEPT_TO_STRIDE || reach.local_bytes > MAX_LOCAL_TO_STRIDE) {
+        rounds.fill(Round::GoesOn);
+        kept = kept_at(&rounds);
+    }
+    if !must && !rounds.contains(&Round::Strides) {
+        return None;
+    }
+    let all: usize = kept.iter().map(Vec::len).sum();
+    if kept.len() > MAX_PAUSES || most_of(&kept) > MAX_KEPT || all > MAX_KEPT_IN_ALL {
+        return None;
+    }
+    let warps = insts().any(|inst| matches!(inst.op, Op::Warp { .. }));
+    Some(Pauses { kept, warps, rounds })
+}
+
+/// What a thread does at the ends of blocks.
+fn rounds(body: &Body) -> Vec<Round> {
     let read = registers_read(body);
     let waits = |op: &Op| match op {
         Op::Load { volatile, .. } => *volatile,
         Op::Atomic { dst: Some(dst), .. } => read[*dst as usize],
         _ => false,
     };
-    let spins = loops && insts().any(|inst| waits(&inst.op));
-    let kept = live::at_pauses(body, at, spins);
-    let most = kept.iter().map(Vec::len).max().unwrap_or(0);
-    let all: usize = kept.iter().map(Vec::len).sum();
-    if kept.len() > MAX_PAUSES || most > MAX_KEPT || all > MAX_KEPT_IN_ALL {
-        return None;
-    }
-    let warps = insts().any(|inst| matches!(inst.op, Op::Warp { .. }));
-    Some(Pauses { kept, warps, spins })
+    let any = |blocks: &[Block], is: &dyn Fn(&Inst) -> bool| blocks.iter().flat_map(|block| &block.insts).any(is);
+    let may_wait = any(&body.blocks, &|inst| waits(&inst.op));
+    // Where threads meet in each round, neighbours are never far.
+    let strides = |blocks: &[Block]| any(blocks, &|inst| is_global(&inst.op)) && !any(blocks, &at);
+    let round = |(index, block): (usize, &Block)| match block.end.back_to(index) {
+        None => Round::GoesOn,
+        Some(_) if may_wait => Round::MayWait,
+        Some(first) if strides(&body.blocks[first..=index]) => Round::Strides,
+        Some(_) => Round::GoesOn,
+    };
+    body.blocks.iter().enumerate().map(round).collect()
+}
+
+fn is_global(op: &Op) -> bool {
+    let (Op::Load { space, .. } | Op::Store { space, .. } | Op::Atomic { space, .. }) = op else { return false };
+    matches!(space, Space::Global | Space::Generic)
 }
 
 fn possible(op: &Op) -> bool {

@@ -119,7 +119,7 @@ impl Lower<'_, '_> {
 
     /// The end of a basic block. Going back in the text may be a loop, so that is where the flag is polled.
     pub fn end(&mut self, index: usize, end: &ir::End) {
-        if end.goes_back(index) {
+        if end.goes_back(index) && !self.stride_turn(index) {
             self.poll();
         }
         match end {
@@ -150,7 +150,7 @@ impl Lower<'_, '_> {
         }
     }
 
-    fn poll(&mut self) {
+    pub fn poll(&mut self) {
         let flag = self.field(types::I64, offset_of!(Context, attention));
         let raised = self.b.ins().load(types::I32, trusted(), flag, 0);
         let (look, after) = (self.b.create_block(), self.b.create_block());

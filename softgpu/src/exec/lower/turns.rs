@@ -18,13 +18,18 @@ use std::mem::offset_of;
 
 use cranelift_codegen::ir::condcodes::IntCC;
 use cranelift_codegen::ir::{Block, BlockArg, InstBuilder, JumpTableData, Type, Value, types};
+use cranelift_frontend::Variable;
 
 use super::super::context::Context;
 use super::super::helpers::Helper;
-use super::super::turns::{AT_BARRIER, ENDED, HEAD, Head, IN_WARP, RUNS};
+use super::super::turns::{AT_BARRIER, ENDED, HEAD, Head, IN_LOOP, IN_WARP, RUNS};
 use super::{Lower, trusted};
 use crate::passes::ir;
-use crate::passes::pauses::{self, Pauses};
+use crate::passes::pauses::{self, Pauses, Round};
+
+/// Rounds of a loop through memory that a thread makes in one turn. A line of the cache must stay until the last neighbour
+/// has come to it; lines that are a power of two apart share few places there.
+const STRIDE: i64 = 8;
 
 /// What the lowering of such a kernel keeps.
 pub struct Turns {
@@ -37,6 +42,8 @@ pub struct Turns {
     next: Block,
     /// Where local memory begins in a frame.
     local: u32,
+    /// Rounds of such loops that are left in this turn.
+    left: Variable,
 }
 
 /// Bytes of a thread's frame, and where local memory begins in it.
@@ -57,7 +64,8 @@ impl Lower<'_, '_> {
         self.b.ins().jump(ask, &[]);
 
         self.b.switch_to_block(ask);
-        let span = self.int(types::I32, if pauses.warps { 32 } else { i64::from(i32::MAX) });
+        let together = pauses.warps || pauses.rounds.contains(&Round::Strides);
+        let span = self.int(types::I32, if together { 32 } else { i64::from(i32::MAX) });
         let range = self.ask(Helper::NextRange, &[self.context, span], types::I64);
         let first = self.b.ins().ireduce(types::I32, range);
         let count = self.b.ins().ushr_imm_u(range, 32);
@@ -114,6 +122,9 @@ impl Lower<'_, '_> {
             let place = self.b.ins().iadd_imm_s(frame, i64::from(local));
             self.b.ins().store(trusted(), place, self.context, offset_of!(Context, local) as i32);
         }
+        let left = self.b.declare_var(types::I32);
+        let stride = self.int(types::I32, STRIDE);
+        self.b.def_var(left, stride);
         let state = self.b.ins().load(types::I32, trusted(), frame, offset_of!(Head, state) as i32);
         let resume: Vec<Block> = pauses.kept.iter().map(|_| self.b.create_block()).collect();
         let call = |b: &mut cranelift_frontend::FunctionBuilder, block| b.func.dfg.block_call(block, &[]);
@@ -131,7 +142,7 @@ impl Lower<'_, '_> {
         let gone = self.int(types::I32, i64::from(ENDED));
         self.b.ins().store(trusted(), gone, frame, offset_of!(Head, status) as i32);
         self.b.ins().jump(next, &[]);
-        self.turns = Some(Turns { resume, seen: 0, frame, next, local });
+        self.turns = Some(Turns { resume, seen: 0, frame, next, local, left });
     }
 
     /// Where this thread's local memory is, where threads run in turns.
@@ -224,10 +235,32 @@ impl Lower<'_, '_> {
         true
     }
 
+    /// Another round of a loop through memory: every few of them neighbours catch up. False where block `index` does not end
+    /// such a loop.
+    pub fn stride_turn(&mut self, index: usize) -> bool {
+        let strides = |pauses: &Pauses| pauses.rounds[index] == Round::Strides;
+        let Some(left) = self.turns.as_ref().map(|turns| turns.left) else { return false };
+        if !self.unit.pauses.as_ref().is_some_and(strides) {
+            return false;
+        }
+        let (enough, after) = (self.b.create_block(), self.b.create_block());
+        let fewer = self.b.use_var(left);
+        let fewer = self.b.ins().iadd_imm_s(fewer, -1);
+        self.b.def_var(left, fewer);
+        self.b.ins().brif(fewer, after, &[], enough, &[]);
+        self.b.switch_to_block(enough);
+        self.poll();
+        self.pause(IN_LOOP);
+        self.b.ins().jump(after, &[]);
+        self.b.switch_to_block(after);
+        true
+    }
+
     /// The flag is up in a loop: whether somebody may be waited for there, and so others must run. Ends in a block of its
     /// own, which goes to `after`. False when loops of this kernel are no places to pause.
     pub fn poll_turn(&mut self, after: Block) -> bool {
-        if self.turns.is_none() || !self.unit.pauses.as_ref().is_some_and(|pauses| pauses.spins) {
+        let may_wait = |pauses: &Pauses| pauses.rounds.contains(&Round::MayWait);
+        if self.turns.is_none() || !self.unit.pauses.as_ref().is_some_and(may_wait) {
             return false;
         }
         let yields = self.b.create_block();

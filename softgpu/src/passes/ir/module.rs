@@ -36,12 +36,18 @@ pub enum End {
 impl End {
     /// Whether block number `index`, ending so, may lead to itself or an earlier one. Every loop has such a block.
     pub fn goes_back(&self, index: usize) -> bool {
-        match self {
-            End::Jump(target) => *target <= index,
-            End::Branch { then, otherwise, .. } => *then <= index || *otherwise <= index,
-            End::Table { targets, .. } => targets.iter().any(|target| *target <= index),
-            End::Return | End::Exit => false,
-        }
+        self.back_to(index).is_some()
+    }
+
+    /// The first of the blocks to which it goes back.
+    pub fn back_to(&self, index: usize) -> Option<usize> {
+        let first = match self {
+            End::Jump(target) => Some(*target),
+            End::Branch { then, otherwise, .. } => Some(*then.min(otherwise)),
+            End::Table { targets, .. } => targets.iter().min().copied(),
+            End::Return | End::Exit => None,
+        };
+        first.filter(|target| *target <= index)
     }
 }
 
