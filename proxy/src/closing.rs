@@ -8,15 +8,27 @@
 use std::collections::VecDeque;
 use std::mem::ManuallyDrop;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+/// Descriptors that are yet to be closed, of all lanes: those of zones that are gone, too.
+static IN_ALL: AtomicUsize = AtomicUsize::new(0);
+
+/// How many are yet to be closed, whosever they are.
+pub fn waiting_in_all() -> usize {
+    IN_ALL.load(Ordering::Relaxed)
+}
 
 /// Where descriptors of one origin go to be closed, one after the other.
 #[derive(Debug, Clone, Default)]
 pub struct Lane(Arc<Mutex<Queue>>);
 
+/// What is done to a descriptor before it is closed, where that may take long, too.
+type LastAct = fn(BorrowedFd<'_>);
+
 #[derive(Debug, Default)]
 struct Queue {
-    waiting: VecDeque<OwnedFd>,
+    waiting: VecDeque<(OwnedFd, Option<LastAct>)>,
     /// A thread is at it; it ends when there is nothing left.
     at_work: bool,
 }
@@ -26,11 +38,14 @@ struct Queue {
 pub struct Foreign {
     fd: ManuallyDrop<OwnedFd>,
     lane: Lane,
+    last: Option<LastAct>,
+    /// The epoll set that it is in: until it is closed, which may be long after, it would go on to wake whoever waits there.
+    watched_by: Option<Arc<OwnedFd>>,
 }
 
 impl Lane {
     pub fn take(&self, fd: OwnedFd) -> Foreign {
-        Foreign { fd: ManuallyDrop::new(fd), lane: self.clone() }
+        Foreign { fd: ManuallyDrop::new(fd), lane: self.clone(), last: None, watched_by: None }
     }
 
     /// How many are yet to be closed.
@@ -43,9 +58,10 @@ impl Lane {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn close(&self, fd: OwnedFd) {
+    fn close(&self, fd: OwnedFd, last: Option<LastAct>) {
         let mut queue = self.lock();
-        queue.waiting.push_back(fd);
+        queue.waiting.push_back((fd, last));
+        IN_ALL.fetch_add(1, Ordering::Relaxed);
         if !queue.at_work {
             let lane = self.clone();
             // Where no thread can be had, the next one that is closed tries again.
@@ -56,12 +72,16 @@ impl Lane {
     fn work(&self) {
         loop {
             let mut queue = self.lock();
-            let Some(fd) = queue.waiting.pop_front() else {
+            let Some((fd, last)) = queue.waiting.pop_front() else {
                 queue.at_work = false;
                 return;
             };
             drop(queue);
+            if let Some(last) = last {
+                last(fd.as_fd());
+            }
             drop(fd);
+            IN_ALL.fetch_sub(1, Ordering::Relaxed);
         }
     }
 }
@@ -69,6 +89,16 @@ impl Lane {
 impl Foreign {
     pub fn lane(&self) -> &Lane {
         &self.lane
+    }
+
+    /// It was added to this epoll set.
+    pub fn watched_by(&mut self, epoll: Arc<OwnedFd>) {
+        self.watched_by = Some(epoll);
+    }
+
+    /// Has it closed, but something done to it before.
+    pub fn close_after(mut self, last: LastAct) {
+        self.last = Some(last);
     }
 
     /// From now on it is somebody else's.
@@ -85,8 +115,12 @@ impl AsFd for Foreign {
 
 impl Drop for Foreign {
     fn drop(&mut self) {
+        if let Some(epoll) = &self.watched_by {
+            // One that was taken out already is fine, too.
+            let _ = rustix::event::epoll::delete(epoll, &*self.fd);
+        }
         // SAFETY: nobody uses the field after this.
-        self.lane.close(unsafe { ManuallyDrop::take(&mut self.fd) });
+        self.lane.close(unsafe { ManuallyDrop::take(&mut self.fd) }, self.last);
     }
 }
 

@@ -39,6 +39,8 @@ pub struct Standing {
     pub limit: Option<u64>,
     /// How much more it may have.
     pub room: u64,
+    /// More is in use than one of the limits allows: nobody was asked for it.
+    pub over: bool,
 }
 
 impl Budgets {
@@ -104,7 +106,7 @@ impl Budgets {
 
 /// What a zone may still have: its own limit, that of the zone it is a part of, and its budgets all hold.
 pub fn standing(zones: &Zones, budgets: &Budgets, name: &ZoneName) -> Standing {
-    let Some(zone) = zones.get(name) else { return Standing { used: 0, limit: Some(0), room: 0 } };
+    let Some(zone) = zones.get(name) else { return Standing { used: 0, limit: Some(0), room: 0, over: false } };
     let sum = |counts: &dyn Fn(&ZoneName, &Zone) -> bool| {
         let counted = zones.iter().filter(|(name, zone)| counts(name, zone));
         counted.fold(0u64, |sum, (_, zone)| sum.saturating_add(zone.ledger.used))
@@ -125,7 +127,17 @@ pub fn standing(zones: &Zones, budgets: &Budgets, name: &ZoneName) -> Standing {
         (Some(limit), Some(room)) => limit.saturating_sub(room).max(zone.ledger.used),
         _ => zone.ledger.used,
     };
-    Standing { used, limit, room: room.unwrap_or(u64::MAX) }
+    let over = held.iter().any(|(limit, used)| used > limit);
+    Standing { used, limit, room: room.unwrap_or(u64::MAX), over }
+}
+
+/// How much more host memory a zone may have pinned, it and its kin together.
+pub fn pinned_room(zones: &Zones, name: &ZoneName) -> u64 {
+    let Some(zone) = zones.get(name) else { return 0 };
+    let family = zone.parent.as_ref().unwrap_or(name);
+    let Some(limit) = zones.get(family).and_then(|parent| parent.limits.pinned) else { return u64::MAX };
+    let kin = zones.iter().filter(|(name, zone)| *name == family || zone.parent.as_ref() == Some(family));
+    limit.saturating_sub(kin.fold(0, |sum: u64, (_, zone)| sum.saturating_add(zone.pinned.used)))
 }
 
 impl Broker {
@@ -193,7 +205,7 @@ mod tests {
         }
 
         fn stands(&self, name: &str) -> (u64, Option<u64>, u64) {
-            let Standing { used, limit, room } = standing(&self.zones, &self.budgets, &name.parse().unwrap());
+            let Standing { used, limit, room, .. } = standing(&self.zones, &self.budgets, &name.parse().unwrap());
             (used, limit, room)
         }
     }

@@ -10,7 +10,7 @@ use super::handshake::{self, Hello, Refusal, Wishes};
 use super::process::{self, Peer};
 use super::reactor::Source;
 use super::workers::Kind;
-use crate::closing::Foreign;
+use crate::closing::{self, Foreign, Lane};
 use crate::control::ZoneName;
 use crate::packet;
 
@@ -20,6 +20,9 @@ const HELLO_TIME: Duration = Duration::from_secs(2);
 const MAX_SILENT: usize = 64;
 /// Descriptors of a zone that are yet to be closed: with more, nobody of it is let in until they are.
 const MAX_CLOSING: usize = 64;
+/// With so many, nothing that its clients and workers send is read any more: each message can bring 253. It is more than an
+/// honest zone ever has at once, when its programs end.
+const MOST_CLOSING: usize = 2048;
 /// How long it is left alone then.
 const CLOSING_REST: Duration = Duration::from_millis(200);
 /// Workers that are started at a time, for those who wait for one of a kind.
@@ -49,7 +52,7 @@ impl Broker {
                 zone.opens_at = Some(Instant::now() + CLOSING_REST);
                 return;
             }
-            let socket = match packet::accept(&zone.listener) {
+            let mut socket = match packet::accept(&zone.listener) {
                 Ok(Some(socket)) => zone.listener.lane().take(socket),
                 Ok(None) => return,
                 Err(error) => return pause_after(&error),
@@ -77,7 +80,7 @@ impl Broker {
                 }
             };
             let name = self.zone_of(&name, &peer);
-            if self.reactor.watch(&socket, Source::Client(id)).is_ok() {
+            if self.reactor.watch_foreign(&mut socket, Source::Client(id)).is_ok() {
                 let deadline = Some(Instant::now() + HELLO_TIME);
                 self.clients.insert(id, Client { zone: name, socket, peer, wishes: Wishes::default(), deadline });
                 // Its first message has mostly come along.
@@ -91,8 +94,8 @@ impl Broker {
             return self.on_meeting(id);
         }
         let Some(client) = self.clients.get_mut(&id) else { return };
-        if client.deadline.is_none() {
-            // It has said all it may say; anything more, hang-up included, ends it.
+        if client.deadline.is_none() || is_overburdened(client.socket.lane()) {
+            // It has said all it may say, or its zone has brought too much; anything more, hang-up included, ends it.
             self.clients.remove(&id);
             self.end_idle_spares();
             return;
@@ -128,8 +131,8 @@ impl Broker {
         }
     }
 
-    /// Has something said about a client that was sent away, unless its zone has had many of those.
-    fn complain(&mut self, zone: &ZoneName, say: impl FnOnce(Option<u64>)) {
+    /// Has something said about what a zone's programs were refused, unless there was much of it.
+    pub(super) fn complain(&mut self, zone: &ZoneName, say: impl FnOnce(Option<u64>)) {
         if let Some(unsaid) = self.zones.get_mut(zone).and_then(super::Zone::complain) {
             say(unsaid);
         }
@@ -178,7 +181,7 @@ impl Broker {
     pub(super) fn open_doors(&mut self, now: Instant) {
         for zone in self.zones.values_mut().filter(|zone| zone.opens_at.is_some_and(|at| at <= now)) {
             let open = zone.listener.lane().waiting() <= MAX_CLOSING
-                && self.reactor.watch(&zone.listener, Source::Zone(zone.id)).is_ok();
+                && self.reactor.watch_foreign(&mut zone.listener, Source::Zone(zone.id)).is_ok();
             zone.opens_at = (!open).then(|| now + CLOSING_REST);
         }
     }
@@ -201,6 +204,14 @@ impl Broker {
         // Should this fail, the worker finds its client gone and ends.
         handshake::welcome(&client.socket, theirs.as_fd()).map_err(io::Error::other)
     }
+}
+
+/// Whether so much of what a zone has brought waits to be closed that nothing more is taken from it. What is not read dies with
+/// its socket, and takes no descriptors of ours before.
+pub(super) fn is_overburdened(lane: &Lane) -> bool {
+    let limit = || rustix::process::getrlimit(rustix::process::Resource::Nofile).current.unwrap_or(u64::MAX);
+    let waiting = lane.waiting();
+    waiting > MOST_CLOSING || waiting > MAX_CLOSING && closing::waiting_in_all() as u64 > limit() / 4
 }
 
 /// Out of descriptors or memory: the connection stays in the queue, so a moment's rest keeps the loop from spinning.

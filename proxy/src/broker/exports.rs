@@ -9,7 +9,7 @@
 //! paying for what they have open.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use rustix::fs::SealFlags;
 use zerocopy::IntoBytes;
@@ -216,7 +216,9 @@ impl Exports {
         if !shared::is_memory(export.details.kind) {
             // Pages of events are neither paid for nor closed; whoever has one has it until its end.
             if export.zone != *asker.zone {
-                self.workers.entry(asker.worker).or_default().events_of.insert(export.zone.clone());
+                let held = self.workers.entry(asker.worker).or_default();
+                held.zone = Some(asker.zone.clone());
+                held.events_of.insert(export.zone.clone());
             }
             return;
         }
@@ -241,7 +243,7 @@ impl Exports {
         export.exporter = None;
         if let Some(fd) = export.fd.take() {
             if export.details.kind == shared::PAGE {
-                end_waits(&fd);
+                fd.close_after(end_waits);
             }
             if let Some(count) = self.descriptors.get_mut(&export.zone) {
                 *count = count.saturating_sub(1);
@@ -297,7 +299,8 @@ impl Exports {
     pub fn importers(&self, from: &ZoneName, to: &ZoneName) -> BTreeSet<u64> {
         let exports = self.by_token.values().filter(|export| export.zone == *from);
         let memory = exports.flat_map(|export| &export.importers).filter(|(_, import)| import.zone == *to);
-        let events = self.workers.iter().filter(|(_, held)| held.events_of.contains(from));
+        let has_events = |held: &Held| held.zone.as_ref() == Some(to) && held.events_of.contains(from);
+        let events = self.workers.iter().filter(|(_, held)| has_events(held));
         let of_events = events.map(|(worker, _)| *worker);
         memory.map(|(worker, _)| *worker).chain(of_events).collect()
     }
@@ -348,19 +351,21 @@ fn next_payer(token: Token, export: &mut Export) -> Option<Payment> {
     Some(Payment { worker: *worker, token, bytes: import.paid })
 }
 
-/// A page that can be mapped without harm: it cannot shrink, and has ordinary pages.
+/// A page that can be mapped without harm: its size is what it is, and it has ordinary pages.
 fn is_safe_page(file: &Foreign) -> bool {
-    let sealed = rustix::fs::fcntl_get_seals(file).is_ok_and(|seals| seals.contains(SealFlags::SHRINK));
-    let ordinary = |stat: rustix::fs::Stat| stat.st_size as usize >= PAGE && stat.st_blksize == 4096;
+    let seals = SealFlags::SHRINK | SealFlags::GROW;
+    let sealed = rustix::fs::fcntl_get_seals(file).is_ok_and(|has| has.contains(seals));
+    let ordinary = |stat: rustix::fs::Stat| stat.st_size as usize == PAGE && stat.st_blksize == 4096;
     sealed && rustix::fs::fstat(file).is_ok_and(ordinary)
 }
 
-/// Lets everybody go on who waits for an event of a worker that is gone: it will never come.
-fn end_waits(page: &Foreign) {
+/// Lets everybody go on who waits for an event of a worker that is gone: it will never come. The worker may be busy with
+/// the same file, and then this takes as long as that.
+fn end_waits(page: BorrowedFd<'_>) {
     let words = [LONG_REACHED; event_page::SLOTS];
     for cell in (0..PAGE).step_by(event_page::CELL) {
         let at = (cell + event_page::FIRST_SLOT) as u64;
-        if rustix::io::pwrite(page.as_fd(), words.as_bytes(), at).is_err() {
+        if rustix::io::pwrite(page, words.as_bytes(), at).is_err() {
             return;
         }
     }

@@ -17,6 +17,7 @@ use idm::bootstrap::BootstrapError;
 use zerocopy::IntoBytes;
 
 use super::Broker;
+use super::clients::is_overburdened;
 use super::exports::Exports;
 use super::grants::Grants;
 use super::handshake;
@@ -520,6 +521,9 @@ impl Broker {
     }
 
     pub(super) fn on_meeting(&mut self, id: u64) {
+        if self.meetings.peers.get(&id).is_some_and(|peer| is_overburdened(peer.socket.lane())) {
+            return self.meetings.end(id, false);
+        }
         let policy = Policy { grants: &self.grants, exports: &self.exports };
         self.meetings.on_message(id, &policy);
     }

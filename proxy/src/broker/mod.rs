@@ -309,8 +309,8 @@ impl Broker {
     }
 
     fn open_zone(&mut self, name: &ZoneName, settings: ZoneSettings, leased: bool) -> io::Result<()> {
-        let zone = Zone::open(self.new_id(), &self.folder, name, settings, leased)?;
-        self.reactor.watch(&zone.listener, Source::Zone(zone.id))?;
+        let mut zone = Zone::open(self.new_id(), &self.folder, name, settings, leased)?;
+        self.reactor.watch_foreign(&mut zone.listener, Source::Zone(zone.id))?;
         self.scheduler.set_zone(zone.id, &zone.limits, &zone.ties.gpus);
         self.grants.set_circles(name, &zone.ties.circles);
         let limits = zone.limits;

@@ -15,6 +15,7 @@ use zerocopy::IntoBytes;
 
 use super::reactor::Source;
 use super::{Broker, process, roster};
+use crate::control::ZoneName;
 use crate::meter::{self, MAX_READINGS, Reading};
 use crate::{env_vars, packet};
 
@@ -148,21 +149,30 @@ impl Broker {
 
     fn end_overdrafts(&mut self) {
         let Some(allowance) = self.config.meter.as_ref().map(|meter| meter.allowance) else { return };
-        for (name, zone) in &mut self.zones {
-            if zone.ledger.limit.is_none_or(|limit| zone.ledger.used <= limit) {
-                continue;
+        // Of each family one at a time: with the worst of them gone, the others may be within bounds.
+        let mut worst: BTreeMap<ZoneName, (u64, u64)> = BTreeMap::new();
+        for (id, worker) in &self.workers {
+            let Some(zone) = worker.zone().filter(|_| worker.beyond() > allowance) else { continue };
+            if self.standing(zone).over {
+                let entry = worst.entry(self.family(zone)).or_default();
+                *entry = (*entry).max((worker.beyond(), *id));
             }
-            let workers = self.workers.values_mut().filter(|worker| worker.zone() == Some(name));
-            // One at a time: with the worst of them gone, the others may be within bounds.
-            let Some(worst) =
-                workers.max_by_key(|worker| worker.beyond()).filter(|worker| worker.beyond() > allowance)
-            else {
-                continue;
-            };
-            zone.overdrafts = zone.overdrafts.saturating_add(1);
-            let (pid, beyond) = (worst.client_pid(), worst.beyond());
-            tracing::warn!(zone = %name, worker = worst.pid, pid, beyond, "worker ended: it uses memory that it never asked for");
-            worst.kill();
+        }
+        for (beyond, id) in worst.into_values() {
+            let Some(worker) = self.workers.get_mut(&id) else { continue };
+            let (pid, name) = (worker.client_pid(), worker.zone().cloned());
+            if let Some(zone) = name.as_ref().and_then(|name| self.zones.get_mut(name)) {
+                zone.overdrafts = zone.overdrafts.saturating_add(1);
+            }
+            let zone = name.as_ref().map_or("", ZoneName::as_str);
+            tracing::warn!(
+                zone,
+                worker = worker.pid,
+                pid,
+                beyond,
+                "worker ended: it uses memory that it never asked for"
+            );
+            worker.kill();
         }
     }
 }

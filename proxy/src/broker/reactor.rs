@@ -2,9 +2,12 @@
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use rustix::event::epoll::{self, EventData, EventFlags};
+
+use crate::closing::Foreign;
 
 /// What an event is about. Numbers are never used twice, so an event that comes late finds nothing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -75,17 +78,24 @@ impl Source {
 }
 
 pub struct Reactor {
-    epoll: OwnedFd,
+    epoll: Arc<OwnedFd>,
 }
 
 impl Reactor {
     pub fn new() -> io::Result<Self> {
-        Ok(Self { epoll: epoll::create(epoll::CreateFlags::CLOEXEC)? })
+        Ok(Self { epoll: Arc::new(epoll::create(epoll::CreateFlags::CLOEXEC)?) })
     }
 
     /// Watches for input and hang-up until the descriptor is closed.
     pub fn watch(&self, fd: impl AsFd, source: Source) -> io::Result<()> {
         Ok(epoll::add(&self.epoll, fd, EventData::new_u64(source.to_bits()), EventFlags::IN)?)
+    }
+
+    /// The same for one that is closed by somebody else, some time after it was let go: it is watched until then.
+    pub fn watch_foreign(&self, fd: &mut Foreign, source: Source) -> io::Result<()> {
+        self.watch(&*fd, source)?;
+        fd.watched_by(self.epoll.clone());
+        Ok(())
     }
 
     /// Stops watching a descriptor that stays open.

@@ -60,7 +60,8 @@ impl Broker {
         let asker = Asker { worker: id, zone: family, charged };
         let found = self.exports.find(asker, &message.token, message.value, &self.grants);
         if matches!(found, Err(code::DENIED)) {
-            tracing::warn!(%zone, worker = id, "not shared: there is no grant for this zone, or not for such a piece");
+            let why = "not shared: there is no grant for this zone, or not for such a piece";
+            self.complain(zone, |unsaid| tracing::warn!(%zone, worker = id, unsaid, "{why}"));
         }
         let opened = found?;
         if opened.pays > self.standing(zone).room {

@@ -11,10 +11,10 @@ use std::time::{Duration, Instant};
 use rustix::event::{PollFd, PollFlags};
 use zerocopy::{FromBytes, FromZeros, IntoBytes};
 
-use super::clients::Client;
+use super::clients::{Client, is_overburdened};
 use super::handshake::Refusal;
 use super::ledger::Account;
-use super::reactor::Source;
+use super::reactor::{Reactor, Source};
 use super::roster::{self, Slot};
 use super::{Broker, StartError, budgets, process};
 use crate::backend::Backend;
@@ -32,6 +32,8 @@ const START_TIME: Duration = Duration::from_secs(120);
 const FOLLOW_TIME: Duration = Duration::from_millis(400);
 /// How long after a client's start the next spare worker is started.
 const SPARES_REST: Duration = Duration::from_secs(1);
+/// How often a worker may join the same broker: each time costs a pipe for its log.
+const JOINS: u32 = 4;
 /// Messages taken from one worker before the loop looks at others.
 const MESSAGES_PER_TURN: usize = 32;
 
@@ -48,6 +50,8 @@ pub struct Worker {
     phase: Phase,
     /// It may have something of other zones' open, by a broker before us.
     pub borrowed_before: bool,
+    /// How often it may still join us: once if it is a predecessor's, and a few times should it lose a message.
+    joins_left: u32,
     /// When it will be killed if it is then still there.
     pub kill_at: Option<Instant>,
     /// Where it counts what it does; none until it has a client, or has joined us.
@@ -81,7 +85,19 @@ struct Service {
     account: Account,
     pinned: Account,
     /// Held so that the broker hears of the client's end even if the worker does not follow it.
-    _client: Option<OwnedFd>,
+    client: Option<OwnedFd>,
+    /// The client is gone, and the worker has to follow it.
+    left: bool,
+}
+
+impl Service {
+    /// Stops listening for the client's end. The worker has the same open file, and may have given it to somebody: closing
+    /// ours would end nothing.
+    fn forget_client(&mut self, reactor: &Reactor) {
+        if let Some(client) = self.client.take() {
+            reactor.forget(client);
+        }
+    }
 }
 
 impl Worker {
@@ -150,7 +166,7 @@ impl Worker {
 
     /// Ends the program that it serves.
     pub fn kill_client(&self) {
-        if let Some(client) = self.service().and_then(|service| service._client.as_ref()) {
+        if let Some(client) = self.service().and_then(|service| service.client.as_ref()) {
             process::kill(client);
         }
     }
@@ -215,11 +231,10 @@ impl Broker {
             // The first one is there in any case.
             let spares = if kept.contains(&kind) { self.config.spare_workers.max(1) } else { 0 };
             let wanted = spares + self.waiting_clients(&kind).count();
-            let of_kind = self.workers.values_mut().filter(|worker| worker.is_spare() && worker.kind == kind);
-            let mut surplus: Vec<&mut Worker> = of_kind.collect();
-            // Those that are ready are the last to go.
-            surplus.sort_by_key(|worker| matches!(worker.phase, Phase::Starting));
-            surplus.into_iter().skip(wanted).for_each(Worker::kill);
+            // Those that start go when they are ready: else clients that come and go would have workers started without
+            // end, of which none is there long enough to count.
+            let of_kind = |worker: &&mut Worker| matches!(worker.phase, Phase::Ready) && worker.kind == kind;
+            self.workers.values_mut().filter(of_kind).skip(wanted).for_each(Worker::kill);
         }
     }
 
@@ -266,18 +281,20 @@ impl Broker {
         record.start_time = process::start_time(child.id()).unwrap_or(0);
         self.roster.write(slot, &record)?;
         let id = self.new_id();
-        self.reactor.watch(&ours, Source::WorkerSocket(id))?;
+        // Nothing of a tenant's comes out of it before it has one.
+        let mut ours = Lane::default().take(ours);
+        self.reactor.watch_foreign(&mut ours, Source::WorkerSocket(id))?;
         self.reactor.watch(&process, Source::WorkerProcess(id))?;
         let worker = Worker {
             slot,
             pid: child.id(),
             process,
-            // Nothing of a tenant's comes out of it before it has one.
-            socket: Some(Lane::default().take(ours)),
+            socket: Some(ours),
             token,
             kind,
             phase: Phase::Starting,
             borrowed_before: false,
+            joins_left: JOINS,
             kill_at: Some(Instant::now() + START_TIME),
             page: None,
             stats: WorkerStats::default(),
@@ -446,7 +463,8 @@ impl Broker {
             client_pid: client.peer.pid,
             account: Account::default(),
             pinned: Account::default(),
-            _client: pidfd,
+            client: pidfd,
+            left: false,
         });
         if let Err(error) = sent {
             worker.kill();
@@ -461,6 +479,12 @@ impl Broker {
         for _ in 0..MESSAGES_PER_TURN {
             let Some(worker) = self.workers.get_mut(&id) else { return };
             let Some(socket) = &worker.socket else { return };
+            if is_overburdened(socket.lane()) {
+                tracing::warn!(worker = worker.pid, "worker ended: closing what its zone brought takes too long");
+                worker.kill();
+                worker.socket = None;
+                return;
+            }
             let mut buffer = [0; size_of::<ToBroker>()];
             let mut fds = Vec::new();
             let message = match packet::receive_foreign(socket, &mut buffer) {
@@ -492,6 +516,10 @@ impl Broker {
     /// False when the worker must be ended.
     fn on_message(&mut self, id: u64, message: &ToBroker, fds: Vec<Foreign>) -> bool {
         let Some(worker) = self.workers.get_mut(&id) else { return true };
+        // Only what is offered comes with a descriptor.
+        if !fds.is_empty() && message.kind != to_broker::EXPORT {
+            return false;
+        }
         match (message.kind, &mut worker.phase) {
             (to_broker::JAILED, Phase::Starting) => true,
             (to_broker::READY, Phase::Starting) => {
@@ -503,7 +531,10 @@ impl Broker {
                 true
             }
             (to_broker::CHARGE | to_broker::USAGE | to_broker::RELEASE, Phase::Serving(service)) => {
-                let before = budgets::standing(&self.zones, &self.budgets, &service.zone);
+                let room = match message.account {
+                    wire::account::DEVICE => budgets::standing(&self.zones, &self.budgets, &service.zone).room,
+                    _ => budgets::pinned_room(&self.zones, &service.zone),
+                };
                 let Some(zone) = self.zones.get_mut(&service.zone) else { return true };
                 let mut reply = ToWorker::new(to_worker::REPLY);
                 reply.seq = message.seq;
@@ -515,7 +546,7 @@ impl Broker {
                 };
                 if message.kind == to_broker::CHARGE {
                     // Others may have taken what the zone's own limit would allow.
-                    let others = message.account == wire::account::DEVICE && message.value > before.room;
+                    let others = message.value > room;
                     if others {
                         ledger.refused = ledger.refused.saturating_add(1);
                     }
@@ -557,12 +588,12 @@ impl Broker {
     }
 
     pub(super) fn on_clients_exit(&mut self, id: u64) {
-        if let Some(worker) = self.workers.get_mut(&id)
-            && let Phase::Serving(service) = &mut worker.phase
-        {
-            if let Some(client) = service._client.take() {
-                self.reactor.forget(client);
-            }
+        let Some(worker) = self.workers.get_mut(&id) else { return };
+        let serves = matches!(worker.phase, Phase::Serving(_));
+        let (Phase::Serving(service) | Phase::Dying(Some(service))) = &mut worker.phase else { return };
+        service.forget_client(&self.reactor);
+        service.left = true;
+        if serves {
             worker.kill_at = Some(Instant::now() + FOLLOW_TIME);
         }
     }
@@ -582,7 +613,8 @@ impl Broker {
         self.end_sharing(id);
         self.end_nap(id);
         match worker.phase {
-            Phase::Serving(service) | Phase::Dying(Some(service)) => {
+            Phase::Serving(mut service) | Phase::Dying(Some(mut service)) => {
+                service.forget_client(&self.reactor);
                 let own = |zone: &&mut super::Zone| zone.id == service.zone_id;
                 if let Some(zone) = self.zones.get_mut(&service.zone).filter(own) {
                     zone.ledger.close(service.account);

@@ -94,6 +94,113 @@ pub fn descriptors_that_linger_hold_up_nobody() {
     assert_eq!(Client::connect(&node.socket("a")).ask("+5"), "granted");
 }
 
+/// Descriptors that the broker has open.
+fn open_in(node: &Node) -> usize {
+    std::fs::read_dir(format!("/proc/{}/fd", node.broker.id())).unwrap().count()
+}
+
+/// What can wake the broker's loop.
+fn watched_by(node: &Node) -> usize {
+    let folder = format!("/proc/{}/fdinfo", node.broker.id());
+    let files =
+        std::fs::read_dir(folder).unwrap().filter_map(|file| std::fs::read_to_string(file.unwrap().path()).ok());
+    files.map(|text| text.lines().filter(|line| line.starts_with("tfd:")).count()).sum()
+}
+
+/// As many descriptors as a message can have, the first of which is given.
+fn send_many(socket: &OwnedFd, first: &OwnedFd) {
+    use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags};
+    let null = std::fs::File::open("/dev/null").unwrap();
+    let fds: Vec<_> = std::iter::once(first.as_fd()).chain(std::iter::repeat_n(null.as_fd(), 252)).collect();
+    let mut space = [std::mem::MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(253))];
+    let mut ancillary = SendAncillaryBuffer::new(&mut space);
+    assert!(ancillary.push(SendAncillaryMessage::ScmRights(&fds)));
+    // The broker may have had enough of it.
+    let _ = rustix::net::sendmsg(socket, &[io::IoSlice::new(b"x")], &mut ancillary, SendFlags::NOSIGNAL);
+}
+
+/// Descriptors that take an hour to close come in as many messages as a zone may have connections: they must not be read.
+pub fn messages_full_of_descriptors_hold_up_nobody() {
+    let node = Node::start();
+    let steady = Client::connect(&node.socket("b"));
+    let few = rustix::process::Rlimit { current: Some(4096), maximum: Some(4096) };
+    let pid = Pid::from_raw(node.broker.id() as i32);
+    rustix::process::prlimit(pid, rustix::process::Resource::Nofile, few).unwrap();
+    let before = open_in(&node);
+    let (near, far) = lingering();
+    let peers: Vec<OwnedFd> = (0..60).map(|_| bootstrap::connect(&node.socket("a")).unwrap()).collect();
+    peers.iter().for_each(|peer| bootstrap::send(peer, &bootstrap::Meeting::default(), &[]).unwrap());
+    // Stopped, until it has nobody but itself to close the last one.
+    rustix::process::kill_process(pid.unwrap(), Signal::STOP).unwrap();
+    peers.iter().for_each(|peer| send_many(peer, &near));
+    drop(near);
+    rustix::process::kill_process(pid.unwrap(), Signal::CONT).unwrap();
+    for _ in 0..20 {
+        assert_eq!(steady.ask("+5"), "granted");
+        assert_eq!(Client::connect(&node.socket("b")).ask("+5"), "granted");
+    }
+    let more = open_in(&node).saturating_sub(before);
+    assert!(more < 2048, "{more} descriptors are held for one zone");
+    drop(far);
+    assert_eq!(Client::connect(&node.socket("a")).ask("+5"), "granted");
+}
+
+/// What was let go of, and cannot be closed yet, must not keep the loop busy.
+pub fn what_waits_to_be_closed_wakes_nobody() {
+    let node = Node::start();
+    // Whatever comes and goes at a start is there, or gone.
+    drop(Client::connect(&node.socket("a")));
+    until("it is at rest", || node.zone("a").clients == 0 && node.status().spare_workers == 1);
+    let before = watched_by(&node);
+    let (near, far) = lingering();
+    let pid = Pid::from_raw(node.broker.id() as i32).unwrap();
+    rustix::process::kill_process(pid, Signal::STOP).unwrap();
+    let clients: Vec<OwnedFd> = (0..20).map(|_| bootstrap::connect(&node.socket("a")).unwrap()).collect();
+    clients.iter().for_each(|client| packet::send(client, b"?", &[near.as_fd()]).unwrap());
+    drop(near);
+    rustix::process::kill_process(pid, Signal::CONT).unwrap();
+    until("they are sent away", || watched_by(&node) <= before);
+    assert!(open_in(&node) > 20, "they are not closed yet");
+    drop((far, clients));
+}
+
+/// Each time costs the broker something.
+pub fn a_worker_joins_only_so_often() {
+    let node = Node::start();
+    let (client, other) = (Client::connect(&node.socket("a")), Client::connect(&node.socket("b")));
+    let before = open_in(&node);
+    let mut joined = 0;
+    let answers = |text: &str| -> bool {
+        let sent = packet::send(&client.socket, text.as_bytes(), &[]);
+        sent.is_ok() && packet::receive(&client.socket, &mut [0; 64]).is_ok_and(|received| received.len > 0)
+    };
+    // It charges something only when it has a broker.
+    while answers("j") && answers("+1") {
+        joined += 1;
+        assert!(joined < 50, "it joins for ever");
+    }
+    assert!(joined > 0, "one that has lost a message may come back");
+    until("it is gone", || node.zone("a").clients == 0);
+    until("nothing of it is left", || open_in(&node) <= before);
+    assert_eq!(other.ask("+5"), "granted");
+}
+
+/// A worker may give away what it watches its client by. The broker's loop would hear of the client's end for ever.
+pub fn a_client_that_somebody_holds_is_forgotten() {
+    let node = Node::start();
+    drop(Client::connect(&node.socket("a")));
+    until("it is at rest", || node.zone("a").clients == 0 && node.status().spare_workers == 1);
+    let before = watched_by(&node);
+    let client = Client::connect(&node.socket("a"));
+    packet::send(&client.socket, b"d", &[]).unwrap();
+    let held = packet::receive(&client.socket, &mut [0; 64]).unwrap().fds;
+    assert_eq!(held.len(), 1);
+    kill(node.zone("a").workers[0].pid);
+    until("the worker is gone", || node.zone("a").clients == 0 && node.status().spare_workers == 1);
+    until("nothing of it is watched", || watched_by(&node) <= before);
+    drop(held);
+}
+
 pub fn clients_that_leave_again_leave_no_workers() {
     let node = Node::start();
     for _ in 0..5 {

@@ -55,7 +55,7 @@ fn main() {
     }
 }
 
-const TESTS: [(&str, fn()); 31] = [
+const TESTS: [(&str, fn()); 35] = [
     ("a_client_gets_a_worker_and_leaves_nothing", a_client_gets_a_worker_and_leaves_nothing),
     ("a_zone_has_one_limit_for_all_its_workers", a_zone_has_one_limit_for_all_its_workers),
     ("a_killed_client_frees_its_ledger", a_killed_client_frees_its_ledger),
@@ -67,6 +67,10 @@ const TESTS: [(&str, fn()); 31] = [
     ("hostile_hellos_hurt_nobody", hostile_hellos_hurt_nobody),
     ("silent_clients_hold_up_nobody", silent_clients_hold_up_nobody),
     ("descriptors_that_linger_hold_up_nobody", descriptors_that_linger_hold_up_nobody),
+    ("messages_full_of_descriptors_hold_up_nobody", messages_full_of_descriptors_hold_up_nobody),
+    ("what_waits_to_be_closed_wakes_nobody", what_waits_to_be_closed_wakes_nobody),
+    ("a_worker_joins_only_so_often", a_worker_joins_only_so_often),
+    ("a_client_that_somebody_holds_is_forgotten", a_client_that_somebody_holds_is_forgotten),
     ("clients_that_leave_again_leave_no_workers", clients_that_leave_again_leave_no_workers),
     ("a_zone_made_again_owes_nothing", a_zone_made_again_owes_nothing),
     ("a_worker_that_breaks_the_protocol_is_ended", a_worker_that_breaks_the_protocol_is_ended),
@@ -293,7 +297,8 @@ fn in_container(digit: char, mut run: impl FnMut()) -> bool {
 
 fn containers_of_a_zone_are_parts_of_it() {
     let mut node = Node::start();
-    let mut settings = ZoneSettings::from(ZoneLimits { memory: Some(100 * MIB), ..ZoneLimits::default() });
+    let limits = ZoneLimits { memory: Some(100 * MIB), pinned: Some(10 * MIB), ..ZoneLimits::default() };
+    let mut settings = ZoneSettings::from(limits);
     settings.ties.split = true;
     let name: proxy::control::ZoneName = "claim".parse().unwrap();
     let Ok(Answer::Zone { socket, .. }) = node.admin().ask(&Request::CreateZone { name: name.clone(), settings })
@@ -312,6 +317,9 @@ fn containers_of_a_zone_are_parts_of_it() {
     assert_eq!(clients[1].ask(&format!("+{}", 40 * MIB)), "granted");
     assert_eq!(clients[2].ask(&format!("+{}", 10 * MIB)), "granted");
     assert_eq!(clients[2].ask("?"), format!("({}, Some({}))", 100 * MIB, 100 * MIB));
+    assert_eq!(clients[0].ask(&format!("p{}", 8 * MIB)), "granted");
+    assert_eq!(clients[1].ask(&format!("p{}", 3 * MIB)), "OverLimit");
+    assert_eq!(clients[1].ask(&format!("p{}", 2 * MIB)), "granted");
     let part = |digit: char| format!("claim.{}", digit.to_string().repeat(12));
     let (a, b) = (node.zone(&part('a')), node.zone(&part('b')));
     assert_eq!((a.used, a.clients, b.used, b.clients), (60 * MIB, 2, 40 * MIB, 1));
@@ -330,6 +338,13 @@ fn containers_of_a_zone_are_parts_of_it() {
     node.restart();
     until("the workers are back", || node.zone(&part('b')).clients == 1);
     assert_eq!(clients[1].ask("+1"), "OverLimit");
+    // What one takes without asking counts for all of them, though it is within what one alone might have.
+    let fallen = node.zone(&part('b')).workers[0].pid;
+    measure(&node, format!("{fallen} {}\n", 95 * MIB));
+    clients[1].wait_for_hangup();
+    until("it is ended", || node.zone(&part('b')).overdrafts == 1);
+    assert_eq!(clients[0].ask("?"), format!("({}, Some({}))", 60 * MIB, 100 * MIB));
+    std::fs::remove_file(beside(&node.folder, "meter")).unwrap();
     assert!(matches!(node.admin().ask(&Request::RemoveZone { name, force: true }), Ok(Answer::Removed)));
     clients.iter().for_each(Client::wait_for_hangup);
     until("nothing is left", || node.status().zones.iter().all(|zone| !zone.name.as_str().starts_with("claim")));
@@ -384,12 +399,7 @@ fn pinned_memory_has_an_account_of_its_own() {
 
 fn memory_that_was_never_asked_for_counts_and_is_ended() {
     let node = Node::start();
-    let file = beside(&node.folder, "meter");
-    let measure = |text: String| {
-        // Whole or not at all: the meter must not read half of it.
-        std::fs::write(file.with_extension("new"), text).unwrap();
-        std::fs::rename(file.with_extension("new"), &file).unwrap();
-    };
+    let measure = |text: String| measure(&node, text);
     let (honest, fallen) = (Client::connect(&node.socket("a")), Client::connect(&node.socket("a")));
     assert_eq!(honest.ask(&format!("+{}", 20 * MIB)), "granted");
     assert_eq!(fallen.ask(&format!("+{}", 10 * MIB)), "granted");
@@ -409,7 +419,15 @@ fn memory_that_was_never_asked_for_counts_and_is_ended() {
     // Who uses no more than was granted to it costs no more.
     measure(format!("{first} {}\n", 45 * MIB));
     until("only what was granted counts", || node.zone("a").used == 50 * MIB);
-    std::fs::remove_file(file).unwrap();
+    std::fs::remove_file(beside(&node.folder, "meter")).unwrap();
+}
+
+/// What the meter finds from now on: numbers of processes, and bytes.
+fn measure(node: &Node, text: String) {
+    let file = beside(&node.folder, "meter");
+    // Whole or not at all: the meter must not read half of it.
+    std::fs::write(file.with_extension("new"), text).unwrap();
+    std::fs::rename(file.with_extension("new"), &file).unwrap();
 }
 
 fn zones_are_made_changed_killed_and_removed() {

@@ -59,7 +59,8 @@ pub fn as_broker(folder: &Path) {
 }
 
 /// Does what its client says: `+n` charges, `-n` releases, `?` asks, `cn` counts n calls, `pn` and `un` pin, `x` breaks the protocol, `h` stays when left, `e`
-/// writes to stderr, `r` says that it rests, `i` tells who it is, `s` tells its session and where stderr leads.
+/// writes to stderr, `r` says that it rests, `i` tells who it is, `s` tells its session and where stderr leads, `j` hangs up and
+/// joins the broker anew, `d` gives its client what it watches the client by.
 pub fn as_worker(arguments: &[String]) {
     let control = io::stdin().as_fd().try_clone_to_owned().unwrap();
     let raw = control.try_clone().unwrap();
@@ -113,6 +114,15 @@ pub fn as_worker(arguments: &[String]) {
                 "resting".to_owned()
             }
             b'i' => identity(),
+            b'j' => {
+                hang_up_on_broker(&assignment.client);
+                "hung up".to_owned()
+            }
+            b'd' => {
+                let watched = assignment.client_pidfd.as_ref().unwrap();
+                packet::send(&assignment.client, b"yours", &[watched.as_fd()]).unwrap();
+                continue;
+            }
             b'f' => {
                 fall(&raw, number);
                 packet::send(&assignment.client, b"done", &[]).unwrap();
@@ -128,6 +138,21 @@ pub fn as_worker(arguments: &[String]) {
             }
         };
         packet::send(&assignment.client, answer.as_bytes(), &[]).unwrap();
+    }
+}
+
+/// Ends all connections of this process but that to its client: the one to the broker is among them, whatever its number.
+fn hang_up_on_broker(client: &OwnedFd) {
+    use std::os::fd::{AsRawFd, BorrowedFd};
+    for entry in std::fs::read_dir("/proc/self/fd").unwrap() {
+        let path = entry.unwrap().path();
+        let is_socket = std::fs::read_link(&path).is_ok_and(|target| target.to_string_lossy().starts_with("socket:"));
+        let number: i32 = path.file_name().unwrap().to_str().unwrap().parse().unwrap();
+        if is_socket && number != client.as_raw_fd() {
+            // SAFETY: the link's thread keeps it open, and is its only other user.
+            let socket = unsafe { BorrowedFd::borrow_raw(number) };
+            let _ = rustix::net::shutdown(socket, rustix::net::Shutdown::Both);
+        }
     }
 }
 

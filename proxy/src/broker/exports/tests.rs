@@ -174,7 +174,7 @@ fn event_page() -> OwnedFd {
     let flags = rustix::fs::MemfdFlags::CLOEXEC | rustix::fs::MemfdFlags::ALLOW_SEALING;
     let page = rustix::fs::memfd_create("page", flags).unwrap();
     rustix::fs::ftruncate(&page, PAGE as u64).unwrap();
-    rustix::fs::fcntl_add_seals(&page, SealFlags::SHRINK).unwrap();
+    rustix::fs::fcntl_add_seals(&page, SealFlags::SHRINK | SealFlags::GROW).unwrap();
     page
 }
 
@@ -199,17 +199,23 @@ fn what_is_mapped_of_others_counts_no_further_than_they_pay() {
 #[test]
 fn the_end_of_a_grant_finds_who_has_events() {
     let (mut exports, mut grants) = (Exports::new(), Grants::default());
-    let (a, b) = (zone("a"), zone("b"));
-    grants.add(Grant { from: a.clone(), to: b.clone(), access: Access::ReadWrite, expires: None, configured: false });
-    let (owner, other) =
-        (Asker { worker: 1, zone: &a, charged: CHARGED }, Asker { worker: 2, zone: &b, charged: CHARGED });
+    let (a, b, c) = (zone("a"), zone("b"), zone("c"));
+    for to in [&b, &c] {
+        let (from, to) = (a.clone(), to.clone());
+        grants.add(Grant { from, to, access: Access::ReadWrite, expires: None, configured: false });
+    }
+    let owner = Asker { worker: 1, zone: &a, charged: CHARGED };
     let details = Shared { kind: shared::PAGE, size: PAGE as u64, ..Shared::default() };
     let page = exports.add(owner, details, [0; 16], Some(Lane::default().take(event_page()))).unwrap();
     let event = Shared { kind: shared::EVENT, size: PAGE as u64, offset: 128, len: 128, flags: 0 };
     let event = exports.add(owner, event, page, None).unwrap();
-    let opened = exports.find(other, &event, shared::EVENT, &grants).unwrap();
-    exports.opened(other, &event, opened.pays);
-    assert_eq!(exports.importers(&a, &b), BTreeSet::from([2]));
+    for (worker, zone) in [(2, &b), (3, &c)] {
+        let other = Asker { worker, zone, charged: CHARGED };
+        let opened = exports.find(other, &event, shared::EVENT, &grants).unwrap();
+        exports.opened(other, &event, opened.pays);
+    }
+    assert_eq!(exports.importers(&a, &b), BTreeSet::from([2]), "the grant to another zone still stands");
+    assert_eq!(exports.importers(&a, &c), BTreeSet::from([3]));
     assert_eq!(exports.importers(&b, &a), BTreeSet::new());
 }
 
@@ -219,16 +225,40 @@ fn nobody_waits_for_events_of_the_dead() {
     let (mut exports, none, a) = (Exports::new(), Grants::default(), zone("a"));
     let asker = Asker { worker: 1, zone: &a, charged: CHARGED };
     let details = Shared { kind: shared::PAGE, size: PAGE as u64, ..Shared::default() };
-    let token = exports.add(asker, details, [0; 16], Some(Lane::default().take(page.try_clone().unwrap()))).unwrap();
+    let lane = Lane::default();
+    let token = exports.add(asker, details, [0; 16], Some(lane.take(page.try_clone().unwrap()))).unwrap();
     let event = Shared { kind: shared::EVENT, size: PAGE as u64, offset: 128, len: 128, flags: 0 };
     let event = exports.add(asker, event, token, None).unwrap();
     let opened = exports.find(Asker { worker: 2, zone: &a, charged: CHARGED }, &event, shared::EVENT, &none).unwrap();
     assert_eq!((opened.page, opened.pays), (token, 0));
     exports.end_worker(1);
     assert!(exports.find(Asker { worker: 2, zone: &a, charged: CHARGED }, &event, shared::EVENT, &none).is_err());
+    // What its worker does to the page meanwhile holds up nobody but those who close for its zone.
+    while lane.waiting() > 0 {
+        std::thread::yield_now();
+    }
     let mut word = [0u64; 2];
     for cell in (0..PAGE).step_by(event_page::CELL) {
         rustix::io::pread(&page, word.as_mut_bytes(), (cell + event_page::FIRST_SLOT - 8) as u64).unwrap();
         assert_eq!(word, [0, LONG_REACHED]);
     }
+}
+
+#[test]
+fn a_page_of_events_has_its_size_for_good() {
+    let (mut exports, a) = (Exports::new(), zone("a"));
+    let details = Shared { kind: shared::PAGE, size: PAGE as u64, ..Shared::default() };
+    let mut add = |size: usize, seals: SealFlags| {
+        let flags = rustix::fs::MemfdFlags::CLOEXEC | rustix::fs::MemfdFlags::ALLOW_SEALING;
+        let page = rustix::fs::memfd_create("page", flags).unwrap();
+        rustix::fs::ftruncate(&page, size as u64).unwrap();
+        rustix::fs::fcntl_add_seals(&page, seals).unwrap();
+        let asker = Asker { worker: 1, zone: &a, charged: CHARGED };
+        exports.add(asker, details, [0; 16], Some(Lane::default().take(page))).is_ok()
+    };
+    assert!(add(PAGE, SealFlags::SHRINK | SealFlags::GROW));
+    assert!(!add(PAGE, SealFlags::SHRINK), "it could grow");
+    assert!(!add(PAGE, SealFlags::GROW), "it could shrink");
+    // Work on a large one takes long, and whoever writes to it waits for that.
+    assert!(!add(PAGE << 10, SealFlags::SHRINK | SealFlags::GROW));
 }

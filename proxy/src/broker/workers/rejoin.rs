@@ -6,8 +6,8 @@ use std::time::{Duration, Instant};
 
 use zerocopy::{FromBytes, IntoBytes};
 
-use super::{Kind, Phase, Service, Worker};
-use crate::broker::clients::pause_after;
+use super::{JOINS, Kind, Phase, Service, Worker};
+use crate::broker::clients::{is_overburdened, pause_after};
 use crate::broker::reactor::Source;
 use crate::broker::suspension::Nap;
 use crate::broker::worker_logs::WorkerLogs;
@@ -56,7 +56,7 @@ impl Broker {
                     let account = zone.ledger.adopt(record.charged);
                     let pinned = zone.pinned.adopt(record.pinned);
                     let (zone_id, client_pid) = (zone.id, record.client_pid);
-                    Some(Service { zone: name, zone_id, client_pid, account, pinned, _client: client })
+                    Some(Service { zone: name, zone_id, client_pid, account, pinned, client, left: false })
                 }
                 None => None,
             };
@@ -69,6 +69,7 @@ impl Broker {
                 kind: Kind::default(),
                 phase: service.map_or(Phase::Dying(None), Phase::Serving),
                 borrowed_before: record.borrows != 0,
+                joins_left: JOINS,
                 kill_at: None,
                 page: None,
                 stats: WorkerStats::default(),
@@ -91,7 +92,7 @@ impl Broker {
             Ok(None) => return,
             Err(error) => return pause_after(&error),
         };
-        let socket = self.lane_of(&socket).take(socket);
+        let mut socket = self.lane_of(&socket).take(socket);
         let Ok(uid) = process::peer(socket.as_fd()).map(|peer| peer.uid) else { return };
         // Where the broker is root, every worker has a user id of its own.
         let has_own = uid != rustix::process::geteuid().as_raw() && uid != 0;
@@ -104,7 +105,7 @@ impl Broker {
             self.rejoins.pop_first();
         }
         let id = self.new_id();
-        if self.reactor.watch(&socket, Source::Rejoin(id)).is_ok() {
+        if self.reactor.watch_foreign(&mut socket, Source::Rejoin(id)).is_ok() {
             self.rejoins.insert(id, Rejoining { socket, uid, deadline: Instant::now() + REJOIN_TIME });
             // Its token has mostly come along.
             self.on_rejoin(id);
@@ -122,17 +123,24 @@ impl Broker {
 
     pub(in crate::broker) fn on_rejoin(&mut self, id: u64) {
         let Some(rejoining) = self.rejoins.get(&id) else { return };
+        if is_overburdened(rejoining.socket.lane()) {
+            self.rejoins.remove(&id);
+            return;
+        }
         let mut buffer = [0; size_of::<ToBroker>()];
         let received = packet::receive_foreign(&rejoining.socket, &mut buffer);
         if matches!(&received, Err(error) if error.kind() == io::ErrorKind::WouldBlock) {
             return;
         }
-        let (Some(Rejoining { socket, .. }), Ok((len, fds))) = (self.rejoins.remove(&id), received) else { return };
+        let (Some(Rejoining { mut socket, .. }), Ok((len, fds))) = (self.rejoins.remove(&id), received) else {
+            return;
+        };
         let Ok(message) = ToBroker::read_from_bytes(&buffer[..len]) else { return };
         let known = self.workers.iter_mut().find(|(_, worker)| {
             message.kind == to_broker::REJOIN
                 && worker.token == message.token
                 && worker.socket.is_none()
+                && worker.joins_left > 0
                 && matches!(worker.phase, Phase::Serving(_))
         });
         let Some((worker_id, worker)) = known else {
@@ -164,11 +172,13 @@ impl Broker {
         let log = WorkerLogs::pipe().ok();
         let fds: Vec<_> = [bell.as_fd()].into_iter().chain(log.as_ref().map(|(_, theirs)| theirs.as_fd())).collect();
         if packet::send(&socket, reply.as_bytes(), &fds).is_ok()
-            && self.reactor.watch(&socket, Source::WorkerSocket(*worker_id)).is_ok()
+            && self.reactor.watch_foreign(&mut socket, Source::WorkerSocket(*worker_id)).is_ok()
         {
             tracing::info!(zone = %service.zone, worker = worker.pid, "worker joined");
-            worker.kill_at = None;
-            let mut socket = socket;
+            worker.joins_left -= 1;
+            if !service.left {
+                worker.kill_at = None;
+            }
             socket.move_to(zone.listener.lane());
             worker.socket = Some(socket);
             worker.page = Some(page);

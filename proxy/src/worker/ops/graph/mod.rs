@@ -9,13 +9,14 @@
 //! protect a graph from two threads.
 
 pub mod capture;
+mod conditionals;
 pub mod exec;
 mod lists;
 pub mod nodes;
 pub mod objects;
 mod params;
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -40,8 +41,7 @@ pub struct Graphs {
 pub struct Inner {
     /// Streams in which a capture began, by serial number.
     origins: HashMap<u64, capture::Origin>,
-    /// Conditional handles that no node has yet: the driver follows them.
-    conditionals: HashSet<u64>,
+    conditionals: conditionals::Conditionals,
     /// References that the client itself has to its user objects, by handle.
     references: HashMap<u64, u64>,
 }

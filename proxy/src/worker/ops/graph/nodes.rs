@@ -108,9 +108,10 @@ fn make(
                 (driver.cuGraphAddEventWaitNode)(&mut made, raw, needed, count, event.raw as CUevent)
             }
             Params::Conditional { handle, kind, size } => {
-                if *size == 0 || *size > MAX_BRANCHES || !graphs.conditionals.contains(handle) {
+                if *size == 0 || *size > MAX_BRANCHES {
                     return Err(invalid());
                 }
+                graphs.conditionals.check(*handle, graph)?;
                 let conditional = CUDA_CONDITIONAL_NODE_PARAMS {
                     handle: *handle,
                     kind: *kind,
@@ -124,7 +125,7 @@ fn make(
                 let result = (driver.cuGraphAddNode_v2)(&mut made, raw, needed, std::ptr::null(), count, &mut all);
                 let graphs_out = place.read().graphs;
                 if result == CUDA_SUCCESS {
-                    graphs.conditionals.remove(handle);
+                    graphs.conditionals.take(*handle);
                     if !graphs_out.is_null() {
                         branches = std::slice::from_raw_parts(graphs_out, *size as usize).to_vec();
                     }

@@ -80,6 +80,7 @@ pub fn conditional(worker: &Worker, message: &mut Reader<'_>, reply: &mut Writer
     let (value, flags) = (message.narrow()?, message.narrow()?);
     message.end()?;
     let mut graphs = worker.graphs.at_work();
+    graphs.conditionals.room()?;
     let context = worker.handles.context(worker.context_tag());
     let context = context.map_or(std::ptr::null_mut(), |context| context.raw as CUcontext);
     let mut handle = 0;
@@ -87,7 +88,7 @@ pub fn conditional(worker: &Worker, message: &mut Reader<'_>, reply: &mut Writer
     succeed(unsafe {
         (worker.driver.cuGraphConditionalHandleCreate)(&mut handle, graph.raw as CUgraph, context, value, flags)
     })?;
-    graphs.conditionals.insert(handle);
+    graphs.conditionals.add(handle, &graph);
     reply.word(handle);
     Ok(CUDA_SUCCESS)
 }
