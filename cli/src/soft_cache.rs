@@ -16,12 +16,10 @@ const FILE: &str = "soft-kernels-1";
 /// The file, in a folder that is there; none if the user wants none or has no such folder.
 pub fn path() -> Option<PathBuf> {
     let folder = match std::env::var_os(env_vars::SOFT_CACHE) {
-        Some(named) => PathBuf::from(named),
+        Some(named) if named.is_empty() => return None,
+        Some(named) => std::path::absolute(named).ok()?,
         None => usual()?,
     };
-    if !folder.is_absolute() {
-        return None;
-    }
     DirBuilder::new().recursive(true).mode(0o700).create(&folder).ok()?;
     Some(folder.join(FILE))
 }

@@ -80,8 +80,8 @@ Examples:
       docker export $(docker create pytorch/pytorch) | sqfstar pytorch.squashfs
       bulkhead xen run --root-disk pytorch.squashfs --memory 8GiB --gpu-memory 2GiB -- python train.py
 
-The exit status is the program's; 128+n if signal n ended it. Signals are passed on to it; the third SIGINT or SIGTERM
-ends the domain. However this command ends, the domain ends with it.";
+The exit status is the program's; 128+n if signal n ended it. Signals are passed on to it; the third SIGINT,
+SIGTERM, SIGHUP or SIGQUIT ends the domain. However this command ends, the domain ends with it.";
 
 #[derive(Debug, Args)]
 pub struct XenArgs {

@@ -93,7 +93,7 @@ pub fn page() -> String {
          Every symbol of CUDA 13.0's `libcuda.so.1` is exported. *works* means that the call\n\
          is answered by the library or reaches the node's driver; the word in brackets is how it is carried\n\
          ([ARCHITECTURE.md](../ARCHITECTURE.md#order)). What the driver of the node does not have (the software GPU has no\n\
-         arrays and no tensor maps) it refuses itself, with `CUDA_ERROR_NOT_SUPPORTED`. The other functions are refused by\n\
+         tensor maps) it refuses itself, with `CUDA_ERROR_NOT_SUPPORTED`. The other functions are refused by\n\
          name: they answer `CUDA_ERROR_NOT_SUPPORTED`, and the first such call of each prints a line on stderr.\n\n\
          *since* is the lowest version that a program must ask of `cuGetProcAddress` to get the symbol; – means that only the\n\
          loader finds it. A function with a per-thread variant is exported twice, for example as `cuMemcpyAsync` and as\n\

@@ -1,7 +1,7 @@
 /* Waits for a buffer under a name, uses it, and says that it is done.
  *
  *     cc -I include -I $CUDA/include examples/publish/consume.c -o consume -l:libcuda.so.1
- *     bulkhead run --zone demo -- ./consume weights
+ *     bulkhead run --socket /tmp/demo/admin.sock --zone demo -- ./consume weights
  */
 #include <cuda.h>
 #include <stdio.h>

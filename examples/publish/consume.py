@@ -1,6 +1,6 @@
 """Waits for a buffer under a name, uses it, and says that it is done.
 
-    bulkhead run --zone demo -- python examples/publish/consume.py weights
+    bulkhead run --socket /tmp/demo/admin.sock --zone demo -- python examples/publish/consume.py weights
 
 With PyTorch: `shared.torch()` is a tensor of the same memory; `cupy.asarray(shared)` is an array of it.
 """

@@ -1,7 +1,7 @@
 /* Publishes a buffer under a name, and ends when a consumer is done with it.
  *
  *     cc -I include -I $CUDA/include examples/publish/produce.c -o produce -l:libcuda.so.1
- *     bulkhead run --zone demo -- ./produce weights
+ *     bulkhead run --socket /tmp/demo/admin.sock --zone demo -- ./produce weights
  */
 #include <cuda.h>
 #include <stdio.h>

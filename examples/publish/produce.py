@@ -1,7 +1,7 @@
 """Publishes a buffer under a name, and ends when a consumer is done with it.
 
     pip install ./python        (or PYTHONPATH=python)
-    bulkhead run --zone demo -- python examples/publish/produce.py weights
+    bulkhead run --socket /tmp/demo/admin.sock --zone demo -- python examples/publish/produce.py weights
 
 With PyTorch: publish a tensor instead, `bulkhead.publish(name, tensor)`.
 """

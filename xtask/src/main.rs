@@ -37,9 +37,9 @@ cargo xtask <verb>
                                a Kubernetes cluster of real components with Bulkhead on it, and what must hold there;
                                --keep leaves it up to be tried; --no-build takes what was built last
   browser                      the status page in Chromium, which is installed where it is missing
-  attack [--backend B] [--long] [NAME]...
+  attack [--backend B] [--long] [--seed N] [NAME]...
                                hostile clients beside an honest one: what each tries, and what happens
-  soak [--seconds N] [--seed N]
+  soak [--seconds N] [--seed N] [--backend B]
                                kill -9 at random for ten minutes, under load; then nothing may be left
   fuzz [--seconds N] [TARGET]...
                                the fuzz targets, each for so long (default 60)

@@ -52,7 +52,7 @@ pub struct DevicePluginArgs {
 }
 
 const DRA_EXAMPLES: &str = "\
-A claim for 10 GiB and a quarter of a GPU's time, for Kubernetes 1.34 and later:
+A claim for 10 GiB and a quarter of a GPU's time, for Kubernetes 1.36, or 1.34 with DRAConsumableCapacity:
   apiVersion: resource.k8s.io/v1
   kind: ResourceClaim
   metadata: {name: quarter}
