@@ -5,7 +5,7 @@
 //! after: all the while containers run on. So its silence counts only when it has shown that it knows its pods: it has
 //! listed one of our zones, or allocated one. Without such a sign only zones without programs end, and only late.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use proxy::control::ZoneName;
@@ -49,17 +49,18 @@ impl Census {
         self.proved = true;
     }
 
-    /// Looks at a list. `programs`: how many the zone has; zones that the broker does not know have none.
+    /// Looks at a list that was made when there were only the zones that are `known`. `programs`: how many the zone has; zones that the broker does not know have none.
     pub fn look<'a>(
         &mut self,
         now: Duration,
         listing: &Listing,
+        known: &BTreeSet<ZoneName>,
         records: impl Iterator<Item = &'a Record>,
         programs: impl Fn(&ZoneName) -> usize,
     ) -> Vec<Finding> {
         let mut findings = Vec::new();
         let mut missing = BTreeMap::new();
-        for record in records {
+        for record in records.filter(|record| known.contains(&record.zone)) {
             let Holder::Devices { resource, ids } = &record.holder else { continue };
             let holder = ids.iter().find_map(|id| listing.devices.get(&(resource.clone(), id.clone())));
             if let Some(labels) = holder {
@@ -100,6 +101,11 @@ mod tests {
         Listing { devices, ..Listing::default() }
     }
 
+    /// All zones of these tests.
+    fn all() -> BTreeSet<ZoneName> {
+        ["a", "b"].map(|name| name.parse().unwrap()).into()
+    }
+
     fn seconds(count: u64) -> Duration {
         Duration::from_secs(count)
     }
@@ -116,19 +122,29 @@ mod tests {
     fn a_zone_gets_its_pods_name_once() {
         let mut census = Census::default();
         let mut a = record("a");
-        let found = census.look(seconds(0), &listing(&["a"]), [&a].into_iter(), |_| 0);
+        let found = census.look(seconds(0), &listing(&["a"]), &all(), [&a].into_iter(), |_| 0);
         let [Finding::Belongs(zone, labels)] = found.as_slice() else { panic!("{found:?}") };
         assert_eq!((zone.as_str(), labels.pod.as_str()), ("a", "pod-a"));
         a.settings.labels = labels.clone();
-        assert_eq!(census.look(seconds(1), &listing(&["a"]), [&a].into_iter(), |_| 0), []);
+        assert_eq!(census.look(seconds(1), &listing(&["a"]), &all(), [&a].into_iter(), |_| 0), []);
+    }
+
+    #[test]
+    fn a_list_says_nothing_of_zones_made_after_it() {
+        let mut census = Census::default();
+        // The device was another pod's when the list was made.
+        let a = record("a");
+        assert_eq!(census.look(seconds(0), &listing(&["a"]), &BTreeSet::new(), [&a].into_iter(), |_| 0), []);
+        assert_eq!(census.look(seconds(1), &listing(&["a"]), &all(), [&a].into_iter(), |_| 0).len(), 1);
     }
 
     #[test]
     fn a_zone_that_is_listed_no_more_ends_after_a_while() {
         let mut census = Census::default();
         let (a, b) = (record("a"), record("b"));
-        let mut look =
-            |at, listed: &[&str]| ended(census.look(seconds(at), &listing(listed), [&a, &b].into_iter(), |_| 0));
+        let mut look = |at, listed: &[&str]| {
+            ended(census.look(seconds(at), &listing(listed), &all(), [&a, &b].into_iter(), |_| 0))
+        };
         assert!(look(0, &["a", "b"]).is_empty());
         assert!(look(1, &["a"]).is_empty());
         assert!(look(10, &["a"]).is_empty());
@@ -139,8 +155,9 @@ mod tests {
     fn one_that_comes_back_has_never_been_away() {
         let mut census = Census::default();
         let (a, b) = (record("a"), record("b"));
-        let mut look =
-            |at, listed: &[&str]| ended(census.look(seconds(at), &listing(listed), [&a, &b].into_iter(), |_| 0));
+        let mut look = |at, listed: &[&str]| {
+            ended(census.look(seconds(at), &listing(listed), &all(), [&a, &b].into_iter(), |_| 0))
+        };
         assert!(look(0, &["a"]).is_empty());
         assert!(look(9, &["a", "b"]).is_empty());
         assert!(look(11, &["a"]).is_empty());
@@ -152,7 +169,7 @@ mod tests {
         let mut census = Census::default();
         census.allocated();
         let a = record("a");
-        let mut look = |at| ended(census.look(seconds(at), &listing(&[]), [&a].into_iter(), |_| 1));
+        let mut look = |at| ended(census.look(seconds(at), &listing(&[]), &all(), [&a].into_iter(), |_| 1));
         assert!(look(0).is_empty());
         assert!(look(59).is_empty());
         assert_eq!(look(60), ["a"]);
@@ -162,9 +179,10 @@ mod tests {
     fn a_new_kubelet_that_knows_no_pods_yet_ends_nothing() {
         let mut census = Census::default();
         let a = record("a");
-        assert!(!census.look(seconds(0), &listing(&["a"]), [&a].into_iter(), |_| 0).is_empty());
+        assert!(!census.look(seconds(0), &listing(&["a"]), &all(), [&a].into_iter(), |_| 0).is_empty());
         census.new_kubelet(seconds(1));
-        let mut look = |at, programs| ended(census.look(seconds(at), &listing(&[]), [&a].into_iter(), |_| programs));
+        let mut look =
+            |at, programs| ended(census.look(seconds(at), &listing(&[]), &all(), [&a].into_iter(), |_| programs));
         assert!(look(2, 0).is_empty());
         assert!(look(200, 0).is_empty());
         // In the end an empty zone goes; one with programs never goes for silence alone.
@@ -177,8 +195,8 @@ mod tests {
         let mut census = Census::default();
         let a = record("a");
         census.new_kubelet(seconds(0));
-        assert!(ended(census.look(seconds(0), &listing(&[]), [&a].into_iter(), |_| 0)).is_empty());
+        assert!(ended(census.look(seconds(0), &listing(&[]), &all(), [&a].into_iter(), |_| 0)).is_empty());
         census.allocated();
-        assert_eq!(ended(census.look(seconds(10), &listing(&[]), [&a].into_iter(), |_| 0)), ["a"]);
+        assert_eq!(ended(census.look(seconds(10), &listing(&[]), &all(), [&a].into_iter(), |_| 0)), ["a"]);
     }
 }

@@ -1,6 +1,6 @@
 //! Where devices are handed out: one desk for all resources, one customer at a time.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use proxy::control::ZoneName;
@@ -115,19 +115,30 @@ impl Desk {
     }
 
     /// Makes zones again that should be there, and ends those that should not.
-    pub async fn restore(&self, known: &std::collections::BTreeSet<ZoneName>, anew: bool) -> Result<(), KeepError> {
+    pub async fn restore(&self, known: &BTreeSet<ZoneName>, anew: bool) -> Result<(), KeepError> {
         self.inside.lock().await.keeper.restore(known, anew).await
     }
 
-    /// Takes note of what kubelet lists. Answers whether every zone has its pod's name.
+    /// The zones that there are.
+    pub async fn zones(&self) -> BTreeSet<ZoneName> {
+        self.inside.lock().await.keeper.records().map(|record| record.zone.clone()).collect()
+    }
+
+    /// Takes note of what kubelet listed when there were only the zones that are `known`: of others it says nothing. Answers
+    /// whether every zone has its pod's name.
     ///
     /// Whoever wants a device meanwhile waits for one zone at most: each is dealt with by itself.
-    pub async fn look(&self, listing: &Listing, programs: impl Fn(&ZoneName) -> usize) -> bool {
+    pub async fn look(
+        &self,
+        listing: &Listing,
+        known: &BTreeSet<ZoneName>,
+        programs: impl Fn(&ZoneName) -> usize,
+    ) -> bool {
         let (ended, changed) = {
             let mut inside = self.inside.lock().await;
             let Inside { keeper, census, .. } = &mut *inside;
             let (mut ended, mut names) = (Vec::new(), BTreeMap::new());
-            for finding in census.look(self.now(), listing, keeper.records(), programs) {
+            for finding in census.look(self.now(), listing, known, keeper.records(), programs) {
                 match finding {
                     Finding::Ended(zone) => ended.push(zone),
                     Finding::Belongs(zone, labels) => drop(names.insert(zone, labels)),

@@ -311,6 +311,8 @@ impl Runner {
 
     /// Answers whether all zones have names.
     async fn look_at_pods(&self, status: &Status) -> bool {
+        // A device may have been given to somebody else by the time that the list is here.
+        let known = self.desk.zones().await;
         let listing = match pod_resources::list(&self.options.pod_resources).await {
             Ok(listing) => listing,
             Err(error) => {
@@ -320,7 +322,7 @@ impl Runner {
         };
         let programs: BTreeMap<&ZoneName, usize> =
             status.zones.iter().map(|zone| (&zone.name, zone.clients)).collect();
-        self.desk.look(&listing, |zone| programs.get(zone).copied().unwrap_or(0)).await
+        self.desk.look(&listing, &known, |zone| programs.get(zone).copied().unwrap_or(0)).await
     }
 
     fn close(&mut self) {
