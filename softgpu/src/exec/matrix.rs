@@ -11,8 +11,6 @@
 //!
 //! For `wmma` nobody says, so the elements are dealt out in the order of rows, the same number to each lane.
 
-use half::{bf16, f16};
-
 use super::context::Context;
 use super::small;
 use crate::passes::ir::Space;
@@ -25,36 +23,39 @@ pub type Lanes = [*mut u64; 32];
 ///
 /// # Safety
 /// The lane's words reach that far.
+#[inline(always)]
 unsafe fn element(words: *const u64, first: u32, kind: Kind, index: u32) -> u64 {
     let per = (32 / kind.bits()).max(1);
     // SAFETY: as promised.
-    let word = unsafe { *words.add((first + index / per) as usize) };
+    let word = unsafe { *words.add((first + (index >> per.trailing_zeros())) as usize) };
     if kind.bits() >= 32 {
         return word;
     }
-    word >> (index % per * kind.bits()) & ((1 << kind.bits()) - 1)
+    word >> ((index & (per - 1)) * kind.bits()) & ((1 << kind.bits()) - 1)
 }
 
 /// Writes element `index` of registers that start at word 0.
 ///
 /// # Safety
 /// As for `element`.
+#[inline(always)]
 unsafe fn set_element(words: *mut u64, kind: Kind, index: u32, value: u64) {
     let per = (32 / kind.bits()).max(1);
     // SAFETY: as promised.
-    let word = unsafe { &mut *words.add((index / per) as usize) };
+    let word = unsafe { &mut *words.add((index >> per.trailing_zeros()) as usize) };
     if kind.bits() >= 32 {
         *word = value;
     } else {
-        let (shift, mask) = (index % per * kind.bits(), (1u64 << kind.bits()) - 1);
+        let (shift, mask) = ((index & (per - 1)) * kind.bits(), (1u64 << kind.bits()) - 1);
         *word = *word & !(mask << shift) | (value & mask) << shift;
     }
 }
 
+#[inline(always)]
 fn real(kind: Kind, bits: u64) -> f64 {
     match kind {
-        Kind::F16 => f16::from_bits(bits as u16).to_f64(),
-        Kind::BF16 => bf16::from_bits(bits as u16).to_f64(),
+        Kind::F16 => small::widen_half(bits as u16),
+        Kind::BF16 => f64::from(f32::from_bits((bits as u32) << 16)),
         // The lower bits are not part of the number.
         Kind::TF32 => f64::from(f32::from_bits(bits as u32 & !0x1fff)),
         Kind::F32 => f64::from(f32::from_bits(bits as u32)),
@@ -64,6 +65,7 @@ fn real(kind: Kind, bits: u64) -> f64 {
     }
 }
 
+#[inline(always)]
 fn whole(kind: Kind, bits: u64) -> i64 {
     match kind {
         Kind::S8 => i64::from(bits as i8),
@@ -81,26 +83,108 @@ fn bits_of(kind: Kind, value: f64) -> u64 {
     }
 }
 
-/// Lane and element that hold row `i` and column `j` of a part.
-fn holder(code: &MultiplyCode, part: Part, kind: Kind, i: u32, j: u32) -> (usize, u32) {
-    let (rows, columns) = part.size(code.shape);
-    if code.opaque {
-        let (index, each) = (i * columns + j, rows * columns / 32);
-        return ((index / each) as usize, index % each);
+/// The elements of a matrix, row by row. Those of most fit on the stack.
+struct Matrix<T> {
+    few: [T; FEW],
+    many: Vec<T>,
+    count: usize,
+}
+
+const FEW: usize = 512;
+
+impl<T: Copy + Default> Matrix<T> {
+    fn new(part: Part, shape: Shape) -> Matrix<T> {
+        let (rows, columns) = part.size(shape);
+        let count = (rows * columns) as usize;
+        let many = if count > FEW { vec![T::default(); count] } else { Vec::new() };
+        Matrix { few: [T::default(); FEW], many, count }
     }
-    let per = (32 / kind.bits()).max(1);
-    match part {
-        Part::A => {
-            let (block, within) = (j / (4 * per), j % (4 * per));
-            let lane = i % 8 * 4 + within / per;
-            let register = if rows > 8 { block * 2 + i / 8 } else { block };
-            (lane as usize, register * per + within % per)
+
+    fn all(&mut self) -> &mut [T] {
+        if self.count > FEW { &mut self.many } else { &mut self.few[..self.count] }
+    }
+}
+
+/// The operands of a product, in the registers of all lanes.
+struct Fragments<'a> {
+    code: MultiplyCode,
+    lanes: &'a Lanes,
+}
+
+impl Fragments<'_> {
+    /// Calls `visit` for each element of a part: with the lane that holds it, its number there, and where it is in the
+    /// matrix.
+    #[inline(always)]
+    fn each(&self, part: Part, kind: Kind, mut visit: impl FnMut(usize, u32, usize)) {
+        let (rows, columns) = part.size(self.code.shape);
+        let each = rows * columns / 32;
+        let per = (32 / kind.bits()).max(1);
+        for lane in 0..32 {
+            let (g, t) = (lane / 4, lane % 4);
+            for index in 0..each {
+                // Shifts, for there are powers of two in a register.
+                let (register, within) = (index >> per.trailing_zeros(), index & (per - 1));
+                let (i, j) = match part {
+                    _ if self.code.opaque => (0, lane * each + index),
+                    Part::A if rows > 8 => (g + 8 * (register % 2), 4 * per * (register / 2) + t * per + within),
+                    Part::A => (g, 4 * per * register + t * per + within),
+                    Part::B => (4 * per * register + t * per + within, g),
+                    Part::C => (g + 8 * (index / 2), 2 * t + index % 2),
+                };
+                visit(lane as usize, index, (i * columns + j) as usize);
+            }
         }
-        Part::B => {
-            let (block, within) = (i / (4 * per), i % (4 * per));
-            ((j * 4 + within / per) as usize, block * per + within % per)
+    }
+
+    /// Reads a part.
+    #[inline(always)]
+    fn read<T: Copy + Default>(&self, part: Part, kind: Kind, number: impl Fn(u64) -> T) -> Matrix<T> {
+        let [a_count, b_count, _] = self.code.counts;
+        let first = match part {
+            Part::A => 0,
+            Part::B => a_count,
+            Part::C => a_count + b_count,
+        };
+        let mut matrix = Matrix::new(part, self.code.shape);
+        let all = matrix.all();
+        self.each(part, kind, |lane, index, place| {
+            // SAFETY: the decoder has checked that fragments are of the size that the shape needs.
+            all[place] = number(unsafe { element(self.lanes[lane], first, kind, index) });
+        });
+        matrix
+    }
+
+    fn kind(&self, part: Part) -> Kind {
+        self.code.kinds[part as usize]
+    }
+
+    /// A part of real numbers. The loop is made anew for each of the usual kinds.
+    fn reals(&self, part: Part) -> Matrix<f64> {
+        match self.kind(part) {
+            Kind::F16 => self.read(part, Kind::F16, |bits| real(Kind::F16, bits)),
+            Kind::BF16 => self.read(part, Kind::BF16, |bits| real(Kind::BF16, bits)),
+            Kind::TF32 => self.read(part, Kind::TF32, |bits| real(Kind::TF32, bits)),
+            Kind::F32 => self.read(part, Kind::F32, |bits| real(Kind::F32, bits)),
+            kind => self.read(part, kind, |bits| real(kind, bits)),
         }
-        Part::C => ((i % 8 * 4 + j / 2) as usize, i / 8 * 2 + j % 2),
+    }
+
+    /// A part of whole numbers.
+    fn wholes(&self, part: Part) -> Matrix<i64> {
+        match self.kind(part) {
+            Kind::S8 => self.read(part, Kind::S8, |bits| whole(Kind::S8, bits)),
+            Kind::S32 => self.read(part, Kind::S32, |bits| whole(Kind::S32, bits)),
+            kind => self.read(part, kind, |bits| whole(kind, bits)),
+        }
+    }
+
+    fn write(&self, results: &Matrix<u64>) {
+        let kind = self.code.kinds[3];
+        let all = if results.count > FEW { &results.many } else { &results.few[..] };
+        self.each(Part::C, kind, |lane, index, place| {
+            // SAFETY: as for reading.
+            unsafe { set_element(self.lanes[lane], kind, index, all[place]) };
+        });
     }
 }
 
@@ -110,54 +194,74 @@ fn holder(code: &MultiplyCode, part: Part, kind: Kind, i: u32, j: u32) -> (usize
 /// All lanes' words are as many as the code says, and nobody else uses them now.
 pub unsafe fn multiply(code: u64, lanes: &Lanes) {
     let code = MultiplyCode::unpack(code);
-    let [a_kind, b_kind, c_kind, d_kind] = code.kinds;
-    let [a_count, b_count, _] = code.counts;
-    let Shape { m, n, k } = code.shape;
-    let read = |part: Part, kind: Kind, first: u32, i: u32, j: u32| {
-        let (lane, index) = holder(&code, part, kind, i, j);
-        // SAFETY: the decoder has checked that fragments are of the size that the shape needs.
-        unsafe { element(lanes[lane], first, kind, index) }
-    };
-    let a = |i, j| read(Part::A, a_kind, 0, i, j);
-    let b = |i, j| read(Part::B, b_kind, a_count, i, j);
-    let c = |i, j| read(Part::C, c_kind, a_count + b_count, i, j);
-    // Results go where operands are, so all of them are computed first. At most 32 × 32.
-    let mut results = [0u64; 1024];
-    for i in 0..m {
-        for j in 0..n {
-            let terms = (0..k).map(|l| (a(i, l), b(l, j)));
-            results[(i * n + j) as usize] = match c_kind {
-                Kind::S32 => {
-                    let start = whole(Kind::S32, c(i, j));
-                    let sum = start + terms.map(|(x, y)| product(&code, x, y)).sum::<i64>();
-                    let limited = sum.clamp(i64::from(i32::MIN), i64::from(i32::MAX));
-                    u64::from(if code.saturate { limited } else { sum } as u32)
-                }
-                Kind::F64 => {
-                    let start = f64::from_bits(c(i, j));
-                    terms.fold(start, |sum, (x, y)| f64::from_bits(x).mul_add(f64::from_bits(y), sum)).to_bits()
-                }
-                _ => {
-                    let sum = terms.fold(0.0, |sum, (x, y)| sum + real(a_kind, x) * real(b_kind, y));
-                    bits_of(d_kind, real(c_kind, c(i, j)) + sum)
-                }
-            };
+    let fragments = Fragments { code, lanes };
+    // Results go where operands are, so all of them are computed first.
+    let mut results = Matrix::new(Part::C, code.shape);
+    match code.kinds[2] {
+        Kind::S32 => {
+            let (mut a, mut b, mut c) =
+                (fragments.wholes(Part::A), fragments.wholes(Part::B), fragments.wholes(Part::C));
+            match code.kinds[0] {
+                Kind::B1 if code.and => accumulate(&mut a, &mut b, &mut c, code.shape, |sum, x, y| sum + (x & y)),
+                Kind::B1 => accumulate(&mut a, &mut b, &mut c, code.shape, |sum, x, y| sum + (x ^ y)),
+                _ => accumulate(&mut a, &mut b, &mut c, code.shape, |sum, x, y| sum + x * y),
+            }
+            for (result, sum) in results.all().iter_mut().zip(c.all()) {
+                let limited = (*sum).clamp(i64::from(i32::MIN), i64::from(i32::MAX));
+                *result = u64::from(if code.saturate { limited } else { *sum } as u32);
+            }
+        }
+        Kind::F64 => {
+            let (mut a, mut b, mut c) =
+                (fragments.reals(Part::A), fragments.reals(Part::B), fragments.reals(Part::C));
+            fused(&mut a, &mut b, &mut c, code.shape);
+            for (result, sum) in results.all().iter_mut().zip(c.all()) {
+                *result = sum.to_bits();
+            }
+        }
+        _ => {
+            let (mut a, mut b, mut c) =
+                (fragments.reals(Part::A), fragments.reals(Part::B), fragments.reals(Part::C));
+            let mut sums = Matrix::new(Part::C, code.shape);
+            accumulate(&mut a, &mut b, &mut sums, code.shape, |sum, x, y| sum + x * y);
+            for ((result, start), sum) in results.all().iter_mut().zip(c.all()).zip(sums.all()) {
+                *result = bits_of(code.kinds[3], *start + *sum);
+            }
         }
     }
-    for i in 0..m {
-        for j in 0..n {
-            let (lane, index) = holder(&code, Part::C, d_kind, i, j);
-            // SAFETY: as above.
-            unsafe { set_element(lanes[lane], d_kind, index, results[(i * n + j) as usize]) };
+    fragments.write(&results);
+}
+
+/// Adds the products of rows and columns to sums: each in the order of its terms, and a row of them at once.
+#[inline(always)]
+fn accumulate<T: Copy + Default>(
+    a: &mut Matrix<T>,
+    b: &mut Matrix<T>,
+    sums: &mut Matrix<T>,
+    Shape { n, k, .. }: Shape,
+    add: impl Fn(T, T, T) -> T,
+) {
+    let (n, k, b) = (n as usize, k as usize, b.all());
+    for (a, sums) in a.all().chunks_exact(k).zip(sums.all().chunks_exact_mut(n)) {
+        for (x, b) in a.iter().zip(b.chunks_exact(n)) {
+            for (sum, y) in sums.iter_mut().zip(b) {
+                *sum = add(*sum, *x, *y);
+            }
         }
     }
 }
 
-fn product(code: &MultiplyCode, x: u64, y: u64) -> i64 {
-    match code.kinds[0] {
-        Kind::B1 if code.and => (x & y) as i64,
-        Kind::B1 => (x ^ y) as i64,
-        _ => whole(code.kinds[0], x) * whole(code.kinds[1], y),
+/// The same with one rounding for each term.
+fn fused(a: &mut Matrix<f64>, b: &mut Matrix<f64>, sums: &mut Matrix<f64>, shape: Shape) {
+    #[target_feature(enable = "fma")]
+    fn by_processor(a: &mut Matrix<f64>, b: &mut Matrix<f64>, sums: &mut Matrix<f64>, shape: Shape) {
+        accumulate(a, b, sums, shape, |sum, x, y| x.mul_add(y, sum));
+    }
+    if std::arch::is_x86_feature_detected!("fma") {
+        // SAFETY: the processor has it.
+        unsafe { by_processor(a, b, sums, shape) }
+    } else {
+        accumulate(a, b, sums, shape, |sum, x, y| x.mul_add(y, sum));
     }
 }
 

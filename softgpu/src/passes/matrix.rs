@@ -368,7 +368,11 @@ impl MultiplyCode {
         let inputs = have.iter().zip(needed).all(|(have, need)| fits(*have, need));
         let known = |kind: Kind, all: &[Kind]| all.contains(&kind);
         let sums = [Kind::F16, Kind::F32, Kind::F64, Kind::S32];
-        let sizes = matches!(m, 8 | 16 | 32) && matches!(n, 8 | 16 | 32) && k >= 4;
+        let per_register = (32 / self.kinds[0].bits()).max(1);
+        let sizes = match self.opaque {
+            true => matches!(m, 8 | 16 | 32) && matches!(n, 8 | 16 | 32) && k >= 4,
+            false => matches!(m, 8 | 16) && n == 8 && k >= 4 * per_register,
+        } && k.is_power_of_two();
         let same = self.kinds[0].bits() == self.kinds[1].bits();
         if inputs
             && sizes
