@@ -22,6 +22,19 @@ const FUZZ_SECONDS: u32 = 10;
 const XEN_BEGINS: Duration = Duration::from_secs(50 * 60);
 const KUBERNETES_BEGINS: Duration = Duration::from_secs(55 * 60);
 
+/// What a first run leaves in `target` and `.cache`.
+const FIRST_RUN: u64 = 9 << 30;
+
+/// Whether there is room for that: else it fails late, and in words of others.
+fn room() -> Result<()> {
+    let disk = rustix::fs::statvfs(paths::root().as_path()).context("cannot ask how much room there is")?;
+    let free = disk.f_bavail.saturating_mul(disk.f_frsize);
+    if free < FIRST_RUN && !paths::stage().exists() {
+        bail!("{:.1} GiB are free here, and a first run takes {}", free as f64 / f64::from(1 << 30), FIRST_RUN >> 30);
+    }
+    Ok(())
+}
+
 /// Why something that takes long is not begun any more.
 fn late(start: Instant, begins: Duration) -> Option<String> {
     let passed = start.elapsed();
@@ -34,6 +47,7 @@ fn late(start: Instant, begins: Duration) -> Option<String> {
 pub fn test(quick: bool) -> Result<()> {
     let start = Instant::now();
     let mut report = Report::default();
+    report.check("disk", room);
     let ready = report.check("toolchain", toolchain::ensure);
     rules(&mut report);
     let staged = report.check("build", || stage::build(&stage::Options::default()));
