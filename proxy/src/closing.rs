@@ -10,6 +10,7 @@ use std::mem::ManuallyDrop;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
 
 /// Descriptors that are yet to be closed, of all lanes: those of zones that are gone, too.
 static IN_ALL: AtomicUsize = AtomicUsize::new(0);
@@ -31,6 +32,8 @@ struct Queue {
     waiting: VecDeque<(OwnedFd, Option<LastAct>)>,
     /// A thread is at it; it ends when there is nothing left.
     at_work: bool,
+    /// When it began with the one that it is closing.
+    since: Option<Instant>,
 }
 
 /// A descriptor that is not closed here, but in its lane.
@@ -54,6 +57,11 @@ impl Lane {
         queue.waiting.len() + usize::from(queue.at_work)
     }
 
+    /// How long the one that is being closed takes already.
+    pub fn busy_for(&self) -> Duration {
+        self.lock().since.map_or(Duration::ZERO, |since| since.elapsed())
+    }
+
     fn lock(&self) -> MutexGuard<'_, Queue> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -73,9 +81,10 @@ impl Lane {
         loop {
             let mut queue = self.lock();
             let Some((fd, last)) = queue.waiting.pop_front() else {
-                queue.at_work = false;
+                (queue.at_work, queue.since) = (false, None);
                 return;
             };
+            queue.since = Some(Instant::now());
             drop(queue);
             if let Some(last) = last {
                 last(fd.as_fd());
@@ -129,7 +138,6 @@ mod tests {
     use super::*;
     use std::io::Write;
     use std::net::{TcpListener, TcpStream};
-    use std::time::{Duration, Instant};
 
     /// One end of a connection whose close takes an hour, and the other, which ends that.
     fn lingering() -> (OwnedFd, TcpStream) {

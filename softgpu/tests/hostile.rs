@@ -368,3 +368,29 @@ fn wrong_launches_and_texts() {
     assert!(module.kernels()[0].unsupported.as_ref().unwrap().contains("wgmma"), "{:?}", module.kernels()[0]);
     assert!(module.kernels()[1].unsupported.is_none());
 }
+
+/// Fragments of shapes that no processor has could reach beyond the registers that hold them.
+#[test]
+fn products_of_no_known_shape() {
+    let registers = |first: u32, count: u32| {
+        let names: Vec<String> = (first..first + count).map(|number| format!("%r{number}")).collect();
+        format!("{{{}}}", names.join(", "))
+    };
+    let unsupported = |shape: &str, counts: [u32; 3]| {
+        let [a, b, c] = [registers(10, counts[0]), registers(20, counts[1]), registers(30, counts[2])];
+        let d = registers(40, counts[2]);
+        let body = format!("mma.sync.aligned.{shape}.row.col.f32.f16.f16.f32 {d}, {a}, {b}, {c};");
+        let text = format!("{HEAD}.entry k() {{ .reg .b32 %r<50>; {body} ret; }}");
+        Module::from_ptx(&text).is_ok_and(|module| module.kernels()[0].unsupported.is_some())
+    };
+    assert!(!unsupported("m16n8k16", [4, 2, 4]), "this one is known");
+    for (shape, counts) in [
+        ("m32n8k16", [8, 2, 8]),
+        ("m16n16k16", [4, 4, 8]),
+        ("m16n8k4", [1, 1, 4]),
+        ("m16n8k5", [1, 1, 4]),
+        ("m8n8k24", [3, 3, 2]),
+    ] {
+        assert!(unsupported(shape, counts), "{shape}");
+    }
+}

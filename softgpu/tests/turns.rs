@@ -306,6 +306,92 @@ MEET:
 }
 "#;
 
+/// The same without a barrier, and with threads that leave at once; and the last thread writes a word for which others wait with
+/// loads that promise nothing.
+const ALONE: &str = r#"
+.version 8.0
+.target sm_75
+.address_size 64
+
+.visible .entry alone(.param .u64 table, .param .u32 count, .param .u64 out)
+{
+    .reg .pred %p<4>;
+    .reg .b32 %r<16>;
+    .reg .b64 %rd<8>;
+    ld.param.u64 %rd1, [table];
+    ld.param.u32 %r1, [count];
+    ld.param.u64 %rd2, [out];
+    mov.u32 %r2, %tid.x;
+    mov.u32 %r3, %ntid.x;
+    rem.u32 %r4, %r2, 7;
+    setp.eq.u32 %p1, %r4, 3;
+    @%p1 bra LEAVE;
+    mov.u32 %r4, %r2;
+    mov.u32 %r5, 0;
+NEXT:
+    setp.ge.u32 %p1, %r4, %r1;
+    @%p1 bra DONE;
+    mul.wide.u32 %rd3, %r4, 4;
+    add.s64 %rd4, %rd1, %rd3;
+    ld.global.u32 %r6, [%rd4];
+    add.u32 %r5, %r5, %r6;
+    add.u32 %r4, %r4, %r3;
+    bra NEXT;
+DONE:
+    mul.wide.u32 %rd5, %r2, 4;
+    add.s64 %rd6, %rd2, %rd5;
+    st.global.u32 [%rd6], %r5;
+LEAVE:
+    ret;
+}
+
+.visible .entry behind(.param .u64 word, .param .u64 out)
+{
+    .reg .pred %p<4>;
+    .reg .b32 %r<16>;
+    .reg .b64 %rd<8>;
+    ld.param.u64 %rd1, [word];
+    ld.param.u64 %rd2, [out];
+    mov.u32 %r2, %tid.x;
+    setp.eq.u32 %p1, %r2, 99;
+    @%p1 bra WRITE;
+WAIT:
+    ld.global.cg.u32 %r3, [%rd1];
+    setp.eq.u32 %p2, %r3, 0;
+    @%p2 bra WAIT;
+    mul.wide.u32 %rd5, %r2, 4;
+    add.s64 %rd6, %rd2, %rd5;
+    st.global.u32 [%rd6], %r3;
+    bra LEAVE;
+WRITE:
+    st.global.u32 [%rd1], 7;
+LEAVE:
+    ret;
+}
+"#;
+
+#[test]
+fn threads_that_never_meet_catch_up_too() {
+    let device = Device::load(ALONE);
+    for count in [0u32, 99, 100, 801, 5000] {
+        let table: Vec<u32> = (0..count).map(|i| i.wrapping_mul(2_654_435_761) >> 7).collect();
+        let out = alloc(400);
+        device.run("alone", 1, 100, Params::new().add(upload(&table)).add(count).add(out));
+        let sum = |thread: u32| table.iter().skip(thread as usize).step_by(100).fold(0u32, |s, w| s.wrapping_add(*w));
+        let expected = |thread: u32| if thread % 7 == 3 { 0 } else { sum(thread) };
+        assert_eq!(download::<u32>(out, 100), (0..100).map(expected).collect::<Vec<_>>(), "{count} words");
+    }
+}
+
+#[test]
+fn who_catches_up_in_vain_lets_others_run() {
+    let device = Device::load(ALONE);
+    let (word, out) = (upload(&[0u32]), alloc(400));
+    device.run("behind", 1, 100, Params::new().add(word).add(out));
+    let expected: Vec<u32> = (0..100).map(|thread| if thread == 99 { 0 } else { 7 }).collect();
+    assert_eq!(download::<u32>(out, 100), expected);
+}
+
 #[test]
 fn neighbours_that_catch_up_lose_nothing() {
     let device = Device::load(STRIDES);

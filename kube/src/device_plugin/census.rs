@@ -49,7 +49,8 @@ impl Census {
         self.proved = true;
     }
 
-    /// Looks at a list that was made when there were only the zones that are `known`. `programs`: how many the zone has; zones that the broker does not know have none.
+    /// Looks at a list that was made when there were only the zones that are `known`. `programs`: how many the zone has;
+    /// zones that the broker does not know have none.
     pub fn look<'a>(
         &mut self,
         now: Duration,

@@ -39,8 +39,6 @@ pub struct Standing {
     pub limit: Option<u64>,
     /// How much more it may have.
     pub room: u64,
-    /// More is in use than one of the limits allows: nobody was asked for it.
-    pub over: bool,
 }
 
 impl Budgets {
@@ -106,7 +104,7 @@ impl Budgets {
 
 /// What a zone may still have: its own limit, that of the zone it is a part of, and its budgets all hold.
 pub fn standing(zones: &Zones, budgets: &Budgets, name: &ZoneName) -> Standing {
-    let Some(zone) = zones.get(name) else { return Standing { used: 0, limit: Some(0), room: 0, over: false } };
+    let Some(zone) = zones.get(name) else { return Standing { used: 0, limit: Some(0), room: 0 } };
     let sum = |counts: &dyn Fn(&ZoneName, &Zone) -> bool| {
         let counted = zones.iter().filter(|(name, zone)| counts(name, zone));
         counted.fold(0u64, |sum, (_, zone)| sum.saturating_add(zone.ledger.used))
@@ -127,8 +125,22 @@ pub fn standing(zones: &Zones, budgets: &Budgets, name: &ZoneName) -> Standing {
         (Some(limit), Some(room)) => limit.saturating_sub(room).max(zone.ledger.used),
         _ => zone.ledger.used,
     };
-    let over = held.iter().any(|(limit, used)| used > limit);
-    Standing { used, limit, room: room.unwrap_or(u64::MAX), over }
+    Standing { used, limit, room: room.unwrap_or(u64::MAX) }
+}
+
+/// Zones that together use more than a limit allows: for each limit that is exceeded, all that it holds for. Budgets of which
+/// nobody knows what they have are none.
+pub fn exceeded<'a>(zones: &'a Zones, budgets: &Budgets) -> Vec<Vec<&'a ZoneName>> {
+    let over = |limit: u64, holds: &dyn Fn(&ZoneName, &Zone) -> bool| {
+        let held = || zones.iter().filter(|(name, zone)| holds(name, zone));
+        let used = held().fold(0u64, |sum, (_, zone)| sum.saturating_add(zone.ledger.used));
+        (used > limit).then(|| held().map(|(name, _)| name).collect())
+    };
+    let own = |(name, zone): (&ZoneName, &Zone)| {
+        over(zone.limits.memory?, &|other, zone| other == name || zone.parent.as_ref() == Some(name))
+    };
+    let shared = |(budget, limit): (&String, &u64)| over(*limit, &|_, zone| zone.ties.budgets.contains(budget));
+    zones.iter().filter_map(own).chain(budgets.limits.iter().filter_map(shared)).collect()
 }
 
 /// How much more host memory a zone may have pinned, it and its kin together.
@@ -205,7 +217,7 @@ mod tests {
         }
 
         fn stands(&self, name: &str) -> (u64, Option<u64>, u64) {
-            let Standing { used, limit, room, .. } = standing(&self.zones, &self.budgets, &name.parse().unwrap());
+            let Standing { used, limit, room } = standing(&self.zones, &self.budgets, &name.parse().unwrap());
             (used, limit, room)
         }
     }

@@ -23,6 +23,8 @@ const MAX_CLOSING: usize = 64;
 /// With so many, nothing that its clients and workers send is read any more: each message can bring 253. It is more than an
 /// honest zone ever has at once, when its programs end.
 const MOST_CLOSING: usize = 2048;
+/// No honest descriptor takes so long to close.
+const STUCK: Duration = Duration::from_secs(1);
 /// How long it is left alone then.
 const CLOSING_REST: Duration = Duration::from_millis(200);
 /// Workers that are started at a time, for those who wait for one of a kind.
@@ -94,8 +96,14 @@ impl Broker {
             return self.on_meeting(id);
         }
         let Some(client) = self.clients.get_mut(&id) else { return };
-        if client.deadline.is_none() || is_overburdened(client.socket.lane()) {
-            // It has said all it may say, or its zone has brought too much; anything more, hang-up included, ends it.
+        if is_overburdened(client.socket.lane()) {
+            let (zone, pid) = (client.zone.clone(), client.peer.pid);
+            self.clients.remove(&id);
+            self.complain(&zone, |unsaid| tracing::warn!(%zone, pid, unsaid, "client dropped: {OVERBURDENED}"));
+            return self.end_idle_spares();
+        }
+        if client.deadline.is_none() {
+            // It has said all it may say; anything more, hang-up included, ends it.
             self.clients.remove(&id);
             self.end_idle_spares();
             return;
@@ -206,12 +214,16 @@ impl Broker {
     }
 }
 
+/// Why something of a zone is ended then.
+pub(super) const OVERBURDENED: &str = "closing what its zone has brought takes too long";
+
 /// Whether so much of what a zone has brought waits to be closed that nothing more is taken from it. What is not read dies with
 /// its socket, and takes no descriptors of ours before.
 pub(super) fn is_overburdened(lane: &Lane) -> bool {
     let limit = || rustix::process::getrlimit(rustix::process::Resource::Nofile).current.unwrap_or(u64::MAX);
     let waiting = lane.waiting();
-    waiting > MOST_CLOSING || waiting > MAX_CLOSING && closing::waiting_in_all() as u64 > limit() / 4
+    let many_in_all = || closing::waiting_in_all() as u64 > limit() / 4;
+    waiting > MOST_CLOSING || waiting > MAX_CLOSING && lane.busy_for() > STUCK && many_in_all()
 }
 
 /// Out of descriptors or memory: the connection stays in the queue, so a moment's rest keeps the loop from spinning.

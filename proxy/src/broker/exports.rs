@@ -15,7 +15,7 @@ use rustix::fs::SealFlags;
 use zerocopy::IntoBytes;
 
 use super::grants::Grants;
-use crate::closing::Foreign;
+use crate::closing::{Foreign, Lane};
 use crate::control::ZoneName;
 use crate::control::admin::SharingStatus;
 use crate::control::wire::event_page::{self, PAGE};
@@ -36,6 +36,8 @@ pub struct Exports {
     workers: BTreeMap<u64, Held>,
     /// Descriptors held, of each zone.
     descriptors: BTreeMap<ZoneName, usize>,
+    /// Where pages of each zone are closed: these were looked at, and take no time. Others must not wait for what does.
+    pages: BTreeMap<ZoneName, Lane>,
     most_descriptors: usize,
     counts: SharingStatus,
 }
@@ -100,6 +102,7 @@ impl Exports {
             by_token: HashMap::new(),
             workers: BTreeMap::new(),
             descriptors: BTreeMap::new(),
+            pages: BTreeMap::new(),
             most_descriptors: usize::try_from(limit / 2).unwrap_or(usize::MAX),
             counts: SharingStatus::default(),
         }
@@ -151,6 +154,10 @@ impl Exports {
             .map_err(|_| Some(code::REFUSED))?;
         held.exports.insert(token);
         held.zone = Some(asker.zone.clone());
+        let mut fd = fd;
+        if let Some(page) = fd.as_mut().filter(|_| details.kind == shared::PAGE) {
+            page.move_to(self.pages.entry(asker.zone.clone()).or_default());
+        }
         if fd.is_some() {
             *self.descriptors.entry(asker.zone.clone()).or_default() += 1;
         }
@@ -249,6 +256,7 @@ impl Exports {
                 *count = count.saturating_sub(1);
                 if *count == 0 {
                     self.descriptors.remove(&export.zone);
+                    self.pages.remove(&export.zone);
                 }
             }
         }

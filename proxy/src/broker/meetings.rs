@@ -17,7 +17,7 @@ use idm::bootstrap::BootstrapError;
 use zerocopy::IntoBytes;
 
 use super::Broker;
-use super::clients::is_overburdened;
+use super::clients::{OVERBURDENED, is_overburdened};
 use super::exports::Exports;
 use super::grants::Grants;
 use super::handshake;
@@ -521,8 +521,16 @@ impl Broker {
     }
 
     pub(super) fn on_meeting(&mut self, id: u64) {
-        if self.meetings.peers.get(&id).is_some_and(|peer| is_overburdened(peer.socket.lane())) {
-            return self.meetings.end(id, false);
+        let peer = self.meetings.peers.get(&id).filter(|peer| is_overburdened(peer.socket.lane()));
+        if let Some(Peer { zone, pid, .. }) = peer {
+            let (zone, pid) = (zone.clone(), *pid);
+            self.complain(
+                &zone,
+                |unsaid| tracing::warn!(%zone, pid, unsaid, "dropped from a meeting: {OVERBURDENED}"),
+            );
+            self.meetings.end(id, false);
+            let policy = Policy { grants: &self.grants, exports: &self.exports };
+            return self.meetings.match_freed(&policy);
         }
         let policy = Policy { grants: &self.grants, exports: &self.exports };
         self.meetings.on_message(id, &policy);

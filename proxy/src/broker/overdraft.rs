@@ -3,7 +3,7 @@
 //! What a worker uses beyond what it was granted counts against its zone. A worker that uses much more, while its zone is
 //! over its limit, has taken memory without asking, which none of ours does: it is ended.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsString;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 use zerocopy::IntoBytes;
 
 use super::reactor::Source;
-use super::{Broker, process, roster};
+use super::{Broker, budgets, process, roster};
 use crate::control::ZoneName;
 use crate::meter::{self, MAX_READINGS, Reading};
 use crate::{env_vars, packet};
@@ -149,16 +149,15 @@ impl Broker {
 
     fn end_overdrafts(&mut self) {
         let Some(allowance) = self.config.meter.as_ref().map(|meter| meter.allowance) else { return };
-        // Of each family one at a time: with the worst of them gone, the others may be within bounds.
-        let mut worst: BTreeMap<ZoneName, (u64, u64)> = BTreeMap::new();
-        for (id, worker) in &self.workers {
-            let Some(zone) = worker.zone().filter(|_| worker.beyond() > allowance) else { continue };
-            if self.standing(zone).over {
-                let entry = worst.entry(self.family(zone)).or_default();
-                *entry = (*entry).max((worker.beyond(), *id));
-            }
+        // Of those that one limit holds for, one at a time: with the worst of them gone, the others may be within bounds.
+        let mut worst = BTreeSet::new();
+        for zones in budgets::exceeded(&self.zones, &self.budgets) {
+            let of_them =
+                self.workers.iter().filter(|(_, worker)| worker.zone().is_some_and(|zone| zones.contains(&zone)));
+            let most = of_them.map(|(id, worker)| (worker.beyond(), *id)).max();
+            worst.extend(most.filter(|(beyond, _)| *beyond > allowance));
         }
-        for (beyond, id) in worst.into_values() {
+        for (beyond, id) in worst {
             let Some(worker) = self.workers.get_mut(&id) else { continue };
             let (pid, name) = (worker.client_pid(), worker.zone().cloned());
             if let Some(zone) = name.as_ref().and_then(|name| self.zones.get_mut(name)) {

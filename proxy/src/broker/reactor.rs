@@ -91,7 +91,7 @@ impl Reactor {
         Ok(epoll::add(&self.epoll, fd, EventData::new_u64(source.to_bits()), EventFlags::IN)?)
     }
 
-    /// The same for one that is closed by somebody else, some time after it was let go: it is watched until then.
+    /// The same until the descriptor is let go of, which is some time before somebody else closes it.
     pub fn watch_foreign(&self, fd: &mut Foreign, source: Source) -> io::Result<()> {
         self.watch(&*fd, source)?;
         fd.watched_by(self.epoll.clone());
@@ -123,6 +123,14 @@ impl Reactor {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// `tests/broker/hostile.rs` finds them by these in what the kernel tells of the loop.
+    #[test]
+    fn kinds_are_in_the_low_bits() {
+        assert_eq!(Source::Client(3).to_bits() & 15, 7);
+        assert_eq!(Source::WorkersClient(3).to_bits() & 15, 10);
+        assert_eq!(Source::Scheduler.to_bits(), 13);
+    }
 
     #[test]
     fn sources_survive_their_bits() {

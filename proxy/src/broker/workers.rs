@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use rustix::event::{PollFd, PollFlags};
 use zerocopy::{FromBytes, FromZeros, IntoBytes};
 
-use super::clients::{Client, is_overburdened};
+use super::clients::{Client, OVERBURDENED, is_overburdened};
 use super::handshake::Refusal;
 use super::ledger::Account;
 use super::reactor::{Reactor, Source};
@@ -480,7 +480,7 @@ impl Broker {
             let Some(worker) = self.workers.get_mut(&id) else { return };
             let Some(socket) = &worker.socket else { return };
             if is_overburdened(socket.lane()) {
-                tracing::warn!(worker = worker.pid, "worker ended: closing what its zone brought takes too long");
+                tracing::warn!(worker = worker.pid, "worker ended: {OVERBURDENED}");
                 worker.kill();
                 worker.socket = None;
                 return;

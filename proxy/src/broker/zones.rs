@@ -17,7 +17,7 @@ use crate::throttle::Throttle;
 
 /// Connections that the kernel holds for us while we are busy; what comes beyond waits in `connect`.
 const BACKLOG: i32 = 128;
-/// Lines about a zone's clients that were sent away: so many at once, and then one each few seconds.
+/// Lines about what a zone's programs were refused: so many at once, and then one each few seconds.
 const COMPLAINTS: u32 = 20;
 const COMPLAIN_EVERY: Duration = Duration::from_secs(3);
 
@@ -55,7 +55,7 @@ pub struct Zone {
     pub past: WorkerStats,
     /// Most that an operator was told.
     pub told: WorkerStats,
-    /// Of lines about clients that were sent away.
+    /// Of lines about what its programs were refused.
     complaints: Throttle,
 }
 

@@ -184,6 +184,7 @@ pub fn fall(control: &OwnedFd, seed: u64) {
     let memory = rustix::fs::memfd_create("fallen", rustix::fs::MemfdFlags::CLOEXEC).unwrap();
     // Some break the protocol with their first messages, some only lie.
     let gentle = seed.is_multiple_of(2);
+    const EXPORT: u32 = proxy::control::wire::to_broker::EXPORT;
     for _ in 0..5000 {
         let kinds = [3, 4, 4, 4, 5, 8, 9, 10, 11];
         let kind = if gentle { kinds[roll() as usize % kinds.len()] } else { (roll() % 14) as u32 };
@@ -198,7 +199,9 @@ pub fn fall(control: &OwnedFd, seed: u64) {
         message.details.flags = roll() % 16;
         message.token[..8].copy_from_slice(&roll().to_le_bytes());
         let fds = [null.as_fd(), memory.as_fd()];
-        let fds = &fds[..roll() as usize % 3];
+        // Only what is offered may come with one.
+        let most = if gentle && kind != EXPORT { 1 } else { 3 };
+        let fds = &fds[..roll() as usize % most];
         let bytes = zerocopy::IntoBytes::as_bytes(&message);
         let bytes = if !gentle && roll() % 50 == 0 { &bytes[..roll() as usize % bytes.len()] } else { bytes };
         match packet::send(control, bytes, fds) {

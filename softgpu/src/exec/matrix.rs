@@ -90,7 +90,7 @@ struct Matrix<T> {
     count: usize,
 }
 
-const FEW: usize = 512;
+const FEW: usize = 256;
 
 impl<T: Copy + Default> Matrix<T> {
     fn new(part: Part, shape: Shape) -> Matrix<T> {

@@ -2,7 +2,8 @@
 //!
 //! Each thread has a frame, which begins with a `Head`. Compiled code runs the threads of a range that may run, each until
 //! it pauses or ends, and then asks here for the next range. Where lanes of a warp do things together a range is a warp,
-//! which goes on until all of it waits at a barrier or has ended; elsewhere it is the whole block.
+//! which goes on until all of it waits at a barrier or has ended, and so where threads go through memory in strides, for
+//! their neighbours to catch up; elsewhere it is the whole block.
 
 use std::sync::atomic::Ordering;
 
@@ -215,7 +216,10 @@ pub extern "C" fn next_range(context: *mut Context, span: u32) -> u64 {
         let states = frames.states(range);
         if states & 1 << IN_LOOP != 0 {
             frames.next_rounds(range);
-            return frames.answer(range);
+            // One that runs has looked up: should these wait for others, those must have a turn.
+            if states & 1 << RUNS == 0 {
+                return frames.answer(range);
+            }
         }
         if states & 1 << IN_WARP != 0 && frames.resolve(range, false) {
             return frames.answer(range);

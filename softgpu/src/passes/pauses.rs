@@ -10,8 +10,8 @@ const MAX_KEPT: usize = 400;
 const MAX_KEPT_IN_ALL: usize = 40_000;
 /// Most local memory of a thread in its frame.
 const MAX_LOCAL: u64 = 16 << 10;
-/// The same for a kernel that pauses for the cache's sake only: most registers and most local memory. With more a pause
-/// would cost more than it wins.
+/// The same where threads would pause for the cache's sake: most registers at any pause, and most local memory. With more a
+/// pause would cost more than it wins.
 const MAX_KEPT_TO_STRIDE: usize = 48;
 const MAX_LOCAL_TO_STRIDE: u64 = 256;
 
@@ -59,18 +59,18 @@ pub fn of(module: &Module, reach: &Reach) -> Option<Pauses> {
     let must = insts().any(at);
     let kept_at = |rounds: &[Round]| live::at_pauses(body, at, |index| rounds[index] != Round::GoesOn);
     let most_of = |kept: &[Vec<Reg>]| kept.iter().map(Vec::len).max().unwrap_or(0);
+    let fits = |kept: &[Vec<Reg>], most: usize| {
+        let all: usize = kept.iter().map(Vec::len).sum();
+        kept.len() <= MAX_PAUSES && most_of(kept) <= most && all <= MAX_KEPT_IN_ALL
+    };
     let mut rounds = rounds(body);
     let mut kept = kept_at(&rounds);
     let strides = rounds.contains(&Round::Strides);
-    if strides && (most_of(&kept) > MAX_KEPT_TO_STRIDE || reach.local_bytes > MAX_LOCAL_TO_STRIDE) {
+    if strides && (!fits(&kept, MAX_KEPT_TO_STRIDE) || reach.local_bytes > MAX_LOCAL_TO_STRIDE) {
         rounds.fill(Round::GoesOn);
         kept = kept_at(&rounds);
     }
-    if !must && !rounds.contains(&Round::Strides) {
-        return None;
-    }
-    let all: usize = kept.iter().map(Vec::len).sum();
-    if kept.len() > MAX_PAUSES || most_of(&kept) > MAX_KEPT || all > MAX_KEPT_IN_ALL {
+    if !must && !rounds.contains(&Round::Strides) || !fits(&kept, MAX_KEPT) {
         return None;
     }
     let warps = insts().any(|inst| matches!(inst.op, Op::Warp { .. }));
@@ -85,17 +85,35 @@ fn rounds(body: &Body) -> Vec<Round> {
         Op::Atomic { dst: Some(dst), .. } => read[*dst as usize],
         _ => false,
     };
-    let any = |blocks: &[Block], is: &dyn Fn(&Inst) -> bool| blocks.iter().flat_map(|block| &block.insts).any(is);
-    let may_wait = any(&body.blocks, &|inst| waits(&inst.op));
+    let may_wait = body.blocks.iter().flat_map(|block| &block.insts).any(|inst| waits(&inst.op));
+    // Up to each block: how many of them use memory, and in how many threads meet.
+    let count = |is: &dyn Fn(&Inst) -> bool| -> Vec<usize> {
+        let mut sum = 0;
+        let add = |block: &Block| {
+            sum += usize::from(block.insts.iter().any(is));
+            sum
+        };
+        std::iter::once(0).chain(body.blocks.iter().map(add)).collect()
+    };
+    let (memory, meetings) = (count(&|inst| is_global(&inst.op)), count(&at));
     // Where threads meet in each round, neighbours are never far.
-    let strides = |blocks: &[Block]| any(blocks, &|inst| is_global(&inst.op)) && !any(blocks, &at);
+    let strides =
+        |first: usize, last: usize| memory[last + 1] > memory[first] && meetings[last + 1] == meetings[first];
     let round = |(index, block): (usize, &Block)| match block.end.back_to(index) {
         None => Round::GoesOn,
         Some(_) if may_wait => Round::MayWait,
-        Some(first) if strides(&body.blocks[first..=index]) => Round::Strides,
+        Some(first) if strides(first, index) => Round::Strides,
         Some(_) => Round::GoesOn,
     };
-    body.blocks.iter().enumerate().map(round).collect()
+    let mut rounds: Vec<Round> = body.blocks.iter().enumerate().map(round).collect();
+    // One fiber for all threads: what made a fiber wait for another must not wait there for ever.
+    if rounds.contains(&Round::Strides) {
+        let others = rounds.iter_mut().enumerate().filter(|(_, round)| **round == Round::GoesOn);
+        for (_, round) in others.filter(|(index, _)| body.blocks[*index].end.goes_back(*index)) {
+            *round = Round::MayWait;
+        }
+    }
+    rounds
 }
 
 fn is_global(op: &Op) -> bool {

@@ -1,5 +1,4 @@
 use super::*;
-use crate::closing::Lane;
 use crate::control::grant::{Access, Grant};
 
 /// What each worker of these tests pays.
@@ -225,16 +224,18 @@ fn nobody_waits_for_events_of_the_dead() {
     let (mut exports, none, a) = (Exports::new(), Grants::default(), zone("a"));
     let asker = Asker { worker: 1, zone: &a, charged: CHARGED };
     let details = Shared { kind: shared::PAGE, size: PAGE as u64, ..Shared::default() };
-    let lane = Lane::default();
-    let token = exports.add(asker, details, [0; 16], Some(lane.take(page.try_clone().unwrap()))).unwrap();
+    let token = exports.add(asker, details, [0; 16], Some(Lane::default().take(page.try_clone().unwrap()))).unwrap();
+    let lane = exports.pages[&a].clone();
     let event = Shared { kind: shared::EVENT, size: PAGE as u64, offset: 128, len: 128, flags: 0 };
     let event = exports.add(asker, event, token, None).unwrap();
     let opened = exports.find(Asker { worker: 2, zone: &a, charged: CHARGED }, &event, shared::EVENT, &none).unwrap();
     assert_eq!((opened.page, opened.pays), (token, 0));
     exports.end_worker(1);
     assert!(exports.find(Asker { worker: 2, zone: &a, charged: CHARGED }, &event, shared::EVENT, &none).is_err());
-    // What its worker does to the page meanwhile holds up nobody but those who close for its zone.
+    // What its worker does to the page meanwhile holds up nobody but those who close its zone's pages.
+    let begun = std::time::Instant::now();
     while lane.waiting() > 0 {
+        assert!(begun.elapsed().as_secs() < 60, "it is never closed");
         std::thread::yield_now();
     }
     let mut word = [0u64; 2];

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use zerocopy::{FromBytes, IntoBytes};
 
 use super::{JOINS, Kind, Phase, Service, Worker};
-use crate::broker::clients::{is_overburdened, pause_after};
+use crate::broker::clients::{OVERBURDENED, is_overburdened, pause_after};
 use crate::broker::reactor::Source;
 use crate::broker::suspension::Nap;
 use crate::broker::worker_logs::WorkerLogs;
@@ -117,7 +117,12 @@ impl Broker {
         let first = self.config.worker_uids;
         let slot = process::peer(socket).ok().and_then(|peer| peer.uid.checked_sub(first)).map(|slot| slot as usize);
         let worker = self.workers.values().find(|worker| Some(worker.slot) == slot);
-        let zone = worker.and_then(Worker::zone).and_then(|zone| self.zones.get(zone));
+        worker.and_then(Worker::zone).map_or_else(Lane::default, |zone| self.lane(zone))
+    }
+
+    /// Where what a zone brings is closed. Parts of a zone have one door, and one lane behind it.
+    fn lane(&self, zone: &ZoneName) -> Lane {
+        let zone = self.zones.get(&self.family(zone));
         zone.map_or_else(Lane::default, |zone| zone.listener.lane().clone())
     }
 
@@ -125,6 +130,9 @@ impl Broker {
         let Some(rejoining) = self.rejoins.get(&id) else { return };
         if is_overburdened(rejoining.socket.lane()) {
             self.rejoins.remove(&id);
+            if let Some(unsaid) = self.strangers.pass(Instant::now()) {
+                tracing::warn!(unsaid, "a worker may not join: {OVERBURDENED}");
+            }
             return;
         }
         let mut buffer = [0; size_of::<ToBroker>()];
@@ -151,7 +159,8 @@ impl Broker {
         };
         let Phase::Serving(service) = &worker.phase else { return };
         let Some(zone) = self.zones.get(&service.zone) else { return };
-        let turns = zone.parent.as_ref().and_then(|parent| self.zones.get(parent)).map_or(zone.id, |zone| zone.id);
+        let family = zone.parent.as_ref().and_then(|parent| self.zones.get(parent)).unwrap_or(zone);
+        let (turns, lane) = (family.id, family.listener.lane().clone());
         let standing = budgets::standing(&self.zones, &self.budgets, &service.zone);
         let mut reply = ToWorker::new(to_worker::ADOPTED);
         (reply.used, reply.charged) = (standing.used, service.account.charged());
@@ -179,7 +188,7 @@ impl Broker {
             if !service.left {
                 worker.kill_at = None;
             }
-            socket.move_to(zone.listener.lane());
+            socket.move_to(&lane);
             worker.socket = Some(socket);
             worker.page = Some(page);
             if let Some((ours, _)) = log {

@@ -150,7 +150,7 @@ impl Lower<'_, '_> {
         }
     }
 
-    pub fn poll(&mut self) {
+    fn poll(&mut self) {
         let flag = self.field(types::I64, offset_of!(Context, attention));
         let raised = self.b.ins().load(types::I32, trusted(), flag, 0);
         let (look, after) = (self.b.create_block(), self.b.create_block());

@@ -1,6 +1,6 @@
 //! Kernels whose threads need no fibers of their own.
 //!
-//! One fiber runs all threads of the block in turns: each runs until it has to wait for others, leaves there what it will
+//! One fiber runs all threads of the block in turns: each runs until it waits for others, leaves there what it will
 //! need (the registers that are alive, and where to go on) in a frame of its own, and the next one has its turn. A turn
 //! costs a few loads and stores, where a switch of fibers costs a stack that has left the cache. Who waits for whom is for
 //! `exec/turns.rs` to say.
@@ -152,7 +152,7 @@ impl Lower<'_, '_> {
     }
 
     /// The end of a turn with this status. What follows is lowered into where the thread goes on.
-    fn pause(&mut self, status: u32) {
+    fn pause(&mut self, status: Value) {
         let unit = self.unit;
         let Some(turns) = &mut self.turns else { return };
         let number = turns.seen;
@@ -168,10 +168,7 @@ impl Lower<'_, '_> {
         }
         let state = self.int(types::I32, number as i64 + 1);
         self.b.ins().store(trusted(), state, frame, offset_of!(Head, state) as i32);
-        if status != RUNS {
-            let status = self.int(types::I32, i64::from(status));
-            self.b.ins().store(trusted(), status, frame, offset_of!(Head, status) as i32);
-        }
+        self.b.ins().store(trusted(), status, frame, offset_of!(Head, status) as i32);
         self.b.ins().jump(next, &[]);
         self.b.switch_to_block(resume);
         for (at, reg) in kept.iter().enumerate() {
@@ -179,6 +176,12 @@ impl Lower<'_, '_> {
             let value = self.b.ins().load(class, trusted(), frame, place(at));
             self.define_register(*reg, value);
         }
+    }
+
+    /// The same with a status that is known.
+    fn pause_as(&mut self, status: u32) {
+        let status = self.int(types::I32, i64::from(status));
+        self.pause(status);
     }
 
     /// Writes words into the head of the frame.
@@ -207,7 +210,7 @@ impl Lower<'_, '_> {
             let vote = self.b.ins().uextend(types::I64, vote);
             self.bring(&[(vote, offset_of!(Head, a))]);
         }
-        self.pause(AT_BARRIER);
+        self.pause_as(AT_BARRIER);
         let answer = self.told();
         Some(self.b.ins().ireduce(types::I32, answer))
     }
@@ -222,7 +225,7 @@ impl Lower<'_, '_> {
             (code, offset_of!(Head, op)),
             (site, offset_of!(Head, site)),
         ]);
-        self.pause(IN_WARP);
+        self.pause_as(IN_WARP);
         Some(self.told())
     }
 
@@ -231,7 +234,7 @@ impl Lower<'_, '_> {
         if self.turns.is_none() {
             return false;
         }
-        self.pause(RUNS);
+        self.pause_as(RUNS);
         true
     }
 
@@ -249,8 +252,20 @@ impl Lower<'_, '_> {
         self.b.def_var(left, fewer);
         self.b.ins().brif(fewer, after, &[], enough, &[]);
         self.b.switch_to_block(enough);
-        self.poll();
-        self.pause(IN_LOOP);
+        // When the flag is up, all others have their turn: this may be a loop that waits for one of them after all.
+        let (look, rest) = (self.b.create_block(), self.b.create_block());
+        self.b.set_cold_block(look);
+        let status = self.b.append_block_param(rest, types::I32);
+        let flag = self.field(types::I64, offset_of!(Context, attention));
+        let raised = self.b.ins().load(types::I32, trusted(), flag, 0);
+        let (runs, in_loop) = (self.int(types::I32, i64::from(RUNS)), self.int(types::I32, i64::from(IN_LOOP)));
+        self.b.ins().brif(raised, look, &[], rest, &[BlockArg::Value(in_loop)]);
+        self.b.switch_to_block(look);
+        let yes = self.ask(Helper::PollTurn, &[self.context], types::I32);
+        let looked = self.b.ins().select(yes, runs, in_loop);
+        self.b.ins().jump(rest, &[BlockArg::Value(looked)]);
+        self.b.switch_to_block(rest);
+        self.pause(status);
         self.b.ins().jump(after, &[]);
         self.b.switch_to_block(after);
         true
@@ -268,7 +283,7 @@ impl Lower<'_, '_> {
         let yes = self.ask(Helper::PollTurn, &[self.context], types::I32);
         self.b.ins().brif(yes, yields, &[], after, &[]);
         self.b.switch_to_block(yields);
-        self.pause(RUNS);
+        self.pause_as(RUNS);
         self.b.ins().jump(after, &[]);
         true
     }
