@@ -146,11 +146,14 @@ fn endless_loops_are_stopped() {
         "L: bra L;",
         "L: add.u32 %r1, %r1, 1; setp.ne.u32 %p1, %r1, %r1; @!%p1 bra L;",
         "L: nanosleep.u32 100; bra L;",
+        // Through memory, in which neighbours catch up.
+        "L: ld.global.u32 %r1, [%rd1]; add.u32 %r2, %r2, %r1; bra L;",
     ] {
         let device = kernel(body);
+        let memory = alloc(4096);
         std::thread::scope(|scope| {
             let running =
-                scope.spawn(|| device.launch("k", [64, 1, 1], [128, 1, 1], 0, Params::new().add(0u64).add(0u64)));
+                scope.spawn(|| device.launch("k", [64, 1, 1], [128, 1, 1], 0, Params::new().add(memory).add(0u64)));
             std::thread::sleep(Duration::from_millis(20));
             assert!(!running.is_finished());
             device.stop.store(true, Ordering::Relaxed);
