@@ -1,6 +1,6 @@
 //! The worker's side of a region, put together.
 
-use std::os::fd::BorrowedFd;
+use std::os::fd::{BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -29,6 +29,11 @@ impl Server {
     /// Makes a region for one client.
     pub fn create(layout: Layout, placement: Placement) -> Result<Self, RegionError> {
         Ok(Self::over(Region::create(layout, placement)?, Arc::new(Futex)))
+    }
+
+    /// Takes a region that was made for it.
+    pub fn attach(memory: OwnedFd, layout: Layout, placement: Placement) -> Result<Self, RegionError> {
+        Ok(Self::over(Region::attach(memory, layout, placement)?, Arc::new(Futex)))
     }
 
     /// The server's side of a region that exists, with the doorbell of its transport.

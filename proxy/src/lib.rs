@@ -17,6 +17,7 @@ pub mod kernel_module;
 pub mod meter;
 pub mod mig;
 pub mod packet;
+mod region;
 pub mod size;
 pub mod statistics;
 pub mod survey;

@@ -96,7 +96,11 @@ fn send_with(socket: impl AsFd, bytes: &[u8], fds: &[BorrowedFd<'_>], flags: Sen
     if !fds.is_empty() && !ancillary.push(SendAncillaryMessage::ScmRights(fds)) {
         return Err(io::Error::new(io::ErrorKind::InvalidInput, "too many descriptors in one message"));
     }
-    rustix::io::retry_on_intr(|| rustix::net::sendmsg(&socket, &[IoSlice::new(bytes)], &mut ancillary, flags))?;
+    rustix::io::retry_on_intr(|| match fds {
+        // Jailed workers may send no descriptors, and so may not call `sendmsg` at all.
+        [] => rustix::net::send(&socket, bytes, flags),
+        _ => rustix::net::sendmsg(&socket, &[IoSlice::new(bytes)], &mut ancillary, flags),
+    })?;
     Ok(())
 }
 

@@ -4,7 +4,7 @@
 use std::ffi::CString;
 use std::fs::File;
 use std::io::{self, BufRead, BufReader, Read};
-use std::os::fd::AsRawFd;
+use std::os::fd::{AsFd, AsRawFd};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -44,6 +44,7 @@ fn inside(arguments: &[String]) {
         rejoin: Some(folder.join("rejoin")),
         keep: vec![socket.as_raw_fd()],
         without_pid_namespace: false,
+        names_descriptors: true,
     };
     let report = jail::enter(&mut jail::Linux::default(), &jail::plan(&request)).unwrap();
     assert!(report.missing.is_empty(), "{:?}", report.reasons);
@@ -104,6 +105,7 @@ fn look(request: &Request, stray: i32, kept: i32) {
         assert_eq!(libc::ioctl(kept, libc::FIONREAD, &raw mut waiting), if soft { -1 } else { 0 });
     }
     std::thread::spawn(|| {}).join().unwrap();
+    send_descriptors();
     for gone in
         ["/etc/passwd", "/home", "/root", "/sys", "/var", "/dev/mem", "/dev/kmsg", "/run/bulkhead/../../etc/passwd"]
     {
@@ -132,6 +134,18 @@ fn look(request: &Request, stray: i32, kept: i32) {
         assert_eq!(interfaces.lines().skip(2).count(), 1, "{interfaces}");
     }
     eprintln!("fine");
+}
+
+/// Messages can be sent, and descriptors cannot, in none of the ways that there are.
+fn send_descriptors() {
+    let (ours, theirs) = packet::pair().unwrap();
+    packet::send(&ours, b"hello", &[]).unwrap();
+    assert_eq!(packet::receive(&theirs, &mut [0; 8]).unwrap().len, 5);
+    let sent = packet::send(&ours, b"hello", &[theirs.as_fd()]);
+    assert_eq!(sent.map_err(|error| error.kind()), Err(io::ErrorKind::PermissionDenied));
+    // SAFETY: no messages, so nothing is read.
+    assert_eq!(unsafe { libc::sendmmsg(ours.as_raw_fd(), std::ptr::null_mut(), 0, 0) }, -1);
+    assert_eq!(io::Error::last_os_error().raw_os_error(), Some(libc::EPERM));
 }
 
 /// NVIDIA's driver, as a worker would start it.

@@ -42,6 +42,9 @@ pub struct WorkerArgs {
     pub jail_uid: Option<u32>,
     #[arg(long)]
     pub without_pid_namespace: bool,
+    /// The broker takes descriptors that it is told of; send none
+    #[arg(long)]
+    pub names_descriptors: bool,
     #[arg(long)]
     pub fresh: bool,
     /// Do not start where kernels reach their process's memory

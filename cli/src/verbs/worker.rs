@@ -35,7 +35,7 @@ pub fn run(args: WorkerArgs) -> Result<ExitCode, Failure> {
     if args.inventory {
         return tell_inventory(&prepared, &backend, &control, args.jail == JailArg::Require && !missing.is_empty());
     }
-    let link = BrokerLink::with_rejoin(control, rejoin);
+    let link = BrokerLink::with_rejoin(control, rejoin, args.names_descriptors);
     if link.report_ready(missing.bits(), prepared.driver_version()).is_err() {
         // The broker is gone already, and nobody waits for this worker.
         return Ok(ExitCode::SUCCESS);
@@ -84,6 +84,7 @@ fn enter_jail(
         rejoin: args.rejoin.as_deref().and_then(Path::parent).map(Path::to_owned),
         keep: [control.as_raw_fd()].into_iter().chain(cache.map(AsRawFd::as_raw_fd)).collect(),
         without_pid_namespace: args.without_pid_namespace,
+        names_descriptors: args.names_descriptors,
     };
     let report = jail::enter(&mut jail::Linux::default(), &jail::plan(&request))
         .map_err(|error| Failure::new(Exit::NoJail, error.to_string()))?;

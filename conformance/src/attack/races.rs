@@ -195,8 +195,9 @@ impl Ops {
             18 => (Op::FreeAsync as u16, words(&[block, stream]), None),
             19 => (self.set, words(&[block, 7, 100, stream]), None),
             20 => (Op::CopySync as u16, words(&[block, block + 50, 40, stream]), None),
-            21 => (Op::ContextCreate as u16, words(&[0, 0]), Some(&loot.contexts)),
-            22 => (Op::ContextDestroy as u16, words(&[context]), None),
+            // A context takes a GPU a good part of a second: with many of them the others would wait, and race with nobody.
+            21 if dice.below(8) == 0 => (Op::ContextCreate as u16, words(&[0, 0]), Some(&loot.contexts)),
+            22 if dice.below(8) == 0 => (Op::ContextDestroy as u16, words(&[context]), None),
             _ => {
                 let launch = [function, stream, 1, 1, 1, 32, 1, 1, 0, 0, 0, 16, block, 8];
                 (Op::Launch as u16, words(&launch), None)

@@ -22,7 +22,7 @@ pub trait Message: FromBytes + FromZeros + IntoBytes + Immutable + KnownLayout {
 
 /// `Hello::flags`: the client's driver variables differ from the node's, so a pre-started worker will not do.
 pub const HELLO_NEEDS_FRESH_WORKER: u32 = 1 << 0;
-/// `Hello::flags`: the client brings the region: the worker waits for what its transport offers and sends no `Attach`.
+/// `Hello::flags`: the client brings the region: the worker waits for what its transport offers, and there is no `Attach`.
 pub const HELLO_BRINGS_REGION: u32 = 1 << 1;
 const HELLO_FLAGS: u32 = HELLO_NEEDS_FRESH_WORKER | HELLO_BRINGS_REGION;
 
@@ -128,7 +128,7 @@ impl Message for Welcome {
     }
 }
 
-/// Worker → client: the region, as a descriptor, and how to read it.
+/// Broker → client: the region that it shares with its worker, as a descriptor, and how to read it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
 pub struct Attach {

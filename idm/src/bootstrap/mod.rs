@@ -1,7 +1,7 @@
 //! Bringing two sides together: fixed-size messages and descriptors over Unix seqpacket sockets.
 //!
-//! client → broker: `Hello` · broker → client: `Welcome` with one end of a socket pair · worker → client, over that
-//! pair: `Attach` with the region. Or, in place of all that, client → broker: `Inquiry` · broker → client: `Answer`; or
+//! client → broker: `Hello` · broker → client: `Welcome` with one end of a socket pair, whose other end the worker gets ·
+//! broker → client, over that pair: `Attach` with the region. Or, in place of all that, client → broker: `Inquiry` · broker → client: `Answer`; or
 //! client → broker: `Meeting`, and then messages that only the two of them know.
 //!
 //! A message is believed only if it has exactly its size, exactly its number of descriptors, nothing was cut off, and
@@ -72,8 +72,10 @@ pub fn send<T: Message>(socket: impl AsFd, message: &T, fds: &[BorrowedFd<'_>]) 
         return Err(BootstrapError::Descriptors { expected, actual: fds.len() });
     }
     let bytes = message.as_bytes();
-    let sent = rustix::io::retry_on_intr(|| {
-        rustix::net::sendmsg(&socket, &[IoSlice::new(bytes)], &mut control, SendFlags::NOSIGNAL)
+    let sent = rustix::io::retry_on_intr(|| match fds {
+        // Not every process may send descriptors, and so `sendmsg` is not every process's to call.
+        [] => rustix::net::send(&socket, bytes, SendFlags::NOSIGNAL),
+        _ => rustix::net::sendmsg(&socket, &[IoSlice::new(bytes)], &mut control, SendFlags::NOSIGNAL),
     })
     .map_err(system("send a message"))?;
     if sent != bytes.len() {

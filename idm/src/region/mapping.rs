@@ -154,6 +154,11 @@ impl TransportWords {
 impl Region {
     /// Server: makes a zeroed, sealed region.
     pub fn create(layout: Layout, placement: Placement) -> Result<Self, RegionError> {
+        Self::map(Self::memory(&layout)?, layout, layout.offsets()?, placement)
+    }
+
+    /// The memory of a region, zeroed and sealed, for somebody else to map.
+    pub fn memory(layout: &Layout) -> Result<OwnedFd, RegionError> {
         let offsets = layout.offsets()?;
         let base = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
         // Older kernels do not know that a memfd can be barred from being executed.
@@ -163,10 +168,10 @@ impl Region {
         rustix::fs::ftruncate(&fd, offsets.total).map_err(system("size"))?;
         let seals = SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL;
         rustix::fs::fcntl_add_seals(&fd, seals).map_err(system("seal"))?;
-        Self::map(fd, layout, offsets, placement)
+        Ok(fd)
     }
 
-    /// Client: maps the region that the server sent, after checking that it is what the server says.
+    /// Maps a region that somebody else has made, after checking that it is what they say.
     pub fn attach(fd: OwnedFd, layout: Layout, placement: Placement) -> Result<Self, RegionError> {
         let offsets = layout.offsets()?;
         let stat = rustix::fs::fstat(&fd).map_err(system("examine"))?;

@@ -12,7 +12,7 @@ use super::reactor::Source;
 use super::workers::Kind;
 use crate::closing::{self, Foreign, Lane};
 use crate::control::ZoneName;
-use crate::packet;
+use crate::{packet, region};
 
 /// A client says hello right after it has connected; one that takes longer than this is not one of ours.
 const HELLO_TIME: Duration = Duration::from_secs(2);
@@ -208,6 +208,10 @@ impl Broker {
 
     fn introduce(&mut self, client: &Client, worker: u64) -> io::Result<()> {
         let (ours, theirs) = packet::pair()?;
+        if !client.wishes.brings_region {
+            let region = self.workers.get_mut(&worker).ok_or(io::ErrorKind::NotFound)?.take_region()?;
+            region::offer(&ours, &region)?;
+        }
         self.assign(worker, client, ours.as_fd())?;
         // Should this fail, the worker finds its client gone and ends.
         handshake::welcome(&client.socket, theirs.as_fd()).map_err(io::Error::other)

@@ -71,6 +71,18 @@ pub fn innermost(pid: u32) -> u32 {
     std::iter::successors(Some(pid), only_child).take(4).last().unwrap_or(pid)
 }
 
+/// The same, opened. That it is the one is looked at once more when it can no longer be exchanged for another.
+pub fn open_innermost(pid: u32) -> Option<OwnedFd> {
+    let inside = innermost(pid);
+    let process = open(inside).ok()?;
+    (innermost(pid) == inside && is_alive(&process)).then_some(process)
+}
+
+/// Takes a descriptor out of another process, as if that had sent it.
+pub fn take_descriptor(process: impl AsFd, number: i32) -> io::Result<OwnedFd> {
+    Ok(rustix::process::pidfd_getfd(process, number, rustix::process::PidfdGetfdFlags::empty())?)
+}
+
 /// Who is at the other end of a socket.
 #[derive(Debug)]
 pub struct Peer {
@@ -164,6 +176,25 @@ mod tests {
         rustix::event::poll(&mut fds, None).unwrap();
         assert_eq!(reap(process.as_fd()).as_deref(), Some("signal 9"));
         assert!(child.wait().is_err(), "it was not reaped");
+    }
+
+    #[test]
+    fn a_descriptor_is_taken_out_of_a_process() {
+        use std::io::{Read, Write};
+        use std::process::{Command, Stdio};
+        let mut child = Command::new("sleep").arg("1000").stdin(Stdio::piped()).spawn().unwrap();
+        child.stdin.take().unwrap().write_all(b"word").unwrap();
+        let process = open_innermost(child.id()).unwrap();
+        let mut text = String::new();
+        std::fs::File::from(take_descriptor(&process, 0).unwrap()).read_to_string(&mut text).unwrap();
+        assert_eq!(text, "word");
+        for none in [1 << 20, i32::MAX] {
+            assert!(take_descriptor(&process, none).is_err(), "{none}");
+        }
+        child.kill().unwrap();
+        child.wait().unwrap();
+        assert!(take_descriptor(&process, 0).is_err());
+        assert!(open_innermost(child.id()).is_none());
     }
 
     #[test]

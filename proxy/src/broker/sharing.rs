@@ -20,10 +20,13 @@ impl Broker {
         (reply.seq, reply.code) = (message.seq, code::GRANTED);
         let mut sent = None;
         match message.kind {
-            to_broker::EXPORT => match self.exports.add(asker, message.details, message.token, fds.pop()) {
-                Ok(token) => reply.token = token,
-                Err(Some(code)) => reply.code = code,
-                Err(None) => return false,
+            to_broker::EXPORT => match self.offered(id, message, fds.pop()) {
+                Ok(fd) => match self.exports.add(asker, message.details, message.token, fd) {
+                    Ok(token) => reply.token = token,
+                    Err(Some(code)) => reply.code = code,
+                    Err(None) => return false,
+                },
+                Err(code) => reply.code = code,
             },
             to_broker::WITHDRAW => {
                 let payment = self.exports.withdraw(id, &message.token);
@@ -45,6 +48,16 @@ impl Broker {
         reply.limit = standing.limit.unwrap_or(crate::control::wire::UNLIMITED);
         let fds: Vec<_> = sent.iter().map(|fd| fd.as_fd()).collect();
         worker.tell(&reply, &fds)
+    }
+
+    /// What a worker offers: the descriptor that came along, or the one that it names.
+    fn offered(&self, id: u64, message: &ToBroker, sent: Option<Foreign>) -> Result<Option<Foreign>, u32> {
+        let Some(number) = message.named_descriptor() else { return Ok(sent) };
+        let worker = self.workers.get(&id).ok_or(code::REFUSED)?;
+        worker.take_descriptor(number).map(Some).map_err(|error| {
+            tracing::debug!(worker = worker.pid, %error, "cannot take a descriptor that it names");
+            code::REFUSED
+        })
     }
 
     /// Grants an import, if the zone may have it and can pay.

@@ -23,7 +23,7 @@ use crate::control::wire::{self, ToBroker, ToWorker, Token, code, to_broker, to_
 use crate::control::{WorkerStats, ZoneName};
 use crate::env_vars;
 use crate::jail::{Demand, Missing, Part};
-use crate::packet;
+use crate::{packet, region};
 use crate::statistics::Reader;
 
 /// A worker must be ready by then; a GPU driver on a busy node takes seconds.
@@ -43,6 +43,10 @@ pub struct Worker {
     pub slot: usize,
     pub pid: u32,
     process: OwnedFd,
+    /// The jailed process itself, of which descriptors are taken; none while it is not known, or sends them itself.
+    inside: Option<OwnedFd>,
+    /// What it shares with the client that it will get.
+    region: Option<OwnedFd>,
     /// None after the predecessor's death, until the worker has joined us.
     socket: Option<Foreign>,
     token: Token,
@@ -129,6 +133,19 @@ impl Worker {
 
     pub fn has_socket(&self) -> bool {
         self.socket.is_some()
+    }
+
+    /// Takes a descriptor that it names. It is as foreign as one that it would have sent.
+    pub fn take_descriptor(&self, number: i32) -> io::Result<Foreign> {
+        let (Some(inside), Some(socket)) = (&self.inside, &self.socket) else {
+            return Err(io::ErrorKind::NotConnected.into());
+        };
+        Ok(socket.lane().take(process::take_descriptor(inside, number)?))
+    }
+
+    /// What the client will be given; nobody else will.
+    pub fn take_region(&mut self) -> io::Result<OwnedFd> {
+        self.region.take().ok_or_else(|| io::ErrorKind::NotFound.into())
     }
 
     /// Sends it a message; false when it does not take it.
@@ -268,6 +285,8 @@ impl Broker {
         let (ours, theirs) = packet::pair()?;
         rustix::io::ioctl_fionbio(&ours, true)?;
         let backend = self.config.backend.with_devices(&kind.gpus);
+        let region = region::make()?;
+        packet::send(&ours, ToWorker::new(to_worker::REGION).as_bytes(), &[region.as_fd()])?;
         let mut command = self.worker_command(slot, &backend, theirs);
         if kind.fresh {
             command.arg("--fresh");
@@ -289,6 +308,8 @@ impl Broker {
             slot,
             pid: child.id(),
             process,
+            inside: None,
+            region: Some(region),
             socket: Some(ours),
             token,
             kind,
@@ -327,6 +348,9 @@ impl Broker {
         if self.missing.contains(Part::Proc) {
             command.arg("--without-pid-namespace");
         }
+        if self.takes_descriptors() {
+            command.arg("--names-descriptors");
+        }
         // The control socket is the worker's standard input: it needs no number of its own, and nothing else leaks in.
         command.stdin(Stdio::from(control)).stdout(Stdio::null());
         // A tenant's worker has no business with the environment of the operator.
@@ -344,16 +368,20 @@ impl Broker {
 
     /// Starts the first worker and waits until it has told how much of the jail this machine allows.
     pub(super) fn start_first_worker(&mut self) -> Result<(), StartError> {
+        let tried = self.takes_descriptors();
         let first = self.jail_report()?;
-        // A driver does not start where /proc shows other processes than the namespace has.
-        if first.contains(Part::Proc) && !first.contains(Part::PidNamespace) {
-            self.missing = first;
+        // A driver does not start where /proc shows other processes than the namespace has; and whose descriptors we cannot
+        // take must be able to send them.
+        let proc = first.contains(Part::Proc) && !first.contains(Part::PidNamespace);
+        let sends = tried && first.contains(Part::KeptDescriptors);
+        self.missing = first;
+        if proc || sends {
             for worker in self.workers.values_mut().filter(|worker| worker.is_spare()) {
                 worker.kill();
             }
-            self.missing = self.jail_report()?.with(Part::Proc);
-        } else {
-            self.missing = first;
+            let lacking = [(proc, Part::Proc), (sends, Part::KeptDescriptors)];
+            let lacking = lacking.into_iter().filter(|(lacks, _)| *lacks);
+            self.missing = lacking.fold(self.jail_report()?, |missing, (_, part)| missing.with(part));
         }
         self.missing = self.missing.and(self.cage.missing());
         if self.config.jail == Demand::Require && !self.missing.is_empty() {
@@ -390,7 +418,13 @@ impl Broker {
                         && message.kind == to_broker::JAILED
                     {
                         self.driver_version = message.version;
-                        return Ok(Missing::from_bits(message.value as u32));
+                        let missing = Missing::from_bits(message.value as u32);
+                        let taken = || self.takes_descriptors().then(|| self.try_descriptors(worker.pid)).transpose();
+                        let lacks_it = |error: io::Error| {
+                            tracing::info!(part = Part::KeptDescriptors.name(), %error, "part of the jail is missing");
+                            missing.with(Part::KeptDescriptors)
+                        };
+                        return Ok(taken().err().map_or(missing, lacks_it));
                     }
                     break;
                 }
@@ -403,6 +437,19 @@ impl Broker {
         let status = process::reap(worker.process.as_fd()).unwrap_or_default();
         self.stop(false);
         Err(StartError::WorkerEnded(status))
+    }
+
+    /// Whether workers may send no descriptors, so that ours are the only hands that what they have gets into. That takes
+    /// rights over them: as root, who gives each of them a user of its own, and where the kernel can.
+    fn takes_descriptors(&self) -> bool {
+        let root = rustix::process::geteuid().is_root() && self.config.jail != Demand::Off;
+        root && !self.missing.contains(Part::KeptDescriptors)
+    }
+
+    /// Whether descriptors can be taken of a jailed worker: its standard input is as good as any.
+    fn try_descriptors(&self, worker: u32) -> io::Result<()> {
+        let inside = process::open_innermost(worker).ok_or(io::ErrorKind::NotFound)?;
+        process::take_descriptor(&inside, 0).map(drop)
     }
 
     /// Gives a client to a ready worker. The book says so first: whoever reads it later finds either a spare that was
@@ -453,7 +500,7 @@ impl Broker {
             self.reactor.watch(pidfd, Source::WorkersClient(id))?;
         }
         self.spares_rest_until = Instant::now() + SPARES_REST;
-        worker.kill_at = None;
+        (worker.kill_at, worker.region) = (None, None);
         if let Some(socket) = &mut worker.socket {
             socket.move_to(client.socket.lane());
         }
@@ -515,6 +562,7 @@ impl Broker {
 
     /// False when the worker must be ended.
     fn on_message(&mut self, id: u64, message: &ToBroker, fds: Vec<Foreign>) -> bool {
+        let keeps = self.takes_descriptors();
         let Some(worker) = self.workers.get_mut(&id) else { return true };
         // Only what is offered comes with a descriptor.
         if !fds.is_empty() && message.kind != to_broker::EXPORT {
@@ -525,6 +573,8 @@ impl Broker {
             (to_broker::READY, Phase::Starting) => {
                 worker.phase = Phase::Ready;
                 worker.kill_at = None;
+                // Now, while it has not met a tenant: what lies below its guard is it.
+                worker.inside = keeps.then(|| process::open_innermost(worker.pid)).flatten();
                 self.spare_failures = 0;
                 self.serve_waiting();
                 self.end_idle_spares();

@@ -77,6 +77,8 @@ pub struct BrokerLink {
 
 struct Shared {
     rejoin: Option<PathBuf>,
+    /// This process may send no descriptors: it names them, and the broker takes them.
+    names_descriptors: bool,
     state: Mutex<State>,
     changed: Condvar,
     rest: Rest,
@@ -128,11 +130,11 @@ struct Answer {
 
 impl BrokerLink {
     pub fn from_fd(socket: OwnedFd) -> Self {
-        Self::with_rejoin(socket, None)
+        Self::with_rejoin(socket, None, false)
     }
 
-    /// `rejoin` is where a successor of the broker listens.
-    pub fn with_rejoin(socket: OwnedFd, rejoin: Option<PathBuf>) -> Self {
+    /// `rejoin` is where a successor of the broker listens; `names_descriptors`: this process may send none.
+    pub fn with_rejoin(socket: OwnedFd, rejoin: Option<PathBuf>, names_descriptors: bool) -> Self {
         let state = State {
             socket: Some(Arc::new(socket)),
             token: [0; 16],
@@ -149,7 +151,7 @@ impl BrokerLink {
             isolated: false,
         };
         let (state, changed, rest) = (Mutex::new(state), Condvar::new(), Rest::default());
-        Self { shared: Arc::new(Shared { rejoin, state, changed, rest }) }
+        Self { shared: Arc::new(Shared { rejoin, names_descriptors, state, changed, rest }) }
     }
 
     /// Tells which parts of the jail are missing, as bits of [`crate::jail::Missing`], and the driver's version.
@@ -160,6 +162,18 @@ impl BrokerLink {
         match &self.shared.lock().socket {
             Some(socket) => packet::send(socket, message.as_bytes(), &[]),
             None => Err(io::ErrorKind::NotConnected.into()),
+        }
+    }
+
+    /// The memory that this worker will share with its client. The broker sends it first of all.
+    pub fn take_region(&self) -> io::Result<OwnedFd> {
+        let socket = self.shared.lock().socket.clone().ok_or(io::ErrorKind::NotConnected)?;
+        let mut buffer = [0; size_of::<ToWorker>()];
+        let received = packet::receive(&socket, &mut buffer)?;
+        match (ToWorker::read_from_bytes(&buffer[..received.len]), received.fds.into_iter().next()) {
+            (Ok(message), Some(region)) if message.kind == to_worker::REGION => Ok(region),
+            _ if received.len == 0 => Err(io::ErrorKind::UnexpectedEof.into()),
+            _ => Err(io::ErrorKind::InvalidData.into()),
         }
     }
 
@@ -276,6 +290,7 @@ impl Shared {
 
     /// Asks until there is an answer or patience ends.
     fn request(&self, mut message: ToBroker, fd: Option<BorrowedFd<'_>>) -> Option<Box<Answer>> {
+        let fd = message.bring(fd, self.names_descriptors);
         let (account, bytes) = match message.kind {
             to_broker::CHARGE => (message.account, message.value),
             _ => (account::DEVICE, 0),
@@ -361,7 +376,7 @@ impl Shared {
                 (state.token, state.statistics.clone())
             };
             let (socket, adopted, bell) = loop {
-                match join(path, &token, statistics.as_deref()) {
+                match join(path, &token, statistics.as_deref(), self.names_descriptors) {
                     Ok(joined) => break joined,
                     Err(_) => std::thread::sleep(REJOIN_EVERY),
                 }
@@ -558,12 +573,12 @@ fn send_now(socket: &OwnedFd, message: &ToBroker, fd: Option<BorrowedFd<'_>>) ->
 type Joined = (OwnedFd, ToWorker, Option<OwnedFd>);
 
 /// Shows the token to a broker and waits until it has taken us over.
-fn join(path: &std::path::Path, token: &Token, statistics: Option<&OwnedFd>) -> io::Result<Joined> {
+fn join(path: &std::path::Path, token: &Token, page: Option<&OwnedFd>, names: bool) -> io::Result<Joined> {
     let socket = packet::connect(path)?;
     let mut message = ToBroker::new(to_broker::REJOIN);
     message.token = *token;
-    let page: Vec<_> = statistics.iter().map(|page| page.as_fd()).collect();
-    packet::send(&socket, message.as_bytes(), &page)?;
+    let page = message.bring(page.map(AsFd::as_fd), names);
+    packet::send(&socket, message.as_bytes(), page.as_slice())?;
     let mut fds = [PollFd::new(&socket, PollFlags::IN)];
     let time = rustix::event::Timespec { tv_sec: PATIENCE.as_secs() as i64, tv_nsec: 0 };
     if rustix::event::poll(&mut fds, Some(&time))? == 0 {

@@ -1,5 +1,7 @@
 //! The messages between broker and worker: two structs of fixed size, one for each direction.
 
+use std::os::fd::{AsRawFd, BorrowedFd};
+
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
 use super::name;
@@ -13,7 +15,7 @@ pub mod to_broker {
     /// The worker waits for its client.
     pub const READY: u32 = 1;
     /// First message of a worker that lost its broker; `token` says which one it is. The descriptor is its page of
-    /// statistics, if it has one.
+    /// statistics, if it has one (see [`super::ToBroker::descriptor`]).
     pub const REJOIN: u32 = 2;
     /// Asks for `value` bytes of `account`; answered with `REPLY`.
     pub const CHARGE: u32 = 3;
@@ -57,6 +59,8 @@ pub mod to_worker {
     pub const REST: u32 = 6;
     /// Its memory is where it was: it may go on.
     pub const AWAKE: u32 = 7;
+    /// First message to a fresh worker: the descriptor is the memory that it will share with its client.
+    pub const REGION: u32 = 8;
 }
 
 /// What can be shared between workers.
@@ -150,7 +154,9 @@ pub struct ToBroker {
     pub value: u64,
     pub token: Token,
     pub account: u32,
-    pub reserved: u32,
+    /// The descriptor that belongs to the message: its number in the worker and 1, for the broker to take; or 0: there is
+    /// none, or it comes along. Which it is depends on whether the worker may send descriptors.
+    pub descriptor: u32,
     pub details: Shared,
 }
 
@@ -188,9 +194,24 @@ impl ToBroker {
             value: 0,
             token: [0; 16],
             account: account::DEVICE,
-            reserved: 0,
+            descriptor: 0,
             details: Shared::default(),
         }
+    }
+}
+
+impl ToBroker {
+    /// Names the descriptor that belongs to the message, or answers it, to be sent along.
+    pub fn bring<'fd>(&mut self, fd: Option<BorrowedFd<'fd>>, by_name: bool) -> Option<BorrowedFd<'fd>> {
+        if by_name {
+            self.descriptor = fd.map_or(0, |fd| fd.as_raw_fd().unsigned_abs() + 1);
+        }
+        fd.filter(|_| !by_name)
+    }
+
+    /// The number of the descriptor that the message names.
+    pub fn named_descriptor(&self) -> Option<i32> {
+        self.descriptor.checked_sub(1).and_then(|number| number.try_into().ok())
     }
 }
 

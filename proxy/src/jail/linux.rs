@@ -76,6 +76,7 @@ impl Kernel for Linux {
             Step::Tether => self.tether(),
             Step::ForbidDumps => Ok(rustix::process::set_dumpable_behavior(DumpableBehavior::NotDumpable)?),
             Step::NoNewPrivileges => prctl(libc::PR_SET_NO_NEW_PRIVS, 1),
+            Step::FilterSending => seccomp::install_against_sending(),
             Step::Filter(list) => seccomp::install(*list),
         }
     }

@@ -35,6 +35,8 @@ pub struct Request {
     pub keep: Vec<i32>,
     /// Where `/proc` cannot be mounted, a pid namespace would leave a driver without a `/proc` that fits.
     pub without_pid_namespace: bool,
+    /// The broker takes the descriptors that it is told of, so none need be sent.
+    pub names_descriptors: bool,
 }
 
 /// Where the folder with `workers.sock` lies inside.

@@ -24,6 +24,8 @@ pub enum Part {
     Limits,
     Seccomp,
     Descriptors,
+    /// It cannot send its descriptors to anybody: the broker takes what there is to be taken.
+    KeptDescriptors,
     /// A control group of its own, which the broker makes.
     Cgroup,
     /// Only its GPUs' device nodes can be opened.
@@ -31,7 +33,7 @@ pub enum Part {
     ProcessLimit,
 }
 
-const ALL: [Part; 18] = [
+const ALL: [Part; 19] = [
     Part::UserNamespace,
     Part::MountNamespace,
     Part::PidNamespace,
@@ -47,6 +49,7 @@ const ALL: [Part; 18] = [
     Part::Limits,
     Part::Seccomp,
     Part::Descriptors,
+    Part::KeptDescriptors,
     Part::Cgroup,
     Part::DeviceRules,
     Part::ProcessLimit,
@@ -80,6 +83,7 @@ impl Part {
             Self::Limits => "resource limits",
             Self::Seccomp => "seccomp filter",
             Self::Descriptors => "closed descriptors",
+            Self::KeptDescriptors => "kept descriptors",
             Self::Cgroup => "control group",
             Self::DeviceRules => "device rules",
             Self::ProcessLimit => "process limit",

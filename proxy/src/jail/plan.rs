@@ -44,6 +44,8 @@ pub enum Step {
     Tether,
     ForbidDumps,
     NoNewPrivileges,
+    /// No call by which a descriptor could be sent to another process.
+    FilterSending,
     Filter(Syscalls),
 }
 
@@ -119,7 +121,11 @@ pub fn plan(request: &Request) -> Vec<(Part, Step)> {
     steps.extend([
         (Part::NoNewPrivileges, ForbidDumps),
         (Part::NoNewPrivileges, NoNewPrivileges),
-        (Part::Seccomp, Filter(policy.syscalls())),
     ]);
+    if request.names_descriptors {
+        steps.push((Part::KeptDescriptors, FilterSending));
+    }
+    // Last: it may not allow another filter.
+    steps.push((Part::Seccomp, Filter(policy.syscalls())));
     steps
 }

@@ -82,6 +82,9 @@ const REFUSE: &[libc::c_long] = &[
     libc::SYS_lookup_dcookie,
 ];
 
+/// The ways in which a descriptor gets into another process. Who has fallen would else give the GPU's to its tenant.
+const SENDING: &[libc::c_long] = &[libc::SYS_sendmsg, libc::SYS_sendmmsg];
+
 /// All that a worker needs which computes on the CPU.
 const SOFT: &[libc::c_long] = &[
     // Its descriptors: rings, sockets, memfds, doorbells.
@@ -232,6 +235,15 @@ pub fn install(list: Syscalls) -> io::Result<()> {
         seccompiler::apply_filter(&program).map_err(io::Error::other)?;
     }
     Ok(())
+}
+
+/// Installs the filter that keeps descriptors inside, on this thread.
+pub fn install_against_sending() -> io::Result<()> {
+    seccompiler::apply_filter(&against_sending().map_err(io::Error::other)?).map_err(io::Error::other)
+}
+
+fn against_sending() -> Result<BpfProgram, seccompiler::BackendError> {
+    filter(always(SENDING), SeccompAction::Allow, SeccompAction::Errno(libc::EPERM.unsigned_abs()))
 }
 
 fn programs(list: Syscalls) -> Result<Vec<BpfProgram>, seccompiler::BackendError> {

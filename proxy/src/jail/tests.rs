@@ -27,6 +27,7 @@ fn request(uid: Option<u32>) -> Request {
         rejoin: Some("/state/rejoin".into()),
         keep: vec![3],
         without_pid_namespace: false,
+        names_descriptors: uid.is_some(),
     }
 }
 
@@ -59,10 +60,11 @@ fn privileges_go_after_the_root_and_before_the_filter() {
         // A change of user undoes the tether.
         position(&steps, |s| *s == Step::Tether),
         position(&steps, |s| *s == Step::NoNewPrivileges),
+        position(&steps, |s| *s == Step::FilterSending),
         position(&steps, |s| matches!(s, Step::Filter(_))),
     ];
     assert!(order.is_sorted(), "{order:?}");
-    assert_eq!(order[13], steps.len() - 1);
+    assert_eq!(order[14], steps.len() - 1);
     assert!(!steps.contains(&Step::Unshare(Namespace::User)));
 }
 

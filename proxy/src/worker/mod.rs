@@ -89,9 +89,10 @@ impl Prepared {
         memory::reserve_host_range().map_err(WorkerError::HostRange)?;
         let link = Arc::new(link);
         if !warm {
-            // Whose client may bring the region along.
+            let region = link.take_region().map_err(WorkerError::NoClient)?;
+            // Whose client may bring another region along.
             let assignment = link.wait_for_assignment().map_err(WorkerError::NoClient)?;
-            let ready = serve::Ready::for_client(self.driver, link, &assignment)?;
+            let ready = serve::Ready::for_client(self.driver, link, region, &assignment)?;
             return serve::serve(ready, assignment);
         }
         let ready = serve::Ready::new(self.driver, link.clone())?;

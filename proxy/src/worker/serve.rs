@@ -1,15 +1,15 @@
 //! The threads of a worker.
 
+use std::os::fd::OwnedFd;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use cuda_abi::driver::Driver;
 use cuda_abi::error::*;
 use cuda_abi::wire::{Op, Writer};
-use idm::bootstrap::{self, Attach};
 use idm::lane::{LaneExecutor, Replies};
 use idm::peer::PeerWatch;
-use idm::region::{Layout, Placement};
+use idm::region::Placement;
 use idm::ring::{ConsumeError, NO_LANE};
 
 use super::dispatch::{execute, op_name, reports_posted_errors};
@@ -18,10 +18,8 @@ use super::state::Client;
 use super::stats::Counters;
 use super::{Refusal, Worker, WorkerError, ops, turns};
 use crate::control::{Assignment, BrokerLink};
+use crate::region;
 use crate::statistics::Denial;
-
-/// How many threads of a client can call CUDA: each keeps a lane, of which only touched pages cost anything.
-const LANES: u32 = 1024;
 
 /// A client that was announced has come already.
 pub const GREETING_TIME: Duration = Duration::from_secs(10);
@@ -37,7 +35,7 @@ pub struct Ready {
 impl Ready {
     /// The driver starts at once, beside the wait for the client.
     pub fn new(driver: Arc<Driver>, link: Arc<BrokerLink>) -> Result<Ready, WorkerError> {
-        let server = make_server()?;
+        let server = server_over(link.take_region().map_err(WorkerError::NoClient)?)?;
         let worker = Arc::new(Worker::new(driver, link, &server));
         let ready = Ready { worker: worker.clone(), server, granted: None };
         let warm_up = move || ops::start::warm_up(&worker);
@@ -49,10 +47,11 @@ impl Ready {
     pub fn for_client(
         driver: Arc<Driver>,
         link: Arc<BrokerLink>,
+        region: OwnedFd,
         assignment: &Assignment,
     ) -> Result<Ready, WorkerError> {
         let (server, granted) = match assignment.brings_region {
-            false => (make_server()?, None),
+            false => (server_over(region)?, None),
             true => {
                 let (server, granted) = guest::take_region(&assignment.client)?;
                 (server, Some(granted))
@@ -62,29 +61,24 @@ impl Ready {
     }
 }
 
-fn make_server() -> Result<idm::Server, WorkerError> {
-    Ok(idm::Server::create(Layout { lanes: LANES, ..Layout::default() }, Placement::Anywhere)?)
+fn server_over(region: OwnedFd) -> Result<idm::Server, WorkerError> {
+    Ok(idm::Server::attach(region, region::layout(), Placement::Anywhere)?)
 }
 
-/// Greets the client and serves it. Returns when it breaks the protocol or is gone.
+/// Serves the client. Returns when it breaks the protocol or is gone.
 pub fn serve(ready: Ready, assignment: Assignment) -> Result<(), WorkerError> {
     let Ready { worker, mut server, granted } = ready;
     let duplicate = assignment.client.try_clone().map_err(WorkerError::Thread)?;
     let (watch, _stop) = PeerWatch::new(duplicate, assignment.client_pidfd, server.gone().clone(), || leave(0))
         .map_err(|error| WorkerError::Thread(error.into()))?;
     watch.spawn().map_err(WorkerError::Thread)?;
-    match granted.as_ref().map(|granted| granted.doorbell.clone()) {
-        None => {
-            bootstrap::send(&assignment.client, &Attach::new(*server.layout(), [0; 16]), server.fd().as_slice())?;
-        }
-        Some(doorbell) => {
-            let gone = server.gone().clone();
-            let events = move || {
-                doorbell.serve(&gone);
-                leave(0)
-            };
-            std::thread::Builder::new().name("events".into()).spawn(events).map_err(WorkerError::Thread)?;
-        }
+    if let Some(doorbell) = granted.as_ref().map(|granted| granted.doorbell.clone()) {
+        let gone = server.gone().clone();
+        let events = move || {
+            doorbell.serve(&gone);
+            leave(0)
+        };
+        std::thread::Builder::new().name("events".into()).spawn(events).map_err(WorkerError::Thread)?;
     }
     let turnstile = assignment.turnstile;
     worker.turns.meet(turnstile.clone());

@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use idm::bootstrap::{self, Hello, Welcome, WelcomeStatus};
+use idm::bootstrap::{self, Attach, Hello, Welcome, WelcomeStatus};
 use libtest_mimic::{Arguments, Trial};
 use proxy::backend::Backend;
 use proxy::broker::{Broker, Config, Meter, Reload, Suspend, state_dir};

@@ -66,7 +66,7 @@ pub fn as_worker(arguments: &[String]) {
     let raw = control.try_clone().unwrap();
     let rejoin =
         arguments.iter().position(|argument| argument == "--rejoin").map(|at| PathBuf::from(&arguments[at + 1]));
-    let link = BrokerLink::with_rejoin(control, rejoin);
+    let link = BrokerLink::with_rejoin(control, rejoin, false);
     // A spare may find its broker killed already.
     let Ok(()) = link.report_ready(0, 13000) else { return };
     let Ok(assignment) = link.wait_for_assignment() else { return };

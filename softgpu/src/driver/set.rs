@@ -42,7 +42,7 @@ impl Fill {
             width: self.width as usize,
             height: self.height as usize,
         };
-        // In a capture any address will do, until the graph runs.
+        // In a capture any address will do, until the graph is made ready.
         if !capture::takes(queue, || Task::Set(task))? {
             whole.placed()?;
             queue.submit(Work::run(move |_| whole.run()));

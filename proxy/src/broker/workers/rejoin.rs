@@ -64,6 +64,8 @@ impl Broker {
                 slot,
                 pid: record.pid,
                 process,
+                inside: None,
+                region: None,
                 socket: None,
                 token: record.token,
                 kind: Kind::default(),
@@ -167,9 +169,13 @@ impl Broker {
         reply.pinned = service.pinned.charged();
         reply.limit = standing.limit.unwrap_or(wire::UNLIMITED);
         self.reactor.forget(&socket);
-        let adopted = fds.first().and_then(|file| {
-            let page = Reader::adopt(file).ok()?;
-            Some((page, self.scheduler.add_worker(*worker_id, turns, file).ok()?))
+        let named = message.named_descriptor().and_then(|number| {
+            worker.inside = process::open_innermost(worker.pid);
+            Some(socket.lane().take(process::take_descriptor(worker.inside.as_ref()?, number).ok()?))
+        });
+        let adopted = named.or_else(|| fds.into_iter().next()).and_then(|file| {
+            let page = Reader::adopt(&file).ok()?;
+            Some((page, self.scheduler.add_worker(*worker_id, turns, &file).ok()?))
         });
         let Some((page, bell)) = adopted else {
             // It would take turns with nobody.

@@ -11,7 +11,7 @@ use super::super::abi::*;
 use super::super::context::Context;
 use super::super::handles::{Table, of, out};
 use super::super::queue::Work;
-use super::super::{state, stream};
+use super::super::{set, state, stream};
 use super::conditional::Conditional;
 use super::objects::Kept;
 use super::params::{self, kernel_task};
@@ -96,6 +96,17 @@ impl Plan {
         Some(Plan(graph.order()?.iter().map(step).collect::<Option<_>>()?))
     }
 
+    /// What is to be filled need not be there when it is captured, but must be when the graph is made ready, as natively.
+    fn check(&self) -> Answer {
+        for step in &self.0 {
+            if let Body::Task(Task::Set(params)) = &step.body {
+                set::check(params)?;
+            }
+            step.body.inside().iter().try_for_each(Plan::check)?;
+        }
+        Ok(())
+    }
+
     /// Before the first step of a launch.
     fn begin(&self) -> Answer {
         for step in &self.0 {
@@ -160,6 +171,7 @@ fn instantiate(handle: CUgraph, flags: u64, result: &mut u32) -> Answer<u64> {
     if graph.has_unused_conditions() {
         return Err(refuse(CONDITION_UNUSED));
     }
+    plan.check()?;
     let instance = Arc::new(());
     if graph.is_conditional() {
         let mut inner = graph.inner.lock();
