@@ -158,7 +158,8 @@ impl Broker {
             worst.extend(most.filter(|(beyond, _)| *beyond > allowance));
         }
         for (beyond, id) in worst {
-            let Some(worker) = self.workers.get_mut(&id) else { continue };
+            // One that was ended and is not gone yet is waited for: the others may be within bounds without it.
+            let Some(worker) = self.workers.get_mut(&id).filter(|worker| !worker.is_dying()) else { continue };
             let (pid, name) = (worker.client_pid(), worker.zone().cloned());
             if let Some(zone) = name.as_ref().and_then(|name| self.zones.get_mut(name)) {
                 zone.overdrafts = zone.overdrafts.saturating_add(1);

@@ -23,8 +23,8 @@ use crate::control::wire::{self, ToBroker, ToWorker, Token, code, to_broker, to_
 use crate::control::{WorkerStats, ZoneName};
 use crate::env_vars;
 use crate::jail::{Demand, Missing, Part};
-use crate::{packet, region};
 use crate::statistics::Reader;
+use crate::{packet, region};
 
 /// A worker must be ready by then; a GPU driver on a busy node takes seconds.
 const START_TIME: Duration = Duration::from_secs(120);
@@ -159,6 +159,10 @@ impl Worker {
 
     pub fn is_spare(&self) -> bool {
         matches!(self.phase, Phase::Starting | Phase::Ready)
+    }
+
+    pub fn is_dying(&self) -> bool {
+        matches!(self.phase, Phase::Dying(_))
     }
 
     /// The process that the broker started: it, or what guards it.

@@ -118,10 +118,7 @@ pub fn plan(request: &Request) -> Vec<(Part, Step)> {
     if pid {
         steps.push((Part::PidNamespace, Tether));
     }
-    steps.extend([
-        (Part::NoNewPrivileges, ForbidDumps),
-        (Part::NoNewPrivileges, NoNewPrivileges),
-    ]);
+    steps.extend([(Part::NoNewPrivileges, ForbidDumps), (Part::NoNewPrivileges, NoNewPrivileges)]);
     if request.names_descriptors {
         steps.push((Part::KeptDescriptors, FilterSending));
     }
