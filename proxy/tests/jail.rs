@@ -136,7 +136,7 @@ fn look(request: &Request, stray: i32, kept: i32) {
     eprintln!("fine");
 }
 
-/// Messages can be sent, and descriptors cannot, in none of the ways that there are.
+/// Messages can be sent, and descriptors cannot, in any of the ways that we know.
 fn send_descriptors() {
     let (ours, theirs) = packet::pair().unwrap();
     packet::send(&ours, b"hello", &[]).unwrap();
@@ -146,6 +146,13 @@ fn send_descriptors() {
     // SAFETY: no messages, so nothing is read.
     assert_eq!(unsafe { libc::sendmmsg(ours.as_raw_fd(), std::ptr::null_mut(), 0, 0) }, -1);
     assert_eq!(io::Error::last_os_error().raw_os_error(), Some(libc::EPERM));
+    // A listener of somebody's filter, through which its owner would get files of whoever answers; and binder. On any
+    // other descriptor, and in another form, the kernel would know no such request.
+    for request in [0x4018_2103 as libc::c_ulong, 0x2103, 0xc030_6201] {
+        // SAFETY: the request is refused before anybody looks at the address.
+        let asked = unsafe { libc::syscall(libc::SYS_ioctl, ours.as_raw_fd(), request, 0) };
+        assert_eq!((asked, io::Error::last_os_error().raw_os_error()), (-1, Some(libc::EPERM)), "{request:x}");
+    }
 }
 
 /// NVIDIA's driver, as a worker would start it.

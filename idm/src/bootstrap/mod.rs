@@ -1,8 +1,8 @@
 //! Bringing two sides together: fixed-size messages and descriptors over Unix seqpacket sockets.
 //!
 //! client → broker: `Hello` · broker → client: `Welcome` with one end of a socket pair, whose other end the worker gets ·
-//! broker → client, over that pair: `Attach` with the region. Or, in place of all that, client → broker: `Inquiry` · broker → client: `Answer`; or
-//! client → broker: `Meeting`, and then messages that only the two of them know.
+//! broker → client, over that pair: `Attach` with the region. Or, in place of all that, client → broker: `Inquiry` ·
+//! broker → client: `Answer`; or client → broker: `Meeting`, and then messages that only the two of them know.
 //!
 //! A message is believed only if it has exactly its size, exactly its number of descriptors, nothing was cut off, and
 //! `is_valid` says so. Descriptors that come with a refused message are closed.

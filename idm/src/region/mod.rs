@@ -1,8 +1,8 @@
 //! The memory that two processes share: a memfd that can no longer change its size.
 //!
 //! The server creates it (`Region::create`), or whoever brings the two together does (`Region::memory`); it is sealed
-//! against shrinking and growing, and whoever gets the descriptor maps it (`Region::attach`). Because of the seals no access can fault with SIGBUS, whatever the other side
-//! does with its descriptor: a hole punched into it reads as zeroes.
+//! against shrinking and growing, and whoever gets the descriptor maps it (`Region::attach`). Because of the seals no
+//! access can fault with SIGBUS, whatever the other side does with its descriptor: a hole punched into it reads as zeroes.
 //!
 //! Between two kernels the memory is neither's memfd: a transport maps it in its own way (`Region::over`).
 //!

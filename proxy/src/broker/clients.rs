@@ -9,7 +9,7 @@ use super::Broker;
 use super::handshake::{self, Hello, Refusal, Wishes};
 use super::process::{self, Peer};
 use super::reactor::Source;
-use super::workers::Kind;
+use super::workers::{Kind, Worker};
 use crate::closing::{self, Foreign, Lane};
 use crate::control::ZoneName;
 use crate::{packet, region};
@@ -209,8 +209,9 @@ impl Broker {
     fn introduce(&mut self, client: &Client, worker: u64) -> io::Result<()> {
         let (ours, theirs) = packet::pair()?;
         if !client.wishes.brings_region {
-            let region = self.workers.get_mut(&worker).ok_or(io::ErrorKind::NotFound)?.take_region()?;
-            region::offer(&ours, &region)?;
+            // Should the client not come to have this worker, nobody gets it, and the next one may.
+            let region = self.workers.get(&worker).and_then(Worker::region).ok_or(io::ErrorKind::NotFound)?;
+            region::offer(&ours, region)?;
         }
         self.assign(worker, client, ours.as_fd())?;
         // Should this fail, the worker finds its client gone and ends.

@@ -71,11 +71,12 @@ pub fn innermost(pid: u32) -> u32 {
     std::iter::successors(Some(pid), only_child).take(4).last().unwrap_or(pid)
 }
 
-/// The same, opened. That it is the one is looked at once more when it can no longer be exchanged for another.
-pub fn open_innermost(pid: u32) -> Option<OwnedFd> {
+/// The same, opened, of a process that is held open itself. Both are looked at once more when their numbers can no longer
+/// have become those of others.
+pub fn open_innermost(pid: u32, held: &OwnedFd) -> Option<OwnedFd> {
     let inside = innermost(pid);
     let process = open(inside).ok()?;
-    (innermost(pid) == inside && is_alive(&process)).then_some(process)
+    (innermost(pid) == inside && is_alive(&process) && is_alive(held)).then_some(process)
 }
 
 /// Takes a descriptor out of another process, as if that had sent it.
@@ -184,7 +185,8 @@ mod tests {
         use std::process::{Command, Stdio};
         let mut child = Command::new("sleep").arg("1000").stdin(Stdio::piped()).spawn().unwrap();
         child.stdin.take().unwrap().write_all(b"word").unwrap();
-        let process = open_innermost(child.id()).unwrap();
+        let held = open(child.id()).unwrap();
+        let process = open_innermost(child.id(), &held).unwrap();
         let mut text = String::new();
         std::fs::File::from(take_descriptor(&process, 0).unwrap()).read_to_string(&mut text).unwrap();
         assert_eq!(text, "word");
@@ -194,7 +196,8 @@ mod tests {
         child.kill().unwrap();
         child.wait().unwrap();
         assert!(take_descriptor(&process, 0).is_err());
-        assert!(open_innermost(child.id()).is_none());
+        // The number may be another's by now.
+        assert!(open_innermost(std::process::id(), &held).is_none());
     }
 
     #[test]

@@ -143,9 +143,9 @@ impl Worker {
         Ok(socket.lane().take(process::take_descriptor(inside, number)?))
     }
 
-    /// What the client will be given; nobody else will.
-    pub fn take_region(&mut self) -> io::Result<OwnedFd> {
-        self.region.take().ok_or_else(|| io::ErrorKind::NotFound.into())
+    /// What it shares with the client that it will get; none once it has one.
+    pub fn region(&self) -> Option<&OwnedFd> {
+        self.region.as_ref()
     }
 
     /// Sends it a message; false when it does not take it.
@@ -383,9 +383,13 @@ impl Broker {
             for worker in self.workers.values_mut().filter(|worker| worker.is_spare()) {
                 worker.kill();
             }
-            let lacking = [(proc, Part::Proc), (sends, Part::KeptDescriptors)];
-            let lacking = lacking.into_iter().filter(|(lacks, _)| *lacks);
-            self.missing = lacking.fold(self.jail_report()?, |missing, (_, part)| missing.with(part));
+            self.missing = self.jail_report()?;
+            if proc {
+                self.missing = self.missing.with(Part::Proc);
+            }
+            if sends {
+                self.missing = self.missing.with(Part::KeptDescriptors);
+            }
         }
         self.missing = self.missing.and(self.cage.missing());
         if self.config.jail == Demand::Require && !self.missing.is_empty() {
@@ -422,13 +426,7 @@ impl Broker {
                         && message.kind == to_broker::JAILED
                     {
                         self.driver_version = message.version;
-                        let missing = Missing::from_bits(message.value as u32);
-                        let taken = || self.takes_descriptors().then(|| self.try_descriptors(worker.pid)).transpose();
-                        let lacks_it = |error: io::Error| {
-                            tracing::info!(part = Part::KeptDescriptors.name(), %error, "part of the jail is missing");
-                            missing.with(Part::KeptDescriptors)
-                        };
-                        return Ok(taken().err().map_or(missing, lacks_it));
+                        return Ok(self.try_descriptors(worker, &message, Missing::from_bits(message.value as u32)));
                     }
                     break;
                 }
@@ -450,10 +448,23 @@ impl Broker {
         root && !self.missing.contains(Part::KeptDescriptors)
     }
 
-    /// Whether descriptors can be taken of a jailed worker: its standard input is as good as any.
-    fn try_descriptors(&self, worker: u32) -> io::Result<()> {
-        let inside = process::open_innermost(worker).ok_or(io::ErrorKind::NotFound)?;
-        process::take_descriptor(&inside, 0).map(drop)
+    /// Tries to take the descriptor that a jailed worker's report names, which it alone has; answers what its jail lacks.
+    fn try_descriptors(&self, worker: &Worker, report: &ToBroker, missing: Missing) -> Missing {
+        // Where it lacks anything and must not, it is about to end.
+        if !self.takes_descriptors() || self.config.jail == Demand::Require && !missing.is_empty() {
+            return missing;
+        }
+        let take = || {
+            let inside = process::open_innermost(worker.pid, &worker.process).ok_or(io::ErrorKind::NotFound)?;
+            process::take_descriptor(inside, report.named_descriptor().ok_or(io::ErrorKind::InvalidData)?)
+        };
+        match take() {
+            Ok(_) => missing,
+            Err(error) => {
+                tracing::info!(part = Part::KeptDescriptors.name(), %error, "part of the jail is missing");
+                missing.with(Part::KeptDescriptors)
+            }
+        }
     }
 
     /// Gives a client to a ready worker. The book says so first: whoever reads it later finds either a spare that was
@@ -575,10 +586,18 @@ impl Broker {
         match (message.kind, &mut worker.phase) {
             (to_broker::JAILED, Phase::Starting) => true,
             (to_broker::READY, Phase::Starting) => {
+                if keeps {
+                    // Now, while it has not met a tenant: what lies below its guard is it.
+                    worker.inside = process::open_innermost(worker.pid, &worker.process);
+                    if worker.inside.is_none() {
+                        tracing::warn!(worker = worker.pid, "spare worker ended: its process cannot be opened");
+                        worker.kill();
+                        self.spare_failed();
+                        return true;
+                    }
+                }
                 worker.phase = Phase::Ready;
                 worker.kill_at = None;
-                // Now, while it has not met a tenant: what lies below its guard is it.
-                worker.inside = keeps.then(|| process::open_innermost(worker.pid)).flatten();
                 self.spare_failures = 0;
                 self.serve_waiting();
                 self.end_idle_spares();

@@ -160,7 +160,13 @@ impl BrokerLink {
         message.value = u64::from(missing);
         message.version = driver_version;
         match &self.shared.lock().socket {
-            Some(socket) => packet::send(socket, message.as_bytes(), &[]),
+            Some(socket) => {
+                if self.shared.names_descriptors {
+                    // For the broker to try whether it can take one: nobody else has this.
+                    message.bring(Some(socket.as_fd()), true);
+                }
+                packet::send(socket, message.as_bytes(), &[])
+            }
             None => Err(io::ErrorKind::NotConnected.into()),
         }
     }

@@ -24,7 +24,7 @@ pub mod to_broker {
     /// Asks for the zone's account; answered with `REPLY`.
     pub const USAGE: u32 = 5;
     /// First message of a fresh worker: it is jailed; `value` holds the parts of the jail that are missing, as bits, and
-    /// `version` the CUDA version of the driver.
+    /// `version` the CUDA version of the driver. One that may send no descriptors names one, to be tried.
     pub const JAILED: u32 = 7;
     /// Offers something to other workers: `details` say what (see [`super::Shared`]), `token` the page of an event, and
     /// the descriptor is what there is to map. Answered with `REPLY`, which has the token of the export.
@@ -198,9 +198,7 @@ impl ToBroker {
             details: Shared::default(),
         }
     }
-}
 
-impl ToBroker {
     /// Names the descriptor that belongs to the message, or answers it, to be sent along.
     pub fn bring<'fd>(&mut self, fd: Option<BorrowedFd<'fd>>, by_name: bool) -> Option<BorrowedFd<'fd>> {
         if by_name {

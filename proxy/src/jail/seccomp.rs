@@ -82,8 +82,18 @@ const REFUSE: &[libc::c_long] = &[
     libc::SYS_lookup_dcookie,
 ];
 
-/// The ways in which a descriptor gets into another process. Who has fallen would else give the GPU's to its tenant.
-const SENDING: &[libc::c_long] = &[libc::SYS_sendmsg, libc::SYS_sendmmsg];
+/// The calls by which a descriptor gets into another process. Who has fallen would else give the GPU's to its tenant.
+const SENDING: &[libc::c_long] = &[
+    libc::SYS_sendmsg,
+    libc::SYS_sendmmsg,
+    // Which sends messages as well.
+    libc::SYS_io_uring_setup,
+    libc::SYS_io_uring_enter,
+    libc::SYS_io_uring_register,
+];
+/// Kinds of requests that do so to a descriptor which the other process has lent: a listener of its own filter takes
+/// files of whoever answers it, and binder passes them on.
+const SENDING_REQUESTS: [u8; 2] = [b'!', b'b'];
 
 /// All that a worker needs which computes on the CPU.
 const SOFT: &[libc::c_long] = &[
@@ -237,13 +247,20 @@ pub fn install(list: Syscalls) -> io::Result<()> {
     Ok(())
 }
 
-/// Installs the filter that keeps descriptors inside, on this thread.
+/// Installs the filters that keep descriptors inside, on this thread.
 pub fn install_against_sending() -> io::Result<()> {
-    seccompiler::apply_filter(&against_sending().map_err(io::Error::other)?).map_err(io::Error::other)
+    for program in [no_second_abi(), against_sending().map_err(io::Error::other)?] {
+        seccompiler::apply_filter(&program).map_err(io::Error::other)?;
+    }
+    Ok(())
 }
 
 fn against_sending() -> Result<BpfProgram, seccompiler::BackendError> {
-    filter(always(SENDING), SeccompAction::Allow, SeccompAction::Errno(libc::EPERM.unsigned_abs()))
+    let mut rules = always(SENDING);
+    // Of a request the kernel looks at kind and number alone, whatever size and direction it says.
+    let requests = SENDING_REQUESTS.map(|kind| when(1, SeccompCmpOp::MaskedEq(0xff00), u64::from(kind) << 8));
+    rules.insert(libc::SYS_ioctl, requests.into_iter().collect::<Result<_, _>>()?);
+    filter(rules, SeccompAction::Allow, SeccompAction::Errno(libc::EPERM.unsigned_abs()))
 }
 
 fn programs(list: Syscalls) -> Result<Vec<BpfProgram>, seccompiler::BackendError> {

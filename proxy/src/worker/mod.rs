@@ -55,7 +55,9 @@ pub enum WorkerError {
     NoInstance(crate::mig::Instance),
     #[error("cannot reserve the host address range")]
     HostRange(#[source] std::io::Error),
-    #[error("cannot make the shared region")]
+    #[error("the broker sent no region to share with the client")]
+    NoRegion(#[source] std::io::Error),
+    #[error("cannot map the shared region")]
     Region(#[from] idm::region::RegionError),
     #[error("cannot greet the client")]
     Greet(#[from] idm::bootstrap::BootstrapError),
@@ -63,6 +65,16 @@ pub enum WorkerError {
     Guest(#[from] xen::host::HostError),
     #[error("cannot start a thread")]
     Thread(#[source] std::io::Error),
+}
+
+impl WorkerError {
+    /// A broker that is gone is no fault of a spare's.
+    fn without_region(error: std::io::Error) -> Self {
+        match error.kind() {
+            std::io::ErrorKind::InvalidData => Self::NoRegion(error),
+            _ => Self::NoClient(error),
+        }
+    }
 }
 
 impl Prepared {
@@ -89,7 +101,7 @@ impl Prepared {
         memory::reserve_host_range().map_err(WorkerError::HostRange)?;
         let link = Arc::new(link);
         if !warm {
-            let region = link.take_region().map_err(WorkerError::NoClient)?;
+            let region = link.take_region().map_err(WorkerError::without_region)?;
             // Whose client may bring another region along.
             let assignment = link.wait_for_assignment().map_err(WorkerError::NoClient)?;
             let ready = serve::Ready::for_client(self.driver, link, region, &assignment)?;

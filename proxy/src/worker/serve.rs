@@ -35,7 +35,7 @@ pub struct Ready {
 impl Ready {
     /// The driver starts at once, beside the wait for the client.
     pub fn new(driver: Arc<Driver>, link: Arc<BrokerLink>) -> Result<Ready, WorkerError> {
-        let server = server_over(link.take_region().map_err(WorkerError::NoClient)?)?;
+        let server = server_over(link.take_region().map_err(WorkerError::without_region)?)?;
         let worker = Arc::new(Worker::new(driver, link, &server));
         let ready = Ready { worker: worker.clone(), server, granted: None };
         let warm_up = move || ops::start::warm_up(&worker);

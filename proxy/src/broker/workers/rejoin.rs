@@ -170,7 +170,9 @@ impl Broker {
         reply.limit = standing.limit.unwrap_or(wire::UNLIMITED);
         self.reactor.forget(&socket);
         let named = message.named_descriptor().and_then(|number| {
-            worker.inside = process::open_innermost(worker.pid);
+            if worker.inside.is_none() {
+                worker.inside = process::open_innermost(worker.pid, &worker.process);
+            }
             Some(socket.lane().take(process::take_descriptor(worker.inside.as_ref()?, number).ok()?))
         });
         let adopted = named.or_else(|| fds.into_iter().next()).and_then(|file| {
