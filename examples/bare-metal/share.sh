@@ -3,7 +3,7 @@
 #
 #   examples/bare-metal/share.sh SHARE [OPTION...]
 #
-# SHARE is the program programs/share.cu, compiled; options are those of `bulkhead run` (such as --backend soft).
+# SHARE is the program tests/programs/share.cu, compiled; options are those of `bulkhead run` (such as --backend soft).
 set -eu
 share=$1
 shift

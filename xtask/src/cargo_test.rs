@@ -8,7 +8,7 @@ use std::process::{Command, Stdio};
 /// Runs cargo and shows what it prints, except for the lines of tests that passed.
 pub fn run(cargo: &mut Command) -> Result<Counts> {
     let not_tried = std::env::temp_dir().join(format!("bulkhead-not-tried-{}", std::process::id()));
-    cargo.env(testing::NOT_TRIED, &not_tried);
+    cargo.env(testkit::NOT_TRIED, &not_tried);
     let mut child = cargo.stdout(Stdio::piped()).spawn().context("cannot start cargo")?;
     let stdout = child.stdout.take().context("cargo has no stdout")?;
     let mut counts = Counts::default();

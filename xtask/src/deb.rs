@@ -94,7 +94,7 @@ fn lay_out(stage: &Path, root: &Path) -> Result<()> {
         (packaging.join("bulkhead.service"), "usr/lib/systemd/system/bulkhead.service", 0o644),
         (packaging.join("bulkhead.toml"), "etc/bulkhead/bulkhead.toml", 0o644),
         // Buffers by name, for programs.
-        (paths::root().join("include/bulkhead_ipc.h"), "usr/include/bulkhead_ipc.h", 0o644),
+        (paths::root().join("bindings/c/bulkhead_ipc.h"), "usr/include/bulkhead_ipc.h", 0o644),
         (paths::root().join("LICENSE-APACHE"), "usr/share/doc/bulkhead/LICENSE-APACHE", 0o644),
         (paths::root().join("LICENSE-MIT"), "usr/share/doc/bulkhead/copyright", 0o644),
     ];
@@ -102,7 +102,7 @@ fn lay_out(stage: &Path, root: &Path) -> Result<()> {
         let bytes = fs::read(&from).with_context(|| format!("cannot read {}", from.display()))?;
         write(&root.join(to), &bytes, mode)?;
     }
-    for entry in fs::read_dir(paths::root().join("python/bulkhead"))? {
+    for entry in fs::read_dir(paths::root().join("bindings/python/bulkhead"))? {
         let path = entry?.path();
         let name = path.file_name().unwrap_or_default().to_owned();
         if path.extension().is_some_and(|ending| ending == "py") {

@@ -26,7 +26,7 @@ pub fn run() -> Result<()> {
     let demo = all.iter().filter(|program| program.name == "demo");
     let wanted = demo.map(|program| Ok((program, toolchain::own_runtime()?, Linkage::Static)));
     let built = programs::build(&wanted.collect::<Result<Vec<_>>>()?, &[])?;
-    let binary = &built.first().context("programs/demo.cu is missing")?.path;
+    let binary = &built.first().context("tests/programs/demo.cu is missing")?.path;
 
     println!("\nOne CUDA program, two zones at once, no GPU:\n");
     let mut children = Vec::new();

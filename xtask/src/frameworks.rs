@@ -50,7 +50,7 @@ pub fn run() -> Result<()> {
         }
         let mut bulkhead = Command::new(paths::stage().join("bin/bulkhead"));
         bulkhead.args(["run", "--backend", "soft", "--"]).arg(&python);
-        bulkhead.arg(paths::root().join(format!("programs/frameworks/{}_check.py", framework.name)));
+        bulkhead.arg(paths::root().join(format!("tests/programs/frameworks/{}_check.py", framework.name)));
         bulkhead.envs(framework.environment.iter().copied());
         sh::run(&mut bulkhead)?;
     }

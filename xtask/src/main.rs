@@ -53,7 +53,7 @@ cargo xtask <verb>
   run [--matrix] [PROGRAM]...  build, and run these programs (or all) in zones on the software GPU
   build [--debug] [--strip]    build everything, and stage a tree that runs in target/stage
   programs [--sass ARCH]... [--matrix]
-                               compile programs/*.cu into target/programs (PTX, and machine code for ARCH, such as 90)
+                               compile tests/programs/*.cu into target/programs (PTX, and machine code for ARCH, such as 90)
 ";
 
 fn main() -> ExitCode {

@@ -1,4 +1,4 @@
-//! `cargo xtask programs`: compiles programs/*.cu, once per runtime they are to be tried with.
+//! `cargo xtask programs`: compiles tests/programs/*.cu, once per runtime they are to be tried with.
 //!
 //! A program is compiled once and linked many times. nvcc 13 launches kernels through `__cudaLaunchKernel`, which came
 //! with CUDA 12.0; for older runtimes there is a second object that launches through `cudaLaunchKernel`
@@ -59,7 +59,7 @@ impl Binary<'_> {
 
 /// All programs of the repository.
 pub fn all() -> Result<Vec<Program>> {
-    let folder = paths::root().join("programs");
+    let folder = paths::root().join("tests/programs");
     let entries = fs::read_dir(&folder).with_context(|| format!("cannot read {}", folder.display()))?;
     let mut sources = entries.map(|entry| Ok(entry?.path())).collect::<Result<Vec<_>>>()?;
     sources.retain(|path| path.extension().is_some_and(|extension| extension == "cu"));
@@ -104,7 +104,7 @@ impl Program {
             let library = if self.device_runtime { "static" } else { "none" };
             flags.extend(["-rdc=true".into(), format!("-cudadevrt={library}")]);
         }
-        let header = paths::root().join("programs/check.h");
+        let header = paths::root().join("tests/programs/check.h");
         let part = self.part.as_ref().map(fs::read).transpose()?;
         let inputs = (fs::read(&self.source)?, part, fs::read(header)?, toolchain::identity(), &flags);
         let suffix = if legacy { "-legacy" } else { "" };

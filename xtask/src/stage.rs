@@ -28,7 +28,7 @@ pub fn build(options: &Options) -> Result<()> {
         "--package",
         "bulkhead",
         "--package",
-        "libvgpu",
+        "libcuda",
         "--package",
         "libnvml",
         "--package",

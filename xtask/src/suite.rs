@@ -103,7 +103,7 @@ pub fn test(quick: bool) -> Result<()> {
 pub fn run(names: &[String], matrix: bool) -> Result<()> {
     let mut all = programs::all()?;
     if let Some(unknown) = names.iter().find(|name| all.iter().all(|program| program.name != **name)) {
-        bail!("there is no programs/{unknown}.cu");
+        bail!("there is no tests/programs/{unknown}.cu");
     }
     all.retain(|program| names.is_empty() || names.contains(&program.name));
     toolchain::ensure()?;

@@ -1,0 +1,357 @@
+//! Puts Bulkhead on a host that has no package of it, from within a container of the DaemonSet, and takes it away again.
+//!
+//! ```text
+//! /opt/bulkhead/<version>/bin/bulkhead
+//! /opt/bulkhead/<version>/lib/bulkhead/libcuda.so.1, libnvidia-ml.so.1
+//! /opt/bulkhead/current                     -> <version>
+//! /etc/bulkhead/bulkhead.toml               if one is given
+//! /etc/systemd/system/bulkhead.service
+//! ```
+//!
+//! Files are replaced by renaming: whoever runs or has mounted the old ones keeps them. Doing it twice changes nothing
+//! the second time, so a pod of the DaemonSet that is started again restarts nothing.
+
+use std::io;
+use std::os::unix::fs::symlink;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+const UNIT: &str = include_str!("../../../packaging/bulkhead.service");
+const UNIT_PATH: &str = "etc/systemd/system/bulkhead.service";
+const WANTS_PATH: &str = "etc/systemd/system/multi-user.target.wants/bulkhead.service";
+const CONFIG_PATH: &str = "etc/bulkhead/bulkhead.toml";
+const HOME: &str = "opt/bulkhead";
+/// Of the package; a host that has one needs nothing of us.
+const PACKAGED: [&str; 2] = ["lib/systemd/system/bulkhead.service", "usr/lib/systemd/system/bulkhead.service"];
+
+#[derive(Debug, thiserror::Error)]
+pub enum InstallError {
+    #[error("cannot use {}", path.display())]
+    File { path: PathBuf, source: io::Error },
+    #[error("cannot go to the host's root: {0}")]
+    Root(io::Error),
+    #[error("systemctl {what}: {why}")]
+    Service { what: String, why: String },
+}
+
+/// What is put on the host.
+#[derive(Debug, Clone)]
+pub struct Parts {
+    pub program: PathBuf,
+    pub libraries: PathBuf,
+    pub config: Option<PathBuf>,
+    pub version: String,
+}
+
+/// What the service must be told after something has changed.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Changes {
+    /// The host has a package, and nothing was touched.
+    pub packaged: bool,
+    pub programs: bool,
+    pub unit: bool,
+    pub config: bool,
+}
+
+pub fn is_packaged(root: &Path) -> bool {
+    PACKAGED.iter().any(|path| root.join(path).exists())
+}
+
+/// Puts everything in its place.
+pub fn place(root: &Path, parts: &Parts) -> Result<Changes, InstallError> {
+    if is_packaged(root) {
+        return Ok(Changes { packaged: true, ..Changes::default() });
+    }
+    let home = root.join(HOME).join(&parts.version);
+    let (bin, lib) = (home.join("bin"), home.join("lib/bulkhead"));
+    for folder in [&bin, &lib] {
+        at(folder, std::fs::create_dir_all(folder))?;
+    }
+    let mut changes = Changes::default();
+    changes.programs |= put(&parts.program, &bin.join("bulkhead"), 0o755)?;
+    for library in ["libcuda.so.1", "libnvidia-ml.so.1"] {
+        changes.programs |= put(&parts.libraries.join(library), &lib.join(library), 0o644)?;
+    }
+    changes.programs |= point(&root.join(HOME).join("current"), Path::new(&parts.version))?;
+    if let Some(config) = &parts.config {
+        let path = root.join(CONFIG_PATH);
+        at(&path, path.parent().map_or(Ok(()), std::fs::create_dir_all))?;
+        changes.config |= put(config, &path, 0o644)?;
+    }
+    let unit = UNIT.replace("/usr/bin/bulkhead", &format!("/{HOME}/current/bin/bulkhead"));
+    let path = root.join(UNIT_PATH);
+    at(&path, path.parent().map_or(Ok(()), std::fs::create_dir_all))?;
+    changes.unit |= write(&path, unit.as_bytes(), 0o644)?;
+    let wants = root.join(WANTS_PATH);
+    at(&wants, wants.parent().map_or(Ok(()), std::fs::create_dir_all))?;
+    changes.unit |= point(&wants, Path::new("../bulkhead.service"))?;
+    forget_others(&root.join(HOME), &parts.version)?;
+    Ok(changes)
+}
+
+/// Folders of the host in which the verbs for kubelet leave things, as the host names them.
+#[derive(Debug, Clone)]
+pub struct Traces {
+    pub kubelet: PathBuf,
+    pub checkpoints: PathBuf,
+    pub cdi: PathBuf,
+}
+
+/// Takes everything away that [`place`] and the verbs have left. A package's files are the package's; what the verbs left
+/// is taken away beside it as well.
+pub fn clear(root: &Path, traces: &Traces) -> Result<(), InstallError> {
+    if !is_packaged(root) {
+        for path in [UNIT_PATH, WANTS_PATH, CONFIG_PATH] {
+            at(&root.join(path), crate::files::remove(&root.join(path)))?;
+        }
+        remove_folder(&root.join(HOME))?;
+        // Only if nothing of somebody else's is in it.
+        let _ = std::fs::remove_dir(root.join("etc/bulkhead"));
+        // Sockets and books; the folder of a proxy that still runs is its own.
+        proxy::broker::state_dir::remove(&root.join("run/bulkhead"));
+    }
+    remove_folder(&below(root, &traces.checkpoints))?;
+    let kubelet = below(root, &traces.kubelet);
+    remove_folder(&kubelet.join("plugins").join(crate::dra::DRIVER))?;
+    // Sockets of a plugin or a driver that was killed.
+    remove_begun_with(&kubelet.join("device-plugins"), crate::device_plugin::SOCKETS)?;
+    remove_begun_with(&kubelet.join("plugins_registry"), crate::dra::DRIVER)?;
+    // `/var/run` is a link to `/run`, which leads elsewhere as long as the root is not the host's.
+    for folder in [Path::new("/run/cdi"), &traces.cdi] {
+        let folder = below(root, folder);
+        remove_begun_with(&folder, &format!("{}-{}-", crate::cdi::VENDOR, crate::cdi::CLASS))?;
+        let _ = std::fs::remove_dir(folder);
+    }
+    Ok(())
+}
+
+/// A path of the host's, from here.
+fn below(root: &Path, path: &Path) -> PathBuf {
+    root.join(path.strip_prefix("/").unwrap_or(path))
+}
+
+fn remove_folder(path: &Path) -> Result<(), InstallError> {
+    match std::fs::remove_dir_all(path) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => at(path, Err(error)),
+        _ => Ok(()),
+    }
+}
+
+/// Removes the files in a folder whose names begin so.
+fn remove_begun_with(folder: &Path, begin: &str) -> Result<(), InstallError> {
+    for entry in std::fs::read_dir(folder).into_iter().flatten().flatten() {
+        if entry.file_name().to_string_lossy().starts_with(begin) {
+            at(&entry.path(), crate::files::remove(&entry.path()))?;
+        }
+    }
+    Ok(())
+}
+
+/// Has the host's systemd do something. Changes this process's root for good.
+pub struct Systemd {
+    present: bool,
+}
+
+impl Systemd {
+    pub fn enter(root: &Path) -> Result<Self, InstallError> {
+        let present = root.join("run/systemd/system").exists();
+        if present && root != Path::new("/") {
+            rustix::process::chroot(root).map_err(|error| InstallError::Root(error.into()))?;
+            std::env::set_current_dir("/").map_err(InstallError::Root)?;
+        }
+        Ok(Self { present })
+    }
+
+    pub fn is_there(&self) -> bool {
+        self.present
+    }
+
+    pub fn ask(&self, arguments: &[&str]) -> Result<(), InstallError> {
+        let failed = |why: String| InstallError::Service { what: arguments.join(" "), why };
+        let mut command = Command::new("systemctl");
+        // It would otherwise see that this root is not that of process 1, and do nothing.
+        command.args(arguments).env("SYSTEMD_IGNORE_CHROOT", "1");
+        let output = command.output().map_err(|error| failed(error.to_string()))?;
+        match output.status.success() {
+            true => Ok(()),
+            false => Err(failed(String::from_utf8_lossy(&output.stderr).trim().to_owned())),
+        }
+    }
+
+    /// What changes need: a new program or unit a restart, which ends no tenant's program, and a new configuration a
+    /// reload.
+    pub fn apply(&self, changes: Changes) -> Result<(), InstallError> {
+        if changes.unit {
+            self.ask(&["daemon-reload"])?;
+        }
+        if changes.programs || changes.unit {
+            self.ask(&["restart", "bulkhead.service"])
+        } else if changes.config {
+            self.ask(&["reload-or-restart", "bulkhead.service"])
+        } else {
+            self.ask(&["start", "bulkhead.service"])
+        }
+    }
+}
+
+fn at<T>(path: &Path, result: io::Result<T>) -> Result<T, InstallError> {
+    result.map_err(|source| InstallError::File { path: path.to_owned(), source })
+}
+
+/// Copies a file; false when it was there already.
+fn put(from: &Path, to: &Path, mode: u32) -> Result<bool, InstallError> {
+    let bytes = at(from, std::fs::read(from))?;
+    write(to, &bytes, mode)
+}
+
+fn write(to: &Path, bytes: &[u8], mode: u32) -> Result<bool, InstallError> {
+    if std::fs::read(to).is_ok_and(|there| there == bytes) {
+        return Ok(false);
+    }
+    at(to, crate::files::write_with_mode(to, bytes, mode))?;
+    Ok(true)
+}
+
+/// Has a link lead somewhere; false when it did already.
+fn point(link: &Path, to: &Path) -> Result<bool, InstallError> {
+    if std::fs::read_link(link).is_ok_and(|there| there == to) {
+        return Ok(false);
+    }
+    let new = link.with_extension("new");
+    at(&new, crate::files::remove(&new))?;
+    at(&new, symlink(to, &new))?;
+    at(link, std::fs::rename(&new, link))?;
+    Ok(true)
+}
+
+/// Other versions: who still runs them has them open.
+fn forget_others(home: &Path, version: &str) -> Result<(), InstallError> {
+    for entry in at(home, std::fs::read_dir(home))?.flatten() {
+        let is_folder = entry.file_type().is_ok_and(|kind| kind.is_dir());
+        if is_folder && entry.file_name() != version {
+            at(&entry.path(), std::fs::remove_dir_all(entry.path()))?;
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::fs;
+    use std::os::unix::fs::PermissionsExt;
+
+    struct Host(PathBuf);
+
+    impl Host {
+        fn new(name: &str) -> Self {
+            let path = std::env::temp_dir().join(format!("bulkhead-install-{}-{name}", std::process::id()));
+            for folder in ["image", "host"] {
+                fs::create_dir_all(path.join(folder)).unwrap();
+            }
+            for file in ["bulkhead", "libcuda.so.1", "libnvidia-ml.so.1"] {
+                fs::write(path.join("image").join(file), file).unwrap();
+            }
+            fs::write(path.join("image/b.toml"), "[proxy]\n").unwrap();
+            Self(path)
+        }
+
+        fn root(&self) -> PathBuf {
+            self.0.join("host")
+        }
+
+        fn parts(&self, version: &str) -> Parts {
+            let image = self.0.join("image");
+            Parts {
+                program: image.join("bulkhead"),
+                libraries: image.clone(),
+                config: Some(image.join("b.toml")),
+                version: version.into(),
+            }
+        }
+    }
+
+    impl Drop for Host {
+        fn drop(&mut self) {
+            let _ = fs::remove_dir_all(&self.0);
+        }
+    }
+
+    fn traces() -> Traces {
+        Traces {
+            kubelet: "/var/lib/kubelet".into(),
+            checkpoints: "/var/lib/bulkhead".into(),
+            cdi: "/var/run/cdi".into(),
+        }
+    }
+
+    fn files(root: &Path) -> usize {
+        let entries = fs::read_dir(root).into_iter().flatten().flatten();
+        entries.map(|entry| if entry.file_type().unwrap().is_dir() { files(&entry.path()) } else { 1 }).sum()
+    }
+
+    #[test]
+    fn what_is_installed_twice_changes_nothing() {
+        let host = Host::new("twice");
+        let all = Changes { packaged: false, programs: true, unit: true, config: true };
+        assert_eq!(place(&host.root(), &host.parts("1")).unwrap(), all);
+        assert_eq!(place(&host.root(), &host.parts("1")).unwrap(), Changes::default());
+        let program = host.root().join("opt/bulkhead/current/bin/bulkhead");
+        assert_eq!(fs::metadata(&program).unwrap().permissions().mode() & 0o777, 0o755);
+        let unit = fs::read_to_string(host.root().join(UNIT_PATH)).unwrap();
+        assert!(unit.contains("ExecStart=/opt/bulkhead/current/bin/bulkhead proxy"), "{unit}");
+        assert!(!unit.contains("/usr/bin/bulkhead"));
+    }
+
+    #[test]
+    fn an_upgrade_leaves_old_files_to_those_who_have_them_open() {
+        let host = Host::new("upgrade");
+        place(&host.root(), &host.parts("1")).unwrap();
+        let old = fs::File::open(host.root().join("opt/bulkhead/current/lib/bulkhead/libcuda.so.1")).unwrap();
+        fs::write(host.0.join("image/libcuda.so.1"), "new").unwrap();
+        let changes = place(&host.root(), &host.parts("2")).unwrap();
+        assert_eq!(changes, Changes { programs: true, ..Changes::default() });
+        assert!(!host.root().join("opt/bulkhead/1").exists());
+        let new = fs::read_to_string(host.root().join("opt/bulkhead/current/lib/bulkhead/libcuda.so.1")).unwrap();
+        let before = io::read_to_string(old).unwrap();
+        assert_eq!((new.as_str(), before.as_str()), ("new", "libcuda.so.1"));
+    }
+
+    #[test]
+    fn removing_leaves_nothing_but_what_is_others() {
+        let host = Host::new("remove");
+        let root = host.root();
+        place(&root, &host.parts("1")).unwrap();
+        fs::create_dir_all(root.join("var/lib/bulkhead/dra")).unwrap();
+        fs::create_dir_all(root.join("run/cdi")).unwrap();
+        fs::write(root.join("run/cdi/bulkhead.dev-zone-a.json"), "{}").unwrap();
+        fs::write(root.join("run/cdi/nvidia.yaml"), "").unwrap();
+        for folder in ["device-plugins", "plugins_registry", "plugins/gpu.bulkhead.dev", "plugins/gpu.nvidia.com"] {
+            fs::create_dir_all(root.join("var/lib/kubelet").join(folder)).unwrap();
+        }
+        for file in [
+            "device-plugins/bulkhead-a.sock",
+            "device-plugins/nvidia.sock",
+            "plugins_registry/gpu.bulkhead.dev@reg.sock",
+        ] {
+            fs::write(root.join("var/lib/kubelet").join(file), "").unwrap();
+        }
+        clear(&root, &traces()).unwrap();
+        assert_eq!(files(&root), 2, "NVIDIA's files stay");
+        assert!(!root.join("var/lib/bulkhead").exists());
+        assert!(!root.join("var/lib/kubelet/plugins/gpu.bulkhead.dev").exists());
+        assert!(root.join("var/lib/kubelet/plugins/gpu.nvidia.com").exists());
+        clear(&root, &traces()).unwrap();
+    }
+
+    #[test]
+    fn a_host_with_a_package_is_left_alone() {
+        let host = Host::new("package");
+        let root = host.root();
+        fs::create_dir_all(root.join("lib/systemd/system")).unwrap();
+        fs::write(root.join(PACKAGED[0]), "").unwrap();
+        assert!(place(&root, &host.parts("1")).unwrap().packaged);
+        clear(&root, &traces()).unwrap();
+        assert_eq!(files(&root), 1);
+    }
+}

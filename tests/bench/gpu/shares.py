@@ -1,0 +1,271 @@
+#!/usr/bin/env python3
+"""How zones share a GPU: throughput of saturating tenants by share, and the latency of a zone that has priority.
+
+Needs an NVIDIA GPU with PyTorch and what `cargo xtask build` left in target/stage. Takes about three minutes.
+A tenant is this script again, with --tenant: natively, or in a zone of one proxy whose zones are changed between rows.
+"""
+
+import argparse
+import json
+import os
+import pathlib
+import signal
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+
+HERE = pathlib.Path(__file__).resolve().parent
+TARGET = HERE.parents[2] / "target"
+
+
+# ---- the tenant ----
+
+def tenant(kind, size):
+    """Works until standard input ends; reports when told `mark`: what was done since the last mark, as one JSON line."""
+    import threading
+
+    import torch
+
+    marks, lock = [], threading.Lock()
+
+    def listen():
+        for line in sys.stdin:
+            with lock:
+                marks.append(line.strip())
+        os._exit(0)
+
+    if kind == "matmul":
+        a, b = (torch.randn(size, size, device="cuda", dtype=torch.bfloat16) for _ in range(2))
+        out = torch.empty_like(a)
+
+        def step():
+            # Two under way at the host at any time: saturating, and marks are answered promptly.
+            torch.matmul(a, b, out=out)
+            event = torch.cuda.Event()
+            event.record()
+            pending.append(event)
+            if len(pending) > 2:
+                pending.pop(0).synchronize()
+            done.append(1)
+
+        pending = []
+    else:
+        layers = []
+        for _ in range(12):
+            layers += [torch.nn.Linear(1024, 1024), torch.nn.ReLU()]
+        model = torch.nn.Sequential(*layers).cuda().to(torch.bfloat16)
+        batch = torch.randn(16, 1024, device="cuda", dtype=torch.bfloat16)
+        due = [time.perf_counter()]
+
+        @torch.no_grad()
+        def step():
+            due[0] = max(due[0] + 0.003, time.perf_counter() - 0.003)
+            while time.perf_counter() < due[0]:
+                time.sleep(0.0002)
+            begin = time.perf_counter()
+            model(batch)
+            torch.cuda.synchronize()
+            done.append((time.perf_counter() - begin) * 1e3)
+
+    done = []
+    for _ in range(20):
+        step()
+    torch.cuda.synchronize()
+    done.clear()
+    threading.Thread(target=listen, daemon=True).start()
+    print("ready", flush=True)
+    begin = time.perf_counter()
+    while True:
+        step()
+        with lock:
+            asked = bool(marks)
+            marks.clear()
+        if asked:
+            now = time.perf_counter()
+            report = {"rate": len(done) / (now - begin)}
+            if kind == "mlp" and done:
+                ordered = sorted(done)
+                report |= {"p50": statistics.median(done), "p99": ordered[min(len(ordered) - 1, len(ordered) * 99 // 100)]}
+            print(json.dumps(report), flush=True)
+            done.clear()
+            begin = now
+
+
+# ---- who runs tenants ----
+
+class Tenant:
+    def __init__(self, options, zone, kind="matmul", size=8192):
+        command = [sys.executable, __file__, "--tenant", kind, "--size", str(size)]
+        environment = dict(os.environ)
+        if zone:
+            environment["BULKHEAD_SOCKET"] = f"{options.state}/zones/{zone}/sock"
+            library = options.stage / "lib/bulkhead"
+            environment["LD_LIBRARY_PATH"] = f"{library}:{environment.get('LD_LIBRARY_PATH', '')}"
+        self.process = subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment
+        )
+
+    def hear(self):
+        line = self.process.stdout.readline()
+        if not line:
+            raise SystemExit(f"a tenant ended with {self.process.wait()}")
+        return line.strip()
+
+    def ready(self):
+        assert self.hear() == "ready"
+        return self
+
+    def mark(self):
+        self.process.stdin.write("mark\n")
+        self.process.stdin.flush()
+
+    def end(self):
+        self.process.stdin.close()
+        self.process.wait(timeout=30)
+
+
+def measure(tenants, seconds, settle):
+    """What each did in the same seconds."""
+    for each in tenants:
+        each.ready()
+    time.sleep(settle)
+    for each in tenants:
+        each.mark()
+    for each in tenants:
+        each.hear()
+    time.sleep(seconds)
+    for each in tenants:
+        each.mark()
+    reports = [json.loads(each.hear()) for each in tenants]
+    for each in tenants:
+        each.end()
+    return reports
+
+
+class Proxy:
+    def __init__(self, options):
+        self.options = options
+        config = pathlib.Path(options.state + ".toml")
+        config.write_text("".join(f'[zones.{zone}]\nmemory = "30GiB"\n' for zone in "abc"))
+        self.log = open(options.state + ".log", "w")
+        self.process = subprocess.Popen(
+            [options.bulkhead, "proxy", "--backend", options.backend, "--state-dir", options.state, "--config", config,
+             "--jail", options.jail, "--spare-workers", "2"],
+            stderr=self.log,
+        )
+        for _ in range(600):
+            if pathlib.Path(options.state, "admin.sock").exists() and self.status():
+                return
+            if self.process.poll() is not None:
+                break
+            time.sleep(0.1)
+        raise SystemExit("the proxy does not start:\n" + pathlib.Path(self.log.name).read_text())
+
+    def ask(self, *words):
+        command = [self.options.bulkhead, *words, "--socket", self.options.state + "/admin.sock"]
+        return subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+    def status(self):
+        done = self.ask("status", "--json")
+        return json.loads(done.stdout) if done.returncode == 0 and done.stdout.strip() else None
+
+    def zones(self):
+        return {zone["name"]: zone for zone in self.status()["zones"]}
+
+    def set(self, zone, **settings):
+        words = [word for name, value in settings.items() for word in (f"--{name}", str(value))]
+        done = self.ask("zones", "set", zone, *words)
+        if done.returncode:
+            raise SystemExit(done.stderr)
+
+    def end(self):
+        self.process.send_signal(signal.SIGTERM)
+        self.process.wait(timeout=30)
+
+
+def shares(proxy, options, name, weights, alone):
+    for zone, weight in zip("abc", weights):
+        proxy.set(zone, share=weight, priority=0)
+    before = proxy.zones()
+    zones = "abc"[: len(weights)]
+    rates = [report["rate"] for report in measure([Tenant(options, zone) for zone in zones], options.seconds, 2)]
+    after = proxy.zones()
+    total = sum(rates)
+    wanted = [weight * 100 / sum(weights) for weight in weights]
+    got = [rate * 100 / total for rate in rates]
+    charged = [after[zone]["turn_time_ns"] - before[zone]["turn_time_ns"] for zone in zones]
+    turns = sum(after[zone]["turns"] - before[zone]["turns"] for zone in zones)
+    off = max(abs(one - other) for one, other in zip(wanted, got))
+    by_broker = " : ".join(f"{time * 100 / max(sum(charged), 1):.1f}" for time in charged)
+    print(
+        f"| {name} | {' : '.join(f'{value:.1f}' for value in got)} | {off:.1f} | {total:.0f} it/s "
+        f"({total / alone:.3f} of alone) | {by_broker} | {turns} |",
+        flush=True,
+    )
+
+
+def latency(options, name, tenants, alone=None, other_alone=None):
+    reports = measure(tenants, options.seconds, 2)
+    critical = reports[0]
+    line = f"| {name} | {critical['p50']:.2f} ms | {critical['p99']:.2f} ms |"
+    line += f" {critical['p99'] / alone['p99']:.2f}× |" if alone else " |"
+    if len(reports) > 1:
+        line += f" {reports[1]['rate']:.0f} it/s ({reports[1]['rate'] / other_alone:.3f} of alone) |"
+    else:
+        line += " |"
+    print(line, flush=True)
+    return critical
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--stage", type=pathlib.Path, default=TARGET / "stage", help="folder with bin/ and lib/")
+    parser.add_argument("--seconds", type=float, default=10, help="how long each row is measured")
+    parser.add_argument("--jail", default="best-effort")
+    parser.add_argument("--backend", default="nvidia")
+    parser.add_argument("--only", default="", help="rows whose name contains this: lone, shares, latency")
+    parser.add_argument("--tenant", help=argparse.SUPPRESS)
+    parser.add_argument("--size", type=int, default=8192, help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.tenant:
+        return tenant(options.tenant, options.size)
+    options.bulkhead = options.stage / "bin/bulkhead"
+    options.state = tempfile.mkdtemp(prefix="bulkhead-shares-") + "/state"
+    brief = min(options.seconds, 5)
+
+    proxy = Proxy(options)
+    try:
+        native = measure([Tenant(options, None)], brief, 1)[0]["rate"]
+        proxied = measure([Tenant(options, "a")], brief, 1)[0]["rate"]
+        turns = proxy.zones()["a"]["turns"]
+        busy = proxy.zones()["a"]["stats"].get("gpu_time_ns", 0)
+        print("| alone, bf16 matmul 8192³ | it/s | |\n|---|---:|---|")
+        print(f"| native | {native:.0f} | |")
+        print(f"| in a zone | {proxied:.0f} | {proxied / native:.3f} of native, {turns} turns, {busy / 1e9:.1f} s GPU time |\n")
+        if options.only in "shares":
+            print("| shares | got | off by | together | by the broker | turns |\n|---|---|---:|---|---|---:|")
+            shares(proxy, options, "50 : 50", [100, 100], proxied)
+            shares(proxy, options, "90 : 10", [90, 10], proxied)
+            shares(proxy, options, "25 : 25 : 50", [25, 25, 50], proxied)
+            print()
+        if options.only in "latency":
+            print("| MLP request each 3 ms | p50 | p99 | p99 to alone | beside |\n|---|---:|---:|---:|---|")
+            options.seconds = min(options.seconds, 8)
+            bare = latency(options, "native alone", [Tenant(options, None, "mlp")])
+            latency(options, "native beside matmul 8192³", [Tenant(options, None, "mlp"), Tenant(options, None)], bare, native)
+            proxy.set("a", share=100, priority=0)
+            proxy.set("b", share=100, priority=0)
+            alone = latency(options, "zone alone", [Tenant(options, "a", "mlp")])
+            both = lambda: [Tenant(options, "a", "mlp"), Tenant(options, "b")]
+            proxy.set("a", priority=10)
+            latency(options, "priority 10 beside matmul 8192³", both(), alone, proxied)
+            proxy.set("a", priority=0)
+            latency(options, "same priority beside it", both(), alone, proxied)
+    finally:
+        proxy.end()
+
+
+if __name__ == "__main__":
+    main()

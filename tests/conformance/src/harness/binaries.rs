@@ -1,0 +1,55 @@
+//! Where the parts of Bulkhead are that the tests run.
+
+use std::path::{Path, PathBuf};
+use std::time::SystemTime;
+
+const PROGRAM: &str = "BULKHEAD_BIN";
+const LIBRARY_FOLDER: &str = "BULKHEAD_LIB_DIR";
+
+#[derive(Debug, Clone)]
+pub struct Binaries {
+    pub bulkhead: PathBuf,
+    /// Our `libcuda.so.1`, under whatever name it was built.
+    pub library: PathBuf,
+}
+
+#[derive(Debug, thiserror::Error)]
+#[error("no {what} beside {}: cargo build -p bulkhead -p libcuda -p libnvml, or set {PROGRAM} and {LIBRARY_FOLDER}", folder.display())]
+pub struct MissingBinary {
+    what: &'static str,
+    folder: PathBuf,
+}
+
+impl Binaries {
+    /// Those that the environment names, else the freshest of the target directory that the caller was built into:
+    /// cargo builds the programs and libraries of other packages for nobody's tests.
+    pub fn find() -> Result<Self, MissingBinary> {
+        let own = std::env::current_exe().unwrap_or_default();
+        // <target>/<profile>/deps/test-1234, or <target>/<profile>/conformance
+        let folder = own.parent().unwrap_or(Path::new("/"));
+        let profile = if folder.ends_with("deps") { folder.parent().unwrap_or(folder) } else { folder };
+        let places = |name: &str| {
+            let siblings = ["debug", "release"].map(|kind| profile.with_file_name(kind));
+            let folders = siblings.into_iter().chain([profile.to_owned()]);
+            folders.flat_map(|folder| [folder.join(name), folder.join("deps").join(name)]).collect::<Vec<_>>()
+        };
+        let missing = |what| MissingBinary { what, folder: profile.to_owned() };
+        let bulkhead = match std::env::var_os(PROGRAM) {
+            Some(path) => Some(PathBuf::from(path)).filter(|path| path.is_file()),
+            None => freshest(places("bulkhead")),
+        };
+        let library = match std::env::var_os(LIBRARY_FOLDER) {
+            Some(folder) => Some(Path::new(&folder).join("libcuda.so.1")).filter(|path| path.is_file()),
+            None => freshest(places("libcuda.so")),
+        };
+        Ok(Self {
+            bulkhead: bulkhead.ok_or_else(|| missing("bulkhead"))?,
+            library: library.ok_or_else(|| missing("libcuda.so"))?,
+        })
+    }
+}
+
+fn freshest(paths: Vec<PathBuf>) -> Option<PathBuf> {
+    let age = |path: &PathBuf| path.metadata().and_then(|meta| meta.modified()).unwrap_or(SystemTime::UNIX_EPOCH);
+    paths.into_iter().filter(|path| path.is_file()).max_by_key(age)
+}
