@@ -1,5 +1,5 @@
 """The messages that programs and the proxy exchange: one size, both ways. They are described in
-proxy/src/control/meeting.rs."""
+crates/control/src/rendezvous.rs."""
 
 import collections
 import os

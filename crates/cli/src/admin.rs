@@ -2,8 +2,8 @@
 
 use std::path::Path;
 
-use proxy::control::ZoneName;
-use proxy::control::admin::{AdminClient, AdminError, Answer, Request, Status};
+use control::ZoneName;
+use control::admin::{AdminClient, AdminError, Answer, Request, Status};
 
 use crate::exit::{Exit, Failure};
 

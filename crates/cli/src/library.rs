@@ -4,7 +4,7 @@ use std::ffi::OsString;
 use std::path::PathBuf;
 use std::process::Command;
 
-use proxy::env_vars;
+use control::env_vars;
 
 use crate::exit::{Exit, Failure};
 

@@ -18,9 +18,9 @@ use crate::args::LogFormat;
 /// `$BULKHEAD_LOG` and `$BULKHEAD_LOG_FORMAT` decide, or what the verb wants.
 pub fn start(default: LevelFilter, format: Option<LogFormat>) {
     let variable = |name: &str| std::env::var(name).ok();
-    let level = variable(proxy::env_vars::LOG).and_then(|level| level.parse().ok()).unwrap_or(default);
+    let level = variable(control::env_vars::LOG).and_then(|level| level.parse().ok()).unwrap_or(default);
     let json = format.map(|format| format == LogFormat::Json);
-    let json = json.unwrap_or_else(|| variable(proxy::env_vars::LOG_FORMAT).as_deref() == Some("json"));
+    let json = json.unwrap_or_else(|| variable(control::env_vars::LOG_FORMAT).as_deref() == Some("json"));
     let lines = tracing_subscriber::fmt()
         .with_max_level(level)
         .with_ansi(false)

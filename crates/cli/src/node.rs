@@ -13,7 +13,7 @@ use crate::library;
 impl NodeArgs {
     /// The file that was named, or the usual one if there is one.
     pub fn config(&self) -> Option<PathBuf> {
-        let usual = || Some(PathBuf::from(proxy::config::DEFAULT_PATH)).filter(|path| path.exists());
+        let usual = || Some(PathBuf::from(config::DEFAULT_PATH)).filter(|path| path.exists());
         self.config.clone().or_else(usual)
     }
 

@@ -13,8 +13,8 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
-use proxy::broker::state_dir;
-use proxy::packet;
+use control::packet;
+use control::{lock, state_dir};
 use rustix::event::{PollFd, PollFlags};
 
 use crate::args::{BackendArgs, JailArg};
@@ -41,7 +41,7 @@ impl PrivateProxy {
         })?;
         let mut arguments: Vec<std::ffi::OsString> = ["proxy", "--private", "--state-dir"].map(Into::into).into();
         arguments.push(folder.clone().into());
-        arguments.extend(["--jail".into(), proxy::jail::Demand::from(jail).name().into()]);
+        arguments.extend(["--jail".into(), sandbox::jail::Demand::from(jail).name().into()]);
         arguments.extend(backend.to_arguments());
         let mut proxy = Self { folder, _owner: owner, arguments, process: None };
         proxy.restart()?;
@@ -119,7 +119,7 @@ fn make_folder(base: &Path) -> io::Result<(PathBuf, File)> {
     let folder = base.join(format!("{PREFIX}{:016x}", u64::from_ne_bytes(random)));
     DirBuilder::new().mode(0o700).create(&folder)?;
     // Nobody else can have locked a file in a folder that is this new.
-    let owner = File::create(folder.join("owner")).and_then(|owner| state_dir::try_lock(&owner).map(|_| owner));
+    let owner = File::create(folder.join("owner")).and_then(|owner| lock::try_lock(&owner).map(|_| owner));
     match owner {
         Ok(owner) => Ok((folder, owner)),
         Err(error) => {
@@ -137,7 +137,7 @@ fn sweep(base: &Path) {
         let ours = entry.file_name().to_string_lossy().starts_with(PREFIX)
             && entry.metadata().is_ok_and(|meta| meta.is_dir() && meta.uid() == me);
         let free = |name: &str| match File::open(entry.path().join(name)) {
-            Ok(file) => state_dir::try_lock(&file).unwrap_or(false),
+            Ok(file) => lock::try_lock(&file).unwrap_or(false),
             // A folder that is only just being made has no owner yet.
             Err(_) => name != "owner",
         };

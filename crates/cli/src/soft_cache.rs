@@ -7,7 +7,7 @@ use std::fs::{DirBuilder, File, OpenOptions};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
-use proxy::env_vars;
+use control::env_vars;
 use rustix::fs::OFlags;
 
 /// Named after the shape of its contents.

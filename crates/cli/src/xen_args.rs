@@ -4,8 +4,8 @@ use std::ffi::OsString;
 use std::path::PathBuf;
 
 use clap::{Args, Subcommand, ValueEnum};
-use proxy::control::ZoneName;
-use proxy::control::zone::MAX_SHARE;
+use control::ZoneName;
+use control::zone::MAX_SHARE;
 
 /// Where an image is looked for.
 pub const IMAGE: &str = "/var/lib/bulkhead/image";
@@ -99,13 +99,13 @@ pub enum XenAction {
 #[command(after_help = XEN_EXAMPLES)]
 pub struct XenRunArgs {
     /// Memory of the domain
-    #[arg(long, value_name = "SIZE", default_value = "512MiB", value_parser = proxy::size::parse)]
+    #[arg(long, value_name = "SIZE", default_value = "512MiB", value_parser = control::size::parse)]
     pub memory: u64,
     /// Processors of the domain
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=512))]
     pub vcpus: u32,
     /// GPU memory of the zone, like 2GiB (default: what the GPU has)
-    #[arg(long, value_name = "SIZE", value_parser = proxy::size::parse)]
+    #[arg(long, value_name = "SIZE", value_parser = control::size::parse)]
     pub gpu_memory: Option<u64>,
     /// Weight of the zone's GPU time against other zones
     #[arg(long, value_name = "WEIGHT", value_parser = clap::value_parser!(u32).range(1..=MAX_SHARE as i64))]
@@ -161,7 +161,7 @@ pub enum KindArg {
 
 /// The kernel counts pages in a signed number, and a domain needs some for itself.
 fn parse_shared(text: &str) -> Result<u64, String> {
-    let size = proxy::size::parse(text).map_err(|error| error.to_string())?;
+    let size = control::size::parse(text).map_err(|error| error.to_string())?;
     let good = (8 << 20..=1 << 40).contains(&size);
     good.then_some(size).ok_or_else(|| "it is between 8MiB and 1TiB".to_owned())
 }

@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use std::io;
 use std::path::{Path, PathBuf};
 
-use proxy::control::{ZoneName, ZoneSettings};
+use control::{ZoneName, ZoneSettings};
 use serde::{Deserialize, Serialize};
 
 use crate::dra::claims::Prepared;

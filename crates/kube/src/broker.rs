@@ -4,10 +4,10 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use proxy::control::admin::{AdminClient, AdminError, Answer, CardStatus, Request, Status};
-use proxy::control::grant::Grant;
-use proxy::control::zone::{ZoneChange, ZoneSettings};
-use proxy::control::{ZoneLimits, ZoneName};
+use control::admin::{AdminClient, AdminError, Answer, CardStatus, Request, Status};
+use control::grant::Grant;
+use control::zone::{ZoneChange, ZoneSettings};
+use control::{ZoneLimits, ZoneName};
 
 /// How long a request waits for a broker that is being replaced: a restart takes a fraction of that.
 const PATIENCE: Duration = Duration::from_secs(5);

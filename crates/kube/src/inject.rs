@@ -6,13 +6,13 @@
 
 use std::path::{Path, PathBuf};
 
-use proxy::control::ZoneName;
+use control::ZoneName;
 
 use crate::api::device_plugin as api;
 use crate::cdi::spec::{Edits, Mount};
 
 /// Where libvgpu looks for its zone.
-const ZONE: &str = proxy::env_vars::ZONE_FOLDER;
+const ZONE: &str = control::env_vars::ZONE_FOLDER;
 const LIBRARIES: [&str; 2] = ["libcuda.so.1", "libnvidia-ml.so.1"];
 
 /// Folders in which the loaders of distributions look without being told: Debian's and its kin's, and all others'.

@@ -108,7 +108,7 @@ pub fn clear(root: &Path, traces: &Traces) -> Result<(), InstallError> {
         // Only if nothing of somebody else's is in it.
         let _ = std::fs::remove_dir(root.join("etc/bulkhead"));
         // Sockets and books; the folder of a proxy that still runs is its own.
-        proxy::broker::state_dir::remove(&root.join("run/bulkhead"));
+        control::state_dir::remove(&root.join("run/bulkhead"));
     }
     remove_folder(&below(root, &traces.checkpoints))?;
     let kubelet = below(root, &traces.kubelet);

@@ -3,8 +3,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 
-use proxy::control::zone::ZoneChange;
-use proxy::control::{ZoneName, ZoneSettings};
+use control::zone::ZoneChange;
+use control::{ZoneName, ZoneSettings};
 
 use crate::books::{Books, Holder, Record};
 use crate::broker::{Broker, BrokerError};

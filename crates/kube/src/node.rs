@@ -3,10 +3,10 @@
 use std::path::Path;
 use std::time::Duration;
 
-use proxy::backend::Choice;
-use proxy::config::kubernetes::Kubernetes;
-use proxy::config::{self, ConfigError, File};
-use proxy::control::admin::{CardStatus, Status};
+use config::kubernetes::Kubernetes;
+use config::{self, ConfigError, File};
+use control::admin::{CardStatus, Status};
+use control::backend::Choice;
 
 use crate::broker::{Broker, BrokerError};
 use crate::source::Source;

@@ -2,10 +2,10 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use proxy::config::kubernetes::{Kubernetes, Profile};
-use proxy::control::ZoneLimits;
-use proxy::control::admin::CardStatus;
-use proxy::mig::Instance;
+use config::kubernetes::{Kubernetes, Profile};
+use control::ZoneLimits;
+use control::admin::CardStatus;
+use control::mig::Instance;
 
 /// As many as a node can offer of one resource.
 const MAX_DEVICES: usize = 2048;
@@ -165,7 +165,7 @@ fn count_on(profile: &Profile, gpu: usize, room: u64) -> Result<u32, OfferError>
 }
 
 fn size(bytes: u64) -> String {
-    proxy::size::Size(bytes).to_string()
+    control::size::Size(bytes).to_string()
 }
 
 /// What no zone can have: CUDA gives a process whole GPUs, or one instance.
@@ -192,14 +192,14 @@ impl Resource {
         ZoneLimits {
             memory: times(self.limits.memory),
             pinned: times(self.limits.pinned),
-            share: narrow(u64::from(self.limits.share) * count, proxy::control::zone::MAX_SHARE),
+            share: narrow(u64::from(self.limits.share) * count, control::zone::MAX_SHARE),
             cap: self.limits.cap.map(|cap| narrow(u64::from(cap) * count, 100)),
             priority: self.limits.priority,
             host_memory: times(self.limits.host_memory),
             host_cpu: self
                 .limits
                 .host_cpu
-                .map(|percent| narrow(u64::from(percent) * count, proxy::control::zone::MAX_HOST_CPU)),
+                .map(|percent| narrow(u64::from(percent) * count, control::zone::MAX_HOST_CPU)),
         }
     }
 

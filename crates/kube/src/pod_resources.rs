@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
-use proxy::control::zone::Labels;
+use control::zone::Labels;
 
 use crate::api::pod_resources::ListPodResourcesRequest;
 use crate::api::pod_resources::pod_resources_lister_client::PodResourcesListerClient;

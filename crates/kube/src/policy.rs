@@ -2,8 +2,8 @@
 
 use std::collections::BTreeMap;
 
-use proxy::config::kubernetes::Kubernetes;
-use proxy::control::zone::Ties;
+use config::kubernetes::Kubernetes;
+use control::zone::Ties;
 
 use crate::broker::{Broker, BrokerError};
 

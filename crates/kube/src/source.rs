@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use proxy::config::kubernetes::Kubernetes;
+use config::kubernetes::Kubernetes;
 
 use crate::node::{self, Node, NodeError};
 use crate::offer::{self, Offer, OfferError};

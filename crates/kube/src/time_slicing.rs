@@ -13,8 +13,8 @@
 
 use std::path::{Path, PathBuf};
 
-use proxy::config::kubernetes::Profile;
-use proxy::control::ZoneLimits;
+use config::kubernetes::Profile;
+use control::ZoneLimits;
 use serde::Deserialize;
 
 use crate::offer::Wanted;
@@ -87,7 +87,7 @@ pub fn read(path: &Path, memory: Option<u64>) -> Result<Vec<Wanted>, TimeSlicing
         }
         let renamed = if slicing.rename_by_default { format!("{}.shared", entry.name) } else { entry.name.clone() };
         let resource = entry.rename.unwrap_or(renamed);
-        if !proxy::config::is_resource(&resource) {
+        if !config::is_resource(&resource) {
             return Err(wrong(format!("{resource} is no name of a resource")));
         }
         let gpus = match entry.devices {

@@ -194,7 +194,7 @@ fn the_daemon_set_has_no_rights_over_the_host() {
 #[test]
 fn a_configuration_in_the_chart_is_one_that_counts() {
     let config = text(&values()["config"]);
-    proxy::config::parse(&config).unwrap();
+    config::parse(&config).unwrap();
 }
 
 /// Real Helm, where there is one: `BULKHEAD_HELM`, or that of `cargo xtask e2e`.

@@ -6,7 +6,7 @@ use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
 use conformance::harness::{self, Node, until};
-use proxy::control::meeting::{Meet, MeetError, Meeter, code, kind};
+use control::rendezvous::{Meet, MeetError, Meeter, code, kind};
 
 const TIMED_OUT: i32 = 79;
 const PEER_LOST: i32 = 80;
@@ -40,7 +40,7 @@ fn said(output: &Output) -> (Option<i32>, String) {
     (output.status.code(), String::from_utf8_lossy(&all).into_owned())
 }
 
-fn name(text: &str) -> proxy::control::ZoneName {
+fn name(text: &str) -> control::ZoneName {
     text.parse().expect("a name")
 }
 

@@ -3,8 +3,8 @@
 use std::path::Path;
 
 use conformance::harness::{Place, Proxy};
-use proxy::control::ZoneSettings;
-use proxy::control::admin::{AdminClient, Answer, CardStatus, Request};
+use control::ZoneSettings;
+use control::admin::{AdminClient, Answer, CardStatus, Request};
 use serde_json::Value;
 
 /// Two GPUs of 1 GiB, each cut in two.

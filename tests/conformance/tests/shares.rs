@@ -6,7 +6,7 @@
 use std::ops::RangeInclusive;
 
 use conformance::harness::{Honest, Place, Proxy, is_alive, signal, until};
-use proxy::control::zone::{Change, ZoneChange};
+use control::zone::{Change, ZoneChange};
 use rustix::process::Signal;
 
 /// The worker is gone: what every call answers then.

@@ -4,7 +4,7 @@ use std::ffi::OsString;
 use std::path::PathBuf;
 
 use clap::{Args, ValueEnum};
-use proxy::backend::{Choice, Options};
+use control::backend::{Choice, Options};
 
 #[derive(Debug, Clone, Default, Args)]
 pub struct BackendArgs {
@@ -18,7 +18,7 @@ pub struct BackendArgs {
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=16))]
     pub soft_devices: Option<u32>,
     /// How much memory each of them has
-    #[arg(long, value_name = "SIZE", value_parser = proxy::size::parse)]
+    #[arg(long, value_name = "SIZE", value_parser = control::size::parse)]
     pub soft_memory: Option<u64>,
     /// How many MIG instances each of them is cut into
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(0..=7))]
@@ -84,7 +84,7 @@ pub enum JailArg {
     Off,
 }
 
-impl From<JailArg> for proxy::jail::Demand {
+impl From<JailArg> for sandbox::jail::Demand {
     fn from(arg: JailArg) -> Self {
         match arg {
             JailArg::Require => Self::Require,

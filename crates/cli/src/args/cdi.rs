@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use clap::{Args, Subcommand, ValueEnum};
-use proxy::control::ZoneName;
+use control::ZoneName;
 
 const CDI_EXAMPLES: &str = "\
 Examples:

@@ -4,7 +4,7 @@ use std::ffi::OsString;
 use std::path::PathBuf;
 
 use clap::{Args, Subcommand};
-use proxy::control::ZoneName;
+use control::ZoneName;
 
 const IPC_EXAMPLES: &str = "\
 Examples:
@@ -52,7 +52,7 @@ pub enum IpcAction {
     /// In a Xen guest that Bulkhead's own image did not boot: carry this guest's programs to the proxy
     Serve {
         /// Where to listen
-        #[arg(long, value_name = "PATH", default_value = proxy::env_vars::NAMES_SOCKET)]
+        #[arg(long, value_name = "PATH", default_value = control::env_vars::NAMES_SOCKET)]
         path: PathBuf,
     },
     /// Say that what was waited for without a program is done with
@@ -75,7 +75,7 @@ pub struct PublishArgs {
     #[arg(long, value_name = "HEX")]
     pub event: Option<String>,
     /// Length of the buffer
-    #[arg(long, value_name = "SIZE", value_parser = proxy::size::parse)]
+    #[arg(long, value_name = "SIZE", value_parser = control::size::parse)]
     pub bytes: Option<u64>,
     /// Where in the memory it begins
     #[arg(long, value_name = "BYTES", default_value_t = 0)]

@@ -59,7 +59,7 @@ pub enum Verb {
         #[arg(long, value_name = "PATH", default_value = "/run/bulkhead")]
         state_dir: PathBuf,
         /// How much memory of one guest may be mapped here at a time
-        #[arg(long, value_name = "SIZE", default_value = "1GiB", value_parser = ::proxy::size::parse)]
+        #[arg(long, value_name = "SIZE", default_value = "1GiB", value_parser = control::size::parse)]
         guest_memory: u64,
     },
     /// Show the GPUs, and what lies between them

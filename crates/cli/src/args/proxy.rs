@@ -4,8 +4,8 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 
 use clap::{Args, ValueEnum};
-use proxy::control::ZoneName;
-use proxy::control::zone::{MAX_SHARE, ZoneLimits};
+use control::ZoneName;
+use control::zone::{MAX_SHARE, ZoneLimits};
 
 use super::backend::{BackendArgs, JailArg};
 
@@ -76,7 +76,7 @@ pub enum HttpArg {
 }
 
 fn parse_size_or_none(text: &str) -> Result<u64, String> {
-    if text == "0" { Ok(0) } else { proxy::size::parse(text).map_err(|error| error.to_string()) }
+    if text == "0" { Ok(0) } else { control::size::parse(text).map_err(|error| error.to_string()) }
 }
 
 fn parse_http(text: &str) -> Result<HttpArg, String> {
@@ -101,7 +101,7 @@ fn parse_zone(text: &str) -> Result<(ZoneName, ZoneLimits), String> {
     for setting in settings.split(',').filter(|setting| !setting.is_empty()) {
         match setting.split_once('=') {
             Some(("memory", size)) => {
-                limits.memory = Some(proxy::size::parse(size).map_err(|error| error.to_string())?)
+                limits.memory = Some(control::size::parse(size).map_err(|error| error.to_string())?)
             }
             Some(("share", weight)) => {
                 let weight = weight.parse().ok().filter(|weight| (1..=MAX_SHARE).contains(weight));

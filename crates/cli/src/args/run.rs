@@ -4,8 +4,8 @@ use std::ffi::OsString;
 use std::path::PathBuf;
 
 use clap::Args;
-use proxy::control::ZoneName;
-use proxy::control::zone::{DEFAULT_SHARE, MAX_SHARE, ZoneLimits};
+use control::ZoneName;
+use control::zone::{DEFAULT_SHARE, MAX_SHARE, ZoneLimits};
 
 use super::backend::{BackendArgs, JailArg};
 
@@ -44,7 +44,7 @@ pub struct RunArgs {
 #[derive(Debug, Args)]
 pub struct LimitArgs {
     /// GPU memory of the zone, like 2GiB (default: what the GPU has)
-    #[arg(long, value_name = "SIZE", value_parser = proxy::size::parse)]
+    #[arg(long, value_name = "SIZE", value_parser = control::size::parse)]
     pub memory: Option<u64>,
     /// Weight of the zone's GPU time against other zones
     #[arg(long, value_name = "WEIGHT", value_parser = clap::value_parser!(u32).range(1..=MAX_SHARE as i64))]

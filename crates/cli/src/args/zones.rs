@@ -1,8 +1,8 @@
 //! `bulkhead zones` and `bulkhead grants`.
 
 use clap::{Args, Subcommand};
-use proxy::control::ZoneName;
-use proxy::control::zone::{MAX_HOST_CPU, MAX_PRIORITY, MAX_SHARE};
+use control::ZoneName;
+use control::zone::{MAX_HOST_CPU, MAX_PRIORITY, MAX_SHARE};
 
 use super::AdminArgs;
 
@@ -149,7 +149,7 @@ pub enum Limit {
 fn parse_limit(text: &str) -> Result<Limit, String> {
     match text {
         "unlimited" => Ok(Limit::Unlimited),
-        _ => proxy::size::parse(text).map(Limit::At).map_err(|error| error.to_string()),
+        _ => control::size::parse(text).map(Limit::At).map_err(|error| error.to_string()),
     }
 }
 

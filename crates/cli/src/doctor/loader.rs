@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use proxy::elf;
+use control::elf;
 
 use super::finding::Finding;
 use super::scene::Scene;

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
-use proxy::env_vars;
+use control::env_vars;
 
 pub struct Scene {
     root: PathBuf,

@@ -4,11 +4,11 @@ use std::io::ErrorKind;
 use std::path::Path;
 use std::time::Duration;
 
+use control::admin::{AdminClient, AdminError, Answer as AdminAnswer, Request, Status};
+use control::grant::Grant;
+use control::size::Size;
 use cuda_abi::wire::view::ZoneView;
 use idm::bootstrap::{self, Answer, BootstrapError, Inquiry};
-use proxy::control::admin::{AdminClient, AdminError, Answer as AdminAnswer, Request, Status};
-use proxy::control::grant::Grant;
-use proxy::size::Size;
 
 use super::finding::Finding;
 use super::scene::Scene;

@@ -3,7 +3,7 @@
 use std::process::Command;
 use std::time::Duration;
 
-use proxy::survey::selftest::Step;
+use backend::selftest::Step;
 
 use super::driver;
 use super::finding::Finding;

@@ -18,7 +18,7 @@ pub fn run(args: &BenchArgs) -> Result<ExitCode, Failure> {
         BenchKind::Idm => {
             let mut far_side = Command::new("/proc/self/exe");
             far_side.args(["bench", "idm-peer"]);
-            proxy::jail::die_with_parent(&mut far_side);
+            sandbox::jail::die_with_parent(&mut far_side);
             let report = idm::bench::run(Options::new(far_side)).map_err(failure)?;
             let text = if args.json { json(&report) } else { report.to_string() };
             super::man::print(format!("{text}\n").as_bytes())

@@ -5,9 +5,9 @@ use std::process::ExitCode;
 use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
-use proxy::control::ZoneLimits;
-use proxy::control::admin::{Answer, Request};
-use proxy::control::meeting::{Meet, MeetError, Meeter, kind};
+use control::ZoneLimits;
+use control::admin::{Answer, Request};
+use control::rendezvous::{Meet, MeetError, Meeter, kind};
 
 use crate::args::{BackendArg, BackendArgs, JailArg};
 use crate::exit::{Exit, Failure};

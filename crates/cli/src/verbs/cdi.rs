@@ -8,8 +8,8 @@ use bulkhead_kube::cdi::spec::Spec;
 use bulkhead_kube::cdi::{self, validate};
 use bulkhead_kube::files;
 use bulkhead_kube::inject::Places;
-use proxy::control::ZoneName;
-use proxy::{kernel_module, survey};
+use control::ZoneName;
+use control::{kernel_module, topology};
 
 use crate::args::{
     BackendArgs, CdiAction, CdiArgs, CdiFolders, CdiFormat, CdiGenerateArgs, CdiMode, NameStrategyArg,
@@ -60,7 +60,7 @@ fn zones(args: &CdiGenerateArgs) -> Result<Spec, Failure> {
     let known = admin::status(&admin::connect(&args.state_dir.join("admin.sock"))?)?.zones;
     let known: Vec<ZoneName> = known.into_iter().map(|zone| zone.name).collect();
     if let Some(unknown) = args.zones.iter().find(|zone| !known.contains(zone)) {
-        return Err(admin::unexpected(proxy::control::admin::Answer::UnknownZone { zones: known.clone() }))
+        return Err(admin::unexpected(control::admin::Answer::UnknownZone { zones: known.clone() }))
             .map_err(|failure: Failure| Failure::new(failure.exit, format!("{unknown}: {}", failure.line)));
     }
     let zones = if args.zones.is_empty() { &known } else { &args.zones };
@@ -98,7 +98,7 @@ fn gpus(args: &CdiGenerateArgs) -> Result<Spec, Failure> {
 
 /// GPUs that are cut into MIG slices, whose UUIDs a process of its own asks the driver for. Without them, slices have
 /// their numbers.
-fn cut_gpus() -> Vec<survey::Gpu> {
+fn cut_gpus() -> Vec<topology::Gpu> {
     if kernel_module::instances(Path::new(kernel_module::PROC)).is_empty() {
         return Vec::new();
     }

@@ -3,7 +3,7 @@
 use std::process::ExitCode;
 
 use bulkhead_kube::dra::{self, DraError, Options};
-use proxy::env_vars;
+use control::env_vars;
 
 use crate::args::DraArgs;
 use crate::exit::{Exit, Failure};

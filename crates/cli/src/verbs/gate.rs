@@ -3,9 +3,9 @@
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use proxy::gate::{Gate, GateError};
 use signal_hook::consts::{SIGINT, SIGTERM};
 use tracing_subscriber::filter::LevelFilter;
+use xen_backend::{Gate, GateError};
 
 use crate::exit::{Exit, Failure};
 

@@ -4,8 +4,8 @@ use std::fmt::Write;
 use std::process::ExitCode;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use proxy::control::admin::{Answer, Request};
-use proxy::control::grant::{Access, Grant};
+use control::admin::{Answer, Request};
+use control::grant::{Access, Grant};
 
 use crate::admin;
 use crate::args::{GrantsAction, GrantsArgs};

@@ -52,11 +52,13 @@ fn root(args: &ImageRootArgs) -> Result<ExitCode, Failure> {
     let archive = tenant::archive(&args.source, args.plain).map_err(|error| failure(&error))?;
     let what = || format!("cannot write {}", args.output.display());
     std::fs::write(&args.output, &archive).map_err(|error| Failure::system(Exit::Failure, &what(), &error))?;
-    super::man::print(format!("{}: {}\n", args.output.display(), proxy::size::Size(archive.len() as u64)).as_bytes())
+    super::man::print(
+        format!("{}: {}\n", args.output.display(), control::size::Size(archive.len() as u64)).as_bytes(),
+    )
 }
 
 fn summary(image: &Image, folder: &std::path::Path) -> String {
-    let size = |bytes: usize| proxy::size::Size(bytes as u64);
+    let size = |bytes: usize| control::size::Size(bytes as u64);
     let (kernel, root) = (folder.join(image::KERNEL), folder.join(image::ROOT));
     format!("{}: {}\n{}: {}\n", kernel.display(), size(image.kernel.len()), root.display(), size(image.root.len()))
 }

@@ -33,7 +33,7 @@ fn failure(error: InstallError) -> Failure {
 fn place(args: &InstallArgs) -> Result<&'static str, Failure> {
     // One that is wrong must not get to the host: the proxy would not start with it.
     if let Some(path) = &args.config {
-        proxy::config::load(path)
+        config::load(path)
             .map_err(|error| Failure::new(Exit::Config, error.to_string().replace('\n', "\nbulkhead: ")))?;
     }
     let program =

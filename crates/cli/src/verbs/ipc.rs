@@ -6,10 +6,10 @@ use std::path::Path;
 use std::process::{Command, ExitCode};
 use std::time::{Duration, Instant};
 
-use proxy::control::ZoneName;
-use proxy::control::meeting::{self, DETACH, HANDLE, Meet, MeetError, Meeter, NOTE, kind};
-use proxy::env_vars;
-use proxy::size::Size;
+use control::ZoneName;
+use control::env_vars;
+use control::rendezvous::{self, DETACH, HANDLE, Meet, MeetError, Meeter, NOTE, kind};
+use control::size::Size;
 
 use crate::args::{IpcAction, IpcArgs, PublishArgs, QualifiedName};
 use crate::exit::{Exit, Failure};
@@ -232,7 +232,7 @@ fn done(socket: &Path, name: &QualifiedName) -> Result<ExitCode, Failure> {
     match meeter.hear(Some(Instant::now() + Duration::from_secs(10))).map_err(failed)? {
         Some(answer) if answer.kind == kind::END => Ok(ExitCode::SUCCESS),
         Some(answer) if answer.kind == kind::REFUSED => {
-            Err(Failure::new(Exit::ZoneRefused, meeting::explain(answer.code)))
+            Err(Failure::new(Exit::ZoneRefused, rendezvous::explain(answer.code)))
         }
         _ => Err(failed(MeetError::Nonsense)),
     }

@@ -19,7 +19,7 @@ fn page() -> io::Result<Vec<u8>> {
         section(&mut text, "bulkhead", verb)?;
     }
     writeln!(text, ".SH ENVIRONMENT")?;
-    for (name, meaning) in proxy::env_vars::ALL {
+    for (name, meaning) in control::env_vars::ALL {
         writeln!(text, ".TP\n.B {name}\n{meaning}")?;
     }
     writeln!(text, ".SH EXIT STATUS")?;
@@ -60,7 +60,7 @@ mod tests {
         let verbs = crate::command();
         let verbs = verbs.get_subcommands().filter(|verb| !verb.is_hide_set());
         let headings = verbs.map(|verb| format!(".SH BULKHEAD {}", verb.get_name().to_uppercase()));
-        let variables = proxy::env_vars::ALL.iter().map(|(name, _)| format!(".B {name}"));
+        let variables = control::env_vars::ALL.iter().map(|(name, _)| format!(".B {name}"));
         let statuses = crate::exit::Exit::ALL.iter().map(|(exit, _)| format!(".B {}", *exit as u8));
         for word in headings.chain(variables).chain(statuses) {
             assert!(text.contains(&word), "{word}");

@@ -17,6 +17,6 @@ pub fn run(library: &Path) -> Result<ExitCode, Failure> {
     let socket = std::io::stdin().as_fd().try_clone_to_owned().map_err(failure)?;
     rustix::net::sockopt::socket_type(&socket).map_err(|error| failure(error.into()))?;
     rustix::thread::set_no_new_privs(true).map_err(|error| failure(error.into()))?;
-    proxy::meter::run(library, &socket).map_err(|error| Failure::new(Exit::Failure, format!("meter: {error}")))?;
+    backend::meter::run(library, &socket).map_err(|error| Failure::new(Exit::Failure, format!("meter: {error}")))?;
     Ok(ExitCode::SUCCESS)
 }

@@ -2,7 +2,8 @@
 
 use std::process::ExitCode;
 
-use proxy::checkpoint::{self, Move, MoveError, Target};
+use backend::checkpoint::{self, MoveError};
+use control::checkpoint::{Move, NO_ROOM_STATUS, Target};
 use tracing_subscriber::filter::LevelFilter;
 
 use crate::args::{Direction, MoverArgs};
@@ -21,7 +22,7 @@ pub fn run(args: &MoverArgs) -> Result<ExitCode, Failure> {
     match checkpoint::run(library, &target, which) {
         Ok(()) => Ok(ExitCode::SUCCESS),
         // The broker says so.
-        Err(MoveError::NoRoom) => Ok(ExitCode::from(checkpoint::NO_ROOM_STATUS)),
+        Err(MoveError::NoRoom) => Ok(ExitCode::from(NO_ROOM_STATUS)),
         Err(error) => Err(Failure::new(Exit::Failure, format!("memory of process {} not moved: {error}", args.pid))),
     }
 }

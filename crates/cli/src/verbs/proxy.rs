@@ -9,14 +9,13 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
 
-use ::proxy::backend::Backend;
-use ::proxy::broker::{Broker, Config, Ended, Meter, Reload, StartError, StateDirError, Suspend};
-use ::proxy::config::kubernetes::Kubernetes;
-use ::proxy::config::{self, File};
-use ::proxy::control::{ZoneName, ZoneSettings};
-use ::proxy::http;
-use ::proxy::jail::Demand;
-use ::proxy::packet;
+use broker::{Broker, Config, Ended, Meter, Reload, StartError, StateDirError, Suspend};
+use config::kubernetes::Kubernetes;
+use config::{self, File};
+use control::backend::Backend;
+use control::packet;
+use control::{ZoneName, ZoneSettings};
+use sandbox::jail::Demand;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use tracing_subscriber::filter::LevelFilter;
 
@@ -52,7 +51,7 @@ pub fn run(args: ProxyArgs) -> Result<ExitCode, Failure> {
     let config = broker_config(&args, &file)?;
     let (backend, jail, json_logs) = (config.backend.name(), config.jail, config.json_logs);
     let listener = http_address(&args, &file)
-        .map(http::listen)
+        .map(exporter::listen)
         .transpose()
         .map_err(|error| Failure::new(Exit::Failure, format!("cannot serve metrics: {error}")))?;
     let mut broker = Broker::start(config).map_err(start_failure)?;
@@ -65,9 +64,9 @@ pub fn run(args: ProxyArgs) -> Result<ExitCode, Failure> {
         }
     }
     if let Some(listener) = listener {
-        let options = http::Options { names: file.http_names.clone(), dcgm_names: file.dcgm_names };
+        let options = exporter::Options { names: file.http_names.clone(), dcgm_names: file.dcgm_names };
         let admin = broker.connect_operator().map_err(failure)?;
-        let address = http::serve(listener, admin, options).map_err(failure)?;
+        let address = exporter::serve(listener, admin, options).map_err(failure)?;
         tracing::info!(%address, "metrics and status page");
     }
     if !args.private {

@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitCode, ExitStatus};
 use std::time::{Duration, Instant};
 
-use proxy::control::admin::{AdminClient, AdminError, Answer, Request};
+use control::admin::{AdminClient, AdminError, Answer, Request};
 use rustix::event::{PollFd, PollFlags};
 use rustix::process::{Pid, PidfdFlags};
 use tracing_subscriber::filter::LevelFilter;
@@ -37,7 +37,7 @@ pub fn run(args: RunArgs) -> Result<ExitCode, Failure> {
     std::os::unix::process::CommandExt::arg0(&mut command, &args.command[0]);
     command.args(&args.command[1..]);
     library::put_in_front(&mut command, &folder, &socket);
-    proxy::jail::die_with_parent(&mut command);
+    sandbox::jail::die_with_parent(&mut command);
     let child = command.spawn().map_err(|error| not_executable(&program, &error))?;
     let status = supervise(child, signals, &mut side).map_err(failure)?;
     drop(side);

@@ -4,7 +4,7 @@ use std::io::Write;
 use std::process::ExitCode;
 use std::time::Duration;
 
-use proxy::survey::selftest;
+use backend::selftest;
 
 use crate::exit::{Exit, Failure};
 use crate::helper;

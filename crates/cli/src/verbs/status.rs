@@ -3,8 +3,8 @@
 use std::fmt::Write;
 use std::process::ExitCode;
 
-use proxy::control::admin::Status;
-use proxy::size::Size;
+use control::admin::Status;
+use control::size::Size;
 
 use crate::admin;
 use crate::args::StatusArgs;

@@ -6,9 +6,9 @@ use std::io::{self, IsTerminal, Write};
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
-use proxy::control::WorkerStats;
-use proxy::control::admin::Status;
-use proxy::size::Size;
+use control::WorkerStats;
+use control::admin::Status;
+use control::size::Size;
 use rustix::event::{PollFd, PollFlags, Timespec};
 
 use crate::admin;

@@ -5,9 +5,9 @@ use std::path::PathBuf;
 use std::process::{Command, ExitCode};
 use std::time::Duration;
 
-use proxy::backend::Backend;
-use proxy::size::Size;
-use proxy::survey::{self, Gpu, Kind, Survey};
+use backend::survey::{self, Gpu, Kind, Survey};
+use control::backend::Backend;
+use control::size::Size;
 
 use crate::args::{BackendArgs, TopologyArgs};
 use crate::doctor::scene::Scene;

@@ -5,11 +5,11 @@ use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use proxy::backend::Backend;
-use proxy::control::BrokerLink;
-use proxy::jail::{self, Missing, Part, Policy};
-use proxy::worker::{Prepared, WorkerError};
+use control::BrokerLink;
+use control::backend::Backend;
+use sandbox::jail::{self, Missing, Part, Policy};
 use tracing_subscriber::filter::LevelFilter;
+use worker::{Prepared, WorkerError};
 
 use crate::args::{BackendArg, JailArg, WorkerArgs};
 use crate::exit::{Exit, Failure};
@@ -63,7 +63,7 @@ fn tell_inventory(
     }
     let failed = |error: &dyn std::fmt::Display| Failure::new(Exit::Failure, format!("inventory: {error}"));
     let inventory = prepared.inventory(backend).map_err(|error| failed(&error))?;
-    proxy::packet::send(control, &inventory, &[]).map_err(|error| failed(&error))?;
+    control::packet::send(control, &inventory, &[]).map_err(|error| failed(&error))?;
     Ok(ExitCode::SUCCESS)
 }
 

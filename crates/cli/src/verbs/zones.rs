@@ -3,10 +3,10 @@
 use std::fmt::Write;
 use std::process::ExitCode;
 
-use proxy::control::ZoneName;
-use proxy::control::admin::{AdminClient, Answer, Request, ZoneStatus};
-use proxy::control::zone::{Change, ZoneChange, ZoneSettings};
-use proxy::size::Size;
+use control::ZoneName;
+use control::admin::{AdminClient, Answer, Request, ZoneStatus};
+use control::size::Size;
+use control::zone::{Change, ZoneChange, ZoneSettings};
 
 use crate::admin;
 use crate::args::{Limit, SettingArgs, ZonesAction, ZonesArgs};

@@ -7,7 +7,7 @@ pub mod validate;
 use std::io;
 use std::path::{Path, PathBuf};
 
-use proxy::control::ZoneName;
+use control::ZoneName;
 
 use crate::files;
 use crate::inject::Places;

@@ -6,8 +6,8 @@
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
-use proxy::mig::Instance;
-use proxy::{kernel_module, survey};
+use control::mig::Instance;
+use control::{kernel_module, topology};
 
 use super::spec::{Device, DeviceNode, Edits, Mount, Spec};
 use crate::inject::LOADER_FOLDERS;
@@ -26,7 +26,7 @@ pub struct Options {
     /// Only these GPUs, by index or UUID, or MIG slices, by index of both or UUID; empty: all.
     pub device_ids: Vec<String>,
     /// What NVML knows of GPUs that are cut, where it was asked: without it, slices have no UUIDs.
-    pub cut: Vec<survey::Gpu>,
+    pub cut: Vec<topology::Gpu>,
     /// `/proc` of the host.
     pub proc: PathBuf,
 }
@@ -173,7 +173,7 @@ fn choices(options: &Options) -> Vec<Choice> {
     gpus.into_iter().enumerate().flat_map(choice).collect()
 }
 
-fn slice_of(cut: &[survey::Gpu], instance: Instance) -> Option<&survey::Slice> {
+fn slice_of(cut: &[topology::Gpu], instance: Instance) -> Option<&topology::Slice> {
     let gpu = cut.iter().find(|gpu| gpu.minor == Some(instance.gpu))?;
     let mut slices = gpu.mig.iter().flat_map(|mig| &mig.slices);
     slices.find(|slice| {
@@ -376,14 +376,14 @@ mod tests {
         assert_eq!(nodes(&spec.devices[4]).len(), 6, "each node once");
         assert_eq!(crate::cdi::validate::problems(&spec), Vec::<String>::new());
         // NVML knows their UUIDs, and counts them in an order of its own.
-        let slice = |index, gpu_instance| survey::Slice {
+        let slice = |index, gpu_instance| topology::Slice {
             index,
             uuid: format!("MIG-{gpu_instance}"),
             gpu_instance,
-            ..survey::Slice::default()
+            ..topology::Slice::default()
         };
-        let mig = Some(survey::Mig { enabled: true, slices: vec![slice(0, 10), slice(1, 9)] });
-        let cut = vec![survey::Gpu { minor: Some(0), mig, ..survey::Gpu::default() }];
+        let mig = Some(topology::Mig { enabled: true, slices: vec![slice(0, 10), slice(1, 9)] });
+        let cut = vec![topology::Gpu { minor: Some(0), mig, ..topology::Gpu::default() }];
         let spec = generate(&Options { cut: cut.clone(), no_all_device: true, ..host.options() }).unwrap();
         assert_eq!(names(&spec), ["0", "GPU-a", "1:1", "MIG-9", "1:0", "MIG-10"]);
         let device_ids = vec!["MIG-10".to_owned()];

@@ -8,8 +8,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use proxy::control::ZoneName;
-use proxy::control::zone::Labels;
+use control::ZoneName;
+use control::zone::Labels;
 
 use crate::books::{Holder, Record};
 use crate::pod_resources::Listing;
@@ -89,7 +89,7 @@ impl Census {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use proxy::control::ZoneSettings;
+    use control::ZoneSettings;
 
     fn record(zone: &str) -> Record {
         let holder = Holder::Devices { resource: "r".into(), ids: vec![zone.to_owned()] };

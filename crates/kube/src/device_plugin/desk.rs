@@ -3,8 +3,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use proxy::control::ZoneName;
-use proxy::control::zone::{Labels, ZoneChange, ZoneSettings};
+use control::ZoneName;
+use control::zone::{Labels, ZoneChange, ZoneSettings};
 use tokio::sync::Mutex;
 use tokio::time::Instant;
 

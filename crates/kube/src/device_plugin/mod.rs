@@ -14,8 +14,8 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use proxy::control::ZoneName;
-use proxy::control::admin::Status;
+use control::ZoneName;
+use control::admin::Status;
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 use tokio::time::Instant;

@@ -2,9 +2,9 @@
 
 use std::collections::BTreeSet;
 
+use control::ZoneLimits;
+use control::zone::{MAX_PRIORITY, MAX_SHARE};
 use k8s_openapi::api::resource::v1::{DeviceRequestAllocationResult, ResourceClaim};
-use proxy::control::ZoneLimits;
-use proxy::control::zone::{MAX_PRIORITY, MAX_SHARE};
 use serde::{Deserialize, Serialize};
 
 use super::DRIVER;

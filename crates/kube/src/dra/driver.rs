@@ -4,9 +4,9 @@ use std::collections::HashMap;
 use std::path::PathBuf;
 use std::sync::Arc;
 
+use control::{ZoneName, ZoneSettings};
 use k8s_openapi::api::resource::v1::ResourceClaim;
 use kube::{Api, Client};
-use proxy::control::{ZoneName, ZoneSettings};
 use tokio::sync::{Mutex, Notify};
 use tonic::{Request, Response, Status};
 

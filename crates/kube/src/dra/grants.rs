@@ -8,10 +8,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::path::{Path, PathBuf};
 
+use control::ZoneName;
+use control::grant::{Access, Grant};
 use kube::api::{ApiResource, DynamicObject, GroupVersionKind, ListParams};
 use kube::{Api, Client};
-use proxy::control::ZoneName;
-use proxy::control::grant::{Access, Grant};
 use serde::{Deserialize, Serialize};
 
 use crate::broker::{Broker, BrokerError};

@@ -7,9 +7,9 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
-use proxy::control::ZoneName;
-use proxy::control::admin::Status;
-use proxy::control::zone::{Labels, ZoneChange};
+use control::ZoneName;
+use control::admin::Status;
+use control::zone::{Labels, ZoneChange};
 
 use super::PREFIX;
 use super::grants::Subject;
@@ -94,7 +94,7 @@ pub fn subjects<'a>(status: &Status, records: impl Iterator<Item = &'a Record>, 
         .zones
         .iter()
         .filter(|zone| !(zone.name.as_str().starts_with(PREFIX) && zone.name.as_str().contains('.')));
-    let subject = |zone: &proxy::control::admin::ZoneStatus| match claims.get(&zone.name) {
+    let subject = |zone: &control::admin::ZoneStatus| match claims.get(&zone.name) {
         Some((namespace, name)) => {
             let users = listing.claims.get(&((*namespace).clone(), (*name).clone()));
             let pods: BTreeSet<String> = users.into_iter().flatten().map(|labels| labels.pod.clone()).collect();

@@ -5,10 +5,10 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
+use control::ZoneName;
 use k8s_openapi::api::resource::v1::ResourceSlice;
 use kube::api::PostParams;
 use kube::{Api, Client};
-use proxy::control::ZoneName;
 use tokio::sync::{Mutex, Notify};
 
 use super::grants::{self, Grants};

@@ -1,5 +1,5 @@
 use super::*;
-use proxy::control::admin::MigStatus;
+use control::admin::MigStatus;
 
 const GIB: u64 = 1 << 30;
 

@@ -3,9 +3,9 @@
 
 use std::path::PathBuf;
 
+use control::messages::{ToBroker, to_broker};
 use cuda_abi::plan;
 use cuda_abi::wire::Op;
-use proxy::control::wire::{ToBroker, to_broker};
 use zerocopy::IntoBytes;
 
 use super::raw_ring::RawRing;
@@ -272,12 +272,12 @@ pub fn tokens(dice: &mut Dice, count: u64) -> Tally {
     assert!(beside.iter().all(|name| ["sock", "driver-version"].contains(&name.as_str())), "{beside:?}");
     if let Some(state) = folder.ancestors().nth(3) {
         for _ in 0..count {
-            let Ok(socket) = proxy::packet::connect(&state.join("rejoin/workers.sock")) else { break };
+            let Ok(socket) = control::packet::connect(&state.join("rejoin/workers.sock")) else { break };
             let mut guess = ToBroker::new(dice.pick(&[to_broker::REJOIN, to_broker::REJOIN, to_broker::EXPORT, 99]));
             guess.token.copy_from_slice(&dice.bytes(16));
             let bytes = guess.as_bytes();
             let len = if dice.below(4) == 0 { dice.below(bytes.len()) } else { bytes.len() };
-            let _ = proxy::packet::send(&socket, &bytes[..len], &[]);
+            let _ = control::packet::send(&socket, &bytes[..len], &[]);
             tally.messages += 1;
         }
     }

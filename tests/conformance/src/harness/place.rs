@@ -91,7 +91,7 @@ impl Place {
         let run = std::fs::read_dir(self.path.join("run")).into_iter().flatten().flatten();
         let files = run.map(|entry| entry.path()).chain(files(&self.state()));
         left.extend(files.map(|file| format!("file {}", file.display())));
-        let groups = proxy::cage::left_behind(&self.state());
+        let groups = sandbox::cgroup::left_behind(&self.state());
         left.extend(groups.iter().map(|group| format!("control group {}", group.display())));
         left
     }

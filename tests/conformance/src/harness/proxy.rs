@@ -4,8 +4,8 @@ use std::fs::File;
 use std::path::PathBuf;
 use std::process::{Child, Stdio};
 
-use proxy::control::admin::{AdminClient, Answer, Request, Status, WorkerStatus, ZoneStatus};
-use proxy::control::zone::ZoneChange;
+use control::admin::{AdminClient, Answer, Request, Status, WorkerStatus, ZoneStatus};
+use control::zone::ZoneChange;
 use rustix::process::Signal;
 
 use super::place::files;

@@ -6,13 +6,13 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
+use control::ZoneName;
+use control::admin::{AdminClient, Answer, Request};
+use control::zone::{DEFAULT_SHARE, ZoneLimits};
 use guest::domain::{Definition, Domain, DomainError, Kind};
 use guest::image;
 use guest::link::host::{self, HostEnd};
 use guest::link::{LinkError, frames::Down};
-use proxy::control::ZoneName;
-use proxy::control::admin::{AdminClient, Answer, Request};
-use proxy::control::zone::{DEFAULT_SHARE, ZoneLimits};
 use rustix::event::{PollFd, PollFlags, Timespec};
 use xen::store::Store;
 use xen::sys::XenError;

@@ -1,0 +1,12 @@
+//! The CUDA drivers that a process of ours can load, NVIDIA's or the software GPU, and what they and NVML tell.
+//!
+//! The broker never loads any of this: each user is a process of its own, so that a driver that hangs or crashes takes
+//! nobody along.
+
+pub mod checkpoint;
+mod load;
+pub mod meter;
+pub mod selftest;
+pub mod survey;
+
+pub use load::{LoadError, VISIBLE, load, show};

@@ -1,0 +1,139 @@
+//! What each process uses of the GPUs, asked of NVML by a process that does nothing else.
+//!
+//! The broker loads no driver, and workers are not believed: so this one looks from outside, as a user that has no rights
+//! over anything, and sends all it sees in one message, once a second. It ends when nobody reads it any more.
+
+use std::collections::BTreeMap;
+use std::ffi::c_void;
+use std::os::fd::OwnedFd;
+use std::path::Path;
+use std::time::Duration;
+
+use control::meter::{MAX_READINGS, Reading, send};
+use libloading::Library;
+
+const EVERY: Duration = Duration::from_secs(1);
+const MAX_GPUS: u32 = 64;
+/// NVML does not know it.
+const NOT_AVAILABLE: u64 = u64::MAX;
+
+#[derive(Debug, thiserror::Error)]
+pub enum MeterError {
+    #[error("cannot load NVML: {0}")]
+    Library(#[from] libloading::Error),
+    #[error("NVML does not start (error {0})")]
+    Init(u32),
+}
+
+/// Sends readings for as long as somebody takes them.
+pub fn run(library: &Path, socket: &OwnedFd) -> Result<(), MeterError> {
+    let nvml = Nvml::load(library)?;
+    loop {
+        let readings = nvml.readings();
+        if send(socket, &readings).is_err() {
+            return Ok(());
+        }
+        std::thread::sleep(EVERY);
+    }
+}
+
+/// `nvmlProcessInfo_t`, as versions 2 and 3 of the function fill it.
+#[derive(Clone, Copy)]
+#[repr(C)]
+struct ProcessInfo {
+    pid: u32,
+    padding: u32,
+    used: u64,
+    gpu_instance: u32,
+    compute_instance: u32,
+}
+
+type Init = unsafe extern "C" fn() -> u32;
+type GetCount = unsafe extern "C" fn(*mut u32) -> u32;
+type GetHandle = unsafe extern "C" fn(u32, *mut *mut c_void) -> u32;
+type GetProcesses = unsafe extern "C" fn(*mut c_void, *mut u32, *mut ProcessInfo) -> u32;
+
+struct Nvml {
+    count: GetCount,
+    handle: GetHandle,
+    processes: GetProcesses,
+    _library: Library,
+}
+
+impl Nvml {
+    fn load(path: &Path) -> Result<Self, MeterError> {
+        // SAFETY: NVIDIA's library, which the operator's driver brought; its functions have these types.
+        unsafe {
+            let library = Library::new(path)?;
+            let init = *library.get::<Init>(b"nvmlInit_v2\0")?;
+            let count = *library.get::<GetCount>(b"nvmlDeviceGetCount_v2\0")?;
+            let handle = *library.get::<GetHandle>(b"nvmlDeviceGetHandleByIndex_v2\0")?;
+            let newest = library.get::<GetProcesses>(b"nvmlDeviceGetComputeRunningProcesses_v3\0");
+            let processes =
+                *newest.or_else(|_| library.get::<GetProcesses>(b"nvmlDeviceGetComputeRunningProcesses_v2\0"))?;
+            match init() {
+                0 => Ok(Self { count, handle, processes, _library: library }),
+                error => Err(MeterError::Init(error)),
+            }
+        }
+    }
+
+    fn readings(&self) -> Vec<Reading> {
+        let mut sums: BTreeMap<u32, u64> = BTreeMap::new();
+        let mut gpus = 0;
+        // SAFETY: the output is a local.
+        if unsafe { (self.count)(&mut gpus) } != 0 {
+            return Vec::new();
+        }
+        let empty = ProcessInfo { pid: 0, padding: 0, used: 0, gpu_instance: 0, compute_instance: 0 };
+        let mut infos = vec![empty; MAX_READINGS];
+        for gpu in 0..gpus.min(MAX_GPUS) {
+            let (mut handle, mut count) = (std::ptr::null_mut(), MAX_READINGS as u32);
+            // SAFETY: outputs are locals; the array has as many places as are said.
+            let told = unsafe {
+                (self.handle)(gpu, &mut handle) == 0 && (self.processes)(handle, &mut count, infos.as_mut_ptr()) == 0
+            };
+            if !told {
+                continue;
+            }
+            for info in infos.iter().take(count as usize).filter(|info| info.used != NOT_AVAILABLE) {
+                let sum = sums.entry(info.pid).or_default();
+                *sum = sum.saturating_add(info.used);
+            }
+        }
+        sums.into_iter().map(|(pid, bytes)| Reading { pid, reserved: 0, bytes }).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A library with two GPUs, on which the same process uses 5 and 7 bytes, and another an unknown amount.
+    const FAKE: &str = r#"
+        typedef struct { unsigned pid; unsigned long long used; unsigned gi, ci; } info;
+        int nvmlInit_v2(void) { return 0; }
+        int nvmlDeviceGetCount_v2(unsigned *n) { *n = 2; return 0; }
+        int nvmlDeviceGetHandleByIndex_v2(unsigned i, void **h) { *h = (void *)(unsigned long)(i + 1); return 0; }
+        int nvmlDeviceGetComputeRunningProcesses_v3(void *h, unsigned *n, info *p) {
+            if (*n < 2) return 7;
+            *n = 2;
+            p[0] = (info){ 42, h == (void *)1 ? 5 : 7, ~0u, ~0u };
+            p[1] = (info){ 43, ~0ull, ~0u, ~0u };
+            return 0;
+        }"#;
+
+    #[test]
+    fn what_a_process_uses_is_summed_over_gpus() {
+        let folder = std::env::temp_dir().join(format!("bulkhead-meter-{}", std::process::id()));
+        std::fs::create_dir_all(&folder).unwrap();
+        let (source, library) = (folder.join("nvml.c"), folder.join("libnvidia-ml.so.1"));
+        std::fs::write(&source, FAKE).unwrap();
+        let mut cc = std::process::Command::new("cc");
+        assert!(cc.args(["-shared", "-fPIC", "-o"]).arg(&library).arg(&source).status().unwrap().success());
+        let readings = Nvml::load(&library).unwrap().readings();
+        assert_eq!(readings, [Reading { pid: 42, reserved: 0, bytes: 12 }]);
+        std::fs::remove_dir_all(folder).unwrap();
+        assert!(matches!(Nvml::load(Path::new("/nowhere.so")), Err(MeterError::Library(_))));
+    }
+}

@@ -1,0 +1,139 @@
+//! Zones whose containers are zones of their own.
+//!
+//! A zone that is `split` has one socket, which several containers see. Which of them a client is in is the kernel's
+//! word: its control group, which names the container and which a container cannot leave. Each container becomes a
+//! zone of its own, with its own ledger and figures, that draws on the first zone's memory and takes part in its turns;
+//! they share with each other as programs of one zone do.
+
+use std::io;
+use std::time::{Duration, Instant};
+
+use super::Broker;
+use control::ZoneName;
+use control::process::Peer;
+use control::zone::ZoneSettings;
+
+/// As many containers as a claim can have, and more.
+const MOST: usize = 1024;
+/// How long a container without programs is remembered.
+const IDLE: Duration = Duration::from_secs(60);
+/// Digits of a container's name that tell it from all others of the node.
+const DIGITS: usize = 12;
+
+impl Broker {
+    /// The zone of a client that came in through a zone's socket.
+    pub(super) fn zone_of(&mut self, through: &ZoneName, peer: &Peer) -> ZoneName {
+        if !self.zones.get(through).is_some_and(|zone| zone.ties.split) {
+            return through.clone();
+        }
+        let Some(container) = container_of(peer) else { return through.clone() };
+        let Ok(name) = format!("{through}.{container}").parse::<ZoneName>() else { return through.clone() };
+        match self.open_part(through, &name) {
+            Ok(()) => name,
+            Err(error) => {
+                tracing::warn!(zone = %through, %error, "a container gets no zone of its own");
+                through.clone()
+            }
+        }
+    }
+
+    fn open_part(&mut self, parent: &ZoneName, name: &ZoneName) -> io::Result<()> {
+        if let Some(part) = self.zones.get_mut(name) {
+            if part.parent.as_ref() != Some(parent) {
+                return Err(io::Error::other("another zone has the name of its part"));
+            }
+            part.abandoned_at = None;
+            return Ok(());
+        }
+        let parts = self.zones.values().filter(|zone| zone.parent.as_ref() == Some(parent)).count();
+        if parts >= MOST {
+            return Err(io::Error::other("it has too many containers"));
+        }
+        let settings = self.zones.get(parent).ok_or(io::ErrorKind::NotFound)?.settings();
+        self.make_zone(name, part_settings(settings), false)?;
+        if let Some(zone) = self.zones.get_mut(name) {
+            zone.parent = Some(parent.clone());
+            zone.abandoned_at = Some(Instant::now() + IDLE);
+        }
+        self.save_or_remove(name)
+    }
+
+    /// The parts of a zone.
+    pub(super) fn parts(&self, parent: &ZoneName) -> Vec<ZoneName> {
+        let of = |(_, zone): &(&ZoneName, &super::Zone)| zone.parent.as_ref() == Some(parent);
+        self.zones.iter().filter(of).map(|(name, _)| name.clone()).collect()
+    }
+
+    /// The name under which a zone shares: parts of one zone are one.
+    pub(super) fn family(&self, name: &ZoneName) -> ZoneName {
+        self.zones.get(name).and_then(|zone| zone.parent.clone()).unwrap_or_else(|| name.clone())
+    }
+
+    /// A part whose last program is gone is forgotten after a while.
+    pub(super) fn rest_if_idle(&mut self, name: &ZoneName) {
+        if self.workers_of(name) == 0
+            && let Some(zone) = self.zones.get_mut(name)
+            && zone.parent.is_some()
+        {
+            zone.abandoned_at = Some(Instant::now() + IDLE);
+        }
+    }
+
+    /// Has the parts follow a change of their zone.
+    pub(super) fn follow(&mut self, parent: &ZoneName) {
+        let Some(settings) = self.zones.get(parent).map(|zone| part_settings(zone.settings())) else { return };
+        for name in self.parts(parent) {
+            if let Some(part) = self.zones.get_mut(&name) {
+                part.set_limits(settings.limits);
+                part.ties = settings.ties.clone();
+            }
+        }
+    }
+}
+
+/// A part has the limits of the whole, and is not split again.
+fn part_settings(mut settings: ZoneSettings) -> ZoneSettings {
+    settings.ties.split = false;
+    settings
+}
+
+/// The container that a process is in, as its control group says.
+fn container_of(peer: &Peer) -> Option<String> {
+    let groups = std::fs::read_to_string(format!("/proc/{}/cgroup", peer.pid)).ok()?;
+    // The number may have been used again meanwhile: what was read counts only if the process is still there.
+    if peer.is_alive() { container_in(&groups) } else { None }
+}
+
+/// The first part of a path that has a container's name in it: 64 hexadecimal digits. What follows is the container's own.
+fn container_in(groups: &str) -> Option<String> {
+    let paths = groups.lines().filter_map(|line| line.splitn(3, ':').nth(2));
+    paths.flat_map(|path| path.split('/')).find_map(|part| {
+        let digits = part.split(|c: char| !c.is_ascii_hexdigit()).find(|run| run.len() == 64)?;
+        Some(digits[..DIGITS].to_ascii_lowercase())
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn containers_are_found_in_control_groups() {
+        let id = "0123456789abcdef".repeat(4);
+        let found = |text: String| container_in(&text);
+        let short = Some("0123456789ab".to_owned());
+        let cases = [
+            format!("0::/kubepods.slice/kubepods-pod12.slice/cri-containerd-{id}.scope\n"),
+            format!("12:memory:/kubepods/burstable/pod1/{id}\n11:cpu:/kubepods/burstable/pod1/{id}\n"),
+            format!("0::/machine.slice/libpod-{id}.scope/container\n"),
+            // What a container makes of its own stands behind, whatever it is called.
+            format!("0::/kubepods/pod1/{id}/{}\n", "f".repeat(64)),
+        ];
+        for text in cases {
+            assert_eq!(found(text.clone()), short, "{text}");
+        }
+        for text in ["0::/user.slice/session-3.scope\n", "", "nonsense", "0::/a/0123456789abcdef\n"] {
+            assert_eq!(found(text.to_owned()), None, "{text}");
+        }
+    }
+}

@@ -1,0 +1,286 @@
+//! The folder a broker lives in, and who may see which part of it.
+//!
+//! | path | who | what |
+//! |---|---|---|
+//! | `lock` | broker | held while a broker lives: there is one for each folder |
+//! | `admin.sock` | operator | JSON requests |
+//! | `zones/<name>/sock` | tenant | all that a container sees is the folder `<name>` |
+//! | `zones/<name>/driver-version` | tenant | the CUDA version of the node, for programs that have not connected yet |
+//! | `rejoin/workers.sock` | workers | where they find a new broker; bound into their jails |
+//! | `books/` | broker | what a successor must know |
+//! | `jail/` | – | an empty folder over which each worker mounts its own root |
+
+use control::lock::try_lock;
+use control::state_dir::{remove, remove_files};
+use std::fs::{self, DirBuilder, File};
+use std::io::{self, Write};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+
+use control::ZoneName;
+use control::packet;
+
+const DRIVER_VERSION: &str = "driver-version";
+const NEW_DRIVER_VERSION: &str = "driver-version.new";
+
+pub struct StateDir {
+    path: PathBuf,
+    _lock: File,
+}
+
+#[derive(Debug, thiserror::Error)]
+pub enum StateDirError {
+    #[error("another proxy is running in {}", .0.display())]
+    Taken(PathBuf),
+    #[error("cannot use {} as state directory: {source}", path.display())]
+    Unusable { path: PathBuf, source: io::Error },
+}
+
+impl StateDir {
+    /// Makes or takes over the folder, and holds it until dropped. A `private` one is for its owner alone.
+    pub fn open(path: &Path, private: bool) -> Result<Self, StateDirError> {
+        let unusable = |source| StateDirError::Unusable { path: path.to_owned(), source };
+        let prepare = || -> io::Result<PathBuf> {
+            // A folder that exists already keeps its mode: it may be one that others use, too.
+            if !path.is_dir() {
+                make(path, if private { 0o700 } else { 0o711 })?;
+            }
+            path.canonicalize()
+        };
+        let path = prepare().map_err(unusable)?;
+        // A broker that was killed while it started a worker holds the lock until that worker's exec: a moment.
+        let mut lock = try_take(&path.join("lock")).map_err(unusable)?;
+        for _ in 0..20 {
+            if lock.is_some() {
+                break;
+            }
+            std::thread::sleep(std::time::Duration::from_millis(10));
+            lock = try_take(&path.join("lock")).map_err(unusable)?;
+        }
+        let Some(lock) = lock else { return Err(StateDirError::Taken(path)) };
+        let folders = || -> io::Result<()> {
+            make(&path.join("zones"), 0o711)?;
+            make(&path.join("rejoin"), 0o711)?;
+            make(&path.join("books"), 0o700)?;
+            make(&path.join("jail"), 0o700)
+        };
+        folders().map_err(unusable)?;
+        Ok(Self { path, _lock: lock })
+    }
+
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    pub fn admin_socket(&self) -> PathBuf {
+        self.path.join("admin.sock")
+    }
+
+    pub fn workers_socket(&self) -> PathBuf {
+        self.path.join("rejoin/workers.sock")
+    }
+
+    pub fn jail_root(&self) -> PathBuf {
+        self.path.join("jail")
+    }
+
+    pub fn roster(&self) -> PathBuf {
+        self.path.join("books/workers")
+    }
+
+    pub fn zones_book(&self) -> PathBuf {
+        self.path.join("books/zones.json")
+    }
+
+    pub fn grants(&self) -> PathBuf {
+        self.path.join("books/grants.json")
+    }
+
+    pub fn budgets(&self) -> PathBuf {
+        self.path.join("books/budgets.json")
+    }
+
+    pub fn figures(&self) -> PathBuf {
+        self.path.join("books/figures.json")
+    }
+
+    pub fn zone(&self, name: &ZoneName) -> PathBuf {
+        self.path.join("zones").join(name.as_str())
+    }
+
+    pub fn zone_socket(&self, name: &ZoneName) -> PathBuf {
+        self.zone(name).join("sock")
+    }
+
+    pub fn make_zone(&self, name: &ZoneName) -> io::Result<()> {
+        make(&self.zone(name), 0o755)
+    }
+
+    /// Leaves the driver's version beside the zone's socket: programs ask for it before they connect.
+    pub fn write_driver_version(&self, name: &ZoneName, version: u32) -> io::Result<()> {
+        use rustix::fs::{Mode, OFlags};
+        // A tenant may be able to write here: nothing that lies here is followed, or written to.
+        let (file, new) = (self.zone(name).join(DRIVER_VERSION), self.zone(name).join(NEW_DRIVER_VERSION));
+        packet::clear(&new)?;
+        let folder = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let folder = rustix::fs::open(self.zone(name), folder, Mode::empty())?;
+        let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let mode = Mode::from_raw_mode(0o644);
+        let written = rustix::fs::openat(&folder, NEW_DRIVER_VERSION, flags, mode)?;
+        rustix::fs::fchmod(&written, mode)?;
+        File::from(written).write_all(format!("{version}\n").as_bytes())?;
+        if fs::symlink_metadata(&file).is_ok_and(|known| known.is_dir()) {
+            packet::clear(&file)?;
+        }
+        Ok(rustix::fs::renameat(&folder, NEW_DRIVER_VERSION, &folder, DRIVER_VERSION)?)
+    }
+
+    /// Folders of zones that a predecessor left and nobody knows any more.
+    pub fn forget_other_zones(&self, known: impl Fn(&str) -> bool) -> io::Result<()> {
+        for entry in fs::read_dir(self.path.join("zones"))? {
+            let entry = entry?;
+            if !entry.file_name().to_str().is_some_and(&known) {
+                fs::remove_dir_all(entry.path())?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Removes the sockets, which nobody answers any more.
+    pub fn retire(&self) {
+        let _ = fs::remove_file(self.admin_socket());
+        let _ = fs::remove_file(self.workers_socket());
+    }
+
+    /// Removes everything.
+    pub fn remove(&self) {
+        remove(&self.path);
+    }
+
+    /// Removes everything that is in here, but for the folders of zones that come again: containers that have a folder
+    /// mounted would not see another one of the same name.
+    pub fn clear(&self, comes_again: impl Fn(&str) -> bool) {
+        if let Err(error) = self.forget_other_zones(comes_again) {
+            tracing::warn!(%error, "folders of zones stay");
+        }
+        for zone in fs::read_dir(self.path.join("zones")).into_iter().flatten().flatten() {
+            for entry in fs::read_dir(zone.path()).into_iter().flatten().flatten() {
+                let _ = packet::clear(&entry.path());
+            }
+        }
+        remove_files(&self.path);
+    }
+}
+
+/// The lock of a folder, if nobody has it.
+fn try_take(path: &Path) -> io::Result<Option<File>> {
+    let lock = File::options().read(true).write(true).create(true).truncate(false).open(path)?;
+    // A broker that ends removes the file, and what was opened before that locks nothing any more.
+    let is_there = || {
+        let place = |known: fs::Metadata| (known.dev(), known.ino());
+        Ok::<_, io::Error>(fs::symlink_metadata(path).map(place).ok() == Some(place(lock.metadata()?)))
+    };
+    Ok((try_lock(&lock)? && is_there()?).then_some(lock))
+}
+
+fn make(path: &Path, mode: u32) -> io::Result<()> {
+    match DirBuilder::new().mode(mode).create(path) {
+        Ok(()) => {}
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
+            // Links are refused: what we write as root must stay where it was meant to be.
+            if !fs::symlink_metadata(path)?.is_dir() {
+                return Err(io::ErrorKind::NotADirectory.into());
+            }
+        }
+        Err(error) => return Err(error),
+    }
+    // The mode must not depend on the umask, nor on who made the folder. One we do not own stays as it is.
+    match fs::set_permissions(path, fs::Permissions::from_mode(mode)) {
+        Err(error) if error.kind() != io::ErrorKind::PermissionDenied => Err(error),
+        _ => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_folder_has_one_broker_and_can_be_taken_over() {
+        let path = std::env::temp_dir().join(format!("bulkhead-state-{}", std::process::id()));
+        let first = StateDir::open(&path, true).unwrap();
+        assert!(matches!(StateDir::open(&path, true), Err(StateDirError::Taken(_))));
+        drop(first);
+        let second = StateDir::open(&path, true).unwrap();
+        assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o700);
+        second.remove();
+        assert!(!path.exists());
+    }
+
+    #[test]
+    fn a_lock_whose_file_is_gone_is_none() {
+        let path = std::env::temp_dir().join(format!("bulkhead-lock-{}", std::process::id()));
+        let first = StateDir::open(&path, true).unwrap();
+        // Opened while the first one was there; when that goes, it takes the file along.
+        let early = File::open(path.join("lock")).unwrap();
+        first.clear(|_| false);
+        drop(first);
+        assert!(try_lock(&early).unwrap());
+        let second = StateDir::open(&path, true).unwrap();
+        assert!(matches!(StateDir::open(&path, true), Err(StateDirError::Taken(_))));
+        second.remove();
+    }
+
+    #[test]
+    fn folders_of_zones_that_come_again_stay_and_are_empty() {
+        let path = std::env::temp_dir().join(format!("bulkhead-clear-{}", std::process::id()));
+        let state = StateDir::open(&path, true).unwrap();
+        let zones: [ZoneName; 2] = ["stays", "goes"].map(|name| name.parse().unwrap());
+        zones.iter().for_each(|zone| state.make_zone(zone).unwrap());
+        let victim = std::env::temp_dir().join(format!("bulkhead-victim-{}", std::process::id()));
+        fs::create_dir_all(victim.join("inside")).unwrap();
+        for name in ["link", "zones/stays/link"] {
+            std::os::unix::fs::symlink(&victim, path.join(name)).unwrap();
+        }
+        fs::write(state.zone_socket(&zones[0]), "").unwrap();
+        state.clear(|name| name == "stays");
+        assert_eq!(fs::read_dir(state.zone(&zones[0])).unwrap().count(), 0);
+        assert!(!state.zone(&zones[1]).exists() && !path.join("books").exists() && !path.join("lock").exists());
+        assert!(path.join("link").exists() && victim.join("inside").exists());
+        fs::remove_dir_all(victim).unwrap();
+        fs::remove_dir_all(path).unwrap();
+    }
+
+    #[test]
+    fn what_a_tenant_leaves_in_its_folder_is_not_followed() {
+        let path = std::env::temp_dir().join(format!("bulkhead-tenant-{}", std::process::id()));
+        let state = StateDir::open(&path, true).unwrap();
+        let zone: ZoneName = "a".parse().unwrap();
+        state.make_zone(&zone).unwrap();
+        let victim = path.join("victim");
+        fs::write(&victim, "as it was").unwrap();
+        let file = state.zone(&zone).join(DRIVER_VERSION);
+        for name in [DRIVER_VERSION, NEW_DRIVER_VERSION] {
+            let link = state.zone(&zone).join(name);
+            packet::clear(&link).unwrap();
+            std::os::unix::fs::symlink(&victim, &link).unwrap();
+            state.write_driver_version(&zone, 13_000).unwrap();
+            packet::clear(&link).unwrap();
+            fs::create_dir_all(link.join("inside")).unwrap();
+            state.write_driver_version(&zone, 13_000).unwrap();
+            assert_eq!(fs::read_to_string(&file).unwrap(), "13000\n");
+            assert!(fs::symlink_metadata(&file).unwrap().is_file());
+        }
+        assert_eq!(fs::read_to_string(&victim).unwrap(), "as it was");
+        fs::remove_file(victim).unwrap();
+        state.remove();
+    }
+
+    #[test]
+    fn a_file_in_the_way_is_named() {
+        let path = std::env::temp_dir().join(format!("bulkhead-file-{}", std::process::id()));
+        fs::write(&path, "").unwrap();
+        assert!(matches!(StateDir::open(&path, true), Err(StateDirError::Unusable { .. })));
+        fs::remove_file(path).unwrap();
+    }
+}

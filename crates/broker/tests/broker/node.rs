@@ -1,0 +1,128 @@
+//! What the tests use: a broker that runs, and clients of it.
+
+use super::*;
+
+/// A file beside the broker's folder.
+pub fn beside(folder: &Path, kind: &str) -> PathBuf {
+    folder.with_extension(kind)
+}
+
+pub struct Node {
+    pub folder: PathBuf,
+    pub broker: Child,
+}
+
+impl Node {
+    pub fn start() -> Self {
+        let folder = Self::folder();
+        Self { broker: start_broker(&folder), folder }
+    }
+
+    /// One that moves memory of those who are idle for so many seconds.
+    pub fn suspending(seconds: &str) -> Self {
+        let folder = Self::folder();
+        std::fs::write(beside(&folder, "suspend"), seconds).unwrap();
+        Self { broker: start_broker(&folder), folder }
+    }
+
+    pub fn folder() -> PathBuf {
+        let mut random = [0; 8];
+        rustix::rand::getrandom(&mut random, rustix::rand::GetRandomFlags::empty()).unwrap();
+        std::env::temp_dir().join(format!("bulkhead-test-{:x}", u64::from_ne_bytes(random)))
+    }
+
+    pub fn socket(&self, zone: &str) -> PathBuf {
+        self.folder.join("zones").join(zone).join("sock")
+    }
+
+    pub fn admin(&self) -> AdminClient {
+        AdminClient::connect(&self.folder.join("admin.sock")).unwrap()
+    }
+
+    pub fn status(&self) -> Status {
+        match self.admin().ask(&Request::Status).unwrap() {
+            Answer::Status(status) => status,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    pub fn zone(&self, name: &str) -> ZoneStatus {
+        self.status().zones.into_iter().find(|zone| zone.name.as_str() == name).unwrap()
+    }
+
+    pub fn kill_broker(&mut self) {
+        self.broker.kill().unwrap();
+        self.broker.wait().unwrap();
+    }
+
+    pub fn restart(&mut self) {
+        self.broker = start_broker(&self.folder);
+    }
+}
+
+impl Drop for Node {
+    fn drop(&mut self) {
+        let _ = self.broker.kill();
+        let _ = self.broker.wait();
+        control::state_dir::remove(&self.folder);
+        for kind in ["suspend", "moves"] {
+            let _ = std::fs::remove_file(beside(&self.folder, kind));
+        }
+    }
+}
+
+pub fn start_broker(folder: &Path) -> Child {
+    let mut child =
+        Command::new("/proc/self/exe").arg("as-broker").arg(folder).stdout(Stdio::piped()).spawn().unwrap();
+    let mut line = String::new();
+    io::BufRead::read_line(&mut io::BufReader::new(child.stdout.take().unwrap()), &mut line).unwrap();
+    assert_eq!(line, "ready\n");
+    child
+}
+
+pub struct Client {
+    pub socket: OwnedFd,
+}
+
+impl Client {
+    pub fn connect(path: &Path) -> Self {
+        let broker = bootstrap::connect(path).unwrap();
+        bootstrap::send(&broker, &Hello::new(cuda_abi::wire::fingerprint(), 0), &[]).unwrap();
+        let (welcome, mut fds) = bootstrap::recv::<Welcome>(&broker).unwrap();
+        assert_eq!(welcome.status(), Some(WelcomeStatus::Ok), "{}", welcome.text());
+        let socket = fds.remove(0);
+        // The worker of these tests has no use for what it shares with us.
+        bootstrap::recv::<Attach>(&socket).unwrap();
+        Self { socket }
+    }
+
+    pub fn ask(&self, text: &str) -> String {
+        packet::send(&self.socket, text.as_bytes(), &[]).unwrap();
+        let mut buffer = [0; 64];
+        let received = packet::receive(&self.socket, &mut buffer).unwrap();
+        String::from_utf8(buffer[..received.len].to_vec()).unwrap()
+    }
+
+    pub fn wait_for_hangup(&self) {
+        assert_eq!(packet::receive(&self.socket, &mut [0; 64]).map(|received| received.len).unwrap_or(0), 0);
+    }
+}
+
+/// Waits for something that must come true; a test that never ends is the failure.
+pub fn until(what: &str, mut true_yet: impl FnMut() -> bool) {
+    let start = Instant::now();
+    while !true_yet() {
+        assert!(start.elapsed() < Duration::from_secs(60), "never came true: {what}");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+pub fn kill(pid: u32) {
+    rustix::process::kill_process(Pid::from_raw(pid as i32).unwrap(), Signal::KILL).unwrap();
+}
+
+pub fn alive(pid: u32) -> bool {
+    // A zombie of another parent than us has ended, too.
+    std::fs::read_to_string(format!("/proc/{pid}/stat"))
+        .is_ok_and(|stat| !stat.rsplit_once(')').unwrap().1.trim_start().starts_with('Z'))
+}

@@ -1,0 +1,138 @@
+use super::*;
+
+fn problems(text: &str) -> Vec<String> {
+    let path = PathBuf::from("b.toml");
+    let error = ConfigError::Wrong { path, problems: parse(text).unwrap_err() };
+    error.to_string().lines().map(str::to_owned).collect()
+}
+
+#[test]
+fn everything_can_be_said() {
+    let file = parse(
+        r#"
+[proxy]
+state_dir = "/run/b"
+backend = "soft"
+soft_memory = "1GiB"
+spare_workers = 0
+gpus = [0, 3]
+jail = "off"
+
+[http]
+listen = "127.0.0.1:9470"
+names = ["node1.example", "n1"]
+
+[log]
+format = "json"
+
+[defaults]
+memory = "2GiB"
+share = 10
+cap = 50
+
+[zones.a]
+pod = "trainer-0"
+mode = "0660"
+gid = 7
+
+[zones."b.c"]
+memory = "unlimited"
+cap = "unlimited"
+priority = 5
+readable_by = ["a", "d"]
+writable_by = ["d"]
+"#,
+    )
+    .unwrap();
+    assert_eq!((file.backend, file.soft_memory, file.spare_workers), (Some(Choice::Soft), Some(1 << 30), Some(0)));
+    assert_eq!((file.gpus, file.http.unwrap().port(), file.log_json), (Some(vec![0, 3]), 9470, Some(true)));
+    assert_eq!(file.http_names, ["node1.example", "n1"]);
+    let (name, a) = &file.zones[0];
+    assert_eq!((name.as_str(), a.limits.memory, a.limits.share, a.limits.cap), ("a", Some(2 << 30), 10, Some(50)));
+    assert_eq!((a.labels.pod.as_str(), a.access), ("trainer-0", Access { uid: None, gid: Some(7), mode: 0o660 }));
+    let (name, b) = &file.zones[1];
+    assert_eq!((name.as_str(), b.limits.memory, b.limits.cap, b.limits.priority), ("b.c", None, None, 5));
+    let grants: Vec<_> =
+        file.grants.iter().map(|grant| (grant.from.as_str(), grant.to.as_str(), grant.access)).collect();
+    assert_eq!(grants, [("b.c", "d", grant::Access::ReadWrite), ("b.c", "a", grant::Access::ReadOnly)]);
+    assert!(problems("[zones.a]\nreadable_by = [\"../x\"]\n")[0].contains("no name for a zone"));
+    assert!(problems("[zones.a]\nreadable_by = \"b\"\n")[0].contains("a list of zones"));
+    assert_eq!(parse("").unwrap(), File::default());
+}
+
+#[test]
+fn every_problem_is_told_with_its_place() {
+    let text = "[proxy]\nspare_wrokers = 1\nbackend = \"softt\"\n\n[zones.a]\nmemory = \"much\"\nshare = 0\n  cap = 101\n\
+                [zones.\"../x\"]\n[htp]\n";
+    assert_eq!(
+        problems(text),
+        [
+            "b.toml:2:1: unknown key \"spare_wrokers\" in [proxy] (did you mean \"spare_workers\"?)",
+            "b.toml:3:11: \"backend\" is one of \"auto\", \"nvidia\", \"soft\" (did you mean \"soft\"?)",
+            "b.toml:6:10: \"memory\": \"much\" is not a memory size (write it like 2GiB, 512MiB or 1073741824)",
+            "b.toml:7:9: \"share\" must be a number from 1 to 10000",
+            "b.toml:8:9: \"cap\" must be a number from 1 to 100, or \"unlimited\"",
+            "b.toml:9:8: \"../x\" is no name for a zone (1 to 63 letters, digits, '-', '_' or '.', beginning with a letter or digit)",
+            "b.toml:10:2: unknown table \"htp\" (did you mean \"http\"?)",
+        ]
+    );
+}
+
+#[test]
+fn what_is_no_toml_is_told_with_its_place() {
+    let told = problems("[proxy]\nspare_workers = \n");
+    assert!(told[0].starts_with("b.toml:2:"), "{told:?}");
+    let told = problems("[zones.a]\n[zones.a]\n");
+    assert!(told[0].starts_with("b.toml:2:") && told[0].contains("duplicate"), "{told:?}");
+    // Labels are of one zone.
+    assert!(problems("[defaults]\npod = \"x\"\n")[0].contains("unknown key \"pod\""));
+    assert!(problems("proxy = 3\nzones = 4\n")[1].contains("[zones.NAME]"));
+}
+
+#[test]
+fn wrong_values_are_refused() {
+    for line in [
+        "state_dir = \"relative\"",
+        "gpus = []",
+        "gpus = [1, 1]",
+        "gpus = [\"0\"]",
+        "soft_memory = 0",
+        "soft_memory = -5",
+        "max_clients = 1.5",
+        "worker_uids = 5",
+        "jail = true",
+    ] {
+        assert_eq!(problems(&format!("[proxy]\n{line}\n")).len(), 1, "{line}");
+    }
+    for line in ["mode = \"999\"", "mode = 438", "mode = \"4755\"", "uid = -1", "pod = \"a\\nb\""] {
+        assert_eq!(problems(&format!("[zones.a]\n{line}\n")).len(), 1, "{line}");
+    }
+    assert_eq!(problems("[http]\nlisten = \"localhost\"\n").len(), 1);
+    for names in ["\"a\"", "[1]", "[\"a:1\"]", "[\"\"]"] {
+        assert_eq!(problems(&format!("[http]\nnames = {names}\n")).len(), 1, "{names}");
+    }
+}
+
+/// `BULKHEAD_BLESS=1` writes it anew.
+#[test]
+fn the_reference_is_fresh() {
+    const BEGIN: &str = "<!-- keys: made from crates/config/src/keys.rs -->\n";
+    const END: &str = "<!-- end of keys -->\n";
+    testkit::fresh_part("docs/operations.md", BEGIN, END, &format!("\n{}", keys::reference()));
+}
+
+/// The file that is installed is an example, too.
+#[test]
+fn the_installed_file_is_right() {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../packaging/bulkhead.toml");
+    let text = std::fs::read_to_string(path).unwrap();
+    parse(&text).unwrap();
+    // What is commented out must be right as well.
+    let uncommented: String = text
+        .lines()
+        .map(|line| line.strip_prefix("#").filter(|rest| !rest.starts_with(' ')).unwrap_or(line).to_owned() + "\n")
+        .collect();
+    let file = parse(&uncommented).unwrap();
+    assert_eq!(file.zones.len(), 2);
+    assert!(file.http.is_some());
+}

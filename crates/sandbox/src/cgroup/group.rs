@@ -1,0 +1,243 @@
+//! What is done with one group: a folder whose files are the kernel's.
+
+use std::fs::{self, File};
+use std::io;
+use std::os::fd::AsFd;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use super::{Controller, Rule, Tree, Version, bpf};
+use control::lock::try_lock;
+use control::process;
+
+/// Processes may appear in a group while it is emptied; nobody forks for ever.
+const ROUNDS: usize = 100;
+/// Nobody waits longer for one who forks as fast as it is moved.
+const MOVE_TIME: Duration = Duration::from_millis(500);
+/// The period over which processor time is counted.
+const PERIOD_US: u64 = 100_000;
+/// Version 1 has no word for "no limit".
+const V1_UNLIMITED: &str = "-1";
+
+pub fn make(path: &Path) -> io::Result<()> {
+    match fs::create_dir(path) {
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(()),
+        result => result,
+    }
+}
+
+/// Makes a broker's top group and holds it. Another broker's sweep may remove it in between, so it is looked at again
+/// when it is locked.
+pub fn take(path: &Path) -> io::Result<File> {
+    for _ in 0..ROUNDS {
+        make(path)?;
+        let lock = match File::open(path) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
+            opened => opened?,
+        };
+        if !try_lock(&lock)? {
+            // The predecessor is on its way out: it holds the state directory no longer, or we would not be here.
+            std::thread::sleep(std::time::Duration::from_millis(10));
+            continue;
+        }
+        if fs::metadata(path).is_ok_and(|now| lock.metadata().is_ok_and(|held| held.ino() == now.ino())) {
+            return Ok(lock);
+        }
+    }
+    Err(io::Error::other(format!("{} is held by another process", path.display())))
+}
+
+/// Removes the groups of brokers that are gone, with nobody left inside.
+pub fn sweep(base: &Path, prefix: &str) {
+    for child in children(base) {
+        let path = base.join(&child);
+        let ours = child.to_str().is_some_and(|name| name.starts_with(prefix));
+        let Ok(lock) = File::open(&path) else { continue };
+        if !ours || !matches!(try_lock(&lock), Ok(true)) || anyone_below(&path) {
+            continue;
+        }
+        remove_below(&path);
+    }
+}
+
+fn anyone_below(path: &Path) -> bool {
+    has_processes(path) || children(path).iter().any(|child| anyone_below(&path.join(child)))
+}
+
+fn remove_below(path: &Path) {
+    for child in children(path) {
+        remove_below(&path.join(child));
+    }
+    let _ = fs::remove_dir(path);
+}
+
+/// Groups right below, by name.
+pub fn children(path: &Path) -> Vec<PathBuf> {
+    let entries = fs::read_dir(path).into_iter().flatten().flatten();
+    let folders = entries.filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir()));
+    folders.map(|entry| PathBuf::from(entry.file_name())).collect()
+}
+
+/// In version 2, hands controllers on to the groups below the top one. Those that the kernel refuses are left out: it
+/// does so where processes are in a group that would hand them on.
+pub fn enable(tree: &Tree, wanted: Vec<Controller>) -> Vec<Controller> {
+    if tree.version == Version::V1 {
+        return wanted;
+    }
+    let groups: Vec<&Path> = tree.root.parent().into_iter().chain([tree.root.as_path()]).collect();
+    let given = |controller: &Controller| {
+        *controller == Controller::Devices || groups.iter().all(|group| hand_on(group, *controller).is_ok())
+    };
+    wanted.into_iter().filter(given).collect()
+}
+
+/// The same for a zone's group, which hands on what its top group has.
+pub fn enable_below(tree: &Tree, group: &Path) -> io::Result<()> {
+    let wanted = tree.controllers.iter().filter(|controller| **controller != Controller::Devices);
+    match tree.version {
+        Version::V1 => Ok(()),
+        Version::V2 => wanted.copied().try_for_each(|controller| hand_on(group, controller)),
+    }
+}
+
+fn hand_on(group: &Path, controller: Controller) -> io::Result<()> {
+    let file = group.join("cgroup.subtree_control");
+    if fs::read_to_string(&file)?.split_whitespace().any(|name| name == controller.name()) {
+        return Ok(());
+    }
+    fs::write(file, format!("+{}", controller.name()))
+}
+
+/// Denies all devices but these.
+pub fn allow(version: Version, group: &Path, rules: &[Rule]) -> io::Result<()> {
+    match version {
+        Version::V2 => bpf::attach(File::open(group)?.as_fd(), rules),
+        Version::V1 => {
+            fs::write(group.join("devices.deny"), "a")?;
+            // One at a time: a write is one rule.
+            rules.iter().try_for_each(|rule| fs::write(group.join("devices.allow"), rule.text()))
+        }
+    }
+}
+
+pub fn limit_processes(group: &Path, most: u64) -> io::Result<()> {
+    fs::write(group.join("pids.max"), most.to_string())
+}
+
+pub fn limit_memory(version: Version, group: &Path, most: Option<u64>) -> io::Result<()> {
+    let text = |unlimited: &str| most.map_or(unlimited.to_owned(), |most| most.to_string());
+    match version {
+        Version::V1 => fs::write(group.join("memory.limit_in_bytes"), text(V1_UNLIMITED)),
+        Version::V2 => fs::write(group.join("memory.max"), text("max")),
+    }
+}
+
+/// `percent` of one processor.
+pub fn limit_cpu(version: Version, group: &Path, percent: Option<u32>) -> io::Result<()> {
+    let quota = percent.map(|percent| (u64::from(percent) * PERIOD_US / 100).to_string());
+    match version {
+        Version::V1 => {
+            fs::write(group.join("cpu.cfs_period_us"), PERIOD_US.to_string())?;
+            fs::write(group.join("cpu.cfs_quota_us"), quota.as_deref().unwrap_or(V1_UNLIMITED))
+        }
+        Version::V2 => fs::write(group.join("cpu.max"), format!("{} {PERIOD_US}", quota.as_deref().unwrap_or("max"))),
+    }
+}
+
+/// A worker and its guard are one when memory runs out.
+pub fn die_together(group: &Path) {
+    // Where the kernel does not know it, the guard follows its worker.
+    let _ = fs::write(group.join("memory.oom.group"), "1");
+}
+
+pub fn has_processes(group: &Path) -> bool {
+    !members(group).is_empty()
+}
+
+fn members(group: &Path) -> Vec<u32> {
+    let text = fs::read_to_string(group.join("cgroup.procs")).unwrap_or_default();
+    text.lines().filter_map(|line| line.parse().ok()).collect()
+}
+
+/// Moves everybody. Those who fork meanwhile leave children behind, who are moved in the next round; where the kernel can,
+/// they are kept from it. `TimedOut` if there is no end to it.
+pub fn move_all(from: &Path, to: &Path) -> io::Result<()> {
+    // Version 1 has no such file. Who is moved goes on in the new group.
+    let freeze = from.join("cgroup.freeze");
+    let frozen = freeze.exists() && fs::write(&freeze, "1").is_ok();
+    let moved = move_members(from, &to.join("cgroup.procs"));
+    if frozen {
+        let _ = fs::write(&freeze, "0");
+    }
+    moved
+}
+
+fn move_members(from: &Path, door: &Path) -> io::Result<()> {
+    let end = Instant::now() + MOVE_TIME;
+    for _ in 0..ROUNDS {
+        let members = members(from);
+        if members.is_empty() {
+            return Ok(());
+        }
+        for pid in members {
+            if Instant::now() > end {
+                return Err(endless());
+            }
+            match fs::write(door, pid.to_string()) {
+                // It has ended.
+                Err(error) if error.raw_os_error() == Some(libc::ESRCH) => {}
+                result => result?,
+            }
+        }
+    }
+    Err(endless())
+}
+
+fn endless() -> io::Error {
+    io::Error::new(io::ErrorKind::TimedOut, "it forks faster than it can be moved")
+}
+
+/// Ends who is inside and removes the group; false when it must be tried again.
+pub fn end(version: Version, group: &Path) -> bool {
+    match fs::remove_dir(group) {
+        Ok(()) => return true,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return true,
+        Err(_) => {}
+    }
+    if version == Version::V1 || fs::write(group.join("cgroup.kill"), "1").is_err() {
+        members(group).into_iter().for_each(|pid| kill_inside(pid, group));
+    }
+    fs::remove_dir(group).is_ok()
+}
+
+/// Kills a process if it is in the group: its number may be another's by now.
+fn kill_inside(pid: u32, group: &Path) {
+    let Ok(process) = process::open(pid) else { return };
+    // The descriptor came first: if the number is still in the group, it is of that process.
+    if members(group).contains(&pid) {
+        process::kill(&process);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_group_that_never_empties_is_given_up() {
+        let folder = std::env::temp_dir().join(format!("bulkhead-group-{}", std::process::id()));
+        let (from, to) = (folder.join("from"), folder.join("to"));
+        for group in [&from, &to] {
+            fs::create_dir_all(group).unwrap();
+            fs::write(group.join("cgroup.freeze"), "0").unwrap();
+        }
+        // Plain files: whoever is moved stays, as if each left a child.
+        fs::write(from.join("cgroup.procs"), "1\n2\n".repeat(2048)).unwrap();
+        assert_eq!(move_all(&from, &to).unwrap_err().kind(), io::ErrorKind::TimedOut);
+        assert_eq!(fs::read_to_string(from.join("cgroup.freeze")).unwrap(), "0", "nobody stays frozen");
+        fs::write(from.join("cgroup.procs"), "").unwrap();
+        assert!(move_all(&from, &to).is_ok());
+        fs::remove_dir_all(folder).unwrap();
+    }
+}

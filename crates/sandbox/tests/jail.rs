@@ -1,0 +1,298 @@
+//! The jail, really entered, and looked at from inside. This program jails itself when told so; without root it tries
+//! the user namespace only.
+
+use std::ffi::CString;
+use std::fs::File;
+use std::io::{self, BufRead, BufReader, Read};
+use std::os::fd::{AsFd, AsRawFd};
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use control::backend::{Backend, Options};
+use control::packet;
+use libtest_mimic::{Arguments, Trial};
+use sandbox::jail::{self, Policy, Request};
+
+const NOBODY: u32 = 65534;
+/// Names the policy of NVIDIA's driver where there is none; nothing of this name is looked at.
+const STANDIN: &str = "/usr/lib/libstandin.so";
+const OWN_UID: u32 = 0x3000_0007;
+
+fn main() {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    match arguments.first().map(String::as_str) {
+        Some("inside") => inside(&arguments[1..]),
+        _ => libtest_mimic::run(&Arguments::from_args(), tests()).exit(),
+    }
+}
+
+// Inside.
+
+/// Arguments: policy, user id or `-`, folder, what to try.
+fn inside(arguments: &[String]) {
+    let stray = File::open("/etc/hosts").unwrap();
+    let socket = packet::pair().unwrap().0;
+    let folder = Path::new(&arguments[2]);
+    let request = Request {
+        policy: match arguments[0].as_str() {
+            "soft" => Policy::Soft,
+            library => Policy::Nvidia { library: library.into(), devices: Vec::new() },
+        },
+        root: folder.join("jail"),
+        uid: arguments[1].parse().ok(),
+        rejoin: Some(folder.join("rejoin")),
+        keep: vec![socket.as_raw_fd()],
+        without_pid_namespace: false,
+        names_descriptors: true,
+    };
+    let report = jail::enter(&mut jail::Linux::default(), &jail::plan(&request)).unwrap();
+    assert!(report.missing.is_empty(), "{:?}", report.reasons);
+    match arguments[3].as_str() {
+        "cuda" => start_cuda(&arguments[0]),
+        "look" => look(&request, stray.as_raw_fd(), socket.as_raw_fd()),
+        "wait" => {
+            // SAFETY: the call takes nothing.
+            eprintln!("waiting {}", unsafe { libc::getpid() });
+            loop {
+                std::thread::park();
+            }
+        }
+        attack => {
+            attempt(attack);
+            eprintln!("survived");
+        }
+    }
+    // The files behind these are closed, by the jail and not by their owners.
+    std::mem::forget(stray);
+}
+
+fn look(request: &Request, stray: i32, kept: i32) {
+    let soft = request.policy == Policy::Soft;
+    // SAFETY: these calls take plain numbers.
+    unsafe {
+        assert_eq!(libc::getpid(), 1);
+        assert_eq!(libc::getuid(), request.uid.unwrap_or(NOBODY));
+        assert_eq!(libc::getgid(), request.uid.unwrap_or(NOBODY));
+        assert_eq!(libc::prctl(libc::PR_GET_NO_NEW_PRIVS, 0, 0, 0, 0), 1);
+        assert_eq!(libc::prctl(libc::PR_GET_SECCOMP, 0, 0, 0, 0), 2);
+        assert_eq!(libc::prctl(libc::PR_GET_DUMPABLE, 0, 0, 0, 0), 0);
+        assert_eq!(libc::prctl(libc::PR_GET_SECUREBITS, 0, 0, 0, 0), 0xef);
+        for capability in 0..40 {
+            assert_eq!(libc::prctl(libc::PR_CAPBSET_READ, capability, 0, 0, 0), 0, "capability {capability}");
+        }
+        assert_eq!(libc::fcntl(stray, libc::F_GETFD), -1, "a stray descriptor is open");
+        assert_ne!(libc::fcntl(kept, libc::F_GETFD), -1);
+        // Threads are allowed, processes of the soft policy are not.
+        if soft {
+            assert_eq!(libc::syscall(libc::SYS_clone, libc::SIGCHLD, 0, 0, 0, 0), -1);
+        }
+        // Code generators need this.
+        let protection = libc::PROT_READ | libc::PROT_EXEC;
+        let memory = libc::mmap(std::ptr::null_mut(), 4096, protection, libc::MAP_PRIVATE | libc::MAP_ANON, -1, 0);
+        assert_ne!(memory, libc::MAP_FAILED);
+        assert_eq!(libc::socket(libc::AF_INET, libc::SOCK_STREAM, 0), -1);
+        assert_eq!(io::Error::last_os_error().raw_os_error(), Some(libc::EPERM));
+        assert_eq!(libc::socket(libc::AF_NETLINK, libc::SOCK_RAW, 0), -1);
+        assert_eq!(libc::kill(-1, 0), -1, "there is somebody else");
+        // Terminals are nobody's business here; what is asked of any descriptor is no request to one.
+        let mut byte = 0u8;
+        for request in [libc::TIOCSTI, libc::TIOCSCTTY, libc::TIOCLINUX] {
+            assert_eq!(libc::ioctl(2, request, &raw mut byte), -1);
+            assert_eq!(io::Error::last_os_error().raw_os_error(), Some(libc::EPERM), "{request:x}");
+        }
+        let mut waiting: libc::c_int = 0;
+        assert_eq!(libc::ioctl(kept, libc::FIONREAD, &raw mut waiting), if soft { -1 } else { 0 });
+    }
+    std::thread::spawn(|| {}).join().unwrap();
+    send_descriptors();
+    for gone in
+        ["/etc/passwd", "/home", "/root", "/sys", "/var", "/dev/mem", "/dev/kmsg", "/run/bulkhead/../../etc/passwd"]
+    {
+        assert!(!Path::new(gone).exists(), "{gone} is visible");
+    }
+    assert!(!request.root.exists(), "the host's folder is visible");
+    for write in ["/x", "/dev/x", "/run/x", "/run/bulkhead/x"] {
+        assert!(File::create(write).is_err(), "{write} can be written");
+    }
+    File::options().write(true).open("/dev/null").unwrap();
+    packet::connect(&Path::new(jail::REJOIN_INSIDE).join("workers.sock")).unwrap();
+    if soft {
+        assert!(!Path::new("/usr").exists() && !Path::new("/proc/self").exists());
+    } else {
+        assert_eq!(std::fs::read_link("/proc/self").unwrap(), PathBuf::from("1"));
+        assert_eq!(File::create("/usr/x").unwrap_err().kind(), io::ErrorKind::ReadOnlyFilesystem);
+        std::fs::write("/dev/shm/x", "x").unwrap();
+        let name = CString::new("libm.so.6").unwrap();
+        // SAFETY: the C library's own part, which has no constructors of note.
+        assert!(!unsafe { libc::dlopen(name.as_ptr(), libc::RTLD_NOW) }.is_null(), "libraries cannot be loaded");
+        let status = std::fs::read_to_string("/proc/self/status").unwrap();
+        for set in ["CapInh", "CapPrm", "CapEff", "CapBnd", "CapAmb"] {
+            assert!(status.contains(&format!("{set}:\t0000000000000000")), "{status}");
+        }
+        let interfaces = std::fs::read_to_string("/proc/self/net/dev").unwrap();
+        assert_eq!(interfaces.lines().skip(2).count(), 1, "{interfaces}");
+    }
+    eprintln!("fine");
+}
+
+/// Messages can be sent, and descriptors cannot, in any of the ways that we know.
+fn send_descriptors() {
+    let (ours, theirs) = packet::pair().unwrap();
+    packet::send(&ours, b"hello", &[]).unwrap();
+    assert_eq!(packet::receive(&theirs, &mut [0; 8]).unwrap().len, 5);
+    let sent = packet::send(&ours, b"hello", &[theirs.as_fd()]);
+    assert_eq!(sent.map_err(|error| error.kind()), Err(io::ErrorKind::PermissionDenied));
+    // SAFETY: no messages, so nothing is read.
+    assert_eq!(unsafe { libc::sendmmsg(ours.as_raw_fd(), std::ptr::null_mut(), 0, 0) }, -1);
+    assert_eq!(io::Error::last_os_error().raw_os_error(), Some(libc::EPERM));
+    // A listener of somebody's filter, through which its owner would get files of whoever answers; and binder. On any
+    // other descriptor, and in another form, the kernel would know no such request.
+    for request in [0x4018_2103 as libc::c_ulong, 0x2103, 0xc030_6201] {
+        // SAFETY: the request is refused before anybody looks at the address.
+        let asked = unsafe { libc::syscall(libc::SYS_ioctl, ours.as_raw_fd(), request, 0) };
+        assert_eq!((asked, io::Error::last_os_error().raw_os_error()), (-1, Some(libc::EPERM)), "{request:x}");
+    }
+}
+
+/// NVIDIA's driver, as a worker would start it.
+fn start_cuda(library: &str) {
+    let library = CString::new(library).unwrap();
+    // SAFETY: the driver's library, called as its manual says, with locals to write to.
+    unsafe {
+        let handle = libc::dlopen(library.as_ptr(), libc::RTLD_NOW);
+        assert!(!handle.is_null(), "the driver cannot be loaded");
+        let find = |name: &str| {
+            let address = libc::dlsym(handle, CString::new(name).unwrap().as_ptr());
+            assert!(!address.is_null(), "{name}");
+            address
+        };
+        type Init = unsafe extern "C" fn(u32) -> i32;
+        type Context = unsafe extern "C" fn(*mut *mut libc::c_void, i32) -> i32;
+        type Set = unsafe extern "C" fn(*mut libc::c_void) -> i32;
+        type Allocate = unsafe extern "C" fn(*mut u64, usize) -> i32;
+        assert_eq!(std::mem::transmute::<*mut libc::c_void, Init>(find("cuInit"))(0), 0, "cuInit");
+        let mut context = std::ptr::null_mut();
+        let retain = std::mem::transmute::<*mut libc::c_void, Context>(find("cuDevicePrimaryCtxRetain"));
+        assert_eq!(retain(&raw mut context, 0), 0, "cuDevicePrimaryCtxRetain");
+        assert_eq!(std::mem::transmute::<*mut libc::c_void, Set>(find("cuCtxSetCurrent"))(context), 0);
+        let mut memory = 0;
+        let allocate = std::mem::transmute::<*mut libc::c_void, Allocate>(find("cuMemAlloc_v2"));
+        assert_eq!(allocate(&raw mut memory, 1 << 20), 0, "cuMemAlloc");
+        eprintln!("fine");
+    }
+}
+
+fn attempt(attack: &str) {
+    let path = CString::new("/").unwrap();
+    let pointer = path.as_ptr();
+    // SAFETY: the calls get valid strings or plain numbers; if one of them worked, the test would fail.
+    unsafe {
+        match attack {
+            "mount" => libc::syscall(libc::SYS_mount, pointer, pointer, pointer, libc::MS_BIND, 0),
+            "unshare" => libc::syscall(libc::SYS_unshare, libc::CLONE_NEWUSER),
+            "ptrace" => libc::syscall(libc::SYS_ptrace, libc::PTRACE_TRACEME, 0, 0, 0),
+            "bpf" => libc::syscall(libc::SYS_bpf, 0, 0, 0),
+            "keyctl" => libc::syscall(libc::SYS_keyctl, 0, 0, 0),
+            "chroot" => libc::syscall(libc::SYS_chroot, pointer),
+            "execve" => libc::syscall(libc::SYS_execve, pointer, 0, 0),
+            // The same call by its number in the second ABI.
+            "x32" => libc::syscall(0x4000_0000 + libc::SYS_getpid),
+            _ => panic!("{attack}"),
+        }
+    };
+}
+
+// Outside.
+
+struct Folder(PathBuf, #[allow(dead_code)] std::os::fd::OwnedFd);
+
+impl Folder {
+    fn new(owner: u32) -> Self {
+        let mut random = [0; 8];
+        rustix::rand::getrandom(&mut random, rustix::rand::GetRandomFlags::empty()).unwrap();
+        let path = PathBuf::from(format!("/tmp/bulkhead-jail-{:x}", u64::from_ne_bytes(random)));
+        for folder in [path.clone(), path.join("jail"), path.join("rejoin")] {
+            std::fs::create_dir(&folder).unwrap();
+            let _ = std::os::unix::fs::chown(&folder, Some(owner), Some(owner));
+        }
+        let listener = packet::listen(&path.join("rejoin/workers.sock"), 0o666, 8).unwrap();
+        Self(path, listener)
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+fn command(folder: &Folder, policy: &str, root: bool, what: &str) -> Command {
+    let mut command = Command::new("/proc/self/exe");
+    let uid = if root { OWN_UID.to_string() } else { "-".to_owned() };
+    command.args(["inside", policy, &uid]).arg(&folder.0).arg(what).stderr(Stdio::piped()).stdin(Stdio::null());
+    if !root && rustix::process::geteuid().is_root() {
+        command.uid(NOBODY).gid(NOBODY);
+    }
+    command
+}
+
+/// Gets a folder, and whether it is root who tries.
+type Test = Box<dyn FnOnce(&Folder, bool) + Send>;
+
+fn tests() -> Vec<Trial> {
+    let mut all = Vec::new();
+    for (whose, root) in [("root", true), ("anybody", false)] {
+        let mut add = |name: String, test: Test| {
+            let not_root = root && !rustix::process::geteuid().is_root();
+            let trial = Trial::test(format!("{name}, by {whose}"), move || {
+                test(&Folder::new(if root { 0 } else { NOBODY }), root);
+                Ok(())
+            });
+            all.push(trial.with_ignored_flag(not_root).with_kind(if not_root { "needs root" } else { "" }));
+        };
+        for policy in ["soft", STANDIN] {
+            add(
+                format!("inside, with {policy}"),
+                Box::new(move |folder, root| run_inside(folder, policy, root, "look")),
+            );
+            for attack in ["mount", "unshare", "ptrace", "bpf", "keyctl", "chroot", "x32", "execve"] {
+                let test = move |folder: &Folder, root| try_inside(folder, policy, root, attack);
+                add(format!("{attack}, with {policy}"), Box::new(test));
+            }
+        }
+        if let Ok(Backend::Nvidia { library, .. }) = Backend::choose(&Options::default()) {
+            let test = move |folder: &Folder, root| run_inside(folder, library.to_str().unwrap(), root, "cuda");
+            add("NVIDIA's driver starts".to_owned(), Box::new(test));
+        }
+        add("a killed guard takes its worker along".to_owned(), Box::new(kill_guard));
+    }
+    all
+}
+
+fn run_inside(folder: &Folder, policy: &str, root: bool, what: &str) {
+    let output = command(folder, policy, root, what).output().unwrap();
+    let text = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success() && text.trim_end().ends_with("fine"), "{policy} {root}: {text}");
+}
+
+fn try_inside(folder: &Folder, policy: &str, root: bool, attack: &str) {
+    let output = command(folder, policy, root, attack).output().unwrap();
+    let text = String::from_utf8_lossy(&output.stderr);
+    // NVIDIA's library tries to start a helper; it gets an error for that.
+    let refused = policy == STANDIN && attack == "execve";
+    let expected = if refused { 0 } else { 128 + libc::SIGSYS };
+    assert_eq!(output.status.code(), Some(expected), "{attack}: {text}");
+}
+
+fn kill_guard(folder: &Folder, root: bool) {
+    let mut guard = command(folder, "soft", root, "wait").spawn().unwrap();
+    let mut pipe = BufReader::new(guard.stderr.take().unwrap());
+    let mut line = String::new();
+    pipe.read_line(&mut line).unwrap();
+    assert_eq!(line, "waiting 1\n");
+    guard.kill().unwrap();
+    guard.wait().unwrap();
+    // The worker held the other end; this returns when it is gone.
+    pipe.read_to_end(&mut Vec::new()).unwrap();
+}

@@ -1,0 +1,80 @@
+//! From an opcode to what executes it.
+
+use std::ffi::CString;
+use std::sync::atomic::Ordering;
+
+use cuda_abi::wire::{FIRST_OP, MAX_NAME, Op, Reader, Writer};
+
+use super::state::Counters;
+use super::{Outcome, Refusal, Worker, ops};
+
+/// Generated from the table; its shape is the generator's, not ours to polish.
+#[allow(clippy::all, unused_parens, unused_imports)]
+mod generated {
+    use cuda_abi::error::*;
+    use cuda_abi::types::*;
+    use cuda_abi::wire::{Kind, Reader, Writer};
+
+    use super::name;
+    use crate::ops::graph::capture;
+    use crate::{Outcome, Refusal, Worker};
+
+    include!(concat!(env!("OUT_DIR"), "/dispatch.rs"));
+}
+
+use generated::{NAMES, plain};
+
+/// A name of a kernel or variable.
+pub fn name(message: &mut Reader<'_>) -> Result<CString, Refusal> {
+    let bytes = message.bytes()?;
+    if bytes.len() > MAX_NAME {
+        return Err(Refusal::Malformed);
+    }
+    CString::new(bytes).map_err(|_| Refusal::Malformed)
+}
+
+/// What an opcode is called, for messages.
+pub fn op_name(op: u16) -> &'static str {
+    match Op::from_code(op) {
+        Some(op) => op.name(),
+        None => NAMES.get(usize::from(op)).copied().unwrap_or("?"),
+    }
+}
+
+/// Does this call tell of errors of earlier, posted messages? Those that wait for the GPU or ask how far it is do. Others
+/// may have changed something, which the client must learn.
+pub fn reports_posted_errors(op: u16) -> bool {
+    const FUNCTIONS: [&str; 3] = ["cuEventSynchronize", "cuStreamQuery", "cuEventQuery"];
+    match Op::from_code(op) {
+        Some(op) => {
+            matches!(
+                op,
+                Op::Synchronize
+                    | Op::SynchronizeStream
+                    | Op::TakeError
+                    | Op::CopySync
+                    | Op::Copy3dSync
+                    | Op::SharedQuery
+            )
+        }
+        None => FUNCTIONS.contains(&op_name(op)),
+    }
+}
+
+/// Executes one message, already copied out of shared memory.
+pub fn execute(worker: &Worker, op: u16, tag: u32, lane: u32, payload: &[u8], reply: &mut Writer<'_>) -> Outcome {
+    Counters::add(&worker.counters().calls, 1);
+    let mut message = Reader::new(payload);
+    if op == Op::Start as u16 {
+        return ops::start::start(worker, &mut message, reply);
+    }
+    if !worker.started.load(Ordering::Acquire) {
+        return Err(Refusal::NotStarted);
+    }
+    let _context = worker.enter(tag)?;
+    if op < FIRST_OP {
+        return plain(worker, op, &mut message, reply);
+    }
+    let op = Op::from_code(op).ok_or(Refusal::UnknownOperation)?;
+    ops::execute(worker, op, lane, &mut message, reply)
+}

@@ -1,0 +1,104 @@
+//! The process that holds the GPU context of one client: copy → validate → execute → reply.
+//!
+//! Threads: the *executor* takes messages off the ring in order; a *lane* thread each serves the calls that may block; a
+//! *watcher* ends the process when the client goes. Ending is how a worker cleans up: the kernel and the driver take back
+//! whatever it held.
+
+mod callbacks;
+mod copy_rate;
+mod dispatch;
+mod events;
+mod guest;
+mod handles;
+mod inventory;
+mod memory;
+mod ops;
+mod pageable;
+mod refusal;
+mod serve;
+mod snapshot;
+mod state;
+mod stats;
+mod turns;
+
+use std::sync::Arc;
+
+use cuda_abi::driver::Driver;
+
+use control::BrokerLink;
+use control::backend::Backend;
+
+pub use refusal::Refusal;
+use refusal::{Outcome, succeed};
+use state::Worker;
+
+/// A worker with its driver loaded, which has not met its client.
+pub struct Prepared {
+    driver: Arc<Driver>,
+}
+
+#[derive(Debug, thiserror::Error)]
+pub enum WorkerError {
+    #[error("the broker sent no client")]
+    NoClient(#[source] std::io::Error),
+    #[error(transparent)]
+    Load(#[from] backend::LoadError),
+    #[error("cannot reserve the host address range")]
+    HostRange(#[source] std::io::Error),
+    #[error("the broker sent no region to share with the client")]
+    NoRegion(#[source] std::io::Error),
+    #[error("cannot map the shared region")]
+    Region(#[from] idm::region::RegionError),
+    #[error("cannot greet the client")]
+    Greet(#[from] idm::bootstrap::BootstrapError),
+    #[error("cannot take the region that the client brings")]
+    Guest(#[from] xen::host::HostError),
+    #[error("cannot start a thread")]
+    Thread(#[source] std::io::Error),
+}
+
+impl WorkerError {
+    /// A broker that is gone is no fault of a spare's.
+    fn without_region(error: std::io::Error) -> Self {
+        match error.kind() {
+            std::io::ErrorKind::InvalidData => Self::NoRegion(error),
+            _ => Self::NoClient(error),
+        }
+    }
+}
+
+impl Prepared {
+    pub fn load(backend: &Backend) -> Result<Prepared, WorkerError> {
+        Ok(Prepared { driver: Arc::new(backend::load(backend)?) })
+    }
+
+    /// Has the driver not start where kernels reach the pageable memory of their process.
+    #[must_use]
+    pub fn refusing_hmm(self) -> Prepared {
+        Prepared { driver: Arc::new(pageable::refuse(*self.driver)) }
+    }
+
+    /// The version of the CUDA API that clients see: ours, or the driver's if it is older.
+    pub fn driver_version(&self) -> u32 {
+        let mut version = 0;
+        // SAFETY: the output is a local; the driver answers this before it starts, too.
+        unsafe { (self.driver.cuDriverGetVersion)(&mut version) };
+        (version.max(0) as u32).min(cuda_abi::CUDA_VERSION)
+    }
+
+    /// Serves one client, from its assignment to its end. A `warm` worker does not wait for it to start the driver.
+    pub fn run(self, link: BrokerLink, warm: bool) -> Result<(), WorkerError> {
+        memory::reserve_host_range().map_err(WorkerError::HostRange)?;
+        let link = Arc::new(link);
+        if !warm {
+            let region = link.take_region().map_err(WorkerError::without_region)?;
+            // Whose client may bring another region along.
+            let assignment = link.wait_for_assignment().map_err(WorkerError::NoClient)?;
+            let ready = serve::Ready::for_client(self.driver, link, region, &assignment)?;
+            return serve::serve(ready, assignment);
+        }
+        let ready = serve::Ready::new(self.driver, link.clone())?;
+        let assignment = link.wait_for_assignment().map_err(WorkerError::NoClient)?;
+        serve::serve(ready, assignment)
+    }
+}

@@ -1,0 +1,297 @@
+//! Device memory that is shared with other workers, by descriptors that the broker passes on.
+//!
+//! A block is exported with the whole mapping that it lies in. That is the block alone if it is large; small ones bring
+//! their neighbours along, as natively, which the broker keeps within the zone. An import is a mapping of its own, of
+//! which the client may name the piece that was exported, and nothing else.
+
+use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::sync::{Arc, PoisonError, mpsc};
+
+use cuda_abi::driver::Driver;
+use cuda_abi::error::*;
+use cuda_abi::plan::DEVICE_GRANULE;
+use cuda_abi::types::*;
+
+use super::device::{ACCESS_READ_WRITE, HANDLE_POSIX_DESCRIPTOR, LOCATION_DEVICE};
+use super::vmm::Physical;
+use super::{Memory, State};
+use crate::{Refusal, succeed};
+use control::link::NotShared;
+use control::messages::{Shared, Token, shared, shared_flags};
+
+const ACCESS_READ: u32 = 1;
+const INVALID: Refusal = Refusal::Code(CUDA_ERROR_INVALID_VALUE);
+
+/// Something of this worker's that others may open.
+#[derive(Clone, Copy)]
+pub(super) struct Exported {
+    pub(super) token: Token,
+    /// The broker that knows of it.
+    epoch: u64,
+}
+
+/// Something of another worker's, mapped here.
+pub(super) struct Import {
+    token: Token,
+    base: u64,
+    size: u64,
+    len: u64,
+    context: u32,
+}
+
+/// Tidies up after imports, so that nobody waits for it: what a mapping keeps alive needs neither its handle nor its
+/// descriptor any more, and giving those back takes the driver as long as much of the import itself.
+#[derive(Default)]
+pub(super) struct Importing {
+    left_over: Option<mpsc::Sender<(u64, OwnedFd)>>,
+}
+
+impl Importing {
+    fn leave(&mut self, driver: &Arc<Driver>, physical: u64, file: OwnedFd) {
+        let left_over = self.left_over.get_or_insert_with(|| {
+            let (sender, receiver) = mpsc::channel();
+            let driver = driver.clone();
+            let tidy = move || receiver.iter().for_each(|(physical, file)| give_back(&driver, physical, file));
+            // Without the thread the receiver is gone, and what is left comes back to us.
+            let _ = std::thread::Builder::new().name("imports".into()).spawn(tidy);
+            sender
+        });
+        if let Err(mpsc::SendError((physical, file))) = left_over.send((physical, file)) {
+            give_back(driver, physical, file);
+        }
+    }
+}
+
+fn give_back(driver: &Driver, physical: u64, file: OwnedFd) {
+    // SAFETY: a handle of ours, which nobody else knows.
+    unsafe { (driver.cuMemRelease)(physical) };
+    drop(file);
+}
+
+impl From<NotShared> for Refusal {
+    fn from(why: NotShared) -> Self {
+        Refusal::Code(match why {
+            NotShared::Unknown => CUDA_ERROR_INVALID_VALUE,
+            // As natively.
+            NotShared::Own => CUDA_ERROR_INVALID_CONTEXT,
+            NotShared::Denied => CUDA_ERROR_NOT_PERMITTED,
+            NotShared::OverLimit | NotShared::TooMany => CUDA_ERROR_OUT_OF_MEMORY,
+            NotShared::NoBroker => CUDA_ERROR_SYSTEM_NOT_READY,
+        })
+    }
+}
+
+impl Memory {
+    /// Offers a block to others; answers with its token, the same one as before if there is one.
+    pub fn export(&self, address: u64, len: u64, kind: u64) -> Result<Token, Refusal> {
+        let epoch = self.ledger.epoch();
+        let (base, size, room, has_neighbours) = {
+            let state = self.state();
+            if let Some(known) = state.exports.get(&address).filter(|known| known.epoch == epoch) {
+                return Ok(known.token);
+            }
+            Self::home_of(&state, address).ok_or(INVALID)?
+        };
+        if len == 0 || len > room {
+            return Err(INVALID);
+        }
+        let file = self.descriptor_of(base)?;
+        let flags = if has_neighbours { shared_flags::HAS_NEIGHBOURS } else { 0 };
+        let details = Shared { kind, size, offset: address - base, len, flags };
+        let token = self.ledger.export(details, Token::default(), Some(borrow(&file)))?;
+        let mut state = self.state();
+        let freed = !state.blocks.contains_key(&address);
+        let first = state.exports.get(&address).filter(|known| known.epoch == epoch).map(|known| known.token);
+        if freed || first.is_some() {
+            drop(state);
+            self.ledger.withdraw(token);
+            return first.filter(|_| !freed).ok_or(INVALID);
+        }
+        state.exports.insert(address, Exported { token, epoch });
+        Ok(token)
+    }
+
+    /// Takes a block that is being freed back from those who might still open it.
+    pub(super) fn withdraw(&self, address: u64) {
+        let gone = self.state().exports.remove(&address);
+        if let Some(gone) = gone {
+            self.ledger.withdraw(gone.token);
+        }
+    }
+
+    /// A descriptor of the physical memory that is mapped at an address.
+    fn descriptor_of(&self, base: u64) -> Result<OwnedFd, Refusal> {
+        let mut physical = 0;
+        // SAFETY: a mapping of ours, which nobody unmaps: the client is the one that would have to free it. If it does
+        // so meanwhile, the driver finds no memory at this address.
+        unsafe {
+            succeed((self.driver.cuMemRetainAllocationHandle)(&mut physical, base as *mut c_void))?;
+            let file = self.describe(physical);
+            (self.driver.cuMemRelease)(physical);
+            file
+        }
+    }
+
+    fn describe(&self, physical: u64) -> Result<OwnedFd, Refusal> {
+        let mut file = -1i32;
+        let kind = HANDLE_POSIX_DESCRIPTOR;
+        // SAFETY: for this kind of handle the driver writes a descriptor, which is ours from then on.
+        unsafe {
+            let out = (&raw mut file).cast::<c_void>();
+            succeed((self.driver.cuMemExportToShareableHandle)(out, physical, kind, 0))?;
+            Ok(OwnedFd::from_raw_fd(file))
+        }
+    }
+
+    fn undescribe(&self, file: &OwnedFd) -> Result<u64, Refusal> {
+        let mut physical = 0;
+        let number = file.as_raw_fd() as usize as *mut c_void;
+        // SAFETY: an open descriptor, which the driver checks.
+        succeed(unsafe {
+            (self.driver.cuMemImportFromShareableHandle)(&mut physical, number, HANDLE_POSIX_DESCRIPTOR)
+        })?;
+        Ok(physical)
+    }
+
+    /// Maps what a token stands for; answers with its address and length. What is open already has one address.
+    pub fn import(&self, token: Token, kind: u64, device: i32, context: u32) -> Result<(u64, u64), Refusal> {
+        let mut importing = self.importing.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some((start, known)) = self.state().imports.iter().find(|(_, known)| known.token == token) {
+            return Ok((*start, known.len));
+        }
+        let imported = self.ledger.import(token, kind)?;
+        let Shared { size, offset, len, flags, .. } = imported.details;
+        let mapped = self.map_import(&imported.fd, size, device, flags);
+        let (base, physical) = mapped.inspect_err(|_| self.ledger.close_import(token))?;
+        importing.leave(&self.driver, physical, imported.fd);
+        let start = base + offset;
+        let mut state = self.state();
+        state.mapped.insert(start, len);
+        state.imports.insert(start, Import { token, base, size, len, context });
+        Ok((start, len))
+    }
+
+    /// Answers with the address, and the handle that is left over.
+    fn map_import(&self, file: &OwnedFd, size: u64, device: i32, flags: u64) -> Result<(u64, u64), Refusal> {
+        if size == 0 || !size.is_multiple_of(DEVICE_GRANULE) {
+            return Err(INVALID);
+        }
+        let physical = self.undescribe(file)?;
+        let address = self.state().space.take(size, DEVICE_GRANULE);
+        let read_only = flags & shared_flags::READ_ONLY != 0;
+        let location = CUmemLocation { kind: LOCATION_DEVICE, id: device };
+        let access = CUmemAccessDesc { location, flags: if read_only { ACCESS_READ } else { ACCESS_READ_WRITE } };
+        // SAFETY: the range is ours and free; the struct lives across the calls.
+        let mapped = unsafe {
+            address.ok_or(Refusal::Code(CUDA_ERROR_OUT_OF_MEMORY)).and_then(|address| {
+                succeed((self.driver.cuMemMap)(address, size as usize, 0, physical, 0))?;
+                succeed((self.driver.cuMemSetAccess)(address, size as usize, &access, 1)).inspect_err(|_| {
+                    (self.driver.cuMemUnmap)(address, size as usize);
+                })?;
+                Ok((address, physical))
+            })
+        };
+        if mapped.is_err() {
+            // SAFETY: a handle of ours, which nothing uses.
+            unsafe { (self.driver.cuMemRelease)(physical) };
+            if let Some(address) = address {
+                self.state().space.give(address, size);
+            }
+        }
+        mapped
+    }
+
+    /// Does an address lie in memory of another worker?
+    pub fn is_imported(&self, address: u64) -> bool {
+        let state = self.state();
+        let before = state.imports.range(..=address).next_back();
+        before.is_some_and(|(start, import)| address - start < import.len)
+    }
+
+    /// Unmaps what `import` mapped. The caller has waited for all work that may use it.
+    pub fn close_import(&self, start: u64) -> Result<(), Refusal> {
+        let import = {
+            let mut state = self.state();
+            let import = state.imports.get(&start).ok_or(INVALID)?;
+            // SAFETY: exactly this range was mapped by `import`.
+            succeed(unsafe { (self.driver.cuMemUnmap)(import.base, import.size as usize) })?;
+            forget(&mut state, start)
+        };
+        if let Some(import) = import {
+            self.ledger.close_import(import.token);
+        }
+        Ok(())
+    }
+
+    /// Closes what was opened in a context that is being retired.
+    pub(super) fn close_imports(&self, context: u32) {
+        let gone: Vec<u64> = {
+            let state = self.state();
+            let mine = state.imports.iter().filter(|(_, import)| import.context == context);
+            mine.map(|(start, _)| *start).collect()
+        };
+        for start in gone {
+            let _ = self.close_import(start);
+        }
+    }
+
+    /// Offers the client's own physical memory to others.
+    pub fn export_physical(&self, physical: u64) -> Result<Token, Refusal> {
+        let epoch = self.ledger.epoch();
+        let (size, known, foreign) = {
+            let state = self.state();
+            let entry = state.physical.get(&physical).ok_or(INVALID)?;
+            let known = entry.exported.filter(|known| known.epoch == epoch).map(|known| known.token);
+            // What came from another worker is that worker's to give, under the token that it came with.
+            (entry.len, known, entry.imported)
+        };
+        if let Some(token) = known.or(foreign) {
+            return Ok(token);
+        }
+        let file = self.describe(physical)?;
+        let details = Shared { kind: shared::PHYSICAL, size, offset: 0, len: size, flags: 0 };
+        let token = self.ledger.export(details, Token::default(), Some(borrow(&file)))?;
+        let old = match self.state().physical.get_mut(&physical) {
+            Some(entry) => entry.exported.replace(Exported { token, epoch }),
+            None => Some(Exported { token, epoch }),
+        };
+        if let Some(old) = old.filter(|old| old.epoch == epoch) {
+            self.ledger.withdraw(old.token);
+        }
+        Ok(token)
+    }
+
+    /// A handle to what a token stands for: the same one as before, if there is one.
+    pub fn import_physical(&self, token: Token) -> Result<u64, Refusal> {
+        let _importing = self.importing.lock().unwrap_or_else(PoisonError::into_inner);
+        {
+            let mut state = self.state();
+            let mut entries = state.physical.iter_mut();
+            let same = |entry: &Physical| {
+                entry.imported == Some(token) || entry.exported.is_some_and(|exported| exported.token == token)
+            };
+            if let Some((physical, entry)) = entries.find(|(_, entry)| same(entry) && entry.handles > 0) {
+                entry.handles += 1;
+                return Ok(*physical);
+            }
+        }
+        let imported = self.ledger.import(token, shared::PHYSICAL)?;
+        let physical = self.undescribe(&imported.fd).inspect_err(|_| self.ledger.close_import(token))?;
+        let mut entry = Physical::new(imported.details.size);
+        entry.imported = Some(token);
+        entry.read_only = imported.details.flags & shared_flags::READ_ONLY != 0;
+        self.state().physical.insert(physical, entry);
+        Ok(physical)
+    }
+}
+
+fn forget(state: &mut State, start: u64) -> Option<Import> {
+    let import = state.imports.remove(&start)?;
+    state.mapped.remove(&start);
+    state.space.give(import.base, import.size);
+    Some(import)
+}
+
+fn borrow(file: &OwnedFd) -> BorrowedFd<'_> {
+    std::os::fd::AsFd::as_fd(file)
+}

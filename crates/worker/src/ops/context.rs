@@ -1,0 +1,195 @@
+//! Contexts. The worker keeps every primary context it was ever asked for: releasing the last reference retires what is
+//! in it, and the next retain finds it warm.
+
+use std::ffi::c_void;
+
+use cuda_abi::error::*;
+use cuda_abi::types::*;
+use cuda_abi::wire::{Handle, Kind, Reader, Writer};
+
+use super::start::register_region;
+use crate::state::MAX_DEVICES;
+use crate::{Outcome, Refusal, Worker, succeed};
+
+fn device(message: &mut Reader<'_>) -> Result<u32, Refusal> {
+    let device: u32 = message.narrow()?;
+    if device < MAX_DEVICES { Ok(device) } else { Err(Refusal::Code(CUDA_ERROR_INVALID_DEVICE)) }
+}
+
+/// The worker's own reference to a primary context, in which the region is registered: contexts come and go, and a
+/// registration ends with the one it was made in.
+pub fn hold_primary(worker: &Worker, device: u32) -> Result<(), Refusal> {
+    let _one_at_a_time = worker.starting();
+    if worker.handles.context(1 + device).is_some() {
+        return Ok(());
+    }
+    let mut context = std::ptr::null_mut();
+    // SAFETY: the output is a local.
+    succeed(unsafe { (worker.driver.cuDevicePrimaryCtxRetain)(&mut context, device as i32) })?;
+    worker.handles.set_primary(device, Some(context as u64));
+    let _context = worker.enter(1 + device)?;
+    register_region(worker)
+}
+
+/// A primary context for the client, which pays for it from its first use on; until then a warm one is the node's.
+fn use_primary(worker: &Worker, device: u32) -> Result<(), Refusal> {
+    hold_primary(worker, device)?;
+    let _one_at_a_time = worker.starting();
+    if let Some(context) = worker.handles.context(1 + device)
+        && context.charge.get().is_none()
+    {
+        let charge = worker.memory.charge(worker.context_memory())?;
+        let _ = context.charge.set(std::sync::Arc::new(charge));
+    }
+    Ok(())
+}
+
+pub fn retain(worker: &Worker, message: &mut Reader<'_>) -> Outcome {
+    let device = device(message)?;
+    message.end()?;
+    use_primary(worker, device)?;
+    *worker.retained().entry(device).or_insert(0) += 1;
+    Ok(CUDA_SUCCESS)
+}
+
+pub fn release(worker: &Worker, message: &mut Reader<'_>, reply: &mut Writer<'_>) -> Outcome {
+    let device = device(message)?;
+    message.end()?;
+    let mut retained = worker.retained();
+    let Some(count) = retained.get_mut(&device).filter(|count| **count > 0) else {
+        return Err(Refusal::Code(CUDA_ERROR_INVALID_CONTEXT));
+    };
+    *count -= 1;
+    let active = *count > 0;
+    drop(retained);
+    if !active {
+        retire(worker, 1 + device);
+    }
+    reply.word(u64::from(active));
+    Ok(CUDA_SUCCESS)
+}
+
+pub fn reset(worker: &Worker, message: &mut Reader<'_>) -> Outcome {
+    let device = device(message)?;
+    message.end()?;
+    if worker.handles.context(1 + device).is_none() {
+        return Ok(CUDA_SUCCESS);
+    }
+    retire(worker, 1 + device);
+    worker.retained().insert(device, 0);
+    Ok(CUDA_SUCCESS)
+}
+
+pub fn set_flags(worker: &Worker, message: &mut Reader<'_>) -> Outcome {
+    let device = device(message)?;
+    let flags = message.narrow()?;
+    message.end()?;
+    // SAFETY: plain numbers.
+    Ok(unsafe { (worker.driver.cuDevicePrimaryCtxSetFlags_v2)(device as i32, flags) })
+}
+
+pub fn create(worker: &Worker, message: &mut Reader<'_>, reply: &mut Writer<'_>) -> Outcome {
+    let flags = message.narrow()?;
+    let device = device(message)?;
+    message.end()?;
+    worker.handles.room()?;
+    use_primary(worker, device)?;
+    let charge = worker.memory.charge(worker.context_memory())?;
+    let (mut context, mut id) = (std::ptr::null_mut(), 0);
+    // SAFETY: outputs are locals.
+    unsafe {
+        succeed((worker.driver.cuCtxCreate_v2)(&mut context, flags, device as i32))?;
+        // Creating made it current on this thread; from now on messages say what is current.
+        worker.forget_current();
+        let _ = (worker.driver.cuCtxGetId)(context, &mut id);
+    }
+    let word = worker.handles.open(Kind::Context, context as u64, 0)?;
+    worker.handles.pays(word, charge);
+    reply.word(word);
+    reply.word(id);
+    Ok(CUDA_SUCCESS)
+}
+
+pub fn destroy(worker: &Worker, message: &mut Reader<'_>) -> Outcome {
+    let word = message.word()?;
+    message.end()?;
+    worker.handles.pin(Kind::Context, word)?;
+    let Some(Handle { index, .. }) = Handle::from_word(word) else { return Err(Refusal::Malformed) };
+    if index <= MAX_DEVICES {
+        return Err(Refusal::Code(CUDA_ERROR_INVALID_CONTEXT));
+    }
+    retire(worker, index);
+    worker.enter(0)?;
+    worker.close(Kind::Context, word)
+}
+
+/// Ends everything that lives in a context, but not the context.
+fn retire(worker: &Worker, index: u32) {
+    let Ok(_context) = worker.enter(index) else { return };
+    super::graph::capture::abandon_all(worker, index);
+    // SAFETY: a context is current.
+    unsafe { (worker.driver.cuCtxSynchronize)() };
+    worker.turns.forget_context(index);
+    worker.images.close_context(&worker.driver, index);
+    worker.handles.close_context(index);
+    worker.memory.retire(index);
+}
+
+pub fn synchronize(worker: &Worker, message: &mut Reader<'_>) -> Outcome {
+    let word = message.word()?;
+    message.end()?;
+    let mut held = None;
+    if word != 0 {
+        worker.handles.pin(Kind::Context, word)?;
+        held = worker.enter(Handle::from_word(word).map_or(0, |handle| handle.index))?;
+    }
+    let _held = held;
+    // SAFETY: no arguments.
+    Ok(unsafe { (worker.driver.cuCtxSynchronize)() })
+}
+
+pub fn id(worker: &Worker, message: &mut Reader<'_>, reply: &mut Writer<'_>) -> Outcome {
+    message.end()?;
+    let mut id = 0;
+    // SAFETY: NULL names the current context; the output is a local.
+    succeed(unsafe { (worker.driver.cuCtxGetId)(std::ptr::null_mut(), &mut id) })?;
+    reply.word(id);
+    Ok(CUDA_SUCCESS)
+}
+
+/// Which TPC lies in which GPC: two arrays of a hidden table, which cuBLASLt on Hopper cannot do without.
+pub fn tpc_map(worker: &Worker, message: &mut Reader<'_>, reply: &mut Writer<'_>) -> Outcome {
+    const TABLE: CUuuid =
+        CUuuid([0x17, 0x34, 0xdc, 0x26, 0x80, 0x0d, 0x47, 0x45, 0x87, 0x26, 0xc0, 0xf1, 0xe7, 0xdd, 0x8b, 0xca]);
+    const MULTIPROCESSOR_COUNT: u32 = 16;
+    const GET: usize = 4;
+    const FREE: usize = 13;
+    message.end()?;
+    let device = worker.device()?;
+    let driver = &worker.driver;
+    let mut table: *const c_void = std::ptr::null();
+    let mut processors = 0;
+    // SAFETY: outputs are locals; slot 0 of the table holds its size in bytes, the slots we use take two pointers.
+    unsafe {
+        succeed((driver.cuGetExportTable)(&mut table, &TABLE))?;
+        succeed((driver.cuDeviceGetAttribute)(&mut processors, MULTIPROCESSOR_COUNT, device))?;
+        let slots = table.cast::<usize>();
+        if slots.is_null() || *slots <= FREE * size_of::<usize>() {
+            return Err(Refusal::Code(CUDA_ERROR_NOT_SUPPORTED));
+        }
+        type Get = unsafe extern "C" fn(*mut *mut u8, *mut *mut u8) -> CUresult;
+        type Free = unsafe extern "C" fn(*mut u8, *mut u8) -> CUresult;
+        let get = std::mem::transmute::<usize, Get>(*slots.add(GET));
+        let free = std::mem::transmute::<usize, Free>(*slots.add(FREE));
+        let (mut groups, mut places) = (std::ptr::null_mut(), std::ptr::null_mut());
+        succeed(get(&mut groups, &mut places))?;
+        let count = (processors.max(0) / 2) as usize;
+        if groups.is_null() || places.is_null() {
+            return Err(Refusal::Code(CUDA_ERROR_NOT_SUPPORTED));
+        }
+        reply.bytes(std::slice::from_raw_parts(groups, count));
+        reply.bytes(std::slice::from_raw_parts(places, count));
+        free(groups, places);
+    }
+    Ok(CUDA_SUCCESS)
+}

@@ -1,0 +1,205 @@
+//! Graphs and stream capture.
+//!
+//! A capture lives in the driver: what is posted to a stream that is being captured is captured there. Nodes get handles
+//! only when the client asks for them. A node's object has its graph's as parent and lives in its context, a graph inside
+//! another has its node's, so closing a graph closes all that goes with it. Functions and events that nodes use are held
+//! by the outermost graph, and by every executable graph made from it.
+//!
+//! All operations on graphs but launches are executed one at a time, under [`Graphs::at_work`]: the driver does not
+//! protect a graph from two threads.
+
+pub mod capture;
+mod conditionals;
+pub mod exec;
+mod lists;
+pub mod nodes;
+pub mod objects;
+mod params;
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use cuda_abi::error::*;
+use cuda_abi::types::*;
+use cuda_abi::wire::{Kind, Reader, Writer};
+
+use crate::handles::Object;
+use crate::{Outcome, Refusal, Worker, succeed};
+
+pub use lists::list;
+
+/// What a worker knows of its client's graphs beyond their handles.
+#[derive(Default)]
+pub struct Graphs {
+    /// How many captures are open.
+    captures: AtomicU32,
+    inner: Mutex<Inner>,
+}
+
+#[derive(Default)]
+pub struct Inner {
+    /// Streams in which a capture began, by serial number.
+    origins: HashMap<u64, capture::Origin>,
+    conditionals: conditionals::Conditionals,
+    /// References that the client itself has to its user objects, by handle.
+    references: HashMap<u64, u64>,
+}
+
+impl Graphs {
+    /// Is anything being captured?
+    pub fn is_capturing(&self) -> bool {
+        self.captures.load(Ordering::Acquire) != 0
+    }
+
+    /// Held while graphs are worked on.
+    fn at_work(&self) -> MutexGuard<'_, Inner> {
+        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+fn invalid() -> Refusal {
+    Refusal::Code(CUDA_ERROR_INVALID_VALUE)
+}
+
+fn graph(worker: &Worker, message: &mut Reader<'_>) -> Result<Arc<Object>, Refusal> {
+    worker.handles.pin(Kind::Graph, message.word()?)
+}
+
+fn node(worker: &Worker, message: &mut Reader<'_>) -> Result<Arc<Object>, Refusal> {
+    worker.handles.pin(Kind::GraphNode, message.word()?)
+}
+
+fn exec(worker: &Worker, message: &mut Reader<'_>) -> Result<Arc<Object>, Refusal> {
+    worker.handles.pin(Kind::GraphExec, message.word()?)
+}
+
+/// An array of nodes.
+fn node_list(worker: &Worker, message: &mut Reader<'_>) -> Result<Vec<Arc<Object>>, Refusal> {
+    let bytes = message.bytes()?;
+    if !bytes.len().is_multiple_of(8) {
+        return Err(Refusal::Malformed);
+    }
+    let words = bytes.chunks_exact(8).map(|word| u64::from_le_bytes(word.try_into().unwrap_or_default()));
+    words.map(|word| worker.handles.pin(Kind::GraphNode, word)).collect()
+}
+
+/// Edge data for `count` edges: nothing stands for edges as usual.
+fn edge_list(message: &mut Reader<'_>, count: usize) -> Result<Vec<CUgraphEdgeData>, Refusal> {
+    // SAFETY: bytes, of which every pattern is a value.
+    Ok(unsafe { message.array(count as u64) }?.unwrap_or_default())
+}
+
+fn raw_nodes(nodes: &[Arc<Object>]) -> Vec<CUgraphNode> {
+    nodes.iter().map(|node| node.raw as CUgraphNode).collect()
+}
+
+/// The graph that a node's or graph's life depends on.
+fn outermost(object: &Arc<Object>) -> Arc<Object> {
+    let mut at = object;
+    while let Some(parent) = &at.parent {
+        at = parent;
+    }
+    at.clone()
+}
+
+/// The graph that a node is in.
+fn owner(node: &Arc<Object>) -> Result<Arc<Object>, Refusal> {
+    node.parent.clone().ok_or_else(invalid)
+}
+
+/// The handle of a node of a graph.
+fn node_word(worker: &Worker, graph: &Arc<Object>, raw: CUgraphNode) -> Result<u64, Refusal> {
+    match worker.handles.known(Kind::GraphNode, raw as u64) {
+        Some(word) => Ok(word),
+        None => worker.handles.open_child(Kind::GraphNode, raw as u64, graph.context, Some(graph.clone()), None),
+    }
+}
+
+/// The handle of a graph that a node has inside.
+fn inner_graph(worker: &Worker, node: &Arc<Object>, raw: CUgraph) -> Result<u64, Refusal> {
+    if let Some(word) = worker.handles.known(Kind::Graph, raw as u64) {
+        return Ok(word);
+    }
+    let word = worker.handles.open_child(Kind::Graph, raw as u64, node.context, Some(node.clone()), None)?;
+    worker.handles.pin(Kind::Graph, word)?.borrowed.store(true, Ordering::Release);
+    Ok(word)
+}
+
+pub fn destroy(worker: &Worker, message: &mut Reader<'_>) -> Outcome {
+    let word = message.word()?;
+    message.end()?;
+    let _graphs = worker.graphs.at_work();
+    worker.handles.pin(Kind::Graph, word)?;
+    worker.close(Kind::Graph, word)
+}
+
+pub fn clone(worker: &Worker, message: &mut Reader<'_>, reply: &mut Writer<'_>) -> Outcome {
+    let original = graph(worker, message)?;
+    message.end()?;
+    let _graphs = worker.graphs.at_work();
+    worker.handles.room()?;
+    let mut made = std::ptr::null_mut();
+    // SAFETY: the graph was checked; the output is a local.
+    succeed(unsafe { (worker.driver.cuGraphClone)(&mut made, original.raw as CUgraph) })?;
+    let word = worker.handles.open(Kind::Graph, made as u64, worker.context_tag())?;
+    worker.handles.pin(Kind::Graph, word)?.hold_all_of(&outermost(&original));
+    reply.word(word);
+    Ok(CUDA_SUCCESS)
+}
+
+pub fn dependencies(worker: &Worker, message: &mut Reader<'_>) -> Outcome {
+    let graph = graph(worker, message)?;
+    let add = message.word()? != 0;
+    let (from, to) = (node_list(worker, message)?, node_list(worker, message)?);
+    let edges = edge_list(message, from.len())?;
+    message.end()?;
+    if from.len() != to.len() {
+        return Err(Refusal::Malformed);
+    }
+    let inside = |node: &Arc<Object>| node.parent.as_ref().is_some_and(|parent| Arc::ptr_eq(parent, &graph));
+    if !from.iter().chain(&to).all(inside) {
+        return Err(invalid());
+    }
+    let _graphs = worker.graphs.at_work();
+    let (driver, raw, count) = (&worker.driver, graph.raw as CUgraph, from.len());
+    let (from, to) = (raw_nodes(&from), raw_nodes(&to));
+    // SAFETY: graph and nodes were checked, and the arrays have the same length.
+    Ok(unsafe {
+        match (add, edges.is_empty()) {
+            (true, true) => (driver.cuGraphAddDependencies)(raw, from.as_ptr(), to.as_ptr(), count),
+            (false, true) => (driver.cuGraphRemoveDependencies)(raw, from.as_ptr(), to.as_ptr(), count),
+            (true, false) => {
+                (driver.cuGraphAddDependencies_v2)(raw, from.as_ptr(), to.as_ptr(), edges.as_ptr(), count)
+            }
+            (false, false) => {
+                (driver.cuGraphRemoveDependencies_v2)(raw, from.as_ptr(), to.as_ptr(), edges.as_ptr(), count)
+            }
+        }
+    })
+}
+
+pub fn find_in_clone(worker: &Worker, message: &mut Reader<'_>, reply: &mut Writer<'_>) -> Outcome {
+    let (original, cloned) = (node(worker, message)?, graph(worker, message)?);
+    message.end()?;
+    let _graphs = worker.graphs.at_work();
+    worker.handles.room()?;
+    let mut found = std::ptr::null_mut();
+    let (raw, cloned_raw) = (original.raw as CUgraphNode, cloned.raw as CUgraph);
+    // SAFETY: node and graph were checked; the output is a local.
+    succeed(unsafe { (worker.driver.cuGraphNodeFindInClone)(&mut found, raw, cloned_raw) })?;
+    reply.word(node_word(worker, &cloned, found)?);
+    Ok(CUDA_SUCCESS)
+}
+
+pub fn child(worker: &Worker, message: &mut Reader<'_>, reply: &mut Writer<'_>) -> Outcome {
+    let node = node(worker, message)?;
+    message.end()?;
+    let _graphs = worker.graphs.at_work();
+    worker.handles.room()?;
+    let mut inside = std::ptr::null_mut();
+    // SAFETY: the node was checked; the output is a local.
+    succeed(unsafe { (worker.driver.cuGraphChildGraphNodeGetGraph)(node.raw as CUgraphNode, &mut inside) })?;
+    reply.word(inner_graph(worker, &node, inside)?);
+    Ok(CUDA_SUCCESS)
+}

@@ -1,0 +1,254 @@
+//! Adding, changing and reading nodes.
+
+use std::sync::Arc;
+
+use cuda_abi::error::*;
+use cuda_abi::types::*;
+use cuda_abi::wire::{Kind, Reader, Writer, is_plain_launch_attribute};
+
+use super::capture::tie;
+use super::params::{Params, describe, host_params};
+use super::{Inner, edge_list, exec, graph, inner_graph, invalid, node, node_list, node_word, outermost, raw_nodes};
+use crate::handles::Object;
+use crate::{Outcome, Refusal, Worker, succeed};
+
+/// A conditional node has one graph for each branch; more than this nobody has.
+const MAX_BRANCHES: u32 = 1024;
+
+/// The context that a node's copy, set or kernel belongs to: the message's.
+fn context(worker: &Worker) -> Result<CUcontext, Refusal> {
+    let context = worker.handles.context(worker.context_tag());
+    Ok(context.ok_or(Refusal::Code(CUDA_ERROR_INVALID_CONTEXT))?.raw as CUcontext)
+}
+
+pub fn add(worker: &Worker, message: &mut Reader<'_>, reply: &mut Writer<'_>) -> Outcome {
+    let graph = graph(worker, message)?;
+    let needed = node_list(worker, message)?;
+    let edges = edge_list(message, needed.len())?;
+    let params = Params::read(worker, message)?;
+    message.end()?;
+    if !needed.iter().all(|node| node.parent.as_ref().is_some_and(|parent| Arc::ptr_eq(parent, &graph))) {
+        return Err(invalid());
+    }
+    let mut graphs = worker.graphs.at_work();
+    worker.handles.room()?;
+    let raw = raw_nodes(&needed);
+    // Older calls know no edge data: then the edges come after the node.
+    let now = if edges.is_empty() { &raw[..] } else { &[] };
+    let (made, branches) = make(worker, &mut graphs, &graph, now, &params)?;
+    if !edges.is_empty() {
+        let to = vec![made; raw.len()];
+        // SAFETY: graph and nodes were checked, the arrays have the same length.
+        unsafe {
+            let linked = (worker.driver.cuGraphAddDependencies_v2)(
+                graph.raw as CUgraph,
+                raw.as_ptr(),
+                to.as_ptr(),
+                edges.as_ptr(),
+                raw.len(),
+            );
+            succeed(linked).inspect_err(|_| {
+                (worker.driver.cuGraphDestroyNode)(made);
+            })?;
+        }
+    }
+    let word = node_word(worker, &graph, made).inspect_err(|_| {
+        // SAFETY: nobody knows the node.
+        unsafe { (worker.driver.cuGraphDestroyNode)(made) };
+    })?;
+    params.hold_by(&outermost(&graph));
+    if let Params::Host(id) = params {
+        let _ = tie(worker, &graph, id);
+    }
+    reply.word(word);
+    let node = worker.handles.pin(Kind::GraphNode, word)?;
+    let branches: Result<Vec<u64>, Refusal> =
+        branches.into_iter().map(|branch| inner_graph(worker, &node, branch)).collect();
+    reply.words(&branches?);
+    Ok(CUDA_SUCCESS)
+}
+
+/// Has the driver make a node; answers it and the graphs inside a conditional one.
+fn make(
+    worker: &Worker,
+    graphs: &mut Inner,
+    graph: &Arc<Object>,
+    needed: &[CUgraphNode],
+    params: &Params,
+) -> Result<(CUgraphNode, Vec<CUgraph>), Refusal> {
+    let (driver, raw, count, needed) = (&worker.driver, graph.raw as CUgraph, needed.len(), needed.as_ptr());
+    let mut made = std::ptr::null_mut();
+    let mut branches = Vec::new();
+    // SAFETY: graph, nodes and parameters were checked; structs and outputs are locals.
+    succeed(unsafe {
+        match params {
+            Params::Kernel { .. } => {
+                let call = params.kernel_call(context(worker)?).ok_or_else(invalid)?;
+                (driver.cuGraphAddKernelNode_v2)(&mut made, raw, needed, count, &call.params)
+            }
+            Params::Memcpy { copy, .. } => {
+                (driver.cuGraphAddMemcpyNode)(&mut made, raw, needed, count, copy, context(worker)?)
+            }
+            Params::Memset(set) => {
+                (driver.cuGraphAddMemsetNode)(&mut made, raw, needed, count, set, context(worker)?)
+            }
+            Params::Host(id) => (driver.cuGraphAddHostNode)(&mut made, raw, needed, count, &host_params(*id)),
+            Params::Graph(child) => {
+                // A graph inside itself has no end.
+                if Arc::ptr_eq(&outermost(child), &outermost(graph)) {
+                    return Err(invalid());
+                }
+                (driver.cuGraphAddChildGraphNode)(&mut made, raw, needed, count, child.raw as CUgraph)
+            }
+            Params::Empty => (driver.cuGraphAddEmptyNode)(&mut made, raw, needed, count),
+            Params::EventRecord(event) => {
+                (driver.cuGraphAddEventRecordNode)(&mut made, raw, needed, count, event.raw as CUevent)
+            }
+            Params::EventWait(event) => {
+                (driver.cuGraphAddEventWaitNode)(&mut made, raw, needed, count, event.raw as CUevent)
+            }
+            Params::Conditional { handle, kind, size } => {
+                if *size == 0 || *size > MAX_BRANCHES {
+                    return Err(invalid());
+                }
+                graphs.conditionals.check(*handle, graph)?;
+                let conditional = CUDA_CONDITIONAL_NODE_PARAMS {
+                    handle: *handle,
+                    kind: *kind,
+                    size: *size,
+                    graphs: std::ptr::null_mut(),
+                    ctx: context(worker)?,
+                };
+                let mut all = CUgraphNodeParams { kind: node_type::CONDITIONAL, ..Default::default() };
+                let place = all.value.as_mut_ptr().cast::<CUDA_CONDITIONAL_NODE_PARAMS>();
+                place.write(conditional);
+                let result = (driver.cuGraphAddNode_v2)(&mut made, raw, needed, std::ptr::null(), count, &mut all);
+                let graphs_out = place.read().graphs;
+                if result == CUDA_SUCCESS {
+                    graphs.conditionals.take(*handle);
+                    if !graphs_out.is_null() {
+                        branches = std::slice::from_raw_parts(graphs_out, *size as usize).to_vec();
+                    }
+                }
+                result
+            }
+        }
+    })?;
+    Ok((made, branches))
+}
+
+pub fn set(worker: &Worker, message: &mut Reader<'_>) -> Outcome {
+    let node = node(worker, message)?;
+    let params = Params::read(worker, message)?;
+    message.end()?;
+    let _graphs = worker.graphs.at_work();
+    let (driver, raw) = (&worker.driver, node.raw as CUgraphNode);
+    // SAFETY: node and parameters were checked; structs are locals.
+    let result = unsafe {
+        match &params {
+            Params::Kernel { .. } => {
+                let call = params.kernel_call(context(worker)?).ok_or_else(invalid)?;
+                (driver.cuGraphKernelNodeSetParams_v2)(raw, &call.params)
+            }
+            Params::Memcpy { copy, .. } => (driver.cuGraphMemcpyNodeSetParams)(raw, copy),
+            Params::Memset(set) => (driver.cuGraphMemsetNodeSetParams)(raw, set),
+            Params::Host(id) => (driver.cuGraphHostNodeSetParams)(raw, &host_params(*id)),
+            Params::EventRecord(event) => (driver.cuGraphEventRecordNodeSetEvent)(raw, event.raw as CUevent),
+            Params::EventWait(event) => (driver.cuGraphEventWaitNodeSetEvent)(raw, event.raw as CUevent),
+            Params::Graph(_) | Params::Empty | Params::Conditional { .. } => CUDA_ERROR_INVALID_VALUE,
+        }
+    };
+    succeed(result)?;
+    let outermost = outermost(&node);
+    params.hold_by(&outermost);
+    if let Params::Host(id) = params {
+        let _ = tie(worker, &outermost, id);
+    }
+    Ok(result)
+}
+
+pub fn exec_set(worker: &Worker, message: &mut Reader<'_>) -> Outcome {
+    let exec = exec(worker, message)?;
+    let node = node(worker, message)?;
+    let params = Params::read(worker, message)?;
+    message.end()?;
+    let _graphs = worker.graphs.at_work();
+    let (driver, whole, raw) = (&worker.driver, exec.raw as CUgraphExec, node.raw as CUgraphNode);
+    // SAFETY: handles and parameters were checked; structs are locals.
+    let result = unsafe {
+        match &params {
+            Params::Kernel { .. } => {
+                let call = params.kernel_call(context(worker)?).ok_or_else(invalid)?;
+                (driver.cuGraphExecKernelNodeSetParams_v2)(whole, raw, &call.params)
+            }
+            Params::Memcpy { copy, .. } => {
+                (driver.cuGraphExecMemcpyNodeSetParams)(whole, raw, copy, context(worker)?)
+            }
+            Params::Memset(set) => (driver.cuGraphExecMemsetNodeSetParams)(whole, raw, set, context(worker)?),
+            Params::Host(id) => (driver.cuGraphExecHostNodeSetParams)(whole, raw, &host_params(*id)),
+            Params::Graph(child) => (driver.cuGraphExecChildGraphNodeSetParams)(whole, raw, child.raw as CUgraph),
+            Params::EventRecord(event) => {
+                (driver.cuGraphExecEventRecordNodeSetEvent)(whole, raw, event.raw as CUevent)
+            }
+            Params::EventWait(event) => (driver.cuGraphExecEventWaitNodeSetEvent)(whole, raw, event.raw as CUevent),
+            Params::Empty | Params::Conditional { .. } => CUDA_ERROR_INVALID_VALUE,
+        }
+    };
+    succeed(result)?;
+    params.hold_by(&exec);
+    Ok(result)
+}
+
+pub fn get(worker: &Worker, message: &mut Reader<'_>, reply: &mut Writer<'_>) -> Outcome {
+    let node = node(worker, message)?;
+    message.end()?;
+    let _graphs = worker.graphs.at_work();
+    let outermost = outermost(&node);
+    reply.word(worker.handles.known(Kind::Graph, outermost.raw).unwrap_or(0));
+    describe(worker, &node, reply)?;
+    Ok(CUDA_SUCCESS)
+}
+
+pub fn kind(worker: &Worker, message: &mut Reader<'_>, reply: &mut Writer<'_>) -> Outcome {
+    let node = node(worker, message)?;
+    message.end()?;
+    let mut kind = 0;
+    // SAFETY: the node was checked; the output is a local.
+    succeed(unsafe { (worker.driver.cuGraphNodeGetType)(node.raw as CUgraphNode, &mut kind) })?;
+    reply.word(u64::from(kind));
+    Ok(CUDA_SUCCESS)
+}
+
+pub fn destroy(worker: &Worker, message: &mut Reader<'_>) -> Outcome {
+    let word = message.word()?;
+    message.end()?;
+    let _graphs = worker.graphs.at_work();
+    worker.handles.pin(Kind::GraphNode, word)?;
+    worker.close(Kind::GraphNode, word)
+}
+
+pub fn attribute(worker: &Worker, message: &mut Reader<'_>, reply: &mut Writer<'_>) -> Outcome {
+    let node = node(worker, message)?;
+    let which: u32 = message.narrow()?;
+    // SAFETY: bytes.
+    let mut value: CUkernelNodeAttrValue = unsafe { message.plain() }?;
+    let set = message.word()? != 0;
+    message.end()?;
+    // Those with handles in them must not reach the driver unchecked.
+    if !is_plain_launch_attribute(which) {
+        return Err(Refusal::Code(CUDA_ERROR_NOT_SUPPORTED));
+    }
+    let _graphs = worker.graphs.at_work();
+    let (driver, raw) = (&worker.driver, node.raw as CUgraphNode);
+    // SAFETY: the node was checked; the value is a local.
+    succeed(unsafe {
+        if set {
+            (driver.cuGraphKernelNodeSetAttribute)(raw, which, &value)
+        } else {
+            (driver.cuGraphKernelNodeGetAttribute)(raw, which, &mut value)
+        }
+    })?;
+    // SAFETY: bytes.
+    unsafe { reply.plain(&value) };
+    Ok(CUDA_SUCCESS)
+}

@@ -1,0 +1,94 @@
+//! Objects of the program's that graphs hold, and handles of conditions.
+
+use cuda_abi::error::*;
+use cuda_abi::types::*;
+use cuda_abi::wire::{Kind, Reader, Writer};
+
+use super::{graph, invalid};
+use crate::callbacks::{argument, drop_in_client};
+use crate::{Outcome, Worker, succeed};
+
+const NO_DESTRUCTOR_SYNC: u32 = 1;
+/// The graph takes over references of the caller's.
+const MOVE: u32 = 1;
+
+pub fn create(worker: &Worker, message: &mut Reader<'_>, reply: &mut Writer<'_>) -> Outcome {
+    let (id, references) = (message.word()?, message.narrow::<u32>()?);
+    message.end()?;
+    let mut graphs = worker.graphs.at_work();
+    worker.handles.room()?;
+    let mut object = std::ptr::null_mut();
+    // SAFETY: the destructor takes a number; the output is a local.
+    succeed(unsafe {
+        (worker.driver.cuUserObjectCreate)(
+            &mut object,
+            argument(id),
+            Some(drop_in_client),
+            references,
+            NO_DESTRUCTOR_SYNC,
+        )
+    })?;
+    let word = worker.handles.open(Kind::UserObject, object as u64, 0)?;
+    graphs.references.insert(word, u64::from(references));
+    reply.word(word);
+    Ok(CUDA_SUCCESS)
+}
+
+/// Counts references to an object: the client's own, or a graph's. Whoever has none may not name it: it may be gone.
+pub fn count(worker: &Worker, message: &mut Reader<'_>) -> Outcome {
+    let word = message.word()?;
+    let references: u32 = message.narrow()?;
+    let graph = match message.word()? {
+        0 => None,
+        graph => Some(worker.handles.pin(Kind::Graph, graph)?),
+    };
+    let flags: u32 = message.narrow()?;
+    let release = message.word()? != 0;
+    message.end()?;
+    let mut graphs = worker.graphs.at_work();
+    let object = worker.handles.pin(Kind::UserObject, word)?;
+    let own = graphs.references.get_mut(&word).ok_or_else(invalid)?;
+    let (driver, raw) = (&worker.driver, object.raw as CUuserObject);
+    let moves = graph.is_some() && !release && flags & MOVE != 0;
+    let leaves = (graph.is_none() && release) || moves;
+    if references == 0 || (leaves && u64::from(references) > *own) {
+        return Err(invalid());
+    }
+    // SAFETY: the client has a reference to the object, so it is alive; the graph was checked.
+    succeed(unsafe {
+        match (&graph, release) {
+            (None, false) => (driver.cuUserObjectRetain)(raw, references),
+            (None, true) => (driver.cuUserObjectRelease)(raw, references),
+            (Some(graph), false) => (driver.cuGraphRetainUserObject)(graph.raw as CUgraph, raw, references, flags),
+            (Some(graph), true) => (driver.cuGraphReleaseUserObject)(graph.raw as CUgraph, raw, references),
+        }
+    })?;
+    if leaves {
+        *own -= u64::from(references);
+    } else if graph.is_none() {
+        *own += u64::from(references);
+    }
+    if *own == 0 {
+        graphs.references.remove(&word);
+        worker.handles.forget(word);
+    }
+    Ok(CUDA_SUCCESS)
+}
+
+pub fn conditional(worker: &Worker, message: &mut Reader<'_>, reply: &mut Writer<'_>) -> Outcome {
+    let graph = graph(worker, message)?;
+    let (value, flags) = (message.narrow()?, message.narrow()?);
+    message.end()?;
+    let mut graphs = worker.graphs.at_work();
+    graphs.conditionals.room()?;
+    let context = worker.handles.context(worker.context_tag());
+    let context = context.map_or(std::ptr::null_mut(), |context| context.raw as CUcontext);
+    let mut handle = 0;
+    // SAFETY: graph and context were checked; the output is a local.
+    succeed(unsafe {
+        (worker.driver.cuGraphConditionalHandleCreate)(&mut handle, graph.raw as CUgraph, context, value, flags)
+    })?;
+    graphs.conditionals.add(handle, &graph);
+    reply.word(handle);
+    Ok(CUDA_SUCCESS)
+}

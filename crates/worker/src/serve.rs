@@ -1,0 +1,206 @@
+//! The threads of a worker.
+
+use std::os::fd::OwnedFd;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use cuda_abi::driver::Driver;
+use cuda_abi::error::*;
+use cuda_abi::wire::{Op, Writer};
+use idm::lane::{LaneExecutor, Replies};
+use idm::peer::PeerWatch;
+use idm::region::Placement;
+use idm::ring::{ConsumeError, NO_LANE};
+
+use super::dispatch::{execute, op_name, reports_posted_errors};
+use super::guest::{self, Granted, Guest};
+use super::state::Client;
+use super::stats::Counters;
+use super::{Refusal, Worker, WorkerError, ops, turns};
+use control::region;
+use control::statistics::Denial;
+use control::{Assignment, BrokerLink};
+
+/// A client that was announced has come already.
+pub const GREETING_TIME: Duration = Duration::from_secs(10);
+
+/// Everything of a worker that can be there before its client is.
+pub struct Ready {
+    worker: Arc<Worker>,
+    server: idm::Server,
+    /// Where the client is in another domain.
+    granted: Option<Granted>,
+}
+
+impl Ready {
+    /// The driver starts at once, beside the wait for the client.
+    pub fn new(driver: Arc<Driver>, link: Arc<BrokerLink>) -> Result<Ready, WorkerError> {
+        let server = server_over(link.take_region().map_err(WorkerError::without_region)?)?;
+        let worker = Arc::new(Worker::new(driver, link, &server));
+        let ready = Ready { worker: worker.clone(), server, granted: None };
+        let warm_up = move || ops::start::warm_up(&worker);
+        std::thread::Builder::new().name("warm-up".into()).spawn(warm_up).map_err(WorkerError::Thread)?;
+        Ok(ready)
+    }
+
+    /// The driver starts when the client says so.
+    pub fn for_client(
+        driver: Arc<Driver>,
+        link: Arc<BrokerLink>,
+        region: OwnedFd,
+        assignment: &Assignment,
+    ) -> Result<Ready, WorkerError> {
+        let (server, granted) = match assignment.brings_region {
+            false => (server_over(region)?, None),
+            true => {
+                let (server, granted) = guest::take_region(&assignment.client)?;
+                (server, Some(granted))
+            }
+        };
+        Ok(Ready { worker: Arc::new(Worker::new(driver, link, &server)), server, granted })
+    }
+}
+
+fn server_over(region: OwnedFd) -> Result<idm::Server, WorkerError> {
+    Ok(idm::Server::attach(region, region::layout(), Placement::Anywhere)?)
+}
+
+/// Serves the client. Returns when it breaks the protocol or is gone.
+pub fn serve(ready: Ready, assignment: Assignment) -> Result<(), WorkerError> {
+    let Ready { worker, mut server, granted } = ready;
+    let duplicate = assignment.client.try_clone().map_err(WorkerError::Thread)?;
+    let (watch, _stop) = PeerWatch::new(duplicate, assignment.client_pidfd, server.gone().clone(), || leave(0))
+        .map_err(|error| WorkerError::Thread(error.into()))?;
+    watch.spawn().map_err(WorkerError::Thread)?;
+    if let Some(doorbell) = granted.as_ref().map(|granted| granted.doorbell.clone()) {
+        let gone = server.gone().clone();
+        let events = move || {
+            doorbell.serve(&gone);
+            leave(0)
+        };
+        std::thread::Builder::new().name("events".into()).spawn(events).map_err(WorkerError::Thread)?;
+    }
+    let turnstile = assignment.turnstile;
+    worker.turns.meet(turnstile.clone());
+    worker.meet(Client {
+        guest: granted.as_ref().map(Guest::new),
+        socket: assignment.client,
+        counters: Counters::new(assignment.statistics),
+        context_memory: assignment.context_memory,
+    });
+    turns::start(worker.clone(), turnstile).map_err(WorkerError::Thread)?;
+
+    let (Some(mut consumer), Some(mut dispatcher)) = (server.take_consumer(), server.take_dispatcher()) else {
+        unreachable!("a new server has both ends")
+    };
+    let lanes = Session { worker, replies: server.replies(), server: Arc::new(Mutex::new(server)) };
+    let session = lanes.clone();
+    let start = move || {
+        while let Ok(lane) = dispatcher.next() {
+            let session = lanes.clone();
+            let name = format!("lane-{}", lane.index());
+            if std::thread::Builder::new().name(name).spawn(move || session.serve_lane(lane)).is_err() {
+                end_client("no more threads");
+            }
+        }
+    };
+    std::thread::Builder::new().name("lanes".into()).spawn(start).map_err(WorkerError::Thread)?;
+
+    let mut buffer = vec![0; session.replies.max_payload()];
+    loop {
+        let record = match consumer.next() {
+            Ok(record) => record,
+            Err(ConsumeError::Gone(_)) => return Ok(()),
+            Err(error) => {
+                session.worker.counters().deny(Denial::Protocol);
+                end_client(&error.to_string())
+            }
+        };
+        let header = record.header;
+        session.serve_one(header.op, header.tag, header.lane, header.seq, record.payload, &mut buffer);
+    }
+}
+
+#[derive(Clone)]
+struct Session {
+    worker: Arc<Worker>,
+    server: Arc<Mutex<idm::Server>>,
+    replies: Replies,
+}
+
+impl Session {
+    fn serve_lane(&self, mut lane: LaneExecutor) {
+        let index = lane.index();
+        let mut buffer = vec![0; self.replies.max_payload()];
+        loop {
+            match lane.next() {
+                Ok(request) => {
+                    let header = request.header;
+                    self.serve_one(header.op, header.tag, index, header.seq, request.payload, &mut buffer);
+                }
+                Err(ConsumeError::Gone(_)) => return,
+                Err(error) => {
+                    self.worker.counters().deny(Denial::Protocol);
+                    end_client(&error.to_string())
+                }
+            }
+        }
+    }
+
+    fn serve_one(&self, op: u16, tag: u32, lane: u32, seq: u64, payload: &[u8], buffer: &mut [u8]) {
+        let mut reply = Writer::new(buffer);
+        let counters = self.worker.counters();
+        counters.begin(op);
+        let turns = &self.worker.turns;
+        // What only waits for the program's next function calls no driver, and waits for ever.
+        let _awake = (op != Op::NextCallback as u16).then(|| self.worker.link.enter_driver());
+        // Whatever gives work to the GPU waits here for the zone's turn, and all that comes after it on the ring.
+        let pass = turns::submits(op).then(|| turns.enter(&self.worker));
+        let outcome = execute(&self.worker, op, tag, lane, payload, &mut reply);
+        if let Some(pass) = pass {
+            turns.leave(&self.worker, pass);
+        } else if turns::is_sync(op) {
+            turns.synced(&self.worker);
+        }
+        counters.end(&outcome);
+        let mut code = match outcome {
+            Ok(code) | Err(Refusal::Code(code)) => code,
+            Err(refusal) => end_client(&format!("{refusal} ({})", op_name(op))),
+        };
+        if is_sticky(code) {
+            turns.fault();
+            self.server.lock().unwrap_or_else(PoisonError::into_inner).set_status(code);
+        }
+        if lane == NO_LANE {
+            if code != CUDA_SUCCESS {
+                tracing::debug!(operation = op_name(op), error = name(code), "posted message failed");
+                self.worker.note_posted(code);
+            }
+            return;
+        }
+        // No answer of an honest call is that long.
+        let len = reply.finish().unwrap_or_else(|_| {
+            code = CUDA_ERROR_OUT_OF_MEMORY;
+            0
+        });
+        if code == CUDA_SUCCESS && reports_posted_errors(op) {
+            code = self.worker.take_posted();
+        }
+        let payload = if code == CUDA_SUCCESS { &buffer[..len] } else { &[] };
+        if let Err(error) = self.replies.send(lane, seq, code as i32, payload) {
+            end_client(&error.to_string());
+        }
+    }
+}
+
+/// Ends this process, and with it the client's GPU context and everything in it.
+fn end_client(why: &str) -> ! {
+    tracing::warn!(reason = why, "ending the client");
+    leave(1)
+}
+
+/// Ends the process at once. The driver's exit handlers would wait for what the client left running.
+fn leave(status: i32) -> ! {
+    // SAFETY: nothing of ours needs to be written back; the kernel takes back the rest.
+    unsafe { libc::_exit(status) }
+}

@@ -1,0 +1,102 @@
+//! Which messages give work to the GPU.
+
+use std::sync::LazyLock;
+
+use cuda_abi::wire::{FIRST_OP, Op};
+
+use crate::dispatch::op_name;
+
+/// How the names of functions begin that have the GPU do something, whatever their version.
+const WORK: [&str; 9] = [
+    "cuMemset",
+    "cuMemcpy",
+    "cuLaunch",
+    "cuGraphLaunch",
+    "cuMemPrefetch",
+    "cuMemDiscard",
+    "cuMemBatchDecompress",
+    "cuStreamBatchMemOp",
+    "cuStreamWaitValue",
+];
+
+static PLAIN: LazyLock<Vec<bool>> = LazyLock::new(|| {
+    let works = |op: u16| WORK.iter().any(|name| op_name(op).starts_with(name));
+    (0..FIRST_OP).take_while(|op| op_name(*op) != "?").map(works).collect()
+});
+
+/// Does this message give work to the GPU?
+#[inline]
+pub fn submits(op: u16) -> bool {
+    if op < FIRST_OP {
+        return PLAIN.get(usize::from(op)).copied().unwrap_or(false);
+    }
+    matches!(
+        Op::from_code(op),
+        Some(
+            Op::Launch
+                | Op::HostCallback
+                | Op::CopyInline
+                | Op::CopyFromStaging
+                | Op::CopyToStaging
+                | Op::CopyAsync
+                | Op::CopySync
+                | Op::Copy3dAsync
+                | Op::Copy3dSync
+        )
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use cuda_abi::table::Carry;
+
+    use super::*;
+
+    /// Functions that name a stream and give the GPU nothing to do. Whoever adds one to the table says which it is.
+    const HARMLESS: [&str; 21] = [
+        "cuEventRecord",
+        "cuStreamAttachMemAsync",
+        "cuStreamBeginCapture",
+        "cuStreamCopyAttributes",
+        "cuStreamDestroy",
+        "cuStreamEndCapture",
+        "cuStreamGet",
+        "cuStreamIsCapturing",
+        "cuStreamQuery",
+        "cuStreamSetAttribute",
+        "cuStreamSynchronize",
+        "cuStreamUpdateCapture",
+        "cuStreamWaitEvent",
+        "cuStreamWriteValue",
+        "cuMemAlloc",
+        "cuMemFreeAsync",
+        "cuGraphUpload",
+        "cuStreamCreate",
+        "cuThreadExchangeStreamCaptureMode",
+        "cuStreamAddCallback",
+        "cuGraph",
+    ];
+
+    #[test]
+    fn every_function_with_a_stream_is_known_for_what_it_is() {
+        let functions = cuda_abi::table::functions();
+        let unknown: Vec<&str> = functions
+            .iter()
+            .filter(|function| function.carry != Carry::Deny)
+            .filter(|function| function.args.iter().any(|arg| arg.inner == "CUstream"))
+            .map(|function| function.symbol.as_str())
+            .filter(|name| !HARMLESS.iter().chain(&WORK).any(|known| name.starts_with(known)))
+            .collect();
+        assert_eq!(unknown, Vec::<&str>::new());
+    }
+
+    #[test]
+    fn work_is_told_from_questions() {
+        let plain = |name: &str| {
+            let op = (0..FIRST_OP).find(|op| op_name(*op) == name).unwrap();
+            submits(op)
+        };
+        assert!(plain("cuMemsetD8Async") && plain("cuGraphLaunch") && submits(Op::Launch as u16));
+        assert!(!plain("cuStreamQuery") && !submits(Op::Synchronize as u16) && !submits(Op::Alloc as u16));
+    }
+}

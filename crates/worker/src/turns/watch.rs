@@ -1,0 +1,177 @@
+//! The thread that notices when work is done, and measures how long the GPU was busy.
+//!
+//! While the gate is free it looks a hundred times a second whether the GPU has something to do; a figure for the
+//! operator, good to a few percent. An idle client is looked at ten times a second, which costs nothing to speak of.
+
+use std::sync::Arc;
+use std::sync::TryLockError;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+use cuda_abi::error::*;
+use cuda_abi::types::CUstream;
+
+use super::{Pause, recent};
+use crate::Worker;
+use control::statistics;
+use control::turn_page::{Gate, Report, Turnstile};
+
+const SAMPLE: Duration = Duration::from_millis(10);
+const IDLE: Duration = Duration::from_millis(100);
+/// Between two looks within a turn.
+const GLANCE: Duration = Duration::from_micros(20);
+/// Samples without work before an idle client is left alone.
+const PATIENCE: u32 = 20;
+/// A gap between two looks that is longer was somebody else's: this thread did not run.
+const LONGEST: Duration = Duration::from_millis(250);
+
+struct Watch {
+    worker: Arc<Worker>,
+    turnstile: Arc<Turnstile>,
+    last: Instant,
+    busy: bool,
+    work: u64,
+    quiet: u32,
+    /// Samples are taken at uneven times, lest they keep step with what they look at.
+    dice: u32,
+    pause: Pause,
+}
+
+pub fn start(worker: Arc<Worker>, turnstile: Arc<Turnstile>) -> std::io::Result<()> {
+    worker.counters().gpu_time_measured.store(1, Ordering::Relaxed);
+    let (last, work) = (Instant::now(), turnstile.work());
+    let mut watch =
+        Watch { worker, turnstile, last, busy: false, work, quiet: PATIENCE, dice: 1, pause: Pause::default() };
+    let run = move || {
+        let _ = rustix::thread::set_current_timer_slack(std::num::NonZeroU64::new(1_000));
+        loop {
+            watch.look();
+        }
+    };
+    std::thread::Builder::new().name("turns".into()).spawn(run).map(drop)
+}
+
+impl Watch {
+    fn look(&mut self) {
+        let knocks = self.turnstile.knocks();
+        let worker = self.worker.clone();
+        let (gate, number) = Gate::from_bits(self.turnstile.gate());
+        let Some(awake) = worker.link.try_enter_driver() else {
+            self.report_rest(number);
+            return self.turnstile.sleep(knocks, IDLE);
+        };
+        match gate {
+            Gate::Free => {
+                let time = self.sample(number);
+                drop(awake);
+                self.turnstile.sleep(knocks, time);
+            }
+            gate => {
+                let watching = self.track(gate, number);
+                drop(awake);
+                match watching {
+                    // Others wait for the end of a turn; within one there is no hurry.
+                    true if gate == Gate::Closed => self.pause.next(),
+                    true => std::thread::sleep(GLANCE),
+                    false => {
+                        self.pause = Pause::default();
+                        self.turnstile.sleep(knocks, IDLE);
+                    }
+                }
+            }
+        }
+    }
+
+    /// While the worker's memory is elsewhere it has nothing on the GPU, whatever the gate.
+    fn report_rest(&mut self, number: u64) {
+        let report = Report { number, held: false, running: false };
+        let mut flow = self.worker.turns.lock();
+        if flow.reported != report || self.turnstile.report() != report {
+            flow.reported = report;
+            self.turnstile.set_report(report);
+            self.turnstile.ring();
+        }
+        drop(flow);
+        self.account(false);
+    }
+
+    /// Counts the time since the last look, if the GPU was busy then.
+    fn account(&mut self, busy: bool) {
+        let now = Instant::now();
+        let passed = now.saturating_duration_since(self.last).min(LONGEST);
+        self.last = now;
+        if self.busy {
+            statistics::add(&self.worker.counters().gpu_time_ns, passed.as_nanos() as u64);
+        }
+        self.busy = busy;
+    }
+
+    /// Says what the gate finds; true while there is something to watch.
+    fn track(&mut self, gate: Gate, number: u64) -> bool {
+        let worker = self.worker.clone();
+        let turns = &worker.turns;
+        let mut flow = match turns.flow.try_lock() {
+            Ok(flow) => flow,
+            Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
+            Err(TryLockError::WouldBlock) => {
+                // Its owner may wait for the driver, and that for the GPU: then there is work.
+                let held = turns.held.load(Ordering::Acquire) > 0;
+                self.turnstile.set_report(Report { number, held, running: true });
+                return true;
+            }
+        };
+        turns.begin(&worker, &mut flow);
+        flow.retire(&turns.marks);
+        if flow.has_unmarked() && (gate == Gate::Closed || !flow.is_lingering_with_more()) {
+            flow.mark(&worker, &turns.marks);
+        }
+        let busy = flow.is_busy();
+        let running = match gate {
+            Gate::Open { depth } => flow.is_lingering(depth),
+            _ => busy,
+        };
+        // Only a thread that stands at this very gate is held.
+        let held = gate == Gate::Closed && turns.held.load(Ordering::Acquire) > 0;
+        let report = Report { number, held, running };
+        if flow.reported != report || self.turnstile.report() != report {
+            flow.reported = report;
+            self.turnstile.set_report(report);
+            self.turnstile.ring();
+        }
+        drop(flow);
+        self.account(busy);
+        running
+    }
+
+    /// Looks whether the GPU is busy; answers when to look again.
+    fn sample(&mut self, number: u64) -> Duration {
+        let work = self.turnstile.work();
+        let moved = std::mem::replace(&mut self.work, work) != work;
+        if !moved && !self.busy && self.quiet >= PATIENCE {
+            self.account(false);
+            return IDLE;
+        }
+        let worker = self.worker.clone();
+        let mut flow = worker.turns.lock();
+        flow.forget(&worker.turns.marks);
+        // What a capture would forbid is not asked; it is as it was.
+        let busy = if worker.graphs.is_capturing() { self.busy } else { is_busy(&worker) };
+        // One long piece of work is work as well, although nothing is given meanwhile.
+        flow.reported = Report { number, held: false, running: busy };
+        self.turnstile.set_report(flow.reported);
+        drop(flow);
+        self.account(busy);
+        self.quiet = if moved || busy { 0 } else { self.quiet + 1 };
+        self.dice = self.dice.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+        SAMPLE / 2 + SAMPLE * (self.dice >> 24) / 256
+    }
+}
+
+fn is_busy(worker: &Worker) -> bool {
+    recent::streams(worker).into_iter().any(|(context, stream)| {
+        let Ok(_context) = worker.enter_quietly(context) else { return false };
+        // SAFETY: the stream is held and its context is current.
+        let state = unsafe { (worker.driver.cuStreamQuery)(stream.raw as CUstream) };
+        state == CUDA_ERROR_NOT_READY
+    })
+}

@@ -1,0 +1,144 @@
+//! The control groups of a real proxy's workers: there from the start, narrower where a zone has limits, and gone in the
+//! end, also after everybody was killed.
+
+use std::path::PathBuf;
+
+use conformance::harness::{Honest, Place, Proxy, is_alive, signal, until};
+use control::zone::{Change, ZoneChange};
+use rustix::process::Signal;
+use sandbox::cgroup::{self, Surroundings};
+
+const MIB: u64 = 1 << 20;
+
+fn place() -> Place {
+    Place::new(env!("CARGO_BIN_EXE_conformance"))
+}
+
+/// Are groups made here at all? Says so if not.
+fn possible() -> bool {
+    let possible = rustix::process::geteuid().is_root() && !Surroundings::read().trees().is_empty();
+    if !possible {
+        testkit::not_tried("control groups need root, and a tree that can be written");
+    }
+    possible
+}
+
+/// The groups of a process that are ours, in whatever tree.
+fn groups(pid: u32, place: &Place) -> Vec<String> {
+    let name = cgroup::name(&place.state());
+    let text = std::fs::read_to_string(format!("/proc/{pid}/cgroup")).unwrap_or_default();
+    let ours = text.lines().filter_map(|line| Some(line.split_once(&name)?.1.trim_start_matches('/').to_owned()));
+    let mut ours: Vec<String> = ours.collect();
+    ours.sort();
+    ours.dedup();
+    ours
+}
+
+/// The worker inside of the jail, which is a child of the one that the proxy has started.
+fn inside(guard: u32) -> u32 {
+    let text = std::fs::read_to_string(format!("/proc/{guard}/task/{guard}/children")).unwrap_or_default();
+    text.split_whitespace().next().and_then(|pid| pid.parse().ok()).unwrap_or(guard)
+}
+
+#[test]
+fn workers_are_in_groups_of_their_own() {
+    if !possible() {
+        return;
+    }
+    let place = place();
+    let proxy = Proxy::start(&place, &["a", "b"]);
+    let (mut first, mut second) =
+        (Honest::start(&place, &proxy.socket("a")), Honest::start(&place, &proxy.socket("b")));
+    let group = |client: &Honest| {
+        let guard = proxy.worker_of(client.pid()).expect("it has a worker").pid;
+        let (outside, within) = (groups(guard, &place), groups(inside(guard), &place));
+        assert_eq!(outside, within, "the guard and its worker are together");
+        assert_eq!(outside.len(), 1, "one name in all trees: {outside:?}");
+        outside[0].clone()
+    };
+    let (of_first, of_second) = (group(&first), group(&second));
+    assert_ne!(of_first, of_second);
+    assert!(of_first.starts_with('w') && !of_first.contains('/'), "{of_first}");
+    assert!(groups(proxy.pid(), &place).is_empty(), "the broker is outside");
+    // A zone that gets limits of the host while it has programs: they are moved, and the others are not.
+    let change = ZoneChange { host_memory: Change::Set(512 * MIB), host_cpu: Change::Set(200), ..Default::default() };
+    proxy.change("a", change);
+    assert_eq!(group(&first), format!("zone-a/{of_first}"));
+    assert_eq!(group(&second), of_second);
+    assert_eq!(first.ask("compute"), "ok");
+    // The next one begins there.
+    let mut third = Honest::start(&place, &proxy.socket("a"));
+    assert!(group(&third).starts_with("zone-a/w"));
+    for client in [&mut first, &mut second, &mut third] {
+        assert_eq!(client.ask("compute"), "ok");
+    }
+    for client in [first, second, third] {
+        client.quit();
+    }
+    proxy.stop();
+    place.nothing_is_left();
+}
+
+#[test]
+fn a_zone_that_eats_the_hosts_memory_ends_itself_alone() {
+    if !possible() {
+        return;
+    }
+    let place = place();
+    let proxy = Proxy::start(&place, &["a", "b"]);
+    proxy.change("a", ZoneChange { host_memory: Change::Set(128 * MIB), ..Default::default() });
+    let (mut greedy, mut neighbour) =
+        (Honest::start(&place, &proxy.socket("a")), Honest::start(&place, &proxy.socket("b")));
+    let worker = proxy.worker_of(greedy.pid()).expect("it has a worker").pid;
+    if !groups(worker, &place).iter().any(|group| group.starts_with("zone-a/")) {
+        testkit::not_tried("this machine cannot limit host memory");
+        return;
+    }
+    // On the software GPU device memory is the worker's own; it takes pages when they are written.
+    let mut answers = Vec::new();
+    for _ in 0..6 {
+        answers.push(greedy.ask(&format!("fill {}", 40 * MIB)));
+    }
+    assert!(answers.iter().any(|answer| answer == "error 46"), "nobody was ended: {answers:?}");
+    until("the worker is gone", || !is_alive(worker));
+    assert_eq!(neighbour.ask("compute"), "ok");
+    drop(greedy);
+    neighbour.quit();
+    proxy.zone_is_empty("a");
+    proxy.stop();
+    place.nothing_is_left();
+}
+
+#[test]
+fn groups_of_the_dead_are_removed_by_the_next_proxy() {
+    if !possible() {
+        return;
+    }
+    let place = place();
+    let mut proxy = Proxy::start(&place, &["a"]);
+    let mut client = Honest::start(&place, &proxy.socket("a"));
+    let mut other = Honest::start(&place, &proxy.socket("a"));
+    let worker = proxy.worker_of(client.pid()).expect("it has a worker").pid;
+    let kept = groups(proxy.worker_of(other.pid()).expect("it has a worker").pid, &place)[0].clone();
+    let gone = groups(worker, &place)[0].clone();
+    proxy.kill();
+    client.kill();
+    until("the worker has followed its client", || !is_alive(worker));
+    let find = |name: &str| -> Vec<PathBuf> {
+        cgroup::left_behind(&place.state())
+            .into_iter()
+            .map(|top| top.join(name))
+            .filter(|path| path.exists())
+            .collect()
+    };
+    assert!(!find(&gone).is_empty(), "nobody was there to remove it");
+    proxy.restart();
+    until("what was left is removed", || find(&gone).is_empty());
+    assert!(!find(&kept).is_empty(), "the group of a living worker stays");
+    assert_eq!(other.ask("compute"), "ok");
+    signal(other.pid(), Signal::KILL);
+    drop(other);
+    until("its group goes with it", || find(&kept).is_empty());
+    proxy.stop();
+    place.nothing_is_left();
+}
