@@ -15,25 +15,31 @@ const MAX_CONNECTIONS: usize = 256;
 
 pub struct Connection {
     socket: OwnedFd,
+    /// It came to `status.sock`.
+    looks: bool,
     leases: Vec<ZoneName>,
 }
 
 impl Broker {
-    pub(super) fn accept_admin(&mut self) {
-        match packet::accept(&self.admin_listener) {
-            Ok(Some(socket)) if self.admins.len() < MAX_CONNECTIONS => {
+    /// `looks`: it may ask, and change nothing.
+    pub(super) fn accept_admin(&mut self, looks: bool) {
+        let listener = if looks { &self.status_listener } else { &self.admin_listener };
+        match packet::accept(listener) {
+            Ok(Some(socket))
+                if self.admins.values().filter(|admin| admin.looks == looks).count() < MAX_CONNECTIONS =>
+            {
                 // One that cannot be watched is closed.
-                let _ = self.take_admin(socket);
+                let _ = self.take_admin(socket, looks);
             }
             Ok(_) => {}
             Err(error) => pause_after(&error),
         }
     }
 
-    pub(super) fn take_admin(&mut self, socket: OwnedFd) -> io::Result<()> {
+    fn take_admin(&mut self, socket: OwnedFd, looks: bool) -> io::Result<()> {
         let id = self.new_id();
         self.reactor.watch(&socket, Source::Admin(id))?;
-        self.admins.insert(id, Connection { socket, leases: Vec::new() });
+        self.admins.insert(id, Connection { socket, looks, leases: Vec::new() });
         Ok(())
     }
 
@@ -46,6 +52,9 @@ impl Broker {
             _ => return self.close_admin(id),
         };
         let answer = match request {
+            Ok(request) if connection.looks && request.changes() => {
+                Answer::Failed { reason: "this socket is for looking only".to_owned(), no_space: false }
+            }
             Ok(request) => self.answer(id, request),
             Err(error) => Answer::Failed { reason: format!("no such request: {error}"), no_space: false },
         };
@@ -174,7 +183,6 @@ impl Broker {
     }
 
     fn change_zone(&mut self, name: &ZoneName, change: ZoneChange) -> io::Result<()> {
-        let socket = self.folder.zone_socket(name);
         let zone = self.zones.get_mut(name).ok_or(io::ErrorKind::NotFound)?;
         let before = zone.settings();
         let mut after = before.clone();
@@ -183,13 +191,13 @@ impl Broker {
         let ZoneLimits { memory, share, .. } = after.limits;
         let circles = (after.ties.circles != before.ties.circles).then(|| after.ties.circles.clone());
         let limits = after.limits;
-        zone.change(&socket, after)?;
+        zone.change(&*self.spawner, name, after)?;
         self.follow(name);
-        let kept = self.cage_zone(name, &limits).and_then(|()| self.save_zones());
+        let kept = self.limit_zone(name, &limits).and_then(|()| self.save_zones());
         if let Err(error) = kept {
             // What is not in the book does not count.
             if let Some(zone) = self.zones.get_mut(name) {
-                let _ = zone.change(&socket, before);
+                let _ = zone.change(&*self.spawner, name, before);
             }
             self.follow(name);
             return Err(error);

@@ -184,10 +184,14 @@ mod tests {
     use super::*;
     use crate::StateDir;
     use crate::ledger::Account;
+    use control::backend::Backend;
+    use control::jail::Demand;
     use control::zone::{Ties, ZoneLimits, ZoneSettings};
+    use spawner::{Local, Settings};
 
     struct Book {
         folder: StateDir,
+        spawner: Local,
         zones: Zones,
         budgets: Budgets,
     }
@@ -197,7 +201,18 @@ mod tests {
             let path = std::env::temp_dir().join(format!("bulkhead-budgets-{}-{name}", std::process::id()));
             let folder = StateDir::open(&path, true).unwrap();
             let budgets = budgets.iter().map(|(name, limit)| ((*name).to_owned(), *limit)).collect();
-            Self { folder, zones: Zones::new(), budgets: Budgets { limits: budgets, free: None } }
+            let spawner = Local::open(Settings {
+                state_dir: path,
+                backend: Backend::Soft { devices: 1, memory: 1 << 30, instances: 0, only: Vec::new() },
+                jail: Demand::Off,
+                worker_uids: 0,
+                program: "/nowhere".into(),
+                worker_arguments: Vec::new(),
+                meter: None,
+                mover: None,
+                json_logs: false,
+            });
+            Self { folder, spawner, zones: Zones::new(), budgets: Budgets { limits: budgets, free: None } }
         }
 
         fn zone(&mut self, name: &str, memory: Option<u64>, parent: Option<&str>, budgets: &[&str]) {
@@ -206,7 +221,8 @@ mod tests {
             let budgets = budgets.iter().map(|name| (*name).to_owned()).collect();
             let settings =
                 ZoneSettings { limits, ties: Ties { budgets, ..Ties::default() }, ..ZoneSettings::default() };
-            let mut zone = Zone::open(self.zones.len() as u64, &self.folder, &name, settings, false).unwrap();
+            let mut zone =
+                Zone::open(self.zones.len() as u64, &self.folder, &self.spawner, &name, settings, false).unwrap();
             zone.parent = parent.map(|parent| parent.parse().unwrap());
             self.zones.insert(name, zone);
         }

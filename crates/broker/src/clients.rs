@@ -37,13 +37,15 @@ pub struct Client {
     pub zone: ZoneName,
     pub socket: Foreign,
     pub peer: Peer,
+    /// The Xen backend brought it: it may bring a region of its own.
+    pub is_guest: bool,
     pub wishes: Wishes,
     /// When it must have said hello; none once it has.
     pub deadline: Option<Instant>,
 }
 
 impl Broker {
-    pub(super) fn accept_client(&mut self, zone_id: u64) {
+    pub(super) fn accept_client(&mut self, zone_id: u64, guests: bool) {
         for _ in 0..ACCEPTS_PER_TURN {
             let Some((name, zone)) = self.zones.iter_mut().find(|(_, zone)| zone.id == zone_id) else { return };
             if zone.listener.lane().waiting() > MAX_CLOSING {
@@ -55,7 +57,8 @@ impl Broker {
                 zone.opens_at = Some(Instant::now() + CLOSING_REST);
                 return;
             }
-            let mut socket = match packet::accept(&zone.listener) {
+            let accepted = if guests { packet::accept(&zone.guests) } else { packet::accept(&zone.listener) };
+            let mut socket = match accepted {
                 Ok(Some(socket)) => zone.listener.lane().take(socket),
                 Ok(None) => return,
                 Err(error) => return pause_after(&error),
@@ -85,7 +88,10 @@ impl Broker {
             let name = self.zone_of(&name, &peer);
             if self.reactor.watch_foreign(&mut socket, Source::Client(id)).is_ok() {
                 let deadline = Some(Instant::now() + HELLO_TIME);
-                self.clients.insert(id, Client { zone: name, socket, peer, wishes: Wishes::default(), deadline });
+                self.clients.insert(
+                    id,
+                    Client { zone: name, socket, peer, is_guest: guests, wishes: Wishes::default(), deadline },
+                );
                 // Its first message has mostly come along.
                 self.on_client(id);
             }
@@ -119,8 +125,8 @@ impl Broker {
             Hello::Refused(refusal) => self.refuse_client(id, refusal),
             Hello::Asks => self.on_inquiry(id),
             Hello::Meets => self.meet(id),
-            Hello::Fine(wishes) if wishes.brings_region && !client.peer.is_ours() => {
-                self.refuse_client(id, Refusal::NotTheGate);
+            Hello::Fine(wishes) if wishes.brings_region && !client.is_guest => {
+                self.refuse_client(id, Refusal::BringsRegion);
             }
             Hello::Fine(wishes) => {
                 (client.wishes, client.deadline) = (wishes, None);

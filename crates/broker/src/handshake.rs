@@ -41,7 +41,7 @@ pub enum Refusal {
     WorkerFailed,
     Stopping,
     /// It brings a region, which a worker could not trust as it trusts the gate's.
-    NotTheGate,
+    BringsRegion,
 }
 
 pub fn read(socket: &Foreign) -> Hello {
@@ -95,7 +95,7 @@ pub fn refuse(socket: impl AsFd, refusal: Refusal) {
         Refusal::Version => (WelcomeStatus::VersionMismatch, "client library and proxy are of different versions"),
         Refusal::TooManyClients => (WelcomeStatus::ZoneFull, "the zone has as many processes as it may have"),
         Refusal::WorkerFailed => (WelcomeStatus::NoWorker, "the worker did not start; the proxy's log says why"),
-        Refusal::NotTheGate => (WelcomeStatus::Refused, "clients do not bring a region of their own"),
+        Refusal::BringsRegion => (WelcomeStatus::Refused, "clients do not bring a region of their own"),
         Refusal::Stopping => (WelcomeStatus::ShuttingDown, "the proxy is stopping"),
     };
     // The peer may be gone; then nobody misses the answer.

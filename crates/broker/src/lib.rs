@@ -9,8 +9,8 @@
 mod admin;
 mod budgets;
 mod busy;
-mod cages;
 mod clients;
+mod confinement;
 mod containers;
 mod exports;
 mod figures;
@@ -33,21 +33,20 @@ mod workers;
 mod zones;
 
 use std::collections::{BTreeMap, VecDeque};
-use std::ffi::OsString;
 use std::io;
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use crate::throttle::Throttle;
 use control::ZoneName;
 use control::ZoneSettings;
-use control::admin::AdminClient;
 use control::backend::Backend;
 use control::grant::Grant;
+use control::jail::{Demand, Missing};
 use control::packet;
-use sandbox::cgroup::Cage;
-use sandbox::jail::{Demand, Missing};
+use control::spawner::Spawner;
 
 use clients::Client;
 pub use overdraft::Meter;
@@ -72,13 +71,8 @@ pub struct Config {
     pub zones: Vec<(ZoneName, ZoneSettings)>,
     pub grants: Vec<Grant>,
     pub spare_workers: usize,
-    /// What to run as worker, with the arguments before the broker's own.
-    pub worker_program: PathBuf,
-    pub worker_arguments: Vec<OsString>,
-    /// Helpers log as the broker does.
-    pub json_logs: bool,
     pub jail: Demand,
-    /// First of the user ids that workers get, one each, when the broker is root.
+    /// First of the user ids that workers get, one each, where their spawner is root.
     pub worker_uids: u32,
     /// What each context is charged with, on its zone's account.
     pub context_memory: u64,
@@ -112,16 +106,20 @@ pub enum Ended {
     Signal,
     /// The other end of the lifeline is gone, and all that was private with it.
     Lifeline,
+    /// The spawner is gone, without which nothing can be started or ended. Workers that have a client go on.
+    Spawner,
 }
 
 pub struct Broker {
     config: Config,
     folder: StateDir,
     roster: Roster,
-    /// Control groups around workers; empty where there are none.
-    cage: Cage,
+    /// Who starts and ends processes for us.
+    spawner: Arc<dyn Spawner>,
     reactor: Reactor,
     admin_listener: OwnedFd,
+    /// For those who look and change nothing.
+    status_listener: OwnedFd,
     rejoin_listener: OwnedFd,
     zones: Zones,
     workers: BTreeMap<u64, Worker>,
@@ -161,15 +159,17 @@ pub struct Broker {
 
 impl Broker {
     /// Takes the folder, adopts what a predecessor left, starts the first worker and listens.
-    pub fn start(config: Config) -> Result<Self, StartError> {
+    pub fn start(config: Config, spawner: Arc<dyn Spawner>) -> Result<Self, StartError> {
         raise_descriptor_limit();
         let folder = StateDir::open(&config.state_dir, config.private)?;
         let serve = |source| StartError::Serve { path: folder.path().to_owned(), source };
         let roster = Roster::open(&folder.roster()).map_err(serve)?;
         let reactor = Reactor::new().map_err(serve)?;
         let admin_listener = packet::listen(&folder.admin_socket(), 0o600, 16).map_err(serve)?;
+        let status_listener = packet::listen(&folder.status_socket(), 0o660, 16).map_err(serve)?;
         let rejoin_listener = packet::listen(&folder.workers_socket(), 0o666, 128).map_err(serve)?;
         reactor.watch(&admin_listener, Source::AdminListener).map_err(serve)?;
+        reactor.watch(&status_listener, Source::StatusListener).map_err(serve)?;
         reactor.watch(&rejoin_listener, Source::RejoinListener).map_err(serve)?;
         let scheduler = Scheduler::start(config.watchdog).map_err(serve)?;
         reactor.watch(scheduler.verdict_bell(), Source::Scheduler).map_err(serve)?;
@@ -178,9 +178,10 @@ impl Broker {
             config,
             folder,
             roster,
-            cage: Cage::default(),
+            spawner,
             reactor,
             admin_listener,
+            status_listener,
             rejoin_listener,
             zones: Zones::new(),
             workers: BTreeMap::new(),
@@ -210,18 +211,9 @@ impl Broker {
             spares_rest_until: Instant::now(),
             spare_failures: 0,
         };
-        broker.open_cage();
         broker.adopt().map_err(|source| StartError::Serve { path: broker.folder.path().to_owned(), source })?;
         broker.start_first_worker()?;
         Ok(broker)
-    }
-
-    /// A connection like those of `admin.sock`, for a part of this process.
-    pub fn connect_operator(&mut self) -> io::Result<AdminClient> {
-        let (ours, theirs) = packet::pair()?;
-        rustix::io::ioctl_fionbio(&ours, true)?;
-        self.take_admin(ours)?;
-        AdminClient::from_socket(theirs)
     }
 
     pub fn state_dir(&self) -> &StateDir {
@@ -239,6 +231,9 @@ impl Broker {
         if let Some(lifeline) = &lifeline {
             self.reactor.watch(lifeline, Source::Lifeline)?;
         }
+        if let Some(spawner) = self.spawner.lifeline() {
+            self.reactor.watch(spawner, Source::Spawner)?;
+        }
         loop {
             self.keep_spares();
             self.keep_meter();
@@ -254,11 +249,17 @@ impl Broker {
                         return Ok(Ended::Lifeline);
                     }
                     Source::Reload => self.on_reload(),
-                    Source::AdminListener => self.accept_admin(),
+                    Source::AdminListener => self.accept_admin(false),
+                    Source::StatusListener => self.accept_admin(true),
                     Source::Admin(id) => self.on_admin(id),
                     Source::RejoinListener => self.accept_rejoin(),
                     Source::Rejoin(id) => self.on_rejoin(id),
-                    Source::Zone(id) => self.accept_client(id),
+                    Source::Zone(id) => self.accept_client(id, false),
+                    Source::Guests(id) => self.accept_client(id, true),
+                    Source::Spawner => {
+                        self.stop(false);
+                        return Ok(Ended::Spawner);
+                    }
                     Source::Client(id) => self.on_client(id),
                     Source::WorkerSocket(id) => self.on_worker_socket(id),
                     Source::WorkerProcess(id) => self.on_worker_exit(id),
@@ -296,7 +297,7 @@ impl Broker {
         self.folder.forget_other_zones(|name| known.iter().any(|known| known == name))?;
         self.resume_figures();
         self.adopt_workers()?;
-        self.cage.sweep();
+        self.spawner.sweep();
         // Last, for only now it is known which of them are empty.
         self.forget_unconfigured();
         let parts: Vec<ZoneName> = self.zones.keys().cloned().collect();
@@ -310,13 +311,14 @@ impl Broker {
     }
 
     fn open_zone(&mut self, name: &ZoneName, settings: ZoneSettings, leased: bool) -> io::Result<()> {
-        let mut zone = Zone::open(self.new_id(), &self.folder, name, settings, leased)?;
+        let mut zone = Zone::open(self.new_id(), &self.folder, &*self.spawner, name, settings, leased)?;
         self.reactor.watch_foreign(&mut zone.listener, Source::Zone(zone.id))?;
+        self.reactor.watch(&zone.guests, Source::Guests(zone.id))?;
         self.scheduler.set_zone(zone.id, &zone.limits, &zone.ties.gpus);
         self.grants.set_circles(name, &zone.ties.circles);
         let limits = zone.limits;
         self.zones.insert(name.clone(), zone);
-        if let Err(error) = self.cage_zone(name, &limits) {
+        if let Err(error) = self.limit_zone(name, &limits) {
             self.zones.remove(name);
             return Err(error);
         }
@@ -335,6 +337,7 @@ impl Broker {
         self.scheduler.remove_zone(zone.id);
         self.grants.set_circles(name, &[]);
         let _ = std::fs::remove_dir_all(self.folder.zone(name));
+        let _ = packet::clear(&self.folder.guest_socket(name));
         if let Err(error) = self.save_zones() {
             tracing::warn!(%error, "cannot write the book of zones");
         }
@@ -344,7 +347,7 @@ impl Broker {
         for worker in self.workers.values_mut().filter(|worker| worker.zone() == Some(name)) {
             worker.kill();
         }
-        self.cage.remove_zone(name);
+        self.spawner.remove_zone(name);
         tracing::info!(zone = %name, "zone removed");
     }
 
@@ -388,7 +391,7 @@ impl Broker {
             .chain(self.next_look())
             .chain(self.overdrafts.deadline())
             .chain(self.next_expiry())
-            .chain(self.cage.deadline())
+            .chain(self.spawner.deadline())
             .chain(self.next_return())
             .chain(self.next_meeting())
             .min()
@@ -411,8 +414,8 @@ impl Broker {
         self.views.kill_if_late(now);
         self.look_at_zones(now);
         self.end_expired();
-        if late(self.cage.deadline()) {
-            self.cage.tidy(now);
+        if late(self.spawner.deadline()) {
+            self.spawner.tidy(now);
         }
         self.retry_returns(now);
         self.tell_publishers();
@@ -458,7 +461,7 @@ impl Broker {
         let given = |name: &str| config.zones.iter().any(|(known, _)| known.as_str() == name);
         let passing = self.zones.iter().all(|(name, zone)| zone.leased || given(name.as_str()));
         let nothing_left = left == 0 && !config.private && passing;
-        self.cage.retire(everything || nothing_left);
+        self.spawner.retire(everything || nothing_left);
         if everything {
             self.folder.remove();
         } else if nothing_left {
@@ -470,7 +473,7 @@ impl Broker {
 }
 
 /// Shares of the limit are given to zones, and the usual one of a thousand is for programs that use `select`.
-fn raise_descriptor_limit() {
+pub fn raise_descriptor_limit() {
     use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
     let limit = getrlimit(Resource::Nofile);
     if let Err(error) = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit }) {

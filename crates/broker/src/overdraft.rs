@@ -4,21 +4,19 @@
 //! over its limit, has taken memory without asking, which none of ours does: it is ended.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::ffi::OsString;
 use std::io;
-use std::os::fd::{AsFd, OwnedFd};
-use std::path::PathBuf;
-use std::process::{Command, Stdio};
+use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
 
 use zerocopy::IntoBytes;
 
 use super::reactor::Source;
-use super::{Broker, budgets, roster};
+use super::{Broker, budgets};
 use control::ZoneName;
 use control::meter::{self, MAX_READINGS, Reading};
+use control::packet;
 use control::process;
-use control::{env_vars, packet};
+use control::spawner::{Child, Program};
 
 /// A meter that ended is not started again before this.
 const PAUSE: Duration = Duration::from_secs(10);
@@ -26,13 +24,9 @@ const PAUSE: Duration = Duration::from_secs(10);
 const GENERATIONS: usize = 4;
 const MESSAGES_PER_TURN: usize = 8;
 
-/// The process that looks, and what is done about what it finds.
-#[derive(Debug, Clone)]
+/// What is done about what the meter finds.
+#[derive(Debug, Clone, Copy)]
 pub struct Meter {
-    /// Arguments of the worker program that make it the meter.
-    pub arguments: Vec<OsString>,
-    /// Folder of the driver's libraries.
-    pub libraries: Option<PathBuf>,
     /// What a worker may use beyond what it was granted, while its zone is over its limit.
     pub allowance: u64,
 }
@@ -40,10 +34,10 @@ pub struct Meter {
 /// What is known of the meter.
 #[derive(Default)]
 pub struct Watch {
-    running: Option<(OwnedFd, OwnedFd)>,
+    running: Option<(Child, OwnedFd)>,
     again: Option<Instant>,
     /// The last one, if it was not gone yet when it was buried.
-    dying: Option<OwnedFd>,
+    dying: Option<Child>,
 }
 
 impl Watch {
@@ -55,15 +49,16 @@ impl Watch {
 impl Broker {
     /// Starts the meter, if there is to be one and it is time.
     pub(super) fn keep_meter(&mut self) {
-        let Some(meter) = &self.config.meter else { return };
+        if self.config.meter.is_none() {
+            return;
+        }
         if self.overdrafts.running.is_some() || self.overdrafts.again.is_some_and(|again| again > Instant::now()) {
             return;
         }
-        let meter = meter.clone();
-        if let Some(process) = self.overdrafts.dying.take() {
-            process::reap(process.as_fd());
+        if let Some(child) = self.overdrafts.dying.take() {
+            child.reap();
         }
-        match self.start_meter(&meter) {
+        match self.start_meter() {
             Ok(running) => self.overdrafts = Watch { running: Some(running), ..Watch::default() },
             Err(error) => {
                 tracing::error!(%error, "cannot start the meter");
@@ -72,26 +67,12 @@ impl Broker {
         }
     }
 
-    fn start_meter(&self, meter: &Meter) -> io::Result<(OwnedFd, OwnedFd)> {
+    fn start_meter(&self) -> io::Result<(Child, OwnedFd)> {
         let (ours, theirs) = packet::pair()?;
         rustix::io::ioctl_fionbio(&ours, true)?;
-        let mut command = Command::new(&self.config.worker_program);
-        std::os::unix::process::CommandExt::arg0(&mut command, "bulkhead");
-        command.args(&meter.arguments).stdin(Stdio::from(theirs)).stdout(Stdio::null()).env_clear();
-        command.envs(std::env::var_os(env_vars::LOG).map(|value| (env_vars::LOG, value)));
-        command.envs(self.config.json_logs.then_some((env_vars::LOG_FORMAT, "json")));
-        command.envs(meter.libraries.as_ref().map(|folder| ("LD_LIBRARY_PATH", folder)));
-        std::os::unix::process::CommandExt::process_group(&mut command, 0);
-        if rustix::process::geteuid().is_root() {
-            // Nobody else has this one: workers have those before it.
-            let user = self.config.worker_uids + roster::SLOTS as u32;
-            std::os::unix::process::CommandExt::uid(&mut command, user);
-            std::os::unix::process::CommandExt::gid(&mut command, user);
-        }
-        let child = command.spawn()?;
-        let process = process::open(child.id())?;
+        let child = Child::start(&self.spawner, &Program::Meter, Some(theirs), None)?;
         self.reactor.watch(&ours, Source::Meter)?;
-        Ok((process, ours))
+        Ok((child, ours))
     }
 
     pub(super) fn on_meter(&mut self) {
@@ -113,12 +94,12 @@ impl Broker {
     }
 
     fn bury_meter(&mut self) {
-        let Some((process, _)) = self.overdrafts.running.take() else { return };
-        process::kill(&process);
+        let Some((child, _)) = self.overdrafts.running.take() else { return };
+        child.kill();
         // It is gone in a moment, for which nobody waits here.
-        let status = process::reap(process.as_fd());
+        let status = child.reap();
         if status.is_none() {
-            self.overdrafts.dying = Some(process);
+            self.overdrafts.dying = Some(child);
         }
         let status = status.unwrap_or_default();
         tracing::warn!(status, "the meter ended: what drivers take beyond what was granted does not count meanwhile");

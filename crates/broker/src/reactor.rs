@@ -16,10 +16,15 @@ pub enum Source {
     Lifeline,
     Reload,
     AdminListener,
+    StatusListener,
     Admin(u64),
     RejoinListener,
     Rejoin(u64),
     Zone(u64),
+    /// The socket by which the Xen backend brings clients of a zone.
+    Guests(u64),
+    /// The process that starts workers.
+    Spawner,
     Client(u64),
     WorkerSocket(u64),
     WorkerProcess(u64),
@@ -32,31 +37,34 @@ pub enum Source {
 }
 
 impl Source {
-    /// The source in the 64 bits that the kernel keeps for us: its kind in the low four, its number above.
+    /// The source in the 64 bits that the kernel keeps for us: its kind in the low five, its number above.
     fn to_bits(self) -> u64 {
         match self {
             Self::Signals => 0,
             Self::Lifeline => 1,
             Self::AdminListener => 2,
             Self::RejoinListener => 3,
-            Self::Admin(id) => id << 4 | 4,
-            Self::Rejoin(id) => id << 4 | 5,
-            Self::Zone(id) => id << 4 | 6,
-            Self::Client(id) => id << 4 | 7,
-            Self::WorkerSocket(id) => id << 4 | 8,
-            Self::WorkerProcess(id) => id << 4 | 9,
-            Self::WorkersClient(id) => id << 4 | 10,
+            Self::Admin(id) => id << 5 | 4,
+            Self::Rejoin(id) => id << 5 | 5,
+            Self::Zone(id) => id << 5 | 6,
+            Self::Client(id) => id << 5 | 7,
+            Self::WorkerSocket(id) => id << 5 | 8,
+            Self::WorkerProcess(id) => id << 5 | 9,
+            Self::WorkersClient(id) => id << 5 | 10,
             Self::Reload => 11,
             Self::Inventory => 15,
             Self::Meter => 14,
             Self::Scheduler => 13,
-            Self::Mover(id) => id << 4 | 12,
+            Self::Mover(id) => id << 5 | 12,
+            Self::Guests(id) => id << 5 | 16,
+            Self::Spawner => 17,
+            Self::StatusListener => 18,
         }
     }
 
     fn from_bits(bits: u64) -> Option<Self> {
-        let id = bits >> 4;
-        Some(match bits & 15 {
+        let id = bits >> 5;
+        Some(match bits & 31 {
             0 => Self::Signals,
             1 => Self::Lifeline,
             2 => Self::AdminListener,
@@ -72,7 +80,11 @@ impl Source {
             15 => Self::Inventory,
             14 => Self::Meter,
             13 => Self::Scheduler,
-            _ => Self::Mover(id),
+            12 => Self::Mover(id),
+            16 => Self::Guests(id),
+            17 => Self::Spawner,
+            18 => Self::StatusListener,
+            _ => return None,
         })
     }
 }
@@ -127,8 +139,8 @@ mod tests {
     /// `tests/broker/hostile.rs` finds them by these in what the kernel tells of the loop.
     #[test]
     fn kinds_are_in_the_low_bits() {
-        assert_eq!(Source::Client(3).to_bits() & 15, 7);
-        assert_eq!(Source::WorkersClient(3).to_bits() & 15, 10);
+        assert_eq!(Source::Client(3).to_bits() & 31, 7);
+        assert_eq!(Source::WorkersClient(3).to_bits() & 31, 10);
         assert_eq!(Source::Scheduler.to_bits(), 13);
     }
 
@@ -140,10 +152,13 @@ mod tests {
             Lifeline,
             Reload,
             AdminListener,
+            StatusListener,
             RejoinListener,
             Admin(1),
             Rejoin(2),
             Zone(3),
+            Guests(4),
+            Spawner,
             Client(1 << 50),
             WorkerSocket(5),
             WorkerProcess(6),

@@ -64,13 +64,12 @@ impl Broker {
 
     /// Makes a zone what the configuration says, whatever it was.
     pub(super) fn configure_zone(&mut self, name: &ZoneName, settings: ZoneSettings) -> io::Result<()> {
-        let socket = self.folder.zone_socket(name);
         match self.zones.get_mut(name) {
             Some(zone) if zone.settings() == settings => {}
             Some(zone) => {
-                zone.change(&socket, settings)?;
+                zone.change(&*self.spawner, name, settings)?;
                 let limits = zone.limits;
-                self.cage_zone(name, &limits)?;
+                self.limit_zone(name, &limits)?;
                 tracing::info!(zone = %name, memory = limits.memory, share = limits.share, "zone changed");
             }
             None => self.make_zone(name, settings, false)?,

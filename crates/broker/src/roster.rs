@@ -15,7 +15,7 @@ use control::messages::Token;
 use control::name;
 
 /// As many workers as one broker will have.
-pub const SLOTS: usize = 1024;
+pub use control::spawner::SLOTS;
 const MAGIC: [u8; 16] = *b"bulkhead-roster1";
 
 pub const FREE: u32 = 0;

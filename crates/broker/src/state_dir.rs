@@ -4,8 +4,10 @@
 //! |---|---|---|
 //! | `lock` | broker | held while a broker lives: there is one for each folder |
 //! | `admin.sock` | operator | JSON requests |
+//! | `status.sock` | exporter | requests that change nothing |
 //! | `zones/<name>/sock` | tenant | all that a container sees is the folder `<name>` |
 //! | `zones/<name>/driver-version` | tenant | the CUDA version of the node, for programs that have not connected yet |
+//! | `guests/<name>` | Xen backend | the zone's clients that are in guests |
 //! | `rejoin/workers.sock` | workers | where they find a new broker; bound into their jails |
 //! | `books/` | broker | what a successor must know |
 //! | `jail/` | – | an empty folder over which each worker mounts its own root |
@@ -61,6 +63,7 @@ impl StateDir {
         let folders = || -> io::Result<()> {
             make(&path.join("zones"), 0o711)?;
             make(&path.join("rejoin"), 0o711)?;
+            make(&path.join("guests"), 0o700)?;
             make(&path.join("books"), 0o700)?;
             make(&path.join("jail"), 0o700)
         };
@@ -74,6 +77,10 @@ impl StateDir {
 
     pub fn admin_socket(&self) -> PathBuf {
         self.path.join("admin.sock")
+    }
+
+    pub fn status_socket(&self) -> PathBuf {
+        self.path.join("status.sock")
     }
 
     pub fn workers_socket(&self) -> PathBuf {
@@ -110,6 +117,11 @@ impl StateDir {
 
     pub fn zone_socket(&self, name: &ZoneName) -> PathBuf {
         self.zone(name).join("sock")
+    }
+
+    /// Where clients of a zone come from that are in guests.
+    pub fn guest_socket(&self, name: &ZoneName) -> PathBuf {
+        self.path.join("guests").join(name.as_str())
     }
 
     pub fn make_zone(&self, name: &ZoneName) -> io::Result<()> {
@@ -149,6 +161,7 @@ impl StateDir {
     /// Removes the sockets, which nobody answers any more.
     pub fn retire(&self) {
         let _ = fs::remove_file(self.admin_socket());
+        let _ = fs::remove_file(self.status_socket());
         let _ = fs::remove_file(self.workers_socket());
     }
 

@@ -10,21 +10,14 @@
 //! A worker can lie about being at rest. Then its own calls fail, or it faults. It says so without having been asked only
 //! once, when it finds a new broker; and nobody makes room for one whose move failed for other reasons than that.
 
-use std::ffi::OsString;
 use std::io;
-use std::os::fd::{AsFd, OwnedFd};
-use std::path::PathBuf;
-use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use super::Broker;
 use super::reactor::Source;
-use super::workers::Worker;
-use control::checkpoint::{Move, NO_ROOM_STATUS, Target};
-use control::env_vars;
+use control::checkpoint::{Move, NO_ROOM_STATUS};
 use control::messages::{ToWorker, to_broker, to_worker};
-use control::process;
-use sandbox::jail::{Demand, Part};
+use control::spawner::{Child, Program};
 
 /// A worker has answered by then, or will not rest.
 const ANSWER_TIME: Duration = Duration::from_secs(5);
@@ -37,15 +30,10 @@ const NOT_AGAIN_FOR: Duration = Duration::from_secs(600);
 /// Who makes room for another must have been idle this long.
 const LEAST_IDLE: Duration = Duration::from_secs(1);
 
-/// Who moves memory, and when.
-#[derive(Debug, Clone)]
+/// When memory is moved.
+#[derive(Debug, Clone, Copy)]
 pub struct Suspend {
     pub after: Duration,
-    /// Arguments of the worker program that make it the mover; the move follows, and of the process its number, start
-    /// time and user id.
-    pub arguments: Vec<OsString>,
-    /// Folder of the driver's libraries.
-    pub libraries: Option<PathBuf>,
 }
 
 /// What is known of a worker's rest.
@@ -77,7 +65,7 @@ enum State {
 
 /// The process that moves memory, and when it is ended if it is then still there.
 struct Mover {
-    process: OwnedFd,
+    child: Child,
     until: Instant,
 }
 
@@ -222,35 +210,11 @@ impl Broker {
     }
 
     fn spawn_mover(&self, id: u64, which: Move) -> io::Result<Mover> {
-        let (suspend, worker) = (self.config.suspend.as_ref(), self.workers.get(&id));
-        let (Some(suspend), Some(worker)) = (suspend, worker) else { return Err(io::ErrorKind::NotFound.into()) };
-        let mut command = Command::new(&self.config.worker_program);
-        std::os::unix::process::CommandExt::arg0(&mut command, "bulkhead");
-        command.args(&suspend.arguments).arg(which.name());
-        let Target { pid, start_time, uid } = self.target(worker)?;
-        command.args([pid.to_string(), start_time.to_string(), uid.to_string()]);
-        command.stdin(Stdio::null()).stdout(Stdio::null()).env_clear();
-        command.envs(self.config.json_logs.then_some((env_vars::LOG_FORMAT, "json")));
-        command.envs(suspend.libraries.as_ref().map(|folder| ("LD_LIBRARY_PATH", folder)));
-        std::os::unix::process::CommandExt::process_group(&mut command, 0);
-        let child = command.spawn()?;
-        let mover = process::open(child.id())?;
-        self.reactor.watch(&mover, Source::Mover(id))?;
-        Ok(Mover { process: mover, until: Instant::now() + MOVE_TIME })
-    }
-
-    /// The process of a worker that has the driver, known by more than its number.
-    fn target(&self, worker: &Worker) -> io::Result<Target> {
-        let pid = process::innermost(worker.pid);
-        let start_time = process::start_time(pid).ok_or(io::ErrorKind::NotFound)?;
-        // The time is that of a process of the worker's if that still has the number, and the worker its own.
-        if process::innermost(worker.pid) != pid || !process::is_alive(worker.process()) {
-            return Err(io::ErrorKind::NotFound.into());
-        }
-        let own = rustix::process::geteuid();
-        let has_own_user = own.is_root() && self.config.jail != Demand::Off && !self.missing.contains(Part::Identity);
-        let uid = if has_own_user { self.config.worker_uids + worker.slot as u32 } else { own.as_raw() };
-        Ok(Target { pid: i32::try_from(pid).map_err(io::Error::other)?, start_time, uid })
+        let worker = self.workers.get(&id).ok_or(io::ErrorKind::NotFound)?;
+        let program = Program::Mover { worker: worker.child().id(), which };
+        let child = Child::start(&self.spawner, &program, None, None)?;
+        self.reactor.watch(child.process(), Source::Mover(id))?;
+        Ok(Mover { child, until: Instant::now() + MOVE_TIME })
     }
 
     /// A move has ended, well or not.
@@ -262,8 +226,8 @@ impl Broker {
             State::Returning(mover) => (mover, Move::Back, false),
             state => return nap.state = state,
         };
-        self.reactor.forget(&mover.process);
-        let status = process::reap(mover.process.as_fd()).unwrap_or_default();
+        self.reactor.forget(mover.child.process());
+        let status = mover.child.reap().unwrap_or_default();
         let Some(worker) = self.workers.get(&id) else {
             self.naps.remove(&id);
             return;
@@ -349,7 +313,7 @@ impl Broker {
 
     pub(super) fn retry_returns(&mut self, now: Instant) {
         for mover in self.naps.values_mut().filter_map(Nap::mover).filter(|mover| mover.until <= now) {
-            process::kill(&mover.process);
+            mover.child.kill();
             // Its end is an event of its own; until then there is nothing to be late for.
             mover.until = now + MOVE_TIME;
         }

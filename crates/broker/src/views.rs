@@ -7,7 +7,7 @@
 
 use std::collections::BTreeMap;
 use std::io;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
@@ -21,8 +21,9 @@ use super::reactor::Source;
 use control::ZoneName;
 use control::admin::{CardStatus, MigStatus};
 use control::backend::Backend;
+use control::namespaces;
+use control::spawner::{Child, Program};
 use control::{kernel_module, packet};
-use control::{namespaces, process};
 
 /// A driver on a busy node takes seconds to start.
 const HELPER_TIME: Duration = Duration::from_secs(120);
@@ -48,7 +49,7 @@ pub struct Views {
 
 struct Helper {
     slot: usize,
-    process: OwnedFd,
+    child: Child,
     socket: OwnedFd,
     deadline: Instant,
 }
@@ -64,7 +65,7 @@ impl Views {
 
     pub fn kill_if_late(&mut self, now: Instant) {
         if let Some(helper) = self.helper.as_mut().filter(|helper| helper.deadline <= now) {
-            process::kill(&helper.process);
+            helper.child.kill();
             // Its end is an event of its own; until then there is nothing to be late for.
             helper.deadline = now + HELPER_TIME;
         }
@@ -75,10 +76,10 @@ impl Views {
     /// Ends the helper, if there is one: the broker is about to go.
     pub fn stop(&mut self) {
         if let Some(helper) = self.helper.take() {
-            process::kill(&helper.process);
-            let mut fds = [PollFd::new(&helper.process, PollFlags::IN)];
+            helper.child.kill();
+            let mut fds = [PollFd::new(helper.child.process(), PollFlags::IN)];
             let _ = rustix::event::poll(&mut fds, Some(&Timespec { tv_sec: 5, tv_nsec: 0 }));
-            process::reap(helper.process.as_fd());
+            helper.child.reap();
         }
     }
 }
@@ -156,22 +157,17 @@ impl Broker {
         let slot = self.free_slot()?;
         let (ours, theirs) = packet::pair()?;
         rustix::io::ioctl_fionbio(&ours, true)?;
-        let backend = self.config.backend.with_all_devices();
-        let mut command = self.worker_command(slot, &backend, theirs);
-        command.arg("--inventory");
-        let child = self.spawn_confined(slot, &backend, command);
+        let child = self.start_confined(&Program::Inventory(self.confined(slot)), theirs);
         let child = child.inspect_err(|error| tracing::error!(%error, "cannot ask for the cards"))?;
-        let process = process::open(child.id())?;
-        self.reactor.watch(&process, Source::Inventory)?;
-        self.views.helper = Some(Helper { slot, process, socket: ours, deadline: Instant::now() + HELPER_TIME });
+        self.reactor.watch(child.process(), Source::Inventory)?;
+        self.views.helper = Some(Helper { slot, child, socket: ours, deadline: Instant::now() + HELPER_TIME });
         Ok(())
     }
 
     /// The helper has ended; what it said is in the socket.
     pub(super) fn on_inventory(&mut self) {
         let Some(helper) = self.views.helper.take() else { return };
-        let status = process::reap(helper.process.as_fd()).unwrap_or_default();
-        self.cage.leave(helper.slot);
+        let status = helper.child.reap().unwrap_or_default();
         let mut buffer = vec![0; MAX_VIEW];
         let received = packet::receive(&helper.socket, &mut buffer).map_or(0, |received| received.len);
         match view::read_cards(&mut Reader::new(&buffer[..received])) {
@@ -200,7 +196,7 @@ impl Broker {
 
     fn send_view(&mut self, id: u64) {
         let Some(client) = self.clients.remove(&id) else { return };
-        let asking = namespaces::numbers(client.peer.pid);
+        let asking = self.spawner.numbers(client.peer.pid);
         let view = self.view(&client.zone, &asking);
         let answer = Answer::new(|bytes| view.write(bytes).unwrap_or(0));
         // One that does not take its answer does without.
@@ -214,7 +210,7 @@ impl Broker {
         for (id, worker) in self.workers.iter().filter(|(_, worker)| worker.zone() == Some(name)).take(MAX_PROCESSES)
         {
             let numbers = self.views.numbers.entry(*id);
-            let numbers = numbers.or_insert_with(|| namespaces::numbers(worker.client_pid()));
+            let numbers = numbers.or_insert_with(|| self.spawner.numbers(worker.client_pid()));
             // A process of the zone that the asking one cannot see has no number there.
             if let Some(pid) = numbers.seen_by(asking) {
                 processes.push(Process { pid, used: worker.charged() });

@@ -20,6 +20,7 @@ use control::closing::Foreign;
 use control::messages::{self, ToBroker, ToWorker, Token, code, to_broker, to_worker};
 use control::packet;
 use control::process;
+use control::spawner::Child;
 use control::statistics::Reader;
 use control::{WorkerStats, ZoneName};
 
@@ -37,9 +38,9 @@ pub use rejoin::Rejoining;
 pub struct Worker {
     pub slot: usize,
     pub pid: u32,
-    process: OwnedFd,
-    /// The jailed process itself, of which descriptors are taken; none while it is not known, or sends them itself.
-    inside: Option<OwnedFd>,
+    child: Child,
+    /// Its jailed process is known, of which descriptors are taken.
+    inside: bool,
     /// What it shares with the client that it will get.
     region: Option<OwnedFd>,
     /// None after the predecessor's death, until the worker has joined us.
@@ -132,10 +133,8 @@ impl Worker {
 
     /// Takes a descriptor that it names. It is as foreign as one that it would have sent.
     pub fn take_descriptor(&self, number: i32) -> io::Result<Foreign> {
-        let (Some(inside), Some(socket)) = (&self.inside, &self.socket) else {
-            return Err(io::ErrorKind::NotConnected.into());
-        };
-        Ok(socket.lane().take(process::take_descriptor(inside, number)?))
+        let socket = self.socket.as_ref().filter(|_| self.inside).ok_or(io::ErrorKind::NotConnected)?;
+        Ok(socket.lane().take(self.child.take_descriptor(number)?))
     }
 
     /// What it shares with the client that it will get; none once it has one.
@@ -160,9 +159,9 @@ impl Worker {
         matches!(self.phase, Phase::Dying(_))
     }
 
-    /// The process that the broker started: it, or what guards it.
-    pub fn process(&self) -> &OwnedFd {
-        &self.process
+    /// The process that was started: it, or what guards it.
+    pub fn child(&self) -> &Child {
+        &self.child
     }
 
     /// What it has done so far.
@@ -182,13 +181,16 @@ impl Worker {
 
     /// Ends the program that it serves.
     pub fn kill_client(&self) {
-        if let Some(client) = self.service().and_then(|service| service.client.as_ref()) {
+        if let Some(client) = self.service().and_then(|service| service.client.as_ref())
+            && !self.child.kill_client()
+        {
+            // One of an earlier broker's; nothing comes of it where we lack the right.
             process::kill(client);
         }
     }
 
     pub fn kill(&mut self) {
-        process::kill(&self.process);
+        self.child.kill();
         self.kill_at = None;
         self.phase = match std::mem::replace(&mut self.phase, Phase::Dying(None)) {
             Phase::Serving(service) => Phase::Dying(Some(service)),
@@ -233,6 +235,11 @@ impl Broker {
         }
         if client.wishes.brings_region {
             message.details.flags |= messages::shared_flags::BRINGS_REGION;
+        }
+        if itself.is_some()
+            && let Err(error) = worker.child.set_client(client.socket.as_fd())
+        {
+            tracing::warn!(%error, pid = client.peer.pid, "this client could not be killed by an operator");
         }
         let (page, page_fd) = Reader::create()?;
         worker.page = Some(page);
@@ -320,8 +327,8 @@ impl Broker {
             (to_broker::READY, Phase::Starting) => {
                 if keeps {
                     // Now, while it has not met a tenant: what lies below its guard is it.
-                    worker.inside = process::open_innermost(worker.pid, &worker.process);
-                    if worker.inside.is_none() {
+                    worker.inside = worker.child.open_inside().is_ok();
+                    if !worker.inside {
                         tracing::warn!(worker = worker.pid, "spare worker ended: its process cannot be opened");
                         worker.kill();
                         self.spare_failed();
@@ -407,8 +414,8 @@ impl Broker {
         let Some(mut worker) = self.workers.remove(&id) else { return };
         self.scheduler.remove_worker(id);
         self.logs.end(worker.pid);
-        let status = process::reap(worker.process.as_fd());
-        self.reactor.forget(&worker.process);
+        let status = worker.child.reap();
+        self.reactor.forget(worker.child.process());
         if let Err(error) = self.roster.clear(worker.slot) {
             tracing::error!(%error, "cannot keep the book of workers");
         }
@@ -445,7 +452,6 @@ impl Broker {
             }
             Phase::Dying(None) => {}
         }
-        self.cage.leave(worker.slot);
         self.serve_waiting();
     }
 
@@ -459,11 +465,10 @@ impl Broker {
             .collect();
         for id in dying {
             if let Some(worker) = self.workers.remove(&id) {
-                let mut fds = [PollFd::new(&worker.process, PollFlags::IN)];
+                let mut fds = [PollFd::new(worker.child.process(), PollFlags::IN)];
                 let time = rustix::event::Timespec { tv_sec: 5, tv_nsec: 0 };
                 let _ = rustix::event::poll(&mut fds, Some(&time));
-                process::reap(worker.process.as_fd());
-                self.cage.leave(worker.slot);
+                worker.child.reap();
             }
         }
     }

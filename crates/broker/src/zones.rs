@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::io;
+use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
@@ -12,6 +13,7 @@ use super::state_dir::StateDir;
 use crate::throttle::Throttle;
 use control::closing::{Foreign, Lane};
 use control::packet;
+use control::spawner::Spawner;
 use control::zone::{Access, Labels, Ties, ZoneLimits, ZoneSettings};
 use control::{WorkerStats, ZoneName};
 
@@ -25,6 +27,8 @@ pub struct Zone {
     pub id: u64,
     /// Its lane closes whatever comes from the zone.
     pub listener: Foreign,
+    /// Where the Xen backend brings clients of guests; none for a part of another zone.
+    pub guests: OwnedFd,
     /// When clients are let in again; none while they are.
     pub opens_at: Option<Instant>,
     pub limits: ZoneLimits,
@@ -78,6 +82,7 @@ impl Zone {
     pub fn open(
         id: u64,
         folder: &StateDir,
+        spawner: &dyn Spawner,
         name: &ZoneName,
         settings: ZoneSettings,
         leased: bool,
@@ -86,10 +91,13 @@ impl Zone {
         folder.make_zone(name)?;
         let socket = folder.zone_socket(name);
         let listener = Lane::default().take(packet::listen(&socket, access.mode, BACKLOG)?);
-        packet::set_access(&socket, access.mode, access.uid, access.gid)?;
+        if access.uid.is_some() || access.gid.is_some() {
+            spawner.set_access(name, access.mode, access.uid, access.gid)?;
+        }
         Ok(Self {
             id,
             listener,
+            guests: packet::listen(&folder.guest_socket(name), 0o600, BACKLOG)?,
             opens_at: None,
             limits,
             labels,
@@ -135,10 +143,10 @@ impl Zone {
         }
     }
 
-    pub fn change(&mut self, socket: &Path, settings: ZoneSettings) -> io::Result<()> {
+    pub fn change(&mut self, spawner: &dyn Spawner, name: &ZoneName, settings: ZoneSettings) -> io::Result<()> {
         if settings.access != self.access {
             let Access { mode, uid, gid, .. } = settings.access;
-            packet::set_access(socket, mode, uid, gid)?;
+            spawner.set_access(name, mode, uid, gid)?;
         }
         self.set_limits(settings.limits);
         (self.labels, self.access, self.ties) = (settings.labels, settings.access, settings.ties);

@@ -5,10 +5,8 @@
 mod admin;
 mod args;
 mod doctor;
-mod exit;
 mod helper;
 mod library;
-mod logging;
 mod node;
 mod private_proxy;
 mod signals;
@@ -17,13 +15,14 @@ mod terminal;
 mod verbs;
 mod xen_args;
 
-use std::io::Write;
+use std::ffi::OsString;
 use std::process::ExitCode;
 
 use clap::{CommandFactory, Parser};
 
 use args::{Bulkhead, Verb};
-use exit::{Exit, Failure};
+use exit::Exit;
+use proxy::{Programs, exit, logging};
 
 fn main() -> ExitCode {
     let bulkhead = match Bulkhead::try_parse() {
@@ -42,7 +41,9 @@ fn main() -> ExitCode {
     };
     let result = match bulkhead.verb {
         Verb::Run(args) => verbs::run::run(args),
-        Verb::Proxy(args) => verbs::proxy::run(args),
+        Verb::Proxy(args) => proxy::broker::run(args, &Programs::in_one(after("proxy"))),
+        Verb::Spawner(args) => proxy::spawner::run(&args, &Programs::in_one(Vec::new())),
+        Verb::Exporter(args) => proxy::exporter::run(&args),
         Verb::Worker(args) => verbs::worker::run(args),
         Verb::Status(args) => verbs::status::run(&args),
         Verb::Top(args) => verbs::top::run(&args),
@@ -66,14 +67,12 @@ fn main() -> ExitCode {
         Verb::Completions { shell } => verbs::completions::run(shell),
         Verb::Man => verbs::man::run(),
     };
-    result.unwrap_or_else(|Failure { exit, line }| {
-        // A proxy that `run` started has said its line itself.
-        if !line.is_empty() {
-            // Nobody may be left to read it.
-            let _ = writeln!(std::io::stderr(), "bulkhead: {line}");
-        }
-        exit.into()
-    })
+    proxy::finish(result)
+}
+
+/// The arguments behind a verb.
+fn after(verb: &str) -> Vec<OsString> {
+    std::env::args_os().skip_while(|argument| argument != verb).skip(1).collect()
 }
 
 /// What is wrong, without the usage that follows it: who wants that asks for `--help`.

@@ -19,6 +19,7 @@ use rustix::event::{PollFd, PollFlags};
 
 use crate::args::{BackendArgs, JailArg};
 use crate::exit::{Exit, Failure};
+use crate::soft_cache;
 
 const PREFIX: &str = "bulkhead-run-";
 /// How long the proxy may take to end its workers when we are done.
@@ -43,6 +44,7 @@ impl PrivateProxy {
         arguments.push(folder.clone().into());
         arguments.extend(["--jail".into(), sandbox::jail::Demand::from(jail).name().into()]);
         arguments.extend(backend.to_arguments());
+        arguments.extend(soft_cache::path().into_iter().flat_map(|path| ["--soft-cache".into(), path.into()]));
         let mut proxy = Self { folder, _owner: owner, arguments, process: None };
         proxy.restart()?;
         Ok(proxy)

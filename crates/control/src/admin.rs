@@ -71,6 +71,13 @@ pub enum Request {
     Budgets,
 }
 
+impl Request {
+    /// Whether it changes anything.
+    pub fn changes(&self) -> bool {
+        !matches!(self, Self::Status | Self::Cards | Self::Grants | Self::Budgets | Self::FindZone { .. })
+    }
+}
+
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "answer", rename_all = "kebab-case")]
 pub enum Answer {

@@ -26,6 +26,7 @@ pub mod process;
 pub mod region;
 pub mod rendezvous;
 pub mod size;
+pub mod spawner;
 pub mod state_dir;
 pub mod statistics;
 pub mod suspend;

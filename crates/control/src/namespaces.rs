@@ -15,6 +15,21 @@ pub struct Numbers {
 }
 
 impl Numbers {
+    /// From what another process has found out.
+    pub fn new(pids: Vec<u32>, namespaces: Vec<u64>) -> Self {
+        Self { pids, namespaces }
+    }
+
+    /// Its numbers, from the outermost namespace inwards.
+    pub fn pids(&self) -> &[u32] {
+        &self.pids
+    }
+
+    /// The inode numbers of the namespaces that those are of; none where they are not known.
+    pub fn namespaces(&self) -> &[u64] {
+        &self.namespaces
+    }
+
     /// The number by which `other` knows this process; none when it cannot see it.
     pub fn seen_by(&self, other: &Numbers) -> Option<u32> {
         match other.pids.len() {

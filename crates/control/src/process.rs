@@ -104,15 +104,6 @@ pub fn peer(socket: impl AsFd) -> io::Result<Peer> {
 }
 
 impl Peer {
-    /// Whether it is one of the operator's: our own user, and in our own root. A container's root user is not.
-    pub fn is_ours(&self) -> bool {
-        let root = |process: &str| std::fs::read_link(format!("/proc/{process}/ns/mnt")).ok();
-        let own = root("self");
-        let same_user = self.uid == rustix::process::geteuid().as_raw();
-        // The number may have been used again meanwhile: what was read counts only if the process is still there.
-        same_user && own.is_some() && root(&self.pid.to_string()) == own && self.is_alive()
-    }
-
     /// Whether it is known to run still.
     pub fn is_alive(&self) -> bool {
         self.pidfd.as_ref().is_some_and(is_alive)
@@ -143,22 +134,6 @@ unsafe fn socket_option<T>(socket: BorrowedFd<'_>, option: libc::c_int, value: &
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn only_our_user_in_our_root_is_ours() {
-        let (socket, _other) = crate::packet::pair().unwrap();
-        let me = peer(&socket).unwrap();
-        assert!(me.is_ours());
-        assert!(!Peer { uid: me.uid + 1, ..peer(&socket).unwrap() }.is_ours());
-        // A peer that we cannot see.
-        assert!(!Peer { pid: 0, ..peer(&socket).unwrap() }.is_ours());
-        assert!(!Peer { pidfd: None, ..peer(&socket).unwrap() }.is_ours());
-        // One whose number is ours by now.
-        let mut child = std::process::Command::new("true").spawn().unwrap();
-        let pidfd = open(child.id()).ok();
-        child.wait().unwrap();
-        assert!(!Peer { pidfd, ..peer(&socket).unwrap() }.is_ours());
-    }
 
     #[test]
     fn a_process_is_known_by_its_start() {

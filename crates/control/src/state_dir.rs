@@ -13,10 +13,12 @@ pub fn remove(path: &Path) {
 
 /// Removes what a broker keeps in a directory, but for its zones.
 pub fn remove_files(path: &Path) {
-    for directory in ["rejoin", "books", "jail"] {
+    for directory in ["rejoin", "guests", "books", "jail"] {
         let _ = fs::remove_dir_all(path.join(directory));
     }
-    for file in ["admin.sock", "owner", "lock"] {
+    // Where root has made it for a broker that is not, it can only be removed as it is: empty.
+    let _ = fs::remove_dir(path.join("jail"));
+    for file in ["admin.sock", "status.sock", "owner", "lock"] {
         let _ = fs::remove_file(path.join(file));
     }
 }

@@ -1,6 +1,7 @@
 //! Metrics, health and the status page of a broker, over HTTP.
 //!
-//! A thread of its own accepts, and each connection has a short-lived one: the broker's loop never waits for a reader.
+//! It is a process of its own, which can ask the broker for its status and nothing else. A thread accepts, and each
+//! connection has a short-lived one: the broker never waits for a reader.
 //! It only answers a status, at most a few times in a second however many ask. Nothing here changes anything: the
 //! method is GET or HEAD, a request is at most 8 KiB, and a peer has five seconds for it all.
 
@@ -11,6 +12,7 @@ mod request;
 
 use std::io::{self, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::path::PathBuf;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -48,9 +50,9 @@ pub fn listen(address: SocketAddr) -> Result<TcpListener, ListenError> {
 }
 
 /// Serves from now on; answers where.
-pub fn serve(listener: TcpListener, admin: AdminClient, options: Options) -> io::Result<SocketAddr> {
+pub fn serve(listener: TcpListener, broker: PathBuf, options: Options) -> io::Result<SocketAddr> {
     let address = listener.local_addr()?;
-    let source = Mutex::new(Source { admin, last: None });
+    let source = Mutex::new(Source { broker, admin: None, last: None });
     let server = Arc::new(Server { source, options, connections: AtomicUsize::new(0) });
     std::thread::Builder::new().name("http".into()).spawn(move || server.accept_for_ever(&listener))?;
     Ok(address)
@@ -58,8 +60,25 @@ pub fn serve(listener: TcpListener, admin: AdminClient, options: Options) -> io:
 
 /// The way to the broker, and its last answer.
 struct Source {
-    admin: AdminClient,
+    /// The broker's socket for those who look.
+    broker: PathBuf,
+    /// None until the first question, and after a broker has gone.
+    admin: Option<AdminClient>,
     last: Option<(Instant, Arc<Status>)>,
+}
+
+impl Source {
+    /// Asks for the status, of a new broker if the last one is gone: then twice does it.
+    fn ask(&mut self) -> Option<Status> {
+        let admin = self.admin.take().map_or_else(|| AdminClient::connect(&self.broker), Ok).ok()?;
+        match admin.ask(&Request::Status) {
+            Ok(Answer::Status(status)) => {
+                self.admin = Some(admin);
+                Some(status)
+            }
+            _ => None,
+        }
+    }
 }
 
 struct Server {
@@ -154,8 +173,7 @@ impl Server {
         {
             return Some(Arc::clone(status));
         }
-        let Ok(Answer::Status(status)) = source.admin.ask(&Request::Status) else { return None };
-        let status = Arc::new(status);
+        let status = Arc::new(source.ask().or_else(|| source.ask())?);
         source.last = Some((Instant::now(), Arc::clone(&status)));
         Some(status)
     }

@@ -5,7 +5,8 @@ use std::process::{Command, Output, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use control::ZoneName;
-use sandbox::cgroup::{Cage, Controller, HostLimits, Rule, Surroundings, Version, left_behind, name, of_policy};
+use control::spawner::HostLimits;
+use sandbox::cgroup::{Cgroups, Controller, Rule, Surroundings, Version, left_behind, name, of_policy};
 use sandbox::jail::{Part, Policy};
 
 const SLOT: usize = 5;
@@ -17,7 +18,7 @@ impl State {
     fn new() -> Self {
         static COUNT: AtomicU32 = AtomicU32::new(0);
         let number = COUNT.fetch_add(1, Ordering::Relaxed);
-        let path = std::env::temp_dir().join(format!("bulkhead-cage-{}-{number}", std::process::id()));
+        let path = std::env::temp_dir().join(format!("bulkhead-cgroups-{}-{number}", std::process::id()));
         std::fs::create_dir_all(&path).unwrap();
         Self(path)
     }
@@ -41,9 +42,9 @@ fn on_each(controller: Controller, test: impl Fn(&State, &dyn Fn() -> Surroundin
     for version in [Version::V2, Version::V1] {
         let state = State::new();
         let surroundings = || Surroundings::read().only(version);
-        let cage = Cage::open(&state.0, &surroundings(), &rules());
-        let here = cage.has(controller);
-        drop_all(cage);
+        let cgroups = Cgroups::open(&state.0, &surroundings(), &rules());
+        let here = cgroups.has(controller);
+        drop_all(cgroups);
         if here {
             println!("{controller:?} on {version:?} ...");
             test(&state, &surroundings, version);
@@ -54,82 +55,82 @@ fn on_each(controller: Controller, test: impl Fn(&State, &dyn Fn() -> Surroundin
     }
 }
 
-fn drop_all(mut cage: Cage) {
-    cage.retire(true);
+fn drop_all(mut cgroups: Cgroups) {
+    cgroups.retire(true);
 }
 
-fn run(cage: &mut Cage, slot: usize, script: &str) -> Output {
+fn run(cgroups: &mut Cgroups, slot: usize, script: &str) -> Output {
     let mut command = Command::new("sh");
     command.args(["-c", script]).stdin(Stdio::null());
-    cage.confine(&mut command, slot, &rules()).unwrap();
+    cgroups.confine(&mut command, slot, &rules()).unwrap();
     let output = command.output().unwrap();
-    cage.leave(slot);
+    cgroups.leave(slot);
     output
 }
 
 #[test]
 fn devices_are_denied_but_those_on_the_list() {
     on_each(Controller::Devices, |state, surroundings, _| {
-        let mut cage = Cage::open(&state.0, &surroundings(), &rules());
-        let try_open = |cage: &mut Cage, node: &str| {
-            run(cage, SLOT, &format!("exec 3<{node}")).status.success()
-                && run(cage, SLOT, &format!("exec 3>{node}")).status.success()
+        let mut cgroups = Cgroups::open(&state.0, &surroundings(), &rules());
+        let try_open = |cgroups: &mut Cgroups, node: &str| {
+            run(cgroups, SLOT, &format!("exec 3<{node}")).status.success()
+                && run(cgroups, SLOT, &format!("exec 3>{node}")).status.success()
         };
         for node in ["/dev/null", "/dev/zero", "/dev/urandom"] {
-            assert!(try_open(&mut cage, node), "{node}");
+            assert!(try_open(&mut cgroups, node), "{node}");
         }
         for node in ["/dev/full", "/dev/random", "/dev/tty"] {
-            assert!(!try_open(&mut cage, node), "{node} could be opened");
+            assert!(!try_open(&mut cgroups, node), "{node} could be opened");
         }
         let node = state.0.join("node");
-        let made = run(&mut cage, SLOT, &format!("mknod {} c 1 3", node.display()));
+        let made = run(&mut cgroups, SLOT, &format!("mknod {} c 1 3", node.display()));
         assert!(!made.status.success() && !node.exists(), "a node could be made");
-        drop_all(cage);
+        drop_all(cgroups);
     });
 }
 
 #[test]
 fn processes_are_counted() {
     on_each(Controller::Pids, |state, surroundings, _| {
-        let mut cage = Cage::with_limit(&state.0, &surroundings(), &rules(), 5);
+        let mut cgroups = Cgroups::with_limit(&state.0, &surroundings(), &rules(), 5);
         // They hold nothing of the test's, and go with their group.
-        let output = run(&mut cage, SLOT, "for i in 1 2 3 4 5 6 7 8; do sleep 1000 >/dev/null 2>&1 & done");
+        let output = run(&mut cgroups, SLOT, "for i in 1 2 3 4 5 6 7 8; do sleep 1000 >/dev/null 2>&1 & done");
         let said = String::from_utf8_lossy(&output.stderr).into_owned();
         assert!(said.contains("fork"), "nobody was refused: {said}");
-        drop_all(cage);
+        drop_all(cgroups);
     });
 }
 
 #[test]
 fn a_zones_host_memory_is_limited_and_nobody_elses() {
     on_each(Controller::Memory, |state, surroundings, _| {
-        let mut cage = Cage::open(&state.0, &surroundings(), &rules());
+        let mut cgroups = Cgroups::open(&state.0, &surroundings(), &rules());
         let zone: ZoneName = "team.a".parse().unwrap();
-        assert!(cage.set_zone(&zone, HostLimits { memory: Some(64 << 20), cpu: None }).unwrap());
+        assert!(cgroups.set_zone(&zone, HostLimits { memory: Some(64 << 20), cpu: None }).unwrap());
         let hog = "head -c 300m /dev/zero | tail > /dev/null";
         // Outside of the zone it works.
-        assert!(run(&mut cage, SLOT, hog).status.success());
+        assert!(run(&mut cgroups, SLOT, hog).status.success());
         let mut command = Command::new("sh");
         command.args(["-c", &format!("read go; {hog}")]).stdin(Stdio::piped());
-        cage.confine(&mut command, SLOT, &rules()).unwrap();
+        cgroups.confine(&mut command, SLOT, &rules()).unwrap();
         let mut child = command.spawn().unwrap();
-        cage.admit(SLOT, &zone, &rules()).unwrap();
+        cgroups.admit(SLOT, &zone, &rules()).unwrap();
         drop(child.stdin.take());
         let status = child.wait().unwrap();
         assert!(!status.success(), "it took more than its zone has");
-        cage.leave(SLOT);
-        cage.remove_zone(&zone);
-        drop_all(cage);
+        cgroups.leave(SLOT);
+        cgroups.remove_zone(&zone);
+        drop_all(cgroups);
     });
 }
 
 #[test]
 fn processor_time_is_written_where_it_counts() {
     on_each(Controller::Cpu, |state, surroundings, version| {
-        let mut cage = Cage::open(&state.0, &surroundings(), &rules());
+        let mut cgroups = Cgroups::open(&state.0, &surroundings(), &rules());
         let zone: ZoneName = "a".parse().unwrap();
-        cage.set_zone(&zone, HostLimits { memory: None, cpu: Some(150) }).unwrap();
-        let tree = cage.trees().iter().find(|tree| tree.has(Controller::Cpu)).unwrap().root.join("zone-a");
+        cgroups.set_zone(&zone, HostLimits { memory: None, cpu: Some(150) }).unwrap();
+        let tree = cgroups.trees().iter().find(|tree| tree.has(Controller::Cpu)).unwrap().root.join("zone-a");
         let read = |file: &str| std::fs::read_to_string(tree.join(file)).unwrap().trim().to_owned();
         match version {
             Version::V1 => {
@@ -137,13 +138,13 @@ fn processor_time_is_written_where_it_counts() {
             }
             Version::V2 => assert_eq!(read("cpu.max"), "150000 100000"),
         }
-        assert!(!cage.set_zone(&zone, HostLimits::default()).unwrap(), "the group is there already");
+        assert!(!cgroups.set_zone(&zone, HostLimits::default()).unwrap(), "the group is there already");
         match version {
             Version::V1 => assert_eq!(read("cpu.cfs_quota_us"), "-1"),
             Version::V2 => assert_eq!(read("cpu.max"), "max 100000"),
         }
-        cage.remove_zone(&zone);
-        drop_all(cage);
+        cgroups.remove_zone(&zone);
+        drop_all(cgroups);
     });
 }
 
@@ -151,23 +152,23 @@ fn processor_time_is_written_where_it_counts() {
 #[test]
 fn left_overs_are_ended_and_removed() {
     on_each(Controller::Devices, |state, surroundings, _| {
-        let start = |cage: &mut Cage, slot| {
+        let start = |cgroups: &mut Cgroups, slot| {
             let mut command = Command::new("sleep");
             command.arg("1000");
-            cage.confine(&mut command, slot, &rules()).unwrap();
+            cgroups.confine(&mut command, slot, &rules()).unwrap();
             command.spawn().unwrap()
         };
-        let mut first = Cage::open(&state.0, &surroundings(), &rules());
+        let mut first = Cgroups::open(&state.0, &surroundings(), &rules());
         let (mut kept, mut lost) = (start(&mut first, 1), start(&mut first, 2));
         let root = first.trees()[0].root.clone();
         // As a killed broker would: nothing is put in order.
         drop(first);
         // Another broker comes by: there is somebody inside, so it leaves the groups alone.
         let other = State::new();
-        drop_all(Cage::open(&other.0, &surroundings(), &rules()));
+        drop_all(Cgroups::open(&other.0, &surroundings(), &rules()));
         assert!(root.join("w1").exists() && root.join("w2").exists());
 
-        let mut second = Cage::open(&state.0, &surroundings(), &rules());
+        let mut second = Cgroups::open(&state.0, &surroundings(), &rules());
         second.adopt(1, None);
         second.sweep();
         assert_eq!(std::os::unix::process::ExitStatusExt::signal(&lost.wait().unwrap()), Some(9));
@@ -179,7 +180,7 @@ fn left_overs_are_ended_and_removed() {
         // A broker that is gone with nobody left inside: the next one that comes by cleans up.
         drop(second);
         assert!(root.exists());
-        drop_all(Cage::open(&other.0, &surroundings(), &rules()));
+        drop_all(Cgroups::open(&other.0, &surroundings(), &rules()));
         assert!(!root.exists(), "nobody has removed {}", root.display());
     });
 }
@@ -189,13 +190,13 @@ fn a_machine_without_groups_is_told_apart() {
     let state = State::new();
     // A version that is mounted nowhere.
     let nowhere = Surroundings::read().only(Version::V1).only(Version::V2);
-    let mut cage = Cage::open(&state.0, &nowhere, &rules());
+    let mut cgroups = Cgroups::open(&state.0, &nowhere, &rules());
     for part in [Part::Cgroup, Part::DeviceRules] {
-        assert!(cage.missing().contains(part), "{part:?}");
+        assert!(cgroups.missing().contains(part), "{part:?}");
     }
     // Root's workers are counted by their users.
-    assert_eq!(cage.missing().contains(Part::ProcessLimit), !rustix::process::geteuid().is_root());
-    assert!(cage.can_limit(HostLimits { memory: Some(1), cpu: None }).is_err());
-    assert!(run(&mut cage, SLOT, "exit 0").status.success());
+    assert_eq!(cgroups.missing().contains(Part::ProcessLimit), !rustix::process::geteuid().is_root());
+    assert!(cgroups.can_limit(HostLimits { memory: Some(1), cpu: None }).is_err());
+    assert!(run(&mut cgroups, SLOT, "exit 0").status.success());
     assert_ne!(name(&state.0), name(Path::new("/elsewhere")));
 }

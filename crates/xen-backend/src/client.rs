@@ -85,7 +85,7 @@ fn bring_to_worker(visit: &Visit, caller: Caller, hello: Hello) -> Result<(), Vi
         refuse(TOO_MUCH_MAPPED)?;
         return Err(LendError::NoneLeft.into());
     };
-    let Ok(broker) = reach(&visit.domain.socket()) else {
+    let Ok(broker) = reach(visit.domain.socket()) else {
         return Ok(refuse("there is no proxy for this zone")?);
     };
     let hello = Hello { flags: hello.flags | HELLO_BRINGS_REGION, ..hello };
@@ -159,7 +159,7 @@ fn choose_pages(visit: &Visit, lending: &mut Lending<'_>, socket: &OwnedFd) -> R
 
 /// A question about the zone. The answer goes into the pages that the client brought.
 fn inquire(visit: &Visit, caller: &Caller) -> Result<(), VisitError> {
-    let broker = reach(&visit.domain.socket())?;
+    let broker = reach(visit.domain.socket())?;
     bootstrap::send(&broker, &Inquiry::default(), &[])?;
     let (answer, _) = bootstrap::recv_within::<Answer>(&broker, PATIENCE)?;
     caller.map_answer(answer.as_bytes().len())?.copy_in(0, answer.as_bytes());
@@ -169,7 +169,7 @@ fn inquire(visit: &Visit, caller: &Caller) -> Result<(), VisitError> {
 /// A program that meets others by name: what it and the broker say to each other is theirs alone.
 fn carry_meeting(visit: &Visit, caller: Caller) -> Result<(), VisitError> {
     let refuse = |text: &str| caller.answer(&Welcome::new(WelcomeStatus::Refused, text));
-    let Ok(broker) = reach(&visit.domain.socket()) else {
+    let Ok(broker) = reach(visit.domain.socket()) else {
         return Ok(refuse("there is no proxy for this zone")?);
     };
     let Some(_charge) = visit.domain.charge(caller.pages()) else {

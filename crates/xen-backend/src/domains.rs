@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, HashSet};
 use std::os::fd::OwnedFd;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use xen::DomainId;
@@ -21,6 +21,7 @@ pub struct Domain {
     pub host: DomainId,
     pub zone: String,
     folder: PathBuf,
+    socket: PathBuf,
     /// Pages of it that may be mapped here at a time.
     most_pages: usize,
     state: Mutex<State>,
@@ -54,11 +55,21 @@ impl Domain {
     pub fn new(id: DomainId, zone: String, terms: &Terms) -> Option<Self> {
         let name: ZoneName = zone.parse().ok()?;
         let folder = terms.state_dir.join("zones").join(name.as_str());
-        Some(Self { id, host: terms.host, zone, folder, most_pages: terms.most_pages, state: Mutex::default() })
+        let socket = terms.state_dir.join("guests").join(name.as_str());
+        Some(Self {
+            id,
+            host: terms.host,
+            zone,
+            folder,
+            socket,
+            most_pages: terms.most_pages,
+            state: Mutex::default(),
+        })
     }
 
-    pub fn socket(&self) -> PathBuf {
-        self.folder.join("sock")
+    /// Where the broker takes clients that are in guests: others may not bring a region of their own.
+    pub fn socket(&self) -> &Path {
+        &self.socket
     }
 
     /// As the broker left it beside the zone's socket.
@@ -172,7 +183,7 @@ mod tests {
 
     #[test]
     fn a_zone_has_the_name_of_a_zone() {
-        assert_eq!(domain().socket(), PathBuf::from("/state/zones/team-a/sock"));
+        assert_eq!(domain().socket(), Path::new("/state/guests/team-a"));
         for bad in ["", "..", "a/b", "../../etc"] {
             assert!(Domain::new(3, bad.to_owned(), &terms()).is_none(), "{bad:?}");
         }

@@ -16,6 +16,7 @@ use control::closing::{Foreign, Lane};
 use control::messages::{self, ToBroker, ToWorker, to_broker, to_worker};
 use control::packet;
 use control::process;
+use control::spawner::Child;
 use control::statistics::Reader;
 use control::{WorkerStats, ZoneName};
 
@@ -39,14 +40,14 @@ impl Broker {
             if record.state == roster::FREE {
                 continue;
             }
-            let Some(process) = process::open_if_same(record.pid, record.start_time) else {
+            let zone_name = ZoneName::from_field(&record.zone).filter(|_| record.state == roster::ASSIGNED);
+            let process = (record.pid, record.start_time);
+            let Ok(child) = Child::adopt(&self.spawner, slot, process, zone_name.as_ref()) else {
                 self.roster.clear(slot)?;
                 continue;
             };
             let id = self.new_id();
-            self.reactor.watch(&process, Source::WorkerProcess(id))?;
-            let zone_name = ZoneName::from_field(&record.zone).filter(|_| record.state == roster::ASSIGNED);
-            self.cage.adopt(slot, zone_name.as_ref());
+            self.reactor.watch(child.process(), Source::WorkerProcess(id))?;
             let service = match zone_name.and_then(|name| self.zones.get_mut(&name).map(|zone| (name, zone))) {
                 Some((name, zone)) => {
                     let client = process::open_if_same(record.client_pid, record.client_start_time);
@@ -64,8 +65,8 @@ impl Broker {
             let mut worker = Worker {
                 slot,
                 pid: record.pid,
-                process,
-                inside: None,
+                child,
+                inside: false,
                 region: None,
                 socket: None,
                 token: record.token,
@@ -171,10 +172,8 @@ impl Broker {
         reply.limit = standing.limit.unwrap_or(messages::UNLIMITED);
         self.reactor.forget(&socket);
         let named = message.named_descriptor().and_then(|number| {
-            if worker.inside.is_none() {
-                worker.inside = process::open_innermost(worker.pid, &worker.process);
-            }
-            Some(socket.lane().take(process::take_descriptor(worker.inside.as_ref()?, number).ok()?))
+            worker.inside = worker.inside || worker.child.open_inside().is_ok();
+            Some(socket.lane().take(worker.child.take_descriptor(number).ok()?))
         });
         let adopted = named.or_else(|| fds.into_iter().next()).and_then(|file| {
             let page = Reader::adopt(&file).ok()?;

@@ -3,7 +3,6 @@
 use std::collections::BTreeSet;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
-use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags};
@@ -12,16 +11,16 @@ use zerocopy::{FromBytes, FromZeros, IntoBytes};
 use super::{JOINS, Kind, Phase, Worker};
 use crate::reactor::Source;
 use crate::roster::{self, Slot};
+use crate::worker_logs::WorkerLogs;
 use crate::{Broker, StartError, Zone};
 use control::WorkerStats;
-use control::backend::Backend;
 use control::closing::Lane;
-use control::env_vars;
+use control::jail::{Demand, Missing, Part};
 use control::messages::{ToBroker, ToWorker, Token, to_broker, to_worker};
 use control::packet;
 use control::process;
 use control::region;
-use sandbox::jail::{Demand, Missing, Part};
+use control::spawner::{Child, Confined, Program};
 
 /// A worker must be ready by then; a GPU driver on a busy node takes seconds.
 const START_TIME: Duration = Duration::from_secs(120);
@@ -111,31 +110,26 @@ impl Broker {
         let slot = self.free_slot()?;
         let (ours, theirs) = packet::pair()?;
         rustix::io::ioctl_fionbio(&ours, true)?;
-        let backend = self.config.backend.with_devices(&kind.gpus);
         let region = region::make()?;
         packet::send(&ours, ToWorker::new(to_worker::REGION).as_bytes(), &[region.as_fd()])?;
-        let mut command = self.worker_command(slot, &backend, theirs);
-        if kind.fresh {
-            command.arg("--fresh");
-        }
-        let child = self.spawn_confined(slot, &backend, command)?;
-        let process = process::open(child.id())?;
+        let confined = Confined { gpus: kind.gpus.clone(), fresh: kind.fresh, ..self.confined(slot) };
+        let child = self.start_confined(&Program::Worker(confined), theirs)?;
         let mut token = Token::default();
         rustix::rand::getrandom(&mut token, rustix::rand::GetRandomFlags::empty())?;
         let mut record = Slot::new_zeroed();
-        (record.state, record.pid, record.token) = (roster::SPARE, child.id(), token);
-        record.start_time = process::start_time(child.id()).unwrap_or(0);
+        (record.state, record.pid, record.token) = (roster::SPARE, child.pid(), token);
+        record.start_time = process::start_time(child.pid()).unwrap_or(0);
         self.roster.write(slot, &record)?;
         let id = self.new_id();
         // Nothing of a tenant's comes out of it before it has one.
         let mut ours = Lane::default().take(ours);
         self.reactor.watch_foreign(&mut ours, Source::WorkerSocket(id))?;
-        self.reactor.watch(&process, Source::WorkerProcess(id))?;
+        self.reactor.watch(child.process(), Source::WorkerProcess(id))?;
         let worker = Worker {
             slot,
-            pid: child.id(),
-            process,
-            inside: None,
+            pid: child.pid(),
+            child,
+            inside: false,
             region: Some(region),
             socket: Some(ours),
             token,
@@ -152,45 +146,31 @@ impl Broker {
         Ok(id)
     }
 
+    /// How a process in a slot is confined, as far as this machine goes.
+    pub(crate) fn confined(&self, slot: usize) -> Confined {
+        Confined {
+            slot,
+            without_pid_namespace: self.missing.contains(Part::Proc),
+            names_descriptors: self.takes_descriptors(),
+            ..Confined::default()
+        }
+    }
+
+    /// Starts a worker or a helper, whose complaints are logged as its own.
+    pub(crate) fn start_confined(&mut self, program: &Program, control: OwnedFd) -> io::Result<Child> {
+        let (said, stderr) = WorkerLogs::pipe()?;
+        let child = Child::start(&self.spawner, program, Some(control), Some(stderr))?;
+        self.logs.add(child.pid(), said);
+        Ok(child)
+    }
+
     /// A slot that no process uses, and with it a user id.
     pub(crate) fn free_slot(&self) -> io::Result<usize> {
         let used: Vec<usize> =
             self.workers.values().map(|worker| worker.slot).chain(self.views.helper_slot()).collect();
         (0..roster::SLOTS)
-            .find(|slot| !used.contains(slot) && self.cage.is_free(*slot))
+            .find(|slot| !used.contains(slot) && self.spawner.is_free(*slot))
             .ok_or_else(|| io::Error::other("there are as many workers as a broker can have"))
-    }
-
-    pub(crate) fn worker_command(&self, slot: usize, backend: &Backend, control: OwnedFd) -> Command {
-        let config = &self.config;
-        let mut command = Command::new(&config.worker_program);
-        std::os::unix::process::CommandExt::arg0(&mut command, "bulkhead");
-        command.args(&config.worker_arguments).args(backend.to_arguments());
-        command.arg("--rejoin").arg(self.folder.workers_socket());
-        command.arg("--jail").arg(config.jail.name());
-        command.arg("--jail-root").arg(self.folder.jail_root());
-        if rustix::process::geteuid().is_root() {
-            command.arg("--jail-uid").arg((config.worker_uids + slot as u32).to_string());
-        }
-        if self.missing.contains(Part::Proc) {
-            command.arg("--without-pid-namespace");
-        }
-        if self.takes_descriptors() {
-            command.arg("--names-descriptors");
-        }
-        // The control socket is the worker's standard input: it needs no number of its own, and nothing else leaks in.
-        command.stdin(Stdio::from(control)).stdout(Stdio::null());
-        // A tenant's worker has no business with the environment of the operator.
-        command.env_clear();
-        for name in [env_vars::LOG, env_vars::SOFT_THREADS, env_vars::SOFT_CHECK, "RUST_BACKTRACE"] {
-            command.envs(std::env::var_os(name).map(|value| (name, value)));
-        }
-        if let Backend::Nvidia { library, .. } = backend {
-            // The driver loads its other libraries by name; they lie beside it.
-            command.envs(library.parent().map(|folder| ("LD_LIBRARY_PATH", folder)));
-        }
-        sandbox::jail::lead_session(&mut command);
-        command
     }
 
     /// Starts the first worker and waits until it has told how much of the jail this machine allows.
@@ -214,7 +194,7 @@ impl Broker {
                 self.missing = self.missing.with(Part::KeptDescriptors);
             }
         }
-        self.missing = self.missing.and(self.cage.missing());
+        self.missing = self.missing.and(self.spawner.facts().missing);
         if self.config.jail == Demand::Require && !self.missing.is_empty() {
             self.stop(false);
             return Err(StartError::Jail(self.missing));
@@ -256,10 +236,10 @@ impl Broker {
                 _ => break,
             }
         }
-        process::kill(&worker.process);
-        let mut fds = [PollFd::new(&worker.process, PollFlags::IN)];
+        worker.child.kill();
+        let mut fds = [PollFd::new(worker.child.process(), PollFlags::IN)];
         let _ = rustix::event::poll(&mut fds, None);
-        let status = process::reap(worker.process.as_fd()).unwrap_or_default();
+        let status = worker.child.reap().unwrap_or_default();
         self.stop(false);
         Err(StartError::WorkerEnded(status))
     }
@@ -267,8 +247,7 @@ impl Broker {
     /// Whether workers may send no descriptors, so that ours are the only hands that what they have gets into. That takes
     /// rights over them: as root, who gives each of them a user of its own, and where the kernel can.
     pub(super) fn takes_descriptors(&self) -> bool {
-        let root = rustix::process::geteuid().is_root() && self.config.jail != Demand::Off;
-        root && !self.missing.contains(Part::KeptDescriptors)
+        self.spawner.facts().privileged && !self.missing.contains(Part::KeptDescriptors)
     }
 
     /// Tries to take the descriptor that a jailed worker's report names, which it alone has; answers what its jail lacks.
@@ -278,8 +257,8 @@ impl Broker {
             return missing;
         }
         let take = || {
-            let inside = process::open_innermost(worker.pid, &worker.process).ok_or(io::ErrorKind::NotFound)?;
-            process::take_descriptor(inside, report.named_descriptor().ok_or(io::ErrorKind::InvalidData)?)
+            worker.child.open_inside()?;
+            worker.child.take_descriptor(report.named_descriptor().ok_or(io::ErrorKind::InvalidData)?)
         };
         match take() {
             Ok(_) => missing,

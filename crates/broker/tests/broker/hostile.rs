@@ -115,7 +115,7 @@ fn watched_by(node: &Node, kind: u64) -> usize {
     let sets = texts.map(|text| text.lines().filter_map(data_of).collect::<Vec<u64>>());
     // Other threads have sets of their own; only the loop's has the scheduler in it.
     let of_loop = sets.filter(|set| set.contains(&SCHEDULER)).max_by_key(Vec::len).unwrap();
-    of_loop.into_iter().filter(|data| data & 15 == kind).count()
+    of_loop.into_iter().filter(|data| data & 31 == kind).count()
 }
 
 /// As many descriptors as a message can have.

@@ -9,11 +9,13 @@ use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use broker::{Broker, Config, Meter, Reload, Suspend};
 use control::admin::{AdminClient, Answer, Request, Status, ZoneStatus};
 use control::backend::Backend;
+use control::jail::Demand;
 use control::messages::ToBroker;
 use control::meter::{self, Reading};
 use control::packet;
@@ -24,7 +26,7 @@ use idm::bootstrap::{self, Attach, Hello, Welcome, WelcomeStatus};
 use libtest_mimic::{Arguments, Trial};
 use rustix::event::{PollFd, PollFlags};
 use rustix::process::{Pid, Signal};
-use sandbox::jail::Demand;
+use spawner::{Helper, Local, Settings};
 
 use hostile::*;
 use node::*;

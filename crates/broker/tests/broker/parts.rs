@@ -14,26 +14,30 @@ pub fn as_broker(folder: &Path) {
         zones: vec![zone("a"), zone("b")],
         grants: Vec::new(),
         spare_workers: 1,
-        worker_program: "/proc/self/exe".into(),
-        worker_arguments: vec!["as-worker".into()],
-        json_logs: false,
         jail: Demand::Off,
         worker_uids: 0x3000_0000,
         context_memory: 0,
-        meter: Some(Meter {
-            arguments: vec!["as-meter".into(), beside(folder, "meter").into()],
-            libraries: None,
-            allowance: 50 * MIB,
-        }),
+        meter: Some(Meter { allowance: 50 * MIB }),
         max_clients_per_zone: 8,
         watchdog: None,
-        suspend: std::fs::read_to_string(beside(folder, "suspend")).ok().map(|seconds| Suspend {
-            after: Duration::from_secs(seconds.parse().unwrap()),
-            arguments: vec!["as-mover".into(), beside(folder, "moves").into()],
-            libraries: None,
-        }),
+        suspend: std::fs::read_to_string(beside(folder, "suspend"))
+            .ok()
+            .map(|seconds| Suspend { after: Duration::from_secs(seconds.parse().unwrap()) }),
     };
-    let mut broker = match Broker::start(config) {
+    let helper =
+        |name: &str, file| Helper { arguments: vec![name.into(), beside(folder, file).into()], libraries: None };
+    let settings = Settings {
+        state_dir: folder.to_owned(),
+        backend: config.backend.clone(),
+        jail: config.jail,
+        worker_uids: config.worker_uids,
+        program: "/proc/self/exe".into(),
+        worker_arguments: vec!["as-worker".into()],
+        meter: Some(helper("as-meter", "meter")),
+        mover: Some(helper("as-mover", "moves")),
+        json_logs: false,
+    };
+    let mut broker = match Broker::start(config, Arc::new(Local::open(settings))) {
         Ok(broker) => broker,
         Err(error) => {
             eprintln!("{error}");

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use clap::Args;
 
-use super::backend::{BackendArgs, JailArg};
+use proxy::args::{BackendArgs, JailArg};
 
 #[derive(Debug, clap::Args)]
 pub struct MoverArgs {

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use clap::Args;
 
-use super::proxy::LogFormat;
+use proxy::args::LogFormat;
 
 /// Where things are on a Kubernetes node, as the host names them: paths in what container runtimes are told.
 #[derive(Debug, Args)]

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use clap::{Args, ValueEnum};
 
 use super::AdminArgs;
-use super::backend::BackendArgs;
+use proxy::args::BackendArgs;
 
 #[derive(Debug, Args)]
 pub struct StatusArgs {

@@ -1,12 +1,10 @@
 //! The command line, from which help, manual and completions are made.
 
-mod backend;
 mod cdi;
 mod hidden;
 mod ipc;
 mod kube;
 mod look;
-mod proxy;
 mod run;
 mod zones;
 
@@ -14,13 +12,12 @@ use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand};
 
-pub use backend::*;
 pub use cdi::*;
 pub use hidden::*;
 pub use ipc::*;
 pub use kube::*;
 pub use look::*;
-pub use proxy::*;
+pub use proxy::args::*;
 pub use run::*;
 pub use zones::*;
 
@@ -38,6 +35,12 @@ pub enum Verb {
     Run(RunArgs),
     /// Be the node's proxy: make zones, start a jailed worker for each client
     Proxy(ProxyArgs),
+    /// Start, confine and end workers for the broker
+    #[command(hide = true)]
+    Spawner(ProxyArgs),
+    /// Serve metrics and the status page
+    #[command(hide = true)]
+    Exporter(proxy::exporter::ExporterArgs),
     /// Show a proxy's zones and what they use
     Status(StatusArgs),
     /// Watch zones and their programs, live

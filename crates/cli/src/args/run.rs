@@ -7,7 +7,7 @@ use clap::Args;
 use control::ZoneName;
 use control::zone::{DEFAULT_SHARE, MAX_SHARE, ZoneLimits};
 
-use super::backend::{BackendArgs, JailArg};
+use proxy::args::{BackendArgs, JailArg};
 
 const RUN_EXAMPLES: &str = "\
 Examples:

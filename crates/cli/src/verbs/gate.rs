@@ -12,7 +12,7 @@ use crate::exit::{Exit, Failure};
 pub fn run(state_dir: PathBuf, guest_memory: u64) -> Result<ExitCode, Failure> {
     let _ = rustix::thread::set_name(c"bulkhead-gate");
     crate::logging::start(LevelFilter::INFO, None);
-    let stop = super::proxy::on_signals(&[SIGTERM, SIGINT])
+    let stop = proxy::on_signals(&[SIGTERM, SIGINT])
         .map_err(|error| Failure::system(Exit::Failure, "cannot start", &error))?;
     let failed = |error: GateError| {
         let source = std::error::Error::source(&error).map(|source| format!(": {source}")).unwrap_or_default();

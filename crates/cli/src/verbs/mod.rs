@@ -15,7 +15,6 @@ pub mod ipc;
 pub mod man;
 pub mod meter;
 pub mod mover;
-pub mod proxy;
 pub mod run;
 pub mod selftest;
 pub mod status;

@@ -33,7 +33,7 @@ pub use hierarchy::{Controller, Surroundings, Tree, Version};
 
 use crate::jail::{Missing, Part};
 use control::ZoneName;
-use control::zone::ZoneLimits;
+use control::spawner::HostLimits;
 
 /// Threads of a worker and its guard.
 pub const MAX_PROCESSES: u64 = 4_096;
@@ -43,7 +43,7 @@ const PREFIX: &str = "bulkhead-";
 
 /// The groups of one broker.
 #[derive(Default)]
-pub struct Cage {
+pub struct Cgroups {
     trees: Vec<Tree>,
     /// Why a part is missing.
     reasons: Vec<(Part, String)>,
@@ -59,27 +59,7 @@ pub struct Cage {
     next_try: Option<Instant>,
 }
 
-/// The part of a zone's limits that is a matter of groups.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct HostLimits {
-    pub memory: Option<u64>,
-    /// In percent of one processor.
-    pub cpu: Option<u32>,
-}
-
-impl From<&ZoneLimits> for HostLimits {
-    fn from(limits: &ZoneLimits) -> Self {
-        Self { memory: limits.host_memory, cpu: limits.host_cpu }
-    }
-}
-
-impl HostLimits {
-    pub fn is_none(self) -> bool {
-        self == Self::default()
-    }
-}
-
-impl Cage {
+impl Cgroups {
     /// Finds the trees of this machine, takes the groups of this state directory in them, removes those of brokers that
     /// are gone, and tries what works.
     pub fn open(state: &Path, surroundings: &Surroundings, devices: &[Rule]) -> Self {
@@ -87,33 +67,33 @@ impl Cage {
     }
 
     pub fn with_limit(state: &Path, surroundings: &Surroundings, devices: &[Rule], processes: u64) -> Self {
-        let mut cage = Self { processes, ..Self::default() };
+        let mut cgroups = Self { processes, ..Self::default() };
         let bases = surroundings.trees();
         if bases.is_empty() {
-            cage.lacks(Part::Cgroup, "no cgroup file system can be written".to_owned());
+            cgroups.lacks(Part::Cgroup, "no cgroup file system can be written".to_owned());
         }
         for base in bases {
             group::sweep(&base.root, PREFIX);
             let tree = Tree { root: base.root.join(name(state)), ..base };
-            match cage.take(tree, devices) {
-                Ok(Some(tree)) => cage.trees.push(tree),
+            match cgroups.take(tree, devices) {
+                Ok(Some(tree)) => cgroups.trees.push(tree),
                 Ok(None) => {}
-                Err(error) => cage.lacks(Part::Cgroup, error.to_string()),
+                Err(error) => cgroups.lacks(Part::Cgroup, error.to_string()),
             }
         }
-        if !cage.trees.is_empty() {
-            cage.reasons.retain(|(part, _)| *part != Part::Cgroup);
+        if !cgroups.trees.is_empty() {
+            cgroups.reasons.retain(|(part, _)| *part != Part::Cgroup);
         }
         for (part, controller) in [(Part::DeviceRules, Controller::Devices), (Part::ProcessLimit, Controller::Pids)] {
             // A worker of root's has a user of its own, whose processes its jail counts as well: that limit is enough.
             let held_by_user = part == Part::ProcessLimit && rustix::process::geteuid().is_root();
-            if cage.has(controller) || held_by_user {
-                cage.reasons.retain(|(known, _)| *known != part);
+            if cgroups.has(controller) || held_by_user {
+                cgroups.reasons.retain(|(known, _)| *known != part);
             } else {
-                cage.lacks(part, "no tree has them".to_owned());
+                cgroups.lacks(part, "no tree has them".to_owned());
             }
         }
-        cage
+        cgroups
     }
 
     /// Makes the top group of a tree and tries a group below it; none when the tree gives nothing.
@@ -220,6 +200,15 @@ impl Cage {
                 return;
             }
         }
+    }
+
+    /// Whether a process is in one of these groups.
+    pub fn contains(&self, pid: u32) -> bool {
+        let text = std::fs::read_to_string(format!("/proc/{pid}/cgroup")).unwrap_or_default();
+        let paths = text.lines().filter_map(|line| line.splitn(3, ':').nth(2)).map(Path::new);
+        let top =
+            |path: &Path| self.trees.iter().any(|tree| path.iter().any(|part| tree.root.file_name() == Some(part)));
+        paths.into_iter().any(top)
     }
 
     /// Ends and removes what the last broker left and nobody has adopted.

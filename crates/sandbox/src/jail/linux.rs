@@ -237,6 +237,13 @@ fn set_ids(id: u32) -> io::Result<()> {
     check(unsafe { libc::setresuid(id, id, id) })
 }
 
+/// Becomes an ordinary user for good, with no group but its own and no way back. For a process of ours that is not jailed.
+pub fn become_user(id: u32) -> io::Result<()> {
+    prctl(libc::PR_SET_NO_NEW_PRIVS, 1)?;
+    set_ids(id)?;
+    drop_capabilities()
+}
+
 fn drop_capabilities() -> io::Result<()> {
     set_capabilities(0)
 }

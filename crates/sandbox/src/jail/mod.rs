@@ -15,7 +15,7 @@ use std::io;
 use std::path::PathBuf;
 
 pub use control::jail::{Demand, Missing, Part};
-pub use linux::{Linux, keep_capabilities};
+pub use linux::{Linux, become_user, keep_capabilities};
 pub use plan::{Step, plan};
 pub use policy::Policy;
 pub use tether::{die_with_parent, lead_session};

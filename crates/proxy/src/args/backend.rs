@@ -84,7 +84,7 @@ pub enum JailArg {
     Off,
 }
 
-impl From<JailArg> for sandbox::jail::Demand {
+impl From<JailArg> for control::jail::Demand {
     fn from(arg: JailArg) -> Self {
         match arg {
             JailArg::Require => Self::Require,

@@ -78,7 +78,7 @@ mod tests {
 
     #[test]
     fn the_front_page_has_them_all() {
-        const BEGIN: &str = "<!-- statuses: made from cli/src/exit.rs -->\n";
+        const BEGIN: &str = "<!-- statuses: made from crates/proxy/src/exit.rs -->\n";
         const END: &str = "<!-- end of statuses -->\n";
         let line = |(exit, meaning): &(Exit, &str)| format!("| {} | {meaning} |\n", *exit as u8);
         let own = "| the program's | it ran; 128+n if signal n ended it |\n";

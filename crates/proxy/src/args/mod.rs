@@ -1,4 +1,4 @@
-//! `bulkhead proxy`.
+//! What `bulkhead proxy` and the daemons of a node are told on the command line.
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -7,7 +7,9 @@ use clap::{Args, ValueEnum};
 use control::ZoneName;
 use control::zone::{MAX_SHARE, ZoneLimits};
 
-use super::backend::{BackendArgs, JailArg};
+mod backend;
+
+pub use backend::*;
 
 const PROXY_EXAMPLES: &str = "\
 Examples:
@@ -61,12 +63,19 @@ pub struct ProxyArgs {
     /// What to do where the machine does not allow the whole jail (default: require for root, else best-effort)
     #[arg(long, value_enum)]
     pub jail: Option<JailArg>,
-    /// First of 1024 user ids that workers get, one each, when the proxy is root (default: 805306368)
+    /// First of 1027 user ids for workers, one each, and for meter, broker and exporter, when the proxy is root
+    /// (default: 805306368)
     #[arg(long, value_name = "UID", value_parser = clap::value_parser!(u32).range(1000..=0x7000_0000))]
     pub worker_uids: Option<u32>,
     /// Standard input is a socket to the `run` that started us, and we end with it
     #[arg(long, hide = true)]
     pub private: bool,
+    /// Where kernels that the software GPU has compiled are kept; only of a private proxy
+    #[arg(long, hide = true, value_name = "PATH")]
+    pub soft_cache: Option<PathBuf>,
+    /// Socket of the spawner, where that is a service of its own
+    #[arg(long, hide = true, value_name = "PATH")]
+    pub spawner: Option<PathBuf>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

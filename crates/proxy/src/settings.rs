@@ -1,0 +1,245 @@
+//! What the processes of a node are told: the command line, which goes before what the configuration file says.
+
+use std::ffi::OsString;
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::time::Duration;
+
+use broker::{Config, Meter, Reload, Suspend};
+use config::File;
+use config::kubernetes::Kubernetes;
+use control::backend::Backend;
+use control::jail::Demand;
+use control::{ZoneName, ZoneSettings};
+use spawner::{Helper, Settings};
+use tracing_subscriber::filter::LevelFilter;
+
+use crate::Programs;
+use crate::args::{HttpArg, LogFormat, ProxyArgs};
+use crate::exit::{Exit, Failure};
+
+/// Where a broker lives that is not told otherwise.
+pub const STATE_DIR: &str = "/run/bulkhead";
+const SPARE_WORKERS: u16 = 1;
+const MAX_CLIENTS: u16 = 128;
+const WORKER_UIDS: u32 = 0x3000_0000;
+/// What a primary context takes on an H200, and about as much on other GPUs of today.
+const NVIDIA_CONTEXT: u64 = 523 << 20;
+const OVERDRAFT: u64 = 1 << 30;
+const WATCHDOG: u32 = 60;
+
+/// Says that the configuration is fine, or what is wrong with it.
+pub fn check(args: &ProxyArgs, file: &File, path: Option<&Path>) -> Result<ExitCode, Failure> {
+    let config = broker(args, file)?;
+    let said = path.map_or("no configuration file".into(), |path| path.display().to_string());
+    let line = format!("{said}: fine; backend {}, {} zones\n", config.backend.name(), config.zones.len());
+    // Whoever reads it may have gone.
+    let _ = std::io::Write::write_all(&mut std::io::stdout(), line.as_bytes());
+    Ok(ExitCode::SUCCESS)
+}
+
+/// The file that was named, or the usual one if there is one. What `run` starts for itself is told all it needs.
+pub fn config_path(args: &ProxyArgs) -> Option<PathBuf> {
+    args.config.clone().or_else(|| usual_config().filter(|_| !args.private))
+}
+
+/// The usual file, if there is one.
+pub fn usual_config() -> Option<PathBuf> {
+    Some(PathBuf::from(config::DEFAULT_PATH)).filter(|path| path.exists())
+}
+
+/// Reads a file; without one, nothing is configured.
+pub fn read(path: Option<&Path>) -> Result<File, Failure> {
+    let file = path.map_or_else(|| Ok(File::default()), config::load);
+    // One line each, as every line of ours begins.
+    file.map_err(|error| Failure::new(Exit::Config, error.to_string().replace('\n', "\nbulkhead: ")))
+}
+
+/// Starts the log of a daemon.
+pub fn start_logs(args: &ProxyArgs, file: &File) {
+    let usual = if args.private { LevelFilter::WARN } else { LevelFilter::INFO };
+    let level = file.log_level.as_deref().and_then(|level| level.parse().ok()).unwrap_or(usual);
+    let named = |json| if json { LogFormat::Json } else { LogFormat::Text };
+    crate::logging::start(level, args.log_format.or(file.log_json.map(named)));
+}
+
+/// Which driver the workers call.
+fn backend(args: &ProxyArgs, file: &File) -> Result<Backend, Failure> {
+    let mut options = args.backend.options();
+    if args.backend.backend.is_none() {
+        options.choice = file.backend.unwrap_or_default();
+    }
+    options.driver_library = options.driver_library.or_else(|| file.driver_library.clone());
+    options.devices = file.gpus.clone().unwrap_or_default();
+    options.soft_devices = options.soft_devices.or(file.soft_devices);
+    options.soft_memory = options.soft_memory.or(file.soft_memory);
+    options.soft_mig = options.soft_mig.or(file.soft_mig);
+    Backend::choose(&options).map_err(|error| Failure::new(Exit::NoBackend, error.to_string()))
+}
+
+fn state_dir(args: &ProxyArgs, file: &File) -> PathBuf {
+    args.state_dir.clone().or_else(|| file.state_dir.clone()).unwrap_or_else(|| STATE_DIR.into())
+}
+
+fn jail(args: &ProxyArgs, file: &File) -> Demand {
+    // A broker that was given a spawner has one that is root.
+    let root = rustix::process::geteuid().is_root() || args.spawner.is_some();
+    let usual = if root { Demand::Require } else { Demand::BestEffort };
+    args.jail.map(Demand::from).or(file.jail).unwrap_or(usual)
+}
+
+fn worker_uids(args: &ProxyArgs, file: &File) -> u32 {
+    args.worker_uids.or(file.worker_uids).unwrap_or(WORKER_UIDS)
+}
+
+fn suspend_idle(args: &ProxyArgs, file: &File) -> u32 {
+    args.suspend_idle.or(file.suspend_idle).unwrap_or(0)
+}
+
+/// Whether logs are written for machines.
+pub fn json_logs(args: &ProxyArgs, file: &File) -> bool {
+    args.log_format.map(|format| format == LogFormat::Json).or(file.log_json).unwrap_or(false)
+}
+
+/// What the broker is told.
+pub fn broker(args: &ProxyArgs, file: &File) -> Result<Config, Failure> {
+    let backend = backend(args, file)?;
+    let context_memory = match backend {
+        Backend::Soft { .. } => 0,
+        Backend::Nvidia { .. } => NVIDIA_CONTEXT,
+    };
+    let (suspend, watchdog) = (suspend_idle(args, file), args.watchdog.or(file.watchdog).unwrap_or(WATCHDOG));
+    let Reload { zones, grants, spare_workers, max_clients_per_zone } = live(args, file);
+    let allowance = file.overdraft.unwrap_or(OVERDRAFT);
+    Ok(Config {
+        state_dir: state_dir(args, file),
+        private: args.private,
+        zones,
+        grants,
+        spare_workers,
+        jail: jail(args, file),
+        worker_uids: worker_uids(args, file),
+        context_memory: args.context_memory.or(file.context_memory).unwrap_or(context_memory),
+        meter: nvml(&backend).map(|_| Meter { allowance }),
+        suspend: (suspend > 0).then(|| Suspend { after: Duration::from_secs(suspend.into()) }),
+        max_clients_per_zone,
+        watchdog: (watchdog > 0).then(|| Duration::from_secs(watchdog.into())),
+        backend,
+    })
+}
+
+/// What the spawner is told.
+pub fn spawner(args: &ProxyArgs, file: &File, programs: &Programs) -> Result<Settings, Failure> {
+    let (backend, jail) = (backend(args, file)?, jail(args, file));
+    let mut worker_arguments: Vec<OsString> = vec!["worker".into()];
+    // Workers of one user's own runs may trust what an earlier one has compiled; those of different tenants may not.
+    if args.private && matches!(backend, Backend::Soft { .. }) {
+        worker_arguments.extend(args.soft_cache.iter().flat_map(|path| ["--soft-cache".into(), path.into()]));
+    }
+    if jail == Demand::Require && !file.allow_hmm {
+        worker_arguments.push("--refuse-hmm".into());
+    }
+    Ok(Settings {
+        state_dir: state_dir(args, file),
+        jail,
+        worker_uids: worker_uids(args, file),
+        program: programs.worker.clone(),
+        worker_arguments,
+        meter: meter(&backend),
+        mover: (suspend_idle(args, file) > 0).then(|| mover(&backend)),
+        json_logs: json_logs(args, file),
+        backend,
+    })
+}
+
+fn mover(backend: &Backend) -> Helper {
+    let (mut arguments, mut libraries) = (vec!["mover".into()], None);
+    if let Backend::Nvidia { library, .. } = backend {
+        arguments.extend(["--library".into(), library.into()]);
+        libraries = library.parent().map(Path::to_owned);
+    }
+    Helper { arguments, libraries }
+}
+
+/// NVML lies beside the driver. Without it the ledger stands alone, and the log says so.
+fn meter(backend: &Backend) -> Option<Helper> {
+    let library = nvml(backend)?;
+    let libraries = library.parent().map(Path::to_owned);
+    Some(Helper { arguments: vec!["meter".into(), "--library".into(), library.into()], libraries })
+}
+
+fn nvml(backend: &Backend) -> Option<PathBuf> {
+    let Backend::Nvidia { library, .. } = backend else { return None };
+    let library = library.with_file_name("libnvidia-ml.so.1");
+    if !library.exists() {
+        tracing::warn!(library = %library.display(), "no NVML: what workers really use is not looked at");
+        return None;
+    }
+    Some(library)
+}
+
+/// Where metrics and the status page are served, and how.
+#[derive(Debug, Clone)]
+pub struct Http {
+    /// Where it listens.
+    pub address: SocketAddr,
+    /// What it serves, and under which names.
+    pub options: exporter::Options,
+    /// It logs as the broker does.
+    pub json_logs: bool,
+}
+
+/// None when nobody is to scrape us.
+pub fn http(args: &ProxyArgs, file: &File) -> Option<Http> {
+    let address = match args.http {
+        Some(HttpArg::Off) => None,
+        Some(HttpArg::At(address)) => Some(address),
+        // A broker with a spawner of the service manager has such an exporter as well.
+        None if args.spawner.is_some() => None,
+        None => file.http,
+    }?;
+    let options = exporter::Options { names: file.http_names.clone(), dcgm_names: file.dcgm_names };
+    Some(Http { address, options, json_logs: json_logs(args, file) })
+}
+
+/// The part that can change while the proxy runs.
+fn live(args: &ProxyArgs, file: &File) -> Reload {
+    let mut zones: Vec<(ZoneName, ZoneSettings)> = file.zones.clone();
+    for (name, limits) in &args.zones {
+        match zones.iter_mut().find(|(known, _)| known == name) {
+            Some((_, settings)) => settings.limits = *limits,
+            None => zones.push((name.clone(), ZoneSettings::from(*limits))),
+        }
+    }
+    Reload {
+        zones,
+        grants: file.grants.clone(),
+        spare_workers: args.spare_workers.or(file.spare_workers).unwrap_or(SPARE_WORKERS).into(),
+        max_clients_per_zone: args.max_clients.or(file.max_clients).unwrap_or(MAX_CLIENTS).into(),
+    }
+}
+
+/// Reads the file again; what is wrong with it, and what needs a restart, is logged.
+pub fn reloader(args: ProxyArgs, path: Option<PathBuf>, first: File) -> impl FnMut() -> Option<Reload> {
+    let mut known = first;
+    move || {
+        let path = path.clone().or_else(|| config_path(&args));
+        let file = match path.as_deref().map_or_else(|| Ok(File::default()), config::load) {
+            Ok(file) => file,
+            Err(error) => {
+                error.to_string().lines().for_each(|problem| tracing::error!(problem, "configuration"));
+                return None;
+            }
+        };
+        let fixed = |file: &File| {
+            let (zones, grants, kubernetes) = (Vec::new(), Vec::new(), Kubernetes::default());
+            File { zones, grants, kubernetes, spare_workers: None, max_clients: None, ..file.clone() }
+        };
+        if fixed(&file) != fixed(&known) {
+            tracing::warn!("part of what changed in the configuration needs a restart");
+        }
+        known = file;
+        Some(live(&args, &known))
+    }
+}

@@ -1,0 +1,95 @@
+//! The spawner as a process.
+
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::process::CommandExt;
+use std::path::Path;
+use std::process::{Child, Command, ExitCode, Stdio};
+
+use control::{packet, process};
+use rustix::event::{PollFd, PollFlags};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+use spawner::{Local, serve};
+
+use crate::args::ProxyArgs;
+use crate::exit::{Exit, Failure};
+use crate::{Programs, settings, state_dir};
+
+/// Serves the broker at standard input, or one after the other at a socket.
+pub fn run(args: &ProxyArgs, programs: &Programs) -> Result<ExitCode, Failure> {
+    let _ = rustix::thread::set_name(c"bulkhead-spawn");
+    let failure = |error: io::Error| Failure::system(Exit::Failure, "the spawner cannot start", &error);
+    if !rustix::process::geteuid().is_root() {
+        return Err(Failure::new(Exit::Usage, "a spawner is root's; others need none"));
+    }
+    let file = settings::read(settings::config_path(args).as_deref())?;
+    settings::start_logs(args, &file);
+    let settings = settings::spawner(args, &file, programs)?;
+    let uid = settings.broker_uid();
+    state_dir::prepare(&settings.state_dir, uid)
+        .map_err(|error| Failure::system(Exit::StateDir, "cannot use the state directory", &error))?;
+    // Signals of a terminal are for the broker, with which this ends.
+    let stop = crate::on_signals(&[SIGTERM, SIGINT, SIGHUP]).map_err(failure)?;
+    match &args.spawner {
+        None => {
+            let broker = io::stdin().as_fd().try_clone_to_owned().map_err(failure)?;
+            rustix::net::sockopt::socket_type(&broker)
+                .map_err(|_| Failure::new(Exit::Usage, "a spawner is started by the proxy only"))?;
+            attend(&Local::open(settings), &broker);
+        }
+        Some(path) => {
+            let local = Local::open(settings);
+            let listener = listen(path, uid).map_err(failure)?;
+            crate::broker::notify_ready();
+            while let Some(broker) = next(&listener, &stop).map_err(failure)? {
+                match process::peer(&broker) {
+                    Ok(peer) if peer.uid == uid || peer.uid == 0 => attend(&local, &broker),
+                    _ => tracing::warn!("a stranger wants to be served as the broker"),
+                }
+            }
+            let _ = std::fs::remove_file(path);
+        }
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn attend(local: &Local, broker: &OwnedFd) {
+    if let Err(error) = serve(local, broker) {
+        tracing::error!(%error, "the broker is not served any more");
+    }
+}
+
+fn listen(path: &Path, uid: u32) -> io::Result<OwnedFd> {
+    let listener = packet::listen(path, 0o600, 4)?;
+    packet::set_access(path, 0o600, Some(uid), None)?;
+    Ok(listener)
+}
+
+/// The next broker; none when the spawner is to end.
+fn next(listener: &OwnedFd, stop: &OwnedFd) -> io::Result<Option<OwnedFd>> {
+    loop {
+        let mut fds = [PollFd::new(listener, PollFlags::IN), PollFd::new(stop, PollFlags::IN)];
+        match rustix::event::poll(&mut fds, None) {
+            Ok(_) if !fds[1].revents().is_empty() => return Ok(None),
+            Ok(_) => {}
+            Err(rustix::io::Errno::INTR) => continue,
+            Err(error) => return Err(error.into()),
+        }
+        if let Some(broker) = packet::accept(listener)? {
+            rustix::io::ioctl_fionbio(&broker, false)?;
+            return Ok(Some(broker));
+        }
+    }
+}
+
+/// Starts a spawner of our own; answers with the socket by which it is spoken to.
+pub fn start(programs: &Programs) -> io::Result<(Child, OwnedFd)> {
+    let (ours, theirs) = packet::pair()?;
+    let [program, arguments @ ..] = &programs.spawner[..] else { return Err(io::ErrorKind::InvalidInput.into()) };
+    let mut command = Command::new(program);
+    command.arg0("bulkhead").args(arguments).args(&programs.arguments);
+    command.stdin(Stdio::from(theirs)).stdout(Stdio::null());
+    // Out of reach of the terminal's signals: the broker has things to tell it when it ends.
+    command.process_group(0);
+    Ok((command.spawn()?, ours))
+}
