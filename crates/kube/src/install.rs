@@ -5,7 +5,7 @@
 //! /opt/bulkhead/<version>/lib/bulkhead/libcuda.so.1, libnvidia-ml.so.1
 //! /opt/bulkhead/current                     -> <version>
 //! /etc/bulkhead/bulkhead.toml               if one is given
-//! /etc/systemd/system/bulkhead.service
+//! /etc/systemd/system/bulkhead.service  (and -spawner, -exporter)
 //! ```
 //!
 //! Files are replaced by renaming: whoever runs or has mounted the old ones keeps them. Doing it twice changes nothing
@@ -16,9 +16,16 @@ use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-const UNIT: &str = include_str!("../../../packaging/bulkhead.service");
-const UNIT_PATH: &str = "etc/systemd/system/bulkhead.service";
-const WANTS_PATH: &str = "etc/systemd/system/multi-user.target.wants/bulkhead.service";
+/// The services, in the order in which they are started.
+const UNITS: [(&str, &str); 3] = [
+    ("bulkhead-spawner.service", include_str!("../../../packaging/bulkhead-spawner.service")),
+    ("bulkhead.service", include_str!("../../../packaging/bulkhead.service")),
+    ("bulkhead-exporter.service", include_str!("../../../packaging/bulkhead-exporter.service")),
+];
+const UNIT_DIR: &str = "etc/systemd/system";
+const WANTS_DIR: &str = "etc/systemd/system/multi-user.target.wants";
+/// The programs of those, beside the libraries.
+const DAEMONS: [&str; 3] = ["bulkhead-spawner", "bulkhead-broker", "bulkhead-exporter"];
 const CONFIG_PATH: &str = "etc/bulkhead/bulkhead.toml";
 const HOME: &str = "opt/bulkhead";
 /// Of the package; a host that has one needs nothing of us.
@@ -72,19 +79,22 @@ pub fn place(root: &Path, parts: &Parts) -> Result<Changes, InstallError> {
     for library in ["libcuda.so.1", "libnvidia-ml.so.1"] {
         changes.programs |= put(&parts.libraries.join(library), &lib.join(library), 0o644)?;
     }
+    for daemon in DAEMONS {
+        changes.programs |= put(&parts.libraries.join(daemon), &lib.join(daemon), 0o755)?;
+    }
     changes.programs |= point(&root.join(HOME).join("current"), Path::new(&parts.version))?;
     if let Some(config) = &parts.config {
         let path = root.join(CONFIG_PATH);
         at(&path, path.parent().map_or(Ok(()), std::fs::create_dir_all))?;
         changes.config |= put(config, &path, 0o644)?;
     }
-    let unit = UNIT.replace("/usr/bin/bulkhead", &format!("/{HOME}/current/bin/bulkhead"));
-    let path = root.join(UNIT_PATH);
-    at(&path, path.parent().map_or(Ok(()), std::fs::create_dir_all))?;
-    changes.unit |= write(&path, unit.as_bytes(), 0o644)?;
-    let wants = root.join(WANTS_PATH);
-    at(&wants, wants.parent().map_or(Ok(()), std::fs::create_dir_all))?;
-    changes.unit |= point(&wants, Path::new("../bulkhead.service"))?;
+    let (units, wants) = (root.join(UNIT_DIR), root.join(WANTS_DIR));
+    at(&wants, std::fs::create_dir_all(&wants))?;
+    for (name, unit) in UNITS {
+        let unit = unit.replace("/usr/lib/bulkhead/", &format!("/{HOME}/current/lib/bulkhead/"));
+        changes.unit |= write(&units.join(name), unit.as_bytes(), 0o644)?;
+        changes.unit |= point(&wants.join(name), &Path::new("..").join(name))?;
+    }
     forget_others(&root.join(HOME), &parts.version)?;
     Ok(changes)
 }
@@ -101,8 +111,9 @@ pub struct Traces {
 /// is taken away beside it as well.
 pub fn clear(root: &Path, traces: &Traces) -> Result<(), InstallError> {
     if !is_packaged(root) {
-        for path in [UNIT_PATH, WANTS_PATH, CONFIG_PATH] {
-            at(&root.join(path), crate::files::remove(&root.join(path)))?;
+        let units = UNITS.iter().flat_map(|(name, _)| [UNIT_DIR, WANTS_DIR].map(|place| root.join(place).join(name)));
+        for path in units.chain([root.join(CONFIG_PATH)]) {
+            at(&path, crate::files::remove(&path))?;
         }
         remove_folder(&root.join(HOME))?;
         // Only if nothing of somebody else's is in it.
@@ -185,11 +196,12 @@ impl Systemd {
             self.ask(&["daemon-reload"])?;
         }
         if changes.programs || changes.unit {
-            self.ask(&["restart", "bulkhead.service"])
+            self.ask(&["restart", "bulkhead-spawner.service", "bulkhead.service", "bulkhead-exporter.service"])
         } else if changes.config {
-            self.ask(&["reload-or-restart", "bulkhead.service"])
+            self.ask(&["reload-or-restart", "bulkhead.service"])?;
+            self.ask(&["restart", "bulkhead-exporter.service"])
         } else {
-            self.ask(&["start", "bulkhead.service"])
+            self.ask(&["start", "bulkhead.service", "bulkhead-exporter.service"])
         }
     }
 }
@@ -249,7 +261,7 @@ mod tests {
             for folder in ["image", "host"] {
                 fs::create_dir_all(path.join(folder)).unwrap();
             }
-            for file in ["bulkhead", "libcuda.so.1", "libnvidia-ml.so.1"] {
+            for file in ["bulkhead", "libcuda.so.1", "libnvidia-ml.so.1"].iter().chain(&DAEMONS) {
                 fs::write(path.join("image").join(file), file).unwrap();
             }
             fs::write(path.join("image/b.toml"), "[proxy]\n").unwrap();
@@ -298,9 +310,11 @@ mod tests {
         assert_eq!(place(&host.root(), &host.parts("1")).unwrap(), Changes::default());
         let program = host.root().join("opt/bulkhead/current/bin/bulkhead");
         assert_eq!(fs::metadata(&program).unwrap().permissions().mode() & 0o777, 0o755);
-        let unit = fs::read_to_string(host.root().join(UNIT_PATH)).unwrap();
-        assert!(unit.contains("ExecStart=/opt/bulkhead/current/bin/bulkhead proxy"), "{unit}");
-        assert!(!unit.contains("/usr/bin/bulkhead"));
+        for ((name, _), daemon) in UNITS.iter().zip(DAEMONS) {
+            let unit = fs::read_to_string(host.root().join(UNIT_DIR).join(name)).unwrap();
+            assert!(unit.contains(&format!("ExecStart=/opt/bulkhead/current/lib/bulkhead/{daemon} ")), "{unit}");
+            assert!(!unit.contains("/usr/lib/bulkhead"));
+        }
     }
 
     #[test]
