@@ -1,13 +1,14 @@
 //! `cargo xtask demo`: one CUDA program in two zones at once on the software GPU, each with its own memory limit.
 
-use crate::programs::{self, Linkage};
-use crate::{stage, toolchain, zones};
+use crate::zones;
 use anyhow::{Context, Result, bail};
 use std::io::{BufRead, BufReader, Read};
 use std::path::Path;
 use std::process::{Child, ChildStdin, Command, Stdio};
 use std::sync::Mutex;
 use std::sync::mpsc::{Sender, channel};
+use xtask::programs::{self, Linkage};
+use xtask::{stage, toolchain};
 
 struct Zone {
     name: &'static str,

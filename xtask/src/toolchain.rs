@@ -127,7 +127,8 @@ pub fn identity() -> &'static str {
 
 /// Fetches what is missing; says nothing and takes no time when nothing is.
 pub fn ensure() -> Result<()> {
-    need_cxx()?;
+    // nvcc leaves the host's half of a program to it.
+    sh::install("g++", "g++")?;
     let missing = wheels().filter(|wheel| !wheel.stamp().exists()).collect::<Vec<_>>();
     if missing.is_empty() && stamp(OLDER, OLDER_SHA256).exists() {
         return Ok(());
@@ -152,25 +153,4 @@ pub fn ensure() -> Result<()> {
         std::os::unix::fs::symlink("lib", &lib64).context("cannot link lib64 to lib")?;
     }
     Ok(())
-}
-
-/// nvcc leaves the host's half of a program to g++.
-fn need_cxx() -> Result<()> {
-    if sh::exists("g++") {
-        return Ok(());
-    }
-    let hint = "a C++ compiler (g++) is needed: install it (Debian, Ubuntu: apt-get install g++)";
-    let root = sh::output(Command::new("id").arg("-u")).is_ok_and(|id| id.trim() == "0");
-    if !root || !sh::exists("apt-get") {
-        bail!("{hint}");
-    }
-    println!("installing g++");
-    let mut install = Command::new("apt-get");
-    install.env("DEBIAN_FRONTEND", "noninteractive").args(["install", "--yes", "--no-install-recommends", "g++"]);
-    // A fresh image has no package lists yet.
-    let done = sh::output(&mut install).or_else(|_| {
-        sh::output(Command::new("apt-get").arg("update"))?;
-        sh::output(&mut install)
-    });
-    done.map(drop).map_err(|_| anyhow::anyhow!("{hint}; apt-get could not"))
 }

@@ -1,13 +1,13 @@
 //! Runs compiled programs in zones on the software GPU, as a user does: through `bulkhead run`.
 
-use crate::programs::{Binary, Linkage, Wanted};
-use crate::report::Counts;
-use crate::{paths, programs, sh};
 use anyhow::{Result, bail};
 use std::fs;
 use std::path::PathBuf;
 use std::process::{Command, Output};
 use std::time::{Duration, Instant};
+use xtask::programs::{Binary, Linkage, Wanted};
+use xtask::report::Counts;
+use xtask::{paths, programs, sh};
 
 /// A program that hangs must not hang the tests. Far above what any of them takes.
 const PATIENCE: &str = "300";
