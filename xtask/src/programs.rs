@@ -251,7 +251,7 @@ pub fn build<'a>(wanted: &[Wanted<'a>], sass: &[String]) -> Result<Vec<Binary<'a
     fs::create_dir_all(paths::programs())?;
     // Parts of a test that run beside each other want the same programs.
     let lock = fs::File::create(paths::programs().join(".lock"))?;
-    rustix::fs::flock(&lock, rustix::fs::FlockOperation::LockExclusive).context("cannot lock target/programs")?;
+    lock.lock().context("cannot lock target/programs")?;
     // Objects first, each once: several links share one.
     let mut objects = Vec::<(&Program, bool)>::new();
     for (program, runtime, _) in wanted {
