@@ -1,9 +1,9 @@
 //! `cargo xtask attack` and `cargo xtask soak`: builds, and has `conformance` do it to what users get.
 
-use crate::{paths, sh, stage};
 use anyhow::Result;
 use std::ffi::OsString;
 use std::process::Command;
+use xtask::{paths, sh, stage};
 
 /// The arguments are those of `conformance attack` and `conformance soak`; `--debug` builds quicker.
 pub fn run(verb: &str, arguments: &[OsString]) -> Result<()> {

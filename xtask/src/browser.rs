@@ -3,11 +3,11 @@
 //! Debian's Chromium runs the page without a window and prints what has become of the document. The page must have
 //! looked several times, and show every zone in the table and in both charts.
 
-use crate::{paths, sh};
 use anyhow::{Context, Result, bail, ensure};
 use std::io::{BufRead, BufReader};
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
+use xtask::{paths, sh};
 
 const BROWSERS: [&str; 3] = ["chromium", "chromium-browser", "google-chrome"];
 const ZONES: [&str; 2] = ["first-zone", "second-zone"];
@@ -21,13 +21,7 @@ pub fn find() -> Option<&'static str> {
 
 /// Installs one where there is none.
 pub fn install() -> Result<()> {
-    if find().is_none() {
-        println!("installing chromium");
-        let mut command = Command::new("apt-get");
-        sh::run(command.args(["install", "--yes", "--no-install-recommends", "chromium"]))
-            .context("there is no Chromium, and apt-get cannot install it here")?;
-    }
-    Ok(())
+    if find().is_some() { Ok(()) } else { sh::install("chromium", "chromium") }
 }
 
 /// Needs the staged tree.

@@ -1,9 +1,9 @@
 //! `cargo test`, with its tests counted.
 
-use crate::report::Counts;
 use anyhow::{Context, Result, bail};
 use std::io::{BufRead, BufReader};
 use std::process::{Command, Stdio};
+use xtask::report::Counts;
 
 /// Runs cargo and shows what it prints, except for the lines of tests that passed.
 pub fn run(cargo: &mut Command) -> Result<Counts> {

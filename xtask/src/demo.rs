@@ -1,13 +1,13 @@
 //! `cargo xtask demo`: one CUDA program in two zones at once on the software GPU, each with its own memory limit.
 
-use crate::programs::{self, Linkage};
-use crate::{stage, toolchain, zones};
 use anyhow::{Context, Result, bail};
 use std::io::{BufRead, BufReader, Read};
 use std::path::Path;
 use std::process::{Child, ChildStdin, Command, Stdio};
 use std::sync::Mutex;
 use std::sync::mpsc::{Sender, channel};
+use xtask::programs::{self, Linkage};
+use xtask::{stage, toolchain};
 
 struct Zone {
     name: &'static str,
@@ -20,8 +20,14 @@ const ZONES: [Zone; 2] = [Zone { name: "alice", mebibytes: 1024 }, Zone { name: 
 const HOLDS_ITS_MEMORY: &str = "memory I can get";
 
 pub fn run() -> Result<()> {
-    toolchain::ensure()?;
-    stage::build(&stage::Options::default())?;
+    // The one waits for the network, the other for the processor.
+    let (fetched, bulkhead) = std::thread::scope(|scope| {
+        let fetching = scope.spawn(toolchain::ensure_compiler);
+        let bulkhead = stage::build_for_demo();
+        (fetching.join().expect("fetching does not panic"), bulkhead)
+    });
+    fetched?;
+    let bulkhead = bulkhead?;
     let all = programs::all()?;
     let demo = all.iter().filter(|program| program.name == "demo");
     let wanted = demo.map(|program| Ok((program, toolchain::own_runtime()?, Linkage::Static)));
@@ -33,7 +39,7 @@ pub fn run() -> Result<()> {
     for zone in &ZONES {
         let memory = format!("{}MiB", zone.mebibytes);
         println!("  bulkhead run --zone {} --memory {memory} --backend soft -- demo", zone.name);
-        children.push(start(zone, &memory, binary)?);
+        children.push(start(&bulkhead, zone, &memory, binary)?);
     }
     println!();
     let results = show(children)?;
@@ -47,8 +53,8 @@ pub fn run() -> Result<()> {
     Ok(())
 }
 
-fn start(zone: &Zone, memory: &str, binary: &Path) -> Result<Child> {
-    let mut command = Command::new(zones::bulkhead());
+fn start(bulkhead: &Path, zone: &Zone, memory: &str, binary: &Path) -> Result<Child> {
+    let mut command = Command::new(bulkhead);
     command.args(["run", "--zone", zone.name, "--memory", memory, "--backend", "soft", "--"]);
     command.arg(binary).arg(zone.mebibytes.to_string());
     command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());

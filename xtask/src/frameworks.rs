@@ -2,9 +2,9 @@
 //!
 //! Not part of `test`: it fetches some 400 MB into `.cache/frameworks`.
 
-use crate::{paths, sh, stage};
 use anyhow::Result;
 use std::process::Command;
+use xtask::{paths, sh, stage};
 
 struct Framework {
     name: &'static str,

@@ -5,8 +5,8 @@ use anyhow::{Result, bail};
 use std::path::PathBuf;
 use std::process::Command;
 
-use crate::report::Counts;
-use crate::{paths, sh};
+use xtask::report::Counts;
+use xtask::{paths, sh};
 
 /// What libFuzzer needs of the compiler, which `cargo fuzz` would ask for.
 const COVERAGE: &str = "--cfg fuzzing -Cpasses=sancov-module -Cllvm-args=-sanitizer-coverage-level=4 \
@@ -65,8 +65,5 @@ pub fn run(seconds: u32, wanted: &[String]) -> Result<Counts> {
             }
         }
     }
-    if wanted.is_empty() || counts.failed == 0 {
-        return Ok(counts);
-    }
-    bail!("{} of the fuzz targets found something", counts.failed)
+    Ok(counts)
 }

@@ -60,8 +60,10 @@ fn finish(image: Image, folder: &Path, name: &str, entrypoint: &[&str]) -> Resul
 fn bulkhead(folder: &Path) -> Result<()> {
     let image = start(folder, "bulkhead")?;
     image.program(&paths::stage().join("bin/bulkhead"), "usr/bin/bulkhead")?;
+    image.strip("usr/bin/bulkhead")?;
     for library in ["libcuda.so.1", "libnvidia-ml.so.1"] {
         image.file(&paths::stage().join("lib/bulkhead").join(library), &format!("usr/lib/bulkhead/{library}"))?;
+        image.strip(&format!("usr/lib/bulkhead/{library}"))?;
     }
     finish(image, folder, "bulkhead", &["/usr/bin/bulkhead"])
 }

@@ -5,37 +5,33 @@ mod adversary;
 mod browser;
 mod cargo_test;
 mod checks;
-mod deb;
 mod demo;
-mod e2e;
 mod frameworks;
 mod fuzz;
-mod images;
-mod oci;
-mod paths;
-mod programs;
-mod report;
-mod sh;
-mod stage;
+mod lab;
+mod qualify;
 mod suite;
-mod toolchain;
 mod truth_table;
-mod xen;
 mod zones;
 
 use anyhow::{Result, bail};
 use lexopt::prelude::*;
 use std::process::ExitCode;
+use xtask::{deb, images, paths, programs, stage, toolchain};
 
 const HELP: &str = "\
 cargo xtask <verb>
 
   demo                         one CUDA program in two zones at once, on the software GPU
-  test [--quick]               everything that must hold; fetches what it needs
-  lint                         the part of it that runs no program
-  e2e [--keep] [--debug] [--no-build] [SCENARIO]...
-                               a Kubernetes cluster of real components with Bulkhead on it, and what must hold there;
-                               --keep leaves it up to be tried; --no-build takes what was built last
+  test [--quick] [--list] [PART]...
+                               everything that must hold, or these parts of it; fetches what it needs. What is not tried
+                               has failed, unless .ci/may-lack.toml lists it. --quick leaves out what takes long
+  lint                         the parts of it that run no program
+  qualify [--list] [--only ROW]...
+                               what takes too long for every change; results go to docs/qualification.md
+  e2e [OPTION]... [SCENARIO]...
+                               a Kubernetes cluster of real components with Bulkhead on it, and what must hold there
+                               (e2e --help)
   browser                      the status page in Chromium, which is installed where it is missing
   attack [--backend B] [--long] [--seed N] [NAME]...
                                hostile clients beside an honest one: what each tries, and what happens
@@ -49,7 +45,8 @@ cargo xtask <verb>
   deb                          a package for Debian, in target
   images                       container images as archives, in target/images
   toolchain                    fetch NVIDIA's compiler and runtimes from PyPI into .cache/cuda
-  xen [--list] [SCENARIO]...   Xen itself, emulated, with guests that use the GPU of Dom0 (xen --help)
+  xen [OPTION]... [SCENARIO]...
+                               Xen itself, emulated, with guests that use the GPU of Dom0 (xen --help)
   run [--matrix] [PROGRAM]...  build, and run these programs (or all) in zones on the software GPU
   build [--debug] [--strip]    build everything, and stage a tree that runs in target/stage
   programs [--sass ARCH]... [--matrix]
@@ -58,7 +55,9 @@ cargo xtask <verb>
 
 fn main() -> ExitCode {
     match verb() {
-        Ok(()) => ExitCode::SUCCESS,
+        Ok(true) => ExitCode::SUCCESS,
+        // It has said what.
+        Ok(false) => ExitCode::FAILURE,
         Err(error) => {
             eprintln!("xtask: {error:#}");
             ExitCode::FAILURE
@@ -66,121 +65,142 @@ fn main() -> ExitCode {
     }
 }
 
-fn verb() -> Result<()> {
+/// False when something does not hold.
+fn verb() -> Result<bool> {
     let mut args = lexopt::Parser::from_env();
     let verb = match args.next()? {
         Some(Value(verb)) => verb.string()?,
         Some(Short('h') | Long("help")) | None => {
             print!("{HELP}");
-            return Ok(());
+            return Ok(true);
         }
         Some(other) => return Err(other.unexpected().into()),
     };
+    let rest = |mut args: lexopt::Parser| args.raw_args().map(Iterator::collect::<Vec<_>>);
     match verb.as_str() {
-        "toolchain" => {
-            no_more(args)?;
-            toolchain::ensure()?;
-            println!("{}", toolchain::nvcc().display());
-            Ok(())
-        }
-        "fuzz" => {
-            let (mut seconds, mut targets) = (60, Vec::new());
-            while let Some(arg) = args.next()? {
-                match arg {
-                    Long("seconds") => seconds = args.value()?.parse()?,
-                    Value(target) => targets.push(target.string()?),
-                    other => return Err(other.unexpected().into()),
-                }
-            }
-            fuzz::run(seconds, &targets).map(drop)
-        }
-        "deb" => {
-            no_more(args)?;
-            deb::build()
-        }
-        "images" => {
-            let (mut debug, mut no_build) = (false, false);
-            while let Some(arg) = args.next()? {
-                match arg {
-                    Long("debug") => debug = true,
-                    Long("no-build") => no_build = true,
-                    other => return Err(other.unexpected().into()),
-                }
-            }
-            toolchain::ensure()?;
-            if !no_build {
-                stage::build(&stage::Options { debug, strip: true })?;
-            }
-            for archive in images::build()? {
-                println!("{}", archive.display());
-            }
-            Ok(())
-        }
+        "demo" => no_more(args).and_then(|()| demo::run()),
+        "test" => return test(args),
+        suite::PART => return suite::part(&args.value()?.string()?),
+        "lint" => return no_more(args).and_then(|()| suite::lint()),
+        "qualify" => return qualify(args),
+        "run" => return run_programs(args),
+        "e2e" => return lab::enter(lab::cluster(), rest(args)?),
+        "xen" => return lab::enter(lab::xen(), rest(args)?),
+        "attack" | "soak" => adversary::run(&verb, &rest(args)?),
+        "truth-table" => truth_table::run(&rest(args)?),
+        "frameworks" => no_more(args).and_then(|()| frameworks::run()),
+        "fuzz" => fuzz_targets(args),
         "browser" => {
             no_more(args)?;
             browser::install()?;
             stage::build(&stage::Options::default())?;
             browser::check()
         }
-        "attack" | "soak" => adversary::run(&verb, &args.raw_args()?.collect::<Vec<_>>()),
-        "frameworks" => no_more(args).and_then(|()| frameworks::run()),
-        "truth-table" => truth_table::run(&args.raw_args()?.collect::<Vec<_>>()),
-        "demo" => no_more(args).and_then(|()| demo::run()),
-        "e2e" | e2e::INSIDE => end_to_end(&verb, args),
-        "lint" => no_more(args).and_then(|()| suite::lint()),
-        "test" => {
-            let mut quick = false;
-            while let Some(arg) = args.next()? {
-                match arg {
-                    Long("quick") => quick = true,
-                    other => return Err(other.unexpected().into()),
-                }
-            }
-            suite::test(quick)
-        }
-        "build" => {
-            let mut options = stage::Options::default();
-            while let Some(arg) = args.next()? {
-                match arg {
-                    Long("release") => options.debug = false,
-                    Long("debug") => options.debug = true,
-                    Long("strip") => options.strip = true,
-                    other => return Err(other.unexpected().into()),
-                }
-            }
-            stage::build(&options)?;
-            println!("{}", paths::stage().display());
+        "toolchain" => {
+            no_more(args)?;
+            toolchain::ensure()?;
+            println!("{}", toolchain::nvcc().display());
             Ok(())
         }
-        "xen" => xen::verb(args),
+        "build" => build(args),
+        "deb" => no_more(args).and_then(|()| deb::build()),
+        "images" => build_images(args),
         "programs" => compile_programs(args),
-        "run" => {
-            let (mut names, mut matrix) = (Vec::new(), false);
-            while let Some(arg) = args.next()? {
-                match arg {
-                    Value(name) => names.push(name.string()?),
-                    Long("matrix") => matrix = true,
-                    other => return Err(other.unexpected().into()),
-                }
-            }
-            suite::run(&names, matrix)
-        }
         _ => bail!("no such verb: {verb} (see cargo xtask --help)"),
     }
+    .map(|()| true)
 }
 
-fn end_to_end(verb: &str, mut args: lexopt::Parser) -> Result<()> {
-    let mut options = e2e::Options::default();
+fn test(mut args: lexopt::Parser) -> Result<bool> {
+    let mut options = suite::Options::default();
     while let Some(arg) = args.next()? {
         match arg {
             Value(name) => options.names.push(name.string()?),
-            Long("keep") => options.keep = true,
-            Long("debug") => options.debug = true,
-            Long("no-build") => options.no_build = true,
+            Long("quick") => options.quick = true,
+            Long("list") => {
+                print!("{}", suite::list());
+                return Ok(true);
+            }
             other => return Err(other.unexpected().into()),
         }
     }
-    if verb == e2e::INSIDE { e2e::inside(&options) } else { e2e::run(&options) }
+    suite::test(&options)
+}
+
+fn qualify(mut args: lexopt::Parser) -> Result<bool> {
+    let mut names = Vec::new();
+    while let Some(arg) = args.next()? {
+        match arg {
+            Long("only") => names.push(args.value()?.string()?),
+            Long("list") => {
+                print!("{}", qualify::list());
+                return Ok(true);
+            }
+            other => return Err(other.unexpected().into()),
+        }
+    }
+    qualify::run(&names)
+}
+
+fn run_programs(mut args: lexopt::Parser) -> Result<bool> {
+    let (mut names, mut matrix) = (Vec::new(), false);
+    while let Some(arg) = args.next()? {
+        match arg {
+            Value(name) => names.push(name.string()?),
+            Long("matrix") => matrix = true,
+            other => return Err(other.unexpected().into()),
+        }
+    }
+    suite::run(&names, matrix)
+}
+
+fn fuzz_targets(mut args: lexopt::Parser) -> Result<()> {
+    let (mut seconds, mut targets) = (60, Vec::new());
+    while let Some(arg) = args.next()? {
+        match arg {
+            Long("seconds") => seconds = args.value()?.parse()?,
+            Value(target) => targets.push(target.string()?),
+            other => return Err(other.unexpected().into()),
+        }
+    }
+    match fuzz::run(seconds, &targets)?.failed {
+        0 => Ok(()),
+        failed => bail!("{failed} of the fuzz targets found something"),
+    }
+}
+
+fn build(mut args: lexopt::Parser) -> Result<()> {
+    let mut options = stage::Options::default();
+    while let Some(arg) = args.next()? {
+        match arg {
+            Long("release") => options.debug = false,
+            Long("debug") => options.debug = true,
+            Long("strip") => options.strip = true,
+            other => return Err(other.unexpected().into()),
+        }
+    }
+    stage::build(&options)?;
+    println!("{}", paths::stage().display());
+    Ok(())
+}
+
+fn build_images(mut args: lexopt::Parser) -> Result<()> {
+    let (mut debug, mut no_build) = (false, false);
+    while let Some(arg) = args.next()? {
+        match arg {
+            Long("debug") => debug = true,
+            Long("no-build") => no_build = true,
+            other => return Err(other.unexpected().into()),
+        }
+    }
+    toolchain::ensure()?;
+    if !no_build {
+        stage::build(&stage::Options { debug, strip: true })?;
+    }
+    for archive in images::build()? {
+        println!("{}", archive.display());
+    }
+    Ok(())
 }
 
 fn compile_programs(mut args: lexopt::Parser) -> Result<()> {

@@ -51,6 +51,11 @@ impl Image {
         Ok(())
     }
 
+    /// Takes the symbols out of a file of ours, which are most of it.
+    pub fn strip(&self, file: &str) -> Result<()> {
+        sh::run(Command::new("strip").arg("--strip-unneeded").arg(self.folder.join("root").join(file)))
+    }
+
     /// A program of this machine, from wherever PATH has it.
     pub fn tool(&self, name: &str) -> Result<()> {
         let found = sh::output(Command::new("sh").args(["-c", "command -v \"$0\"", name]))?;

@@ -248,6 +248,10 @@ pub fn matrix(programs: &[Program]) -> Result<Vec<Wanted<'_>>> {
 
 /// Compiles and links; the wanted ones that cannot exist (no static library in the wheel) are left out.
 pub fn build<'a>(wanted: &[Wanted<'a>], sass: &[String]) -> Result<Vec<Binary<'a>>> {
+    fs::create_dir_all(paths::programs())?;
+    // Parts of a test that run beside each other want the same programs.
+    let lock = fs::File::create(paths::programs().join(".lock"))?;
+    lock.lock().context("cannot lock target/programs")?;
     // Objects first, each once: several links share one.
     let mut objects = Vec::<(&Program, bool)>::new();
     for (program, runtime, _) in wanted {

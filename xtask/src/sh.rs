@@ -49,6 +49,21 @@ pub fn exists(program: &str) -> bool {
     probe.status().is_ok()
 }
 
+/// Installs a package of Debian's when `program` is not there; who may not, or has no apt-get, is told what is needed.
+pub fn install(program: &str, package: &str) -> Result<()> {
+    if exists(program) {
+        return Ok(());
+    }
+    println!("installing {package}");
+    let apt_get =
+        |words: &[&str]| output(Command::new("apt-get").env("DEBIAN_FRONTEND", "noninteractive").args(words));
+    let install = ["install", "--yes", "--no-install-recommends", package];
+    // A fresh image has no package lists yet.
+    let done = apt_get(&install).or_else(|_| apt_get(&["update"]).and_then(|_| apt_get(&install)));
+    done.map(drop)
+        .with_context(|| format!("{program} is needed, and apt-get cannot install {package} (Debian, Ubuntu) here"))
+}
+
 fn name(command: &Command) -> String {
     let words = [command.get_program()].into_iter().chain(command.get_args());
     words.map(|word| word.to_string_lossy()).take(4).collect::<Vec<_>>().join(" ")

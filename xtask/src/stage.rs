@@ -10,7 +10,7 @@
 use crate::{paths, sh};
 use anyhow::{Context, Result};
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 #[derive(Default)]
@@ -23,23 +23,12 @@ pub struct Options {
 
 pub fn build(options: &Options) -> Result<()> {
     let mut cargo = sh::cargo();
-    cargo.args([
-        "build",
-        "--package",
-        "bulkhead",
-        "--package",
-        "libcuda",
-        "--package",
-        "libnvml",
-        "--package",
-        "guest",
-    ]);
+    let packages = ["bulkhead", "libcuda", "libnvml", "guest"];
+    cargo.arg("build").args(packages.iter().flat_map(|package| ["--package", package]));
     cargo.args((!options.debug).then_some("--release"));
     sh::run(&mut cargo)?;
     let built = paths::target().join(if options.debug { "debug" } else { "release" });
-    let (bin, lib) = (paths::stage().join("bin"), paths::stage().join("lib/bulkhead"));
-    fs::create_dir_all(&bin)?;
-    fs::create_dir_all(&lib)?;
+    let (bin, lib) = folders(&paths::stage())?;
     place(&built.join("bulkhead"), &bin.join("bulkhead"), options.strip)?;
     place(&built.join("bulkhead-init"), &lib.join("bulkhead-init"), options.strip)?;
     for (from, name) in [("libcuda.so", "libcuda.so"), ("libnvidia_ml.so", "libnvidia-ml.so")] {
@@ -51,6 +40,26 @@ pub fn build(options: &Options) -> Result<()> {
         }
     }
     Ok(())
+}
+
+/// Builds only what runs CUDA programs, without what is for Kubernetes and Xen, in a tree of its own; gives the program.
+pub fn build_for_demo() -> Result<PathBuf> {
+    let mut cargo = sh::cargo();
+    cargo.args(["build", "--release", "--package", "bulkhead", "--package", "libcuda", "--no-default-features"]);
+    sh::run(&mut cargo)?;
+    let built = paths::target().join("release");
+    let (bin, lib) = folders(&paths::target().join("demo"))?;
+    place(&built.join("libcuda.so"), &lib.join("libcuda.so.1"), false)?;
+    place(&built.join("bulkhead"), &bin.join("bulkhead"), false)?;
+    Ok(bin.join("bulkhead"))
+}
+
+/// Where programs and libraries go in a tree.
+fn folders(tree: &Path) -> Result<(PathBuf, PathBuf)> {
+    let (bin, lib) = (tree.join("bin"), tree.join("lib/bulkhead"));
+    fs::create_dir_all(&bin)?;
+    fs::create_dir_all(&lib)?;
+    Ok((bin, lib))
 }
 
 /// Puts a file in place by renaming: the old one may be running or mapped.

@@ -16,6 +16,9 @@ const OLDER: &str = "nvcc-12.4";
 const OLDER_PACKAGE: &str = "pool/non-free/n/nvidia-cuda-toolkit/nvidia-cuda-toolkit_12.4.131~12.4.1-2_amd64.deb";
 const OLDER_SHA256: &str = "cd5fe85aee38d108b315f408a688641478f2402622a10c677478eb7a6c4e5319";
 
+/// The runtime that belongs to the compiler.
+const OWN_RUNTIME: &str = "13.0";
+
 /// A line of toolchain.lock.
 struct Wheel {
     into: &'static str,
@@ -100,7 +103,7 @@ pub fn runtimes() -> Result<Vec<Runtime>> {
 
 /// The runtime that belongs to the compiler.
 pub fn own_runtime() -> Result<Runtime> {
-    runtime("13.0")
+    runtime(OWN_RUNTIME)
 }
 
 fn runtime(version: &'static str) -> Result<Runtime> {
@@ -127,9 +130,21 @@ pub fn identity() -> &'static str {
 
 /// Fetches what is missing; says nothing and takes no time when nothing is.
 pub fn ensure() -> Result<()> {
-    need_cxx()?;
-    let missing = wheels().filter(|wheel| !wheel.stamp().exists()).collect::<Vec<_>>();
-    if missing.is_empty() && stamp(OLDER, OLDER_SHA256).exists() {
+    fetch(|_| true)?;
+    ensure_older();
+    Ok(())
+}
+
+/// Fetches only what compiles a program for the compiler's own runtime.
+pub fn ensure_compiler() -> Result<()> {
+    fetch(|wheel| wheel.into == "nvcc" || wheel.into.strip_prefix("runtime/") == Some(OWN_RUNTIME))
+}
+
+fn fetch(wanted: impl Fn(&Wheel) -> bool) -> Result<()> {
+    // nvcc leaves the host's half of a program to it.
+    sh::install("g++", "g++")?;
+    let missing = wheels().filter(|wheel| wanted(wheel) && !wheel.stamp().exists()).collect::<Vec<_>>();
+    if missing.is_empty() {
         return Ok(());
     }
     if !sh::exists("python3") {
@@ -145,32 +160,10 @@ pub fn ensure() -> Result<()> {
         done
     });
     fetched.into_iter().collect::<Result<Vec<()>>>()?;
-    ensure_older();
     // nvcc looks for its libraries in lib64, where the wheels have lib.
     let lib64 = cuda.join("nvcc/lib64");
     if !lib64.exists() {
         std::os::unix::fs::symlink("lib", &lib64).context("cannot link lib64 to lib")?;
     }
     Ok(())
-}
-
-/// nvcc leaves the host's half of a program to g++.
-fn need_cxx() -> Result<()> {
-    if sh::exists("g++") {
-        return Ok(());
-    }
-    let hint = "a C++ compiler (g++) is needed: install it (Debian, Ubuntu: apt-get install g++)";
-    let root = sh::output(Command::new("id").arg("-u")).is_ok_and(|id| id.trim() == "0");
-    if !root || !sh::exists("apt-get") {
-        bail!("{hint}");
-    }
-    println!("installing g++");
-    let mut install = Command::new("apt-get");
-    install.env("DEBIAN_FRONTEND", "noninteractive").args(["install", "--yes", "--no-install-recommends", "g++"]);
-    // A fresh image has no package lists yet.
-    let done = sh::output(&mut install).or_else(|_| {
-        sh::output(Command::new("apt-get").arg("update"))?;
-        sh::output(&mut install)
-    });
-    done.map(drop).map_err(|_| anyhow::anyhow!("{hint}; apt-get could not"))
 }

@@ -1,9 +1,9 @@
 //! `cargo xtask truth-table`: builds, and has `conformance truth-table` try every row.
 
-use crate::{paths, sh, stage};
 use anyhow::Result;
 use std::ffi::OsString;
 use std::process::Command;
+use xtask::{paths, sh, stage};
 
 /// The arguments are those of `conformance truth-table`.
 pub fn run(arguments: &[OsString]) -> Result<()> {

@@ -1,20 +1,16 @@
 //! Runs compiled programs in zones on the software GPU, as a user does: through `bulkhead run`.
 
-use crate::programs::{Binary, Linkage, Wanted};
-use crate::report::Counts;
-use crate::{paths, programs, sh};
 use anyhow::{Result, bail};
 use std::fs;
 use std::path::PathBuf;
 use std::process::{Command, Output};
 use std::time::{Duration, Instant};
+use xtask::programs::{Binary, Linkage, Wanted};
+use xtask::report::Counts;
+use xtask::{paths, programs, sh};
 
 /// A program that hangs must not hang the tests. Far above what any of them takes.
 const PATIENCE: &str = "300";
-
-pub fn bulkhead() -> PathBuf {
-    paths::stage().join("bin/bulkhead")
-}
 
 /// Compiles what is wanted and runs it, a few at a time.
 pub fn run(wanted: &[Wanted]) -> Result<Counts> {
@@ -50,7 +46,7 @@ fn show(binary: &Binary, (result, time): (Result<()>, Duration)) -> bool {
 fn run_one(binary: &Binary) -> (Result<()>, Duration) {
     let start = Instant::now();
     let mut command = Command::new("timeout");
-    command.args(["--kill-after=10", PATIENCE]).arg(bulkhead());
+    command.args(["--kill-after=10", PATIENCE]).arg(paths::stage().join("bin/bulkhead"));
     command.args(["run", "--backend", "soft", "--zone", "test"]);
     command.args(binary.program.memory.iter().flat_map(|memory| ["--memory", memory]));
     command.arg("--").arg(&binary.path).args(&binary.program.args);

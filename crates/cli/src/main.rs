@@ -7,12 +7,14 @@ mod args;
 mod doctor;
 mod helper;
 mod library;
+#[cfg(feature = "kubernetes")]
 mod node;
 mod private_proxy;
 mod signals;
 mod soft_cache;
 mod terminal;
 mod verbs;
+#[cfg(feature = "xen")]
 mod xen_args;
 
 use std::ffi::OsString;
@@ -50,7 +52,9 @@ fn main() -> ExitCode {
         Verb::Zones(args) => verbs::zones::run(args),
         Verb::Grants(args) => verbs::grants::run(args),
         Verb::Ipc(args) => verbs::ipc::run(args),
+        #[cfg(feature = "xen")]
         Verb::Image(args) => verbs::image::run(args),
+        #[cfg(feature = "xen")]
         Verb::Xen(args) => verbs::xen::run(args),
         Verb::Gate { state_dir, guest_memory } => verbs::gate::run(state_dir, guest_memory),
         Verb::Topology(args) => verbs::topology::run(&args),
@@ -58,10 +62,14 @@ fn main() -> ExitCode {
         Verb::Survey { backend, zone } => verbs::topology::look(&backend, zone),
         Verb::Selftest { open } => verbs::selftest::run(open.as_deref()),
         Verb::Bench(args) => verbs::bench::run(&args),
+        #[cfg(feature = "kubernetes")]
         Verb::Cdi(args) => verbs::cdi::run(args),
+        #[cfg(feature = "kubernetes")]
         Verb::DevicePlugin(args) => verbs::device_plugin::run(args),
         Verb::Meter { library } => verbs::meter::run(&library),
+        #[cfg(feature = "kubernetes")]
         Verb::Dra(args) => verbs::dra::run(args),
+        #[cfg(feature = "kubernetes")]
         Verb::Install(args) => verbs::install::run(args),
         Verb::Mover(args) => verbs::mover::run(&args),
         Verb::Completions { shell } => verbs::completions::run(shell),

@@ -33,12 +33,14 @@ impl Signals {
     }
 
     /// What has come, for a program that the terminal does not reach.
+    #[cfg(feature = "xen")]
     pub fn take(&mut self) -> Vec<i32> {
         self.drain();
         self.delivery.pending().map(|origin| origin.signal).collect()
     }
 
     /// Whether a signal asks for the end.
+    #[cfg(feature = "xen")]
     pub fn is_end(signal: i32) -> bool {
         [SIGINT, SIGTERM, SIGHUP, SIGQUIT].contains(&signal)
     }

@@ -200,7 +200,7 @@ fn a_configuration_in_the_chart_is_one_that_counts() {
 /// Real Helm, where there is one: `BULKHEAD_HELM`, or that of `cargo xtask e2e`.
 fn helm() -> Option<PathBuf> {
     let named = std::env::var_os("BULKHEAD_HELM").map(PathBuf::from);
-    named.or_else(|| Some(root().join(".cache/kubernetes/helm-3.22.0/helm")).filter(|helm| helm.exists()))
+    named.or_else(|| Some(root().join(".cache/kubernetes/current/helm")).filter(|helm| helm.exists()))
 }
 
 #[test]

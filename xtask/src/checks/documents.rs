@@ -1,9 +1,9 @@
 //! Links between our pages lead somewhere.
 
-use crate::{paths, sh};
 use anyhow::{Result, bail};
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use xtask::{paths, sh};
 
 pub fn check() -> Result<()> {
     let mut git = Command::new("git");

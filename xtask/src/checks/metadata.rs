@@ -1,17 +1,33 @@
 //! What cargo knows about our crates and those they use.
 
-use crate::sh;
 use anyhow::{Context, Result};
 use serde_json::Value;
+use std::path::{Path, PathBuf};
+use xtask::{paths, sh};
 
 pub struct Package {
     pub name: String,
     pub version: String,
-    pub licence: Option<String>,
+    /// The oldest Rust that it is for.
+    pub rust_version: Option<String>,
     /// One of ours, with the folder it lies in.
-    pub room: Option<std::path::PathBuf>,
+    pub room: Option<Room>,
     /// The crates it names, for building, running or testing.
     pub dependencies: Vec<String>,
+}
+
+pub struct Room {
+    pub folder: PathBuf,
+    /// The folder's path below `crates` or `tests`, as the table in ARCHITECTURE.md has it.
+    pub name: String,
+}
+
+impl Room {
+    fn new(folder: &Path) -> Room {
+        let path = folder.strip_prefix(paths::root()).unwrap_or(folder);
+        let below = ["crates", "tests"].iter().find_map(|group| path.strip_prefix(group).ok());
+        Room { folder: folder.to_path_buf(), name: below.unwrap_or(path).display().to_string() }
+    }
 }
 
 pub fn packages() -> Result<Vec<Package>> {
@@ -26,13 +42,24 @@ fn package(value: &Value) -> Result<Package> {
     let text = |key: &str| value[key].as_str().map(String::from);
     // A crate without a source is a member of the workspace.
     let manifest = text("manifest_path").context("a package without a manifest")?;
-    let folder = std::path::Path::new(&manifest).parent().map(std::path::Path::to_path_buf);
+    let room = || Path::new(&manifest).parent().map(Room::new);
     let dependencies = value["dependencies"].as_array().into_iter().flatten();
     Ok(Package {
         name: text("name").context("a package without a name")?,
         version: text("version").unwrap_or_default(),
-        licence: text("license"),
-        room: if value["source"].is_null() { folder } else { None },
+        rust_version: text("rust_version"),
+        room: if value["source"].is_null() { room() } else { None },
         dependencies: dependencies.filter_map(|one| one["name"].as_str().map(String::from)).collect(),
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_room_is_called_by_its_place() {
+        let name = |path: &str| Room::new(&paths::root().join(path)).name;
+        assert_eq!(["crates/xen", "tests/labs/xen", "xtask"].map(name), ["xen", "labs/xen", "xtask"]);
+    }
 }

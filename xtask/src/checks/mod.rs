@@ -1,8 +1,8 @@
 //! Rules about the repository itself, which no compiler checks.
 
-pub mod advisories;
+pub mod cargo_deny;
 pub mod documents;
-pub mod licences;
 pub mod metadata;
 pub mod rooms;
+pub mod rust_version;
 pub mod unsafe_code;

@@ -1,9 +1,9 @@
 //! Which room may depend on which: the table in ARCHITECTURE.md is the rule, and this holds the crates to it.
 
 use super::metadata::Package;
-use crate::paths;
 use anyhow::{Context, Result, bail};
 use std::collections::BTreeMap;
+use xtask::paths;
 
 enum Allowed {
     All,
@@ -20,16 +20,16 @@ pub fn check(packages: &[Package]) -> Result<()> {
     Ok(())
 }
 
-/// Folder, and the folders of those of our crates that it depends on.
+/// Each room, and those that it depends on.
 fn crates(packages: &[Package]) -> Vec<(String, Vec<String>)> {
-    let folder = |package: &Package| Some(package.room.as_ref()?.file_name()?.to_string_lossy().into_owned());
-    let rooms = packages.iter().filter_map(|package| Some((package.name.as_str(), folder(package)?)));
+    let room = |package: &Package| Some(package.room.as_ref()?.name.clone());
+    let rooms = packages.iter().filter_map(|package| Some((package.name.as_str(), room(package)?)));
     let rooms = rooms.collect::<BTreeMap<_, _>>();
     let ours = packages.iter().filter(|package| package.room.is_some());
     let of = |package: &Package| {
         package.dependencies.iter().filter_map(|name| rooms.get(name.as_str()).cloned()).collect()
     };
-    ours.filter_map(|package| Some((folder(package)?, of(package)))).collect()
+    ours.filter_map(|package| Some((room(package)?, of(package)))).collect()
 }
 
 /// The first and the last column of the table whose last column is headed "may depend on".

@@ -1,7 +1,7 @@
 //! `unsafe` stays where it must be. Where it is allowed, clippy asks for a `SAFETY` line at each block; the other rooms
 //! forbid it, and every room takes part in the workspace's lints.
 
-use super::metadata::Package;
+use super::metadata::{Package, Room};
 use anyhow::{Context, Result, bail};
 use std::fs;
 use std::path::Path;
@@ -23,8 +23,7 @@ const MAY_BE_UNSAFE: &[&str] = &[
 
 pub fn check(packages: &[Package]) -> Result<()> {
     let mut wrong = Vec::new();
-    for folder in packages.iter().filter_map(|package| package.room.as_deref()) {
-        let room = folder.file_name().unwrap_or_default().to_string_lossy().into_owned();
+    for Room { folder, name: room } in packages.iter().filter_map(|package| package.room.as_ref()) {
         let manifest = fs::read_to_string(folder.join("Cargo.toml")).context("cannot read a Cargo.toml")?;
         if !manifest.contains("[lints]\nworkspace = true") {
             wrong.push(format!("{room}/Cargo.toml does not take the workspace's lints"));

@@ -1,8 +1,10 @@
 //! The command line, from which help, manual and completions are made.
 
+#[cfg(feature = "kubernetes")]
 mod cdi;
 mod hidden;
 mod ipc;
+#[cfg(feature = "kubernetes")]
 mod kube;
 mod look;
 mod run;
@@ -12,9 +14,11 @@ use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand};
 
+#[cfg(feature = "kubernetes")]
 pub use cdi::*;
 pub use hidden::*;
 pub use ipc::*;
+#[cfg(feature = "kubernetes")]
 pub use kube::*;
 pub use look::*;
 pub use proxy::args::*;
@@ -52,8 +56,10 @@ pub enum Verb {
     /// Hand buffers over by name: publish them, wait for them
     Ipc(IpcArgs),
     /// Make what Xen guests boot
+    #[cfg(feature = "xen")]
     Image(crate::xen_args::ImageArgs),
     /// Run programs in Xen domains of their own
+    #[cfg(feature = "xen")]
     Xen(crate::xen_args::XenArgs),
     /// Let clients that are in Xen guests in (runs beside the proxy, in the driver domain)
     #[command(after_help = GATE_HELP)]
@@ -72,12 +78,16 @@ pub enum Verb {
     /// Measure what messages cost on this machine
     Bench(BenchArgs),
     /// Write, check and list CDI files: how container runtimes learn of zones and GPUs
+    #[cfg(feature = "kubernetes")]
     Cdi(CdiArgs),
     /// Offer the node's GPUs, whole or in parts, to kubelet as resources
+    #[cfg(feature = "kubernetes")]
     DevicePlugin(DevicePluginArgs),
     /// Offer the node's GPUs to claims (dynamic resource allocation)
+    #[cfg(feature = "kubernetes")]
     Dra(DraArgs),
     /// Install Bulkhead as a service of a host without a package of it, or remove it
+    #[cfg(feature = "kubernetes")]
     Install(InstallArgs),
     /// Serve one client (started by the proxy)
     #[command(hide = true)]

@@ -2,14 +2,19 @@
 
 pub mod bench;
 pub mod bench_meet;
+#[cfg(feature = "kubernetes")]
 pub mod cdi;
 pub mod completions;
+#[cfg(feature = "kubernetes")]
 pub mod device_plugin;
 pub mod doctor;
+#[cfg(feature = "kubernetes")]
 pub mod dra;
 pub mod gate;
 pub mod grants;
+#[cfg(feature = "xen")]
 pub mod image;
+#[cfg(feature = "kubernetes")]
 pub mod install;
 pub mod ipc;
 pub mod man;
@@ -21,5 +26,6 @@ pub mod status;
 pub mod top;
 pub mod topology;
 pub mod worker;
+#[cfg(feature = "xen")]
 pub mod xen;
 pub mod zones;

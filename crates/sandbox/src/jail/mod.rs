@@ -1,7 +1,7 @@
 //! The walls around a worker, which it puts up itself while it is still trusted: before it has loaded a driver or seen
 //! a byte of a tenant.
 //!
-//! Callers name a [`Policy`]. [`plan`] turns it into a list of steps, in the only order that works; [`Linux`] performs
+//! Callers name a [`Policy`]. [`plan()`] turns it into a list of steps, in the only order that works; [`Linux`] performs
 //! them. A step that the machine refuses makes its part of the jail, and what builds on it, missing: the caller learns
 //! which and decides.
 

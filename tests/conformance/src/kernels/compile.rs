@@ -39,7 +39,7 @@ fn file_error(path: &Path) -> impl FnOnce(io::Error) -> CompileError {
 }
 
 fn root() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap_or(Path::new(".")).to_path_buf()
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
 }
 
 fn nvcc(folder: &str) -> Result<PathBuf, CompileError> {
@@ -89,12 +89,15 @@ fn compile_one(nvcc: &Path, target: Target, source: &Path, header: &[u8], folder
     if output.exists() && fs::read_to_string(&note).is_ok_and(|noted| noted == hash) {
         return Ok(());
     }
+    // Under another name until it is whole: several processes may fill the same folder at once.
+    let unfinished = output.with_extension(format!("ptx-{}", std::process::id()));
     let mut command = Command::new(nvcc);
-    command.args(["-std=c++17", "-lineinfo", "-ptx"]).args(flags).arg(source).arg("-o").arg(&output);
+    command.args(["-std=c++17", "-lineinfo", "-ptx"]).args(flags).arg(source).arg("-o").arg(&unfinished);
     let done = command.output().map_err(file_error(nvcc))?;
     if !done.status.success() {
         let output = String::from_utf8_lossy(&done.stderr).into_owned();
         return Err(CompileError::Source { path: source.to_path_buf(), output });
     }
+    fs::rename(&unfinished, &output).map_err(file_error(&output))?;
     fs::write(&note, hash).map_err(file_error(&note))
 }

@@ -1,0 +1,201 @@
+//! A cluster of one node, made of the real components. Runs inside of the node.
+
+use super::components::Components;
+use super::kubectl::Kubectl;
+use super::node::{NODE_IP, PODS, SERVICE_IP, SERVICES};
+use super::pki::Pki;
+use super::service::Service;
+use super::wait::until;
+use anyhow::{Context, Result, bail};
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use xtask::{images, sh};
+
+pub const NODE: &str = "bulkhead-e2e";
+
+pub struct Cluster {
+    pub run: PathBuf,
+    pub components: Components,
+    pub kubectl: Kubectl,
+    /// In the order in which they were started.
+    services: Vec<Service>,
+}
+
+impl Cluster {
+    /// Starts everything, and returns when the node is ready for pods.
+    pub fn start(run: &Path, components: Components, cgroup: &str) -> Result<Cluster> {
+        let server = format!("https://{SERVICE_IP}");
+        let pki = Pki::new(&run.join("pki"), &server)?;
+        let names = ["DNS:kubernetes", "DNS:kubernetes.default", "DNS:kubernetes.default.svc", "DNS:localhost"];
+        let addresses = [format!("IP:{SERVICE_IP}"), format!("IP:{NODE_IP}"), "IP:127.0.0.1".to_owned()];
+        let addresses = names.into_iter().chain(addresses.iter().map(String::as_str)).collect::<Vec<_>>();
+        pki.issue("apiserver", "/CN=kube-apiserver", &addresses)?;
+        pki.issue("apiserver-kubelet", "/O=system:masters/CN=kube-apiserver", &[])?;
+        let admin = pki.client("admin", "/O=system:masters/CN=admin")?;
+        let kubectl = Kubectl::new(&components, &admin);
+        configure(run, &components, cgroup)?;
+
+        let mut cluster = Cluster { run: run.to_path_buf(), components, kubectl, services: Vec::new() };
+        let config = cluster.config("containerd.toml");
+        cluster.launch("containerd", &["containerd", "--config", &config])?;
+        cluster.launch("etcd", &ETCD)?;
+        cluster.launch("kube-apiserver", &words(&apiserver(&pki)))?;
+        let (controllers, scheduler, kubelet) = (
+            pki.client("controllers", "/CN=system:kube-controller-manager")?,
+            pki.client("scheduler", "/CN=system:kube-scheduler")?,
+            pki.client("kubelet", &format!("/O=system:nodes/CN=system:node:{NODE}"))?,
+        );
+        cluster.wait_for("the API server", |cluster| cluster.kubectl.text(&["get", "--raw", "/readyz"]).is_ok())?;
+        cluster.launch(
+            "kube-controller-manager",
+            &[
+                "kube-controller-manager",
+                "--leader-elect=false",
+                "--use-service-account-credentials=true",
+                &format!("--kubeconfig={controllers}"),
+                &format!("--root-ca-file={}", pki.file("ca.crt")),
+                &format!("--service-account-private-key-file={}", pki.file("accounts.key")),
+            ],
+        )?;
+        let scheduler = format!("--kubeconfig={scheduler}");
+        cluster.launch("kube-scheduler", &["kube-scheduler", "--leader-elect=false", &scheduler])?;
+        let config = cluster.config("kubelet.yaml");
+        cluster.launch(
+            "kubelet",
+            &[
+                "kubelet",
+                &format!("--config={config}"),
+                &format!("--kubeconfig={kubelet}"),
+                &format!("--hostname-override={NODE}"),
+                &format!("--node-ip={NODE_IP}"),
+            ],
+        )?;
+        cluster.wait_for("the node", Cluster::node_ready)?;
+        cluster.wait_for("the default service account", |cluster| {
+            cluster.kubectl.text(&["get", "serviceaccount", "default"]).is_ok()
+        })?;
+        Ok(cluster)
+    }
+
+    fn config(&self, name: &str) -> String {
+        self.run.join("config").join(name).display().to_string()
+    }
+
+    /// Starts a further service of the node.
+    pub fn launch(&mut self, name: &'static str, words: &[&str]) -> Result<()> {
+        let words = words.iter().map(|word| (*word).to_owned()).collect();
+        self.services.push(Service::start_new(name, words, &self.components.path(), &self.run.join("logs"))?);
+        Ok(())
+    }
+
+    pub fn service(&self, name: &str) -> Result<&Service> {
+        self.services.iter().find(|service| service.name == name).with_context(|| format!("no service {name}"))
+    }
+
+    /// Waits, and fails when one of the services does not stay up.
+    pub fn wait_for(&self, what: &str, mut ready: impl FnMut(&Cluster) -> bool) -> Result<()> {
+        until(what, || {
+            for service in &self.services {
+                service.check()?;
+            }
+            Ok(ready(self).then_some(()))
+        })
+    }
+
+    /// Returns when services that were restarted are at work again.
+    pub fn settled(&self) -> Result<()> {
+        self.wait_for("containerd", |cluster| sh::output(cluster.ctr().arg("version")).is_ok())?;
+        self.wait_for("the broker", |_| super::lab::zones().is_ok())?;
+        self.wait_for("the node", Cluster::node_ready)
+    }
+
+    /// Whether the node is ready for pods, as far as the API server knows.
+    fn node_ready(&self) -> bool {
+        let path = "{.status.conditions[?(@.type=='Ready')].status}";
+        let said = self.kubectl.text(&["get", "node", NODE, "-o", &format!("jsonpath={path}")]);
+        said.is_ok_and(|said| said == "True")
+    }
+
+    /// Brings an image into containerd.
+    pub fn import(&self, archive: &Path) -> Result<()> {
+        let mut ctr = self.ctr();
+        sh::output(ctr.args(["--namespace", "k8s.io", "image", "import", "--local"]).arg(archive)).map(drop)
+    }
+
+    pub fn ctr(&self) -> Command {
+        let mut ctr = Command::new(self.components.debian.join("usr/bin/ctr"));
+        ctr.args(["--address", "/run/containerd/containerd.sock"]);
+        ctr
+    }
+
+    /// Ends all services, the last one first.
+    pub fn stop(&self) -> Result<()> {
+        let mut troubles = Vec::new();
+        for service in self.services.iter().rev() {
+            troubles.extend(service.stop().err().map(|error| error.to_string()));
+        }
+        if !troubles.is_empty() {
+            bail!("{}", troubles.join("; "));
+        }
+        Ok(())
+    }
+}
+
+fn words(words: &[String]) -> Vec<&str> {
+    words.iter().map(String::as_str).collect()
+}
+
+const ETCD: [&str; 9] = [
+    "etcd",
+    "--data-dir=/run/etcd",
+    // Nothing of it is to survive, so nothing is worth the wait for a disk.
+    "--unsafe-no-fsync",
+    "--listen-client-urls=http://127.0.0.1:2379",
+    "--advertise-client-urls=http://127.0.0.1:2379",
+    "--listen-peer-urls=http://127.0.0.1:2380",
+    "--initial-advertise-peer-urls=http://127.0.0.1:2380",
+    "--initial-cluster=default=http://127.0.0.1:2380",
+    "--log-level=warn",
+];
+
+fn apiserver(pki: &Pki) -> Vec<String> {
+    let file = |flag: &str, name: &str| format!("--{flag}={}", pki.file(name));
+    vec![
+        "kube-apiserver".to_owned(),
+        "--etcd-servers=http://127.0.0.1:2379".to_owned(),
+        // The port that pods find in KUBERNETES_SERVICE_PORT, since nothing stands between them and this server.
+        "--secure-port=443".to_owned(),
+        format!("--advertise-address={NODE_IP}"),
+        format!("--service-cluster-ip-range={SERVICES}"),
+        "--authorization-mode=Node,RBAC".to_owned(),
+        "--enable-admission-plugins=NodeRestriction".to_owned(),
+        "--allow-privileged=true".to_owned(),
+        "--kubelet-preferred-address-types=InternalIP".to_owned(),
+        "--service-account-issuer=https://kubernetes.default.svc".to_owned(),
+        file("service-account-signing-key-file", "accounts.key"),
+        file("service-account-key-file", "accounts.pub"),
+        file("client-ca-file", "ca.crt"),
+        file("tls-cert-file", "apiserver.crt"),
+        file("tls-private-key-file", "apiserver.key"),
+        file("kubelet-client-certificate", "apiserver-kubelet.crt"),
+        file("kubelet-client-key", "apiserver-kubelet.key"),
+    ]
+}
+
+/// Writes the configuration files, with this run's names in them.
+fn configure(run: &Path, components: &Components, cgroup: &str) -> Result<()> {
+    let files = [
+        ("containerd.toml", include_str!("../config/containerd.toml")),
+        ("kubelet.yaml", include_str!("../config/kubelet.yaml")),
+        ("cni/pods.conflist", include_str!("../config/cni.conflist")),
+    ];
+    for (name, text) in files {
+        let text = text.replace("@run@", &run.display().to_string());
+        let text = text.replace("@debian@", &components.debian.display().to_string());
+        let text = text.replace("@pause@", &images::name("pause"));
+        let text = text.replace("@cgroup@", cgroup).replace("@pods@", PODS);
+        fs::write(run.join("config").join(name), text).with_context(|| format!("cannot write {name}"))?;
+    }
+    Ok(())
+}

@@ -1,0 +1,111 @@
+//! The real components of a Kubernetes node, fetched and built once and kept in the cache.
+//!
+//! Kubernetes and Helm come as source through Go's module proxy and are built here ([`go`]). containerd, etcd and the
+//! network plugins are Debian's, from its newest release, unpacked and not installed. runc is that of Debian 12: later
+//! ones need a later C library.
+
+use super::{debian, go};
+use anyhow::{Context, Result};
+use std::fs;
+use std::os::unix::fs::symlink;
+use std::path::PathBuf;
+use std::time::Instant;
+use xtask::paths;
+
+/// Packages of Debian's newest release.
+const NEW: [&str; 3] = ["containerd", "etcd-server", "containernetworking-plugins"];
+/// Of Debian 12.
+const OLD: [&str; 1] = ["runc"];
+/// Podman, of Debian 12, with what it needs beyond what machines have.
+const PODMAN: [&str; 10] = [
+    "podman",
+    "conmon",
+    "golang-github-containers-common",
+    "golang-github-containers-image",
+    "libassuan0",
+    "libdevmapper1.02.1",
+    "libglib2.0-0",
+    "libgpgme11",
+    "libsubid4",
+    "libyajl2",
+];
+
+/// Docker, of Debian's next release, which changes: that of Debian 12 knows no CDI, and it is linked to nothing else of it.
+const DOCKER: [&str; 2] = ["docker.io", "docker-cli"];
+
+/// Where the parts lie.
+pub struct Components {
+    /// Kubernetes' own programs, and Helm.
+    pub kubernetes: PathBuf,
+    /// The root of what Debian's packages hold.
+    pub debian: PathBuf,
+    /// The same of Podman, to be laid over a node's root.
+    pub podman: PathBuf,
+    /// The root of what Docker's packages hold.
+    pub docker: PathBuf,
+}
+
+impl Components {
+    pub fn helm(&self) -> PathBuf {
+        self.kubernetes.join("helm")
+    }
+
+    pub fn kubectl(&self) -> PathBuf {
+        self.kubernetes.join("kubectl")
+    }
+
+    /// What PATH must be, so that they find each other.
+    pub fn path(&self) -> String {
+        let folders = [self.kubernetes.clone(), self.debian.join("usr/bin"), self.debian.join("usr/sbin")];
+        let ours = folders.iter().map(|folder| folder.display().to_string()).collect::<Vec<_>>().join(":");
+        format!("{ours}:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin")
+    }
+}
+
+pub fn home() -> PathBuf {
+    paths::cache().join("kubernetes")
+}
+
+/// Fetches and builds what is missing; says nothing and takes no time when nothing is. Docker is fetched by itself, by
+/// [`ensure_docker`].
+pub fn ensure() -> Result<Components> {
+    let components = Components {
+        kubernetes: go::home().join("bin"),
+        debian: home().join("debian-1"),
+        podman: home().join("podman-1"),
+        docker: home().join("docker-1"),
+    };
+    if !components.debian.exists() {
+        let what = "fetching containerd, etcd, runc and network plugins from Debian";
+        timed(what, || debian::unpack(&components.debian, &[("sid", &NEW), ("bookworm", &OLD)]))?;
+    }
+    if !components.podman.exists() {
+        timed("fetching Podman from Debian", || debian::unpack(&components.podman, &[("bookworm", &PODMAN)]))?;
+    }
+    if !components.kubernetes.exists() {
+        timed("building Kubernetes and Helm (twelve minutes on two cores)", || go::build(&components.kubernetes))?;
+    }
+    // For those who need not know of versions.
+    let current = home().join("current");
+    if fs::read_link(&current).ok().as_ref() != Some(&components.kubernetes) {
+        let _ = fs::remove_file(&current);
+        symlink(&components.kubernetes, &current).with_context(|| format!("cannot link {}", current.display()))?;
+    }
+    Ok(components)
+}
+
+/// Fetches Docker, which one scenario needs.
+pub fn ensure_docker(components: &Components) -> Result<()> {
+    if components.docker.exists() {
+        return Ok(());
+    }
+    timed("fetching Docker from Debian", || debian::unpack(&components.docker, &[("sid", &DOCKER)]))
+}
+
+fn timed(what: &str, work: impl FnOnce() -> Result<()>) -> Result<()> {
+    println!("{what}");
+    let start = Instant::now();
+    work()?;
+    println!("    took {:.0} s", start.elapsed().as_secs_f64());
+    Ok(())
+}

@@ -1,0 +1,190 @@
+//! Bulkhead on the node, installed as an administrator does it: the manifests are applied, the DaemonSet lays the programs
+//! on the host, and the host runs the broker as a service of its own.
+
+use super::cluster::{Cluster, NODE};
+use super::wait::until;
+use anyhow::{Context, Result, bail};
+use serde_json::Value;
+use std::fs;
+use std::path::Path;
+use std::process::Command;
+use xtask::{paths, sh};
+
+/// The service that runs the broker.
+pub const BROKER: &str = "bulkhead";
+/// Where the DaemonSet is.
+pub const NAMESPACE: &str = "bulkhead-system";
+
+const MANIFESTS: &str = "packaging/kubernetes/bulkhead.yaml";
+/// What takes the DaemonSet's traces off the hosts.
+const REMOVAL: &str = "packaging/kubernetes/remove.yaml";
+/// Where the DaemonSet puts the program on the host.
+const PROGRAM: &str = "/opt/bulkhead/current/bin/bulkhead";
+
+/// One GPU is handed out in parts by the device plugin, the other by claims.
+pub const SETTINGS: &str = r#"
+[proxy]
+backend = "soft"
+soft_devices = 2
+soft_memory = "40GiB"
+
+[profiles.gpu-10gb]
+memory = "10GiB"
+gpus = [0]
+"#;
+
+/// The manifests that users apply, with this node's settings in place of the example's.
+pub fn manifests() -> Result<String> {
+    let text = fs::read_to_string(paths::root().join(MANIFESTS)).with_context(|| format!("no {MANIFESTS}"))?;
+    let (before, after) = text.split_once("  bulkhead.toml: |\n").context("there is no configuration in them")?;
+    let (_, after) = after.split_once("  nvidia.yaml:").context("nothing comes after the configuration")?;
+    Ok(format!("{before}{}  nvidia.yaml:{after}", key("bulkhead.toml", SETTINGS)))
+}
+
+/// An entry of a ConfigMap.
+fn key(name: &str, text: &str) -> String {
+    format!("  {name}: |\n{}", text.lines().map(|line| format!("    {line}\n")).collect::<String>())
+}
+
+/// Returns when pods can ask for GPUs.
+pub fn install(cluster: &mut Cluster) -> Result<()> {
+    cluster.kubectl.apply(None, &manifests()?)?;
+    started(cluster)
+}
+
+/// Starts the broker that the DaemonSet lays on the host, which is systemd's part, and waits for what it offers.
+pub fn started(cluster: &mut Cluster) -> Result<()> {
+    cluster.wait_for("the DaemonSet's init container", |_| Path::new(PROGRAM).exists())?;
+    rolled_out(cluster)?;
+    match cluster.service(BROKER) {
+        Ok(service) => service.start()?,
+        Err(_) => broker(cluster, BROKER, &[])?,
+    }
+    offered(cluster)
+}
+
+/// Starts a broker as a service of this name, with more arguments than usual.
+pub fn broker(cluster: &mut Cluster, name: &'static str, more: &[&str]) -> Result<()> {
+    cluster.launch(name, &[&[PROGRAM, "proxy", "--state-dir", "/run/bulkhead"], more].concat())
+}
+
+pub fn rolled_out(cluster: &Cluster) -> Result<()> {
+    let words = ["rollout", "status", "-n", NAMESPACE, "daemonset/bulkhead", "--timeout=180s"];
+    cluster.kubectl.text(&words).map(drop)
+}
+
+/// Takes everything away, as an administrator does it; to stop the broker is systemd's part.
+pub fn uninstall(cluster: &mut Cluster) -> Result<()> {
+    cluster.service(BROKER)?.stop()?;
+    cluster.kubectl.apply(None, &fs::read_to_string(paths::root().join(REMOVAL))?)?;
+    rolled_out(cluster)?;
+    let manifests = paths::root().join(MANIFESTS).display().to_string();
+    cluster.kubectl.text(&["delete", "--ignore-not-found", "-f", &manifests]).map(drop)
+}
+
+/// Whatever on the node or in the cluster has our name.
+pub fn traces(cluster: &Cluster) -> Result<Vec<String>> {
+    let mut find = Command::new("find");
+    // What was changed in the node's file system, and what lies beside that: whoever was deleted shows as a device.
+    find.args(["/run/changes", "/run", "/var/lib/kubelet", "-xdev", "-iname", "*bulkhead*", "-not", "-type", "c"]);
+    // What kubectl and Helm remember of the API is an administrator's, and not on real nodes.
+    find.args(["-not", "-path", "*/cache/discovery/*"]);
+    let files = sh::output(find.args(["-not", "-path", "/run/changes/tmp/*"]))?;
+    let mut left = files.lines().map(str::to_owned).collect::<Vec<_>>();
+    let kinds = cluster.kubectl.text(&["api-resources", "--verbs=list", "--output=name"])?;
+    // Events are forgotten by themselves.
+    let kinds = kinds.lines().filter(|kind| !kind.starts_with("events")).collect::<Vec<_>>().join(",");
+    let objects =
+        cluster.kubectl.text(&["get", &kinds, "--all-namespaces", "--output=name", "--ignore-not-found"])?;
+    // The node itself has a name that begins like ours.
+    let ours = |name: &&str| name.contains("bulkhead") && !name.ends_with(&format!("/{NODE}"));
+    left.extend(objects.lines().filter(ours).map(str::to_owned));
+    Ok(left)
+}
+
+/// Changes what the node offers, and NVIDIA's file beside it.
+pub fn configure(cluster: &Cluster, settings: &str, nvidias: &str) -> Result<()> {
+    let head =
+        format!("apiVersion: v1\nkind: ConfigMap\nmetadata: {{ name: bulkhead, namespace: {NAMESPACE} }}\ndata:\n");
+    cluster.kubectl.apply(None, &(head + &key("bulkhead.toml", settings) + &key("nvidia.yaml", nvidias)))?;
+    // A pod that changes has its volumes looked at: otherwise kubelet takes its minute.
+    let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH)?.as_nanos();
+    let note = format!("bulkhead.test/changed={now}");
+    cluster.kubectl.text(&["annotate", "pod", "-n", NAMESPACE, "--all", "--overwrite", &note]).map(drop)
+}
+
+/// What a container of the DaemonSet has said.
+pub fn said(cluster: &Cluster, container: &str) -> Result<String> {
+    cluster.kubectl.text(&["logs", "-n", NAMESPACE, "daemonset/bulkhead", "-c", container])
+}
+
+/// Waits until the node offers so many of a resource.
+pub fn offers(cluster: &Cluster, resource: &str, count: &str) -> Result<()> {
+    let path = format!("jsonpath={{.status.allocatable.{}}}", resource.replace('.', "\\."));
+    cluster.wait_for(&format!("{count} of {resource}"), |cluster| {
+        cluster.kubectl.text(&["get", "node", NODE, "-o", &path]).is_ok_and(|there| there == count)
+    })
+}
+
+/// Waits until the node offers its GPUs.
+pub fn offered(cluster: &Cluster) -> Result<()> {
+    offers(cluster, "bulkhead.dev/gpu-10gb", "4")?;
+    cluster.wait_for("the DRA driver's slices", |cluster| {
+        let path = "jsonpath={.items[*].spec.devices[*].name}";
+        cluster.kubectl.text(&["get", "resourceslices", "-o", path]).is_ok_and(|names| !names.is_empty())
+    })
+}
+
+/// What a verb of bulkhead prints.
+pub fn run(words: &[&str]) -> Result<String> {
+    sh::output(Command::new(PROGRAM).args(words))
+}
+
+/// What a verb of bulkhead prints with `--json`.
+pub fn ask(words: &[&str]) -> Result<Value> {
+    let text = run(&[words, &["--json"]].concat())?;
+    serde_json::from_str(&text).with_context(|| format!("bulkhead {} printed no JSON", words.join(" ")))
+}
+
+/// The names of the broker's zones.
+pub fn zones() -> Result<Vec<String>> {
+    let list = ask(&["zones", "list"])?;
+    let zones = list.as_array().context("no list of zones")?;
+    Ok(zones.iter().filter_map(|zone| zone["name"].as_str().map(str::to_owned)).collect())
+}
+
+/// What is there on behalf of containers: zones, their folders with sockets, and files of CDI.
+pub fn leftovers() -> Result<Vec<String>> {
+    let mut left = zones()?.into_iter().map(|zone| format!("zone {zone}")).collect::<Vec<_>>();
+    for folder in ["/run/bulkhead/zones", "/var/run/cdi"] {
+        let Ok(entries) = fs::read_dir(folder) else { continue };
+        left.extend(entries.filter_map(|entry| Some(entry.ok()?.path().display().to_string())));
+    }
+    Ok(left)
+}
+
+/// Ends the plugins' pod; the DaemonSet makes another. Returns when that one is at work.
+pub fn restart_plugins(cluster: &Cluster) -> Result<()> {
+    let pod = || cluster.kubectl.text(&["get", "pod", "-n", NAMESPACE, "-o", "jsonpath={.items[*].metadata.name}"]);
+    let before = pod()?;
+    cluster.kubectl.text(&["delete", "pod", "-n", NAMESPACE, "--all"])?;
+    until("another pod of the DaemonSet", || Ok(Some(()).filter(|()| pod().is_ok_and(|now| now != before))))?;
+    rolled_out(cluster)?;
+    offered(cluster)
+}
+
+/// The number of the process that runs this verb of bulkhead.
+pub fn process(verb: &str) -> Result<u32> {
+    for entry in fs::read_dir("/proc")? {
+        let entry = entry?.path();
+        let Some(pid) = entry.file_name().and_then(|name| name.to_str()?.parse().ok()) else { continue };
+        // A process may be gone by now.
+        let words = fs::read(entry.join("cmdline")).unwrap_or_default();
+        let mut words = words.split(|byte| *byte == 0);
+        let program = words.next().unwrap_or_default();
+        if program.ends_with(b"bulkhead") && words.next() == Some(verb.as_bytes()) {
+            return Ok(pid);
+        }
+    }
+    bail!("bulkhead {verb} does not run")
+}
