@@ -28,16 +28,16 @@ const POSTINST: &str = r#"#!/bin/sh
 set -e
 if [ "$1" = configure ] && [ -d /run/systemd/system ]; then
     systemctl daemon-reload
-    systemctl enable --quiet bulkhead.service
-    # A restart replaces the broker only; tenants' programs go on.
-    systemctl restart bulkhead.service || true
+    systemctl enable --quiet bulkhead-spawner.service bulkhead.service bulkhead-exporter.service
+    # A restart replaces the daemons only; tenants' programs go on.
+    systemctl restart bulkhead-spawner.service bulkhead.service bulkhead-exporter.service || true
 fi
 "#;
 
 const PRERM: &str = r#"#!/bin/sh
 set -e
 if [ "$1" = remove ] && [ -d /run/systemd/system ]; then
-    systemctl disable --quiet --now bulkhead-gate.service bulkhead.service || true
+    systemctl disable --quiet --now bulkhead-gate.service bulkhead-exporter.service bulkhead.service bulkhead-spawner.service || true
 fi
 "#;
 
@@ -92,6 +92,11 @@ fn lay_out(stage: &Path, root: &Path) -> Result<()> {
         (stage.join("lib/bulkhead/bulkhead-init"), "usr/lib/bulkhead/bulkhead-init", 0o755),
         (packaging.join("bulkhead-gate.service"), "usr/lib/systemd/system/bulkhead-gate.service", 0o644),
         (packaging.join("bulkhead.service"), "usr/lib/systemd/system/bulkhead.service", 0o644),
+        (packaging.join("bulkhead-spawner.service"), "usr/lib/systemd/system/bulkhead-spawner.service", 0o644),
+        (packaging.join("bulkhead-exporter.service"), "usr/lib/systemd/system/bulkhead-exporter.service", 0o644),
+        (stage.join("lib/bulkhead/bulkhead-spawner"), "usr/lib/bulkhead/bulkhead-spawner", 0o755),
+        (stage.join("lib/bulkhead/bulkhead-broker"), "usr/lib/bulkhead/bulkhead-broker", 0o755),
+        (stage.join("lib/bulkhead/bulkhead-exporter"), "usr/lib/bulkhead/bulkhead-exporter", 0o755),
         (packaging.join("bulkhead.toml"), "etc/bulkhead/bulkhead.toml", 0o644),
         // Buffers by name, for programs.
         (paths::root().join("bindings/c/bulkhead_ipc.h"), "usr/include/bulkhead_ipc.h", 0o644),
@@ -151,7 +156,7 @@ mod tests {
         let folder = std::env::temp_dir().join(format!("bulkhead-deb-{}", std::process::id()));
         let (stage, root) = (folder.join("stage"), folder.join("root"));
         write(&stage.join("bin/bulkhead"), b"#!/bin/sh\necho \"$@\"\n", 0o755).unwrap();
-        for name in ["libcuda.so.1", "libnvidia-ml.so.1", "bulkhead-init"] {
+        for name in ["libcuda.so.1", "libnvidia-ml.so.1", "bulkhead-init"].iter().chain(&stage::DAEMONS) {
             write(&stage.join("lib/bulkhead").join(name), b"", 0o644).unwrap();
         }
         lay_out(&stage, &root).unwrap();

@@ -10,7 +10,7 @@
 
 use crate::oci::Image;
 use crate::programs::{self, Linkage};
-use crate::{paths, sh};
+use crate::{paths, sh, stage};
 use anyhow::{Context, Result};
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -64,6 +64,9 @@ fn bulkhead(folder: &Path) -> Result<()> {
     for library in ["libcuda.so.1", "libnvidia-ml.so.1"] {
         image.file(&paths::stage().join("lib/bulkhead").join(library), &format!("usr/lib/bulkhead/{library}"))?;
         image.strip(&format!("usr/lib/bulkhead/{library}"))?;
+    }
+    for daemon in stage::DAEMONS {
+        image.program(&paths::stage().join("lib/bulkhead").join(daemon), &format!("usr/lib/bulkhead/{daemon}"))?;
     }
     finish(image, folder, "bulkhead", &["/usr/bin/bulkhead"])
 }

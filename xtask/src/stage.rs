@@ -4,6 +4,7 @@
 //! target/stage/bin/bulkhead
 //! target/stage/lib/bulkhead/libcuda.so.1        (and libcuda.so, a link to it)
 //! target/stage/lib/bulkhead/libnvidia-ml.so.1   (and libnvidia-ml.so)
+//! target/stage/lib/bulkhead/bulkhead-spawner    (and -broker, -exporter: the services of a node)
 //! target/stage/lib/bulkhead/bulkhead-init       (the first process of Xen guests)
 //! ```
 
@@ -12,6 +13,9 @@ use anyhow::{Context, Result};
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+
+/// The services of a node, each a program of its own.
+pub const DAEMONS: [&str; 3] = ["bulkhead-spawner", "bulkhead-broker", "bulkhead-exporter"];
 
 #[derive(Default)]
 pub struct Options {
@@ -23,14 +27,16 @@ pub struct Options {
 
 pub fn build(options: &Options) -> Result<()> {
     let mut cargo = sh::cargo();
-    let packages = ["bulkhead", "libcuda", "libnvml", "guest"];
+    let packages = ["bulkhead", "proxy", "libcuda", "libnvml", "guest"];
     cargo.arg("build").args(packages.iter().flat_map(|package| ["--package", package]));
     cargo.args((!options.debug).then_some("--release"));
     sh::run(&mut cargo)?;
     let built = paths::target().join(if options.debug { "debug" } else { "release" });
     let (bin, lib) = folders(&paths::stage())?;
     place(&built.join("bulkhead"), &bin.join("bulkhead"), options.strip)?;
-    place(&built.join("bulkhead-init"), &lib.join("bulkhead-init"), options.strip)?;
+    for name in DAEMONS.iter().chain(&["bulkhead-init"]) {
+        place(&built.join(name), &lib.join(name), options.strip)?;
+    }
     for (from, name) in [("libcuda.so", "libcuda.so"), ("libnvidia_ml.so", "libnvidia-ml.so")] {
         let soname = format!("{name}.1");
         place(&built.join(from), &lib.join(&soname), options.strip)?;

@@ -111,9 +111,10 @@ impl Host {
         );
         self.run(&["sh", "-c", &start])?;
         self.goes_on()?;
-        for verb in ["restart", "reload"] {
-            self.run(&["systemctl", verb, "bulkhead"])?;
-            self.goes_on().with_context(|| format!("after a {verb}"))?;
+        for (verb, unit) in [("restart", "bulkhead"), ("reload", "bulkhead"), ("restart", "bulkhead-spawner")] {
+            self.run(&["systemctl", verb, unit])?;
+            until("the service", || Ok(self.run(&["systemctl", "is-active", "bulkhead"]).ok()))?;
+            self.goes_on().with_context(|| format!("after a {verb} of {unit}"))?;
         }
         let zones = self.run(&[&bulkhead, "zones", "list"])?;
         ensure!(zones.contains('a'), "there are the zones {zones}");
@@ -129,7 +130,7 @@ impl Host {
         let gone_on = until(&format!("a round after {before}"), || Ok((round()? > before + 2).then_some(())));
         gone_on.with_context(|| {
             let said = self.run(&["tail", "-n", "5", "/run/steady"]).unwrap_or_default();
-            format!("it said {said}; {}", self.run(&["journalctl", "-n", "20", "-u", "bulkhead"]).unwrap_or_default())
+            format!("it said {said}; {}", self.run(&["journalctl", "-n", "40", "-u", "bulkhead*"]).unwrap_or_default())
         })
     }
 
