@@ -20,7 +20,7 @@ impl NodeArgs {
     pub fn places(&self) -> Result<Places, Failure> {
         let libraries = match &self.library_dir {
             // Not looked at: it is the host's, and we may see another root.
-            Some(folder) => folder.clone(),
+            Some(dir) => dir.clone(),
             None => library::find()?,
         };
         Ok(Places { libraries, state: self.state_dir.clone() })

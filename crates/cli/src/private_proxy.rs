@@ -1,8 +1,8 @@
 //! The proxy that `run` starts for itself.
 //!
 //! A socket ties the two together: it tells when the proxy is ready, and its hang-up tells the proxy that `run` is
-//! gone, however that happened; the proxy then ends its workers and removes the folder. If the proxy ends first, `run`
-//! starts another one in the same folder, which takes the workers over.
+//! gone, however that happened; the proxy then ends its workers and removes the directory. If the proxy ends first, `run`
+//! starts another one in the same directory, which takes the workers over.
 
 use std::fs::{DirBuilder, File};
 use std::io;
@@ -25,8 +25,8 @@ const PREFIX: &str = "bulkhead-run-";
 const FAREWELL: Duration = Duration::from_secs(10);
 
 pub struct PrivateProxy {
-    folder: PathBuf,
-    /// Locked while we live, so that another `run` does not take the folder for one that was left behind.
+    dir: PathBuf,
+    /// Locked while we live, so that another `run` does not take the directory for one that was left behind.
     _owner: File,
     arguments: Vec<std::ffi::OsString>,
     process: Option<(Child, OwnedFd)>,
@@ -36,23 +36,23 @@ impl PrivateProxy {
     pub fn start(backend: &BackendArgs, jail: JailArg) -> Result<Self, Failure> {
         let base = base();
         sweep(&base);
-        let (folder, owner) = make_folder(&base).map_err(|error| {
-            Failure::system(Exit::StateDir, &format!("cannot make a folder in {}", base.display()), &error)
+        let (dir, owner) = make_dir(&base).map_err(|error| {
+            Failure::system(Exit::StateDir, &format!("cannot make a directory in {}", base.display()), &error)
         })?;
         let mut arguments: Vec<std::ffi::OsString> = ["proxy", "--private", "--state-dir"].map(Into::into).into();
-        arguments.push(folder.clone().into());
+        arguments.push(dir.clone().into());
         arguments.extend(["--jail".into(), proxy::jail::Demand::from(jail).name().into()]);
         arguments.extend(backend.to_arguments());
-        let mut proxy = Self { folder, _owner: owner, arguments, process: None };
+        let mut proxy = Self { dir, _owner: owner, arguments, process: None };
         proxy.restart()?;
         Ok(proxy)
     }
 
     pub fn admin_socket(&self) -> PathBuf {
-        self.folder.join("admin.sock")
+        self.dir.join("admin.sock")
     }
 
-    /// Starts the proxy in the folder and waits until it serves.
+    /// Starts the proxy in the directory and waits until it serves.
     pub fn restart(&mut self) -> Result<(), Failure> {
         let failure = |error: io::Error| Failure::system(Exit::Failure, "cannot start a proxy", &error);
         if let Some((mut child, lifeline)) = self.process.take() {
@@ -90,7 +90,7 @@ impl Drop for PrivateProxy {
             }
             let _ = child.wait();
         }
-        state_dir::remove(&self.folder);
+        state_dir::remove(&self.dir);
     }
 }
 
@@ -102,7 +102,7 @@ fn ended_within(child: &Child, time: Duration) -> bool {
     rustix::event::poll(&mut fds, Some(&time)).is_ok_and(|count| count > 0)
 }
 
-/// The user's own folder for such things, or /tmp; paths of sockets must be short.
+/// The user's own directory for such things, or /tmp; paths of sockets must be short.
 fn base() -> PathBuf {
     let runtime = std::env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from);
     let usable = |path: &PathBuf| {
@@ -113,23 +113,23 @@ fn base() -> PathBuf {
     runtime.filter(usable).unwrap_or_else(|| PathBuf::from("/tmp"))
 }
 
-fn make_folder(base: &Path) -> io::Result<(PathBuf, File)> {
+fn make_dir(base: &Path) -> io::Result<(PathBuf, File)> {
     let mut random = [0; 8];
     rustix::rand::getrandom(&mut random, rustix::rand::GetRandomFlags::empty())?;
-    let folder = base.join(format!("{PREFIX}{:016x}", u64::from_ne_bytes(random)));
-    DirBuilder::new().mode(0o700).create(&folder)?;
-    // Nobody else can have locked a file in a folder that is this new.
-    let owner = File::create(folder.join("owner")).and_then(|owner| state_dir::try_lock(&owner).map(|_| owner));
+    let dir = base.join(format!("{PREFIX}{:016x}", u64::from_ne_bytes(random)));
+    DirBuilder::new().mode(0o700).create(&dir)?;
+    // Nobody else can have locked a file in a directory that is this new.
+    let owner = File::create(dir.join("owner")).and_then(|owner| state_dir::try_lock(&owner).map(|_| owner));
     match owner {
-        Ok(owner) => Ok((folder, owner)),
+        Ok(owner) => Ok((dir, owner)),
         Err(error) => {
-            state_dir::remove(&folder);
+            state_dir::remove(&dir);
             Err(error)
         }
     }
 }
 
-/// Removes folders whose `run` and proxy were both killed. Theirs are those that nobody has locked.
+/// Removes directories whose `run` and proxy were both killed. Theirs are those that nobody has locked.
 fn sweep(base: &Path) {
     let Ok(entries) = std::fs::read_dir(base) else { return };
     let me = rustix::process::geteuid().as_raw();
@@ -138,7 +138,7 @@ fn sweep(base: &Path) {
             && entry.metadata().is_ok_and(|meta| meta.is_dir() && meta.uid() == me);
         let free = |name: &str| match File::open(entry.path().join(name)) {
             Ok(file) => state_dir::try_lock(&file).unwrap_or(false),
-            // A folder that is only just being made has no owner yet.
+            // A directory that is only just being made has no owner yet.
             Err(_) => name != "owner",
         };
         if ours && free("owner") && free("lock") {

@@ -13,15 +13,15 @@ use rustix::fs::OFlags;
 /// Named after the shape of its contents.
 const FILE: &str = "soft-kernels-1";
 
-/// The file, in a folder that is there; none if the user wants none or has no such folder.
+/// The file, in a directory that is there; none if the user wants none or has no such directory.
 pub fn path() -> Option<PathBuf> {
-    let folder = match std::env::var_os(env_vars::SOFT_CACHE) {
+    let dir = match std::env::var_os(env_vars::SOFT_CACHE) {
         Some(named) if named.is_empty() => return None,
         Some(named) => std::path::absolute(named).ok()?,
         None => usual()?,
     };
-    DirBuilder::new().recursive(true).mode(0o700).create(&folder).ok()?;
-    Some(folder.join(FILE))
+    DirBuilder::new().recursive(true).mode(0o700).create(&dir).ok()?;
+    Some(dir.join(FILE))
 }
 
 fn usual() -> Option<PathBuf> {
@@ -47,17 +47,17 @@ mod tests {
 
     #[test]
     fn a_file_that_others_can_write_is_refused() {
-        let folder = std::env::temp_dir().join(format!("bulkhead-soft-cache-{}", std::process::id()));
-        std::fs::create_dir_all(&folder).unwrap();
-        let path = folder.join(FILE);
+        let dir = std::env::temp_dir().join(format!("bulkhead-soft-cache-{}", std::process::id()));
+        std::fs::create_dir_all(&dir).unwrap();
+        let path = dir.join(FILE);
         assert!(open(&path).is_some());
         assert_eq!(std::fs::metadata(&path).unwrap().mode() & 0o777, 0o600);
-        let link = folder.join("link");
+        let link = dir.join("link");
         symlink(&path, &link).unwrap();
         assert!(open(&link).is_none(), "a link may lead anywhere");
         std::fs::set_permissions(&path, PermissionsExt::from_mode(0o666)).unwrap();
         assert!(open(&path).is_none());
-        assert!(open(&folder).is_none());
-        std::fs::remove_dir_all(folder).unwrap();
+        assert!(open(&dir).is_none());
+        std::fs::remove_dir_all(dir).unwrap();
     }
 }

@@ -37,10 +37,10 @@ pub enum ImageAction {
 
 #[derive(Debug, Args)]
 pub struct ImageBuildArgs {
-    /// Folder for vmlinuz, initrd.img and SHA256SUMS
+    /// Directory for vmlinuz, initrd.img and SHA256SUMS
     #[arg(long, value_name = "DIR", default_value = IMAGE)]
     pub output: PathBuf,
-    /// Folder with Debian's packages; those that are missing are fetched into it (default: ~/.cache/bulkhead/packages)
+    /// Directory with Debian's packages; those that are missing are fetched into it (default: ~/.cache/bulkhead/packages)
     #[arg(long, value_name = "DIR")]
     pub packages: Option<PathBuf>,
     /// Another list of packages than our own: lines of sha256 and path in the archive
@@ -132,7 +132,7 @@ pub struct XenRunArgs {
     /// A variable of the program's environment, with this value or the one that it has here; may be given more than once
     #[arg(long = "env", value_name = "NAME[=VALUE]")]
     pub environment: Vec<String>,
-    /// The folder in which the program runs (default: what the tenant's image says, or /)
+    /// The directory in which the program runs (default: what the tenant's image says, or /)
     #[arg(long, value_name = "PATH")]
     pub workdir: Option<PathBuf>,
     /// Run it on a terminal of its own

@@ -32,18 +32,18 @@ fn bulkhead(arguments: &[&str]) -> Command {
 
 /// A proxy on the software GPU, with a configuration file, that logs JSON.
 struct Node {
-    folder: PathBuf,
+    dir: PathBuf,
     proxy: Child,
     log: Arc<Mutex<Vec<Value>>>,
 }
 
 impl Node {
     fn start(name: &str, config: &str) -> Self {
-        let folder = PathBuf::from(format!("/tmp/bulkhead-op-{}-{name}", std::process::id()));
-        std::fs::create_dir_all(&folder).unwrap();
-        let file = folder.join("b.toml");
+        let dir = PathBuf::from(format!("/tmp/bulkhead-op-{}-{name}", std::process::id()));
+        std::fs::create_dir_all(&dir).unwrap();
+        let file = dir.join("b.toml");
         std::fs::write(&file, config).unwrap();
-        let state = folder.join("s");
+        let state = dir.join("s");
         let mut command = bulkhead(&["proxy", "--backend", "soft", "--jail", "best-effort", "--log-format", "json"]);
         command.arg("--config").arg(&file).arg("--state-dir").arg(&state).stderr(Stdio::piped());
         let mut proxy = command.spawn().unwrap();
@@ -56,7 +56,7 @@ impl Node {
                 said.lock().unwrap().push(line);
             }
         });
-        let node = Self { folder, proxy, log };
+        let node = Self { dir, proxy, log };
         node.logged("serving");
         node
     }
@@ -73,11 +73,11 @@ impl Node {
     }
 
     fn admin(&self) -> String {
-        self.folder.join("s/admin.sock").to_str().unwrap().to_owned()
+        self.dir.join("s/admin.sock").to_str().unwrap().to_owned()
     }
 
     fn socket(&self, zone: &str) -> PathBuf {
-        self.folder.join("s/zones").join(zone).join("sock")
+        self.dir.join("s/zones").join(zone).join("sock")
     }
 
     fn run(&self, arguments: &[&str]) -> Output {
@@ -97,7 +97,7 @@ impl Node {
     }
 
     fn configure(&self, text: &str) {
-        std::fs::write(self.folder.join("b.toml"), text).unwrap();
+        std::fs::write(self.dir.join("b.toml"), text).unwrap();
         rustix::process::kill_process(Pid::from_raw(self.proxy.id() as i32).unwrap(), Signal::HUP).unwrap();
     }
 
@@ -121,7 +121,7 @@ impl Drop for Node {
     fn drop(&mut self) {
         let _ = self.proxy.kill();
         let _ = self.proxy.wait();
-        let _ = std::fs::remove_dir_all(&self.folder);
+        let _ = std::fs::remove_dir_all(&self.dir);
     }
 }
 

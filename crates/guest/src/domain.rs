@@ -125,9 +125,9 @@ pub struct Domain {
 }
 
 impl Domain {
-    /// Makes it, paused. `folder` is for files that are of no use afterwards.
-    pub fn create(definition: &Definition, folder: &Path) -> Result<Self, DomainError> {
-        let config = folder.join(format!("{}.cfg", definition.name));
+    /// Makes it, paused. `dir` is for files that are of no use afterwards.
+    pub fn create(definition: &Definition, dir: &Path) -> Result<Self, DomainError> {
+        let config = dir.join(format!("{}.cfg", definition.name));
         let create = |table| {
             let text = definition.text(table)?;
             std::fs::write(&config, text).map_err(|error| DomainError::Write(config.clone(), error))?;

@@ -33,17 +33,17 @@ pub enum Holder {
 
 #[derive(Debug)]
 pub struct Books {
-    folder: PathBuf,
+    dir: PathBuf,
 }
 
 impl Books {
-    pub fn open(folder: &Path) -> io::Result<Self> {
-        std::fs::create_dir_all(folder)?;
-        Ok(Self { folder: folder.to_owned() })
+    pub fn open(dir: &Path) -> io::Result<Self> {
+        std::fs::create_dir_all(dir)?;
+        Ok(Self { dir: dir.to_owned() })
     }
 
     fn file(&self, zone: &ZoneName) -> PathBuf {
-        self.folder.join(format!("{zone}.json"))
+        self.dir.join(format!("{zone}.json"))
     }
 
     pub fn write(&self, record: &Record) -> io::Result<()> {
@@ -57,7 +57,7 @@ impl Books {
     /// All that is written down. A file that makes no sense is named, and left for a person to look at.
     pub fn read(&self) -> io::Result<BTreeMap<ZoneName, Record>> {
         let mut records = BTreeMap::new();
-        for entry in std::fs::read_dir(&self.folder)? {
+        for entry in std::fs::read_dir(&self.dir)? {
             let path = entry?.path();
             if path.extension().is_none_or(|ending| ending != "json") {
                 continue;

@@ -49,16 +49,16 @@ mod tests {
 
     #[test]
     fn a_file_that_cannot_be_put_in_place_leaves_nothing() {
-        let folder = std::env::temp_dir().join(format!("bulkhead-files-{}", std::process::id()));
-        fs::create_dir_all(folder.join("taken")).unwrap();
-        write(&folder.join("a.json"), b"1").unwrap();
-        write(&folder.join("a.json"), b"22").unwrap();
-        assert_eq!(fs::read(folder.join("a.json")).unwrap(), b"22");
-        // A folder stands where the file should go.
-        assert!(write(&folder.join("taken"), b"x").is_err());
-        assert_eq!(fs::read_dir(&folder).unwrap().count(), 2);
-        remove(&folder.join("a.json")).unwrap();
-        remove(&folder.join("a.json")).unwrap();
-        fs::remove_dir_all(folder).unwrap();
+        let dir = std::env::temp_dir().join(format!("bulkhead-files-{}", std::process::id()));
+        fs::create_dir_all(dir.join("taken")).unwrap();
+        write(&dir.join("a.json"), b"1").unwrap();
+        write(&dir.join("a.json"), b"22").unwrap();
+        assert_eq!(fs::read(dir.join("a.json")).unwrap(), b"22");
+        // A directory stands where the file should go.
+        assert!(write(&dir.join("taken"), b"x").is_err());
+        assert_eq!(fs::read_dir(&dir).unwrap().count(), 2);
+        remove(&dir.join("a.json")).unwrap();
+        remove(&dir.join("a.json")).unwrap();
+        fs::remove_dir_all(dir).unwrap();
     }
 }

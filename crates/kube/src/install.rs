@@ -64,8 +64,8 @@ pub fn place(root: &Path, parts: &Parts) -> Result<Changes, InstallError> {
     }
     let home = root.join(HOME).join(&parts.version);
     let (bin, lib) = (home.join("bin"), home.join("lib/bulkhead"));
-    for folder in [&bin, &lib] {
-        at(folder, std::fs::create_dir_all(folder))?;
+    for dir in [&bin, &lib] {
+        at(dir, std::fs::create_dir_all(dir))?;
     }
     let mut changes = Changes::default();
     changes.programs |= put(&parts.program, &bin.join("bulkhead"), 0o755)?;
@@ -89,7 +89,7 @@ pub fn place(root: &Path, parts: &Parts) -> Result<Changes, InstallError> {
     Ok(changes)
 }
 
-/// Folders of the host in which the verbs for kubelet leave things, as the host names them.
+/// Directories of the host in which the verbs for kubelet leave things, as the host names them.
 #[derive(Debug, Clone)]
 pub struct Traces {
     pub kubelet: PathBuf,
@@ -104,23 +104,23 @@ pub fn clear(root: &Path, traces: &Traces) -> Result<(), InstallError> {
         for path in [UNIT_PATH, WANTS_PATH, CONFIG_PATH] {
             at(&root.join(path), crate::files::remove(&root.join(path)))?;
         }
-        remove_folder(&root.join(HOME))?;
+        remove_dir(&root.join(HOME))?;
         // Only if nothing of somebody else's is in it.
         let _ = std::fs::remove_dir(root.join("etc/bulkhead"));
-        // Sockets and books; the folder of a proxy that still runs is its own.
+        // Sockets and books; the directory of a proxy that still runs is its own.
         proxy::broker::state_dir::remove(&root.join("run/bulkhead"));
     }
-    remove_folder(&below(root, &traces.checkpoints))?;
+    remove_dir(&below(root, &traces.checkpoints))?;
     let kubelet = below(root, &traces.kubelet);
-    remove_folder(&kubelet.join("plugins").join(crate::dra::DRIVER))?;
+    remove_dir(&kubelet.join("plugins").join(crate::dra::DRIVER))?;
     // Sockets of a plugin or a driver that was killed.
     remove_begun_with(&kubelet.join("device-plugins"), crate::device_plugin::SOCKETS)?;
     remove_begun_with(&kubelet.join("plugins_registry"), crate::dra::DRIVER)?;
     // `/var/run` is a link to `/run`, which leads elsewhere as long as the root is not the host's.
-    for folder in [Path::new("/run/cdi"), &traces.cdi] {
-        let folder = below(root, folder);
-        remove_begun_with(&folder, &format!("{}-{}-", crate::cdi::VENDOR, crate::cdi::CLASS))?;
-        let _ = std::fs::remove_dir(folder);
+    for dir in [Path::new("/run/cdi"), &traces.cdi] {
+        let dir = below(root, dir);
+        remove_begun_with(&dir, &format!("{}-{}-", crate::cdi::VENDOR, crate::cdi::CLASS))?;
+        let _ = std::fs::remove_dir(dir);
     }
     Ok(())
 }
@@ -130,16 +130,16 @@ fn below(root: &Path, path: &Path) -> PathBuf {
     root.join(path.strip_prefix("/").unwrap_or(path))
 }
 
-fn remove_folder(path: &Path) -> Result<(), InstallError> {
+fn remove_dir(path: &Path) -> Result<(), InstallError> {
     match std::fs::remove_dir_all(path) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => at(path, Err(error)),
         _ => Ok(()),
     }
 }
 
-/// Removes the files in a folder whose names begin so.
-fn remove_begun_with(folder: &Path, begin: &str) -> Result<(), InstallError> {
-    for entry in std::fs::read_dir(folder).into_iter().flatten().flatten() {
+/// Removes the files in a directory whose names begin so.
+fn remove_begun_with(dir: &Path, begin: &str) -> Result<(), InstallError> {
+    for entry in std::fs::read_dir(dir).into_iter().flatten().flatten() {
         if entry.file_name().to_string_lossy().starts_with(begin) {
             at(&entry.path(), crate::files::remove(&entry.path()))?;
         }
@@ -227,8 +227,8 @@ fn point(link: &Path, to: &Path) -> Result<bool, InstallError> {
 /// Other versions: who still runs them has them open.
 fn forget_others(home: &Path, version: &str) -> Result<(), InstallError> {
     for entry in at(home, std::fs::read_dir(home))?.flatten() {
-        let is_folder = entry.file_type().is_ok_and(|kind| kind.is_dir());
-        if is_folder && entry.file_name() != version {
+        let is_dir = entry.file_type().is_ok_and(|kind| kind.is_dir());
+        if is_dir && entry.file_name() != version {
             at(&entry.path(), std::fs::remove_dir_all(entry.path()))?;
         }
     }
@@ -246,8 +246,8 @@ mod tests {
     impl Host {
         fn new(name: &str) -> Self {
             let path = std::env::temp_dir().join(format!("bulkhead-install-{}-{name}", std::process::id()));
-            for folder in ["image", "host"] {
-                fs::create_dir_all(path.join(folder)).unwrap();
+            for dir in ["image", "host"] {
+                fs::create_dir_all(path.join(dir)).unwrap();
             }
             for file in ["bulkhead", "libcuda.so.1", "libnvidia-ml.so.1"] {
                 fs::write(path.join("image").join(file), file).unwrap();
@@ -326,8 +326,8 @@ mod tests {
         fs::create_dir_all(root.join("run/cdi")).unwrap();
         fs::write(root.join("run/cdi/bulkhead.dev-zone-a.json"), "{}").unwrap();
         fs::write(root.join("run/cdi/nvidia.yaml"), "").unwrap();
-        for folder in ["device-plugins", "plugins_registry", "plugins/gpu.bulkhead.dev", "plugins/gpu.nvidia.com"] {
-            fs::create_dir_all(root.join("var/lib/kubelet").join(folder)).unwrap();
+        for dir in ["device-plugins", "plugins_registry", "plugins/gpu.bulkhead.dev", "plugins/gpu.nvidia.com"] {
+            fs::create_dir_all(root.join("var/lib/kubelet").join(dir)).unwrap();
         }
         for file in [
             "device-plugins/bulkhead-a.sock",

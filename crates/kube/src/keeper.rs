@@ -8,7 +8,7 @@ use proxy::control::{ZoneName, ZoneSettings};
 
 use crate::books::{Books, Holder, Record};
 use crate::broker::{Broker, BrokerError};
-use crate::cdi::{self, Folder};
+use crate::cdi::{self, SpecDir};
 use crate::inject::Places;
 
 #[derive(Debug, thiserror::Error)]
@@ -24,7 +24,7 @@ pub enum KeepError {
 pub struct Keeper {
     broker: Broker,
     books: Books,
-    cdi: Folder,
+    cdi: SpecDir,
     places: Places,
     /// Every zone of ours begins with it, so that those nobody knows any more are found.
     prefix: &'static str,
@@ -32,7 +32,13 @@ pub struct Keeper {
 }
 
 impl Keeper {
-    pub fn open(broker: Broker, books: Books, cdi: Folder, places: Places, prefix: &'static str) -> io::Result<Self> {
+    pub fn open(
+        broker: Broker,
+        books: Books,
+        cdi: SpecDir,
+        places: Places,
+        prefix: &'static str,
+    ) -> io::Result<Self> {
         let records = books.read()?;
         Ok(Self { broker, books, cdi, places, prefix, records })
     }

@@ -44,7 +44,7 @@ impl Listener {
     /// Listens at `path`, for every user of the guest, in place of a predecessor.
     pub fn at(path: &Path) -> Result<Self, BootstrapError> {
         use std::os::unix::fs::FileTypeExt;
-        // Without the folder there is no socket either, and that says why.
+        // Without the directory there is no socket either, and that says why.
         let _ = path.parent().map(std::fs::create_dir_all);
         if std::fs::symlink_metadata(path).is_ok_and(|there| there.file_type().is_socket()) {
             let _ = std::fs::remove_file(path);

@@ -28,23 +28,23 @@ pub enum CdiAction {
     Generate(CdiGenerateArgs),
     /// Say what is wrong with CDI files, and which of them overlap
     Validate {
-        /// The files (default: those of the folders)
+        /// The files (default: those of the directories)
         files: Vec<PathBuf>,
         #[command(flatten)]
-        folders: CdiFolders,
+        dirs: SpecDirs,
     },
     /// List the devices that containers can ask for
     List {
         #[command(flatten)]
-        folders: CdiFolders,
+        dirs: SpecDirs,
     },
 }
 
 #[derive(Debug, Args)]
-pub struct CdiFolders {
-    /// A folder that runtimes read; later ones go before earlier ones
+pub struct SpecDirs {
+    /// A directory that runtimes read; later ones go before earlier ones
     #[arg(long = "spec-dir", value_name = "PATH", default_values = ["/etc/cdi", "/var/run/cdi"])]
-    pub folders: Vec<PathBuf>,
+    pub dirs: Vec<PathBuf>,
 }
 
 #[derive(Debug, Args)]
@@ -70,7 +70,7 @@ pub struct CdiGenerateArgs {
     /// Zones: the proxy's state directory
     #[arg(long, value_name = "PATH", default_value = "/run/bulkhead")]
     pub state_dir: PathBuf,
-    /// Zones: the folder with libcuda.so.1 and libnvidia-ml.so.1 of ours (default: beside the program)
+    /// Zones: the directory with libcuda.so.1 and libnvidia-ml.so.1 of ours (default: beside the program)
     #[arg(long, value_name = "PATH")]
     pub library_dir: Option<PathBuf>,
     /// GPUs: how they are named; may be given several times (default: index and uuid)

@@ -15,11 +15,11 @@ pub struct NodeArgs {
     /// The proxy's state directory
     #[arg(long, value_name = "PATH", default_value = "/run/bulkhead")]
     pub state_dir: PathBuf,
-    /// The host's folder with libcuda.so.1 and libnvidia-ml.so.1 of ours (default: beside the program)
+    /// The host's directory with libcuda.so.1 and libnvidia-ml.so.1 of ours (default: beside the program)
     #[arg(long, value_name = "PATH")]
     pub library_dir: Option<PathBuf>,
-    /// The folder that container runtimes read CDI files from
-    #[arg(long, value_name = "PATH", default_value = bulkhead_kube::cdi::FOLDER)]
+    /// The directory that container runtimes read CDI files from
+    #[arg(long, value_name = "PATH", default_value = bulkhead_kube::cdi::SPEC_DIR)]
     pub cdi_dir: PathBuf,
     /// Kubelet's socket that tells which container has which device
     #[arg(long, value_name = "PATH", default_value = "/var/lib/kubelet/pod-resources/kubelet.sock")]
@@ -36,17 +36,17 @@ Example of /etc/bulkhead/bulkhead.toml, for pods that ask for `bulkhead.dev/gpu-
   share = 10
 
 GPUs without profiles are left to claims (`bulkhead dra`), or are offered whole under the name that [kubernetes]
-whole_gpus gives. A change of the file counts at once; one that is wrong is named, and what was in force stays so. Runs as root, or as whoever may use the proxy's admin socket and kubelet's folder.";
+whole_gpus gives. A change of the file counts at once; one that is wrong is named, and what was in force stays so. Runs as root, or as whoever may use the proxy's admin socket and kubelet's directory.";
 
 #[derive(Debug, Args)]
 #[command(after_help = DEVICE_PLUGIN_EXAMPLES)]
 pub struct DevicePluginArgs {
     #[command(flatten)]
     pub node: NodeArgs,
-    /// Folder of kubelet's and the plugins' sockets
+    /// Directory of kubelet's and the plugins' sockets
     #[arg(long, value_name = "PATH", default_value = "/var/lib/kubelet/device-plugins")]
     pub kubelet_dir: PathBuf,
-    /// Folder for checkpoints, which must outlive a reboot
+    /// Directory for checkpoints, which must outlive a reboot
     #[arg(long, value_name = "PATH", default_value = "/var/lib/bulkhead/device-plugin")]
     pub checkpoint_dir: PathBuf,
 }
@@ -77,16 +77,16 @@ pub struct DraArgs {
     /// How to reach the API server (default: as a pod does)
     #[arg(long, value_name = "FILE")]
     pub kubeconfig: Option<PathBuf>,
-    /// Folder in which kubelet looks for drivers
+    /// Directory in which kubelet looks for drivers
     #[arg(long, value_name = "PATH", default_value = "/var/lib/kubelet/plugins_registry")]
     pub registry_dir: PathBuf,
-    /// Folder with kubelet's links to containers' logs, whose names tell whose a container is
+    /// Directory with kubelet's links to containers' logs, whose names tell whose a container is
     #[arg(long, value_name = "PATH", default_value = "/var/log/containers")]
     pub container_logs: PathBuf,
-    /// Folder for the driver's own socket
+    /// Directory for the driver's own socket
     #[arg(long, value_name = "PATH", default_value = "/var/lib/kubelet/plugins/gpu.bulkhead.dev")]
     pub plugin_dir: PathBuf,
-    /// Folder for checkpoints, which must outlive a reboot
+    /// Directory for checkpoints, which must outlive a reboot
     #[arg(long, value_name = "PATH", default_value = "/var/lib/bulkhead/dra")]
     pub checkpoint_dir: PathBuf,
 }
@@ -112,13 +112,13 @@ pub struct InstallArgs {
     /// Take everything away again
     #[arg(long)]
     pub remove: bool,
-    /// With --remove: kubelet's folder on the host, in which the device plugin and the DRA driver have their sockets
+    /// With --remove: kubelet's directory on the host, in which the device plugin and the DRA driver have their sockets
     #[arg(long, value_name = "PATH", default_value = "/var/lib/kubelet")]
     pub kubelet_dir: PathBuf,
     /// With --remove: the checkpoints of both on the host
     #[arg(long, value_name = "PATH", default_value = "/var/lib/bulkhead")]
     pub checkpoint_dir: PathBuf,
-    /// With --remove: the folder on the host for CDI files
+    /// With --remove: the directory on the host for CDI files
     #[arg(long, value_name = "PATH", default_value = "/var/run/cdi")]
     pub cdi_dir: PathBuf,
     /// Once done, wait to be told to end, as the pod of a DaemonSet must

@@ -29,7 +29,7 @@ pub struct ProxyArgs {
     /// Say what is wrong with the configuration, and end
     #[arg(long)]
     pub check: bool,
-    /// Folder for sockets and what the next proxy must know (default: /run/bulkhead)
+    /// Directory for sockets and what the next proxy must know (default: /run/bulkhead)
     #[arg(long, value_name = "PATH")]
     pub state_dir: Option<PathBuf>,
     #[command(flatten)]

@@ -145,15 +145,15 @@ pub fn pageable_access(gpu: &str) -> Finding {
 /// Module and library are of one version.
 fn versions(scene: &Scene, module: Option<&str>, findings: &mut Vec<Finding>) {
     let Some(module) = module else { return };
-    for folder in super::loader::USUAL {
-        for name in scene.names(folder) {
+    for dir in super::loader::USUAL {
+        for name in scene.names(dir) {
             let Some(version) = name.strip_prefix("libcuda.so.").filter(|rest| rest.contains('.')) else { continue };
             if version == module {
                 findings.push(Finding::ok("versions", format!("libcuda and the kernel module are both {module}")));
-            } else if !scene.exists(format!("{folder}/libcuda.so.{module}")) {
+            } else if !scene.exists(format!("{dir}/libcuda.so.{module}")) {
                 findings.push(Finding::error(
                     "versions",
-                    format!("{folder}/{name} beside a kernel module {module}"),
+                    format!("{dir}/{name} beside a kernel module {module}"),
                     "cuInit answers 803 (system driver mismatch); nvidia-smi says the same of NVML",
                     "the driver's packages were upgraded while the old module is still loaded",
                     "restart the machine, or unload nvidia-uvm and nvidia and load them anew",

@@ -12,7 +12,7 @@ const LIBRARY: &str = "libcuda.so.1";
 pub const USUAL: [&str; 6] =
     ["/lib/x86_64-linux-gnu", "/usr/lib/x86_64-linux-gnu", "/lib64", "/usr/lib64", "/lib", "/usr/lib"];
 
-/// A library that the loader would find, and what names its folder.
+/// A library that the loader would find, and what names its directory.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Candidate {
     pub path: PathBuf,
@@ -57,23 +57,23 @@ pub fn candidates(scene: &Scene) -> Vec<Candidate> {
         add(scene.path(path), "LD_PRELOAD names it".to_owned());
     }
     if program.runpath.is_empty() {
-        for folder in &program.rpath {
-            add(scene.path(folder).join(LIBRARY), "the program's RPATH".to_owned());
+        for dir in &program.rpath {
+            add(scene.path(dir).join(LIBRARY), "the program's RPATH".to_owned());
         }
     }
     let named = scene.variable("LD_LIBRARY_PATH").unwrap_or_default();
-    for folder in named.split([':', ';']).filter(|folder| !folder.is_empty()) {
-        add(scene.path(folder).join(LIBRARY), format!("LD_LIBRARY_PATH names {folder}"));
+    for dir in named.split([':', ';']).filter(|dir| !dir.is_empty()) {
+        add(scene.path(dir).join(LIBRARY), format!("LD_LIBRARY_PATH names {dir}"));
     }
-    for folder in &program.runpath {
-        add(scene.path(folder).join(LIBRARY), "the program's RUNPATH".to_owned());
+    for dir in &program.runpath {
+        add(scene.path(dir).join(LIBRARY), "the program's RUNPATH".to_owned());
     }
     let cache = std::fs::read(scene.path("/etc/ld.so.cache")).unwrap_or_default();
     for path in cached(&cache, LIBRARY) {
         add(scene.path(path), "/etc/ld.so.cache has it".to_owned());
     }
-    for folder in USUAL {
-        add(scene.path(folder).join(LIBRARY), format!("{folder} is one of the loader's own folders"));
+    for dir in USUAL {
+        add(scene.path(dir).join(LIBRARY), format!("{dir} is one of the loader's own directories"));
     }
     found
 }
@@ -81,7 +81,7 @@ pub fn candidates(scene: &Scene) -> Vec<Candidate> {
 fn kind(path: &Path) -> Option<Kind> {
     let found = elf::describe(path).filter(|found| found.dynamic)?;
     let real = path.canonicalize().ok()?;
-    let stub = real.parent().is_some_and(|folder| folder.ends_with("stubs"));
+    let stub = real.parent().is_some_and(|dir| dir.ends_with("stubs"));
     Some(if found.ours {
         Kind::Ours
     } else if stub {
@@ -127,7 +127,7 @@ pub fn check(scene: &Scene, findings: &mut Vec<Finding>) {
                 "loader",
                 seen,
                 "CUDA programs say that no driver is installed (cudaErrorInsufficientDriver, 35)",
-                "Bulkhead's library is not in a folder of the loader's, and LD_LIBRARY_PATH does not name it",
+                "Bulkhead's library is not in a directory of the loader's, and LD_LIBRARY_PATH does not name it",
                 "start the program by `bulkhead run`, or have the library mounted into /usr/lib/x86_64-linux-gnu, as \
                  the device plugin does",
             )
@@ -199,14 +199,14 @@ mod tests {
     #[test]
     fn the_first_in_the_loaders_order_is_told_with_its_reason() {
         let root = std::env::temp_dir().join(format!("bulkhead-loader-{}", std::process::id()));
-        for folder in ["opt/ours", "opt/stubs", "usr/lib64", "etc"] {
-            std::fs::create_dir_all(root.join(folder)).unwrap();
+        for dir in ["opt/ours", "opt/stubs", "usr/lib64", "etc"] {
+            std::fs::create_dir_all(root.join(dir)).unwrap();
         }
-        let compile = |folder: &str, source: &str| {
+        let compile = |dir: &str, source: &str| {
             let file = root.join("lib.c");
             std::fs::write(&file, source).unwrap();
             let mut cc = std::process::Command::new("cc");
-            cc.args(["-shared", "-fPIC", "-o"]).arg(root.join(folder).join(LIBRARY)).arg(&file);
+            cc.args(["-shared", "-fPIC", "-o"]).arg(root.join(dir).join(LIBRARY)).arg(&file);
             assert!(cc.status().unwrap().success());
         };
         compile("opt/ours", "int bulkhead_libvgpu = 1;");
@@ -219,7 +219,7 @@ mod tests {
         };
         assert_eq!(kinds("/opt/ours:/opt/stubs"), [Kind::Ours, Kind::Stub, Kind::Nvidia]);
         assert_eq!(kinds("/opt/stubs:/nowhere"), [Kind::Stub, Kind::Nvidia]);
-        assert_eq!(kinds(""), [Kind::Nvidia], "once, though the cache and the loader's folders both have it");
+        assert_eq!(kinds(""), [Kind::Nvidia], "once, though the cache and the loader's directories both have it");
         let mut findings = Vec::new();
         check(&Scene::made_up(&root, &[("BULKHEAD_SOCKET", "/s"), ("LD_LIBRARY_PATH", "/opt/stubs")]), &mut findings);
         assert!(findings[0].symptom.contains("34"), "{findings:?}");

@@ -52,8 +52,8 @@ fn without_zone(scene: &Scene, findings: &mut Vec<Finding>) -> Way {
         findings.push(Finding::error("socket", seen, symptom, cause, fix));
         return Way::None;
     }
-    let cause = "the zone's folder is not mounted into it, and no proxy runs inside";
-    let fix = "mount the zone's folder at /run/bulkhead/zone; inside, `bulkhead run` starts a proxy of its own";
+    let cause = "the zone's directory is not mounted into it, and no proxy runs inside";
+    let fix = "mount the zone's directory at /run/bulkhead/zone; inside, `bulkhead run` starts a proxy of its own";
     findings.push(Finding::warning("socket", seen, symptom, cause, fix));
     Way::Private
 }
@@ -119,7 +119,7 @@ fn unreachable(path: &Path, error: &BootstrapError) -> Finding {
         ErrorKind::NotFound => (
             "the socket is not there: the zone was removed, or only the socket's file was mounted and a new proxy has \
              made another",
-            "mount the zone's folder, not the file in it; make the zone (`bulkhead zones create`)",
+            "mount the zone's directory, not the file in it; make the zone (`bulkhead zones create`)",
         ),
         ErrorKind::ConnectionRefused => (
             "nobody listens any more: the proxy is stopped, or has crashed",

@@ -82,7 +82,7 @@ pub fn selftest(scene: &Scene, way: Way, backend: &BackendArgs, findings: &mut V
                 why,
                 "programs do not find Bulkhead's library",
                 "it lies neither beside this program nor where the loader looks",
-                "install it, or set BULKHEAD_LIB_DIR to its folder",
+                "install it, or set BULKHEAD_LIB_DIR to its directory",
             ));
             return;
         }
@@ -121,8 +121,8 @@ fn command(scene: &Scene, way: Way, backend: &BackendArgs) -> Result<Command, St
         // Where the loader finds ours by itself, it is that one which is to be tried.
         let found = super::loader::candidates(scene);
         if found.first().is_none_or(|first| first.kind != super::loader::Kind::Ours) {
-            let folder = library::find().map_err(|failure| failure.line)?;
-            library::put_in_front(&mut command, &folder, &scene.zone_socket());
+            let dir = library::find().map_err(|failure| failure.line)?;
+            library::put_in_front(&mut command, &dir, &scene.zone_socket());
         }
         return Ok(command);
     }

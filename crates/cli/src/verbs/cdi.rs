@@ -11,17 +11,15 @@ use bulkhead_kube::inject::Places;
 use proxy::control::ZoneName;
 use proxy::{kernel_module, survey};
 
-use crate::args::{
-    BackendArgs, CdiAction, CdiArgs, CdiFolders, CdiFormat, CdiGenerateArgs, CdiMode, NameStrategyArg,
-};
+use crate::args::{BackendArgs, CdiAction, CdiArgs, CdiFormat, CdiGenerateArgs, CdiMode, NameStrategyArg, SpecDirs};
 use crate::exit::{Exit, Failure};
 use crate::{admin, library};
 
 pub fn run(args: CdiArgs) -> Result<ExitCode, Failure> {
     match args.action {
         CdiAction::Generate(args) => generate(args),
-        CdiAction::Validate { files, folders } => validate(files, &folders),
-        CdiAction::List { folders } => list(&folders),
+        CdiAction::Validate { files, dirs } => validate(files, &dirs),
+        CdiAction::List { dirs } => list(&dirs),
     }
 }
 
@@ -30,7 +28,7 @@ fn generate(args: CdiGenerateArgs) -> Result<ExitCode, Failure> {
         CdiMode::Zones => zones(&args)?,
         CdiMode::Nvidia => gpus(&args)?,
     };
-    // Whatever names and folders were given must not become a file that runtimes refuse, and all others with it.
+    // Whatever names and directories were given must not become a file that runtimes refuse, and all others with it.
     if let Some(problem) = validate::problems(&spec).into_iter().next() {
         return Err(Failure::new(Exit::Usage, problem));
     }
@@ -47,8 +45,8 @@ fn generate(args: CdiGenerateArgs) -> Result<ExitCode, Failure> {
     let text = text.map_err(|error| Failure::new(Exit::Failure, error))?;
     let Some(path) = &args.output else { return super::man::print(text.as_bytes()) };
     let failed = |error| Failure::system(Exit::Failure, &format!("cannot write {}", path.display()), &error);
-    if let Some(folder) = path.parent().filter(|folder| !folder.as_os_str().is_empty()) {
-        std::fs::create_dir_all(folder).map_err(failed)?;
+    if let Some(dir) = path.parent().filter(|dir| !dir.as_os_str().is_empty()) {
+        std::fs::create_dir_all(dir).map_err(failed)?;
     }
     files::write(path, text.as_bytes()).map_err(failed)?;
     Ok(ExitCode::SUCCESS)
@@ -121,17 +119,17 @@ fn read(files: Vec<PathBuf>) -> (Vec<(PathBuf, Spec)>, Vec<String>) {
     (specs, wrong)
 }
 
-fn find(folders: &CdiFolders) -> Result<Vec<PathBuf>, Failure> {
-    validate::find(&folders.folders)
-        .map_err(|error| Failure::system(Exit::Failure, "cannot read the folders of CDI files", &error))
+fn find(dirs: &SpecDirs) -> Result<Vec<PathBuf>, Failure> {
+    validate::find(&dirs.dirs)
+        .map_err(|error| Failure::system(Exit::Failure, "cannot read the directories of CDI files", &error))
 }
 
 fn paths(specs: &[(PathBuf, Spec)]) -> impl Iterator<Item = (&Path, &Spec)> {
     specs.iter().map(|(path, spec)| (path.as_path(), spec))
 }
 
-fn validate(files: Vec<PathBuf>, folders: &CdiFolders) -> Result<ExitCode, Failure> {
-    let files = if files.is_empty() { find(folders)? } else { files };
+fn validate(files: Vec<PathBuf>, dirs: &SpecDirs) -> Result<ExitCode, Failure> {
+    let files = if files.is_empty() { find(dirs)? } else { files };
     let (specs, mut wrong) = read(files);
     let mut notes = Vec::new();
     for (path, spec) in &specs {
@@ -148,8 +146,8 @@ fn validate(files: Vec<PathBuf>, folders: &CdiFolders) -> Result<ExitCode, Failu
     super::man::print((notes.join("\n") + "\n").as_bytes())
 }
 
-fn list(folders: &CdiFolders) -> Result<ExitCode, Failure> {
-    let (specs, wrong) = read(find(folders)?);
+fn list(dirs: &SpecDirs) -> Result<ExitCode, Failure> {
+    let (specs, wrong) = read(find(dirs)?);
     wrong.iter().for_each(|what| eprintln!("bulkhead: {what}"));
     let devices = validate::devices(paths(&specs));
     for (name, one, other) in &devices.conflicts {

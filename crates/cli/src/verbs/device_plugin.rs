@@ -21,7 +21,7 @@ pub fn run(args: DevicePluginArgs) -> Result<ExitCode, Failure> {
     let ended = node::serve(&args.node, async move |stop| device_plugin::run(options, stop).await)?;
     ended.map(|()| ExitCode::SUCCESS).map_err(|error| match &error {
         PluginError::Source(_) => Failure::new(Exit::Config, error.to_string().replace('\n', "\nbulkhead: ")),
-        PluginError::Folder { path, source } => {
+        PluginError::Directory { path, source } => {
             Failure::system(Exit::StateDir, &format!("cannot use {}", path.display()), source)
         }
     })

@@ -31,7 +31,7 @@ pub fn run(args: DraArgs) -> Result<ExitCode, Failure> {
     let ended = node::serve(&args.node, async move |stop| dra::run(options, stop).await)?;
     ended.map(|()| ExitCode::SUCCESS).map_err(|error| match &error {
         DraError::Source(_) => Failure::new(Exit::Config, error.to_string().replace('\n', "\nbulkhead: ")),
-        DraError::Folder { path, source } => {
+        DraError::Directory { path, source } => {
             Failure::system(Exit::StateDir, &format!("cannot use {}", path.display()), source)
         }
         DraError::Cluster(_) => Failure::new(Exit::Failure, error.to_string()),

@@ -55,16 +55,16 @@ fn root(args: &ImageRootArgs) -> Result<ExitCode, Failure> {
     super::man::print(format!("{}: {}\n", args.output.display(), proxy::size::Size(archive.len() as u64)).as_bytes())
 }
 
-fn summary(image: &Image, folder: &std::path::Path) -> String {
+fn summary(image: &Image, dir: &std::path::Path) -> String {
     let size = |bytes: usize| proxy::size::Size(bytes as u64);
-    let (kernel, root) = (folder.join(image::KERNEL), folder.join(image::ROOT));
+    let (kernel, root) = (dir.join(image::KERNEL), dir.join(image::ROOT));
     format!("{}: {}\n{}: {}\n", kernel.display(), size(image.kernel.len()), root.display(), size(image.root.len()))
 }
 
 fn cache() -> Result<PathBuf, Failure> {
     let variable = |name: &str| std::env::var_os(name).map(PathBuf::from).filter(|path| path.is_absolute());
     let base = variable("XDG_CACHE_HOME").or_else(|| Some(variable("HOME")?.join(".cache")));
-    let missing = || Failure::new(Exit::Usage, "there is no home folder: say --packages DIR");
+    let missing = || Failure::new(Exit::Usage, "there is no home directory: say --packages DIR");
     Ok(base.ok_or_else(missing)?.join("bulkhead/packages"))
 }
 

@@ -172,15 +172,15 @@ fn suspend(after: u32, backend: &Backend) -> Option<Suspend> {
 
 /// NVML lies beside the driver. Without it the ledger stands alone, and the log says so.
 fn meter(driver: &Path, file: &File) -> Option<Meter> {
-    let folder = driver.parent()?;
-    let library = folder.join("libnvidia-ml.so.1");
+    let dir = driver.parent()?;
+    let library = dir.join("libnvidia-ml.so.1");
     if !library.exists() {
         tracing::warn!(library = %library.display(), "no NVML: what workers really use is not looked at");
         return None;
     }
     Some(Meter {
         arguments: vec!["meter".into(), "--library".into(), library.into()],
-        libraries: Some(folder.to_owned()),
+        libraries: Some(dir.to_owned()),
         allowance: file.overdraft.unwrap_or(OVERDRAFT),
     })
 }

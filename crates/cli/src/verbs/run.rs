@@ -28,7 +28,7 @@ pub fn run(args: RunArgs) -> Result<ExitCode, Failure> {
     let failure = |error: io::Error| Failure::system(Exit::Failure, "cannot run", &error);
     // What can be wrong with the arguments is found before anything is started.
     let program = find_program(&args.command[0], std::env::var_os("PATH").as_deref())?;
-    let folder = library::find()?;
+    let dir = library::find()?;
     let signals = Signals::catch().map_err(failure)?;
     let mut side = ProxySide::open(&args)?;
     let socket = side.join_zone()?;
@@ -36,7 +36,7 @@ pub fn run(args: RunArgs) -> Result<ExitCode, Failure> {
     let mut command = Command::new(&program);
     std::os::unix::process::CommandExt::arg0(&mut command, &args.command[0]);
     command.args(&args.command[1..]);
-    library::put_in_front(&mut command, &folder, &socket);
+    library::put_in_front(&mut command, &dir, &socket);
     proxy::jail::die_with_parent(&mut command);
     let child = command.spawn().map_err(|error| not_executable(&program, &error))?;
     let status = supervise(child, signals, &mut side).map_err(failure)?;
@@ -183,7 +183,7 @@ fn find_program(name: &OsStr, path: Option<&OsStr>) -> Result<PathBuf, Failure> 
     } else if name.is_empty() {
         Vec::new()
     } else {
-        std::env::split_paths(path.unwrap_or(OsStr::new("/usr/bin:/bin"))).map(|folder| folder.join(name)).collect()
+        std::env::split_paths(path.unwrap_or(OsStr::new("/usr/bin:/bin"))).map(|dir| dir.join(name)).collect()
     };
     let mut seen = None;
     for candidate in candidates {

@@ -41,8 +41,8 @@ fn ask_in_zone(here: &Scene) -> Result<Survey, Failure> {
     let mut command = helper::own();
     command.args(["survey", "--zone"]);
     // Where it does not lie beside this program, the loader must know it.
-    if let Ok(folder) = library::find() {
-        library::put_in_front(&mut command, &folder, &here.zone_socket());
+    if let Ok(dir) = library::find() {
+        library::put_in_front(&mut command, &dir, &here.zone_socket());
     }
     survey_of(command)
 }

@@ -28,7 +28,7 @@ fn a_container_gets_a_zone_of_its_profile() {
     let made = node.zone(&zone).unwrap();
     assert_eq!((&made["limits"]["memory"], &made["limits"]["share"]), (&(1u64 << 30).into(), &25.into()));
 
-    // What the runtime is told: our libraries, the zone's folder, no hooks and no devices.
+    // What the runtime is told: our libraries, the zone's directory, no hooks and no devices.
     let [(file, spec)] = &node.cdi()[..] else { panic!("{:?}", node.cdi()) };
     assert_eq!(*file, format!("bulkhead.dev-zone-{zone}.json"));
     assert_eq!((spec["cdiVersion"].as_str(), spec["kind"].as_str()), (Some("0.3.0"), Some("bulkhead.dev/zone")));
@@ -41,11 +41,11 @@ fn a_container_gets_a_zone_of_its_profile() {
         .iter()
         .map(|m| (m["hostPath"].as_str().unwrap().to_owned(), m["containerPath"].as_str().unwrap().to_owned()))
         .collect();
-    let folder = node.folder.to_str().unwrap();
+    let dir = node.dir.to_str().unwrap();
     assert_eq!(mounts.len(), 5);
-    let library = (format!("{folder}/lib/libcuda.so.1"), "/usr/lib/x86_64-linux-gnu/libcuda.so.1".to_owned());
+    let library = (format!("{dir}/lib/libcuda.so.1"), "/usr/lib/x86_64-linux-gnu/libcuda.so.1".to_owned());
     assert!(mounts.contains(&library), "{mounts:?}");
-    assert!(mounts.contains(&(format!("{folder}/s/zones/{zone}"), "/run/bulkhead/zone".to_owned())));
+    assert!(mounts.contains(&(format!("{dir}/s/zones/{zone}"), "/run/bulkhead/zone".to_owned())));
     assert!(node.state().join("zones").join(&zone).join("sock").exists());
 }
 
@@ -122,7 +122,7 @@ fn restarts_of_kubelet_plugin_and_proxy_lose_nothing() {
     plugin.kill(Signal::KILL);
     node.proxy.as_mut().unwrap().kill(Signal::KILL);
     std::fs::remove_dir_all(node.state()).unwrap();
-    std::fs::remove_dir_all(node.folder.join("cdi")).unwrap();
+    std::fs::remove_dir_all(node.dir.join("cdi")).unwrap();
     node.kubelet.restart();
     node.start_proxy();
     let plugin = node.device_plugin();
@@ -174,14 +174,14 @@ fn what_cannot_be_had_is_refused_and_leaves_nothing() {
     assert!(refused.message().contains("there is no device GPU-nobody::0"), "{refused:?}");
     // No place for the checkpoint: the books are a file.
     let ids = node.kubelet.ids(GPU_1GB);
-    std::fs::remove_dir_all(node.folder.join("books")).unwrap();
-    std::fs::write(node.folder.join("books"), "").unwrap();
+    std::fs::remove_dir_all(node.dir.join("books")).unwrap();
+    std::fs::write(node.dir.join("books"), "").unwrap();
     let refused = node.kubelet.allocate(GPU_1GB, &[&ids[0]]).unwrap_err();
     assert!(refused.message().contains("cannot write the checkpoint"), "{refused:?}");
     assert!(node.zones().is_empty() && node.cdi().is_empty());
     // And when there is room again, it goes on.
-    std::fs::remove_file(node.folder.join("books")).unwrap();
-    std::fs::create_dir(node.folder.join("books")).unwrap();
+    std::fs::remove_file(node.dir.join("books")).unwrap();
+    std::fs::create_dir(node.dir.join("books")).unwrap();
     node.kubelet.allocate(GPU_1GB, &[&ids[0]]).unwrap();
 }
 
@@ -246,7 +246,7 @@ fn a_node_without_a_gpu_offers_nothing_unless_it_is_told_to() {
 #[test]
 fn nvidias_time_slicing_file_becomes_a_profile() {
     let node = Node::start("slicing", "");
-    let file = node.folder.join("nvidia.yaml");
+    let file = node.dir.join("nvidia.yaml");
     let text = "version: v1\nsharing:\n  timeSlicing:\n    failRequestsGreaterThanOne: true\n    resources:\n    - name: \
                 nvidia.com/gpu\n      replicas: 4\n";
     std::fs::write(&file, text).unwrap();

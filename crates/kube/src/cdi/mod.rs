@@ -16,7 +16,7 @@ use spec::{Device, Spec};
 pub const VENDOR: &str = "bulkhead.dev";
 pub const CLASS: &str = "zone";
 /// Where runtimes look for files that do not survive a reboot.
-pub const FOLDER: &str = "/var/run/cdi";
+pub const SPEC_DIR: &str = "/var/run/cdi";
 
 /// The name by which a container asks for a zone.
 pub fn device_name(zone: &ZoneName) -> String {
@@ -40,11 +40,11 @@ pub fn to_yaml(spec: &Spec) -> Result<String, String> {
     Ok(format!("---\n{}", serde_saphyr::to_string(spec).map_err(|error| error.to_string())?))
 }
 
-/// The folder that runtimes read. A file for each zone, so that making one never touches another.
+/// The directory that runtimes read. A file for each zone, so that making one never touches another.
 #[derive(Debug, Clone)]
-pub struct Folder(PathBuf);
+pub struct SpecDir(PathBuf);
 
-impl Folder {
+impl SpecDir {
     pub fn open(path: &Path) -> io::Result<Self> {
         std::fs::create_dir_all(path)?;
         Ok(Self(path.to_owned()))

@@ -24,11 +24,11 @@ pub fn read(path: &Path) -> Result<Spec, ReadError> {
     }
 }
 
-/// The files of the folders that runtimes read, those of the first folder first. A folder that is not there is empty.
-pub fn find(folders: &[PathBuf]) -> std::io::Result<Vec<PathBuf>> {
+/// The files of the directories that runtimes read, those of the first directory first. A directory that is not there is empty.
+pub fn find(dirs: &[PathBuf]) -> std::io::Result<Vec<PathBuf>> {
     let mut files = Vec::new();
-    for folder in folders {
-        let entries = match std::fs::read_dir(folder) {
+    for dir in dirs {
+        let entries = match std::fs::read_dir(dir) {
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => continue,
             entries => entries?,
         };
@@ -148,8 +148,8 @@ pub fn missing(spec: &Spec) -> Vec<String> {
     gone
 }
 
-/// All devices of some files, by the names that containers ask for them with. A name of a later folder stands for those
-/// of earlier ones; a name that is in one folder twice is nobody's, for runtimes refuse it.
+/// All devices of some files, by the names that containers ask for them with. A name of a later directory stands for those
+/// of earlier ones; a name that is in one directory twice is nobody's, for runtimes refuse it.
 #[derive(Debug, Default)]
 pub struct Devices {
     pub names: BTreeMap<String, PathBuf>,

@@ -25,7 +25,7 @@ use crate::api::device_plugin::device_plugin_server::DevicePluginServer;
 use crate::api::device_plugin::registration_client::RegistrationClient;
 use crate::books::Books;
 use crate::broker::Broker;
-use crate::cdi::Folder;
+use crate::cdi::SpecDir;
 use crate::inject::Places;
 use crate::keeper::Keeper;
 use crate::policy::Policy;
@@ -35,7 +35,7 @@ use desk::{Desk, PREFIX, Terms};
 use server::Plugin;
 use sockets::Identity;
 
-/// How the names of our sockets begin in kubelet's folder.
+/// How the names of our sockets begin in kubelet's directory.
 pub const SOCKETS: &str = "bulkhead-";
 
 /// How often it is looked whether kubelet is a new one.
@@ -66,7 +66,7 @@ pub enum PluginError {
     #[error(transparent)]
     Source(#[from] SourceError),
     #[error("cannot use {}", path.display())]
-    Folder { path: PathBuf, source: io::Error },
+    Directory { path: PathBuf, source: io::Error },
 }
 
 /// A resource on offer.
@@ -102,14 +102,14 @@ pub async fn run(options: Options, stop: impl Future<Output = ()>) -> Result<(),
     };
     let terms = Terms::from(source.read(&node)?);
     source.changed(&node);
-    let folder = |path: &PathBuf| {
+    let dir = |path: &PathBuf| {
         let path = path.clone();
-        move |source| PluginError::Folder { path, source }
+        move |source| PluginError::Directory { path, source }
     };
-    let books = Books::open(&options.books).map_err(folder(&options.books))?;
-    let cdi = Folder::open(&options.cdi).map_err(folder(&options.cdi))?;
+    let books = Books::open(&options.books).map_err(dir(&options.books))?;
+    let cdi = SpecDir::open(&options.cdi).map_err(dir(&options.cdi))?;
     let keeper = Keeper::open(broker.clone(), books, cdi, options.places.clone(), PREFIX);
-    let keeper = keeper.map_err(folder(&options.books))?;
+    let keeper = keeper.map_err(dir(&options.books))?;
     let desk = Arc::new(Desk::new(keeper, terms.clone()));
     let mut runner = Runner {
         options,

@@ -116,9 +116,9 @@ pub struct Grants {
 }
 
 impl Grants {
-    pub fn open(folder: &Path) -> Self {
+    pub fn open(dir: &Path) -> Self {
         // No zone is called `grants`: all of ours have prefixes.
-        let path = folder.join("grants");
+        let path = dir.join("grants");
         let read = std::fs::read(&path).ok().and_then(|bytes| serde_json::from_slice::<Vec<Given>>(&bytes).ok());
         let given = read.into_iter().flatten().map(|Given { from, to }| (from, to)).collect();
         Self { path, given, named: BTreeSet::new() }

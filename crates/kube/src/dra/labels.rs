@@ -62,8 +62,8 @@ fn owner(log: &str, id: &str) -> Option<Labels> {
 }
 
 /// The names of containers' logs; none where they cannot be seen.
-pub fn logs(folder: &Path) -> Vec<String> {
-    let entries = std::fs::read_dir(folder).into_iter().flatten().flatten();
+pub fn logs(dir: &Path) -> Vec<String> {
+    let entries = std::fs::read_dir(dir).into_iter().flatten().flatten();
     entries.filter_map(|entry| entry.file_name().into_string().ok()).collect()
 }
 

@@ -23,7 +23,7 @@ use crate::api::dra::dra_plugin_server::DraPluginServer;
 use crate::api::registration::registration_server::RegistrationServer;
 use crate::books::Books;
 use crate::broker::Broker;
-use crate::cdi::Folder;
+use crate::cdi::SpecDir;
 use crate::inject::Places;
 use crate::keeper::Keeper;
 use crate::node;
@@ -46,12 +46,12 @@ pub struct Options {
     pub node: String,
     /// None: the one that pods have, or the usual one of a person.
     pub kubeconfig: Option<PathBuf>,
-    /// Kubelet's folder in which it looks for drivers.
+    /// Kubelet's directory in which it looks for drivers.
     pub registry: PathBuf,
-    /// The folder for our own socket.
+    /// The directory for our own socket.
     pub plugin: PathBuf,
     pub pod_resources: PathBuf,
-    /// Kubelet's folder with a link for each container's log.
+    /// Kubelet's directory with a link for each container's log.
     pub container_logs: PathBuf,
     pub cdi: PathBuf,
     pub books: PathBuf,
@@ -62,7 +62,7 @@ pub enum DraError {
     #[error(transparent)]
     Source(#[from] SourceError),
     #[error("cannot use {}", path.display())]
-    Folder { path: PathBuf, source: io::Error },
+    Directory { path: PathBuf, source: io::Error },
     #[error("cannot talk to the API server: {0}")]
     Cluster(String),
 }
@@ -70,9 +70,9 @@ pub enum DraError {
 /// Serves until `stop` is done.
 pub async fn run(options: Options, stop: impl Future<Output = ()>) -> Result<(), DraError> {
     tokio::pin!(stop);
-    let folder = |path: &PathBuf| {
+    let dir = |path: &PathBuf| {
         let path = path.clone();
-        move |source| DraError::Folder { path, source }
+        move |source| DraError::Directory { path, source }
     };
     let client = client(options.kubeconfig.as_ref()).await?;
     let broker = Broker::new(options.admin_socket.clone());
@@ -86,15 +86,15 @@ pub async fn run(options: Options, stop: impl Future<Output = ()>) -> Result<(),
     let plan = source.read(&node)?;
     let policy = Arc::new(Mutex::new(Policy::from(&plan.config)));
     source.changed(&node);
-    let books = Books::open(&options.books).map_err(folder(&options.books))?;
-    let cdi = Folder::open(&options.cdi).map_err(folder(&options.cdi))?;
+    let books = Books::open(&options.books).map_err(dir(&options.books))?;
+    let cdi = SpecDir::open(&options.cdi).map_err(dir(&options.cdi))?;
     let keeper = Keeper::open(broker.clone(), books, cdi, options.places.clone(), PREFIX);
-    let keeper = Arc::new(Mutex::new(keeper.map_err(folder(&options.books))?));
+    let keeper = Arc::new(Mutex::new(keeper.map_err(dir(&options.books))?));
 
     let wake = Arc::new(Notify::new());
     let socket = options.plugin.join("dra.sock");
-    std::fs::create_dir_all(&options.plugin).map_err(folder(&options.plugin))?;
-    std::fs::create_dir_all(&options.registry).map_err(folder(&options.registry))?;
+    std::fs::create_dir_all(&options.plugin).map_err(dir(&options.plugin))?;
+    std::fs::create_dir_all(&options.registry).map_err(dir(&options.registry))?;
     // Kubelet dials with the path as authority; what stands before an @ is not looked at by the http library, which
     // would refuse the rest.
     let registry = options.registry.join(format!("{DRIVER}@reg.sock"));
@@ -118,7 +118,7 @@ pub async fn run(options: Options, stop: impl Future<Output = ()>) -> Result<(),
         () = &mut stop => return Ok(()),
     }
     let serve = |path: &PathBuf| {
-        let bound = sockets::listen(path).map_err(folder(path))?;
+        let bound = sockets::listen(path).map_err(dir(path))?;
         Ok::<_, DraError>((bound, sockets::Bound(path.clone())))
     };
     let (driver_socket, _driver_bound) = serve(&socket)?;

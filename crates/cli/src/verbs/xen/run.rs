@@ -39,8 +39,8 @@ pub fn run(args: XenRunArgs) -> Result<ExitCode, Failure> {
     let mut signals = Signals::catch().map_err(|error| Failure::system(Exit::Failure, "cannot run", &error))?;
     let name = name().map_err(|error| Failure::system(Exit::Failure, "cannot make a name", &error))?;
     let zone = Zone::join(&args, &name)?;
-    let folder = Folder::make(&name)?;
-    let root = folder.archive(&args)?;
+    let dir = TempDir::make(&name)?;
+    let root = dir.archive(&args)?;
     let disk = args.root_disk.as_deref().map(Disk::of).transpose()?;
     let definition = Definition {
         name: &name,
@@ -53,7 +53,7 @@ pub fn run(args: XenRunArgs) -> Result<ExitCode, Failure> {
         host: store.read_text("domid").ok().flatten().and_then(|text| text.parse().ok()).unwrap_or(0),
         grant_frames: u32::try_from(args.shared_memory.div_ceil(GRANT_FRAME)).unwrap_or(u32::MAX),
     };
-    let domain = Domain::create(&definition, &folder.path).map_err(|error| domain_failure(&error))?;
+    let domain = Domain::create(&definition, &dir.path).map_err(|error| domain_failure(&error))?;
     let _admitted = Admitted::new(&mut store, domain.id(), zone.name.as_str())?;
     domain.unpause().map_err(|error| domain_failure(&error))?;
     let link = match connect(&mut store, &domain, &mut signals, Duration::from_secs(args.boot_timeout))? {
@@ -145,11 +145,11 @@ impl Drop for Admitted {
 }
 
 /// Files that are of no use when the domain is there.
-struct Folder {
+struct TempDir {
     path: PathBuf,
 }
 
-impl Folder {
+impl TempDir {
     fn make(name: &str) -> Result<Self, Failure> {
         use std::os::unix::fs::DirBuilderExt;
         let path = std::env::temp_dir().join(name);
@@ -175,7 +175,7 @@ impl Folder {
     }
 }
 
-impl Drop for Folder {
+impl Drop for TempDir {
     fn drop(&mut self) {
         let _ = std::fs::remove_dir_all(&self.path);
     }
@@ -231,7 +231,7 @@ fn description(args: &XenRunArgs) -> Vec<Down> {
         false => here(variable),
     });
     frames.extend(term.into_iter().chain(given).map(Down::Variable));
-    frames.extend(args.workdir.iter().map(|folder| Down::Folder(folder.as_os_str().as_bytes().to_vec())));
+    frames.extend(args.workdir.iter().map(|dir| Down::WorkingDirectory(dir.as_os_str().as_bytes().to_vec())));
     frames.push(Down::Start { terminal: args.terminal });
     frames
 }

@@ -23,8 +23,8 @@ pub fn mount_root(name: &str) -> Result<(), InitError> {
     let disk = open(&device).map_err(|error| InitError::Step(format!("open the disk {device}"), error))?;
     let kind = FileSystem::of(&disk).map_err(|error| InitError::Step(format!("read the disk {device}"), error))?;
     let root = format!("/{ROOT}");
-    for folder in [DISK, CHANGES, &root] {
-        make(folder)?;
+    for dir in [DISK, CHANGES, &root] {
+        make(dir)?;
     }
     let read_only = MountFlags::RDONLY | MountFlags::NODEV;
     mount(&*device, DISK, kind.name(), read_only, kind.options()).map_err(step(format!("mount {device}")))?;
@@ -37,8 +37,8 @@ pub fn mount_root(name: &str) -> Result<(), InitError> {
         .map_err(step("mount the tenant's root file system"))
 }
 
-fn make(folder: &str) -> Result<(), InitError> {
-    std::fs::create_dir_all(folder).map_err(|error| InitError::Step(format!("make {folder}"), error))
+fn make(dir: &str) -> Result<(), InitError> {
+    std::fs::create_dir_all(dir).map_err(|error| InitError::Step(format!("make {dir}"), error))
 }
 
 /// Waits for it: the kernel finds it a moment after the module is there.
