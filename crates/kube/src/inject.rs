@@ -11,7 +11,7 @@ use proxy::control::ZoneName;
 use crate::api::device_plugin as api;
 use crate::cdi::spec::{Edits, Mount};
 
-/// Where libvgpu looks for its zone.
+/// Where the client library looks for its zone.
 const ZONE: &str = proxy::env_vars::ZONE_FOLDER;
 const LIBRARIES: [&str; 2] = ["libcuda.so.1", "libnvidia-ml.so.1"];
 

@@ -28,7 +28,7 @@ const PACKAGED: [&str; 2] = ["lib/systemd/system/bulkhead.service", "usr/lib/sys
 pub enum InstallError {
     #[error("cannot use {}", path.display())]
     File { path: PathBuf, source: io::Error },
-    #[error("cannot go to the host's root: {0}")]
+    #[error("cannot change to the host's root: {0}")]
     Root(io::Error),
     #[error("systemctl {what}: {why}")]
     Service { what: String, why: String },
@@ -107,7 +107,7 @@ pub fn clear(root: &Path, traces: &Traces) -> Result<(), InstallError> {
         remove_dir(&root.join(HOME))?;
         // Only if nothing of somebody else's is in it.
         let _ = std::fs::remove_dir(root.join("etc/bulkhead"));
-        // Sockets and books; the directory of a proxy that still runs is its own.
+        // Sockets and state; the directory of a proxy that still runs is left alone.
         proxy::broker::state_dir::remove(&root.join("run/bulkhead"));
     }
     remove_dir(&below(root, &traces.checkpoints))?;

@@ -32,15 +32,15 @@ pub struct Part {
 
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
 pub enum OfferError {
-    #[error("{who}: this node has no GPU {gpu} (it has {count})")]
+    #[error("{who}: GPU {gpu} does not exist (this node has {count})")]
     NoSuchGpu { who: String, gpu: u32, count: usize },
-    #[error("GPU {gpu} is for claims and for profile {profile}: it can be handed out in one way only")]
+    #[error("GPU {gpu} is reserved for claims and used by profile {profile}; a GPU can be offered in one way only")]
     Twice { gpu: usize, profile: String },
-    #[error("profile {profile}: not one part of {memory} fits on GPU {gpu}, which has {room}")]
+    #[error("profile {profile}: {memory} does not fit on GPU {gpu}, which has {room}")]
     TooLarge { profile: String, memory: String, gpu: usize, room: String },
-    #[error("GPU {gpu}: the profiles {profiles} take {taken} together, and it has {room}; set per_gpu or gpus")]
+    #[error("GPU {gpu} is oversubscribed: profiles {profiles} need {taken}, it has {room}; set per_gpu or gpus")]
     Oversold { gpu: usize, profiles: String, taken: String, room: String },
-    #[error("profile {profile} has no memory limit: set per_gpu to say how many parts a GPU has")]
+    #[error("profile {profile} has no memory limit; set per_gpu to the number of devices per GPU")]
     NoCount { profile: String },
     #[error("{a} and {b} are both offered as {resource}")]
     SameResource { a: String, b: String, resource: String },

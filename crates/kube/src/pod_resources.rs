@@ -14,9 +14,9 @@ const MAX_LIST: usize = 64 << 20;
 
 #[derive(Debug, thiserror::Error)]
 pub enum ListError {
-    #[error("kubelet's pod-resources socket cannot be used: {0}")]
+    #[error("cannot use kubelet's pod-resources socket: {0}")]
     Socket(tonic::transport::Error),
-    #[error("kubelet does not list pods: {}", .0.message())]
+    #[error("kubelet cannot list pods: {}", .0.message())]
     Refused(Box<tonic::Status>),
 }
 

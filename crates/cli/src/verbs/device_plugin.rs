@@ -16,7 +16,7 @@ pub fn run(args: DevicePluginArgs) -> Result<ExitCode, Failure> {
         kubelet: args.kubelet_dir,
         pod_resources: args.node.pod_resources.clone(),
         cdi: args.node.cdi_dir.clone(),
-        books: args.checkpoint_dir,
+        checkpoints: args.checkpoint_dir,
     };
     let ended = node::serve(&args.node, async move |stop| device_plugin::run(options, stop).await)?;
     ended.map(|()| ExitCode::SUCCESS).map_err(|error| match &error {

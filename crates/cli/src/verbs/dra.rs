@@ -26,7 +26,7 @@ pub fn run(args: DraArgs) -> Result<ExitCode, Failure> {
         pod_resources: args.node.pod_resources.clone(),
         container_logs: args.container_logs,
         cdi: args.node.cdi_dir.clone(),
-        books: args.checkpoint_dir,
+        checkpoints: args.checkpoint_dir,
     };
     let ended = node::serve(&args.node, async move |stop| dra::run(options, stop).await)?;
     ended.map(|()| ExitCode::SUCCESS).map_err(|error| match &error {

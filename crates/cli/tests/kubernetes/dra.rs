@@ -151,11 +151,11 @@ fn slices_that_kubelet_removed_are_published_again() {
     let lab = Lab::start("slices");
     let driver = lab.driver();
     until("published", || lab.cluster.get(SLICE).is_some());
-    let before = driver.count("published what the node offers");
+    let before = driver.count("ResourceSlice created");
     lab.cluster.remove(SLICE);
     lab.register();
     until("published again", || lab.cluster.get(SLICE).is_some());
-    assert!(driver.count("published what the node offers") > before);
+    assert!(driver.count("ResourceSlice created") > before);
 }
 
 #[test]
@@ -177,11 +177,11 @@ fn without_the_proxy_nothing_is_offered() {
 fn claims_that_cannot_be_prepared_say_why() {
     let lab = Lab::start("wrong");
     let _driver = lab.driver();
-    assert!(lab.prepare("nobody", UID).error.contains("is gone"));
+    assert!(lab.prepare("nobody", UID).error.contains("does not exist"));
     lab.cluster.allocate_claim("n", "c", "another", "1Gi", "25");
-    assert!(lab.prepare("c", UID).error.contains("deleted and made anew"));
+    assert!(lab.prepare("c", UID).error.contains("deleted and created again"));
     lab.cluster.allocate_claim("n", "c", UID, "much", "25");
-    assert!(lab.prepare("c", UID).error.contains("no quantity"));
-    assert!(lab.prepare("c", "../../x").error.contains("no uid"));
+    assert!(lab.prepare("c", UID).error.contains("not a valid quantity"));
+    assert!(lab.prepare("c", "../../x").error.contains("not a valid claim UID"));
     assert!(lab.node.zones().is_empty() && lab.node.cdi().is_empty());
 }

@@ -43,11 +43,11 @@ pub enum NameStrategy {
 
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
 pub enum PassthroughError {
-    #[error("there is no GPU: neither {0}/dev/nvidia0 nor any other")]
+    #[error("no NVIDIA device nodes in {0}/dev")]
     NoGpu(String),
-    #[error("there is no GPU {0}")]
+    #[error("GPU {0} does not exist")]
     NoSuchGpu(String),
-    #[error("the driver's libcuda.so is not under {0}")]
+    #[error("no NVIDIA driver libraries (libcuda.so) under {0}")]
     NoDriver(String),
 }
 

@@ -95,8 +95,8 @@ pub fn wanted(grants: &[(String, Spec)], subjects: &[Subject]) -> BTreeMap<Pair,
 pub enum GrantError {
     #[error("cannot read grants: {0}")]
     Cluster(kube::Error),
-    #[error("cannot write down what was granted: {0}")]
-    Book(io::Error),
+    #[error("cannot write the checkpoint of grants: {0}")]
+    Checkpoint(io::Error),
     #[error(transparent)]
     Broker(#[from] BrokerError),
 }
@@ -141,7 +141,7 @@ impl Grants {
                 Ok(spec) => grants.push((namespace, spec)),
                 Err(error) => {
                     if self.named.insert(format!("{namespace}/{name}: {error}")) {
-                        tracing::warn!(namespace, name, %error, "a GpuShareGrant makes no sense and grants nothing");
+                        tracing::warn!(namespace, name, %error, "ignoring invalid GpuShareGrant");
                     }
                 }
             }
@@ -155,14 +155,14 @@ impl Grants {
             broker.grants().await?.into_iter().map(|grant| ((grant.from, grant.to), grant.access)).collect();
         let all: BTreeSet<Pair> = wanted.keys().cloned().chain(self.given.iter().cloned()).collect();
         // Before it is given: a grant that nobody remembers would never be taken back.
-        self.note(all).map_err(GrantError::Book)?;
+        self.note(all).map_err(GrantError::Checkpoint)?;
         for ((from, to), access) in wanted {
             if there.get(&(from.clone(), to.clone())) != Some(access) {
                 let grant =
                     Grant { from: from.clone(), to: to.clone(), access: *access, expires: None, configured: false };
                 // One of the two zones may have ended since they were listed.
                 if let Err(error) = broker.allow(grant).await {
-                    tracing::debug!(%from, %to, %error, "cannot grant");
+                    tracing::debug!(%from, %to, %error, "cannot create grant");
                 }
             }
         }
@@ -172,7 +172,7 @@ impl Grants {
                 broker.revoke(&pair.0, &pair.1).await?;
             }
         }
-        self.note(wanted.keys().cloned().collect()).map_err(GrantError::Book)
+        self.note(wanted.keys().cloned().collect()).map_err(GrantError::Checkpoint)
     }
 
     fn note(&mut self, given: BTreeSet<Pair>) -> io::Result<()> {

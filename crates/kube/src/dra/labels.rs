@@ -13,8 +13,8 @@ use proxy::control::zone::{Labels, ZoneChange};
 
 use super::PREFIX;
 use super::grants::Subject;
-use crate::books::{Holder, Record};
 use crate::broker::Broker;
+use crate::checkpoints::{Holder, Record};
 use crate::pod_resources::Listing;
 
 /// What zones should be called. Those that are called so already are left out.
@@ -69,7 +69,7 @@ pub fn logs(dir: &Path) -> Vec<String> {
 
 pub async fn tell(broker: &Broker, wanted: Vec<(ZoneName, Labels)>) {
     for (zone, Labels { pod, namespace, container }) in wanted {
-        tracing::info!(%zone, namespace, pod, container, "zone's pod is known");
+        tracing::info!(%zone, namespace, pod, container, "zone assigned to pod");
         let change = ZoneChange {
             pod: Some(pod),
             namespace: Some(namespace),
@@ -77,7 +77,7 @@ pub async fn tell(broker: &Broker, wanted: Vec<(ZoneName, Labels)>) {
             ..ZoneChange::default()
         };
         if let Err(error) = broker.change(&zone, change).await {
-            tracing::debug!(%zone, %error, "cannot tell the proxy whose zone it is");
+            tracing::debug!(%zone, %error, "cannot set the zone's pod");
         }
     }
 }

@@ -1,8 +1,8 @@
 //! The DRA driver: claims take memory and share of GPUs, and every container that uses a claim gets its zone.
 //!
 //! The scheduler decides from what [`slices`] publish; kubelet then asks for each claim to be prepared ([`driver`]), and
-//! what the claim was given ([`claims`]) is what the broker enforces. A claim that is prepared is in the books, so it is
-//! answered the same way again, by whichever driver, with or without an API server.
+//! what the claim was given ([`claims`]) is what the broker enforces. A prepared claim has a checkpoint, so it
+//! gets the same answer again after a restart, with or without an API server.
 
 pub mod claims;
 mod driver;
@@ -21,21 +21,21 @@ use tonic::transport::Server;
 
 use crate::api::dra::dra_plugin_server::DraPluginServer;
 use crate::api::registration::registration_server::RegistrationServer;
-use crate::books::Books;
 use crate::broker::Broker;
 use crate::cdi::SpecDir;
+use crate::checkpoints::Checkpoints;
 use crate::inject::Places;
-use crate::keeper::Keeper;
 use crate::node;
 use crate::policy::Policy;
 use crate::sockets;
 use crate::source::{Source, SourceError};
-use driver::{Driver, Introduction};
+use crate::zone_store::ZoneStore;
+use driver::{Driver, Registrar};
 use grants::Grants;
 
 /// The name by which classes and claims know us.
 pub const DRIVER: &str = "gpu.bulkhead.dev";
-/// How every zone's name begins that belongs to a claim.
+/// The prefix of every zone that belongs to a claim.
 pub const PREFIX: &str = "claim-";
 
 #[derive(Debug, Clone)]
@@ -54,7 +54,7 @@ pub struct Options {
     /// Kubelet's directory with a link for each container's log.
     pub container_logs: PathBuf,
     pub cdi: PathBuf,
-    pub books: PathBuf,
+    pub checkpoints: PathBuf,
 }
 
 #[derive(Debug, thiserror::Error)]
@@ -77,7 +77,7 @@ pub async fn run(options: Options, stop: impl Future<Output = ()>) -> Result<(),
     let client = client(options.kubeconfig.as_ref()).await?;
     let broker = Broker::new(options.admin_socket.clone());
     let mut source = Source::new(options.config.clone());
-    // A wrong configuration is said before anything is waited for.
+    // Report an invalid configuration before waiting for anything.
     source.check()?;
     let node = tokio::select! {
         node = node::wait(&broker, &mut source) => node,
@@ -86,10 +86,10 @@ pub async fn run(options: Options, stop: impl Future<Output = ()>) -> Result<(),
     let plan = source.read(&node)?;
     let policy = Arc::new(Mutex::new(Policy::from(&plan.config)));
     source.changed(&node);
-    let books = Books::open(&options.books).map_err(dir(&options.books))?;
+    let checkpoints = Checkpoints::open(&options.checkpoints).map_err(dir(&options.checkpoints))?;
     let cdi = SpecDir::open(&options.cdi).map_err(dir(&options.cdi))?;
-    let keeper = Keeper::open(broker.clone(), books, cdi, options.places.clone(), PREFIX);
-    let keeper = Arc::new(Mutex::new(keeper.map_err(dir(&options.books))?));
+    let store = ZoneStore::open(broker.clone(), checkpoints, cdi, options.places.clone(), PREFIX);
+    let store = Arc::new(Mutex::new(store.map_err(dir(&options.checkpoints))?));
 
     let wake = Arc::new(Notify::new());
     let socket = options.plugin.join("dra.sock");
@@ -102,17 +102,17 @@ pub async fn run(options: Options, stop: impl Future<Output = ()>) -> Result<(),
     let mut publisher = publish::Publisher {
         client: client.clone(),
         broker: broker.clone(),
-        keeper: keeper.clone(),
+        store: store.clone(),
         node: options.node.clone(),
         source,
         plan: plan.clone(),
         policy: policy.clone(),
-        grants: Grants::open(&options.books),
+        grants: Grants::open(&options.checkpoints),
         pod_resources: options.pod_resources.clone(),
         container_logs: options.container_logs.clone(),
         wake: wake.clone(),
     };
-    // Zones of claims that are in use come back before kubelet hears of us.
+    // Restore the zones of claims in use before kubelet learns of us.
     tokio::select! {
         () = publisher.restore() => {}
         () = &mut stop => return Ok(()),
@@ -123,13 +123,13 @@ pub async fn run(options: Options, stop: impl Future<Output = ()>) -> Result<(),
     };
     let (driver_socket, _driver_bound) = serve(&socket)?;
     let (registry_socket, _registry_bound) = serve(&registry)?;
-    let driver = DraPluginServer::new(Driver { client, broker, keeper, policy, node: options.node });
-    let introduction = RegistrationServer::new(Introduction { endpoint: socket, wake });
+    let driver = DraPluginServer::new(Driver { client, broker, store, policy, node: options.node });
+    let registrar = RegistrationServer::new(Registrar { endpoint: socket, wake });
     tokio::select! {
         ended = Server::builder().add_service(driver).serve_with_incoming(driver_socket) => {
             ended.map_err(|error| DraError::Cluster(error.to_string()))
         }
-        ended = Server::builder().add_service(introduction).serve_with_incoming(registry_socket) => {
+        ended = Server::builder().add_service(registrar).serve_with_incoming(registry_socket) => {
             ended.map_err(|error| DraError::Cluster(error.to_string()))
         }
         () = publisher.run() => Ok(()),
