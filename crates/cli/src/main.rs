@@ -1,4 +1,4 @@
-//! `bulkhead`: GPUs shared between tenants that do not trust each other.
+//! `bulkhead`: shares GPUs between tenants that do not trust each other.
 
 #![forbid(unsafe_code)]
 
@@ -14,6 +14,7 @@ mod private_proxy;
 mod signals;
 mod soft_cache;
 mod terminal;
+mod text;
 mod verbs;
 mod xen_args;
 
@@ -51,7 +52,7 @@ fn main() -> ExitCode {
         Verb::Ipc(args) => verbs::ipc::run(args),
         Verb::Image(args) => verbs::image::run(args),
         Verb::Xen(args) => verbs::xen::run(args),
-        Verb::Gate { state_dir, guest_memory } => verbs::gate::run(state_dir, guest_memory),
+        Verb::XenBackend { state_dir, guest_memory } => verbs::xen_backend::run(state_dir, guest_memory),
         Verb::Topology(args) => verbs::topology::run(&args),
         Verb::Doctor(args) => verbs::doctor::run(args),
         Verb::Survey { backend, zone } => verbs::topology::look(&backend, zone),
@@ -67,16 +68,16 @@ fn main() -> ExitCode {
         Verb::Man => verbs::man::run(),
     };
     result.unwrap_or_else(|Failure { exit, line }| {
-        // A proxy that `run` started has said its line itself.
+        // A proxy that `run` started has printed its line itself.
         if !line.is_empty() {
-            // Nobody may be left to read it.
+            // The reader may be gone.
             let _ = writeln!(std::io::stderr(), "bulkhead: {line}");
         }
         exit.into()
     })
 }
 
-/// What is wrong, without the usage that follows it: who wants that asks for `--help`.
+/// The error without the usage that follows it, which `--help` prints.
 fn one_line(text: &str) -> String {
     let lines =
         text.lines().map(str::trim).take_while(|line| !line.starts_with("Usage:") && !line.starts_with("For more"));
@@ -84,7 +85,7 @@ fn one_line(text: &str) -> String {
     joined.strip_prefix("error: ").unwrap_or(&joined).to_owned()
 }
 
-/// The definition from which help, manual and completions come.
+/// The definition from which help, man page and completions are generated.
 fn command() -> clap::Command {
     Bulkhead::command()
 }

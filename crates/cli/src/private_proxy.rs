@@ -1,8 +1,8 @@
-//! The proxy that `run` starts for itself.
+//! The private proxy that `run` starts.
 //!
-//! A socket ties the two together: it tells when the proxy is ready, and its hang-up tells the proxy that `run` is
-//! gone, however that happened; the proxy then ends its workers and removes the directory. If the proxy ends first, `run`
-//! starts another one in the same directory, which takes the workers over.
+//! A socket connects the two: the proxy reports on it when it is ready, and learns from its hang-up that `run` is gone,
+//! however that happened; it then ends its workers and removes the directory. If the proxy ends first, `run` starts
+//! another one in the same directory, which takes the workers over.
 
 use std::fs::{DirBuilder, File};
 use std::io;
@@ -21,12 +21,12 @@ use crate::args::{BackendArgs, JailArg};
 use crate::exit::{Exit, Failure};
 
 const PREFIX: &str = "bulkhead-run-";
-/// How long the proxy may take to end its workers when we are done.
-const FAREWELL: Duration = Duration::from_secs(10);
+/// How long the proxy may take to end its workers when `run` is done.
+const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(10);
 
 pub struct PrivateProxy {
     dir: PathBuf,
-    /// Locked while we live, so that another `run` does not take the directory for one that was left behind.
+    /// Locked while this process lives, so that another `run` does not remove the directory as stale.
     _owner: File,
     arguments: Vec<std::ffi::OsString>,
     process: Option<(Child, OwnedFd)>,
@@ -35,9 +35,9 @@ pub struct PrivateProxy {
 impl PrivateProxy {
     pub fn start(backend: &BackendArgs, jail: JailArg) -> Result<Self, Failure> {
         let base = base();
-        sweep(&base);
+        remove_stale(&base);
         let (dir, owner) = make_dir(&base).map_err(|error| {
-            Failure::system(Exit::StateDir, &format!("cannot make a directory in {}", base.display()), &error)
+            Failure::system(Exit::StateDir, &format!("cannot create a directory in {}", base.display()), &error)
         })?;
         let mut arguments: Vec<std::ffi::OsString> = ["proxy", "--private", "--state-dir"].map(Into::into).into();
         arguments.push(dir.clone().into());
@@ -62,7 +62,7 @@ impl PrivateProxy {
         let (ours, theirs) = packet::pair().map_err(failure)?;
         let mut command = Command::new("/proc/self/exe");
         command.arg0("bulkhead").args(&self.arguments).stdin(Stdio::from(theirs)).stdout(Stdio::null());
-        // Out of reach of the terminal's signals, which are for the program.
+        // In a process group of its own: the terminal's signals are for the program.
         command.process_group(0);
         let mut child = command.spawn().map_err(failure)?;
         drop(command);
@@ -74,9 +74,9 @@ impl PrivateProxy {
         let status = child.wait().map_err(failure)?;
         let exit = Exit::ALL.iter().map(|(exit, _)| *exit).find(|exit| status.code() == Some(*exit as i32));
         Err(match exit {
-            // It has said why.
+            // It has printed why.
             Some(exit) => Failure::new(exit, ""),
-            None => Failure::new(Exit::Failure, format!("the proxy did not start ({status})")),
+            None => Failure::new(Exit::Failure, format!("cannot start a proxy ({status})")),
         })
     }
 }
@@ -85,7 +85,7 @@ impl Drop for PrivateProxy {
     fn drop(&mut self) {
         if let Some((mut child, lifeline)) = self.process.take() {
             drop(lifeline);
-            if !ended_within(&child, FAREWELL) {
+            if !ended_within(&child, SHUTDOWN_TIMEOUT) {
                 let _ = child.kill();
             }
             let _ = child.wait();
@@ -102,7 +102,7 @@ fn ended_within(child: &Child, time: Duration) -> bool {
     rustix::event::poll(&mut fds, Some(&time)).is_ok_and(|count| count > 0)
 }
 
-/// The user's own directory for such things, or /tmp; paths of sockets must be short.
+/// The user's runtime directory, or /tmp; socket paths must be short.
 fn base() -> PathBuf {
     let runtime = std::env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from);
     let usable = |path: &PathBuf| {
@@ -129,8 +129,8 @@ fn make_dir(base: &Path) -> io::Result<(PathBuf, File)> {
     }
 }
 
-/// Removes directories whose `run` and proxy were both killed. Theirs are those that nobody has locked.
-fn sweep(base: &Path) {
+/// Removes stale directories, whose `run` and proxy were both killed: those without a lock.
+fn remove_stale(base: &Path) {
     let Ok(entries) = std::fs::read_dir(base) else { return };
     let me = rustix::process::geteuid().as_raw();
     for entry in entries.flatten() {

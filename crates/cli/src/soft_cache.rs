@@ -1,7 +1,7 @@
-//! Where `bulkhead run` keeps what the software GPU has compiled.
+//! The cache file of `bulkhead run` for compiled kernels of the software GPU.
 //!
-//! The file belongs to the user whose programs fill it. They could write to it without us, so it gives them nothing; it is
-//! refused if anybody else could write to it.
+//! It belongs to the user whose programs fill it, who could write to it anyway; it is not used if anybody else could write
+//! to it.
 
 use std::fs::{DirBuilder, File, OpenOptions};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
@@ -10,10 +10,10 @@ use std::path::{Path, PathBuf};
 use proxy::env_vars;
 use rustix::fs::OFlags;
 
-/// Named after the shape of its contents.
+/// Named after the version of its format.
 const FILE: &str = "soft-kernels-1";
 
-/// The file, in a directory that is there; none if the user wants none or has no such directory.
+/// The file, in a directory that exists; none if the user has disabled it or has no such directory.
 pub fn path() -> Option<PathBuf> {
     let dir = match std::env::var_os(env_vars::SOFT_CACHE) {
         Some(named) if named.is_empty() => return None,

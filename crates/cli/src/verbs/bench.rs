@@ -1,4 +1,4 @@
-//! `bulkhead bench`: what the ways of talking cost on this machine.
+//! `bulkhead bench`: message latency on this machine.
 
 use std::process::{Command, ExitCode};
 

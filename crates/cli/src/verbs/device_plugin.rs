@@ -1,4 +1,4 @@
-//! `bulkhead device-plugin`: the node's GPUs, whole or in parts, as resources that pods ask for.
+//! `bulkhead device-plugin`: the Kubernetes device plugin.
 
 use std::process::ExitCode;
 

@@ -1,4 +1,4 @@
-//! `bulkhead dra`: the node's GPUs for claims.
+//! `bulkhead dra`: the Kubernetes DRA driver.
 
 use std::process::ExitCode;
 
@@ -12,7 +12,7 @@ use crate::node;
 pub fn run(args: DraArgs) -> Result<ExitCode, Failure> {
     let from_environment = || std::env::var(env_vars::NODE_NAME).ok().filter(|name| !name.is_empty());
     let Some(node_name) = args.node_name.or_else(from_environment) else {
-        let line = format!("this node's name is not known: give --node-name, or set {}", env_vars::NODE_NAME);
+        let line = format!("the node's name is unknown: use --node-name, or set {}", env_vars::NODE_NAME);
         return Err(Failure::new(Exit::Usage, line));
     };
     let options = Options {

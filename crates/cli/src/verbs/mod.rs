@@ -1,4 +1,4 @@
-//! One file for each verb.
+//! One file per command.
 
 pub mod bench;
 pub mod bench_meet;
@@ -7,7 +7,6 @@ pub mod completions;
 pub mod device_plugin;
 pub mod doctor;
 pub mod dra;
-pub mod gate;
 pub mod grants;
 pub mod image;
 pub mod install;
@@ -23,4 +22,5 @@ pub mod top;
 pub mod topology;
 pub mod worker;
 pub mod xen;
+pub mod xen_backend;
 pub mod zones;

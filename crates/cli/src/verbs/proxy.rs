@@ -23,6 +23,7 @@ use tracing_subscriber::filter::LevelFilter;
 use crate::args::{HttpArg, LogFormat, ProxyArgs};
 use crate::exit::{Exit, Failure, is_full};
 use crate::soft_cache;
+use crate::text::counted;
 
 const STATE_DIR: &str = "/run/bulkhead";
 const SPARE_WORKERS: u16 = 1;
@@ -34,14 +35,18 @@ const OVERDRAFT: u64 = 1 << 30;
 const WATCHDOG: u32 = 60;
 
 pub fn run(args: ProxyArgs) -> Result<ExitCode, Failure> {
-    // Started from /proc/self/exe, it would be called "exe" in every list of processes.
+    // Started from /proc/self/exe, it would be called "exe" in process lists.
     let _ = rustix::thread::set_name(c"bulkhead");
     let path = config_path(&args);
     let file = read(path.as_deref())?;
     if args.check {
         let config = broker_config(&args, &file)?;
         let said = path.as_deref().map_or("no configuration file".into(), |path| path.display().to_string());
-        let line = format!("{said}: fine; backend {}, {} zones\n", config.backend.name(), config.zones.len());
+        let line = format!(
+            "{said}: valid; backend {}, {}\n",
+            config.backend.name(),
+            counted(config.zones.len() as u64, "zone")
+        );
         return super::man::print(line.as_bytes());
     }
     start_logs(&args, &file);
@@ -59,16 +64,16 @@ pub fn run(args: ProxyArgs) -> Result<ExitCode, Failure> {
     if !broker.missing().is_empty() && jail != Demand::Off {
         let missing = broker.missing();
         if json_logs {
-            tracing::warn!(%missing, "this machine does not allow the whole jail");
+            tracing::warn!(%missing, "jail is incomplete on this machine");
         } else {
-            eprintln!("bulkhead: this machine does not allow the whole jail; workers lack: {missing}");
+            eprintln!("bulkhead: jail is incomplete on this machine; missing: {missing}");
         }
     }
     if let Some(listener) = listener {
         let options = http::Options { names: file.http_names.clone(), dcgm_names: file.dcgm_names };
         let admin = broker.connect_operator().map_err(failure)?;
         let address = http::serve(listener, admin, options).map_err(failure)?;
-        tracing::info!(%address, "metrics and status page");
+        tracing::info!(%address, "serving metrics and status page");
     }
     if !args.private {
         let reload = on_signals(&[SIGHUP]).map_err(failure)?;
@@ -81,11 +86,11 @@ pub fn run(args: ProxyArgs) -> Result<ExitCode, Failure> {
     }
     match broker.run(signals, lifeline) {
         Ok(Ended::Signal | Ended::Lifeline) => Ok(ExitCode::SUCCESS),
-        Err(error) => Err(Failure::system(Exit::Failure, "the proxy cannot go on", &error)),
+        Err(error) => Err(Failure::system(Exit::Failure, "proxy failed", &error)),
     }
 }
 
-/// The file that was named, or the usual one if there is one. What `run` starts for itself is told all it needs.
+/// The file that was given, or the default one if it exists. A private proxy of `run` has no file.
 fn config_path(args: &ProxyArgs) -> Option<PathBuf> {
     let usual = || Some(PathBuf::from(config::DEFAULT_PATH)).filter(|path| !args.private && path.exists());
     args.config.clone().or_else(usual)
@@ -93,7 +98,7 @@ fn config_path(args: &ProxyArgs) -> Option<PathBuf> {
 
 fn read(path: Option<&Path>) -> Result<File, Failure> {
     let file = path.map_or_else(|| Ok(File::default()), config::load);
-    // One line each, as every line of ours begins.
+    // Every line on stderr starts with the program's name.
     file.map_err(|error| Failure::new(Exit::Config, error.to_string().replace('\n', "\nbulkhead: ")))
 }
 
@@ -104,7 +109,7 @@ fn start_logs(args: &ProxyArgs, file: &File) {
     crate::logging::start(level, args.log_format.or(file.log_json.map(named)));
 }
 
-/// What was given on the command line goes before what the file says.
+/// Options override the configuration file.
 fn broker_config(args: &ProxyArgs, file: &File) -> Result<Config, Failure> {
     let mut options = args.backend.options();
     if args.backend.backend.is_none() {
@@ -131,7 +136,7 @@ fn broker_config(args: &ProxyArgs, file: &File) -> Result<Config, Failure> {
     let watchdog = args.watchdog.or(file.watchdog).unwrap_or(WATCHDOG);
     let json = args.log_format.map(|format| format == LogFormat::Json).or(file.log_json);
     let mut worker_arguments: Vec<OsString> = vec!["worker".into()];
-    // Workers of one user's own runs may trust what an earlier one has compiled; those of different tenants may not.
+    // Workers of one user's own runs may use what an earlier run compiled; those of different tenants may not.
     if args.private && matches!(backend, Backend::Soft { .. }) {
         let cache = soft_cache::path();
         worker_arguments.extend(cache.into_iter().flat_map(|path| ["--soft-cache".into(), path.into()]));
@@ -160,7 +165,7 @@ fn broker_config(args: &ProxyArgs, file: &File) -> Result<Config, Failure> {
     })
 }
 
-/// Who moves the memory of idle programs, if it is to be moved.
+/// How the memory of idle clients is moved to the host, if that is enabled.
 fn suspend(after: u32, backend: &Backend) -> Option<Suspend> {
     let (mut arguments, mut libraries) = (vec!["mover".into()], None);
     if let Backend::Nvidia { library, .. } = backend {
@@ -170,12 +175,12 @@ fn suspend(after: u32, backend: &Backend) -> Option<Suspend> {
     (after > 0).then(|| Suspend { after: Duration::from_secs(after.into()), arguments, libraries })
 }
 
-/// NVML lies beside the driver. Without it the ledger stands alone, and the log says so.
+/// NVML lies beside the driver. Without it only the ledger counts memory, and that is logged.
 fn meter(driver: &Path, file: &File) -> Option<Meter> {
     let dir = driver.parent()?;
     let library = dir.join("libnvidia-ml.so.1");
     if !library.exists() {
-        tracing::warn!(library = %library.display(), "no NVML: what workers really use is not looked at");
+        tracing::warn!(library = %library.display(), "NVML not found; cannot check the GPU memory that workers use");
         return None;
     }
     Some(Meter {
@@ -185,7 +190,7 @@ fn meter(driver: &Path, file: &File) -> Option<Meter> {
     })
 }
 
-/// The part that can change while the proxy runs.
+/// The settings that can change while the proxy runs.
 fn live(args: &ProxyArgs, file: &File) -> Reload {
     let mut zones: Vec<(ZoneName, ZoneSettings)> = file.zones.clone();
     for (name, limits) in &args.zones {
@@ -210,7 +215,7 @@ fn http_address(args: &ProxyArgs, file: &File) -> Option<SocketAddr> {
     }
 }
 
-/// Reads the file again; what is wrong with it, and what needs a restart, is logged.
+/// Reads the file again; logs what is invalid, and what needs a restart.
 fn reloader(args: ProxyArgs, path: Option<PathBuf>, first: File) -> impl FnMut() -> Option<Reload> {
     let mut known = first;
     move || {
@@ -227,14 +232,14 @@ fn reloader(args: ProxyArgs, path: Option<PathBuf>, first: File) -> impl FnMut()
             File { zones, grants, kubernetes, spare_workers: None, max_clients: None, ..file.clone() }
         };
         if fixed(&file) != fixed(&known) {
-            tracing::warn!("part of what changed in the configuration needs a restart");
+            tracing::warn!("some configuration changes need a restart to take effect");
         }
         known = file;
         Some(live(&args, &known))
     }
 }
 
-/// Readable when one of the signals has come.
+/// Readable when one of the signals has arrived.
 pub(super) fn on_signals(signals: &[i32]) -> std::io::Result<OwnedFd> {
     let (reader, writer) = UnixStream::pair()?;
     for signal in signals {
@@ -255,7 +260,7 @@ fn start_failure(error: StartError) -> Failure {
     Failure::new(exit, error.to_string())
 }
 
-/// Tells systemd that clients can come.
+/// Tells systemd that the proxy is ready.
 fn notify_ready() {
     let Some(path) = std::env::var_os("NOTIFY_SOCKET") else { return };
     let address = match path.as_encoded_bytes().strip_prefix(b"@") {
@@ -264,6 +269,6 @@ fn notify_ready() {
     };
     let sent = address.and_then(|address| UnixDatagram::unbound()?.send_to_addr(b"READY=1", &address));
     if let Err(error) = sent {
-        tracing::warn!(%error, "cannot tell the service manager that we are ready");
+        tracing::warn!(%error, "cannot notify the service manager");
     }
 }
