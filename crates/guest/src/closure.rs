@@ -9,9 +9,9 @@ type Header = elf::FileHeader64<object::Endianness>;
 
 #[derive(Debug, thiserror::Error)]
 pub enum ClosureError {
-    #[error("{0} is not in the packages")]
+    #[error("{0} not found in the packages")]
     Missing(String),
-    #[error("cannot make sense of {0}")]
+    #[error("invalid ELF file {0}")]
     Elf(String, #[source] object::Error),
 }
 

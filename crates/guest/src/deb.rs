@@ -7,7 +7,7 @@ use std::path::PathBuf;
 
 #[derive(Debug, thiserror::Error)]
 pub enum DebError {
-    #[error("{0} is no Debian package")]
+    #[error("{0} is not a Debian package")]
     NotAPackage(PathBuf),
     #[error("{0} has no data.tar.xz")]
     NoData(PathBuf),

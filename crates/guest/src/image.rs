@@ -47,7 +47,7 @@ pub enum ImageError {
     Closure(#[from] ClosureError),
     #[error(transparent)]
     Kernel(#[from] kernel::KernelError),
-    #[error("the packages have no {0}")]
+    #[error("{0} not found in the packages")]
     Missing(String),
     #[error("cannot read {0}")]
     Read(PathBuf, #[source] io::Error),

@@ -20,11 +20,11 @@ pub const MIRRORS: [&str; 2] =
 pub enum PackageError {
     #[error("cannot use {0}")]
     Directory(PathBuf, #[source] io::Error),
-    #[error("curl is needed to fetch packages: install it, or put them into {0} by hand")]
+    #[error("cannot download packages without curl: install it, or copy them to {0}")]
     NoCurl(PathBuf),
-    #[error("no mirror has {0} ({1})")]
+    #[error("cannot download {0} from any mirror ({1})")]
     NotFetched(String, String),
-    #[error("{0} is not the package that was asked for: its sha256 is {1}")]
+    #[error("SHA-256 mismatch of {0}: got {1}")]
     WrongHash(String, String),
     #[error(transparent)]
     Deb(#[from] DebError),

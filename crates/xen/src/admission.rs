@@ -1,14 +1,14 @@
 //! Which domain is which zone: said by the toolstack, in a part of xenstore that no guest can write.
 //!
 //! `/tool/bulkhead/domains/<domid>/zone` names the zone, `…/vm` the machine that was meant: numbers of domains come round
-//! again, the identity of a machine does not. The proxy's gate watches the directory. What it tells the guest stands in
+//! again, the identity of a machine does not. The Xen backend watches the directory. What it tells the guest stands in
 //! `<home>/bulkhead`, which the guest can read and not write.
 
 use crate::DomainId;
 use crate::card;
 use crate::store::{Permission, Store, StoreError};
 
-/// The directory that the gate watches.
+/// The directory that the Xen backend watches.
 pub const DOMAINS: &str = "/tool/bulkhead/domains";
 
 /// Makes a domain a zone's. The zone must exist when the domain's first client comes.

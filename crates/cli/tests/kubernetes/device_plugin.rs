@@ -72,7 +72,7 @@ fn a_device_that_is_handed_out_again_ends_the_zone_before() {
     let second = zone_of(&node.kubelet.allocate(GPU_1GB, &[&ids[0]]).unwrap());
     assert_ne!(first, second);
     assert!(node.zone(&first).is_none() && node.zone(&second).is_some());
-    assert_eq!((node.cdi().len(), node.books()), (1, 1));
+    assert_eq!((node.cdi().len(), node.checkpoints()), (1, 1));
     assert!(!node.state().join("zones").join(&first).exists());
 }
 
@@ -92,7 +92,7 @@ fn pods_give_zones_their_names_and_take_them_along() {
     node.kubelet.end_pod("research", "trainer-0");
     plugin.logged("zone ended");
     assert!(node.zones().is_empty());
-    assert_eq!((node.cdi().len(), node.books()), (0, 0));
+    assert_eq!((node.cdi().len(), node.checkpoints()), (0, 0));
 }
 
 #[test]
@@ -113,7 +113,7 @@ fn restarts_of_kubelet_plugin_and_proxy_lose_nothing() {
     assert_eq!(node.kubelet.ids(GPU_1GB), ids);
     assert_eq!(node.zone(&zone).unwrap()["labels"]["pod"], "p");
 
-    // The broker alone: its books bring the zone back.
+    // The broker alone: its state brings the zone back.
     node.proxy.as_mut().unwrap().kill(Signal::KILL);
     node.start_proxy();
     assert!(node.zone(&zone).is_some());
@@ -172,16 +172,16 @@ fn what_cannot_be_had_is_refused_and_leaves_nothing() {
     let _plugin = node.device_plugin();
     let refused = node.kubelet.allocate(GPU_1GB, &["GPU-nobody::0"]).unwrap_err();
     assert!(refused.message().contains("device GPU-nobody::0 does not exist"), "{refused:?}");
-    // No place for the checkpoint: the books are a file.
+    // No place for the checkpoint: the directory is a file.
     let ids = node.kubelet.ids(GPU_1GB);
-    std::fs::remove_dir_all(node.dir.join("books")).unwrap();
-    std::fs::write(node.dir.join("books"), "").unwrap();
+    std::fs::remove_dir_all(node.dir.join("checkpoints")).unwrap();
+    std::fs::write(node.dir.join("checkpoints"), "").unwrap();
     let refused = node.kubelet.allocate(GPU_1GB, &[&ids[0]]).unwrap_err();
     assert!(refused.message().contains("cannot write the checkpoint"), "{refused:?}");
     assert!(node.zones().is_empty() && node.cdi().is_empty());
     // And when there is room again, it goes on.
-    std::fs::remove_file(node.dir.join("books")).unwrap();
-    std::fs::create_dir(node.dir.join("books")).unwrap();
+    std::fs::remove_file(node.dir.join("checkpoints")).unwrap();
+    std::fs::create_dir(node.dir.join("checkpoints")).unwrap();
     node.kubelet.allocate(GPU_1GB, &[&ids[0]]).unwrap();
 }
 

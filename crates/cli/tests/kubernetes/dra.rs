@@ -38,7 +38,7 @@ impl Lab {
         command.arg("--library-dir").arg(dir.join("lib")).arg("--cdi-dir").arg(dir.join("cdi"));
         command.arg("--registry-dir").arg(dir.join("registry")).arg("--plugin-dir").arg(dir.join("plugin"));
         command.arg("--pod-resources").arg(&self.node.kubelet.pod_resources);
-        command.arg("--checkpoint-dir").arg(dir.join("books"));
+        command.arg("--checkpoint-dir").arg(dir.join("checkpoints"));
         command.arg("--kubeconfig").arg(self.cluster.kubeconfig(dir));
         Logged::start(command)
     }
@@ -121,7 +121,7 @@ fn what_a_claim_was_given_is_what_its_zone_has() {
     assert_eq!(lab.node.zones().len(), 1);
     assert_eq!(lab.unprepare("c", UID).error, "");
     assert!(lab.node.zones().is_empty() && lab.node.cdi().is_empty());
-    assert_eq!(lab.node.books(), 0);
+    assert_eq!(lab.node.checkpoints(), 0);
     assert_eq!(lab.unprepare("c", UID).error, "");
 }
 

@@ -14,10 +14,10 @@ fn by_slices(size: &str) -> String {
 
 /// Of the only zone that there is, as it was written down.
 fn gpus(node: &Node) -> Vec<u64> {
-    assert_eq!((node.zones().len(), node.books()), (1, 1));
-    let files = std::fs::read_dir(node.dir.join("books")).unwrap().map(|entry| entry.unwrap().path());
-    let book = files.into_iter().find(|path| path.extension().is_some_and(|ending| ending == "json")).unwrap();
-    let record: serde_json::Value = serde_json::from_slice(&std::fs::read(book).unwrap()).unwrap();
+    assert_eq!((node.zones().len(), node.checkpoints()), (1, 1));
+    let files = std::fs::read_dir(node.dir.join("checkpoints")).unwrap().map(|entry| entry.unwrap().path());
+    let checkpoint = files.into_iter().find(|path| path.extension().is_some_and(|ending| ending == "json")).unwrap();
+    let record: serde_json::Value = serde_json::from_slice(&std::fs::read(checkpoint).unwrap()).unwrap();
     let gpus = record["settings"]["ties"]["gpus"].as_array().unwrap_or_else(|| panic!("{record}"));
     gpus.iter().map(|gpu| gpu.as_u64().unwrap()).collect()
 }

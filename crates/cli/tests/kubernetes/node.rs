@@ -145,8 +145,8 @@ impl Node {
         let script = "mount -t tmpfs -o \"size=$1\" full \"$2\" && shift 2 && exec \"$@\"";
         // A page for each.
         let size = (checkpoints * 4096).to_string();
-        std::fs::create_dir_all(self.dir.join("books")).unwrap();
-        command.args(["--mount", "sh", "-c", script, "sh", &size]).arg(self.dir.join("books"));
+        std::fs::create_dir_all(self.dir.join("checkpoints")).unwrap();
+        command.args(["--mount", "sh", "-c", script, "sh", &size]).arg(self.dir.join("checkpoints"));
         command.arg(plugin.get_program()).args(plugin.get_args()).stdin(Stdio::null());
         Logged::start(command)
     }
@@ -160,7 +160,7 @@ impl Node {
             .arg(&self.kubelet.plugins)
             .arg("--pod-resources")
             .arg(&self.kubelet.pod_resources);
-        command.arg("--checkpoint-dir").arg(self.dir.join("books"));
+        command.arg("--checkpoint-dir").arg(self.dir.join("checkpoints"));
         command
     }
 
@@ -194,8 +194,8 @@ impl Node {
             .collect()
     }
 
-    pub fn books(&self) -> usize {
-        count(&self.dir.join("books"))
+    pub fn checkpoints(&self) -> usize {
+        count(&self.dir.join("checkpoints"))
     }
 }
 

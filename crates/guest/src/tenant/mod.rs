@@ -29,17 +29,17 @@ const MAX_BYTES: u64 = 16 << 30;
 pub enum TenantError {
     #[error("cannot read {0}")]
     Read(PathBuf, #[source] io::Error),
-    #[error("{0} is neither an OCI image nor a tar")]
+    #[error("{0} is neither an OCI image nor a tar archive")]
     Unknown(PathBuf),
     #[error("the image has no {0}")]
     Missing(String),
-    #[error("{0} in the image is not what its digest says")]
+    #[error("digest mismatch of {0} in the image")]
     Digest(String),
-    #[error("the image's {0} makes no sense")]
+    #[error("invalid {0} in the image")]
     Nonsense(&'static str),
     #[error("the image is not for Linux on x86-64")]
     Platform,
-    #[error("a layer of the image cannot be unpacked")]
+    #[error("cannot unpack a layer of the image")]
     Layer(#[source] io::Error),
     #[error("the image is larger than {} GiB", MAX_BYTES >> 30)]
     TooLarge,

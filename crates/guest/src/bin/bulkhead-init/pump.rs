@@ -78,7 +78,7 @@ struct Pump<'a> {
 
 impl<'a> Pump<'a> {
     fn new(link: &'a mut GuestEnd, running: Running) -> Result<Self, InitError> {
-        let (ended, tell) = rustix::pipe::pipe().map_err(crate::step("make a pipe"))?;
+        let (ended, tell) = rustix::pipe::pipe().map_err(crate::step("create a pipe"))?;
         let command = running.child.id() as i32;
         std::thread::spawn(move || reap(command, &tell));
         Ok(Self { link, running, pending: VecDeque::new(), input_ended: false, ended, status: None })
