@@ -7,22 +7,22 @@ import time
 from . import cuda, wire
 
 _REASONS = {
-    1: "that is no name: 1 to 63 letters, digits, '-', '_' or '.'",
-    2: "the zone publishes that name already",
-    3: "the handle is stale: its memory was freed, or the proxy was restarted since",
-    4: "the zone has too many publications or waiting programs",
-    5: "the publisher has died",
+    1: "invalid name: must be 1 to 63 letters, digits, '-', '_' or '.'",
+    2: "the name is already published in this zone",
+    3: "stale handle: its memory was freed, or the proxy was restarted",
+    4: "the zone has too many publications or waiting clients",
+    5: "the publisher died",
 }
 
 Entry = collections.namedtuple("Entry", "name zone nbytes consumers age note")
 
 
 class TimedOut(TimeoutError):
-    """It did not happen in time."""
+    """Timed out."""
 
 
 class Refused(RuntimeError):
-    """The proxy refuses; `code` says why."""
+    """Refused by the proxy; `code` says why."""
 
     def __init__(self, code):
         super().__init__(_REASONS.get(code, f"refused ({code})"))
@@ -30,7 +30,7 @@ class Refused(RuntimeError):
 
 
 class Gone(RuntimeError):
-    """The other side has died, or has withdrawn what it published."""
+    """The peer died or withdrew its publication."""
 
 
 def _deadline(timeout):
@@ -56,7 +56,7 @@ def _describe(buffer):
     if hasattr(buffer, "data_ptr"):
         # PyTorch has types that the interface below does not know, such as bfloat16.
         if not (buffer.is_cuda and buffer.is_contiguous()):
-            raise ValueError("the tensor is not on a GPU, or not contiguous; publish a copy that is")
+            raise ValueError("the tensor must be contiguous and on a GPU; publish a copy")
         details = {"shape": list(buffer.shape), "dtype": str(buffer.dtype).split(".")[-1]}
         try:
             details["typestr"] = buffer.__cuda_array_interface__["typestr"]
