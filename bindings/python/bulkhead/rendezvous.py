@@ -137,12 +137,12 @@ class Publication(_Side):
             left = None if deadline is None else max(deadline - time.monotonic(), 0)
             message = self._hear(left)
             if message is None:
-                raise TimedOut(f"nobody is done with {self.name!r} yet")
+                raise TimedOut(f"timed out waiting for consumers of {self.name!r}")
             if message.kind in (wire.FINISHED, wire.LOST):
                 consumers -= 1
                 lost += message.kind == wire.LOST
         if lost:
-            raise Gone(f"{lost} of those who had {self.name!r} died")
+            raise Gone(f"{lost} consumer(s) of {self.name!r} died")
 
     def close(self):
         """Withdraws it: those who have it keep it, and learn that it is withdrawn."""
@@ -173,7 +173,7 @@ class Shared(_Side):
     @property
     def __cuda_array_interface__(self):
         if not self.address:
-            raise AttributeError("nothing is mapped")
+            raise AttributeError("no memory is mapped")
         # A type that has no name here is shown as the bytes that it is.
         shape, typestr = (self.shape, self._typestr) if self._typestr else ((self.nbytes,), "|u1")
         return {"shape": shape, "typestr": typestr, "data": (self.address, False), "version": 3}
@@ -234,7 +234,7 @@ def publish(name, buffer=None, *, note=None, socket=None):
     answer = connection.hear(_deadline(10))
     if answer is None or answer.kind != wire.PUBLISHED:
         connection.close()
-        raise Refused(answer.code) if answer is not None else TimedOut("the proxy does not answer")
+        raise Refused(answer.code) if answer is not None else TimedOut("timed out waiting for the proxy")
     return Publication(connection, name, buffer)
 
 
@@ -246,7 +246,7 @@ def wait(name, timeout=None, *, socket=None):
         connection.say(wire.message(wire.WAIT, name=plain, zone=zone))
         found = connection.hear(_deadline(timeout))
         if found is None:
-            raise TimedOut(f"nobody has published {name!r} in time")
+            raise TimedOut(f"timed out waiting for {name!r}")
         if found.kind != wire.FOUND:
             raise Refused(found.code)
         return Shared(connection, found)
