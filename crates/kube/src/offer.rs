@@ -170,15 +170,15 @@ fn size(bytes: u64) -> String {
 
 /// What no zone can have: CUDA gives a process whole GPUs, or one instance.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
-#[error("a container can use whole GPUs or parts of one MIG slice, not several slices")]
-pub struct SeveralSlices;
+#[error("a container can use whole GPUs or one MIG instance, not several instances")]
+pub struct SeveralInstances;
 
 /// The GPUs that a zone is told of, by number: none where it sees all that the node has, so that it shares their spare
 /// workers.
-pub fn numbers(gpus: impl Iterator<Item = u32>, of_node: usize) -> Result<Vec<u32>, SeveralSlices> {
+pub fn numbers(gpus: impl Iterator<Item = u32>, of_node: usize) -> Result<Vec<u32>, SeveralInstances> {
     let numbers: BTreeSet<u32> = gpus.collect();
     if numbers.len() > 1 && numbers.iter().any(|number| Instance::of(*number).is_some()) {
-        return Err(SeveralSlices);
+        return Err(SeveralInstances);
     }
     Ok(if numbers.len() >= of_node { Vec::new() } else { numbers.into_iter().collect() })
 }

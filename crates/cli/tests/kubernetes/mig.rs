@@ -30,10 +30,10 @@ fn slices_are_handed_out_by_their_size() {
     assert_eq!(ids.len(), 4, "{ids:?}");
     assert!(ids.iter().all(|id| id.starts_with("MIG-") && id.len() <= 63), "{ids:?}");
     node.kubelet.allocate(RESOURCE, &[&ids[2]]).unwrap();
-    assert_eq!(gpus(&node), [192], "the first slice of the second GPU");
+    assert_eq!(gpus(&node), [192], "the first instance of the second GPU");
     // A program could use only one of them.
     let refused = node.kubelet.allocate(RESOURCE, &[&ids[0], &ids[1]]).unwrap_err();
-    assert!(refused.message().contains("several slices"), "{refused}");
+    assert!(refused.message().contains("several instances"), "{refused}");
     assert_eq!(node.zones().len(), 1);
 
     node.configure_as_it_is(&by_slices("7g.141gb"));
@@ -76,6 +76,6 @@ fn claims_get_slices_and_are_told_what_they_are() {
     let other = UID.replace('1', "6");
     lab.cluster.allocate_claim_of("n", "d", &other, &["gpu-1", "gpu-2"], ("1Gi", "25"));
     let error = lab.prepare("d", &other).error;
-    assert!(error.contains("several slices"), "{error}");
+    assert!(error.contains("several instances"), "{error}");
     assert_eq!(lab.node.zones().len(), 1);
 }

@@ -23,9 +23,9 @@ pub struct Options {
     pub names: Vec<NameStrategy>,
     /// Leave the device `all` out.
     pub no_all_device: bool,
-    /// Only these GPUs, by index or UUID, or MIG slices, by index of both or UUID; empty: all.
+    /// Only these GPUs, by index or UUID, or MIG instances, by index of both or UUID; empty: all.
     pub device_ids: Vec<String>,
-    /// What NVML knows of GPUs that are cut, where it was asked: without it, slices have no UUIDs.
+    /// What NVML knows of GPUs with MIG instances, if it was asked; without it, instances have no UUIDs.
     pub cut: Vec<survey::Gpu>,
     /// `/proc` of the host.
     pub proc: PathBuf,
@@ -33,7 +33,7 @@ pub struct Options {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum NameStrategy {
-    /// `0`, and `0:1` for a slice
+    /// `0`, and `0:1` for a MIG instance
     Index,
     /// `GPU-4f6c…`, and `MIG-…`
     Uuid,
@@ -51,11 +51,11 @@ pub enum PassthroughError {
     NoDriver(String),
 }
 
-/// What a container can have: a GPU, or a slice of one that is cut, which is not there as a whole.
+/// What a container can have: a GPU, or a MIG instance of a GPU in MIG mode.
 struct Choice {
     /// `0`, or `0:1`.
     index: String,
-    is_slice: bool,
+    is_instance: bool,
     uuid: Option<String>,
     nodes: Vec<PathBuf>,
 }
@@ -68,7 +68,9 @@ impl Choice {
     fn name(&self, strategy: NameStrategy) -> Option<String> {
         match strategy {
             NameStrategy::Index => Some(self.index.clone()),
-            NameStrategy::TypeIndex => Some(format!("{}{}", if self.is_slice { "mig" } else { "gpu" }, self.index)),
+            NameStrategy::TypeIndex => {
+                Some(format!("{}{}", if self.is_instance { "mig" } else { "gpu" }, self.index))
+            }
             NameStrategy::Uuid => self.uuid.clone(),
         }
     }
@@ -154,7 +156,7 @@ fn choices(options: &Options) -> Vec<Choice> {
     let choice = |(at, (minor, uuid)): (usize, (u32, Option<String>))| {
         let own: Vec<&Instance> = instances.iter().filter(|instance| instance.gpu == minor).collect();
         if own.is_empty() {
-            return vec![Choice { index: at.to_string(), is_slice: false, uuid, nodes: vec![node(minor)] }];
+            return vec![Choice { index: at.to_string(), is_instance: false, uuid, nodes: vec![node(minor)] }];
         }
         let slice = |(place, instance): (usize, &&Instance)| {
             let slice = slice_of(&options.cut, **instance);
@@ -163,7 +165,7 @@ fn choices(options: &Options) -> Vec<Choice> {
             let nodes = capabilities.map(|minor| PathBuf::from(format!("/dev/nvidia-caps/nvidia-cap{minor}")));
             Choice {
                 index: format!("{at}:{place}"),
-                is_slice: true,
+                is_instance: true,
                 uuid: slice.map(|slice| slice.uuid.clone()),
                 nodes: std::iter::once(node(minor)).chain(nodes).collect(),
             }

@@ -12,7 +12,7 @@ use super::reconciler::{Action, PodReconciler};
 use crate::api::device_plugin as api;
 use crate::cdi;
 use crate::checkpoints::{Holder, Record};
-use crate::offer::{self, Resource, SeveralSlices};
+use crate::offer::{self, Resource, SeveralInstances};
 use crate::pod_resources::Listing;
 use crate::policy::Policy;
 use crate::zone_store::{ZoneStore, ZoneStoreError};
@@ -29,7 +29,7 @@ pub enum Refusal {
     #[error("a container may have only one {0} (failRequestsGreaterThanOne)")]
     OnlyOne(String),
     #[error(transparent)]
-    SeveralSlices(#[from] SeveralSlices),
+    SeveralInstances(#[from] SeveralInstances),
     #[error(transparent)]
     Store(#[from] ZoneStoreError),
 }

@@ -27,7 +27,7 @@ impl From<Refusal> for Status {
     fn from(refusal: Refusal) -> Self {
         match refusal {
             Refusal::UnknownResource(_) | Refusal::UnknownDevice(_) => Self::not_found(refusal.to_string()),
-            Refusal::OnlyOne(_) | Refusal::SeveralSlices(_) => Self::invalid_argument(refusal.to_string()),
+            Refusal::OnlyOne(_) | Refusal::SeveralInstances(_) => Self::invalid_argument(refusal.to_string()),
             Refusal::Store(_) => Self::unavailable(refusal.to_string()),
         }
     }

@@ -19,7 +19,7 @@ use crate::api::registration::registration_server::Registration;
 use crate::broker::{Broker, BrokerError};
 use crate::cdi;
 use crate::checkpoints::Holder;
-use crate::offer::{self, SeveralSlices};
+use crate::offer::{self, SeveralInstances};
 use crate::policy::Policy;
 use crate::zone_store::{ZoneStore, ZoneStoreError};
 
@@ -48,7 +48,7 @@ enum PrepareError {
     #[error("this node no longer has {0}")]
     NoSuchGpu(String),
     #[error(transparent)]
-    SeveralSlices(#[from] SeveralSlices),
+    SeveralInstances(#[from] SeveralInstances),
     #[error(transparent)]
     Broker(#[from] BrokerError),
     #[error(transparent)]

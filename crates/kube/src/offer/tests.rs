@@ -147,6 +147,6 @@ fn slices_of_a_size_have_a_profile_of_their_own() {
 fn a_zone_has_whole_gpus_or_one_slice() {
     assert_eq!(numbers([1, 1, 2].into_iter(), 3), Ok(vec![1, 2]));
     assert_eq!(numbers([64, 64].into_iter(), 2), Ok(vec![64]));
-    assert_eq!(numbers([64, 72].into_iter(), 2), Err(SeveralSlices));
-    assert_eq!(numbers([0, 72].into_iter(), 4), Err(SeveralSlices));
+    assert_eq!(numbers([64, 72].into_iter(), 2), Err(SeveralInstances));
+    assert_eq!(numbers([0, 72].into_iter(), 4), Err(SeveralInstances));
 }
