@@ -95,7 +95,7 @@ impl Store {
     fn fetch(&self, package: &Package, file: &Path) -> Result<(), PackageError> {
         fs::create_dir_all(&self.dir).map_err(|error| PackageError::Directory(self.dir.clone(), error))?;
         let half = file.with_extension(format!("half-{}", std::process::id()));
-        let mut said = "there is no mirror".to_owned();
+        let mut said = "no mirror configured".to_owned();
         for mirror in &self.mirrors {
             let mut curl = Command::new("curl");
             curl.args([
