@@ -1,16 +1,16 @@
-//! Files that are there whole or not at all, also after the node lost power.
+//! Atomic file writes that survive a power failure.
 
 use std::fs::{self, File};
 use std::io::{self, Write};
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 
-/// Writes a file beside its place, and puts it there when all of it is on the disk.
+/// Writes a temporary file, syncs it, and renames it.
 pub fn write(path: &Path, bytes: &[u8]) -> io::Result<()> {
     place(path, bytes, 0o644, true)
 }
 
-/// The same for what is made anew after the node was off: nobody waits for the disk.
+/// The same without a sync, for files that are recreated after a reboot.
 pub fn write_volatile(path: &Path, bytes: &[u8]) -> io::Result<()> {
     place(path, bytes, 0o644, false)
 }
@@ -20,7 +20,7 @@ pub fn write_with_mode(path: &Path, bytes: &[u8], mode: u32) -> io::Result<()> {
 }
 
 fn place(path: &Path, bytes: &[u8], mode: u32, lasting: bool) -> io::Result<()> {
-    // Others look for files by their endings; none of them is `.new`.
+    // No reader looks for files with the extension `.new`.
     let name = path.file_name().and_then(|name| name.to_str()).ok_or(io::ErrorKind::InvalidInput)?;
     let new = path.with_file_name(format!(".{name}.{}.new", std::process::id()));
     let written = File::create(&new).and_then(|mut file| {
@@ -35,7 +35,7 @@ fn place(path: &Path, bytes: &[u8], mode: u32, lasting: bool) -> io::Result<()> 
     placed
 }
 
-/// Removes a file; one that is not there is fine.
+/// Removes a file; one that does not exist is fine.
 pub fn remove(path: &Path) -> io::Result<()> {
     match fs::remove_file(path) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),

@@ -1,8 +1,9 @@
-//! What a container of a zone gets: our two libraries where its loader looks by default, and the zone's directory.
+//! What is injected into a container of a zone: the two client libraries in the loader's default directories, and the
+//! zone's directory.
 //!
-//! No hooks, which is where container toolkits had their escapes, no device nodes, and no `LD_LIBRARY_PATH`, which would
-//! replace the image's own. The directory is mounted, not the socket in it: a mounted socket would be dead after the
-//! broker's restart.
+//! No hooks, which container toolkits had escapes in, no device nodes, and no `LD_LIBRARY_PATH`, which would replace the
+//! image's own. The directory is mounted, not the socket in it: a mounted socket would be dead after a restart of the
+//! broker.
 
 use std::path::{Path, PathBuf};
 
@@ -15,18 +16,18 @@ use crate::cdi::spec::{Edits, Mount};
 const ZONE: &str = proxy::env_vars::ZONE_FOLDER;
 const LIBRARIES: [&str; 2] = ["libcuda.so.1", "libnvidia-ml.so.1"];
 
-/// Directories in which the loaders of distributions look without being told: Debian's and its kin's, and all others'.
+/// Default directories of distributions' loaders: Debian's, and all others'.
 #[cfg(target_arch = "x86_64")]
 pub const LOADER_DIRS: [&str; 2] = ["/usr/lib/x86_64-linux-gnu", "/usr/lib64"];
 #[cfg(target_arch = "aarch64")]
 pub const LOADER_DIRS: [&str; 2] = ["/usr/lib/aarch64-linux-gnu", "/usr/lib64"];
 
-/// Places on the host, as the host names them.
+/// Paths on the host, as the host sees them.
 #[derive(Debug, Clone)]
 pub struct Places {
-    /// The directory with our libraries.
+    /// The directory of the client libraries.
     pub libraries: PathBuf,
-    /// The broker's directory.
+    /// The broker's state directory.
     pub state: PathBuf,
 }
 
@@ -55,7 +56,7 @@ impl Places {
         Edits { env, mounts: self.mounts(zone).into_iter().map(mount).collect(), ..Edits::default() }
     }
 
-    /// For a kubelet or a runtime that knows no CDI.
+    /// For a kubelet or a runtime without CDI.
     pub fn response(&self, zone: &ZoneName) -> api::ContainerAllocateResponse {
         let mount = |(from, to): (PathBuf, PathBuf)| api::Mount {
             host_path: text(&from),
@@ -70,7 +71,7 @@ impl Places {
     }
 }
 
-/// Triton asks `ldconfig`, which does not know what was mounted, unless it is told.
+/// Triton asks `ldconfig`, which does not know mounted files, unless this is set.
 fn environment() -> [(&'static str, &'static str); 1] {
     [("TRITON_LIBCUDA_PATH", LOADER_DIRS[0])]
 }

@@ -1,4 +1,4 @@
-//! Puts Bulkhead on a host that has no package of it, from within a container of the DaemonSet, and takes it away again.
+//! Installs Bulkhead on a host without a package, from a container of the DaemonSet, and removes it again.
 //!
 //! ```text
 //! /opt/bulkhead/<version>/bin/bulkhead
@@ -8,8 +8,8 @@
 //! /etc/systemd/system/bulkhead.service
 //! ```
 //!
-//! Files are replaced by renaming: whoever runs or has mounted the old ones keeps them. Doing it twice changes nothing
-//! the second time, so a pod of the DaemonSet that is started again restarts nothing.
+//! Files are replaced by renaming: processes that run or have mounted the old ones keep them. Installing is idempotent, so a
+//! restarted pod of the DaemonSet restarts nothing.
 
 use std::io;
 use std::os::unix::fs::symlink;
@@ -21,7 +21,7 @@ const UNIT_PATH: &str = "etc/systemd/system/bulkhead.service";
 const WANTS_PATH: &str = "etc/systemd/system/multi-user.target.wants/bulkhead.service";
 const CONFIG_PATH: &str = "etc/bulkhead/bulkhead.toml";
 const HOME: &str = "opt/bulkhead";
-/// Of the package; a host that has one needs nothing of us.
+/// Units of a package; a host that has one needs no installation.
 const PACKAGED: [&str; 2] = ["lib/systemd/system/bulkhead.service", "usr/lib/systemd/system/bulkhead.service"];
 
 #[derive(Debug, thiserror::Error)]
@@ -34,7 +34,7 @@ pub enum InstallError {
     Service { what: String, why: String },
 }
 
-/// What is put on the host.
+/// What to install.
 #[derive(Debug, Clone)]
 pub struct Parts {
     pub program: PathBuf,
@@ -43,7 +43,7 @@ pub struct Parts {
     pub version: String,
 }
 
-/// What the service must be told after something has changed.
+/// What has changed, and so what the service needs.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Changes {
     /// The host has a package, and nothing was touched.
@@ -57,7 +57,7 @@ pub fn is_packaged(root: &Path) -> bool {
     PACKAGED.iter().any(|path| root.join(path).exists())
 }
 
-/// Puts everything in its place.
+/// Installs everything.
 pub fn place(root: &Path, parts: &Parts) -> Result<Changes, InstallError> {
     if is_packaged(root) {
         return Ok(Changes { packaged: true, ..Changes::default() });
@@ -89,7 +89,7 @@ pub fn place(root: &Path, parts: &Parts) -> Result<Changes, InstallError> {
     Ok(changes)
 }
 
-/// Directories of the host in which the verbs for kubelet leave things, as the host names them.
+/// Directories of the host that the commands for kubelet write to.
 #[derive(Debug, Clone)]
 pub struct Traces {
     pub kubelet: PathBuf,
@@ -97,15 +97,14 @@ pub struct Traces {
     pub cdi: PathBuf,
 }
 
-/// Takes everything away that [`place`] and the verbs have left. A package's files are the package's; what the verbs left
-/// is taken away beside it as well.
+/// Removes everything that [`place`] and the commands for kubelet have created, but not a package's files.
 pub fn clear(root: &Path, traces: &Traces) -> Result<(), InstallError> {
     if !is_packaged(root) {
         for path in [UNIT_PATH, WANTS_PATH, CONFIG_PATH] {
             at(&root.join(path), crate::files::remove(&root.join(path)))?;
         }
         remove_dir(&root.join(HOME))?;
-        // Only if nothing of somebody else's is in it.
+        // Only if it is empty.
         let _ = std::fs::remove_dir(root.join("etc/bulkhead"));
         // Sockets and state; the directory of a proxy that still runs is left alone.
         proxy::broker::state_dir::remove(&root.join("run/bulkhead"));
@@ -125,7 +124,7 @@ pub fn clear(root: &Path, traces: &Traces) -> Result<(), InstallError> {
     Ok(())
 }
 
-/// A path of the host's, from here.
+/// A path of the host, below its root.
 fn below(root: &Path, path: &Path) -> PathBuf {
     root.join(path.strip_prefix("/").unwrap_or(path))
 }
@@ -137,7 +136,7 @@ fn remove_dir(path: &Path) -> Result<(), InstallError> {
     }
 }
 
-/// Removes the files in a directory whose names begin so.
+/// Removes the files in a directory whose names have this prefix.
 fn remove_begun_with(dir: &Path, begin: &str) -> Result<(), InstallError> {
     for entry in std::fs::read_dir(dir).into_iter().flatten().flatten() {
         if entry.file_name().to_string_lossy().starts_with(begin) {
@@ -147,7 +146,7 @@ fn remove_begun_with(dir: &Path, begin: &str) -> Result<(), InstallError> {
     Ok(())
 }
 
-/// Has the host's systemd do something. Changes this process's root for good.
+/// Runs the host's systemctl. Changes this process's root permanently.
 pub struct Systemd {
     present: bool,
 }
@@ -169,7 +168,7 @@ impl Systemd {
     pub fn ask(&self, arguments: &[&str]) -> Result<(), InstallError> {
         let failed = |why: String| InstallError::Service { what: arguments.join(" "), why };
         let mut command = Command::new("systemctl");
-        // It would otherwise see that this root is not that of process 1, and do nothing.
+        // Otherwise it detects the chroot and does nothing.
         command.args(arguments).env("SYSTEMD_IGNORE_CHROOT", "1");
         let output = command.output().map_err(|error| failed(error.to_string()))?;
         match output.status.success() {
@@ -178,8 +177,7 @@ impl Systemd {
         }
     }
 
-    /// What changes need: a new program or unit a restart, which ends no tenant's program, and a new configuration a
-    /// reload.
+    /// Restarts the service for a new program or unit, which ends no client, and reloads it for a new configuration.
     pub fn apply(&self, changes: Changes) -> Result<(), InstallError> {
         if changes.unit {
             self.ask(&["daemon-reload"])?;
@@ -198,7 +196,7 @@ fn at<T>(path: &Path, result: io::Result<T>) -> Result<T, InstallError> {
     result.map_err(|source| InstallError::File { path: path.to_owned(), source })
 }
 
-/// Copies a file; false when it was there already.
+/// Copies a file; false if it already has this content.
 fn put(from: &Path, to: &Path, mode: u32) -> Result<bool, InstallError> {
     let bytes = at(from, std::fs::read(from))?;
     write(to, &bytes, mode)
@@ -212,7 +210,7 @@ fn write(to: &Path, bytes: &[u8], mode: u32) -> Result<bool, InstallError> {
     Ok(true)
 }
 
-/// Has a link lead somewhere; false when it did already.
+/// Sets a symbolic link; false if it already points there.
 fn point(link: &Path, to: &Path) -> Result<bool, InstallError> {
     if std::fs::read_link(link).is_ok_and(|there| there == to) {
         return Ok(false);
@@ -224,7 +222,7 @@ fn point(link: &Path, to: &Path) -> Result<bool, InstallError> {
     Ok(true)
 }
 
-/// Other versions: who still runs them has them open.
+/// Removes other versions: processes that still run them have them open.
 fn forget_others(home: &Path, version: &str) -> Result<(), InstallError> {
     for entry in at(home, std::fs::read_dir(home))?.flatten() {
         let is_dir = entry.file_type().is_ok_and(|kind| kind.is_dir());

@@ -1,4 +1,4 @@
-//! Which container has which device, as kubelet tells. It is the only one who knows: Allocate does not say who asks.
+//! Which container has which device, from kubelet's pod-resources API: Allocate does not name the pod.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -20,7 +20,7 @@ pub enum ListError {
     Refused(Box<tonic::Status>),
 }
 
-/// What containers have, by resource and device.
+/// The containers of devices and claims.
 #[derive(Debug, Default, Clone, PartialEq, Eq)]
 pub struct Listing {
     pub devices: BTreeMap<(String, String), Labels>,

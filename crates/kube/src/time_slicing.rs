@@ -1,4 +1,4 @@
-//! NVIDIA's device plugin's configuration file, as far as it shares GPUs in time: each entry becomes a profile.
+//! Reads the time-slicing part of the configuration of NVIDIA's device plugin: each entry becomes a profile.
 //!
 //! ```yaml
 //! version: v1

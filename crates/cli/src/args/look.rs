@@ -97,7 +97,8 @@ pub enum BenchKind {
     /// Latency and throughput of shared memory messages, compared with a Unix socket
     Idm,
     /// Latency from `ipc publish` to the return of `ipc wait`
-    Meet,
+    #[value(alias = "meet")]
+    Rendezvous,
     #[value(hide = true)]
     IdmPeer,
 }

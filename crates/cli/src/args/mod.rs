@@ -149,6 +149,8 @@ mod tests {
     fn deprecated_names_are_still_read() {
         let parsed = Bulkhead::try_parse_from(["bulkhead", "gate", "--guest-memory", "2GiB"]);
         assert!(matches!(parsed.unwrap().verb, Verb::XenBackend { guest_memory, .. } if guest_memory == 2 << 30));
+        let parsed = Bulkhead::try_parse_from(["bulkhead", "bench", "meet"]);
+        assert!(matches!(parsed.unwrap().verb, Verb::Bench(BenchArgs { what: BenchKind::Rendezvous, .. })));
         let parsed = Bulkhead::try_parse_from(["bulkhead", "zones", "kill", "a", "--programs"]);
         let Verb::Zones(zones) = parsed.unwrap().verb else { panic!() };
         assert!(matches!(zones.action, ZonesAction::Kill { clients: true, .. }));

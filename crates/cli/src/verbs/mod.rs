@@ -1,7 +1,7 @@
 //! One file per command.
 
 pub mod bench;
-pub mod bench_meet;
+pub mod bench_rendezvous;
 pub mod cdi;
 pub mod completions;
 pub mod device_plugin;

@@ -1,4 +1,4 @@
-//! Is a CDI file one that runtimes take? And do several of them go together?
+//! Validates CDI files and detects conflicts between them.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -24,7 +24,7 @@ pub fn read(path: &Path) -> Result<Spec, ReadError> {
     }
 }
 
-/// The files of the directories that runtimes read, those of the first directory first. A directory that is not there is empty.
+/// The files in the CDI directories, those of the first directory first. A directory that does not exist is empty.
 pub fn find(dirs: &[PathBuf]) -> std::io::Result<Vec<PathBuf>> {
     let mut files = Vec::new();
     for dir in dirs {
@@ -43,7 +43,7 @@ pub fn find(dirs: &[PathBuf]) -> std::io::Result<Vec<PathBuf>> {
     Ok(files)
 }
 
-/// Everything that is wrong with a file.
+/// All problems of a file.
 pub fn problems(spec: &Spec) -> Vec<String> {
     let mut wrong = Vec::new();
     match (rank(&spec.cdi_version), rank(spec.lowest_version())) {
@@ -135,7 +135,7 @@ fn is_word(text: &str, others: &str) -> bool {
         && text.chars().all(|c| c.is_ascii_alphanumeric() || others.contains(c))
 }
 
-/// Things on this machine that a file names and that are not here.
+/// Paths in a file that do not exist on this machine.
 pub fn missing(spec: &Spec) -> Vec<String> {
     let edits = spec.devices.iter().map(|device| &device.container_edits).chain([&spec.container_edits]);
     let paths = edits.flat_map(|edits| {
@@ -151,8 +151,8 @@ pub fn missing(spec: &Spec) -> Vec<String> {
     gone
 }
 
-/// All devices of some files, by the names that containers ask for them with. A name of a later directory stands for those
-/// of earlier ones; a name that is in one directory twice is nobody's, for runtimes refuse it.
+/// All devices of some files, by name. A name in a later directory overrides earlier ones; a name that one directory has
+/// twice is a conflict, because runtimes refuse it.
 #[derive(Debug, Default)]
 pub struct Devices {
     pub names: BTreeMap<String, PathBuf>,

@@ -1,4 +1,4 @@
-//! What a claim says, and what that is for the broker.
+//! Turns a claim into limits for the broker.
 
 use std::collections::BTreeSet;
 
@@ -101,7 +101,7 @@ pub fn terms(claim: &ResourceClaim, uid: &str) -> Result<Terms, ClaimError> {
     Ok(Terms { limits, devices: prepared.collect() })
 }
 
-/// A class is made by whoever runs the cluster, a claim by a tenant: a claim can only take less than its class gives.
+/// The cluster's operator creates the class, a tenant the claim: a claim can only lower the limits of its class.
 fn apply(limits: &mut ZoneLimits, parameters: &Parameters, from_class: bool) -> Result<(), String> {
     let version = (parameters.api_version.as_str(), parameters.kind.as_str());
     if !matches!(version, ("bulkhead.dev/v1alpha1", "ZoneParameters") | ("", "")) {
@@ -131,7 +131,7 @@ fn apply(limits: &mut ZoneLimits, parameters: &Parameters, from_class: bool) -> 
     Ok(())
 }
 
-/// The GPUs of a claim, by their names in slices.
+/// The GPUs of a claim, by their names in the ResourceSlice.
 pub fn gpus(devices: &[Prepared]) -> BTreeSet<&str> {
     devices.iter().map(|device| device.device.as_str()).collect()
 }

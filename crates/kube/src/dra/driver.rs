@@ -62,14 +62,14 @@ fn zone_of(uid: &str) -> Result<ZoneName, PrepareError> {
 impl Driver {
     async fn prepare(&self, claim: &api::Claim) -> Result<Vec<api::Device>, PrepareError> {
         let zone = zone_of(&claim.uid)?;
-        // One at a time: a claim that two pods begin to use at once is made once.
+        // One at a time, so that a claim that two pods start to use together is prepared once.
         let mut store = self.store.lock().await;
         let known = store.record(&zone).and_then(|record| match &record.holder {
             Holder::Claim { devices, .. } => Some(devices.clone()),
             Holder::Devices { .. } => None,
         });
         if let Some(devices) = known {
-            // A broker may have lost it since.
+            // The broker may have lost it meanwhile.
             store.ensure(&zone).await?;
             return Ok(answer(&zone, &devices));
         }
@@ -102,7 +102,7 @@ impl Driver {
         Ok(answer(&zone, &terms.devices))
     }
 
-    /// The GPUs of a claim, as the broker numbers them.
+    /// The GPUs of a claim, by the broker's numbers.
     async fn gpus(&self, devices: &[Prepared]) -> Result<Vec<u32>, PrepareError> {
         let cards = self.broker.cards().await?.ok_or(PrepareError::NoGpus)?;
         let number = |name: &str| {

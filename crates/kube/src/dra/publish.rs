@@ -1,4 +1,4 @@
-//! Keeps the node's ResourceSlice as it should be. Kubelet removes it whenever it starts, and when we are away.
+//! Publishes the node's ResourceSlice. Kubelet removes it when it starts, and when this driver is not running.
 
 use std::collections::BTreeSet;
 use std::path::PathBuf;
@@ -41,7 +41,7 @@ pub struct Publisher {
 }
 
 impl Publisher {
-    /// Has the zones of prepared claims made again, however long that takes.
+    /// Restores the zones of prepared claims; retries until that succeeds.
     pub async fn restore(&self) {
         loop {
             match self.restore_once(true).await {
@@ -93,7 +93,7 @@ impl Publisher {
         }
     }
 
-    /// Names zones after their pods, holds namespaces to their quotas, and grants what may be shared.
+    /// Labels zones with their pods, sets the quotas of namespaces, and applies grants.
     async fn reconcile_pods(&mut self) {
         let policy = self.policy.lock().await.clone();
         if let Err(error) = policy.enforce(&self.broker).await {
@@ -101,7 +101,7 @@ impl Publisher {
         }
         let listing = match pod_resources::list(&self.pod_resources).await {
             Ok(listing) => listing,
-            // Without it nobody's rights change.
+            // Without the list no grant changes.
             Err(error) => return tracing::debug!(%error, "cannot list pod resources"),
         };
         let Ok(status) = self.broker.status().await else { return };
@@ -121,7 +121,7 @@ impl Publisher {
         }
     }
 
-    /// Says what claims can have: all GPUs that are theirs, or, without a proxy, nothing.
+    /// Publishes the GPUs for claims; none without a proxy.
     async fn publish(&self, node: Option<&Node>) -> Result<(), String> {
         let slice = |generation: i64| {
             let cards = node.map_or(&[][..], |node| &node.cards);
@@ -150,7 +150,7 @@ impl Publisher {
     }
 }
 
-/// The API server adds nothing to a spec that we made, so a difference is one.
+/// The API server adds nothing to our spec, so any difference is a real one.
 fn same(there: &ResourceSlice, wanted: &ResourceSlice) -> bool {
     there.spec == wanted.spec
 }

@@ -1,4 +1,4 @@
-//! `bulkhead bench meet`: the latency from `publish` to the return of `wait` in another thread.
+//! `bulkhead bench rendezvous`: the latency from `publish` to the return of `wait` in another thread.
 
 use std::path::Path;
 use std::process::ExitCode;
