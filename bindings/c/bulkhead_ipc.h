@@ -1,4 +1,4 @@
-/* GPU buffers by name, between programs of one node.
+/* Share GPU buffers by name between processes on one node.
  *
  * A producer publishes what cuIpcGetMemHandle gave it; a consumer waits for the name; each learns when the other is done
  * with it, or has died. Nothing to link: include this file. It talks to Bulkhead's proxy over the socket of the zone that
@@ -47,12 +47,12 @@ typedef struct {
     uint64_t offset;                           /* of the buffer in the memory that the handle opens */
     char zone[64];                             /* filled in by bulkhead_ipc_wait: whose it is */
     size_t note_len;
-    unsigned char note[BULKHEAD_IPC_NOTE];     /* whatever you like, such as a shape; nobody between reads it */
+    unsigned char note[BULKHEAD_IPC_NOTE];     /* free for your own use, such as a shape */
 } bulkhead_ipc_offer;
 
 enum {
-    BULKHEAD_IPC_TAKEN = 104,    /* to the producer: consumer `number` has it */
-    BULKHEAD_IPC_FINISHED = 105, /* to the producer: consumer `number` is done with it */
+    BULKHEAD_IPC_TAKEN = 104,    /* to the producer: consumer `number` has connected */
+    BULKHEAD_IPC_FINISHED = 105, /* to the producer: consumer `number` has finished */
     BULKHEAD_IPC_LOST = 106,     /* to the producer: consumer `number` has died */
     BULKHEAD_IPC_GONE = 103      /* to the consumer: the producer has withdrawn it (code 0), or has died */
 };
@@ -64,7 +64,7 @@ typedef struct {
     char zone[64];   /* of the consumer */
 } bulkhead_ipc_event;
 
-/* ---- nothing below needs to be read to use it ---- */
+/* ---- implementation ---- */
 
 typedef struct {
     uint32_t kind, code;
@@ -77,7 +77,7 @@ typedef struct {
 
 typedef char bulkhead_ipc__size_is_right[sizeof(bulkhead_ipc__message) == 1024 ? 1 : -1];
 
-/* Milliseconds of a clock that nobody sets. */
+/* Milliseconds of the monotonic clock. */
 static inline int64_t bulkhead_ipc__now(void) {
     struct timespec now;
     clock_gettime(CLOCK_MONOTONIC, &now);
@@ -157,10 +157,10 @@ static inline int bulkhead_ipc__hear(int fd, bulkhead_ipc__message *message, int
 
 static inline int bulkhead_ipc__refusal(uint32_t code) {
     switch (code) {
-    case 1: return -EINVAL; /* no name, or nonsense */
-    case 2: return -EEXIST; /* the zone publishes that name already */
-    case 3: return -ESTALE; /* the handle opens nothing any more */
-    case 4: return -EMFILE; /* the zone has too many */
+    case 1: return -EINVAL; /* invalid name or message */
+    case 2: return -EEXIST; /* the name is already published in this zone */
+    case 3: return -ESTALE; /* stale handle */
+    case 4: return -EMFILE; /* too many publications or waiting clients */
     default: return -EPROTO;
     }
 }

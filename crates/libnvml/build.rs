@@ -14,8 +14,8 @@ fn main() {
     println!("cargo:rustc-cdylib-link-arg=-Wl,-Bsymbolic");
     let text = std::fs::read_to_string(TABLE).unwrap();
     let functions = parse(&text);
-    let folder = std::env::var_os("OUT_DIR").unwrap();
-    let write = |name: &str, text: String| std::fs::write(Path::new(&folder).join(name), text).unwrap();
+    let dir = std::env::var_os("OUT_DIR").unwrap();
+    let write = |name: &str, text: String| std::fs::write(Path::new(&dir).join(name), text).unwrap();
     write("exports.rs", functions.iter().map(export).collect());
     let slots: String = (1..SLOTS).map(|slot| format!("slot::<{slot}>, ")).collect();
     write("slots.rs", format!("[{slots}]"));

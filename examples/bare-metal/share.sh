@@ -7,9 +7,9 @@
 set -eu
 share=$1
 shift
-folder=$(mktemp -d)
-trap 'rm -rf "$folder"' EXIT
+dir=$(mktemp -d)
+trap 'rm -rf "$dir"' EXIT
 
 # One zone, and in it a shell that starts both: they are processes of one tenant, like two terminals of one user.
 bulkhead run --zone bare-metal --memory 10GiB "$@" -- \
-    sh -c '"$1" producer "$2" & "$1" consumer "$2" && wait $!' share "$share" "$folder"
+    sh -c '"$1" producer "$2" & "$1" consumer "$2" && wait $!' share "$share" "$dir"

@@ -37,7 +37,7 @@ fi
 const PRERM: &str = r#"#!/bin/sh
 set -e
 if [ "$1" = remove ] && [ -d /run/systemd/system ]; then
-    systemctl disable --quiet --now bulkhead-gate.service bulkhead-exporter.service bulkhead.service bulkhead-spawner.service || true
+    systemctl disable --quiet --now bulkhead-xen-backend.service bulkhead-exporter.service bulkhead.service bulkhead-spawner.service || true
 fi
 "#;
 
@@ -88,9 +88,13 @@ fn lay_out(stage: &Path, root: &Path) -> Result<()> {
         (stage.join("lib/bulkhead/libcuda.so.1"), "usr/lib/bulkhead/libcuda.so.1", 0o644),
         (stage.join("lib/bulkhead/libnvidia-ml.so.1"), "usr/lib/bulkhead/libnvidia-ml.so.1", 0o644),
         // For images of Xen guests, and for guests to get to the GPU. Enabled by hand (docs/xen-install.md), and not restarted
-        // by upgrades: programs in guests end with their gate.
+        // by upgrades: clients in guests lose their workers when the Xen backend ends.
         (stage.join("lib/bulkhead/bulkhead-init"), "usr/lib/bulkhead/bulkhead-init", 0o755),
-        (packaging.join("bulkhead-gate.service"), "usr/lib/systemd/system/bulkhead-gate.service", 0o644),
+        (
+            packaging.join("bulkhead-xen-backend.service"),
+            "usr/lib/systemd/system/bulkhead-xen-backend.service",
+            0o644,
+        ),
         (packaging.join("bulkhead.service"), "usr/lib/systemd/system/bulkhead.service", 0o644),
         (packaging.join("bulkhead-spawner.service"), "usr/lib/systemd/system/bulkhead-spawner.service", 0o644),
         (packaging.join("bulkhead-exporter.service"), "usr/lib/systemd/system/bulkhead-exporter.service", 0o644),
@@ -107,6 +111,9 @@ fn lay_out(stage: &Path, root: &Path) -> Result<()> {
         let bytes = fs::read(&from).with_context(|| format!("cannot read {}", from.display()))?;
         write(&root.join(to), &bytes, mode)?;
     }
+    // The name in version 0.1.0: a node that has enabled it keeps it enabled.
+    let old_unit = root.join("usr/lib/systemd/system/bulkhead-gate.service");
+    std::os::unix::fs::symlink("bulkhead-xen-backend.service", old_unit)?;
     for entry in fs::read_dir(paths::root().join("bindings/python/bulkhead"))? {
         let path = entry?.path();
         let name = path.file_name().unwrap_or_default().to_owned();

@@ -10,15 +10,15 @@ learns when the other is done with it, or has died.
         p.wait_done(timeout=60)                     weights = shared.torch()
 
 Anything with `__cuda_array_interface__` can be published: tensors of PyTorch, arrays of CuPy, Numba and JAX; without any
-of them, `bulkhead.DeviceBuffer` is memory by itself. A consumer gives what it got to `cupy.asarray` and the like. A consumer sees publications of its own zone and of zones that grant
-it access; `"zone/name"` says which.
+of them, `bulkhead.DeviceBuffer` allocates memory. A consumer passes what it got to `cupy.asarray` and the like. It sees
+publications of its own zone and of zones that grant it access; `"zone/name"` selects one.
 
 What is shared is the allocation that the buffer lies in. A framework's allocator puts many tensors into one: whoever may
 open one of them may read the others. Where that matters, publish a `DeviceBuffer`, which is alone.
 """
 
 from .cuda import CudaError, DeviceBuffer
-from .meeting import Entry, Gone, Publication, Refused, Shared, TimedOut, listing, publish, wait
+from .rendezvous import Entry, Gone, Publication, Refused, Shared, TimedOut, listing, publish, wait
 
 __all__ = [
     "CudaError",

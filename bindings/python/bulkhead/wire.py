@@ -22,9 +22,9 @@ Message = collections.namedtuple("Message", "kind code number bytes offset age n
 def message(kind, name="", zone="", bytes=0, offset=0, memory=b"", event=b"", note=b"", number=0):
     names = [text.encode("ascii", "replace") for text in (name, zone)]
     if any(len(text) > 63 for text in names):
-        raise ValueError("a name has 63 characters at most")
+        raise ValueError("a name has at most 63 characters")
     if len(note) > NOTE:
-        raise ValueError(f"a note has {NOTE} bytes at most")
+        raise ValueError(f"a note has at most {NOTE} bytes")
     return _LAYOUT.pack(kind, 0, number, bytes, offset, 0, 0, *names, memory, event, len(note), note)
 
 
@@ -76,7 +76,7 @@ class Connection:
         except socket.timeout:
             return None
         if len(data) != _LAYOUT.size:
-            raise ConnectionError("the proxy has hung up" if not data else "the proxy speaks another language")
+            raise ConnectionError("connection closed by the proxy" if not data else "unexpected message from the proxy; is it a different version?")
         kind, code, number, size, offset, age, _, name, zone, memory, event, length, note = _LAYOUT.unpack(data)
         text = [field.split(b"\0", 1)[0].decode("ascii", "replace") for field in (name, zone)]
         return Message(kind, code, number, size, offset, age, *text, memory, event, note[: min(length, NOTE)])

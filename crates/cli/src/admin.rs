@@ -1,4 +1,4 @@
-//! Asking a running proxy.
+//! Requests to a running proxy.
 
 use std::path::Path;
 
@@ -22,18 +22,18 @@ pub fn status(client: &AdminClient) -> Result<Status, Failure> {
     }
 }
 
-/// An answer that is none to what was asked: a refusal, or nonsense.
+/// The failure for an answer that does not match the request: a refusal, or another version's.
 pub fn unexpected(answer: Answer) -> Failure {
     match answer {
         Answer::UnknownZone { zones } => {
             let known: Vec<&str> = zones.iter().map(ZoneName::as_str).collect();
-            let known = if known.is_empty() { "there is none".to_owned() } else { known.join(", ") };
-            Failure::new(Exit::ZoneUnknown, format!("the proxy has no zone of that name (zones: {known})"))
+            let known = if known.is_empty() { "none".to_owned() } else { known.join(", ") };
+            Failure::new(Exit::ZoneUnknown, format!("no such zone (existing zones: {known})"))
         }
         Answer::Failed { reason, no_space } => {
             Failure::new(if no_space { Exit::NoSpace } else { Exit::ZoneRefused }, reason)
         }
-        _ => Failure::new(Exit::ProxyUnreachable, "the proxy's answer makes no sense"),
+        _ => Failure::new(Exit::ProxyUnreachable, "unexpected answer from the proxy; is it a different version?"),
     }
 }
 

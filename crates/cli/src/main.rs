@@ -1,4 +1,4 @@
-//! `bulkhead`: GPUs shared between tenants that do not trust each other.
+//! `bulkhead`: shares GPUs between tenants that do not trust each other.
 
 #![forbid(unsafe_code)]
 
@@ -13,6 +13,7 @@ mod private_proxy;
 mod signals;
 mod soft_cache;
 mod terminal;
+mod text;
 mod verbs;
 #[cfg(feature = "xen")]
 mod xen_args;
@@ -56,7 +57,7 @@ fn main() -> ExitCode {
         Verb::Image(args) => verbs::image::run(args),
         #[cfg(feature = "xen")]
         Verb::Xen(args) => verbs::xen::run(args),
-        Verb::Gate { state_dir, guest_memory } => verbs::gate::run(state_dir, guest_memory),
+        Verb::XenBackend { state_dir, guest_memory } => verbs::xen_backend::run(state_dir, guest_memory),
         Verb::Topology(args) => verbs::topology::run(&args),
         Verb::Doctor(args) => verbs::doctor::run(args),
         Verb::Survey { backend, zone } => verbs::topology::look(&backend, zone),
@@ -83,7 +84,7 @@ fn after(verb: &str) -> Vec<OsString> {
     std::env::args_os().skip_while(|argument| argument != verb).skip(1).collect()
 }
 
-/// What is wrong, without the usage that follows it: who wants that asks for `--help`.
+/// The error without the usage that follows it, which `--help` prints.
 fn one_line(text: &str) -> String {
     let lines =
         text.lines().map(str::trim).take_while(|line| !line.starts_with("Usage:") && !line.starts_with("For more"));
@@ -91,7 +92,7 @@ fn one_line(text: &str) -> String {
     joined.strip_prefix("error: ").unwrap_or(&joined).to_owned()
 }
 
-/// The definition from which help, manual and completions come.
+/// The definition from which help, man page and completions are generated.
 fn command() -> clap::Command {
     Bulkhead::command()
 }

@@ -1,4 +1,4 @@
-//! What the verbs for Kubernetes have in common.
+//! Shared by the commands for Kubernetes.
 
 use std::path::PathBuf;
 
@@ -11,7 +11,7 @@ use crate::exit::{Exit, Failure};
 use crate::library;
 
 impl NodeArgs {
-    /// The file that was named, or the usual one if there is one.
+    /// The file that was given, or the default one if it exists.
     pub fn config(&self) -> Option<PathBuf> {
         let usual = || Some(PathBuf::from(config::DEFAULT_PATH)).filter(|path| path.exists());
         self.config.clone().or_else(usual)
@@ -19,8 +19,8 @@ impl NodeArgs {
 
     pub fn places(&self) -> Result<Places, Failure> {
         let libraries = match &self.library_dir {
-            // Not looked at: it is the host's, and we may see another root.
-            Some(folder) => folder.clone(),
+            // Not checked: it is a path of the host, and this process may have another root.
+            Some(dir) => dir.clone(),
             None => library::find()?,
         };
         Ok(Places { libraries, state: self.state_dir.clone() })
@@ -31,7 +31,7 @@ impl NodeArgs {
     }
 }
 
-/// Runs a server on one thread until SIGTERM or SIGINT: kubelet asks seldom, and memory is the node's.
+/// Runs a server on one thread until SIGTERM or SIGINT: kubelet's requests are rare, and this saves memory.
 pub fn serve<E>(args: &NodeArgs, server: impl AsyncFnOnce(Stop) -> Result<(), E>) -> Result<Result<(), E>, Failure> {
     let _ = rustix::thread::set_name(c"bulkhead");
     crate::logging::start(LevelFilter::INFO, args.log_format);
@@ -50,5 +50,5 @@ pub fn serve<E>(args: &NodeArgs, server: impl AsyncFnOnce(Stop) -> Result<(), E>
     })
 }
 
-/// Done when we are asked to end.
+/// Resolves when this process is asked to terminate.
 pub type Stop = std::pin::Pin<Box<dyn Future<Output = ()>>>;

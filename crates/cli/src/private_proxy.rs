@@ -1,8 +1,8 @@
-//! The proxy that `run` starts for itself.
+//! The private proxy that `run` starts.
 //!
-//! A socket ties the two together: it tells when the proxy is ready, and its hang-up tells the proxy that `run` is
-//! gone, however that happened; the proxy then ends its workers and removes the folder. If the proxy ends first, `run`
-//! starts another one in the same folder, which takes the workers over.
+//! A socket connects the two: the proxy reports on it when it is ready, and learns from its hang-up that `run` is gone,
+//! however that happened; it then ends its workers and removes the directory. If the proxy ends first, `run` starts
+//! another one in the same directory, which takes the workers over.
 
 use std::fs::{DirBuilder, File};
 use std::io;
@@ -22,12 +22,12 @@ use crate::exit::{Exit, Failure};
 use crate::soft_cache;
 
 const PREFIX: &str = "bulkhead-run-";
-/// How long the proxy may take to end its workers when we are done.
-const FAREWELL: Duration = Duration::from_secs(10);
+/// How long the proxy may take to end its workers when `run` is done.
+const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(10);
 
 pub struct PrivateProxy {
-    folder: PathBuf,
-    /// Locked while we live, so that another `run` does not take the folder for one that was left behind.
+    dir: PathBuf,
+    /// Locked while this process lives, so that another `run` does not remove the directory as stale.
     _owner: File,
     arguments: Vec<std::ffi::OsString>,
     process: Option<(Child, OwnedFd)>,
@@ -36,25 +36,25 @@ pub struct PrivateProxy {
 impl PrivateProxy {
     pub fn start(backend: &BackendArgs, jail: JailArg) -> Result<Self, Failure> {
         let base = base();
-        sweep(&base);
-        let (folder, owner) = make_folder(&base).map_err(|error| {
-            Failure::system(Exit::StateDir, &format!("cannot make a folder in {}", base.display()), &error)
+        remove_stale(&base);
+        let (dir, owner) = make_dir(&base).map_err(|error| {
+            Failure::system(Exit::StateDir, &format!("cannot create a directory in {}", base.display()), &error)
         })?;
         let mut arguments: Vec<std::ffi::OsString> = ["proxy", "--private", "--state-dir"].map(Into::into).into();
-        arguments.push(folder.clone().into());
+        arguments.push(dir.clone().into());
         arguments.extend(["--jail".into(), sandbox::jail::Demand::from(jail).name().into()]);
         arguments.extend(backend.to_arguments());
         arguments.extend(soft_cache::path().into_iter().flat_map(|path| ["--soft-cache".into(), path.into()]));
-        let mut proxy = Self { folder, _owner: owner, arguments, process: None };
+        let mut proxy = Self { dir, _owner: owner, arguments, process: None };
         proxy.restart()?;
         Ok(proxy)
     }
 
     pub fn admin_socket(&self) -> PathBuf {
-        self.folder.join("admin.sock")
+        self.dir.join("admin.sock")
     }
 
-    /// Starts the proxy in the folder and waits until it serves.
+    /// Starts the proxy in the directory and waits until it serves.
     pub fn restart(&mut self) -> Result<(), Failure> {
         let failure = |error: io::Error| Failure::system(Exit::Failure, "cannot start a proxy", &error);
         if let Some((mut child, lifeline)) = self.process.take() {
@@ -64,7 +64,7 @@ impl PrivateProxy {
         let (ours, theirs) = packet::pair().map_err(failure)?;
         let mut command = Command::new("/proc/self/exe");
         command.arg0("bulkhead").args(&self.arguments).stdin(Stdio::from(theirs)).stdout(Stdio::null());
-        // Out of reach of the terminal's signals, which are for the program.
+        // In a process group of its own: the terminal's signals are for the program.
         command.process_group(0);
         let mut child = command.spawn().map_err(failure)?;
         drop(command);
@@ -76,9 +76,9 @@ impl PrivateProxy {
         let status = child.wait().map_err(failure)?;
         let exit = Exit::ALL.iter().map(|(exit, _)| *exit).find(|exit| status.code() == Some(*exit as i32));
         Err(match exit {
-            // It has said why.
+            // It has printed why.
             Some(exit) => Failure::new(exit, ""),
-            None => Failure::new(Exit::Failure, format!("the proxy did not start ({status})")),
+            None => Failure::new(Exit::Failure, format!("cannot start a proxy ({status})")),
         })
     }
 }
@@ -87,12 +87,12 @@ impl Drop for PrivateProxy {
     fn drop(&mut self) {
         if let Some((mut child, lifeline)) = self.process.take() {
             drop(lifeline);
-            if !ended_within(&child, FAREWELL) {
+            if !ended_within(&child, SHUTDOWN_TIMEOUT) {
                 let _ = child.kill();
             }
             let _ = child.wait();
         }
-        state_dir::remove(&self.folder);
+        state_dir::remove(&self.dir);
     }
 }
 
@@ -104,7 +104,7 @@ fn ended_within(child: &Child, time: Duration) -> bool {
     rustix::event::poll(&mut fds, Some(&time)).is_ok_and(|count| count > 0)
 }
 
-/// The user's own folder for such things, or /tmp; paths of sockets must be short.
+/// The user's runtime directory, or /tmp; socket paths must be short.
 fn base() -> PathBuf {
     let runtime = std::env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from);
     let usable = |path: &PathBuf| {
@@ -115,24 +115,24 @@ fn base() -> PathBuf {
     runtime.filter(usable).unwrap_or_else(|| PathBuf::from("/tmp"))
 }
 
-fn make_folder(base: &Path) -> io::Result<(PathBuf, File)> {
+fn make_dir(base: &Path) -> io::Result<(PathBuf, File)> {
     let mut random = [0; 8];
     rustix::rand::getrandom(&mut random, rustix::rand::GetRandomFlags::empty())?;
-    let folder = base.join(format!("{PREFIX}{:016x}", u64::from_ne_bytes(random)));
-    DirBuilder::new().mode(0o700).create(&folder)?;
-    // Nobody else can have locked a file in a folder that is this new.
-    let owner = File::create(folder.join("owner")).and_then(|owner| lock::try_lock(&owner).map(|_| owner));
+    let dir = base.join(format!("{PREFIX}{:016x}", u64::from_ne_bytes(random)));
+    DirBuilder::new().mode(0o700).create(&dir)?;
+    // Nobody else can have locked a file in a directory that is this new.
+    let owner = File::create(dir.join("owner")).and_then(|owner| lock::try_lock(&owner).map(|_| owner));
     match owner {
-        Ok(owner) => Ok((folder, owner)),
+        Ok(owner) => Ok((dir, owner)),
         Err(error) => {
-            state_dir::remove(&folder);
+            state_dir::remove(&dir);
             Err(error)
         }
     }
 }
 
-/// Removes folders whose `run` and proxy were both killed. Theirs are those that nobody has locked.
-fn sweep(base: &Path) {
+/// Removes stale directories, whose `run` and proxy were both killed: those without a lock.
+fn remove_stale(base: &Path) {
     let Ok(entries) = std::fs::read_dir(base) else { return };
     let me = rustix::process::geteuid().as_raw();
     for entry in entries.flatten() {
@@ -140,7 +140,7 @@ fn sweep(base: &Path) {
             && entry.metadata().is_ok_and(|meta| meta.is_dir() && meta.uid() == me);
         let free = |name: &str| match File::open(entry.path().join(name)) {
             Ok(file) => lock::try_lock(&file).unwrap_or(false),
-            // A folder that is only just being made has no owner yet.
+            // A directory that is only just being made has no owner yet.
             Err(_) => name != "owner",
         };
         if ours && free("owner") && free("lock") {

@@ -1,4 +1,4 @@
-//! Signals on their way to the program that `run` runs.
+//! Forwards signals to the program that `run` runs.
 
 use std::collections::HashSet;
 use std::io;
@@ -18,8 +18,8 @@ pub struct Signals {
 }
 
 impl Signals {
-    /// From now on signals are kept for [`Signals::forward`]. Those that were ignored when we started stay so, for the
-    /// program inherits that (`nohup`).
+    /// From now on signals are kept for [`Signals::forward`]. Signals that were ignored at the start stay ignored, because
+    /// the program inherits that (`nohup`).
     pub fn catch() -> io::Result<Self> {
         let ignored = ignored();
         let wanted: Vec<i32> = FORWARDED.into_iter().filter(|signal| !ignored.contains(signal)).collect();
@@ -32,20 +32,20 @@ impl Signals {
         self.delivery.get_read().as_fd()
     }
 
-    /// What has come, for a program that the terminal does not reach.
+    /// The pending signals, for a program that the terminal does not reach.
     #[cfg(feature = "xen")]
     pub fn take(&mut self) -> Vec<i32> {
         self.drain();
         self.delivery.pending().map(|origin| origin.signal).collect()
     }
 
-    /// Whether a signal asks for the end.
+    /// Whether a signal asks to terminate.
     #[cfg(feature = "xen")]
-    pub fn is_end(signal: i32) -> bool {
+    pub fn is_termination(signal: i32) -> bool {
         [SIGINT, SIGTERM, SIGHUP, SIGQUIT].contains(&signal)
     }
 
-    /// What is in the pipe only wakes us up.
+    /// The bytes in the pipe only wake the poll.
     fn drain(&self) {
         let mut buffer = [0; 64];
         while matches!(rustix::net::recv(self.fd(), &mut buffer[..], rustix::net::RecvFlags::DONTWAIT), Ok((n, _)) if n > 0)
@@ -53,18 +53,18 @@ impl Signals {
         }
     }
 
-    /// Passes on what has come.
+    /// Forwards pending signals.
     pub fn forward(&mut self, to: Pid) {
         self.drain();
         let pending: Vec<Origin> = self.delivery.pending().collect();
         for origin in pending {
             let Some(signal) = Signal::from_named_raw(origin.signal) else { continue };
-            // What the terminal sends goes to the whole foreground group, and so to the program already.
+            // Signals of the terminal go to the whole foreground group, so the program has them already.
             if origin.cause != Cause::Kernel {
                 let _ = rustix::process::kill_process(to, signal);
             }
             if origin.signal == SIGTSTP {
-                // We have stopped the program, so we stop, too; SIGCONT wakes us and is passed on.
+                // The program is stopped, so stop, too; SIGCONT resumes both.
                 let _ = rustix::process::kill_process(rustix::process::getpid(), Signal::STOP);
             }
         }

@@ -1,7 +1,7 @@
-//! Where `bulkhead run` keeps what the software GPU has compiled.
+//! The cache file of `bulkhead run` for compiled kernels of the software GPU.
 //!
-//! The file belongs to the user whose programs fill it. They could write to it without us, so it gives them nothing; it is
-//! refused if anybody else could write to it.
+//! It belongs to the user whose programs fill it, who could write to it anyway; it is not used if anybody else could write
+//! to it.
 
 use std::fs::{DirBuilder, File, OpenOptions};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
@@ -10,18 +10,18 @@ use std::path::{Path, PathBuf};
 use control::env_vars;
 use rustix::fs::OFlags;
 
-/// Named after the shape of its contents.
+/// Named after the version of its format.
 const FILE: &str = "soft-kernels-1";
 
-/// The file, in a folder that is there; none if the user wants none or has no such folder.
+/// The file, in a directory that exists; none if the user has disabled it or has no such directory.
 pub fn path() -> Option<PathBuf> {
-    let folder = match std::env::var_os(env_vars::SOFT_CACHE) {
+    let dir = match std::env::var_os(env_vars::SOFT_CACHE) {
         Some(named) if named.is_empty() => return None,
         Some(named) => std::path::absolute(named).ok()?,
         None => usual()?,
     };
-    DirBuilder::new().recursive(true).mode(0o700).create(&folder).ok()?;
-    Some(folder.join(FILE))
+    DirBuilder::new().recursive(true).mode(0o700).create(&dir).ok()?;
+    Some(dir.join(FILE))
 }
 
 fn usual() -> Option<PathBuf> {
@@ -47,17 +47,17 @@ mod tests {
 
     #[test]
     fn a_file_that_others_can_write_is_refused() {
-        let folder = std::env::temp_dir().join(format!("bulkhead-soft-cache-{}", std::process::id()));
-        std::fs::create_dir_all(&folder).unwrap();
-        let path = folder.join(FILE);
+        let dir = std::env::temp_dir().join(format!("bulkhead-soft-cache-{}", std::process::id()));
+        std::fs::create_dir_all(&dir).unwrap();
+        let path = dir.join(FILE);
         assert!(open(&path).is_some());
         assert_eq!(std::fs::metadata(&path).unwrap().mode() & 0o777, 0o600);
-        let link = folder.join("link");
+        let link = dir.join("link");
         symlink(&path, &link).unwrap();
         assert!(open(&link).is_none(), "a link may lead anywhere");
         std::fs::set_permissions(&path, PermissionsExt::from_mode(0o666)).unwrap();
         assert!(open(&path).is_none());
-        assert!(open(&folder).is_none());
-        std::fs::remove_dir_all(folder).unwrap();
+        assert!(open(&dir).is_none());
+        std::fs::remove_dir_all(dir).unwrap();
     }
 }

@@ -1,4 +1,4 @@
-//! A terminal that is ours for a while: keys come at once, and what was on the screen comes back.
+//! A terminal in raw mode on the alternate screen, restored afterwards.
 
 use std::io::{self, IsTerminal, Write};
 
@@ -21,7 +21,7 @@ impl Terminal {
             None
         };
         let terminal = Self { before };
-        // Another screen, without a cursor.
+        // The alternate screen, without a cursor.
         say("\x1b[?1049h\x1b[?25l\x1b[2J")?;
         Ok(terminal)
     }

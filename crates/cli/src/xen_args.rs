@@ -7,18 +7,18 @@ use clap::{Args, Subcommand, ValueEnum};
 use control::ZoneName;
 use control::zone::MAX_SHARE;
 
-/// Where an image is looked for.
+/// The default directory of the guest image.
 pub const IMAGE: &str = "/var/lib/bulkhead/image";
 
 const IMAGE_EXAMPLES: &str = "\
 Examples:
-  A kernel and a root file system with Bulkhead's libraries, from Debian's packages:
+  Build a kernel and a root file system with the client libraries from Debian packages:
       bulkhead image build --output /var/lib/bulkhead/image
-  A tenant's own root file system, from a container image:
+  Build a tenant's root file system from a container image:
       skopeo copy docker://pytorch/pytorch oci:pytorch
       bulkhead image root oci:pytorch --output pytorch.cpio.gz
 
-The same packages and libraries make the same bytes; SHA256SUMS beside them says which they were.";
+Builds are reproducible: the same packages and libraries give the files that SHA256SUMS lists.";
 
 #[derive(Debug, Args)]
 #[command(after_help = IMAGE_EXAMPLES)]
@@ -29,59 +29,59 @@ pub struct ImageArgs {
 
 #[derive(Debug, Subcommand)]
 pub enum ImageAction {
-    /// Make the kernel and the root file system that guests boot
+    /// Build the kernel and the root file system that guests boot
     Build(ImageBuildArgs),
-    /// Make an archive of a tenant's root file system, to boot along with the image
+    /// Build an archive of a tenant's root file system, to boot with the image
     Root(ImageRootArgs),
 }
 
 #[derive(Debug, Args)]
 pub struct ImageBuildArgs {
-    /// Folder for vmlinuz, initrd.img and SHA256SUMS
+    /// Directory for vmlinuz, initrd.img and SHA256SUMS
     #[arg(long, value_name = "DIR", default_value = IMAGE)]
     pub output: PathBuf,
-    /// Folder with Debian's packages; those that are missing are fetched into it (default: ~/.cache/bulkhead/packages)
+    /// Cache directory for Debian packages; missing ones are downloaded (default: ~/.cache/bulkhead/packages)
     #[arg(long, value_name = "DIR")]
     pub packages: Option<PathBuf>,
-    /// Another list of packages than our own: lines of sha256 and path in the archive
+    /// Package list to use instead of the built-in one: lines of SHA-256 and path in the archive
     #[arg(long, value_name = "FILE")]
     pub lock: Option<PathBuf>,
-    /// Where to fetch packages from; may be given more than once (default: Debian's archive and its snapshots)
+    /// Package mirror; may be given more than once (default: Debian's archive and its snapshots)
     #[arg(long = "mirror", value_name = "URL", conflicts_with = "offline")]
     pub mirrors: Vec<String>,
-    /// Fetch nothing
+    /// Do not download packages
     #[arg(long)]
     pub offline: bool,
-    /// Compress nothing, for machines that are slow at it
+    /// Do not compress the output
     #[arg(long)]
     pub plain: bool,
 }
 
 #[derive(Debug, Args)]
 pub struct ImageRootArgs {
-    /// An OCI image (oci:DIR, or a tar of one), or a tar of a root file system
+    /// OCI image (oci:DIR, or a tar archive of one), or tar archive of a root file system
     #[arg(value_name = "SOURCE")]
     pub source: PathBuf,
-    /// The archive to write
+    /// Archive to write
     #[arg(long, value_name = "FILE", default_value = "tenant.cpio.gz")]
     pub output: PathBuf,
-    /// Do not compress it
+    /// Do not compress the output
     #[arg(long)]
     pub plain: bool,
 }
 
 const XEN_EXAMPLES: &str = "\
 Examples:
-  A program of a container image, in a domain of its own with 2 GiB of GPU memory:
+  Run a program from a container image in a domain with 2 GiB of GPU memory:
       bulkhead image root oci:pytorch --output pytorch.cpio.gz
       bulkhead xen run --root pytorch.cpio.gz --memory 8GiB --gpu-memory 2GiB -- python train.py
 
-  The same from a disk, of which only what is used gets into the domain's memory:
+  Run it from a disk image, which is read into the domain's memory on demand:
       docker export $(docker create pytorch/pytorch) | sqfstar pytorch.squashfs
       bulkhead xen run --root-disk pytorch.squashfs --memory 8GiB --gpu-memory 2GiB -- python train.py
 
-The exit status is the program's; 128+n if signal n ended it. Signals are passed on to it; the third SIGINT,
-SIGTERM, SIGHUP or SIGQUIT ends the domain. However this command ends, the domain ends with it.";
+The exit status is the program's, or 128+n if signal n killed it. Signals are forwarded to it; the third SIGINT,
+SIGTERM, SIGHUP or SIGQUIT destroys the domain. The domain is destroyed when this command exits.";
 
 #[derive(Debug, Args)]
 pub struct XenArgs {
@@ -101,61 +101,61 @@ pub struct XenRunArgs {
     /// Memory of the domain
     #[arg(long, value_name = "SIZE", default_value = "512MiB", value_parser = control::size::parse)]
     pub memory: u64,
-    /// Processors of the domain
+    /// Virtual CPUs of the domain
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=512))]
     pub vcpus: u32,
-    /// GPU memory of the zone, like 2GiB (default: what the GPU has)
+    /// GPU memory limit of the zone, such as 2GiB (default: the GPU's memory)
     #[arg(long, value_name = "SIZE", value_parser = control::size::parse)]
     pub gpu_memory: Option<u64>,
-    /// Weight of the zone's GPU time against other zones
+    /// Weight of the zone's GPU time relative to other zones
     #[arg(long, value_name = "WEIGHT", value_parser = clap::value_parser!(u32).range(1..=MAX_SHARE as i64))]
     pub share: Option<u32>,
-    /// Zone that the domain belongs to (default: one of its own, for as long as it runs)
+    /// Zone of the domain (default: a new one that exists while the domain runs)
     #[arg(long, value_name = "NAME")]
     pub zone: Option<ZoneName>,
-    /// What guests boot, as made by `bulkhead image build`
+    /// Image directory, as built by `bulkhead image build`
     #[arg(long, value_name = "DIR", default_value = IMAGE)]
     pub image: PathBuf,
-    /// The tenant's root file system, as made by `bulkhead image root`
+    /// Archive of the tenant's root file system, as built by `bulkhead image root`
     #[arg(long, value_name = "FILE")]
     pub root: Option<PathBuf>,
-    /// The tenant's root file system as a disk: an image with ext4 or squashfs, or a block device. It is not written to;
-    /// what the program changes is kept in the domain's memory
+    /// Disk with the tenant's root file system: an ext4 or squashfs image, or a block device. It is attached read-only;
+    /// changes are kept in the domain's memory
     #[arg(long, value_name = "FILE", conflicts_with = "root")]
     pub root_disk: Option<PathBuf>,
-    /// How the domain sees its machine
+    /// Virtualization mode of the domain
     #[arg(long = "type", value_enum, default_value_t = KindArg::Auto)]
     pub kind: KindArg,
-    /// Memory that the domain's programs may share with the GPU's driver at a time
+    /// Maximum memory that the domain's clients may share with workers
     #[arg(long, value_name = "SIZE", default_value = "128MiB", value_parser = parse_shared)]
     pub shared_memory: u64,
-    /// A variable of the program's environment, with this value or the one that it has here; may be given more than once
+    /// Environment variable for the program; without a value, it is copied from this environment; may be given more than once
     #[arg(long = "env", value_name = "NAME[=VALUE]")]
     pub environment: Vec<String>,
-    /// The folder in which the program runs (default: what the tenant's image says, or /)
+    /// Working directory of the program (default: from the tenant's image, or /)
     #[arg(long, value_name = "PATH")]
     pub workdir: Option<PathBuf>,
-    /// Run it on a terminal of its own
+    /// Allocate a terminal for the program
     #[arg(long, short)]
     pub terminal: bool,
-    /// Seconds that the domain may take to start
+    /// Boot timeout in seconds
     #[arg(long, value_name = "SECONDS", default_value_t = 120)]
     pub boot_timeout: u64,
-    /// The proxy's admin socket
+    /// Admin socket of the proxy
     #[arg(long, value_name = "PATH", default_value = "/run/bulkhead/admin.sock")]
     pub socket: PathBuf,
-    /// The program and its arguments (default: what the tenant's image says)
+    /// Program and its arguments (default: from the tenant's image)
     #[arg(trailing_var_arg = true, value_name = "CMD", allow_hyphen_values = true)]
     pub command: Vec<OsString>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum KindArg {
-    /// PVH where the processor can, else PV
+    /// PVH if the CPU supports it, else PV
     Auto,
-    /// With the processor's virtualisation
+    /// With hardware virtualization
     Pvh,
-    /// Without it
+    /// Without hardware virtualization
     Pv,
 }
 
@@ -163,5 +163,5 @@ pub enum KindArg {
 fn parse_shared(text: &str) -> Result<u64, String> {
     let size = control::size::parse(text).map_err(|error| error.to_string())?;
     let good = (8 << 20..=1 << 40).contains(&size);
-    good.then_some(size).ok_or_else(|| "it is between 8MiB and 1TiB".to_owned())
+    good.then_some(size).ok_or_else(|| "must be between 8MiB and 1TiB".to_owned())
 }

@@ -32,18 +32,18 @@ fn bulkhead(arguments: &[&str]) -> Command {
 
 /// A proxy on the software GPU, with a configuration file, that logs JSON.
 struct Node {
-    folder: PathBuf,
+    dir: PathBuf,
     proxy: Child,
     log: Arc<Mutex<Vec<Value>>>,
 }
 
 impl Node {
     fn start(name: &str, config: &str) -> Self {
-        let folder = PathBuf::from(format!("/tmp/bulkhead-op-{}-{name}", std::process::id()));
-        std::fs::create_dir_all(&folder).unwrap();
-        let file = folder.join("b.toml");
+        let dir = PathBuf::from(format!("/tmp/bulkhead-op-{}-{name}", std::process::id()));
+        std::fs::create_dir_all(&dir).unwrap();
+        let file = dir.join("b.toml");
         std::fs::write(&file, config).unwrap();
-        let state = folder.join("s");
+        let state = dir.join("s");
         let mut command = bulkhead(&["proxy", "--backend", "soft", "--jail", "best-effort", "--log-format", "json"]);
         command.arg("--config").arg(&file).arg("--state-dir").arg(&state).stderr(Stdio::piped());
         let mut proxy = command.spawn().unwrap();
@@ -56,7 +56,7 @@ impl Node {
                 said.lock().unwrap().push(line);
             }
         });
-        let node = Self { folder, proxy, log };
+        let node = Self { dir, proxy, log };
         node.logged("serving");
         node
     }
@@ -73,11 +73,11 @@ impl Node {
     }
 
     fn admin(&self) -> String {
-        self.folder.join("s/admin.sock").to_str().unwrap().to_owned()
+        self.dir.join("s/admin.sock").to_str().unwrap().to_owned()
     }
 
     fn socket(&self, zone: &str) -> PathBuf {
-        self.folder.join("s/zones").join(zone).join("sock")
+        self.dir.join("s/zones").join(zone).join("sock")
     }
 
     fn run(&self, arguments: &[&str]) -> Output {
@@ -97,12 +97,12 @@ impl Node {
     }
 
     fn configure(&self, text: &str) {
-        std::fs::write(self.folder.join("b.toml"), text).unwrap();
+        std::fs::write(self.dir.join("b.toml"), text).unwrap();
         rustix::process::kill_process(Pid::from_raw(self.proxy.id() as i32).unwrap(), Signal::HUP).unwrap();
     }
 
     fn http(&self) -> SocketAddr {
-        self.logged("metrics and status page")["address"].as_str().unwrap().parse().unwrap()
+        self.logged("serving metrics and status page")["address"].as_str().unwrap().parse().unwrap()
     }
 
     fn get(&self, path: &str) -> (u16, String) {
@@ -121,7 +121,7 @@ impl Drop for Node {
     fn drop(&mut self) {
         let _ = self.proxy.kill();
         let _ = self.proxy.wait();
-        let _ = std::fs::remove_dir_all(&self.folder);
+        let _ = std::fs::remove_dir_all(&self.dir);
     }
 }
 
@@ -167,7 +167,7 @@ fn a_configuration_is_checked_line_by_line() {
     let output = check("[proxy]\nbackend = \"soft\"\n[zones.a]\nmemory = \"2GiB\"\n", &[]);
     assert!(output.status.success());
     let text = String::from_utf8(output.stdout).unwrap();
-    assert_eq!(text, format!("{path}: fine; backend soft, 1 zones\n"));
+    assert_eq!(text, format!("{path}: valid; backend soft, 1 zone\n"));
     let output = check("[proxy]\nspare = 1\n\n[zones.a]\n  memry = \"2GiB\"\nshare = \"much\"\n", &[]);
     let places = [format!("{path}:2:1: "), format!("{path}:5:3: "), format!("{path}:6:9: ")];
     refused(&output, 78, &places.each_ref().map(String::as_str));
@@ -200,7 +200,7 @@ fn a_reload_changes_zones_and_a_wrong_file_nothing() {
     assert!(!node.zone("b").is_null());
     assert!(!hung_up(&client), "its program goes on");
     node.configure("[proxy]\nsoft_devices = 2\n");
-    node.logged("part of what changed in the configuration needs a restart");
+    node.logged("some configuration changes need a restart to take effect");
     node.logged("zone is not configured any more, but has programs: it stays");
     assert!(node.zone("b").is_null() && !node.zone("a").is_null());
 }
@@ -243,8 +243,8 @@ fn zones_are_managed_while_they_are_used() {
     assert_eq!(made["limits"]["cap"], 40);
     let socket = PathBuf::from(made["socket"].as_str().unwrap());
     refused(&node.run(&["zones", "create", "t"]), 65, &["t", "already"]);
-    refused(&node.run(&["zones", "set", "u", "--share", "3"]), 66, &["no zone", "t"]);
-    refused(&node.run(&["zones", "set", "t"]), 2, &["nothing to set"]);
+    refused(&node.run(&["zones", "set", "u", "--share", "3"]), 66, &["no such zone", "t"]);
+    refused(&node.run(&["zones", "set", "t"]), 2, &["nothing to change"]);
     refused(&node.run(&["zones", "set", "t", "--cap", "101"]), 2, &["--cap", "100"]);
     refused(&node.run(&["zones", "create", "../x"]), 2, &["../x"]);
     let set = node.json(&["zones", "set", "t", "--memory", "unlimited", "--share", "3"]);
@@ -282,7 +282,7 @@ fn top_shows_zones_and_programs_once() {
     // The output is no terminal, so it is printed once.
     let output = node.run(&["top", "--interval", "0.1"]);
     let text = String::from_utf8(output.stdout).unwrap();
-    assert!(text.contains("ZONE / PROGRAM") && text.contains("1 GiB"), "{text}");
+    assert!(text.contains("ZONE / CLIENT") && text.contains("1 GiB"), "{text}");
     assert!(text.contains(&std::process::id().to_string()) && !text.contains('\x1b'), "{text}");
     let served = node.logged("client served");
     assert_eq!((&served["zone"], &served["pid"]), (&"a".into(), &std::process::id().into()));

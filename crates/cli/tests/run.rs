@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use idm::bootstrap::{self, Hello, Welcome, WelcomeStatus};
 use rustix::process::{Pid, Signal};
 
-/// A folder of its own for each test: state folders, library, sockets.
+/// A directory of its own for each test: state directories, library, sockets.
 struct Place {
     path: PathBuf,
 }
@@ -106,7 +106,7 @@ fn start(place: &Place, script: &str) -> (Child, BufReader<std::process::ChildSt
     (child, output, line.trim().to_owned())
 }
 
-/// The one broker of a private folder: the process with `--private` on its command line.
+/// The one broker of a private directory: the process with `--private` on its command line.
 fn private_broker(place: &Place) -> Option<u32> {
     place.processes().into_iter().find(|pid| {
         std::fs::read(format!("/proc/{pid}/cmdline"))
@@ -175,7 +175,7 @@ fn a_full_disk_is_named() {
         return;
     }
     let place = Place::new("full");
-    // In a mount namespace of its own, the folder is a file system with hardly any room.
+    // In a mount namespace of its own, the directory is a file system with hardly any room.
     let script = format!(
         "mount -t tmpfs -o size=16k full {run} && exec {program} run --backend soft -- true",
         run = place.path.join("run").display(),
@@ -221,7 +221,7 @@ fn run_killed_leaves_nothing() {
 }
 
 #[test]
-fn run_and_broker_killed_leave_a_folder_that_the_next_run_removes() {
+fn run_and_broker_killed_leave_a_dir_that_the_next_run_removes() {
     let place = Place::new("both");
     let (mut child, _output, _) = start(&place, "echo on; exec sleep 1000");
     let broker = private_broker(&place).unwrap();

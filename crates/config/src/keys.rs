@@ -47,14 +47,14 @@ impl Table {
         match self {
             Self::Proxy => "The proxy itself.",
             Self::Http => "Metrics, health and the status page.",
-            Self::Log => "What is logged on stderr.",
-            Self::Defaults => "What zones of this file have that do not say otherwise.",
-            Self::Zone => "A zone; NAME is the name. One table for each.",
+            Self::Log => "Logging to stderr.",
+            Self::Defaults => "Defaults for the zones in this file.",
+            Self::Zone => "A zone called NAME; one table per zone.",
             Self::Kubernetes => {
                 "What the node offers to Kubernetes. Read by `bulkhead device-plugin` and `bulkhead dra`."
             }
-            Self::Profile => "A part of a GPU that pods can ask for, as a resource. One table for each.",
-            Self::Quota => "What all pods of a namespace may have together, on this node. One table for each.",
+            Self::Profile => "A fraction of a GPU that pods can request as a resource; one table per profile.",
+            Self::Quota => "Limits of all pods of a namespace together, on this node; one table per namespace.",
         }
     }
 
@@ -105,20 +105,20 @@ impl Kind {
     pub fn describe(self) -> String {
         match self {
             Self::Path => "a path".to_owned(),
-            Self::Label => "a text".to_owned(),
-            Self::Size => "a size like \"2GiB\"".to_owned(),
-            Self::SizeOrNone => "a size like \"512MiB\", or 0".to_owned(),
-            Self::Limit => "a size like \"2GiB\", or \"unlimited\"".to_owned(),
+            Self::Label => "a string".to_owned(),
+            Self::Size => "a size such as \"2GiB\"".to_owned(),
+            Self::SizeOrNone => "a size such as \"512MiB\", or 0".to_owned(),
+            Self::Limit => "a size such as \"2GiB\", or \"unlimited\"".to_owned(),
             Self::Number(least, most) => format!("a number from {least} to {most}"),
             Self::Percent(most) => format!("a number from 1 to {most}, or \"unlimited\""),
-            Self::Gpus => "a list of GPU numbers like [0, 1]".to_owned(),
-            Self::Mode => "a mode like \"0660\"".to_owned(),
-            Self::Address => "an address like \"127.0.0.1:9470\", or \"off\"".to_owned(),
+            Self::Gpus => "a list of GPU numbers such as [0, 1]".to_owned(),
+            Self::Mode => "a mode such as \"0660\"".to_owned(),
+            Self::Address => "an address such as \"127.0.0.1:9470\", or \"off\"".to_owned(),
             Self::Flag => "true or false".to_owned(),
-            Self::Zones => "a list of zones like [\"a\", \"b\"]".to_owned(),
-            Self::Hosts => "a list of names like [\"node1.example\"]".to_owned(),
-            Self::Resource => "a name like \"bulkhead.dev/gpu\"".to_owned(),
-            Self::ResourceOrNone => "a name like \"bulkhead.dev/gpu\", or \"off\"".to_owned(),
+            Self::Zones => "a list of zones such as [\"a\", \"b\"]".to_owned(),
+            Self::Hosts => "a list of names such as [\"node1.example\"]".to_owned(),
+            Self::Resource => "a name such as \"bulkhead.dev/gpu\"".to_owned(),
+            Self::ResourceOrNone => "a name such as \"bulkhead.dev/gpu\", or \"off\"".to_owned(),
             Self::OneOf(names) => {
                 let quoted: Vec<String> = names.iter().map(|name| format!("\"{name}\"")).collect();
                 quoted.join(", ")
@@ -163,20 +163,13 @@ const ID: Kind = Kind::Number(0, u32::MAX as u64 - 1);
 
 /// In the order in which the reference tells of them.
 pub const KEYS: &[Key] = &[
-    key(
-        Table::Proxy,
-        "state_dir",
-        Kind::Path,
-        "/run/bulkhead",
-        "Folder for sockets and what the next proxy must know.",
-        false,
-    ),
+    key(Table::Proxy, "state_dir", Kind::Path, "/run/bulkhead", "Directory for sockets and state.", false),
     key(
         Table::Proxy,
         "backend",
         Kind::OneOf(&["auto", "nvidia", "soft"]),
         "\"auto\"",
-        "The driver that workers call: NVIDIA's, or a GPU computed on the CPU.",
+        "Driver that workers use: NVIDIA's, or the software GPU.",
         false,
     ),
     key(
@@ -184,35 +177,35 @@ pub const KEYS: &[Key] = &[
         "driver_library",
         Kind::Path,
         "searched",
-        "NVIDIA's libcuda.so.1, where it is not in a usual place.",
+        "Path of NVIDIA's libcuda.so.1, if it is not in a standard directory.",
         false,
     ),
-    key(Table::Proxy, "gpus", Kind::Gpus, "all", "The NVIDIA GPUs that workers get.", false),
-    key(Table::Proxy, "soft_devices", Kind::Number(1, 16), "1", "How many GPUs the software backend shows.", false),
-    key(Table::Proxy, "soft_memory", Kind::Size, "4GiB", "How much memory each of them has.", false),
+    key(Table::Proxy, "gpus", Kind::Gpus, "all", "NVIDIA GPUs that workers use.", false),
+    key(Table::Proxy, "soft_devices", Kind::Number(1, 16), "1", "Number of GPUs of the software backend.", false),
+    key(Table::Proxy, "soft_memory", Kind::Size, "4GiB", "Memory of each software GPU.", false),
     key(
         Table::Proxy,
         "soft_mig",
         Kind::Number(0, 7),
         "0",
-        "How many MIG instances each of them is cut into, each with its part of the memory; 0: it stays whole.",
+        "Number of MIG instances on each software GPU, which divide its memory; 0 disables MIG.",
         false,
     ),
-    key(Table::Proxy, "spare_workers", Kind::Number(0, 64), "1", "Workers kept ready for the next clients.", true),
     key(
         Table::Proxy,
-        "max_clients",
-        Kind::Number(1, 1000),
-        "128",
-        "Processes that one zone may have at a time.",
+        "spare_workers",
+        Kind::Number(0, 64),
+        "1",
+        "Number of idle workers kept ready for new clients.",
         true,
     ),
+    key(Table::Proxy, "max_clients", Kind::Number(1, 1000), "128", "Maximum number of clients per zone.", true),
     key(
         Table::Proxy,
         "jail",
         Kind::OneOf(&["require", "best-effort", "off"]),
         "\"require\" for root, else \"best-effort\"",
-        "What to do where the machine does not allow the whole jail.",
+        "What to do if part of the jail is unavailable on this machine.",
         false,
     ),
     key(
@@ -220,7 +213,7 @@ pub const KEYS: &[Key] = &[
         "worker_uids",
         Kind::Number(1000, 0x7000_0000),
         "805306368",
-        "First of 1024 user ids that workers get, one each, when the proxy is root.",
+        "First of 1024 user IDs for workers, one each, if the proxy runs as root.",
         false,
     ),
     key(
@@ -228,8 +221,8 @@ pub const KEYS: &[Key] = &[
         "allow_hmm",
         Kind::Flag,
         "false",
-        "NVIDIA only: lets tenants use GPUs whose kernels reach the pageable memory of their process (HMM). Such a kernel can \
-         take its worker over. Without this they are refused where the whole jail is required.",
+        "NVIDIA only: allow GPUs whose kernels can access pageable host memory (HMM). Such a kernel can compromise its \
+         worker. Otherwise these GPUs are refused if the jail is required.",
         false,
     ),
     key(
@@ -237,7 +230,7 @@ pub const KEYS: &[Key] = &[
         "context_memory",
         Kind::SizeOrNone,
         "0 on the software GPU, else 523MiB",
-        "What each context is charged with: the memory that the driver takes for it.",
+        "Memory charged to the zone for each CUDA context: what the driver allocates for it.",
         false,
     ),
     key(
@@ -245,8 +238,8 @@ pub const KEYS: &[Key] = &[
         "overdraft",
         Kind::SizeOrNone,
         "1GiB",
-        "NVIDIA only: a program that uses so much more GPU memory than was granted to it, while its zone is over its \
-         limit, is ended. What it uses is asked of NVML from outside, once a second.",
+        "NVIDIA only: a client that uses this much more GPU memory than it was granted, while its zone exceeds its limit, \
+         is ended. Its usage is read from NVML once a second.",
         false,
     ),
     key(
@@ -254,8 +247,8 @@ pub const KEYS: &[Key] = &[
         "suspend_idle",
         Kind::Number(0, 86_400),
         "0",
-        "Seconds after which the GPU memory of a program that asks for nothing is moved to host memory, until it goes \
-         on. So zones may have more memory together than the GPU has. 0: never.",
+        "Seconds after which the GPU memory of an idle client is moved to host memory, until it continues. This lets zones \
+         use more memory together than the GPU has. 0 disables.",
         false,
     ),
     key(
@@ -263,8 +256,7 @@ pub const KEYS: &[Key] = &[
         "watchdog",
         Kind::Number(0, 86_400),
         "60",
-        "Seconds that work may run on after its zone's turn while other zones wait; then its program is ended. 0: for \
-         ever.",
+        "Seconds that work may overrun its zone's time slice while other zones wait, before its client is ended. 0 disables.",
         false,
     ),
     key(
@@ -272,7 +264,7 @@ pub const KEYS: &[Key] = &[
         "listen",
         Kind::Address,
         "off",
-        "Where metrics and the status page are served. They name zones, pods and processes, and need no password: keep them to this machine or to a network you trust.",
+        "Address of metrics and the status page. They show zones, pods and processes without authentication: keep them on this machine or a trusted network.",
         false,
     ),
     key(
@@ -280,7 +272,7 @@ pub const KEYS: &[Key] = &[
         "names",
         Kind::Hosts,
         "none",
-        "Names by which it may be asked for, besides `localhost`, the machine's own name and any IP address. Others are refused: a web page could use a name of its own to have a browser read what is served here.",
+        "Host names to accept besides `localhost`, the machine's own name and any IP address. Others are refused, to prevent DNS rebinding.",
         false,
     ),
     key(
@@ -288,7 +280,7 @@ pub const KEYS: &[Key] = &[
         "dcgm_names",
         Kind::Flag,
         "false",
-        "Also serve what zones use under the names of NVIDIA's DCGM exporter. Leave it off where that exporter runs as well, or sums count twice.",
+        "Also serve zone usage under the metric names of NVIDIA's DCGM exporter. Leave it off if that exporter runs, too, or sums count twice.",
         false,
     ),
     key(
@@ -296,7 +288,7 @@ pub const KEYS: &[Key] = &[
         "format",
         Kind::OneOf(&["text", "json"]),
         "\"text\"",
-        "Lines for people, or one JSON object in each line.",
+        "Human-readable text, or one JSON object per line.",
         false,
     ),
     key(
@@ -304,16 +296,16 @@ pub const KEYS: &[Key] = &[
         "level",
         Kind::OneOf(&["error", "warn", "info", "debug", "trace"]),
         "\"info\"",
-        "How much is logged; `BULKHEAD_LOG` goes before it.",
+        "Log level; `BULKHEAD_LOG` overrides it.",
         false,
     ),
-    key(Table::Zone, "memory", Kind::Limit, "unlimited", "GPU memory of all processes of the zone together.", true),
+    key(Table::Zone, "memory", Kind::Limit, "unlimited", "GPU memory of all clients of the zone together.", true),
     key(
         Table::Zone,
         "pinned_memory",
         Kind::Limit,
         "unlimited",
-        "Host memory that the zone's processes may pin for the GPU.",
+        "Pinned host memory of all clients of the zone together.",
         true,
     ),
     key(
@@ -321,7 +313,7 @@ pub const KEYS: &[Key] = &[
         "share",
         Kind::Number(1, MAX_SHARE as u64),
         "100",
-        "Weight of the zone's GPU time against other zones.",
+        "Weight of the zone's GPU time relative to other zones.",
         true,
     ),
     key(
@@ -329,7 +321,7 @@ pub const KEYS: &[Key] = &[
         "cap",
         Kind::Percent(100),
         "unlimited",
-        "Most of the GPU's time that the zone gets even when nobody else wants it, in percent.",
+        "Maximum share of GPU time in percent, even if the GPU is idle otherwise.",
         true,
     ),
     key(
@@ -337,7 +329,7 @@ pub const KEYS: &[Key] = &[
         "priority",
         Kind::Number(0, MAX_PRIORITY as u64),
         "0",
-        "Zones of a higher priority come first.",
+        "Scheduling priority; zones with a higher one run first.",
         true,
     ),
     key(
@@ -345,8 +337,8 @@ pub const KEYS: &[Key] = &[
         "host_memory",
         Kind::Limit,
         "unlimited",
-        "Host memory of all workers of the zone together, by their control group. A program whose worker would need more \
-         is ended. At least 64MiB; on the software GPU, what programs allocate there is part of it.",
+        "Host memory of all workers of the zone together, enforced by their cgroup. A client whose worker exceeds it is \
+         ended. At least 64MiB; on the software GPU this includes the clients' GPU memory.",
         true,
     ),
     key(
@@ -354,7 +346,7 @@ pub const KEYS: &[Key] = &[
         "host_cpu",
         Kind::Percent(MAX_HOST_CPU as u64),
         "unlimited",
-        "Processor time of all workers of the zone together, in percent of one processor: 150 is one and a half.",
+        "CPU time of all workers of the zone together, in percent of one CPU: 150 is one and a half CPUs.",
         true,
     ),
     key(Table::Zone, "uid", ID, "the proxy's", "Owner of the zone's socket.", true),
@@ -364,31 +356,28 @@ pub const KEYS: &[Key] = &[
         "mode",
         Kind::Mode,
         "\"0666\"",
-        "Mode of the zone's socket: who can write to it can run programs in the zone.",
+        "Mode of the zone's socket: users who can write to it can run programs in the zone.",
         true,
     ),
-    grant(
-        "readable_by",
-        "Zones whose programs may open memory and events that those of this zone export, to read them.",
-    ),
-    grant("writable_by", "The same, to read and write."),
-    label("pod", "Label of the zone's metrics: the pod that it belongs to."),
-    label("namespace", "Label of the zone's metrics: the namespace of the pod."),
-    label("container", "Label of the zone's metrics: the container in the pod."),
+    grant("readable_by", "Zones whose clients may open and read memory and events that clients of this zone export."),
+    grant("writable_by", "Zones that may read and write them."),
+    label("pod", "Pod label of the zone's metrics."),
+    label("namespace", "Namespace label of the zone's metrics."),
+    label("container", "Container label of the zone's metrics."),
     key(
         Table::Kubernetes,
         "whole_gpus",
         Kind::ResourceOrNone,
         "off",
-        "The resource by which pods ask for whole GPUs: those that neither a profile nor `claims` has.",
+        "Resource name for whole GPUs: those that no profile uses and `claims` does not list.",
         true,
     ),
     key(
         Table::Kubernetes,
         "claims",
         Kind::Gpus,
-        "those that nothing else has",
-        "The GPUs that claims get parts of. A GPU is handed out in one way only: by profiles, by claims, or whole.",
+        "those not offered otherwise",
+        "GPUs for claims. A GPU is offered in one way only: by profiles, for claims, or whole.",
         true,
     ),
     key(
@@ -396,7 +385,7 @@ pub const KEYS: &[Key] = &[
         "placement",
         Kind::OneOf(&["pack", "spread"]),
         "\"pack\"",
-        "Which GPU the next part is taken of: one that is in use already, or the one that is used least.",
+        "Which GPU to allocate from next: one that is already in use, or the least used one.",
         true,
     ),
     key(
@@ -404,8 +393,8 @@ pub const KEYS: &[Key] = &[
         "injection",
         Kind::OneOf(&["cdi", "mounts"]),
         "\"cdi\"",
-        "How a container gets our libraries and its zone: by CDI, or, where the runtime or kubelet is too old for that, \
-         by plain mounts.",
+        "How to inject the client libraries and the zone into a container: by CDI, or by plain mounts if the runtime or \
+         kubelet does not support CDI.",
         true,
     ),
     key(
@@ -413,7 +402,7 @@ pub const KEYS: &[Key] = &[
         "reserve",
         Kind::SizeOrNone,
         "0 on the software GPU, else 2GiB",
-        "Memory of each GPU that is not handed out in parts: the driver's own, and what spare workers take.",
+        "Memory of each GPU that profiles and claims do not get, for the driver and for idle workers.",
         true,
     ),
     key(
@@ -421,7 +410,7 @@ pub const KEYS: &[Key] = &[
         "time_slicing",
         Kind::Path,
         "none",
-        "A configuration file of NVIDIA's device plugin: what stands under `sharing.timeSlicing` becomes profiles.",
+        "Configuration file of NVIDIA's device plugin, whose `sharing.timeSlicing` entries become profiles.",
         true,
     ),
     key(
@@ -429,7 +418,7 @@ pub const KEYS: &[Key] = &[
         "time_slicing_memory",
         Kind::OneOf(&["equal", "unlimited"]),
         "\"equal\"",
-        "Memory of each replica of that file: an equal part, or, as with NVIDIA's plugin, no limit.",
+        "Memory of each replica in that file: an equal fraction, or no limit, as with NVIDIA's plugin.",
         true,
     ),
     key(
@@ -437,8 +426,8 @@ pub const KEYS: &[Key] = &[
         "sharing",
         Kind::OneOf(&["claim", "namespace"]),
         "\"claim\"",
-        "Which pods may open each other's memory by CUDA IPC without a GpuShareGrant: those of one claim, or all of one \
-         namespace.",
+        "Which pods may open each other's memory through CUDA IPC without a GpuShareGrant: those of one claim, or all of \
+         one namespace.",
         true,
     ),
     key(
@@ -446,24 +435,17 @@ pub const KEYS: &[Key] = &[
         "resource",
         Kind::Resource,
         "\"bulkhead.dev/NAME\"",
-        "The resource by which pods ask for it.",
+        "Resource name that pods request.",
         true,
     ),
-    key(Table::Profile, "memory", Kind::Limit, "unlimited", "GPU memory of each part.", true),
-    key(
-        Table::Profile,
-        "pinned_memory",
-        Kind::Limit,
-        "unlimited",
-        "Host memory that each may pin for the GPU.",
-        true,
-    ),
+    key(Table::Profile, "memory", Kind::Limit, "unlimited", "GPU memory of each device.", true),
+    key(Table::Profile, "pinned_memory", Kind::Limit, "unlimited", "Pinned host memory of each device.", true),
     key(
         Table::Profile,
         "share",
         Kind::Number(1, MAX_SHARE as u64),
         "100",
-        "Weight of its GPU time against other zones.",
+        "Weight of its GPU time relative to other zones.",
         true,
     ),
     key(
@@ -471,7 +453,7 @@ pub const KEYS: &[Key] = &[
         "cap",
         Kind::Percent(100),
         "unlimited",
-        "Most of the GPU's time that it gets even when nobody else wants it, in percent.",
+        "Maximum share of GPU time in percent, even if the GPU is idle otherwise.",
         true,
     ),
     key(
@@ -479,16 +461,16 @@ pub const KEYS: &[Key] = &[
         "priority",
         Kind::Number(0, MAX_PRIORITY as u64),
         "0",
-        "Zones of a higher priority come first.",
+        "Scheduling priority; zones with a higher one run first.",
         true,
     ),
-    key(Table::Profile, "per_gpu", Kind::Number(1, 128), "as many as fit", "How many parts each GPU has.", true),
+    key(Table::Profile, "per_gpu", Kind::Number(1, 128), "as many as fit", "Number of devices per GPU.", true),
     key(
         Table::Profile,
         "gpus",
         Kind::Gpus,
         "all",
-        "The GPUs that have such parts, as `bulkhead topology` counts them; of a GPU in MIG mode each slice counts, in \
+        "GPUs to offer this profile on, numbered as in `bulkhead topology`; each MIG instance has a number of its own, in \
          its place.",
         true,
     ),
@@ -497,7 +479,7 @@ pub const KEYS: &[Key] = &[
         "mig",
         Kind::Label,
         "any GPU",
-        "Only MIG slices of this size have such parts, like \"1g.18gb\".",
+        "Offer this profile only on MIG instances of this size, such as \"1g.18gb\".",
         true,
     ),
     key(
@@ -505,7 +487,7 @@ pub const KEYS: &[Key] = &[
         "memory",
         Kind::Limit,
         "unlimited",
-        "GPU memory that the programs of the namespace use together, whatever their pods were given.",
+        "GPU memory of all clients of the namespace together, whatever their pods requested.",
         true,
     ),
 ];
@@ -517,7 +499,7 @@ pub fn reference() -> String {
         text += &format!("### `{}`\n\n{}\n\n", table.heading(), table.meaning());
         if table == Table::Defaults {
             let names: Vec<String> = table.keys().map(|key| format!("`{}`", key.name)).collect();
-            text += &format!("Takes {} of `[zones.NAME]`.\n\n", names.join(", "));
+            text += &format!("Accepts {} of `[zones.NAME]`.\n\n", names.join(", "));
             continue;
         }
         text += "| key | value | default | meaning |\n|---|---|---|---|\n";

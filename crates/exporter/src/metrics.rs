@@ -43,27 +43,27 @@ const fn counter(name: &'static str, help: &'static str, samples: fn(&ZoneStatus
 }
 
 const ZONE: &[Family] = &[
-    gauge("bulkhead_zone_memory_bytes", "GPU memory on the zone's account.", |zone| one(zone.used)),
-    gauge("bulkhead_zone_memory_peak_bytes", "Most that was ever on it.", |zone| one(zone.peak)),
+    gauge("bulkhead_zone_memory_bytes", "GPU memory charged to the zone.", |zone| one(zone.used)),
+    gauge("bulkhead_zone_memory_peak_bytes", "Peak GPU memory charged to the zone.", |zone| one(zone.peak)),
     gauge(
         "bulkhead_zone_driver_memory_bytes",
-        "Part of it that the driver takes beyond what was asked for.",
+        "Part of it that the driver allocates beyond what clients requested.",
         |zone| one(zone.driver_memory),
     ),
-    gauge("bulkhead_zone_memory_limit_bytes", "Limit of the account; absent where there is none.", |zone| {
+    gauge("bulkhead_zone_memory_limit_bytes", "GPU memory limit of the zone; absent if unlimited.", |zone| {
         maybe(zone.limits.memory)
     }),
-    gauge("bulkhead_zone_pinned_bytes", "Host memory pinned for the GPU.", |zone| one(zone.pinned)),
-    gauge("bulkhead_zone_pinned_limit_bytes", "Limit of it; absent where there is none.", |zone| {
+    gauge("bulkhead_zone_pinned_bytes", "Host memory pinned by the zone's clients.", |zone| one(zone.pinned)),
+    gauge("bulkhead_zone_pinned_limit_bytes", "Pinned memory limit of the zone; absent if unlimited.", |zone| {
         maybe(zone.limits.pinned)
     }),
     gauge("bulkhead_zone_share", "Weight of the zone's GPU time.", |zone| one(zone.limits.share.into())),
-    gauge("bulkhead_zone_workers", "Programs that are served.", |zone| one(zone.clients as u64)),
-    counter("bulkhead_zone_clients_total", "Programs served so far.", |zone| one(zone.clients_served)),
-    counter("bulkhead_zone_calls_total", "Messages of programs that were executed.", |zone| one(zone.stats.calls)),
-    gauge("bulkhead_zone_calls_in_progress", "Messages being executed now.", |zone| one(zone.stats.in_progress)),
+    gauge("bulkhead_zone_workers", "Workers that serve a client.", |zone| one(zone.clients as u64)),
+    counter("bulkhead_zone_clients_total", "Clients served.", |zone| one(zone.clients_served)),
+    counter("bulkhead_zone_calls_total", "Calls of clients executed.", |zone| one(zone.stats.calls)),
+    gauge("bulkhead_zone_calls_in_progress", "Calls being executed.", |zone| one(zone.stats.in_progress)),
     counter("bulkhead_zone_launches_total", "Kernels launched.", |zone| one(zone.stats.launches)),
-    counter("bulkhead_zone_copies_total", "Copies; a long one counts for each of its parts.", |zone| {
+    counter("bulkhead_zone_copies_total", "Copies; each chunk of a large copy counts.", |zone| {
         one(zone.stats.copies)
     }),
     counter("bulkhead_zone_copied_bytes_total", "Bytes copied, by direction.", |zone| {
@@ -75,12 +75,12 @@ const ZONE: &[Family] = &[
         ];
         labelled("direction", directions)
     }),
-    counter("bulkhead_zone_gpu_seconds_total", "GPU time used; absent where it is not measured.", |zone| {
+    counter("bulkhead_zone_gpu_seconds_total", "GPU time used; absent if not measured.", |zone| {
         let seconds = |time: u64| vec![Sample { label: None, value: time as f64 / 1e9 }];
         zone.stats.gpu_time_ns.map(seconds).unwrap_or_default()
     }),
-    counter("bulkhead_zone_errors_total", "Calls that failed, for whatever reason.", |zone| one(zone.stats.errors)),
-    counter("bulkhead_zone_denials_total", "What was refused, by reason.", |zone| {
+    counter("bulkhead_zone_errors_total", "Calls that failed.", |zone| one(zone.stats.errors)),
+    counter("bulkhead_zone_denials_total", "Requests refused, by reason.", |zone| {
         let workers = Denial::ALL.iter().zip(zone.stats.denials).map(|(reason, count)| (reason.name(), count));
         labelled(
             "reason",
@@ -93,15 +93,15 @@ const ZONE: &[Family] = &[
             ]),
         )
     }),
-    gauge("bulkhead_zone_suspended_bytes", "GPU memory of idle programs that is in host memory now.", |zone| {
+    gauge("bulkhead_zone_suspended_bytes", "GPU memory of suspended clients, held in host memory.", |zone| {
         one(zone.suspended)
     }),
     counter(
         "bulkhead_zone_suspensions_total",
-        "How often memory of an idle program was moved to the host.",
+        "Times that the memory of an idle client was moved to the host.",
         |zone| one(zone.suspensions),
     ),
-    counter("bulkhead_zone_faults_total", "Faults that ended a context, by CUDA's name for them.", |zone| {
+    counter("bulkhead_zone_faults_total", "Faults that destroyed a context, by CUDA error.", |zone| {
         labelled("code", FAULTS.iter().map(|code| cuda_abi::error::name(*code)).zip(zone.stats.faults))
     }),
 ];
@@ -119,14 +119,14 @@ struct Spread {
 const SPREADS: &[Spread] = &[
     Spread {
         name: "bulkhead_zone_shared_open_seconds",
-        help: "Time that opening memory of other processes took, in the worker.",
+        help: "Time to open shared memory of another process, in the worker.",
         bounds: &OPEN_TIMES,
         unit: 1e9,
         values: |zone| &zone.stats.shared_opens,
     },
     Spread {
         name: "bulkhead_zone_shared_copy_bytes_per_second",
-        help: "Speed of copies from and to such memory, of 1 MiB and more; one at a time is looked at.",
+        help: "Bandwidth of sampled copies of 1 MiB and more from and to shared memory.",
         bounds: &COPY_RATES,
         unit: 1.0,
         values: |zone| &zone.stats.shared_copies,
@@ -141,7 +141,7 @@ const DCGM: &[Family] = &[
     gauge("DCGM_FI_DEV_FB_FREE", "Framebuffer memory free (in MiB).", |zone| {
         maybe(zone.limits.memory.map(|limit| limit.saturating_sub(zone.used) / MIB))
     }),
-    gauge("DCGM_FI_DEV_FB_TOTAL", "Framebuffer memory in all (in MiB).", |zone| {
+    gauge("DCGM_FI_DEV_FB_TOTAL", "Total framebuffer memory (in MiB).", |zone| {
         maybe(zone.limits.memory.map(|limit| limit / MIB))
     }),
 ];
@@ -149,46 +149,46 @@ const DCGM: &[Family] = &[
 /// Figures of the node as a whole.
 fn node(status: &Status) -> [(&'static str, &'static str, &'static str, u64); 15] {
     [
-        ("bulkhead_uptime_seconds", "gauge", "How long this broker serves.", status.uptime_seconds),
-        ("bulkhead_spare_workers", "gauge", "Workers that wait for a program.", status.spare_workers as u64),
-        ("bulkhead_waiting_clients", "gauge", "Programs that wait for a worker.", status.waiting_clients as u64),
-        ("bulkhead_ready", "gauge", "1 where workers start.", u64::from(status.ready)),
+        ("bulkhead_uptime_seconds", "gauge", "Time since the broker started.", status.uptime_seconds),
+        ("bulkhead_spare_workers", "gauge", "Idle workers kept ready.", status.spare_workers as u64),
+        ("bulkhead_waiting_clients", "gauge", "Clients waiting for a worker.", status.waiting_clients as u64),
+        ("bulkhead_ready", "gauge", "1 if workers can start, else 0.", u64::from(status.ready)),
         (
             "bulkhead_jail_missing_parts",
             "gauge",
-            "Parts of the jail that this machine does not allow.",
+            "Parts of the jail that are unavailable on this machine.",
             status.missing_jail_parts.len() as u64,
         ),
-        ("bulkhead_config_reloads_total", "counter", "How often the configuration was read anew.", status.reloads),
+        ("bulkhead_config_reloads_total", "counter", "Successful configuration reloads.", status.reloads),
         (
             "bulkhead_config_reload_failures_total",
             "counter",
-            "How often it was wrong, and did not count.",
+            "Configuration reloads rejected as invalid.",
             status.reloads_failed,
         ),
         ("bulkhead_grants", "gauge", "Grants between zones.", status.grants as u64),
         (
             "bulkhead_shared_exports_total",
             "counter",
-            "Memory and events that programs offered to others, since this broker serves.",
+            "Memory and events exported by clients.",
             status.sharing.exports,
         ),
-        ("bulkhead_shared_opens_total", "counter", "How often others opened them.", status.sharing.opens),
-        ("bulkhead_shared_denials_total", "counter", "How often that was refused.", status.sharing.denials),
+        ("bulkhead_shared_opens_total", "counter", "Exported memory and events opened.", status.sharing.opens),
+        (
+            "bulkhead_shared_denials_total",
+            "counter",
+            "Attempts to open exported memory or events that were refused.",
+            status.sharing.denials,
+        ),
         (
             "bulkhead_shared_mapped_bytes",
             "gauge",
-            "Memory of others that is mapped, counted each time.",
+            "Shared memory mapped by other clients; each mapping counts.",
             status.sharing.mapped_bytes,
         ),
-        (
-            "bulkhead_published_total",
-            "counter",
-            "Names under which programs published something, since this broker serves.",
-            status.sharing.published,
-        ),
-        ("bulkhead_publications", "gauge", "Those that are published now.", status.sharing.publications as u64),
-        ("bulkhead_publications_awaited", "gauge", "Programs that wait for a name.", status.sharing.waiting as u64),
+        ("bulkhead_published_total", "counter", "Names published by clients.", status.sharing.published),
+        ("bulkhead_publications", "gauge", "Names currently published.", status.sharing.publications as u64),
+        ("bulkhead_publications_awaited", "gauge", "Clients waiting for a name.", status.sharing.waiting as u64),
     ]
 }
 
@@ -196,7 +196,7 @@ pub fn render(status: &Status, dcgm_names: bool) -> String {
     let mut text = String::new();
     let (version, backend) = (escape(&status.version), escape(&status.backend));
     let cuda = format!("{}.{}", status.cuda_version / 1000, status.cuda_version % 1000 / 10);
-    header(&mut text, "bulkhead_build_info", "gauge", "What is running.");
+    header(&mut text, "bulkhead_build_info", "gauge", "Build information.");
     let _ = writeln!(
         text,
         "bulkhead_build_info{{version=\"{version}\",backend=\"{backend}\",cuda_version=\"{cuda}\"}} 1"
@@ -345,10 +345,10 @@ mod tests {
     fn the_reference_is_fresh() {
         const BEGIN: &str = "<!-- metrics: made from crates/exporter/src/metrics.rs -->\n";
         const END: &str = "<!-- end of metrics -->\n";
-        let mut table = String::from("\n| metric | kind | labels beside the zone's | meaning |\n|---|---|---|---|\n");
+        let mut table = String::from("\n| metric | kind | additional labels | meaning |\n|---|---|---|---|\n");
         let _ = writeln!(
             table,
-            "| `bulkhead_build_info` | gauge | `version`, `backend`, `cuda_version` | What is running. |"
+            "| `bulkhead_build_info` | gauge | `version`, `backend`, `cuda_version` | Build information. |"
         );
         for (name, kind, help, _) in node(&status()) {
             let _ = writeln!(table, "| `{name}` | {kind} | | {help} |");
@@ -361,7 +361,7 @@ mod tests {
         for Spread { name, help, .. } in SPREADS {
             let _ = writeln!(table, "| `{name}` | histogram | `le` | {help} |");
         }
-        table += "\nThose of zones have the labels `zone`, `pod`, `namespace` and `container`. Those of DCGM need `dcgm_names`.\n\n";
+        table += "\n`bulkhead_zone_*` have the labels `zone`, `pod`, `namespace` and `container`. `DCGM_*` need `dcgm_names`.\n\n";
         testkit::fresh_part("docs/operations.md", BEGIN, END, &table);
     }
 

@@ -9,14 +9,14 @@ type Header = elf::FileHeader64<object::Endianness>;
 
 #[derive(Debug, thiserror::Error)]
 pub enum ClosureError {
-    #[error("{0} is not in the packages")]
+    #[error("{0} not found in the packages")]
     Missing(String),
-    #[error("cannot make sense of {0}")]
+    #[error("invalid ELF file {0}")]
     Elf(String, #[source] object::Error),
 }
 
 /// Where Debian's loader looks without being told.
-pub const FOLDERS: [&str; 4] = ["lib/x86_64-linux-gnu", "usr/lib/x86_64-linux-gnu", "lib", "usr/lib"];
+pub const DIRS: [&str; 4] = ["lib/x86_64-linux-gnu", "usr/lib/x86_64-linux-gnu", "lib", "usr/lib"];
 
 /// Names of the shared libraries that `elf` asks for, its loader among them if it has one.
 pub fn needed(name: &str, elf: &[u8]) -> Result<Vec<String>, ClosureError> {
@@ -51,7 +51,7 @@ pub fn add(from: &Tree, into: &mut Tree, names: Vec<String>) -> Result<(), Closu
         }
         let places = match name.starts_with('/') {
             true => vec![name.trim_start_matches('/').to_owned()],
-            false => FOLDERS.iter().map(|folder| format!("{folder}/{name}")).collect(),
+            false => DIRS.iter().map(|dir| format!("{dir}/{name}")).collect(),
         };
         if let Some(there) = places.iter().find_map(|place| into.read(place)) {
             pending.extend(needed(&name, there)?);

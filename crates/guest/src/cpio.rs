@@ -6,7 +6,7 @@
 use crate::tree::{Kind, Node, Tree};
 use std::io::{self, Write};
 
-const FOLDER: u32 = 0o040_000;
+const DIR: u32 = 0o040_000;
 const FILE: u32 = 0o100_000;
 const LINK: u32 = 0o120_000;
 const CHAR_DEVICE: u32 = 0o020_000;
@@ -37,7 +37,7 @@ pub fn bytes(tree: &Tree) -> Vec<u8> {
 
 fn entry(out: &mut Counted<impl Write>, number: u32, path: &str, node: &Node) -> io::Result<()> {
     let (kind, device, content): (u32, (u32, u32), &[u8]) = match &node.kind {
-        Kind::Folder => (FOLDER, (0, 0), &[]),
+        Kind::Directory => (DIR, (0, 0), &[]),
         Kind::File(content) => (FILE, (0, 0), content),
         Kind::Link(target) => (LINK, (0, 0), target.as_bytes()),
         Kind::CharDevice(major, minor) => (CHAR_DEVICE, (*major, *minor), &[]),
@@ -46,7 +46,7 @@ fn entry(out: &mut Counted<impl Write>, number: u32, path: &str, node: &Node) ->
     };
     let size = u32::try_from(content.len())
         .map_err(|_| io::Error::new(io::ErrorKind::FileTooLarge, format!("{path}: 4 GiB and more do not fit")))?;
-    let links = if kind == FOLDER { 2 } else { 1 };
+    let links = if kind == DIR { 2 } else { 1 };
     let mode = kind | node.mode & 0o7777;
     header(out, &Header { name: path, number, mode, uid: node.uid, gid: node.gid, links, size, device })?;
     out.write_all(content)?;

@@ -7,7 +7,7 @@ use std::path::PathBuf;
 
 #[derive(Debug, thiserror::Error)]
 pub enum DebError {
-    #[error("{0} is no Debian package")]
+    #[error("{0} is not a Debian package")]
     NotAPackage(PathBuf),
     #[error("{0} has no data.tar.xz")]
     NoData(PathBuf),
@@ -52,7 +52,7 @@ fn untar(tar: impl Read, tree: &mut Tree, wanted: impl Fn(&str) -> bool) -> io::
             continue;
         }
         let kind = match entry.header().entry_type() {
-            tar::EntryType::Directory => Kind::Folder,
+            tar::EntryType::Directory => Kind::Directory,
             tar::EntryType::Symlink => match entry.link_name()? {
                 Some(target) => Kind::Link(target.to_string_lossy().into_owned()),
                 None => continue,

@@ -16,11 +16,11 @@ const DISK: &str = "xvda";
 
 #[derive(Debug, thiserror::Error)]
 pub enum DomainError {
-    #[error("this is no domain that can make others: xl does not run here")]
+    #[error("not in a Xen control domain: cannot run xl")]
     NoToolstack(#[source] io::Error),
     #[error("{what}: {said}")]
     Xl { what: String, said: String },
-    #[error("a path may not have quotes, backslashes or line ends in it: {0}")]
+    #[error("path contains quotes, backslashes or newlines: {0}")]
     Path(PathBuf),
     #[error("cannot write {0}")]
     Write(PathBuf, #[source] io::Error),
@@ -45,7 +45,7 @@ impl Kind {
 
     /// PVH where the hypervisor can, else PV.
     pub fn best() -> Result<Self, DomainError> {
-        let info = xl(["info"], "cannot ask the hypervisor what it can do")?;
+        let info = xl(["info"], "cannot query the hypervisor")?;
         let can = info
             .lines()
             .any(|line| line.starts_with("virt_caps") && line.split_whitespace().any(|word| word == "hvm"));
@@ -125,13 +125,13 @@ pub struct Domain {
 }
 
 impl Domain {
-    /// Makes it, paused. `folder` is for files that are of no use afterwards.
-    pub fn create(definition: &Definition, folder: &Path) -> Result<Self, DomainError> {
-        let config = folder.join(format!("{}.cfg", definition.name));
+    /// Makes it, paused. `dir` is for files that are of no use afterwards.
+    pub fn create(definition: &Definition, dir: &Path) -> Result<Self, DomainError> {
+        let config = dir.join(format!("{}.cfg", definition.name));
         let create = |table| {
             let text = definition.text(table)?;
             std::fs::write(&config, text).map_err(|error| DomainError::Write(config.clone(), error))?;
-            xl(["create", "-q", "-p", &config.to_string_lossy()], "cannot make the domain").map(drop)
+            xl(["create", "-q", "-p", &config.to_string_lossy()], "cannot create the domain").map(drop)
         };
         // Which of many reasons it was is for the second attempt to say.
         create(Table::Roomy).or_else(|_| create(Table::Tight))?;
@@ -169,7 +169,7 @@ fn xl<const N: usize>(arguments: [&str; N], what: &str) -> Result<String, Domain
     if !output.status.success() {
         let said = String::from_utf8_lossy(&output.stderr);
         // It says a lot about what follows from the first thing that went wrong.
-        let said = said.lines().find(|line| !line.trim().is_empty()).unwrap_or("xl said nothing").trim().to_owned();
+        let said = said.lines().find(|line| !line.trim().is_empty()).unwrap_or("no output from xl").trim().to_owned();
         return Err(DomainError::Xl { what: what.to_owned(), said });
     }
     Ok(String::from_utf8_lossy(&output.stdout).into_owned())

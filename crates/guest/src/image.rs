@@ -17,14 +17,14 @@ pub const ROOT: &str = "initrd.img";
 pub const SUMS: &str = "SHA256SUMS";
 
 /// Where the kernel's modules are in a guest, in the order in which they are loaded.
-pub const MODULES_FOLDER: &str = "modules";
+pub const MODULES_DIR: &str = "modules";
 pub const MODULES: [&str; 5] = ["xen-evtchn", "xen-gntalloc", "xen-gntdev", "xen-privcmd", "xenfs"];
 /// Those that are loaded for a disk: checksums, ext4 with what it needs, and what lies over it.
 pub const DISK_MODULES: [&str; 8] =
     ["crc32c_generic", "crc16", "mbcache", "jbd2", "ext4", "squashfs", "overlay", "xen-blkfront"];
 
 /// Where programs in a guest find our libraries without being told.
-pub const LIBRARY_FOLDER: &str = "usr/lib/x86_64-linux-gnu";
+pub const LIBRARY_DIR: &str = "usr/lib/x86_64-linux-gnu";
 
 /// What every C or C++ program wants, and the loader.
 const RUNTIME: [&str; 9] = [
@@ -47,7 +47,7 @@ pub enum ImageError {
     Closure(#[from] ClosureError),
     #[error(transparent)]
     Kernel(#[from] kernel::KernelError),
-    #[error("the packages have no {0}")]
+    #[error("{0} not found in the packages")]
     Missing(String),
     #[error("cannot read {0}")]
     Read(PathBuf, #[source] io::Error),
@@ -82,11 +82,11 @@ impl Image {
     }
 
     /// Writes the files. Each gets its name when it is complete, the sums last.
-    pub fn write(&self, folder: &Path) -> Result<(), ImageError> {
-        fs::create_dir_all(folder).map_err(|error| ImageError::Write(folder.to_owned(), error))?;
+    pub fn write(&self, dir: &Path) -> Result<(), ImageError> {
+        fs::create_dir_all(dir).map_err(|error| ImageError::Write(dir.to_owned(), error))?;
         for (name, bytes) in [(KERNEL, &self.kernel[..]), (ROOT, &self.root), (SUMS, self.sums.as_bytes())] {
-            let file = folder.join(name);
-            let half = folder.join(format!(".{name}.new"));
+            let file = dir.join(name);
+            let half = dir.join(format!(".{name}.new"));
             fs::write(&half, bytes)
                 .and_then(|()| fs::rename(&half, &file))
                 .map_err(|error| ImageError::Write(file, error))?;
@@ -120,7 +120,7 @@ fn root(parts: &Parts, all: &Tree) -> Result<Tree, ImageError> {
     let mut tree = skeleton();
     for module in MODULES.iter().chain(&DISK_MODULES) {
         let file = format!("/{module}.ko");
-        tree.file(&format!("{MODULES_FOLDER}{file}"), 0o644, find(all, "lib/modules/", &file)?.clone());
+        tree.file(&format!("{MODULES_DIR}{file}"), 0o644, find(all, "lib/modules/", &file)?.clone());
     }
     let mut needed: Vec<String> = RUNTIME.map(str::to_owned).into();
     let mut add = |tree: &mut Tree, path: String, file: &Path| {
@@ -132,22 +132,22 @@ fn root(parts: &Parts, all: &Tree) -> Result<Tree, ImageError> {
     add(&mut tree, "init".to_owned(), &parts.init)?;
     for library in &parts.libraries {
         let name = library.file_name().unwrap_or_default().to_string_lossy();
-        add(&mut tree, format!("{LIBRARY_FOLDER}/{name}"), library)?;
+        add(&mut tree, format!("{LIBRARY_DIR}/{name}"), library)?;
         if let Some(short) = name.strip_suffix(".1") {
-            tree.link(&format!("{LIBRARY_FOLDER}/{short}"), &name);
+            tree.link(&format!("{LIBRARY_DIR}/{short}"), &name);
         }
     }
     closure::add(all, &mut tree, needed)?;
     Ok(tree)
 }
 
-/// Folders and files that programs take for granted.
+/// Directories and files that programs take for granted.
 fn skeleton() -> Tree {
     let mut tree = Tree::default();
-    for folder in ["dev", "etc", "proc", "root", "run", "sys", "var/log"] {
-        tree.folder(folder);
+    for dir in ["dev", "etc", "proc", "root", "run", "sys", "var/log"] {
+        tree.dir(dir);
     }
-    tree.put("tmp", Node::new(Kind::Folder, 0o1777));
+    tree.put("tmp", Node::new(Kind::Directory, 0o1777));
     tree.link("var/run", "../run");
     // Before devtmpfs is there, for what the first process has to say.
     tree.put("dev/console", Node::new(Kind::CharDevice(5, 1), 0o600));

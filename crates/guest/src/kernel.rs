@@ -8,11 +8,11 @@ use std::io::{self, Read};
 
 #[derive(Debug, thiserror::Error)]
 pub enum KernelError {
-    #[error("this is no bzImage")]
+    #[error("not a bzImage")]
     NotAKernel,
-    #[error("the kernel in the bzImage cannot be unpacked")]
+    #[error("cannot unpack the kernel in the bzImage")]
     Unpack(#[source] io::Error),
-    #[error("what was unpacked is no ELF file")]
+    #[error("the kernel in the bzImage is not an ELF file")]
     NotElf,
 }
 

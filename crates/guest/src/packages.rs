@@ -19,12 +19,12 @@ pub const MIRRORS: [&str; 2] =
 #[derive(Debug, thiserror::Error)]
 pub enum PackageError {
     #[error("cannot use {0}")]
-    Folder(PathBuf, #[source] io::Error),
-    #[error("curl is needed to fetch packages: install it, or put them into {0} by hand")]
+    Directory(PathBuf, #[source] io::Error),
+    #[error("cannot download packages without curl: install it, or copy them to {0}")]
     NoCurl(PathBuf),
-    #[error("no mirror has {0} ({1})")]
+    #[error("cannot download {0} from any mirror ({1})")]
     NotFetched(String, String),
-    #[error("{0} is not the package that was asked for: its sha256 is {1}")]
+    #[error("SHA-256 mismatch of {0}: got {1}")]
     WrongHash(String, String),
     #[error(transparent)]
     Deb(#[from] DebError),
@@ -58,23 +58,23 @@ pub fn locked(lock: &str) -> impl Iterator<Item = Package<'_>> {
     })
 }
 
-/// A folder of packages.
+/// A directory of packages.
 #[derive(Debug, Clone)]
 pub struct Store {
-    pub folder: PathBuf,
+    pub dir: PathBuf,
     /// Nothing is fetched if there are none.
     pub mirrors: Vec<String>,
 }
 
 impl Store {
-    /// Fetches from Debian what is not in the folder yet.
-    pub fn new(folder: impl Into<PathBuf>) -> Self {
-        Self { folder: folder.into(), mirrors: MIRRORS.map(str::to_owned).into() }
+    /// Fetches from Debian what is not in the directory yet.
+    pub fn new(dir: impl Into<PathBuf>) -> Self {
+        Self { dir: dir.into(), mirrors: MIRRORS.map(str::to_owned).into() }
     }
 
     /// The package's file, fetched if it must be and compared with its hash either way.
     pub fn get(&self, package: &Package) -> Result<PathBuf, PackageError> {
-        let file = self.folder.join(package.file());
+        let file = self.dir.join(package.file());
         if !file.exists() {
             self.fetch(package, &file)?;
         }
@@ -93,9 +93,9 @@ impl Store {
     }
 
     fn fetch(&self, package: &Package, file: &Path) -> Result<(), PackageError> {
-        fs::create_dir_all(&self.folder).map_err(|error| PackageError::Folder(self.folder.clone(), error))?;
+        fs::create_dir_all(&self.dir).map_err(|error| PackageError::Directory(self.dir.clone(), error))?;
         let half = file.with_extension(format!("half-{}", std::process::id()));
-        let mut said = "there is no mirror".to_owned();
+        let mut said = "no mirror configured".to_owned();
         for mirror in &self.mirrors {
             let mut curl = Command::new("curl");
             curl.args([
@@ -109,11 +109,11 @@ impl Store {
                 "20",
             ]);
             curl.arg("--output").arg(&half).arg(format!("{mirror}/{}", package.pool)).stdin(Stdio::null());
-            let output = curl.output().map_err(|_| PackageError::NoCurl(self.folder.clone()))?;
+            let output = curl.output().map_err(|_| PackageError::NoCurl(self.dir.clone()))?;
             if output.status.success() {
                 // Only what is what was asked for gets its name.
                 let good = check(package, &half).and_then(|()| {
-                    fs::rename(&half, file).map_err(|error| PackageError::Folder(half.clone(), error))
+                    fs::rename(&half, file).map_err(|error| PackageError::Directory(half.clone(), error))
                 });
                 if good.is_err() {
                     let _ = fs::remove_file(&half);
@@ -128,7 +128,7 @@ impl Store {
 }
 
 fn check(package: &Package, file: &Path) -> Result<(), PackageError> {
-    let bytes = fs::read(file).map_err(|error| PackageError::Folder(file.to_owned(), error))?;
+    let bytes = fs::read(file).map_err(|error| PackageError::Directory(file.to_owned(), error))?;
     let found = hex(&Sha256::digest(bytes));
     if found == package.sha256 { Ok(()) } else { Err(PackageError::WrongHash(package.file().to_owned(), found)) }
 }
@@ -151,13 +151,13 @@ mod tests {
 
     #[test]
     fn a_package_with_other_content_is_refused() {
-        let folder = std::env::temp_dir().join(format!("guest-packages-{}", std::process::id()));
-        fs::create_dir_all(&folder).unwrap();
-        fs::write(folder.join("a_1.deb"), "other").unwrap();
-        let store = Store { folder: folder.clone(), mirrors: Vec::new() };
+        let dir = std::env::temp_dir().join(format!("guest-packages-{}", std::process::id()));
+        fs::create_dir_all(&dir).unwrap();
+        fs::write(dir.join("a_1.deb"), "other").unwrap();
+        let store = Store { dir: dir.clone(), mirrors: Vec::new() };
         let wrong = store.get(&Package { sha256: "00", pool: "pool/a_1.deb" }).unwrap_err();
         let none = store.get(&Package { sha256: "00", pool: "pool/b_1.deb" }).unwrap_err();
-        fs::remove_dir_all(folder).unwrap();
+        fs::remove_dir_all(dir).unwrap();
         assert!(matches!(wrong, PackageError::WrongHash(..)));
         assert!(matches!(none, PackageError::NotFetched(..)));
     }

@@ -4,10 +4,10 @@ use std::collections::BTreeMap;
 use std::collections::btree_map;
 use std::sync::Arc;
 
-/// A file, a folder, or what else a root file system is made of.
+/// A file, a directory, or what else a root file system is made of.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Kind {
-    Folder,
+    Directory,
     File(Arc<[u8]>),
     /// A symbolic link and where it leads.
     Link(String),
@@ -33,7 +33,7 @@ impl Node {
     }
 }
 
-/// Nodes by their path from the root, without a slash in front. A folder comes before what is in it, and the order is
+/// Nodes by their path from the root, without a slash in front. A directory comes before what is in it, and the order is
 /// the same whatever the order was in which things were added.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Tree {
@@ -41,17 +41,17 @@ pub struct Tree {
 }
 
 impl Tree {
-    /// Puts `node` at `path`, in place of what was there; folders above it are made where they are missing.
+    /// Puts `node` at `path`, in place of what was there; directories above it are made where they are missing.
     pub fn put(&mut self, path: &str, node: Node) {
         let path = path.trim_matches('/');
         for (end, _) in path.match_indices('/') {
-            self.nodes.entry(path[..end].to_owned()).or_insert_with(|| Node::new(Kind::Folder, 0o755));
+            self.nodes.entry(path[..end].to_owned()).or_insert_with(|| Node::new(Kind::Directory, 0o755));
         }
         self.nodes.insert(path.to_owned(), node);
     }
 
-    pub fn folder(&mut self, path: &str) {
-        self.put(path, Node::new(Kind::Folder, 0o755));
+    pub fn dir(&mut self, path: &str) {
+        self.put(path, Node::new(Kind::Directory, 0o755));
     }
 
     pub fn file(&mut self, path: &str, mode: u32, content: impl Into<Arc<[u8]>>) {
@@ -82,7 +82,7 @@ impl Tree {
         self.nodes.iter()
     }
 
-    /// The content of the file to which `path` leads, through links in its last part and in its folders.
+    /// The content of the file to which `path` leads, through links in its last part and in its directories.
     pub fn read(&self, path: &str) -> Option<&Arc<[u8]>> {
         match &self.nodes.get(&self.resolve(path)?)?.kind {
             Kind::File(content) => Some(content),
@@ -142,7 +142,7 @@ mod tests {
     }
 
     #[test]
-    fn the_order_of_adding_does_not_matter_and_folders_come_first() {
+    fn the_order_of_adding_does_not_matter_and_dirs_come_first() {
         let (mut one, mut other) = (Tree::default(), Tree::default());
         one.file("a/b/c", 0o644, *b"1");
         one.file("a-b", 0o644, *b"2");

@@ -1,7 +1,7 @@
 //! The staging area: payloads that are too long for the ring.
 //!
-//! The client cuts the area into chunks and keeps the books in private memory (`BulkPool`); messages name a chunk as
-//! (offset, len). The server (`BulkView`) has no books to keep: it checks that a range lies in the area, and treats the
+//! The client cuts the area into chunks and keeps account of them in private memory (`BulkPool`); messages name a chunk as
+//! (offset, len). The server (`BulkView`) keeps no account: it checks that a range lies in the area, and treats the
 //! bytes as hostile: the client can change them at any moment, so they are copied out once or handed to hardware.
 //!
 //! A transport whose memory is dear may begin with a part of the area and add to it while it is in use: first on the
@@ -19,7 +19,7 @@ use crate::region::Bytes;
 use crate::sync::{AtomicU64, Ordering};
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
-#[error("range of {len} bytes at {offset} lies outside of the bulk area of {size}")]
+#[error("range of {len} bytes at {offset} is outside the bulk area of {size} bytes")]
 pub struct BulkRangeError {
     pub offset: u64,
     pub len: u64,

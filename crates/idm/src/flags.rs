@@ -1,6 +1,6 @@
 //! Completion words: the server's device writes them, the client watches them.
 //!
-//! Nobody rings a bell when a device writes memory, so a client polls: it spins while an answer is likely, then naps for
+//! Nobody rings a bell when a device writes memory, so a client polls: it spins while an answer is likely, then sleeps for
 //! a fraction of the time it has waited already. A faulted device never writes its word; the server then sets the status
 //! word, which is watched along.
 

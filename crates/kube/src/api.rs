@@ -1,4 +1,4 @@
-//! The messages that we exchange with kubelet, made from `proto/` at build time.
+//! The gRPC APIs of kubelet, generated from `proto/` at build time.
 
 /// Kubelet's device plugin API.
 pub mod device_plugin {
@@ -10,12 +10,12 @@ pub mod dra {
     tonic::include_proto!("k8s.io.kubelet.pkg.apis.dra.v1");
 }
 
-/// How kubelet finds a DRA driver.
+/// Kubelet's plugin registration API.
 pub mod registration {
     tonic::include_proto!("pluginregistration");
 }
 
-/// Which container has which device.
+/// Kubelet's pod-resources API.
 pub mod pod_resources {
     tonic::include_proto!("v1");
 }

@@ -1,4 +1,4 @@
-//! Asking the broker, over its admin socket.
+//! The client of the broker's admin socket.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -9,21 +9,21 @@ use control::grant::Grant;
 use control::zone::{ZoneChange, ZoneSettings};
 use control::{ZoneLimits, ZoneName};
 
-/// How long a request waits for a broker that is being replaced: a restart takes a fraction of that.
-const PATIENCE: Duration = Duration::from_secs(5);
+/// How long a request waits for a broker that is restarting, which takes a fraction of that.
+const TIMEOUT: Duration = Duration::from_secs(5);
 const PAUSE: Duration = Duration::from_millis(50);
 
 #[derive(Debug, thiserror::Error)]
 pub enum BrokerError {
     #[error("{error}{}", why(.error))]
     Asking { error: AdminError },
-    #[error("the proxy refuses: {0}")]
+    #[error("refused by the proxy: {0}")]
     Refused(String),
     #[error("the proxy has no space left: {0}")]
     NoSpace(String),
-    #[error("the proxy has no zone {0}")]
+    #[error("zone {0} does not exist")]
     UnknownZone(ZoneName),
-    #[error("the proxy's answer makes no sense; is it another version?")]
+    #[error("unexpected answer from the proxy; is it a different version?")]
     Nonsense,
 }
 
@@ -31,33 +31,33 @@ fn why(error: &AdminError) -> String {
     std::error::Error::source(error).map(|source| format!(" ({source})")).unwrap_or_default()
 }
 
-/// Where the broker answers. Every request has a connection of its own: brokers come and go.
+/// The broker's address. Every request has a connection of its own, because brokers are restarted.
 #[derive(Debug, Clone)]
 pub struct Broker {
     socket: PathBuf,
-    patience: Duration,
+    timeout: Duration,
 }
 
 impl Broker {
     pub fn new(socket: PathBuf) -> Self {
-        Self { socket, patience: PATIENCE }
+        Self { socket, timeout: TIMEOUT }
     }
 
-    pub fn with_patience(mut self, patience: Duration) -> Self {
-        self.patience = patience;
+    pub fn with_timeout(mut self, timeout: Duration) -> Self {
+        self.timeout = timeout;
         self
     }
 
     async fn once(&self, request: &Request) -> Result<Answer, AdminError> {
         let (socket, request) = (self.socket.clone(), request.clone());
-        // The socket blocks, so a thread waits, and whatever else kubelet asks goes on.
+        // The socket blocks, so a thread waits, and other requests of kubelet's go on.
         let asked = tokio::task::spawn_blocking(move || AdminClient::connect(&socket)?.ask(&request)).await;
         asked.unwrap_or_else(|error| Err(AdminError::Gone(std::io::Error::other(error))))
     }
 
-    /// Asks until somebody answers, for a while. Every request of ours means the same when it is repeated.
+    /// Retries until the timeout. All our requests are idempotent.
     async fn ask(&self, request: Request) -> Result<Answer, BrokerError> {
-        let until = tokio::time::Instant::now() + self.patience;
+        let until = tokio::time::Instant::now() + self.timeout;
         loop {
             match self.once(&request).await {
                 Err(AdminError::Nonsense(_)) => return Err(BrokerError::Nonsense),
@@ -70,7 +70,7 @@ impl Broker {
         }
     }
 
-    /// How the broker stands. Asked once: who watches asks again anyway.
+    /// The broker's status. Not retried: callers poll.
     pub async fn status(&self) -> Result<Status, BrokerError> {
         match self.once(&Request::Status).await {
             Ok(Answer::Status(status)) => Ok(status),
@@ -79,7 +79,7 @@ impl Broker {
         }
     }
 
-    /// The GPUs; none while the broker looks at them.
+    /// The GPUs; none until the broker has probed them.
     pub async fn cards(&self) -> Result<Option<Vec<CardStatus>>, BrokerError> {
         match self.once(&Request::Cards).await {
             Ok(Answer::Cards { cards }) => Ok(cards),
@@ -89,7 +89,7 @@ impl Broker {
         }
     }
 
-    /// Makes a zone, or finds that it is there already. Answers whether it was made.
+    /// Creates a zone unless it exists. Returns whether it was created.
     pub async fn ensure(&self, name: &ZoneName, settings: &ZoneSettings) -> Result<bool, BrokerError> {
         match self.ask(Request::FindZone { name: name.clone() }).await? {
             Answer::Zone { .. } => Ok(false),
@@ -101,7 +101,7 @@ impl Broker {
         match self.ask(Request::CreateZone { name: name.clone(), settings: settings.clone() }).await {
             Ok(Answer::Zone { .. }) => Ok(()),
             Ok(_) => Err(BrokerError::Nonsense),
-            // A broker that died after it had made the zone, before it said so.
+            // The broker may have died after it created the zone, before it answered.
             Err(BrokerError::Refused(reason)) => match self.ask(Request::FindZone { name: name.clone() }).await? {
                 Answer::Zone { .. } => Ok(()),
                 _ => Err(BrokerError::Refused(reason)),
@@ -140,7 +140,7 @@ impl Broker {
         self.ask(Request::Allow { grant }).await.map(drop)
     }
 
-    /// Ends a grant; one that is not there is fine.
+    /// Revokes a grant; one that does not exist is fine.
     pub async fn revoke(&self, from: &ZoneName, to: &ZoneName) -> Result<(), BrokerError> {
         match self.ask(Request::Revoke { from: from.clone(), to: to.clone() }).await {
             Ok(_) | Err(BrokerError::Refused(_)) => Ok(()),
@@ -148,7 +148,7 @@ impl Broker {
         }
     }
 
-    /// Ends a zone and its workers; one that is not there is fine.
+    /// Removes a zone and ends its workers; one that does not exist is fine.
     pub async fn remove(&self, name: &ZoneName) -> Result<(), BrokerError> {
         match self.ask(Request::RemoveZone { name: name.clone(), force: true }).await? {
             Answer::Removed | Answer::UnknownZone { .. } => Ok(()),

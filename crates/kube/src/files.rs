@@ -1,16 +1,16 @@
-//! Files that are there whole or not at all, also after the node lost power.
+//! Atomic file writes that survive a power failure.
 
 use std::fs::{self, File};
 use std::io::{self, Write};
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 
-/// Writes a file beside its place, and puts it there when all of it is on the disk.
+/// Writes a temporary file, syncs it, and renames it.
 pub fn write(path: &Path, bytes: &[u8]) -> io::Result<()> {
     place(path, bytes, 0o644, true)
 }
 
-/// The same for what is made anew after the node was off: nobody waits for the disk.
+/// The same without a sync, for files that are recreated after a reboot.
 pub fn write_volatile(path: &Path, bytes: &[u8]) -> io::Result<()> {
     place(path, bytes, 0o644, false)
 }
@@ -20,7 +20,7 @@ pub fn write_with_mode(path: &Path, bytes: &[u8], mode: u32) -> io::Result<()> {
 }
 
 fn place(path: &Path, bytes: &[u8], mode: u32, lasting: bool) -> io::Result<()> {
-    // Others look for files by their endings; none of them is `.new`.
+    // No reader looks for files with the extension `.new`.
     let name = path.file_name().and_then(|name| name.to_str()).ok_or(io::ErrorKind::InvalidInput)?;
     let new = path.with_file_name(format!(".{name}.{}.new", std::process::id()));
     let written = File::create(&new).and_then(|mut file| {
@@ -35,7 +35,7 @@ fn place(path: &Path, bytes: &[u8], mode: u32, lasting: bool) -> io::Result<()> 
     placed
 }
 
-/// Removes a file; one that is not there is fine.
+/// Removes a file; one that does not exist is fine.
 pub fn remove(path: &Path) -> io::Result<()> {
     match fs::remove_file(path) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
@@ -49,16 +49,16 @@ mod tests {
 
     #[test]
     fn a_file_that_cannot_be_put_in_place_leaves_nothing() {
-        let folder = std::env::temp_dir().join(format!("bulkhead-files-{}", std::process::id()));
-        fs::create_dir_all(folder.join("taken")).unwrap();
-        write(&folder.join("a.json"), b"1").unwrap();
-        write(&folder.join("a.json"), b"22").unwrap();
-        assert_eq!(fs::read(folder.join("a.json")).unwrap(), b"22");
-        // A folder stands where the file should go.
-        assert!(write(&folder.join("taken"), b"x").is_err());
-        assert_eq!(fs::read_dir(&folder).unwrap().count(), 2);
-        remove(&folder.join("a.json")).unwrap();
-        remove(&folder.join("a.json")).unwrap();
-        fs::remove_dir_all(folder).unwrap();
+        let dir = std::env::temp_dir().join(format!("bulkhead-files-{}", std::process::id()));
+        fs::create_dir_all(dir.join("taken")).unwrap();
+        write(&dir.join("a.json"), b"1").unwrap();
+        write(&dir.join("a.json"), b"22").unwrap();
+        assert_eq!(fs::read(dir.join("a.json")).unwrap(), b"22");
+        // A directory stands where the file should go.
+        assert!(write(&dir.join("taken"), b"x").is_err());
+        assert_eq!(fs::read_dir(&dir).unwrap().count(), 2);
+        remove(&dir.join("a.json")).unwrap();
+        remove(&dir.join("a.json")).unwrap();
+        fs::remove_dir_all(dir).unwrap();
     }
 }

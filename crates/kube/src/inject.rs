@@ -1,8 +1,9 @@
-//! What a container of a zone gets: our two libraries where its loader looks by default, and the zone's folder.
+//! What is injected into a container of a zone: the two client libraries in the loader's default directories, and the
+//! zone's directory.
 //!
-//! No hooks, which is where container toolkits had their escapes, no device nodes, and no `LD_LIBRARY_PATH`, which would
-//! replace the image's own. The folder is mounted, not the socket in it: a mounted socket would be dead after the
-//! broker's restart.
+//! No hooks, which container toolkits had escapes in, no device nodes, and no `LD_LIBRARY_PATH`, which would replace the
+//! image's own. The directory is mounted, not the socket in it: a mounted socket would be dead after a restart of the
+//! broker.
 
 use std::path::{Path, PathBuf};
 
@@ -11,22 +12,22 @@ use control::ZoneName;
 use crate::api::device_plugin as api;
 use crate::cdi::spec::{Edits, Mount};
 
-/// Where libvgpu looks for its zone.
+/// Where the client library looks for its zone.
 const ZONE: &str = control::env_vars::ZONE_FOLDER;
 const LIBRARIES: [&str; 2] = ["libcuda.so.1", "libnvidia-ml.so.1"];
 
-/// Folders in which the loaders of distributions look without being told: Debian's and its kin's, and all others'.
+/// Default directories of distributions' loaders: Debian's, and all others'.
 #[cfg(target_arch = "x86_64")]
-pub const LOADER_FOLDERS: [&str; 2] = ["/usr/lib/x86_64-linux-gnu", "/usr/lib64"];
+pub const LOADER_DIRS: [&str; 2] = ["/usr/lib/x86_64-linux-gnu", "/usr/lib64"];
 #[cfg(target_arch = "aarch64")]
-pub const LOADER_FOLDERS: [&str; 2] = ["/usr/lib/aarch64-linux-gnu", "/usr/lib64"];
+pub const LOADER_DIRS: [&str; 2] = ["/usr/lib/aarch64-linux-gnu", "/usr/lib64"];
 
-/// Places on the host, as the host names them.
+/// Paths on the host, as the host sees them.
 #[derive(Debug, Clone)]
 pub struct Places {
-    /// The folder with our libraries.
+    /// The directory of the client libraries.
     pub libraries: PathBuf,
-    /// The broker's folder.
+    /// The broker's state directory.
     pub state: PathBuf,
 }
 
@@ -38,7 +39,7 @@ impl Places {
     fn mounts(&self, zone: &ZoneName) -> Vec<(PathBuf, PathBuf)> {
         let libraries = LIBRARIES.into_iter().flat_map(|library| {
             let from = self.libraries.join(library);
-            LOADER_FOLDERS.into_iter().map(move |folder| (from.clone(), Path::new(folder).join(library)))
+            LOADER_DIRS.into_iter().map(move |dir| (from.clone(), Path::new(dir).join(library)))
         });
         libraries.chain([(self.zone(zone), PathBuf::from(ZONE))]).collect()
     }
@@ -55,7 +56,7 @@ impl Places {
         Edits { env, mounts: self.mounts(zone).into_iter().map(mount).collect(), ..Edits::default() }
     }
 
-    /// For a kubelet or a runtime that knows no CDI.
+    /// For a kubelet or a runtime without CDI.
     pub fn response(&self, zone: &ZoneName) -> api::ContainerAllocateResponse {
         let mount = |(from, to): (PathBuf, PathBuf)| api::Mount {
             host_path: text(&from),
@@ -70,9 +71,9 @@ impl Places {
     }
 }
 
-/// Triton asks `ldconfig`, which does not know what was mounted, unless it is told.
+/// Triton asks `ldconfig`, which does not know mounted files, unless this is set.
 fn environment() -> [(&'static str, &'static str); 1] {
-    [("TRITON_LIBCUDA_PATH", LOADER_FOLDERS[0])]
+    [("TRITON_LIBCUDA_PATH", LOADER_DIRS[0])]
 }
 
 fn text(path: &Path) -> String {

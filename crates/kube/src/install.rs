@@ -1,4 +1,4 @@
-//! Puts Bulkhead on a host that has no package of it, from within a container of the DaemonSet, and takes it away again.
+//! Installs Bulkhead on a host without a package, from a container of the DaemonSet, and removes it again.
 //!
 //! ```text
 //! /opt/bulkhead/<version>/bin/bulkhead
@@ -8,8 +8,8 @@
 //! /etc/systemd/system/bulkhead.service  (and -spawner, -exporter)
 //! ```
 //!
-//! Files are replaced by renaming: whoever runs or has mounted the old ones keeps them. Doing it twice changes nothing
-//! the second time, so a pod of the DaemonSet that is started again restarts nothing.
+//! Files are replaced by renaming: processes that run or have mounted the old ones keep them. Installing is idempotent, so a
+//! restarted pod of the DaemonSet restarts nothing.
 
 use std::io;
 use std::os::unix::fs::symlink;
@@ -28,20 +28,20 @@ const WANTS_DIR: &str = "etc/systemd/system/multi-user.target.wants";
 const DAEMONS: [&str; 3] = ["bulkhead-spawner", "bulkhead-broker", "bulkhead-exporter"];
 const CONFIG_PATH: &str = "etc/bulkhead/bulkhead.toml";
 const HOME: &str = "opt/bulkhead";
-/// Of the package; a host that has one needs nothing of us.
+/// Units of a package; a host that has one needs no installation.
 const PACKAGED: [&str; 2] = ["lib/systemd/system/bulkhead.service", "usr/lib/systemd/system/bulkhead.service"];
 
 #[derive(Debug, thiserror::Error)]
 pub enum InstallError {
     #[error("cannot use {}", path.display())]
     File { path: PathBuf, source: io::Error },
-    #[error("cannot go to the host's root: {0}")]
+    #[error("cannot change to the host's root: {0}")]
     Root(io::Error),
     #[error("systemctl {what}: {why}")]
     Service { what: String, why: String },
 }
 
-/// What is put on the host.
+/// What to install.
 #[derive(Debug, Clone)]
 pub struct Parts {
     pub program: PathBuf,
@@ -50,7 +50,7 @@ pub struct Parts {
     pub version: String,
 }
 
-/// What the service must be told after something has changed.
+/// What has changed, and so what the service needs.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Changes {
     /// The host has a package, and nothing was touched.
@@ -64,15 +64,15 @@ pub fn is_packaged(root: &Path) -> bool {
     PACKAGED.iter().any(|path| root.join(path).exists())
 }
 
-/// Puts everything in its place.
+/// Installs everything.
 pub fn place(root: &Path, parts: &Parts) -> Result<Changes, InstallError> {
     if is_packaged(root) {
         return Ok(Changes { packaged: true, ..Changes::default() });
     }
     let home = root.join(HOME).join(&parts.version);
     let (bin, lib) = (home.join("bin"), home.join("lib/bulkhead"));
-    for folder in [&bin, &lib] {
-        at(folder, std::fs::create_dir_all(folder))?;
+    for dir in [&bin, &lib] {
+        at(dir, std::fs::create_dir_all(dir))?;
     }
     let mut changes = Changes::default();
     changes.programs |= put(&parts.program, &bin.join("bulkhead"), 0o755)?;
@@ -99,7 +99,7 @@ pub fn place(root: &Path, parts: &Parts) -> Result<Changes, InstallError> {
     Ok(changes)
 }
 
-/// Folders of the host in which the verbs for kubelet leave things, as the host names them.
+/// Directories of the host that the commands for kubelet write to.
 #[derive(Debug, Clone)]
 pub struct Traces {
     pub kubelet: PathBuf,
@@ -107,50 +107,49 @@ pub struct Traces {
     pub cdi: PathBuf,
 }
 
-/// Takes everything away that [`place`] and the verbs have left. A package's files are the package's; what the verbs left
-/// is taken away beside it as well.
+/// Removes everything that [`place`] and the commands for kubelet have created, but not a package's files.
 pub fn clear(root: &Path, traces: &Traces) -> Result<(), InstallError> {
     if !is_packaged(root) {
         let units = UNITS.iter().flat_map(|(name, _)| [UNIT_DIR, WANTS_DIR].map(|place| root.join(place).join(name)));
         for path in units.chain([root.join(CONFIG_PATH)]) {
             at(&path, crate::files::remove(&path))?;
         }
-        remove_folder(&root.join(HOME))?;
-        // Only if nothing of somebody else's is in it.
+        remove_dir(&root.join(HOME))?;
+        // Only if it is empty.
         let _ = std::fs::remove_dir(root.join("etc/bulkhead"));
-        // Sockets and books; the folder of a proxy that still runs is its own.
+        // Sockets and state; the directory of a proxy that still runs is left alone.
         control::state_dir::remove(&root.join("run/bulkhead"));
     }
-    remove_folder(&below(root, &traces.checkpoints))?;
+    remove_dir(&below(root, &traces.checkpoints))?;
     let kubelet = below(root, &traces.kubelet);
-    remove_folder(&kubelet.join("plugins").join(crate::dra::DRIVER))?;
+    remove_dir(&kubelet.join("plugins").join(crate::dra::DRIVER))?;
     // Sockets of a plugin or a driver that was killed.
     remove_begun_with(&kubelet.join("device-plugins"), crate::device_plugin::SOCKETS)?;
     remove_begun_with(&kubelet.join("plugins_registry"), crate::dra::DRIVER)?;
     // `/var/run` is a link to `/run`, which leads elsewhere as long as the root is not the host's.
-    for folder in [Path::new("/run/cdi"), &traces.cdi] {
-        let folder = below(root, folder);
-        remove_begun_with(&folder, &format!("{}-{}-", crate::cdi::VENDOR, crate::cdi::CLASS))?;
-        let _ = std::fs::remove_dir(folder);
+    for dir in [Path::new("/run/cdi"), &traces.cdi] {
+        let dir = below(root, dir);
+        remove_begun_with(&dir, &format!("{}-{}-", crate::cdi::VENDOR, crate::cdi::CLASS))?;
+        let _ = std::fs::remove_dir(dir);
     }
     Ok(())
 }
 
-/// A path of the host's, from here.
+/// A path of the host, below its root.
 fn below(root: &Path, path: &Path) -> PathBuf {
     root.join(path.strip_prefix("/").unwrap_or(path))
 }
 
-fn remove_folder(path: &Path) -> Result<(), InstallError> {
+fn remove_dir(path: &Path) -> Result<(), InstallError> {
     match std::fs::remove_dir_all(path) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => at(path, Err(error)),
         _ => Ok(()),
     }
 }
 
-/// Removes the files in a folder whose names begin so.
-fn remove_begun_with(folder: &Path, begin: &str) -> Result<(), InstallError> {
-    for entry in std::fs::read_dir(folder).into_iter().flatten().flatten() {
+/// Removes the files in a directory whose names have this prefix.
+fn remove_begun_with(dir: &Path, begin: &str) -> Result<(), InstallError> {
+    for entry in std::fs::read_dir(dir).into_iter().flatten().flatten() {
         if entry.file_name().to_string_lossy().starts_with(begin) {
             at(&entry.path(), crate::files::remove(&entry.path()))?;
         }
@@ -158,7 +157,7 @@ fn remove_begun_with(folder: &Path, begin: &str) -> Result<(), InstallError> {
     Ok(())
 }
 
-/// Has the host's systemd do something. Changes this process's root for good.
+/// Runs the host's systemctl. Changes this process's root permanently.
 pub struct Systemd {
     present: bool,
 }
@@ -180,7 +179,7 @@ impl Systemd {
     pub fn ask(&self, arguments: &[&str]) -> Result<(), InstallError> {
         let failed = |why: String| InstallError::Service { what: arguments.join(" "), why };
         let mut command = Command::new("systemctl");
-        // It would otherwise see that this root is not that of process 1, and do nothing.
+        // Otherwise it detects the chroot and does nothing.
         command.args(arguments).env("SYSTEMD_IGNORE_CHROOT", "1");
         let output = command.output().map_err(|error| failed(error.to_string()))?;
         match output.status.success() {
@@ -189,8 +188,7 @@ impl Systemd {
         }
     }
 
-    /// What changes need: a new program or unit a restart, which ends no tenant's program, and a new configuration a
-    /// reload.
+    /// Restarts the service for a new program or unit, which ends no client, and reloads it for a new configuration.
     pub fn apply(&self, changes: Changes) -> Result<(), InstallError> {
         if changes.unit {
             self.ask(&["daemon-reload"])?;
@@ -210,7 +208,7 @@ fn at<T>(path: &Path, result: io::Result<T>) -> Result<T, InstallError> {
     result.map_err(|source| InstallError::File { path: path.to_owned(), source })
 }
 
-/// Copies a file; false when it was there already.
+/// Copies a file; false if it already has this content.
 fn put(from: &Path, to: &Path, mode: u32) -> Result<bool, InstallError> {
     let bytes = at(from, std::fs::read(from))?;
     write(to, &bytes, mode)
@@ -224,7 +222,7 @@ fn write(to: &Path, bytes: &[u8], mode: u32) -> Result<bool, InstallError> {
     Ok(true)
 }
 
-/// Has a link lead somewhere; false when it did already.
+/// Sets a symbolic link; false if it already points there.
 fn point(link: &Path, to: &Path) -> Result<bool, InstallError> {
     if std::fs::read_link(link).is_ok_and(|there| there == to) {
         return Ok(false);
@@ -236,11 +234,11 @@ fn point(link: &Path, to: &Path) -> Result<bool, InstallError> {
     Ok(true)
 }
 
-/// Other versions: who still runs them has them open.
+/// Removes other versions: processes that still run them have them open.
 fn forget_others(home: &Path, version: &str) -> Result<(), InstallError> {
     for entry in at(home, std::fs::read_dir(home))?.flatten() {
-        let is_folder = entry.file_type().is_ok_and(|kind| kind.is_dir());
-        if is_folder && entry.file_name() != version {
+        let is_dir = entry.file_type().is_ok_and(|kind| kind.is_dir());
+        if is_dir && entry.file_name() != version {
             at(&entry.path(), std::fs::remove_dir_all(entry.path()))?;
         }
     }
@@ -258,8 +256,8 @@ mod tests {
     impl Host {
         fn new(name: &str) -> Self {
             let path = std::env::temp_dir().join(format!("bulkhead-install-{}-{name}", std::process::id()));
-            for folder in ["image", "host"] {
-                fs::create_dir_all(path.join(folder)).unwrap();
+            for dir in ["image", "host"] {
+                fs::create_dir_all(path.join(dir)).unwrap();
             }
             for file in ["bulkhead", "libcuda.so.1", "libnvidia-ml.so.1"].iter().chain(&DAEMONS) {
                 fs::write(path.join("image").join(file), file).unwrap();
@@ -340,8 +338,8 @@ mod tests {
         fs::create_dir_all(root.join("run/cdi")).unwrap();
         fs::write(root.join("run/cdi/bulkhead.dev-zone-a.json"), "{}").unwrap();
         fs::write(root.join("run/cdi/nvidia.yaml"), "").unwrap();
-        for folder in ["device-plugins", "plugins_registry", "plugins/gpu.bulkhead.dev", "plugins/gpu.nvidia.com"] {
-            fs::create_dir_all(root.join("var/lib/kubelet").join(folder)).unwrap();
+        for dir in ["device-plugins", "plugins_registry", "plugins/gpu.bulkhead.dev", "plugins/gpu.nvidia.com"] {
+            fs::create_dir_all(root.join("var/lib/kubelet").join(dir)).unwrap();
         }
         for file in [
             "device-plugins/bulkhead-a.sock",

@@ -1,4 +1,4 @@
-//! What device plugin and DRA driver both must know of the node.
+//! The node's GPUs, for the device plugin and the DRA driver.
 
 use std::path::Path;
 use std::time::Duration;
@@ -77,7 +77,7 @@ pub async fn gpus(broker: &Broker, soft: bool) -> Option<Node> {
     }
 }
 
-/// Waits for a proxy that has GPUs, and says from time to time what it waits for.
+/// Waits for a proxy that has GPUs, and logs from time to time what it waits for.
 pub async fn wait(broker: &Broker, source: &mut Source) -> Node {
     const PAUSE: Duration = Duration::from_millis(200);
     const SAY_EVERY: u32 = 150;
@@ -85,17 +85,18 @@ pub async fn wait(broker: &Broker, source: &mut Source) -> Node {
     loop {
         let why = match look(broker, source.soft).await {
             Ok(Sight::Gpus(node)) => return node,
-            Ok(Sight::Nothing) => "it does not know its GPUs yet".to_owned(),
+            Ok(Sight::Nothing) => "it has not probed its GPUs yet".to_owned(),
             Ok(Sight::OnlySoft) => {
                 // Who changes the file need not restart us. One that is wrong leaves all as it is.
                 let _ = source.check();
-                "it has found no GPU and computes on the CPU ([proxy] backend = \"soft\" would offer that)".to_owned()
+                "it found no GPU and uses the software backend; set [proxy] backend = \"soft\" to offer that"
+                    .to_owned()
             }
             Err(error) => error.to_string(),
         };
-        // The first second is nobody's business.
+        // Do not log during the first second.
         if attempt % SAY_EVERY == 5 {
-            tracing::warn!(why, "waiting for the proxy; this node offers nothing yet");
+            tracing::warn!(why, "waiting for the proxy; this node offers no GPUs yet");
         }
         attempt = attempt.wrapping_add(1);
         tokio::time::sleep(PAUSE).await;

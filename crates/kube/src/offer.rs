@@ -1,4 +1,4 @@
-//! What a node offers: its GPUs, cut up by profiles, as the resources that pods ask for.
+//! What a node offers: its GPUs, divided by profiles, as resources that pods request.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -7,15 +7,15 @@ use control::ZoneLimits;
 use control::admin::CardStatus;
 use control::mig::Instance;
 
-/// As many as a node can offer of one resource.
+/// Maximum number of devices of one resource.
 const MAX_DEVICES: usize = 2048;
 
-/// Something that pods can ask for.
+/// A resource that pods can request.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Resource {
     pub name: String,
     pub devices: BTreeMap<String, Part>,
-    /// What each device of it may have.
+    /// The limits of each device.
     pub limits: ZoneLimits,
     /// A container may have only one (`failRequestsGreaterThanOne`).
     pub single: bool,
@@ -26,21 +26,21 @@ pub struct Resource {
 pub struct Part {
     /// The place of the GPU among the broker's.
     pub gpu: usize,
-    /// By which a zone names it.
+    /// The number by which a zone names it.
     pub number: u32,
 }
 
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
 pub enum OfferError {
-    #[error("{who}: this node has no GPU {gpu} (it has {count})")]
+    #[error("{who}: GPU {gpu} does not exist (this node has {count})")]
     NoSuchGpu { who: String, gpu: u32, count: usize },
-    #[error("GPU {gpu} is for claims and for profile {profile}: it can be handed out in one way only")]
+    #[error("GPU {gpu} is reserved for claims and used by profile {profile}; a GPU can be offered in one way only")]
     Twice { gpu: usize, profile: String },
-    #[error("profile {profile}: not one part of {memory} fits on GPU {gpu}, which has {room}")]
+    #[error("profile {profile}: {memory} does not fit on GPU {gpu}, which has {room}")]
     TooLarge { profile: String, memory: String, gpu: usize, room: String },
-    #[error("GPU {gpu}: the profiles {profiles} take {taken} together, and it has {room}; set per_gpu or gpus")]
+    #[error("GPU {gpu} is oversubscribed: profiles {profiles} need {taken}, it has {room}; set per_gpu or gpus")]
     Oversold { gpu: usize, profiles: String, taken: String, room: String },
-    #[error("profile {profile} has no memory limit: set per_gpu to say how many parts a GPU has")]
+    #[error("profile {profile} has no memory limit; set per_gpu to the number of devices per GPU")]
     NoCount { profile: String },
     #[error("{a} and {b} are both offered as {resource}")]
     SameResource { a: String, b: String, resource: String },
@@ -61,7 +61,7 @@ impl From<&Profile> for Wanted {
     }
 }
 
-/// What becomes of each GPU: a GPU is handed out in one way only.
+/// How each GPU is offered: in one way only.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Offer {
     /// For pods that ask for resources.
@@ -70,7 +70,7 @@ pub struct Offer {
     pub claims: BTreeSet<usize>,
 }
 
-/// Cuts the GPUs up. `extra` are profiles from elsewhere; `reserve` is what of each GPU is not handed out in parts.
+/// Divides the GPUs. `extra`: more profiles; `reserve`: memory of each GPU that is not offered.
 pub fn cut(config: &Kubernetes, extra: &[Wanted], cards: &[CardStatus], reserve: u64) -> Result<Offer, OfferError> {
     let wanted: Vec<Wanted> = config.profiles.iter().map(Wanted::from).chain(extra.iter().cloned()).collect();
     distinct(&wanted, config.whole_gpus.as_ref())?;
@@ -128,7 +128,7 @@ pub fn cut(config: &Kubernetes, extra: &[Wanted], cards: &[CardStatus], reserve:
     Ok(Offer { resources, claims })
 }
 
-/// No two things may have one name.
+/// Resource names must be unique.
 fn distinct(wanted: &[Wanted], whole: Option<&String>) -> Result<(), OfferError> {
     let mut names: BTreeMap<&str, &str> = BTreeMap::new();
     let profiles = wanted.iter().map(|wanted| (wanted.profile.resource.as_str(), wanted.profile.name.as_str()));
@@ -168,23 +168,23 @@ fn size(bytes: u64) -> String {
     control::size::Size(bytes).to_string()
 }
 
-/// What no zone can have: CUDA gives a process whole GPUs, or one instance.
+/// Not possible: CUDA gives a process whole GPUs, or one instance.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
-#[error("a container can use whole GPUs or parts of one MIG slice, not several slices")]
-pub struct SeveralSlices;
+#[error("a container can use whole GPUs or one MIG instance, not several instances")]
+pub struct SeveralInstances;
 
 /// The GPUs that a zone is told of, by number: none where it sees all that the node has, so that it shares their spare
 /// workers.
-pub fn numbers(gpus: impl Iterator<Item = u32>, of_node: usize) -> Result<Vec<u32>, SeveralSlices> {
+pub fn numbers(gpus: impl Iterator<Item = u32>, of_node: usize) -> Result<Vec<u32>, SeveralInstances> {
     let numbers: BTreeSet<u32> = gpus.collect();
     if numbers.len() > 1 && numbers.iter().any(|number| Instance::of(*number).is_some()) {
-        return Err(SeveralSlices);
+        return Err(SeveralInstances);
     }
     Ok(if numbers.len() >= of_node { Vec::new() } else { numbers.into_iter().collect() })
 }
 
 impl Resource {
-    /// What a container gets that was given so many devices.
+    /// The limits of a container with this number of devices.
     pub fn limits_of(&self, devices: usize) -> ZoneLimits {
         let count = u64::try_from(devices).unwrap_or(1).max(1);
         let times = |limit: Option<u64>| limit.map(|limit| limit.saturating_mul(count));
@@ -203,7 +203,7 @@ impl Resource {
         }
     }
 
-    /// Which devices to give. Those of one GPU come together; among GPUs the fullest comes first, or the emptiest.
+    /// Which devices to prefer: those of one GPU together, and the fullest GPU first, or the emptiest.
     pub fn prefer(&self, available: &[String], must: &[String], size: usize, spread: bool) -> Vec<String> {
         let gpu_of = |id: &String| self.devices.get(id).map(|part| part.gpu);
         let mut chosen: Vec<String> = must.to_vec();

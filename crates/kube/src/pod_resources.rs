@@ -1,4 +1,4 @@
-//! Which container has which device, as kubelet tells. It is the only one who knows: Allocate does not say who asks.
+//! Which container has which device, from kubelet's pod-resources API: Allocate does not name the pod.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -14,13 +14,13 @@ const MAX_LIST: usize = 64 << 20;
 
 #[derive(Debug, thiserror::Error)]
 pub enum ListError {
-    #[error("kubelet's pod-resources socket cannot be used: {0}")]
+    #[error("cannot use kubelet's pod-resources socket: {0}")]
     Socket(tonic::transport::Error),
-    #[error("kubelet does not list pods: {}", .0.message())]
+    #[error("kubelet cannot list pods: {}", .0.message())]
     Refused(Box<tonic::Status>),
 }
 
-/// What containers have, by resource and device.
+/// The containers of devices and claims.
 #[derive(Debug, Default, Clone, PartialEq, Eq)]
 pub struct Listing {
     pub devices: BTreeMap<(String, String), Labels>,

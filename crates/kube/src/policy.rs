@@ -1,4 +1,4 @@
-//! What the namespace of a pod means for its zone: a quota that it draws on, and others that it may share with.
+//! What the namespace of a pod means for its zone: the quota that it draws on, and the sharing group that it is in.
 
 use std::collections::BTreeMap;
 
@@ -7,7 +7,7 @@ use control::zone::Ties;
 
 use crate::broker::{Broker, BrokerError};
 
-/// How budgets and circles of namespaces begin.
+/// The prefix of namespaces' budgets and sharing groups.
 const PREFIX: &str = "namespace.";
 
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -26,14 +26,14 @@ impl From<&Kubernetes> for Policy {
 }
 
 impl Policy {
-    /// What a zone of a namespace has to do with others; the rest stays as it is.
-    pub fn ties(&self, namespace: &str, known: &Ties) -> Ties {
+    /// The bindings of a zone in a namespace; other bindings stay as they are.
+    pub fn bindings(&self, namespace: &str, known: &Ties) -> Ties {
         let name = format!("{PREFIX}{namespace}");
         let circles = if self.share_in_namespace { vec![name.clone()] } else { Vec::new() };
         Ties { budgets: vec![name], circles, ..known.clone() }
     }
 
-    /// Has the broker know the quotas, and forget those that are none any more.
+    /// Sets the quotas in the broker, and removes those that are no longer configured.
     pub async fn enforce(&self, broker: &Broker) -> Result<(), BrokerError> {
         let known = broker.budgets().await?;
         let wanted: BTreeMap<String, u64> =
@@ -55,11 +55,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_namespace_is_a_budget_and_a_circle_only_if_it_is_said_so() {
+    fn a_namespace_is_a_budget_and_a_sharing_group_only_if_configured() {
         let known = Ties { gpus: vec![1], split: true, ..Ties::default() };
-        let apart = Policy::default().ties("a", &known);
+        let apart = Policy::default().bindings("a", &known);
         assert_eq!((apart.budgets, apart.circles), (vec!["namespace.a".to_owned()], vec![]));
-        let together = Policy { share_in_namespace: true, ..Policy::default() }.ties("a", &known);
+        let together = Policy { share_in_namespace: true, ..Policy::default() }.bindings("a", &known);
         assert_eq!(
             (together.circles, together.gpus, together.split),
             (vec!["namespace.a".to_owned()], vec![1], true)

@@ -1,7 +1,7 @@
 //! Kubernetes' quantities: `10Gi`, `100`, `1500m`, `1e3`.
 
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
-#[error("{0:?} is no quantity")]
+#[error("{0:?} is not a valid quantity")]
 pub struct BadQuantity(String);
 
 /// A whole number; what is beyond the point counts as one more, as everywhere in Kubernetes.

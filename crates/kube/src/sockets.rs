@@ -16,7 +16,7 @@ pub fn channel(path: &Path) -> Result<Channel, tonic::transport::Error> {
         .connect_lazy())
 }
 
-/// Listens at a path, for the owner alone, in place of whoever did so before.
+/// Listens at a path, for the owner only, and replaces an existing socket.
 pub fn listen(path: &Path) -> io::Result<UnixListenerStream> {
     crate::files::remove(path)?;
     let listener = UnixListener::bind(path)?;
@@ -24,7 +24,7 @@ pub fn listen(path: &Path) -> io::Result<UnixListenerStream> {
     Ok(UnixListenerStream::new(listener))
 }
 
-/// Which file this is; another one of the same name is not the same.
+/// The identity of a file, which tells it from another one with the same name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Identity(u64, u64, i64, i64);
 
@@ -33,7 +33,7 @@ pub fn identity(path: &Path) -> Option<Identity> {
     Some(Identity(data.dev(), data.ino(), data.ctime(), data.ctime_nsec()))
 }
 
-/// A socket that is removed when it is served no more.
+/// A socket that is removed on drop.
 pub struct Bound(pub PathBuf);
 
 impl Drop for Bound {

@@ -1,4 +1,4 @@
-//! From the configuration file and the GPUs to what is offered.
+//! Turns the configuration file and the node's GPUs into what the node offers.
 
 use std::path::PathBuf;
 
@@ -35,7 +35,7 @@ pub struct Source {
     /// What they held, and for which GPUs they were read, when that was last looked at.
     seen: Option<(Vec<Option<String>>, Node)>,
     time_slicing: Option<PathBuf>,
-    /// GPUs that are computed on the CPU are to be offered. That is known before anything is, and stays.
+    /// Offer software GPUs. Read once at the start.
     pub soft: bool,
 }
 
@@ -44,14 +44,14 @@ impl Source {
         Self { path, seen: None, time_slicing: None, soft: false }
     }
 
-    /// What is wrong with the file whatever GPUs there are.
+    /// Validates the file, as far as that does not depend on the node's GPUs.
     pub fn check(&mut self) -> Result<(), SourceError> {
         self.soft = node::means_soft(&node::load(self.path.as_deref())?);
         Ok(())
     }
 
-    /// Has a file changed since this was last asked, or what the node has? The files of a ConfigMap are links, so it is
-    /// their contents that count; and a proxy that comes after another may find GPUs that were cut anew.
+    /// Whether a file or the node's GPUs have changed since the last call. The files of a ConfigMap are links, so their
+    /// contents are compared; and a new proxy may find GPUs that were partitioned again.
     pub fn changed(&mut self, node: &Node) -> bool {
         let files = [self.path.as_ref(), self.time_slicing.as_ref()];
         let files = files.map(|file| file.and_then(|file| std::fs::read_to_string(file).ok())).to_vec();
@@ -74,7 +74,7 @@ impl Source {
         Ok(Plan { config, offer, reserve, gpus: node.cards.len() })
     }
 
-    /// Reads the files again if something has changed. What is wrong with them is said, and nothing comes of it.
+    /// Reads the files again if something has changed. Logs what is invalid, and returns nothing then.
     pub fn reread(&mut self, node: &Node) -> Option<Plan> {
         if !self.changed(node) {
             return None;
@@ -83,7 +83,7 @@ impl Source {
             Ok(plan) => Some(plan),
             Err(error) => {
                 error.to_string().lines().for_each(|problem| tracing::error!(problem, "configuration"));
-                tracing::error!("the configuration is wrong; what was in force stays so");
+                tracing::error!("invalid configuration; keeping the previous one");
                 None
             }
         }

@@ -1,4 +1,4 @@
-//! NVIDIA's device plugin's configuration file, as far as it shares GPUs in time: each entry becomes a profile.
+//! Reads the time-slicing part of the configuration of NVIDIA's device plugin: each entry becomes a profile.
 //!
 //! ```yaml
 //! version: v1
@@ -78,17 +78,17 @@ pub fn read(path: &Path, memory: Option<u64>) -> Result<Vec<Wanted>, TimeSlicing
         .map_err(|error| TimeSlicingError::Syntax { path: path.to_owned(), error: Box::new(error) })?;
     let wrong = |what: String| TimeSlicingError::Wrong { path: path.to_owned(), what };
     if file.version != "v1" {
-        return Err(wrong(format!("version {} is not known; v1 is", file.version)));
+        return Err(wrong(format!("unsupported version {}; expected v1", file.version)));
     }
     let slicing = file.sharing.time_slicing;
     let wanted = slicing.resources.into_iter().map(|entry| {
         if !(1..=128).contains(&entry.replicas) {
-            return Err(wrong(format!("{}: replicas is a number from 1 to 128", entry.name)));
+            return Err(wrong(format!("{}: replicas must be between 1 and 128", entry.name)));
         }
         let renamed = if slicing.rename_by_default { format!("{}.shared", entry.name) } else { entry.name.clone() };
         let resource = entry.rename.unwrap_or(renamed);
         if !config::is_resource(&resource) {
-            return Err(wrong(format!("{resource} is no name of a resource")));
+            return Err(wrong(format!("{resource} is not a valid resource name")));
         }
         let gpus = match entry.devices {
             None => None,
@@ -145,11 +145,11 @@ mod tests {
     #[test]
     fn what_is_wrong_is_said() {
         let says = |text: &str| read_text(text).unwrap_err().to_string();
-        assert!(says("version: v2\n").contains("v1 is"));
+        assert!(says("version: v2\n").contains("expected v1"));
         assert!(says("version: [").contains("bulkhead-slices"));
         let with = |entry: &str| format!("version: v1\nsharing:\n  timeSlicing:\n    resources:\n    - {entry}\n");
-        assert!(says(&with("{name: nvidia.com/gpu, replicas: 0}")).contains("from 1 to 128"));
-        assert!(says(&with("{name: gpu, replicas: 2}")).contains("no name of a resource"));
+        assert!(says(&with("{name: nvidia.com/gpu, replicas: 0}")).contains("between 1 and 128"));
+        assert!(says(&with("{name: gpu, replicas: 2}")).contains("not a valid resource name"));
         assert!(says(&with("{name: nvidia.com/gpu, replicas: 2, devices: some}")).contains("neither"));
         assert!(says(&with("{name: nvidia.com/gpu, replica: 2}")).contains("replica"));
     }

@@ -9,10 +9,11 @@ use serde_json::Value;
 
 const NAMESPACE: &str = "bulkhead-system";
 const HEAD: &str =
-    "# Bulkhead without Helm: `kubectl apply -f`. Made from packaging/helm/bulkhead with its own values.\n";
+    "# Bulkhead without Helm: `kubectl apply -f`. Generated from packaging/helm/bulkhead with its default values.\n";
 const REMOVE_HEAD: &str = "\
-# Before `kubectl delete -f bulkhead.yaml`: takes Bulkhead off the hosts. Each is clean when its pod runs
-# (`kubectl rollout status -n bulkhead-system daemonset/bulkhead`). Made from packaging/helm/bulkhead with host.remove=true.
+# Apply this before `kubectl delete -f bulkhead.yaml`: it removes Bulkhead from the hosts. A host is clean once its pod is
+# ready (`kubectl rollout status -n bulkhead-system daemonset/bulkhead`). Generated from packaging/helm/bulkhead with
+# host.remove=true.
 ";
 
 fn root() -> PathBuf {

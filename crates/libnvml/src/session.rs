@@ -14,7 +14,7 @@ use crate::codes::*;
 use crate::entry::Nvml;
 
 /// The first question of all has the broker start a driver; others are answered at once.
-const PATIENCE: Duration = Duration::from_secs(60);
+const TIMEOUT: Duration = Duration::from_secs(60);
 /// While a new broker takes over from an old one, its sockets are away for a moment.
 const TAKEOVER: Duration = Duration::from_millis(500);
 /// A guest may start before the driver domain has taken it in.
@@ -42,8 +42,8 @@ pub fn now() -> Nvml<ZoneView> {
 
 fn ask(path: &Path) -> Result<ZoneView, BootstrapError> {
     if env_vars::is_guest(xen::guest::is_possible) {
-        let answer = xen::guest::inquire(TAKE_IN, PATIENCE).map_err(|error| {
-            crate::trace::note(&format!("no answer from the driver domain: {error}"));
+        let answer = xen::guest::inquire(TAKE_IN, TIMEOUT).map_err(|error| {
+            crate::trace::note(&format!("cannot reach the driver domain: {error}"));
             BootstrapError::Closed
         })?;
         return ZoneView::read(answer.bytes()).map_err(|_| BootstrapError::Invalid);
@@ -65,13 +65,13 @@ fn ask(path: &Path) -> Result<ZoneView, BootstrapError> {
 fn ask_once(path: &Path) -> Result<ZoneView, BootstrapError> {
     let broker = bootstrap::connect(path)?;
     bootstrap::send(&broker, &Inquiry::default(), &[])?;
-    let (answer, _) = bootstrap::recv_within::<Answer>(&broker, PATIENCE)?;
+    let (answer, _) = bootstrap::recv_within::<Answer>(&broker, TIMEOUT)?;
     ZoneView::read(answer.bytes()).map_err(|_| BootstrapError::Invalid)
 }
 
 fn start(without_cards: bool) -> Nvml {
     let view = ask(&env_vars::zone_socket()).map_err(|error| {
-        crate::trace::note(&format!("no answer from {}: {error}", env_vars::zone_socket().display()));
+        crate::trace::note(&format!("cannot reach the proxy at {}: {error}", env_vars::zone_socket().display()));
         DRIVER_NOT_LOADED
     })?;
     if view.cards.is_empty() && !without_cards {

@@ -44,7 +44,7 @@ pub fn called(name: &str, code: u32) {
     }
 }
 
-/// Something that went wrong, for those who want to know.
+/// Logs an error if tracing or verbose logging is on.
 pub fn note(text: &str) {
     if level() > 0 || env_vars::is_verbose() {
         env_vars::print_trace(&format!("bulkhead: {text}\n"));

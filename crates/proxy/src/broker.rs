@@ -22,7 +22,7 @@ use crate::{Programs, exporter, settings, spawner, state_dir};
 
 /// Reads the configuration, starts what the broker needs beside it, gives up all privilege and serves.
 pub fn run(args: ProxyArgs, programs: &Programs) -> Result<ExitCode, Failure> {
-    // Started from /proc/self/exe, it would be called "exe" in every list of processes.
+    // Started from /proc/self/exe, it would be called "exe" in process lists.
     let _ = rustix::thread::set_name(c"bulkhead");
     let path = settings::config_path(&args);
     let file = settings::read(path.as_deref())?;
@@ -41,9 +41,9 @@ pub fn run(args: ProxyArgs, programs: &Programs) -> Result<ExitCode, Failure> {
     if !broker.missing().is_empty() && jail != Demand::Off {
         let missing = broker.missing();
         if json_logs {
-            tracing::warn!(%missing, "this machine does not allow the whole jail");
+            tracing::warn!(%missing, "jail is incomplete on this machine");
         } else {
-            eprintln!("bulkhead: this machine does not allow the whole jail; workers lack: {missing}");
+            eprintln!("bulkhead: jail is incomplete on this machine; missing: {missing}");
         }
     }
     if !args.private {
@@ -59,8 +59,8 @@ pub fn run(args: ProxyArgs, programs: &Programs) -> Result<ExitCode, Failure> {
     helpers.finish();
     match ended {
         Ok(Ended::Signal | Ended::Lifeline) => Ok(ExitCode::SUCCESS),
-        Ok(Ended::Spawner) => Err(Failure::new(Exit::Failure, "the spawner is gone; workers with clients go on")),
-        Err(error) => Err(Failure::system(Exit::Failure, "the proxy cannot go on", &error)),
+        Ok(Ended::Spawner) => Err(Failure::new(Exit::Failure, "lost the spawner; workers with clients keep running")),
+        Err(error) => Err(Failure::system(Exit::Failure, "proxy failed", &error)),
     }
 }
 
@@ -149,7 +149,7 @@ fn start_failure(error: StartError) -> Failure {
     Failure::new(exit, error.to_string())
 }
 
-/// Tells systemd that others can come.
+/// Tells systemd that the daemon is ready.
 pub fn notify_ready() {
     let Some(path) = std::env::var_os("NOTIFY_SOCKET") else { return };
     let address = match path.as_encoded_bytes().strip_prefix(b"@") {
@@ -158,6 +158,6 @@ pub fn notify_ready() {
     };
     let sent = address.and_then(|address| UnixDatagram::unbound()?.send_to_addr(b"READY=1", &address));
     if let Err(error) = sent {
-        tracing::warn!(%error, "cannot tell the service manager that we are ready");
+        tracing::warn!(%error, "cannot notify the service manager");
     }
 }

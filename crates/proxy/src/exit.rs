@@ -1,9 +1,9 @@
-//! Every exit status of `bulkhead`. `run` passes the status of its program on, so these are numbers that programs
-//! seldom use.
+//! Every exit status of `bulkhead`. `run` returns the status of its program, so these are numbers that programs seldom
+//! use.
 
 use std::process::ExitCode;
 
-/// Makes the type and the list of its values from one table, so that none can be left out.
+/// Generates the type and the list of its values from one table, so that none can be left out.
 macro_rules! statuses {
     ($($name:ident = $number:literal, $meaning:literal;)*) => {
         #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -13,7 +13,7 @@ macro_rules! statuses {
         }
 
         impl Exit {
-            /// With a line for the manual.
+            /// Every status with its description in the man page.
             pub const ALL: &[(Self, &str)] = &[$((Self::$name, $meaning)),*];
         }
     };
@@ -21,23 +21,23 @@ macro_rules! statuses {
 
 statuses! {
     Unwell = 1, "`bulkhead doctor` found errors";
-    Usage = 2, "wrong arguments";
-    ZoneRefused = 65, "the proxy refused the zone";
-    ZoneUnknown = 66, "the proxy has no zone of that name";
-    NoBackend = 67, "the backend is not on this machine";
-    NoLibrary = 68, "Bulkhead's libcuda.so.1 was not found";
-    ProxyUnreachable = 69, "no proxy answers at the socket";
-    Failure = 70, "an internal failure";
-    NoXen = 71, "this is no domain of Xen that can make others";
-    NoJail = 72, "the machine does not allow the jail that was demanded";
-    NoSpace = 73, "no space left for the state directory";
-    StateDir = 74, "the state directory cannot be used";
-    Taken = 75, "another proxy has the state directory";
-    Guest = 76, "the guest did not start, or ended without its program";
-    NoImage = 77, "there is no image that a guest could boot";
-    Config = 78, "the configuration file is wrong";
-    TimedOut = 79, "what was waited for did not happen in time";
-    PeerLost = 80, "the program on the other side died";
+    Usage = 2, "invalid arguments";
+    ZoneRefused = 65, "the proxy refused the request";
+    ZoneUnknown = 66, "the zone does not exist";
+    NoBackend = 67, "the backend is not available on this machine";
+    NoLibrary = 68, "the client library libcuda.so.1 was not found";
+    ProxyUnreachable = 69, "the proxy is unreachable";
+    Failure = 70, "internal error";
+    NoXen = 71, "not in a Xen control domain";
+    NoJail = 72, "the required jail is not available on this machine";
+    NoSpace = 73, "no space left on device";
+    StateDir = 74, "the state directory is not usable";
+    Taken = 75, "another proxy uses the state directory";
+    Guest = 76, "the guest did not boot, or ended before its program";
+    NoImage = 77, "no guest image";
+    Config = 78, "invalid configuration";
+    TimedOut = 79, "timed out";
+    PeerLost = 80, "the peer process died";
     NotExecutable = 126, "the program cannot be executed";
     NotFound = 127, "the program was not found";
 }
@@ -48,7 +48,7 @@ impl From<Exit> for ExitCode {
     }
 }
 
-/// What a verb ends with: one line for stderr, and the status.
+/// An error that ends a command: one line for stderr, and the exit status.
 #[derive(Debug, thiserror::Error)]
 #[error("{line}")]
 pub struct Failure {
@@ -61,7 +61,7 @@ impl Failure {
         Self { exit, line: line.into() }
     }
 
-    /// An error of the system: a full disk has a status of its own wherever it strikes.
+    /// A system error; a full disk always has a status of its own.
     pub fn system(exit: Exit, what: &str, error: &std::io::Error) -> Self {
         let exit = if is_full(error) { Exit::NoSpace } else { exit };
         Self::new(exit, format!("{what}: {error}"))
@@ -81,7 +81,7 @@ mod tests {
         const BEGIN: &str = "<!-- statuses: made from crates/proxy/src/exit.rs -->\n";
         const END: &str = "<!-- end of statuses -->\n";
         let line = |(exit, meaning): &(Exit, &str)| format!("| {} | {meaning} |\n", *exit as u8);
-        let own = "| the program's | it ran; 128+n if signal n ended it |\n";
+        let own = "| the program's | the program ran; 128+n if signal n killed it |\n";
         let table: String = Exit::ALL.iter().map(line).collect();
         let table = format!("\n| exit status | meaning |\n|---:|---|\n{own}{table}\n");
         testkit::fresh_part("README.md", BEGIN, END, &table);

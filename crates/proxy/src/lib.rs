@@ -69,7 +69,7 @@ impl Programs {
     }
 }
 
-/// Readable when one of the signals has come.
+/// Readable when one of the signals has arrived.
 pub fn on_signals(signals: &[i32]) -> std::io::Result<OwnedFd> {
     let (reader, writer) = UnixStream::pair()?;
     for signal in signals {

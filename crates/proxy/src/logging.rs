@@ -1,7 +1,7 @@
-//! Logs go to stderr, one line each: words for people, or JSON for machines.
+//! Logs go to stderr, one line per event, as text or JSON.
 //!
-//! In JSON every line has `time`, `level` and `event`, which is one of a fixed set of sentences, and the fields that
-//! belong to it: `zone`, `worker` (the process number of a worker), `pid` (that of a client), and others.
+//! A JSON line has `time`, `level` and `event`, which is one of a fixed set of messages, and the event's fields: `zone`,
+//! `worker` (the process ID of a worker), `pid` (that of a client), and others.
 
 use std::fmt;
 
@@ -15,7 +15,7 @@ use tracing_subscriber::registry::LookupSpan;
 
 use crate::args::LogFormat;
 
-/// `$BULKHEAD_LOG` and `$BULKHEAD_LOG_FORMAT` decide, or what the verb wants.
+/// `$BULKHEAD_LOG` and `$BULKHEAD_LOG_FORMAT` decide, else the command's defaults.
 pub fn start(default: LevelFilter, format: Option<LogFormat>) {
     let variable = |name: &str| std::env::var(name).ok();
     let level = variable(control::env_vars::LOG).and_then(|level| level.parse().ok()).unwrap_or(default);
@@ -25,14 +25,14 @@ pub fn start(default: LevelFilter, format: Option<LogFormat>) {
         .with_max_level(level)
         .with_ansi(false)
         .with_target(false)
-        // Whoever cannot write a line goes on without it: saying so on the same stderr would end the process.
+        // A line that cannot be written is dropped: reporting that on the same stderr would end the process.
         .log_internal_errors(false)
         .with_writer(std::io::stderr);
-    // A second subscriber in one process is refused; the first serves.
+    // A second subscriber in one process is refused; the first one stays.
     let _ = if json { lines.event_format(Json).try_init() } else { lines.try_init() };
 }
 
-/// One flat object for each event.
+/// One flat object per event.
 struct Json;
 
 impl<S, N> FormatEvent<S, N> for Json

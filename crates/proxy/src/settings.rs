@@ -29,17 +29,19 @@ const NVIDIA_CONTEXT: u64 = 523 << 20;
 const OVERDRAFT: u64 = 1 << 30;
 const WATCHDOG: u32 = 60;
 
-/// Says that the configuration is fine, or what is wrong with it.
+/// Validates the configuration.
 pub fn check(args: &ProxyArgs, file: &File, path: Option<&Path>) -> Result<ExitCode, Failure> {
     let config = broker(args, file)?;
     let said = path.map_or("no configuration file".into(), |path| path.display().to_string());
-    let line = format!("{said}: fine; backend {}, {} zones\n", config.backend.name(), config.zones.len());
+    let count = config.zones.len();
+    let zones = if count == 1 { "zone" } else { "zones" };
+    let line = format!("{said}: valid; backend {}, {count} {zones}\n", config.backend.name());
     // Whoever reads it may have gone.
     let _ = std::io::Write::write_all(&mut std::io::stdout(), line.as_bytes());
     Ok(ExitCode::SUCCESS)
 }
 
-/// The file that was named, or the usual one if there is one. What `run` starts for itself is told all it needs.
+/// The file that was given, or the default one if it exists. A private proxy of `run` has no file.
 pub fn config_path(args: &ProxyArgs) -> Option<PathBuf> {
     args.config.clone().or_else(|| usual_config().filter(|_| !args.private))
 }
@@ -52,7 +54,7 @@ pub fn usual_config() -> Option<PathBuf> {
 /// Reads a file; without one, nothing is configured.
 pub fn read(path: Option<&Path>) -> Result<File, Failure> {
     let file = path.map_or_else(|| Ok(File::default()), config::load);
-    // One line each, as every line of ours begins.
+    // Every line on stderr starts with the program's name.
     file.map_err(|error| Failure::new(Exit::Config, error.to_string().replace('\n', "\nbulkhead: ")))
 }
 
@@ -133,7 +135,7 @@ pub fn broker(args: &ProxyArgs, file: &File) -> Result<Config, Failure> {
 pub fn spawner(args: &ProxyArgs, file: &File, programs: &Programs) -> Result<Settings, Failure> {
     let (backend, jail) = (backend(args, file)?, jail(args, file));
     let mut worker_arguments: Vec<OsString> = vec!["worker".into()];
-    // Workers of one user's own runs may trust what an earlier one has compiled; those of different tenants may not.
+    // Workers of one user's own runs may use what an earlier run compiled; those of different tenants may not.
     if args.private && matches!(backend, Backend::Soft { .. }) {
         worker_arguments.extend(args.soft_cache.iter().flat_map(|path| ["--soft-cache".into(), path.into()]));
     }
@@ -162,7 +164,7 @@ fn mover(backend: &Backend) -> Helper {
     Helper { arguments, libraries }
 }
 
-/// NVML lies beside the driver. Without it the ledger stands alone, and the log says so.
+/// NVML lies beside the driver. Without it only the ledger counts memory, and that is logged.
 fn meter(backend: &Backend) -> Option<Helper> {
     let library = nvml(backend)?;
     let libraries = library.parent().map(Path::to_owned);
@@ -173,7 +175,7 @@ fn nvml(backend: &Backend) -> Option<PathBuf> {
     let Backend::Nvidia { library, .. } = backend else { return None };
     let library = library.with_file_name("libnvidia-ml.so.1");
     if !library.exists() {
-        tracing::warn!(library = %library.display(), "no NVML: what workers really use is not looked at");
+        tracing::warn!(library = %library.display(), "NVML not found; cannot check the GPU memory that workers use");
         return None;
     }
     Some(library)
@@ -203,7 +205,7 @@ pub fn http(args: &ProxyArgs, file: &File) -> Option<Http> {
     Some(Http { address, options, json_logs: json_logs(args, file) })
 }
 
-/// The part that can change while the proxy runs.
+/// The settings that can change while the proxy runs.
 fn live(args: &ProxyArgs, file: &File) -> Reload {
     let mut zones: Vec<(ZoneName, ZoneSettings)> = file.zones.clone();
     for (name, limits) in &args.zones {
@@ -220,7 +222,7 @@ fn live(args: &ProxyArgs, file: &File) -> Reload {
     }
 }
 
-/// Reads the file again; what is wrong with it, and what needs a restart, is logged.
+/// Reads the file again; logs what is invalid, and what needs a restart.
 pub fn reloader(args: ProxyArgs, path: Option<PathBuf>, first: File) -> impl FnMut() -> Option<Reload> {
     let mut known = first;
     move || {
@@ -237,7 +239,7 @@ pub fn reloader(args: ProxyArgs, path: Option<PathBuf>, first: File) -> impl FnM
             File { zones, grants, kubernetes, spare_workers: None, max_clients: None, ..file.clone() }
         };
         if fixed(&file) != fixed(&known) {
-            tracing::warn!("part of what changed in the configuration needs a restart");
+            tracing::warn!("some configuration changes need a restart to take effect");
         }
         known = file;
         Some(live(&args, &known))

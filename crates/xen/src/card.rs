@@ -34,11 +34,11 @@ const ANSWERED: u32 = 1;
 
 #[derive(Debug, Error, PartialEq, Eq)]
 pub enum CardError {
-    #[error("the node makes no sense")]
+    #[error("invalid xenstore node")]
     Node,
-    #[error("version {0} is not {VERSION}")]
+    #[error("unsupported version {0}; expected {VERSION}")]
     Version(u32),
-    #[error("the card makes no sense")]
+    #[error("invalid card")]
     Card,
 }
 

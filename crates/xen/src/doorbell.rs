@@ -138,14 +138,14 @@ impl EventDoorbell {
     /// The client says that it is about to end, and waits until the server has unmapped the region. Grants that are given
     /// up while the other side has them mapped stay taken until the kernel looks again, a few each second.
     /// Whether it has: false when the time was up.
-    pub fn leave(&self, patience: Duration) -> bool {
+    pub fn leave(&self, timeout: Duration) -> bool {
         let start = Instant::now();
         self.words.get(self.side.alive()).store(0, Ordering::Release);
         if self.channel.notify().is_err() {
             return false;
         }
         while self.peer_is_alive() {
-            if start.elapsed() >= patience {
+            if start.elapsed() >= timeout {
                 return false;
             }
             // Another thread takes the events.

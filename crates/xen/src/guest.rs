@@ -30,15 +30,15 @@ pub enum ConnectError {
     Xen(#[from] XenError),
     #[error(transparent)]
     Region(#[from] RegionError),
-    #[error("this guest may not grant as much as a region takes; its limit is {0} pages (xen_gntalloc.limit)")]
+    #[error("this guest may grant only {0} pages, less than a region needs; raise xen_gntalloc.limit")]
     Limit(String),
-    #[error("there is no proxy in the driver domain")]
+    #[error("no proxy in the driver domain")]
     NoService,
-    #[error("the proxy did not answer in time")]
+    #[error("timed out waiting for the proxy")]
     Timeout,
-    #[error("the proxy's answer is wrong")]
+    #[error("invalid answer from the proxy")]
     Answer(#[from] CardError),
-    #[error("the proxy refused: {0}")]
+    #[error("refused by the proxy: {0}")]
     Refused(String),
 }
 
@@ -106,7 +106,7 @@ pub enum GrowError<E> {
 }
 
 /// The driver domain, once its proxy has taken this guest in.
-pub fn backend(store: &mut Store, patience: Duration) -> Result<DomainId, ConnectError> {
+pub fn backend(store: &mut Store, timeout: Duration) -> Result<DomainId, ConnectError> {
     let start = Instant::now();
     let path = format!("{}/backend", card::SERVICE);
     let mut watching = false;
@@ -118,7 +118,7 @@ pub fn backend(store: &mut Store, patience: Duration) -> Result<DomainId, Connec
             store.watch(&path, "backend")?;
             watching = true;
         }
-        match patience.checked_sub(start.elapsed()) {
+        match timeout.checked_sub(start.elapsed()) {
             Some(left) if !left.is_zero() => store.next_event(Some(left))?,
             _ => return Err(ConnectError::NoService),
         };
@@ -126,12 +126,12 @@ pub fn backend(store: &mut Store, patience: Duration) -> Result<DomainId, Connec
 }
 
 /// Grants a region laid out as `layout` says, with as much staging as one begins with, and introduces this process to the
-/// proxy. `take_in` is how long the proxy may take to take this guest in, `patience` how long to answer.
+/// proxy. `take_in` is how long the proxy may take to take this guest in, `timeout` how long to answer.
 pub fn connect(
     hello: &Hello,
     layout: Layout,
     take_in: Duration,
-    patience: Duration,
+    timeout: Duration,
 ) -> Result<Connection, ConnectError> {
     let mut store = Store::open()?;
     let backend = backend(&mut store, take_in)?;
@@ -151,12 +151,12 @@ pub fn connect(
     let doorbell = EventDoorbell::new(Side::Client, channel, region.transport_words())?;
 
     let call = Call { allocator: &allocator, backend, channel: doorbell.channel() };
-    call.leave_card(&mut store, hello, &layout, &refs, patience)?;
+    call.leave_card(&mut store, hello, &layout, &refs, timeout)?;
     Ok(Connection { region, doorbell, allocator, backend, granted })
 }
 
 /// Asks the proxy about this guest's zone.
-pub fn inquire(take_in: Duration, patience: Duration) -> Result<Box<Answer>, ConnectError> {
+pub fn inquire(take_in: Duration, timeout: Duration) -> Result<Box<Answer>, ConnectError> {
     let mut store = Store::open()?;
     let backend = backend(&mut store, take_in)?;
     let allocator = GrantAllocator::open()?;
@@ -164,20 +164,20 @@ pub fn inquire(take_in: Duration, patience: Duration) -> Result<Box<Answer>, Con
     let pages = grants.map(Place::Anywhere)?;
     let channel = Channel::offer(backend)?;
     let call = Call { allocator: &allocator, backend, channel: &channel };
-    call.leave_card(&mut store, &Inquiry::default(), &Layout::default(), grants.refs(), patience)?;
+    call.leave_card(&mut store, &Inquiry::default(), &Layout::default(), grants.refs(), timeout)?;
     let mut answer = Answer::new(|_| 0);
     pages.copy_out(0, answer.as_mut_bytes());
     if answer.is_valid() { Ok(answer) } else { Err(CardError::Card.into()) }
 }
 
 /// Begins a conversation with the broker of this guest's zone.
-pub fn talk(take_in: Duration, patience: Duration) -> Result<Talk, ConnectError> {
+pub fn talk(take_in: Duration, timeout: Duration) -> Result<Talk, ConnectError> {
     let mut store = Store::open()?;
     let backend = backend(&mut store, take_in)?;
     let allocator = GrantAllocator::open()?;
     let talk = Talk::over_granted(allocator.grant(backend, talk::PAGES)?, Channel::offer(backend)?)?;
     let call = Call { allocator: &allocator, backend, channel: talk.channel() };
-    call.leave_card(&mut store, &Meeting::default(), &Layout::default(), talk.refs(), patience)?;
+    call.leave_card(&mut store, &Meeting::default(), &Layout::default(), talk.refs(), timeout)?;
     Ok(talk)
 }
 
@@ -196,14 +196,14 @@ impl Call<'_> {
         opening: &impl Message,
         layout: &Layout,
         refs: &[u32],
-        patience: Duration,
+        timeout: Duration,
     ) -> Result<(), ConnectError> {
         let own = self.allocator.grant(self.backend, card::pages_for(refs.len()))?;
         let card = own.map(Place::Anywhere)?;
         card::fill(&card, own.refs(), opening, layout, refs);
         let node = Node { card: own.refs()[0], port: self.channel.port() };
         let path = announce(store, self.backend, node)?;
-        let answer = await_answer(&card, self.channel, patience);
+        let answer = await_answer(&card, self.channel, timeout);
         // The proxy removes it, too; whoever comes second finds nothing.
         let _ = store.remove(&path);
         let welcome = answer?;
@@ -258,13 +258,13 @@ fn announce(store: &mut Store, backend: DomainId, node: Node) -> Result<String, 
     Ok(path)
 }
 
-fn await_answer(card: &Mapping, channel: &Channel, patience: Duration) -> Result<Welcome, ConnectError> {
+fn await_answer(card: &Mapping, channel: &Channel, timeout: Duration) -> Result<Welcome, ConnectError> {
     let start = Instant::now();
     loop {
         if let Some(answer) = card::answered(card) {
             return Ok(answer?);
         }
-        match patience.checked_sub(start.elapsed()) {
+        match timeout.checked_sub(start.elapsed()) {
             Some(left) if !left.is_zero() => channel.wait(Some(left))?,
             _ => return Err(ConnectError::Timeout),
         };

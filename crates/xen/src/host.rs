@@ -24,7 +24,7 @@ pub enum HostError {
     Xen(#[from] XenError),
     #[error(transparent)]
     Layout(#[from] LayoutError),
-    #[error("{actual} pages were granted; it takes {least} at least and {most} at most")]
+    #[error("invalid number of granted pages {actual}; expected {least} to {most}")]
     Pages { least: u64, most: u64, actual: u64 },
     #[error(transparent)]
     Region(#[from] RegionError),

@@ -23,9 +23,9 @@ const BATCH: usize = 4096;
 pub enum LinkError {
     #[error(transparent)]
     Bootstrap(#[from] BootstrapError),
-    #[error("so many pages cannot be had at once")]
+    #[error("too many pages")]
     TooMany,
-    #[error("the pages cannot be had")]
+    #[error("cannot map the pages")]
     Refused,
 }
 

@@ -21,7 +21,7 @@ pub const SOCKET: &str = "/run/bulkhead/zone/names";
 /// As many connections as the broker lets a zone have.
 const MOST: usize = 256;
 /// How long the proxy may take to take this guest in, and to answer; a program waits for its answer as long.
-const PATIENCE: Duration = Duration::from_secs(10);
+const TIMEOUT: Duration = Duration::from_secs(10);
 /// A thread that carries messages needs little.
 const STACK: usize = 128 << 10;
 
@@ -29,7 +29,7 @@ const STACK: usize = 128 << 10;
 enum NameError {
     #[error(transparent)]
     Bootstrap(#[from] BootstrapError),
-    #[error("this socket is for programs that meet others by name")]
+    #[error("this socket serves only named buffers (bulkhead ipc)")]
     Other,
     #[error(transparent)]
     Connect(#[from] ConnectError),
@@ -44,7 +44,7 @@ impl Listener {
     /// Listens at `path`, for every user of the guest, in place of a predecessor.
     pub fn at(path: &Path) -> Result<Self, BootstrapError> {
         use std::os::unix::fs::FileTypeExt;
-        // Without the folder there is no socket either, and that says why.
+        // Without the directory there is no socket either, and that says why.
         let _ = path.parent().map(std::fs::create_dir_all);
         if std::fs::symlink_metadata(path).is_ok_and(|there| there.file_type().is_socket()) {
             let _ = std::fs::remove_file(path);
@@ -99,15 +99,15 @@ impl Drop for Place {
 }
 
 fn carry(program: &OwnedFd) -> Result<(), NameError> {
-    let (opening, _) = bootstrap::recv_within::<Opening>(program, PATIENCE)?;
+    let (opening, _) = bootstrap::recv_within::<Opening>(program, TIMEOUT)?;
     if opening.first() != Some(First::Meeting) {
         return Err(NameError::Other);
     }
-    let mut talk = guest::talk(PATIENCE, PATIENCE)?;
+    let mut talk = guest::talk(TIMEOUT, TIMEOUT)?;
     let carried = talk.carry(program);
     // The program need not wait for the rest.
     let _ = rustix::net::shutdown(program, rustix::net::Shutdown::Both);
-    talk.leave(PATIENCE)?;
+    talk.leave(TIMEOUT)?;
     Ok(carried?)
 }
 

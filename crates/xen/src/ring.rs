@@ -9,7 +9,7 @@ use crate::sys::Mapping;
 
 /// The other side wrote what cannot be.
 #[derive(Debug, Error, PartialEq, Eq)]
-#[error("the other side does not keep to the rules")]
+#[error("protocol violation by the peer")]
 pub struct Broken;
 
 /// Where the two words of a ring are: how many bytes were ever put in, and how many were taken out.

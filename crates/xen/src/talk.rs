@@ -1,7 +1,7 @@
 //! A conversation with the broker from inside of a guest: messages of one size both ways, in a few granted pages.
 //!
 //! Programs that meet by name need no worker, and speak over a socket. In a guest that socket leads to somebody who has
-//! one of these for each connection (`guest::names`), and from here on the gate's thread for it carries messages to the
+//! one of these for each connection (`guest::names`), and from here on the backend's thread for it carries messages to the
 //! zone's socket. Both ends do the same ([`Talk::carry`]): what comes from the socket goes into the ring, what comes from
 //! the other ring goes to the socket, and whoever ends lets the other know. Nobody between reads what they say.
 //!
@@ -52,7 +52,7 @@ pub enum TalkError {
     Xen(#[from] XenError),
     #[error(transparent)]
     Broken(#[from] Broken),
-    #[error("a message of {0} bytes, and not {MESSAGE}")]
+    #[error("invalid message size {0}; expected {MESSAGE}")]
     Size(usize),
     #[error("cannot use the socket")]
     Socket(#[source] Errno),
@@ -198,11 +198,11 @@ impl<B: Bell> Talk<B> {
     }
 
     /// Ends, and waits until the other side has let go of the pages, so that they are free at once.
-    pub fn leave(self, patience: Duration) -> Result<(), TalkError> {
+    pub fn leave(self, timeout: Duration) -> Result<(), TalkError> {
         self.end();
         let start = Instant::now();
         while self.other() & HOLDS != 0 {
-            let Some(left) = patience.checked_sub(start.elapsed()) else { break };
+            let Some(left) = timeout.checked_sub(start.elapsed()) else { break };
             let left = Timespec { tv_sec: left.as_secs() as _, tv_nsec: left.subsec_nanos().into() };
             let mut polled = [PollFd::new(&self.bell, PollFlags::IN)];
             let _ = rustix::event::poll(&mut polled, Some(&left));
@@ -306,10 +306,10 @@ mod tests {
     fn messages_go_both_ways_in_order_and_the_last_is_not_lost() {
         let (mut client, mut server) = ends();
         let (program, guest) = bootstrap::pair().unwrap();
-        let (gate, broker) = bootstrap::pair().unwrap();
+        let (backend, broker) = bootstrap::pair().unwrap();
         std::thread::scope(|scope| {
             scope.spawn(move || client.carry(guest).unwrap());
-            scope.spawn(move || server.carry(gate).unwrap());
+            scope.spawn(move || server.carry(backend).unwrap());
             // More than the rings and the sockets hold, before anybody listens.
             scope.spawn(move || {
                 (0..3000).for_each(|number| say(&program, number));
@@ -342,14 +342,14 @@ mod tests {
     #[test]
     fn what_cannot_be_ends_it() {
         let (client, mut server) = ends();
-        let (gate, _broker) = bootstrap::pair().unwrap();
+        let (backend, _broker) = bootstrap::pair().unwrap();
         for word in [UP.1.head, DOWN.1.tail] {
             client.pages.word(word).store(RING as u32 + 1, Ordering::Release);
-            assert!(matches!(server.carry(&gate), Err(TalkError::Broken(_))));
+            assert!(matches!(server.carry(&backend), Err(TalkError::Broken(_))));
             client.pages.word(word).store(0, Ordering::Release);
         }
         // A kernel that cleared its byte: the client has died.
         client.pages.word(CLIENT).store(BOTH & !HOLDS, Ordering::Release);
-        server.carry(&gate).unwrap();
+        server.carry(&backend).unwrap();
     }
 }

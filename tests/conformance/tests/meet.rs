@@ -68,7 +68,7 @@ fn a_consumer_may_come_first_and_both_learn_of_the_other() {
         let (status, text) = ended(publisher);
         assert_eq!(status, Some(0), "{text}");
         assert!(
-            text.contains("consumer 1 of zone a has it\n") && text.contains("consumer 1 of zone a is done\n"),
+            text.contains("consumer 1 in zone a connected\n") && text.contains("consumer 1 in zone a finished\n"),
             "{text}"
         );
         // One that fails is not done.

@@ -7,12 +7,12 @@ use control::ZoneName;
 
 const CDI_EXAMPLES: &str = "\
 Examples:
-  A zone for a container of Podman or Docker, without Kubernetes:
+  Give a Podman or Docker container a zone, without Kubernetes:
       bulkhead zones create team-a --memory 10GiB
       bulkhead cdi generate --zone team-a --output /etc/cdi/team-a.yaml
       podman run --device bulkhead.dev/zone=team-a IMAGE python train.py
 
-  The GPUs themselves, for containers that need them whole and without Bulkhead:
+  Give containers physical GPUs, without Bulkhead:
       bulkhead cdi generate --mode nvidia --output /etc/cdi/nvidia.yaml";
 
 #[derive(Debug, Args)]
@@ -24,38 +24,38 @@ pub struct CdiArgs {
 
 #[derive(Debug, Subcommand)]
 pub enum CdiAction {
-    /// Write a CDI file for zones of the proxy, or for physical GPUs
+    /// Generate a CDI specification for the proxy's zones or for physical GPUs
     Generate(CdiGenerateArgs),
-    /// Say what is wrong with CDI files, and which of them overlap
+    /// Validate CDI specifications and report conflicting devices
     Validate {
-        /// The files (default: those of the folders)
+        /// Files to validate (default: all in the CDI directories)
         files: Vec<PathBuf>,
         #[command(flatten)]
-        folders: CdiFolders,
+        dirs: SpecDirs,
     },
-    /// List the devices that containers can ask for
+    /// List the devices that containers can request
     List {
         #[command(flatten)]
-        folders: CdiFolders,
+        dirs: SpecDirs,
     },
 }
 
 #[derive(Debug, Args)]
-pub struct CdiFolders {
-    /// A folder that runtimes read; later ones go before earlier ones
+pub struct SpecDirs {
+    /// CDI directory; may be given more than once, later ones take precedence
     #[arg(long = "spec-dir", value_name = "PATH", default_values = ["/etc/cdi", "/var/run/cdi"])]
-    pub folders: Vec<PathBuf>,
+    pub dirs: Vec<PathBuf>,
 }
 
 #[derive(Debug, Args)]
 pub struct CdiGenerateArgs {
-    /// What containers shall get
+    /// What to give containers
     #[arg(long, value_enum, default_value_t = CdiMode::Zones)]
     pub mode: CdiMode,
     /// File to write (default: standard output)
     #[arg(long, value_name = "FILE")]
     pub output: Option<PathBuf>,
-    /// Format of the file (default: as its name ends, else yaml)
+    /// Output format (default: from the file's extension, else yaml)
     #[arg(long, value_enum)]
     pub format: Option<CdiFormat>,
     /// Vendor of the devices (default: bulkhead.dev for zones, nvidia.com for GPUs)
@@ -64,37 +64,37 @@ pub struct CdiGenerateArgs {
     /// Class of the devices (default: zone, or gpu)
     #[arg(long)]
     pub class: Option<String>,
-    /// Zones: only these (default: all that the proxy has)
+    /// Zones: include only these (default: all zones of the proxy)
     #[arg(long = "zone", value_name = "NAME")]
     pub zones: Vec<ZoneName>,
     /// Zones: the proxy's state directory
     #[arg(long, value_name = "PATH", default_value = "/run/bulkhead")]
     pub state_dir: PathBuf,
-    /// Zones: the folder with libcuda.so.1 and libnvidia-ml.so.1 of ours (default: beside the program)
+    /// Zones: directory of the client libraries libcuda.so.1 and libnvidia-ml.so.1 (default: beside this program)
     #[arg(long, value_name = "PATH")]
     pub library_dir: Option<PathBuf>,
-    /// GPUs: how they are named; may be given several times (default: index and uuid)
+    /// GPUs: how to name devices; may be given more than once (default: index and uuid)
     #[arg(long, value_enum)]
     pub device_name_strategy: Vec<NameStrategyArg>,
-    /// GPUs: where the driver's files are
+    /// GPUs: root of the driver installation
     #[arg(long, value_name = "PATH", default_value = "/")]
     pub driver_root: PathBuf,
-    /// GPUs: where /dev is (default: the driver's root)
+    /// GPUs: root that contains /dev (default: the driver root)
     #[arg(long, value_name = "PATH")]
     pub dev_root: Option<PathBuf>,
-    /// GPUs: no device \"all\"
+    /// GPUs: omit the device \"all\"
     #[arg(long)]
     pub no_all_device: bool,
-    /// GPUs: only these, by index or UUID (a MIG slice: `0:1`, or MIG-...); may be given several times
+    /// GPUs: include only these, by index or UUID (MIG: `0:1` or MIG-...); may be given more than once
     #[arg(long = "device-id", value_name = "ID")]
     pub device_ids: Vec<String>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum CdiMode {
-    /// Our libraries and a zone of the proxy
+    /// The client libraries and a zone of the proxy
     Zones,
-    /// The GPUs and NVIDIA's driver, as `nvidia-ctk cdi generate` does, without hooks
+    /// The GPUs and NVIDIA's driver, like `nvidia-ctk cdi generate` but without hooks
     Nvidia,
 }
 
@@ -106,7 +106,7 @@ pub enum CdiFormat {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum NameStrategyArg {
-    /// 0, or 0:1 for a MIG slice
+    /// 0, or 0:1 for a MIG instance
     Index,
     /// GPU-4f6c..., or MIG-...
     Uuid,

@@ -1,4 +1,4 @@
-//! Verbs that Bulkhead itself calls.
+//! Internal commands, started by Bulkhead itself.
 
 use std::path::PathBuf;
 
@@ -14,9 +14,9 @@ pub struct MoverArgs {
     #[arg(value_enum)]
     pub which: Direction,
     pub pid: i32,
-    /// When the process was started, in clock ticks since boot
+    /// Start time of the process, in clock ticks since boot
     pub start_time: u64,
-    /// The user that it runs as
+    /// User ID of the process
     pub uid: u32,
 }
 
@@ -42,18 +42,18 @@ pub struct WorkerArgs {
     pub jail_uid: Option<u32>,
     #[arg(long)]
     pub without_pid_namespace: bool,
-    /// The broker takes descriptors that it is told of; send none
+    /// The broker takes named descriptors over; send none
     #[arg(long)]
     pub names_descriptors: bool,
     #[arg(long)]
     pub fresh: bool,
-    /// Do not start where kernels reach their process's memory
+    /// Refuse to start if GPU kernels can access pageable host memory (HMM)
     #[arg(long)]
     pub refuse_hmm: bool,
-    /// File in which compiled kernels are kept
+    /// Cache file for compiled kernels
     #[arg(long)]
     pub soft_cache: Option<PathBuf>,
-    /// Tell what the cards look like, and end
+    /// Report the GPUs and exit
     #[arg(long)]
     pub inventory: bool,
 }

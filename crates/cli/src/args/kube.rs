@@ -1,4 +1,4 @@
-//! What serves kubelet, and the installer.
+//! The commands that serve kubelet, and the installer.
 
 use std::path::PathBuf;
 
@@ -6,53 +6,54 @@ use clap::Args;
 
 use proxy::args::LogFormat;
 
-/// Where things are on a Kubernetes node, as the host names them: paths in what container runtimes are told.
+/// Paths on a Kubernetes node, as the host sees them: they end up in CDI files.
 #[derive(Debug, Args)]
 pub struct NodeArgs {
-    /// Configuration file (default: /etc/bulkhead/bulkhead.toml, if it is there)
+    /// Configuration file (default: /etc/bulkhead/bulkhead.toml, if it exists)
     #[arg(long, value_name = "FILE")]
     pub config: Option<PathBuf>,
-    /// The proxy's state directory
+    /// State directory of the proxy
     #[arg(long, value_name = "PATH", default_value = "/run/bulkhead")]
     pub state_dir: PathBuf,
-    /// The host's folder with libcuda.so.1 and libnvidia-ml.so.1 of ours (default: beside the program)
+    /// Directory of the client libraries on the host (default: beside this program)
     #[arg(long, value_name = "PATH")]
     pub library_dir: Option<PathBuf>,
-    /// The folder that container runtimes read CDI files from
-    #[arg(long, value_name = "PATH", default_value = bulkhead_kube::cdi::FOLDER)]
+    /// Directory for CDI files
+    #[arg(long, value_name = "PATH", default_value = bulkhead_kube::cdi::SPEC_DIR)]
     pub cdi_dir: PathBuf,
-    /// Kubelet's socket that tells which container has which device
+    /// Kubelet's pod-resources socket
     #[arg(long, value_name = "PATH", default_value = "/var/lib/kubelet/pod-resources/kubelet.sock")]
     pub pod_resources: PathBuf,
-    /// How logs are written (default: text)
+    /// Log format (default: text)
     #[arg(long, value_enum)]
     pub log_format: Option<LogFormat>,
 }
 
 const DEVICE_PLUGIN_EXAMPLES: &str = "\
-Example of /etc/bulkhead/bulkhead.toml, for pods that ask for `bulkhead.dev/gpu-10gb: 1`:
+Example of /etc/bulkhead/bulkhead.toml for pods that request `bulkhead.dev/gpu-10gb: 1`:
   [profiles.gpu-10gb]
   memory = \"10GiB\"
   share = 10
 
-GPUs without profiles are left to claims (`bulkhead dra`), or are offered whole under the name that [kubernetes]
-whole_gpus gives. A change of the file counts at once; one that is wrong is named, and what was in force stays so. Runs as root, or as whoever may use the proxy's admin socket and kubelet's folder.";
+GPUs without a profile are offered to claims (`bulkhead dra`), or whole under the resource name that [kubernetes]
+whole_gpus sets. Changes of the file take effect without a restart; an invalid configuration is logged, and the
+previous one is kept. Needs access to the proxy's admin socket and to kubelet's directory, usually as root.";
 
 #[derive(Debug, Args)]
 #[command(after_help = DEVICE_PLUGIN_EXAMPLES)]
 pub struct DevicePluginArgs {
     #[command(flatten)]
     pub node: NodeArgs,
-    /// Folder of kubelet's and the plugins' sockets
+    /// Directory of kubelet's device plugin sockets
     #[arg(long, value_name = "PATH", default_value = "/var/lib/kubelet/device-plugins")]
     pub kubelet_dir: PathBuf,
-    /// Folder for checkpoints, which must outlive a reboot
+    /// Directory for checkpoints; must survive a reboot
     #[arg(long, value_name = "PATH", default_value = "/var/lib/bulkhead/device-plugin")]
     pub checkpoint_dir: PathBuf,
 }
 
 const DRA_EXAMPLES: &str = "\
-A claim for 10 GiB and a quarter of a GPU's time, for Kubernetes 1.36, or 1.34 with DRAConsumableCapacity:
+A claim for 10 GiB and a quarter of a GPU's time (Kubernetes 1.36, or 1.34 with DRAConsumableCapacity):
   apiVersion: resource.k8s.io/v1
   kind: ResourceClaim
   metadata: {name: quarter}
@@ -64,64 +65,64 @@ A claim for 10 GiB and a quarter of a GPU's time, for Kubernetes 1.36, or 1.34 w
           deviceClassName: gpu.bulkhead.dev
           capacity: {requests: {memory: 10Gi, share: \"25\"}}
 
-All pods of a claim draw on what it was given, and may open each other's memory by CUDA IPC.";
+All pods that use a claim share its limits and may open each other's memory through CUDA IPC.";
 
 #[derive(Debug, Args)]
 #[command(after_help = DRA_EXAMPLES)]
 pub struct DraArgs {
     #[command(flatten)]
     pub node: NodeArgs,
-    /// This node's name in Kubernetes (default: $NODE_NAME)
+    /// Name of this node (default: $NODE_NAME)
     #[arg(long, value_name = "NAME")]
     pub node_name: Option<String>,
-    /// How to reach the API server (default: as a pod does)
+    /// Kubeconfig file (default: the pod's service account)
     #[arg(long, value_name = "FILE")]
     pub kubeconfig: Option<PathBuf>,
-    /// Folder in which kubelet looks for drivers
+    /// Directory in which kubelet discovers plugins
     #[arg(long, value_name = "PATH", default_value = "/var/lib/kubelet/plugins_registry")]
     pub registry_dir: PathBuf,
-    /// Folder with kubelet's links to containers' logs, whose names tell whose a container is
+    /// Directory of kubelet's container log links, whose names identify pods
     #[arg(long, value_name = "PATH", default_value = "/var/log/containers")]
     pub container_logs: PathBuf,
-    /// Folder for the driver's own socket
+    /// Directory for the driver's socket
     #[arg(long, value_name = "PATH", default_value = "/var/lib/kubelet/plugins/gpu.bulkhead.dev")]
     pub plugin_dir: PathBuf,
-    /// Folder for checkpoints, which must outlive a reboot
+    /// Directory for checkpoints; must survive a reboot
     #[arg(long, value_name = "PATH", default_value = "/var/lib/bulkhead/dra")]
     pub checkpoint_dir: PathBuf,
 }
 
 const INSTALL_EXAMPLES: &str = "\
 Examples:
-  In a container that has the host's root at /host (the Helm chart does this):
+  In a container with the host's root at /host, as in the Helm chart:
       bulkhead install --host-root /host --config /etc/bulkhead/bulkhead.toml
       bulkhead install --host-root /host --remove
 
-Puts the program and its libraries under /opt/bulkhead and a unit for systemd in its place, and has it started. GPU pods
-that run go on. A host that has a package of Bulkhead is left alone.";
+Installs the program and the client libraries under /opt/bulkhead, adds a systemd unit and starts it. Running GPU pods
+are not interrupted. A host with a Bulkhead package is left unchanged.";
 
 #[derive(Debug, Args)]
 #[command(after_help = INSTALL_EXAMPLES)]
 pub struct InstallArgs {
-    /// Where the host's root is
+    /// Root directory of the host
     #[arg(long, value_name = "PATH", default_value = "/")]
     pub host_root: PathBuf,
     /// Configuration file for the host's proxy
     #[arg(long, value_name = "FILE")]
     pub config: Option<PathBuf>,
-    /// Take everything away again
+    /// Remove the installation
     #[arg(long)]
     pub remove: bool,
-    /// With --remove: kubelet's folder on the host, in which the device plugin and the DRA driver have their sockets
+    /// With --remove: kubelet's directory on the host
     #[arg(long, value_name = "PATH", default_value = "/var/lib/kubelet")]
     pub kubelet_dir: PathBuf,
-    /// With --remove: the checkpoints of both on the host
+    /// With --remove: directory of checkpoints on the host
     #[arg(long, value_name = "PATH", default_value = "/var/lib/bulkhead")]
     pub checkpoint_dir: PathBuf,
-    /// With --remove: the folder on the host for CDI files
+    /// With --remove: directory for CDI files on the host
     #[arg(long, value_name = "PATH", default_value = "/var/run/cdi")]
     pub cdi_dir: PathBuf,
-    /// Once done, wait to be told to end, as the pod of a DaemonSet must
+    /// Keep running until terminated (for DaemonSet pods)
     #[arg(long)]
     pub stay: bool,
 }

@@ -1,4 +1,4 @@
-//! Verbs that only look.
+//! Commands that only inspect.
 
 use std::path::PathBuf;
 
@@ -18,24 +18,24 @@ Examples:
   bulkhead top
   bulkhead top --once --json | jq '.zones[] | {name, used}'
 
-Keys: q ends. Rates are of the last interval; with --once, of the interval that it waits for.";
+Press q to quit. Rates are averages over the last interval; --once waits for one interval.";
 
 #[derive(Debug, Args)]
 #[command(after_help = TOP_EXAMPLES)]
 pub struct TopArgs {
     #[command(flatten)]
     pub admin: AdminArgs,
-    /// Print it once and end (always, where the output is no terminal)
+    /// Print once and exit (default if standard output is not a terminal)
     #[arg(long)]
     pub once: bool,
-    /// Seconds between two looks
+    /// Refresh interval in seconds
     #[arg(long, value_name = "SECONDS", default_value_t = 1.0, value_parser = parse_interval)]
     pub interval: f64,
 }
 
 fn parse_interval(text: &str) -> Result<f64, String> {
     let seconds = text.parse::<f64>().ok().filter(|seconds| (0.1..=3600.0).contains(seconds));
-    seconds.ok_or_else(|| "it is a number of seconds from 0.1 to 3600".to_owned())
+    seconds.ok_or_else(|| "expected a number of seconds between 0.1 and 3600".to_owned())
 }
 
 const TOPOLOGY_EXAMPLES: &str = "\
@@ -44,27 +44,27 @@ Examples:
   bulkhead topology --json | jq '.gpus[] | {index, name, uuid}'
   bulkhead topology --backend soft --soft-devices 4
 
-In a container that is in a zone it shows what programs there see.";
+In a container with a zone, shows the GPUs that the zone's clients see.";
 
 #[derive(Debug, Args)]
 #[command(after_help = TOPOLOGY_EXAMPLES)]
 pub struct TopologyArgs {
     #[command(flatten)]
     pub backend: BackendArgs,
-    /// Print it as JSON
+    /// Print JSON
     #[arg(long)]
     pub json: bool,
 }
 
 const DOCTOR_EXAMPLES: &str = "\
 Examples:
-  On a node, or in a container that has no GPU where it should have one:
+  Check a node, or a container that should have a GPU and has none:
       bulkhead doctor
-  Which libcuda.so.1 does this program load?
+  Find out which libcuda.so.1 a program loads:
       bulkhead doctor --no-self-test --program ./train
 
-It changes nothing. The self-test runs a small CUDA program in the zone that this process is in, else in a zone of the
-running proxy, else in one of a proxy of its own. The exit status is 1 if there are errors.";
+Changes nothing. The self-test runs a small CUDA program in the zone of this process, else in a zone of the running
+proxy, else in a zone of a temporary proxy. Exits with status 1 if there are errors.";
 
 #[derive(Debug, Args)]
 #[command(after_help = DOCTOR_EXAMPLES)]
@@ -73,10 +73,10 @@ pub struct DoctorArgs {
     pub admin: AdminArgs,
     #[command(flatten)]
     pub backend: BackendArgs,
-    /// The program that fails: its own search path for libraries counts
+    /// Program to check: includes its RPATH and RUNPATH in the library search
     #[arg(long, value_name = "FILE")]
     pub program: Option<PathBuf>,
-    /// Only look, and start no CUDA program
+    /// Skip the self-test, which starts a CUDA program
     #[arg(long)]
     pub no_self_test: bool,
 }
@@ -87,17 +87,18 @@ pub struct BenchArgs {
     /// What to measure
     #[arg(value_enum)]
     pub what: BenchKind,
-    /// Print it as JSON
+    /// Print JSON
     #[arg(long)]
     pub json: bool,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum BenchKind {
-    /// Messages over shared memory, beside the same over a Unix socket
+    /// Latency and throughput of shared memory messages, compared with a Unix socket
     Idm,
-    /// From `ipc publish` to the wake of who waits
-    Meet,
+    /// Latency from `ipc publish` to the return of `ipc wait`
+    #[value(alias = "meet")]
+    Rendezvous,
     #[value(hide = true)]
     IdmPeer,
 }

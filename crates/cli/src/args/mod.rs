@@ -1,4 +1,4 @@
-//! The command line, from which help, manual and completions are made.
+//! The command line, from which help, man page and completions are generated.
 
 #[cfg(feature = "kubernetes")]
 mod cdi;
@@ -25,7 +25,7 @@ pub use proxy::args::*;
 pub use run::*;
 pub use zones::*;
 
-/// GPUs shared between tenants that do not trust each other
+/// Share GPUs between tenants that do not trust each other
 #[derive(Debug, Parser)]
 #[command(name = "bulkhead", version, about, max_term_width = 100)]
 pub struct Bulkhead {
@@ -37,7 +37,7 @@ pub struct Bulkhead {
 pub enum Verb {
     /// Run a CUDA program in a zone
     Run(RunArgs),
-    /// Be the node's proxy: make zones, start a jailed worker for each client
+    /// Run the node's proxy: create zones and start a jailed worker for each client
     Proxy(ProxyArgs),
     /// Start, confine and end workers for the broker
     #[command(hide = true)]
@@ -45,54 +45,54 @@ pub enum Verb {
     /// Serve metrics and the status page
     #[command(hide = true)]
     Exporter(proxy::exporter::ExporterArgs),
-    /// Show a proxy's zones and what they use
+    /// Show the proxy's zones and their usage
     Status(StatusArgs),
-    /// Watch zones and their programs, live
+    /// Monitor zones and their clients
     Top(TopArgs),
-    /// List zones, make them, change them, end their programs
+    /// List, create, change and remove zones, or end their clients
     Zones(ZonesArgs),
-    /// List, give and revoke rights to open another zone's memory
+    /// List, create and revoke grants to open another zone's memory
     Grants(GrantsArgs),
-    /// Hand buffers over by name: publish them, wait for them
+    /// Publish buffers by name, and wait for them
     Ipc(IpcArgs),
-    /// Make what Xen guests boot
+    /// Build images for Xen guests
     #[cfg(feature = "xen")]
     Image(crate::xen_args::ImageArgs),
-    /// Run programs in Xen domains of their own
+    /// Run a program in a Xen domain of its own
     #[cfg(feature = "xen")]
     Xen(crate::xen_args::XenArgs),
-    /// Let clients that are in Xen guests in (runs beside the proxy, in the driver domain)
-    #[command(after_help = GATE_HELP)]
-    Gate {
-        /// The proxy's state directory
+    /// Connect clients in Xen guests to the proxy (runs beside it in the driver domain)
+    #[command(alias = "gate", after_help = XEN_BACKEND_HELP)]
+    XenBackend {
+        /// State directory of the proxy
         #[arg(long, value_name = "PATH", default_value = "/run/bulkhead")]
         state_dir: PathBuf,
-        /// How much memory of one guest may be mapped here at a time
+        /// Maximum memory of one guest that may be mapped at a time
         #[arg(long, value_name = "SIZE", default_value = "1GiB", value_parser = control::size::parse)]
         guest_memory: u64,
     },
-    /// Show the GPUs, and what lies between them
+    /// Show the GPUs and the links between them
     Topology(TopologyArgs),
-    /// Find out what is wrong, why, and what to do about it
+    /// Diagnose problems and suggest fixes
     Doctor(DoctorArgs),
-    /// Measure what messages cost on this machine
+    /// Measure message latency on this machine
     Bench(BenchArgs),
-    /// Write, check and list CDI files: how container runtimes learn of zones and GPUs
+    /// Generate, validate and list CDI specifications for zones and GPUs
     #[cfg(feature = "kubernetes")]
     Cdi(CdiArgs),
-    /// Offer the node's GPUs, whole or in parts, to kubelet as resources
+    /// Run the Kubernetes device plugin
     #[cfg(feature = "kubernetes")]
     DevicePlugin(DevicePluginArgs),
-    /// Offer the node's GPUs to claims (dynamic resource allocation)
+    /// Run the Kubernetes DRA driver (dynamic resource allocation)
     #[cfg(feature = "kubernetes")]
     Dra(DraArgs),
-    /// Install Bulkhead as a service of a host without a package of it, or remove it
+    /// Install Bulkhead as a host service where there is no package, or remove it
     #[cfg(feature = "kubernetes")]
     Install(InstallArgs),
     /// Serve one client (started by the proxy)
     #[command(hide = true)]
     Worker(WorkerArgs),
-    /// Look at what workers really use (started by the proxy)
+    /// Report the GPU memory that workers use (started by the proxy)
     #[command(hide = true)]
     Meter {
         #[arg(long)]
@@ -101,42 +101,42 @@ pub enum Verb {
     /// Move a worker's GPU memory to the host or back (started by the proxy)
     #[command(hide = true)]
     Mover(MoverArgs),
-    /// Look at the GPUs (started by `topology` and `doctor`)
+    /// Probe the GPUs (started by `topology` and `doctor`)
     #[command(hide = true)]
     Survey {
         #[command(flatten)]
         backend: BackendArgs,
-        /// As programs of this zone see them
+        /// As the clients of this zone see them
         #[arg(long)]
         zone: bool,
     },
-    /// Try what a CUDA program needs (started by `doctor` in a zone)
+    /// Run the CUDA self-test (started by `doctor` in a zone)
     #[command(hide = true)]
     Selftest {
         #[arg(long)]
         open: Option<String>,
     },
-    /// Print completions for a shell
+    /// Print shell completions
     #[command(after_help = "Example:\n  bulkhead completions bash > /etc/bash_completion.d/bulkhead")]
     Completions { shell: clap_complete::Shell },
-    /// Print the manual page
+    /// Print the man page
     #[command(after_help = "Example:\n  bulkhead man | man -l -")]
     Man,
 }
 
-const GATE_HELP: &str = "\
-Which domain is which zone stands in xenstore, where the toolstack writes it:
+const XEN_BACKEND_HELP: &str = "\
+The toolstack assigns domains to zones in xenstore:
   xenstore-write /tool/bulkhead/domains/DOMID/vm \"$(xenstore-read /local/domain/DOMID/vm)\"
   xenstore-write /tool/bulkhead/domains/DOMID/zone NAME
 
-Clients in guests lose their workers when the gate ends; those that start later find the next one.";
+When the backend stops, clients in guests lose their workers; clients that start later use the next backend.";
 
 #[derive(Debug, Args)]
 pub struct AdminArgs {
-    /// The proxy's admin socket
+    /// Admin socket of the proxy
     #[arg(long, value_name = "PATH", default_value = "/run/bulkhead/admin.sock", global = true)]
     pub socket: PathBuf,
-    /// Print it as JSON
+    /// Print JSON
     #[arg(long, global = true)]
     pub json: bool,
 }
@@ -156,5 +156,16 @@ mod tests {
         let Verb::Run(run) = parsed.unwrap().verb else { panic!() };
         assert_eq!(run.command, ["ls", "--zone", "x"]);
         assert_eq!(run.zone.as_str(), "default");
+    }
+
+    #[test]
+    fn deprecated_names_are_still_read() {
+        let parsed = Bulkhead::try_parse_from(["bulkhead", "gate", "--guest-memory", "2GiB"]);
+        assert!(matches!(parsed.unwrap().verb, Verb::XenBackend { guest_memory, .. } if guest_memory == 2 << 30));
+        let parsed = Bulkhead::try_parse_from(["bulkhead", "bench", "meet"]);
+        assert!(matches!(parsed.unwrap().verb, Verb::Bench(BenchArgs { what: BenchKind::Rendezvous, .. })));
+        let parsed = Bulkhead::try_parse_from(["bulkhead", "zones", "kill", "a", "--programs"]);
+        let Verb::Zones(zones) = parsed.unwrap().verb else { panic!() };
+        assert!(matches!(zones.action, ZonesAction::Kill { clients: true, .. }));
     }
 }

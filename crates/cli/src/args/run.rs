@@ -11,42 +11,42 @@ use proxy::args::{BackendArgs, JailArg};
 
 const RUN_EXAMPLES: &str = "\
 Examples:
-  A program with 2 GiB of GPU memory, on the GPU or, where there is none, on the CPU:
+  Run a program with 2 GiB of GPU memory (on the CPU if there is no GPU):
       bulkhead run --memory 2GiB -- ./saxpy
 
-  Two programs that share the limits of one zone, on a proxy that runs already:
+  Run two programs that share the limits of one zone of a running proxy:
       bulkhead run --socket /run/bulkhead/admin.sock --zone team-a -- python train.py
       bulkhead run --socket /run/bulkhead/admin.sock --zone team-a -- python eval.py
 
-The exit status is the program's; 128+n if signal n ended it. Signals are passed on to it.";
+The exit status is the program's, or 128+n if signal n killed it. Signals are forwarded to it.";
 
 #[derive(Debug, Args)]
 #[command(after_help = RUN_EXAMPLES)]
 pub struct RunArgs {
-    /// Zone to run in; made if it is not there and a limit is given
+    /// Zone to run in; created if it does not exist and a limit is given
     #[arg(long, value_name = "NAME", default_value = "default")]
     pub zone: ZoneName,
     #[command(flatten)]
     pub limits: LimitArgs,
     #[command(flatten)]
     pub backend: BackendArgs,
-    /// A running proxy's admin socket (default: a proxy of its own for this run)
+    /// Admin socket of a running proxy (default: start a private proxy for this run)
     #[arg(long, value_name = "PATH", conflicts_with_all = ["backend", "driver_library", "soft_devices", "soft_memory", "soft_mig", "jail"])]
     pub socket: Option<PathBuf>,
-    /// What to do where the machine does not allow the whole jail
+    /// What to do if part of the jail is unavailable on this machine
     #[arg(long, value_enum, default_value_t = JailArg::BestEffort)]
     pub jail: JailArg,
-    /// The program and its arguments
+    /// Program and its arguments
     #[arg(trailing_var_arg = true, required = true, value_name = "CMD", allow_hyphen_values = true)]
     pub command: Vec<OsString>,
 }
 
 #[derive(Debug, Args)]
 pub struct LimitArgs {
-    /// GPU memory of the zone, like 2GiB (default: what the GPU has)
+    /// GPU memory limit of the zone, such as 2GiB (default: the GPU's memory)
     #[arg(long, value_name = "SIZE", value_parser = control::size::parse)]
     pub memory: Option<u64>,
-    /// Weight of the zone's GPU time against other zones
+    /// Weight of the zone's GPU time relative to other zones
     #[arg(long, value_name = "WEIGHT", value_parser = clap::value_parser!(u32).range(1..=MAX_SHARE as i64))]
     pub share: Option<u32>,
 }

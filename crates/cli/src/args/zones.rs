@@ -12,8 +12,8 @@ Examples:
   bulkhead zones set team-a --memory 10GiB
   bulkhead zones kill team-a
 
-Programs that use more than a new limit keep what they have and get nothing more. A zone that stands in the
-configuration file is set to what the file says when that is read again.";
+Clients that use more than a new limit keep their memory but cannot allocate more. Reloading the configuration resets a
+zone that is in the configuration file to what the file says.";
 
 #[derive(Debug, Args)]
 #[command(after_help = ZONES_EXAMPLES)]
@@ -26,9 +26,9 @@ pub struct ZonesArgs {
 
 #[derive(Debug, Subcommand)]
 pub enum ZonesAction {
-    /// Show all zones with their limits
+    /// List zones and their limits
     List,
-    /// Make a zone; it stays until it is removed
+    /// Create a zone; it exists until it is removed
     Create {
         name: ZoneName,
         #[command(flatten)]
@@ -43,23 +43,23 @@ pub enum ZonesAction {
         #[arg(long, value_parser = parse_mode)]
         mode: Option<u32>,
     },
-    /// Change limits and labels, while programs run
+    /// Change the limits and labels of a zone; clients keep running
     Set {
         name: ZoneName,
         #[command(flatten)]
         settings: SettingArgs,
     },
-    /// End the workers of a zone: its programs' CUDA calls fail from then on
+    /// End the workers of a zone: CUDA calls of its clients fail from then on
     Kill {
         name: ZoneName,
-        /// End the programs, too
-        #[arg(long)]
-        programs: bool,
+        /// Kill the clients, too
+        #[arg(long, alias = "programs")]
+        clients: bool,
     },
     /// Remove a zone
     Remove {
         name: ZoneName,
-        /// Also if it has programs, whose workers end with it
+        /// Remove it even if it has clients; their workers end
         #[arg(long)]
         force: bool,
     },
@@ -67,13 +67,13 @@ pub enum ZonesAction {
 
 const GRANTS_EXAMPLES: &str = "\
 Examples:
-  What programs of zone `producer` export, those of zone `consumer` may open and read, for an hour:
+  Let clients of zone `consumer` open and read what zone `producer` exports, for an hour:
       bulkhead grants allow producer consumer --expires 3600
-  And no longer; the workers of those that have something open end:
+  Revoke it; workers that have such memory open end:
       bulkhead grants revoke producer consumer
 
-Programs of one zone share with each other without a grant. Memory that was allocated before the exporting zone had its
-first grant, and shares its pages with other memory, stays in its zone.";
+Clients of one zone share memory without a grant. Memory that was allocated before the exporting zone had its first
+grant, and that shares pages with other allocations, cannot be opened from other zones.";
 
 #[derive(Debug, Args)]
 #[command(after_help = GRANTS_EXAMPLES)]
@@ -86,56 +86,56 @@ pub struct GrantsArgs {
 
 #[derive(Debug, Subcommand)]
 pub enum GrantsAction {
-    /// Show all grants
+    /// List grants
     List,
-    /// Let a zone open what another exports
+    /// Allow a zone to open what another zone exports
     Allow {
-        /// The zone that exports
+        /// Exporting zone
         from: ZoneName,
-        /// The zone that may open it
+        /// Zone that may open it
         to: ZoneName,
-        /// It may also write
+        /// Allow writing, too
         #[arg(long)]
         read_write: bool,
-        /// The grant ends by itself after so many seconds
+        /// Seconds until the grant expires
         #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(u64).range(1..))]
         expires: Option<u64>,
     },
-    /// End a grant, and the workers that have something open by it
+    /// Revoke a grant, and end the workers that have memory open through it
     Revoke { from: ZoneName, to: ZoneName },
 }
 
-/// What can be said of a zone at any time.
+/// The settings of a zone that can change at any time.
 #[derive(Debug, Default, Args)]
 pub struct SettingArgs {
-    /// GPU memory of all its processes, like 2GiB, or "unlimited"
+    /// GPU memory of all clients together, such as 2GiB, or "unlimited"
     #[arg(long, value_name = "SIZE", value_parser = parse_limit)]
     pub memory: Option<Limit>,
-    /// Host memory that they may pin for the GPU, or "unlimited"
+    /// Pinned host memory of all clients together, or "unlimited"
     #[arg(long, value_name = "SIZE", value_parser = parse_limit)]
     pub pinned_memory: Option<Limit>,
-    /// Weight of its GPU time against other zones
+    /// Weight of the zone's GPU time relative to other zones
     #[arg(long, value_name = "WEIGHT", value_parser = clap::value_parser!(u32).range(1..=MAX_SHARE as i64))]
     pub share: Option<u32>,
-    /// Most of the GPU's time that it gets, in percent, or "unlimited"
+    /// Maximum share of GPU time in percent, or "unlimited"
     #[arg(long, value_name = "PERCENT", value_parser = parse_cap)]
     pub cap: Option<Limit>,
-    /// Zones of a higher priority come first
+    /// Scheduling priority; zones with a higher one run first
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(0..=MAX_PRIORITY as i64))]
     pub priority: Option<u32>,
-    /// Host memory of all its workers, or "unlimited"
+    /// Host memory of all workers together, or "unlimited"
     #[arg(long, value_name = "SIZE", value_parser = parse_limit)]
     pub host_memory: Option<Limit>,
-    /// Processor time of all its workers, in percent of one processor, or "unlimited"
+    /// CPU time of all workers together in percent of one CPU, or "unlimited"
     #[arg(long, value_name = "PERCENT", value_parser = parse_host_cpu)]
     pub host_cpu: Option<Limit>,
-    /// Label of its metrics
+    /// Pod label in metrics
     #[arg(long)]
     pub pod: Option<String>,
-    /// Label of its metrics
+    /// Namespace label in metrics
     #[arg(long)]
     pub namespace: Option<String>,
-    /// Label of its metrics
+    /// Container label in metrics
     #[arg(long)]
     pub container: Option<String>,
 }
@@ -166,11 +166,11 @@ fn parse_percent(text: &str, most: u32) -> Result<Limit, String> {
     match (text, percent) {
         ("unlimited", _) => Ok(Limit::Unlimited),
         (_, Some(percent)) => Ok(Limit::At(percent)),
-        _ => Err(format!("a percentage from 1 to {most}, or unlimited")),
+        _ => Err(format!("expected a percentage between 1 and {most}, or unlimited")),
     }
 }
 
 fn parse_mode(text: &str) -> Result<u32, String> {
     let mode = u32::from_str_radix(text, 8).ok().filter(|mode| *mode <= 0o777);
-    mode.ok_or_else(|| "a mode is written like 0660".to_owned())
+    mode.ok_or_else(|| "expected an octal mode such as 0660".to_owned())
 }

@@ -1,15 +1,15 @@
-//! Where this process is: namespaces, rights, and what NVIDIA's container toolkit has left.
+//! The container: namespaces, privileges, and leftovers of NVIDIA's container toolkit.
 
 use super::driver;
 use super::finding::Finding;
 use super::scene::Scene;
 
-/// All capabilities that there are in a privileged container; some of them are in none other.
+/// Privileged containers have this capability, others do not.
 const SYS_ADMIN: u64 = 1 << 21;
 
 pub fn check(scene: &Scene, findings: &mut Vec<Finding>) {
     if !scene.is_container() {
-        findings.push(Finding::ok("place", "this is no container, as far as can be seen"));
+        findings.push(Finding::ok("place", "not in a container"));
         userns(scene, findings);
     } else {
         namespaces(scene, findings);
@@ -23,7 +23,7 @@ fn namespaces(scene: &Scene, findings: &mut Vec<Finding>) {
     let status = scene.read("/proc/self/status").unwrap_or_default();
     let field = |name: &str| status.lines().find_map(|line| line.strip_prefix(name)).unwrap_or_default().trim();
     let rights = u64::from_str_radix(field("CapEff:"), 16).unwrap_or(0);
-    // The node's first process is its init system, and has kernel threads beside it.
+    // Kernel threads are visible only in the node's PID namespace.
     let host_pid = scene.read("/proc/2/comm").is_some_and(|name| name == "kthreadd");
     let mut shared = Vec::new();
     if rights & SYS_ADMIN != 0 {
@@ -33,20 +33,20 @@ fn namespaces(scene: &Scene, findings: &mut Vec<Finding>) {
         shared.push("hostPID");
     }
     if shared.is_empty() {
-        findings.push(Finding::ok("place", "a container with namespaces of its own and no great rights"));
+        findings.push(Finding::ok("place", "unprivileged container with its own namespaces"));
         return;
     }
     findings.push(Finding::warning(
         "place",
-        format!("a container with {}", shared.join(" and ")),
-        "none; but whoever breaks into this container has the node",
-        "often set because CUDA IPC needs it with NVIDIA's stack: invalid device context (201) without hostPID, invalid \
+        format!("container with {}", shared.join(" and ")),
+        "none, but an attacker in this container controls the node",
+        "often set because CUDA IPC with NVIDIA's stack needs it: invalid device context (201) without hostPID, invalid \
          argument (1) without privileged",
-        "take hostPID, hostIPC and privileged off the pod: sharing through Bulkhead needs none of them",
+        "remove hostPID, hostIPC and privileged from the pod; sharing through Bulkhead needs none of them",
     ));
 }
 
-/// Jails of workers need namespaces.
+/// The workers' jail needs user namespaces.
 fn userns(scene: &Scene, findings: &mut Vec<Finding>) {
     let off = [
         ("/proc/sys/kernel/unprivileged_userns_clone", "0"),
@@ -57,10 +57,10 @@ fn userns(scene: &Scene, findings: &mut Vec<Finding>) {
     let Some((path, value)) = found.filter(|_| !rustix::process::geteuid().is_root()) else { return };
     findings.push(Finding::warning(
         "jail",
-        format!("{path} is {value}, and this is not root"),
-        "`bulkhead run` says that parts of the jail are missing",
-        "users may make no namespaces on this machine",
-        "run the proxy as a service of root, which needs no such permission",
+        format!("{path} is {value}, and this process is not root"),
+        "`bulkhead run` reports an incomplete jail",
+        "unprivileged user namespaces are disabled on this machine",
+        "run the proxy as a root service, which does not need them",
     ));
 }
 
@@ -69,10 +69,10 @@ fn toolkit(scene: &Scene, findings: &mut Vec<Finding>) {
     if scene.is_container() && scene.is_tenant() && !nodes.is_empty() {
         findings.push(Finding::error(
             "toolkit",
-            format!("this container has GPU nodes: {}", nodes.join(", ")),
-            "its programs can use the GPU beside Bulkhead, without limits",
-            "the pod also asks for nvidia.com/gpu, has runtimeClassName nvidia, or is privileged",
-            "take these off the pod: a zone needs no device node",
+            format!("this container has GPU device nodes: {}", nodes.join(", ")),
+            "its programs can use the GPU directly, without limits",
+            "the pod also requests nvidia.com/gpu, has runtimeClassName nvidia, or is privileged",
+            "remove these from the pod; a zone needs no device nodes",
         ));
     }
     let mounts = scene.read("/proc/self/mountinfo").unwrap_or_default();
@@ -80,7 +80,7 @@ fn toolkit(scene: &Scene, findings: &mut Vec<Finding>) {
         let place = line.split(' ').nth(4).unwrap_or_default().to_owned();
         let name = place.rsplit('/').next().unwrap_or_default();
         let driver = ["libcuda.so.", "libnvidia-ml.so.", "libnvidia-ptxjitcompiler.so.", "nvidia-smi"];
-        // Ours end in `.so.1`; a driver's library has its version in its name.
+        // The client libraries end in `.so.1`; the driver's have its version in their names.
         let versioned = name.split(".so.").nth(1).is_none_or(|version| version.contains('.'));
         (driver.iter().any(|known| name.starts_with(known)) && versioned).then_some(place)
     };
@@ -88,9 +88,9 @@ fn toolkit(scene: &Scene, findings: &mut Vec<Finding>) {
     if scene.is_tenant() && !mounted.is_empty() {
         findings.push(Finding::error(
             "toolkit",
-            format!("NVIDIA's container toolkit has mounted its driver here: {}", mounted.join(", ")),
-            "programs may load NVIDIA's library instead of Bulkhead's: cuInit answers 100 or 803",
-            "NVIDIA_VISIBLE_DEVICES is set in the image, and NVIDIA's runtime is the node's default",
+            format!("NVIDIA's container toolkit has mounted its driver: {}", mounted.join(", ")),
+            "programs may load NVIDIA's driver library instead of the client library: cuInit returns 100 or 803",
+            "the image sets NVIDIA_VISIBLE_DEVICES, and NVIDIA's runtime is the node's default",
             "set NVIDIA_VISIBLE_DEVICES=void in the pod, or make runc the default runtime",
         ));
     }
@@ -109,17 +109,19 @@ fn toolkit(scene: &Scene, findings: &mut Vec<Finding>) {
     if let Some(path) = hook.or(default) {
         findings.push(Finding::warning(
             "toolkit",
-            format!("{path} puts NVIDIA's runtime into every container"),
-            "images with NVIDIA_VISIBLE_DEVICES=all see all GPUs of the node, without asking for any",
-            "the toolkit was installed as default runtime or as an OCI hook",
-            "make runc the default (`nvidia-ctk runtime configure --set-as-default=false`), remove the hook",
+            format!("{path} applies NVIDIA's runtime to every container"),
+            "images with NVIDIA_VISIBLE_DEVICES=all see all GPUs of the node without requesting any",
+            "the toolkit is installed as the default runtime or as an OCI hook",
+            "make runc the default (`nvidia-ctk runtime configure --set-as-default=false`) and remove the hook",
         ));
     }
     for path in ["/etc/cdi/nvidia.yaml", "/var/run/cdi/nvidia.yaml"] {
         if scene.exists(path) {
             findings.push(Finding::note(
                 "toolkit",
-                format!("{path} offers whole GPUs as nvidia.com/gpu; pods that have both are not confined"),
+                format!(
+                    "{path} offers whole GPUs as nvidia.com/gpu; pods that also get one of those are not confined"
+                ),
             ));
         }
     }
@@ -132,10 +134,10 @@ fn variables(scene: &Scene, findings: &mut Vec<Finding>) {
     if let Some(hook) = hooks.iter().find(|hook| preloaded.contains(**hook) || file.contains(**hook)) {
         findings.push(Finding::warning(
             "preload",
-            format!("{hook} is loaded into every program"),
-            "limits are applied twice, and some CUDA calls fail in ways nobody expects",
-            "another GPU sharing system hooks the driver in the program",
-            "take it out of LD_PRELOAD or /etc/ld.so.preload",
+            format!("{hook} is preloaded into every program"),
+            "limits apply twice, and some CUDA calls fail unexpectedly",
+            "another GPU sharing system intercepts the driver in the program",
+            "remove it from LD_PRELOAD or /etc/ld.so.preload",
         ));
     }
     if let Some(value) = scene.variable("CUDA_VISIBLE_DEVICES")
@@ -144,8 +146,8 @@ fn variables(scene: &Scene, findings: &mut Vec<Finding>) {
         findings.push(Finding::error(
             "variables",
             format!("CUDA_VISIBLE_DEVICES is {value:?}"),
-            "cuInit or cudaGetDeviceCount says that there is no device (100)",
-            "the variable hides every GPU, also virtual ones",
+            "cuInit or cudaGetDeviceCount returns 100 (no device)",
+            "the variable hides every GPU, including virtual ones",
             "unset it; in a zone the virtual GPUs are numbered from 0",
         ));
     }
@@ -154,9 +156,7 @@ fn variables(scene: &Scene, findings: &mut Vec<Finding>) {
     {
         findings.push(Finding::note(
             "variables",
-            format!(
-                "CUDA_VISIBLE_DEVICES={value}: names of GPUs are those of the zone, as nvidia-smi shows them in it"
-            ),
+            format!("CUDA_VISIBLE_DEVICES={value}: UUIDs must be those of the zone, as nvidia-smi shows them in it"),
         ));
     }
 }
@@ -174,7 +174,7 @@ mod tests {
             std::fs::create_dir_all(path.parent().unwrap()).unwrap();
             std::fs::write(path, text).unwrap();
         }
-        Scene::made_up(&root, variables)
+        Scene::fake(&root, variables)
     }
 
     fn found(scene: &Scene) -> Vec<Finding> {
@@ -185,7 +185,7 @@ mod tests {
     }
 
     #[test]
-    fn a_plain_pod_is_fine_and_needless_rights_are_named() {
+    fn a_plain_pod_is_fine_and_needless_privileges_are_reported() {
         let plain =
             [("/.dockerenv", ""), ("/run/bulkhead/zone/x", ""), ("/proc/self/status", "CapEff:\t00000000a80425fb")];
         assert_eq!(found(&scene("plain", &plain, &[])), []);
@@ -210,6 +210,6 @@ mod tests {
             found(&scene("toolkit", &files, &[("CUDA_VISIBLE_DEVICES", "-1"), ("LD_PRELOAD", "/x/libvgpu.so")]));
         let seen: Vec<&str> = found.iter().map(|finding| finding.check).collect();
         assert_eq!(seen, ["toolkit", "toolkit", "toolkit", "preload", "variables"]);
-        assert!(found[1].seen.ends_with("here: /usr/lib/x86_64-linux-gnu/libcuda.so.580.1"), "{:?}", found[1]);
+        assert!(found[1].seen.ends_with("driver: /usr/lib/x86_64-linux-gnu/libcuda.so.580.1"), "{:?}", found[1]);
     }
 }

@@ -1,9 +1,10 @@
-//! NVIDIA's driver: its module, its device nodes, and whether kernels reach their process's memory.
+//! NVIDIA's driver: its kernel module, its device nodes, and HMM.
 
 use std::io::ErrorKind;
 
 use super::finding::Finding;
 use super::scene::Scene;
+use crate::text::counted;
 
 const NVIDIA_VENDOR: &str = "0x10de";
 const DISPLAY_CLASS: &str = "0x03";
@@ -14,27 +15,25 @@ pub fn check(scene: &Scene, findings: &mut Vec<Finding>) {
     let nodes = nodes(scene);
     match (&module, cards.len(), nodes.is_empty()) {
         (None, 0, true) => {
-            findings.push(Finding::note(
-                "driver",
-                "this machine shows no NVIDIA GPU; Bulkhead computes on the CPU here (backend soft)",
-            ));
+            findings
+                .push(Finding::note("driver", "no NVIDIA GPU on this machine; Bulkhead uses the software backend"));
             return;
         }
         (None, count @ 1.., true) => findings.push(Finding::error(
             "driver",
-            format!("{count} NVIDIA GPU(s) on the PCI bus, and no driver"),
-            "bulkhead proxy uses the software GPU; nvidia-smi finds no driver",
-            "NVIDIA's kernel module is not loaded, or not installed",
-            "install the driver and run `modprobe nvidia nvidia-uvm`; dmesg says why a module does not load",
+            format!("{} on the PCI bus, but no driver", counted(count as u64, "NVIDIA GPU")),
+            "bulkhead proxy uses the software backend; nvidia-smi finds no driver",
+            "NVIDIA's kernel module is not loaded or not installed",
+            "install the driver and run `modprobe nvidia nvidia-uvm`; see dmesg if a module does not load",
         )),
         (None, _, false) => findings.push(Finding::note(
             "driver",
-            "GPU nodes, but /sys shows no module: a container, or a sandbox with a driver of its own",
+            "GPU device nodes without a kernel module in /sys: a container, or a sandbox with its own driver",
         )),
         (Some(version), ..) => findings.push(Finding::ok("driver", format!("NVIDIA's driver {version} is loaded"))),
     }
     if scene.is_container() && scene.is_tenant() {
-        // What nodes a tenant has is looked at as what they are: too many.
+        // A tenant should have no nodes at all, which is another check.
         return;
     }
     node_findings(scene, &nodes, findings);
@@ -64,9 +63,9 @@ fn node_findings(scene: &Scene, nodes: &[String], findings: &mut Vec<Finding>) {
         if !nodes.iter().any(|name| name == needed) {
             findings.push(Finding::error(
                 "nodes",
-                format!("there is no /dev/{needed}"),
-                "cuInit answers 100 (no device) or 999 in workers; the proxy falls back to the software GPU",
-                "the node was never made: on a headless machine nobody has loaded the module's helper",
+                format!("/dev/{needed} does not exist"),
+                "cuInit returns 100 (no device) or 999 in workers; the proxy falls back to the software backend",
+                "the device node was never created, as happens on headless machines",
                 "run `nvidia-modprobe -c 0 -u`, or start nvidia-persistenced at boot",
             ));
         }
@@ -74,35 +73,35 @@ fn node_findings(scene: &Scene, nodes: &[String], findings: &mut Vec<Finding>) {
     for name in nodes {
         match std::fs::File::options().read(true).write(true).open(scene.path(format!("/dev/{name}"))) {
             Ok(_) => {}
-            // The file's mode would say "permission denied"; this is the device controller of the cgroup.
+            // EPERM, not EACCES: this is the device controller of the cgroup, not the file's mode.
             Err(error) if error.raw_os_error() == Some(rustix::io::Errno::PERM.raw_os_error()) => {
                 findings.push(Finding::error(
                     "nodes",
-                    format!("/dev/{name} is there and must not be opened"),
-                    "cuInit answers 100 or 304 in workers",
-                    "the device rules of this cgroup do not allow it (systemd's DeviceAllow=, or a container's)",
+                    format!("opening /dev/{name} is not permitted"),
+                    "cuInit returns 100 or 304 in workers",
+                    "the device rules of this cgroup deny it (systemd's DeviceAllow=, or a container's)",
                     "allow `char-nvidia* rw` in the proxy's unit, or run the proxy outside that container",
                 ));
             }
             Err(error) if error.kind() == ErrorKind::PermissionDenied => findings.push(Finding::warning(
                 "nodes",
-                format!("/dev/{name} cannot be opened by this user"),
-                "cuInit answers 100 for programs of this user that use the GPU directly",
-                "the node's mode or owner; zones are not concerned, since workers are given theirs",
+                format!("this user cannot open /dev/{name}"),
+                "cuInit returns 100 for programs of this user that use the GPU directly",
+                "the mode or owner of the device node; zones are not affected, because workers get their own",
                 "run the proxy as root, or set NVreg_DeviceFileMode=0666",
             )),
             Err(_) => findings.push(Finding::warning(
                 "nodes",
-                format!("/dev/{name} does not open"),
-                "cuInit answers 100 or 999",
-                "the driver was unloaded or replaced while the node stayed, or the GPU fell off the bus",
-                "look at dmesg for Xid messages; reload the driver, or restart the machine",
+                format!("cannot open /dev/{name}"),
+                "cuInit returns 100 or 999",
+                "the driver was unloaded or replaced, or the GPU has fallen off the bus",
+                "check dmesg for Xid messages; reload the driver or reboot",
             )),
         }
     }
 }
 
-/// NVIDIA's own way to share puts all clients of a user into one process.
+/// MPS puts all clients of a user into one process.
 fn mps(scene: &Scene, findings: &mut Vec<Finding>) {
     let is_process = |name: &String| name.bytes().all(|byte| byte.is_ascii_digit());
     let processes = scene.names("/proc").into_iter().filter(is_process);
@@ -110,53 +109,53 @@ fn mps(scene: &Scene, findings: &mut Vec<Finding>) {
     if names.any(|name| name.starts_with("nvidia-cuda-mps")) {
         findings.push(Finding::warning(
             "mps",
-            "NVIDIA's Multi-Process Service runs here",
-            "a fault in one program ends others that use MPS; workers that join it share their fate",
-            "nvidia-cuda-mps-control was started, or is a service of this node",
-            "stop it (`echo quit | nvidia-cuda-mps-control`): zones take turns without it",
+            "NVIDIA's Multi-Process Service (MPS) is running",
+            "a fault in one MPS client ends the others, including workers that use MPS",
+            "nvidia-cuda-mps-control was started, or runs as a service of this node",
+            "stop it (`echo quit | nvidia-cuda-mps-control`); zones do not need it",
         ));
     }
 }
 
-/// Where kernels reach pageable memory, a tenant's kernel reaches its worker's.
+/// With HMM, a tenant's kernel can access its worker's memory.
 fn hmm(scene: &Scene, findings: &mut Vec<Finding>) {
     let parameter = scene.read("/sys/module/nvidia_uvm/parameters/uvm_disable_hmm");
     match parameter.as_deref() {
         Some("Y" | "1") => findings.push(Finding::ok("hmm", "nvidia-uvm has HMM disabled")),
         Some(_) => findings.push(Finding::note(
             "hmm",
-            "nvidia-uvm may use HMM (uvm_disable_hmm is not set); whether this kernel has it, the GPUs tell below",
+            "nvidia-uvm may use HMM (uvm_disable_hmm is not set); the GPU checks below tell whether it does",
         )),
         None => {}
     }
 }
 
-/// What the survey adds: the driver's own word on it.
+/// What the driver itself reports.
 pub fn pageable_access(gpu: &str) -> Finding {
     Finding::error(
         "hmm",
-        format!("{gpu}: kernels reach their process's pageable memory"),
-        "a tenant's kernel can read and write the memory of its worker, as if it had taken it over",
-        "heterogeneous memory management (HMM) of the open kernel module on a recent Linux",
-        "put `options nvidia-uvm uvm_disable_hmm=1` in /etc/modprobe.d/bulkhead.conf and load nvidia-uvm anew",
+        format!("{gpu}: kernels can access pageable host memory (HMM)"),
+        "a tenant's kernel can read and write the memory of its worker",
+        "heterogeneous memory management (HMM) of the open kernel module on a recent kernel",
+        "put `options nvidia-uvm uvm_disable_hmm=1` in /etc/modprobe.d/bulkhead.conf and reload nvidia-uvm",
     )
 }
 
-/// Module and library are of one version.
+/// The kernel module and the driver library must have the same version.
 fn versions(scene: &Scene, module: Option<&str>, findings: &mut Vec<Finding>) {
     let Some(module) = module else { return };
-    for folder in super::loader::USUAL {
-        for name in scene.names(folder) {
+    for dir in super::loader::USUAL {
+        for name in scene.names(dir) {
             let Some(version) = name.strip_prefix("libcuda.so.").filter(|rest| rest.contains('.')) else { continue };
             if version == module {
                 findings.push(Finding::ok("versions", format!("libcuda and the kernel module are both {module}")));
-            } else if !scene.exists(format!("{folder}/libcuda.so.{module}")) {
+            } else if !scene.exists(format!("{dir}/libcuda.so.{module}")) {
                 findings.push(Finding::error(
                     "versions",
-                    format!("{folder}/{name} beside a kernel module {module}"),
-                    "cuInit answers 803 (system driver mismatch); nvidia-smi says the same of NVML",
-                    "the driver's packages were upgraded while the old module is still loaded",
-                    "restart the machine, or unload nvidia-uvm and nvidia and load them anew",
+                    format!("{dir}/{name} does not match kernel module {module}"),
+                    "cuInit returns 803 (system driver mismatch); nvidia-smi reports a mismatch, too",
+                    "the driver was upgraded while the old module is still loaded",
+                    "reboot, or unload and reload nvidia-uvm and nvidia",
                 ));
             }
         }
@@ -178,7 +177,7 @@ mod tests {
             std::fs::write(path, text).unwrap();
         }
         let mut findings = Vec::new();
-        check(&Scene::made_up(&root, &[]), &mut findings);
+        check(&Scene::fake(&root, &[]), &mut findings);
         std::fs::remove_dir_all(root).unwrap();
         findings.iter().map(|finding| (finding.check, finding.level)).collect()
     }
@@ -199,7 +198,7 @@ mod tests {
     }
 
     #[test]
-    fn nodes_versions_memory_and_mps_are_looked_at() {
+    fn nodes_versions_memory_and_mps_are_checked() {
         let fine = [
             ("/sys/module/nvidia/version", "580.1.2\n"),
             ("/sys/module/nvidia_uvm/parameters/uvm_disable_hmm", "Y\n"),

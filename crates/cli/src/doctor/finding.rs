@@ -4,16 +4,18 @@ use std::fmt::Write;
 
 use serde::Serialize;
 
+use crate::text::counted;
+
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Level {
-    /// It is as it should be.
+    /// The check passed.
     Ok,
-    /// Worth knowing; nothing is wrong.
+    /// Information; nothing is wrong.
     Note,
-    /// It works, and should not be so.
+    /// It works, but should be changed.
     Warning,
-    /// Programs will fail, or tenants are not kept apart.
+    /// Programs will fail, or tenants are not isolated.
     Error,
 }
 
@@ -30,12 +32,12 @@ impl Level {
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Finding {
-    /// Which check it comes from.
+    /// The check that it comes from.
     pub check: &'static str,
     pub level: Level,
-    /// What was seen.
+    /// What was observed.
     pub seen: String,
-    /// What a user meets because of it.
+    /// What a user notices because of it.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub symptom: String,
     #[serde(skip_serializing_if = "String::is_empty")]
@@ -72,7 +74,7 @@ impl Finding {
     }
 }
 
-/// For people: what is wrong last, where the eye falls.
+/// Human-readable text, with the most severe findings last.
 pub fn text(findings: &[Finding]) -> String {
     let mut text = String::new();
     let mut sorted: Vec<&Finding> = findings.iter().collect();
@@ -85,9 +87,15 @@ pub fn text(findings: &[Finding]) -> String {
             }
         }
     }
-    let count = |level: Level| findings.iter().filter(|finding| finding.level == level).count();
+    let count = |level: Level| findings.iter().filter(|finding| finding.level == level).count() as u64;
     let (errors, warnings) = (count(Level::Error), count(Level::Warning));
-    let _ = writeln!(text, "\n{errors} errors, {warnings} warnings, {} checks passed", count(Level::Ok));
+    let _ = writeln!(
+        text,
+        "\n{}, {}, {} passed",
+        counted(errors, "error"),
+        counted(warnings, "warning"),
+        counted(count(Level::Ok), "check")
+    );
     text
 }
 
@@ -97,10 +105,10 @@ mod tests {
 
     #[test]
     fn what_is_wrong_comes_last_with_symptom_cause_and_fix() {
-        let findings = [Finding::error("x", "broken", "it fails", "because", "mend it"), Finding::ok("y", "fine")];
+        let findings = [Finding::error("x", "broken", "it fails", "because", "repair it"), Finding::ok("y", "fine")];
         let text = text(&findings);
         assert!(text.find("fine").unwrap() < text.find("broken").unwrap(), "{text}");
         assert!(text.contains("symptom: it fails") && text.contains("cause: because"), "{text}");
-        assert!(text.ends_with("1 errors, 0 warnings, 1 checks passed\n"), "{text}");
+        assert!(text.ends_with("1 error, 0 warnings, 1 check passed\n"), "{text}");
     }
 }

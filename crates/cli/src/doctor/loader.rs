@@ -8,11 +8,11 @@ use super::finding::Finding;
 use super::scene::Scene;
 
 const LIBRARY: &str = "libcuda.so.1";
-/// Where the loader looks last.
+/// The loader's default directories.
 pub const USUAL: [&str; 6] =
     ["/lib/x86_64-linux-gnu", "/usr/lib/x86_64-linux-gnu", "/lib64", "/usr/lib64", "/lib", "/usr/lib"];
 
-/// A library that the loader would find, and what names its folder.
+/// A library that the loader would find, and why.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Candidate {
     pub path: PathBuf,
@@ -31,14 +31,14 @@ pub enum Kind {
 impl Kind {
     fn name(self) -> &'static str {
         match self {
-            Self::Ours => "Bulkhead's",
-            Self::Nvidia => "NVIDIA's",
-            Self::Stub => "a stub for linkers",
+            Self::Ours => "the client library",
+            Self::Nvidia => "the driver library",
+            Self::Stub => "a stub for linking",
         }
     }
 }
 
-/// All that there are, in the loader's order: the first one is loaded.
+/// All candidates in the loader's order; the first one is loaded.
 pub fn candidates(scene: &Scene) -> Vec<Candidate> {
     let program = scene.program.as_deref().and_then(|path| elf::describe(&scene.path(path)));
     let program = program.unwrap_or_default();
@@ -54,26 +54,26 @@ pub fn candidates(scene: &Scene) -> Vec<Candidate> {
     };
     let preload = scene.variable("LD_PRELOAD").unwrap_or_default();
     for path in preload.split([':', ' ']).filter(|path| path.contains("libcuda.so")) {
-        add(scene.path(path), "LD_PRELOAD names it".to_owned());
+        add(scene.path(path), "in LD_PRELOAD".to_owned());
     }
     if program.runpath.is_empty() {
-        for folder in &program.rpath {
-            add(scene.path(folder).join(LIBRARY), "the program's RPATH".to_owned());
+        for dir in &program.rpath {
+            add(scene.path(dir).join(LIBRARY), "in the program's RPATH".to_owned());
         }
     }
     let named = scene.variable("LD_LIBRARY_PATH").unwrap_or_default();
-    for folder in named.split([':', ';']).filter(|folder| !folder.is_empty()) {
-        add(scene.path(folder).join(LIBRARY), format!("LD_LIBRARY_PATH names {folder}"));
+    for dir in named.split([':', ';']).filter(|dir| !dir.is_empty()) {
+        add(scene.path(dir).join(LIBRARY), format!("{dir} is in LD_LIBRARY_PATH"));
     }
-    for folder in &program.runpath {
-        add(scene.path(folder).join(LIBRARY), "the program's RUNPATH".to_owned());
+    for dir in &program.runpath {
+        add(scene.path(dir).join(LIBRARY), "in the program's RUNPATH".to_owned());
     }
     let cache = std::fs::read(scene.path("/etc/ld.so.cache")).unwrap_or_default();
     for path in cached(&cache, LIBRARY) {
-        add(scene.path(path), "/etc/ld.so.cache has it".to_owned());
+        add(scene.path(path), "in /etc/ld.so.cache".to_owned());
     }
-    for folder in USUAL {
-        add(scene.path(folder).join(LIBRARY), format!("{folder} is one of the loader's own folders"));
+    for dir in USUAL {
+        add(scene.path(dir).join(LIBRARY), format!("{dir} is a default directory of the loader"));
     }
     found
 }
@@ -81,7 +81,7 @@ pub fn candidates(scene: &Scene) -> Vec<Candidate> {
 fn kind(path: &Path) -> Option<Kind> {
     let found = elf::describe(path).filter(|found| found.dynamic)?;
     let real = path.canonicalize().ok()?;
-    let stub = real.parent().is_some_and(|folder| folder.ends_with("stubs"));
+    let stub = real.parent().is_some_and(|dir| dir.ends_with("stubs"));
     Some(if found.ours {
         Kind::Ours
     } else if stub {
@@ -119,40 +119,42 @@ pub fn check(scene: &Scene, findings: &mut Vec<Finding>) {
         format!("{} ({}; {})", candidate.path.display(), candidate.kind.name(), candidate.why)
     };
     let others: Vec<String> = candidates.iter().skip(1).map(listed).collect();
-    let others = if others.is_empty() { String::new() } else { format!("; after it: {}", others.join(", ")) };
+    let others = if others.is_empty() { String::new() } else { format!("; followed by {}", others.join(", ")) };
     let Some(first) = candidates.first() else {
-        let seen = format!("a program that loads {LIBRARY} finds none");
+        let seen = format!("the loader finds no {LIBRARY}");
         findings.push(if scene.is_tenant() {
             Finding::error(
                 "loader",
                 seen,
-                "CUDA programs say that no driver is installed (cudaErrorInsufficientDriver, 35)",
-                "Bulkhead's library is not in a folder of the loader's, and LD_LIBRARY_PATH does not name it",
-                "start the program by `bulkhead run`, or have the library mounted into /usr/lib/x86_64-linux-gnu, as \
+                "CUDA programs report that no driver is installed (cudaErrorInsufficientDriver, 35)",
+                "the client library is neither in a directory of the loader nor in LD_LIBRARY_PATH",
+                "start the program with `bulkhead run`, or mount the client library into /usr/lib/x86_64-linux-gnu, as \
                  the device plugin does",
             )
         } else {
-            Finding::note("loader", format!("{seen}; `bulkhead run` puts ours in front"))
+            Finding::note("loader", format!("{seen}; `bulkhead run` loads the client library first"))
         });
         return;
     };
     let seen = format!("programs load {}{others}", listed(first));
     findings.push(match (first.kind, scene.is_tenant()) {
         (Kind::Ours, _) => Finding::ok("loader", seen),
-        (Kind::Nvidia, false) => Finding::note("loader", format!("{seen}; `bulkhead run` puts ours in front")),
+        (Kind::Nvidia, false) => {
+            Finding::note("loader", format!("{seen}; `bulkhead run` loads the client library first"))
+        }
         (Kind::Nvidia, true) => Finding::error(
             "loader",
             seen,
-            "cuInit answers 100 (no device), since this library looks for device nodes",
-            "a driver library of the image, or one that NVIDIA's container toolkit mounted, comes before Bulkhead's",
-            "remove it from the image or from LD_LIBRARY_PATH, and take nvidia's runtime class off the pod",
+            "cuInit returns 100 (no device), because this library needs device nodes",
+            "a driver library of the image or of NVIDIA's container toolkit comes before the client library",
+            "remove it from the image or from LD_LIBRARY_PATH, and remove NVIDIA's runtime class from the pod",
         ),
         (Kind::Stub, _) => Finding::error(
             "loader",
             seen,
-            "every CUDA call answers 34 (stub library)",
-            "LD_LIBRARY_PATH names the CUDA toolkit's stubs, which are for linking",
-            "take .../lib64/stubs out of LD_LIBRARY_PATH",
+            "every CUDA call returns 34 (stub library)",
+            "LD_LIBRARY_PATH contains the CUDA toolkit's stubs, which are for linking only",
+            "remove .../lib64/stubs from LD_LIBRARY_PATH",
         ),
     });
 }
@@ -199,14 +201,14 @@ mod tests {
     #[test]
     fn the_first_in_the_loaders_order_is_told_with_its_reason() {
         let root = std::env::temp_dir().join(format!("bulkhead-loader-{}", std::process::id()));
-        for folder in ["opt/ours", "opt/stubs", "usr/lib64", "etc"] {
-            std::fs::create_dir_all(root.join(folder)).unwrap();
+        for dir in ["opt/ours", "opt/stubs", "usr/lib64", "etc"] {
+            std::fs::create_dir_all(root.join(dir)).unwrap();
         }
-        let compile = |folder: &str, source: &str| {
+        let compile = |dir: &str, source: &str| {
             let file = root.join("lib.c");
             std::fs::write(&file, source).unwrap();
             let mut cc = std::process::Command::new("cc");
-            cc.args(["-shared", "-fPIC", "-o"]).arg(root.join(folder).join(LIBRARY)).arg(&file);
+            cc.args(["-shared", "-fPIC", "-o"]).arg(root.join(dir).join(LIBRARY)).arg(&file);
             assert!(cc.status().unwrap().success());
         };
         compile("opt/ours", "int bulkhead_libvgpu = 1;");
@@ -214,14 +216,14 @@ mod tests {
         compile("usr/lib64", "int cuInit;");
         std::fs::write(root.join("etc/ld.so.cache"), cache(&[(LIBRARY, "/usr/lib64/libcuda.so.1")])).unwrap();
         let kinds = |path: &str| {
-            let scene = Scene::made_up(&root, &[("LD_LIBRARY_PATH", path)]);
+            let scene = Scene::fake(&root, &[("LD_LIBRARY_PATH", path)]);
             candidates(&scene).iter().map(|found| found.kind).collect::<Vec<_>>()
         };
         assert_eq!(kinds("/opt/ours:/opt/stubs"), [Kind::Ours, Kind::Stub, Kind::Nvidia]);
         assert_eq!(kinds("/opt/stubs:/nowhere"), [Kind::Stub, Kind::Nvidia]);
-        assert_eq!(kinds(""), [Kind::Nvidia], "once, though the cache and the loader's folders both have it");
+        assert_eq!(kinds(""), [Kind::Nvidia], "once, though the cache and the loader's directories both have it");
         let mut findings = Vec::new();
-        check(&Scene::made_up(&root, &[("BULKHEAD_SOCKET", "/s"), ("LD_LIBRARY_PATH", "/opt/stubs")]), &mut findings);
+        check(&Scene::fake(&root, &[("BULKHEAD_SOCKET", "/s"), ("LD_LIBRARY_PATH", "/opt/stubs")]), &mut findings);
         assert!(findings[0].symptom.contains("34"), "{findings:?}");
         std::fs::remove_dir_all(root).unwrap();
     }

@@ -1,7 +1,7 @@
-//! What can be wrong with GPUs, containers and Bulkhead itself, looked at one by one.
+//! Checks of GPUs, containers and Bulkhead itself.
 //!
-//! Each check is a file: it reads what the machine shows and never changes anything. A driver is loaded only in processes
-//! of their own (`trial`).
+//! Each check is a file; it reads the machine's state and never changes anything. A driver is loaded only in separate
+//! processes (`trial`).
 
 mod container;
 mod driver;
@@ -16,7 +16,7 @@ use scene::Scene;
 
 use crate::args::BackendArgs;
 
-/// Everything that was found, in the order of the checks.
+/// All findings, in the order of the checks.
 pub fn examine(scene: &Scene, backend: &BackendArgs, self_test: bool) -> Vec<Finding> {
     let mut findings = Vec::new();
     driver::check(scene, &mut findings);

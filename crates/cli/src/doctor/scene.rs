@@ -1,4 +1,4 @@
-//! The machine as the checks see it: files below a root and variables, so that a test can make one up.
+//! The machine as the checks see it: files below a root and environment variables, so that a test can fake it.
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
@@ -9,9 +9,9 @@ use control::env_vars;
 pub struct Scene {
     root: PathBuf,
     variables: BTreeMap<OsString, OsString>,
-    /// The operator's socket, where there is one.
+    /// The admin socket.
     pub admin_socket: PathBuf,
-    /// The program whose libraries are looked for.
+    /// The program whose libraries are checked.
     pub program: Option<PathBuf>,
 }
 
@@ -21,13 +21,13 @@ impl Scene {
     }
 
     #[cfg(test)]
-    pub fn made_up(root: &Path, variables: &[(&str, &str)]) -> Self {
+    pub fn fake(root: &Path, variables: &[(&str, &str)]) -> Self {
         let variables = variables.iter().map(|(name, value)| ((*name).into(), (*value).into())).collect();
         let admin_socket = root.join("run/bulkhead/admin.sock");
         Self { root: root.to_owned(), variables, admin_socket, program: None }
     }
 
-    /// Where a path of the machine is.
+    /// Resolves a path of the machine.
     pub fn path(&self, path: impl AsRef<Path>) -> PathBuf {
         let path = path.as_ref();
         self.root.join(path.strip_prefix("/").unwrap_or(path))
@@ -37,12 +37,12 @@ impl Scene {
         self.path(path).exists()
     }
 
-    /// A small file, without the blanks around it.
+    /// The trimmed contents of a small file.
     pub fn read(&self, path: impl AsRef<Path>) -> Option<String> {
         std::fs::read_to_string(self.path(path)).ok().map(|text| text.trim().to_owned())
     }
 
-    /// Names in a folder, in order.
+    /// The sorted names in a directory.
     pub fn names(&self, path: impl AsRef<Path>) -> Vec<String> {
         let entries = std::fs::read_dir(self.path(path)).into_iter().flatten().flatten();
         let mut names: Vec<String> = entries.filter_map(|entry| entry.file_name().into_string().ok()).collect();
@@ -61,7 +61,7 @@ impl Scene {
         }
     }
 
-    /// Was somebody told that a zone is here? Then programs are meant to use it.
+    /// Whether a zone was configured here, so that programs should use it.
     pub fn is_tenant(&self) -> bool {
         self.variable(env_vars::SOCKET).is_some() || self.exists(env_vars::ZONE_FOLDER)
     }

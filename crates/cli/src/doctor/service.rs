@@ -12,20 +12,21 @@ use idm::bootstrap::{self, Answer, BootstrapError, Inquiry};
 
 use super::finding::Finding;
 use super::scene::Scene;
+use crate::text::counted;
 
-/// The first question has the broker start a driver.
-const PATIENCE: Duration = Duration::from_secs(60);
+/// The first request makes the broker load a driver.
+const TIMEOUT: Duration = Duration::from_secs(60);
 
-/// What there is to try programs with.
+/// Where the self-test can run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Way {
     /// The zone that this process is in.
     Zone,
-    /// A proxy that makes zones for us.
+    /// A zone of the running proxy.
     Operator,
-    /// Neither; a proxy of our own would have to do.
+    /// Neither: a private proxy.
     Private,
-    /// There should be one, and is not.
+    /// There should be a zone, but there is none.
     None,
 }
 
@@ -41,24 +42,23 @@ pub fn check(scene: &Scene, findings: &mut Vec<Finding>) -> Way {
     }
 }
 
-/// A container that nobody put into a zone: wrong in a pod, which was to have one; elsewhere programs can still be started
-/// by `bulkhead run`.
+/// A container without a zone: an error in a pod; elsewhere `bulkhead run` still works.
 fn without_zone(scene: &Scene, findings: &mut Vec<Finding>) -> Way {
-    let seen = format!("this container has no {}", scene.zone_socket().display());
-    let symptom = "cuInit answers 100: there is no GPU in this container";
-    let fix = "ask for bulkhead.dev/gpu in the pod's resources (or a claim), and see `bulkhead status` on the node";
+    let seen = format!("no {} in this container", scene.zone_socket().display());
+    let symptom = "cuInit returns 100 (no device) in this container";
+    let fix = "request bulkhead.dev/gpu in the pod's resources (or a claim), and check `bulkhead status` on the node";
     if scene.is_pod() {
-        let cause = "the pod asks for no GPU of Bulkhead's, or the node's proxy does not run";
+        let cause = "the pod does not request a GPU from Bulkhead, or the node's proxy is not running";
         findings.push(Finding::error("socket", seen, symptom, cause, fix));
         return Way::None;
     }
-    let cause = "the zone's folder is not mounted into it, and no proxy runs inside";
-    let fix = "mount the zone's folder at /run/bulkhead/zone; inside, `bulkhead run` starts a proxy of its own";
+    let cause = "the zone's directory is not mounted, and no proxy is running in the container";
+    let fix = "mount the zone's directory at /run/bulkhead/zone, or use `bulkhead run`, which starts a private proxy";
     findings.push(Finding::warning("socket", seen, symptom, cause, fix));
     Way::Private
 }
 
-/// None where nothing says that there is a zone; else whether it answers.
+/// None if no zone is configured; else whether it answers.
 fn zone(scene: &Scene, findings: &mut Vec<Finding>) -> Option<bool> {
     if !scene.is_tenant() {
         return None;
@@ -67,31 +67,27 @@ fn zone(scene: &Scene, findings: &mut Vec<Finding>) -> Option<bool> {
     match ask(&path) {
         Ok(view) => {
             let limit = view.limit.map_or("no limit".to_owned(), |limit| format!("a limit of {}", Size(limit)));
-            let processes = view.processes.len();
+            let clients = counted(view.processes.len() as u64, "client");
             findings.push(Finding::ok(
                 "socket",
-                format!(
-                    "the zone answers at {}: {} in use, {limit}, {processes} processes here",
-                    path.display(),
-                    Size(view.used)
-                ),
+                format!("zone answers at {}: {} in use, {limit}, {clients}", path.display(), Size(view.used)),
             ));
             if view.cards.is_empty() {
                 findings.push(Finding::error(
                     "zone",
                     "the zone has no GPU",
-                    "cuInit answers 100, or waits for a worker",
-                    "the proxy's driver does not start",
-                    "see the proxy's log, and `bulkhead doctor` on the node",
+                    "cuInit returns 100, or waits for a worker",
+                    "the proxy cannot initialize the driver",
+                    "check the proxy's log, and run `bulkhead doctor` on the node",
                 ));
             }
             if view.limit.is_some_and(|limit| view.used >= limit) {
                 findings.push(Finding::warning(
                     "zone",
-                    "the zone has used up its memory",
-                    "cuMemAlloc answers 2 (out of memory)",
-                    "other programs of this zone hold it, or one that was opened from another zone counts here",
-                    "end them, or raise the limit: `bulkhead zones set NAME --memory SIZE`",
+                    "the zone has reached its memory limit",
+                    "cuMemAlloc returns 2 (out of memory)",
+                    "other clients of this zone use it, or memory opened from another zone counts here",
+                    "end them, or raise the limit with `bulkhead zones set NAME --memory SIZE`",
                 ));
             }
             Some(true)
@@ -106,7 +102,7 @@ fn zone(scene: &Scene, findings: &mut Vec<Finding>) -> Option<bool> {
 fn ask(path: &Path) -> Result<ZoneView, BootstrapError> {
     let broker = bootstrap::connect(path)?;
     bootstrap::send(&broker, &Inquiry::default(), &[])?;
-    let (answer, _) = bootstrap::recv_within::<Answer>(&broker, PATIENCE)?;
+    let (answer, _) = bootstrap::recv_within::<Answer>(&broker, TIMEOUT)?;
     ZoneView::read(answer.bytes()).map_err(|_| BootstrapError::Invalid)
 }
 
@@ -117,48 +113,51 @@ fn unreachable(path: &Path, error: &BootstrapError) -> Finding {
     };
     let (cause, fix) = match kind {
         ErrorKind::NotFound => (
-            "the socket is not there: the zone was removed, or only the socket's file was mounted and a new proxy has \
-             made another",
-            "mount the zone's folder, not the file in it; make the zone (`bulkhead zones create`)",
+            "the socket does not exist: the zone was removed, or only the socket was mounted and a restarted proxy has \
+             created another one",
+            "mount the zone's directory, not the socket; create the zone (`bulkhead zones create`)",
         ),
         ErrorKind::ConnectionRefused => (
-            "nobody listens any more: the proxy is stopped, or has crashed",
-            "systemctl status bulkhead; what runs goes on, and new programs start when the proxy is back",
+            "nothing listens on the socket: the proxy was stopped or has crashed",
+            "check systemctl status bulkhead; running clients continue, new ones need the proxy",
         ),
         ErrorKind::PermissionDenied => (
-            "the socket's owner or mode does not let this user in",
+            "the owner or mode of the socket denies this user",
             "set uid, gid or mode of the zone's socket in the configuration",
         ),
-        _ => ("who answers speaks another version, or is no proxy", "use library and proxy of one version"),
+        _ => (
+            "the peer is a different version, or not a proxy",
+            "use the same version of the client library and the proxy",
+        ),
     };
     let why = std::error::Error::source(error).map_or_else(|| error.to_string(), ToString::to_string);
-    let seen = format!("no proxy answers at {} ({why})", path.display());
-    Finding::error("socket", seen, "cuInit answers 100 or 999, and says so on stderr", cause, fix)
+    let seen = format!("cannot reach the proxy at {} ({why})", path.display());
+    Finding::error("socket", seen, "cuInit returns 100 or 999, with a message on stderr", cause, fix)
 }
 
-/// Whether there is a proxy that takes our orders.
+/// Whether there is a proxy that this user may administer.
 fn operator(scene: &Scene, findings: &mut Vec<Finding>) -> bool {
     let path = &scene.admin_socket;
     let admin = match AdminClient::connect(path) {
         Ok(admin) => admin,
         Err(AdminError::Unreachable { source, .. }) if source.kind() == ErrorKind::NotFound => {
             if !scene.is_container() && !scene.is_tenant() {
-                findings.push(Finding::note("proxy", format!("no proxy runs here (no {})", path.display())));
+                findings
+                    .push(Finding::note("proxy", format!("no proxy is running ({} does not exist)", path.display())));
             }
             return false;
         }
         Err(AdminError::Unreachable { source, .. }) if source.kind() == ErrorKind::PermissionDenied => {
-            findings
-                .push(Finding::note("proxy", format!("{} is not for this user; ask again as root", path.display())));
+            findings.push(Finding::note("proxy", format!("no permission for {}; run this as root", path.display())));
             return false;
         }
         Err(error) => {
             findings.push(Finding::error(
                 "proxy",
-                format!("{error}, though its socket is there"),
-                "new CUDA programs find no GPU; those that run go on",
-                "the proxy has ended without removing its socket",
-                "systemctl restart bulkhead; its log says why it ended",
+                format!("{error}, but its socket exists"),
+                "new clients find no GPU; running ones continue",
+                "the proxy ended without removing its socket",
+                "run systemctl restart bulkhead, and check its log",
             ));
             return false;
         }
@@ -175,10 +174,10 @@ fn operator(scene: &Scene, findings: &mut Vec<Finding>) -> bool {
         _ => {
             findings.push(Finding::error(
                 "proxy",
-                "the proxy does not answer as it should",
+                "unexpected answer from the proxy",
                 "bulkhead status fails",
-                "bulkhead and the proxy are of different versions, or the proxy hangs",
-                "restart the proxy with the program that asks",
+                "this program and the proxy are different versions, or the proxy hangs",
+                "restart the proxy with this version",
             ));
             false
         }
@@ -186,43 +185,43 @@ fn operator(scene: &Scene, findings: &mut Vec<Finding>) -> bool {
 }
 
 fn judge(status: &Status, grants: &[Grant], findings: &mut Vec<Finding>) {
-    let (pid, backend, zones) = (status.pid, &status.backend, status.zones.len());
-    findings.push(Finding::ok("proxy", format!("proxy {pid} serves {zones} zones, backend {backend}")));
+    let (pid, backend, zones) = (status.pid, &status.backend, counted(status.zones.len() as u64, "zone"));
+    findings.push(Finding::ok("proxy", format!("proxy {pid} serves {zones}, backend {backend}")));
     if status.version != env!("CARGO_PKG_VERSION") {
         findings.push(Finding::warning(
             "versions",
-            format!("the proxy is version {}, this program {}", status.version, env!("CARGO_PKG_VERSION")),
-            "programs are refused: client library and proxy are of different versions",
-            "one of them was upgraded and the other not",
-            "restart the proxy; programs that run go on",
+            format!("the proxy is version {}, this program is {}", status.version, env!("CARGO_PKG_VERSION")),
+            "clients are refused because the client library and the proxy are different versions",
+            "only one of them was upgraded",
+            "restart the proxy; running clients continue",
         ));
     }
     if !status.ready {
         findings.push(Finding::error(
             "proxy",
-            "workers do not start",
-            "cuInit waits, then answers 100 or 999",
-            "the driver fails in the worker's jail",
-            "the proxy's log has the worker's last words",
+            "the proxy cannot start workers",
+            "cuInit waits, then returns 100 or 999",
+            "the driver fails in the workers' jail",
+            "check the proxy's log for the worker's error",
         ));
     }
     if !status.missing_jail_parts.is_empty() {
         findings.push(Finding::warning(
             "jail",
-            format!("the machine does not allow parts of the jail: {}", status.missing_jail_parts.join(", ")),
-            "none; a worker that was taken over has fewer walls around it",
+            format!("jail is incomplete on this machine; missing: {}", status.missing_jail_parts.join(", ")),
+            "none, but a compromised worker is less confined",
             "the proxy runs in a container, without root, or on a kernel without these features",
-            "run the proxy as a service of root; `--jail require` refuses to start without",
+            "run the proxy as a root service; `--jail require` refuses to start without them",
         ));
     }
     for zone in &status.zones {
         if zone.limits.memory.is_some_and(|limit| zone.used >= limit) {
             findings.push(Finding::warning(
                 "zone",
-                format!("zone {} has used up its memory ({})", zone.name.as_str(), Size(zone.used)),
-                "cuMemAlloc answers 2 (out of memory) there",
-                "its programs hold it, or have opened that much of other zones",
-                "end them, or `bulkhead zones set NAME --memory SIZE`",
+                format!("zone {} has reached its memory limit ({})", zone.name.as_str(), Size(zone.used)),
+                "cuMemAlloc returns 2 (out of memory) in this zone",
+                "its clients use it, or have opened memory of other zones",
+                "end them, or raise the limit with `bulkhead zones set NAME --memory SIZE`",
             ));
         }
     }
@@ -234,22 +233,22 @@ fn sharing(status: &Status, grants: &[Grant], findings: &mut Vec<Finding>) {
     for grant in grants.iter().filter(|grant| !known(grant.from.clone()) || !known(grant.to.clone())) {
         findings.push(Finding::note(
             "grants",
-            format!("{} grants {} access, and one of them is not there", grant.from.as_str(), grant.to.as_str()),
+            format!("grant from {} to {}: one of the zones does not exist", grant.from.as_str(), grant.to.as_str()),
         ));
     }
     if grants.is_empty() {
-        findings.push(Finding::note("grants", "no grants: programs share memory within their own zone only"));
+        findings.push(Finding::note("grants", "no grants; clients share memory only within their zone"));
     } else {
-        findings.push(Finding::ok("grants", format!("{} grants between zones", grants.len())));
+        findings.push(Finding::ok("grants", format!("{} between zones", counted(grants.len() as u64, "grant"))));
     }
     if status.sharing.denials > 0 {
         findings.push(Finding::warning(
             "handles",
-            format!("{} handles were refused since this proxy serves", status.sharing.denials),
-            "cuIpcOpenMemHandle answers 1 (invalid value) or 800 (not permitted)",
-            "1: the handle is stale, because its memory was freed, its program ended, or the proxy was restarted since; \
-             800: there is no grant between the zones, or the memory was allocated before the first one",
-            "hand the handle over anew; `bulkhead ipc wait` never gives a stale one; `bulkhead grants allow FROM TO`",
+            format!("{} refused since the proxy started", counted(status.sharing.denials, "handle")),
+            "cuIpcOpenMemHandle returns 1 (invalid value) or 800 (not permitted)",
+            "1: the handle is stale: its memory was freed, its client ended, or the proxy was restarted; 800: no grant \
+             between the zones, or the memory was allocated before the first one",
+            "export the handle again (`bulkhead ipc wait` never returns a stale one); `bulkhead grants allow FROM TO`",
         ));
     }
 }
@@ -265,24 +264,24 @@ mod tests {
         std::fs::create_dir_all(&root).unwrap();
         std::fs::write(root.join(".dockerenv"), "").unwrap();
         let mut findings = Vec::new();
-        let scene = Scene::made_up(&root, &[("KUBERNETES_SERVICE_HOST", "10.0.0.1")]);
+        let scene = Scene::fake(&root, &[("KUBERNETES_SERVICE_HOST", "10.0.0.1")]);
         assert_eq!(check(&scene, &mut findings), Way::None);
         assert_eq!(findings[0].level, Level::Error);
         assert!(findings.len() == 1 && findings[0].fix.contains("bulkhead.dev/gpu"), "{findings:?}");
-        // No pod: programs can have a proxy of their own.
+        // Not a pod: a private proxy works.
         let mut findings = Vec::new();
-        assert_eq!(check(&Scene::made_up(&root, &[]), &mut findings), Way::Private);
+        assert_eq!(check(&Scene::fake(&root, &[]), &mut findings), Way::Private);
         assert_eq!(findings[0].level, Level::Warning);
-        // A socket that is named, and not there.
+        // A socket that is configured but does not exist.
         let mut findings = Vec::new();
-        let scene = Scene::made_up(&root, &[("BULKHEAD_SOCKET", "/nowhere/sock")]);
+        let scene = Scene::fake(&root, &[("BULKHEAD_SOCKET", "/nowhere/sock")]);
         assert_eq!(check(&scene, &mut findings), Way::None);
-        assert!(findings[0].cause.contains("not there"), "{findings:?}");
-        // One where nobody listens.
+        assert!(findings[0].cause.contains("does not exist"), "{findings:?}");
+        // A socket without a listener.
         let path = root.join("sock");
         drop(std::os::unix::net::UnixListener::bind(&path).unwrap());
         let mut findings = Vec::new();
-        let scene = Scene::made_up(&root, &[("BULKHEAD_SOCKET", path.to_str().unwrap())]);
+        let scene = Scene::fake(&root, &[("BULKHEAD_SOCKET", path.to_str().unwrap())]);
         assert_eq!(check(&scene, &mut findings), Way::None);
         assert_eq!(findings[0].level, Level::Error);
         std::fs::remove_dir_all(root).unwrap();

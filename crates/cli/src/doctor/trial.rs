@@ -1,4 +1,4 @@
-//! GPUs looked at, and a program tried on one.
+//! Probes the GPUs and runs the self-test.
 
 use std::process::Command;
 use std::time::Duration;
@@ -10,13 +10,14 @@ use super::finding::Finding;
 use super::scene::Scene;
 use super::service::Way;
 use crate::args::BackendArgs;
+use crate::text::counted;
 use crate::{helper, library, verbs};
 
-const PATIENCE: Duration = Duration::from_secs(180);
-/// The zone of the self-test, where a proxy makes one for it.
+const TIMEOUT: Duration = Duration::from_secs(180);
+/// The zone of the self-test in a running proxy.
 const ZONE: &str = "bulkhead-doctor";
 
-/// What the driver says of its GPUs, where it is there to be asked.
+/// What the driver reports about its GPUs, if there is a driver.
 pub fn survey(scene: &Scene, backend: &BackendArgs, findings: &mut Vec<Finding>) {
     if !scene.exists("/dev/nvidiactl") || (scene.is_container() && scene.is_tenant()) {
         return;
@@ -27,9 +28,9 @@ pub fn survey(scene: &Scene, backend: &BackendArgs, findings: &mut Vec<Finding>)
             findings.push(Finding::error(
                 "gpus",
                 failure.line,
-                "workers do not start; cuInit fails in every zone",
-                "the driver does not start: of another version than its module, without its nodes, or the GPU is broken",
-                "nvidia-smi and dmesg (Xid) say more",
+                "workers cannot start; cuInit fails in every zone",
+                "the driver cannot initialize: version mismatch with its module, missing device nodes, or a broken GPU",
+                "check nvidia-smi and dmesg (Xid)",
             ));
             return;
         }
@@ -43,23 +44,26 @@ pub fn survey(scene: &Scene, backend: &BackendArgs, findings: &mut Vec<Finding>)
             findings.push(Finding::error(
                 "gpus",
                 format!("{name} is in compute mode {}", gpu.compute_mode.as_deref().unwrap_or_default()),
-                "the second worker fails: cuCtxCreate answers 46 (device unavailable)",
-                "the GPU takes one process at a time, or none",
-                "nvidia-smi --compute-mode 0",
+                "only one worker can start: cuCtxCreate returns 46 (device unavailable) in others",
+                "this mode allows one process at a time, or none",
+                "run `nvidia-smi --compute-mode 0`",
             ));
         }
         if gpu.mig.as_ref().is_some_and(|mig| mig.enabled && mig.slices.is_empty()) {
             findings.push(Finding::error(
                 "gpus",
-                format!("{name} has MIG on and no slices"),
-                "cuInit answers 100: the GPU is not there",
-                "with MIG on, only slices can be used",
-                "make slices (`nvidia-smi mig -cgi ...`), or switch MIG off",
+                format!("{name} has MIG enabled but no instances"),
+                "cuInit returns 100 (no device)",
+                "with MIG enabled, only instances can be used",
+                "create instances (`nvidia-smi mig -cgi ...`), or disable MIG",
             ));
         }
     }
     if survey.backend == "nvidia" {
-        findings.push(Finding::ok("gpus", format!("{} GPU(s), CUDA {}", survey.gpus.len(), survey.cuda_version)));
+        findings.push(Finding::ok(
+            "gpus",
+            format!("{}, CUDA {}", counted(survey.gpus.len() as u64, "GPU"), survey.cuda_version),
+        ));
     }
 }
 
@@ -68,9 +72,9 @@ pub fn selftest(scene: &Scene, way: Way, backend: &BackendArgs, findings: &mut V
     let place = match way {
         Way::Zone => "in this zone",
         Way::Operator => "in a zone of the running proxy",
-        Way::Private => "in a zone of a proxy of its own",
+        Way::Private => "in a zone of a private proxy",
         Way::None => {
-            findings.push(Finding::note("self-test", "left out: there is no zone to run it in"));
+            findings.push(Finding::note("self-test", "skipped: no zone to run it in"));
             return;
         }
     };
@@ -80,25 +84,25 @@ pub fn selftest(scene: &Scene, way: Way, backend: &BackendArgs, findings: &mut V
             findings.push(Finding::error(
                 "self-test",
                 why,
-                "programs do not find Bulkhead's library",
-                "it lies neither beside this program nor where the loader looks",
-                "install it, or set BULKHEAD_LIB_DIR to its folder",
+                "programs cannot find the client library",
+                "it is neither beside this program nor in a directory of the loader",
+                "install it, or set BULKHEAD_LIB_DIR to its directory",
             ));
             return;
         }
     };
-    let said = match helper::run(command, PATIENCE) {
+    let said = match helper::run(command, TIMEOUT) {
         Ok(said) => said,
-        Err(error) => return findings.push(failed(&format!("cannot start it: {error}"))),
+        Err(error) => return findings.push(failed(&format!("cannot start: {error}"))),
     };
     let steps: Vec<Step> = said.output.lines().filter_map(|line| serde_json::from_str(line).ok()).collect();
     let broken = steps.iter().find_map(|step| Some((&step.name, step.failure.as_ref()?)));
     match (broken, said.failure()) {
-        (Some((name, why)), _) => findings.push(failed(&format!("to {name} fails {place}: {why}"))),
+        (Some((name, why)), _) => findings.push(failed(&format!("step {name:?} failed {place}: {why}"))),
         (None, Some(why)) => findings.push(failed(&format!("{why} ({place})"))),
         (None, None) => {
             let names: Vec<&str> = steps.iter().map(|step| step.name.as_str()).collect();
-            findings.push(Finding::ok("self-test", format!("works {place}: {}", names.join(", "))));
+            findings.push(Finding::ok("self-test", format!("passed {place}: {}", names.join(", "))));
         }
     }
 }
@@ -108,8 +112,8 @@ fn failed(seen: &str) -> Finding {
         "self-test",
         seen,
         "CUDA programs fail in the same way",
-        "what else is found here, or a fault of Bulkhead's",
-        "mend what else is found; BULKHEAD_LOG=1 has the program say which calls fail, the proxy's log has the rest",
+        "see the other findings; otherwise a bug in Bulkhead",
+        "fix the other findings first; set BULKHEAD_LOG=1 to log failing calls, and check the proxy's log",
     )
 }
 
@@ -118,11 +122,11 @@ fn command(scene: &Scene, way: Way, backend: &BackendArgs) -> Result<Command, St
     if way == Way::Zone {
         let mut command = helper::own();
         command.arg("selftest");
-        // Where the loader finds ours by itself, it is that one which is to be tried.
+        // If the loader finds the client library by itself, test that one.
         let found = super::loader::candidates(scene);
         if found.first().is_none_or(|first| first.kind != super::loader::Kind::Ours) {
-            let folder = library::find().map_err(|failure| failure.line)?;
-            library::put_in_front(&mut command, &folder, &scene.zone_socket());
+            let dir = library::find().map_err(|failure| failure.line)?;
+            library::put_in_front(&mut command, &dir, &scene.zone_socket());
         }
         return Ok(command);
     }
@@ -130,7 +134,7 @@ fn command(scene: &Scene, way: Way, backend: &BackendArgs) -> Result<Command, St
     let mut command = helper::own();
     command.arg("run");
     match way {
-        // A limit has the zone made, and it goes with the run.
+        // A limit makes `run` create the zone, which ends with it.
         Way::Operator => command.arg("--socket").arg(&scene.admin_socket).args(["--zone", ZONE, "--share", "1"]),
         _ => command.args(backend.to_arguments()),
     };

@@ -1,4 +1,4 @@
-//! `bulkhead bench`: what the ways of talking cost on this machine.
+//! `bulkhead bench`: message latency on this machine.
 
 use std::process::{Command, ExitCode};
 
@@ -13,7 +13,7 @@ pub fn run(args: &BenchArgs) -> Result<ExitCode, Failure> {
         Failure::new(Exit::Failure, format!("{error}{why}"))
     };
     match args.what {
-        BenchKind::Meet => super::bench_meet::run(args.json),
+        BenchKind::Rendezvous => super::bench_rendezvous::run(args.json),
         BenchKind::IdmPeer => idm::bench::peer().map(|()| ExitCode::SUCCESS).map_err(failure),
         BenchKind::Idm => {
             let mut far_side = Command::new("/proc/self/exe");

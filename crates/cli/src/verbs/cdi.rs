@@ -1,4 +1,4 @@
-//! `bulkhead cdi`: the files by which container runtimes learn of zones and GPUs.
+//! `bulkhead cdi`: CDI specifications for zones and GPUs.
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -11,17 +11,16 @@ use bulkhead_kube::inject::Places;
 use control::ZoneName;
 use control::{kernel_module, topology};
 
-use crate::args::{
-    BackendArgs, CdiAction, CdiArgs, CdiFolders, CdiFormat, CdiGenerateArgs, CdiMode, NameStrategyArg,
-};
+use crate::args::{BackendArgs, CdiAction, CdiArgs, CdiFormat, CdiGenerateArgs, CdiMode, NameStrategyArg, SpecDirs};
 use crate::exit::{Exit, Failure};
+use crate::text::counted;
 use crate::{admin, library};
 
 pub fn run(args: CdiArgs) -> Result<ExitCode, Failure> {
     match args.action {
         CdiAction::Generate(args) => generate(args),
-        CdiAction::Validate { files, folders } => validate(files, &folders),
-        CdiAction::List { folders } => list(&folders),
+        CdiAction::Validate { files, dirs } => validate(files, &dirs),
+        CdiAction::List { dirs } => list(&dirs),
     }
 }
 
@@ -30,7 +29,7 @@ fn generate(args: CdiGenerateArgs) -> Result<ExitCode, Failure> {
         CdiMode::Zones => zones(&args)?,
         CdiMode::Nvidia => gpus(&args)?,
     };
-    // Whatever names and folders were given must not become a file that runtimes refuse, and all others with it.
+    // Never write a file that runtimes would refuse, and all others with it.
     if let Some(problem) = validate::problems(&spec).into_iter().next() {
         return Err(Failure::new(Exit::Usage, problem));
     }
@@ -47,8 +46,8 @@ fn generate(args: CdiGenerateArgs) -> Result<ExitCode, Failure> {
     let text = text.map_err(|error| Failure::new(Exit::Failure, error))?;
     let Some(path) = &args.output else { return super::man::print(text.as_bytes()) };
     let failed = |error| Failure::system(Exit::Failure, &format!("cannot write {}", path.display()), &error);
-    if let Some(folder) = path.parent().filter(|folder| !folder.as_os_str().is_empty()) {
-        std::fs::create_dir_all(folder).map_err(failed)?;
+    if let Some(dir) = path.parent().filter(|dir| !dir.as_os_str().is_empty()) {
+        std::fs::create_dir_all(dir).map_err(failed)?;
     }
     files::write(path, text.as_bytes()).map_err(failed)?;
     Ok(ExitCode::SUCCESS)
@@ -65,7 +64,10 @@ fn zones(args: &CdiGenerateArgs) -> Result<Spec, Failure> {
     }
     let zones = if args.zones.is_empty() { &known } else { &args.zones };
     if zones.is_empty() {
-        return Err(Failure::new(Exit::ZoneUnknown, "the proxy has no zones; make one with `bulkhead zones create`"));
+        return Err(Failure::new(
+            Exit::ZoneUnknown,
+            "the proxy has no zones; create one with `bulkhead zones create`",
+        ));
     }
     let vendor = args.vendor.as_deref().unwrap_or(cdi::VENDOR);
     let class = args.class.as_deref().unwrap_or(cdi::CLASS);
@@ -96,8 +98,8 @@ fn gpus(args: &CdiGenerateArgs) -> Result<Spec, Failure> {
     passthrough::generate(&options).map_err(|error| Failure::new(Exit::NoBackend, error.to_string()))
 }
 
-/// GPUs that are cut into MIG slices, whose UUIDs a process of its own asks the driver for. Without them, slices have
-/// their numbers.
+/// GPUs with MIG instances, whose UUIDs a separate process asks the driver for. Without UUIDs, instances are named by
+/// index.
 fn cut_gpus() -> Vec<topology::Gpu> {
     if kernel_module::instances(Path::new(kernel_module::PROC)).is_empty() {
         return Vec::new();
@@ -105,11 +107,11 @@ fn cut_gpus() -> Vec<topology::Gpu> {
     let left_open = BackendArgs::default();
     let survey = super::topology::ask(&left_open);
     survey
-        .inspect_err(|failure| eprintln!("bulkhead: MIG slices have no UUIDs: {}", failure.line))
+        .inspect_err(|failure| eprintln!("bulkhead: cannot get the UUIDs of MIG instances: {}", failure.line))
         .map_or_else(|_| Vec::new(), |survey| survey.gpus)
 }
 
-/// What was read, and what could not be.
+/// The files that could be read, and the errors of the others.
 fn read(files: Vec<PathBuf>) -> (Vec<(PathBuf, Spec)>, Vec<String>) {
     let (mut specs, mut wrong) = (Vec::new(), Vec::new());
     for path in files {
@@ -121,17 +123,17 @@ fn read(files: Vec<PathBuf>) -> (Vec<(PathBuf, Spec)>, Vec<String>) {
     (specs, wrong)
 }
 
-fn find(folders: &CdiFolders) -> Result<Vec<PathBuf>, Failure> {
-    validate::find(&folders.folders)
-        .map_err(|error| Failure::system(Exit::Failure, "cannot read the folders of CDI files", &error))
+fn find(dirs: &SpecDirs) -> Result<Vec<PathBuf>, Failure> {
+    validate::find(&dirs.dirs)
+        .map_err(|error| Failure::system(Exit::Failure, "cannot read the CDI directories", &error))
 }
 
 fn paths(specs: &[(PathBuf, Spec)]) -> impl Iterator<Item = (&Path, &Spec)> {
     specs.iter().map(|(path, spec)| (path.as_path(), spec))
 }
 
-fn validate(files: Vec<PathBuf>, folders: &CdiFolders) -> Result<ExitCode, Failure> {
-    let files = if files.is_empty() { find(folders)? } else { files };
+fn validate(files: Vec<PathBuf>, dirs: &SpecDirs) -> Result<ExitCode, Failure> {
+    let files = if files.is_empty() { find(dirs)? } else { files };
     let (specs, mut wrong) = read(files);
     let mut notes = Vec::new();
     for (path, spec) in &specs {
@@ -139,21 +141,25 @@ fn validate(files: Vec<PathBuf>, folders: &CdiFolders) -> Result<ExitCode, Failu
         notes.extend(validate::missing(spec).into_iter().map(|what| format!("{}: note: {what}", path.display())));
     }
     for (name, one, other) in validate::devices(paths(&specs)).conflicts {
-        wrong.push(format!("{}: {name} is also in {}; runtimes refuse both", other.display(), one.display()));
+        wrong.push(format!("{}: {name} is also defined in {}; runtimes refuse both", other.display(), one.display()));
     }
     if !wrong.is_empty() {
         return Err(Failure::new(Exit::Config, wrong.join("\nbulkhead: ")));
     }
-    notes.push(format!("{} files: fine", specs.len()));
+    notes.push(format!("{}: valid", counted(specs.len() as u64, "file")));
     super::man::print((notes.join("\n") + "\n").as_bytes())
 }
 
-fn list(folders: &CdiFolders) -> Result<ExitCode, Failure> {
-    let (specs, wrong) = read(find(folders)?);
+fn list(dirs: &SpecDirs) -> Result<ExitCode, Failure> {
+    let (specs, wrong) = read(find(dirs)?);
     wrong.iter().for_each(|what| eprintln!("bulkhead: {what}"));
     let devices = validate::devices(paths(&specs));
     for (name, one, other) in &devices.conflicts {
-        eprintln!("bulkhead: {name} is in {} and in {}; runtimes refuse both", one.display(), other.display());
+        eprintln!(
+            "bulkhead: {name} is defined in {} and in {}; runtimes refuse both",
+            one.display(),
+            other.display()
+        );
     }
     let lines: String = devices.names.keys().map(|name| format!("{name}\n")).collect();
     super::man::print(lines.as_bytes())

@@ -1,4 +1,4 @@
-//! `bulkhead completions`: what a shell needs to complete our arguments.
+//! `bulkhead completions`: shell completions.
 
 use std::process::ExitCode;
 

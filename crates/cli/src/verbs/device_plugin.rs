@@ -1,4 +1,4 @@
-//! `bulkhead device-plugin`: the node's GPUs, whole or in parts, as resources that pods ask for.
+//! `bulkhead device-plugin`: the Kubernetes device plugin.
 
 use std::process::ExitCode;
 
@@ -16,12 +16,12 @@ pub fn run(args: DevicePluginArgs) -> Result<ExitCode, Failure> {
         kubelet: args.kubelet_dir,
         pod_resources: args.node.pod_resources.clone(),
         cdi: args.node.cdi_dir.clone(),
-        books: args.checkpoint_dir,
+        checkpoints: args.checkpoint_dir,
     };
     let ended = node::serve(&args.node, async move |stop| device_plugin::run(options, stop).await)?;
     ended.map(|()| ExitCode::SUCCESS).map_err(|error| match &error {
         PluginError::Source(_) => Failure::new(Exit::Config, error.to_string().replace('\n', "\nbulkhead: ")),
-        PluginError::Folder { path, source } => {
+        PluginError::Directory { path, source } => {
             Failure::system(Exit::StateDir, &format!("cannot use {}", path.display()), source)
         }
     })

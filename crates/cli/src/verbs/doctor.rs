@@ -1,4 +1,4 @@
-//! `bulkhead doctor`: what is wrong here, why, and what to do about it.
+//! `bulkhead doctor`: diagnoses problems and suggests fixes.
 
 use std::process::ExitCode;
 

@@ -1,4 +1,4 @@
-//! `bulkhead dra`: the node's GPUs for claims.
+//! `bulkhead dra`: the Kubernetes DRA driver.
 
 use std::process::ExitCode;
 
@@ -12,7 +12,7 @@ use crate::node;
 pub fn run(args: DraArgs) -> Result<ExitCode, Failure> {
     let from_environment = || std::env::var(env_vars::NODE_NAME).ok().filter(|name| !name.is_empty());
     let Some(node_name) = args.node_name.or_else(from_environment) else {
-        let line = format!("this node's name is not known: give --node-name, or set {}", env_vars::NODE_NAME);
+        let line = format!("the node's name is unknown: use --node-name, or set {}", env_vars::NODE_NAME);
         return Err(Failure::new(Exit::Usage, line));
     };
     let options = Options {
@@ -26,12 +26,12 @@ pub fn run(args: DraArgs) -> Result<ExitCode, Failure> {
         pod_resources: args.node.pod_resources.clone(),
         container_logs: args.container_logs,
         cdi: args.node.cdi_dir.clone(),
-        books: args.checkpoint_dir,
+        checkpoints: args.checkpoint_dir,
     };
     let ended = node::serve(&args.node, async move |stop| dra::run(options, stop).await)?;
     ended.map(|()| ExitCode::SUCCESS).map_err(|error| match &error {
         DraError::Source(_) => Failure::new(Exit::Config, error.to_string().replace('\n', "\nbulkhead: ")),
-        DraError::Folder { path, source } => {
+        DraError::Directory { path, source } => {
             Failure::system(Exit::StateDir, &format!("cannot use {}", path.display()), source)
         }
         DraError::Cluster(_) => Failure::new(Exit::Failure, error.to_string()),

@@ -1,4 +1,4 @@
-//! `bulkhead grants`: which zone may open memory and events of another.
+//! `bulkhead grants`: which zone may open memory and events of another zone.
 
 use std::fmt::Write;
 use std::process::ExitCode;
@@ -10,6 +10,7 @@ use control::grant::{Access, Grant};
 use crate::admin;
 use crate::args::{GrantsAction, GrantsArgs};
 use crate::exit::Failure;
+use crate::text::counted;
 
 pub fn run(args: GrantsArgs) -> Result<ExitCode, Failure> {
     let json = args.admin.json;
@@ -26,7 +27,9 @@ pub fn run(args: GrantsArgs) -> Result<ExitCode, Failure> {
         Answer::Grants { grants } if json => super::status::print_json(&grants),
         Answer::Grants { grants } => super::man::print(table(&grants).as_bytes()),
         Answer::Revoked { workers } if json => super::status::print_json(&serde_json::json!({ "ended": workers })),
-        Answer::Revoked { workers } => super::man::print(format!("revoked; {workers} workers ended\n").as_bytes()),
+        Answer::Revoked { workers } => {
+            super::man::print(format!("revoked; ended {}\n", counted(workers as u64, "worker")).as_bytes())
+        }
         other => Err(admin::unexpected(other)),
     }
 }
@@ -36,7 +39,7 @@ fn now() -> u64 {
 }
 
 fn table(grants: &[Grant]) -> String {
-    let mut text = format!("{:<20} {:<20} {:<10}  {}\n", "FROM", "TO", "ACCESS", "ENDS IN");
+    let mut text = format!("{:<20} {:<20} {:<10}  {}\n", "FROM", "TO", "ACCESS", "EXPIRES IN");
     for grant in grants {
         let left = grant.expires.map_or("-".to_owned(), |expires| format!("{} s", expires.saturating_sub(now())));
         let (from, to) = (grant.from.as_str(), grant.to.as_str());

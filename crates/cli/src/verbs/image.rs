@@ -1,4 +1,4 @@
-//! `bulkhead image`: what Xen guests boot.
+//! `bulkhead image`: builds images for Xen guests.
 
 use std::error::Error;
 use std::path::PathBuf;
@@ -25,7 +25,7 @@ fn build(args: ImageBuildArgs) -> Result<ExitCode, Failure> {
     let libraries = library::find()?;
     let init = libraries.join(INIT);
     if !init.is_file() {
-        return Err(Failure::new(Exit::NoLibrary, format!("there is no {INIT} in {}", libraries.display())));
+        return Err(Failure::new(Exit::NoLibrary, format!("{INIT} not found in {}", libraries.display())));
     }
     let lock = match &args.lock {
         None => packages::LOCK.to_owned(),
@@ -57,20 +57,20 @@ fn root(args: &ImageRootArgs) -> Result<ExitCode, Failure> {
     )
 }
 
-fn summary(image: &Image, folder: &std::path::Path) -> String {
+fn summary(image: &Image, dir: &std::path::Path) -> String {
     let size = |bytes: usize| control::size::Size(bytes as u64);
-    let (kernel, root) = (folder.join(image::KERNEL), folder.join(image::ROOT));
+    let (kernel, root) = (dir.join(image::KERNEL), dir.join(image::ROOT));
     format!("{}: {}\n{}: {}\n", kernel.display(), size(image.kernel.len()), root.display(), size(image.root.len()))
 }
 
 fn cache() -> Result<PathBuf, Failure> {
     let variable = |name: &str| std::env::var_os(name).map(PathBuf::from).filter(|path| path.is_absolute());
     let base = variable("XDG_CACHE_HOME").or_else(|| Some(variable("HOME")?.join(".cache")));
-    let missing = || Failure::new(Exit::Usage, "there is no home folder: say --packages DIR");
+    let missing = || Failure::new(Exit::Usage, "no home directory; use --packages DIR");
     Ok(base.ok_or_else(missing)?.join("bulkhead/packages"))
 }
 
-/// With all that is behind it, in one line.
+/// An error with its sources, in one line.
 fn failure(error: &dyn Error) -> Failure {
     let mut line = error.to_string();
     let mut source = error.source();

@@ -1,4 +1,4 @@
-//! `bulkhead install`: a service of the host, where there is no package.
+//! `bulkhead install`: installs the host service where there is no package.
 
 use std::process::ExitCode;
 
@@ -31,13 +31,13 @@ fn failure(error: InstallError) -> Failure {
 }
 
 fn place(args: &InstallArgs) -> Result<&'static str, Failure> {
-    // One that is wrong must not get to the host: the proxy would not start with it.
+    // An invalid configuration must not get to the host: the proxy would not start with it.
     if let Some(path) = &args.config {
         config::load(path)
             .map_err(|error| Failure::new(Exit::Config, error.to_string().replace('\n', "\nbulkhead: ")))?;
     }
-    let program =
-        std::env::current_exe().map_err(|error| Failure::system(Exit::Failure, "cannot find myself", &error))?;
+    let program = std::env::current_exe()
+        .map_err(|error| Failure::system(Exit::Failure, "cannot find this program's own path", &error))?;
     let parts = Parts {
         program,
         libraries: library::find()?,
@@ -46,14 +46,14 @@ fn place(args: &InstallArgs) -> Result<&'static str, Failure> {
     };
     let changes = install::place(&args.host_root, &parts).map_err(failure)?;
     if changes.packaged {
-        return Ok("the host has a package of Bulkhead; nothing to do");
+        return Ok("the host has a Bulkhead package; nothing to do");
     }
     let systemd = Systemd::enter(&args.host_root).map_err(failure)?;
     if !systemd.is_there() {
-        return Ok("installed; there is no systemd here: start /opt/bulkhead/current/bin/bulkhead proxy yourself");
+        return Ok("installed; no systemd on this host: start /opt/bulkhead/current/bin/bulkhead proxy yourself");
     }
     systemd.apply(changes).map_err(failure)?;
-    Ok("installed, and the proxy runs")
+    Ok("installed; the proxy is running")
 }
 
 fn remove(args: &InstallArgs) -> Result<&'static str, Failure> {
@@ -65,10 +65,10 @@ fn remove(args: &InstallArgs) -> Result<&'static str, Failure> {
     let root = args.host_root.clone();
     if install::is_packaged(&root) {
         install::clear(&root, &traces).map_err(failure)?;
-        return Ok("removed what pods have left; the host has a package of Bulkhead: remove that");
+        return Ok("removed the files of pods; remove the host's Bulkhead package separately");
     }
     let systemd = Systemd::enter(&root).map_err(failure)?;
-    // From here on the host's root is ours, where there is a systemd.
+    // From here on the host's root is this process's root, if there is a systemd.
     let root = if systemd.is_there() { "/".into() } else { root };
     if systemd.is_there() {
         // A host on which it was never installed has no such unit.

@@ -1,4 +1,4 @@
-//! `bulkhead ipc`: names under which programs of a node hand buffers over, from a shell.
+//! `bulkhead ipc`: publishes buffers by name and waits for them, from a shell.
 
 use std::fmt::Write;
 use std::io::Read;
@@ -13,6 +13,7 @@ use control::size::Size;
 
 use crate::args::{IpcAction, IpcArgs, PublishArgs, QualifiedName};
 use crate::exit::{Exit, Failure};
+use crate::text::counted;
 use crate::verbs;
 
 pub fn run(args: IpcArgs) -> Result<ExitCode, Failure> {
@@ -47,7 +48,7 @@ fn handle(text: &str) -> Result<[u8; HANDLE], Failure> {
     let byte = |at: usize| digits.get(2 * at..2 * at + 2).and_then(|pair| u8::from_str_radix(pair, 16).ok());
     let bytes: Option<Vec<u8>> = (0..HANDLE).map(byte).collect();
     let bytes = bytes.filter(|_| digits.len() == 2 * HANDLE).and_then(|bytes| bytes.try_into().ok());
-    bytes.ok_or_else(|| Failure::new(Exit::Usage, "a handle is 128 hexadecimal digits"))
+    bytes.ok_or_else(|| Failure::new(Exit::Usage, "a handle consists of 128 hexadecimal digits"))
 }
 
 fn to_hex(bytes: &[u8]) -> String {
@@ -67,7 +68,7 @@ fn publish(socket: &Path, args: PublishArgs) -> Result<ExitCode, Failure> {
         offer.event = handle(text)?;
     }
     if args.note.len() > NOTE {
-        return Err(Failure::new(Exit::Usage, format!("a note has {NOTE} bytes at most")));
+        return Err(Failure::new(Exit::Usage, format!("a note has at most {NOTE} bytes")));
     }
     offer.set_note(args.note.as_bytes());
     (offer.bytes, offer.offset) = (args.bytes.unwrap_or(0), args.offset);
@@ -76,12 +77,12 @@ fn publish(socket: &Path, args: PublishArgs) -> Result<ExitCode, Failure> {
     let (mut left, mut lost) = (args.consumers, 0u64);
     while left > 0 {
         let Some(event) = meeter.hear(until).map_err(failed)? else {
-            return Err(Failure::new(Exit::TimedOut, format!("{left} consumers are not done in time")));
+            return Err(Failure::new(Exit::TimedOut, format!("timed out waiting for {}", counted(left, "consumer"))));
         };
         let zone = event.zone().ok().flatten().map_or_else(String::new, |zone| zone.to_string());
         let word = match event.kind {
-            kind::TAKEN => "has it",
-            kind::FINISHED => "is done",
+            kind::TAKEN => "connected",
+            kind::FINISHED => "finished",
             kind::LOST => "died",
             kind::REFUSED => return Err(failed(MeetError::Refused(event.code))),
             _ => continue,
@@ -90,12 +91,12 @@ fn publish(socket: &Path, args: PublishArgs) -> Result<ExitCode, Failure> {
             left -= 1;
             lost += u64::from(event.kind == kind::LOST);
         }
-        verbs::man::print(format!("consumer {} of zone {zone} {word}\n", event.number).as_bytes())?;
+        verbs::man::print(format!("consumer {} in zone {zone} {word}\n", event.number).as_bytes())?;
     }
     meeter.say(&Meet::new(kind::DONE)).map_err(failed)?;
     match lost {
         0 => Ok(ExitCode::SUCCESS),
-        lost => Err(Failure::new(Exit::PeerLost, format!("{lost} consumers died before they were done"))),
+        lost => Err(Failure::new(Exit::PeerLost, format!("{} died before finishing", counted(lost, "consumer")))),
     }
 }
 
@@ -113,8 +114,8 @@ fn request(kind: u32, name: &QualifiedName) -> Meet {
     message
 }
 
-/// With a command: it runs while the offer is held, and its end says whether it is done. Without: what is found is printed,
-/// and `done` says so later.
+/// With a command: runs it while the offer is held; its exit status says whether it succeeded. Without one: prints the
+/// handle, and `done` reports later.
 fn wait(
     socket: &Path,
     name: &QualifiedName,
@@ -137,7 +138,7 @@ fn wait(
         Failure::new(Exit::NotFound, format!("cannot run {}: {error}", program.to_string_lossy()))
     })?;
     if status.success() {
-        // A publisher that is gone does not mind.
+        // The publisher may be gone.
         let _ = meeter.say(&Meet::new(kind::DONE));
     }
     Ok(ExitCode::from(u8::try_from(status.code().unwrap_or(1) & 0xff).unwrap_or(1)))
@@ -147,7 +148,7 @@ fn zone_of(message: &Meet) -> String {
     message.zone().ok().flatten().map_or_else(String::new, |zone: ZoneName| zone.to_string())
 }
 
-/// What a command that `wait` starts is told.
+/// The environment of the command that `wait` runs.
 fn variables(found: &Meet) -> Vec<(&'static str, String)> {
     vec![
         ("BULKHEAD_IPC_HANDLE", to_hex(&found.memory)),
@@ -159,7 +160,7 @@ fn variables(found: &Meet) -> Vec<(&'static str, String)> {
     ]
 }
 
-/// Text of another tenant, without what a terminal would obey.
+/// Another tenant's text, without control characters for the terminal.
 fn plain(note: &[u8]) -> String {
     String::from_utf8_lossy(note).chars().filter(|c| !c.is_control()).collect()
 }
@@ -180,7 +181,7 @@ fn print_offer(found: &Meet, json: bool) -> Result<ExitCode, Failure> {
 
 fn list(socket: &Path, json: bool) -> Result<ExitCode, Failure> {
     let mut entries = Vec::new();
-    // Each answer is a page; a page without entries is the last one.
+    // Each answer is a page; the last one is empty.
     loop {
         let page = entries.len();
         if list_page(socket, &mut entries)? <= entries.len() || entries.len() == page {
@@ -210,7 +211,7 @@ fn list(socket: &Path, json: bool) -> Result<ExitCode, Failure> {
     verbs::man::print(text.as_bytes())
 }
 
-/// Adds the entries that follow those that are known; answers how many there are in all.
+/// Appends the next page of entries; returns how many there are in total.
 fn list_page(socket: &Path, entries: &mut Vec<Meet>) -> Result<usize, Failure> {
     let meeter = Meeter::connect(socket).map_err(failed)?;
     let mut request = Meet::new(kind::LIST);
@@ -238,7 +239,7 @@ fn done(socket: &Path, name: &QualifiedName) -> Result<ExitCode, Failure> {
     }
 }
 
-/// In a guest: the socket that the other verbs use, and programs.
+/// In a guest: serves the socket that clients and the other commands use.
 fn serve(path: &Path) -> Result<ExitCode, Failure> {
     let listener = xen::names::Listener::at(path);
     let listener = listener.map_err(|error| Failure::new(Exit::Failure, error.to_string()))?;

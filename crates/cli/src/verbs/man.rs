@@ -1,4 +1,4 @@
-//! `bulkhead man`: the manual page, from the same definition as `--help`.
+//! `bulkhead man`: the man page, from the same definition as `--help`.
 
 use std::io::{self, Write};
 use std::process::ExitCode;
@@ -6,7 +6,7 @@ use std::process::ExitCode;
 use crate::exit::{Exit, Failure};
 
 pub fn run() -> Result<ExitCode, Failure> {
-    let text = page().map_err(|error| Failure::system(Exit::Failure, "cannot make the manual", &error))?;
+    let text = page().map_err(|error| Failure::system(Exit::Failure, "cannot generate the man page", &error))?;
     print(&text)
 }
 
@@ -14,7 +14,7 @@ fn page() -> io::Result<Vec<u8>> {
     let mut text = Vec::new();
     let mut command = crate::command();
     clap_mangen::Man::new(command.clone()).render(&mut text)?;
-    // One page for all: each verb's synopsis, options and examples follow.
+    // One page for all: the synopsis, options and examples of each command follow.
     for verb in command.get_subcommands_mut().filter(|verb| !verb.is_hide_set()) {
         section(&mut text, "bulkhead", verb)?;
     }
@@ -29,7 +29,7 @@ fn page() -> io::Result<Vec<u8>> {
     Ok(text)
 }
 
-/// A verb's own part, and after it those of the verbs below it.
+/// The section of a command, followed by those of its subcommands.
 fn section(text: &mut Vec<u8>, before: &str, verb: &clap::Command) -> io::Result<()> {
     let name = format!("{before} {}", verb.get_name());
     writeln!(text, ".SH {}", name.to_uppercase())?;
@@ -42,7 +42,7 @@ fn section(text: &mut Vec<u8>, before: &str, verb: &clap::Command) -> io::Result
     verb.get_subcommands().filter(|below| !below.is_hide_set()).try_for_each(|below| section(text, &name, below))
 }
 
-/// Prints to stdout; a reader that has seen enough is no failure.
+/// Prints to stdout; a closed pipe is not an error.
 pub fn print(text: &[u8]) -> Result<ExitCode, Failure> {
     match io::stdout().write_all(text).and_then(|()| io::stdout().flush()) {
         Err(error) if error.kind() != io::ErrorKind::BrokenPipe => {

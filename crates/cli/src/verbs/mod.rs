@@ -1,7 +1,7 @@
-//! One file for each verb.
+//! One file per command.
 
 pub mod bench;
-pub mod bench_meet;
+pub mod bench_rendezvous;
 #[cfg(feature = "kubernetes")]
 pub mod cdi;
 pub mod completions;
@@ -10,7 +10,6 @@ pub mod device_plugin;
 pub mod doctor;
 #[cfg(feature = "kubernetes")]
 pub mod dra;
-pub mod gate;
 pub mod grants;
 #[cfg(feature = "xen")]
 pub mod image;
@@ -28,4 +27,5 @@ pub mod topology;
 pub mod worker;
 #[cfg(feature = "xen")]
 pub mod xen;
+pub mod xen_backend;
 pub mod zones;

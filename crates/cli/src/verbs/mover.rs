@@ -1,4 +1,4 @@
-//! `bulkhead mover`: moves the GPU memory of a worker to host memory, or back. The broker starts it, once for each move.
+//! `bulkhead mover`: moves the GPU memory of a worker to host memory or back. The broker starts one for each move.
 
 use std::process::ExitCode;
 
@@ -21,8 +21,10 @@ pub fn run(args: &MoverArgs) -> Result<ExitCode, Failure> {
     let target = Target { pid: args.pid, start_time: args.start_time, uid: args.uid };
     match checkpoint::run(library, &target, which) {
         Ok(()) => Ok(ExitCode::SUCCESS),
-        // The broker says so.
+        // The broker logs it.
         Err(MoveError::NoRoom) => Ok(ExitCode::from(NO_ROOM_STATUS)),
-        Err(error) => Err(Failure::new(Exit::Failure, format!("memory of process {} not moved: {error}", args.pid))),
+        Err(error) => {
+            Err(Failure::new(Exit::Failure, format!("cannot move the GPU memory of process {}: {error}", args.pid)))
+        }
     }
 }

@@ -1,4 +1,4 @@
-//! `bulkhead run`: a program in a zone.
+//! `bulkhead run`: runs a program in a zone.
 
 use std::ffi::OsStr;
 use std::io;
@@ -20,15 +20,15 @@ use crate::library;
 use crate::private_proxy::PrivateProxy;
 use crate::signals::Signals;
 
-/// How often a proxy that went away is looked for.
+/// How often to try to reconnect to a proxy that is gone.
 const RETRY: Duration = Duration::from_millis(200);
 
 pub fn run(args: RunArgs) -> Result<ExitCode, Failure> {
     crate::logging::start(LevelFilter::WARN, None);
     let failure = |error: io::Error| Failure::system(Exit::Failure, "cannot run", &error);
-    // What can be wrong with the arguments is found before anything is started.
+    // Check the arguments before anything is started.
     let program = find_program(&args.command[0], std::env::var_os("PATH").as_deref())?;
-    let folder = library::find()?;
+    let dir = library::find()?;
     let signals = Signals::catch().map_err(failure)?;
     let mut side = ProxySide::open(&args)?;
     let socket = side.join_zone()?;
@@ -36,7 +36,7 @@ pub fn run(args: RunArgs) -> Result<ExitCode, Failure> {
     let mut command = Command::new(&program);
     std::os::unix::process::CommandExt::arg0(&mut command, &args.command[0]);
     command.args(&args.command[1..]);
-    library::put_in_front(&mut command, &folder, &socket);
+    library::put_in_front(&mut command, &dir, &socket);
     sandbox::jail::die_with_parent(&mut command);
     let child = command.spawn().map_err(|error| not_executable(&program, &error))?;
     let status = supervise(child, signals, &mut side).map_err(failure)?;
@@ -49,10 +49,10 @@ fn exit_code(status: ExitStatus) -> u8 {
     u8::try_from(code & 0xff).unwrap_or(u8::MAX)
 }
 
-/// The proxy in whose zone the program runs.
+/// The proxy that has the program's zone.
 struct ProxySide<'a> {
     args: &'a RunArgs,
-    /// Declared first: the zone is given back before the proxy is told to end.
+    /// Declared first: the zone is released before the proxy is told to end.
     admin: Option<AdminClient>,
     private: Option<PrivateProxy>,
     restarts: Restarts,
@@ -67,7 +67,7 @@ impl<'a> ProxySide<'a> {
         Ok(Self { args, admin: None, private, restarts: Restarts::default() })
     }
 
-    /// Makes or finds the zone, and keeps the connection, with which a zone made for us goes.
+    /// Creates or finds the zone, and keeps the connection: a zone created for this run ends with it.
     fn join_zone(&mut self) -> Result<PathBuf, Failure> {
         let unreachable = |error: AdminError| {
             let why = std::error::Error::source(&error).map(|source| format!(" ({source})")).unwrap_or_default();
@@ -92,22 +92,25 @@ impl<'a> ProxySide<'a> {
             Answer::UnknownZone { zones } => {
                 let zones: Vec<&str> = zones.iter().map(|zone| zone.as_str()).collect();
                 let known = if zones.is_empty() { "none".to_owned() } else { zones.join(", ") };
-                let line = format!("the proxy has no zone {:?} (it has: {known})", self.args.zone.as_str());
+                let line = format!("zone {:?} does not exist (existing zones: {known})", self.args.zone.as_str());
                 Err(Failure::new(Exit::ZoneUnknown, line))
             }
             Answer::Failed { reason, no_space } => {
                 Err(Failure::new(if no_space { Exit::NoSpace } else { Exit::ZoneRefused }, reason))
             }
-            _ => Err(Failure::new(Exit::ProxyUnreachable, "the proxy's answer makes no sense")),
+            _ => Err(Failure::new(
+                Exit::ProxyUnreachable,
+                "unexpected answer from the proxy; is it a different version?",
+            )),
         }
     }
 
-    /// What hangs up when the proxy is gone; none while it is.
+    /// The connection that hangs up when the proxy goes; none while it is gone.
     fn watch(&self) -> Option<BorrowedFd<'_>> {
         self.admin.as_ref().map(|admin| admin.socket().as_fd())
     }
 
-    /// The proxy is gone: another one takes its place, started by us if it was ours.
+    /// The proxy is gone: reconnect, after restarting it if it was private.
     fn recover(&mut self) {
         self.admin = None;
         if self.private.is_some() && !self.restarts.allowed() {
@@ -119,12 +122,12 @@ impl<'a> ProxySide<'a> {
         };
         if let Err(Failure { line, .. }) = result.and_then(|()| self.join_zone().map(drop)) {
             self.admin = None;
-            tracing::debug!("no proxy yet: {line}");
+            tracing::debug!("cannot reach the proxy: {line}");
         }
     }
 }
 
-/// A proxy that ends again and again is started ever more seldom.
+/// Backs off when a proxy ends again and again.
 #[derive(Default)]
 struct Restarts {
     count: u32,
@@ -145,7 +148,7 @@ impl Restarts {
     }
 }
 
-/// Waits for the program, passing signals on and keeping a proxy.
+/// Waits for the program, forwarding signals and keeping a proxy.
 fn supervise(mut child: Child, mut signals: Signals, side: &mut ProxySide<'_>) -> io::Result<ExitStatus> {
     let pid = i32::try_from(child.id()).ok().and_then(Pid::from_raw).ok_or(io::ErrorKind::InvalidInput)?;
     let process = rustix::process::pidfd_open(pid, PidfdFlags::empty())?;
@@ -168,7 +171,7 @@ fn supervise(mut child: Child, mut signals: Signals, side: &mut ProxySide<'_>) -
         if ready[1] {
             signals.forward(pid);
         }
-        // Nothing is ever sent to us unasked, so whatever there is to read is the end.
+        // The proxy never sends anything unasked, so anything readable is the hang-up.
         if ready.get(2).copied().unwrap_or(true) {
             side.recover();
         }
@@ -183,7 +186,7 @@ fn find_program(name: &OsStr, path: Option<&OsStr>) -> Result<PathBuf, Failure> 
     } else if name.is_empty() {
         Vec::new()
     } else {
-        std::env::split_paths(path.unwrap_or(OsStr::new("/usr/bin:/bin"))).map(|folder| folder.join(name)).collect()
+        std::env::split_paths(path.unwrap_or(OsStr::new("/usr/bin:/bin"))).map(|dir| dir.join(name)).collect()
     };
     let mut seen = None;
     for candidate in candidates {

@@ -1,4 +1,4 @@
-//! `bulkhead selftest`: what a CUDA program needs, tried in this process; `bulkhead doctor` starts it in a zone.
+//! `bulkhead selftest`: the CUDA self-test, which `bulkhead doctor` starts in a zone.
 
 use std::io::Write;
 use std::process::ExitCode;
@@ -9,7 +9,7 @@ use backend::selftest;
 use crate::exit::{Exit, Failure};
 use crate::helper;
 
-const PATIENCE: Duration = Duration::from_secs(60);
+const TIMEOUT: Duration = Duration::from_secs(60);
 
 pub fn run(open: Option<&str>) -> Result<ExitCode, Failure> {
     let mut out = std::io::stdout().lock();
@@ -28,9 +28,9 @@ pub fn run(open: Option<&str>) -> Result<ExitCode, Failure> {
 fn other_process(handle: &str) -> Result<u32, String> {
     let mut command = helper::own();
     command.args(["selftest", "--open", handle]);
-    let said = helper::run(command, PATIENCE).map_err(|error| error.to_string())?;
+    let said = helper::run(command, TIMEOUT).map_err(|error| error.to_string())?;
     match said.failure() {
         Some(why) => Err(why),
-        None => said.output.trim().parse().map_err(|_| "the other process said nothing".to_owned()),
+        None => said.output.trim().parse().map_err(|_| "no output from the other process".to_owned()),
     }
 }

@@ -1,4 +1,4 @@
-//! `bulkhead status`: a proxy's zones and what they use.
+//! `bulkhead status`: the proxy's zones and their usage.
 
 use std::fmt::Write;
 use std::process::ExitCode;

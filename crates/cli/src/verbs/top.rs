@@ -1,4 +1,4 @@
-//! `bulkhead top`: zones and their programs, live.
+//! `bulkhead top`: monitors zones and their clients.
 
 use std::collections::HashMap;
 use std::fmt::Write as _;
@@ -15,14 +15,15 @@ use crate::admin;
 use crate::args::TopArgs;
 use crate::exit::{Exit, Failure};
 use crate::terminal::Terminal;
+use crate::text::counted;
 
 pub fn run(args: &TopArgs) -> Result<ExitCode, Failure> {
     let client = admin::connect(&args.admin.socket)?;
     let interval = Duration::from_secs_f64(args.interval);
-    let mut before = Look::new(admin::status(&client)?);
+    let mut before = Sample::new(admin::status(&client)?);
     if args.once || args.admin.json || !io::stdout().is_terminal() {
         std::thread::sleep(interval);
-        let now = Look::new(admin::status(&client)?);
+        let now = Sample::new(admin::status(&client)?);
         if args.admin.json {
             return super::status::print_json(&json(&now, &before));
         }
@@ -30,7 +31,7 @@ pub fn run(args: &TopArgs) -> Result<ExitCode, Failure> {
     }
     let failure = |error: io::Error| Failure::system(Exit::Failure, "cannot use the terminal", &error);
     let terminal = Terminal::enter().map_err(failure)?;
-    let mut now = Look::new(admin::status(&client)?);
+    let mut now = Sample::new(admin::status(&client)?);
     loop {
         let (rows, columns) = terminal.size();
         draw(&table(&now, &before), rows, columns).map_err(failure)?;
@@ -38,16 +39,16 @@ pub fn run(args: &TopArgs) -> Result<ExitCode, Failure> {
             return Ok(ExitCode::SUCCESS);
         }
         before = now;
-        now = Look::new(admin::status(&client)?);
+        now = Sample::new(admin::status(&client)?);
     }
 }
 
-/// Draws over what was there, without flicker.
+/// Redraws in place, without flicker.
 fn draw(text: &str, rows: usize, columns: usize) -> io::Result<()> {
     let mut frame = String::from("\x1b[H");
     for line in text.lines().take(rows.saturating_sub(1)) {
         let line = fit(line, columns);
-        // What was right of the line before goes.
+        // Clear the rest of the line.
         let _ = write!(frame, "{line}\x1b[K\r\n");
     }
     frame.push_str("\x1b[J");
@@ -56,7 +57,7 @@ fn draw(text: &str, rows: usize, columns: usize) -> io::Result<()> {
     out.flush()
 }
 
-/// Waits for the next look; true when somebody has had enough.
+/// Waits for the next refresh; true if the user quits.
 fn quit_within(time: Duration) -> io::Result<bool> {
     let until = Instant::now() + time;
     loop {
@@ -66,27 +67,27 @@ fn quit_within(time: Duration) -> io::Result<bool> {
         let time = Timespec { tv_sec: left.as_secs() as i64, tv_nsec: left.subsec_nanos().into() };
         match rustix::event::poll(&mut fds, Some(&time)) {
             Ok(0) => return Ok(false),
-            // A window of another size is drawn at once.
+            // Redraw at once after a resize.
             Err(rustix::io::Errno::INTR) => return Ok(false),
             Ok(_) => {}
             Err(error) => return Err(error.into()),
         }
         let mut keys = [0; 64];
         let count = rustix::io::read(&stdin, &mut keys)?;
-        // Control-C comes as a key; an end of input is an end, too.
+        // Control-C arrives as a key; the end of input quits, too.
         if count == 0 || keys[..count].iter().any(|key| matches!(key, b'q' | b'Q' | 3 | 4)) {
             return Ok(true);
         }
     }
 }
 
-/// A status, and when it was.
-struct Look {
+/// A status, and when it was taken.
+struct Sample {
     status: Status,
     at: Instant,
 }
 
-impl Look {
+impl Sample {
     fn new(status: Status) -> Self {
         Self { status, at: Instant::now() }
     }
@@ -101,18 +102,18 @@ impl Look {
     }
 }
 
-/// What happened in each second between two looks.
+/// Rates between two samples.
 struct Rates {
     calls: f64,
     launches: f64,
     copied: f64,
-    /// Part of the time that the GPU worked for it; none where nobody measures it.
+    /// Fraction of time that the GPU worked for it; none if that is not measured.
     gpu: Option<f64>,
 }
 
 impl Rates {
     fn new(now: &WorkerStats, before: Option<&WorkerStats>, seconds: f64) -> Self {
-        // Who was not there before has done it all since.
+        // One that was not there before has done it all since.
         let before = before.copied().unwrap_or_default();
         let rate = |now: u64, before: u64| now.saturating_sub(before) as f64 / seconds.max(1e-3);
         let copied = |stats: &WorkerStats| stats.bytes_to_device.saturating_add(stats.bytes_from_device);
@@ -125,7 +126,7 @@ impl Rates {
     }
 }
 
-fn json(now: &Look, before: &Look) -> serde_json::Value {
+fn json(now: &Sample, before: &Sample) -> serde_json::Value {
     let seconds = (now.at - before.at).as_secs_f64();
     let workers_before = before.workers();
     let rates = |stats: &WorkerStats, before: Option<&WorkerStats>| {
@@ -151,23 +152,24 @@ fn json(now: &Look, before: &Look) -> serde_json::Value {
     value
 }
 
-fn table(now: &Look, before: &Look) -> String {
+fn table(now: &Sample, before: &Sample) -> String {
     let seconds = (now.at - before.at).as_secs_f64();
     let status = &now.status;
     let measured = status.zones.iter().any(|zone| zone.stats.gpu_time_ns.is_some());
-    let programs: usize = status.zones.iter().map(|zone| zone.clients).sum();
+    let clients: usize = status.zones.iter().map(|zone| zone.clients).sum();
     let mut text = format!(
-        "bulkhead {} · {} · {} zones · {programs} programs · {} spare workers\n\n",
+        "bulkhead {} · {} · {} · {} · {}\n\n",
         status.version,
         status.backend,
-        status.zones.len(),
-        status.spare_workers
+        counted(status.zones.len() as u64, "zone"),
+        counted(clients as u64, "client"),
+        counted(status.spare_workers as u64, "spare worker")
     );
     let gpu_title = if measured { format!("{:>6} ", "GPU") } else { String::new() };
     let _ = writeln!(
         text,
         "{:<24} {gpu_title}{:>10} {:>10} {:>9} {:>10} {:>11} {:>5} {:>7} {:>6}",
-        "ZONE / PROGRAM", "MEMORY", "LIMIT", "CALLS/s", "LAUNCHES/s", "COPIED/s", "QUEUE", "DENIED", "FAULTS"
+        "ZONE / CLIENT", "MEMORY", "LIMIT", "CALLS/s", "LAUNCHES/s", "COPIED/s", "QUEUE", "DENIED", "FAULTS"
     );
     let workers_before = before.workers();
     let mut line = |name: &str, memory: u64, limit: Option<u64>, stats: &WorkerStats, rates: &Rates, denied: u64| {
@@ -196,17 +198,18 @@ fn table(now: &Look, before: &Look) -> String {
         line(zone.name.as_str(), zone.used, zone.limits.memory, &zone.stats, &rates, denied);
         for worker in &zone.workers {
             let rates = Rates::new(&worker.stats, workers_before.get(&worker.pid).copied(), seconds);
-            // Of an idle program whose memory was moved away.
+            // An idle client whose memory was moved to the host.
             let away = if worker.suspended { "[host] " } else { "" };
-            let name = format!("  {} {away}{}", worker.client_pid, program(worker.client_pid));
+            let name = format!("  {} {away}{}", worker.client_pid, command_name(worker.client_pid));
             line(&fit(&name, 24), worker.charged, None, &worker.stats, &rates, worker.stats.denied());
         }
     }
     text
 }
 
-/// What the program is called, as far as this process can see. A tenant chooses the name, so only plain letters show.
-fn program(pid: u32) -> String {
+/// The client's command name, as far as this process can see it. A tenant chooses it, so only printable characters are
+/// shown.
+fn command_name(pid: u32) -> String {
     let name = std::fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
     name.trim_end().chars().map(|c| if c.is_ascii_graphic() { c } else { '?' }).collect()
 }
@@ -231,9 +234,9 @@ mod tests {
     }
 
     #[test]
-    fn names_of_programs_cannot_write_to_the_terminal() {
-        assert!(!program(std::process::id()).contains('\x1b'));
-        assert_eq!(program(u32::MAX), "");
+    fn names_of_clients_cannot_control_the_terminal() {
+        assert!(!command_name(std::process::id()).contains('\x1b'));
+        assert_eq!(command_name(u32::MAX), "");
         assert_eq!(fit("äöü", 2), "äö");
     }
 }

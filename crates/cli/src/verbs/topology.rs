@@ -1,4 +1,4 @@
-//! `bulkhead topology`: the GPUs, and what lies between them.
+//! `bulkhead topology`: the GPUs and the links between them.
 
 use std::fmt::Write;
 use std::path::PathBuf;
@@ -15,7 +15,7 @@ use crate::exit::{Exit, Failure};
 use crate::{helper, library, verbs};
 
 /// A driver on a busy node takes seconds to start.
-const PATIENCE: Duration = Duration::from_secs(120);
+const TIMEOUT: Duration = Duration::from_secs(120);
 
 pub fn run(args: &TopologyArgs) -> Result<ExitCode, Failure> {
     let here = Scene::of_this_machine(PathBuf::new(), None);
@@ -27,29 +27,29 @@ pub fn run(args: &TopologyArgs) -> Result<ExitCode, Failure> {
     verbs::man::print(table(&survey).as_bytes())
 }
 
-/// Has a process of its own look at the GPUs.
+/// Probes the GPUs in a separate process.
 pub fn ask(backend: &BackendArgs) -> Result<Survey, Failure> {
-    // A backend that is not there is said before a process is started for it.
+    // Report a missing backend before starting a process for it.
     choose(backend)?;
     let mut command = helper::own();
     command.arg("survey").args(backend.to_arguments());
     survey_of(command)
 }
 
-/// Has a program of this zone look at them.
+/// Probes them as a client of this zone.
 fn ask_in_zone(here: &Scene) -> Result<Survey, Failure> {
     let mut command = helper::own();
     command.args(["survey", "--zone"]);
-    // Where it does not lie beside this program, the loader must know it.
-    if let Ok(folder) = library::find() {
-        library::put_in_front(&mut command, &folder, &here.zone_socket());
+    // If it is not beside this program, the loader finds it.
+    if let Ok(dir) = library::find() {
+        library::put_in_front(&mut command, &dir, &here.zone_socket());
     }
     survey_of(command)
 }
 
 fn survey_of(command: Command) -> Result<Survey, Failure> {
-    let failed = |why: String| Failure::new(Exit::Failure, format!("cannot look at the GPUs: {why}"));
-    let said = helper::run(command, PATIENCE).map_err(|error| failed(error.to_string()))?;
+    let failed = |why: String| Failure::new(Exit::Failure, format!("cannot probe the GPUs: {why}"));
+    let said = helper::run(command, TIMEOUT).map_err(|error| failed(error.to_string()))?;
     match said.failure() {
         Some(why) => Err(failed(why)),
         None => serde_json::from_str(&said.output).map_err(|error| failed(error.to_string())),
@@ -60,7 +60,7 @@ fn choose(backend: &BackendArgs) -> Result<Backend, Failure> {
     Backend::choose(&backend.options()).map_err(|error| Failure::new(Exit::NoBackend, error.to_string()))
 }
 
-/// The process that looks.
+/// The process that probes.
 pub fn look(backend: &BackendArgs, zone: bool) -> Result<ExitCode, Failure> {
     let survey = if zone { survey::look_in_zone() } else { survey::look(&choose(backend)?) };
     verbs::status::print_json(&survey.map_err(|error| Failure::new(Exit::Failure, error.to_string()))?)
@@ -73,7 +73,7 @@ pub fn table(survey: &Survey) -> String {
     }
     text.push('\n');
     if let Some(why) = &survey.without_nvml {
-        let _ = writeln!(text, "links, MIG and modes are not known: {why}");
+        let _ = writeln!(text, "NVLink, MIG and compute modes are unknown: {why}");
     }
     text.push('\n');
     text.push_str(&gpus(&survey.gpus));
@@ -90,7 +90,7 @@ pub fn table(survey: &Survey) -> String {
     text
 }
 
-/// Columns as wide as what stands in them.
+/// Aligns columns to their widest cell.
 fn columns(rows: &[Vec<String>]) -> String {
     let count = rows.first().map_or(0, Vec::len);
     let width = |column: usize| rows.iter().map(|row| row[column].chars().count()).max().unwrap_or(0);
@@ -128,7 +128,7 @@ fn gpus(gpus: &[Gpu]) -> String {
     columns(&rows)
 }
 
-/// What lies between two, and whether one may use the other's memory.
+/// The link between each pair of GPUs, and whether peer access is possible.
 fn matrix(survey: &Survey) -> String {
     let name = |gpu: &Gpu| format!("GPU{}", gpu.index);
     let head = std::iter::once(String::new()).chain(survey.gpus.iter().map(name));

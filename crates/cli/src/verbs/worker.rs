@@ -16,11 +16,11 @@ use crate::exit::{Exit, Failure};
 use crate::soft_cache;
 
 pub fn run(args: WorkerArgs) -> Result<ExitCode, Failure> {
-    // Started from /proc/self/exe, it would be called "exe" in every list of processes.
+    // Started from /proc/self/exe, it would be called "exe" in process lists.
     let _ = rustix::thread::set_name(c"bulkhead-worker");
     crate::logging::start(LevelFilter::WARN, None);
     let control = take_control_socket()
-        .map_err(|error| Failure::system(Exit::Usage, "a worker is started by the proxy only", &error))?;
+        .map_err(|error| Failure::system(Exit::Usage, "internal command: only the proxy starts it", &error))?;
     let backend = backend(&args)?;
     let cache = args.soft_cache.as_deref().and_then(soft_cache::open);
     let (missing, rejoin) = enter_jail(&args, &backend, &control, cache.as_ref())?;
@@ -33,15 +33,15 @@ pub fn run(args: WorkerArgs) -> Result<ExitCode, Failure> {
         prepared = prepared.refusing_hmm();
     }
     if args.inventory {
-        return tell_inventory(&prepared, &backend, &control, args.jail == JailArg::Require && !missing.is_empty());
+        return report_inventory(&prepared, &backend, &control, args.jail == JailArg::Require && !missing.is_empty());
     }
     let link = BrokerLink::with_rejoin(control, rejoin, args.names_descriptors);
     if link.report_ready(missing.bits(), prepared.driver_version()).is_err() {
-        // The broker is gone already, and nobody waits for this worker.
+        // The broker is gone, and nobody waits for this worker.
         return Ok(ExitCode::SUCCESS);
     }
     if args.jail == JailArg::Require && !missing.is_empty() {
-        // The broker knows what is missing and says so.
+        // The broker reports what is missing.
         return Ok(Exit::NoJail.into());
     }
     match prepared.run(link, !args.fresh) {
@@ -51,8 +51,8 @@ pub fn run(args: WorkerArgs) -> Result<ExitCode, Failure> {
     }
 }
 
-/// Answers the broker's question what the cards look like, unless the walls that it demands are not there.
-fn tell_inventory(
+/// Reports the GPUs to the broker, unless the required jail is incomplete.
+fn report_inventory(
     prepared: &Prepared,
     backend: &Backend,
     control: &OwnedFd,
@@ -67,7 +67,7 @@ fn tell_inventory(
     Ok(ExitCode::SUCCESS)
 }
 
-/// Puts up the walls. Returns which parts are missing, and where the next broker's socket is now.
+/// Enters the jail. Returns which parts are missing, and where the next broker's socket is now.
 fn enter_jail(
     args: &WorkerArgs,
     backend: &Backend,
@@ -111,7 +111,7 @@ fn take_control_socket() -> io::Result<OwnedFd> {
 }
 
 fn backend(args: &WorkerArgs) -> Result<Backend, Failure> {
-    let wrong = || Failure::new(Exit::Usage, "a worker is started by the proxy only");
+    let wrong = || Failure::new(Exit::Usage, "internal command: only the proxy starts it");
     match args.backend.backend {
         None | Some(BackendArg::Auto) => Err(wrong()),
         Some(BackendArg::Soft) => Ok(Backend::Soft {

@@ -1,4 +1,4 @@
-//! `bulkhead zones`: what an operator does with zones while the proxy runs.
+//! `bulkhead zones`: manages zones while the proxy runs.
 
 use std::fmt::Write;
 use std::process::ExitCode;
@@ -11,14 +11,15 @@ use control::zone::{Change, ZoneChange, ZoneSettings};
 use crate::admin;
 use crate::args::{Limit, SettingArgs, ZonesAction, ZonesArgs};
 use crate::exit::{Exit, Failure};
+use crate::text::counted;
 
 pub fn run(args: ZonesArgs) -> Result<ExitCode, Failure> {
     let json = args.admin.json;
-    // What is wrong with the arguments is said before anybody is asked.
+    // Check the arguments before asking the proxy.
     if let ZonesAction::Set { settings, .. } = &args.action
         && settings.change() == ZoneChange::default()
     {
-        return Err(Failure::new(Exit::Usage, "nothing to set: name a limit or a label"));
+        return Err(Failure::new(Exit::Usage, "nothing to change: give a limit or a label"));
     }
     let client = admin::connect(&args.admin.socket)?;
     match args.action {
@@ -36,28 +37,28 @@ pub fn run(args: ZonesArgs) -> Result<ExitCode, Failure> {
         ZonesAction::Set { name, settings } => {
             zone(&client, &Request::ChangeZone { name: name.clone(), change: settings.change() }, &name, json)
         }
-        ZonesAction::Kill { name, programs } => {
-            match admin::ask(&client, &Request::KillZone { name: name.clone(), programs })? {
+        ZonesAction::Kill { name, clients } => {
+            match admin::ask(&client, &Request::KillZone { name: name.clone(), programs: clients })? {
                 Answer::Killed { workers } if json => {
                     super::status::print_json(&serde_json::json!({ "name": name, "killed": workers }))
                 }
-                Answer::Killed { workers } => {
-                    super::man::print(format!("{workers} workers of zone {name} ended\n").as_bytes())
-                }
+                Answer::Killed { workers } => super::man::print(
+                    format!("ended {} in zone {name}\n", counted(workers as u64, "worker")).as_bytes(),
+                ),
                 other => Err(admin::unexpected(other)),
             }
         }
         ZonesAction::Remove { name, force } => {
             match admin::ask(&client, &Request::RemoveZone { name: name.clone(), force })? {
                 Answer::Removed if json => super::status::print_json(&serde_json::json!({ "removed": name })),
-                Answer::Removed => super::man::print(format!("zone {name} removed\n").as_bytes()),
+                Answer::Removed => super::man::print(format!("removed zone {name}\n").as_bytes()),
                 other => Err(admin::unexpected(other)),
             }
         }
     }
 }
 
-/// Asks for something that is answered with the zone as it is then, and prints that.
+/// Sends a request whose answer is the zone, and prints that.
 fn zone(client: &AdminClient, request: &Request, name: &ZoneName, json: bool) -> Result<ExitCode, Failure> {
     match admin::ask(client, request)? {
         Answer::Zone { socket, limits, labels } if json => super::status::print_json(
@@ -102,7 +103,7 @@ impl SettingArgs {
 fn table(zones: &[ZoneStatus]) -> String {
     let mut text = format!(
         "{:<20} {:>10} {:>10} {:>10} {:>6} {:>5} {:>5} {:>8}  {}\n",
-        "ZONE", "USED", "LIMIT", "PINNED", "SHARE", "CAP", "PRIO", "PROGRAMS", "POD"
+        "ZONE", "USED", "LIMIT", "PINNED", "SHARE", "CAP", "PRIO", "CLIENTS", "POD"
     );
     let size = |bytes: Option<u64>| bytes.map_or("-".to_owned(), |bytes| Size(bytes).to_string());
     for zone in zones {

@@ -31,8 +31,8 @@ impl Cluster {
         cluster
     }
 
-    pub fn kubeconfig(&self, folder: &Path) -> PathBuf {
-        let path = folder.join("kubeconfig");
+    pub fn kubeconfig(&self, dir: &Path) -> PathBuf {
+        let path = dir.join("kubeconfig");
         let text = json!({
             "apiVersion": "v1", "kind": "Config", "current-context": "c",
             "clusters": [{ "name": "c", "cluster": { "server": format!("http://{}", self.address) } }],

@@ -28,7 +28,7 @@ fn a_container_gets_a_zone_of_its_profile() {
     let made = node.zone(&zone).unwrap();
     assert_eq!((&made["limits"]["memory"], &made["limits"]["share"]), (&(1u64 << 30).into(), &25.into()));
 
-    // What the runtime is told: our libraries, the zone's folder, no hooks and no devices.
+    // What the runtime is told: our libraries, the zone's directory, no hooks and no devices.
     let [(file, spec)] = &node.cdi()[..] else { panic!("{:?}", node.cdi()) };
     assert_eq!(*file, format!("bulkhead.dev-zone-{zone}.json"));
     assert_eq!((spec["cdiVersion"].as_str(), spec["kind"].as_str()), (Some("0.3.0"), Some("bulkhead.dev/zone")));
@@ -41,11 +41,11 @@ fn a_container_gets_a_zone_of_its_profile() {
         .iter()
         .map(|m| (m["hostPath"].as_str().unwrap().to_owned(), m["containerPath"].as_str().unwrap().to_owned()))
         .collect();
-    let folder = node.folder.to_str().unwrap();
+    let dir = node.dir.to_str().unwrap();
     assert_eq!(mounts.len(), 5);
-    let library = (format!("{folder}/lib/libcuda.so.1"), "/usr/lib/x86_64-linux-gnu/libcuda.so.1".to_owned());
+    let library = (format!("{dir}/lib/libcuda.so.1"), "/usr/lib/x86_64-linux-gnu/libcuda.so.1".to_owned());
     assert!(mounts.contains(&library), "{mounts:?}");
-    assert!(mounts.contains(&(format!("{folder}/s/zones/{zone}"), "/run/bulkhead/zone".to_owned())));
+    assert!(mounts.contains(&(format!("{dir}/s/zones/{zone}"), "/run/bulkhead/zone".to_owned())));
     assert!(node.state().join("zones").join(&zone).join("sock").exists());
 }
 
@@ -72,7 +72,7 @@ fn a_device_that_is_handed_out_again_ends_the_zone_before() {
     let second = zone_of(&node.kubelet.allocate(GPU_1GB, &[&ids[0]]).unwrap());
     assert_ne!(first, second);
     assert!(node.zone(&first).is_none() && node.zone(&second).is_some());
-    assert_eq!((node.cdi().len(), node.books()), (1, 1));
+    assert_eq!((node.cdi().len(), node.checkpoints()), (1, 1));
     assert!(!node.state().join("zones").join(&first).exists());
 }
 
@@ -83,7 +83,7 @@ fn pods_give_zones_their_names_and_take_them_along() {
     let ids = node.kubelet.ids(GPU_1GB);
     let zone = zone_of(&node.kubelet.allocate(GPU_1GB, &[&ids[0]]).unwrap());
     node.kubelet.run_pod("research", "trainer-0", GPU_1GB, &[&ids[0]]);
-    plugin.logged("zone's pod is known");
+    plugin.logged("zone assigned to pod");
     let labels = &node.zone(&zone).unwrap()["labels"];
     assert_eq!(
         (&labels["pod"], &labels["namespace"], &labels["container"]),
@@ -92,7 +92,7 @@ fn pods_give_zones_their_names_and_take_them_along() {
     node.kubelet.end_pod("research", "trainer-0");
     plugin.logged("zone ended");
     assert!(node.zones().is_empty());
-    assert_eq!((node.cdi().len(), node.books()), (0, 0));
+    assert_eq!((node.cdi().len(), node.checkpoints()), (0, 0));
 }
 
 #[test]
@@ -102,7 +102,7 @@ fn restarts_of_kubelet_plugin_and_proxy_lose_nothing() {
     let ids = node.kubelet.ids(GPU_1GB);
     let zone = zone_of(&node.kubelet.allocate(GPU_1GB, &[&ids[0]]).unwrap());
     node.kubelet.run_pod("n", "p", GPU_1GB, &[&ids[0]]);
-    plugin.logged("zone's pod is known");
+    plugin.logged("zone assigned to pod");
 
     node.kubelet.restart();
     assert_eq!(node.kubelet.ids(GPU_1GB), ids);
@@ -113,7 +113,7 @@ fn restarts_of_kubelet_plugin_and_proxy_lose_nothing() {
     assert_eq!(node.kubelet.ids(GPU_1GB), ids);
     assert_eq!(node.zone(&zone).unwrap()["labels"]["pod"], "p");
 
-    // The broker alone: its books bring the zone back.
+    // The broker alone: its state brings the zone back.
     node.proxy.as_mut().unwrap().kill(Signal::KILL);
     node.start_proxy();
     assert!(node.zone(&zone).is_some());
@@ -122,7 +122,7 @@ fn restarts_of_kubelet_plugin_and_proxy_lose_nothing() {
     plugin.kill(Signal::KILL);
     node.proxy.as_mut().unwrap().kill(Signal::KILL);
     std::fs::remove_dir_all(node.state()).unwrap();
-    std::fs::remove_dir_all(node.folder.join("cdi")).unwrap();
+    std::fs::remove_dir_all(node.dir.join("cdi")).unwrap();
     node.kubelet.restart();
     node.start_proxy();
     let plugin = node.device_plugin();
@@ -140,10 +140,10 @@ fn devices_are_as_healthy_as_the_proxy() {
     let plugin = node.device_plugin();
     assert!(node.kubelet.devices(GPU_1GB).iter().all(|(_, health)| health == "Healthy"));
     node.proxy.as_mut().unwrap().kill(Signal::KILL);
-    plugin.logged("the proxy does not answer, or its workers do not start; devices are unhealthy");
+    plugin.logged("proxy does not answer or cannot start workers; devices are unhealthy");
     assert!(node.kubelet.devices(GPU_1GB).iter().all(|(_, health)| health == "Unhealthy"));
     node.start_proxy();
-    plugin.logged("the proxy answers again; devices are healthy");
+    plugin.logged("proxy is ready again; devices are healthy");
     assert!(node.kubelet.devices(GPU_1GB).iter().all(|(_, health)| health == "Healthy"));
 }
 
@@ -155,11 +155,11 @@ fn a_wrong_configuration_is_named_and_the_old_one_stays() {
     node.configure("[profiles.gpu-1gb]\nmemori = \"1GiB\"\n");
     let problem = plugin.logged("configuration")["problem"].as_str().unwrap().to_owned();
     assert!(problem.contains("b.toml:2:1") && problem.contains("did you mean \"memory\""), "{problem}");
-    plugin.logged("the configuration is wrong; what was in force stays so");
+    plugin.logged("invalid configuration; keeping the previous one");
     assert_eq!(node.kubelet.ids(GPU_1GB).len(), 8);
     // One that is right again counts at once.
     node.configure("[profiles.gpu-2gb]\nmemory = \"2GiB\"\nresource = \"nvidia.com/gpu\"\n");
-    plugin.logged("configuration read");
+    plugin.logged("configuration reloaded");
     assert_eq!(node.kubelet.ids("nvidia.com/gpu").len(), 4);
     until("the old resource's socket is gone", || {
         !node.kubelet.plugins.join("bulkhead-bulkhead.dev_gpu-1gb.sock").exists()
@@ -171,17 +171,17 @@ fn what_cannot_be_had_is_refused_and_leaves_nothing() {
     let node = Node::start("refusals", ONE_PROFILE);
     let _plugin = node.device_plugin();
     let refused = node.kubelet.allocate(GPU_1GB, &["GPU-nobody::0"]).unwrap_err();
-    assert!(refused.message().contains("there is no device GPU-nobody::0"), "{refused:?}");
-    // No place for the checkpoint: the books are a file.
+    assert!(refused.message().contains("device GPU-nobody::0 does not exist"), "{refused:?}");
+    // No place for the checkpoint: the directory is a file.
     let ids = node.kubelet.ids(GPU_1GB);
-    std::fs::remove_dir_all(node.folder.join("books")).unwrap();
-    std::fs::write(node.folder.join("books"), "").unwrap();
+    std::fs::remove_dir_all(node.dir.join("checkpoints")).unwrap();
+    std::fs::write(node.dir.join("checkpoints"), "").unwrap();
     let refused = node.kubelet.allocate(GPU_1GB, &[&ids[0]]).unwrap_err();
     assert!(refused.message().contains("cannot write the checkpoint"), "{refused:?}");
     assert!(node.zones().is_empty() && node.cdi().is_empty());
     // And when there is room again, it goes on.
-    std::fs::remove_file(node.folder.join("books")).unwrap();
-    std::fs::create_dir(node.folder.join("books")).unwrap();
+    std::fs::remove_file(node.dir.join("checkpoints")).unwrap();
+    std::fs::create_dir(node.dir.join("checkpoints")).unwrap();
     node.kubelet.allocate(GPU_1GB, &[&ids[0]]).unwrap();
 }
 
@@ -213,7 +213,7 @@ fn a_kubelet_of_another_version_is_named() {
     let node = Node::start("version", ONE_PROFILE);
     node.kubelet.refuse(true);
     let plugin = node.device_plugin();
-    let said = plugin.logged("cannot register with kubelet yet")["error"].as_str().unwrap().to_owned();
+    let said = plugin.logged("cannot register with kubelet; will retry")["error"].as_str().unwrap().to_owned();
     assert!(said.contains("another version of the device plugin API"), "{said}");
     node.kubelet.refuse(false);
     assert_eq!(node.kubelet.ids(GPU_1GB).len(), 8);
@@ -224,7 +224,7 @@ fn without_a_proxy_the_node_offers_nothing_until_there_is_one() {
     let mut node = Node::start("noproxy", ONE_PROFILE);
     node.proxy.as_mut().unwrap().kill(Signal::KILL);
     let plugin = node.device_plugin();
-    plugin.logged("waiting for the proxy; this node offers nothing yet");
+    plugin.logged("waiting for the proxy; this node offers no GPUs yet");
     assert!(node.kubelet.registered().is_empty());
     node.start_proxy();
     assert_eq!(node.kubelet.ids(GPU_1GB).len(), 8);
@@ -236,7 +236,7 @@ fn a_node_without_a_gpu_offers_nothing_unless_it_is_told_to() {
     node.configure_as_it_is(ONE_PROFILE);
     let plugin = node.device_plugin();
     let why =
-        plugin.logged("waiting for the proxy; this node offers nothing yet")["why"].as_str().unwrap().to_owned();
+        plugin.logged("waiting for the proxy; this node offers no GPUs yet")["why"].as_str().unwrap().to_owned();
     assert!(why.contains("no GPU"), "{why}");
     assert!(node.kubelet.registered().is_empty());
     node.configure(ONE_PROFILE);
@@ -246,7 +246,7 @@ fn a_node_without_a_gpu_offers_nothing_unless_it_is_told_to() {
 #[test]
 fn nvidias_time_slicing_file_becomes_a_profile() {
     let node = Node::start("slicing", "");
-    let file = node.folder.join("nvidia.yaml");
+    let file = node.dir.join("nvidia.yaml");
     let text = "version: v1\nsharing:\n  timeSlicing:\n    failRequestsGreaterThanOne: true\n    resources:\n    - name: \
                 nvidia.com/gpu\n      replicas: 4\n";
     std::fs::write(&file, text).unwrap();

@@ -32,20 +32,20 @@ impl Lab {
     }
 
     pub fn driver(&self) -> Logged {
-        let folder = &self.node.folder;
+        let dir = &self.node.dir;
         let mut command = bulkhead(&["dra", "--log-format", "json", "--node-name", "node-1"]);
         command.arg("--config").arg(self.node.config()).arg("--state-dir").arg(self.node.state());
-        command.arg("--library-dir").arg(folder.join("lib")).arg("--cdi-dir").arg(folder.join("cdi"));
-        command.arg("--registry-dir").arg(folder.join("registry")).arg("--plugin-dir").arg(folder.join("plugin"));
+        command.arg("--library-dir").arg(dir.join("lib")).arg("--cdi-dir").arg(dir.join("cdi"));
+        command.arg("--registry-dir").arg(dir.join("registry")).arg("--plugin-dir").arg(dir.join("plugin"));
         command.arg("--pod-resources").arg(&self.node.kubelet.pod_resources);
-        command.arg("--checkpoint-dir").arg(folder.join("books"));
-        command.arg("--kubeconfig").arg(self.cluster.kubeconfig(folder));
+        command.arg("--checkpoint-dir").arg(dir.join("checkpoints"));
+        command.arg("--kubeconfig").arg(self.cluster.kubeconfig(dir));
         Logged::start(command)
     }
 
     /// Does what kubelet does when it finds the socket of a driver.
     fn register(&self) -> reg::PluginInfo {
-        let socket = self.node.folder.join("registry/gpu.bulkhead.dev@reg.sock");
+        let socket = self.node.dir.join("registry/gpu.bulkhead.dev@reg.sock");
         until("the driver has a socket", || socket.exists());
         self.runtime.block_on(async {
             let mut client = RegistrationClient::new(sockets::channel(&socket).unwrap());
@@ -57,7 +57,7 @@ impl Lab {
     }
 
     fn client(&self) -> DraPluginClient<tonic::transport::Channel> {
-        let socket = self.node.folder.join("plugin/dra.sock");
+        let socket = self.node.dir.join("plugin/dra.sock");
         until("the driver serves", || socket.exists());
         let _inside = self.runtime.enter();
         DraPluginClient::new(sockets::channel(&socket).unwrap())
@@ -95,7 +95,7 @@ fn what_a_claim_was_given_is_what_its_zone_has() {
     let info = lab.register();
     assert_eq!((info.r#type.as_str(), info.name.as_str()), ("DRAPlugin", "gpu.bulkhead.dev"));
     assert_eq!(info.supported_versions, ["v1.DRAPlugin"]);
-    assert_eq!(info.endpoint, lab.node.folder.join("plugin/dra.sock").to_str().unwrap());
+    assert_eq!(info.endpoint, lab.node.dir.join("plugin/dra.sock").to_str().unwrap());
 
     until("the node's GPUs are published", || lab.cluster.get(SLICE).is_some());
     let slice = lab.cluster.get(SLICE).unwrap();
@@ -121,7 +121,7 @@ fn what_a_claim_was_given_is_what_its_zone_has() {
     assert_eq!(lab.node.zones().len(), 1);
     assert_eq!(lab.unprepare("c", UID).error, "");
     assert!(lab.node.zones().is_empty() && lab.node.cdi().is_empty());
-    assert_eq!(lab.node.books(), 0);
+    assert_eq!(lab.node.checkpoints(), 0);
     assert_eq!(lab.unprepare("c", UID).error, "");
 }
 
@@ -136,8 +136,8 @@ fn a_prepared_claim_outlives_driver_proxy_api_server_and_node() {
     lab.cluster.remove("/apis/resource.k8s.io/v1/namespaces/n/resourceclaims/c");
     lab.node.proxy.as_mut().unwrap().kill(Signal::KILL);
     std::fs::remove_dir_all(lab.node.state()).unwrap();
-    std::fs::remove_dir_all(lab.node.folder.join("cdi")).unwrap();
-    std::fs::remove_dir_all(lab.node.folder.join("plugin")).unwrap();
+    std::fs::remove_dir_all(lab.node.dir.join("cdi")).unwrap();
+    std::fs::remove_dir_all(lab.node.dir.join("plugin")).unwrap();
     lab.node.start_proxy();
     let driver = lab.driver();
     assert_eq!(lab.prepare("c", UID), prepared);
@@ -151,11 +151,11 @@ fn slices_that_kubelet_removed_are_published_again() {
     let lab = Lab::start("slices");
     let driver = lab.driver();
     until("published", || lab.cluster.get(SLICE).is_some());
-    let before = driver.count("published what the node offers");
+    let before = driver.count("ResourceSlice created");
     lab.cluster.remove(SLICE);
     lab.register();
     until("published again", || lab.cluster.get(SLICE).is_some());
-    assert!(driver.count("published what the node offers") > before);
+    assert!(driver.count("ResourceSlice created") > before);
 }
 
 #[test]
@@ -177,11 +177,11 @@ fn without_the_proxy_nothing_is_offered() {
 fn claims_that_cannot_be_prepared_say_why() {
     let lab = Lab::start("wrong");
     let _driver = lab.driver();
-    assert!(lab.prepare("nobody", UID).error.contains("is gone"));
+    assert!(lab.prepare("nobody", UID).error.contains("does not exist"));
     lab.cluster.allocate_claim("n", "c", "another", "1Gi", "25");
-    assert!(lab.prepare("c", UID).error.contains("deleted and made anew"));
+    assert!(lab.prepare("c", UID).error.contains("deleted and created again"));
     lab.cluster.allocate_claim("n", "c", UID, "much", "25");
-    assert!(lab.prepare("c", UID).error.contains("no quantity"));
-    assert!(lab.prepare("c", "../../x").error.contains("no uid"));
+    assert!(lab.prepare("c", UID).error.contains("not a valid quantity"));
+    assert!(lab.prepare("c", "../../x").error.contains("not a valid claim UID"));
     assert!(lab.node.zones().is_empty() && lab.node.cdi().is_empty());
 }

@@ -55,11 +55,11 @@ impl PodResourcesLister for Inside {
 }
 
 impl Kubelet {
-    pub fn start(folder: &Path) -> Self {
-        let plugins = folder.join("device-plugins");
+    pub fn start(dir: &Path) -> Self {
+        let plugins = dir.join("device-plugins");
         std::fs::create_dir_all(&plugins).unwrap();
         let runtime = crate::node::runtime();
-        let pod_resources = folder.join("pod-resources.sock");
+        let pod_resources = dir.join("pod-resources.sock");
         let mut kubelet = Self { plugins, pod_resources, runtime, inside: Inside::default(), serving: Vec::new() };
         kubelet.listen();
         kubelet

@@ -71,7 +71,7 @@ fn a_thousand_allocations_leave_nothing() {
     let times = (0..CYCLES).map(allocate).collect();
     let after = memory(&plugin);
     report("Allocate", times, before, after);
-    assert_eq!((node.zones().len(), node.cdi().len(), node.books()), (ZONES, ZONES, ZONES));
+    assert_eq!((node.zones().len(), node.cdi().len(), node.checkpoints()), (ZONES, ZONES, ZONES));
     check(before, after);
 }
 
@@ -96,6 +96,6 @@ fn a_thousand_claims_leave_nothing() {
     let times = (0..CYCLES).map(prepare).collect();
     let after = memory(&driver);
     report("NodePrepareResources", times, before, after);
-    assert_eq!((lab.node.zones().len(), lab.node.cdi().len(), lab.node.books()), (ZONES, ZONES, ZONES));
+    assert_eq!((lab.node.zones().len(), lab.node.cdi().len(), lab.node.checkpoints()), (ZONES, ZONES, ZONES));
     check(before, after);
 }

@@ -14,10 +14,10 @@ fn by_slices(size: &str) -> String {
 
 /// Of the only zone that there is, as it was written down.
 fn gpus(node: &Node) -> Vec<u64> {
-    assert_eq!((node.zones().len(), node.books()), (1, 1));
-    let files = std::fs::read_dir(node.folder.join("books")).unwrap().map(|entry| entry.unwrap().path());
-    let book = files.into_iter().find(|path| path.extension().is_some_and(|ending| ending == "json")).unwrap();
-    let record: serde_json::Value = serde_json::from_slice(&std::fs::read(book).unwrap()).unwrap();
+    assert_eq!((node.zones().len(), node.checkpoints()), (1, 1));
+    let files = std::fs::read_dir(node.dir.join("checkpoints")).unwrap().map(|entry| entry.unwrap().path());
+    let checkpoint = files.into_iter().find(|path| path.extension().is_some_and(|ending| ending == "json")).unwrap();
+    let record: serde_json::Value = serde_json::from_slice(&std::fs::read(checkpoint).unwrap()).unwrap();
     let gpus = record["settings"]["ties"]["gpus"].as_array().unwrap_or_else(|| panic!("{record}"));
     gpus.iter().map(|gpu| gpu.as_u64().unwrap()).collect()
 }
@@ -30,10 +30,10 @@ fn slices_are_handed_out_by_their_size() {
     assert_eq!(ids.len(), 4, "{ids:?}");
     assert!(ids.iter().all(|id| id.starts_with("MIG-") && id.len() <= 63), "{ids:?}");
     node.kubelet.allocate(RESOURCE, &[&ids[2]]).unwrap();
-    assert_eq!(gpus(&node), [192], "the first slice of the second GPU");
+    assert_eq!(gpus(&node), [192], "the first instance of the second GPU");
     // A program could use only one of them.
     let refused = node.kubelet.allocate(RESOURCE, &[&ids[0], &ids[1]]).unwrap_err();
-    assert!(refused.message().contains("several slices"), "{refused}");
+    assert!(refused.message().contains("several instances"), "{refused}");
     assert_eq!(node.zones().len(), 1);
 
     node.configure_as_it_is(&by_slices("7g.141gb"));
@@ -76,6 +76,6 @@ fn claims_get_slices_and_are_told_what_they_are() {
     let other = UID.replace('1', "6");
     lab.cluster.allocate_claim_of("n", "d", &other, &["gpu-1", "gpu-2"], ("1Gi", "25"));
     let error = lab.prepare("d", &other).error;
-    assert!(error.contains("several slices"), "{error}");
+    assert!(error.contains("several instances"), "{error}");
     assert_eq!(lab.node.zones().len(), 1);
 }

@@ -1,4 +1,4 @@
-//! A node: its proxy, its folders, and the verbs that run on it.
+//! A node: its proxy, its directories, and the verbs that run on it.
 
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
@@ -87,7 +87,7 @@ impl Drop for Logged {
 }
 
 pub struct Node {
-    pub folder: PathBuf,
+    pub dir: PathBuf,
     pub proxy: Option<Logged>,
     pub kubelet: Kubelet,
 }
@@ -99,10 +99,10 @@ impl Node {
     }
 
     pub fn start_as_it_is(name: &str, config: &str) -> Self {
-        let folder = PathBuf::from(format!("/tmp/bulkhead-k8s-{}-{name}", std::process::id()));
-        std::fs::create_dir_all(folder.join("lib")).unwrap();
-        let kubelet = Kubelet::start(&folder);
-        let mut node = Self { folder, proxy: None, kubelet };
+        let dir = PathBuf::from(format!("/tmp/bulkhead-k8s-{}-{name}", std::process::id()));
+        std::fs::create_dir_all(dir.join("lib")).unwrap();
+        let kubelet = Kubelet::start(&dir);
+        let mut node = Self { dir, proxy: None, kubelet };
         node.configure_as_it_is(config);
         node.start_proxy();
         node
@@ -118,11 +118,11 @@ impl Node {
     }
 
     pub fn config(&self) -> PathBuf {
-        self.folder.join("b.toml")
+        self.dir.join("b.toml")
     }
 
     pub fn state(&self) -> PathBuf {
-        self.folder.join("s")
+        self.dir.join("s")
     }
 
     pub fn start_proxy(&mut self) {
@@ -145,8 +145,8 @@ impl Node {
         let script = "mount -t tmpfs -o \"size=$1\" full \"$2\" && shift 2 && exec \"$@\"";
         // A page for each.
         let size = (checkpoints * 4096).to_string();
-        std::fs::create_dir_all(self.folder.join("books")).unwrap();
-        command.args(["--mount", "sh", "-c", script, "sh", &size]).arg(self.folder.join("books"));
+        std::fs::create_dir_all(self.dir.join("checkpoints")).unwrap();
+        command.args(["--mount", "sh", "-c", script, "sh", &size]).arg(self.dir.join("checkpoints"));
         command.arg(plugin.get_program()).args(plugin.get_args()).stdin(Stdio::null());
         Logged::start(command)
     }
@@ -154,13 +154,13 @@ impl Node {
     fn device_plugin_command(&self) -> Command {
         let mut command = bulkhead(&["device-plugin", "--log-format", "json"]);
         command.arg("--config").arg(self.config()).arg("--state-dir").arg(self.state());
-        command.arg("--library-dir").arg(self.folder.join("lib")).arg("--cdi-dir").arg(self.folder.join("cdi"));
+        command.arg("--library-dir").arg(self.dir.join("lib")).arg("--cdi-dir").arg(self.dir.join("cdi"));
         command
             .arg("--kubelet-dir")
             .arg(&self.kubelet.plugins)
             .arg("--pod-resources")
             .arg(&self.kubelet.pod_resources);
-        command.arg("--checkpoint-dir").arg(self.folder.join("books"));
+        command.arg("--checkpoint-dir").arg(self.dir.join("checkpoints"));
         command
     }
 
@@ -181,7 +181,7 @@ impl Node {
 
     /// CDI files, by name.
     pub fn cdi(&self) -> Vec<(String, Value)> {
-        let entries = std::fs::read_dir(self.folder.join("cdi")).into_iter().flatten().flatten();
+        let entries = std::fs::read_dir(self.dir.join("cdi")).into_iter().flatten().flatten();
         let read = |path: PathBuf| {
             let name = path.file_name().unwrap().to_str().unwrap().to_owned();
             (name, serde_json::from_slice(&std::fs::read(&path).unwrap()).unwrap())
@@ -194,8 +194,8 @@ impl Node {
             .collect()
     }
 
-    pub fn books(&self) -> usize {
-        count(&self.folder.join("books"))
+    pub fn checkpoints(&self) -> usize {
+        count(&self.dir.join("checkpoints"))
     }
 }
 
@@ -203,8 +203,8 @@ fn soft(config: &str) -> String {
     format!("{config}\n[proxy]\nbackend = \"soft\"\n")
 }
 
-pub fn count(folder: &Path) -> usize {
-    let entries = std::fs::read_dir(folder).into_iter().flatten().flatten();
+pub fn count(dir: &Path) -> usize {
+    let entries = std::fs::read_dir(dir).into_iter().flatten().flatten();
     entries.filter(|entry| entry.path().extension().is_some_and(|ending| ending == "json")).count()
 }
 
@@ -214,6 +214,6 @@ impl Drop for Node {
         if let Some(proxy) = &mut self.proxy {
             proxy.kill(Signal::TERM);
         }
-        let _ = std::fs::remove_dir_all(&self.folder);
+        let _ = std::fs::remove_dir_all(&self.dir);
     }
 }

@@ -20,7 +20,7 @@ pub enum Down {
     /// NAME=VALUE, for the command's environment.
     Variable(Vec<u8>),
     /// Where the command runs.
-    Folder(Vec<u8>),
+    WorkingDirectory(Vec<u8>),
     /// Run it: all has been said. True: on a terminal.
     Start {
         terminal: bool,
@@ -59,7 +59,7 @@ impl Frame for Down {
         match self {
             Self::Argument(bytes) => (1, bytes.clone()),
             Self::Variable(bytes) => (2, bytes.clone()),
-            Self::Folder(bytes) => (3, bytes.clone()),
+            Self::WorkingDirectory(bytes) => (3, bytes.clone()),
             Self::Start { terminal } => (4, vec![(*terminal).into()]),
             Self::Input(bytes) => (5, bytes.clone()),
             Self::InputEnd => (6, Vec::new()),
@@ -72,7 +72,7 @@ impl Frame for Down {
         Some(match (kind, &payload[..]) {
             (1, _) => Self::Argument(payload),
             (2, _) => Self::Variable(payload),
-            (3, _) => Self::Folder(payload),
+            (3, _) => Self::WorkingDirectory(payload),
             (4, [terminal @ (0 | 1)]) => Self::Start { terminal: *terminal == 1 },
             (5, _) => Self::Input(payload),
             (6, []) => Self::InputEnd,
@@ -191,7 +191,7 @@ mod tests {
         let down = [
             Down::Argument(bytes()),
             Down::Variable(bytes()),
-            Down::Folder(Vec::new()),
+            Down::WorkingDirectory(Vec::new()),
             Down::Start { terminal: true },
             Down::Input(vec![7; MAX_PAYLOAD]),
             Down::InputEnd,

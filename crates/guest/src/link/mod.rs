@@ -36,11 +36,11 @@ pub enum LinkError {
     Xen(#[from] xen::sys::XenError),
     #[error(transparent)]
     Store(#[from] xen::store::StoreError),
-    #[error("the guest did not come up within {} s", .0.as_secs())]
+    #[error("the guest did not boot within {} s", .0.as_secs())]
     Timeout(Duration),
-    #[error("the guest ended before it was up")]
+    #[error("the guest ended while booting")]
     Gone,
-    #[error("the other side of the link does not keep to the rules")]
+    #[error("protocol violation on the link")]
     Broken,
 }
 

@@ -7,7 +7,7 @@ use tar::EntryType;
 
 /// A name with this in front removes the file of the rest of it from the layers below.
 const WHITEOUT: &str = ".wh.";
-/// This one removes all that the layers below have in its folder.
+/// This one removes all that the layers below have in its directory.
 const OPAQUE: &str = ".wh..wh..opq";
 /// More entries than any image has.
 const MAX_ENTRIES: usize = 4 << 20;
@@ -54,15 +54,15 @@ pub fn apply(layer: impl Read, tree: &mut Tree, left: &mut u64) -> Result<(), Te
     for entry in archive.entries().map_err(TenantError::Layer)? {
         let mut entry = entry.map_err(TenantError::Layer)?;
         let Some(path) = clean(&entry.path_bytes()) else { continue };
-        let (folder, name) = path.rsplit_once('/').unwrap_or(("", &path));
+        let (dir, name) = path.rsplit_once('/').unwrap_or(("", &path));
         // They are about the layers below, so they come first, wherever in the layer they stand.
         if name == OPAQUE {
-            if let Some(folder) = tree.resolve(folder) {
-                tree.clear(&folder);
+            if let Some(dir) = tree.resolve(dir) {
+                tree.clear(&dir);
             }
         } else if let Some(hidden) = name.strip_prefix(WHITEOUT) {
-            if let Some(folder) = tree.resolve(folder) {
-                tree.remove(&join(&folder, hidden));
+            if let Some(dir) = tree.resolve(dir) {
+                tree.remove(&join(&dir, hidden));
             }
         } else if let Some(new) = entry_of(&mut entry, left)? {
             added.push((path, new));
@@ -90,7 +90,7 @@ fn entry_of(entry: &mut tar::Entry<impl Read>, left: &mut u64) -> Result<Option<
         Ok((header.device_major()?.unwrap_or(0), header.device_minor()?.unwrap_or(0)))
     };
     let kind = match header.entry_type() {
-        EntryType::Directory => Kind::Folder,
+        EntryType::Directory => Kind::Directory,
         EntryType::Symlink => Kind::Link(text(entry.link_name_bytes())),
         EntryType::Link => return Ok(clean(text(entry.link_name_bytes()).as_bytes()).map(New::Same)),
         EntryType::Char => device().map(|(major, minor)| Kind::CharDevice(major, minor)).map_err(wrong)?,
@@ -112,11 +112,11 @@ fn entry_of(entry: &mut tar::Entry<impl Read>, left: &mut u64) -> Result<Option<
     Ok(Some(New::Node(Node { kind, mode, uid, gid })))
 }
 
-/// Puts it where its folder really is: a folder that is a link leads somewhere else in the tree, and nowhere else.
+/// Puts it where its directory really is: a directory that is a link leads somewhere else in the tree, and nowhere else.
 fn put(tree: &mut Tree, path: &str, new: New) {
-    let (folder, name) = path.rsplit_once('/').unwrap_or(("", path));
-    let Some(folder) = tree.resolve(folder) else { return };
-    let place = join(&folder, name);
+    let (dir, name) = path.rsplit_once('/').unwrap_or(("", path));
+    let Some(dir) = tree.resolve(dir) else { return };
+    let place = join(&dir, name);
     let node = match new {
         New::Node(node) => node,
         New::Same(other) => match tree.get(&other).cloned() {
@@ -124,15 +124,15 @@ fn put(tree: &mut Tree, path: &str, new: New) {
             None => return,
         },
     };
-    let is_folder = |node: Option<&Node>| node.is_some_and(|node| node.kind == Kind::Folder);
-    if is_folder(tree.get(&place)) && node.kind != Kind::Folder {
+    let is_dir = |node: Option<&Node>| node.is_some_and(|node| node.kind == Kind::Directory);
+    if is_dir(tree.get(&place)) && node.kind != Kind::Directory {
         tree.remove(&place);
     }
     tree.put(&place, node);
 }
 
-fn join(folder: &str, name: &str) -> String {
-    if folder.is_empty() { name.to_owned() } else { format!("{folder}/{name}") }
+fn join(dir: &str, name: &str) -> String {
+    if dir.is_empty() { name.to_owned() } else { format!("{dir}/{name}") }
 }
 
 /// A path without what it may not have; none for the root itself and for those that lead out.

@@ -1,8 +1,8 @@
 //! A tenant's own root file system, as an archive that is booted behind the image's.
 //!
-//! It comes from an OCI image (a folder as `skopeo copy … oci:DIR` makes it, or a tar of one) or from a tar of the files
+//! It comes from an OCI image (a directory as `skopeo copy … oci:DIR` makes it, or a tar of one) or from a tar of the files
 //! themselves. What is in it is the tenant's, and hostile: nothing of it is written to this machine's file systems under
-//! a name of its own, no path leads out of the folder that the archive has for it, and its size is bounded.
+//! a name of its own, no path leads out of the directory that the archive has for it, and its size is bounded.
 
 mod layers;
 mod oci;
@@ -18,7 +18,8 @@ use std::path::{Path, PathBuf};
 pub const ROOT: &str = "tenant";
 /// What its image says about how it is run: words, each ended by a zero.
 pub const ENVIRONMENT: &str = "tenant.d/environment";
-pub const FOLDER: &str = "tenant.d/folder";
+/// The working directory. Its name stays as it was: images and archives of different versions boot together.
+pub const WORKING_DIR: &str = "tenant.d/folder";
 pub const COMMAND: &str = "tenant.d/command";
 
 /// What all files together may have. Guests keep them in memory.
@@ -28,17 +29,17 @@ const MAX_BYTES: u64 = 16 << 30;
 pub enum TenantError {
     #[error("cannot read {0}")]
     Read(PathBuf, #[source] io::Error),
-    #[error("{0} is neither an OCI image nor a tar")]
+    #[error("{0} is neither an OCI image nor a tar archive")]
     Unknown(PathBuf),
     #[error("the image has no {0}")]
     Missing(String),
-    #[error("{0} in the image is not what its digest says")]
+    #[error("digest mismatch of {0} in the image")]
     Digest(String),
-    #[error("the image's {0} makes no sense")]
+    #[error("invalid {0} in the image")]
     Nonsense(&'static str),
     #[error("the image is not for Linux on x86-64")]
     Platform,
-    #[error("a layer of the image cannot be unpacked")]
+    #[error("cannot unpack a layer of the image")]
     Layer(#[source] io::Error),
     #[error("the image is larger than {} GiB", MAX_BYTES >> 30)]
     TooLarge,
@@ -48,7 +49,7 @@ pub enum TenantError {
 #[derive(Debug, Default, Clone, PartialEq, Eq)]
 pub struct Manner {
     pub environment: Vec<String>,
-    pub folder: Option<String>,
+    pub dir: Option<String>,
     pub command: Vec<String>,
 }
 
@@ -62,14 +63,14 @@ pub fn archive(source: &Path, plain: bool) -> Result<Vec<u8>, TenantError> {
 /// The files where the guest's first process looks for them.
 pub fn placed(tree: &Tree, manner: &Manner) -> Tree {
     let mut placed = Tree::default();
-    placed.folder(ROOT);
+    placed.dir(ROOT);
     for (path, node) in tree.iter() {
         placed.put(&format!("{ROOT}/{path}"), node.clone());
     }
     let words = |words: &[String]| words.iter().flat_map(|word| word.bytes().chain([0])).collect::<Vec<u8>>();
     for (file, content) in [
         (ENVIRONMENT, words(&manner.environment)),
-        (FOLDER, words(manner.folder.as_slice())),
+        (WORKING_DIR, words(manner.dir.as_slice())),
         (COMMAND, words(&manner.command)),
     ] {
         placed.put(file, Node::new(Kind::File(content.into()), 0o644));
@@ -81,7 +82,7 @@ fn read(source: &Path) -> Result<(Tree, Manner), TenantError> {
     let named = source.to_str().and_then(|text| text.strip_prefix("oci:")).map(Path::new);
     let source = named.unwrap_or(source);
     if source.join("oci-layout").is_file() {
-        return oci::read(&oci::Blobs::Folder(source.to_owned()));
+        return oci::read(&oci::Blobs::Dir(source.to_owned()));
     }
     let cannot = |error| TenantError::Read(source.to_owned(), error);
     let mut beginning = Vec::new();

@@ -13,7 +13,7 @@ use std::path::PathBuf;
 
 /// Where the parts of an image are.
 pub enum Blobs {
-    Folder(PathBuf),
+    Dir(PathBuf),
     /// Files of a tar, by their names.
     Memory(BTreeMap<String, Vec<u8>>),
 }
@@ -66,8 +66,8 @@ impl Blobs {
     fn file(&self, name: &str) -> Result<Vec<u8>, TenantError> {
         match self {
             Self::Memory(files) => files.get(name).cloned().ok_or_else(|| TenantError::Missing(name.to_owned())),
-            Self::Folder(folder) => {
-                let path = folder.join(name);
+            Self::Dir(dir) => {
+                let path = dir.join(name);
                 fs::read(&path).map_err(|error| TenantError::Read(path, error))
             }
         }
@@ -132,8 +132,8 @@ fn manifest(blobs: &Blobs, index: &[u8], depth: usize) -> Result<Manifest, Tenan
 fn manner(run: Run) -> Manner {
     let mut command = run.entrypoint.unwrap_or_default();
     command.extend(run.cmd.unwrap_or_default());
-    let folder = run.working_dir.filter(|folder| !folder.is_empty());
-    Manner { environment: run.env.unwrap_or_default(), folder, command }
+    let dir = run.working_dir.filter(|dir| !dir.is_empty());
+    Manner { environment: run.env.unwrap_or_default(), dir, command }
 }
 
 fn json<'a, T: Deserialize<'a>>(bytes: &'a [u8], what: &'static str) -> Result<T, TenantError> {

@@ -3,7 +3,7 @@ use crate::packages::hex;
 use sha2::{Digest, Sha256};
 use std::sync::atomic::{AtomicU32, Ordering};
 
-/// A tar with these files; a name with a slash at its end is a folder, `a -> b` a link, `a == b` another name of b.
+/// A tar with these files; a name with a slash at its end is a directory, `a -> b` a link, `a == b` another name of b.
 fn tar(entries: &[(&str, &str)]) -> Vec<u8> {
     let mut builder = ::tar::Builder::new(Vec::new());
     for (name, content) in entries {
@@ -61,7 +61,7 @@ fn layers_replace_and_remove_what_is_below() {
 }
 
 #[test]
-fn no_path_leads_out_of_the_tenants_folder() {
+fn no_path_leads_out_of_the_tenants_dir() {
     let tree = laid(&[
         &[("../out", "1"), ("a/../../out", "2"), ("/abs", "3"), ("up -> ../../..", ""), ("lib -> /usr/lib", "")],
         &[("up/init", "4"), ("lib/x", "5"), ("up/.wh.abs", ""), ("lie == ../../etc/shadow", "")],
@@ -79,10 +79,10 @@ fn what_is_too_large_is_refused() {
     assert!(layers::apply(&layer[..], &mut Tree::default(), &mut 10).is_ok());
 }
 
-/// A folder that goes with the test.
-struct Folder(PathBuf);
+/// A directory that goes with the test.
+struct TempDir(PathBuf);
 
-impl Folder {
+impl TempDir {
     fn new() -> Self {
         static NEXT: AtomicU32 = AtomicU32::new(0);
         let number = NEXT.fetch_add(1, Ordering::Relaxed);
@@ -98,33 +98,33 @@ impl Folder {
     }
 }
 
-impl Drop for Folder {
+impl Drop for TempDir {
     fn drop(&mut self) {
         let _ = std::fs::remove_dir_all(&self.0);
     }
 }
 
-fn image() -> Folder {
-    let folder = Folder::new();
-    let layer = folder.blob(&gzip(&tar(&[("bin/app", "app"), ("etc/", "")])));
+fn image() -> TempDir {
+    let dir = TempDir::new();
+    let layer = dir.blob(&gzip(&tar(&[("bin/app", "app"), ("etc/", "")])));
     let config =
-        folder.blob(br#"{"config":{"Env":["A=1"],"Entrypoint":["/bin/app"],"Cmd":["x y"],"WorkingDir":"/etc"}}"#);
+        dir.blob(br#"{"config":{"Env":["A=1"],"Entrypoint":["/bin/app"],"Cmd":["x y"],"WorkingDir":"/etc"}}"#);
     let manifest =
-        folder.blob(format!(r#"{{"config":{{"digest":"{config}"}},"layers":[{{"digest":"{layer}"}}]}}"#).as_bytes());
+        dir.blob(format!(r#"{{"config":{{"digest":"{config}"}},"layers":[{{"digest":"{layer}"}}]}}"#).as_bytes());
     let index = format!(
         r#"{{"manifests":[{{"digest":"sha256:{}","platform":{{"architecture":"arm64","os":"linux"}}}},
             {{"digest":"{manifest}","platform":{{"architecture":"amd64","os":"linux"}}}}]}}"#,
         "0".repeat(64)
     );
-    std::fs::write(folder.0.join("index.json"), index).unwrap();
-    std::fs::write(folder.0.join("oci-layout"), "{}").unwrap();
-    folder
+    std::fs::write(dir.0.join("index.json"), index).unwrap();
+    std::fs::write(dir.0.join("oci-layout"), "{}").unwrap();
+    dir
 }
 
 #[test]
 fn an_oci_image_becomes_a_tree_and_says_how_it_is_run() {
-    let folder = image();
-    let (tree, manner) = read(&folder.0).unwrap();
+    let dir = image();
+    let (tree, manner) = read(&dir.0).unwrap();
     assert_eq!(text(&tree, "bin/app").as_deref(), Some("app"));
     let words = |words: &[&str]| words.iter().map(ToString::to_string).collect::<Vec<_>>();
     assert_eq!(manner.command, words(&["/bin/app", "x y"]));
@@ -132,30 +132,30 @@ fn an_oci_image_becomes_a_tree_and_says_how_it_is_run() {
     let placed = placed(&tree, &manner);
     assert_eq!(text(&placed, COMMAND).as_deref(), Some("/bin/app\0x y\0"));
     assert_eq!(text(&placed, "tenant/bin/app").as_deref(), Some("app"));
-    assert_eq!(archive(&folder.0, false).unwrap(), archive(&folder.0, false).unwrap());
+    assert_eq!(archive(&dir.0, false).unwrap(), archive(&dir.0, false).unwrap());
 }
 
 #[test]
 fn a_tar_of_an_image_is_the_same_as_the_image() {
-    let folder = image();
+    let dir = image();
     let mut builder = ::tar::Builder::new(Vec::new());
-    builder.append_dir_all("", &folder.0).unwrap();
-    let file = folder.0.join("image.tar");
+    builder.append_dir_all("", &dir.0).unwrap();
+    let file = dir.0.join("image.tar");
     std::fs::write(&file, builder.into_inner().unwrap()).unwrap();
-    assert_eq!(read(&file).unwrap(), read(&folder.0).unwrap());
+    assert_eq!(read(&file).unwrap(), read(&dir.0).unwrap());
 }
 
 #[test]
 fn parts_that_are_not_what_they_should_be_are_refused() {
-    let folder = image();
-    for entry in std::fs::read_dir(folder.0.join("blobs/sha256")).unwrap() {
+    let dir = image();
+    for entry in std::fs::read_dir(dir.0.join("blobs/sha256")).unwrap() {
         let path = entry.unwrap().path();
         let good = std::fs::read(&path).unwrap();
         std::fs::write(&path, "other").unwrap();
-        assert!(matches!(read(&folder.0), Err(TenantError::Digest(_))));
+        assert!(matches!(read(&dir.0), Err(TenantError::Digest(_))));
         std::fs::write(&path, good).unwrap();
     }
-    let file = folder.0.join("text");
+    let file = dir.0.join("text");
     std::fs::write(&file, "neither").unwrap();
     assert!(matches!(read(&file), Err(TenantError::Unknown(_))));
 }

@@ -37,17 +37,17 @@ pub const MAX_FDS: usize = 4;
 
 #[derive(Debug, Error)]
 pub enum BootstrapError {
-    #[error("the other side hung up")]
+    #[error("connection closed by the peer")]
     Closed,
-    #[error("nothing came in time")]
+    #[error("timed out")]
     Timeout,
     #[error("message of {actual} bytes instead of {expected}")]
     Size { expected: usize, actual: usize },
-    #[error("the message or its descriptors were cut off")]
+    #[error("truncated message or descriptors")]
     Truncated,
     #[error("{actual} descriptors instead of {expected}")]
     Descriptors { expected: usize, actual: usize },
-    #[error("the message makes no sense")]
+    #[error("invalid message")]
     Invalid,
     #[error("cannot {what}")]
     System { what: &'static str, source: Errno },

@@ -1,4 +1,4 @@
-//! The client's books of the staging area.
+//! The client's allocator for the staging area.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Condvar};

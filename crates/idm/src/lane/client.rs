@@ -16,15 +16,15 @@ use crate::sync::{Mutex, Ordering};
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
 pub enum CallError {
-    #[error("all {0} lanes are taken")]
+    #[error("all {0} lanes are in use")]
     Exhausted(usize),
-    #[error("a request of {len} bytes is more than a lane takes ({max})")]
+    #[error("request of {len} bytes exceeds the lane's maximum of {max}")]
     TooLong { len: usize, max: usize },
     #[error("cannot post")]
     Post(#[from] PostError),
-    #[error("the reply makes no sense")]
+    #[error("invalid reply")]
     Reply,
-    #[error("the time is up")]
+    #[error("timed out")]
     Timeout,
     #[error(transparent)]
     Gone(#[from] Gone),

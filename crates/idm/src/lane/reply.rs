@@ -14,9 +14,9 @@ use crate::sync::{Mutex, Ordering};
 pub enum ReplyError {
     #[error("lane {0} does not exist")]
     Lane(u32),
-    #[error("request {seq} was answered already, {last} is the last answered")]
+    #[error("request {seq} was already answered; the last one is {last}")]
     Stale { seq: u64, last: u64 },
-    #[error("the reply is longer than the lane's {max} bytes")]
+    #[error("reply exceeds the lane's {max} bytes")]
     TooLong { max: usize },
 }
 

@@ -24,15 +24,15 @@ const MAX_BULK: u64 = 1 << 40;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
 pub enum LayoutError {
-    #[error("layout version {0} is not {LAYOUT_VERSION}")]
+    #[error("unsupported layout version {0}; expected {LAYOUT_VERSION}")]
     Version(u32),
     #[error("ring size {0} is not a power of two between {MIN_RING} and {MAX_RING}")]
     Ring(u64),
-    #[error("{0} lanes are not between 1 and {MAX_LANES}")]
+    #[error("number of lanes {0} is not between 1 and {MAX_LANES}")]
     Lanes(u32),
     #[error("lane area of {0} bytes is not a multiple of {PAGE} up to {MAX_LANE_AREA}")]
     LaneArea(u32),
-    #[error("{0} flags are not a multiple of 512 up to {MAX_FLAGS}")]
+    #[error("number of flags {0} is not a multiple of 512 up to {MAX_FLAGS}")]
     Flags(u32),
     #[error("bulk size {0} is not a multiple of {PAGE} up to {MAX_BULK}")]
     Bulk(u64),

@@ -20,15 +20,15 @@ use super::{Bytes, Layout, LayoutError, Offsets, Shared, StatusWords};
 
 #[derive(Debug, Error)]
 pub enum RegionError {
-    #[error("layout is not valid")]
+    #[error("invalid layout")]
     Layout(#[from] LayoutError),
     #[error("cannot {what} the shared region")]
     System { what: &'static str, source: Errno },
-    #[error("the descriptor is {actual} bytes long, the layout says {expected}")]
+    #[error("the descriptor has {actual} bytes; the layout needs {expected}")]
     Size { expected: u64, actual: u64 },
     #[error("the region is not sealed against shrinking and growing")]
     NotSealed,
-    #[error("the region's address must be a page's")]
+    #[error("the address of the region is not page-aligned")]
     Placement,
 }
 

@@ -16,7 +16,7 @@ use crate::sync::{Mutex, Ordering};
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
 pub enum PostError {
-    #[error("a message of {len} bytes is more than the ring takes ({max})")]
+    #[error("message of {len} bytes exceeds the ring's maximum of {max}")]
     TooLong { len: usize, max: usize },
     #[error("operation {0} is reserved")]
     Operation(u16),

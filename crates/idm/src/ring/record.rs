@@ -34,11 +34,11 @@ pub enum Violation {
     Head { head: u64, position: u64, capacity: u64 },
     #[error("record of {len} bytes at position {position} runs over its bounds")]
     Length { len: u32, position: u64 },
-    #[error("skip record where none belongs, at position {position}")]
+    #[error("unexpected skip record at position {position}")]
     Skip { position: u64 },
     #[error("lane {0} does not exist")]
     Lane(u32),
-    #[error("request number {0} does not follow")]
+    #[error("request number {0} is out of sequence")]
     Sequence(u64),
     #[error("operation {0} is reserved")]
     Operation(u16),

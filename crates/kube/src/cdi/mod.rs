@@ -1,4 +1,4 @@
-//! CDI files: what a container runtime does when a container asks for a device by its name.
+//! CDI files: what a container runtime does when a container requests a device by name.
 
 pub mod passthrough;
 pub mod spec;
@@ -15,10 +15,10 @@ use spec::{Device, Spec};
 
 pub const VENDOR: &str = "bulkhead.dev";
 pub const CLASS: &str = "zone";
-/// Where runtimes look for files that do not survive a reboot.
-pub const FOLDER: &str = "/var/run/cdi";
+/// The directory for CDI files that do not survive a reboot.
+pub const SPEC_DIR: &str = "/var/run/cdi";
 
-/// The name by which a container asks for a zone.
+/// The name by which a container requests a zone.
 pub fn device_name(zone: &ZoneName) -> String {
     format!("{VENDOR}/{CLASS}={zone}")
 }
@@ -40,11 +40,11 @@ pub fn to_yaml(spec: &Spec) -> Result<String, String> {
     Ok(format!("---\n{}", serde_saphyr::to_string(spec).map_err(|error| error.to_string())?))
 }
 
-/// The folder that runtimes read. A file for each zone, so that making one never touches another.
+/// The directory that runtimes read. One file per zone, so that creating one never touches another.
 #[derive(Debug, Clone)]
-pub struct Folder(PathBuf);
+pub struct SpecDir(PathBuf);
 
-impl Folder {
+impl SpecDir {
     pub fn open(path: &Path) -> io::Result<Self> {
         std::fs::create_dir_all(path)?;
         Ok(Self(path.to_owned()))
@@ -62,7 +62,7 @@ impl Folder {
         files::remove(&self.file(zone))
     }
 
-    /// Zones that have a file here.
+    /// The zones that have a file here.
     pub fn zones(&self) -> io::Result<Vec<ZoneName>> {
         let prefix = format!("{VENDOR}-{CLASS}-");
         let mut zones = Vec::new();

@@ -10,7 +10,7 @@ use control::mig::Instance;
 use control::{kernel_module, topology};
 
 use super::spec::{Device, DeviceNode, Edits, Mount, Spec};
-use crate::inject::LOADER_FOLDERS;
+use crate::inject::LOADER_DIRS;
 
 #[derive(Debug, Clone)]
 pub struct Options {
@@ -23,9 +23,9 @@ pub struct Options {
     pub names: Vec<NameStrategy>,
     /// Leave the device `all` out.
     pub no_all_device: bool,
-    /// Only these GPUs, by index or UUID, or MIG slices, by index of both or UUID; empty: all.
+    /// Only these GPUs, by index or UUID, or MIG instances, by index of both or UUID; empty: all.
     pub device_ids: Vec<String>,
-    /// What NVML knows of GPUs that are cut, where it was asked: without it, slices have no UUIDs.
+    /// What NVML knows of GPUs with MIG instances, if it was asked; without it, instances have no UUIDs.
     pub cut: Vec<topology::Gpu>,
     /// `/proc` of the host.
     pub proc: PathBuf,
@@ -33,7 +33,7 @@ pub struct Options {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum NameStrategy {
-    /// `0`, and `0:1` for a slice
+    /// `0`, and `0:1` for a MIG instance
     Index,
     /// `GPU-4f6c…`, and `MIG-…`
     Uuid,
@@ -43,19 +43,19 @@ pub enum NameStrategy {
 
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
 pub enum PassthroughError {
-    #[error("there is no GPU: neither {0}/dev/nvidia0 nor any other")]
+    #[error("no NVIDIA device nodes in {0}/dev")]
     NoGpu(String),
-    #[error("there is no GPU {0}")]
+    #[error("GPU {0} does not exist")]
     NoSuchGpu(String),
-    #[error("the driver's libcuda.so is not under {0}")]
+    #[error("no NVIDIA driver libraries (libcuda.so) under {0}")]
     NoDriver(String),
 }
 
-/// What a container can have: a GPU, or a slice of one that is cut, which is not there as a whole.
+/// What a container can have: a GPU, or a MIG instance of a GPU in MIG mode.
 struct Choice {
     /// `0`, or `0:1`.
     index: String,
-    is_slice: bool,
+    is_instance: bool,
     uuid: Option<String>,
     nodes: Vec<PathBuf>,
 }
@@ -68,7 +68,9 @@ impl Choice {
     fn name(&self, strategy: NameStrategy) -> Option<String> {
         match strategy {
             NameStrategy::Index => Some(self.index.clone()),
-            NameStrategy::TypeIndex => Some(format!("{}{}", if self.is_slice { "mig" } else { "gpu" }, self.index)),
+            NameStrategy::TypeIndex => {
+                Some(format!("{}{}", if self.is_instance { "mig" } else { "gpu" }, self.index))
+            }
             NameStrategy::Uuid => self.uuid.clone(),
         }
     }
@@ -76,8 +78,8 @@ impl Choice {
 
 /// Nodes that every container with a GPU needs; those that the host has are given.
 const CONTROL: [&str; 4] = ["/dev/nvidiactl", "/dev/nvidia-uvm", "/dev/nvidia-uvm-tools", "/dev/nvidia-modeset"];
-const LIBRARY_FOLDERS: [&str; 6] = [
-    LOADER_FOLDERS[0],
+const LIBRARY_DIRS: [&str; 6] = [
+    LOADER_DIRS[0],
     "/usr/lib64",
     "/usr/lib",
     "/usr/local/nvidia/lib64",
@@ -154,7 +156,7 @@ fn choices(options: &Options) -> Vec<Choice> {
     let choice = |(at, (minor, uuid)): (usize, (u32, Option<String>))| {
         let own: Vec<&Instance> = instances.iter().filter(|instance| instance.gpu == minor).collect();
         if own.is_empty() {
-            return vec![Choice { index: at.to_string(), is_slice: false, uuid, nodes: vec![node(minor)] }];
+            return vec![Choice { index: at.to_string(), is_instance: false, uuid, nodes: vec![node(minor)] }];
         }
         let slice = |(place, instance): (usize, &&Instance)| {
             let slice = slice_of(&options.cut, **instance);
@@ -163,7 +165,7 @@ fn choices(options: &Options) -> Vec<Choice> {
             let nodes = capabilities.map(|minor| PathBuf::from(format!("/dev/nvidia-caps/nvidia-cap{minor}")));
             Choice {
                 index: format!("{at}:{place}"),
-                is_slice: true,
+                is_instance: true,
                 uuid: slice.map(|slice| slice.uuid.clone()),
                 nodes: std::iter::once(node(minor)).chain(nodes).collect(),
             }
@@ -183,14 +185,14 @@ fn slice_of(cut: &[topology::Gpu], instance: Instance) -> Option<&topology::Slic
 
 fn mounts(options: &Options) -> Result<Vec<Mount>, PassthroughError> {
     let root = |path: &Path| under(&options.driver_root, path);
-    let folders: Vec<PathBuf> = LIBRARY_FOLDERS.iter().map(|folder| root(Path::new(folder))).collect();
-    let found = folders.iter().find_map(|folder| Some((folder, version_in(folder)?)));
-    let Some((folder, version)) = found else {
+    let dirs: Vec<PathBuf> = LIBRARY_DIRS.iter().map(|dir| root(Path::new(dir))).collect();
+    let found = dirs.iter().find_map(|dir| Some((dir, version_in(dir)?)));
+    let Some((dir, version)) = found else {
         return Err(PassthroughError::NoDriver(options.driver_root.display().to_string()));
     };
     let mut mounts = Vec::new();
-    for (file, names) in libraries(folder, &version) {
-        for (name, place) in names.iter().flat_map(|name| LOADER_FOLDERS.map(|place| (name, place))) {
+    for (file, names) in libraries(dir, &version) {
+        for (name, place) in names.iter().flat_map(|name| LOADER_DIRS.map(|place| (name, place))) {
             mounts.push(mount(&file, &Path::new(place).join(name)));
         }
     }
@@ -210,8 +212,8 @@ fn mounts(options: &Options) -> Result<Vec<Mount>, PassthroughError> {
 }
 
 /// The driver's version, from the name of its library.
-fn version_in(folder: &Path) -> Option<String> {
-    let entries = std::fs::read_dir(folder).ok()?.flatten();
+fn version_in(dir: &Path) -> Option<String> {
+    let entries = std::fs::read_dir(dir).ok()?.flatten();
     let versions = entries.filter_map(|entry| {
         let name = entry.file_name();
         let version = name.to_str()?.strip_prefix("libcuda.so.")?.to_owned();
@@ -222,8 +224,8 @@ fn version_in(folder: &Path) -> Option<String> {
 }
 
 /// The driver's libraries, each with the names under which programs load it: its own, and those of links to it.
-fn libraries(folder: &Path, version: &str) -> Vec<(PathBuf, Vec<String>)> {
-    let entries = std::fs::read_dir(folder).into_iter().flatten().flatten();
+fn libraries(dir: &Path, version: &str) -> Vec<(PathBuf, Vec<String>)> {
+    let entries = std::fs::read_dir(dir).into_iter().flatten().flatten();
     let names: BTreeSet<String> = entries.filter_map(|entry| entry.file_name().into_string().ok()).collect();
     let ending = format!(".so.{version}");
     let of_driver = |name: &&String| {
@@ -232,12 +234,10 @@ fn libraries(folder: &Path, version: &str) -> Vec<(PathBuf, Vec<String>)> {
     };
     let files = names.iter().filter(of_driver);
     let with_links = files.map(|file| {
-        let target = folder.join(file);
+        let target = dir.join(file);
         let leads_here = |name: &&String| {
             // Only names with a version in them: `libcuda.so` alone is for compiling.
-            *name != file
-                && name.contains(".so.")
-                && folder.join(name).canonicalize().ok() == target.canonicalize().ok()
+            *name != file && name.contains(".so.") && dir.join(name).canonicalize().ok() == target.canonicalize().ok()
         };
         let all = [file].into_iter().chain(names.iter().filter(leads_here)).cloned().collect();
         (target, all)
@@ -268,10 +268,9 @@ mod tests {
     impl Host {
         fn new(name: &str) -> Self {
             let root = std::env::temp_dir().join(format!("bulkhead-cdi-{}-{name}", std::process::id()));
-            let lib = root.join(&LOADER_FOLDERS[0][1..]);
-            for folder in [&lib, &root.join("dev"), &root.join("usr/bin"), &root.join("lib/firmware/nvidia/580.1.2")]
-            {
-                fs::create_dir_all(folder).unwrap();
+            let lib = root.join(&LOADER_DIRS[0][1..]);
+            for dir in [&lib, &root.join("dev"), &root.join("usr/bin"), &root.join("lib/firmware/nvidia/580.1.2")] {
+                fs::create_dir_all(dir).unwrap();
             }
             for file in ["libcuda.so.580.1.2", "libnvidia-ml.so.580.1.2", "libnvidia-glcore.so.570.0", "libc.so.6"] {
                 fs::write(lib.join(file), "").unwrap();
@@ -283,10 +282,10 @@ mod tests {
             }
             fs::write(root.join("lib/firmware/nvidia/580.1.2/gsp_ga10x.bin"), "").unwrap();
             for (slot, minor, uuid) in [("0000:41:00.0", 0, "GPU-b"), ("0000:01:00.0", 1, "GPU-a")] {
-                let folder = root.join("proc/driver/nvidia/gpus").join(slot);
-                fs::create_dir_all(&folder).unwrap();
+                let dir = root.join("proc/driver/nvidia/gpus").join(slot);
+                fs::create_dir_all(&dir).unwrap();
                 let text = format!("Model: \t\t H200\nGPU UUID: \t {uuid}\nDevice Minor: \t {minor}\n");
-                fs::write(folder.join("information"), text).unwrap();
+                fs::write(dir.join("information"), text).unwrap();
             }
             Self(root)
         }
@@ -329,7 +328,7 @@ mod tests {
             ["/dev/nvidiactl", "/dev/nvidia-uvm"]
         );
         let inside: BTreeSet<&str> = edits.mounts.iter().map(|mount| mount.container_path.as_str()).collect();
-        for place in LOADER_FOLDERS {
+        for place in LOADER_DIRS {
             for name in ["libcuda.so.580.1.2", "libcuda.so.1", "libnvidia-ml.so.580.1.2"] {
                 assert!(inside.contains(format!("{place}/{name}").as_str()), "{place}/{name}: {inside:?}");
             }
@@ -358,10 +357,10 @@ mod tests {
     fn a_gpu_that_is_cut_is_there_in_slices() {
         let host = Host::new("cut");
         for (instance, minors) in [("gi9", [66, 67]), ("gi10", [75, 76])] {
-            let folder = host.0.join("proc/driver/nvidia/capabilities/gpu0/mig").join(instance);
-            fs::create_dir_all(folder.join("ci0")).unwrap();
+            let dir = host.0.join("proc/driver/nvidia/capabilities/gpu0/mig").join(instance);
+            fs::create_dir_all(dir.join("ci0")).unwrap();
             for (file, minor) in ["access", "ci0/access"].into_iter().zip(minors) {
-                fs::write(folder.join(file), format!("DeviceFileMinor: {minor}\nDeviceFileMode: 292\n")).unwrap();
+                fs::write(dir.join(file), format!("DeviceFileMinor: {minor}\nDeviceFileMode: 292\n")).unwrap();
             }
         }
         let names = |spec: &Spec| spec.devices.iter().map(|device| device.name.clone()).collect::<Vec<_>>();
@@ -401,7 +400,7 @@ mod tests {
         fs::remove_file(host.0.join("dev/nvidia1")).unwrap();
         assert!(matches!(generate(&host.options()), Err(PassthroughError::NoGpu(_))));
         fs::write(host.0.join("dev/nvidia3"), "").unwrap();
-        fs::remove_file(host.0.join(&LOADER_FOLDERS[0][1..]).join("libcuda.so.580.1.2")).unwrap();
+        fs::remove_file(host.0.join(&LOADER_DIRS[0][1..]).join("libcuda.so.580.1.2")).unwrap();
         assert!(matches!(generate(&host.options()), Err(PassthroughError::NoDriver(_))));
     }
 }

@@ -1,4 +1,4 @@
-//! The files by which container runtimes learn what a device is (Container Device Interface).
+//! The format of CDI files (Container Device Interface).
 
 use serde::{Deserialize, Serialize};
 

@@ -1,4 +1,4 @@
-//! Is a CDI file one that runtimes take? And do several of them go together?
+//! Validates CDI files and detects conflicts between them.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -24,11 +24,11 @@ pub fn read(path: &Path) -> Result<Spec, ReadError> {
     }
 }
 
-/// The files of the folders that runtimes read, those of the first folder first. A folder that is not there is empty.
-pub fn find(folders: &[PathBuf]) -> std::io::Result<Vec<PathBuf>> {
+/// The files in the CDI directories, those of the first directory first. A directory that does not exist is empty.
+pub fn find(dirs: &[PathBuf]) -> std::io::Result<Vec<PathBuf>> {
     let mut files = Vec::new();
-    for folder in folders {
-        let entries = match std::fs::read_dir(folder) {
+    for dir in dirs {
+        let entries = match std::fs::read_dir(dir) {
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => continue,
             entries => entries?,
         };
@@ -43,13 +43,13 @@ pub fn find(folders: &[PathBuf]) -> std::io::Result<Vec<PathBuf>> {
     Ok(files)
 }
 
-/// Everything that is wrong with a file.
+/// All problems of a file.
 pub fn problems(spec: &Spec) -> Vec<String> {
     let mut wrong = Vec::new();
     match (rank(&spec.cdi_version), rank(spec.lowest_version())) {
-        (None, _) => wrong.push(format!("cdiVersion {:?} is not a version of CDI", spec.cdi_version)),
+        (None, _) => wrong.push(format!("unknown cdiVersion {:?}", spec.cdi_version)),
         (Some(says), Some(needs)) if says < needs => wrong.push(format!(
-            "cdiVersion is {}, but it has fields of {}; a runtime ignores or refuses them",
+            "cdiVersion is {}, but the file uses fields of {}, which runtimes ignore or refuse",
             spec.cdi_version,
             spec.lowest_version()
         )),
@@ -60,7 +60,7 @@ pub fn problems(spec: &Spec) -> Vec<String> {
         _ => wrong.push(format!("kind {:?} is not vendor/class", spec.kind)),
     }
     if spec.devices.is_empty() {
-        wrong.push("it has no devices".to_owned());
+        wrong.push("no devices".to_owned());
     }
     let mut seen = Vec::new();
     for device in &spec.devices {
@@ -68,14 +68,14 @@ pub fn problems(spec: &Spec) -> Vec<String> {
         let fine = |c: char| c.is_ascii_alphanumeric() || "_.-:".contains(c);
         let ends = |c: Option<char>| c.is_some_and(|c| c.is_ascii_alphanumeric());
         if !name.chars().all(fine) || !ends(name.chars().next()) || !ends(name.chars().last()) {
-            wrong.push(format!("{name:?} is no name for a device"));
+            wrong.push(format!("{name:?} is not a valid device name"));
         }
         if seen.contains(&name) {
-            wrong.push(format!("device {name} is there twice"));
+            wrong.push(format!("duplicate device {name}"));
         }
         seen.push(name);
         if device.container_edits.is_empty() {
-            wrong.push(format!("device {name} does nothing"));
+            wrong.push(format!("device {name} has no container edits"));
         }
         wrong.extend(annotation_problems(&device.annotations).map(|what| format!("device {name}: {what}")));
         wrong.extend(edit_problems(&device.container_edits).into_iter().map(|what| format!("device {name}: {what}")));
@@ -86,7 +86,7 @@ pub fn problems(spec: &Spec) -> Vec<String> {
 }
 
 fn annotation_problems(annotations: &Annotations) -> impl Iterator<Item = String> {
-    annotations.keys().filter(|key| key.is_empty()).map(|_| "an annotation has no name".to_owned())
+    annotations.keys().filter(|key| key.is_empty()).map(|_| "annotation without a name".to_owned())
 }
 
 fn edit_problems(edits: &Edits) -> Vec<String> {
@@ -103,15 +103,15 @@ fn edit_problems(edits: &Edits) -> Vec<String> {
             wrong.push(format!("device node {:?} is not an absolute path", node.path));
         }
         if node.kind.as_deref().is_some_and(|kind| !["b", "c", "u", "p"].contains(&kind)) {
-            wrong.push(format!("device node {}: type is one of b, c, u, p", node.path));
+            wrong.push(format!("device node {}: type must be one of b, c, u, p", node.path));
         }
         if node.permissions.as_deref().is_some_and(|text| text.chars().any(|c| !"rwm".contains(c))) {
-            wrong.push(format!("device node {}: permissions are of r, w and m", node.path));
+            wrong.push(format!("device node {}: permissions must consist of r, w and m", node.path));
         }
     }
     for hook in &edits.hooks {
         if !HOOKS.contains(&hook.hook_name.as_str()) {
-            wrong.push(format!("{:?} is no hook", hook.hook_name));
+            wrong.push(format!("unknown hook {:?}", hook.hook_name));
         }
         if !hook.path.starts_with('/') {
             wrong.push(format!("hook {:?} is not an absolute path", hook.path));
@@ -119,7 +119,10 @@ fn edit_problems(edits: &Edits) -> Vec<String> {
     }
     for mount in &edits.mounts {
         if !mount.host_path.starts_with('/') || !mount.container_path.starts_with('/') {
-            wrong.push(format!("mount {:?} on {:?}: both are absolute paths", mount.host_path, mount.container_path));
+            wrong.push(format!(
+                "mount {:?} on {:?}: both paths must be absolute",
+                mount.host_path, mount.container_path
+            ));
         }
     }
     wrong
@@ -132,7 +135,7 @@ fn is_word(text: &str, others: &str) -> bool {
         && text.chars().all(|c| c.is_ascii_alphanumeric() || others.contains(c))
 }
 
-/// Things on this machine that a file names and that are not here.
+/// Paths in a file that do not exist on this machine.
 pub fn missing(spec: &Spec) -> Vec<String> {
     let edits = spec.devices.iter().map(|device| &device.container_edits).chain([&spec.container_edits]);
     let paths = edits.flat_map(|edits| {
@@ -142,14 +145,14 @@ pub fn missing(spec: &Spec) -> Vec<String> {
             .chain(edits.hooks.iter().map(|hook| &hook.path))
     });
     let mut gone: Vec<String> =
-        paths.filter(|path| !Path::new(path).exists()).map(|path| format!("{path} is not there")).collect();
+        paths.filter(|path| !Path::new(path).exists()).map(|path| format!("{path} does not exist")).collect();
     gone.sort();
     gone.dedup();
     gone
 }
 
-/// All devices of some files, by the names that containers ask for them with. A name of a later folder stands for those
-/// of earlier ones; a name that is in one folder twice is nobody's, for runtimes refuse it.
+/// All devices of some files, by name. A name in a later directory overrides earlier ones; a name that one directory has
+/// twice is a conflict, because runtimes refuse it.
 #[derive(Debug, Default)]
 pub struct Devices {
     pub names: BTreeMap<String, PathBuf>,
@@ -194,14 +197,14 @@ mod tests {
     #[test]
     fn what_is_wrong_is_named() {
         assert_eq!(problems(&spec(GOOD)), Vec::<String>::new());
-        assert_eq!(missing(&spec(GOOD)), ["/nowhere/x is not there"]);
-        assert!(with("0.5.0", "9.9.9")[0].contains("not a version"));
+        assert_eq!(missing(&spec(GOOD)), ["/nowhere/x does not exist"]);
+        assert!(with("0.5.0", "9.9.9")[0].contains("unknown cdiVersion"));
         assert!(with("\"name\":\"a\"", "\"name\":\"0a\"").is_empty());
         assert!(with("0.5.0", "0.3.0").is_empty());
         let annotated = GOOD.replace("\"name\":\"a\"", "\"name\":\"a\",\"annotations\":{\"x\":\"y\"}");
         assert!(problems(&spec(&annotated))[0].contains("fields of 0.6.0"));
         assert!(with("bulkhead.dev/zone", "zone")[0].contains("vendor/class"));
-        assert!(with("\"name\":\"a\"", "\"name\":\"a/b\"")[0].contains("no name"));
+        assert!(with("\"name\":\"a\"", "\"name\":\"a/b\"")[0].contains("not a valid device name"));
         assert!(with("A=1", "=1")[0].contains("NAME=VALUE"));
         assert!(with("\"/b\"", "\"b\"")[0].contains("absolute"));
         assert!(serde_json::from_str::<Spec>(&GOOD.replace("env", "envs")).is_err());

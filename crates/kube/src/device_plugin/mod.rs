@@ -1,11 +1,11 @@
 //! The device plugin: pods ask for resources, containers get zones.
 //!
-//! One loop looks at everything that can change: kubelet (a new one has forgotten us), the broker (its health is that of
-//! the devices), the configuration (a wrong one changes nothing), and kubelet's list of pods ([`census`]). Handing out is
-//! the [`desk`]'s; a [`server`] for each resource talks to kubelet.
+//! One loop watches everything that can change: kubelet (a restarted one has forgotten us), the broker (its health is that
+//! of the devices), the configuration (an invalid one changes nothing), and kubelet's list of pods ([`reconciler`]). The
+//! [`allocator`] hands devices out; a [`server`] for each resource talks to kubelet.
 
-mod census;
-mod desk;
+mod allocator;
+mod reconciler;
 mod server;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -23,31 +23,31 @@ use tokio::time::Instant;
 use crate::api::device_plugin as api;
 use crate::api::device_plugin::device_plugin_server::DevicePluginServer;
 use crate::api::device_plugin::registration_client::RegistrationClient;
-use crate::books::Books;
 use crate::broker::Broker;
-use crate::cdi::Folder;
+use crate::cdi::SpecDir;
+use crate::checkpoints::Checkpoints;
 use crate::inject::Places;
-use crate::keeper::Keeper;
 use crate::policy::Policy;
 use crate::source::{Plan, Source, SourceError};
+use crate::zone_store::ZoneStore;
 use crate::{node, pod_resources, sockets};
-use desk::{Desk, PREFIX, Terms};
+use allocator::{Allocator, PREFIX, Terms};
 use server::Plugin;
 use sockets::Identity;
 
-/// How the names of our sockets begin in kubelet's folder.
+/// How the names of our sockets begin in kubelet's directory.
 pub const SOCKETS: &str = "bulkhead-";
 
-/// How often it is looked whether kubelet is a new one.
+/// How often to check whether kubelet has restarted.
 const TICK: Duration = Duration::from_millis(500);
-/// How often broker and configuration are looked at.
-const LOOK: Duration = Duration::from_secs(2);
-/// How often kubelet is asked for its pods when nothing is new.
-const CENSUS: Duration = Duration::from_secs(5);
-/// A broker that is replaced is away for a moment; devices are ill only after this.
-const ILL_AFTER: Duration = Duration::from_secs(10);
+/// How often to check the broker and the configuration.
+const CHECK_INTERVAL: Duration = Duration::from_secs(2);
+/// How often to ask kubelet for its pods when nothing is new.
+const RECONCILE_INTERVAL: Duration = Duration::from_secs(5);
+/// A broker that is being replaced is away for a moment; devices become unhealthy only after this.
+const UNHEALTHY_AFTER: Duration = Duration::from_secs(10);
 
-/// Everything that the plugin must know, with the places as the host names them.
+/// Everything that the plugin needs to know, with paths as the host sees them.
 #[derive(Debug, Clone)]
 pub struct Options {
     pub config: Option<PathBuf>,
@@ -58,7 +58,7 @@ pub struct Options {
     pub pod_resources: PathBuf,
     pub cdi: PathBuf,
     /// Our checkpoints.
-    pub books: PathBuf,
+    pub checkpoints: PathBuf,
 }
 
 #[derive(Debug, thiserror::Error)]
@@ -66,11 +66,11 @@ pub enum PluginError {
     #[error(transparent)]
     Source(#[from] SourceError),
     #[error("cannot use {}", path.display())]
-    Folder { path: PathBuf, source: io::Error },
+    Directory { path: PathBuf, source: io::Error },
 }
 
-/// A resource on offer.
-struct Stall {
+/// One resource's socket, registered with kubelet.
+struct PluginEndpoint {
     devices: watch::Sender<Vec<api::Device>>,
     socket: PathBuf,
     serving: JoinHandle<()>,
@@ -80,13 +80,13 @@ struct Stall {
 struct Runner {
     options: Options,
     broker: Broker,
-    desk: Arc<Desk>,
+    allocator: Arc<Allocator>,
     terms: Terms,
     source: Source,
-    stalls: BTreeMap<String, Stall>,
+    endpoints: BTreeMap<String, PluginEndpoint>,
     kubelet: Option<Identity>,
     healthy: bool,
-    heard: Instant,
+    last_ready: Instant,
 }
 
 /// Serves until `stop` is done.
@@ -94,7 +94,7 @@ pub async fn run(options: Options, stop: impl Future<Output = ()>) -> Result<(),
     tokio::pin!(stop);
     let broker = Broker::new(options.admin_socket.clone());
     let mut source = Source::new(options.config.clone());
-    // A wrong configuration is said before anything is waited for.
+    // Report an invalid configuration before waiting for anything.
     source.check()?;
     let node = tokio::select! {
         node = node::wait(&broker, &mut source) => node,
@@ -102,25 +102,25 @@ pub async fn run(options: Options, stop: impl Future<Output = ()>) -> Result<(),
     };
     let terms = Terms::from(source.read(&node)?);
     source.changed(&node);
-    let folder = |path: &PathBuf| {
+    let dir = |path: &PathBuf| {
         let path = path.clone();
-        move |source| PluginError::Folder { path, source }
+        move |source| PluginError::Directory { path, source }
     };
-    let books = Books::open(&options.books).map_err(folder(&options.books))?;
-    let cdi = Folder::open(&options.cdi).map_err(folder(&options.cdi))?;
-    let keeper = Keeper::open(broker.clone(), books, cdi, options.places.clone(), PREFIX);
-    let keeper = keeper.map_err(folder(&options.books))?;
-    let desk = Arc::new(Desk::new(keeper, terms.clone()));
+    let checkpoints = Checkpoints::open(&options.checkpoints).map_err(dir(&options.checkpoints))?;
+    let cdi = SpecDir::open(&options.cdi).map_err(dir(&options.cdi))?;
+    let store = ZoneStore::open(broker.clone(), checkpoints, cdi, options.places.clone(), PREFIX);
+    let store = store.map_err(dir(&options.checkpoints))?;
+    let allocator = Arc::new(Allocator::new(store, terms.clone()));
     let mut runner = Runner {
         options,
         broker,
-        desk,
+        allocator,
         terms,
         source,
-        stalls: BTreeMap::new(),
+        endpoints: BTreeMap::new(),
         kubelet: None,
         healthy: true,
-        heard: Instant::now(),
+        last_ready: Instant::now(),
     };
     tokio::select! {
         () = runner.go() => {}
@@ -132,65 +132,65 @@ pub async fn run(options: Options, stop: impl Future<Output = ()>) -> Result<(),
 
 impl Runner {
     async fn go(&mut self) {
-        // Pods whose zones are gone must have them back before kubelet hears of us.
-        let mut whole = false;
-        let (mut next_look, mut next_census) = (Instant::now(), Instant::now());
+        // Pods whose zones are gone must get them back before we register with kubelet.
+        let mut restored = false;
+        let (mut next_check, mut next_reconcile) = (Instant::now(), Instant::now());
         let mut ticks = tokio::time::interval(TICK);
         ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
         let mut status = None;
         loop {
             ticks.tick().await;
             let now = Instant::now();
-            if now >= next_look {
-                next_look = now + LOOK;
-                status = self.look_at_broker(!whole).await.inspect(|_| whole = true);
-                self.look_at_config().await;
+            if now >= next_check {
+                next_check = now + CHECK_INTERVAL;
+                status = self.check_broker(!restored).await.inspect(|_| restored = true);
+                self.check_config().await;
             }
-            if !whole {
+            if !restored {
                 continue;
             }
-            self.look_at_kubelet().await;
-            if now >= next_census
+            self.check_kubelet().await;
+            if now >= next_reconcile
                 && let Some(status) = &status
             {
-                let named = self.look_at_pods(status).await;
-                next_census = now + if named { CENSUS } else { TICK };
+                let all_known = self.reconcile_pods(status).await;
+                next_reconcile = now + if all_known { RECONCILE_INTERVAL } else { TICK };
             }
         }
     }
 
-    /// Health, and zones that the broker has lost. `anew`: our first look.
-    async fn look_at_broker(&mut self, anew: bool) -> Option<Status> {
+    /// Checks health, and restores zones that the broker has lost. `rewrite`: also CDI files that exist.
+    async fn check_broker(&mut self, rewrite: bool) -> Option<Status> {
         let status = match self.broker.status().await {
             Ok(status) => {
                 let known: BTreeSet<ZoneName> = status.zones.iter().map(|zone| zone.name.clone()).collect();
-                let restored = self.desk.restore(&known, anew).await.map_err(|error| error.to_string());
+                let restored = self.allocator.restore(&known, rewrite).await.map_err(|error| error.to_string());
                 let enforced = self.terms.policy.enforce(&self.broker).await.map_err(|error| error.to_string());
                 match restored.and(enforced) {
                     Ok(()) => Some(status),
                     Err(error) => {
-                        tracing::warn!(error, "cannot restore zones yet");
+                        tracing::warn!(error, "cannot restore zones; will retry");
                         None
                     }
                 }
             }
             Err(error) => {
-                tracing::debug!(%error, "the proxy does not answer");
+                tracing::debug!(%error, "proxy does not answer");
                 None
             }
         };
-        let well = |status: &Status| status.ready && node::is_meant(status, self.source.soft);
-        let well = status.as_ref().is_some_and(well);
-        if well {
-            self.heard = Instant::now();
+        let ready = |status: &Status| status.ready && node::is_meant(status, self.source.soft);
+        let ready = status.as_ref().is_some_and(ready);
+        if ready {
+            self.last_ready = Instant::now();
         }
-        let healthy = well || self.heard.elapsed() < ILL_AFTER;
+        let healthy = ready || self.last_ready.elapsed() < UNHEALTHY_AFTER;
         if healthy != self.healthy {
             self.healthy = healthy;
             match healthy {
-                true => tracing::info!("the proxy answers again; devices are healthy"),
+                true => tracing::info!("proxy is ready again; devices are healthy"),
                 false => {
-                    tracing::error!("the proxy does not answer, or its workers do not start; devices are unhealthy")
+                    tracing::error!("proxy does not answer or cannot start workers; devices are unhealthy")
                 }
             }
             self.publish();
@@ -198,65 +198,65 @@ impl Runner {
         status
     }
 
-    async fn look_at_config(&mut self) {
+    async fn check_config(&mut self) {
         let Some(node) = node::gpus(&self.broker, self.source.soft).await else { return };
         let Some(terms) = self.source.reread(&node).map(Terms::from).filter(|terms| *terms != self.terms) else {
             return;
         };
-        tracing::info!("configuration read");
+        tracing::info!("configuration reloaded");
         self.terms = terms.clone();
-        self.desk.set_terms(terms).await;
+        self.allocator.set_terms(terms).await;
         self.publish();
-        // What is new is made known to kubelet, and what is gone is not.
+        // Register new resources with kubelet, and drop those that are gone.
         self.kubelet = None;
     }
 
-    /// Registers with a kubelet that does not know us, and again when it has removed our sockets.
-    async fn look_at_kubelet(&mut self) {
+    /// Registers with a kubelet that does not know us, and again after it has removed our sockets.
+    async fn check_kubelet(&mut self) {
         let kubelet = sockets::identity(&self.options.kubelet.join("kubelet.sock"));
         let Some(kubelet) = kubelet else {
             self.kubelet = None;
             return;
         };
-        let gone = self.stalls.values().any(|stall| sockets::identity(&stall.socket) != stall.bound);
+        let gone = self.endpoints.values().any(|endpoint| sockets::identity(&endpoint.socket) != endpoint.bound);
         if self.kubelet == Some(kubelet) && !gone {
             return;
         }
         if self.kubelet.is_some_and(|known| known != kubelet) || gone {
-            tracing::info!("kubelet is a new one");
+            tracing::info!("kubelet restarted; registering again");
         }
-        self.desk.new_kubelet().await;
-        match self.open_stalls().await {
+        self.allocator.new_kubelet().await;
+        match self.open_endpoints().await {
             Ok(()) => self.kubelet = Some(kubelet),
             Err(error) => {
-                tracing::warn!(error, "cannot register with kubelet yet");
+                tracing::warn!(error, "cannot register with kubelet; will retry");
                 self.kubelet = None;
             }
         }
     }
 
-    async fn open_stalls(&mut self) -> Result<(), String> {
+    async fn open_endpoints(&mut self) -> Result<(), String> {
         let wanted: Vec<String> = self.terms.resources.iter().map(|resource| resource.name.clone()).collect();
-        self.stalls.retain(|name, stall| {
+        self.endpoints.retain(|name, endpoint| {
             let keep = wanted.contains(name);
             if !keep {
-                stall.close();
+                endpoint.close();
             }
             keep
         });
         for name in wanted {
-            let stall = match self.stalls.remove(&name) {
-                Some(stall) if sockets::identity(&stall.socket) == stall.bound => stall,
+            let endpoint = match self.endpoints.remove(&name) {
+                Some(endpoint) if sockets::identity(&endpoint.socket) == endpoint.bound => endpoint,
                 old => {
                     if let Some(old) = old {
                         old.serving.abort();
                     }
-                    self.open_stall(&name).map_err(|error| format!("{name}: {error}"))?
+                    self.open_endpoint(&name).map_err(|error| format!("{name}: {error}"))?
                 }
             };
-            let endpoint = stall.socket.file_name().unwrap_or_default().to_string_lossy().into_owned();
-            self.stalls.insert(name.clone(), stall);
-            self.register(&name, endpoint).await.map_err(|status| {
+            let socket_name = endpoint.socket.file_name().unwrap_or_default().to_string_lossy().into_owned();
+            self.endpoints.insert(name.clone(), endpoint);
+            self.register(&name, socket_name).await.map_err(|status| {
                 let hint = match status.code() {
                     tonic::Code::Unimplemented => " (this kubelet speaks another version of the device plugin API)",
                     _ => "",
@@ -268,9 +268,9 @@ impl Runner {
         Ok(())
     }
 
-    fn open_stall(&self, name: &str) -> io::Result<Stall> {
+    fn open_endpoint(&self, name: &str) -> io::Result<PluginEndpoint> {
         let (devices, receiver) = watch::channel(self.devices(name));
-        let plugin = Plugin { resource: name.to_owned(), desk: self.desk.clone(), devices: receiver };
+        let plugin = Plugin { resource: name.to_owned(), allocator: self.allocator.clone(), devices: receiver };
         let socket = self.options.kubelet.join(format!("{SOCKETS}{}.sock", name.replace('/', "_")));
         let incoming = sockets::listen(&socket)?;
         let bound = sockets::identity(&socket);
@@ -280,7 +280,7 @@ impl Runner {
                 tracing::error!(%error, "cannot serve kubelet");
             }
         });
-        Ok(Stall { devices, socket, serving, bound })
+        Ok(PluginEndpoint { devices, socket, serving, bound })
     }
 
     async fn register(&self, name: &str, endpoint: String) -> Result<(), Box<tonic::Status>> {
@@ -304,29 +304,29 @@ impl Runner {
     }
 
     fn publish(&self) {
-        for (name, stall) in &self.stalls {
-            stall.devices.send_replace(self.devices(name));
+        for (name, endpoint) in &self.endpoints {
+            endpoint.devices.send_replace(self.devices(name));
         }
     }
 
-    /// Answers whether all zones have names.
-    async fn look_at_pods(&self, status: &Status) -> bool {
-        // A device may have been given to somebody else by the time that the list is here.
-        let known = self.desk.zones().await;
+    /// Returns whether every zone's pod is known.
+    async fn reconcile_pods(&self, status: &Status) -> bool {
+        // A device may have been given to another pod by the time the list arrives.
+        let known = self.allocator.zones().await;
         let listing = match pod_resources::list(&self.options.pod_resources).await {
             Ok(listing) => listing,
             Err(error) => {
-                tracing::debug!(%error, "cannot ask who has which device");
+                tracing::debug!(%error, "cannot list pod resources");
                 return true;
             }
         };
-        let programs: BTreeMap<&ZoneName, usize> =
+        let clients: BTreeMap<&ZoneName, usize> =
             status.zones.iter().map(|zone| (&zone.name, zone.clients)).collect();
-        self.desk.look(&listing, &known, |zone| programs.get(zone).copied().unwrap_or(0)).await
+        self.allocator.reconcile(&listing, &known, |zone| clients.get(zone).copied().unwrap_or(0)).await
     }
 
     fn close(&mut self) {
-        self.stalls.values().for_each(Stall::close);
+        self.endpoints.values().for_each(PluginEndpoint::close);
     }
 }
 
@@ -338,7 +338,7 @@ impl From<Plan> for Terms {
     }
 }
 
-impl Stall {
+impl PluginEndpoint {
     fn close(&self) {
         self.serving.abort();
         if sockets::identity(&self.socket) == self.bound {

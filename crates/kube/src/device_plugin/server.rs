@@ -8,13 +8,13 @@ use tokio_stream::StreamExt;
 use tokio_stream::wrappers::WatchStream;
 use tonic::{Request, Response, Status};
 
-use super::desk::{Desk, Refusal};
+use super::allocator::{Allocator, Refusal};
 use crate::api::device_plugin as api;
 use api::device_plugin_server::DevicePlugin;
 
 pub struct Plugin {
     pub resource: String,
-    pub desk: Arc<Desk>,
+    pub allocator: Arc<Allocator>,
     /// The whole list, whenever it changes.
     pub devices: watch::Receiver<Vec<api::Device>>,
 }
@@ -27,8 +27,8 @@ impl From<Refusal> for Status {
     fn from(refusal: Refusal) -> Self {
         match refusal {
             Refusal::UnknownResource(_) | Refusal::UnknownDevice(_) => Self::not_found(refusal.to_string()),
-            Refusal::OnlyOne(_) | Refusal::SeveralSlices(_) => Self::invalid_argument(refusal.to_string()),
-            Refusal::Keep(_) => Self::unavailable(refusal.to_string()),
+            Refusal::OnlyOne(_) | Refusal::SeveralInstances(_) => Self::invalid_argument(refusal.to_string()),
+            Refusal::Store(_) => Self::unavailable(refusal.to_string()),
         }
     }
 }
@@ -57,7 +57,7 @@ impl DevicePlugin for Plugin {
         for wish in request.into_inner().container_requests {
             let size = usize::try_from(wish.allocation_size).unwrap_or(0);
             let device_i_ds = self
-                .desk
+                .allocator
                 .prefer(&self.resource, &wish.available_device_i_ds, &wish.must_include_device_i_ds, size)
                 .await?;
             container_responses.push(api::ContainerPreferredAllocationResponse { device_i_ds });
@@ -70,7 +70,7 @@ impl DevicePlugin for Plugin {
         request: Request<api::AllocateRequest>,
     ) -> Result<Response<api::AllocateResponse>, Status> {
         let wishes = request.into_inner().container_requests.into_iter().map(|wish| wish.devices_ids).collect();
-        let container_responses = self.desk.allocate(&self.resource, wishes).await.inspect_err(|error| {
+        let container_responses = self.allocator.allocate(&self.resource, wishes).await.inspect_err(|error| {
             tracing::error!(resource = self.resource, %error, "cannot allocate");
         })?;
         Ok(Response::new(api::AllocateResponse { container_responses }))

@@ -1,4 +1,4 @@
-//! What a claim says, and what that is for the broker.
+//! Turns a claim into limits for the broker.
 
 use std::collections::BTreeSet;
 
@@ -29,11 +29,11 @@ pub struct Terms {
 
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
 pub enum ClaimError {
-    #[error("claim {0} is another one than kubelet means: it was deleted and made anew")]
+    #[error("claim {0} was deleted and created again: its UID is not the one that kubelet asked for")]
     Another(String),
     #[error("claim {0} is not allocated")]
     NotAllocated(String),
-    #[error("claim {0} has no device of {DRIVER}")]
+    #[error("claim {0} has no device of driver {DRIVER}")]
     NotOurs(String),
     #[error("claim {claim}: {what}")]
     Wrong { claim: String, what: String },
@@ -83,7 +83,7 @@ pub fn terms(claim: &ResourceClaim, uid: &str) -> Result<Terms, ClaimError> {
         limits.share = limits.share.saturating_add(u32::try_from(share).unwrap_or(MAX_SHARE)).clamp(1, MAX_SHARE);
     }
     if limits.memory == Some(0) {
-        return Err(wrong("it consumes no memory".to_owned()));
+        return Err(wrong("consumed memory is 0".to_owned()));
     }
     for config in devices.config.iter().flatten() {
         let Some(opaque) = config.opaque.as_ref().filter(|opaque| opaque.driver == DRIVER) else { continue };
@@ -101,22 +101,22 @@ pub fn terms(claim: &ResourceClaim, uid: &str) -> Result<Terms, ClaimError> {
     Ok(Terms { limits, devices: prepared.collect() })
 }
 
-/// A class is made by whoever runs the cluster, a claim by a tenant: a claim can only take less than its class gives.
+/// The cluster's operator creates the class, a tenant the claim: a claim can only lower the limits of its class.
 fn apply(limits: &mut ZoneLimits, parameters: &Parameters, from_class: bool) -> Result<(), String> {
     let version = (parameters.api_version.as_str(), parameters.kind.as_str());
     if !matches!(version, ("bulkhead.dev/v1alpha1", "ZoneParameters") | ("", "")) {
-        return Err(format!("{}, {} are parameters of something else", version.0, version.1));
+        return Err(format!("unknown parameters {} {}", version.0, version.1));
     }
     if let Some(cap) = parameters.cap {
         if !(1..=100).contains(&cap) {
-            return Err("cap is a number from 1 to 100".to_owned());
+            return Err("cap must be between 1 and 100".to_owned());
         }
         limits.cap = Some(limits.cap.map_or(cap, |known| known.min(cap)));
     }
     match parameters.priority {
-        Some(_) if !from_class => return Err("priority is for a DeviceClass to give".to_owned()),
+        Some(_) if !from_class => return Err("priority can only be set by a DeviceClass".to_owned()),
         Some(priority) if priority > MAX_PRIORITY => {
-            return Err(format!("priority is a number from 0 to {MAX_PRIORITY}"));
+            return Err(format!("priority must be between 0 and {MAX_PRIORITY}"));
         }
         Some(priority) => limits.priority = priority,
         None => {}
@@ -124,14 +124,14 @@ fn apply(limits: &mut ZoneLimits, parameters: &Parameters, from_class: bool) -> 
     if let Some(pinned) = &parameters.pinned_memory {
         let pinned = quantity::parse(pinned).map_err(|error| format!("pinnedMemory: {error}"))?;
         if pinned == 0 {
-            return Err("pinnedMemory must be more than 0".to_owned());
+            return Err("pinnedMemory must be greater than 0".to_owned());
         }
         limits.pinned = Some(limits.pinned.map_or(pinned, |known| known.min(pinned)));
     }
     Ok(())
 }
 
-/// The GPUs of a claim, by their names in slices.
+/// The GPUs of a claim, by their names in the ResourceSlice.
 pub fn gpus(devices: &[Prepared]) -> BTreeSet<&str> {
     devices.iter().map(|device| device.device.as_str()).collect()
 }
@@ -199,7 +199,7 @@ mod tests {
         );
         let with = |value| says(allocated(fine.clone(), serde_json::json!([parameters("FromClaim", value)])));
         assert!(with(serde_json::json!({ "caps": 5 })).contains("caps"));
-        assert!(with(serde_json::json!({ "cap": 500 })).contains("from 1 to 100"));
-        assert!(with(serde_json::json!({ "kind": "GpuConfig" })).contains("something else"));
+        assert!(with(serde_json::json!({ "cap": 500 })).contains("between 1 and 100"));
+        assert!(with(serde_json::json!({ "kind": "GpuConfig" })).contains("unknown parameters"));
     }
 }

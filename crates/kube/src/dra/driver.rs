@@ -1,4 +1,4 @@
-//! What kubelet asks of us.
+//! Serves kubelet's DRA calls.
 
 use std::collections::HashMap;
 use std::path::PathBuf;
@@ -16,18 +16,18 @@ use crate::api::dra as api;
 use crate::api::dra::dra_plugin_server::DraPlugin;
 use crate::api::registration as reg;
 use crate::api::registration::registration_server::Registration;
-use crate::books::Holder;
 use crate::broker::{Broker, BrokerError};
 use crate::cdi;
-use crate::keeper::{KeepError, Keeper};
-use crate::offer::{self, SeveralSlices};
+use crate::checkpoints::Holder;
+use crate::offer::{self, SeveralInstances};
 use crate::policy::Policy;
+use crate::zone_store::{ZoneStore, ZoneStoreError};
 
 pub struct Driver {
     pub client: Client,
     pub broker: Broker,
     pub policy: Arc<Mutex<Policy>>,
-    pub keeper: Arc<Mutex<Keeper>>,
+    pub store: Arc<Mutex<ZoneStore>>,
     pub node: String,
 }
 
@@ -37,22 +37,22 @@ enum PrepareError {
     Claim(#[from] ClaimError),
     #[error("cannot read claim {name}: {error}")]
     Read { name: String, error: kube::Error },
-    #[error("claim {0} is gone")]
+    #[error("claim {0} does not exist")]
     Gone(String),
-    #[error("{0:?} is no uid of a claim")]
+    #[error("{0:?} is not a valid claim UID")]
     Uid(String),
-    #[error("claim {claim}: device {device} is of pool {pool}, which is not this node's")]
+    #[error("claim {claim}: device {device} is in pool {pool} of another node")]
     Elsewhere { claim: String, device: String, pool: String },
-    #[error("the proxy does not know its GPUs yet")]
+    #[error("the proxy has not probed its GPUs yet")]
     NoGpus,
-    #[error("this node has no {0} any more")]
+    #[error("this node no longer has {0}")]
     NoSuchGpu(String),
     #[error(transparent)]
-    SeveralSlices(#[from] SeveralSlices),
+    SeveralInstances(#[from] SeveralInstances),
     #[error(transparent)]
     Broker(#[from] BrokerError),
     #[error(transparent)]
-    Keep(#[from] KeepError),
+    Store(#[from] ZoneStoreError),
 }
 
 fn zone_of(uid: &str) -> Result<ZoneName, PrepareError> {
@@ -62,15 +62,15 @@ fn zone_of(uid: &str) -> Result<ZoneName, PrepareError> {
 impl Driver {
     async fn prepare(&self, claim: &api::Claim) -> Result<Vec<api::Device>, PrepareError> {
         let zone = zone_of(&claim.uid)?;
-        // One at a time: a claim that two pods begin to use at once is made once.
-        let mut keeper = self.keeper.lock().await;
-        let known = keeper.record(&zone).and_then(|record| match &record.holder {
+        // One at a time, so that a claim that two pods start to use together is prepared once.
+        let mut store = self.store.lock().await;
+        let known = store.record(&zone).and_then(|record| match &record.holder {
             Holder::Claim { devices, .. } => Some(devices.clone()),
             Holder::Devices { .. } => None,
         });
         if let Some(devices) = known {
-            // A broker may have lost it since.
-            keeper.ensure(&zone).await?;
+            // The broker may have lost it meanwhile.
+            store.ensure(&zone).await?;
             return Ok(answer(&zone, &devices));
         }
         let api: Api<ResourceClaim> = Api::namespaced(self.client.clone(), &claim.namespace);
@@ -87,7 +87,7 @@ impl Driver {
         }
         let mut settings = ZoneSettings::from(terms.limits);
         settings.labels.namespace = claim.namespace.clone();
-        settings.ties = self.policy.lock().await.ties(&claim.namespace, &settings.ties);
+        settings.ties = self.policy.lock().await.bindings(&claim.namespace, &settings.ties);
         settings.ties.gpus = self.gpus(&terms.devices).await?;
         // Each container is a zone of its own that draws on the claim.
         settings.ties.split = true;
@@ -97,12 +97,12 @@ impl Driver {
             uid: claim.uid.clone(),
             devices: terms.devices.clone(),
         };
-        keeper.make(zone.clone(), settings, holder).await?;
+        store.make(zone.clone(), settings, holder).await?;
         tracing::info!(%zone, namespace = claim.namespace, claim = claim.name, "claim prepared");
         Ok(answer(&zone, &terms.devices))
     }
 
-    /// The GPUs of a claim, as the broker numbers them.
+    /// The GPUs of a claim, by the broker's numbers.
     async fn gpus(&self, devices: &[Prepared]) -> Result<Vec<u32>, PrepareError> {
         let cards = self.broker.cards().await?.ok_or(PrepareError::NoGpus)?;
         let number = |name: &str| {
@@ -115,8 +115,8 @@ impl Driver {
 
     async fn unprepare(&self, claim: &api::Claim) -> Result<(), PrepareError> {
         let zone = zone_of(&claim.uid)?;
-        let mut keeper = self.keeper.lock().await;
-        keeper.end(&zone).await?;
+        let mut store = self.store.lock().await;
+        store.end(&zone).await?;
         tracing::info!(%zone, namespace = claim.namespace, claim = claim.name, "claim unprepared");
         Ok(())
     }
@@ -144,7 +144,7 @@ impl DraPlugin for Driver {
             let response = match self.prepare(&claim).await {
                 Ok(devices) => api::NodePrepareResourceResponse { devices, error: String::new() },
                 Err(error) => {
-                    tracing::error!(namespace = claim.namespace, claim = claim.name, %error, "cannot prepare the claim");
+                    tracing::error!(namespace = claim.namespace, claim = claim.name, %error, "cannot prepare claim");
                     api::NodePrepareResourceResponse { devices: Vec::new(), error: error.to_string() }
                 }
             };
@@ -161,7 +161,7 @@ impl DraPlugin for Driver {
         for claim in request.into_inner().claims {
             let error = self.unprepare(&claim).await.map_or_else(
                 |error| {
-                    tracing::error!(claim = claim.name, %error, "cannot unprepare the claim");
+                    tracing::error!(claim = claim.name, %error, "cannot unprepare claim");
                     error.to_string()
                 },
                 |()| String::new(),
@@ -172,15 +172,15 @@ impl DraPlugin for Driver {
     }
 }
 
-/// How kubelet gets to know us.
-pub struct Introduction {
+/// Serves kubelet's plugin registration.
+pub struct Registrar {
     pub endpoint: PathBuf,
     /// A kubelet that asks who we are may have removed our slices.
     pub wake: Arc<Notify>,
 }
 
 #[tonic::async_trait]
-impl Registration for Introduction {
+impl Registration for Registrar {
     async fn get_info(&self, _: Request<reg::InfoRequest>) -> Result<Response<reg::PluginInfo>, Status> {
         Ok(Response::new(reg::PluginInfo {
             r#type: "DRAPlugin".to_owned(),
@@ -199,7 +199,7 @@ impl Registration for Introduction {
             tracing::info!("registered with kubelet");
             self.wake.notify_one();
         } else {
-            tracing::error!(error, "kubelet does not take us; it may be too old for v1.DRAPlugin (Kubernetes 1.34)");
+            tracing::error!(error, "kubelet refused the registration; v1.DRAPlugin needs Kubernetes 1.34 or later");
         }
         Ok(Response::new(reg::RegistrationStatusResponse {}))
     }

@@ -1,8 +1,8 @@
-//! `GpuShareGrant`: who may open whose memory, as the owners of namespaces say.
+//! `GpuShareGrant`: which pods may open the memory of others, as the owners of namespaces decide.
 //!
-//! A grant stands in the namespace of those who export, so only they can give it. Every few seconds the grants of the
-//! cluster are held against the zones of this node, and the broker is told what follows. What we have given is written
-//! down, so that it is taken back even if the grant was deleted while we were away.
+//! A GpuShareGrant belongs to the namespace of the exporting pods, so only they can create it. Every few seconds the
+//! cluster's GpuShareGrants are compared with the zones of this node, and the broker's grants follow. A checkpoint lists
+//! the grants that this driver created, so that they are revoked even if the object was deleted while it was not running.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
@@ -50,7 +50,7 @@ enum Mode {
     ReadWrite,
 }
 
-/// A zone, and whose it is.
+/// A zone, and the pods that have it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Subject {
     pub zone: ZoneName,
@@ -61,7 +61,7 @@ pub struct Subject {
 
 impl Subject {
     fn is(&self, namespace: &str, claim: Option<&String>, pod: Option<&String>) -> bool {
-        // A zone whose pod is not known yet is nobody's.
+        // A zone whose pod is not known yet matches nothing.
         !self.namespace.is_empty()
             && self.namespace == namespace
             && claim.is_none_or(|claim| self.claim.as_ref() == Some(claim))
@@ -69,10 +69,10 @@ impl Subject {
     }
 }
 
-/// A pair of zones: who exports, and who opens.
+/// The exporting zone, and the zone that may open.
 type Pair = (ZoneName, ZoneName);
 
-/// What the broker should grant. `grants`: with the namespaces they stand in.
+/// The grants that the broker should have. `grants`: with their namespaces.
 pub fn wanted(grants: &[(String, Spec)], subjects: &[Subject]) -> BTreeMap<Pair, Access> {
     let mut wanted = BTreeMap::new();
     for (namespace, Spec { from, to, access }) in grants {
@@ -81,7 +81,7 @@ pub fn wanted(grants: &[(String, Spec)], subjects: &[Subject]) -> BTreeMap<Pair,
             let openers = subjects.iter().filter(|one| one.is(&to.namespace, to.claim.as_ref(), to.pod.as_ref()));
             for opener in openers.filter(|opener| opener.zone != exporter.zone) {
                 let pair = (exporter.zone.clone(), opener.zone.clone());
-                // The more counts: whoever gave it wanted it.
+                // The wider access wins.
                 let known = wanted.get(&pair).copied().unwrap_or(Access::ReadOnly);
                 let more = known == Access::ReadWrite || *access == Mode::ReadWrite;
                 wanted.insert(pair, if more { Access::ReadWrite } else { Access::ReadOnly });
@@ -95,8 +95,8 @@ pub fn wanted(grants: &[(String, Spec)], subjects: &[Subject]) -> BTreeMap<Pair,
 pub enum GrantError {
     #[error("cannot read grants: {0}")]
     Cluster(kube::Error),
-    #[error("cannot write down what was granted: {0}")]
-    Book(io::Error),
+    #[error("cannot write the checkpoint of grants: {0}")]
+    Checkpoint(io::Error),
     #[error(transparent)]
     Broker(#[from] BrokerError),
 }
@@ -107,24 +107,24 @@ struct Given {
     to: ZoneName,
 }
 
-/// What we have given.
+/// The grants that this driver has created.
 pub struct Grants {
     path: PathBuf,
     given: BTreeSet<Pair>,
-    /// Grants that make no sense are named once.
+    /// Invalid objects, each logged once.
     named: BTreeSet<String>,
 }
 
 impl Grants {
-    pub fn open(folder: &Path) -> Self {
-        // No zone is called `grants`: all of ours have prefixes.
-        let path = folder.join("grants");
+    pub fn open(dir: &Path) -> Self {
+        // No checkpoint of a zone has this name: all have a prefix.
+        let path = dir.join("grants");
         let read = std::fs::read(&path).ok().and_then(|bytes| serde_json::from_slice::<Vec<Given>>(&bytes).ok());
         let given = read.into_iter().flatten().map(|Given { from, to }| (from, to)).collect();
         Self { path, given, named: BTreeSet::new() }
     }
 
-    /// The grants of the cluster; none where it does not know of any.
+    /// The cluster's GpuShareGrants; none if it does not define the resource.
     pub async fn list(&mut self, client: &Client) -> Result<Vec<(String, Spec)>, GrantError> {
         let kind = GroupVersionKind::gvk("bulkhead.dev", "v1alpha1", "GpuShareGrant");
         let resource = ApiResource::from_gvk_with_plural(&kind, "gpusharegrants");
@@ -141,7 +141,7 @@ impl Grants {
                 Ok(spec) => grants.push((namespace, spec)),
                 Err(error) => {
                     if self.named.insert(format!("{namespace}/{name}: {error}")) {
-                        tracing::warn!(namespace, name, %error, "a GpuShareGrant makes no sense and grants nothing");
+                        tracing::warn!(namespace, name, %error, "ignoring invalid GpuShareGrant");
                     }
                 }
             }
@@ -149,20 +149,20 @@ impl Grants {
         Ok(grants)
     }
 
-    /// Has the broker grant what is wanted and take back what is not. Of its grants, those that we did not give stay.
+    /// Creates the wanted grants in the broker and revokes the others. Grants that this driver did not create stay.
     pub async fn apply(&mut self, broker: &Broker, wanted: &BTreeMap<Pair, Access>) -> Result<(), GrantError> {
         let there: BTreeMap<Pair, Access> =
             broker.grants().await?.into_iter().map(|grant| ((grant.from, grant.to), grant.access)).collect();
         let all: BTreeSet<Pair> = wanted.keys().cloned().chain(self.given.iter().cloned()).collect();
-        // Before it is given: a grant that nobody remembers would never be taken back.
-        self.note(all).map_err(GrantError::Book)?;
+        // Before creating it: a grant without a checkpoint would never be revoked.
+        self.note(all).map_err(GrantError::Checkpoint)?;
         for ((from, to), access) in wanted {
             if there.get(&(from.clone(), to.clone())) != Some(access) {
                 let grant =
                     Grant { from: from.clone(), to: to.clone(), access: *access, expires: None, configured: false };
                 // One of the two zones may have ended since they were listed.
                 if let Err(error) = broker.allow(grant).await {
-                    tracing::debug!(%from, %to, %error, "cannot grant");
+                    tracing::debug!(%from, %to, %error, "cannot create grant");
                 }
             }
         }
@@ -172,7 +172,7 @@ impl Grants {
                 broker.revoke(&pair.0, &pair.1).await?;
             }
         }
-        self.note(wanted.keys().cloned().collect()).map_err(GrantError::Book)
+        self.note(wanted.keys().cloned().collect()).map_err(GrantError::Checkpoint)
     }
 
     fn note(&mut self, given: BTreeSet<Pair>) -> io::Result<()> {
@@ -235,7 +235,7 @@ mod tests {
             "access": "ReadWrite" }),
         );
         assert_eq!(pairs(&[by_pod], &all), ["b>v read-write", "b>w read-write"]);
-        // Whoever wants to read cannot give it to itself.
+        // A namespace cannot grant itself access to another one.
         let thief = grant("y", serde_json::json!({ "to": { "namespace": "y", "pod": "other" } }));
         assert_eq!(pairs(&[thief], &all), ["v>w read-only"]);
         let more =

@@ -1,8 +1,8 @@
-//! Whose the zones of claims are: the pods that use a claim, and the container that each part of its zone belongs to.
+//! Labels the zones of claims with the pods and containers that use them.
 //!
-//! Kubelet lists pods and containers of a claim. A claim that one container uses is that container's. Which part of a
-//! shared claim's zone is whose is told by the names of containers' logs, which kubelet makes of pod, namespace,
-//! container and the container's id.
+//! Kubelet lists the pods and containers of a claim. A claim with one container gets that container's labels. The parts of
+//! a shared claim's zone are matched with containers by the names of their logs, which contain pod, namespace, container
+//! and container ID.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -13,11 +13,11 @@ use control::zone::{Labels, ZoneChange};
 
 use super::PREFIX;
 use super::grants::Subject;
-use crate::books::{Holder, Record};
 use crate::broker::Broker;
+use crate::checkpoints::{Holder, Record};
 use crate::pod_resources::Listing;
 
-/// What zones should be called. Those that are called so already are left out.
+/// The labels that zones should have, without those that have them already.
 pub fn wanted<'a>(
     status: &Status,
     records: impl Iterator<Item = &'a Record>,
@@ -61,15 +61,15 @@ fn owner(log: &str, id: &str) -> Option<Labels> {
     Some(Labels { pod: pod.to_owned(), namespace: namespace.to_owned(), container: container.to_owned() })
 }
 
-/// The names of containers' logs; none where they cannot be seen.
-pub fn logs(folder: &Path) -> Vec<String> {
-    let entries = std::fs::read_dir(folder).into_iter().flatten().flatten();
+/// The names of containers' logs; none if they cannot be read.
+pub fn logs(dir: &Path) -> Vec<String> {
+    let entries = std::fs::read_dir(dir).into_iter().flatten().flatten();
     entries.filter_map(|entry| entry.file_name().into_string().ok()).collect()
 }
 
 pub async fn tell(broker: &Broker, wanted: Vec<(ZoneName, Labels)>) {
     for (zone, Labels { pod, namespace, container }) in wanted {
-        tracing::info!(%zone, namespace, pod, container, "zone's pod is known");
+        tracing::info!(%zone, namespace, pod, container, "zone assigned to pod");
         let change = ZoneChange {
             pod: Some(pod),
             namespace: Some(namespace),
@@ -77,12 +77,12 @@ pub async fn tell(broker: &Broker, wanted: Vec<(ZoneName, Labels)>) {
             ..ZoneChange::default()
         };
         if let Err(error) = broker.change(&zone, change).await {
-            tracing::debug!(%zone, %error, "cannot tell the proxy whose zone it is");
+            tracing::debug!(%zone, %error, "cannot set the zone's pod");
         }
     }
 }
 
-/// Everyone on the node, for grants: zones of the device plugin by their labels, zones of claims by their claims.
+/// All zones of the node as subjects of grants: those of the device plugin by labels, those of claims by claim.
 pub fn subjects<'a>(status: &Status, records: impl Iterator<Item = &'a Record>, listing: &Listing) -> Vec<Subject> {
     let claims: BTreeMap<&ZoneName, (&String, &String)> = records
         .filter_map(|record| match &record.holder {

@@ -1,8 +1,8 @@
 //! The DRA driver: claims take memory and share of GPUs, and every container that uses a claim gets its zone.
 //!
 //! The scheduler decides from what [`slices`] publish; kubelet then asks for each claim to be prepared ([`driver`]), and
-//! what the claim was given ([`claims`]) is what the broker enforces. A claim that is prepared is in the books, so it is
-//! answered the same way again, by whichever driver, with or without an API server.
+//! what the claim was given ([`claims`]) is what the broker enforces. A prepared claim has a checkpoint, so it
+//! gets the same answer again after a restart, with or without an API server.
 
 pub mod claims;
 mod driver;
@@ -21,21 +21,21 @@ use tonic::transport::Server;
 
 use crate::api::dra::dra_plugin_server::DraPluginServer;
 use crate::api::registration::registration_server::RegistrationServer;
-use crate::books::Books;
 use crate::broker::Broker;
-use crate::cdi::Folder;
+use crate::cdi::SpecDir;
+use crate::checkpoints::Checkpoints;
 use crate::inject::Places;
-use crate::keeper::Keeper;
 use crate::node;
 use crate::policy::Policy;
 use crate::sockets;
 use crate::source::{Source, SourceError};
-use driver::{Driver, Introduction};
+use crate::zone_store::ZoneStore;
+use driver::{Driver, Registrar};
 use grants::Grants;
 
 /// The name by which classes and claims know us.
 pub const DRIVER: &str = "gpu.bulkhead.dev";
-/// How every zone's name begins that belongs to a claim.
+/// The prefix of every zone that belongs to a claim.
 pub const PREFIX: &str = "claim-";
 
 #[derive(Debug, Clone)]
@@ -46,15 +46,15 @@ pub struct Options {
     pub node: String,
     /// None: the one that pods have, or the usual one of a person.
     pub kubeconfig: Option<PathBuf>,
-    /// Kubelet's folder in which it looks for drivers.
+    /// Kubelet's directory in which it looks for drivers.
     pub registry: PathBuf,
-    /// The folder for our own socket.
+    /// The directory for our own socket.
     pub plugin: PathBuf,
     pub pod_resources: PathBuf,
-    /// Kubelet's folder with a link for each container's log.
+    /// Kubelet's directory with a link for each container's log.
     pub container_logs: PathBuf,
     pub cdi: PathBuf,
-    pub books: PathBuf,
+    pub checkpoints: PathBuf,
 }
 
 #[derive(Debug, thiserror::Error)]
@@ -62,7 +62,7 @@ pub enum DraError {
     #[error(transparent)]
     Source(#[from] SourceError),
     #[error("cannot use {}", path.display())]
-    Folder { path: PathBuf, source: io::Error },
+    Directory { path: PathBuf, source: io::Error },
     #[error("cannot talk to the API server: {0}")]
     Cluster(String),
 }
@@ -70,14 +70,14 @@ pub enum DraError {
 /// Serves until `stop` is done.
 pub async fn run(options: Options, stop: impl Future<Output = ()>) -> Result<(), DraError> {
     tokio::pin!(stop);
-    let folder = |path: &PathBuf| {
+    let dir = |path: &PathBuf| {
         let path = path.clone();
-        move |source| DraError::Folder { path, source }
+        move |source| DraError::Directory { path, source }
     };
     let client = client(options.kubeconfig.as_ref()).await?;
     let broker = Broker::new(options.admin_socket.clone());
     let mut source = Source::new(options.config.clone());
-    // A wrong configuration is said before anything is waited for.
+    // Report an invalid configuration before waiting for anything.
     source.check()?;
     let node = tokio::select! {
         node = node::wait(&broker, &mut source) => node,
@@ -86,15 +86,15 @@ pub async fn run(options: Options, stop: impl Future<Output = ()>) -> Result<(),
     let plan = source.read(&node)?;
     let policy = Arc::new(Mutex::new(Policy::from(&plan.config)));
     source.changed(&node);
-    let books = Books::open(&options.books).map_err(folder(&options.books))?;
-    let cdi = Folder::open(&options.cdi).map_err(folder(&options.cdi))?;
-    let keeper = Keeper::open(broker.clone(), books, cdi, options.places.clone(), PREFIX);
-    let keeper = Arc::new(Mutex::new(keeper.map_err(folder(&options.books))?));
+    let checkpoints = Checkpoints::open(&options.checkpoints).map_err(dir(&options.checkpoints))?;
+    let cdi = SpecDir::open(&options.cdi).map_err(dir(&options.cdi))?;
+    let store = ZoneStore::open(broker.clone(), checkpoints, cdi, options.places.clone(), PREFIX);
+    let store = Arc::new(Mutex::new(store.map_err(dir(&options.checkpoints))?));
 
     let wake = Arc::new(Notify::new());
     let socket = options.plugin.join("dra.sock");
-    std::fs::create_dir_all(&options.plugin).map_err(folder(&options.plugin))?;
-    std::fs::create_dir_all(&options.registry).map_err(folder(&options.registry))?;
+    std::fs::create_dir_all(&options.plugin).map_err(dir(&options.plugin))?;
+    std::fs::create_dir_all(&options.registry).map_err(dir(&options.registry))?;
     // Kubelet dials with the path as authority; what stands before an @ is not looked at by the http library, which
     // would refuse the rest.
     let registry = options.registry.join(format!("{DRIVER}@reg.sock"));
@@ -102,34 +102,34 @@ pub async fn run(options: Options, stop: impl Future<Output = ()>) -> Result<(),
     let mut publisher = publish::Publisher {
         client: client.clone(),
         broker: broker.clone(),
-        keeper: keeper.clone(),
+        store: store.clone(),
         node: options.node.clone(),
         source,
         plan: plan.clone(),
         policy: policy.clone(),
-        grants: Grants::open(&options.books),
+        grants: Grants::open(&options.checkpoints),
         pod_resources: options.pod_resources.clone(),
         container_logs: options.container_logs.clone(),
         wake: wake.clone(),
     };
-    // Zones of claims that are in use come back before kubelet hears of us.
+    // Restore the zones of claims in use before kubelet learns of us.
     tokio::select! {
         () = publisher.restore() => {}
         () = &mut stop => return Ok(()),
     }
     let serve = |path: &PathBuf| {
-        let bound = sockets::listen(path).map_err(folder(path))?;
+        let bound = sockets::listen(path).map_err(dir(path))?;
         Ok::<_, DraError>((bound, sockets::Bound(path.clone())))
     };
     let (driver_socket, _driver_bound) = serve(&socket)?;
     let (registry_socket, _registry_bound) = serve(&registry)?;
-    let driver = DraPluginServer::new(Driver { client, broker, keeper, policy, node: options.node });
-    let introduction = RegistrationServer::new(Introduction { endpoint: socket, wake });
+    let driver = DraPluginServer::new(Driver { client, broker, store, policy, node: options.node });
+    let registrar = RegistrationServer::new(Registrar { endpoint: socket, wake });
     tokio::select! {
         ended = Server::builder().add_service(driver).serve_with_incoming(driver_socket) => {
             ended.map_err(|error| DraError::Cluster(error.to_string()))
         }
-        ended = Server::builder().add_service(introduction).serve_with_incoming(registry_socket) => {
+        ended = Server::builder().add_service(registrar).serve_with_incoming(registry_socket) => {
             ended.map_err(|error| DraError::Cluster(error.to_string()))
         }
         () = publisher.run() => Ok(()),

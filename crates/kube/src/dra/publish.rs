@@ -1,4 +1,4 @@
-//! Keeps the node's ResourceSlice as it should be. Kubelet removes it whenever it starts, and when we are away.
+//! Publishes the node's ResourceSlice. Kubelet removes it when it starts, and when this driver is not running.
 
 use std::collections::BTreeSet;
 use std::path::PathBuf;
@@ -14,22 +14,22 @@ use tokio::sync::{Mutex, Notify};
 use super::grants::{self, Grants};
 use super::{labels, slices};
 use crate::broker::Broker;
-use crate::keeper::Keeper;
 use crate::node::{self, Node};
 use crate::pod_resources;
 use crate::policy::Policy;
 use crate::source::{Plan, Source};
+use crate::zone_store::ZoneStore;
 
-/// How often it is looked whether all is as it should be.
-const LOOK: Duration = Duration::from_secs(5);
+/// How often the node's state is reconciled.
+const CHECK_INTERVAL: Duration = Duration::from_secs(5);
 const RESTORE_PAUSE: Duration = Duration::from_millis(500);
-/// A broker that is replaced is away for a moment; nothing is offered only after so many looks without it.
-const ILL_AFTER: u32 = 3;
+/// A broker that is being replaced is away for a moment; the slice is emptied only after so many checks without it.
+const UNHEALTHY_AFTER: u32 = 3;
 
 pub struct Publisher {
     pub client: Client,
     pub broker: Broker,
-    pub keeper: Arc<Mutex<Keeper>>,
+    pub store: Arc<Mutex<ZoneStore>>,
     pub node: String,
     pub source: Source,
     pub plan: Plan,
@@ -41,21 +41,21 @@ pub struct Publisher {
 }
 
 impl Publisher {
-    /// Has the zones of prepared claims made again, however long that takes.
+    /// Restores the zones of prepared claims; retries until that succeeds.
     pub async fn restore(&self) {
         loop {
             match self.restore_once(true).await {
                 Ok(()) => return,
-                Err(error) => tracing::warn!(error, "cannot restore the zones of claims yet"),
+                Err(error) => tracing::warn!(error, "cannot restore zones; will retry"),
             }
             tokio::time::sleep(RESTORE_PAUSE).await;
         }
     }
 
-    async fn restore_once(&self, anew: bool) -> Result<(), String> {
+    async fn restore_once(&self, rewrite: bool) -> Result<(), String> {
         let status = self.broker.status().await.map_err(|error| error.to_string())?;
         let known: BTreeSet<ZoneName> = status.zones.into_iter().map(|zone| zone.name).collect();
-        self.keeper.lock().await.restore(&known, anew).await.map_err(|error| error.to_string())
+        self.store.lock().await.restore(&known, rewrite).await.map_err(|error| error.to_string())
     }
 
     pub async fn run(&mut self) {
@@ -65,51 +65,51 @@ impl Publisher {
             let node = match self.restore_once(false).await {
                 Ok(()) => node::gpus(&self.broker, self.source.soft).await,
                 Err(error) => {
-                    tracing::debug!(error, "the proxy does not answer");
+                    tracing::debug!(error, "proxy does not answer");
                     None
                 }
             };
             away = if node.is_some() { 0 } else { away + 1 };
             if let Some(plan) = node.as_ref().and_then(|node| self.source.reread(node)) {
-                tracing::info!("configuration read");
+                tracing::info!("configuration reloaded");
                 *self.policy.lock().await = Policy::from(&plan.config);
                 self.plan = plan;
             }
-            if node.is_some() || away >= ILL_AFTER {
+            if node.is_some() || away >= UNHEALTHY_AFTER {
                 let said = self.publish(node.as_ref()).await.err();
-                // The same trouble is told once.
+                // Log the same error once.
                 if let Some(error) = said.as_ref().filter(|_| said != last) {
-                    tracing::warn!(error, "cannot publish the node's GPUs");
+                    tracing::warn!(error, "cannot publish ResourceSlice");
                 }
                 last = said;
             }
             if node.is_some() {
-                self.look_at_pods().await;
+                self.reconcile_pods().await;
             }
             tokio::select! {
-                () = tokio::time::sleep(LOOK) => {}
+                () = tokio::time::sleep(CHECK_INTERVAL) => {}
                 () = self.wake.notified() => {}
             }
         }
     }
 
-    /// Names zones after their pods, holds namespaces to their quotas, and grants what may be shared.
-    async fn look_at_pods(&mut self) {
+    /// Labels zones with their pods, sets the quotas of namespaces, and applies grants.
+    async fn reconcile_pods(&mut self) {
         let policy = self.policy.lock().await.clone();
         if let Err(error) = policy.enforce(&self.broker).await {
             tracing::warn!(%error, "cannot set quotas");
         }
         let listing = match pod_resources::list(&self.pod_resources).await {
             Ok(listing) => listing,
-            // Without it nobody's rights change.
-            Err(error) => return tracing::debug!(%error, "cannot ask who has which claim"),
+            // Without the list no grant changes.
+            Err(error) => return tracing::debug!(%error, "cannot list pod resources"),
         };
         let Ok(status) = self.broker.status().await else { return };
         let (names, subjects) = {
-            let keeper = self.keeper.lock().await;
+            let store = self.store.lock().await;
             let logs = labels::logs(&self.container_logs);
-            let names = labels::wanted(&status, keeper.records(), &listing, &logs);
-            (names, labels::subjects(&status, keeper.records(), &listing))
+            let names = labels::wanted(&status, store.records(), &listing, &logs);
+            (names, labels::subjects(&status, store.records(), &listing))
         };
         labels::tell(&self.broker, names).await;
         let applied = match self.grants.list(&self.client).await {
@@ -117,11 +117,11 @@ impl Publisher {
             Err(error) => Err(error),
         };
         if let Err(error) = applied {
-            tracing::warn!(%error, "cannot keep grants as they should be");
+            tracing::warn!(%error, "cannot apply grants");
         }
     }
 
-    /// Says what claims can have: all GPUs that are theirs, or, without a proxy, nothing.
+    /// Publishes the GPUs for claims; none without a proxy.
     async fn publish(&self, node: Option<&Node>) -> Result<(), String> {
         let slice = |generation: i64| {
             let cards = node.map_or(&[][..], |node| &node.cards);
@@ -136,21 +136,21 @@ impl Publisher {
         match there {
             None => {
                 api.create(&PostParams::default(), &wanted).await.map_err(|error| explain(&error))?;
-                tracing::info!(gpus, slice = name, "published what the node offers");
+                tracing::info!(gpus, slice = name, "ResourceSlice created");
             }
             Some(there) if same(&there, &wanted) => {}
             Some(there) => {
                 wanted = slice(generation + 1);
                 wanted.metadata.resource_version = there.metadata.resource_version;
                 api.replace(&name, &PostParams::default(), &wanted).await.map_err(|error| explain(&error))?;
-                tracing::info!(gpus, slice = name, "published what the node offers now");
+                tracing::info!(gpus, slice = name, "ResourceSlice updated");
             }
         }
         Ok(())
     }
 }
 
-/// The API server adds nothing to a spec that we made, so a difference is one.
+/// The API server adds nothing to our spec, so any difference is a real one.
 fn same(there: &ResourceSlice, wanted: &ResourceSlice) -> bool {
     there.spec == wanted.spec
 }

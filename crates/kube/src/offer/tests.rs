@@ -72,11 +72,11 @@ fn profiles_can_have_gpus_of_their_own_and_the_rest_is_others() {
 fn what_cannot_be_offered_is_named() {
     let fails = |profiles| cut(&config(profiles), &[], &cards(1), 0).unwrap_err().to_string();
     let two = vec![profile("a", Some(50 * GIB)), profile("b", Some(40 * GIB))];
-    assert!(fails(two.clone()).contains("the profiles a, b take"), "{}", fails(two));
+    assert!(fails(two.clone()).contains("profiles a, b need"), "{}", fails(two));
     assert!(fails(vec![profile("a", None)]).contains("per_gpu"));
-    assert!(fails(vec![profile("a", Some(100 * GIB))]).contains("not one part"));
+    assert!(fails(vec![profile("a", Some(100 * GIB))]).contains("does not fit"));
     let elsewhere = Profile { gpus: Some(vec![3]), ..profile("a", Some(GIB)) };
-    assert!(fails(vec![elsewhere]).contains("no GPU 3"));
+    assert!(fails(vec![elsewhere]).contains("GPU 3 does not exist"));
     let same = Profile { resource: "bulkhead.dev/a".into(), ..profile("b", Some(GIB)) };
     assert!(fails(vec![profile("a", Some(GIB)), same]).contains("both offered"));
     let twice = Kubernetes { claims: Some(vec![0]), ..config(vec![profile("a", Some(GIB))]) };
@@ -147,6 +147,6 @@ fn slices_of_a_size_have_a_profile_of_their_own() {
 fn a_zone_has_whole_gpus_or_one_slice() {
     assert_eq!(numbers([1, 1, 2].into_iter(), 3), Ok(vec![1, 2]));
     assert_eq!(numbers([64, 64].into_iter(), 2), Ok(vec![64]));
-    assert_eq!(numbers([64, 72].into_iter(), 2), Err(SeveralSlices));
-    assert_eq!(numbers([0, 72].into_iter(), 4), Err(SeveralSlices));
+    assert_eq!(numbers([64, 72].into_iter(), 2), Err(SeveralInstances));
+    assert_eq!(numbers([0, 72].into_iter(), 4), Err(SeveralInstances));
 }

@@ -1,4 +1,4 @@
-//! The GPU, and the jail around workers.
+//! The backend, and the jail around workers.
 
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -8,25 +8,25 @@ use control::backend::{Choice, Options};
 
 #[derive(Debug, Clone, Default, Args)]
 pub struct BackendArgs {
-    /// The driver that workers call (default: auto)
+    /// Driver that workers use (default: auto)
     #[arg(long, value_enum)]
     pub backend: Option<BackendArg>,
-    /// NVIDIA's libcuda.so.1, where it is not in a usual place
+    /// Path of NVIDIA's libcuda.so.1, if it is not in a standard directory
     #[arg(long, value_name = "PATH")]
     pub driver_library: Option<PathBuf>,
-    /// How many GPUs the software backend shows
+    /// Number of GPUs of the software backend
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=16))]
     pub soft_devices: Option<u32>,
-    /// How much memory each of them has
+    /// Memory of each software GPU
     #[arg(long, value_name = "SIZE", value_parser = control::size::parse)]
     pub soft_memory: Option<u64>,
-    /// How many MIG instances each of them is cut into
+    /// Number of MIG instances on each software GPU
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(0..=7))]
     pub soft_mig: Option<u32>,
 }
 
 impl BackendArgs {
-    /// Has nobody said anything of it?
+    /// Whether no option was given.
     pub fn is_left_open(&self) -> bool {
         let BackendArgs { backend, driver_library, soft_devices, soft_memory, soft_mig } = self;
         let soft = soft_devices.is_some() || soft_memory.is_some() || soft_mig.is_some();
@@ -48,7 +48,7 @@ impl BackendArgs {
         }
     }
 
-    /// As arguments again, for the proxy that `run` starts.
+    /// The command-line arguments for the proxy that `run` starts.
     pub fn to_arguments(&self) -> Vec<OsString> {
         let name = self.backend.and_then(|backend| Some(backend.to_possible_value()?.get_name().to_owned()));
         let mut arguments: Vec<OsString> = Vec::new();
@@ -66,21 +66,21 @@ impl BackendArgs {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum BackendArg {
-    /// NVIDIA where there is a GPU, else software
+    /// NVIDIA if there is a GPU, else software
     Auto,
     /// NVIDIA's driver
     Nvidia,
-    /// A GPU computed on the CPU
+    /// Software GPU that runs on the CPU
     Soft,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum JailArg {
-    /// Do not start
+    /// Refuse to start if part of the jail is unavailable
     Require,
-    /// Say what is missing and go on
+    /// Warn about what is unavailable and continue
     BestEffort,
-    /// No jail at all, for looking for faults
+    /// No jail (debugging only)
     Off,
 }
 

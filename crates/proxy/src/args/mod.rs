@@ -18,56 +18,56 @@ Examples:
   bulkhead proxy --zone team-a:memory=20GiB,share=50 --zone team-b:memory=40GiB
   bulkhead proxy --state-dir /tmp/b --backend soft --soft-memory 1GiB --zone test
 
-A zone's programs find it at <state-dir>/zones/<name>/sock (BULKHEAD_SOCKET). SIGTERM stops the proxy; workers with
-clients go on, and the next proxy with the same state directory takes them over. SIGHUP has it read its configuration
-again; a file that is wrong changes nothing. What is given here goes before what the file says.";
+Clients of a zone connect to <state-dir>/zones/<name>/sock (BULKHEAD_SOCKET). SIGTERM stops the proxy; workers with
+clients keep running, and the next proxy with the same state directory takes them over. SIGHUP reloads the
+configuration; an invalid one is logged, and the previous one is kept. Options override the configuration file.";
 
 #[derive(Debug, Args)]
 #[command(after_help = PROXY_EXAMPLES)]
 pub struct ProxyArgs {
-    /// Configuration file (default: /etc/bulkhead/bulkhead.toml, if it is there)
+    /// Configuration file (default: /etc/bulkhead/bulkhead.toml, if it exists)
     #[arg(long, value_name = "FILE")]
     pub config: Option<PathBuf>,
-    /// Say what is wrong with the configuration, and end
+    /// Validate the configuration and exit
     #[arg(long)]
     pub check: bool,
-    /// Folder for sockets and what the next proxy must know (default: /run/bulkhead)
+    /// Directory for sockets and state (default: /run/bulkhead)
     #[arg(long, value_name = "PATH")]
     pub state_dir: Option<PathBuf>,
     #[command(flatten)]
     pub backend: BackendArgs,
-    /// A zone, with its limits
+    /// Create a zone with these limits; may be given more than once
     #[arg(long = "zone", value_name = "NAME[:memory=SIZE][,share=WEIGHT]", value_parser = parse_zone)]
     pub zones: Vec<(ZoneName, ZoneLimits)>,
-    /// Workers kept ready for the next clients (default: 1)
+    /// Number of idle workers kept ready for new clients (default: 1)
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(0..=64))]
     pub spare_workers: Option<u16>,
-    /// Processes that one zone may have at a time (default: 128)
+    /// Maximum number of clients per zone (default: 128)
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1000))]
     pub max_clients: Option<u16>,
-    /// What each context is charged with on its zone's account, or 0 (default: 523MiB on NVIDIA, else 0)
+    /// Memory charged to the zone for each CUDA context, or 0 (default: 523MiB on NVIDIA, else 0)
     #[arg(long, value_name = "SIZE", value_parser = parse_size_or_none)]
     pub context_memory: Option<u64>,
-    /// Seconds after which an idle program's GPU memory is moved to host memory, or 0: never (default: 0)
+    /// Seconds after which the GPU memory of an idle client is moved to host memory; 0 disables (default: 0)
     #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(u32).range(0..=86_400))]
     pub suspend_idle: Option<u32>,
-    /// Seconds that work may run on after its zone's turn while other zones wait, or 0: for ever (default: 60)
+    /// Seconds that work may overrun its zone's time slice while other zones wait; 0 disables (default: 60)
     #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(u32).range(0..=86_400))]
     pub watchdog: Option<u32>,
     /// Serve metrics and the status page at this address, or "off" (default: off)
     #[arg(long, value_name = "ADDRESS:PORT", value_parser = parse_http)]
     pub http: Option<HttpArg>,
-    /// How logs are written (default: text)
+    /// Log format (default: text)
     #[arg(long, value_enum)]
     pub log_format: Option<LogFormat>,
-    /// What to do where the machine does not allow the whole jail (default: require for root, else best-effort)
+    /// What to do if part of the jail is unavailable on this machine (default: require for root, else best-effort)
     #[arg(long, value_enum)]
     pub jail: Option<JailArg>,
-    /// First of 1027 user ids for workers, one each, and for meter, broker and exporter, when the proxy is root
+    /// First of 1027 user IDs if the proxy runs as root: one for each worker, then meter, broker and exporter
     /// (default: 805306368)
     #[arg(long, value_name = "UID", value_parser = clap::value_parser!(u32).range(1000..=0x7000_0000))]
     pub worker_uids: Option<u32>,
-    /// Standard input is a socket to the `run` that started us, and we end with it
+    /// Standard input is a socket to the `run` that started this proxy; exit when it closes
     #[arg(long, hide = true)]
     pub private: bool,
     /// Where kernels that the software GPU has compiled are kept; only of a private proxy
@@ -91,15 +91,17 @@ fn parse_size_or_none(text: &str) -> Result<u64, String> {
 fn parse_http(text: &str) -> Result<HttpArg, String> {
     match text {
         "off" => Ok(HttpArg::Off),
-        _ => text.parse().map(HttpArg::At).map_err(|_| "write it like 127.0.0.1:9470, or off".to_owned()),
+        _ => {
+            text.parse().map(HttpArg::At).map_err(|_| "expected an address such as 127.0.0.1:9470, or off".to_owned())
+        }
     }
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum LogFormat {
-    /// Lines for people
+    /// Human-readable text
     Text,
-    /// One JSON object in each line
+    /// One JSON object per line
     Json,
 }
 
@@ -114,7 +116,7 @@ fn parse_zone(text: &str) -> Result<(ZoneName, ZoneLimits), String> {
             }
             Some(("share", weight)) => {
                 let weight = weight.parse().ok().filter(|weight| (1..=MAX_SHARE).contains(weight));
-                limits.share = weight.ok_or_else(|| format!("a share is a number from 1 to {MAX_SHARE}"))?;
+                limits.share = weight.ok_or_else(|| format!("share must be between 1 and {MAX_SHARE}"))?;
             }
             _ => return Err(format!("{setting:?} is neither memory=SIZE nor share=WEIGHT")),
         }

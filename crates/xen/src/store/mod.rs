@@ -29,15 +29,15 @@ const MAX_EVENTS: usize = 4096;
 pub enum StoreError {
     #[error("cannot reach xenstore")]
     Reach(#[source] io::Error),
-    #[error("the connection to xenstore broke")]
+    #[error("lost the connection to xenstore")]
     Broken(#[source] io::Error),
-    #[error("xenstore says {0}")]
+    #[error("xenstore error {0}")]
     Refused(String),
-    #[error("{0:?} is not a path")]
+    #[error("{0:?} is not a valid path")]
     Path(String),
     #[error("the request is too long")]
     TooLong,
-    #[error("xenstore said something that makes no sense")]
+    #[error("invalid answer from xenstore")]
     Nonsense,
 }
 

@@ -44,7 +44,7 @@ impl Span {
     pub fn fill(&mut self, len: usize, map: impl FnOnce(Place) -> Result<Mapping, XenError>) -> Result<(), XenError> {
         let filled = self.filled();
         if len > self.len - filled {
-            return Err(failed("map so many pages")(io::ErrorKind::InvalidInput.into()));
+            return Err(failed("map that many pages")(io::ErrorKind::InvalidInput.into()));
         }
         // SAFETY: reserved here, within the length, and nothing else is mapped from `filled` on.
         let place = unsafe { Place::over_reservation(self.start.as_ptr() as usize + filled) };

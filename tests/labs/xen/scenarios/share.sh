@@ -52,7 +52,7 @@ $run --zone consumer -- bulkhead ipc wait producer/weights --timeout 60 -- sh -c
     printf "$(echo $BULKHEAD_IPC_HANDLE | sed "s/../\\\\x&/g")" > /tmp/new && mv /tmp/new /tmp/handle
     exec /programs/share consumer /tmp' > /tmp/consumer 2>&1 || { status=$?; cat /tmp/consumer; fail "the consumer: status $status"; }
 grep -q 'first values: 42 43 44 45' /tmp/consumer || fail "the consumer read $(cat /tmp/consumer)"
-until grep -q 'consumer 1 of zone consumer is done' /tmp/producer; do
+until grep -q 'consumer 1 in zone consumer finished' /tmp/producer; do
     kill -0 $producer 2>/dev/null || { cat /tmp/producer; fail "the producer ended"; }
     sleep 0.3
 done
@@ -71,7 +71,7 @@ until grep -q 'PUBLISHED' /tmp/producer; do
     kill -0 $producer 2>/dev/null || { cat /tmp/producer; fail "the producer ended"; }
     sleep 0.3
 done
-grep -q 'consumer 2 of zone consumer died' /tmp/producer || { cat /tmp/producer; fail "nobody heard of the end of the guest"; }
+grep -q 'consumer 2 in zone consumer died' /tmp/producer || { cat /tmp/producer; fail "nobody heard of the end of the guest"; }
 
 echo >&8
 exec 8>&-

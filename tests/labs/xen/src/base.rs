@@ -161,7 +161,7 @@ fn skeleton() -> Tree {
     for folder in
         ["dev", "etc", "proc", "root", "run/lock", "sys", "tmp", "var/log", "var/lib/xen", "var/lib/xenstored"]
     {
-        tree.folder(folder);
+        tree.dir(folder);
     }
     tree.link("var/run", "../run");
     tree.link("var/lock", "../run/lock");

@@ -43,7 +43,7 @@ pub fn spill(tree: &Tree, prefix: &str, folder: &Path) -> Result<()> {
     for (name, node) in tree.iter() {
         let Some(path) = name.strip_prefix(prefix).map(|name| folder.join(name)) else { continue };
         match &node.kind {
-            Kind::Folder => fs::create_dir_all(&path),
+            Kind::Directory => fs::create_dir_all(&path),
             Kind::File(content) => fs::write(&path, content)
                 .and_then(|()| fs::set_permissions(&path, fs::Permissions::from_mode(node.mode))),
             Kind::Link(target) => symlink(target, &path),

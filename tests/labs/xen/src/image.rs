@@ -41,7 +41,7 @@ pub fn check() -> Result<()> {
 fn build(folder: &Path, options: &[&str], variables: &[(&str, &str)]) -> Result<()> {
     let mut command = Command::new(paths::stage().join("bin/bulkhead"));
     command.args(["image", "build"]).args(options).envs(variables.iter().copied());
-    command.arg("--packages").arg(base::store().folder).arg("--output").arg(folder);
+    command.arg("--packages").arg(base::store().dir).arg("--output").arg(folder);
     sh::output(&mut command).map(drop)
 }
 

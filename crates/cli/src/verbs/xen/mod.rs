@@ -1,4 +1,4 @@
-//! `bulkhead xen`: programs in domains of their own.
+//! `bulkhead xen`: runs programs in Xen domains.
 
 mod run;
 mod session;

@@ -1,4 +1,4 @@
-//! `bulkhead xen run`: a domain, its zone, and a program in it.
+//! `bulkhead xen run`: creates a domain and its zone, and runs a program in it.
 
 use std::io;
 use std::os::fd::AsFd;
@@ -24,23 +24,23 @@ use crate::exit::{Exit, Failure};
 use crate::signals::Signals;
 use crate::xen_args::{KindArg, XenRunArgs};
 
-/// A frame of grants is good for so many bytes.
+/// Bytes that one grant frame covers.
 const GRANT_FRAME: u64 = 2 << 20;
 
 pub fn run(args: XenRunArgs) -> Result<ExitCode, Failure> {
     let parts = [args.image.join(image::KERNEL), args.image.join(image::ROOT)];
     for file in parts.iter().chain(&args.root).chain(&args.root_disk) {
         if !file.is_file() && !is_block_device(file) {
-            let line = format!("there is no {} (see bulkhead image --help)", file.display());
+            let line = format!("{} does not exist (see bulkhead image --help)", file.display());
             return Err(Failure::new(Exit::NoImage, line));
         }
     }
     let mut store = Store::open().map_err(|error| Failure::new(Exit::NoXen, error.to_string()))?;
     let mut signals = Signals::catch().map_err(|error| Failure::system(Exit::Failure, "cannot run", &error))?;
-    let name = name().map_err(|error| Failure::system(Exit::Failure, "cannot make a name", &error))?;
+    let name = name().map_err(|error| Failure::system(Exit::Failure, "cannot generate a name", &error))?;
     let zone = Zone::join(&args, &name)?;
-    let folder = Folder::make(&name)?;
-    let root = folder.archive(&args)?;
+    let dir = TempDir::create(&name)?;
+    let root = dir.archive(&args)?;
     let disk = args.root_disk.as_deref().map(Disk::of).transpose()?;
     let definition = Definition {
         name: &name,
@@ -53,7 +53,7 @@ pub fn run(args: XenRunArgs) -> Result<ExitCode, Failure> {
         host: store.read_text("domid").ok().flatten().and_then(|text| text.parse().ok()).unwrap_or(0),
         grant_frames: u32::try_from(args.shared_memory.div_ceil(GRANT_FRAME)).unwrap_or(u32::MAX),
     };
-    let domain = Domain::create(&definition, &folder.path).map_err(|error| domain_failure(&error))?;
+    let domain = Domain::create(&definition, &dir.path).map_err(|error| domain_failure(&error))?;
     let _admitted = Admitted::new(&mut store, domain.id(), zone.name.as_str())?;
     domain.unpause().map_err(|error| domain_failure(&error))?;
     let link = match connect(&mut store, &domain, &mut signals, Duration::from_secs(args.boot_timeout))? {
@@ -109,9 +109,11 @@ impl Zone {
         };
         let name = match &args.zone {
             Some(name) => name.clone(),
-            None => domain.parse().map_err(|_| Failure::new(Exit::Failure, "the domain's name is no zone's"))?,
+            None => domain
+                .parse()
+                .map_err(|_| Failure::new(Exit::Failure, "the domain's name is not a valid zone name"))?,
         };
-        // A zone that is named and has its limits already is left as it is.
+        // A zone that is given without limits must exist, and stays as it is.
         let request = match args.zone.is_some() && args.gpu_memory.is_none() && args.share.is_none() {
             true => Request::FindZone { name: name.clone() },
             false => Request::EnsureZone { name: name.clone(), limits, lease: true },
@@ -123,7 +125,7 @@ impl Zone {
     }
 }
 
-/// The domain's number stands for the zone until this is dropped.
+/// The domain is admitted to the zone until this is dropped.
 struct Admitted {
     domain: xen::DomainId,
 }
@@ -131,7 +133,7 @@ struct Admitted {
 impl Admitted {
     fn new(store: &mut Store, domain: xen::DomainId, zone: &str) -> Result<Self, Failure> {
         let done = xen::admission::admit(store, domain, zone);
-        done.map_err(|error| Failure::new(Exit::NoXen, format!("cannot connect the domain with its zone: {error}")))?;
+        done.map_err(|error| Failure::new(Exit::NoXen, format!("cannot assign the domain to its zone: {error}")))?;
         Ok(Self { domain })
     }
 }
@@ -144,17 +146,17 @@ impl Drop for Admitted {
     }
 }
 
-/// Files that are of no use when the domain is there.
-struct Folder {
+/// A directory for files that are needed only until the domain is created.
+struct TempDir {
     path: PathBuf,
 }
 
-impl Folder {
-    fn make(name: &str) -> Result<Self, Failure> {
+impl TempDir {
+    fn create(name: &str) -> Result<Self, Failure> {
         use std::os::unix::fs::DirBuilderExt;
         let path = std::env::temp_dir().join(name);
         let made = std::fs::DirBuilder::new().mode(0o700).create(&path);
-        made.map_err(|error| Failure::system(Exit::Failure, &format!("cannot make {}", path.display()), &error))?;
+        made.map_err(|error| Failure::system(Exit::Failure, &format!("cannot create {}", path.display()), &error))?;
         Ok(Self { path })
     }
 
@@ -170,12 +172,12 @@ impl Folder {
             }
             Ok(())
         };
-        append().map_err(|error| Failure::system(Exit::Failure, "cannot put the archives together", &error))?;
+        append().map_err(|error| Failure::system(Exit::Failure, "cannot concatenate the archives", &error))?;
         Ok(both)
     }
 }
 
-impl Drop for Folder {
+impl Drop for TempDir {
     fn drop(&mut self) {
         let _ = std::fs::remove_dir_all(&self.path);
     }
@@ -183,7 +185,7 @@ impl Drop for Folder {
 
 enum Connected {
     Link(HostEnd),
-    /// Somebody wants us to end.
+    /// A signal asked to terminate.
     Signal(u8),
 }
 
@@ -192,7 +194,7 @@ fn connect(
     store: &mut Store,
     domain: &Domain,
     signals: &mut Signals,
-    patience: Duration,
+    timeout: Duration,
 ) -> Result<Connected, Failure> {
     let failure = |error: LinkError| Failure::new(Exit::Guest, error.to_string());
     let (start, node) = (Instant::now(), host::node(domain.id()));
@@ -207,20 +209,20 @@ fn connect(
         if !domain.exists() {
             return Err(failure(LinkError::Gone));
         }
-        let left = patience.checked_sub(start.elapsed()).ok_or_else(|| failure(LinkError::Timeout(patience)))?;
+        let left = timeout.checked_sub(start.elapsed()).ok_or_else(|| failure(LinkError::Timeout(timeout)))?;
         let left = Timespec { tv_sec: left.as_secs() as i64, tv_nsec: left.subsec_nanos().into() };
         let mut fds = [
             PollFd::from_borrowed_fd(store.as_fd(), PollFlags::IN),
             PollFd::from_borrowed_fd(signals.fd(), PollFlags::IN),
         ];
         let _ = rustix::event::poll(&mut fds, Some(&left));
-        if let Some(signal) = signals.take().into_iter().find(|signal| Signals::is_end(*signal)) {
+        if let Some(signal) = signals.take().into_iter().find(|signal| Signals::is_termination(*signal)) {
             return Ok(Connected::Signal(signal as u8));
         }
     }
 }
 
-/// What the guest is told to run.
+/// The description of the program for the guest.
 fn description(args: &XenRunArgs) -> Vec<Down> {
     use std::os::unix::ffi::OsStrExt;
     let mut frames: Vec<Down> = args.command.iter().map(|word| Down::Argument(word.as_bytes().to_vec())).collect();
@@ -231,7 +233,7 @@ fn description(args: &XenRunArgs) -> Vec<Down> {
         false => here(variable),
     });
     frames.extend(term.into_iter().chain(given).map(Down::Variable));
-    frames.extend(args.workdir.iter().map(|folder| Down::Folder(folder.as_os_str().as_bytes().to_vec())));
+    frames.extend(args.workdir.iter().map(|dir| Down::WorkingDirectory(dir.as_os_str().as_bytes().to_vec())));
     frames.push(Down::Start { terminal: args.terminal });
     frames
 }

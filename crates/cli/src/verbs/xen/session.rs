@@ -1,4 +1,4 @@
-//! A program in a guest, as if it ran here: what it reads and prints, signals, and how it ends.
+//! Forwards input, output, signals and the exit status of a program in a guest.
 
 use std::collections::VecDeque;
 use std::io::{self, Write};
@@ -18,10 +18,10 @@ use crate::exit::{Exit, Failure};
 use crate::signals::Signals;
 
 const CHUNK: usize = 16 << 10;
-/// How often somebody must ask for the end before the domain is ended without asking it.
-const PATIENCE: u32 = 3;
-/// How long a guest whose first process is gone may take to be gone itself.
-const FAREWELL: Duration = Duration::from_secs(10);
+/// How many termination signals it takes to destroy the domain without asking it.
+const MAX_TERMINATIONS: u32 = 3;
+/// How long a guest may take to shut down after its init process is gone.
+const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(10);
 
 pub struct Session {
     link: HostEnd,
@@ -36,12 +36,12 @@ pub struct Session {
     under_way: usize,
     input_open: bool,
     terminal: Option<Raw>,
-    asked: u32,
+    terminations: u32,
 }
 
 enum End {
     Exited(u8),
-    /// Whoever read our output does no more.
+    /// The reader of our output is gone.
     Unread,
 }
 
@@ -59,7 +59,7 @@ impl Session {
             under_way: 0,
             input_open: true,
             terminal,
-            asked: 0,
+            terminations: 0,
         }
     }
 
@@ -74,7 +74,7 @@ impl Session {
             .iter()
             .any(|frame| matches!(frame, Down::Argument(bytes) | Down::Variable(bytes) if bytes.len() > MAX_PAYLOAD))
         {
-            return Err(Failure::new(Exit::Usage, "an argument or a variable is too long"));
+            return Err(Failure::new(Exit::Usage, "an argument or environment variable is too long"));
         }
         Ok(())
     }
@@ -89,17 +89,17 @@ impl Session {
                 Ok(None) => {}
                 Err(error) => return Err(Failure::new(Exit::Guest, error.to_string())),
             }
-            if self.asked >= PATIENCE {
+            if self.terminations >= MAX_TERMINATIONS {
                 return Ok(ExitCode::from(128 + 15));
             }
             // Everything that it said has been read by now.
             let ended = std::mem::take(&mut self.some_ended) && !domain.exists();
             let left = self.link.guest_is_gone() && {
                 let since = *gone_since.get_or_insert_with(Instant::now);
-                !domain.exists() || since.elapsed() > FAREWELL
+                !domain.exists() || since.elapsed() > SHUTDOWN_TIMEOUT
             };
             if ended || left {
-                return Err(Failure::new(Exit::Guest, "the guest ended, and not because its program did"));
+                return Err(Failure::new(Exit::Guest, "the guest ended before its program"));
             }
             self.sleep();
         }
@@ -135,7 +135,7 @@ impl Session {
                 self.waiting.extend(resized);
                 continue;
             }
-            self.asked += u32::from(Signals::is_end(signal));
+            self.terminations += u32::from(Signals::is_termination(signal));
             self.waiting.push_back(Down::Signal(signal as u32));
         }
         while let Some(frame) = self.waiting.front() {
@@ -158,7 +158,7 @@ impl Session {
         if self.wants_input() {
             fds.push(PollFd::from_borrowed_fd(stdin.as_fd(), PollFlags::IN));
         }
-        // Nothing is known to need it, but a lost event must not stop us for ever.
+        // A timeout, so that a lost event cannot block this forever.
         let _ = rustix::event::poll(&mut fds, Some(&Timespec { tv_sec: 1, tv_nsec: 0 }));
         let came = |at: usize| fds.get(at).is_some_and(|fd| !fd.revents().is_empty());
         let (store, input) = (came(2), came(3));

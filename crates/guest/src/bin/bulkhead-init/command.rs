@@ -20,7 +20,7 @@ const PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin
 pub struct Described {
     arguments: Vec<OsString>,
     environment: Vec<OsString>,
-    folder: Option<OsString>,
+    dir: Option<OsString>,
 }
 
 /// A command that runs. Errors come with output where there is a terminal.
@@ -42,8 +42,8 @@ impl Described {
         self.environment.push(OsString::from_vec(bytes));
     }
 
-    pub fn folder(&mut self, bytes: Vec<u8>) {
-        self.folder = Some(OsString::from_vec(bytes));
+    pub fn dir(&mut self, bytes: Vec<u8>) {
+        self.dir = Some(OsString::from_vec(bytes));
     }
 
     /// Starts it; what the host left open, the tenant's image decides.
@@ -69,9 +69,9 @@ impl Described {
                 command.env(name, value);
             }
         }
-        let folder = self.folder.or(tenant.folder).unwrap_or_else(|| "/".into());
-        std::fs::create_dir_all(&folder)?;
-        command.current_dir(folder);
+        let dir = self.dir.or(tenant.dir).unwrap_or_else(|| "/".into());
+        std::fs::create_dir_all(&dir)?;
+        command.current_dir(dir);
         if terminal { on_new_terminal(command) } else { with_pipes(command) }
     }
 }

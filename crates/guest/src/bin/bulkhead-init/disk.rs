@@ -11,7 +11,7 @@ use std::os::unix::fs::FileExt;
 use std::time::{Duration, Instant};
 
 /// How long the disk may take to appear once the module for it is there.
-const PATIENCE: Duration = Duration::from_secs(30);
+const TIMEOUT: Duration = Duration::from_secs(30);
 
 const DISK: &str = "/disk";
 const CHANGES: &str = "/changes";
@@ -23,12 +23,12 @@ pub fn mount_root(name: &str) -> Result<(), InitError> {
     let disk = open(&device).map_err(|error| InitError::Step(format!("open the disk {device}"), error))?;
     let kind = FileSystem::of(&disk).map_err(|error| InitError::Step(format!("read the disk {device}"), error))?;
     let root = format!("/{ROOT}");
-    for folder in [DISK, CHANGES, &root] {
-        make(folder)?;
+    for dir in [DISK, CHANGES, &root] {
+        make(dir)?;
     }
     let read_only = MountFlags::RDONLY | MountFlags::NODEV;
     mount(&*device, DISK, kind.name(), read_only, kind.options()).map_err(step(format!("mount {device}")))?;
-    mount("tmpfs", CHANGES, "tmpfs", MountFlags::NODEV, None::<&CStr>).map_err(step("mount room for changes"))?;
+    mount("tmpfs", CHANGES, "tmpfs", MountFlags::NODEV, None::<&CStr>).map_err(step("mount a tmpfs for changes"))?;
     let (upper, work) = (format!("{CHANGES}/upper"), format!("{CHANGES}/work"));
     make(&upper)?;
     make(&work)?;
@@ -37,8 +37,8 @@ pub fn mount_root(name: &str) -> Result<(), InitError> {
         .map_err(step("mount the tenant's root file system"))
 }
 
-fn make(folder: &str) -> Result<(), InitError> {
-    std::fs::create_dir_all(folder).map_err(|error| InitError::Step(format!("make {folder}"), error))
+fn make(dir: &str) -> Result<(), InitError> {
+    std::fs::create_dir_all(dir).map_err(|error| InitError::Step(format!("make {dir}"), error))
 }
 
 /// Waits for it: the kernel finds it a moment after the module is there.
@@ -46,7 +46,7 @@ fn open(device: &str) -> io::Result<File> {
     let start = Instant::now();
     loop {
         match File::open(device) {
-            Err(error) if error.kind() == io::ErrorKind::NotFound && start.elapsed() < PATIENCE => {
+            Err(error) if error.kind() == io::ErrorKind::NotFound && start.elapsed() < TIMEOUT => {
                 std::thread::sleep(Duration::from_millis(5));
             }
             result => return result,
@@ -69,7 +69,7 @@ impl FileSystem {
         match (&start, magic) {
             (b"hsqs", _) => Ok(Self::Squashfs),
             (_, [0x53, 0xef]) => Ok(Self::Ext4),
-            _ => Err(io::Error::new(io::ErrorKind::InvalidData, "neither squashfs nor ext4 is on it")),
+            _ => Err(io::Error::new(io::ErrorKind::InvalidData, "no squashfs or ext4 file system")),
         }
     }
 

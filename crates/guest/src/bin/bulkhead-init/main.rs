@@ -39,7 +39,7 @@ fn main() {
     }
     // Whoever tries it by hand must not switch his machine off.
     if std::process::id() != 1 {
-        eprintln!("bulkhead-init: I am for the first process of a guest");
+        eprintln!("bulkhead-init: must run as process 1 of a guest");
         std::process::exit(2);
     }
     if let Err(error) = run() {

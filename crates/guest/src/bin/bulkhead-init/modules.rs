@@ -1,7 +1,7 @@
 //! The kernel's modules.
 
 use crate::{InitError, step};
-use guest::image::{MODULES, MODULES_FOLDER};
+use guest::image::{MODULES, MODULES_DIR};
 use std::ffi::CString;
 use std::fs::File;
 
@@ -19,7 +19,7 @@ pub fn load_all(names: &[&str]) -> Result<(), InitError> {
 }
 
 fn load_one(name: &str, parameters: &str) -> Result<(), InitError> {
-    let path = format!("/{MODULES_FOLDER}/{name}.ko");
+    let path = format!("/{MODULES_DIR}/{name}.ko");
     let file = File::open(&path).map_err(|error| InitError::Step(format!("open {path}"), error))?;
     let parameters = CString::new(parameters).unwrap_or_default();
     match rustix::system::finit_module(&file, &parameters, 0) {

@@ -45,7 +45,7 @@ fn describe(link: &mut GuestEnd) -> Result<Option<(Described, bool, Option<(u16,
         match link.receive()? {
             Some(Down::Argument(bytes)) => described.argument(bytes),
             Some(Down::Variable(bytes)) => described.variable(bytes),
-            Some(Down::Folder(bytes)) => described.folder(bytes),
+            Some(Down::WorkingDirectory(bytes)) => described.dir(bytes),
             Some(Down::Size(rows, columns)) => size = Some((rows, columns)),
             Some(Down::Start { terminal }) => return Ok(Some((described, terminal, size))),
             // Nothing to send it to yet: whoever wants us to end, ends us.
@@ -78,7 +78,7 @@ struct Pump<'a> {
 
 impl<'a> Pump<'a> {
     fn new(link: &'a mut GuestEnd, running: Running) -> Result<Self, InitError> {
-        let (ended, tell) = rustix::pipe::pipe().map_err(crate::step("make a pipe"))?;
+        let (ended, tell) = rustix::pipe::pipe().map_err(crate::step("create a pipe"))?;
         let command = running.child.id() as i32;
         std::thread::spawn(move || reap(command, &tell));
         Ok(Self { link, running, pending: VecDeque::new(), input_ended: false, ended, status: None })
@@ -114,7 +114,7 @@ impl<'a> Pump<'a> {
                 Down::Signal(number) => self.signal(number),
                 Down::Size(rows, columns) => self.resize(rows, columns),
                 // Too late for these.
-                Down::Argument(_) | Down::Variable(_) | Down::Folder(_) | Down::Start { .. } => {}
+                Down::Argument(_) | Down::Variable(_) | Down::WorkingDirectory(_) | Down::Start { .. } => {}
             }
         }
         Ok(any)

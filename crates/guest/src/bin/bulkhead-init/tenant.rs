@@ -1,8 +1,8 @@
 //! The tenant's own root file system, where there is one: an archive behind the image, or a disk.
 
 use crate::{InitError, mounts, step};
-use guest::image::LIBRARY_FOLDER;
-use guest::tenant::{COMMAND, ENVIRONMENT, FOLDER, ROOT};
+use guest::image::LIBRARY_DIR;
+use guest::tenant::{COMMAND, ENVIRONMENT, ROOT, WORKING_DIR};
 use std::ffi::OsString;
 use std::fs;
 use std::os::unix::ffi::OsStringExt;
@@ -12,12 +12,12 @@ use std::path::Path;
 #[derive(Debug, Default)]
 pub struct Tenant {
     pub environment: Vec<OsString>,
-    pub folder: Option<OsString>,
+    pub dir: Option<OsString>,
     pub command: Vec<OsString>,
 }
 
-/// Folders in which the loaders of different systems look without being told.
-const LIBRARY_FOLDERS: [&str; 3] = ["usr/lib/x86_64-linux-gnu", "usr/lib64", "usr/lib"];
+/// Directories in which the loaders of different systems look without being told.
+const LIBRARY_DIRS: [&str; 3] = ["usr/lib/x86_64-linux-gnu", "usr/lib64", "usr/lib"];
 const LIBRARIES: [&str; 2] = ["libcuda.so", "libnvidia-ml.so"];
 
 /// Makes the tenant's root file system the root of this process, with our libraries in it.
@@ -27,7 +27,7 @@ pub fn enter() -> Result<Tenant, InitError> {
         return Ok(Tenant::default());
     }
     let words = |file: &str| words(fs::read(format!("/{file}")).unwrap_or_default());
-    let tenant = Tenant { environment: words(ENVIRONMENT), folder: words(FOLDER).pop(), command: words(COMMAND) };
+    let tenant = Tenant { environment: words(ENVIRONMENT), dir: words(WORKING_DIR).pop(), command: words(COMMAND) };
     mounts::under(&root)?;
     libraries(&root)?;
     rustix::process::chroot(root.as_str()).map_err(step("enter the tenant's root file system"))?;
@@ -35,16 +35,16 @@ pub fn enter() -> Result<Tenant, InitError> {
     Ok(tenant)
 }
 
-/// Copies our libraries to where the tenant's loader finds them. Folders that are links in the tenant's tree lead to
+/// Copies our libraries to where the tenant's loader finds them. Directories that are links in the tenant's tree lead to
 /// another one of the list, or out of the tree, and are left alone.
 fn libraries(root: &str) -> Result<(), InitError> {
-    for folder in LIBRARY_FOLDERS {
-        let there = format!("{root}/{folder}");
+    for dir in LIBRARY_DIRS {
+        let there = format!("{root}/{dir}");
         if !fs::symlink_metadata(&there).is_ok_and(|meta| meta.is_dir()) {
             continue;
         }
         for name in LIBRARIES {
-            let (ours, theirs) = (format!("/{LIBRARY_FOLDER}/{name}.1"), format!("{there}/{name}.1"));
+            let (ours, theirs) = (format!("/{LIBRARY_DIR}/{name}.1"), format!("{there}/{name}.1"));
             // A link in its place would lead elsewhere.
             let _ = fs::remove_file(&theirs);
             fs::copy(&ours, &theirs).map_err(|error| InitError::Step(format!("copy {ours}"), error))?;

@@ -130,7 +130,10 @@ impl Host {
         let gone_on = until(&format!("a round after {before}"), || Ok((round()? > before + 2).then_some(())));
         gone_on.with_context(|| {
             let said = self.run(&["tail", "-n", "5", "/run/steady"]).unwrap_or_default();
-            format!("it said {said}; {}", self.run(&["journalctl", "-n", "40", "-u", "bulkhead*"]).unwrap_or_default())
+            format!(
+                "it said {said}; {}",
+                self.run(&["journalctl", "-n", "40", "-u", "bulkhead*"]).unwrap_or_default()
+            )
         })
     }
 

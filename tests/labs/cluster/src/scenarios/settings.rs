@@ -31,12 +31,12 @@ fn two_kinds(stage: &mut Stage) -> Result<()> {
     stage.nothing_left()
 }
 
-/// A file that is wrong is named, and what was in force stays so. One that is right counts without a restart.
+/// An invalid file is named, and the previous one is kept. A valid one is used without a restart.
 fn wrong(stage: &mut Stage) -> Result<()> {
     lab::configure(stage.cluster, "[profiles.gpu-10gb]\nmemory = \"plenty\"\n", "")?;
     until("the plugin's word", || {
         let said = lab::said(stage.cluster, "device-plugin")?;
-        Ok((said.contains("plenty") && said.contains("what was in force stays so")).then_some(()))
+        Ok((said.contains("plenty") && said.contains("keeping the previous one")).then_some(()))
     })?;
     stage.apply(&pods::with_part("meanwhile", &["vecadd"]))?;
     stage.passes("meanwhile")?;

@@ -7,22 +7,22 @@ import time
 from . import cuda, wire
 
 _REASONS = {
-    1: "that is no name: 1 to 63 letters, digits, '-', '_' or '.'",
-    2: "the zone publishes that name already",
-    3: "the handle is stale: its memory was freed, or the proxy was restarted since",
-    4: "the zone has too many publications or waiting programs",
-    5: "the publisher has died",
+    1: "invalid name: must be 1 to 63 letters, digits, '-', '_' or '.'",
+    2: "the name is already published in this zone",
+    3: "stale handle: its memory was freed, or the proxy was restarted",
+    4: "the zone has too many publications or waiting clients",
+    5: "the publisher died",
 }
 
 Entry = collections.namedtuple("Entry", "name zone nbytes consumers age note")
 
 
 class TimedOut(TimeoutError):
-    """It did not happen in time."""
+    """Timed out."""
 
 
 class Refused(RuntimeError):
-    """The proxy refuses; `code` says why."""
+    """Refused by the proxy; `code` says why."""
 
     def __init__(self, code):
         super().__init__(_REASONS.get(code, f"refused ({code})"))
@@ -30,7 +30,7 @@ class Refused(RuntimeError):
 
 
 class Gone(RuntimeError):
-    """The other side has died, or has withdrawn what it published."""
+    """The peer died or withdrew its publication."""
 
 
 def _deadline(timeout):
@@ -56,7 +56,7 @@ def _describe(buffer):
     if hasattr(buffer, "data_ptr"):
         # PyTorch has types that the interface below does not know, such as bfloat16.
         if not (buffer.is_cuda and buffer.is_contiguous()):
-            raise ValueError("the tensor is not on a GPU, or not contiguous; publish a copy that is")
+            raise ValueError("the tensor must be contiguous and on a GPU; publish a copy")
         details = {"shape": list(buffer.shape), "dtype": str(buffer.dtype).split(".")[-1]}
         try:
             details["typestr"] = buffer.__cuda_array_interface__["typestr"]
@@ -137,12 +137,12 @@ class Publication(_Side):
             left = None if deadline is None else max(deadline - time.monotonic(), 0)
             message = self._hear(left)
             if message is None:
-                raise TimedOut(f"nobody is done with {self.name!r} yet")
+                raise TimedOut(f"timed out waiting for consumers of {self.name!r}")
             if message.kind in (wire.FINISHED, wire.LOST):
                 consumers -= 1
                 lost += message.kind == wire.LOST
         if lost:
-            raise Gone(f"{lost} of those who had {self.name!r} died")
+            raise Gone(f"{lost} consumer(s) of {self.name!r} died")
 
     def close(self):
         """Withdraws it: those who have it keep it, and learn that it is withdrawn."""
@@ -173,7 +173,7 @@ class Shared(_Side):
     @property
     def __cuda_array_interface__(self):
         if not self.address:
-            raise AttributeError("nothing is mapped")
+            raise AttributeError("no memory is mapped")
         # A type that has no name here is shown as the bytes that it is.
         shape, typestr = (self.shape, self._typestr) if self._typestr else ((self.nbytes,), "|u1")
         return {"shape": shape, "typestr": typestr, "data": (self.address, False), "version": 3}
@@ -234,7 +234,7 @@ def publish(name, buffer=None, *, note=None, socket=None):
     answer = connection.hear(_deadline(10))
     if answer is None or answer.kind != wire.PUBLISHED:
         connection.close()
-        raise Refused(answer.code) if answer is not None else TimedOut("the proxy does not answer")
+        raise Refused(answer.code) if answer is not None else TimedOut("timed out waiting for the proxy")
     return Publication(connection, name, buffer)
 
 
@@ -246,7 +246,7 @@ def wait(name, timeout=None, *, socket=None):
         connection.say(wire.message(wire.WAIT, name=plain, zone=zone))
         found = connection.hear(_deadline(timeout))
         if found is None:
-            raise TimedOut(f"nobody has published {name!r} in time")
+            raise TimedOut(f"timed out waiting for {name!r}")
         if found.kind != wire.FOUND:
             raise Refused(found.code)
         return Shared(connection, found)

@@ -1,4 +1,4 @@
-//! `bulkhead bench meet`: how long after a program publishes does the one that waits go on?
+//! `bulkhead bench rendezvous`: the latency from `publish` to the return of `wait` in another thread.
 
 use std::path::Path;
 use std::process::ExitCode;
@@ -16,7 +16,7 @@ use crate::{admin, verbs};
 
 const ROUNDS: usize = 2000;
 const WARM_UP: usize = 100;
-/// Until the one that waits is asleep.
+/// Until the waiter sleeps.
 const SETTLE: Duration = Duration::from_micros(300);
 
 pub fn run(json: bool) -> Result<ExitCode, Failure> {
@@ -63,7 +63,7 @@ fn measure(socket: &Path) -> Result<Vec<Duration>, MeetError> {
             let _ = says_ready.send(());
             meeter.hear(None)?;
             let _ = says_woken.send(Instant::now());
-            // Not before what it has found is gone: else it finds that again.
+            // Not before the publication is gone, else it finds that again.
             if next.recv().is_err() {
                 break;
             }

@@ -1,4 +1,4 @@
-//! Where devices are handed out: one desk for all resources, one customer at a time.
+//! Hands devices out: one allocator for all resources, one request at a time.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -8,30 +8,30 @@ use control::zone::{Labels, ZoneChange, ZoneSettings};
 use tokio::sync::Mutex;
 use tokio::time::Instant;
 
-use super::census::{Census, Finding};
+use super::reconciler::{Action, PodReconciler};
 use crate::api::device_plugin as api;
-use crate::books::{Holder, Record};
 use crate::cdi;
-use crate::keeper::{KeepError, Keeper};
-use crate::offer::{self, Resource, SeveralSlices};
+use crate::checkpoints::{Holder, Record};
+use crate::offer::{self, Resource, SeveralInstances};
 use crate::pod_resources::Listing;
 use crate::policy::Policy;
+use crate::zone_store::{ZoneStore, ZoneStoreError};
 
-/// How every zone's name begins that the device plugin makes.
+/// The prefix of every zone that the device plugin creates.
 pub const PREFIX: &str = "plugin-";
 
 #[derive(Debug, thiserror::Error)]
 pub enum Refusal {
     #[error("this node does not offer {0}")]
     UnknownResource(String),
-    #[error("there is no device {0}")]
+    #[error("device {0} does not exist")]
     UnknownDevice(String),
     #[error("a container may have only one {0} (failRequestsGreaterThanOne)")]
     OnlyOne(String),
     #[error(transparent)]
-    SeveralSlices(#[from] SeveralSlices),
+    SeveralInstances(#[from] SeveralInstances),
     #[error(transparent)]
-    Keep(#[from] KeepError),
+    Store(#[from] ZoneStoreError),
 }
 
 /// What is offered, and how.
@@ -45,25 +45,25 @@ pub struct Terms {
     pub policy: Policy,
 }
 
-pub struct Desk {
+pub struct Allocator {
     inside: Mutex<Inside>,
-    opened: Instant,
+    started: Instant,
 }
 
 struct Inside {
-    keeper: Keeper,
+    store: ZoneStore,
     terms: Terms,
-    census: Census,
+    reconciler: PodReconciler,
 }
 
-impl Desk {
-    pub fn new(keeper: Keeper, terms: Terms) -> Self {
-        let inside = Inside { keeper, terms, census: Census::default() };
-        Self { inside: Mutex::new(inside), opened: Instant::now() }
+impl Allocator {
+    pub fn new(store: ZoneStore, terms: Terms) -> Self {
+        let inside = Inside { store, terms, reconciler: PodReconciler::default() };
+        Self { inside: Mutex::new(inside), started: Instant::now() }
     }
 
     fn now(&self) -> Duration {
-        self.opened.elapsed()
+        self.started.elapsed()
     }
 
     pub async fn set_terms(&self, terms: Terms) {
@@ -82,7 +82,7 @@ impl Desk {
         Ok(inside.resource(resource)?.prefer(available, must, size, spread))
     }
 
-    /// Makes a zone for each container. Either all are made, or none is left.
+    /// Creates a zone for each container. Either all are created, or none is left.
     pub async fn allocate(
         &self,
         resource: &str,
@@ -105,43 +105,43 @@ impl Desk {
                 }
             }
         }
-        inside.census.allocated();
+        inside.reconciler.allocated();
         Ok(responses)
     }
 
-    /// A kubelet has started.
+    /// Kubelet has restarted.
     pub async fn new_kubelet(&self) {
-        self.inside.lock().await.census.new_kubelet(self.now());
+        self.inside.lock().await.reconciler.new_kubelet(self.now());
     }
 
-    /// Makes zones again that should be there, and ends those that should not.
-    pub async fn restore(&self, known: &BTreeSet<ZoneName>, anew: bool) -> Result<(), KeepError> {
-        self.inside.lock().await.keeper.restore(known, anew).await
+    /// Creates missing zones again, and ends those that nobody has.
+    pub async fn restore(&self, known: &BTreeSet<ZoneName>, rewrite: bool) -> Result<(), ZoneStoreError> {
+        self.inside.lock().await.store.restore(known, rewrite).await
     }
 
-    /// The zones that there are.
+    /// All zones of ours.
     pub async fn zones(&self) -> BTreeSet<ZoneName> {
-        self.inside.lock().await.keeper.records().map(|record| record.zone.clone()).collect()
+        self.inside.lock().await.store.records().map(|record| record.zone.clone()).collect()
     }
 
-    /// Takes note of what kubelet listed when there were only the zones that are `known`: of others it says nothing. Answers
-    /// whether every zone has its pod's name.
+    /// Applies what kubelet listed when only the `known` zones existed: it says nothing about others. Returns whether every
+    /// zone's pod is known.
     ///
-    /// Whoever wants a device meanwhile waits for one zone at most: each is dealt with by itself.
-    pub async fn look(
+    /// An allocation meanwhile waits for one zone at most, because zones are dealt with one by one.
+    pub async fn reconcile(
         &self,
         listing: &Listing,
         known: &BTreeSet<ZoneName>,
-        programs: impl Fn(&ZoneName) -> usize,
+        clients: impl Fn(&ZoneName) -> usize,
     ) -> bool {
         let (ended, changed) = {
             let mut inside = self.inside.lock().await;
-            let Inside { keeper, census, .. } = &mut *inside;
+            let Inside { store, reconciler, .. } = &mut *inside;
             let (mut ended, mut names) = (Vec::new(), BTreeMap::new());
-            for finding in census.look(self.now(), listing, known, keeper.records(), programs) {
-                match finding {
-                    Finding::Ended(zone) => ended.push(zone),
-                    Finding::Belongs(zone, labels) => drop(names.insert(zone, labels)),
+            for action in reconciler.reconcile(self.now(), listing, known, store.records(), clients) {
+                match action {
+                    Action::End(zone) => ended.push(zone),
+                    Action::Label(zone, labels) => drop(names.insert(zone, labels)),
                 }
             }
             (ended, inside.changed(&names))
@@ -152,7 +152,7 @@ impl Desk {
         for record in changed {
             self.inside.lock().await.settle(record).await;
         }
-        self.inside.lock().await.keeper.records().all(|record| !record.settings.labels.pod.is_empty())
+        self.inside.lock().await.store.records().all(|record| !record.settings.labels.pod.is_empty())
     }
 }
 
@@ -173,31 +173,31 @@ impl Inside {
         let mut settings = ZoneSettings::from(resource.limits_of(ids.len()));
         let gpus = ids.iter().filter_map(|id| resource.devices.get(id)).map(|part| part.number);
         settings.ties.gpus = offer::numbers(gpus, self.terms.gpus)?;
-        // Kubelet gives a device to somebody else only when the one who had it is gone.
+        // Kubelet gives a device to another container only after the one that had it is gone.
         let had = |record: &&Record| match &record.holder {
             Holder::Devices { resource, ids: others } => resource == name && others.iter().any(|id| ids.contains(id)),
             Holder::Claim { .. } => false,
         };
-        let over: Vec<ZoneName> = self.keeper.records().filter(had).map(|record| record.zone.clone()).collect();
+        let over: Vec<ZoneName> = self.store.records().filter(had).map(|record| record.zone.clone()).collect();
         for zone in over {
-            tracing::info!(%zone, "its devices are handed out again");
-            self.keeper.end(&zone).await?;
+            tracing::info!(%zone, "ending zone: its devices are allocated again");
+            self.store.end(&zone).await?;
         }
         let zone = new_name(name);
         let holder = Holder::Devices { resource: name.to_owned(), ids };
-        self.keeper.make(zone.clone(), settings, holder).await?;
+        self.store.make(zone.clone(), settings, holder).await?;
         tracing::info!(%zone, resource = name, "zone allocated");
         Ok(zone)
     }
 
-    /// Zones that get their pods' names, or what follows from the namespace since the configuration changed.
+    /// Zones whose pod became known, or whose namespace has another policy since the configuration changed.
     fn changed(&self, names: &BTreeMap<ZoneName, Labels>) -> Vec<Record> {
-        let changed = self.keeper.records().filter_map(|record| {
+        let changed = self.store.records().filter_map(|record| {
             let labels = names.get(&record.zone).unwrap_or(&record.settings.labels).clone();
             if labels.namespace.is_empty() {
                 return None;
             }
-            let ties = self.terms.policy.ties(&labels.namespace, &record.settings.ties);
+            let ties = self.terms.policy.bindings(&labels.namespace, &record.settings.ties);
             let settings = ZoneSettings { labels, ties, ..record.settings.clone() };
             (settings != record.settings).then(|| Record { settings, ..record.clone() })
         });
@@ -205,8 +205,8 @@ impl Inside {
     }
 
     async fn settle(&mut self, record: Record) {
-        // It may have ended since it was looked at.
-        if self.keeper.record(&record.zone).is_none() {
+        // It may have ended meanwhile.
+        if self.store.record(&record.zone).is_none() {
             return;
         }
         let (zone, ZoneSettings { labels, ties, .. }) = (record.zone.clone(), record.settings.clone());
@@ -219,37 +219,37 @@ impl Inside {
             circles: Some(ties.circles),
             ..ZoneChange::default()
         };
-        match self.keeper.change(record, change).await {
-            Ok(()) => tracing::info!(%zone, namespace, pod, container, "zone's pod is known"),
-            Err(error) => tracing::warn!(%zone, %error, "cannot tell the proxy whose zone it is"),
+        match self.store.change(record, change).await {
+            Ok(()) => tracing::info!(%zone, namespace, pod, container, "zone assigned to pod"),
+            Err(error) => tracing::warn!(%zone, %error, "cannot set the zone's pod"),
         }
     }
 
     fn response(&self, zone: &ZoneName) -> api::ContainerAllocateResponse {
         if self.terms.mounts {
-            return self.keeper.places().response(zone);
+            return self.store.places().response(zone);
         }
         let cdi_devices = vec![api::CdiDevice { name: cdi::device_name(zone) }];
         api::ContainerAllocateResponse { cdi_devices, ..Default::default() }
     }
 
     async fn end(&mut self, zone: &ZoneName) {
-        match self.keeper.end(zone).await {
+        match self.store.end(zone).await {
             Ok(()) => tracing::info!(%zone, "zone ended"),
-            // It is in the books still, and is tried again at the next look.
-            Err(error) => tracing::warn!(%zone, %error, "cannot end the zone yet"),
+            // Its checkpoint is still there, so the next pass tries again.
+            Err(error) => tracing::warn!(%zone, %error, "cannot end zone; will retry"),
         }
     }
 }
 
-/// A name that no zone has had: a container that outlives its zone must not find another's under its name.
+/// A name that no zone has had: a container that outlives its zone must not find another one under its name.
 fn new_name(resource: &str) -> ZoneName {
     let tail = resource.rsplit('/').next().unwrap_or("gpu");
     let tail: String =
         tail.chars().filter(|c| c.is_ascii_alphanumeric() || matches!(c, '-' | '.')).take(32).collect();
     let mut random = [0; 6];
-    // Only the kernel's own start-up can make this fail, long before there is a kubelet.
+    // This fails only while the kernel starts, long before there is a kubelet.
     let _ = rustix::rand::getrandom(&mut random, rustix::rand::GetRandomFlags::empty());
     let random: String = random.iter().map(|byte| format!("{byte:02x}")).collect();
-    format!("{PREFIX}{tail}-{random}").parse().unwrap_or_else(|_| unreachable!("only fine characters are left"))
+    format!("{PREFIX}{tail}-{random}").parse().unwrap_or_else(|_| unreachable!("only valid characters are left"))
 }

@@ -1,4 +1,4 @@
-//! `bulkhead gate`: brings clients that are in Xen guests to the proxy of this domain.
+//! `bulkhead xen-backend`: connects clients in Xen guests to the proxy of this domain.
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -10,14 +10,14 @@ use xen_backend::{Gate, GateError};
 use crate::exit::{Exit, Failure};
 
 pub fn run(state_dir: PathBuf, guest_memory: u64) -> Result<ExitCode, Failure> {
-    let _ = rustix::thread::set_name(c"bulkhead-gate");
+    let _ = rustix::thread::set_name(c"bulkhead-xen");
     crate::logging::start(LevelFilter::INFO, None);
     let stop = proxy::on_signals(&[SIGTERM, SIGINT])
         .map_err(|error| Failure::system(Exit::Failure, "cannot start", &error))?;
     let failed = |error: GateError| {
         let source = std::error::Error::source(&error).map(|source| format!(": {source}")).unwrap_or_default();
-        Failure::new(Exit::Failure, format!("gate: {error}{source}"))
+        Failure::new(Exit::Failure, format!("xen-backend: {error}{source}"))
     };
-    Gate::open(state_dir, guest_memory).and_then(|gate| gate.run(stop)).map_err(failed)?;
+    Gate::open(state_dir, guest_memory).and_then(|backend| backend.run(stop)).map_err(failed)?;
     Ok(ExitCode::SUCCESS)
 }

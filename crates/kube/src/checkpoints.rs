@@ -1,7 +1,7 @@
-//! What must survive a restart of the plugin, and a reboot of the node: a file for each zone that we have made.
+//! Checkpoints: a file for each zone that we have created, which survives a restart of the plugin and a reboot of the node.
 //!
-//! A zone is written down before it is made and forgotten after it is gone, so whatever is cut off in between is found
-//! and finished, or undone.
+//! A checkpoint is written before its zone is created and removed after the zone is gone, so whatever is interrupted in
+//! between is found, and finished or undone.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -13,7 +13,7 @@ use serde::{Deserialize, Serialize};
 use crate::dra::claims::Prepared;
 use crate::files;
 
-/// Of a zone.
+/// The checkpoint of a zone.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Record {
     pub zone: ZoneName,
@@ -32,18 +32,18 @@ pub enum Holder {
 }
 
 #[derive(Debug)]
-pub struct Books {
-    folder: PathBuf,
+pub struct Checkpoints {
+    dir: PathBuf,
 }
 
-impl Books {
-    pub fn open(folder: &Path) -> io::Result<Self> {
-        std::fs::create_dir_all(folder)?;
-        Ok(Self { folder: folder.to_owned() })
+impl Checkpoints {
+    pub fn open(dir: &Path) -> io::Result<Self> {
+        std::fs::create_dir_all(dir)?;
+        Ok(Self { dir: dir.to_owned() })
     }
 
     fn file(&self, zone: &ZoneName) -> PathBuf {
-        self.folder.join(format!("{zone}.json"))
+        self.dir.join(format!("{zone}.json"))
     }
 
     pub fn write(&self, record: &Record) -> io::Result<()> {
@@ -54,10 +54,10 @@ impl Books {
         files::remove(&self.file(zone))
     }
 
-    /// All that is written down. A file that makes no sense is named, and left for a person to look at.
+    /// All checkpoints. An invalid file is logged and left for the operator to inspect.
     pub fn read(&self) -> io::Result<BTreeMap<ZoneName, Record>> {
         let mut records = BTreeMap::new();
-        for entry in std::fs::read_dir(&self.folder)? {
+        for entry in std::fs::read_dir(&self.dir)? {
             let path = entry?.path();
             if path.extension().is_none_or(|ending| ending != "json") {
                 continue;
@@ -67,10 +67,10 @@ impl Books {
                     records.insert(record.zone.clone(), record);
                 }
                 Ok(_) => {
-                    tracing::warn!(file = %path.display(), "a checkpoint has another zone's name; it is left out")
+                    tracing::warn!(file = %path.display(), "ignoring checkpoint: it names another zone")
                 }
                 Err(error) => {
-                    tracing::warn!(file = %path.display(), %error, "a checkpoint cannot be read; it is left out");
+                    tracing::warn!(file = %path.display(), %error, "ignoring checkpoint: cannot read it");
                 }
             }
         }
