@@ -213,7 +213,7 @@ pub const KEYS: &[Key] = &[
         "worker_uids",
         Kind::Number(1000, 0x7000_0000),
         "805306368",
-        "First of 1024 user IDs for workers, one each, if the proxy runs as root.",
+        "First of 1027 user IDs if the proxy runs as root: one for each worker, then meter, broker and exporter.",
         false,
     ),
     key(
