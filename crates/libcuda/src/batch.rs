@@ -1,6 +1,9 @@
 //! Several copies, or several words to write and to wait for, in one call.
 #![allow(non_snake_case, clippy::too_many_arguments)]
 
+use cuda_abi::constants::{
+    batch_operation, copy_operand, default_stream, memory_type, source_access_order, wait_value,
+};
 use cuda_abi::error::*;
 use cuda_abi::types::*;
 
@@ -8,25 +11,20 @@ use crate::copy::{self, answer};
 use crate::entry::{Cuda, not_null};
 use crate::{allocations, context, exports, shaped_copy, stream};
 
-/// When the source of a copy is read: in stream order, before the call returns, or at any time.
-const IN_ORDER: u32 = 1;
-const DURING_THE_CALL: u32 = 2;
-const AT_ANY_TIME: u32 = 3;
-
 /// The index of a failure that is no single copy's.
 const NO_COPY: usize = usize::MAX;
 
 /// A stream that batches may use: not the one that waits for all others.
 fn ordered(stream: CUstream) -> Cuda<u64> {
     match stream::resolve(stream)? {
-        0 | stream::LEGACY => Err(CUDA_ERROR_INVALID_VALUE),
+        0 | default_stream::LEGACY => Err(CUDA_ERROR_INVALID_VALUE),
         stream => Ok(stream),
     }
 }
 
 /// What was read during the call must have been read when it ends.
 fn finish(stream: u64, orders: &[u32]) -> Cuda {
-    if !orders.contains(&DURING_THE_CALL) || crate::graph::capture::is_captured(stream)? {
+    if !orders.contains(&source_access_order::DURING_API_CALL) || crate::graph::capture::is_captured(stream)? {
         return Ok(());
     }
     // SAFETY: the stream was resolved.
@@ -34,7 +32,12 @@ fn finish(stream: u64, orders: &[u32]) -> Cuda {
 }
 
 fn known_order(order: u32) -> Cuda<u32> {
-    if matches!(order, IN_ORDER | DURING_THE_CALL | AT_ANY_TIME) { Ok(order) } else { Err(CUDA_ERROR_INVALID_VALUE) }
+    if matches!(order, source_access_order::STREAM | source_access_order::DURING_API_CALL | source_access_order::ANY)
+    {
+        Ok(order)
+    } else {
+        Err(CUDA_ERROR_INVALID_VALUE)
+    }
 }
 
 /// Writes where it failed, if anybody wants to know.
@@ -150,12 +153,9 @@ struct ShapedOp {
 
 const _: () = assert!(size_of::<ShapedOp>() == size_of::<CUDA_MEMCPY3D_BATCH_OP_v1>());
 
-const POINTER: u32 = 1;
-const ARRAY: u32 = 2;
-
 /// Bytes of an element, where an array says how large it is.
 fn element(side: &Operand) -> Cuda<Option<usize>> {
-    if side.kind != ARRAY {
+    if side.kind != copy_operand::ARRAY {
         return Ok(None);
     }
     let mut about = CUDA_ARRAY3D_DESCRIPTOR::default();
@@ -184,24 +184,24 @@ fn shape(op: &ShapedOp) -> Cuda<CUDA_MEMCPY3D> {
     let [width, height, depth] = op.extent;
     let mut copy = CUDA_MEMCPY3D { width_in_bytes: times(width as u64)?, height, depth, ..Default::default() };
     match op.src.kind {
-        POINTER => {
-            (copy.src_memory_type, copy.src_device) = (shaped_copy::UNIFIED, op.src.words[0]);
+        copy_operand::POINTER => {
+            (copy.src_memory_type, copy.src_device) = (memory_type::UNIFIED, op.src.words[0]);
             (copy.src_pitch, copy.src_height) = (times(op.src.words[1])?, op.src.words[2] as usize);
         }
-        ARRAY => {
-            (copy.src_memory_type, copy.src_array) = (shaped_copy::ARRAY, op.src.words[0] as CUarray);
+        copy_operand::ARRAY => {
+            (copy.src_memory_type, copy.src_array) = (memory_type::ARRAY, op.src.words[0] as CUarray);
             (copy.src_x_in_bytes, copy.src_y) = (times(op.src.words[1])?, op.src.words[2] as usize);
             copy.src_z = op.src.words[3] as usize;
         }
         _ => return Err(CUDA_ERROR_INVALID_VALUE),
     }
     match op.dst.kind {
-        POINTER => {
-            (copy.dst_memory_type, copy.dst_device) = (shaped_copy::UNIFIED, op.dst.words[0]);
+        copy_operand::POINTER => {
+            (copy.dst_memory_type, copy.dst_device) = (memory_type::UNIFIED, op.dst.words[0]);
             (copy.dst_pitch, copy.dst_height) = (times(op.dst.words[1])?, op.dst.words[2] as usize);
         }
-        ARRAY => {
-            (copy.dst_memory_type, copy.dst_array) = (shaped_copy::ARRAY, op.dst.words[0] as CUarray);
+        copy_operand::ARRAY => {
+            (copy.dst_memory_type, copy.dst_array) = (memory_type::ARRAY, op.dst.words[0] as CUarray);
             (copy.dst_x_in_bytes, copy.dst_y) = (times(op.dst.words[1])?, op.dst.words[2] as usize);
             copy.dst_z = op.dst.words[3] as usize;
         }
@@ -275,23 +275,20 @@ enum WordOp {
 }
 
 fn word_op(params: &CUstreamBatchMemOpParams) -> Cuda<WordOp> {
-    const WAIT_32: u32 = 1;
-    const WRITE_32: u32 = 2;
-    const FLUSH_REMOTE_WRITES: u32 = 3;
-    const WAIT_64: u32 = 4;
-    const WRITE_64: u32 = 5;
-    const BARRIER: u32 = 6;
-    const FLUSH: u32 = 1 << 30;
     // SAFETY: the union is 48 bytes, eight-byte aligned.
     let words: [u64; 6] = unsafe { std::mem::transmute_copy(params) };
     let (operation, address, value, flags) = (words[0] as u32, words[1], words[2], words[3] as u32);
-    let wide = matches!(operation, WAIT_64 | WRITE_64);
+    let wide = matches!(operation, batch_operation::WAIT_VALUE_64 | batch_operation::WRITE_VALUE_64);
     let value = if wide { value } else { u64::from(value as u32) };
     let op = match operation {
-        WAIT_32 | WAIT_64 if flags & !FLUSH <= 3 => WordOp::Wait { address, value, flags, wide },
-        WRITE_32 | WRITE_64 if flags <= 1 => WordOp::Write { address, value, flags, wide },
-        BARRIER if (words[0] >> 32) <= 1 => return Ok(WordOp::Barrier),
-        FLUSH_REMOTE_WRITES => return Err(CUDA_ERROR_NOT_SUPPORTED),
+        batch_operation::WAIT_VALUE_32 | batch_operation::WAIT_VALUE_64 if flags & !wait_value::FLUSH <= 3 => {
+            WordOp::Wait { address, value, flags, wide }
+        }
+        batch_operation::WRITE_VALUE_32 | batch_operation::WRITE_VALUE_64 if flags <= 1 => {
+            WordOp::Write { address, value, flags, wide }
+        }
+        batch_operation::BARRIER if (words[0] >> 32) <= 1 => return Ok(WordOp::Barrier),
+        batch_operation::FLUSH_REMOTE_WRITES => return Err(CUDA_ERROR_NOT_SUPPORTED),
         _ => return Err(CUDA_ERROR_INVALID_VALUE),
     };
     let bytes = if wide { 8 } else { 4 };

@@ -9,6 +9,7 @@ use std::cell::Cell;
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use cuda_abi::constants::exec_affinity;
 use cuda_abi::error::*;
 use cuda_abi::types::*;
 use cuda_abi::wire::{Handle, Kind, Op};
@@ -249,10 +250,9 @@ pub mod api {
     }
 
     pub unsafe fn cuCtxGetApiVersion(ctx: CUcontext, version: *mut u32) -> Cuda {
-        const API_VERSION: u32 = 3020;
         resolve(ctx)?;
         // SAFETY: passed on.
-        unsafe { put(version, API_VERSION) }
+        unsafe { put(version, cuda_abi::constants::CONTEXT_API_VERSION) }
     }
 
     pub unsafe fn cuCtxGetId(ctx: CUcontext, id: *mut u64) -> Cuda {
@@ -378,10 +378,13 @@ pub mod api {
     }
 
     pub unsafe fn cuCtxGetExecAffinity(to: *mut CUexecAffinityParam, kind: u32) -> Cuda {
-        const SM_COUNT: u32 = 0;
         not_null(to)?;
         current()?;
-        Err(if kind == SM_COUNT { CUDA_ERROR_UNSUPPORTED_EXEC_AFFINITY } else { CUDA_ERROR_INVALID_VALUE })
+        Err(if kind == exec_affinity::SM_COUNT {
+            CUDA_ERROR_UNSUPPORTED_EXEC_AFFINITY
+        } else {
+            CUDA_ERROR_INVALID_VALUE
+        })
     }
 
     pub unsafe fn cuCtxDestroy(ctx: CUcontext) -> Cuda {

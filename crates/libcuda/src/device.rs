@@ -1,5 +1,6 @@
 //! Devices, answered from the snapshot that came with the connection.
 
+use cuda_abi::constants::{atomic_operation, device_attribute, exec_affinity, flush_rdma_writes, p2p_attribute};
 use cuda_abi::error::*;
 use cuda_abi::types::*;
 use cuda_abi::wire::{Malformed, Reader};
@@ -161,27 +162,33 @@ pub mod api {
         let device = find(dev)?;
         // SAFETY: passed on.
         unsafe {
-            put(major, device.attribute(75)?)?;
-            put(minor, device.attribute(76)?)
+            put(major, device.attribute(device_attribute::COMPUTE_CAPABILITY_MAJOR)?)?;
+            put(minor, device.attribute(device_attribute::COMPUTE_CAPABILITY_MINOR)?)
         }
     }
 
     pub unsafe fn cuDeviceGetProperties(prop: *mut CUdevprop, dev: CUdevice) -> Cuda {
         let device = find(dev)?;
-        let [threads, dim, grid, shared, constant, warp, pitch, registers, clock, align] =
-            [1, 2, 5, 8, 9, 10, 11, 12, 13, 14].map(|number| number as u32);
         let at = |number: u32| device.attribute(number).unwrap_or(0);
         let properties = CUdevprop {
-            max_threads_per_block: at(threads),
-            max_threads_dim: [at(dim), at(dim + 1), at(dim + 2)],
-            max_grid_size: [at(grid), at(grid + 1), at(grid + 2)],
-            shared_mem_per_block: at(shared),
-            total_constant_memory: at(constant),
-            simd_width: at(warp),
-            mem_pitch: at(pitch),
-            regs_per_block: at(registers),
-            clock_rate: at(clock),
-            texture_align: at(align),
+            max_threads_per_block: at(device_attribute::MAX_THREADS_PER_BLOCK),
+            max_threads_dim: [
+                at(device_attribute::MAX_BLOCK_DIM_X),
+                at(device_attribute::MAX_BLOCK_DIM_Y),
+                at(device_attribute::MAX_BLOCK_DIM_Z),
+            ],
+            max_grid_size: [
+                at(device_attribute::MAX_GRID_DIM_X),
+                at(device_attribute::MAX_GRID_DIM_Y),
+                at(device_attribute::MAX_GRID_DIM_Z),
+            ],
+            shared_mem_per_block: at(device_attribute::MAX_SHARED_MEMORY_PER_BLOCK),
+            total_constant_memory: at(device_attribute::TOTAL_CONSTANT_MEMORY),
+            simd_width: at(device_attribute::WARP_SIZE),
+            mem_pitch: at(device_attribute::MAX_PITCH),
+            regs_per_block: at(device_attribute::MAX_REGISTERS_PER_BLOCK),
+            clock_rate: at(device_attribute::CLOCK_RATE),
+            texture_align: at(device_attribute::TEXTURE_ALIGNMENT),
         };
         // SAFETY: passed on.
         unsafe { put(prop, properties) }
@@ -195,21 +202,22 @@ pub mod api {
     }
 
     pub unsafe fn cuDeviceGetP2PAttribute(value: *mut i32, attribute: u32, src: CUdevice, dst: CUdevice) -> Cuda {
-        const ACCESS_SUPPORTED: u32 = 2;
-        if src == dst || !(1..=5).contains(&attribute) {
+        if src == dst
+            || !(p2p_attribute::PERFORMANCE_RANK..=p2p_attribute::ONLY_PARTIAL_NATIVE_ATOMIC_SUPPORTED)
+                .contains(&attribute)
+        {
             return Err(CUDA_ERROR_INVALID_VALUE);
         }
         find(dst)?;
         let can = find(src)?.peers.get(dst as usize).copied().unwrap_or(false);
         // SAFETY: passed on.
-        unsafe { put(value, i32::from(can && attribute == ACCESS_SUPPORTED)) }
+        unsafe { put(value, i32::from(can && attribute == p2p_attribute::ACCESS_SUPPORTED)) }
     }
 
     /// Parts of a device's processors are given out by MPS, which is not here.
     pub unsafe fn cuDeviceGetExecAffinitySupport(supported: *mut i32, kind: u32, dev: CUdevice) -> Cuda {
-        const SM_COUNT: u32 = 0;
         find(dev)?;
-        if kind != SM_COUNT {
+        if kind != exec_affinity::SM_COUNT {
             return Err(CUDA_ERROR_INVALID_VALUE);
         }
         // SAFETY: passed on.
@@ -221,13 +229,12 @@ pub mod api {
     /// # Safety
     /// Both arrays have `count` elements or are NULL.
     unsafe fn no_atomics(capabilities: *mut u32, operations: *const u32, count: u32) -> Cuda {
-        const LAST: u32 = 12;
         not_null(capabilities)?;
         not_null(operations)?;
         for at in 0..count as usize {
             // SAFETY: not NULL; the rest is the caller's promise.
             unsafe {
-                if *operations.add(at) > LAST {
+                if *operations.add(at) > atomic_operation::FLOAT_MAX {
                     return Err(CUDA_ERROR_INVALID_VALUE);
                 }
                 capabilities.add(at).write(0);
@@ -284,11 +291,9 @@ pub mod api {
 
     /// A program in a zone has no device that writes to the GPU past the CPU, so all its writes are there.
     pub unsafe fn cuFlushGPUDirectRDMAWrites(target: u32, scope: u32) -> Cuda {
-        const CURRENT_CONTEXT: u32 = 0;
-        const TO_OWNER: u32 = 100;
-        const TO_ALL_DEVICES: u32 = 200;
         crate::context::current()?;
-        let known = target == CURRENT_CONTEXT && matches!(scope, TO_OWNER | TO_ALL_DEVICES);
+        let known = target == flush_rdma_writes::TARGET_CURRENT_CONTEXT
+            && matches!(scope, flush_rdma_writes::TO_OWNER | flush_rdma_writes::TO_ALL_DEVICES);
         if known { Ok(()) } else { Err(CUDA_ERROR_INVALID_VALUE) }
     }
 }

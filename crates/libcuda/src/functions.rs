@@ -4,6 +4,7 @@ use std::ffi::{CStr, CString};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
+use cuda_abi::constants::function_attribute;
 use cuda_abi::error::*;
 use cuda_abi::types::*;
 use cuda_abi::wire::{Handle, Malformed, Op, Reader};
@@ -88,14 +89,13 @@ pub fn find(function: CUfunction) -> Cuda<Arc<Function>> {
 
 /// Sets an attribute, and remembers the one that launches are checked against.
 fn set_attribute(function: CUfunction, attribute: u32, value: i32, device: CUdevice) -> Cuda {
-    const MAX_DYNAMIC_SHARED: u32 = 8;
     let function = find(function)?;
     carry::call(
         Op::SetFunctionAttribute as u16,
         |writer| writer.words(&[function.word, u64::from(attribute), u64::from(value as u32), device as u64]),
         |_| Ok(()),
     )?;
-    if attribute == MAX_DYNAMIC_SHARED {
+    if attribute == function_attribute::MAX_DYNAMIC_SHARED_SIZE_BYTES {
         function.max_dynamic_shared.store(value.max(0) as u32, Ordering::Relaxed);
     }
     Ok(())

@@ -12,6 +12,7 @@ mod register;
 
 use std::os::fd::AsRawFd;
 
+use cuda_abi::constants::{host_alloc_flag, host_register_flag};
 use cuda_abi::error::*;
 use cuda_abi::plan;
 use cuda_abi::space::Space;
@@ -179,13 +180,9 @@ pub mod api {
     use crate::device::put;
     use crate::entry::not_null;
 
-    const ALLOC_FLAGS: u32 = 7;
-    const REGISTER_FLAGS: u32 = 15;
-    const DEVICE_MAP: u32 = 2;
-
     pub unsafe fn cuMemHostAlloc(pp: *mut *mut c_void, bytes: usize, flags: u32) -> Cuda {
         not_null(pp)?;
-        if flags & !ALLOC_FLAGS != 0 {
+        if flags & !host_alloc_flag::MASK != 0 {
             return Err(CUDA_ERROR_INVALID_VALUE);
         }
         if bytes == 0 {
@@ -214,7 +211,7 @@ pub mod api {
     pub unsafe fn cuMemHostRegister_v2(p: *mut c_void, bytes: usize, flags: u32) -> Cuda {
         not_null(p)?;
         context::current()?;
-        if bytes == 0 || flags & !REGISTER_FLAGS != 0 || (p as u64).checked_add(bytes as u64).is_none() {
+        if bytes == 0 || flags & !host_register_flag::MASK != 0 || (p as u64).checked_add(bytes as u64).is_none() {
             return Err(CUDA_ERROR_INVALID_VALUE);
         }
         register::register(p as u64, bytes as u64, flags)
@@ -251,6 +248,6 @@ pub mod api {
         let found = allocations::find(p as u64).filter(|found| matches!(found.kind, Kind::Pinned | Kind::Registered));
         // Under unified addressing pinned memory is always mapped.
         // SAFETY: passed on.
-        unsafe { put(flags, found.ok_or(CUDA_ERROR_INVALID_VALUE)?.flags | DEVICE_MAP) }
+        unsafe { put(flags, found.ok_or(CUDA_ERROR_INVALID_VALUE)?.flags | host_alloc_flag::DEVICE_MAP) }
     }
 }

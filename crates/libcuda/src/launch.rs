@@ -2,6 +2,7 @@
 
 use std::sync::atomic::Ordering;
 
+use cuda_abi::constants::{device_attribute, launch_extra};
 use cuda_abi::error::*;
 use cuda_abi::types::*;
 use cuda_abi::wire::{LAUNCH_COOPERATIVE, MAX_LAUNCH_ATTRS, MAX_PARAMS, Op, is_plain_launch_attribute};
@@ -9,9 +10,6 @@ use cuda_abi::wire::{LAUNCH_COOPERATIVE, MAX_LAUNCH_ATTRS, MAX_PARAMS, Op, is_pl
 use crate::entry::{Cuda, not_null};
 use crate::functions::{self, Function};
 use crate::{carry, context, device, exports, stream};
-
-const BUFFER_POINTER: usize = 1;
-const BUFFER_SIZE: usize = 2;
 
 pub struct Shape {
     pub grid: [u32; 3],
@@ -60,7 +58,6 @@ impl Params {
 pub fn check(function: &Function, shape: &Shape) -> Cuda {
     const MAX_BLOCK: [u32; 3] = [2, 3, 4];
     const MAX_GRID: [u32; 3] = [5, 6, 7];
-    const MAX_THREADS: u32 = 1;
     let device = device::find(context::current_device()?)?;
     let limit = |number| device.attribute(number).map_or(u32::MAX, |value| value as u32);
     for axis in 0..3 {
@@ -71,7 +68,7 @@ pub fn check(function: &Function, shape: &Shape) -> Cuda {
         }
     }
     let threads: u64 = shape.block.iter().map(|extent| u64::from(*extent)).product();
-    if threads > u64::from(limit(MAX_THREADS)) {
+    if threads > u64::from(limit(device_attribute::MAX_THREADS_PER_BLOCK)) {
         return Err(CUDA_ERROR_INVALID_VALUE);
     }
     if function.max_threads.is_some_and(|most| threads > u64::from(most)) {
@@ -85,7 +82,6 @@ pub fn check(function: &Function, shape: &Shape) -> Cuda {
 
 /// Blocks of a cooperative launch wait for each other: all must fit on the device at once.
 fn check_cooperative(function: &Function, shape: &Shape) -> Cuda {
-    const MULTIPROCESSORS: u32 = 16;
     let threads = shape.block.iter().product::<u32>() as i32;
     let mut resident = 0;
     // SAFETY: the output is a local.
@@ -100,7 +96,7 @@ fn check_cooperative(function: &Function, shape: &Shape) -> Cuda {
     if result != CUDA_SUCCESS {
         return Err(result);
     }
-    let processors = device::find(context::current_device()?)?.attribute(MULTIPROCESSORS)?;
+    let processors = device::find(context::current_device()?)?.attribute(device_attribute::MULTIPROCESSOR_COUNT)?;
     let blocks: u64 = shape.grid.iter().map(|extent| u64::from(*extent)).product();
     let room = resident.max(0) as u64 * processors.max(0) as u64;
     if blocks > room { Err(CUDA_ERROR_COOPERATIVE_LAUNCH_TOO_LARGE) } else { Ok(()) }
@@ -120,8 +116,8 @@ pub unsafe fn params(function: &Function, kernel_params: *mut *mut c_void, extra
     unsafe {
         while !at.is_null() && !(*at).is_null() {
             match *at as usize {
-                BUFFER_POINTER => buffer = (*at.add(1)).cast_const().cast(),
-                BUFFER_SIZE => size = Some(*(*at.add(1)).cast::<usize>()),
+                launch_extra::BUFFER_POINTER => buffer = (*at.add(1)).cast_const().cast(),
+                launch_extra::BUFFER_SIZE => size = Some(*(*at.add(1)).cast::<usize>()),
                 _ => return Err(CUDA_ERROR_INVALID_VALUE),
             }
             at = at.add(2);

@@ -5,6 +5,7 @@ use std::collections::HashMap;
 use std::ffi::CStr;
 use std::os::unix::ffi::OsStrExt;
 
+use cuda_abi::constants::jit_input;
 use cuda_abi::error::*;
 use cuda_abi::image;
 use cuda_abi::types::*;
@@ -15,11 +16,6 @@ use crate::device::put;
 use crate::entry::{Cuda, not_null};
 use crate::jit::{self, Logs, Options};
 use crate::{carry, context};
-
-/// Kinds of input.
-const PTX: u32 = 1;
-const LIBRARY: u32 = 4;
-const LAST_KIND: u32 = 5;
 
 #[derive(Default)]
 struct Links {
@@ -71,20 +67,20 @@ fn with<T>(state: CUlinkState, body: impl FnOnce(&mut Link) -> Cuda<T>) -> Cuda<
 }
 
 fn add(state: CUlinkState, kind: u32, mut bytes: Vec<u8>, name: &[u8]) -> Cuda {
-    if kind > LAST_KIND {
+    if kind > jit_input::NVVM {
         return Err(CUDA_ERROR_INVALID_VALUE);
     }
     with(state, |link| {
-        // The device runtime's library has nothing that PTX would need before a kernel launches kernels.
-        if kind == LIBRARY && name.windows(9).any(|part| part == b"cudadevrt") {
+        // The device runtime's library has nothing that jit_input::PTX would need before a kernel launches kernels.
+        if kind == jit_input::LIBRARY && name.windows(9).any(|part| part == b"cudadevrt") {
             return Ok(());
         }
         if bytes.len() + link.bytes > MAX_IMAGE / 2 || link.inputs.len() == MAX_LINK_INPUTS {
             return Err(CUDA_ERROR_OUT_OF_MEMORY);
         }
         bytes.push(0);
-        if kind >= LIBRARY || !image::is_whole(&bytes) {
-            return Err(if kind == PTX { CUDA_ERROR_INVALID_PTX } else { CUDA_ERROR_INVALID_IMAGE });
+        if kind >= jit_input::LIBRARY || !image::is_whole(&bytes) {
+            return Err(if kind == jit_input::PTX { CUDA_ERROR_INVALID_PTX } else { CUDA_ERROR_INVALID_IMAGE });
         }
         bytes.pop();
         link.bytes += bytes.len();

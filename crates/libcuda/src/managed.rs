@@ -5,6 +5,7 @@
 use std::collections::HashMap;
 use std::ops::Range;
 
+use cuda_abi::constants::{advice, attach_flag, default_stream, location, range_attribute};
 use cuda_abi::error::*;
 use cuda_abi::types::*;
 use parking_lot::Mutex;
@@ -19,13 +20,6 @@ const PAGE: u64 = 4096;
 /// Ordinals that are no devices'.
 const CPU: i32 = -1;
 const NOWHERE: i32 = -2;
-
-/// Kinds of locations.
-const INVALID: u32 = 0;
-const DEVICE: u32 = 1;
-const HOST: u32 = 2;
-const HOST_NUMA: u32 = 3;
-const HOST_NUMA_CURRENT: u32 = 4;
 
 /// Where memory is wanted: nowhere in particular, the CPU, or a device.
 #[derive(Clone, Copy, PartialEq, Eq, Default)]
@@ -49,12 +43,12 @@ impl Place {
 
     fn from_location(location: CUmemLocation) -> Cuda<Place> {
         match location.kind {
-            DEVICE => Place::from_ordinal(location.id).and_then(|place| match place {
+            location::DEVICE => Place::from_ordinal(location.id).and_then(|place| match place {
                 Place::Device(_) => Ok(place),
                 _ => Err(CUDA_ERROR_INVALID_DEVICE),
             }),
-            HOST | HOST_NUMA_CURRENT => Ok(Place::Host),
-            HOST_NUMA if location.id >= 0 => Ok(Place::Node(location.id)),
+            location::HOST | location::HOST_NUMA_CURRENT => Ok(Place::Host),
+            location::HOST_NUMA if location.id >= 0 => Ok(Place::Node(location.id)),
             _ => Err(CUDA_ERROR_INVALID_VALUE),
         }
     }
@@ -70,10 +64,10 @@ impl Place {
     /// Kind and number of the location.
     fn location(self) -> (u32, i32) {
         match self {
-            Place::Nowhere => (INVALID, 0),
-            Place::Host => (HOST, 0),
-            Place::Node(node) => (HOST_NUMA, node),
-            Place::Device(ordinal) => (DEVICE, ordinal),
+            Place::Nowhere => (location::INVALID, 0),
+            Place::Host => (location::HOST, 0),
+            Place::Node(node) => (location::HOST_NUMA, node),
+            Place::Device(ordinal) => (location::DEVICE, ordinal),
         }
     }
 }
@@ -144,13 +138,15 @@ fn look(allocation: &Allocation, pages: Range<u64>) -> Vec<Hints> {
 fn advise(pointer: u64, count: usize, advice: u32, place: impl FnOnce() -> Cuda<Place>) -> Cuda {
     let (found, pages) = range(pointer, count)?;
     match advice {
-        1 | 2 => change(&found, pages, |hints| hints.read_mostly = advice == 1),
-        3 => {
+        advice::SET_READ_MOSTLY | advice::UNSET_READ_MOSTLY => {
+            change(&found, pages, |hints| hints.read_mostly = advice == advice::SET_READ_MOSTLY)
+        }
+        advice::SET_PREFERRED_LOCATION => {
             let place = place()?;
             change(&found, pages, |hints| hints.preferred = place);
         }
-        4 => change(&found, pages, |hints| hints.preferred = Place::Nowhere),
-        5 | 6 => {
+        advice::UNSET_PREFERRED_LOCATION => change(&found, pages, |hints| hints.preferred = Place::Nowhere),
+        advice::SET_ACCESSED_BY | advice::UNSET_ACCESSED_BY => {
             let place = place()?;
             change(&found, pages, |hints| {
                 hints.accessed_by.retain(|other| *other != place);
@@ -289,9 +285,9 @@ unsafe fn attribute(data: *mut c_void, size: usize, attribute: u32, all: &[Hints
     let preferred = || common(all, |hints| hints.preferred, Place::Nowhere);
     let prefetched = || common(all, |hints| hints.prefetched, Place::Nowhere);
     let value = match attribute {
-        1 => i32::from(all.iter().all(|hints| hints.read_mostly)),
-        2 => preferred().ordinal(),
-        3 => {
+        range_attribute::READ_MOSTLY => i32::from(all.iter().all(|hints| hints.read_mostly)),
+        range_attribute::PREFERRED_LOCATION => preferred().ordinal(),
+        range_attribute::ACCESSED_BY => {
             if size == 0 || !size.is_multiple_of(4) {
                 return Err(CUDA_ERROR_INVALID_VALUE);
             }
@@ -303,11 +299,11 @@ unsafe fn attribute(data: *mut c_void, size: usize, attribute: u32, all: &[Hints
             }
             return Ok(());
         }
-        4 => prefetched().ordinal(),
-        5 => preferred().location().0 as i32,
-        6 => preferred().location().1,
-        7 => prefetched().location().0 as i32,
-        8 => prefetched().location().1,
+        range_attribute::LAST_PREFETCH_LOCATION => prefetched().ordinal(),
+        range_attribute::PREFERRED_LOCATION_TYPE => preferred().location().0 as i32,
+        range_attribute::PREFERRED_LOCATION_ID => preferred().location().1,
+        range_attribute::LAST_PREFETCH_LOCATION_TYPE => prefetched().location().0 as i32,
+        range_attribute::LAST_PREFETCH_LOCATION_ID => prefetched().location().1,
         _ => return Err(CUDA_ERROR_INVALID_VALUE),
     };
     if size != 4 {
@@ -355,16 +351,13 @@ pub unsafe fn cuMemRangeGetAttributes(
 
 /// Everybody reaches managed memory at any time, so whose it is changes nothing.
 pub unsafe fn cuStreamAttachMemAsync(stream: CUstream, pointer: CUdeviceptr, len: usize, flags: u32) -> Cuda {
-    const GLOBAL: u32 = 1;
-    const HOST_ONLY: u32 = 2;
-    const SINGLE: u32 = 4;
     let stream = stream::resolve(stream)?;
     let found = allocations::find(pointer).filter(|found| found.kind == Kind::Managed);
     let found = found.ok_or(CUDA_ERROR_INVALID_VALUE)?;
     let is_all = pointer == found.base && (len == 0 || len as u64 == found.len);
     let is_known = match flags {
-        GLOBAL | HOST_ONLY => true,
-        SINGLE => !matches!(stream, 0 | stream::LEGACY),
+        attach_flag::GLOBAL | attach_flag::HOST => true,
+        attach_flag::SINGLE => !matches!(stream, 0 | default_stream::LEGACY),
         _ => false,
     };
     if is_all && is_known { Ok(()) } else { Err(CUDA_ERROR_INVALID_VALUE) }

@@ -1,5 +1,6 @@
 //! Device memory.
 
+use cuda_abi::constants::attach_flag;
 use cuda_abi::error::*;
 use cuda_abi::types::*;
 use cuda_abi::wire::Op;
@@ -127,10 +128,8 @@ pub mod api {
     }
 
     pub unsafe fn cuMemAllocManaged(dptr: *mut CUdeviceptr, bytes: usize, flags: u32) -> Cuda {
-        const ATTACH_GLOBAL: u32 = 1;
-        const ATTACH_HOST: u32 = 2;
         not_null(dptr)?;
-        if bytes == 0 || !matches!(flags, ATTACH_GLOBAL | ATTACH_HOST) {
+        if bytes == 0 || !matches!(flags, attach_flag::GLOBAL | attach_flag::HOST) {
             return Err(CUDA_ERROR_INVALID_VALUE);
         }
         // SAFETY: passed on.

@@ -2,6 +2,7 @@
 
 use std::ffi::CStr;
 
+use cuda_abi::constants::loading_mode;
 use cuda_abi::error::*;
 use cuda_abi::image::{self, Image};
 use cuda_abi::types::*;
@@ -183,13 +184,10 @@ pub mod api {
     use super::*;
     use crate::device::put;
 
-    const LAZY: u32 = 2;
-    const EAGER: u32 = 1;
-
     pub unsafe fn cuModuleGetLoadingMode(mode: *mut u32) -> Cuda {
         let eager = std::env::var_os("CUDA_MODULE_LOADING").is_some_and(|value| value.eq_ignore_ascii_case("EAGER"));
         // SAFETY: passed on.
-        unsafe { put(mode, if eager { EAGER } else { LAZY }) }
+        unsafe { put(mode, if eager { loading_mode::EAGER } else { loading_mode::LAZY }) }
     }
 
     pub unsafe fn cuModuleLoadData(module: *mut CUmodule, code: *const c_void) -> Cuda {

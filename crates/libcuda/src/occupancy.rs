@@ -1,6 +1,7 @@
 //! Occupancy questions that involve more than one call.
 #![allow(non_snake_case)]
 
+use cuda_abi::constants::device_attribute;
 use cuda_abi::error::*;
 use cuda_abi::types::*;
 use cuda_abi::wire::Op;
@@ -31,18 +32,16 @@ pub unsafe fn cuOccupancyMaxPotentialBlockSizeWithFlags(
     limit: i32,
     flags: u32,
 ) -> Cuda {
-    const MULTIPROCESSORS: u32 = 16;
-    const THREADS_PER_MULTIPROCESSOR: u32 = 39;
-    const THREADS_PER_BLOCK: u32 = 1;
-    const WARP: u32 = 10;
     not_null(grid)?;
     not_null(block)?;
     let known = functions::loaded(function)?;
     let device = device::find(context::current_device()?)?;
-    let warp = device.attribute(WARP)?.max(1);
-    let most = device.attribute(THREADS_PER_BLOCK)?.min(known.max_threads.map_or(i32::MAX, |most| most as i32));
+    let warp = device.attribute(device_attribute::WARP_SIZE)?.max(1);
+    let most = device
+        .attribute(device_attribute::MAX_THREADS_PER_BLOCK)?
+        .min(known.max_threads.map_or(i32::MAX, |most| most as i32));
     let most = if limit > 0 { most.min(limit) } else { most };
-    let full = device.attribute(THREADS_PER_MULTIPROCESSOR)?;
+    let full = device.attribute(device_attribute::MAX_THREADS_PER_MULTIPROCESSOR)?;
     let (mut best_block, mut best_threads, mut best_count) = (0, 0, 0);
     let mut size = (most + warp - 1) / warp * warp;
     while size > 0 && best_threads < full {
@@ -66,7 +65,7 @@ pub unsafe fn cuOccupancyMaxPotentialBlockSizeWithFlags(
     }
     // SAFETY: passed on.
     unsafe {
-        put(grid, best_count * device.attribute(MULTIPROCESSORS)?)?;
+        put(grid, best_count * device.attribute(device_attribute::MULTIPROCESSOR_COUNT)?)?;
         put(block, best_block)
     }
 }

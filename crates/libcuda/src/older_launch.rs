@@ -3,6 +3,7 @@
 
 use std::collections::HashMap;
 
+use cuda_abi::constants::{launch_extra, multi_device_flag};
 use cuda_abi::error::*;
 use cuda_abi::types::*;
 use cuda_abi::wire::MAX_PARAMS;
@@ -73,8 +74,6 @@ pub unsafe fn cuParamSetf(function: CUfunction, offset: i32, value: f32) -> Cuda
 }
 
 fn launch(function: CUfunction, width: i32, height: i32, stream: CUstream) -> Cuda {
-    const BUFFER_POINTER: usize = 1;
-    const BUFFER_SIZE: usize = 2;
     let word = functions::loaded(function)?.word;
     let settings = SETTINGS.lock().as_ref().and_then(|all| all.get(&word).cloned()).unwrap_or_default();
     let [x, y, z] = settings.block.ok_or(CUDA_ERROR_INVALID_VALUE)?;
@@ -83,9 +82,9 @@ fn launch(function: CUfunction, width: i32, height: i32, stream: CUstream) -> Cu
     }
     let mut size = settings.params.len();
     let mut extra: [*mut c_void; 5] = [
-        BUFFER_POINTER as *mut c_void,
+        launch_extra::BUFFER_POINTER as *mut c_void,
         settings.params.as_ptr().cast_mut().cast(),
-        BUFFER_SIZE as *mut c_void,
+        launch_extra::BUFFER_SIZE as *mut c_void,
         (&raw mut size).cast(),
         std::ptr::null_mut(),
     ];
@@ -135,9 +134,8 @@ const _: () = assert!(size_of::<One>() == size_of::<CUDA_LAUNCH_PARAMS>());
 
 /// On one device it is a cooperative launch like any other.
 pub unsafe fn cuLaunchCooperativeKernelMultiDevice(list: *mut CUDA_LAUNCH_PARAMS, devices: u32, flags: u32) -> Cuda {
-    const KNOWN_FLAGS: u32 = 3;
     not_null(list)?;
-    if devices == 0 || flags & !KNOWN_FLAGS != 0 {
+    if devices == 0 || flags & !multi_device_flag::MASK != 0 {
         return Err(CUDA_ERROR_INVALID_VALUE);
     }
     if devices > 1 {

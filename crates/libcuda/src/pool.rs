@@ -4,6 +4,7 @@
 
 use std::collections::HashMap;
 
+use cuda_abi::constants::{access, allocation_type, handle_type, location, pool_attribute};
 use cuda_abi::error::*;
 use cuda_abi::types::*;
 use cuda_abi::wire::{Handle, Kind as HandleKind, Op};
@@ -17,14 +18,6 @@ use crate::{carry, context, device, ipc, memory, stream};
 
 /// Attributes 1 to 3 are flags of type int, the others 64-bit.
 const FLAGS: std::ops::RangeInclusive<u32> = 1..=3;
-const RELEASE_THRESHOLD: u32 = 4;
-const RESERVED_CURRENT: u32 = 5;
-const RESERVED_HIGH: u32 = 6;
-const USED_CURRENT: u32 = 7;
-const USED_HIGH: u32 = 8;
-const ACCESS_READ_WRITE: u32 = 3;
-/// A kind of handle that pools can be shared by.
-const POSIX_FD: u32 = 1;
 
 /// Handles of pools are numbered here alone: the device's default pools first.
 const DEFAULT_POOLS: u32 = 64;
@@ -121,16 +114,13 @@ pub unsafe fn cuDeviceSetMemPool(dev: CUdevice, pool: CUmemoryPool) -> Cuda {
 /// # Safety
 /// `location` is NULL or readable.
 unsafe fn device_of(location: *const CUmemLocation, kind: CUmemAllocationType) -> Cuda<CUdevice> {
-    const PINNED: u32 = 1;
-    const MANAGED: u32 = 2;
-    const DEVICE: u32 = 1;
     not_null(location)?;
     // SAFETY: not NULL; the rest is the caller's promise.
     let location = unsafe { location.read() };
     match (kind, location.kind) {
-        (PINNED, DEVICE) => Ok(location.id),
+        (allocation_type::PINNED, location::DEVICE) => Ok(location.id),
         // On the host, and managed memory.
-        (PINNED, 2..=4) | (MANAGED, _) => Err(CUDA_ERROR_NOT_SUPPORTED),
+        (allocation_type::PINNED, 2..=4) | (allocation_type::MANAGED, _) => Err(CUDA_ERROR_NOT_SUPPORTED),
         _ => Err(CUDA_ERROR_INVALID_VALUE),
     }
 }
@@ -176,18 +166,16 @@ pub fn check_imported(pool: CUmemoryPool) -> Cuda {
 }
 
 pub unsafe fn cuMemPoolCreate(pool: *mut CUmemoryPool, properties: *const CUmemPoolProps) -> Cuda {
-    const PINNED: u32 = 1;
-    const DEVICE: u32 = 1;
     not_null(pool)?;
     not_null(properties)?;
     // SAFETY: not NULL; the rest is the caller's promise.
     let wanted = unsafe { properties.read() };
-    if wanted.alloc_type != PINNED || wanted.location.kind != DEVICE {
+    if wanted.alloc_type != allocation_type::PINNED || wanted.location.kind != location::DEVICE {
         return Err(CUDA_ERROR_INVALID_VALUE);
     }
     let sharing = match wanted.handle_types {
         0 => Sharing::Private,
-        POSIX_FD => Sharing::Shareable,
+        handle_type::POSIX_FILE_DESCRIPTOR => Sharing::Shareable,
         _ => return Err(CUDA_ERROR_NOT_SUPPORTED),
     };
     let made = make(wanted.location.id, sharing)?;
@@ -218,10 +206,14 @@ pub unsafe fn cuMemPoolGetAttribute(pool: CUmemoryPool, attribute: u32, value: *
     unsafe {
         match attribute {
             flag if FLAGS.contains(&flag) => value.cast::<i32>().write(settings.flags[flag as usize - 1]),
-            RELEASE_THRESHOLD => value.cast::<u64>().write(settings.threshold),
+            pool_attribute::RELEASE_THRESHOLD => value.cast::<u64>().write(settings.threshold),
             // Nothing is held in reserve: what is reserved is in use.
-            RESERVED_CURRENT | USED_CURRENT => value.cast::<u64>().write(settings.used),
-            RESERVED_HIGH | USED_HIGH => value.cast::<u64>().write(settings.used_high),
+            pool_attribute::RESERVED_MEM_CURRENT | pool_attribute::USED_MEM_CURRENT => {
+                value.cast::<u64>().write(settings.used)
+            }
+            pool_attribute::RESERVED_MEM_HIGH | pool_attribute::USED_MEM_HIGH => {
+                value.cast::<u64>().write(settings.used_high)
+            }
             _ => return Err(CUDA_ERROR_INVALID_VALUE),
         }
     }
@@ -236,13 +228,15 @@ pub unsafe fn cuMemPoolSetAttribute(pool: CUmemoryPool, attribute: u32, value: *
             let wanted = unsafe { value.cast::<i32>().read() };
             change(pool, |settings| settings.flags[flag as usize - 1] = wanted)
         }
-        RELEASE_THRESHOLD => {
+        pool_attribute::RELEASE_THRESHOLD => {
             // SAFETY: the threshold is 64-bit, by the API's contract.
             let wanted = unsafe { value.cast::<u64>().read() };
             change(pool, |settings| settings.threshold = wanted)
         }
         // The high marks can be reset, and only to zero.
-        RESERVED_HIGH | USED_HIGH => change(pool, |settings| settings.used_high = settings.used),
+        pool_attribute::RESERVED_MEM_HIGH | pool_attribute::USED_MEM_HIGH => {
+            change(pool, |settings| settings.used_high = settings.used)
+        }
         _ => Err(CUDA_ERROR_INVALID_VALUE),
     }
 }
@@ -256,7 +250,7 @@ pub unsafe fn cuMemPoolGetAccess(flags: *mut u32, pool: CUmemoryPool, location: 
     // SAFETY: not NULL; the rest is the caller's promise.
     let own = unsafe { (*location).id } == find(pool)?.device;
     // SAFETY: passed on.
-    unsafe { put(flags, if own { ACCESS_READ_WRITE } else { 0 }) }
+    unsafe { put(flags, if own { access::READ_WRITE } else { 0 }) }
 }
 
 /// Allocates from a pool.

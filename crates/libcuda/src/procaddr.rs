@@ -1,5 +1,6 @@
 //! `cuGetProcAddress`: which symbol a name stands for, at which version and with which notion of the NULL stream.
 
+use cuda_abi::constants::proc_address_flag;
 use cuda_abi::types::c_void;
 
 /// A function's address, which is the same for every thread.
@@ -21,8 +22,6 @@ pub struct Row {
 
 include!(concat!(env!("OUT_DIR"), "/procaddr.rs"));
 
-const PER_THREAD_STREAM: u64 = 2;
-
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Found {
     Function(*const c_void),
@@ -35,7 +34,7 @@ pub enum Found {
 pub fn find(name: &str, version: u32, flags: u64) -> Found {
     let start = ROWS.partition_point(|row| row.name < name);
     let rows = ROWS[start..].iter().take_while(|row| row.name == name);
-    let wants_own = flags & PER_THREAD_STREAM != 0;
+    let wants_own = flags & proc_address_flag::PER_THREAD_DEFAULT_STREAM != 0;
     let has_own = rows.clone().any(|row| row.per_thread);
     let mut known = false;
     for row in rows {
@@ -148,7 +147,7 @@ mod tests {
     #[test]
     fn every_row_is_reached_at_its_own_version() {
         for row in &ROWS {
-            let flags = if row.per_thread { PER_THREAD_STREAM } else { 0 };
+            let flags = if row.per_thread { proc_address_flag::PER_THREAD_DEFAULT_STREAM } else { 0 };
             assert_eq!(symbol(row.name, row.since, flags), Some(row.symbol), "{} {}", row.name, row.since);
         }
     }

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use cuda_abi::constants::memory_type;
 use cuda_abi::error::*;
 use cuda_abi::types::*;
 use cuda_abi::wire::{Kind as HandleKind, Op};
@@ -11,11 +12,6 @@ use crate::entry::{Cuda, not_null};
 use crate::graph::capture;
 use crate::host_functions::{self, Own};
 use crate::{carry, context, handles, host_memory, stream};
-
-const HOST: u32 = 1;
-const DEVICE: u32 = 2;
-pub const ARRAY: u32 = 3;
-pub const UNIFIED: u32 = 4;
 
 /// One side of a copy: where its first byte lies, and how far its rows and layers are apart.
 #[derive(Clone, Copy)]
@@ -136,10 +132,10 @@ unsafe fn capture_split(copy: CUDA_MEMCPY3D, stream: u64) -> Cuda {
 /// As for `split`.
 pub unsafe fn capture_linear(destination: u64, source: u64, len: usize, stream: u64) -> Cuda {
     let copy = CUDA_MEMCPY3D {
-        src_memory_type: UNIFIED,
+        src_memory_type: memory_type::UNIFIED,
         src_device: source,
         src_pitch: len,
-        dst_memory_type: UNIFIED,
+        dst_memory_type: memory_type::UNIFIED,
         dst_device: destination,
         dst_pitch: len,
         width_in_bytes: len,
@@ -228,13 +224,13 @@ pub fn side(copy: &mut CUDA_MEMCPY3D, source: bool) -> Cuda<Option<Side>> {
     } else {
         (copy.dst_x_in_bytes, copy.dst_y, copy.dst_z, copy.dst_pitch, copy.dst_height)
     };
-    if kind == ARRAY {
+    if kind == memory_type::ARRAY {
         handles::check(HandleKind::Array, array as u64)?;
         return Ok(None);
     }
     let address = match kind {
-        HOST => host,
-        DEVICE | UNIFIED => device,
+        memory_type::HOST => host,
+        memory_type::DEVICE | memory_type::UNIFIED => device,
         _ => return Err(CUDA_ERROR_INVALID_VALUE),
     };
     let pitch = if pitch == 0 { copy.width_in_bytes + x } else { pitch };
@@ -243,11 +239,11 @@ pub fn side(copy: &mut CUDA_MEMCPY3D, source: bool) -> Cuda<Option<Side>> {
         return Err(CUDA_ERROR_INVALID_VALUE);
     }
     let reachable = is_reachable(address);
-    if kind == DEVICE && !reachable {
+    if kind == memory_type::DEVICE && !reachable {
         return Err(CUDA_ERROR_INVALID_VALUE);
     }
     let on_host = !reachable || cuda_abi::plan::in_host(address, 1);
-    let resolved = if on_host { HOST } else { DEVICE };
+    let resolved = if on_host { memory_type::HOST } else { memory_type::DEVICE };
     if source {
         (copy.src_memory_type, copy.src_pitch, copy.src_height) = (resolved, pitch, height);
         (copy.src_host, copy.src_device) = (address as *const c_void, address);
@@ -290,11 +286,11 @@ fn from_2d(copy: &CUDA_MEMCPY2D) -> CUDA_MEMCPY3D {
 fn array_row(array: CUarray, offset: usize, host: *mut c_void, bytes: usize, to_array: bool) -> CUDA_MEMCPY3D {
     let mut copy = CUDA_MEMCPY3D { width_in_bytes: bytes, height: 1, depth: 1, ..Default::default() };
     if to_array {
-        (copy.src_memory_type, copy.src_host, copy.src_pitch) = (HOST, host, bytes);
-        (copy.dst_memory_type, copy.dst_array, copy.dst_x_in_bytes) = (ARRAY, array, offset);
+        (copy.src_memory_type, copy.src_host, copy.src_pitch) = (memory_type::HOST, host, bytes);
+        (copy.dst_memory_type, copy.dst_array, copy.dst_x_in_bytes) = (memory_type::ARRAY, array, offset);
     } else {
-        (copy.dst_memory_type, copy.dst_host, copy.dst_pitch) = (HOST, host, bytes);
-        (copy.src_memory_type, copy.src_array, copy.src_x_in_bytes) = (ARRAY, array, offset);
+        (copy.dst_memory_type, copy.dst_host, copy.dst_pitch) = (memory_type::HOST, host, bytes);
+        (copy.src_memory_type, copy.src_array, copy.src_x_in_bytes) = (memory_type::ARRAY, array, offset);
     }
     copy
 }
@@ -336,10 +332,10 @@ pub mod api {
         bytes: usize,
     ) -> Cuda {
         let row = CUDA_MEMCPY3D {
-            src_memory_type: ARRAY,
+            src_memory_type: memory_type::ARRAY,
             src_array: src,
             src_x_in_bytes: src_offset,
-            dst_memory_type: ARRAY,
+            dst_memory_type: memory_type::ARRAY,
             dst_array: dst,
             dst_x_in_bytes: dst_offset,
             width_in_bytes: bytes,

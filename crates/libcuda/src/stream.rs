@@ -2,15 +2,13 @@
 
 use std::cell::{Cell, RefCell};
 
+use cuda_abi::constants::default_stream;
 use cuda_abi::error::*;
 use cuda_abi::types::*;
 use cuda_abi::wire::Kind;
 
 use crate::entry::Cuda;
 use crate::{context, exports, handles, session};
-
-pub const LEGACY: u64 = 1;
-const PER_THREAD: u64 = 2;
 
 thread_local! {
     /// Inside a `_ptsz` or `_ptds` function the NULL stream is this thread's own.
@@ -47,8 +45,8 @@ pub fn resolve(stream: CUstream) -> Cuda<u64> {
     match stream as u64 {
         0 if NULL_IS_MINE.get() => mine(),
         0 => Ok(0),
-        LEGACY => Ok(LEGACY),
-        PER_THREAD => mine(),
+        default_stream::LEGACY => Ok(default_stream::LEGACY),
+        default_stream::PER_THREAD => mine(),
         word => handles::check(Kind::Stream, word),
     }
 }
@@ -94,7 +92,7 @@ pub mod api {
 
     pub unsafe fn cuStreamGetCtx(stream: CUstream, ctx: *mut CUcontext) -> Cuda {
         let context = match resolve(stream)? {
-            0 | LEGACY => context::current()?,
+            0 | default_stream::LEGACY => context::current()?,
             word => handles::context_of(Kind::Stream, word)?,
         };
         // SAFETY: passed on.

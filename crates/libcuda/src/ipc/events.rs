@@ -8,6 +8,7 @@ use std::collections::HashSet;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
+use cuda_abi::constants::event_flag;
 use cuda_abi::error::*;
 use cuda_abi::types::*;
 use cuda_abi::wire::{Kind, Op};
@@ -17,8 +18,6 @@ use super::{Token, What, explain};
 use crate::device::put;
 use crate::entry::{Cuda, not_null};
 use crate::{carry, context, exports, handles, stream};
-
-const INTERPROCESS: u32 = 4;
 
 /// Handles of events between processes; most programs have none, and pay for that with one look at a number.
 static COUNT: AtomicUsize = AtomicUsize::new(0);
@@ -180,7 +179,7 @@ pub mod api {
                 Ok(())
             },
         )?;
-        if flags & INTERPROCESS != 0 {
+        if flags & event_flag::INTERPROCESS != 0 {
             add(word);
         }
         // SAFETY: passed on.

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use cuda_abi::constants::ipc_flag;
 use cuda_abi::error::*;
 use cuda_abi::types::*;
 use cuda_abi::wire::Op;
@@ -96,9 +97,8 @@ pub unsafe fn cuIpcGetMemHandle(handle: *mut CUipcMemHandle, dptr: CUdeviceptr) 
 }
 
 pub unsafe fn cuIpcOpenMemHandle_v2(pdptr: *mut CUdeviceptr, handle: CUipcMemHandle, flags: u32) -> Cuda {
-    const LAZY_ENABLE_PEER_ACCESS: u32 = 1;
     not_null(pdptr)?;
-    if flags & !LAZY_ENABLE_PEER_ACCESS != 0 {
+    if flags & !ipc_flag::LAZY_ENABLE_PEER_ACCESS != 0 {
         return Err(CUDA_ERROR_INVALID_VALUE);
     }
     capture::check_permitted()?;

@@ -5,6 +5,7 @@
 
 use std::os::fd::{AsRawFd, FromRawFd, IntoRawFd, OwnedFd, RawFd};
 
+use cuda_abi::constants::handle_type;
 use cuda_abi::error::*;
 use cuda_abi::types::*;
 use cuda_abi::wire::{Kind, Op};
@@ -13,8 +14,6 @@ use super::{HANDLE, Token, What, explain};
 use crate::device::put;
 use crate::entry::{Cuda, not_null};
 use crate::{carry, handles};
-
-const POSIX_FD: u32 = 1;
 
 /// A descriptor that carries a token.
 pub(super) fn wrap(token: Token, what: What) -> Cuda<OwnedFd> {
@@ -56,7 +55,7 @@ pub unsafe fn cuMemExportToShareableHandle(
     if flags != 0 {
         return Err(CUDA_ERROR_INVALID_VALUE);
     }
-    if kind != POSIX_FD {
+    if kind != handle_type::POSIX_FILE_DESCRIPTOR {
         return Err(CUDA_ERROR_NOT_SUPPORTED);
     }
     let handle = handles::check(Kind::MemHandle, handle).map_err(|_| CUDA_ERROR_INVALID_VALUE)?;
@@ -80,7 +79,7 @@ pub unsafe fn cuMemImportFromShareableHandle(
     kind: u32,
 ) -> Cuda {
     not_null(handle)?;
-    if kind != POSIX_FD {
+    if kind != handle_type::POSIX_FILE_DESCRIPTOR {
         return Err(CUDA_ERROR_NOT_SUPPORTED);
     }
     let fd = RawFd::try_from(os_handle as usize).map_err(|_| CUDA_ERROR_INVALID_VALUE)?;

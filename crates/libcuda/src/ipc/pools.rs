@@ -1,5 +1,6 @@
 //! Pools of another process. A pool is a name here as there; what is shared are the pieces, one by one.
 
+use cuda_abi::constants::handle_type;
 use cuda_abi::error::*;
 use cuda_abi::types::*;
 
@@ -24,12 +25,10 @@ pub mod api {
     use super::*;
     use std::os::fd::{IntoRawFd, RawFd};
 
-    const POSIX_FD: u32 = 1;
-
     fn check(kind: u32, flags: u64) -> Cuda {
         match (kind, flags) {
-            (POSIX_FD, 0) => Ok(()),
-            (POSIX_FD, _) => Err(CUDA_ERROR_INVALID_VALUE),
+            (handle_type::POSIX_FILE_DESCRIPTOR, 0) => Ok(()),
+            (handle_type::POSIX_FILE_DESCRIPTOR, _) => Err(CUDA_ERROR_INVALID_VALUE),
             _ => Err(CUDA_ERROR_NOT_SUPPORTED),
         }
     }

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use cuda_abi::constants::array_flag;
 use cuda_abi::driver::Driver;
 use cuda_abi::error::*;
 use cuda_abi::types::*;
@@ -14,10 +15,7 @@ use super::memory::map::{self, Kind};
 use super::{copy, stream};
 use crate::exec::image::{Channel, Image};
 
-const LAYERED: u32 = 1;
-pub const SURFACE_LOAD_STORE: u32 = 2;
-const CUBE: u32 = 4;
-const KNOWN_FLAGS: u32 = LAYERED | SURFACE_LOAD_STORE | CUBE | 8 | 16;
+const KNOWN_FLAGS: u32 = array_flag::LAYERED | array_flag::SURFACE_LDST | array_flag::CUBEMAP | 8 | 16;
 
 /// Rows start at multiples of this.
 const ROW: u64 = 16;
@@ -96,7 +94,7 @@ fn plan(about: &CUDA_ARRAY3D_DESCRIPTOR) -> Answer<Image> {
     let channel = channel(format)?;
     valid(matches!(num_channels, 1 | 2 | 4) && flags & !KNOWN_FLAGS == 0)?;
     valid(width > 0 && [width, height, depth].iter().all(|side| *side <= MAX_SIDE))?;
-    let (layered, cube) = (flags & LAYERED != 0, flags & CUBE != 0);
+    let (layered, cube) = (flags & array_flag::LAYERED != 0, flags & array_flag::CUBEMAP != 0);
     // Only layers make depth without height.
     valid(height > 0 || depth == 0 || layered)?;
     valid(!layered || depth > 0)?;
@@ -184,14 +182,19 @@ unsafe extern "C" fn cuMipmappedArrayCreate(
         required(to)?;
         let context = current()?;
         let about = take(about)?;
-        let largest = about.width.max(about.height).max(if about.flags & LAYERED == 0 { about.depth } else { 0 });
+        let largest =
+            about.width.max(about.height).max(if about.flags & array_flag::LAYERED == 0 { about.depth } else { 0 });
         let most = usize::BITS - largest.leading_zeros();
         let levels = levels.clamp(1, most.max(1));
         let mut images = Vec::new();
         let mut total = 0u64;
         for level in 0..levels {
             let half = |side: usize| if side == 0 { 0 } else { (side >> level).max(1) };
-            let depth = if about.flags & (LAYERED | CUBE) == 0 { half(about.depth) } else { about.depth };
+            let depth = if about.flags & (array_flag::LAYERED | array_flag::CUBEMAP) == 0 {
+                half(about.depth)
+            } else {
+                about.depth
+            };
             let about =
                 CUDA_ARRAY3D_DESCRIPTOR { width: half(about.width), height: half(about.height), depth, ..about };
             let image = plan(&about)?;

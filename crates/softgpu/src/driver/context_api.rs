@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
+use cuda_abi::constants::context_flag;
 use cuda_abi::driver::Driver;
 use cuda_abi::error::*;
 use cuda_abi::types::*;
@@ -13,15 +14,11 @@ use super::graph::capture;
 use super::handles::{of, out};
 use super::state;
 
-const SCHEDULING: u32 = 0x07;
-const KNOWN_FLAGS: u32 = 0xff;
-/// The answer of `cuCtxGetApiVersion`.
-const API_VERSION: u32 = 3020;
 /// Priorities of streams: from -5 (first) to 0 (last), as on current GPUs.
 pub const GREATEST_PRIORITY: i32 = -5;
 
 fn check_flags(flags: u32) -> Answer {
-    valid(flags & !KNOWN_FLAGS == 0 && matches!(flags & SCHEDULING, 0 | 1 | 2 | 4))
+    valid(flags & !context_flag::MASK == 0 && matches!(flags & context_flag::SCHED_MASK, 0 | 1 | 2 | 4))
 }
 
 /// A context by its handle, or the current one for NULL.
@@ -186,7 +183,7 @@ unsafe extern "C" fn cuCtxGetId(ctx: CUcontext, id: *mut u64) -> CUresult {
 unsafe extern "C" fn cuCtxGetApiVersion(ctx: CUcontext, version: *mut u32) -> CUresult {
     call(|| {
         named(ctx)?;
-        put(version, API_VERSION)
+        put(version, cuda_abi::constants::CONTEXT_API_VERSION)
     })
 }
 

@@ -3,6 +3,7 @@
 //! A pointer is checked when the call is made, for its error code, and again when the copy runs: by then the memory may
 //! have been taken away, which is a fault of the context as on a GPU. While bytes are moved, `IN_USE` keeps it mapped.
 
+use cuda_abi::constants::memory_type;
 use cuda_abi::driver::Driver;
 use cuda_abi::error::*;
 use cuda_abi::types::*;
@@ -55,13 +56,12 @@ pub enum Return {
 
 /// A run of bytes as a box.
 fn line(dst: u64, src: u64, len: u64) -> CUDA_MEMCPY3D {
-    const UNIFIED: u32 = 4;
     let len = len as usize;
     CUDA_MEMCPY3D {
-        src_memory_type: UNIFIED,
+        src_memory_type: memory_type::UNIFIED,
         src_device: src,
         src_pitch: len,
-        dst_memory_type: UNIFIED,
+        dst_memory_type: memory_type::UNIFIED,
         dst_device: dst,
         dst_pitch: len,
         width_in_bytes: len,

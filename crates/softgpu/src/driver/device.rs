@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use cuda_abi::constants::p2p_attribute;
 use cuda_abi::driver::Driver;
 use cuda_abi::error::*;
 use cuda_abi::types::*;
@@ -196,9 +197,11 @@ unsafe extern "C" fn cuDeviceGetP2PAttribute(
         }
         match attribute {
             // Rank; arrays; partial atomics only.
-            1 | 4 | 5 => put(value, 0),
+            p2p_attribute::PERFORMANCE_RANK
+            | p2p_attribute::ARRAY_ACCESS_SUPPORTED
+            | p2p_attribute::ONLY_PARTIAL_NATIVE_ATOMIC_SUPPORTED => put(value, 0),
             // Access and atomics: all devices share the machine's memory.
-            2 | 3 => put(value, 1),
+            p2p_attribute::ACCESS_SUPPORTED | p2p_attribute::NATIVE_ATOMIC_SUPPORTED => put(value, 1),
             _ => Err(CUDA_ERROR_INVALID_VALUE),
         }
     })

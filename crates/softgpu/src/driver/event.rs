@@ -6,6 +6,7 @@
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
+use cuda_abi::constants::{event_flag, event_record_flag};
 use cuda_abi::driver::Driver;
 use cuda_abi::error::*;
 use cuda_abi::types::*;
@@ -18,11 +19,6 @@ use super::graph::capture::{self, Point};
 use super::handles::{Owned, Table, of, out};
 use super::queue::{Queue, Work};
 use super::{state, stream};
-
-const DISABLE_TIMING: u32 = 2;
-const INTERPROCESS: u32 = 4;
-/// Of a record or wait: a node of the graph, not a dependency of the capture.
-const EXTERNAL: u32 = 1;
 
 pub static EVENTS: Table<Event> = Table::new(3);
 
@@ -116,7 +112,7 @@ unsafe extern "C" fn cuEventCreate(event: *mut CUevent, flags: u32) -> CUresult 
         required(event)?;
         let context = current()?;
         valid(flags & !7 == 0)?;
-        valid(flags & INTERPROCESS == 0 || flags & DISABLE_TIMING != 0)?;
+        valid(flags & event_flag::INTERPROCESS == 0 || flags & event_flag::DISABLE_TIMING != 0)?;
         let owner = context.id();
         let state = Mutex::default();
         let make = |handle| Event { handle, context, owner, flags, state, reached: Condvar::new() };
@@ -159,10 +155,10 @@ unsafe extern "C" fn cuEventRecord(event: CUevent, stream: CUstream) -> CUresult
 }
 
 unsafe extern "C" fn cuEventRecordWithFlags(event: CUevent, stream: CUstream, flags: u32) -> CUresult {
-    if flags > EXTERNAL {
+    if flags > event_record_flag::EXTERNAL {
         return CUDA_ERROR_INVALID_VALUE;
     }
-    if flags == EXTERNAL {
+    if flags == event_record_flag::EXTERNAL {
         return call(|| {
             let (queue, node) = (stream::queue(stream)?, self::event(event)?);
             // Outside of a capture the flag means nothing, natively it is an error.
@@ -178,7 +174,7 @@ unsafe extern "C" fn cuStreamWaitEvent(stream: CUstream, event_: CUevent, flags:
         valid(flags <= 1)?;
         let queue = stream::queue(stream)?;
         let event = event(event_)?;
-        if flags == EXTERNAL {
+        if flags == event_record_flag::EXTERNAL {
             let external = event.clone();
             let taken = capture::takes(&queue, || Task::Wait(external))?;
             return if taken { Ok(()) } else { Err(CUDA_ERROR_ILLEGAL_STATE) };
@@ -251,7 +247,7 @@ fn elapsed(start: CUevent, end: CUevent) -> Answer<f32> {
     let time = |event: CUevent| {
         let event = EVENTS.get(of(event)).map_err(|_| CUDA_ERROR_INVALID_HANDLE)?;
         let state = event.state.lock();
-        if state.recorded == 0 || event.flags & DISABLE_TIMING != 0 {
+        if state.recorded == 0 || event.flags & event_flag::DISABLE_TIMING != 0 {
             return Err(CUDA_ERROR_INVALID_HANDLE);
         }
         Ok(state.time.filter(|_| state.reached >= state.recorded))

@@ -3,6 +3,7 @@
 use std::ffi::CString;
 use std::sync::Arc;
 
+use cuda_abi::constants::function_attribute;
 use cuda_abi::driver::Driver;
 use cuda_abi::error::*;
 use cuda_abi::types::*;
@@ -18,11 +19,6 @@ use super::state;
 use crate::exec::Kernel;
 
 pub static FUNCTIONS: Table<Function> = Table::new(7);
-
-const MAX_DYNAMIC_SHARED: u32 = 8;
-const CARVEOUT: u32 = 9;
-const NON_PORTABLE_CLUSTER: u32 = 14;
-const CLUSTER_SCHEDULING: u32 = 15;
 
 pub struct Function {
     pub module: Arc<Module>,
@@ -61,19 +57,19 @@ impl Settings {
     pub fn get(&self, kernel: &Kernel, attribute: u32) -> Answer<i32> {
         let values = *self.0.lock();
         Ok(match attribute {
-            0 => kernel.max_threads as i32,
-            1 => kernel.static_shared as i32,
-            2 | 7 => 0, // constants of its own, cache mode
-            3 => kernel.local_bytes as i32,
-            4 => kernel.registers as i32,
+            function_attribute::MAX_THREADS_PER_BLOCK => kernel.max_threads as i32,
+            function_attribute::SHARED_SIZE_BYTES => kernel.static_shared as i32,
+            function_attribute::CONST_SIZE_BYTES | function_attribute::CACHE_MODE_CA => 0, // constants of its own, cache mode
+            function_attribute::LOCAL_SIZE_BYTES => kernel.local_bytes as i32,
+            function_attribute::NUM_REGS => kernel.registers as i32,
             // The architecture that the text was compiled for, not the version of its language.
-            5 => kernel.target as i32,
-            6 => is::MAJOR * 10 + is::MINOR,
-            MAX_DYNAMIC_SHARED => values.max_dynamic as i32,
-            CARVEOUT => values.carveout,
-            10..=13 => 0, // clusters
-            NON_PORTABLE_CLUSTER => values.non_portable,
-            CLUSTER_SCHEDULING => values.scheduling,
+            function_attribute::PTX_VERSION => kernel.target as i32,
+            function_attribute::BINARY_VERSION => is::MAJOR * 10 + is::MINOR,
+            function_attribute::MAX_DYNAMIC_SHARED_SIZE_BYTES => values.max_dynamic as i32,
+            function_attribute::PREFERRED_SHARED_MEMORY_CARVEOUT => values.carveout,
+            function_attribute::CLUSTER_SIZE_MUST_BE_SET..=function_attribute::REQUIRED_CLUSTER_DEPTH => 0, // clusters
+            function_attribute::NON_PORTABLE_CLUSTER_SIZE_ALLOWED => values.non_portable,
+            function_attribute::CLUSTER_SCHEDULING_POLICY_PREFERENCE => values.scheduling,
             _ => return Err(CUDA_ERROR_INVALID_VALUE),
         })
     }
@@ -81,17 +77,17 @@ impl Settings {
     pub fn set(&self, kernel: &Kernel, attribute: u32, value: i32) -> Answer {
         let mut values = self.0.lock();
         match attribute {
-            MAX_DYNAMIC_SHARED => {
+            function_attribute::MAX_DYNAMIC_SHARED_SIZE_BYTES => {
                 let most = is::SHARED_OPT_IN.saturating_sub(kernel.static_shared);
                 values.max_dynamic =
                     u32::try_from(value).ok().filter(|size| *size <= most).ok_or(CUDA_ERROR_INVALID_VALUE)?;
             }
-            CARVEOUT => {
+            function_attribute::PREFERRED_SHARED_MEMORY_CARVEOUT => {
                 valid((-1..=100).contains(&value))?;
                 values.carveout = value;
             }
-            NON_PORTABLE_CLUSTER => values.non_portable = value,
-            CLUSTER_SCHEDULING => values.scheduling = value,
+            function_attribute::NON_PORTABLE_CLUSTER_SIZE_ALLOWED => values.non_portable = value,
+            function_attribute::CLUSTER_SCHEDULING_POLICY_PREFERENCE => values.scheduling = value,
             _ => return Err(CUDA_ERROR_INVALID_VALUE),
         }
         Ok(())

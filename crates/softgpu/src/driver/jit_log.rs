@@ -1,13 +1,9 @@
 //! Where the compiler's messages go, if the caller wants them.
 
+use cuda_abi::constants::jit_option;
 use cuda_abi::types::*;
 
 use super::abi::*;
-
-const INFO_LOG: u32 = 3;
-const INFO_LOG_SIZE: u32 = 4;
-const ERROR_LOG: u32 = 5;
-const ERROR_LOG_SIZE: u32 = 6;
 
 /// The error log. Addresses of the caller's: a text's, its room, and of the word that says how long it became.
 #[derive(Default, Clone, Copy)]
@@ -32,8 +28,8 @@ impl Log {
             log.write("");
             log
         };
-        log(INFO_LOG, INFO_LOG_SIZE);
-        Ok(log(ERROR_LOG, ERROR_LOG_SIZE))
+        log(jit_option::INFO_LOG_BUFFER, jit_option::INFO_LOG_BUFFER_SIZE_BYTES);
+        Ok(log(jit_option::ERROR_LOG_BUFFER, jit_option::ERROR_LOG_BUFFER_SIZE_BYTES))
     }
 
     pub fn write(&self, text: &str) {

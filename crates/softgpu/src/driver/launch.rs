@@ -3,6 +3,7 @@
 
 use std::sync::{Arc, LazyLock};
 
+use cuda_abi::constants::{launch_attribute, launch_extra};
 use cuda_abi::driver::Driver;
 use cuda_abi::error::*;
 use cuda_abi::types::*;
@@ -19,18 +20,6 @@ use super::output::Printer;
 use super::queue::Work;
 use super::{event, heap, notice, occupancy, stream};
 use crate::exec::{self, Fault, FaultKind, Kernel, Launch};
-
-/// Keys of the `extra` argument.
-const BUFFER_POINTER: u64 = 1;
-const BUFFER_SIZE: u64 = 2;
-
-/// Launch attributes that mean something here.
-const COOPERATIVE: u32 = 2;
-const CLUSTER_DIMENSION: u32 = 4;
-const PROGRAMMATIC_EVENT: u32 = 7;
-const COMPLETION_EVENT: u32 = 12;
-const UPDATABLE_NODE: u32 = 13;
-const LAST_ATTRIBUTE: u32 = 17;
 
 /// `CUDA_LAUNCH_BLOCKING=1`: every launch waits for its end.
 static BLOCKING: LazyLock<bool> = LazyLock::new(|| std::env::var("CUDA_LAUNCH_BLOCKING").is_ok_and(|v| v == "1"));
@@ -146,15 +135,15 @@ fn read_extra(extra: *mut *mut c_void) -> Answer<(*const u8, usize)> {
     // Two settings and the end.
     for at in 0..3 {
         // SAFETY: by the API's contract the list goes on until its end is read.
-        let key = take(unsafe { extra.add(at * 2) })? as u64;
-        if key == 0 {
+        let key = take(unsafe { extra.add(at * 2) })? as usize;
+        if key == launch_extra::END {
             return Ok((pointer, size));
         }
         // SAFETY: as above; a key has a value.
         let value = take(unsafe { extra.add(at * 2 + 1) })?;
         match key {
-            BUFFER_POINTER => pointer = value.cast_const().cast(),
-            BUFFER_SIZE => size = take(value.cast::<usize>())?,
+            launch_extra::BUFFER_POINTER => pointer = value.cast_const().cast(),
+            launch_extra::BUFFER_SIZE => size = take(value.cast::<usize>())?,
             _ => return Err(CUDA_ERROR_INVALID_VALUE),
         }
     }
@@ -276,8 +265,8 @@ unsafe extern "C" fn cuLaunchKernelEx(
 fn apply(request: &mut Request, attribute: &CUlaunchAttribute) -> Answer {
     let [first, second, ..] = attribute.value;
     match attribute.id {
-        COOPERATIVE => request.cooperative |= first as u32 != 0,
-        CLUSTER_DIMENSION => {
+        launch_attribute::COOPERATIVE => request.cooperative |= first as u32 != 0,
+        launch_attribute::CLUSTER_DIMENSION => {
             let cluster = [first as u32, (first >> 32) as u32, second as u32];
             if cluster.iter().any(|n| *n > 1) {
                 notice::once("launches with clusters of thread blocks are not supported".into());
@@ -285,10 +274,12 @@ fn apply(request: &mut Request, attribute: &CUlaunchAttribute) -> Answer {
             }
         }
         // The end of the grid is later than what is asked for, and therefore right.
-        PROGRAMMATIC_EVENT | COMPLETION_EVENT => request.events.push(out(first)),
-        UPDATABLE_NODE if first as u32 != 0 => return Err(CUDA_ERROR_NOT_SUPPORTED),
+        launch_attribute::PROGRAMMATIC_EVENT | launch_attribute::LAUNCH_COMPLETION_EVENT => {
+            request.events.push(out(first))
+        }
+        launch_attribute::DEVICE_UPDATABLE_KERNEL_NODE if first as u32 != 0 => return Err(CUDA_ERROR_NOT_SUPPORTED),
         // Hints about caches, scheduling and order within the GPU.
-        0..=LAST_ATTRIBUTE => {}
+        0..=launch_attribute::PORTABLE_CLUSTER_SIZE_MODE => {}
         _ => return Err(CUDA_ERROR_NOT_SUPPORTED),
     }
     Ok(())

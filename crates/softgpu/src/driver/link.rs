@@ -1,7 +1,8 @@
-//! `cuLink*`: several PTX texts become one, in which each finds what the others define.
+//! `cuLink*`: several jit_input::PTX texts become one, in which each finds what the others define.
 
 use std::ffi::CString;
 
+use cuda_abi::constants::jit_input;
 use cuda_abi::driver::Driver;
 use cuda_abi::error::*;
 use cuda_abi::types::*;
@@ -14,10 +15,6 @@ use super::jit_log::Log;
 use super::module::CAPABILITY;
 use super::notice;
 use crate::image;
-
-/// Kinds of input.
-const PTX: u32 = 1;
-const LIBRARY: u32 = 4;
 
 static LINKS: Table<Link> = Table::new(34);
 
@@ -48,14 +45,14 @@ pub fn forget_context(owner: u64) {
 
 fn add(handle: CUlinkState, kind: u32, bytes: &[u8], name: &str) -> Answer {
     let link = LINKS.get(of(handle)).map_err(|_| CUDA_ERROR_INVALID_HANDLE)?;
-    if kind == LIBRARY && name.contains("cudadevrt") {
+    if kind == jit_input::LIBRARY && name.contains("cudadevrt") {
         // What it has is for kernels that launch kernels.
         return Ok(());
     }
     let text = image::text(bytes, CAPABILITY).map_err(|error| {
         link.log.write(&format!("{name}: {error}"));
         notice::once(format!("{name}: {error}"));
-        if kind == PTX { CUDA_ERROR_INVALID_PTX } else { CUDA_ERROR_NO_BINARY_FOR_GPU }
+        if kind == jit_input::PTX { CUDA_ERROR_INVALID_PTX } else { CUDA_ERROR_NO_BINARY_FOR_GPU }
     })?;
     link.state.lock().texts.push(text);
     Ok(())

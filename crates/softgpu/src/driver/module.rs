@@ -4,6 +4,7 @@ use std::collections::HashMap;
 use std::ffi::CString;
 use std::sync::Arc;
 
+use cuda_abi::constants::loading_mode;
 use cuda_abi::driver::Driver;
 use cuda_abi::error::*;
 use cuda_abi::image::Image;
@@ -22,7 +23,6 @@ use super::{array, heap, library, link, notice, state, texture};
 use crate::exec::{self, Program, RelocationTarget, Variable};
 use crate::image::{self, ImageError};
 
-const LOADING_LAZY: u32 = 2;
 /// The capability that images are chosen for.
 pub const CAPABILITY: u32 = (MAJOR * 10 + MINOR) as u32;
 
@@ -305,7 +305,7 @@ unsafe extern "C" fn cuModuleGetGlobal_v2(
 unsafe extern "C" fn cuModuleGetLoadingMode(mode: *mut u32) -> CUresult {
     call(|| {
         state::state()?;
-        put(mode, LOADING_LAZY)
+        put(mode, loading_mode::LAZY)
     })
 }
 

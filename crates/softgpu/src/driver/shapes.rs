@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use cuda_abi::constants::memory_type;
 use cuda_abi::driver::Driver;
 use cuda_abi::error::*;
 use cuda_abi::types::*;
@@ -14,11 +15,6 @@ use super::graph::{Task, capture};
 use super::memory::map::{Place, classify};
 use super::queue::{Queue, Work};
 use super::stream;
-
-const HOST: u32 = 1;
-const DEVICE: u32 = 2;
-const ARRAY: u32 = 3;
-const UNIFIED: u32 = 4;
 
 /// One side of a copy as the structs of the API describe it.
 struct Side {
@@ -57,9 +53,9 @@ impl Side {
 
     fn resolve(&self, extent: Extent, write: bool) -> Answer<(Rows, Place)> {
         let base = match self.kind {
-            HOST => self.host,
-            DEVICE | UNIFIED => self.device,
-            ARRAY => return self.resolve_array(extent),
+            memory_type::HOST => self.host,
+            memory_type::DEVICE | memory_type::UNIFIED => self.device,
+            memory_type::ARRAY => return self.resolve_array(extent),
             _ => return Err(CUDA_ERROR_INVALID_VALUE),
         };
         let [width, height, depth] = extent;
@@ -77,7 +73,7 @@ impl Side {
         let span = offset(width, height - 1, depth - 1).ok_or(CUDA_ERROR_INVALID_VALUE)?;
         let start = offset(x, y, z).and_then(|offset| base.checked_add(offset)).ok_or(CUDA_ERROR_INVALID_VALUE)?;
         let place = classify(start, span, write)?;
-        valid(self.kind != DEVICE || place != Place::Pageable)?;
+        valid(self.kind != memory_type::DEVICE || place != Place::Pageable)?;
         Ok((Rows { start, pitch, slice: slice.unwrap_or(0) }, place))
     }
 }

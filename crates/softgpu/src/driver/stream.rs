@@ -4,6 +4,7 @@ use std::cell::RefCell;
 use std::collections::HashMap;
 use std::sync::Arc;
 
+use cuda_abi::constants::{default_stream, launch_attribute, stream_flag};
 use cuda_abi::driver::Driver;
 use cuda_abi::error::*;
 use cuda_abi::types::*;
@@ -16,11 +17,6 @@ use super::graph::{Task, capture};
 use super::handles::{Owned, Table, of, out};
 use super::queue::{Kind, Queue, Work};
 use super::state;
-
-/// Special handles: the legacy default stream (also NULL) and the calling thread's own.
-const LEGACY: u64 = 1;
-const PER_THREAD: u64 = 2;
-const NON_BLOCKING: u32 = 1;
 
 pub static STREAMS: Table<Stream> = Table::new(2);
 
@@ -70,8 +66,8 @@ fn per_thread(context: &Arc<Context>) -> Arc<Queue> {
 /// The queue that a stream handle means, in a context that is fit for use.
 pub fn queue(stream: CUstream) -> Answer<Arc<Queue>> {
     match of(stream) {
-        0 | LEGACY => Ok(current()?.legacy()),
-        PER_THREAD => Ok(per_thread(&current()?)),
+        0 | default_stream::LEGACY => Ok(current()?.legacy()),
+        default_stream::PER_THREAD => Ok(per_thread(&current()?)),
         handle => {
             state::state()?;
             let queue = STREAMS.get(handle)?.queue.clone();
@@ -83,7 +79,7 @@ pub fn queue(stream: CUstream) -> Answer<Arc<Queue>> {
 
 fn known(stream: CUstream) -> Answer<Option<Arc<Stream>>> {
     match of(stream) {
-        0 | LEGACY | PER_THREAD => current().map(|_| None),
+        0 | default_stream::LEGACY | default_stream::PER_THREAD => current().map(|_| None),
         handle => {
             state::state()?;
             STREAMS.get(handle).map(Some)
@@ -100,8 +96,8 @@ unsafe extern "C" fn cuStreamCreateWithPriority(stream: *mut CUstream, flags: u3
     call(|| {
         required(stream)?;
         let context = current()?;
-        valid(flags & !NON_BLOCKING == 0)?;
-        let kind = if flags & NON_BLOCKING != 0 { Kind::NonBlocking } else { Kind::Blocking };
+        valid(flags & !stream_flag::NON_BLOCKING == 0)?;
+        let kind = if flags & stream_flag::NON_BLOCKING != 0 { Kind::NonBlocking } else { Kind::Blocking };
         let queue = Queue::new(&context, kind);
         let priority = priority.clamp(GREATEST_PRIORITY, 0);
         let handle = STREAMS.insert(Stream { queue, flags, priority, attributes: Mutex::default() });
@@ -113,7 +109,7 @@ unsafe extern "C" fn cuStreamDestroy_v2(stream: CUstream) -> CUresult {
     call(|| {
         state::state()?;
         match of(stream) {
-            0 | LEGACY | PER_THREAD => Err(CUDA_ERROR_INVALID_HANDLE),
+            0 | default_stream::LEGACY | default_stream::PER_THREAD => Err(CUDA_ERROR_INVALID_HANDLE),
             handle => STREAMS.remove(handle).map(|_| ()),
         }
     })
@@ -179,7 +175,7 @@ unsafe extern "C" fn cuStreamGetAttribute(stream: CUstream, attr: u32, value: *m
         required(value)?;
         let stream = known(stream)?;
         let mut found = stream.as_ref().and_then(|stream| stream.attributes.lock().get(&attr).copied());
-        if found.is_none() && attr == PRIORITY {
+        if found.is_none() && attr == launch_attribute::PRIORITY {
             let mut bytes = CUstreamAttrValue::default();
             bytes.0[..4].copy_from_slice(&stream.map_or(0, |stream| stream.priority).to_ne_bytes());
             found = Some(bytes);
@@ -190,8 +186,7 @@ unsafe extern "C" fn cuStreamGetAttribute(stream: CUstream, attr: u32, value: *m
 }
 
 /// Access policy window, synchronization policy, priority, memory sync domain map and domain.
-const KNOWN_ATTRIBUTES: [u32; 5] = [1, 3, PRIORITY, 9, 10];
-const PRIORITY: u32 = 8;
+const KNOWN_ATTRIBUTES: [u32; 5] = [1, 3, launch_attribute::PRIORITY, 9, 10];
 
 unsafe extern "C" fn cuStreamSetAttribute(stream: CUstream, attr: u32, value: *const CUstreamAttrValue) -> CUresult {
     call(|| {

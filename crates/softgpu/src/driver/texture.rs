@@ -1,26 +1,16 @@
 //! Texture and surface objects.
 
+use cuda_abi::constants::{address_mode, array_flag, resource_type, texture_flag};
 use cuda_abi::driver::Driver;
 use cuda_abi::error::*;
 use cuda_abi::types::*;
 
 use super::abi::*;
-use super::array::{SURFACE_LOAD_STORE, array, channel, mipmap};
+use super::array::{array, channel, mipmap};
 use super::context::current;
 use super::handles::{Owned, Table, out};
 use super::memory::map::{Place, classify};
 use crate::exec::image::{Beside, Image, SURFACES, TEXTURES, Texture};
-
-/// Kinds of resources.
-const ARRAY: u32 = 0;
-const MIPMAP: u32 = 1;
-const LINEAR: u32 = 2;
-const PITCHED: u32 = 3;
-
-/// Flags of a texture.
-const READ_AS_INTEGER: u32 = 1;
-const NORMALIZED: u32 = 2;
-const SRGB: u32 = 16;
 
 static TEXTURE_OBJECTS: Table<Object> = Table::new(32);
 static SURFACE_OBJECTS: Table<Object> = Table::new(33);
@@ -91,16 +81,16 @@ fn images(resource: &CUDA_RESOURCE_DESC) -> Answer<(Vec<Image>, bool)> {
         })
     };
     Ok(match fields.word(0) {
-        ARRAY => (vec![array(out(fields.long(8)))?.image], false),
-        MIPMAP => {
+        resource_type::ARRAY => (vec![array(out(fields.long(8)))?.image], false),
+        resource_type::MIPMAPPED_ARRAY => {
             let levels = &mipmap(out(fields.long(8)))?.levels;
             (levels.iter().map(|level| Ok(array(out(*level))?.image)).collect::<Answer<_>>()?, false)
         }
-        LINEAR => {
+        resource_type::LINEAR => {
             let element = channel(fields.word(16))?.bytes() * u64::from(fields.word(20)).max(1);
             (vec![memory([fields.long(24) / element, 1, 1], 0)?], true)
         }
-        PITCHED => (vec![memory([fields.long(24), fields.long(32), 1], fields.long(40))?], true),
+        resource_type::PITCH2D => (vec![memory([fields.long(24), fields.long(32), 1], fields.long(40))?], true),
         _ => return Err(CUDA_ERROR_INVALID_VALUE),
     })
 }
@@ -110,10 +100,10 @@ fn texture(resource: &CUDA_RESOURCE_DESC, about: &CUDA_TEXTURE_DESC) -> Answer<T
     let fields = Fields(bytes_of(about));
     let beside = |at: usize| {
         Ok(match fields.word(at * 4) {
-            0 => Beside::Wrap,
-            1 => Beside::Clamp,
-            2 => Beside::Mirror,
-            3 => Beside::Border,
+            address_mode::WRAP => Beside::Wrap,
+            address_mode::CLAMP => Beside::Clamp,
+            address_mode::MIRROR => Beside::Mirror,
+            address_mode::BORDER => Beside::Border,
             _ => return Err(CUDA_ERROR_INVALID_VALUE),
         })
     };
@@ -123,9 +113,9 @@ fn texture(resource: &CUDA_RESOURCE_DESC, about: &CUDA_TEXTURE_DESC) -> Answer<T
         levels,
         beside: [beside(0)?, beside(1)?, beside(2)?],
         linear: filter == 1,
-        normalized: flags & NORMALIZED != 0,
-        raw: flags & READ_AS_INTEGER != 0,
-        srgb: flags & SRGB != 0,
+        normalized: flags & texture_flag::NORMALIZED_COORDINATES != 0,
+        raw: flags & texture_flag::READ_AS_INTEGER != 0,
+        srgb: flags & texture_flag::SRGB != 0,
         border: [40, 44, 48, 52].map(|at| fields.real(at)),
         linear_levels: fields.word(24) == 1,
         level_bias: fields.real(28),
@@ -183,9 +173,9 @@ unsafe extern "C" fn cuSurfObjectCreate(to: *mut CUsurfObject, resource: *const 
         let context = current()?;
         let resource = take(resource)?;
         let fields = Fields(bytes_of(&resource));
-        valid(fields.word(0) == ARRAY)?;
+        valid(fields.word(0) == resource_type::ARRAY)?;
         let array = array(out(fields.long(8)))?;
-        valid(array.about.flags & SURFACE_LOAD_STORE != 0)?;
+        valid(array.about.flags & array_flag::SURFACE_LDST != 0)?;
         let (about, view) = Default::default();
         let number = SURFACE_OBJECTS.insert(Object { owner: context.id(), resource, about, view });
         SURFACES.insert(number, array.image);

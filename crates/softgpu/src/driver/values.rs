@@ -3,6 +3,7 @@
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
 
+use cuda_abi::constants::wait_value;
 use cuda_abi::driver::Driver;
 use cuda_abi::error::*;
 use cuda_abi::types::*;
@@ -15,9 +16,6 @@ use super::memory::map;
 use super::memory::sys::IN_USE;
 use super::queue::Work;
 use super::stream;
-
-/// Flag of a wait: flush what devices of others wrote. Memory here is always up to date.
-const FLUSH: u32 = 1 << 30;
 
 #[derive(Clone, Copy)]
 pub struct Word {
@@ -72,9 +70,9 @@ impl Word {
         let ones = if self.wide { u64::MAX } else { u64::from(u32::MAX) };
         match condition {
             // Cyclic: the difference, taken as a signed number of the word's width, is not negative.
-            0 => now.wrapping_sub(self.value) & (ones ^ ones >> 1) == 0,
-            1 => now == self.value,
-            2 => now & self.value != 0,
+            wait_value::GEQ => now.wrapping_sub(self.value) & (ones ^ ones >> 1) == 0,
+            wait_value::EQ => now == self.value,
+            wait_value::AND => now & self.value != 0,
             _ => !(now | self.value) & ones != 0,
         }
     }
@@ -107,7 +105,7 @@ fn submit_write(stream: CUstream, word: Word, flags: u32) -> Answer {
 }
 
 fn submit_wait(stream: CUstream, word: Word, flags: u32) -> Answer {
-    let condition = flags & !FLUSH;
+    let condition = flags & !wait_value::FLUSH;
     valid(condition <= 3)?;
     let queue = stream::queue(stream)?;
     word.check()?;

@@ -9,6 +9,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::thread::ThreadId;
 
+use cuda_abi::constants::{capture_dependencies, capture_mode, capture_status};
 use cuda_abi::driver::Driver;
 use cuda_abi::error::*;
 use cuda_abi::types::*;
@@ -437,14 +438,13 @@ unsafe extern "C" fn cuStreamUpdateCaptureDependencies_v2(
     count: usize,
     flags: u32,
 ) -> CUresult {
-    const SET: u32 = 1;
     call(|| {
-        valid(flags <= SET)?;
+        valid(flags <= capture_dependencies::SET)?;
         let queue = stream::queue(handle)?;
         let capture = capture_of(&queue).ok_or(CUDA_ERROR_ILLEGAL_STATE)?;
         let after = nodes(&capture.graph, after, count)?;
         capture.with(&queue, |joined| {
-            if flags == SET {
+            if flags == capture_dependencies::SET {
                 joined.after.clear();
             }
             joined.after.extend(after);

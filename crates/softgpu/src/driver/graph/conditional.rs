@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use cuda_abi::constants::{conditional_flag, conditional_type};
 use cuda_abi::driver::Driver;
 use cuda_abi::error::*;
 use cuda_abi::types::*;
@@ -14,13 +15,8 @@ use super::super::memory::{alloc, heap};
 use super::super::values::Word;
 use super::{Graph, Task, graph, nodes};
 
-const IF: u32 = 0;
-const WHILE: u32 = 1;
-const SWITCH: u32 = 2;
 /// What one call can have made.
 const MOST_BRANCHES: u32 = 4096;
-/// The number is set when a graph is launched.
-const ASSIGN_DEFAULT: u32 = 1;
 
 /// The number that a handle stands for. The handle is its address, so for a kernel setting it is a store.
 pub struct Condition {
@@ -73,13 +69,13 @@ impl Conditional {
     /// Runs the branches that the number asks for.
     pub fn run(&self, context: &Context, branch: impl Fn(usize) -> Answer) -> Answer {
         match self.kind {
-            WHILE => {
+            conditional_type::WHILE => {
                 while context.runs() && self.condition.value()? != 0 {
                     branch(0)?;
                 }
                 Ok(())
             }
-            SWITCH => branch(self.condition.value()? as usize),
+            conditional_type::SWITCH => branch(self.condition.value()? as usize),
             _ => branch(usize::from(self.condition.value()? == 0)),
         }
     }
@@ -113,9 +109,9 @@ unsafe extern "C" fn cuGraphConditionalHandleCreate(
     call(|| {
         required(made)?;
         let graph = graph(handle)?;
-        valid(flags & !ASSIGN_DEFAULT == 0)?;
+        valid(flags & !conditional_flag::ASSIGN_DEFAULT == 0)?;
         let context = if ctx.is_null() { current()? } else { CONTEXTS.get(of(ctx))? };
-        let condition = Condition::make(&context, (flags & ASSIGN_DEFAULT != 0).then_some(value))?;
+        let condition = Condition::make(&context, (flags & conditional_flag::ASSIGN_DEFAULT != 0).then_some(value))?;
         let address = condition.address;
         graph.inner.lock().conditions.push(Arc::new(condition));
         put(made, address)
@@ -136,9 +132,9 @@ pub fn add(
         let after = nodes(&graph, after, count)?;
         let mut given = take(params.cast_const())?;
         let most = match given.kind {
-            IF => 2,
-            WHILE => 1,
-            SWITCH => MOST_BRANCHES,
+            conditional_type::IF => 2,
+            conditional_type::WHILE => 1,
+            conditional_type::SWITCH => MOST_BRANCHES,
             _ => return Err(CUDA_ERROR_INVALID_VALUE),
         };
         valid((1..=most).contains(&given.size))?;

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use cuda_abi::constants::{instantiate_result, update_result};
 use cuda_abi::driver::Driver;
 use cuda_abi::error::*;
 use cuda_abi::types::*;
@@ -19,8 +20,6 @@ use super::{Graph, Node, Task, capture, graph, node};
 
 static EXECS: Table<Exec> = Table::new(22);
 
-const INVALID_STRUCTURE: u32 = 2;
-const CONDITION_UNUSED: u32 = 5;
 /// Freeing memory at a launch, uploading, node priorities.
 const KNOWN_FLAGS: u64 = 1 | 2 | 8;
 
@@ -167,9 +166,9 @@ fn instantiate(handle: CUgraph, flags: u64, result: &mut u32) -> Answer<u64> {
         *result = why;
         CUDA_ERROR_INVALID_VALUE
     };
-    let plan = Plan::of(&graph).ok_or_else(|| refuse(INVALID_STRUCTURE))?;
+    let plan = Plan::of(&graph).ok_or_else(|| refuse(instantiate_result::INVALID_STRUCTURE))?;
     if graph.has_unused_conditions() {
-        return Err(refuse(CONDITION_UNUSED));
+        return Err(refuse(instantiate_result::CONDITIONAL_HANDLE_UNUSED));
     }
     plan.check()?;
     let instance = Arc::new(());

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use cuda_abi::constants::{retain_flag, user_object_flag};
 use cuda_abi::driver::Driver;
 use cuda_abi::error::*;
 use cuda_abi::types::*;
@@ -13,9 +14,6 @@ use super::super::state;
 use super::graph;
 
 static OBJECTS: Table<UserObject> = Table::new(23);
-
-const NO_DESTRUCTOR_SYNC: u32 = 1;
-const MOVE: u32 = 1;
 
 pub struct UserObject {
     handle: u64,
@@ -82,7 +80,7 @@ unsafe extern "C" fn cuUserObjectCreate(
         state::state()?;
         required(made)?;
         let destroy = destroy.ok_or(CUDA_ERROR_INVALID_VALUE)?;
-        valid(references > 0 && flags == NO_DESTRUCTOR_SYNC)?;
+        valid(references > 0 && flags == user_object_flag::NO_DESTRUCTOR_SYNC)?;
         let references = Mutex::new(u64::from(references));
         let (handle, _) = OBJECTS.insert_with(|handle| UserObject { handle, destroy, user: of(user), references });
         put(made, out(handle))
@@ -112,9 +110,9 @@ unsafe extern "C" fn cuGraphRetainUserObject(
 ) -> CUresult {
     call(|| {
         let (graph, object) = (graph(handle)?, object(what)?);
-        valid(count > 0 && flags & !MOVE == 0)?;
+        valid(count > 0 && flags & !retain_flag::MOVE == 0)?;
         let count = u64::from(count);
-        if flags & MOVE == 0 {
+        if flags & retain_flag::MOVE == 0 {
             object.retain(count);
         }
         graph.inner.lock().objects.push(Kept { object, count });

@@ -1,5 +1,6 @@
 //! Reading and changing what nodes do.
 
+use cuda_abi::constants::node_type;
 use cuda_abi::driver::Driver;
 use cuda_abi::error::*;
 use cuda_abi::types::*;

@@ -1,5 +1,6 @@
 //! `cuMemAlloc` and its relatives.
 
+use cuda_abi::constants::attach_flag;
 use cuda_abi::driver::Driver;
 use cuda_abi::error::*;
 use cuda_abi::types::*;
@@ -13,8 +14,6 @@ use super::{heap, pool::FREEING};
 
 /// What rows of a pitched allocation are aligned to.
 const PITCH: usize = 512;
-const ATTACH_GLOBAL: u32 = 1;
-const ATTACH_HOST: u32 = 2;
 
 /// Allocates device memory for a context and enters it in the map.
 pub fn allocate(context: &Context, size: u64, kind: Kind) -> Answer<u64> {
@@ -76,7 +75,7 @@ unsafe extern "C" fn cuMemAllocManaged(dptr: *mut CUdeviceptr, bytes: usize, fla
         let context = current()?;
         required(dptr)?;
         capture::permit()?;
-        valid(matches!(flags, ATTACH_GLOBAL | ATTACH_HOST))?;
+        valid(matches!(flags, attach_flag::GLOBAL | attach_flag::HOST))?;
         put(dptr, allocate(&context, bytes as u64, Kind::Managed)?)
     })
 }

@@ -1,5 +1,6 @@
 //! Pinned host memory: allocated here, or the application's own, registered.
 
+use cuda_abi::constants::{host_alloc_flag, host_register_flag};
 use cuda_abi::driver::Driver;
 use cuda_abi::error::*;
 use cuda_abi::plan::{HOST_BASE, HOST_SIZE};
@@ -18,11 +19,6 @@ const PAGE: u64 = 4096;
 /// Allocations are in the upper half of the host range, away from what others map there.
 const FLOOR: u64 = HOST_BASE + HOST_SIZE / 2;
 const CEILING: u64 = HOST_BASE + HOST_SIZE;
-
-const ALLOC_FLAGS: u32 = 7;
-const REGISTER_FLAGS: u32 = 0xf;
-const DEVICE_MAP: u32 = 2;
-const IO_MEMORY: u32 = 4;
 
 static SPACE: Mutex<Space> = Mutex::new(Space::new());
 
@@ -59,7 +55,7 @@ unsafe extern "C" fn cuMemHostAlloc(pp: *mut *mut c_void, bytes: usize, flags: u
     call(|| {
         let context = current()?;
         required(pp)?;
-        valid(flags & !ALLOC_FLAGS == 0)?;
+        valid(flags & !host_alloc_flag::MASK == 0)?;
         if bytes == 0 {
             return put(pp, std::ptr::null_mut());
         }
@@ -102,8 +98,8 @@ unsafe extern "C" fn cuMemFreeHost(p: *mut c_void) -> CUresult {
 unsafe extern "C" fn cuMemHostRegister_v2(p: *mut c_void, bytes: usize, flags: u32) -> CUresult {
     call(|| {
         let context = current()?;
-        valid(!p.is_null() && bytes > 0 && flags & !REGISTER_FLAGS == 0)?;
-        if flags & IO_MEMORY != 0 {
+        valid(!p.is_null() && bytes > 0 && flags & !host_register_flag::MASK == 0)?;
+        if flags & host_register_flag::IO_MEMORY != 0 {
             return Err(CUDA_ERROR_NOT_SUPPORTED);
         }
         valid(of(p).checked_add(bytes as u64).is_some())?;
@@ -155,7 +151,7 @@ unsafe extern "C" fn cuMemHostGetDevicePointer_v2(pdptr: *mut CUdeviceptr, p: *m
 unsafe extern "C" fn cuMemHostGetFlags(flags: *mut u32, p: *mut c_void) -> CUresult {
     call(|| {
         required(flags)?;
-        put(flags, pinned(p)?.flags | DEVICE_MAP)
+        put(flags, pinned(p)?.flags | host_alloc_flag::DEVICE_MAP)
     })
 }
 

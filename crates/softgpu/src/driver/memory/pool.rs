@@ -5,6 +5,7 @@
 
 use std::sync::Arc;
 
+use cuda_abi::constants::{access, allocation_type, location, pool_attribute};
 use cuda_abi::driver::Driver;
 use cuda_abi::error::*;
 use cuda_abi::types::*;
@@ -22,9 +23,6 @@ use super::map::{self, Kind, Region};
 
 /// In a region's flags: a stream will free it.
 pub const FREEING: u32 = 1 << 31;
-
-const PINNED: u32 = 1;
-const LOCATION_DEVICE: u32 = 1;
 
 static POOLS: Table<Pool> = Table::new(5);
 
@@ -183,8 +181,8 @@ unsafe extern "C" fn cuMemPoolCreate(to: *mut CUmemoryPool, props: *const CUmemP
         state::state()?;
         required(to)?;
         let props = take(props)?;
-        valid(props.alloc_type == PINNED)?;
-        if props.location.kind != LOCATION_DEVICE || props.handle_types != 0 {
+        valid(props.alloc_type == allocation_type::PINNED)?;
+        if props.location.kind != location::DEVICE || props.handle_types != 0 {
             return Err(CUDA_ERROR_NOT_SUPPORTED);
         }
         let device = state::device(props.location.id)?;
@@ -212,11 +210,18 @@ unsafe extern "C" fn cuMemPoolGetAttribute(from: CUmemoryPool, attr: u32, value:
     call(|| {
         let usage = *pool(from)?.usage.lock();
         match attr {
-            1..=3 => put(value.cast::<i32>(), usage.reuse[attr as usize - 1]),
-            4 => put(value.cast::<u64>(), usage.release_threshold),
-            5 | 7 => put(value.cast::<u64>(), usage.used),
-            6 => put(value.cast::<u64>(), usage.reserved_high),
-            8 => put(value.cast::<u64>(), usage.used_high),
+            pool_attribute::REUSE_FOLLOW_EVENT_DEPENDENCIES..=pool_attribute::REUSE_ALLOW_INTERNAL_DEPENDENCIES => {
+                put(
+                    value.cast::<i32>(),
+                    usage.reuse[(attr - pool_attribute::REUSE_FOLLOW_EVENT_DEPENDENCIES) as usize],
+                )
+            }
+            pool_attribute::RELEASE_THRESHOLD => put(value.cast::<u64>(), usage.release_threshold),
+            pool_attribute::RESERVED_MEM_CURRENT | pool_attribute::USED_MEM_CURRENT => {
+                put(value.cast::<u64>(), usage.used)
+            }
+            pool_attribute::RESERVED_MEM_HIGH => put(value.cast::<u64>(), usage.reserved_high),
+            pool_attribute::USED_MEM_HIGH => put(value.cast::<u64>(), usage.used_high),
             _ => Err(CUDA_ERROR_INVALID_VALUE),
         }
     })
@@ -228,13 +233,20 @@ unsafe extern "C" fn cuMemPoolSetAttribute(from: CUmemoryPool, attr: u32, value:
         required(value)?;
         let mut usage = pool.usage.lock();
         match attr {
-            1..=3 => usage.reuse[attr as usize - 1] = take(value.cast::<i32>())?,
-            4 => usage.release_threshold = take(value.cast::<u64>())?,
+            pool_attribute::REUSE_FOLLOW_EVENT_DEPENDENCIES..=pool_attribute::REUSE_ALLOW_INTERNAL_DEPENDENCIES => {
+                usage.reuse[(attr - pool_attribute::REUSE_FOLLOW_EVENT_DEPENDENCIES) as usize] =
+                    take(value.cast::<i32>())?
+            }
+            pool_attribute::RELEASE_THRESHOLD => usage.release_threshold = take(value.cast::<u64>())?,
             // High-water marks can only be set back to what is in use.
-            6 | 8 => {
+            pool_attribute::RESERVED_MEM_HIGH | pool_attribute::USED_MEM_HIGH => {
                 valid(take(value.cast::<u64>())? == 0)?;
                 let used = usage.used;
-                *(if attr == 6 { &mut usage.reserved_high } else { &mut usage.used_high }) = used;
+                *(if attr == pool_attribute::RESERVED_MEM_HIGH {
+                    &mut usage.reserved_high
+                } else {
+                    &mut usage.used_high
+                }) = used;
             }
             _ => return Err(CUDA_ERROR_INVALID_VALUE),
         }
@@ -247,10 +259,13 @@ unsafe extern "C" fn cuMemPoolSetAccess(from: CUmemoryPool, map: *const CUmemAcc
         let pool = pool(from)?;
         valid(count <= 1024)?;
         for desc in list(map, count)? {
-            valid(desc.location.kind == LOCATION_DEVICE && matches!(desc.flags, 0 | 1 | 3))?;
+            valid(
+                desc.location.kind == location::DEVICE
+                    && matches!(desc.flags, access::NONE | access::READ | access::READ_WRITE),
+            )?;
             let device = state::device(desc.location.id)?;
             // The pool's own device cannot lose its access.
-            valid(device.ordinal != pool.device || desc.flags == 3)?;
+            valid(device.ordinal != pool.device || desc.flags == access::READ_WRITE)?;
         }
         Ok(())
     })
@@ -264,9 +279,9 @@ unsafe extern "C" fn cuMemPoolGetAccess(
     call(|| {
         pool(from)?;
         let location = take(location)?;
-        valid(location.kind == LOCATION_DEVICE)?;
+        valid(location.kind == location::DEVICE)?;
         state::device(location.id)?;
-        put(flags, 3)
+        put(flags, access::READ_WRITE)
     })
 }
 

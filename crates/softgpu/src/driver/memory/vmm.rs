@@ -5,6 +5,7 @@ use std::os::fd::{BorrowedFd, IntoRawFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
+use cuda_abi::constants::{allocation_type, handle_type, location};
 use cuda_abi::driver::Driver;
 use cuda_abi::error::*;
 use cuda_abi::plan::{DEVICE_BASE, DEVICE_GRANULE};
@@ -16,10 +17,6 @@ use super::super::handles::{Table, of};
 use super::super::state;
 use super::map::{self, Kind, Region};
 use super::{heap, sys};
-
-const PINNED: u32 = 1;
-const LOCATION_DEVICE: u32 = 1;
-const POSIX_FD: u32 = 1;
 
 static HANDLES: Table<Physical> = Table::new(4);
 
@@ -63,8 +60,10 @@ fn granular(value: u64) -> bool {
 }
 
 fn check(prop: &CUmemAllocationProp) -> Answer {
-    valid(prop.kind == PINNED)?;
-    if prop.location.kind != LOCATION_DEVICE || prop.requested_handle_types & !POSIX_FD != 0 {
+    valid(prop.kind == allocation_type::PINNED)?;
+    if prop.location.kind != location::DEVICE
+        || prop.requested_handle_types & !handle_type::POSIX_FILE_DESCRIPTOR != 0
+    {
         return Err(CUDA_ERROR_NOT_SUPPORTED);
     }
     state::device(prop.location.id).map(|_| ())
@@ -157,7 +156,11 @@ unsafe extern "C" fn cuMemExportToShareableHandle(
     call(|| {
         required(shareable)?;
         let physical = physical(handle)?;
-        valid(flags == 0 && kind == POSIX_FD && physical.prop.requested_handle_types & kind != 0)?;
+        valid(
+            flags == 0
+                && kind == handle_type::POSIX_FILE_DESCRIPTOR
+                && physical.prop.requested_handle_types & kind != 0,
+        )?;
         let copy = physical.file.try_clone().map_err(|_| CUDA_ERROR_OPERATING_SYSTEM)?;
         put(shareable.cast::<i32>(), copy.into_raw_fd())
     })
@@ -171,7 +174,7 @@ unsafe extern "C" fn cuMemImportFromShareableHandle(
     call(|| {
         state::state()?;
         required(handle)?;
-        valid(kind == POSIX_FD)?;
+        valid(kind == handle_type::POSIX_FILE_DESCRIPTOR)?;
         let raw = i32::try_from(os_handle as usize).map_err(|_| CUDA_ERROR_INVALID_VALUE)?;
         // SAFETY: a plain system call that fails for what is no descriptor.
         valid(unsafe { libc::fcntl(raw, libc::F_GETFD) } >= 0)?;
@@ -180,9 +183,9 @@ unsafe extern "C" fn cuMemImportFromShareableHandle(
         let file = file.try_clone_to_owned().map_err(|_| CUDA_ERROR_OPERATING_SYSTEM)?;
         let size = sys::sealed_size(&file).filter(|size| *size > 0 && granular(*size));
         let prop = CUmemAllocationProp {
-            kind: PINNED,
-            requested_handle_types: POSIX_FD,
-            location: CUmemLocation { kind: LOCATION_DEVICE, id: 0 },
+            kind: allocation_type::PINNED,
+            requested_handle_types: handle_type::POSIX_FILE_DESCRIPTOR,
+            location: CUmemLocation { kind: location::DEVICE, id: 0 },
             ..Default::default()
         };
         put(handle, enter(file, size.ok_or(CUDA_ERROR_INVALID_VALUE)?, true, prop))
@@ -292,7 +295,7 @@ unsafe extern "C" fn cuMemSetAccess(
         for desc in &wanted {
             valid(matches!(desc.flags, 0 | 1 | 3))?;
             match desc.location.kind {
-                LOCATION_DEVICE => state::device(desc.location.id)?,
+                location::DEVICE => state::device(desc.location.id)?,
                 _ => return Err(CUDA_ERROR_NOT_SUPPORTED),
             };
         }
@@ -315,7 +318,7 @@ unsafe extern "C" fn cuMemGetAccess(flags: *mut u64, location: *const CUmemLocat
         let location = take(location)?;
         let region = map::find(ptr).ok_or(CUDA_ERROR_INVALID_VALUE)?;
         let Kind::Mapped { access, .. } = region.kind else { return Err(CUDA_ERROR_INVALID_VALUE) };
-        valid(location.kind == LOCATION_DEVICE)?;
+        valid(location.kind == location::DEVICE)?;
         let found = access.iter().find(|(device, _)| *device == location.id);
         put(flags, u64::from(found.map_or(0, |(_, flags)| *flags)))
     })
