@@ -56,9 +56,9 @@ fn body(op: usize, function: &Function) -> String {
     let args: Vec<&str> = function.args.iter().map(|arg| arg.name.as_str()).collect();
     match function.carry {
         Carry::Local | Carry::Custom => format!(
-            "    // SAFETY: the caller's promises are passed on unchanged.\n    \
-             crate::entry::{run}(\"{symbol}\", || unsafe {{ crate::api::{symbol}({}) }})\n",
-            args.join(", ")
+            "    // SAFETY: by the API's contract, pointers are NULL or good for what their roles in the table say.\n    \
+             crate::entry::{run}(\"{symbol}\", || {})\n",
+            call(function)
         ),
         Carry::Deny => {
             let unused: String = args.iter().map(|arg| format!("    let _ = {arg};\n")).collect();
@@ -66,6 +66,26 @@ fn body(op: usize, function: &Function) -> String {
         }
         Carry::Post | Carry::Call | Carry::Block => carried(op, function),
     }
+}
+
+/// Families whose functions still take the caller's pointers as they are.
+const RAW: &[&str] = &[
+    "device", "context", "module", "library", "function", "launch", "stream", "event", "memory", "copy", "pool",
+    "vmm", "ipc", "graph", "texture", "interop", "tools",
+];
+
+/// The call of a hand-written function, which is unsafe where a pointer reaches it that has no type.
+fn call(function: &Function) -> String {
+    let symbol = &function.symbol;
+    let raw = RAW.contains(&function.family);
+    let pass = |arg: &Arg| match arg.role {
+        Role::In | Role::InArray { .. } | Role::Any { written: false } if raw => format!("{}.cast_mut()", arg.name),
+        _ if raw => arg.name.clone(),
+        _ => arg.at_border(),
+    };
+    let args: Vec<String> = function.args.iter().map(pass).collect();
+    let call = format!("crate::api::{symbol}({})", args.join(", "));
+    if raw || function.args.iter().any(Arg::is_raw) { format!("unsafe {{ {call} }}") } else { call }
 }
 
 fn carried(op: usize, function: &Function) -> String {
@@ -149,6 +169,7 @@ fn write_arg(text: &mut String, arg: &Arg) {
         Role::Str => {
             writeln!(text, "            _writer.bytes(unsafe {{ std::ffi::CStr::from_ptr({name}) }}.to_bytes());")
         }
+        Role::OutArray { .. } | Role::Any { .. } => panic!("{name}: only hand-written functions have such arguments"),
     };
 }
 

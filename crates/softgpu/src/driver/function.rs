@@ -54,7 +54,7 @@ impl Settings {
         self.0.lock().max_dynamic
     }
 
-    pub fn get(&self, kernel: &Kernel, attribute: u32) -> Answer<i32> {
+    pub fn get(&self, kernel: &Kernel, attribute: u32) -> CudaResult<i32> {
         let values = *self.0.lock();
         Ok(match attribute {
             function_attribute::MAX_THREADS_PER_BLOCK => kernel.max_threads as i32,
@@ -74,7 +74,7 @@ impl Settings {
         })
     }
 
-    pub fn set(&self, kernel: &Kernel, attribute: u32, value: i32) -> Answer {
+    pub fn set(&self, kernel: &Kernel, attribute: u32, value: i32) -> CudaResult {
         let mut values = self.0.lock();
         match attribute {
             function_attribute::MAX_DYNAMIC_SHARED_SIZE_BYTES => {
@@ -101,7 +101,7 @@ impl Function {
 }
 
 /// The function that a handle means: a function's own, or a kernel's in the current context.
-pub fn function(handle: CUfunction) -> Answer<Arc<Function>> {
+pub fn function(handle: CUfunction) -> CudaResult<Arc<Function>> {
     state::state()?;
     if let Ok(function) = FUNCTIONS.get(of(handle)) {
         function.module.context.usable()?;
@@ -111,81 +111,65 @@ pub fn function(handle: CUfunction) -> Answer<Arc<Function>> {
     FUNCTIONS.get(kernel.function(&current()?)?)
 }
 
-unsafe extern "C" fn cuFuncGetAttribute(pi: *mut i32, attribute: u32, handle: CUfunction) -> CUresult {
-    call(|| {
-        required(pi)?;
-        let function = function(handle)?;
-        put(pi, function.settings.get(function.kernel(), attribute)?)
-    })
+fn cuFuncGetAttribute(pi: Out<i32>, attribute: u32, handle: CUfunction) -> CudaResult {
+    pi.required()?;
+    let function = function(handle)?;
+    pi.put(function.settings.get(function.kernel(), attribute)?)
 }
 
-unsafe extern "C" fn cuFuncSetAttribute(handle: CUfunction, attribute: u32, value: i32) -> CUresult {
-    call(|| {
-        let function = function(handle)?;
-        function.settings.set(function.kernel(), attribute, value)
-    })
+fn cuFuncSetAttribute(handle: CUfunction, attribute: u32, value: i32) -> CudaResult {
+    let function = function(handle)?;
+    function.settings.set(function.kernel(), attribute, value)
 }
 
-unsafe extern "C" fn cuFuncGetName(name: *mut *const c_char, handle: CUfunction) -> CUresult {
+fn cuFuncGetName(name: Out<*const c_char>, handle: CUfunction) -> CudaResult {
     // The function, and with it the name, lives as long as its module is loaded.
-    call(|| put(name, function(handle)?.name.as_ptr()))
+    name.put(function(handle)?.name.as_ptr())
 }
 
-unsafe extern "C" fn cuFuncGetModule(module: *mut CUmodule, handle: CUfunction) -> CUresult {
-    call(|| put(module, out(function(handle)?.module.handle)))
+fn cuFuncGetModule(module: Out<CUmodule>, handle: CUfunction) -> CudaResult {
+    module.put(out(function(handle)?.module.handle))
 }
 
-unsafe extern "C" fn cuFuncGetParamInfo(
-    handle: CUfunction,
-    index: usize,
-    offset: *mut usize,
-    size: *mut usize,
-) -> CUresult {
-    call(|| {
-        state::state()?;
-        // Unlike elsewhere, a kernel's handle is not good here.
-        let function = FUNCTIONS.get(of(handle)).map_err(|_| CUDA_ERROR_INVALID_HANDLE)?;
-        param_info(function.kernel(), index, offset, size)
-    })
+fn cuFuncGetParamInfo(handle: CUfunction, index: usize, offset: Out<usize>, size: Out<usize>) -> CudaResult {
+    state::state()?;
+    // Unlike elsewhere, a kernel's handle is not good here.
+    let function = FUNCTIONS.get(of(handle)).map_err(|_| CUDA_ERROR_INVALID_HANDLE)?;
+    param_info(function.kernel(), index, offset, size)
 }
 
 /// Offset and size of a parameter.
-pub fn param_info(kernel: &Kernel, index: usize, offset: *mut usize, size: *mut usize) -> Answer {
-    required(offset)?;
+pub fn param_info(kernel: &Kernel, index: usize, offset: Out<usize>, size: Out<usize>) -> CudaResult {
+    offset.required()?;
     let param = kernel.params.get(index).ok_or(CUDA_ERROR_INVALID_VALUE)?;
-    put(offset, param.offset as usize)?;
-    put_if(size, param.size as usize);
+    offset.put(param.offset as usize)?;
+    size.put_if(param.size as usize);
     Ok(())
 }
 
-unsafe extern "C" fn cuFuncIsLoaded(state: *mut u32, handle: CUfunction) -> CUresult {
-    call(|| {
-        required(state)?;
-        function(handle)?;
-        put(state, 1)
-    })
+fn cuFuncIsLoaded(state: Out<CUfunctionLoadingState>, handle: CUfunction) -> CudaResult {
+    state.required()?;
+    function(handle)?;
+    state.put(1)
 }
 
-unsafe extern "C" fn cuFuncLoad(handle: CUfunction) -> CUresult {
-    call(|| function(handle).map(|_| ()))
+fn cuFuncLoad(handle: CUfunction) -> CudaResult {
+    function(handle).map(|_| ())
 }
 
-unsafe extern "C" fn cuFuncSetCacheConfig(handle: CUfunction, config: u32) -> CUresult {
-    call(|| {
-        function(handle)?;
-        valid(config <= 3)
-    })
+fn cuFuncSetCacheConfig(handle: CUfunction, config: u32) -> CudaResult {
+    function(handle)?;
+    valid(config <= 3)
 }
 
-unsafe extern "C" fn cuFuncSetSharedMemConfig(handle: CUfunction, config: u32) -> CUresult {
-    call(|| {
-        function(handle)?;
-        valid(config <= 2)
-    })
+fn cuFuncSetSharedMemConfig(handle: CUfunction, config: u32) -> CudaResult {
+    function(handle)?;
+    valid(config <= 2)
 }
 
 pub fn fill(table: Driver) -> Driver {
-    Driver {
+    entries!(
+        table,
         cuFuncGetAttribute,
         cuFuncSetAttribute,
         cuFuncGetName,
@@ -194,7 +178,6 @@ pub fn fill(table: Driver) -> Driver {
         cuFuncIsLoaded,
         cuFuncLoad,
         cuFuncSetCacheConfig,
-        cuFuncSetSharedMemConfig,
-        ..table
-    }
+        cuFuncSetSharedMemConfig
+    )
 }

@@ -35,12 +35,12 @@ impl Word {
     }
 
     /// Addresses in the window must be handed out; for others the caller vouches.
-    fn check(self) -> Answer {
+    fn check(self) -> CudaResult {
         valid(self.address != 0 && self.address.is_multiple_of(self.bytes()))?;
         valid(!map::in_window(self.address) || map::is_accessible(self.address, self.bytes(), false))
     }
 
-    pub fn write(self) -> Answer {
+    pub fn write(self) -> CudaResult {
         let _mapped = IN_USE.read();
         check_mapped(self.address, self.bytes(), true)?;
         // Release: everything that the stream did before is visible to whoever sees the value.
@@ -54,7 +54,7 @@ impl Word {
         Ok(())
     }
 
-    pub fn read(self) -> Answer<u64> {
+    pub fn read(self) -> CudaResult<u64> {
         let _mapped = IN_USE.read();
         check_mapped(self.address, self.bytes(), false)?;
         // SAFETY: aligned, and mapped or the caller's word.
@@ -78,7 +78,7 @@ impl Word {
     }
 
     /// Waits without burning a core: a few looks in a row, then ever longer naps.
-    pub fn wait(self, condition: u32, context: &Context) -> Answer {
+    pub fn wait(self, condition: u32, context: &Context) -> CudaResult {
         for _ in 0..64 {
             if self.holds(self.read()?, condition) {
                 return Ok(());
@@ -94,7 +94,7 @@ impl Word {
     }
 }
 
-fn submit_write(stream: CUstream, word: Word, flags: u32) -> Answer {
+fn submit_write(stream: CUstream, word: Word, flags: u32) -> CudaResult {
     valid(flags <= 1)?;
     let queue = stream::queue(stream)?;
     word.check()?;
@@ -104,7 +104,7 @@ fn submit_write(stream: CUstream, word: Word, flags: u32) -> Answer {
     Ok(())
 }
 
-fn submit_wait(stream: CUstream, word: Word, flags: u32) -> Answer {
+fn submit_wait(stream: CUstream, word: Word, flags: u32) -> CudaResult {
     let condition = flags & !wait_value::FLUSH;
     valid(condition <= 3)?;
     let queue = stream::queue(stream)?;
@@ -115,34 +115,34 @@ fn submit_wait(stream: CUstream, word: Word, flags: u32) -> Answer {
     Ok(())
 }
 
-unsafe extern "C" fn cuStreamWriteValue32_v2(s: CUstream, address: CUdeviceptr, value: u32, flags: u32) -> CUresult {
-    call(|| submit_write(s, Word::narrow(address, value), flags))
+fn cuStreamWriteValue32_v2(s: CUstream, address: CUdeviceptr, value: u32, flags: u32) -> CudaResult {
+    submit_write(s, Word::narrow(address, value), flags)
 }
 
-unsafe extern "C" fn cuStreamWriteValue64_v2(s: CUstream, address: CUdeviceptr, value: u64, flags: u32) -> CUresult {
-    call(|| submit_write(s, Word { address, value, wide: true }, flags))
+fn cuStreamWriteValue64_v2(s: CUstream, address: CUdeviceptr, value: u64, flags: u32) -> CudaResult {
+    submit_write(s, Word { address, value, wide: true }, flags)
 }
 
-unsafe extern "C" fn cuStreamWaitValue32_v2(s: CUstream, address: CUdeviceptr, value: u32, flags: u32) -> CUresult {
-    call(|| submit_wait(s, Word::narrow(address, value), flags))
+fn cuStreamWaitValue32_v2(s: CUstream, address: CUdeviceptr, value: u32, flags: u32) -> CudaResult {
+    submit_wait(s, Word::narrow(address, value), flags)
 }
 
-unsafe extern "C" fn cuStreamWaitValue64_v2(s: CUstream, address: CUdeviceptr, value: u64, flags: u32) -> CUresult {
-    call(|| submit_wait(s, Word { address, value, wide: true }, flags))
+fn cuStreamWaitValue64_v2(s: CUstream, address: CUdeviceptr, value: u64, flags: u32) -> CudaResult {
+    submit_wait(s, Word { address, value, wide: true }, flags)
 }
 
 pub fn fill(table: Driver) -> Driver {
-    Driver {
-        cuStreamWriteValue32: cuStreamWriteValue32_v2,
+    entries!(
+        table,
+        cuStreamWriteValue32 = cuStreamWriteValue32_v2,
         cuStreamWriteValue32_v2,
-        cuStreamWriteValue64: cuStreamWriteValue64_v2,
+        cuStreamWriteValue64 = cuStreamWriteValue64_v2,
         cuStreamWriteValue64_v2,
-        cuStreamWaitValue32: cuStreamWaitValue32_v2,
+        cuStreamWaitValue32 = cuStreamWaitValue32_v2,
         cuStreamWaitValue32_v2,
-        cuStreamWaitValue64: cuStreamWaitValue64_v2,
-        cuStreamWaitValue64_v2,
-        ..table
-    }
+        cuStreamWaitValue64 = cuStreamWaitValue64_v2,
+        cuStreamWaitValue64_v2
+    )
 }
 
 #[cfg(test)]
