@@ -169,7 +169,9 @@ fn write_arg(text: &mut String, arg: &Arg) {
         Role::Str => {
             writeln!(text, "            _writer.bytes(unsafe {{ std::ffi::CStr::from_ptr({name}) }}.to_bytes());")
         }
-        Role::OutArray { .. } | Role::Any { .. } => panic!("{name}: only hand-written functions have such arguments"),
+        Role::OutArray { .. } | Role::Any { .. } | Role::Versioned => {
+            panic!("{name}: only hand-written functions have such arguments")
+        }
     };
 }
 

@@ -58,6 +58,12 @@ pub struct Untyped<'a, const NULL: u32 = CUDA_ERROR_INVALID_VALUE> {
     call: PhantomData<&'a mut u8>,
 }
 
+/// A struct of the caller's whose first word says which of its versions it is.
+pub struct Versioned<'a, T, const NULL: u32 = CUDA_ERROR_INVALID_VALUE> {
+    place: *mut T,
+    call: PhantomData<&'a mut T>,
+}
+
 /// What the types have in common. They are as freely copied as the pointers that they were made from.
 macro_rules! pointers {
     ($($name:ident<$($type:ident)?> $field:ident)*) => { $(
@@ -86,7 +92,8 @@ macro_rules! pointers {
     )* };
 }
 
-pointers! { Out<T> place In<T> place InOut<T> place InSlice<T> first OutSlice<T> first Str<> first Untyped<> place }
+pointers! { Out<T> place In<T> place InOut<T> place InSlice<T> first OutSlice<T> first Str<> first Untyped<> place
+Versioned<T> place }
 
 impl<'a, T, const NULL: u32> Out<'a, T, NULL> {
     /// # Safety
@@ -340,6 +347,26 @@ impl<'a, const NULL: u32> Untyped<'a, NULL> {
     }
 }
 
+impl<'a, T: Copy, const NULL: u32> Versioned<'a, T, NULL> {
+    /// # Safety
+    /// `place` is NULL or good, during the call, for the struct that its first word says.
+    pub unsafe fn from_raw(place: *mut T) -> Self {
+        Self { place, call: PhantomData }
+    }
+
+    /// The struct, if its first word is the one of `T`.
+    ///
+    /// # Errors
+    /// `NULL`, where there is none; `otherwise`, where it is another.
+    pub fn of_version(self, version: u32, otherwise: u32) -> Result<InOut<'a, T, NULL>, u32> {
+        self.required()?;
+        // SAFETY: not NULL, and whatever struct it is, it begins with a word.
+        let found = unsafe { self.place.cast::<u32>().read_unaligned() };
+        let known = InOut { place: self.place, call: PhantomData };
+        if found == version { Ok(known) } else { Err(otherwise) }
+    }
+}
+
 /// How long an array is, as its caller says; less than nothing is nothing.
 pub fn count<T: TryInto<u64>>(count: T) -> u64 {
     count.try_into().unwrap_or(0)
@@ -392,6 +419,16 @@ mod tests {
             assert_eq!(InSlice::<u64>::from_raw(place, 3).list(), Ok(vec![5, 6, 0]));
             assert_eq!(room(place), 5);
         }
+    }
+
+    #[test]
+    fn a_struct_of_another_version_is_not_looked_into() {
+        let mut words = [7u32, 8];
+        let place = words.as_mut_ptr().cast::<[u32; 2]>();
+        // SAFETY: a local.
+        let versioned = unsafe { Versioned::<[u32; 2], 2>::from_raw(place) };
+        assert_eq!(versioned.of_version(7, 25).and_then(|found| found.take()), Ok([7, 8]));
+        assert!(versioned.of_version(6, 25).is_err_and(|code| code == 25));
     }
 
     #[test]

@@ -24,6 +24,7 @@
 //! | `in [T; n]` | `*const T` | an array; `n` is a length ([`length_code`]) over other arguments |
 //! | `out [T; n]` | `*mut T` | room for an array; with `*n`, `n` points to its length |
 //! | `in any`, `out any` | `*const c_void`, `*mut c_void` | a place whose type another argument says |
+//! | `versioned T` | `*mut T` | a struct whose first word says which of its versions it is (NVML) |
 //! | `str` | `*const c_char` | a NUL-terminated string in |
 //! | `dev[n]`, `dev4[n]` | `CUdeviceptr` | a device address of which `n` bytes are used, a multiple of 4; checked |
 //! | `set[n]`, `set4[n]` | `CUdeviceptr` | as above, and in a capture any address: the GPU finds out when the graph runs |
@@ -68,6 +69,8 @@ pub enum Role {
     Any {
         written: bool,
     },
+    /// A struct whose first word says which of its versions it is.
+    Versioned,
     Str,
     /// A device address with the number of bytes the call touches there, and what it must be a multiple of.
     Span {
@@ -165,7 +168,9 @@ impl Arg {
     pub fn c_type(&self) -> String {
         match &self.role {
             Role::Value | Role::Handle | Role::Close => self.inner.clone(),
-            Role::Out { .. } | Role::InOut | Role::OutArray { .. } => format!("*mut {}", self.inner),
+            Role::Out { .. } | Role::InOut | Role::OutArray { .. } | Role::Versioned => {
+                format!("*mut {}", self.inner)
+            }
             Role::Any { written: true } => "*mut c_void".to_owned(),
             Role::Any { written: false } => "*const c_void".to_owned(),
             Role::In | Role::InArray { .. } => format!("*const {}", self.inner),
@@ -188,6 +193,7 @@ impl Arg {
             Role::Out { .. } => format!("unsafe {{ border::Out::from_raw({name}) }}"),
             Role::In => format!("unsafe {{ border::In::from_raw({name}) }}"),
             Role::InOut => format!("unsafe {{ border::InOut::from_raw({name}) }}"),
+            Role::Versioned => format!("unsafe {{ border::Versioned::from_raw({name}) }}"),
             Role::InArray { count } => {
                 format!("unsafe {{ border::InSlice::from_raw({name}, {}) }}", length(count))
             }
@@ -329,7 +335,11 @@ fn span(kind: &str) -> Option<Role> {
     Some(Role::Span { bytes: bytes.to_owned(), align, any_in_capture })
 }
 
-fn argument(symbol: &str, text: &str) -> Arg {
+/// Reads one argument of a function: `name: type`.
+///
+/// # Panics
+/// If it is not that: a table is part of the source.
+pub fn argument(symbol: &str, text: &str) -> Arg {
     let Some((name, kind)) = text.split_once(':') else { panic!("{symbol}: argument without a type: {text}") };
     let (name, kind) = (name.trim().to_owned(), kind.trim());
     let array = |rest: &str| -> Option<(String, String)> {
@@ -351,6 +361,8 @@ fn argument(symbol: &str, text: &str) -> Arg {
             Some((element, count)) => (Role::OutArray { count }, element),
             None => (Role::Out { optional: false }, rest.to_owned()),
         }
+    } else if let Some(inner) = kind.strip_prefix("versioned ") {
+        (Role::Versioned, inner.to_owned())
     } else if let Some(inner) = kind.strip_prefix("inout ") {
         (Role::InOut, inner.to_owned())
     } else if let Some(rest) = kind.strip_prefix("in ") {
@@ -406,7 +418,7 @@ mod tests {
             }
             for arg in &function.args {
                 assert!(!arg.inner.contains('*'), "{}: {} is a raw pointer", function.symbol, arg.name);
-                let only_local = matches!(arg.role, Role::OutArray { .. } | Role::Any { .. });
+                let only_local = matches!(arg.role, Role::OutArray { .. } | Role::Any { .. } | Role::Versioned);
                 assert!(!only_local, "{}: {} has a role that nothing carries", function.symbol, arg.name);
                 let answers = matches!(arg.role, Role::Out { .. } | Role::InOut);
                 assert!(!(function.carry == Carry::Post && answers), "{} is posted but answers", function.symbol);
