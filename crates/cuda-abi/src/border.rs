@@ -64,6 +64,17 @@ pub struct Versioned<'a, T, const NULL: u32 = CUDA_ERROR_INVALID_VALUE> {
     call: PhantomData<&'a mut T>,
 }
 
+/// A number of the width that an attribute has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Number {
+    /// One byte, as a truth value of C++.
+    Byte(u8),
+    /// An `int` or `unsigned int`.
+    Int(u32),
+    /// A size, an address or a handle.
+    Word(u64),
+}
+
 /// What the types have in common. They are as freely copied as the pointers that they were made from.
 macro_rules! pointers {
     ($($name:ident<$($type:ident)?> $field:ident)*) => { $(
@@ -336,6 +347,24 @@ impl<'a, const NULL: u32> Untyped<'a, NULL> {
     /// `T` is what that argument says.
     pub unsafe fn out<T>(self) -> Out<'a, T, NULL> {
         Out { place: self.place.cast(), call: PhantomData }
+    }
+
+    /// Writes a number of the width that the argument says.
+    ///
+    /// # Safety
+    /// The place is for a number of this width.
+    ///
+    /// # Errors
+    /// `NULL`, where there is no place for it.
+    pub unsafe fn put(self, number: Number) -> Result<(), u32> {
+        // SAFETY: passed on.
+        unsafe {
+            match number {
+                Number::Byte(value) => self.out().put(value),
+                Number::Int(value) => self.out().put(value),
+                Number::Word(value) => self.out().put(value),
+            }
+        }
     }
 
     /// The place as one that is read.

@@ -46,14 +46,12 @@ impl Bounce {
 
 impl Drop for Bounce {
     fn drop(&mut self) {
-        // SAFETY: the context is a handle, and its own stack is put back.
-        let entered = unsafe { context::api::cuCtxPushCurrent_v2(self.context as CUcontext) }.is_ok();
+        let entered = context::api::cuCtxPushCurrent_v2(self.context as CUcontext).is_ok();
         if let Ok(found) = allocations::take(self.address, |_| true) {
             let _ = capture::unaffected(|| host_memory::free_unused(&found));
         }
         if entered {
-            // SAFETY: NULL is allowed.
-            let _ = unsafe { context::api::cuCtxPopCurrent_v2(std::ptr::null_mut()) };
+            let _ = context::api::cuCtxPopCurrent_v2(cuda_abi::border::Out::nowhere());
         }
     }
 }

@@ -55,7 +55,7 @@ impl Drop for Piece {
             // stream of this thread's own.
             let _ = capture::unaffected(|| crate::pool::cuMemFreeAsync(self.address, PER_THREAD as CUstream));
             if entered {
-                let _ = context::api::cuCtxPopCurrent_v2(std::ptr::null_mut());
+                let _ = context::api::cuCtxPopCurrent_v2(cuda_abi::border::Out::nowhere());
             }
         }
     }

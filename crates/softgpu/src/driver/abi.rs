@@ -4,7 +4,7 @@
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-pub use cuda_abi::border::{In, InOut, InSlice, Out, OutSlice, Str, Untyped};
+pub use cuda_abi::border::{In, InOut, InSlice, Number, Out, OutSlice, Str, Untyped};
 pub use cuda_abi::error::CudaResult;
 use cuda_abi::error::*;
 

@@ -12,62 +12,42 @@ use super::map::{self, Kind, Region};
 /// The ordinal that the plural form gives for memory that CUDA does not know.
 const NO_DEVICE: i32 = -2;
 
-/// The value of an attribute, in the type that it has.
-enum Value {
-    Byte(u8),
-    Int(u32),
-    Word(u64),
-}
-
-impl Value {
-    fn put(self, to: Untyped) -> CudaResult {
-        // SAFETY: each attribute is given in its own type.
-        unsafe {
-            match self {
-                Value::Byte(value) => to.out().put(value),
-                Value::Int(value) => to.out().put(value),
-                Value::Word(value) => to.out().put(value),
-            }
-        }
-    }
-}
-
 /// One attribute; no region stands for memory that CUDA does not know.
-fn value(attribute: u32, region: Option<&Region>, pointer: u64) -> CudaResult<Value> {
+fn value(attribute: u32, region: Option<&Region>, pointer: u64) -> CudaResult<Number> {
     let is_host = region.is_some_and(Region::is_host);
     let is_managed = region.is_some_and(|region| matches!(region.kind, Kind::Managed));
     let mapped = region.and_then(|region| match &region.kind {
         Kind::Mapped { physical, access } => Some((physical, access)),
         _ => None,
     });
-    let of = |pick: fn(&Region) -> u64| Value::Word(region.map_or(0, pick));
+    let of = |pick: fn(&Region) -> u64| Number::Word(region.map_or(0, pick));
     Ok(match attribute {
         pointer_attribute::CONTEXT => of(|region| region.context),
         pointer_attribute::MEMORY_TYPE => {
-            Value::Int(region.map_or(0, |_| if is_host { memory_type::HOST } else { memory_type::DEVICE }))
+            Number::Int(region.map_or(0, |_| if is_host { memory_type::HOST } else { memory_type::DEVICE }))
         }
         // Kernels reach the window only.
         pointer_attribute::DEVICE_POINTER => {
-            Value::Word(if region.is_some() && map::in_window(pointer) { pointer } else { 0 })
+            Number::Word(if region.is_some() && map::in_window(pointer) { pointer } else { 0 })
         }
-        pointer_attribute::HOST_POINTER => Value::Word(if is_host || is_managed { pointer } else { 0 }),
-        pointer_attribute::SYNC_MEMOPS => Value::Int(0),
+        pointer_attribute::HOST_POINTER => Number::Word(if is_host || is_managed { pointer } else { 0 }),
+        pointer_attribute::SYNC_MEMOPS => Number::Int(0),
         pointer_attribute::BUFFER_ID | pointer_attribute::MEMORY_BLOCK_ID => of(|region| region.id),
-        pointer_attribute::IS_MANAGED => Value::Byte(u8::from(is_managed)),
+        pointer_attribute::IS_MANAGED => Number::Byte(u8::from(is_managed)),
         pointer_attribute::DEVICE_ORDINAL => {
-            Value::Int(region.map_or(NO_DEVICE, |region| region.device as i32) as u32)
+            Number::Int(region.map_or(NO_DEVICE, |region| region.device as i32) as u32)
         }
         pointer_attribute::RANGE_START_ADDR | pointer_attribute::MAPPING_BASE_ADDR => of(|region| region.base),
         pointer_attribute::RANGE_SIZE | pointer_attribute::MAPPING_SIZE => of(|region| region.size),
         // Has backing memory.
-        pointer_attribute::MAPPED => Value::Byte(u8::from(region.is_some())),
+        pointer_attribute::MAPPED => Number::Byte(u8::from(region.is_some())),
         pointer_attribute::ALLOWED_HANDLE_TYPES => {
-            Value::Word(mapped.map_or(0, |(physical, _)| physical.prop.requested_handle_types.into()))
+            Number::Word(mapped.map_or(0, |(physical, _)| physical.prop.requested_handle_types.into()))
         }
         // Of the current device.
         pointer_attribute::ACCESS_FLAGS => {
             let granted = mapped.map(|(_, access)| access.iter().fold(0, |best, (_, flags)| best | flags));
-            Value::Int(granted.unwrap_or(if region.is_some() { access::READ_WRITE } else { access::NONE }))
+            Number::Int(granted.unwrap_or(if region.is_some() { access::READ_WRITE } else { access::NONE }))
         }
         pointer_attribute::MEMPOOL_HANDLE => of(|region| match &region.kind {
             Kind::Device { pool } => pool.as_ref().map_or(0, |pool| pool.handle()),
@@ -75,7 +55,7 @@ fn value(attribute: u32, region: Option<&Region>, pointer: u64) -> CudaResult<Va
         }),
         pointer_attribute::IS_LEGACY_IPC_CAPABLE
         | pointer_attribute::IS_GPU_DIRECT_RDMA_CAPABLE
-        | pointer_attribute::IS_HW_DECOMPRESS_CAPABLE => Value::Byte(0),
+        | pointer_attribute::IS_HW_DECOMPRESS_CAPABLE => Number::Byte(0),
         _ => return Err(CUDA_ERROR_INVALID_VALUE),
     })
 }
@@ -90,7 +70,9 @@ fn cuPointerGetAttribute(data: Untyped, attribute: u32, ptr: CUdeviceptr) -> Cud
         pointer_attribute::HOST_POINTER => valid(region.is_host() || matches!(region.kind, Kind::Managed))?,
         _ => {}
     }
-    value(attribute, Some(&region), ptr)?.put(data)
+    let value = value(attribute, Some(&region), ptr)?;
+    // SAFETY: each attribute is given in its own width.
+    unsafe { data.put(value) }
 }
 
 fn cuPointerGetAttributes(
@@ -105,9 +87,11 @@ fn cuPointerGetAttributes(
     let region = map::find(ptr);
     for (attribute, data) in attributes.into_iter().zip(data) {
         // SAFETY: by the API's contract, NULL or good for a value of the attribute's type.
-        let data = unsafe { Untyped::from_raw(data) };
+        let data: Untyped = unsafe { Untyped::from_raw(data) };
         data.required()?;
-        value(attribute, region.as_ref(), ptr)?.put(data)?;
+        let value = value(attribute, region.as_ref(), ptr)?;
+        // SAFETY: each attribute is given in its own width.
+        unsafe { data.put(value) }?;
     }
     Ok(())
 }
