@@ -349,6 +349,14 @@ impl<'a, const NULL: u32> Untyped<'a, NULL> {
         Out { place: self.place.cast(), call: PhantomData }
     }
 
+    /// The place as room for an array.
+    ///
+    /// # Safety
+    /// `T` is what that argument says, and there is room for that many.
+    pub unsafe fn slice<T: Copy>(self, room: usize) -> OutSlice<'a, T, NULL> {
+        OutSlice { first: self.place.cast(), room, call: PhantomData }
+    }
+
     /// Writes a number of the width that the argument says.
     ///
     /// # Safety
