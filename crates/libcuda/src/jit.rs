@@ -1,5 +1,6 @@
 //! Options for the driver's compiler: numbers that travel to it, and where its logs and times go.
 
+use cuda_abi::border::InSlice;
 use cuda_abi::constants::jit_option;
 use cuda_abi::types::*;
 use cuda_abi::wire::{MAX_JIT_OPTIONS, Malformed, Reader, is_plain_jit_option};
@@ -28,16 +29,14 @@ impl Logs {
 
 impl Options {
     /// # Safety
-    /// Both arrays must have `count` elements, and stay as long as the options are used.
-    pub unsafe fn of(count: u32, options: *const CUjit_option, values: *mut *mut c_void) -> Cuda<Options> {
-        if count == 0 {
+    /// `values` must have as many elements as there are options, and stay as long as the options are used.
+    pub unsafe fn of(options: InSlice<CUjit_option>, values: *mut *mut c_void) -> Cuda<Options> {
+        if options.is_empty() {
             return Ok(Options::default());
         }
-        not_null(options)?;
+        options.required()?;
         not_null(values)?;
-        // SAFETY: not NULL; the rest is the caller's promise.
-        let ids = unsafe { std::slice::from_raw_parts(options, count as usize) }.to_vec();
-        Ok(Options { ids, values: values as usize })
+        Ok(Options { ids: options.list()?, values: values as usize })
     }
 
     pub fn is_empty(&self) -> bool {

@@ -206,7 +206,7 @@ pub mod api {
         context::current()?;
         // SAFETY: passed on.
         unsafe {
-            let options = Options::of(count, options, values)?;
+            let options = Options::of(cuda_abi::border::InSlice::from_raw(options, count.into()), values)?;
             put(module, load(As::Module, code, &options)? as CUmodule)
         }
     }
@@ -280,7 +280,8 @@ pub mod api {
         not_null(library)?;
         // SAFETY: passed on.
         unsafe {
-            let options = Options::of(jit_count, jit_options, jit_values)?;
+            let options =
+                Options::of(cuda_abi::border::InSlice::from_raw(jit_options, jit_count.into()), jit_values)?;
             put(library, load(As::Library, code, &options)? as CUlibrary)
         }
     }
@@ -299,7 +300,8 @@ pub mod api {
         not_null(library)?;
         // SAFETY: passed on.
         unsafe {
-            let options = Options::of(jit_count, jit_options, jit_values)?;
+            let options =
+                Options::of(cuda_abi::border::InSlice::from_raw(jit_options, jit_count.into()), jit_values)?;
             put(library, load_file(As::Library, path, &options)? as CUlibrary)
         }
     }

@@ -48,15 +48,12 @@ impl Drop for Piece {
         if let Some(held) = HELD.lock().as_mut() {
             held.remove(&self.address);
         }
-        // SAFETY: the context is a handle, and its own stack is put back; the memory is ours.
-        unsafe {
-            let entered = context::api::cuCtxPushCurrent_v2(self.context as CUcontext).is_ok();
-            // Nobody uses it, and waiting for the context would spoil what is being captured meanwhile: so on a
-            // stream of this thread's own.
-            let _ = capture::unaffected(|| crate::pool::cuMemFreeAsync(self.address, PER_THREAD as CUstream));
-            if entered {
-                let _ = context::api::cuCtxPopCurrent_v2(cuda_abi::border::Out::nowhere());
-            }
+        let entered = context::api::cuCtxPushCurrent_v2(self.context as CUcontext).is_ok();
+        // Nobody uses it, and waiting for the context would spoil what is being captured meanwhile: so on a stream of
+        // this thread's own.
+        let _ = capture::unaffected(|| crate::pool::cuMemFreeAsync(self.address, PER_THREAD as CUstream));
+        if entered {
+            let _ = context::api::cuCtxPopCurrent_v2(cuda_abi::border::Out::nowhere());
         }
     }
 }
