@@ -194,7 +194,7 @@ pub mod api {
         cuMemHostAlloc(pp, bytes, 0)
     }
 
-    pub unsafe fn cuMemFreeHost(p: *mut c_void) -> CudaResult {
+    pub fn cuMemFreeHost(p: *mut c_void) -> CudaResult {
         if p.is_null() {
             return Ok(());
         }
@@ -217,11 +217,11 @@ pub mod api {
         unsafe { cuMemHostRegister_v2(p, bytes, flags) }
     }
 
-    pub unsafe fn cuMemHostUnregister(p: *mut c_void) -> CudaResult {
+    pub fn cuMemHostUnregister(p: *mut c_void) -> CudaResult {
         register::unregister(p as u64)
     }
 
-    pub unsafe fn cuMemHostGetDevicePointer_v2(dptr: Out<CUdeviceptr>, p: *mut c_void, flags: u32) -> CudaResult {
+    pub fn cuMemHostGetDevicePointer_v2(dptr: Out<CUdeviceptr>, p: *mut c_void, flags: u32) -> CudaResult {
         dptr.required()?;
         if flags != 0 {
             return Err(CUDA_ERROR_INVALID_VALUE);
@@ -237,7 +237,7 @@ pub mod api {
         }
     }
 
-    pub unsafe fn cuMemHostGetFlags(flags: Out<u32>, p: *mut c_void) -> CudaResult {
+    pub fn cuMemHostGetFlags(flags: Out<u32>, p: *mut c_void) -> CudaResult {
         let found = allocations::find(p as u64).filter(|found| matches!(found.kind, Kind::Pinned | Kind::Registered));
         // Under unified addressing pinned memory is always mapped.
         flags.put(found.ok_or(CUDA_ERROR_INVALID_VALUE)?.flags | host_alloc_flag::DEVICE_MAP)
