@@ -1,4 +1,4 @@
-//! `cuLink*`: several jit_input::PTX texts become one, in which each finds what the others define.
+//! `cuLink*`: several PTX texts become one, in which each finds what the others define.
 
 use std::ffi::CString;
 

@@ -38,7 +38,7 @@ fn read(upload: &[u8]) -> Result<Order, Refusal> {
     let mut inputs = Vec::new();
     for _ in 0..count {
         let (kind, mut bytes) = (reader.narrow()?, reader.bytes()?.to_vec());
-        // jit_input::PTX is text that ends with a NUL; for the others one more byte does no harm.
+        // PTX is text that ends with a NUL; for the others one more byte does no harm.
         bytes.push(0);
         if kind > jit_input::OBJECT || !image::is_whole(&bytes) {
             return Err(Refusal::Code(CUDA_ERROR_INVALID_IMAGE));
