@@ -56,9 +56,9 @@ fn body(op: usize, function: &Function) -> String {
     let args: Vec<&str> = function.args.iter().map(|arg| arg.name.as_str()).collect();
     match function.carry {
         Carry::Local | Carry::Custom => format!(
-            "    // SAFETY: the caller's promises are passed on unchanged.\n    \
-             crate::entry::{run}(\"{symbol}\", || unsafe {{ crate::api::{symbol}({}) }})\n",
-            args.join(", ")
+            "    // SAFETY: by the API's contract, pointers are NULL or good for what their roles in the table say.\n    \
+             crate::entry::{run}(\"{symbol}\", || {})\n",
+            call(function)
         ),
         Carry::Deny => {
             let unused: String = args.iter().map(|arg| format!("    let _ = {arg};\n")).collect();
@@ -66,6 +66,132 @@ fn body(op: usize, function: &Function) -> String {
         }
         Carry::Post | Carry::Call | Carry::Block => carried(op, function),
     }
+}
+
+/// Functions that still take the caller's pointers as they are.
+const RAW: &[&str] = &[
+    "cuCtxCreate",
+    "cuDeviceGetGraphMemAttribute",
+    "cuDeviceGraphMemTrim",
+    "cuDeviceSetGraphMemAttribute",
+    "cuEventDestroy",
+    "cuGraphAddChildGraphNode",
+    "cuGraphAddDependencies",
+    "cuGraphAddDependencies_v2",
+    "cuGraphAddEmptyNode",
+    "cuGraphAddEventRecordNode",
+    "cuGraphAddEventWaitNode",
+    "cuGraphAddHostNode",
+    "cuGraphAddKernelNode",
+    "cuGraphAddKernelNode_v2",
+    "cuGraphAddMemAllocNode",
+    "cuGraphAddMemFreeNode",
+    "cuGraphAddMemcpyNode",
+    "cuGraphAddMemsetNode",
+    "cuGraphAddNode",
+    "cuGraphAddNode_v2",
+    "cuGraphChildGraphNodeGetGraph",
+    "cuGraphClone",
+    "cuGraphConditionalHandleCreate",
+    "cuGraphDebugDotPrint",
+    "cuGraphDestroy",
+    "cuGraphDestroyNode",
+    "cuGraphEventRecordNodeGetEvent",
+    "cuGraphEventRecordNodeSetEvent",
+    "cuGraphEventWaitNodeGetEvent",
+    "cuGraphEventWaitNodeSetEvent",
+    "cuGraphExecChildGraphNodeSetParams",
+    "cuGraphExecEventRecordNodeSetEvent",
+    "cuGraphExecEventWaitNodeSetEvent",
+    "cuGraphExecHostNodeSetParams",
+    "cuGraphExecKernelNodeSetParams",
+    "cuGraphExecKernelNodeSetParams_v2",
+    "cuGraphExecMemcpyNodeSetParams",
+    "cuGraphExecMemsetNodeSetParams",
+    "cuGraphExecNodeSetParams",
+    "cuGraphExecUpdate",
+    "cuGraphExecUpdate_v2",
+    "cuGraphGetEdges",
+    "cuGraphGetEdges_v2",
+    "cuGraphGetNodes",
+    "cuGraphGetRootNodes",
+    "cuGraphHostNodeGetParams",
+    "cuGraphHostNodeSetParams",
+    "cuGraphInstantiate",
+    "cuGraphInstantiateWithFlags",
+    "cuGraphInstantiateWithParams",
+    "cuGraphInstantiate_v2",
+    "cuGraphKernelNodeGetAttribute",
+    "cuGraphKernelNodeGetParams",
+    "cuGraphKernelNodeGetParams_v2",
+    "cuGraphKernelNodeSetAttribute",
+    "cuGraphKernelNodeSetParams",
+    "cuGraphKernelNodeSetParams_v2",
+    "cuGraphMemAllocNodeGetParams",
+    "cuGraphMemFreeNodeGetParams",
+    "cuGraphMemcpyNodeGetParams",
+    "cuGraphMemcpyNodeSetParams",
+    "cuGraphMemsetNodeGetParams",
+    "cuGraphMemsetNodeSetParams",
+    "cuGraphNodeFindInClone",
+    "cuGraphNodeGetDependencies",
+    "cuGraphNodeGetDependencies_v2",
+    "cuGraphNodeGetDependentNodes",
+    "cuGraphNodeGetDependentNodes_v2",
+    "cuGraphNodeGetType",
+    "cuGraphNodeSetParams",
+    "cuGraphReleaseUserObject",
+    "cuGraphRemoveDependencies",
+    "cuGraphRemoveDependencies_v2",
+    "cuGraphRetainUserObject",
+    "cuLinkAddData",
+    "cuLinkAddFile",
+    "cuLinkCreate",
+    "cuMemAllocHost",
+    "cuMemcpyAtoA",
+    "cuMemcpyAtoH",
+    "cuMemcpyAtoHAsync",
+    "cuMemcpyHtoA",
+    "cuMemcpyHtoAAsync",
+    "cuMemsetD16_v2",
+    "cuMemsetD2D16_v2",
+    "cuMemsetD2D32_v2",
+    "cuMemsetD2D8_v2",
+    "cuMemsetD32_v2",
+    "cuMemsetD8_v2",
+    "cuStreamBeginCapture",
+    "cuStreamBeginCaptureToGraph",
+    "cuStreamBeginCapture_v2",
+    "cuStreamDestroy",
+    "cuStreamEndCapture",
+    "cuStreamGetCaptureInfo",
+    "cuStreamGetCaptureInfo_v2",
+    "cuStreamGetCaptureInfo_v3",
+    "cuStreamIsCapturing",
+    "cuStreamUpdateCaptureDependencies",
+    "cuStreamUpdateCaptureDependencies_v2",
+    "cuStreamWaitValue32",
+    "cuStreamWaitValue64",
+    "cuStreamWriteValue32",
+    "cuStreamWriteValue64",
+    "cuThreadExchangeStreamCaptureMode",
+    "cuUserObjectCreate",
+    "cuUserObjectRelease",
+    "cuUserObjectRetain",
+];
+
+/// The call of a hand-written function, which is unsafe where a pointer reaches it that has no type.
+fn call(function: &Function) -> String {
+    let symbol = &function.symbol;
+    let raw = RAW.contains(&function.symbol.as_str());
+    let pass = |arg: &Arg| match arg.role {
+        Role::In | Role::InArray { .. } | Role::Any { written: false } if raw => format!("{}.cast_mut()", arg.name),
+        _ if raw => arg.name.clone(),
+        _ => arg.at_border(),
+    };
+    let args: Vec<String> = function.args.iter().map(pass).collect();
+    let call = format!("crate::api::{symbol}({})", args.join(", "));
+    if raw || function.args.iter().any(Arg::is_raw) { format!("unsafe {{ {call} }}") } else { call }
 }
 
 fn carried(op: usize, function: &Function) -> String {
@@ -148,6 +274,9 @@ fn write_arg(text: &mut String, arg: &Arg) {
         }
         Role::Str => {
             writeln!(text, "            _writer.bytes(unsafe {{ std::ffi::CStr::from_ptr({name}) }}.to_bytes());")
+        }
+        Role::OutArray { .. } | Role::Any { .. } | Role::Versioned => {
+            panic!("{name}: only hand-written functions have such arguments")
         }
     };
 }

@@ -3,6 +3,8 @@
 use std::fmt::Write;
 use std::path::Path;
 
+use cuda_abi::table::{self, Arg};
+
 const TABLE: &str = "table/nvml.abi";
 /// Of the hidden table (src/hidden.rs), its size among them.
 const SLOTS: usize = 320;
@@ -26,7 +28,7 @@ fn main() {
 struct Function {
     name: String,
     kind: String,
-    arguments: String,
+    args: Vec<Arg>,
 }
 
 fn parse(text: &str) -> Vec<Function> {
@@ -34,12 +36,13 @@ fn parse(text: &str) -> Vec<Function> {
     for (number, line) in text.lines().enumerate().filter(|(_, line)| !line.is_empty() && !line.starts_with('#')) {
         let fail = || -> ! { panic!("{TABLE}:{}: cannot read: {line}", number + 1) };
         if line.starts_with(' ') {
-            functions.last_mut().unwrap_or_else(|| fail()).arguments = line.trim().to_owned();
+            let Function { name, args, .. } = functions.last_mut().unwrap_or_else(|| fail());
+            *args = line.split(", ").map(|text| table::argument(name, text)).collect();
             continue;
         }
         match line.split_once(' ') {
             Some((name, kind)) if ["local", "early", "hand", "none", "deny"].contains(&kind) => {
-                functions.push(Function { name: name.to_owned(), kind: kind.to_owned(), arguments: String::new() })
+                functions.push(Function { name: name.to_owned(), kind: kind.to_owned(), args: Vec::new() })
             }
             _ => fail(),
         }
@@ -48,7 +51,7 @@ fn parse(text: &str) -> Vec<Function> {
 }
 
 fn export(function: &Function) -> String {
-    let Function { name, kind, arguments } = function;
+    let Function { name, kind, args } = function;
     let run = match kind.as_str() {
         "hand" => return String::new(),
         "local" => "run",
@@ -61,14 +64,19 @@ fn export(function: &Function) -> String {
             );
         }
     };
-    let names: Vec<&str> = arguments.split(", ").filter_map(|argument| Some(argument.split_once(':')?.0)).collect();
+    let params: Vec<String> = args.iter().map(|arg| format!("{}: {}", arg.name, arg.c_type())).collect();
+    let passed: Vec<String> = args.iter().map(Arg::at_border).collect();
+    let mut call = format!("crate::api::{name}({})", passed.join(", "));
+    if args.iter().any(Arg::is_raw) {
+        call = format!("unsafe {{ {call} }}");
+    }
     let mut text = String::new();
     let _ = write!(
         text,
-        "#[unsafe(no_mangle)]\npub unsafe extern \"C\" fn {name}({arguments}) -> u32 {{\n    \
-         // SAFETY: the caller's promises are passed on unchanged.\n    \
-         crate::entry::{run}(\"{name}\", || unsafe {{ crate::api::{name}({}) }})\n}}\n\n",
-        names.join(", ")
+        "#[unsafe(no_mangle)]\npub unsafe extern \"C\" fn {name}({}) -> u32 {{\n    \
+         // SAFETY: by the API's contract, pointers are NULL or good for what their roles in the table say.\n    \
+         crate::entry::{run}(\"{name}\", || {call})\n}}\n\n",
+        params.join(", ")
     );
     text
 }

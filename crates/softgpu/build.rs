@@ -1,7 +1,10 @@
+//! Generates the driver's entry points from the table of the API, and the number of this build.
+//!
 //! Compiled kernels that are kept on disk fit one build of this crate only: the code knows the layout of structures and
 //! the order of helpers. So all that goes into the build is made into one number, which is part of every key.
 
 use std::collections::hash_map::DefaultHasher;
+use std::fmt::Write;
 use std::hash::{Hash, Hasher};
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -17,7 +20,35 @@ fn sources(folder: &Path, into: &mut Vec<PathBuf>) {
     }
 }
 
+/// A macro with an arm for each function of the API: `entry!(cuInit path)` is the entry point that calls the function at
+/// `path` with what the border makes of the caller's arguments.
+fn entries() -> String {
+    let mut arms = String::new();
+    for function in cuda_abi::table::functions() {
+        let params: Vec<String> = function.args.iter().map(|arg| format!("{}: {}", arg.name, arg.c_type())).collect();
+        let passed: Vec<String> = function.args.iter().map(|arg| arg.at_border()).collect();
+        let mut call = format!("$function({})", passed.join(", "));
+        if function.args.iter().any(|arg| arg.is_raw()) {
+            call = format!("unsafe {{ {call} }}");
+        }
+        let _ = writeln!(
+            arms,
+            "    ({} $function:path) => {{{{\n        \
+             #[allow(unused_imports)]\n        use cuda_abi::{{border, error::CUresult, types::*}};\n        \
+             #[allow(unused_unsafe)]\n        \
+             unsafe extern \"C\" fn entry({}) -> CUresult {{\n            \
+             // SAFETY: by the API's contract, pointers are NULL or good for what their roles in the table say.\n            \
+             $crate::driver::abi::call(|| {call})\n        }}\n        entry\n    }}}};",
+            function.symbol,
+            params.join(", ")
+        );
+    }
+    format!("macro_rules! entry {{\n{arms}}}\n")
+}
+
 fn main() {
+    let entries_to = PathBuf::from(std::env::var_os("OUT_DIR").unwrap_or_default()).join("entries.rs");
+    std::fs::write(entries_to, entries()).expect("cannot write the entry points");
     let here = PathBuf::from(std::env::var_os("CARGO_MANIFEST_DIR").unwrap_or_default());
     let mut files = vec![here.join("Cargo.toml"), here.join("../../Cargo.lock"), here.join("build.rs")];
     for folder in ["src", "../cuda-abi/src"] {

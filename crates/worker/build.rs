@@ -94,6 +94,9 @@ fn read(text: &mut String, arg: &Arg) {
             length_code(count)
         ),
         Role::Str => writeln!(text, "            let {name} = name(message)?;"),
+        Role::OutArray { .. } | Role::Any { .. } | Role::Versioned => {
+            panic!("{name}: only hand-written functions have such arguments")
+        }
     };
 }
 
@@ -134,6 +137,9 @@ fn pass(arg: &Arg) -> String {
         Role::In | Role::InOut => format!("&mut {name}"),
         Role::InArray { .. } => format!("{name}.as_ref().map_or(std::ptr::null(), |values| values.as_ptr())"),
         Role::Str => format!("{name}.as_ptr()"),
+        Role::OutArray { .. } | Role::Any { .. } | Role::Versioned => {
+            panic!("{name}: only hand-written functions have such arguments")
+        }
     }
 }
 

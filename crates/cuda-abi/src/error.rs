@@ -2,6 +2,9 @@
 
 pub type CUresult = u32;
 
+/// What a function behind the border answers: the driver's code is the error.
+pub type CudaResult<T = ()> = Result<T, CUresult>;
+
 macro_rules! results {
     ($($name:ident = $code:literal $text:literal)*) => {
         $(pub const $name: CUresult = $code;)*

@@ -1,5 +1,7 @@
 //! The CUDA driver API as data: one table of all functions, the C types, the result codes, the address plan.
 
+pub mod border;
+pub mod constants;
 pub mod coverage;
 pub mod driver;
 pub mod env_vars;

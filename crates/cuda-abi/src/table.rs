@@ -13,7 +13,7 @@
 //! same arguments always give the same answer, so that the client may remember it (only of what is carried as `call`).
 //!
 //! An argument is `name: type`. A type is a C type in Rust's notation, or one of these, which say how generated code
-//! carries it:
+//! carries it and as which type of [`border`](crate::border) hand-written code gets it:
 //!
 //! | form | C type | meaning |
 //! |---|---|---|
@@ -22,6 +22,9 @@
 //! | `out T`, `out? T` | `*mut T` | one value out; with `?` the pointer may be NULL |
 //! | `in T`, `inout T` | `*const T`, `*mut T` | one plain struct in (and out) |
 //! | `in [T; n]` | `*const T` | an array; `n` is a length ([`length_code`]) over other arguments |
+//! | `out [T; n]` | `*mut T` | room for an array; with `*n`, `n` points to its length |
+//! | `in any`, `out any` | `*const c_void`, `*mut c_void` | a place whose type another argument says |
+//! | `versioned T` | `*mut T` | a struct whose first word says which of its versions it is (NVML) |
 //! | `str` | `*const c_char` | a NUL-terminated string in |
 //! | `dev[n]`, `dev4[n]` | `CUdeviceptr` | a device address of which `n` bytes are used, a multiple of 4; checked |
 //! | `set[n]`, `set4[n]` | `CUdeviceptr` | as above, and in a capture any address: the GPU finds out when the graph runs |
@@ -59,6 +62,15 @@ pub enum Role {
     InArray {
         count: String,
     },
+    OutArray {
+        count: String,
+    },
+    /// A place whose type another argument says.
+    Any {
+        written: bool,
+    },
+    /// A struct whose first word says which of its versions it is.
+    Versioned,
     Str,
     /// A device address with the number of bytes the call touches there, and what it must be a multiple of.
     Span {
@@ -156,11 +168,47 @@ impl Arg {
     pub fn c_type(&self) -> String {
         match &self.role {
             Role::Value | Role::Handle | Role::Close => self.inner.clone(),
-            Role::Out { .. } | Role::InOut => format!("*mut {}", self.inner),
+            Role::Out { .. } | Role::InOut | Role::OutArray { .. } | Role::Versioned => {
+                format!("*mut {}", self.inner)
+            }
+            Role::Any { written: true } => "*mut c_void".to_owned(),
+            Role::Any { written: false } => "*const c_void".to_owned(),
             Role::In | Role::InArray { .. } => format!("*const {}", self.inner),
             Role::Str => "*const c_char".to_owned(),
             Role::Span { .. } => "CUdeviceptr".to_owned(),
         }
+    }
+
+    /// Rust code that makes of the C argument what a function behind the [`border`](crate::border) takes. Of a pointer
+    /// that the table gives no role, that is the pointer.
+    pub fn at_border(&self) -> String {
+        let name = &self.name;
+        let length = |count: &str| match count.strip_prefix('*') {
+            Some(place) => format!("border::room({place})"),
+            None if count.contains(|c: char| !c.is_alphanumeric() && c != '_') => length_code(count),
+            None => format!("border::count({count})"),
+        };
+        match &self.role {
+            Role::Value | Role::Handle | Role::Close | Role::Span { .. } => name.clone(),
+            Role::Out { .. } => format!("unsafe {{ border::Out::from_raw({name}) }}"),
+            Role::In => format!("unsafe {{ border::In::from_raw({name}) }}"),
+            Role::InOut => format!("unsafe {{ border::InOut::from_raw({name}) }}"),
+            Role::Versioned => format!("unsafe {{ border::Versioned::from_raw({name}) }}"),
+            Role::InArray { count } => {
+                format!("unsafe {{ border::InSlice::from_raw({name}, {}) }}", length(count))
+            }
+            Role::OutArray { count } => {
+                format!("unsafe {{ border::OutSlice::from_raw({name}, {}) }}", length(count))
+            }
+            Role::Any { written: true } => format!("unsafe {{ border::Untyped::from_raw({name}) }}"),
+            Role::Any { written: false } => format!("unsafe {{ border::Untyped::from_raw({name}.cast_mut()) }}"),
+            Role::Str => format!("unsafe {{ border::Str::from_raw({name}) }}"),
+        }
+    }
+
+    /// A pointer that stays one behind the border: only its function knows what it is good for.
+    pub fn is_raw(&self) -> bool {
+        self.role == Role::Value && self.inner.starts_with('*')
     }
 
     pub fn is_handle(&self) -> bool {
@@ -287,7 +335,11 @@ fn span(kind: &str) -> Option<Role> {
     Some(Role::Span { bytes: bytes.to_owned(), align, any_in_capture })
 }
 
-fn argument(symbol: &str, text: &str) -> Arg {
+/// Reads one argument of a function: `name: type`.
+///
+/// # Panics
+/// If it is not that: a table is part of the source.
+pub fn argument(symbol: &str, text: &str) -> Arg {
     let Some((name, kind)) = text.split_once(':') else { panic!("{symbol}: argument without a type: {text}") };
     let (name, kind) = (name.trim().to_owned(), kind.trim());
     let array = |rest: &str| -> Option<(String, String)> {
@@ -302,8 +354,15 @@ fn argument(symbol: &str, text: &str) -> Arg {
         (Role::Close, inner.to_owned())
     } else if let Some(inner) = kind.strip_prefix("out? ") {
         (Role::Out { optional: true }, inner.to_owned())
-    } else if let Some(inner) = kind.strip_prefix("out ") {
-        (Role::Out { optional: false }, inner.to_owned())
+    } else if let Some(written) = ["in any", "out any"].iter().position(|known| *known == kind) {
+        (Role::Any { written: written == 1 }, "c_void".to_owned())
+    } else if let Some(rest) = kind.strip_prefix("out ") {
+        match array(rest) {
+            Some((element, count)) => (Role::OutArray { count }, element),
+            None => (Role::Out { optional: false }, rest.to_owned()),
+        }
+    } else if let Some(inner) = kind.strip_prefix("versioned ") {
+        (Role::Versioned, inner.to_owned())
     } else if let Some(inner) = kind.strip_prefix("inout ") {
         (Role::InOut, inner.to_owned())
     } else if let Some(rest) = kind.strip_prefix("in ") {
@@ -352,18 +411,27 @@ mod tests {
     }
 
     #[test]
-    fn only_generated_carries_use_roles_and_they_use_no_raw_pointers() {
+    fn what_is_carried_has_roles_that_can_be_carried() {
         for function in functions() {
-            let generated = matches!(function.carry, Carry::Post | Carry::Call | Carry::Block);
+            if !matches!(function.carry, Carry::Post | Carry::Call | Carry::Block) {
+                continue;
+            }
             for arg in &function.args {
-                if generated {
-                    assert!(!arg.inner.contains('*'), "{}: {} is a raw pointer", function.symbol, arg.name);
-                } else {
-                    let plain = matches!(arg.role, Role::Value | Role::Handle);
-                    assert!(plain, "{}: {} has a role that nothing generates", function.symbol, arg.name);
-                }
+                assert!(!arg.inner.contains('*'), "{}: {} is a raw pointer", function.symbol, arg.name);
+                let only_local = matches!(arg.role, Role::OutArray { .. } | Role::Any { .. } | Role::Versioned);
+                assert!(!only_local, "{}: {} has a role that nothing carries", function.symbol, arg.name);
                 let answers = matches!(arg.role, Role::Out { .. } | Role::InOut);
                 assert!(!(function.carry == Carry::Post && answers), "{} is posted but answers", function.symbol);
+            }
+        }
+    }
+
+    #[test]
+    fn only_addresses_that_programs_own_stay_raw_behind_the_border() {
+        for function in functions().iter().filter(|f| matches!(f.carry, Carry::Local | Carry::Custom)) {
+            for arg in function.args.iter().filter(|arg| arg.is_raw()) {
+                let known = ["*mut c_void", "*const c_void", "*mut *mut c_void"].contains(&arg.inner.as_str());
+                assert!(known, "{}: {} should have a role", function.symbol, arg.name);
             }
         }
     }

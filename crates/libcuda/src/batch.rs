@@ -1,78 +1,74 @@
 //! Several copies, or several words to write and to wait for, in one call.
 #![allow(non_snake_case, clippy::too_many_arguments)]
 
+use cuda_abi::border::{InSlice, Out};
+use cuda_abi::constants::{
+    batch_operation, copy_operand, default_stream, memory_type, source_access_order, wait_value,
+};
 use cuda_abi::error::*;
 use cuda_abi::types::*;
 
 use crate::copy::{self, answer};
-use crate::entry::{Cuda, not_null};
 use crate::{allocations, context, exports, shaped_copy, stream};
-
-/// When the source of a copy is read: in stream order, before the call returns, or at any time.
-const IN_ORDER: u32 = 1;
-const DURING_THE_CALL: u32 = 2;
-const AT_ANY_TIME: u32 = 3;
 
 /// The index of a failure that is no single copy's.
 const NO_COPY: usize = usize::MAX;
 
 /// A stream that batches may use: not the one that waits for all others.
-fn ordered(stream: CUstream) -> Cuda<u64> {
+fn ordered(stream: CUstream) -> CudaResult<u64> {
     match stream::resolve(stream)? {
-        0 | stream::LEGACY => Err(CUDA_ERROR_INVALID_VALUE),
+        0 | default_stream::LEGACY => Err(CUDA_ERROR_INVALID_VALUE),
         stream => Ok(stream),
     }
 }
 
 /// What was read during the call must have been read when it ends.
-fn finish(stream: u64, orders: &[u32]) -> Cuda {
-    if !orders.contains(&DURING_THE_CALL) || crate::graph::capture::is_captured(stream)? {
+fn finish(stream: u64, orders: &[u32]) -> CudaResult {
+    if !orders.contains(&source_access_order::DURING_API_CALL) || crate::graph::capture::is_captured(stream)? {
         return Ok(());
     }
     // SAFETY: the stream was resolved.
     answer(unsafe { exports::cuStreamSynchronize(stream as CUstream) })
 }
 
-fn known_order(order: u32) -> Cuda<u32> {
-    if matches!(order, IN_ORDER | DURING_THE_CALL | AT_ANY_TIME) { Ok(order) } else { Err(CUDA_ERROR_INVALID_VALUE) }
+fn known_order(order: u32) -> CudaResult<u32> {
+    if matches!(order, source_access_order::STREAM | source_access_order::DURING_API_CALL | source_access_order::ANY)
+    {
+        Ok(order)
+    } else {
+        Err(CUDA_ERROR_INVALID_VALUE)
+    }
 }
 
 /// Writes where it failed, if anybody wants to know.
-///
-/// # Safety
-/// `to` is NULL or writable.
-unsafe fn report(to: *mut usize, result: Result<(), (usize, CUresult)>) -> Cuda {
+fn report(to: Out<usize>, result: Result<(), (usize, CUresult)>) -> CudaResult {
     result.map_err(|(at, code)| {
-        if !to.is_null() {
-            // SAFETY: not NULL; the rest is the caller's promise.
-            unsafe { to.write(at) };
-        }
+        to.put_if(at);
         code
     })
 }
 
-/// # Safety
-/// The arrays are as long as said; pageable sides are memory of this process.
-unsafe fn copies(
-    dsts: *const CUdeviceptr,
-    srcs: *const CUdeviceptr,
-    sizes: *const usize,
-    count: usize,
-    attributes: *const CUmemcpyAttributes,
-    firsts: *const usize,
-    attribute_count: usize,
+/// What each copy of a batch copies.
+struct Copies<'a> {
+    dsts: InSlice<'a, CUdeviceptr>,
+    srcs: InSlice<'a, CUdeviceptr>,
+    sizes: InSlice<'a, usize>,
+}
+
+fn copies(
+    Copies { dsts, srcs, sizes }: Copies,
+    attributes: InSlice<CUmemcpyAttributes>,
+    firsts: InSlice<usize>,
     stream: CUstream,
 ) -> Result<(), (usize, CUresult)> {
     let whole = |code| (NO_COPY, code);
     let stream = ordered(stream).map_err(whole)?;
+    let count = dsts.len();
     let there = !dsts.is_null() && !srcs.is_null() && !sizes.is_null() && !attributes.is_null() && !firsts.is_null();
-    if !there || count == 0 || attribute_count == 0 || attribute_count > count {
+    if !there || count == 0 || attributes.is_empty() || attributes.len() > count {
         return Err(whole(CUDA_ERROR_INVALID_VALUE));
     }
-    // SAFETY: the caller's promise.
-    let (firsts, attributes) = unsafe {
-        (std::slice::from_raw_parts(firsts, attribute_count), std::slice::from_raw_parts(attributes, attribute_count))
-    };
+    let (firsts, attributes) = (firsts.list().map_err(whole)?, attributes.list().map_err(whole)?);
     // Each set of attributes is for the copies from its first one on, up to the next one's.
     if firsts[0] != 0 || !firsts.is_sorted_by(|one, next| one < next) || firsts.iter().any(|first| *first >= count) {
         return Err(whole(CUDA_ERROR_INVALID_VALUE));
@@ -81,51 +77,47 @@ unsafe fn copies(
         let [a, b, c, d, ..] = attributes.0;
         known_order(u32::from_ne_bytes([a, b, c, d]))
     };
-    let orders = attributes.iter().map(order).collect::<Cuda<Vec<u32>>>().map_err(whole)?;
-    // SAFETY: the caller's promise.
-    let one = |at: usize| unsafe { (*dsts.add(at), *srcs.add(at), *sizes.add(at)) };
+    let orders = attributes.iter().map(order).collect::<CudaResult<Vec<u32>>>().map_err(whole)?;
+    let one = |at: usize| Ok((dsts.at(at)?, srcs.at(at)?, sizes.at(at)?));
     for at in 0..count {
-        let (dst, src, len) = one(at);
+        let (dst, src, len) = one(at).map_err(whole)?;
         if dst == 0 || src == 0 || len == 0 {
             return Err((at, CUDA_ERROR_INVALID_VALUE));
         }
     }
     for at in 0..count {
-        let (dst, src, len) = one(at);
-        // SAFETY: the caller vouches for pageable sides.
+        let (dst, src, len) = one(at).map_err(whole)?;
+        // SAFETY: by the API's contract, pageable sides are memory of this process.
         unsafe { copy::copy(dst, src, len, stream, false) }.map_err(|code| (at, code))?;
     }
     finish(stream, &orders).map_err(whole)
 }
 
-pub unsafe fn cuMemcpyBatchAsync(
-    dsts: *mut CUdeviceptr,
-    srcs: *mut CUdeviceptr,
-    sizes: *mut usize,
-    count: usize,
-    attributes: *mut CUmemcpyAttributes,
-    firsts: *mut usize,
-    attribute_count: usize,
-    failed: *mut usize,
+pub fn cuMemcpyBatchAsync(
+    dsts: InSlice<CUdeviceptr>,
+    srcs: InSlice<CUdeviceptr>,
+    sizes: InSlice<usize>,
+    _count: usize,
+    attributes: InSlice<CUmemcpyAttributes>,
+    firsts: InSlice<usize>,
+    _attribute_count: usize,
+    failed: Out<usize>,
     stream: CUstream,
-) -> Cuda {
-    // SAFETY: passed on.
-    unsafe { report(failed, copies(dsts, srcs, sizes, count, attributes, firsts, attribute_count, stream)) }
+) -> CudaResult {
+    report(failed, copies(Copies { dsts, srcs, sizes }, attributes, firsts, stream))
 }
 
-pub unsafe fn cuMemcpyBatchAsync_v2(
-    dsts: *mut CUdeviceptr,
-    srcs: *mut CUdeviceptr,
-    sizes: *mut usize,
-    count: usize,
-    attributes: *mut CUmemcpyAttributes,
-    firsts: *mut usize,
-    attribute_count: usize,
+pub fn cuMemcpyBatchAsync_v2(
+    dsts: InSlice<CUdeviceptr>,
+    srcs: InSlice<CUdeviceptr>,
+    sizes: InSlice<usize>,
+    _count: usize,
+    attributes: InSlice<CUmemcpyAttributes>,
+    firsts: InSlice<usize>,
+    _attribute_count: usize,
     stream: CUstream,
-) -> Cuda {
-    let nobody = std::ptr::null_mut();
-    // SAFETY: passed on.
-    unsafe { report(nobody, copies(dsts, srcs, sizes, count, attributes, firsts, attribute_count, stream)) }
+) -> CudaResult {
+    report(Out::nowhere(), copies(Copies { dsts, srcs, sizes }, attributes, firsts, stream))
 }
 
 /// One side of a copy of a batch: what it is, and four words that depend on it.
@@ -150,12 +142,9 @@ struct ShapedOp {
 
 const _: () = assert!(size_of::<ShapedOp>() == size_of::<CUDA_MEMCPY3D_BATCH_OP_v1>());
 
-const POINTER: u32 = 1;
-const ARRAY: u32 = 2;
-
 /// Bytes of an element, where an array says how large it is.
-fn element(side: &Operand) -> Cuda<Option<usize>> {
-    if side.kind != ARRAY {
+fn element(side: &Operand) -> CudaResult<Option<usize>> {
+    if side.kind != copy_operand::ARRAY {
         return Ok(None);
     }
     let mut about = CUDA_ARRAY3D_DESCRIPTOR::default();
@@ -170,7 +159,7 @@ fn element(side: &Operand) -> Cuda<Option<usize>> {
     Ok(Some(channel * about.num_channels as usize))
 }
 
-fn shape(op: &ShapedOp) -> Cuda<CUDA_MEMCPY3D> {
+fn shape(op: &ShapedOp) -> CudaResult<CUDA_MEMCPY3D> {
     const FLAGS: u32 = 1;
     known_order(op.order)?;
     if op.flags & !FLAGS != 0 || op.extent.contains(&0) {
@@ -184,24 +173,24 @@ fn shape(op: &ShapedOp) -> Cuda<CUDA_MEMCPY3D> {
     let [width, height, depth] = op.extent;
     let mut copy = CUDA_MEMCPY3D { width_in_bytes: times(width as u64)?, height, depth, ..Default::default() };
     match op.src.kind {
-        POINTER => {
-            (copy.src_memory_type, copy.src_device) = (shaped_copy::UNIFIED, op.src.words[0]);
+        copy_operand::POINTER => {
+            (copy.src_memory_type, copy.src_device) = (memory_type::UNIFIED, op.src.words[0]);
             (copy.src_pitch, copy.src_height) = (times(op.src.words[1])?, op.src.words[2] as usize);
         }
-        ARRAY => {
-            (copy.src_memory_type, copy.src_array) = (shaped_copy::ARRAY, op.src.words[0] as CUarray);
+        copy_operand::ARRAY => {
+            (copy.src_memory_type, copy.src_array) = (memory_type::ARRAY, op.src.words[0] as CUarray);
             (copy.src_x_in_bytes, copy.src_y) = (times(op.src.words[1])?, op.src.words[2] as usize);
             copy.src_z = op.src.words[3] as usize;
         }
         _ => return Err(CUDA_ERROR_INVALID_VALUE),
     }
     match op.dst.kind {
-        POINTER => {
-            (copy.dst_memory_type, copy.dst_device) = (shaped_copy::UNIFIED, op.dst.words[0]);
+        copy_operand::POINTER => {
+            (copy.dst_memory_type, copy.dst_device) = (memory_type::UNIFIED, op.dst.words[0]);
             (copy.dst_pitch, copy.dst_height) = (times(op.dst.words[1])?, op.dst.words[2] as usize);
         }
-        ARRAY => {
-            (copy.dst_memory_type, copy.dst_array) = (shaped_copy::ARRAY, op.dst.words[0] as CUarray);
+        copy_operand::ARRAY => {
+            (copy.dst_memory_type, copy.dst_array) = (memory_type::ARRAY, op.dst.words[0] as CUarray);
             (copy.dst_x_in_bytes, copy.dst_y) = (times(op.dst.words[1])?, op.dst.words[2] as usize);
             copy.dst_z = op.dst.words[3] as usize;
         }
@@ -210,50 +199,42 @@ fn shape(op: &ShapedOp) -> Cuda<CUDA_MEMCPY3D> {
     Ok(copy)
 }
 
-/// # Safety
-/// The list is as long as said; pageable sides are memory of this process.
-unsafe fn shaped(
-    count: usize,
-    list: *const CUDA_MEMCPY3D_BATCH_OP_v1,
-    flags: u64,
-    stream: CUstream,
-) -> Result<(), (usize, CUresult)> {
+fn shaped(list: InSlice<CUDA_MEMCPY3D_BATCH_OP_v1>, flags: u64, stream: CUstream) -> Result<(), (usize, CUresult)> {
     let whole = |code| (NO_COPY, code);
     let stream = ordered(stream).map_err(whole)?;
-    if count == 0 || list.is_null() || flags != 0 {
+    if list.is_empty() || list.is_null() || flags != 0 {
         return Err(whole(CUDA_ERROR_INVALID_VALUE));
     }
-    // SAFETY: the caller's promise, and both types are of one size.
-    let ops: Vec<ShapedOp> = (0..count).map(|at| unsafe { list.add(at).cast::<ShapedOp>().read() }).collect();
+    // SAFETY: both types are of one size, and of numbers only.
+    let op = |bytes: &CUDA_MEMCPY3D_BATCH_OP_v1| unsafe { std::mem::transmute_copy::<_, ShapedOp>(bytes) };
+    let ops: Vec<ShapedOp> = list.list().map_err(whole)?.iter().map(op).collect();
     let shape = |(at, op)| shape(op).map_err(|code| (at, code));
     let copies = ops.iter().enumerate().map(shape).collect::<Result<Vec<_>, _>>()?;
     for (at, copy) in copies.into_iter().enumerate() {
-        // SAFETY: the caller vouches for pageable sides.
+        // SAFETY: by the API's contract, pageable sides are memory of this process.
         unsafe { shaped_copy::copy(copy, stream, false) }.map_err(|code| (at, code))?;
     }
     let orders: Vec<u32> = ops.iter().map(|op| op.order).collect();
     finish(stream, &orders).map_err(whole)
 }
 
-pub unsafe fn cuMemcpy3DBatchAsync(
-    count: usize,
-    list: *mut CUDA_MEMCPY3D_BATCH_OP_v1,
-    failed: *mut usize,
+pub fn cuMemcpy3DBatchAsync(
+    _count: usize,
+    list: InSlice<CUDA_MEMCPY3D_BATCH_OP_v1>,
+    failed: Out<usize>,
     flags: u64,
     stream: CUstream,
-) -> Cuda {
-    // SAFETY: passed on.
-    unsafe { report(failed, shaped(count, list, flags, stream)) }
+) -> CudaResult {
+    report(failed, shaped(list, flags, stream))
 }
 
-pub unsafe fn cuMemcpy3DBatchAsync_v2(
-    count: usize,
-    list: *mut CUDA_MEMCPY3D_BATCH_OP_v1,
+pub fn cuMemcpy3DBatchAsync_v2(
+    _count: usize,
+    list: InSlice<CUDA_MEMCPY3D_BATCH_OP_v1>,
     flags: u64,
     stream: CUstream,
-) -> Cuda {
-    // SAFETY: passed on.
-    unsafe { report(std::ptr::null_mut(), shaped(count, list, flags, stream)) }
+) -> CudaResult {
+    report(Out::nowhere(), shaped(list, flags, stream))
 }
 
 /// One of `cuStreamBatchMemOp`'s operations.
@@ -274,24 +255,21 @@ enum WordOp {
     Barrier,
 }
 
-fn word_op(params: &CUstreamBatchMemOpParams) -> Cuda<WordOp> {
-    const WAIT_32: u32 = 1;
-    const WRITE_32: u32 = 2;
-    const FLUSH_REMOTE_WRITES: u32 = 3;
-    const WAIT_64: u32 = 4;
-    const WRITE_64: u32 = 5;
-    const BARRIER: u32 = 6;
-    const FLUSH: u32 = 1 << 30;
+fn word_op(params: &CUstreamBatchMemOpParams) -> CudaResult<WordOp> {
     // SAFETY: the union is 48 bytes, eight-byte aligned.
     let words: [u64; 6] = unsafe { std::mem::transmute_copy(params) };
     let (operation, address, value, flags) = (words[0] as u32, words[1], words[2], words[3] as u32);
-    let wide = matches!(operation, WAIT_64 | WRITE_64);
+    let wide = matches!(operation, batch_operation::WAIT_VALUE_64 | batch_operation::WRITE_VALUE_64);
     let value = if wide { value } else { u64::from(value as u32) };
     let op = match operation {
-        WAIT_32 | WAIT_64 if flags & !FLUSH <= 3 => WordOp::Wait { address, value, flags, wide },
-        WRITE_32 | WRITE_64 if flags <= 1 => WordOp::Write { address, value, flags, wide },
-        BARRIER if (words[0] >> 32) <= 1 => return Ok(WordOp::Barrier),
-        FLUSH_REMOTE_WRITES => return Err(CUDA_ERROR_NOT_SUPPORTED),
+        batch_operation::WAIT_VALUE_32 | batch_operation::WAIT_VALUE_64 if flags & !wait_value::FLUSH <= 3 => {
+            WordOp::Wait { address, value, flags, wide }
+        }
+        batch_operation::WRITE_VALUE_32 | batch_operation::WRITE_VALUE_64 if flags <= 1 => {
+            WordOp::Write { address, value, flags, wide }
+        }
+        batch_operation::BARRIER if (words[0] >> 32) <= 1 => return Ok(WordOp::Barrier),
+        batch_operation::FLUSH_REMOTE_WRITES => return Err(CUDA_ERROR_NOT_SUPPORTED),
         _ => return Err(CUDA_ERROR_INVALID_VALUE),
     };
     let bytes = if wide { 8 } else { 4 };
@@ -300,23 +278,21 @@ fn word_op(params: &CUstreamBatchMemOpParams) -> Cuda<WordOp> {
     Ok(op)
 }
 
-pub unsafe fn cuStreamBatchMemOp_v2(
+pub fn cuStreamBatchMemOp_v2(
     stream: CUstream,
     count: u32,
-    list: *mut CUstreamBatchMemOpParams,
+    list: InSlice<CUstreamBatchMemOpParams>,
     flags: u32,
-) -> Cuda {
+) -> CudaResult {
     const MOST: u32 = 256;
     context::current()?;
     let stream = stream::resolve(stream)? as CUstream;
-    not_null(list)?;
+    list.required()?;
     if flags != 0 || count == 0 || count > MOST {
         return Err(CUDA_ERROR_INVALID_VALUE);
     }
-    // SAFETY: not NULL; the rest is the caller's promise.
-    let list = unsafe { std::slice::from_raw_parts(list, count as usize) };
     // All are looked at before one is done.
-    let ops = list.iter().map(word_op).collect::<Cuda<Vec<_>>>()?;
+    let ops = list.list()?.iter().map(word_op).collect::<CudaResult<Vec<_>>>()?;
     for op in ops {
         // SAFETY: plain numbers; the address was checked.
         answer(unsafe {
@@ -340,12 +316,11 @@ pub unsafe fn cuStreamBatchMemOp_v2(
     Ok(())
 }
 
-pub unsafe fn cuStreamBatchMemOp(
+pub fn cuStreamBatchMemOp(
     stream: CUstream,
     count: u32,
-    list: *mut CUstreamBatchMemOpParams,
+    list: InSlice<CUstreamBatchMemOpParams>,
     flags: u32,
-) -> Cuda {
-    // SAFETY: passed on.
-    unsafe { cuStreamBatchMemOp_v2(stream, count, list, flags) }
+) -> CudaResult {
+    cuStreamBatchMemOp_v2(stream, count, list, flags)
 }

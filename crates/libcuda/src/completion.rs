@@ -8,6 +8,7 @@ use std::cell::Cell;
 use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
+use cuda_abi::constants::default_stream;
 use cuda_abi::error::*;
 use cuda_abi::types::*;
 use cuda_abi::wire::{self, Op};
@@ -182,7 +183,7 @@ fn wait_for_stream_within(stream: u64, limit: Duration) -> Cuda {
     let ask = || carry::block(Op::SynchronizeStream as u16, |writer| writer.word(stream), |_| Ok(()));
     let current = context::current_word();
     let here = current != 0
-        && (stream <= crate::stream::LEGACY || handles::context_of(wire::Kind::Stream, stream) == Ok(current));
+        && (stream <= default_stream::LEGACY || handles::context_of(wire::Kind::Stream, stream) == Ok(current));
     if here { wait_by_mark(session, stream, limit, ask) } else { ask() }?;
     session::print_output(session);
     Ok(())

@@ -9,12 +9,14 @@ use std::cell::Cell;
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use cuda_abi::border::{In, InSlice, Out};
+use cuda_abi::constants::exec_affinity;
 use cuda_abi::error::*;
 use cuda_abi::types::*;
 use cuda_abi::wire::{Handle, Kind, Op};
 use parking_lot::{Mutex, RwLock};
 
-use crate::entry::{Cuda, not_null};
+use crate::entry::not_null;
 use crate::{allocations, carry, completion, device, handles};
 
 #[derive(Clone, Copy)]
@@ -61,7 +63,7 @@ impl Stack {
         self.depth.get().checked_sub(1).map_or(0, |at| self.words[at].get())
     }
 
-    fn push(&self, word: u64) -> Cuda {
+    fn push(&self, word: u64) -> CudaResult {
         let depth = self.depth.get();
         self.words.get(depth).ok_or(CUDA_ERROR_OUT_OF_MEMORY)?.set(word);
         self.depth.set(depth + 1);
@@ -108,19 +110,19 @@ pub fn current_word() -> u64 {
 }
 
 /// The current context, if it is alive.
-pub fn current() -> Cuda<u64> {
+pub fn current() -> CudaResult<u64> {
     look().map(|looked| looked.word)
 }
 
 #[inline]
-fn look() -> Cuda<Looked> {
+fn look() -> CudaResult<Looked> {
     let looked = LOOKED.get();
     let (word, when) = (current_word(), CHANGED.load(Ordering::Acquire));
     if (looked.word, looked.when) == (word, when) && word != 0 { Ok(looked) } else { look_up(word, when) }
 }
 
 #[cold]
-fn look_up(word: u64, when: u64) -> Cuda<Looked> {
+fn look_up(word: u64, when: u64) -> CudaResult<Looked> {
     if word == 0 {
         return Err(CUDA_ERROR_INVALID_CONTEXT);
     }
@@ -129,7 +131,7 @@ fn look_up(word: u64, when: u64) -> Cuda<Looked> {
     Ok(looked)
 }
 
-fn alive(word: u64) -> Cuda<Context> {
+fn alive(word: u64) -> CudaResult<Context> {
     match lookup(word) {
         Some(context) if context.alive => Ok(context),
         Some(_) => Err(CUDA_ERROR_CONTEXT_IS_DESTROYED),
@@ -138,13 +140,13 @@ fn alive(word: u64) -> Cuda<Context> {
 }
 
 /// A context argument: NULL means the current one.
-pub fn resolve(context: CUcontext) -> Cuda<u64> {
+pub fn resolve(context: CUcontext) -> CudaResult<u64> {
     if context.is_null() { current() } else { alive(context as u64).map(|_| context as u64) }
 }
 
 /// How messages name the current context.
 #[inline]
-pub fn current_tag() -> Cuda<u32> {
+pub fn current_tag() -> CudaResult<u32> {
     match tag_or_none() {
         0 => Err(CUDA_ERROR_INVALID_CONTEXT),
         tag => Ok(tag),
@@ -157,12 +159,12 @@ pub fn tag_or_none() -> u32 {
 }
 
 /// The device of the current context.
-pub fn current_device() -> Cuda<CUdevice> {
+pub fn current_device() -> CudaResult<CUdevice> {
     look().map(|looked| looked.device)
 }
 
 /// The number that `cuCtxGetId` answers.
-pub fn id_of(word: u64) -> Cuda<u64> {
+pub fn id_of(word: u64) -> CudaResult<u64> {
     if let Some(id) = alive(word)?.id {
         return Ok(id);
     }
@@ -196,14 +198,12 @@ fn retire(word: u64) {
 #[allow(non_snake_case)]
 pub mod api {
     use super::*;
-    use crate::device::put;
 
-    pub unsafe fn cuCtxGetCurrent(pctx: *mut CUcontext) -> Cuda {
-        // SAFETY: passed on.
-        unsafe { put(pctx, current_word() as CUcontext) }
+    pub fn cuCtxGetCurrent(pctx: Out<CUcontext>) -> CudaResult {
+        pctx.put(current_word() as CUcontext)
     }
 
-    pub unsafe fn cuCtxSetCurrent(ctx: CUcontext) -> Cuda {
+    pub fn cuCtxSetCurrent(ctx: CUcontext) -> CudaResult {
         if !ctx.is_null() {
             alive(ctx as u64)?;
         }
@@ -213,81 +213,63 @@ pub mod api {
         })
     }
 
-    pub unsafe fn cuCtxPushCurrent_v2(ctx: CUcontext) -> Cuda {
+    pub fn cuCtxPushCurrent_v2(ctx: CUcontext) -> CudaResult {
         not_null(ctx)?;
         alive(ctx as u64)?;
         STACK.with(|stack| stack.push(ctx as u64))
     }
 
-    pub unsafe fn cuCtxPushCurrent(ctx: CUcontext) -> Cuda {
-        // SAFETY: passed on.
-        unsafe { cuCtxPushCurrent_v2(ctx) }
+    pub fn cuCtxPushCurrent(ctx: CUcontext) -> CudaResult {
+        cuCtxPushCurrent_v2(ctx)
     }
 
-    pub unsafe fn cuCtxPopCurrent_v2(pctx: *mut CUcontext) -> Cuda {
+    pub fn cuCtxPopCurrent_v2(pctx: Out<CUcontext>) -> CudaResult {
         let popped = STACK.with(Stack::pop).ok_or(CUDA_ERROR_INVALID_CONTEXT)?;
-        if !pctx.is_null() {
-            // SAFETY: not NULL; the rest is the caller's promise.
-            unsafe { pctx.write(popped as CUcontext) };
-        }
+        pctx.put_if(popped as CUcontext);
         Ok(())
     }
 
-    pub unsafe fn cuCtxPopCurrent(pctx: *mut CUcontext) -> Cuda {
-        // SAFETY: passed on.
-        unsafe { cuCtxPopCurrent_v2(pctx) }
+    pub fn cuCtxPopCurrent(pctx: Out<CUcontext>) -> CudaResult {
+        cuCtxPopCurrent_v2(pctx)
     }
 
-    pub unsafe fn cuCtxGetDevice(device: *mut CUdevice) -> Cuda {
-        // SAFETY: passed on.
-        unsafe { put(device, current_device()?) }
+    pub fn cuCtxGetDevice(device: Out<CUdevice>) -> CudaResult {
+        device.put(current_device()?)
     }
 
-    pub unsafe fn cuCtxGetDevice_v2(device: *mut CUdevice, ctx: CUcontext) -> Cuda {
-        // SAFETY: passed on.
-        unsafe { put(device, alive(resolve(ctx)?)?.device) }
+    pub fn cuCtxGetDevice_v2(device: Out<CUdevice>, ctx: CUcontext) -> CudaResult {
+        device.put(alive(resolve(ctx)?)?.device)
     }
 
-    pub unsafe fn cuCtxGetApiVersion(ctx: CUcontext, version: *mut u32) -> Cuda {
-        const API_VERSION: u32 = 3020;
+    pub fn cuCtxGetApiVersion(ctx: CUcontext, version: Out<u32>) -> CudaResult {
         resolve(ctx)?;
-        // SAFETY: passed on.
-        unsafe { put(version, API_VERSION) }
+        version.put(cuda_abi::constants::CONTEXT_API_VERSION)
     }
 
-    pub unsafe fn cuCtxGetId(ctx: CUcontext, id: *mut u64) -> Cuda {
-        not_null(id)?;
-        // SAFETY: passed on.
-        unsafe { put(id, id_of(resolve(ctx)?)?) }
+    pub fn cuCtxGetId(ctx: CUcontext, id: Out<u64>) -> CudaResult {
+        id.required()?;
+        id.put(id_of(resolve(ctx)?)?)
     }
 
-    pub unsafe fn cuCtxGetFlags(flags: *mut u32) -> Cuda {
-        // SAFETY: passed on.
-        unsafe { put(flags, alive(current()?)?.flags) }
+    pub fn cuCtxGetFlags(flags: Out<u32>) -> CudaResult {
+        flags.put(alive(current()?)?.flags)
     }
 
-    pub unsafe fn cuCtxSetFlags(flags: u32) -> Cuda {
+    pub fn cuCtxSetFlags(flags: u32) -> CudaResult {
         update(current()?, |context| context.flags = flags);
         Ok(())
     }
 
-    pub unsafe fn cuCtxGetStreamPriorityRange(least: *mut i32, greatest: *mut i32) -> Cuda {
+    pub fn cuCtxGetStreamPriorityRange(least: Out<i32>, greatest: Out<i32>) -> CudaResult {
         const GREATEST: i32 = -5;
         current()?;
-        // SAFETY: not NULL; the rest is the caller's promise.
-        unsafe {
-            if !least.is_null() {
-                least.write(0);
-            }
-            if !greatest.is_null() {
-                greatest.write(GREATEST);
-            }
-        }
+        least.put_if(0);
+        greatest.put_if(GREATEST);
         Ok(())
     }
 
-    pub unsafe fn cuCtxCreate_v2(pctx: *mut CUcontext, flags: u32, dev: CUdevice) -> Cuda {
-        not_null(pctx)?;
+    pub fn cuCtxCreate_v2(pctx: Out<CUcontext>, flags: u32, dev: CUdevice) -> CudaResult {
+        pctx.required()?;
         device::find(dev)?;
         let (mut word, mut id) = (0, 0);
         carry::call(
@@ -302,39 +284,36 @@ pub mod api {
         CONTEXTS.write().get_or_insert_default().insert(word, context);
         CHANGED.fetch_add(1, Ordering::Release);
         STACK.with(|stack| stack.push(word))?;
-        // SAFETY: passed on.
-        unsafe { put(pctx, word as CUcontext) }
+        pctx.put(word as CUcontext)
     }
 
-    pub unsafe fn cuCtxCreate_v3(
-        pctx: *mut CUcontext,
-        params: *mut CUexecAffinityParam,
+    pub fn cuCtxCreate_v3(
+        pctx: Out<CUcontext>,
+        params: InSlice<CUexecAffinityParam>,
         count: i32,
         flags: u32,
         dev: CUdevice,
-    ) -> Cuda {
+    ) -> CudaResult {
         if count != 0 && !params.is_null() {
             return Err(CUDA_ERROR_UNSUPPORTED_EXEC_AFFINITY);
         }
-        // SAFETY: passed on.
-        unsafe { cuCtxCreate_v2(pctx, flags, dev) }
+        cuCtxCreate_v2(pctx, flags, dev)
     }
 
-    pub unsafe fn cuCtxCreate_v4(
-        pctx: *mut CUcontext,
-        params: *mut CUctxCreateParams,
+    pub fn cuCtxCreate_v4(
+        pctx: Out<CUcontext>,
+        params: In<CUctxCreateParams>,
         flags: u32,
         dev: CUdevice,
-    ) -> Cuda {
-        // SAFETY: a struct of pointers and counts, by the caller's promise; all zeros means no parameters.
-        if !params.is_null() && unsafe { (*params).0 } != [0; 24] {
+    ) -> CudaResult {
+        // All zeros means no parameters.
+        if params.get().is_some_and(|params| params.0 != [0; 24]) {
             return Err(CUDA_ERROR_NOT_SUPPORTED);
         }
-        // SAFETY: passed on.
-        unsafe { cuCtxCreate_v2(pctx, flags, dev) }
+        cuCtxCreate_v2(pctx, flags, dev)
     }
 
-    pub unsafe fn cuCtxDestroy_v2(ctx: CUcontext) -> Cuda {
+    pub fn cuCtxDestroy_v2(ctx: CUcontext) -> CudaResult {
         let word = ctx as u64;
         alive(word)?;
         if primary_device(word).is_some() {
@@ -352,19 +331,18 @@ pub mod api {
     }
 
     /// One more who must detach before the context goes.
-    pub unsafe fn cuCtxAttach(pctx: *mut CUcontext, flags: u32) -> Cuda {
-        not_null(pctx)?;
+    pub fn cuCtxAttach(pctx: Out<CUcontext>, flags: u32) -> CudaResult {
+        pctx.required()?;
         if flags != 0 {
             return Err(CUDA_ERROR_INVALID_VALUE);
         }
         let word = current()?;
         *ATTACHED.lock().get_or_insert_default().entry(word).or_insert(0) += 1;
-        // SAFETY: passed on.
-        unsafe { put(pctx, word as CUcontext) }
+        pctx.put(word as CUcontext)
     }
 
     /// The last one ends the context.
-    pub unsafe fn cuCtxDetach(ctx: CUcontext) -> Cuda {
+    pub fn cuCtxDetach(ctx: CUcontext) -> CudaResult {
         let word = ctx as u64;
         if current()? != word {
             return Err(CUDA_ERROR_INVALID_CONTEXT);
@@ -373,32 +351,33 @@ pub mod api {
             *count -= 1;
             return Ok(());
         }
-        // SAFETY: passed on.
-        unsafe { cuCtxDestroy_v2(ctx) }
+        cuCtxDestroy_v2(ctx)
     }
 
-    pub unsafe fn cuCtxGetExecAffinity(to: *mut CUexecAffinityParam, kind: u32) -> Cuda {
-        const SM_COUNT: u32 = 0;
-        not_null(to)?;
+    pub fn cuCtxGetExecAffinity(to: Out<CUexecAffinityParam>, kind: u32) -> CudaResult {
+        to.required()?;
         current()?;
-        Err(if kind == SM_COUNT { CUDA_ERROR_UNSUPPORTED_EXEC_AFFINITY } else { CUDA_ERROR_INVALID_VALUE })
+        Err(if kind == exec_affinity::SM_COUNT {
+            CUDA_ERROR_UNSUPPORTED_EXEC_AFFINITY
+        } else {
+            CUDA_ERROR_INVALID_VALUE
+        })
     }
 
-    pub unsafe fn cuCtxDestroy(ctx: CUcontext) -> Cuda {
-        // SAFETY: passed on.
-        unsafe { cuCtxDestroy_v2(ctx) }
+    pub fn cuCtxDestroy(ctx: CUcontext) -> CudaResult {
+        cuCtxDestroy_v2(ctx)
     }
 
-    pub unsafe fn cuCtxSynchronize() -> Cuda {
+    pub fn cuCtxSynchronize() -> CudaResult {
         completion::wait_for_context(current()?)
     }
 
-    pub unsafe fn cuCtxSynchronize_v2(ctx: CUcontext) -> Cuda {
+    pub fn cuCtxSynchronize_v2(ctx: CUcontext) -> CudaResult {
         completion::wait_for_context(resolve(ctx)?)
     }
 
-    pub unsafe fn cuDevicePrimaryCtxRetain(pctx: *mut CUcontext, dev: CUdevice) -> Cuda {
-        not_null(pctx)?;
+    pub fn cuDevicePrimaryCtxRetain(pctx: Out<CUcontext>, dev: CUdevice) -> CudaResult {
+        pctx.required()?;
         device::find(dev)?;
         let word = primary_word(dev);
         let _counting = COUNTING.lock();
@@ -407,11 +386,10 @@ pub mod api {
             carry::call_with(session, Op::ContextRetain as u16, 0, |writer| writer.word(dev as u64), |_| Ok(()))?;
         }
         update(word, |context| context.retained += 1);
-        // SAFETY: passed on.
-        unsafe { put(pctx, word as CUcontext) }
+        pctx.put(word as CUcontext)
     }
 
-    pub unsafe fn cuDevicePrimaryCtxRelease_v2(dev: CUdevice) -> Cuda {
+    pub fn cuDevicePrimaryCtxRelease_v2(dev: CUdevice) -> CudaResult {
         device::find(dev)?;
         let word = primary_word(dev);
         let _counting = COUNTING.lock();
@@ -427,12 +405,11 @@ pub mod api {
         Ok(())
     }
 
-    pub unsafe fn cuDevicePrimaryCtxRelease(dev: CUdevice) -> Cuda {
-        // SAFETY: passed on.
-        unsafe { cuDevicePrimaryCtxRelease_v2(dev) }
+    pub fn cuDevicePrimaryCtxRelease(dev: CUdevice) -> CudaResult {
+        cuDevicePrimaryCtxRelease_v2(dev)
     }
 
-    pub unsafe fn cuDevicePrimaryCtxReset_v2(dev: CUdevice) -> Cuda {
+    pub fn cuDevicePrimaryCtxReset_v2(dev: CUdevice) -> CudaResult {
         device::find(dev)?;
         let word = primary_word(dev);
         let _counting = COUNTING.lock();
@@ -441,12 +418,11 @@ pub mod api {
         carry::block(Op::ContextReset as u16, |writer| writer.word(dev as u64), |_| Ok(()))
     }
 
-    pub unsafe fn cuDevicePrimaryCtxReset(dev: CUdevice) -> Cuda {
-        // SAFETY: passed on.
-        unsafe { cuDevicePrimaryCtxReset_v2(dev) }
+    pub fn cuDevicePrimaryCtxReset(dev: CUdevice) -> CudaResult {
+        cuDevicePrimaryCtxReset_v2(dev)
     }
 
-    pub unsafe fn cuDevicePrimaryCtxSetFlags_v2(dev: CUdevice, flags: u32) -> Cuda {
+    pub fn cuDevicePrimaryCtxSetFlags_v2(dev: CUdevice, flags: u32) -> CudaResult {
         device::find(dev)?;
         let session = crate::session::get()?;
         let write = |writer: &mut cuda_abi::wire::Writer<'_>| writer.words(&[dev as u64, u64::from(flags)]);
@@ -455,18 +431,14 @@ pub mod api {
         Ok(())
     }
 
-    pub unsafe fn cuDevicePrimaryCtxSetFlags(dev: CUdevice, flags: u32) -> Cuda {
-        // SAFETY: passed on.
-        unsafe { cuDevicePrimaryCtxSetFlags_v2(dev, flags) }
+    pub fn cuDevicePrimaryCtxSetFlags(dev: CUdevice, flags: u32) -> CudaResult {
+        cuDevicePrimaryCtxSetFlags_v2(dev, flags)
     }
 
-    pub unsafe fn cuDevicePrimaryCtxGetState(dev: CUdevice, flags: *mut u32, active: *mut i32) -> Cuda {
+    pub fn cuDevicePrimaryCtxGetState(dev: CUdevice, flags: Out<u32>, active: Out<i32>) -> CudaResult {
         device::find(dev)?;
         let context = lookup(primary_word(dev)).ok_or(CUDA_ERROR_INVALID_DEVICE)?;
-        // SAFETY: passed on.
-        unsafe {
-            put(flags, context.flags)?;
-            put(active, i32::from(context.retained > 0))
-        }
+        flags.put(context.flags)?;
+        active.put(i32::from(context.retained > 0))
     }
 }

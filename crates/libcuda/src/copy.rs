@@ -6,7 +6,7 @@ use cuda_abi::types::*;
 use cuda_abi::wire::Op;
 
 use crate::allocations::{self, is_reachable};
-use crate::entry::{Cuda, not_null};
+use crate::entry::not_null;
 use crate::graph::capture;
 use crate::{carry, completion, context, exports, shaped_copy, staging, stream};
 
@@ -17,7 +17,7 @@ const INLINE: usize = 16 << 10;
 ///
 /// # Safety
 /// Addresses that are not the GPU's must be readable or writable memory of this process for `len` bytes.
-pub unsafe fn copy(destination: u64, source: u64, len: usize, stream: u64, wait: bool) -> Cuda {
+pub unsafe fn copy(destination: u64, source: u64, len: usize, stream: u64, wait: bool) -> CudaResult {
     context::current()?;
     if len == 0 {
         return Ok(());
@@ -69,7 +69,7 @@ pub unsafe fn copy(destination: u64, source: u64, len: usize, stream: u64, wait:
 }
 
 /// Turns an export's code back into a result.
-pub fn answer(code: CUresult) -> Cuda {
+pub fn answer(code: CUresult) -> CudaResult {
     if code == CUDA_SUCCESS { Ok(()) } else { Err(code) }
 }
 
@@ -77,69 +77,79 @@ pub fn answer(code: CUresult) -> Cuda {
 pub mod api {
     use super::*;
 
-    pub unsafe fn cuMemcpy(dst: CUdeviceptr, src: CUdeviceptr, bytes: usize) -> Cuda {
+    pub fn cuMemcpy(dst: CUdeviceptr, src: CUdeviceptr, bytes: usize) -> CudaResult {
         // SAFETY: passed on.
         unsafe { copy(dst, src, bytes, stream::default()?, true) }
     }
 
-    pub unsafe fn cuMemcpyAsync(dst: CUdeviceptr, src: CUdeviceptr, bytes: usize, stream: CUstream) -> Cuda {
+    pub fn cuMemcpyAsync(dst: CUdeviceptr, src: CUdeviceptr, bytes: usize, stream: CUstream) -> CudaResult {
         // SAFETY: passed on.
         unsafe { copy(dst, src, bytes, stream::resolve(stream)?, false) }
     }
 
-    pub unsafe fn cuMemcpyHtoD_v2(dst: CUdeviceptr, src: *const c_void, bytes: usize) -> Cuda {
+    pub unsafe fn cuMemcpyHtoD_v2(dst: CUdeviceptr, src: *const c_void, bytes: usize) -> CudaResult {
         not_null(src)?;
         // SAFETY: passed on.
         unsafe { copy(on_device(dst)?, src as u64, bytes, stream::default()?, true) }
     }
 
-    pub unsafe fn cuMemcpyHtoDAsync_v2(dst: CUdeviceptr, src: *const c_void, bytes: usize, stream: CUstream) -> Cuda {
+    pub unsafe fn cuMemcpyHtoDAsync_v2(
+        dst: CUdeviceptr,
+        src: *const c_void,
+        bytes: usize,
+        stream: CUstream,
+    ) -> CudaResult {
         not_null(src)?;
         // SAFETY: passed on.
         unsafe { copy(on_device(dst)?, src as u64, bytes, stream::resolve(stream)?, false) }
     }
 
-    pub unsafe fn cuMemcpyDtoH_v2(dst: *mut c_void, src: CUdeviceptr, bytes: usize) -> Cuda {
+    pub unsafe fn cuMemcpyDtoH_v2(dst: *mut c_void, src: CUdeviceptr, bytes: usize) -> CudaResult {
         not_null(dst)?;
         // SAFETY: passed on.
         unsafe { copy(dst as u64, on_device(src)?, bytes, stream::default()?, true) }
     }
 
-    pub unsafe fn cuMemcpyDtoHAsync_v2(dst: *mut c_void, src: CUdeviceptr, bytes: usize, stream: CUstream) -> Cuda {
+    pub unsafe fn cuMemcpyDtoHAsync_v2(
+        dst: *mut c_void,
+        src: CUdeviceptr,
+        bytes: usize,
+        stream: CUstream,
+    ) -> CudaResult {
         not_null(dst)?;
         // SAFETY: passed on.
         unsafe { copy(dst as u64, on_device(src)?, bytes, stream::resolve(stream)?, false) }
     }
 
     /// An address that must be the GPU's.
-    fn on_device(address: CUdeviceptr) -> Cuda<u64> {
+    fn on_device(address: CUdeviceptr) -> CudaResult<u64> {
         if is_reachable(address) { Ok(address) } else { Err(CUDA_ERROR_INVALID_VALUE) }
     }
 
-    pub unsafe fn cuMemcpyDtoD_v2(dst: CUdeviceptr, src: CUdeviceptr, bytes: usize) -> Cuda {
+    pub fn cuMemcpyDtoD_v2(dst: CUdeviceptr, src: CUdeviceptr, bytes: usize) -> CudaResult {
         // SAFETY: passed on.
         answer(unsafe { exports::cuMemcpyDtoDAsync_v2(dst, src, bytes, std::ptr::null_mut()) })
     }
 
-    pub unsafe fn cuMemcpyPeer(
+    pub fn cuMemcpyPeer(
         dst: CUdeviceptr,
         _dst_context: CUcontext,
         src: CUdeviceptr,
         _src_context: CUcontext,
         bytes: usize,
-    ) -> Cuda {
+    ) -> CudaResult {
         // SAFETY: passed on; an address says which device it is on.
         unsafe { copy(on_device(dst)?, on_device(src)?, bytes, stream::default()?, true) }
     }
 
-    pub unsafe fn cuMemcpyPeerAsync(
+    pub fn cuMemcpyPeerAsync(
         dst: CUdeviceptr,
         _dst_context: CUcontext,
         src: CUdeviceptr,
         _src_context: CUcontext,
         bytes: usize,
         stream: CUstream,
-    ) -> Cuda {
+    ) -> CudaResult {
         // SAFETY: as above.
         unsafe { copy(on_device(dst)?, on_device(src)?, bytes, stream::resolve(stream)?, false) }
     }
@@ -148,7 +158,7 @@ pub mod api {
         ($($name:ident => $asynchronous:ident($($arg:ident: $kind:ty),*);)*) => {
             $(
                 /// On the default stream, which is what the asynchronous form does with a NULL stream.
-                pub unsafe fn $name($($arg: $kind),*) -> Cuda {
+                pub unsafe fn $name($($arg: $kind),*) -> CudaResult {
                     // SAFETY: passed on.
                     answer(unsafe { exports::$asynchronous($($arg,)* std::ptr::null_mut()) })
                 }

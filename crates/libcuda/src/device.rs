@@ -1,10 +1,12 @@
 //! Devices, answered from the snapshot that came with the connection.
 
+use cuda_abi::border::{InSlice, Out, OutSlice, Str};
+use cuda_abi::constants::{atomic_operation, device_attribute, exec_affinity, flush_rdma_writes, p2p_attribute};
 use cuda_abi::error::*;
 use cuda_abi::types::*;
 use cuda_abi::wire::{Malformed, Reader};
 
-use crate::entry::{Cuda, not_null};
+use crate::entry::not_null;
 use crate::session;
 
 pub struct Devices {
@@ -40,7 +42,7 @@ impl Devices {
         self.list.iter()
     }
 
-    pub fn get(&self, device: CUdevice) -> Cuda<&Device> {
+    pub fn get(&self, device: CUdevice) -> CudaResult<&Device> {
         usize::try_from(device).ok().and_then(|at| self.list.get(at)).ok_or(CUDA_ERROR_INVALID_DEVICE)
     }
 }
@@ -61,7 +63,7 @@ impl Device {
         Ok(Device { name, uuid, bus_id, total_memory, attributes, peers })
     }
 
-    pub fn attribute(&self, number: u32) -> Cuda<i32> {
+    pub fn attribute(&self, number: u32) -> CudaResult<i32> {
         match self.attributes.get(number as usize) {
             Some((CUDA_SUCCESS, value)) => Ok(*value),
             Some((code, _)) => Err(*code),
@@ -70,28 +72,15 @@ impl Device {
     }
 }
 
-pub fn find(device: CUdevice) -> Cuda<&'static Device> {
+pub fn find(device: CUdevice) -> CudaResult<&'static Device> {
     session::get()?.devices.get(device)
-}
-
-/// Copies text and a NUL into the caller's buffer, cut where it ends.
-unsafe fn write_text(text: &[u8], into: *mut c_char, len: i32) -> Cuda {
-    not_null(into)?;
-    let room = usize::try_from(len).ok().filter(|len| *len > 0).ok_or(CUDA_ERROR_INVALID_VALUE)?;
-    let count = text.len().min(room - 1);
-    // SAFETY: the caller vouches for `len` writable bytes.
-    unsafe {
-        std::ptr::copy_nonoverlapping(text.as_ptr(), into.cast(), count);
-        into.add(count).write(0);
-    }
-    Ok(())
 }
 
 /// Writes an output that must be there.
 ///
 /// # Safety
 /// `to` is NULL or writable.
-pub unsafe fn put<T>(to: *mut T, value: T) -> Cuda {
+pub unsafe fn put<T>(to: *mut T, value: T) -> CudaResult {
     not_null(to)?;
     // SAFETY: not NULL; the rest is the caller's promise.
     unsafe { to.write(value) };
@@ -102,193 +91,170 @@ pub unsafe fn put<T>(to: *mut T, value: T) -> Cuda {
 pub mod api {
     use super::*;
 
-    pub unsafe fn cuDeviceGet(device: *mut CUdevice, ordinal: i32) -> Cuda {
+    pub fn cuDeviceGet(device: Out<CUdevice>, ordinal: i32) -> CudaResult {
         find(ordinal)?;
-        // SAFETY: passed on.
-        unsafe { put(device, ordinal) }
+        device.put(ordinal)
     }
 
-    pub unsafe fn cuDeviceGetCount(count: *mut i32) -> Cuda {
-        // SAFETY: passed on.
-        unsafe { put(count, session::get()?.devices.count() as i32) }
+    pub fn cuDeviceGetCount(count: Out<i32>) -> CudaResult {
+        count.put(session::get()?.devices.count() as i32)
     }
 
-    pub unsafe fn cuDeviceGetName(name: *mut c_char, len: i32, dev: CUdevice) -> Cuda {
-        // SAFETY: passed on.
-        unsafe { write_text(&find(dev)?.name, name, len) }
+    pub fn cuDeviceGetName(name: OutSlice<c_char>, _len: i32, dev: CUdevice) -> CudaResult {
+        name.put_text(&find(dev)?.name)
     }
 
-    pub unsafe fn cuDeviceGetUuid(uuid: *mut CUuuid, dev: CUdevice) -> Cuda {
-        // SAFETY: passed on.
-        unsafe { put(uuid, CUuuid(find(dev)?.uuid)) }
+    pub fn cuDeviceGetUuid(uuid: Out<CUuuid>, dev: CUdevice) -> CudaResult {
+        uuid.put(CUuuid(find(dev)?.uuid))
     }
 
-    pub unsafe fn cuDeviceGetUuid_v2(uuid: *mut CUuuid, dev: CUdevice) -> Cuda {
-        // SAFETY: passed on.
-        unsafe { cuDeviceGetUuid(uuid, dev) }
+    pub fn cuDeviceGetUuid_v2(uuid: Out<CUuuid>, dev: CUdevice) -> CudaResult {
+        cuDeviceGetUuid(uuid, dev)
     }
 
-    pub unsafe fn cuDeviceTotalMem_v2(bytes: *mut usize, dev: CUdevice) -> Cuda {
-        // SAFETY: passed on.
-        unsafe { put(bytes, find(dev)?.total_memory as usize) }
+    pub fn cuDeviceTotalMem_v2(bytes: Out<usize>, dev: CUdevice) -> CudaResult {
+        bytes.put(find(dev)?.total_memory as usize)
     }
 
-    pub unsafe fn cuDeviceGetAttribute(value: *mut i32, attribute: u32, dev: CUdevice) -> Cuda {
-        not_null(value)?;
-        // SAFETY: passed on.
-        unsafe { put(value, find(dev)?.attribute(attribute)?) }
+    pub fn cuDeviceGetAttribute(value: Out<i32>, attribute: u32, dev: CUdevice) -> CudaResult {
+        value.required()?;
+        value.put(find(dev)?.attribute(attribute)?)
     }
 
-    pub unsafe fn cuDeviceGetPCIBusId(bus_id: *mut c_char, len: i32, dev: CUdevice) -> Cuda {
-        // SAFETY: passed on.
-        unsafe { write_text(&find(dev)?.bus_id, bus_id, len) }
+    pub fn cuDeviceGetPCIBusId(bus_id: OutSlice<c_char>, _len: i32, dev: CUdevice) -> CudaResult {
+        bus_id.put_text(&find(dev)?.bus_id)
     }
 
-    pub unsafe fn cuDeviceGetByPCIBusId(dev: *mut CUdevice, bus_id: *const c_char) -> Cuda {
-        not_null(bus_id)?;
-        // SAFETY: a NUL-terminated string, by the caller's promise.
-        let wanted = unsafe { std::ffi::CStr::from_ptr(bus_id) }.to_bytes();
+    pub fn cuDeviceGetByPCIBusId(dev: Out<CUdevice>, bus_id: Str) -> CudaResult {
+        let wanted = bus_id.text()?.to_bytes();
         let is_it = |device: &Device| {
             device.bus_id.eq_ignore_ascii_case(wanted)
                 || device.bus_id.get(4..).is_some_and(|short| short.eq_ignore_ascii_case(wanted))
         };
         let at = session::get()?.devices.iter().position(is_it).ok_or(CUDA_ERROR_INVALID_DEVICE)?;
-        // SAFETY: passed on.
-        unsafe { put(dev, at as CUdevice) }
+        dev.put(at as CUdevice)
     }
 
-    pub unsafe fn cuDeviceComputeCapability(major: *mut i32, minor: *mut i32, dev: CUdevice) -> Cuda {
+    pub fn cuDeviceComputeCapability(major: Out<i32>, minor: Out<i32>, dev: CUdevice) -> CudaResult {
         let device = find(dev)?;
-        // SAFETY: passed on.
-        unsafe {
-            put(major, device.attribute(75)?)?;
-            put(minor, device.attribute(76)?)
-        }
+        major.put(device.attribute(device_attribute::COMPUTE_CAPABILITY_MAJOR)?)?;
+        minor.put(device.attribute(device_attribute::COMPUTE_CAPABILITY_MINOR)?)
     }
 
-    pub unsafe fn cuDeviceGetProperties(prop: *mut CUdevprop, dev: CUdevice) -> Cuda {
+    pub fn cuDeviceGetProperties(prop: Out<CUdevprop>, dev: CUdevice) -> CudaResult {
         let device = find(dev)?;
-        let [threads, dim, grid, shared, constant, warp, pitch, registers, clock, align] =
-            [1, 2, 5, 8, 9, 10, 11, 12, 13, 14].map(|number| number as u32);
         let at = |number: u32| device.attribute(number).unwrap_or(0);
         let properties = CUdevprop {
-            max_threads_per_block: at(threads),
-            max_threads_dim: [at(dim), at(dim + 1), at(dim + 2)],
-            max_grid_size: [at(grid), at(grid + 1), at(grid + 2)],
-            shared_mem_per_block: at(shared),
-            total_constant_memory: at(constant),
-            simd_width: at(warp),
-            mem_pitch: at(pitch),
-            regs_per_block: at(registers),
-            clock_rate: at(clock),
-            texture_align: at(align),
+            max_threads_per_block: at(device_attribute::MAX_THREADS_PER_BLOCK),
+            max_threads_dim: [
+                at(device_attribute::MAX_BLOCK_DIM_X),
+                at(device_attribute::MAX_BLOCK_DIM_Y),
+                at(device_attribute::MAX_BLOCK_DIM_Z),
+            ],
+            max_grid_size: [
+                at(device_attribute::MAX_GRID_DIM_X),
+                at(device_attribute::MAX_GRID_DIM_Y),
+                at(device_attribute::MAX_GRID_DIM_Z),
+            ],
+            shared_mem_per_block: at(device_attribute::MAX_SHARED_MEMORY_PER_BLOCK),
+            total_constant_memory: at(device_attribute::TOTAL_CONSTANT_MEMORY),
+            simd_width: at(device_attribute::WARP_SIZE),
+            mem_pitch: at(device_attribute::MAX_PITCH),
+            regs_per_block: at(device_attribute::MAX_REGISTERS_PER_BLOCK),
+            clock_rate: at(device_attribute::CLOCK_RATE),
+            texture_align: at(device_attribute::TEXTURE_ALIGNMENT),
         };
-        // SAFETY: passed on.
-        unsafe { put(prop, properties) }
+        prop.put(properties)
     }
 
-    pub unsafe fn cuDeviceCanAccessPeer(can: *mut i32, dev: CUdevice, peer: CUdevice) -> Cuda {
+    pub fn cuDeviceCanAccessPeer(can: Out<i32>, dev: CUdevice, peer: CUdevice) -> CudaResult {
         find(peer)?;
         let answer = find(dev)?.peers.get(peer as usize).copied().unwrap_or(false);
-        // SAFETY: passed on.
-        unsafe { put(can, i32::from(answer)) }
+        can.put(i32::from(answer))
     }
 
-    pub unsafe fn cuDeviceGetP2PAttribute(value: *mut i32, attribute: u32, src: CUdevice, dst: CUdevice) -> Cuda {
-        const ACCESS_SUPPORTED: u32 = 2;
-        if src == dst || !(1..=5).contains(&attribute) {
+    pub fn cuDeviceGetP2PAttribute(value: Out<i32>, attribute: u32, src: CUdevice, dst: CUdevice) -> CudaResult {
+        if src == dst
+            || !(p2p_attribute::PERFORMANCE_RANK..=p2p_attribute::ONLY_PARTIAL_NATIVE_ATOMIC_SUPPORTED)
+                .contains(&attribute)
+        {
             return Err(CUDA_ERROR_INVALID_VALUE);
         }
         find(dst)?;
         let can = find(src)?.peers.get(dst as usize).copied().unwrap_or(false);
-        // SAFETY: passed on.
-        unsafe { put(value, i32::from(can && attribute == ACCESS_SUPPORTED)) }
+        value.put(i32::from(can && attribute == p2p_attribute::ACCESS_SUPPORTED))
     }
 
     /// Parts of a device's processors are given out by MPS, which is not here.
-    pub unsafe fn cuDeviceGetExecAffinitySupport(supported: *mut i32, kind: u32, dev: CUdevice) -> Cuda {
-        const SM_COUNT: u32 = 0;
+    pub fn cuDeviceGetExecAffinitySupport(supported: Out<i32>, kind: u32, dev: CUdevice) -> CudaResult {
         find(dev)?;
-        if kind != SM_COUNT {
+        if kind != exec_affinity::SM_COUNT {
             return Err(CUDA_ERROR_INVALID_VALUE);
         }
-        // SAFETY: passed on.
-        unsafe { put(supported, 0) }
+        supported.put(0)
     }
 
     /// Says of no operation that it is atomic beyond the device.
-    ///
-    /// # Safety
-    /// Both arrays have `count` elements or are NULL.
-    unsafe fn no_atomics(capabilities: *mut u32, operations: *const u32, count: u32) -> Cuda {
-        const LAST: u32 = 12;
-        not_null(capabilities)?;
-        not_null(operations)?;
-        for at in 0..count as usize {
-            // SAFETY: not NULL; the rest is the caller's promise.
-            unsafe {
-                if *operations.add(at) > LAST {
-                    return Err(CUDA_ERROR_INVALID_VALUE);
-                }
-                capabilities.add(at).write(0);
+    fn no_atomics(capabilities: OutSlice<u32>, operations: InSlice<u32>) -> CudaResult {
+        capabilities.required()?;
+        operations.required()?;
+        for at in 0..operations.len() {
+            if operations.at(at)? > atomic_operation::FLOAT_MAX {
+                return Err(CUDA_ERROR_INVALID_VALUE);
             }
+            capabilities.put_at(at, 0)?;
         }
-        if count == 0 { Err(CUDA_ERROR_INVALID_VALUE) } else { Ok(()) }
+        if operations.is_empty() { Err(CUDA_ERROR_INVALID_VALUE) } else { Ok(()) }
     }
 
-    pub unsafe fn cuDeviceGetHostAtomicCapabilities(
-        capabilities: *mut u32,
-        operations: *const u32,
-        count: u32,
+    pub fn cuDeviceGetHostAtomicCapabilities(
+        capabilities: OutSlice<u32>,
+        operations: InSlice<CUatomicOperation>,
+        _count: u32,
         dev: CUdevice,
-    ) -> Cuda {
+    ) -> CudaResult {
         find(dev)?;
-        // SAFETY: passed on.
-        unsafe { no_atomics(capabilities, operations, count) }
+        no_atomics(capabilities, operations)
     }
 
-    pub unsafe fn cuDeviceGetP2PAtomicCapabilities(
-        capabilities: *mut u32,
-        operations: *const u32,
-        count: u32,
+    pub fn cuDeviceGetP2PAtomicCapabilities(
+        capabilities: OutSlice<u32>,
+        operations: InSlice<CUatomicOperation>,
+        _count: u32,
         src: CUdevice,
         dst: CUdevice,
-    ) -> Cuda {
+    ) -> CudaResult {
         find(src)?;
         find(dst)?;
         if src == dst {
             return Err(CUDA_ERROR_INVALID_DEVICE);
         }
-        // SAFETY: passed on.
-        unsafe { no_atomics(capabilities, operations, count) }
+        no_atomics(capabilities, operations)
     }
 
     /// Accepted, and never called: it would tell of memory taken from a process, which nobody does here. The handle only
     /// has to be unlike NULL.
-    pub unsafe fn cuDeviceRegisterAsyncNotification(
+    pub fn cuDeviceRegisterAsyncNotification(
         dev: CUdevice,
         callback: CUasyncCallback,
         _user: *mut c_void,
-        handle: *mut CUasyncCallbackHandle,
-    ) -> Cuda {
+        handle: Out<CUasyncCallbackHandle>,
+    ) -> CudaResult {
         find(dev)?;
         not_null(callback)?;
-        // SAFETY: passed on.
-        unsafe { put(handle, 1 as CUasyncCallbackHandle) }
+        handle.put(1 as CUasyncCallbackHandle)
     }
 
-    pub unsafe fn cuDeviceUnregisterAsyncNotification(dev: CUdevice, handle: CUasyncCallbackHandle) -> Cuda {
+    pub fn cuDeviceUnregisterAsyncNotification(dev: CUdevice, handle: CUasyncCallbackHandle) -> CudaResult {
         find(dev)?;
         not_null(handle)
     }
 
     /// A program in a zone has no device that writes to the GPU past the CPU, so all its writes are there.
-    pub unsafe fn cuFlushGPUDirectRDMAWrites(target: u32, scope: u32) -> Cuda {
-        const CURRENT_CONTEXT: u32 = 0;
-        const TO_OWNER: u32 = 100;
-        const TO_ALL_DEVICES: u32 = 200;
+    pub fn cuFlushGPUDirectRDMAWrites(target: u32, scope: u32) -> CudaResult {
         crate::context::current()?;
-        let known = target == CURRENT_CONTEXT && matches!(scope, TO_OWNER | TO_ALL_DEVICES);
+        let known = target == flush_rdma_writes::TARGET_CURRENT_CONTEXT
+            && matches!(scope, flush_rdma_writes::TO_OWNER | flush_rdma_writes::TO_ALL_DEVICES);
         if known { Ok(()) } else { Err(CUDA_ERROR_INVALID_VALUE) }
     }
 }

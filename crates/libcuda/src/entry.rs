@@ -6,14 +6,14 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use cuda_abi::error::*;
 use parking_lot::Mutex;
 
-use crate::{session, trace};
+/// The old name, in families that still take the caller's pointers as they are.
+pub use cuda_abi::error::CudaResult as Cuda;
 
-/// What a function of ours answers: the driver's code is the error.
-pub type Cuda<T = ()> = Result<T, CUresult>;
+use crate::{session, trace};
 
 /// Runs a function that needs an initialised driver.
 #[inline]
-pub fn run(name: &'static str, function: impl FnOnce() -> Cuda) -> CUresult {
+pub fn run(name: &'static str, function: impl FnOnce() -> CudaResult) -> CUresult {
     run_early(name, || {
         session::ready()?;
         function()
@@ -22,7 +22,7 @@ pub fn run(name: &'static str, function: impl FnOnce() -> Cuda) -> CUresult {
 
 /// Runs a function that may be called at any time. A panic of ours must not unwind into the application.
 #[inline]
-pub fn run_early(name: &'static str, function: impl FnOnce() -> Cuda) -> CUresult {
+pub fn run_early(name: &'static str, function: impl FnOnce() -> CudaResult) -> CUresult {
     let traced = trace::enter();
     let code = match catch_unwind(AssertUnwindSafe(function)) {
         Ok(Ok(())) => CUDA_SUCCESS,
@@ -61,11 +61,11 @@ pub fn say_once(text: &'static str) {
 }
 
 /// A device address that must be a multiple of something.
-pub fn aligned(address: u64, to: u64) -> Cuda {
+pub fn aligned(address: u64, to: u64) -> CudaResult {
     if address.is_multiple_of(to) { Ok(()) } else { Err(CUDA_ERROR_INVALID_VALUE) }
 }
 
 /// A pointer that the caller must give.
-pub fn not_null<T>(pointer: *const T) -> Cuda {
+pub fn not_null<T>(pointer: *const T) -> CudaResult {
     if pointer.is_null() { Err(CUDA_ERROR_INVALID_VALUE) } else { Ok(()) }
 }

@@ -4,12 +4,13 @@ use std::ffi::{CStr, CString};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
+use cuda_abi::border::Out;
+use cuda_abi::constants::function_attribute;
 use cuda_abi::error::*;
 use cuda_abi::types::*;
 use cuda_abi::wire::{Handle, Malformed, Op, Reader};
 use parking_lot::RwLock;
 
-use crate::entry::Cuda;
 use crate::graph::capture;
 use crate::{carry, handles};
 
@@ -59,7 +60,7 @@ pub fn read(reader: &mut Reader<'_>, name: Option<&CStr>) -> Result<u64, Malform
 
 /// A function with everything a launch must know. What was looked up without a context is not loaded yet, and the driver
 /// does not know its parameters before it is.
-pub fn loaded(function: CUfunction) -> Cuda<Arc<Function>> {
+pub fn loaded(function: CUfunction) -> CudaResult<Arc<Function>> {
     let known = find(function)?;
     if known.max_threads.is_some() {
         return Ok(known);
@@ -79,7 +80,7 @@ pub fn loaded(function: CUfunction) -> Cuda<Arc<Function>> {
 }
 
 /// A function or kernel that the program knows.
-pub fn find(function: CUfunction) -> Cuda<Arc<Function>> {
+pub fn find(function: CUfunction) -> CudaResult<Arc<Function>> {
     let word = handles::check(cuda_abi::wire::Kind::Function, function as u64)?;
     let known = KNOWN.read();
     let found = index_of(word).and_then(|index| known.get(index)?.as_ref()).filter(|known| known.word == word);
@@ -87,15 +88,14 @@ pub fn find(function: CUfunction) -> Cuda<Arc<Function>> {
 }
 
 /// Sets an attribute, and remembers the one that launches are checked against.
-fn set_attribute(function: CUfunction, attribute: u32, value: i32, device: CUdevice) -> Cuda {
-    const MAX_DYNAMIC_SHARED: u32 = 8;
+fn set_attribute(function: CUfunction, attribute: u32, value: i32, device: CUdevice) -> CudaResult {
     let function = find(function)?;
     carry::call(
         Op::SetFunctionAttribute as u16,
         |writer| writer.words(&[function.word, u64::from(attribute), u64::from(value as u32), device as u64]),
         |_| Ok(()),
     )?;
-    if attribute == MAX_DYNAMIC_SHARED {
+    if attribute == function_attribute::MAX_DYNAMIC_SHARED_SIZE_BYTES {
         function.max_dynamic_shared.store(value.max(0) as u32, Ordering::Relaxed);
     }
     Ok(())
@@ -104,47 +104,38 @@ fn set_attribute(function: CUfunction, attribute: u32, value: i32, device: CUdev
 #[allow(non_snake_case)]
 pub mod api {
     use super::*;
-    use crate::device::put;
 
-    pub unsafe fn cuFuncGetName(name: *mut *const c_char, function: CUfunction) -> Cuda {
+    pub fn cuFuncGetName(name: Out<*const c_char>, function: CUfunction) -> CudaResult {
         // The text lives as long as its function is known.
-        // SAFETY: passed on.
-        unsafe { put(name, find(function)?.name.as_ptr()) }
+        name.put(find(function)?.name.as_ptr())
     }
 
-    pub unsafe fn cuKernelGetName(name: *mut *const c_char, kernel: CUkernel) -> Cuda {
-        // SAFETY: passed on.
-        unsafe { cuFuncGetName(name, kernel) }
+    pub fn cuKernelGetName(name: Out<*const c_char>, kernel: CUkernel) -> CudaResult {
+        cuFuncGetName(name, kernel)
     }
 
-    pub unsafe fn cuFuncSetAttribute(function: CUfunction, attribute: u32, value: i32) -> Cuda {
+    pub fn cuFuncSetAttribute(function: CUfunction, attribute: u32, value: i32) -> CudaResult {
         set_attribute(function, attribute, value, 0)
     }
 
-    pub unsafe fn cuKernelSetAttribute(attribute: u32, value: i32, kernel: CUkernel, device: CUdevice) -> Cuda {
+    pub fn cuKernelSetAttribute(attribute: u32, value: i32, kernel: CUkernel, device: CUdevice) -> CudaResult {
         set_attribute(kernel, attribute, value, device)
     }
 
-    pub unsafe fn cuFuncGetParamInfo(
+    pub fn cuFuncGetParamInfo(
         function: CUfunction,
         index: usize,
-        offset: *mut usize,
-        size: *mut usize,
-    ) -> Cuda {
-        crate::entry::not_null(offset)?;
+        offset: Out<usize>,
+        size: Out<usize>,
+    ) -> CudaResult {
+        offset.required()?;
         let function = loaded(function)?;
         let (at, len) = *function.params.get(index).ok_or(CUDA_ERROR_INVALID_VALUE)?;
-        // SAFETY: passed on; the size may be left out.
-        unsafe {
-            if !size.is_null() {
-                size.write(len);
-            }
-            put(offset, at)
-        }
+        size.put_if(len);
+        offset.put(at)
     }
 
-    pub unsafe fn cuKernelGetParamInfo(kernel: CUkernel, index: usize, offset: *mut usize, size: *mut usize) -> Cuda {
-        // SAFETY: passed on.
-        unsafe { cuFuncGetParamInfo(kernel, index, offset, size) }
+    pub fn cuKernelGetParamInfo(kernel: CUkernel, index: usize, offset: Out<usize>, size: Out<usize>) -> CudaResult {
+        cuFuncGetParamInfo(kernel, index, offset, size)
     }
 }

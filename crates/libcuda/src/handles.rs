@@ -1,5 +1,6 @@
 //! The handles this process holds, so that a wrong one is refused before anything is posted, as natively.
 
+use cuda_abi::constants::stream_flag;
 use cuda_abi::error::*;
 use cuda_abi::wire::{Handle, Kind};
 use parking_lot::{Mutex, RwLock};
@@ -67,7 +68,6 @@ fn count_streams(kind: Kind) {
 
 /// Does a context have streams that its default stream does not wait for? `flags` asks the worker for a stream's flags.
 pub fn has_independent_streams(context: u64, flags: impl Fn(u64) -> Cuda<u32>) -> Cuda<bool> {
-    const NON_BLOCKING: u32 = 1;
     /// The last answer: when (by `STREAMS_CHANGED`), for which context, and what.
     static KNOWN: Mutex<Option<(u64, u64, bool)>> = Mutex::new(None);
     let now = STREAMS_CHANGED.load(Ordering::Acquire);
@@ -80,7 +80,7 @@ pub fn has_independent_streams(context: u64, flags: impl Fn(u64) -> Cuda<u32>) -
     let streams: Vec<Live> = LIVE.read().iter().filter(is_stream).copied().collect();
     let mut answer = streams.iter().any(|live| live.stream == StreamKind::Independent);
     for Live { word, .. } in streams.iter().filter(|live| live.stream == StreamKind::Unknown) {
-        let independent = flags(*word)? & NON_BLOCKING != 0;
+        let independent = flags(*word)? & stream_flag::NON_BLOCKING != 0;
         let kind = if independent { StreamKind::Independent } else { StreamKind::Blocking };
         LIVE.write().iter_mut().filter(|live| live.word == *word).for_each(|live| live.stream = kind);
         answer |= independent;

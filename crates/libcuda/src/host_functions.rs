@@ -10,7 +10,6 @@ use cuda_abi::types::*;
 use cuda_abi::wire::{Op, callback};
 use parking_lot::Mutex;
 
-use crate::entry::Cuda;
 use crate::graph::capture;
 use crate::session::{self, Session};
 use crate::{carry, context, stream};
@@ -33,7 +32,7 @@ type Due = HashMap<u64, (Function, usize)>;
 static DUE: Mutex<Option<Due>> = Mutex::new(None);
 static NEXT: AtomicU64 = AtomicU64::new(1);
 
-fn add(function: Function, user: *mut c_void) -> Cuda<u64> {
+fn add(function: Function, user: *mut c_void) -> CudaResult<u64> {
     start_dispatcher(session::get()?);
     let id = NEXT.fetch_add(1, Ordering::Relaxed);
     DUE.lock().get_or_insert_default().insert(id, (function, user as usize));
@@ -41,17 +40,17 @@ fn add(function: Function, user: *mut c_void) -> Cuda<u64> {
 }
 
 /// A function for a graph's node: its number.
-pub fn keep(function: unsafe extern "C" fn(*mut c_void), user: *mut c_void) -> Cuda<u64> {
+pub fn keep(function: unsafe extern "C" fn(*mut c_void), user: *mut c_void) -> CudaResult<u64> {
     add(Function::Plain(function), user)
 }
 
 /// As `keep`, for a function of our own.
-pub fn keep_own(own: Own) -> Cuda<u64> {
+pub fn keep_own(own: Own) -> CudaResult<u64> {
     add(Function::Own(own), std::ptr::null_mut())
 }
 
 /// A function that runs when the worker says that nobody has its number any more.
-pub fn keep_destructor(function: unsafe extern "C" fn(*mut c_void), user: *mut c_void) -> Cuda<u64> {
+pub fn keep_destructor(function: unsafe extern "C" fn(*mut c_void), user: *mut c_void) -> CudaResult<u64> {
     add(Function::Destructor(function), user)
 }
 
@@ -70,14 +69,14 @@ pub fn forget(id: u64) {
     drop(gone);
 }
 
-fn enqueue(stream: u64, function: Function, user: *mut c_void) -> Cuda {
+fn enqueue(stream: u64, function: Function, user: *mut c_void) -> CudaResult {
     context::current()?;
     let id = add(function, user)?;
     carry::post(Op::HostCallback as u16, |writer| writer.words(&[stream, id])).inspect_err(|_| forget(id))
 }
 
 /// Has a function of our own run when a stream (as the worker knows it) gets there.
-pub fn enqueue_own(stream: u64, own: Own) -> Cuda {
+pub fn enqueue_own(stream: u64, own: Own) -> CudaResult {
     enqueue(stream, Function::Own(own), std::ptr::null_mut())
 }
 
@@ -155,7 +154,7 @@ fn run(function: &Function, user: *mut c_void, dropped: bool) {
 pub mod api {
     use super::*;
 
-    pub unsafe fn cuLaunchHostFunc(stream: CUstream, function: CUhostFn, user: *mut c_void) -> Cuda {
+    pub unsafe fn cuLaunchHostFunc(stream: CUstream, function: CUhostFn, user: *mut c_void) -> CudaResult {
         let function = function.ok_or(CUDA_ERROR_INVALID_VALUE)?;
         context::current()?;
         enqueue(stream::resolve(stream)?, Function::Plain(function), user)
@@ -166,7 +165,7 @@ pub mod api {
         callback: CUstreamCallback,
         user: *mut c_void,
         flags: u32,
-    ) -> Cuda {
+    ) -> CudaResult {
         let callback = callback.ok_or(CUDA_ERROR_INVALID_VALUE)?;
         if flags != 0 {
             return Err(CUDA_ERROR_INVALID_VALUE);

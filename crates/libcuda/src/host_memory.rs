@@ -12,6 +12,8 @@ mod register;
 
 use std::os::fd::AsRawFd;
 
+use cuda_abi::border::Out;
+use cuda_abi::constants::{host_alloc_flag, host_register_flag};
 use cuda_abi::error::*;
 use cuda_abi::plan;
 use cuda_abi::space::Space;
@@ -23,7 +25,6 @@ use arena::Arena;
 pub use arena::name_grants;
 
 use crate::allocations::{self, Allocation, Kind};
-use crate::entry::Cuda;
 use crate::graph::capture;
 use crate::{carry, context, session};
 
@@ -43,7 +44,7 @@ struct Heap {
 static HEAP: Mutex<Heap> = Mutex::new(Heap { addresses: None, slabs: Vec::new() });
 
 /// A piece of pinned memory, zeroed, of at least `bytes`.
-pub fn allocate(bytes: usize, kind: Kind, flags: u32) -> Cuda<u64> {
+pub fn allocate(bytes: usize, kind: Kind, flags: u32) -> CudaResult<u64> {
     let device = context::current_device()?;
     let len = (bytes as u64).checked_next_multiple_of(ALIGN).ok_or(CUDA_ERROR_OUT_OF_MEMORY)?;
     let mut heap = HEAP.lock();
@@ -70,25 +71,24 @@ pub fn allocate(bytes: usize, kind: Kind, flags: u32) -> Cuda<u64> {
 
 /// Frees what `allocate` gave and the caller has taken out of the allocations. Natively this waits for the device, and so
 /// it does here.
-pub fn free(allocation: &Allocation) -> Cuda {
+pub fn free(allocation: &Allocation) -> CudaResult {
     if allocation.len.next_multiple_of(ALIGN) <= LARGE {
         if capture::is_open() {
             carry::block(Op::WaitForAll as u16, |_| {}, |_| Ok(()))?;
         } else {
-            // SAFETY: no arguments.
-            unsafe { context::api::cuCtxSynchronize() }?;
+            context::api::cuCtxSynchronize()?;
         }
     }
     give_back(allocation, Op::HostUnmap)
 }
 
 /// As `free`, of what nobody uses any more. It must not wait: that would disturb whatever is being captured meanwhile.
-pub fn free_unused(allocation: &Allocation) -> Cuda {
+pub fn free_unused(allocation: &Allocation) -> CudaResult {
     give_back(allocation, Op::HostDrop)
 }
 
 /// Gives a piece back to its slab, or has the worker unmap it.
-fn give_back(allocation: &Allocation, unmap: Op) -> Cuda {
+fn give_back(allocation: &Allocation, unmap: Op) -> CudaResult {
     let len = allocation.len.next_multiple_of(ALIGN);
     if len <= LARGE {
         // SAFETY: the piece is pinned memory of ours, given back by the program; the next owner finds zeros.
@@ -107,7 +107,7 @@ fn give_back(allocation: &Allocation, unmap: Op) -> Cuda {
 }
 
 /// Has the worker unmap what it mapped, when the device is done with it.
-fn unmap_there(address: u64, len: u64) -> Cuda {
+fn unmap_there(address: u64, len: u64) -> CudaResult {
     carry::block(Op::HostUnmap as u16, |writer| writer.words(&[address, len]), |_| Ok(()))
 }
 
@@ -122,7 +122,7 @@ fn release(address: u64, len: u64) {
 
 impl Heap {
     /// New memory, mapped here and there.
-    fn map(&mut self, len: u64) -> Cuda<(u64, Arena)> {
+    fn map(&mut self, len: u64) -> CudaResult<(u64, Arena)> {
         let session = session::get()?;
         let arena = Arena::make(session, len)?;
         let addresses = self.addresses.get_or_insert_with(|| Space::new(plan::HOST_BASE, plan::HOST_SIZE));
@@ -148,7 +148,7 @@ impl Heap {
     }
 }
 
-fn map_here(arena: &Arena, address: u64, len: u64) -> Cuda {
+fn map_here(arena: &Arena, address: u64, len: u64) -> CudaResult {
     let prot = libc::PROT_READ | libc::PROT_WRITE;
     let flags = libc::MAP_SHARED | libc::MAP_FIXED | libc::MAP_POPULATE;
     let (file, offset) = arena.place();
@@ -176,33 +176,25 @@ fn unmap(address: u64, len: u64) {
 #[allow(non_snake_case)]
 pub mod api {
     use super::*;
-    use crate::device::put;
     use crate::entry::not_null;
 
-    const ALLOC_FLAGS: u32 = 7;
-    const REGISTER_FLAGS: u32 = 15;
-    const DEVICE_MAP: u32 = 2;
-
-    pub unsafe fn cuMemHostAlloc(pp: *mut *mut c_void, bytes: usize, flags: u32) -> Cuda {
-        not_null(pp)?;
-        if flags & !ALLOC_FLAGS != 0 {
+    pub fn cuMemHostAlloc(pp: Out<*mut c_void>, bytes: usize, flags: u32) -> CudaResult {
+        pp.required()?;
+        if flags & !host_alloc_flag::MASK != 0 {
             return Err(CUDA_ERROR_INVALID_VALUE);
         }
         if bytes == 0 {
-            // SAFETY: passed on.
-            return unsafe { put(pp, std::ptr::null_mut()) };
+            return pp.put(std::ptr::null_mut());
         }
         capture::check_permitted()?;
-        // SAFETY: passed on.
-        unsafe { put(pp, allocate(bytes, Kind::Pinned, flags)? as *mut c_void) }
+        pp.put(allocate(bytes, Kind::Pinned, flags)? as *mut c_void)
     }
 
-    pub unsafe fn cuMemAllocHost_v2(pp: *mut *mut c_void, bytes: usize) -> Cuda {
-        // SAFETY: passed on.
-        unsafe { cuMemHostAlloc(pp, bytes, 0) }
+    pub fn cuMemAllocHost_v2(pp: Out<*mut c_void>, bytes: usize) -> CudaResult {
+        cuMemHostAlloc(pp, bytes, 0)
     }
 
-    pub unsafe fn cuMemFreeHost(p: *mut c_void) -> Cuda {
+    pub fn cuMemFreeHost(p: *mut c_void) -> CudaResult {
         if p.is_null() {
             return Ok(());
         }
@@ -211,46 +203,43 @@ pub mod api {
         free(&found).inspect_err(|_| allocations::restore(found))
     }
 
-    pub unsafe fn cuMemHostRegister_v2(p: *mut c_void, bytes: usize, flags: u32) -> Cuda {
+    pub unsafe fn cuMemHostRegister_v2(p: *mut c_void, bytes: usize, flags: u32) -> CudaResult {
         not_null(p)?;
         context::current()?;
-        if bytes == 0 || flags & !REGISTER_FLAGS != 0 || (p as u64).checked_add(bytes as u64).is_none() {
+        if bytes == 0 || flags & !host_register_flag::MASK != 0 || (p as u64).checked_add(bytes as u64).is_none() {
             return Err(CUDA_ERROR_INVALID_VALUE);
         }
         register::register(p as u64, bytes as u64, flags)
     }
 
-    pub unsafe fn cuMemHostRegister(p: *mut c_void, bytes: usize, flags: u32) -> Cuda {
+    pub unsafe fn cuMemHostRegister(p: *mut c_void, bytes: usize, flags: u32) -> CudaResult {
         // SAFETY: passed on.
         unsafe { cuMemHostRegister_v2(p, bytes, flags) }
     }
 
-    pub unsafe fn cuMemHostUnregister(p: *mut c_void) -> Cuda {
+    pub fn cuMemHostUnregister(p: *mut c_void) -> CudaResult {
         register::unregister(p as u64)
     }
 
-    pub unsafe fn cuMemHostGetDevicePointer_v2(dptr: *mut CUdeviceptr, p: *mut c_void, flags: u32) -> Cuda {
-        not_null(dptr)?;
+    pub fn cuMemHostGetDevicePointer_v2(dptr: Out<CUdeviceptr>, p: *mut c_void, flags: u32) -> CudaResult {
+        dptr.required()?;
         if flags != 0 {
             return Err(CUDA_ERROR_INVALID_VALUE);
         }
         match allocations::find(p as u64) {
-            // SAFETY: passed on.
-            Some(found) if matches!(found.kind, Kind::Pinned | Kind::Managed) => unsafe { put(dptr, p as u64) },
+            Some(found) if matches!(found.kind, Kind::Pinned | Kind::Managed) => dptr.put(p as u64),
             Some(found) if found.kind == Kind::Registered => {
                 // Copies of memory that the GPU does not reach work all the same.
                 let there = found.there(p as u64).ok_or(CUDA_ERROR_NOT_SUPPORTED)?;
-                // SAFETY: passed on.
-                unsafe { put(dptr, there) }
+                dptr.put(there)
             }
             _ => Err(CUDA_ERROR_INVALID_VALUE),
         }
     }
 
-    pub unsafe fn cuMemHostGetFlags(flags: *mut u32, p: *mut c_void) -> Cuda {
+    pub fn cuMemHostGetFlags(flags: Out<u32>, p: *mut c_void) -> CudaResult {
         let found = allocations::find(p as u64).filter(|found| matches!(found.kind, Kind::Pinned | Kind::Registered));
         // Under unified addressing pinned memory is always mapped.
-        // SAFETY: passed on.
-        unsafe { put(flags, found.ok_or(CUDA_ERROR_INVALID_VALUE)?.flags | DEVICE_MAP) }
+        flags.put(found.ok_or(CUDA_ERROR_INVALID_VALUE)?.flags | host_alloc_flag::DEVICE_MAP)
     }
 }

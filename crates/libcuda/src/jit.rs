@@ -1,16 +1,11 @@
 //! Options for the driver's compiler: numbers that travel to it, and where its logs and times go.
 
+use cuda_abi::border::InSlice;
+use cuda_abi::constants::jit_option;
 use cuda_abi::types::*;
 use cuda_abi::wire::{MAX_JIT_OPTIONS, Malformed, Reader, is_plain_jit_option};
 
 use crate::entry::{Cuda, not_null};
-
-/// Options that are answered: where the program wants to have it, and how much room there is.
-const WALL_TIME: u32 = 2;
-const INFO_LOG: u32 = 3;
-const INFO_LOG_SIZE: u32 = 4;
-const ERROR_LOG: u32 = 5;
-const ERROR_LOG_SIZE: u32 = 6;
 
 /// Options, and where their values are: the program's own arrays.
 #[derive(Default)]
@@ -34,16 +29,14 @@ impl Logs {
 
 impl Options {
     /// # Safety
-    /// Both arrays must have `count` elements, and stay as long as the options are used.
-    pub unsafe fn of(count: u32, options: *const CUjit_option, values: *mut *mut c_void) -> Cuda<Options> {
-        if count == 0 {
+    /// `values` must have as many elements as there are options, and stay as long as the options are used.
+    pub unsafe fn of(options: InSlice<CUjit_option>, values: *mut *mut c_void) -> Cuda<Options> {
+        if options.is_empty() {
             return Ok(Options::default());
         }
-        not_null(options)?;
+        options.required()?;
         not_null(values)?;
-        // SAFETY: not NULL; the rest is the caller's promise.
-        let ids = unsafe { std::slice::from_raw_parts(options, count as usize) }.to_vec();
-        Ok(Options { ids, values: values as usize })
+        Ok(Options { ids: options.list()?, values: values as usize })
     }
 
     pub fn is_empty(&self) -> bool {
@@ -87,9 +80,9 @@ impl Options {
     /// Answers what the program asked to be told.
     pub fn answer(&self, logs: &Logs, since: std::time::Instant) {
         let milliseconds = since.elapsed().as_secs_f32() * 1000.0;
-        self.write(WALL_TIME, u64::from(milliseconds.to_bits()));
-        self.write_log(ERROR_LOG, ERROR_LOG_SIZE, &logs.errors);
-        self.write_log(INFO_LOG, INFO_LOG_SIZE, &logs.notes);
+        self.write(jit_option::WALL_TIME, u64::from(milliseconds.to_bits()));
+        self.write_log(jit_option::ERROR_LOG_BUFFER, jit_option::ERROR_LOG_BUFFER_SIZE_BYTES, &logs.errors);
+        self.write_log(jit_option::INFO_LOG_BUFFER, jit_option::INFO_LOG_BUFFER_SIZE_BYTES, &logs.notes);
     }
 
     /// The numbers, as the worker reads them: how many, then each with its value.

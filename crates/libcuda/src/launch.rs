@@ -2,16 +2,15 @@
 
 use std::sync::atomic::Ordering;
 
+use cuda_abi::border::In;
+use cuda_abi::constants::{device_attribute, launch_extra};
 use cuda_abi::error::*;
 use cuda_abi::types::*;
 use cuda_abi::wire::{LAUNCH_COOPERATIVE, MAX_LAUNCH_ATTRS, MAX_PARAMS, Op, is_plain_launch_attribute};
 
-use crate::entry::{Cuda, not_null};
+use crate::entry::not_null;
 use crate::functions::{self, Function};
 use crate::{carry, context, device, exports, stream};
-
-const BUFFER_POINTER: usize = 1;
-const BUFFER_SIZE: usize = 2;
 
 pub struct Shape {
     pub grid: [u32; 3],
@@ -57,10 +56,9 @@ impl Params {
 }
 
 /// What the driver refuses at once.
-pub fn check(function: &Function, shape: &Shape) -> Cuda {
+pub fn check(function: &Function, shape: &Shape) -> CudaResult {
     const MAX_BLOCK: [u32; 3] = [2, 3, 4];
     const MAX_GRID: [u32; 3] = [5, 6, 7];
-    const MAX_THREADS: u32 = 1;
     let device = device::find(context::current_device()?)?;
     let limit = |number| device.attribute(number).map_or(u32::MAX, |value| value as u32);
     for axis in 0..3 {
@@ -71,7 +69,7 @@ pub fn check(function: &Function, shape: &Shape) -> Cuda {
         }
     }
     let threads: u64 = shape.block.iter().map(|extent| u64::from(*extent)).product();
-    if threads > u64::from(limit(MAX_THREADS)) {
+    if threads > u64::from(limit(device_attribute::MAX_THREADS_PER_BLOCK)) {
         return Err(CUDA_ERROR_INVALID_VALUE);
     }
     if function.max_threads.is_some_and(|most| threads > u64::from(most)) {
@@ -84,8 +82,7 @@ pub fn check(function: &Function, shape: &Shape) -> Cuda {
 }
 
 /// Blocks of a cooperative launch wait for each other: all must fit on the device at once.
-fn check_cooperative(function: &Function, shape: &Shape) -> Cuda {
-    const MULTIPROCESSORS: u32 = 16;
+fn check_cooperative(function: &Function, shape: &Shape) -> CudaResult {
     let threads = shape.block.iter().product::<u32>() as i32;
     let mut resident = 0;
     // SAFETY: the output is a local.
@@ -100,7 +97,7 @@ fn check_cooperative(function: &Function, shape: &Shape) -> Cuda {
     if result != CUDA_SUCCESS {
         return Err(result);
     }
-    let processors = device::find(context::current_device()?)?.attribute(MULTIPROCESSORS)?;
+    let processors = device::find(context::current_device()?)?.attribute(device_attribute::MULTIPROCESSOR_COUNT)?;
     let blocks: u64 = shape.grid.iter().map(|extent| u64::from(*extent)).product();
     let room = resident.max(0) as u64 * processors.max(0) as u64;
     if blocks > room { Err(CUDA_ERROR_COOPERATIVE_LAUNCH_TOO_LARGE) } else { Ok(()) }
@@ -110,7 +107,11 @@ fn check_cooperative(function: &Function, shape: &Shape) -> Cuda {
 ///
 /// # Safety
 /// Both are as `cuLaunchKernel` wants them.
-pub unsafe fn params(function: &Function, kernel_params: *mut *mut c_void, extra: *mut *mut c_void) -> Cuda<Params> {
+pub unsafe fn params(
+    function: &Function,
+    kernel_params: *mut *mut c_void,
+    extra: *mut *mut c_void,
+) -> CudaResult<Params> {
     if !kernel_params.is_null() {
         return if extra.is_null() { Ok(Params::Pointers(kernel_params)) } else { Err(CUDA_ERROR_INVALID_VALUE) };
     }
@@ -120,8 +121,8 @@ pub unsafe fn params(function: &Function, kernel_params: *mut *mut c_void, extra
     unsafe {
         while !at.is_null() && !(*at).is_null() {
             match *at as usize {
-                BUFFER_POINTER => buffer = (*at.add(1)).cast_const().cast(),
-                BUFFER_SIZE => size = Some(*(*at.add(1)).cast::<usize>()),
+                launch_extra::BUFFER_POINTER => buffer = (*at.add(1)).cast_const().cast(),
+                launch_extra::BUFFER_SIZE => size = Some(*(*at.add(1)).cast::<usize>()),
                 _ => return Err(CUDA_ERROR_INVALID_VALUE),
             }
             at = at.add(2);
@@ -144,7 +145,7 @@ unsafe fn launch(
     attributes: &[CUlaunchAttribute],
     kernel_params: *mut *mut c_void,
     extra: *mut *mut c_void,
-) -> Cuda {
+) -> CudaResult {
     context::current()?;
     let function = functions::loaded(function)?;
     let stream = stream::resolve(stream)?;
@@ -186,7 +187,7 @@ unsafe fn launch(
 ///
 /// # Safety
 /// `config` is as `cuLaunchKernelEx` wants it.
-pub unsafe fn attributes<'a>(config: &CUlaunchConfig) -> Cuda<&'a [CUlaunchAttribute]> {
+pub unsafe fn attributes<'a>(config: &CUlaunchConfig) -> CudaResult<&'a [CUlaunchAttribute]> {
     if config.num_attrs == 0 {
         return Ok(&[]);
     }
@@ -216,7 +217,7 @@ pub mod api {
         stream: CUstream,
         kernel_params: *mut *mut c_void,
         extra: *mut *mut c_void,
-    ) -> Cuda {
+    ) -> CudaResult {
         let shape = Shape { grid: [grid_x, grid_y, grid_z], block: [block_x, block_y, block_z], shared };
         // SAFETY: passed on.
         unsafe { launch(function, shape, stream, 0, &[], kernel_params, extra) }
@@ -234,24 +235,21 @@ pub mod api {
         shared: u32,
         stream: CUstream,
         kernel_params: *mut *mut c_void,
-    ) -> Cuda {
+    ) -> CudaResult {
         let shape = Shape { grid: [grid_x, grid_y, grid_z], block: [block_x, block_y, block_z], shared };
         // SAFETY: passed on.
         unsafe { launch(function, shape, stream, LAUNCH_COOPERATIVE, &[], kernel_params, std::ptr::null_mut()) }
     }
 
     pub unsafe fn cuLaunchKernelEx(
-        config: *const CUlaunchConfig,
+        config: In<CUlaunchConfig>,
         function: CUfunction,
         kernel_params: *mut *mut c_void,
         extra: *mut *mut c_void,
-    ) -> Cuda {
-        not_null(config)?;
-        // SAFETY: not NULL; the rest is the caller's promise.
-        unsafe {
-            let config = &*config;
-            let shape = Shape { grid: config.grid, block: config.block, shared: config.shared_mem_bytes };
-            launch(function, shape, config.stream, 0, attributes(config)?, kernel_params, extra)
-        }
+    ) -> CudaResult {
+        let config = config.take()?;
+        let shape = Shape { grid: config.grid, block: config.block, shared: config.shared_mem_bytes };
+        // SAFETY: by the API's contract, as many attributes as it says and the function's parameters.
+        unsafe { launch(function, shape, config.stream, 0, attributes(&config)?, kernel_params, extra) }
     }
 }

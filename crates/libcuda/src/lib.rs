@@ -83,6 +83,7 @@ mod api {
 #[allow(clippy::all, non_snake_case, unused_unsafe, unused_parens)]
 #[allow(clippy::missing_safety_doc, clippy::undocumented_unsafe_blocks)]
 mod exports {
+    use cuda_abi::border;
     use cuda_abi::error::*;
     use cuda_abi::types::*;
     use cuda_abi::wire::Kind;

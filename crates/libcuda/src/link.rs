@@ -2,24 +2,19 @@
 #![allow(non_snake_case, clippy::too_many_arguments)]
 
 use std::collections::HashMap;
-use std::ffi::CStr;
 use std::os::unix::ffi::OsStrExt;
 
+use cuda_abi::border::{InSlice, Out, Str};
+use cuda_abi::constants::jit_input;
 use cuda_abi::error::*;
 use cuda_abi::image;
 use cuda_abi::types::*;
 use cuda_abi::wire::{MAX_IMAGE, MAX_LINK_INPUTS, Op};
 use parking_lot::Mutex;
 
-use crate::device::put;
-use crate::entry::{Cuda, not_null};
+use crate::entry::not_null;
 use crate::jit::{self, Logs, Options};
 use crate::{carry, context};
-
-/// Kinds of input.
-const PTX: u32 = 1;
-const LIBRARY: u32 = 4;
-const LAST_KIND: u32 = 5;
 
 #[derive(Default)]
 struct Links {
@@ -62,7 +57,7 @@ impl Link {
 static LINKS: Mutex<Option<Links>> = Mutex::new(None);
 
 /// Takes the link out while something is done with it: that may take long.
-fn with<T>(state: CUlinkState, body: impl FnOnce(&mut Link) -> Cuda<T>) -> Cuda<T> {
+fn with<T>(state: CUlinkState, body: impl FnOnce(&mut Link) -> CudaResult<T>) -> CudaResult<T> {
     let taken = LINKS.lock().get_or_insert_default().open.remove(&(state as u64));
     let mut link = taken.ok_or(CUDA_ERROR_INVALID_HANDLE)?;
     let done = body(&mut link);
@@ -70,21 +65,21 @@ fn with<T>(state: CUlinkState, body: impl FnOnce(&mut Link) -> Cuda<T>) -> Cuda<
     done
 }
 
-fn add(state: CUlinkState, kind: u32, mut bytes: Vec<u8>, name: &[u8]) -> Cuda {
-    if kind > LAST_KIND {
+fn add(state: CUlinkState, kind: u32, mut bytes: Vec<u8>, name: &[u8]) -> CudaResult {
+    if kind > jit_input::NVVM {
         return Err(CUDA_ERROR_INVALID_VALUE);
     }
     with(state, |link| {
         // The device runtime's library has nothing that PTX would need before a kernel launches kernels.
-        if kind == LIBRARY && name.windows(9).any(|part| part == b"cudadevrt") {
+        if kind == jit_input::LIBRARY && name.windows(9).any(|part| part == b"cudadevrt") {
             return Ok(());
         }
         if bytes.len() + link.bytes > MAX_IMAGE / 2 || link.inputs.len() == MAX_LINK_INPUTS {
             return Err(CUDA_ERROR_OUT_OF_MEMORY);
         }
         bytes.push(0);
-        if kind >= LIBRARY || !image::is_whole(&bytes) {
-            return Err(if kind == PTX { CUDA_ERROR_INVALID_PTX } else { CUDA_ERROR_INVALID_IMAGE });
+        if kind >= jit_input::LIBRARY || !image::is_whole(&bytes) {
+            return Err(if kind == jit_input::PTX { CUDA_ERROR_INVALID_PTX } else { CUDA_ERROR_INVALID_IMAGE });
         }
         bytes.pop();
         link.bytes += bytes.len();
@@ -94,7 +89,7 @@ fn add(state: CUlinkState, kind: u32, mut bytes: Vec<u8>, name: &[u8]) -> Cuda {
 }
 
 /// Has the driver link everything.
-fn link_there(link: &Link) -> Cuda<Linked> {
+fn link_there(link: &Link) -> CudaResult<Linked> {
     let mut linked = Linked { code: CUDA_ERROR_UNKNOWN, logs: Logs::default(), size: 0 };
     carry::upload(Op::Link, &link.upload(), |reader| {
         linked.code = reader.narrow()?;
@@ -105,7 +100,7 @@ fn link_there(link: &Link) -> Cuda<Linked> {
     Ok(linked)
 }
 
-fn fetch(size: usize) -> Cuda<Vec<u8>> {
+fn fetch(size: usize) -> CudaResult<Vec<u8>> {
     if size > MAX_IMAGE {
         return Err(CUDA_ERROR_UNKNOWN);
     }
@@ -129,22 +124,21 @@ fn fetch(size: usize) -> Cuda<Vec<u8>> {
 }
 
 pub unsafe fn cuLinkCreate_v2(
-    count: u32,
-    options: *mut CUjit_option,
+    _count: u32,
+    options: InSlice<CUjit_option>,
     values: *mut *mut c_void,
-    to: *mut CUlinkState,
-) -> Cuda {
-    not_null(to)?;
+    to: Out<CUlinkState>,
+) -> CudaResult {
+    to.required()?;
     context::current()?;
     // SAFETY: the program promises that its arrays stay as long as the link.
-    let link = Link { options: unsafe { Options::of(count, options, values)? }, ..Link::default() };
+    let link = Link { options: unsafe { Options::of(options, values)? }, ..Link::default() };
     let mut links = LINKS.lock();
     let links = links.get_or_insert_default();
     // Looks like a pointer, and is none.
     links.last += 16;
     links.open.insert(links.last, link);
-    // SAFETY: passed on.
-    unsafe { put(to, links.last as CUlinkState) }
+    to.put(links.last as CUlinkState)
 }
 
 pub unsafe fn cuLinkAddData_v2(
@@ -152,36 +146,33 @@ pub unsafe fn cuLinkAddData_v2(
     kind: CUjitInputType,
     data: *mut c_void,
     size: usize,
-    name: *const c_char,
+    name: Str,
     _count: u32,
-    _options: *mut CUjit_option,
+    _options: InSlice<CUjit_option>,
     _values: *mut *mut c_void,
-) -> Cuda {
+) -> CudaResult {
     not_null(data.cast_const())?;
     // SAFETY: not NULL; the rest is the caller's promise.
     let bytes = unsafe { std::slice::from_raw_parts(data.cast::<u8>(), size) }.to_vec();
-    // SAFETY: as above.
-    let name = if name.is_null() { &[] } else { unsafe { CStr::from_ptr(name) }.to_bytes() };
+    let name = name.get().map_or(&[][..], |name| name.to_bytes());
     add(state, kind, bytes, name)
 }
 
-pub unsafe fn cuLinkAddFile_v2(
+pub fn cuLinkAddFile_v2(
     state: CUlinkState,
     kind: CUjitInputType,
-    path: *const c_char,
+    path: Str,
     _count: u32,
-    _options: *mut CUjit_option,
+    _options: InSlice<CUjit_option>,
     _values: *mut *mut c_void,
-) -> Cuda {
-    not_null(path)?;
-    // SAFETY: not NULL; the rest is the caller's promise.
-    let name = unsafe { CStr::from_ptr(path) }.to_bytes();
+) -> CudaResult {
+    let name = path.text()?.to_bytes();
     let bytes = std::fs::read(std::ffi::OsStr::from_bytes(name)).map_err(|_| CUDA_ERROR_FILE_NOT_FOUND)?;
     add(state, kind, bytes, name)
 }
 
-pub unsafe fn cuLinkComplete(state: CUlinkState, image: *mut *mut c_void, size: *mut usize) -> Cuda {
-    not_null(image)?;
+pub fn cuLinkComplete(state: CUlinkState, image: Out<*mut c_void>, size: Out<usize>) -> CudaResult {
+    image.required()?;
     with(state, |link| {
         if link.inputs.is_empty() {
             return Err(CUDA_ERROR_INVALID_VALUE);
@@ -193,18 +184,13 @@ pub unsafe fn cuLinkComplete(state: CUlinkState, image: *mut *mut c_void, size: 
             return Err(linked.code);
         }
         link.result = fetch(linked.size)?;
-        // SAFETY: passed on; the bytes stay where they are until the link is destroyed.
-        unsafe {
-            put(image, link.result.as_mut_ptr().cast())?;
-            if !size.is_null() {
-                put(size, linked.size)?;
-            }
-        }
+        image.put(link.result.as_mut_ptr().cast())?;
+        size.put_if(linked.size);
         Ok(())
     })
 }
 
-pub unsafe fn cuLinkDestroy(state: CUlinkState) -> Cuda {
+pub fn cuLinkDestroy(state: CUlinkState) -> CudaResult {
     let gone = LINKS.lock().get_or_insert_default().open.remove(&(state as u64));
     gone.map(drop).ok_or(CUDA_ERROR_INVALID_HANDLE)
 }

@@ -5,12 +5,13 @@
 use std::collections::HashMap;
 use std::ops::Range;
 
+use cuda_abi::border::{InSlice, Untyped};
+use cuda_abi::constants::{advice, attach_flag, default_stream, location, range_attribute};
 use cuda_abi::error::*;
 use cuda_abi::types::*;
 use parking_lot::Mutex;
 
 use crate::allocations::{self, Allocation, Kind};
-use crate::entry::{Cuda, not_null};
 use crate::{context, device, stream};
 
 /// Hints hold for whole pages.
@@ -19,13 +20,6 @@ const PAGE: u64 = 4096;
 /// Ordinals that are no devices'.
 const CPU: i32 = -1;
 const NOWHERE: i32 = -2;
-
-/// Kinds of locations.
-const INVALID: u32 = 0;
-const DEVICE: u32 = 1;
-const HOST: u32 = 2;
-const HOST_NUMA: u32 = 3;
-const HOST_NUMA_CURRENT: u32 = 4;
 
 /// Where memory is wanted: nowhere in particular, the CPU, or a device.
 #[derive(Clone, Copy, PartialEq, Eq, Default)]
@@ -39,7 +33,7 @@ enum Place {
 
 impl Place {
     /// As the functions of before CUDA 12.2 say it.
-    fn from_ordinal(ordinal: CUdevice) -> Cuda<Place> {
+    fn from_ordinal(ordinal: CUdevice) -> CudaResult<Place> {
         if ordinal == CPU {
             return Ok(Place::Host);
         }
@@ -47,14 +41,14 @@ impl Place {
         Ok(Place::Device(ordinal))
     }
 
-    fn from_location(location: CUmemLocation) -> Cuda<Place> {
+    fn from_location(location: CUmemLocation) -> CudaResult<Place> {
         match location.kind {
-            DEVICE => Place::from_ordinal(location.id).and_then(|place| match place {
+            location::DEVICE => Place::from_ordinal(location.id).and_then(|place| match place {
                 Place::Device(_) => Ok(place),
                 _ => Err(CUDA_ERROR_INVALID_DEVICE),
             }),
-            HOST | HOST_NUMA_CURRENT => Ok(Place::Host),
-            HOST_NUMA if location.id >= 0 => Ok(Place::Node(location.id)),
+            location::HOST | location::HOST_NUMA_CURRENT => Ok(Place::Host),
+            location::HOST_NUMA if location.id >= 0 => Ok(Place::Node(location.id)),
             _ => Err(CUDA_ERROR_INVALID_VALUE),
         }
     }
@@ -70,10 +64,10 @@ impl Place {
     /// Kind and number of the location.
     fn location(self) -> (u32, i32) {
         match self {
-            Place::Nowhere => (INVALID, 0),
-            Place::Host => (HOST, 0),
-            Place::Node(node) => (HOST_NUMA, node),
-            Place::Device(ordinal) => (DEVICE, ordinal),
+            Place::Nowhere => (location::INVALID, 0),
+            Place::Host => (location::HOST, 0),
+            Place::Node(node) => (location::HOST_NUMA, node),
+            Place::Device(ordinal) => (location::DEVICE, ordinal),
         }
     }
 }
@@ -101,7 +95,7 @@ pub fn forget(allocation: &Allocation) {
 }
 
 /// The managed allocation that a range lies in, and its pages there.
-fn range(pointer: u64, count: usize) -> Cuda<(Allocation, Range<u64>)> {
+fn range(pointer: u64, count: usize) -> CudaResult<(Allocation, Range<u64>)> {
     context::current()?;
     let found = allocations::find(pointer).filter(|found| found.kind == Kind::Managed);
     let found = found.ok_or(CUDA_ERROR_INVALID_VALUE)?;
@@ -141,20 +135,22 @@ fn look(allocation: &Allocation, pages: Range<u64>) -> Vec<Hints> {
     found
 }
 
-fn advise(pointer: u64, count: usize, advice: u32, place: impl FnOnce() -> Cuda<Place>) -> Cuda {
+fn advise(pointer: u64, count: usize, advice: u32, place: impl FnOnce() -> CudaResult<Place>) -> CudaResult {
     let (found, pages) = range(pointer, count)?;
     match advice {
-        1 | 2 => change(&found, pages, |hints| hints.read_mostly = advice == 1),
-        3 => {
+        advice::SET_READ_MOSTLY | advice::UNSET_READ_MOSTLY => {
+            change(&found, pages, |hints| hints.read_mostly = advice == advice::SET_READ_MOSTLY)
+        }
+        advice::SET_PREFERRED_LOCATION => {
             let place = place()?;
             change(&found, pages, |hints| hints.preferred = place);
         }
-        4 => change(&found, pages, |hints| hints.preferred = Place::Nowhere),
-        5 | 6 => {
+        advice::UNSET_PREFERRED_LOCATION => change(&found, pages, |hints| hints.preferred = Place::Nowhere),
+        advice::SET_ACCESSED_BY | advice::UNSET_ACCESSED_BY => {
             let place = place()?;
             change(&found, pages, |hints| {
                 hints.accessed_by.retain(|other| *other != place);
-                if advice == 5 {
+                if advice == advice::SET_ACCESSED_BY {
                     hints.accessed_by.push(place);
                 }
             });
@@ -164,32 +160,32 @@ fn advise(pointer: u64, count: usize, advice: u32, place: impl FnOnce() -> Cuda<
     Ok(())
 }
 
-pub unsafe fn cuMemAdvise(pointer: CUdeviceptr, count: usize, advice: u32, device: CUdevice) -> Cuda {
+pub fn cuMemAdvise(pointer: CUdeviceptr, count: usize, advice: u32, device: CUdevice) -> CudaResult {
     advise(pointer, count, advice, || Place::from_ordinal(device))
 }
 
-pub unsafe fn cuMemAdvise_v2(pointer: CUdeviceptr, count: usize, advice: u32, location: CUmemLocation) -> Cuda {
+pub fn cuMemAdvise_v2(pointer: CUdeviceptr, count: usize, advice: u32, location: CUmemLocation) -> CudaResult {
     advise(pointer, count, advice, || Place::from_location(location))
 }
 
-fn prefetch(pointer: u64, count: usize, place: Place, stream: CUstream) -> Cuda {
+fn prefetch(pointer: u64, count: usize, place: Place, stream: CUstream) -> CudaResult {
     stream::resolve(stream)?;
     let (found, pages) = range(pointer, count)?;
     change(&found, pages, |hints| hints.prefetched = place);
     Ok(())
 }
 
-pub unsafe fn cuMemPrefetchAsync(pointer: CUdeviceptr, count: usize, device: CUdevice, stream: CUstream) -> Cuda {
+pub fn cuMemPrefetchAsync(pointer: CUdeviceptr, count: usize, device: CUdevice, stream: CUstream) -> CudaResult {
     prefetch(pointer, count, Place::from_ordinal(device)?, stream)
 }
 
-pub unsafe fn cuMemPrefetchAsync_v2(
+pub fn cuMemPrefetchAsync_v2(
     pointer: CUdeviceptr,
     count: usize,
     location: CUmemLocation,
     flags: u32,
     stream: CUstream,
-) -> Cuda {
+) -> CudaResult {
     if flags != 0 {
         return Err(CUDA_ERROR_INVALID_VALUE);
     }
@@ -197,51 +193,42 @@ pub unsafe fn cuMemPrefetchAsync_v2(
 }
 
 /// The ranges of a batch, checked: nothing is done if one is wrong.
-///
-/// # Safety
-/// Both arrays have `count` elements or are NULL.
-unsafe fn ranges(
-    pointers: *const CUdeviceptr,
-    sizes: *const usize,
-    count: usize,
+fn ranges(
+    pointers: InSlice<CUdeviceptr>,
+    sizes: InSlice<usize>,
     flags: u64,
-) -> Cuda<Vec<(Allocation, Range<u64>)>> {
-    not_null(pointers)?;
-    not_null(sizes)?;
-    if count == 0 || flags != 0 {
+) -> CudaResult<Vec<(Allocation, Range<u64>)>> {
+    pointers.required()?;
+    sizes.required()?;
+    if pointers.is_empty() || flags != 0 {
         return Err(CUDA_ERROR_INVALID_VALUE);
     }
-    // SAFETY: not NULL; the rest is the caller's promise.
-    (0..count).map(|at| unsafe { range(*pointers.add(at), *sizes.add(at)) }).collect()
+    (0..pointers.len()).map(|at| range(pointers.at(at)?, sizes.at(at)?)).collect()
 }
 
-pub unsafe fn cuMemPrefetchBatchAsync(
-    pointers: *mut CUdeviceptr,
-    sizes: *mut usize,
+pub fn cuMemPrefetchBatchAsync(
+    pointers: InSlice<CUdeviceptr>,
+    sizes: InSlice<usize>,
     count: usize,
-    locations: *mut CUmemLocation,
-    firsts: *mut usize,
+    locations: InSlice<CUmemLocation>,
+    firsts: InSlice<usize>,
     location_count: usize,
     flags: u64,
     stream: CUstream,
-) -> Cuda {
+) -> CudaResult {
     stream::resolve(stream)?;
-    // SAFETY: passed on.
-    let ranges = unsafe { ranges(pointers, sizes, count, flags) }?;
-    not_null(locations)?;
-    not_null(firsts)?;
+    let ranges = ranges(pointers, sizes, flags)?;
+    locations.required()?;
+    firsts.required()?;
     if location_count == 0 || location_count > count {
         return Err(CUDA_ERROR_INVALID_VALUE);
     }
-    // SAFETY: not NULL; the rest is the caller's promise.
-    let (locations, firsts) = unsafe {
-        (std::slice::from_raw_parts(locations, location_count), std::slice::from_raw_parts(firsts, location_count))
-    };
+    let (locations, firsts) = (locations.list()?, firsts.list()?);
     // Each location is for the ranges from its first one on, up to the next one's.
     if firsts[0] != 0 || !firsts.is_sorted_by(|one, next| one < next) || firsts.iter().any(|first| *first >= count) {
         return Err(CUDA_ERROR_INVALID_VALUE);
     }
-    let places = locations.iter().map(|location| Place::from_location(*location)).collect::<Cuda<Vec<_>>>()?;
+    let places = locations.iter().map(|location| Place::from_location(*location)).collect::<CudaResult<Vec<_>>>()?;
     for (at, (found, pages)) in ranges.into_iter().enumerate() {
         let place = places[firsts.partition_point(|first| *first <= at) - 1];
         change(&found, pages, |hints| hints.prefetched = place);
@@ -250,30 +237,28 @@ pub unsafe fn cuMemPrefetchBatchAsync(
 }
 
 /// What is in the memory need not be kept, and may be.
-pub unsafe fn cuMemDiscardBatchAsync(
-    pointers: *mut CUdeviceptr,
-    sizes: *mut usize,
-    count: usize,
+pub fn cuMemDiscardBatchAsync(
+    pointers: InSlice<CUdeviceptr>,
+    sizes: InSlice<usize>,
+    _count: usize,
     flags: u64,
     stream: CUstream,
-) -> Cuda {
+) -> CudaResult {
     stream::resolve(stream)?;
-    // SAFETY: passed on.
-    unsafe { ranges(pointers, sizes, count, flags) }.map(drop)
+    ranges(pointers, sizes, flags).map(drop)
 }
 
-pub unsafe fn cuMemDiscardAndPrefetchBatchAsync(
-    pointers: *mut CUdeviceptr,
-    sizes: *mut usize,
+pub fn cuMemDiscardAndPrefetchBatchAsync(
+    pointers: InSlice<CUdeviceptr>,
+    sizes: InSlice<usize>,
     count: usize,
-    locations: *mut CUmemLocation,
-    firsts: *mut usize,
+    locations: InSlice<CUmemLocation>,
+    firsts: InSlice<usize>,
     location_count: usize,
     flags: u64,
     stream: CUstream,
-) -> Cuda {
-    // SAFETY: passed on.
-    unsafe { cuMemPrefetchBatchAsync(pointers, sizes, count, locations, firsts, location_count, flags, stream) }
+) -> CudaResult {
+    cuMemPrefetchBatchAsync(pointers, sizes, count, locations, firsts, location_count, flags, stream)
 }
 
 /// What all of them agree on.
@@ -282,89 +267,80 @@ fn common<T: PartialEq + Copy>(all: &[Hints], of: impl Fn(&Hints) -> T, otherwis
     if all.iter().all(|hints| of(hints) == first) { first } else { otherwise }
 }
 
-/// # Safety
-/// `data` is NULL or writable for `size` bytes.
-unsafe fn attribute(data: *mut c_void, size: usize, attribute: u32, all: &[Hints]) -> Cuda {
-    not_null(data)?;
+fn attribute(data: Untyped, size: usize, attribute: u32, all: &[Hints]) -> CudaResult {
+    data.required()?;
+    // SAFETY: attributes are of ints, as many as fit into the size that the caller said.
+    let places = unsafe { data.slice::<i32>(size / size_of::<i32>()) };
     let preferred = || common(all, |hints| hints.preferred, Place::Nowhere);
     let prefetched = || common(all, |hints| hints.prefetched, Place::Nowhere);
     let value = match attribute {
-        1 => i32::from(all.iter().all(|hints| hints.read_mostly)),
-        2 => preferred().ordinal(),
-        3 => {
+        range_attribute::READ_MOSTLY => i32::from(all.iter().all(|hints| hints.read_mostly)),
+        range_attribute::PREFERRED_LOCATION => preferred().ordinal(),
+        range_attribute::ACCESSED_BY => {
             if size == 0 || !size.is_multiple_of(4) {
                 return Err(CUDA_ERROR_INVALID_VALUE);
             }
             let everywhere = |place: &&Place| all.iter().all(|hints| hints.accessed_by.contains(place));
             let mut devices = all[0].accessed_by.iter().filter(everywhere).map(|place| place.ordinal());
-            for at in 0..size / 4 {
-                // SAFETY: within the caller's array.
-                unsafe { data.cast::<i32>().add(at).write_unaligned(devices.next().unwrap_or(NOWHERE)) };
-            }
-            return Ok(());
+            return (0..places.room()).try_for_each(|at| places.put_at(at, devices.next().unwrap_or(NOWHERE)));
         }
-        4 => prefetched().ordinal(),
-        5 => preferred().location().0 as i32,
-        6 => preferred().location().1,
-        7 => prefetched().location().0 as i32,
-        8 => prefetched().location().1,
+        range_attribute::LAST_PREFETCH_LOCATION => prefetched().ordinal(),
+        range_attribute::PREFERRED_LOCATION_TYPE => preferred().location().0 as i32,
+        range_attribute::PREFERRED_LOCATION_ID => preferred().location().1,
+        range_attribute::LAST_PREFETCH_LOCATION_TYPE => prefetched().location().0 as i32,
+        range_attribute::LAST_PREFETCH_LOCATION_ID => prefetched().location().1,
         _ => return Err(CUDA_ERROR_INVALID_VALUE),
     };
     if size != 4 {
         return Err(CUDA_ERROR_INVALID_VALUE);
     }
-    // SAFETY: not NULL, and four bytes by the caller's promise.
-    unsafe { data.cast::<i32>().write_unaligned(value) };
-    Ok(())
+    places.put_at(0, value)
 }
 
-pub unsafe fn cuMemRangeGetAttribute(
-    data: *mut c_void,
+pub fn cuMemRangeGetAttribute(
+    data: Untyped,
     size: usize,
     which: u32,
     pointer: CUdeviceptr,
     count: usize,
-) -> Cuda {
+) -> CudaResult {
     let (found, pages) = range(pointer, count)?;
-    // SAFETY: passed on.
-    unsafe { attribute(data, size, which, &look(&found, pages)) }
+    attribute(data, size, which, &look(&found, pages))
 }
 
-pub unsafe fn cuMemRangeGetAttributes(
-    data: *mut *mut c_void,
-    sizes: *mut usize,
-    which: *mut u32,
+pub fn cuMemRangeGetAttributes(
+    data: InSlice<*mut c_void>,
+    sizes: InSlice<usize>,
+    which: InSlice<CUmem_range_attribute>,
     attributes: usize,
     pointer: CUdeviceptr,
     count: usize,
-) -> Cuda {
-    not_null(data)?;
-    not_null(sizes)?;
-    not_null(which)?;
+) -> CudaResult {
+    data.required()?;
+    sizes.required()?;
+    which.required()?;
     let (found, pages) = range(pointer, count)?;
     if attributes == 0 {
         return Err(CUDA_ERROR_INVALID_VALUE);
     }
     let all = look(&found, pages);
     for at in 0..attributes {
-        // SAFETY: the arrays have that many elements, by the caller's promise.
-        unsafe { attribute(*data.add(at), *sizes.add(at), *which.add(at), &all)? };
+        // SAFETY: by the API's contract, NULL or of the size at the same place of the other array.
+        let place = unsafe { Untyped::from_raw(data.at(at)?) };
+        attribute(place, sizes.at(at)?, which.at(at)?, &all)?;
     }
     Ok(())
 }
 
 /// Everybody reaches managed memory at any time, so whose it is changes nothing.
-pub unsafe fn cuStreamAttachMemAsync(stream: CUstream, pointer: CUdeviceptr, len: usize, flags: u32) -> Cuda {
-    const GLOBAL: u32 = 1;
-    const HOST_ONLY: u32 = 2;
-    const SINGLE: u32 = 4;
+pub fn cuStreamAttachMemAsync(stream: CUstream, pointer: CUdeviceptr, len: usize, flags: u32) -> CudaResult {
     let stream = stream::resolve(stream)?;
     let found = allocations::find(pointer).filter(|found| found.kind == Kind::Managed);
     let found = found.ok_or(CUDA_ERROR_INVALID_VALUE)?;
     let is_all = pointer == found.base && (len == 0 || len as u64 == found.len);
     let is_known = match flags {
-        GLOBAL | HOST_ONLY => true,
-        SINGLE => !matches!(stream, 0 | stream::LEGACY),
+        attach_flag::GLOBAL | attach_flag::HOST => true,
+        attach_flag::SINGLE => !matches!(stream, 0 | default_stream::LEGACY),
         _ => false,
     };
     if is_all && is_known { Ok(()) } else { Err(CUDA_ERROR_INVALID_VALUE) }

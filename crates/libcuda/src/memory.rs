@@ -1,11 +1,12 @@
 //! Device memory.
 
+use cuda_abi::border::Out;
+use cuda_abi::constants::attach_flag;
 use cuda_abi::error::*;
 use cuda_abi::types::*;
 use cuda_abi::wire::Op;
 
 use crate::allocations::{self, Kind};
-use crate::entry::{Cuda, not_null};
 use crate::graph::{capture, memory as memory_of_graphs};
 use crate::{carry, context, host_memory, ipc};
 
@@ -13,7 +14,7 @@ use crate::{carry, context, host_memory, ipc};
 const PITCH: usize = 512;
 
 /// Allocates device memory and remembers it.
-pub fn allocate(bytes: usize) -> Cuda<u64> {
+pub fn allocate(bytes: usize) -> CudaResult<u64> {
     let device = context::current_device()?;
     if bytes == 0 {
         return Err(CUDA_ERROR_INVALID_VALUE);
@@ -35,36 +36,31 @@ pub fn allocate(bytes: usize) -> Cuda<u64> {
 #[allow(non_snake_case)]
 pub mod api {
     use super::*;
-    use crate::device::put;
 
-    pub unsafe fn cuMemAlloc_v2(dptr: *mut CUdeviceptr, bytes: usize) -> Cuda {
-        not_null(dptr)?;
-        // SAFETY: passed on.
-        unsafe { put(dptr, allocate(bytes)?) }
+    pub fn cuMemAlloc_v2(dptr: Out<CUdeviceptr>, bytes: usize) -> CudaResult {
+        dptr.required()?;
+        dptr.put(allocate(bytes)?)
     }
 
-    pub unsafe fn cuMemAllocPitch_v2(
-        dptr: *mut CUdeviceptr,
-        pitch: *mut usize,
+    pub fn cuMemAllocPitch_v2(
+        dptr: Out<CUdeviceptr>,
+        pitch: Out<usize>,
         width: usize,
         height: usize,
         element: u32,
-    ) -> Cuda {
-        not_null(dptr)?;
-        not_null(pitch)?;
+    ) -> CudaResult {
+        dptr.required()?;
+        pitch.required()?;
         if !matches!(element, 4 | 8 | 16) || width == 0 || height == 0 {
             return Err(CUDA_ERROR_INVALID_VALUE);
         }
         let row = width.checked_next_multiple_of(PITCH).ok_or(CUDA_ERROR_INVALID_VALUE)?;
         let bytes = row.checked_mul(height).ok_or(CUDA_ERROR_OUT_OF_MEMORY)?;
-        // SAFETY: passed on.
-        unsafe {
-            put(dptr, allocate(bytes)?)?;
-            put(pitch, row)
-        }
+        dptr.put(allocate(bytes)?)?;
+        pitch.put(row)
     }
 
-    pub unsafe fn cuMemFree_v2(dptr: CUdeviceptr) -> Cuda {
+    pub fn cuMemFree_v2(dptr: CUdeviceptr) -> CudaResult {
         if dptr == 0 {
             return Ok(());
         }
@@ -88,7 +84,7 @@ pub mod api {
         Ok(())
     }
 
-    pub unsafe fn cuMemGetInfo_v2(free: *mut usize, total: *mut usize) -> Cuda {
+    pub fn cuMemGetInfo_v2(free: Out<usize>, total: Out<usize>) -> CudaResult {
         context::current()?;
         let (mut free_bytes, mut total_bytes) = (0, 0);
         carry::call(
@@ -99,41 +95,24 @@ pub mod api {
                 Ok(())
             },
         )?;
-        // SAFETY: either may be NULL; the rest is the caller's promise.
-        unsafe {
-            if !free.is_null() {
-                free.write(free_bytes as usize);
-            }
-            if !total.is_null() {
-                total.write(total_bytes as usize);
-            }
-        }
+        free.put_if(free_bytes as usize);
+        total.put_if(total_bytes as usize);
         Ok(())
     }
 
-    pub unsafe fn cuMemGetAddressRange_v2(base: *mut CUdeviceptr, size: *mut usize, dptr: CUdeviceptr) -> Cuda {
+    pub fn cuMemGetAddressRange_v2(base: Out<CUdeviceptr>, size: Out<usize>, dptr: CUdeviceptr) -> CudaResult {
         let found = allocations::find(dptr).filter(|found| found.kind != Kind::Registered);
         let found = found.ok_or(CUDA_ERROR_NOT_FOUND)?;
-        // SAFETY: either may be NULL; the rest is the caller's promise.
-        unsafe {
-            if !base.is_null() {
-                base.write(found.base);
-            }
-            if !size.is_null() {
-                size.write(found.len as usize);
-            }
-        }
+        base.put_if(found.base);
+        size.put_if(found.len as usize);
         Ok(())
     }
 
-    pub unsafe fn cuMemAllocManaged(dptr: *mut CUdeviceptr, bytes: usize, flags: u32) -> Cuda {
-        const ATTACH_GLOBAL: u32 = 1;
-        const ATTACH_HOST: u32 = 2;
-        not_null(dptr)?;
-        if bytes == 0 || !matches!(flags, ATTACH_GLOBAL | ATTACH_HOST) {
+    pub fn cuMemAllocManaged(dptr: Out<CUdeviceptr>, bytes: usize, flags: u32) -> CudaResult {
+        dptr.required()?;
+        if bytes == 0 || !matches!(flags, attach_flag::GLOBAL | attach_flag::HOST) {
             return Err(CUDA_ERROR_INVALID_VALUE);
         }
-        // SAFETY: passed on.
-        unsafe { put(dptr, host_memory::allocate(bytes, Kind::Managed, flags)?) }
+        dptr.put(host_memory::allocate(bytes, Kind::Managed, flags)?)
     }
 }

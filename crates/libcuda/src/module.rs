@@ -2,12 +2,14 @@
 
 use std::ffi::CStr;
 
+use cuda_abi::border::{InSlice, Out, OutSlice, Str};
+use cuda_abi::constants::loading_mode;
 use cuda_abi::error::*;
 use cuda_abi::image::{self, Image};
 use cuda_abi::types::*;
 use cuda_abi::wire::{Kind as HandleKind, MAX_IMAGE, MAX_IMAGE_PARTS, MAX_NAME, Op};
 
-use crate::entry::{Cuda, not_null};
+use crate::entry::not_null;
 use crate::graph::capture;
 use crate::jit::{self, Logs, Options};
 use crate::{allocations, carry, context, functions, handles};
@@ -27,14 +29,14 @@ const PARTS_AT_ONCE: usize = 16 << 20;
 ///
 /// # Safety
 /// `code` must lead to an image that the driver accepts.
-unsafe fn load(what: As, code: *const c_void, options: &Options) -> Cuda<u64> {
+unsafe fn load(what: As, code: *const c_void, options: &Options) -> CudaResult<u64> {
     not_null(code)?;
     // SAFETY: the caller's promise.
     let image = unsafe { image::at(code.cast()) }.ok_or(CUDA_ERROR_INVALID_IMAGE)?;
     load_image(what, &image, options)
 }
 
-fn load_image(what: As, image: &Image<'_>, options: &Options) -> Cuda<u64> {
+fn load_image(what: As, image: &Image<'_>, options: &Options) -> CudaResult<u64> {
     if image.parts.is_empty() {
         return load_with(what, image.main, &[], options);
     }
@@ -46,7 +48,7 @@ fn load_image(what: As, image: &Image<'_>, options: &Options) -> Cuda<u64> {
     }
 }
 
-fn load_with(what: As, image: &[u8], parts: &[&[u8]], options: &Options) -> Cuda<u64> {
+fn load_with(what: As, image: &[u8], parts: &[&[u8]], options: &Options) -> CudaResult<u64> {
     // Each part brings its length and is padded.
     let bytes = parts.iter().fold(image.len(), |sum, part| sum + part.len() + 16);
     if bytes > MAX_IMAGE - 1024 || parts.len() > MAX_IMAGE_PARTS {
@@ -73,7 +75,7 @@ fn load_with(what: As, image: &[u8], parts: &[&[u8]], options: &Options) -> Cuda
     if code == CUDA_SUCCESS { Ok(handles::opened(word)) } else { Err(code) }
 }
 
-fn load_plain(what: As, image: &[u8]) -> Cuda<u64> {
+fn load_plain(what: As, image: &[u8]) -> CudaResult<u64> {
     let op = match what {
         As::Module => Op::ModuleLoad,
         As::Library => Op::LibraryLoad,
@@ -86,13 +88,9 @@ fn load_plain(what: As, image: &[u8]) -> Cuda<u64> {
     Ok(word)
 }
 
-/// # Safety
-/// `path` must be a NUL-terminated string.
-unsafe fn load_file(what: As, path: *const c_char, options: &Options) -> Cuda<u64> {
+fn load_file(what: As, path: Str, options: &Options) -> CudaResult<u64> {
     use std::os::unix::ffi::OsStrExt;
-    not_null(path)?;
-    // SAFETY: the caller's promise.
-    let path = std::ffi::OsStr::from_bytes(unsafe { CStr::from_ptr(path) }.to_bytes());
+    let path = std::ffi::OsStr::from_bytes(path.text()?.to_bytes());
     let mut bytes = std::fs::read(path).map_err(|_| CUDA_ERROR_FILE_NOT_FOUND)?;
     bytes.push(0);
     if !image::is_whole(&bytes) {
@@ -102,17 +100,14 @@ unsafe fn load_file(what: As, path: *const c_char, options: &Options) -> Cuda<u6
     load_with(what, &bytes, &[], options)
 }
 
-/// # Safety
-/// `name` must be NULL or a NUL-terminated string.
-unsafe fn name<'a>(name: *const c_char) -> Cuda<&'a CStr> {
-    not_null(name)?;
-    // SAFETY: the caller's promise.
-    let name = unsafe { CStr::from_ptr(name) };
+/// A name of a length that names have.
+fn name(name: Str<'_>) -> CudaResult<&CStr> {
+    let name = name.text()?;
     if name.count_bytes() <= MAX_NAME { Ok(name) } else { Err(CUDA_ERROR_NOT_FOUND) }
 }
 
 /// Looks a function up in its owner and answers its handle.
-fn look_up(op: Op, owner: u64, name: &CStr) -> Cuda<u64> {
+fn look_up(op: Op, owner: u64, name: &CStr) -> CudaResult<u64> {
     if name.is_empty() {
         return Err(CUDA_ERROR_INVALID_VALUE);
     }
@@ -136,7 +131,7 @@ fn look_up(op: Op, owner: u64, name: &CStr) -> Cuda<u64> {
 
 /// Handles of everything that can be launched in a module or library. A reply holds as many as fit; the rest is asked for
 /// again.
-pub fn enumerate(op: Op, owner: u64) -> Cuda<Vec<u64>> {
+pub fn enumerate(op: Op, owner: u64) -> CudaResult<Vec<u64>> {
     let mut found = Vec::new();
     loop {
         let (mut total, known) = (0, found.len());
@@ -161,7 +156,7 @@ pub fn enumerate(op: Op, owner: u64) -> Cuda<Vec<u64>> {
 }
 
 /// Looks a variable up: its address and size.
-fn global(owner: u64, name: &CStr) -> Cuda<(u64, u64)> {
+fn global(owner: u64, name: &CStr) -> CudaResult<(u64, u64)> {
     let (mut address, mut bytes) = (0, 0);
     carry::call(
         Op::GetGlobal as u16,
@@ -181,150 +176,124 @@ fn global(owner: u64, name: &CStr) -> Cuda<(u64, u64)> {
 #[allow(non_snake_case)]
 pub mod api {
     use super::*;
-    use crate::device::put;
 
-    const LAZY: u32 = 2;
-    const EAGER: u32 = 1;
-
-    pub unsafe fn cuModuleGetLoadingMode(mode: *mut u32) -> Cuda {
+    pub fn cuModuleGetLoadingMode(mode: Out<CUmoduleLoadingMode>) -> CudaResult {
         let eager = std::env::var_os("CUDA_MODULE_LOADING").is_some_and(|value| value.eq_ignore_ascii_case("EAGER"));
-        // SAFETY: passed on.
-        unsafe { put(mode, if eager { EAGER } else { LAZY }) }
+        mode.put(if eager { loading_mode::EAGER } else { loading_mode::LAZY })
     }
 
-    pub unsafe fn cuModuleLoadData(module: *mut CUmodule, code: *const c_void) -> Cuda {
+    pub unsafe fn cuModuleLoadData(module: Out<CUmodule>, code: *const c_void) -> CudaResult {
         // SAFETY: passed on.
-        unsafe { cuModuleLoadDataEx(module, code, 0, std::ptr::null_mut(), std::ptr::null_mut()) }
+        unsafe { cuModuleLoadDataEx(module, code, 0, InSlice::none(), std::ptr::null_mut()) }
     }
 
     pub unsafe fn cuModuleLoadDataEx(
-        module: *mut CUmodule,
+        module: Out<CUmodule>,
         code: *const c_void,
-        count: u32,
-        options: *mut u32,
+        _count: u32,
+        options: InSlice<CUjit_option>,
         values: *mut *mut c_void,
-    ) -> Cuda {
-        not_null(module)?;
+    ) -> CudaResult {
+        module.required()?;
         context::current()?;
         // SAFETY: passed on.
-        unsafe {
-            let options = Options::of(count, options, values)?;
-            put(module, load(As::Module, code, &options)? as CUmodule)
-        }
+        let word = unsafe { load(As::Module, code, &Options::of(options, values)?)? };
+        module.put(word as CUmodule)
     }
 
-    pub unsafe fn cuModuleLoadFatBinary(module: *mut CUmodule, code: *const c_void) -> Cuda {
+    pub unsafe fn cuModuleLoadFatBinary(module: Out<CUmodule>, code: *const c_void) -> CudaResult {
         // SAFETY: passed on.
         unsafe { cuModuleLoadData(module, code) }
     }
 
-    pub unsafe fn cuModuleLoad(module: *mut CUmodule, path: *const c_char) -> Cuda {
-        not_null(module)?;
+    pub fn cuModuleLoad(module: Out<CUmodule>, path: Str) -> CudaResult {
+        module.required()?;
         context::current()?;
-        // SAFETY: passed on.
-        unsafe { put(module, load_file(As::Module, path, &Options::default())? as CUmodule) }
+        module.put(load_file(As::Module, path, &Options::default())? as CUmodule)
     }
 
-    pub unsafe fn cuModuleGetFunction(function: *mut CUfunction, module: CUmodule, text: *const c_char) -> Cuda {
-        not_null(function)?;
+    pub fn cuModuleGetFunction(function: Out<CUfunction>, module: CUmodule, text: Str) -> CudaResult {
+        function.required()?;
         let module = handles::check(HandleKind::Module, module as u64)?;
-        // SAFETY: passed on.
-        unsafe { put(function, look_up(Op::GetFunction, module, name(text)?)? as CUfunction) }
+        function.put(look_up(Op::GetFunction, module, name(text)?)? as CUfunction)
     }
 
-    pub unsafe fn cuModuleEnumerateFunctions(functions: *mut CUfunction, count: u32, module: CUmodule) -> Cuda {
-        not_null(functions)?;
+    pub fn cuModuleEnumerateFunctions(functions: OutSlice<CUfunction>, count: u32, module: CUmodule) -> CudaResult {
+        functions.required()?;
         let module = handles::check(HandleKind::Module, module as u64)?;
         for (at, word) in enumerate(Op::ModuleFunctions, module)?.into_iter().take(count as usize).enumerate() {
-            // SAFETY: `count` elements, by the caller's promise.
-            unsafe { functions.add(at).write(word as CUfunction) };
+            functions.put_at(at, word as CUfunction)?;
         }
         Ok(())
     }
 
-    pub unsafe fn cuModuleGetGlobal_v2(
-        dptr: *mut CUdeviceptr,
-        bytes: *mut usize,
+    pub fn cuModuleGetGlobal_v2(
+        dptr: Out<CUdeviceptr>,
+        bytes: Out<usize>,
         module: CUmodule,
-        text: *const c_char,
-    ) -> Cuda {
+        text: Str,
+    ) -> CudaResult {
         let module = handles::check(HandleKind::Module, module as u64)?;
-        // SAFETY: passed on.
-        unsafe { write_global(dptr, bytes, global(module, name(text)?)?) }
+        write_global(dptr, bytes, global(module, name(text)?)?);
+        Ok(())
     }
 
-    /// # Safety
-    /// Either output is NULL or writable.
-    unsafe fn write_global(dptr: *mut CUdeviceptr, bytes: *mut usize, (address, len): (u64, u64)) -> Cuda {
-        // SAFETY: the caller's promise.
-        unsafe {
-            if !dptr.is_null() {
-                dptr.write(address);
-            }
-            if !bytes.is_null() {
-                bytes.write(len as usize);
-            }
-        }
-        Ok(())
+    fn write_global(dptr: Out<CUdeviceptr>, bytes: Out<usize>, (address, len): (u64, u64)) {
+        dptr.put_if(address);
+        bytes.put_if(len as usize);
     }
 
     #[allow(clippy::too_many_arguments)]
     pub unsafe fn cuLibraryLoadData(
-        library: *mut CUlibrary,
+        library: Out<CUlibrary>,
         code: *const c_void,
-        jit_options: *mut u32,
+        jit_options: InSlice<CUjit_option>,
         jit_values: *mut *mut c_void,
-        jit_count: u32,
-        _options: *mut u32,
-        _values: *mut *mut c_void,
+        _jit_count: u32,
+        _options: InSlice<CUlibraryOption>,
+        _values: InSlice<*mut c_void>,
         _count: u32,
-    ) -> Cuda {
-        not_null(library)?;
+    ) -> CudaResult {
+        library.required()?;
         // SAFETY: passed on.
-        unsafe {
-            let options = Options::of(jit_count, jit_options, jit_values)?;
-            put(library, load(As::Library, code, &options)? as CUlibrary)
-        }
+        let word = unsafe { load(As::Library, code, &Options::of(jit_options, jit_values)?)? };
+        library.put(word as CUlibrary)
     }
 
     #[allow(clippy::too_many_arguments)]
     pub unsafe fn cuLibraryLoadFromFile(
-        library: *mut CUlibrary,
-        path: *const c_char,
-        jit_options: *mut u32,
+        library: Out<CUlibrary>,
+        path: Str,
+        jit_options: InSlice<CUjit_option>,
         jit_values: *mut *mut c_void,
-        jit_count: u32,
-        _options: *mut u32,
-        _values: *mut *mut c_void,
+        _jit_count: u32,
+        _options: InSlice<CUlibraryOption>,
+        _values: InSlice<*mut c_void>,
         _count: u32,
-    ) -> Cuda {
-        not_null(library)?;
+    ) -> CudaResult {
+        library.required()?;
         // SAFETY: passed on.
-        unsafe {
-            let options = Options::of(jit_count, jit_options, jit_values)?;
-            put(library, load_file(As::Library, path, &options)? as CUlibrary)
-        }
+        let options = unsafe { Options::of(jit_options, jit_values)? };
+        library.put(load_file(As::Library, path, &options)? as CUlibrary)
     }
 
-    pub unsafe fn cuLibraryGetKernel(kernel: *mut CUkernel, library: CUlibrary, text: *const c_char) -> Cuda {
-        not_null(kernel)?;
+    pub fn cuLibraryGetKernel(kernel: Out<CUkernel>, library: CUlibrary, text: Str) -> CudaResult {
+        kernel.required()?;
         let library = handles::check(HandleKind::Library, library as u64)?;
-        // SAFETY: passed on.
-        unsafe { put(kernel, look_up(Op::GetKernel, library, name(text)?)? as CUkernel) }
+        kernel.put(look_up(Op::GetKernel, library, name(text)?)? as CUkernel)
     }
 
-    pub unsafe fn cuLibraryEnumerateKernels(kernels: *mut CUkernel, count: u32, library: CUlibrary) -> Cuda {
-        not_null(kernels)?;
+    pub fn cuLibraryEnumerateKernels(kernels: OutSlice<CUkernel>, count: u32, library: CUlibrary) -> CudaResult {
+        kernels.required()?;
         let library = handles::check(HandleKind::Library, library as u64)?;
         for (at, word) in enumerate(Op::LibraryKernels, library)?.into_iter().take(count as usize).enumerate() {
-            // SAFETY: `count` elements, by the caller's promise.
-            unsafe { kernels.add(at).write(word as CUkernel) };
+            kernels.put_at(at, word as CUkernel)?;
         }
         Ok(())
     }
 
-    pub unsafe fn cuLibraryGetModule(module: *mut CUmodule, library: CUlibrary) -> Cuda {
-        not_null(module)?;
+    pub fn cuLibraryGetModule(module: Out<CUmodule>, library: CUlibrary) -> CudaResult {
+        module.required()?;
         let library = handles::check(HandleKind::Library, library as u64)?;
         let mut word = 0;
         carry::call(
@@ -335,32 +304,27 @@ pub mod api {
                 Ok(())
             },
         )?;
-        // SAFETY: passed on.
-        unsafe { put(module, word as CUmodule) }
+        module.put(word as CUmodule)
     }
 
-    pub unsafe fn cuLibraryGetGlobal(
-        dptr: *mut CUdeviceptr,
-        bytes: *mut usize,
+    pub fn cuLibraryGetGlobal(
+        dptr: Out<CUdeviceptr>,
+        bytes: Out<usize>,
         library: CUlibrary,
-        text: *const c_char,
-    ) -> Cuda {
+        text: Str,
+    ) -> CudaResult {
         let library = handles::check(HandleKind::Library, library as u64)?;
-        // SAFETY: passed on.
-        unsafe { write_global(dptr, bytes, global(library, name(text)?)?) }
+        write_global(dptr, bytes, global(library, name(text)?)?);
+        Ok(())
     }
 
-    pub unsafe fn cuLibraryGetUnifiedFunction(
-        _function: *mut *mut c_void,
-        _library: CUlibrary,
-        _symbol: *const c_char,
-    ) -> Cuda {
+    pub fn cuLibraryGetUnifiedFunction(_function: Out<*mut c_void>, _library: CUlibrary, _symbol: Str) -> CudaResult {
         // Exists only where the CPU can run the GPU's code.
         Err(CUDA_ERROR_NOT_FOUND)
     }
 
-    pub unsafe fn cuKernelGetFunction(function: *mut CUfunction, kernel: CUkernel) -> Cuda {
-        not_null(function)?;
+    pub fn cuKernelGetFunction(function: Out<CUfunction>, kernel: CUkernel) -> CudaResult {
+        function.required()?;
         let known = functions::find(kernel)?;
         let kernel = handles::check(HandleKind::Kernel, kernel as u64)?;
         let mut word = 0;
@@ -374,7 +338,6 @@ pub mod api {
                 },
             )
         })?;
-        // SAFETY: passed on.
-        unsafe { put(function, word as CUfunction) }
+        function.put(word as CUfunction)
     }
 }

@@ -1,48 +1,45 @@
 //! Occupancy questions that involve more than one call.
 #![allow(non_snake_case)]
 
+use cuda_abi::border::{In, Out};
+use cuda_abi::constants::device_attribute;
 use cuda_abi::error::*;
 use cuda_abi::types::*;
 use cuda_abi::wire::Op;
 
-use crate::device::put;
-use crate::entry::{Cuda, not_null};
 use crate::{carry, context, device, exports, functions, launch};
 
-pub unsafe fn cuOccupancyMaxPotentialBlockSize(
-    grid: *mut i32,
-    block: *mut i32,
+pub fn cuOccupancyMaxPotentialBlockSize(
+    grid: Out<i32>,
+    block: Out<i32>,
     function: CUfunction,
     shared_for: CUoccupancyB2DSize,
     shared: usize,
     limit: i32,
-) -> Cuda {
-    // SAFETY: passed on.
-    unsafe { cuOccupancyMaxPotentialBlockSizeWithFlags(grid, block, function, shared_for, shared, limit, 0) }
+) -> CudaResult {
+    cuOccupancyMaxPotentialBlockSizeWithFlags(grid, block, function, shared_for, shared, limit, 0)
 }
 
 /// The block size with the most threads in flight: tries them all, largest first, as the runtime's own search does.
-pub unsafe fn cuOccupancyMaxPotentialBlockSizeWithFlags(
-    grid: *mut i32,
-    block: *mut i32,
+pub fn cuOccupancyMaxPotentialBlockSizeWithFlags(
+    grid: Out<i32>,
+    block: Out<i32>,
     function: CUfunction,
     shared_for: CUoccupancyB2DSize,
     shared: usize,
     limit: i32,
     flags: u32,
-) -> Cuda {
-    const MULTIPROCESSORS: u32 = 16;
-    const THREADS_PER_MULTIPROCESSOR: u32 = 39;
-    const THREADS_PER_BLOCK: u32 = 1;
-    const WARP: u32 = 10;
-    not_null(grid)?;
-    not_null(block)?;
+) -> CudaResult {
+    grid.required()?;
+    block.required()?;
     let known = functions::loaded(function)?;
     let device = device::find(context::current_device()?)?;
-    let warp = device.attribute(WARP)?.max(1);
-    let most = device.attribute(THREADS_PER_BLOCK)?.min(known.max_threads.map_or(i32::MAX, |most| most as i32));
+    let warp = device.attribute(device_attribute::WARP_SIZE)?.max(1);
+    let most = device
+        .attribute(device_attribute::MAX_THREADS_PER_BLOCK)?
+        .min(known.max_threads.map_or(i32::MAX, |most| most as i32));
     let most = if limit > 0 { most.min(limit) } else { most };
-    let full = device.attribute(THREADS_PER_MULTIPROCESSOR)?;
+    let full = device.attribute(device_attribute::MAX_THREADS_PER_MULTIPROCESSOR)?;
     let (mut best_block, mut best_threads, mut best_count) = (0, 0, 0);
     let mut size = (most + warp - 1) / warp * warp;
     while size > 0 && best_threads < full {
@@ -64,20 +61,16 @@ pub unsafe fn cuOccupancyMaxPotentialBlockSizeWithFlags(
         }
         size -= warp;
     }
-    // SAFETY: passed on.
-    unsafe {
-        put(grid, best_count * device.attribute(MULTIPROCESSORS)?)?;
-        put(block, best_block)
-    }
+    grid.put(best_count * device.attribute(device_attribute::MULTIPROCESSOR_COUNT)?)?;
+    block.put(best_block)
 }
 
-/// # Safety
-/// `config` is as `cuLaunchKernelEx` wants it.
-unsafe fn clusters(function: CUfunction, config: *const CUlaunchConfig, largest: bool) -> Cuda<i32> {
-    not_null(config)?;
+fn clusters(function: CUfunction, config: In<CUlaunchConfig>, largest: bool) -> CudaResult<i32> {
+    config.required()?;
     let function = functions::find(function)?.word;
-    // SAFETY: not NULL; the rest is the caller's promise.
-    let (config, attributes) = unsafe { (&*config, launch::attributes(&*config)?) };
+    let config = config.take()?;
+    // SAFETY: by the API's contract it has as many attributes as it says.
+    let attributes = unsafe { launch::attributes(&config)? };
     let mut count = 0;
     carry::call(
         Op::ClusterOccupancy as u16,
@@ -98,22 +91,16 @@ unsafe fn clusters(function: CUfunction, config: *const CUlaunchConfig, largest:
     Ok(count)
 }
 
-pub unsafe fn cuOccupancyMaxActiveClusters(
-    count: *mut i32,
-    function: CUfunction,
-    config: *const CUlaunchConfig,
-) -> Cuda {
-    not_null(count)?;
-    // SAFETY: passed on.
-    unsafe { put(count, clusters(function, config, false)?) }
+pub fn cuOccupancyMaxActiveClusters(count: Out<i32>, function: CUfunction, config: In<CUlaunchConfig>) -> CudaResult {
+    count.required()?;
+    count.put(clusters(function, config, false)?)
 }
 
-pub unsafe fn cuOccupancyMaxPotentialClusterSize(
-    size: *mut i32,
+pub fn cuOccupancyMaxPotentialClusterSize(
+    size: Out<i32>,
     function: CUfunction,
-    config: *const CUlaunchConfig,
-) -> Cuda {
-    not_null(size)?;
-    // SAFETY: passed on.
-    unsafe { put(size, clusters(function, config, true)?) }
+    config: In<CUlaunchConfig>,
+) -> CudaResult {
+    size.required()?;
+    size.put(clusters(function, config, true)?)
 }

@@ -4,13 +4,13 @@
 use cuda_abi::types::*;
 
 use crate::copy::answer;
-use crate::entry::Cuda;
 use crate::exports;
+use cuda_abi::error::CudaResult;
 
 macro_rules! older {
     ($($old:ident => $new:ident($($arg:ident: $kind:ty $(as $wide:ty)?),* $(,)?);)*) => {
         $(
-            pub unsafe fn $old($($arg: $kind),*) -> Cuda {
+            pub unsafe fn $old($($arg: $kind),*) -> CudaResult {
                 // SAFETY: passed on.
                 answer(unsafe { exports::$new($($arg $(as $wide)?),*) })
             }

@@ -3,13 +3,15 @@
 
 use std::collections::HashMap;
 
+use cuda_abi::border::InSlice;
+use cuda_abi::constants::{launch_extra, multi_device_flag};
 use cuda_abi::error::*;
 use cuda_abi::types::*;
 use cuda_abi::wire::MAX_PARAMS;
 use parking_lot::Mutex;
 
 use crate::copy::answer;
-use crate::entry::{Cuda, not_null};
+use crate::entry::not_null;
 use crate::{exports, functions};
 
 #[derive(Clone, Default)]
@@ -23,31 +25,31 @@ struct Settings {
 /// By the function's handle, which is never used again.
 static SETTINGS: Mutex<Option<HashMap<u64, Settings>>> = Mutex::new(None);
 
-fn change(function: CUfunction, change: impl FnOnce(&mut Settings)) -> Cuda {
+fn change(function: CUfunction, change: impl FnOnce(&mut Settings)) -> CudaResult {
     let word = functions::loaded(function)?.word;
     change(SETTINGS.lock().get_or_insert_default().entry(word).or_default());
     Ok(())
 }
 
-pub unsafe fn cuFuncSetBlockShape(function: CUfunction, x: i32, y: i32, z: i32) -> Cuda {
+pub fn cuFuncSetBlockShape(function: CUfunction, x: i32, y: i32, z: i32) -> CudaResult {
     if [x, y, z].iter().any(|side| *side <= 0) {
         return Err(CUDA_ERROR_INVALID_VALUE);
     }
     change(function, |settings| settings.block = Some([x, y, z].map(|side| side as u32)))
 }
 
-pub unsafe fn cuFuncSetSharedSize(function: CUfunction, bytes: u32) -> Cuda {
+pub fn cuFuncSetSharedSize(function: CUfunction, bytes: u32) -> CudaResult {
     change(function, |settings| settings.shared = bytes)
 }
 
-pub unsafe fn cuParamSetSize(function: CUfunction, bytes: u32) -> Cuda {
+pub fn cuParamSetSize(function: CUfunction, bytes: u32) -> CudaResult {
     if bytes as usize > MAX_PARAMS {
         return Err(CUDA_ERROR_INVALID_VALUE);
     }
     change(function, |settings| settings.params.resize(bytes as usize, 0))
 }
 
-pub unsafe fn cuParamSetv(function: CUfunction, offset: i32, from: *mut c_void, bytes: u32) -> Cuda {
+pub unsafe fn cuParamSetv(function: CUfunction, offset: i32, from: *mut c_void, bytes: u32) -> CudaResult {
     not_null(from)?;
     let start = usize::try_from(offset).map_err(|_| CUDA_ERROR_INVALID_VALUE)?;
     let end = start.checked_add(bytes as usize).filter(|end| *end <= MAX_PARAMS).ok_or(CUDA_ERROR_INVALID_VALUE)?;
@@ -62,19 +64,16 @@ pub unsafe fn cuParamSetv(function: CUfunction, offset: i32, from: *mut c_void, 
     })
 }
 
-pub unsafe fn cuParamSeti(function: CUfunction, offset: i32, mut value: u32) -> Cuda {
+pub fn cuParamSeti(function: CUfunction, offset: i32, mut value: u32) -> CudaResult {
     // SAFETY: a local of four bytes.
     unsafe { cuParamSetv(function, offset, (&raw mut value).cast(), 4) }
 }
 
-pub unsafe fn cuParamSetf(function: CUfunction, offset: i32, value: f32) -> Cuda {
-    // SAFETY: passed on.
-    unsafe { cuParamSeti(function, offset, value.to_bits()) }
+pub fn cuParamSetf(function: CUfunction, offset: i32, value: f32) -> CudaResult {
+    cuParamSeti(function, offset, value.to_bits())
 }
 
-fn launch(function: CUfunction, width: i32, height: i32, stream: CUstream) -> Cuda {
-    const BUFFER_POINTER: usize = 1;
-    const BUFFER_SIZE: usize = 2;
+fn launch(function: CUfunction, width: i32, height: i32, stream: CUstream) -> CudaResult {
     let word = functions::loaded(function)?.word;
     let settings = SETTINGS.lock().as_ref().and_then(|all| all.get(&word).cloned()).unwrap_or_default();
     let [x, y, z] = settings.block.ok_or(CUDA_ERROR_INVALID_VALUE)?;
@@ -83,9 +82,9 @@ fn launch(function: CUfunction, width: i32, height: i32, stream: CUstream) -> Cu
     }
     let mut size = settings.params.len();
     let mut extra: [*mut c_void; 5] = [
-        BUFFER_POINTER as *mut c_void,
+        launch_extra::BUFFER_POINTER as *mut c_void,
         settings.params.as_ptr().cast_mut().cast(),
-        BUFFER_SIZE as *mut c_void,
+        launch_extra::BUFFER_SIZE as *mut c_void,
         (&raw mut size).cast(),
         std::ptr::null_mut(),
     ];
@@ -108,15 +107,15 @@ fn launch(function: CUfunction, width: i32, height: i32, stream: CUstream) -> Cu
     })
 }
 
-pub unsafe fn cuLaunch(function: CUfunction) -> Cuda {
+pub fn cuLaunch(function: CUfunction) -> CudaResult {
     launch(function, 1, 1, std::ptr::null_mut())
 }
 
-pub unsafe fn cuLaunchGrid(function: CUfunction, width: i32, height: i32) -> Cuda {
+pub fn cuLaunchGrid(function: CUfunction, width: i32, height: i32) -> CudaResult {
     launch(function, width, height, std::ptr::null_mut())
 }
 
-pub unsafe fn cuLaunchGridAsync(function: CUfunction, width: i32, height: i32, stream: CUstream) -> Cuda {
+pub fn cuLaunchGridAsync(function: CUfunction, width: i32, height: i32, stream: CUstream) -> CudaResult {
     launch(function, width, height, stream)
 }
 
@@ -134,22 +133,25 @@ struct One {
 const _: () = assert!(size_of::<One>() == size_of::<CUDA_LAUNCH_PARAMS>());
 
 /// On one device it is a cooperative launch like any other.
-pub unsafe fn cuLaunchCooperativeKernelMultiDevice(list: *mut CUDA_LAUNCH_PARAMS, devices: u32, flags: u32) -> Cuda {
-    const KNOWN_FLAGS: u32 = 3;
-    not_null(list)?;
-    if devices == 0 || flags & !KNOWN_FLAGS != 0 {
+pub fn cuLaunchCooperativeKernelMultiDevice(
+    list: InSlice<CUDA_LAUNCH_PARAMS>,
+    devices: u32,
+    flags: u32,
+) -> CudaResult {
+    list.required()?;
+    if devices == 0 || flags & !multi_device_flag::MASK != 0 {
         return Err(CUDA_ERROR_INVALID_VALUE);
     }
     if devices > 1 {
         return Err(CUDA_ERROR_NOT_SUPPORTED);
     }
-    // SAFETY: not NULL; the rest is the caller's promise.
-    let One { function, grid, block, shared, stream, params } = unsafe { list.cast::<One>().read() };
+    // SAFETY: both types are of one size, and of numbers and addresses only.
+    let One { function, grid, block, shared, stream, params } = unsafe { std::mem::transmute_copy(&list.at(0)?) };
     let ([gx, gy, gz], [bx, by, bz]) = (grid, block);
     // Natively a stream of the program's own is wanted.
     if matches!(stream as u64, 0..=2) {
         return Err(CUDA_ERROR_INVALID_HANDLE);
     }
-    // SAFETY: passed on.
+    // SAFETY: by the API's contract the parameters are the function's.
     answer(unsafe { exports::cuLaunchCooperativeKernel(function, gx, gy, gz, bx, by, bz, shared, stream, params) })
 }

@@ -4,27 +4,20 @@
 
 use std::collections::HashMap;
 
+use cuda_abi::border::{In, InSlice, Number, Out, Untyped};
+use cuda_abi::constants::{access, allocation_type, handle_type, location, pool_attribute};
 use cuda_abi::error::*;
 use cuda_abi::types::*;
 use cuda_abi::wire::{Handle, Kind as HandleKind, Op};
 use parking_lot::Mutex;
 
 use crate::allocations::{self, Allocation, Kind};
-use crate::device::put;
-use crate::entry::{Cuda, not_null};
 use crate::graph::{capture, memory as memory_of_graphs};
 use crate::{carry, context, device, ipc, memory, stream};
 
 /// Attributes 1 to 3 are flags of type int, the others 64-bit.
-const FLAGS: std::ops::RangeInclusive<u32> = 1..=3;
-const RELEASE_THRESHOLD: u32 = 4;
-const RESERVED_CURRENT: u32 = 5;
-const RESERVED_HIGH: u32 = 6;
-const USED_CURRENT: u32 = 7;
-const USED_HIGH: u32 = 8;
-const ACCESS_READ_WRITE: u32 = 3;
-/// A kind of handle that pools can be shared by.
-const POSIX_FD: u32 = 1;
+const FLAGS: std::ops::RangeInclusive<u32> =
+    pool_attribute::REUSE_FOLLOW_EVENT_DEPENDENCIES..=pool_attribute::REUSE_ALLOW_INTERNAL_DEPENDENCIES;
 
 /// Handles of pools are numbered here alone: the device's default pools first.
 const DEFAULT_POOLS: u32 = 64;
@@ -78,7 +71,7 @@ pub fn default_word(device: CUdevice) -> u64 {
     word(device as u32)
 }
 
-fn find(pool: CUmemoryPool) -> Cuda<Pool> {
+fn find(pool: CUmemoryPool) -> CudaResult<Pool> {
     let pool = pool as u64;
     let handle = Handle::from_word(pool).filter(|handle| handle.kind == HandleKind::MemPool);
     let device = handle.map(|handle| handle.index as CUdevice).filter(|device| *device < DEFAULT_POOLS as CUdevice);
@@ -88,26 +81,24 @@ fn find(pool: CUmemoryPool) -> Cuda<Pool> {
         .ok_or(CUDA_ERROR_INVALID_VALUE)
 }
 
-fn change(pool: CUmemoryPool, change: impl FnOnce(&mut Pool)) -> Cuda {
+fn change(pool: CUmemoryPool, change: impl FnOnce(&mut Pool)) -> CudaResult {
     let device = find(pool)?.device;
     with(|pools| change(pools.known.entry(pool as u64).or_insert_with(|| Pool::new(device))));
     Ok(())
 }
 
-pub unsafe fn cuDeviceGetDefaultMemPool(pool: *mut CUmemoryPool, dev: CUdevice) -> Cuda {
+pub fn cuDeviceGetDefaultMemPool(pool: Out<CUmemoryPool>, dev: CUdevice) -> CudaResult {
     device::find(dev)?;
-    // SAFETY: passed on.
-    unsafe { put(pool, default_word(dev) as CUmemoryPool) }
+    pool.put(default_word(dev) as CUmemoryPool)
 }
 
-pub unsafe fn cuDeviceGetMemPool(pool: *mut CUmemoryPool, dev: CUdevice) -> Cuda {
+pub fn cuDeviceGetMemPool(pool: Out<CUmemoryPool>, dev: CUdevice) -> CudaResult {
     device::find(dev)?;
     let current = with(|pools| pools.current.get(&dev).copied()).unwrap_or(default_word(dev));
-    // SAFETY: passed on.
-    unsafe { put(pool, current as CUmemoryPool) }
+    pool.put(current as CUmemoryPool)
 }
 
-pub unsafe fn cuDeviceSetMemPool(dev: CUdevice, pool: CUmemoryPool) -> Cuda {
+pub fn cuDeviceSetMemPool(dev: CUdevice, pool: CUmemoryPool) -> CudaResult {
     device::find(dev)?;
     if find(pool)?.device != dev {
         return Err(CUDA_ERROR_INVALID_VALUE);
@@ -117,40 +108,31 @@ pub unsafe fn cuDeviceSetMemPool(dev: CUdevice, pool: CUmemoryPool) -> Cuda {
 }
 
 /// The device that a location stands for; pools of other places there are none.
-///
-/// # Safety
-/// `location` is NULL or readable.
-unsafe fn device_of(location: *const CUmemLocation, kind: CUmemAllocationType) -> Cuda<CUdevice> {
-    const PINNED: u32 = 1;
-    const MANAGED: u32 = 2;
-    const DEVICE: u32 = 1;
-    not_null(location)?;
-    // SAFETY: not NULL; the rest is the caller's promise.
-    let location = unsafe { location.read() };
+fn device_of(location: In<CUmemLocation>, kind: CUmemAllocationType) -> CudaResult<CUdevice> {
+    let location = location.take()?;
     match (kind, location.kind) {
-        (PINNED, DEVICE) => Ok(location.id),
+        (allocation_type::PINNED, location::DEVICE) => Ok(location.id),
         // On the host, and managed memory.
-        (PINNED, 2..=4) | (MANAGED, _) => Err(CUDA_ERROR_NOT_SUPPORTED),
+        (allocation_type::PINNED, location::HOST..=location::HOST_NUMA_CURRENT) | (allocation_type::MANAGED, _) => {
+            Err(CUDA_ERROR_NOT_SUPPORTED)
+        }
         _ => Err(CUDA_ERROR_INVALID_VALUE),
     }
 }
 
-pub unsafe fn cuMemGetDefaultMemPool(pool: *mut CUmemoryPool, location: *mut CUmemLocation, kind: u32) -> Cuda {
-    // SAFETY: passed on.
-    unsafe { cuDeviceGetDefaultMemPool(pool, device_of(location, kind)?) }
+pub fn cuMemGetDefaultMemPool(pool: Out<CUmemoryPool>, location: In<CUmemLocation>, kind: u32) -> CudaResult {
+    cuDeviceGetDefaultMemPool(pool, device_of(location, kind)?)
 }
 
-pub unsafe fn cuMemGetMemPool(pool: *mut CUmemoryPool, location: *mut CUmemLocation, kind: u32) -> Cuda {
-    // SAFETY: passed on.
-    unsafe { cuDeviceGetMemPool(pool, device_of(location, kind)?) }
+pub fn cuMemGetMemPool(pool: Out<CUmemoryPool>, location: In<CUmemLocation>, kind: u32) -> CudaResult {
+    cuDeviceGetMemPool(pool, device_of(location, kind)?)
 }
 
-pub unsafe fn cuMemSetMemPool(location: *mut CUmemLocation, kind: u32, pool: CUmemoryPool) -> Cuda {
-    // SAFETY: passed on.
-    unsafe { cuDeviceSetMemPool(device_of(location, kind)?, pool) }
+pub fn cuMemSetMemPool(location: In<CUmemLocation>, kind: u32, pool: CUmemoryPool) -> CudaResult {
+    cuDeviceSetMemPool(device_of(location, kind)?, pool)
 }
 
-fn make(device: CUdevice, sharing: Sharing) -> Cuda<u64> {
+fn make(device: CUdevice, sharing: Sharing) -> CudaResult<u64> {
     device::find(device)?;
     Ok(with(|pools| {
         let made = word(pools.next);
@@ -161,41 +143,36 @@ fn make(device: CUdevice, sharing: Sharing) -> Cuda<u64> {
 }
 
 /// The device of a pool that may be exported.
-pub fn shareable(pool: CUmemoryPool) -> Cuda<CUdevice> {
+pub fn shareable(pool: CUmemoryPool) -> CudaResult<CUdevice> {
     let found = find(pool)?;
     if found.sharing == Sharing::Shareable { Ok(found.device) } else { Err(CUDA_ERROR_INVALID_VALUE) }
 }
 
 /// A pool of another process's, on this process's device.
-pub fn imported(device: CUdevice) -> Cuda<CUmemoryPool> {
+pub fn imported(device: CUdevice) -> CudaResult<CUmemoryPool> {
     make(device, Sharing::Imported).map(|made| made as CUmemoryPool)
 }
 
-pub fn check_imported(pool: CUmemoryPool) -> Cuda {
+pub fn check_imported(pool: CUmemoryPool) -> CudaResult {
     if find(pool)?.sharing == Sharing::Imported { Ok(()) } else { Err(CUDA_ERROR_INVALID_VALUE) }
 }
 
-pub unsafe fn cuMemPoolCreate(pool: *mut CUmemoryPool, properties: *const CUmemPoolProps) -> Cuda {
-    const PINNED: u32 = 1;
-    const DEVICE: u32 = 1;
-    not_null(pool)?;
-    not_null(properties)?;
-    // SAFETY: not NULL; the rest is the caller's promise.
-    let wanted = unsafe { properties.read() };
-    if wanted.alloc_type != PINNED || wanted.location.kind != DEVICE {
+pub fn cuMemPoolCreate(pool: Out<CUmemoryPool>, properties: In<CUmemPoolProps>) -> CudaResult {
+    pool.required()?;
+    let wanted = properties.take()?;
+    if wanted.alloc_type != allocation_type::PINNED || wanted.location.kind != location::DEVICE {
         return Err(CUDA_ERROR_INVALID_VALUE);
     }
     let sharing = match wanted.handle_types {
         0 => Sharing::Private,
-        POSIX_FD => Sharing::Shareable,
+        handle_type::POSIX_FILE_DESCRIPTOR => Sharing::Shareable,
         _ => return Err(CUDA_ERROR_NOT_SUPPORTED),
     };
     let made = make(wanted.location.id, sharing)?;
-    // SAFETY: passed on.
-    unsafe { put(pool, made as CUmemoryPool) }
+    pool.put(made as CUmemoryPool)
 }
 
-pub unsafe fn cuMemPoolDestroy(pool: CUmemoryPool) -> Cuda {
+pub fn cuMemPoolDestroy(pool: CUmemoryPool) -> CudaResult {
     let is_default = Handle::from_word(pool as u64).is_none_or(|handle| handle.index < DEFAULT_POOLS);
     let gone = !is_default
         && with(|pools| {
@@ -206,72 +183,69 @@ pub unsafe fn cuMemPoolDestroy(pool: CUmemoryPool) -> Cuda {
     if gone { Ok(()) } else { Err(CUDA_ERROR_INVALID_VALUE) }
 }
 
-pub unsafe fn cuMemPoolTrimTo(pool: CUmemoryPool, _keep: usize) -> Cuda {
+pub fn cuMemPoolTrimTo(pool: CUmemoryPool, _keep: usize) -> CudaResult {
     // Nothing is kept back.
     find(pool).map(|_| ())
 }
 
-pub unsafe fn cuMemPoolGetAttribute(pool: CUmemoryPool, attribute: u32, value: *mut c_void) -> Cuda {
-    not_null(value)?;
+pub fn cuMemPoolGetAttribute(pool: CUmemoryPool, attribute: u32, value: Untyped) -> CudaResult {
+    value.required()?;
     let settings = find(pool)?;
+    let number = match attribute {
+        flag if FLAGS.contains(&flag) => Number::Int(settings.flags[flag as usize - 1] as u32),
+        pool_attribute::RELEASE_THRESHOLD => Number::Word(settings.threshold),
+        // Nothing is held in reserve: what is reserved is in use.
+        pool_attribute::RESERVED_MEM_CURRENT | pool_attribute::USED_MEM_CURRENT => Number::Word(settings.used),
+        pool_attribute::RESERVED_MEM_HIGH | pool_attribute::USED_MEM_HIGH => Number::Word(settings.used_high),
+        _ => return Err(CUDA_ERROR_INVALID_VALUE),
+    };
     // SAFETY: flags are ints, the others 64-bit, by the API's contract.
-    unsafe {
-        match attribute {
-            flag if FLAGS.contains(&flag) => value.cast::<i32>().write(settings.flags[flag as usize - 1]),
-            RELEASE_THRESHOLD => value.cast::<u64>().write(settings.threshold),
-            // Nothing is held in reserve: what is reserved is in use.
-            RESERVED_CURRENT | USED_CURRENT => value.cast::<u64>().write(settings.used),
-            RESERVED_HIGH | USED_HIGH => value.cast::<u64>().write(settings.used_high),
-            _ => return Err(CUDA_ERROR_INVALID_VALUE),
-        }
-    }
-    Ok(())
+    unsafe { value.put(number) }
 }
 
-pub unsafe fn cuMemPoolSetAttribute(pool: CUmemoryPool, attribute: u32, value: *mut c_void) -> Cuda {
-    not_null(value)?;
+pub fn cuMemPoolSetAttribute(pool: CUmemoryPool, attribute: u32, value: Untyped) -> CudaResult {
+    value.required()?;
     match attribute {
         flag if FLAGS.contains(&flag) => {
             // SAFETY: flags are ints, by the API's contract.
-            let wanted = unsafe { value.cast::<i32>().read() };
+            let wanted = unsafe { value.value::<i32>() }.take()?;
             change(pool, |settings| settings.flags[flag as usize - 1] = wanted)
         }
-        RELEASE_THRESHOLD => {
+        pool_attribute::RELEASE_THRESHOLD => {
             // SAFETY: the threshold is 64-bit, by the API's contract.
-            let wanted = unsafe { value.cast::<u64>().read() };
+            let wanted = unsafe { value.value::<u64>() }.take()?;
             change(pool, |settings| settings.threshold = wanted)
         }
         // The high marks can be reset, and only to zero.
-        RESERVED_HIGH | USED_HIGH => change(pool, |settings| settings.used_high = settings.used),
+        pool_attribute::RESERVED_MEM_HIGH | pool_attribute::USED_MEM_HIGH => {
+            change(pool, |settings| settings.used_high = settings.used)
+        }
         _ => Err(CUDA_ERROR_INVALID_VALUE),
     }
 }
 
-pub unsafe fn cuMemPoolSetAccess(pool: CUmemoryPool, _map: *const CUmemAccessDesc, _count: usize) -> Cuda {
+pub fn cuMemPoolSetAccess(pool: CUmemoryPool, _map: InSlice<CUmemAccessDesc>, _count: usize) -> CudaResult {
     find(pool).map(|_| ())
 }
 
-pub unsafe fn cuMemPoolGetAccess(flags: *mut u32, pool: CUmemoryPool, location: *mut CUmemLocation) -> Cuda {
-    not_null(location)?;
-    // SAFETY: not NULL; the rest is the caller's promise.
-    let own = unsafe { (*location).id } == find(pool)?.device;
-    // SAFETY: passed on.
-    unsafe { put(flags, if own { ACCESS_READ_WRITE } else { 0 }) }
+pub fn cuMemPoolGetAccess(
+    flags: Out<CUmemAccess_flags>,
+    pool: CUmemoryPool,
+    location: In<CUmemLocation>,
+) -> CudaResult {
+    let own = location.take()?.id == find(pool)?.device;
+    flags.put(if own { access::READ_WRITE } else { 0 })
 }
 
 /// Allocates from a pool.
-///
-/// # Safety
-/// `dptr` is NULL or writable.
-unsafe fn allocate(dptr: *mut CUdeviceptr, bytes: usize, pool: CUmemoryPool, stream: CUstream) -> Cuda {
-    not_null(dptr)?;
+fn allocate(dptr: Out<CUdeviceptr>, bytes: usize, pool: CUmemoryPool, stream: CUstream) -> CudaResult {
+    dptr.required()?;
     let stream = stream::resolve(stream)?;
     if find(pool)?.sharing == Sharing::Imported {
         return Err(CUDA_ERROR_NOT_SUPPORTED);
     }
     if capture::is_captured(stream)? {
-        // SAFETY: passed on.
-        return unsafe { put(dptr, memory_of_graphs::allocate_captured(bytes, stream)?) };
+        return dptr.put(memory_of_graphs::allocate_captured(bytes, stream)?);
     }
     let address = memory::allocate(bytes)?;
     allocations::set_pool(address, pool as u64);
@@ -279,27 +253,22 @@ unsafe fn allocate(dptr: *mut CUdeviceptr, bytes: usize, pool: CUmemoryPool, str
         settings.used += bytes as u64;
         settings.used_high = settings.used_high.max(settings.used);
     })?;
-    // SAFETY: passed on.
-    unsafe { put(dptr, address) }
+    dptr.put(address)
 }
 
-pub unsafe fn cuMemAllocAsync(dptr: *mut CUdeviceptr, bytes: usize, stream: CUstream) -> Cuda {
+pub fn cuMemAllocAsync(dptr: Out<CUdeviceptr>, bytes: usize, stream: CUstream) -> CudaResult {
     let mut pool = std::ptr::null_mut();
-    // SAFETY: the output is a local; the rest is passed on.
-    unsafe {
-        cuDeviceGetMemPool(&mut pool, context::current_device()?)?;
-        allocate(dptr, bytes, pool, stream)
-    }
+    cuDeviceGetMemPool(Out::to(&mut pool), context::current_device()?)?;
+    allocate(dptr, bytes, pool, stream)
 }
 
-pub unsafe fn cuMemAllocFromPoolAsync(
-    dptr: *mut CUdeviceptr,
+pub fn cuMemAllocFromPoolAsync(
+    dptr: Out<CUdeviceptr>,
     bytes: usize,
     pool: CUmemoryPool,
     stream: CUstream,
-) -> Cuda {
-    // SAFETY: passed on.
-    unsafe { allocate(dptr, bytes, pool, stream) }
+) -> CudaResult {
+    allocate(dptr, bytes, pool, stream)
 }
 
 /// Memory went back to its pool.
@@ -311,7 +280,7 @@ pub fn returned(allocation: &Allocation) {
     }
 }
 
-pub unsafe fn cuMemFreeAsync(dptr: CUdeviceptr, stream: CUstream) -> Cuda {
+pub fn cuMemFreeAsync(dptr: CUdeviceptr, stream: CUstream) -> CudaResult {
     let stream = stream::resolve(stream)?;
     context::current()?;
     if memory_of_graphs::is_held(dptr) {

@@ -1,5 +1,6 @@
 //! `cuGetProcAddress`: which symbol a name stands for, at which version and with which notion of the NULL stream.
 
+use cuda_abi::constants::proc_address_flag;
 use cuda_abi::types::c_void;
 
 /// A function's address, which is the same for every thread.
@@ -21,8 +22,6 @@ pub struct Row {
 
 include!(concat!(env!("OUT_DIR"), "/procaddr.rs"));
 
-const PER_THREAD_STREAM: u64 = 2;
-
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Found {
     Function(*const c_void),
@@ -35,7 +34,7 @@ pub enum Found {
 pub fn find(name: &str, version: u32, flags: u64) -> Found {
     let start = ROWS.partition_point(|row| row.name < name);
     let rows = ROWS[start..].iter().take_while(|row| row.name == name);
-    let wants_own = flags & PER_THREAD_STREAM != 0;
+    let wants_own = flags & proc_address_flag::PER_THREAD_DEFAULT_STREAM != 0;
     let has_own = rows.clone().any(|row| row.per_thread);
     let mut known = false;
     for row in rows {
@@ -49,66 +48,50 @@ pub fn find(name: &str, version: u32, flags: u64) -> Found {
 
 #[allow(non_snake_case)]
 pub mod api {
-    use std::ffi::CStr;
-
+    use cuda_abi::border::{Out, Str};
+    use cuda_abi::constants::proc_address_result;
     use cuda_abi::error::*;
     use cuda_abi::types::*;
 
     use super::{Found, find};
-    use crate::entry::{Cuda, not_null};
+    use cuda_abi::error::CudaResult;
 
     fn version() -> u32 {
         let mut version = 0;
-        // SAFETY: the output is a local.
-        unsafe { crate::exports::cuDriverGetVersion(&mut version) };
+        // It fails for want of an output only.
+        let _ = crate::api::cuDriverGetVersion(Out::to(&mut version));
         version as u32
     }
 
-    pub unsafe fn cuGetProcAddress_v2(
-        symbol: *const c_char,
-        pfn: *mut *mut c_void,
+    pub fn cuGetProcAddress_v2(
+        symbol: Str,
+        pfn: Out<*mut c_void>,
         cuda_version: i32,
         flags: u64,
-        status: *mut CUdriverProcAddressQueryResult,
-    ) -> Cuda {
-        not_null(symbol)?;
-        not_null(pfn)?;
-        // SAFETY: a NUL-terminated string, by the caller's promise.
-        let name = unsafe { CStr::from_ptr(symbol) }.to_str().unwrap_or("");
+        status: Out<CUdriverProcAddressQueryResult>,
+    ) -> CudaResult {
+        symbol.required()?;
+        pfn.required()?;
+        let name = symbol.text()?.to_str().unwrap_or("");
         if cuda_version < 0 || cuda_version as u32 > version() {
             return Err(CUDA_ERROR_INVALID_VALUE);
         }
         let (function, answer) = match find(name, cuda_version as u32, flags) {
-            Found::Function(function) => (function, 0),
-            Found::Unknown => (std::ptr::null(), 1),
-            Found::TooOld => (std::ptr::null(), 2),
+            Found::Function(function) => (function, proc_address_result::SUCCESS),
+            Found::Unknown => (std::ptr::null(), proc_address_result::SYMBOL_NOT_FOUND),
+            Found::TooOld => (std::ptr::null(), proc_address_result::VERSION_NOT_SUFFICIENT),
         };
-        // SAFETY: not NULL; the rest is the caller's promise. The status may be left out.
-        unsafe {
-            pfn.write(function.cast_mut());
-            if !status.is_null() {
-                status.write(answer);
-            }
-        }
+        pfn.put(function.cast_mut())?;
+        status.put_if(answer);
         Ok(())
     }
 
-    pub unsafe fn cuGetProcAddress(
-        symbol: *const c_char,
-        pfn: *mut *mut c_void,
-        cuda_version: i32,
-        flags: u64,
-    ) -> Cuda {
-        not_null(symbol)?;
-        not_null(pfn)?;
-        // SAFETY: a NUL-terminated string, by the caller's promise.
-        let name = unsafe { CStr::from_ptr(symbol) }.to_str().unwrap_or("");
+    pub fn cuGetProcAddress(symbol: Str, pfn: Out<*mut c_void>, cuda_version: i32, flags: u64) -> CudaResult {
+        symbol.required()?;
+        pfn.required()?;
+        let name = symbol.text()?.to_str().unwrap_or("");
         match find(name, cuda_version.max(0) as u32, flags) {
-            Found::Function(function) => {
-                // SAFETY: not NULL; the rest is the caller's promise.
-                unsafe { pfn.write(function.cast_mut()) };
-                Ok(())
-            }
+            Found::Function(function) => pfn.put(function.cast_mut()),
             _ => Err(CUDA_ERROR_NOT_FOUND),
         }
     }
@@ -148,7 +131,7 @@ mod tests {
     #[test]
     fn every_row_is_reached_at_its_own_version() {
         for row in &ROWS {
-            let flags = if row.per_thread { PER_THREAD_STREAM } else { 0 };
+            let flags = if row.per_thread { proc_address_flag::PER_THREAD_DEFAULT_STREAM } else { 0 };
             assert_eq!(symbol(row.name, row.since, flags), Some(row.symbol), "{} {}", row.name, row.since);
         }
     }

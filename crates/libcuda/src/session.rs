@@ -11,6 +11,7 @@ use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
+use cuda_abi::border::Out;
 use cuda_abi::env_vars;
 use cuda_abi::error::*;
 use cuda_abi::wire::{self, Op, Writer};
@@ -26,7 +27,6 @@ use xen::guest::Granted;
 use xen::sys::gntalloc::GrantAllocator;
 
 use crate::device::Devices;
-use crate::entry::Cuda;
 use crate::variables;
 
 /// Starting a worker takes a fraction of a second; a broker that takes this long has a problem.
@@ -69,7 +69,7 @@ static SOCKET: AtomicI32 = AtomicI32::new(-1);
 
 /// The session, if `cuInit` succeeded in this very process.
 #[inline]
-pub fn get() -> Cuda<&'static Session> {
+pub fn get() -> CudaResult<&'static Session> {
     match SESSION.get() {
         Some(session) if !FORKED.load(Ordering::Relaxed) => Ok(session),
         _ => Err(CUDA_ERROR_NOT_INITIALIZED),
@@ -77,7 +77,7 @@ pub fn get() -> Cuda<&'static Session> {
 }
 
 #[inline]
-pub fn ready() -> Cuda {
+pub fn ready() -> CudaResult {
     get().map(|_| ())
 }
 
@@ -110,7 +110,7 @@ fn is_guest() -> bool {
     env_vars::is_guest(xen::guest::is_possible)
 }
 
-fn start() -> Cuda {
+fn start() -> CudaResult {
     if FORKED.load(Ordering::Relaxed) {
         return Err(CUDA_ERROR_NOT_INITIALIZED);
     }
@@ -308,21 +308,19 @@ fn greet(client: &idm::Client, variables: &[(OsString, OsString)]) -> Result<Dev
 pub mod api {
     use super::*;
 
-    pub unsafe fn cuInit(flags: u32) -> Cuda {
+    pub fn cuInit(flags: u32) -> CudaResult {
         if flags != 0 {
             return Err(CUDA_ERROR_INVALID_VALUE);
         }
         start()
     }
 
-    pub unsafe fn cuDriverGetVersion(version: *mut i32) -> Cuda {
-        crate::entry::not_null(version)?;
+    pub fn cuDriverGetVersion(version: Out<i32>) -> CudaResult {
+        version.required()?;
         let known = match get() {
             Ok(session) => session.devices.driver_version,
             Err(_) => promised_version(),
         };
-        // SAFETY: not NULL; the rest is the caller's promise.
-        unsafe { version.write(known as i32) };
-        Ok(())
+        version.put(known as i32)
     }
 }

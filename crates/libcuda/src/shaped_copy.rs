@@ -2,20 +2,17 @@
 
 use std::sync::Arc;
 
+use cuda_abi::border::In;
+use cuda_abi::constants::memory_type;
 use cuda_abi::error::*;
 use cuda_abi::types::*;
 use cuda_abi::wire::{Kind as HandleKind, Op};
 
 use crate::allocations::{self, Kind, is_reachable};
-use crate::entry::{Cuda, not_null};
+use crate::entry::not_null;
 use crate::graph::capture;
 use crate::host_functions::{self, Own};
 use crate::{carry, context, handles, host_memory, stream};
-
-const HOST: u32 = 1;
-const DEVICE: u32 = 2;
-pub const ARRAY: u32 = 3;
-pub const UNIFIED: u32 = 4;
 
 /// One side of a copy: where its first byte lies, and how far its rows and layers are apart.
 #[derive(Clone, Copy)]
@@ -40,7 +37,7 @@ struct Bounce {
 }
 
 impl Bounce {
-    fn new(bytes: usize) -> Cuda<Bounce> {
+    fn new(bytes: usize) -> CudaResult<Bounce> {
         let context = context::current()?;
         // The program's capture forbids the program to allocate, not us.
         let address = capture::unaffected(|| host_memory::allocate(bytes, Kind::Pinned, 0))?;
@@ -50,14 +47,12 @@ impl Bounce {
 
 impl Drop for Bounce {
     fn drop(&mut self) {
-        // SAFETY: the context is a handle, and its own stack is put back.
-        let entered = unsafe { context::api::cuCtxPushCurrent_v2(self.context as CUcontext) }.is_ok();
+        let entered = context::api::cuCtxPushCurrent_v2(self.context as CUcontext).is_ok();
         if let Ok(found) = allocations::take(self.address, |_| true) {
             let _ = capture::unaffected(|| host_memory::free_unused(&found));
         }
         if entered {
-            // SAFETY: NULL is allowed.
-            let _ = unsafe { context::api::cuCtxPopCurrent_v2(std::ptr::null_mut()) };
+            let _ = context::api::cuCtxPopCurrent_v2(cuda_abi::border::Out::nowhere());
         }
     }
 }
@@ -74,7 +69,7 @@ pub struct Split {
 ///
 /// # Safety
 /// Pageable sides must be memory of this process, as large as the description says, whenever the copy runs.
-pub unsafe fn split(mut copy: CUDA_MEMCPY3D) -> Cuda<Option<Split>> {
+pub unsafe fn split(mut copy: CUDA_MEMCPY3D) -> CudaResult<Option<Split>> {
     let (width, height, depth) = (copy.width_in_bytes, copy.height, copy.depth);
     if width == 0 || height == 0 || depth == 0 {
         return Ok(None);
@@ -117,7 +112,7 @@ fn put_in_place(copy: &mut CUDA_MEMCPY3D, bounce: &Bounce, source: bool) {
 ///
 /// # Safety
 /// As for `split`.
-unsafe fn capture_split(copy: CUDA_MEMCPY3D, stream: u64) -> Cuda {
+unsafe fn capture_split(copy: CUDA_MEMCPY3D, stream: u64) -> CudaResult {
     // SAFETY: the caller's promise.
     let Some(split) = (unsafe { split(copy) })? else { return Ok(()) };
     if let Some(before) = split.before {
@@ -134,12 +129,12 @@ unsafe fn capture_split(copy: CUDA_MEMCPY3D, stream: u64) -> Cuda {
 ///
 /// # Safety
 /// As for `split`.
-pub unsafe fn capture_linear(destination: u64, source: u64, len: usize, stream: u64) -> Cuda {
+pub unsafe fn capture_linear(destination: u64, source: u64, len: usize, stream: u64) -> CudaResult {
     let copy = CUDA_MEMCPY3D {
-        src_memory_type: UNIFIED,
+        src_memory_type: memory_type::UNIFIED,
         src_device: source,
         src_pitch: len,
-        dst_memory_type: UNIFIED,
+        dst_memory_type: memory_type::UNIFIED,
         dst_device: destination,
         dst_pitch: len,
         width_in_bytes: len,
@@ -159,13 +154,13 @@ fn write(copy: &CUDA_MEMCPY3D, stream: u64) -> impl FnOnce(&mut cuda_abi::wire::
     }
 }
 
-fn post(copy: &CUDA_MEMCPY3D, stream: u64) -> Cuda {
+fn post(copy: &CUDA_MEMCPY3D, stream: u64) -> CudaResult {
     carry::post(Op::Copy3dAsync as u16, write(copy, stream))
 }
 
 /// # Safety
 /// Pageable sides must be memory of this process, as large as the description says.
-pub unsafe fn copy(mut copy: CUDA_MEMCPY3D, stream: u64, wait: bool) -> Cuda {
+pub unsafe fn copy(mut copy: CUDA_MEMCPY3D, stream: u64, wait: bool) -> CudaResult {
     context::current()?;
     let (width, height, depth) = (copy.width_in_bytes, copy.height, copy.depth);
     if width == 0 || height == 0 || depth == 0 {
@@ -217,7 +212,7 @@ unsafe fn move_rows(from: Side, to: Side, width: usize, height: usize, depth: us
 }
 
 /// Decides what a side is; answers its place if it is pageable.
-pub fn side(copy: &mut CUDA_MEMCPY3D, source: bool) -> Cuda<Option<Side>> {
+pub fn side(copy: &mut CUDA_MEMCPY3D, source: bool) -> CudaResult<Option<Side>> {
     let (kind, host, device, array) = if source {
         (copy.src_memory_type, copy.src_host as u64, copy.src_device, copy.src_array)
     } else {
@@ -228,13 +223,13 @@ pub fn side(copy: &mut CUDA_MEMCPY3D, source: bool) -> Cuda<Option<Side>> {
     } else {
         (copy.dst_x_in_bytes, copy.dst_y, copy.dst_z, copy.dst_pitch, copy.dst_height)
     };
-    if kind == ARRAY {
+    if kind == memory_type::ARRAY {
         handles::check(HandleKind::Array, array as u64)?;
         return Ok(None);
     }
     let address = match kind {
-        HOST => host,
-        DEVICE | UNIFIED => device,
+        memory_type::HOST => host,
+        memory_type::DEVICE | memory_type::UNIFIED => device,
         _ => return Err(CUDA_ERROR_INVALID_VALUE),
     };
     let pitch = if pitch == 0 { copy.width_in_bytes + x } else { pitch };
@@ -243,11 +238,11 @@ pub fn side(copy: &mut CUDA_MEMCPY3D, source: bool) -> Cuda<Option<Side>> {
         return Err(CUDA_ERROR_INVALID_VALUE);
     }
     let reachable = is_reachable(address);
-    if kind == DEVICE && !reachable {
+    if kind == memory_type::DEVICE && !reachable {
         return Err(CUDA_ERROR_INVALID_VALUE);
     }
     let on_host = !reachable || cuda_abi::plan::in_host(address, 1);
-    let resolved = if on_host { HOST } else { DEVICE };
+    let resolved = if on_host { memory_type::HOST } else { memory_type::DEVICE };
     if source {
         (copy.src_memory_type, copy.src_pitch, copy.src_height) = (resolved, pitch, height);
         (copy.src_host, copy.src_device) = (address as *const c_void, address);
@@ -290,29 +285,33 @@ fn from_2d(copy: &CUDA_MEMCPY2D) -> CUDA_MEMCPY3D {
 fn array_row(array: CUarray, offset: usize, host: *mut c_void, bytes: usize, to_array: bool) -> CUDA_MEMCPY3D {
     let mut copy = CUDA_MEMCPY3D { width_in_bytes: bytes, height: 1, depth: 1, ..Default::default() };
     if to_array {
-        (copy.src_memory_type, copy.src_host, copy.src_pitch) = (HOST, host, bytes);
-        (copy.dst_memory_type, copy.dst_array, copy.dst_x_in_bytes) = (ARRAY, array, offset);
+        (copy.src_memory_type, copy.src_host, copy.src_pitch) = (memory_type::HOST, host, bytes);
+        (copy.dst_memory_type, copy.dst_array, copy.dst_x_in_bytes) = (memory_type::ARRAY, array, offset);
     } else {
-        (copy.dst_memory_type, copy.dst_host, copy.dst_pitch) = (HOST, host, bytes);
-        (copy.src_memory_type, copy.src_array, copy.src_x_in_bytes) = (ARRAY, array, offset);
+        (copy.dst_memory_type, copy.dst_host, copy.dst_pitch) = (memory_type::HOST, host, bytes);
+        (copy.src_memory_type, copy.src_array, copy.src_x_in_bytes) = (memory_type::ARRAY, array, offset);
     }
     copy
 }
 
 /// A linear piece of device memory to or from one of an array.
-fn array_and_device(array: CUarray, offset: usize, device: u64, bytes: usize, to_array: bool) -> Cuda<CUDA_MEMCPY3D> {
+fn array_and_device(
+    array: CUarray,
+    offset: usize,
+    device: u64,
+    bytes: usize,
+    to_array: bool,
+) -> CudaResult<CUDA_MEMCPY3D> {
     if !is_reachable(device) {
         return Err(CUDA_ERROR_INVALID_VALUE);
     }
     Ok(array_row(array, offset, device as *mut c_void, bytes, to_array))
 }
 
-/// # Safety
-/// `description` is NULL or readable.
-unsafe fn from_peers(description: *const CUDA_MEMCPY3D_PEER_v1) -> Cuda<CUDA_MEMCPY3D> {
-    not_null(description)?;
-    // SAFETY: not NULL; the contexts of the two sides are where the other description has nothing.
-    let mut copy = unsafe { description.cast::<CUDA_MEMCPY3D>().read() };
+fn from_peers(description: In<CUDA_MEMCPY3D_PEER_v1>) -> CudaResult<CUDA_MEMCPY3D> {
+    const { assert!(size_of::<CUDA_MEMCPY3D_PEER_v1>() == size_of::<CUDA_MEMCPY3D>()) };
+    // SAFETY: of one size; the contexts of the two sides are where the other description has nothing.
+    let mut copy: CUDA_MEMCPY3D = unsafe { std::mem::transmute_copy(&description.take()?) };
     for context in [&mut copy.reserved0, &mut copy.reserved1] {
         if !context.is_null() {
             context::resolve(*context)?;
@@ -328,18 +327,18 @@ pub mod api {
     use super::copy as carry_out;
     use super::*;
 
-    pub unsafe fn cuMemcpyAtoA_v2(
+    pub fn cuMemcpyAtoA_v2(
         dst: CUarray,
         dst_offset: usize,
         src: CUarray,
         src_offset: usize,
         bytes: usize,
-    ) -> Cuda {
+    ) -> CudaResult {
         let row = CUDA_MEMCPY3D {
-            src_memory_type: ARRAY,
+            src_memory_type: memory_type::ARRAY,
             src_array: src,
             src_x_in_bytes: src_offset,
-            dst_memory_type: ARRAY,
+            dst_memory_type: memory_type::ARRAY,
             dst_array: dst,
             dst_x_in_bytes: dst_offset,
             width_in_bytes: bytes,
@@ -351,62 +350,61 @@ pub mod api {
         unsafe { carry_out(row, stream::default()?, true) }
     }
 
-    pub unsafe fn cuMemcpyAtoD_v2(dst: CUdeviceptr, src: CUarray, offset: usize, bytes: usize) -> Cuda {
+    pub fn cuMemcpyAtoD_v2(dst: CUdeviceptr, src: CUarray, offset: usize, bytes: usize) -> CudaResult {
         // SAFETY: no side is pageable.
         unsafe { carry_out(array_and_device(src, offset, dst, bytes, false)?, stream::default()?, true) }
     }
 
-    pub unsafe fn cuMemcpyDtoA_v2(dst: CUarray, offset: usize, src: CUdeviceptr, bytes: usize) -> Cuda {
+    pub fn cuMemcpyDtoA_v2(dst: CUarray, offset: usize, src: CUdeviceptr, bytes: usize) -> CudaResult {
         // SAFETY: no side is pageable.
         unsafe { carry_out(array_and_device(dst, offset, src, bytes, true)?, stream::default()?, true) }
     }
 
-    pub unsafe fn cuMemcpy3DPeer(description: *const CUDA_MEMCPY3D_PEER_v1) -> Cuda {
-        // SAFETY: passed on.
+    pub fn cuMemcpy3DPeer(description: In<CUDA_MEMCPY3D_PEER_v1>) -> CudaResult {
+        // SAFETY: by the API's contract, pageable sides are memory of this process.
         unsafe { carry_out(from_peers(description)?, stream::default()?, true) }
     }
 
-    pub unsafe fn cuMemcpy3DPeerAsync(description: *const CUDA_MEMCPY3D_PEER_v1, stream: CUstream) -> Cuda {
-        // SAFETY: passed on.
+    pub fn cuMemcpy3DPeerAsync(description: In<CUDA_MEMCPY3D_PEER_v1>, stream: CUstream) -> CudaResult {
+        // SAFETY: by the API's contract, pageable sides are memory of this process.
         unsafe { carry_out(from_peers(description)?, stream::resolve(stream)?, false) }
     }
 
-    pub unsafe fn cuMemcpy2D_v2(description: *const CUDA_MEMCPY2D) -> Cuda {
-        not_null(description)?;
-        // SAFETY: not NULL; the rest is the caller's promise.
-        unsafe { carry_out(from_2d(&*description), stream::default()?, true) }
+    pub fn cuMemcpy2D_v2(description: In<CUDA_MEMCPY2D>) -> CudaResult {
+        let description = description.take()?;
+        // SAFETY: by the API's contract, pageable sides are memory of this process.
+        unsafe { carry_out(from_2d(&description), stream::default()?, true) }
     }
 
-    pub unsafe fn cuMemcpy2DUnaligned_v2(description: *const CUDA_MEMCPY2D) -> Cuda {
-        // SAFETY: passed on.
-        unsafe { cuMemcpy2D_v2(description) }
+    pub fn cuMemcpy2DUnaligned_v2(description: In<CUDA_MEMCPY2D>) -> CudaResult {
+        cuMemcpy2D_v2(description)
     }
 
-    pub unsafe fn cuMemcpy2DAsync_v2(description: *const CUDA_MEMCPY2D, stream: CUstream) -> Cuda {
-        not_null(description)?;
-        // SAFETY: not NULL; the rest is the caller's promise.
-        unsafe { carry_out(from_2d(&*description), stream::resolve(stream)?, false) }
+    pub fn cuMemcpy2DAsync_v2(description: In<CUDA_MEMCPY2D>, stream: CUstream) -> CudaResult {
+        let description = description.take()?;
+        // SAFETY: by the API's contract, pageable sides are memory of this process.
+        unsafe { carry_out(from_2d(&description), stream::resolve(stream)?, false) }
     }
 
-    pub unsafe fn cuMemcpy3D_v2(description: *const CUDA_MEMCPY3D) -> Cuda {
-        not_null(description)?;
-        // SAFETY: not NULL; the rest is the caller's promise.
-        unsafe { carry_out(*description, stream::default()?, true) }
+    pub fn cuMemcpy3D_v2(description: In<CUDA_MEMCPY3D>) -> CudaResult {
+        let description = description.take()?;
+        // SAFETY: by the API's contract, pageable sides are memory of this process.
+        unsafe { carry_out(description, stream::default()?, true) }
     }
 
-    pub unsafe fn cuMemcpy3DAsync_v2(description: *const CUDA_MEMCPY3D, stream: CUstream) -> Cuda {
-        not_null(description)?;
-        // SAFETY: not NULL; the rest is the caller's promise.
-        unsafe { carry_out(*description, stream::resolve(stream)?, false) }
+    pub fn cuMemcpy3DAsync_v2(description: In<CUDA_MEMCPY3D>, stream: CUstream) -> CudaResult {
+        let description = description.take()?;
+        // SAFETY: by the API's contract, pageable sides are memory of this process.
+        unsafe { carry_out(description, stream::resolve(stream)?, false) }
     }
 
-    pub unsafe fn cuMemcpyHtoA_v2(array: CUarray, offset: usize, host: *const c_void, bytes: usize) -> Cuda {
+    pub unsafe fn cuMemcpyHtoA_v2(array: CUarray, offset: usize, host: *const c_void, bytes: usize) -> CudaResult {
         not_null(host)?;
         // SAFETY: passed on.
         unsafe { carry_out(array_row(array, offset, host.cast_mut(), bytes, true), stream::default()?, true) }
     }
 
-    pub unsafe fn cuMemcpyAtoH_v2(host: *mut c_void, array: CUarray, offset: usize, bytes: usize) -> Cuda {
+    pub unsafe fn cuMemcpyAtoH_v2(host: *mut c_void, array: CUarray, offset: usize, bytes: usize) -> CudaResult {
         not_null(host)?;
         // SAFETY: passed on.
         unsafe { carry_out(array_row(array, offset, host, bytes, false), stream::default()?, true) }
@@ -418,7 +416,7 @@ pub mod api {
         host: *const c_void,
         bytes: usize,
         stream: CUstream,
-    ) -> Cuda {
+    ) -> CudaResult {
         not_null(host)?;
         let row = array_row(array, offset, host.cast_mut(), bytes, true);
         // SAFETY: passed on.
@@ -431,7 +429,7 @@ pub mod api {
         offset: usize,
         bytes: usize,
         stream: CUstream,
-    ) -> Cuda {
+    ) -> CudaResult {
         not_null(host)?;
         // SAFETY: passed on.
         unsafe { carry_out(array_row(array, offset, host, bytes, false), stream::resolve(stream)?, false) }

@@ -2,15 +2,13 @@
 
 use std::cell::{Cell, RefCell};
 
+use cuda_abi::border::Out;
+use cuda_abi::constants::default_stream;
 use cuda_abi::error::*;
 use cuda_abi::types::*;
 use cuda_abi::wire::Kind;
 
-use crate::entry::Cuda;
 use crate::{context, exports, handles, session};
-
-pub const LEGACY: u64 = 1;
-const PER_THREAD: u64 = 2;
 
 thread_local! {
     /// Inside a `_ptsz` or `_ptds` function the NULL stream is this thread's own.
@@ -43,24 +41,24 @@ pub fn per_thread(function: impl FnOnce() -> CUresult) -> CUresult {
 
 /// What the worker knows a stream as.
 #[inline]
-pub fn resolve(stream: CUstream) -> Cuda<u64> {
+pub fn resolve(stream: CUstream) -> CudaResult<u64> {
     match stream as u64 {
         0 if NULL_IS_MINE.get() => mine(),
         0 => Ok(0),
-        LEGACY => Ok(LEGACY),
-        PER_THREAD => mine(),
+        default_stream::LEGACY => Ok(default_stream::LEGACY),
+        default_stream::PER_THREAD => mine(),
         word => handles::check(Kind::Stream, word),
     }
 }
 
 /// The stream that functions without a stream argument use.
-pub fn default() -> Cuda<u64> {
+pub fn default() -> CudaResult<u64> {
     resolve(std::ptr::null_mut())
 }
 
 /// This thread's own stream in the current context. The executor is one thread, so the driver's own notion of per-thread
 /// streams would mix up the client's threads.
-fn mine() -> Cuda<u64> {
+fn mine() -> CudaResult<u64> {
     let context = context::current()?;
     let known =
         MINE.with_borrow(|mine| mine.0.iter().find(|(owner, _)| *owner == context).map(|(_, stream)| *stream));
@@ -86,27 +84,21 @@ fn mine() -> Cuda<u64> {
 #[allow(non_snake_case)]
 pub mod api {
     use super::*;
-    use crate::device::put;
 
-    pub unsafe fn cuStreamSynchronize(stream: CUstream) -> Cuda {
+    pub fn cuStreamSynchronize(stream: CUstream) -> CudaResult {
         crate::completion::wait_for_stream(resolve(stream)?)
     }
 
-    pub unsafe fn cuStreamGetCtx(stream: CUstream, ctx: *mut CUcontext) -> Cuda {
+    pub fn cuStreamGetCtx(stream: CUstream, ctx: Out<CUcontext>) -> CudaResult {
         let context = match resolve(stream)? {
-            0 | LEGACY => context::current()?,
+            0 | default_stream::LEGACY => context::current()?,
             word => handles::context_of(Kind::Stream, word)?,
         };
-        // SAFETY: passed on.
-        unsafe { put(ctx, context as CUcontext) }
+        ctx.put(context as CUcontext)
     }
 
-    pub unsafe fn cuStreamGetCtx_v2(stream: CUstream, ctx: *mut CUcontext, green: *mut CUgreenCtx) -> Cuda {
-        if !green.is_null() {
-            // SAFETY: not NULL; the rest is the caller's promise.
-            unsafe { green.write(std::ptr::null_mut()) };
-        }
-        // SAFETY: passed on.
-        unsafe { cuStreamGetCtx(stream, ctx) }
+    pub fn cuStreamGetCtx_v2(stream: CUstream, ctx: Out<CUcontext>, green: Out<CUgreenCtx>) -> CudaResult {
+        green.put_if(std::ptr::null_mut());
+        cuStreamGetCtx(stream, ctx)
     }
 }

@@ -3,14 +3,13 @@
 
 use std::collections::HashMap;
 
+use cuda_abi::border::{In, Out};
 use cuda_abi::error::*;
 use cuda_abi::types::*;
 use cuda_abi::wire::Op;
 use parking_lot::Mutex;
 
 use crate::carry;
-use crate::device::put;
-use crate::entry::{Cuda, not_null};
 
 /// What an object was made of, with the program's own handles in it.
 #[derive(Clone, Copy)]
@@ -23,7 +22,7 @@ struct Made {
 /// By whether it is a surface, and number.
 static OBJECTS: Mutex<Option<HashMap<(bool, u64), Made>>> = Mutex::new(None);
 
-fn create(surface: bool, made: Made, has_view: bool) -> Cuda<u64> {
+fn create(surface: bool, made: Made, has_view: bool) -> CudaResult<u64> {
     let mut object = 0;
     carry::call(
         Op::ImageObjectCreate as u16,
@@ -46,70 +45,56 @@ fn create(surface: bool, made: Made, has_view: bool) -> Cuda<u64> {
     Ok(object)
 }
 
-fn destroy(surface: bool, object: u64) -> Cuda {
+fn destroy(surface: bool, object: u64) -> CudaResult {
     carry::call(Op::ImageObjectDestroy as u16, |writer| writer.words(&[surface.into(), object]), |_| Ok(()))?;
     OBJECTS.lock().get_or_insert_default().remove(&(surface, object));
     Ok(())
 }
 
-fn made(surface: bool, object: u64) -> Cuda<Made> {
+fn made(surface: bool, object: u64) -> CudaResult<Made> {
     OBJECTS.lock().get_or_insert_default().get(&(surface, object)).copied().ok_or(CUDA_ERROR_INVALID_VALUE)
 }
 
-pub unsafe fn cuTexObjectCreate(
-    object: *mut CUtexObject,
-    resource: *const CUDA_RESOURCE_DESC,
-    about: *const CUDA_TEXTURE_DESC,
-    view: *const CUDA_RESOURCE_VIEW_DESC,
-) -> Cuda {
-    not_null(object)?;
-    not_null(resource)?;
-    not_null(about)?;
-    // SAFETY: not NULL; the rest is the caller's promise.
-    let made = unsafe {
-        let given = if view.is_null() { CUDA_RESOURCE_VIEW_DESC::default() } else { view.read() };
-        Made { resource: resource.read(), about: about.read(), view: given }
-    };
+pub fn cuTexObjectCreate(
+    object: Out<CUtexObject>,
+    resource: In<CUDA_RESOURCE_DESC>,
+    about: In<CUDA_TEXTURE_DESC>,
+    view: In<CUDA_RESOURCE_VIEW_DESC>,
+) -> CudaResult {
+    object.required()?;
+    let made = Made { resource: resource.take()?, about: about.take()?, view: view.get().unwrap_or_default() };
     let number = create(false, made, !view.is_null())?;
-    // SAFETY: passed on.
-    unsafe { put(object, number) }
+    object.put(number)
 }
 
-pub unsafe fn cuTexObjectDestroy(object: CUtexObject) -> Cuda {
+pub fn cuTexObjectDestroy(object: CUtexObject) -> CudaResult {
     destroy(false, object)
 }
 
-pub unsafe fn cuTexObjectGetResourceDesc(to: *mut CUDA_RESOURCE_DESC, object: CUtexObject) -> Cuda {
-    // SAFETY: passed on.
-    unsafe { put(to, made(false, object)?.resource) }
+pub fn cuTexObjectGetResourceDesc(to: Out<CUDA_RESOURCE_DESC>, object: CUtexObject) -> CudaResult {
+    to.put(made(false, object)?.resource)
 }
 
-pub unsafe fn cuTexObjectGetTextureDesc(to: *mut CUDA_TEXTURE_DESC, object: CUtexObject) -> Cuda {
-    // SAFETY: passed on.
-    unsafe { put(to, made(false, object)?.about) }
+pub fn cuTexObjectGetTextureDesc(to: Out<CUDA_TEXTURE_DESC>, object: CUtexObject) -> CudaResult {
+    to.put(made(false, object)?.about)
 }
 
-pub unsafe fn cuTexObjectGetResourceViewDesc(to: *mut CUDA_RESOURCE_VIEW_DESC, object: CUtexObject) -> Cuda {
-    // SAFETY: passed on.
-    unsafe { put(to, made(false, object)?.view) }
+pub fn cuTexObjectGetResourceViewDesc(to: Out<CUDA_RESOURCE_VIEW_DESC>, object: CUtexObject) -> CudaResult {
+    to.put(made(false, object)?.view)
 }
 
-pub unsafe fn cuSurfObjectCreate(object: *mut CUsurfObject, resource: *const CUDA_RESOURCE_DESC) -> Cuda {
-    not_null(object)?;
-    not_null(resource)?;
+pub fn cuSurfObjectCreate(object: Out<CUsurfObject>, resource: In<CUDA_RESOURCE_DESC>) -> CudaResult {
+    object.required()?;
     let (about, view) = Default::default();
-    // SAFETY: not NULL; the rest is the caller's promise.
-    let made = Made { resource: unsafe { resource.read() }, about, view };
+    let made = Made { resource: resource.take()?, about, view };
     let number = create(true, made, false)?;
-    // SAFETY: passed on.
-    unsafe { put(object, number) }
+    object.put(number)
 }
 
-pub unsafe fn cuSurfObjectDestroy(object: CUsurfObject) -> Cuda {
+pub fn cuSurfObjectDestroy(object: CUsurfObject) -> CudaResult {
     destroy(true, object)
 }
 
-pub unsafe fn cuSurfObjectGetResourceDesc(to: *mut CUDA_RESOURCE_DESC, object: CUsurfObject) -> Cuda {
-    // SAFETY: passed on.
-    unsafe { put(to, made(true, object)?.resource) }
+pub fn cuSurfObjectGetResourceDesc(to: Out<CUDA_RESOURCE_DESC>, object: CUsurfObject) -> CudaResult {
+    to.put(made(true, object)?.resource)
 }

@@ -1,60 +1,55 @@
 //! Profiler and log functions: accepted, because programs call them as a matter of course, and without effect.
 #![allow(non_snake_case)]
 
+use cuda_abi::border::{InOut, Out, OutSlice, Str};
 use cuda_abi::types::*;
 
-use crate::device::put;
-use crate::entry::Cuda;
+use cuda_abi::error::CudaResult;
 
-pub unsafe fn cuProfilerStart() -> Cuda {
+pub fn cuProfilerStart() -> CudaResult {
     Ok(())
 }
 
-pub unsafe fn cuProfilerStop() -> Cuda {
+pub fn cuProfilerStop() -> CudaResult {
     Ok(())
 }
 
-pub unsafe fn cuProfilerInitialize(_config: *const c_char, _output: *const c_char, _mode: u32) -> Cuda {
+pub fn cuProfilerInitialize(_config: Str, _output: Str, _mode: u32) -> CudaResult {
     Ok(())
 }
 
 /// Nothing is ever logged through it; the handle only has to be unlike NULL.
-pub unsafe fn cuLogsRegisterCallback(
+pub fn cuLogsRegisterCallback(
     _callback: CUlogsCallback,
     _user: *mut c_void,
-    handle: *mut CUlogsCallbackHandle,
-) -> Cuda {
+    handle: Out<CUlogsCallbackHandle>,
+) -> CudaResult {
     if handle.is_null() {
         return Ok(());
     }
-    // SAFETY: passed on.
-    unsafe { put(handle, 1 as CUlogsCallbackHandle) }
+    handle.put(1 as CUlogsCallbackHandle)
 }
 
-pub unsafe fn cuLogsUnregisterCallback(_handle: CUlogsCallbackHandle) -> Cuda {
+pub fn cuLogsUnregisterCallback(_handle: CUlogsCallbackHandle) -> CudaResult {
     Ok(())
 }
 
-pub unsafe fn cuLogsCurrent(iterator: *mut CUlogIterator, _flags: u32) -> Cuda {
-    // SAFETY: passed on.
-    unsafe { put(iterator, 0) }
+pub fn cuLogsCurrent(iterator: Out<CUlogIterator>, _flags: u32) -> CudaResult {
+    iterator.put(0)
 }
 
-pub unsafe fn cuLogsDumpToFile(_iterator: *mut CUlogIterator, _path: *const c_char, _flags: u32) -> Cuda {
+pub fn cuLogsDumpToFile(_iterator: InOut<CUlogIterator>, _path: Str, _flags: u32) -> CudaResult {
     Ok(())
 }
 
-pub unsafe fn cuLogsDumpToMemory(
-    _iterator: *mut CUlogIterator,
-    buffer: *mut c_char,
-    size: *mut usize,
+pub fn cuLogsDumpToMemory(
+    _iterator: InOut<CUlogIterator>,
+    buffer: OutSlice<c_char>,
+    size: InOut<usize>,
     _flags: u32,
-) -> Cuda {
-    // SAFETY: passed on.
-    unsafe {
-        if !buffer.is_null() && !size.is_null() && *size > 0 {
-            buffer.write(0);
-        }
-        put(size, 0)
+) -> CudaResult {
+    if size.take()? > 0 && !buffer.is_null() {
+        buffer.put_text(b"")?;
     }
+    size.put(0)
 }

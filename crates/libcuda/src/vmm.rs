@@ -1,23 +1,22 @@
 //! The program's own virtual memory management.
 #![allow(non_snake_case)]
 
+use cuda_abi::border::{In, InSlice, Out};
 use cuda_abi::error::*;
 use cuda_abi::types::*;
 use cuda_abi::wire::Op;
 
 use crate::allocations::{self, Kind};
-use crate::device::put;
-use crate::entry::{Cuda, not_null};
 use crate::{carry, context, handles};
 
-pub unsafe fn cuMemAddressReserve(
-    ptr: *mut CUdeviceptr,
+pub fn cuMemAddressReserve(
+    ptr: Out<CUdeviceptr>,
     size: usize,
     alignment: usize,
     addr: CUdeviceptr,
     flags: u64,
-) -> Cuda {
-    not_null(ptr)?;
+) -> CudaResult {
+    ptr.required()?;
     if flags != 0 {
         return Err(CUDA_ERROR_INVALID_VALUE);
     }
@@ -30,29 +29,28 @@ pub unsafe fn cuMemAddressReserve(
             Ok(())
         },
     )?;
-    // SAFETY: passed on.
-    unsafe { put(ptr, address) }
+    ptr.put(address)
 }
 
-pub unsafe fn cuMemAddressFree(ptr: CUdeviceptr, size: usize) -> Cuda {
+pub fn cuMemAddressFree(ptr: CUdeviceptr, size: usize) -> CudaResult {
     carry::block(Op::Unreserve as u16, |writer| writer.words(&[ptr, size as u64]), |_| Ok(()))
 }
 
-pub unsafe fn cuMemCreate(
-    handle: *mut CUmemGenericAllocationHandle,
+pub fn cuMemCreate(
+    handle: Out<CUmemGenericAllocationHandle>,
     size: usize,
-    prop: *const CUmemAllocationProp,
+    prop: In<CUmemAllocationProp>,
     flags: u64,
-) -> Cuda {
-    not_null(handle)?;
-    not_null(prop)?;
+) -> CudaResult {
+    handle.required()?;
+    let prop = prop.take()?;
     let mut word = 0;
     carry::block(
         Op::Create as u16,
         |writer| {
             writer.word(size as u64);
-            // SAFETY: not NULL; the rest is the caller's promise.
-            unsafe { writer.plain(prop) };
+            // SAFETY: a plain struct.
+            unsafe { writer.plain(&prop) };
             writer.word(flags);
         },
         |reader| {
@@ -60,21 +58,20 @@ pub unsafe fn cuMemCreate(
             Ok(())
         },
     )?;
-    // SAFETY: passed on.
-    unsafe { put(handle, word) }
+    handle.put(word)
 }
 
-pub unsafe fn cuMemRelease(handle: CUmemGenericAllocationHandle) -> Cuda {
+pub fn cuMemRelease(handle: CUmemGenericAllocationHandle) -> CudaResult {
     carry::block(Op::Release as u16, |writer| writer.word(handle), |_| Ok(()))
 }
 
-pub unsafe fn cuMemMap(
+pub fn cuMemMap(
     ptr: CUdeviceptr,
     size: usize,
     offset: usize,
     handle: CUmemGenericAllocationHandle,
     flags: u64,
-) -> Cuda {
+) -> CudaResult {
     carry::block(
         Op::Map as u16,
         |writer| writer.words(&[ptr, size as u64, offset as u64, handle, flags]),
@@ -85,7 +82,7 @@ pub unsafe fn cuMemMap(
     Ok(())
 }
 
-pub unsafe fn cuMemUnmap(ptr: CUdeviceptr, size: usize) -> Cuda {
+pub fn cuMemUnmap(ptr: CUdeviceptr, size: usize) -> CudaResult {
     // Forgotten first: once it is unmapped, another thread may map the same address.
     let mut taken = Vec::new();
     let mut at = ptr;
@@ -97,52 +94,52 @@ pub unsafe fn cuMemUnmap(ptr: CUdeviceptr, size: usize) -> Cuda {
         .inspect_err(|_| taken.into_iter().for_each(allocations::restore))
 }
 
-pub unsafe fn cuMemSetAccess(ptr: CUdeviceptr, size: usize, desc: *const CUmemAccessDesc, count: usize) -> Cuda {
-    not_null(desc)?;
+pub fn cuMemSetAccess(ptr: CUdeviceptr, size: usize, desc: InSlice<CUmemAccessDesc>, count: usize) -> CudaResult {
+    desc.required()?;
+    let desc = desc.list()?;
     carry::block(
         Op::SetAccess as u16,
         |writer| {
             writer.words(&[ptr, size as u64, count as u64]);
-            // SAFETY: `count` elements, by the caller's promise.
-            unsafe { writer.array(desc, count) };
+            // SAFETY: plain structs.
+            unsafe { writer.array(desc.as_ptr(), desc.len()) };
         },
         |_| Ok(()),
     )
 }
 
-pub unsafe fn cuMemGetAccess(flags: *mut u64, location: *const CUmemLocation, ptr: CUdeviceptr) -> Cuda {
-    not_null(flags)?;
-    not_null(location)?;
+pub fn cuMemGetAccess(flags: Out<u64>, location: In<CUmemLocation>, ptr: CUdeviceptr) -> CudaResult {
+    flags.required()?;
+    let location = location.take()?;
     let mut answer = 0;
     carry::call(
         Op::GetAccess as u16,
         |writer| {
             writer.word(ptr);
-            // SAFETY: not NULL; the rest is the caller's promise.
-            unsafe { writer.plain(location) };
+            // SAFETY: a plain struct.
+            unsafe { writer.plain(&location) };
         },
         |reader| {
             answer = reader.word()?;
             Ok(())
         },
     )?;
-    // SAFETY: passed on.
-    unsafe { put(flags, answer) }
+    flags.put(answer)
 }
 
-pub unsafe fn cuMemGetAllocationGranularity(
-    granularity: *mut usize,
-    prop: *const CUmemAllocationProp,
+pub fn cuMemGetAllocationGranularity(
+    granularity: Out<usize>,
+    prop: In<CUmemAllocationProp>,
     option: u32,
-) -> Cuda {
-    not_null(granularity)?;
-    not_null(prop)?;
+) -> CudaResult {
+    granularity.required()?;
+    let prop = prop.take()?;
     let mut answer = 0;
     carry::call(
         Op::Granularity as u16,
         |writer| {
-            // SAFETY: not NULL; the rest is the caller's promise.
-            unsafe { writer.plain(prop) };
+            // SAFETY: a plain struct.
+            unsafe { writer.plain(&prop) };
             writer.word(u64::from(option));
         },
         |reader| {
@@ -150,15 +147,14 @@ pub unsafe fn cuMemGetAllocationGranularity(
             Ok(())
         },
     )?;
-    // SAFETY: passed on.
-    unsafe { put(granularity, answer as usize) }
+    granularity.put(answer as usize)
 }
 
-pub unsafe fn cuMemGetAllocationPropertiesFromHandle(
-    prop: *mut CUmemAllocationProp,
+pub fn cuMemGetAllocationPropertiesFromHandle(
+    prop: Out<CUmemAllocationProp>,
     handle: CUmemGenericAllocationHandle,
-) -> Cuda {
-    not_null(prop)?;
+) -> CudaResult {
+    prop.required()?;
     let mut answer = CUmemAllocationProp::default();
     carry::call(
         Op::Properties as u16,
@@ -169,12 +165,11 @@ pub unsafe fn cuMemGetAllocationPropertiesFromHandle(
             Ok(())
         },
     )?;
-    // SAFETY: passed on.
-    unsafe { put(prop, answer) }
+    prop.put(answer)
 }
 
-pub unsafe fn cuMemRetainAllocationHandle(handle: *mut CUmemGenericAllocationHandle, addr: *mut c_void) -> Cuda {
-    not_null(handle)?;
+pub fn cuMemRetainAllocationHandle(handle: Out<CUmemGenericAllocationHandle>, addr: *mut c_void) -> CudaResult {
+    handle.required()?;
     let mut word = 0;
     carry::block(
         Op::Retain as u16,
@@ -184,6 +179,5 @@ pub unsafe fn cuMemRetainAllocationHandle(handle: *mut CUmemGenericAllocationHan
             Ok(())
         },
     )?;
-    // SAFETY: passed on.
-    unsafe { put(handle, word) }
+    handle.put(word)
 }

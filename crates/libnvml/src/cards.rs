@@ -6,30 +6,30 @@ use std::sync::Arc;
 use cuda_abi::wire::view::{Card, MAX_CARDS, ZoneView};
 
 use crate::codes::*;
-use crate::entry::{Nvml, put, put_text, take_text};
+use crate::entry::{NvmlResult, Out, OutSlice, Str, Versioned, put_text, take_text};
 use crate::session;
 use crate::types::*;
 
 /// A handle is the address of one of these: never NULL, and of nobody else's use.
 static HANDLES: [u64; MAX_CARDS] = [0; MAX_CARDS];
 
-pub fn handle(index: usize) -> Nvml<Device> {
+pub fn handle(index: usize) -> NvmlResult<Device> {
     HANDLES.get(index).map(|place| std::ptr::from_ref(place).cast::<c_void>()).ok_or(INVALID_ARGUMENT)
 }
 
 /// The index of a card and the view it is of.
-pub fn find(device: Device) -> Nvml<(usize, Arc<ZoneView>)> {
+pub fn find(device: Device) -> NvmlResult<(usize, Arc<ZoneView>)> {
     let view = session::first()?;
     let index = (0..view.cards.len()).find(|index| handle(*index) == Ok(device));
     Ok((index.ok_or(INVALID_ARGUMENT)?, view))
 }
 
-fn with<T>(device: Device, answer: impl FnOnce(&Card) -> T) -> Nvml<T> {
+fn with<T>(device: Device, answer: impl FnOnce(&Card) -> T) -> NvmlResult<T> {
     find(device).map(|(index, view)| answer(&view.cards[index]))
 }
 
 /// The first card of which something is true.
-fn first(is: impl Fn(&Card) -> bool) -> Nvml<Device> {
+fn first(is: impl Fn(&Card) -> bool) -> NvmlResult<Device> {
     let index = session::first()?.cards.iter().position(is).ok_or(NOT_FOUND)?;
     handle(index)
 }
@@ -69,7 +69,7 @@ fn padded<const N: usize>(text: &str) -> [u8; N] {
     bytes
 }
 
-fn seat(device: Device) -> Nvml<(Seat, u32, u32)> {
+fn seat(device: Device) -> NvmlResult<(Seat, u32, u32)> {
     with(device, |card| Some((Seat::parse(&card.bus_id)?, card.pci_device, card.pci_subsystem)))?.ok_or(UNKNOWN)
 }
 
@@ -108,48 +108,34 @@ fn brand(name: &str) -> u32 {
 pub mod api {
     use super::*;
 
-    pub unsafe fn nvmlDeviceGetCount(count: *mut u32) -> Nvml {
-        // SAFETY: passed on.
-        unsafe { put(count, session::first()?.cards.len() as u32) }
+    pub fn nvmlDeviceGetCount(count: Out<u32>) -> NvmlResult {
+        count.put(session::first()?.cards.len() as u32)
     }
 
-    pub unsafe fn nvmlDeviceGetCount_v2(count: *mut u32) -> Nvml {
-        // SAFETY: passed on.
-        unsafe { nvmlDeviceGetCount(count) }
+    pub fn nvmlDeviceGetCount_v2(count: Out<u32>) -> NvmlResult {
+        nvmlDeviceGetCount(count)
     }
 
-    pub unsafe fn nvmlDeviceGetHandleByIndex(index: u32, device: *mut Device) -> Nvml {
+    pub fn nvmlDeviceGetHandleByIndex(index: u32, device: Out<Device>) -> NvmlResult {
         let known = (index as usize) < session::first()?.cards.len();
         let found = if known { handle(index as usize)? } else { return Err(INVALID_ARGUMENT) };
-        // SAFETY: passed on.
-        unsafe { put(device, found) }
+        device.put(found)
     }
 
-    pub unsafe fn nvmlDeviceGetHandleByIndex_v2(index: u32, device: *mut Device) -> Nvml {
-        // SAFETY: passed on.
-        unsafe { nvmlDeviceGetHandleByIndex(index, device) }
+    pub fn nvmlDeviceGetHandleByIndex_v2(index: u32, device: Out<Device>) -> NvmlResult {
+        nvmlDeviceGetHandleByIndex(index, device)
     }
 
-    pub unsafe fn nvmlDeviceGetHandleByUUID(uuid: *const c_char, device: *mut Device) -> Nvml {
-        // SAFETY: passed on.
-        let wanted = unsafe { take_text(uuid)? };
+    pub fn nvmlDeviceGetHandleByUUID(uuid: Str, device: Out<Device>) -> NvmlResult {
+        let wanted = take_text(uuid)?;
         let found = first(|card| card.uuid_text().eq_ignore_ascii_case(wanted))?;
-        // SAFETY: passed on.
-        unsafe { put(device, found) }
+        device.put(found)
     }
 
-    pub unsafe fn nvmlDeviceGetHandleByUUIDV(uuid: *const Uuid, device: *mut Device) -> Nvml {
+    pub fn nvmlDeviceGetHandleByUUIDV(uuid: Versioned<Uuid>, device: Out<Device>) -> NvmlResult {
         const ASCII: u32 = 1;
         const BINARY: u32 = 2;
-        if uuid.is_null() {
-            return Err(INVALID_ARGUMENT);
-        }
-        // SAFETY: not NULL; the version comes first in whatever struct it is.
-        if unsafe { (&raw const (*uuid).version).read() } != version::<Uuid>(1) {
-            return Err(ARGUMENT_VERSION_MISMATCH);
-        }
-        // SAFETY: of the version that we know.
-        let (kind, value) = unsafe { ((*uuid).kind, (*uuid).value) };
+        let Uuid { kind, value, .. } = uuid.of_version(version::<Uuid>(1), ARGUMENT_VERSION_MISMATCH)?.take()?;
         let found = match kind {
             ASCII => {
                 let end = value.iter().position(|byte| *byte == 0).unwrap_or(value.len());
@@ -158,171 +144,138 @@ pub mod api {
             BINARY => first(|card| card.uuid == value[..16])?,
             _ => return Err(INVALID_ARGUMENT),
         };
-        // SAFETY: passed on.
-        unsafe { put(device, found) }
+        device.put(found)
     }
 
-    pub unsafe fn nvmlDeviceGetHandleByPciBusId(id: *const c_char, device: *mut Device) -> Nvml {
-        // SAFETY: passed on.
-        let wanted = Seat::parse(unsafe { take_text(id)? }).ok_or(INVALID_ARGUMENT)?;
+    pub fn nvmlDeviceGetHandleByPciBusId(id: Str, device: Out<Device>) -> NvmlResult {
+        let wanted = Seat::parse(take_text(id)?).ok_or(INVALID_ARGUMENT)?;
         let found = first(|card| Seat::parse(&card.bus_id) == Some(wanted))?;
-        // SAFETY: passed on.
-        unsafe { put(device, found) }
+        device.put(found)
     }
 
-    pub unsafe fn nvmlDeviceGetHandleByPciBusId_v2(id: *const c_char, device: *mut Device) -> Nvml {
-        // SAFETY: passed on.
-        unsafe { nvmlDeviceGetHandleByPciBusId(id, device) }
+    pub fn nvmlDeviceGetHandleByPciBusId_v2(id: Str, device: Out<Device>) -> NvmlResult {
+        nvmlDeviceGetHandleByPciBusId(id, device)
     }
 
-    pub unsafe fn nvmlDeviceGetName(device: Device, name: *mut c_char, length: u32) -> Nvml {
-        // SAFETY: passed on.
-        with(device, |card| unsafe { put_text(name, length, &card.name) })?
+    pub fn nvmlDeviceGetName(device: Device, name: OutSlice<c_char>, _length: u32) -> NvmlResult {
+        with(device, |card| put_text(name, &card.name))?
     }
 
-    pub unsafe fn nvmlDeviceGetUUID(device: Device, uuid: *mut c_char, length: u32) -> Nvml {
-        // SAFETY: passed on.
-        with(device, |card| unsafe { put_text(uuid, length, &card.uuid_text()) })?
+    pub fn nvmlDeviceGetUUID(device: Device, uuid: OutSlice<c_char>, _length: u32) -> NvmlResult {
+        with(device, |card| put_text(uuid, &card.uuid_text()))?
     }
 
-    pub unsafe fn nvmlDeviceGetIndex(device: Device, index: *mut u32) -> Nvml {
-        // SAFETY: passed on.
-        unsafe { put(index, find(device)?.0 as u32) }
+    pub fn nvmlDeviceGetIndex(device: Device, index: Out<u32>) -> NvmlResult {
+        index.put(find(device)?.0 as u32)
     }
 
-    pub unsafe fn nvmlDeviceGetBrand(device: Device, to: *mut u32) -> Nvml {
-        // SAFETY: passed on.
-        with(device, |card| unsafe { put(to, brand(&card.name)) })?
+    pub fn nvmlDeviceGetBrand(device: Device, to: Out<u32>) -> NvmlResult {
+        with(device, |card| to.put(brand(&card.name)))?
     }
 
-    pub unsafe fn nvmlDeviceGetArchitecture(device: Device, to: *mut u32) -> Nvml {
-        // SAFETY: passed on.
-        with(device, |card| unsafe { put(to, architecture(card.capability)) })?
+    pub fn nvmlDeviceGetArchitecture(device: Device, to: Out<u32>) -> NvmlResult {
+        with(device, |card| to.put(architecture(card.capability)))?
     }
 
-    pub unsafe fn nvmlDeviceGetCudaComputeCapability(device: Device, major: *mut i32, minor: *mut i32) -> Nvml {
+    pub fn nvmlDeviceGetCudaComputeCapability(device: Device, major: Out<i32>, minor: Out<i32>) -> NvmlResult {
         let capability = with(device, |card| card.capability)?;
-        // SAFETY: passed on.
-        unsafe {
-            put(major, capability.0 as i32)?;
-            put(minor, capability.1 as i32)
-        }
+        major.put(capability.0 as i32)?;
+        minor.put(capability.1 as i32)
     }
 
-    pub unsafe fn nvmlDeviceGetNumGpuCores(device: Device, cores: *mut u32) -> Nvml {
+    pub fn nvmlDeviceGetNumGpuCores(device: Device, cores: Out<u32>) -> NvmlResult {
         let count =
             with(device, |card| card.multiprocessors.saturating_mul(cores_per_multiprocessor(card.capability)))?;
-        // SAFETY: passed on.
-        unsafe { put(cores, count) }
+        cores.put(count)
     }
 
-    pub unsafe fn nvmlDeviceGetPciInfo(device: Device, info: *mut PciInfoLegacy) -> Nvml {
+    pub fn nvmlDeviceGetPciInfo(device: Device, info: Out<PciInfoLegacy>) -> NvmlResult {
         let (seat, pci_device, pci_subsystem) = seat(device)?;
         let Seat { domain, bus, device } = seat;
         let bus_id = seat.legacy_text();
         let found = PciInfoLegacy { bus_id, domain, bus, device, pci_device, pci_subsystem, reserved: [0; 4] };
-        // SAFETY: passed on.
-        unsafe { put(info, found) }
+        info.put(found)
     }
 
-    pub unsafe fn nvmlDeviceGetPciInfo_v2(device: Device, info: *mut PciInfoLegacy) -> Nvml {
-        // SAFETY: passed on.
-        unsafe { nvmlDeviceGetPciInfo(device, info) }
+    pub fn nvmlDeviceGetPciInfo_v2(device: Device, info: Out<PciInfoLegacy>) -> NvmlResult {
+        nvmlDeviceGetPciInfo(device, info)
     }
 
-    pub unsafe fn nvmlDeviceGetPciInfo_v3(device: Device, info: *mut PciInfo) -> Nvml {
+    pub fn nvmlDeviceGetPciInfo_v3(device: Device, info: Out<PciInfo>) -> NvmlResult {
         let (seat, pci_device, pci_subsystem) = seat(device)?;
         let Seat { domain, bus, device } = seat;
         let (bus_id_legacy, bus_id) = (seat.legacy_text(), seat.text());
         let found = PciInfo { bus_id_legacy, domain, bus, device, pci_device, pci_subsystem, bus_id };
-        // SAFETY: passed on.
-        unsafe { put(info, found) }
+        info.put(found)
     }
 
-    pub unsafe fn nvmlDeviceGetPciInfoExt(device: Device, info: *mut PciInfoExt) -> Nvml {
+    pub fn nvmlDeviceGetPciInfoExt(device: Device, info: Versioned<PciInfoExt>) -> NvmlResult {
         /// A 3D controller, as PCI knows it.
         const CLASS: (u32, u32) = (3, 2);
         let (seat, pci_device, pci_subsystem) = seat(device)?;
         let Seat { domain, bus, device } = seat;
         let (base_class, sub_class) = CLASS;
-        if info.is_null() {
-            return Err(INVALID_ARGUMENT);
-        }
-        // SAFETY: not NULL; the version comes first in whatever struct it is.
-        let version = unsafe { (&raw const (*info).version).read() };
-        if version != crate::types::version::<PciInfoExt>(1) {
-            return Err(ARGUMENT_VERSION_MISMATCH);
-        }
+        let version = version::<PciInfoExt>(1);
+        let info = info.of_version(version, ARGUMENT_VERSION_MISMATCH)?;
         let bus_id = seat.text();
         let found =
             PciInfoExt { version, domain, bus, device, pci_device, pci_subsystem, base_class, sub_class, bus_id };
-        // SAFETY: passed on.
-        unsafe { put(info, found) }
+        info.put(found)
     }
 
     /// Everybody may compute.
-    pub unsafe fn nvmlDeviceGetComputeMode(device: Device, mode: *mut u32) -> Nvml {
-        // SAFETY: passed on.
-        find(device).and_then(|_| unsafe { put(mode, 0) })
+    pub fn nvmlDeviceGetComputeMode(device: Device, mode: Out<u32>) -> NvmlResult {
+        find(device).and_then(|_| mode.put(0))
     }
 
     /// The card is kept up by those who serve it.
-    pub unsafe fn nvmlDeviceGetPersistenceMode(device: Device, mode: *mut u32) -> Nvml {
-        // SAFETY: passed on.
-        find(device).and_then(|_| unsafe { put(mode, 1) })
+    pub fn nvmlDeviceGetPersistenceMode(device: Device, mode: Out<u32>) -> NvmlResult {
+        find(device).and_then(|_| mode.put(1))
     }
 
-    pub unsafe fn nvmlDeviceGetDisplayActive(device: Device, state: *mut u32) -> Nvml {
-        // SAFETY: passed on.
-        find(device).and_then(|_| unsafe { put(state, 0) })
+    pub fn nvmlDeviceGetDisplayActive(device: Device, state: Out<u32>) -> NvmlResult {
+        find(device).and_then(|_| state.put(0))
     }
 
-    pub unsafe fn nvmlDeviceGetDisplayMode(device: Device, state: *mut u32) -> Nvml {
-        // SAFETY: passed on.
-        find(device).and_then(|_| unsafe { put(state, 0) })
+    pub fn nvmlDeviceGetDisplayMode(device: Device, state: Out<u32>) -> NvmlResult {
+        find(device).and_then(|_| state.put(0))
     }
 
-    pub unsafe fn nvmlDeviceGetMultiGpuBoard(device: Device, multi: *mut u32) -> Nvml {
-        // SAFETY: passed on.
-        find(device).and_then(|_| unsafe { put(multi, 0) })
+    pub fn nvmlDeviceGetMultiGpuBoard(device: Device, multi: Out<u32>) -> NvmlResult {
+        find(device).and_then(|_| multi.put(0))
     }
 
-    pub unsafe fn nvmlDeviceIsMigDeviceHandle(device: Device, answer: *mut u32) -> Nvml {
-        // SAFETY: passed on.
-        find(device).and_then(|_| unsafe { put(answer, 0) })
+    pub fn nvmlDeviceIsMigDeviceHandle(device: Device, answer: Out<u32>) -> NvmlResult {
+        find(device).and_then(|_| answer.put(0))
     }
 
-    pub unsafe fn nvmlDeviceGetMaxMigDeviceCount(device: Device, count: *mut u32) -> Nvml {
-        // SAFETY: passed on.
-        find(device).and_then(|_| unsafe { put(count, 0) })
+    pub fn nvmlDeviceGetMaxMigDeviceCount(device: Device, count: Out<u32>) -> NvmlResult {
+        find(device).and_then(|_| count.put(0))
     }
 
     /// Whatever the cards could do, zones do not do it.
-    pub unsafe fn nvmlDeviceGetP2PStatus(a: Device, b: Device, _index: u32, status: *mut u32) -> Nvml {
+    pub fn nvmlDeviceGetP2PStatus(a: Device, b: Device, _index: u32, status: Out<u32>) -> NvmlResult {
         const P2P_NOT_SUPPORTED: u32 = 5;
         find(a)?;
         find(b)?;
-        // SAFETY: passed on.
-        unsafe { put(status, P2P_NOT_SUPPORTED) }
+        status.put(P2P_NOT_SUPPORTED)
     }
 
     /// How the node is wired is not for tenants: as far apart as can be.
-    pub unsafe fn nvmlDeviceGetTopologyCommonAncestor(a: Device, b: Device, level: *mut u32) -> Nvml {
+    pub fn nvmlDeviceGetTopologyCommonAncestor(a: Device, b: Device, level: Out<u32>) -> NvmlResult {
         const SYSTEM: u32 = 50;
         find(a)?;
         find(b)?;
-        // SAFETY: passed on.
-        unsafe { put(level, SYSTEM) }
+        level.put(SYSTEM)
     }
 
-    pub unsafe fn nvmlDeviceOnSameBoard(a: Device, b: Device, same: *mut i32) -> Nvml {
+    pub fn nvmlDeviceOnSameBoard(a: Device, b: Device, same: Out<i32>) -> NvmlResult {
         let answer = find(a)?.0 == find(b)?.0;
-        // SAFETY: passed on.
-        unsafe { put(same, i32::from(answer)) }
+        same.put(i32::from(answer))
     }
 
     /// Each field has a code of its own, and none of them has an answer.
-    pub unsafe fn nvmlDeviceGetFieldValues(device: Device, count: i32, values: *mut FieldValue) -> Nvml {
+    pub unsafe fn nvmlDeviceGetFieldValues(device: Device, count: i32, values: *mut FieldValue) -> NvmlResult {
         find(device)?;
         let count = usize::try_from(count).ok().filter(|count| *count > 0 && !values.is_null());
         for index in 0..count.ok_or(INVALID_ARGUMENT)? {

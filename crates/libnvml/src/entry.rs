@@ -3,14 +3,16 @@
 use std::ffi::c_char;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
+use cuda_abi::border;
+
 use crate::codes::*;
 use crate::{session, trace};
 
 /// What a function of ours answers: NVML's code is the error.
-pub type Nvml<T = ()> = Result<T, u32>;
+pub type NvmlResult<T = ()> = Result<T, u32>;
 
 /// Runs a function that needs an initialised library.
-pub fn run(name: &'static str, function: impl FnOnce() -> Nvml) -> u32 {
+pub fn run(name: &'static str, function: impl FnOnce() -> NvmlResult) -> u32 {
     run_early(name, || {
         session::ready()?;
         function()
@@ -18,7 +20,7 @@ pub fn run(name: &'static str, function: impl FnOnce() -> Nvml) -> u32 {
 }
 
 /// Runs a function that may be called at any time. A panic of ours must not unwind into the application.
-pub fn run_early(name: &'static str, function: impl FnOnce() -> Nvml) -> u32 {
+pub fn run_early(name: &'static str, function: impl FnOnce() -> NvmlResult) -> u32 {
     let code = match catch_unwind(AssertUnwindSafe(function)) {
         Ok(Ok(())) => SUCCESS,
         Ok(Err(code)) => code,
@@ -38,46 +40,24 @@ pub fn deny(name: &'static str) -> u32 {
     run(name, || Err(NO_PERMISSION))
 }
 
-/// Writes an output.
-///
-/// # Safety
-/// `place` is NULL or writable.
-pub unsafe fn put<T>(place: *mut T, value: T) -> Nvml {
-    if place.is_null() {
-        return Err(INVALID_ARGUMENT);
-    }
-    // SAFETY: not NULL, and the caller vouches for it.
-    unsafe { place.write(value) };
-    Ok(())
-}
-
 /// Writes a text with its end into a buffer of the caller's.
-///
-/// # Safety
-/// `place` is NULL or writable for `length` bytes.
-pub unsafe fn put_text(place: *mut c_char, length: u32, text: &str) -> Nvml {
-    if place.is_null() {
-        return Err(INVALID_ARGUMENT);
-    }
-    if text.len() >= length as usize {
+pub fn put_text(place: OutSlice<c_char>, text: &str) -> NvmlResult {
+    place.required()?;
+    if text.len() >= place.room() {
         return Err(INSUFFICIENT_SIZE);
     }
-    // SAFETY: the text and its end fit into what the caller vouches for.
-    unsafe {
-        std::ptr::copy_nonoverlapping(text.as_ptr(), place.cast(), text.len());
-        place.add(text.len()).write(0);
-    }
-    Ok(())
+    place.put_text(text.as_bytes())
 }
 
 /// A text of the caller's.
-///
-/// # Safety
-/// `text` is NULL or a C string.
-pub unsafe fn take_text<'a>(text: *const c_char) -> Nvml<&'a str> {
-    if text.is_null() {
-        return Err(INVALID_ARGUMENT);
-    }
-    // SAFETY: not NULL, and the caller vouches for it.
-    unsafe { std::ffi::CStr::from_ptr(text) }.to_str().map_err(|_| INVALID_ARGUMENT)
+pub fn take_text(text: Str<'_>) -> NvmlResult<&str> {
+    text.text()?.to_str().map_err(|_| INVALID_ARGUMENT)
 }
+
+/// The types of the border, which answer NULL with NVML's code.
+pub type Out<'a, T> = border::Out<'a, T, INVALID_ARGUMENT>;
+pub type In<'a, T> = border::In<'a, T, INVALID_ARGUMENT>;
+pub type InOut<'a, T> = border::InOut<'a, T, INVALID_ARGUMENT>;
+pub type OutSlice<'a, T> = border::OutSlice<'a, T, INVALID_ARGUMENT>;
+pub type Str<'a> = border::Str<'a, INVALID_ARGUMENT>;
+pub type Versioned<'a, T> = border::Versioned<'a, T, INVALID_ARGUMENT>;

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use crate::cards::find;
 use crate::codes::*;
-use crate::entry::{Nvml, put};
+use crate::entry::{NvmlResult, Out};
 use crate::types::*;
 
 /// Every set is this one, for all are empty.
@@ -16,31 +16,28 @@ fn the_set() -> EventSet {
     (&raw const SET).cast()
 }
 
-fn check(set: EventSet) -> Nvml {
+fn check(set: EventSet) -> NvmlResult {
     if set == the_set() { Ok(()) } else { Err(INVALID_ARGUMENT) }
 }
 
-pub unsafe fn nvmlEventSetCreate(set: *mut EventSet) -> Nvml {
-    // SAFETY: passed on.
-    unsafe { put(set, the_set()) }
+pub fn nvmlEventSetCreate(set: Out<EventSet>) -> NvmlResult {
+    set.put(the_set())
 }
 
-pub unsafe fn nvmlEventSetFree(set: EventSet) -> Nvml {
+pub fn nvmlEventSetFree(set: EventSet) -> NvmlResult {
     check(set)
 }
 
-pub unsafe fn nvmlEventSetWait(set: EventSet, _data: *mut c_void, milliseconds: u32) -> Nvml {
+pub fn nvmlEventSetWait(set: EventSet, _data: *mut c_void, milliseconds: u32) -> NvmlResult {
     check(set)?;
     std::thread::sleep(Duration::from_millis(milliseconds.into()));
     Err(TIMEOUT)
 }
 
-pub unsafe fn nvmlEventSetWait_v2(set: EventSet, data: *mut c_void, milliseconds: u32) -> Nvml {
-    // SAFETY: passed on.
-    unsafe { nvmlEventSetWait(set, data, milliseconds) }
+pub fn nvmlEventSetWait_v2(set: EventSet, data: *mut c_void, milliseconds: u32) -> NvmlResult {
+    nvmlEventSetWait(set, data, milliseconds)
 }
 
-pub unsafe fn nvmlDeviceGetSupportedEventTypes(device: Device, types: *mut u64) -> Nvml {
-    // SAFETY: passed on.
-    find(device).and_then(|_| unsafe { put(types, 0) })
+pub fn nvmlDeviceGetSupportedEventTypes(device: Device, types: Out<u64>) -> NvmlResult {
+    find(device).and_then(|_| types.put(0))
 }

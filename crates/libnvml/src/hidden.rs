@@ -7,13 +7,13 @@
 use std::ffi::c_void;
 
 use crate::codes::*;
-use crate::entry::{Nvml, put, run};
+use crate::entry::{In, InOut, NvmlResult, Out, OutSlice, run};
 use crate::processes::{self, Kind};
-use crate::types::Device;
+use crate::types::{Device, TableId};
 use crate::{cards, session, system, trace};
 
 /// The identity of the one table, its bytes as they lie in memory.
-const KNOWN: [u8; 16] = 0xc4fe3e6c_c98f6c4e_a327ee69_6e12f7c4_u128.to_be_bytes();
+const KNOWN: TableId = 0xc4fe3e6c_c98f6c4e_a327ee69_6e12f7c4_u128.to_be_bytes();
 
 const SLOTS: usize = 320;
 
@@ -22,7 +22,8 @@ const DISTANCE: usize = 23;
 const LOG: usize = 26;
 const CARD_BY_INDEX: usize = 81;
 const COMPUTE_PROCESSES: usize = 213;
-const OTHER_PROCESSES: [usize; 2] = [214, 215];
+const FIRST_OTHER_PROCESSES: usize = 214;
+const LAST_OTHER_PROCESSES: usize = 215;
 
 #[repr(C)]
 struct Table {
@@ -45,34 +46,41 @@ fn slot_name(number: usize) -> &'static str {
     NAMES[number]
 }
 
-unsafe fn call(number: usize, a: *const c_void, b: *mut c_void, c: *mut c_void) -> Nvml {
+/// # Safety
+/// The arguments are what the slot takes, by its meaning.
+unsafe fn call(number: usize, a: *const c_void, b: *mut c_void, c: *mut c_void) -> NvmlResult {
     match number {
         CARD_BY_INDEX => {
             let index = a as usize;
-            let known = index < session::first()?.cards.len() && !b.is_null();
-            let handle = if known { cards::handle(index)? } else { return Err(INVALID_ARGUMENT) };
-            // SAFETY: a place for a handle, by the slot's meaning.
-            unsafe { b.cast::<Device>().write(handle) };
-            Ok(())
+            // SAFETY: a place for a handle.
+            let place: Out<Device> = unsafe { Out::from_raw(b.cast()) };
+            let known = index < session::first()?.cards.len() && !place.is_null();
+            if known { place.put(cards::handle(index)?) } else { Err(INVALID_ARGUMENT) }
         }
         // How far two cards are apart, by their bus ids. How the node is wired is not for tenants.
         DISTANCE => {
             const SYSTEM: u32 = 4;
-            // SAFETY: the third argument is a place for the answer, by the slot's meaning.
-            unsafe { put(c.cast(), SYSTEM) }
+            // SAFETY: the third argument is a place for the answer.
+            unsafe { Out::from_raw(c.cast()) }.put(SYSTEM)
         }
         // What nvidia-smi has to say for a log that we do not keep.
         LOG => Ok(()),
-        // SAFETY: what the slot takes, by its meaning.
-        COMPUTE_PROCESSES => unsafe { fill(a, Kind::Compute, b.cast(), c.cast()) },
-        // SAFETY: as above.
-        number if OTHER_PROCESSES.contains(&number) => unsafe { fill(a, Kind::Other, b.cast(), c.cast()) },
+        COMPUTE_PROCESSES | FIRST_OTHER_PROCESSES..=LAST_OTHER_PROCESSES => {
+            let kind = if number == COMPUTE_PROCESSES { Kind::Compute } else { Kind::Other };
+            // SAFETY: the count says how many entries there is room for.
+            let (count, entries) = unsafe {
+                let room = cuda_abi::border::room(b.cast::<u32>());
+                (InOut::from_raw(b.cast()), OutSlice::from_raw(c.cast(), room))
+            };
+            fill(a, kind, count, entries)
+        }
         _ => Err(NOT_SUPPORTED),
     }
 }
 
 /// An entry of the hidden lists of processes.
 #[repr(C)]
+#[derive(Clone, Copy)]
 struct Entry {
     pid: u32,
     used: u64,
@@ -82,13 +90,11 @@ struct Entry {
     name: [u8; 4096],
 }
 
-unsafe fn fill(device: Device, kind: Kind, count: *mut u32, entries: *mut Entry) -> Nvml {
-    if count.is_null() || entries.is_null() {
-        return Err(INVALID_ARGUMENT);
-    }
+fn fill(device: Device, kind: Kind, count: InOut<u32>, entries: OutSlice<Entry>) -> NvmlResult {
+    count.required()?;
+    entries.required()?;
     let list = processes::list(device, kind)?;
-    // SAFETY: by the slot's meaning, the count says how many entries there is room for.
-    let room = unsafe { count.read() } as usize;
+    let room = count.take()? as usize;
     for (index, process) in list.iter().take(room).enumerate() {
         let mut entry = Entry {
             pid: process.pid,
@@ -101,28 +107,20 @@ unsafe fn fill(device: Device, kind: Kind, count: *mut u32, entries: *mut Entry)
         let name = system::process_name(process.pid).unwrap_or_default();
         let len = name.len().min(entry.name.len() - 1);
         entry.name[..len].copy_from_slice(&name.as_bytes()[..len]);
-        // SAFETY: there is room for it.
-        unsafe { entries.add(index).write(entry) };
+        entries.put_at(index, entry)?;
     }
-    // SAFETY: as above.
-    unsafe { count.write(list.len().min(room) as u32) };
-    Ok(())
+    count.put(list.len().min(room) as u32)
 }
 
 #[allow(non_snake_case)]
-pub unsafe fn nvmlInternalGetExportTable(table: *mut *const c_void, id: *const [u8; 16]) -> Nvml {
-    if table.is_null() || id.is_null() {
-        return Err(INVALID_ARGUMENT);
-    }
-    // SAFETY: not NULL; the rest is the caller's promise.
-    let id = unsafe { *id };
+pub fn nvmlInternalGetExportTable(table: Out<*const c_void>, id: In<TableId>) -> NvmlResult {
+    table.required()?;
+    let id = id.take()?;
     if id != KNOWN {
         trace::called(&format!("export table {:032x}", u128::from_be_bytes(id)), NOT_FOUND);
         return Err(NOT_FOUND);
     }
-    // SAFETY: as above.
-    unsafe { table.write((&raw const TABLE).cast()) };
-    Ok(())
+    table.put((&raw const TABLE).cast())
 }
 
 #[cfg(test)]
@@ -140,12 +138,9 @@ mod tests {
     #[test]
     fn unknown_tables_are_not_found() {
         let mut table = std::ptr::null();
-        // SAFETY: locals.
-        unsafe {
-            assert_eq!(nvmlInternalGetExportTable(&mut table, &[0; 16]), Err(NOT_FOUND));
-            assert!(table.is_null());
-            assert_eq!(nvmlInternalGetExportTable(&mut table, &KNOWN), Ok(()));
-            assert!(!table.is_null());
-        }
+        assert_eq!(nvmlInternalGetExportTable(Out::to(&mut table), In::of(&[0; 16])), Err(NOT_FOUND));
+        assert!(table.is_null());
+        assert_eq!(nvmlInternalGetExportTable(Out::to(&mut table), In::of(&KNOWN)), Ok(()));
+        assert!(!table.is_null());
     }
 }

@@ -29,8 +29,11 @@ mod api {
 }
 
 /// Generated from the table; its shape is the generator's, not ours to polish.
-#[allow(clippy::all, non_snake_case)]
+#[allow(clippy::all, non_snake_case, unused_unsafe)]
+#[allow(clippy::undocumented_unsafe_blocks)]
 mod exports {
+    use cuda_abi::border;
+
     use crate::types::*;
 
     include!(concat!(env!("OUT_DIR"), "/exports.rs"));

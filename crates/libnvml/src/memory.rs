@@ -4,12 +4,12 @@ use cuda_abi::wire::view::ZoneView;
 
 use crate::cards::find;
 use crate::codes::*;
-use crate::entry::{Nvml, put};
+use crate::entry::{NvmlResult, Out, Versioned};
 use crate::session;
 use crate::types::*;
 
 /// Total, used and free bytes of a card, as the zone may count on them.
-fn account(view: &ZoneView, index: usize) -> Nvml<Memory> {
+fn account(view: &ZoneView, index: usize) -> NvmlResult<Memory> {
     let card = view.cards.get(index).ok_or(UNKNOWN)?;
     let total = view.limit.map_or(card.memory, |limit| limit.min(card.memory));
     // A limit that was lowered may be below what is in use.
@@ -21,32 +21,23 @@ fn account(view: &ZoneView, index: usize) -> Nvml<Memory> {
 pub mod api {
     use super::*;
 
-    pub unsafe fn nvmlDeviceGetMemoryInfo(device: Device, memory: *mut Memory) -> Nvml {
+    pub fn nvmlDeviceGetMemoryInfo(device: Device, memory: Out<Memory>) -> NvmlResult {
         let (index, _) = find(device)?;
-        // SAFETY: passed on.
-        unsafe { put(memory, account(&session::now()?, index)?) }
+        memory.put(account(&session::now()?, index)?)
     }
 
-    pub unsafe fn nvmlDeviceGetMemoryInfo_v2(device: Device, memory: *mut MemoryV2) -> Nvml {
+    pub fn nvmlDeviceGetMemoryInfo_v2(device: Device, memory: Versioned<MemoryV2>) -> NvmlResult {
         let (index, _) = find(device)?;
-        if memory.is_null() {
-            return Err(INVALID_ARGUMENT);
-        }
-        // SAFETY: not NULL; the version comes first in whatever struct it is.
-        let version = unsafe { (&raw const (*memory).version).read() };
-        if version != crate::types::version::<MemoryV2>(2) {
-            return Err(ARGUMENT_VERSION_MISMATCH);
-        }
+        let version = version::<MemoryV2>(2);
+        let memory = memory.of_version(version, ARGUMENT_VERSION_MISMATCH)?;
         let Memory { total, free, used } = account(&session::now()?, index)?;
-        // SAFETY: passed on.
-        unsafe { put(memory, MemoryV2 { version, total, reserved: 0, free, used }) }
+        memory.put(MemoryV2 { version, total, reserved: 0, free, used })
     }
 
-    pub unsafe fn nvmlDeviceGetUtilizationRates(device: Device, rates: *mut Utilization) -> Nvml {
+    pub fn nvmlDeviceGetUtilizationRates(device: Device, rates: Out<Utilization>) -> NvmlResult {
         find(device)?;
         let gpu = session::now()?.busy.ok_or(NOT_SUPPORTED)?;
-        // SAFETY: passed on.
-        unsafe { put(rates, Utilization { gpu, memory: 0 }) }
+        rates.put(Utilization { gpu, memory: 0 })
     }
 }
 

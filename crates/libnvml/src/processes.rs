@@ -4,7 +4,7 @@ use cuda_abi::wire::view::Process;
 
 use crate::cards::find;
 use crate::codes::*;
-use crate::entry::Nvml;
+use crate::entry::{InOut, NvmlResult, OutSlice, Versioned};
 use crate::session;
 use crate::types::*;
 
@@ -18,7 +18,7 @@ pub enum Kind {
     Other,
 }
 
-pub fn list(device: Device, kind: Kind) -> Nvml<Vec<Process>> {
+pub fn list(device: Device, kind: Kind) -> NvmlResult<Vec<Process>> {
     find(device)?;
     match kind {
         Kind::Compute => Ok(session::now()?.processes),
@@ -27,53 +27,43 @@ pub fn list(device: Device, kind: Kind) -> Nvml<Vec<Process>> {
 }
 
 /// Fills an array of the caller's: `count` says how many fit, and afterwards how many there are.
-///
-/// # Safety
-/// `count` is NULL or writable; `entries` is NULL or writable for as many entries as `count` says.
-unsafe fn fill<T>(processes: &[Process], count: *mut u32, entries: *mut T, make: impl Fn(&Process) -> T) -> Nvml {
-    if count.is_null() {
-        return Err(INVALID_ARGUMENT);
+fn fill<T: Copy>(
+    processes: &[Process],
+    count: InOut<u32>,
+    entries: OutSlice<T>,
+    make: impl Fn(&Process) -> T,
+) -> NvmlResult {
+    let room = count.take()? as usize;
+    if room > 0 {
+        entries.required()?;
     }
-    // SAFETY: not NULL.
-    let room = unsafe { count.read() } as usize;
-    if room > 0 && entries.is_null() {
-        return Err(INVALID_ARGUMENT);
-    }
-    // SAFETY: as above.
-    unsafe { count.write(processes.len() as u32) };
+    count.put(processes.len() as u32)?;
     if processes.len() > room {
         return Err(INSUFFICIENT_SIZE);
     }
-    for (index, process) in processes.iter().enumerate() {
-        // SAFETY: there is room for all of them.
-        unsafe { entries.add(index).write(make(process)) };
-    }
-    Ok(())
+    entries.put_list(&processes.iter().map(make).collect::<Vec<_>>()).map(|_| ())
 }
 
-unsafe fn fill_v1(device: Device, kind: Kind, count: *mut u32, infos: *mut ProcessV1) -> Nvml {
+fn fill_v1(device: Device, kind: Kind, count: InOut<u32>, infos: OutSlice<ProcessV1>) -> NvmlResult {
     let make = |process: &Process| ProcessV1 { pid: process.pid, used: process.used };
-    // SAFETY: passed on.
-    unsafe { fill(&list(device, kind)?, count, infos, make) }
+    fill(&list(device, kind)?, count, infos, make)
 }
 
-unsafe fn fill_v2(device: Device, kind: Kind, count: *mut u32, infos: *mut ProcessV2) -> Nvml {
+fn fill_v2(device: Device, kind: Kind, count: InOut<u32>, infos: OutSlice<ProcessV2>) -> NvmlResult {
     let make = |process: &Process| ProcessV2 {
         pid: process.pid,
         used: process.used,
         gpu_instance: NO_INSTANCE,
         compute_instance: NO_INSTANCE,
     };
-    // SAFETY: passed on.
-    unsafe { fill(&list(device, kind)?, count, infos, make) }
+    fill(&list(device, kind)?, count, infos, make)
 }
 
 /// The same function under the names of the table.
 macro_rules! lists {
     ($($name:ident: $fill:ident($kind:expr) of $entry:ty;)*) => {
-        $(pub unsafe fn $name(device: Device, count: *mut u32, infos: *mut $entry) -> Nvml {
-            // SAFETY: passed on.
-            unsafe { $fill(device, $kind, count, infos) }
+        $(pub fn $name(device: Device, count: InOut<u32>, infos: OutSlice<$entry>) -> NvmlResult {
+            $fill(device, $kind, count, infos)
         })*
     };
 }
@@ -94,17 +84,11 @@ pub mod api {
         nvmlDeviceGetMPSComputeRunningProcesses_v3: fill_v2(Kind::Other) of ProcessV2;
     }
 
-    pub unsafe fn nvmlDeviceGetRunningProcessDetailList(device: Device, to: *mut ProcessDetailList) -> Nvml {
+    pub fn nvmlDeviceGetRunningProcessDetailList(device: Device, to: Versioned<ProcessDetailList>) -> NvmlResult {
         const MODES: [Kind; 4] = [Kind::Compute, Kind::Other, Kind::Other, Kind::Compute];
-        if to.is_null() {
-            return Err(INVALID_ARGUMENT);
-        }
-        // SAFETY: not NULL; the version comes first in whatever struct it is.
-        if unsafe { (&raw const (*to).version).read() } != version::<ProcessDetailList>(1) {
-            return Err(ARGUMENT_VERSION_MISMATCH);
-        }
-        // SAFETY: of the version that we know.
-        let (mode, entries) = unsafe { ((*to).mode, (*to).entries) };
+        let to = to.of_version(version::<ProcessDetailList>(1), ARGUMENT_VERSION_MISMATCH)?;
+        let mut details = to.take()?;
+        let ProcessDetailList { mode, entries, count: room, .. } = details;
         let kind = *MODES.get(mode as usize).ok_or(INVALID_ARGUMENT)?;
         let make = |process: &Process| ProcessDetail {
             pid: process.pid,
@@ -113,8 +97,11 @@ pub mod api {
             compute_instance: NO_INSTANCE,
             protected: 0,
         };
-        // SAFETY: the caller vouches for the array and its count.
-        unsafe { fill(&list(device, kind)?, &raw mut (*to).count, entries, make) }
+        // SAFETY: by the API's contract, NULL or room for as many entries as the list says.
+        let entries = unsafe { OutSlice::from_raw(entries, room.into()) };
+        let filled = fill(&list(device, kind)?, InOut::with(&mut details.count), entries, make);
+        to.put(details)?;
+        filled
     }
 }
 
@@ -122,12 +109,13 @@ pub mod api {
 mod tests {
     use super::*;
 
-    fn into(room: u32, array: &mut [u32]) -> (Nvml, u32) {
+    fn into(room: u32, array: &mut [u32]) -> (NvmlResult, u32) {
         let processes = [Process { pid: 7, used: 1 }, Process { pid: 8, used: 2 }];
         let mut count = room;
         let entries = if array.is_empty() { std::ptr::null_mut() } else { array.as_mut_ptr() };
         // SAFETY: the array is as long as it is said to be.
-        let result = unsafe { fill(&processes, &mut count, entries, |process| process.pid) };
+        let entries = unsafe { OutSlice::from_raw(entries, room.into()) };
+        let result = fill(&processes, InOut::with(&mut count), entries, |process| process.pid);
         (result, count)
     }
 

@@ -11,7 +11,7 @@ use cuda_abi::wire::view::ZoneView;
 use idm::bootstrap::{self, Answer, BootstrapError, Inquiry};
 
 use crate::codes::*;
-use crate::entry::Nvml;
+use crate::entry::NvmlResult;
 
 /// The first question of all has the broker start a driver; others are answered at once.
 const TIMEOUT: Duration = Duration::from_secs(60);
@@ -26,17 +26,17 @@ static REFERENCES: AtomicU32 = AtomicU32::new(0);
 /// The view at the time of `nvmlInit`, for what does not change. Locked for moments only.
 static FIRST: Mutex<Option<Arc<ZoneView>>> = Mutex::new(None);
 
-pub fn ready() -> Nvml {
+pub fn ready() -> NvmlResult {
     if REFERENCES.load(Ordering::Relaxed) > 0 { Ok(()) } else { Err(UNINITIALIZED) }
 }
 
 /// The zone as it was at `nvmlInit`: its cards are still the same.
-pub fn first() -> Nvml<Arc<ZoneView>> {
+pub fn first() -> NvmlResult<Arc<ZoneView>> {
     FIRST.lock().unwrap_or_else(PoisonError::into_inner).clone().ok_or(UNINITIALIZED)
 }
 
 /// The zone as it is now.
-pub fn now() -> Nvml<ZoneView> {
+pub fn now() -> NvmlResult<ZoneView> {
     ask(&env_vars::zone_socket()).map_err(|_| UNKNOWN)
 }
 
@@ -69,7 +69,7 @@ fn ask_once(path: &Path) -> Result<ZoneView, BootstrapError> {
     ZoneView::read(answer.bytes()).map_err(|_| BootstrapError::Invalid)
 }
 
-fn start(without_cards: bool) -> Nvml {
+fn start(without_cards: bool) -> NvmlResult {
     let view = ask(&env_vars::zone_socket()).map_err(|error| {
         crate::trace::note(&format!("cannot reach the proxy at {}: {error}", env_vars::zone_socket().display()));
         DRIVER_NOT_LOADED
@@ -89,22 +89,22 @@ pub mod api {
     const NO_GPUS: u32 = 1;
     const NO_ATTACH: u32 = 2;
 
-    pub unsafe fn nvmlInit() -> Nvml {
+    pub fn nvmlInit() -> NvmlResult {
         start(false)
     }
 
-    pub unsafe fn nvmlInit_v2() -> Nvml {
+    pub fn nvmlInit_v2() -> NvmlResult {
         start(false)
     }
 
-    pub unsafe fn nvmlInitWithFlags(flags: u32) -> Nvml {
+    pub fn nvmlInitWithFlags(flags: u32) -> NvmlResult {
         if flags & !(NO_GPUS | NO_ATTACH) != 0 {
             return Err(INVALID_ARGUMENT);
         }
         start(flags & NO_GPUS != 0)
     }
 
-    pub unsafe fn nvmlShutdown() -> Nvml {
+    pub fn nvmlShutdown() -> NvmlResult {
         let less = |count: u32| count.checked_sub(1);
         REFERENCES.fetch_update(Ordering::Relaxed, Ordering::Relaxed, less).map(|_| ()).map_err(|_| UNINITIALIZED)
     }

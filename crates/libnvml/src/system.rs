@@ -6,19 +6,17 @@ use std::ffi::{c_char, c_void};
 use cuda_abi::CUDA_VERSION;
 
 use crate::codes::*;
-use crate::entry::{Nvml, put, put_text};
+use crate::entry::{NvmlResult, Out, OutSlice, put_text};
 use crate::session;
 
-pub unsafe fn nvmlSystemGetDriverVersion(version: *mut c_char, length: u32) -> Nvml {
-    // SAFETY: passed on.
-    unsafe { put_text(version, length, &session::first()?.driver_version) }
+pub fn nvmlSystemGetDriverVersion(version: OutSlice<c_char>, _length: u32) -> NvmlResult {
+    put_text(version, &session::first()?.driver_version)
 }
 
-pub unsafe fn nvmlSystemGetNVMLVersion(version: *mut c_char, length: u32) -> Nvml {
+pub fn nvmlSystemGetNVMLVersion(version: OutSlice<c_char>, _length: u32) -> NvmlResult {
     let view = session::first()?;
     let text = format!("{}.{}", view.cuda_version / 1000, view.driver_version);
-    // SAFETY: passed on.
-    unsafe { put_text(version, length, &text) }
+    put_text(version, &text)
 }
 
 /// Before `nvmlInit` the broker is not asked: it leaves the node's version beside the zone's socket.
@@ -31,25 +29,22 @@ fn cuda_version() -> i32 {
     known.filter(|version| *version != 0).map_or(CUDA_VERSION, |version| version.min(CUDA_VERSION)) as i32
 }
 
-pub unsafe fn nvmlSystemGetCudaDriverVersion(version: *mut i32) -> Nvml {
-    // SAFETY: passed on.
-    unsafe { put(version, cuda_version()) }
+pub fn nvmlSystemGetCudaDriverVersion(version: Out<i32>) -> NvmlResult {
+    version.put(cuda_version())
 }
 
-pub unsafe fn nvmlSystemGetCudaDriverVersion_v2(version: *mut i32) -> Nvml {
-    // SAFETY: passed on.
-    unsafe { put(version, cuda_version()) }
+pub fn nvmlSystemGetCudaDriverVersion_v2(version: Out<i32>) -> NvmlResult {
+    version.put(cuda_version())
 }
 
-pub unsafe fn nvmlSystemGetProcessName(pid: u32, name: *mut c_char, length: u32) -> Nvml {
+pub fn nvmlSystemGetProcessName(pid: u32, name: OutSlice<c_char>, length: u32) -> NvmlResult {
     let text = process_name(pid).ok_or(NOT_FOUND)?;
     if length == 0 {
         return Err(INVALID_ARGUMENT);
     }
     // As natively, a name that is too long is cut.
     let fits = (0..=text.len().min(length as usize - 1)).rev().find(|end| text.is_char_boundary(*end)).unwrap_or(0);
-    // SAFETY: passed on.
-    unsafe { put_text(name, length, &text[..fits]) }
+    put_text(name, &text[..fits])
 }
 
 /// The program of a process, as this process's own /proc tells.
@@ -60,22 +55,18 @@ pub fn process_name(pid: u32) -> Option<String> {
 }
 
 /// No units, no interface cards, no cards that are kept from us.
-pub unsafe fn nvmlUnitGetCount(count: *mut u32) -> Nvml {
-    // SAFETY: passed on.
-    unsafe { put(count, 0) }
+pub fn nvmlUnitGetCount(count: Out<u32>) -> NvmlResult {
+    count.put(0)
 }
 
-pub unsafe fn nvmlSystemGetHicVersion(count: *mut u32, _entries: *mut c_void) -> Nvml {
-    // SAFETY: passed on.
-    unsafe { put(count, 0) }
+pub fn nvmlSystemGetHicVersion(count: Out<u32>, _entries: *mut c_void) -> NvmlResult {
+    count.put(0)
 }
 
-pub unsafe fn nvmlGetExcludedDeviceCount(count: *mut u32) -> Nvml {
-    // SAFETY: passed on.
-    unsafe { put(count, 0) }
+pub fn nvmlGetExcludedDeviceCount(count: Out<u32>) -> NvmlResult {
+    count.put(0)
 }
 
-pub unsafe fn nvmlGetBlacklistDeviceCount(count: *mut u32) -> Nvml {
-    // SAFETY: passed on.
-    unsafe { put(count, 0) }
+pub fn nvmlGetBlacklistDeviceCount(count: Out<u32>) -> NvmlResult {
+    count.put(0)
 }

@@ -8,8 +8,12 @@ pub type Device = *const c_void;
 /// `nvmlEventSet_t`: opaque to programs.
 pub type EventSet = *const c_void;
 
+/// What a hidden table is asked for by.
+pub type TableId = [u8; 16];
+
 /// `nvmlMemory_t`.
 #[repr(C)]
+#[derive(Clone, Copy)]
 pub struct Memory {
     pub total: u64,
     pub free: u64,
@@ -18,6 +22,7 @@ pub struct Memory {
 
 /// `nvmlMemory_v2_t`.
 #[repr(C)]
+#[derive(Clone, Copy)]
 pub struct MemoryV2 {
     pub version: u32,
     pub total: u64,
@@ -28,6 +33,7 @@ pub struct MemoryV2 {
 
 /// `nvmlPciInfo_t` up to version 2.
 #[repr(C)]
+#[derive(Clone, Copy)]
 pub struct PciInfoLegacy {
     pub bus_id: [u8; 16],
     pub domain: u32,
@@ -40,6 +46,7 @@ pub struct PciInfoLegacy {
 
 /// `nvmlPciInfo_t` of version 3.
 #[repr(C)]
+#[derive(Clone, Copy)]
 pub struct PciInfo {
     pub bus_id_legacy: [u8; 16],
     pub domain: u32,
@@ -52,6 +59,7 @@ pub struct PciInfo {
 
 /// `nvmlPciInfoExt_v1_t`.
 #[repr(C)]
+#[derive(Clone, Copy)]
 pub struct PciInfoExt {
     pub version: u32,
     pub domain: u32,
@@ -66,6 +74,7 @@ pub struct PciInfoExt {
 
 /// `nvmlUtilization_t`.
 #[repr(C)]
+#[derive(Clone, Copy)]
 pub struct Utilization {
     pub gpu: u32,
     pub memory: u32,
@@ -73,6 +82,7 @@ pub struct Utilization {
 
 /// `nvmlProcessInfo_v1_t`.
 #[repr(C)]
+#[derive(Clone, Copy)]
 pub struct ProcessV1 {
     pub pid: u32,
     pub used: u64,
@@ -80,6 +90,7 @@ pub struct ProcessV1 {
 
 /// `nvmlProcessInfo_v2_t`, which version 3 of the functions also takes.
 #[repr(C)]
+#[derive(Clone, Copy)]
 pub struct ProcessV2 {
     pub pid: u32,
     pub used: u64,
@@ -89,6 +100,7 @@ pub struct ProcessV2 {
 
 /// `nvmlProcessDetail_v1_t`.
 #[repr(C)]
+#[derive(Clone, Copy)]
 pub struct ProcessDetail {
     pub pid: u32,
     pub used: u64,
@@ -99,6 +111,7 @@ pub struct ProcessDetail {
 
 /// `nvmlProcessDetailList_v1_t`.
 #[repr(C)]
+#[derive(Clone, Copy)]
 pub struct ProcessDetailList {
     pub version: u32,
     pub mode: u32,
@@ -108,6 +121,7 @@ pub struct ProcessDetailList {
 
 /// `nvmlUUID_v1_t`.
 #[repr(C)]
+#[derive(Clone, Copy)]
 pub struct Uuid {
     pub version: u32,
     pub kind: u32,
@@ -116,6 +130,7 @@ pub struct Uuid {
 
 /// `nvmlFieldValue_t`.
 #[repr(C)]
+#[derive(Clone, Copy)]
 pub struct FieldValue {
     pub field: u32,
     pub scope: u32,

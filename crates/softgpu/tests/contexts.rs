@@ -6,6 +6,7 @@ mod common;
 use std::ptr::null_mut;
 
 use common::{Context, KERNELS, alloc, download, function, launch, module, upload};
+use cuda_abi::constants::device_attribute;
 use cuda_abi::driver::Driver;
 use cuda_abi::error::*;
 
@@ -23,8 +24,19 @@ fn devices_tell_what_they_are() {
         ok!(cuDeviceGetAttribute(&mut value, which, device));
         value
     };
-    assert_eq!((attribute(75, 0), attribute(76, 0), attribute(10, 0)), (9, 0, 32));
-    assert_ne!(attribute(33, 0), attribute(33, 1), "the bus tells them apart");
+    assert_eq!(
+        (
+            attribute(device_attribute::COMPUTE_CAPABILITY_MAJOR, 0),
+            attribute(device_attribute::COMPUTE_CAPABILITY_MINOR, 0),
+            attribute(device_attribute::WARP_SIZE, 0)
+        ),
+        (9, 0, 32)
+    );
+    assert_ne!(
+        attribute(device_attribute::PCI_BUS_ID, 0),
+        attribute(device_attribute::PCI_BUS_ID, 1),
+        "the bus tells them apart"
+    );
     for which in 1..=147 {
         attribute(which, 0);
     }

@@ -10,12 +10,9 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use common::{Context, KERNELS, alloc, download, function, launch, module, pinned, stream, upload};
+use cuda_abi::constants::{function_attribute, launch_extra};
 use cuda_abi::error::*;
 use cuda_abi::types::*;
-
-/// Names in the `extra` list of a launch.
-const BUFFER_POINTER: usize = 1;
-const BUFFER_SIZE: usize = 2;
 
 #[test]
 fn a_kernel_changes_memory() {
@@ -123,9 +120,9 @@ fn parameters_can_come_as_one_buffer() {
     let data = upload(&[5u32]);
     let (mut buffer, size) = ([data, 1u64], Cell::new(16usize));
     let mut extra: [*mut c_void; 5] = [
-        BUFFER_POINTER as *mut c_void,
+        launch_extra::BUFFER_POINTER as *mut c_void,
         buffer.as_mut_ptr().cast(),
-        BUFFER_SIZE as *mut c_void,
+        launch_extra::BUFFER_SIZE as *mut c_void,
         size.as_ptr().cast(),
         null_mut(),
     ];
@@ -217,7 +214,7 @@ fn libraries_work_without_a_context_and_in_each() {
     ok!(cuKernelGetParamInfo(kernel, 1, &mut offset, &mut size));
     assert_eq!((offset, size), (8, 8));
     assert_eq!(code!(cuKernelGetParamInfo(kernel, 2, &mut offset, &mut size)), CUDA_ERROR_INVALID_VALUE);
-    ok!(cuKernelSetAttribute(8, 60 << 10, kernel, 0));
+    ok!(cuKernelSetAttribute(function_attribute::MAX_DYNAMIC_SHARED_SIZE_BYTES, 60 << 10, kernel, 0));
 
     for device in [0, 1] {
         let _context = Context::on(device);
@@ -228,7 +225,7 @@ fn libraries_work_without_a_context_and_in_each() {
         let mut function = null_mut();
         ok!(cuKernelGetFunction(&mut function, kernel));
         let mut shared = 0;
-        ok!(cuFuncGetAttribute(&mut shared, 8, function));
+        ok!(cuFuncGetAttribute(&mut shared, function_attribute::MAX_DYNAMIC_SHARED_SIZE_BYTES, function));
         assert_eq!(shared, if device == 0 { 60 << 10 } else { 48 << 10 }, "settings are the device's");
         assert_eq!(code!(cuFuncGetParamInfo(kernel, 0, &mut offset, &mut size)), CUDA_ERROR_INVALID_HANDLE);
         ok!(cuFuncGetParamInfo(function, 0, &mut offset, &mut size));
@@ -275,9 +272,24 @@ fn functions_tell_what_they_are() {
         ok!(cuFuncGetAttribute(&mut value, which, function));
         value
     };
-    assert_eq!((attribute(sum, 0), attribute(bounded, 0)), (1024, 64));
-    assert_eq!((attribute(sum, 1), attribute(sum, 8)), (1024, 47 << 10));
-    assert_eq!((attribute(sum, 5), attribute(sum, 6)), (75, 90));
+    assert_eq!(
+        (
+            attribute(sum, function_attribute::MAX_THREADS_PER_BLOCK),
+            attribute(bounded, function_attribute::MAX_THREADS_PER_BLOCK)
+        ),
+        (1024, 64)
+    );
+    assert_eq!(
+        (
+            attribute(sum, function_attribute::SHARED_SIZE_BYTES),
+            attribute(sum, function_attribute::MAX_DYNAMIC_SHARED_SIZE_BYTES)
+        ),
+        (1024, 47 << 10)
+    );
+    assert_eq!(
+        (attribute(sum, function_attribute::PTX_VERSION), attribute(sum, function_attribute::BINARY_VERSION)),
+        (75, 90)
+    );
     let mut value = 0;
     assert_eq!(code!(cuFuncGetAttribute(&mut value, 99, sum)), CUDA_ERROR_INVALID_VALUE);
     ok!(cuOccupancyMaxActiveBlocksPerMultiprocessor(&mut value, sum, 256, 0));

@@ -7,6 +7,7 @@ use std::ffi::c_void;
 use std::ptr::null_mut;
 
 use common::{Context, alloc, download, pinned, upload};
+use cuda_abi::constants::{memory_type, pointer_attribute};
 use cuda_abi::error::*;
 use cuda_abi::types::*;
 
@@ -207,22 +208,25 @@ fn pointers_can_be_asked() {
     let context = Context::on(1);
     let device = alloc(1000);
     let host = pinned(16).as_mut_ptr() as u64;
-    assert_eq!(attribute::<u64>(device + 1, 1), Ok(context.0 as u64));
-    assert_eq!(attribute::<u32>(device, 2), Ok(2));
-    assert_eq!(attribute::<u32>(host, 2), Ok(1));
-    assert_eq!(attribute::<u64>(device + 5, 3), Ok(device + 5));
-    assert_eq!(attribute::<u64>(device, 4), Err(CUDA_ERROR_INVALID_VALUE));
-    assert_eq!(attribute::<u64>(host, 4), Ok(host));
-    assert_eq!(attribute::<i32>(device, 9), Ok(1));
-    assert_eq!(attribute::<u64>(device + 5, 11), Ok(device));
-    assert_eq!(attribute::<u64>(device + 5, 12), Ok(1000));
-    assert_ne!(attribute::<u64>(device, 7), attribute::<u64>(host, 7));
+    assert_eq!(attribute::<u64>(device + 1, pointer_attribute::CONTEXT), Ok(context.0 as u64));
+    assert_eq!(attribute::<u32>(device, pointer_attribute::MEMORY_TYPE), Ok(memory_type::DEVICE));
+    assert_eq!(attribute::<u32>(host, pointer_attribute::MEMORY_TYPE), Ok(memory_type::HOST));
+    assert_eq!(attribute::<u64>(device + 5, pointer_attribute::DEVICE_POINTER), Ok(device + 5));
+    assert_eq!(attribute::<u64>(device, pointer_attribute::HOST_POINTER), Err(CUDA_ERROR_INVALID_VALUE));
+    assert_eq!(attribute::<u64>(host, pointer_attribute::HOST_POINTER), Ok(host));
+    assert_eq!(attribute::<i32>(device, pointer_attribute::DEVICE_ORDINAL), Ok(1));
+    assert_eq!(attribute::<u64>(device + 5, pointer_attribute::RANGE_START_ADDR), Ok(device));
+    assert_eq!(attribute::<u64>(device + 5, pointer_attribute::RANGE_SIZE), Ok(1000));
+    assert_ne!(
+        attribute::<u64>(device, pointer_attribute::BUFFER_ID),
+        attribute::<u64>(host, pointer_attribute::BUFFER_ID)
+    );
     assert_eq!(attribute::<u32>(device, 99), Err(CUDA_ERROR_INVALID_VALUE));
 
     // Memory that CUDA does not know: an error one by one, zeros in a list.
     let unknown = 0u64;
     let address = &raw const unknown as u64;
-    assert_eq!(attribute::<u32>(address, 2), Err(CUDA_ERROR_INVALID_VALUE));
+    assert_eq!(attribute::<u32>(address, pointer_attribute::MEMORY_TYPE), Err(CUDA_ERROR_INVALID_VALUE));
     let (mut kind, mut ordinal, mut pointer) = (7u32, 7i32, 7u64);
     let mut which = [2, 9, 3];
     let mut to: [*mut c_void; 3] = [(&raw mut kind).cast(), (&raw mut ordinal).cast(), (&raw mut pointer).cast()];

@@ -9,10 +9,10 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use common::{Context, alloc, download, event, pinned, stream};
+use cuda_abi::constants::stream_flag;
 use cuda_abi::error::*;
 use cuda_abi::types::*;
 
-const NON_BLOCKING: u32 = 1;
 const LEGACY: CUstream = 1 as CUstream;
 const PER_THREAD: CUstream = 2 as CUstream;
 
@@ -37,7 +37,7 @@ impl Gate {
 #[test]
 fn a_stream_runs_in_order_and_on_its_own() {
     let _context = Context::new();
-    let (gate, one, other) = (Gate::new(), stream(NON_BLOCKING), stream(NON_BLOCKING));
+    let (gate, one, other) = (Gate::new(), stream(stream_flag::NON_BLOCKING), stream(stream_flag::NON_BLOCKING));
     let data = alloc(4);
     gate.hold(one);
     for value in 0..100u32 {
@@ -56,7 +56,7 @@ fn a_stream_runs_in_order_and_on_its_own() {
 fn the_default_stream_waits_for_blocking_streams_and_they_for_it() {
     let _context = Context::new();
     let data = alloc(4);
-    let (gate, blocking, free) = (Gate::new(), stream(0), stream(NON_BLOCKING));
+    let (gate, blocking, free) = (Gate::new(), stream(0), stream(stream_flag::NON_BLOCKING));
     gate.hold(blocking);
     ok!(cuMemsetD32Async(data, 1, 1, null_mut()));
     ok!(cuMemsetD32Async(data, 2, 1, stream(0)));
@@ -74,7 +74,7 @@ fn the_default_stream_waits_for_blocking_streams_and_they_for_it() {
 fn work_of_a_blocking_stream_comes_after_the_default_stream() {
     let _context = Context::new();
     let data = alloc(4);
-    let (gate, blocking, free) = (Gate::new(), stream(0), stream(NON_BLOCKING));
+    let (gate, blocking, free) = (Gate::new(), stream(0), stream(stream_flag::NON_BLOCKING));
     gate.hold(null_mut());
     ok!(cuMemsetD32Async(data, 1, 1, blocking));
     ok!(cuMemsetD32Async(data, 2, 1, PER_THREAD));
@@ -90,7 +90,7 @@ fn work_of_a_blocking_stream_comes_after_the_default_stream() {
 #[test]
 fn events_carry_order_and_time() {
     let _context = Context::new();
-    let (gate, one, other) = (Gate::new(), stream(NON_BLOCKING), stream(NON_BLOCKING));
+    let (gate, one, other) = (Gate::new(), stream(stream_flag::NON_BLOCKING), stream(stream_flag::NON_BLOCKING));
     let (start, end) = (event(0), event(0));
     let mut milliseconds = -1.0;
     assert_eq!(code!(cuEventElapsedTime(&mut milliseconds, start, end)), CUDA_ERROR_INVALID_HANDLE);
@@ -146,7 +146,7 @@ unsafe extern "C" fn note_status(_: CUstream, status: u32, user: *mut c_void) {
 #[test]
 fn host_functions_run_in_their_place() {
     let _context = Context::new();
-    let (gate, stream) = (Gate::new(), stream(NON_BLOCKING));
+    let (gate, stream) = (Gate::new(), stream(stream_flag::NON_BLOCKING));
     gate.hold(stream);
     for at in 0..10usize {
         if at % 2 == 0 {
@@ -165,7 +165,7 @@ fn host_functions_run_in_their_place() {
 #[test]
 fn a_destroyed_stream_finishes_its_work() {
     let _context = Context::new();
-    let (gate, stream) = (Gate::new(), stream(NON_BLOCKING));
+    let (gate, stream) = (Gate::new(), stream(stream_flag::NON_BLOCKING));
     let data = alloc(4);
     gate.hold(stream);
     ok!(cuMemsetD32Async(data, 8, 1, stream));
@@ -180,7 +180,7 @@ fn a_destroyed_stream_finishes_its_work() {
 #[test]
 fn pageable_memory_is_free_for_use_when_the_call_returns() {
     let _context = Context::new();
-    let (gate, stream) = (Gate::new(), stream(NON_BLOCKING));
+    let (gate, stream) = (Gate::new(), stream(stream_flag::NON_BLOCKING));
     let data = alloc(16);
     gate.hold(stream);
     let mut source = [1u32, 2, 3, 4];
@@ -198,7 +198,7 @@ fn pageable_memory_is_free_for_use_when_the_call_returns() {
 fn streams_tell_what_they_are() {
     let context = Context::new();
     let mut made = null_mut();
-    ok!(cuStreamCreateWithPriority(&mut made, NON_BLOCKING, -99));
+    ok!(cuStreamCreateWithPriority(&mut made, stream_flag::NON_BLOCKING, -99));
     let (mut least, mut greatest, mut priority) = (7, 7, 7);
     ok!(cuCtxGetStreamPriorityRange(&mut least, &mut greatest));
     ok!(cuStreamGetPriority(made, &mut priority));
@@ -208,7 +208,7 @@ fn streams_tell_what_they_are() {
     ok!(cuStreamGetCtx(made, &mut of));
     ok!(cuStreamGetId(made, &mut id));
     ok!(cuStreamGetId(null_mut(), &mut legacy));
-    assert_eq!((flags, of), (NON_BLOCKING, context.0));
+    assert_eq!((flags, of), (stream_flag::NON_BLOCKING, context.0));
     assert_ne!(id, legacy);
     assert_eq!(code!(cuStreamCreate(&mut made, 8)), CUDA_ERROR_INVALID_VALUE);
     assert_eq!(code!(cuStreamQuery(0xdead_beef_usize as CUstream)), CUDA_ERROR_INVALID_HANDLE);
@@ -217,7 +217,7 @@ fn streams_tell_what_they_are() {
 #[test]
 fn values_are_written_in_order() {
     let _context = Context::new();
-    let stream = stream(NON_BLOCKING);
+    let stream = stream(stream_flag::NON_BLOCKING);
     let words = pinned(4);
     let at = words.as_ptr() as u64;
     ok!(cuStreamWriteValue32_v2(stream, at, 5, 0));
@@ -238,7 +238,7 @@ fn values_are_written_in_order() {
 #[test]
 fn a_context_can_end_while_its_streams_wait() {
     let context = Context::new();
-    let (gate, stream) = (Gate::new(), stream(NON_BLOCKING));
+    let (gate, stream) = (Gate::new(), stream(stream_flag::NON_BLOCKING));
     gate.hold(stream);
     ok!(cuMemsetD32Async(alloc(4), 8, 1, stream));
     drop(context);
@@ -272,7 +272,7 @@ fn what_must_be_in_order_is_so_under_load() {
             })
         })
         .collect();
-    let (blocking, free, passed) = (stream(0), stream(NON_BLOCKING), event(2));
+    let (blocking, free, passed) = (stream(0), stream(stream_flag::NON_BLOCKING), event(2));
     let found = alloc(steps as usize * 4);
     for step in 0..steps {
         // Each step reads the counter through another way than the step before wrote it.

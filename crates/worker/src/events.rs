@@ -17,6 +17,7 @@ use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use cuda_abi::constants::{host_register_flag, wait_value};
 use cuda_abi::driver::Driver;
 use cuda_abi::error::*;
 use cuda_abi::types::*;
@@ -32,7 +33,6 @@ use control::{BrokerLink, NotShared};
 const MOST_OWN: usize = 1024;
 const MOST_FOREIGN: usize = 1024;
 const CELLS: usize = PAGE / CELL;
-const GEQ: u32 = 0;
 
 pub struct EventPages {
     driver: Arc<Driver>,
@@ -166,7 +166,7 @@ impl Page {
 
     /// Lets the device of the current context reach it.
     fn register(&self, driver: &Driver) -> Result<(), Refusal> {
-        const PORTABLE_AND_MAPPED: u32 = 3;
+        const PORTABLE_AND_MAPPED: u32 = host_register_flag::PORTABLE | host_register_flag::DEVICE_MAP;
         let start = self.start.as_ptr().cast::<c_void>();
         // SAFETY: the page stays mapped as long as this lives.
         match unsafe { (driver.cuMemHostRegister_v2)(start, PAGE, PORTABLE_AND_MAPPED) } {
@@ -234,7 +234,7 @@ impl SharedEvent {
         // SAFETY: a word of a registered page.
         unsafe {
             if !self.is_reached(before) {
-                let waited = (driver.cuStreamWaitValue64_v2)(stream, address, before, GEQ);
+                let waited = (driver.cuStreamWaitValue64_v2)(stream, address, before, wait_value::GEQ);
                 if waited != CUDA_SUCCESS {
                     return waited;
                 }
@@ -255,7 +255,7 @@ impl SharedEvent {
         }
         let address = self.slot(number).as_ptr() as u64;
         // SAFETY: a word of a registered page.
-        succeed(unsafe { (self.pages.driver.cuStreamWaitValue64_v2)(stream, address, number, GEQ) })?;
+        succeed(unsafe { (self.pages.driver.cuStreamWaitValue64_v2)(stream, address, number, wait_value::GEQ) })?;
         Ok(0)
     }
 

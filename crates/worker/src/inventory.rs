@@ -5,6 +5,7 @@
 
 use std::path::Path;
 
+use cuda_abi::constants::device_attribute;
 use cuda_abi::driver::Driver;
 use cuda_abi::error::*;
 use cuda_abi::types::CUuuid;
@@ -17,10 +18,6 @@ use backend::survey::{self, Slice, simulated};
 use control::backend::Backend;
 use control::kernel_module;
 use control::mig::Instance;
-
-const CAPABILITY_MAJOR: u32 = 75;
-const CAPABILITY_MINOR: u32 = 76;
-const MULTIPROCESSORS: u32 = 16;
 
 impl Prepared {
     /// Starts the driver and tells of its cards, in the form that [`view::read_cards`] reads.
@@ -131,8 +128,11 @@ fn card(driver: &Driver, ordinal: i32) -> Result<Card, CUresult> {
         uuid: uuid.0,
         bus_id: String::from_utf8_lossy(until_nul(&bus)).into_owned(),
         memory: memory as u64,
-        capability: (attribute(CAPABILITY_MAJOR)?, attribute(CAPABILITY_MINOR)?),
-        multiprocessors: attribute(MULTIPROCESSORS)?,
+        capability: (
+            attribute(device_attribute::COMPUTE_CAPABILITY_MAJOR)?,
+            attribute(device_attribute::COMPUTE_CAPABILITY_MINOR)?,
+        ),
+        multiprocessors: attribute(device_attribute::MULTIPROCESSOR_COUNT)?,
         // What only the node's own files know, the broker adds.
         ..Card::default()
     })

@@ -5,10 +5,9 @@
 
 use std::sync::OnceLock;
 
+use cuda_abi::constants::device_attribute;
 use cuda_abi::driver::Driver;
 use cuda_abi::error::*;
-
-const PAGEABLE_MEMORY_ACCESS: u32 = 88;
 
 /// The functions of the driver as it is.
 static REAL: OnceLock<Driver> = OnceLock::new();
@@ -43,7 +42,8 @@ fn is_reached(driver: &Driver) -> bool {
         // SAFETY: outputs are locals.
         unsafe {
             (driver.cuDeviceGet)(&mut device, ordinal) == CUDA_SUCCESS
-                && (driver.cuDeviceGetAttribute)(&mut value, PAGEABLE_MEMORY_ACCESS, device) == CUDA_SUCCESS
+                && (driver.cuDeviceGetAttribute)(&mut value, device_attribute::PAGEABLE_MEMORY_ACCESS, device)
+                    == CUDA_SUCCESS
                 && value != 0
         }
     })
@@ -55,7 +55,7 @@ mod tests {
 
     extern "C" fn reached(value: *mut i32, attribute: u32, _device: i32) -> CUresult {
         // SAFETY: the caller's own local.
-        unsafe { *value = i32::from(attribute == PAGEABLE_MEMORY_ACCESS) };
+        unsafe { *value = i32::from(attribute == device_attribute::PAGEABLE_MEMORY_ACCESS) };
         CUDA_SUCCESS
     }
 

@@ -6,9 +6,10 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
+use cuda_abi::constants::capture_mode;
 use cuda_abi::driver::Driver;
 use cuda_abi::error::*;
-use cuda_abi::types::{CUcontext, capture_mode};
+use cuda_abi::types::CUcontext;
 use cuda_abi::wire::{self, Kind};
 
 use super::copy_rate::CopyRate;

@@ -36,7 +36,7 @@ pub(crate) use {answers, code, ok};
 pub const KERNELS: &str = include_str!("kernels.ptx");
 
 pub const DEFAULT_STREAM: CUstream = null_mut();
-pub const NON_BLOCKING: u32 = 1;
+pub use cuda_abi::constants::stream_flag::NON_BLOCKING;
 
 /// Starts the driver and makes a context current.
 pub fn context(gpu: &Driver) -> CUcontext {

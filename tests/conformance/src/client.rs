@@ -22,6 +22,7 @@ use std::io::BufRead;
 use std::ptr::null_mut;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use cuda_abi::constants::array_format;
 use cuda_abi::driver::Driver;
 use cuda_abi::error::CUresult;
 use cuda_abi::types::*;
@@ -162,9 +163,8 @@ impl Client {
     }
 
     fn array(&mut self, rows: usize) -> CUresult {
-        const FLOAT: u32 = 0x20;
         let mut array = null_mut();
-        let shape = CUDA_ARRAY_DESCRIPTOR { width: 1024, height: rows, format: FLOAT, num_channels: 1 };
+        let shape = CUDA_ARRAY_DESCRIPTOR { width: 1024, height: rows, format: array_format::FLOAT, num_channels: 1 };
         let code = code!(&self.gpu, cuArrayCreate_v2(&mut array, &shape));
         if code == 0 {
             self.arrays.push(array);

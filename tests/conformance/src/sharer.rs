@@ -28,6 +28,7 @@ use std::io::BufRead;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::ptr::null_mut;
 
+use cuda_abi::constants::{allocation_type, handle_type};
 use cuda_abi::driver::Driver;
 use cuda_abi::error::CUresult;
 use cuda_abi::types::*;
@@ -36,8 +37,6 @@ use crate::backend::Backend;
 use crate::calls::{self, NON_BLOCKING, code, ok};
 
 const INTERPROCESS: u32 = 4 | 2;
-const POSIX_FD: u32 = 1;
-const PINNED: u32 = 1;
 const DEVICE: CUmemLocation = CUmemLocation { kind: 1, id: 0 };
 
 /// What a line is answered with: CUDA's code if it is not 0, else a text.
@@ -204,8 +203,12 @@ impl Sharer {
 
     fn pooled(&mut self, bytes: usize) -> Answer {
         let gpu = &self.gpu;
-        let wanted =
-            CUmemPoolProps { alloc_type: PINNED, handle_types: POSIX_FD, location: DEVICE, ..Default::default() };
+        let wanted = CUmemPoolProps {
+            alloc_type: allocation_type::PINNED,
+            handle_types: handle_type::POSIX_FILE_DESCRIPTOR,
+            location: DEVICE,
+            ..Default::default()
+        };
         done(code!(gpu, cuMemPoolCreate(&mut self.pool, &wanted)))?;
         self.len = bytes;
         done(code!(gpu, cuMemAllocFromPoolAsync(&mut self.memory, bytes, self.pool, self.stream)))
@@ -213,8 +216,8 @@ impl Sharer {
 
     fn create(&mut self, bytes: usize) -> Answer {
         let wanted = CUmemAllocationProp {
-            kind: PINNED,
-            requested_handle_types: POSIX_FD,
+            kind: allocation_type::PINNED,
+            requested_handle_types: handle_type::POSIX_FILE_DESCRIPTOR,
             location: DEVICE,
             ..Default::default()
         };
@@ -236,11 +239,14 @@ impl Sharer {
         let (gpu, mut fd) = (&self.gpu, -1i32);
         let out = (&raw mut fd).cast::<c_void>();
         if self.pool.is_null() {
-            done(code!(gpu, cuMemExportToShareableHandle(out, self.physical, POSIX_FD, 0)))?;
+            done(code!(
+                gpu,
+                cuMemExportToShareableHandle(out, self.physical, handle_type::POSIX_FILE_DESCRIPTOR, 0)
+            ))?;
             return Ok(format!("{} {fd}", std::process::id()));
         }
         let mut pointer = CUmemPoolPtrExportData::default();
-        done(code!(gpu, cuMemPoolExportToShareableHandle(out, self.pool, POSIX_FD, 0)))?;
+        done(code!(gpu, cuMemPoolExportToShareableHandle(out, self.pool, handle_type::POSIX_FILE_DESCRIPTOR, 0)))?;
         done(code!(gpu, cuMemPoolExportPointer(&mut pointer, self.memory)))?;
         Ok(format!("{} {fd} {}", std::process::id(), to_hex(&pointer.0)))
     }
@@ -251,7 +257,10 @@ impl Sharer {
             Some((place, pointer)) if pointer.len() == 128 => {
                 let fd = descriptor(place);
                 let number = fd.as_raw_fd() as usize as *mut c_void;
-                done(code!(gpu, cuMemPoolImportFromShareableHandle(&mut self.pool, number, POSIX_FD, 0)))?;
+                done(code!(
+                    gpu,
+                    cuMemPoolImportFromShareableHandle(&mut self.pool, number, handle_type::POSIX_FILE_DESCRIPTOR, 0)
+                ))?;
                 let mut data = CUmemPoolPtrExportData(from_hex(pointer));
                 done(code!(gpu, cuMemPoolImportPointer(&mut self.memory, self.pool, &mut data)))?;
                 let mut len = 0;
@@ -262,7 +271,10 @@ impl Sharer {
             _ => {
                 let fd = descriptor(text);
                 let number = fd.as_raw_fd() as usize as *mut c_void;
-                done(code!(gpu, cuMemImportFromShareableHandle(&mut self.physical, number, POSIX_FD)))?;
+                done(code!(
+                    gpu,
+                    cuMemImportFromShareableHandle(&mut self.physical, number, handle_type::POSIX_FILE_DESCRIPTOR)
+                ))?;
                 self.map(2 << 20)
             }
         }

@@ -12,6 +12,7 @@ use std::cell::{Cell, RefCell};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread::ThreadId;
 
+use cuda_abi::constants::{capture_mode, capture_status};
 use cuda_abi::error::*;
 use cuda_abi::types::*;
 use cuda_abi::wire::{Kind, Op, TAG_FORBIDDEN, Writer};

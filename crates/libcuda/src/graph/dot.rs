@@ -4,6 +4,7 @@ use std::ffi::{CStr, OsStr};
 use std::fmt::Write;
 use std::os::unix::ffi::OsStrExt;
 
+use cuda_abi::constants::node_type;
 use cuda_abi::error::*;
 use cuda_abi::types::*;
 use cuda_abi::wire::{Kind, graph_list};

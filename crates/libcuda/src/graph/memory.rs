@@ -5,6 +5,7 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
+use cuda_abi::constants::{allocation_type, location, node_type};
 use cuda_abi::error::*;
 use cuda_abi::types::*;
 use cuda_abi::wire::{Kind, Op};
@@ -47,15 +48,12 @@ impl Drop for Piece {
         if let Some(held) = HELD.lock().as_mut() {
             held.remove(&self.address);
         }
-        // SAFETY: the context is a handle, and its own stack is put back; the memory is ours.
-        unsafe {
-            let entered = context::api::cuCtxPushCurrent_v2(self.context as CUcontext).is_ok();
-            // Nobody uses it, and waiting for the context would spoil what is being captured meanwhile: so on a
-            // stream of this thread's own.
-            let _ = capture::unaffected(|| crate::pool::cuMemFreeAsync(self.address, PER_THREAD as CUstream));
-            if entered {
-                let _ = context::api::cuCtxPopCurrent_v2(std::ptr::null_mut());
-            }
+        let entered = context::api::cuCtxPushCurrent_v2(self.context as CUcontext).is_ok();
+        // Nobody uses it, and waiting for the context would spoil what is being captured meanwhile: so on a stream of
+        // this thread's own.
+        let _ = capture::unaffected(|| crate::pool::cuMemFreeAsync(self.address, PER_THREAD as CUstream));
+        if entered {
+            let _ = context::api::cuCtxPopCurrent_v2(cuda_abi::border::Out::nowhere());
         }
     }
 }
@@ -134,15 +132,16 @@ pub mod api {
         count: usize,
         params: *mut CUDA_MEM_ALLOC_NODE_PARAMS,
     ) -> Cuda {
-        const PINNED: u32 = 1;
-        const DEVICE: u32 = 1;
         not_null(node)?;
         not_null(params)?;
         let holder = check(Kind::Graph, graph)?;
         // SAFETY: not NULL; the rest is the caller's promise.
         unsafe {
             let mut given = params.read();
-            if given.pool.alloc_type != PINNED || given.pool.location.kind != DEVICE || given.bytes == 0 {
+            if given.pool.alloc_type != allocation_type::PINNED
+                || given.pool.location.kind != location::DEVICE
+                || given.bytes == 0
+            {
                 return Err(CUDA_ERROR_INVALID_VALUE);
             }
             if given.pool.handle_types != 0 || given.pool.location.id != context::current_device()? {

@@ -1,5 +1,6 @@
 //! Adding, changing and reading nodes.
 
+use cuda_abi::constants::node_type;
 use cuda_abi::error::*;
 use cuda_abi::types::*;
 use cuda_abi::wire::{Kind, Op, Writer};

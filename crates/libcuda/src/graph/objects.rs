@@ -1,5 +1,6 @@
 //! Objects of the program's that graphs hold, and handles of conditions.
 
+use cuda_abi::constants::{retain_flag, user_object_flag};
 use cuda_abi::error::*;
 use cuda_abi::types::*;
 use cuda_abi::wire::{Kind, Op};
@@ -28,10 +29,9 @@ pub mod api {
         references: u32,
         flags: u32,
     ) -> Cuda {
-        const NO_DESTRUCTOR_SYNC: u32 = 1;
         not_null(object)?;
         let destroy = destroy.ok_or(CUDA_ERROR_INVALID_VALUE)?;
-        if flags != NO_DESTRUCTOR_SYNC || references == 0 || references > i32::MAX as u32 {
+        if flags != user_object_flag::NO_DESTRUCTOR_SYNC || references == 0 || references > i32::MAX as u32 {
             return Err(CUDA_ERROR_INVALID_VALUE);
         }
         let id = host_functions::keep_destructor(destroy, user)?;
@@ -50,8 +50,7 @@ pub mod api {
     }
 
     pub unsafe fn cuGraphRetainUserObject(graph: CUgraph, object: CUuserObject, references: u32, flags: u32) -> Cuda {
-        const MOVE: u32 = 1;
-        if flags & !MOVE != 0 {
+        if flags & !retain_flag::MOVE != 0 {
             return Err(CUDA_ERROR_INVALID_VALUE);
         }
         count(object, references, check(Kind::Graph, graph)?, flags, false)

@@ -3,6 +3,7 @@
 use hmac::{KeyInit, Mac, SimpleHmac};
 use md2::Md2;
 
+use cuda_abi::constants::device_attribute;
 use cuda_abi::error::*;
 
 use super::{CUDART, INTEGRITY};
@@ -14,10 +15,6 @@ const KEY: [u8; 16] =
 /// The answers to the first two of the three questions are constants.
 const FIRST: [u64; 2] = [0x3341_181c_03cb_675c, 0x8ed3_83aa_1f4c_d1e8];
 const SECOND: [u64; 2] = [0x1841_181c_03cb_675c, 0x8ed3_83aa_1f4c_d1e8];
-
-const PCI_DOMAIN: u32 = 50;
-const PCI_BUS: u32 = 33;
-const PCI_DEVICE: u32 = 34;
 
 /// A device as the digest sees it: UUID, PCI domain, bus and device.
 type Seen = ([u8; 16], [i32; 3]);
@@ -43,7 +40,17 @@ pub unsafe extern "C" fn check(version: u32, seconds: u64, answer: *mut [u8; 16]
             let seen = session
                 .devices
                 .iter()
-                .map(|device| (device.uuid, [PCI_DOMAIN, PCI_BUS, PCI_DEVICE].map(|number| at(device, number))))
+                .map(|device| {
+                    (
+                        device.uuid,
+                        [
+                            device_attribute::PCI_DOMAIN_ID,
+                            device_attribute::PCI_BUS_ID,
+                            device_attribute::PCI_DEVICE_ID,
+                        ]
+                        .map(|number| at(device, number)),
+                    )
+                })
                 .collect::<Vec<Seen>>();
             let question = Question {
                 driver_version: session.devices.driver_version,

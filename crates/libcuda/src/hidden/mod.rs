@@ -9,10 +9,9 @@ mod slots;
 
 use std::ffi::c_void;
 
+use cuda_abi::border::{In, Out};
 use cuda_abi::error::*;
 use cuda_abi::types::CUuuid;
-
-use crate::entry::{Cuda, not_null};
 
 /// A table of `N` words, of which every one that is not set answers "not supported".
 pub struct Table<const N: usize>([*const c_void; N]);
@@ -138,14 +137,11 @@ const KNOWN: &[(u128, Address)] = &[
 ];
 
 #[allow(non_snake_case)]
-pub unsafe fn cuGetExportTable(table: *mut *const c_void, id: *const CUuuid) -> Cuda {
-    not_null(table)?;
-    not_null(id)?;
-    // SAFETY: not NULL; the rest is the caller's promise.
-    let id = u128::from_be_bytes(unsafe { (*id).0 });
+pub fn cuGetExportTable(table: Out<*const c_void>, id: In<CUuuid>) -> CudaResult {
+    table.required()?;
+    let id = u128::from_be_bytes(id.take()?.0);
     let found = KNOWN.iter().find(|(known, _)| *known == id).map(|(_, address)| address());
-    // SAFETY: as above.
-    unsafe { table.write(found.unwrap_or(std::ptr::null())) };
+    table.put(found.unwrap_or(std::ptr::null()))?;
     if found.is_none() {
         crate::trace::unknown_table(id);
         if crate::session::is_verbose() {

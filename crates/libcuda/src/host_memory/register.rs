@@ -4,6 +4,7 @@
 //! pointer. Other memory (part of a page, a file, shared memory) must stay what it is: it is only remembered, and copies
 //! of it are staged as for any other memory.
 
+use cuda_abi::constants::host_register_flag;
 use cuda_abi::error::*;
 use parking_lot::Mutex;
 
@@ -12,8 +13,6 @@ use super::{HEAP, fork, pages, release, unmap_there};
 use crate::allocations::{self, Kind};
 use crate::entry::Cuda;
 use crate::{context, session};
-
-const IO_MEMORY: u32 = 4;
 
 /// One thread at a time registers or unregisters: what one finds free must still be free when it is done.
 static CHANGING: Mutex<()> = Mutex::new(());
@@ -26,7 +25,7 @@ pub fn register(base: u64, len: u64, flags: u32) -> Cuda {
         return Err(CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED);
     }
     let backing = match maps::read() {
-        _ if flags & IO_MEMORY != 0 => Backing::Other("it is said to be I/O memory"),
+        _ if flags & host_register_flag::IO_MEMORY != 0 => Backing::Other("it is said to be I/O memory"),
         Ok(mapped) => maps::backing(&mapped, base, len),
         Err(_) => Backing::Other("/proc is not there to tell what it is"),
     };

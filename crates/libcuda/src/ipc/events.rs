@@ -8,17 +8,15 @@ use std::collections::HashSet;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
+use cuda_abi::border::Out;
+use cuda_abi::constants::event_flag;
 use cuda_abi::error::*;
 use cuda_abi::types::*;
 use cuda_abi::wire::{Kind, Op};
 use parking_lot::RwLock;
 
 use super::{Token, What, explain};
-use crate::device::put;
-use crate::entry::{Cuda, not_null};
 use crate::{carry, context, exports, handles, stream};
-
-const INTERPROCESS: u32 = 4;
 
 /// Handles of events between processes; most programs have none, and pay for that with one look at a number.
 static COUNT: AtomicUsize = AtomicUsize::new(0);
@@ -45,12 +43,12 @@ fn remove(event: CUevent) {
 }
 
 /// The handle of a live event between processes.
-fn check(event: CUevent) -> Cuda<u64> {
+fn check(event: CUevent) -> CudaResult<u64> {
     handles::check(Kind::Event, event as u64)
 }
 
 /// The worker's answer: has a record happened, and which one. 0 asks for the last.
-fn ask(event: u64, number: u64) -> Cuda<(bool, u64)> {
+fn ask(event: u64, number: u64) -> CudaResult<(bool, u64)> {
     let mut answer = (true, 0);
     carry::call(
         Op::SharedQuery as u16,
@@ -64,35 +62,35 @@ fn ask(event: u64, number: u64) -> Cuda<(bool, u64)> {
 }
 
 #[inline]
-pub fn cuEventRecord(event: CUevent, stream: CUstream) -> Option<Cuda> {
+pub fn cuEventRecord(event: CUevent, stream: CUstream) -> Option<CudaResult> {
     is_shared(event).then(|| record(event, stream))
 }
 
 #[inline]
-pub fn cuEventRecordWithFlags(event: CUevent, stream: CUstream, flags: u32) -> Option<Cuda> {
+pub fn cuEventRecordWithFlags(event: CUevent, stream: CUstream, flags: u32) -> Option<CudaResult> {
     is_shared(event).then(|| check_flags(flags).and_then(|()| record(event, stream)))
 }
 
 #[inline]
-pub fn cuStreamWaitEvent(stream: CUstream, event: CUevent, flags: u32) -> Option<Cuda> {
+pub fn cuStreamWaitEvent(stream: CUstream, event: CUevent, flags: u32) -> Option<CudaResult> {
     is_shared(event).then(|| check_flags(flags).and_then(|()| wait_on_stream(event, stream)))
 }
 
 /// A shared event marks a place in a stream, and a context has many.
-pub fn cuCtxRecordEvent(_: CUcontext, event: CUevent) -> Option<Cuda> {
+pub fn cuCtxRecordEvent(_: CUcontext, event: CUevent) -> Option<CudaResult> {
     is_shared(event).then_some(Err(CUDA_ERROR_NOT_SUPPORTED))
 }
 
-pub fn cuCtxWaitEvent(_: CUcontext, event: CUevent) -> Option<Cuda> {
+pub fn cuCtxWaitEvent(_: CUcontext, event: CUevent) -> Option<CudaResult> {
     is_shared(event).then_some(Err(CUDA_ERROR_NOT_SUPPORTED))
 }
 
 /// Flags of records and waits speak of captures, of which these events are no part.
-fn check_flags(flags: u32) -> Cuda {
+fn check_flags(flags: u32) -> CudaResult {
     if flags == 0 { Ok(()) } else { Err(CUDA_ERROR_NOT_SUPPORTED) }
 }
 
-fn record(event: CUevent, stream: CUstream) -> Cuda {
+fn record(event: CUevent, stream: CUstream) -> CudaResult {
     let (event, stream) = (check(event)?, stream::resolve(stream)?);
     carry::call(Op::SharedRecord as u16, |writer| writer.words(&[event, stream]), |_| Ok(()))
 }
@@ -100,7 +98,7 @@ fn record(event: CUevent, stream: CUstream) -> Cuda {
 /// Has a stream wait. For an event of another zone this thread waits: zones take turns on the GPU, and a stream that
 /// waits for the other zone's work would keep it from its turn. What is waited for has been given to the GPU before, so
 /// it does not depend on what this thread does next.
-fn wait_on_stream(event: CUevent, stream: CUstream) -> Cuda {
+fn wait_on_stream(event: CUevent, stream: CUstream) -> CudaResult {
     let (event, stream) = (check(event)?, stream::resolve(stream)?);
     let mut number = 0;
     carry::call(
@@ -115,16 +113,16 @@ fn wait_on_stream(event: CUevent, stream: CUstream) -> Cuda {
 }
 
 #[inline]
-pub fn cuEventQuery(event: CUevent) -> Option<Cuda> {
+pub fn cuEventQuery(event: CUevent) -> Option<CudaResult> {
     is_shared(event).then(|| if ask(check(event)?, 0)?.0 { Ok(()) } else { Err(CUDA_ERROR_NOT_READY) })
 }
 
 #[inline]
-pub fn cuEventSynchronize(event: CUevent) -> Option<Cuda> {
+pub fn cuEventSynchronize(event: CUevent) -> Option<CudaResult> {
     is_shared(event).then(|| wait(check(event)?))
 }
 
-fn wait(event: u64) -> Cuda {
+fn wait(event: u64) -> CudaResult {
     match ask(event, 0)? {
         (true, _) => Ok(()),
         (false, number) => wait_for(event, number),
@@ -132,7 +130,7 @@ fn wait(event: u64) -> Cuda {
 }
 
 /// Waits for a record, looking ever less often.
-fn wait_for(event: u64, number: u64) -> Cuda {
+fn wait_for(event: u64, number: u64) -> CudaResult {
     let mut nap = Duration::from_micros(10);
     while !ask(event, number)?.0 {
         std::thread::sleep(nap);
@@ -142,7 +140,7 @@ fn wait_for(event: u64, number: u64) -> Cuda {
 }
 
 #[inline]
-pub fn cuEventDestroy_v2(event: CUevent) -> Option<Cuda> {
+pub fn cuEventDestroy_v2(event: CUevent) -> Option<CudaResult> {
     if is_shared(event) {
         remove(event);
     }
@@ -151,25 +149,25 @@ pub fn cuEventDestroy_v2(event: CUevent) -> Option<Cuda> {
 
 /// They have no time, which the driver's own event says as well.
 #[inline]
-pub fn cuEventElapsedTime(_: *mut f32, _: CUevent, _: CUevent) -> Option<Cuda> {
+pub fn cuEventElapsedTime(_: *mut f32, _: CUevent, _: CUevent) -> Option<CudaResult> {
     None
 }
 
 #[inline]
-pub fn cuEventElapsedTime_v2(_: *mut f32, _: CUevent, _: CUevent) -> Option<Cuda> {
+pub fn cuEventElapsedTime_v2(_: *mut f32, _: CUevent, _: CUevent) -> Option<CudaResult> {
     None
 }
 
 /// Graphs have no nodes for events between processes.
-pub fn refuse_in_graph(event: CUevent) -> Cuda {
+pub fn refuse_in_graph(event: CUevent) -> CudaResult {
     if is_shared(event) { Err(CUDA_ERROR_NOT_SUPPORTED) } else { Ok(()) }
 }
 
 pub mod api {
     use super::*;
 
-    pub unsafe fn cuEventCreate(event: *mut CUevent, flags: u32) -> Cuda {
-        not_null(event)?;
+    pub fn cuEventCreate(event: Out<CUevent>, flags: u32) -> CudaResult {
+        event.required()?;
         context::current()?;
         let mut word = 0;
         carry::call(
@@ -180,15 +178,14 @@ pub mod api {
                 Ok(())
             },
         )?;
-        if flags & INTERPROCESS != 0 {
+        if flags & event_flag::INTERPROCESS != 0 {
             add(word);
         }
-        // SAFETY: passed on.
-        unsafe { put(event, word as CUevent) }
+        event.put(word as CUevent)
     }
 
-    pub unsafe fn cuIpcGetEventHandle(handle: *mut CUipcEventHandle, event: CUevent) -> Cuda {
-        not_null(handle)?;
+    pub fn cuIpcGetEventHandle(handle: Out<CUipcEventHandle>, event: CUevent) -> CudaResult {
+        handle.required()?;
         let word = check(event)?;
         if !is_shared(event) {
             return Err(CUDA_ERROR_INVALID_HANDLE);
@@ -203,12 +200,11 @@ pub mod api {
             },
         )?;
         let token = token.ok_or(CUDA_ERROR_UNKNOWN)?;
-        // SAFETY: passed on.
-        unsafe { put(handle, CUipcEventHandle(token.to_handle(What::Event))) }
+        handle.put(CUipcEventHandle(token.to_handle(What::Event)))
     }
 
-    pub unsafe fn cuIpcOpenEventHandle(event: *mut CUevent, handle: CUipcEventHandle) -> Cuda {
-        not_null(event)?;
+    pub fn cuIpcOpenEventHandle(event: Out<CUevent>, handle: CUipcEventHandle) -> CudaResult {
+        event.required()?;
         context::current()?;
         let token = Token::from_handle(&handle.0, What::Event)?;
         let mut word = 0;
@@ -222,8 +218,7 @@ pub mod api {
         )
         .map_err(explain)?;
         add(word);
-        // SAFETY: passed on.
-        let given = unsafe { put(event, word as CUevent) };
+        let given = event.put(word as CUevent);
         given.inspect_err(|_| {
             // SAFETY: made above, and nobody knows it.
             unsafe { exports::cuEventDestroy_v2(word as CUevent) };

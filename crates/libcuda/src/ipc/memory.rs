@@ -2,6 +2,8 @@
 
 use std::collections::BTreeMap;
 
+use cuda_abi::border::Out;
+use cuda_abi::constants::ipc_flag;
 use cuda_abi::error::*;
 use cuda_abi::types::*;
 use cuda_abi::wire::Op;
@@ -9,8 +11,6 @@ use parking_lot::Mutex;
 
 use super::{Token, What, explain};
 use crate::allocations::{self, Allocation, Kind};
-use crate::device::put;
-use crate::entry::{Cuda, not_null};
 use crate::graph::capture;
 use crate::{carry, context};
 
@@ -23,7 +23,7 @@ struct Open {
 static OPEN: Mutex<BTreeMap<Token, Open>> = Mutex::new(BTreeMap::new());
 
 /// Asks for the token of an allocation.
-pub(super) fn export(found: &Allocation, pooled: bool) -> Cuda<Token> {
+pub(super) fn export(found: &Allocation, pooled: bool) -> CudaResult<Token> {
     let mut token = None;
     // In the ring's order: what was posted to the memory before is under way when others learn of it.
     carry::call(
@@ -38,7 +38,7 @@ pub(super) fn export(found: &Allocation, pooled: bool) -> Cuda<Token> {
 }
 
 /// Opens a token, once more if it is open.
-pub(super) fn open(token: Token, pooled: bool) -> Cuda<u64> {
+pub(super) fn open(token: Token, pooled: bool) -> CudaResult<u64> {
     let device = context::current_device()?;
     let mut open = OPEN.lock();
     if let Some(known) = open.get_mut(&token) {
@@ -68,7 +68,7 @@ pub(super) fn open(token: Token, pooled: bool) -> Cuda<u64> {
 }
 
 /// Closes an address that `open` gave, the last time for good.
-pub(super) fn close(address: u64) -> Cuda {
+pub(super) fn close(address: u64) -> CudaResult {
     let mut open = OPEN.lock();
     let known = open.iter_mut().find(|(_, known)| known.address == address);
     let (token, known) = known.ok_or(CUDA_ERROR_INVALID_VALUE)?;
@@ -85,34 +85,30 @@ pub(super) fn close(address: u64) -> Cuda {
     Ok(())
 }
 
-pub unsafe fn cuIpcGetMemHandle(handle: *mut CUipcMemHandle, dptr: CUdeviceptr) -> Cuda {
-    not_null(handle)?;
+pub fn cuIpcGetMemHandle(handle: Out<CUipcMemHandle>, dptr: CUdeviceptr) -> CudaResult {
+    handle.required()?;
     context::current()?;
     // As natively: of the whole allocation, and neither of a pool's nor of the program's own mappings.
     let found = allocations::find(dptr).filter(|found| found.kind == Kind::Device && found.pool == 0);
     let token = export(&found.ok_or(CUDA_ERROR_INVALID_VALUE)?, false)?;
-    // SAFETY: passed on.
-    unsafe { put(handle, CUipcMemHandle(token.to_handle(What::Memory))) }
+    handle.put(CUipcMemHandle(token.to_handle(What::Memory)))
 }
 
-pub unsafe fn cuIpcOpenMemHandle_v2(pdptr: *mut CUdeviceptr, handle: CUipcMemHandle, flags: u32) -> Cuda {
-    const LAZY_ENABLE_PEER_ACCESS: u32 = 1;
-    not_null(pdptr)?;
-    if flags & !LAZY_ENABLE_PEER_ACCESS != 0 {
+pub fn cuIpcOpenMemHandle_v2(pdptr: Out<CUdeviceptr>, handle: CUipcMemHandle, flags: u32) -> CudaResult {
+    pdptr.required()?;
+    if flags & !ipc_flag::LAZY_ENABLE_PEER_ACCESS != 0 {
         return Err(CUDA_ERROR_INVALID_VALUE);
     }
     capture::check_permitted()?;
     let address = open(Token::from_handle(&handle.0, What::Memory)?, false)?;
-    // SAFETY: passed on.
-    unsafe { put(pdptr, address) }
+    pdptr.put(address)
 }
 
-pub unsafe fn cuIpcOpenMemHandle(pdptr: *mut CUdeviceptr, handle: CUipcMemHandle, flags: u32) -> Cuda {
-    // SAFETY: passed on.
-    unsafe { cuIpcOpenMemHandle_v2(pdptr, handle, flags) }
+pub fn cuIpcOpenMemHandle(pdptr: Out<CUdeviceptr>, handle: CUipcMemHandle, flags: u32) -> CudaResult {
+    cuIpcOpenMemHandle_v2(pdptr, handle, flags)
 }
 
-pub unsafe fn cuIpcCloseMemHandle(dptr: CUdeviceptr) -> Cuda {
+pub fn cuIpcCloseMemHandle(dptr: CUdeviceptr) -> CudaResult {
     context::current()?;
     capture::check_permitted()?;
     close(dptr)

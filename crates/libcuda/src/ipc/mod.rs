@@ -12,7 +12,7 @@ pub mod pools;
 use cuda_abi::error::*;
 use cuda_abi::wire::{Malformed, Reader, Writer};
 
-use crate::entry::{Cuda, say_once};
+use crate::entry::say_once;
 
 /// What the exports call.
 pub mod api {
@@ -61,7 +61,7 @@ impl Token {
     }
 
     /// The token of a handle that `to_handle` made; anything else is an invalid value.
-    fn from_handle(handle: &[u8; HANDLE], what: What) -> Cuda<Token> {
+    fn from_handle(handle: &[u8; HANDLE], what: What) -> CudaResult<Token> {
         let half = |at: usize| u64::from_le_bytes(std::array::from_fn(|byte| handle[at + byte]));
         let token = Token(half(TOKEN_AT), half(TOKEN_AT + 8));
         if token.to_handle(what) == *handle { Ok(token) } else { Err(CUDA_ERROR_INVALID_VALUE) }

@@ -5,19 +5,17 @@
 
 use std::os::fd::{AsRawFd, FromRawFd, IntoRawFd, OwnedFd, RawFd};
 
+use cuda_abi::border::{Out, Untyped};
+use cuda_abi::constants::handle_type;
 use cuda_abi::error::*;
 use cuda_abi::types::*;
 use cuda_abi::wire::{Kind, Op};
 
 use super::{HANDLE, Token, What, explain};
-use crate::device::put;
-use crate::entry::{Cuda, not_null};
 use crate::{carry, handles};
 
-const POSIX_FD: u32 = 1;
-
 /// A descriptor that carries a token.
-pub(super) fn wrap(token: Token, what: What) -> Cuda<OwnedFd> {
+pub(super) fn wrap(token: Token, what: What) -> CudaResult<OwnedFd> {
     let handle = token.to_handle(what);
     // SAFETY: a new descriptor, owned from here on; the buffer is a local of that size.
     unsafe {
@@ -36,7 +34,7 @@ pub(super) fn wrap(token: Token, what: What) -> Cuda<OwnedFd> {
 }
 
 /// The token that a descriptor carries.
-pub(super) fn unwrap(fd: RawFd, what: What) -> Cuda<Token> {
+pub(super) fn unwrap(fd: RawFd, what: What) -> CudaResult<Token> {
     let mut handle = [0; HANDLE];
     // SAFETY: the buffer is a local of that size; a wrong descriptor is an error of the call.
     let read = unsafe { libc::pread(fd, handle.as_mut_ptr().cast(), HANDLE, 0) };
@@ -46,17 +44,17 @@ pub(super) fn unwrap(fd: RawFd, what: What) -> Cuda<Token> {
     Token::from_handle(&handle, what)
 }
 
-pub unsafe fn cuMemExportToShareableHandle(
-    shareable: *mut c_void,
+pub fn cuMemExportToShareableHandle(
+    shareable: Untyped,
     handle: CUmemGenericAllocationHandle,
     kind: u32,
     flags: u64,
-) -> Cuda {
-    not_null(shareable)?;
+) -> CudaResult {
+    shareable.required()?;
     if flags != 0 {
         return Err(CUDA_ERROR_INVALID_VALUE);
     }
-    if kind != POSIX_FD {
+    if kind != handle_type::POSIX_FILE_DESCRIPTOR {
         return Err(CUDA_ERROR_NOT_SUPPORTED);
     }
     let handle = handles::check(Kind::MemHandle, handle).map_err(|_| CUDA_ERROR_INVALID_VALUE)?;
@@ -71,16 +69,16 @@ pub unsafe fn cuMemExportToShareableHandle(
     )?;
     let file = wrap(token.ok_or(CUDA_ERROR_UNKNOWN)?, What::Physical)?;
     // SAFETY: for this kind of handle the caller gives room for a descriptor.
-    unsafe { put(shareable.cast::<i32>(), file.into_raw_fd()) }
+    unsafe { shareable.out::<i32>() }.put(file.into_raw_fd())
 }
 
-pub unsafe fn cuMemImportFromShareableHandle(
-    handle: *mut CUmemGenericAllocationHandle,
+pub fn cuMemImportFromShareableHandle(
+    handle: Out<CUmemGenericAllocationHandle>,
     os_handle: *mut c_void,
     kind: u32,
-) -> Cuda {
-    not_null(handle)?;
-    if kind != POSIX_FD {
+) -> CudaResult {
+    handle.required()?;
+    if kind != handle_type::POSIX_FILE_DESCRIPTOR {
         return Err(CUDA_ERROR_NOT_SUPPORTED);
     }
     let fd = RawFd::try_from(os_handle as usize).map_err(|_| CUDA_ERROR_INVALID_VALUE)?;
@@ -95,6 +93,5 @@ pub unsafe fn cuMemImportFromShareableHandle(
         },
     )
     .map_err(explain)?;
-    // SAFETY: passed on.
-    unsafe { put(handle, word) }
+    handle.put(word)
 }

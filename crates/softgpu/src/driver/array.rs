@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use cuda_abi::constants::array_flag;
 use cuda_abi::driver::Driver;
 use cuda_abi::error::*;
 use cuda_abi::types::*;
@@ -14,10 +15,7 @@ use super::memory::map::{self, Kind};
 use super::{copy, stream};
 use crate::exec::image::{Channel, Image};
 
-const LAYERED: u32 = 1;
-pub const SURFACE_LOAD_STORE: u32 = 2;
-const CUBE: u32 = 4;
-const KNOWN_FLAGS: u32 = LAYERED | SURFACE_LOAD_STORE | CUBE | 8 | 16;
+const KNOWN_FLAGS: u32 = array_flag::LAYERED | array_flag::SURFACE_LDST | array_flag::CUBEMAP | 8 | 16;
 
 /// Rows start at multiples of this.
 const ROW: u64 = 16;
@@ -76,7 +74,7 @@ pub fn forget_context(owner: u64) {
 }
 
 /// The channel of an array format.
-pub fn channel(format: u32) -> Answer<Channel> {
+pub fn channel(format: u32) -> CudaResult<Channel> {
     Ok(match format {
         0x01 => Channel::U8,
         0x02 => Channel::U16,
@@ -91,12 +89,12 @@ pub fn channel(format: u32) -> Answer<Channel> {
 }
 
 /// The image of an array, its memory not yet known.
-fn plan(about: &CUDA_ARRAY3D_DESCRIPTOR) -> Answer<Image> {
+fn plan(about: &CUDA_ARRAY3D_DESCRIPTOR) -> CudaResult<Image> {
     let CUDA_ARRAY3D_DESCRIPTOR { width, height, depth, format, num_channels, flags, .. } = *about;
     let channel = channel(format)?;
     valid(matches!(num_channels, 1 | 2 | 4) && flags & !KNOWN_FLAGS == 0)?;
     valid(width > 0 && [width, height, depth].iter().all(|side| *side <= MAX_SIDE))?;
-    let (layered, cube) = (flags & LAYERED != 0, flags & CUBE != 0);
+    let (layered, cube) = (flags & array_flag::LAYERED != 0, flags & array_flag::CUBEMAP != 0);
     // Only layers make depth without height.
     valid(height > 0 || depth == 0 || layered)?;
     valid(!layered || depth > 0)?;
@@ -108,16 +106,16 @@ fn plan(about: &CUDA_ARRAY3D_DESCRIPTOR) -> Answer<Image> {
     Ok(Image { base: 0, size, pitch, slice, channel, channels: num_channels as u8, layered, cube })
 }
 
-fn bytes(image: &Image) -> Answer<u64> {
+fn bytes(image: &Image) -> CudaResult<u64> {
     image.slice.checked_mul(u64::from(image.size[2])).ok_or(CUDA_ERROR_OUT_OF_MEMORY)
 }
 
-fn memory(context: &Arc<Context>, bytes: u64) -> Answer<Arc<Memory>> {
+fn memory(context: &Arc<Context>, bytes: u64) -> CudaResult<Arc<Memory>> {
     let base = alloc::allocate(context, bytes, Kind::Device { pool: None })?;
     Ok(Arc::new(Memory { owner: context.id(), base }))
 }
 
-fn create(about: CUDA_ARRAY3D_DESCRIPTOR) -> Answer<u64> {
+fn create(about: CUDA_ARRAY3D_DESCRIPTOR) -> CudaResult<u64> {
     let context = current()?;
     let mut image = plan(&about)?;
     let memory = memory(&context, bytes(&image)?)?;
@@ -126,117 +124,101 @@ fn create(about: CUDA_ARRAY3D_DESCRIPTOR) -> Answer<u64> {
 }
 
 /// The array of a handle.
-pub fn array(handle: CUarray) -> Answer<Arc<Array>> {
+pub fn array(handle: CUarray) -> CudaResult<Arc<Array>> {
     ARRAYS.get(of(handle)).map_err(|_| CUDA_ERROR_INVALID_HANDLE)
 }
 
-unsafe extern "C" fn cuArrayCreate_v2(to: *mut CUarray, about: *const CUDA_ARRAY_DESCRIPTOR) -> CUresult {
-    call(|| {
-        required(to)?;
-        let CUDA_ARRAY_DESCRIPTOR { width, height, format, num_channels } = take(about)?;
-        let about = CUDA_ARRAY3D_DESCRIPTOR { width, height, format, num_channels, ..Default::default() };
-        put(to, out(create(about)?))
-    })
+fn cuArrayCreate_v2(to: Out<CUarray>, about: In<CUDA_ARRAY_DESCRIPTOR>) -> CudaResult {
+    to.required()?;
+    let CUDA_ARRAY_DESCRIPTOR { width, height, format, num_channels } = about.take()?;
+    let about = CUDA_ARRAY3D_DESCRIPTOR { width, height, format, num_channels, ..Default::default() };
+    to.put(out(create(about)?))
 }
 
-unsafe extern "C" fn cuArray3DCreate_v2(to: *mut CUarray, about: *const CUDA_ARRAY3D_DESCRIPTOR) -> CUresult {
-    call(|| {
-        required(to)?;
-        put(to, out(create(take(about)?)?))
-    })
+fn cuArray3DCreate_v2(to: Out<CUarray>, about: In<CUDA_ARRAY3D_DESCRIPTOR>) -> CudaResult {
+    to.required()?;
+    to.put(out(create(about.take()?)?))
 }
 
-unsafe extern "C" fn cuArrayGetDescriptor_v2(to: *mut CUDA_ARRAY_DESCRIPTOR, handle: CUarray) -> CUresult {
-    call(|| {
-        required(to)?;
-        current()?;
-        let CUDA_ARRAY3D_DESCRIPTOR { width, height, format, num_channels, .. } = array(handle)?.about;
-        put(to, CUDA_ARRAY_DESCRIPTOR { width, height, format, num_channels })
-    })
+fn cuArrayGetDescriptor_v2(to: Out<CUDA_ARRAY_DESCRIPTOR>, handle: CUarray) -> CudaResult {
+    to.required()?;
+    current()?;
+    let CUDA_ARRAY3D_DESCRIPTOR { width, height, format, num_channels, .. } = array(handle)?.about;
+    to.put(CUDA_ARRAY_DESCRIPTOR { width, height, format, num_channels })
 }
 
-unsafe extern "C" fn cuArray3DGetDescriptor_v2(to: *mut CUDA_ARRAY3D_DESCRIPTOR, handle: CUarray) -> CUresult {
-    call(|| {
-        required(to)?;
-        current()?;
-        put(to, array(handle)?.about)
-    })
+fn cuArray3DGetDescriptor_v2(to: Out<CUDA_ARRAY3D_DESCRIPTOR>, handle: CUarray) -> CudaResult {
+    to.required()?;
+    current()?;
+    to.put(array(handle)?.about)
 }
 
-unsafe extern "C" fn cuArrayDestroy(handle: CUarray) -> CUresult {
-    call(|| {
-        let context = current()?;
-        let array = array(handle)?;
-        // A level goes with its mipmap.
-        valid(array.memory.is_some())?;
-        // What still uses it is waited for.
-        context.synchronize()?;
-        ARRAYS.remove(of(handle)).map(drop)
-    })
+fn cuArrayDestroy(handle: CUarray) -> CudaResult {
+    let context = current()?;
+    let array = array(handle)?;
+    // A level goes with its mipmap.
+    valid(array.memory.is_some())?;
+    // What still uses it is waited for.
+    context.synchronize()?;
+    ARRAYS.remove(of(handle)).map(drop)
 }
 
-unsafe extern "C" fn cuMipmappedArrayCreate(
-    to: *mut CUmipmappedArray,
-    about: *const CUDA_ARRAY3D_DESCRIPTOR,
-    levels: u32,
-) -> CUresult {
-    call(|| {
-        required(to)?;
-        let context = current()?;
-        let about = take(about)?;
-        let largest = about.width.max(about.height).max(if about.flags & LAYERED == 0 { about.depth } else { 0 });
-        let most = usize::BITS - largest.leading_zeros();
-        let levels = levels.clamp(1, most.max(1));
-        let mut images = Vec::new();
-        let mut total = 0u64;
-        for level in 0..levels {
-            let half = |side: usize| if side == 0 { 0 } else { (side >> level).max(1) };
-            let depth = if about.flags & (LAYERED | CUBE) == 0 { half(about.depth) } else { about.depth };
-            let about =
-                CUDA_ARRAY3D_DESCRIPTOR { width: half(about.width), height: half(about.height), depth, ..about };
-            let image = plan(&about)?;
-            images.push((about, image, total));
-            total = total.checked_add(bytes(&image)?).ok_or(CUDA_ERROR_OUT_OF_MEMORY)?;
-        }
-        let memory = memory(&context, total)?;
-        let owner = context.id();
-        let insert = |(about, mut image, at): (CUDA_ARRAY3D_DESCRIPTOR, Image, u64)| {
-            image.base = memory.base + at;
-            ARRAYS.insert(Array { owner, about, image, memory: None })
+fn cuMipmappedArrayCreate(to: Out<CUmipmappedArray>, about: In<CUDA_ARRAY3D_DESCRIPTOR>, levels: u32) -> CudaResult {
+    to.required()?;
+    let context = current()?;
+    let about = about.take()?;
+    let largest =
+        about.width.max(about.height).max(if about.flags & array_flag::LAYERED == 0 { about.depth } else { 0 });
+    let most = usize::BITS - largest.leading_zeros();
+    let levels = levels.clamp(1, most.max(1));
+    let mut images = Vec::new();
+    let mut total = 0u64;
+    for level in 0..levels {
+        let half = |side: usize| if side == 0 { 0 } else { (side >> level).max(1) };
+        let depth = if about.flags & (array_flag::LAYERED | array_flag::CUBEMAP) == 0 {
+            half(about.depth)
+        } else {
+            about.depth
         };
-        let levels = images.into_iter().map(insert).collect();
-        put(to, out(MIPMAPS.insert(Mipmap { owner, levels, _memory: memory })))
-    })
+        let about = CUDA_ARRAY3D_DESCRIPTOR { width: half(about.width), height: half(about.height), depth, ..about };
+        let image = plan(&about)?;
+        images.push((about, image, total));
+        total = total.checked_add(bytes(&image)?).ok_or(CUDA_ERROR_OUT_OF_MEMORY)?;
+    }
+    let memory = memory(&context, total)?;
+    let owner = context.id();
+    let insert = |(about, mut image, at): (CUDA_ARRAY3D_DESCRIPTOR, Image, u64)| {
+        image.base = memory.base + at;
+        ARRAYS.insert(Array { owner, about, image, memory: None })
+    };
+    let levels = images.into_iter().map(insert).collect();
+    to.put(out(MIPMAPS.insert(Mipmap { owner, levels, _memory: memory })))
 }
 
-pub fn mipmap(handle: CUmipmappedArray) -> Answer<Arc<Mipmap>> {
+pub fn mipmap(handle: CUmipmappedArray) -> CudaResult<Arc<Mipmap>> {
     MIPMAPS.get(of(handle)).map_err(|_| CUDA_ERROR_INVALID_HANDLE)
 }
 
-unsafe extern "C" fn cuMipmappedArrayGetLevel(to: *mut CUarray, handle: CUmipmappedArray, level: u32) -> CUresult {
-    call(|| {
-        required(to)?;
-        current()?;
-        let mipmap = mipmap(handle)?;
-        put(to, out(*mipmap.levels.get(level as usize).ok_or(CUDA_ERROR_INVALID_VALUE)?))
-    })
+fn cuMipmappedArrayGetLevel(to: Out<CUarray>, handle: CUmipmappedArray, level: u32) -> CudaResult {
+    to.required()?;
+    current()?;
+    let mipmap = mipmap(handle)?;
+    to.put(out(*mipmap.levels.get(level as usize).ok_or(CUDA_ERROR_INVALID_VALUE)?))
 }
 
-unsafe extern "C" fn cuMipmappedArrayDestroy(handle: CUmipmappedArray) -> CUresult {
-    call(|| {
-        let context = current()?;
-        let mipmap = mipmap(handle)?;
-        context.synchronize()?;
-        MIPMAPS.remove(of(handle))?;
-        for level in &mipmap.levels {
-            let _ = ARRAYS.remove(*level);
-        }
-        Ok(())
-    })
+fn cuMipmappedArrayDestroy(handle: CUmipmappedArray) -> CudaResult {
+    let context = current()?;
+    let mipmap = mipmap(handle)?;
+    context.synchronize()?;
+    MIPMAPS.remove(of(handle))?;
+    for level in &mipmap.levels {
+        let _ = ARRAYS.remove(*level);
+    }
+    Ok(())
 }
 
 /// Where bytes `offset` and on of a 1D array are.
-fn row(handle: CUarray, offset: usize, len: usize) -> Answer<u64> {
+fn row(handle: CUarray, offset: usize, len: usize) -> CudaResult<u64> {
     let image = array(handle)?.image;
     let row = u64::from(image.size[0]) * image.element();
     // Rows follow each other with gaps, so a copy by bytes stays in one.
@@ -245,76 +227,57 @@ fn row(handle: CUarray, offset: usize, len: usize) -> Answer<u64> {
     Ok(image.base + at * image.pitch + within)
 }
 
-unsafe extern "C" fn cuMemcpyHtoA_v2(to: CUarray, offset: usize, from: *const c_void, len: usize) -> CUresult {
-    call(|| {
-        let queue = current()?.legacy();
-        copy::copy(&queue, row(to, offset, len)?, from as u64, len as u64, copy::Return::Done)
-    })
+unsafe fn cuMemcpyHtoA_v2(to: CUarray, offset: usize, from: *const c_void, len: usize) -> CudaResult {
+    let queue = current()?.legacy();
+    copy::copy(&queue, row(to, offset, len)?, from as u64, len as u64, copy::Return::Done)
 }
 
-unsafe extern "C" fn cuMemcpyAtoH_v2(to: *mut c_void, from: CUarray, offset: usize, len: usize) -> CUresult {
-    call(|| {
-        let queue = current()?.legacy();
-        copy::copy(&queue, to as u64, row(from, offset, len)?, len as u64, copy::Return::Done)
-    })
+unsafe fn cuMemcpyAtoH_v2(to: *mut c_void, from: CUarray, offset: usize, len: usize) -> CudaResult {
+    let queue = current()?.legacy();
+    copy::copy(&queue, to as u64, row(from, offset, len)?, len as u64, copy::Return::Done)
 }
 
-unsafe extern "C" fn cuMemcpyHtoAAsync_v2(
+unsafe fn cuMemcpyHtoAAsync_v2(
     to: CUarray,
     offset: usize,
     from: *const c_void,
     len: usize,
     stream: CUstream,
-) -> CUresult {
-    call(|| {
-        let queue = stream::queue(stream)?;
-        copy::copy(&queue, row(to, offset, len)?, from as u64, len as u64, copy::Return::Queued)
-    })
+) -> CudaResult {
+    let queue = stream::queue(stream)?;
+    copy::copy(&queue, row(to, offset, len)?, from as u64, len as u64, copy::Return::Queued)
 }
 
-unsafe extern "C" fn cuMemcpyAtoHAsync_v2(
+unsafe fn cuMemcpyAtoHAsync_v2(
     to: *mut c_void,
     from: CUarray,
     offset: usize,
     len: usize,
     stream: CUstream,
-) -> CUresult {
-    call(|| {
-        let queue = stream::queue(stream)?;
-        copy::copy(&queue, to as u64, row(from, offset, len)?, len as u64, copy::Return::Queued)
-    })
+) -> CudaResult {
+    let queue = stream::queue(stream)?;
+    copy::copy(&queue, to as u64, row(from, offset, len)?, len as u64, copy::Return::Queued)
 }
 
-unsafe extern "C" fn cuMemcpyDtoA_v2(to: CUarray, offset: usize, from: CUdeviceptr, len: usize) -> CUresult {
-    call(|| {
-        let queue = current()?.legacy();
-        copy::copy(&queue, row(to, offset, len)?, from, len as u64, copy::Return::Done)
-    })
+fn cuMemcpyDtoA_v2(to: CUarray, offset: usize, from: CUdeviceptr, len: usize) -> CudaResult {
+    let queue = current()?.legacy();
+    copy::copy(&queue, row(to, offset, len)?, from, len as u64, copy::Return::Done)
 }
 
-unsafe extern "C" fn cuMemcpyAtoD_v2(to: CUdeviceptr, from: CUarray, offset: usize, len: usize) -> CUresult {
-    call(|| {
-        let queue = current()?.legacy();
-        copy::copy(&queue, to, row(from, offset, len)?, len as u64, copy::Return::Done)
-    })
+fn cuMemcpyAtoD_v2(to: CUdeviceptr, from: CUarray, offset: usize, len: usize) -> CudaResult {
+    let queue = current()?.legacy();
+    copy::copy(&queue, to, row(from, offset, len)?, len as u64, copy::Return::Done)
 }
 
-unsafe extern "C" fn cuMemcpyAtoA_v2(
-    to: CUarray,
-    to_offset: usize,
-    from: CUarray,
-    offset: usize,
-    len: usize,
-) -> CUresult {
-    call(|| {
-        let queue = current()?.legacy();
-        let (to, from) = (row(to, to_offset, len)?, row(from, offset, len)?);
-        copy::copy(&queue, to, from, len as u64, copy::Return::Done)
-    })
+fn cuMemcpyAtoA_v2(to: CUarray, to_offset: usize, from: CUarray, offset: usize, len: usize) -> CudaResult {
+    let queue = current()?.legacy();
+    let (to, from) = (row(to, to_offset, len)?, row(from, offset, len)?);
+    copy::copy(&queue, to, from, len as u64, copy::Return::Done)
 }
 
 pub fn fill(table: Driver) -> Driver {
-    Driver {
+    entries!(
+        table,
         cuArrayCreate_v2,
         cuArray3DCreate_v2,
         cuArrayGetDescriptor_v2,
@@ -329,7 +292,6 @@ pub fn fill(table: Driver) -> Driver {
         cuMemcpyAtoHAsync_v2,
         cuMemcpyDtoA_v2,
         cuMemcpyAtoD_v2,
-        cuMemcpyAtoA_v2,
-        ..table
-    }
+        cuMemcpyAtoA_v2
+    )
 }

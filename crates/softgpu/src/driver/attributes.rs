@@ -1,5 +1,7 @@
 //! The numbers a device shows: those of a GPU of compute capability 9.0 whose multiprocessors are this machine's cores.
 
+use cuda_abi::constants::device_attribute as is;
+
 pub const MAJOR: i32 = 9;
 pub const MINOR: i32 = 0;
 pub const MAX_THREADS: u32 = 1024;
@@ -27,99 +29,101 @@ pub fn multiprocessors() -> i32 {
 /// The value of an attribute of the device in a slot; `None` for one that CUDA 13.0 does not know.
 pub fn value(attribute: u32, slot: usize) -> Option<i32> {
     Some(match attribute {
-        1 => MAX_THREADS as i32,
-        2..=4 => MAX_BLOCK[attribute as usize - 2] as i32,
-        5..=7 => MAX_GRID[attribute as usize - 5] as i32,
-        8 => SHARED_PER_BLOCK as i32,
-        9 => CONSTANT_MEMORY,
-        10 => 32,       // warp size
-        11 => i32::MAX, // pitch
-        12 | 82 => REGISTERS as i32,
-        13 | 36 => CLOCK_KHZ,
-        14 | 30 => TEXTURE_ALIGNMENT,
-        15 => 1, // copies overlap kernels
-        16 => multiprocessors(),
-        17 | 18 | 20 => 0, // run time limit, integrated, compute mode
-        19 => 1,           // kernels reach mapped host memory
-        21 => 131072,      // textures
-        22 | 23 => 131072,
-        24..=26 => 16384,
-        27 | 28 => 32768,
-        29 => 2048,
-        31 => 1,               // concurrent kernels
-        32 => 0,               // ECC
-        33 => slot as i32 + 1, // PCI bus
-        34 | 35 | 50 => 0,     // PCI device, TCC, PCI domain
-        37 => 64,              // bus width
-        38 => 32 << 20,        // L2 cache
-        39 => THREADS_PER_SM as i32,
-        40 => 3, // copy engines
-        41 => 1, // unified addressing
-        42 => 32768,
-        43 => 2048,
-        44 => 1,
-        45 | 46 => 32768,
-        47..=49 => 0,
-        51 => 32, // texture pitch alignment
-        52 | 53 => 32768,
-        54 => 2046,
-        55 => 32768,
-        56 | 57 => 131072,
-        58..=60 => 16384,
-        61 => 32768,
-        62 => 2048,
-        63 | 64 => 32768,
-        65 => 2048,
-        66 | 67 => 32768,
-        68 => 2046,
-        69 => 268435456,
-        70 => 131072,
-        71 => 65000,
-        72 => 2097120,
-        73 | 74 | 77 => 32768,
-        75 => MAJOR,
-        76 => MINOR,
-        78..=80 => 1, // stream priorities, caches
-        81 => SHARED_PER_SM as i32,
-        83 => 1, // managed memory
-        84 => 0, // multi-GPU board
-        85 => slot as i32,
-        86 => 1,      // atomics on host memory are the CPU's own
-        87 => 2,      // single to double performance
-        88 => 0,      // pageable access
-        89 => 1,      // concurrent managed access
-        90 => 1,      // preemption
-        91 => 1,      // a registered host pointer is its own device pointer
-        92..=94 => 1, // stream memory operations
-        95 => 1,      // cooperative launches
-        96 => 0,      // on several devices at once
-        97 => SHARED_OPT_IN as i32,
-        98 => 0,
-        99 => 1, // host registration
-        100 | 101 => 0,
-        102 | 103 => 1, // virtual memory management, exported as file descriptors
-        104 | 105 => 0,
-        106 => BLOCKS_PER_SM as i32,
-        107 => 0, // compression
-        108 => PERSISTING_L2,
-        109 => PERSISTING_WINDOW,
-        110 => 0, // GPUDirect
-        111 => SHARED_RESERVED as i32,
-        112 => 0,
-        113 => 1, // read-only registration
-        114 => 0,
-        115 => 1,       // memory pools
-        116..=121 => 0, // RDMA, pool handle types, clusters, deferred arrays
-        122 | 123 => 1, // 64-bit stream memory operations, NOR
-        124..=128 => 0, // DMA-BUF, IPC events, sync domains, tensor maps, fabric
-        129 => 0,       // unified function pointers
-        130 => 0,       // NUMA configuration: none
-        131 => -1,
-        132 | 133 => 0, // multicast, MPS
-        134 => -1,
-        135..=138 => 0,
-        139 | 140 => 0, // PCI ids of a board that does not exist
-        141..=147 => 0, // host NUMA and host pools
+        is::MAX_THREADS_PER_BLOCK => MAX_THREADS as i32,
+        is::MAX_BLOCK_DIM_X..=is::MAX_BLOCK_DIM_Z => MAX_BLOCK[(attribute - is::MAX_BLOCK_DIM_X) as usize] as i32,
+        is::MAX_GRID_DIM_X..=is::MAX_GRID_DIM_Z => MAX_GRID[(attribute - is::MAX_GRID_DIM_X) as usize] as i32,
+        is::MAX_SHARED_MEMORY_PER_BLOCK => SHARED_PER_BLOCK as i32,
+        is::TOTAL_CONSTANT_MEMORY => CONSTANT_MEMORY,
+        is::WARP_SIZE => 32,
+        is::MAX_PITCH => i32::MAX,
+        is::MAX_REGISTERS_PER_BLOCK | is::MAX_REGISTERS_PER_MULTIPROCESSOR => REGISTERS as i32,
+        is::CLOCK_RATE | is::MEMORY_CLOCK_RATE => CLOCK_KHZ,
+        is::TEXTURE_ALIGNMENT | is::SURFACE_ALIGNMENT => TEXTURE_ALIGNMENT,
+        is::GPU_OVERLAP => 1,
+        is::MULTIPROCESSOR_COUNT => multiprocessors(),
+        is::KERNEL_EXEC_TIMEOUT | is::INTEGRATED | is::COMPUTE_MODE => 0,
+        is::CAN_MAP_HOST_MEMORY => 1, // kernels reach mapped host memory
+        is::MAX_TEXTURE1D_WIDTH => 131072,
+        is::MAX_TEXTURE2D_WIDTH | is::MAX_TEXTURE2D_HEIGHT => 131072,
+        is::MAX_TEXTURE3D_WIDTH..=is::MAX_TEXTURE3D_DEPTH => 16384,
+        is::MAX_TEXTURE2D_LAYERED_WIDTH | is::MAX_TEXTURE2D_LAYERED_HEIGHT => 32768,
+        is::MAX_TEXTURE2D_LAYERED_LAYERS => 2048,
+        is::CONCURRENT_KERNELS => 1,
+        is::ECC_ENABLED => 0,
+        is::PCI_BUS_ID => slot as i32 + 1,
+        is::PCI_DEVICE_ID | is::TCC_DRIVER | is::PCI_DOMAIN_ID => 0,
+        is::GLOBAL_MEMORY_BUS_WIDTH => 64,
+        is::L2_CACHE_SIZE => 32 << 20,
+        is::MAX_THREADS_PER_MULTIPROCESSOR => THREADS_PER_SM as i32,
+        is::ASYNC_ENGINE_COUNT => 3,
+        is::UNIFIED_ADDRESSING => 1,
+        is::MAX_TEXTURE1D_LAYERED_WIDTH => 32768,
+        is::MAX_TEXTURE1D_LAYERED_LAYERS => 2048,
+        is::CAN_TEX2D_GATHER => 1,
+        is::MAX_TEXTURE2D_GATHER_WIDTH | is::MAX_TEXTURE2D_GATHER_HEIGHT => 32768,
+        is::MAX_TEXTURE3D_WIDTH_ALTERNATE..=is::MAX_TEXTURE3D_DEPTH_ALTERNATE => 0,
+        is::TEXTURE_PITCH_ALIGNMENT => 32,
+        is::MAX_TEXTURECUBEMAP_WIDTH | is::MAX_TEXTURECUBEMAP_LAYERED_WIDTH => 32768,
+        is::MAX_TEXTURECUBEMAP_LAYERED_LAYERS => 2046,
+        is::MAX_SURFACE1D_WIDTH => 32768,
+        is::MAX_SURFACE2D_WIDTH | is::MAX_SURFACE2D_HEIGHT => 131072,
+        is::MAX_SURFACE3D_WIDTH..=is::MAX_SURFACE3D_DEPTH => 16384,
+        is::MAX_SURFACE1D_LAYERED_WIDTH => 32768,
+        is::MAX_SURFACE1D_LAYERED_LAYERS => 2048,
+        is::MAX_SURFACE2D_LAYERED_WIDTH | is::MAX_SURFACE2D_LAYERED_HEIGHT => 32768,
+        is::MAX_SURFACE2D_LAYERED_LAYERS => 2048,
+        is::MAX_SURFACECUBEMAP_WIDTH | is::MAX_SURFACECUBEMAP_LAYERED_WIDTH => 32768,
+        is::MAX_SURFACECUBEMAP_LAYERED_LAYERS => 2046,
+        is::MAX_TEXTURE1D_LINEAR_WIDTH => 268435456,
+        is::MAX_TEXTURE2D_LINEAR_WIDTH => 131072,
+        is::MAX_TEXTURE2D_LINEAR_HEIGHT => 65000,
+        is::MAX_TEXTURE2D_LINEAR_PITCH => 2097120,
+        is::MAX_TEXTURE2D_MIPMAPPED_WIDTH
+        | is::MAX_TEXTURE2D_MIPMAPPED_HEIGHT
+        | is::MAX_TEXTURE1D_MIPMAPPED_WIDTH => 32768,
+        is::COMPUTE_CAPABILITY_MAJOR => MAJOR,
+        is::COMPUTE_CAPABILITY_MINOR => MINOR,
+        is::STREAM_PRIORITIES_SUPPORTED..=is::LOCAL_L1_CACHE_SUPPORTED => 1,
+        is::MAX_SHARED_MEMORY_PER_MULTIPROCESSOR => SHARED_PER_SM as i32,
+        is::MANAGED_MEMORY => 1,
+        is::MULTI_GPU_BOARD => 0,
+        is::MULTI_GPU_BOARD_GROUP_ID => slot as i32,
+        is::HOST_NATIVE_ATOMIC_SUPPORTED => 1, // atomics on host memory are the CPU's own
+        is::SINGLE_TO_DOUBLE_PRECISION_PERF_RATIO => 2,
+        is::PAGEABLE_MEMORY_ACCESS => 0,
+        is::CONCURRENT_MANAGED_ACCESS => 1,
+        is::COMPUTE_PREEMPTION_SUPPORTED => 1,
+        is::CAN_USE_HOST_POINTER_FOR_REGISTERED_MEM => 1, // a registered host pointer is its own device pointer
+        is::CAN_USE_STREAM_MEM_OPS_V1..=is::CAN_USE_STREAM_WAIT_VALUE_NOR_V1 => 1,
+        is::COOPERATIVE_LAUNCH => 1,
+        is::COOPERATIVE_MULTI_DEVICE_LAUNCH => 0,
+        is::MAX_SHARED_MEMORY_PER_BLOCK_OPTIN => SHARED_OPT_IN as i32,
+        is::CAN_FLUSH_REMOTE_WRITES => 0,
+        is::HOST_REGISTER_SUPPORTED => 1,
+        is::PAGEABLE_MEMORY_ACCESS_USES_HOST_PAGE_TABLES | is::DIRECT_MANAGED_MEM_ACCESS_FROM_HOST => 0,
+        is::VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED | is::HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED => 1,
+        is::HANDLE_TYPE_WIN32_HANDLE_SUPPORTED | is::HANDLE_TYPE_WIN32_KMT_HANDLE_SUPPORTED => 0,
+        is::MAX_BLOCKS_PER_MULTIPROCESSOR => BLOCKS_PER_SM as i32,
+        is::GENERIC_COMPRESSION_SUPPORTED => 0,
+        is::MAX_PERSISTING_L2_CACHE_SIZE => PERSISTING_L2,
+        is::MAX_ACCESS_POLICY_WINDOW_SIZE => PERSISTING_WINDOW,
+        is::GPU_DIRECT_RDMA_WITH_CUDA_VMM_SUPPORTED => 0,
+        is::RESERVED_SHARED_MEMORY_PER_BLOCK => SHARED_RESERVED as i32,
+        is::SPARSE_CUDA_ARRAY_SUPPORTED => 0,
+        is::READ_ONLY_HOST_REGISTER_SUPPORTED => 1,
+        is::TIMELINE_SEMAPHORE_INTEROP_SUPPORTED => 0,
+        is::MEMORY_POOLS_SUPPORTED => 1,
+        is::GPU_DIRECT_RDMA_SUPPORTED..=is::DEFERRED_MAPPING_CUDA_ARRAY_SUPPORTED => 0,
+        is::CAN_USE_64_BIT_STREAM_MEM_OPS | is::CAN_USE_STREAM_WAIT_VALUE_NOR => 1,
+        is::DMA_BUF_SUPPORTED..=is::HANDLE_TYPE_FABRIC_SUPPORTED => 0,
+        is::UNIFIED_FUNCTION_POINTERS => 0,
+        is::NUMA_CONFIG => 0,
+        is::NUMA_ID => -1,
+        is::MULTICAST_SUPPORTED | is::MPS_ENABLED => 0,
+        is::HOST_NUMA_ID => -1,
+        is::D3D12_CIG_SUPPORTED..=is::VULKAN_CIG_SUPPORTED => 0,
+        is::GPU_PCI_DEVICE_ID | is::GPU_PCI_SUBSYSTEM_ID => 0, // PCI ids of a board that does not exist
+        is::HOST_NUMA_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED..=is::ONLY_PARTIAL_HOST_NATIVE_ATOMIC_SUPPORTED => 0,
         _ => return None,
     })
 }

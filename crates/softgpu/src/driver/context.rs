@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use cuda_abi::error::*;
 use parking_lot::Mutex;
 
-use super::abi::Answer;
+use super::abi::CudaResult;
 use super::handles::Table;
 use super::queue::Queue;
 use super::{event, memory, module, state, stream};
@@ -103,7 +103,7 @@ impl Context {
     }
 
     /// The error that poisoned the context, if any.
-    pub fn health(&self) -> Answer {
+    pub fn health(&self) -> CudaResult {
         match self.error.load(Ordering::Acquire) {
             CUDA_SUCCESS => Ok(()),
             code => Err(code),
@@ -122,7 +122,7 @@ impl Context {
     }
 
     /// The context is alive and healthy.
-    pub fn usable(&self) -> Answer {
+    pub fn usable(&self) -> CudaResult {
         if !self.is_alive() {
             return Err(CUDA_ERROR_CONTEXT_IS_DESTROYED);
         }
@@ -152,7 +152,7 @@ impl Context {
     }
 
     /// Waits for all work that was submitted until now.
-    pub fn synchronize(&self) -> Answer {
+    pub fn synchronize(&self) -> CudaResult {
         for queue in self.queues().into_iter().chain(self.legacy_if_used()) {
             queue.wait_all();
         }
@@ -194,7 +194,7 @@ pub fn top() -> Option<Arc<Context>> {
 }
 
 /// The current context, if calls may be made in it.
-pub fn current() -> Answer<Arc<Context>> {
+pub fn current() -> CudaResult<Arc<Context>> {
     state::state()?;
     let context = top().ok_or(CUDA_ERROR_INVALID_CONTEXT)?;
     context.usable()?;

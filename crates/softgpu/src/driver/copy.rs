@@ -3,6 +3,7 @@
 //! A pointer is checked when the call is made, for its error code, and again when the copy runs: by then the memory may
 //! have been taken away, which is a fault of the context as on a GPU. While bytes are moved, `IN_USE` keeps it mapped.
 
+use cuda_abi::constants::memory_type;
 use cuda_abi::driver::Driver;
 use cuda_abi::error::*;
 use cuda_abi::types::*;
@@ -23,7 +24,7 @@ const CHUNK: u64 = 8 << 20;
 const STAGED: u64 = 1 << 20;
 
 /// Moves bytes between any two places. Fails if memory in the window is not (any longer) there.
-pub fn move_bytes(dst: u64, src: u64, len: u64) -> Answer {
+pub fn move_bytes(dst: u64, src: u64, len: u64) -> CudaResult {
     let mut done = 0;
     while done < len {
         let now = CHUNK.min(len - done);
@@ -39,7 +40,7 @@ pub fn move_bytes(dst: u64, src: u64, len: u64) -> Answer {
 }
 
 /// Addresses in the window must be mapped; others are the application's.
-pub fn check_mapped(address: u64, len: u64, write: bool) -> Answer {
+pub fn check_mapped(address: u64, len: u64, write: bool) -> CudaResult {
     let fine = !map::in_window(address) || map::is_accessible(address, len, write);
     if fine { Ok(()) } else { Err(CUDA_ERROR_ILLEGAL_ADDRESS) }
 }
@@ -55,13 +56,12 @@ pub enum Return {
 
 /// A run of bytes as a box.
 fn line(dst: u64, src: u64, len: u64) -> CUDA_MEMCPY3D {
-    const UNIFIED: u32 = 4;
     let len = len as usize;
     CUDA_MEMCPY3D {
-        src_memory_type: UNIFIED,
+        src_memory_type: memory_type::UNIFIED,
         src_device: src,
         src_pitch: len,
-        dst_memory_type: UNIFIED,
+        dst_memory_type: memory_type::UNIFIED,
         dst_device: dst,
         dst_pitch: len,
         width_in_bytes: len,
@@ -72,7 +72,7 @@ fn line(dst: u64, src: u64, len: u64) -> CUDA_MEMCPY3D {
 }
 
 /// Copies in a stream.
-pub fn copy(queue: &Arc<Queue>, dst: u64, src: u64, len: u64, when: Return) -> Answer {
+pub fn copy(queue: &Arc<Queue>, dst: u64, src: u64, len: u64, when: Return) -> CudaResult {
     if len == 0 {
         return Ok(());
     }
@@ -99,120 +99,91 @@ pub fn copy(queue: &Arc<Queue>, dst: u64, src: u64, len: u64, when: Return) -> A
 }
 
 /// The address must be one that the device reaches.
-fn device(address: u64, len: usize) -> Answer {
+fn device(address: u64, len: usize) -> CudaResult {
     valid(len == 0 || classify(address, len as u64, false)? != Place::Pageable)
 }
 
-unsafe extern "C" fn cuMemcpy(dst: CUdeviceptr, src: CUdeviceptr, len: usize) -> CUresult {
-    call(|| copy(&current()?.legacy(), dst, src, len as u64, Return::Done))
+fn cuMemcpy(dst: CUdeviceptr, src: CUdeviceptr, len: usize) -> CudaResult {
+    copy(&current()?.legacy(), dst, src, len as u64, Return::Done)
 }
 
-unsafe extern "C" fn cuMemcpyAsync(dst: CUdeviceptr, src: CUdeviceptr, len: usize, stream: CUstream) -> CUresult {
-    call(|| copy(&stream::queue(stream)?, dst, src, len as u64, Return::Queued))
+fn cuMemcpyAsync(dst: CUdeviceptr, src: CUdeviceptr, len: usize, stream: CUstream) -> CudaResult {
+    copy(&stream::queue(stream)?, dst, src, len as u64, Return::Queued)
 }
 
-unsafe extern "C" fn cuMemcpyHtoD_v2(dst: CUdeviceptr, src: *const c_void, len: usize) -> CUresult {
-    call(|| {
-        let queue = current()?.legacy();
-        device(dst, len)?;
-        copy(&queue, dst, src as u64, len as u64, Return::Done)
-    })
+unsafe fn cuMemcpyHtoD_v2(dst: CUdeviceptr, src: *const c_void, len: usize) -> CudaResult {
+    let queue = current()?.legacy();
+    device(dst, len)?;
+    copy(&queue, dst, src as u64, len as u64, Return::Done)
 }
 
-unsafe extern "C" fn cuMemcpyDtoH_v2(dst: *mut c_void, src: CUdeviceptr, len: usize) -> CUresult {
-    call(|| {
-        let queue = current()?.legacy();
-        device(src, len)?;
-        copy(&queue, dst as u64, src, len as u64, Return::Done)
-    })
+unsafe fn cuMemcpyDtoH_v2(dst: *mut c_void, src: CUdeviceptr, len: usize) -> CudaResult {
+    let queue = current()?.legacy();
+    device(src, len)?;
+    copy(&queue, dst as u64, src, len as u64, Return::Done)
 }
 
-unsafe extern "C" fn cuMemcpyDtoD_v2(dst: CUdeviceptr, src: CUdeviceptr, len: usize) -> CUresult {
-    call(|| {
-        let queue = current()?.legacy();
-        device(dst, len)?;
-        device(src, len)?;
-        copy(&queue, dst, src, len as u64, Return::Queued)
-    })
+fn cuMemcpyDtoD_v2(dst: CUdeviceptr, src: CUdeviceptr, len: usize) -> CudaResult {
+    let queue = current()?.legacy();
+    device(dst, len)?;
+    device(src, len)?;
+    copy(&queue, dst, src, len as u64, Return::Queued)
 }
 
-unsafe extern "C" fn cuMemcpyHtoDAsync_v2(
-    dst: CUdeviceptr,
-    src: *const c_void,
-    len: usize,
-    stream: CUstream,
-) -> CUresult {
-    call(|| {
-        let queue = stream::queue(stream)?;
-        device(dst, len)?;
-        copy(&queue, dst, src as u64, len as u64, Return::Queued)
-    })
+unsafe fn cuMemcpyHtoDAsync_v2(dst: CUdeviceptr, src: *const c_void, len: usize, stream: CUstream) -> CudaResult {
+    let queue = stream::queue(stream)?;
+    device(dst, len)?;
+    copy(&queue, dst, src as u64, len as u64, Return::Queued)
 }
 
-unsafe extern "C" fn cuMemcpyDtoHAsync_v2(
-    dst: *mut c_void,
-    src: CUdeviceptr,
-    len: usize,
-    stream: CUstream,
-) -> CUresult {
-    call(|| {
-        let queue = stream::queue(stream)?;
-        device(src, len)?;
-        copy(&queue, dst as u64, src, len as u64, Return::Queued)
-    })
+unsafe fn cuMemcpyDtoHAsync_v2(dst: *mut c_void, src: CUdeviceptr, len: usize, stream: CUstream) -> CudaResult {
+    let queue = stream::queue(stream)?;
+    device(src, len)?;
+    copy(&queue, dst as u64, src, len as u64, Return::Queued)
 }
 
-unsafe extern "C" fn cuMemcpyDtoDAsync_v2(
-    dst: CUdeviceptr,
-    src: CUdeviceptr,
-    len: usize,
-    stream: CUstream,
-) -> CUresult {
-    call(|| {
-        let queue = stream::queue(stream)?;
-        device(dst, len)?;
-        device(src, len)?;
-        copy(&queue, dst, src, len as u64, Return::Queued)
-    })
+fn cuMemcpyDtoDAsync_v2(dst: CUdeviceptr, src: CUdeviceptr, len: usize, stream: CUstream) -> CudaResult {
+    let queue = stream::queue(stream)?;
+    device(dst, len)?;
+    device(src, len)?;
+    copy(&queue, dst, src, len as u64, Return::Queued)
 }
 
-fn check_contexts(one: CUcontext, other: CUcontext) -> Answer {
+fn check_contexts(one: CUcontext, other: CUcontext) -> CudaResult {
     for context in [one, other] {
         CONTEXTS.get(of(context)).map_err(|_| CUDA_ERROR_INVALID_CONTEXT)?.usable()?;
     }
     Ok(())
 }
 
-unsafe extern "C" fn cuMemcpyPeer(
+fn cuMemcpyPeer(
     dst: CUdeviceptr,
     dst_context: CUcontext,
     src: CUdeviceptr,
     src_context: CUcontext,
     len: usize,
-) -> CUresult {
-    // SAFETY: the caller's own arguments.
-    unsafe { cuMemcpyPeerAsync(dst, dst_context, src, src_context, len, std::ptr::null_mut()) }
+) -> CudaResult {
+    cuMemcpyPeerAsync(dst, dst_context, src, src_context, len, std::ptr::null_mut())
 }
 
-unsafe extern "C" fn cuMemcpyPeerAsync(
+fn cuMemcpyPeerAsync(
     dst: CUdeviceptr,
     dst_context: CUcontext,
     src: CUdeviceptr,
     src_context: CUcontext,
     len: usize,
     stream: CUstream,
-) -> CUresult {
-    call(|| {
-        let queue = stream::queue(stream)?;
-        check_contexts(dst_context, src_context)?;
-        device(dst, len)?;
-        device(src, len)?;
-        copy(&queue, dst, src, len as u64, Return::Queued)
-    })
+) -> CudaResult {
+    let queue = stream::queue(stream)?;
+    check_contexts(dst_context, src_context)?;
+    device(dst, len)?;
+    device(src, len)?;
+    copy(&queue, dst, src, len as u64, Return::Queued)
 }
 
 pub fn fill(table: Driver) -> Driver {
-    Driver {
+    entries!(
+        table,
         cuMemcpy,
         cuMemcpyAsync,
         cuMemcpyHtoD_v2,
@@ -222,7 +193,6 @@ pub fn fill(table: Driver) -> Driver {
         cuMemcpyDtoHAsync_v2,
         cuMemcpyDtoDAsync_v2,
         cuMemcpyPeer,
-        cuMemcpyPeerAsync,
-        ..table
-    }
+        cuMemcpyPeerAsync
+    )
 }

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use cuda_abi::constants::p2p_attribute;
 use cuda_abi::driver::Driver;
 use cuda_abi::error::*;
 use cuda_abi::types::*;
@@ -57,7 +58,7 @@ impl Device {
     }
 
     /// Takes `bytes` from the device's memory.
-    pub fn charge(&self, bytes: u64) -> Answer {
+    pub fn charge(&self, bytes: u64) -> CudaResult {
         let fits = |used: u64| used.checked_add(bytes).filter(|sum| *sum <= self.memory);
         let charged = self.used.fetch_update(Ordering::Relaxed, Ordering::Relaxed, fits);
         charged.map(|_| ()).map_err(|_| CUDA_ERROR_OUT_OF_MEMORY)
@@ -84,147 +85,117 @@ pub fn uuid(slot: usize) -> [u8; 16] {
     uuid
 }
 
-unsafe extern "C" fn cuInit(flags: u32) -> CUresult {
-    call(|| {
-        valid(flags == 0)?;
-        state::initialise()
+fn cuInit(flags: u32) -> CudaResult {
+    valid(flags == 0)?;
+    state::initialise()
+}
+
+fn cuDriverGetVersion(version: Out<i32>) -> CudaResult {
+    version.put(cuda_abi::CUDA_VERSION as i32)
+}
+
+fn cuDeviceGet(device: Out<CUdevice>, ordinal: i32) -> CudaResult {
+    device.required()?;
+    state::device(ordinal)?;
+    device.put(ordinal)
+}
+
+fn cuDeviceGetCount(count: Out<i32>) -> CudaResult {
+    count.put(state::state()?.devices.len() as i32)
+}
+
+fn cuDeviceGetName(name: OutSlice<c_char>, _len: i32, dev: CUdevice) -> CudaResult {
+    state::device(dev)?;
+    name.put_text(NAME.as_bytes())
+}
+
+fn cuDeviceGetUuid(to: Out<CUuuid>, dev: CUdevice) -> CudaResult {
+    to.put(CUuuid(uuid(state::device(dev)?.slot)))
+}
+
+fn cuDeviceTotalMem_v2(bytes: Out<usize>, dev: CUdevice) -> CudaResult {
+    bytes.put(state::device(dev)?.memory as usize)
+}
+
+fn cuDeviceGetAttribute(pi: Out<i32>, attribute: u32, dev: CUdevice) -> CudaResult {
+    pi.required()?;
+    let device = state::device(dev)?;
+    pi.put(is::value(attribute, device.slot).ok_or(CUDA_ERROR_INVALID_VALUE)?)
+}
+
+fn cuDeviceComputeCapability(major: Out<i32>, minor: Out<i32>, dev: CUdevice) -> CudaResult {
+    state::device(dev)?;
+    minor.required()?;
+    major.put(is::MAJOR)?;
+    minor.put(is::MINOR)
+}
+
+fn cuDeviceGetProperties(prop: Out<CUdevprop>, dev: CUdevice) -> CudaResult {
+    state::device(dev)?;
+    prop.put(CUdevprop {
+        max_threads_per_block: is::MAX_THREADS as i32,
+        max_threads_dim: is::MAX_BLOCK.map(|n| n as i32),
+        max_grid_size: is::MAX_GRID.map(|n| n as i32),
+        shared_mem_per_block: is::SHARED_PER_BLOCK as i32,
+        total_constant_memory: is::CONSTANT_MEMORY,
+        simd_width: 32,
+        mem_pitch: i32::MAX,
+        regs_per_block: is::REGISTERS as i32,
+        clock_rate: is::CLOCK_KHZ,
+        texture_align: is::TEXTURE_ALIGNMENT,
     })
 }
 
-unsafe extern "C" fn cuDriverGetVersion(version: *mut i32) -> CUresult {
-    call(|| put(version, cuda_abi::CUDA_VERSION as i32))
+fn cuDeviceGetPCIBusId(pci_bus_id: OutSlice<c_char>, _len: i32, dev: CUdevice) -> CudaResult {
+    pci_bus_id.put_text(state::device(dev)?.bus_id().as_bytes())
 }
 
-unsafe extern "C" fn cuDeviceGet(device: *mut CUdevice, ordinal: i32) -> CUresult {
-    call(|| {
-        required(device)?;
-        state::device(ordinal)?;
-        put(device, ordinal)
-    })
+fn cuDeviceGetByPCIBusId(dev: Out<CUdevice>, pci_bus_id: Str) -> CudaResult {
+    dev.required()?;
+    let wanted = text(pci_bus_id)?.to_ascii_uppercase();
+    let short = |id: &str| id.trim_start_matches("0000:").trim_end_matches(".0").to_owned();
+    let devices = &state::state()?.devices;
+    let found = devices.iter().find(|device| short(&device.bus_id()) == short(&wanted));
+    dev.put(found.ok_or(CUDA_ERROR_INVALID_DEVICE)?.ordinal as i32)
 }
 
-unsafe extern "C" fn cuDeviceGetCount(count: *mut i32) -> CUresult {
-    call(|| put(count, state::state()?.devices.len() as i32))
+fn cuDeviceCanAccessPeer(can: Out<i32>, dev: CUdevice, peer: CUdevice) -> CudaResult {
+    can.required()?;
+    let (one, other) = (state::device(dev)?, state::device(peer)?);
+    can.put(i32::from(one.ordinal != other.ordinal))
 }
 
-unsafe extern "C" fn cuDeviceGetName(name: *mut c_char, len: i32, dev: CUdevice) -> CUresult {
-    call(|| {
-        state::device(dev)?;
-        put_text(name, usize::try_from(len).unwrap_or(0), NAME)
-    })
+fn cuDeviceGetP2PAttribute(value: Out<i32>, attribute: u32, src: CUdevice, dst: CUdevice) -> CudaResult {
+    value.required()?;
+    if state::device(src)?.ordinal == state::device(dst)?.ordinal {
+        return Err(CUDA_ERROR_INVALID_DEVICE);
+    }
+    match attribute {
+        // Rank; arrays; partial atomics only.
+        p2p_attribute::PERFORMANCE_RANK
+        | p2p_attribute::ARRAY_ACCESS_SUPPORTED
+        | p2p_attribute::ONLY_PARTIAL_NATIVE_ATOMIC_SUPPORTED => value.put(0),
+        // Access and atomics: all devices share the machine's memory.
+        p2p_attribute::ACCESS_SUPPORTED | p2p_attribute::NATIVE_ATOMIC_SUPPORTED => value.put(1),
+        _ => Err(CUDA_ERROR_INVALID_VALUE),
+    }
 }
 
-unsafe extern "C" fn cuDeviceGetUuid(to: *mut CUuuid, dev: CUdevice) -> CUresult {
-    call(|| put(to, CUuuid(uuid(state::device(dev)?.slot))))
-}
-
-unsafe extern "C" fn cuDeviceTotalMem_v2(bytes: *mut usize, dev: CUdevice) -> CUresult {
-    call(|| put(bytes, state::device(dev)?.memory as usize))
-}
-
-unsafe extern "C" fn cuDeviceGetAttribute(pi: *mut i32, attribute: u32, dev: CUdevice) -> CUresult {
-    call(|| {
-        required(pi)?;
-        let device = state::device(dev)?;
-        put(pi, is::value(attribute, device.slot).ok_or(CUDA_ERROR_INVALID_VALUE)?)
-    })
-}
-
-unsafe extern "C" fn cuDeviceComputeCapability(major: *mut i32, minor: *mut i32, dev: CUdevice) -> CUresult {
-    call(|| {
-        state::device(dev)?;
-        required(minor)?;
-        put(major, is::MAJOR)?;
-        put(minor, is::MINOR)
-    })
-}
-
-unsafe extern "C" fn cuDeviceGetProperties(prop: *mut CUdevprop, dev: CUdevice) -> CUresult {
-    call(|| {
-        state::device(dev)?;
-        put(
-            prop,
-            CUdevprop {
-                max_threads_per_block: is::MAX_THREADS as i32,
-                max_threads_dim: is::MAX_BLOCK.map(|n| n as i32),
-                max_grid_size: is::MAX_GRID.map(|n| n as i32),
-                shared_mem_per_block: is::SHARED_PER_BLOCK as i32,
-                total_constant_memory: is::CONSTANT_MEMORY,
-                simd_width: 32,
-                mem_pitch: i32::MAX,
-                regs_per_block: is::REGISTERS as i32,
-                clock_rate: is::CLOCK_KHZ,
-                texture_align: is::TEXTURE_ALIGNMENT,
-            },
-        )
-    })
-}
-
-unsafe extern "C" fn cuDeviceGetPCIBusId(pci_bus_id: *mut c_char, len: i32, dev: CUdevice) -> CUresult {
-    call(|| put_text(pci_bus_id, usize::try_from(len).unwrap_or(0), &state::device(dev)?.bus_id()))
-}
-
-unsafe extern "C" fn cuDeviceGetByPCIBusId(dev: *mut CUdevice, pci_bus_id: *const c_char) -> CUresult {
-    call(|| {
-        required(dev)?;
-        let wanted = text(pci_bus_id)?.to_ascii_uppercase();
-        let short = |id: &str| id.trim_start_matches("0000:").trim_end_matches(".0").to_owned();
-        let devices = &state::state()?.devices;
-        let found = devices.iter().find(|device| short(&device.bus_id()) == short(&wanted));
-        put(dev, found.ok_or(CUDA_ERROR_INVALID_DEVICE)?.ordinal as i32)
-    })
-}
-
-unsafe extern "C" fn cuDeviceCanAccessPeer(can: *mut i32, dev: CUdevice, peer: CUdevice) -> CUresult {
-    call(|| {
-        required(can)?;
-        let (one, other) = (state::device(dev)?, state::device(peer)?);
-        put(can, i32::from(one.ordinal != other.ordinal))
-    })
-}
-
-unsafe extern "C" fn cuDeviceGetP2PAttribute(
-    value: *mut i32,
-    attribute: u32,
-    src: CUdevice,
-    dst: CUdevice,
-) -> CUresult {
-    call(|| {
-        required(value)?;
-        if state::device(src)?.ordinal == state::device(dst)?.ordinal {
-            return Err(CUDA_ERROR_INVALID_DEVICE);
-        }
-        match attribute {
-            // Rank; arrays; partial atomics only.
-            1 | 4 | 5 => put(value, 0),
-            // Access and atomics: all devices share the machine's memory.
-            2 | 3 => put(value, 1),
-            _ => Err(CUDA_ERROR_INVALID_VALUE),
-        }
-    })
-}
-
-unsafe extern "C" fn cuDeviceGetTexture1DLinearMaxWidth(
-    width: *mut usize,
-    _format: u32,
-    _channels: u32,
-    dev: CUdevice,
-) -> CUresult {
-    call(|| {
-        let device = state::device(dev)?;
-        put(width, is::value(69, device.slot).unwrap_or(0) as usize)
-    })
+fn cuDeviceGetTexture1DLinearMaxWidth(width: Out<usize>, _format: u32, _channels: u32, dev: CUdevice) -> CudaResult {
+    let device = state::device(dev)?;
+    width.put(is::value(69, device.slot).unwrap_or(0) as usize)
 }
 
 pub fn fill(table: Driver) -> Driver {
-    Driver {
+    entries!(
+        table,
         cuInit,
         cuDriverGetVersion,
         cuDeviceGet,
         cuDeviceGetCount,
         cuDeviceGetName,
         cuDeviceGetUuid,
-        cuDeviceGetUuid_v2: cuDeviceGetUuid,
+        cuDeviceGetUuid_v2 = cuDeviceGetUuid,
         cuDeviceTotalMem_v2,
         cuDeviceGetAttribute,
         cuDeviceComputeCapability,
@@ -233,7 +204,6 @@ pub fn fill(table: Driver) -> Driver {
         cuDeviceGetByPCIBusId,
         cuDeviceCanAccessPeer,
         cuDeviceGetP2PAttribute,
-        cuDeviceGetTexture1DLinearMaxWidth,
-        ..table
-    }
+        cuDeviceGetTexture1DLinearMaxWidth
+    )
 }

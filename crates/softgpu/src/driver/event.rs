@@ -6,6 +6,7 @@
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
+use cuda_abi::constants::{event_flag, event_record_flag};
 use cuda_abi::driver::Driver;
 use cuda_abi::error::*;
 use cuda_abi::types::*;
@@ -18,11 +19,6 @@ use super::graph::capture::{self, Point};
 use super::handles::{Owned, Table, of, out};
 use super::queue::{Queue, Work};
 use super::{state, stream};
-
-const DISABLE_TIMING: u32 = 2;
-const INTERPROCESS: u32 = 4;
-/// Of a record or wait: a node of the graph, not a dependency of the capture.
-const EXTERNAL: u32 = 1;
 
 pub static EVENTS: Table<Event> = Table::new(3);
 
@@ -84,7 +80,7 @@ impl Event {
     }
 
     /// Nobody can ask about a point of a capture.
-    fn not_captured(&self) -> Answer {
+    fn not_captured(&self) -> CudaResult {
         if self.state.lock().captured.is_some() { Err(CUDA_ERROR_CAPTURED_EVENT) } else { Ok(()) }
     }
 
@@ -104,35 +100,31 @@ pub fn handle_of(event: &Event) -> u64 {
 }
 
 /// An event in a context that is fit for use.
-pub fn event(handle: CUevent) -> Answer<Arc<Event>> {
+pub fn event(handle: CUevent) -> CudaResult<Arc<Event>> {
     state::state()?;
     let event = EVENTS.get(of(handle)).map_err(|_| CUDA_ERROR_INVALID_HANDLE)?;
     event.context.usable()?;
     Ok(event)
 }
 
-unsafe extern "C" fn cuEventCreate(event: *mut CUevent, flags: u32) -> CUresult {
-    call(|| {
-        required(event)?;
-        let context = current()?;
-        valid(flags & !7 == 0)?;
-        valid(flags & INTERPROCESS == 0 || flags & DISABLE_TIMING != 0)?;
-        let owner = context.id();
-        let state = Mutex::default();
-        let make = |handle| Event { handle, context, owner, flags, state, reached: Condvar::new() };
-        put(event, out(EVENTS.insert_with(make).0))
-    })
+fn cuEventCreate(event: Out<CUevent>, flags: u32) -> CudaResult {
+    event.required()?;
+    let context = current()?;
+    valid(flags & !7 == 0)?;
+    valid(flags & event_flag::INTERPROCESS == 0 || flags & event_flag::DISABLE_TIMING != 0)?;
+    let owner = context.id();
+    let state = Mutex::default();
+    let make = |handle| Event { handle, context, owner, flags, state, reached: Condvar::new() };
+    event.put(out(EVENTS.insert_with(make).0))
 }
 
-unsafe extern "C" fn cuEventDestroy_v2(event: CUevent) -> CUresult {
-    call(|| {
-        state::state()?;
-        EVENTS.remove(of(event)).map(|_| ()).map_err(|_| CUDA_ERROR_INVALID_HANDLE)
-    })
+fn cuEventDestroy_v2(event: CUevent) -> CudaResult {
+    state::state()?;
+    EVENTS.remove(of(event)).map(|_| ()).map_err(|_| CUDA_ERROR_INVALID_HANDLE)
 }
 
 /// Records an event in a queue of the same context.
-pub fn record(handle: CUevent, queue: &Arc<Queue>) -> Answer {
+pub fn record(handle: CUevent, queue: &Arc<Queue>) -> CudaResult {
     let event = event(handle)?;
     if event.owner != queue.owner {
         return Err(CUDA_ERROR_INVALID_HANDLE);
@@ -154,104 +146,91 @@ pub fn record(handle: CUevent, queue: &Arc<Queue>) -> Answer {
     Ok(())
 }
 
-unsafe extern "C" fn cuEventRecord(event: CUevent, stream: CUstream) -> CUresult {
-    call(|| record(event, &stream::queue(stream)?))
+fn cuEventRecord(event: CUevent, stream: CUstream) -> CudaResult {
+    record(event, &stream::queue(stream)?)
 }
 
-unsafe extern "C" fn cuEventRecordWithFlags(event: CUevent, stream: CUstream, flags: u32) -> CUresult {
-    if flags > EXTERNAL {
-        return CUDA_ERROR_INVALID_VALUE;
+fn cuEventRecordWithFlags(event: CUevent, stream: CUstream, flags: u32) -> CudaResult {
+    if flags > event_record_flag::EXTERNAL {
+        return Err(CUDA_ERROR_INVALID_VALUE);
     }
-    if flags == EXTERNAL {
-        return call(|| {
-            let (queue, node) = (stream::queue(stream)?, self::event(event)?);
-            // Outside of a capture the flag means nothing, natively it is an error.
-            if capture::takes(&queue, || Task::Record(node))? { Ok(()) } else { Err(CUDA_ERROR_ILLEGAL_STATE) }
-        });
+    if flags == event_record_flag::EXTERNAL {
+        let (queue, node) = (stream::queue(stream)?, self::event(event)?);
+        // Outside of a capture the flag means nothing, natively it is an error.
+        return if capture::takes(&queue, || Task::Record(node))? { Ok(()) } else { Err(CUDA_ERROR_ILLEGAL_STATE) };
     }
-    // SAFETY: the caller's own arguments.
-    unsafe { cuEventRecord(event, stream) }
+    cuEventRecord(event, stream)
 }
 
-unsafe extern "C" fn cuStreamWaitEvent(stream: CUstream, event_: CUevent, flags: u32) -> CUresult {
-    call(|| {
-        valid(flags <= 1)?;
-        let queue = stream::queue(stream)?;
-        let event = event(event_)?;
-        if flags == EXTERNAL {
-            let external = event.clone();
-            let taken = capture::takes(&queue, || Task::Wait(external))?;
-            return if taken { Ok(()) } else { Err(CUDA_ERROR_ILLEGAL_STATE) };
-        }
-        let captured = event.state.lock().captured.clone();
-        if let Some(point) = captured {
-            return capture::join(&queue, &point);
-        }
-        capture::isolate(&queue)?;
-        capture::refuse(&queue)?;
-        let number = {
-            let state = event.state.lock();
-            if state.reached >= state.recorded {
-                return Ok(());
-            }
-            state.recorded
-        };
-        queue.submit(Work::run(move |context| {
-            event.wait_while(number, || context.runs());
-            Ok(())
-        }));
-        Ok(())
-    })
-}
-
-unsafe extern "C" fn cuEventQuery(event_: CUevent) -> CUresult {
-    call(|| {
-        capture::permit()?;
-        let event = event(event_)?;
-        event.not_captured()?;
+fn cuStreamWaitEvent(stream: CUstream, event_: CUevent, flags: u32) -> CudaResult {
+    valid(flags <= 1)?;
+    let queue = stream::queue(stream)?;
+    let event = event(event_)?;
+    if flags == event_record_flag::EXTERNAL {
+        let external = event.clone();
+        let taken = capture::takes(&queue, || Task::Wait(external))?;
+        return if taken { Ok(()) } else { Err(CUDA_ERROR_ILLEGAL_STATE) };
+    }
+    let captured = event.state.lock().captured.clone();
+    if let Some(point) = captured {
+        return capture::join(&queue, &point);
+    }
+    capture::isolate(&queue)?;
+    capture::refuse(&queue)?;
+    let number = {
         let state = event.state.lock();
-        if state.reached < state.recorded { Err(CUDA_ERROR_NOT_READY) } else { event.context.health() }
-    })
-}
-
-unsafe extern "C" fn cuEventSynchronize(event_: CUevent) -> CUresult {
-    call(|| {
-        let event = event(event_)?;
-        event.not_captured()?;
-        let (number, record) = {
-            let state = event.state.lock();
-            (state.recorded, state.record.clone().filter(|_| state.reached < state.recorded))
-        };
-        if let Some((queue, position)) = record.and_then(|(queue, position)| Some((queue.upgrade()?, position))) {
-            queue.help(position);
+        if state.reached >= state.recorded {
+            return Ok(());
         }
-        event.wait(number);
-        event.context.health()
-    })
+        state.recorded
+    };
+    queue.submit(Work::run(move |context| {
+        event.wait_while(number, || context.runs());
+        Ok(())
+    }));
+    Ok(())
 }
 
-unsafe extern "C" fn cuEventElapsedTime(milliseconds: *mut f32, start: CUevent, end: CUevent) -> CUresult {
-    call(|| {
-        required(milliseconds)?;
-        event(start)?;
-        put(milliseconds, elapsed(start, end)?)
-    })
+fn cuEventQuery(event_: CUevent) -> CudaResult {
+    capture::permit()?;
+    let event = event(event_)?;
+    event.not_captured()?;
+    let state = event.state.lock();
+    if state.reached < state.recorded { Err(CUDA_ERROR_NOT_READY) } else { event.context.health() }
+}
+
+fn cuEventSynchronize(event_: CUevent) -> CudaResult {
+    let event = event(event_)?;
+    event.not_captured()?;
+    let (number, record) = {
+        let state = event.state.lock();
+        (state.recorded, state.record.clone().filter(|_| state.reached < state.recorded))
+    };
+    if let Some((queue, position)) = record.and_then(|(queue, position)| Some((queue.upgrade()?, position))) {
+        queue.help(position);
+    }
+    event.wait(number);
+    event.context.health()
+}
+
+fn cuEventElapsedTime(milliseconds: Out<f32>, start: CUevent, end: CUevent) -> CudaResult {
+    milliseconds.required()?;
+    event(start)?;
+    milliseconds.put(elapsed(start, end)?)
 }
 
 /// Unlike the first version this one does not report errors of pending work.
-unsafe extern "C" fn cuEventElapsedTime_v2(milliseconds: *mut f32, start: CUevent, end: CUevent) -> CUresult {
-    call(|| {
-        required(milliseconds)?;
-        state::state()?;
-        put(milliseconds, elapsed(start, end)?)
-    })
+fn cuEventElapsedTime_v2(milliseconds: Out<f32>, start: CUevent, end: CUevent) -> CudaResult {
+    milliseconds.required()?;
+    state::state()?;
+    milliseconds.put(elapsed(start, end)?)
 }
 
-fn elapsed(start: CUevent, end: CUevent) -> Answer<f32> {
+fn elapsed(start: CUevent, end: CUevent) -> CudaResult<f32> {
     let time = |event: CUevent| {
         let event = EVENTS.get(of(event)).map_err(|_| CUDA_ERROR_INVALID_HANDLE)?;
         let state = event.state.lock();
-        if state.recorded == 0 || event.flags & DISABLE_TIMING != 0 {
+        if state.recorded == 0 || event.flags & event_flag::DISABLE_TIMING != 0 {
             return Err(CUDA_ERROR_INVALID_HANDLE);
         }
         Ok(state.time.filter(|_| state.reached >= state.recorded))
@@ -265,9 +244,10 @@ fn elapsed(start: CUevent, end: CUevent) -> Answer<f32> {
 }
 
 pub fn fill(table: Driver) -> Driver {
-    Driver {
+    entries!(
+        table,
         cuEventCreate,
-        cuEventDestroy: cuEventDestroy_v2,
+        cuEventDestroy = cuEventDestroy_v2,
         cuEventDestroy_v2,
         cuEventRecord,
         cuEventRecordWithFlags,
@@ -275,7 +255,6 @@ pub fn fill(table: Driver) -> Driver {
         cuEventQuery,
         cuEventSynchronize,
         cuEventElapsedTime,
-        cuEventElapsedTime_v2,
-        ..table
-    }
+        cuEventElapsedTime_v2
+    )
 }

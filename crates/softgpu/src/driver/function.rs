@@ -3,6 +3,7 @@
 use std::ffi::CString;
 use std::sync::Arc;
 
+use cuda_abi::constants::function_attribute;
 use cuda_abi::driver::Driver;
 use cuda_abi::error::*;
 use cuda_abi::types::*;
@@ -18,11 +19,6 @@ use super::state;
 use crate::exec::Kernel;
 
 pub static FUNCTIONS: Table<Function> = Table::new(7);
-
-const MAX_DYNAMIC_SHARED: u32 = 8;
-const CARVEOUT: u32 = 9;
-const NON_PORTABLE_CLUSTER: u32 = 14;
-const CLUSTER_SCHEDULING: u32 = 15;
 
 pub struct Function {
     pub module: Arc<Module>,
@@ -58,40 +54,40 @@ impl Settings {
         self.0.lock().max_dynamic
     }
 
-    pub fn get(&self, kernel: &Kernel, attribute: u32) -> Answer<i32> {
+    pub fn get(&self, kernel: &Kernel, attribute: u32) -> CudaResult<i32> {
         let values = *self.0.lock();
         Ok(match attribute {
-            0 => kernel.max_threads as i32,
-            1 => kernel.static_shared as i32,
-            2 | 7 => 0, // constants of its own, cache mode
-            3 => kernel.local_bytes as i32,
-            4 => kernel.registers as i32,
+            function_attribute::MAX_THREADS_PER_BLOCK => kernel.max_threads as i32,
+            function_attribute::SHARED_SIZE_BYTES => kernel.static_shared as i32,
+            function_attribute::CONST_SIZE_BYTES | function_attribute::CACHE_MODE_CA => 0, // constants of its own, cache mode
+            function_attribute::LOCAL_SIZE_BYTES => kernel.local_bytes as i32,
+            function_attribute::NUM_REGS => kernel.registers as i32,
             // The architecture that the text was compiled for, not the version of its language.
-            5 => kernel.target as i32,
-            6 => is::MAJOR * 10 + is::MINOR,
-            MAX_DYNAMIC_SHARED => values.max_dynamic as i32,
-            CARVEOUT => values.carveout,
-            10..=13 => 0, // clusters
-            NON_PORTABLE_CLUSTER => values.non_portable,
-            CLUSTER_SCHEDULING => values.scheduling,
+            function_attribute::PTX_VERSION => kernel.target as i32,
+            function_attribute::BINARY_VERSION => is::MAJOR * 10 + is::MINOR,
+            function_attribute::MAX_DYNAMIC_SHARED_SIZE_BYTES => values.max_dynamic as i32,
+            function_attribute::PREFERRED_SHARED_MEMORY_CARVEOUT => values.carveout,
+            function_attribute::CLUSTER_SIZE_MUST_BE_SET..=function_attribute::REQUIRED_CLUSTER_DEPTH => 0, // clusters
+            function_attribute::NON_PORTABLE_CLUSTER_SIZE_ALLOWED => values.non_portable,
+            function_attribute::CLUSTER_SCHEDULING_POLICY_PREFERENCE => values.scheduling,
             _ => return Err(CUDA_ERROR_INVALID_VALUE),
         })
     }
 
-    pub fn set(&self, kernel: &Kernel, attribute: u32, value: i32) -> Answer {
+    pub fn set(&self, kernel: &Kernel, attribute: u32, value: i32) -> CudaResult {
         let mut values = self.0.lock();
         match attribute {
-            MAX_DYNAMIC_SHARED => {
+            function_attribute::MAX_DYNAMIC_SHARED_SIZE_BYTES => {
                 let most = is::SHARED_OPT_IN.saturating_sub(kernel.static_shared);
                 values.max_dynamic =
                     u32::try_from(value).ok().filter(|size| *size <= most).ok_or(CUDA_ERROR_INVALID_VALUE)?;
             }
-            CARVEOUT => {
+            function_attribute::PREFERRED_SHARED_MEMORY_CARVEOUT => {
                 valid((-1..=100).contains(&value))?;
                 values.carveout = value;
             }
-            NON_PORTABLE_CLUSTER => values.non_portable = value,
-            CLUSTER_SCHEDULING => values.scheduling = value,
+            function_attribute::NON_PORTABLE_CLUSTER_SIZE_ALLOWED => values.non_portable = value,
+            function_attribute::CLUSTER_SCHEDULING_POLICY_PREFERENCE => values.scheduling = value,
             _ => return Err(CUDA_ERROR_INVALID_VALUE),
         }
         Ok(())
@@ -105,7 +101,7 @@ impl Function {
 }
 
 /// The function that a handle means: a function's own, or a kernel's in the current context.
-pub fn function(handle: CUfunction) -> Answer<Arc<Function>> {
+pub fn function(handle: CUfunction) -> CudaResult<Arc<Function>> {
     state::state()?;
     if let Ok(function) = FUNCTIONS.get(of(handle)) {
         function.module.context.usable()?;
@@ -115,81 +111,65 @@ pub fn function(handle: CUfunction) -> Answer<Arc<Function>> {
     FUNCTIONS.get(kernel.function(&current()?)?)
 }
 
-unsafe extern "C" fn cuFuncGetAttribute(pi: *mut i32, attribute: u32, handle: CUfunction) -> CUresult {
-    call(|| {
-        required(pi)?;
-        let function = function(handle)?;
-        put(pi, function.settings.get(function.kernel(), attribute)?)
-    })
+fn cuFuncGetAttribute(pi: Out<i32>, attribute: u32, handle: CUfunction) -> CudaResult {
+    pi.required()?;
+    let function = function(handle)?;
+    pi.put(function.settings.get(function.kernel(), attribute)?)
 }
 
-unsafe extern "C" fn cuFuncSetAttribute(handle: CUfunction, attribute: u32, value: i32) -> CUresult {
-    call(|| {
-        let function = function(handle)?;
-        function.settings.set(function.kernel(), attribute, value)
-    })
+fn cuFuncSetAttribute(handle: CUfunction, attribute: u32, value: i32) -> CudaResult {
+    let function = function(handle)?;
+    function.settings.set(function.kernel(), attribute, value)
 }
 
-unsafe extern "C" fn cuFuncGetName(name: *mut *const c_char, handle: CUfunction) -> CUresult {
+fn cuFuncGetName(name: Out<*const c_char>, handle: CUfunction) -> CudaResult {
     // The function, and with it the name, lives as long as its module is loaded.
-    call(|| put(name, function(handle)?.name.as_ptr()))
+    name.put(function(handle)?.name.as_ptr())
 }
 
-unsafe extern "C" fn cuFuncGetModule(module: *mut CUmodule, handle: CUfunction) -> CUresult {
-    call(|| put(module, out(function(handle)?.module.handle)))
+fn cuFuncGetModule(module: Out<CUmodule>, handle: CUfunction) -> CudaResult {
+    module.put(out(function(handle)?.module.handle))
 }
 
-unsafe extern "C" fn cuFuncGetParamInfo(
-    handle: CUfunction,
-    index: usize,
-    offset: *mut usize,
-    size: *mut usize,
-) -> CUresult {
-    call(|| {
-        state::state()?;
-        // Unlike elsewhere, a kernel's handle is not good here.
-        let function = FUNCTIONS.get(of(handle)).map_err(|_| CUDA_ERROR_INVALID_HANDLE)?;
-        param_info(function.kernel(), index, offset, size)
-    })
+fn cuFuncGetParamInfo(handle: CUfunction, index: usize, offset: Out<usize>, size: Out<usize>) -> CudaResult {
+    state::state()?;
+    // Unlike elsewhere, a kernel's handle is not good here.
+    let function = FUNCTIONS.get(of(handle)).map_err(|_| CUDA_ERROR_INVALID_HANDLE)?;
+    param_info(function.kernel(), index, offset, size)
 }
 
 /// Offset and size of a parameter.
-pub fn param_info(kernel: &Kernel, index: usize, offset: *mut usize, size: *mut usize) -> Answer {
-    required(offset)?;
+pub fn param_info(kernel: &Kernel, index: usize, offset: Out<usize>, size: Out<usize>) -> CudaResult {
+    offset.required()?;
     let param = kernel.params.get(index).ok_or(CUDA_ERROR_INVALID_VALUE)?;
-    put(offset, param.offset as usize)?;
-    put_if(size, param.size as usize);
+    offset.put(param.offset as usize)?;
+    size.put_if(param.size as usize);
     Ok(())
 }
 
-unsafe extern "C" fn cuFuncIsLoaded(state: *mut u32, handle: CUfunction) -> CUresult {
-    call(|| {
-        required(state)?;
-        function(handle)?;
-        put(state, 1)
-    })
+fn cuFuncIsLoaded(state: Out<CUfunctionLoadingState>, handle: CUfunction) -> CudaResult {
+    state.required()?;
+    function(handle)?;
+    state.put(1)
 }
 
-unsafe extern "C" fn cuFuncLoad(handle: CUfunction) -> CUresult {
-    call(|| function(handle).map(|_| ()))
+fn cuFuncLoad(handle: CUfunction) -> CudaResult {
+    function(handle).map(|_| ())
 }
 
-unsafe extern "C" fn cuFuncSetCacheConfig(handle: CUfunction, config: u32) -> CUresult {
-    call(|| {
-        function(handle)?;
-        valid(config <= 3)
-    })
+fn cuFuncSetCacheConfig(handle: CUfunction, config: u32) -> CudaResult {
+    function(handle)?;
+    valid(config <= 3)
 }
 
-unsafe extern "C" fn cuFuncSetSharedMemConfig(handle: CUfunction, config: u32) -> CUresult {
-    call(|| {
-        function(handle)?;
-        valid(config <= 2)
-    })
+fn cuFuncSetSharedMemConfig(handle: CUfunction, config: u32) -> CudaResult {
+    function(handle)?;
+    valid(config <= 2)
 }
 
 pub fn fill(table: Driver) -> Driver {
-    Driver {
+    entries!(
+        table,
         cuFuncGetAttribute,
         cuFuncSetAttribute,
         cuFuncGetName,
@@ -198,7 +178,6 @@ pub fn fill(table: Driver) -> Driver {
         cuFuncIsLoaded,
         cuFuncLoad,
         cuFuncSetCacheConfig,
-        cuFuncSetSharedMemConfig,
-        ..table
-    }
+        cuFuncSetSharedMemConfig
+    )
 }

@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use cuda_abi::error::{CUDA_ERROR_INVALID_HANDLE, CUDA_ERROR_INVALID_VALUE};
 use parking_lot::RwLock;
 
-use super::abi::Answer;
+use super::abi::CudaResult;
 
 /// What belongs to a context and ends with it.
 pub trait Owned {
@@ -49,14 +49,14 @@ impl<T> Table<T> {
     }
 
     /// The object of a handle. NULL is `CUDA_ERROR_INVALID_VALUE` for what has no default, as natively.
-    pub fn get(&self, handle: u64) -> Answer<Arc<T>> {
+    pub fn get(&self, handle: u64) -> CudaResult<Arc<T>> {
         if handle == 0 {
             return Err(CUDA_ERROR_INVALID_VALUE);
         }
         self.live.read().get(&handle).cloned().ok_or(CUDA_ERROR_INVALID_HANDLE)
     }
 
-    pub fn remove(&self, handle: u64) -> Answer<Arc<T>> {
+    pub fn remove(&self, handle: u64) -> CudaResult<Arc<T>> {
         if handle == 0 {
             return Err(CUDA_ERROR_INVALID_VALUE);
         }

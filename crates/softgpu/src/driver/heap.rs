@@ -3,6 +3,7 @@
 
 use std::collections::{BTreeMap, HashMap};
 
+use cuda_abi::constants::limit;
 use parking_lot::Mutex;
 
 use super::context::Context;
@@ -10,7 +11,6 @@ use super::memory::alloc;
 use super::memory::map::Kind;
 use crate::exec;
 
-const LIMIT: usize = 2;
 const ALIGN: u64 = 16;
 
 static HEAPS: Mutex<BTreeMap<u64, Blocks>> = Mutex::new(BTreeMap::new());
@@ -42,7 +42,7 @@ impl exec::Heap for Heap<'_> {
         let blocks = match heaps.entry(self.context.id()) {
             std::collections::btree_map::Entry::Occupied(entry) => entry.into_mut(),
             std::collections::btree_map::Entry::Vacant(entry) => {
-                let size = (self.context.settings.lock().limits[LIMIT] as u64).max(ALIGN);
+                let size = (self.context.settings.lock().limits[limit::MALLOC_HEAP_SIZE as usize] as u64).max(ALIGN);
                 let base = alloc::allocate(self.context, size, Kind::Device { pool: None }).ok()?;
                 entry.insert(Blocks { free: BTreeMap::from([(base, size / ALIGN * ALIGN)]), taken: HashMap::new() })
             }

@@ -3,6 +3,7 @@
 
 use std::sync::{Arc, LazyLock};
 
+use cuda_abi::constants::{launch_attribute, launch_extra};
 use cuda_abi::driver::Driver;
 use cuda_abi::error::*;
 use cuda_abi::types::*;
@@ -20,18 +21,6 @@ use super::queue::Work;
 use super::{event, heap, notice, occupancy, stream};
 use crate::exec::{self, Fault, FaultKind, Kernel, Launch};
 
-/// Keys of the `extra` argument.
-const BUFFER_POINTER: u64 = 1;
-const BUFFER_SIZE: u64 = 2;
-
-/// Launch attributes that mean something here.
-const COOPERATIVE: u32 = 2;
-const CLUSTER_DIMENSION: u32 = 4;
-const PROGRAMMATIC_EVENT: u32 = 7;
-const COMPLETION_EVENT: u32 = 12;
-const UPDATABLE_NODE: u32 = 13;
-const LAST_ATTRIBUTE: u32 = 17;
-
 /// `CUDA_LAUNCH_BLOCKING=1`: every launch waits for its end.
 static BLOCKING: LazyLock<bool> = LazyLock::new(|| std::env::var("CUDA_LAUNCH_BLOCKING").is_ok_and(|v| v == "1"));
 
@@ -47,14 +36,17 @@ struct Request {
     events: Vec<CUevent>,
 }
 
-fn submit(handle: CUfunction, request: Request) -> Answer {
+/// # Safety
+/// The request's parameters are those of the function.
+unsafe fn submit(handle: CUfunction, request: Request) -> CudaResult {
     let function = function(handle)?;
     let queue = stream::queue(request.stream)?;
     if queue.owner != function.module.context.id() {
         return Err(CUDA_ERROR_INVALID_HANDLE);
     }
     check(&function, &request)?;
-    let params = params(function.kernel(), request.params, request.extra)?;
+    // SAFETY: passed on.
+    let params = unsafe { params(function.kernel(), request.params, request.extra) }?;
     if capture::takes(&queue, || kernel_task(&function, handle, &request, &params))? {
         return Ok(());
     }
@@ -76,7 +68,10 @@ fn kernel_task(function: &Arc<Function>, named: CUfunction, request: &Request, p
 }
 
 /// What a kernel node of a graph does.
-pub fn task(named: CUfunction, node: &CUDA_KERNEL_NODE_PARAMS_v2) -> Answer<Task> {
+///
+/// # Safety
+/// The node's parameters are those of the function.
+pub unsafe fn task(named: CUfunction, node: &CUDA_KERNEL_NODE_PARAMS_v2) -> CudaResult<Task> {
     let function = function(named)?;
     let request = Request {
         grid: node.grid,
@@ -89,11 +84,12 @@ pub fn task(named: CUfunction, node: &CUDA_KERNEL_NODE_PARAMS_v2) -> Answer<Task
         events: Vec::new(),
     };
     check(&function, &request)?;
-    let params = params(function.kernel(), request.params, request.extra)?;
+    // SAFETY: passed on.
+    let params = unsafe { params(function.kernel(), request.params, request.extra) }?;
     Ok(kernel_task(&function, named, &request, &params))
 }
 
-fn check(function: &Arc<Function>, request: &Request) -> Answer {
+fn check(function: &Arc<Function>, request: &Request) -> CudaResult {
     let kernel = function.kernel();
     let within = |size: [u32; 3], most: [u32; 3]| size.iter().zip(most).all(|(n, most)| (1..=most).contains(n));
     valid(within(request.grid, is::MAX_GRID) && within(request.block, is::MAX_BLOCK))?;
@@ -119,11 +115,15 @@ fn check(function: &Arc<Function>, request: &Request) -> Answer {
 }
 
 /// Gathers the parameters into one buffer.
-fn params(kernel: &Kernel, params: *mut *mut c_void, extra: *mut *mut c_void) -> Answer<Vec<u8>> {
+///
+/// # Safety
+/// One of the two lists, if there is one, is of this kernel's parameters.
+unsafe fn params(kernel: &Kernel, params: *mut *mut c_void, extra: *mut *mut c_void) -> CudaResult<Vec<u8>> {
     let mut buffer = vec![0u8; kernel.param_bytes as usize];
     if !extra.is_null() {
         valid(params.is_null())?;
-        let (pointer, size) = read_extra(extra)?;
+        // SAFETY: passed on.
+        let (pointer, size) = unsafe { read_extra(extra) }?;
         valid(size >= buffer.len() && (!pointer.is_null() || buffer.is_empty()))?;
         if !buffer.is_empty() {
             // SAFETY: by the API's contract the buffer has the size that was given with it.
@@ -131,8 +131,10 @@ fn params(kernel: &Kernel, params: *mut *mut c_void, extra: *mut *mut c_void) ->
         }
         return Ok(buffer);
     }
-    for (param, from) in kernel.params.iter().zip(list(params, kernel.params.len())?) {
-        required(from)?;
+    // SAFETY: by the API's contract a pointer for each parameter.
+    let given = unsafe { InSlice::<*mut c_void>::from_raw(params, kernel.params.len() as u64) };
+    for (param, from) in kernel.params.iter().zip(given.list()?) {
+        valid(!from.is_null())?;
         let to = buffer.get_mut(param.offset as usize..(param.offset + param.size) as usize);
         let to = to.ok_or(CUDA_ERROR_INVALID_VALUE)?;
         // SAFETY: by the API's contract each pointer leads to a parameter of the kernel's type.
@@ -141,20 +143,23 @@ fn params(kernel: &Kernel, params: *mut *mut c_void, extra: *mut *mut c_void) ->
     Ok(buffer)
 }
 
-fn read_extra(extra: *mut *mut c_void) -> Answer<(*const u8, usize)> {
+/// # Safety
+/// `extra` is a list that ends as the API says.
+unsafe fn read_extra(extra: *mut *mut c_void) -> CudaResult<(*const u8, usize)> {
     let (mut pointer, mut size) = (std::ptr::null(), 0);
     // Two settings and the end.
     for at in 0..3 {
         // SAFETY: by the API's contract the list goes on until its end is read.
-        let key = take(unsafe { extra.add(at * 2) })? as u64;
-        if key == 0 {
+        let key = unsafe { In::<*mut c_void>::from_raw(extra.add(at * 2)) }.take()? as usize;
+        if key == launch_extra::END {
             return Ok((pointer, size));
         }
         // SAFETY: as above; a key has a value.
-        let value = take(unsafe { extra.add(at * 2 + 1) })?;
+        let value = unsafe { In::<*mut c_void>::from_raw(extra.add(at * 2 + 1)) }.take()?;
         match key {
-            BUFFER_POINTER => pointer = value.cast_const().cast(),
-            BUFFER_SIZE => size = take(value.cast::<usize>())?,
+            launch_extra::BUFFER_POINTER => pointer = value.cast_const().cast(),
+            // SAFETY: the value of this key points to a size.
+            launch_extra::BUFFER_SIZE => size = unsafe { In::<usize>::from_raw(value.cast()) }.take()?,
             _ => return Err(CUDA_ERROR_INVALID_VALUE),
         }
     }
@@ -162,7 +167,13 @@ fn read_extra(extra: *mut *mut c_void) -> Answer<(*const u8, usize)> {
 }
 
 /// Runs a grid to its end.
-pub fn launch_now(context: &Context, function: &Function, shape: Shape, cooperative: bool, params: &[u8]) -> Answer {
+pub fn launch_now(
+    context: &Context,
+    function: &Function,
+    shape: Shape,
+    cooperative: bool,
+    params: &[u8],
+) -> CudaResult {
     match cooperative {
         true => run_together(context, function, shape, params),
         false => run(context, function, shape, None, params),
@@ -177,7 +188,7 @@ pub struct Shape {
 }
 
 /// A grid whose blocks may wait for each other: they meet at a piece of memory of its own.
-fn run_together(context: &Context, function: &Function, shape: Shape, params: &[u8]) -> Answer {
+fn run_together(context: &Context, function: &Function, shape: Shape, params: &[u8]) -> CudaResult {
     let workspace = alloc::allocate(context, 16, Kind::Device { pool: None })?;
     // SAFETY: just allocated, and nobody else knows it.
     unsafe { std::ptr::write_bytes(workspace as *mut u8, 0, 16) };
@@ -186,7 +197,7 @@ fn run_together(context: &Context, function: &Function, shape: Shape, params: &[
     result
 }
 
-fn run(context: &Context, function: &Function, shape: Shape, workspace: Option<u64>, params: &[u8]) -> Answer {
+fn run(context: &Context, function: &Function, shape: Shape, workspace: Option<u64>, params: &[u8]) -> CudaResult {
     let Shape { grid, block, dynamic_shared } = shape;
     let heap = heap::of(context);
     let (stop, output, heap) = (&context.stop, &Printer, Some(&heap as &dyn exec::Heap));
@@ -218,7 +229,7 @@ fn code_of(fault: &Fault) -> CUresult {
     }
 }
 
-unsafe extern "C" fn cuLaunchKernel(
+unsafe fn cuLaunchKernel(
     f: CUfunction,
     grid_x: u32,
     grid_y: u32,
@@ -230,13 +241,15 @@ unsafe extern "C" fn cuLaunchKernel(
     stream: CUstream,
     params: *mut *mut c_void,
     extra: *mut *mut c_void,
-) -> CUresult {
+) -> CudaResult {
     let (grid, block) = ([grid_x, grid_y, grid_z], [block_x, block_y, block_z]);
     let events = Vec::new();
-    call(|| submit(f, Request { grid, block, dynamic_shared, stream, params, extra, cooperative: false, events }))
+    let request = Request { grid, block, dynamic_shared, stream, params, extra, cooperative: false, events };
+    // SAFETY: passed on.
+    unsafe { submit(f, request) }
 }
 
-unsafe extern "C" fn cuLaunchCooperativeKernel(
+unsafe fn cuLaunchCooperativeKernel(
     f: CUfunction,
     grid_x: u32,
     grid_y: u32,
@@ -247,37 +260,40 @@ unsafe extern "C" fn cuLaunchCooperativeKernel(
     dynamic_shared: u32,
     stream: CUstream,
     params: *mut *mut c_void,
-) -> CUresult {
+) -> CudaResult {
     let (grid, block) = ([grid_x, grid_y, grid_z], [block_x, block_y, block_z]);
     let (extra, events) = (std::ptr::null_mut(), Vec::new());
-    call(|| submit(f, Request { grid, block, dynamic_shared, stream, params, extra, cooperative: true, events }))
+    let request = Request { grid, block, dynamic_shared, stream, params, extra, cooperative: true, events };
+    // SAFETY: passed on.
+    unsafe { submit(f, request) }
 }
 
-unsafe extern "C" fn cuLaunchKernelEx(
-    config: *const CUlaunchConfig,
+unsafe fn cuLaunchKernelEx(
+    config: In<CUlaunchConfig>,
     f: CUfunction,
     params: *mut *mut c_void,
     extra: *mut *mut c_void,
-) -> CUresult {
-    call(|| {
-        let config = take(config)?;
-        valid(config.num_attrs <= 64)?;
-        let (grid, block, dynamic_shared) = (config.grid, config.block, config.shared_mem_bytes);
-        let stream = config.stream;
-        let events = Vec::new();
-        let mut request = Request { grid, block, dynamic_shared, stream, params, extra, cooperative: false, events };
-        for attribute in list(config.attrs, config.num_attrs as usize)? {
-            apply(&mut request, &attribute)?;
-        }
-        submit(f, request)
-    })
+) -> CudaResult {
+    let config = config.take()?;
+    valid(config.num_attrs <= 64)?;
+    let (grid, block, dynamic_shared) = (config.grid, config.block, config.shared_mem_bytes);
+    let stream = config.stream;
+    let events = Vec::new();
+    let mut request = Request { grid, block, dynamic_shared, stream, params, extra, cooperative: false, events };
+    // SAFETY: by the API's contract as many attributes as the configuration says.
+    let attributes = unsafe { InSlice::<CUlaunchAttribute>::from_raw(config.attrs, config.num_attrs.into()) };
+    for attribute in attributes.list()? {
+        apply(&mut request, &attribute)?;
+    }
+    // SAFETY: passed on.
+    unsafe { submit(f, request) }
 }
 
-fn apply(request: &mut Request, attribute: &CUlaunchAttribute) -> Answer {
+fn apply(request: &mut Request, attribute: &CUlaunchAttribute) -> CudaResult {
     let [first, second, ..] = attribute.value;
     match attribute.id {
-        COOPERATIVE => request.cooperative |= first as u32 != 0,
-        CLUSTER_DIMENSION => {
+        launch_attribute::COOPERATIVE => request.cooperative |= first as u32 != 0,
+        launch_attribute::CLUSTER_DIMENSION => {
             let cluster = [first as u32, (first >> 32) as u32, second as u32];
             if cluster.iter().any(|n| *n > 1) {
                 notice::once("launches with clusters of thread blocks are not supported".into());
@@ -285,15 +301,17 @@ fn apply(request: &mut Request, attribute: &CUlaunchAttribute) -> Answer {
             }
         }
         // The end of the grid is later than what is asked for, and therefore right.
-        PROGRAMMATIC_EVENT | COMPLETION_EVENT => request.events.push(out(first)),
-        UPDATABLE_NODE if first as u32 != 0 => return Err(CUDA_ERROR_NOT_SUPPORTED),
+        launch_attribute::PROGRAMMATIC_EVENT | launch_attribute::LAUNCH_COMPLETION_EVENT => {
+            request.events.push(out(first))
+        }
+        launch_attribute::DEVICE_UPDATABLE_KERNEL_NODE if first as u32 != 0 => return Err(CUDA_ERROR_NOT_SUPPORTED),
         // Hints about caches, scheduling and order within the GPU.
-        0..=LAST_ATTRIBUTE => {}
+        0..=launch_attribute::PORTABLE_CLUSTER_SIZE_MODE => {}
         _ => return Err(CUDA_ERROR_NOT_SUPPORTED),
     }
     Ok(())
 }
 
 pub fn fill(table: Driver) -> Driver {
-    Driver { cuLaunchKernel, cuLaunchCooperativeKernel, cuLaunchKernelEx, ..table }
+    entries!(table, cuLaunchKernel, cuLaunchCooperativeKernel, cuLaunchKernelEx)
 }

@@ -60,7 +60,7 @@ impl Library {
     }
 
     /// The library's module in a context, bound on first use.
-    fn module(&self, context: &Arc<Context>) -> Answer<Arc<Module>> {
+    fn module(&self, context: &Arc<Context>) -> CudaResult<Arc<Module>> {
         let mut modules = self.modules.lock();
         if let Some(module) = modules.get(&context.id()) {
             return Ok(module.clone());
@@ -81,7 +81,7 @@ impl Kernel {
     }
 
     /// The kernel's function in a context; they share their settings.
-    pub fn function(&self, context: &Arc<Context>) -> Answer<u64> {
+    pub fn function(&self, context: &Arc<Context>) -> CudaResult<u64> {
         let module = self.library.module(context)?;
         Ok(module.function(self.index, Some(self.settings(context.device))))
     }
@@ -96,180 +96,144 @@ pub fn forget_context(owner: u64) {
     }
 }
 
-fn library(handle: CUlibrary) -> Answer<Arc<Library>> {
+fn library(handle: CUlibrary) -> CudaResult<Arc<Library>> {
     state::state()?;
     LIBRARIES.get(of(handle)).map_err(|_| CUDA_ERROR_INVALID_HANDLE)
 }
 
-fn kernel(handle: CUkernel) -> Answer<Arc<Kernel>> {
+fn kernel(handle: CUkernel) -> CudaResult<Arc<Kernel>> {
     state::state()?;
     KERNELS.get(of(handle)).map_err(|_| CUDA_ERROR_INVALID_HANDLE)
 }
 
-unsafe extern "C" fn cuLibraryLoadData(
-    to: *mut CUlibrary,
+unsafe fn cuLibraryLoadData(
+    to: Out<CUlibrary>,
     code: *const c_void,
-    options: *mut CUjit_option,
+    options: InSlice<CUjit_option>,
     values: *mut *mut c_void,
-    count: u32,
-    _library_options: *mut CUlibraryOption,
-    _library_values: *mut *mut c_void,
+    _count: u32,
+    _library_options: InSlice<CUlibraryOption>,
+    _library_values: InSlice<*mut c_void>,
     _library_count: u32,
-) -> CUresult {
-    call(|| {
-        state::state()?;
-        required(to)?;
-        let log = Log::of(count, options, values)?;
-        put(to, out(Library::enter(load_pointer(code, &log)?)))
-    })
+) -> CudaResult {
+    state::state()?;
+    to.required()?;
+    // SAFETY: passed on.
+    let code = unsafe { load_pointer(code, &Log::of(options, values)?) }?;
+    to.put(out(Library::enter(code)))
 }
 
-unsafe extern "C" fn cuLibraryLoadFromFile(
-    to: *mut CUlibrary,
-    name: *const c_char,
-    options: *mut CUjit_option,
+unsafe fn cuLibraryLoadFromFile(
+    to: Out<CUlibrary>,
+    name: Str,
+    options: InSlice<CUjit_option>,
     values: *mut *mut c_void,
-    count: u32,
-    _library_options: *mut CUlibraryOption,
-    _library_values: *mut *mut c_void,
+    _count: u32,
+    _library_options: InSlice<CUlibraryOption>,
+    _library_values: InSlice<*mut c_void>,
     _library_count: u32,
-) -> CUresult {
-    call(|| {
-        state::state()?;
-        required(to)?;
-        let log = Log::of(count, options, values)?;
-        put(to, out(Library::enter(load_file(name, &log)?)))
-    })
+) -> CudaResult {
+    state::state()?;
+    to.required()?;
+    // SAFETY: passed on.
+    let log = unsafe { Log::of(options, values) }?;
+    to.put(out(Library::enter(load_file(name, &log)?)))
 }
 
-unsafe extern "C" fn cuLibraryUnload(handle: CUlibrary) -> CUresult {
-    call(|| {
-        let library = library(handle)?;
-        let _ = LIBRARIES.remove(library.handle);
-        for kernel in std::mem::take(&mut *library.kernels.lock()) {
-            let _ = KERNELS.remove(kernel);
-        }
-        for module in std::mem::take(&mut *library.modules.lock()).into_values() {
-            module.unload();
-        }
-        Ok(())
-    })
+fn cuLibraryUnload(handle: CUlibrary) -> CudaResult {
+    let library = library(handle)?;
+    let _ = LIBRARIES.remove(library.handle);
+    for kernel in std::mem::take(&mut *library.kernels.lock()) {
+        let _ = KERNELS.remove(kernel);
+    }
+    for module in std::mem::take(&mut *library.modules.lock()).into_values() {
+        module.unload();
+    }
+    Ok(())
 }
 
-unsafe extern "C" fn cuLibraryGetKernel(to: *mut CUkernel, handle: CUlibrary, name: *const c_char) -> CUresult {
-    call(|| {
-        required(to)?;
-        let name = text(name)?;
-        let library = library(handle)?;
-        let index = library.code.kernels().iter().position(|kernel| kernel.name == name);
-        let kernel = index.and_then(|index| library.kernels.lock().get(index).copied());
-        put(to, out(kernel.ok_or(CUDA_ERROR_NOT_FOUND)?))
-    })
+fn cuLibraryGetKernel(to: Out<CUkernel>, handle: CUlibrary, name: Str) -> CudaResult {
+    to.required()?;
+    let name = text(name)?;
+    let library = library(handle)?;
+    let index = library.code.kernels().iter().position(|kernel| kernel.name == name);
+    let kernel = index.and_then(|index| library.kernels.lock().get(index).copied());
+    to.put(out(kernel.ok_or(CUDA_ERROR_NOT_FOUND)?))
 }
 
-unsafe extern "C" fn cuLibraryGetKernelCount(count: *mut u32, handle: CUlibrary) -> CUresult {
-    call(|| put(count, library(handle)?.code.kernels().len() as u32))
+fn cuLibraryGetKernelCount(count: Out<u32>, handle: CUlibrary) -> CudaResult {
+    count.put(library(handle)?.code.kernels().len() as u32)
 }
 
-unsafe extern "C" fn cuLibraryEnumerateKernels(to: *mut CUkernel, count: u32, handle: CUlibrary) -> CUresult {
-    call(|| {
-        let all: Vec<CUkernel> = library(handle)?.kernels.lock().iter().map(|kernel| out(*kernel)).collect();
-        put_list(to, count as usize, &all).map(|_| ())
-    })
+fn cuLibraryEnumerateKernels(to: OutSlice<CUkernel>, _count: u32, handle: CUlibrary) -> CudaResult {
+    let all: Vec<CUkernel> = library(handle)?.kernels.lock().iter().map(|kernel| out(*kernel)).collect();
+    to.put_list(&all).map(|_| ())
 }
 
-unsafe extern "C" fn cuLibraryGetModule(to: *mut CUmodule, handle: CUlibrary) -> CUresult {
-    call(|| {
-        required(to)?;
-        let library = library(handle)?;
-        put(to, out(library.module(&current()?)?.handle))
-    })
+fn cuLibraryGetModule(to: Out<CUmodule>, handle: CUlibrary) -> CudaResult {
+    to.required()?;
+    let library = library(handle)?;
+    to.put(out(library.module(&current()?)?.handle))
 }
 
-unsafe extern "C" fn cuLibraryGetGlobal(
-    dptr: *mut CUdeviceptr,
-    bytes: *mut usize,
-    handle: CUlibrary,
-    name: *const c_char,
-) -> CUresult {
-    call(|| {
-        let name = text(name)?;
-        valid(!(dptr.is_null() && bytes.is_null()))?;
-        let library = library(handle)?;
-        let (address, size) = library.module(&current()?)?.global(&name)?;
-        put_if(dptr, address);
-        put_if(bytes, size as usize);
-        Ok(())
-    })
+fn cuLibraryGetGlobal(dptr: Out<CUdeviceptr>, bytes: Out<usize>, handle: CUlibrary, name: Str) -> CudaResult {
+    let name = text(name)?;
+    valid(!(dptr.is_null() && bytes.is_null()))?;
+    let library = library(handle)?;
+    let (address, size) = library.module(&current()?)?.global(&name)?;
+    dptr.put_if(address);
+    bytes.put_if(size as usize);
+    Ok(())
 }
 
-unsafe extern "C" fn cuLibraryGetManaged(
-    _: *mut CUdeviceptr,
-    _: *mut usize,
-    handle: CUlibrary,
-    name: *const c_char,
-) -> CUresult {
-    call(|| {
-        required(name)?;
-        library(handle)?;
-        // Variables of PTX are the module's, in each context anew; none is managed.
-        Err(CUDA_ERROR_NOT_FOUND)
-    })
+fn cuLibraryGetManaged(_: Out<CUdeviceptr>, _: Out<usize>, handle: CUlibrary, name: Str) -> CudaResult {
+    name.required()?;
+    library(handle)?;
+    // Variables of PTX are the module's, in each context anew; none is managed.
+    Err(CUDA_ERROR_NOT_FOUND)
 }
 
-unsafe extern "C" fn cuKernelGetFunction(to: *mut CUfunction, handle: CUkernel) -> CUresult {
-    call(|| {
-        required(to)?;
-        let kernel = kernel(handle)?;
-        put(to, out(kernel.function(&current()?)?))
-    })
+fn cuKernelGetFunction(to: Out<CUfunction>, handle: CUkernel) -> CudaResult {
+    to.required()?;
+    let kernel = kernel(handle)?;
+    to.put(out(kernel.function(&current()?)?))
 }
 
-unsafe extern "C" fn cuKernelGetAttribute(pi: *mut i32, attribute: u32, handle: CUkernel, dev: CUdevice) -> CUresult {
-    call(|| {
-        required(pi)?;
-        let kernel = kernel(handle)?;
-        let device = state::device(dev)?;
-        put(pi, kernel.settings(device.ordinal).get(kernel.code(), attribute)?)
-    })
+fn cuKernelGetAttribute(pi: Out<i32>, attribute: u32, handle: CUkernel, dev: CUdevice) -> CudaResult {
+    pi.required()?;
+    let kernel = kernel(handle)?;
+    let device = state::device(dev)?;
+    pi.put(kernel.settings(device.ordinal).get(kernel.code(), attribute)?)
 }
 
-unsafe extern "C" fn cuKernelSetAttribute(attribute: u32, value: i32, handle: CUkernel, dev: CUdevice) -> CUresult {
-    call(|| {
-        let kernel = kernel(handle)?;
-        let device = state::device(dev)?;
-        kernel.settings(device.ordinal).set(kernel.code(), attribute, value)
-    })
+fn cuKernelSetAttribute(attribute: u32, value: i32, handle: CUkernel, dev: CUdevice) -> CudaResult {
+    let kernel = kernel(handle)?;
+    let device = state::device(dev)?;
+    kernel.settings(device.ordinal).set(kernel.code(), attribute, value)
 }
 
-unsafe extern "C" fn cuKernelSetCacheConfig(handle: CUkernel, config: u32, dev: CUdevice) -> CUresult {
-    call(|| {
-        kernel(handle)?;
-        state::device(dev)?;
-        valid(config <= 3)
-    })
+fn cuKernelSetCacheConfig(handle: CUkernel, config: u32, dev: CUdevice) -> CudaResult {
+    kernel(handle)?;
+    state::device(dev)?;
+    valid(config <= 3)
 }
 
-unsafe extern "C" fn cuKernelGetName(name: *mut *const c_char, handle: CUkernel) -> CUresult {
+fn cuKernelGetName(name: Out<*const c_char>, handle: CUkernel) -> CudaResult {
     // The kernel, and with it the name, lives as long as its library is loaded.
-    call(|| put(name, kernel(handle)?.name.as_ptr()))
+    name.put(kernel(handle)?.name.as_ptr())
 }
 
-unsafe extern "C" fn cuKernelGetLibrary(to: *mut CUlibrary, handle: CUkernel) -> CUresult {
-    call(|| put(to, out(kernel(handle)?.library.handle)))
+fn cuKernelGetLibrary(to: Out<CUlibrary>, handle: CUkernel) -> CudaResult {
+    to.put(out(kernel(handle)?.library.handle))
 }
 
-unsafe extern "C" fn cuKernelGetParamInfo(
-    handle: CUkernel,
-    index: usize,
-    offset: *mut usize,
-    size: *mut usize,
-) -> CUresult {
-    call(|| param_info(kernel(handle)?.code(), index, offset, size))
+fn cuKernelGetParamInfo(handle: CUkernel, index: usize, offset: Out<usize>, size: Out<usize>) -> CudaResult {
+    param_info(kernel(handle)?.code(), index, offset, size)
 }
 
 pub fn fill(table: Driver) -> Driver {
-    Driver {
+    entries!(
+        table,
         cuLibraryLoadData,
         cuLibraryLoadFromFile,
         cuLibraryUnload,
@@ -285,7 +249,6 @@ pub fn fill(table: Driver) -> Driver {
         cuKernelSetCacheConfig,
         cuKernelGetName,
         cuKernelGetLibrary,
-        cuKernelGetParamInfo,
-        ..table
-    }
+        cuKernelGetParamInfo
+    )
 }

@@ -2,6 +2,7 @@
 
 use std::ffi::CString;
 
+use cuda_abi::constants::jit_input;
 use cuda_abi::driver::Driver;
 use cuda_abi::error::*;
 use cuda_abi::types::*;
@@ -14,10 +15,6 @@ use super::jit_log::Log;
 use super::module::CAPABILITY;
 use super::notice;
 use crate::image;
-
-/// Kinds of input.
-const PTX: u32 = 1;
-const LIBRARY: u32 = 4;
 
 static LINKS: Table<Link> = Table::new(34);
 
@@ -46,91 +43,84 @@ pub fn forget_context(owner: u64) {
     drop(LINKS.remove_owned(owner));
 }
 
-fn add(handle: CUlinkState, kind: u32, bytes: &[u8], name: &str) -> Answer {
+fn add(handle: CUlinkState, kind: u32, bytes: &[u8], name: &str) -> CudaResult {
     let link = LINKS.get(of(handle)).map_err(|_| CUDA_ERROR_INVALID_HANDLE)?;
-    if kind == LIBRARY && name.contains("cudadevrt") {
+    if kind == jit_input::LIBRARY && name.contains("cudadevrt") {
         // What it has is for kernels that launch kernels.
         return Ok(());
     }
     let text = image::text(bytes, CAPABILITY).map_err(|error| {
         link.log.write(&format!("{name}: {error}"));
         notice::once(format!("{name}: {error}"));
-        if kind == PTX { CUDA_ERROR_INVALID_PTX } else { CUDA_ERROR_NO_BINARY_FOR_GPU }
+        if kind == jit_input::PTX { CUDA_ERROR_INVALID_PTX } else { CUDA_ERROR_NO_BINARY_FOR_GPU }
     })?;
     link.state.lock().texts.push(text);
     Ok(())
 }
 
-unsafe extern "C" fn cuLinkCreate_v2(
-    count: u32,
-    options: *mut CUjit_option,
+unsafe fn cuLinkCreate_v2(
+    _count: u32,
+    options: InSlice<CUjit_option>,
     values: *mut *mut c_void,
-    to: *mut CUlinkState,
-) -> CUresult {
-    call(|| {
-        required(to)?;
-        let owner = current()?.id();
-        let log = Log::of(count, options, values)?;
-        put(to, out(LINKS.insert(Link { owner, log, state: Mutex::default() })))
-    })
+    to: Out<CUlinkState>,
+) -> CudaResult {
+    to.required()?;
+    let owner = current()?.id();
+    // SAFETY: passed on.
+    let log = unsafe { Log::of(options, values) }?;
+    to.put(out(LINKS.insert(Link { owner, log, state: Mutex::default() })))
 }
 
-unsafe extern "C" fn cuLinkAddData_v2(
+unsafe fn cuLinkAddData_v2(
     handle: CUlinkState,
     kind: CUjitInputType,
     data: *mut c_void,
     size: usize,
-    name: *const c_char,
+    name: Str,
     _count: u32,
-    _options: *mut CUjit_option,
+    _options: InSlice<CUjit_option>,
     _values: *mut *mut c_void,
-) -> CUresult {
-    call(|| {
-        required(data)?;
-        let name = if name.is_null() { "image".to_owned() } else { text(name)? };
-        // SAFETY: not NULL, and by the API's contract good for `size` bytes.
-        let bytes = unsafe { std::slice::from_raw_parts(data.cast::<u8>(), size) };
-        add(handle, kind, bytes, &name)
-    })
+) -> CudaResult {
+    valid(!data.is_null())?;
+    let name = if name.is_null() { "image".to_owned() } else { text(name)? };
+    // SAFETY: not NULL, and by the API's contract good for `size` bytes.
+    let bytes = unsafe { std::slice::from_raw_parts(data.cast::<u8>(), size) };
+    add(handle, kind, bytes, &name)
 }
 
-unsafe extern "C" fn cuLinkAddFile_v2(
+fn cuLinkAddFile_v2(
     handle: CUlinkState,
     kind: CUjitInputType,
-    path: *const c_char,
+    path: Str,
     _count: u32,
-    _options: *mut CUjit_option,
+    _options: InSlice<CUjit_option>,
     _values: *mut *mut c_void,
-) -> CUresult {
-    call(|| {
-        let path = text(path)?;
-        let bytes = std::fs::read(&path).map_err(|_| CUDA_ERROR_FILE_NOT_FOUND)?;
-        add(handle, kind, &bytes, &path)
-    })
+) -> CudaResult {
+    let path = text(path)?;
+    let bytes = std::fs::read(&path).map_err(|_| CUDA_ERROR_FILE_NOT_FOUND)?;
+    add(handle, kind, &bytes, &path)
 }
 
-unsafe extern "C" fn cuLinkComplete(handle: CUlinkState, to: *mut *mut c_void, size: *mut usize) -> CUresult {
-    call(|| {
-        required(to)?;
-        let link = LINKS.get(of(handle)).map_err(|_| CUDA_ERROR_INVALID_HANDLE)?;
-        let mut state = link.state.lock();
-        let all = crate::ptx::join(&state.texts);
-        // Whoever defines what is missing must be among them.
-        crate::exec::Module::from_ptx(&all).map_err(|error| {
-            link.log.write(&error.to_string());
-            notice::once(format!("linking: {error}"));
-            CUDA_ERROR_INVALID_PTX
-        })?;
-        let done = state.done.insert(CString::new(all).map_err(|_| CUDA_ERROR_INVALID_PTX)?);
-        put_if(size, done.as_bytes().len());
-        put(to, done.as_ptr().cast_mut().cast())
-    })
+fn cuLinkComplete(handle: CUlinkState, to: Out<*mut c_void>, size: Out<usize>) -> CudaResult {
+    to.required()?;
+    let link = LINKS.get(of(handle)).map_err(|_| CUDA_ERROR_INVALID_HANDLE)?;
+    let mut state = link.state.lock();
+    let all = crate::ptx::join(&state.texts);
+    // Whoever defines what is missing must be among them.
+    crate::exec::Module::from_ptx(&all).map_err(|error| {
+        link.log.write(&error.to_string());
+        notice::once(format!("linking: {error}"));
+        CUDA_ERROR_INVALID_PTX
+    })?;
+    let done = state.done.insert(CString::new(all).map_err(|_| CUDA_ERROR_INVALID_PTX)?);
+    size.put_if(done.as_bytes().len());
+    to.put(done.as_ptr().cast_mut().cast())
 }
 
-unsafe extern "C" fn cuLinkDestroy(handle: CUlinkState) -> CUresult {
-    call(|| LINKS.remove(of(handle)).map(drop).map_err(|_| CUDA_ERROR_INVALID_HANDLE))
+fn cuLinkDestroy(handle: CUlinkState) -> CudaResult {
+    LINKS.remove(of(handle)).map(drop).map_err(|_| CUDA_ERROR_INVALID_HANDLE)
 }
 
 pub fn fill(table: Driver) -> Driver {
-    Driver { cuLinkCreate_v2, cuLinkAddData_v2, cuLinkAddFile_v2, cuLinkComplete, cuLinkDestroy, ..table }
+    entries!(table, cuLinkCreate_v2, cuLinkAddData_v2, cuLinkAddFile_v2, cuLinkComplete, cuLinkDestroy)
 }

@@ -1,7 +1,7 @@
 //! A CUDA driver over the software GPU: the `cu*` functions, one file for each family.
 //!
 //! ```text
-//! entry point (abi::call) ─→ state / context checks ─→ queue of a stream ─→ executor thread ─→ exec, memory
+//! entry point (generated) ─→ state / context checks ─→ queue of a stream ─→ executor thread ─→ exec, memory
 //! ```
 //!
 //! * `abi`, `handles`, `state`: the border to C, handles that are looked up, what exists once in a process.
@@ -13,7 +13,20 @@
 //!
 //! Locks are taken in this order: a context's `order`, a stream's queue, an event; memory's locks are leaves.
 
-#![allow(non_snake_case)]
+// Names and arguments of the functions are the API's.
+#![allow(non_snake_case, clippy::too_many_arguments)]
+
+// `entry!`: the entry point of each function of the API, generated from its table.
+include!(concat!(env!("OUT_DIR"), "/entries.rs"));
+
+/// Puts functions into a driver's table, each under its own name or, as `name = function`, under another.
+macro_rules! entries {
+    ($table:expr, $($name:ident $(= $function:path)?),* $(,)?) => {
+        cuda_abi::driver::Driver { $($name: entries!(@ $name $($function)?),)* ..$table }
+    };
+    (@ $name:ident) => { entry!($name $name) };
+    (@ $name:ident $function:path) => { entry!($name $function) };
+}
 
 mod abi;
 mod array;

@@ -4,6 +4,7 @@ use std::collections::HashMap;
 use std::ffi::CString;
 use std::sync::Arc;
 
+use cuda_abi::constants::loading_mode;
 use cuda_abi::driver::Driver;
 use cuda_abi::error::*;
 use cuda_abi::image::Image;
@@ -22,7 +23,6 @@ use super::{array, heap, library, link, notice, state, texture};
 use crate::exec::{self, Program, RelocationTarget, Variable};
 use crate::image::{self, ImageError};
 
-const LOADING_LAZY: u32 = 2;
 /// The capability that images are chosen for.
 pub const CAPABILITY: u32 = (MAJOR * 10 + MINOR) as u32;
 
@@ -67,7 +67,7 @@ fn free_variables(owner: u64, variables: &[u64]) {
 
 impl Module {
     /// Binds code to a context.
-    pub fn bind(context: &Arc<Context>, code: Arc<exec::Module>) -> Answer<Arc<Module>> {
+    pub fn bind(context: &Arc<Context>, code: Arc<exec::Module>) -> CudaResult<Arc<Module>> {
         let owner = context.id();
         let mut variables = Vec::new();
         let defined = |name: &str| code.variables().iter().position(|other| !other.external && other.name == name);
@@ -108,7 +108,7 @@ impl Module {
     }
 
     /// Address and size of a variable.
-    pub fn global(&self, name: &str) -> Answer<(u64, u64)> {
+    pub fn global(&self, name: &str) -> CudaResult<(u64, u64)> {
         let at = self.code.variables().iter().position(|variable| variable.name == name && !variable.external);
         let at = at.ok_or(CUDA_ERROR_NOT_FOUND)?;
         Ok((self.variables[at], self.code.variables()[at].size))
@@ -127,7 +127,7 @@ impl Module {
     }
 }
 
-fn place(context: &Context, variable: &Variable) -> Answer<u64> {
+fn place(context: &Context, variable: &Variable) -> CudaResult<u64> {
     if variable.external {
         notice::once(format!("the image uses the variable {}, which no image defines", variable.name));
         return Err(CUDA_ERROR_INVALID_PTX);
@@ -169,7 +169,7 @@ pub fn forget_context(owner: u64) {
 }
 
 /// Parses an image.
-fn load(image: &Image<'_>, log: &Log) -> Answer<Arc<exec::Module>> {
+fn load(image: &Image<'_>, log: &Log) -> CudaResult<Arc<exec::Module>> {
     let text = image::linked_text(image, CAPABILITY).map_err(|error| refuse(error, log))?;
     let module = exec::Module::from_ptx(&text).map_err(|error| {
         log.write(&error.to_string());
@@ -188,15 +188,18 @@ fn load(image: &Image<'_>, log: &Log) -> Answer<Arc<exec::Module>> {
 }
 
 /// Parses an image that is known by its address only.
-pub fn load_pointer(image: *const c_void, log: &Log) -> Answer<Arc<exec::Module>> {
-    required(image)?;
+///
+/// # Safety
+/// `image` is NULL or an image.
+pub unsafe fn load_pointer(image: *const c_void, log: &Log) -> CudaResult<Arc<exec::Module>> {
+    valid(!image.is_null())?;
     // SAFETY: by the API's contract it is an image, and stays so during the call.
     let image = unsafe { cuda_abi::image::at(image.cast()) }.ok_or_else(|| refuse(ImageError::Unknown, log))?;
     load(&image, log)
 }
 
 /// Parses an image in a file.
-pub fn load_file(name: *const c_char, log: &Log) -> Answer<Arc<exec::Module>> {
+pub fn load_file(name: Str, log: &Log) -> CudaResult<Arc<exec::Module>> {
     let bytes = std::fs::read(text(name)?).map_err(|_| CUDA_ERROR_FILE_NOT_FOUND)?;
     load(&Image { main: &bytes, parts: Vec::new() }, log)
 }
@@ -210,117 +213,98 @@ fn refuse(error: ImageError, log: &Log) -> CUresult {
     }
 }
 
-pub fn module(handle: CUmodule) -> Answer<Arc<Module>> {
+pub fn module(handle: CUmodule) -> CudaResult<Arc<Module>> {
     state::state()?;
     MODULES.get(of(handle)).map_err(|_| CUDA_ERROR_INVALID_HANDLE)
 }
 
-unsafe extern "C" fn cuModuleLoadData(module: *mut CUmodule, image: *const c_void) -> CUresult {
-    call(|| {
-        required(module)?;
-        let context = current()?;
-        put(module, out(Module::bind(&context, load_pointer(image, &Log::default())?)?.handle))
-    })
+unsafe fn cuModuleLoadData(module: Out<CUmodule>, image: *const c_void) -> CudaResult {
+    module.required()?;
+    let context = current()?;
+    // SAFETY: passed on.
+    let code = unsafe { load_pointer(image, &Log::default()) }?;
+    module.put(out(Module::bind(&context, code)?.handle))
 }
 
-unsafe extern "C" fn cuModuleLoadDataEx(
-    module: *mut CUmodule,
+unsafe fn cuModuleLoadDataEx(
+    module: Out<CUmodule>,
     image: *const c_void,
-    count: u32,
-    options: *mut CUjit_option,
+    _count: u32,
+    options: InSlice<CUjit_option>,
     values: *mut *mut c_void,
-) -> CUresult {
-    call(|| {
-        required(module)?;
-        let context = current()?;
-        let log = Log::of(count, options, values)?;
-        put(module, out(Module::bind(&context, load_pointer(image, &log)?)?.handle))
-    })
+) -> CudaResult {
+    module.required()?;
+    let context = current()?;
+    // SAFETY: passed on.
+    let log = unsafe { Log::of(options, values) }?;
+    // SAFETY: passed on.
+    let code = unsafe { load_pointer(image, &log) }?;
+    module.put(out(Module::bind(&context, code)?.handle))
 }
 
-unsafe extern "C" fn cuModuleLoad(module: *mut CUmodule, name: *const c_char) -> CUresult {
-    call(|| {
-        required(module)?;
-        let context = current()?;
-        put(module, out(Module::bind(&context, load_file(name, &Log::default())?)?.handle))
-    })
+fn cuModuleLoad(module: Out<CUmodule>, name: Str) -> CudaResult {
+    module.required()?;
+    let context = current()?;
+    module.put(out(Module::bind(&context, load_file(name, &Log::default())?)?.handle))
 }
 
-unsafe extern "C" fn cuModuleUnload(handle: CUmodule) -> CUresult {
-    call(|| {
-        let module = module(handle)?;
-        module.context.usable()?;
-        module.unload();
-        Ok(())
-    })
+fn cuModuleUnload(handle: CUmodule) -> CudaResult {
+    let module = module(handle)?;
+    module.context.usable()?;
+    module.unload();
+    Ok(())
 }
 
-unsafe extern "C" fn cuModuleGetFunction(to: *mut CUfunction, handle: CUmodule, name: *const c_char) -> CUresult {
-    call(|| {
-        required(to)?;
-        let name = text(name)?;
-        valid(!name.is_empty())?;
-        let module = module(handle)?;
-        module.context.usable()?;
-        let index = module.code.kernels().iter().position(|kernel| kernel.name == name);
-        put(to, out(module.function(index.ok_or(CUDA_ERROR_NOT_FOUND)?, None)))
-    })
+fn cuModuleGetFunction(to: Out<CUfunction>, handle: CUmodule, name: Str) -> CudaResult {
+    to.required()?;
+    let name = text(name)?;
+    valid(!name.is_empty())?;
+    let module = module(handle)?;
+    module.context.usable()?;
+    let index = module.code.kernels().iter().position(|kernel| kernel.name == name);
+    to.put(out(module.function(index.ok_or(CUDA_ERROR_NOT_FOUND)?, None)))
 }
 
-unsafe extern "C" fn cuModuleGetFunctionCount(count: *mut u32, handle: CUmodule) -> CUresult {
-    call(|| {
-        required(count)?;
-        put(count, module(handle)?.code.kernels().len() as u32)
-    })
+fn cuModuleGetFunctionCount(count: Out<u32>, handle: CUmodule) -> CudaResult {
+    count.required()?;
+    count.put(module(handle)?.code.kernels().len() as u32)
 }
 
-unsafe extern "C" fn cuModuleEnumerateFunctions(to: *mut CUfunction, count: u32, handle: CUmodule) -> CUresult {
-    call(|| {
-        valid(count > 0)?;
-        let module = module(handle)?;
-        let all: Vec<CUfunction> =
-            (0..module.code.kernels().len()).map(|at| out(module.function(at, None))).collect();
-        put_list(to, count as usize, &all).map(|_| ())
-    })
+fn cuModuleEnumerateFunctions(to: OutSlice<CUfunction>, count: u32, handle: CUmodule) -> CudaResult {
+    valid(count > 0)?;
+    let module = module(handle)?;
+    let all: Vec<CUfunction> = (0..module.code.kernels().len()).map(|at| out(module.function(at, None))).collect();
+    to.put_list(&all).map(|_| ())
 }
 
-unsafe extern "C" fn cuModuleGetGlobal_v2(
-    dptr: *mut CUdeviceptr,
-    bytes: *mut usize,
-    handle: CUmodule,
-    name: *const c_char,
-) -> CUresult {
-    call(|| {
-        let name = text(name)?;
-        valid(!(dptr.is_null() && bytes.is_null()))?;
-        let module = module(handle)?;
-        module.context.usable()?;
-        let (address, size) = module.global(&name)?;
-        put_if(dptr, address);
-        put_if(bytes, size as usize);
-        Ok(())
-    })
+fn cuModuleGetGlobal_v2(dptr: Out<CUdeviceptr>, bytes: Out<usize>, handle: CUmodule, name: Str) -> CudaResult {
+    let name = text(name)?;
+    valid(!(dptr.is_null() && bytes.is_null()))?;
+    let module = module(handle)?;
+    module.context.usable()?;
+    let (address, size) = module.global(&name)?;
+    dptr.put_if(address);
+    bytes.put_if(size as usize);
+    Ok(())
 }
 
-unsafe extern "C" fn cuModuleGetLoadingMode(mode: *mut u32) -> CUresult {
-    call(|| {
-        state::state()?;
-        put(mode, LOADING_LAZY)
-    })
+fn cuModuleGetLoadingMode(mode: Out<CUmoduleLoadingMode>) -> CudaResult {
+    state::state()?;
+    mode.put(loading_mode::LAZY)
 }
 
 pub fn fill(table: Driver) -> Driver {
-    Driver {
+    entries!(
+        table,
         cuModuleLoadData,
         cuModuleLoadDataEx,
-        cuModuleLoadFatBinary: cuModuleLoadData,
+        cuModuleLoadFatBinary = cuModuleLoadData,
         cuModuleLoad,
         cuModuleUnload,
         cuModuleGetFunction,
         cuModuleGetFunctionCount,
         cuModuleEnumerateFunctions,
         cuModuleGetGlobal_v2,
-        cuModuleGetLoadingMode,
-        ..table
-    }
+        cuModuleGetLoadingMode
+    )
 }

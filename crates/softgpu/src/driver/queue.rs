@@ -18,7 +18,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use cuda_abi::error::*;
 use parking_lot::{Condvar, Mutex};
 
-use super::abi::Answer;
+use super::abi::CudaResult;
 use super::context::Context;
 use super::executor;
 
@@ -36,13 +36,13 @@ pub enum Kind {
 
 pub enum Work {
     /// Dropped when the context is poisoned; an error poisons it.
-    Run(Box<dyn FnOnce(&Context) -> Answer + Send>),
+    Run(Box<dyn FnOnce(&Context) -> CudaResult + Send>),
     /// Runs in any case and is told how the context is.
     Always(Box<dyn FnOnce(CUresult) + Send>),
 }
 
 impl Work {
-    pub fn run(body: impl FnOnce(&Context) -> Answer + Send + 'static) -> Work {
+    pub fn run(body: impl FnOnce(&Context) -> CudaResult + Send + 'static) -> Work {
         Work::Run(Box::new(body))
     }
 
@@ -162,7 +162,7 @@ impl Queue {
     }
 
     /// Runs work in its place in the queue and returns when it is done: at once in this thread if nothing comes before.
-    pub fn perform(self: &Arc<Self>, work: Work) -> Answer {
+    pub fn perform(self: &Arc<Self>, work: Work) -> CudaResult {
         let order = (self.kind != Kind::NonBlocking).then(|| self.context.order.lock());
         let after = self.after();
         let mut inner = self.inner.lock();

@@ -29,7 +29,7 @@ struct Fill {
 }
 
 impl Fill {
-    fn submit(self, queue: &Arc<Queue>) -> Answer {
+    fn submit(self, queue: &Arc<Queue>) -> CudaResult {
         if self.width == 0 || self.height == 0 {
             return Ok(());
         }
@@ -50,12 +50,12 @@ impl Fill {
         Ok(())
     }
 
-    fn checked(self) -> Answer<Fill> {
+    fn checked(self) -> CudaResult<Fill> {
         self.shaped()?.placed()
     }
 
     /// The same as as few rows as possible.
-    fn shaped(mut self) -> Answer<Fill> {
+    fn shaped(mut self) -> CudaResult<Fill> {
         let row = self.width.checked_mul(self.bytes).ok_or(CUDA_ERROR_INVALID_VALUE)?;
         valid(self.dst.is_multiple_of(self.bytes) && (self.height == 1 || self.pitch >= row))?;
         valid(self.height == 1 || self.pitch.is_multiple_of(self.bytes))?;
@@ -68,14 +68,14 @@ impl Fill {
     }
 
     /// The same, if all of it is there.
-    fn placed(self) -> Answer<Fill> {
+    fn placed(self) -> CudaResult<Fill> {
         let span = self.pitch.checked_mul(self.height - 1).and_then(|rows| rows.checked_add(self.width * self.bytes));
         let place = classify(self.dst, span.ok_or(CUDA_ERROR_INVALID_VALUE)?, true)?;
         valid(place != Place::Pageable)?;
         Ok(self)
     }
 
-    fn run(self) -> Answer {
+    fn run(self) -> CudaResult {
         for y in 0..self.height {
             let (at, count) = (self.dst + y * self.pitch, self.width as usize);
             let _mapped = IN_USE.read();
@@ -100,13 +100,13 @@ impl From<&CUDA_MEMSET_NODE_PARAMS> for Fill {
 }
 
 /// May a graph have such a node?
-pub fn check(set: &CUDA_MEMSET_NODE_PARAMS) -> Answer {
+pub fn check(set: &CUDA_MEMSET_NODE_PARAMS) -> CudaResult {
     valid(matches!(set.element_size, 1 | 2 | 4) && set.width > 0 && set.height > 0)?;
     Fill::from(set).checked().map(|_| ())
 }
 
 /// Fills at once.
-pub fn run(set: &CUDA_MEMSET_NODE_PARAMS) -> Answer {
+pub fn run(set: &CUDA_MEMSET_NODE_PARAMS) -> CudaResult {
     Fill::from(set).checked().map_err(|_| CUDA_ERROR_ILLEGAL_ADDRESS)?.run()
 }
 
@@ -121,29 +121,29 @@ fn rows(dst: u64, pitch: usize, value: u32, bytes: u64, width: usize, height: us
 macro_rules! sets {
     ($($line:ident $line_async:ident $rows:ident $rows_async:ident $value:ty, $bytes:literal;)*) => {
         $(
-            unsafe extern "C" fn $line(dst: CUdeviceptr, value: $value, n: usize) -> CUresult {
-                call(|| line(dst, value.into(), $bytes, n).submit(&current()?.legacy()))
+            fn $line(dst: CUdeviceptr, value: $value, n: usize) -> CudaResult {
+                line(dst, value.into(), $bytes, n).submit(&current()?.legacy())
             }
 
-            unsafe extern "C" fn $line_async(dst: CUdeviceptr, value: $value, n: usize, stream: CUstream) -> CUresult {
-                call(|| line(dst, value.into(), $bytes, n).submit(&stream::queue(stream)?))
+            fn $line_async(dst: CUdeviceptr, value: $value, n: usize, stream: CUstream) -> CudaResult {
+                line(dst, value.into(), $bytes, n).submit(&stream::queue(stream)?)
             }
 
-            unsafe extern "C" fn $rows(
+            fn $rows(
                 dst: CUdeviceptr, pitch: usize, value: $value, width: usize, height: usize,
-            ) -> CUresult {
-                call(|| rows(dst, pitch, value.into(), $bytes, width, height).submit(&current()?.legacy()))
+            ) -> CudaResult {
+                rows(dst, pitch, value.into(), $bytes, width, height).submit(&current()?.legacy())
             }
 
-            unsafe extern "C" fn $rows_async(
+            fn $rows_async(
                 dst: CUdeviceptr, pitch: usize, value: $value, width: usize, height: usize, stream: CUstream,
-            ) -> CUresult {
-                call(|| rows(dst, pitch, value.into(), $bytes, width, height).submit(&stream::queue(stream)?))
+            ) -> CudaResult {
+                rows(dst, pitch, value.into(), $bytes, width, height).submit(&stream::queue(stream)?)
             }
         )*
 
         pub fn fill(table: Driver) -> Driver {
-            Driver { $($line, $line_async, $rows, $rows_async,)* ..table }
+            entries!(table, $($line, $line_async, $rows, $rows_async, )*)
         }
     };
 }

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use cuda_abi::constants::memory_type;
 use cuda_abi::driver::Driver;
 use cuda_abi::error::*;
 use cuda_abi::types::*;
@@ -14,11 +15,6 @@ use super::graph::{Task, capture};
 use super::memory::map::{Place, classify};
 use super::queue::{Queue, Work};
 use super::stream;
-
-const HOST: u32 = 1;
-const DEVICE: u32 = 2;
-const ARRAY: u32 = 3;
-const UNIFIED: u32 = 4;
 
 /// One side of a copy as the structs of the API describe it.
 struct Side {
@@ -45,7 +41,7 @@ type Extent = [u64; 3];
 
 impl Side {
     /// An array knows its own layout; only the place in it is asked for.
-    fn resolve_array(&self, [width, height, depth]: Extent) -> Answer<(Rows, Place)> {
+    fn resolve_array(&self, [width, height, depth]: Extent) -> CudaResult<(Rows, Place)> {
         let image = array::array(self.array)?.image;
         let [x, y, z] = self.at.map(|n| n as u64);
         let sizes = [u64::from(image.size[0]) * image.element(), image.size[1].into(), image.size[2].into()];
@@ -55,11 +51,11 @@ impl Side {
         Ok((Rows { start, pitch: image.pitch, slice: image.slice }, Place::Device))
     }
 
-    fn resolve(&self, extent: Extent, write: bool) -> Answer<(Rows, Place)> {
+    fn resolve(&self, extent: Extent, write: bool) -> CudaResult<(Rows, Place)> {
         let base = match self.kind {
-            HOST => self.host,
-            DEVICE | UNIFIED => self.device,
-            ARRAY => return self.resolve_array(extent),
+            memory_type::HOST => self.host,
+            memory_type::DEVICE | memory_type::UNIFIED => self.device,
+            memory_type::ARRAY => return self.resolve_array(extent),
             _ => return Err(CUDA_ERROR_INVALID_VALUE),
         };
         let [width, height, depth] = extent;
@@ -77,12 +73,12 @@ impl Side {
         let span = offset(width, height - 1, depth - 1).ok_or(CUDA_ERROR_INVALID_VALUE)?;
         let start = offset(x, y, z).and_then(|offset| base.checked_add(offset)).ok_or(CUDA_ERROR_INVALID_VALUE)?;
         let place = classify(start, span, write)?;
-        valid(self.kind != DEVICE || place != Place::Pageable)?;
+        valid(self.kind != memory_type::DEVICE || place != Place::Pageable)?;
         Ok((Rows { start, pitch, slice: slice.unwrap_or(0) }, place))
     }
 }
 
-fn copy(queue: &Arc<Queue>, c: &CUDA_MEMCPY3D, when: Return) -> Answer {
+fn copy(queue: &Arc<Queue>, c: &CUDA_MEMCPY3D, when: Return) -> CudaResult {
     let Some(Checked { dst, src, to, from, extent }) = resolve(c)? else { return Ok(()) };
     if capture::takes(queue, || Task::Copy(Box::new(*c)))? {
         return Ok(());
@@ -96,7 +92,7 @@ fn copy(queue: &Arc<Queue>, c: &CUDA_MEMCPY3D, when: Return) -> Answer {
     Ok(())
 }
 
-fn move_rows(dst: Rows, src: Rows, [width, height, depth]: Extent) -> Answer {
+fn move_rows(dst: Rows, src: Rows, [width, height, depth]: Extent) -> CudaResult {
     for z in 0..depth {
         let (dst_slice, src_slice) = (dst.start + z * dst.slice, src.start + z * src.slice);
         if dst.pitch == width && src.pitch == width {
@@ -110,8 +106,8 @@ fn move_rows(dst: Rows, src: Rows, [width, height, depth]: Extent) -> Answer {
     Ok(())
 }
 
-fn copy_2d(queue: &Arc<Queue>, what: *const CUDA_MEMCPY2D, when: Return) -> Answer {
-    let c = take(what)?;
+fn copy_2d(queue: &Arc<Queue>, what: In<CUDA_MEMCPY2D>, when: Return) -> CudaResult {
+    let c = what.take()?;
     let deep = CUDA_MEMCPY3D {
         src_x_in_bytes: c.src_x_in_bytes,
         src_y: c.src_y,
@@ -137,8 +133,8 @@ fn copy_2d(queue: &Arc<Queue>, what: *const CUDA_MEMCPY2D, when: Return) -> Answ
     copy(queue, &deep, when)
 }
 
-fn copy_3d(queue: &Arc<Queue>, what: *const CUDA_MEMCPY3D, when: Return) -> Answer {
-    copy(queue, &take(what)?, when)
+fn copy_3d(queue: &Arc<Queue>, what: In<CUDA_MEMCPY3D>, when: Return) -> CudaResult {
+    copy(queue, &what.take()?, when)
 }
 
 /// A copy with everything checked.
@@ -151,7 +147,7 @@ struct Checked {
 }
 
 /// Nothing if there is nothing to copy.
-fn resolve(c: &CUDA_MEMCPY3D) -> Answer<Option<Checked>> {
+fn resolve(c: &CUDA_MEMCPY3D) -> CudaResult<Option<Checked>> {
     valid(c.src_lod == 0 && c.dst_lod == 0)?;
     let src = Side {
         kind: c.src_memory_type,
@@ -181,41 +177,41 @@ fn resolve(c: &CUDA_MEMCPY3D) -> Answer<Option<Checked>> {
 }
 
 /// May a graph have such a copy?
-pub fn check(c: &CUDA_MEMCPY3D) -> Answer {
+pub fn check(c: &CUDA_MEMCPY3D) -> CudaResult {
     resolve(c)?.map(|_| ()).ok_or(CUDA_ERROR_INVALID_VALUE)
 }
 
 /// Copies at once.
-pub fn run(c: &CUDA_MEMCPY3D) -> Answer {
+pub fn run(c: &CUDA_MEMCPY3D) -> CudaResult {
     match resolve(c).map_err(|_| CUDA_ERROR_ILLEGAL_ADDRESS)? {
         Some(Checked { dst, src, extent, .. }) => move_rows(dst, src, extent),
         None => Ok(()),
     }
 }
 
-unsafe extern "C" fn cuMemcpy2D_v2(what: *const CUDA_MEMCPY2D) -> CUresult {
-    call(|| copy_2d(&current()?.legacy(), what, Return::Done))
+fn cuMemcpy2D_v2(what: In<CUDA_MEMCPY2D>) -> CudaResult {
+    copy_2d(&current()?.legacy(), what, Return::Done)
 }
 
-unsafe extern "C" fn cuMemcpy2DAsync_v2(what: *const CUDA_MEMCPY2D, stream: CUstream) -> CUresult {
-    call(|| copy_2d(&stream::queue(stream)?, what, Return::Queued))
+fn cuMemcpy2DAsync_v2(what: In<CUDA_MEMCPY2D>, stream: CUstream) -> CudaResult {
+    copy_2d(&stream::queue(stream)?, what, Return::Queued)
 }
 
-unsafe extern "C" fn cuMemcpy3D_v2(what: *const CUDA_MEMCPY3D) -> CUresult {
-    call(|| copy_3d(&current()?.legacy(), what, Return::Done))
+fn cuMemcpy3D_v2(what: In<CUDA_MEMCPY3D>) -> CudaResult {
+    copy_3d(&current()?.legacy(), what, Return::Done)
 }
 
-unsafe extern "C" fn cuMemcpy3DAsync_v2(what: *const CUDA_MEMCPY3D, stream: CUstream) -> CUresult {
-    call(|| copy_3d(&stream::queue(stream)?, what, Return::Queued))
+fn cuMemcpy3DAsync_v2(what: In<CUDA_MEMCPY3D>, stream: CUstream) -> CudaResult {
+    copy_3d(&stream::queue(stream)?, what, Return::Queued)
 }
 
 pub fn fill(table: Driver) -> Driver {
-    Driver {
+    entries!(
+        table,
         cuMemcpy2D_v2,
-        cuMemcpy2DUnaligned_v2: cuMemcpy2D_v2,
+        cuMemcpy2DUnaligned_v2 = cuMemcpy2D_v2,
         cuMemcpy2DAsync_v2,
         cuMemcpy3D_v2,
-        cuMemcpy3DAsync_v2,
-        ..table
-    }
+        cuMemcpy3DAsync_v2
+    )
 }

@@ -6,7 +6,7 @@ use std::sync::{Arc, OnceLock};
 
 use cuda_abi::error::*;
 
-use super::abi::Answer;
+use super::abi::CudaResult;
 use super::context::Context;
 use super::device::Device;
 use super::visible;
@@ -51,7 +51,7 @@ pub fn show_only(slots: Vec<usize>) {
 }
 
 /// `cuInit`.
-pub fn initialise() -> Answer {
+pub fn initialise() -> CudaResult {
     if FORKED.load(Ordering::Relaxed) {
         return Err(CUDA_ERROR_NOT_INITIALIZED);
     }
@@ -77,7 +77,7 @@ pub fn initialise() -> Answer {
 }
 
 /// The state, if calls may be made at all.
-pub fn state() -> Answer<&'static State> {
+pub fn state() -> CudaResult<&'static State> {
     if FORKED.load(Ordering::Relaxed) {
         return Err(CUDA_ERROR_NOT_INITIALIZED);
     }
@@ -93,7 +93,7 @@ pub fn devices() -> &'static [Arc<Device>] {
 }
 
 /// The device of an ordinal.
-pub fn device(ordinal: i32) -> Answer<&'static Arc<Device>> {
+pub fn device(ordinal: i32) -> CudaResult<&'static Arc<Device>> {
     let devices = &state()?.devices;
     usize::try_from(ordinal).ok().and_then(|at| devices.get(at)).ok_or(CUDA_ERROR_INVALID_DEVICE)
 }

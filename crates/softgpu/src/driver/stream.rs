@@ -4,6 +4,7 @@ use std::cell::RefCell;
 use std::collections::HashMap;
 use std::sync::Arc;
 
+use cuda_abi::constants::{default_stream, launch_attribute, stream_flag};
 use cuda_abi::driver::Driver;
 use cuda_abi::error::*;
 use cuda_abi::types::*;
@@ -16,11 +17,6 @@ use super::graph::{Task, capture};
 use super::handles::{Owned, Table, of, out};
 use super::queue::{Kind, Queue, Work};
 use super::state;
-
-/// Special handles: the legacy default stream (also NULL) and the calling thread's own.
-const LEGACY: u64 = 1;
-const PER_THREAD: u64 = 2;
-const NON_BLOCKING: u32 = 1;
 
 pub static STREAMS: Table<Stream> = Table::new(2);
 
@@ -68,10 +64,10 @@ fn per_thread(context: &Arc<Context>) -> Arc<Queue> {
 }
 
 /// The queue that a stream handle means, in a context that is fit for use.
-pub fn queue(stream: CUstream) -> Answer<Arc<Queue>> {
+pub fn queue(stream: CUstream) -> CudaResult<Arc<Queue>> {
     match of(stream) {
-        0 | LEGACY => Ok(current()?.legacy()),
-        PER_THREAD => Ok(per_thread(&current()?)),
+        0 | default_stream::LEGACY => Ok(current()?.legacy()),
+        default_stream::PER_THREAD => Ok(per_thread(&current()?)),
         handle => {
             state::state()?;
             let queue = STREAMS.get(handle)?.queue.clone();
@@ -81,9 +77,9 @@ pub fn queue(stream: CUstream) -> Answer<Arc<Queue>> {
     }
 }
 
-fn known(stream: CUstream) -> Answer<Option<Arc<Stream>>> {
+fn known(stream: CUstream) -> CudaResult<Option<Arc<Stream>>> {
     match of(stream) {
-        0 | LEGACY | PER_THREAD => current().map(|_| None),
+        0 | default_stream::LEGACY | default_stream::PER_THREAD => current().map(|_| None),
         handle => {
             state::state()?;
             STREAMS.get(handle).map(Some)
@@ -91,171 +87,144 @@ fn known(stream: CUstream) -> Answer<Option<Arc<Stream>>> {
     }
 }
 
-unsafe extern "C" fn cuStreamCreate(stream: *mut CUstream, flags: u32) -> CUresult {
-    // SAFETY: the caller's own arguments.
-    unsafe { cuStreamCreateWithPriority(stream, flags, 0) }
+fn cuStreamCreate(stream: Out<CUstream>, flags: u32) -> CudaResult {
+    cuStreamCreateWithPriority(stream, flags, 0)
 }
 
-unsafe extern "C" fn cuStreamCreateWithPriority(stream: *mut CUstream, flags: u32, priority: i32) -> CUresult {
-    call(|| {
-        required(stream)?;
-        let context = current()?;
-        valid(flags & !NON_BLOCKING == 0)?;
-        let kind = if flags & NON_BLOCKING != 0 { Kind::NonBlocking } else { Kind::Blocking };
-        let queue = Queue::new(&context, kind);
-        let priority = priority.clamp(GREATEST_PRIORITY, 0);
-        let handle = STREAMS.insert(Stream { queue, flags, priority, attributes: Mutex::default() });
-        put(stream, out(handle))
-    })
+fn cuStreamCreateWithPriority(stream: Out<CUstream>, flags: u32, priority: i32) -> CudaResult {
+    stream.required()?;
+    let context = current()?;
+    valid(flags & !stream_flag::NON_BLOCKING == 0)?;
+    let kind = if flags & stream_flag::NON_BLOCKING != 0 { Kind::NonBlocking } else { Kind::Blocking };
+    let queue = Queue::new(&context, kind);
+    let priority = priority.clamp(GREATEST_PRIORITY, 0);
+    let handle = STREAMS.insert(Stream { queue, flags, priority, attributes: Mutex::default() });
+    stream.put(out(handle))
 }
 
-unsafe extern "C" fn cuStreamDestroy_v2(stream: CUstream) -> CUresult {
-    call(|| {
-        state::state()?;
-        match of(stream) {
-            0 | LEGACY | PER_THREAD => Err(CUDA_ERROR_INVALID_HANDLE),
-            handle => STREAMS.remove(handle).map(|_| ()),
-        }
-    })
+fn cuStreamDestroy_v2(stream: CUstream) -> CudaResult {
+    state::state()?;
+    match of(stream) {
+        0 | default_stream::LEGACY | default_stream::PER_THREAD => Err(CUDA_ERROR_INVALID_HANDLE),
+        handle => STREAMS.remove(handle).map(|_| ()),
+    }
 }
 
-unsafe extern "C" fn cuStreamSynchronize(stream: CUstream) -> CUresult {
-    call(|| {
-        let queue = queue(stream)?;
-        capture::refuse(&queue)?;
-        if queue.kind == Kind::Legacy {
-            // Waiting for the default stream waits for all that its next work would wait for.
-            queue.perform(Work::run(|_| Ok(())))?;
-        }
-        queue.wait_all();
-        queue.context.health()
-    })
+fn cuStreamSynchronize(stream: CUstream) -> CudaResult {
+    let queue = queue(stream)?;
+    capture::refuse(&queue)?;
+    if queue.kind == Kind::Legacy {
+        // Waiting for the default stream waits for all that its next work would wait for.
+        queue.perform(Work::run(|_| Ok(())))?;
+    }
+    queue.wait_all();
+    queue.context.health()
 }
 
-unsafe extern "C" fn cuStreamQuery(stream: CUstream) -> CUresult {
-    call(|| {
-        let queue = queue(stream)?;
-        capture::refuse(&queue)?;
-        let busy = if queue.kind == Kind::Legacy { queue.is_pending() } else { queue.is_busy() };
-        if busy { Err(CUDA_ERROR_NOT_READY) } else { queue.context.health() }
-    })
+fn cuStreamQuery(stream: CUstream) -> CudaResult {
+    let queue = queue(stream)?;
+    capture::refuse(&queue)?;
+    let busy = if queue.kind == Kind::Legacy { queue.is_pending() } else { queue.is_busy() };
+    if busy { Err(CUDA_ERROR_NOT_READY) } else { queue.context.health() }
 }
 
-unsafe extern "C" fn cuStreamGetFlags(stream: CUstream, flags: *mut u32) -> CUresult {
-    call(|| put(flags, known(stream)?.map_or(0, |stream| stream.flags)))
+fn cuStreamGetFlags(stream: CUstream, flags: Out<u32>) -> CudaResult {
+    flags.put(known(stream)?.map_or(0, |stream| stream.flags))
 }
 
-unsafe extern "C" fn cuStreamGetPriority(stream: CUstream, priority: *mut i32) -> CUresult {
-    call(|| put(priority, known(stream)?.map_or(0, |stream| stream.priority)))
+fn cuStreamGetPriority(stream: CUstream, priority: Out<i32>) -> CudaResult {
+    priority.put(known(stream)?.map_or(0, |stream| stream.priority))
 }
 
-unsafe extern "C" fn cuStreamGetId(stream: CUstream, id: *mut u64) -> CUresult {
-    call(|| put(id, queue(stream)?.id))
+fn cuStreamGetId(stream: CUstream, id: Out<u64>) -> CudaResult {
+    id.put(queue(stream)?.id)
 }
 
-unsafe extern "C" fn cuStreamGetCtx(stream: CUstream, pctx: *mut CUcontext) -> CUresult {
-    call(|| {
-        required(pctx)?;
-        let context = match known(stream)? {
-            Some(stream) => stream.queue.context.clone(),
-            None => top().ok_or(CUDA_ERROR_INVALID_CONTEXT)?,
-        };
-        put(pctx, out(context.handle))
-    })
+fn cuStreamGetCtx(stream: CUstream, pctx: Out<CUcontext>) -> CudaResult {
+    pctx.required()?;
+    let context = match known(stream)? {
+        Some(stream) => stream.queue.context.clone(),
+        None => top().ok_or(CUDA_ERROR_INVALID_CONTEXT)?,
+    };
+    pctx.put(out(context.handle))
 }
 
-unsafe extern "C" fn cuStreamGetCtx_v2(stream: CUstream, pctx: *mut CUcontext, green: *mut CUgreenCtx) -> CUresult {
-    put_if(green, std::ptr::null_mut());
-    // SAFETY: the caller's own arguments.
-    unsafe { cuStreamGetCtx(stream, pctx) }
+fn cuStreamGetCtx_v2(stream: CUstream, pctx: Out<CUcontext>, green: Out<CUgreenCtx>) -> CudaResult {
+    green.put_if(std::ptr::null_mut());
+    cuStreamGetCtx(stream, pctx)
 }
 
-unsafe extern "C" fn cuStreamGetDevice(stream: CUstream, device: *mut CUdevice) -> CUresult {
-    call(|| put(device, queue(stream)?.context.device as i32))
+fn cuStreamGetDevice(stream: CUstream, device: Out<CUdevice>) -> CudaResult {
+    device.put(queue(stream)?.context.device as i32)
 }
 
-unsafe extern "C" fn cuStreamGetAttribute(stream: CUstream, attr: u32, value: *mut CUstreamAttrValue) -> CUresult {
-    call(|| {
-        required(value)?;
-        let stream = known(stream)?;
-        let mut found = stream.as_ref().and_then(|stream| stream.attributes.lock().get(&attr).copied());
-        if found.is_none() && attr == PRIORITY {
-            let mut bytes = CUstreamAttrValue::default();
-            bytes.0[..4].copy_from_slice(&stream.map_or(0, |stream| stream.priority).to_ne_bytes());
-            found = Some(bytes);
-        }
-        valid(KNOWN_ATTRIBUTES.contains(&attr))?;
-        put(value, found.unwrap_or_default())
-    })
+fn cuStreamGetAttribute(stream: CUstream, attr: u32, value: Out<CUstreamAttrValue>) -> CudaResult {
+    value.required()?;
+    let stream = known(stream)?;
+    let mut found = stream.as_ref().and_then(|stream| stream.attributes.lock().get(&attr).copied());
+    if found.is_none() && attr == launch_attribute::PRIORITY {
+        let mut bytes = CUstreamAttrValue::default();
+        bytes.0[..4].copy_from_slice(&stream.map_or(0, |stream| stream.priority).to_ne_bytes());
+        found = Some(bytes);
+    }
+    valid(KNOWN_ATTRIBUTES.contains(&attr))?;
+    value.put(found.unwrap_or_default())
 }
 
 /// Access policy window, synchronization policy, priority, memory sync domain map and domain.
-const KNOWN_ATTRIBUTES: [u32; 5] = [1, 3, PRIORITY, 9, 10];
-const PRIORITY: u32 = 8;
+const KNOWN_ATTRIBUTES: [u32; 5] = [1, 3, launch_attribute::PRIORITY, 9, 10];
 
-unsafe extern "C" fn cuStreamSetAttribute(stream: CUstream, attr: u32, value: *const CUstreamAttrValue) -> CUresult {
-    call(|| {
-        let value = take(value)?;
-        valid(KNOWN_ATTRIBUTES.contains(&attr))?;
-        if let Some(stream) = known(stream)? {
-            stream.attributes.lock().insert(attr, value);
-        }
-        Ok(())
-    })
+fn cuStreamSetAttribute(stream: CUstream, attr: u32, value: In<CUstreamAttrValue>) -> CudaResult {
+    let value = value.take()?;
+    valid(KNOWN_ATTRIBUTES.contains(&attr))?;
+    if let Some(stream) = known(stream)? {
+        stream.attributes.lock().insert(attr, value);
+    }
+    Ok(())
 }
 
-unsafe extern "C" fn cuStreamCopyAttributes(dst: CUstream, src: CUstream) -> CUresult {
-    call(|| {
-        if let (Some(dst), Some(src)) = (known(dst)?, known(src)?) {
-            let attributes = src.attributes.lock().clone();
-            *dst.attributes.lock() = attributes;
-        }
-        Ok(())
-    })
+fn cuStreamCopyAttributes(dst: CUstream, src: CUstream) -> CudaResult {
+    if let (Some(dst), Some(src)) = (known(dst)?, known(src)?) {
+        let attributes = src.attributes.lock().clone();
+        *dst.attributes.lock() = attributes;
+    }
+    Ok(())
 }
 
-unsafe extern "C" fn cuStreamAddCallback(
-    stream: CUstream,
-    callback: CUstreamCallback,
-    user: *mut c_void,
-    flags: u32,
-) -> CUresult {
-    call(|| {
-        let callback = callback.ok_or(CUDA_ERROR_INVALID_VALUE)?;
-        valid(flags == 0)?;
-        let (stream, user) = (of(stream), of(user));
-        let queue = queue(out(stream))?;
-        capture::refuse(&queue)?;
-        queue.submit(Work::always(move |status| {
-            // SAFETY: the application's own function and argument.
-            state::in_callback(|| unsafe { callback(out(stream), status, out(user)) });
-        }));
-        Ok(())
-    })
+fn cuStreamAddCallback(stream: CUstream, callback: CUstreamCallback, user: *mut c_void, flags: u32) -> CudaResult {
+    let callback = callback.ok_or(CUDA_ERROR_INVALID_VALUE)?;
+    valid(flags == 0)?;
+    let (stream, user) = (of(stream), of(user));
+    let queue = queue(out(stream))?;
+    capture::refuse(&queue)?;
+    queue.submit(Work::always(move |status| {
+        // SAFETY: the application's own function and argument.
+        state::in_callback(|| unsafe { callback(out(stream), status, out(user)) });
+    }));
+    Ok(())
 }
 
-unsafe extern "C" fn cuLaunchHostFunc(stream: CUstream, function: CUhostFn, user: *mut c_void) -> CUresult {
-    call(|| {
-        let function = function.ok_or(CUDA_ERROR_INVALID_VALUE)?;
-        let user = of(user);
-        let queue = queue(stream)?;
-        if capture::takes(&queue, || Task::Host(function, user))? {
-            return Ok(());
-        }
-        queue.submit(Work::run(move |_| {
-            // SAFETY: the application's own function and argument.
-            state::in_callback(|| unsafe { function(out(user)) });
-            Ok(())
-        }));
+fn cuLaunchHostFunc(stream: CUstream, function: CUhostFn, user: *mut c_void) -> CudaResult {
+    let function = function.ok_or(CUDA_ERROR_INVALID_VALUE)?;
+    let user = of(user);
+    let queue = queue(stream)?;
+    if capture::takes(&queue, || Task::Host(function, user))? {
+        return Ok(());
+    }
+    queue.submit(Work::run(move |_| {
+        // SAFETY: the application's own function and argument.
+        state::in_callback(|| unsafe { function(out(user)) });
         Ok(())
-    })
+    }));
+    Ok(())
 }
 
 pub fn fill(table: Driver) -> Driver {
-    Driver {
+    entries!(
+        table,
         cuStreamCreate,
         cuStreamCreateWithPriority,
-        cuStreamDestroy: cuStreamDestroy_v2,
+        cuStreamDestroy = cuStreamDestroy_v2,
         cuStreamDestroy_v2,
         cuStreamSynchronize,
         cuStreamQuery,
@@ -269,7 +238,6 @@ pub fn fill(table: Driver) -> Driver {
         cuStreamSetAttribute,
         cuStreamCopyAttributes,
         cuStreamAddCallback,
-        cuLaunchHostFunc,
-        ..table
-    }
+        cuLaunchHostFunc
+    )
 }

@@ -1,26 +1,16 @@
 //! Texture and surface objects.
 
+use cuda_abi::constants::{address_mode, array_flag, resource_type, texture_flag};
 use cuda_abi::driver::Driver;
 use cuda_abi::error::*;
 use cuda_abi::types::*;
 
 use super::abi::*;
-use super::array::{SURFACE_LOAD_STORE, array, channel, mipmap};
+use super::array::{array, channel, mipmap};
 use super::context::current;
 use super::handles::{Owned, Table, out};
 use super::memory::map::{Place, classify};
 use crate::exec::image::{Beside, Image, SURFACES, TEXTURES, Texture};
-
-/// Kinds of resources.
-const ARRAY: u32 = 0;
-const MIPMAP: u32 = 1;
-const LINEAR: u32 = 2;
-const PITCHED: u32 = 3;
-
-/// Flags of a texture.
-const READ_AS_INTEGER: u32 = 1;
-const NORMALIZED: u32 = 2;
-const SRGB: u32 = 16;
 
 static TEXTURE_OBJECTS: Table<Object> = Table::new(32);
 static SURFACE_OBJECTS: Table<Object> = Table::new(33);
@@ -67,9 +57,9 @@ fn bytes_of<T>(value: &T) -> &[u8] {
 }
 
 /// The images of a resource, and whether it is memory that is no array.
-fn images(resource: &CUDA_RESOURCE_DESC) -> Answer<(Vec<Image>, bool)> {
+fn images(resource: &CUDA_RESOURCE_DESC) -> CudaResult<(Vec<Image>, bool)> {
     let fields = Fields(bytes_of(resource));
-    let memory = |size: [u64; 3], pitch: u64| -> Answer<Image> {
+    let memory = |size: [u64; 3], pitch: u64| -> CudaResult<Image> {
         let channels = fields.word(20);
         valid(matches!(channels, 1 | 2 | 4))?;
         let channel = channel(fields.word(16))?;
@@ -91,29 +81,29 @@ fn images(resource: &CUDA_RESOURCE_DESC) -> Answer<(Vec<Image>, bool)> {
         })
     };
     Ok(match fields.word(0) {
-        ARRAY => (vec![array(out(fields.long(8)))?.image], false),
-        MIPMAP => {
+        resource_type::ARRAY => (vec![array(out(fields.long(8)))?.image], false),
+        resource_type::MIPMAPPED_ARRAY => {
             let levels = &mipmap(out(fields.long(8)))?.levels;
-            (levels.iter().map(|level| Ok(array(out(*level))?.image)).collect::<Answer<_>>()?, false)
+            (levels.iter().map(|level| Ok(array(out(*level))?.image)).collect::<CudaResult<_>>()?, false)
         }
-        LINEAR => {
+        resource_type::LINEAR => {
             let element = channel(fields.word(16))?.bytes() * u64::from(fields.word(20)).max(1);
             (vec![memory([fields.long(24) / element, 1, 1], 0)?], true)
         }
-        PITCHED => (vec![memory([fields.long(24), fields.long(32), 1], fields.long(40))?], true),
+        resource_type::PITCH2D => (vec![memory([fields.long(24), fields.long(32), 1], fields.long(40))?], true),
         _ => return Err(CUDA_ERROR_INVALID_VALUE),
     })
 }
 
-fn texture(resource: &CUDA_RESOURCE_DESC, about: &CUDA_TEXTURE_DESC) -> Answer<Texture> {
+fn texture(resource: &CUDA_RESOURCE_DESC, about: &CUDA_TEXTURE_DESC) -> CudaResult<Texture> {
     let (levels, plain_memory) = images(resource)?;
     let fields = Fields(bytes_of(about));
     let beside = |at: usize| {
         Ok(match fields.word(at * 4) {
-            0 => Beside::Wrap,
-            1 => Beside::Clamp,
-            2 => Beside::Mirror,
-            3 => Beside::Border,
+            address_mode::WRAP => Beside::Wrap,
+            address_mode::CLAMP => Beside::Clamp,
+            address_mode::MIRROR => Beside::Mirror,
+            address_mode::BORDER => Beside::Border,
             _ => return Err(CUDA_ERROR_INVALID_VALUE),
         })
     };
@@ -123,9 +113,9 @@ fn texture(resource: &CUDA_RESOURCE_DESC, about: &CUDA_TEXTURE_DESC) -> Answer<T
         levels,
         beside: [beside(0)?, beside(1)?, beside(2)?],
         linear: filter == 1,
-        normalized: flags & NORMALIZED != 0,
-        raw: flags & READ_AS_INTEGER != 0,
-        srgb: flags & SRGB != 0,
+        normalized: flags & texture_flag::NORMALIZED_COORDINATES != 0,
+        raw: flags & texture_flag::READ_AS_INTEGER != 0,
+        srgb: flags & texture_flag::SRGB != 0,
         border: [40, 44, 48, 52].map(|at| fields.real(at)),
         linear_levels: fields.word(24) == 1,
         level_bias: fields.real(28),
@@ -134,81 +124,71 @@ fn texture(resource: &CUDA_RESOURCE_DESC, about: &CUDA_TEXTURE_DESC) -> Answer<T
     })
 }
 
-unsafe extern "C" fn cuTexObjectCreate(
-    to: *mut CUtexObject,
-    resource: *const CUDA_RESOURCE_DESC,
-    about: *const CUDA_TEXTURE_DESC,
-    view: *const CUDA_RESOURCE_VIEW_DESC,
-) -> CUresult {
-    call(|| {
-        required(to)?;
-        let context = current()?;
-        let (resource, about) = (take(resource)?, take(about)?);
-        let view = if view.is_null() { CUDA_RESOURCE_VIEW_DESC::default() } else { take(view)? };
-        let texture = texture(&resource, &about)?;
-        let number = TEXTURE_OBJECTS.insert(Object { owner: context.id(), resource, about, view });
-        TEXTURES.insert(number, texture);
-        put(to, number)
-    })
+fn cuTexObjectCreate(
+    to: Out<CUtexObject>,
+    resource: In<CUDA_RESOURCE_DESC>,
+    about: In<CUDA_TEXTURE_DESC>,
+    view: In<CUDA_RESOURCE_VIEW_DESC>,
+) -> CudaResult {
+    to.required()?;
+    let context = current()?;
+    let (resource, about) = (resource.take()?, about.take()?);
+    let view = if view.is_null() { CUDA_RESOURCE_VIEW_DESC::default() } else { view.take()? };
+    let texture = texture(&resource, &about)?;
+    let number = TEXTURE_OBJECTS.insert(Object { owner: context.id(), resource, about, view });
+    TEXTURES.insert(number, texture);
+    to.put(number)
 }
 
-unsafe extern "C" fn cuTexObjectDestroy(number: CUtexObject) -> CUresult {
-    call(|| {
-        // Work that was submitted may still read through it; an error of that work is for others to hear.
-        let _ = current()?.synchronize();
-        TEXTURE_OBJECTS.remove(number).map_err(|_| CUDA_ERROR_INVALID_VALUE)?;
-        TEXTURES.remove(number);
-        Ok(())
-    })
+fn cuTexObjectDestroy(number: CUtexObject) -> CudaResult {
+    // Work that was submitted may still read through it; an error of that work is for others to hear.
+    let _ = current()?.synchronize();
+    TEXTURE_OBJECTS.remove(number).map_err(|_| CUDA_ERROR_INVALID_VALUE)?;
+    TEXTURES.remove(number);
+    Ok(())
 }
 
-unsafe extern "C" fn cuTexObjectGetResourceDesc(to: *mut CUDA_RESOURCE_DESC, number: CUtexObject) -> CUresult {
-    call(|| put(to, TEXTURE_OBJECTS.get(number)?.resource))
+fn cuTexObjectGetResourceDesc(to: Out<CUDA_RESOURCE_DESC>, number: CUtexObject) -> CudaResult {
+    to.put(TEXTURE_OBJECTS.get(number)?.resource)
 }
 
-unsafe extern "C" fn cuTexObjectGetTextureDesc(to: *mut CUDA_TEXTURE_DESC, number: CUtexObject) -> CUresult {
-    call(|| put(to, TEXTURE_OBJECTS.get(number)?.about))
+fn cuTexObjectGetTextureDesc(to: Out<CUDA_TEXTURE_DESC>, number: CUtexObject) -> CudaResult {
+    to.put(TEXTURE_OBJECTS.get(number)?.about)
 }
 
-unsafe extern "C" fn cuTexObjectGetResourceViewDesc(
-    to: *mut CUDA_RESOURCE_VIEW_DESC,
-    number: CUtexObject,
-) -> CUresult {
-    call(|| put(to, TEXTURE_OBJECTS.get(number)?.view))
+fn cuTexObjectGetResourceViewDesc(to: Out<CUDA_RESOURCE_VIEW_DESC>, number: CUtexObject) -> CudaResult {
+    to.put(TEXTURE_OBJECTS.get(number)?.view)
 }
 
-unsafe extern "C" fn cuSurfObjectCreate(to: *mut CUsurfObject, resource: *const CUDA_RESOURCE_DESC) -> CUresult {
-    call(|| {
-        required(to)?;
-        let context = current()?;
-        let resource = take(resource)?;
-        let fields = Fields(bytes_of(&resource));
-        valid(fields.word(0) == ARRAY)?;
-        let array = array(out(fields.long(8)))?;
-        valid(array.about.flags & SURFACE_LOAD_STORE != 0)?;
-        let (about, view) = Default::default();
-        let number = SURFACE_OBJECTS.insert(Object { owner: context.id(), resource, about, view });
-        SURFACES.insert(number, array.image);
-        put(to, number)
-    })
+fn cuSurfObjectCreate(to: Out<CUsurfObject>, resource: In<CUDA_RESOURCE_DESC>) -> CudaResult {
+    to.required()?;
+    let context = current()?;
+    let resource = resource.take()?;
+    let fields = Fields(bytes_of(&resource));
+    valid(fields.word(0) == resource_type::ARRAY)?;
+    let array = array(out(fields.long(8)))?;
+    valid(array.about.flags & array_flag::SURFACE_LDST != 0)?;
+    let (about, view) = Default::default();
+    let number = SURFACE_OBJECTS.insert(Object { owner: context.id(), resource, about, view });
+    SURFACES.insert(number, array.image);
+    to.put(number)
 }
 
-unsafe extern "C" fn cuSurfObjectDestroy(number: CUsurfObject) -> CUresult {
-    call(|| {
-        // Work that was submitted may still read through it; an error of that work is for others to hear.
-        let _ = current()?.synchronize();
-        SURFACE_OBJECTS.remove(number).map_err(|_| CUDA_ERROR_INVALID_VALUE)?;
-        SURFACES.remove(number);
-        Ok(())
-    })
+fn cuSurfObjectDestroy(number: CUsurfObject) -> CudaResult {
+    // Work that was submitted may still read through it; an error of that work is for others to hear.
+    let _ = current()?.synchronize();
+    SURFACE_OBJECTS.remove(number).map_err(|_| CUDA_ERROR_INVALID_VALUE)?;
+    SURFACES.remove(number);
+    Ok(())
 }
 
-unsafe extern "C" fn cuSurfObjectGetResourceDesc(to: *mut CUDA_RESOURCE_DESC, number: CUsurfObject) -> CUresult {
-    call(|| put(to, SURFACE_OBJECTS.get(number)?.resource))
+fn cuSurfObjectGetResourceDesc(to: Out<CUDA_RESOURCE_DESC>, number: CUsurfObject) -> CudaResult {
+    to.put(SURFACE_OBJECTS.get(number)?.resource)
 }
 
 pub fn fill(table: Driver) -> Driver {
-    Driver {
+    entries!(
+        table,
         cuTexObjectCreate,
         cuTexObjectDestroy,
         cuTexObjectGetResourceDesc,
@@ -216,7 +196,6 @@ pub fn fill(table: Driver) -> Driver {
         cuTexObjectGetResourceViewDesc,
         cuSurfObjectCreate,
         cuSurfObjectDestroy,
-        cuSurfObjectGetResourceDesc,
-        ..table
-    }
+        cuSurfObjectGetResourceDesc
+    )
 }

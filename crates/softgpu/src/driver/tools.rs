@@ -7,49 +7,49 @@ use cuda_abi::types::*;
 use super::abi::*;
 use super::state;
 
-unsafe extern "C" fn cuGetErrorName(code: CUresult, name: *mut *const c_char) -> CUresult {
-    call(|| describe(name, error::describe(code).map(|(name, _)| name)))
+fn cuGetErrorName(code: CUresult, name: Out<*const c_char>) -> CudaResult {
+    describe(name, error::describe(code).map(|(name, _)| name))
 }
 
-unsafe extern "C" fn cuGetErrorString(code: CUresult, text: *mut *const c_char) -> CUresult {
-    call(|| describe(text, error::describe(code).map(|(_, text)| text)))
+fn cuGetErrorString(code: CUresult, text: Out<*const c_char>) -> CudaResult {
+    describe(text, error::describe(code).map(|(_, text)| text))
 }
 
-fn describe(to: *mut *const c_char, text: Option<&'static std::ffi::CStr>) -> Answer {
-    put(to, text.map_or(std::ptr::null(), std::ffi::CStr::as_ptr))?;
+fn describe(to: Out<*const c_char>, text: Option<&'static std::ffi::CStr>) -> CudaResult {
+    to.put(text.map_or(std::ptr::null(), std::ffi::CStr::as_ptr))?;
     text.map(|_| ()).ok_or(CUDA_ERROR_INVALID_VALUE)
 }
 
-unsafe extern "C" fn switch_profiler() -> CUresult {
-    call(|| state::state().map(|_| ()))
+fn switch_profiler() -> CudaResult {
+    state::state().map(|_| ())
 }
 
-unsafe extern "C" fn cuProfilerInitialize(_: *const c_char, _: *const c_char, _: u32) -> CUresult {
-    error::CUDA_ERROR_NOT_SUPPORTED
+fn cuProfilerInitialize(_: Str, _: Str, _: u32) -> CudaResult {
+    Err(error::CUDA_ERROR_NOT_SUPPORTED)
 }
 
-unsafe extern "C" fn cuLogsRegisterCallback(
+fn cuLogsRegisterCallback(
     _callback: CUlogsCallback,
     _user: *mut c_void,
-    handle: *mut CUlogsCallbackHandle,
-) -> CUresult {
+    handle: Out<CUlogsCallbackHandle>,
+) -> CudaResult {
     // Nothing is ever logged there; the handle only has to be one.
-    call(|| put(handle, std::ptr::dangling_mut()))
+    handle.put(std::ptr::dangling_mut())
 }
 
-unsafe extern "C" fn cuLogsUnregisterCallback(_: CUlogsCallbackHandle) -> CUresult {
-    error::CUDA_SUCCESS
+fn cuLogsUnregisterCallback(_: CUlogsCallbackHandle) -> CudaResult {
+    Ok(())
 }
 
 pub fn fill(table: Driver) -> Driver {
-    Driver {
+    entries!(
+        table,
         cuGetErrorName,
         cuGetErrorString,
         cuProfilerInitialize,
-        cuProfilerStart: switch_profiler,
-        cuProfilerStop: switch_profiler,
+        cuProfilerStart = switch_profiler,
+        cuProfilerStop = switch_profiler,
         cuLogsRegisterCallback,
-        cuLogsUnregisterCallback,
-        ..table
-    }
+        cuLogsUnregisterCallback
+    )
 }

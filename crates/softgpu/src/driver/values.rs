@@ -3,6 +3,7 @@
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
 
+use cuda_abi::constants::wait_value;
 use cuda_abi::driver::Driver;
 use cuda_abi::error::*;
 use cuda_abi::types::*;
@@ -15,9 +16,6 @@ use super::memory::map;
 use super::memory::sys::IN_USE;
 use super::queue::Work;
 use super::stream;
-
-/// Flag of a wait: flush what devices of others wrote. Memory here is always up to date.
-const FLUSH: u32 = 1 << 30;
 
 #[derive(Clone, Copy)]
 pub struct Word {
@@ -37,12 +35,12 @@ impl Word {
     }
 
     /// Addresses in the window must be handed out; for others the caller vouches.
-    fn check(self) -> Answer {
+    fn check(self) -> CudaResult {
         valid(self.address != 0 && self.address.is_multiple_of(self.bytes()))?;
         valid(!map::in_window(self.address) || map::is_accessible(self.address, self.bytes(), false))
     }
 
-    pub fn write(self) -> Answer {
+    pub fn write(self) -> CudaResult {
         let _mapped = IN_USE.read();
         check_mapped(self.address, self.bytes(), true)?;
         // Release: everything that the stream did before is visible to whoever sees the value.
@@ -56,7 +54,7 @@ impl Word {
         Ok(())
     }
 
-    pub fn read(self) -> Answer<u64> {
+    pub fn read(self) -> CudaResult<u64> {
         let _mapped = IN_USE.read();
         check_mapped(self.address, self.bytes(), false)?;
         // SAFETY: aligned, and mapped or the caller's word.
@@ -72,15 +70,15 @@ impl Word {
         let ones = if self.wide { u64::MAX } else { u64::from(u32::MAX) };
         match condition {
             // Cyclic: the difference, taken as a signed number of the word's width, is not negative.
-            0 => now.wrapping_sub(self.value) & (ones ^ ones >> 1) == 0,
-            1 => now == self.value,
-            2 => now & self.value != 0,
+            wait_value::GEQ => now.wrapping_sub(self.value) & (ones ^ ones >> 1) == 0,
+            wait_value::EQ => now == self.value,
+            wait_value::AND => now & self.value != 0,
             _ => !(now | self.value) & ones != 0,
         }
     }
 
     /// Waits without burning a core: a few looks in a row, then ever longer naps.
-    pub fn wait(self, condition: u32, context: &Context) -> Answer {
+    pub fn wait(self, condition: u32, context: &Context) -> CudaResult {
         for _ in 0..64 {
             if self.holds(self.read()?, condition) {
                 return Ok(());
@@ -96,7 +94,7 @@ impl Word {
     }
 }
 
-fn submit_write(stream: CUstream, word: Word, flags: u32) -> Answer {
+fn submit_write(stream: CUstream, word: Word, flags: u32) -> CudaResult {
     valid(flags <= 1)?;
     let queue = stream::queue(stream)?;
     word.check()?;
@@ -106,8 +104,8 @@ fn submit_write(stream: CUstream, word: Word, flags: u32) -> Answer {
     Ok(())
 }
 
-fn submit_wait(stream: CUstream, word: Word, flags: u32) -> Answer {
-    let condition = flags & !FLUSH;
+fn submit_wait(stream: CUstream, word: Word, flags: u32) -> CudaResult {
+    let condition = flags & !wait_value::FLUSH;
     valid(condition <= 3)?;
     let queue = stream::queue(stream)?;
     word.check()?;
@@ -117,34 +115,34 @@ fn submit_wait(stream: CUstream, word: Word, flags: u32) -> Answer {
     Ok(())
 }
 
-unsafe extern "C" fn cuStreamWriteValue32_v2(s: CUstream, address: CUdeviceptr, value: u32, flags: u32) -> CUresult {
-    call(|| submit_write(s, Word::narrow(address, value), flags))
+fn cuStreamWriteValue32_v2(s: CUstream, address: CUdeviceptr, value: u32, flags: u32) -> CudaResult {
+    submit_write(s, Word::narrow(address, value), flags)
 }
 
-unsafe extern "C" fn cuStreamWriteValue64_v2(s: CUstream, address: CUdeviceptr, value: u64, flags: u32) -> CUresult {
-    call(|| submit_write(s, Word { address, value, wide: true }, flags))
+fn cuStreamWriteValue64_v2(s: CUstream, address: CUdeviceptr, value: u64, flags: u32) -> CudaResult {
+    submit_write(s, Word { address, value, wide: true }, flags)
 }
 
-unsafe extern "C" fn cuStreamWaitValue32_v2(s: CUstream, address: CUdeviceptr, value: u32, flags: u32) -> CUresult {
-    call(|| submit_wait(s, Word::narrow(address, value), flags))
+fn cuStreamWaitValue32_v2(s: CUstream, address: CUdeviceptr, value: u32, flags: u32) -> CudaResult {
+    submit_wait(s, Word::narrow(address, value), flags)
 }
 
-unsafe extern "C" fn cuStreamWaitValue64_v2(s: CUstream, address: CUdeviceptr, value: u64, flags: u32) -> CUresult {
-    call(|| submit_wait(s, Word { address, value, wide: true }, flags))
+fn cuStreamWaitValue64_v2(s: CUstream, address: CUdeviceptr, value: u64, flags: u32) -> CudaResult {
+    submit_wait(s, Word { address, value, wide: true }, flags)
 }
 
 pub fn fill(table: Driver) -> Driver {
-    Driver {
-        cuStreamWriteValue32: cuStreamWriteValue32_v2,
+    entries!(
+        table,
+        cuStreamWriteValue32 = cuStreamWriteValue32_v2,
         cuStreamWriteValue32_v2,
-        cuStreamWriteValue64: cuStreamWriteValue64_v2,
+        cuStreamWriteValue64 = cuStreamWriteValue64_v2,
         cuStreamWriteValue64_v2,
-        cuStreamWaitValue32: cuStreamWaitValue32_v2,
+        cuStreamWaitValue32 = cuStreamWaitValue32_v2,
         cuStreamWaitValue32_v2,
-        cuStreamWaitValue64: cuStreamWaitValue64_v2,
-        cuStreamWaitValue64_v2,
-        ..table
-    }
+        cuStreamWaitValue64 = cuStreamWaitValue64_v2,
+        cuStreamWaitValue64_v2
+    )
 }
 
 #[cfg(test)]

@@ -6,6 +6,7 @@
 use std::collections::VecDeque;
 use std::ptr::null_mut;
 
+use cuda_abi::constants::{allocation_type, event_flag, stream_flag};
 use cuda_abi::error::*;
 use cuda_abi::plan::DEVICE_GRANULE;
 use cuda_abi::types::*;
@@ -19,12 +20,9 @@ const CHUNK: u64 = 2 * DEVICE_GRANULE;
 /// What the driver aligns blocks to.
 const ALIGN: u64 = 512;
 
-const ALLOCATION_TYPE_PINNED: u32 = 1;
 pub(super) const LOCATION_DEVICE: u32 = 1;
 pub(super) const HANDLE_POSIX_DESCRIPTOR: u32 = 1;
 pub(super) const ACCESS_READ_WRITE: u32 = 3;
-const EVENT_DISABLE_TIMING: u32 = 2;
-const STREAM_NON_BLOCKING: u32 = 1;
 
 /// A piece handed out to the client.
 #[derive(Clone, Copy)]
@@ -129,7 +127,7 @@ impl Memory {
     fn back(&self, address: u64, device: i32, len: u64) -> Result<u64, Refusal> {
         let location = CUmemLocation { kind: LOCATION_DEVICE, id: device };
         let properties = CUmemAllocationProp {
-            kind: ALLOCATION_TYPE_PINNED,
+            kind: allocation_type::PINNED,
             requested_handle_types: HANDLE_POSIX_DESCRIPTOR,
             location,
             ..Default::default()
@@ -237,7 +235,7 @@ impl Memory {
             None => {
                 let mut stream = null_mut();
                 // SAFETY: the output is a local.
-                succeed(unsafe { (driver.cuStreamCreate)(&mut stream, STREAM_NON_BLOCKING) })?;
+                succeed(unsafe { (driver.cuStreamCreate)(&mut stream, stream_flag::NON_BLOCKING) })?;
                 // Of two threads that made one each, the first one's stays.
                 let kept = *self.state().scrubbers.entry(current).or_insert(stream as u64) as CUstream;
                 if kept != stream {
@@ -259,7 +257,7 @@ impl Memory {
         let mut event = null_mut();
         // SAFETY: the stream was checked by the caller; the event is ours.
         unsafe {
-            succeed((driver.cuEventCreate)(&mut event, EVENT_DISABLE_TIMING))?;
+            succeed((driver.cuEventCreate)(&mut event, event_flag::DISABLE_TIMING))?;
             succeed((driver.cuEventRecord)(event, stream)).inspect_err(|_| {
                 (driver.cuEventDestroy_v2)(event);
             })?;

@@ -3,6 +3,7 @@
 
 use std::os::fd::{AsFd, BorrowedFd};
 
+use cuda_abi::constants::host_register_flag;
 use cuda_abi::error::*;
 use cuda_abi::plan;
 use cuda_abi::types::c_void;
@@ -15,7 +16,7 @@ use super::Memory;
 use crate::{Refusal, succeed};
 
 const PAGE: u64 = 4096;
-const REGISTER_PORTABLE_AND_MAPPED: u32 = 3;
+const REGISTER_PORTABLE_AND_MAPPED: u32 = host_register_flag::PORTABLE | host_register_flag::DEVICE_MAP;
 
 /// What an arena is made of.
 pub enum Arena<'a> {

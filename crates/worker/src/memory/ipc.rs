@@ -7,6 +7,7 @@
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::sync::{Arc, PoisonError, mpsc};
 
+use cuda_abi::constants::access;
 use cuda_abi::driver::Driver;
 use cuda_abi::error::*;
 use cuda_abi::plan::DEVICE_GRANULE;
@@ -19,7 +20,6 @@ use crate::{Refusal, succeed};
 use control::link::NotShared;
 use control::messages::{Shared, Token, shared, shared_flags};
 
-const ACCESS_READ: u32 = 1;
 const INVALID: Refusal = Refusal::Code(CUDA_ERROR_INVALID_VALUE);
 
 /// Something of this worker's that others may open.
@@ -180,7 +180,7 @@ impl Memory {
         let address = self.state().space.take(size, DEVICE_GRANULE);
         let read_only = flags & shared_flags::READ_ONLY != 0;
         let location = CUmemLocation { kind: LOCATION_DEVICE, id: device };
-        let access = CUmemAccessDesc { location, flags: if read_only { ACCESS_READ } else { ACCESS_READ_WRITE } };
+        let access = CUmemAccessDesc { location, flags: if read_only { access::READ } else { ACCESS_READ_WRITE } };
         // SAFETY: the range is ours and free; the struct lives across the calls.
         let mapped = unsafe {
             address.ok_or(Refusal::Code(CUDA_ERROR_OUT_OF_MEMORY)).and_then(|address| {

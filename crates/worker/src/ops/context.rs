@@ -3,6 +3,7 @@
 
 use std::ffi::c_void;
 
+use cuda_abi::constants::device_attribute;
 use cuda_abi::error::*;
 use cuda_abi::types::*;
 use cuda_abi::wire::{Handle, Kind, Reader, Writer};
@@ -161,7 +162,6 @@ pub fn id(worker: &Worker, message: &mut Reader<'_>, reply: &mut Writer<'_>) -> 
 pub fn tpc_map(worker: &Worker, message: &mut Reader<'_>, reply: &mut Writer<'_>) -> Outcome {
     const TABLE: CUuuid =
         CUuuid([0x17, 0x34, 0xdc, 0x26, 0x80, 0x0d, 0x47, 0x45, 0x87, 0x26, 0xc0, 0xf1, 0xe7, 0xdd, 0x8b, 0xca]);
-    const MULTIPROCESSOR_COUNT: u32 = 16;
     const GET: usize = 4;
     const FREE: usize = 13;
     message.end()?;
@@ -172,7 +172,7 @@ pub fn tpc_map(worker: &Worker, message: &mut Reader<'_>, reply: &mut Writer<'_>
     // SAFETY: outputs are locals; slot 0 of the table holds its size in bytes, the slots we use take two pointers.
     unsafe {
         succeed((driver.cuGetExportTable)(&mut table, &TABLE))?;
-        succeed((driver.cuDeviceGetAttribute)(&mut processors, MULTIPROCESSOR_COUNT, device))?;
+        succeed((driver.cuDeviceGetAttribute)(&mut processors, device_attribute::MULTIPROCESSOR_COUNT, device))?;
         let slots = table.cast::<usize>();
         if slots.is_null() || *slots <= FREE * size_of::<usize>() {
             return Err(Refusal::Code(CUDA_ERROR_NOT_SUPPORTED));

@@ -3,6 +3,7 @@
 use std::cell::RefCell;
 use std::sync::Arc;
 
+use cuda_abi::constants::memory_type;
 use cuda_abi::error::*;
 use cuda_abi::plan;
 use cuda_abi::types::*;
@@ -13,10 +14,6 @@ use crate::copy_rate;
 use crate::handles::Object;
 use crate::state::Counters;
 use crate::{Outcome, Refusal, Worker, succeed};
-
-const MEMORY_HOST: u32 = 1;
-const MEMORY_DEVICE: u32 = 2;
-const MEMORY_ARRAY: u32 = 3;
 
 /// The stream of a message, held for as long as it is used.
 fn stream(worker: &Worker, message: &mut Reader<'_>) -> Result<Arc<Object>, Refusal> {
@@ -142,7 +139,8 @@ pub fn shaped(worker: &Worker, message: &mut Reader<'_>, wait: bool) -> Outcome 
     let stream = held.raw as CUstream;
     message.end()?;
     let Some(_arrays) = check_shape(worker, &mut copy)? else { return Ok(CUDA_SUCCESS) };
-    let on_host = |kind, device| kind == MEMORY_HOST || (kind == MEMORY_DEVICE && plan::in_host(device, 1));
+    let on_host =
+        |kind, device| kind == memory_type::HOST || (kind == memory_type::DEVICE && plan::in_host(device, 1));
     let bytes = [copy.height, copy.depth].iter().fold(copy.width_in_bytes, |bytes, rows| bytes.saturating_mul(*rows));
     let from_host = on_host(copy.src_memory_type, copy.src_device);
     count(worker, from_host, on_host(copy.dst_memory_type, copy.dst_device), bytes as u64);
@@ -161,14 +159,14 @@ pub fn check_shape(worker: &Worker, copy: &mut CUDA_MEMCPY3D) -> Result<Option<V
     }
     let arrays = RefCell::new(Vec::new());
     let side = |kind, host: u64, device, array: CUarray, origin: [usize; 3], pitch: usize, height: usize| match kind {
-        MEMORY_ARRAY => {
+        memory_type::ARRAY => {
             let array = worker.handles.pin(Kind::Array, array as u64)?;
             let raw = array.raw;
             arrays.borrow_mut().push(array);
             Ok(raw)
         }
-        MEMORY_HOST | MEMORY_DEVICE => {
-            let base = if kind == MEMORY_HOST { host } else { device };
+        memory_type::HOST | memory_type::DEVICE => {
+            let base = if kind == memory_type::HOST { host } else { device };
             let origin = origin.map(|at| at as u64);
             let (start, len) = footprint(origin, shape, pitch as u64, height as u64).ok_or(invalid)?;
             let start = base.checked_add(start).ok_or(invalid)?;

@@ -4,6 +4,7 @@ use std::ptr::null_mut;
 use std::sync::Arc;
 use std::time::Instant;
 
+use cuda_abi::constants::event_flag;
 use cuda_abi::error::*;
 use cuda_abi::types::*;
 use cuda_abi::wire::{Kind, Reader, Writer};
@@ -13,9 +14,6 @@ use crate::handles::Object;
 use crate::{Outcome, Refusal, Worker, succeed};
 use control::histogram::OPEN_TIMES;
 use control::messages::{Token, shared};
-
-const DISABLE_TIMING: u32 = 2;
-const INTERPROCESS: u32 = 4;
 
 fn token(message: &mut Reader<'_>) -> Result<Token, Refusal> {
     let mut token = Token::default();
@@ -52,15 +50,15 @@ fn plain_event(worker: &Worker, flags: u32) -> Result<u64, Refusal> {
 pub fn create_event(worker: &Worker, message: &mut Reader<'_>, reply: &mut Writer<'_>) -> Outcome {
     let flags: u32 = message.narrow()?;
     message.end()?;
-    if flags & INTERPROCESS == 0 {
+    if flags & event_flag::INTERPROCESS == 0 {
         reply.word(plain_event(worker, flags)?);
         return Ok(CUDA_SUCCESS);
     }
-    if flags & DISABLE_TIMING == 0 {
+    if flags & event_flag::DISABLE_TIMING == 0 {
         return Err(Refusal::Code(CUDA_ERROR_INVALID_VALUE));
     }
     let event = worker.event_pages.create()?;
-    let word = plain_event(worker, flags & !INTERPROCESS)?;
+    let word = plain_event(worker, flags & !event_flag::INTERPROCESS)?;
     let _ = worker.handles.pin(Kind::Event, word)?.shared.set(event);
     reply.word(word);
     Ok(CUDA_SUCCESS)
@@ -108,7 +106,7 @@ pub fn import_event(worker: &Worker, message: &mut Reader<'_>, reply: &mut Write
     let token = token(message)?;
     message.end()?;
     let event = worker.event_pages.import(token)?;
-    let word = plain_event(worker, DISABLE_TIMING)?;
+    let word = plain_event(worker, event_flag::DISABLE_TIMING)?;
     let _ = worker.handles.pin(Kind::Event, word)?.shared.set(event);
     reply.word(word);
     Ok(CUDA_SUCCESS)

@@ -2,17 +2,13 @@
 
 use std::ffi::{CStr, c_void};
 
+use cuda_abi::constants::jit_option;
 use cuda_abi::wire::{MAX_JIT_OPTIONS, Reader, Writer, is_plain_jit_option};
 
 use crate::Refusal;
 
 /// Room for each log.
 const LOG: usize = 8 << 10;
-
-const INFO_LOG: u32 = 3;
-const INFO_LOG_SIZE: u32 = 4;
-const ERROR_LOG: u32 = 5;
-const ERROR_LOG_SIZE: u32 = 6;
 
 /// Options as the driver takes them, and the logs that some of them lead to.
 pub struct Jit {
@@ -30,7 +26,12 @@ impl Jit {
             return Err(Refusal::Malformed);
         }
         let (mut errors, mut notes) = (vec![0u8; LOG], vec![0u8; LOG]);
-        let mut options = vec![ERROR_LOG, ERROR_LOG_SIZE, INFO_LOG, INFO_LOG_SIZE];
+        let mut options = vec![
+            jit_option::ERROR_LOG_BUFFER,
+            jit_option::ERROR_LOG_BUFFER_SIZE_BYTES,
+            jit_option::INFO_LOG_BUFFER,
+            jit_option::INFO_LOG_BUFFER_SIZE_BYTES,
+        ];
         let room = LOG as *mut c_void;
         let mut values: Vec<*mut c_void> = vec![errors.as_mut_ptr().cast(), room, notes.as_mut_ptr().cast(), room];
         for _ in 0..count {

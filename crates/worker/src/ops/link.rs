@@ -2,6 +2,7 @@
 
 use std::ptr::null_mut;
 
+use cuda_abi::constants::jit_input;
 use cuda_abi::error::*;
 use cuda_abi::image;
 use cuda_abi::types::*;
@@ -10,10 +11,6 @@ use cuda_abi::wire::{MAX_IMAGE, MAX_LINK_INPUTS, Reader, Writer};
 use super::jit::Jit;
 use super::module::take_upload;
 use crate::{Outcome, Refusal, Worker, succeed};
-
-/// Kinds of input: cubin, PTX, fat binary, object.
-const LAST_KIND: u32 = 3;
-const PTX: u32 = 1;
 
 /// Ends with the link it is for.
 struct Link<'a> {
@@ -43,7 +40,7 @@ fn read(upload: &[u8]) -> Result<Order, Refusal> {
         let (kind, mut bytes) = (reader.narrow()?, reader.bytes()?.to_vec());
         // PTX is text that ends with a NUL; for the others one more byte does no harm.
         bytes.push(0);
-        if kind > LAST_KIND || !image::is_whole(&bytes) {
+        if kind > jit_input::OBJECT || !image::is_whole(&bytes) {
             return Err(Refusal::Code(CUDA_ERROR_INVALID_IMAGE));
         }
         inputs.push((kind, bytes));
@@ -91,7 +88,7 @@ fn run(worker: &Worker, inputs: &[(u32, Vec<u8>)], jit: &mut Jit) -> Result<Vec<
     for (kind, bytes) in inputs {
         // Text counts up to its NUL, whatever comes behind.
         let text = bytes.iter().position(|byte| *byte == 0).map_or(bytes.len(), |end| end + 1);
-        let len = if *kind == PTX { text } else { bytes.len() - 1 };
+        let len = if *kind == jit_input::PTX { text } else { bytes.len() - 1 };
         let data = bytes.as_ptr().cast_mut().cast();
         // SAFETY: a whole image of that length; the driver copies it.
         succeed(unsafe {

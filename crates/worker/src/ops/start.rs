@@ -5,6 +5,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+use cuda_abi::constants::host_register_flag;
 use cuda_abi::error::*;
 use cuda_abi::plan;
 use cuda_abi::types::c_void;
@@ -145,7 +146,7 @@ pub fn register_staging(worker: &Worker, start: *mut u8, len: usize) -> Result<(
 
 /// Of the region, or of the worker's own marks: they stay where they are as long as the process lives.
 fn register(worker: &Worker, start: *mut u8, len: usize) -> Result<(), Refusal> {
-    const PORTABLE_AND_MAPPED: u32 = 3;
+    const PORTABLE_AND_MAPPED: u32 = host_register_flag::PORTABLE | host_register_flag::DEVICE_MAP;
     // SAFETY: memory that is there as long as the process lives.
     let result = unsafe { (worker.driver.cuMemHostRegister_v2)(start.cast::<c_void>(), len, PORTABLE_AND_MAPPED) };
     if result == CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED { Ok(()) } else { succeed(result) }

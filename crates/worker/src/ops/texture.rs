@@ -6,6 +6,7 @@
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use cuda_abi::constants::resource_type;
 use cuda_abi::driver::Driver;
 use cuda_abi::error::*;
 use cuda_abi::types::*;
@@ -13,12 +14,6 @@ use cuda_abi::wire::{Kind, Reader, Writer};
 
 use crate::handles::Object;
 use crate::{Outcome, Refusal, Worker, succeed};
-
-/// Kinds of resources.
-const ARRAY: u32 = 0;
-const MIPMAP: u32 = 1;
-const LINEAR: u32 = 2;
-const PITCHED: u32 = 3;
 
 /// Bytes of a channel at most, and channels of an element.
 const MAX_ELEMENT: u64 = 16;
@@ -78,17 +73,17 @@ fn resolve(worker: &Worker, resource: &mut CUDA_RESOURCE_DESC) -> Result<Option<
     let mut fields = Fields(bytes);
     let invalid = Refusal::Code(CUDA_ERROR_INVALID_VALUE);
     match fields.word(0) {
-        kind @ (ARRAY | MIPMAP) => {
-            let kind = if kind == ARRAY { Kind::Array } else { Kind::MipmappedArray };
+        kind @ (resource_type::ARRAY | resource_type::MIPMAPPED_ARRAY) => {
+            let kind = if kind == resource_type::ARRAY { Kind::Array } else { Kind::MipmappedArray };
             let array = worker.handles.pin(kind, fields.long(8))?;
             fields.set_long(8, array.raw);
             Ok(Some(array))
         }
-        LINEAR => {
+        resource_type::LINEAR => {
             worker.memory.check(fields.long(8), fields.long(24).max(1))?;
             Ok(None)
         }
-        PITCHED => {
+        resource_type::PITCH2D => {
             let (width, height, pitch) = (fields.long(24), fields.long(32), fields.long(40));
             let row = width.checked_mul(MAX_ELEMENT).map(|row| row.min(pitch)).ok_or(invalid)?;
             let rows = height.checked_sub(1).and_then(|rows| rows.checked_mul(pitch)).ok_or(invalid)?;

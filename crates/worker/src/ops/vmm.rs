@@ -1,5 +1,6 @@
 //! Virtual memory management by the client itself.
 
+use cuda_abi::constants::access;
 use cuda_abi::error::*;
 use cuda_abi::types::*;
 use cuda_abi::wire::{Kind, Reader, Writer};
@@ -7,8 +8,6 @@ use cuda_abi::wire::{Kind, Reader, Writer};
 use crate::{Outcome, Refusal, Worker, succeed};
 
 const MAX_ACCESS: u64 = 64;
-/// The bit in which reading and writing differs from reading.
-const ACCESS_WRITE: u32 = 2;
 
 fn properties_of(message: &mut Reader<'_>) -> Result<CUmemAllocationProp, Refusal> {
     // SAFETY: integers and a pointer that is never followed.
@@ -76,7 +75,7 @@ pub fn set_access(worker: &Worker, message: &mut Reader<'_>) -> Outcome {
     let access: Vec<CUmemAccessDesc> = unsafe { message.array(count) }?.unwrap_or_default();
     message.end()?;
     worker.memory.check_client_map(address, len)?;
-    if access.iter().any(|access| access.flags & ACCESS_WRITE != 0) {
+    if access.iter().any(|access| access.flags & access::WRITE_BIT != 0) {
         worker.memory.check_writable(address, len)?;
     }
     // SAFETY: the range is mapped by the client itself; the array lives across the call.

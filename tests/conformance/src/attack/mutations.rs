@@ -180,7 +180,7 @@ fn corpus(b: &Belongings) -> Vec<(u16, Vec<u64>)> {
             }
             Role::InArray { .. } => vec![0],
             Role::Str => to_words(&string(b"name")),
-            Role::Out { .. } => vec![],
+            Role::Out { .. } | Role::OutArray { .. } | Role::Any { .. } | Role::Versioned => vec![],
         });
         all.push((op as u16, arguments.collect()));
     }

@@ -1,5 +1,6 @@
 //! `grid.cu`: cooperative launches.
 
+use cuda_abi::constants::device_attribute;
 use cuda_abi::driver::Driver;
 use cuda_abi::error::CUDA_ERROR_COOPERATIVE_LAUNCH_TOO_LARGE;
 
@@ -28,11 +29,10 @@ fn launch(kernels: &Kernels, name: &str, blocks: u32, threads: u32, mut args: Ar
 
 /// As many blocks as fit at once, but not too many.
 fn blocks_that_fit(kernels: &Kernels, name: &str, threads: i32) -> u32 {
-    const MULTIPROCESSORS: u32 = 16;
     let (mut each, mut processors) = (0, 0);
     let function = kernels.function(name);
     ok!(kernels.gpu, cuOccupancyMaxActiveBlocksPerMultiprocessor(&mut each, function, threads, 0));
-    ok!(kernels.gpu, cuDeviceGetAttribute(&mut processors, MULTIPROCESSORS, 0));
+    ok!(kernels.gpu, cuDeviceGetAttribute(&mut processors, device_attribute::MULTIPROCESSOR_COUNT, 0));
     (each * processors).clamp(1, 12) as u32
 }
 

@@ -1,5 +1,6 @@
 //! `texture.cu`.
 
+use cuda_abi::constants::{address_mode, array_flag, array_format, memory_type, texture_flag};
 use cuda_abi::driver::Driver;
 use cuda_abi::types::*;
 use std::ptr::{null, null_mut};
@@ -32,26 +33,6 @@ super::tests! {
     arrays_have_descriptors,
 }
 
-const FLOAT: u32 = 0x20;
-const U8: u32 = 0x01;
-const S16: u32 = 0x09;
-const U32: u32 = 0x03;
-const HALF: u32 = 0x10;
-
-const LAYERED: u32 = 1;
-const SURFACE: u32 = 2;
-const CUBE: u32 = 4;
-const GATHER: u32 = 8;
-
-/// Modes of addressing.
-const WRAP: u32 = 0;
-const CLAMP: u32 = 1;
-const MIRROR: u32 = 2;
-const BORDER: u32 = 3;
-
-const READ_AS_INTEGER: u32 = 1;
-const NORMALIZED: u32 = 2;
-
 fn load(gpu: &Driver) -> Kernels<'_> {
     Kernels::load(gpu, "texture")
 }
@@ -64,7 +45,7 @@ struct Shape {
 }
 
 fn plain(width: usize, height: usize) -> Shape {
-    Shape { size: [width, height, 0], format: FLOAT, channels: 1, flags: 0 }
+    Shape { size: [width, height, 0], format: array_format::FLOAT, channels: 1, flags: 0 }
 }
 
 fn create(gpu: &Driver, shape: &Shape) -> CUarray {
@@ -85,18 +66,16 @@ fn create(gpu: &Driver, shape: &Shape) -> CUarray {
 
 /// One side of a copy is this array, the other the host.
 fn copy<T: Copy>(gpu: &Driver, array: CUarray, shape: &Shape, host: *mut T, row: usize, to_array: bool) {
-    const HOST_MEMORY: u32 = 1;
-    const ARRAY_MEMORY: u32 = 3;
     let [_, height, depth] = shape.size.map(|side| side.max(1));
     let mut what = CUDA_MEMCPY3D { width_in_bytes: row, height, depth, ..Default::default() };
     if to_array {
         (what.src_memory_type, what.src_host, what.src_pitch, what.src_height) =
-            (HOST_MEMORY, host.cast(), row, height);
-        (what.dst_memory_type, what.dst_array) = (ARRAY_MEMORY, array);
+            (memory_type::HOST, host.cast(), row, height);
+        (what.dst_memory_type, what.dst_array) = (memory_type::ARRAY, array);
     } else {
         (what.dst_memory_type, what.dst_host, what.dst_pitch, what.dst_height) =
-            (HOST_MEMORY, host.cast(), row, height);
-        (what.src_memory_type, what.src_array) = (ARRAY_MEMORY, array);
+            (memory_type::HOST, host.cast(), row, height);
+        (what.src_memory_type, what.src_array) = (memory_type::ARRAY, array);
     }
     ok!(gpu, cuMemcpy3D_v2(&what));
 }
@@ -175,9 +154,9 @@ fn places(width: f32, height: f32) -> Vec<[f32; 4]> {
 
 fn index(at: i64, size: i64, beside: u32) -> Option<i64> {
     match beside {
-        WRAP => Some(at.rem_euclid(size)),
-        CLAMP => Some(at.clamp(0, size - 1)),
-        MIRROR => {
+        address_mode::WRAP => Some(at.rem_euclid(size)),
+        address_mode::CLAMP => Some(at.clamp(0, size - 1)),
+        address_mode::MIRROR => {
             let turn = at.rem_euclid(2 * size);
             Some(if turn < size { turn } else { 2 * size - 1 - turn })
         }
@@ -191,11 +170,11 @@ fn texture_1d(gpu: &Driver) {
     let shape = plain(20, 0);
     let array = filled(gpu, &shape, &values);
     let places: Vec<[f32; 4]> = (-8..100).map(|step| [step as f32 / 4.0, 0.0, 0.0, 0.0]).collect();
-    let nearest = texture(gpu, &array_resource(array), &sampler(CLAMP, false, 0, 0.0));
+    let nearest = texture(gpu, &array_resource(array), &sampler(address_mode::CLAMP, false, 0, 0.0));
     for (place, got) in places.iter().zip(read::<f32>(&kernels, "texture_1d", nearest, &places)) {
         assert_eq!(got, values[(place[0].floor() as i64).clamp(0, 19) as usize], "{place:?}");
     }
-    let linear = texture(gpu, &array_resource(array), &sampler(CLAMP, true, 0, 0.0));
+    let linear = texture(gpu, &array_resource(array), &sampler(address_mode::CLAMP, true, 0, 0.0));
     for (place, got) in places.iter().zip(read::<f32>(&kernels, "texture_1d", linear, &places)) {
         let (first, part) = ((place[0] - 0.5).floor(), (place[0] - 0.5).rem_euclid(1.0));
         let at = |index: f32| values[(index as i64).clamp(0, 19) as usize];
@@ -207,7 +186,7 @@ fn texture_2d_nearest(gpu: &Driver) {
     let kernels = load(gpu);
     let values = numbers(9 * 7, 72);
     let array = filled(gpu, &plain(9, 7), &values);
-    let object = texture(gpu, &array_resource(array), &sampler(CLAMP, false, 0, 0.0));
+    let object = texture(gpu, &array_resource(array), &sampler(address_mode::CLAMP, false, 0, 0.0));
     let places = places(9.0, 7.0);
     for (place, got) in places.iter().zip(read::<f32>(&kernels, "texture_2d", object, &places)) {
         let (x, y) = ((place[0].floor() as i64).clamp(0, 8), (place[1].floor() as i64).clamp(0, 6));
@@ -232,7 +211,7 @@ fn texture_2d_linear(gpu: &Driver) {
     let values = numbers(8 * 8, 73);
     let array = filled(gpu, &plain(8, 8), &values);
     let places = places(8.0, 8.0);
-    for (beside, border) in [(CLAMP, 0.0), (BORDER, 512.0)] {
+    for (beside, border) in [(address_mode::CLAMP, 0.0), (address_mode::BORDER, 512.0)] {
         let object = texture(gpu, &array_resource(array), &sampler(beside, true, 0, border));
         for (place, got) in places.iter().zip(read::<f32>(&kernels, "texture_2d", object, &places)) {
             assert_eq!(got, blend(&values, [8, 8], [place[0], place[1]], beside, border), "{place:?} {beside}");
@@ -248,9 +227,13 @@ fn texture_2d_beside(gpu: &Driver) {
     let in_elements: Vec<[f32; 4]> =
         places(8.0, 4.0).into_iter().map(|[x, y, ..]| [x * 3.0 - 8.0, y * 3.0, 0.0, 0.0]).collect();
     let normalized: Vec<[f32; 4]> = in_elements.iter().map(|[x, y, ..]| [x / 8.0, y / 4.0, 0.0, 0.0]).collect();
-    for beside in [WRAP, CLAMP, MIRROR, BORDER] {
+    for beside in [address_mode::WRAP, address_mode::CLAMP, address_mode::MIRROR, address_mode::BORDER] {
         for linear in [false, true] {
-            let object = texture(gpu, &array_resource(array), &sampler(beside, linear, NORMALIZED, 7.0));
+            let object = texture(
+                gpu,
+                &array_resource(array),
+                &sampler(beside, linear, texture_flag::NORMALIZED_COORDINATES, 7.0),
+            );
             for (place, got) in in_elements.iter().zip(read::<f32>(&kernels, "texture_2d", object, &normalized)) {
                 let [x, y, ..] = *place;
                 let expected = if linear {
@@ -270,9 +253,9 @@ fn texture_2d_beside(gpu: &Driver) {
 fn texture_2d_normalized_fractions(gpu: &Driver) {
     let kernels = load(gpu);
     let values: Vec<u8> = (0..=255).collect();
-    let shape = Shape { size: [16, 16, 0], format: U8, channels: 1, flags: 0 };
+    let shape = Shape { size: [16, 16, 0], format: array_format::UNSIGNED_INT8, channels: 1, flags: 0 };
     let array = filled(gpu, &shape, &values);
-    let object = texture(gpu, &array_resource(array), &sampler(CLAMP, false, 0, 0.0));
+    let object = texture(gpu, &array_resource(array), &sampler(address_mode::CLAMP, false, 0, 0.0));
     let places: Vec<[f32; 4]> =
         (0..256).map(|at| [(at % 16) as f32 + 0.5, (at / 16) as f32 + 0.5, 0.0, 0.0]).collect();
     for (at, got) in read::<f32>(&kernels, "texture_2d", object, &places).into_iter().enumerate() {
@@ -280,9 +263,9 @@ fn texture_2d_normalized_fractions(gpu: &Driver) {
     }
     // Halves come as singles.
     let halves: Vec<u16> = vec![0x3c00, 0xc000, 0x3555, 0x7bff];
-    let shape = Shape { size: [4, 1, 0], format: HALF, channels: 1, flags: 0 };
+    let shape = Shape { size: [4, 1, 0], format: array_format::HALF, channels: 1, flags: 0 };
     let array = filled(gpu, &shape, &halves);
-    let object = texture(gpu, &array_resource(array), &sampler(CLAMP, false, 0, 0.0));
+    let object = texture(gpu, &array_resource(array), &sampler(address_mode::CLAMP, false, 0, 0.0));
     let got = read::<f32>(&kernels, "texture_2d", object, &places[..4]);
     assert_eq!(got, [1.0, -2.0, 0.333_251_95, 65_504.0]);
 }
@@ -290,9 +273,13 @@ fn texture_2d_normalized_fractions(gpu: &Driver) {
 fn texture_2d_bytes(gpu: &Driver) {
     let kernels = load(gpu);
     let values = crate::calls::pattern(4 * 6 * 5, 75);
-    let shape = Shape { size: [6, 5, 0], format: U8, channels: 4, flags: 0 };
+    let shape = Shape { size: [6, 5, 0], format: array_format::UNSIGNED_INT8, channels: 4, flags: 0 };
     let array = filled(gpu, &shape, &values);
-    let object = texture(gpu, &array_resource(array), &sampler(CLAMP, false, READ_AS_INTEGER, 0.0));
+    let object = texture(
+        gpu,
+        &array_resource(array),
+        &sampler(address_mode::CLAMP, false, texture_flag::READ_AS_INTEGER, 0.0),
+    );
     let places: Vec<[f32; 4]> = (0..30).map(|at| [(at % 6) as f32, (at / 6) as f32, 0.0, 0.0]).collect();
     let got = read::<[u8; 4]>(&kernels, "texture_2d_bytes", object, &places);
     assert_eq!(got.concat(), values);
@@ -301,9 +288,13 @@ fn texture_2d_bytes(gpu: &Driver) {
 fn texture_2d_shorts(gpu: &Driver) {
     let kernels = load(gpu);
     let values: Vec<i16> = scattered(40, 76).iter().map(|value| *value as i16).collect();
-    let shape = Shape { size: [5, 4, 0], format: S16, channels: 2, flags: 0 };
+    let shape = Shape { size: [5, 4, 0], format: array_format::SIGNED_INT16, channels: 2, flags: 0 };
     let array = filled(gpu, &shape, &values);
-    let object = texture(gpu, &array_resource(array), &sampler(CLAMP, false, READ_AS_INTEGER, 0.0));
+    let object = texture(
+        gpu,
+        &array_resource(array),
+        &sampler(address_mode::CLAMP, false, texture_flag::READ_AS_INTEGER, 0.0),
+    );
     let places: Vec<[f32; 4]> = (0..20).map(|at| [(at % 5) as f32, (at / 5) as f32, 0.0, 0.0]).collect();
     let got = read::<[i16; 2]>(&kernels, "texture_2d_shorts", object, &places);
     assert_eq!(got.concat(), values);
@@ -329,16 +320,16 @@ fn texture_2d_pitched(gpu: &Driver) {
     let resource = bytes(&[
         (0, &3u32.to_le_bytes()),
         (8, &memory.to_le_bytes()),
-        (16, &FLOAT.to_le_bytes()),
+        (16, &array_format::FLOAT.to_le_bytes()),
         (20, &1u32.to_le_bytes()),
         (24, &10u64.to_le_bytes()),
         (32, &6u64.to_le_bytes()),
         (40, &(pitch as u64).to_le_bytes()),
     ]);
-    let object = texture(gpu, &resource, &sampler(CLAMP, true, 0, 0.0));
+    let object = texture(gpu, &resource, &sampler(address_mode::CLAMP, true, 0, 0.0));
     let places = places(10.0, 6.0);
     for (place, got) in places.iter().zip(read::<f32>(&kernels, "texture_2d", object, &places)) {
-        assert_eq!(got, blend(&values, [10, 6], [place[0], place[1]], CLAMP, 0.0), "{place:?}");
+        assert_eq!(got, blend(&values, [10, 6], [place[0], place[1]], address_mode::CLAMP, 0.0), "{place:?}");
     }
 }
 
@@ -347,12 +338,12 @@ fn texture_3d(gpu: &Driver) {
     let values = numbers(5 * 4 * 3, 78);
     let shape = Shape { size: [5, 4, 3], ..plain(5, 4) };
     let array = filled(gpu, &shape, &values);
-    let object = texture(gpu, &array_resource(array), &sampler(CLAMP, false, 0, 0.0));
+    let object = texture(gpu, &array_resource(array), &sampler(address_mode::CLAMP, false, 0, 0.0));
     let places: Vec<[f32; 4]> =
         (0..60).map(|at| [(at % 5) as f32, (at / 5 % 4) as f32, (at / 20) as f32, 0.0]).collect();
     assert_eq!(read::<f32>(&kernels, "texture_3d", object, &places), values);
     // Half way in every direction: the mean of eight.
-    let object = texture(gpu, &array_resource(array), &sampler(CLAMP, true, 0, 0.0));
+    let object = texture(gpu, &array_resource(array), &sampler(address_mode::CLAMP, true, 0, 0.0));
     let between: Vec<[f32; 4]> =
         (0..24).map(|at| [(at % 4 + 1) as f32, (at / 4 % 3 + 1) as f32, (at / 12 + 1) as f32, 0.0]).collect();
     for (place, got) in between.iter().zip(read::<f32>(&kernels, "texture_3d", object, &between)) {
@@ -368,23 +359,29 @@ fn texture_3d(gpu: &Driver) {
 fn texture_layered(gpu: &Driver) {
     let kernels = load(gpu);
     let values = numbers(6 * 5 * 3, 79);
-    let shape = Shape { size: [6, 5, 3], flags: LAYERED, ..plain(6, 5) };
+    let shape = Shape { size: [6, 5, 3], flags: array_flag::LAYERED, ..plain(6, 5) };
     let array = filled(gpu, &shape, &values);
-    let object = texture(gpu, &array_resource(array), &sampler(CLAMP, false, 0, 0.0));
+    let object = texture(gpu, &array_resource(array), &sampler(address_mode::CLAMP, false, 0, 0.0));
     let places: Vec<[f32; 4]> =
         (0..90).map(|at| [(at % 6) as f32, (at / 6 % 5) as f32, 0.0, (at / 30) as f32]).collect();
     assert_eq!(read::<f32>(&kernels, "texture_layered_2d", object, &places), values);
-    let shape = Shape { size: [30, 0, 3], flags: LAYERED, ..plain(30, 0) };
+    let shape = Shape { size: [30, 0, 3], flags: array_flag::LAYERED, ..plain(30, 0) };
     let array = create(gpu, &shape);
     copy(gpu, array, &shape, values.as_ptr().cast_mut(), 120, true);
-    let object = texture(gpu, &array_resource(array), &sampler(CLAMP, false, 0, 0.0));
+    let object = texture(gpu, &array_resource(array), &sampler(address_mode::CLAMP, false, 0, 0.0));
     let places: Vec<[f32; 4]> = (0..90).map(|at| [(at % 30) as f32, 0.0, 0.0, (at / 30) as f32]).collect();
     assert_eq!(read::<f32>(&kernels, "texture_layered_1d", object, &places), values);
 }
 
 fn texture_level(gpu: &Driver) {
     let kernels = load(gpu);
-    let about = CUDA_ARRAY3D_DESCRIPTOR { width: 8, height: 8, format: FLOAT, num_channels: 1, ..Default::default() };
+    let about = CUDA_ARRAY3D_DESCRIPTOR {
+        width: 8,
+        height: 8,
+        format: array_format::FLOAT,
+        num_channels: 1,
+        ..Default::default()
+    };
     let mut mipmap = null_mut();
     ok!(gpu, cuMipmappedArrayCreate(&mut mipmap, &about, 4));
     for level in 0..4u32 {
@@ -396,12 +393,12 @@ fn texture_level(gpu: &Driver) {
     }
     let resource = bytes(&[(0, &1u32.to_le_bytes()), (8, &(mipmap as u64).to_le_bytes())]);
     let levels = |linear: u32| -> CUDA_TEXTURE_DESC {
-        let (mode, most) = (CLAMP.to_le_bytes(), 3f32.to_le_bytes());
+        let (mode, most) = (address_mode::CLAMP.to_le_bytes(), 3f32.to_le_bytes());
         bytes(&[
             (0, &mode),
             (4, &mode),
             (8, &mode),
-            (16, &NORMALIZED.to_le_bytes()),
+            (16, &texture_flag::NORMALIZED_COORDINATES.to_le_bytes()),
             (24, &linear.to_le_bytes()),
             (36, &most),
         ])
@@ -423,9 +420,13 @@ fn texture_level(gpu: &Driver) {
 fn texture_cube(gpu: &Driver) {
     let kernels = load(gpu);
     let values: Vec<f32> = (0..6 * 16).map(|at| (at / 16) as f32).collect();
-    let shape = Shape { size: [4, 4, 6], flags: CUBE, ..plain(4, 4) };
+    let shape = Shape { size: [4, 4, 6], flags: array_flag::CUBEMAP, ..plain(4, 4) };
     let array = filled(gpu, &shape, &values);
-    let object = texture(gpu, &array_resource(array), &sampler(CLAMP, false, NORMALIZED, 0.0));
+    let object = texture(
+        gpu,
+        &array_resource(array),
+        &sampler(address_mode::CLAMP, false, texture_flag::NORMALIZED_COORDINATES, 0.0),
+    );
     let directions =
         [[1.0, 0.2, -0.3], [-1.0, 0.1, 0.4], [0.3, 1.0, 0.2], [0.1, -1.0, -0.4], [0.2, -0.3, 1.0], [0.4, 0.3, -1.0]];
     let places: Vec<[f32; 4]> = directions.iter().map(|[x, y, z]| [*x, *y, *z, 0.0]).collect();
@@ -439,11 +440,11 @@ fn texture_fetch(gpu: &Driver) {
     let resource = bytes(&[
         (0, &2u32.to_le_bytes()),
         (8, &memory.to_le_bytes()),
-        (16, &FLOAT.to_le_bytes()),
+        (16, &array_format::FLOAT.to_le_bytes()),
         (20, &1u32.to_le_bytes()),
         (24, &400u64.to_le_bytes()),
     ]);
-    let object = texture(gpu, &resource, &sampler(CLAMP, false, 0, 0.0));
+    let object = texture(gpu, &resource, &sampler(address_mode::CLAMP, false, 0, 0.0));
     let places: Vec<[f32; 4]> = (0..110).map(|at| [at as f32, 0.0, 0.0, 0.0]).collect();
     let mut expected = values;
     expected.resize(110, 0.0);
@@ -454,9 +455,10 @@ fn texture_fetch(gpu: &Driver) {
 fn texture_gather(gpu: &Driver) {
     let kernels = load(gpu);
     let values = numbers(4 * 6 * 6, 81);
-    let shape = Shape { size: [6, 6, 0], format: FLOAT, channels: 4, flags: GATHER };
+    let shape =
+        Shape { size: [6, 6, 0], format: array_format::FLOAT, channels: 4, flags: array_flag::TEXTURE_GATHER };
     let array = filled(gpu, &shape, &values);
-    let object = texture(gpu, &array_resource(array), &sampler(CLAMP, false, 0, 0.0));
+    let object = texture(gpu, &array_resource(array), &sampler(address_mode::CLAMP, false, 0, 0.0));
     let places: Vec<[f32; 4]> = (0..25).map(|at| [(at % 5 + 1) as f32, (at / 5 + 1) as f32, 0.0, 0.0]).collect();
     for (place, got) in places.iter().zip(read::<[f32; 4]>(&kernels, "texture_gather", object, &places)) {
         let at = |x: f32, y: f32| values[((y as usize) * 6 + x as usize) * 4 + 1];
@@ -468,15 +470,20 @@ fn texture_gather(gpu: &Driver) {
 fn texture_2d_v4(gpu: &Driver) {
     let kernels = load(gpu);
     let values = numbers(4 * 3 * 3, 82);
-    let shape = Shape { size: [3, 3, 0], format: FLOAT, channels: 4, flags: 0 };
+    let shape = Shape { size: [3, 3, 0], format: array_format::FLOAT, channels: 4, flags: 0 };
     let array = filled(gpu, &shape, &values);
-    let object = texture(gpu, &array_resource(array), &sampler(CLAMP, false, 0, 0.0));
+    let object = texture(gpu, &array_resource(array), &sampler(address_mode::CLAMP, false, 0, 0.0));
     let places: Vec<[f32; 4]> = (0..9).map(|at| [(at % 3) as f32, (at / 3) as f32, 0.0, 0.0]).collect();
     assert_eq!(read::<[f32; 4]>(&kernels, "texture_2d_v4", object, &places).concat(), values);
 }
 
 fn words_shape(width: usize, height: usize) -> Shape {
-    Shape { size: [width, height, 0], format: U32, channels: 1, flags: SURFACE }
+    Shape {
+        size: [width, height, 0],
+        format: array_format::UNSIGNED_INT32,
+        channels: 1,
+        flags: array_flag::SURFACE_LDST,
+    }
 }
 
 fn surface_2d(gpu: &Driver) {
@@ -517,7 +524,7 @@ fn surface_beside(gpu: &Driver) {
 
 fn surface_3d(gpu: &Driver) {
     let kernels = load(gpu);
-    let shape = Shape { size: [6, 6, 6], format: FLOAT, channels: 1, flags: SURFACE };
+    let shape = Shape { size: [6, 6, 6], format: array_format::FLOAT, channels: 1, flags: array_flag::SURFACE_LDST };
     let array = create(gpu, &shape);
     kernels.run_shaped("surface_3d", [6, 1, 1], [6, 6, 1], 0, args![surface(gpu, array), 6i32]);
     let expected: Vec<f32> = (0..216).map(|at| (at % 6 + at / 6 % 6 * 10 + at / 36 * 100) as f32).collect();
@@ -526,7 +533,12 @@ fn surface_3d(gpu: &Driver) {
 
 fn surface_layered(gpu: &Driver) {
     let kernels = load(gpu);
-    let shape = Shape { size: [5, 5, 4], format: FLOAT, channels: 1, flags: SURFACE | LAYERED };
+    let shape = Shape {
+        size: [5, 5, 4],
+        format: array_format::FLOAT,
+        channels: 1,
+        flags: array_flag::SURFACE_LDST | array_flag::LAYERED,
+    };
     let array = create(gpu, &shape);
     kernels.run_shaped("surface_layered", [1, 1, 1], [5, 5, 1], 0, args![surface(gpu, array), 4i32]);
     let expected: Vec<f32> = (0..100).map(|at| (at % 5 * (at / 5 % 5) + at / 25) as f32).collect();
@@ -535,11 +547,19 @@ fn surface_layered(gpu: &Driver) {
 
 fn arrays_have_descriptors(gpu: &Driver) {
     load(gpu);
-    let shape = Shape { size: [12, 10, 3], format: S16, channels: 2, flags: LAYERED | SURFACE };
+    let shape = Shape {
+        size: [12, 10, 3],
+        format: array_format::SIGNED_INT16,
+        channels: 2,
+        flags: array_flag::LAYERED | array_flag::SURFACE_LDST,
+    };
     let array = create(gpu, &shape);
     let mut about = CUDA_ARRAY3D_DESCRIPTOR::default();
     ok!(gpu, cuArray3DGetDescriptor_v2(&mut about, array));
     assert_eq!((about.width, about.height, about.depth), (12, 10, 3));
-    assert_eq!((about.format, about.num_channels, about.flags), (S16, 2, LAYERED | SURFACE));
+    assert_eq!(
+        (about.format, about.num_channels, about.flags),
+        (array_format::SIGNED_INT16, 2, array_flag::LAYERED | array_flag::SURFACE_LDST)
+    );
     ok!(gpu, cuArrayDestroy(array));
 }

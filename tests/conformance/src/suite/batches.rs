@@ -2,6 +2,7 @@
 
 use std::ptr::null_mut;
 
+use cuda_abi::constants::{allocation_type, array_format, batch_operation, source_access_order};
 use cuda_abi::driver::Driver;
 use cuda_abi::error::*;
 use cuda_abi::types::*;
@@ -39,11 +40,6 @@ fn word(operation: u32, address: u64, value: u64, flags: u32) -> CUstreamBatchMe
     params
 }
 
-const WAIT_32: u32 = 1;
-const WRITE_32: u32 = 2;
-const WAIT_64: u32 = 4;
-const WRITE_64: u32 = 5;
-
 fn words_in_a_batch(gpu: &Driver) {
     context(gpu);
     let (first, second) = (stream(gpu, NON_BLOCKING), stream(gpu, NON_BLOCKING));
@@ -52,12 +48,15 @@ fn words_in_a_batch(gpu: &Driver) {
     ok!(gpu, cuCtxSynchronize());
     // Each waits for the other's word.
     let mut ops = [
-        word(WRITE_32, words, 5, 0),
-        word(WAIT_64, words + 8, 1 << 40, 0),
-        word(WRITE_64, words + 16, u64::MAX - 1, 0),
+        word(batch_operation::WRITE_VALUE_32, words, 5, 0),
+        word(batch_operation::WAIT_VALUE_64, words + 8, 1 << 40, 0),
+        word(batch_operation::WRITE_VALUE_64, words + 16, u64::MAX - 1, 0),
     ];
     ok!(gpu, cuStreamBatchMemOp_v2(first, 3, ops.as_mut_ptr(), 0));
-    let mut ops = [word(WAIT_32, words, 5, 1), word(WRITE_64, words + 8, 1 << 40, 0)];
+    let mut ops = [
+        word(batch_operation::WAIT_VALUE_32, words, 5, 1),
+        word(batch_operation::WRITE_VALUE_64, words + 8, 1 << 40, 0),
+    ];
     ok!(gpu, cuStreamBatchMemOp_v2(second, 2, ops.as_mut_ptr(), 0));
     ok!(gpu, cuStreamSynchronize(first));
     ok!(gpu, cuStreamSynchronize(second));
@@ -68,9 +67,10 @@ fn a_wrong_word_spoils_the_batch(gpu: &Driver) {
     context(gpu);
     let words = alloc(gpu, 64);
     ok!(gpu, cuMemsetD8_v2(words, 0, 64));
-    let mut ops = [word(WRITE_32, words, 5, 0), word(99, words, 5, 0)];
+    let mut ops = [word(batch_operation::WRITE_VALUE_32, words, 5, 0), word(99, words, 5, 0)];
     answers!(gpu, CUDA_ERROR_INVALID_VALUE, cuStreamBatchMemOp_v2(DEFAULT_STREAM, 2, ops.as_mut_ptr(), 0));
-    let mut ops = [word(WRITE_32, words, 5, 0), word(WRITE_32, words + 1, 5, 0)];
+    let mut ops =
+        [word(batch_operation::WRITE_VALUE_32, words, 5, 0), word(batch_operation::WRITE_VALUE_32, words + 1, 5, 0)];
     answers!(gpu, CUDA_ERROR_INVALID_VALUE, cuStreamBatchMemOp_v2(DEFAULT_STREAM, 2, ops.as_mut_ptr(), 0));
     answers!(gpu, CUDA_ERROR_INVALID_VALUE, cuStreamBatchMemOp_v2(DEFAULT_STREAM, 1, ops.as_mut_ptr(), 7));
     assert_eq!(download::<u32>(gpu, words, 1), [0]);
@@ -83,9 +83,6 @@ fn reads(order: u32) -> CUmemcpyAttributes {
     attributes
 }
 
-const IN_ORDER: u32 = 1;
-const DURING_THE_CALL: u32 = 2;
-
 fn copies_in_a_batch(gpu: &Driver) {
     context(gpu);
     let queue = stream(gpu, NON_BLOCKING);
@@ -93,7 +90,8 @@ fn copies_in_a_batch(gpu: &Driver) {
     let (one, other) = (alloc(gpu, 100_000), alloc(gpu, 100_000));
     let mut dsts = [one, other, near.as_mut_ptr() as u64];
     let mut srcs = [source.as_ptr() as u64, one, other];
-    let (mut sizes, mut attributes, mut firsts) = ([100_000; 3], [reads(DURING_THE_CALL), reads(IN_ORDER)], [0, 1]);
+    let (mut sizes, mut attributes, mut firsts) =
+        ([100_000; 3], [reads(source_access_order::DURING_API_CALL), reads(source_access_order::STREAM)], [0, 1]);
     // The later copies read what the earlier ones wrote: they must be called one after another.
     for at in 0..3 {
         ok!(
@@ -140,7 +138,7 @@ fn wrong_batches_of_copies(gpu: &Driver) {
     context(gpu);
     let queue = stream(gpu, NON_BLOCKING);
     let (mut dst, mut src, mut size) = (alloc(gpu, 100), alloc(gpu, 100), 100);
-    let (mut attributes, mut first, mut late) = (reads(IN_ORDER), 0, 1);
+    let (mut attributes, mut first, mut late) = (reads(source_access_order::STREAM), 0, 1);
     let mut batch = |attributes: &mut CUmemcpyAttributes, first: &mut usize, count, queue| {
         code!(gpu, cuMemcpyBatchAsync_v2(&mut dst, &mut src, &mut size, 1, attributes, first, count, queue))
     };
@@ -164,7 +162,7 @@ fn shaped_copies_in_a_batch(gpu: &Driver) {
     let (from, to) = (upload(gpu, &source), alloc(gpu, 20 * 10));
     let mut op = CUDA_MEMCPY3D_BATCH_OP_v1::default();
     let sides = [plain(from + 64 + 3, 64, 32), plain(to, 20, 10)].concat();
-    let words = sides.into_iter().chain([20, 10, 1, u64::from(IN_ORDER)]);
+    let words = sides.into_iter().chain([20, 10, 1, u64::from(source_access_order::STREAM)]);
     op.0.chunks_exact_mut(8).zip(words).for_each(|(room, word)| room.copy_from_slice(&word.to_ne_bytes()));
     ok!(gpu, cuMemcpy3DBatchAsync_v2(1, &mut op, 0, queue));
     ok!(gpu, cuStreamSynchronize(queue));
@@ -174,8 +172,7 @@ fn shaped_copies_in_a_batch(gpu: &Driver) {
 }
 
 fn array(gpu: &Driver, width: usize) -> CUarray {
-    const U8: u32 = 1;
-    let about = CUDA_ARRAY_DESCRIPTOR { width, height: 0, format: U8, num_channels: 1 };
+    let about = CUDA_ARRAY_DESCRIPTOR { width, height: 0, format: array_format::UNSIGNED_INT8, num_channels: 1 };
     let mut array = null_mut();
     ok!(gpu, cuArrayCreate_v2(&mut array, &about));
     array
@@ -284,18 +281,17 @@ fn contexts_are_attached_to(gpu: &Driver) {
 }
 
 fn pools_by_location(gpu: &Driver) {
-    const PINNED: u32 = 1;
     context(gpu);
     let (mut pool, mut same, mut location) = (null_mut(), null_mut(), CUmemLocation { kind: 1, id: 0 });
     ok!(gpu, cuDeviceGetDefaultMemPool(&mut pool, 0));
-    ok!(gpu, cuMemGetDefaultMemPool(&mut same, &mut location, PINNED));
+    ok!(gpu, cuMemGetDefaultMemPool(&mut same, &mut location, allocation_type::PINNED));
     assert_eq!(pool, same);
-    let props = CUmemPoolProps { alloc_type: PINNED, location, ..Default::default() };
+    let props = CUmemPoolProps { alloc_type: allocation_type::PINNED, location, ..Default::default() };
     ok!(gpu, cuMemPoolCreate(&mut pool, &props));
-    ok!(gpu, cuMemSetMemPool(&mut location, PINNED, pool));
-    ok!(gpu, cuMemGetMemPool(&mut same, &mut location, PINNED));
+    ok!(gpu, cuMemSetMemPool(&mut location, allocation_type::PINNED, pool));
+    ok!(gpu, cuMemGetMemPool(&mut same, &mut location, allocation_type::PINNED));
     assert_eq!(pool, same);
-    answers!(gpu, CUDA_ERROR_INVALID_VALUE, cuMemGetMemPool(&mut same, null_mut(), PINNED));
+    answers!(gpu, CUDA_ERROR_INVALID_VALUE, cuMemGetMemPool(&mut same, null_mut(), allocation_type::PINNED));
 }
 
 fn small_questions_have_answers(gpu: &Driver) {

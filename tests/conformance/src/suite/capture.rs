@@ -4,6 +4,7 @@ use std::ffi::c_void;
 use std::ptr::{null, null_mut};
 use std::sync::atomic::{AtomicU32, Ordering};
 
+use cuda_abi::constants::{capture_dependencies, capture_mode, capture_status, node_type, update_result};
 use cuda_abi::driver::Driver;
 use cuda_abi::error::*;
 use cuda_abi::types::*;
@@ -467,13 +468,12 @@ fn parameters_are_those_of_the_capture(gpu: &Driver) {
 }
 
 fn dependencies_can_be_changed(gpu: &Driver) {
-    const SET: u32 = 1;
     context(gpu);
     let queue = stream(gpu, NON_BLOCKING);
     let data = upload(gpu, &[0u32, 0]);
     begin(gpu, queue);
     ok!(gpu, cuMemsetD32Async(data, 1, 1, queue));
-    ok!(gpu, cuStreamUpdateCaptureDependencies(queue, null_mut(), 0, SET));
+    ok!(gpu, cuStreamUpdateCaptureDependencies(queue, null_mut(), 0, capture_dependencies::SET));
     ok!(gpu, cuMemsetD32Async(data + 4, 2, 1, queue));
     // What the stream let go of must be joined again.
     let (mut found, mut graph) = (0, null_mut());
@@ -481,7 +481,7 @@ fn dependencies_can_be_changed(gpu: &Driver) {
     let (mut nodes, mut count) = ([null_mut(); 2], 2);
     ok!(gpu, cuGraphGetNodes(graph, nodes.as_mut_ptr(), &mut count));
     assert_eq!(count, 2);
-    ok!(gpu, cuStreamUpdateCaptureDependencies(queue, nodes.as_mut_ptr(), 2, SET));
+    ok!(gpu, cuStreamUpdateCaptureDependencies(queue, nodes.as_mut_ptr(), 2, capture_dependencies::SET));
     let graph = end(gpu, queue);
     let mut roots = 0;
     ok!(gpu, cuGraphGetRootNodes(graph, null_mut(), &mut roots));

@@ -2,6 +2,7 @@
 
 use std::ptr::null_mut;
 
+use cuda_abi::constants::{context_flag, device_attribute, limit};
 use cuda_abi::driver::Driver;
 use cuda_abi::error::*;
 use cuda_abi::types::*;
@@ -92,16 +93,13 @@ fn unknown_devices_are_refused(gpu: &Driver) {
 }
 
 fn attributes_are_numbered(gpu: &Driver) {
-    const MAX_THREADS_PER_BLOCK: u32 = 1;
-    const WARP_SIZE: u32 = 10;
-    const UNIFIED_ADDRESSING: u32 = 41;
     ok!(gpu, cuInit(0));
     let mut value = 0;
-    ok!(gpu, cuDeviceGetAttribute(&mut value, MAX_THREADS_PER_BLOCK, 0));
+    ok!(gpu, cuDeviceGetAttribute(&mut value, device_attribute::MAX_THREADS_PER_BLOCK, 0));
     assert_eq!(value, 1024);
-    ok!(gpu, cuDeviceGetAttribute(&mut value, WARP_SIZE, 0));
+    ok!(gpu, cuDeviceGetAttribute(&mut value, device_attribute::WARP_SIZE, 0));
     assert_eq!(value, 32);
-    ok!(gpu, cuDeviceGetAttribute(&mut value, UNIFIED_ADDRESSING, 0));
+    ok!(gpu, cuDeviceGetAttribute(&mut value, device_attribute::UNIFIED_ADDRESSING, 0));
     assert_eq!(value, 1);
     for unknown in [0, 100_000, u32::MAX] {
         answers!(gpu, CUDA_ERROR_INVALID_VALUE, cuDeviceGetAttribute(&mut value, unknown, 0));
@@ -222,15 +220,14 @@ fn without_a_context_nothing_is_made(gpu: &Driver) {
 }
 
 fn contexts_have_ids_flags_and_devices(gpu: &Driver) {
-    const BLOCKING_SYNC: u32 = 4;
     let first = context(gpu);
     let (mut second, mut id, mut other, mut flags, mut device) = (null_mut(), 0, 0, 0, -1);
-    ok!(gpu, cuCtxCreate_v2(&mut second, BLOCKING_SYNC, 0));
+    ok!(gpu, cuCtxCreate_v2(&mut second, context_flag::SCHED_BLOCKING_SYNC, 0));
     ok!(gpu, cuCtxGetId(first, &mut id));
     ok!(gpu, cuCtxGetId(null_mut(), &mut other));
     assert_ne!(id, other);
     ok!(gpu, cuCtxGetFlags(&mut flags));
-    assert_eq!(flags & 7, BLOCKING_SYNC);
+    assert_eq!(flags & 7, context_flag::SCHED_BLOCKING_SYNC);
     ok!(gpu, cuCtxGetDevice(&mut device));
     assert_eq!(device, 0);
     let mut version = 0;
@@ -244,10 +241,8 @@ fn contexts_have_ids_flags_and_devices(gpu: &Driver) {
 }
 
 fn limits_are_kept(gpu: &Driver) {
-    const STACK_SIZE: u32 = 0;
-    const PRINTF_FIFO_SIZE: u32 = 1;
     let _context = context(gpu);
-    for limit in [STACK_SIZE, PRINTF_FIFO_SIZE] {
+    for limit in [limit::STACK_SIZE, limit::PRINTF_FIFO_SIZE] {
         let (mut before, mut after) = (0, 0);
         ok!(gpu, cuCtxGetLimit(&mut before, limit));
         assert!(before > 0);

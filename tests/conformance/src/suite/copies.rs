@@ -3,6 +3,7 @@
 use std::ffi::c_void;
 use std::ptr::null_mut;
 
+use cuda_abi::constants::memory_type;
 use cuda_abi::driver::Driver;
 use cuda_abi::error::*;
 use cuda_abi::types::*;
@@ -53,10 +54,6 @@ const SIZES: [usize; 14] = [
     5 * MIB,
     17 * MIB + 5,
 ];
-
-const HOST: u32 = 1;
-const DEVICE: u32 = 2;
-const UNIFIED: u32 = 4;
 
 fn pageable_memory_there_and_back(gpu: &Driver) {
     context(gpu);
@@ -227,11 +224,11 @@ fn rectangles(gpu: &Driver) {
         let (mut block, mut device_pitch) = (0, 0);
         ok!(gpu, cuMemAllocPitch_v2(&mut block, &mut device_pitch, width + 5, height + 1, 4));
         let mut copy = CUDA_MEMCPY2D {
-            src_memory_type: HOST,
+            src_memory_type: memory_type::HOST,
             src_host: source.as_ptr().cast(),
             src_pitch: pitch,
             src_y: 2,
-            dst_memory_type: DEVICE,
+            dst_memory_type: memory_type::DEVICE,
             dst_device: block,
             dst_pitch: device_pitch,
             dst_x_in_bytes: 5,
@@ -243,12 +240,12 @@ fn rectangles(gpu: &Driver) {
         ok!(gpu, cuMemcpy2D_v2(&copy));
         let mut back = vec![0u8; width * height];
         copy = CUDA_MEMCPY2D {
-            src_memory_type: DEVICE,
+            src_memory_type: memory_type::DEVICE,
             src_device: block,
             src_pitch: device_pitch,
             src_x_in_bytes: 5,
             src_y: 1,
-            dst_memory_type: HOST,
+            dst_memory_type: memory_type::HOST,
             dst_host: back.as_mut_ptr().cast::<c_void>(),
             dst_pitch: width,
             width_in_bytes: width,
@@ -273,7 +270,7 @@ fn rectangles_within_the_device(gpu: &Driver) {
     let (pitch, width, height) = (512, 300, 40);
     let source = pattern(pitch * height, 8);
     let (from, to) = (upload(gpu, &source), alloc(gpu, width * height));
-    for kind in [DEVICE, UNIFIED] {
+    for kind in [memory_type::DEVICE, memory_type::UNIFIED] {
         ok!(gpu, cuMemsetD8_v2(to, 0, width * height));
         let copy = CUDA_MEMCPY2D {
             src_memory_type: kind,
@@ -302,10 +299,10 @@ fn rectangles_of_pinned_memory(gpu: &Driver) {
     host.copy_from_slice(&pattern(pitch * height, 2));
     let block = alloc(gpu, width * height);
     let copy = CUDA_MEMCPY2D {
-        src_memory_type: HOST,
+        src_memory_type: memory_type::HOST,
         src_host: host.as_ptr().cast(),
         src_pitch: pitch,
-        dst_memory_type: DEVICE,
+        dst_memory_type: memory_type::DEVICE,
         dst_device: block,
         dst_pitch: width,
         width_in_bytes: width,
@@ -325,14 +322,14 @@ fn boxes(gpu: &Driver) {
     let block = alloc(gpu, pitch * rows * layers);
     ok!(gpu, cuMemsetD8_v2(block, 0, pitch * rows * layers));
     let mut copy = CUDA_MEMCPY3D {
-        src_memory_type: HOST,
+        src_memory_type: memory_type::HOST,
         src_host: source.as_ptr().cast(),
         src_pitch: pitch,
         src_height: rows,
         src_x_in_bytes: 3,
         src_y: 4,
         src_z: 1,
-        dst_memory_type: DEVICE,
+        dst_memory_type: memory_type::DEVICE,
         dst_device: block,
         dst_pitch: pitch,
         dst_height: rows,
@@ -357,14 +354,14 @@ fn boxes(gpu: &Driver) {
     // And back into a host box of other strides.
     let mut back = vec![0u8; 60 * 10 * depth];
     copy = CUDA_MEMCPY3D {
-        src_memory_type: DEVICE,
+        src_memory_type: memory_type::DEVICE,
         src_device: block,
         src_pitch: pitch,
         src_height: rows,
         src_x_in_bytes: 11,
         src_y: 2,
         src_z: 2,
-        dst_memory_type: HOST,
+        dst_memory_type: memory_type::HOST,
         dst_host: back.as_mut_ptr().cast(),
         dst_pitch: 60,
         dst_height: 10,

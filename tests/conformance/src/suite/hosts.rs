@@ -4,6 +4,7 @@ use std::ffi::c_void;
 use std::ptr::null_mut;
 use std::sync::atomic::{AtomicU32, Ordering};
 
+use cuda_abi::constants::{attach_flag, host_alloc_flag, pointer_attribute};
 use cuda_abi::driver::Driver;
 use cuda_abi::error::*;
 
@@ -26,16 +27,6 @@ super::tests! {
     pointers_of_the_program_tell_nothing,
     buffers_have_ids_of_their_own,
 }
-
-const MEMORY_TYPE: u32 = 2;
-const DEVICE_POINTER: u32 = 3;
-const HOST_POINTER: u32 = 4;
-const CONTEXT: u32 = 1;
-const BUFFER_ID: u32 = 7;
-const IS_MANAGED: u32 = 8;
-const DEVICE_ORDINAL: u32 = 9;
-const RANGE_START: u32 = 11;
-const RANGE_SIZE: u32 = 12;
 
 fn device_pointer(gpu: &Driver, host: *mut c_void) -> u64 {
     let mut pointer = 0;
@@ -73,11 +64,13 @@ fn the_cpu_sees_what_a_running_kernel_writes(gpu: &Driver) {
 }
 
 fn pinned_memory_has_flags(gpu: &Driver) {
-    const PORTABLE: u32 = 1;
-    const DEVICE_MAP: u32 = 2;
-    const WRITE_COMBINED: u32 = 4;
     context(gpu);
-    for asked in [0, PORTABLE, PORTABLE | DEVICE_MAP, WRITE_COMBINED] {
+    for asked in [
+        0,
+        host_alloc_flag::PORTABLE,
+        host_alloc_flag::PORTABLE | host_alloc_flag::DEVICE_MAP,
+        host_alloc_flag::WRITE_COMBINED,
+    ] {
         let (mut pointer, mut flags) = (null_mut(), 0);
         ok!(gpu, cuMemHostAlloc(&mut pointer, 100, asked));
         ok!(gpu, cuMemHostGetFlags(&mut flags, pointer));
@@ -139,7 +132,6 @@ fn memory_is_registered_once(gpu: &Driver) {
 }
 
 fn kernels_reach_registered_memory(gpu: &Driver) {
-    const DEVICE_MAP: u32 = 2;
     context(gpu);
     let double = kernel(gpu, "double");
     // Whole pages: of others, Bulkhead gives kernels nothing.
@@ -148,7 +140,7 @@ fn kernels_reach_registered_memory(gpu: &Driver) {
     let mut pages = Box::new(Pages([0; 4096]));
     let memory = &mut pages.0;
     memory.iter_mut().zip(0..).for_each(|(word, value)| *word = value);
-    ok!(gpu, cuMemHostRegister_v2(memory.as_mut_ptr().cast(), memory.len() * 4, DEVICE_MAP));
+    ok!(gpu, cuMemHostRegister_v2(memory.as_mut_ptr().cast(), memory.len() * 4, host_alloc_flag::DEVICE_MAP));
     let pointer = device_pointer(gpu, memory.as_mut_ptr().cast());
     assert_eq!(launch(gpu, double, 16, 256, DEFAULT_STREAM, &[pointer, 4096]), 0);
     ok!(gpu, cuCtxSynchronize());
@@ -159,12 +151,11 @@ fn kernels_reach_registered_memory(gpu: &Driver) {
 /// Copies work whatever is registered. For memory that shares pages with other things Bulkhead gives no device pointer,
 /// and says so.
 fn any_memory_can_be_registered(gpu: &Driver) {
-    const DEVICE_MAP: u32 = 2;
     context(gpu);
     let mut memory = pattern(100_000, 5);
     let (start, len) = (memory[77..].as_mut_ptr(), 90_001);
     let expected = memory[77..77 + len].to_vec();
-    ok!(gpu, cuMemHostRegister_v2(start.cast(), len, DEVICE_MAP));
+    ok!(gpu, cuMemHostRegister_v2(start.cast(), len, host_alloc_flag::DEVICE_MAP));
     let block = alloc(gpu, len);
     ok!(gpu, cuMemcpyHtoDAsync_v2(block, start.cast(), len, DEFAULT_STREAM));
     ok!(gpu, cuStreamSynchronize(DEFAULT_STREAM));
@@ -183,11 +174,10 @@ fn any_memory_can_be_registered(gpu: &Driver) {
 }
 
 fn managed_memory_is_everybodys(gpu: &Driver) {
-    const ATTACH_GLOBAL: u32 = 1;
     context(gpu);
     let double = kernel(gpu, "double");
     let mut pointer = 0;
-    ok!(gpu, cuMemAllocManaged(&mut pointer, 40_000, ATTACH_GLOBAL));
+    ok!(gpu, cuMemAllocManaged(&mut pointer, 40_000, attach_flag::GLOBAL));
     // SAFETY: alive, and that long.
     let words = unsafe { std::slice::from_raw_parts_mut(pointer as *mut u32, 10_000) };
     words.iter_mut().zip(0..).for_each(|(word, value)| *word = value);
@@ -195,13 +185,13 @@ fn managed_memory_is_everybodys(gpu: &Driver) {
     ok!(gpu, cuCtxSynchronize());
     assert!(words.iter().zip(0..).all(|(word, value): (_, u32)| *word == value * 2));
     let mut managed = 7u32;
-    ok!(gpu, cuPointerGetAttribute((&raw mut managed).cast(), IS_MANAGED, pointer));
+    ok!(gpu, cuPointerGetAttribute((&raw mut managed).cast(), pointer_attribute::IS_MANAGED, pointer));
     assert_eq!(managed & 0xff, 1);
     ok!(gpu, cuMemsetD32_v2(pointer, 5, 10_000));
     ok!(gpu, cuCtxSynchronize());
     assert!(words.iter().all(|word| *word == 5));
     ok!(gpu, cuMemFree_v2(pointer));
-    answers!(gpu, CUDA_ERROR_INVALID_VALUE, cuMemAllocManaged(&mut pointer, 0, ATTACH_GLOBAL));
+    answers!(gpu, CUDA_ERROR_INVALID_VALUE, cuMemAllocManaged(&mut pointer, 0, attach_flag::GLOBAL));
     answers!(gpu, CUDA_ERROR_INVALID_VALUE, cuMemAllocManaged(&mut pointer, 100, 0));
 }
 
@@ -216,21 +206,21 @@ fn pointers_tell_what_they_are(gpu: &Driver) {
     let block = alloc(gpu, 10_000);
     let words = pinned(gpu, 100);
     let host = words.as_ptr() as u64;
-    assert_eq!(attribute(gpu, MEMORY_TYPE, block + 5), 2);
-    assert_eq!(attribute(gpu, MEMORY_TYPE, host), 1);
-    assert_eq!(attribute(gpu, DEVICE_POINTER, block + 5), block + 5);
-    assert_eq!(attribute(gpu, DEVICE_POINTER, host + 4), host + 4);
-    assert_eq!(attribute(gpu, HOST_POINTER, host + 4), host + 4);
+    assert_eq!(attribute(gpu, pointer_attribute::MEMORY_TYPE, block + 5), 2);
+    assert_eq!(attribute(gpu, pointer_attribute::MEMORY_TYPE, host), 1);
+    assert_eq!(attribute(gpu, pointer_attribute::DEVICE_POINTER, block + 5), block + 5);
+    assert_eq!(attribute(gpu, pointer_attribute::DEVICE_POINTER, host + 4), host + 4);
+    assert_eq!(attribute(gpu, pointer_attribute::HOST_POINTER, host + 4), host + 4);
     answers!(
         gpu,
         CUDA_ERROR_INVALID_VALUE,
-        cuPointerGetAttribute((&mut 0u64 as *mut u64).cast(), HOST_POINTER, block)
+        cuPointerGetAttribute((&mut 0u64 as *mut u64).cast(), pointer_attribute::HOST_POINTER, block)
     );
-    assert_eq!(attribute(gpu, CONTEXT, block), current as u64);
-    assert_eq!(attribute(gpu, DEVICE_ORDINAL, block), 0);
-    assert_eq!(attribute(gpu, IS_MANAGED, block) & 0xff, 0);
-    assert_eq!(attribute(gpu, RANGE_START, block + 5), block);
-    assert_eq!(attribute(gpu, RANGE_SIZE, block + 5), 10_000);
+    assert_eq!(attribute(gpu, pointer_attribute::CONTEXT, block), current as u64);
+    assert_eq!(attribute(gpu, pointer_attribute::DEVICE_ORDINAL, block), 0);
+    assert_eq!(attribute(gpu, pointer_attribute::IS_MANAGED, block) & 0xff, 0);
+    assert_eq!(attribute(gpu, pointer_attribute::RANGE_START_ADDR, block + 5), block);
+    assert_eq!(attribute(gpu, pointer_attribute::RANGE_SIZE, block + 5), 10_000);
 }
 
 /// Seen on NVIDIA's driver, and what Triton and PyTorch rely on.
@@ -239,8 +229,17 @@ fn pointers_of_the_program_tell_nothing(gpu: &Driver) {
     let memory = [0u8; 100];
     let pointer = memory.as_ptr() as u64;
     let (mut kind, mut ordinal, mut managed, mut device) = (7u32, 7i32, 7u32, 7u64);
-    answers!(gpu, CUDA_ERROR_INVALID_VALUE, cuPointerGetAttribute((&raw mut kind).cast(), MEMORY_TYPE, pointer));
-    let mut which = [MEMORY_TYPE, DEVICE_ORDINAL, IS_MANAGED, DEVICE_POINTER];
+    answers!(
+        gpu,
+        CUDA_ERROR_INVALID_VALUE,
+        cuPointerGetAttribute((&raw mut kind).cast(), pointer_attribute::MEMORY_TYPE, pointer)
+    );
+    let mut which = [
+        pointer_attribute::MEMORY_TYPE,
+        pointer_attribute::DEVICE_ORDINAL,
+        pointer_attribute::IS_MANAGED,
+        pointer_attribute::DEVICE_POINTER,
+    ];
     let mut values: [*mut c_void; 4] =
         [(&raw mut kind).cast(), (&raw mut ordinal).cast(), (&raw mut managed).cast(), (&raw mut device).cast()];
     ok!(gpu, cuPointerGetAttributes(4, which.as_mut_ptr(), values.as_mut_ptr(), pointer));
@@ -252,10 +251,14 @@ fn buffers_have_ids_of_their_own(gpu: &Driver) {
     let mut seen = std::collections::BTreeSet::new();
     for _ in 0..5 {
         let block = upload(gpu, &[1u32; 100]);
-        assert_eq!(attribute(gpu, BUFFER_ID, block), attribute(gpu, BUFFER_ID, block + 8));
-        assert!(seen.insert(attribute(gpu, BUFFER_ID, block)), "an id is used again");
+        assert_eq!(
+            attribute(gpu, pointer_attribute::BUFFER_ID, block),
+            attribute(gpu, pointer_attribute::BUFFER_ID, block + 8)
+        );
+        assert!(seen.insert(attribute(gpu, pointer_attribute::BUFFER_ID, block)), "an id is used again");
         ok!(gpu, cuMemFree_v2(block));
-        let gone = code!(gpu, cuPointerGetAttribute((&mut 0u64 as *mut u64).cast(), BUFFER_ID, block));
+        let gone =
+            code!(gpu, cuPointerGetAttribute((&mut 0u64 as *mut u64).cast(), pointer_attribute::BUFFER_ID, block));
         assert_eq!(gone, CUDA_ERROR_INVALID_VALUE);
     }
 }

@@ -3,6 +3,7 @@
 use std::ffi::c_void;
 use std::ptr::null_mut;
 
+use cuda_abi::constants::{function_attribute, launch_attribute};
 use cuda_abi::driver::Driver;
 use cuda_abi::error::*;
 use cuda_abi::types::*;
@@ -121,7 +122,6 @@ fn shared_memory_and_atomics(gpu: &Driver) {
 }
 
 fn dynamic_shared_memory(gpu: &Driver) {
-    const MAX_DYNAMIC_SHARED: u32 = 8;
     context(gpu);
     let dynamic = kernel(gpu, "dynamic");
     let out = alloc(gpu, 4);
@@ -141,19 +141,18 @@ fn dynamic_shared_memory(gpu: &Driver) {
     // More than 48 KiB must be asked for.
     assert_eq!(run(60 << 10), CUDA_ERROR_INVALID_VALUE);
     ok!(gpu, cuCtxSynchronize());
-    ok!(gpu, cuFuncSetAttribute(dynamic, MAX_DYNAMIC_SHARED, 60 << 10));
+    ok!(gpu, cuFuncSetAttribute(dynamic, function_attribute::MAX_DYNAMIC_SHARED_SIZE_BYTES, 60 << 10));
     assert_eq!(run(60 << 10), 0);
     assert_eq!(download::<u32>(gpu, out, 1), [sum(60 << 10)]);
 }
 
 fn by_configuration(gpu: &Driver) {
-    const PRIORITY: u32 = 8;
     context(gpu);
     let double = kernel(gpu, "double");
     let data = upload(gpu, &[1u32, 2, 3]);
     let mut words = [data, 3u64];
     let mut pointers: [*mut c_void; 2] = [(&raw mut words[0]).cast(), (&raw mut words[1]).cast()];
-    let mut attribute = CUlaunchAttribute { id: PRIORITY, padding: 0, value: [0; 8] };
+    let mut attribute = CUlaunchAttribute { id: launch_attribute::PRIORITY, padding: 0, value: [0; 8] };
     for attributes in [0, 1] {
         let config = CUlaunchConfig {
             grid: [1, 1, 1],

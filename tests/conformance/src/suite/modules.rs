@@ -3,6 +3,7 @@
 use std::ffi::{CStr, CString, c_void};
 use std::ptr::{null, null_mut};
 
+use cuda_abi::constants::{function_attribute, jit_input, jit_option};
 use cuda_abi::driver::Driver;
 use cuda_abi::error::*;
 use cuda_abi::types::*;
@@ -36,14 +37,6 @@ super::tests! {
     a_module_is_loaded_with_options,
 }
 
-const MAX_THREADS_PER_BLOCK: u32 = 0;
-const SHARED_SIZE_BYTES: u32 = 1;
-const CONST_SIZE_BYTES: u32 = 2;
-const NUM_REGS: u32 = 4;
-const PTX_VERSION: u32 = 5;
-const BINARY_VERSION: u32 = 6;
-const MAX_DYNAMIC_SHARED: u32 = 8;
-
 fn a_module_has_its_functions(gpu: &Driver) {
     context(gpu);
     let kernels = module(gpu, KERNELS);
@@ -70,17 +63,21 @@ fn functions_have_attributes(gpu: &Driver) {
     context(gpu);
     let kernels = module(gpu, KERNELS);
     let (sum, bounded) = (function(gpu, kernels, "sum"), function(gpu, kernels, "bounded"));
-    assert_eq!(attribute(gpu, MAX_THREADS_PER_BLOCK, bounded), 64);
-    assert!((256..=1024).contains(&attribute(gpu, MAX_THREADS_PER_BLOCK, sum)));
-    assert_eq!(attribute(gpu, SHARED_SIZE_BYTES, sum), 1024);
-    assert!(attribute(gpu, CONST_SIZE_BYTES, sum) >= 0);
-    assert!(attribute(gpu, NUM_REGS, sum) > 0);
+    assert_eq!(attribute(gpu, function_attribute::MAX_THREADS_PER_BLOCK, bounded), 64);
+    assert!((256..=1024).contains(&attribute(gpu, function_attribute::MAX_THREADS_PER_BLOCK, sum)));
+    assert_eq!(attribute(gpu, function_attribute::SHARED_SIZE_BYTES, sum), 1024);
+    assert!(attribute(gpu, function_attribute::CONST_SIZE_BYTES, sum) >= 0);
+    assert!(attribute(gpu, function_attribute::NUM_REGS, sum) > 0);
     // The architectures of the text and of the machine code, not the version of the text's language.
-    assert_eq!(attribute(gpu, PTX_VERSION, sum), 75);
-    assert!(attribute(gpu, BINARY_VERSION, sum) >= 75);
-    ok!(gpu, cuFuncSetAttribute(sum, MAX_DYNAMIC_SHARED, 40_000));
-    assert_eq!(attribute(gpu, MAX_DYNAMIC_SHARED, sum), 40_000);
-    answers!(gpu, CUDA_ERROR_INVALID_VALUE, cuFuncSetAttribute(sum, MAX_DYNAMIC_SHARED, 1 << 30));
+    assert_eq!(attribute(gpu, function_attribute::PTX_VERSION, sum), 75);
+    assert!(attribute(gpu, function_attribute::BINARY_VERSION, sum) >= 75);
+    ok!(gpu, cuFuncSetAttribute(sum, function_attribute::MAX_DYNAMIC_SHARED_SIZE_BYTES, 40_000));
+    assert_eq!(attribute(gpu, function_attribute::MAX_DYNAMIC_SHARED_SIZE_BYTES, sum), 40_000);
+    answers!(
+        gpu,
+        CUDA_ERROR_INVALID_VALUE,
+        cuFuncSetAttribute(sum, function_attribute::MAX_DYNAMIC_SHARED_SIZE_BYTES, 1 << 30)
+    );
     answers!(gpu, CUDA_ERROR_INVALID_VALUE, cuFuncGetAttribute(&mut 0, 10_000, sum));
     answers!(gpu, CUDA_ERROR_INVALID_VALUE, cuFuncGetAttribute(null_mut(), 0, sum));
 }
@@ -250,8 +247,8 @@ fn kernels_of_a_library_are_launched(gpu: &Driver) {
     ok!(gpu, cuKernelGetLibrary(&mut owner, kernel));
     assert_eq!(owner, library);
     let mut value = 0;
-    ok!(gpu, cuKernelGetAttribute(&mut value, MAX_THREADS_PER_BLOCK, kernel, 0));
-    assert_eq!(value, attribute(gpu, MAX_THREADS_PER_BLOCK, function));
+    ok!(gpu, cuKernelGetAttribute(&mut value, function_attribute::MAX_THREADS_PER_BLOCK, kernel, 0));
+    assert_eq!(value, attribute(gpu, function_attribute::MAX_THREADS_PER_BLOCK, function));
     let (mut address, mut bytes) = (0, 0);
     ok!(gpu, cuLibraryGetGlobal(&mut address, &mut bytes, library, c"answer".as_ptr()));
     assert_eq!((bytes, download::<u32>(gpu, address, 1)), (4, vec![42]));
@@ -333,8 +330,6 @@ fn a_file_that_is_not_there(gpu: &Driver) {
     assert!(!function(gpu, loaded, "double").is_null());
 }
 
-const PTX_INPUT: u32 = 1;
-
 /// Links these texts and answers the result as a module.
 fn linked(gpu: &Driver, texts: &[&str]) -> CUmodule {
     let (mut state, mut image, mut size, mut module) = (null_mut(), null_mut(), 0, null_mut());
@@ -342,7 +337,7 @@ fn linked(gpu: &Driver, texts: &[&str]) -> CUmodule {
     for text in texts {
         let bytes = CString::new(*text).expect("PTX holds no NUL");
         let (data, len) = (bytes.as_ptr().cast_mut().cast(), bytes.count_bytes() + 1);
-        ok!(gpu, cuLinkAddData_v2(state, PTX_INPUT, data, len, c"text".as_ptr(), 0, null_mut(), null_mut()));
+        ok!(gpu, cuLinkAddData_v2(state, jit_input::PTX, data, len, c"text".as_ptr(), 0, null_mut(), null_mut()));
     }
     ok!(gpu, cuLinkComplete(state, &mut image, &mut size));
     assert!(!image.is_null() && size > 0);
@@ -360,7 +355,11 @@ fn one_text_is_linked(gpu: &Driver) {
     let mut state = null_mut();
     ok!(gpu, cuLinkCreate_v2(0, null_mut(), null_mut(), &mut state));
     let file = c"/no/such/file.ptx".as_ptr();
-    answers!(gpu, CUDA_ERROR_FILE_NOT_FOUND, cuLinkAddFile_v2(state, PTX_INPUT, file, 0, null_mut(), null_mut()));
+    answers!(
+        gpu,
+        CUDA_ERROR_FILE_NOT_FOUND,
+        cuLinkAddFile_v2(state, jit_input::PTX, file, 0, null_mut(), null_mut())
+    );
 }
 
 fn several_texts_are_linked(gpu: &Driver) {
@@ -383,18 +382,17 @@ fn several_texts_are_linked(gpu: &Driver) {
     assert_eq!(download::<u32>(gpu, out, 1), [42]);
 }
 
-const WALL_TIME: u32 = 2;
-const INFO_LOG: u32 = 3;
-const INFO_LOG_SIZE: u32 = 4;
-const ERROR_LOG: u32 = 5;
-const ERROR_LOG_SIZE: u32 = 6;
-
 fn a_module_that_fails_says_why(gpu: &Driver) {
     const TEXT: &CStr = c".version 8.0\n.target sm_75\n.address_size 64\n.visible .entry k() {\nno_such_thing 1; }\n";
     context(gpu);
     let load = |room: usize| {
         let (mut log, mut notes) = ([b'?'; 1000], [b'?'; 100]);
-        let mut options = [ERROR_LOG, ERROR_LOG_SIZE, INFO_LOG, INFO_LOG_SIZE];
+        let mut options = [
+            jit_option::ERROR_LOG_BUFFER,
+            jit_option::ERROR_LOG_BUFFER_SIZE_BYTES,
+            jit_option::INFO_LOG_BUFFER,
+            jit_option::INFO_LOG_BUFFER_SIZE_BYTES,
+        ];
         let mut values: [*mut c_void; 4] =
             [log.as_mut_ptr().cast(), room as *mut c_void, notes.as_mut_ptr().cast(), 100 as *mut c_void];
         let mut none = null_mut();
@@ -412,11 +410,15 @@ fn a_module_that_fails_says_why(gpu: &Driver) {
 }
 
 fn a_module_is_loaded_with_options(gpu: &Driver) {
-    const OPTIMISATION: u32 = 7;
     context(gpu);
     let text = CString::new(KERNELS).expect("PTX holds no NUL");
     let mut log = [b'?'; 100];
-    let mut options = [OPTIMISATION, WALL_TIME, ERROR_LOG, ERROR_LOG_SIZE];
+    let mut options = [
+        jit_option::OPTIMIZATION_LEVEL,
+        jit_option::WALL_TIME,
+        jit_option::ERROR_LOG_BUFFER,
+        jit_option::ERROR_LOG_BUFFER_SIZE_BYTES,
+    ];
     let mut values: [*mut c_void; 4] = [4 as *mut c_void, null_mut(), log.as_mut_ptr().cast(), 100 as *mut c_void];
     let (mut module, mut library) = (null_mut(), null_mut());
     let (options, values) = (options.as_mut_ptr(), values.as_mut_ptr());
@@ -440,12 +442,13 @@ fn a_link_that_fails_says_so(gpu: &Driver) {
     context(gpu);
     let mut log = [b'?'; 1000];
     let (mut state, mut image, mut size) = (null_mut(), null_mut(), 0);
-    let mut options = [ERROR_LOG, ERROR_LOG_SIZE];
+    let mut options = [jit_option::ERROR_LOG_BUFFER, jit_option::ERROR_LOG_BUFFER_SIZE_BYTES];
     let mut values: [*mut c_void; 2] = [log.as_mut_ptr().cast(), log.len() as *mut c_void];
     ok!(gpu, cuLinkCreate_v2(2, options.as_mut_ptr(), values.as_mut_ptr(), &mut state));
     let data = TEXT.as_ptr().cast_mut().cast();
     let name = c"text".as_ptr();
-    let added = code!(gpu, cuLinkAddData_v2(state, PTX_INPUT, data, TEXT.len(), name, 0, null_mut(), null_mut()));
+    let added =
+        code!(gpu, cuLinkAddData_v2(state, jit_input::PTX, data, TEXT.len(), name, 0, null_mut(), null_mut()));
     let linked = code!(gpu, cuLinkComplete(state, &mut image, &mut size));
     assert!(added != CUDA_SUCCESS || linked != CUDA_SUCCESS, "there is no such instruction");
     let said = CStr::from_bytes_until_nul(&log).expect("a text").to_string_lossy();

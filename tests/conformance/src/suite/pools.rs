@@ -3,6 +3,7 @@
 use std::ffi::c_void;
 use std::ptr::null_mut;
 
+use cuda_abi::constants::{allocation_type, location, pool_attribute};
 use cuda_abi::driver::Driver;
 use cuda_abi::error::*;
 use cuda_abi::types::*;
@@ -67,39 +68,32 @@ fn attribute(gpu: &Driver, pool: CUmemoryPool, which: u32) -> u64 {
     value
 }
 
-const RELEASE_THRESHOLD: u32 = 4;
-const RESERVED_CURRENT: u32 = 5;
-const USED_CURRENT: u32 = 7;
-const USED_HIGH: u32 = 8;
-
 fn a_pool_counts(gpu: &Driver) {
     context(gpu);
     let (mut pool, mut current, mut block) = (null_mut(), null_mut(), 0);
     ok!(gpu, cuDeviceGetDefaultMemPool(&mut pool, 0));
     ok!(gpu, cuDeviceGetMemPool(&mut current, 0));
     assert_eq!(pool, current);
-    assert_eq!(attribute(gpu, pool, USED_CURRENT), 0);
+    assert_eq!(attribute(gpu, pool, pool_attribute::USED_MEM_CURRENT), 0);
     ok!(gpu, cuMemAllocAsync(&mut block, 10 * MIB, DEFAULT_STREAM));
     ok!(gpu, cuStreamSynchronize(DEFAULT_STREAM));
-    let used = attribute(gpu, pool, USED_CURRENT);
+    let used = attribute(gpu, pool, pool_attribute::USED_MEM_CURRENT);
     assert!(used >= 10 * MIB as u64, "{used}");
-    assert!(attribute(gpu, pool, RESERVED_CURRENT) >= used);
+    assert!(attribute(gpu, pool, pool_attribute::RESERVED_MEM_CURRENT) >= used);
     ok!(gpu, cuMemFreeAsync(block, DEFAULT_STREAM));
     ok!(gpu, cuStreamSynchronize(DEFAULT_STREAM));
-    assert_eq!(attribute(gpu, pool, USED_CURRENT), 0);
-    assert!(attribute(gpu, pool, USED_HIGH) >= used);
+    assert_eq!(attribute(gpu, pool, pool_attribute::USED_MEM_CURRENT), 0);
+    assert!(attribute(gpu, pool, pool_attribute::USED_MEM_HIGH) >= used);
     let mut threshold = 1u64 << 30;
-    ok!(gpu, cuMemPoolSetAttribute(pool, RELEASE_THRESHOLD, (&raw mut threshold).cast()));
-    assert_eq!(attribute(gpu, pool, RELEASE_THRESHOLD), 1 << 30);
+    ok!(gpu, cuMemPoolSetAttribute(pool, pool_attribute::RELEASE_THRESHOLD, (&raw mut threshold).cast()));
+    assert_eq!(attribute(gpu, pool, pool_attribute::RELEASE_THRESHOLD), 1 << 30);
     ok!(gpu, cuMemPoolTrimTo(pool, 0));
 }
 
 fn a_pool_of_ones_own(gpu: &Driver) {
-    const PINNED: u32 = 1;
-    const DEVICE: u32 = 1;
     context(gpu);
-    let location = CUmemLocation { kind: DEVICE, id: 0 };
-    let props = CUmemPoolProps { alloc_type: PINNED, location, ..Default::default() };
+    let location = CUmemLocation { kind: location::DEVICE, id: 0 };
+    let props = CUmemPoolProps { alloc_type: allocation_type::PINNED, location, ..Default::default() };
     let (mut pool, mut block) = (null_mut(), 0);
     ok!(gpu, cuMemPoolCreate(&mut pool, &props));
     ok!(gpu, cuMemAllocFromPoolAsync(&mut block, MIB, pool, DEFAULT_STREAM));

@@ -4,6 +4,7 @@ use std::ffi::c_void;
 use std::ptr::null_mut;
 use std::sync::atomic::{AtomicU32, Ordering};
 
+use cuda_abi::constants::{event_flag, wait_value};
 use cuda_abi::driver::Driver;
 use cuda_abi::error::*;
 use cuda_abi::types::*;
@@ -32,8 +33,6 @@ super::tests! {
     many_threads_at_once,
     synchronising_waits_for_everything,
 }
-
-const DISABLE_TIMING: u32 = 2;
 
 /// A stream that is held up until its flag is set.
 struct Held {
@@ -176,7 +175,7 @@ fn events_order_streams(gpu: &Driver) {
     context(gpu);
     let (first, second, double) = (stream(gpu, NON_BLOCKING), stream(gpu, NON_BLOCKING), kernel(gpu, "double"));
     let data = upload(gpu, &[1u32]);
-    let done = event(gpu, DISABLE_TIMING);
+    let done = event(gpu, event_flag::DISABLE_TIMING);
     let held = Held::new(gpu, first);
     ok!(gpu, cuMemsetD32Async(data, 10, 1, first));
     ok!(gpu, cuEventRecord(done, first));
@@ -211,7 +210,7 @@ fn events_tell_the_time(gpu: &Driver) {
 
 fn events_without_times(gpu: &Driver) {
     context(gpu);
-    let (plain, timed) = (event(gpu, DISABLE_TIMING), event(gpu, 0));
+    let (plain, timed) = (event(gpu, event_flag::DISABLE_TIMING), event(gpu, 0));
     ok!(gpu, cuEventRecord(plain, DEFAULT_STREAM));
     ok!(gpu, cuEventRecord(timed, DEFAULT_STREAM));
     ok!(gpu, cuCtxSynchronize());
@@ -235,7 +234,7 @@ fn an_event_before_it_is_recorded(gpu: &Driver) {
 fn a_stream_can_wait_before_the_event_is_recorded_again(gpu: &Driver) {
     context(gpu);
     let (first, second) = (stream(gpu, NON_BLOCKING), stream(gpu, NON_BLOCKING));
-    let done = event(gpu, DISABLE_TIMING);
+    let done = event(gpu, event_flag::DISABLE_TIMING);
     ok!(gpu, cuEventRecord(done, first));
     ok!(gpu, cuStreamWaitEvent(second, done, 0));
     let held = Held::new(gpu, first);
@@ -304,19 +303,17 @@ fn stream_callbacks_get_their_stream(gpu: &Driver) {
 }
 
 fn words_written_and_waited_for(gpu: &Driver) {
-    const GREATER_OR_EQUAL: u32 = 0;
-    const EQUAL: u32 = 1;
     context(gpu);
     let (first, second) = (stream(gpu, NON_BLOCKING), stream(gpu, NON_BLOCKING));
     let word = alloc(gpu, 16);
     ok!(gpu, cuMemsetD32_v2(word, 0, 4));
     ok!(gpu, cuStreamSynchronize(DEFAULT_STREAM));
-    ok!(gpu, cuStreamWaitValue32_v2(second, word, 5, GREATER_OR_EQUAL));
+    ok!(gpu, cuStreamWaitValue32_v2(second, word, 5, wait_value::GEQ));
     ok!(gpu, cuStreamWriteValue64_v2(second, word + 8, 99, 0));
     answers!(gpu, CUDA_ERROR_NOT_READY, cuStreamQuery(second));
     ok!(gpu, cuStreamWriteValue32_v2(first, word, 6, 0));
     ok!(gpu, cuStreamSynchronize(second));
-    ok!(gpu, cuStreamWaitValue64_v2(first, word + 8, 99, EQUAL));
+    ok!(gpu, cuStreamWaitValue64_v2(first, word + 8, 99, wait_value::EQ));
     ok!(gpu, cuStreamSynchronize(first));
     assert_eq!(download::<u32>(gpu, word, 4), [6, 0, 99, 0]);
 }

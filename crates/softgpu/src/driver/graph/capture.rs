@@ -9,6 +9,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::thread::ThreadId;
 
+use cuda_abi::constants::{capture_dependencies, capture_mode, capture_status};
 use cuda_abi::driver::Driver;
 use cuda_abi::error::*;
 use cuda_abi::types::*;
@@ -79,7 +80,7 @@ impl Capture {
     }
 
     /// Works with the capture's own knowledge of a stream.
-    fn with<R>(&self, queue: &Queue, work: impl FnOnce(&mut Joined) -> R) -> Answer<R> {
+    fn with<R>(&self, queue: &Queue, work: impl FnOnce(&mut Joined) -> R) -> CudaResult<R> {
         let mut state = self.state.lock();
         if state.spoilt {
             return Err(CUDA_ERROR_STREAM_CAPTURE_INVALIDATED);
@@ -89,7 +90,7 @@ impl Capture {
     }
 
     /// Adds a node to what a stream has captured.
-    fn add(&self, queue: &Queue, task: Task) -> Answer {
+    fn add(&self, queue: &Queue, task: Task) -> CudaResult {
         self.with(queue, |joined| {
             let node = self.graph.add(&joined.after, task);
             joined.after = vec![node];
@@ -115,7 +116,7 @@ fn blocked_legacy(queue: &Queue) -> Option<Arc<Capture>> {
 }
 
 /// Takes work for a stream if it is being captured. Answers whether it did.
-pub fn takes(queue: &Queue, task: impl FnOnce() -> Task) -> Answer<bool> {
+pub fn takes(queue: &Queue, task: impl FnOnce() -> Task) -> CudaResult<bool> {
     if OPEN.load(Ordering::Acquire) == 0 {
         return Ok(false);
     }
@@ -130,7 +131,7 @@ pub fn takes(queue: &Queue, task: impl FnOnce() -> Task) -> Answer<bool> {
 }
 
 /// Spoils a capture by something that cannot be captured.
-pub fn refuse(queue: &Queue) -> Answer {
+pub fn refuse(queue: &Queue) -> CudaResult {
     if OPEN.load(Ordering::Acquire) == 0 {
         return Ok(());
     }
@@ -148,7 +149,7 @@ pub fn refuse(queue: &Queue) -> Answer {
 }
 
 /// Nobody can wait for a context of which a stream is being captured.
-pub fn refuse_context(context: &Context) -> Answer {
+pub fn refuse_context(context: &Context) -> CudaResult {
     if OPEN.load(Ordering::Acquire) == 0 {
         return Ok(());
     }
@@ -164,7 +165,7 @@ pub fn refuse_context(context: &Context) -> Answer {
 }
 
 /// Refuses a call that may harm captures, if one forbids it to this thread.
-pub fn permit() -> Answer {
+pub fn permit() -> CudaResult {
     let mode = MODE.try_with(Cell::get).unwrap_or(capture_mode::GLOBAL);
     if OPEN.load(Ordering::Acquire) == 0 || mode == capture_mode::RELAXED {
         return Ok(());
@@ -180,7 +181,7 @@ pub fn permit() -> Answer {
 }
 
 /// Where a stream stands in its capture, for an event.
-pub fn point(queue: &Queue) -> Answer<Option<Point>> {
+pub fn point(queue: &Queue) -> CudaResult<Option<Point>> {
     match capture_of(queue) {
         Some(capture) => {
             let after = capture.with(queue, |joined| joined.after.clone())?;
@@ -191,7 +192,7 @@ pub fn point(queue: &Queue) -> Answer<Option<Point>> {
 }
 
 /// Has a stream wait for a point of a capture, which makes it part of that.
-pub fn join(queue: &Arc<Queue>, point: &Point) -> Answer {
+pub fn join(queue: &Arc<Queue>, point: &Point) -> CudaResult {
     let capture = &point.capture;
     if queue.kind == Kind::Legacy {
         capture.spoil();
@@ -223,7 +224,7 @@ pub fn join(queue: &Arc<Queue>, point: &Point) -> Answer {
 }
 
 /// A stream that is being captured waits for something outside.
-pub fn isolate(queue: &Queue) -> Answer {
+pub fn isolate(queue: &Queue) -> CudaResult {
     match capture_of(queue) {
         Some(capture) => {
             capture.spoil();
@@ -233,7 +234,7 @@ pub fn isolate(queue: &Queue) -> Answer {
     }
 }
 
-fn begin(handle: CUstream, mode: u32, target: Option<(Arc<Graph>, Vec<Arc<Node>>)>) -> Answer {
+fn begin(handle: CUstream, mode: u32, target: Option<(Arc<Graph>, Vec<Arc<Node>>)>) -> CudaResult {
     valid(mode <= capture_mode::RELAXED)?;
     let queue = stream::queue(handle)?;
     if queue.kind == Kind::Legacy {
@@ -285,7 +286,7 @@ fn is_joined(capture: &Capture) -> bool {
     state.streams.iter().all(|joined| joined.after.iter().all(|node| reached.contains(&node.handle)))
 }
 
-fn end(handle: CUstream) -> Answer<u64> {
+fn end(handle: CUstream) -> CudaResult<u64> {
     let queue = stream::queue(handle)?;
     let capture = capture_of(&queue).ok_or(CUDA_ERROR_ILLEGAL_STATE)?;
     if capture.origin != queue.id {
@@ -326,7 +327,7 @@ pub fn abandon(queue: &Queue) {
 }
 
 /// The stream of a question about captures. Asking about the legacy stream spoils nothing.
-fn asked(handle: CUstream) -> Answer<Arc<Queue>> {
+fn asked(handle: CUstream) -> CudaResult<Arc<Queue>> {
     let queue = stream::queue(handle)?;
     if blocked_legacy(&queue).is_some() {
         return Err(CUDA_ERROR_STREAM_CAPTURE_IMPLICIT);
@@ -342,145 +343,127 @@ fn status(capture: &Option<Arc<Capture>>) -> u32 {
     }
 }
 
-unsafe extern "C" fn cuStreamBeginCapture_v2(handle: CUstream, mode: u32) -> CUresult {
-    call(|| begin(handle, mode, None))
+fn cuStreamBeginCapture_v2(handle: CUstream, mode: u32) -> CudaResult {
+    begin(handle, mode, None)
 }
 
-unsafe extern "C" fn cuStreamBeginCapture(handle: CUstream) -> CUresult {
-    call(|| begin(handle, capture_mode::GLOBAL, None))
+fn cuStreamBeginCapture(handle: CUstream) -> CudaResult {
+    begin(handle, capture_mode::GLOBAL, None)
 }
 
-unsafe extern "C" fn cuStreamBeginCaptureToGraph(
+fn cuStreamBeginCaptureToGraph(
     handle: CUstream,
     target: CUgraph,
-    after: *const CUgraphNode,
-    _edges: *const CUgraphEdgeData,
-    count: usize,
+    after: InSlice<CUgraphNode>,
+    _edges: InSlice<CUgraphEdgeData>,
+    _count: usize,
     mode: u32,
-) -> CUresult {
-    call(|| {
-        let target = graph(target)?;
-        let after = nodes(&target, after, count)?;
-        begin(handle, mode, Some((target, after)))
-    })
+) -> CudaResult {
+    let target = graph(target)?;
+    let after = nodes(&target, after)?;
+    begin(handle, mode, Some((target, after)))
 }
 
-unsafe extern "C" fn cuStreamEndCapture(handle: CUstream, made: *mut CUgraph) -> CUresult {
-    call(|| {
-        // One that the program named itself need not be told again.
-        let named = capture_of(&*stream::queue(handle)?).is_some_and(|capture| !capture.own);
-        valid(named || !made.is_null())?;
-        let ended = end(handle);
-        put_if(made, out(ended.unwrap_or(0)));
-        ended.map(|_| ())
-    })
+fn cuStreamEndCapture(handle: CUstream, made: Out<CUgraph>) -> CudaResult {
+    // One that the program named itself need not be told again.
+    let named = capture_of(&*stream::queue(handle)?).is_some_and(|capture| !capture.own);
+    valid(named || !made.is_null())?;
+    let ended = end(handle);
+    made.put_if(out(ended.unwrap_or(0)));
+    ended.map(|_| ())
 }
 
-unsafe extern "C" fn cuStreamIsCapturing(handle: CUstream, to: *mut u32) -> CUresult {
-    call(|| {
-        required(to)?;
-        put(to, status(&capture_of(&*asked(handle)?)))
-    })
+fn cuStreamIsCapturing(handle: CUstream, to: Out<CUstreamCaptureStatus>) -> CudaResult {
+    to.required()?;
+    to.put(status(&capture_of(&*asked(handle)?)))
 }
 
-unsafe extern "C" fn cuStreamGetCaptureInfo_v3(
+fn cuStreamGetCaptureInfo_v3(
     handle: CUstream,
-    to: *mut u32,
-    id: *mut u64,
-    graph: *mut CUgraph,
-    after: *mut *const CUgraphNode,
-    edges: *mut *const CUgraphEdgeData,
-    count: *mut usize,
-) -> CUresult {
-    call(|| {
-        required(to)?;
-        let queue = asked(handle)?;
-        let capture = capture_of(&queue);
-        let found = status(&capture);
-        if let Some(capture) = capture.filter(|_| found == capture_status::ACTIVE) {
-            put_if(id, capture.id);
-            put_if(graph, out(capture.graph.handle));
-            capture.with(&queue, |joined| {
-                joined.shown = joined.after.iter().map(|node| node.handle as usize).collect();
-                joined.edges = vec![CUgraphEdgeData::default(); joined.shown.len()];
-                put_if(after, joined.shown.as_ptr().cast());
-                put_if(edges, joined.edges.as_ptr());
-                put_if(count, joined.shown.len());
-            })?;
-        }
-        put(to, found)
-    })
-}
-
-unsafe extern "C" fn cuStreamGetCaptureInfo_v2(
-    handle: CUstream,
-    to: *mut u32,
-    id: *mut u64,
-    graph: *mut CUgraph,
-    after: *mut *const CUgraphNode,
-    count: *mut usize,
-) -> CUresult {
-    // SAFETY: the caller's own arguments.
-    unsafe { cuStreamGetCaptureInfo_v3(handle, to, id, graph, after, std::ptr::null_mut(), count) }
-}
-
-unsafe extern "C" fn cuStreamGetCaptureInfo(handle: CUstream, to: *mut u32, id: *mut u64) -> CUresult {
-    let (graph, after, count) = (std::ptr::null_mut(), std::ptr::null_mut(), std::ptr::null_mut());
-    // SAFETY: the caller's own arguments.
-    unsafe { cuStreamGetCaptureInfo_v3(handle, to, id, graph, after, std::ptr::null_mut(), count) }
-}
-
-unsafe extern "C" fn cuStreamUpdateCaptureDependencies_v2(
-    handle: CUstream,
-    after: *mut CUgraphNode,
-    _edges: *const CUgraphEdgeData,
-    count: usize,
-    flags: u32,
-) -> CUresult {
-    const SET: u32 = 1;
-    call(|| {
-        valid(flags <= SET)?;
-        let queue = stream::queue(handle)?;
-        let capture = capture_of(&queue).ok_or(CUDA_ERROR_ILLEGAL_STATE)?;
-        let after = nodes(&capture.graph, after, count)?;
+    to: Out<CUstreamCaptureStatus>,
+    id: Out<u64>,
+    graph: Out<CUgraph>,
+    after: Out<*const CUgraphNode>,
+    edges: Out<*const CUgraphEdgeData>,
+    count: Out<usize>,
+) -> CudaResult {
+    to.required()?;
+    let queue = asked(handle)?;
+    let capture = capture_of(&queue);
+    let found = status(&capture);
+    if let Some(capture) = capture.filter(|_| found == capture_status::ACTIVE) {
+        id.put_if(capture.id);
+        graph.put_if(out(capture.graph.handle));
         capture.with(&queue, |joined| {
-            if flags == SET {
-                joined.after.clear();
-            }
-            joined.after.extend(after);
-        })
+            joined.shown = joined.after.iter().map(|node| node.handle as usize).collect();
+            joined.edges = vec![CUgraphEdgeData::default(); joined.shown.len()];
+            after.put_if(joined.shown.as_ptr().cast());
+            edges.put_if(joined.edges.as_ptr());
+            count.put_if(joined.shown.len());
+        })?;
+    }
+    to.put(found)
+}
+
+fn cuStreamGetCaptureInfo_v2(
+    handle: CUstream,
+    to: Out<CUstreamCaptureStatus>,
+    id: Out<u64>,
+    graph: Out<CUgraph>,
+    after: Out<*const CUgraphNode>,
+    count: Out<usize>,
+) -> CudaResult {
+    cuStreamGetCaptureInfo_v3(handle, to, id, graph, after, Out::nowhere(), count)
+}
+
+fn cuStreamGetCaptureInfo(handle: CUstream, to: Out<CUstreamCaptureStatus>, id: Out<u64>) -> CudaResult {
+    cuStreamGetCaptureInfo_v3(handle, to, id, Out::nowhere(), Out::nowhere(), Out::nowhere(), Out::nowhere())
+}
+
+fn cuStreamUpdateCaptureDependencies_v2(
+    handle: CUstream,
+    after: InSlice<CUgraphNode>,
+    _edges: InSlice<CUgraphEdgeData>,
+    _count: usize,
+    flags: u32,
+) -> CudaResult {
+    valid(flags <= capture_dependencies::SET)?;
+    let queue = stream::queue(handle)?;
+    let capture = capture_of(&queue).ok_or(CUDA_ERROR_ILLEGAL_STATE)?;
+    let after = nodes(&capture.graph, after)?;
+    capture.with(&queue, |joined| {
+        if flags == capture_dependencies::SET {
+            joined.after.clear();
+        }
+        joined.after.extend(after);
     })
 }
 
-unsafe extern "C" fn cuStreamUpdateCaptureDependencies(
+fn cuStreamUpdateCaptureDependencies(
     handle: CUstream,
-    after: *mut CUgraphNode,
+    after: InSlice<CUgraphNode>,
     count: usize,
     flags: u32,
-) -> CUresult {
-    // SAFETY: the caller's own arguments.
-    unsafe { cuStreamUpdateCaptureDependencies_v2(handle, after, std::ptr::null(), count, flags) }
+) -> CudaResult {
+    cuStreamUpdateCaptureDependencies_v2(handle, after, InSlice::none(), count, flags)
 }
 
-unsafe extern "C" fn cuThreadExchangeStreamCaptureMode(mode: *mut u32) -> CUresult {
-    call(|| {
-        state::state()?;
-        // Natively any number is taken.
-        let wanted = take(mode)?;
-        put(mode, MODE.replace(wanted))
-    })
+fn cuThreadExchangeStreamCaptureMode(mode: InOut<CUstreamCaptureMode>) -> CudaResult {
+    state::state()?;
+    // Natively any number is taken.
+    let wanted = mode.take()?;
+    mode.put(MODE.replace(wanted))
 }
 
-unsafe extern "C" fn cuGraphUpload(exec: CUgraphExec, handle: CUstream) -> CUresult {
-    call(|| {
-        super::exec::exec(exec)?;
-        current()?;
-        stream::queue(handle).map(|_| ())
-    })
+fn cuGraphUpload(exec: CUgraphExec, handle: CUstream) -> CudaResult {
+    super::exec::exec(exec)?;
+    current()?;
+    stream::queue(handle).map(|_| ())
 }
 
 pub fn fill(table: Driver) -> Driver {
-    Driver {
+    entries!(
+        table,
         cuStreamBeginCapture,
         cuStreamBeginCapture_v2,
         cuStreamBeginCaptureToGraph,
@@ -492,7 +475,6 @@ pub fn fill(table: Driver) -> Driver {
         cuStreamUpdateCaptureDependencies,
         cuStreamUpdateCaptureDependencies_v2,
         cuThreadExchangeStreamCaptureMode,
-        cuGraphUpload,
-        ..table
-    }
+        cuGraphUpload
+    )
 }

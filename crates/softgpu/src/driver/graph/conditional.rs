@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use cuda_abi::constants::{conditional_flag, conditional_type};
 use cuda_abi::driver::Driver;
 use cuda_abi::error::*;
 use cuda_abi::types::*;
@@ -12,15 +13,11 @@ use super::super::handles::{of, out};
 use super::super::memory::map::{self, Kind, Region};
 use super::super::memory::{alloc, heap};
 use super::super::values::Word;
+use super::params::member;
 use super::{Graph, Task, graph, nodes};
 
-const IF: u32 = 0;
-const WHILE: u32 = 1;
-const SWITCH: u32 = 2;
 /// What one call can have made.
 const MOST_BRANCHES: u32 = 4096;
-/// The number is set when a graph is launched.
-const ASSIGN_DEFAULT: u32 = 1;
 
 /// The number that a handle stands for. The handle is its address, so for a kernel setting it is a store.
 pub struct Condition {
@@ -31,12 +28,12 @@ pub struct Condition {
 }
 
 impl Condition {
-    fn make(context: &Context, at_launch: Option<u32>) -> Answer<Condition> {
+    fn make(context: &Context, at_launch: Option<u32>) -> CudaResult<Condition> {
         let address = alloc::allocate(context, size_of::<u32>() as u64, Kind::Device { pool: None })?;
         Ok(Condition { address, region: map::find(address).map(|region| region.id), at_launch })
     }
 
-    fn value(&self) -> Answer<u64> {
+    fn value(&self) -> CudaResult<u64> {
         Word::narrow(self.address, 0).read()
     }
 }
@@ -63,7 +60,7 @@ impl Conditional {
     }
 
     /// Before the first node of a launch.
-    pub fn begin(&self) -> Answer {
+    pub fn begin(&self) -> CudaResult {
         match self.condition.at_launch {
             Some(value) => Word::narrow(self.condition.address, value).write(),
             None => Ok(()),
@@ -71,15 +68,15 @@ impl Conditional {
     }
 
     /// Runs the branches that the number asks for.
-    pub fn run(&self, context: &Context, branch: impl Fn(usize) -> Answer) -> Answer {
+    pub fn run(&self, context: &Context, branch: impl Fn(usize) -> CudaResult) -> CudaResult {
         match self.kind {
-            WHILE => {
+            conditional_type::WHILE => {
                 while context.runs() && self.condition.value()? != 0 {
                     branch(0)?;
                 }
                 Ok(())
             }
-            SWITCH => branch(self.condition.value()? as usize),
+            conditional_type::SWITCH => branch(self.condition.value()? as usize),
             _ => branch(usize::from(self.condition.value()? == 0)),
         }
     }
@@ -103,59 +100,56 @@ impl Branches {
     }
 }
 
-unsafe extern "C" fn cuGraphConditionalHandleCreate(
-    made: *mut CUgraphConditionalHandle,
+fn cuGraphConditionalHandleCreate(
+    made: Out<CUgraphConditionalHandle>,
     handle: CUgraph,
     ctx: CUcontext,
     value: u32,
     flags: u32,
-) -> CUresult {
-    call(|| {
-        required(made)?;
-        let graph = graph(handle)?;
-        valid(flags & !ASSIGN_DEFAULT == 0)?;
-        let context = if ctx.is_null() { current()? } else { CONTEXTS.get(of(ctx))? };
-        let condition = Condition::make(&context, (flags & ASSIGN_DEFAULT != 0).then_some(value))?;
-        let address = condition.address;
-        graph.inner.lock().conditions.push(Arc::new(condition));
-        put(made, address)
-    })
+) -> CudaResult {
+    made.required()?;
+    let graph = graph(handle)?;
+    valid(flags & !conditional_flag::ASSIGN_DEFAULT == 0)?;
+    let context = if ctx.is_null() { current()? } else { CONTEXTS.get(of(ctx))? };
+    let condition = Condition::make(&context, (flags & conditional_flag::ASSIGN_DEFAULT != 0).then_some(value))?;
+    let address = condition.address;
+    graph.inner.lock().conditions.push(Arc::new(condition));
+    made.put(address)
 }
 
 /// Adds a conditional node, and shows the application the graphs inside.
 pub fn add(
-    made: *mut CUgraphNode,
+    made: Out<CUgraphNode>,
     handle: CUgraph,
-    after: *const CUgraphNode,
-    count: usize,
-    params: *mut CUDA_CONDITIONAL_NODE_PARAMS,
-) -> CUresult {
-    call(|| {
-        required(made)?;
-        let graph = graph(handle)?;
-        let after = nodes(&graph, after, count)?;
-        let mut given = take(params.cast_const())?;
-        let most = match given.kind {
-            IF => 2,
-            WHILE => 1,
-            SWITCH => MOST_BRANCHES,
-            _ => return Err(CUDA_ERROR_INVALID_VALUE),
-        };
-        valid((1..=most).contains(&given.size))?;
-        let mut inner = graph.inner.lock();
-        let known = inner.conditions.iter().position(|condition| condition.address == given.handle);
-        // A handle is for one node.
-        let condition = inner.conditions.swap_remove(known.ok_or(CUDA_ERROR_INVALID_VALUE)?);
-        drop(inner);
-        let branches = Branches::new((0..given.size).map(|_| Graph::make()).collect());
-        given.graphs = branches.handles.as_ptr().cast_mut().cast();
-        let conditional = Conditional { condition, kind: given.kind };
-        let node = graph.add(&after, Task::Conditional(conditional, branches));
-        put(params, given)?;
-        put(made, out(node.handle))
-    })
+    after: InSlice<CUgraphNode>,
+    mut all: CUgraphNodeParams,
+    shown: InOut<CUgraphNodeParams>,
+) -> CudaResult {
+    made.required()?;
+    let graph = graph(handle)?;
+    let after = nodes(&graph, after)?;
+    let given: CUDA_CONDITIONAL_NODE_PARAMS = member(&all);
+    let most = match given.kind {
+        conditional_type::IF => 2,
+        conditional_type::WHILE => 1,
+        conditional_type::SWITCH => MOST_BRANCHES,
+        _ => return Err(CUDA_ERROR_INVALID_VALUE),
+    };
+    valid((1..=most).contains(&given.size))?;
+    let mut inner = graph.inner.lock();
+    let known = inner.conditions.iter().position(|condition| condition.address == given.handle);
+    // A handle is for one node.
+    let condition = inner.conditions.swap_remove(known.ok_or(CUDA_ERROR_INVALID_VALUE)?);
+    drop(inner);
+    let branches = Branches::new((0..given.size).map(|_| Graph::make()).collect());
+    const GRAPHS: usize = std::mem::offset_of!(CUDA_CONDITIONAL_NODE_PARAMS, graphs) / size_of::<u64>();
+    all.value[GRAPHS] = branches.handles.as_ptr() as u64;
+    let conditional = Conditional { condition, kind: given.kind };
+    let node = graph.add(&after, Task::Conditional(conditional, branches));
+    shown.put(all)?;
+    made.put(out(node.handle))
 }
 
 pub fn fill(table: Driver) -> Driver {
-    Driver { cuGraphConditionalHandleCreate, ..table }
+    entries!(table, cuGraphConditionalHandleCreate)
 }

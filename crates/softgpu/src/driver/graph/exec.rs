@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use cuda_abi::constants::{instantiate_result, update_result};
 use cuda_abi::driver::Driver;
 use cuda_abi::error::*;
 use cuda_abi::types::*;
@@ -19,8 +20,6 @@ use super::{Graph, Node, Task, capture, graph, node};
 
 static EXECS: Table<Exec> = Table::new(22);
 
-const INVALID_STRUCTURE: u32 = 2;
-const CONDITION_UNUSED: u32 = 5;
 /// Freeing memory at a launch, uploading, node priorities.
 const KNOWN_FLAGS: u64 = 1 | 2 | 8;
 
@@ -97,7 +96,7 @@ impl Plan {
     }
 
     /// What is to be filled need not be there when it is captured, but must be when the graph is made ready, as natively.
-    fn check(&self) -> Answer {
+    fn check(&self) -> CudaResult {
         for step in &self.0 {
             if let Body::Task(Task::Set(params)) = &step.body {
                 set::check(params)?;
@@ -108,7 +107,7 @@ impl Plan {
     }
 
     /// Before the first step of a launch.
-    fn begin(&self) -> Answer {
+    fn begin(&self) -> CudaResult {
         for step in &self.0 {
             if let Body::Branches(conditional, _) = &step.body {
                 conditional.begin()?;
@@ -118,7 +117,7 @@ impl Plan {
         Ok(())
     }
 
-    fn run(&self, context: &Context) -> Answer {
+    fn run(&self, context: &Context) -> CudaResult {
         for step in self.0.iter().filter(|step| step.enabled) {
             match &step.body {
                 Body::Task(task) if context.runs() => task.run(context)?,
@@ -146,7 +145,7 @@ impl Plan {
     }
 }
 
-pub fn exec(handle: CUgraphExec) -> Answer<Arc<Exec>> {
+pub fn exec(handle: CUgraphExec) -> CudaResult<Arc<Exec>> {
     state::state()?;
     EXECS.get(of(handle)).map_err(|_| CUDA_ERROR_INVALID_VALUE)
 }
@@ -160,16 +159,16 @@ fn all_objects(graph: &Graph) -> Vec<Kept> {
     objects
 }
 
-fn instantiate(handle: CUgraph, flags: u64, result: &mut u32) -> Answer<u64> {
+fn instantiate(handle: CUgraph, flags: u64, result: &mut u32) -> CudaResult<u64> {
     let graph = graph(handle)?;
     valid(flags & !KNOWN_FLAGS == 0)?;
     let mut refuse = |why| {
         *result = why;
         CUDA_ERROR_INVALID_VALUE
     };
-    let plan = Plan::of(&graph).ok_or_else(|| refuse(INVALID_STRUCTURE))?;
+    let plan = Plan::of(&graph).ok_or_else(|| refuse(instantiate_result::INVALID_STRUCTURE))?;
     if graph.has_unused_conditions() {
-        return Err(refuse(CONDITION_UNUSED));
+        return Err(refuse(instantiate_result::CONDITIONAL_HANDLE_UNUSED));
     }
     plan.check()?;
     let instance = Arc::new(());
@@ -186,71 +185,61 @@ fn instantiate(handle: CUgraph, flags: u64, result: &mut u32) -> Answer<u64> {
     Ok(EXECS.insert(Exec { flags, plan, source, running, _instance: instance, _objects: objects }))
 }
 
-unsafe extern "C" fn cuGraphInstantiateWithFlags(made: *mut CUgraphExec, handle: CUgraph, flags: u64) -> CUresult {
-    call(|| {
-        required(made)?;
-        put(made, out(instantiate(handle, flags, &mut 0)?))
-    })
+fn cuGraphInstantiateWithFlags(made: Out<CUgraphExec>, handle: CUgraph, flags: u64) -> CudaResult {
+    made.required()?;
+    made.put(out(instantiate(handle, flags, &mut 0)?))
 }
 
-unsafe extern "C" fn cuGraphInstantiate_v2(
-    made: *mut CUgraphExec,
+fn cuGraphInstantiate_v2(
+    made: Out<CUgraphExec>,
     handle: CUgraph,
-    error_node: *mut CUgraphNode,
-    log: *mut c_char,
-    room: usize,
-) -> CUresult {
-    if !log.is_null() && room > 0 {
-        let _ = put_text(log, room, "");
+    error_node: Out<CUgraphNode>,
+    log: OutSlice<c_char>,
+    _room: usize,
+) -> CudaResult {
+    // Nothing is ever said there; that need not have room.
+    let _ = log.put_text(b"");
+    error_node.put_if(std::ptr::null_mut());
+    cuGraphInstantiateWithFlags(made, handle, 0)
+}
+
+fn cuGraphInstantiateWithParams(
+    made: Out<CUgraphExec>,
+    handle: CUgraph,
+    params: InOut<CUDA_GRAPH_INSTANTIATE_PARAMS>,
+) -> CudaResult {
+    made.required()?;
+    let mut given = params.take()?;
+    (given.result, given.error_node) = (0, std::ptr::null_mut());
+    let outcome = instantiate(handle, given.flags, &mut given.result);
+    if outcome.is_err() && given.result == 0 {
+        given.result = 1;
     }
-    put_if(error_node, std::ptr::null_mut());
-    // SAFETY: the caller's own arguments.
-    unsafe { cuGraphInstantiateWithFlags(made, handle, 0) }
+    params.put(given)?;
+    made.put(out(outcome?))
 }
 
-unsafe extern "C" fn cuGraphInstantiateWithParams(
-    made: *mut CUgraphExec,
-    handle: CUgraph,
-    params: *mut CUDA_GRAPH_INSTANTIATE_PARAMS,
-) -> CUresult {
-    call(|| {
-        required(made)?;
-        let mut given = take(params)?;
-        (given.result, given.error_node) = (0, std::ptr::null_mut());
-        let outcome = instantiate(handle, given.flags, &mut given.result);
-        if outcome.is_err() && given.result == 0 {
-            given.result = 1;
-        }
-        put(params, given)?;
-        put(made, out(outcome?))
-    })
+fn cuGraphExecDestroy(handle: CUgraphExec) -> CudaResult {
+    exec(handle)?;
+    EXECS.remove(of(handle)).map(|_| ())
 }
 
-unsafe extern "C" fn cuGraphExecDestroy(handle: CUgraphExec) -> CUresult {
-    call(|| {
-        exec(handle)?;
-        EXECS.remove(of(handle)).map(|_| ())
-    })
+fn cuGraphExecGetFlags(handle: CUgraphExec, flags: Out<u64>) -> CudaResult {
+    flags.put(exec(handle)?.flags)
 }
 
-unsafe extern "C" fn cuGraphExecGetFlags(handle: CUgraphExec, flags: *mut u64) -> CUresult {
-    call(|| put(flags, exec(handle)?.flags))
-}
-
-unsafe extern "C" fn cuGraphLaunch(handle: CUgraphExec, into: CUstream) -> CUresult {
-    call(|| {
-        let exec = exec(handle)?;
-        let queue = stream::queue(into)?;
-        // Natively a graph cannot be launched into a capture.
-        capture::refuse(&queue)?;
-        let plan = exec.plan.lock().clone();
-        queue.submit(Work::run(move |context| {
-            let _one_at_a_time = exec.running.lock();
-            plan.begin()?;
-            plan.run(context)
-        }));
-        Ok(())
-    })
+fn cuGraphLaunch(handle: CUgraphExec, into: CUstream) -> CudaResult {
+    let exec = exec(handle)?;
+    let queue = stream::queue(into)?;
+    // Natively a graph cannot be launched into a capture.
+    capture::refuse(&queue)?;
+    let plan = exec.plan.lock().clone();
+    queue.submit(Work::run(move |context| {
+        let _one_at_a_time = exec.running.lock();
+        plan.begin()?;
+        plan.run(context)
+    }));
+    Ok(())
 }
 
 /// Does the graph have the nodes and edges that the executable one was made from? If not: what changed, and where.
@@ -306,50 +295,41 @@ fn take_over(plan: &mut Plan, source: &Graph, new: &Graph) {
     }
 }
 
-unsafe extern "C" fn cuGraphExecUpdate_v2(
-    handle: CUgraphExec,
-    from: CUgraph,
-    info: *mut CUgraphExecUpdateResultInfo,
-) -> CUresult {
-    call(|| {
-        required(info)?;
-        let (exec, graph) = (exec(handle)?, graph(from)?);
-        let mut found = CUgraphExecUpdateResultInfo::default();
-        if let Err((result, node)) = compare(&exec.source, &graph) {
-            (found.result, found.error_node) = (result, out(node));
-            put(info, found)?;
-            return Err(CUDA_ERROR_GRAPH_EXEC_UPDATE_FAILURE);
-        }
-        take_over(Arc::make_mut(&mut exec.plan.lock()), &exec.source, &graph);
-        *exec._objects.lock() = all_objects(&graph);
-        put(info, found)
-    })
+fn cuGraphExecUpdate_v2(handle: CUgraphExec, from: CUgraph, info: Out<CUgraphExecUpdateResultInfo>) -> CudaResult {
+    info.required()?;
+    let (exec, graph) = (exec(handle)?, graph(from)?);
+    let mut found = CUgraphExecUpdateResultInfo::default();
+    if let Err((result, node)) = compare(&exec.source, &graph) {
+        (found.result, found.error_node) = (result, out(node));
+        info.put(found)?;
+        return Err(CUDA_ERROR_GRAPH_EXEC_UPDATE_FAILURE);
+    }
+    take_over(Arc::make_mut(&mut exec.plan.lock()), &exec.source, &graph);
+    *exec._objects.lock() = all_objects(&graph);
+    info.put(found)
 }
 
-unsafe extern "C" fn cuGraphExecUpdate(
+fn cuGraphExecUpdate(
     handle: CUgraphExec,
     from: CUgraph,
-    node: *mut CUgraphNode,
-    result: *mut u32,
-) -> CUresult {
+    node: Out<CUgraphNode>,
+    result: Out<CUgraphExecUpdateResult>,
+) -> CudaResult {
     let mut info = CUgraphExecUpdateResultInfo::default();
-    // SAFETY: the caller's own arguments, and a local.
-    let code = unsafe { cuGraphExecUpdate_v2(handle, from, &mut info) };
-    put_if(node, info.error_node);
-    put_if(result, info.result);
-    code
+    let updated = cuGraphExecUpdate_v2(handle, from, Out::to(&mut info));
+    node.put_if(info.error_node);
+    result.put_if(info.result);
+    updated
 }
 
 /// Works on the step of a node.
-fn with_step(handle: CUgraphExec, of_node: CUgraphNode, work: impl FnOnce(&mut Step) -> Answer) -> CUresult {
-    call(|| {
-        let (exec, node) = (exec(handle)?, node(of_node)?);
-        let mut plan = exec.plan.lock();
-        work(Arc::make_mut(&mut plan).find(node.handle).ok_or(CUDA_ERROR_INVALID_VALUE)?)
-    })
+fn with_step(handle: CUgraphExec, of_node: CUgraphNode, work: impl FnOnce(&mut Step) -> CudaResult) -> CudaResult {
+    let (exec, node) = (exec(handle)?, node(of_node)?);
+    let mut plan = exec.plan.lock();
+    work(Arc::make_mut(&mut plan).find(node.handle).ok_or(CUDA_ERROR_INVALID_VALUE)?)
 }
 
-fn replace(step: &mut Step, task: Task) -> Answer {
+fn replace(step: &mut Step, task: Task) -> CudaResult {
     match &mut step.body {
         Body::Task(current) if current.kind() == task.kind() => {
             *current = task;
@@ -362,7 +342,7 @@ fn replace(step: &mut Step, task: Task) -> Answer {
 macro_rules! sets {
     ($($name:ident($($arg:ident: $kind:ty),*) $task:expr;)*) => {
         $(
-            unsafe extern "C" fn $name(handle: CUgraphExec, node: CUgraphNode, $($arg: $kind),*) -> CUresult {
+            fn $name(handle: CUgraphExec, node: CUgraphNode, $($arg: $kind),*) -> CudaResult {
                 with_step(handle, node, |step| replace(step, $task?))
             }
         )*
@@ -370,21 +350,17 @@ macro_rules! sets {
 }
 
 sets! {
-    cuGraphExecKernelNodeSetParams(p: *const CUDA_KERNEL_NODE_PARAMS_v1) kernel_task(&params::newer(&take(p)?));
-    cuGraphExecKernelNodeSetParams_v2(p: *const CUDA_KERNEL_NODE_PARAMS_v2) kernel_task(&take(p)?);
-    cuGraphExecMemcpyNodeSetParams(copy: *const CUDA_MEMCPY3D, _ctx: CUcontext) params::copy_task(&take(copy)?);
-    cuGraphExecMemsetNodeSetParams(p: *const CUDA_MEMSET_NODE_PARAMS, _ctx: CUcontext) params::set_task(&take(p)?);
-    cuGraphExecHostNodeSetParams(host: *const CUDA_HOST_NODE_PARAMS) params::host_task(&take(host)?);
+    cuGraphExecKernelNodeSetParams(p: In<CUDA_KERNEL_NODE_PARAMS_v1>) kernel_task(&params::newer(&p.take()?));
+    cuGraphExecKernelNodeSetParams_v2(p: In<CUDA_KERNEL_NODE_PARAMS_v2>) kernel_task(&p.take()?);
+    cuGraphExecMemcpyNodeSetParams(copy: In<CUDA_MEMCPY3D>, _ctx: CUcontext) params::copy_task(&copy.take()?);
+    cuGraphExecMemsetNodeSetParams(p: In<CUDA_MEMSET_NODE_PARAMS>, _ctx: CUcontext) params::set_task(&p.take()?);
+    cuGraphExecHostNodeSetParams(host: In<CUDA_HOST_NODE_PARAMS>) params::host_task(&host.take()?);
     cuGraphExecEventRecordNodeSetEvent(event: CUevent) params::record_task(event);
     cuGraphExecEventWaitNodeSetEvent(event: CUevent) params::wait_task(event);
-    cuGraphExecNodeSetParams(all: *mut CUgraphNodeParams) params::general_task(&take(all.cast_const())?);
+    cuGraphExecNodeSetParams(all: In<CUgraphNodeParams>) params::general_task(&all.take()?);
 }
 
-unsafe extern "C" fn cuGraphExecChildGraphNodeSetParams(
-    handle: CUgraphExec,
-    of_node: CUgraphNode,
-    child: CUgraph,
-) -> CUresult {
+fn cuGraphExecChildGraphNodeSetParams(handle: CUgraphExec, of_node: CUgraphNode, child: CUgraph) -> CudaResult {
     with_step(handle, of_node, |step| {
         let child = graph(child)?;
         let Task::Graph(before) = node(of_node)?.task.lock().clone() else { return Err(CUDA_ERROR_INVALID_VALUE) };
@@ -394,7 +370,7 @@ unsafe extern "C" fn cuGraphExecChildGraphNodeSetParams(
     })
 }
 
-unsafe extern "C" fn cuGraphNodeSetEnabled(handle: CUgraphExec, node: CUgraphNode, enabled: u32) -> CUresult {
+fn cuGraphNodeSetEnabled(handle: CUgraphExec, node: CUgraphNode, enabled: u32) -> CudaResult {
     with_step(handle, node, |step| {
         let can = matches!(&step.body, Body::Task(Task::Kernel(_) | Task::Copy(_) | Task::Set(_)));
         valid(can && enabled <= 1)?;
@@ -403,13 +379,14 @@ unsafe extern "C" fn cuGraphNodeSetEnabled(handle: CUgraphExec, node: CUgraphNod
     })
 }
 
-unsafe extern "C" fn cuGraphNodeGetEnabled(handle: CUgraphExec, node: CUgraphNode, to: *mut u32) -> CUresult {
-    with_step(handle, node, |step| put(to, u32::from(step.enabled)))
+fn cuGraphNodeGetEnabled(handle: CUgraphExec, node: CUgraphNode, to: Out<u32>) -> CudaResult {
+    with_step(handle, node, |step| to.put(u32::from(step.enabled)))
 }
 
 pub fn fill(table: Driver) -> Driver {
-    Driver {
-        cuGraphInstantiate: cuGraphInstantiate_v2,
+    entries!(
+        table,
+        cuGraphInstantiate = cuGraphInstantiate_v2,
         cuGraphInstantiate_v2,
         cuGraphInstantiateWithFlags,
         cuGraphInstantiateWithParams,
@@ -428,7 +405,6 @@ pub fn fill(table: Driver) -> Driver {
         cuGraphExecNodeSetParams,
         cuGraphExecChildGraphNodeSetParams,
         cuGraphNodeSetEnabled,
-        cuGraphNodeGetEnabled,
-        ..table
-    }
+        cuGraphNodeGetEnabled
+    )
 }

@@ -184,108 +184,92 @@ impl Node {
         self.task.lock().inside().iter().for_each(|inside| inside.dismantle());
     }
 
-    fn graph(&self) -> Answer<Arc<Graph>> {
+    fn graph(&self) -> CudaResult<Arc<Graph>> {
         self.graph.upgrade().ok_or(CUDA_ERROR_INVALID_VALUE)
     }
 }
 
 /// A graph that the application names.
-fn graph(handle: CUgraph) -> Answer<Arc<Graph>> {
+fn graph(handle: CUgraph) -> CudaResult<Arc<Graph>> {
     state::state()?;
     GRAPHS.get(of(handle)).map_err(|_| CUDA_ERROR_INVALID_VALUE)
 }
 
-fn node(handle: CUgraphNode) -> Answer<Arc<Node>> {
+fn node(handle: CUgraphNode) -> CudaResult<Arc<Node>> {
     state::state()?;
     NODES.get(of(handle)).map_err(|_| CUDA_ERROR_INVALID_VALUE)
 }
 
 /// Nodes, all of one graph.
-fn nodes(graph: &Arc<Graph>, handles: *const CUgraphNode, count: usize) -> Answer<Vec<Arc<Node>>> {
-    let nodes: Vec<_> = list(handles, count)?.into_iter().map(node).collect::<Answer<_>>()?;
+fn nodes(graph: &Arc<Graph>, handles: InSlice<CUgraphNode>) -> CudaResult<Vec<Arc<Node>>> {
+    let nodes: Vec<_> = handles.list()?.into_iter().map(node).collect::<CudaResult<_>>()?;
     valid(nodes.iter().all(|node| node.graph().is_ok_and(|owner| Arc::ptr_eq(&owner, graph))))?;
     Ok(nodes)
 }
 
-unsafe extern "C" fn cuGraphCreate(made: *mut CUgraph, flags: u32) -> CUresult {
-    call(|| {
-        state::state()?;
-        required(made)?;
-        valid(flags == 0)?;
-        put(made, out(Graph::make().handle))
-    })
+fn cuGraphCreate(made: Out<CUgraph>, flags: u32) -> CudaResult {
+    state::state()?;
+    made.required()?;
+    valid(flags == 0)?;
+    made.put(out(Graph::make().handle))
 }
 
-unsafe extern "C" fn cuGraphDestroy(handle: CUgraph) -> CUresult {
-    call(|| {
-        let graph = graph(handle)?;
-        valid(!graph.owned.load(Ordering::Relaxed))?;
-        graph.dismantle();
-        Ok(())
-    })
+fn cuGraphDestroy(handle: CUgraph) -> CudaResult {
+    let graph = graph(handle)?;
+    valid(!graph.owned.load(Ordering::Relaxed))?;
+    graph.dismantle();
+    Ok(())
 }
 
-unsafe extern "C" fn cuGraphClone(made: *mut CUgraph, original: CUgraph) -> CUresult {
-    call(|| {
-        required(made)?;
-        let original = graph(original)?;
-        valid(!original.is_conditional())?;
-        put(made, out(original.copy().handle))
-    })
+fn cuGraphClone(made: Out<CUgraph>, original: CUgraph) -> CudaResult {
+    made.required()?;
+    let original = graph(original)?;
+    valid(!original.is_conditional())?;
+    made.put(out(original.copy().handle))
 }
 
-unsafe extern "C" fn cuGraphNodeFindInClone(
-    found: *mut CUgraphNode,
-    original: CUgraphNode,
-    clone: CUgraph,
-) -> CUresult {
-    call(|| {
-        required(found)?;
-        let (original, clone) = (node(original)?, graph(clone)?);
-        let made = clone.inner.lock().origins.get(&original.handle).map(|node| node.handle);
-        put(found, out(made.ok_or(CUDA_ERROR_INVALID_VALUE)?))
-    })
+fn cuGraphNodeFindInClone(found: Out<CUgraphNode>, original: CUgraphNode, clone: CUgraph) -> CudaResult {
+    found.required()?;
+    let (original, clone) = (node(original)?, graph(clone)?);
+    let made = clone.inner.lock().origins.get(&original.handle).map(|node| node.handle);
+    found.put(out(made.ok_or(CUDA_ERROR_INVALID_VALUE)?))
 }
 
-unsafe extern "C" fn cuGraphChildGraphNodeGetGraph(handle: CUgraphNode, inside: *mut CUgraph) -> CUresult {
-    call(|| {
-        required(inside)?;
-        match &*node(handle)?.task.lock() {
-            Task::Graph(graph) => put(inside, out(graph.handle)),
-            _ => Err(CUDA_ERROR_INVALID_VALUE),
-        }
-    })
+fn cuGraphChildGraphNodeGetGraph(handle: CUgraphNode, inside: Out<CUgraph>) -> CudaResult {
+    inside.required()?;
+    match &*node(handle)?.task.lock() {
+        Task::Graph(graph) => inside.put(out(graph.handle)),
+        _ => Err(CUDA_ERROR_INVALID_VALUE),
+    }
 }
 
-unsafe extern "C" fn cuGraphDestroyNode(handle: CUgraphNode) -> CUresult {
-    call(|| {
-        let node = node(handle)?;
-        let graph = node.graph()?;
-        let mut inner = graph.inner.lock();
-        inner.nodes.retain(|other| other.handle != node.handle);
-        inner.edges.retain(|edge| edge.from != node.handle && edge.to != node.handle);
-        drop(inner);
-        node.dismantle();
-        Ok(())
-    })
+fn cuGraphDestroyNode(handle: CUgraphNode) -> CudaResult {
+    let node = node(handle)?;
+    let graph = node.graph()?;
+    let mut inner = graph.inner.lock();
+    inner.nodes.retain(|other| other.handle != node.handle);
+    inner.edges.retain(|edge| edge.from != node.handle && edge.to != node.handle);
+    drop(inner);
+    node.dismantle();
+    Ok(())
 }
 
-unsafe extern "C" fn cuGraphNodeGetType(handle: CUgraphNode, kind: *mut CUgraphNodeType) -> CUresult {
-    call(|| put(kind, node(handle)?.task.lock().kind()))
+fn cuGraphNodeGetType(handle: CUgraphNode, kind: Out<CUgraphNodeType>) -> CudaResult {
+    kind.put(node(handle)?.task.lock().kind())
 }
 
 pub fn fill(table: Driver) -> Driver {
     let families: [fn(Driver) -> Driver; 7] =
         [add::fill, capture::fill, conditional::fill, exec::fill, lists::fill, objects::fill, params::fill];
     let table = families.into_iter().fold(table, |table, fill| fill(table));
-    Driver {
+    entries!(
+        table,
         cuGraphCreate,
         cuGraphDestroy,
         cuGraphClone,
         cuGraphNodeFindInClone,
         cuGraphChildGraphNodeGetGraph,
         cuGraphDestroyNode,
-        cuGraphNodeGetType,
-        ..table
-    }
+        cuGraphNodeGetType
+    )
 }

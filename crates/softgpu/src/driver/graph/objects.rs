@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use cuda_abi::constants::{retain_flag, user_object_flag};
 use cuda_abi::driver::Driver;
 use cuda_abi::error::*;
 use cuda_abi::types::*;
@@ -13,9 +14,6 @@ use super::super::state;
 use super::graph;
 
 static OBJECTS: Table<UserObject> = Table::new(23);
-
-const NO_DESTRUCTOR_SYNC: u32 = 1;
-const MOVE: u32 = 1;
 
 pub struct UserObject {
     handle: u64,
@@ -30,7 +28,7 @@ impl UserObject {
     }
 
     /// Gives up references; the last one ends the object.
-    fn release(&self, count: u64) -> Answer {
+    fn release(&self, count: u64) -> CudaResult {
         if count == 0 {
             return Ok(());
         }
@@ -66,90 +64,75 @@ impl Drop for Kept {
     }
 }
 
-fn object(handle: CUuserObject) -> Answer<Arc<UserObject>> {
+fn object(handle: CUuserObject) -> CudaResult<Arc<UserObject>> {
     state::state()?;
     OBJECTS.get(of(handle)).map_err(|_| CUDA_ERROR_INVALID_VALUE)
 }
 
-unsafe extern "C" fn cuUserObjectCreate(
-    made: *mut CUuserObject,
+fn cuUserObjectCreate(
+    made: Out<CUuserObject>,
     user: *mut c_void,
     destroy: CUhostFn,
     references: u32,
     flags: u32,
-) -> CUresult {
-    call(|| {
-        state::state()?;
-        required(made)?;
-        let destroy = destroy.ok_or(CUDA_ERROR_INVALID_VALUE)?;
-        valid(references > 0 && flags == NO_DESTRUCTOR_SYNC)?;
-        let references = Mutex::new(u64::from(references));
-        let (handle, _) = OBJECTS.insert_with(|handle| UserObject { handle, destroy, user: of(user), references });
-        put(made, out(handle))
-    })
+) -> CudaResult {
+    state::state()?;
+    made.required()?;
+    let destroy = destroy.ok_or(CUDA_ERROR_INVALID_VALUE)?;
+    valid(references > 0 && flags == user_object_flag::NO_DESTRUCTOR_SYNC)?;
+    let references = Mutex::new(u64::from(references));
+    let (handle, _) = OBJECTS.insert_with(|handle| UserObject { handle, destroy, user: of(user), references });
+    made.put(out(handle))
 }
 
-unsafe extern "C" fn cuUserObjectRetain(handle: CUuserObject, count: u32) -> CUresult {
-    call(|| {
-        valid(count > 0)?;
-        object(handle)?.retain(count.into());
-        Ok(())
-    })
+fn cuUserObjectRetain(handle: CUuserObject, count: u32) -> CudaResult {
+    valid(count > 0)?;
+    object(handle)?.retain(count.into());
+    Ok(())
 }
 
-unsafe extern "C" fn cuUserObjectRelease(handle: CUuserObject, count: u32) -> CUresult {
-    call(|| {
-        valid(count > 0)?;
-        object(handle)?.release(count.into())
-    })
+fn cuUserObjectRelease(handle: CUuserObject, count: u32) -> CudaResult {
+    valid(count > 0)?;
+    object(handle)?.release(count.into())
 }
 
-unsafe extern "C" fn cuGraphRetainUserObject(
-    handle: CUgraph,
-    what: CUuserObject,
-    count: u32,
-    flags: u32,
-) -> CUresult {
-    call(|| {
-        let (graph, object) = (graph(handle)?, object(what)?);
-        valid(count > 0 && flags & !MOVE == 0)?;
-        let count = u64::from(count);
-        if flags & MOVE == 0 {
-            object.retain(count);
-        }
-        graph.inner.lock().objects.push(Kept { object, count });
-        Ok(())
-    })
+fn cuGraphRetainUserObject(handle: CUgraph, what: CUuserObject, count: u32, flags: u32) -> CudaResult {
+    let (graph, object) = (graph(handle)?, object(what)?);
+    valid(count > 0 && flags & !retain_flag::MOVE == 0)?;
+    let count = u64::from(count);
+    if flags & retain_flag::MOVE == 0 {
+        object.retain(count);
+    }
+    graph.inner.lock().objects.push(Kept { object, count });
+    Ok(())
 }
 
-unsafe extern "C" fn cuGraphReleaseUserObject(handle: CUgraph, what: CUuserObject, count: u32) -> CUresult {
-    call(|| {
-        let (graph, object) = (graph(handle)?, object(what)?);
-        let mut left = u64::from(count);
-        let mut gone = Vec::new();
-        let mut inner = graph.inner.lock();
-        let held = inner.objects.iter().filter(|kept| Arc::ptr_eq(&kept.object, &object));
-        valid(count > 0 && held.map(|kept| kept.count).sum::<u64>() >= left)?;
-        for kept in inner.objects.iter_mut().filter(|kept| Arc::ptr_eq(&kept.object, &object)) {
-            let now = left.min(kept.count);
-            kept.count -= now;
-            left -= now;
-            gone.push(Kept { object: object.clone(), count: now });
-        }
-        inner.objects.retain(|kept| kept.count > 0);
-        drop(inner);
-        drop(gone);
-        Ok(())
-    })
+fn cuGraphReleaseUserObject(handle: CUgraph, what: CUuserObject, count: u32) -> CudaResult {
+    let (graph, object) = (graph(handle)?, object(what)?);
+    let mut left = u64::from(count);
+    let mut gone = Vec::new();
+    let mut inner = graph.inner.lock();
+    let held = inner.objects.iter().filter(|kept| Arc::ptr_eq(&kept.object, &object));
+    valid(count > 0 && held.map(|kept| kept.count).sum::<u64>() >= left)?;
+    for kept in inner.objects.iter_mut().filter(|kept| Arc::ptr_eq(&kept.object, &object)) {
+        let now = left.min(kept.count);
+        kept.count -= now;
+        left -= now;
+        gone.push(Kept { object: object.clone(), count: now });
+    }
+    inner.objects.retain(|kept| kept.count > 0);
+    drop(inner);
+    drop(gone);
+    Ok(())
 }
 
 pub fn fill(table: Driver) -> Driver {
-    Driver {
+    entries!(
+        table,
         cuUserObjectCreate,
         cuUserObjectRetain,
         cuUserObjectRelease,
         cuGraphRetainUserObject,
-        cuGraphReleaseUserObject,
-        ..table
-    }
+        cuGraphReleaseUserObject
+    )
 }

@@ -1,5 +1,6 @@
 //! Reading and changing what nodes do.
 
+use cuda_abi::constants::node_type;
 use cuda_abi::driver::Driver;
 use cuda_abi::error::*;
 use cuda_abi::types::*;
@@ -18,41 +19,57 @@ pub fn newer(params: &CUDA_KERNEL_NODE_PARAMS_v1) -> CUDA_KERNEL_NODE_PARAMS_v2 
     CUDA_KERNEL_NODE_PARAMS_v2 { function, grid, block, shared_mem_bytes, kernel_params, extra, ..none }
 }
 
-pub fn kernel_task(params: &CUDA_KERNEL_NODE_PARAMS_v2) -> Answer<Task> {
+pub fn kernel_task(params: &CUDA_KERNEL_NODE_PARAMS_v2) -> CudaResult<Task> {
     let named = if params.function.is_null() { params.kernel } else { params.function };
-    launch::task(named, params)
+    // SAFETY: by the API's contract the node's parameters are those of its function.
+    unsafe { launch::task(named, params) }
 }
 
-pub fn copy_task(copy: &CUDA_MEMCPY3D) -> Answer<Task> {
+pub fn copy_task(copy: &CUDA_MEMCPY3D) -> CudaResult<Task> {
     shapes::check(copy)?;
     Ok(Task::Copy(Box::new(*copy)))
 }
 
-pub fn set_task(params: &CUDA_MEMSET_NODE_PARAMS) -> Answer<Task> {
+pub fn set_task(params: &CUDA_MEMSET_NODE_PARAMS) -> CudaResult<Task> {
     set::check(params)?;
     Ok(Task::Set(*params))
 }
 
-pub fn host_task(params: &CUDA_HOST_NODE_PARAMS) -> Answer<Task> {
+pub fn host_task(params: &CUDA_HOST_NODE_PARAMS) -> CudaResult<Task> {
     Ok(Task::Host(params.function.ok_or(CUDA_ERROR_INVALID_VALUE)?, of(params.user)))
 }
 
-pub fn record_task(handle: CUevent) -> Answer<Task> {
+pub fn record_task(handle: CUevent) -> CudaResult<Task> {
     Ok(Task::Record(event::event(handle)?))
 }
 
-pub fn wait_task(handle: CUevent) -> Answer<Task> {
+pub fn wait_task(handle: CUevent) -> CudaResult<Task> {
     Ok(Task::Wait(event::event(handle)?))
 }
 
+/// The parameters of a node's kind, out of what the general calls take for all kinds.
+pub fn member<T: Plain>(all: &CUgraphNodeParams) -> T {
+    const { assert!(size_of::<T>() <= size_of::<[u64; 29]>() && align_of::<T>() <= align_of::<u64>()) };
+    // SAFETY: it fits, and any bytes are a value of a plain type.
+    unsafe { all.value.as_ptr().cast::<T>().read() }
+}
+
+/// Parameters that are numbers and addresses, so that any bytes are a value.
+pub trait Plain: Copy {}
+
+impl Plain for CUDA_KERNEL_NODE_PARAMS_v2 {}
+impl Plain for CUDA_MEMCPY_NODE_PARAMS {}
+impl Plain for CUDA_MEMSET_NODE_PARAMS {}
+impl Plain for CUDA_HOST_NODE_PARAMS {}
+impl Plain for CUDA_CONDITIONAL_NODE_PARAMS {}
+
 /// What the general calls describe.
-pub fn general_task(all: &CUgraphNodeParams) -> Answer<Task> {
-    let value = all.value.as_ptr();
+pub fn general_task(all: &CUgraphNodeParams) -> CudaResult<Task> {
     match all.kind {
-        node_type::KERNEL => kernel_task(&take(value.cast())?),
-        node_type::MEMCPY => copy_task(&take(value.cast::<CUDA_MEMCPY_NODE_PARAMS>())?.copy),
-        node_type::MEMSET => set_task(&take(value.cast())?),
-        node_type::HOST => host_task(&take(value.cast())?),
+        node_type::KERNEL => kernel_task(&member(all)),
+        node_type::MEMCPY => copy_task(&member::<CUDA_MEMCPY_NODE_PARAMS>(all).copy),
+        node_type::MEMSET => set_task(&member(all)),
+        node_type::HOST => host_task(&member(all)),
         node_type::GRAPH => Ok(Task::Graph(super::graph(out(all.value[0]))?)),
         node_type::EMPTY => Ok(Task::Empty),
         node_type::WAIT_EVENT => wait_task(out(all.value[0])),
@@ -62,7 +79,7 @@ pub fn general_task(all: &CUgraphNodeParams) -> Answer<Task> {
 }
 
 /// Gives a node another task of the same kind.
-fn replace(node: &Arc<Node>, task: Task) -> Answer {
+fn replace(node: &Arc<Node>, task: Task) -> CudaResult {
     let mut current = node.task.lock();
     // The graphs inside a node are made with it.
     valid(current.kind() == task.kind() && task.inside().is_empty())?;
@@ -70,11 +87,9 @@ fn replace(node: &Arc<Node>, task: Task) -> Answer {
     Ok(())
 }
 
-fn get<T>(handle: CUgraphNode, to: *mut T, pick: impl FnOnce(&Task) -> Option<T>) -> CUresult {
-    call(|| {
-        required(to)?;
-        put(to, pick(&node(handle)?.task.lock()).ok_or(CUDA_ERROR_INVALID_VALUE)?)
-    })
+fn get<T>(handle: CUgraphNode, to: Out<T>, pick: impl FnOnce(&Task) -> Option<T>) -> CudaResult {
+    to.required()?;
+    to.put(pick(&node(handle)?.task.lock()).ok_or(CUDA_ERROR_INVALID_VALUE)?)
 }
 
 fn event_handle(event: &Arc<Event>) -> CUevent {
@@ -84,22 +99,22 @@ fn event_handle(event: &Arc<Event>) -> CUevent {
 macro_rules! sets {
     ($($name:ident($arg:ident: $kind:ty) $task:expr;)*) => {
         $(
-            unsafe extern "C" fn $name(handle: CUgraphNode, $arg: $kind) -> CUresult {
-                call(|| replace(&node(handle)?, $task?))
+            fn $name(handle: CUgraphNode, $arg: $kind) -> CudaResult {
+                replace(&node(handle)?, $task?)
             }
         )*
     };
 }
 
 sets! {
-    cuGraphKernelNodeSetParams(params: *const CUDA_KERNEL_NODE_PARAMS_v1) kernel_task(&newer(&take(params)?));
-    cuGraphKernelNodeSetParams_v2(params: *const CUDA_KERNEL_NODE_PARAMS_v2) kernel_task(&take(params)?);
-    cuGraphMemcpyNodeSetParams(copy: *const CUDA_MEMCPY3D) copy_task(&take(copy)?);
-    cuGraphMemsetNodeSetParams(set: *const CUDA_MEMSET_NODE_PARAMS) set_task(&take(set)?);
-    cuGraphHostNodeSetParams(host: *const CUDA_HOST_NODE_PARAMS) host_task(&take(host)?);
+    cuGraphKernelNodeSetParams(params: In<CUDA_KERNEL_NODE_PARAMS_v1>) kernel_task(&newer(&params.take()?));
+    cuGraphKernelNodeSetParams_v2(params: In<CUDA_KERNEL_NODE_PARAMS_v2>) kernel_task(&params.take()?);
+    cuGraphMemcpyNodeSetParams(copy: In<CUDA_MEMCPY3D>) copy_task(&copy.take()?);
+    cuGraphMemsetNodeSetParams(set: In<CUDA_MEMSET_NODE_PARAMS>) set_task(&set.take()?);
+    cuGraphHostNodeSetParams(host: In<CUDA_HOST_NODE_PARAMS>) host_task(&host.take()?);
     cuGraphEventRecordNodeSetEvent(event: CUevent) record_task(event);
     cuGraphEventWaitNodeSetEvent(event: CUevent) wait_task(event);
-    cuGraphNodeSetParams(all: *mut CUgraphNodeParams) general_task(&take(all.cast_const())?);
+    cuGraphNodeSetParams(all: In<CUgraphNodeParams>) general_task(&all.take()?);
 }
 
 fn shown(task: &Task) -> Option<CUDA_KERNEL_NODE_PARAMS_v2> {
@@ -116,17 +131,11 @@ fn shown(task: &Task) -> Option<CUDA_KERNEL_NODE_PARAMS_v2> {
     Some(params)
 }
 
-unsafe extern "C" fn cuGraphKernelNodeGetParams_v2(
-    handle: CUgraphNode,
-    to: *mut CUDA_KERNEL_NODE_PARAMS_v2,
-) -> CUresult {
+fn cuGraphKernelNodeGetParams_v2(handle: CUgraphNode, to: Out<CUDA_KERNEL_NODE_PARAMS_v2>) -> CudaResult {
     get(handle, to, shown)
 }
 
-unsafe extern "C" fn cuGraphKernelNodeGetParams(
-    handle: CUgraphNode,
-    to: *mut CUDA_KERNEL_NODE_PARAMS_v1,
-) -> CUresult {
+fn cuGraphKernelNodeGetParams(handle: CUgraphNode, to: Out<CUDA_KERNEL_NODE_PARAMS_v1>) -> CudaResult {
     get(handle, to, |task| {
         let CUDA_KERNEL_NODE_PARAMS_v2 {
             function, grid, block, shared_mem_bytes, kernel_params, extra, kernel, ..
@@ -136,72 +145,59 @@ unsafe extern "C" fn cuGraphKernelNodeGetParams(
     })
 }
 
-unsafe extern "C" fn cuGraphMemcpyNodeGetParams(handle: CUgraphNode, to: *mut CUDA_MEMCPY3D) -> CUresult {
+fn cuGraphMemcpyNodeGetParams(handle: CUgraphNode, to: Out<CUDA_MEMCPY3D>) -> CudaResult {
     get(handle, to, |task| if let Task::Copy(copy) = task { Some(**copy) } else { None })
 }
 
-unsafe extern "C" fn cuGraphMemsetNodeGetParams(handle: CUgraphNode, to: *mut CUDA_MEMSET_NODE_PARAMS) -> CUresult {
+fn cuGraphMemsetNodeGetParams(handle: CUgraphNode, to: Out<CUDA_MEMSET_NODE_PARAMS>) -> CudaResult {
     get(handle, to, |task| if let Task::Set(set) = task { Some(*set) } else { None })
 }
 
-unsafe extern "C" fn cuGraphHostNodeGetParams(handle: CUgraphNode, to: *mut CUDA_HOST_NODE_PARAMS) -> CUresult {
+fn cuGraphHostNodeGetParams(handle: CUgraphNode, to: Out<CUDA_HOST_NODE_PARAMS>) -> CudaResult {
     get(handle, to, |task| match task {
         Task::Host(function, user) => Some(CUDA_HOST_NODE_PARAMS { function: Some(*function), user: out(*user) }),
         _ => None,
     })
 }
 
-unsafe extern "C" fn cuGraphEventRecordNodeGetEvent(handle: CUgraphNode, to: *mut CUevent) -> CUresult {
+fn cuGraphEventRecordNodeGetEvent(handle: CUgraphNode, to: Out<CUevent>) -> CudaResult {
     get(handle, to, |task| if let Task::Record(event) = task { Some(event_handle(event)) } else { None })
 }
 
-unsafe extern "C" fn cuGraphEventWaitNodeGetEvent(handle: CUgraphNode, to: *mut CUevent) -> CUresult {
+fn cuGraphEventWaitNodeGetEvent(handle: CUgraphNode, to: Out<CUevent>) -> CudaResult {
     get(handle, to, |task| if let Task::Wait(event) = task { Some(event_handle(event)) } else { None })
 }
 
 /// A kernel node.
-fn kernel_node(handle: CUgraphNode) -> Answer<Arc<Node>> {
+fn kernel_node(handle: CUgraphNode) -> CudaResult<Arc<Node>> {
     let node = node(handle)?;
     let kind = node.task.lock().kind();
     valid(kind == node_type::KERNEL)?;
     Ok(node)
 }
 
-unsafe extern "C" fn cuGraphKernelNodeGetAttribute(
-    handle: CUgraphNode,
-    which: u32,
-    value: *mut CUkernelNodeAttrValue,
-) -> CUresult {
-    call(|| {
-        let node = kernel_node(handle)?;
-        put(value, node.attributes.lock().get(&which).copied().unwrap_or_default())
-    })
+fn cuGraphKernelNodeGetAttribute(handle: CUgraphNode, which: u32, value: Out<CUkernelNodeAttrValue>) -> CudaResult {
+    let node = kernel_node(handle)?;
+    value.put(node.attributes.lock().get(&which).copied().unwrap_or_default())
 }
 
-unsafe extern "C" fn cuGraphKernelNodeSetAttribute(
-    handle: CUgraphNode,
-    which: u32,
-    value: *const CUkernelNodeAttrValue,
-) -> CUresult {
-    call(|| {
-        let node = kernel_node(handle)?;
-        let value = take(value)?;
-        node.attributes.lock().insert(which, value);
-        Ok(())
-    })
+fn cuGraphKernelNodeSetAttribute(handle: CUgraphNode, which: u32, value: In<CUkernelNodeAttrValue>) -> CudaResult {
+    let node = kernel_node(handle)?;
+    let value = value.take()?;
+    node.attributes.lock().insert(which, value);
+    Ok(())
 }
 
-unsafe extern "C" fn cuGraphKernelNodeCopyAttributes(dst: CUgraphNode, src: CUgraphNode) -> CUresult {
-    call(|| {
-        let (dst, src) = (kernel_node(dst)?, kernel_node(src)?);
-        let attributes = src.attributes.lock().clone();
-        *dst.attributes.lock() = attributes;
-        Ok(())
-    })
+fn cuGraphKernelNodeCopyAttributes(dst: CUgraphNode, src: CUgraphNode) -> CudaResult {
+    let (dst, src) = (kernel_node(dst)?, kernel_node(src)?);
+    let attributes = src.attributes.lock().clone();
+    *dst.attributes.lock() = attributes;
+    Ok(())
 }
 
 pub fn fill(table: Driver) -> Driver {
-    Driver {
+    entries!(
+        table,
         cuGraphKernelNodeSetParams,
         cuGraphKernelNodeSetParams_v2,
         cuGraphMemcpyNodeSetParams,
@@ -219,7 +215,6 @@ pub fn fill(table: Driver) -> Driver {
         cuGraphEventWaitNodeGetEvent,
         cuGraphKernelNodeGetAttribute,
         cuGraphKernelNodeSetAttribute,
-        cuGraphKernelNodeCopyAttributes,
-        ..table
-    }
+        cuGraphKernelNodeCopyAttributes
+    )
 }

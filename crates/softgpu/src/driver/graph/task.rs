@@ -2,10 +2,11 @@
 
 use std::sync::Arc;
 
+use cuda_abi::constants::node_type;
 use cuda_abi::error::*;
 use cuda_abi::types::*;
 
-use super::super::abi::Answer;
+use super::super::abi::CudaResult;
 use super::super::context::Context;
 use super::super::event::Event;
 use super::super::function::Function;
@@ -112,7 +113,7 @@ impl Task {
         }
     }
 
-    pub fn run(&self, context: &Context) -> Answer {
+    pub fn run(&self, context: &Context) -> CudaResult {
         match self {
             Task::Kernel(kernel) => {
                 let KernelTask { function, shape, cooperative, .. } = kernel;

@@ -9,7 +9,7 @@ use cuda_abi::error::*;
 use cuda_abi::plan::{DEVICE_BASE, DEVICE_GRANULE, DEVICE_SIZE, HOST_BASE};
 use parking_lot::Mutex;
 
-use super::super::abi::Answer;
+use super::super::abi::CudaResult;
 use super::super::device::Device;
 use super::super::state;
 use super::map::{Kind, Region};
@@ -79,7 +79,7 @@ impl Arena {
 }
 
 /// Whole pages of the device.
-fn pages(device: &Device, size: u64) -> Answer<u64> {
+fn pages(device: &Device, size: u64) -> CudaResult<u64> {
     device.charge(size)?;
     let address = SPACE.lock().take(FLOOR, CEILING, size, DEVICE_GRANULE);
     let result = address.ok_or(CUDA_ERROR_OUT_OF_MEMORY).and_then(|address| {
@@ -100,12 +100,12 @@ fn free_pages(device: &Device, address: u64, size: u64) {
     device.discharge(size);
 }
 
-fn whole_pages(size: u64) -> Answer<u64> {
+fn whole_pages(size: u64) -> CudaResult<u64> {
     size.checked_next_multiple_of(DEVICE_GRANULE).ok_or(CUDA_ERROR_OUT_OF_MEMORY)
 }
 
 /// Zeroed memory for the context with id `owner`.
-pub fn allocate(device: &Device, owner: u64, size: u64) -> Answer<u64> {
+pub fn allocate(device: &Device, owner: u64, size: u64) -> CudaResult<u64> {
     if size == 0 {
         return Err(CUDA_ERROR_INVALID_VALUE);
     }

@@ -8,7 +8,7 @@ use cuda_abi::error::CUDA_ERROR_INVALID_VALUE;
 use cuda_abi::plan;
 use parking_lot::RwLock;
 
-use super::super::abi::Answer;
+use super::super::abi::CudaResult;
 use super::blocks::{self, Stretch};
 use super::pool::Pool;
 use super::vmm::Physical;
@@ -84,7 +84,7 @@ impl Region {
 }
 
 /// Enters a region unless it overlaps another.
-pub fn insert(region: Region) -> Answer {
+pub fn insert(region: Region) -> CudaResult {
     let mut regions = REGIONS.write();
     let end = region.base.checked_add(region.size).ok_or(CUDA_ERROR_INVALID_VALUE)?;
     let before = regions.range(..end).next_back();
@@ -155,7 +155,7 @@ pub fn remove_owned(owner: u64) -> Vec<Region> {
 }
 
 /// Runs `body` on the mappings that make up exactly `[base, base + size)`; fails if they do not.
-pub fn with_mappings<R>(base: u64, size: u64, body: impl FnOnce(&mut Mappings) -> Answer<R>) -> Answer<R> {
+pub fn with_mappings<R>(base: u64, size: u64, body: impl FnOnce(&mut Mappings) -> CudaResult<R>) -> CudaResult<R> {
     let mut regions = REGIONS.write();
     let end = base.checked_add(size).filter(|_| size > 0).ok_or(CUDA_ERROR_INVALID_VALUE)?;
     let mut at = base;
@@ -221,7 +221,7 @@ pub fn is_accessible(address: u64, len: u64, write: bool) -> bool {
 }
 
 /// What a pointer given to a copy is. Addresses in the window must have been handed out.
-pub fn classify(address: u64, len: u64, write: bool) -> Answer<Place> {
+pub fn classify(address: u64, len: u64, write: bool) -> CudaResult<Place> {
     let known = find(address);
     match known {
         Some(region) if !is_accessible(address, len, write) => {

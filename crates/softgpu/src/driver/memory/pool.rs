@@ -5,6 +5,7 @@
 
 use std::sync::Arc;
 
+use cuda_abi::constants::{access, allocation_type, location, pool_attribute};
 use cuda_abi::driver::Driver;
 use cuda_abi::error::*;
 use cuda_abi::types::*;
@@ -22,9 +23,6 @@ use super::map::{self, Kind, Region};
 
 /// In a region's flags: a stream will free it.
 pub const FREEING: u32 = 1 << 31;
-
-const PINNED: u32 = 1;
-const LOCATION_DEVICE: u32 = 1;
 
 static POOLS: Table<Pool> = Table::new(5);
 
@@ -53,7 +51,7 @@ impl Pool {
         POOLS.insert_with(|handle| Pool { handle, device, is_default, max_size, usage }).1
     }
 
-    fn take(&self, size: u64) -> Answer {
+    fn take(&self, size: u64) -> CudaResult {
         let mut usage = self.usage.lock();
         let used = usage.used.checked_add(size).ok_or(CUDA_ERROR_OUT_OF_MEMORY)?;
         if self.max_size != 0 && used > self.max_size {
@@ -86,12 +84,12 @@ fn current_pool(device: &Device) -> Arc<Pool> {
     current.unwrap_or_else(|| default_pool(device))
 }
 
-fn pool(handle: CUmemoryPool) -> Answer<Arc<Pool>> {
+fn pool(handle: CUmemoryPool) -> CudaResult<Arc<Pool>> {
     state::state()?;
     POOLS.get(of(handle)).map_err(|_| CUDA_ERROR_INVALID_VALUE)
 }
 
-fn allocate(context: &Context, pool: Arc<Pool>, size: usize) -> Answer<u64> {
+fn allocate(context: &Context, pool: Arc<Pool>, size: usize) -> CudaResult<u64> {
     valid(size > 0)?;
     pool.take(size as u64)?;
     // The memory is the pool's device's; contexts of all devices may use it.
@@ -111,167 +109,160 @@ fn allocate(context: &Context, pool: Arc<Pool>, size: usize) -> Answer<u64> {
     Ok(base)
 }
 
-unsafe extern "C" fn cuMemAllocAsync(dptr: *mut CUdeviceptr, bytes: usize, stream: CUstream) -> CUresult {
-    call(|| {
-        let queue = stream::queue(stream)?;
-        required(dptr)?;
-        capture::refuse(&queue)?;
-        let pool = current_pool(state::device_of(&queue.context));
-        put(dptr, allocate(&queue.context, pool, bytes)?)
-    })
+fn cuMemAllocAsync(dptr: Out<CUdeviceptr>, bytes: usize, stream: CUstream) -> CudaResult {
+    let queue = stream::queue(stream)?;
+    dptr.required()?;
+    capture::refuse(&queue)?;
+    let pool = current_pool(state::device_of(&queue.context));
+    dptr.put(allocate(&queue.context, pool, bytes)?)
 }
 
-unsafe extern "C" fn cuMemAllocFromPoolAsync(
-    dptr: *mut CUdeviceptr,
-    bytes: usize,
-    from: CUmemoryPool,
-    stream: CUstream,
-) -> CUresult {
-    call(|| {
-        let queue = stream::queue(stream)?;
-        required(dptr)?;
-        capture::refuse(&queue)?;
-        put(dptr, allocate(&queue.context, pool(from)?, bytes)?)
-    })
+fn cuMemAllocFromPoolAsync(dptr: Out<CUdeviceptr>, bytes: usize, from: CUmemoryPool, stream: CUstream) -> CudaResult {
+    let queue = stream::queue(stream)?;
+    dptr.required()?;
+    capture::refuse(&queue)?;
+    dptr.put(allocate(&queue.context, pool(from)?, bytes)?)
 }
 
-unsafe extern "C" fn cuMemFreeAsync(dptr: CUdeviceptr, stream: CUstream) -> CUresult {
-    call(|| {
-        let queue = stream::queue(stream)?;
-        capture::refuse(&queue)?;
-        if dptr == 0 {
-            return Ok(());
-        }
-        let marked = map::update(dptr, |region| {
-            let mine = matches!(region.kind, Kind::Device { .. }) && region.flags & FREEING == 0;
-            region.flags |= if mine { FREEING } else { 0 };
-            mine
+fn cuMemFreeAsync(dptr: CUdeviceptr, stream: CUstream) -> CudaResult {
+    let queue = stream::queue(stream)?;
+    capture::refuse(&queue)?;
+    if dptr == 0 {
+        return Ok(());
+    }
+    let marked = map::update(dptr, |region| {
+        let mine = matches!(region.kind, Kind::Device { .. }) && region.flags & FREEING == 0;
+        region.flags |= if mine { FREEING } else { 0 };
+        mine
+    });
+    valid(marked)?;
+    queue.submit(Work::always(move |_| {
+        map::update(dptr, |region| {
+            region.flags &= !FREEING;
+            true
         });
-        valid(marked)?;
-        queue.submit(Work::always(move |_| {
-            map::update(dptr, |region| {
-                region.flags &= !FREEING;
-                true
-            });
-            // The end of the context may have been faster.
-            let _ = alloc::free(dptr);
-        }));
-        Ok(())
-    })
+        // The end of the context may have been faster.
+        let _ = alloc::free(dptr);
+    }));
+    Ok(())
 }
 
-unsafe extern "C" fn cuDeviceGetDefaultMemPool(to: *mut CUmemoryPool, dev: CUdevice) -> CUresult {
-    call(|| put(to, out(default_pool(state::device(dev)?).handle)))
+fn cuDeviceGetDefaultMemPool(to: Out<CUmemoryPool>, dev: CUdevice) -> CudaResult {
+    to.put(out(default_pool(state::device(dev)?).handle))
 }
 
-unsafe extern "C" fn cuDeviceGetMemPool(to: *mut CUmemoryPool, dev: CUdevice) -> CUresult {
-    call(|| put(to, out(current_pool(state::device(dev)?).handle)))
+fn cuDeviceGetMemPool(to: Out<CUmemoryPool>, dev: CUdevice) -> CudaResult {
+    to.put(out(current_pool(state::device(dev)?).handle))
 }
 
-unsafe extern "C" fn cuDeviceSetMemPool(dev: CUdevice, from: CUmemoryPool) -> CUresult {
-    call(|| {
-        let device = state::device(dev)?;
-        let pool = pool(from)?;
-        valid(pool.device == device.ordinal)?;
-        device.pools.lock().current = Some(pool);
-        Ok(())
-    })
+fn cuDeviceSetMemPool(dev: CUdevice, from: CUmemoryPool) -> CudaResult {
+    let device = state::device(dev)?;
+    let pool = pool(from)?;
+    valid(pool.device == device.ordinal)?;
+    device.pools.lock().current = Some(pool);
+    Ok(())
 }
 
-unsafe extern "C" fn cuMemPoolCreate(to: *mut CUmemoryPool, props: *const CUmemPoolProps) -> CUresult {
-    call(|| {
-        state::state()?;
-        required(to)?;
-        let props = take(props)?;
-        valid(props.alloc_type == PINNED)?;
-        if props.location.kind != LOCATION_DEVICE || props.handle_types != 0 {
-            return Err(CUDA_ERROR_NOT_SUPPORTED);
+fn cuMemPoolCreate(to: Out<CUmemoryPool>, props: In<CUmemPoolProps>) -> CudaResult {
+    state::state()?;
+    to.required()?;
+    let props = props.take()?;
+    valid(props.alloc_type == allocation_type::PINNED)?;
+    if props.location.kind != location::DEVICE || props.handle_types != 0 {
+        return Err(CUDA_ERROR_NOT_SUPPORTED);
+    }
+    let device = state::device(props.location.id)?;
+    to.put(out(Pool::make(device.ordinal, false, props.max_size as u64).handle))
+}
+
+fn cuMemPoolDestroy(from: CUmemoryPool) -> CudaResult {
+    let pool = pool(from)?;
+    valid(!pool.is_default)?;
+    let mut pools = state::devices()[pool.device].pools.lock();
+    if pools.current.as_ref().is_some_and(|current| Arc::ptr_eq(current, &pool)) {
+        pools.current = None;
+    }
+    POOLS.remove(of(from)).map(|_| ())
+}
+
+fn cuMemPoolTrimTo(from: CUmemoryPool, _keep: usize) -> CudaResult {
+    pool(from).map(|_| ())
+}
+
+fn cuMemPoolGetAttribute(from: CUmemoryPool, attr: u32, value: Untyped) -> CudaResult {
+    let usage = *pool(from)?.usage.lock();
+    let bytes = match attr {
+        pool_attribute::REUSE_FOLLOW_EVENT_DEPENDENCIES..=pool_attribute::REUSE_ALLOW_INTERNAL_DEPENDENCIES => {
+            let policy = usage.reuse[(attr - pool_attribute::REUSE_FOLLOW_EVENT_DEPENDENCIES) as usize];
+            // SAFETY: whether memory may be used again is an int.
+            return unsafe { value.out::<i32>() }.put(policy);
         }
-        let device = state::device(props.location.id)?;
-        put(to, out(Pool::make(device.ordinal, false, props.max_size as u64).handle))
-    })
+        pool_attribute::RELEASE_THRESHOLD => usage.release_threshold,
+        pool_attribute::RESERVED_MEM_CURRENT | pool_attribute::USED_MEM_CURRENT => usage.used,
+        pool_attribute::RESERVED_MEM_HIGH => usage.reserved_high,
+        pool_attribute::USED_MEM_HIGH => usage.used_high,
+        _ => return Err(CUDA_ERROR_INVALID_VALUE),
+    };
+    // SAFETY: sizes are 64-bit numbers.
+    unsafe { value.out::<u64>() }.put(bytes)
 }
 
-unsafe extern "C" fn cuMemPoolDestroy(from: CUmemoryPool) -> CUresult {
-    call(|| {
-        let pool = pool(from)?;
-        valid(!pool.is_default)?;
-        let mut pools = state::devices()[pool.device].pools.lock();
-        if pools.current.as_ref().is_some_and(|current| Arc::ptr_eq(current, &pool)) {
-            pools.current = None;
+fn cuMemPoolSetAttribute(from: CUmemoryPool, attr: u32, value: Untyped) -> CudaResult {
+    let pool = pool(from)?;
+    value.required()?;
+    let mut usage = pool.usage.lock();
+    match attr {
+        pool_attribute::REUSE_FOLLOW_EVENT_DEPENDENCIES..=pool_attribute::REUSE_ALLOW_INTERNAL_DEPENDENCIES => {
+            usage.reuse[(attr - pool_attribute::REUSE_FOLLOW_EVENT_DEPENDENCIES) as usize] =
+                // SAFETY: whether memory may be used again is an int.
+                unsafe { value.value::<i32>() }.take()?
         }
-        POOLS.remove(of(from)).map(|_| ())
-    })
-}
-
-unsafe extern "C" fn cuMemPoolTrimTo(from: CUmemoryPool, _keep: usize) -> CUresult {
-    call(|| pool(from).map(|_| ()))
-}
-
-unsafe extern "C" fn cuMemPoolGetAttribute(from: CUmemoryPool, attr: u32, value: *mut c_void) -> CUresult {
-    call(|| {
-        let usage = *pool(from)?.usage.lock();
-        match attr {
-            1..=3 => put(value.cast::<i32>(), usage.reuse[attr as usize - 1]),
-            4 => put(value.cast::<u64>(), usage.release_threshold),
-            5 | 7 => put(value.cast::<u64>(), usage.used),
-            6 => put(value.cast::<u64>(), usage.reserved_high),
-            8 => put(value.cast::<u64>(), usage.used_high),
-            _ => Err(CUDA_ERROR_INVALID_VALUE),
+        pool_attribute::RELEASE_THRESHOLD => {
+            // SAFETY: sizes are 64-bit numbers.
+            usage.release_threshold = unsafe { value.value::<u64>() }.take()?
         }
-    })
-}
-
-unsafe extern "C" fn cuMemPoolSetAttribute(from: CUmemoryPool, attr: u32, value: *mut c_void) -> CUresult {
-    call(|| {
-        let pool = pool(from)?;
-        required(value)?;
-        let mut usage = pool.usage.lock();
-        match attr {
-            1..=3 => usage.reuse[attr as usize - 1] = take(value.cast::<i32>())?,
-            4 => usage.release_threshold = take(value.cast::<u64>())?,
-            // High-water marks can only be set back to what is in use.
-            6 | 8 => {
-                valid(take(value.cast::<u64>())? == 0)?;
-                let used = usage.used;
-                *(if attr == 6 { &mut usage.reserved_high } else { &mut usage.used_high }) = used;
-            }
-            _ => return Err(CUDA_ERROR_INVALID_VALUE),
+        // High-water marks can only be set back to what is in use.
+        pool_attribute::RESERVED_MEM_HIGH | pool_attribute::USED_MEM_HIGH => {
+            // SAFETY: sizes are 64-bit numbers.
+            valid(unsafe { value.value::<u64>() }.take()? == 0)?;
+            let used = usage.used;
+            *(if attr == pool_attribute::RESERVED_MEM_HIGH {
+                &mut usage.reserved_high
+            } else {
+                &mut usage.used_high
+            }) = used;
         }
-        Ok(())
-    })
+        _ => return Err(CUDA_ERROR_INVALID_VALUE),
+    }
+    Ok(())
 }
 
-unsafe extern "C" fn cuMemPoolSetAccess(from: CUmemoryPool, map: *const CUmemAccessDesc, count: usize) -> CUresult {
-    call(|| {
-        let pool = pool(from)?;
-        valid(count <= 1024)?;
-        for desc in list(map, count)? {
-            valid(desc.location.kind == LOCATION_DEVICE && matches!(desc.flags, 0 | 1 | 3))?;
-            let device = state::device(desc.location.id)?;
-            // The pool's own device cannot lose its access.
-            valid(device.ordinal != pool.device || desc.flags == 3)?;
-        }
-        Ok(())
-    })
+fn cuMemPoolSetAccess(from: CUmemoryPool, map: InSlice<CUmemAccessDesc>, count: usize) -> CudaResult {
+    let pool = pool(from)?;
+    valid(count <= 1024)?;
+    for desc in map.list()? {
+        valid(
+            desc.location.kind == location::DEVICE
+                && matches!(desc.flags, access::NONE | access::READ | access::READ_WRITE),
+        )?;
+        let device = state::device(desc.location.id)?;
+        // The pool's own device cannot lose its access.
+        valid(device.ordinal != pool.device || desc.flags == access::READ_WRITE)?;
+    }
+    Ok(())
 }
 
-unsafe extern "C" fn cuMemPoolGetAccess(
-    flags: *mut CUmemAccess_flags,
-    from: CUmemoryPool,
-    location: *mut CUmemLocation,
-) -> CUresult {
-    call(|| {
-        pool(from)?;
-        let location = take(location)?;
-        valid(location.kind == LOCATION_DEVICE)?;
-        state::device(location.id)?;
-        put(flags, 3)
-    })
+fn cuMemPoolGetAccess(flags: Out<CUmemAccess_flags>, from: CUmemoryPool, location: In<CUmemLocation>) -> CudaResult {
+    pool(from)?;
+    let location = location.take()?;
+    valid(location.kind == location::DEVICE)?;
+    state::device(location.id)?;
+    flags.put(access::READ_WRITE)
 }
 
 pub fn fill(table: Driver) -> Driver {
-    Driver {
+    entries!(
+        table,
         cuMemAllocAsync,
         cuMemAllocFromPoolAsync,
         cuMemFreeAsync,
@@ -284,7 +275,6 @@ pub fn fill(table: Driver) -> Driver {
         cuMemPoolGetAttribute,
         cuMemPoolSetAttribute,
         cuMemPoolSetAccess,
-        cuMemPoolGetAccess,
-        ..table
-    }
+        cuMemPoolGetAccess
+    )
 }

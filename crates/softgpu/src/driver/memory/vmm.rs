@@ -5,6 +5,7 @@ use std::os::fd::{BorrowedFd, IntoRawFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
+use cuda_abi::constants::{allocation_type, handle_type, location};
 use cuda_abi::driver::Driver;
 use cuda_abi::error::*;
 use cuda_abi::plan::{DEVICE_BASE, DEVICE_GRANULE};
@@ -16,10 +17,6 @@ use super::super::handles::{Table, of};
 use super::super::state;
 use super::map::{self, Kind, Region};
 use super::{heap, sys};
-
-const PINNED: u32 = 1;
-const LOCATION_DEVICE: u32 = 1;
-const POSIX_FD: u32 = 1;
 
 static HANDLES: Table<Physical> = Table::new(4);
 
@@ -62,48 +59,42 @@ fn granular(value: u64) -> bool {
     value.is_multiple_of(DEVICE_GRANULE)
 }
 
-fn check(prop: &CUmemAllocationProp) -> Answer {
-    valid(prop.kind == PINNED)?;
-    if prop.location.kind != LOCATION_DEVICE || prop.requested_handle_types & !POSIX_FD != 0 {
+fn check(prop: &CUmemAllocationProp) -> CudaResult {
+    valid(prop.kind == allocation_type::PINNED)?;
+    if prop.location.kind != location::DEVICE
+        || prop.requested_handle_types & !handle_type::POSIX_FILE_DESCRIPTOR != 0
+    {
         return Err(CUDA_ERROR_NOT_SUPPORTED);
     }
     state::device(prop.location.id).map(|_| ())
 }
 
-unsafe extern "C" fn cuMemGetAllocationGranularity(
-    granularity: *mut usize,
-    prop: *const CUmemAllocationProp,
-    option: u32,
-) -> CUresult {
-    call(|| {
-        state::state()?;
-        required(granularity)?;
-        check(&take(prop)?)?;
-        valid(option <= 1)?;
-        put(granularity, DEVICE_GRANULE as usize)
-    })
+fn cuMemGetAllocationGranularity(granularity: Out<usize>, prop: In<CUmemAllocationProp>, option: u32) -> CudaResult {
+    state::state()?;
+    granularity.required()?;
+    check(&prop.take()?)?;
+    valid(option <= 1)?;
+    granularity.put(DEVICE_GRANULE as usize)
 }
 
-unsafe extern "C" fn cuMemCreate(
-    handle: *mut CUmemGenericAllocationHandle,
+fn cuMemCreate(
+    handle: Out<CUmemGenericAllocationHandle>,
     size: usize,
-    prop: *const CUmemAllocationProp,
+    prop: In<CUmemAllocationProp>,
     flags: u64,
-) -> CUresult {
-    call(|| {
-        state::state()?;
-        required(handle)?;
-        let (prop, size) = (take(prop)?, size as u64);
-        check(&prop)?;
-        valid(flags == 0 && size > 0 && granular(size))?;
-        let device = state::device(prop.location.id)?;
-        device.charge(size)?;
-        let file = sys::memory_file(size).map_err(|_| {
-            device.discharge(size);
-            CUDA_ERROR_OUT_OF_MEMORY
-        })?;
-        put(handle, enter(file, size, false, prop))
-    })
+) -> CudaResult {
+    state::state()?;
+    handle.required()?;
+    let (prop, size) = (prop.take()?, size as u64);
+    check(&prop)?;
+    valid(flags == 0 && size > 0 && granular(size))?;
+    let device = state::device(prop.location.id)?;
+    device.charge(size)?;
+    let file = sys::memory_file(size).map_err(|_| {
+        device.discharge(size);
+        CUDA_ERROR_OUT_OF_MEMORY
+    })?;
+    handle.put(enter(file, size, false, prop))
 }
 
 fn enter(file: OwnedFd, size: u64, imported: bool, prop: CUmemAllocationProp) -> u64 {
@@ -111,101 +102,91 @@ fn enter(file: OwnedFd, size: u64, imported: bool, prop: CUmemAllocationProp) ->
     HANDLES.insert_with(|handle| Physical { handle, references, file, size, imported, prop }).0
 }
 
-fn physical(handle: u64) -> Answer<Arc<Physical>> {
+fn physical(handle: u64) -> CudaResult<Arc<Physical>> {
     state::state()?;
     HANDLES.get(handle).map_err(|_| CUDA_ERROR_INVALID_VALUE)
 }
 
-unsafe extern "C" fn cuMemRelease(handle: CUmemGenericAllocationHandle) -> CUresult {
-    call(|| {
-        let physical = physical(handle)?;
-        if physical.references.fetch_sub(1, Ordering::AcqRel) == 1 {
-            let _ = HANDLES.remove(handle);
-        }
-        Ok(())
-    })
+fn cuMemRelease(handle: CUmemGenericAllocationHandle) -> CudaResult {
+    let physical = physical(handle)?;
+    if physical.references.fetch_sub(1, Ordering::AcqRel) == 1 {
+        let _ = HANDLES.remove(handle);
+    }
+    Ok(())
 }
 
-unsafe extern "C" fn cuMemRetainAllocationHandle(
-    handle: *mut CUmemGenericAllocationHandle,
-    addr: *mut c_void,
-) -> CUresult {
-    call(|| {
-        state::state()?;
-        required(handle)?;
-        let region = map::find(of(addr)).ok_or(CUDA_ERROR_INVALID_VALUE)?;
-        let Kind::Mapped { physical, .. } = region.kind else { return Err(CUDA_ERROR_INVALID_VALUE) };
-        physical.references.fetch_add(1, Ordering::AcqRel);
-        HANDLES.restore(physical.handle, physical.clone());
-        put(handle, physical.handle)
-    })
+fn cuMemRetainAllocationHandle(handle: Out<CUmemGenericAllocationHandle>, addr: *mut c_void) -> CudaResult {
+    state::state()?;
+    handle.required()?;
+    let region = map::find(of(addr)).ok_or(CUDA_ERROR_INVALID_VALUE)?;
+    let Kind::Mapped { physical, .. } = region.kind else { return Err(CUDA_ERROR_INVALID_VALUE) };
+    physical.references.fetch_add(1, Ordering::AcqRel);
+    HANDLES.restore(physical.handle, physical.clone());
+    handle.put(physical.handle)
 }
 
-unsafe extern "C" fn cuMemGetAllocationPropertiesFromHandle(
-    prop: *mut CUmemAllocationProp,
+fn cuMemGetAllocationPropertiesFromHandle(
+    prop: Out<CUmemAllocationProp>,
     handle: CUmemGenericAllocationHandle,
-) -> CUresult {
-    call(|| put(prop, physical(handle)?.prop))
+) -> CudaResult {
+    prop.put(physical(handle)?.prop)
 }
 
-unsafe extern "C" fn cuMemExportToShareableHandle(
-    shareable: *mut c_void,
+fn cuMemExportToShareableHandle(
+    shareable: Untyped,
     handle: CUmemGenericAllocationHandle,
     kind: u32,
     flags: u64,
-) -> CUresult {
-    call(|| {
-        required(shareable)?;
-        let physical = physical(handle)?;
-        valid(flags == 0 && kind == POSIX_FD && physical.prop.requested_handle_types & kind != 0)?;
-        let copy = physical.file.try_clone().map_err(|_| CUDA_ERROR_OPERATING_SYSTEM)?;
-        put(shareable.cast::<i32>(), copy.into_raw_fd())
-    })
+) -> CudaResult {
+    shareable.required()?;
+    let physical = physical(handle)?;
+    valid(
+        flags == 0 && kind == handle_type::POSIX_FILE_DESCRIPTOR && physical.prop.requested_handle_types & kind != 0,
+    )?;
+    let copy = physical.file.try_clone().map_err(|_| CUDA_ERROR_OPERATING_SYSTEM)?;
+    // SAFETY: a handle of this type is a descriptor.
+    unsafe { shareable.out::<i32>() }.put(copy.into_raw_fd())
 }
 
-unsafe extern "C" fn cuMemImportFromShareableHandle(
-    handle: *mut CUmemGenericAllocationHandle,
+fn cuMemImportFromShareableHandle(
+    handle: Out<CUmemGenericAllocationHandle>,
     os_handle: *mut c_void,
     kind: u32,
-) -> CUresult {
-    call(|| {
-        state::state()?;
-        required(handle)?;
-        valid(kind == POSIX_FD)?;
-        let raw = i32::try_from(os_handle as usize).map_err(|_| CUDA_ERROR_INVALID_VALUE)?;
-        // SAFETY: a plain system call that fails for what is no descriptor.
-        valid(unsafe { libc::fcntl(raw, libc::F_GETFD) } >= 0)?;
-        // SAFETY: it is open, and by the API's contract the caller keeps it so during the call.
-        let file = unsafe { BorrowedFd::borrow_raw(raw) };
-        let file = file.try_clone_to_owned().map_err(|_| CUDA_ERROR_OPERATING_SYSTEM)?;
-        let size = sys::sealed_size(&file).filter(|size| *size > 0 && granular(*size));
-        let prop = CUmemAllocationProp {
-            kind: PINNED,
-            requested_handle_types: POSIX_FD,
-            location: CUmemLocation { kind: LOCATION_DEVICE, id: 0 },
-            ..Default::default()
-        };
-        put(handle, enter(file, size.ok_or(CUDA_ERROR_INVALID_VALUE)?, true, prop))
-    })
+) -> CudaResult {
+    state::state()?;
+    handle.required()?;
+    valid(kind == handle_type::POSIX_FILE_DESCRIPTOR)?;
+    let raw = i32::try_from(os_handle as usize).map_err(|_| CUDA_ERROR_INVALID_VALUE)?;
+    // SAFETY: a plain system call that fails for what is no descriptor.
+    valid(unsafe { libc::fcntl(raw, libc::F_GETFD) } >= 0)?;
+    // SAFETY: it is open, and by the API's contract the caller keeps it so during the call.
+    let file = unsafe { BorrowedFd::borrow_raw(raw) };
+    let file = file.try_clone_to_owned().map_err(|_| CUDA_ERROR_OPERATING_SYSTEM)?;
+    let size = sys::sealed_size(&file).filter(|size| *size > 0 && granular(*size));
+    let prop = CUmemAllocationProp {
+        kind: allocation_type::PINNED,
+        requested_handle_types: handle_type::POSIX_FILE_DESCRIPTOR,
+        location: CUmemLocation { kind: location::DEVICE, id: 0 },
+        ..Default::default()
+    };
+    handle.put(enter(file, size.ok_or(CUDA_ERROR_INVALID_VALUE)?, true, prop))
 }
 
-unsafe extern "C" fn cuMemAddressReserve(
-    ptr: *mut CUdeviceptr,
+fn cuMemAddressReserve(
+    ptr: Out<CUdeviceptr>,
     size: usize,
     alignment: usize,
     addr: CUdeviceptr,
     flags: u64,
-) -> CUresult {
-    call(|| {
-        state::state()?;
-        required(ptr)?;
-        let (size, alignment) = (size as u64, (alignment as u64).max(DEVICE_GRANULE));
-        valid(flags == 0 && size > 0 && granular(size) && alignment.is_power_of_two())?;
-        put(ptr, reserve(addr, size, alignment)?)
-    })
+) -> CudaResult {
+    state::state()?;
+    ptr.required()?;
+    let (size, alignment) = (size as u64, (alignment as u64).max(DEVICE_GRANULE));
+    valid(flags == 0 && size > 0 && granular(size) && alignment.is_power_of_two())?;
+    ptr.put(reserve(addr, size, alignment)?)
 }
 
-fn reserve(hint: u64, size: u64, alignment: u64) -> Answer<u64> {
+fn reserve(hint: u64, size: u64, alignment: u64) -> CudaResult<u64> {
     let mut reserved = RESERVED.lock();
     let mut space = heap::SPACE.lock();
     let end = hint.checked_add(size);
@@ -223,106 +204,92 @@ fn reserve(hint: u64, size: u64, alignment: u64) -> Answer<u64> {
     Ok(address)
 }
 
-unsafe extern "C" fn cuMemAddressFree(ptr: CUdeviceptr, size: usize) -> CUresult {
-    call(|| {
-        state::state()?;
-        let mut reserved = RESERVED.lock();
-        valid(reserved.get(&ptr) == Some(&(size as u64)))?;
-        valid(!map::overlaps(ptr, size as u64))?;
-        reserved.remove(&ptr);
-        sys::free(ptr, size as u64);
-        heap::SPACE.lock().free(ptr);
-        Ok(())
-    })
+fn cuMemAddressFree(ptr: CUdeviceptr, size: usize) -> CudaResult {
+    state::state()?;
+    let mut reserved = RESERVED.lock();
+    valid(reserved.get(&ptr) == Some(&(size as u64)))?;
+    valid(!map::overlaps(ptr, size as u64))?;
+    reserved.remove(&ptr);
+    sys::free(ptr, size as u64);
+    heap::SPACE.lock().free(ptr);
+    Ok(())
 }
 
-unsafe extern "C" fn cuMemMap(
+fn cuMemMap(
     ptr: CUdeviceptr,
     size: usize,
     offset: usize,
     handle: CUmemGenericAllocationHandle,
     flags: u64,
-) -> CUresult {
-    call(|| {
-        let physical = physical(handle)?;
-        let (size, offset) = (size as u64, offset as u64);
-        valid(flags == 0 && size > 0 && granular(ptr) && granular(size) && granular(offset))?;
-        valid(offset.checked_add(size).is_some_and(|end| end <= physical.size))?;
-        let reserved = RESERVED.lock();
-        let (base, len) = reserved.range(..=ptr).next_back().ok_or(CUDA_ERROR_INVALID_VALUE)?;
-        valid(ptr.checked_add(size).is_some_and(|end| end <= base + len))?;
-        map::insert(Region {
-            base: ptr,
-            size,
-            device: physical.device(),
-            owner: 0,
-            context: 0,
-            id: map::fresh_id(),
-            flags: 0,
-            kind: Kind::Mapped { physical: physical.clone(), access: Vec::new() },
-        })?;
-        sys::map_file(ptr, size, &physical.file, offset).map_err(|_| {
-            map::remove(ptr, |_| true);
-            CUDA_ERROR_OUT_OF_MEMORY
-        })
+) -> CudaResult {
+    let physical = physical(handle)?;
+    let (size, offset) = (size as u64, offset as u64);
+    valid(flags == 0 && size > 0 && granular(ptr) && granular(size) && granular(offset))?;
+    valid(offset.checked_add(size).is_some_and(|end| end <= physical.size))?;
+    let reserved = RESERVED.lock();
+    let (base, len) = reserved.range(..=ptr).next_back().ok_or(CUDA_ERROR_INVALID_VALUE)?;
+    valid(ptr.checked_add(size).is_some_and(|end| end <= base + len))?;
+    map::insert(Region {
+        base: ptr,
+        size,
+        device: physical.device(),
+        owner: 0,
+        context: 0,
+        id: map::fresh_id(),
+        flags: 0,
+        kind: Kind::Mapped { physical: physical.clone(), access: Vec::new() },
+    })?;
+    sys::map_file(ptr, size, &physical.file, offset).map_err(|_| {
+        map::remove(ptr, |_| true);
+        CUDA_ERROR_OUT_OF_MEMORY
     })
 }
 
-unsafe extern "C" fn cuMemUnmap(ptr: CUdeviceptr, size: usize) -> CUresult {
-    call(|| {
-        state::state()?;
-        let _reserved = RESERVED.lock();
-        let gone = map::with_mappings(ptr, size as u64, |mappings| Ok(mappings.remove()))?;
-        sys::unmap_file(ptr, size as u64).map_err(|_| CUDA_ERROR_UNMAP_FAILED)?;
-        drop(gone);
-        Ok(())
-    })
+fn cuMemUnmap(ptr: CUdeviceptr, size: usize) -> CudaResult {
+    state::state()?;
+    let _reserved = RESERVED.lock();
+    let gone = map::with_mappings(ptr, size as u64, |mappings| Ok(mappings.remove()))?;
+    sys::unmap_file(ptr, size as u64).map_err(|_| CUDA_ERROR_UNMAP_FAILED)?;
+    drop(gone);
+    Ok(())
 }
 
-unsafe extern "C" fn cuMemSetAccess(
-    ptr: CUdeviceptr,
-    size: usize,
-    desc: *const CUmemAccessDesc,
-    count: usize,
-) -> CUresult {
-    call(|| {
-        state::state()?;
-        valid(count > 0 && count <= 1024)?;
-        let wanted = list(desc, count)?;
-        for desc in &wanted {
-            valid(matches!(desc.flags, 0 | 1 | 3))?;
-            match desc.location.kind {
-                LOCATION_DEVICE => state::device(desc.location.id)?,
-                _ => return Err(CUDA_ERROR_NOT_SUPPORTED),
-            };
-        }
-        let _reserved = RESERVED.lock();
-        let changed = map::with_mappings(ptr, size as u64, |mappings| {
-            Ok(wanted.iter().fold(Vec::new(), |_, desc| mappings.grant(desc.location.id, desc.flags)))
-        })?;
-        for (base, size, access) in changed {
-            let done = sys::protect(base, size, access & 1 != 0, access & 2 != 0);
-            done.map_err(|_| CUDA_ERROR_OUT_OF_MEMORY)?;
-        }
-        Ok(())
-    })
+fn cuMemSetAccess(ptr: CUdeviceptr, size: usize, desc: InSlice<CUmemAccessDesc>, count: usize) -> CudaResult {
+    state::state()?;
+    valid(count > 0 && count <= 1024)?;
+    let wanted = desc.list()?;
+    for desc in &wanted {
+        valid(matches!(desc.flags, 0 | 1 | 3))?;
+        match desc.location.kind {
+            location::DEVICE => state::device(desc.location.id)?,
+            _ => return Err(CUDA_ERROR_NOT_SUPPORTED),
+        };
+    }
+    let _reserved = RESERVED.lock();
+    let changed = map::with_mappings(ptr, size as u64, |mappings| {
+        Ok(wanted.iter().fold(Vec::new(), |_, desc| mappings.grant(desc.location.id, desc.flags)))
+    })?;
+    for (base, size, access) in changed {
+        let done = sys::protect(base, size, access & 1 != 0, access & 2 != 0);
+        done.map_err(|_| CUDA_ERROR_OUT_OF_MEMORY)?;
+    }
+    Ok(())
 }
 
-unsafe extern "C" fn cuMemGetAccess(flags: *mut u64, location: *const CUmemLocation, ptr: CUdeviceptr) -> CUresult {
-    call(|| {
-        state::state()?;
-        required(flags)?;
-        let location = take(location)?;
-        let region = map::find(ptr).ok_or(CUDA_ERROR_INVALID_VALUE)?;
-        let Kind::Mapped { access, .. } = region.kind else { return Err(CUDA_ERROR_INVALID_VALUE) };
-        valid(location.kind == LOCATION_DEVICE)?;
-        let found = access.iter().find(|(device, _)| *device == location.id);
-        put(flags, u64::from(found.map_or(0, |(_, flags)| *flags)))
-    })
+fn cuMemGetAccess(flags: Out<u64>, location: In<CUmemLocation>, ptr: CUdeviceptr) -> CudaResult {
+    state::state()?;
+    flags.required()?;
+    let location = location.take()?;
+    let region = map::find(ptr).ok_or(CUDA_ERROR_INVALID_VALUE)?;
+    let Kind::Mapped { access, .. } = region.kind else { return Err(CUDA_ERROR_INVALID_VALUE) };
+    valid(location.kind == location::DEVICE)?;
+    let found = access.iter().find(|(device, _)| *device == location.id);
+    flags.put(u64::from(found.map_or(0, |(_, flags)| *flags)))
 }
 
 pub fn fill(table: Driver) -> Driver {
-    Driver {
+    entries!(
+        table,
         cuMemGetAllocationGranularity,
         cuMemCreate,
         cuMemRelease,
@@ -335,7 +302,6 @@ pub fn fill(table: Driver) -> Driver {
         cuMemMap,
         cuMemUnmap,
         cuMemSetAccess,
-        cuMemGetAccess,
-        ..table
-    }
+        cuMemGetAccess
+    )
 }

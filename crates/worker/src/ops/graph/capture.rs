@@ -4,6 +4,7 @@ use std::ffi::c_void;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
+use cuda_abi::constants::{capture_status, default_stream, retain_flag, user_object_flag};
 use cuda_abi::error::*;
 use cuda_abi::types::*;
 use cuda_abi::wire::{Kind, Reader, Writer};
@@ -112,17 +113,23 @@ pub fn keep(worker: &Worker, message: &mut Reader<'_>) -> Outcome {
 
 /// Has the client told when a graph, and all that was made from it, is gone.
 pub fn tie(worker: &Worker, graph: &Object, id: u64) -> Result<(), Refusal> {
-    const NO_DESTRUCTOR_SYNC: u32 = 1;
-    const MOVE: u32 = 1;
     let mut object = std::ptr::null_mut();
     // SAFETY: the graph is alive; the destructor takes a number; the reference goes to the graph or is given back.
     unsafe {
         let driver = &worker.driver;
         let destructor = Some(drop_in_client as unsafe extern "C" fn(*mut c_void));
-        succeed((driver.cuUserObjectCreate)(&mut object, argument(id), destructor, 1, NO_DESTRUCTOR_SYNC))?;
-        succeed((driver.cuGraphRetainUserObject)(graph.raw as CUgraph, object, 1, MOVE)).inspect_err(|_| {
-            (driver.cuUserObjectRelease)(object, 1);
-        })
+        succeed((driver.cuUserObjectCreate)(
+            &mut object,
+            argument(id),
+            destructor,
+            1,
+            user_object_flag::NO_DESTRUCTOR_SYNC,
+        ))?;
+        succeed((driver.cuGraphRetainUserObject)(graph.raw as CUgraph, object, 1, retain_flag::MOVE)).inspect_err(
+            |_| {
+                (driver.cuUserObjectRelease)(object, 1);
+            },
+        )
     }
 }
 
@@ -331,13 +338,12 @@ pub fn wait_for_all(worker: &Worker, message: &mut Reader<'_>) -> Outcome {
 /// Waits for the work of the current context. While a stream is being captured the driver does not wait for a context,
 /// and the attempt would spoil the capture: then its streams are waited for one by one.
 pub fn wait_for_context(worker: &Worker) -> Result<(), Refusal> {
-    const LEGACY: u64 = 1;
     if !worker.graphs.is_capturing() {
         // SAFETY: no arguments.
         return succeed(unsafe { (worker.driver.cuCtxSynchronize)() });
     }
     let streams = worker.handles.all(Kind::Stream, worker.context_tag());
-    for stream in streams.iter().map(|stream| stream.raw).chain([LEGACY]) {
+    for stream in streams.iter().map(|stream| stream.raw).chain([default_stream::LEGACY]) {
         if status(worker, stream as CUstream) == Ok(capture_status::NONE) {
             // SAFETY: the stream is held.
             succeed(unsafe { (worker.driver.cuStreamSynchronize)(stream as CUstream) })?;

@@ -1,5 +1,6 @@
 //! Executable graphs.
 
+use cuda_abi::constants::instantiate_flag;
 use cuda_abi::error::*;
 use cuda_abi::types::*;
 use cuda_abi::wire::{Kind, Reader, Writer};
@@ -8,16 +9,13 @@ use super::lists::named_node;
 use super::{exec, graph, outermost};
 use crate::{Outcome, Refusal, Worker};
 
-/// A kernel would launch such a graph by the driver's own pointer to it, which no client has.
-const DEVICE_LAUNCH: u64 = 4;
-
 pub fn create(worker: &Worker, message: &mut Reader<'_>, reply: &mut Writer<'_>) -> Outcome {
     let graph = graph(worker, message)?;
     let flags = message.word()?;
     let with_stream = message.word()? != 0;
     let stream = worker.handles.pin(Kind::Stream, message.word()?)?;
     message.end()?;
-    if flags & DEVICE_LAUNCH != 0 {
+    if flags & instantiate_flag::DEVICE_LAUNCH != 0 {
         return Err(Refusal::Code(CUDA_ERROR_NOT_SUPPORTED));
     }
     let _graphs = worker.graphs.at_work();

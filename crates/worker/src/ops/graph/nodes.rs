@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use cuda_abi::constants::node_type;
 use cuda_abi::error::*;
 use cuda_abi::types::*;
 use cuda_abi::wire::{Kind, Reader, Writer, is_plain_launch_attribute};

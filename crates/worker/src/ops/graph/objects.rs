@@ -1,5 +1,6 @@
 //! Objects of the program's that graphs hold, and handles of conditions.
 
+use cuda_abi::constants::{retain_flag, user_object_flag};
 use cuda_abi::error::*;
 use cuda_abi::types::*;
 use cuda_abi::wire::{Kind, Reader, Writer};
@@ -7,10 +8,6 @@ use cuda_abi::wire::{Kind, Reader, Writer};
 use super::{graph, invalid};
 use crate::callbacks::{argument, drop_in_client};
 use crate::{Outcome, Worker, succeed};
-
-const NO_DESTRUCTOR_SYNC: u32 = 1;
-/// The graph takes over references of the caller's.
-const MOVE: u32 = 1;
 
 pub fn create(worker: &Worker, message: &mut Reader<'_>, reply: &mut Writer<'_>) -> Outcome {
     let (id, references) = (message.word()?, message.narrow::<u32>()?);
@@ -25,7 +22,7 @@ pub fn create(worker: &Worker, message: &mut Reader<'_>, reply: &mut Writer<'_>)
             argument(id),
             Some(drop_in_client),
             references,
-            NO_DESTRUCTOR_SYNC,
+            user_object_flag::NO_DESTRUCTOR_SYNC,
         )
     })?;
     let word = worker.handles.open(Kind::UserObject, object as u64, 0)?;
@@ -49,7 +46,7 @@ pub fn count(worker: &Worker, message: &mut Reader<'_>) -> Outcome {
     let object = worker.handles.pin(Kind::UserObject, word)?;
     let own = graphs.references.get_mut(&word).ok_or_else(invalid)?;
     let (driver, raw) = (&worker.driver, object.raw as CUuserObject);
-    let moves = graph.is_some() && !release && flags & MOVE != 0;
+    let moves = graph.is_some() && !release && flags & retain_flag::MOVE != 0;
     let leaves = (graph.is_none() && release) || moves;
     if references == 0 || (leaves && u64::from(references) > *own) {
         return Err(invalid());

@@ -14,6 +14,7 @@
 use std::ffi::c_void;
 use std::sync::Arc;
 
+use cuda_abi::constants::node_type;
 use cuda_abi::error::*;
 use cuda_abi::types::*;
 use cuda_abi::wire::{Kind, Reader, Writer};

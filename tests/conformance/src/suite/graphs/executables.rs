@@ -1,6 +1,7 @@
 //! What can be done with executable graphs.
 
 use super::*;
+use cuda_abi::constants::{instantiate_flag, update_result};
 
 super::super::tests! {
     "graphs":
@@ -158,22 +159,21 @@ fn launches_keep_the_order_of_their_stream(gpu: &Driver) {
 }
 
 fn instantiation_takes_flags_and_a_stream(gpu: &Driver) {
-    const UPLOAD: u64 = 2;
-    const AUTO_FREE: u64 = 1;
     context(gpu);
     let (graph, queue) = (graph(gpu), stream(gpu, NON_BLOCKING));
     let data = upload(gpu, &[0u32]);
     add_set(gpu, graph, &[], set(data, 3, 1));
-    let mut params = CUDA_GRAPH_INSTANTIATE_PARAMS { flags: UPLOAD, upload_stream: queue, ..Default::default() };
+    let mut params =
+        CUDA_GRAPH_INSTANTIATE_PARAMS { flags: instantiate_flag::UPLOAD, upload_stream: queue, ..Default::default() };
     let (mut exec, mut flags) = (null_mut(), 9);
     ok!(gpu, cuGraphInstantiateWithParams(&mut exec, graph, &mut params));
     assert_eq!(params.result, 0);
     ok!(gpu, cuGraphLaunch(exec, queue));
     ok!(gpu, cuStreamSynchronize(queue));
     assert_eq!(download::<u32>(gpu, data, 1), [3]);
-    ok!(gpu, cuGraphInstantiateWithFlags(&mut exec, graph, AUTO_FREE));
+    ok!(gpu, cuGraphInstantiateWithFlags(&mut exec, graph, instantiate_flag::AUTO_FREE_ON_LAUNCH));
     ok!(gpu, cuGraphExecGetFlags(exec, &mut flags));
-    assert_eq!(flags, AUTO_FREE);
+    assert_eq!(flags, instantiate_flag::AUTO_FREE_ON_LAUNCH);
     let (mut node, mut log) = (queue, [1i8; 16]);
     ok!(gpu, cuGraphInstantiate_v2(&mut exec, graph, &mut node, log.as_mut_ptr().cast(), 16));
     answers!(gpu, CUDA_ERROR_INVALID_VALUE, cuGraphInstantiateWithFlags(&mut exec, graph, 1 << 40));

@@ -1,6 +1,7 @@
 //! How long graphs, and what they are made of, live; and large ones.
 
 use super::*;
+use cuda_abi::constants::{node_type, retain_flag, user_object_flag};
 
 super::super::tests! {
     "graphs":
@@ -57,18 +58,16 @@ fn a_clone_has_nodes_of_its_own(gpu: &Driver) {
 }
 
 fn objects_live_as_long_as_their_graphs(gpu: &Driver) {
-    const NO_DESTRUCTOR_SYNC: u32 = 1;
-    const MOVE: u32 = 1;
     static GONE: AtomicU32 = AtomicU32::new(0);
     context(gpu);
     let graph = graph(gpu);
     let mut empty = null_mut();
     ok!(gpu, cuGraphAddEmptyNode(&mut empty, graph, null(), 0));
     let (mut object, counter) = (null_mut(), (&raw const GONE).cast_mut().cast());
-    ok!(gpu, cuUserObjectCreate(&mut object, counter, Some(count), 1, NO_DESTRUCTOR_SYNC));
+    ok!(gpu, cuUserObjectCreate(&mut object, counter, Some(count), 1, user_object_flag::NO_DESTRUCTOR_SYNC));
     ok!(gpu, cuUserObjectRetain(object, 2));
     ok!(gpu, cuUserObjectRelease(object, 2));
-    ok!(gpu, cuGraphRetainUserObject(graph, object, 1, MOVE));
+    ok!(gpu, cuGraphRetainUserObject(graph, object, 1, retain_flag::MOVE));
     let exec = instantiate(gpu, graph);
     ok!(gpu, cuGraphDestroy(graph));
     run(gpu, exec);
@@ -78,7 +77,11 @@ fn objects_live_as_long_as_their_graphs(gpu: &Driver) {
     while GONE.load(Ordering::SeqCst) == 0 {
         std::thread::yield_now();
     }
-    answers!(gpu, CUDA_ERROR_INVALID_VALUE, cuUserObjectCreate(&mut object, counter, None, 1, NO_DESTRUCTOR_SYNC));
+    answers!(
+        gpu,
+        CUDA_ERROR_INVALID_VALUE,
+        cuUserObjectCreate(&mut object, counter, None, 1, user_object_flag::NO_DESTRUCTOR_SYNC)
+    );
 }
 
 fn handles_of_graphs_that_are_gone(gpu: &Driver) {

@@ -8,6 +8,7 @@ use std::ffi::{CString, c_void};
 use std::ptr::{null, null_mut};
 use std::sync::atomic::{AtomicU32, Ordering};
 
+use cuda_abi::constants::memory_type;
 use cuda_abi::driver::Driver;
 use cuda_abi::error::*;
 use cuda_abi::types::*;
@@ -85,13 +86,12 @@ fn current(gpu: &Driver) -> CUcontext {
 
 /// A run of bytes between two places of the device, or of pinned memory.
 fn line(dst: u64, src: u64, bytes: usize) -> CUDA_MEMCPY3D {
-    const UNIFIED: u32 = 4;
     CUDA_MEMCPY3D {
-        src_memory_type: UNIFIED,
+        src_memory_type: memory_type::UNIFIED,
         src_device: src,
         src_pitch: bytes,
         src_height: 1,
-        dst_memory_type: UNIFIED,
+        dst_memory_type: memory_type::UNIFIED,
         dst_device: dst,
         dst_pitch: bytes,
         dst_height: 1,

@@ -1,6 +1,7 @@
 //! What graphs are made of.
 
 use super::*;
+use cuda_abi::constants::{launch_attribute, node_type};
 
 super::super::tests! {
     "graphs":
@@ -293,16 +294,15 @@ fn nodes_by_the_general_call(gpu: &Driver) {
 }
 
 fn kernel_nodes_have_attributes(gpu: &Driver) {
-    const PRIORITY: u32 = 8;
     context(gpu);
     let (nothing, graph) = (kernel(gpu, "nothing"), graph(gpu));
     let (one, two) = (add_kernel(gpu, graph, &[], nothing, &[]), add_kernel(gpu, graph, &[], nothing, &[]));
     let mut value = CUkernelNodeAttrValue::default();
     value.0[..4].copy_from_slice(&(-1i32).to_ne_bytes());
-    ok!(gpu, cuGraphKernelNodeSetAttribute(one, PRIORITY, &value));
+    ok!(gpu, cuGraphKernelNodeSetAttribute(one, launch_attribute::PRIORITY, &value));
     ok!(gpu, cuGraphKernelNodeCopyAttributes(two, one));
     let mut found = CUkernelNodeAttrValue::default();
-    ok!(gpu, cuGraphKernelNodeGetAttribute(two, PRIORITY, &mut found));
+    ok!(gpu, cuGraphKernelNodeGetAttribute(two, launch_attribute::PRIORITY, &mut found));
     assert_eq!(found.0[..4], (-1i32).to_ne_bytes());
 }
 
