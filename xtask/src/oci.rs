@@ -147,10 +147,12 @@ mod tests {
         let archive = image.archive(&["/usr/bin/cat"]).unwrap();
         let names = sh::output(Command::new("tar").arg("-tf").arg(archive)).unwrap();
         assert_eq!(names.lines().filter(|name| name.contains("blobs/sha256/") && !name.ends_with('/')).count(), 3);
-        let said = sh::output(Command::new("chroot").arg(folder.join("root")).args(["/bin/cat", "/etc/word"]));
-        // Who may not change roots cannot try it.
-        let denied = |error: &anyhow::Error| error.to_string().contains("not permitted");
-        assert!(said.as_ref().map_or_else(denied, |said| said == "spoken"), "{said:?}");
+        // Only root may change roots.
+        if testkit::is_root() {
+            let mut chroot = Command::new("chroot");
+            let said = sh::output(chroot.arg(folder.join("root")).args(["/bin/cat", "/etc/word"])).unwrap();
+            assert_eq!(said, "spoken");
+        }
         fs::remove_dir_all(folder).unwrap();
     }
 }

@@ -7,7 +7,8 @@ use std::path::Path;
 /// Names the file that [`not_tried`] writes to; `cargo xtask test` sets it and lists what it finds there.
 pub const NOT_TRIED: &str = "BULKHEAD_NOT_TRIED";
 
-/// Says that a test cannot be tried on this machine, and why: it passes for libtest, and is still seen.
+/// Says that a test cannot be tried on this machine, and why: it passes for libtest, and fails `cargo xtask test` unless
+/// `.ci/may-lack.toml` lists the reason.
 pub fn not_tried(reason: &str) {
     let test = std::thread::current().name().unwrap_or("a test").to_owned();
     eprintln!("NOT TRIED: {test}: {reason}");

@@ -83,7 +83,7 @@ pub fn ensure() -> Result<Components> {
         timed("fetching Podman from Debian", || debian::unpack(&components.podman, &[("bookworm", &PODMAN)]))?;
     }
     if !components.kubernetes.exists() {
-        timed("building Kubernetes and Helm (twelve minutes on two cores)", || go::build(&components.kubernetes))?;
+        timed("building Kubernetes and Helm (six minutes on two cores)", || go::build(&components.kubernetes))?;
     }
     // For those who need not know of versions.
     let current = home().join("current");
