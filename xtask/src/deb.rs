@@ -90,7 +90,11 @@ fn lay_out(stage: &Path, root: &Path) -> Result<()> {
         // For images of Xen guests, and for guests to get to the GPU. Enabled by hand (docs/xen-install.md), and not restarted
         // by upgrades: clients in guests lose their workers when the Xen backend ends.
         (stage.join("lib/bulkhead/bulkhead-init"), "usr/lib/bulkhead/bulkhead-init", 0o755),
-        (packaging.join("bulkhead-xen-backend.service"), "usr/lib/systemd/system/bulkhead-xen-backend.service", 0o644),
+        (
+            packaging.join("bulkhead-xen-backend.service"),
+            "usr/lib/systemd/system/bulkhead-xen-backend.service",
+            0o644,
+        ),
         (packaging.join("bulkhead.service"), "usr/lib/systemd/system/bulkhead.service", 0o644),
         (packaging.join("bulkhead.toml"), "etc/bulkhead/bulkhead.toml", 0o644),
         // Buffers by name, for programs.
@@ -163,6 +167,9 @@ mod tests {
             assert_eq!(read(place), format!("completions {shell}\n"));
         }
         assert_eq!(read("usr/share/man/man1/bulkhead.1"), "man\n");
+        let old_unit = fs::read_link(root.join("usr/lib/systemd/system/bulkhead-gate.service")).unwrap();
+        assert_eq!(old_unit, Path::new("bulkhead-xen-backend.service"));
+        assert!(read("usr/lib/systemd/system/bulkhead-xen-backend.service").contains("bulkhead xen-backend"));
         assert!(read("usr/include/bulkhead_ipc.h").contains("bulkhead"));
         assert!(read("usr/lib/python3/dist-packages/bulkhead/__init__.py").contains("import"));
         assert!(read("DEBIAN/control").contains("Depends: libc6 (>= 2.34)\n"));

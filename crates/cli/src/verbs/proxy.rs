@@ -73,7 +73,7 @@ pub fn run(args: ProxyArgs) -> Result<ExitCode, Failure> {
         let options = http::Options { names: file.http_names.clone(), dcgm_names: file.dcgm_names };
         let admin = broker.connect_operator().map_err(failure)?;
         let address = http::serve(listener, admin, options).map_err(failure)?;
-        tracing::info!(%address, "serving metrics and status page");
+        tracing::info!(%address, "listening for metrics and status page");
     }
     if !args.private {
         let reload = on_signals(&[SIGHUP]).map_err(failure)?;
