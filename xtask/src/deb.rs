@@ -172,6 +172,9 @@ mod tests {
             assert_eq!(read(place), format!("completions {shell}\n"));
         }
         assert_eq!(read("usr/share/man/man1/bulkhead.1"), "man\n");
+        let old_unit = fs::read_link(root.join("usr/lib/systemd/system/bulkhead-gate.service")).unwrap();
+        assert_eq!(old_unit, Path::new("bulkhead-xen-backend.service"));
+        assert!(read("usr/lib/systemd/system/bulkhead-xen-backend.service").contains("bulkhead xen-backend"));
         assert!(read("usr/include/bulkhead_ipc.h").contains("bulkhead"));
         assert!(read("usr/lib/python3/dist-packages/bulkhead/__init__.py").contains("import"));
         assert!(read("DEBIAN/control").contains("Depends: libc6 (>= 2.34)\n"));

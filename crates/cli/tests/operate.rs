@@ -102,7 +102,7 @@ impl Node {
     }
 
     fn http(&self) -> SocketAddr {
-        self.logged("serving metrics and status page")["address"].as_str().unwrap().parse().unwrap()
+        self.logged("listening for metrics and status page")["address"].as_str().unwrap().parse().unwrap()
     }
 
     fn get(&self, path: &str) -> (u16, String) {

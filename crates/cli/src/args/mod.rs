@@ -118,7 +118,10 @@ pub enum Verb {
     },
     /// Print shell completions
     #[command(after_help = "Example:\n  bulkhead completions bash > /etc/bash_completion.d/bulkhead")]
-    Completions { shell: clap_complete::Shell },
+    Completions {
+        /// Shell to print completions for
+        shell: clap_complete::Shell,
+    },
     /// Print the man page
     #[command(after_help = "Example:\n  bulkhead man | man -l -")]
     Man,

@@ -30,6 +30,7 @@ pub enum ZonesAction {
     List,
     /// Create a zone; it exists until it is removed
     Create {
+        /// Name of the zone
         name: ZoneName,
         #[command(flatten)]
         settings: SettingArgs,
@@ -45,12 +46,14 @@ pub enum ZonesAction {
     },
     /// Change the limits and labels of a zone; clients keep running
     Set {
+        /// Name of the zone
         name: ZoneName,
         #[command(flatten)]
         settings: SettingArgs,
     },
     /// End the workers of a zone: CUDA calls of its clients fail from then on
     Kill {
+        /// Name of the zone
         name: ZoneName,
         /// Kill the clients, too
         #[arg(long, alias = "programs")]
@@ -58,6 +61,7 @@ pub enum ZonesAction {
     },
     /// Remove a zone
     Remove {
+        /// Name of the zone
         name: ZoneName,
         /// Remove it even if it has clients; their workers end
         #[arg(long)]
@@ -102,7 +106,12 @@ pub enum GrantsAction {
         expires: Option<u64>,
     },
     /// Revoke a grant, and end the workers that have memory open through it
-    Revoke { from: ZoneName, to: ZoneName },
+    Revoke {
+        /// Exporting zone
+        from: ZoneName,
+        /// Zone that may open it
+        to: ZoneName,
+    },
 }
 
 /// The settings of a zone that can change at any time.

@@ -157,7 +157,7 @@ fn matrix(survey: &Survey) -> String {
         let short = if matches!(kind, Kind::NvLink(_)) { "NV#".to_owned() } else { kind.short() };
         let _ = writeln!(text, "{short:<8}{}", kind.meaning());
     }
-    let _ = writeln!(text, "peer    kernels of one may use memory of the other; -: they may not");
+    let _ = writeln!(text, "peer    peer access: kernels on one GPU can access memory of the other; -: they cannot");
     text
 }
 
