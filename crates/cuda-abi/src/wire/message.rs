@@ -2,6 +2,8 @@
 
 use std::fmt;
 
+use super::Field;
+
 /// A payload that does not fit its description: the peer is broken or hostile.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Malformed;
@@ -26,6 +28,7 @@ impl<'a> Writer<'a> {
         Writer { buffer, used: 0, overflow: false }
     }
 
+    #[inline]
     pub fn word(&mut self, word: u64) {
         self.raw(&word.to_le_bytes());
     }
@@ -35,10 +38,32 @@ impl<'a> Writer<'a> {
     }
 
     /// Length, bytes, padding.
+    #[inline]
     pub fn bytes(&mut self, bytes: &[u8]) {
         self.word(bytes.len() as u64);
         self.raw(bytes);
         self.raw(&[0; 8][..bytes.len().next_multiple_of(8) - bytes.len()]);
+    }
+
+    /// So many zeros.
+    #[inline]
+    pub fn zeros(&mut self, len: usize) {
+        match self.buffer.get_mut(self.used..).and_then(|room| room.get_mut(..len)) {
+            Some(room) => {
+                room.fill(0);
+                self.used += len;
+            }
+            None => self.overflow = true,
+        }
+    }
+
+    /// One more item of a message that ends with [as many as fit](super::Rest); says whether it did.
+    pub fn append(&mut self, item: &impl Field) -> bool {
+        let fits = item.size() <= self.room();
+        if fits {
+            item.encode(self);
+        }
+        fits
     }
 
     /// A plain value as bytes.
@@ -72,9 +97,10 @@ impl<'a> Writer<'a> {
         self.buffer.len() - self.used
     }
 
-    /// Bytes that were written elsewhere in this form.
+    /// Bytes as they are.
+    #[inline]
     pub fn raw(&mut self, bytes: &[u8]) {
-        match self.buffer.get_mut(self.used..self.used + bytes.len()) {
+        match self.buffer.get_mut(self.used..).and_then(|room| room.get_mut(..bytes.len())) {
             Some(room) => {
                 room.copy_from_slice(bytes);
                 self.used += bytes.len();
@@ -99,6 +125,7 @@ impl<'a> Reader<'a> {
         Reader { rest: payload }
     }
 
+    #[inline]
     pub fn word(&mut self) -> Result<u64, Malformed> {
         let (word, rest) = self.rest.split_first_chunk::<8>().ok_or(Malformed)?;
         self.rest = rest;
@@ -106,16 +133,29 @@ impl<'a> Reader<'a> {
     }
 
     /// A word that must fit a smaller integer.
+    #[inline]
     pub fn narrow<T: TryFrom<u64>>(&mut self) -> Result<T, Malformed> {
         self.word()?.try_into().map_err(|_| Malformed)
     }
 
+    /// A byte string written by [`Writer::bytes`].
+    #[inline]
     pub fn bytes(&mut self) -> Result<&'a [u8], Malformed> {
         let len: usize = self.narrow()?;
+        self.padded(len)
+    }
+
+    /// So many bytes, and the zeros behind them up to the next word.
+    #[inline]
+    pub fn padded(&mut self, len: usize) -> Result<&'a [u8], Malformed> {
         let padded = len.checked_next_multiple_of(8).ok_or(Malformed)?;
         let (taken, rest) = self.rest.split_at_checked(padded).ok_or(Malformed)?;
+        let (bytes, padding) = taken.split_at(len);
+        if padding.iter().any(|byte| *byte != 0) {
+            return Err(Malformed);
+        }
         self.rest = rest;
-        Ok(&taken[..len])
+        Ok(bytes)
     }
 
     /// A plain value written by [`Writer::plain`].
@@ -153,6 +193,11 @@ impl<'a> Reader<'a> {
         self.rest.is_empty()
     }
 
+    /// What has not been read, which stays to be read.
+    pub fn remaining(&self) -> &'a [u8] {
+        self.rest
+    }
+
     /// What has not been read: the bulk of a message whose head was.
     pub fn rest(&mut self) -> &'a [u8] {
         std::mem::take(&mut self.rest)
@@ -183,6 +228,15 @@ mod tests {
         // SAFETY: an array of integers.
         assert_eq!(unsafe { reader.plain::<[u32; 3]>() }, Ok([1, 2, 3]));
         assert_eq!(reader.end(), Ok(()));
+    }
+
+    #[test]
+    fn padding_is_zero() {
+        let mut payload = 5u64.to_le_bytes().to_vec();
+        payload.extend(*b"names\0\0\0");
+        assert_eq!(Reader::new(&payload).bytes(), Ok(&b"names"[..]));
+        payload[14] = 1;
+        assert_eq!(Reader::new(&payload).bytes(), Err(Malformed));
     }
 
     #[test]
