@@ -2,12 +2,12 @@
 
 use cuda_abi::error::*;
 use cuda_abi::types::*;
-use cuda_abi::wire::Op;
+use cuda_abi::wire::ops::{Alloc, Free, MemInfo};
 
 use crate::allocations::{self, Kind};
 use crate::entry::{Cuda, not_null};
 use crate::graph::{capture, memory as memory_of_graphs};
-use crate::{carry, context, host_memory, ipc};
+use crate::{context, host_memory, ipc, operation};
 
 /// Rows of pitched memory start at multiples of this, which suits textures and copies.
 const PITCH: usize = 512;
@@ -19,15 +19,7 @@ pub fn allocate(bytes: usize) -> Cuda<u64> {
         return Err(CUDA_ERROR_INVALID_VALUE);
     }
     capture::check_permitted()?;
-    let mut address = 0;
-    carry::block(
-        Op::Alloc as u16,
-        |writer| writer.word(bytes as u64),
-        |reader| {
-            address = reader.word()?;
-            Ok(())
-        },
-    )?;
+    let address = operation::block(&Alloc { bytes: bytes as u64 }, |reply| reply.address)?;
     allocations::add(address, bytes as u64, Kind::Device, device, context::current_word(), 0);
     Ok(address)
 }
@@ -80,7 +72,7 @@ pub mod api {
         let found = allocations::take(dptr, |found| matches!(found.kind, Kind::Managed | Kind::Device))?;
         let freed = match found.kind {
             Kind::Managed => host_memory::free(&found),
-            _ => carry::block(Op::Free as u16, |writer| writer.word(dptr), |_| Ok(())),
+            _ => operation::block(&Free { address: dptr }, |()| ()),
         };
         freed.inspect_err(|_| allocations::restore(found))?;
         crate::managed::forget(&found);
@@ -90,22 +82,14 @@ pub mod api {
 
     pub unsafe fn cuMemGetInfo_v2(free: *mut usize, total: *mut usize) -> Cuda {
         context::current()?;
-        let (mut free_bytes, mut total_bytes) = (0, 0);
-        carry::call(
-            Op::MemInfo as u16,
-            |_| {},
-            |reader| {
-                (free_bytes, total_bytes) = (reader.word()?, reader.word()?);
-                Ok(())
-            },
-        )?;
+        let info = operation::call(&MemInfo {}, |reply| reply)?;
         // SAFETY: either may be NULL; the rest is the caller's promise.
         unsafe {
             if !free.is_null() {
-                free.write(free_bytes as usize);
+                free.write(info.free as usize);
             }
             if !total.is_null() {
-                total.write(total_bytes as usize);
+                total.write(info.total as usize);
             }
         }
         Ok(())

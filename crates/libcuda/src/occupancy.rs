@@ -3,11 +3,12 @@
 
 use cuda_abi::error::*;
 use cuda_abi::types::*;
-use cuda_abi::wire::Op;
+use cuda_abi::wire::Typed;
+use cuda_abi::wire::ops::{Attributes, ClusterOccupancy};
 
 use crate::device::put;
 use crate::entry::{Cuda, not_null};
-use crate::{carry, context, device, exports, functions, launch};
+use crate::{context, device, exports, functions, launch, operation};
 
 pub unsafe fn cuOccupancyMaxPotentialBlockSize(
     grid: *mut i32,
@@ -78,24 +79,15 @@ unsafe fn clusters(function: CUfunction, config: *const CUlaunchConfig, largest:
     let function = functions::find(function)?.word;
     // SAFETY: not NULL; the rest is the caller's promise.
     let (config, attributes) = unsafe { (&*config, launch::attributes(&*config)?) };
-    let mut count = 0;
-    carry::call(
-        Op::ClusterOccupancy as u16,
-        |writer| {
-            writer.word(function);
-            writer.words(&config.grid.map(u64::from));
-            writer.words(&config.block.map(u64::from));
-            writer.word(u64::from(config.shared_mem_bytes));
-            // SAFETY: a slice of plain structs.
-            unsafe { writer.array(attributes.as_ptr(), attributes.len()) };
-            writer.word(u64::from(largest));
-        },
-        |reader| {
-            count = reader.narrow::<u32>()? as i32;
-            Ok(())
-        },
-    )?;
-    Ok(count)
+    let request = ClusterOccupancy {
+        function: Typed(function),
+        grid: config.grid,
+        block: config.block,
+        shared_bytes: config.shared_mem_bytes,
+        attributes: Attributes::new(attributes),
+        largest,
+    };
+    operation::call(&request, |reply| reply.count)
 }
 
 pub unsafe fn cuOccupancyMaxActiveClusters(

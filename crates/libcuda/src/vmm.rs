@@ -3,12 +3,16 @@
 
 use cuda_abi::error::*;
 use cuda_abi::types::*;
-use cuda_abi::wire::Op;
+use cuda_abi::wire::ops::{
+    Create, GetAccess, Granularity, MAX_ACCESS, Map, Properties, Release, Reserve, Retain, SetAccess, Unmap,
+    Unreserve,
+};
+use cuda_abi::wire::{Array, Typed};
 
 use crate::allocations::{self, Kind};
 use crate::device::put;
 use crate::entry::{Cuda, not_null};
-use crate::{carry, context, handles};
+use crate::{context, handles, operation};
 
 pub unsafe fn cuMemAddressReserve(
     ptr: *mut CUdeviceptr,
@@ -21,21 +25,14 @@ pub unsafe fn cuMemAddressReserve(
     if flags != 0 {
         return Err(CUDA_ERROR_INVALID_VALUE);
     }
-    let mut address = 0;
-    carry::block(
-        Op::Reserve as u16,
-        |writer| writer.words(&[size as u64, alignment as u64, addr]),
-        |reader| {
-            address = reader.word()?;
-            Ok(())
-        },
-    )?;
+    let request = Reserve { bytes: size as u64, alignment: alignment as u64, near: addr };
+    let address = operation::block(&request, |reply| reply.address)?;
     // SAFETY: passed on.
     unsafe { put(ptr, address) }
 }
 
 pub unsafe fn cuMemAddressFree(ptr: CUdeviceptr, size: usize) -> Cuda {
-    carry::block(Op::Unreserve as u16, |writer| writer.words(&[ptr, size as u64]), |_| Ok(()))
+    operation::block(&Unreserve { address: ptr, bytes: size as u64 }, |()| ())
 }
 
 pub unsafe fn cuMemCreate(
@@ -46,26 +43,16 @@ pub unsafe fn cuMemCreate(
 ) -> Cuda {
     not_null(handle)?;
     not_null(prop)?;
-    let mut word = 0;
-    carry::block(
-        Op::Create as u16,
-        |writer| {
-            writer.word(size as u64);
-            // SAFETY: not NULL; the rest is the caller's promise.
-            unsafe { writer.plain(prop) };
-            writer.word(flags);
-        },
-        |reader| {
-            word = handles::opened(reader.word()?);
-            Ok(())
-        },
-    )?;
+    // SAFETY: not NULL; the rest is the caller's promise.
+    let properties = unsafe { prop.read() };
+    let request = Create { bytes: size as u64, properties, flags };
+    let word = operation::block(&request, |reply| handles::opened(reply.memory.0))?;
     // SAFETY: passed on.
     unsafe { put(handle, word) }
 }
 
 pub unsafe fn cuMemRelease(handle: CUmemGenericAllocationHandle) -> Cuda {
-    carry::block(Op::Release as u16, |writer| writer.word(handle), |_| Ok(()))
+    operation::block(&Release { memory: Typed(handle) }, |()| ())
 }
 
 pub unsafe fn cuMemMap(
@@ -75,11 +62,8 @@ pub unsafe fn cuMemMap(
     handle: CUmemGenericAllocationHandle,
     flags: u64,
 ) -> Cuda {
-    carry::block(
-        Op::Map as u16,
-        |writer| writer.words(&[ptr, size as u64, offset as u64, handle, flags]),
-        |_| Ok(()),
-    )?;
+    let (bytes, memory) = (size as u64, Typed(handle));
+    operation::block(&Map { address: ptr, bytes, offset: offset as u64, memory, flags }, |()| ())?;
     let device = context::current_device().unwrap_or(0);
     allocations::add(ptr, size as u64, Kind::Device, device, context::current_word(), allocations::OWN_MAPPING);
     Ok(())
@@ -93,39 +77,23 @@ pub unsafe fn cuMemUnmap(ptr: CUdeviceptr, size: usize) -> Cuda {
         at = found.base + found.len;
         taken.push(found);
     }
-    carry::block(Op::Unmap as u16, |writer| writer.words(&[ptr, size as u64]), |_| Ok(()))
+    operation::block(&Unmap { address: ptr, bytes: size as u64 }, |()| ())
         .inspect_err(|_| taken.into_iter().for_each(allocations::restore))
 }
 
 pub unsafe fn cuMemSetAccess(ptr: CUdeviceptr, size: usize, desc: *const CUmemAccessDesc, count: usize) -> Cuda {
     not_null(desc)?;
-    carry::block(
-        Op::SetAccess as u16,
-        |writer| {
-            writer.words(&[ptr, size as u64, count as u64]);
-            // SAFETY: `count` elements, by the caller's promise.
-            unsafe { writer.array(desc, count) };
-        },
-        |_| Ok(()),
-    )
+    // SAFETY: `count` elements, by the caller's promise.
+    let access: Array<'_, _, MAX_ACCESS> = unsafe { Array::at(desc, count) };
+    operation::block(&SetAccess { address: ptr, bytes: size as u64, access }, |()| ())
 }
 
 pub unsafe fn cuMemGetAccess(flags: *mut u64, location: *const CUmemLocation, ptr: CUdeviceptr) -> Cuda {
     not_null(flags)?;
     not_null(location)?;
-    let mut answer = 0;
-    carry::call(
-        Op::GetAccess as u16,
-        |writer| {
-            writer.word(ptr);
-            // SAFETY: not NULL; the rest is the caller's promise.
-            unsafe { writer.plain(location) };
-        },
-        |reader| {
-            answer = reader.word()?;
-            Ok(())
-        },
-    )?;
+    // SAFETY: not NULL; the rest is the caller's promise.
+    let location = unsafe { location.read() };
+    let answer = operation::call(&GetAccess { address: ptr, location }, |reply| reply.flags)?;
     // SAFETY: passed on.
     unsafe { put(flags, answer) }
 }
@@ -137,19 +105,9 @@ pub unsafe fn cuMemGetAllocationGranularity(
 ) -> Cuda {
     not_null(granularity)?;
     not_null(prop)?;
-    let mut answer = 0;
-    carry::call(
-        Op::Granularity as u16,
-        |writer| {
-            // SAFETY: not NULL; the rest is the caller's promise.
-            unsafe { writer.plain(prop) };
-            writer.word(u64::from(option));
-        },
-        |reader| {
-            answer = reader.word()?;
-            Ok(())
-        },
-    )?;
+    // SAFETY: not NULL; the rest is the caller's promise.
+    let properties = unsafe { prop.read() };
+    let answer = operation::call(&Granularity { properties, option }, |reply| reply.bytes)?;
     // SAFETY: passed on.
     unsafe { put(granularity, answer as usize) }
 }
@@ -159,31 +117,14 @@ pub unsafe fn cuMemGetAllocationPropertiesFromHandle(
     handle: CUmemGenericAllocationHandle,
 ) -> Cuda {
     not_null(prop)?;
-    let mut answer = CUmemAllocationProp::default();
-    carry::call(
-        Op::Properties as u16,
-        |writer| writer.word(handle),
-        |reader| {
-            // SAFETY: integers and a pointer, which the worker set to NULL.
-            answer = unsafe { reader.plain() }?;
-            Ok(())
-        },
-    )?;
+    let answer = operation::call(&Properties { memory: Typed(handle) }, |reply| reply.properties)?;
     // SAFETY: passed on.
     unsafe { put(prop, answer) }
 }
 
 pub unsafe fn cuMemRetainAllocationHandle(handle: *mut CUmemGenericAllocationHandle, addr: *mut c_void) -> Cuda {
     not_null(handle)?;
-    let mut word = 0;
-    carry::block(
-        Op::Retain as u16,
-        |writer| writer.word(addr as u64),
-        |reader| {
-            word = handles::opened(reader.word()?);
-            Ok(())
-        },
-    )?;
+    let word = operation::block(&Retain { address: addr as u64 }, |reply| handles::opened(reply.memory.0))?;
     // SAFETY: passed on.
     unsafe { put(handle, word) }
 }

@@ -165,7 +165,7 @@ impl<const KINDS: u32> Decode<'_> for Typed<KINDS> {
 
 pub type ContextHandle = Typed<{ bit(Kind::Context) }>;
 pub type ModuleHandle = Typed<{ bit(Kind::Module) }>;
-pub type FunctionHandle = Typed<{ bit(Kind::Function) }>;
+
 pub type LibraryHandle = Typed<{ bit(Kind::Library) }>;
 pub type KernelHandle = Typed<{ bit(Kind::Kernel) }>;
 /// A stream, or the number of a default one.

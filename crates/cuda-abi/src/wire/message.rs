@@ -57,6 +57,12 @@ impl<'a> Writer<'a> {
         }
     }
 
+    /// Has [`Writer::finish`] say that this is no message: a field that is outside of its bounds does.
+    #[cold]
+    pub fn refuse(&mut self) {
+        self.overflow = true;
+    }
+
     /// One more item of a message that ends with [as many as fit](super::Rest); says whether it did.
     pub fn append(&mut self, item: &impl Field) -> bool {
         let fits = item.size() <= self.room();

@@ -23,9 +23,9 @@ pub use definition::{Codec, Definition, Operation};
 pub(crate) use field::plain_fields;
 pub use field::{Array, Block, Decode, Field, List, Plain, Raw, Rest, Source, Text, decode, encode_into, to_vec};
 pub use handle::{
-    ContextHandle, EventHandle, FunctionHandle, FunctionOrKernel, GraphExecHandle, GraphHandle, GraphNodeHandle,
-    GraphOrNode, GraphOrStream, Handle, KernelHandle, Kind, LibraryHandle, MemHandle, ModuleHandle, ModuleOrLibrary,
-    StreamHandle, Typed, UserObjectHandle,
+    ContextHandle, EventHandle, FunctionOrKernel, GraphExecHandle, GraphHandle, GraphNodeHandle, GraphOrNode,
+    GraphOrStream, Handle, KernelHandle, Kind, LibraryHandle, MemHandle, ModuleHandle, ModuleOrLibrary, StreamHandle,
+    Typed, UserObjectHandle,
 };
 pub use message::{Malformed, Reader, Writer};
 pub use op::{FIRST_OP, Op};

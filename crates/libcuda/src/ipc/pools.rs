@@ -43,7 +43,7 @@ pub mod api {
         not_null(handle_out)?;
         check(kind, flags)?;
         // The name opens nothing, so it need not be secret.
-        let file = wrap(Token(pool::shareable(pool)? as u64, 0), What::Pool)?;
+        let file = wrap(Token([pool::shareable(pool)? as u64, 0]), What::Pool)?;
         // SAFETY: for this kind of handle the caller gives room for a descriptor.
         unsafe { put(handle_out.cast::<i32>(), file.into_raw_fd()) }
     }
@@ -57,7 +57,7 @@ pub mod api {
         not_null(pool_out)?;
         check(kind, flags)?;
         let fd = RawFd::try_from(handle as usize).map_err(|_| CUDA_ERROR_INVALID_VALUE)?;
-        let Token(device, _) = unwrap(fd, What::Pool)?;
+        let Token([device, _]) = unwrap(fd, What::Pool)?;
         let device = CUdevice::try_from(device).map_err(|_| CUDA_ERROR_INVALID_VALUE)?;
         // SAFETY: passed on.
         unsafe { put(pool_out, pool::imported(device)?) }

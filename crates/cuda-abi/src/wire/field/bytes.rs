@@ -70,6 +70,9 @@ impl<const MAX: usize> Field for Text<'_, MAX> {
 
     #[inline]
     fn encode(&self, writer: &mut Writer<'_>) {
+        if self.0.len() > MAX {
+            writer.refuse();
+        }
         self.0.encode(writer);
     }
 

@@ -25,11 +25,11 @@ impl<'a, T: Plain, const MAX: usize> Array<'a, T, MAX> {
     /// # Safety
     /// `values` is NULL, or there are `count` values, which stay as they are for `'a`.
     pub unsafe fn at(values: *const T, count: usize) -> Self {
-        let len = count.saturating_mul(size_of::<T>());
-        // A message never holds as much as cannot be in memory.
-        if values.is_null() || count == 0 || isize::try_from(len).is_err() {
+        if values.is_null() {
             return Array::default();
         }
+        // One too many is enough not to be sent.
+        let len = count.min(MAX + 1) * size_of::<T>();
         // SAFETY: the caller's promise; bytes need no alignment.
         Array { bytes: unsafe { std::slice::from_raw_parts(values.cast(), len) }, values: PhantomData }
     }
@@ -79,6 +79,9 @@ impl<T: Plain, const MAX: usize> Field for Array<'_, T, MAX> {
 
     #[inline]
     fn encode(&self, writer: &mut Writer<'_>) {
+        if self.len() > MAX {
+            writer.refuse();
+        }
         writer.bytes(self.bytes);
     }
 
@@ -175,6 +178,9 @@ impl<T: Field, const MAX: usize> Field for List<'_, T, MAX> {
     }
 
     fn encode(&self, writer: &mut Writer<'_>) {
+        if self.len() > MAX {
+            writer.refuse();
+        }
         writer.word(self.len() as u64);
         self.0.encode(writer);
     }

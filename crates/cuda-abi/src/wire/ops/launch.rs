@@ -2,7 +2,7 @@
 
 use crate::types::CUlaunchAttribute;
 use crate::wire::definition::operations;
-use crate::wire::{Array, Block, FunctionHandle, FunctionOrKernel, MAX_LAUNCH_ATTRS, MAX_PARAMS, StreamHandle};
+use crate::wire::{Array, Block, FunctionOrKernel, MAX_LAUNCH_ATTRS, MAX_PARAMS, StreamHandle};
 
 /// The attributes of a launch.
 pub type Attributes<'a> = Array<'a, CUlaunchAttribute, MAX_LAUNCH_ATTRS>;
@@ -24,7 +24,7 @@ operations! {
 
     /// The largest cluster that there may be, or how many of them run at once.
     ClusterOccupancy<'a> = 0xf031 {
-        function: FunctionHandle,
+        function: FunctionOrKernel,
         grid: [u32; 3],
         block: [u32; 3],
         shared_bytes: u32,
