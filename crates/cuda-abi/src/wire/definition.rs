@@ -81,6 +81,9 @@ macro_rules! message {
         impl<'m> $crate::wire::Decode<'m> for $name {
             #[inline]
             fn decode(_reader: &mut $crate::wire::Reader<'m>) -> Result<Self, $crate::wire::Malformed> {
+                if _reader.remaining().len() < <Self as $crate::wire::Field>::LEAST {
+                    return Err($crate::wire::Malformed);
+                }
                 Ok($name { $($field: $crate::wire::Decode::decode(_reader)?,)* })
             }
         }
@@ -97,12 +100,17 @@ macro_rules! message {
         impl<$life> $crate::wire::Decode<$life> for $name<$life> {
             #[inline]
             fn decode(reader: &mut $crate::wire::Reader<$life>) -> Result<Self, $crate::wire::Malformed> {
+                if reader.remaining().len() < <Self as $crate::wire::Field>::LEAST {
+                    return Err($crate::wire::Malformed);
+                }
                 Ok($name { $($field: $crate::wire::Decode::decode(reader)?,)* })
             }
         }
     };
     (@field [$($life:tt)*] $name:ident { $($field:ident: $type:ty,)* }) => {
         impl $($life)* $crate::wire::Field for $name $($life)* {
+            const LEAST: usize = 0 $(+ <$type as $crate::wire::Field>::LEAST)*;
+
             fn shape(_text: &mut String) {
                 $(
                     _text.push_str(concat!(stringify!($field), ":"));
@@ -118,6 +126,9 @@ macro_rules! message {
 
             #[inline]
             fn encode(&self, _writer: &mut $crate::wire::Writer<'_>) {
+                if _writer.room() < Self::LEAST {
+                    return _writer.refuse();
+                }
                 $($crate::wire::Field::encode(&self.$field, _writer);)*
             }
 
@@ -149,6 +160,8 @@ macro_rules! choice {
         }
 
         impl<$life> $crate::wire::Field for $name<$life> {
+            const LEAST: usize = 8;
+
             fn shape(text: &mut String) {
                 $(
                     text.push_str(&format!("{}({}|", stringify!($variant), $tag));

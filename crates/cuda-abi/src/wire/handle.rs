@@ -133,6 +133,8 @@ unsafe impl<const KINDS: u32> Plain for Typed<KINDS> {
 }
 
 impl<const KINDS: u32> Field for Typed<KINDS> {
+    const LEAST: usize = 8;
+
     fn shape(text: &mut String) {
         text.push_str("handle");
         Kind::ALL

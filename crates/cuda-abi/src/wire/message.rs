@@ -18,21 +18,30 @@ impl std::error::Error for Malformed {}
 
 /// Fills a buffer of fixed size. What does not fit is dropped and [`Writer::finish`] says so.
 pub struct Writer<'a> {
-    buffer: &'a mut [u8],
-    used: usize,
+    /// What is left of the buffer.
+    rest: &'a mut [u8],
+    len: usize,
     overflow: bool,
 }
 
 impl<'a> Writer<'a> {
+    #[inline]
     pub fn new(buffer: &'a mut [u8]) -> Self {
-        Writer { buffer, used: 0, overflow: false }
+        Writer { len: buffer.len(), rest: buffer, overflow: false }
     }
 
     #[inline]
     pub fn word(&mut self, word: u64) {
-        self.raw(&word.to_le_bytes());
+        match std::mem::take(&mut self.rest).split_first_chunk_mut() {
+            Some((room, rest)) => {
+                *room = word.to_le_bytes();
+                self.rest = rest;
+            }
+            None => self.overflow = true,
+        }
     }
 
+    /// One word after the other.
     pub fn words(&mut self, words: &[u64]) {
         words.iter().for_each(|word| self.word(*word));
     }
@@ -48,18 +57,30 @@ impl<'a> Writer<'a> {
     /// So many zeros.
     #[inline]
     pub fn zeros(&mut self, len: usize) {
-        match self.buffer.get_mut(self.used..).and_then(|room| room.get_mut(..len)) {
-            Some(room) => {
-                room.fill(0);
-                self.used += len;
+        if let Some(room) = self.take(len) {
+            room.fill(0);
+        }
+    }
+
+    /// The next bytes of the buffer, if there are so many.
+    #[inline]
+    fn take(&mut self, len: usize) -> Option<&'a mut [u8]> {
+        match std::mem::take(&mut self.rest).split_at_mut_checked(len) {
+            Some((room, rest)) => {
+                self.rest = rest;
+                Some(room)
             }
-            None => self.overflow = true,
+            None => {
+                self.overflow = true;
+                None
+            }
         }
     }
 
     /// Has [`Writer::finish`] say that this is no message: a field that is outside of its bounds does.
     #[cold]
     pub fn refuse(&mut self) {
+        self.rest = &mut [];
         self.overflow = true;
     }
 
@@ -90,7 +111,7 @@ impl<'a> Writer<'a> {
             return self.bytes(&[]);
         }
         match count.checked_mul(size_of::<T>()) {
-            Some(len) if len <= self.buffer.len() => {
+            Some(len) if len <= self.len => {
                 // SAFETY: the caller vouches for `count` readable elements.
                 self.bytes(unsafe { std::slice::from_raw_parts(values.cast(), len) })
             }
@@ -99,25 +120,22 @@ impl<'a> Writer<'a> {
     }
 
     /// How many bytes still fit.
+    #[inline]
     pub fn room(&self) -> usize {
-        self.buffer.len() - self.used
+        self.rest.len()
     }
 
     /// Bytes as they are.
     #[inline]
     pub fn raw(&mut self, bytes: &[u8]) {
-        match self.buffer.get_mut(self.used..).and_then(|room| room.get_mut(..bytes.len())) {
-            Some(room) => {
-                room.copy_from_slice(bytes);
-                self.used += bytes.len();
-            }
-            None => self.overflow = true,
+        if let Some(room) = self.take(bytes.len()) {
+            room.copy_from_slice(bytes);
         }
     }
 
     /// How many bytes were written, if all fitted.
     pub fn finish(self) -> Result<usize, Malformed> {
-        if self.overflow { Err(Malformed) } else { Ok(self.used) }
+        if self.overflow { Err(Malformed) } else { Ok(self.len - self.rest.len()) }
     }
 }
 
@@ -200,6 +218,7 @@ impl<'a> Reader<'a> {
     }
 
     /// What has not been read, which stays to be read.
+    #[inline]
     pub fn remaining(&self) -> &'a [u8] {
         self.rest
     }

@@ -67,12 +67,6 @@ pub const DRIVER_VARIABLES: &[&str] = &[
     "CUDA_GRAPHS_USE_NODE_PRIORITY",
 ];
 
-/// In place of a completion word: none is to be written.
-pub const NO_WORD: u64 = u64::MAX;
-
-/// `flags` of a launch: its blocks wait for each other.
-pub const LAUNCH_COOPERATIVE: u64 = 1;
-
 /// Launch attributes that hold plain values. Those with events or outputs in them, and those that nobody knows yet, are
 /// not carried: a handle must never reach the driver unchecked.
 pub fn is_plain_launch_attribute(id: u32) -> bool {

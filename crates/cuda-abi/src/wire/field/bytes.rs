@@ -20,6 +20,8 @@ fn sample_string(len: usize, source: &mut Source<'_>, out: &mut Vec<u8>) {
 
 /// A byte string: length, bytes, padding. Only the message bounds it.
 impl Field for &[u8] {
+    const LEAST: usize = 8;
+
     fn shape(text: &mut String) {
         text.push_str("bytes");
     }
@@ -59,6 +61,8 @@ impl<const MAX: usize> Text<'_, MAX> {
 }
 
 impl<const MAX: usize> Field for Text<'_, MAX> {
+    const LEAST: usize = 8;
+
     fn shape(text: &mut String) {
         text.push_str(&format!("text<={MAX}"));
     }
@@ -120,6 +124,8 @@ impl<'a, const MAX: usize> Block<'a, MAX> {
 }
 
 impl<const MAX: usize> Field for Block<'_, MAX> {
+    const LEAST: usize = 8;
+
     fn shape(text: &mut String) {
         text.push_str(&format!("block<={MAX}"));
     }
@@ -162,6 +168,8 @@ impl<'a, const MAX: usize> Decode<'a> for Block<'a, MAX> {
 pub struct Raw<'a>(pub &'a [u8]);
 
 impl Field for Raw<'_> {
+    const LEAST: usize = 0;
+
     fn shape(text: &mut String) {
         text.push_str("raw");
     }

@@ -66,6 +66,8 @@ impl<T, const MAX: usize> fmt::Debug for Array<'_, T, MAX> {
 }
 
 impl<T: Plain, const MAX: usize> Field for Array<'_, T, MAX> {
+    const LEAST: usize = 8;
+
     fn shape(text: &mut String) {
         text.push('[');
         T::element(text);
@@ -167,6 +169,8 @@ impl<'a, T: Decode<'a> + Copy, const MAX: usize> List<'a, T, MAX> {
 }
 
 impl<T: Field, const MAX: usize> Field for List<'_, T, MAX> {
+    const LEAST: usize = 8;
+
     fn shape(text: &mut String) {
         text.push_str("list(");
         T::shape(text);
@@ -225,6 +229,8 @@ impl<'a, T: Decode<'a> + Copy> Rest<'a, T> {
 }
 
 impl<T: Field> Field for Rest<'_, T> {
+    const LEAST: usize = 0;
+
     fn shape(text: &mut String) {
         text.push_str("rest(");
         T::shape(text);

@@ -48,6 +48,8 @@ macro_rules! plain_fields {
         }
 
         impl $crate::wire::Field for $type {
+            const LEAST: usize = size_of::<$type>().next_multiple_of(8);
+
             fn shape(text: &mut String) {
                 text.push_str(concat!(stringify!($type), ":"));
                 text.push_str(&size_of::<$type>().to_string());

@@ -107,6 +107,8 @@ impl<T> fmt::Debug for Upload<T> {
 }
 
 impl<T: Field> Field for Upload<T> {
+    const LEAST: usize = 8;
+
     fn shape(text: &mut String) {
         text.push_str("upload(");
         T::shape(text);
