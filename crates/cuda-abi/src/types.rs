@@ -49,8 +49,10 @@ enums! {
 macro_rules! blobs {
     ($($name:ident $size:literal $align:literal)*) => { $(
         #[repr(C, align($align))]
-        #[derive(Clone, Copy)]
+        #[derive(Clone, Copy, Debug)]
         pub struct $name(pub [u8; $size]);
+
+        const _: () = assert!(std::mem::size_of::<$name>() == $size);
 
         impl Default for $name {
             fn default() -> Self {
@@ -114,6 +116,8 @@ macro_rules! structs {
         }
 
         const _: () = assert!(std::mem::size_of::<$name>() == $size);
+        // Nothing between the fields, nor behind them.
+        const _: () = assert!(0 $(+ std::mem::size_of::<$type>())* == $size);
 
         impl Default for $name {
             fn default() -> Self {
@@ -247,4 +251,10 @@ structs! {
         clock_rate: i32,
         texture_align: i32,
     }
+}
+
+// What messages hold.
+crate::wire::plain_fields! {
+    CUmemLocation CUmemAllocationProp CUmemAccessDesc CUDA_MEMCPY3D CUlaunchAttribute CUgraphEdgeData CUuuid
+    CUDA_RESOURCE_DESC CUDA_TEXTURE_DESC CUDA_RESOURCE_VIEW_DESC CUkernelNodeAttrValue
 }

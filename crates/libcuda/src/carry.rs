@@ -1,18 +1,21 @@
-//! Sending messages: posted, called, or blocking.
+//! Sending messages: posted, called, or blocking. Generated code sends the table's calls from here; the protocol's own
+//! operations go by way of [`operation`](crate::operation).
 
 use std::cell::RefCell;
 use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
 use cuda_abi::error::*;
+use cuda_abi::wire::ops::{ImagePart, Synchronize, TakeError};
 use cuda_abi::wire::record::Way;
-use cuda_abi::wire::{Malformed, Op, Reader, Writer, error_word};
+use cuda_abi::wire::{Field, Malformed, Operation, Raw, Reader, Writer, encode_into, error_word};
 use idm::lane::{CallError, Lane};
 use idm::ring::PostError;
 
 use crate::context;
 use crate::entry::Cuda;
 use crate::graph::capture;
+use crate::operation;
 use crate::remembered;
 use crate::session::{self, Session};
 use crate::trace::{self, kept};
@@ -75,7 +78,7 @@ pub fn check_posted(session: &Session) -> Cuda {
     if flags.load(error_word(flags.count())) == 0 {
         return Ok(());
     }
-    call_with(session, Op::TakeError as u16, 0, |_| {}, |_| Ok(()))
+    operation::call_in(session, 0, &TakeError {}, |()| ())
 }
 
 /// Works with this thread's lane. After the thread's own storage is gone (static destructors call the driver), a lane is
@@ -119,7 +122,7 @@ pub fn post(op: u16, write: impl FnOnce(&mut Writer<'_>)) -> Cuda {
 }
 
 /// Posts a message in a context that need not be this thread's own, whatever is being captured.
-pub fn post_in(session: &Session, op: u16, tag: u32, write: impl FnOnce(&mut Writer<'_>)) -> Cuda {
+fn post_in(session: &Session, op: u16, tag: u32, write: impl FnOnce(&mut Writer<'_>)) -> Cuda {
     with_thread(session, |thread| {
         let len = thread.compose(write)?;
         let bytes = &thread.buffer[..len];
@@ -147,12 +150,9 @@ pub fn post_sized(op: u16, len: usize, fill: impl FnOnce(&mut [u8])) -> Cuda {
     Ok(())
 }
 
-/// Posts a message of words in a context that need not be this thread's own; answers the ring position after it.
-pub fn post_words(session: &Session, tag: u32, op: u16, words: &[u64]) -> Cuda<u64> {
-    let fill = |slot: &mut [u8]| {
-        slot.chunks_exact_mut(8).zip(words).for_each(|(room, word)| room.copy_from_slice(&word.to_le_bytes()));
-    };
-    let len = size_of_val(words);
+/// As `post_sized`, in a context that need not be this thread's own; answers the ring position after it.
+#[inline]
+pub fn post_sized_in(session: &Session, tag: u32, op: u16, len: usize, fill: impl FnOnce(&mut [u8])) -> Cuda<u64> {
     if capture::is_open() {
         call_sized(session, op, tag, len, fill)?;
         return Ok(session.client.position());
@@ -172,7 +172,7 @@ fn call_sized(session: &Session, op: u16, tag: u32, len: usize, fill: impl FnOnc
 }
 
 fn synchronize(session: &Session, tag: u32) -> Cuda {
-    block_with(session, Op::Synchronize as u16, tag, |writer| writer.word(0), |_| Ok(()))
+    operation::block_in(session, tag, &Synchronize { context: None }, |()| ())
 }
 
 /// Asks and waits for the answer, in order with everything posted.
@@ -241,16 +241,6 @@ pub fn block(
     if capture::is_forbidden_here() {
         return call_with(session, op, tag, write, read);
     }
-    block_with(session, op, tag, write, read)
-}
-
-pub fn block_with(
-    session: &Session,
-    op: u16,
-    tag: u32,
-    write: impl FnOnce(&mut Writer<'_>),
-    read: impl FnOnce(&mut Reader<'_>) -> Result<(), Malformed>,
-) -> Cuda {
     block_after(session, op, tag, session.client.position(), write, read)
 }
 
@@ -313,28 +303,31 @@ fn answer(status: i32, payload: &[u8], read: impl FnOnce(&mut Reader<'_>) -> Res
     read(&mut Reader::new(payload)).map_err(|_| CUDA_ERROR_UNKNOWN)
 }
 
-/// Uploads an image by parts, then has it loaded: `op` is one of the load operations.
-pub fn upload(op: Op, image: &[u8], read: impl FnOnce(&mut Reader<'_>) -> Result<(), Malformed>) -> Cuda {
+/// Uploads what is too long for a message, by parts, then asks what is to be done with it.
+pub fn upload(
+    image: &[u8],
+    op: u16,
+    write: impl FnOnce(&mut Writer<'_>),
+    read: impl FnOnce(&mut Reader<'_>) -> Result<(), Malformed>,
+) -> Cuda {
     const PART: usize = 128 << 10;
     let session = session::get()?;
     check_fault(session)?;
     let tag = context::tag_or_none();
     with_thread(session, |thread| {
-        let lane = u64::from(thread.lane.index());
+        let lane = thread.lane.index();
         for part in image.chunks(PART) {
-            let fill = |slot: &mut [u8]| {
-                slot[..8].copy_from_slice(&lane.to_le_bytes());
-                slot[8..].copy_from_slice(part);
-            };
-            let fill = kept(Way::Posted, Op::ImagePart as u16, 0, fill);
-            session.client.post(Op::ImagePart as u16, 0, 0, 8 + part.len(), fill).map_err(post_error)?;
-            trace::posted(8 + part.len());
+            let part = ImagePart { lane, part: Raw(part) };
+            let fill = kept(Way::Posted, ImagePart::CODE, 0, |slot| encode_into(&part, slot));
+            session.client.post(ImagePart::CODE, 0, 0, part.size(), fill).map_err(post_error)?;
+            trace::posted(part.size());
         }
         let after = session.client.position();
-        let len = (image.len() as u64).to_le_bytes();
-        let fill = kept(Way::Blocking, op as u16, tag, |slot| slot.copy_from_slice(&len));
-        let reply = thread.lane.block(op as u16, 0, tag, after, len.len(), fill).map_err(call_error)?;
-        trace::round_trip(len.len(), reply.payload.len());
+        let len = thread.compose(write)?;
+        let bytes = &thread.buffer[..len];
+        let fill = kept(Way::Blocking, op, tag, |slot| slot.copy_from_slice(bytes));
+        let reply = thread.lane.block(op, 0, tag, after, len, fill).map_err(call_error)?;
+        trace::round_trip(len, reply.payload.len());
         answer(reply.status, reply.payload, read)
     })
 }

@@ -11,14 +11,15 @@ use std::time::{Duration, Instant};
 use cuda_abi::constants::default_stream;
 use cuda_abi::error::*;
 use cuda_abi::types::*;
-use cuda_abi::wire::{self, Op};
+use cuda_abi::wire::ops::{Completion, Mark, Synchronize, SynchronizeStream};
+use cuda_abi::wire::{self, Typed};
 use idm::flags::Watched;
 use parking_lot::Mutex;
 
 use crate::entry::Cuda;
 use crate::graph::capture;
 use crate::session::{self, Session};
-use crate::{carry, context, exports, handles};
+use crate::{carry, context, exports, handles, operation};
 
 /// The stream that waits for all streams but the independent ones, and they for it.
 const DEFAULT_STREAM: u64 = 0;
@@ -32,6 +33,13 @@ const FEW: usize = 4;
 pub struct Word {
     pub index: u64,
     pub value: u64,
+}
+
+impl Word {
+    /// What the GPU is to write.
+    pub fn completion(&self) -> Completion {
+        Completion { word: self.index, value: self.value }
+    }
 }
 
 /// Words that are free, with the value each was last given.
@@ -146,7 +154,7 @@ fn wait_by_mark(session: &Session, stream: u64, limit: Duration, ask: impl FnOnc
     }
     let tag = context::current_tag()?;
     let Some(word) = take(session) else { return ask() };
-    let position = match carry::post_words(session, tag, Op::Mark as u16, &[stream, word.index, word.value]) {
+    let position = match operation::post_in(session, tag, &Mark { stream: Typed(stream), done: word.completion() }) {
         Ok(position) => position,
         Err(code) => {
             give_back(Word { value: word.value - 1, ..word });
@@ -180,7 +188,7 @@ pub fn wait_for_copy(stream: u64, bytes: usize) -> Cuda {
 fn wait_for_stream_within(stream: u64, limit: Duration) -> Cuda {
     let session = session::get()?;
     carry::check_fault(session)?;
-    let ask = || carry::block(Op::SynchronizeStream as u16, |writer| writer.word(stream), |_| Ok(()));
+    let ask = || operation::block(&SynchronizeStream { stream: Typed(stream) }, |()| ());
     let current = context::current_word();
     let here = current != 0
         && (stream <= default_stream::LEGACY || handles::context_of(wire::Kind::Stream, stream) == Ok(current));
@@ -193,7 +201,7 @@ fn wait_for_stream_within(stream: u64, limit: Duration) -> Cuda {
 pub fn wait_for_context(context: u64) -> Cuda {
     let session = session::get()?;
     carry::check_fault(session)?;
-    let ask = || carry::block(Op::Synchronize as u16, |writer| writer.word(context), |_| Ok(()));
+    let ask = || operation::block(&Synchronize { context: Some(Typed(context)) }, |()| ());
     if context != context::current_word()
         || handles::take_left_behind(context)
         || handles::has_independent_streams(context, stream_flags)?

@@ -13,11 +13,14 @@ use cuda_abi::border::{In, InSlice, Out};
 use cuda_abi::constants::exec_affinity;
 use cuda_abi::error::*;
 use cuda_abi::types::*;
-use cuda_abi::wire::{Handle, Kind, Op};
+use cuda_abi::wire::ops::{
+    ContextCreate, ContextDestroy, ContextId, ContextRelease, ContextReset, ContextRetain, ContextSetFlags,
+};
+use cuda_abi::wire::{Handle, Kind, Typed};
 use parking_lot::{Mutex, RwLock};
 
 use crate::entry::not_null;
-use crate::{allocations, carry, completion, device, handles};
+use crate::{allocations, completion, device, handles, operation};
 
 #[derive(Clone, Copy)]
 struct Context {
@@ -170,17 +173,7 @@ pub fn id_of(word: u64) -> CudaResult<u64> {
     }
     let session = crate::session::get()?;
     let tag = Handle::from_word(word).map_or(0, |handle| handle.index);
-    let mut id = 0;
-    carry::call_with(
-        session,
-        Op::ContextId as u16,
-        tag,
-        |_| {},
-        |reader| {
-            id = reader.word()?;
-            Ok(())
-        },
-    )?;
+    let id = operation::call_in(session, tag, &ContextId {}, |reply| reply.id)?;
     update(word, |context| context.id = Some(id));
     Ok(id)
 }
@@ -271,16 +264,9 @@ pub mod api {
     pub fn cuCtxCreate_v2(pctx: Out<CUcontext>, flags: u32, dev: CUdevice) -> CudaResult {
         pctx.required()?;
         device::find(dev)?;
-        let (mut word, mut id) = (0, 0);
-        carry::call(
-            Op::ContextCreate as u16,
-            |writer| writer.words(&[u64::from(flags), dev as u64]),
-            |reader| {
-                (word, id) = (reader.word()?, reader.word()?);
-                Ok(())
-            },
-        )?;
-        let context = Context { device: dev, id: Some(id), flags, retained: 0, alive: true };
+        let made = operation::call(&ContextCreate { flags, device: dev as u32 }, |reply| reply)?;
+        let word = made.context.0;
+        let context = Context { device: dev, id: Some(made.id), flags, retained: 0, alive: true };
         CONTEXTS.write().get_or_insert_default().insert(word, context);
         CHANGED.fetch_add(1, Ordering::Release);
         STACK.with(|stack| stack.push(word))?;
@@ -319,7 +305,7 @@ pub mod api {
         if primary_device(word).is_some() {
             return Err(CUDA_ERROR_INVALID_CONTEXT);
         }
-        carry::block(Op::ContextDestroy as u16, |writer| writer.word(word), |_| Ok(()))?;
+        operation::block(&ContextDestroy { context: Typed(word) }, |()| ())?;
         retire(word);
         update(word, |context| context.alive = false);
         STACK.with(|stack| {
@@ -383,7 +369,7 @@ pub mod api {
         let _counting = COUNTING.lock();
         if lookup(word).is_some_and(|context| context.retained == 0) {
             let session = crate::session::get()?;
-            carry::call_with(session, Op::ContextRetain as u16, 0, |writer| writer.word(dev as u64), |_| Ok(()))?;
+            operation::call_in(session, 0, &ContextRetain { device: dev as u32 }, |()| ())?;
         }
         update(word, |context| context.retained += 1);
         pctx.put(word as CUcontext)
@@ -400,7 +386,7 @@ pub mod api {
         update(word, |context| context.retained -= 1);
         if retained == 1 {
             retire(word);
-            carry::block(Op::ContextRelease as u16, |writer| writer.word(dev as u64), |_| Ok(()))?;
+            operation::block(&ContextRelease { device: dev as u32 }, |_| ())?;
         }
         Ok(())
     }
@@ -415,7 +401,7 @@ pub mod api {
         let _counting = COUNTING.lock();
         retire(word);
         update(word, |context| context.retained = 0);
-        carry::block(Op::ContextReset as u16, |writer| writer.word(dev as u64), |_| Ok(()))
+        operation::block(&ContextReset { device: dev as u32 }, |()| ())
     }
 
     pub fn cuDevicePrimaryCtxReset(dev: CUdevice) -> CudaResult {
@@ -425,8 +411,7 @@ pub mod api {
     pub fn cuDevicePrimaryCtxSetFlags_v2(dev: CUdevice, flags: u32) -> CudaResult {
         device::find(dev)?;
         let session = crate::session::get()?;
-        let write = |writer: &mut cuda_abi::wire::Writer<'_>| writer.words(&[dev as u64, u64::from(flags)]);
-        carry::call_with(session, Op::ContextSetFlags as u16, 0, write, |_| Ok(()))?;
+        operation::call_in(session, 0, &ContextSetFlags { device: dev as u32, flags }, |()| ())?;
         update(primary_word(dev), |context| context.flags = flags);
         Ok(())
     }

@@ -3,12 +3,13 @@
 use cuda_abi::error::*;
 use cuda_abi::plan;
 use cuda_abi::types::*;
-use cuda_abi::wire::Op;
+use cuda_abi::wire::ops::{CopyAsync, CopyInline, CopySync};
+use cuda_abi::wire::{Raw, Typed};
 
 use crate::allocations::{self, is_reachable};
 use crate::entry::not_null;
 use crate::graph::capture;
-use crate::{carry, completion, context, exports, shaped_copy, staging, stream};
+use crate::{completion, context, exports, operation, shaped_copy, staging, stream};
 
 /// Up to this size the bytes travel in the message itself.
 const INLINE: usize = 16 << 10;
@@ -32,22 +33,20 @@ pub unsafe fn copy(destination: u64, source: u64, len: usize, stream: u64, wait:
     }
     match there.into() {
         (Some(destination), Some(source)) => {
-            let words = [destination, source, len as u64, stream];
+            let (bytes, on_stream) = (len as u64, Typed(stream));
             // Natively a copy between two places of the device does not wait either.
             let on_device = !plan::in_host(destination, 1) && !plan::in_host(source, 1);
             if wait && !on_device && !completion::is_patient() {
-                return carry::block(Op::CopySync as u16, |writer| writer.words(&words), |_| Ok(()));
+                let request = CopySync { destination, source, bytes, stream: on_stream };
+                return operation::block(&request, |()| ());
             }
-            carry::post(Op::CopyAsync as u16, |writer| writer.words(&words))?;
+            operation::post(&CopyAsync { destination, source, bytes, stream: on_stream })?;
             if wait && !on_device { completion::wait_for_copy(stream, len) } else { Ok(()) }
         }
         (Some(destination), None) if len <= INLINE => {
-            carry::post_sized(Op::CopyInline as u16, 16 + len, |slot| {
-                slot[..8].copy_from_slice(&destination.to_le_bytes());
-                slot[8..16].copy_from_slice(&stream.to_le_bytes());
-                // SAFETY: the caller vouches for the source.
-                slot[16..].copy_from_slice(unsafe { std::slice::from_raw_parts(source as *const u8, len) });
-            })
+            // SAFETY: the caller vouches for the source.
+            let bytes = Raw(unsafe { std::slice::from_raw_parts(source as *const u8, len) });
+            operation::post_in_place(&CopyInline { destination, stream: Typed(stream), bytes })
         }
         // SAFETY: the caller vouches for the pageable side.
         (Some(destination), None) => unsafe { staging::to_device(destination, source as *const u8, len, stream) },

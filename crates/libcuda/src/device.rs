@@ -4,7 +4,7 @@ use cuda_abi::border::{InSlice, Out, OutSlice, Str};
 use cuda_abi::constants::{atomic_operation, device_attribute, exec_affinity, flush_rdma_writes, p2p_attribute};
 use cuda_abi::error::*;
 use cuda_abi::types::*;
-use cuda_abi::wire::{Malformed, Reader};
+use cuda_abi::wire::ops::{DeviceSnapshot, Snapshot};
 
 use crate::entry::not_null;
 use crate::session;
@@ -25,13 +25,8 @@ pub struct Device {
 }
 
 impl Devices {
-    pub fn read(payload: &[u8]) -> Result<Devices, Malformed> {
-        let mut reader = Reader::new(payload);
-        let driver_version = reader.narrow()?;
-        let count: usize = reader.narrow()?;
-        let list = (0..count).map(|_| Device::read(&mut reader, count)).collect::<Result<_, _>>()?;
-        reader.end()?;
-        Ok(Devices { driver_version, list })
+    pub fn new(snapshot: &Snapshot<'_>) -> Devices {
+        Devices { driver_version: snapshot.driver_version, list: snapshot.devices.iter().map(Device::new).collect() }
     }
 
     pub fn count(&self) -> usize {
@@ -48,19 +43,16 @@ impl Devices {
 }
 
 impl Device {
-    fn read(reader: &mut Reader<'_>, count: usize) -> Result<Device, Malformed> {
-        let name = reader.bytes()?.to_vec();
-        let uuid = reader.bytes()?.try_into().map_err(|_| Malformed)?;
-        let bus_id = reader.bytes()?.to_vec();
-        let total_memory = reader.word()?;
-        let known: usize = reader.narrow()?;
-        let mut attributes = vec![(CUDA_ERROR_INVALID_VALUE, 0)];
-        for _ in 0..known {
-            let word = reader.word()?;
-            attributes.push(((word >> 32) as CUresult, word as u32 as i32));
+    fn new(device: DeviceSnapshot<'_>) -> Device {
+        let answers = device.attributes.iter().map(|answer| (answer.result, answer.value));
+        Device {
+            name: device.name.to_vec(),
+            uuid: device.uuid.0,
+            bus_id: device.bus_id.to_vec(),
+            total_memory: device.total_memory,
+            attributes: std::iter::once((CUDA_ERROR_INVALID_VALUE, 0)).chain(answers).collect(),
+            peers: device.peers.iter().collect(),
         }
-        let peers = (0..count).map(|_| reader.word().map(|can| can != 0)).collect::<Result<_, _>>()?;
-        Ok(Device { name, uuid, bus_id, total_memory, attributes, peers })
     }
 
     pub fn attribute(&self, number: u32) -> CudaResult<i32> {

@@ -1,6 +1,6 @@
 //! Functions and kernels: what is learned once, when they are looked up.
 
-use std::ffi::{CStr, CString};
+use std::ffi::CString;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
@@ -8,11 +8,12 @@ use cuda_abi::border::Out;
 use cuda_abi::constants::function_attribute;
 use cuda_abi::error::*;
 use cuda_abi::types::*;
-use cuda_abi::wire::{Handle, Malformed, Op, Reader};
+use cuda_abi::wire::ops::{Describe, Described, SetFunctionAttribute};
+use cuda_abi::wire::{Handle, Typed};
 use parking_lot::RwLock;
 
 use crate::graph::capture;
-use crate::{carry, handles};
+use crate::{handles, operation};
 
 pub struct Function {
     pub word: u64,
@@ -32,21 +33,14 @@ fn index_of(word: u64) -> Option<usize> {
     Handle::from_word(word).map(|handle| handle.index as usize)
 }
 
-/// Reads a description from a reply and remembers it.
-pub fn read(reader: &mut Reader<'_>, name: Option<&CStr>) -> Result<u64, Malformed> {
-    let word = handles::opened(reader.word()?);
-    let count: usize = reader.narrow()?;
-    let mut params = Vec::with_capacity(count.min(1024));
-    for _ in 0..count {
-        params.push((reader.narrow()?, reader.narrow()?));
-    }
-    let mut limit = || -> Result<Option<u32>, Malformed> { Ok(u32::try_from(reader.word()?).ok()) };
-    let (max_threads, max_dynamic_shared) = (limit()?, AtomicU32::new(limit()?.unwrap_or(u32::MAX)));
-    let name = match name {
-        Some(name) => name.to_owned(),
-        None => CString::new(reader.bytes()?).map_err(|_| Malformed)?,
-    };
+/// Remembers what a reply says of a function; answers its handle.
+pub fn remember(about: &Described<'_>, name: CString) -> u64 {
+    let word = handles::opened(about.handle.0);
+    let params: Vec<(usize, usize)> =
+        about.parameters.iter().map(|parameter| (parameter.offset as usize, parameter.size as usize)).collect();
+    let max_dynamic_shared = AtomicU32::new(about.max_dynamic_shared.unwrap_or(u32::MAX));
     let param_bytes = params.iter().map(|(offset, size)| offset + size).max().unwrap_or(0);
+    let max_threads = about.max_threads;
     let function = Function { word, params, param_bytes, max_threads, max_dynamic_shared, name };
     if let Some(index) = index_of(word) {
         let mut known = KNOWN.write();
@@ -55,7 +49,7 @@ pub fn read(reader: &mut Reader<'_>, name: Option<&CStr>) -> Result<u64, Malform
         }
         known[index] = Some(Arc::new(function));
     }
-    Ok(word)
+    word
 }
 
 /// A function with everything a launch must know. What was looked up without a context is not loaded yet, and the driver
@@ -67,14 +61,8 @@ pub fn loaded(function: CUfunction) -> CudaResult<Arc<Function>> {
     }
     // Natively a launch loads its function whatever is being captured.
     capture::unaffected(|| {
-        carry::call(
-            Op::Describe as u16,
-            |writer| writer.word(known.word),
-            |reader| {
-                read(reader, Some(&known.name))?;
-                Ok(())
-            },
-        )
+        let request = Describe { function: Typed(known.word) };
+        operation::call(&request, |about| remember(&about, known.name.clone()))
     })?;
     find(function)
 }
@@ -90,11 +78,8 @@ pub fn find(function: CUfunction) -> CudaResult<Arc<Function>> {
 /// Sets an attribute, and remembers the one that launches are checked against.
 fn set_attribute(function: CUfunction, attribute: u32, value: i32, device: CUdevice) -> CudaResult {
     let function = find(function)?;
-    carry::call(
-        Op::SetFunctionAttribute as u16,
-        |writer| writer.words(&[function.word, u64::from(attribute), u64::from(value as u32), device as u64]),
-        |_| Ok(()),
-    )?;
+    let request = SetFunctionAttribute { function: Typed(function.word), attribute, value, device };
+    operation::call(&request, |()| ())?;
     if attribute == function_attribute::MAX_DYNAMIC_SHARED_SIZE_BYTES {
         function.max_dynamic_shared.store(value.max(0) as u32, Ordering::Relaxed);
     }

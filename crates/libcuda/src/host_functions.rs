@@ -7,12 +7,13 @@ use std::sync::{Arc, Once, OnceLock};
 
 use cuda_abi::error::*;
 use cuda_abi::types::*;
-use cuda_abi::wire::{Op, callback};
+use cuda_abi::wire::ops::{CallbackDue, HostCallback, NextCallback};
+use cuda_abi::wire::{Typed, callback};
 use parking_lot::Mutex;
 
 use crate::graph::capture;
 use crate::session::{self, Session};
-use crate::{carry, context, stream};
+use crate::{context, operation, stream};
 
 /// Something of our own to be run in a stream's or graph's order. Dropped when nobody can run it any more.
 pub type Own = Arc<dyn Fn() + Send + Sync>;
@@ -72,7 +73,7 @@ pub fn forget(id: u64) {
 fn enqueue(stream: u64, function: Function, user: *mut c_void) -> CudaResult {
     context::current()?;
     let id = add(function, user)?;
-    carry::post(Op::HostCallback as u16, |writer| writer.words(&[stream, id])).inspect_err(|_| forget(id))
+    operation::post(&HostCallback { stream: Typed(stream), id }).inspect_err(|_| forget(id))
 }
 
 /// Has a function of our own run when a stream (as the worker knows it) gets there.
@@ -92,22 +93,9 @@ fn start_dispatcher(session: &'static Session) {
 fn dispatch(session: &Session) {
     let mut done = 0;
     loop {
-        let (mut ticket, mut id, mut what) = (0, 0, callback::ONCE);
         // After nothing that was posted: what is posted may wait for the very function that is asked for.
-        let asked = carry::block_after(
-            session,
-            Op::NextCallback as u16,
-            0,
-            0,
-            |writer| writer.word(done),
-            |reader| {
-                (ticket, id, what) = (reader.word()?, reader.word()?, reader.word()?);
-                Ok(())
-            },
-        );
-        if asked.is_err() {
-            return;
-        }
+        let asked = operation::block_after(session, 0, 0, &NextCallback { done }, |reply| reply);
+        let Ok(CallbackDue { ticket, id, what }) = asked else { return };
         let due = match what {
             callback::KEEP => DUE.lock().as_ref().and_then(|due| due.get(&id).cloned()),
             _ => DUE.lock().as_mut().and_then(|due| due.remove(&id)),

@@ -18,7 +18,7 @@ use cuda_abi::error::*;
 use cuda_abi::plan;
 use cuda_abi::space::Space;
 use cuda_abi::types::*;
-use cuda_abi::wire::Op;
+use cuda_abi::wire::ops::{HostDrop, HostMap, HostUnmap, WaitForAll};
 use parking_lot::Mutex;
 
 use arena::Arena;
@@ -26,7 +26,7 @@ pub use arena::name_grants;
 
 use crate::allocations::{self, Allocation, Kind};
 use crate::graph::capture;
-use crate::{carry, context, session};
+use crate::{context, operation, session};
 
 const PAGE: u64 = 4096;
 const HUGE_PAGE: u64 = 2 << 20;
@@ -74,21 +74,21 @@ pub fn allocate(bytes: usize, kind: Kind, flags: u32) -> CudaResult<u64> {
 pub fn free(allocation: &Allocation) -> CudaResult {
     if allocation.len.next_multiple_of(ALIGN) <= LARGE {
         if capture::is_open() {
-            carry::block(Op::WaitForAll as u16, |_| {}, |_| Ok(()))?;
+            operation::block(&WaitForAll {}, |()| ())?;
         } else {
             context::api::cuCtxSynchronize()?;
         }
     }
-    give_back(allocation, Op::HostUnmap)
+    give_back(allocation, unmap_there)
 }
 
 /// As `free`, of what nobody uses any more. It must not wait: that would disturb whatever is being captured meanwhile.
 pub fn free_unused(allocation: &Allocation) -> CudaResult {
-    give_back(allocation, Op::HostDrop)
+    give_back(allocation, |address, bytes| operation::block(&HostDrop { address, bytes }, |()| ()))
 }
 
 /// Gives a piece back to its slab, or has the worker unmap it.
-fn give_back(allocation: &Allocation, unmap: Op) -> CudaResult {
+fn give_back(allocation: &Allocation, unmap: impl FnOnce(u64, u64) -> CudaResult) -> CudaResult {
     let len = allocation.len.next_multiple_of(ALIGN);
     if len <= LARGE {
         // SAFETY: the piece is pinned memory of ours, given back by the program; the next owner finds zeros.
@@ -101,14 +101,14 @@ fn give_back(allocation: &Allocation, unmap: Op) -> CudaResult {
         return Ok(());
     }
     let len = len.next_multiple_of(PAGE);
-    carry::block(unmap as u16, |writer| writer.words(&[allocation.base, len]), |_| Ok(()))?;
+    unmap(allocation.base, len)?;
     release(allocation.base, len);
     Ok(())
 }
 
 /// Has the worker unmap what it mapped, when the device is done with it.
-fn unmap_there(address: u64, len: u64) -> CudaResult {
-    carry::block(Op::HostUnmap as u16, |writer| writer.words(&[address, len]), |_| Ok(()))
+fn unmap_there(address: u64, bytes: u64) -> CudaResult {
+    operation::block(&HostUnmap { address, bytes }, |()| ())
 }
 
 /// Gives up this side of what the worker has unmapped.
@@ -131,9 +131,8 @@ impl Heap {
         let mapped = map_here(&arena, address, len).and_then(|()| {
             // One lock over descriptor and message: the worker takes them in the same order.
             let link = session.link.lock();
-            let there = arena
-                .hand_over(&link)
-                .and_then(|()| carry::block(Op::HostMap as u16, |writer| writer.words(&[address, len]), |_| Ok(())));
+            let there =
+                arena.hand_over(&link).and_then(|()| operation::block(&HostMap { address, bytes: len }, |()| ()));
             there.inspect_err(|_| unmap(address, len))
         });
         match mapped {

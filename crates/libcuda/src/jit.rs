@@ -3,7 +3,8 @@
 use cuda_abi::border::InSlice;
 use cuda_abi::constants::jit_option;
 use cuda_abi::types::*;
-use cuda_abi::wire::{MAX_JIT_OPTIONS, Malformed, Reader, is_plain_jit_option};
+use cuda_abi::wire::ops::{self, JitOption};
+use cuda_abi::wire::{MAX_JIT_OPTIONS, is_plain_jit_option};
 
 use crate::entry::{Cuda, not_null};
 
@@ -21,9 +22,9 @@ pub struct Logs {
     notes: Vec<u8>,
 }
 
-impl Logs {
-    pub fn read(reader: &mut Reader<'_>) -> Result<Logs, Malformed> {
-        Ok(Logs { errors: reader.bytes()?.to_vec(), notes: reader.bytes()?.to_vec() })
+impl From<ops::Logs<'_>> for Logs {
+    fn from(logs: ops::Logs<'_>) -> Logs {
+        Logs { errors: logs.errors.to_vec(), notes: logs.notes.to_vec() }
     }
 }
 
@@ -85,27 +86,11 @@ impl Options {
         self.write_log(jit_option::INFO_LOG_BUFFER, jit_option::INFO_LOG_BUFFER_SIZE_BYTES, &logs.notes);
     }
 
-    /// The numbers, as the worker reads them: how many, then each with its value.
-    pub fn upload(&self, to: &mut Vec<u8>) {
+    /// The numbers, which travel to the compiler.
+    pub fn plain(&self) -> Vec<JitOption> {
         let plain = self.ids.iter().copied().filter(|option| is_plain_jit_option(*option));
-        let plain: Vec<u32> = plain.take(MAX_JIT_OPTIONS).collect();
-        word(to, plain.len() as u64);
-        for option in plain {
-            word(to, u64::from(option));
-            // Numbers of 32 bits in the place of pointers.
-            word(to, self.read(option).unwrap_or(0) & u64::from(u32::MAX));
-        }
+        // Numbers of 32 bits in the place of pointers.
+        let with_value = |option| JitOption { option, value: self.read(option).unwrap_or(0) as u32 };
+        plain.take(MAX_JIT_OPTIONS).map(with_value).collect()
     }
-}
-
-/// Appends a word to an upload.
-pub fn word(upload: &mut Vec<u8>, word: u64) {
-    upload.extend_from_slice(&word.to_le_bytes());
-}
-
-/// Appends a byte string, padded to words.
-pub fn bytes(upload: &mut Vec<u8>, bytes: &[u8]) {
-    word(upload, bytes.len() as u64);
-    upload.extend_from_slice(bytes);
-    upload.resize(upload.len().next_multiple_of(8), 0);
 }

@@ -6,11 +6,12 @@ use cuda_abi::border::In;
 use cuda_abi::constants::{device_attribute, launch_extra};
 use cuda_abi::error::*;
 use cuda_abi::types::*;
-use cuda_abi::wire::{LAUNCH_COOPERATIVE, MAX_LAUNCH_ATTRS, MAX_PARAMS, Op, is_plain_launch_attribute};
+use cuda_abi::wire::ops::{Attributes, Launch};
+use cuda_abi::wire::{Block, MAX_LAUNCH_ATTRS, MAX_PARAMS, Typed, is_plain_launch_attribute};
 
 use crate::entry::not_null;
 use crate::functions::{self, Function};
-use crate::{carry, context, device, exports, stream};
+use crate::{context, device, exports, operation, stream};
 
 pub struct Shape {
     pub grid: [u32; 3],
@@ -141,7 +142,7 @@ unsafe fn launch(
     function: CUfunction,
     shape: Shape,
     stream: CUstream,
-    flags: u64,
+    is_cooperative: bool,
     attributes: &[CUlaunchAttribute],
     kernel_params: *mut *mut c_void,
     extra: *mut *mut c_void,
@@ -150,9 +151,7 @@ unsafe fn launch(
     let function = functions::loaded(function)?;
     let stream = stream::resolve(stream)?;
     check(&function, &shape)?;
-    if flags & LAUNCH_COOPERATIVE != 0
-        || attributes.iter().any(|attribute| attribute.id == 2 && attribute.value[0] as u32 != 0)
-    {
+    if is_cooperative || attributes.iter().any(|attribute| attribute.id == 2 && attribute.value[0] as u32 != 0) {
         check_cooperative(&function, &shape)?;
     }
     // SAFETY: the caller's promise.
@@ -161,23 +160,19 @@ unsafe fn launch(
     if bytes > MAX_PARAMS || attributes.len() > MAX_LAUNCH_ATTRS {
         return Err(CUDA_ERROR_INVALID_VALUE);
     }
-    let [gx, gy, gz] = shape.grid.map(u64::from);
-    let [bx, by, bz] = shape.block.map(u64::from);
-    let attribute_bytes = size_of_val(attributes);
-    let head =
-        [function.word, stream, gx, gy, gz, bx, by, bz, u64::from(shape.shared), flags, attribute_bytes as u64];
-    let start = size_of_val(&head) + attribute_bytes + 8;
-    carry::post_sized(Op::Launch as u16, start + bytes.next_multiple_of(8), |slot| {
-        let (fixed, packed) = slot.split_at_mut(start);
-        for (word, room) in head.iter().zip(fixed.chunks_exact_mut(8)) {
-            room.copy_from_slice(&word.to_le_bytes());
-        }
-        // SAFETY: attributes are plain structs; their bytes are copied.
-        let raw = unsafe { std::slice::from_raw_parts(attributes.as_ptr().cast::<u8>(), attribute_bytes) };
-        fixed[size_of_val(&head)..start - 8].copy_from_slice(raw);
-        fixed[start - 8..].copy_from_slice(&(bytes as u64).to_le_bytes());
-        // Gaps between parameters must not carry what an earlier message left in the ring.
-        packed.fill(0);
+    let request = Launch {
+        function: Typed(function.word),
+        stream: Typed(stream),
+        grid: shape.grid,
+        block: shape.block,
+        shared_bytes: shape.shared,
+        is_cooperative,
+        attributes: Attributes::new(attributes),
+        parameters: Block::Reserved(bytes),
+    };
+    // Zeros are there already: gaps between parameters do not carry what an earlier message left in the ring.
+    operation::post_and_fill(&request, |slot| {
+        let packed = Block::<{ MAX_PARAMS }>::place(slot, bytes);
         // SAFETY: the caller's promise.
         unsafe { params.pack(&function, packed) };
     })
@@ -220,7 +215,7 @@ pub mod api {
     ) -> CudaResult {
         let shape = Shape { grid: [grid_x, grid_y, grid_z], block: [block_x, block_y, block_z], shared };
         // SAFETY: passed on.
-        unsafe { launch(function, shape, stream, 0, &[], kernel_params, extra) }
+        unsafe { launch(function, shape, stream, false, &[], kernel_params, extra) }
     }
 
     #[allow(clippy::too_many_arguments)]
@@ -238,7 +233,7 @@ pub mod api {
     ) -> CudaResult {
         let shape = Shape { grid: [grid_x, grid_y, grid_z], block: [block_x, block_y, block_z], shared };
         // SAFETY: passed on.
-        unsafe { launch(function, shape, stream, LAUNCH_COOPERATIVE, &[], kernel_params, std::ptr::null_mut()) }
+        unsafe { launch(function, shape, stream, true, &[], kernel_params, std::ptr::null_mut()) }
     }
 
     pub unsafe fn cuLaunchKernelEx(
@@ -250,6 +245,6 @@ pub mod api {
         let config = config.take()?;
         let shape = Shape { grid: config.grid, block: config.block, shared: config.shared_mem_bytes };
         // SAFETY: by the API's contract, as many attributes as it says and the function's parameters.
-        unsafe { launch(function, shape, config.stream, 0, attributes(&config)?, kernel_params, extra) }
+        unsafe { launch(function, shape, config.stream, false, attributes(&config)?, kernel_params, extra) }
     }
 }

@@ -29,6 +29,7 @@ mod module;
 mod occupancy;
 mod older;
 mod older_launch;
+mod operation;
 mod pointer;
 mod pool;
 mod procaddr;

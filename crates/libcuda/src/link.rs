@@ -9,12 +9,13 @@ use cuda_abi::constants::jit_input;
 use cuda_abi::error::*;
 use cuda_abi::image;
 use cuda_abi::types::*;
-use cuda_abi::wire::{MAX_IMAGE, MAX_LINK_INPUTS, Op};
+use cuda_abi::wire::ops::{self, LinkInput, LinkOrder, LinkResult, Upload};
+use cuda_abi::wire::{List, MAX_IMAGE, MAX_LINK_INPUTS, to_vec};
 use parking_lot::Mutex;
 
 use crate::entry::not_null;
-use crate::jit::{self, Logs, Options};
-use crate::{carry, context};
+use crate::jit::{Logs, Options};
+use crate::{context, operation};
 
 #[derive(Default)]
 struct Links {
@@ -43,14 +44,10 @@ struct Linked {
 impl Link {
     /// As the worker reads it.
     fn upload(&self) -> Vec<u8> {
-        let mut upload = Vec::with_capacity(self.bytes + 16 * self.inputs.len());
-        self.options.upload(&mut upload);
-        jit::word(&mut upload, self.inputs.len() as u64);
-        for (kind, bytes) in &self.inputs {
-            jit::word(&mut upload, u64::from(*kind));
-            jit::bytes(&mut upload, bytes);
-        }
-        upload
+        let options = self.options.plain();
+        let inputs: Vec<LinkInput<'_>> =
+            self.inputs.iter().map(|(kind, bytes)| LinkInput { kind: *kind, image: bytes }).collect();
+        to_vec(&LinkOrder { options: List::new(&options), inputs: List::new(&inputs) })
     }
 }
 
@@ -70,7 +67,7 @@ fn add(state: CUlinkState, kind: u32, mut bytes: Vec<u8>, name: &[u8]) -> CudaRe
         return Err(CUDA_ERROR_INVALID_VALUE);
     }
     with(state, |link| {
-        // The device runtime's library has nothing that PTX would need before a kernel launches kernels.
+        // The device runtime's library has nothing that jit_input::PTX would need before a kernel launches kernels.
         if kind == jit_input::LIBRARY && name.windows(9).any(|part| part == b"cudadevrt") {
             return Ok(());
         }
@@ -90,14 +87,13 @@ fn add(state: CUlinkState, kind: u32, mut bytes: Vec<u8>, name: &[u8]) -> CudaRe
 
 /// Has the driver link everything.
 fn link_there(link: &Link) -> CudaResult<Linked> {
-    let mut linked = Linked { code: CUDA_ERROR_UNKNOWN, logs: Logs::default(), size: 0 };
-    carry::upload(Op::Link, &link.upload(), |reader| {
-        linked.code = reader.narrow()?;
-        linked.logs = Logs::read(reader)?;
-        linked.size = reader.narrow()?;
-        Ok(())
-    })?;
-    Ok(linked)
+    let upload = link.upload();
+    let request = ops::Link { order: Upload::new(upload.len() as u64) };
+    operation::upload(&upload, &request, |reply| Linked {
+        code: reply.code,
+        logs: reply.logs.into(),
+        size: reply.bytes,
+    })
 }
 
 fn fetch(size: usize) -> CudaResult<Vec<u8>> {
@@ -107,14 +103,7 @@ fn fetch(size: usize) -> CudaResult<Vec<u8>> {
     let mut result: Vec<u8> = Vec::with_capacity(size + 1);
     while result.len() < size {
         let start = result.len();
-        carry::block(
-            Op::LinkResult as u16,
-            |writer| writer.word(start as u64),
-            |reader| {
-                result.extend_from_slice(reader.bytes()?);
-                Ok(())
-            },
-        )?;
+        operation::block(&LinkResult { start }, |reply| result.extend_from_slice(reply.part.0))?;
         if result.len() == start || result.len() > size {
             return Err(CUDA_ERROR_UNKNOWN);
         }

@@ -4,11 +4,11 @@ use cuda_abi::border::Out;
 use cuda_abi::constants::attach_flag;
 use cuda_abi::error::*;
 use cuda_abi::types::*;
-use cuda_abi::wire::Op;
+use cuda_abi::wire::ops::{Alloc, Free, MemInfo};
 
 use crate::allocations::{self, Kind};
 use crate::graph::{capture, memory as memory_of_graphs};
-use crate::{carry, context, host_memory, ipc};
+use crate::{context, host_memory, ipc, operation};
 
 /// Rows of pitched memory start at multiples of this, which suits textures and copies.
 const PITCH: usize = 512;
@@ -20,15 +20,7 @@ pub fn allocate(bytes: usize) -> CudaResult<u64> {
         return Err(CUDA_ERROR_INVALID_VALUE);
     }
     capture::check_permitted()?;
-    let mut address = 0;
-    carry::block(
-        Op::Alloc as u16,
-        |writer| writer.word(bytes as u64),
-        |reader| {
-            address = reader.word()?;
-            Ok(())
-        },
-    )?;
+    let address = operation::block(&Alloc { bytes: bytes as u64 }, |reply| reply.address)?;
     allocations::add(address, bytes as u64, Kind::Device, device, context::current_word(), 0);
     Ok(address)
 }
@@ -76,7 +68,7 @@ pub mod api {
         let found = allocations::take(dptr, |found| matches!(found.kind, Kind::Managed | Kind::Device))?;
         let freed = match found.kind {
             Kind::Managed => host_memory::free(&found),
-            _ => carry::block(Op::Free as u16, |writer| writer.word(dptr), |_| Ok(())),
+            _ => operation::block(&Free { address: dptr }, |()| ()),
         };
         freed.inspect_err(|_| allocations::restore(found))?;
         crate::managed::forget(&found);
@@ -86,17 +78,9 @@ pub mod api {
 
     pub fn cuMemGetInfo_v2(free: Out<usize>, total: Out<usize>) -> CudaResult {
         context::current()?;
-        let (mut free_bytes, mut total_bytes) = (0, 0);
-        carry::call(
-            Op::MemInfo as u16,
-            |_| {},
-            |reader| {
-                (free_bytes, total_bytes) = (reader.word()?, reader.word()?);
-                Ok(())
-            },
-        )?;
-        free.put_if(free_bytes as usize);
-        total.put_if(total_bytes as usize);
+        let info = operation::call(&MemInfo {}, |reply| reply)?;
+        free.put_if(info.free as usize);
+        total.put_if(info.total as usize);
         Ok(())
     }
 

@@ -1,18 +1,24 @@
 //! Modules and libraries.
 
-use std::ffi::CStr;
+use std::ffi::{CStr, CString};
 
 use cuda_abi::border::{InSlice, Out, OutSlice, Str};
 use cuda_abi::constants::loading_mode;
 use cuda_abi::error::*;
 use cuda_abi::image::{self, Image};
 use cuda_abi::types::*;
-use cuda_abi::wire::{Kind as HandleKind, MAX_IMAGE, MAX_IMAGE_PARTS, MAX_NAME, Op};
+use cuda_abi::wire::ops::{
+    Described, FunctionsListed, GetFunction, GetGlobal, GetKernel, ImageLoad, ImageOrder, KernelFunction,
+    LibraryKernels, LibraryLoad, LibraryModule, ModuleFunctions, ModuleLoad, Upload,
+};
+use cuda_abi::wire::{
+    Kind as HandleKind, List, MAX_IMAGE, MAX_IMAGE_PARTS, MAX_NAME, Operation, Text, Typed, to_vec,
+};
 
 use crate::entry::not_null;
 use crate::graph::capture;
-use crate::jit::{self, Logs, Options};
-use crate::{allocations, carry, context, functions, handles};
+use crate::jit::{Logs, Options};
+use crate::{allocations, context, functions, handles, operation};
 
 /// What an image becomes.
 #[derive(Clone, Copy)]
@@ -58,34 +64,32 @@ fn load_with(what: As, image: &[u8], parts: &[&[u8]], options: &Options) -> Cuda
         return load_plain(what, image);
     }
     let start = std::time::Instant::now();
-    let mut upload = Vec::with_capacity(bytes + 1024);
-    jit::word(&mut upload, u64::from(matches!(what, As::Library)));
-    options.upload(&mut upload);
-    jit::word(&mut upload, 1 + parts.len() as u64);
-    for bytes in [image].iter().chain(parts) {
-        jit::bytes(&mut upload, bytes);
-    }
-    let (mut code, mut word, mut logs) = (CUDA_ERROR_UNKNOWN, 0, Logs::default());
-    carry::upload(Op::ImageLoad, &upload, |reader| {
-        (code, word) = (reader.narrow()?, reader.word()?);
-        logs = Logs::read(reader)?;
-        Ok(())
-    })?;
+    let plain = options.plain();
+    let images = [&[image], parts].concat();
+    let upload = to_vec(&ImageOrder {
+        into_library: matches!(what, As::Library),
+        options: List::new(&plain),
+        images: List::new(&images),
+    });
+    let request = ImageLoad { order: Upload::new(upload.len() as u64) };
+    let (code, word, logs) =
+        operation::upload(&upload, &request, |reply| (reply.code, reply.object.0, Logs::from(reply.logs)))?;
     options.answer(&logs, start);
     if code == CUDA_SUCCESS { Ok(handles::opened(word)) } else { Err(code) }
 }
 
 fn load_plain(what: As, image: &[u8]) -> CudaResult<u64> {
-    let op = match what {
-        As::Module => Op::ModuleLoad,
-        As::Library => Op::LibraryLoad,
-    };
-    let mut word = 0;
-    carry::upload(op, image, |reader| {
-        word = handles::opened(reader.word()?);
-        Ok(())
-    })?;
-    Ok(word)
+    let len = image.len() as u64;
+    match what {
+        As::Module => {
+            let request = ModuleLoad { image: Upload::new(len) };
+            operation::upload(image, &request, |reply| handles::opened(reply.module.0))
+        }
+        As::Library => {
+            let request = LibraryLoad { image: Upload::new(len) };
+            operation::upload(image, &request, |reply| handles::opened(reply.library.0))
+        }
+    }
 }
 
 fn load_file(what: As, path: Str, options: &Options) -> CudaResult<u64> {
@@ -106,46 +110,37 @@ fn name(name: Str<'_>) -> CudaResult<&CStr> {
     if name.count_bytes() <= MAX_NAME { Ok(name) } else { Err(CUDA_ERROR_NOT_FOUND) }
 }
 
-/// Looks a function up in its owner and answers its handle.
-fn look_up(op: Op, owner: u64, name: &CStr) -> CudaResult<u64> {
-    if name.is_empty() {
-        return Err(CUDA_ERROR_INVALID_VALUE);
-    }
-    let mut word = 0;
+/// As `name`, of a function: natively an empty one is a wrong value.
+fn function_name(text: Str<'_>) -> CudaResult<&CStr> {
+    let name = name(text)?;
+    if name.is_empty() { Err(CUDA_ERROR_INVALID_VALUE) } else { Ok(name) }
+}
+
+/// Looks a function up and answers its handle.
+fn look_up<R>(request: &R, name: &CStr) -> CudaResult<u64>
+where
+    R: for<'m> Operation<Reply<'m> = Described<'m>>,
+{
     // The worker looks at more than the program asked for, which no capture forbids the program.
-    capture::unaffected(|| {
-        carry::call(
-            op as u16,
-            |writer| {
-                writer.word(owner);
-                writer.bytes(name.to_bytes());
-            },
-            |reader| {
-                word = functions::read(reader, Some(name))?;
-                Ok(())
-            },
-        )
-    })?;
-    Ok(word)
+    capture::unaffected(|| operation::call(request, |about| functions::remember(&about, name.to_owned())))
 }
 
 /// Handles of everything that can be launched in a module or library. A reply holds as many as fit; the rest is asked for
 /// again.
-pub fn enumerate(op: Op, owner: u64) -> CudaResult<Vec<u64>> {
+fn enumerate<R>(ask: impl Fn(usize) -> R) -> CudaResult<Vec<u64>>
+where
+    R: for<'m> Operation<Reply<'m> = FunctionsListed<'m>>,
+{
     let mut found = Vec::new();
     loop {
-        let (mut total, known) = (0, found.len());
-        carry::call(
-            op as u16,
-            |writer| writer.words(&[owner, known as u64]),
-            |reader| {
-                total = reader.narrow()?;
-                while !reader.is_empty() {
-                    found.push(functions::read(reader, None)?);
-                }
-                Ok(())
-            },
-        )?;
+        let known = found.len();
+        let total = operation::call(&ask(known), |reply| -> CudaResult<usize> {
+            for listed in reply.functions.iter() {
+                let name = CString::new(listed.name).map_err(|_| CUDA_ERROR_UNKNOWN)?;
+                found.push(functions::remember(&listed.about, name));
+            }
+            Ok(reply.total)
+        })??;
         if found.len() >= total {
             return Ok(found);
         }
@@ -155,20 +150,15 @@ pub fn enumerate(op: Op, owner: u64) -> CudaResult<Vec<u64>> {
     }
 }
 
+/// All functions of a module.
+pub fn functions_of(module: u64) -> CudaResult<Vec<u64>> {
+    enumerate(|skip| ModuleFunctions { module: Typed(module), skip })
+}
+
 /// Looks a variable up: its address and size.
 fn global(owner: u64, name: &CStr) -> CudaResult<(u64, u64)> {
-    let (mut address, mut bytes) = (0, 0);
-    carry::call(
-        Op::GetGlobal as u16,
-        |writer| {
-            writer.word(owner);
-            writer.bytes(name.to_bytes());
-        },
-        |reader| {
-            (address, bytes) = (reader.word()?, reader.word()?);
-            Ok(())
-        },
-    )?;
+    let request = GetGlobal { owner: Typed(owner), name: Text(name.to_bytes()) };
+    let (address, bytes) = operation::call(&request, |reply| (reply.address, reply.bytes))?;
     allocations::add_global(address, bytes, context::current_device().unwrap_or(0), context::current_word());
     Ok((address, bytes))
 }
@@ -214,14 +204,15 @@ pub mod api {
 
     pub fn cuModuleGetFunction(function: Out<CUfunction>, module: CUmodule, text: Str) -> CudaResult {
         function.required()?;
-        let module = handles::check(HandleKind::Module, module as u64)?;
-        function.put(look_up(Op::GetFunction, module, name(text)?)? as CUfunction)
+        let module = Typed(handles::check(HandleKind::Module, module as u64)?);
+        let name = function_name(text)?;
+        function.put(look_up(&GetFunction { module, name: Text(name.to_bytes()) }, name)? as CUfunction)
     }
 
     pub fn cuModuleEnumerateFunctions(functions: OutSlice<CUfunction>, count: u32, module: CUmodule) -> CudaResult {
         functions.required()?;
         let module = handles::check(HandleKind::Module, module as u64)?;
-        for (at, word) in enumerate(Op::ModuleFunctions, module)?.into_iter().take(count as usize).enumerate() {
+        for (at, word) in functions_of(module)?.into_iter().take(count as usize).enumerate() {
             functions.put_at(at, word as CUfunction)?;
         }
         Ok(())
@@ -279,14 +270,16 @@ pub mod api {
 
     pub fn cuLibraryGetKernel(kernel: Out<CUkernel>, library: CUlibrary, text: Str) -> CudaResult {
         kernel.required()?;
-        let library = handles::check(HandleKind::Library, library as u64)?;
-        kernel.put(look_up(Op::GetKernel, library, name(text)?)? as CUkernel)
+        let library = Typed(handles::check(HandleKind::Library, library as u64)?);
+        let name = function_name(text)?;
+        kernel.put(look_up(&GetKernel { library, name: Text(name.to_bytes()) }, name)? as CUkernel)
     }
 
     pub fn cuLibraryEnumerateKernels(kernels: OutSlice<CUkernel>, count: u32, library: CUlibrary) -> CudaResult {
         kernels.required()?;
-        let library = handles::check(HandleKind::Library, library as u64)?;
-        for (at, word) in enumerate(Op::LibraryKernels, library)?.into_iter().take(count as usize).enumerate() {
+        let library = Typed(handles::check(HandleKind::Library, library as u64)?);
+        let words = enumerate(|skip| LibraryKernels { library, skip })?;
+        for (at, word) in words.into_iter().take(count as usize).enumerate() {
             kernels.put_at(at, word as CUkernel)?;
         }
         Ok(())
@@ -294,16 +287,8 @@ pub mod api {
 
     pub fn cuLibraryGetModule(module: Out<CUmodule>, library: CUlibrary) -> CudaResult {
         module.required()?;
-        let library = handles::check(HandleKind::Library, library as u64)?;
-        let mut word = 0;
-        carry::call(
-            Op::LibraryModule as u16,
-            |writer| writer.word(library),
-            |reader| {
-                word = handles::opened(reader.word()?);
-                Ok(())
-            },
-        )?;
+        let library = Typed(handles::check(HandleKind::Library, library as u64)?);
+        let word = operation::call(&LibraryModule { library }, |reply| handles::opened(reply.module.0))?;
         module.put(word as CUmodule)
     }
 
@@ -326,18 +311,8 @@ pub mod api {
     pub fn cuKernelGetFunction(function: Out<CUfunction>, kernel: CUkernel) -> CudaResult {
         function.required()?;
         let known = functions::find(kernel)?;
-        let kernel = handles::check(HandleKind::Kernel, kernel as u64)?;
-        let mut word = 0;
-        capture::unaffected(|| {
-            carry::call(
-                Op::KernelFunction as u16,
-                |writer| writer.word(kernel),
-                |reader| {
-                    word = functions::read(reader, Some(&known.name))?;
-                    Ok(())
-                },
-            )
-        })?;
+        let kernel = Typed(handles::check(HandleKind::Kernel, kernel as u64)?);
+        let word = look_up(&KernelFunction { kernel }, &known.name)?;
         function.put(word as CUfunction)
     }
 }

@@ -5,9 +5,10 @@ use cuda_abi::border::{In, Out};
 use cuda_abi::constants::device_attribute;
 use cuda_abi::error::*;
 use cuda_abi::types::*;
-use cuda_abi::wire::Op;
+use cuda_abi::wire::Typed;
+use cuda_abi::wire::ops::{Attributes, ClusterOccupancy};
 
-use crate::{carry, context, device, exports, functions, launch};
+use crate::{context, device, exports, functions, launch, operation};
 
 pub fn cuOccupancyMaxPotentialBlockSize(
     grid: Out<i32>,
@@ -71,24 +72,15 @@ fn clusters(function: CUfunction, config: In<CUlaunchConfig>, largest: bool) -> 
     let config = config.take()?;
     // SAFETY: by the API's contract it has as many attributes as it says.
     let attributes = unsafe { launch::attributes(&config)? };
-    let mut count = 0;
-    carry::call(
-        Op::ClusterOccupancy as u16,
-        |writer| {
-            writer.word(function);
-            writer.words(&config.grid.map(u64::from));
-            writer.words(&config.block.map(u64::from));
-            writer.word(u64::from(config.shared_mem_bytes));
-            // SAFETY: a slice of plain structs.
-            unsafe { writer.array(attributes.as_ptr(), attributes.len()) };
-            writer.word(u64::from(largest));
-        },
-        |reader| {
-            count = reader.narrow::<u32>()? as i32;
-            Ok(())
-        },
-    )?;
-    Ok(count)
+    let request = ClusterOccupancy {
+        function: Typed(function),
+        grid: config.grid,
+        block: config.block,
+        shared_bytes: config.shared_mem_bytes,
+        attributes: Attributes::new(attributes),
+        largest,
+    };
+    operation::call(&request, |reply| reply.count)
 }
 
 pub fn cuOccupancyMaxActiveClusters(count: Out<i32>, function: CUfunction, config: In<CUlaunchConfig>) -> CudaResult {

@@ -8,12 +8,13 @@ use cuda_abi::border::{In, InSlice, Number, Out, Untyped};
 use cuda_abi::constants::{access, allocation_type, handle_type, location, pool_attribute};
 use cuda_abi::error::*;
 use cuda_abi::types::*;
-use cuda_abi::wire::{Handle, Kind as HandleKind, Op};
+use cuda_abi::wire::ops::FreeAsync;
+use cuda_abi::wire::{Handle, Kind as HandleKind, Typed};
 use parking_lot::Mutex;
 
 use crate::allocations::{self, Allocation, Kind};
 use crate::graph::{capture, memory as memory_of_graphs};
-use crate::{carry, context, device, ipc, memory, stream};
+use crate::{context, device, ipc, memory, operation, stream};
 
 /// Attributes 1 to 3 are flags of type int, the others 64-bit.
 const FLAGS: std::ops::RangeInclusive<u32> =
@@ -294,7 +295,7 @@ pub fn cuMemFreeAsync(dptr: CUdeviceptr, stream: CUstream) -> CudaResult {
         return ipc::pools::free(dptr);
     }
     let found = allocations::take(dptr, |found| found.kind == Kind::Device)?;
-    carry::post(Op::FreeAsync as u16, |writer| writer.words(&[dptr, stream]))
+    operation::post(&FreeAsync { address: dptr, stream: Typed(stream) })
         .inspect_err(|_| allocations::restore(found))?;
     returned(&found);
     Ok(())

@@ -14,7 +14,8 @@ use std::time::Duration;
 use cuda_abi::border::Out;
 use cuda_abi::env_vars;
 use cuda_abi::error::*;
-use cuda_abi::wire::{self, Op, Writer};
+use cuda_abi::wire::ops::{MAX_VALUE, MAX_VARIABLES, Start, Variable};
+use cuda_abi::wire::{self, Field, List, Operation, Text, encode_into};
 use cuda_abi::{CUDA_VERSION, plan};
 use idm::bootstrap::{
     self, Attach, BootstrapError, HELLO_NEEDS_FRESH_WORKER, Handover, Hello, Welcome, WelcomeStatus,
@@ -282,17 +283,19 @@ fn hand_over_output(socket: &OwnedFd) {
 /// The first request, and the device snapshot that answers it.
 fn greet(client: &idm::Client, variables: &[(OsString, OsString)]) -> Result<Devices, Failure> {
     let broken = "the worker did not start";
-    let mut buffer = vec![0; 64 << 10];
-    let mut writer = Writer::new(&mut buffer);
-    writer.word(variables.len() as u64);
-    for (name, value) in variables {
-        writer.bytes(name.as_bytes());
-        writer.bytes(value.as_bytes());
+    let variables: Vec<Variable<'_>> = variables
+        .iter()
+        .map(|(name, value)| Variable { name: Text(name.as_bytes()), value: Text(value.as_bytes()) })
+        .collect();
+    let fits = |variable: &Variable<'_>| variable.name.0.len().max(variable.value.0.len()) <= MAX_VALUE;
+    if variables.len() > MAX_VARIABLES || !variables.iter().all(fits) {
+        let text = "too many CUDA_* variables, or too long ones".to_owned();
+        return Err(Failure { code: CUDA_ERROR_INVALID_VALUE, text });
     }
-    let len = writer.finish().map_err(failure(CUDA_ERROR_INVALID_VALUE, "too many CUDA_* variables"))?;
+    let request = Start { variables: List::new(&variables) };
     let mut lane = client.lane().map_err(failure(CUDA_ERROR_OPERATING_SYSTEM, broken))?;
     let reply = lane
-        .call(Op::Start as u16, 0, 0, len, |slot| slot.copy_from_slice(&buffer[..len]))
+        .call(Start::CODE, 0, 0, request.size(), |slot| encode_into(&request, slot))
         .map_err(failure(CUDA_ERROR_NO_DEVICE, broken))?;
     if reply.status != CUDA_SUCCESS as i32 {
         let code = reply.status as CUresult;
@@ -301,7 +304,8 @@ fn greet(client: &idm::Client, variables: &[(OsString, OsString)]) -> Result<Dev
         }
         return Err(Failure { code, text: format!("the driver did not start: {}", cuda_abi::error::name(code)) });
     }
-    Devices::read(reply.payload).map_err(failure(CUDA_ERROR_NO_DEVICE, broken))
+    let snapshot = wire::decode(reply.payload).map_err(failure(CUDA_ERROR_NO_DEVICE, broken))?;
+    Ok(Devices::new(&snapshot))
 }
 
 #[allow(non_snake_case)]

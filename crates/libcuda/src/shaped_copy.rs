@@ -6,13 +6,14 @@ use cuda_abi::border::In;
 use cuda_abi::constants::memory_type;
 use cuda_abi::error::*;
 use cuda_abi::types::*;
-use cuda_abi::wire::{Kind as HandleKind, Op};
+use cuda_abi::wire::ops::{Copy3dAsync, Copy3dSync};
+use cuda_abi::wire::{Kind as HandleKind, Typed};
 
 use crate::allocations::{self, Kind, is_reachable};
 use crate::entry::not_null;
 use crate::graph::capture;
 use crate::host_functions::{self, Own};
-use crate::{carry, context, handles, host_memory, stream};
+use crate::{context, handles, host_memory, operation, stream};
 
 /// One side of a copy: where its first byte lies, and how far its rows and layers are apart.
 #[derive(Clone, Copy)]
@@ -146,16 +147,8 @@ pub unsafe fn capture_linear(destination: u64, source: u64, len: usize, stream: 
     unsafe { capture_split(copy, stream) }
 }
 
-fn write(copy: &CUDA_MEMCPY3D, stream: u64) -> impl FnOnce(&mut cuda_abi::wire::Writer<'_>) {
-    move |writer| {
-        // SAFETY: a struct of integers and pointers.
-        unsafe { writer.plain(copy) };
-        writer.word(stream);
-    }
-}
-
 fn post(copy: &CUDA_MEMCPY3D, stream: u64) -> CudaResult {
-    carry::post(Op::Copy3dAsync as u16, write(copy, stream))
+    operation::post(&Copy3dAsync { copy: *copy, stream: Typed(stream) })
 }
 
 /// # Safety
@@ -188,7 +181,7 @@ pub unsafe fn copy(mut copy: CUDA_MEMCPY3D, stream: u64, wait: bool) -> CudaResu
     }
     // A bounce buffer must outlive the copy, so its copies wait; natively pageable copies do too.
     if wait || bounce_in.is_some() || bounce_out.is_some() {
-        carry::block(Op::Copy3dSync as u16, write(&copy, stream), |_| Ok(()))?;
+        operation::block(&Copy3dSync { copy, stream: Typed(stream) }, |()| ())?;
     } else {
         post(&copy, stream)?;
     }

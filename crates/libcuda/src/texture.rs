@@ -6,10 +6,10 @@ use std::collections::HashMap;
 use cuda_abi::border::{In, Out};
 use cuda_abi::error::*;
 use cuda_abi::types::*;
-use cuda_abi::wire::Op;
+use cuda_abi::wire::ops::{ImageObjectCreate, ImageObjectDestroy};
 use parking_lot::Mutex;
 
-use crate::carry;
+use crate::operation;
 
 /// What an object was made of, with the program's own handles in it.
 #[derive(Clone, Copy)]
@@ -23,30 +23,19 @@ struct Made {
 static OBJECTS: Mutex<Option<HashMap<(bool, u64), Made>>> = Mutex::new(None);
 
 fn create(surface: bool, made: Made, has_view: bool) -> CudaResult<u64> {
-    let mut object = 0;
-    carry::call(
-        Op::ImageObjectCreate as u16,
-        |writer| {
-            writer.word(surface.into());
-            // SAFETY: plain structs of ours, without padding.
-            unsafe {
-                writer.plain(&made.resource);
-                writer.plain(&made.about);
-                writer.word(has_view.into());
-                writer.plain(&made.view);
-            }
-        },
-        |reader| {
-            object = reader.word()?;
-            Ok(())
-        },
-    )?;
+    let request = ImageObjectCreate {
+        is_surface: surface,
+        resource: made.resource,
+        texture: made.about,
+        view: has_view.then_some(made.view),
+    };
+    let object = operation::call(&request, |reply| reply.object)?;
     OBJECTS.lock().get_or_insert_default().insert((surface, object), made);
     Ok(object)
 }
 
 fn destroy(surface: bool, object: u64) -> CudaResult {
-    carry::call(Op::ImageObjectDestroy as u16, |writer| writer.words(&[surface.into(), object]), |_| Ok(()))?;
+    operation::call(&ImageObjectDestroy { is_surface: surface, object }, |()| ())?;
     OBJECTS.lock().get_or_insert_default().remove(&(surface, object));
     Ok(())
 }

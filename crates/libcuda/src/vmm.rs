@@ -4,10 +4,14 @@
 use cuda_abi::border::{In, InSlice, Out};
 use cuda_abi::error::*;
 use cuda_abi::types::*;
-use cuda_abi::wire::Op;
+use cuda_abi::wire::ops::{
+    Create, GetAccess, Granularity, MAX_ACCESS, Map, Properties, Release, Reserve, Retain, SetAccess, Unmap,
+    Unreserve,
+};
+use cuda_abi::wire::{Array, Typed};
 
 use crate::allocations::{self, Kind};
-use crate::{carry, context, handles};
+use crate::{context, handles, operation};
 
 pub fn cuMemAddressReserve(
     ptr: Out<CUdeviceptr>,
@@ -20,20 +24,13 @@ pub fn cuMemAddressReserve(
     if flags != 0 {
         return Err(CUDA_ERROR_INVALID_VALUE);
     }
-    let mut address = 0;
-    carry::block(
-        Op::Reserve as u16,
-        |writer| writer.words(&[size as u64, alignment as u64, addr]),
-        |reader| {
-            address = reader.word()?;
-            Ok(())
-        },
-    )?;
+    let request = Reserve { bytes: size as u64, alignment: alignment as u64, near: addr };
+    let address = operation::block(&request, |reply| reply.address)?;
     ptr.put(address)
 }
 
 pub fn cuMemAddressFree(ptr: CUdeviceptr, size: usize) -> CudaResult {
-    carry::block(Op::Unreserve as u16, |writer| writer.words(&[ptr, size as u64]), |_| Ok(()))
+    operation::block(&Unreserve { address: ptr, bytes: size as u64 }, |()| ())
 }
 
 pub fn cuMemCreate(
@@ -43,26 +40,14 @@ pub fn cuMemCreate(
     flags: u64,
 ) -> CudaResult {
     handle.required()?;
-    let prop = prop.take()?;
-    let mut word = 0;
-    carry::block(
-        Op::Create as u16,
-        |writer| {
-            writer.word(size as u64);
-            // SAFETY: a plain struct.
-            unsafe { writer.plain(&prop) };
-            writer.word(flags);
-        },
-        |reader| {
-            word = handles::opened(reader.word()?);
-            Ok(())
-        },
-    )?;
+    let properties = prop.take()?;
+    let request = Create { bytes: size as u64, properties, flags };
+    let word = operation::block(&request, |reply| handles::opened(reply.memory.0))?;
     handle.put(word)
 }
 
 pub fn cuMemRelease(handle: CUmemGenericAllocationHandle) -> CudaResult {
-    carry::block(Op::Release as u16, |writer| writer.word(handle), |_| Ok(()))
+    operation::block(&Release { memory: Typed(handle) }, |()| ())
 }
 
 pub fn cuMemMap(
@@ -72,11 +57,8 @@ pub fn cuMemMap(
     handle: CUmemGenericAllocationHandle,
     flags: u64,
 ) -> CudaResult {
-    carry::block(
-        Op::Map as u16,
-        |writer| writer.words(&[ptr, size as u64, offset as u64, handle, flags]),
-        |_| Ok(()),
-    )?;
+    let (bytes, memory) = (size as u64, Typed(handle));
+    operation::block(&Map { address: ptr, bytes, offset: offset as u64, memory, flags }, |()| ())?;
     let device = context::current_device().unwrap_or(0);
     allocations::add(ptr, size as u64, Kind::Device, device, context::current_word(), allocations::OWN_MAPPING);
     Ok(())
@@ -90,40 +72,21 @@ pub fn cuMemUnmap(ptr: CUdeviceptr, size: usize) -> CudaResult {
         at = found.base + found.len;
         taken.push(found);
     }
-    carry::block(Op::Unmap as u16, |writer| writer.words(&[ptr, size as u64]), |_| Ok(()))
+    operation::block(&Unmap { address: ptr, bytes: size as u64 }, |()| ())
         .inspect_err(|_| taken.into_iter().for_each(allocations::restore))
 }
 
-pub fn cuMemSetAccess(ptr: CUdeviceptr, size: usize, desc: InSlice<CUmemAccessDesc>, count: usize) -> CudaResult {
+pub fn cuMemSetAccess(ptr: CUdeviceptr, size: usize, desc: InSlice<CUmemAccessDesc>, _count: usize) -> CudaResult {
     desc.required()?;
-    let desc = desc.list()?;
-    carry::block(
-        Op::SetAccess as u16,
-        |writer| {
-            writer.words(&[ptr, size as u64, count as u64]);
-            // SAFETY: plain structs.
-            unsafe { writer.array(desc.as_ptr(), desc.len()) };
-        },
-        |_| Ok(()),
-    )
+    let access = desc.list()?;
+    let access: Array<'_, _, MAX_ACCESS> = Array::new(&access);
+    operation::block(&SetAccess { address: ptr, bytes: size as u64, access }, |()| ())
 }
 
 pub fn cuMemGetAccess(flags: Out<u64>, location: In<CUmemLocation>, ptr: CUdeviceptr) -> CudaResult {
     flags.required()?;
     let location = location.take()?;
-    let mut answer = 0;
-    carry::call(
-        Op::GetAccess as u16,
-        |writer| {
-            writer.word(ptr);
-            // SAFETY: a plain struct.
-            unsafe { writer.plain(&location) };
-        },
-        |reader| {
-            answer = reader.word()?;
-            Ok(())
-        },
-    )?;
+    let answer = operation::call(&GetAccess { address: ptr, location }, |reply| reply.flags)?;
     flags.put(answer)
 }
 
@@ -133,20 +96,8 @@ pub fn cuMemGetAllocationGranularity(
     option: u32,
 ) -> CudaResult {
     granularity.required()?;
-    let prop = prop.take()?;
-    let mut answer = 0;
-    carry::call(
-        Op::Granularity as u16,
-        |writer| {
-            // SAFETY: a plain struct.
-            unsafe { writer.plain(&prop) };
-            writer.word(u64::from(option));
-        },
-        |reader| {
-            answer = reader.word()?;
-            Ok(())
-        },
-    )?;
+    let properties = prop.take()?;
+    let answer = operation::call(&Granularity { properties, option }, |reply| reply.bytes)?;
     granularity.put(answer as usize)
 }
 
@@ -155,29 +106,15 @@ pub fn cuMemGetAllocationPropertiesFromHandle(
     handle: CUmemGenericAllocationHandle,
 ) -> CudaResult {
     prop.required()?;
-    let mut answer = CUmemAllocationProp::default();
-    carry::call(
-        Op::Properties as u16,
-        |writer| writer.word(handle),
-        |reader| {
-            // SAFETY: integers and a pointer, which the worker set to NULL.
-            answer = unsafe { reader.plain() }?;
-            Ok(())
-        },
-    )?;
+    let answer = operation::call(&Properties { memory: Typed(handle) }, |reply| reply.properties)?;
     prop.put(answer)
 }
 
-pub fn cuMemRetainAllocationHandle(handle: Out<CUmemGenericAllocationHandle>, addr: *mut c_void) -> CudaResult {
+pub unsafe fn cuMemRetainAllocationHandle(
+    handle: Out<CUmemGenericAllocationHandle>,
+    addr: *mut c_void,
+) -> CudaResult {
     handle.required()?;
-    let mut word = 0;
-    carry::block(
-        Op::Retain as u16,
-        |writer| writer.word(addr as u64),
-        |reader| {
-            word = handles::opened(reader.word()?);
-            Ok(())
-        },
-    )?;
+    let word = operation::block(&Retain { address: addr as u64 }, |reply| handles::opened(reply.memory.0))?;
     handle.put(word)
 }

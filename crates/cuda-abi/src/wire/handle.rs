@@ -3,6 +3,10 @@
 //! The application sees this word where the driver would give it a pointer. Kinds start at 1, so a handle is never small
 //! (0, 1 and 2 name the default streams) and never a canonical address: code that follows it faults at once.
 
+use std::fmt;
+
+use super::{Decode, Field, Malformed, Plain, Reader, Source, Writer};
+
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u8)]
 pub enum Kind {
@@ -88,6 +92,101 @@ impl Handle {
     }
 }
 
+/// A handle in a message, of one of these kinds: a set of bits. The number is as it came; the worker looks it up, and
+/// what it finds must be of such a kind.
+#[derive(Clone, Copy, PartialEq, Eq, Default)]
+#[repr(transparent)]
+pub struct Typed<const KINDS: u32>(pub u64);
+
+impl<const KINDS: u32> Typed<KINDS> {
+    /// In place of a handle: none. The NULL stream is one, too.
+    pub const NONE: Self = Typed(0);
+
+    /// May an object of this kind stand here?
+    #[inline]
+    pub const fn admits(kind: Kind) -> bool {
+        KINDS & bit(kind) != 0
+    }
+
+    /// The kind, where there is but one.
+    pub fn only_kind() -> Option<Kind> {
+        let at = KINDS.trailing_zeros() as usize;
+        Kind::ALL.get(at.checked_sub(1)?).copied().filter(|_| KINDS.is_power_of_two())
+    }
+}
+
+const fn bit(kind: Kind) -> u32 {
+    1 << kind as u32
+}
+
+impl<const KINDS: u32> fmt::Debug for Typed<KINDS> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:#x}", self.0)
+    }
+}
+
+// SAFETY: a word.
+unsafe impl<const KINDS: u32> Plain for Typed<KINDS> {
+    fn element(text: &mut String) {
+        Self::shape(text);
+    }
+}
+
+impl<const KINDS: u32> Field for Typed<KINDS> {
+    const LEAST: usize = 8;
+
+    fn shape(text: &mut String) {
+        text.push_str("handle");
+        Kind::ALL
+            .into_iter()
+            .filter(|kind| Self::admits(*kind))
+            .for_each(|kind| text.push_str(&format!(".{kind:?}")));
+    }
+
+    #[inline]
+    fn size(&self) -> usize {
+        8
+    }
+
+    #[inline]
+    fn encode(&self, writer: &mut Writer<'_>) {
+        writer.word(self.0);
+    }
+
+    fn sample(source: &mut Source<'_>, out: &mut Vec<u8>) {
+        out.extend(source.word().to_le_bytes());
+    }
+}
+
+impl<const KINDS: u32> Decode<'_> for Typed<KINDS> {
+    #[inline]
+    fn decode(reader: &mut Reader<'_>) -> Result<Self, Malformed> {
+        reader.word().map(Typed)
+    }
+}
+
+pub type ContextHandle = Typed<{ bit(Kind::Context) }>;
+pub type ModuleHandle = Typed<{ bit(Kind::Module) }>;
+
+pub type LibraryHandle = Typed<{ bit(Kind::Library) }>;
+pub type KernelHandle = Typed<{ bit(Kind::Kernel) }>;
+/// A stream, or the number of a default one.
+pub type StreamHandle = Typed<{ bit(Kind::Stream) }>;
+pub type EventHandle = Typed<{ bit(Kind::Event) }>;
+pub type GraphHandle = Typed<{ bit(Kind::Graph) }>;
+pub type GraphExecHandle = Typed<{ bit(Kind::GraphExec) }>;
+pub type GraphNodeHandle = Typed<{ bit(Kind::GraphNode) }>;
+pub type UserObjectHandle = Typed<{ bit(Kind::UserObject) }>;
+/// Physical memory.
+pub type MemHandle = Typed<{ bit(Kind::MemHandle) }>;
+/// What can be launched.
+pub type FunctionOrKernel = Typed<{ bit(Kind::Function) | bit(Kind::Kernel) }>;
+/// What an image becomes.
+pub type ModuleOrLibrary = Typed<{ bit(Kind::Module) | bit(Kind::Library) }>;
+pub type GraphOrNode = Typed<{ bit(Kind::Graph) | bit(Kind::GraphNode) }>;
+/// A graph, or a stream that is being captured into one.
+pub type GraphOrStream = Typed<{ bit(Kind::Graph) | bit(Kind::Stream) }>;
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -102,6 +201,16 @@ mod tests {
         for word in [0, 1, 2, 0x7fff_1234_5678, u64::MAX, 1 << KIND_SHIFT | 1] {
             assert_eq!(Handle::from_word(word), None, "{word:#x}");
         }
+    }
+
+    #[test]
+    fn typed_handles_know_their_kinds() {
+        assert_eq!(StreamHandle::only_kind(), Some(Kind::Stream));
+        assert_eq!(FunctionOrKernel::only_kind(), None);
+        assert!(FunctionOrKernel::admits(Kind::Kernel) && !FunctionOrKernel::admits(Kind::Module));
+        let mut text = String::new();
+        FunctionOrKernel::shape(&mut text);
+        assert_eq!(text, "handle.Function.Kernel");
     }
 
     #[test]

@@ -2,6 +2,8 @@
 
 use std::fmt;
 
+use super::Field;
+
 /// A payload that does not fit its description: the peer is broken or hostile.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Malformed;
@@ -16,29 +18,79 @@ impl std::error::Error for Malformed {}
 
 /// Fills a buffer of fixed size. What does not fit is dropped and [`Writer::finish`] says so.
 pub struct Writer<'a> {
-    buffer: &'a mut [u8],
-    used: usize,
+    /// What is left of the buffer.
+    rest: &'a mut [u8],
+    len: usize,
     overflow: bool,
 }
 
 impl<'a> Writer<'a> {
+    #[inline]
     pub fn new(buffer: &'a mut [u8]) -> Self {
-        Writer { buffer, used: 0, overflow: false }
+        Writer { len: buffer.len(), rest: buffer, overflow: false }
     }
 
+    #[inline]
     pub fn word(&mut self, word: u64) {
-        self.raw(&word.to_le_bytes());
+        match std::mem::take(&mut self.rest).split_first_chunk_mut() {
+            Some((room, rest)) => {
+                *room = word.to_le_bytes();
+                self.rest = rest;
+            }
+            None => self.overflow = true,
+        }
     }
 
+    /// One word after the other.
     pub fn words(&mut self, words: &[u64]) {
         words.iter().for_each(|word| self.word(*word));
     }
 
     /// Length, bytes, padding.
+    #[inline]
     pub fn bytes(&mut self, bytes: &[u8]) {
         self.word(bytes.len() as u64);
         self.raw(bytes);
         self.raw(&[0; 8][..bytes.len().next_multiple_of(8) - bytes.len()]);
+    }
+
+    /// So many zeros.
+    #[inline]
+    pub fn zeros(&mut self, len: usize) {
+        if let Some(room) = self.take(len) {
+            room.fill(0);
+        }
+    }
+
+    /// The next bytes of the buffer, if there are so many.
+    #[inline]
+    fn take(&mut self, len: usize) -> Option<&'a mut [u8]> {
+        match std::mem::take(&mut self.rest).split_at_mut_checked(len) {
+            Some((room, rest)) => {
+                self.rest = rest;
+                Some(room)
+            }
+            None => {
+                self.overflow = true;
+                None
+            }
+        }
+    }
+
+    /// Has [`Writer::finish`] say that this is no message: a field that is outside of its bounds does.
+    #[cold]
+    pub fn refuse(&mut self) {
+        self.rest = &mut [];
+        self.overflow = true;
+    }
+
+    /// One more item of a message that ends with [as many as fit](super::Rest); says whether it did.
+    pub fn append(&mut self, item: &impl Field) -> bool {
+        let fits = item.size() <= self.room();
+        if fits {
+            item.encode(self);
+        }
+        fits
     }
 
     /// A plain value as bytes.
@@ -59,7 +111,7 @@ impl<'a> Writer<'a> {
             return self.bytes(&[]);
         }
         match count.checked_mul(size_of::<T>()) {
-            Some(len) if len <= self.buffer.len() => {
+            Some(len) if len <= self.len => {
                 // SAFETY: the caller vouches for `count` readable elements.
                 self.bytes(unsafe { std::slice::from_raw_parts(values.cast(), len) })
             }
@@ -68,24 +120,22 @@ impl<'a> Writer<'a> {
     }
 
     /// How many bytes still fit.
+    #[inline]
     pub fn room(&self) -> usize {
-        self.buffer.len() - self.used
+        self.rest.len()
     }
 
-    /// Bytes that were written elsewhere in this form.
+    /// Bytes as they are.
+    #[inline]
     pub fn raw(&mut self, bytes: &[u8]) {
-        match self.buffer.get_mut(self.used..self.used + bytes.len()) {
-            Some(room) => {
-                room.copy_from_slice(bytes);
-                self.used += bytes.len();
-            }
-            None => self.overflow = true,
+        if let Some(room) = self.take(bytes.len()) {
+            room.copy_from_slice(bytes);
         }
     }
 
     /// How many bytes were written, if all fitted.
     pub fn finish(self) -> Result<usize, Malformed> {
-        if self.overflow { Err(Malformed) } else { Ok(self.used) }
+        if self.overflow { Err(Malformed) } else { Ok(self.len - self.rest.len()) }
     }
 }
 
@@ -99,6 +149,7 @@ impl<'a> Reader<'a> {
         Reader { rest: payload }
     }
 
+    #[inline]
     pub fn word(&mut self) -> Result<u64, Malformed> {
         let (word, rest) = self.rest.split_first_chunk::<8>().ok_or(Malformed)?;
         self.rest = rest;
@@ -106,16 +157,29 @@ impl<'a> Reader<'a> {
     }
 
     /// A word that must fit a smaller integer.
+    #[inline]
     pub fn narrow<T: TryFrom<u64>>(&mut self) -> Result<T, Malformed> {
         self.word()?.try_into().map_err(|_| Malformed)
     }
 
+    /// A byte string written by [`Writer::bytes`].
+    #[inline]
     pub fn bytes(&mut self) -> Result<&'a [u8], Malformed> {
         let len: usize = self.narrow()?;
+        self.padded(len)
+    }
+
+    /// So many bytes, and the zeros behind them up to the next word.
+    #[inline]
+    pub fn padded(&mut self, len: usize) -> Result<&'a [u8], Malformed> {
         let padded = len.checked_next_multiple_of(8).ok_or(Malformed)?;
         let (taken, rest) = self.rest.split_at_checked(padded).ok_or(Malformed)?;
+        let (bytes, padding) = taken.split_at(len);
+        if padding.iter().any(|byte| *byte != 0) {
+            return Err(Malformed);
+        }
         self.rest = rest;
-        Ok(&taken[..len])
+        Ok(bytes)
     }
 
     /// A plain value written by [`Writer::plain`].
@@ -153,6 +217,12 @@ impl<'a> Reader<'a> {
         self.rest.is_empty()
     }
 
+    /// What has not been read, which stays to be read.
+    #[inline]
+    pub fn remaining(&self) -> &'a [u8] {
+        self.rest
+    }
+
     /// What has not been read: the bulk of a message whose head was.
     pub fn rest(&mut self) -> &'a [u8] {
         std::mem::take(&mut self.rest)
@@ -183,6 +253,15 @@ mod tests {
         // SAFETY: an array of integers.
         assert_eq!(unsafe { reader.plain::<[u32; 3]>() }, Ok([1, 2, 3]));
         assert_eq!(reader.end(), Ok(()));
+    }
+
+    #[test]
+    fn padding_is_zero() {
+        let mut payload = 5u64.to_le_bytes().to_vec();
+        payload.extend(*b"names\0\0\0");
+        assert_eq!(Reader::new(&payload).bytes(), Ok(&b"names"[..]));
+        payload[14] = 1;
+        assert_eq!(Reader::new(&payload).bytes(), Err(Malformed));
     }
 
     #[test]

@@ -2,27 +2,45 @@
 //!
 //! An opcode below [`FIRST_OP`] is the index of a function in the table, and its payload follows from the table: the
 //! arguments in order, each scalar or handle one word, each struct, array or string as its length and its bytes. The
-//! reply is the outputs in order. Calls that the table carries as `custom` use the operations of [`Op`] instead, whose
-//! payloads are written by hand with the same [`Writer`] and [`Reader`].
+//! reply is the outputs in order. Calls that the table carries as `custom` use the operations of [`Op`] instead, each of
+//! which is defined once, in [`ops`], by the fields of its request and of its reply.
 //!
-//! Nothing here trusts its input: a [`Reader`] never reads past its message, and what it yields are plain numbers and
-//! bytes, which the worker checks before it uses them.
+//! Nothing here trusts its input: a [`Reader`] never reads past its message, a [`Field`] refuses what is outside of its
+//! bounds, and what they yield are plain numbers and bytes, which the worker checks before it uses them.
 
+mod definition;
+mod field;
 mod handle;
 mod message;
 mod op;
+pub mod ops;
 pub mod record;
+#[cfg(test)]
+mod tests;
 pub mod view;
 
-pub use handle::{Handle, Kind};
+pub use definition::{Codec, Definition, Operation};
+pub(crate) use field::plain_fields;
+pub use field::{Array, Block, Decode, Field, List, Plain, Raw, Rest, Source, Text, decode, encode_into, to_vec};
+pub use handle::{
+    ContextHandle, EventHandle, FunctionOrKernel, GraphExecHandle, GraphHandle, GraphNodeHandle, GraphOrNode,
+    GraphOrStream, Handle, KernelHandle, Kind, LibraryHandle, MemHandle, ModuleHandle, ModuleOrLibrary, StreamHandle,
+    Typed, UserObjectHandle,
+};
 pub use message::{Malformed, Reader, Writer};
 pub use op::{FIRST_OP, Op};
 
-/// A number that changes whenever the table, the operations or what is said of their payloads do. Client and broker
-/// compare it before the first message.
+/// A number that changes whenever the table does, or name, code or fields of an operation. Client and broker compare it
+/// before the first message.
 pub fn fingerprint() -> u64 {
-    let operations = op::TEXT.iter().flat_map(|text| text.bytes());
-    crate::table::hash(crate::table::fingerprint(), operations)
+    crate::table::hash(crate::table::fingerprint(), shape().bytes())
+}
+
+/// All operations with their fields, as text: what the fingerprint is made of.
+pub fn shape() -> String {
+    let mut text = String::new();
+    Op::ALL.iter().for_each(|op| op.definition().shape(&mut text));
+    text
 }
 
 /// The completion word by which the worker says that a posted message has failed: the last of them. The client then asks
@@ -48,12 +66,6 @@ pub const DRIVER_VARIABLES: &[&str] = &[
     "CUDA_SCALE_LAUNCH_QUEUES",
     "CUDA_GRAPHS_USE_NODE_PRIORITY",
 ];
-
-/// In place of a completion word: none is to be written.
-pub const NO_WORD: u64 = u64::MAX;
-
-/// `flags` of a launch: its blocks wait for each other.
-pub const LAUNCH_COOPERATIVE: u64 = 1;
 
 /// Launch attributes that hold plain values. Those with events or outputs in them, and those that nobody knows yet, are
 /// not carried: a handle must never reach the driver unchecked.
@@ -83,6 +95,8 @@ pub mod graph_list {
     pub const DEPENDENTS: u64 = 4;
 }
 
+/// The most devices that a client sees.
+pub const MAX_DEVICES: usize = 64;
 /// The longest string (a kernel's or variable's name) that is carried.
 pub const MAX_NAME: usize = 32 << 10;
 /// The largest image (module, library) that is carried.

@@ -15,13 +15,16 @@ use std::thread::ThreadId;
 use cuda_abi::constants::{capture_mode, capture_status};
 use cuda_abi::error::*;
 use cuda_abi::types::*;
-use cuda_abi::wire::{Kind, Op, TAG_FORBIDDEN, Writer};
+use cuda_abi::wire::ops::{
+    CaptureBegin, CaptureBeginToGraph, CaptureEnd, CaptureInfo, CaptureProbe, CaptureStatus, CaptureUpdate, Edges,
+    Nodes,
+};
+use cuda_abi::wire::{Kind, StreamHandle, TAG_FORBIDDEN, Typed};
 use parking_lot::Mutex;
 
-use super::{edges_of, words_of};
 use crate::device::put;
 use crate::entry::{Cuda, not_null};
-use crate::{carry, handles, stream};
+use crate::{handles, operation, stream};
 
 /// How many captures are open in this process.
 static OPEN: AtomicUsize = AtomicUsize::new(0);
@@ -106,7 +109,7 @@ pub fn unaffected<T>(work: impl FnOnce() -> T) -> T {
 #[inline]
 pub fn check_permitted() -> Cuda {
     if is_open() && forbidden() != Forbidden::Nothing {
-        return carry::call(Op::CaptureProbe as u16, |_| {}, |_| Ok(()));
+        return operation::call(&CaptureProbe {}, |()| ());
     }
     Ok(())
 }
@@ -118,36 +121,21 @@ pub fn is_captured(stream: u64) -> Cuda<bool> {
 }
 
 fn status(stream: u64) -> Cuda<u32> {
-    let mut status = capture_status::NONE;
-    carry::call(
-        Op::CaptureStatus as u16,
-        |writer| writer.word(stream),
-        |reader| {
-            status = reader.narrow()?;
-            Ok(())
-        },
-    )?;
-    Ok(status)
+    operation::call(&CaptureStatus { stream: Typed(stream) }, |reply| reply.status)
 }
 
-fn begin(stream: CUstream, mode: u32, op: Op, write: impl FnOnce(&mut Writer<'_>)) -> Cuda {
+/// Begins a capture; `ask` has the worker do so.
+fn begin(stream: CUstream, mode: u32, into_graph: bool, ask: impl FnOnce(StreamHandle) -> Cuda) -> Cuda {
     if mode > capture_mode::RELAXED {
         return Err(CUDA_ERROR_INVALID_VALUE);
     }
     let stream = stream::resolve(stream)?;
     // Before the worker begins: from then on nothing may be posted behind its back.
     OPEN.fetch_add(1, Ordering::SeqCst);
-    let begun = carry::call(
-        op as u16,
-        |writer| {
-            writer.words(&[stream, u64::from(mode)]);
-            write(writer);
-        },
-        |_| Ok(()),
-    );
+    let begun = ask(Typed(stream));
     match begun {
         Ok(()) => {
-            let (thread, into_graph) = (std::thread::current().id(), op == Op::CaptureBeginToGraph);
+            let thread = std::thread::current().id();
             CAPTURES.lock().push(Capture { stream, thread, mode, into_graph });
         }
         Err(_) => {
@@ -186,21 +174,13 @@ fn end(stream: CUstream) -> Cuda<u64> {
     {
         return Err(CUDA_ERROR_STREAM_CAPTURE_WRONG_THREAD);
     }
-    let mut graph = 0;
-    let ended = carry::call(
-        Op::CaptureEnd as u16,
-        |writer| writer.word(stream),
-        |reader| {
-            graph = handles::opened(reader.word()?);
-            Ok(())
-        },
-    );
+    let ended = operation::call(&CaptureEnd { stream: Typed(stream) }, |reply| handles::opened(reply.graph.0));
     // Most failures end the capture too.
     let goes_on = || matches!(status(stream), Ok(capture_status::ACTIVE | capture_status::INVALIDATED));
     if ended.is_ok() || !goes_on() {
         closed(stream);
     }
-    ended.map(|()| graph)
+    ended
 }
 
 /// What is known of a stream's capture.
@@ -213,28 +193,20 @@ struct Info {
 /// Asks for everything; the dependencies are left in `ASKED`.
 fn info(stream: CUstream) -> Cuda<Info> {
     let stream = stream::resolve(stream)?;
-    let mut info = Info { status: capture_status::NONE, id: 0, graph: 0 };
     if !is_open() {
-        return Ok(info);
+        return Ok(Info { status: capture_status::NONE, id: 0, graph: 0 });
     }
-    carry::call(
-        Op::CaptureInfo as u16,
-        |writer| writer.word(stream),
-        |reader| {
-            info = Info { status: reader.narrow()?, id: reader.word()?, graph: reader.word()? };
-            let nodes = words_of(reader.bytes()?);
-            let edges = edges_of(reader.bytes()?, nodes.len());
-            if info.graph != 0 {
-                handles::opened(info.graph);
-            }
-            nodes.iter().for_each(|node| {
-                handles::opened(*node);
-            });
-            ASKED.with_borrow_mut(|asked| *asked = Asked { nodes, edges });
-            Ok(())
-        },
-    )?;
-    Ok(info)
+    operation::call(&CaptureInfo { stream: Typed(stream) }, |reply| {
+        if reply.graph.0 != 0 {
+            handles::opened(reply.graph.0);
+        }
+        let nodes: Vec<u64> = reply.nodes.iter().map(|node| handles::opened(node.0)).collect();
+        let mut edges: Vec<CUgraphEdgeData> = reply.edges.iter().collect();
+        // As usual where nothing is said.
+        edges.resize(nodes.len(), CUgraphEdgeData::default());
+        ASKED.with_borrow_mut(|asked| *asked = Asked { nodes, edges });
+        Info { status: reply.status, id: reply.id, graph: reply.graph.0 }
+    })
 }
 
 /// # Safety
@@ -260,11 +232,12 @@ pub mod api {
     use super::*;
 
     pub unsafe fn cuStreamBeginCapture(stream: CUstream) -> Cuda {
-        begin(stream, capture_mode::GLOBAL, Op::CaptureBegin, |_| {})
+        // SAFETY: passed on.
+        unsafe { cuStreamBeginCapture_v2(stream, capture_mode::GLOBAL) }
     }
 
     pub unsafe fn cuStreamBeginCapture_v2(stream: CUstream, mode: u32) -> Cuda {
-        begin(stream, mode, Op::CaptureBegin, |_| {})
+        begin(stream, mode, false, |stream| operation::call(&CaptureBegin { stream, mode }, |()| ()))
     }
 
     pub unsafe fn cuStreamBeginCaptureToGraph(
@@ -275,14 +248,11 @@ pub mod api {
         count: usize,
         mode: u32,
     ) -> Cuda {
-        let graph = super::super::check(Kind::Graph, graph)?;
-        begin(stream, mode, Op::CaptureBeginToGraph, |writer| {
-            writer.word(graph);
-            // SAFETY: both arrays are NULL or have `count` elements, by the caller's promise.
-            unsafe {
-                writer.array(dependencies, count);
-                writer.array(edges, count);
-            }
+        let graph = super::super::checked(Kind::Graph, graph)?;
+        // SAFETY: both arrays are NULL or have `count` elements, by the caller's promise.
+        let (nodes, edges) = unsafe { (Nodes::at(dependencies.cast(), count), Edges::at(edges, count)) };
+        begin(stream, mode, true, |stream| {
+            operation::call(&CaptureBeginToGraph { stream, mode, graph, nodes, edges }, |()| ())
         })
     }
 
@@ -398,18 +368,9 @@ pub mod api {
         if !is_open() {
             return Err(CUDA_ERROR_ILLEGAL_STATE);
         }
-        carry::call(
-            Op::CaptureUpdate as u16,
-            |writer| {
-                writer.words(&[stream, u64::from(flags)]);
-                // SAFETY: both arrays are NULL or have `count` elements, by the caller's promise.
-                unsafe {
-                    writer.array(dependencies.cast_const(), count);
-                    writer.array(edges, count);
-                }
-            },
-            |_| Ok(()),
-        )
+        // SAFETY: both arrays are NULL or have `count` elements, by the caller's promise.
+        let (nodes, edges) = unsafe { (Nodes::at(dependencies.cast_const().cast(), count), Edges::at(edges, count)) };
+        operation::call(&CaptureUpdate { stream: Typed(stream), flags, nodes, edges }, |()| ())
     }
 
     pub unsafe fn cuThreadExchangeStreamCaptureMode(mode: *mut u32) -> Cuda {

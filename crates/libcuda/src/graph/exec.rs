@@ -2,12 +2,13 @@
 
 use cuda_abi::error::*;
 use cuda_abi::types::*;
-use cuda_abi::wire::{Kind, Op};
+use cuda_abi::wire::ops::{ExecCreate, ExecUpdate};
+use cuda_abi::wire::{Kind, Typed};
 
-use super::check;
+use super::checked;
 use crate::device::put;
 use crate::entry::{Cuda, not_null};
-use crate::{carry, handles, stream};
+use crate::{handles, operation, stream};
 
 /// What became of an attempt to make or change an executable graph.
 struct Outcome {
@@ -18,25 +19,25 @@ struct Outcome {
     other: u64,
 }
 
-fn attempt(op: Op, words: &[u64]) -> Cuda<Outcome> {
-    let mut outcome = Outcome { code: CUDA_ERROR_UNKNOWN, result: 0, node: 0, other: 0 };
-    carry::call(
-        op as u16,
-        |writer| writer.words(words),
-        |reader| {
-            outcome.code = reader.narrow()?;
-            outcome.result = reader.narrow()?;
-            (outcome.node, outcome.other) = (handles::opened(reader.word()?), handles::opened(reader.word()?));
-            Ok(())
-        },
-    )?;
-    Ok(outcome)
+fn instantiate(graph: CUgraph, flags: u64, upload: Option<CUstream>) -> Cuda<Outcome> {
+    let graph = checked(Kind::Graph, graph)?;
+    let upload = upload.map(stream::resolve).transpose()?.map(Typed);
+    operation::call(&ExecCreate { graph, flags, upload }, |reply| Outcome {
+        code: reply.code,
+        result: reply.result,
+        node: handles::opened(reply.node.0),
+        other: handles::opened(reply.exec.0),
+    })
 }
 
-fn instantiate(graph: CUgraph, flags: u64, upload: Option<CUstream>) -> Cuda<Outcome> {
-    let graph = check(Kind::Graph, graph)?;
-    let upload_stream = upload.map_or(Ok(0), stream::resolve)?;
-    attempt(Op::ExecCreate, &[graph, flags, u64::from(upload.is_some()), upload_stream])
+fn update(exec: CUgraphExec, graph: CUgraph) -> Cuda<Outcome> {
+    let request = ExecUpdate { exec: checked(Kind::GraphExec, exec)?, graph: checked(Kind::Graph, graph)? };
+    operation::call(&request, |reply| Outcome {
+        code: reply.code,
+        result: reply.result,
+        node: handles::opened(reply.node.0),
+        other: handles::opened(reply.from.0),
+    })
 }
 
 fn answer(code: CUresult) -> Cuda {
@@ -111,7 +112,7 @@ pub mod api {
         error_node: *mut CUgraphNode,
         result: *mut u32,
     ) -> Cuda {
-        let outcome = attempt(Op::ExecUpdate, &[check(Kind::GraphExec, exec)?, check(Kind::Graph, graph)?])?;
+        let outcome = update(exec, graph)?;
         // SAFETY: either is NULL or writable, by the caller's promise.
         unsafe {
             if !error_node.is_null() {
@@ -130,7 +131,7 @@ pub mod api {
         info: *mut CUgraphExecUpdateResultInfo,
     ) -> Cuda {
         not_null(info)?;
-        let outcome = attempt(Op::ExecUpdate, &[check(Kind::GraphExec, exec)?, check(Kind::Graph, graph)?])?;
+        let outcome = update(exec, graph)?;
         let found = CUgraphExecUpdateResultInfo {
             result: outcome.result,
             padding: 0,

@@ -2,11 +2,12 @@
 
 use cuda_abi::error::*;
 use cuda_abi::types::*;
-use cuda_abi::wire::{Kind, Op, graph_list};
+use cuda_abi::wire::ops::{Edges, GraphDependencies, GraphList, Nodes};
+use cuda_abi::wire::{Kind, Typed, graph_list};
 
-use super::{check, edge_of, node_list};
+use super::{check, checked, node_list};
 use crate::entry::{Cuda, not_null};
-use crate::{carry, handles};
+use crate::{handles, operation};
 
 /// A row of a listing. What a listing does not have is zero.
 #[derive(Clone, Copy)]
@@ -16,29 +17,20 @@ pub struct Row {
     pub edge: CUgraphEdgeData,
 }
 
-fn page(what: u64, whose: u64, skip: u64, rows: &mut Vec<Row>) -> Cuda<usize> {
-    let mut total = 0;
-    carry::call(
-        Op::GraphList as u16,
-        |writer| writer.words(&[what, whose, skip]),
-        |reader| {
-            total = reader.narrow()?;
-            while !reader.is_empty() {
-                let first = handles::opened(reader.word()?);
-                let second = if what == graph_list::EDGES { handles::opened(reader.word()?) } else { 0 };
-                let plain = matches!(what, graph_list::NODES | graph_list::ROOTS);
-                let edge = if plain { CUgraphEdgeData::default() } else { edge_of(reader.word()?) };
-                rows.push(Row { first, second, edge });
-            }
-            Ok(())
-        },
-    )?;
-    Ok(total)
+fn page(what: u64, whose: u64, skip: usize, rows: &mut Vec<Row>) -> Cuda<usize> {
+    operation::call(&GraphList { what, of: Typed(whose), skip }, |reply| {
+        rows.extend(reply.rows.iter().map(|row| Row {
+            first: handles::opened(row.node.0),
+            second: if row.to == Typed::NONE { 0 } else { handles::opened(row.to.0) },
+            edge: row.edge,
+        }));
+        reply.total
+    })
 }
 
 /// How many rows a listing has. No node gets a handle for that.
 fn count(what: u64, whose: u64) -> Cuda<usize> {
-    page(what, whose, u64::MAX, &mut Vec::new())
+    page(what, whose, usize::MAX, &mut Vec::new())
 }
 
 /// A whole listing. A reply holds as many rows as fit; the rest is asked for again.
@@ -46,7 +38,7 @@ pub fn rows(what: u64, whose: u64) -> Cuda<Vec<Row>> {
     let mut rows = Vec::new();
     loop {
         let before = rows.len();
-        let total = page(what, whose, before as u64, &mut rows)?;
+        let total = page(what, whose, before, &mut rows)?;
         if rows.len() >= total {
             return Ok(rows);
         }
@@ -111,25 +103,14 @@ unsafe fn change(
     count: usize,
     add: bool,
 ) -> Cuda {
-    let graph = check(Kind::Graph, graph)?;
+    let graph = checked(Kind::Graph, graph)?;
     // SAFETY: the caller's promise.
-    let (from, to) = unsafe { (node_list(from, count)?, node_list(to, count)?) };
+    let (from, to, edges) = unsafe { (node_list(from, count)?, node_list(to, count)?, Edges::at(edges, count)) };
     if count == 0 {
         return Ok(());
     }
-    carry::call(
-        Op::GraphDependencies as u16,
-        |writer| {
-            writer.words(&[graph, u64::from(add)]);
-            // SAFETY: vectors, and an array that the caller vouches for.
-            unsafe {
-                writer.array(from.as_ptr(), from.len());
-                writer.array(to.as_ptr(), to.len());
-                writer.array(edges, count);
-            }
-        },
-        |_| Ok(()),
-    )
+    let (from, to) = (Nodes::new(&from), Nodes::new(&to));
+    operation::call(&GraphDependencies { graph, add, from, to, edges }, |()| ())
 }
 
 #[allow(non_snake_case)]

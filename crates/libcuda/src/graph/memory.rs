@@ -8,7 +8,8 @@ use std::sync::Arc;
 use cuda_abi::constants::{allocation_type, location, node_type};
 use cuda_abi::error::*;
 use cuda_abi::types::*;
-use cuda_abi::wire::{Kind, Op};
+use cuda_abi::wire::ops::GraphKeep;
+use cuda_abi::wire::{Kind, Typed};
 use parking_lot::Mutex;
 
 use super::capture;
@@ -18,7 +19,7 @@ use super::{check, params};
 use crate::device::{self, put};
 use crate::entry::{Cuda, not_null};
 use crate::host_functions::{self, Own};
-use crate::{carry, context, memory};
+use crate::{context, memory, operation};
 
 /// What is held for graphs: address → device and bytes.
 static HELD: Mutex<Option<HashMap<u64, (CUdevice, u64)>>> = Mutex::new(None);
@@ -69,8 +70,7 @@ fn allocate(bytes: usize, holder: u64) -> Cuda<u64> {
         let _ = &piece;
     });
     let id = host_functions::keep_own(own)?;
-    carry::call(Op::GraphKeep as u16, |writer| writer.words(&[holder, id]), |_| Ok(()))
-        .inspect_err(|_| host_functions::forget(id))?;
+    operation::call(&GraphKeep { holder: Typed(holder), id }, |()| ()).inspect_err(|_| host_functions::forget(id))?;
     Ok(address)
 }
 

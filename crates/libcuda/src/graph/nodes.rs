@@ -3,13 +3,14 @@
 use cuda_abi::constants::node_type;
 use cuda_abi::error::*;
 use cuda_abi::types::*;
-use cuda_abi::wire::{Kind, Op, Writer};
+use cuda_abi::wire::ops::{Edges, ExecNodeSet, NodeAdd, NodeAttribute, NodeDestroy, NodeParams, NodeSet, Nodes};
+use cuda_abi::wire::{Kind, Typed};
 
 use super::params::{self, Params, tag_of};
-use super::{accepted, capture, check, memory, node_list, pageable};
+use super::{accepted, capture, check, checked, memory, node_list, pageable};
 use crate::device::put;
 use crate::entry::{Cuda, not_null};
-use crate::{carry, handles, host_functions, session};
+use crate::{carry, handles, host_functions, operation, session};
 
 /// Adds a node; answers it and the graphs inside a conditional one.
 ///
@@ -24,32 +25,14 @@ pub unsafe fn add(
     params: &Params,
 ) -> Cuda<(u64, Vec<u64>)> {
     let send = || -> Cuda<(u64, Vec<u64>)> {
-        let graph = check(Kind::Graph, graph)?;
+        let graph = checked(Kind::Graph, graph)?;
         // SAFETY: the caller's promise.
-        let needed = unsafe { node_list(dependencies, count) }?;
-        let (mut node, mut branches) = (0, Vec::new());
-        carry::call_with(
-            session::get()?,
-            Op::NodeAdd as u16,
-            tag_of(ctx)?,
-            |writer| {
-                writer.word(graph);
-                // SAFETY: a vector, and an array that the caller vouches for.
-                unsafe {
-                    writer.array(needed.as_ptr(), needed.len());
-                    writer.array(edges, count);
-                }
-                params.write(writer);
-            },
-            |reader| {
-                node = handles::opened(reader.word()?);
-                while !reader.is_empty() {
-                    branches.push(handles::opened(reader.word()?));
-                }
-                Ok(())
-            },
-        )?;
-        Ok((node, branches))
+        let (needed, edges) = unsafe { (node_list(dependencies, count)?, Edges::at(edges, count)) };
+        let request = NodeAdd { graph, dependencies: Nodes::new(&needed), edges, params: params.as_sent() };
+        operation::call_in(session::get()?, tag_of(ctx)?, &request, |reply| {
+            let branches = reply.branches.iter().map(|branch| handles::opened(branch.0)).collect();
+            (handles::opened(reply.node.0), branches)
+        })
     };
     send().inspect_err(|_| params.undo())
 }
@@ -57,58 +40,39 @@ pub unsafe fn add(
 /// Changes what a node does: in its graph, or in an executable graph.
 fn set(exec: Option<CUgraphExec>, node: CUgraphNode, ctx: CUcontext, params: Params) -> Cuda {
     let send = || -> Cuda {
-        let exec = exec.map(|exec| check(Kind::GraphExec, exec)).transpose()?;
-        let node = check(Kind::GraphNode, node)?;
+        let exec = exec.map(|exec| checked(Kind::GraphExec, exec)).transpose()?;
+        let node = checked(Kind::GraphNode, node)?;
         let (session, tag) = (session::get()?, tag_of(ctx)?);
-        let op = if exec.is_some() { Op::ExecNodeSet } else { Op::NodeSet };
-        let write = |writer: &mut Writer<'_>| {
-            if let Some(exec) = exec {
-                writer.word(exec);
-            }
-            writer.word(node);
-            params.write(writer);
+        let Some(exec) = exec else {
+            return operation::call_in(session, tag, &NodeSet { node, params: params.as_sent() }, |()| ());
         };
-        let (Some(exec), Params::Kernel { function, .. }) = (exec, &params) else {
-            return carry::call_with(session, op as u16, tag, write, |_| Ok(()));
+        let request = ExecNodeSet { exec, node, params: params.as_sent() };
+        let Params::Kernel { function, .. } = &params else {
+            return operation::call_in(session, tag, &request, |()| ());
         };
         let kernel = (*function, tag);
-        if accepted::may_be_posted(exec, node, kernel) && !capture::is_open() && !session.launch_blocking {
+        if accepted::may_be_posted(exec.0, node.0, kernel) && !capture::is_open() && !session.launch_blocking {
             carry::check_fault(session)?;
-            return carry::post_in(session, op as u16, tag, write);
+            return operation::post_in(session, tag, &request).map(|_| ());
         }
-        carry::call_with(session, op as u16, tag, write, |_| Ok(()))?;
-        accepted::learn(exec, node, kernel);
+        operation::call_in(session, tag, &request, |()| ())?;
+        accepted::learn(exec.0, node.0, kernel);
         Ok(())
     };
     send().inspect_err(|_| params.undo())
 }
 
 fn event(node: CUgraphNode, kind: u32) -> Cuda<u64> {
-    let mut event = 0;
-    params::ask(node, kind, |_, reader| {
-        event = reader.word()?;
-        Ok(())
-    })?;
-    Ok(event)
+    params::ask(node, kind, |_, params| match params {
+        NodeParams::EventRecord { event } | NodeParams::EventWait { event } => Some(event.0),
+        _ => None,
+    })
 }
 
 fn attribute(node: CUgraphNode, which: u32, value: &mut CUkernelNodeAttrValue, set: bool) -> Cuda {
-    let node = check(Kind::GraphNode, node)?;
-    let given = *value;
-    carry::call(
-        Op::NodeAttribute as u16,
-        |writer| {
-            writer.words(&[node, u64::from(which)]);
-            // SAFETY: bytes.
-            unsafe { writer.plain(&given) };
-            writer.word(u64::from(set));
-        },
-        |reader| {
-            // SAFETY: bytes.
-            *value = unsafe { reader.plain() }?;
-            Ok(())
-        },
-    )
+    let node = checked(Kind::GraphNode, node)?;
+    *value = operation::call(&NodeAttribute { node, attribute: which, value: *value, set }, |reply| reply.value)?;
+    Ok(())
 }
 
 /// The arguments that every function which adds a node has.
@@ -329,11 +293,9 @@ pub mod api {
 
     pub unsafe fn cuGraphMemcpyNodeGetParams(node: CUgraphNode, out: *mut CUDA_MEMCPY3D) -> Cuda {
         not_null(out)?;
-        let mut copy = CUDA_MEMCPY3D::default();
-        params::ask(node, node_type::MEMCPY, |_, reader| {
-            // SAFETY: integers and pointers that nobody follows here.
-            copy = unsafe { reader.plain() }?;
-            Ok(())
+        let copy = params::ask(node, node_type::MEMCPY, |_, params| match params {
+            NodeParams::Memcpy { copy } => Some(copy),
+            _ => None,
         })?;
         // SAFETY: passed on.
         unsafe { put(out, copy) }
@@ -341,17 +303,11 @@ pub mod api {
 
     pub unsafe fn cuGraphMemsetNodeGetParams(node: CUgraphNode, out: *mut CUDA_MEMSET_NODE_PARAMS) -> Cuda {
         not_null(out)?;
-        let mut set = CUDA_MEMSET_NODE_PARAMS::default();
-        params::ask(node, node_type::MEMSET, |_, reader| {
-            set = CUDA_MEMSET_NODE_PARAMS {
-                dst: reader.word()?,
-                pitch: reader.narrow()?,
-                value: reader.narrow()?,
-                element_size: reader.narrow()?,
-                width: reader.narrow()?,
-                height: reader.narrow()?,
-            };
-            Ok(())
+        let set = params::ask(node, node_type::MEMSET, |_, params| match params {
+            NodeParams::Memset { destination: dst, pitch, value, element_size, width, height } => {
+                Some(CUDA_MEMSET_NODE_PARAMS { dst, pitch, value, element_size, width, height })
+            }
+            _ => None,
         })?;
         // SAFETY: passed on.
         unsafe { put(out, set) }
@@ -359,10 +315,9 @@ pub mod api {
 
     pub unsafe fn cuGraphHostNodeGetParams(node: CUgraphNode, out: *mut CUDA_HOST_NODE_PARAMS) -> Cuda {
         not_null(out)?;
-        let mut id = 0;
-        params::ask(node, node_type::HOST, |_, reader| {
-            id = reader.word()?;
-            Ok(())
+        let id = params::ask(node, node_type::HOST, |_, params| match params {
+            NodeParams::Host { id } => Some(id),
+            _ => None,
         })?;
         let (function, user) = host_functions::kept(id).ok_or(CUDA_ERROR_INVALID_VALUE)?;
         // SAFETY: passed on.
@@ -383,7 +338,7 @@ pub mod api {
 
     pub unsafe fn cuGraphDestroyNode(node: CUgraphNode) -> Cuda {
         let word = check(Kind::GraphNode, node)?;
-        carry::call(Op::NodeDestroy as u16, |writer| writer.word(word), |_| Ok(()))?;
+        operation::call(&NodeDestroy { node: Typed(word) }, |()| ())?;
         handles::closed(word);
         params::forget_node(word);
         memory::forget_node(word);

@@ -3,19 +3,19 @@
 use cuda_abi::constants::{retain_flag, user_object_flag};
 use cuda_abi::error::*;
 use cuda_abi::types::*;
-use cuda_abi::wire::{Kind, Op};
+use cuda_abi::wire::ops::{ConditionalHandle, UserObjectCount, UserObjectCreate};
+use cuda_abi::wire::{GraphHandle, Kind};
 
+use super::checked;
 use super::params::tag_of;
-use super::{ask_for_handle, check};
 use crate::device::put;
 use crate::entry::{Cuda, not_null};
-use crate::{carry, host_functions, session};
+use crate::{handles, host_functions, operation, session};
 
 /// Counts references to an object, the program's own or a graph's.
-fn count(object: CUuserObject, references: u32, graph: u64, flags: u32, release: bool) -> Cuda {
-    let object = check(Kind::UserObject, object)?;
-    let words = [object, u64::from(references), graph, u64::from(flags), u64::from(release)];
-    carry::call(Op::UserObjectCount as u16, |writer| writer.words(&words), |_| Ok(()))
+fn count(object: CUuserObject, references: u32, graph: Option<GraphHandle>, flags: u32, release: bool) -> Cuda {
+    let object = checked(Kind::UserObject, object)?;
+    operation::call(&UserObjectCount { object, references, graph, flags, release }, |()| ())
 }
 
 #[allow(non_snake_case)]
@@ -35,29 +35,30 @@ pub mod api {
             return Err(CUDA_ERROR_INVALID_VALUE);
         }
         let id = host_functions::keep_destructor(destroy, user)?;
-        let word = ask_for_handle(Op::UserObjectCreate, &[id, u64::from(references)])
+        let request = UserObjectCreate { destructor: id, references };
+        let word = operation::call(&request, |reply| handles::opened(reply.object.0))
             .inspect_err(|_| host_functions::forget(id))?;
         // SAFETY: passed on.
         unsafe { put(object, word as CUuserObject) }
     }
 
     pub unsafe fn cuUserObjectRetain(object: CUuserObject, references: u32) -> Cuda {
-        count(object, references, 0, 0, false)
+        count(object, references, None, 0, false)
     }
 
     pub unsafe fn cuUserObjectRelease(object: CUuserObject, references: u32) -> Cuda {
-        count(object, references, 0, 0, true)
+        count(object, references, None, 0, true)
     }
 
     pub unsafe fn cuGraphRetainUserObject(graph: CUgraph, object: CUuserObject, references: u32, flags: u32) -> Cuda {
         if flags & !retain_flag::MOVE != 0 {
             return Err(CUDA_ERROR_INVALID_VALUE);
         }
-        count(object, references, check(Kind::Graph, graph)?, flags, false)
+        count(object, references, Some(checked(Kind::Graph, graph)?), flags, false)
     }
 
     pub unsafe fn cuGraphReleaseUserObject(graph: CUgraph, object: CUuserObject, references: u32) -> Cuda {
-        count(object, references, check(Kind::Graph, graph)?, 0, true)
+        count(object, references, Some(checked(Kind::Graph, graph)?), 0, true)
     }
 
     pub unsafe fn cuGraphConditionalHandleCreate(
@@ -68,18 +69,8 @@ pub mod api {
         flags: u32,
     ) -> Cuda {
         not_null(handle)?;
-        let graph = check(Kind::Graph, graph)?;
-        let mut made = 0;
-        carry::call_with(
-            session::get()?,
-            Op::ConditionalHandle as u16,
-            tag_of(ctx)?,
-            |writer| writer.words(&[graph, u64::from(value), u64::from(flags)]),
-            |reader| {
-                made = reader.word()?;
-                Ok(())
-            },
-        )?;
+        let request = ConditionalHandle { graph: checked(Kind::Graph, graph)?, value, flags };
+        let made = operation::call_in(session::get()?, tag_of(ctx)?, &request, |reply| reply.handle)?;
         // SAFETY: passed on.
         unsafe { put(handle, made) }
     }

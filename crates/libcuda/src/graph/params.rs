@@ -1,4 +1,4 @@
-//! What nodes do: from the program's structs to messages and back. The worker's `params` says how they travel.
+//! What nodes do: from the program's structs to messages and back.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
@@ -6,13 +6,14 @@ use std::collections::hash_map::Entry;
 use cuda_abi::constants::node_type;
 use cuda_abi::error::*;
 use cuda_abi::types::*;
-use cuda_abi::wire::{Kind, Malformed, Op, Reader, Writer};
+use cuda_abi::wire::ops::{NodeGet, NodeParams, NodeType};
+use cuda_abi::wire::{Block, Kind, Typed};
 use parking_lot::Mutex;
 
-use super::check;
+use super::{check, checked};
 use crate::entry::{Cuda, not_null};
 use crate::launch::{self, Shape};
-use crate::{carry, context, functions, handles, host_functions, ipc, shaped_copy};
+use crate::{context, functions, handles, host_functions, ipc, operation, shaped_copy};
 
 /// The parameters of a node, checked and ready to travel.
 pub enum Params {
@@ -43,33 +44,34 @@ fn plain_event(event: CUevent) -> Cuda<u64> {
 }
 
 impl Params {
-    pub fn write(&self, writer: &mut Writer<'_>) {
+    /// As messages hold them.
+    pub fn as_sent(&self) -> NodeParams<'_> {
         match self {
-            Params::Kernel { function, shape, bytes } => {
-                writer.words(&[u64::from(node_type::KERNEL), *function]);
-                for extent in shape.grid.iter().chain(&shape.block).chain([&shape.shared]) {
-                    writer.word(u64::from(*extent));
+            Params::Kernel { function, shape, bytes } => NodeParams::Kernel {
+                function: Typed(*function),
+                grid: shape.grid,
+                block: shape.block,
+                shared_bytes: shape.shared,
+                parameters: Block::Bytes(bytes),
+            },
+            Params::Memcpy(copy) => NodeParams::Memcpy { copy: **copy },
+            Params::Memset(CUDA_MEMSET_NODE_PARAMS { dst, pitch, value, element_size, width, height }) => {
+                NodeParams::Memset {
+                    destination: *dst,
+                    pitch: *pitch,
+                    value: *value,
+                    element_size: *element_size,
+                    width: *width,
+                    height: *height,
                 }
-                writer.bytes(bytes);
             }
-            Params::Memcpy(copy) => {
-                writer.word(u64::from(node_type::MEMCPY));
-                // SAFETY: a struct of integers and pointers.
-                unsafe { writer.plain(&**copy) };
-            }
-            Params::Memset(set) => {
-                let (value, element) = (u64::from(set.value), u64::from(set.element_size));
-                writer.words(&[u64::from(node_type::MEMSET), set.dst, set.pitch as u64, value, element]);
-                writer.words(&[set.width as u64, set.height as u64]);
-            }
-            Params::Host(id) => writer.words(&[u64::from(node_type::HOST), *id]),
-            Params::Graph(graph) => writer.words(&[u64::from(node_type::GRAPH), *graph]),
-            Params::Empty => writer.word(u64::from(node_type::EMPTY)),
-            Params::EventRecord(event) => writer.words(&[u64::from(node_type::EVENT_RECORD), *event]),
-            Params::EventWait(event) => writer.words(&[u64::from(node_type::WAIT_EVENT), *event]),
+            Params::Host(id) => NodeParams::Host { id: *id },
+            Params::Graph(graph) => NodeParams::Graph { graph: Typed(*graph) },
+            Params::Empty => NodeParams::Empty {},
+            Params::EventRecord(event) => NodeParams::EventRecord { event: Typed(*event) },
+            Params::EventWait(event) => NodeParams::EventWait { event: Typed(*event) },
             Params::Conditional { handle, kind, size } => {
-                let (kind, size) = (u64::from(*kind), u64::from(*size));
-                writer.words(&[u64::from(node_type::CONDITIONAL), *handle, kind, size]);
+                NodeParams::Conditional { handle: *handle, kind: *kind, size: *size }
             }
         }
     }
@@ -234,49 +236,31 @@ pub fn forget_node(node: u64) {
     }
 }
 
-/// Asks what a node does, which must be of this kind; `read` gets the graph that it goes with and the rest.
-pub fn ask(node: CUgraphNode, wanted: u32, read: impl FnOnce(u64, &mut Reader<'_>) -> Result<(), Malformed>) -> Cuda {
-    let node = check(Kind::GraphNode, node)?;
-    let mut fits = true;
-    carry::call(
-        Op::NodeGet as u16,
-        |writer| writer.word(node),
-        |reader| {
-            let graph = reader.word()?;
-            fits = reader.narrow::<u32>()? == wanted;
-            if fits { read(graph, reader) } else { Ok(()) }
-        },
-    )?;
-    if fits { Ok(()) } else { Err(CUDA_ERROR_INVALID_VALUE) }
+/// Asks what a node does, which must be of this kind; `read` gets the graph that it goes with and what it does.
+pub fn ask<T>(node: CUgraphNode, wanted: u32, read: impl FnOnce(u64, NodeParams<'_>) -> Option<T>) -> Cuda<T> {
+    let node = checked(Kind::GraphNode, node)?;
+    operation::call(&NodeGet { node }, |reply| {
+        if reply.kind != wanted {
+            return Err(CUDA_ERROR_INVALID_VALUE);
+        }
+        reply.params.and_then(|params| read(reply.graph.0, params)).ok_or(CUDA_ERROR_UNKNOWN)
+    })?
 }
 
 /// What a node is.
 pub fn kind(node: CUgraphNode) -> Cuda<u32> {
-    let node = check(Kind::GraphNode, node)?;
-    let mut kind = 0;
-    carry::call(
-        Op::NodeType as u16,
-        |writer| writer.word(node),
-        |reader| {
-            kind = reader.narrow()?;
-            Ok(())
-        },
-    )?;
-    Ok(kind)
+    operation::call(&NodeType { node: checked(Kind::GraphNode, node)? }, |reply| reply.kind)
 }
 
 /// What a kernel node launches; its parameters are kept for the program to look at.
 pub fn kernel(node: CUgraphNode) -> Cuda<CUDA_KERNEL_NODE_PARAMS_v2> {
-    let mut params = CUDA_KERNEL_NODE_PARAMS_v2::default();
-    let (mut function, mut bytes, mut owner) = (0, Vec::new(), 0);
-    ask(node, node_type::KERNEL, |graph, reader| {
-        owner = graph;
-        function = reader.word()?;
-        for extent in params.grid.iter_mut().chain(&mut params.block).chain([&mut params.shared_mem_bytes]) {
-            *extent = reader.narrow()?;
+    let (owner, function, mut params, bytes) = ask(node, node_type::KERNEL, |graph, params| match params {
+        NodeParams::Kernel { function, grid, block, shared_bytes, parameters } => {
+            let shape =
+                CUDA_KERNEL_NODE_PARAMS_v2 { grid, block, shared_mem_bytes: shared_bytes, ..Default::default() };
+            Some((graph, function.0, shape, parameters.bytes().to_vec()))
         }
-        bytes = reader.bytes()?.to_vec();
-        Ok(())
+        _ => None,
     })?;
     let known = functions::find(function as CUfunction)?;
     let is_kernel = cuda_abi::wire::Handle::from_word(function).is_some_and(|handle| handle.kind == Kind::Kernel);

@@ -4,11 +4,12 @@ use std::ffi::c_void;
 
 use cuda_abi::error::*;
 use cuda_abi::types::*;
-use cuda_abi::wire::{Kind, Op};
+use cuda_abi::wire::Kind;
+use cuda_abi::wire::ops::TpcMap;
 
 use crate::context::storage::{self, Destructor};
 use crate::entry::{Cuda, not_null, run};
-use crate::{carry, context, device, exports, handles, module, stream};
+use crate::{context, device, exports, handles, module, operation, stream};
 
 pub extern "C" fn succeed() -> CUresult {
     CUDA_SUCCESS
@@ -200,7 +201,7 @@ pub unsafe extern "C" fn for_each_function(
     let mut count = 0;
     run("for_each_function", || {
         let word = handles::check(Kind::Module, module as u64)?;
-        for function in module::enumerate(Op::ModuleFunctions, word)? {
+        for function in module::functions_of(word)? {
             count += 1;
             if let Some(callback) = callback {
                 // SAFETY: the caller's function, called as it expects.
@@ -218,24 +219,18 @@ pub unsafe extern "C" fn tpc_map(groups: *mut *mut u8, places: *mut *mut u8) -> 
         not_null(groups)?;
         not_null(places)?;
         context::current()?;
-        carry::call(
-            Op::TpcMap as u16,
-            |_| {},
-            |reader| {
-                for output in [groups, places] {
-                    let bytes = reader.bytes()?;
-                    // SAFETY: a new block of at least one byte, filled before it is handed out; the output is not NULL.
-                    unsafe {
-                        let block = libc::malloc(bytes.len().max(1)).cast::<u8>();
-                        if !block.is_null() {
-                            std::ptr::copy_nonoverlapping(bytes.as_ptr(), block, bytes.len());
-                        }
-                        output.write(block);
+        operation::call(&TpcMap {}, |reply| {
+            for (output, bytes) in [(groups, reply.groups), (places, reply.places)] {
+                // SAFETY: a new block of at least one byte, filled before it is handed out; the output is not NULL.
+                unsafe {
+                    let block = libc::malloc(bytes.len().max(1)).cast::<u8>();
+                    if !block.is_null() {
+                        std::ptr::copy_nonoverlapping(bytes.as_ptr(), block, bytes.len());
                     }
+                    output.write(block);
                 }
-                Ok(())
-            },
-        )
+            }
+        })
     })
 }
 

@@ -4,12 +4,13 @@
 use std::os::fd::{AsFd, BorrowedFd, FromRawFd, OwnedFd};
 
 use cuda_abi::error::*;
-use cuda_abi::wire::Op;
+use cuda_abi::wire::Array;
+use cuda_abi::wire::ops::HostGrants;
 use idm::bootstrap::{self, Handover};
 use xen::sys::gntalloc::Grants;
 
-use crate::carry;
 use crate::entry::Cuda;
+use crate::operation;
 use crate::session::{self, Link, Session};
 
 /// References in one message.
@@ -55,13 +56,7 @@ impl Arena {
 
 /// Tells the worker the references of pages. What they are for it is told next, while the link is still locked.
 pub fn name_grants(refs: &[u32]) -> Cuda {
-    refs.chunks(BATCH).try_for_each(|refs| {
-        let write = |writer: &mut cuda_abi::wire::Writer<'_>| {
-            let bytes: Vec<u8> = refs.iter().flat_map(|number| number.to_le_bytes()).collect();
-            writer.raw(&bytes);
-        };
-        carry::block(Op::HostGrants as u16, write, |_| Ok(()))
-    })
+    refs.chunks(BATCH).try_for_each(|refs| operation::block(&HostGrants { references: Array::new(refs) }, |()| ()))
 }
 
 /// A memfd of fixed size: the worker takes no file that could shrink under it.

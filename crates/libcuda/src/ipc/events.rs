@@ -12,11 +12,12 @@ use cuda_abi::border::Out;
 use cuda_abi::constants::event_flag;
 use cuda_abi::error::*;
 use cuda_abi::types::*;
-use cuda_abi::wire::{Kind, Op};
+use cuda_abi::wire::ops::{EventCreate, EventExport, EventImport, SharedQuery, SharedRecord, SharedWait};
+use cuda_abi::wire::{Kind, Typed};
 use parking_lot::RwLock;
 
 use super::{Token, What, explain};
-use crate::{carry, context, exports, handles, stream};
+use crate::{context, exports, handles, operation, stream};
 
 /// Handles of events between processes; most programs have none, and pay for that with one look at a number.
 static COUNT: AtomicUsize = AtomicUsize::new(0);
@@ -49,16 +50,7 @@ fn check(event: CUevent) -> CudaResult<u64> {
 
 /// The worker's answer: has a record happened, and which one. 0 asks for the last.
 fn ask(event: u64, number: u64) -> CudaResult<(bool, u64)> {
-    let mut answer = (true, 0);
-    carry::call(
-        Op::SharedQuery as u16,
-        |writer| writer.words(&[event, number]),
-        |reader| {
-            answer = (reader.word()? != 0, reader.word()?);
-            Ok(())
-        },
-    )?;
-    Ok(answer)
+    operation::call(&SharedQuery { event: Typed(event), number }, |reply| (reply.is_reached, reply.number))
 }
 
 #[inline]
@@ -92,7 +84,7 @@ fn check_flags(flags: u32) -> CudaResult {
 
 fn record(event: CUevent, stream: CUstream) -> CudaResult {
     let (event, stream) = (check(event)?, stream::resolve(stream)?);
-    carry::call(Op::SharedRecord as u16, |writer| writer.words(&[event, stream]), |_| Ok(()))
+    operation::call(&SharedRecord { event: Typed(event), stream: Typed(stream) }, |()| ())
 }
 
 /// Has a stream wait. For an event of another zone this thread waits: zones take turns on the GPU, and a stream that
@@ -100,15 +92,8 @@ fn record(event: CUevent, stream: CUstream) -> CudaResult {
 /// it does not depend on what this thread does next.
 fn wait_on_stream(event: CUevent, stream: CUstream) -> CudaResult {
     let (event, stream) = (check(event)?, stream::resolve(stream)?);
-    let mut number = 0;
-    carry::call(
-        Op::SharedWait as u16,
-        |writer| writer.words(&[event, stream]),
-        |reader| {
-            number = reader.word()?;
-            Ok(())
-        },
-    )?;
+    let request = SharedWait { event: Typed(event), stream: Typed(stream) };
+    let number = operation::call(&request, |reply| reply.number)?;
     if number == 0 { Ok(()) } else { wait_for(event, number) }
 }
 
@@ -169,15 +154,7 @@ pub mod api {
     pub fn cuEventCreate(event: Out<CUevent>, flags: u32) -> CudaResult {
         event.required()?;
         context::current()?;
-        let mut word = 0;
-        carry::call(
-            Op::EventCreate as u16,
-            |writer| writer.word(u64::from(flags)),
-            |reader| {
-                word = handles::opened(reader.word()?);
-                Ok(())
-            },
-        )?;
+        let word = operation::call(&EventCreate { flags }, |reply| handles::opened(reply.event.0))?;
         if flags & event_flag::INTERPROCESS != 0 {
             add(word);
         }
@@ -190,16 +167,7 @@ pub mod api {
         if !is_shared(event) {
             return Err(CUDA_ERROR_INVALID_HANDLE);
         }
-        let mut token = None;
-        carry::call(
-            Op::EventExport as u16,
-            |writer| writer.word(word),
-            |reader| {
-                token = Some(Token::read(reader)?);
-                Ok(())
-            },
-        )?;
-        let token = token.ok_or(CUDA_ERROR_UNKNOWN)?;
+        let token = operation::call(&EventExport { event: Typed(word) }, |reply| Token(reply.token))?;
         handle.put(CUipcEventHandle(token.to_handle(What::Event)))
     }
 
@@ -207,16 +175,8 @@ pub mod api {
         event.required()?;
         context::current()?;
         let token = Token::from_handle(&handle.0, What::Event)?;
-        let mut word = 0;
-        carry::block(
-            Op::EventImport as u16,
-            |writer| token.write(writer),
-            |reader| {
-                word = handles::opened(reader.word()?);
-                Ok(())
-            },
-        )
-        .map_err(explain)?;
+        let request = EventImport { token: token.0 };
+        let word = operation::block(&request, |reply| handles::opened(reply.event.0)).map_err(explain)?;
         add(word);
         let given = event.put(word as CUevent);
         given.inspect_err(|_| {

@@ -6,13 +6,13 @@ use cuda_abi::border::Out;
 use cuda_abi::constants::ipc_flag;
 use cuda_abi::error::*;
 use cuda_abi::types::*;
-use cuda_abi::wire::Op;
+use cuda_abi::wire::ops::{CloseImport, Export, Import, Imported};
 use parking_lot::Mutex;
 
 use super::{Token, What, explain};
 use crate::allocations::{self, Allocation, Kind};
 use crate::graph::capture;
-use crate::{carry, context};
+use crate::{context, operation};
 
 /// What is open, and how often. A handle that is opened again gives the same address.
 struct Open {
@@ -24,17 +24,9 @@ static OPEN: Mutex<BTreeMap<Token, Open>> = Mutex::new(BTreeMap::new());
 
 /// Asks for the token of an allocation.
 pub(super) fn export(found: &Allocation, pooled: bool) -> CudaResult<Token> {
-    let mut token = None;
+    let request = Export { address: found.base, bytes: found.len, is_pooled: pooled };
     // In the ring's order: what was posted to the memory before is under way when others learn of it.
-    carry::call(
-        Op::Export as u16,
-        |writer| writer.words(&[found.base, found.len, u64::from(pooled)]),
-        |reader| {
-            token = Some(Token::read(reader)?);
-            Ok(())
-        },
-    )?;
-    token.ok_or(CUDA_ERROR_UNKNOWN)
+    operation::call(&request, |reply| Token(reply.token))
 }
 
 /// Opens a token, once more if it is open.
@@ -49,20 +41,9 @@ pub(super) fn open(token: Token, pooled: bool) -> CudaResult<u64> {
         // It went with its context.
         open.remove(&token);
     }
-    let (mut address, mut len) = (0, 0);
-    carry::block_briefly(
-        Op::Import as u16,
-        |writer| {
-            token.write(writer);
-            writer.word(u64::from(pooled));
-        },
-        |reader| {
-            (address, len) = (reader.word()?, reader.word()?);
-            Ok(())
-        },
-    )
-    .map_err(explain)?;
-    allocations::add(address, len, Kind::Imported, device, context::current_word(), 0);
+    let request = Import { token: token.0, is_pooled: pooled };
+    let Imported { address, bytes } = operation::block_briefly(&request, |reply| reply).map_err(explain)?;
+    allocations::add(address, bytes, Kind::Imported, device, context::current_word(), 0);
     open.insert(token, Open { address, times: 1 });
     Ok(address)
 }
@@ -79,8 +60,7 @@ pub(super) fn close(address: u64) -> CudaResult {
     let token = *token;
     // Forgotten first: once it is unmapped, another thread may be given the same address.
     let found = allocations::take(address, |found| found.kind == Kind::Imported)?;
-    carry::block_briefly(Op::CloseImport as u16, |writer| writer.word(address), |_| Ok(()))
-        .inspect_err(|_| allocations::restore(found))?;
+    operation::block_briefly(&CloseImport { address }, |()| ()).inspect_err(|_| allocations::restore(found))?;
     open.remove(&token);
     Ok(())
 }

@@ -10,7 +10,7 @@ mod physical;
 pub mod pools;
 
 use cuda_abi::error::*;
-use cuda_abi::wire::{Malformed, Reader, Writer};
+use cuda_abi::wire::ops;
 
 use crate::entry::say_once;
 
@@ -39,31 +39,23 @@ const VERSION: u8 = 1;
 const TOKEN_AT: usize = 16;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Token(u64, u64);
+pub struct Token(ops::Token);
 
 impl Token {
-    fn read(reader: &mut Reader<'_>) -> Result<Token, Malformed> {
-        Ok(Token(reader.word()?, reader.word()?))
-    }
-
-    fn write(self, writer: &mut Writer<'_>) {
-        writer.words(&[self.0, self.1]);
-    }
-
     /// The handle that a program gets.
     fn to_handle(self, what: What) -> [u8; HANDLE] {
         let mut handle = [0; HANDLE];
         handle[..8].copy_from_slice(MAGIC);
         (handle[8], handle[9]) = (VERSION, what as u8);
-        handle[TOKEN_AT..TOKEN_AT + 8].copy_from_slice(&self.0.to_le_bytes());
-        handle[TOKEN_AT + 8..TOKEN_AT + 16].copy_from_slice(&self.1.to_le_bytes());
+        handle[TOKEN_AT..TOKEN_AT + 8].copy_from_slice(&self.0[0].to_le_bytes());
+        handle[TOKEN_AT + 8..TOKEN_AT + 16].copy_from_slice(&self.0[1].to_le_bytes());
         handle
     }
 
     /// The token of a handle that `to_handle` made; anything else is an invalid value.
     fn from_handle(handle: &[u8; HANDLE], what: What) -> CudaResult<Token> {
         let half = |at: usize| u64::from_le_bytes(std::array::from_fn(|byte| handle[at + byte]));
-        let token = Token(half(TOKEN_AT), half(TOKEN_AT + 8));
+        let token = Token([half(TOKEN_AT), half(TOKEN_AT + 8)]);
         if token.to_handle(what) == *handle { Ok(token) } else { Err(CUDA_ERROR_INVALID_VALUE) }
     }
 }
@@ -82,7 +74,7 @@ mod tests {
 
     #[test]
     fn handles_are_of_one_kind_and_nothing_else_passes_for_one() {
-        let token = Token(0x0123_4567_89ab_cdef, u64::MAX - 7);
+        let token = Token([0x0123_4567_89ab_cdef, u64::MAX - 7]);
         let handle = token.to_handle(What::Memory);
         assert_eq!(Token::from_handle(&handle, What::Memory), Ok(token));
         assert_eq!(Token::from_handle(&handle, What::Event), Err(CUDA_ERROR_INVALID_VALUE));

@@ -9,10 +9,11 @@ use cuda_abi::border::{Out, Untyped};
 use cuda_abi::constants::handle_type;
 use cuda_abi::error::*;
 use cuda_abi::types::*;
-use cuda_abi::wire::{Kind, Op};
+use cuda_abi::wire::ops::{PhysicalExport, PhysicalImport};
+use cuda_abi::wire::{Kind, Typed};
 
 use super::{HANDLE, Token, What, explain};
-use crate::{carry, handles};
+use crate::{handles, operation};
 
 /// A descriptor that carries a token.
 pub(super) fn wrap(token: Token, what: What) -> CudaResult<OwnedFd> {
@@ -58,16 +59,8 @@ pub fn cuMemExportToShareableHandle(
         return Err(CUDA_ERROR_NOT_SUPPORTED);
     }
     let handle = handles::check(Kind::MemHandle, handle).map_err(|_| CUDA_ERROR_INVALID_VALUE)?;
-    let mut token = None;
-    carry::block(
-        Op::PhysicalExport as u16,
-        |writer| writer.word(handle),
-        |reader| {
-            token = Some(Token::read(reader)?);
-            Ok(())
-        },
-    )?;
-    let file = wrap(token.ok_or(CUDA_ERROR_UNKNOWN)?, What::Physical)?;
+    let token = operation::block(&PhysicalExport { memory: Typed(handle) }, |reply| Token(reply.token))?;
+    let file = wrap(token, What::Physical)?;
     // SAFETY: for this kind of handle the caller gives room for a descriptor.
     unsafe { shareable.out::<i32>() }.put(file.into_raw_fd())
 }
@@ -83,15 +76,7 @@ pub fn cuMemImportFromShareableHandle(
     }
     let fd = RawFd::try_from(os_handle as usize).map_err(|_| CUDA_ERROR_INVALID_VALUE)?;
     let token = unwrap(fd, What::Physical)?;
-    let mut word = 0;
-    carry::block(
-        Op::PhysicalImport as u16,
-        |writer| token.write(writer),
-        |reader| {
-            word = handles::opened(reader.word()?);
-            Ok(())
-        },
-    )
-    .map_err(explain)?;
+    let request = PhysicalImport { token: token.0 };
+    let word = operation::block(&request, |reply| handles::opened(reply.memory.0)).map_err(explain)?;
     handle.put(word)
 }

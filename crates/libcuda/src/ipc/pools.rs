@@ -41,7 +41,7 @@ pub mod api {
         handle_out.required()?;
         check(kind, flags)?;
         // The name opens nothing, so it need not be secret.
-        let file = wrap(Token(pool::shareable(pool)? as u64, 0), What::Pool)?;
+        let file = wrap(Token([pool::shareable(pool)? as u64, 0]), What::Pool)?;
         // SAFETY: for this kind of handle the caller gives room for a descriptor.
         unsafe { handle_out.out::<i32>() }.put(file.into_raw_fd())
     }
@@ -55,7 +55,7 @@ pub mod api {
         pool_out.required()?;
         check(kind, flags)?;
         let fd = RawFd::try_from(handle as usize).map_err(|_| CUDA_ERROR_INVALID_VALUE)?;
-        let Token(device, _) = unwrap(fd, What::Pool)?;
+        let Token([device, _]) = unwrap(fd, What::Pool)?;
         let device = CUdevice::try_from(device).map_err(|_| CUDA_ERROR_INVALID_VALUE)?;
         pool_out.put(pool::imported(device)?)
     }

@@ -5,7 +5,7 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use cuda_abi::error::*;
-use cuda_abi::wire::Op;
+use cuda_abi::wire::ops::NextOutput;
 use idm::bootstrap::Hello;
 use parking_lot::Mutex;
 use xen::doorbell::EventDoorbell;
@@ -13,7 +13,7 @@ use xen::guest::ConnectError;
 use xen::store::Store;
 
 use super::{Failure, Link, PATIENCE, Session, failure, reserve_window, without_signals};
-use crate::carry;
+use crate::operation;
 
 /// A guest may start its program before the driver domain has taken it in, but not for long.
 const TAKE_IN: Duration = Duration::from_secs(10);
@@ -132,17 +132,5 @@ fn drain(session: &Session) {
 
 /// With `wait`, waits until there is something; else answers what there is. None: the worker is gone.
 fn ask(session: &Session, wait: bool) -> Option<Vec<u8>> {
-    let mut bytes = Vec::new();
-    let asked = carry::block_after(
-        session,
-        Op::NextOutput as u16,
-        0,
-        0,
-        |writer| writer.word(wait.into()),
-        |reader| {
-            bytes = reader.bytes()?.to_vec();
-            Ok(())
-        },
-    );
-    asked.ok().map(|()| bytes)
+    operation::block_after(session, 0, 0, &NextOutput { wait }, |reply| reply.bytes.to_vec()).ok()
 }

@@ -3,11 +3,11 @@
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use cuda_abi::wire::Op;
+use cuda_abi::wire::ops::GrowStaging;
 
-use crate::carry;
 use crate::graph::capture;
 use crate::host_memory::name_grants;
+use crate::operation;
 use crate::session::{Link, Session};
 
 /// What is added at a time.
@@ -32,7 +32,7 @@ pub fn grow(session: &Session) -> bool {
     let step = STEP.min(bulk.capacity() - len);
     let grown = granted.grow(allocator, *backend, step / xen::PAGE, |refs| {
         name_grants(refs)?;
-        carry::block(Op::GrowStaging as u16, |writer| writer.word(step as u64), |_| Ok(()))
+        operation::block(&GrowStaging { bytes: step as u64 }, |()| ())
     });
     match grown {
         // SAFETY: mapped here and there, behind all that was there; the link is locked, so by us alone.

@@ -10,7 +10,8 @@ use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
 
 use cuda_abi::error::*;
-use cuda_abi::wire::{self, Op};
+use cuda_abi::wire::ops::{CopyFromStaging, CopyToStaging, Synchronize, SynchronizeStream};
+use cuda_abi::wire::{Operation, Typed};
 use idm::bulk::Chunk;
 use parking_lot::Mutex;
 
@@ -18,7 +19,7 @@ use crate::completion::{self, Word};
 use crate::entry::Cuda;
 use crate::graph::capture;
 use crate::session::{self, Session};
-use crate::{carry, context};
+use crate::{carry, context, operation};
 
 /// Small enough that filling one chunk overlaps with the transfer of others.
 const CHUNK: usize = 1 << 20;
@@ -43,13 +44,11 @@ fn finish(session: &Session, flight: InFlight) -> Cuda<Chunk> {
     let mut result = Ok(());
     // If the context is lost, so is whatever was in flight.
     if !completion::watch(session, &flight.word)? {
-        let ask = |op: Op, word: u64| {
-            carry::block_with(session, op as u16, flight.tag, |writer| writer.word(word), |_| Ok(()))
-        };
-        result = ask(Op::SynchronizeStream, flight.stream);
+        let stream = Typed(flight.stream);
+        result = operation::block_in(session, flight.tag, &SynchronizeStream { stream }, |()| ());
         if result == Err(CUDA_ERROR_INVALID_HANDLE) {
             // The program has destroyed the stream; its work goes on until it is done.
-            result = ask(Op::Synchronize, 0);
+            result = operation::block_in(session, flight.tag, &Synchronize { context: None }, |()| ());
         }
         // The stream is through, and so is the word, unless the copy itself was refused.
         if !completion::watch(session, &flight.word)? && result.is_ok() {
@@ -140,9 +139,8 @@ impl Parts {
         (at < self.len).then(|| (at, CHUNK.min(self.len - at)))
     }
 
-    fn post(&self, op: Op, at: usize, part: usize, chunk: Chunk, word: Word) -> Cuda<InFlight> {
-        let words = [self.device + at as u64, chunk.offset(), part as u64, self.stream, word.index, word.value];
-        match carry::post_words(self.session, self.tag, op as u16, &words) {
+    fn post(&self, request: &impl Operation, chunk: Chunk, word: Word) -> Cuda<InFlight> {
+        match operation::post_in(self.session, self.tag, request) {
             Ok(position) => {
                 self.position.fetch_max(position, Ordering::Relaxed);
                 Ok(InFlight { chunk, word, stream: self.stream, tag: self.tag })
@@ -167,7 +165,14 @@ impl Parts {
                 // SAFETY: the caller vouches for the source; the chunk has at least `part` bytes.
                 chunk.with(|room| unsafe { stream_copy::copy(source, room.as_mut_ptr(), part) });
                 xen::counts::bytes_copied(part);
-                own.push_back(self.post(Op::CopyFromStaging, at, part, chunk, word)?);
+                let request = CopyFromStaging {
+                    destination: self.device + at as u64,
+                    offset: chunk.offset(),
+                    bytes: part as u64,
+                    stream: Typed(self.stream),
+                    done: word.completion(),
+                };
+                own.push_back(self.post(&request, chunk, word)?);
             }
             Ok(())
         };
@@ -196,7 +201,14 @@ impl Parts {
                         break;
                     }
                 };
-                own.push_back((at, part, self.post(Op::CopyToStaging, at, part, chunk, word)?));
+                let request = CopyToStaging {
+                    source: self.device + at as u64,
+                    offset: chunk.offset(),
+                    bytes: part as u64,
+                    stream: Typed(self.stream),
+                    done: Some(word.completion()),
+                };
+                own.push_back((at, part, self.post(&request, chunk, word)?));
             }
             let Some((at, part, flight)) = own.pop_front() else { return Ok(()) };
             let mut chunk = finish(self.session, flight)?;
@@ -253,17 +265,12 @@ unsafe fn number_from_device(destination: *mut u8, source: u64, len: usize, stre
         let now = unsafe { number.cast::<u64>().read_volatile() };
         if len == size_of::<u32>() { now as u32 != before as u32 } else { now != before }
     };
-    let words = [source, chunk.offset(), len as u64, stream, wire::NO_WORD, 0];
-    let position = carry::post_words(session, parts.tag, Op::CopyToStaging as u16, &words)?;
+    let (offset, on_stream) = (chunk.offset(), Typed(stream));
+    let request = CopyToStaging { source, offset, bytes: len as u64, stream: on_stream, done: None };
+    let position = operation::post_in(session, parts.tag, &request)?;
     if !completion::watch_until(session, arrived)? {
         // It takes long, or the number is the unlikely one.
-        carry::block_with(
-            session,
-            Op::SynchronizeStream as u16,
-            parts.tag,
-            |writer| writer.word(stream),
-            |_| Ok(()),
-        )?;
+        operation::block_in(session, parts.tag, &SynchronizeStream { stream: on_stream }, |()| ())?;
     }
     // SAFETY: the chunk holds the number; the caller vouches for the destination.
     chunk.with(|room| unsafe { std::ptr::copy_nonoverlapping(room.as_ptr(), destination, len) });

@@ -3,7 +3,8 @@
 use std::ffi::CString;
 use std::sync::atomic::Ordering;
 
-use cuda_abi::wire::{FIRST_OP, MAX_NAME, Op, Reader, Writer};
+use cuda_abi::wire::ops::Name;
+use cuda_abi::wire::{Decode, FIRST_OP, Op, Reader, Writer};
 
 use super::state::Counters;
 use super::{Outcome, Refusal, Worker, ops};
@@ -24,13 +25,10 @@ mod generated {
 
 use generated::{NAMES, plain};
 
-/// A name of a kernel or variable.
+/// A name among the arguments of a function that is carried as the table says, of which there may be none.
+#[allow(dead_code)]
 pub fn name(message: &mut Reader<'_>) -> Result<CString, Refusal> {
-    let bytes = message.bytes()?;
-    if bytes.len() > MAX_NAME {
-        return Err(Refusal::Malformed);
-    }
-    CString::new(bytes).map_err(|_| Refusal::Malformed)
+    Ok(Name::decode(message)?.to_c_string()?)
 }
 
 /// What an opcode is called, for messages.
@@ -64,17 +62,16 @@ pub fn reports_posted_errors(op: u16) -> bool {
 /// Executes one message, already copied out of shared memory.
 pub fn execute(worker: &Worker, op: u16, tag: u32, lane: u32, payload: &[u8], reply: &mut Writer<'_>) -> Outcome {
     Counters::add(&worker.counters().calls, 1);
-    let mut message = Reader::new(payload);
     if op == Op::Start as u16 {
-        return ops::start::start(worker, &mut message, reply);
+        return ops::execute(worker, Op::Start, lane, payload, reply);
     }
     if !worker.started.load(Ordering::Acquire) {
         return Err(Refusal::NotStarted);
     }
     let _context = worker.enter(tag)?;
     if op < FIRST_OP {
-        return plain(worker, op, &mut message, reply);
+        return plain(worker, op, &mut Reader::new(payload), reply);
     }
     let op = Op::from_code(op).ok_or(Refusal::UnknownOperation)?;
-    ops::execute(worker, op, lane, &mut message, reply)
+    ops::execute(worker, op, lane, payload, reply)
 }

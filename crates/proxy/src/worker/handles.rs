@@ -12,7 +12,7 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock, RwLockReadGuard, RwLo
 
 use cuda_abi::driver::Driver;
 use cuda_abi::error::*;
-use cuda_abi::wire::{Handle, Kind};
+use cuda_abi::wire::{Handle, Kind, Typed};
 
 use super::Refusal;
 use super::events::SharedEvent;
@@ -178,6 +178,19 @@ impl Handles {
             Ok(object)
         } else {
             Err(wrong)
+        }
+    }
+
+    /// The object that a message names, of a kind that its field admits.
+    #[inline]
+    pub fn find<const KINDS: u32>(&self, handle: Typed<KINDS>) -> Result<Arc<Object>, Refusal> {
+        match Typed::<KINDS>::only_kind() {
+            Some(kind) => self.pin(kind, handle.0),
+            None => self
+                .get(handle.0)
+                .ok()
+                .filter(|object| Typed::<KINDS>::admits(object.kind))
+                .ok_or(Refusal::Code(CUDA_ERROR_INVALID_HANDLE)),
         }
     }
 

@@ -1,15 +1,17 @@
 //! What a client must know of its devices to answer queries at home.
 
-use cuda_abi::driver::Driver;
 use cuda_abi::error::*;
 use cuda_abi::types::*;
-use cuda_abi::wire::Writer;
+use cuda_abi::wire::ops::{AttributeAnswer, DeviceSnapshot, Snapshot, Start};
+use cuda_abi::wire::{Array, List, MAX_DEVICES};
 
-use super::{Refusal, Worker, succeed};
+use super::ops::Reply;
+use super::{Outcome, Refusal, Worker, succeed};
 
 /// Attributes are numbered from 1; the driver refuses the numbers it does not know.
 const ATTRIBUTES: u32 = 160;
 const NAME: usize = 256;
+const BUS_ID: usize = 64;
 
 /// Attributes that are not as the driver says, because of the way memory is shared with the client.
 const OURS: &[(u32, i32)] = &[
@@ -26,8 +28,18 @@ const OURS: &[(u32, i32)] = &[
     (132, 0), // MULTICAST_SUPPORTED
 ];
 
-/// Driver version, device count, then each device.
-pub fn write(worker: &Worker, reply: &mut Writer<'_>) -> Result<(), Refusal> {
+/// What a device is, as the driver tells it.
+struct Facts {
+    name: [u8; NAME],
+    uuid: CUuuid,
+    bus_id: [u8; BUS_ID],
+    total_memory: u64,
+    attributes: Vec<AttributeAnswer>,
+    peers: Vec<bool>,
+}
+
+/// Answers the first message.
+pub fn send(worker: &Worker, reply: Reply<'_, '_, Start<'_>>) -> Outcome {
     let driver = &worker.driver;
     let (mut version, mut count) = (0, 0);
     // SAFETY: outputs are locals.
@@ -35,25 +47,28 @@ pub fn write(worker: &Worker, reply: &mut Writer<'_>) -> Result<(), Refusal> {
         succeed((driver.cuDriverGetVersion)(&mut version))?;
         succeed((driver.cuDeviceGetCount)(&mut count))?;
     }
-    let count = (count.max(0) as u32).min(super::state::MAX_DEVICES);
-    reply.word(u64::from((version.max(0) as u32).min(cuda_abi::CUDA_VERSION)));
-    reply.word(u64::from(count));
-    for ordinal in 0..count {
-        write_device(worker, driver, ordinal as i32, count as i32, reply)?;
-    }
-    Ok(())
+    let count = count.clamp(0, MAX_DEVICES as i32);
+    let facts = (0..count).map(|ordinal| look_at(worker, ordinal, count)).collect::<Result<Vec<Facts>, Refusal>>()?;
+    let devices: Vec<DeviceSnapshot<'_>> = facts
+        .iter()
+        .map(|facts| DeviceSnapshot {
+            name: until_nul(&facts.name),
+            uuid: facts.uuid,
+            bus_id: until_nul(&facts.bus_id),
+            total_memory: facts.total_memory,
+            attributes: Array::new(&facts.attributes),
+            peers: List::new(&facts.peers),
+        })
+        .collect();
+    let driver_version = (version.max(0) as u32).min(cuda_abi::CUDA_VERSION);
+    reply.send(&Snapshot { driver_version, devices: List::new(&devices) })
 }
 
-fn write_device(
-    worker: &Worker,
-    driver: &Driver,
-    ordinal: i32,
-    count: i32,
-    reply: &mut Writer<'_>,
-) -> Result<(), Refusal> {
+fn look_at(worker: &Worker, ordinal: i32, count: i32) -> Result<Facts, Refusal> {
+    let driver = &worker.driver;
     let (mut device, mut total) = (0, 0usize);
-    let mut name = [0u8; NAME];
-    let mut bus = [0u8; 64];
+    let mut name = [0; NAME];
+    let mut bus_id = [0; BUS_ID];
     let mut uuid = CUuuid::default();
     // SAFETY: outputs are locals of the sizes given.
     unsafe {
@@ -61,32 +76,29 @@ fn write_device(
         succeed((driver.cuDeviceGetName)(name.as_mut_ptr().cast(), NAME as i32, device))?;
         succeed((driver.cuDeviceGetUuid_v2)(&mut uuid, device))?;
         succeed((driver.cuDeviceTotalMem_v2)(&mut total, device))?;
-        succeed((driver.cuDeviceGetPCIBusId)(bus.as_mut_ptr().cast(), bus.len() as i32, device))?;
+        succeed((driver.cuDeviceGetPCIBusId)(bus_id.as_mut_ptr().cast(), BUS_ID as i32, device))?;
     }
-    reply.bytes(until_nul(&name));
-    reply.bytes(&uuid.0);
-    reply.bytes(until_nul(&bus));
-    let (_, total) = worker.memory.info(total as u64, total as u64);
-    reply.word(total);
-    reply.word(u64::from(ATTRIBUTES));
-    for attribute in 1..=ATTRIBUTES {
+    let (_, total_memory) = worker.memory.info(total as u64, total as u64);
+    let attribute = |number| {
         let mut value = 0;
         // SAFETY: the output is a local.
-        let result = unsafe { (driver.cuDeviceGetAttribute)(&mut value, attribute, device) };
+        let result = unsafe { (driver.cuDeviceGetAttribute)(&mut value, number, device) };
         if result == CUDA_SUCCESS
-            && let Some((_, ours)) = OURS.iter().find(|(number, _)| *number == attribute)
+            && let Some((_, ours)) = OURS.iter().find(|(ours, _)| *ours == number)
         {
             value = *ours;
         }
-        reply.word(u64::from(result) << 32 | u64::from(value as u32));
-    }
-    for peer in 0..count {
+        AttributeAnswer { value, result }
+    };
+    let reaches = |peer| {
         let mut can = 0;
         // SAFETY: the output is a local.
         let result = unsafe { (driver.cuDeviceCanAccessPeer)(&mut can, device, peer) };
-        reply.word(u64::from(result == CUDA_SUCCESS && can != 0));
-    }
-    Ok(())
+        result == CUDA_SUCCESS && can != 0
+    };
+    let attributes = (1..=ATTRIBUTES).map(attribute).collect();
+    let peers = (0..count).map(reaches).collect();
+    Ok(Facts { name, uuid, bus_id, total_memory, attributes, peers })
 }
 
 pub fn until_nul(bytes: &[u8]) -> &[u8] {

@@ -25,7 +25,7 @@ use super::{Outcome, Refusal, succeed};
 use crate::control::BrokerLink;
 
 /// As many primary contexts as any machine has devices.
-pub const MAX_DEVICES: u32 = 64;
+pub const MAX_DEVICES: u32 = cuda_abi::wire::MAX_DEVICES as u32;
 
 pub struct Worker {
     pub driver: Arc<Driver>,

@@ -72,7 +72,7 @@ pub fn attack(dice: &mut Dice, count: u64) -> Tally {
     }
     // After all of that the zone still takes a client.
     let mut session = Session::start();
-    session.ask(wire::Op::MemInfo as u16, &[]);
+    session.ask(&wire::ops::MemInfo {}, |_| ());
     tally.answered += 1;
     let _ = std::io::stdout().flush();
     drop(open);

@@ -3,11 +3,12 @@
 use std::os::fd::{AsFd, OwnedFd};
 
 use cuda_abi::plan;
-use cuda_abi::wire::Op;
+use cuda_abi::wire::Typed;
+use cuda_abi::wire::ops::{CopySync, HostMap, HostUnmap};
 use idm::bootstrap::{self, Handover};
 use rustix::fs::{MemfdFlags, SealFlags};
 
-use super::session::{Back, Session, words};
+use super::session::{Back, Session};
 use super::{Dice, Tally};
 
 const PAGE: u64 = 4096;
@@ -32,7 +33,7 @@ fn map(session: &mut Session, file: &OwnedFd, address: u64, len: u64) -> Back {
     if bootstrap::send(&session.socket, &Handover::default(), &[file.as_fd()]).is_err() {
         return Back::Ended;
     }
-    session.call(Op::HostMap as u16, 1, &words(&[address, len]))
+    session.try_ask(&HostMap { address, bytes: len })
 }
 
 pub fn attack(dice: &mut Dice, count: u64) -> Tally {
@@ -69,7 +70,7 @@ pub fn attack(dice: &mut Dice, count: u64) -> Tally {
             Back::Answer { status: 0, .. } => {
                 let fits = plan::in_host(address, len) && len <= 4 * PAGE;
                 assert!(fits, "mapped {len} bytes at {address:#x}");
-                session.call(Op::HostUnmap as u16, 1, &words(&[address, len]));
+                session.try_ask(&HostUnmap { address, bytes: len });
             }
             Back::Answer { .. } => tally.answered += 1,
             other => panic!("{address:#x}: {other:?}"),
@@ -83,14 +84,15 @@ pub fn attack(dice: &mut Dice, count: u64) -> Tally {
     };
     assert_eq!(status(map(&mut session, &good, base, 4 * PAGE)), 0);
     assert_ne!(status(map(&mut session, &good, base + PAGE, PAGE)), 0);
-    assert_ne!(status(session.call(Op::HostUnmap as u16, 1, &words(&[base, PAGE]))), 0);
+    assert_ne!(status(session.try_ask(&HostUnmap { address: base, bytes: PAGE })), 0);
     // Holes read as zeroes; they do not fault.
     let punch = rustix::fs::FallocateFlags::PUNCH_HOLE | rustix::fs::FallocateFlags::KEEP_SIZE;
     rustix::fs::fallocate(&good, punch, 0, 4 * PAGE).expect("a hole");
-    let block = session.ask(Op::Alloc as u16, &words(&[4 * PAGE]))[0];
-    assert_eq!(status(session.call(Op::CopySync as u16, 1, &words(&[block, base, 4 * PAGE, 0]))), 0);
-    assert_eq!(status(session.call(Op::HostUnmap as u16, 1, &words(&[base, 4 * PAGE]))), 0);
-    assert_ne!(status(session.call(Op::CopySync as u16, 1, &words(&[block, base, 4 * PAGE, 0]))), 0);
+    let block = session.alloc(4 * PAGE);
+    let copy = CopySync { destination: block, source: base, bytes: 4 * PAGE, stream: Typed::NONE };
+    assert_eq!(status(session.try_ask(&copy)), 0);
+    assert_eq!(status(session.try_ask(&HostUnmap { address: base, bytes: 4 * PAGE })), 0);
+    assert_ne!(status(session.try_ask(&copy)), 0);
     // No descriptor at all, and two at once.
     for fds in [0, 2] {
         let mut session = Session::start();
@@ -104,7 +106,7 @@ pub fn attack(dice: &mut Dice, count: u64) -> Tally {
                 rustix::net::SendFlags::NOSIGNAL,
             );
         }
-        match session.call(Op::HostMap as u16, 1, &words(&[base, 4 * PAGE])) {
+        match session.try_ask(&HostMap { address: base, bytes: 4 * PAGE }) {
             Back::Answer { status, .. } => assert_ne!(status, 0),
             Back::Nothing => tally.stuck += 1,
             Back::Ended => tally.ended += 1,

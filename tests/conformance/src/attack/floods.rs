@@ -5,7 +5,10 @@ use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use cuda_abi::plan;
-use cuda_abi::wire::{self, Op};
+use cuda_abi::wire::ops::{
+    Alloc, ContextRetain, CopySync, EventCreate, FreeAsync, HostMap, MemInfo, Start, Synchronize,
+};
+use cuda_abi::wire::{self, List, Operation, Typed, to_vec};
 use idm::bootstrap::{self, Attach, Handover, Hello, Inquiry, Welcome, WelcomeStatus};
 use idm::region::Placement;
 use rustix::fs::SealFlags;
@@ -21,13 +24,13 @@ const PATIENCE: Duration = Duration::from_secs(60);
 pub fn flood(dice: &mut Dice, count: u64) -> Tally {
     let mut tally = Tally { sessions: 1, ..Tally::default() };
     let mut session = Session::start();
-    let block = session.ask(Op::Alloc as u16, &words(&[1 << 20]))[0];
+    let block = session.alloc(1 << 20);
     for _ in 0..count {
         let fine = match dice.below(3) {
-            0 => session.post(Op::CopyInline as u16, 1, &[&words(&[block, 0])[..], &[7; 64]].concat()),
+            0 => session.write(block, &[7; 64]),
             1 => session.post(op_of("cuMemsetD8Async"), 1, &words(&[block, 7, 4096, 0])),
             // Refused, each of them: nobody remembers them all.
-            _ => session.post(Op::FreeAsync as u16, 1, &words(&[dice.roll(), 0])),
+            _ => session.tell(&FreeAsync { address: dice.roll(), stream: Typed::NONE }),
         };
         if !fine {
             break;
@@ -43,10 +46,11 @@ pub fn flood(dice: &mut Dice, count: u64) -> Tally {
 pub fn streams(_: &mut Dice, count: u64) -> Tally {
     let mut tally = Tally { sessions: 1, ..Tally::default() };
     let mut session = Session::start();
-    for (op, payload) in [(op_of("cuStreamCreate"), [1]), (Op::EventCreate as u16, [2])] {
+    let event = to_vec(&EventCreate { flags: 2 });
+    for (op, payload) in [(op_of("cuStreamCreate"), words(&[1])), (EventCreate::CODE, event)] {
         for _ in 0..count {
             tally.messages += 1;
-            match session.call(op, 1, &words(&payload)) {
+            match session.call(op, 1, &payload) {
                 Back::Answer { status: 0, .. } => tally.answered += 1,
                 // There are no more.
                 Back::Answer { .. } => break,
@@ -68,20 +72,21 @@ pub fn slow(dice: &mut Dice, count: u64) -> Tally {
     for _ in 0..count {
         let mut session = Session::start();
         tally.sessions += 1;
-        let block = session.ask(Op::Alloc as u16, &words(&[1 << 20]))[0];
+        let block = session.alloc(1 << 20);
         let mut lanes: Vec<_> = std::iter::from_fn(|| session.client.lane().ok()).take(300).collect();
         for lane in &mut lanes {
-            let payload = words(&[block, block + 4096, 4096, 0]);
+            let payload =
+                to_vec(&CopySync { destination: block, source: block + 4096, bytes: 4096, stream: Typed::NONE });
             let fill = |slot: &mut [u8]| slot.copy_from_slice(&payload);
             let after = session.client.position();
             let asked = match dice.below(2) {
-                0 => lane.begin_call(Op::CopySync as u16, 0, 1, payload.len(), fill).is_ok(),
-                _ => lane.begin_block(Op::CopySync as u16, 0, 1, after, payload.len(), fill).is_ok(),
+                0 => lane.begin_call(CopySync::CODE, 0, 1, payload.len(), fill).is_ok(),
+                _ => lane.begin_block(CopySync::CODE, 0, 1, after, payload.len(), fill).is_ok(),
             };
             tally.messages += u64::from(asked);
         }
         // Nobody has taken an answer; others of the session still get theirs.
-        session.ask(Op::MemInfo as u16, &[]);
+        session.ask(&MemInfo {}, |_| ());
         tally.answered += 1;
         std::mem::forget(lanes);
         // At the broker's own door.
@@ -139,9 +144,9 @@ fn leave_after(last: usize, keep_mapping: bool) -> Option<()> {
     };
     // Each is left once without the answer, and once after it.
     let calls = [
-        (Op::Start as u16, words(&[0])),
-        (Op::ContextRetain as u16, words(&[0])),
-        (Op::Alloc as u16, words(&[8 << 20])),
+        (Start::CODE, to_vec(&Start { variables: List::new(&[]) })),
+        (ContextRetain::CODE, to_vec(&ContextRetain { device: 0 })),
+        (Alloc::CODE, to_vec(&Alloc { bytes: 8 << 20 })),
         (op_of("cuStreamCreate"), words(&[1])),
     ];
     for (number, (op, payload)) in calls.into_iter().enumerate() {
@@ -180,7 +185,7 @@ pub fn exhaust(_: &mut Dice, count: u64) -> Tally {
             break;
         }
         tally.messages += 1;
-        match session.call(Op::HostMap as u16, 1, &words(&[address, PAGE])) {
+        match session.try_ask(&HostMap { address, bytes: PAGE }) {
             Back::Answer { status: 0, .. } => tally.answered += 1,
             Back::Answer { .. } => break,
             Back::Nothing => tally.stuck += 1,
@@ -196,8 +201,9 @@ pub fn exhaust(_: &mut Dice, count: u64) -> Tally {
     session.upload(KERNELS.as_bytes());
     let mut lanes: Vec<_> = std::iter::from_fn(|| session.client.lane().ok()).take(1000).collect();
     for lane in &mut lanes {
-        let after = session.client.position();
-        if lane.begin_block(Op::Synchronize as u16, 0, 1, after, 8, |slot| slot.fill(0)).is_ok() {
+        let (after, payload) = (session.client.position(), to_vec(&Synchronize { context: None }));
+        let fill = |slot: &mut [u8]| slot.copy_from_slice(&payload);
+        if lane.begin_block(Synchronize::CODE, 0, 1, after, payload.len(), fill).is_ok() {
             tally.messages += 1;
         }
     }

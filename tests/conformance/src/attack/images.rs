@@ -1,8 +1,12 @@
 //! Images that are not what they say, are never finished, or are too long.
 
-use cuda_abi::wire::Op;
+use cuda_abi::wire::ops::{
+    ImageLoad, ImageOrder, ImagePart, JitOption, LibraryKernels, LibraryLoad, LibraryLoaded, ModuleFunctions,
+    ModuleLoad, Upload,
+};
+use cuda_abi::wire::{List, Raw, decode, to_vec};
 
-use super::session::{Back, Session, string, words};
+use super::session::{Back, Session, module_of};
 use super::{Dice, Tally};
 use crate::calls::KERNELS;
 
@@ -65,10 +69,12 @@ fn binary(dice: &mut Dice) -> Vec<u8> {
 /// An order to load an image that was linked from others, with numbers in it that lie.
 fn order(dice: &mut Dice) -> Vec<u8> {
     let images: Vec<Vec<u8>> = (0..1 + dice.below(4)).map(|_| binary(dice)).collect();
-    let mut order = words(&[dice.below(2) as u64, 1, 7, 4, images.len() as u64]);
-    for image in &images {
-        order.extend(string(image));
-    }
+    let images: Vec<&[u8]> = images.iter().map(Vec::as_slice).collect();
+    let mut order = to_vec(&ImageOrder {
+        into_library: dice.below(2) == 1,
+        options: List::new(&[JitOption { option: 7, value: 4 }]),
+        images: List::new(&images),
+    });
     if dice.below(2) == 0 {
         let at = 8 * dice.below(order.len() / 8);
         order[at..at + 8].copy_from_slice(&dice.boundary().to_le_bytes());
@@ -89,7 +95,7 @@ pub fn attack(dice: &mut Dice, count: u64) -> Tally {
         if number % 5 == 0 {
             let order = order(dice);
             session.upload(&order);
-            match session.call(Op::ImageLoad as u16, 1, &words(&[order.len() as u64])) {
+            match session.try_ask(&ImageLoad { order: Upload::new(order.len() as u64) }) {
                 Back::Answer { .. } => tally.answered += 1,
                 Back::Nothing => tally.stuck += 1,
                 Back::Ended => tally.ended += 1,
@@ -100,14 +106,18 @@ pub fn attack(dice: &mut Dice, count: u64) -> Tally {
             session.load(&image)
         } else {
             session.upload(&image);
-            session.call(Op::LibraryLoad as u16, 1, &words(&[image.len() as u64]))
+            session.try_ask(&LibraryLoad { image: Upload::new(image.len() as u64) })
         };
         match back {
             Back::Answer { status: 0, payload } => {
                 tally.answered += 1;
                 // A mutation that still loads: all its functions are described as well.
-                let list = if number % 2 == 0 { Op::ModuleFunctions } else { Op::LibraryKernels };
-                session.call(list as u16, 1, &payload);
+                if number % 2 == 0 {
+                    session.try_ask(&ModuleFunctions { module: module_of(&payload), skip: 0 });
+                } else {
+                    let LibraryLoaded { library } = decode(&payload).expect("the reply of a load");
+                    session.try_ask(&LibraryKernels { library, skip: 0 });
+                }
             }
             Back::Answer { .. } => tally.answered += 1,
             Back::Nothing => tally.stuck += 1,
@@ -118,12 +128,12 @@ pub fn attack(dice: &mut Dice, count: u64) -> Tally {
     for (sent, said) in [(100, 99), (100, 101), (0, 1), (100, u64::MAX), (1000, 0)] {
         let mut session = Session::start();
         session.upload(&vec![b' '; sent]);
-        tally.ended += u64::from(session.call(Op::ModuleLoad as u16, 1, &words(&[said])) == Back::Ended);
+        tally.ended += u64::from(session.try_ask(&ModuleLoad { image: Upload::new(said) }) == Back::Ended);
         tally.sessions += 1;
     }
     let session = Session::start();
-    for lane in 0..64u64 {
-        session.post(Op::ImagePart as u16, 1, &[&words(&[lane << 20])[..], &vec![0; 500_000]].concat());
+    for lane in 0..64 {
+        session.tell(&ImagePart { lane: lane << 20, part: Raw(&vec![0; 500_000]) });
     }
     tally.sessions += 1;
     tally

@@ -1,8 +1,8 @@
 //! Kernels that store where they have no business: the memory of the worker itself.
 
-use cuda_abi::wire::Op;
+use cuda_abi::wire::ops::Synchronize;
 
-use super::session::{Back, Session, string, words};
+use super::session::{Back, Session, launch, module_of, words};
 use super::{Dice, Tally};
 use crate::calls::KERNELS;
 
@@ -15,7 +15,7 @@ pub fn attack(dice: &mut Dice, sessions: u64) -> Tally {
             tally.stuck += 1;
             continue;
         };
-        let function = session.ask(Op::GetFunction as u16, &[&payload[..8], &string(b"store")].concat())[0];
+        let function = session.function(module_of(&payload), b"store");
         let address = match number % 4 {
             // Where programs, libraries, heaps and stacks are.
             0 => 0x5555_5555_4000 + (dice.roll() % (1 << 36)),
@@ -23,10 +23,9 @@ pub fn attack(dice: &mut Dice, sessions: u64) -> Tally {
             2 => dice.boundary(),
             _ => cuda_abi::plan::DEVICE_BASE + (dice.roll() % cuda_abi::plan::DEVICE_SIZE),
         } & !3;
-        let head = words(&[function, 0, 1, 1, 1, 1, 1, 1, 0, 0, 0, 16, address, 0x4141_4141]);
-        session.post(Op::Launch as u16, 1, &head);
+        session.tell(&launch(function, 0, 1, 1, &words(&[address, 0x4141_4141])));
         tally.messages += 1;
-        match session.call(Op::Synchronize as u16, 1, &words(&[0])) {
+        match session.try_ask(&Synchronize { context: None }) {
             Back::Answer { status, .. } => {
                 tally.answered += 1;
                 assert_ne!(status, 0, "a kernel stored to {address:#x}");

@@ -1,9 +1,11 @@
 //! Messages that are right but for one word: lengths, handles, addresses, counts, offsets.
 
 use cuda_abi::table::{self, Carry, Role};
-use cuda_abi::wire::{Handle, Op};
+use cuda_abi::types::*;
+use cuda_abi::wire::ops::*;
+use cuda_abi::wire::{Array, Handle, Op, Operation, Raw, Text, Typed, to_vec};
 
-use super::session::{Back, Session, name_of, op_of, string, words};
+use super::session::{Back, Session, launch, name_of, words};
 use super::{Dice, Tally};
 use crate::calls::KERNELS;
 
@@ -12,7 +14,7 @@ const GRANULE: u64 = 2 << 20;
 const ENDING: [Op; 5] = [Op::ModuleLoad, Op::LibraryLoad, Op::ImageLoad, Op::CopyFromStaging, Op::CopyToStaging];
 
 /// Flags of an event between processes, which has no time.
-const INTERPROCESS: u64 = 4 | 2;
+const INTERPROCESS: u32 = 4 | 2;
 
 /// What a session owns, to make right messages of, and to put in wrong places.
 struct Belongings {
@@ -32,28 +34,29 @@ struct Belongings {
 
 impl Belongings {
     fn gather(session: &mut Session) -> Belongings {
-        let made = |session: &mut Session, symbol: &str, payload: &[u64]| {
-            session.ask(op_of(symbol), &words(payload)).first().copied().expect("a handle")
-        };
-        let event = |session: &mut Session, flags: u64| session.ask(Op::EventCreate as u16, &words(&[flags]))[0];
+        let event = |session: &mut Session, flags| session.ask(&EventCreate { flags }, |reply| reply.event.0);
         let stale = event(session, 0);
-        session.ask(op_of("cuEventDestroy_v2"), &words(&[stale]));
-        let module = session.must_load(Op::ModuleLoad, KERNELS.as_bytes());
-        let library = session.must_load(Op::LibraryLoad, KERNELS.as_bytes());
-        let named = |owner: u64, name: &[u8]| [words(&[owner]), string(name)].concat();
-        let function = session.ask(Op::GetFunction as u16, &named(module, b"double"))[0];
-        let kernel = session.ask(Op::GetKernel as u16, &named(library, b"double"))[0];
+        session.call_function("cuEventDestroy_v2", &[stale]);
+        let image = KERNELS.as_bytes();
+        let load = ModuleLoad { image: Upload::new(image.len() as u64) };
+        let module = session.must_load(&load, image, |reply| reply.module.0);
+        let load = LibraryLoad { image: Upload::new(image.len() as u64) };
+        let library = session.must_load(&load, image, |reply| reply.library.0);
+        let function = session.function(Typed(module), b"double");
+        let get = GetKernel { library: Typed(library), name: Text(b"double") };
+        let kernel = session.ask(&get, |reply| reply.handle.0);
+        let create = Create { bytes: GRANULE, properties: pinned_on_device(), flags: 0 };
         Belongings {
-            stream: made(session, "cuStreamCreate", &[1]),
+            stream: session.call_function("cuStreamCreate", &[1])[0],
             event: event(session, 0),
             shared_event: event(session, INTERPROCESS),
             module,
             function,
             library,
             kernel,
-            block: session.ask(Op::Alloc as u16, &words(&[64 << 10]))[0],
-            reserved: session.ask(Op::Reserve as u16, &words(&[2 * GRANULE, 0, 0]))[0],
-            physical: session.ask(Op::Create as u16, &words(&[GRANULE, 32, 1, 1, 0, 0, 0]))[0],
+            block: session.alloc(64 << 10),
+            reserved: session.ask(&Reserve { bytes: 2 * GRANULE, alignment: 0, near: 0 }, |reply| reply.address),
+            physical: session.ask(&create, |reply| reply.memory.0),
             stale,
         }
     }
@@ -96,74 +99,16 @@ impl Belongings {
     }
 }
 
+fn pinned_on_device() -> CUmemAllocationProp {
+    let location = CUmemLocation { kind: 1, id: 0 };
+    CUmemAllocationProp { kind: 1, location, ..Default::default() }
+}
+
 /// One right message of each operation, as words.
 fn corpus(b: &Belongings) -> Vec<(u16, Vec<u64>)> {
-    let text = |owner: u64, name: &[u8]| [vec![owner], to_words(&string(name))].concat();
-    let launch = vec![b.function, b.stream, 1, 1, 1, 32, 1, 1, 0, 0, 0, 16, b.block, 32];
-    let mut shaped = vec![200, 0, 0, 0, 0, 2, 0, b.block, 0, 0, 64, 4];
-    shaped.extend([0, 0, 0, 0, 2, 0, b.block + 4096, 0, 0, 64, 4, 32, 4, 2, b.stream]);
-    let ours: Vec<(Op, Vec<u64>)> = vec![
-        (Op::ContextRetain, vec![0]),
-        (Op::EventCreate, vec![INTERPROCESS]),
-        (Op::SharedRecord, vec![b.shared_event, b.stream]),
-        (Op::SharedWait, vec![b.shared_event, b.stream]),
-        (Op::SharedQuery, vec![b.shared_event, 0]),
-        (Op::EventExport, vec![b.shared_event]),
-        (Op::EventImport, vec![1, 2]),
-        (Op::Export, vec![b.block, 64 << 10, 0]),
-        (Op::Import, vec![1, 2, 0]),
-        (Op::CloseImport, vec![b.block]),
-        (Op::PhysicalExport, vec![b.physical]),
-        (Op::PhysicalImport, vec![1, 2]),
-        (Op::ContextRelease, vec![0]),
-        (Op::ContextReset, vec![0]),
-        (Op::ContextSetFlags, vec![0, 0]),
-        (Op::ContextCreate, vec![0, 0]),
-        (Op::ContextDestroy, vec![b.stream]),
-        (Op::Synchronize, vec![0]),
-        (Op::ContextId, vec![]),
-        (Op::TpcMap, vec![]),
-        (Op::ImagePart, vec![0, 1, 2]),
-        (Op::ModuleLoad, vec![0]),
-        (Op::LibraryLoad, vec![0]),
-        (Op::ImageLoad, vec![0]),
-        (Op::GetFunction, text(b.module, b"sum")),
-        (Op::GetKernel, text(b.library, b"sum")),
-        (Op::KernelFunction, vec![b.kernel]),
-        (Op::LibraryModule, vec![b.library]),
-        (Op::ModuleFunctions, vec![b.module]),
-        (Op::LibraryKernels, vec![b.library]),
-        (Op::GetGlobal, text(b.module, b"answer")),
-        (Op::SetFunctionAttribute, vec![b.function, 8, 1024, 0]),
-        (Op::Launch, launch),
-        (Op::ClusterOccupancy, vec![b.function, 1, 1, 1, 32, 1, 1, 0, 0, 0]),
-        (Op::Alloc, vec![4096]),
-        (Op::Free, vec![b.block]),
-        (Op::MemInfo, vec![]),
-        (Op::HostUnmap, vec![cuda_abi::plan::HOST_BASE, 4096]),
-        (Op::FreeAsync, vec![b.block, b.stream]),
-        (Op::CopyInline, vec![b.block, b.stream, 1, 2, 3]),
-        (Op::CopyFromStaging, vec![b.block, 0, 4096, b.stream, 0, 1]),
-        (Op::CopyToStaging, vec![b.block, 4096, 4096, b.stream, 1, 1]),
-        (Op::CopyAsync, vec![b.block, b.block + 8192, 4096, b.stream]),
-        (Op::CopySync, vec![b.block, b.block + 8192, 4096, b.stream]),
-        (Op::Copy3dAsync, shaped.clone()),
-        (Op::Copy3dSync, shaped),
-        (Op::TakeError, vec![]),
-        (Op::Describe, vec![b.function]),
-        (Op::Reserve, vec![GRANULE, 0, 0]),
-        (Op::Unreserve, vec![b.reserved, 2 * GRANULE]),
-        (Op::Create, vec![GRANULE, 32, 1, 1, 0, 0, 0]),
-        (Op::Release, vec![b.physical]),
-        (Op::Map, vec![b.reserved, GRANULE, 0, b.physical, 0]),
-        (Op::Unmap, vec![b.reserved, GRANULE]),
-        (Op::SetAccess, vec![b.reserved, GRANULE, 1, 12, 1, 3]),
-        (Op::GetAccess, vec![b.block, 8, 1]),
-        (Op::Granularity, vec![32, 1, 1, 0, 0, 0]),
-        (Op::Properties, vec![b.physical]),
-        (Op::Retain, vec![b.reserved]),
-    ];
-    let mut all: Vec<(u16, Vec<u64>)> = ours.into_iter().map(|(op, words)| (op as u16, words)).collect();
+    let mut all = Vec::new();
+    ours(b, &mut all);
+    graphs(b, &mut all);
     for (op, function) in table::functions().iter().enumerate() {
         // Waiting for a value that never comes stops the stream, as it should.
         let waits = function.symbol.starts_with("cuStreamWaitValue");
@@ -179,12 +124,147 @@ fn corpus(b: &Belongings) -> Vec<(u16, Vec<u64>)> {
                 [vec![bytes], vec![0; bytes as usize / 8]].concat()
             }
             Role::InArray { .. } => vec![0],
-            Role::Str => to_words(&string(b"name")),
+            Role::Str => to_words(&to_vec(&Text::<8>(b"name"))),
             Role::Out { .. } | Role::OutArray { .. } | Role::Any { .. } | Role::Versioned => vec![],
         });
         all.push((op as u16, arguments.collect()));
     }
     all
+}
+
+/// A right message.
+fn put<R: Operation>(all: &mut Vec<(u16, Vec<u64>)>, request: &R) {
+    all.push((R::CODE, to_words(&to_vec(request))));
+}
+
+/// Of everything but graphs.
+fn ours(b: &Belongings, all: &mut Vec<(u16, Vec<u64>)>) {
+    let (stream, event, block) = (Typed(b.stream), Typed(b.shared_event), b.block);
+    let (function, memory) = (Typed(b.function), Typed(b.physical));
+    let token = [1, 2];
+    put(all, &ContextRetain { device: 0 });
+    put(all, &EventCreate { flags: INTERPROCESS });
+    put(all, &SharedRecord { event, stream });
+    put(all, &SharedWait { event, stream });
+    put(all, &SharedQuery { event, number: 0 });
+    put(all, &EventExport { event });
+    put(all, &EventImport { token });
+    put(all, &Export { address: block, bytes: 64 << 10, is_pooled: false });
+    put(all, &Import { token, is_pooled: false });
+    put(all, &CloseImport { address: block });
+    put(all, &PhysicalExport { memory });
+    put(all, &PhysicalImport { token });
+    put(all, &ContextRelease { device: 0 });
+    put(all, &ContextReset { device: 0 });
+    put(all, &ContextSetFlags { device: 0, flags: 0 });
+    put(all, &ContextCreate { flags: 0, device: 0 });
+    put(all, &ContextDestroy { context: Typed(b.stream) });
+    put(all, &Synchronize { context: None });
+    put(all, &Synchronize { context: Some(Typed(b.stream)) });
+    put(all, &SynchronizeStream { stream });
+    put(all, &ContextId {});
+    put(all, &TpcMap {});
+    put(all, &ImagePart { lane: 0, part: Raw(&[1; 16]) });
+    put(all, &ModuleLoad { image: Upload::new(0) });
+    put(all, &LibraryLoad { image: Upload::new(0) });
+    put(all, &ImageLoad { order: Upload::new(0) });
+    put(all, &GetFunction { module: Typed(b.module), name: Text(b"sum") });
+    put(all, &GetKernel { library: Typed(b.library), name: Text(b"sum") });
+    put(all, &KernelFunction { kernel: Typed(b.kernel) });
+    put(all, &LibraryModule { library: Typed(b.library) });
+    put(all, &ModuleFunctions { module: Typed(b.module), skip: 0 });
+    put(all, &LibraryKernels { library: Typed(b.library), skip: 0 });
+    put(all, &GetGlobal { owner: Typed(b.module), name: Text(b"answer") });
+    put(all, &SetFunctionAttribute { function, attribute: 8, value: 1024, device: 0 });
+    put(all, &launch(b.function, b.stream, 1, 32, &words(&[block, 32])));
+    let (grid, block_shape) = ([1; 3], [32, 1, 1]);
+    let attributes = Array::new(&[]);
+    let clusters =
+        ClusterOccupancy { function, grid, block: block_shape, shared_bytes: 0, attributes, largest: false };
+    put(all, &clusters);
+    put(all, &Alloc { bytes: 4096 });
+    put(all, &Free { address: block });
+    put(all, &MemInfo {});
+    put(all, &HostUnmap { address: cuda_abi::plan::HOST_BASE, bytes: 4096 });
+    put(all, &HostDrop { address: cuda_abi::plan::HOST_BASE, bytes: 4096 });
+    put(all, &FreeAsync { address: block, stream });
+    put(all, &CopyInline { destination: block, stream, bytes: Raw(&[1; 24]) });
+    let done = Completion { word: 0, value: 1 };
+    put(all, &CopyFromStaging { destination: block, offset: 0, bytes: 4096, stream, done });
+    put(all, &CopyToStaging { source: block, offset: 4096, bytes: 4096, stream, done: Some(done) });
+    put(all, &CopyAsync { destination: block, source: block + 8192, bytes: 4096, stream });
+    put(all, &CopySync { destination: block, source: block + 8192, bytes: 4096, stream });
+    put(all, &Copy3dAsync { copy: shaped(b), stream });
+    put(all, &Copy3dSync { copy: shaped(b), stream });
+    put(all, &TakeError {});
+    put(all, &Describe { function });
+    put(all, &Reserve { bytes: GRANULE, alignment: 0, near: 0 });
+    put(all, &Unreserve { address: b.reserved, bytes: 2 * GRANULE });
+    put(all, &Create { bytes: GRANULE, properties: pinned_on_device(), flags: 0 });
+    put(all, &Release { memory });
+    put(all, &Map { address: b.reserved, bytes: GRANULE, offset: 0, memory, flags: 0 });
+    put(all, &Unmap { address: b.reserved, bytes: GRANULE });
+    let access = [CUmemAccessDesc { location: CUmemLocation { kind: 1, id: 0 }, flags: 3 }];
+    put(all, &SetAccess { address: b.reserved, bytes: GRANULE, access: Array::new(&access) });
+    put(all, &GetAccess { address: block, location: CUmemLocation { kind: 1, id: 0 } });
+    put(all, &Granularity { properties: pinned_on_device(), option: 0 });
+    put(all, &Properties { memory });
+    put(all, &Retain { address: b.reserved });
+}
+
+/// A copy between two places of the block.
+fn shaped(b: &Belongings) -> CUDA_MEMCPY3D {
+    const DEVICE: u32 = 2;
+    CUDA_MEMCPY3D {
+        src_memory_type: DEVICE,
+        src_device: b.block,
+        src_pitch: 64,
+        src_height: 4,
+        dst_memory_type: DEVICE,
+        dst_device: b.block + 4096,
+        dst_pitch: 64,
+        dst_height: 4,
+        width_in_bytes: 32,
+        height: 4,
+        depth: 2,
+        ..Default::default()
+    }
+}
+
+/// Of graphs, captures and objects.
+fn graphs(b: &Belongings, all: &mut Vec<(u16, Vec<u64>)>) {
+    // Nobody has a graph yet: what the first messages make may be guessed.
+    let (graph, node, exec) = (Typed(b.stale), Typed(b.stale), Typed(b.stale));
+    let (nodes, edges) = (Array::new(&[]), Array::new(&[]));
+    put(all, &CaptureStatus { stream: Typed(b.stream) });
+    put(all, &CaptureInfo { stream: Typed(b.stream) });
+    put(all, &CaptureUpdate { stream: Typed(b.stream), flags: 0, nodes, edges });
+    put(all, &GraphDestroy { graph });
+    put(all, &GraphClone { graph });
+    put(all, &GraphList { what: 0, of: Typed(b.stale), skip: 0 });
+    put(all, &GraphDependencies { graph, add: true, from: nodes, to: nodes, edges });
+    put(all, &GraphFindInClone { node, clone: graph });
+    put(all, &GraphChild { node });
+    put(all, &GraphKeep { holder: Typed(b.stream), id: 1 });
+    let memset =
+        NodeParams::Memset { destination: b.block, pitch: 0, value: 7, element_size: 4, width: 16, height: 1 };
+    for params in [memset, NodeParams::Memcpy { copy: shaped(b) }, NodeParams::Empty {}] {
+        put(all, &NodeAdd { graph, dependencies: nodes, edges, params });
+        put(all, &NodeSet { node, params });
+        put(all, &ExecNodeSet { exec, node, params });
+    }
+    put(all, &NodeGet { node });
+    put(all, &NodeType { node });
+    put(all, &NodeDestroy { node });
+    put(all, &NodeAttribute { node, attribute: 2, value: CUkernelNodeAttrValue::default(), set: false });
+    put(all, &ExecCreate { graph, flags: 0, upload: Some(Typed(b.stream)) });
+    put(all, &ExecUpdate { exec, graph });
+    put(all, &UserObjectCreate { destructor: 1, references: 1 });
+    put(all, &UserObjectCount { object: Typed(b.stale), references: 1, graph: None, flags: 0, release: true });
+    put(all, &ConditionalHandle { graph, value: 1, flags: 1 });
+    let (texture, view) = (CUDA_TEXTURE_DESC::default(), Some(CUDA_RESOURCE_VIEW_DESC::default()));
+    put(all, &ImageObjectCreate { is_surface: false, resource: CUDA_RESOURCE_DESC::default(), texture, view });
+    put(all, &ImageObjectDestroy { is_surface: false, object: 1 });
 }
 
 fn struct_bytes(c_type: &str) -> u64 {
@@ -207,22 +287,15 @@ fn is_fragile(op: u16) -> bool {
         || table::functions().get(usize::from(op)).is_some_and(|function| function.args.iter().any(narrow))
 }
 
-fn to_words(bytes: &[u8]) -> Vec<u64> {
-    bytes.chunks_exact(8).map(|word| u64::from_le_bytes(word.try_into().expect("eight bytes"))).collect()
+/// Is it read to its end? What is not, ends the client; the definitions know.
+fn is_read(op: u16, message: &[u64]) -> bool {
+    Op::from_code(op).is_none_or(|op| (op.definition().request.again)(&words(message)).is_ok())
 }
 
-/// Does this word say how long something in the message is? Then any other value breaks the message.
-fn is_length(op: u16, at: usize) -> bool {
-    let lengths: &[usize] = match Op::from_code(op) {
-        Some(Op::GetFunction | Op::GetKernel | Op::GetGlobal) => &[1, 2],
-        Some(Op::Launch) => &[10, 11],
-        Some(Op::ClusterOccupancy) => &[8],
-        Some(Op::Copy3dAsync | Op::Copy3dSync | Op::Granularity) => &[0],
-        Some(Op::Create | Op::GetAccess) => &[1],
-        Some(Op::SetAccess) => &[2, 3],
-        _ => &[],
-    };
-    lengths.contains(&at)
+fn to_words(bytes: &[u8]) -> Vec<u64> {
+    let (words, rest) = bytes.as_chunks::<8>();
+    assert!(rest.is_empty(), "a message of words");
+    words.iter().map(|word| u64::from_le_bytes(*word)).collect()
 }
 
 /// Mutates until so many sessions are used up.
@@ -244,10 +317,11 @@ pub fn attack(dice: &mut Dice, sessions: u64) -> Tally {
             for _ in 0..1 + dice.below(2) {
                 if !message.is_empty() {
                     let at = dice.below(message.len());
-                    if gentle && is_length(op, at) {
-                        continue;
+                    let honest = message[at];
+                    message[at] = belongings.intruder(dice, honest, gentle);
+                    if gentle && !is_read(op, &message) {
+                        message[at] = honest;
                     }
-                    message[at] = belongings.intruder(dice, message[at], gentle);
                 }
             }
             let mut payload = words(&message);

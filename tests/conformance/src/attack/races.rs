@@ -4,10 +4,14 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use cuda_abi::wire::Op;
+use cuda_abi::wire::ops::{
+    Alloc, ContextCreate, ContextDestroy, CopySync, EventCreate, Free, FreeAsync, GetFunction, HostMap, HostUnmap,
+    ModuleLoad, SynchronizeStream, Upload,
+};
+use cuda_abi::wire::{Operation, Text, Typed, to_vec};
 use idm::lane::{CallError, Lane};
 
-use super::session::{Session, op_of, string, words};
+use super::session::{Session, launch, op_of, words};
 use super::{Dice, Tally};
 use crate::calls::KERNELS;
 
@@ -36,7 +40,7 @@ pub fn pinned(dice: &mut Dice, rounds: u64) -> Tally {
     const LEN: u64 = 1 << 20;
     let mut tally = Tally { sessions: 1, ..Tally::default() };
     let mut session = Session::start();
-    let block = session.ask(Op::Alloc as u16, &words(&[LEN]))[0];
+    let block = session.alloc(LEN);
     let file = super::descriptors::memfd(LEN, rustix::fs::SealFlags::SHRINK);
     let base = cuda_abi::plan::HOST_BASE;
     let over = std::sync::atomic::AtomicBool::new(false);
@@ -49,8 +53,9 @@ pub fn pinned(dice: &mut Dice, rounds: u64) -> Tally {
             scope.spawn(move || {
                 while !over.load(Ordering::Acquire) {
                     let (to, from) = if dice.below(2) == 0 { (base, block) } else { (block, base) };
-                    let copy = words(&[to, from, dice.pick(&[8, 4096, LEN]), 0]);
-                    if ask(client, lane, Op::CopySync as u16, &copy, false).is_err() {
+                    let bytes = dice.pick(&[8, 4096, LEN]);
+                    let copy = CopySync { destination: to, source: from, bytes, stream: Typed::NONE };
+                    if ask(client, lane, CopySync::CODE, &to_vec(&copy), false).is_err() {
                         return;
                     }
                     answered.fetch_add(1, Ordering::Relaxed);
@@ -64,9 +69,10 @@ pub fn pinned(dice: &mut Dice, rounds: u64) -> Tally {
                 &idm::bootstrap::Handover::default(),
                 &[std::os::fd::AsFd::as_fd(&file)],
             );
-            let place = words(&[base, LEN]);
-            let mapped = sent.is_ok() && ask(client, &mut lane, Op::HostMap as u16, &place, true).is_ok();
-            if !mapped || ask(client, &mut lane, Op::HostUnmap as u16, &place, true).is_err() {
+            let map = to_vec(&HostMap { address: base, bytes: LEN });
+            let unmap = to_vec(&HostUnmap { address: base, bytes: LEN });
+            let mapped = sent.is_ok() && ask(client, &mut lane, HostMap::CODE, &map, true).is_ok();
+            if !mapped || ask(client, &mut lane, HostUnmap::CODE, &unmap, true).is_err() {
                 break;
             }
             tally.messages += 2;
@@ -83,7 +89,8 @@ pub fn attack(dice: &mut Dice, sessions: u64) -> Tally {
     for _ in 0..sessions {
         let mut session = Session::start();
         tally.sessions += 1;
-        let module = session.must_load(Op::ModuleLoad, KERNELS.as_bytes());
+        let load = ModuleLoad { image: Upload::new(KERNELS.len() as u64) };
+        let module = session.must_load(&load, KERNELS.as_bytes(), |reply| reply.module.0);
         let loot = Loot {
             streams: Mutex::default(),
             events: Mutex::default(),
@@ -142,11 +149,16 @@ fn ask(client: &idm::Client, lane: &mut Lane, op: u16, payload: &[u8], ring: boo
     Ok(word.filter(|_| reply.status == 0))
 }
 
+/// An opcode, its message, and where the first word of the answer goes.
+type Choice<'a> = (u16, Vec<u8>, Option<&'a Mutex<Vec<u64>>>);
+
+fn made<'a, R: Operation>(request: &R, into: Option<&'a Mutex<Vec<u64>>>) -> Choice<'a> {
+    (R::CODE, to_vec(request), into)
+}
+
 struct Ops {
     stream_create: u16,
     stream_destroy: u16,
-    stream_sync: u16,
-    event_create: u16,
     event_destroy: u16,
     event_record: u16,
     event_sync: u16,
@@ -161,8 +173,6 @@ impl Ops {
         Ops {
             stream_create: op_of("cuStreamCreate"),
             stream_destroy: op_of("cuStreamDestroy_v2"),
-            stream_sync: Op::SynchronizeStream as u16,
-            event_create: Op::EventCreate as u16,
             event_destroy: op_of("cuEventDestroy_v2"),
             event_record: op_of("cuEventRecord"),
             event_sync: op_of("cuEventSynchronize"),
@@ -173,35 +183,33 @@ impl Ops {
         }
     }
 
-    fn choose<'a>(&self, dice: &mut Dice, loot: &'a Loot) -> (u16, Vec<u8>, Option<&'a Mutex<Vec<u64>>>) {
+    fn choose<'a>(&self, dice: &mut Dice, loot: &'a Loot) -> Choice<'a> {
         let (stream, event) = (any(dice, &loot.streams), any(dice, &loot.events));
         let (module, function) = (any(dice, &loot.modules), any(dice, &loot.functions));
         let (block, context) = (any(dice, &loot.blocks), any(dice, &loot.contexts));
-        let names = string(dice.pick(&[&b"double"[..], b"sum", b"bump"]));
+        let name = Text(dice.pick(&[&b"double"[..], b"sum", b"bump"]));
+        let on_stream = Typed(stream);
         match dice.below(24) {
             0 | 1 => (self.stream_create, words(&[1]), Some(&loot.streams)),
             2 => (self.stream_destroy, words(&[stream]), None),
-            3 => (self.stream_sync, words(&[stream]), None),
-            4 | 5 => (self.event_create, words(&[2]), Some(&loot.events)),
+            3 => made(&SynchronizeStream { stream: on_stream }, None),
+            4 | 5 => made(&EventCreate { flags: 2 }, Some(&loot.events)),
             6 => (self.event_destroy, words(&[event]), None),
             7 | 8 => (self.event_record, words(&[event, stream]), None),
             9 => (self.event_sync, words(&[event]), None),
             10 => (self.wait_event, words(&[stream, event, 0]), None),
             11 => (self.unload, words(&[module]), None),
-            12 | 13 => (Op::GetFunction as u16, [words(&[module]), names].concat(), Some(&loot.functions)),
+            12 | 13 => made(&GetFunction { module: Typed(module), name }, Some(&loot.functions)),
             14 => (self.attribute, words(&[0, function]), None),
-            15 | 16 => (Op::Alloc as u16, words(&[dice.pick(&[100, 5000, 3 << 20])]), Some(&loot.blocks)),
-            17 => (Op::Free as u16, words(&[block]), None),
-            18 => (Op::FreeAsync as u16, words(&[block, stream]), None),
+            15 | 16 => made(&Alloc { bytes: dice.pick(&[100, 5000, 3 << 20]) }, Some(&loot.blocks)),
+            17 => made(&Free { address: block }, None),
+            18 => made(&FreeAsync { address: block, stream: on_stream }, None),
             19 => (self.set, words(&[block, 7, 100, stream]), None),
-            20 => (Op::CopySync as u16, words(&[block, block + 50, 40, stream]), None),
+            20 => made(&CopySync { destination: block, source: block + 50, bytes: 40, stream: on_stream }, None),
             // A context takes a GPU a good part of a second: with many of them the others would wait, and race with nobody.
-            21 if dice.below(8) == 0 => (Op::ContextCreate as u16, words(&[0, 0]), Some(&loot.contexts)),
-            22 if dice.below(8) == 0 => (Op::ContextDestroy as u16, words(&[context]), None),
-            _ => {
-                let launch = [function, stream, 1, 1, 1, 32, 1, 1, 0, 0, 0, 16, block, 8];
-                (Op::Launch as u16, words(&launch), None)
-            }
+            21 if dice.below(8) == 0 => made(&ContextCreate { flags: 0, device: 0 }, Some(&loot.contexts)),
+            22 if dice.below(8) == 0 => made(&ContextDestroy { context: Typed(context) }, None),
+            _ => made(&launch(function, stream, 1, 32, &words(&[block, 8])), None),
         }
     }
 }

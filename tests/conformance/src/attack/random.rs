@@ -1,6 +1,6 @@
 //! Messages without sense: random operations with random payloads, and records with forged headers.
 
-use cuda_abi::wire::FIRST_OP;
+use cuda_abi::wire::{FIRST_OP, Op, Source};
 use idm::ring::{NO_LANE, RecordHeader};
 
 use super::raw_ring::RawRing;
@@ -26,7 +26,23 @@ fn payload(dice: &mut Dice) -> Vec<u8> {
     (0..len / 8).flat_map(|_| dice.boundary().to_le_bytes()).collect()
 }
 
-/// Well-formed records, through ring and lanes, of which nothing else is.
+/// Is this one for a thread that waits for what comes, perhaps for ever?
+fn waits(op: Op) -> bool {
+    matches!(op, Op::NextCallback | Op::NextOutput)
+}
+
+/// An operation with a payload that is nothing, or one that keeps to its definition with whatever in its fields.
+fn message(dice: &mut Dice) -> (u16, Vec<u8>) {
+    let op = dice.pick(Op::ALL);
+    if dice.below(2) == 0 || waits(op) {
+        return (operation(dice), payload(dice));
+    }
+    let mut sample = Vec::new();
+    (op.definition().request.sample)(&mut Source::new(&dice.bytes(400)), &mut sample);
+    (op as u16, sample)
+}
+
+/// Well-formed records, through ring and lanes, of which nothing else need be.
 pub fn attack(dice: &mut Dice, sessions: u64) -> Tally {
     let mut tally = Tally::default();
     for number in 0..sessions {
@@ -35,8 +51,7 @@ pub fn attack(dice: &mut Dice, sessions: u64) -> Tally {
         tally.sessions += 1;
         let mut silence = 0;
         for _ in 0..PER_SESSION {
-            let (op, tag) = (operation(dice), dice.pick(&[0, 1, 1, 1, 2, 65, u32::MAX]));
-            let payload = payload(dice);
+            let ((op, payload), tag) = (message(dice), dice.pick(&[0, 1, 1, 1, 2, 65, u32::MAX]));
             tally.messages += 1;
             let back = match dice.below(3) {
                 0 if op != u16::MAX => session.call(op, tag, &payload),

@@ -4,7 +4,8 @@ use std::ffi::c_void;
 use std::os::fd::BorrowedFd;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
-use cuda_abi::wire::Op;
+use cuda_abi::wire::Operation;
+use cuda_abi::wire::ops::MemInfo;
 use idm::region::Layout;
 use idm::ring::RecordHeader;
 use rustix::mm::{MapFlags, ProtFlags};
@@ -56,9 +57,9 @@ impl RawRing {
     pub fn check(&mut self, session: &mut Session) {
         let position = session.client.position();
         assert_eq!(self.read_word(HEAD), position, "the ring's head lies elsewhere");
-        session.ask(Op::MemInfo as u16, &[]);
+        session.ask(&MemInfo {}, |_| ());
         let header = self.read_word(self.ring + (position % self.capacity) as usize);
-        assert_eq!(header >> 32 & 0xffff, u64::from(Op::MemInfo as u16), "the ring lies elsewhere: {header:#x}");
+        assert_eq!(header >> 32 & 0xffff, u64::from(MemInfo::CODE), "the ring lies elsewhere: {header:#x}");
         self.head = session.client.position();
     }
 

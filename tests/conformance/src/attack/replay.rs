@@ -4,8 +4,9 @@
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
 
-use cuda_abi::wire::Op;
+use cuda_abi::wire::ops::ImagePart;
 use cuda_abi::wire::record::{self, Recorded, Way};
+use cuda_abi::wire::{Operation, decode, to_vec};
 
 use super::session::{Back, Session};
 use super::{Dice, Tally};
@@ -106,8 +107,10 @@ fn play(dice: &mut Dice, corpus: &[Vec<Recorded>], harm: usize, tally: &mut Tall
         };
         at += 1;
         let mut message = message.clone();
-        if message.op == Op::ImagePart as u16 && message.payload.len() >= 8 {
-            message.payload[..8].copy_from_slice(&u64::from(session.lane.index()).to_le_bytes());
+        if message.op == ImagePart::CODE
+            && let Ok(ImagePart { part, .. }) = decode(&message.payload)
+        {
+            message.payload = to_vec(&ImagePart { lane: session.lane.index(), part });
         }
         if harm > 0 && dice.below(harm) == 0 {
             match dice.below(8) {

@@ -2,10 +2,11 @@
 
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
-use cuda_abi::wire::Op;
+use cuda_abi::wire::Typed;
+use cuda_abi::wire::ops::CopySync;
 
 use super::raw_ring::RawRing;
-use super::session::{Back, Session, words};
+use super::session::{Back, Session};
 use super::{Dice, Tally};
 
 const LEN: u64 = 64 << 10;
@@ -15,8 +16,8 @@ const OURS: u64 = 0x4242_4242_4242_4242;
 pub fn attack(dice: &mut Dice, rounds: u64) -> Tally {
     let mut tally = Tally { sessions: 1, ..Tally::default() };
     let mut session = Session::start();
-    let [from, to] = [(); 2].map(|()| session.ask(Op::Alloc as u16, &words(&[LEN]))[0]);
-    session.post(Op::CopyInline as u16, 1, &[&words(&[from, 0])[..], &OURS.to_le_bytes().repeat(8192)].concat());
+    let [from, to] = [(); 2].map(|()| session.alloc(LEN));
+    session.write(from, &OURS.to_le_bytes().repeat(8192));
     let mut ring = RawRing::map(session.client.region().fd().expect("a memfd"), &session.layout, 0);
     ring.check(&mut session);
     let place = AtomicUsize::new(0);
@@ -30,13 +31,9 @@ pub fn attack(dice: &mut Dice, rounds: u64) -> Tally {
             tally.sessions += 1;
             tally.ended += 1;
             ring = RawRing::map(session.client.region().fd().expect("a memfd"), &session.layout, 0);
-            let fresh = [(); 2].map(|()| session.ask(Op::Alloc as u16, &words(&[LEN]))[0]);
+            let fresh = [(); 2].map(|()| session.alloc(LEN));
             assert_eq!(fresh, [from, to], "a new session has the same addresses");
-            session.post(
-                Op::CopyInline as u16,
-                1,
-                &[&words(&[from, 0])[..], &OURS.to_le_bytes().repeat(8192)].concat(),
-            );
+            session.write(from, &OURS.to_le_bytes().repeat(8192));
         }
         let word = dice.below(3);
         let honest = [to, from, 4096, 0][word];
@@ -50,7 +47,7 @@ pub fn attack(dice: &mut Dice, rounds: u64) -> Tally {
                     ring.write_word(place.load(Ordering::Relaxed), honest);
                 }
             });
-            let back = session.call(Op::CopySync as u16, 1, &words(&[to, from, 4096, 0]));
+            let back = session.try_ask(&CopySync { destination: to, source: from, bytes: 4096, stream: Typed::NONE });
             over.store(true, Ordering::Release);
             back
         });

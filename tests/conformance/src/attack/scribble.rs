@@ -2,16 +2,14 @@
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use cuda_abi::wire::Op;
-
 use super::raw_ring::RawRing;
-use super::session::{Session, words};
+use super::session::Session;
 use super::{Dice, Tally};
 
 /// One session: afterwards this process's own books are ruined as well.
 pub fn attack(dice: &mut Dice, rounds: u64) -> Tally {
     let mut session = Session::start();
-    let block = session.ask(Op::Alloc as u16, &words(&[4096]))[0];
+    let block = session.alloc(4096);
     let ring = RawRing::map(session.client.region().fd().expect("a memfd"), &session.layout, 0);
     // The words at the front, with heads, bells and lanes, are hit as often as all the rest.
     let front = 256 << 10;
@@ -34,8 +32,7 @@ pub fn attack(dice: &mut Dice, rounds: u64) -> Tally {
         while !done.load(Ordering::Acquire) && !session.is_over() {
             // Posting waits for room, by words that are scribbled over: never more than the ring has.
             if tally.messages < 5000 {
-                let copy = [&words(&[block, 0])[..], &[7; 100]].concat();
-                session.post(Op::CopyInline as u16, 1, &copy);
+                session.write(block, &[7; 100]);
                 tally.messages += 1;
             }
         }

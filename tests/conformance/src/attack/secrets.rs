@@ -4,12 +4,16 @@
 use std::path::PathBuf;
 
 use cuda_abi::plan;
-use cuda_abi::wire::Op;
+use cuda_abi::wire::decode;
+use cuda_abi::wire::ops::{
+    Alloc, Allocated, CloseImport, EventCreate, EventImport, Export, Free, HostMap, Import, ModuleLoad,
+    PhysicalImport, Upload,
+};
 use proxy::control::wire::{ToBroker, to_broker};
 use zerocopy::IntoBytes;
 
 use super::raw_ring::RawRing;
-use super::session::{Back, Session, op_of, socket_path, string, words};
+use super::session::{Back, Session, launch, module_of, op_of, socket_path, words};
 use super::{Dice, Tally};
 use crate::calls::KERNELS;
 
@@ -53,7 +57,7 @@ DONE:
     ret;
 }
 ";
-const THREADS: u64 = 4096;
+const THREADS: u32 = 4096;
 
 fn victim() -> PathBuf {
     std::env::var_os("BULKHEAD_VICTIM").expect("BULKHEAD_VICTIM names the other zone").into()
@@ -75,9 +79,9 @@ fn plant(secret: u64) -> Planted {
     ring.write(ring.len - line.len(), &line);
     let mut blocks = Vec::new();
     for size in [64 << 10, 256 << 10, CHUNK, 4 * MIB, 16 * MIB] {
-        let block = session.ask(Op::Alloc as u16, &words(&[size]))[0];
+        let block = session.alloc(size);
         for at in (0..size).step_by(64 << 10) {
-            session.post(Op::CopyInline as u16, 1, &[&words(&[block + at, 0])[..], &line[..64 << 10]].concat());
+            session.write(block + at, &line[..64 << 10]);
         }
         blocks.push(block);
     }
@@ -90,7 +94,7 @@ fn plant(secret: u64) -> Planted {
         &[std::os::fd::AsFd::as_fd(&pinned)],
     );
     sent.expect("the worker listens");
-    session.ask(Op::HostMap as u16, &words(&[base, 4 * MIB]));
+    session.ask(&HostMap { address: base, bytes: 4 * MIB }, |()| ());
     let image = format!("{KERNELS}\n.visible .global .align 8 .u64 hidden[2] = {{{secret}, {secret}}};\n");
     assert!(matches!(session.load(image.as_bytes()), Back::Answer { status: 0, .. }));
     assert_eq!(session.settle(), 0);
@@ -110,16 +114,16 @@ pub fn residue(dice: &mut Dice, count: u64) -> Tally {
         let ring = RawRing::map(session.client.region().fd().expect("a memfd"), &session.layout, 0);
         assert!(!ring.contains(&secret.to_le_bytes()), "the region holds another's secret");
         let Back::Answer { status: 0, payload } = session.load(HUNT.as_bytes()) else { panic!("the hunter loads") };
-        let hunt = session.ask(Op::GetFunction as u16, &[&payload[..8], &string(b"hunt")].concat())[0];
-        let found = session.ask(Op::Alloc as u16, &words(&[4096]))[0];
-        session.post(Op::CopyInline as u16, 1, &words(&[found, 0, 0]));
+        let hunt = session.function(module_of(&payload), b"hunt");
+        let found = session.alloc(4096);
+        session.write(found, &words(&[0]));
         // All the memory that the zone gives, in pieces of all sizes.
         let mut pieces = Vec::new();
         for size in [64 << 20, 16 * MIB, 4 * MIB, MIB, 256 << 10, 64 << 10] {
             while pieces.len() < 200 {
-                match session.call(Op::Alloc as u16, 1, &words(&[size])) {
+                match session.try_ask(&Alloc { bytes: size }) {
                     Back::Answer { status: 0, payload } => {
-                        let address = u64::from_le_bytes(payload[..8].try_into().expect("a word"));
+                        let Allocated { address } = decode(&payload).expect("the reply of this request");
                         pieces.push((address, size));
                     }
                     _ => break,
@@ -128,16 +132,15 @@ pub fn residue(dice: &mut Dice, count: u64) -> Tally {
         }
         assert!(!pieces.is_empty(), "there is memory to look at");
         for (address, size) in pieces {
-            let head = [hunt, 0, THREADS / 256, 1, 1, 256, 1, 1, 0, 0, 0, 32, address, size / 8, secret, found];
-            session.post(Op::Launch as u16, 1, &words(&head));
+            let parameters = words(&[address, size / 8, secret, found]);
+            session.tell(&launch(hunt, 0, THREADS / 256, 256, &parameters));
             tally.messages += 1;
         }
         let hits = session.read_word(found);
         assert_eq!(hits, 0, "memory that came back holds another's secret, {hits} times");
         // The hunter finds what there is to find: its own counter, when that is the secret.
-        session.post(Op::CopyInline as u16, 1, &words(&[found, 0, 0, secret]));
-        let head = [hunt, 0, 1, 1, 1, 256, 1, 1, 0, 0, 0, 32, found + 8, 1, secret, found];
-        session.post(Op::Launch as u16, 1, &words(&head));
+        session.write(found, &words(&[0, secret]));
+        session.tell(&launch(hunt, 0, 1, 256, &words(&[found + 8, 1, secret, found])));
         assert_eq!(session.read_word(found), 1, "the hunter is blind");
         tally.answered += 1;
     }
@@ -154,9 +157,9 @@ pub fn scan(dice: &mut Dice, count: u64) -> Tally {
         let mut session = Session::start();
         tally.sessions += 1;
         let Back::Answer { status: 0, payload } = session.load(HUNT.as_bytes()) else { panic!("the hunter loads") };
-        let hunt = session.ask(Op::GetFunction as u16, &[&payload[..8], &string(b"hunt")].concat())[0];
-        let found = session.ask(Op::Alloc as u16, &words(&[4096]))[0];
-        session.post(Op::CopyInline as u16, 1, &words(&[found, 0, 0]));
+        let hunt = session.function(module_of(&payload), b"hunt");
+        let found = session.alloc(4096);
+        session.write(found, &words(&[0]));
         assert_eq!(session.settle(), 0);
         let address = match number % 6 {
             0 => dice.pick(&planted.blocks),
@@ -166,8 +169,7 @@ pub fn scan(dice: &mut Dice, count: u64) -> Tally {
             4 => 0x7f00_0000_0000 + (dice.roll() % (1 << 40)),
             _ => dice.boundary(),
         } & !7;
-        let head = [hunt, 0, 1, 1, 1, 256, 1, 1, 0, 0, 0, 32, address, 64 << 10, secret, found];
-        session.post(Op::Launch as u16, 1, &words(&head));
+        session.tell(&launch(hunt, 0, 1, 256, &words(&[address, 64 << 10, secret, found])));
         tally.messages += 1;
         // If it has read something, that is its own.
         if session.settle() == 0 {
@@ -192,13 +194,13 @@ pub fn foreign(_: &mut Dice, count: u64) -> Tally {
         // Beyond the first few, so that no handle of a session with nothing in it is the same word.
         let mut handles = Vec::new();
         for _ in 0..20 {
-            handles.push((event_destroy, other.ask(Op::EventCreate as u16, &words(&[0]))[0]));
-            handles.push((stream_destroy, other.ask(op_of("cuStreamCreate"), &words(&[1]))[0]));
+            handles.push((event_destroy, other.ask(&EventCreate { flags: 0 }, |reply| reply.event.0)));
+            handles.push((stream_destroy, other.call_function("cuStreamCreate", &[1])[0]));
         }
         other.upload(KERNELS.as_bytes());
-        let module = other.ask(Op::ModuleLoad as u16, &words(&[KERNELS.len() as u64]))[0];
+        let module = other.ask(&ModuleLoad { image: Upload::new(KERNELS.len() as u64) }, |reply| reply.module.0);
         handles.push((unload, module));
-        let block = other.ask(Op::Alloc as u16, &words(&[3 * MIB]))[0];
+        let block = other.alloc(3 * MIB);
         let mut session = Session::start();
         tally.sessions += 2;
         for (op, handle) in handles {
@@ -215,15 +217,19 @@ pub fn foreign(_: &mut Dice, count: u64) -> Tally {
                 Back::Nothing => tally.stuck += 1,
             }
         }
-        for op in [Op::Free, Op::CloseImport] {
-            match session.call(op as u16, 1, &words(&[block])) {
+        for which in 0..2 {
+            let back = match which {
+                0 => session.try_ask(&Free { address: block }),
+                _ => session.try_ask(&CloseImport { address: block }),
+            };
+            match back {
                 Back::Answer { status, .. } => assert_ne!(status, 0, "another's memory was freed"),
                 _ => session = Session::start(),
             }
         }
         // The owner has all of it still.
-        other.ask(Op::Free as u16, &words(&[block]));
-        other.ask(unload, &words(&[module]));
+        other.ask(&Free { address: block }, |()| ());
+        other.call_function("cuModuleUnload", &[module]);
     }
     tally
 }
@@ -232,24 +238,24 @@ pub fn foreign(_: &mut Dice, count: u64) -> Tally {
 pub fn tokens(dice: &mut Dice, count: u64) -> Tally {
     let mut tally = Tally { sessions: 2, ..Tally::default() };
     let mut other = Session::start_at(&victim());
-    let block = other.ask(Op::Alloc as u16, &words(&[4 * MIB]))[0];
-    let token = other.ask(Op::Export as u16, &words(&[block, 4 * MIB, 0]));
+    let block = other.alloc(4 * MIB);
+    let token = other.ask(&Export { address: block, bytes: 4 * MIB, is_pooled: false }, |reply| reply.token);
     let mut session = Session::start();
     for number in 0..count {
-        let (low, high) = match number % 4 {
+        let token = match number % 4 {
             // The very token: there is no grant.
-            0 => (token[0], token[1]),
-            1 => (token[0] ^ 1 << dice.below(64), token[1]),
-            2 => (token[0], token[1] ^ 1 << dice.below(64)),
-            _ => (dice.roll(), dice.roll()),
-        };
-        let (op, message) = match dice.below(3) {
-            0 => (Op::Import, vec![low, high, 0]),
-            1 => (Op::PhysicalImport, vec![low, high]),
-            _ => (Op::EventImport, vec![low, high]),
+            0 => token,
+            1 => [token[0] ^ 1 << dice.below(64), token[1]],
+            2 => [token[0], token[1] ^ 1 << dice.below(64)],
+            _ => [dice.roll(), dice.roll()],
         };
         tally.messages += 1;
-        match session.call(op as u16, 1, &words(&message)) {
+        let back = match dice.below(3) {
+            0 => session.try_ask(&Import { token, is_pooled: false }),
+            1 => session.try_ask(&PhysicalImport { token }),
+            _ => session.try_ask(&EventImport { token }),
+        };
+        match back {
             Back::Answer { status, .. } => {
                 assert_ne!(status, 0, "a token that is not ours opened something");
                 tally.answered += 1;
@@ -281,6 +287,6 @@ pub fn tokens(dice: &mut Dice, count: u64) -> Tally {
             tally.messages += 1;
         }
     }
-    other.ask(Op::Free as u16, &words(&[block]));
+    other.ask(&Free { address: block }, |()| ());
     tally
 }

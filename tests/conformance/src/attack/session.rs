@@ -5,7 +5,11 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use cuda_abi::table::Carry;
-use cuda_abi::wire::{self, Op, Writer};
+use cuda_abi::wire::ops::{
+    Alloc, ContextRetain, CopyInline, CopyToStaging, GetFunction, ImagePart, Launch, ModuleLoad, Start, Synchronize,
+    Upload,
+};
+use cuda_abi::wire::{self, Array, Block, List, ModuleHandle, Op, Operation, Raw, Text, Typed, to_vec};
 use idm::bootstrap::{self, Attach, BootstrapError, Handover, Hello, Welcome, WelcomeStatus};
 use idm::lane::{CallError, Lane};
 use idm::peer::{PeerWatch, StopWatch};
@@ -87,11 +91,12 @@ impl Session {
         let mut session = Session::attach_at(path);
         let nowhere = std::fs::File::options().write(true).open("/dev/null").expect("/dev/null");
         bootstrap::send(&session.socket, &Handover::default(), &[nowhere.as_fd()]).expect("the worker listens");
-        assert!(matches!(session.call_patiently(Op::Start as u16, 0, &words(&[0])), Back::Answer { status: 0, .. }));
-        assert!(matches!(
-            session.call_patiently(Op::ContextRetain as u16, 0, &words(&[0])),
-            Back::Answer { status: 0, .. }
-        ));
+        for (op, payload) in [
+            (Op::Start, to_vec(&Start { variables: List::new(&[]) })),
+            (Op::ContextRetain, to_vec(&ContextRetain { device: 0 })),
+        ] {
+            assert!(matches!(session.call_patiently(op as u16, 0, &payload), Back::Answer { status: 0, .. }));
+        }
         session
     }
 
@@ -139,46 +144,83 @@ impl Session {
         }
     }
 
-    /// A call that must work, and the words of its answer.
-    pub fn ask(&mut self, op: u16, payload: &[u8]) -> Vec<u64> {
-        match self.call_patiently(op, 1, payload) {
+    /// A call of the table's that must work, and the words of its answer.
+    pub fn call_function(&mut self, symbol: &str, arguments: &[u64]) -> Vec<u64> {
+        match self.call_patiently(op_of(symbol), 1, &words(arguments)) {
             Back::Answer { status: 0, payload } => payload
                 .chunks_exact(8)
                 .map(|word| u64::from_le_bytes(word.try_into().expect("eight bytes")))
                 .collect(),
-            other => panic!("{} answered {other:?}", name_of(op)),
+            other => panic!("{symbol} answered {other:?}"),
         }
+    }
+
+    /// A request that must work, and what is wanted of its reply.
+    pub fn ask<R: Operation, T>(&mut self, request: &R, read: impl FnOnce(R::Reply<'_>) -> T) -> T {
+        match self.call_patiently(R::CODE, 1, &to_vec(request)) {
+            Back::Answer { status: 0, payload } => read(wire::decode(&payload).expect("the reply of this request")),
+            other => panic!("{} answered {other:?}", R::OP.name()),
+        }
+    }
+
+    /// A request that may fail.
+    pub fn try_ask<R: Operation>(&mut self, request: &R) -> Back {
+        self.call(R::CODE, 1, &to_vec(request))
+    }
+
+    /// A request that nobody answers.
+    pub fn tell<R: Operation>(&self, request: &R) -> bool {
+        self.post(R::CODE, 1, &to_vec(request))
+    }
+
+    pub fn alloc(&mut self, bytes: u64) -> u64 {
+        self.ask(&Alloc { bytes }, |reply| reply.address)
+    }
+
+    /// Writes to device memory.
+    pub fn write(&self, destination: u64, bytes: &[u8]) -> bool {
+        self.tell(&CopyInline { destination, stream: Typed::NONE, bytes: Raw(bytes) })
+    }
+
+    pub fn function(&mut self, module: ModuleHandle, name: &[u8]) -> u64 {
+        self.ask(&GetFunction { module, name: Text(name) }, |reply| reply.handle.0)
     }
 
     /// Waits for all work, however long it takes.
     pub fn settle(&mut self) -> i32 {
-        let payload = words(&[0]);
-        let asked = self.lane.begin_call(Op::Synchronize as u16, 0, 1, 8, |slot| slot.copy_from_slice(&payload));
+        let payload = to_vec(&Synchronize { context: None });
+        let fill = |slot: &mut [u8]| slot.copy_from_slice(&payload);
+        let asked = self.lane.begin_call(Synchronize::CODE, 0, 1, payload.len(), fill);
         asked.expect("the worker is there");
         self.lane.finish(Some(PATIENCE)).expect("the work ends").status
     }
 
     /// A word of device memory, by way of the staging area.
     pub fn read_word(&mut self, address: u64) -> u64 {
-        self.post(Op::CopyToStaging as u16, 1, &words(&[address, 0, 8, 0, wire::NO_WORD, 0]));
+        self.tell(&CopyToStaging { source: address, offset: 0, bytes: 8, stream: Typed::NONE, done: None });
         assert_eq!(self.settle(), 0, "a copy failed");
         let region = RawRing::map(self.client.region().fd().expect("a memfd"), &self.layout, 0);
         region.read_word(region.len - self.layout.bulk_bytes as usize)
     }
 
     /// Loads an image that the zone has room for: at the latest when the worker before this one is gone.
-    pub fn must_load(&mut self, op: Op, image: &[u8]) -> u64 {
+    pub fn must_load<R: Operation>(
+        &mut self,
+        request: &R,
+        image: &[u8],
+        read: impl FnOnce(R::Reply<'_>) -> u64,
+    ) -> u64 {
         const OUT_OF_MEMORY: i32 = 2;
         for _ in 0..1000 {
             self.upload(image);
-            match self.call_patiently(op as u16, 1, &words(&[image.len() as u64])) {
+            match self.call_patiently(R::CODE, 1, &to_vec(request)) {
                 Back::Answer { status: OUT_OF_MEMORY, .. } => {
                     std::thread::sleep(std::time::Duration::from_millis(10))
                 }
                 Back::Answer { status: 0, payload } => {
-                    return u64::from_le_bytes(payload[..8].try_into().expect("eight bytes"));
+                    return read(wire::decode(&payload).expect("the reply of this request"));
                 }
-                other => panic!("{} answered {other:?}", op.name()),
+                other => panic!("{} answered {other:?}", R::OP.name()),
             }
         }
         panic!("the zone has no room for an image")
@@ -187,13 +229,12 @@ impl Session {
     /// Loads PTX text as a module.
     pub fn load(&mut self, image: &[u8]) -> Back {
         self.upload(image);
-        self.call(Op::ModuleLoad as u16, 1, &words(&[image.len() as u64]))
+        self.try_ask(&ModuleLoad { image: Upload::new(image.len() as u64) })
     }
 
     pub fn upload(&self, image: &[u8]) {
-        let lane = u64::from(self.lane.index());
         for part in image.chunks(256 << 10) {
-            self.post(Op::ImagePart as u16, 1, &[&words(&[lane])[..], part].concat());
+            self.tell(&ImagePart { lane: self.lane.index(), part: Raw(part) });
         }
     }
 }
@@ -214,16 +255,27 @@ pub fn op_of(symbol: &str) -> u16 {
     at as u16
 }
 
+/// Words as bytes: the arguments of a function of the table, or of a kernel.
 pub fn words(words: &[u64]) -> Vec<u8> {
     words.iter().flat_map(|word| word.to_le_bytes()).collect()
 }
 
-/// A byte string as messages hold it.
-pub fn string(bytes: &[u8]) -> Vec<u8> {
-    let mut buffer = vec![0; bytes.len() + 16];
-    let mut writer = Writer::new(&mut buffer);
-    writer.bytes(bytes);
-    let used = writer.finish().expect("it fits");
-    buffer.truncate(used);
-    buffer
+/// A launch as a client would have it: without shared memory and attributes.
+pub fn launch(function: u64, stream: u64, grid: u32, block: u32, parameters: &[u8]) -> Launch<'_> {
+    Launch {
+        function: Typed(function),
+        stream: Typed(stream),
+        grid: [grid, 1, 1],
+        block: [block, 1, 1],
+        shared_bytes: 0,
+        is_cooperative: false,
+        attributes: Array::new(&[]),
+        parameters: Block::Bytes(parameters),
+    }
+}
+
+/// The module that a [`Session::load`] answered with.
+pub fn module_of(reply: &[u8]) -> ModuleHandle {
+    let wire::ops::ModuleLoaded { module } = wire::decode(reply).expect("the reply of a load");
+    module
 }

@@ -6,14 +6,18 @@ use std::ffi::c_void;
 use cuda_abi::constants::device_attribute;
 use cuda_abi::error::*;
 use cuda_abi::types::*;
-use cuda_abi::wire::{Handle, Kind, Reader, Writer};
+use cuda_abi::wire::ops::{
+    ContextCreate, ContextCreated, ContextDestroy, ContextId, ContextIdentified, ContextRelease, ContextReleased,
+    ContextReset, ContextRetain, ContextSetFlags, Synchronize, TpcMap, TpcMapped,
+};
+use cuda_abi::wire::{Handle, Kind, Typed};
 
+use super::Reply;
 use super::start::register_region;
 use crate::worker::state::MAX_DEVICES;
 use crate::worker::{Outcome, Refusal, Worker, succeed};
 
-fn device(message: &mut Reader<'_>) -> Result<u32, Refusal> {
-    let device: u32 = message.narrow()?;
+fn check(device: u32) -> Result<u32, Refusal> {
     if device < MAX_DEVICES { Ok(device) } else { Err(Refusal::Code(CUDA_ERROR_INVALID_DEVICE)) }
 }
 
@@ -45,34 +49,30 @@ fn use_primary(worker: &Worker, device: u32) -> Result<(), Refusal> {
     Ok(())
 }
 
-pub fn retain(worker: &Worker, message: &mut Reader<'_>) -> Outcome {
-    let device = device(message)?;
-    message.end()?;
+pub fn retain(worker: &Worker, request: ContextRetain) -> Outcome {
+    let device = check(request.device)?;
     use_primary(worker, device)?;
     *worker.retained().entry(device).or_insert(0) += 1;
     Ok(CUDA_SUCCESS)
 }
 
-pub fn release(worker: &Worker, message: &mut Reader<'_>, reply: &mut Writer<'_>) -> Outcome {
-    let device = device(message)?;
-    message.end()?;
+pub fn release(worker: &Worker, request: ContextRelease, reply: Reply<'_, '_, ContextRelease>) -> Outcome {
+    let device = check(request.device)?;
     let mut retained = worker.retained();
     let Some(count) = retained.get_mut(&device).filter(|count| **count > 0) else {
         return Err(Refusal::Code(CUDA_ERROR_INVALID_CONTEXT));
     };
     *count -= 1;
-    let active = *count > 0;
+    let is_active = *count > 0;
     drop(retained);
-    if !active {
+    if !is_active {
         retire(worker, 1 + device);
     }
-    reply.word(u64::from(active));
-    Ok(CUDA_SUCCESS)
+    reply.send(&ContextReleased { is_active })
 }
 
-pub fn reset(worker: &Worker, message: &mut Reader<'_>) -> Outcome {
-    let device = device(message)?;
-    message.end()?;
+pub fn reset(worker: &Worker, request: ContextReset) -> Outcome {
+    let device = check(request.device)?;
     if worker.handles.context(1 + device).is_none() {
         return Ok(CUDA_SUCCESS);
     }
@@ -81,40 +81,33 @@ pub fn reset(worker: &Worker, message: &mut Reader<'_>) -> Outcome {
     Ok(CUDA_SUCCESS)
 }
 
-pub fn set_flags(worker: &Worker, message: &mut Reader<'_>) -> Outcome {
-    let device = device(message)?;
-    let flags = message.narrow()?;
-    message.end()?;
+pub fn set_flags(worker: &Worker, request: ContextSetFlags) -> Outcome {
+    let device = check(request.device)?;
     // SAFETY: plain numbers.
-    Ok(unsafe { (worker.driver.cuDevicePrimaryCtxSetFlags_v2)(device as i32, flags) })
+    Ok(unsafe { (worker.driver.cuDevicePrimaryCtxSetFlags_v2)(device as i32, request.flags) })
 }
 
-pub fn create(worker: &Worker, message: &mut Reader<'_>, reply: &mut Writer<'_>) -> Outcome {
-    let flags = message.narrow()?;
-    let device = device(message)?;
-    message.end()?;
+pub fn create(worker: &Worker, request: ContextCreate, reply: Reply<'_, '_, ContextCreate>) -> Outcome {
+    let device = check(request.device)?;
     worker.handles.room()?;
     use_primary(worker, device)?;
     let charge = worker.memory.charge(worker.context_memory())?;
     let (mut context, mut id) = (std::ptr::null_mut(), 0);
     // SAFETY: outputs are locals.
     unsafe {
-        succeed((worker.driver.cuCtxCreate_v2)(&mut context, flags, device as i32))?;
+        succeed((worker.driver.cuCtxCreate_v2)(&mut context, request.flags, device as i32))?;
         // Creating made it current on this thread; from now on messages say what is current.
         worker.forget_current();
         let _ = (worker.driver.cuCtxGetId)(context, &mut id);
     }
     let word = worker.handles.open(Kind::Context, context as u64, 0)?;
     worker.handles.pays(word, charge);
-    reply.word(word);
-    reply.word(id);
-    Ok(CUDA_SUCCESS)
+    reply.send(&ContextCreated { context: Typed(word), id })
 }
 
-pub fn destroy(worker: &Worker, message: &mut Reader<'_>) -> Outcome {
-    let word = message.word()?;
-    message.end()?;
-    worker.handles.pin(Kind::Context, word)?;
+pub fn destroy(worker: &Worker, ContextDestroy { context }: ContextDestroy) -> Outcome {
+    worker.handles.find(context)?;
+    let word = context.0;
     let Some(Handle { index, .. }) = Handle::from_word(word) else { return Err(Refusal::Malformed) };
     if index <= MAX_DEVICES {
         return Err(Refusal::Code(CUDA_ERROR_INVALID_CONTEXT));
@@ -136,35 +129,30 @@ fn retire(worker: &Worker, index: u32) {
     worker.memory.retire(index);
 }
 
-pub fn synchronize(worker: &Worker, message: &mut Reader<'_>) -> Outcome {
-    let word = message.word()?;
-    message.end()?;
+pub fn synchronize(worker: &Worker, request: Synchronize) -> Outcome {
     let mut held = None;
-    if word != 0 {
-        worker.handles.pin(Kind::Context, word)?;
-        held = worker.enter(Handle::from_word(word).map_or(0, |handle| handle.index))?;
+    if let Some(context) = request.context {
+        worker.handles.find(context)?;
+        held = worker.enter(Handle::from_word(context.0).map_or(0, |handle| handle.index))?;
     }
     let _held = held;
     // SAFETY: no arguments.
     Ok(unsafe { (worker.driver.cuCtxSynchronize)() })
 }
 
-pub fn id(worker: &Worker, message: &mut Reader<'_>, reply: &mut Writer<'_>) -> Outcome {
-    message.end()?;
+pub fn id(worker: &Worker, _: ContextId, reply: Reply<'_, '_, ContextId>) -> Outcome {
     let mut id = 0;
     // SAFETY: NULL names the current context; the output is a local.
     succeed(unsafe { (worker.driver.cuCtxGetId)(std::ptr::null_mut(), &mut id) })?;
-    reply.word(id);
-    Ok(CUDA_SUCCESS)
+    reply.send(&ContextIdentified { id })
 }
 
 /// Which TPC lies in which GPC: two arrays of a hidden table, which cuBLASLt on Hopper cannot do without.
-pub fn tpc_map(worker: &Worker, message: &mut Reader<'_>, reply: &mut Writer<'_>) -> Outcome {
+pub fn tpc_map(worker: &Worker, _: TpcMap, reply: Reply<'_, '_, TpcMap>) -> Outcome {
     const TABLE: CUuuid =
         CUuuid([0x17, 0x34, 0xdc, 0x26, 0x80, 0x0d, 0x47, 0x45, 0x87, 0x26, 0xc0, 0xf1, 0xe7, 0xdd, 0x8b, 0xca]);
     const GET: usize = 4;
     const FREE: usize = 13;
-    message.end()?;
     let device = worker.device()?;
     let driver = &worker.driver;
     let mut table: *const c_void = std::ptr::null();
@@ -187,9 +175,11 @@ pub fn tpc_map(worker: &Worker, message: &mut Reader<'_>, reply: &mut Writer<'_>
         if groups.is_null() || places.is_null() {
             return Err(Refusal::Code(CUDA_ERROR_NOT_SUPPORTED));
         }
-        reply.bytes(std::slice::from_raw_parts(groups, count));
-        reply.bytes(std::slice::from_raw_parts(places, count));
+        let sent = reply.send(&TpcMapped {
+            groups: std::slice::from_raw_parts(groups, count),
+            places: std::slice::from_raw_parts(places, count),
+        });
         free(groups, places);
+        sent
     }
-    Ok(CUDA_SUCCESS)
 }

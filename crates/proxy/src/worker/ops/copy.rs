@@ -7,7 +7,11 @@ use cuda_abi::constants::memory_type;
 use cuda_abi::error::*;
 use cuda_abi::plan;
 use cuda_abi::types::*;
-use cuda_abi::wire::{Kind, NO_WORD, Reader};
+use cuda_abi::wire::ops::{
+    Completion, Copy3dAsync, Copy3dSync, CopyAsync, CopyFromStaging, CopyInline, CopySync, CopyToStaging, Mark,
+    SynchronizeStream,
+};
+use cuda_abi::wire::{Kind, Raw};
 
 use super::graph::capture::refuse_captured;
 use crate::worker::copy_rate;
@@ -15,16 +19,9 @@ use crate::worker::handles::Object;
 use crate::worker::state::Counters;
 use crate::worker::{Outcome, Refusal, Worker, succeed};
 
-/// The stream of a message, held for as long as it is used.
-fn stream(worker: &Worker, message: &mut Reader<'_>) -> Result<Arc<Object>, Refusal> {
-    worker.handles.pin(Kind::Stream, message.word()?)
-}
-
-pub fn inline(worker: &Worker, message: &mut Reader<'_>) -> Outcome {
-    let destination = message.word()?;
-    let held = stream(worker, message)?;
+pub fn inline(worker: &Worker, CopyInline { destination, stream, bytes: Raw(bytes) }: CopyInline<'_>) -> Outcome {
+    let held = worker.handles.find(stream)?;
     let stream = held.raw as CUstream;
-    let bytes = message.rest();
     refuse_captured(worker, stream)?;
     worker.memory.check(destination, bytes.len() as u64)?;
     Counters::add(&worker.counters().bytes_to_device, bytes.len() as u64);
@@ -32,46 +29,42 @@ pub fn inline(worker: &Worker, message: &mut Reader<'_>) -> Outcome {
     Ok(unsafe { (worker.driver.cuMemcpyHtoDAsync_v2)(destination, bytes.as_ptr().cast(), bytes.len(), stream) })
 }
 
-pub fn from_staging(worker: &Worker, message: &mut Reader<'_>) -> Outcome {
-    let (destination, offset, len) = (message.word()?, message.word()?, message.word()?);
-    let held = stream(worker, message)?;
+pub fn from_staging(worker: &Worker, request: CopyFromStaging) -> Outcome {
+    let CopyFromStaging { destination, offset, bytes, stream, done } = request;
+    let held = worker.handles.find(stream)?;
     let stream = held.raw as CUstream;
-    let (word, value) = (message.word()?, message.word()?);
-    message.end()?;
-    let source = worker.bulk.slice(offset, len).map_err(|_| Refusal::Malformed)?;
+    let source = worker.bulk.slice(offset, bytes).map_err(|_| Refusal::Malformed)?;
     refuse_captured(worker, stream)?;
-    worker.memory.check(destination, len)?;
-    Counters::add(&worker.counters().bytes_to_device, len);
+    worker.memory.check(destination, bytes)?;
+    Counters::add(&worker.counters().bytes_to_device, bytes);
     // SAFETY: both ranges were checked; the staging area is registered and lives as long as this process.
     let copied = unsafe {
-        (worker.driver.cuMemcpyHtoDAsync_v2)(destination, source.cast_const().cast(), len as usize, stream)
+        (worker.driver.cuMemcpyHtoDAsync_v2)(destination, source.cast_const().cast(), bytes as usize, stream)
     };
-    finish(worker, stream, word, value, copied)
+    finish(worker, stream, Some(done), copied)
 }
 
-pub fn to_staging(worker: &Worker, message: &mut Reader<'_>) -> Outcome {
-    let (source, offset, len) = (message.word()?, message.word()?, message.word()?);
-    let held = stream(worker, message)?;
+pub fn to_staging(worker: &Worker, request: CopyToStaging) -> Outcome {
+    let CopyToStaging { source, offset, bytes, stream, done } = request;
+    let held = worker.handles.find(stream)?;
     let stream = held.raw as CUstream;
-    let (word, value) = (message.word()?, message.word()?);
-    message.end()?;
-    let destination = worker.bulk.slice(offset, len).map_err(|_| Refusal::Malformed)?;
+    let destination = worker.bulk.slice(offset, bytes).map_err(|_| Refusal::Malformed)?;
     refuse_captured(worker, stream)?;
-    worker.memory.check(source, len)?;
-    Counters::add(&worker.counters().bytes_from_device, len);
+    worker.memory.check(source, bytes)?;
+    Counters::add(&worker.counters().bytes_from_device, bytes);
     // SAFETY: as above.
-    let copied = unsafe { (worker.driver.cuMemcpyDtoHAsync_v2)(destination.cast(), source, len as usize, stream) };
-    finish(worker, stream, word, value, copied)
+    let copied = unsafe { (worker.driver.cuMemcpyDtoHAsync_v2)(destination.cast(), source, bytes as usize, stream) };
+    finish(worker, stream, done, copied)
 }
 
 /// Has the GPU write the completion word. If the copy failed, the word stays, and the client learns why when it gives up
 /// watching and synchronises.
-fn finish(worker: &Worker, stream: CUstream, word: u64, value: u64, copied: CUresult) -> Outcome {
+fn finish(worker: &Worker, stream: CUstream, done: Option<Completion>, copied: CUresult) -> Outcome {
     succeed(copied)?;
-    if word == NO_WORD { Ok(CUDA_SUCCESS) } else { write_word(worker, stream, word, value) }
+    done.map_or(Ok(CUDA_SUCCESS), |done| complete(worker, stream, done))
 }
 
-fn write_word(worker: &Worker, stream: CUstream, word: u64, value: u64) -> Outcome {
+fn complete(worker: &Worker, stream: CUstream, Completion { word, value }: Completion) -> Outcome {
     if word >= worker.flags.count() as u64 {
         return Err(Refusal::Malformed);
     }
@@ -81,37 +74,41 @@ fn write_word(worker: &Worker, stream: CUstream, word: u64, value: u64) -> Outco
 }
 
 /// Has the GPU say that it is through with a stream's work so far.
-pub fn mark(worker: &Worker, message: &mut Reader<'_>) -> Outcome {
-    let held = stream(worker, message)?;
-    let (word, value) = (message.word()?, message.word()?);
-    message.end()?;
-    write_word(worker, held.raw as CUstream, word, value)
+pub fn mark(worker: &Worker, Mark { stream, done }: Mark) -> Outcome {
+    let held = worker.handles.find(stream)?;
+    complete(worker, held.raw as CUstream, done)
 }
 
-pub fn synchronize_stream(worker: &Worker, message: &mut Reader<'_>) -> Outcome {
-    let held = stream(worker, message)?;
-    message.end()?;
+pub fn synchronize_stream(worker: &Worker, SynchronizeStream { stream }: SynchronizeStream) -> Outcome {
+    let held = worker.handles.find(stream)?;
     wait_for(worker, held.raw as CUstream, CUDA_SUCCESS)
 }
 
-pub fn linear(worker: &Worker, message: &mut Reader<'_>, wait: bool) -> Outcome {
-    let (destination, source, len) = (message.word()?, message.word()?, message.word()?);
-    let held = stream(worker, message)?;
+pub fn linear(worker: &Worker, CopyAsync { destination, source, bytes, stream }: CopyAsync) -> Outcome {
+    let held = worker.handles.find(stream)?;
+    copy_linear(worker, destination, source, bytes, held.raw as CUstream)
+}
+
+pub fn linear_and_wait(worker: &Worker, CopySync { destination, source, bytes, stream }: CopySync) -> Outcome {
+    let held = worker.handles.find(stream)?;
     let stream = held.raw as CUstream;
-    message.end()?;
-    worker.memory.check(destination, len)?;
-    worker.memory.check(source, len)?;
-    count(worker, plan::in_host(source, len), plan::in_host(destination, len), len);
-    let shared = len >= copy_rate::LEAST
+    wait_for(worker, stream, copy_linear(worker, destination, source, bytes, stream)?)
+}
+
+fn copy_linear(worker: &Worker, destination: u64, source: u64, bytes: u64, stream: CUstream) -> Outcome {
+    worker.memory.check(destination, bytes)?;
+    worker.memory.check(source, bytes)?;
+    count(worker, plan::in_host(source, bytes), plan::in_host(destination, bytes), bytes);
+    let shared = bytes >= copy_rate::LEAST
         && (worker.memory.is_imported(source) || worker.memory.is_imported(destination))
         && refuse_captured(worker, stream).is_ok()
-        && worker.copy_rate.before(&worker.driver, worker.counters(), stream, len);
+        && worker.copy_rate.before(&worker.driver, worker.counters(), stream, bytes);
     // SAFETY: both ranges are the client's.
-    let copied = unsafe { (worker.driver.cuMemcpyAsync)(destination, source, len as usize, stream) };
+    let copied = unsafe { (worker.driver.cuMemcpyAsync)(destination, source, bytes as usize, stream) };
     if shared {
         worker.copy_rate.after(&worker.driver, stream);
     }
-    if wait { wait_for(worker, stream, copied) } else { Ok(copied) }
+    Ok(copied)
 }
 
 /// Tells the operator how much went which way.
@@ -131,22 +128,27 @@ fn wait_for(worker: &Worker, stream: CUstream, copied: CUresult) -> Outcome {
     Ok(unsafe { (worker.driver.cuStreamSynchronize)(stream) })
 }
 
-/// A 2D or 3D copy: a 2D one has depth 1.
-pub fn shaped(worker: &Worker, message: &mut Reader<'_>, wait: bool) -> Outcome {
-    // SAFETY: integers and pointers, which are checked before anybody follows them.
-    let mut copy: CUDA_MEMCPY3D = unsafe { message.plain() }?;
-    let held = stream(worker, message)?;
+pub fn shaped(worker: &Worker, Copy3dAsync { copy, stream }: Copy3dAsync) -> Outcome {
+    let held = worker.handles.find(stream)?;
+    Ok(copy_shaped(worker, copy, held.raw as CUstream)?.unwrap_or(CUDA_SUCCESS))
+}
+
+pub fn shaped_and_wait(worker: &Worker, Copy3dSync { copy, stream }: Copy3dSync) -> Outcome {
+    let held = worker.handles.find(stream)?;
     let stream = held.raw as CUstream;
-    message.end()?;
-    let Some(_arrays) = check_shape(worker, &mut copy)? else { return Ok(CUDA_SUCCESS) };
+    copy_shaped(worker, copy, stream)?.map_or(Ok(CUDA_SUCCESS), |copied| wait_for(worker, stream, copied))
+}
+
+/// A 2D or 3D copy: a 2D one has depth 1. Nothing is answered where there is nothing to copy.
+fn copy_shaped(worker: &Worker, mut copy: CUDA_MEMCPY3D, stream: CUstream) -> Result<Option<CUresult>, Refusal> {
+    let Some(_arrays) = check_shape(worker, &mut copy)? else { return Ok(None) };
     let on_host =
         |kind, device| kind == memory_type::HOST || (kind == memory_type::DEVICE && plan::in_host(device, 1));
     let bytes = [copy.height, copy.depth].iter().fold(copy.width_in_bytes, |bytes, rows| bytes.saturating_mul(*rows));
     let from_host = on_host(copy.src_memory_type, copy.src_device);
     count(worker, from_host, on_host(copy.dst_memory_type, copy.dst_device), bytes as u64);
     // SAFETY: both sides were checked.
-    let copied = unsafe { (worker.driver.cuMemcpy3DAsync_v2)(&copy, stream) };
-    if wait { wait_for(worker, stream, copied) } else { Ok(copied) }
+    Ok(Some(unsafe { (worker.driver.cuMemcpy3DAsync_v2)(&copy, stream) }))
 }
 
 /// Checks both sides of a copy and puts the driver's arrays in the place of handles. Answers those arrays, to be held

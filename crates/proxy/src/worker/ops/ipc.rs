@@ -7,34 +7,40 @@ use std::time::Instant;
 use cuda_abi::constants::event_flag;
 use cuda_abi::error::*;
 use cuda_abi::types::*;
-use cuda_abi::wire::{Kind, Reader, Writer};
+use cuda_abi::wire::ops::{
+    self, CloseImport, EventCreate, EventCreated, EventExport, EventImport, Export, Exported, Import, Imported,
+    PhysicalExport, PhysicalImport, PhysicalImported, SharedAwaited, SharedQuery, SharedRecord, SharedState,
+    SharedWait,
+};
+use cuda_abi::wire::{EventHandle, Kind, Typed};
 
+use super::Reply;
 use super::graph::capture::{refuse_captured, wait_for_context};
 use crate::control::wire::{Token, shared};
 use crate::histogram::OPEN_TIMES;
 use crate::worker::handles::Object;
 use crate::worker::{Outcome, Refusal, Worker, succeed};
 
-fn token(message: &mut Reader<'_>) -> Result<Token, Refusal> {
+/// A token of the broker's, as messages hold it, and back.
+fn token([low, high]: ops::Token) -> Token {
     let mut token = Token::default();
-    token[..8].copy_from_slice(&message.word()?.to_le_bytes());
-    token[8..].copy_from_slice(&message.word()?.to_le_bytes());
-    Ok(token)
+    token[..8].copy_from_slice(&low.to_le_bytes());
+    token[8..].copy_from_slice(&high.to_le_bytes());
+    token
 }
 
-fn put(reply: &mut Writer<'_>, token: Token) {
-    for half in token.chunks_exact(8) {
-        reply.word(half.iter().rev().fold(0, |word, byte| word << 8 | u64::from(*byte)));
-    }
+fn words(token: Token) -> ops::Token {
+    let [low, high] = [0, 8].map(|at| std::array::from_fn(|byte| token[at + byte]));
+    [u64::from_le_bytes(low), u64::from_le_bytes(high)]
 }
 
-fn kind_of_memory(message: &mut Reader<'_>) -> Result<u64, Refusal> {
-    Ok(if message.word()? == 0 { shared::MEMORY } else { shared::POOLED })
+fn kind_of_memory(is_pooled: bool) -> u64 {
+    if is_pooled { shared::POOLED } else { shared::MEMORY }
 }
 
 /// An event that has words beside the driver's own, which stands for its context and its handle.
-fn shared_event(worker: &Worker, message: &mut Reader<'_>) -> Result<Arc<Object>, Refusal> {
-    let event = worker.handles.pin(Kind::Event, message.word()?)?;
+fn shared_event(worker: &Worker, event: EventHandle) -> Result<Arc<Object>, Refusal> {
+    let event = worker.handles.find(event)?;
     if event.shared.get().is_some() { Ok(event) } else { Err(Refusal::Code(CUDA_ERROR_INVALID_HANDLE)) }
 }
 
@@ -47,12 +53,13 @@ fn plain_event(worker: &Worker, flags: u32) -> Result<u64, Refusal> {
     worker.handles.open(Kind::Event, event as u64, worker.context_tag())
 }
 
-pub fn create_event(worker: &Worker, message: &mut Reader<'_>, reply: &mut Writer<'_>) -> Outcome {
-    let flags: u32 = message.narrow()?;
-    message.end()?;
+pub fn create_event(
+    worker: &Worker,
+    EventCreate { flags }: EventCreate,
+    reply: Reply<'_, '_, EventCreate>,
+) -> Outcome {
     if flags & event_flag::INTERPROCESS == 0 {
-        reply.word(plain_event(worker, flags)?);
-        return Ok(CUDA_SUCCESS);
+        return reply.send(&EventCreated { event: Typed(plain_event(worker, flags)?) });
     }
     if flags & event_flag::DISABLE_TIMING == 0 {
         return Err(Refusal::Code(CUDA_ERROR_INVALID_VALUE));
@@ -60,99 +67,78 @@ pub fn create_event(worker: &Worker, message: &mut Reader<'_>, reply: &mut Write
     let event = worker.event_pages.create()?;
     let word = plain_event(worker, flags & !event_flag::INTERPROCESS)?;
     let _ = worker.handles.pin(Kind::Event, word)?.shared.set(event);
-    reply.word(word);
-    Ok(CUDA_SUCCESS)
+    reply.send(&EventCreated { event: Typed(word) })
 }
 
-pub fn record(worker: &Worker, message: &mut Reader<'_>) -> Outcome {
-    let event = shared_event(worker, message)?;
-    let stream = worker.handles.pin(Kind::Stream, message.word()?)?;
-    message.end()?;
+pub fn record(worker: &Worker, SharedRecord { event, stream }: SharedRecord) -> Outcome {
+    let event = shared_event(worker, event)?;
+    let stream = worker.handles.find(stream)?;
     refuse_captured(worker, stream.raw as CUstream)?;
     Ok(event.shared.get().map_or(CUDA_ERROR_INVALID_HANDLE, |shared| shared.record(stream.raw as CUstream)))
 }
 
-pub fn wait(worker: &Worker, message: &mut Reader<'_>, reply: &mut Writer<'_>) -> Outcome {
-    let event = shared_event(worker, message)?;
-    let stream = worker.handles.pin(Kind::Stream, message.word()?)?;
-    message.end()?;
+pub fn wait(worker: &Worker, SharedWait { event, stream }: SharedWait, reply: Reply<'_, '_, SharedWait>) -> Outcome {
+    let event = shared_event(worker, event)?;
+    let stream = worker.handles.find(stream)?;
     refuse_captured(worker, stream.raw as CUstream)?;
     let shared = event.shared.get().ok_or(Refusal::Code(CUDA_ERROR_INVALID_HANDLE))?;
-    reply.word(shared.wait(stream.raw as CUstream)?);
-    Ok(CUDA_SUCCESS)
+    reply.send(&SharedAwaited { number: shared.wait(stream.raw as CUstream)? })
 }
 
-pub fn query(worker: &Worker, message: &mut Reader<'_>, reply: &mut Writer<'_>) -> Outcome {
-    let event = shared_event(worker, message)?;
-    let number = message.word()?;
-    message.end()?;
-    let (reached, number) = event.shared.get().map_or((true, 0), |shared| shared.query(number));
+pub fn query(worker: &Worker, request: SharedQuery, reply: Reply<'_, '_, SharedQuery>) -> Outcome {
+    let event = shared_event(worker, request.event)?;
+    let (is_reached, number) = event.shared.get().map_or((true, 0), |shared| shared.query(request.number));
     // Never recorded, it is done, unless the context has a fault: then the words never come.
     // SAFETY: the event is held.
     succeed(unsafe { (worker.driver.cuEventQuery)(event.raw as CUevent) })?;
-    reply.words(&[u64::from(reached), number]);
-    Ok(CUDA_SUCCESS)
+    reply.send(&SharedState { is_reached, number })
 }
 
-pub fn export_event(worker: &Worker, message: &mut Reader<'_>, reply: &mut Writer<'_>) -> Outcome {
-    let event = shared_event(worker, message)?;
-    message.end()?;
+pub fn export_event(
+    worker: &Worker,
+    EventExport { event }: EventExport,
+    reply: Reply<'_, '_, EventExport>,
+) -> Outcome {
+    let event = shared_event(worker, event)?;
     let shared = event.shared.get().ok_or(Refusal::Code(CUDA_ERROR_INVALID_HANDLE))?;
-    put(reply, shared.export()?);
-    Ok(CUDA_SUCCESS)
+    reply.send(&Exported { token: words(shared.export()?) })
 }
 
-pub fn import_event(worker: &Worker, message: &mut Reader<'_>, reply: &mut Writer<'_>) -> Outcome {
-    let token = token(message)?;
-    message.end()?;
-    let event = worker.event_pages.import(token)?;
+pub fn import_event(worker: &Worker, request: EventImport, reply: Reply<'_, '_, EventImport>) -> Outcome {
+    let event = worker.event_pages.import(token(request.token))?;
     let word = plain_event(worker, event_flag::DISABLE_TIMING)?;
     let _ = worker.handles.pin(Kind::Event, word)?.shared.set(event);
-    reply.word(word);
-    Ok(CUDA_SUCCESS)
+    reply.send(&EventCreated { event: Typed(word) })
 }
 
-pub fn export(worker: &Worker, message: &mut Reader<'_>, reply: &mut Writer<'_>) -> Outcome {
-    let (address, len) = (message.word()?, message.word()?);
-    let kind = kind_of_memory(message)?;
-    message.end()?;
-    put(reply, worker.memory.export(address, len, kind)?);
-    Ok(CUDA_SUCCESS)
+pub fn export(worker: &Worker, request: Export, reply: Reply<'_, '_, Export>) -> Outcome {
+    let Export { address, bytes, is_pooled } = request;
+    reply.send(&Exported { token: words(worker.memory.export(address, bytes, kind_of_memory(is_pooled))?) })
 }
 
-pub fn import(worker: &Worker, message: &mut Reader<'_>, reply: &mut Writer<'_>) -> Outcome {
-    let token = token(message)?;
-    let kind = kind_of_memory(message)?;
-    message.end()?;
+pub fn import(worker: &Worker, request: Import, reply: Reply<'_, '_, Import>) -> Outcome {
+    let (token, kind) = (token(request.token), kind_of_memory(request.is_pooled));
     let start = Instant::now();
-    let (address, len) = worker.memory.import(token, kind, worker.device()?, worker.context_tag())?;
+    let (address, bytes) = worker.memory.import(token, kind, worker.device()?, worker.context_tag())?;
     let time = u64::try_from(start.elapsed().as_nanos()).unwrap_or(u64::MAX);
     worker.counters().shared_opens.observe(time, &OPEN_TIMES);
-    reply.words(&[address, len]);
-    Ok(CUDA_SUCCESS)
+    reply.send(&Imported { address, bytes })
 }
 
-pub fn close(worker: &Worker, message: &mut Reader<'_>) -> Outcome {
-    let address = message.word()?;
-    message.end()?;
+pub fn close(worker: &Worker, CloseImport { address }: CloseImport) -> Outcome {
     wait_for_context(worker)?;
     worker.copy_rate.collect(&worker.driver, worker.counters());
     worker.memory.close_import(address)?;
     Ok(CUDA_SUCCESS)
 }
 
-pub fn export_physical(worker: &Worker, message: &mut Reader<'_>, reply: &mut Writer<'_>) -> Outcome {
-    let physical = worker.handles.pin(Kind::MemHandle, message.word()?)?;
-    message.end()?;
-    put(reply, worker.memory.export_physical(physical.raw)?);
-    Ok(CUDA_SUCCESS)
+pub fn export_physical(worker: &Worker, request: PhysicalExport, reply: Reply<'_, '_, PhysicalExport>) -> Outcome {
+    let physical = worker.handles.find(request.memory)?;
+    reply.send(&Exported { token: words(worker.memory.export_physical(physical.raw)?) })
 }
 
-pub fn import_physical(worker: &Worker, message: &mut Reader<'_>, reply: &mut Writer<'_>) -> Outcome {
-    let token = token(message)?;
-    message.end()?;
+pub fn import_physical(worker: &Worker, request: PhysicalImport, reply: Reply<'_, '_, PhysicalImport>) -> Outcome {
     worker.handles.room()?;
-    let physical = worker.memory.import_physical(token)?;
-    reply.word(worker.handles.open(Kind::MemHandle, physical, 0)?);
-    Ok(CUDA_SUCCESS)
+    let physical = worker.memory.import_physical(token(request.token))?;
+    reply.send(&PhysicalImported { memory: Typed(worker.handles.open(Kind::MemHandle, physical, 0)?) })
 }

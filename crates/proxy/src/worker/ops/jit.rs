@@ -3,7 +3,8 @@
 use std::ffi::{CStr, c_void};
 
 use cuda_abi::constants::jit_option;
-use cuda_abi::wire::{MAX_JIT_OPTIONS, Reader, Writer, is_plain_jit_option};
+use cuda_abi::wire::ops::{JitOption, Logs};
+use cuda_abi::wire::{List, MAX_JIT_OPTIONS, is_plain_jit_option};
 
 use crate::worker::Refusal;
 
@@ -19,13 +20,10 @@ pub struct Jit {
 }
 
 impl Jit {
-    /// Reads the options that a client uploaded.
-    pub fn read(reader: &mut Reader<'_>) -> Result<Jit, Refusal> {
-        let count: usize = reader.narrow()?;
-        if count > MAX_JIT_OPTIONS {
-            return Err(Refusal::Malformed);
-        }
-        let (mut errors, mut notes) = (vec![0u8; LOG], vec![0u8; LOG]);
+    /// With the options that a client uploaded.
+    pub fn new(plain: List<'_, JitOption, MAX_JIT_OPTIONS>) -> Result<Jit, Refusal> {
+        // One byte more than the driver is told of, which stays zero.
+        let (mut errors, mut notes) = (vec![0u8; LOG + 1], vec![0u8; LOG + 1]);
         let mut options = vec![
             jit_option::ERROR_LOG_BUFFER,
             jit_option::ERROR_LOG_BUFFER_SIZE_BYTES,
@@ -34,8 +32,7 @@ impl Jit {
         ];
         let room = LOG as *mut c_void;
         let mut values: Vec<*mut c_void> = vec![errors.as_mut_ptr().cast(), room, notes.as_mut_ptr().cast(), room];
-        for _ in 0..count {
-            let (option, value) = (reader.narrow()?, reader.narrow::<u32>()?);
+        for JitOption { option, value } in plain.iter() {
             if !is_plain_jit_option(option) {
                 return Err(Refusal::Malformed);
             }
@@ -45,12 +42,10 @@ impl Jit {
         Ok(Jit { errors, notes, options, values })
     }
 
-    /// Writes the logs.
-    pub fn reply(&mut self, reply: &mut Writer<'_>) {
-        for log in [&mut self.errors, &mut self.notes] {
-            // The driver ends what it writes; whatever it does, the text ends here.
-            log[LOG - 1] = 0;
-            reply.bytes(CStr::from_bytes_until_nul(log).map_or(&[][..], CStr::to_bytes));
-        }
+    /// What the compiler has said.
+    pub fn logs(&self) -> Logs<'_> {
+        // The driver ends what it writes; whatever it does, the text ends with the room that it was told of.
+        let text = |log| CStr::from_bytes_until_nul(log).map_or(&[][..], CStr::to_bytes);
+        Logs { errors: text(&self.errors[..]), notes: text(&self.notes[..]) }
     }
 }

@@ -4,10 +4,14 @@ use std::ffi::c_void;
 
 use cuda_abi::error::*;
 use cuda_abi::types::*;
-use cuda_abi::wire::{Kind, LAUNCH_COOPERATIVE, MAX_LAUNCH_ATTRS, Reader, Writer, is_plain_launch_attribute};
+use cuda_abi::wire::is_plain_launch_attribute;
+use cuda_abi::wire::ops::{
+    Attributes, CallbackDue, ClusterOccupancy, ClustersCounted, HostCallback, Launch, NextCallback,
+};
 
+use super::Reply;
 use super::graph::capture;
-use crate::worker::callbacks::{CALLBACKS, argument, run_again_in_client, run_in_client};
+use crate::worker::callbacks::{CALLBACKS, Due, argument, run_again_in_client, run_in_client};
 use crate::worker::state::Counters;
 use crate::worker::{Outcome, Refusal, Worker, succeed};
 
@@ -36,20 +40,13 @@ impl Pointers {
     }
 }
 
-pub fn launch(worker: &Worker, message: &mut Reader<'_>) -> Outcome {
-    let function = worker.handles.get(message.word()?)?;
-    if !matches!(function.kind, Kind::Function | Kind::Kernel) {
-        return Err(Refusal::Code(CUDA_ERROR_INVALID_HANDLE));
-    }
-    let held = worker.handles.pin(Kind::Stream, message.word()?)?;
+pub fn launch(worker: &Worker, request: Launch<'_>) -> Outcome {
+    let Launch { grid, block, shared_bytes: shared, .. } = request;
+    let function = worker.handles.find(request.function)?;
+    let held = worker.handles.find(request.stream)?;
     let stream = held.raw as CUstream;
-    let grid: [u32; 3] = [message.narrow()?, message.narrow()?, message.narrow()?];
-    let block: [u32; 3] = [message.narrow()?, message.narrow()?, message.narrow()?];
-    let shared: u32 = message.narrow()?;
-    let flags = message.word()?;
-    let mut attrs = attributes(message)?;
-    let params = message.bytes()?;
-    message.end()?;
+    let mut attrs = attributes(request.attributes)?;
+    let params = request.parameters.bytes();
     Counters::add(&worker.counters().launches, 1);
     if worker.graphs.is_capturing() {
         capture::hold(worker, stream, &function);
@@ -61,7 +58,7 @@ pub fn launch(worker: &Worker, message: &mut Reader<'_>) -> Outcome {
     }
     let mut pointers = Pointers::new(params, &layout.offsets);
     let pointers = pointers.as_mut_ptr();
-    if flags & LAUNCH_COOPERATIVE != 0 {
+    if request.is_cooperative {
         attrs.push(CUlaunchAttribute { id: 2, padding: 0, value: [1, 0, 0, 0, 0, 0, 0, 0] });
     }
     let raw = function.raw as CUfunction;
@@ -90,33 +87,23 @@ pub fn launch(worker: &Worker, message: &mut Reader<'_>) -> Outcome {
     Ok(unsafe { (worker.driver.cuLaunchKernelEx)(&config, raw, pointers, none) })
 }
 
-fn attributes(message: &mut Reader<'_>) -> Result<Vec<CUlaunchAttribute>, Refusal> {
-    let bytes = message.bytes()?;
-    let size = size_of::<CUlaunchAttribute>();
-    if !bytes.len().is_multiple_of(size) || bytes.len() / size > MAX_LAUNCH_ATTRS {
-        return Err(Refusal::Malformed);
+/// Those that hold plain values; others must not reach the driver. Most launches have none, which costs nothing.
+fn attributes(list: Attributes<'_>) -> Result<Vec<CUlaunchAttribute>, Refusal> {
+    if !list.iter().all(|attribute| is_plain_launch_attribute(attribute.id)) {
+        return Err(Refusal::Code(CUDA_ERROR_NOT_SUPPORTED));
     }
-    let read = |chunk: &[u8]| {
-        // SAFETY: the chunk has the struct's size, and it consists of integers.
-        let attribute: CUlaunchAttribute = unsafe { std::ptr::read_unaligned(chunk.as_ptr().cast()) };
-        if is_plain_launch_attribute(attribute.id) {
-            Ok(attribute)
-        } else {
-            Err(Refusal::Code(CUDA_ERROR_NOT_SUPPORTED))
-        }
-    };
-    bytes.chunks_exact(size).map(read).collect()
+    Ok(list.iter().collect())
 }
 
-pub fn cluster_occupancy(worker: &Worker, message: &mut Reader<'_>, reply: &mut Writer<'_>) -> Outcome {
-    let held = worker.handles.pin(Kind::Function, message.word()?)?;
+pub fn cluster_occupancy(
+    worker: &Worker,
+    request: ClusterOccupancy<'_>,
+    reply: Reply<'_, '_, ClusterOccupancy<'_>>,
+) -> Outcome {
+    let ClusterOccupancy { grid, block, shared_bytes: shared, largest, .. } = request;
+    let held = worker.handles.find(request.function)?;
     let function = held.raw as CUfunction;
-    let grid: [u32; 3] = [message.narrow()?, message.narrow()?, message.narrow()?];
-    let block: [u32; 3] = [message.narrow()?, message.narrow()?, message.narrow()?];
-    let shared: u32 = message.narrow()?;
-    let mut attrs = attributes(message)?;
-    let largest = message.word()? != 0;
-    message.end()?;
+    let mut attrs = attributes(request.attributes)?;
     let config = CUlaunchConfig {
         grid,
         block,
@@ -136,15 +123,12 @@ pub fn cluster_occupancy(worker: &Worker, message: &mut Reader<'_>, reply: &mut 
             (worker.driver.cuOccupancyMaxActiveClusters)(&mut count, function, &config)
         }
     })?;
-    reply.word(u64::from(count as u32));
-    Ok(CUDA_SUCCESS)
+    reply.send(&ClustersCounted { count })
 }
 
-pub fn host_callback(worker: &Worker, message: &mut Reader<'_>) -> Outcome {
-    let held = worker.handles.pin(Kind::Stream, message.word()?)?;
+pub fn host_callback(worker: &Worker, HostCallback { stream, id }: HostCallback) -> Outcome {
+    let held = worker.handles.find(stream)?;
     let stream = held.raw as CUstream;
-    let id = message.word()?;
-    message.end()?;
     // A graph runs it again and again.
     let captured = capture::is_captured(worker, stream);
     let function = if captured { run_again_in_client } else { run_in_client };
@@ -156,10 +140,7 @@ pub fn host_callback(worker: &Worker, message: &mut Reader<'_>) -> Outcome {
     Ok(result)
 }
 
-pub fn next_callback(message: &mut Reader<'_>, reply: &mut Writer<'_>) -> Outcome {
-    let done = message.word()?;
-    message.end()?;
-    let due = CALLBACKS.next(done);
-    reply.words(&[due.ticket, due.id, due.what]);
-    Ok(CUDA_SUCCESS)
+pub fn next_callback(_: &Worker, request: NextCallback, reply: Reply<'_, '_, NextCallback>) -> Outcome {
+    let Due { ticket, id, what } = CALLBACKS.next(request.done);
+    reply.send(&CallbackDue { ticket, id, what })
 }

@@ -6,8 +6,10 @@ use cuda_abi::constants::jit_input;
 use cuda_abi::error::*;
 use cuda_abi::image;
 use cuda_abi::types::*;
-use cuda_abi::wire::{MAX_IMAGE, MAX_LINK_INPUTS, Reader, Writer};
+use cuda_abi::wire::ops::{self, LinkInput, LinkOrder, LinkPart, LinkResult, Linked};
+use cuda_abi::wire::{self, MAX_IMAGE, Raw};
 
+use super::Reply;
 use super::jit::Jit;
 use super::module::take_upload;
 use crate::worker::{Outcome, Refusal, Worker, succeed};
@@ -29,15 +31,11 @@ impl Drop for Link<'_> {
 type Order = (Jit, Vec<(u32, Vec<u8>)>);
 
 fn read(upload: &[u8]) -> Result<Order, Refusal> {
-    let mut reader = Reader::new(upload);
-    let jit = Jit::read(&mut reader)?;
-    let count: usize = reader.narrow()?;
-    if count > MAX_LINK_INPUTS {
-        return Err(Refusal::Malformed);
-    }
+    let order: LinkOrder<'_> = wire::decode(upload)?;
+    let jit = Jit::new(order.options)?;
     let mut inputs = Vec::new();
-    for _ in 0..count {
-        let (kind, mut bytes) = (reader.narrow()?, reader.bytes()?.to_vec());
+    for LinkInput { kind, image } in order.inputs.iter() {
+        let mut bytes = image.to_vec();
         // PTX is text that ends with a NUL; for the others one more byte does no harm.
         bytes.push(0);
         if kind > jit_input::OBJECT || !image::is_whole(&bytes) {
@@ -45,12 +43,11 @@ fn read(upload: &[u8]) -> Result<Order, Refusal> {
         }
         inputs.push((kind, bytes));
     }
-    reader.end()?;
     Ok((jit, inputs))
 }
 
-pub fn link(worker: &Worker, lane: u32, message: &mut Reader<'_>, reply: &mut Writer<'_>) -> Outcome {
-    let (mut jit, inputs) = read(&take_upload(worker, lane, message)?)?;
+pub fn link(worker: &Worker, lane: u32, request: ops::Link, reply: Reply<'_, '_, ops::Link>) -> Outcome {
+    let (mut jit, inputs) = read(&take_upload(worker, lane, request.order)?)?;
     worker.uploads().results.remove(&lane);
     let linked = run(worker, &inputs, &mut jit).and_then(|result| {
         // Results wait until they are fetched, one for each lane; all together are no more than one image may be.
@@ -66,13 +63,11 @@ pub fn link(worker: &Worker, lane: u32, message: &mut Reader<'_>, reply: &mut Wr
         Err(_) => CUDA_ERROR_UNKNOWN,
     };
     let result = linked.unwrap_or_default();
-    reply.word(u64::from(code));
-    jit.reply(reply);
-    reply.word(result.len() as u64);
+    let linked = reply.send(&Linked { code, logs: jit.logs(), bytes: result.len() });
     if !result.is_empty() {
         worker.uploads().results.insert(lane, result);
     }
-    Ok(CUDA_SUCCESS)
+    linked
 }
 
 fn run(worker: &Worker, inputs: &[(u32, Vec<u8>)], jit: &mut Jit) -> Result<Vec<u8>, Refusal> {
@@ -105,17 +100,14 @@ fn run(worker: &Worker, inputs: &[(u32, Vec<u8>)], jit: &mut Jit) -> Result<Vec<
     Ok(unsafe { std::slice::from_raw_parts(image.cast::<u8>(), size) }.to_vec())
 }
 
-pub fn result(worker: &Worker, lane: u32, message: &mut Reader<'_>, reply: &mut Writer<'_>) -> Outcome {
-    let start: usize = message.narrow()?;
-    message.end()?;
+pub fn result(worker: &Worker, lane: u32, request: LinkResult, reply: Reply<'_, '_, LinkResult>) -> Outcome {
     let mut uploads = worker.uploads();
     let whole = uploads.results.get(&lane).ok_or(Refusal::Code(CUDA_ERROR_INVALID_VALUE))?;
-    let rest = whole.get(start..).ok_or(Refusal::Code(CUDA_ERROR_INVALID_VALUE))?;
-    // A byte string has a length and is padded to words.
-    let part = &rest[..rest.len().min(reply.room().saturating_sub(16))];
-    reply.bytes(part);
+    let rest = whole.get(request.start..).ok_or(Refusal::Code(CUDA_ERROR_INVALID_VALUE))?;
+    let part = &rest[..rest.len().min(reply.room())];
+    let sent = reply.send(&LinkPart { part: Raw(part) });
     if part.len() == rest.len() {
         uploads.results.remove(&lane);
     }
-    Ok(CUDA_SUCCESS)
+    sent
 }

@@ -4,48 +4,43 @@ use std::ptr::null_mut;
 
 use cuda_abi::error::*;
 use cuda_abi::image::{self, Image, Wrapper};
-use cuda_abi::wire::{Kind, MAX_IMAGE_PARTS, Reader, Writer};
+use cuda_abi::wire::ops::{ImageLoad, ImageLoaded, ImageOrder};
+use cuda_abi::wire::{self, Kind, Typed};
 
+use super::Reply;
 use super::jit::Jit;
 use super::module::take_upload;
 use crate::worker::{Outcome, Refusal, Worker, succeed};
 
 struct Order {
-    library: bool,
+    into_library: bool,
     jit: Jit,
     /// What is to be loaded, then what it was linked from; each with a byte behind it that ends text.
     images: Vec<Vec<u8>>,
 }
 
 fn read(upload: &[u8]) -> Result<Order, Refusal> {
-    let mut reader = Reader::new(upload);
-    let library = match reader.word()? {
-        0 => false,
-        1 => true,
-        _ => return Err(Refusal::Malformed),
-    };
-    let jit = Jit::read(&mut reader)?;
-    let count: usize = reader.narrow()?;
-    if !(1..=1 + MAX_IMAGE_PARTS).contains(&count) {
+    let ImageOrder { into_library, options, images: given } = wire::decode(upload)?;
+    let jit = Jit::new(options)?;
+    if given.is_empty() {
         return Err(Refusal::Malformed);
     }
     let mut images = Vec::new();
-    for _ in 0..count {
-        let mut bytes = reader.bytes()?.to_vec();
+    for image in given.iter() {
+        let mut bytes = image.to_vec();
         bytes.push(0);
         // Behind a wrapper there are containers.
-        let fits = count == 1 || bytes.starts_with(&image::CONTAINER_MAGIC.to_le_bytes());
+        let fits = given.len() == 1 || bytes.starts_with(&image::CONTAINER_MAGIC.to_le_bytes());
         if !fits || !image::is_whole(&bytes) {
             return Err(Refusal::Code(CUDA_ERROR_INVALID_IMAGE));
         }
         images.push(bytes);
     }
-    reader.end()?;
-    Ok(Order { library, jit, images })
+    Ok(Order { into_library, jit, images })
 }
 
-pub fn load(worker: &Worker, lane: u32, message: &mut Reader<'_>, reply: &mut Writer<'_>) -> Outcome {
-    let mut order = read(&take_upload(worker, lane, message)?)?;
+pub fn load(worker: &Worker, lane: u32, request: ImageLoad, reply: Reply<'_, '_, ImageLoad>) -> Outcome {
+    let mut order = read(&take_upload(worker, lane, request.order)?)?;
     worker.handles.room()?;
     let bytes: usize = order.images.iter().map(Vec::len).sum();
     let charge = worker.memory.charge(bytes as u64)?;
@@ -63,9 +58,7 @@ pub fn load(worker: &Worker, lane: u32, message: &mut Reader<'_>, reply: &mut Wr
         Err(Refusal::Code(code)) => code,
         Err(other) => return Err(other),
     };
-    reply.words(&[u64::from(code), word]);
-    order.jit.reply(reply);
-    Ok(CUDA_SUCCESS)
+    reply.send(&ImageLoaded { code, object: Typed(word), logs: order.jit.logs() })
 }
 
 /// Kind, object and context of what the driver made of it.
@@ -76,7 +69,7 @@ fn run(worker: &Worker, order: &mut Order) -> Result<(Kind, u64, u32), Refusal> 
     let jit = &mut order.jit;
     let (count, options, values) = (jit.options.len() as u32, jit.options.as_mut_ptr(), jit.values.as_mut_ptr());
     let mut made = null_mut();
-    if order.library {
+    if order.into_library {
         let (no_options, no_values) = (null_mut(), null_mut());
         // SAFETY: all images are whole; without BINARY_IS_PRESERVED the driver makes its own copy. Options are as many as
         // said.

@@ -1,4 +1,5 @@
-//! The hand-written operations, one file per family. `cuda_abi::wire::Op` says what each payload holds.
+//! What executes the protocol's own operations, one file per family. `cuda_abi::wire::ops`, with the same families, says
+//! what each request and each reply holds; here a request arrives decoded, is checked, and is done.
 
 mod context;
 mod copy;
@@ -14,112 +15,170 @@ pub mod start;
 pub mod texture;
 mod vmm;
 
-use cuda_abi::wire::{Op, Reader, Writer};
+use std::marker::PhantomData;
+
+use cuda_abi::error::CUDA_SUCCESS;
+use cuda_abi::wire::{self, Field, Op, Operation, Writer};
 
 use super::{Outcome, Worker};
 
-pub fn execute(worker: &Worker, op: Op, lane: u32, message: &mut Reader<'_>, reply: &mut Writer<'_>) -> Outcome {
-    match op {
-        Op::Start => unreachable!("handled before anything else"),
-        Op::ContextRetain => context::retain(worker, message),
-        Op::ContextRelease => context::release(worker, message, reply),
-        Op::ContextReset => context::reset(worker, message),
-        Op::ContextSetFlags => context::set_flags(worker, message),
-        Op::ContextCreate => context::create(worker, message, reply),
-        Op::ContextDestroy => context::destroy(worker, message),
-        Op::Synchronize => context::synchronize(worker, message),
-        Op::SynchronizeStream => copy::synchronize_stream(worker, message),
-        Op::Mark => copy::mark(worker, message),
-        Op::ContextId => context::id(worker, message, reply),
-        Op::TpcMap => context::tpc_map(worker, message, reply),
-        Op::ImagePart => module::image_part(worker, lane, message),
-        Op::ModuleLoad => module::load_module(worker, lane, message, reply),
-        Op::LibraryLoad => module::load_library(worker, lane, message, reply),
-        Op::ImageLoad => load::load(worker, lane, message, reply),
-        Op::GetFunction => module::get_function(worker, message, reply),
-        Op::GetKernel => module::get_kernel(worker, message, reply),
-        Op::KernelFunction => module::kernel_function(worker, message, reply),
-        Op::LibraryModule => module::library_module(worker, message, reply),
-        Op::ModuleFunctions => module::module_functions(worker, message, reply),
-        Op::LibraryKernels => module::library_kernels(worker, message, reply),
-        Op::GetGlobal => module::get_global(worker, message, reply),
-        Op::Describe => module::describe_again(worker, message, reply),
-        Op::Link => link::link(worker, lane, message, reply),
-        Op::LinkResult => link::result(worker, lane, message, reply),
-        Op::SetFunctionAttribute => module::set_function_attribute(worker, message),
-        Op::Launch => launch::launch(worker, message),
-        Op::ClusterOccupancy => launch::cluster_occupancy(worker, message, reply),
-        Op::HostCallback => launch::host_callback(worker, message),
-        Op::NextCallback => launch::next_callback(message, reply),
-        Op::Alloc => memory::alloc(worker, message, reply),
-        Op::Free => memory::free(worker, message),
-        Op::MemInfo => memory::info(worker, message, reply),
-        Op::HostMap => memory::host_map(worker, message),
-        Op::HostGrants => memory::host_grants(worker, message),
-        Op::NextOutput => memory::next_output(worker, message, reply),
-        Op::GrowStaging => memory::grow_staging(worker, message),
-        Op::HostUnmap => memory::host_unmap(worker, message, true),
-        Op::HostDrop => memory::host_unmap(worker, message, false),
-        Op::FreeAsync => memory::free_async(worker, message),
-        Op::CopyInline => copy::inline(worker, message),
-        Op::CopyFromStaging => copy::from_staging(worker, message),
-        Op::CopyToStaging => copy::to_staging(worker, message),
-        Op::CopyAsync => copy::linear(worker, message, false),
-        Op::CopySync => copy::linear(worker, message, true),
-        Op::Copy3dAsync => copy::shaped(worker, message, false),
-        Op::Copy3dSync => copy::shaped(worker, message, true),
+/// Where the reply of an operation goes.
+pub struct Reply<'w, 'b, R> {
+    writer: &'w mut Writer<'b>,
+    request: PhantomData<fn(R)>,
+}
+
+impl<'w, 'b, R: Operation> Reply<'w, 'b, R> {
+    pub fn new(writer: &'w mut Writer<'b>) -> Self {
+        Reply { writer, request: PhantomData }
+    }
+
+    /// Answers.
+    pub fn send(self, reply: &R::Reply<'_>) -> Outcome {
+        self.begin(reply);
+        Ok(CUDA_SUCCESS)
+    }
+
+    /// Answers with a reply that ends with as many as fit, which are appended.
+    pub fn begin(self, reply: &R::Reply<'_>) -> &'w mut Writer<'b> {
+        reply.encode(self.writer);
+        self.writer
+    }
+
+    /// How many bytes a reply may have.
+    pub fn room(&self) -> usize {
+        self.writer.room()
+    }
+}
+
+/// Decodes the request of whatever operation it is and has it executed: `Name: function` if there is nothing to answer,
+/// `Name -> function` if there is.
+macro_rules! dispatch {
+    ($op:ident, $worker:ident, $payload:ident, $writer:ident; $($name:ident $how:tt $execute:expr;)*) => {
+        match $op {
+            $(Op::$name => {
+                let request: wire::ops::$name = wire::decode($payload)?;
+                dispatch!(@execute $how $execute, $worker, request, Reply::<wire::ops::$name>::new($writer))
+            })*
+        }
+    };
+    (@execute : $execute:expr, $worker:ident, $request:ident, $reply:expr) => { ($execute)($worker, $request) };
+    (@execute -> $execute:expr, $worker:ident, $request:ident, $reply:expr) => {
+        ($execute)($worker, $request, $reply)
+    };
+}
+
+pub fn execute(worker: &Worker, op: Op, lane: u32, payload: &[u8], writer: &mut Writer<'_>) -> Outcome {
+    dispatch! { op, worker, payload, writer;
+        Start -> start::start;
+        ContextRetain: context::retain;
+        ContextRelease -> context::release;
+        ContextReset: context::reset;
+        ContextSetFlags: context::set_flags;
+        ContextCreate -> context::create;
+        ContextDestroy: context::destroy;
+        ContextId -> context::id;
+        TpcMap -> context::tpc_map;
+        Synchronize: context::synchronize;
+        SynchronizeStream: copy::synchronize_stream;
+        Mark: copy::mark;
         // The error itself is put into the reply by whoever sends it.
-        Op::TakeError => Ok(message.end().map(|()| cuda_abi::error::CUDA_SUCCESS)?),
-        Op::Reserve => vmm::reserve(worker, message, reply),
-        Op::Unreserve => vmm::unreserve(worker, message),
-        Op::Create => vmm::create(worker, message, reply),
-        Op::Release => vmm::release(worker, message),
-        Op::Map => vmm::map(worker, message),
-        Op::Unmap => vmm::unmap(worker, message),
-        Op::SetAccess => vmm::set_access(worker, message),
-        Op::GetAccess => vmm::get_access(worker, message, reply),
-        Op::Granularity => vmm::granularity(worker, message, reply),
-        Op::Properties => vmm::properties(worker, message, reply),
-        Op::Retain => vmm::retain(worker, message, reply),
-        Op::EventCreate => ipc::create_event(worker, message, reply),
-        Op::SharedRecord => ipc::record(worker, message),
-        Op::SharedWait => ipc::wait(worker, message, reply),
-        Op::SharedQuery => ipc::query(worker, message, reply),
-        Op::EventExport => ipc::export_event(worker, message, reply),
-        Op::EventImport => ipc::import_event(worker, message, reply),
-        Op::Export => ipc::export(worker, message, reply),
-        Op::Import => ipc::import(worker, message, reply),
-        Op::CloseImport => ipc::close(worker, message),
-        Op::PhysicalExport => ipc::export_physical(worker, message, reply),
-        Op::PhysicalImport => ipc::import_physical(worker, message, reply),
-        Op::ImageObjectCreate => texture::create(worker, message, reply),
-        Op::ImageObjectDestroy => texture::destroy(worker, message),
-        Op::CaptureBegin => graph::capture::begin(worker, message),
-        Op::CaptureBeginToGraph => graph::capture::begin_to_graph(worker, message),
-        Op::CaptureEnd => graph::capture::end(worker, message, reply),
-        Op::CaptureStatus => graph::capture::is_capturing(worker, message, reply),
-        Op::CaptureInfo => graph::capture::describe(worker, message, reply),
-        Op::CaptureUpdate => graph::capture::update(worker, message),
-        Op::CaptureProbe => graph::capture::probe(worker, message),
-        Op::WaitForAll => graph::capture::wait_for_all(worker, message),
-        Op::GraphDestroy => graph::destroy(worker, message),
-        Op::GraphClone => graph::clone(worker, message, reply),
-        Op::GraphList => graph::list(worker, message, reply),
-        Op::GraphDependencies => graph::dependencies(worker, message),
-        Op::GraphFindInClone => graph::find_in_clone(worker, message, reply),
-        Op::GraphChild => graph::child(worker, message, reply),
-        Op::NodeAdd => graph::nodes::add(worker, message, reply),
-        Op::NodeSet => graph::nodes::set(worker, message),
-        Op::NodeGet => graph::nodes::get(worker, message, reply),
-        Op::NodeDestroy => graph::nodes::destroy(worker, message),
-        Op::NodeAttribute => graph::nodes::attribute(worker, message, reply),
-        Op::ExecNodeSet => graph::nodes::exec_set(worker, message),
-        Op::ExecCreate => graph::exec::create(worker, message, reply),
-        Op::ExecUpdate => graph::exec::update(worker, message, reply),
-        Op::UserObjectCreate => graph::objects::create(worker, message, reply),
-        Op::UserObjectCount => graph::objects::count(worker, message),
-        Op::GraphKeep => graph::capture::keep(worker, message),
-        Op::NodeType => graph::nodes::kind(worker, message, reply),
-        Op::ConditionalHandle => graph::objects::conditional(worker, message, reply),
+        TakeError: |_: &Worker, _: wire::ops::TakeError| Ok(CUDA_SUCCESS);
+
+        ImagePart: |worker, request| module::image_part(worker, lane, request);
+        ModuleLoad -> |worker, request, reply| module::load_module(worker, lane, request, reply);
+        LibraryLoad -> |worker, request, reply| module::load_library(worker, lane, request, reply);
+        ImageLoad -> |worker, request, reply| load::load(worker, lane, request, reply);
+        GetFunction -> module::get_function;
+        GetKernel -> module::get_kernel;
+        KernelFunction -> module::kernel_function;
+        LibraryModule -> module::library_module;
+        ModuleFunctions -> module::module_functions;
+        LibraryKernels -> module::library_kernels;
+        GetGlobal -> module::get_global;
+        SetFunctionAttribute: module::set_function_attribute;
+        Describe -> module::describe_again;
+        Link -> |worker, request, reply| link::link(worker, lane, request, reply);
+        LinkResult -> |worker, request, reply| link::result(worker, lane, request, reply);
+
+        Launch: launch::launch;
+        ClusterOccupancy -> launch::cluster_occupancy;
+        HostCallback: launch::host_callback;
+        NextCallback -> launch::next_callback;
+
+        Alloc -> memory::alloc;
+        Free: memory::free;
+        FreeAsync: memory::free_async;
+        MemInfo -> memory::info;
+        HostMap: memory::host_map;
+        HostUnmap: memory::host_unmap;
+        HostDrop: memory::host_drop;
+        HostGrants: memory::host_grants;
+        GrowStaging: memory::grow_staging;
+        NextOutput -> memory::next_output;
+
+        CopyInline: copy::inline;
+        CopyFromStaging: copy::from_staging;
+        CopyToStaging: copy::to_staging;
+        CopyAsync: copy::linear;
+        CopySync: copy::linear_and_wait;
+        Copy3dAsync: copy::shaped;
+        Copy3dSync: copy::shaped_and_wait;
+
+        Reserve -> vmm::reserve;
+        Unreserve: vmm::unreserve;
+        Create -> vmm::create;
+        Release: vmm::release;
+        Map: vmm::map;
+        Unmap: vmm::unmap;
+        SetAccess: vmm::set_access;
+        GetAccess -> vmm::get_access;
+        Granularity -> vmm::granularity;
+        Properties -> vmm::properties;
+        Retain -> vmm::retain;
+
+        ImageObjectCreate -> texture::create;
+        ImageObjectDestroy: texture::destroy;
+
+        CaptureBegin: graph::capture::begin;
+        CaptureBeginToGraph: graph::capture::begin_to_graph;
+        CaptureEnd -> graph::capture::end;
+        CaptureStatus -> graph::capture::is_capturing;
+        CaptureInfo -> graph::capture::describe;
+        CaptureUpdate: graph::capture::update;
+        CaptureProbe: graph::capture::probe;
+        WaitForAll: graph::capture::wait_for_all;
+
+        GraphDestroy: graph::destroy;
+        GraphClone -> graph::clone;
+        GraphList -> graph::list;
+        GraphDependencies: graph::dependencies;
+        GraphFindInClone -> graph::find_in_clone;
+        GraphChild -> graph::child;
+        GraphKeep: graph::capture::keep;
+        NodeAdd -> graph::nodes::add;
+        NodeSet: graph::nodes::set;
+        NodeGet -> graph::nodes::get;
+        NodeType -> graph::nodes::kind;
+        NodeDestroy: graph::nodes::destroy;
+        NodeAttribute -> graph::nodes::attribute;
+        ExecCreate -> graph::exec::create;
+        ExecUpdate -> graph::exec::update;
+        ExecNodeSet: graph::nodes::exec_set;
+        UserObjectCreate -> graph::objects::create;
+        UserObjectCount: graph::objects::count;
+        ConditionalHandle -> graph::objects::conditional;
+
+        EventCreate -> ipc::create_event;
+        SharedRecord: ipc::record;
+        SharedWait -> ipc::wait;
+        SharedQuery -> ipc::query;
+        EventExport -> ipc::export_event;
+        EventImport -> ipc::import_event;
+        Export -> ipc::export;
+        Import -> ipc::import;
+        CloseImport: ipc::close;
+        PhysicalExport -> ipc::export_physical;
+        PhysicalImport -> ipc::import_physical;
     }
 }

@@ -6,9 +6,14 @@ use std::sync::Arc;
 use cuda_abi::error::*;
 use cuda_abi::image;
 use cuda_abi::types::*;
-use cuda_abi::wire::{Kind, MAX_IMAGE, Reader, Writer};
+use cuda_abi::wire::ops::{
+    Describe, Described, FunctionsListed, GetFunction, GetGlobal, GetKernel, GlobalFound, ImagePart, KernelFunction,
+    LibraryKernels, LibraryLoad, LibraryLoaded, LibraryModule, Listed, ModuleFunctions, ModuleLoad, ModuleLoaded,
+    Parameter, SetFunctionAttribute, Upload,
+};
+use cuda_abi::wire::{Array, Kind, MAX_IMAGE, Operation, Rest, Typed};
 
-use crate::worker::dispatch::name;
+use super::Reply;
 use crate::worker::handles::{Object, Parameters};
 use crate::worker::{Outcome, Refusal, Worker, succeed};
 
@@ -17,9 +22,9 @@ const MAX_PARAMETERS: usize = cuda_abi::wire::MAX_PARAMS;
 /// Attributes that a launch is checked against: threads per block, dynamic shared memory.
 const LAUNCH_LIMITS: [u32; 2] = [0, 8];
 
-pub fn image_part(worker: &Worker, lane: u32, message: &mut Reader<'_>) -> Outcome {
-    let lane = if lane == idm::ring::NO_LANE { message.narrow()? } else { lane };
-    let part = message.rest();
+pub fn image_part(worker: &Worker, lane: u32, request: ImagePart<'_>) -> Outcome {
+    let lane = if lane == idm::ring::NO_LANE { request.lane } else { lane };
+    let part = request.part.0;
     let mut uploads = worker.uploads();
     if lane >= worker.lanes {
         return Err(Refusal::Malformed);
@@ -33,9 +38,7 @@ pub fn image_part(worker: &Worker, lane: u32, message: &mut Reader<'_>) -> Outco
 }
 
 /// What the lane has uploaded, if all of it came.
-pub fn take_upload(worker: &Worker, lane: u32, message: &mut Reader<'_>) -> Result<Vec<u8>, Refusal> {
-    let len = message.word()?;
-    message.end()?;
+pub fn take_upload<T>(worker: &Worker, lane: u32, upload: Upload<T>) -> Result<Vec<u8>, Refusal> {
     let image = {
         let mut uploads = worker.uploads();
         let image = uploads.by_lane.remove(&lane).unwrap_or_default();
@@ -43,15 +46,15 @@ pub fn take_upload(worker: &Worker, lane: u32, message: &mut Reader<'_>) -> Resu
         image
     };
     // Parts were refused, or the context went while they came.
-    if image.len() as u64 != len {
+    if image.len() as u64 != upload.bytes {
         return Err(Refusal::Code(CUDA_ERROR_INVALID_IMAGE));
     }
     Ok(image)
 }
 
 /// The image that the lane has uploaded, if it is whole and what it says it is.
-fn take_image(worker: &Worker, lane: u32, message: &mut Reader<'_>) -> Result<Vec<u8>, Refusal> {
-    let mut image = take_upload(worker, lane, message)?;
+fn take_image<T>(worker: &Worker, lane: u32, upload: Upload<T>) -> Result<Vec<u8>, Refusal> {
+    let mut image = take_upload(worker, lane, upload)?;
     // PTX is text that ends with a NUL; for the others one more byte does no harm.
     image.push(0);
     if !image::is_whole(&image) {
@@ -60,8 +63,8 @@ fn take_image(worker: &Worker, lane: u32, message: &mut Reader<'_>) -> Result<Ve
     Ok(image)
 }
 
-pub fn load_module(worker: &Worker, lane: u32, message: &mut Reader<'_>, reply: &mut Writer<'_>) -> Outcome {
-    let image = take_image(worker, lane, message)?;
+pub fn load_module(worker: &Worker, lane: u32, request: ModuleLoad, reply: Reply<'_, '_, ModuleLoad>) -> Outcome {
+    let image = take_image(worker, lane, request.image)?;
     worker.handles.room()?;
     let charge = worker.memory.charge(image.len() as u64)?;
     let mut module = std::ptr::null_mut();
@@ -69,12 +72,11 @@ pub fn load_module(worker: &Worker, lane: u32, message: &mut Reader<'_>, reply: 
     succeed(unsafe { (worker.driver.cuModuleLoadData)(&mut module, image.as_ptr().cast()) })?;
     let word = worker.handles.open(Kind::Module, module as u64, worker.context_tag())?;
     worker.handles.pays(word, charge);
-    reply.word(word);
-    Ok(CUDA_SUCCESS)
+    reply.send(&ModuleLoaded { module: Typed(word) })
 }
 
-pub fn load_library(worker: &Worker, lane: u32, message: &mut Reader<'_>, reply: &mut Writer<'_>) -> Outcome {
-    let image = take_image(worker, lane, message)?;
+pub fn load_library(worker: &Worker, lane: u32, request: LibraryLoad, reply: Reply<'_, '_, LibraryLoad>) -> Outcome {
+    let image = take_image(worker, lane, request.image)?;
     worker.handles.room()?;
     let charge = worker.memory.charge(image.len() as u64)?;
     let mut library = std::ptr::null_mut();
@@ -94,12 +96,11 @@ pub fn load_library(worker: &Worker, lane: u32, message: &mut Reader<'_>, reply:
     })?;
     let word = worker.handles.open(Kind::Library, library as u64, 0)?;
     worker.handles.pays(word, charge);
-    reply.word(word);
-    Ok(CUDA_SUCCESS)
+    reply.send(&LibraryLoaded { library: Typed(word) })
 }
 
 /// Where each parameter of a function goes, asked of the driver once.
-fn parameters(worker: &Worker, kind: Kind, raw: u64) -> Vec<(u64, u64)> {
+fn parameters(worker: &Worker, kind: Kind, raw: u64) -> Vec<Parameter> {
     let mut found = Vec::new();
     while found.len() < MAX_PARAMETERS {
         let (mut offset, mut size) = (0, 0);
@@ -115,7 +116,7 @@ fn parameters(worker: &Worker, kind: Kind, raw: u64) -> Vec<(u64, u64)> {
         if result != CUDA_SUCCESS {
             break;
         }
-        found.push((offset as u64, size as u64));
+        found.push(Parameter { offset: offset as u32, size: size as u32 });
     }
     found
 }
@@ -143,105 +144,106 @@ fn attribute(worker: &Worker, kind: Kind, raw: u64, which: u32) -> Option<i32> {
     (result == CUDA_SUCCESS).then_some(value)
 }
 
-/// Gives a function or kernel its handle and writes its description: handle, parameter count, (offset, size)…, and, with
-/// a context and if asked, the limits of a launch.
+/// What is told of a function or kernel.
+struct Description {
+    handle: u64,
+    parameters: Vec<Parameter>,
+    limits: [Option<u32>; 2],
+}
+
+impl Description {
+    fn as_reply(&self) -> Described<'_> {
+        let [max_threads, max_dynamic_shared] = self.limits;
+        let parameters = Array::new(&self.parameters);
+        Described { handle: Typed(self.handle), parameters, max_threads, max_dynamic_shared }
+    }
+}
+
+/// Gives a function or kernel its handle and describes it: with a context and if asked, with the limits of a launch.
 fn describe(
     worker: &Worker,
     kind: Kind,
     raw: u64,
     parent: Option<Arc<Object>>,
     limits: bool,
-    reply: &mut Writer<'_>,
-) -> Result<(), Refusal> {
+) -> Result<Description, Refusal> {
     // Attributes first: asking for them loads the function, and only then does the driver know its parameters.
     let limits = LAUNCH_LIMITS.map(|which| {
         let asked = limits && worker.context_tag() != 0;
-        if asked { attribute(worker, kind, raw, which) } else { None }
+        let value = if asked { attribute(worker, kind, raw, which) } else { None };
+        value.map(|value| value.max(0) as u32)
     });
     let parameters = parameters(worker, kind, raw);
-    let bytes = parameters.iter().map(|(offset, size)| offset + size).max().unwrap_or(0) as u32;
-    let (offsets, sizes) = parameters.iter().map(|(offset, size)| (*offset as u32, *size as u32)).unzip();
+    let bytes = parameters.iter().map(|parameter| parameter.offset.saturating_add(parameter.size)).max().unwrap_or(0);
+    let (offsets, sizes) = parameters.iter().map(|parameter| (parameter.offset, parameter.size)).unzip();
     let context = if kind == Kind::Kernel { 0 } else { worker.context_tag() };
     // Before it is loaded the driver knows no parameters, and a launch would pass none.
     let layout = limits[0].is_some().then_some(Parameters { offsets, sizes, bytes });
-    reply.word(worker.handles.open_child(kind, raw, context, parent, layout)?);
-    reply.word(parameters.len() as u64);
-    for (offset, size) in parameters {
-        reply.words(&[offset, size]);
-    }
-    for value in limits {
-        reply.word(value.map_or(u64::MAX, |value| u64::from(value.max(0) as u32)));
-    }
-    Ok(())
+    let handle = worker.handles.open_child(kind, raw, context, parent, layout)?;
+    Ok(Description { handle, parameters, limits })
 }
 
-pub fn describe_again(worker: &Worker, message: &mut Reader<'_>, reply: &mut Writer<'_>) -> Outcome {
-    let object = worker.handles.get(message.word()?)?;
-    message.end()?;
-    if !matches!(object.kind, Kind::Function | Kind::Kernel) {
-        return Err(Refusal::Code(CUDA_ERROR_INVALID_HANDLE));
-    }
-    describe(worker, object.kind, object.raw, object.parent.clone(), true, reply)?;
-    Ok(CUDA_SUCCESS)
+/// Answers with the description of a function or kernel.
+fn send_described<R>(
+    worker: &Worker,
+    kind: Kind,
+    raw: u64,
+    parent: Option<Arc<Object>>,
+    reply: Reply<'_, '_, R>,
+) -> Outcome
+where
+    R: for<'m> Operation<Reply<'m> = Described<'m>>,
+{
+    reply.send(&describe(worker, kind, raw, parent, true)?.as_reply())
 }
 
-pub fn get_function(worker: &Worker, message: &mut Reader<'_>, reply: &mut Writer<'_>) -> Outcome {
-    let owner = worker.handles.pin(Kind::Module, message.word()?)?;
-    let module = owner.raw as CUmodule;
-    let name = name(message)?;
-    message.end()?;
+pub fn describe_again(worker: &Worker, request: Describe, reply: Reply<'_, '_, Describe>) -> Outcome {
+    let object = worker.handles.find(request.function)?;
+    send_described(worker, object.kind, object.raw, object.parent.clone(), reply)
+}
+
+pub fn get_function(worker: &Worker, request: GetFunction<'_>, reply: Reply<'_, '_, GetFunction<'_>>) -> Outcome {
+    let owner = worker.handles.find(request.module)?;
+    let name = request.name.to_c_string()?;
     worker.handles.room()?;
     let mut function = std::ptr::null_mut();
     // SAFETY: the module is the client's; the output is a local.
-    succeed(unsafe { (worker.driver.cuModuleGetFunction)(&mut function, module, name.as_ptr()) })?;
-    describe(worker, Kind::Function, function as u64, Some(owner), true, reply)?;
-    Ok(CUDA_SUCCESS)
+    succeed(unsafe { (worker.driver.cuModuleGetFunction)(&mut function, owner.raw as CUmodule, name.as_ptr()) })?;
+    send_described(worker, Kind::Function, function as u64, Some(owner), reply)
 }
 
-pub fn get_kernel(worker: &Worker, message: &mut Reader<'_>, reply: &mut Writer<'_>) -> Outcome {
-    let owner = worker.handles.pin(Kind::Library, message.word()?)?;
-    let library = owner.raw as CUlibrary;
-    let name = name(message)?;
-    message.end()?;
+pub fn get_kernel(worker: &Worker, request: GetKernel<'_>, reply: Reply<'_, '_, GetKernel<'_>>) -> Outcome {
+    let owner = worker.handles.find(request.library)?;
+    let name = request.name.to_c_string()?;
     worker.handles.room()?;
     let mut kernel = std::ptr::null_mut();
     // SAFETY: the library is the client's; the output is a local.
-    succeed(unsafe { (worker.driver.cuLibraryGetKernel)(&mut kernel, library, name.as_ptr()) })?;
-    describe(worker, Kind::Kernel, kernel as u64, Some(owner), true, reply)?;
-    Ok(CUDA_SUCCESS)
+    succeed(unsafe { (worker.driver.cuLibraryGetKernel)(&mut kernel, owner.raw as CUlibrary, name.as_ptr()) })?;
+    send_described(worker, Kind::Kernel, kernel as u64, Some(owner), reply)
 }
 
-pub fn kernel_function(worker: &Worker, message: &mut Reader<'_>, reply: &mut Writer<'_>) -> Outcome {
-    let kernel = worker.handles.get(message.word()?)?;
-    message.end()?;
-    if kernel.kind != Kind::Kernel {
-        return Err(Refusal::Code(CUDA_ERROR_INVALID_HANDLE));
-    }
+pub fn kernel_function(worker: &Worker, request: KernelFunction, reply: Reply<'_, '_, KernelFunction>) -> Outcome {
+    let kernel = worker.handles.find(request.kernel)?;
     worker.handles.room()?;
     let mut function = std::ptr::null_mut();
     // SAFETY: the kernel is the client's; the output is a local.
     succeed(unsafe { (worker.driver.cuKernelGetFunction)(&mut function, kernel.raw as CUkernel) })?;
-    describe(worker, Kind::Function, function as u64, kernel.parent.clone(), true, reply)?;
-    Ok(CUDA_SUCCESS)
+    send_described(worker, Kind::Function, function as u64, kernel.parent.clone(), reply)
 }
 
-pub fn library_module(worker: &Worker, message: &mut Reader<'_>, reply: &mut Writer<'_>) -> Outcome {
-    let owner = worker.handles.pin(Kind::Library, message.word()?)?;
-    let library = owner.raw as CUlibrary;
-    message.end()?;
+pub fn library_module(worker: &Worker, request: LibraryModule, reply: Reply<'_, '_, LibraryModule>) -> Outcome {
+    let owner = worker.handles.find(request.library)?;
     worker.handles.room()?;
     let mut module = std::ptr::null_mut();
     // SAFETY: the library is the client's; the output is a local.
-    succeed(unsafe { (worker.driver.cuLibraryGetModule)(&mut module, library) })?;
+    succeed(unsafe { (worker.driver.cuLibraryGetModule)(&mut module, owner.raw as CUlibrary) })?;
     // No context: a library's module goes with the library, not with the context.
-    reply.word(worker.handles.open_child(Kind::Module, module as u64, 0, Some(owner), None)?);
-    Ok(CUDA_SUCCESS)
+    let word = worker.handles.open_child(Kind::Module, module as u64, 0, Some(owner), None)?;
+    reply.send(&ModuleLoaded { module: Typed(word) })
 }
 
-pub fn module_functions(worker: &Worker, message: &mut Reader<'_>, reply: &mut Writer<'_>) -> Outcome {
-    let owner = worker.handles.pin(Kind::Module, message.word()?)?;
-    let skip = message.narrow()?;
-    message.end()?;
+pub fn module_functions(worker: &Worker, request: ModuleFunctions, reply: Reply<'_, '_, ModuleFunctions>) -> Outcome {
+    let owner = worker.handles.find(request.module)?;
     let (driver, module) = (&worker.driver, owner.raw as CUmodule);
     let mut count = 0;
     // SAFETY: the module is the client's; the output is a local.
@@ -249,13 +251,11 @@ pub fn module_functions(worker: &Worker, message: &mut Reader<'_>, reply: &mut W
     let mut functions: Vec<CUfunction> = vec![std::ptr::null_mut(); count as usize];
     // SAFETY: the array has as many places as are said.
     succeed(unsafe { (driver.cuModuleEnumerateFunctions)(functions.as_mut_ptr(), count, module) })?;
-    list(worker, Kind::Function, &owner, &functions, skip, driver.cuFuncGetName, reply)
+    list(worker, Kind::Function, &owner, &functions, request.skip, driver.cuFuncGetName, reply)
 }
 
-pub fn library_kernels(worker: &Worker, message: &mut Reader<'_>, reply: &mut Writer<'_>) -> Outcome {
-    let owner = worker.handles.pin(Kind::Library, message.word()?)?;
-    let skip = message.narrow()?;
-    message.end()?;
+pub fn library_kernels(worker: &Worker, request: LibraryKernels, reply: Reply<'_, '_, LibraryKernels>) -> Outcome {
+    let owner = worker.handles.find(request.library)?;
     let (driver, library) = (&worker.driver, owner.raw as CUlibrary);
     let mut count = 0;
     // SAFETY: the library is the client's; the output is a local.
@@ -263,81 +263,66 @@ pub fn library_kernels(worker: &Worker, message: &mut Reader<'_>, reply: &mut Wr
     let mut kernels: Vec<CUkernel> = vec![std::ptr::null_mut(); count as usize];
     // SAFETY: the array has as many places as are said.
     succeed(unsafe { (driver.cuLibraryEnumerateKernels)(kernels.as_mut_ptr(), count, library) })?;
-    list(worker, Kind::Kernel, &owner, &kernels, skip, driver.cuKernelGetName, reply)
+    list(worker, Kind::Kernel, &owner, &kernels, request.skip, driver.cuKernelGetName, reply)
 }
 
 type GetName = unsafe extern "C" fn(*mut *const c_char, *mut c_void) -> CUresult;
 
 /// Describes functions or kernels, from the `skip`-th on, as many as the reply has room for.
-fn list(
+fn list<R>(
     worker: &Worker,
     kind: Kind,
     owner: &Arc<Object>,
     objects: &[*mut c_void],
     skip: usize,
     get_name: GetName,
-    reply: &mut Writer<'_>,
-) -> Outcome {
-    reply.word(objects.len() as u64);
-    let mut scratch = vec![0; reply.room()];
+    reply: Reply<'_, '_, R>,
+) -> Outcome
+where
+    R: for<'m> Operation<Reply<'m> = FunctionsListed<'m>>,
+{
+    let writer = reply.begin(&FunctionsListed { total: objects.len(), functions: Rest::new(&[]) });
     for object in objects.iter().skip(skip) {
-        let mut entry = Writer::new(&mut scratch);
-        describe(worker, kind, *object as u64, Some(owner.clone()), false, &mut entry)?;
+        let about = describe(worker, kind, *object as u64, Some(owner.clone()), false)?;
         let mut text = std::ptr::null();
-        // SAFETY: the object is of a live owner; the name lives as long as that.
-        let named = unsafe { get_name(&mut text, *object) };
-        write_name(named, text, &mut entry);
-        match entry.finish() {
-            Ok(len) if len <= reply.room() => reply.raw(&scratch[..len]),
-            _ => break,
+        // SAFETY: the object is of a live owner; the name, which ends with a NUL, lives as long as that.
+        let name = unsafe {
+            let named = get_name(&mut text, *object) == CUDA_SUCCESS && !text.is_null();
+            if named { std::ffi::CStr::from_ptr(text).to_bytes() } else { &[] }
+        };
+        if !writer.append(&Listed { about: about.as_reply(), name }) {
+            break;
         }
     }
     Ok(CUDA_SUCCESS)
 }
 
-fn write_name(result: CUresult, text: *const c_char, reply: &mut Writer<'_>) {
-    if result == CUDA_SUCCESS && !text.is_null() {
-        // SAFETY: the driver gave a NUL-terminated string.
-        reply.bytes(unsafe { std::ffi::CStr::from_ptr(text) }.to_bytes());
-    } else {
-        reply.bytes(&[]);
-    }
-}
-
-pub fn get_global(worker: &Worker, message: &mut Reader<'_>, reply: &mut Writer<'_>) -> Outcome {
-    let word = message.word()?;
-    let owner = worker.handles.get(word)?;
-    let name = name(message)?;
-    message.end()?;
+pub fn get_global(worker: &Worker, request: GetGlobal<'_>, reply: Reply<'_, '_, GetGlobal<'_>>) -> Outcome {
+    let owner = worker.handles.find(request.owner)?;
+    let name = request.name.to_c_string()?;
     let (mut address, mut bytes) = (0, 0);
     let driver = &worker.driver;
     let raw = owner.raw as *mut c_void;
     // SAFETY: the owner is the client's; outputs are locals.
     succeed(unsafe {
         match owner.kind {
-            Kind::Module => (driver.cuModuleGetGlobal_v2)(&mut address, &mut bytes, raw, name.as_ptr()),
             Kind::Library => (driver.cuLibraryGetGlobal)(&mut address, &mut bytes, raw, name.as_ptr()),
-            _ => return Err(Refusal::Code(CUDA_ERROR_INVALID_HANDLE)),
+            _ => (driver.cuModuleGetGlobal_v2)(&mut address, &mut bytes, raw, name.as_ptr()),
         }
     })?;
-    worker.memory.add_global(word, address, bytes as u64);
-    reply.words(&[address, bytes as u64]);
-    Ok(CUDA_SUCCESS)
+    worker.memory.add_global(request.owner.0, address, bytes as u64);
+    reply.send(&GlobalFound { address, bytes: bytes as u64 })
 }
 
-pub fn set_function_attribute(worker: &Worker, message: &mut Reader<'_>) -> Outcome {
-    let object = worker.handles.get(message.word()?)?;
-    let attribute = message.narrow()?;
-    let value = message.narrow::<u32>()? as i32;
-    let device = message.narrow::<u32>()? as i32;
-    message.end()?;
+pub fn set_function_attribute(worker: &Worker, request: SetFunctionAttribute) -> Outcome {
+    let SetFunctionAttribute { function, attribute, value, device } = request;
+    let object = worker.handles.find(function)?;
     let raw = object.raw as *mut c_void;
     // SAFETY: the object is the client's, of that kind.
     Ok(unsafe {
         match object.kind {
             Kind::Kernel => (worker.driver.cuKernelSetAttribute)(attribute, value, raw, device),
-            Kind::Function => (worker.driver.cuFuncSetAttribute)(raw, attribute, value),
-            _ => CUDA_ERROR_INVALID_HANDLE,
+            _ => (worker.driver.cuFuncSetAttribute)(raw, attribute, value),
         }
     })
 }

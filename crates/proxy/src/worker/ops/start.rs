@@ -9,9 +9,11 @@ use cuda_abi::constants::host_register_flag;
 use cuda_abi::error::*;
 use cuda_abi::plan;
 use cuda_abi::types::c_void;
-use cuda_abi::wire::{DRIVER_VARIABLES, Reader, Writer};
+use cuda_abi::wire::DRIVER_VARIABLES;
+use cuda_abi::wire::ops::Start;
 use idm::bootstrap::{self, Handover};
 
+use super::Reply;
 use crate::mig;
 use crate::worker::state::Startup;
 use crate::worker::{Outcome, Refusal, VISIBLE, Worker, snapshot, succeed};
@@ -19,34 +21,22 @@ use crate::worker::{Outcome, Refusal, VISIBLE, Worker, snapshot, succeed};
 /// A descriptor is on the socket before the message that speaks of it; a client that sends none is not waited for.
 pub const HANDOVER_TIME: Duration = Duration::from_secs(1);
 
-const MAX_VARIABLES: u64 = 64;
-const MAX_VALUE: usize = 4096;
-
-pub fn start(worker: &Worker, message: &mut Reader<'_>, reply: &mut Writer<'_>) -> Outcome {
+pub fn start(worker: &Worker, request: Start<'_>, reply: Reply<'_, '_, Start<'_>>) -> Outcome {
     if worker.greeted.swap(true, Ordering::AcqRel) {
         return Err(Refusal::Malformed);
     }
-    let count = message.word()?;
-    if count > MAX_VARIABLES {
-        return Err(Refusal::Malformed);
-    }
-    let mut variables = Vec::new();
-    for _ in 0..count {
-        let (name, value) = (message.bytes()?, message.bytes()?);
-        let known = DRIVER_VARIABLES.iter().any(|known| known.as_bytes() == name);
-        if value.len() > MAX_VALUE || value.contains(&0) {
-            return Err(Refusal::Malformed);
-        }
-        if known {
-            variables.push((OsStr::from_bytes(name), OsStr::from_bytes(value)));
-        }
-    }
-    message.end()?;
+    let known = |name: &[u8]| DRIVER_VARIABLES.iter().any(|known| known.as_bytes() == name);
+    let variables: Vec<(&OsStr, &OsStr)> = request
+        .variables
+        .iter()
+        .filter(|variable| known(variable.name.0))
+        .map(|variable| (OsStr::from_bytes(variable.name.0), OsStr::from_bytes(variable.value.0)))
+        .collect();
     take_over_output(worker);
     start_driver(worker, &variables)?;
-    snapshot::write(worker, reply)?;
+    let started = snapshot::send(worker, reply)?;
     worker.started.store(true, Ordering::Release);
-    Ok(CUDA_SUCCESS)
+    Ok(started)
 }
 
 /// Starts the driver, once. A spare worker does so before it has a client, and then it is too late for variables: a

@@ -10,8 +10,10 @@ use cuda_abi::constants::resource_type;
 use cuda_abi::driver::Driver;
 use cuda_abi::error::*;
 use cuda_abi::types::*;
-use cuda_abi::wire::{Kind, Reader, Writer};
+use cuda_abi::wire::Kind;
+use cuda_abi::wire::ops::{ImageObjectCreate, ImageObjectCreated, ImageObjectDestroy};
 
+use super::Reply;
 use crate::worker::handles::Object;
 use crate::worker::{Outcome, Refusal, Worker, succeed};
 
@@ -94,16 +96,8 @@ fn resolve(worker: &Worker, resource: &mut CUDA_RESOURCE_DESC) -> Result<Option<
     }
 }
 
-pub fn create(worker: &Worker, message: &mut Reader<'_>, reply: &mut Writer<'_>) -> Outcome {
-    let surface = message.word()? != 0;
-    // SAFETY: arrays of words; the one handle or address in it is replaced or checked below.
-    let mut resource: CUDA_RESOURCE_DESC = unsafe { message.plain() }?;
-    // SAFETY: arrays of words.
-    let about: CUDA_TEXTURE_DESC = unsafe { message.plain() }?;
-    let has_view = message.word()? != 0;
-    // SAFETY: arrays of words.
-    let view: CUDA_RESOURCE_VIEW_DESC = unsafe { message.plain() }?;
-    message.end()?;
+pub fn create(worker: &Worker, request: ImageObjectCreate, reply: Reply<'_, '_, ImageObjectCreate>) -> Outcome {
+    let ImageObjectCreate { is_surface: surface, mut resource, texture, view } = request;
     if worker.images.known().len() >= MOST_OBJECTS {
         return Err(Refusal::Code(CUDA_ERROR_OUT_OF_MEMORY));
     }
@@ -114,13 +108,12 @@ pub fn create(worker: &Worker, message: &mut Reader<'_>, reply: &mut Writer<'_>)
         if surface {
             (worker.driver.cuSurfObjectCreate)(&mut object, &resource)
         } else {
-            let view = if has_view { &raw const view } else { std::ptr::null() };
-            (worker.driver.cuTexObjectCreate)(&mut object, &resource, &about, view)
+            let view = view.as_ref().map_or(std::ptr::null(), std::ptr::from_ref);
+            (worker.driver.cuTexObjectCreate)(&mut object, &resource, &texture, view)
         }
     })?;
     worker.images.known().insert((surface, object), (worker.context_tag(), array));
-    reply.word(object);
-    Ok(CUDA_SUCCESS)
+    reply.send(&ImageObjectCreated { object })
 }
 
 /// # Safety
@@ -130,9 +123,8 @@ unsafe fn destroy_object(driver: &Driver, surface: bool, object: u64) -> CUresul
     unsafe { if surface { (driver.cuSurfObjectDestroy)(object) } else { (driver.cuTexObjectDestroy)(object) } }
 }
 
-pub fn destroy(worker: &Worker, message: &mut Reader<'_>) -> Outcome {
-    let (surface, object) = (message.word()? != 0, message.word()?);
-    message.end()?;
+pub fn destroy(worker: &Worker, request: ImageObjectDestroy) -> Outcome {
+    let ImageObjectDestroy { is_surface: surface, object } = request;
     let mut known = worker.images.known();
     if known.get(&(surface, object)).is_none_or(|(context, _)| *context != worker.context_tag()) {
         return Err(Refusal::Code(CUDA_ERROR_INVALID_VALUE));

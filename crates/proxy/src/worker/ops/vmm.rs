@@ -3,127 +3,91 @@
 use cuda_abi::constants::access;
 use cuda_abi::error::*;
 use cuda_abi::types::*;
-use cuda_abi::wire::{Kind, Reader, Writer};
+use cuda_abi::wire::ops::{
+    AccessFound, Create, Created, GetAccess, Granularity, GranularityFound, Map, Properties, PropertiesFound,
+    Release, Reserve, Reserved, Retain, Retained, SetAccess, Unmap, Unreserve,
+};
+use cuda_abi::wire::{Kind, Typed};
 
-use crate::worker::{Outcome, Refusal, Worker, succeed};
+use super::Reply;
+use crate::worker::{Outcome, Worker, succeed};
 
-const MAX_ACCESS: u64 = 64;
-
-fn properties_of(message: &mut Reader<'_>) -> Result<CUmemAllocationProp, Refusal> {
-    // SAFETY: integers and a pointer that is never followed.
-    let properties: CUmemAllocationProp = unsafe { message.plain() }?;
-    Ok(CUmemAllocationProp { win32_handle_meta_data: std::ptr::null_mut(), ..properties })
+/// Properties without the one pointer in them, which nobody may follow.
+fn harmless(properties: CUmemAllocationProp) -> CUmemAllocationProp {
+    CUmemAllocationProp { win32_handle_meta_data: std::ptr::null_mut(), ..properties }
 }
 
-pub fn reserve(worker: &Worker, message: &mut Reader<'_>, reply: &mut Writer<'_>) -> Outcome {
-    let (len, align, hint) = (message.word()?, message.word()?, message.word()?);
-    message.end()?;
-    reply.word(worker.memory.reserve(len, align, hint)?);
+pub fn reserve(worker: &Worker, request: Reserve, reply: Reply<'_, '_, Reserve>) -> Outcome {
+    let Reserve { bytes, alignment, near } = request;
+    reply.send(&Reserved { address: worker.memory.reserve(bytes, alignment, near)? })
+}
+
+pub fn unreserve(worker: &Worker, Unreserve { address, bytes }: Unreserve) -> Outcome {
+    worker.memory.unreserve(address, bytes)?;
     Ok(CUDA_SUCCESS)
 }
 
-pub fn unreserve(worker: &Worker, message: &mut Reader<'_>) -> Outcome {
-    let (address, len) = (message.word()?, message.word()?);
-    message.end()?;
-    worker.memory.unreserve(address, len)?;
-    Ok(CUDA_SUCCESS)
-}
-
-pub fn create(worker: &Worker, message: &mut Reader<'_>, reply: &mut Writer<'_>) -> Outcome {
-    let len = message.word()?;
-    let properties = properties_of(message)?;
-    let flags = message.word()?;
-    message.end()?;
+pub fn create(worker: &Worker, request: Create, reply: Reply<'_, '_, Create>) -> Outcome {
     worker.handles.room()?;
-    let physical = worker.memory.create(len, &properties, flags)?;
-    reply.word(worker.handles.open(Kind::MemHandle, physical, 0)?);
-    Ok(CUDA_SUCCESS)
+    let physical = worker.memory.create(request.bytes, &harmless(request.properties), request.flags)?;
+    reply.send(&Created { memory: Typed(worker.handles.open(Kind::MemHandle, physical, 0)?) })
 }
 
-pub fn release(worker: &Worker, message: &mut Reader<'_>) -> Outcome {
-    let word = message.word()?;
-    message.end()?;
-    let physical = worker.handles.pin(Kind::MemHandle, word)?;
+pub fn release(worker: &Worker, Release { memory }: Release) -> Outcome {
+    let physical = worker.handles.find(memory)?;
     if worker.memory.release(physical.raw)? {
-        worker.handles.close(Kind::MemHandle, word)?;
+        worker.handles.close(Kind::MemHandle, memory.0)?;
     }
     Ok(CUDA_SUCCESS)
 }
 
-pub fn map(worker: &Worker, message: &mut Reader<'_>) -> Outcome {
-    let (address, len, offset) = (message.word()?, message.word()?, message.word()?);
-    let physical = worker.handles.pin(Kind::MemHandle, message.word()?)?;
-    let flags = message.word()?;
-    message.end()?;
-    worker.memory.map(address, len, offset, physical.raw, flags)?;
+pub fn map(worker: &Worker, Map { address, bytes, offset, memory, flags }: Map) -> Outcome {
+    let physical = worker.handles.find(memory)?;
+    worker.memory.map(address, bytes, offset, physical.raw, flags)?;
     Ok(CUDA_SUCCESS)
 }
 
-pub fn unmap(worker: &Worker, message: &mut Reader<'_>) -> Outcome {
-    let (address, len) = (message.word()?, message.word()?);
-    message.end()?;
-    worker.memory.unmap_client(address, len)?;
+pub fn unmap(worker: &Worker, Unmap { address, bytes }: Unmap) -> Outcome {
+    worker.memory.unmap_client(address, bytes)?;
     Ok(CUDA_SUCCESS)
 }
 
-pub fn set_access(worker: &Worker, message: &mut Reader<'_>) -> Outcome {
-    let (address, len, count) = (message.word()?, message.word()?, message.word()?);
-    if count > MAX_ACCESS {
-        return Err(Refusal::Malformed);
-    }
-    // SAFETY: plain integers.
-    let access: Vec<CUmemAccessDesc> = unsafe { message.array(count) }?.unwrap_or_default();
-    message.end()?;
-    worker.memory.check_client_map(address, len)?;
+pub fn set_access(worker: &Worker, SetAccess { address, bytes, access }: SetAccess<'_>) -> Outcome {
+    let access: Vec<CUmemAccessDesc> = access.iter().collect();
+    worker.memory.check_client_map(address, bytes)?;
     if access.iter().any(|access| access.flags & access::WRITE_BIT != 0) {
-        worker.memory.check_writable(address, len)?;
+        worker.memory.check_writable(address, bytes)?;
     }
     // SAFETY: the range is mapped by the client itself; the array lives across the call.
-    Ok(unsafe { (worker.driver.cuMemSetAccess)(address, len as usize, access.as_ptr(), access.len()) })
+    Ok(unsafe { (worker.driver.cuMemSetAccess)(address, bytes as usize, access.as_ptr(), access.len()) })
 }
 
-pub fn get_access(worker: &Worker, message: &mut Reader<'_>, reply: &mut Writer<'_>) -> Outcome {
-    let address = message.word()?;
-    // SAFETY: plain integers.
-    let location: CUmemLocation = unsafe { message.plain() }?;
-    message.end()?;
-    worker.memory.check(address, 1)?;
+pub fn get_access(worker: &Worker, request: GetAccess, reply: Reply<'_, '_, GetAccess>) -> Outcome {
+    worker.memory.check(request.address, 1)?;
     let mut flags = 0;
     // SAFETY: output and location are locals.
-    succeed(unsafe { (worker.driver.cuMemGetAccess)(&mut flags, &location, address) })?;
-    reply.word(flags);
-    Ok(CUDA_SUCCESS)
+    succeed(unsafe { (worker.driver.cuMemGetAccess)(&mut flags, &request.location, request.address) })?;
+    reply.send(&AccessFound { flags })
 }
 
-pub fn granularity(worker: &Worker, message: &mut Reader<'_>, reply: &mut Writer<'_>) -> Outcome {
-    let properties = properties_of(message)?;
-    let option = message.narrow()?;
-    message.end()?;
+pub fn granularity(worker: &Worker, request: Granularity, reply: Reply<'_, '_, Granularity>) -> Outcome {
+    let properties = harmless(request.properties);
     let mut bytes = 0;
     // SAFETY: output and struct are locals.
-    succeed(unsafe { (worker.driver.cuMemGetAllocationGranularity)(&mut bytes, &properties, option) })?;
-    reply.word(bytes as u64);
-    Ok(CUDA_SUCCESS)
+    succeed(unsafe { (worker.driver.cuMemGetAllocationGranularity)(&mut bytes, &properties, request.option) })?;
+    reply.send(&GranularityFound { bytes: bytes as u64 })
 }
 
-pub fn properties(worker: &Worker, message: &mut Reader<'_>, reply: &mut Writer<'_>) -> Outcome {
-    let physical = worker.handles.pin(Kind::MemHandle, message.word()?)?;
-    message.end()?;
+pub fn properties(worker: &Worker, request: Properties, reply: Reply<'_, '_, Properties>) -> Outcome {
+    let physical = worker.handles.find(request.memory)?;
     let mut properties = CUmemAllocationProp::default();
     // SAFETY: the output is a local, the handle is the client's own.
-    unsafe {
-        succeed((worker.driver.cuMemGetAllocationPropertiesFromHandle)(&mut properties, physical.raw))?;
-        properties.win32_handle_meta_data = std::ptr::null_mut();
-        reply.plain(&properties);
-    }
-    Ok(CUDA_SUCCESS)
+    succeed(unsafe { (worker.driver.cuMemGetAllocationPropertiesFromHandle)(&mut properties, physical.raw) })?;
+    reply.send(&PropertiesFound { properties: harmless(properties) })
 }
 
-pub fn retain(worker: &Worker, message: &mut Reader<'_>, reply: &mut Writer<'_>) -> Outcome {
-    let address = message.word()?;
-    message.end()?;
+pub fn retain(worker: &Worker, Retain { address }: Retain, reply: Reply<'_, '_, Retain>) -> Outcome {
     worker.handles.room()?;
     let physical = worker.memory.retain(address)?;
-    reply.word(worker.handles.open(Kind::MemHandle, physical, 0)?);
-    Ok(CUDA_SUCCESS)
+    reply.send(&Retained { memory: Typed(worker.handles.open(Kind::MemHandle, physical, 0)?) })
 }

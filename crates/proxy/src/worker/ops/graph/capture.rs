@@ -7,9 +7,13 @@ use std::sync::atomic::Ordering;
 use cuda_abi::constants::{capture_status, default_stream, retain_flag, user_object_flag};
 use cuda_abi::error::*;
 use cuda_abi::types::*;
-use cuda_abi::wire::{Kind, Reader, Writer};
+use cuda_abi::wire::ops::{
+    CaptureBegin, CaptureBeginToGraph, CaptureDescribed, CaptureEnd, CaptureEnded, CaptureInfo, CaptureProbe,
+    CaptureState, CaptureStatus, CaptureUpdate, GraphKeep, WaitForAll,
+};
+use cuda_abi::wire::{Array, GraphNodeHandle, Kind, Typed};
 
-use super::{edge_list, invalid, node_list, node_word, raw_nodes};
+use super::{Reply, edge_list, invalid, node_list, node_word, raw_nodes};
 use crate::worker::callbacks::{argument, drop_in_client};
 use crate::worker::handles::Object;
 use crate::worker::{Outcome, Refusal, Worker, succeed};
@@ -97,15 +101,12 @@ pub fn tie_captured(worker: &Worker, stream: CUstream, id: u64) {
 }
 
 /// Ties something of the client's to a graph, or to the one that a stream is being captured into.
-pub fn keep(worker: &Worker, message: &mut Reader<'_>) -> Outcome {
-    let holder = worker.handles.get(message.word()?)?;
-    let id = message.word()?;
-    message.end()?;
+pub fn keep(worker: &Worker, GraphKeep { holder, id }: GraphKeep) -> Outcome {
+    let holder = worker.handles.find(holder)?;
     let _graphs = worker.graphs.at_work();
     let graph = match holder.kind {
         Kind::Graph => Some(holder),
-        Kind::Stream => captured_graph(worker, holder.raw as CUstream),
-        _ => None,
+        _ => captured_graph(worker, holder.raw as CUstream),
     };
     tie(worker, &*graph.ok_or_else(invalid)?, id)?;
     Ok(CUDA_SUCCESS)
@@ -133,10 +134,8 @@ pub fn tie(worker: &Worker, graph: &Object, id: u64) -> Result<(), Refusal> {
     }
 }
 
-pub fn begin(worker: &Worker, message: &mut Reader<'_>) -> Outcome {
-    let stream = worker.handles.pin(Kind::Stream, message.word()?)?;
-    let mode = message.narrow()?;
-    message.end()?;
+pub fn begin(worker: &Worker, CaptureBegin { stream, mode }: CaptureBegin) -> Outcome {
+    let stream = worker.handles.find(stream)?;
     let _still = worker.turns.hold_still(worker);
     let mut graphs = worker.graphs.at_work();
     worker.handles.room()?;
@@ -167,15 +166,11 @@ pub fn begin(worker: &Worker, message: &mut Reader<'_>) -> Outcome {
     }
 }
 
-pub fn begin_to_graph(worker: &Worker, message: &mut Reader<'_>) -> Outcome {
-    let word = message.word()?;
-    let stream = worker.handles.pin(Kind::Stream, word)?;
-    let mode = message.narrow()?;
-    let target = message.word()?;
-    let graph = worker.handles.pin(Kind::Graph, target)?;
-    let nodes = node_list(worker, message)?;
-    let edges = edge_list(message, nodes.len())?;
-    message.end()?;
+pub fn begin_to_graph(worker: &Worker, request: CaptureBeginToGraph<'_>) -> Outcome {
+    let stream = worker.handles.find(request.stream)?;
+    let graph = worker.handles.find(request.graph)?;
+    let nodes = node_list(worker, request.nodes)?;
+    let edges = edge_list(request.edges, nodes.len())?;
     if !nodes.iter().all(|node| node.parent.as_ref().is_some_and(|parent| Arc::ptr_eq(parent, &graph))) {
         return Err(invalid());
     }
@@ -191,19 +186,18 @@ pub fn begin_to_graph(worker: &Worker, message: &mut Reader<'_>) -> Outcome {
             raw.as_ptr(),
             edges,
             raw.len(),
-            mode,
+            request.mode,
         )
     })?;
-    graphs.origins.insert(stream.serial, Origin { graph: target, own: false });
+    graphs.origins.insert(stream.serial, Origin { graph: request.graph.0, own: false });
     worker.graphs.captures.fetch_add(1, Ordering::AcqRel);
     Ok(CUDA_SUCCESS)
 }
 
-pub fn end(worker: &Worker, message: &mut Reader<'_>, reply: &mut Writer<'_>) -> Outcome {
-    let stream = worker.handles.pin(Kind::Stream, message.word()?)?;
-    message.end()?;
+pub fn end(worker: &Worker, CaptureEnd { stream }: CaptureEnd, reply: Reply<'_, '_, CaptureEnd>) -> Outcome {
+    let stream = worker.handles.find(stream)?;
     let (result, word) = finish(worker, &stream);
-    reply.word(word);
+    reply.begin(&CaptureEnded { graph: Typed(word) });
     Ok(result)
 }
 
@@ -272,39 +266,36 @@ fn abandon_stream(worker: &Worker, stream: &Object) {
     }
 }
 
-pub fn is_capturing(worker: &Worker, message: &mut Reader<'_>, reply: &mut Writer<'_>) -> Outcome {
-    let stream = worker.handles.pin(Kind::Stream, message.word()?)?;
-    message.end()?;
-    reply.word(u64::from(status(worker, stream.raw as CUstream)?));
-    Ok(CUDA_SUCCESS)
+pub fn is_capturing(worker: &Worker, request: CaptureStatus, reply: Reply<'_, '_, CaptureStatus>) -> Outcome {
+    let stream = worker.handles.find(request.stream)?;
+    reply.send(&CaptureState { status: status(worker, stream.raw as CUstream)? })
 }
 
-pub fn describe(worker: &Worker, message: &mut Reader<'_>, reply: &mut Writer<'_>) -> Outcome {
-    let stream = worker.handles.pin(Kind::Stream, message.word()?)?;
-    message.end()?;
+pub fn describe(worker: &Worker, CaptureInfo { stream }: CaptureInfo, reply: Reply<'_, '_, CaptureInfo>) -> Outcome {
+    let stream = worker.handles.find(stream)?;
     let _graphs = worker.graphs.at_work();
     let info = info(worker, stream.raw as CUstream)?;
     let known = worker.handles.known(Kind::Graph, info.graph as u64).filter(|_| !info.graph.is_null());
     let graph = known.and_then(|word| worker.handles.pin(Kind::Graph, word).ok());
-    let words: Vec<u64> = match &graph {
-        Some(graph) => info.nodes.iter().map(|node| node_word(worker, graph, *node)).collect::<Result<_, _>>()?,
+    let nodes: Vec<GraphNodeHandle> = match &graph {
+        Some(graph) => {
+            info.nodes.iter().map(|node| node_word(worker, graph, *node).map(Typed)).collect::<Result<_, _>>()?
+        }
         None => Vec::new(),
     };
-    reply.words(&[u64::from(info.status), info.id, known.unwrap_or(0)]);
-    // SAFETY: plain integers.
-    unsafe {
-        reply.array(words.as_ptr(), words.len());
-        reply.array(info.edges.as_ptr(), info.edges.len());
-    }
-    Ok(CUDA_SUCCESS)
+    reply.send(&CaptureDescribed {
+        status: info.status,
+        id: info.id,
+        graph: Typed(known.unwrap_or(0)),
+        nodes: Array::new(&nodes),
+        edges: Array::new(&info.edges),
+    })
 }
 
-pub fn update(worker: &Worker, message: &mut Reader<'_>) -> Outcome {
-    let stream = worker.handles.pin(Kind::Stream, message.word()?)?;
-    let flags = message.narrow()?;
-    let nodes = node_list(worker, message)?;
-    let edges = edge_list(message, nodes.len())?;
-    message.end()?;
+pub fn update(worker: &Worker, CaptureUpdate { stream, flags, nodes, edges }: CaptureUpdate<'_>) -> Outcome {
+    let stream = worker.handles.find(stream)?;
+    let nodes = node_list(worker, nodes)?;
+    let edges = edge_list(edges, nodes.len())?;
     let _graphs = worker.graphs.at_work();
     let mut raw = raw_nodes(&nodes);
     let (driver, stream) = (&worker.driver, stream.raw as CUstream);
@@ -319,8 +310,7 @@ pub fn update(worker: &Worker, message: &mut Reader<'_>) -> Outcome {
 }
 
 /// Asks the driver for a little memory, which it refuses where a capture forbids that.
-pub fn probe(worker: &Worker, message: &mut Reader<'_>) -> Outcome {
-    message.end()?;
+pub fn probe(worker: &Worker, _: CaptureProbe) -> Outcome {
     let mut address = 0;
     // SAFETY: the output is a local, and what is there is freed again.
     unsafe {
@@ -329,8 +319,7 @@ pub fn probe(worker: &Worker, message: &mut Reader<'_>) -> Outcome {
     }
 }
 
-pub fn wait_for_all(worker: &Worker, message: &mut Reader<'_>) -> Outcome {
-    message.end()?;
+pub fn wait_for_all(worker: &Worker, _: WaitForAll) -> Outcome {
     wait_for_context(worker)?;
     Ok(CUDA_SUCCESS)
 }

@@ -3,24 +3,26 @@
 use cuda_abi::constants::instantiate_flag;
 use cuda_abi::error::*;
 use cuda_abi::types::*;
-use cuda_abi::wire::{Kind, Reader, Writer};
+use cuda_abi::wire::ops::{ExecCreate, ExecCreated, ExecUpdate, ExecUpdated};
+use cuda_abi::wire::{Kind, Typed};
 
 use super::lists::named_node;
-use super::{exec, graph, outermost};
+use super::{Reply, outermost};
 use crate::worker::{Outcome, Refusal, Worker};
 
-pub fn create(worker: &Worker, message: &mut Reader<'_>, reply: &mut Writer<'_>) -> Outcome {
-    let graph = graph(worker, message)?;
-    let flags = message.word()?;
-    let with_stream = message.word()? != 0;
-    let stream = worker.handles.pin(Kind::Stream, message.word()?)?;
-    message.end()?;
+pub fn create(
+    worker: &Worker,
+    ExecCreate { graph, flags, upload }: ExecCreate,
+    reply: Reply<'_, '_, ExecCreate>,
+) -> Outcome {
+    let graph = worker.handles.find(graph)?;
+    let stream = upload.map(|stream| worker.handles.find(stream)).transpose()?;
     if flags & instantiate_flag::DEVICE_LAUNCH != 0 {
         return Err(Refusal::Code(CUDA_ERROR_NOT_SUPPORTED));
     }
     let _graphs = worker.graphs.at_work();
     worker.handles.room()?;
-    let upload_stream = if with_stream { stream.raw as CUstream } else { std::ptr::null_mut() };
+    let upload_stream = stream.as_ref().map_or(std::ptr::null_mut(), |stream| stream.raw as CUstream);
     let mut params = CUDA_GRAPH_INSTANTIATE_PARAMS { flags, upload_stream, ..Default::default() };
     let mut made = std::ptr::null_mut();
     // SAFETY: graph and stream were checked; struct and output are locals.
@@ -30,14 +32,12 @@ pub fn create(worker: &Worker, message: &mut Reader<'_>, reply: &mut Writer<'_>)
         word = worker.handles.open(Kind::GraphExec, made as u64, worker.context_tag())?;
         worker.handles.pin(Kind::GraphExec, word)?.hold_all_of(&outermost(&graph));
     }
-    let node = named_node(worker, &graph, params.error_node);
-    reply.words(&[u64::from(code), u64::from(params.result), node, word]);
-    Ok(CUDA_SUCCESS)
+    let node = Typed(named_node(worker, &graph, params.error_node));
+    reply.send(&ExecCreated { code, result: params.result, node, exec: Typed(word) })
 }
 
-pub fn update(worker: &Worker, message: &mut Reader<'_>, reply: &mut Writer<'_>) -> Outcome {
-    let (exec, graph) = (exec(worker, message)?, graph(worker, message)?);
-    message.end()?;
+pub fn update(worker: &Worker, request: ExecUpdate, reply: Reply<'_, '_, ExecUpdate>) -> Outcome {
+    let (exec, graph) = (worker.handles.find(request.exec)?, worker.handles.find(request.graph)?);
     let _graphs = worker.graphs.at_work();
     let mut info = CUgraphExecUpdateResultInfo::default();
     // SAFETY: both were checked; the output is a local.
@@ -46,7 +46,7 @@ pub fn update(worker: &Worker, message: &mut Reader<'_>, reply: &mut Writer<'_>)
     if code == CUDA_SUCCESS {
         exec.hold_all_of(&outermost(&graph));
     }
-    let nodes = [info.error_node, info.error_from_node].map(|node| named_node(worker, &graph, node));
-    reply.words(&[u64::from(code), u64::from(info.result), nodes[0], nodes[1]]);
-    Ok(CUDA_SUCCESS)
+    let named = |node| Typed(named_node(worker, &graph, node));
+    let (node, from) = (named(info.error_node), named(info.error_from_node));
+    reply.send(&ExecUpdated { code, result: info.result, node, from })
 }

@@ -4,9 +4,10 @@ use std::sync::Arc;
 
 use cuda_abi::error::*;
 use cuda_abi::types::*;
-use cuda_abi::wire::{Reader, Writer, graph_list};
+use cuda_abi::wire::ops::{GraphList, GraphListed, GraphRow};
+use cuda_abi::wire::{Field, Kind, Rest, Typed, graph_list};
 
-use super::{graph, node, node_word, owner};
+use super::{Reply, node_word, owner};
 use crate::worker::handles::Object;
 use crate::worker::{Outcome, Refusal, Worker, succeed};
 
@@ -54,12 +55,12 @@ pub fn named_node(worker: &Worker, graph: &Arc<Object>, raw: CUgraphNode) -> u64
     if !raw.is_null() && inside() { node_word(worker, graph, raw).unwrap_or(0) } else { 0 }
 }
 
-pub fn list(worker: &Worker, message: &mut Reader<'_>, reply: &mut Writer<'_>) -> Outcome {
-    let what = message.word()?;
+pub fn list(worker: &Worker, request: GraphList, reply: Reply<'_, '_, GraphList>) -> Outcome {
+    let GraphList { what, of, skip } = request;
     let _graphs = worker.graphs.at_work();
     let driver = &worker.driver;
     let (owner, columns) = if matches!(what, graph_list::DEPENDENCIES | graph_list::DEPENDENTS) {
-        let node = node(worker, message)?;
+        let node = worker.handles.pin(Kind::GraphNode, of.0)?;
         let raw = node.raw as CUgraphNode;
         let ask = if what == graph_list::DEPENDENCIES {
             driver.cuGraphNodeGetDependencies_v2
@@ -70,7 +71,7 @@ pub fn list(worker: &Worker, message: &mut Reader<'_>, reply: &mut Writer<'_>) -
         let columns = Columns::read(false, true, |nodes, _, edges, count| unsafe { ask(raw, nodes, edges, count) })?;
         (owner(&node)?, columns)
     } else {
-        let graph = graph(worker, message)?;
+        let graph = worker.handles.pin(Kind::Graph, of.0)?;
         let raw = graph.raw as CUgraph;
         let columns = match what {
             graph_list::NODES => Columns { first: nodes_of(worker, &graph)?, ..Columns::default() },
@@ -86,23 +87,22 @@ pub fn list(worker: &Worker, message: &mut Reader<'_>, reply: &mut Writer<'_>) -
         };
         (graph, columns)
     };
-    // How many to leave out. A client that only counts leaves out all, and no node gets a handle.
-    let skip: usize = usize::try_from(message.word()?).unwrap_or(usize::MAX);
-    message.end()?;
-    reply.word(columns.first.len() as u64);
-    const ROW: usize = 3 * 8;
+    let writer = reply.begin(&GraphListed { total: columns.first.len(), rows: Rest::new(&[]) });
+    let handle = |node: CUgraphNode| node_word(worker, &owner, node).map(Typed);
+    let mut row = GraphRow { node: Typed::NONE, to: Typed::NONE, edge: CUgraphEdgeData::default() };
+    // A client that only counts leaves out all, and no node gets a handle.
     for at in skip.min(columns.first.len())..columns.first.len() {
-        if reply.room() < ROW {
+        if writer.room() < row.size() {
             break;
         }
-        reply.word(node_word(worker, &owner, columns.first[at])?);
+        row.node = handle(columns.first[at])?;
         if let Some(second) = columns.second.get(at) {
-            reply.word(node_word(worker, &owner, *second)?);
+            row.to = handle(*second)?;
         }
         if let Some(edge) = columns.edges.get(at) {
-            // SAFETY: eight bytes.
-            reply.word(u64::from_le_bytes(unsafe { std::mem::transmute::<CUgraphEdgeData, [u8; 8]>(*edge) }));
+            row.edge = *edge;
         }
+        writer.append(&row);
     }
     Ok(CUDA_SUCCESS)
 }

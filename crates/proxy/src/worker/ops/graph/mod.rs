@@ -22,7 +22,13 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use cuda_abi::error::*;
 use cuda_abi::types::*;
-use cuda_abi::wire::{Kind, Reader, Writer};
+use cuda_abi::wire::ops::{
+    ChildFound, Edges, GraphChild, GraphClone, GraphCloned, GraphDependencies, GraphDestroy, GraphFindInClone,
+    NodeFound, Nodes,
+};
+use cuda_abi::wire::{Kind, Typed};
+
+use super::Reply;
 
 use crate::worker::handles::Object;
 use crate::worker::{Outcome, Refusal, Worker, succeed};
@@ -62,32 +68,14 @@ fn invalid() -> Refusal {
     Refusal::Code(CUDA_ERROR_INVALID_VALUE)
 }
 
-fn graph(worker: &Worker, message: &mut Reader<'_>) -> Result<Arc<Object>, Refusal> {
-    worker.handles.pin(Kind::Graph, message.word()?)
-}
-
-fn node(worker: &Worker, message: &mut Reader<'_>) -> Result<Arc<Object>, Refusal> {
-    worker.handles.pin(Kind::GraphNode, message.word()?)
-}
-
-fn exec(worker: &Worker, message: &mut Reader<'_>) -> Result<Arc<Object>, Refusal> {
-    worker.handles.pin(Kind::GraphExec, message.word()?)
-}
-
-/// An array of nodes.
-fn node_list(worker: &Worker, message: &mut Reader<'_>) -> Result<Vec<Arc<Object>>, Refusal> {
-    let bytes = message.bytes()?;
-    if !bytes.len().is_multiple_of(8) {
-        return Err(Refusal::Malformed);
-    }
-    let words = bytes.chunks_exact(8).map(|word| u64::from_le_bytes(word.try_into().unwrap_or_default()));
-    words.map(|word| worker.handles.pin(Kind::GraphNode, word)).collect()
+/// The nodes that a message names.
+fn node_list(worker: &Worker, nodes: Nodes<'_>) -> Result<Vec<Arc<Object>>, Refusal> {
+    nodes.iter().map(|node| worker.handles.find(node)).collect()
 }
 
 /// Edge data for `count` edges: nothing stands for edges as usual.
-fn edge_list(message: &mut Reader<'_>, count: usize) -> Result<Vec<CUgraphEdgeData>, Refusal> {
-    // SAFETY: bytes, of which every pattern is a value.
-    Ok(unsafe { message.array(count as u64) }?.unwrap_or_default())
+fn edge_list(edges: Edges<'_>, count: usize) -> Result<Vec<CUgraphEdgeData>, Refusal> {
+    if edges.is_empty() || edges.len() == count { Ok(edges.iter().collect()) } else { Err(Refusal::Malformed) }
 }
 
 fn raw_nodes(nodes: &[Arc<Object>]) -> Vec<CUgraphNode> {
@@ -126,17 +114,14 @@ fn inner_graph(worker: &Worker, node: &Arc<Object>, raw: CUgraph) -> Result<u64,
     Ok(word)
 }
 
-pub fn destroy(worker: &Worker, message: &mut Reader<'_>) -> Outcome {
-    let word = message.word()?;
-    message.end()?;
+pub fn destroy(worker: &Worker, GraphDestroy { graph }: GraphDestroy) -> Outcome {
     let _graphs = worker.graphs.at_work();
-    worker.handles.pin(Kind::Graph, word)?;
-    worker.close(Kind::Graph, word)
+    worker.handles.find(graph)?;
+    worker.close(Kind::Graph, graph.0)
 }
 
-pub fn clone(worker: &Worker, message: &mut Reader<'_>, reply: &mut Writer<'_>) -> Outcome {
-    let original = graph(worker, message)?;
-    message.end()?;
+pub fn clone(worker: &Worker, GraphClone { graph }: GraphClone, reply: Reply<'_, '_, GraphClone>) -> Outcome {
+    let original = worker.handles.find(graph)?;
     let _graphs = worker.graphs.at_work();
     worker.handles.room()?;
     let mut made = std::ptr::null_mut();
@@ -144,16 +129,14 @@ pub fn clone(worker: &Worker, message: &mut Reader<'_>, reply: &mut Writer<'_>) 
     succeed(unsafe { (worker.driver.cuGraphClone)(&mut made, original.raw as CUgraph) })?;
     let word = worker.handles.open(Kind::Graph, made as u64, worker.context_tag())?;
     worker.handles.pin(Kind::Graph, word)?.hold_all_of(&outermost(&original));
-    reply.word(word);
-    Ok(CUDA_SUCCESS)
+    reply.send(&GraphCloned { graph: Typed(word) })
 }
 
-pub fn dependencies(worker: &Worker, message: &mut Reader<'_>) -> Outcome {
-    let graph = graph(worker, message)?;
-    let add = message.word()? != 0;
-    let (from, to) = (node_list(worker, message)?, node_list(worker, message)?);
-    let edges = edge_list(message, from.len())?;
-    message.end()?;
+pub fn dependencies(worker: &Worker, request: GraphDependencies<'_>) -> Outcome {
+    let add = request.add;
+    let graph = worker.handles.find(request.graph)?;
+    let (from, to) = (node_list(worker, request.from)?, node_list(worker, request.to)?);
+    let edges = edge_list(request.edges, from.len())?;
     if from.len() != to.len() {
         return Err(Refusal::Malformed);
     }
@@ -179,27 +162,27 @@ pub fn dependencies(worker: &Worker, message: &mut Reader<'_>) -> Outcome {
     })
 }
 
-pub fn find_in_clone(worker: &Worker, message: &mut Reader<'_>, reply: &mut Writer<'_>) -> Outcome {
-    let (original, cloned) = (node(worker, message)?, graph(worker, message)?);
-    message.end()?;
+pub fn find_in_clone(
+    worker: &Worker,
+    GraphFindInClone { node, clone }: GraphFindInClone,
+    reply: Reply<'_, '_, GraphFindInClone>,
+) -> Outcome {
+    let (original, cloned) = (worker.handles.find(node)?, worker.handles.find(clone)?);
     let _graphs = worker.graphs.at_work();
     worker.handles.room()?;
     let mut found = std::ptr::null_mut();
     let (raw, cloned_raw) = (original.raw as CUgraphNode, cloned.raw as CUgraph);
     // SAFETY: node and graph were checked; the output is a local.
     succeed(unsafe { (worker.driver.cuGraphNodeFindInClone)(&mut found, raw, cloned_raw) })?;
-    reply.word(node_word(worker, &cloned, found)?);
-    Ok(CUDA_SUCCESS)
+    reply.send(&NodeFound { node: Typed(node_word(worker, &cloned, found)?) })
 }
 
-pub fn child(worker: &Worker, message: &mut Reader<'_>, reply: &mut Writer<'_>) -> Outcome {
-    let node = node(worker, message)?;
-    message.end()?;
+pub fn child(worker: &Worker, GraphChild { node }: GraphChild, reply: Reply<'_, '_, GraphChild>) -> Outcome {
+    let node = worker.handles.find(node)?;
     let _graphs = worker.graphs.at_work();
     worker.handles.room()?;
     let mut inside = std::ptr::null_mut();
     // SAFETY: the node was checked; the output is a local.
     succeed(unsafe { (worker.driver.cuGraphChildGraphNodeGetGraph)(node.raw as CUgraphNode, &mut inside) })?;
-    reply.word(inner_graph(worker, &node, inside)?);
-    Ok(CUDA_SUCCESS)
+    reply.send(&ChildFound { graph: Typed(inner_graph(worker, &node, inside)?) })
 }

@@ -5,16 +5,17 @@ use std::sync::Arc;
 use cuda_abi::constants::node_type;
 use cuda_abi::error::*;
 use cuda_abi::types::*;
-use cuda_abi::wire::{Kind, Reader, Writer, is_plain_launch_attribute};
+use cuda_abi::wire::ops::{
+    ExecNodeSet, MAX_BRANCHES, NodeAdd, NodeAdded, NodeAttribute, NodeAttributeFound, NodeDestroy, NodeGet, NodeSet,
+    NodeType, NodeTyped,
+};
+use cuda_abi::wire::{Array, GraphHandle, Kind, Typed, is_plain_launch_attribute};
 
 use super::capture::tie;
 use super::params::{Params, describe, host_params};
-use super::{Inner, edge_list, exec, graph, inner_graph, invalid, node, node_list, node_word, outermost, raw_nodes};
+use super::{Inner, Reply, edge_list, inner_graph, invalid, node_list, node_word, outermost, raw_nodes};
 use crate::worker::handles::Object;
 use crate::worker::{Outcome, Refusal, Worker, succeed};
-
-/// A conditional node has one graph for each branch; more than this nobody has.
-const MAX_BRANCHES: u32 = 1024;
 
 /// The context that a node's copy, set or kernel belongs to: the message's.
 fn context(worker: &Worker) -> Result<CUcontext, Refusal> {
@@ -22,12 +23,11 @@ fn context(worker: &Worker) -> Result<CUcontext, Refusal> {
     Ok(context.ok_or(Refusal::Code(CUDA_ERROR_INVALID_CONTEXT))?.raw as CUcontext)
 }
 
-pub fn add(worker: &Worker, message: &mut Reader<'_>, reply: &mut Writer<'_>) -> Outcome {
-    let graph = graph(worker, message)?;
-    let needed = node_list(worker, message)?;
-    let edges = edge_list(message, needed.len())?;
-    let params = Params::read(worker, message)?;
-    message.end()?;
+pub fn add(worker: &Worker, request: NodeAdd<'_>, reply: Reply<'_, '_, NodeAdd<'_>>) -> Outcome {
+    let graph = worker.handles.find(request.graph)?;
+    let needed = node_list(worker, request.dependencies)?;
+    let edges = edge_list(request.edges, needed.len())?;
+    let params = Params::check(worker, request.params)?;
     if !needed.iter().all(|node| node.parent.as_ref().is_some_and(|parent| Arc::ptr_eq(parent, &graph))) {
         return Err(invalid());
     }
@@ -61,12 +61,10 @@ pub fn add(worker: &Worker, message: &mut Reader<'_>, reply: &mut Writer<'_>) ->
     if let Params::Host(id) = params {
         let _ = tie(worker, &graph, id);
     }
-    reply.word(word);
     let node = worker.handles.pin(Kind::GraphNode, word)?;
-    let branches: Result<Vec<u64>, Refusal> =
-        branches.into_iter().map(|branch| inner_graph(worker, &node, branch)).collect();
-    reply.words(&branches?);
-    Ok(CUDA_SUCCESS)
+    let branch = |branch| inner_graph(worker, &node, branch).map(Typed);
+    let branches = branches.into_iter().map(branch).collect::<Result<Vec<GraphHandle>, Refusal>>()?;
+    reply.send(&NodeAdded { node: Typed(word), branches: Array::new(&branches) })
 }
 
 /// Has the driver make a node; answers it and the graphs inside a conditional one.
@@ -109,7 +107,7 @@ fn make(
                 (driver.cuGraphAddEventWaitNode)(&mut made, raw, needed, count, event.raw as CUevent)
             }
             Params::Conditional { handle, kind, size } => {
-                if *size == 0 || *size > MAX_BRANCHES {
+                if *size == 0 || *size as usize > MAX_BRANCHES {
                     return Err(invalid());
                 }
                 graphs.conditionals.check(*handle, graph)?;
@@ -138,10 +136,9 @@ fn make(
     Ok((made, branches))
 }
 
-pub fn set(worker: &Worker, message: &mut Reader<'_>) -> Outcome {
-    let node = node(worker, message)?;
-    let params = Params::read(worker, message)?;
-    message.end()?;
+pub fn set(worker: &Worker, NodeSet { node, params }: NodeSet<'_>) -> Outcome {
+    let node = worker.handles.find(node)?;
+    let params = Params::check(worker, params)?;
     let _graphs = worker.graphs.at_work();
     let (driver, raw) = (&worker.driver, node.raw as CUgraphNode);
     // SAFETY: node and parameters were checked; structs are locals.
@@ -168,11 +165,10 @@ pub fn set(worker: &Worker, message: &mut Reader<'_>) -> Outcome {
     Ok(result)
 }
 
-pub fn exec_set(worker: &Worker, message: &mut Reader<'_>) -> Outcome {
-    let exec = exec(worker, message)?;
-    let node = node(worker, message)?;
-    let params = Params::read(worker, message)?;
-    message.end()?;
+pub fn exec_set(worker: &Worker, ExecNodeSet { exec, node, params }: ExecNodeSet<'_>) -> Outcome {
+    let exec = worker.handles.find(exec)?;
+    let node = worker.handles.find(node)?;
+    let params = Params::check(worker, params)?;
     let _graphs = worker.graphs.at_work();
     let (driver, whole, raw) = (&worker.driver, exec.raw as CUgraphExec, node.raw as CUgraphNode);
     // SAFETY: handles and parameters were checked; structs are locals.
@@ -200,41 +196,29 @@ pub fn exec_set(worker: &Worker, message: &mut Reader<'_>) -> Outcome {
     Ok(result)
 }
 
-pub fn get(worker: &Worker, message: &mut Reader<'_>, reply: &mut Writer<'_>) -> Outcome {
-    let node = node(worker, message)?;
-    message.end()?;
+pub fn get(worker: &Worker, NodeGet { node }: NodeGet, reply: Reply<'_, '_, NodeGet>) -> Outcome {
+    let node = worker.handles.find(node)?;
     let _graphs = worker.graphs.at_work();
-    let outermost = outermost(&node);
-    reply.word(worker.handles.known(Kind::Graph, outermost.raw).unwrap_or(0));
-    describe(worker, &node, reply)?;
-    Ok(CUDA_SUCCESS)
+    describe(worker, &node, reply)
 }
 
-pub fn kind(worker: &Worker, message: &mut Reader<'_>, reply: &mut Writer<'_>) -> Outcome {
-    let node = node(worker, message)?;
-    message.end()?;
+pub fn kind(worker: &Worker, NodeType { node }: NodeType, reply: Reply<'_, '_, NodeType>) -> Outcome {
+    let node = worker.handles.find(node)?;
     let mut kind = 0;
     // SAFETY: the node was checked; the output is a local.
     succeed(unsafe { (worker.driver.cuGraphNodeGetType)(node.raw as CUgraphNode, &mut kind) })?;
-    reply.word(u64::from(kind));
-    Ok(CUDA_SUCCESS)
+    reply.send(&NodeTyped { kind })
 }
 
-pub fn destroy(worker: &Worker, message: &mut Reader<'_>) -> Outcome {
-    let word = message.word()?;
-    message.end()?;
+pub fn destroy(worker: &Worker, NodeDestroy { node }: NodeDestroy) -> Outcome {
     let _graphs = worker.graphs.at_work();
-    worker.handles.pin(Kind::GraphNode, word)?;
-    worker.close(Kind::GraphNode, word)
+    worker.handles.find(node)?;
+    worker.close(Kind::GraphNode, node.0)
 }
 
-pub fn attribute(worker: &Worker, message: &mut Reader<'_>, reply: &mut Writer<'_>) -> Outcome {
-    let node = node(worker, message)?;
-    let which: u32 = message.narrow()?;
-    // SAFETY: bytes.
-    let mut value: CUkernelNodeAttrValue = unsafe { message.plain() }?;
-    let set = message.word()? != 0;
-    message.end()?;
+pub fn attribute(worker: &Worker, request: NodeAttribute, reply: Reply<'_, '_, NodeAttribute>) -> Outcome {
+    let NodeAttribute { node, attribute: which, mut value, set } = request;
+    let node = worker.handles.find(node)?;
     // Those with handles in them must not reach the driver unchecked.
     if !is_plain_launch_attribute(which) {
         return Err(Refusal::Code(CUDA_ERROR_NOT_SUPPORTED));
@@ -249,7 +233,5 @@ pub fn attribute(worker: &Worker, message: &mut Reader<'_>, reply: &mut Writer<'
             (driver.cuGraphKernelNodeGetAttribute)(raw, which, &mut value)
         }
     })?;
-    // SAFETY: bytes.
-    unsafe { reply.plain(&value) };
-    Ok(CUDA_SUCCESS)
+    reply.send(&NodeAttributeFound { value })
 }

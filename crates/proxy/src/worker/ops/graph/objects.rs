@@ -3,15 +3,17 @@
 use cuda_abi::constants::{retain_flag, user_object_flag};
 use cuda_abi::error::*;
 use cuda_abi::types::*;
-use cuda_abi::wire::{Kind, Reader, Writer};
+use cuda_abi::wire::ops::{
+    ConditionalCreated, ConditionalHandle, UserObjectCount, UserObjectCreate, UserObjectCreated,
+};
+use cuda_abi::wire::{Kind, Typed};
 
-use super::{graph, invalid};
+use super::{Reply, invalid};
 use crate::worker::callbacks::{argument, drop_in_client};
 use crate::worker::{Outcome, Worker, succeed};
 
-pub fn create(worker: &Worker, message: &mut Reader<'_>, reply: &mut Writer<'_>) -> Outcome {
-    let (id, references) = (message.word()?, message.narrow::<u32>()?);
-    message.end()?;
+pub fn create(worker: &Worker, request: UserObjectCreate, reply: Reply<'_, '_, UserObjectCreate>) -> Outcome {
+    let UserObjectCreate { destructor, references } = request;
     let mut graphs = worker.graphs.at_work();
     worker.handles.room()?;
     let mut object = std::ptr::null_mut();
@@ -19,7 +21,7 @@ pub fn create(worker: &Worker, message: &mut Reader<'_>, reply: &mut Writer<'_>)
     succeed(unsafe {
         (worker.driver.cuUserObjectCreate)(
             &mut object,
-            argument(id),
+            argument(destructor),
             Some(drop_in_client),
             references,
             user_object_flag::NO_DESTRUCTOR_SYNC,
@@ -27,23 +29,16 @@ pub fn create(worker: &Worker, message: &mut Reader<'_>, reply: &mut Writer<'_>)
     })?;
     let word = worker.handles.open(Kind::UserObject, object as u64, 0)?;
     graphs.references.insert(word, u64::from(references));
-    reply.word(word);
-    Ok(CUDA_SUCCESS)
+    reply.send(&UserObjectCreated { object: Typed(word) })
 }
 
 /// Counts references to an object: the client's own, or a graph's. Whoever has none may not name it: it may be gone.
-pub fn count(worker: &Worker, message: &mut Reader<'_>) -> Outcome {
-    let word = message.word()?;
-    let references: u32 = message.narrow()?;
-    let graph = match message.word()? {
-        0 => None,
-        graph => Some(worker.handles.pin(Kind::Graph, graph)?),
-    };
-    let flags: u32 = message.narrow()?;
-    let release = message.word()? != 0;
-    message.end()?;
+pub fn count(worker: &Worker, request: UserObjectCount) -> Outcome {
+    let UserObjectCount { object, references, graph, flags, release } = request;
+    let word = object.0;
+    let graph = graph.map(|graph| worker.handles.find(graph)).transpose()?;
     let mut graphs = worker.graphs.at_work();
-    let object = worker.handles.pin(Kind::UserObject, word)?;
+    let object = worker.handles.find(object)?;
     let own = graphs.references.get_mut(&word).ok_or_else(invalid)?;
     let (driver, raw) = (&worker.driver, object.raw as CUuserObject);
     let moves = graph.is_some() && !release && flags & retain_flag::MOVE != 0;
@@ -72,10 +67,9 @@ pub fn count(worker: &Worker, message: &mut Reader<'_>) -> Outcome {
     Ok(CUDA_SUCCESS)
 }
 
-pub fn conditional(worker: &Worker, message: &mut Reader<'_>, reply: &mut Writer<'_>) -> Outcome {
-    let graph = graph(worker, message)?;
-    let (value, flags) = (message.narrow()?, message.narrow()?);
-    message.end()?;
+pub fn conditional(worker: &Worker, request: ConditionalHandle, reply: Reply<'_, '_, ConditionalHandle>) -> Outcome {
+    let ConditionalHandle { graph, value, flags } = request;
+    let graph = worker.handles.find(graph)?;
     let mut graphs = worker.graphs.at_work();
     graphs.conditionals.room()?;
     let context = worker.handles.context(worker.context_tag());
@@ -86,6 +80,5 @@ pub fn conditional(worker: &Worker, message: &mut Reader<'_>, reply: &mut Writer
         (worker.driver.cuGraphConditionalHandleCreate)(&mut handle, graph.raw as CUgraph, context, value, flags)
     })?;
     graphs.conditionals.add(handle, &graph);
-    reply.word(handle);
-    Ok(CUDA_SUCCESS)
+    reply.send(&ConditionalCreated { handle })
 }

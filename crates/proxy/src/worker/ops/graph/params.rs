@@ -1,15 +1,4 @@
-//! What nodes do: parameters as they travel, checked before the driver sees them.
-//!
-//! | kind | words and byte strings |
-//! |---|---|
-//! | kernel | function, grid ×3, block ×3, shared bytes, parameter bytes |
-//! | memcpy | the 3D copy's description |
-//! | memset | destination, pitch, value, element size, width, height |
-//! | host | number of the client's function |
-//! | graph | graph |
-//! | empty | – |
-//! | event record, event wait | event |
-//! | conditional | handle, kind, how many graphs |
+//! What nodes do: parameters as a message brings them, checked before the driver sees them.
 
 use std::ffi::c_void;
 use std::sync::Arc;
@@ -17,13 +6,14 @@ use std::sync::Arc;
 use cuda_abi::constants::node_type;
 use cuda_abi::error::*;
 use cuda_abi::types::*;
-use cuda_abi::wire::{Kind, Reader, Writer};
+use cuda_abi::wire::ops::{NodeDescribed, NodeGet, NodeParams};
+use cuda_abi::wire::{Block, Kind, Typed};
 
 use super::super::copy::check_shape;
-use super::{inner_graph, invalid, outermost};
+use super::{Reply, inner_graph, invalid, outermost};
 use crate::worker::callbacks::{argument, run_again_in_client};
 use crate::worker::handles::Object;
-use crate::worker::{Refusal, Worker, succeed};
+use crate::worker::{Outcome, Refusal, Worker, succeed};
 
 pub enum Params {
     Kernel { function: Arc<Object>, grid: [u32; 3], block: [u32; 3], shared: u32, bytes: Vec<u8> },
@@ -44,46 +34,34 @@ pub struct KernelCall {
 }
 
 impl Params {
-    pub fn read(worker: &Worker, message: &mut Reader<'_>) -> Result<Params, Refusal> {
-        let three = |message: &mut Reader<'_>| -> Result<[u32; 3], Refusal> {
-            Ok([message.narrow()?, message.narrow()?, message.narrow()?])
-        };
-        Ok(match message.narrow::<u32>()? {
-            node_type::KERNEL => {
-                let function = worker.handles.pin(Kind::Function, message.word()?)?;
-                let (grid, block) = (three(message)?, three(message)?);
-                let shared = message.narrow()?;
-                let bytes = message.bytes()?.to_vec();
+    /// Looks up what a message names, and checks what it brings.
+    pub fn check(worker: &Worker, params: NodeParams<'_>) -> Result<Params, Refusal> {
+        Ok(match params {
+            NodeParams::Kernel { function, grid, block, shared_bytes, parameters } => {
+                let function = worker.handles.find(function)?;
                 let layout = function.parameters.as_ref().ok_or(Refusal::Code(CUDA_ERROR_INVALID_HANDLE))?;
+                let bytes = parameters.bytes().to_vec();
                 // The driver reads as many bytes as the kernel has parameters.
                 if bytes.len() != layout.bytes as usize {
                     return Err(invalid());
                 }
-                Params::Kernel { function, grid, block, shared, bytes }
+                Params::Kernel { function, grid, block, shared: shared_bytes, bytes }
             }
-            node_type::MEMCPY => {
-                // SAFETY: integers and pointers, which are checked before anybody follows them.
-                let mut copy: CUDA_MEMCPY3D = unsafe { message.plain() }?;
+            NodeParams::Memcpy { mut copy } => {
                 let arrays = check_shape(worker, &mut copy)?.ok_or_else(invalid)?;
                 Params::Memcpy { copy, arrays }
             }
-            node_type::MEMSET => {
-                let (dst, pitch) = (message.word()?, message.narrow()?);
-                let (value, element_size) = (message.narrow()?, message.narrow()?);
-                let (width, height) = (message.narrow()?, message.narrow()?);
+            NodeParams::Memset { destination: dst, pitch, value, element_size, width, height } => {
                 let set = CUDA_MEMSET_NODE_PARAMS { dst, pitch, value, element_size, width, height };
                 worker.memory.check(dst, set_bytes(&set).ok_or_else(invalid)?)?;
                 Params::Memset(set)
             }
-            node_type::HOST => Params::Host(message.word()?),
-            node_type::GRAPH => Params::Graph(super::graph(worker, message)?),
-            node_type::EMPTY => Params::Empty,
-            node_type::EVENT_RECORD => Params::EventRecord(worker.handles.pin(Kind::Event, message.word()?)?),
-            node_type::WAIT_EVENT => Params::EventWait(worker.handles.pin(Kind::Event, message.word()?)?),
-            node_type::CONDITIONAL => {
-                Params::Conditional { handle: message.word()?, kind: message.narrow()?, size: message.narrow()? }
-            }
-            _ => return Err(Refusal::Code(CUDA_ERROR_NOT_SUPPORTED)),
+            NodeParams::Host { id } => Params::Host(id),
+            NodeParams::Graph { graph } => Params::Graph(worker.handles.find(graph)?),
+            NodeParams::Empty {} => Params::Empty,
+            NodeParams::EventRecord { event } => Params::EventRecord(worker.handles.find(event)?),
+            NodeParams::EventWait { event } => Params::EventWait(worker.handles.find(event)?),
+            NodeParams::Conditional { handle, kind, size } => Params::Conditional { handle, kind, size },
         })
     }
 
@@ -139,72 +117,73 @@ pub fn host_params(id: u64) -> CUDA_HOST_NODE_PARAMS {
     CUDA_HOST_NODE_PARAMS { function: Some(run_again_in_client), user: argument(id) }
 }
 
-/// Writes what a node does.
-pub fn describe(worker: &Worker, node: &Arc<Object>, reply: &mut Writer<'_>) -> Result<(), Refusal> {
+/// Answers what a node does.
+pub fn describe(worker: &Worker, node: &Arc<Object>, reply: Reply<'_, '_, NodeGet>) -> Outcome {
     let (driver, raw) = (&worker.driver, node.raw as CUgraphNode);
     let mut kind = 0;
     // SAFETY: the node was checked; the output is a local.
     succeed(unsafe { (driver.cuGraphNodeGetType)(raw, &mut kind) })?;
-    reply.word(u64::from(kind));
-    match kind {
-        node_type::KERNEL => describe_kernel(worker, node, reply)?,
+    let mut bytes = Vec::new();
+    let params = match kind {
+        node_type::KERNEL => Some(describe_kernel(worker, node, &mut bytes)?),
         node_type::MEMCPY => {
             let mut copy = CUDA_MEMCPY3D::default();
             // SAFETY: as above.
             succeed(unsafe { (driver.cuGraphMemcpyNodeGetParams)(raw, &mut copy) })?;
             let array = |raw: CUarray| worker.handles.known(Kind::Array, raw as u64).unwrap_or(0) as CUarray;
             (copy.src_array, copy.dst_array) = (array(copy.src_array), array(copy.dst_array));
-            // SAFETY: a plain struct.
-            unsafe { reply.plain(&copy) };
+            Some(NodeParams::Memcpy { copy })
         }
         node_type::MEMSET => {
             let mut set = CUDA_MEMSET_NODE_PARAMS::default();
             // SAFETY: as above.
             succeed(unsafe { (driver.cuGraphMemsetNodeGetParams)(raw, &mut set) })?;
-            reply.words(&[set.dst, set.pitch as u64, u64::from(set.value), u64::from(set.element_size)]);
-            reply.words(&[set.width as u64, set.height as u64]);
+            let CUDA_MEMSET_NODE_PARAMS { dst: destination, pitch, value, element_size, width, height } = set;
+            Some(NodeParams::Memset { destination, pitch, value, element_size, width, height })
         }
         node_type::HOST => {
             let mut host = CUDA_HOST_NODE_PARAMS::default();
             // SAFETY: as above.
             succeed(unsafe { (driver.cuGraphHostNodeGetParams)(raw, &mut host) })?;
-            reply.word(host.user as u64);
+            Some(NodeParams::Host { id: host.user as u64 })
         }
         node_type::GRAPH => {
             let mut inside = std::ptr::null_mut();
             // SAFETY: as above.
             succeed(unsafe { (driver.cuGraphChildGraphNodeGetGraph)(raw, &mut inside) })?;
-            reply.word(inner_graph(worker, node, inside)?);
+            Some(NodeParams::Graph { graph: Typed(inner_graph(worker, node, inside)?) })
         }
         node_type::EVENT_RECORD | node_type::WAIT_EVENT => {
+            let records = kind == node_type::EVENT_RECORD;
             let mut event = std::ptr::null_mut();
             // SAFETY: as above.
             succeed(unsafe {
-                if kind == node_type::EVENT_RECORD {
+                if records {
                     (driver.cuGraphEventRecordNodeGetEvent)(raw, &mut event)
                 } else {
                     (driver.cuGraphEventWaitNodeGetEvent)(raw, &mut event)
                 }
             })?;
-            reply.word(worker.handles.known(Kind::Event, event as u64).unwrap_or(0));
+            let event = Typed(worker.handles.known(Kind::Event, event as u64).unwrap_or(0));
+            Some(if records { NodeParams::EventRecord { event } } else { NodeParams::EventWait { event } })
         }
-        _ => {}
-    }
-    Ok(())
+        _ => None,
+    };
+    let graph = Typed(worker.handles.known(Kind::Graph, outermost(node).raw).unwrap_or(0));
+    reply.send(&NodeDescribed { graph, kind, params })
 }
 
-fn describe_kernel(worker: &Worker, node: &Arc<Object>, reply: &mut Writer<'_>) -> Result<(), Refusal> {
+fn describe_kernel<'b>(
+    worker: &Worker,
+    node: &Arc<Object>,
+    bytes: &'b mut Vec<u8>,
+) -> Result<NodeParams<'b>, Refusal> {
     let mut params = CUDA_KERNEL_NODE_PARAMS_v2::default();
     // SAFETY: the node was checked; the output is a local.
     succeed(unsafe { (worker.driver.cuGraphKernelNodeGetParams_v2)(node.raw as CUgraphNode, &mut params) })?;
     let function = used_function(worker, node, &params).ok_or(Refusal::Code(CUDA_ERROR_INVALID_HANDLE))?;
-    let word = worker.handles.known(function.kind, function.raw).unwrap_or(0);
-    reply.word(word);
-    for extent in params.grid.into_iter().chain(params.block).chain([params.shared_mem_bytes]) {
-        reply.word(u64::from(extent));
-    }
     let Some(layout) = &function.parameters else { return Err(Refusal::Code(CUDA_ERROR_INVALID_HANDLE)) };
-    let mut bytes = vec![0; layout.bytes as usize];
+    bytes.resize(layout.bytes as usize, 0);
     if !params.kernel_params.is_null() {
         for (at, (start, size)) in layout.offsets.iter().zip(&layout.sizes).enumerate() {
             // SAFETY: the driver gives a pointer to each parameter, of the size that it told for this function.
@@ -215,8 +194,13 @@ fn describe_kernel(worker: &Worker, node: &Arc<Object>, reply: &mut Writer<'_>) 
             }
         }
     }
-    reply.bytes(&bytes);
-    Ok(())
+    Ok(NodeParams::Kernel {
+        function: Typed(worker.handles.known(function.kind, function.raw).unwrap_or(0)),
+        grid: params.grid,
+        block: params.block,
+        shared_bytes: params.shared_mem_bytes,
+        parameters: Block::Bytes(bytes),
+    })
 }
 
 /// The function of ours that a kernel node launches. The driver may name the function behind the kernel that we launched.

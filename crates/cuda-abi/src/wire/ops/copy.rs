@@ -1,0 +1,21 @@
+//! Copies. All but the `Sync` ones, which block until they are done, are posted.
+
+use super::Completion;
+use crate::types::CUDA_MEMCPY3D;
+use crate::wire::definition::operations;
+use crate::wire::{Raw, StreamHandle};
+
+operations! {
+    /// The bytes travel in the message itself.
+    CopyInline<'a> = 0xf050 { destination: u64, stream: StreamHandle, bytes: Raw<'a> }
+    CopyFromStaging = 0xf051 { destination: u64, offset: u64, bytes: u64, stream: StreamHandle, done: Completion }
+    CopyToStaging = 0xf052 { source: u64, offset: u64, bytes: u64, stream: StreamHandle, done: Option<Completion> }
+
+    /// Both addresses are in the window.
+    CopyAsync = 0xf053 { destination: u64, source: u64, bytes: u64, stream: StreamHandle }
+    CopySync = 0xf054 { destination: u64, source: u64, bytes: u64, stream: StreamHandle }
+
+    /// A 2D copy has a depth of 1.
+    Copy3dAsync = 0xf055 { copy: CUDA_MEMCPY3D, stream: StreamHandle }
+    Copy3dSync = 0xf056 { copy: CUDA_MEMCPY3D, stream: StreamHandle }
+}

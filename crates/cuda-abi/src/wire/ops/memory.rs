@@ -1,0 +1,29 @@
+//! Device memory, and pinned memory of the client's.
+
+use crate::wire::definition::operations;
+use crate::wire::{Array, StreamHandle};
+
+/// The most references of pages in a message.
+pub const MAX_GRANTS: usize = 14 << 10;
+
+operations! {
+    Alloc = 0xf040 { bytes: u64 } -> Allocated { address: u64 }
+    /// Returns when all work posted before is done.
+    Free = 0xf041 { address: u64 }
+    /// Posted.
+    FreeAsync = 0xf046 { address: u64, stream: StreamHandle }
+    MemInfo = 0xf042 {} -> MemoryInfo { free: u64, total: u64 }
+
+    /// The memfd travels on the socket, or grants were named before.
+    HostMap = 0xf043 { address: u64, bytes: u64 }
+    HostUnmap = 0xf044 { address: u64, bytes: u64 }
+    /// As [`HostUnmap`], of what nobody uses: does not wait.
+    HostDrop = 0xf047 { address: u64, bytes: u64 }
+    /// Pages that a client in a guest grants, for the next [`HostMap`] or [`GrowStaging`].
+    HostGrants<'a> = 0xf048 { references: Array<'a, u32, MAX_GRANTS> }
+    /// The pages that were named lie behind what there was of the staging area.
+    GrowStaging = 0xf04a { bytes: u64 }
+
+    /// What kernels have printed. To wait is to block until there is something, and to be answered nothing.
+    NextOutput = 0xf049 { wait: bool } -> Output<'a> { bytes: &'a [u8] }
+}
