@@ -6,23 +6,22 @@ use cuda_abi::error::*;
 use cuda_abi::wire::{Decode, Malformed, Operation, Reader, Writer, encode_into};
 
 use crate::carry;
-use crate::entry::Cuda;
 use crate::session::Session;
 
 /// Posts a request that nobody waits for.
-pub fn post<R: Operation>(request: &R) -> Cuda {
+pub fn post<R: Operation>(request: &R) -> CudaResult {
     carry::post(R::CODE, write(request))
 }
 
 /// As `post`, written straight into the ring. Whoever sends it has seen to it that it keeps to its bounds.
 #[inline]
-pub fn post_in_place<R: Operation>(request: &R) -> Cuda {
+pub fn post_in_place<R: Operation>(request: &R) -> CudaResult {
     carry::post_sized(R::CODE, request.size(), |slot| encode_into(request, slot))
 }
 
 /// As `post_in_place`; then `fill` puts the rest where the request's last field has reserved room for it.
 #[inline]
-pub fn post_and_fill<R: Operation>(request: &R, fill: impl FnOnce(&mut [u8])) -> Cuda {
+pub fn post_and_fill<R: Operation>(request: &R, fill: impl FnOnce(&mut [u8])) -> CudaResult {
     carry::post_sized(R::CODE, request.size(), |slot| {
         encode_into(request, slot);
         fill(slot);
@@ -30,12 +29,12 @@ pub fn post_and_fill<R: Operation>(request: &R, fill: impl FnOnce(&mut [u8])) ->
 }
 
 /// Posts a request in a context that need not be this thread's own; answers the ring position after it.
-pub fn post_in<R: Operation>(session: &Session, tag: u32, request: &R) -> Cuda<u64> {
+pub fn post_in<R: Operation>(session: &Session, tag: u32, request: &R) -> CudaResult<u64> {
     carry::post_sized_in(session, tag, R::CODE, request.size(), |slot| encode_into(request, slot))
 }
 
 /// Asks and waits for the answer, in order with everything posted.
-pub fn call<R: Operation, T>(request: &R, read: impl FnOnce(R::Reply<'_>) -> T) -> Cuda<T> {
+pub fn call<R: Operation, T>(request: &R, read: impl FnOnce(R::Reply<'_>) -> T) -> CudaResult<T> {
     let mut answer = None;
     carry::call(R::CODE, write(request), reading::<R, T>(&mut answer, read))?;
     answer.ok_or(CUDA_ERROR_UNKNOWN)
@@ -47,14 +46,14 @@ pub fn call_in<R: Operation, T>(
     tag: u32,
     request: &R,
     read: impl FnOnce(R::Reply<'_>) -> T,
-) -> Cuda<T> {
+) -> CudaResult<T> {
     let mut answer = None;
     carry::call_with(session, R::CODE, tag, write(request), reading::<R, T>(&mut answer, read))?;
     answer.ok_or(CUDA_ERROR_UNKNOWN)
 }
 
 /// Asks something that may take long: it is executed after everything posted so far, without holding up others.
-pub fn block<R: Operation, T>(request: &R, read: impl FnOnce(R::Reply<'_>) -> T) -> Cuda<T> {
+pub fn block<R: Operation, T>(request: &R, read: impl FnOnce(R::Reply<'_>) -> T) -> CudaResult<T> {
     let mut answer = None;
     carry::block(R::CODE, write(request), reading::<R, T>(&mut answer, read))?;
     answer.ok_or(CUDA_ERROR_UNKNOWN)
@@ -66,7 +65,7 @@ pub fn block_in<R: Operation, T>(
     tag: u32,
     request: &R,
     read: impl FnOnce(R::Reply<'_>) -> T,
-) -> Cuda<T> {
+) -> CudaResult<T> {
     block_after(session, tag, session.client.position(), request, read)
 }
 
@@ -77,21 +76,21 @@ pub fn block_after<R: Operation, T>(
     after: u64,
     request: &R,
     read: impl FnOnce(R::Reply<'_>) -> T,
-) -> Cuda<T> {
+) -> CudaResult<T> {
     let mut answer = None;
     carry::block_after(session, R::CODE, tag, after, write(request), reading::<R, T>(&mut answer, read))?;
     answer.ok_or(CUDA_ERROR_UNKNOWN)
 }
 
 /// As `block`, of what takes longer than an answer mostly does, and not long.
-pub fn block_briefly<R: Operation, T>(request: &R, read: impl FnOnce(R::Reply<'_>) -> T) -> Cuda<T> {
+pub fn block_briefly<R: Operation, T>(request: &R, read: impl FnOnce(R::Reply<'_>) -> T) -> CudaResult<T> {
     let mut answer = None;
     carry::block_briefly(R::CODE, write(request), reading::<R, T>(&mut answer, read))?;
     answer.ok_or(CUDA_ERROR_UNKNOWN)
 }
 
 /// Uploads what is too long for a message, by parts, then asks what is to be done with it.
-pub fn upload<R: Operation, T>(image: &[u8], request: &R, read: impl FnOnce(R::Reply<'_>) -> T) -> Cuda<T> {
+pub fn upload<R: Operation, T>(image: &[u8], request: &R, read: impl FnOnce(R::Reply<'_>) -> T) -> CudaResult<T> {
     let mut answer = None;
     carry::upload(image, R::CODE, write(request), reading::<R, T>(&mut answer, read))?;
     answer.ok_or(CUDA_ERROR_UNKNOWN)

@@ -110,10 +110,7 @@ pub fn cuMemGetAllocationPropertiesFromHandle(
     prop.put(answer)
 }
 
-pub unsafe fn cuMemRetainAllocationHandle(
-    handle: Out<CUmemGenericAllocationHandle>,
-    addr: *mut c_void,
-) -> CudaResult {
+pub fn cuMemRetainAllocationHandle(handle: Out<CUmemGenericAllocationHandle>, addr: *mut c_void) -> CudaResult {
     handle.required()?;
     let word = operation::block(&Retain { address: addr as u64 }, |reply| handles::opened(reply.memory.0))?;
     handle.put(word)
