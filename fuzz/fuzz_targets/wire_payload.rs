@@ -6,8 +6,8 @@ use cuda_abi::wire::{Codec, Handle, Op, Reader, Source, ops};
 use libfuzzer_sys::fuzz_target;
 
 fn check(codec: &Codec, payload: &[u8]) {
-    if let Ok((again, _)) = (codec.again)(payload) {
-        assert_eq!(again, payload);
+    if let Ok(again) = (codec.again)(payload) {
+        assert_eq!(again.encoding, payload);
     }
 }
 

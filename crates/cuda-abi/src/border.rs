@@ -218,6 +218,11 @@ impl<'a, T: Copy, const NULL: u32> InSlice<'a, T, NULL> {
         Self { first: std::ptr::null(), count: 0, call: PhantomData }
     }
 
+    /// The same array, of which no more than so many values are looked at.
+    pub fn at_most(self, count: usize) -> Self {
+        Self { count: self.count.min(count), ..self }
+    }
+
     /// How many values the caller says there are.
     pub fn len(&self) -> usize {
         self.count

@@ -8,7 +8,6 @@ use cuda_abi::plan;
 use cuda_abi::types::{CUdevice, CUstream};
 use parking_lot::RwLock;
 
-use crate::entry::Cuda;
 use crate::graph::capture;
 use crate::stream;
 
@@ -118,7 +117,7 @@ pub fn find(address: u64) -> Option<Allocation> {
 }
 
 /// Takes out the allocation that starts here, if it is of the kind wanted: of two threads that free it, one gets it.
-pub fn take(base: u64, wanted: impl FnOnce(&Allocation) -> bool) -> Cuda<Allocation> {
+pub fn take(base: u64, wanted: impl FnOnce(&Allocation) -> bool) -> CudaResult<Allocation> {
     let mut known = KNOWN.write();
     let found = known.get(&base).copied().filter(wanted).ok_or(CUDA_ERROR_INVALID_VALUE)?;
     known.remove(&base);
@@ -133,7 +132,7 @@ pub fn restore(allocation: Allocation) {
 
 /// May a call use `[address, address + len)`? It may run over several allocations that touch: mappings of the program's.
 /// Nothing may be anywhere: XLA copies what is empty from a null pointer.
-pub fn check(address: u64, len: u64) -> Cuda {
+pub fn check(address: u64, len: u64) -> CudaResult {
     if len == 0 {
         return Ok(());
     }
@@ -150,7 +149,7 @@ pub fn check(address: u64, len: u64) -> Cuda {
 }
 
 /// The same, for what natively may have any address while the stream is captured.
-pub fn check_unless_captured(address: u64, len: u64, stream: CUstream) -> Cuda {
+pub fn check_unless_captured(address: u64, len: u64, stream: CUstream) -> CudaResult {
     match check(address, len) {
         Err(refused) if !capture::is_captured(stream::resolve(stream)?)? => Err(refused),
         _ => Ok(()),

@@ -13,7 +13,6 @@ use idm::lane::{CallError, Lane};
 use idm::ring::PostError;
 
 use crate::context;
-use crate::entry::Cuda;
 use crate::graph::capture;
 use crate::operation;
 use crate::remembered;
@@ -35,7 +34,7 @@ pub struct Thread {
 
 impl Thread {
     /// Puts a message together in the buffer; answers its length.
-    fn compose(&mut self, write: impl FnOnce(&mut Writer<'_>)) -> Cuda<usize> {
+    fn compose(&mut self, write: impl FnOnce(&mut Writer<'_>)) -> CudaResult<usize> {
         let mut writer = Writer::new(&mut self.buffer);
         write(&mut writer);
         writer.finish().map_err(|_| CUDA_ERROR_INVALID_VALUE)
@@ -65,7 +64,7 @@ fn post_error(error: PostError) -> CUresult {
 
 /// A poisoned context answers every call with its fault.
 #[inline]
-pub fn check_fault(session: &Session) -> Cuda {
+pub fn check_fault(session: &Session) -> CudaResult {
     match session.client.status() {
         0 => Ok(()),
         fault => Err(fault),
@@ -73,7 +72,7 @@ pub fn check_fault(session: &Session) -> Cuda {
 }
 
 /// Reports an error of something posted earlier, if the worker has one: for calls that wait without asking the worker.
-pub fn check_posted(session: &Session) -> Cuda {
+pub fn check_posted(session: &Session) -> CudaResult {
     let flags = session.client.flags();
     if flags.load(error_word(flags.count())) == 0 {
         return Ok(());
@@ -83,8 +82,8 @@ pub fn check_posted(session: &Session) -> Cuda {
 
 /// Works with this thread's lane. After the thread's own storage is gone (static destructors call the driver), a lane is
 /// borrowed for the moment.
-pub fn with_thread<T>(session: &Session, work: impl FnOnce(&mut Thread) -> Cuda<T>) -> Cuda<T> {
-    let make = || -> Cuda<Thread> {
+pub fn with_thread<T>(session: &Session, work: impl FnOnce(&mut Thread) -> CudaResult<T>) -> CudaResult<T> {
+    let make = || -> CudaResult<Thread> {
         let lane = session.client.lane().map_err(call_error)?;
         Ok(Thread { lane, buffer: vec![0; MAX_MESSAGE] })
     };
@@ -107,7 +106,7 @@ pub fn with_thread<T>(session: &Session, work: impl FnOnce(&mut Thread) -> Cuda<
 }
 
 /// Posts a message that nobody waits for.
-pub fn post(op: u16, write: impl FnOnce(&mut Writer<'_>)) -> Cuda {
+pub fn post(op: u16, write: impl FnOnce(&mut Writer<'_>)) -> CudaResult {
     let session = session::get()?;
     check_fault(session)?;
     let tag = capture::mark(context::current_tag()?);
@@ -122,7 +121,7 @@ pub fn post(op: u16, write: impl FnOnce(&mut Writer<'_>)) -> Cuda {
 }
 
 /// Posts a message in a context that need not be this thread's own, whatever is being captured.
-fn post_in(session: &Session, op: u16, tag: u32, write: impl FnOnce(&mut Writer<'_>)) -> Cuda {
+fn post_in(session: &Session, op: u16, tag: u32, write: impl FnOnce(&mut Writer<'_>)) -> CudaResult {
     with_thread(session, |thread| {
         let len = thread.compose(write)?;
         let bytes = &thread.buffer[..len];
@@ -135,7 +134,7 @@ fn post_in(session: &Session, op: u16, tag: u32, write: impl FnOnce(&mut Writer<
 
 /// Posts a message whose length is known, written straight into the ring. `fill` runs under the ring's lock.
 #[inline]
-pub fn post_sized(op: u16, len: usize, fill: impl FnOnce(&mut [u8])) -> Cuda {
+pub fn post_sized(op: u16, len: usize, fill: impl FnOnce(&mut [u8])) -> CudaResult {
     let session = session::get()?;
     check_fault(session)?;
     let tag = context::current_tag()?;
@@ -152,7 +151,13 @@ pub fn post_sized(op: u16, len: usize, fill: impl FnOnce(&mut [u8])) -> Cuda {
 
 /// As `post_sized`, in a context that need not be this thread's own; answers the ring position after it.
 #[inline]
-pub fn post_sized_in(session: &Session, tag: u32, op: u16, len: usize, fill: impl FnOnce(&mut [u8])) -> Cuda<u64> {
+pub fn post_sized_in(
+    session: &Session,
+    tag: u32,
+    op: u16,
+    len: usize,
+    fill: impl FnOnce(&mut [u8]),
+) -> CudaResult<u64> {
     if capture::is_open() {
         call_sized(session, op, tag, len, fill)?;
         return Ok(session.client.position());
@@ -164,14 +169,14 @@ pub fn post_sized_in(session: &Session, tag: u32, op: u16, len: usize, fill: imp
 
 /// While a stream is being captured, what would be posted waits for the driver's word.
 #[cold]
-fn call_sized(session: &Session, op: u16, tag: u32, len: usize, fill: impl FnOnce(&mut [u8])) -> Cuda {
+fn call_sized(session: &Session, op: u16, tag: u32, len: usize, fill: impl FnOnce(&mut [u8])) -> CudaResult {
     with_thread(session, |thread| {
         let reply = thread.lane.call(op, 0, tag, len, kept(Way::Called, op, tag, fill)).map_err(call_error)?;
         answer(reply.status, reply.payload, |_| Ok(()))
     })
 }
 
-fn synchronize(session: &Session, tag: u32) -> Cuda {
+fn synchronize(session: &Session, tag: u32) -> CudaResult {
     operation::block_in(session, tag, &Synchronize { context: None }, |()| ())
 }
 
@@ -180,7 +185,7 @@ pub fn call(
     op: u16,
     write: impl FnOnce(&mut Writer<'_>),
     read: impl FnOnce(&mut Reader<'_>) -> Result<(), Malformed>,
-) -> Cuda {
+) -> CudaResult {
     let session = session::get()?;
     check_fault(session)?;
     call_with(session, op, capture::mark(context::tag_or_none()), write, read)
@@ -191,7 +196,7 @@ pub fn remembered(
     op: u16,
     write: impl FnOnce(&mut Writer<'_>),
     read: impl FnOnce(&mut Reader<'_>) -> Result<(), Malformed>,
-) -> Cuda {
+) -> CudaResult {
     let session = session::get()?;
     check_fault(session)?;
     let tag = capture::mark(context::tag_or_none());
@@ -218,7 +223,7 @@ pub fn call_with(
     tag: u32,
     write: impl FnOnce(&mut Writer<'_>),
     read: impl FnOnce(&mut Reader<'_>) -> Result<(), Malformed>,
-) -> Cuda {
+) -> CudaResult {
     with_thread(session, |thread| {
         let len = thread.compose(write)?;
         let bytes = &thread.buffer[..len];
@@ -234,7 +239,7 @@ pub fn block(
     op: u16,
     write: impl FnOnce(&mut Writer<'_>),
     read: impl FnOnce(&mut Reader<'_>) -> Result<(), Malformed>,
-) -> Cuda {
+) -> CudaResult {
     let session = session::get()?;
     check_fault(session)?;
     let tag = capture::mark(context::tag_or_none());
@@ -250,7 +255,7 @@ pub fn block_briefly(
     op: u16,
     write: impl FnOnce(&mut Writer<'_>),
     read: impl FnOnce(&mut Reader<'_>) -> Result<(), Malformed>,
-) -> Cuda {
+) -> CudaResult {
     const PLENTY: usize = 4;
     const LONGEST: Duration = Duration::from_micros(300);
     static SPINS: OnceLock<bool> = OnceLock::new();
@@ -285,7 +290,7 @@ pub fn block_after(
     after: u64,
     write: impl FnOnce(&mut Writer<'_>),
     read: impl FnOnce(&mut Reader<'_>) -> Result<(), Malformed>,
-) -> Cuda {
+) -> CudaResult {
     with_thread(session, |thread| {
         let len = thread.compose(write)?;
         let bytes = &thread.buffer[..len];
@@ -296,7 +301,7 @@ pub fn block_after(
     })
 }
 
-fn answer(status: i32, payload: &[u8], read: impl FnOnce(&mut Reader<'_>) -> Result<(), Malformed>) -> Cuda {
+fn answer(status: i32, payload: &[u8], read: impl FnOnce(&mut Reader<'_>) -> Result<(), Malformed>) -> CudaResult {
     if status != CUDA_SUCCESS as i32 {
         return Err(status as CUresult);
     }
@@ -309,7 +314,7 @@ pub fn upload(
     op: u16,
     write: impl FnOnce(&mut Writer<'_>),
     read: impl FnOnce(&mut Reader<'_>) -> Result<(), Malformed>,
-) -> Cuda {
+) -> CudaResult {
     const PART: usize = 128 << 10;
     let session = session::get()?;
     check_fault(session)?;

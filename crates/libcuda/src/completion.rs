@@ -16,7 +16,6 @@ use cuda_abi::wire::{self, Typed};
 use idm::flags::Watched;
 use parking_lot::Mutex;
 
-use crate::entry::Cuda;
 use crate::graph::capture;
 use crate::session::{self, Session};
 use crate::{carry, context, exports, handles, operation};
@@ -74,11 +73,11 @@ pub fn is_reached(session: &Session, word: &Word) -> bool {
 }
 
 /// Watches a word for a while. False: the worker must be asked.
-pub fn watch(session: &Session, word: &Word) -> Cuda<bool> {
+pub fn watch(session: &Session, word: &Word) -> CudaResult<bool> {
     watch_within(session, word, patience())
 }
 
-fn watch_within(session: &Session, word: &Word, limit: Duration) -> Cuda<bool> {
+fn watch_within(session: &Session, word: &Word, limit: Duration) -> CudaResult<bool> {
     let flags = session.client.flags();
     let watched = flags.spin(word.index as usize, word.value, limit).map_err(|_| session::lost())?;
     match watched {
@@ -89,7 +88,7 @@ fn watch_within(session: &Session, word: &Word, limit: Duration) -> Cuda<bool> {
 }
 
 /// Watches for anything that the GPU changes, for a while. False: the worker must be asked.
-pub fn watch_until(session: &Session, arrived: impl Fn() -> bool) -> Cuda<bool> {
+pub fn watch_until(session: &Session, arrived: impl Fn() -> bool) -> CudaResult<bool> {
     let start = Instant::now();
     loop {
         for _ in 0..64 {
@@ -144,7 +143,7 @@ fn is_known_done(session: &Session, stream: u64) -> bool {
 }
 
 /// Waits for a stream of the current context by a mark on it; `ask` is for when that does not do.
-fn wait_by_mark(session: &Session, stream: u64, limit: Duration, ask: impl FnOnce() -> Cuda) -> Cuda {
+fn wait_by_mark(session: &Session, stream: u64, limit: Duration, ask: impl FnOnce() -> CudaResult) -> CudaResult {
     // A mark would become part of a capture.
     if capture::is_open() {
         return ask();
@@ -172,12 +171,12 @@ fn wait_by_mark(session: &Session, stream: u64, limit: Duration, ask: impl FnOnc
 }
 
 /// Waits until a stream (as the worker knows it) has done everything posted so far.
-pub fn wait_for_stream(stream: u64) -> Cuda {
+pub fn wait_for_stream(stream: u64) -> CudaResult {
     wait_for_stream_within(stream, patience())
 }
 
 /// As `wait_for_stream`, after a copy of so many bytes that is about to end: natively one spins for it.
-pub fn wait_for_copy(stream: u64, bytes: usize) -> Cuda {
+pub fn wait_for_copy(stream: u64, bytes: usize) -> CudaResult {
     /// Slower than any bus that a GPU is worth having on, in bytes a microsecond.
     const SLOW: u64 = 10_000;
     const LONGEST: Duration = Duration::from_millis(200);
@@ -185,7 +184,7 @@ pub fn wait_for_copy(stream: u64, bytes: usize) -> Cuda {
     wait_for_stream_within(stream, (patience() + transfer).min(LONGEST))
 }
 
-fn wait_for_stream_within(stream: u64, limit: Duration) -> Cuda {
+fn wait_for_stream_within(stream: u64, limit: Duration) -> CudaResult {
     let session = session::get()?;
     carry::check_fault(session)?;
     let ask = || operation::block(&SynchronizeStream { stream: Typed(stream) }, |()| ());
@@ -198,7 +197,7 @@ fn wait_for_stream_within(stream: u64, limit: Duration) -> Cuda {
 }
 
 /// Waits until a context has done everything posted so far.
-pub fn wait_for_context(context: u64) -> Cuda {
+pub fn wait_for_context(context: u64) -> CudaResult {
     let session = session::get()?;
     carry::check_fault(session)?;
     let ask = || operation::block(&Synchronize { context: Some(Typed(context)) }, |()| ());
@@ -214,7 +213,7 @@ pub fn wait_for_context(context: u64) -> Cuda {
     Ok(())
 }
 
-fn stream_flags(stream: u64) -> Cuda<u32> {
+fn stream_flags(stream: u64) -> CudaResult<u32> {
     let mut flags = 0;
     // SAFETY: the output is a local.
     match unsafe { exports::cuStreamGetFlags(stream as CUstream, &mut flags) } {

@@ -157,8 +157,8 @@ pub mod api {
         ($($name:ident => $asynchronous:ident($($arg:ident: $kind:ty),*);)*) => {
             $(
                 /// On the default stream, which is what the asynchronous form does with a NULL stream.
-                pub unsafe fn $name($($arg: $kind),*) -> CudaResult {
-                    // SAFETY: passed on.
+                pub fn $name($($arg: $kind),*) -> CudaResult {
+                    // SAFETY: plain values.
                     answer(unsafe { exports::$asynchronous($($arg,)* std::ptr::null_mut()) })
                 }
             )*

@@ -6,9 +6,6 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use cuda_abi::error::*;
 use parking_lot::Mutex;
 
-/// The old name, in families that still take the caller's pointers as they are.
-pub use cuda_abi::error::CudaResult as Cuda;
-
 use crate::{session, trace};
 
 /// Runs a function that needs an initialised driver.

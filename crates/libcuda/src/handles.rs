@@ -7,7 +7,6 @@ use parking_lot::{Mutex, RwLock};
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::context;
-use crate::entry::Cuda;
 
 #[derive(Clone, Copy, Default)]
 struct Live {
@@ -67,7 +66,7 @@ fn count_streams(kind: Kind) {
 }
 
 /// Does a context have streams that its default stream does not wait for? `flags` asks the worker for a stream's flags.
-pub fn has_independent_streams(context: u64, flags: impl Fn(u64) -> Cuda<u32>) -> Cuda<bool> {
+pub fn has_independent_streams(context: u64, flags: impl Fn(u64) -> CudaResult<u32>) -> CudaResult<bool> {
     /// The last answer: when (by `STREAMS_CHANGED`), for which context, and what.
     static KNOWN: Mutex<Option<(u64, u64, bool)>> = Mutex::new(None);
     let now = STREAMS_CHANGED.load(Ordering::Acquire);
@@ -109,17 +108,17 @@ pub fn closed(word: u64) {
 
 /// The word of a live handle of this kind.
 #[inline]
-pub fn check(kind: Kind, word: u64) -> Cuda<u64> {
+pub fn check(kind: Kind, word: u64) -> CudaResult<u64> {
     find(kind, word).map(|live| live.word)
 }
 
 /// The context that a live handle was made in.
-pub fn context_of(kind: Kind, word: u64) -> Cuda<u64> {
+pub fn context_of(kind: Kind, word: u64) -> CudaResult<u64> {
     find(kind, word).map(|live| live.context)
 }
 
 #[inline]
-fn find(kind: Kind, word: u64) -> Cuda<Live> {
+fn find(kind: Kind, word: u64) -> CudaResult<Live> {
     let graph = matches!(kind, Kind::Graph | Kind::GraphExec | Kind::GraphNode | Kind::UserObject);
     // Natively a wrong graph is a wrong value.
     let wrong = if graph { CUDA_ERROR_INVALID_VALUE } else { CUDA_ERROR_INVALID_HANDLE };

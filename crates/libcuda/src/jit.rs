@@ -2,11 +2,12 @@
 
 use cuda_abi::border::InSlice;
 use cuda_abi::constants::jit_option;
+use cuda_abi::error::CudaResult;
 use cuda_abi::types::*;
 use cuda_abi::wire::ops::{self, JitOption};
 use cuda_abi::wire::{MAX_JIT_OPTIONS, is_plain_jit_option};
 
-use crate::entry::{Cuda, not_null};
+use crate::entry::not_null;
 
 /// Options, and where their values are: the program's own arrays.
 #[derive(Default)]
@@ -31,7 +32,7 @@ impl From<ops::Logs<'_>> for Logs {
 impl Options {
     /// # Safety
     /// `values` must have as many elements as there are options, and stay as long as the options are used.
-    pub unsafe fn of(options: InSlice<CUjit_option>, values: *mut *mut c_void) -> Cuda<Options> {
+    pub unsafe fn of(options: InSlice<CUjit_option>, values: *mut *mut c_void) -> CudaResult<Options> {
         if options.is_empty() {
             return Ok(Options::default());
         }

@@ -312,6 +312,7 @@ pub mod api {
         function.required()?;
         let known = functions::find(kernel)?;
         let kernel = Typed(handles::check(HandleKind::Kernel, kernel as u64)?);
-        function.put(look_up(&KernelFunction { kernel }, &known.name)? as CUfunction)
+        let word = look_up(&KernelFunction { kernel }, &known.name)?;
+        function.put(word as CUfunction)
     }
 }

@@ -54,7 +54,6 @@ pub mod api {
     use cuda_abi::types::*;
 
     use super::{Found, find};
-    use cuda_abi::error::CudaResult;
 
     fn version() -> u32 {
         let mut version = 0;

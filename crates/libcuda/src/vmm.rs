@@ -5,7 +5,8 @@ use cuda_abi::border::{In, InSlice, Out};
 use cuda_abi::error::*;
 use cuda_abi::types::*;
 use cuda_abi::wire::ops::{
-    Create, GetAccess, Granularity, Map, Properties, Release, Reserve, Retain, SetAccess, Unmap, Unreserve,
+    Create, GetAccess, Granularity, MAX_ACCESS, Map, Properties, Release, Reserve, Retain, SetAccess, Unmap,
+    Unreserve,
 };
 use cuda_abi::wire::{Array, Typed};
 
@@ -24,7 +25,8 @@ pub fn cuMemAddressReserve(
         return Err(CUDA_ERROR_INVALID_VALUE);
     }
     let request = Reserve { bytes: size as u64, alignment: alignment as u64, near: addr };
-    ptr.put(operation::block(&request, |reply| reply.address)?)
+    let address = operation::block(&request, |reply| reply.address)?;
+    ptr.put(address)
 }
 
 pub fn cuMemAddressFree(ptr: CUdeviceptr, size: usize) -> CudaResult {
@@ -38,8 +40,10 @@ pub fn cuMemCreate(
     flags: u64,
 ) -> CudaResult {
     handle.required()?;
-    let request = Create { bytes: size as u64, properties: prop.take()?, flags };
-    handle.put(operation::block(&request, |reply| handles::opened(reply.memory.0))?)
+    let properties = prop.take()?;
+    let request = Create { bytes: size as u64, properties, flags };
+    let word = operation::block(&request, |reply| handles::opened(reply.memory.0))?;
+    handle.put(word)
 }
 
 pub fn cuMemRelease(handle: CUmemGenericAllocationHandle) -> CudaResult {
@@ -75,14 +79,15 @@ pub fn cuMemUnmap(ptr: CUdeviceptr, size: usize) -> CudaResult {
 pub fn cuMemSetAccess(ptr: CUdeviceptr, size: usize, desc: InSlice<CUmemAccessDesc>, _count: usize) -> CudaResult {
     desc.required()?;
     let access = desc.list()?;
-    let request = SetAccess { address: ptr, bytes: size as u64, access: Array::new(&access) };
-    operation::block(&request, |()| ())
+    let access: Array<'_, _, MAX_ACCESS> = Array::new(&access);
+    operation::block(&SetAccess { address: ptr, bytes: size as u64, access }, |()| ())
 }
 
 pub fn cuMemGetAccess(flags: Out<u64>, location: In<CUmemLocation>, ptr: CUdeviceptr) -> CudaResult {
     flags.required()?;
-    let request = GetAccess { address: ptr, location: location.take()? };
-    flags.put(operation::call(&request, |reply| reply.flags)?)
+    let location = location.take()?;
+    let answer = operation::call(&GetAccess { address: ptr, location }, |reply| reply.flags)?;
+    flags.put(answer)
 }
 
 pub fn cuMemGetAllocationGranularity(
@@ -91,8 +96,9 @@ pub fn cuMemGetAllocationGranularity(
     option: u32,
 ) -> CudaResult {
     granularity.required()?;
-    let request = Granularity { properties: prop.take()?, option };
-    granularity.put(operation::call(&request, |reply| reply.bytes)? as usize)
+    let properties = prop.take()?;
+    let answer = operation::call(&Granularity { properties, option }, |reply| reply.bytes)?;
+    granularity.put(answer as usize)
 }
 
 pub fn cuMemGetAllocationPropertiesFromHandle(
@@ -100,11 +106,12 @@ pub fn cuMemGetAllocationPropertiesFromHandle(
     handle: CUmemGenericAllocationHandle,
 ) -> CudaResult {
     prop.required()?;
-    prop.put(operation::call(&Properties { memory: Typed(handle) }, |reply| reply.properties)?)
+    let answer = operation::call(&Properties { memory: Typed(handle) }, |reply| reply.properties)?;
+    prop.put(answer)
 }
 
 pub fn cuMemRetainAllocationHandle(handle: Out<CUmemGenericAllocationHandle>, addr: *mut c_void) -> CudaResult {
     handle.required()?;
-    let request = Retain { address: addr as u64 };
-    handle.put(operation::block(&request, |reply| handles::opened(reply.memory.0))?)
+    let word = operation::block(&Retain { address: addr as u64 }, |reply| handles::opened(reply.memory.0))?;
+    handle.put(word)
 }

@@ -95,3 +95,23 @@ pub struct CUgraphEdgeData {
 }
 
 const _: () = assert!(std::mem::size_of::<CUgraphEdgeData>() == 8);
+
+/// Parameters of a kind of node: numbers and addresses, so that any bytes are a value.
+pub trait NodeMember: Copy {}
+
+impl NodeMember for CUDA_KERNEL_NODE_PARAMS_v2 {}
+impl NodeMember for CUDA_MEMCPY_NODE_PARAMS {}
+impl NodeMember for CUDA_MEMSET_NODE_PARAMS {}
+impl NodeMember for CUDA_MEMSET_NODE_PARAMS_v2 {}
+impl NodeMember for CUDA_HOST_NODE_PARAMS {}
+impl NodeMember for CUDA_CONDITIONAL_NODE_PARAMS {}
+impl NodeMember for CUDA_MEM_ALLOC_NODE_PARAMS {}
+
+impl CUgraphNodeParams {
+    /// The parameters of the node's kind.
+    pub fn member<T: NodeMember>(&self) -> T {
+        const { assert!(size_of::<T>() <= size_of::<[u64; 29]>() && align_of::<T>() <= align_of::<u64>()) };
+        // SAFETY: it fits, and any bytes are a value.
+        unsafe { self.value.as_ptr().cast::<T>().read() }
+    }
+}

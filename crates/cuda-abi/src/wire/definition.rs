@@ -22,8 +22,17 @@ pub struct Codec {
     pub shape: fn(&mut String),
     /// Appends the encoding of an arbitrary message.
     pub sample: fn(&mut Source<'_>, &mut Vec<u8>),
-    /// Reads a message and writes it again; also says, for people, what it holds.
-    pub again: fn(&[u8]) -> Result<(Vec<u8>, String), Malformed>,
+    /// Reads a message and writes it again.
+    pub again: fn(&[u8]) -> Result<Again, Malformed>,
+}
+
+/// A message that was read.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Again {
+    /// It is the message itself, or there would be two encodings of the same.
+    pub encoding: Vec<u8>,
+    /// What it holds, for people.
+    pub text: String,
 }
 
 /// An operation and its messages.
@@ -42,7 +51,7 @@ macro_rules! codec {
             sample: <$($type)*<'static> as $crate::wire::Field>::sample,
             again: |payload| {
                 let message: $($type)*<'_> = $crate::wire::decode(payload)?;
-                Ok(($crate::wire::to_vec(&message), format!("{message:?}")))
+                Ok($crate::wire::Again { encoding: $crate::wire::to_vec(&message), text: format!("{message:?}") })
             },
         }
     };

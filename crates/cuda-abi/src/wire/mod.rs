@@ -19,7 +19,7 @@ pub mod record;
 mod tests;
 pub mod view;
 
-pub use definition::{Codec, Definition, Operation};
+pub use definition::{Again, Codec, Definition, Operation};
 pub(crate) use field::plain_fields;
 pub use field::{Array, Block, Decode, Field, List, Plain, Raw, Rest, Source, Text, decode, encode_into, to_vec};
 pub use handle::{

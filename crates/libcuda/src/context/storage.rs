@@ -6,8 +6,6 @@ use cuda_abi::error::*;
 use cuda_abi::types::*;
 use parking_lot::RwLock;
 
-use crate::entry::Cuda;
-
 /// Called when the context goes.
 pub type Destructor = Option<unsafe extern "C" fn(CUcontext, *mut c_void, *mut c_void)>;
 
@@ -24,13 +22,13 @@ pub fn put(context: u64, key: usize, value: usize, destructor: Destructor) {
     VALUES.write().get_or_insert_default().insert((context, key), Stored { value, destructor });
 }
 
-pub fn get(context: u64, key: usize) -> Cuda<usize> {
+pub fn get(context: u64, key: usize) -> CudaResult<usize> {
     let values = VALUES.read();
     let found = values.as_ref().and_then(|values| values.get(&(context, key)));
     found.map(|stored| stored.value).ok_or(CUDA_ERROR_INVALID_HANDLE)
 }
 
-pub fn delete(context: u64, key: usize) -> Cuda {
+pub fn delete(context: u64, key: usize) -> CudaResult {
     let removed = VALUES.write().as_mut().and_then(|values| values.remove(&(context, key)));
     removed.map(|_| ()).ok_or(CUDA_ERROR_INVALID_HANDLE)
 }

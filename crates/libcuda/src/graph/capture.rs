@@ -12,18 +12,17 @@ use std::cell::{Cell, RefCell};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread::ThreadId;
 
+use cuda_abi::border::{InOut, InSlice, Out};
 use cuda_abi::constants::{capture_mode, capture_status};
 use cuda_abi::error::*;
 use cuda_abi::types::*;
 use cuda_abi::wire::ops::{
     CaptureBegin, CaptureBeginToGraph, CaptureEnd, CaptureInfo, CaptureProbe, CaptureStatus, CaptureUpdate, Edges,
-    Nodes,
+    MAX_NODES, Nodes,
 };
-use cuda_abi::wire::{Kind, StreamHandle, TAG_FORBIDDEN, Typed};
+use cuda_abi::wire::{GraphNodeHandle, Kind, StreamHandle, TAG_FORBIDDEN, Typed};
 use parking_lot::Mutex;
 
-use crate::device::put;
-use crate::entry::{Cuda, not_null};
 use crate::{handles, operation, stream};
 
 /// How many captures are open in this process.
@@ -107,7 +106,7 @@ pub fn unaffected<T>(work: impl FnOnce() -> T) -> T {
 
 /// Refuses, as the driver does, what a capture forbids this thread. For calls that never reach the driver as such.
 #[inline]
-pub fn check_permitted() -> Cuda {
+pub fn check_permitted() -> CudaResult {
     if is_open() && forbidden() != Forbidden::Nothing {
         return operation::call(&CaptureProbe {}, |()| ());
     }
@@ -116,16 +115,16 @@ pub fn check_permitted() -> Cuda {
 
 /// Is this stream (as the worker knows it) part of a capture?
 #[inline]
-pub fn is_captured(stream: u64) -> Cuda<bool> {
+pub fn is_captured(stream: u64) -> CudaResult<bool> {
     Ok(is_open() && status(stream)? != capture_status::NONE)
 }
 
-fn status(stream: u64) -> Cuda<u32> {
+fn status(stream: u64) -> CudaResult<u32> {
     operation::call(&CaptureStatus { stream: Typed(stream) }, |reply| reply.status)
 }
 
 /// Begins a capture; `ask` has the worker do so.
-fn begin(stream: CUstream, mode: u32, into_graph: bool, ask: impl FnOnce(StreamHandle) -> Cuda) -> Cuda {
+fn begin(stream: CUstream, mode: u32, into_graph: bool, ask: impl FnOnce(StreamHandle) -> CudaResult) -> CudaResult {
     if mode > capture_mode::RELAXED {
         return Err(CUDA_ERROR_INVALID_VALUE);
     }
@@ -161,12 +160,12 @@ pub fn stream_destroyed(stream: u64) {
 }
 
 /// Then nobody has to be told which it was.
-fn fills_a_known_graph(stream: CUstream) -> Cuda<bool> {
+fn fills_a_known_graph(stream: CUstream) -> CudaResult<bool> {
     let stream = stream::resolve(stream)?;
     Ok(CAPTURES.lock().iter().any(|capture| capture.stream == stream && capture.into_graph))
 }
 
-fn end(stream: CUstream) -> Cuda<u64> {
+fn end(stream: CUstream) -> CudaResult<u64> {
     let stream = stream::resolve(stream)?;
     let begun = CAPTURES.lock().iter().find(|capture| capture.stream == stream).copied();
     if begun
@@ -191,7 +190,7 @@ struct Info {
 }
 
 /// Asks for everything; the dependencies are left in `ASKED`.
-fn info(stream: CUstream) -> Cuda<Info> {
+fn info(stream: CUstream) -> CudaResult<Info> {
     let stream = stream::resolve(stream)?;
     if !is_open() {
         return Ok(Info { status: capture_status::NONE, id: 0, graph: 0 });
@@ -209,176 +208,151 @@ fn info(stream: CUstream) -> Cuda<Info> {
     })
 }
 
-/// # Safety
-/// Outputs are NULL or writable.
-unsafe fn write_info(info: &Info, status: *mut u32, id: *mut u64, graph: *mut CUgraph) -> Cuda {
-    // SAFETY: the caller's promise.
-    unsafe {
-        put(status, info.status)?;
-        if info.status == capture_status::ACTIVE {
-            if !id.is_null() {
-                id.write(info.id);
-            }
-            if !graph.is_null() {
-                graph.write(info.graph as CUgraph);
-            }
-        }
+fn write_info(info: &Info, status: Out<u32>, id: Out<u64>, graph: Out<CUgraph>) -> CudaResult {
+    status.put(info.status)?;
+    if info.status == capture_status::ACTIVE {
+        id.put_if(info.id);
+        graph.put_if(info.graph as CUgraph);
     }
     Ok(())
+}
+
+/// Nodes as messages name them; whether they are any is the worker's to say. NULL, none.
+fn named(nodes: InSlice<CUgraphNode>) -> CudaResult<Vec<GraphNodeHandle>> {
+    if nodes.is_null() {
+        return Ok(Vec::new());
+    }
+    // One too many is enough not to be sent.
+    let nodes = nodes.at_most(MAX_NODES + 1).list()?;
+    Ok(nodes.into_iter().map(|node| Typed(node as u64)).collect())
 }
 
 #[allow(non_snake_case)]
 pub mod api {
     use super::*;
 
-    pub unsafe fn cuStreamBeginCapture(stream: CUstream) -> Cuda {
-        // SAFETY: passed on.
-        unsafe { cuStreamBeginCapture_v2(stream, capture_mode::GLOBAL) }
+    pub fn cuStreamBeginCapture(stream: CUstream) -> CudaResult {
+        cuStreamBeginCapture_v2(stream, capture_mode::GLOBAL)
     }
 
-    pub unsafe fn cuStreamBeginCapture_v2(stream: CUstream, mode: u32) -> Cuda {
+    pub fn cuStreamBeginCapture_v2(stream: CUstream, mode: u32) -> CudaResult {
         begin(stream, mode, false, |stream| operation::call(&CaptureBegin { stream, mode }, |()| ()))
     }
 
-    pub unsafe fn cuStreamBeginCaptureToGraph(
+    pub fn cuStreamBeginCaptureToGraph(
         stream: CUstream,
         graph: CUgraph,
-        dependencies: *const CUgraphNode,
-        edges: *const CUgraphEdgeData,
-        count: usize,
+        dependencies: InSlice<CUgraphNode>,
+        edges: InSlice<CUgraphEdgeData>,
+        _count: usize,
         mode: u32,
-    ) -> Cuda {
+    ) -> CudaResult {
         let graph = super::super::checked(Kind::Graph, graph)?;
-        // SAFETY: both arrays are NULL or have `count` elements, by the caller's promise.
-        let (nodes, edges) = unsafe { (Nodes::at(dependencies.cast(), count), Edges::at(edges, count)) };
+        let (nodes, edges) = (named(dependencies)?, crate::graph::edge_list(edges)?);
+        let (nodes, edges) = (Nodes::new(&nodes), Edges::new(&edges));
         begin(stream, mode, true, |stream| {
             operation::call(&CaptureBeginToGraph { stream, mode, graph, nodes, edges }, |()| ())
         })
     }
 
-    pub unsafe fn cuStreamEndCapture(stream: CUstream, graph: *mut CUgraph) -> Cuda {
+    pub fn cuStreamEndCapture(stream: CUstream, graph: Out<CUgraph>) -> CudaResult {
         if graph.is_null() && !fills_a_known_graph(stream)? {
             return Err(CUDA_ERROR_INVALID_VALUE);
         }
         let ended = end(stream);
-        if !graph.is_null() {
-            // SAFETY: not NULL; the rest is the caller's promise.
-            unsafe { graph.write(*ended.as_ref().unwrap_or(&0) as CUgraph) };
-        }
+        graph.put_if(*ended.as_ref().unwrap_or(&0) as CUgraph);
         ended.map(|_| ())
     }
 
-    pub unsafe fn cuStreamIsCapturing(stream: CUstream, out: *mut u32) -> Cuda {
-        not_null(out)?;
+    pub fn cuStreamIsCapturing(stream: CUstream, out: Out<CUstreamCaptureStatus>) -> CudaResult {
+        out.required()?;
         let stream = stream::resolve(stream)?;
         let found = if is_open() { status(stream)? } else { capture_status::NONE };
-        // SAFETY: passed on.
-        unsafe { put(out, found) }
+        out.put(found)
     }
 
-    pub unsafe fn cuStreamGetCaptureInfo(stream: CUstream, status: *mut u32, id: *mut u64) -> Cuda {
-        // SAFETY: passed on; without a capture the other outputs stay as they are.
-        unsafe { write_info(&info(stream)?, status, id, std::ptr::null_mut()) }
+    pub fn cuStreamGetCaptureInfo(stream: CUstream, status: Out<CUstreamCaptureStatus>, id: Out<u64>) -> CudaResult {
+        // Without a capture the other outputs stay as they are.
+        write_info(&info(stream)?, status, id, Out::nowhere())
     }
 
-    pub unsafe fn cuStreamGetCaptureInfo_v2(
+    pub fn cuStreamGetCaptureInfo_v2(
         stream: CUstream,
-        status: *mut u32,
-        id: *mut u64,
-        graph: *mut CUgraph,
-        dependencies: *mut *const CUgraphNode,
-        count: *mut usize,
-    ) -> Cuda {
+        status: Out<CUstreamCaptureStatus>,
+        id: Out<u64>,
+        graph: Out<CUgraph>,
+        dependencies: Out<*const CUgraphNode>,
+        count: Out<usize>,
+    ) -> CudaResult {
         let info = info(stream)?;
         let plain = ASKED.with_borrow(|asked| asked.edges.iter().all(|edge| *edge == CUgraphEdgeData::default()));
         if info.status == capture_status::ACTIVE && !dependencies.is_null() && !plain {
             return Err(CUDA_ERROR_LOSSY_QUERY);
         }
-        // SAFETY: passed on.
-        unsafe {
-            write_info(&info, status, id, graph)?;
-            write_dependencies(&info, dependencies, std::ptr::null_mut(), count);
-        }
+        write_info(&info, status, id, graph)?;
+        write_dependencies(&info, dependencies, Out::nowhere(), count);
         Ok(())
     }
 
-    pub unsafe fn cuStreamGetCaptureInfo_v3(
+    pub fn cuStreamGetCaptureInfo_v3(
         stream: CUstream,
-        status: *mut u32,
-        id: *mut u64,
-        graph: *mut CUgraph,
-        dependencies: *mut *const CUgraphNode,
-        edges: *mut *const CUgraphEdgeData,
-        count: *mut usize,
-    ) -> Cuda {
+        status: Out<CUstreamCaptureStatus>,
+        id: Out<u64>,
+        graph: Out<CUgraph>,
+        dependencies: Out<*const CUgraphNode>,
+        edges: Out<*const CUgraphEdgeData>,
+        count: Out<usize>,
+    ) -> CudaResult {
         let info = info(stream)?;
-        // SAFETY: passed on.
-        unsafe {
-            write_info(&info, status, id, graph)?;
-            write_dependencies(&info, dependencies, edges, count);
-        }
+        write_info(&info, status, id, graph)?;
+        write_dependencies(&info, dependencies, edges, count);
         Ok(())
     }
 
-    /// # Safety
-    /// Outputs are NULL or writable.
-    unsafe fn write_dependencies(
+    fn write_dependencies(
         info: &Info,
-        dependencies: *mut *const CUgraphNode,
-        edges: *mut *const CUgraphEdgeData,
-        count: *mut usize,
+        dependencies: Out<*const CUgraphNode>,
+        edges: Out<*const CUgraphEdgeData>,
+        count: Out<usize>,
     ) {
         if info.status != capture_status::ACTIVE {
             return;
         }
         ASKED.with_borrow(|asked| {
-            // SAFETY: not NULL; the rest is the caller's promise.
-            unsafe {
-                if !dependencies.is_null() {
-                    dependencies.write(asked.nodes.as_ptr().cast());
-                }
-                if !edges.is_null() {
-                    edges.write(asked.edges.as_ptr());
-                }
-                if !count.is_null() {
-                    count.write(asked.nodes.len());
-                }
-            }
+            dependencies.put_if(asked.nodes.as_ptr().cast());
+            edges.put_if(asked.edges.as_ptr());
+            count.put_if(asked.nodes.len());
         });
     }
 
-    pub unsafe fn cuStreamUpdateCaptureDependencies(
+    pub fn cuStreamUpdateCaptureDependencies(
         stream: CUstream,
-        dependencies: *mut CUgraphNode,
+        dependencies: InSlice<CUgraphNode>,
         count: usize,
         flags: u32,
-    ) -> Cuda {
-        // SAFETY: passed on.
-        unsafe { cuStreamUpdateCaptureDependencies_v2(stream, dependencies, std::ptr::null(), count, flags) }
+    ) -> CudaResult {
+        cuStreamUpdateCaptureDependencies_v2(stream, dependencies, InSlice::none(), count, flags)
     }
 
-    pub unsafe fn cuStreamUpdateCaptureDependencies_v2(
+    pub fn cuStreamUpdateCaptureDependencies_v2(
         stream: CUstream,
-        dependencies: *mut CUgraphNode,
-        edges: *const CUgraphEdgeData,
-        count: usize,
+        dependencies: InSlice<CUgraphNode>,
+        edges: InSlice<CUgraphEdgeData>,
+        _count: usize,
         flags: u32,
-    ) -> Cuda {
+    ) -> CudaResult {
         let stream = stream::resolve(stream)?;
         if !is_open() {
             return Err(CUDA_ERROR_ILLEGAL_STATE);
         }
-        // SAFETY: both arrays are NULL or have `count` elements, by the caller's promise.
-        let (nodes, edges) = unsafe { (Nodes::at(dependencies.cast_const().cast(), count), Edges::at(edges, count)) };
+        let (nodes, edges) = (named(dependencies)?, crate::graph::edge_list(edges)?);
+        let (nodes, edges) = (Nodes::new(&nodes), Edges::new(&edges));
         operation::call(&CaptureUpdate { stream: Typed(stream), flags, nodes, edges }, |()| ())
     }
 
-    pub unsafe fn cuThreadExchangeStreamCaptureMode(mode: *mut u32) -> Cuda {
-        not_null(mode)?;
-        // SAFETY: not NULL; the rest is the caller's promise.
+    pub fn cuThreadExchangeStreamCaptureMode(mode: InOut<CUstreamCaptureMode>) -> CudaResult {
         // Natively any number is taken.
-        let wanted = unsafe { mode.read() };
-        // SAFETY: as above.
-        unsafe { put(mode, MODE.replace(wanted)) }
+        let wanted = mode.take()?;
+        mode.put(MODE.replace(wanted))
     }
 }

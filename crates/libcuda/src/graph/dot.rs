@@ -1,9 +1,10 @@
 //! A picture of a graph, in the language of Graphviz. The driver would write it where the worker is; so it is drawn here.
 
-use std::ffi::{CStr, OsStr};
+use std::ffi::OsStr;
 use std::fmt::Write;
 use std::os::unix::ffi::OsStrExt;
 
+use cuda_abi::border::Str;
 use cuda_abi::constants::node_type;
 use cuda_abi::error::*;
 use cuda_abi::types::*;
@@ -11,7 +12,6 @@ use cuda_abi::wire::{Kind, graph_list};
 
 use super::lists::rows;
 use super::{check, params};
-use crate::entry::{Cuda, not_null};
 use crate::{exports, functions};
 
 const NAMES: [&str; 14] = [
@@ -32,15 +32,14 @@ const NAMES: [&str; 14] = [
 ];
 
 #[allow(non_snake_case)]
-pub unsafe fn cuGraphDebugDotPrint(graph: CUgraph, path: *const c_char, _flags: u32) -> Cuda {
-    not_null(path)?;
+pub fn cuGraphDebugDotPrint(graph: CUgraph, path: Str, _flags: u32) -> CudaResult {
+    path.required()?;
     let text = draw(check(Kind::Graph, graph)?)?;
-    // SAFETY: not NULL; a string, by the caller's promise.
-    let path = OsStr::from_bytes(unsafe { CStr::from_ptr(path) }.to_bytes());
+    let path = OsStr::from_bytes(path.text()?.to_bytes());
     std::fs::write(path, text).map_err(|_| CUDA_ERROR_OPERATING_SYSTEM)
 }
 
-fn draw(graph: u64) -> Cuda<String> {
+fn draw(graph: u64) -> CudaResult<String> {
     let nodes = rows(graph_list::NODES, graph)?;
     let edges = rows(graph_list::EDGES, graph)?;
     let mut text = String::from("digraph dot {\n");

@@ -1,13 +1,12 @@
 //! Executable graphs. Launching one is posted, by generated code.
 
+use cuda_abi::border::{InOut, Out, OutSlice};
 use cuda_abi::error::*;
 use cuda_abi::types::*;
 use cuda_abi::wire::ops::{ExecCreate, ExecUpdate};
 use cuda_abi::wire::{Kind, Typed};
 
 use super::checked;
-use crate::device::put;
-use crate::entry::{Cuda, not_null};
 use crate::{handles, operation, stream};
 
 /// What became of an attempt to make or change an executable graph.
@@ -19,7 +18,7 @@ struct Outcome {
     other: u64,
 }
 
-fn instantiate(graph: CUgraph, flags: u64, upload: Option<CUstream>) -> Cuda<Outcome> {
+fn instantiate(graph: CUgraph, flags: u64, upload: Option<CUstream>) -> CudaResult<Outcome> {
     let graph = checked(Kind::Graph, graph)?;
     let upload = upload.map(stream::resolve).transpose()?.map(Typed);
     operation::call(&ExecCreate { graph, flags, upload }, |reply| Outcome {
@@ -30,7 +29,7 @@ fn instantiate(graph: CUgraph, flags: u64, upload: Option<CUstream>) -> Cuda<Out
     })
 }
 
-fn update(exec: CUgraphExec, graph: CUgraph) -> Cuda<Outcome> {
+fn update(exec: CUgraphExec, graph: CUgraph) -> CudaResult<Outcome> {
     let request = ExecUpdate { exec: checked(Kind::GraphExec, exec)?, graph: checked(Kind::Graph, graph)? };
     operation::call(&request, |reply| Outcome {
         code: reply.code,
@@ -40,7 +39,7 @@ fn update(exec: CUgraphExec, graph: CUgraph) -> Cuda<Outcome> {
     })
 }
 
-fn answer(code: CUresult) -> Cuda {
+fn answer(code: CUresult) -> CudaResult {
     if code == CUDA_SUCCESS { Ok(()) } else { Err(code) }
 }
 
@@ -48,89 +47,73 @@ fn answer(code: CUresult) -> Cuda {
 pub mod api {
     use super::*;
 
-    pub unsafe fn cuGraphInstantiate(
-        exec: *mut CUgraphExec,
+    pub fn cuGraphInstantiate(
+        exec: Out<CUgraphExec>,
         graph: CUgraph,
-        error_node: *mut CUgraphNode,
-        log: *mut c_char,
+        error_node: Out<CUgraphNode>,
+        log: OutSlice<c_char>,
         log_bytes: usize,
-    ) -> Cuda {
-        // SAFETY: passed on.
-        unsafe { cuGraphInstantiate_v2(exec, graph, error_node, log, log_bytes) }
+    ) -> CudaResult {
+        cuGraphInstantiate_v2(exec, graph, error_node, log, log_bytes)
     }
 
-    pub unsafe fn cuGraphInstantiate_v2(
-        exec: *mut CUgraphExec,
+    pub fn cuGraphInstantiate_v2(
+        exec: Out<CUgraphExec>,
         graph: CUgraph,
-        error_node: *mut CUgraphNode,
-        log: *mut c_char,
-        log_bytes: usize,
-    ) -> Cuda {
-        not_null(exec)?;
+        error_node: Out<CUgraphNode>,
+        log: OutSlice<c_char>,
+        _log_bytes: usize,
+    ) -> CudaResult {
+        exec.required()?;
         let outcome = instantiate(graph, 0, None)?;
-        // SAFETY: not NULL, or as long as the caller says.
-        unsafe {
-            if !log.is_null() && log_bytes > 0 {
-                log.write(0);
-            }
-            if !error_node.is_null() {
-                error_node.write(outcome.node as CUgraphNode);
-            }
-            answer(outcome.code)?;
-            put(exec, outcome.other as CUgraphExec)
+        if log.room() > 0 && !log.is_null() {
+            log.put_text(b"")?;
         }
+        error_node.put_if(outcome.node as CUgraphNode);
+        answer(outcome.code)?;
+        exec.put(outcome.other as CUgraphExec)
     }
 
-    pub unsafe fn cuGraphInstantiateWithFlags(exec: *mut CUgraphExec, graph: CUgraph, flags: u64) -> Cuda {
-        not_null(exec)?;
+    pub fn cuGraphInstantiateWithFlags(exec: Out<CUgraphExec>, graph: CUgraph, flags: u64) -> CudaResult {
+        exec.required()?;
         let outcome = instantiate(graph, flags, None)?;
         answer(outcome.code)?;
-        // SAFETY: passed on.
-        unsafe { put(exec, outcome.other as CUgraphExec) }
+        exec.put(outcome.other as CUgraphExec)
     }
 
-    pub unsafe fn cuGraphInstantiateWithParams(
-        exec: *mut CUgraphExec,
+    pub fn cuGraphInstantiateWithParams(
+        exec: Out<CUgraphExec>,
         graph: CUgraph,
-        params: *mut CUDA_GRAPH_INSTANTIATE_PARAMS,
-    ) -> Cuda {
-        not_null(exec)?;
-        not_null(params)?;
-        // SAFETY: not NULL; the rest is the caller's promise.
-        unsafe {
-            let outcome = instantiate(graph, (*params).flags, Some((*params).upload_stream))?;
-            (*params).result = outcome.result;
-            (*params).error_node = outcome.node as CUgraphNode;
-            answer(outcome.code)?;
-            put(exec, outcome.other as CUgraphExec)
-        }
+        params: InOut<CUDA_GRAPH_INSTANTIATE_PARAMS>,
+    ) -> CudaResult {
+        exec.required()?;
+        let mut given = params.take()?;
+        let outcome = instantiate(graph, given.flags, Some(given.upload_stream))?;
+        given.result = outcome.result;
+        given.error_node = outcome.node as CUgraphNode;
+        params.put(given)?;
+        answer(outcome.code)?;
+        exec.put(outcome.other as CUgraphExec)
     }
 
-    pub unsafe fn cuGraphExecUpdate(
+    pub fn cuGraphExecUpdate(
         exec: CUgraphExec,
         graph: CUgraph,
-        error_node: *mut CUgraphNode,
-        result: *mut u32,
-    ) -> Cuda {
+        error_node: Out<CUgraphNode>,
+        result: Out<CUgraphExecUpdateResult>,
+    ) -> CudaResult {
         let outcome = update(exec, graph)?;
-        // SAFETY: either is NULL or writable, by the caller's promise.
-        unsafe {
-            if !error_node.is_null() {
-                error_node.write(outcome.node as CUgraphNode);
-            }
-            if !result.is_null() {
-                result.write(outcome.result);
-            }
-        }
+        error_node.put_if(outcome.node as CUgraphNode);
+        result.put_if(outcome.result);
         answer(outcome.code)
     }
 
-    pub unsafe fn cuGraphExecUpdate_v2(
+    pub fn cuGraphExecUpdate_v2(
         exec: CUgraphExec,
         graph: CUgraph,
-        info: *mut CUgraphExecUpdateResultInfo,
-    ) -> Cuda {
-        not_null(info)?;
+        info: Out<CUgraphExecUpdateResultInfo>,
+    ) -> CudaResult {
+        info.required()?;
         let outcome = update(exec, graph)?;
         let found = CUgraphExecUpdateResultInfo {
             result: outcome.result,
@@ -138,8 +121,7 @@ pub mod api {
             error_node: outcome.node as CUgraphNode,
             error_from_node: outcome.other as CUgraphNode,
         };
-        // SAFETY: passed on.
-        unsafe { put(info, found)? };
+        info.put(found)?;
         answer(outcome.code)
     }
 }

@@ -1,12 +1,12 @@
 //! Listing what a graph is made of, and its dependencies.
 
+use cuda_abi::border::{InOut, InSlice, OutSlice};
 use cuda_abi::error::*;
 use cuda_abi::types::*;
 use cuda_abi::wire::ops::{Edges, GraphDependencies, GraphList, Nodes};
 use cuda_abi::wire::{Kind, Typed, graph_list};
 
-use super::{check, checked, node_list};
-use crate::entry::{Cuda, not_null};
+use super::{check, checked, edge_list, node_list};
 use crate::{handles, operation};
 
 /// A row of a listing. What a listing does not have is zero.
@@ -17,7 +17,7 @@ pub struct Row {
     pub edge: CUgraphEdgeData,
 }
 
-fn page(what: u64, whose: u64, skip: usize, rows: &mut Vec<Row>) -> Cuda<usize> {
+fn page(what: u64, whose: u64, skip: usize, rows: &mut Vec<Row>) -> CudaResult<usize> {
     operation::call(&GraphList { what, of: Typed(whose), skip }, |reply| {
         rows.extend(reply.rows.iter().map(|row| Row {
             first: handles::opened(row.node.0),
@@ -29,12 +29,12 @@ fn page(what: u64, whose: u64, skip: usize, rows: &mut Vec<Row>) -> Cuda<usize> 
 }
 
 /// How many rows a listing has. No node gets a handle for that.
-fn count(what: u64, whose: u64) -> Cuda<usize> {
+fn count(what: u64, whose: u64) -> CudaResult<usize> {
     page(what, whose, usize::MAX, &mut Vec::new())
 }
 
 /// A whole listing. A reply holds as many rows as fit; the rest is asked for again.
-pub fn rows(what: u64, whose: u64) -> Cuda<Vec<Row>> {
+pub fn rows(what: u64, whose: u64) -> CudaResult<Vec<Row>> {
     let mut rows = Vec::new();
     loop {
         let before = rows.len();
@@ -49,27 +49,20 @@ pub fn rows(what: u64, whose: u64) -> Cuda<Vec<Row>> {
 }
 
 /// Hands a listing out: how many there are if the caller has no array, else as many as fit, and NULL behind them.
-///
-/// # Safety
-/// Arrays are NULL or have as many elements as `room` says.
-unsafe fn hand_out(
+fn hand_out(
     what: u64,
     whose: u64,
-    first: *mut CUgraphNode,
-    second: *mut CUgraphNode,
-    edges: *mut CUgraphEdgeData,
-    room: *mut usize,
-) -> Cuda {
-    not_null(room)?;
+    first: OutSlice<CUgraphNode>,
+    second: OutSlice<CUgraphNode>,
+    edges: OutSlice<CUgraphEdgeData>,
+    room: InOut<usize>,
+) -> CudaResult {
+    room.required()?;
     if first.is_null() {
-        let total = count(what, whose)?;
-        // SAFETY: not NULL; the rest is the caller's promise.
-        unsafe { room.write(total) };
-        return Ok(());
+        return room.put(count(what, whose)?);
     }
     let rows = rows(what, whose)?;
-    // SAFETY: the caller's promise.
-    let places = unsafe { room.read() };
+    let places = room.take()?;
     let lossy = |row: &Row| row.edge != CUgraphEdgeData::default();
     if edges.is_null() && rows.iter().any(lossy) {
         return Err(CUDA_ERROR_LOSSY_QUERY);
@@ -77,103 +70,86 @@ unsafe fn hand_out(
     for at in 0..places {
         let row = rows.get(at).copied();
         let row = row.unwrap_or(Row { first: 0, second: 0, edge: CUgraphEdgeData::default() });
-        // SAFETY: within the arrays.
-        unsafe {
-            first.add(at).write(row.first as CUgraphNode);
-            if !second.is_null() {
-                second.add(at).write(row.second as CUgraphNode);
-            }
-            if !edges.is_null() {
-                edges.add(at).write(row.edge);
-            }
+        first.put_at(at, row.first as CUgraphNode)?;
+        if !second.is_null() {
+            second.put_at(at, row.second as CUgraphNode)?;
+        }
+        if !edges.is_null() {
+            edges.put_at(at, row.edge)?;
         }
     }
-    // SAFETY: as above.
-    unsafe { room.write(places.min(rows.len())) };
-    Ok(())
+    room.put(places.min(rows.len()))
 }
 
-/// # Safety
-/// Arrays are NULL or have `count` elements.
-unsafe fn change(
+fn change(
     graph: CUgraph,
-    from: *const CUgraphNode,
-    to: *const CUgraphNode,
-    edges: *const CUgraphEdgeData,
-    count: usize,
+    from: InSlice<CUgraphNode>,
+    to: InSlice<CUgraphNode>,
+    edges: InSlice<CUgraphEdgeData>,
     add: bool,
-) -> Cuda {
+) -> CudaResult {
     let graph = checked(Kind::Graph, graph)?;
-    // SAFETY: the caller's promise.
-    let (from, to, edges) = unsafe { (node_list(from, count)?, node_list(to, count)?, Edges::at(edges, count)) };
-    if count == 0 {
+    let (from, to, edges) = (node_list(from)?, node_list(to)?, edge_list(edges)?);
+    if from.is_empty() {
         return Ok(());
     }
-    let (from, to) = (Nodes::new(&from), Nodes::new(&to));
+    let (from, to, edges) = (Nodes::new(&from), Nodes::new(&to), Edges::new(&edges));
     operation::call(&GraphDependencies { graph, add, from, to, edges }, |()| ())
 }
 
 #[allow(non_snake_case)]
 pub mod api {
-    use std::ptr::{null, null_mut};
-
     use super::*;
 
-    pub unsafe fn cuGraphGetNodes(graph: CUgraph, nodes: *mut CUgraphNode, count: *mut usize) -> Cuda {
+    pub fn cuGraphGetNodes(graph: CUgraph, nodes: OutSlice<CUgraphNode>, count: InOut<usize>) -> CudaResult {
         let graph = check(Kind::Graph, graph)?;
-        // SAFETY: passed on.
-        unsafe { hand_out(graph_list::NODES, graph, nodes, null_mut(), null_mut(), count) }
+        hand_out(graph_list::NODES, graph, nodes, OutSlice::nowhere(), OutSlice::nowhere(), count)
     }
 
-    pub unsafe fn cuGraphGetRootNodes(graph: CUgraph, nodes: *mut CUgraphNode, count: *mut usize) -> Cuda {
+    pub fn cuGraphGetRootNodes(graph: CUgraph, nodes: OutSlice<CUgraphNode>, count: InOut<usize>) -> CudaResult {
         let graph = check(Kind::Graph, graph)?;
-        // SAFETY: passed on.
-        unsafe { hand_out(graph_list::ROOTS, graph, nodes, null_mut(), null_mut(), count) }
+        hand_out(graph_list::ROOTS, graph, nodes, OutSlice::nowhere(), OutSlice::nowhere(), count)
     }
 
-    pub unsafe fn cuGraphGetEdges(
+    pub fn cuGraphGetEdges(
         graph: CUgraph,
-        from: *mut CUgraphNode,
-        to: *mut CUgraphNode,
-        count: *mut usize,
-    ) -> Cuda {
-        // SAFETY: passed on.
-        unsafe { cuGraphGetEdges_v2(graph, from, to, null_mut(), count) }
+        from: OutSlice<CUgraphNode>,
+        to: OutSlice<CUgraphNode>,
+        count: InOut<usize>,
+    ) -> CudaResult {
+        cuGraphGetEdges_v2(graph, from, to, OutSlice::nowhere(), count)
     }
 
-    pub unsafe fn cuGraphGetEdges_v2(
+    pub fn cuGraphGetEdges_v2(
         graph: CUgraph,
-        from: *mut CUgraphNode,
-        to: *mut CUgraphNode,
-        edges: *mut CUgraphEdgeData,
-        count: *mut usize,
-    ) -> Cuda {
+        from: OutSlice<CUgraphNode>,
+        to: OutSlice<CUgraphNode>,
+        edges: OutSlice<CUgraphEdgeData>,
+        count: InOut<usize>,
+    ) -> CudaResult {
         let graph = check(Kind::Graph, graph)?;
         // Both or neither.
         if from.is_null() != to.is_null() {
             return Err(CUDA_ERROR_INVALID_VALUE);
         }
-        // SAFETY: passed on.
-        unsafe { hand_out(graph_list::EDGES, graph, from, to, edges, count) }
+        hand_out(graph_list::EDGES, graph, from, to, edges, count)
     }
 
     macro_rules! neighbours {
         ($($plain:ident $full:ident $what:expr;)*) => {
             $(
-                pub unsafe fn $plain(node: CUgraphNode, nodes: *mut CUgraphNode, count: *mut usize) -> Cuda {
-                    // SAFETY: passed on.
-                    unsafe { $full(node, nodes, null_mut(), count) }
+                pub fn $plain(node: CUgraphNode, nodes: OutSlice<CUgraphNode>, count: InOut<usize>) -> CudaResult {
+                    $full(node, nodes, OutSlice::nowhere(), count)
                 }
 
-                pub unsafe fn $full(
+                pub fn $full(
                     node: CUgraphNode,
-                    nodes: *mut CUgraphNode,
-                    edges: *mut CUgraphEdgeData,
-                    count: *mut usize,
-                ) -> Cuda {
+                    nodes: OutSlice<CUgraphNode>,
+                    edges: OutSlice<CUgraphEdgeData>,
+                    count: InOut<usize>,
+                ) -> CudaResult {
                     let node = check(Kind::GraphNode, node)?;
-                    // SAFETY: passed on.
-                    unsafe { hand_out($what, node, nodes, null_mut(), edges, count) }
+                    hand_out($what, node, nodes, OutSlice::nowhere(), edges, count)
                 }
             )*
         };
@@ -187,25 +163,23 @@ pub mod api {
     macro_rules! changes {
         ($($plain:ident $full:ident $add:literal;)*) => {
             $(
-                pub unsafe fn $plain(
+                pub fn $plain(
                     graph: CUgraph,
-                    from: *const CUgraphNode,
-                    to: *const CUgraphNode,
-                    count: usize,
-                ) -> Cuda {
-                    // SAFETY: passed on.
-                    unsafe { change(graph, from, to, null(), count, $add) }
+                    from: InSlice<CUgraphNode>,
+                    to: InSlice<CUgraphNode>,
+                    _count: usize,
+                ) -> CudaResult {
+                    change(graph, from, to, InSlice::none(), $add)
                 }
 
-                pub unsafe fn $full(
+                pub fn $full(
                     graph: CUgraph,
-                    from: *const CUgraphNode,
-                    to: *const CUgraphNode,
-                    edges: *const CUgraphEdgeData,
-                    count: usize,
-                ) -> Cuda {
-                    // SAFETY: passed on.
-                    unsafe { change(graph, from, to, edges, count, $add) }
+                    from: InSlice<CUgraphNode>,
+                    to: InSlice<CUgraphNode>,
+                    edges: InSlice<CUgraphEdgeData>,
+                    _count: usize,
+                ) -> CudaResult {
+                    change(graph, from, to, edges, $add)
                 }
             )*
         };

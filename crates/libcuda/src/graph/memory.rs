@@ -5,6 +5,7 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
+use cuda_abi::border::{InOut, InSlice, Out, Untyped};
 use cuda_abi::constants::{allocation_type, location, node_type};
 use cuda_abi::error::*;
 use cuda_abi::types::*;
@@ -16,8 +17,7 @@ use super::capture;
 use super::nodes;
 use super::params::Params;
 use super::{check, params};
-use crate::device::{self, put};
-use crate::entry::{Cuda, not_null};
+use crate::device;
 use crate::host_functions::{self, Own};
 use crate::{context, memory, operation};
 
@@ -60,7 +60,7 @@ impl Drop for Piece {
 }
 
 /// Allocates memory for as long as a graph lives: the given one, or the one that a stream is being captured into.
-fn allocate(bytes: usize, holder: u64) -> Cuda<u64> {
+fn allocate(bytes: usize, holder: u64) -> CudaResult<u64> {
     let (context, device) = (context::current()?, context::current_device()?);
     // Natively this is a node, and no call that a capture could forbid.
     let address = capture::unaffected(|| memory::allocate(bytes))?;
@@ -75,7 +75,7 @@ fn allocate(bytes: usize, holder: u64) -> Cuda<u64> {
 }
 
 /// `cuMemAllocAsync` on a stream that is being captured.
-pub fn allocate_captured(bytes: usize, stream: u64) -> Cuda<u64> {
+pub fn allocate_captured(bytes: usize, stream: u64) -> CudaResult<u64> {
     allocate(bytes, stream)
 }
 
@@ -106,13 +106,10 @@ fn find(node: CUgraphNode) -> Option<Node> {
     NODES.lock().as_ref()?.get(&(node as u64)).map(|(_, node)| *node)
 }
 
-/// # Safety
-/// The array is NULL or has `count` elements.
-unsafe fn add(graph: CUgraph, after: *const CUgraphNode, count: usize, node: Node) -> Cuda<u64> {
+fn add(graph: CUgraph, after: InSlice<CUgraphNode>, node: Node) -> CudaResult<u64> {
     let owner = check(Kind::Graph, graph)?;
     let none = std::ptr::null_mut();
-    // SAFETY: the caller's promise.
-    let (word, _) = unsafe { nodes::add(graph, after, std::ptr::null(), count, none, &Params::Empty) }?;
+    let (word, _) = nodes::add(graph, after, InSlice::none(), none, &Params::Empty)?;
     NODES.lock().get_or_insert_default().insert(word, (owner, node));
     Ok(word)
 }
@@ -125,99 +122,91 @@ const IS_HIGH_MARK: u32 = 1;
 pub mod api {
     use super::*;
 
-    pub unsafe fn cuGraphAddMemAllocNode(
-        node: *mut CUgraphNode,
+    pub fn cuGraphAddMemAllocNode(
+        node: Out<CUgraphNode>,
         graph: CUgraph,
-        after: *const CUgraphNode,
-        count: usize,
-        params: *mut CUDA_MEM_ALLOC_NODE_PARAMS,
-    ) -> Cuda {
-        not_null(node)?;
-        not_null(params)?;
+        after: InSlice<CUgraphNode>,
+        _count: usize,
+        params: InOut<CUDA_MEM_ALLOC_NODE_PARAMS>,
+    ) -> CudaResult {
+        node.required()?;
+        params.required()?;
         let holder = check(Kind::Graph, graph)?;
-        // SAFETY: not NULL; the rest is the caller's promise.
-        unsafe {
-            let mut given = params.read();
-            if given.pool.alloc_type != allocation_type::PINNED
-                || given.pool.location.kind != location::DEVICE
-                || given.bytes == 0
-            {
-                return Err(CUDA_ERROR_INVALID_VALUE);
-            }
-            if given.pool.handle_types != 0 || given.pool.location.id != context::current_device()? {
-                return Err(CUDA_ERROR_NOT_SUPPORTED);
-            }
-            given.dptr = allocate(given.bytes, holder)?;
-            let word = add(graph, after, count, Node::Alloc(given))?;
-            (*params).dptr = given.dptr;
-            put(node, word as CUgraphNode)
+        let mut given = params.take()?;
+        if given.pool.alloc_type != allocation_type::PINNED
+            || given.pool.location.kind != location::DEVICE
+            || given.bytes == 0
+        {
+            return Err(CUDA_ERROR_INVALID_VALUE);
         }
+        if given.pool.handle_types != 0 || given.pool.location.id != context::current_device()? {
+            return Err(CUDA_ERROR_NOT_SUPPORTED);
+        }
+        given.dptr = allocate(given.bytes, holder)?;
+        let word = add(graph, after, Node::Alloc(given))?;
+        params.put(given)?;
+        node.put(word as CUgraphNode)
     }
 
-    pub unsafe fn cuGraphAddMemFreeNode(
-        node: *mut CUgraphNode,
+    pub fn cuGraphAddMemFreeNode(
+        node: Out<CUgraphNode>,
         graph: CUgraph,
-        after: *const CUgraphNode,
-        count: usize,
+        after: InSlice<CUgraphNode>,
+        _count: usize,
         dptr: CUdeviceptr,
-    ) -> Cuda {
-        not_null(node)?;
+    ) -> CudaResult {
+        node.required()?;
         if !is_held(dptr) {
             return Err(CUDA_ERROR_INVALID_VALUE);
         }
-        // SAFETY: passed on.
-        unsafe { put(node, add(graph, after, count, Node::Free(dptr))? as CUgraphNode) }
+        node.put(add(graph, after, Node::Free(dptr))? as CUgraphNode)
     }
 
-    pub unsafe fn cuGraphMemAllocNodeGetParams(node: CUgraphNode, out: *mut CUDA_MEM_ALLOC_NODE_PARAMS) -> Cuda {
+    pub fn cuGraphMemAllocNodeGetParams(node: CUgraphNode, out: Out<CUDA_MEM_ALLOC_NODE_PARAMS>) -> CudaResult {
         match find(node) {
-            // SAFETY: passed on.
-            Some(Node::Alloc(params)) => unsafe { put(out, params) },
+            Some(Node::Alloc(params)) => out.put(params),
             _ => Err(CUDA_ERROR_INVALID_VALUE),
         }
     }
 
-    pub unsafe fn cuGraphMemFreeNodeGetParams(node: CUgraphNode, out: *mut CUdeviceptr) -> Cuda {
+    pub fn cuGraphMemFreeNodeGetParams(node: CUgraphNode, out: Out<CUdeviceptr>) -> CudaResult {
         match find(node) {
-            // SAFETY: passed on.
-            Some(Node::Free(dptr)) => unsafe { put(out, dptr) },
+            Some(Node::Free(dptr)) => out.put(dptr),
             _ => Err(CUDA_ERROR_INVALID_VALUE),
         }
     }
 
-    pub unsafe fn cuGraphNodeGetType(node: CUgraphNode, kind: *mut CUgraphNodeType) -> Cuda {
-        not_null(kind)?;
+    pub fn cuGraphNodeGetType(node: CUgraphNode, kind: Out<CUgraphNodeType>) -> CudaResult {
+        kind.required()?;
         let found = match find(node) {
             Some(Node::Alloc(_)) => node_type::MEM_ALLOC,
             Some(Node::Free(_)) => node_type::MEM_FREE,
             None => params::kind(node)?,
         };
-        // SAFETY: passed on.
-        unsafe { put(kind, found) }
+        kind.put(found)
     }
 
-    pub unsafe fn cuDeviceGetGraphMemAttribute(dev: CUdevice, attribute: u32, value: *mut c_void) -> Cuda {
+    pub fn cuDeviceGetGraphMemAttribute(dev: CUdevice, attribute: u32, value: Untyped) -> CudaResult {
         device::find(dev)?;
-        not_null(value)?;
+        value.required()?;
         if attribute > LAST_ATTRIBUTE {
             return Err(CUDA_ERROR_INVALID_VALUE);
         }
         // SAFETY: all attributes are 64-bit, by the API's contract.
-        unsafe { value.cast::<u64>().write_unaligned(used(dev)) };
-        Ok(())
+        unsafe { value.out::<u64>() }.put(used(dev))
     }
 
-    pub unsafe fn cuDeviceSetGraphMemAttribute(dev: CUdevice, attribute: u32, value: *mut c_void) -> Cuda {
+    pub fn cuDeviceSetGraphMemAttribute(dev: CUdevice, attribute: u32, value: Untyped) -> CudaResult {
         device::find(dev)?;
-        not_null(value)?;
+        value.required()?;
         // The high marks can be reset, and only to zero.
         // SAFETY: as above.
-        let resets = unsafe { value.cast::<u64>().read_unaligned() } == 0;
+        let resets = unsafe { value.value::<u64>() }.take()? == 0;
         let allowed = attribute <= LAST_ATTRIBUTE && attribute & IS_HIGH_MARK != 0 && resets;
         if allowed { Ok(()) } else { Err(CUDA_ERROR_INVALID_VALUE) }
     }
 
-    pub unsafe fn cuDeviceGraphMemTrim(dev: CUdevice) -> Cuda {
+    pub fn cuDeviceGraphMemTrim(dev: CUdevice) -> CudaResult {
         device::find(dev).map(|_| ())
     }
 }

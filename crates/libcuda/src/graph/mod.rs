@@ -11,37 +11,33 @@ mod objects;
 mod pageable;
 mod params;
 
+use cuda_abi::border::{InSlice, Out};
 use cuda_abi::error::*;
 use cuda_abi::types::*;
-use cuda_abi::wire::ops::{GraphChild, GraphClone, GraphDestroy, GraphFindInClone};
+use cuda_abi::wire::ops::{GraphChild, GraphClone, GraphDestroy, GraphFindInClone, MAX_NODES};
 use cuda_abi::wire::{GraphNodeHandle, Kind, Typed};
 
-use crate::device::put;
-use crate::entry::{Cuda, not_null};
 use crate::{handles, operation};
 
 /// The word of a handle. Natively a wrong one is a wrong value.
-fn check(kind: Kind, handle: *mut c_void) -> Cuda<u64> {
+fn check(kind: Kind, handle: *mut c_void) -> CudaResult<u64> {
     handles::check(kind, handle as u64).map_err(|_| CUDA_ERROR_INVALID_VALUE)
 }
 
 /// A handle as messages have it.
-fn checked<const KINDS: u32>(kind: Kind, handle: *mut c_void) -> Cuda<Typed<KINDS>> {
+fn checked<const KINDS: u32>(kind: Kind, handle: *mut c_void) -> CudaResult<Typed<KINDS>> {
     check(kind, handle).map(Typed)
 }
 
 /// An array of node handles.
-///
-/// # Safety
-/// `nodes` is NULL or has `count` elements.
-unsafe fn node_list(nodes: *const CUgraphNode, count: usize) -> Cuda<Vec<GraphNodeHandle>> {
-    if count == 0 {
-        return Ok(Vec::new());
-    }
-    not_null(nodes)?;
-    // SAFETY: the caller's promise.
-    let nodes = unsafe { std::slice::from_raw_parts(nodes, count) };
-    nodes.iter().map(|node| checked(Kind::GraphNode, *node)).collect()
+fn node_list(nodes: InSlice<CUgraphNode>) -> CudaResult<Vec<GraphNodeHandle>> {
+    nodes.list()?.into_iter().map(|node| checked(Kind::GraphNode, node)).collect()
+}
+
+/// How each dependency is one; NULL, as usual.
+fn edge_list(edges: InSlice<CUgraphEdgeData>) -> CudaResult<Vec<CUgraphEdgeData>> {
+    // One too many is enough not to be sent.
+    if edges.is_null() { Ok(Vec::new()) } else { edges.at_most(MAX_NODES + 1).list() }
 }
 
 #[allow(non_snake_case)]
@@ -56,7 +52,7 @@ pub mod api {
     pub use super::nodes::api::*;
     pub use super::objects::api::*;
 
-    pub unsafe fn cuGraphDestroy(graph: CUgraph) -> Cuda {
+    pub fn cuGraphDestroy(graph: CUgraph) -> CudaResult {
         let word = check(Kind::Graph, graph)?;
         operation::call(&GraphDestroy { graph: Typed(word) }, |()| ())?;
         handles::closed(word);
@@ -65,27 +61,24 @@ pub mod api {
         Ok(())
     }
 
-    pub unsafe fn cuGraphClone(clone: *mut CUgraph, original: CUgraph) -> Cuda {
-        not_null(clone)?;
+    pub fn cuGraphClone(clone: Out<CUgraph>, original: CUgraph) -> CudaResult {
+        clone.required()?;
         let request = GraphClone { graph: checked(Kind::Graph, original)? };
         let word = operation::call(&request, |reply| handles::opened(reply.graph.0))?;
-        // SAFETY: passed on.
-        unsafe { put(clone, word as CUgraph) }
+        clone.put(word as CUgraph)
     }
 
-    pub unsafe fn cuGraphNodeFindInClone(found: *mut CUgraphNode, original: CUgraphNode, clone: CUgraph) -> Cuda {
-        not_null(found)?;
+    pub fn cuGraphNodeFindInClone(found: Out<CUgraphNode>, original: CUgraphNode, clone: CUgraph) -> CudaResult {
+        found.required()?;
         let (node, clone) = (checked(Kind::GraphNode, original)?, checked(Kind::Graph, clone)?);
         let word = operation::call(&GraphFindInClone { node, clone }, |reply| handles::opened(reply.node.0))?;
-        // SAFETY: passed on.
-        unsafe { put(found, word as CUgraphNode) }
+        found.put(word as CUgraphNode)
     }
 
-    pub unsafe fn cuGraphChildGraphNodeGetGraph(node: CUgraphNode, graph: *mut CUgraph) -> Cuda {
-        not_null(graph)?;
+    pub fn cuGraphChildGraphNodeGetGraph(node: CUgraphNode, graph: Out<CUgraph>) -> CudaResult {
+        graph.required()?;
         let request = GraphChild { node: checked(Kind::GraphNode, node)? };
         let word = operation::call(&request, |reply| handles::opened(reply.graph.0))?;
-        // SAFETY: passed on.
-        unsafe { put(graph, word as CUgraph) }
+        graph.put(word as CUgraph)
     }
 }

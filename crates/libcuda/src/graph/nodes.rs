@@ -1,5 +1,6 @@
 //! Adding, changing and reading nodes.
 
+use cuda_abi::border::{In, InOut, InSlice, Out};
 use cuda_abi::constants::node_type;
 use cuda_abi::error::*;
 use cuda_abi::types::*;
@@ -7,27 +8,21 @@ use cuda_abi::wire::ops::{Edges, ExecNodeSet, NodeAdd, NodeAttribute, NodeDestro
 use cuda_abi::wire::{Kind, Typed};
 
 use super::params::{self, Params, tag_of};
-use super::{accepted, capture, check, checked, memory, node_list, pageable};
-use crate::device::put;
-use crate::entry::{Cuda, not_null};
+use super::{accepted, capture, check, checked, edge_list, memory, node_list, pageable};
 use crate::{carry, handles, host_functions, operation, session};
 
 /// Adds a node; answers it and the graphs inside a conditional one.
-///
-/// # Safety
-/// Arrays are NULL or have `count` elements.
-pub unsafe fn add(
+pub fn add(
     graph: CUgraph,
-    dependencies: *const CUgraphNode,
-    edges: *const CUgraphEdgeData,
-    count: usize,
+    dependencies: InSlice<CUgraphNode>,
+    edges: InSlice<CUgraphEdgeData>,
     ctx: CUcontext,
     params: &Params,
-) -> Cuda<(u64, Vec<u64>)> {
-    let send = || -> Cuda<(u64, Vec<u64>)> {
+) -> CudaResult<(u64, Vec<u64>)> {
+    let send = || -> CudaResult<(u64, Vec<u64>)> {
         let graph = checked(Kind::Graph, graph)?;
-        // SAFETY: the caller's promise.
-        let (needed, edges) = unsafe { (node_list(dependencies, count)?, Edges::at(edges, count)) };
+        let (needed, edges) = (node_list(dependencies)?, edge_list(edges)?);
+        let edges = Edges::new(&edges);
         let request = NodeAdd { graph, dependencies: Nodes::new(&needed), edges, params: params.as_sent() };
         operation::call_in(session::get()?, tag_of(ctx)?, &request, |reply| {
             let branches = reply.branches.iter().map(|branch| handles::opened(branch.0)).collect();
@@ -38,8 +33,8 @@ pub unsafe fn add(
 }
 
 /// Changes what a node does: in its graph, or in an executable graph.
-fn set(exec: Option<CUgraphExec>, node: CUgraphNode, ctx: CUcontext, params: Params) -> Cuda {
-    let send = || -> Cuda {
+fn set(exec: Option<CUgraphExec>, node: CUgraphNode, ctx: CUcontext, params: Params) -> CudaResult {
+    let send = || -> CudaResult {
         let exec = exec.map(|exec| checked(Kind::GraphExec, exec)).transpose()?;
         let node = checked(Kind::GraphNode, node)?;
         let (session, tag) = (session::get()?, tag_of(ctx)?);
@@ -62,14 +57,14 @@ fn set(exec: Option<CUgraphExec>, node: CUgraphNode, ctx: CUcontext, params: Par
     send().inspect_err(|_| params.undo())
 }
 
-fn event(node: CUgraphNode, kind: u32) -> Cuda<u64> {
+fn event(node: CUgraphNode, kind: u32) -> CudaResult<u64> {
     params::ask(node, kind, |_, params| match params {
         NodeParams::EventRecord { event } | NodeParams::EventWait { event } => Some(event.0),
         _ => None,
     })
 }
 
-fn attribute(node: CUgraphNode, which: u32, value: &mut CUkernelNodeAttrValue, set: bool) -> Cuda {
+fn attribute(node: CUgraphNode, which: u32, value: &mut CUkernelNodeAttrValue, set: bool) -> CudaResult {
     let node = checked(Kind::GraphNode, node)?;
     *value = operation::call(&NodeAttribute { node, attribute: which, value: *value, set }, |reply| reply.value)?;
     Ok(())
@@ -79,21 +74,18 @@ fn attribute(node: CUgraphNode, which: u32, value: &mut CUkernelNodeAttrValue, s
 macro_rules! adds {
     ($($name:ident($($arg:ident: $kind:ty),*) $ctx:expr => $params:expr;)*) => {
         $(
-            pub unsafe fn $name(
-                node: *mut CUgraphNode,
+            pub fn $name(
+                node: Out<CUgraphNode>,
                 graph: CUgraph,
-                dependencies: *const CUgraphNode,
-                count: usize,
+                dependencies: InSlice<CUgraphNode>,
+                _count: usize,
                 $($arg: $kind),*
-            ) -> Cuda {
-                not_null(node)?;
-                $(not_absent(&$arg)?;)*
-                // SAFETY: pointers were checked for NULL; the rest is the caller's promise.
-                unsafe {
-                    let params = $params?;
-                    let (word, _) = add(graph, dependencies, std::ptr::null(), count, $ctx, &params)?;
-                    put(node, word as CUgraphNode)
-                }
+            ) -> CudaResult {
+                node.required()?;
+                $(let $arg = $arg.given()?;)*
+                let params = $params?;
+                let (word, _) = add(graph, dependencies, InSlice::none(), $ctx, &params)?;
+                node.put(word as CUgraphNode)
             }
         )*
     };
@@ -103,11 +95,9 @@ macro_rules! adds {
 macro_rules! sets {
     ($($name:ident($arg:ident: $kind:ty) => $params:expr;)*) => {
         $(
-            #[allow(unused_unsafe)]
-            pub unsafe fn $name(node: CUgraphNode, $arg: $kind) -> Cuda {
-                not_absent(&$arg)?;
-                // SAFETY: pointers were checked for NULL; the rest is the caller's promise.
-                set(None, node, std::ptr::null_mut(), unsafe { $params }?)
+            pub fn $name(node: CUgraphNode, $arg: $kind) -> CudaResult {
+                let $arg = $arg.given()?;
+                set(None, node, std::ptr::null_mut(), $params?)
             }
         )*
     };
@@ -117,40 +107,40 @@ macro_rules! sets {
 macro_rules! exec_sets {
     ($($name:ident($arg:ident: $kind:ty $(, $context:ident: $context_kind:ty)?) $ctx:expr => $params:expr;)*) => {
         $(
-            #[allow(unused_unsafe)]
-            pub unsafe fn $name(
+            pub fn $name(
                 exec: CUgraphExec,
                 node: CUgraphNode,
                 $arg: $kind,
                 $($context: $context_kind)?
-            ) -> Cuda {
-                not_absent(&$arg)?;
-                // SAFETY: pointers were checked for NULL; the rest is the caller's promise.
-                unsafe { set(Some(exec), node, $ctx, $params?) }
+            ) -> CudaResult {
+                let $arg = $arg.given()?;
+                set(Some(exec), node, $ctx, $params?)
             }
         )*
     };
 }
 
-/// Arguments that may not be NULL: structs and handles. A context may: it stands for the current one.
-trait Absent {
-    fn is_absent(&self) -> bool;
+/// What a node is described by: a struct, which may not be NULL, or a handle, which is looked at later. A context may be
+/// NULL: it stands for the current one.
+trait Given {
+    type Value;
+    fn given(self) -> CudaResult<Self::Value>;
 }
 
-impl<T> Absent for *const T {
-    fn is_absent(&self) -> bool {
-        self.is_null()
+impl<T: Copy> Given for In<'_, T> {
+    type Value = T;
+
+    fn given(self) -> CudaResult<T> {
+        self.take()
     }
 }
 
-impl Absent for *mut c_void {
-    fn is_absent(&self) -> bool {
-        false
-    }
-}
+impl Given for *mut c_void {
+    type Value = *mut c_void;
 
-fn not_absent(argument: &impl Absent) -> Cuda {
-    if argument.is_absent() { Err(CUDA_ERROR_INVALID_VALUE) } else { Ok(()) }
+    fn given(self) -> CudaResult<*mut c_void> {
+        Ok(self)
+    }
 }
 
 #[allow(non_snake_case)]
@@ -160,183 +150,172 @@ pub mod api {
     use super::*;
 
     adds! {
-        cuGraphAddKernelNode(params: *const CUDA_KERNEL_NODE_PARAMS_v1) null_mut() => Params::kernel_v1(&*params);
-        cuGraphAddKernelNode_v2(params: *const CUDA_KERNEL_NODE_PARAMS_v2) (*params).ctx => Params::kernel(&*params);
-        cuGraphAddMemsetNode(params: *const CUDA_MEMSET_NODE_PARAMS, ctx: CUcontext) ctx => Params::memset(&*params);
-        cuGraphAddHostNode(params: *const CUDA_HOST_NODE_PARAMS) null_mut() => Params::host(&*params);
+        cuGraphAddKernelNode(params: In<CUDA_KERNEL_NODE_PARAMS_v1>) null_mut() => Params::kernel_v1(&params);
+        cuGraphAddKernelNode_v2(params: In<CUDA_KERNEL_NODE_PARAMS_v2>) params.ctx => Params::kernel(&params);
+        cuGraphAddMemsetNode(params: In<CUDA_MEMSET_NODE_PARAMS>, ctx: CUcontext) ctx => Params::memset(&params);
+        cuGraphAddHostNode(params: In<CUDA_HOST_NODE_PARAMS>) null_mut() => Params::host(&params);
         cuGraphAddChildGraphNode(child: CUgraph) null_mut() => Params::graph(child);
         cuGraphAddEmptyNode() null_mut() => Ok::<Params, CUresult>(Params::Empty);
         cuGraphAddEventRecordNode(event: CUevent) null_mut() => Params::event_record(event);
         cuGraphAddEventWaitNode(event: CUevent) null_mut() => Params::event_wait(event);
     }
 
-    pub unsafe fn cuGraphAddMemcpyNode(
-        node: *mut CUgraphNode,
+    pub fn cuGraphAddMemcpyNode(
+        node: Out<CUgraphNode>,
         graph: CUgraph,
-        dependencies: *const CUgraphNode,
-        count: usize,
-        copy: *const CUDA_MEMCPY3D,
+        dependencies: InSlice<CUgraphNode>,
+        _count: usize,
+        copy: In<CUDA_MEMCPY3D>,
         ctx: CUcontext,
-    ) -> Cuda {
-        not_null(node)?;
-        not_null(copy)?;
-        // SAFETY: pointers were checked for NULL; the rest is the caller's promise.
-        unsafe { put(node, pageable::add_memcpy(graph, dependencies, count, *copy, ctx)? as CUgraphNode) }
+    ) -> CudaResult {
+        node.required()?;
+        let copy = copy.take()?;
+        node.put(pageable::add_memcpy(graph, dependencies, copy, ctx)? as CUgraphNode)
     }
 
-    pub unsafe fn cuGraphAddNode(
-        node: *mut CUgraphNode,
+    pub fn cuGraphAddNode(
+        node: Out<CUgraphNode>,
         graph: CUgraph,
-        dependencies: *const CUgraphNode,
+        dependencies: InSlice<CUgraphNode>,
         count: usize,
-        params: *mut CUgraphNodeParams,
-    ) -> Cuda {
-        // SAFETY: passed on.
-        unsafe { cuGraphAddNode_v2(node, graph, dependencies, std::ptr::null(), count, params) }
+        params: InOut<CUgraphNodeParams>,
+    ) -> CudaResult {
+        cuGraphAddNode_v2(node, graph, dependencies, InSlice::none(), count, params)
     }
 
-    pub unsafe fn cuGraphAddNode_v2(
-        node: *mut CUgraphNode,
+    pub fn cuGraphAddNode_v2(
+        node: Out<CUgraphNode>,
         graph: CUgraph,
-        dependencies: *const CUgraphNode,
-        edges: *const CUgraphEdgeData,
+        dependencies: InSlice<CUgraphNode>,
+        edges: InSlice<CUgraphEdgeData>,
         count: usize,
-        params: *mut CUgraphNodeParams,
-    ) -> Cuda {
-        not_null(node)?;
-        not_null(params)?;
-        // SAFETY: pointers were checked for NULL; the rest is the caller's promise.
-        unsafe {
-            let value = (*params).value.as_mut_ptr();
-            match (*params).kind {
-                node_type::MEM_ALLOC => {
-                    return memory::api::cuGraphAddMemAllocNode(node, graph, dependencies, count, value.cast());
-                }
-                node_type::MEM_FREE => {
-                    return memory::api::cuGraphAddMemFreeNode(node, graph, dependencies, count, *value);
-                }
-                _ => {}
+        params: InOut<CUgraphNodeParams>,
+    ) -> CudaResult {
+        node.required()?;
+        let mut given = params.take()?;
+        match given.kind {
+            node_type::MEM_ALLOC => {
+                let mut alloc: CUDA_MEM_ALLOC_NODE_PARAMS = given.member();
+                let place = InOut::with(&mut alloc);
+                memory::api::cuGraphAddMemAllocNode(node, graph, dependencies, count, place)?;
+                const ADDRESS: usize = std::mem::offset_of!(CUDA_MEM_ALLOC_NODE_PARAMS, dptr) / size_of::<u64>();
+                given.value[ADDRESS] = alloc.dptr;
+                return params.put(given);
             }
-            let (described, ctx) = Params::generic(&*params)?;
-            let (word, branches) = add(graph, dependencies, edges, count, ctx, &described)?;
-            if let Params::Conditional { .. } = described {
-                // The driver owns the array that it answers with, for as long as the node lives.
-                let kept: &'static mut [u64] = branches.leak();
-                let place = (*params).value.as_mut_ptr().cast::<CUDA_CONDITIONAL_NODE_PARAMS>();
-                (*place).graphs = kept.as_mut_ptr().cast();
+            node_type::MEM_FREE => {
+                return memory::api::cuGraphAddMemFreeNode(node, graph, dependencies, count, given.value[0]);
             }
-            put(node, word as CUgraphNode)
+            _ => {}
         }
+        let (described, ctx) = Params::generic(&given)?;
+        let (word, branches) = add(graph, dependencies, edges, ctx, &described)?;
+        if let Params::Conditional { .. } = described {
+            // The driver owns the array that it answers with, for as long as the node lives.
+            let kept: &'static mut [u64] = branches.leak();
+            const GRAPHS: usize = std::mem::offset_of!(CUDA_CONDITIONAL_NODE_PARAMS, graphs) / size_of::<u64>();
+            given.value[GRAPHS] = kept.as_ptr() as u64;
+            params.put(given)?;
+        }
+        node.put(word as CUgraphNode)
     }
 
     sets! {
-        cuGraphKernelNodeSetParams(params: *const CUDA_KERNEL_NODE_PARAMS_v1) => Params::kernel_v1(&*params);
-        cuGraphKernelNodeSetParams_v2(params: *const CUDA_KERNEL_NODE_PARAMS_v2) => Params::kernel(&*params);
-        cuGraphMemcpyNodeSetParams(copy: *const CUDA_MEMCPY3D) => Params::memcpy(*copy);
-        cuGraphMemsetNodeSetParams(params: *const CUDA_MEMSET_NODE_PARAMS) => Params::memset(&*params);
-        cuGraphHostNodeSetParams(params: *const CUDA_HOST_NODE_PARAMS) => Params::host(&*params);
+        cuGraphKernelNodeSetParams(params: In<CUDA_KERNEL_NODE_PARAMS_v1>) => Params::kernel_v1(&params);
+        cuGraphKernelNodeSetParams_v2(params: In<CUDA_KERNEL_NODE_PARAMS_v2>) => Params::kernel(&params);
+        cuGraphMemcpyNodeSetParams(copy: In<CUDA_MEMCPY3D>) => Params::memcpy(copy);
+        cuGraphMemsetNodeSetParams(params: In<CUDA_MEMSET_NODE_PARAMS>) => Params::memset(&params);
+        cuGraphHostNodeSetParams(params: In<CUDA_HOST_NODE_PARAMS>) => Params::host(&params);
         cuGraphEventRecordNodeSetEvent(event: CUevent) => Params::event_record(event);
         cuGraphEventWaitNodeSetEvent(event: CUevent) => Params::event_wait(event);
     }
 
     exec_sets! {
-        cuGraphExecKernelNodeSetParams(params: *const CUDA_KERNEL_NODE_PARAMS_v1) null_mut()
-            => Params::kernel_v1(&*params);
-        cuGraphExecKernelNodeSetParams_v2(params: *const CUDA_KERNEL_NODE_PARAMS_v2) (*params).ctx
-            => Params::kernel(&*params);
-        cuGraphExecMemcpyNodeSetParams(copy: *const CUDA_MEMCPY3D, ctx: CUcontext) ctx => Params::memcpy(*copy);
-        cuGraphExecMemsetNodeSetParams(params: *const CUDA_MEMSET_NODE_PARAMS, ctx: CUcontext) ctx
-            => Params::memset(&*params);
-        cuGraphExecHostNodeSetParams(params: *const CUDA_HOST_NODE_PARAMS) null_mut() => Params::host(&*params);
+        cuGraphExecKernelNodeSetParams(params: In<CUDA_KERNEL_NODE_PARAMS_v1>) null_mut()
+            => Params::kernel_v1(&params);
+        cuGraphExecKernelNodeSetParams_v2(params: In<CUDA_KERNEL_NODE_PARAMS_v2>) params.ctx
+            => Params::kernel(&params);
+        cuGraphExecMemcpyNodeSetParams(copy: In<CUDA_MEMCPY3D>, ctx: CUcontext) ctx => Params::memcpy(copy);
+        cuGraphExecMemsetNodeSetParams(params: In<CUDA_MEMSET_NODE_PARAMS>, ctx: CUcontext) ctx
+            => Params::memset(&params);
+        cuGraphExecHostNodeSetParams(params: In<CUDA_HOST_NODE_PARAMS>) null_mut() => Params::host(&params);
         cuGraphExecChildGraphNodeSetParams(child: CUgraph) null_mut() => Params::graph(child);
         cuGraphExecEventRecordNodeSetEvent(event: CUevent) null_mut() => Params::event_record(event);
         cuGraphExecEventWaitNodeSetEvent(event: CUevent) null_mut() => Params::event_wait(event);
     }
 
-    pub unsafe fn cuGraphNodeSetParams(node: CUgraphNode, params: *mut CUgraphNodeParams) -> Cuda {
-        not_null(params)?;
-        // SAFETY: not NULL; the rest is the caller's promise.
-        let (described, ctx) = unsafe { Params::generic(&*params) }?;
+    pub fn cuGraphNodeSetParams(node: CUgraphNode, params: In<CUgraphNodeParams>) -> CudaResult {
+        let (described, ctx) = Params::generic(&params.take()?)?;
         set(None, node, ctx, described)
     }
 
-    pub unsafe fn cuGraphExecNodeSetParams(
+    pub fn cuGraphExecNodeSetParams(
         exec: CUgraphExec,
         node: CUgraphNode,
-        params: *mut CUgraphNodeParams,
-    ) -> Cuda {
-        not_null(params)?;
-        // SAFETY: not NULL; the rest is the caller's promise.
-        let (described, ctx) = unsafe { Params::generic(&*params) }?;
+        params: In<CUgraphNodeParams>,
+    ) -> CudaResult {
+        let (described, ctx) = Params::generic(&params.take()?)?;
         set(Some(exec), node, ctx, described)
     }
 
-    pub unsafe fn cuGraphKernelNodeGetParams(node: CUgraphNode, out: *mut CUDA_KERNEL_NODE_PARAMS_v1) -> Cuda {
-        not_null(out)?;
+    pub fn cuGraphKernelNodeGetParams(node: CUgraphNode, out: Out<CUDA_KERNEL_NODE_PARAMS_v1>) -> CudaResult {
+        out.required()?;
         let CUDA_KERNEL_NODE_PARAMS_v2 { function, grid, block, shared_mem_bytes, kernel_params, extra, .. } =
             params::kernel(node)?;
         let older =
             CUDA_KERNEL_NODE_PARAMS_v1 { function, grid, block, shared_mem_bytes, padding: 0, kernel_params, extra };
-        // SAFETY: passed on.
-        unsafe { put(out, older) }
+        out.put(older)
     }
 
-    pub unsafe fn cuGraphKernelNodeGetParams_v2(node: CUgraphNode, out: *mut CUDA_KERNEL_NODE_PARAMS_v2) -> Cuda {
-        not_null(out)?;
+    pub fn cuGraphKernelNodeGetParams_v2(node: CUgraphNode, out: Out<CUDA_KERNEL_NODE_PARAMS_v2>) -> CudaResult {
+        out.required()?;
         let mut found = params::kernel(node)?;
         if !found.kernel.is_null() {
             found.function = null_mut();
         }
-        // SAFETY: passed on.
-        unsafe { put(out, found) }
+        out.put(found)
     }
 
-    pub unsafe fn cuGraphMemcpyNodeGetParams(node: CUgraphNode, out: *mut CUDA_MEMCPY3D) -> Cuda {
-        not_null(out)?;
+    pub fn cuGraphMemcpyNodeGetParams(node: CUgraphNode, out: Out<CUDA_MEMCPY3D>) -> CudaResult {
+        out.required()?;
         let copy = params::ask(node, node_type::MEMCPY, |_, params| match params {
             NodeParams::Memcpy { copy } => Some(copy),
             _ => None,
         })?;
-        // SAFETY: passed on.
-        unsafe { put(out, copy) }
+        out.put(copy)
     }
 
-    pub unsafe fn cuGraphMemsetNodeGetParams(node: CUgraphNode, out: *mut CUDA_MEMSET_NODE_PARAMS) -> Cuda {
-        not_null(out)?;
+    pub fn cuGraphMemsetNodeGetParams(node: CUgraphNode, out: Out<CUDA_MEMSET_NODE_PARAMS>) -> CudaResult {
+        out.required()?;
         let set = params::ask(node, node_type::MEMSET, |_, params| match params {
             NodeParams::Memset { destination: dst, pitch, value, element_size, width, height } => {
                 Some(CUDA_MEMSET_NODE_PARAMS { dst, pitch, value, element_size, width, height })
             }
             _ => None,
         })?;
-        // SAFETY: passed on.
-        unsafe { put(out, set) }
+        out.put(set)
     }
 
-    pub unsafe fn cuGraphHostNodeGetParams(node: CUgraphNode, out: *mut CUDA_HOST_NODE_PARAMS) -> Cuda {
-        not_null(out)?;
+    pub fn cuGraphHostNodeGetParams(node: CUgraphNode, out: Out<CUDA_HOST_NODE_PARAMS>) -> CudaResult {
+        out.required()?;
         let id = params::ask(node, node_type::HOST, |_, params| match params {
             NodeParams::Host { id } => Some(id),
             _ => None,
         })?;
         let (function, user) = host_functions::kept(id).ok_or(CUDA_ERROR_INVALID_VALUE)?;
-        // SAFETY: passed on.
-        unsafe { put(out, CUDA_HOST_NODE_PARAMS { function: Some(function), user }) }
+        out.put(CUDA_HOST_NODE_PARAMS { function: Some(function), user })
     }
 
-    pub unsafe fn cuGraphEventRecordNodeGetEvent(node: CUgraphNode, out: *mut CUevent) -> Cuda {
-        not_null(out)?;
-        // SAFETY: passed on.
-        unsafe { put(out, event(node, node_type::EVENT_RECORD)? as CUevent) }
+    pub fn cuGraphEventRecordNodeGetEvent(node: CUgraphNode, out: Out<CUevent>) -> CudaResult {
+        out.required()?;
+        out.put(event(node, node_type::EVENT_RECORD)? as CUevent)
     }
 
-    pub unsafe fn cuGraphEventWaitNodeGetEvent(node: CUgraphNode, out: *mut CUevent) -> Cuda {
-        not_null(out)?;
-        // SAFETY: passed on.
-        unsafe { put(out, event(node, node_type::WAIT_EVENT)? as CUevent) }
+    pub fn cuGraphEventWaitNodeGetEvent(node: CUgraphNode, out: Out<CUevent>) -> CudaResult {
+        out.required()?;
+        out.put(event(node, node_type::WAIT_EVENT)? as CUevent)
     }
 
-    pub unsafe fn cuGraphDestroyNode(node: CUgraphNode) -> Cuda {
+    pub fn cuGraphDestroyNode(node: CUgraphNode) -> CudaResult {
         let word = check(Kind::GraphNode, node)?;
         operation::call(&NodeDestroy { node: Typed(word) }, |()| ())?;
         handles::closed(word);
@@ -345,25 +324,22 @@ pub mod api {
         Ok(())
     }
 
-    pub unsafe fn cuGraphKernelNodeGetAttribute(
+    pub fn cuGraphKernelNodeGetAttribute(
         node: CUgraphNode,
         which: u32,
-        value: *mut CUkernelNodeAttrValue,
-    ) -> Cuda {
-        not_null(value)?;
+        value: Out<CUkernelNodeAttrValue>,
+    ) -> CudaResult {
+        value.required()?;
         let mut found = CUkernelNodeAttrValue::default();
         attribute(node, which, &mut found, false)?;
-        // SAFETY: passed on.
-        unsafe { put(value, found) }
+        value.put(found)
     }
 
-    pub unsafe fn cuGraphKernelNodeSetAttribute(
+    pub fn cuGraphKernelNodeSetAttribute(
         node: CUgraphNode,
         which: u32,
-        value: *const CUkernelNodeAttrValue,
-    ) -> Cuda {
-        not_null(value)?;
-        // SAFETY: not NULL; the rest is the caller's promise.
-        attribute(node, which, &mut unsafe { value.read() }, true)
+        value: In<CUkernelNodeAttrValue>,
+    ) -> CudaResult {
+        attribute(node, which, &mut value.take()?, true)
     }
 }

@@ -1,5 +1,6 @@
 //! Objects of the program's that graphs hold, and handles of conditions.
 
+use cuda_abi::border::Out;
 use cuda_abi::constants::{retain_flag, user_object_flag};
 use cuda_abi::error::*;
 use cuda_abi::types::*;
@@ -8,12 +9,10 @@ use cuda_abi::wire::{GraphHandle, Kind};
 
 use super::checked;
 use super::params::tag_of;
-use crate::device::put;
-use crate::entry::{Cuda, not_null};
 use crate::{handles, host_functions, operation, session};
 
 /// Counts references to an object, the program's own or a graph's.
-fn count(object: CUuserObject, references: u32, graph: Option<GraphHandle>, flags: u32, release: bool) -> Cuda {
+fn count(object: CUuserObject, references: u32, graph: Option<GraphHandle>, flags: u32, release: bool) -> CudaResult {
     let object = checked(Kind::UserObject, object)?;
     operation::call(&UserObjectCount { object, references, graph, flags, release }, |()| ())
 }
@@ -22,14 +21,14 @@ fn count(object: CUuserObject, references: u32, graph: Option<GraphHandle>, flag
 pub mod api {
     use super::*;
 
-    pub unsafe fn cuUserObjectCreate(
-        object: *mut CUuserObject,
+    pub fn cuUserObjectCreate(
+        object: Out<CUuserObject>,
         user: *mut c_void,
         destroy: CUhostFn,
         references: u32,
         flags: u32,
-    ) -> Cuda {
-        not_null(object)?;
+    ) -> CudaResult {
+        object.required()?;
         let destroy = destroy.ok_or(CUDA_ERROR_INVALID_VALUE)?;
         if flags != user_object_flag::NO_DESTRUCTOR_SYNC || references == 0 || references > i32::MAX as u32 {
             return Err(CUDA_ERROR_INVALID_VALUE);
@@ -38,40 +37,38 @@ pub mod api {
         let request = UserObjectCreate { destructor: id, references };
         let word = operation::call(&request, |reply| handles::opened(reply.object.0))
             .inspect_err(|_| host_functions::forget(id))?;
-        // SAFETY: passed on.
-        unsafe { put(object, word as CUuserObject) }
+        object.put(word as CUuserObject)
     }
 
-    pub unsafe fn cuUserObjectRetain(object: CUuserObject, references: u32) -> Cuda {
+    pub fn cuUserObjectRetain(object: CUuserObject, references: u32) -> CudaResult {
         count(object, references, None, 0, false)
     }
 
-    pub unsafe fn cuUserObjectRelease(object: CUuserObject, references: u32) -> Cuda {
+    pub fn cuUserObjectRelease(object: CUuserObject, references: u32) -> CudaResult {
         count(object, references, None, 0, true)
     }
 
-    pub unsafe fn cuGraphRetainUserObject(graph: CUgraph, object: CUuserObject, references: u32, flags: u32) -> Cuda {
+    pub fn cuGraphRetainUserObject(graph: CUgraph, object: CUuserObject, references: u32, flags: u32) -> CudaResult {
         if flags & !retain_flag::MOVE != 0 {
             return Err(CUDA_ERROR_INVALID_VALUE);
         }
         count(object, references, Some(checked(Kind::Graph, graph)?), flags, false)
     }
 
-    pub unsafe fn cuGraphReleaseUserObject(graph: CUgraph, object: CUuserObject, references: u32) -> Cuda {
+    pub fn cuGraphReleaseUserObject(graph: CUgraph, object: CUuserObject, references: u32) -> CudaResult {
         count(object, references, Some(checked(Kind::Graph, graph)?), 0, true)
     }
 
-    pub unsafe fn cuGraphConditionalHandleCreate(
-        handle: *mut CUgraphConditionalHandle,
+    pub fn cuGraphConditionalHandleCreate(
+        handle: Out<CUgraphConditionalHandle>,
         graph: CUgraph,
         ctx: CUcontext,
         value: u32,
         flags: u32,
-    ) -> Cuda {
-        not_null(handle)?;
+    ) -> CudaResult {
+        handle.required()?;
         let request = ConditionalHandle { graph: checked(Kind::Graph, graph)?, value, flags };
         let made = operation::call_in(session::get()?, tag_of(ctx)?, &request, |reply| reply.handle)?;
-        // SAFETY: passed on.
-        unsafe { put(handle, made) }
+        handle.put(made)
     }
 }

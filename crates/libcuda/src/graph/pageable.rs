@@ -4,47 +4,41 @@
 //! graph before or after the copy, moves the bytes between the two. In a graph that is made by hand the three steps are
 //! a graph inside one node, so that the node which the program gets comes before and after what it should.
 
-use std::ptr::{null, null_mut};
+use std::ptr::null_mut;
 
+use cuda_abi::border::InSlice;
 use cuda_abi::error::*;
 use cuda_abi::types::*;
 
 use super::nodes;
 use super::params::Params;
-use crate::entry::Cuda;
 use crate::shaped_copy::{self, Split};
 use crate::{exports, host_functions};
 
 /// Adds a copy to a graph.
-///
-/// # Safety
-/// The array is NULL or has `count` elements; pageable sides are memory of this process whenever the graph runs.
-pub unsafe fn add_memcpy(
+pub fn add_memcpy(
     graph: CUgraph,
-    dependencies: *const CUgraphNode,
-    count: usize,
+    dependencies: InSlice<CUgraphNode>,
     copy: CUDA_MEMCPY3D,
     ctx: CUcontext,
-) -> Cuda<u64> {
-    // SAFETY: the caller's promise.
+) -> CudaResult<u64> {
+    // SAFETY: by the API's contract, pageable sides are memory of this process whenever the graph runs.
     let split = unsafe { shaped_copy::split(copy) }?.ok_or(CUDA_ERROR_INVALID_VALUE)?;
     if split.before.is_none() && split.after.is_none() {
         let params = Params::memcpy(split.copy)?;
-        // SAFETY: the caller's promise.
-        return Ok(unsafe { nodes::add(graph, dependencies, null(), count, ctx, &params) }?.0);
+        return Ok(nodes::add(graph, dependencies, InSlice::none(), ctx, &params)?.0);
     }
     let inside = Inside::new()?;
     inside.fill(split, ctx)?;
     let params = Params::graph(inside.0)?;
-    // SAFETY: the caller's promise.
-    Ok(unsafe { nodes::add(graph, dependencies, null(), count, ctx, &params) }?.0)
+    Ok(nodes::add(graph, dependencies, InSlice::none(), ctx, &params)?.0)
 }
 
 /// A graph that is copied into a node, and goes.
 struct Inside(CUgraph);
 
 impl Inside {
-    fn new() -> Cuda<Inside> {
+    fn new() -> CudaResult<Inside> {
         let mut graph = null_mut();
         // SAFETY: the output is a local.
         match unsafe { exports::cuGraphCreate(&mut graph, 0) } {
@@ -53,7 +47,7 @@ impl Inside {
         }
     }
 
-    fn fill(&self, split: Split, ctx: CUcontext) -> Cuda {
+    fn fill(&self, split: Split, ctx: CUcontext) -> CudaResult {
         let mut steps = Vec::new();
         if let Some(before) = split.before {
             steps.push(Params::Host(host_functions::keep_own(before)?));
@@ -65,9 +59,8 @@ impl Inside {
         let mut last: Option<u64> = None;
         for step in &steps {
             let needed = last.map(|word| [word as CUgraphNode]);
-            let (array, count) = needed.as_ref().map_or((null(), 0), |array| (array.as_ptr(), 1));
-            // SAFETY: the array is a local.
-            last = Some(unsafe { nodes::add(self.0, array, null(), count, ctx, step) }?.0);
+            let needed = InSlice::of(needed.as_ref().map_or(&[][..], |array| array));
+            last = Some(nodes::add(self.0, needed, InSlice::none(), ctx, step)?.0);
         }
         Ok(())
     }
@@ -75,7 +68,6 @@ impl Inside {
 
 impl Drop for Inside {
     fn drop(&mut self) {
-        // SAFETY: a graph of ours that nobody else knows.
-        unsafe { exports::cuGraphDestroy(self.0) };
+        let _ = super::api::cuGraphDestroy(self.0);
     }
 }

@@ -11,7 +11,7 @@ use cuda_abi::wire::{Block, Kind, Typed};
 use parking_lot::Mutex;
 
 use super::{check, checked};
-use crate::entry::{Cuda, not_null};
+use crate::entry::not_null;
 use crate::launch::{self, Shape};
 use crate::{context, functions, handles, host_functions, ipc, operation, shaped_copy};
 
@@ -38,7 +38,7 @@ pub enum Params {
 }
 
 /// An event that graphs can have.
-fn plain_event(event: CUevent) -> Cuda<u64> {
+fn plain_event(event: CUevent) -> CudaResult<u64> {
     ipc::events::refuse_in_graph(event)?;
     handles::check(Kind::Event, event as u64)
 }
@@ -76,23 +76,19 @@ impl Params {
         }
     }
 
-    /// # Safety
-    /// The struct is as `cuGraphAddKernelNode` wants it.
-    pub unsafe fn kernel(params: &CUDA_KERNEL_NODE_PARAMS_v2) -> Cuda<Params> {
+    pub fn kernel(params: &CUDA_KERNEL_NODE_PARAMS_v2) -> CudaResult<Params> {
         let given = if params.function.is_null() { params.kernel } else { params.function };
         not_null(given)?;
         let function = functions::loaded(given)?;
         let shape = Shape { grid: params.grid, block: params.block, shared: params.shared_mem_bytes };
         launch::check(&function, &shape)?;
         let mut bytes = vec![0; function.param_bytes];
-        // SAFETY: the caller's promise.
+        // SAFETY: by the API's contract the node's parameters are those of its function.
         unsafe { launch::params(&function, params.kernel_params, params.extra)?.pack(&function, &mut bytes) };
         Ok(Params::Kernel { function: function.word, shape, bytes })
     }
 
-    /// # Safety
-    /// As for `kernel`.
-    pub unsafe fn kernel_v1(params: &CUDA_KERNEL_NODE_PARAMS_v1) -> Cuda<Params> {
+    pub fn kernel_v1(params: &CUDA_KERNEL_NODE_PARAMS_v1) -> CudaResult<Params> {
         let CUDA_KERNEL_NODE_PARAMS_v1 { function, grid, block, shared_mem_bytes, kernel_params, extra, .. } =
             *params;
         let full = CUDA_KERNEL_NODE_PARAMS_v2 {
@@ -104,12 +100,11 @@ impl Params {
             extra,
             ..Default::default()
         };
-        // SAFETY: the caller's promise.
-        unsafe { Params::kernel(&full) }
+        Params::kernel(&full)
     }
 
     /// A copy both of whose sides the worker reaches.
-    pub fn memcpy(mut copy: CUDA_MEMCPY3D) -> Cuda<Params> {
+    pub fn memcpy(mut copy: CUDA_MEMCPY3D) -> CudaResult<Params> {
         if copy.width_in_bytes == 0 || copy.height == 0 || copy.depth == 0 {
             return Err(CUDA_ERROR_INVALID_VALUE);
         }
@@ -123,7 +118,7 @@ impl Params {
         Ok(Params::Memcpy(Box::new(copy)))
     }
 
-    pub fn memset(set: &CUDA_MEMSET_NODE_PARAMS) -> Cuda<Params> {
+    pub fn memset(set: &CUDA_MEMSET_NODE_PARAMS) -> CudaResult<Params> {
         let fits = matches!(set.element_size, 1 | 2 | 4) && set.width > 0 && set.height > 0;
         if !fits || !set.dst.is_multiple_of(u64::from(set.element_size)) {
             return Err(CUDA_ERROR_INVALID_VALUE);
@@ -131,73 +126,66 @@ impl Params {
         Ok(Params::Memset(*set))
     }
 
-    pub fn host(params: &CUDA_HOST_NODE_PARAMS) -> Cuda<Params> {
+    pub fn host(params: &CUDA_HOST_NODE_PARAMS) -> CudaResult<Params> {
         let function = params.function.ok_or(CUDA_ERROR_INVALID_VALUE)?;
         Ok(Params::Host(host_functions::keep(function, params.user)?))
     }
 
-    pub fn graph(graph: CUgraph) -> Cuda<Params> {
+    pub fn graph(graph: CUgraph) -> CudaResult<Params> {
         Ok(Params::Graph(check(Kind::Graph, graph)?))
     }
 
-    pub fn event_record(event: CUevent) -> Cuda<Params> {
+    pub fn event_record(event: CUevent) -> CudaResult<Params> {
         Ok(Params::EventRecord(plain_event(event)?))
     }
 
-    pub fn event_wait(event: CUevent) -> Cuda<Params> {
+    pub fn event_wait(event: CUevent) -> CudaResult<Params> {
         Ok(Params::EventWait(plain_event(event)?))
     }
 
     /// What a generic call describes, and the context it names.
-    ///
-    /// # Safety
-    /// The struct is as `cuGraphAddNode` wants it.
-    pub unsafe fn generic(all: &CUgraphNodeParams) -> Cuda<(Params, CUcontext)> {
-        let value = all.value.as_ptr();
+    pub fn generic(all: &CUgraphNodeParams) -> CudaResult<(Params, CUcontext)> {
         let none = std::ptr::null_mut();
-        // SAFETY: the kind says what the value holds, by the caller's promise, and all of them fit.
-        unsafe {
-            Ok(match all.kind {
-                node_type::KERNEL => {
-                    let params = value.cast::<CUDA_KERNEL_NODE_PARAMS_v2>().read();
-                    (Params::kernel(&params)?, params.ctx)
-                }
-                node_type::MEMCPY => {
-                    let params = value.cast::<CUDA_MEMCPY_NODE_PARAMS>().read();
-                    (Params::memcpy(params.copy)?, params.ctx)
-                }
-                node_type::MEMSET => {
-                    let params = value.cast::<CUDA_MEMSET_NODE_PARAMS_v2>().read();
-                    (Params::memset(&params.set)?, params.ctx)
-                }
-                node_type::HOST => (Params::host(&value.cast::<CUDA_HOST_NODE_PARAMS>().read())?, none),
-                node_type::GRAPH => {
-                    // A graph that moves into its node would change its owner.
-                    if all.value[1] as u32 != 0 {
-                        return Err(CUDA_ERROR_NOT_SUPPORTED);
-                    }
-                    (Params::graph(all.value[0] as CUgraph)?, none)
-                }
-                node_type::EMPTY => (Params::Empty, none),
-                node_type::WAIT_EVENT => (Params::event_wait(all.value[0] as CUevent)?, none),
-                node_type::EVENT_RECORD => (Params::event_record(all.value[0] as CUevent)?, none),
-                node_type::CONDITIONAL => {
-                    let params = value.cast::<CUDA_CONDITIONAL_NODE_PARAMS>().read();
-                    let CUDA_CONDITIONAL_NODE_PARAMS { handle, kind, size, ctx, .. } = params;
-                    (Params::Conditional { handle, kind, size }, ctx)
-                }
-                kind => {
-                    crate::entry::say_once(match kind {
-                        node_type::BATCH_MEM_OP => "a graph with batches of memory operations is not supported",
-                        node_type::MEM_ALLOC | node_type::MEM_FREE => {
-                            "changing a graph node that allocates or frees memory is not supported"
-                        }
-                        _ => "a graph with external semaphores is not supported",
-                    });
+        Ok(match all.kind {
+            node_type::KERNEL => {
+                let params = all.member::<CUDA_KERNEL_NODE_PARAMS_v2>();
+                (Params::kernel(&params)?, params.ctx)
+            }
+            node_type::MEMCPY => {
+                let params = all.member::<CUDA_MEMCPY_NODE_PARAMS>();
+                (Params::memcpy(params.copy)?, params.ctx)
+            }
+            node_type::MEMSET => {
+                let params = all.member::<CUDA_MEMSET_NODE_PARAMS_v2>();
+                (Params::memset(&params.set)?, params.ctx)
+            }
+            node_type::HOST => (Params::host(&all.member::<CUDA_HOST_NODE_PARAMS>())?, none),
+            node_type::GRAPH => {
+                // A graph that moves into its node would change its owner.
+                if all.value[1] as u32 != 0 {
                     return Err(CUDA_ERROR_NOT_SUPPORTED);
                 }
-            })
-        }
+                (Params::graph(all.value[0] as CUgraph)?, none)
+            }
+            node_type::EMPTY => (Params::Empty, none),
+            node_type::WAIT_EVENT => (Params::event_wait(all.value[0] as CUevent)?, none),
+            node_type::EVENT_RECORD => (Params::event_record(all.value[0] as CUevent)?, none),
+            node_type::CONDITIONAL => {
+                let params = all.member::<CUDA_CONDITIONAL_NODE_PARAMS>();
+                let CUDA_CONDITIONAL_NODE_PARAMS { handle, kind, size, ctx, .. } = params;
+                (Params::Conditional { handle, kind, size }, ctx)
+            }
+            kind => {
+                crate::entry::say_once(match kind {
+                    node_type::BATCH_MEM_OP => "a graph with batches of memory operations is not supported",
+                    node_type::MEM_ALLOC | node_type::MEM_FREE => {
+                        "changing a graph node that allocates or frees memory is not supported"
+                    }
+                    _ => "a graph with external semaphores is not supported",
+                });
+                return Err(CUDA_ERROR_NOT_SUPPORTED);
+            }
+        })
     }
 
     /// Takes back what was kept for a node that was not made.
@@ -209,7 +197,7 @@ impl Params {
 }
 
 /// The tag of messages that speak of a context: the given one, or this thread's.
-pub fn tag_of(ctx: CUcontext) -> Cuda<u32> {
+pub fn tag_of(ctx: CUcontext) -> CudaResult<u32> {
     let word = context::resolve(ctx)?;
     Ok(super::capture::mark(cuda_abi::wire::Handle::from_word(word).map_or(0, |handle| handle.index)))
 }
@@ -237,7 +225,7 @@ pub fn forget_node(node: u64) {
 }
 
 /// Asks what a node does, which must be of this kind; `read` gets the graph that it goes with and what it does.
-pub fn ask<T>(node: CUgraphNode, wanted: u32, read: impl FnOnce(u64, NodeParams<'_>) -> Option<T>) -> Cuda<T> {
+pub fn ask<T>(node: CUgraphNode, wanted: u32, read: impl FnOnce(u64, NodeParams<'_>) -> Option<T>) -> CudaResult<T> {
     let node = checked(Kind::GraphNode, node)?;
     operation::call(&NodeGet { node }, |reply| {
         if reply.kind != wanted {
@@ -248,12 +236,12 @@ pub fn ask<T>(node: CUgraphNode, wanted: u32, read: impl FnOnce(u64, NodeParams<
 }
 
 /// What a node is.
-pub fn kind(node: CUgraphNode) -> Cuda<u32> {
+pub fn kind(node: CUgraphNode) -> CudaResult<u32> {
     operation::call(&NodeType { node: checked(Kind::GraphNode, node)? }, |reply| reply.kind)
 }
 
 /// What a kernel node launches; its parameters are kept for the program to look at.
-pub fn kernel(node: CUgraphNode) -> Cuda<CUDA_KERNEL_NODE_PARAMS_v2> {
+pub fn kernel(node: CUgraphNode) -> CudaResult<CUDA_KERNEL_NODE_PARAMS_v2> {
     let (owner, function, mut params, bytes) = ask(node, node_type::KERNEL, |graph, params| match params {
         NodeParams::Kernel { function, grid, block, shared_bytes, parameters } => {
             let shape =

@@ -8,7 +8,7 @@ use cuda_abi::wire::Kind;
 use cuda_abi::wire::ops::TpcMap;
 
 use crate::context::storage::{self, Destructor};
-use crate::entry::{Cuda, not_null, run};
+use crate::entry::{not_null, run};
 use crate::{context, device, exports, handles, module, operation, stream};
 
 pub extern "C" fn succeed() -> CUresult {
@@ -99,7 +99,7 @@ pub unsafe extern "C" fn current_context(context: *mut CUcontext) -> CUresult {
 }
 
 /// NULL and -1 name the current context.
-fn storage_context(context: CUcontext) -> Cuda<u64> {
+fn storage_context(context: CUcontext) -> CudaResult<u64> {
     match context as u64 {
         0 | u64::MAX => match context::current_word() {
             0 => Err(CUDA_ERROR_INVALID_CONTEXT),

@@ -9,7 +9,6 @@ use cuda_abi::wire::ops::HostGrants;
 use idm::bootstrap::{self, Handover};
 use xen::sys::gntalloc::Grants;
 
-use crate::entry::Cuda;
 use crate::operation;
 use crate::session::{self, Link, Session};
 
@@ -24,7 +23,7 @@ pub enum Arena {
 
 impl Arena {
     /// `len` bytes, whole pages, zeroed.
-    pub fn make(session: &Session, len: u64) -> Cuda<Arena> {
+    pub fn make(session: &Session, len: u64) -> CudaResult<Arena> {
         match &*session.link.lock() {
             Link::Socket(_) => make_file(len).map(Arena::File),
             Link::Guest { allocator, backend, .. } => {
@@ -43,7 +42,7 @@ impl Arena {
     }
 
     /// Gives the worker what it takes to map it. The message that says where follows while the link is still locked.
-    pub fn hand_over(&self, link: &Link) -> Cuda {
+    pub fn hand_over(&self, link: &Link) -> CudaResult {
         match (self, link) {
             (Arena::File(file), Link::Socket(socket)) => {
                 bootstrap::send(socket, &Handover::default(), &[file.as_fd()]).map_err(|_| session::lost())
@@ -55,12 +54,12 @@ impl Arena {
 }
 
 /// Tells the worker the references of pages. What they are for it is told next, while the link is still locked.
-pub fn name_grants(refs: &[u32]) -> Cuda {
+pub fn name_grants(refs: &[u32]) -> CudaResult {
     refs.chunks(BATCH).try_for_each(|refs| operation::block(&HostGrants { references: Array::new(refs) }, |()| ()))
 }
 
 /// A memfd of fixed size: the worker takes no file that could shrink under it.
-pub fn make_file(len: u64) -> Cuda<OwnedFd> {
+pub fn make_file(len: u64) -> CudaResult<OwnedFd> {
     // SAFETY: a new descriptor, owned from here on; plain numbers otherwise.
     unsafe {
         let fd = libc::memfd_create(c"bulkhead-pinned".as_ptr(), libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING);

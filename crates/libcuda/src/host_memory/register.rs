@@ -11,13 +11,12 @@ use parking_lot::Mutex;
 use super::maps::{self, Backing};
 use super::{HEAP, fork, pages, release, unmap_there};
 use crate::allocations::{self, Kind};
-use crate::entry::Cuda;
 use crate::{context, session};
 
 /// One thread at a time registers or unregisters: what one finds free must still be free when it is done.
 static CHANGING: Mutex<()> = Mutex::new(());
 
-pub fn register(base: u64, len: u64, flags: u32) -> Cuda {
+pub fn register(base: u64, len: u64, flags: u32) -> CudaResult {
     let device = context::current_device()?;
     fork::install();
     let _changing = CHANGING.lock();
@@ -48,7 +47,7 @@ pub fn register(base: u64, len: u64, flags: u32) -> Cuda {
 ///
 /// # Safety
 /// The range must be whole pages of private memory.
-unsafe fn share(base: u64, len: u64) -> Cuda<u64> {
+unsafe fn share(base: u64, len: u64) -> CudaResult<u64> {
     let (alias, arena) = HEAP.lock().map(len)?;
     // SAFETY: the caller's promise.
     if unsafe { pages::share(base, alias, len, &arena) }.is_err() {
@@ -59,7 +58,7 @@ unsafe fn share(base: u64, len: u64) -> Cuda<u64> {
     Ok(alias)
 }
 
-pub fn unregister(base: u64) -> Cuda {
+pub fn unregister(base: u64) -> CudaResult {
     session::ready()?;
     let _changing = CHANGING.lock();
     match allocations::find(base) {

@@ -16,7 +16,6 @@ use idm::bulk::Chunk;
 use parking_lot::Mutex;
 
 use crate::completion::{self, Word};
-use crate::entry::Cuda;
 use crate::graph::capture;
 use crate::session::{self, Session};
 use crate::{carry, context, operation};
@@ -40,7 +39,7 @@ struct InFlight {
 static LEFT: Mutex<VecDeque<InFlight>> = Mutex::new(VecDeque::new());
 
 /// Waits until the GPU is done with a chunk, and frees its word. An error of the stream's is answered after that.
-fn finish(session: &Session, flight: InFlight) -> Cuda<Chunk> {
+fn finish(session: &Session, flight: InFlight) -> CudaResult<Chunk> {
     let mut result = Ok(());
     // If the context is lost, so is whatever was in flight.
     if !completion::watch(session, &flight.word)? {
@@ -60,7 +59,7 @@ fn finish(session: &Session, flight: InFlight) -> Cuda<Chunk> {
 }
 
 /// A free chunk and a completion word. Waits for a chunk in flight if there is none: first one of the caller's own.
-fn acquire(session: &Session, own: &mut VecDeque<InFlight>, len: usize) -> Cuda<(Chunk, Word)> {
+fn acquire(session: &Session, own: &mut VecDeque<InFlight>, len: usize) -> CudaResult<(Chunk, Word)> {
     loop {
         let oldest = LEFT.lock().pop_front();
         if let Some(flight) = oldest {
@@ -107,7 +106,7 @@ struct Parts {
 }
 
 impl Parts {
-    fn new(device: u64, host: usize, len: usize, stream: u64) -> Cuda<Parts> {
+    fn new(device: u64, host: usize, len: usize, stream: u64) -> CudaResult<Parts> {
         let session = session::get()?;
         carry::check_fault(session)?;
         let (next, position, error) = (AtomicUsize::new(0), AtomicU64::new(0), AtomicU32::new(CUDA_SUCCESS));
@@ -139,7 +138,7 @@ impl Parts {
         (at < self.len).then(|| (at, CHUNK.min(self.len - at)))
     }
 
-    fn post(&self, request: &impl Operation, chunk: Chunk, word: Word) -> Cuda<InFlight> {
+    fn post(&self, request: &impl Operation, chunk: Chunk, word: Word) -> CudaResult<InFlight> {
         match operation::post_in(self.session, self.tag, request) {
             Ok(position) => {
                 self.position.fetch_max(position, Ordering::Relaxed);
@@ -156,9 +155,9 @@ impl Parts {
     ///
     /// # Safety
     /// The host's side must be readable.
-    unsafe fn send(&self) -> Cuda {
+    unsafe fn send(&self) -> CudaResult {
         let mut own = VecDeque::new();
-        let mut send = || -> Cuda {
+        let mut send = || -> CudaResult {
             while let Some((at, part)) = self.take() {
                 let (mut chunk, word) = acquire(self.session, &mut own, part)?;
                 let source = (self.host + at) as *const u8;
@@ -185,7 +184,7 @@ impl Parts {
     ///
     /// # Safety
     /// The host's side must be writable.
-    unsafe fn receive(&self, depth: usize) -> Cuda {
+    unsafe fn receive(&self, depth: usize) -> CudaResult {
         let mut own: VecDeque<(usize, usize, InFlight)> = VecDeque::new();
         let mut none = VecDeque::new();
         let mut waiting: Option<(usize, usize)> = None;
@@ -220,7 +219,7 @@ impl Parts {
     }
 
     /// Has as many threads as are worth it work on the copy.
-    fn share(&self, threads: usize, work: impl Fn() -> Cuda + Sync) -> Cuda {
+    fn share(&self, threads: usize, work: impl Fn() -> CudaResult + Sync) -> CudaResult {
         crew::together(threads - 1, &|| {
             if let Err(code) = work() {
                 let _ = self.error.compare_exchange(CUDA_SUCCESS, code, Ordering::Relaxed, Ordering::Relaxed);
@@ -237,7 +236,7 @@ impl Parts {
 ///
 /// # Safety
 /// `source` must be readable for `len` bytes.
-pub unsafe fn to_device(destination: u64, source: *const u8, len: usize, stream: u64) -> Cuda {
+pub unsafe fn to_device(destination: u64, source: *const u8, len: usize, stream: u64) -> CudaResult {
     let parts = Parts::new(destination, source as usize, len, stream)?;
     // SAFETY: the caller's promise.
     parts.share(parts.threads(), || unsafe { parts.send() })?;
@@ -249,7 +248,7 @@ pub unsafe fn to_device(destination: u64, source: *const u8, len: usize, stream:
 ///
 /// # Safety
 /// `destination` must be writable for `len` bytes.
-unsafe fn number_from_device(destination: *mut u8, source: u64, len: usize, stream: u64) -> Cuda {
+unsafe fn number_from_device(destination: *mut u8, source: u64, len: usize, stream: u64) -> CudaResult {
     let parts = Parts::new(source, destination as usize, len, stream)?;
     let session = parts.session;
     let Some(mut chunk) = session.client.bulk().try_alloc(size_of::<u64>()) else {
@@ -289,7 +288,7 @@ fn unlikely() -> u64 {
 ///
 /// # Safety
 /// `destination` must be writable for `len` bytes.
-pub unsafe fn from_device(destination: *mut u8, source: u64, len: usize, stream: u64) -> Cuda {
+pub unsafe fn from_device(destination: *mut u8, source: u64, len: usize, stream: u64) -> CudaResult {
     // SAFETY: the caller's promise.
     unsafe {
         match len {
@@ -303,7 +302,7 @@ pub unsafe fn from_device(destination: *mut u8, source: u64, len: usize, stream:
 ///
 /// # Safety
 /// `destination` must be writable for `len` bytes.
-unsafe fn chunks_from_device(destination: *mut u8, source: u64, len: usize, stream: u64) -> Cuda {
+unsafe fn chunks_from_device(destination: *mut u8, source: u64, len: usize, stream: u64) -> CudaResult {
     let parts = Parts::new(source, destination as usize, len, stream)?;
     let threads = parts.threads();
     let depth = (DEPTH / threads).max(2);

@@ -13,8 +13,7 @@
 //!
 //! Locks are taken in this order: a context's `order`, a stream's queue, an event; memory's locks are leaves.
 
-// Names and arguments of the functions are the API's.
-#![allow(non_snake_case, clippy::too_many_arguments)]
+#![allow(non_snake_case)]
 
 // `entry!`: the entry point of each function of the API, generated from its table.
 include!(concat!(env!("OUT_DIR"), "/entries.rs"));

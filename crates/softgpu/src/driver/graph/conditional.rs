@@ -13,7 +13,6 @@ use super::super::handles::{of, out};
 use super::super::memory::map::{self, Kind, Region};
 use super::super::memory::{alloc, heap};
 use super::super::values::Word;
-use super::params::member;
 use super::{Graph, Task, graph, nodes};
 
 /// What one call can have made.
@@ -128,7 +127,7 @@ pub fn add(
     made.required()?;
     let graph = graph(handle)?;
     let after = nodes(&graph, after)?;
-    let given: CUDA_CONDITIONAL_NODE_PARAMS = member(&all);
+    let given: CUDA_CONDITIONAL_NODE_PARAMS = all.member();
     let most = match given.kind {
         conditional_type::IF => 2,
         conditional_type::WHILE => 1,

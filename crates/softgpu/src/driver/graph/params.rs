@@ -47,29 +47,13 @@ pub fn wait_task(handle: CUevent) -> CudaResult<Task> {
     Ok(Task::Wait(event::event(handle)?))
 }
 
-/// The parameters of a node's kind, out of what the general calls take for all kinds.
-pub fn member<T: Plain>(all: &CUgraphNodeParams) -> T {
-    const { assert!(size_of::<T>() <= size_of::<[u64; 29]>() && align_of::<T>() <= align_of::<u64>()) };
-    // SAFETY: it fits, and any bytes are a value of a plain type.
-    unsafe { all.value.as_ptr().cast::<T>().read() }
-}
-
-/// Parameters that are numbers and addresses, so that any bytes are a value.
-pub trait Plain: Copy {}
-
-impl Plain for CUDA_KERNEL_NODE_PARAMS_v2 {}
-impl Plain for CUDA_MEMCPY_NODE_PARAMS {}
-impl Plain for CUDA_MEMSET_NODE_PARAMS {}
-impl Plain for CUDA_HOST_NODE_PARAMS {}
-impl Plain for CUDA_CONDITIONAL_NODE_PARAMS {}
-
 /// What the general calls describe.
 pub fn general_task(all: &CUgraphNodeParams) -> CudaResult<Task> {
     match all.kind {
-        node_type::KERNEL => kernel_task(&member(all)),
-        node_type::MEMCPY => copy_task(&member::<CUDA_MEMCPY_NODE_PARAMS>(all).copy),
-        node_type::MEMSET => set_task(&member(all)),
-        node_type::HOST => host_task(&member(all)),
+        node_type::KERNEL => kernel_task(&all.member()),
+        node_type::MEMCPY => copy_task(&all.member::<CUDA_MEMCPY_NODE_PARAMS>().copy),
+        node_type::MEMSET => set_task(&all.member()),
+        node_type::HOST => host_task(&all.member()),
         node_type::GRAPH => Ok(Task::Graph(super::graph(out(all.value[0]))?)),
         node_type::EMPTY => Ok(Task::Empty),
         node_type::WAIT_EVENT => wait_task(out(all.value[0])),
