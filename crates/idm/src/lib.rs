@@ -19,15 +19,11 @@
 
 mod aligned;
 #[cfg(not(loom))]
-pub mod bench;
-#[cfg(not(loom))]
 pub mod bootstrap;
 #[cfg(not(loom))]
 pub mod bulk;
 #[cfg(not(loom))]
 mod client;
-#[cfg(not(loom))]
-pub mod conformance;
 pub mod doorbell;
 #[cfg(not(loom))]
 pub mod flags;
