@@ -40,10 +40,8 @@ impl Place {
     /// With one clear line when it has not been built.
     pub fn with_nvml(player: impl Into<PathBuf>) -> Self {
         let place = Self::new(player);
-        // Beside our libcuda, under the name of cargo or of the stage.
-        let names = ["libnvidia-ml.so.1", "libnvidia_ml.so"].map(|name| place.binaries.library.with_file_name(name));
-        let library = names.into_iter().find(|path| path.is_file()).expect("libnvidia_ml.so: cargo build -p libnvml");
-        std::os::unix::fs::symlink(library, place.path.join("lib/libnvidia-ml.so.1")).expect("a link in /tmp");
+        std::os::unix::fs::symlink(place.binaries.nvml(), place.path.join("lib/libnvidia-ml.so.1"))
+            .expect("a link in /tmp");
         place
     }
 
