@@ -129,13 +129,8 @@ impl Store {
 
 fn check(package: &Package, file: &Path) -> Result<(), PackageError> {
     let bytes = fs::read(file).map_err(|error| PackageError::Folder(file.to_owned(), error))?;
-    let found = hex(&Sha256::digest(bytes));
+    let found = hex::encode(Sha256::digest(bytes));
     if found == package.sha256 { Ok(()) } else { Err(PackageError::WrongHash(package.file().to_owned(), found)) }
-}
-
-/// Bytes as they stand in locks.
-pub fn hex(bytes: &[u8]) -> String {
-    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
 #[cfg(test)]

@@ -3,6 +3,7 @@
 //! A zone is written down before it is made and forgotten after it is gone, so whatever is cut off in between is found
 //! and finished, or undone.
 
+use proxy::atomic_file;
 use std::collections::BTreeMap;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -11,7 +12,6 @@ use proxy::control::{ZoneName, ZoneSettings};
 use serde::{Deserialize, Serialize};
 
 use crate::dra::claims::Prepared;
-use crate::files;
 
 /// Of a zone.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -47,11 +47,11 @@ impl Books {
     }
 
     pub fn write(&self, record: &Record) -> io::Result<()> {
-        files::write(&self.file(&record.zone), &serde_json::to_vec_pretty(record)?)
+        atomic_file::write(&self.file(&record.zone), &serde_json::to_vec_pretty(record)?)
     }
 
     pub fn remove(&self, zone: &ZoneName) -> io::Result<()> {
-        files::remove(&self.file(zone))
+        atomic_file::remove(&self.file(zone))
     }
 
     /// All that is written down. A file that makes no sense is named, and left for a person to look at.

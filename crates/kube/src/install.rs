@@ -102,7 +102,7 @@ pub struct Traces {
 pub fn clear(root: &Path, traces: &Traces) -> Result<(), InstallError> {
     if !is_packaged(root) {
         for path in [UNIT_PATH, WANTS_PATH, CONFIG_PATH] {
-            at(&root.join(path), crate::files::remove(&root.join(path)))?;
+            at(&root.join(path), proxy::atomic_file::remove(&root.join(path)))?;
         }
         remove_folder(&root.join(HOME))?;
         // Only if nothing of somebody else's is in it.
@@ -141,7 +141,7 @@ fn remove_folder(path: &Path) -> Result<(), InstallError> {
 fn remove_begun_with(folder: &Path, begin: &str) -> Result<(), InstallError> {
     for entry in std::fs::read_dir(folder).into_iter().flatten().flatten() {
         if entry.file_name().to_string_lossy().starts_with(begin) {
-            at(&entry.path(), crate::files::remove(&entry.path()))?;
+            at(&entry.path(), proxy::atomic_file::remove(&entry.path()))?;
         }
     }
     Ok(())
@@ -208,7 +208,7 @@ fn write(to: &Path, bytes: &[u8], mode: u32) -> Result<bool, InstallError> {
     if std::fs::read(to).is_ok_and(|there| there == bytes) {
         return Ok(false);
     }
-    at(to, crate::files::write_with_mode(to, bytes, mode))?;
+    at(to, proxy::atomic_file::write_with_mode(to, bytes, mode))?;
     Ok(true)
 }
 
@@ -218,7 +218,7 @@ fn point(link: &Path, to: &Path) -> Result<bool, InstallError> {
         return Ok(false);
     }
     let new = link.with_extension("new");
-    at(&new, crate::files::remove(&new))?;
+    at(&new, proxy::atomic_file::remove(&new))?;
     at(&new, symlink(to, &new))?;
     at(link, std::fs::rename(&new, link))?;
     Ok(true)

@@ -1,6 +1,7 @@
 //! What runs on the host: the broker, which is the only privileged part, and the jailed workers, which hold the GPU
 //! contexts of the tenants' processes.
 
+pub mod atomic_file;
 pub mod backend;
 pub mod broker;
 pub mod cage;

@@ -59,10 +59,7 @@ impl Transport for Processes {
 
     fn connect(&self, layout: Layout) -> Connection {
         let (ours, theirs) = bootstrap::pair().unwrap();
-        let mut words = String::new();
-        for byte in zerocopy::IntoBytes::as_bytes(&layout) {
-            words += &format!("{byte:02x}");
-        }
+        let words = hex::encode(zerocopy::IntoBytes::as_bytes(&layout));
         let mut command = Command::new(std::env::current_exe().unwrap());
         let child = command.args([FAR_SIDE, &words]).stdin(Stdio::from(theirs)).spawn().unwrap();
         drop(command);
@@ -99,8 +96,7 @@ fn main() {
     let first = arguments.next();
     if first.as_deref() == Some(FAR_SIDE) {
         let words = arguments.next().unwrap();
-        let bytes: Vec<u8> =
-            (0..words.len() / 2).map(|i| u8::from_str_radix(&words[2 * i..2 * i + 2], 16).unwrap()).collect();
+        let bytes = hex::decode(words).unwrap();
         let layout = Layout::read_from_bytes(&bytes).unwrap();
         let socket = std::io::stdin().as_fd().try_clone_to_owned().unwrap();
         // Only the duplicate must hold the socket open.

@@ -6,8 +6,8 @@ use std::process::ExitCode;
 use bulkhead_kube::cdi::passthrough::{self, NameStrategy};
 use bulkhead_kube::cdi::spec::Spec;
 use bulkhead_kube::cdi::{self, validate};
-use bulkhead_kube::files;
 use bulkhead_kube::inject::Places;
+use proxy::atomic_file;
 use proxy::control::ZoneName;
 use proxy::{kernel_module, survey};
 
@@ -50,7 +50,7 @@ fn generate(args: CdiGenerateArgs) -> Result<ExitCode, Failure> {
     if let Some(folder) = path.parent().filter(|folder| !folder.as_os_str().is_empty()) {
         std::fs::create_dir_all(folder).map_err(failed)?;
     }
-    files::write(path, text.as_bytes()).map_err(failed)?;
+    atomic_file::write(path, text.as_bytes()).map_err(failed)?;
     Ok(ExitCode::SUCCESS)
 }
 

@@ -2,7 +2,6 @@
 
 use super::layers;
 use super::{MAX_BYTES, Manner, TenantError};
-use crate::packages::hex;
 use crate::tree::Tree;
 use serde::Deserialize;
 use sha2::{Digest, Sha256};
@@ -78,7 +77,11 @@ impl Blobs {
         let good = |sum: &&str| sum.len() == 64 && sum.bytes().all(|byte| byte.is_ascii_hexdigit());
         let sum = digest.strip_prefix("sha256:").filter(good).ok_or(TenantError::Nonsense("digest"))?;
         let bytes = self.file(&format!("blobs/sha256/{sum}"))?;
-        if hex(&Sha256::digest(&bytes)) == sum { Ok(bytes) } else { Err(TenantError::Digest(digest.to_owned())) }
+        if hex::encode(Sha256::digest(&bytes)) == sum {
+            Ok(bytes)
+        } else {
+            Err(TenantError::Digest(digest.to_owned()))
+        }
     }
 }
 

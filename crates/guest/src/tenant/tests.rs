@@ -1,5 +1,4 @@
 use super::*;
-use crate::packages::hex;
 use sha2::{Digest, Sha256};
 use std::sync::atomic::{AtomicU32, Ordering};
 
@@ -92,7 +91,7 @@ impl Folder {
     }
 
     fn blob(&self, bytes: &[u8]) -> String {
-        let sum = hex(&Sha256::digest(bytes));
+        let sum = hex::encode(Sha256::digest(bytes));
         std::fs::write(self.0.join("blobs/sha256").join(&sum), bytes).unwrap();
         format!("sha256:{sum}")
     }

@@ -250,6 +250,7 @@ fn new_name(resource: &str) -> ZoneName {
     let mut random = [0; 6];
     // Only the kernel's own start-up can make this fail, long before there is a kubelet.
     let _ = rustix::rand::getrandom(&mut random, rustix::rand::GetRandomFlags::empty());
-    let random: String = random.iter().map(|byte| format!("{byte:02x}")).collect();
-    format!("{PREFIX}{tail}-{random}").parse().unwrap_or_else(|_| unreachable!("only fine characters are left"))
+    format!("{PREFIX}{tail}-{}", hex::encode(random))
+        .parse()
+        .unwrap_or_else(|_| unreachable!("only fine characters are left"))
 }

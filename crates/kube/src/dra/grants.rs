@@ -4,6 +4,7 @@
 //! cluster are held against the zones of this node, and the broker is told what follows. What we have given is written
 //! down, so that it is taken back even if the grant was deleted while we were away.
 
+use proxy::atomic_file;
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::path::{Path, PathBuf};
@@ -15,7 +16,6 @@ use proxy::control::grant::{Access, Grant};
 use serde::{Deserialize, Serialize};
 
 use crate::broker::{Broker, BrokerError};
-use crate::files;
 
 /// `spec` of a GpuShareGrant.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
@@ -179,7 +179,7 @@ impl Grants {
         if given != self.given {
             let list: Vec<Given> =
                 given.iter().map(|(from, to)| Given { from: from.clone(), to: to.clone() }).collect();
-            files::write(&self.path, &serde_json::to_vec_pretty(&list)?)?;
+            atomic_file::write(&self.path, &serde_json::to_vec_pretty(&list)?)?;
             self.given = given;
         }
         Ok(())

@@ -9,6 +9,7 @@ use serde::{Deserialize, Serialize};
 
 use super::Broker;
 use super::zones::{Zone, Zones};
+use crate::atomic_file;
 use crate::control::ZoneName;
 
 /// Budgets of a node; more are refused.
@@ -58,13 +59,11 @@ impl Budgets {
     }
 
     fn write(&self, path: &Path) -> io::Result<()> {
-        let new = path.with_extension("new");
         let bytes = match &self.free {
             None => serde_json::to_vec_pretty(&self.limits)?,
             Some(free) => serde_json::to_vec_pretty(&Incomplete { limits: self.limits.clone(), free: free.clone() })?,
         };
-        std::fs::write(&new, bytes)?;
-        std::fs::rename(new, path)
+        atomic_file::write_volatile(path, &bytes)
     }
 
     /// What a budget has; none: as much as there is.

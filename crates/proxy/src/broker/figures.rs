@@ -12,6 +12,7 @@ use serde::{Deserialize, Serialize};
 
 use super::Broker;
 use super::zones::Zone;
+use crate::atomic_file;
 use crate::control::{WorkerStats, ZoneName};
 
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -62,9 +63,7 @@ fn read(path: &Path) -> Book {
 }
 
 fn write(path: &Path, book: &Book) -> io::Result<()> {
-    let new = path.with_extension("new");
-    std::fs::write(&new, serde_json::to_vec(book)?)?;
-    std::fs::rename(new, path)
+    atomic_file::write_volatile(path, &serde_json::to_vec(book)?)
 }
 
 impl Broker {

@@ -10,6 +10,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use super::Broker;
 use super::workers::Worker;
+use crate::atomic_file;
 use crate::control::ZoneName;
 use crate::control::grant::{Access, Grant};
 use crate::control::wire::{ToWorker, to_worker};
@@ -71,9 +72,7 @@ impl Grants {
     }
 
     fn write(&self, path: &Path) -> io::Result<()> {
-        let new = path.with_extension("new");
-        std::fs::write(&new, serde_json::to_vec_pretty(&self.list)?)?;
-        std::fs::rename(new, path)
+        atomic_file::write_volatile(path, &serde_json::to_vec_pretty(&self.list)?)
     }
 
     /// What the predecessor knew. A book that cannot be read grants nothing.

@@ -9,6 +9,7 @@ use serde::{Deserialize, Serialize};
 
 use super::ledger::Ledger;
 use super::state_dir::StateDir;
+use crate::atomic_file;
 use crate::closing::{Foreign, Lane};
 use crate::control::zone::{Access, Labels, Ties, ZoneLimits, ZoneSettings};
 use crate::control::{WorkerStats, ZoneName};
@@ -158,9 +159,7 @@ pub fn write_book(path: &Path, zones: &Zones) -> io::Result<()> {
             parent: zone.parent.clone(),
         })
         .collect();
-    let new = path.with_extension("new");
-    std::fs::write(&new, serde_json::to_vec_pretty(&entries)?)?;
-    std::fs::rename(new, path)
+    atomic_file::write_volatile(path, &serde_json::to_vec_pretty(&entries)?)
 }
 
 /// What the predecessor knew; nothing when there was none, or when its book cannot be read.

@@ -25,6 +25,7 @@ use proxy::packet;
 use proxy::statistics;
 use rustix::event::{PollFd, PollFlags};
 use rustix::process::{Pid, Signal};
+use testkit::{Directory, is_alive, until};
 
 use hostile::*;
 use node::*;
@@ -106,7 +107,7 @@ fn a_client_gets_a_worker_and_leaves_nothing() {
     assert_eq!(zone.workers[0].client_pid, std::process::id());
     let worker = zone.workers[0].pid;
     drop(client);
-    until("the worker is gone", || !alive(worker));
+    until("the worker is gone", || !is_alive(worker));
     until("the ledger is empty", || node.zone("a").used == 0);
     let zone = node.zone("a");
     assert_eq!((zone.peak, zone.clients_served, zone.stats.calls), (1000, 1, 3));
@@ -156,15 +157,15 @@ fn a_worker_that_does_not_follow_its_client_is_ended() {
     // The client lives on, but has let go: the worker may stay as long as it likes.
     let worker = node.zone("a").workers[0].pid;
     drop(client);
-    assert!(alive(worker));
+    assert!(is_alive(worker));
     // One whose client is dead may not.
     let mut child = start_client_process(&node);
     let other = node.zone("a").workers.iter().map(|worker| worker.pid).find(|pid| *pid != worker).unwrap();
     rustix::process::kill_process(Pid::from_raw(other as i32).unwrap(), Signal::STOP).unwrap();
     child.kill().unwrap();
     child.wait().unwrap();
-    until("the stopped worker is ended", || !alive(other));
-    assert!(alive(worker));
+    until("the stopped worker is ended", || !is_alive(other));
+    assert!(is_alive(worker));
     kill(worker);
 }
 
@@ -196,7 +197,7 @@ fn a_successor_takes_over() {
     assert_eq!(second.ask(&format!("+{}", 60 * MIB)), "OverLimit");
     assert_eq!(second.ask(&format!("+{}", 50 * MIB)), "granted");
     drop(client);
-    until("the adopted worker is gone", || !alive(worker));
+    until("the adopted worker is gone", || !is_alive(worker));
     until("its charge is back", || node.zone("a").used == 50 * MIB);
 }
 

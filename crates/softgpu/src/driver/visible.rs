@@ -29,8 +29,7 @@ fn find(entry: &str, there: &[usize]) -> Option<usize> {
 
 /// A device's UUID as tools write it.
 fn written(slot: usize) -> String {
-    let hex: String = uuid(slot).iter().map(|byte| format!("{byte:02x}")).collect();
-    [&hex[..8], &hex[8..12], &hex[12..16], &hex[16..20], &hex[20..]].join("-")
+    cuda_abi::wire::view::uuid_text("GPU", &uuid(slot)).split_off("GPU-".len())
 }
 
 #[cfg(test)]

@@ -39,7 +39,7 @@ fn file_error(path: &Path) -> impl FnOnce(io::Error) -> CompileError {
 }
 
 fn root() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap_or(Path::new(".")).to_path_buf()
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
 }
 
 fn nvcc(folder: &str) -> Result<PathBuf, CompileError> {

@@ -49,16 +49,15 @@ mod tests {
 
     #[test]
     fn a_file_that_cannot_be_put_in_place_leaves_nothing() {
-        let folder = std::env::temp_dir().join(format!("bulkhead-files-{}", std::process::id()));
-        fs::create_dir_all(folder.join("taken")).unwrap();
-        write(&folder.join("a.json"), b"1").unwrap();
-        write(&folder.join("a.json"), b"22").unwrap();
-        assert_eq!(fs::read(folder.join("a.json")).unwrap(), b"22");
-        // A folder stands where the file should go.
-        assert!(write(&folder.join("taken"), b"x").is_err());
-        assert_eq!(fs::read_dir(&folder).unwrap().count(), 2);
-        remove(&folder.join("a.json")).unwrap();
-        remove(&folder.join("a.json")).unwrap();
-        fs::remove_dir_all(folder).unwrap();
+        let directory = testkit::directory();
+        fs::create_dir(directory.join("taken")).unwrap();
+        write(&directory.join("a.json"), b"1").unwrap();
+        write(&directory.join("a.json"), b"22").unwrap();
+        assert_eq!(fs::read(directory.join("a.json")).unwrap(), b"22");
+        // A directory stands where the file should go.
+        assert!(write(&directory.join("taken"), b"x").is_err());
+        assert_eq!(fs::read_dir(&directory).unwrap().count(), 2);
+        remove(&directory.join("a.json")).unwrap();
+        remove(&directory.join("a.json")).unwrap();
     }
 }
