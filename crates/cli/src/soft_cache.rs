@@ -47,8 +47,7 @@ mod tests {
 
     #[test]
     fn a_file_that_others_can_write_is_refused() {
-        let folder = std::env::temp_dir().join(format!("bulkhead-soft-cache-{}", std::process::id()));
-        std::fs::create_dir_all(&folder).unwrap();
+        let folder = testkit::directory();
         let path = folder.join(FILE);
         assert!(open(&path).is_some());
         assert_eq!(std::fs::metadata(&path).unwrap().mode() & 0o777, 0o600);
@@ -58,6 +57,5 @@ mod tests {
         std::fs::set_permissions(&path, PermissionsExt::from_mode(0o666)).unwrap();
         assert!(open(&path).is_none());
         assert!(open(&folder).is_none());
-        std::fs::remove_dir_all(folder).unwrap();
     }
 }

@@ -146,13 +146,11 @@ mod tests {
 
     #[test]
     fn a_package_with_other_content_is_refused() {
-        let folder = std::env::temp_dir().join(format!("guest-packages-{}", std::process::id()));
-        fs::create_dir_all(&folder).unwrap();
-        fs::write(folder.join("a_1.deb"), "other").unwrap();
-        let store = Store { folder: folder.clone(), mirrors: Vec::new() };
+        let directory = testkit::directory();
+        directory.write("a_1.deb", "other");
+        let store = Store { folder: directory.to_path_buf(), mirrors: Vec::new() };
         let wrong = store.get(&Package { sha256: "00", pool: "pool/a_1.deb" }).unwrap_err();
         let none = store.get(&Package { sha256: "00", pool: "pool/b_1.deb" }).unwrap_err();
-        fs::remove_dir_all(folder).unwrap();
         assert!(matches!(wrong, PackageError::WrongHash(..)));
         assert!(matches!(none, PackageError::NotFetched(..)));
     }

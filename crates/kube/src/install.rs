@@ -241,11 +241,11 @@ mod tests {
     use std::fs;
     use std::os::unix::fs::PermissionsExt;
 
-    struct Host(PathBuf);
+    struct Host(testkit::Directory);
 
     impl Host {
-        fn new(name: &str) -> Self {
-            let path = std::env::temp_dir().join(format!("bulkhead-install-{}-{name}", std::process::id()));
+        fn new() -> Self {
+            let path = testkit::directory();
             for folder in ["image", "host"] {
                 fs::create_dir_all(path.join(folder)).unwrap();
             }
@@ -271,12 +271,6 @@ mod tests {
         }
     }
 
-    impl Drop for Host {
-        fn drop(&mut self) {
-            let _ = fs::remove_dir_all(&self.0);
-        }
-    }
-
     fn traces() -> Traces {
         Traces {
             kubelet: "/var/lib/kubelet".into(),
@@ -292,7 +286,7 @@ mod tests {
 
     #[test]
     fn what_is_installed_twice_changes_nothing() {
-        let host = Host::new("twice");
+        let host = Host::new();
         let all = Changes { packaged: false, programs: true, unit: true, config: true };
         assert_eq!(place(&host.root(), &host.parts("1")).unwrap(), all);
         assert_eq!(place(&host.root(), &host.parts("1")).unwrap(), Changes::default());
@@ -305,7 +299,7 @@ mod tests {
 
     #[test]
     fn an_upgrade_leaves_old_files_to_those_who_have_them_open() {
-        let host = Host::new("upgrade");
+        let host = Host::new();
         place(&host.root(), &host.parts("1")).unwrap();
         let old = fs::File::open(host.root().join("opt/bulkhead/current/lib/bulkhead/libcuda.so.1")).unwrap();
         fs::write(host.0.join("image/libcuda.so.1"), "new").unwrap();
@@ -319,7 +313,7 @@ mod tests {
 
     #[test]
     fn removing_leaves_nothing_but_what_is_others() {
-        let host = Host::new("remove");
+        let host = Host::new();
         let root = host.root();
         place(&root, &host.parts("1")).unwrap();
         fs::create_dir_all(root.join("var/lib/bulkhead/dra")).unwrap();
@@ -346,7 +340,7 @@ mod tests {
 
     #[test]
     fn a_host_with_a_package_is_left_alone() {
-        let host = Host::new("package");
+        let host = Host::new();
         let root = host.root();
         fs::create_dir_all(root.join("lib/systemd/system")).unwrap();
         fs::write(root.join(PACKAGED[0]), "").unwrap();

@@ -113,13 +113,8 @@ mod tests {
     use super::*;
 
     fn read_text(text: &str) -> Result<Vec<Wanted>, TimeSlicingError> {
-        static NEXT: std::sync::atomic::AtomicUsize = std::sync::atomic::AtomicUsize::new(0);
-        let at = NEXT.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
-        let path = std::env::temp_dir().join(format!("bulkhead-slices-{}-{at}", std::process::id()));
-        std::fs::write(&path, text).unwrap();
-        let read = read(&path, Some(80 << 30));
-        std::fs::remove_file(path).unwrap();
-        read
+        let directory = testkit::directory();
+        read(&directory.write("slices", text), Some(80 << 30))
     }
 
     #[test]

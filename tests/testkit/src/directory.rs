@@ -1,7 +1,8 @@
 //! Temporary directories.
 
 use std::ops::Deref;
-use std::path::Path;
+use std::path::{Path, PathBuf};
+use std::process::Command;
 
 /// A directory that goes with this value. A test that panics leaves it, for whoever looks for the reason.
 pub struct Directory(Option<tempfile::TempDir>);
@@ -13,6 +14,36 @@ pub struct Directory(Option<tempfile::TempDir>);
 pub fn directory() -> Directory {
     let made = tempfile::Builder::new().prefix("bulkhead-").tempdir_in("/tmp");
     Directory(Some(made.expect("a directory in /tmp")))
+}
+
+impl Directory {
+    /// Writes a file, and makes the directories on the way to it. A path may be written as if this were the root.
+    ///
+    /// # Panics
+    /// When it cannot be written.
+    #[track_caller]
+    pub fn write(&self, path: impl AsRef<Path>, content: impl AsRef<[u8]>) -> PathBuf {
+        let path = path.as_ref();
+        let path = self.join(path.strip_prefix("/").unwrap_or(path));
+        let parent = path.parent().expect("a path in here");
+        std::fs::create_dir_all(parent).expect("directories can be made");
+        std::fs::write(&path, content).expect("a file can be written");
+        path
+    }
+
+    /// Compiles C to a shared library of this name, in here.
+    ///
+    /// # Panics
+    /// When there is no C compiler, or it does not like the source.
+    #[track_caller]
+    pub fn shared_library(&self, name: &str, source: &str) -> PathBuf {
+        let input = self.write(format!("{name}.c"), source);
+        let output = self.join(name);
+        let mut cc = Command::new("cc");
+        let status = cc.args(["-shared", "-fPIC", "-w", "-o"]).arg(&output).arg(input).status();
+        assert!(status.expect("a C compiler").success(), "{name} does not compile");
+        output
+    }
 }
 
 impl Deref for Directory {
@@ -49,7 +80,8 @@ mod tests {
         assert_ne!(&*one, &*other);
         assert_eq!(std::fs::read_dir(&one).unwrap().count(), 0);
         let path = one.to_path_buf();
-        std::fs::create_dir_all(path.join("deep/er")).unwrap();
+        one.write("/deep/er/file", "text");
+        assert_eq!(std::fs::read_to_string(path.join("deep/er/file")).unwrap(), "text");
         drop(one);
         assert!(!path.exists() && other.exists());
     }

@@ -1,6 +1,5 @@
 use super::*;
 use sha2::{Digest, Sha256};
-use std::sync::atomic::{AtomicU32, Ordering};
 
 /// A tar with these files; a name with a slash at its end is a folder, `a -> b` a link, `a == b` another name of b.
 fn tar(entries: &[(&str, &str)]) -> Vec<u8> {
@@ -78,33 +77,19 @@ fn what_is_too_large_is_refused() {
     assert!(layers::apply(&layer[..], &mut Tree::default(), &mut 10).is_ok());
 }
 
-/// A folder that goes with the test.
-struct Folder(PathBuf);
+/// An image as a directory.
+struct Folder(testkit::Directory);
 
 impl Folder {
-    fn new() -> Self {
-        static NEXT: AtomicU32 = AtomicU32::new(0);
-        let number = NEXT.fetch_add(1, Ordering::Relaxed);
-        let path = std::env::temp_dir().join(format!("guest-tenant-{}-{number}", std::process::id()));
-        std::fs::create_dir_all(path.join("blobs/sha256")).unwrap();
-        Self(path)
-    }
-
     fn blob(&self, bytes: &[u8]) -> String {
         let sum = hex::encode(Sha256::digest(bytes));
-        std::fs::write(self.0.join("blobs/sha256").join(&sum), bytes).unwrap();
+        self.0.write(format!("blobs/sha256/{sum}"), bytes);
         format!("sha256:{sum}")
     }
 }
 
-impl Drop for Folder {
-    fn drop(&mut self) {
-        let _ = std::fs::remove_dir_all(&self.0);
-    }
-}
-
 fn image() -> Folder {
-    let folder = Folder::new();
+    let folder = Folder(testkit::directory());
     let layer = folder.blob(&gzip(&tar(&[("bin/app", "app"), ("etc/", "")])));
     let config =
         folder.blob(br#"{"config":{"Env":["A=1"],"Entrypoint":["/bin/app"],"Cmd":["x y"],"WorkingDir":"/etc"}}"#);

@@ -189,14 +189,16 @@ mod tests {
         folder: StateDir,
         zones: Zones,
         budgets: Budgets,
+        _directory: testkit::Directory,
     }
 
     impl Book {
-        fn new(name: &str, budgets: &[(&str, u64)]) -> Self {
-            let path = std::env::temp_dir().join(format!("bulkhead-budgets-{}-{name}", std::process::id()));
-            let folder = StateDir::open(&path, true).unwrap();
+        fn new(budgets: &[(&str, u64)]) -> Self {
+            let directory = testkit::directory();
+            let folder = StateDir::open(&directory, true).unwrap();
             let budgets = budgets.iter().map(|(name, limit)| ((*name).to_owned(), *limit)).collect();
-            Self { folder, zones: Zones::new(), budgets: Budgets { limits: budgets, free: None } }
+            let budgets = Budgets { limits: budgets, free: None };
+            Self { folder, zones: Zones::new(), budgets, _directory: directory }
         }
 
         fn zone(&mut self, name: &str, memory: Option<u64>, parent: Option<&str>, budgets: &[&str]) {
@@ -221,15 +223,9 @@ mod tests {
         }
     }
 
-    impl Drop for Book {
-        fn drop(&mut self) {
-            self.folder.remove();
-        }
-    }
-
     #[test]
     fn a_zone_alone_has_its_own_limit() {
-        let mut book = Book::new("alone", &[]);
+        let mut book = Book::new(&[]);
         book.zone("a", Some(100), None, &["unknown"]);
         book.zone("b", None, None, &[]);
         book.uses("a", 30);
@@ -240,7 +236,7 @@ mod tests {
 
     #[test]
     fn containers_draw_on_what_their_claim_was_given() {
-        let mut book = Book::new("claim", &[]);
+        let mut book = Book::new(&[]);
         book.zone("c", Some(100), None, &[]);
         book.zone("c.1", Some(100), Some("c"), &[]);
         book.zone("c.2", Some(100), Some("c"), &[]);
@@ -255,7 +251,7 @@ mod tests {
 
     #[test]
     fn a_namespaces_quota_holds_whatever_its_zones_were_given() {
-        let mut book = Book::new("quota", &[("namespace.a", 50)]);
+        let mut book = Book::new(&[("namespace.a", 50)]);
         book.zone("x", Some(100), None, &["namespace.a"]);
         book.zone("y", None, None, &["namespace.a"]);
         book.zone("z", Some(100), None, &["namespace.b"]);
@@ -269,7 +265,7 @@ mod tests {
 
     #[test]
     fn a_lost_book_gives_nobody_more() {
-        let mut book = Book::new("lost", &[]);
+        let mut book = Book::new(&[]);
         book.zone("x", Some(100), None, &["namespace.a"]);
         book.zone("y", Some(100), None, &["namespace.b"]);
         book.zone("z", Some(100), None, &[]);

@@ -95,7 +95,8 @@ mod tests {
 
     #[test]
     fn a_book_that_cannot_be_read_is_begun_anew() {
-        let path = std::env::temp_dir().join(format!("bulkhead-figures-{}", std::process::id()));
+        let directory = testkit::directory();
+        let path = directory.join("figures");
         let figures = Figures { clients_served: 5, ..Figures::default() };
         let book = Book::from([("a".parse().unwrap(), figures)]);
         write(&path, &book).unwrap();
@@ -104,6 +105,5 @@ mod tests {
         assert_eq!(read(&path)[&"a".parse().unwrap()].clients_served, 7);
         std::fs::write(&path, "rubbish").unwrap();
         assert!(read(&path).is_empty());
-        std::fs::remove_file(path).unwrap();
     }
 }

@@ -9,12 +9,12 @@ use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use idm::bootstrap::{self, Attach, Hello, Welcome, WelcomeStatus};
 use libtest_mimic::{Arguments, Trial};
 use proxy::backend::Backend;
-use proxy::broker::{Broker, Config, Meter, Reload, Suspend, state_dir};
+use proxy::broker::{Broker, Config, Meter, Reload, Suspend};
 use proxy::control::admin::{AdminClient, Answer, Request, Status, ZoneStatus};
 use proxy::control::wire::ToBroker;
 use proxy::control::zone::{Change, ZoneChange, ZoneSettings};

@@ -2,12 +2,13 @@
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
-use std::sync::atomic::{AtomicU32, Ordering};
+
+use testkit::Directory;
 
 use super::{Binaries, until};
 
 pub struct Place {
-    path: PathBuf,
+    path: Directory,
     binaries: Binaries,
     /// The `conformance` program, which plays the clients.
     player: PathBuf,
@@ -20,12 +21,8 @@ impl Place {
     /// # Panics
     /// With one clear line when Bulkhead has not been built.
     pub fn new(player: impl Into<PathBuf>) -> Self {
-        static COUNT: AtomicU32 = AtomicU32::new(0);
         let binaries = Binaries::find().unwrap_or_else(|error| panic!("{error}"));
-        // Short, because it ends up in the paths of sockets.
-        let number = COUNT.fetch_add(1, Ordering::Relaxed);
-        let path = PathBuf::from(format!("/tmp/bulkhead-test-{}-{number}", std::process::id()));
-        let _ = std::fs::remove_dir_all(&path);
+        let path = testkit::directory();
         for folder in ["lib", "run"] {
             std::fs::create_dir_all(path.join(folder)).expect("a folder in /tmp");
         }
@@ -121,14 +118,6 @@ impl Place {
             left = self.left_behind();
             left.is_empty()
         });
-    }
-}
-
-impl Drop for Place {
-    fn drop(&mut self) {
-        if !std::thread::panicking() {
-            let _ = std::fs::remove_dir_all(&self.path);
-        }
     }
 }
 
