@@ -141,7 +141,7 @@ mod tests {
     fn what_is_wrong_is_said() {
         let says = |text: &str| read_text(text).unwrap_err().to_string();
         assert!(says("version: v2\n").contains("v1 is"));
-        assert!(says("version: [").contains("bulkhead-slices"));
+        assert!(says("version: [").contains("/slices"));
         let with = |entry: &str| format!("version: v1\nsharing:\n  timeSlicing:\n    resources:\n    - {entry}\n");
         assert!(says(&with("{name: nvidia.com/gpu, replicas: 0}")).contains("from 1 to 128"));
         assert!(says(&with("{name: gpu, replicas: 2}")).contains("no name of a resource"));

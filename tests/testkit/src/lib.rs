@@ -9,6 +9,7 @@
 //! * `page`: parts of pages that are generated.
 //! * `exact`: floating-point arithmetic as IEEE 754 defines it (feature `exact`).
 #![forbid(unsafe_code)]
+#![warn(unreachable_pub)]
 
 mod directory;
 #[cfg(feature = "exact")]

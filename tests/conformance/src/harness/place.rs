@@ -21,7 +21,11 @@ impl Place {
     /// # Panics
     /// With one clear line when Bulkhead has not been built.
     pub fn new(player: impl Into<PathBuf>) -> Self {
-        let binaries = Binaries::find().unwrap_or_else(|error| panic!("{error}"));
+        Self::of(Binaries::find().unwrap_or_else(|error| panic!("{error}")), player)
+    }
+
+    /// The same, with other binaries than those that would be found.
+    pub fn of(binaries: Binaries, player: impl Into<PathBuf>) -> Self {
         let path = testkit::directory();
         for folder in ["lib", "run"] {
             std::fs::create_dir_all(path.join(folder)).expect("a folder in /tmp");
