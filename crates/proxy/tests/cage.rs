@@ -50,7 +50,7 @@ fn run(cage: &mut Cage, slot: usize, script: &str) -> Output {
 #[test]
 fn devices_are_denied_but_those_on_the_list() {
     on_each(Controller::Devices, |state, surroundings, _| {
-        let mut cage = Cage::open(&state, &surroundings(), &rules());
+        let mut cage = Cage::open(state, &surroundings(), &rules());
         let try_open = |cage: &mut Cage, node: &str| {
             run(cage, SLOT, &format!("exec 3<{node}")).status.success()
                 && run(cage, SLOT, &format!("exec 3>{node}")).status.success()
@@ -71,7 +71,7 @@ fn devices_are_denied_but_those_on_the_list() {
 #[test]
 fn processes_are_counted() {
     on_each(Controller::Pids, |state, surroundings, _| {
-        let mut cage = Cage::with_limit(&state, &surroundings(), &rules(), 5);
+        let mut cage = Cage::with_limit(state, &surroundings(), &rules(), 5);
         // They hold nothing of the test's, and go with their group.
         let output = run(&mut cage, SLOT, "for i in 1 2 3 4 5 6 7 8; do sleep 1000 >/dev/null 2>&1 & done");
         let said = String::from_utf8_lossy(&output.stderr).into_owned();
@@ -83,7 +83,7 @@ fn processes_are_counted() {
 #[test]
 fn a_zones_host_memory_is_limited_and_nobody_elses() {
     on_each(Controller::Memory, |state, surroundings, _| {
-        let mut cage = Cage::open(&state, &surroundings(), &rules());
+        let mut cage = Cage::open(state, &surroundings(), &rules());
         let zone: ZoneName = "team.a".parse().unwrap();
         assert!(cage.set_zone(&zone, HostLimits { memory: Some(64 << 20), cpu: None }).unwrap());
         let hog = "head -c 300m /dev/zero | tail > /dev/null";
@@ -106,7 +106,7 @@ fn a_zones_host_memory_is_limited_and_nobody_elses() {
 #[test]
 fn processor_time_is_written_where_it_counts() {
     on_each(Controller::Cpu, |state, surroundings, version| {
-        let mut cage = Cage::open(&state, &surroundings(), &rules());
+        let mut cage = Cage::open(state, &surroundings(), &rules());
         let zone: ZoneName = "a".parse().unwrap();
         cage.set_zone(&zone, HostLimits { memory: None, cpu: Some(150) }).unwrap();
         let tree = cage.trees().iter().find(|tree| tree.has(Controller::Cpu)).unwrap().root.join("zone-a");
@@ -137,7 +137,7 @@ fn left_overs_are_ended_and_removed() {
             cage.confine(&mut command, slot, &rules()).unwrap();
             command.spawn().unwrap()
         };
-        let mut first = Cage::open(&state, &surroundings(), &rules());
+        let mut first = Cage::open(state, &surroundings(), &rules());
         let (mut kept, mut lost) = (start(&mut first, 1), start(&mut first, 2));
         let root = first.trees()[0].root.clone();
         // As a killed broker would: nothing is put in order.
@@ -147,7 +147,7 @@ fn left_overs_are_ended_and_removed() {
         drop_all(Cage::open(&other, &surroundings(), &rules()));
         assert!(root.join("w1").exists() && root.join("w2").exists());
 
-        let mut second = Cage::open(&state, &surroundings(), &rules());
+        let mut second = Cage::open(state, &surroundings(), &rules());
         second.adopt(1, None);
         second.sweep();
         assert_eq!(std::os::unix::process::ExitStatusExt::signal(&lost.wait().unwrap()), Some(9));

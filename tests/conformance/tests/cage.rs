@@ -124,7 +124,7 @@ fn groups_of_the_dead_are_removed_by_the_next_proxy() {
         client.kill();
         until("the worker has followed its client", || !is_alive(worker));
         let find = |name: &str| -> Vec<PathBuf> {
-            cage::left_behind(node.place.state())
+            cage::left_behind(&node.place.state())
                 .into_iter()
                 .map(|top| top.join(name))
                 .filter(|path| path.exists())

@@ -11,7 +11,7 @@ use std::io::Read;
 use std::path::PathBuf;
 
 /// Where the parts of an image are.
-pub enum Blobs {
+pub(crate) enum Blobs {
     Folder(PathBuf),
     /// Files of a tar, by their names.
     Memory(BTreeMap<String, Vec<u8>>),
@@ -86,7 +86,7 @@ impl Blobs {
 }
 
 /// The files of a tar, if it is one of an image.
-pub fn in_tar(tar: impl Read) -> Result<Option<Blobs>, TenantError> {
+pub(crate) fn in_tar(tar: impl Read) -> Result<Option<Blobs>, TenantError> {
     let mut files = BTreeMap::new();
     let mut left = MAX_BYTES;
     for entry in tar::Archive::new(tar).entries().map_err(TenantError::Layer)? {
@@ -109,7 +109,7 @@ pub fn in_tar(tar: impl Read) -> Result<Option<Blobs>, TenantError> {
 }
 
 /// The files of an image, and how it wants to be run.
-pub fn read(blobs: &Blobs) -> Result<(Tree, Manner), TenantError> {
+pub(crate) fn read(blobs: &Blobs) -> Result<(Tree, Manner), TenantError> {
     let manifest = manifest(blobs, &blobs.file("index.json")?, MAX_DEPTH)?;
     let configuration: Configuration = json(&blobs.blob(&manifest.config.digest)?, "configuration")?;
     let (mut tree, mut left) = (Tree::default(), MAX_BYTES);

@@ -102,7 +102,7 @@ mod bytes {
 
         /// Zeroed bytes of this process alone; `len` is a multiple of 64.
         #[cfg(test)]
-        pub fn local(len: usize) -> Self {
+        pub(crate) fn local(len: usize) -> Self {
             #[repr(align(64))]
             struct Line(#[allow(dead_code)] [std::sync::atomic::AtomicU8; 64]);
             let lines: Vec<Line> = (0..len / 64).map(|_| Line(std::array::from_fn(|_| 0.into()))).collect();
