@@ -20,6 +20,7 @@ use cuda_abi::wire::Op;
 use parking_lot::Mutex;
 
 use arena::Arena;
+#[cfg(feature = "xen")]
 pub use arena::name_grants;
 
 use crate::allocations::{self, Allocation, Kind};

@@ -3,6 +3,10 @@
 //! Each chunk in flight has a completion word of its own, which the GPU writes when it is done with the chunk.
 
 mod crew;
+#[cfg(feature = "xen")]
+mod growth;
+#[cfg(not(feature = "xen"))]
+#[path = "no_growth.rs"]
 mod growth;
 mod stream_copy;
 
@@ -166,7 +170,7 @@ impl Parts {
                 let source = (self.host + at) as *const u8;
                 // SAFETY: the caller vouches for the source; the chunk has at least `part` bytes.
                 chunk.with(|room| unsafe { stream_copy::copy(source, room.as_mut_ptr(), part) });
-                xen::counts::bytes_copied(part);
+                growth::count_copied(part);
                 own.push_back(self.post(Op::CopyFromStaging, at, part, chunk, word)?);
             }
             Ok(())
@@ -203,7 +207,7 @@ impl Parts {
             let destination = (self.host + at) as *mut u8;
             // SAFETY: the caller vouches for the destination; the chunk has at least `part` bytes.
             chunk.with(|room| unsafe { stream_copy::copy(room.as_ptr(), destination, part) });
-            xen::counts::bytes_copied(part);
+            growth::count_copied(part);
         }
     }
 
