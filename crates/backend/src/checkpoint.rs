@@ -136,12 +136,8 @@ mod tests {
 
     #[test]
     fn what_cannot_be_moved_is_left_as_it_was() {
-        let folder = std::env::temp_dir().join(format!("bulkhead-checkpoint-{}", std::process::id()));
-        std::fs::create_dir_all(&folder).unwrap();
-        let (source, library) = (folder.join("cuda.c"), folder.join("libcuda.so.1"));
-        std::fs::write(&source, FAKE).unwrap();
-        let mut cc = std::process::Command::new("cc");
-        assert!(cc.args(["-shared", "-fPIC", "-o"]).arg(&library).arg(&source).status().unwrap().success());
+        let directory = testkit::directory();
+        let library = directory.shared_library("libcuda.so.1", FAKE);
         let functions = Functions::load(&library).unwrap();
         let state = |pid| {
             let mut state = -1;
@@ -157,6 +153,5 @@ mod tests {
         assert!(functions.out(6).is_ok());
         assert!(matches!(functions.back(6), Err(MoveError::NoRoom)));
         assert_eq!(state(6), CHECKPOINTED);
-        std::fs::remove_dir_all(folder).unwrap();
     }
 }

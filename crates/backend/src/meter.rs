@@ -125,15 +125,10 @@ mod tests {
 
     #[test]
     fn what_a_process_uses_is_summed_over_gpus() {
-        let folder = std::env::temp_dir().join(format!("bulkhead-meter-{}", std::process::id()));
-        std::fs::create_dir_all(&folder).unwrap();
-        let (source, library) = (folder.join("nvml.c"), folder.join("libnvidia-ml.so.1"));
-        std::fs::write(&source, FAKE).unwrap();
-        let mut cc = std::process::Command::new("cc");
-        assert!(cc.args(["-shared", "-fPIC", "-o"]).arg(&library).arg(&source).status().unwrap().success());
+        let directory = testkit::directory();
+        let library = directory.shared_library("libnvidia-ml.so.1", FAKE);
         let readings = Nvml::load(&library).unwrap().readings();
         assert_eq!(readings, [Reading { pid: 42, reserved: 0, bytes: 12 }]);
-        std::fs::remove_dir_all(folder).unwrap();
         assert!(matches!(Nvml::load(Path::new("/nowhere.so")), Err(MeterError::Library(_))));
     }
 }

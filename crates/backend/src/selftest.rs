@@ -96,10 +96,9 @@ pub fn run(open: impl FnOnce(&str) -> Result<u32, String>, mut tell: impl FnMut(
 pub fn open(handle: &str) -> Result<u32, String> {
     let test = Test { driver: load()?, memory: 0 };
     test.start()?;
-    let bytes: Vec<u8> = (0..handle.len() / 2)
-        .map(|at| handle.get(2 * at..2 * at + 2).and_then(|text| u8::from_str_radix(text, 16).ok()).unwrap_or(0))
-        .collect();
-    let handle = CUipcMemHandle(bytes.try_into().map_err(|_| "the handle is not one of 64 bytes")?);
+    let mut bytes = [0; 64];
+    hex::decode_to_slice(handle, &mut bytes).map_err(|_| "the handle is not one of 64 bytes")?;
+    let handle = CUipcMemHandle(bytes);
     let (mut memory, mut value) = (0, 0u32);
     // SAFETY: outputs are locals; the copy is of that size.
     unsafe {
@@ -184,8 +183,7 @@ impl Test {
         let mut handle = CUipcMemHandle::default();
         // SAFETY: the output is a local.
         unsafe { check("cuIpcGetMemHandle", (self.driver.cuIpcGetMemHandle)(&mut handle, self.memory))? };
-        let text: String = handle.0.iter().map(|byte| format!("{byte:02x}")).collect();
-        match open(&text)? {
+        match open(&hex::encode(handle.0))? {
             1 => Ok(()),
             other => Err(format!("the other process reads {other} there, not 1")),
         }

@@ -10,6 +10,7 @@ use serde::{Deserialize, Serialize};
 use super::Broker;
 use super::zones::{Zone, Zones};
 use control::ZoneName;
+use control::atomic_file;
 
 /// Budgets of a node; more are refused.
 const MOST: usize = 4096;
@@ -58,13 +59,11 @@ impl Budgets {
     }
 
     fn write(&self, path: &Path) -> io::Result<()> {
-        let new = path.with_extension("new");
         let bytes = match &self.free {
             None => serde_json::to_vec_pretty(&self.limits)?,
             Some(free) => serde_json::to_vec_pretty(&Incomplete { limits: self.limits.clone(), free: free.clone() })?,
         };
-        std::fs::write(&new, bytes)?;
-        std::fs::rename(new, path)
+        atomic_file::write_volatile(path, &bytes)
     }
 
     /// What a budget has; none: as much as there is.
@@ -194,15 +193,16 @@ mod tests {
         spawner: Local,
         zones: Zones,
         budgets: Budgets,
+        _directory: testkit::Directory,
     }
 
     impl Book {
-        fn new(name: &str, budgets: &[(&str, u64)]) -> Self {
-            let path = std::env::temp_dir().join(format!("bulkhead-budgets-{}-{name}", std::process::id()));
-            let folder = StateDir::open(&path, true).unwrap();
+        fn new(budgets: &[(&str, u64)]) -> Self {
+            let directory = testkit::directory();
+            let folder = StateDir::open(&directory, true).unwrap();
             let budgets = budgets.iter().map(|(name, limit)| ((*name).to_owned(), *limit)).collect();
             let spawner = Local::open(Settings {
-                state_dir: path,
+                state_dir: directory.to_path_buf(),
                 backend: Backend::Soft { devices: 1, memory: 1 << 30, instances: 0, only: Vec::new() },
                 jail: Demand::Off,
                 worker_uids: 0,
@@ -212,7 +212,8 @@ mod tests {
                 mover: None,
                 json_logs: false,
             });
-            Self { folder, spawner, zones: Zones::new(), budgets: Budgets { limits: budgets, free: None } }
+            let budgets = Budgets { limits: budgets, free: None };
+            Self { folder, spawner, zones: Zones::new(), budgets, _directory: directory }
         }
 
         fn zone(&mut self, name: &str, memory: Option<u64>, parent: Option<&str>, budgets: &[&str]) {
@@ -238,15 +239,9 @@ mod tests {
         }
     }
 
-    impl Drop for Book {
-        fn drop(&mut self) {
-            self.folder.remove();
-        }
-    }
-
     #[test]
     fn a_zone_alone_has_its_own_limit() {
-        let mut book = Book::new("alone", &[]);
+        let mut book = Book::new(&[]);
         book.zone("a", Some(100), None, &["unknown"]);
         book.zone("b", None, None, &[]);
         book.uses("a", 30);
@@ -257,7 +252,7 @@ mod tests {
 
     #[test]
     fn containers_draw_on_what_their_claim_was_given() {
-        let mut book = Book::new("claim", &[]);
+        let mut book = Book::new(&[]);
         book.zone("c", Some(100), None, &[]);
         book.zone("c.1", Some(100), Some("c"), &[]);
         book.zone("c.2", Some(100), Some("c"), &[]);
@@ -272,7 +267,7 @@ mod tests {
 
     #[test]
     fn a_namespaces_quota_holds_whatever_its_zones_were_given() {
-        let mut book = Book::new("quota", &[("namespace.a", 50)]);
+        let mut book = Book::new(&[("namespace.a", 50)]);
         book.zone("x", Some(100), None, &["namespace.a"]);
         book.zone("y", None, None, &["namespace.a"]);
         book.zone("z", Some(100), None, &["namespace.b"]);
@@ -286,7 +281,7 @@ mod tests {
 
     #[test]
     fn a_lost_book_gives_nobody_more() {
-        let mut book = Book::new("lost", &[]);
+        let mut book = Book::new(&[]);
         book.zone("x", Some(100), None, &["namespace.a"]);
         book.zone("y", Some(100), None, &["namespace.b"]);
         book.zone("z", Some(100), None, &[]);

@@ -12,6 +12,7 @@ use serde::{Deserialize, Serialize};
 
 use super::Broker;
 use super::zones::Zone;
+use control::atomic_file;
 use control::{WorkerStats, ZoneName};
 
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -62,9 +63,7 @@ fn read(path: &Path) -> Book {
 }
 
 fn write(path: &Path, book: &Book) -> io::Result<()> {
-    let new = path.with_extension("new");
-    std::fs::write(&new, serde_json::to_vec(book)?)?;
-    std::fs::rename(new, path)
+    atomic_file::write_volatile(path, &serde_json::to_vec(book)?)
 }
 
 impl Broker {
@@ -96,7 +95,8 @@ mod tests {
 
     #[test]
     fn a_book_that_cannot_be_read_is_begun_anew() {
-        let path = std::env::temp_dir().join(format!("bulkhead-figures-{}", std::process::id()));
+        let directory = testkit::directory();
+        let path = directory.join("figures");
         let figures = Figures { clients_served: 5, ..Figures::default() };
         let book = Book::from([("a".parse().unwrap(), figures)]);
         write(&path, &book).unwrap();
@@ -105,6 +105,5 @@ mod tests {
         assert_eq!(read(&path)[&"a".parse().unwrap()].clients_served, 7);
         std::fs::write(&path, "rubbish").unwrap();
         assert!(read(&path).is_empty());
-        std::fs::remove_file(path).unwrap();
     }
 }

@@ -11,6 +11,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use super::Broker;
 use super::workers::Worker;
 use control::ZoneName;
+use control::atomic_file;
 use control::grant::{Access, Grant};
 use control::messages::{ToWorker, to_worker};
 
@@ -71,9 +72,7 @@ impl Grants {
     }
 
     fn write(&self, path: &Path) -> io::Result<()> {
-        let new = path.with_extension("new");
-        std::fs::write(&new, serde_json::to_vec_pretty(&self.list)?)?;
-        std::fs::rename(new, path)
+        atomic_file::write_volatile(path, &serde_json::to_vec_pretty(&self.list)?)
     }
 
     /// What the predecessor knew. A book that cannot be read grants nothing.

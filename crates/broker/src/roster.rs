@@ -103,7 +103,8 @@ mod tests {
 
     #[test]
     fn a_successor_reads_what_was_written() {
-        let path = std::env::temp_dir().join(format!("bulkhead-roster-{}", std::process::id()));
+        let directory = testkit::directory();
+        let path = directory.join("roster");
         let mut slot = Slot::new_zeroed();
         (slot.state, slot.pid, slot.start_time, slot.token) = (ASSIGNED, 42, 7, [9; 16]);
         let roster = Roster::open(&path).unwrap();
@@ -117,15 +118,14 @@ mod tests {
         assert_eq!(roster.read().unwrap()[3], slot);
         roster.clear(3).unwrap();
         assert!(roster.read().unwrap().iter().all(|slot| slot.state == FREE));
-        std::fs::remove_file(path).unwrap();
     }
 
     #[test]
     fn rubbish_is_begun_anew() {
-        let path = std::env::temp_dir().join(format!("bulkhead-rubbish-{}", std::process::id()));
+        let directory = testkit::directory();
+        let path = directory.join("rubbish");
         std::fs::write(&path, [0xff; 5000]).unwrap();
         let roster = Roster::open(&path).unwrap();
         assert!(roster.read().unwrap().iter().all(|slot| slot.state == FREE));
-        std::fs::remove_file(path).unwrap();
     }
 }

@@ -220,7 +220,8 @@ mod tests {
 
     #[test]
     fn a_folder_has_one_broker_and_can_be_taken_over() {
-        let path = std::env::temp_dir().join(format!("bulkhead-state-{}", std::process::id()));
+        let directory = testkit::directory();
+        let path = directory.join("s");
         let first = StateDir::open(&path, true).unwrap();
         assert!(matches!(StateDir::open(&path, true), Err(StateDirError::Taken(_))));
         drop(first);
@@ -232,7 +233,8 @@ mod tests {
 
     #[test]
     fn a_lock_whose_file_is_gone_is_none() {
-        let path = std::env::temp_dir().join(format!("bulkhead-lock-{}", std::process::id()));
+        let directory = testkit::directory();
+        let path = directory.join("s");
         let first = StateDir::open(&path, true).unwrap();
         // Opened while the first one was there; when that goes, it takes the file along.
         let early = File::open(path.join("lock")).unwrap();
@@ -246,11 +248,12 @@ mod tests {
 
     #[test]
     fn folders_of_zones_that_come_again_stay_and_are_empty() {
-        let path = std::env::temp_dir().join(format!("bulkhead-clear-{}", std::process::id()));
+        let directory = testkit::directory();
+        let path = directory.join("s");
         let state = StateDir::open(&path, true).unwrap();
         let zones: [ZoneName; 2] = ["stays", "goes"].map(|name| name.parse().unwrap());
         zones.iter().for_each(|zone| state.make_zone(zone).unwrap());
-        let victim = std::env::temp_dir().join(format!("bulkhead-victim-{}", std::process::id()));
+        let victim = directory.join("victim");
         fs::create_dir_all(victim.join("inside")).unwrap();
         for name in ["link", "zones/stays/link"] {
             std::os::unix::fs::symlink(&victim, path.join(name)).unwrap();
@@ -260,13 +263,12 @@ mod tests {
         assert_eq!(fs::read_dir(state.zone(&zones[0])).unwrap().count(), 0);
         assert!(!state.zone(&zones[1]).exists() && !path.join("books").exists() && !path.join("lock").exists());
         assert!(path.join("link").exists() && victim.join("inside").exists());
-        fs::remove_dir_all(victim).unwrap();
-        fs::remove_dir_all(path).unwrap();
     }
 
     #[test]
     fn what_a_tenant_leaves_in_its_folder_is_not_followed() {
-        let path = std::env::temp_dir().join(format!("bulkhead-tenant-{}", std::process::id()));
+        let directory = testkit::directory();
+        let path = directory.join("s");
         let state = StateDir::open(&path, true).unwrap();
         let zone: ZoneName = "a".parse().unwrap();
         state.make_zone(&zone).unwrap();
@@ -285,15 +287,13 @@ mod tests {
             assert!(fs::symlink_metadata(&file).unwrap().is_file());
         }
         assert_eq!(fs::read_to_string(&victim).unwrap(), "as it was");
-        fs::remove_file(victim).unwrap();
-        state.remove();
     }
 
     #[test]
     fn a_file_in_the_way_is_named() {
-        let path = std::env::temp_dir().join(format!("bulkhead-file-{}", std::process::id()));
+        let directory = testkit::directory();
+        let path = directory.join("s");
         fs::write(&path, "").unwrap();
         assert!(matches!(StateDir::open(&path, true), Err(StateDirError::Unusable { .. })));
-        fs::remove_file(path).unwrap();
     }
 }

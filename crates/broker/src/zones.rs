@@ -11,6 +11,7 @@ use serde::{Deserialize, Serialize};
 use super::ledger::Ledger;
 use super::state_dir::StateDir;
 use crate::throttle::Throttle;
+use control::atomic_file;
 use control::closing::{Foreign, Lane};
 use control::packet;
 use control::spawner::Spawner;
@@ -166,9 +167,7 @@ pub fn write_book(path: &Path, zones: &Zones) -> io::Result<()> {
             parent: zone.parent.clone(),
         })
         .collect();
-    let new = path.with_extension("new");
-    std::fs::write(&new, serde_json::to_vec_pretty(&entries)?)?;
-    std::fs::rename(new, path)
+    atomic_file::write_volatile(path, &serde_json::to_vec_pretty(&entries)?)
 }
 
 /// What the predecessor knew; nothing when there was none, or when its book cannot be read.

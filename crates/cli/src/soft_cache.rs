@@ -47,17 +47,15 @@ mod tests {
 
     #[test]
     fn a_file_that_others_can_write_is_refused() {
-        let dir = std::env::temp_dir().join(format!("bulkhead-soft-cache-{}", std::process::id()));
-        std::fs::create_dir_all(&dir).unwrap();
-        let path = dir.join(FILE);
+        let directory = testkit::directory();
+        let path = directory.join(FILE);
         assert!(open(&path).is_some());
         assert_eq!(std::fs::metadata(&path).unwrap().mode() & 0o777, 0o600);
-        let link = dir.join("link");
+        let link = directory.join("link");
         symlink(&path, &link).unwrap();
         assert!(open(&link).is_none(), "a link may lead anywhere");
         std::fs::set_permissions(&path, PermissionsExt::from_mode(0o666)).unwrap();
         assert!(open(&path).is_none());
-        assert!(open(&dir).is_none());
-        std::fs::remove_dir_all(dir).unwrap();
+        assert!(open(&directory).is_none());
     }
 }

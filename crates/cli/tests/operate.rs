@@ -1,104 +1,59 @@
 //! A node as its operator meets it: the configuration, zones while they are used, metrics and logs. The programs here
 //! only connect; what they would compute is tested elsewhere.
 
-use std::io::{BufRead, BufReader, Read, Write};
+mod common;
+
+use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
-use std::os::fd::OwnedFd;
+use std::ops::Deref;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Output, Stdio};
-use std::sync::{Arc, Mutex};
-use std::time::{Duration, Instant};
+use std::process::{Command, Output, Stdio};
 
-use idm::bootstrap::{self, Hello, Welcome, WelcomeStatus};
-use rustix::process::{Pid, Signal};
+use common::{connect, hung_up};
 use serde_json::Value;
+use testkit::until;
 
-fn until(what: &str, mut true_yet: impl FnMut() -> bool) {
-    let start = Instant::now();
-    while !true_yet() {
-        assert!(start.elapsed() < Duration::from_secs(60), "never came true: {what}");
-        std::thread::sleep(Duration::from_millis(10));
-    }
-}
+const PROGRAM: &str = env!("CARGO_BIN_EXE_bulkhead");
 
 fn bulkhead(arguments: &[&str]) -> Command {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_bulkhead"));
-    command.args(arguments).stdin(Stdio::null());
-    for name in ["BULKHEAD_LOG", "BULKHEAD_LOG_FORMAT", "NOTIFY_SOCKET"] {
-        command.env_remove(name);
-    }
-    command
+    testkit::bulkhead(PROGRAM, arguments)
 }
 
-/// A proxy on the software GPU, with a configuration file, that logs JSON.
-struct Node {
-    dir: PathBuf,
-    proxy: Child,
-    log: Arc<Mutex<Vec<Value>>>,
+/// A proxy on the software GPU, and what an operator asks of it.
+struct Node(testkit::Node);
+
+impl Deref for Node {
+    type Target = testkit::Node;
+
+    fn deref(&self) -> &testkit::Node {
+        &self.0
+    }
 }
 
 impl Node {
-    fn start(name: &str, config: &str) -> Self {
-        let dir = PathBuf::from(format!("/tmp/bulkhead-op-{}-{name}", std::process::id()));
-        std::fs::create_dir_all(&dir).unwrap();
-        let file = dir.join("b.toml");
-        std::fs::write(&file, config).unwrap();
-        let state = dir.join("s");
-        let mut command = bulkhead(&["proxy", "--backend", "soft", "--jail", "best-effort", "--log-format", "json"]);
-        command.arg("--config").arg(&file).arg("--state-dir").arg(&state).stderr(Stdio::piped());
-        let mut proxy = command.spawn().unwrap();
-        let log = Arc::new(Mutex::new(Vec::new()));
-        let (lines, said) = (BufReader::new(proxy.stderr.take().unwrap()).lines(), Arc::clone(&log));
-        std::thread::spawn(move || {
-            for line in lines.map_while(Result::ok) {
-                // What is no JSON fails whoever waits for an event.
-                let line = serde_json::from_str(&line).unwrap_or_else(|_| serde_json::json!({ "nonsense": line }));
-                said.lock().unwrap().push(line);
-            }
-        });
-        let node = Self { dir, proxy, log };
-        node.logged("serving");
-        node
+    fn start(config: &str) -> Self {
+        Self(testkit::Node::start(PROGRAM, &[], config))
     }
 
-    /// Waits for an event, and answers the last of its kind.
     fn logged(&self, event: &str) -> Value {
-        let find = || {
-            let log = self.log.lock().unwrap();
-            assert!(log.iter().all(|line| line.get("nonsense").is_none()), "{log:?}");
-            log.iter().rev().find(|line| line["event"] == event).cloned()
-        };
-        until(event, || find().is_some());
-        find().unwrap()
+        self.proxy().logged(event)
     }
 
-    fn admin(&self) -> String {
-        self.dir.join("s/admin.sock").to_str().unwrap().to_owned()
-    }
-
-    fn socket(&self, zone: &str) -> PathBuf {
-        self.dir.join("s/zones").join(zone).join("sock")
+    fn admin_socket(&self) -> String {
+        self.state().join("admin.sock").to_str().unwrap().to_owned()
     }
 
     fn run(&self, arguments: &[&str]) -> Output {
-        bulkhead(arguments).args(["--socket", &self.admin()]).output().unwrap()
-    }
-
-    fn json(&self, arguments: &[&str]) -> Value {
-        let output = self.run(&[arguments, &["--json"]].concat());
-        let text = String::from_utf8_lossy(&output.stderr);
-        assert!(output.status.success(), "{text}");
-        serde_json::from_slice(&output.stdout).unwrap()
+        self.admin(arguments)
     }
 
     fn zone(&self, name: &str) -> Value {
-        let zones = self.json(&["zones", "list"]);
-        zones.as_array().unwrap().iter().find(|zone| zone["name"] == name).cloned().unwrap_or(Value::Null)
+        self.0.zone(name).unwrap_or(Value::Null)
     }
 
     fn configure(&self, text: &str) {
-        std::fs::write(self.dir.join("b.toml"), text).unwrap();
-        rustix::process::kill_process(Pid::from_raw(self.proxy.id() as i32).unwrap(), Signal::HUP).unwrap();
+        self.write_config(text);
+        self.reload();
     }
 
     fn http(&self) -> SocketAddr {
@@ -117,14 +72,6 @@ impl Node {
     }
 }
 
-impl Drop for Node {
-    fn drop(&mut self) {
-        let _ = self.proxy.kill();
-        let _ = self.proxy.wait();
-        let _ = std::fs::remove_dir_all(&self.dir);
-    }
-}
-
 fn ask(address: SocketAddr, request: &str) -> (u16, String) {
     let mut stream = TcpStream::connect(address).unwrap();
     // A server that has seen enough may close before it has read all.
@@ -133,19 +80,6 @@ fn ask(address: SocketAddr, request: &str) -> (u16, String) {
     stream.read_to_string(&mut answer).unwrap();
     let (header, body) = answer.split_once("\r\n\r\n").unwrap();
     (header.split(' ').nth(1).unwrap().parse().unwrap(), body.to_owned())
-}
-
-fn connect(socket: &Path) -> Option<OwnedFd> {
-    let broker = bootstrap::connect(socket).ok()?;
-    bootstrap::send(&broker, &Hello::new(cuda_abi::wire::fingerprint(), 0), &[]).ok()?;
-    let (welcome, mut fds) = bootstrap::recv::<Welcome>(&broker).ok()?;
-    (welcome.status() == Some(WelcomeStatus::Ok)).then(|| fds.remove(0))
-}
-
-fn hung_up(socket: &OwnedFd) -> bool {
-    let mut fds = [rustix::event::PollFd::new(socket, rustix::event::PollFlags::RDHUP)];
-    let now = rustix::event::Timespec { tv_sec: 0, tv_nsec: 0 };
-    rustix::event::poll(&mut fds, Some(&now)).unwrap() > 0
 }
 
 fn refused(output: &Output, status: i32, words: &[&str]) {
@@ -159,7 +93,8 @@ fn refused(output: &Output, status: i32, words: &[&str]) {
 
 #[test]
 fn a_configuration_is_checked_line_by_line() {
-    let path = format!("/tmp/bulkhead-op-{}-check.toml", std::process::id());
+    let directory = testkit::directory();
+    let path = directory.join("check.toml").to_str().unwrap().to_owned();
     let check = |text: &str, more: &[&str]| {
         std::fs::write(&path, text).unwrap();
         bulkhead(&[&["proxy", "--check", "--config", &path], more].concat()).output().unwrap()
@@ -180,12 +115,11 @@ fn a_configuration_is_checked_line_by_line() {
         refused(&check("[proxy]\nbackend = \"nvidia\"\n", &[]), 67, &["/dev/nvidiactl"]);
         assert!(check("[proxy]\nbackend = \"nvidia\"\n", &["--backend", "soft"]).status.success());
     }
-    std::fs::remove_file(path).unwrap();
 }
 
 #[test]
 fn a_reload_changes_zones_and_a_wrong_file_nothing() {
-    let node = Node::start("reload", "[defaults]\nshare = 7\n[zones.a]\nmemory = \"1GiB\"\n");
+    let node = Node::start("[defaults]\nshare = 7\n[zones.a]\nmemory = \"1GiB\"\n");
     assert_eq!(node.zone("a")["limits"]["share"], 7);
     let client = connect(&node.socket("a")).unwrap();
     node.configure("[zones.a]\nmemory = \"2GiB\"\npod = \"p\"\n[zones.b]\n");
@@ -207,7 +141,7 @@ fn a_reload_changes_zones_and_a_wrong_file_nothing() {
 
 #[test]
 fn grants_are_given_by_hand_and_by_the_file() {
-    let node = Node::start("grants", "[zones.a]\nreadable_by = [\"b\"]\n[zones.b]\n[zones.c]\n");
+    let node = Node::start("[zones.a]\nreadable_by = [\"b\"]\n[zones.b]\n[zones.c]\n");
     let pairs = || -> Vec<String> {
         let grants = node.json(&["grants", "list"]);
         let pair = |grant: &Value| {
@@ -237,7 +171,7 @@ fn grants_are_given_by_hand_and_by_the_file() {
 
 #[test]
 fn zones_are_managed_while_they_are_used() {
-    let node = Node::start("zones", "");
+    let node = Node::start("");
     let made =
         node.json(&["zones", "create", "t", "--memory", "1GiB", "--cap", "40", "--pod", "p", "--mode", "0600"]);
     assert_eq!(made["limits"]["cap"], 40);
@@ -271,7 +205,7 @@ fn zones_are_managed_while_they_are_used() {
 
 #[test]
 fn top_shows_zones_and_programs_once() {
-    let node = Node::start("top", "[zones.a]\nmemory = \"1GiB\"\n");
+    let node = Node::start("[zones.a]\nmemory = \"1GiB\"\n");
     let _client = connect(&node.socket("a")).unwrap();
     let top = node.json(&["top", "--once", "--interval", "0.1"]);
     let zone = &top["zones"][0];
@@ -294,7 +228,7 @@ fn top_shows_zones_and_programs_once() {
 fn top_is_live_on_a_terminal() {
     use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
     use rustix::termios::{tcgetattr, tcsetwinsize};
-    let node = Node::start("live", "[zones.a]\nmemory = \"1GiB\"\n");
+    let node = Node::start("[zones.a]\nmemory = \"1GiB\"\n");
     let master = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY).unwrap();
     grantpt(&master).unwrap();
     unlockpt(&master).unwrap();
@@ -304,7 +238,7 @@ fn top_is_live_on_a_terminal() {
     tcsetwinsize(&master, size).unwrap();
     let local_modes = || tcgetattr(&slave).unwrap().local_modes;
     let before = local_modes();
-    let mut command = bulkhead(&["top", "--interval", "0.1", "--socket", &node.admin()]);
+    let mut command = bulkhead(&["top", "--interval", "0.1", "--socket", &node.admin_socket()]);
     let end = || Stdio::from(slave.try_clone().unwrap());
     let mut top = command.stdin(end()).stdout(end()).stderr(end()).spawn().unwrap();
     let mut seen = Vec::new();
@@ -331,7 +265,7 @@ fn top_is_live_on_a_terminal() {
 fn metrics_health_and_the_page_are_served() {
     let config = "[http]\nlisten = \"127.0.0.1:0\"\ndcgm_names = true\n\
                   [zones.a]\nmemory = \"1GiB\"\npod = \"p\"\nnamespace = \"n\"\ncontainer = \"c\"\n";
-    let node = Node::start("http", config);
+    let node = Node::start(config);
     let labels = "{zone=\"a\",pod=\"p\",namespace=\"n\",container=\"c\"}";
     assert_eq!(node.get("/healthz"), (200, "ok\n".to_owned()));
     until("it is ready", || node.get("/readyz").0 == 200);
@@ -366,7 +300,7 @@ fn metrics_health_and_the_page_are_served() {
 
 #[test]
 fn readers_that_dawdle_hold_up_neither_others_nor_the_broker() {
-    let node = Node::start("dawdle", "[http]\nlisten = \"127.0.0.1:0\"\n[zones.a]\n");
+    let node = Node::start("[http]\nlisten = \"127.0.0.1:0\"\n[zones.a]\n");
     let address = node.http();
     // Some say nothing, some say half, some never read; fewer than are served at a time.
     let mut idle: Vec<TcpStream> = (0..20).map(|_| TcpStream::connect(address).unwrap()).collect();
@@ -396,7 +330,8 @@ fn readers_that_dawdle_hold_up_neither_others_nor_the_broker() {
 fn an_address_that_is_taken_is_named() {
     let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let address = taken.local_addr().unwrap().to_string();
-    let state = format!("/tmp/bulkhead-op-{}-taken", std::process::id());
+    let directory = testkit::directory();
+    let state = directory.join("s").to_str().unwrap().to_owned();
     let output =
         bulkhead(&["proxy", "--backend", "soft", "--http", &address, "--state-dir", &state]).output().unwrap();
     refused(&output, 70, &[&address]);

@@ -1,25 +1,27 @@
 //! `bulkhead` as a user meets it: statuses, signals, and what is left behind. The program that runs here needs no GPU;
 //! what it needs of one is tested elsewhere.
 
+mod common;
+
 use std::io::{BufRead, BufReader, Read};
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
-use std::time::{Duration, Instant};
 
-use idm::bootstrap::{self, Hello, Welcome, WelcomeStatus};
-use rustix::process::{Pid, Signal};
+use common::{connect, hung_up};
+use idm::bootstrap;
+use testkit::{Directory, Signal, signal, until};
 
 /// A directory of its own for each test: state directories, library, sockets.
 struct Place {
-    path: PathBuf,
+    path: Directory,
 }
 
 impl Place {
-    fn new(name: &str) -> Self {
-        let path = PathBuf::from(format!("/tmp/bulkhead-cli-{}-{name}", std::process::id()));
-        std::fs::create_dir_all(path.join("lib")).unwrap();
-        std::fs::create_dir_all(path.join("run")).unwrap();
+    fn new() -> Self {
+        let path = testkit::directory();
+        std::fs::create_dir(path.join("lib")).unwrap();
+        std::fs::create_dir(path.join("run")).unwrap();
         // `run` looks for the file and does not open it; the programs here load no CUDA.
         std::fs::write(path.join("lib/libcuda.so.1"), "").unwrap();
         Self { path }
@@ -61,24 +63,6 @@ impl Place {
     }
 }
 
-impl Drop for Place {
-    fn drop(&mut self) {
-        let _ = std::fs::remove_dir_all(&self.path);
-    }
-}
-
-fn until(what: &str, mut true_yet: impl FnMut() -> bool) {
-    let start = Instant::now();
-    while !true_yet() {
-        assert!(start.elapsed() < Duration::from_secs(60), "never came true: {what}");
-        std::thread::sleep(Duration::from_millis(10));
-    }
-}
-
-fn signal(pid: u32, signal: Signal) {
-    rustix::process::kill_process(Pid::from_raw(pid as i32).unwrap(), signal).unwrap();
-}
-
 /// One line on stderr, with these words, and this status.
 fn refused(output: &Output, status: i32, words: &[&str]) {
     let text = String::from_utf8_lossy(&output.stderr);
@@ -114,22 +98,9 @@ fn private_broker(place: &Place) -> Option<u32> {
     })
 }
 
-fn connect(socket: &Path) -> Option<std::os::fd::OwnedFd> {
-    let broker = bootstrap::connect(socket).ok()?;
-    bootstrap::send(&broker, &Hello::new(cuda_abi::wire::fingerprint(), 0), &[]).ok()?;
-    let (welcome, mut fds) = bootstrap::recv::<Welcome>(&broker).ok()?;
-    (welcome.status() == Some(WelcomeStatus::Ok)).then(|| fds.remove(0))
-}
-
-fn hung_up(socket: &std::os::fd::OwnedFd) -> bool {
-    let mut fds = [rustix::event::PollFd::new(socket, rustix::event::PollFlags::RDHUP)];
-    let now = rustix::event::Timespec { tv_sec: 0, tv_nsec: 0 };
-    rustix::event::poll(&mut fds, Some(&now)).unwrap() > 0
-}
-
 #[test]
 fn the_programs_status_and_environment_are_passed_on() {
-    let place = Place::new("status");
+    let place = Place::new();
     let output = place.run(&["run", "--backend", "soft", "--", "sh", "-c", "env; exit 42"]);
     assert_eq!(output.status.code(), Some(42));
     let text = String::from_utf8(output.stdout).unwrap();
@@ -148,7 +119,7 @@ fn the_programs_status_and_environment_are_passed_on() {
 
 #[test]
 fn bad_input_is_one_clear_line_with_a_status_of_its_own() {
-    let place = Place::new("bad");
+    let place = Place::new();
     refused(&place.run(&["run", "--memory", "much", "--", "true"]), 2, &["--memory", "much", "2GiB"]);
     refused(&place.run(&["run", "--zone", "../x", "--", "true"]), 2, &["--zone", "../x"]);
     refused(&place.run(&["run", "--share", "0", "--", "true"]), 2, &["--share"]);
@@ -174,7 +145,7 @@ fn a_full_disk_is_named() {
     if !testkit::is_root() {
         return;
     }
-    let place = Place::new("full");
+    let place = Place::new();
     // In a mount namespace of its own, the directory is a file system with hardly any room.
     let script = format!(
         "mount -t tmpfs -o size=16k full {run} && exec {program} run --backend soft -- true",
@@ -191,7 +162,7 @@ fn a_full_disk_is_named() {
 
 #[test]
 fn signals_reach_the_program() {
-    let place = Place::new("signals");
+    let place = Place::new();
     for (number, name) in [(Signal::TERM, "TERM"), (Signal::INT, "INT"), (Signal::USR1, "USR1"), (Signal::HUP, "HUP")]
     {
         let script = format!("trap 'echo got; exit 9' {name}; echo on; while :; do sleep 0.01; done");
@@ -208,7 +179,7 @@ fn signals_reach_the_program() {
 
 #[test]
 fn run_killed_leaves_nothing() {
-    let place = Place::new("killed");
+    let place = Place::new();
     let (mut child, mut output, socket) = start(&place, "echo $BULKHEAD_SOCKET; exec sleep 1000");
     let client = connect(Path::new(&socket)).unwrap();
     assert!(!place.left_behind().is_empty());
@@ -222,7 +193,7 @@ fn run_killed_leaves_nothing() {
 
 #[test]
 fn run_and_broker_killed_leave_a_dir_that_the_next_run_removes() {
-    let place = Place::new("both");
+    let place = Place::new();
     let (mut child, _output, _) = start(&place, "echo on; exec sleep 1000");
     let broker = private_broker(&place).unwrap();
     // Stopped, it cannot start another one before it is killed.
@@ -238,7 +209,7 @@ fn run_and_broker_killed_leave_a_dir_that_the_next_run_removes() {
 
 #[test]
 fn a_killed_private_broker_is_replaced_and_its_clients_go_on() {
-    let place = Place::new("replaced");
+    let place = Place::new();
     for number in [Signal::KILL, Signal::TERM] {
         let (mut child, _output, socket) = start(&place, "echo $BULKHEAD_SOCKET; exec sleep 1000");
         let client = connect(Path::new(&socket)).unwrap();
@@ -260,7 +231,7 @@ fn a_killed_private_broker_is_replaced_and_its_clients_go_on() {
 
 #[test]
 fn zones_of_a_running_proxy() {
-    let place = Place::new("proxy");
+    let place = Place::new();
     let state = place.path.join("state");
     let admin = state.join("admin.sock");
     let (state, admin) = (state.to_str().unwrap(), admin.to_str().unwrap());
@@ -290,7 +261,7 @@ fn zones_of_a_running_proxy() {
 
 #[test]
 fn root_gets_the_whole_jail_or_a_clear_refusal() {
-    let place = Place::new("jail");
+    let place = Place::new();
     let output = place.run(&["run", "--backend", "soft", "--jail", "require", "--", "true"]);
     let text = String::from_utf8_lossy(&output.stderr);
     match output.status.code() {

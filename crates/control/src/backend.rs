@@ -199,33 +199,15 @@ fn is_ours(path: &Path) -> Option<bool> {
 mod tests {
     use super::*;
 
-    fn compile(folder: &Path, source: &str) -> PathBuf {
-        let input = folder.join("lib.c");
-        std::fs::write(&input, source).unwrap();
-        let output = folder.join(LIBRARY);
-        let status =
-            std::process::Command::new("cc").args(["-shared", "-fPIC", "-o"]).arg(&output).arg(&input).status();
-        assert!(status.expect("a C compiler").success());
-        output
-    }
-
-    fn folder(name: &str) -> PathBuf {
-        let path = std::env::temp_dir().join(format!("bulkhead-backend-{}-{name}", std::process::id()));
-        std::fs::create_dir_all(&path).unwrap();
-        path
-    }
-
     #[test]
     fn our_own_library_is_skipped_and_another_is_found() {
-        let (ours, theirs) = (folder("ours"), folder("theirs"));
-        let our_library = compile(&ours, "int bulkhead_libvgpu = 1;");
-        let their_library = compile(&theirs, "int cuInit(unsigned f) { return f; }");
-        let path = std::env::join_paths([&ours, &theirs]).unwrap();
+        let (ours, theirs) = (testkit::directory(), testkit::directory());
+        let our_library = ours.shared_library(LIBRARY, "int bulkhead_libvgpu = 1;");
+        let their_library = theirs.shared_library(LIBRARY, "int cuInit(unsigned f) { return f; }");
+        let path = std::env::join_paths([&*ours, &*theirs]).unwrap();
         assert_eq!(find_library(Some(&path)), Some(their_library.clone()));
         assert_eq!(check_library(&our_library), Err(BackendError::OurLibrary(our_library)));
         assert_eq!(check_library(&their_library), Ok(their_library));
-        std::fs::remove_dir_all(ours).unwrap();
-        std::fs::remove_dir_all(theirs).unwrap();
     }
 
     #[test]

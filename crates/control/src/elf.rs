@@ -82,17 +82,15 @@ mod tests {
 
     #[test]
     fn run_paths_and_our_symbol_are_read() {
-        let folder = std::env::temp_dir().join(format!("bulkhead-elf-{}", std::process::id()));
-        std::fs::create_dir_all(&folder).unwrap();
-        let (source, library) = (folder.join("lib.c"), folder.join("lib.so"));
+        let directory = testkit::directory();
+        let (source, library) = (directory.join("lib.c"), directory.join("lib.so"));
         std::fs::write(&source, "int bulkhead_libvgpu = 1;").unwrap();
         let flags = ["-shared", "-fPIC", "-Wl,--enable-new-dtags,-rpath,$ORIGIN/there:/opt/x"];
         let mut cc = std::process::Command::new("cc");
         assert!(cc.args(flags).arg("-o").arg(&library).arg(&source).status().unwrap().success());
         let found = describe(&library).unwrap();
         assert!(found.ours && found.dynamic && found.rpath.is_empty());
-        assert_eq!(found.runpath, [folder.join("there"), PathBuf::from("/opt/x")]);
+        assert_eq!(found.runpath, [directory.join("there"), PathBuf::from("/opt/x")]);
         assert_eq!(describe(&source), None);
-        std::fs::remove_dir_all(folder).unwrap();
     }
 }

@@ -81,16 +81,12 @@ fn entries(folder: &Path) -> impl Iterator<Item = String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::path::PathBuf;
+    use testkit::Directory;
 
     /// As a machine with two GPUs shows it, of which the second is cut in two, and a third that is cut into nothing.
-    fn proc() -> PathBuf {
-        let proc = std::env::temp_dir().join(format!("bulkhead-proc-{}", std::process::id()));
-        let write = |path: &str, text: &str| {
-            let path = proc.join("driver/nvidia").join(path);
-            std::fs::create_dir_all(path.parent().unwrap()).unwrap();
-            std::fs::write(path, text).unwrap();
-        };
+    fn proc() -> Directory {
+        let proc = testkit::directory();
+        let write = |path: &str, text: &str| drop(proc.write(Path::new("driver/nvidia").join(path), text));
         for (slot, minor) in [("0000:41:00.0", 0), ("0000:01:00.0", 1)] {
             let text = format!("Model: \t\t NVIDIA H200\nGPU UUID: \t GPU-{minor}\nDevice Minor: \t {minor}\n");
             write(&format!("gpus/{slot}/information"), &text);

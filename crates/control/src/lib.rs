@@ -6,6 +6,7 @@
 //! Operators talk JSON over `admin.sock`, which only the broker's own user may open ([`admin`]).
 
 pub mod admin;
+pub mod atomic_file;
 pub mod backend;
 pub mod checkpoint;
 pub mod closing;

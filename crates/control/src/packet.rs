@@ -177,9 +177,8 @@ mod tests {
     #[test]
     fn links_in_the_place_of_a_socket_are_not_followed() {
         use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
-        let folder = std::env::temp_dir().join(format!("bulkhead-links-{}", std::process::id()));
-        std::fs::create_dir_all(&folder).unwrap();
-        let (victim, socket) = (folder.join("victim"), folder.join("sock"));
+        let directory = testkit::directory();
+        let (victim, socket) = (directory.join("victim"), directory.join("sock"));
         std::fs::write(&victim, "as it was").unwrap();
         std::fs::set_permissions(&victim, std::fs::Permissions::from_mode(0o600)).unwrap();
         symlink(&victim, &socket).unwrap();
@@ -187,11 +186,10 @@ mod tests {
         drop(listen(&socket, 0o622, 1).unwrap());
         assert_eq!(std::fs::symlink_metadata(&socket).unwrap().mode() & 0o777, 0o622);
         assert_eq!(std::fs::metadata(&victim).unwrap().mode() & 0o777, 0o600);
-        // Nor does a folder there keep anybody from serving.
+        // Nor does a directory there keep anybody from serving.
         std::fs::remove_file(&socket).unwrap();
         std::fs::create_dir_all(socket.join("inside")).unwrap();
         drop(listen(&socket, 0o666, 1).unwrap());
-        std::fs::remove_dir_all(folder).unwrap();
     }
 
     #[test]

@@ -4,8 +4,9 @@ use std::io::{self, Read};
 use std::net::TcpStream;
 use std::time::Instant;
 
-/// No request for one of our pages is longer.
+/// No request for one of our pages is longer, or has more headers.
 const MAX_REQUEST: usize = 8 * 1024;
+const MAX_HEADERS: usize = 64;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Target {
@@ -58,8 +59,8 @@ impl Bad {
 pub fn read(stream: &mut TcpStream, deadline: Instant) -> Result<Get, Bad> {
     let mut bytes = Vec::with_capacity(1024);
     loop {
-        if let Some(end) = end_of_header(&bytes) {
-            return parse(&bytes[..end]);
+        if let Some(get) = parse(&bytes)? {
+            return Ok(get);
         }
         if bytes.len() >= MAX_REQUEST {
             return Err(Bad::TooLong);
@@ -100,20 +101,20 @@ fn read_by(stream: &mut TcpStream, part: &mut [u8], deadline: Instant) -> io::Re
     }
 }
 
-fn end_of_header(bytes: &[u8]) -> Option<usize> {
-    bytes.windows(4).position(|part| part == b"\r\n\r\n")
-}
-
-/// Of what follows the first line, only `Host` matters.
-fn parse(header: &[u8]) -> Result<Get, Bad> {
-    let line = header.split(|byte| *byte == b'\r').next().unwrap_or_default();
-    let line = std::str::from_utf8(line).map_err(|_| Bad::Nonsense)?;
-    let mut words = line.split(' ');
-    let (Some(method), Some(target), Some(version), None) = (words.next(), words.next(), words.next(), words.next())
-    else {
-        return Err(Bad::Nonsense);
+/// What is asked for; none while the header is not complete. Of what follows the first line, only `Host` matters.
+fn parse(bytes: &[u8]) -> Result<Option<Get>, Bad> {
+    let mut headers = [httparse::EMPTY_HEADER; MAX_HEADERS];
+    let mut request = httparse::Request::new(&mut headers);
+    let status = request.parse(bytes).map_err(|error| match error {
+        httparse::Error::TooManyHeaders => Bad::TooLong,
+        _ => Bad::Nonsense,
+    })?;
+    let (true, Some(method), Some(target)) = (status.is_complete(), request.method, request.path) else {
+        // The parser passes over empty lines at the start and would wait for what follows; nobody of ours sends any.
+        let ended = bytes.windows(4).any(|part| part == b"\r\n\r\n");
+        return if ended { Err(Bad::Nonsense) } else { Ok(None) };
     };
-    if !version.starts_with("HTTP/1.") || !target.starts_with('/') {
+    if !target.starts_with('/') {
         return Err(Bad::Nonsense);
     }
     let head = match method {
@@ -130,19 +131,14 @@ fn parse(header: &[u8]) -> Result<Get, Bad> {
         "/readyz" => Target::Ready,
         _ => Target::Unknown,
     };
-    Ok(Get { target, host: host(header)?, head })
+    Ok(Some(Get { target, host: host(request.headers)?, head }))
 }
 
 /// What the header `Host` says, in lower case.
-fn host(header: &[u8]) -> Result<Option<String>, Bad> {
+fn host(headers: &[httparse::Header<'_>]) -> Result<Option<String>, Bad> {
     let mut found = None;
-    for line in header.split(|byte| *byte == b'\n').skip(1) {
-        let line = String::from_utf8_lossy(line);
-        let Some((name, value)) = line.split_once(':') else { continue };
-        if !name.trim().eq_ignore_ascii_case("host") {
-            continue;
-        }
-        let value = value.trim().to_ascii_lowercase();
+    for header in headers.iter().filter(|header| header.name.eq_ignore_ascii_case("host")) {
+        let value = String::from_utf8_lossy(header.value).trim().to_ascii_lowercase();
         // What follows the last colon is a port, unless it is part of an address in brackets.
         let name = match value.rsplit_once(':') {
             Some((name, port)) if !port.contains(']') => name.to_owned(),
@@ -173,7 +169,7 @@ mod tests {
 
     #[test]
     fn requests_are_read_by_their_first_line() {
-        let get = |text: &str| parse(text.as_bytes());
+        let get = |text: &str| parse(format!("{text}\r\n\r\n").as_bytes()).map(Option::unwrap);
         assert_eq!(
             get("GET /metrics HTTP/1.1\r\nHost: x"),
             Ok(Get { target: Target::Metrics, host: Some("x".into()), head: false })
@@ -181,15 +177,31 @@ mod tests {
         assert_eq!(get("HEAD /?x=1 HTTP/1.0"), Ok(Get { target: Target::Page, host: None, head: true }));
         assert_eq!(get("GET /../etc HTTP/1.1"), Ok(Get { target: Target::Unknown, host: None, head: false }));
         assert_eq!(get("POST / HTTP/1.1"), Err(Bad::Method));
-        for bad in ["", "GET", "GET /", "GET / HTTP/2.0", "GET  / HTTP/1.1", "GET x HTTP/1.1", "GET / HTTP/1.1 x"] {
-            assert_eq!(get(bad), Err(Bad::Nonsense), "{bad:?}");
+        for bad in ["GET", "GET /", "GET / HTTP/2.0", "GET  / HTTP/1.1", "GET x HTTP/1.1", "GET / HTTP/1.1 x"] {
+            assert_eq!(parse(format!("{bad}\r\n\r\n").as_bytes()), Err(Bad::Nonsense), "{bad:?}");
         }
-        assert_eq!(parse(&[0xff, b' ', b'/']), Err(Bad::Nonsense));
+        for bad in [&[0xff, b' ', b'/'][..], b"GET / HTTP/1.1\r\nno colon\r\n\r\n", b"\0", b"\r\n\r\n"] {
+            assert_eq!(parse(bad), Err(Bad::Nonsense), "{bad:?}");
+        }
+    }
+
+    #[test]
+    fn a_request_is_waited_for_to_its_end_and_has_few_headers() {
+        let whole = b"GET /readyz HTTP/1.1\r\nHost: localhost\r\n\r\n";
+        for end in 0..whole.len() {
+            assert_eq!(parse(&whole[..end]), Ok(None), "{end}");
+        }
+        assert!(parse(whole).unwrap().is_some());
+        let many = format!("GET / HTTP/1.1\r\n{}\r\n", "a: b\r\n".repeat(MAX_HEADERS + 1));
+        assert_eq!(parse(many.as_bytes()), Err(Bad::TooLong));
     }
 
     #[test]
     fn only_names_of_our_own_are_answered() {
-        let host = |text: &str| parse(format!("GET / HTTP/1.1\r\n{text}").as_bytes()).map(|get| get.host);
+        let host = |text: &str| {
+            let end = if text.is_empty() { "\r\n" } else { "\r\n\r\n" };
+            parse(format!("GET / HTTP/1.1\r\n{text}{end}").as_bytes()).map(|get| get.unwrap().host)
+        };
         let names = ["Node1.Example".to_owned()];
         let answered = |text: &str| is_ours(host(text).unwrap().as_deref(), &names);
         for fine in [

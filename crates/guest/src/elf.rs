@@ -39,11 +39,10 @@ mod tests {
         let me = std::fs::read(std::env::current_exe().unwrap()).unwrap();
         let small = loaded_part(&me);
         assert!(small.len() < me.len());
-        let file = std::env::temp_dir().join(format!("guest-elf-{}", std::process::id()));
-        std::fs::write(&file, &small).unwrap();
+        let directory = testkit::directory();
+        let file = directory.write("program", &small);
         std::fs::set_permissions(&file, std::fs::Permissions::from_mode(0o755)).unwrap();
         let output = std::process::Command::new(&file).arg("--list").output().unwrap();
-        std::fs::remove_file(&file).unwrap();
         assert!(String::from_utf8_lossy(&output.stdout).contains("a_program_runs_without_its_symbols"));
     }
 

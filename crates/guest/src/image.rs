@@ -1,7 +1,7 @@
 //! The image: a kernel, and a root file system with our libraries in it.
 
 use crate::closure::{self, ClosureError};
-use crate::packages::{self, Package, PackageError, Store, hex};
+use crate::packages::{self, Package, PackageError, Store};
 use crate::tree::{Kind, Node, Tree};
 use crate::{cpio, elf, kernel};
 use flate2::{Compression, GzBuilder};
@@ -108,7 +108,7 @@ pub fn build(parts: &Parts) -> Result<Image, ImageError> {
 
     let mut sums = String::new();
     for (name, bytes) in [(KERNEL, &kernel), (ROOT, &root)] {
-        sums += &format!("{}  {name}\n", hex(&Sha256::digest(bytes)));
+        sums += &format!("{}  {name}\n", hex::encode(Sha256::digest(bytes)));
     }
     for package in packages::locked(parts.lock) {
         sums += &format!("# {}  {}\n", package.sha256, package.pool);

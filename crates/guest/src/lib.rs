@@ -4,6 +4,7 @@
 //! Debian's packages and our own build, and nothing else goes in: the same packages and the same libraries make the
 //! same bytes, whoever builds them and when.
 #![forbid(unsafe_code)]
+#![warn(unreachable_pub)]
 
 pub mod closure;
 pub mod cpio;

@@ -129,13 +129,8 @@ impl Store {
 
 fn check(package: &Package, file: &Path) -> Result<(), PackageError> {
     let bytes = fs::read(file).map_err(|error| PackageError::Directory(file.to_owned(), error))?;
-    let found = hex(&Sha256::digest(bytes));
+    let found = hex::encode(Sha256::digest(bytes));
     if found == package.sha256 { Ok(()) } else { Err(PackageError::WrongHash(package.file().to_owned(), found)) }
-}
-
-/// Bytes as they stand in locks.
-pub fn hex(bytes: &[u8]) -> String {
-    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
 #[cfg(test)]
@@ -151,13 +146,11 @@ mod tests {
 
     #[test]
     fn a_package_with_other_content_is_refused() {
-        let dir = std::env::temp_dir().join(format!("guest-packages-{}", std::process::id()));
-        fs::create_dir_all(&dir).unwrap();
-        fs::write(dir.join("a_1.deb"), "other").unwrap();
-        let store = Store { dir: dir.clone(), mirrors: Vec::new() };
+        let directory = testkit::directory();
+        directory.write("a_1.deb", "other");
+        let store = Store { dir: directory.to_path_buf(), mirrors: Vec::new() };
         let wrong = store.get(&Package { sha256: "00", pool: "pool/a_1.deb" }).unwrap_err();
         let none = store.get(&Package { sha256: "00", pool: "pool/b_1.deb" }).unwrap_err();
-        fs::remove_dir_all(dir).unwrap();
         assert!(matches!(wrong, PackageError::WrongHash(..)));
         assert!(matches!(none, PackageError::NotFetched(..)));
     }

@@ -18,11 +18,15 @@ use thiserror::Error;
 use crate::region::Bytes;
 use crate::sync::{AtomicU64, Ordering};
 
+/// A range that is not in the bulk area.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
 #[error("range of {len} bytes at {offset} is outside the bulk area of {size} bytes")]
 pub struct BulkRangeError {
+    /// Where it begins.
     pub offset: u64,
+    /// How long it is.
     pub len: u64,
+    /// Of the area.
     pub size: u64,
 }
 
@@ -59,6 +63,7 @@ impl BulkView {
         self.ready.fetch_add(by, Ordering::AcqRel);
     }
 
+    /// Whether there is no bulk area.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }

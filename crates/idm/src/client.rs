@@ -67,6 +67,7 @@ impl Client {
         self.lanes.acquire()
     }
 
+    /// The end of the ring that posts.
     pub fn producer(&self) -> &Arc<Producer> {
         &self.producer
     }
@@ -81,10 +82,12 @@ impl Client {
         self.producer.wait_executed(position, timeout)
     }
 
+    /// The room for payloads that are too long for the ring.
     pub fn bulk(&self) -> &Arc<BulkPool> {
         &self.bulk
     }
 
+    /// The completion words.
     pub fn flags(&self) -> &Flags {
         &self.flags
     }
@@ -100,6 +103,7 @@ impl Client {
         &self.gone
     }
 
+    /// The memory that both sides share.
     pub fn region(&self) -> &Region {
         &self.region
     }

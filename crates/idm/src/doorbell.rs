@@ -73,18 +73,18 @@ pub(crate) struct Bell {
 }
 
 impl Bell {
-    pub fn new(words: Shared<BellWords>, doorbell: Arc<dyn Doorbell>) -> Self {
+    pub(crate) fn new(words: Shared<BellWords>, doorbell: Arc<dyn Doorbell>) -> Self {
         Self { words, doorbell, private: false }
     }
 
     /// A bell among the threads of this side, whose words the other side does not see.
-    pub fn private(words: Shared<BellWords>, doorbell: Arc<dyn Doorbell>) -> Self {
+    pub(crate) fn private(words: Shared<BellWords>, doorbell: Arc<dyn Doorbell>) -> Self {
         Self { words, doorbell, private: true }
     }
 
     /// Call after making a condition true.
     #[inline]
-    pub fn notify(&self) {
+    pub(crate) fn notify(&self) {
         // SYNC POINT: waiter marks itself sleeping, fence, looks at the condition; notifier makes the condition true,
         // fence, looks for the mark. At least one of them sees the other.
         full_fence();
@@ -132,13 +132,13 @@ pub(crate) struct Waiter {
 }
 
 impl Waiter {
-    pub fn new(bell: Bell, gone: &PeerGone) -> Self {
+    pub(crate) fn new(bell: Bell, gone: &PeerGone) -> Self {
         gone.register(&bell);
         Self { bell, gone: gone.clone(), spin: SpinChoice::new(), longest_spin: spin::LONGEST }
     }
 
     /// For a thread that has nothing else to do than to serve what it waits for.
-    pub fn serving(bell: Bell, gone: &PeerGone) -> Self {
+    pub(crate) fn serving(bell: Bell, gone: &PeerGone) -> Self {
         let waiter = Self::new(bell, gone);
         Self { longest_spin: waiter.spin.longest_serving(), ..waiter }
     }
@@ -147,7 +147,7 @@ impl Waiter {
     ///
     /// The condition comes first: what has arrived before the peer went is still delivered.
     #[inline]
-    pub fn wait<R>(
+    pub(crate) fn wait<R>(
         &self,
         timeout: Option<Duration>,
         condition: impl FnMut() -> Option<R>,
@@ -157,7 +157,7 @@ impl Waiter {
 
     /// As `wait`; `wish` is called each time before the mark is left, and says what the sleeper wants to be woken for.
     #[inline]
-    pub fn wait_wishing<R>(
+    pub(crate) fn wait_wishing<R>(
         &self,
         timeout: Option<Duration>,
         wish: impl Fn(),

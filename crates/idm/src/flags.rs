@@ -29,6 +29,7 @@ pub enum Watched {
     Reached,
     /// The server reports a fault.
     Fault(u32),
+    /// It was not reached in time.
     TimeIsUp,
 }
 
@@ -37,6 +38,7 @@ impl Flags {
         Self { bytes, status, gone }
     }
 
+    /// How many there are.
     pub fn count(&self) -> usize {
         self.bytes.len() / 8
     }

@@ -17,6 +17,7 @@ use crate::sync::{AtomicBool, AtomicUsize, Mutex, Ordering, full_fence};
 #[error("the peer is gone")]
 pub struct Gone;
 
+/// The flag, which all waits of a side look at.
 #[derive(Clone)]
 pub struct PeerGone(Arc<Inner>);
 
@@ -38,11 +39,13 @@ impl Default for PeerGone {
 }
 
 impl PeerGone {
+    /// Whether the peer is known to be gone.
     #[inline]
     pub fn is_set(&self) -> bool {
         self.0.flag.load(Ordering::Acquire)
     }
 
+    /// An error once the peer is gone.
     #[inline]
     pub fn check(&self) -> Result<(), Gone> {
         if self.is_set() { Err(Gone) } else { Ok(()) }

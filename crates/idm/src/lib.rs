@@ -12,22 +12,19 @@
 //! * `bootstrap`: the messages and descriptors that bring two sides together; `peer` notices when one leaves.
 //! * `client`, `server`: one side each, put together.
 
+#![warn(missing_docs, unreachable_pub)]
 // `next` on the receiving ends lends what it returns, which an Iterator cannot.
 #![allow(clippy::should_implement_trait)]
 // The models use only the parts that synchronise.
-#![cfg_attr(loom, allow(dead_code, unused_imports))]
+#![cfg_attr(loom, allow(dead_code, missing_docs, unreachable_pub, unused_imports))]
 
 mod aligned;
-#[cfg(not(loom))]
-pub mod bench;
 #[cfg(not(loom))]
 pub mod bootstrap;
 #[cfg(not(loom))]
 pub mod bulk;
 #[cfg(not(loom))]
 mod client;
-#[cfg(not(loom))]
-pub mod conformance;
 pub mod doorbell;
 #[cfg(not(loom))]
 pub mod flags;

@@ -76,14 +76,17 @@ impl Server {
         self.dispatcher.take()
     }
 
+    /// The end that answers.
     pub fn replies(&self) -> Replies {
         self.replies.clone()
     }
 
+    /// The payloads that are too long for the ring.
     pub fn bulk(&self) -> BulkView {
         self.bulk.clone()
     }
 
+    /// The completion words.
     pub fn flags(&self) -> Flags {
         Flags::new(self.region.flag_bytes(), self.status.clone(), self.gone.clone())
     }
@@ -103,10 +106,12 @@ impl Server {
         self.region.fd()
     }
 
+    /// The memory that both sides share.
     pub fn region(&self) -> &Region {
         &self.region
     }
 
+    /// Where what is in the region.
     pub fn layout(&self) -> &Layout {
         self.region.layout()
     }

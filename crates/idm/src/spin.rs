@@ -66,7 +66,7 @@ fn policy() -> Policy {
 }
 
 impl SpinChoice {
-    pub fn new() -> Self {
+    pub(crate) fn new() -> Self {
         Self::with(policy())
     }
 
@@ -83,13 +83,13 @@ impl SpinChoice {
     }
 
     /// How long a thread that serves may spin. Where spinning is measured, all must spin alike.
-    pub fn longest_serving(&self) -> Duration {
+    pub(crate) fn longest_serving(&self) -> Duration {
         if self.policy == Policy::Always { LONGEST_SERVING } else { LONGEST }
     }
 
     /// Whether the next wait should spin first.
     #[inline]
-    pub fn choose(&self) -> bool {
+    pub(crate) fn choose(&self) -> bool {
         match self.policy {
             Policy::Never => false,
             Policy::Always => true,
@@ -99,7 +99,7 @@ impl SpinChoice {
 
     /// Learns how long a wait took, wake-up included.
     #[inline]
-    pub fn learn(&self, waited: Duration) {
+    pub(crate) fn learn(&self, waited: Duration) {
         if self.policy != Policy::Measure {
             return;
         }

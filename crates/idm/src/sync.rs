@@ -4,12 +4,12 @@
 
 #[cfg(not(loom))]
 mod imp {
-    pub use std::sync::Condvar;
-    pub use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
+    pub(crate) use std::sync::Condvar;
+    pub(crate) use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 
     /// Orders everything before it with everything after it, for all threads that use it too.
     #[inline(always)]
-    pub fn full_fence() {
+    pub(crate) fn full_fence() {
         // The compiler's choice, `mfence`, also waits for writes to devices: next to a GPU's doorbell that costs most of
         // a microsecond. A locked instruction orders ordinary memory just as well.
         #[cfg(all(target_arch = "x86_64", not(miri)))]
@@ -23,22 +23,22 @@ mod imp {
 
     /// A mutex without poisoning: the state behind our locks is consistent whenever a closure may panic.
     #[derive(Debug, Default)]
-    pub struct Mutex<T>(std::sync::Mutex<T>);
+    pub(crate) struct Mutex<T>(std::sync::Mutex<T>);
 
-    pub type MutexGuard<'a, T> = std::sync::MutexGuard<'a, T>;
+    pub(crate) type MutexGuard<'a, T> = std::sync::MutexGuard<'a, T>;
 
     impl<T> Mutex<T> {
-        pub fn new(value: T) -> Self {
+        pub(crate) fn new(value: T) -> Self {
             Self(std::sync::Mutex::new(value))
         }
 
         #[inline]
-        pub fn lock(&self) -> MutexGuard<'_, T> {
+        pub(crate) fn lock(&self) -> MutexGuard<'_, T> {
             self.0.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
         }
     }
 
-    pub fn condvar_wait<'a, T>(condvar: &Condvar, guard: MutexGuard<'a, T>) -> MutexGuard<'a, T> {
+    pub(crate) fn condvar_wait<'a, T>(condvar: &Condvar, guard: MutexGuard<'a, T>) -> MutexGuard<'a, T> {
         condvar.wait(guard).unwrap_or_else(std::sync::PoisonError::into_inner)
     }
 }
@@ -72,4 +72,4 @@ mod imp {
     }
 }
 
-pub use imp::*;
+pub(crate) use imp::*;

@@ -9,6 +9,7 @@ use std::thread;
 use idm::region::{Layout, Placement};
 use idm::ring::{ConsumeError, NO_LANE};
 use idm::{Client, Server};
+use testkit::Random;
 
 fn layout() -> Layout {
     Layout {
@@ -19,18 +20,6 @@ fn layout() -> Layout {
         flags: 512,
         bulk_bytes: 65536,
         ..Layout::default()
-    }
-}
-
-/// xorshift: the noise must be cheap and repeatable.
-struct Noise(u64);
-
-impl Noise {
-    fn next(&mut self) -> u64 {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        self.0
     }
 }
 
@@ -108,11 +97,11 @@ fn noise_all_over_the_region() {
                 client
             }
         });
-        let mut noise = Noise(seed.wrapping_mul(0x9E37_79B9_7F4A_7C15));
+        let mut noise = Random::new(seed);
         for step in 0..20_000u64 {
-            let word = noise.next();
+            let word = noise.word();
             let range = if step % 4 == 0 { len } else { front.min(64 << 10) };
-            let at = (noise.next() % (range as u64 - 8)) as usize;
+            let at = (noise.word() % (range as u64 - 8)) as usize;
             if word.is_multiple_of(3) {
                 // SAFETY: an aligned word of the region, which this test keeps mapped (`honest` holds the client).
                 unsafe { AtomicU64::from_ptr(((base + at) & !7) as *mut u64) }

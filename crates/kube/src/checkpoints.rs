@@ -3,6 +3,7 @@
 //! A checkpoint is written before its zone is created and removed after the zone is gone, so whatever is interrupted in
 //! between is found, and finished or undone.
 
+use control::atomic_file;
 use std::collections::BTreeMap;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -11,7 +12,6 @@ use control::{ZoneName, ZoneSettings};
 use serde::{Deserialize, Serialize};
 
 use crate::dra::claims::Prepared;
-use crate::files;
 
 /// The checkpoint of a zone.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -47,11 +47,11 @@ impl Checkpoints {
     }
 
     pub fn write(&self, record: &Record) -> io::Result<()> {
-        files::write(&self.file(&record.zone), &serde_json::to_vec_pretty(record)?)
+        atomic_file::write(&self.file(&record.zone), &serde_json::to_vec_pretty(record)?)
     }
 
     pub fn remove(&self, zone: &ZoneName) -> io::Result<()> {
-        files::remove(&self.file(zone))
+        atomic_file::remove(&self.file(zone))
     }
 
     /// All checkpoints. An invalid file is logged and left for the operator to inspect.

@@ -112,7 +112,7 @@ pub fn clear(root: &Path, traces: &Traces) -> Result<(), InstallError> {
     if !is_packaged(root) {
         let units = UNITS.iter().flat_map(|(name, _)| [UNIT_DIR, WANTS_DIR].map(|place| root.join(place).join(name)));
         for path in units.chain([root.join(CONFIG_PATH)]) {
-            at(&path, crate::files::remove(&path))?;
+            at(&path, control::atomic_file::remove(&path))?;
         }
         remove_dir(&root.join(HOME))?;
         // Only if it is empty.
@@ -151,7 +151,7 @@ fn remove_dir(path: &Path) -> Result<(), InstallError> {
 fn remove_begun_with(dir: &Path, begin: &str) -> Result<(), InstallError> {
     for entry in std::fs::read_dir(dir).into_iter().flatten().flatten() {
         if entry.file_name().to_string_lossy().starts_with(begin) {
-            at(&entry.path(), crate::files::remove(&entry.path()))?;
+            at(&entry.path(), control::atomic_file::remove(&entry.path()))?;
         }
     }
     Ok(())
@@ -218,7 +218,7 @@ fn write(to: &Path, bytes: &[u8], mode: u32) -> Result<bool, InstallError> {
     if std::fs::read(to).is_ok_and(|there| there == bytes) {
         return Ok(false);
     }
-    at(to, crate::files::write_with_mode(to, bytes, mode))?;
+    at(to, control::atomic_file::write_with_mode(to, bytes, mode))?;
     Ok(true)
 }
 
@@ -228,7 +228,7 @@ fn point(link: &Path, to: &Path) -> Result<bool, InstallError> {
         return Ok(false);
     }
     let new = link.with_extension("new");
-    at(&new, crate::files::remove(&new))?;
+    at(&new, control::atomic_file::remove(&new))?;
     at(&new, symlink(to, &new))?;
     at(link, std::fs::rename(&new, link))?;
     Ok(true)
@@ -251,11 +251,11 @@ mod tests {
     use std::fs;
     use std::os::unix::fs::PermissionsExt;
 
-    struct Host(PathBuf);
+    struct Host(testkit::Directory);
 
     impl Host {
-        fn new(name: &str) -> Self {
-            let path = std::env::temp_dir().join(format!("bulkhead-install-{}-{name}", std::process::id()));
+        fn new() -> Self {
+            let path = testkit::directory();
             for dir in ["image", "host"] {
                 fs::create_dir_all(path.join(dir)).unwrap();
             }
@@ -281,12 +281,6 @@ mod tests {
         }
     }
 
-    impl Drop for Host {
-        fn drop(&mut self) {
-            let _ = fs::remove_dir_all(&self.0);
-        }
-    }
-
     fn traces() -> Traces {
         Traces {
             kubelet: "/var/lib/kubelet".into(),
@@ -302,7 +296,7 @@ mod tests {
 
     #[test]
     fn what_is_installed_twice_changes_nothing() {
-        let host = Host::new("twice");
+        let host = Host::new();
         let all = Changes { packaged: false, programs: true, unit: true, config: true };
         assert_eq!(place(&host.root(), &host.parts("1")).unwrap(), all);
         assert_eq!(place(&host.root(), &host.parts("1")).unwrap(), Changes::default());
@@ -317,7 +311,7 @@ mod tests {
 
     #[test]
     fn an_upgrade_leaves_old_files_to_those_who_have_them_open() {
-        let host = Host::new("upgrade");
+        let host = Host::new();
         place(&host.root(), &host.parts("1")).unwrap();
         let old = fs::File::open(host.root().join("opt/bulkhead/current/lib/bulkhead/libcuda.so.1")).unwrap();
         fs::write(host.0.join("image/libcuda.so.1"), "new").unwrap();
@@ -331,7 +325,7 @@ mod tests {
 
     #[test]
     fn removing_leaves_nothing_but_what_is_others() {
-        let host = Host::new("remove");
+        let host = Host::new();
         let root = host.root();
         place(&root, &host.parts("1")).unwrap();
         fs::create_dir_all(root.join("var/lib/bulkhead/dra")).unwrap();
@@ -358,7 +352,7 @@ mod tests {
 
     #[test]
     fn a_host_with_a_package_is_left_alone() {
-        let host = Host::new("package");
+        let host = Host::new();
         let root = host.root();
         fs::create_dir_all(root.join("lib/systemd/system")).unwrap();
         fs::write(root.join(PACKAGED[0]), "").unwrap();

@@ -12,7 +12,6 @@ pub mod cdi;
 pub mod checkpoints;
 pub mod device_plugin;
 pub mod dra;
-pub mod files;
 pub mod inject;
 pub mod install;
 pub mod node;

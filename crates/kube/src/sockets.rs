@@ -18,7 +18,7 @@ pub fn channel(path: &Path) -> Result<Channel, tonic::transport::Error> {
 
 /// Listens at a path, for the owner only, and replaces an existing socket.
 pub fn listen(path: &Path) -> io::Result<UnixListenerStream> {
-    crate::files::remove(path)?;
+    control::atomic_file::remove(path)?;
     let listener = UnixListener::bind(path)?;
     std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o600))?;
     Ok(UnixListenerStream::new(listener))

@@ -113,13 +113,8 @@ mod tests {
     use super::*;
 
     fn read_text(text: &str) -> Result<Vec<Wanted>, TimeSlicingError> {
-        static NEXT: std::sync::atomic::AtomicUsize = std::sync::atomic::AtomicUsize::new(0);
-        let at = NEXT.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
-        let path = std::env::temp_dir().join(format!("bulkhead-slices-{}-{at}", std::process::id()));
-        std::fs::write(&path, text).unwrap();
-        let read = read(&path, Some(80 << 30));
-        std::fs::remove_file(path).unwrap();
-        read
+        let directory = testkit::directory();
+        read(&directory.write("slices", text), Some(80 << 30))
     }
 
     #[test]
@@ -146,7 +141,7 @@ mod tests {
     fn what_is_wrong_is_said() {
         let says = |text: &str| read_text(text).unwrap_err().to_string();
         assert!(says("version: v2\n").contains("expected v1"));
-        assert!(says("version: [").contains("bulkhead-slices"));
+        assert!(says("version: [").contains("/slices"));
         let with = |entry: &str| format!("version: v1\nsharing:\n  timeSlicing:\n    resources:\n    - {entry}\n");
         assert!(says(&with("{name: nvidia.com/gpu, replicas: 0}")).contains("between 1 and 128"));
         assert!(says(&with("{name: gpu, replicas: 2}")).contains("not a valid resource name"));

@@ -22,6 +22,7 @@ use cuda_abi::wire::ops::{HostDrop, HostMap, HostUnmap, WaitForAll};
 use parking_lot::Mutex;
 
 use arena::Arena;
+#[cfg(feature = "xen")]
 pub use arena::name_grants;
 
 use crate::allocations::{self, Allocation, Kind};

@@ -1,5 +1,9 @@
 //! The connection of this process to its worker: opened by `cuInit`, once.
 
+#[cfg(feature = "xen")]
+mod guest;
+#[cfg(not(feature = "xen"))]
+#[path = "session/no_guest.rs"]
 mod guest;
 
 use std::ffi::OsString;
@@ -7,8 +11,8 @@ use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
-use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use cuda_abi::border::Out;
@@ -23,9 +27,6 @@ use idm::bootstrap::{
 use idm::peer::PeerWatch;
 use idm::region::Placement;
 use parking_lot::Mutex;
-use xen::DomainId;
-use xen::guest::Granted;
-use xen::sys::gntalloc::GrantAllocator;
 
 use crate::device::Devices;
 use crate::variables;
@@ -46,7 +47,12 @@ pub enum Link {
     /// As descriptors.
     Socket(OwnedFd),
     /// As grants, to this domain.
-    Guest { allocator: GrantAllocator, backend: DomainId, granted: Arc<Granted> },
+    #[cfg(feature = "xen")]
+    Guest {
+        allocator: xen::sys::gntalloc::GrantAllocator,
+        backend: xen::DomainId,
+        granted: std::sync::Arc<xen::guest::Granted>,
+    },
 }
 
 impl Link {
@@ -54,6 +60,7 @@ impl Link {
     fn descriptor(&self) -> i32 {
         match self {
             Self::Socket(socket) => socket.as_raw_fd(),
+            #[cfg(feature = "xen")]
             Self::Guest { allocator, .. } => allocator.fd().as_raw_fd(),
         }
     }
@@ -108,7 +115,7 @@ fn promised_version() -> u32 {
 }
 
 fn is_guest() -> bool {
-    env_vars::is_guest(xen::guest::is_possible)
+    env_vars::is_guest(guest::is_possible)
 }
 
 fn start() -> CudaResult {
@@ -137,9 +144,7 @@ fn start() -> CudaResult {
     }
     SOCKET.store(session.link.lock().descriptor(), Ordering::Relaxed);
     let session = SESSION.get_or_init(|| session);
-    if matches!(*session.link.lock(), Link::Guest { .. }) {
-        guest::print_output(session);
-    }
+    guest::print_output(session);
     // SAFETY: the handler touches atomics and closes one descriptor.
     unsafe { libc::pthread_atfork(None, None, Some(in_forked_child)) };
     Ok(())

@@ -181,12 +181,17 @@ fn start() -> u8 {
 }
 
 extern "C" fn at_exit() {
-    let mut text = report::table(&BOOK.lock());
-    let through_xen = xen::counts::read();
-    if through_xen.grant_batches > 0 {
-        text += &format!("bulkhead: through Xen: {through_xen}\n");
-    }
+    let text = report::table(&BOOK.lock());
+    #[cfg(feature = "xen")]
+    let text = text + &through_xen();
     env_vars::print_trace(&text);
+}
+
+/// What was asked of the hypervisor, in a guest.
+#[cfg(feature = "xen")]
+fn through_xen() -> String {
+    let counts = xen::counts::read();
+    if counts.grant_batches > 0 { format!("bulkhead: through Xen: {counts}\n") } else { String::new() }
 }
 
 /// The book stays locked over the fork, so that the child finds it whole.

@@ -18,6 +18,7 @@ const TIMEOUT: Duration = Duration::from_secs(60);
 /// While a new broker takes over from an old one, its sockets are away for a moment.
 const TAKEOVER: Duration = Duration::from_millis(500);
 /// A guest may start before the driver domain has taken it in.
+#[cfg(feature = "xen")]
 const TAKE_IN: Duration = Duration::from_secs(10);
 const PAUSE: Duration = Duration::from_millis(20);
 
@@ -41,12 +42,8 @@ pub fn now() -> NvmlResult<ZoneView> {
 }
 
 fn ask(path: &Path) -> Result<ZoneView, BootstrapError> {
-    if env_vars::is_guest(xen::guest::is_possible) {
-        let answer = xen::guest::inquire(TAKE_IN, TIMEOUT).map_err(|error| {
-            crate::trace::note(&format!("cannot reach the driver domain: {error}"));
-            BootstrapError::Closed
-        })?;
-        return ZoneView::read(answer.bytes()).map_err(|_| BootstrapError::Invalid);
+    if env_vars::is_guest(could_be_guest) {
+        return ask_driver_domain();
     }
     let start = Instant::now();
     loop {
@@ -60,6 +57,30 @@ fn ask(path: &Path) -> Result<ZoneView, BootstrapError> {
             result => return result,
         }
     }
+}
+
+#[cfg(feature = "xen")]
+use xen::guest::is_possible as could_be_guest;
+
+#[cfg(not(feature = "xen"))]
+fn could_be_guest() -> bool {
+    false
+}
+
+/// Only a program whose environment asks for Xen comes here.
+#[cfg(not(feature = "xen"))]
+fn ask_driver_domain() -> Result<ZoneView, BootstrapError> {
+    crate::trace::note("this libnvidia-ml.so.1 is built without Xen");
+    Err(BootstrapError::Closed)
+}
+
+#[cfg(feature = "xen")]
+fn ask_driver_domain() -> Result<ZoneView, BootstrapError> {
+    let answer = xen::guest::inquire(TAKE_IN, TIMEOUT).map_err(|error| {
+        crate::trace::note(&format!("cannot reach the driver domain: {error}"));
+        BootstrapError::Closed
+    })?;
+    ZoneView::read(answer.bytes()).map_err(|_| BootstrapError::Invalid)
 }
 
 fn ask_once(path: &Path) -> Result<ZoneView, BootstrapError> {

@@ -2,7 +2,6 @@
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
-use std::sync::atomic::{AtomicU32, Ordering};
 
 use control::ZoneName;
 use control::spawner::HostLimits;
@@ -11,38 +10,19 @@ use sandbox::jail::{Part, Policy};
 
 const SLOT: usize = 5;
 
-/// A folder that stands for a broker's.
-struct State(PathBuf);
-
-impl State {
-    fn new() -> Self {
-        static COUNT: AtomicU32 = AtomicU32::new(0);
-        let number = COUNT.fetch_add(1, Ordering::Relaxed);
-        let path = std::env::temp_dir().join(format!("bulkhead-cgroups-{}-{number}", std::process::id()));
-        std::fs::create_dir_all(&path).unwrap();
-        Self(path)
-    }
-}
-
-impl Drop for State {
-    fn drop(&mut self) {
-        let _ = std::fs::remove_dir_all(&self.0);
-    }
-}
-
 fn rules() -> Vec<Rule> {
     of_policy(&Policy::Soft)
 }
 
 /// Tries something on each version that gives the controller, and says loudly where that cannot be.
-fn on_each(controller: Controller, test: impl Fn(&State, &dyn Fn() -> Surroundings, Version)) {
+fn on_each(controller: Controller, test: impl Fn(&Path, &dyn Fn() -> Surroundings, Version)) {
     if !rustix::process::geteuid().is_root() {
         return testkit::not_tried(&format!("{controller:?}: needs root"));
     }
     for version in [Version::V2, Version::V1] {
-        let state = State::new();
+        let state = testkit::directory();
         let surroundings = || Surroundings::read().only(version);
-        let cgroups = Cgroups::open(&state.0, &surroundings(), &rules());
+        let cgroups = Cgroups::open(&state, &surroundings(), &rules());
         let here = cgroups.has(controller);
         drop_all(cgroups);
         if here {
@@ -51,7 +31,7 @@ fn on_each(controller: Controller, test: impl Fn(&State, &dyn Fn() -> Surroundin
         } else {
             testkit::not_tried(&format!("{controller:?} on {version:?}: this machine does not have it there"));
         }
-        assert_eq!(left_behind(&state.0), Vec::<PathBuf>::new(), "groups are left");
+        assert_eq!(left_behind(&state), Vec::<PathBuf>::new(), "groups are left");
     }
 }
 
@@ -71,7 +51,7 @@ fn run(cgroups: &mut Cgroups, slot: usize, script: &str) -> Output {
 #[test]
 fn devices_are_denied_but_those_on_the_list() {
     on_each(Controller::Devices, |state, surroundings, _| {
-        let mut cgroups = Cgroups::open(&state.0, &surroundings(), &rules());
+        let mut cgroups = Cgroups::open(state, &surroundings(), &rules());
         let try_open = |cgroups: &mut Cgroups, node: &str| {
             run(cgroups, SLOT, &format!("exec 3<{node}")).status.success()
                 && run(cgroups, SLOT, &format!("exec 3>{node}")).status.success()
@@ -82,7 +62,7 @@ fn devices_are_denied_but_those_on_the_list() {
         for node in ["/dev/full", "/dev/random", "/dev/tty"] {
             assert!(!try_open(&mut cgroups, node), "{node} could be opened");
         }
-        let node = state.0.join("node");
+        let node = state.join("node");
         let made = run(&mut cgroups, SLOT, &format!("mknod {} c 1 3", node.display()));
         assert!(!made.status.success() && !node.exists(), "a node could be made");
         drop_all(cgroups);
@@ -92,7 +72,7 @@ fn devices_are_denied_but_those_on_the_list() {
 #[test]
 fn processes_are_counted() {
     on_each(Controller::Pids, |state, surroundings, _| {
-        let mut cgroups = Cgroups::with_limit(&state.0, &surroundings(), &rules(), 5);
+        let mut cgroups = Cgroups::with_limit(state, &surroundings(), &rules(), 5);
         // They hold nothing of the test's, and go with their group.
         let output = run(&mut cgroups, SLOT, "for i in 1 2 3 4 5 6 7 8; do sleep 1000 >/dev/null 2>&1 & done");
         let said = String::from_utf8_lossy(&output.stderr).into_owned();
@@ -104,7 +84,7 @@ fn processes_are_counted() {
 #[test]
 fn a_zones_host_memory_is_limited_and_nobody_elses() {
     on_each(Controller::Memory, |state, surroundings, _| {
-        let mut cgroups = Cgroups::open(&state.0, &surroundings(), &rules());
+        let mut cgroups = Cgroups::open(state, &surroundings(), &rules());
         let zone: ZoneName = "team.a".parse().unwrap();
         assert!(cgroups.set_zone(&zone, HostLimits { memory: Some(64 << 20), cpu: None }).unwrap());
         let hog = "head -c 300m /dev/zero | tail > /dev/null";
@@ -127,7 +107,7 @@ fn a_zones_host_memory_is_limited_and_nobody_elses() {
 #[test]
 fn processor_time_is_written_where_it_counts() {
     on_each(Controller::Cpu, |state, surroundings, version| {
-        let mut cgroups = Cgroups::open(&state.0, &surroundings(), &rules());
+        let mut cgroups = Cgroups::open(state, &surroundings(), &rules());
         let zone: ZoneName = "a".parse().unwrap();
         cgroups.set_zone(&zone, HostLimits { memory: None, cpu: Some(150) }).unwrap();
         let tree = cgroups.trees().iter().find(|tree| tree.has(Controller::Cpu)).unwrap().root.join("zone-a");
@@ -158,17 +138,17 @@ fn left_overs_are_ended_and_removed() {
             cgroups.confine(&mut command, slot, &rules()).unwrap();
             command.spawn().unwrap()
         };
-        let mut first = Cgroups::open(&state.0, &surroundings(), &rules());
+        let mut first = Cgroups::open(state, &surroundings(), &rules());
         let (mut kept, mut lost) = (start(&mut first, 1), start(&mut first, 2));
         let root = first.trees()[0].root.clone();
         // As a killed broker would: nothing is put in order.
         drop(first);
         // Another broker comes by: there is somebody inside, so it leaves the groups alone.
-        let other = State::new();
-        drop_all(Cgroups::open(&other.0, &surroundings(), &rules()));
+        let other = testkit::directory();
+        drop_all(Cgroups::open(&other, &surroundings(), &rules()));
         assert!(root.join("w1").exists() && root.join("w2").exists());
 
-        let mut second = Cgroups::open(&state.0, &surroundings(), &rules());
+        let mut second = Cgroups::open(state, &surroundings(), &rules());
         second.adopt(1, None);
         second.sweep();
         assert_eq!(std::os::unix::process::ExitStatusExt::signal(&lost.wait().unwrap()), Some(9));
@@ -180,17 +160,17 @@ fn left_overs_are_ended_and_removed() {
         // A broker that is gone with nobody left inside: the next one that comes by cleans up.
         drop(second);
         assert!(root.exists());
-        drop_all(Cgroups::open(&other.0, &surroundings(), &rules()));
+        drop_all(Cgroups::open(&other, &surroundings(), &rules()));
         assert!(!root.exists(), "nobody has removed {}", root.display());
     });
 }
 
 #[test]
 fn a_machine_without_groups_is_told_apart() {
-    let state = State::new();
+    let state = testkit::directory();
     // A version that is mounted nowhere.
     let nowhere = Surroundings::read().only(Version::V1).only(Version::V2);
-    let mut cgroups = Cgroups::open(&state.0, &nowhere, &rules());
+    let mut cgroups = Cgroups::open(&state, &nowhere, &rules());
     for part in [Part::Cgroup, Part::DeviceRules] {
         assert!(cgroups.missing().contains(part), "{part:?}");
     }
@@ -198,5 +178,5 @@ fn a_machine_without_groups_is_told_apart() {
     assert_eq!(cgroups.missing().contains(Part::ProcessLimit), !rustix::process::geteuid().is_root());
     assert!(cgroups.can_limit(HostLimits { memory: Some(1), cpu: None }).is_err());
     assert!(run(&mut cgroups, SLOT, "exit 0").status.success());
-    assert_ne!(name(&state.0), name(Path::new("/elsewhere")));
+    assert_ne!(name(&state), name(Path::new("/elsewhere")));
 }

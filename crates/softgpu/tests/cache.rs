@@ -82,7 +82,8 @@ fn results() -> (Vec<u32>, Vec<u32>, Option<u32>) {
 
 #[test]
 fn a_module_that_was_seen_before_is_not_compiled_again() {
-    let path = std::env::temp_dir().join(format!("softgpu-kernels-{}", std::process::id()));
+    let directory = testkit::directory();
+    let path = directory.join("kernels");
     let file = OpenOptions::new().read(true).write(true).create_new(true).open(&path).unwrap();
     cache::keep_in(file);
     let made = results();
@@ -92,7 +93,6 @@ fn a_module_that_was_seen_before_is_not_compiled_again() {
     let kept = results();
     assert_eq!(cache::found(), 3, "one for each kernel");
     assert_eq!(std::fs::metadata(&path).unwrap().len(), size, "nothing was added");
-    std::fs::remove_file(&path).unwrap();
     assert_eq!(made, kept);
     assert_eq!(made.0, (0..64).map(|i| 2 * i).collect::<Vec<u32>>());
     assert_eq!(made.1, vec![63; 64]);

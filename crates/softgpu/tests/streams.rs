@@ -258,13 +258,12 @@ fn what_must_be_in_order_is_so_under_load() {
             std::thread::spawn(move || {
                 ok!(cuCtxSetCurrent(context_at as CUcontext));
                 let streams: Vec<usize> = (0..4).map(|at| stream(at % 2) as usize).collect();
-                let mut random = seed * 7919 + 1;
+                let mut random = testkit::Random::new(seed);
                 let noise = alloc(4096);
                 for _ in 0..300 {
-                    random = random.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
-                    let stream = streams[(random >> 33) as usize % 4] as CUstream;
+                    let stream = random.pick(&streams) as CUstream;
                     ok!(cuMemsetD8Async(noise, 1, 4096, stream));
-                    if random >> 62 == 0 {
+                    if random.chance(25) {
                         ok!(cuMemsetD8_v2(noise, 2, 4096));
                     }
                 }

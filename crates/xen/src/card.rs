@@ -195,15 +195,10 @@ mod tests {
     #[test]
     fn a_card_of_noise_is_refused_and_what_is_read_is_bounded() {
         let card = Mapping::of_our_own(PAGE);
-        let mut state = 0x2545_F491_4F6C_DD1Du64;
+        let mut random = testkit::Random::new(0x2545_F491);
         let mut noise = [0; PAGE];
         for round in 0..2000 {
-            for byte in noise.iter_mut() {
-                state ^= state << 13;
-                state ^= state >> 7;
-                state ^= state << 17;
-                *byte = state as u8;
-            }
+            random.fill(&mut noise);
             if round % 2 == 0 {
                 // As if it were one of ours, with noise for the rest.
                 noise[..8].copy_from_slice([MAGIC, VERSION].as_bytes());

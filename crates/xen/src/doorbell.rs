@@ -46,11 +46,11 @@ pub enum Side {
 
 /// Words of the region, by their use.
 mod word {
-    pub const TO_SERVER_UNDER_WAY: usize = 0;
-    pub const TO_CLIENT_UNDER_WAY: usize = 1;
+    pub(crate) const TO_SERVER_UNDER_WAY: usize = 0;
+    pub(crate) const TO_CLIENT_UNDER_WAY: usize = 1;
     /// 1 as long as that side has the region mapped; its kernel clears it. The client, which makes the region, sets both.
-    pub const CLIENT_ALIVE: usize = 2;
-    pub const SERVER_ALIVE: usize = 3;
+    pub(crate) const CLIENT_ALIVE: usize = 2;
+    pub(crate) const SERVER_ALIVE: usize = 3;
 }
 
 impl Side {

@@ -11,6 +11,8 @@
 //! * `doorbell`: idm's doorbell over an event channel.
 //! * `counts`: how often this process asked the hypervisor for something.
 
+#![warn(unreachable_pub)]
+
 pub mod admission;
 pub mod card;
 pub mod counts;

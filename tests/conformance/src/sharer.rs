@@ -23,7 +23,6 @@
 //! | `surroundings` | what the process sees of where it is |
 //! | `quit` | ends as a program should |
 
-use std::fmt::Write;
 use std::io::BufRead;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::ptr::null_mut;
@@ -92,15 +91,10 @@ fn done(code: CUresult) -> Answer {
     if code == 0 { Ok(String::new()) } else { Err(code) }
 }
 
-fn to_hex(bytes: &[u8]) -> String {
-    bytes.iter().fold(String::new(), |mut text, byte| {
-        let _ = write!(text, "{byte:02x}");
-        text
-    })
-}
-
 fn from_hex(text: &str) -> [u8; 64] {
-    std::array::from_fn(|at| u8::from_str_radix(&text[2 * at..2 * at + 2], 16).expect("hexadecimal"))
+    let mut bytes = [0; 64];
+    hex::decode_to_slice(text, &mut bytes).expect("128 hexadecimal digits");
+    bytes
 }
 
 /// A descriptor of another process's, as if it had come over a socket.
@@ -157,7 +151,7 @@ impl Sharer {
             "handle" => {
                 let mut handle = CUipcMemHandle::default();
                 done(code!(gpu, cuIpcGetMemHandle(&mut handle, self.memory)))?;
-                Ok(to_hex(&handle.0))
+                Ok(hex::encode(handle.0))
             }
             "open" => {
                 let handle = CUipcMemHandle(from_hex(rest));
@@ -180,7 +174,7 @@ impl Sharer {
             "event-handle" => {
                 let mut handle = CUipcEventHandle::default();
                 done(code!(gpu, cuIpcGetEventHandle(&mut handle, self.event)))?;
-                Ok(to_hex(&handle.0))
+                Ok(hex::encode(handle.0))
             }
             "open-event" => done(code!(gpu, cuIpcOpenEventHandle(&mut self.event, CUipcEventHandle(from_hex(rest))))),
             "surroundings" => Ok(crate::truth_table::surroundings()),
@@ -248,7 +242,7 @@ impl Sharer {
         let mut pointer = CUmemPoolPtrExportData::default();
         done(code!(gpu, cuMemPoolExportToShareableHandle(out, self.pool, handle_type::POSIX_FILE_DESCRIPTOR, 0)))?;
         done(code!(gpu, cuMemPoolExportPointer(&mut pointer, self.memory)))?;
-        Ok(format!("{} {fd} {}", std::process::id(), to_hex(&pointer.0)))
+        Ok(format!("{} {fd} {}", std::process::id(), hex::encode(pointer.0)))
     }
 
     fn import(&mut self, text: &str) -> Answer {

@@ -3,15 +3,17 @@
 
 use std::path::PathBuf;
 
-use conformance::harness::{Honest, Place, Proxy, is_alive, signal, until};
+use conformance::harness::{Honest, Place, Proxy, is_alive, on_node, signal, until};
 use control::zone::{Change, ZoneChange};
 use rustix::process::Signal;
 use sandbox::cgroup::{self, Surroundings};
 
 const MIB: u64 = 1 << 20;
 
+const PLAYER: &str = env!("CARGO_BIN_EXE_conformance");
+
 fn place() -> Place {
-    Place::new(env!("CARGO_BIN_EXE_conformance"))
+    Place::new(PLAYER)
 }
 
 /// Are groups made here at all? Says so if not.
@@ -45,38 +47,36 @@ fn workers_are_in_groups_of_their_own() {
     if !possible() {
         return;
     }
-    let place = place();
-    let proxy = Proxy::start(&place, &["a", "b"]);
-    let (mut first, mut second) =
-        (Honest::start(&place, &proxy.socket("a")), Honest::start(&place, &proxy.socket("b")));
-    let group = |client: &Honest| {
-        let guard = proxy.worker_of(client.pid()).expect("it has a worker").pid;
-        let (outside, within) = (groups(guard, &place), groups(inside(guard), &place));
-        assert_eq!(outside, within, "the guard and its worker are together");
-        assert_eq!(outside.len(), 1, "one name in all trees: {outside:?}");
-        outside[0].clone()
-    };
-    let (of_first, of_second) = (group(&first), group(&second));
-    assert_ne!(of_first, of_second);
-    assert!(of_first.starts_with('w') && !of_first.contains('/'), "{of_first}");
-    assert!(groups(proxy.pid(), &place).is_empty(), "the broker is outside");
-    // A zone that gets limits of the host while it has programs: they are moved, and the others are not.
-    let change = ZoneChange { host_memory: Change::Set(512 * MIB), host_cpu: Change::Set(200), ..Default::default() };
-    proxy.change("a", change);
-    assert_eq!(group(&first), format!("zone-a/{of_first}"));
-    assert_eq!(group(&second), of_second);
-    assert_eq!(first.ask("compute"), "ok");
-    // The next one begins there.
-    let mut third = Honest::start(&place, &proxy.socket("a"));
-    assert!(group(&third).starts_with("zone-a/w"));
-    for client in [&mut first, &mut second, &mut third] {
-        assert_eq!(client.ask("compute"), "ok");
-    }
-    for client in [first, second, third] {
-        client.quit();
-    }
-    proxy.stop();
-    place.nothing_is_left();
+    on_node(PLAYER, &["a", "b"], |node| {
+        let (mut first, mut second) = (node.client("a"), node.client("b"));
+        let group = |client: &Honest| {
+            let guard = node.worker_of(client.pid()).expect("it has a worker").pid;
+            let (outside, within) = (groups(guard, node.place), groups(inside(guard), node.place));
+            assert_eq!(outside, within, "the guard and its worker are together");
+            assert_eq!(outside.len(), 1, "one name in all trees: {outside:?}");
+            outside[0].clone()
+        };
+        let (of_first, of_second) = (group(&first), group(&second));
+        assert_ne!(of_first, of_second);
+        assert!(of_first.starts_with('w') && !of_first.contains('/'), "{of_first}");
+        assert!(groups(node.pid(), node.place).is_empty(), "the broker is outside");
+        // A zone that gets limits of the host while it has programs: they are moved, and the others are not.
+        let change =
+            ZoneChange { host_memory: Change::Set(512 * MIB), host_cpu: Change::Set(200), ..Default::default() };
+        node.change("a", change);
+        assert_eq!(group(&first), format!("zone-a/{of_first}"));
+        assert_eq!(group(&second), of_second);
+        assert_eq!(first.ask("compute"), "ok");
+        // The next one begins there.
+        let mut third = node.client("a");
+        assert!(group(&third).starts_with("zone-a/w"));
+        for client in [&mut first, &mut second, &mut third] {
+            assert_eq!(client.ask("compute"), "ok");
+        }
+        for client in [first, second, third] {
+            client.quit();
+        }
+    });
 }
 
 #[test]
@@ -114,31 +114,29 @@ fn groups_of_the_dead_are_removed_by_the_next_proxy() {
     if !possible() {
         return;
     }
-    let place = place();
-    let mut proxy = Proxy::start(&place, &["a"]);
-    let mut client = Honest::start(&place, &proxy.socket("a"));
-    let mut other = Honest::start(&place, &proxy.socket("a"));
-    let worker = proxy.worker_of(client.pid()).expect("it has a worker").pid;
-    let kept = groups(proxy.worker_of(other.pid()).expect("it has a worker").pid, &place)[0].clone();
-    let gone = groups(worker, &place)[0].clone();
-    proxy.kill();
-    client.kill();
-    until("the worker has followed its client", || !is_alive(worker));
-    let find = |name: &str| -> Vec<PathBuf> {
-        cgroup::left_behind(&place.state())
-            .into_iter()
-            .map(|top| top.join(name))
-            .filter(|path| path.exists())
-            .collect()
-    };
-    assert!(!find(&gone).is_empty(), "nobody was there to remove it");
-    proxy.restart();
-    until("what was left is removed", || find(&gone).is_empty());
-    assert!(!find(&kept).is_empty(), "the group of a living worker stays");
-    assert_eq!(other.ask("compute"), "ok");
-    signal(other.pid(), Signal::KILL);
-    drop(other);
-    until("its group goes with it", || find(&kept).is_empty());
-    proxy.stop();
-    place.nothing_is_left();
+    on_node(PLAYER, &["a"], |node| {
+        let mut client = node.client("a");
+        let mut other = node.client("a");
+        let worker = node.worker_of(client.pid()).expect("it has a worker").pid;
+        let kept = groups(node.worker_of(other.pid()).expect("it has a worker").pid, node.place)[0].clone();
+        let gone = groups(worker, node.place)[0].clone();
+        node.kill();
+        client.kill();
+        until("the worker has followed its client", || !is_alive(worker));
+        let find = |name: &str| -> Vec<PathBuf> {
+            cgroup::left_behind(&node.place.state())
+                .into_iter()
+                .map(|top| top.join(name))
+                .filter(|path| path.exists())
+                .collect()
+        };
+        assert!(!find(&gone).is_empty(), "nobody was there to remove it");
+        node.restart();
+        until("what was left is removed", || find(&gone).is_empty());
+        assert!(!find(&kept).is_empty(), "the group of a living worker stays");
+        assert_eq!(other.ask("compute"), "ok");
+        signal(other.pid(), Signal::KILL);
+        drop(other);
+        until("its group goes with it", || find(&kept).is_empty());
+    });
 }

@@ -5,7 +5,7 @@ use std::os::fd::AsRawFd;
 use std::os::unix::process::ExitStatusExt;
 use std::process::{Command, Output, Stdio};
 
-use conformance::harness::{Honest, Place, Proxy, ZONE_MEMORY, is_alive, signal, until};
+use conformance::harness::{Honest, Place, Proxy, ZONE_MEMORY, is_alive, on_node, signal, until};
 use rustix::process::Signal;
 
 const MIB: u64 = 1 << 20;
@@ -13,159 +13,147 @@ const MIB: u64 = 1 << 20;
 const DEVICE_UNAVAILABLE: &str = "error 46";
 const OUT_OF_MEMORY: &str = "error 2";
 
+const PLAYER: &str = env!("CARGO_BIN_EXE_conformance");
+
 fn place() -> Place {
-    Place::new(env!("CARGO_BIN_EXE_conformance"))
+    Place::new(PLAYER)
 }
 
 #[test]
 fn a_killed_client_takes_its_worker_and_its_memory_along() {
-    let place = place();
-    let proxy = Proxy::start(&place, &["a"]);
-    let mut client = Honest::start(&place, &proxy.socket("a"));
-    assert_eq!(client.ask(&format!("alloc {}", 100 * MIB)), "ok");
-    assert_eq!(client.ask("pinned 1000000"), "ok");
-    assert_eq!(client.ask("compute"), "ok");
-    assert!(proxy.zone("a").used >= 100 * MIB);
-    let worker = proxy.worker_of(client.pid()).expect("it has a worker").pid;
-    client.kill();
-    until("the worker is gone", || !is_alive(worker));
-    proxy.zone_is_empty("a");
-    // All of the zone's memory is there for the next one.
-    let mut next = Honest::start(&place, &proxy.socket("a"));
-    assert_eq!(next.ask(&format!("alloc {}", ZONE_MEMORY - 8 * MIB)), "ok");
-    assert_eq!(next.ask(&format!("alloc {}", 8 * MIB)), OUT_OF_MEMORY);
-    next.quit();
-    proxy.stop();
-    place.nothing_is_left();
+    on_node(PLAYER, &["a"], |node| {
+        let mut client = node.client("a");
+        assert_eq!(client.ask(&format!("alloc {}", 100 * MIB)), "ok");
+        assert_eq!(client.ask("pinned 1000000"), "ok");
+        assert_eq!(client.ask("compute"), "ok");
+        assert!(node.zone("a").used >= 100 * MIB);
+        let worker = node.worker_of(client.pid()).expect("it has a worker").pid;
+        client.kill();
+        until("the worker is gone", || !is_alive(worker));
+        node.zone_is_empty("a");
+        // All of the zone's memory is there for the next one.
+        let mut next = node.client("a");
+        assert_eq!(next.ask(&format!("alloc {}", ZONE_MEMORY - 8 * MIB)), "ok");
+        assert_eq!(next.ask(&format!("alloc {}", 8 * MIB)), OUT_OF_MEMORY);
+        next.quit();
+    });
 }
 
 #[test]
 fn a_client_killed_while_its_kernel_runs_is_gone_as_well() {
-    let place = place();
-    let proxy = Proxy::start(&place, &["a"]);
-    let mut client = Honest::start(&place, &proxy.socket("a"));
-    let worker = proxy.worker_of(client.pid()).expect("it has a worker").pid;
-    assert_eq!(client.ask("spin"), "ok");
-    client.tell("sync");
-    client.kill();
-    until("the worker is gone", || !is_alive(worker));
-    proxy.zone_is_empty("a");
-    proxy.stop();
-    place.nothing_is_left();
+    on_node(PLAYER, &["a"], |node| {
+        let mut client = node.client("a");
+        let worker = node.worker_of(client.pid()).expect("it has a worker").pid;
+        assert_eq!(client.ask("spin"), "ok");
+        client.tell("sync");
+        client.kill();
+        until("the worker is gone", || !is_alive(worker));
+        node.zone_is_empty("a");
+    });
 }
 
 #[test]
 fn a_client_that_ends_without_cleaning_up_leaves_nothing() {
-    let place = place();
-    let proxy = Proxy::start(&place, &["a"]);
-    for (command, code, signal) in [("exit 3", Some(3), None), ("abort", None, Some(6))] {
-        let mut client = Honest::start(&place, &proxy.socket("a"));
-        assert_eq!(client.ask(&format!("alloc {MIB}")), "ok");
-        assert_eq!(client.ask("pinned 5000"), "ok");
-        client.tell(command);
-        let status = client.wait();
-        assert_eq!((status.code(), status.signal()), (code, signal));
-        proxy.zone_is_empty("a");
-    }
-    proxy.stop();
-    place.nothing_is_left();
+    on_node(PLAYER, &["a"], |node| {
+        for (command, code, signal) in [("exit 3", Some(3), None), ("abort", None, Some(6))] {
+            let mut client = node.client("a");
+            assert_eq!(client.ask(&format!("alloc {MIB}")), "ok");
+            assert_eq!(client.ask("pinned 5000"), "ok");
+            client.tell(command);
+            let status = client.wait();
+            assert_eq!((status.code(), status.signal()), (code, signal));
+            node.zone_is_empty("a");
+        }
+    });
 }
 
 #[test]
 fn a_killed_worker_is_an_error_to_its_client_and_nothing_to_others() {
-    let place = place();
-    let proxy = Proxy::start(&place, &["a", "b"]);
-    let mut victim = Honest::start(&place, &proxy.socket("a"));
-    let mut sibling = Honest::start(&place, &proxy.socket("a"));
-    let mut neighbour = Honest::start(&place, &proxy.socket("b"));
-    assert_eq!(victim.ask(&format!("alloc {}", 50 * MIB)), "ok");
-    let worker = proxy.worker_of(victim.pid()).expect("it has a worker").pid;
-    signal(worker, Signal::KILL);
-    until("the worker is gone", || !is_alive(worker));
-    // Every kind of call comes back: those that are posted, that wait, that copy.
-    for command in ["sync", "compute", "alloc 1000", "pinned 1000", "sync"] {
-        assert_eq!(victim.ask(command), DEVICE_UNAVAILABLE, "{command}");
-    }
-    for honest in [&mut sibling, &mut neighbour] {
-        assert_eq!(honest.ask("compute"), "ok");
-    }
-    let mut next = Honest::start(&place, &proxy.socket("a"));
-    assert_eq!(next.ask("compute"), "ok");
-    until("its memory is back", || proxy.zone("a").used < 50 * MIB);
-    assert_eq!(victim.kill().signal(), Some(9));
-    sibling.quit();
-    neighbour.quit();
-    next.quit();
-    proxy.zone_is_empty("a");
-    proxy.stop();
-    place.nothing_is_left();
+    on_node(PLAYER, &["a", "b"], |node| {
+        let mut victim = node.client("a");
+        let mut sibling = node.client("a");
+        let mut neighbour = node.client("b");
+        assert_eq!(victim.ask(&format!("alloc {}", 50 * MIB)), "ok");
+        let worker = node.worker_of(victim.pid()).expect("it has a worker").pid;
+        signal(worker, Signal::KILL);
+        until("the worker is gone", || !is_alive(worker));
+        // Every kind of call comes back: those that are posted, that wait, that copy.
+        for command in ["sync", "compute", "alloc 1000", "pinned 1000", "sync"] {
+            assert_eq!(victim.ask(command), DEVICE_UNAVAILABLE, "{command}");
+        }
+        for honest in [&mut sibling, &mut neighbour] {
+            assert_eq!(honest.ask("compute"), "ok");
+        }
+        let mut next = node.client("a");
+        assert_eq!(next.ask("compute"), "ok");
+        until("its memory is back", || node.zone("a").used < 50 * MIB);
+        assert_eq!(victim.kill().signal(), Some(9));
+        sibling.quit();
+        neighbour.quit();
+        next.quit();
+        node.zone_is_empty("a");
+    });
 }
 
 #[test]
 fn a_worker_killed_under_a_waiting_client_ends_the_wait() {
-    let place = place();
-    let proxy = Proxy::start(&place, &["a"]);
-    let mut client = Honest::start(&place, &proxy.socket("a"));
-    let worker = proxy.worker_of(client.pid()).expect("it has a worker").pid;
-    assert_eq!(client.ask("spin"), "ok");
-    client.tell("sync");
-    signal(worker, Signal::KILL);
-    assert_eq!(client.hear(), DEVICE_UNAVAILABLE);
-    drop(client);
-    proxy.zone_is_empty("a");
-    proxy.stop();
-    place.nothing_is_left();
+    on_node(PLAYER, &["a"], |node| {
+        let mut client = node.client("a");
+        let worker = node.worker_of(client.pid()).expect("it has a worker").pid;
+        assert_eq!(client.ask("spin"), "ok");
+        client.tell("sync");
+        signal(worker, Signal::KILL);
+        assert_eq!(client.hear(), DEVICE_UNAVAILABLE);
+        drop(client);
+        node.zone_is_empty("a");
+    });
 }
 
 #[test]
 fn clients_go_on_without_a_broker_and_the_next_one_takes_them_over() {
-    let place = place();
-    let mut proxy = Proxy::start(&place, &["a", "b"]);
-    let mut first = Honest::start(&place, &proxy.socket("a"));
-    let mut other = Honest::start(&place, &proxy.socket("b"));
-    assert_eq!(first.ask(&format!("alloc {}", 100 * MIB)), "ok");
-    let used = proxy.zone("a").used;
-    let worker = proxy.worker_of(first.pid()).expect("it has a worker").pid;
-    proxy.kill();
-    for honest in [&mut first, &mut other] {
-        assert_eq!(honest.ask("compute"), "ok");
-        assert_eq!(honest.ask("sync"), "ok");
-    }
-    proxy.restart();
-    assert_eq!(proxy.worker_of(first.pid()).expect("it still has its worker").pid, worker);
-    assert_eq!(proxy.zone("a").used, used);
-    // The limit holds over the change, and what is freed comes back.
-    until("the worker has joined", || first.ask(&format!("alloc {}", 100 * MIB)) == "ok");
-    assert_eq!(first.ask(&format!("alloc {}", 100 * MIB)), OUT_OF_MEMORY);
-    assert_eq!(proxy.zone("a").used, used + 100 * MIB);
-    assert_eq!(first.ask("free"), "ok");
-    assert_eq!(first.ask("free"), "ok");
-    until("the ledger is right", || proxy.zone("a").used == used - 100 * MIB);
-    let mut next = Honest::start(&place, &proxy.socket("a"));
-    assert_eq!(next.ask("compute"), "ok");
-    for honest in [first, other, next] {
-        honest.quit();
-    }
-    proxy.zone_is_empty("a");
-    proxy.zone_is_empty("b");
-    proxy.stop();
-    place.nothing_is_left();
+    on_node(PLAYER, &["a", "b"], |node| {
+        let mut first = node.client("a");
+        let mut other = node.client("b");
+        assert_eq!(first.ask(&format!("alloc {}", 100 * MIB)), "ok");
+        let used = node.zone("a").used;
+        let worker = node.worker_of(first.pid()).expect("it has a worker").pid;
+        node.kill();
+        for honest in [&mut first, &mut other] {
+            assert_eq!(honest.ask("compute"), "ok");
+            assert_eq!(honest.ask("sync"), "ok");
+        }
+        node.restart();
+        assert_eq!(node.worker_of(first.pid()).expect("it still has its worker").pid, worker);
+        assert_eq!(node.zone("a").used, used);
+        // The limit holds over the change, and what is freed comes back.
+        until("the worker has joined", || first.ask(&format!("alloc {}", 100 * MIB)) == "ok");
+        assert_eq!(first.ask(&format!("alloc {}", 100 * MIB)), OUT_OF_MEMORY);
+        assert_eq!(node.zone("a").used, used + 100 * MIB);
+        assert_eq!(first.ask("free"), "ok");
+        assert_eq!(first.ask("free"), "ok");
+        until("the ledger is right", || node.zone("a").used == used - 100 * MIB);
+        let mut next = node.client("a");
+        assert_eq!(next.ask("compute"), "ok");
+        for honest in [first, other, next] {
+            honest.quit();
+        }
+        node.zone_is_empty("a");
+        node.zone_is_empty("b");
+    });
 }
 
 #[test]
 fn a_client_that_died_while_there_was_no_broker_is_off_the_books() {
-    let place = place();
-    let mut proxy = Proxy::start(&place, &["a"]);
-    let mut client = Honest::start(&place, &proxy.socket("a"));
-    assert_eq!(client.ask(&format!("alloc {}", 100 * MIB)), "ok");
-    let worker = proxy.worker_of(client.pid()).expect("it has a worker").pid;
-    proxy.kill();
-    client.kill();
-    until("the worker has followed its client", || !is_alive(worker));
-    proxy.restart();
-    proxy.zone_is_empty("a");
-    proxy.stop();
-    place.nothing_is_left();
+    on_node(PLAYER, &["a"], |node| {
+        let mut client = node.client("a");
+        assert_eq!(client.ask(&format!("alloc {}", 100 * MIB)), "ok");
+        let worker = node.worker_of(client.pid()).expect("it has a worker").pid;
+        node.kill();
+        client.kill();
+        until("the worker has followed its client", || !is_alive(worker));
+        node.restart();
+        node.zone_is_empty("a");
+    });
 }
 
 /// `bulkhead run` with a client that does what it is told.

@@ -44,8 +44,10 @@ fn name(text: &str) -> control::ZoneName {
     text.parse().expect("a name")
 }
 
-fn bytes(hex: &str) -> [u8; 64] {
-    std::array::from_fn(|at| u8::from_str_radix(&hex[2 * at..2 * at + 2], 16).expect("hexadecimal"))
+fn bytes(text: &str) -> [u8; 64] {
+    let mut bytes = [0; 64];
+    hex::decode_to_slice(text, &mut bytes).expect("128 hexadecimal digits");
+    bytes
 }
 
 /// Until so many programs wait for a name.
@@ -121,22 +123,18 @@ fn stale_handles_are_refused_and_never_handed_out() {
         producer.expect(&[("alloc 4194304", "ok")]);
         offer.memory = bytes(&producer.ask("handle"));
         let again = Meeter::publish(&socket, &offer).expect("published");
-        let told = publication.hear(Some(Instant::now() + harness::PATIENCE)).expect("an answer").expect("one");
+        let told = publication.hear(Some(Instant::now() + harness::TIMEOUT)).expect("an answer").expect("one");
         assert_eq!((told.kind, told.code), (kind::REFUSED, code::STALE));
         // With the broker goes what it knew, and publishers learn of it.
         node.kill();
-        assert!(again.hear(Some(Instant::now() + harness::PATIENCE)).is_err());
+        assert!(again.hear(Some(Instant::now() + harness::TIMEOUT)).is_err());
         node.restart();
         assert!(matches!(Meeter::publish(&socket, &offer), Err(MeetError::Refused(code::STALE))), "from before");
-        until("the worker has joined", || producer.ask("handle") != hex(&offer.memory));
+        until("the worker has joined", || producer.ask("handle") != hex::encode(offer.memory));
         offer.memory = bytes(&producer.ask("handle"));
         drop(Meeter::publish(&socket, &offer).expect("published"));
         producer.quit();
     });
-}
-
-fn hex(bytes: &[u8]) -> String {
-    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
 #[test]
@@ -146,11 +144,11 @@ fn a_killed_producer_is_missed_at_once() {
         let consumer_socket = node.socket("a");
         let request = Meet::new(kind::WAIT).named(&name("x"));
         let (consumer, _) =
-            Meeter::wait(&consumer_socket, &request, Some(Instant::now() + harness::PATIENCE)).expect("found");
+            Meeter::wait(&consumer_socket, &request, Some(Instant::now() + harness::TIMEOUT)).expect("found");
         let mut publisher = publisher;
         publisher.kill().expect("our child");
         publisher.wait().expect("our child");
-        let told = consumer.hear(Some(Instant::now() + harness::PATIENCE)).expect("an answer").expect("one");
+        let told = consumer.hear(Some(Instant::now() + harness::TIMEOUT)).expect("an answer").expect("one");
         assert_eq!((told.kind, told.code), (kind::GONE, code::DIED));
     });
 }

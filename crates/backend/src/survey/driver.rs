@@ -62,7 +62,7 @@ fn gpu(driver: &Driver, index: i32) -> Result<Gpu, SurveyError> {
     Ok(Gpu {
         index: index as u32,
         name: text(&name),
-        uuid: format_uuid(&uuid.0),
+        uuid: cuda_abi::wire::view::uuid_text("GPU", &uuid.0),
         pci_bus_id: text(&bus),
         memory_bytes: memory as u64,
         multiprocessors: attribute(MULTIPROCESSORS)?,
@@ -98,19 +98,12 @@ pub fn text(bytes: &[u8]) -> String {
     String::from_utf8_lossy(&bytes[..end]).chars().filter(|c| !c.is_control()).collect()
 }
 
-fn format_uuid(bytes: &[u8; 16]) -> String {
-    let hex: String = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
-    format!("GPU-{}-{}-{}-{}-{}", &hex[..8], &hex[8..12], &hex[12..16], &hex[16..20], &hex[20..])
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
-    fn uuids_are_written_as_people_know_them() {
-        let bytes: [u8; 16] = std::array::from_fn(|at| at as u8);
-        assert_eq!(format_uuid(&bytes), "GPU-00010203-0405-0607-0809-0a0b0c0d0e0f");
+    fn names_are_printable() {
         assert_eq!(text(b"a\x07b\0c"), "ab");
     }
 }

@@ -140,18 +140,6 @@ impl Simulation {
     }
 }
 
-/// Numbers that look random and are the same each time.
-struct Dice(u64);
-
-impl Dice {
-    fn roll(&mut self, sides: u64) -> u64 {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        self.0 % sides
-    }
-}
-
 fn close(got: &[f64], wanted: &[f64]) {
     for (got_one, wanted_one) in got.iter().zip(wanted) {
         assert!((got_one - wanted_one).abs() <= 3.0, "{got:?} is not {wanted:?}");
@@ -175,13 +163,14 @@ fn saturating_zones_get_their_shares() {
 
 #[test]
 fn shares_hold_whatever_kernels_are_like() {
-    let mut dice = Dice(0x9e37_79b9_7f4a_7c15);
+    let mut random = testkit::Random::new(1);
+    let mut roll = |sides: u64| random.word() % sides;
     for round in 0..12 {
-        let count = 2 + dice.roll(4) as usize;
+        let count = 2 + roll(4) as usize;
         let tenants: Vec<Tenant> = (0..count)
             .map(|_| Tenant {
-                lag: 20_000 + dice.roll(200_000),
-                ..saturating(10 + dice.roll(90) as u32, 20_000 + dice.roll(15 * MILLISECOND))
+                lag: 20_000 + roll(200_000),
+                ..saturating(10 + roll(90) as u32, 20_000 + roll(15 * MILLISECOND))
             })
             .collect();
         let sum: u32 = tenants.iter().map(|tenant| tenant.terms.share).sum();
@@ -206,13 +195,14 @@ fn shares_hold_whatever_kernels_are_like() {
 
 #[test]
 fn nobody_starves_beside_zones_that_come_and_go() {
-    let mut dice = Dice(7);
+    let mut random = testkit::Random::new(7);
+    let mut roll = |sides: u64| random.word() % sides;
     for _ in 0..6 {
-        let mut tenants = vec![saturating(1 + dice.roll(20) as u32, MILLISECOND)];
+        let mut tenants = vec![saturating(1 + roll(20) as u32, MILLISECOND)];
         for _ in 0..3 {
             tenants.push(Tenant {
-                pause: Some((1 + dice.roll(20) as u32, dice.roll(2 * SECOND))),
-                ..saturating(1 + dice.roll(100) as u32, 10_000 + dice.roll(5 * MILLISECOND))
+                pause: Some((1 + roll(20) as u32, roll(2 * SECOND))),
+                ..saturating(1 + roll(100) as u32, 10_000 + roll(5 * MILLISECOND))
             });
         }
         let mut simulation = Simulation::new(tenants);

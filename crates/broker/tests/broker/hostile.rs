@@ -242,7 +242,7 @@ pub fn a_zone_made_again_owes_nothing() {
         let Answer::Zone { socket, .. } = node.admin().ask(&create).unwrap() else { panic!("round {round}") };
         let client = Client::connect(&socket);
         assert_eq!(client.ask(&format!("+{}", 50 * MIB)), "granted", "round {round}");
-        until("the worker before it is gone", || !alive(gone));
+        until("the worker before it is gone", || !is_alive(gone));
         assert_eq!(client.ask("?"), format!("({}, Some({}))", 50 * MIB, 100 * MIB));
         assert_eq!(node.zone("again").used, 50 * MIB, "round {round}");
         assert!(matches!(node.admin().ask(&remove), Ok(Answer::Removed)));

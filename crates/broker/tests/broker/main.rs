@@ -10,7 +10,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use broker::{Broker, Config, Meter, Reload, Suspend};
 use control::admin::{AdminClient, Answer, Request, Status, ZoneStatus};
@@ -27,6 +27,7 @@ use libtest_mimic::{Arguments, Trial};
 use rustix::event::{PollFd, PollFlags};
 use rustix::process::{Pid, Signal};
 use spawner::{Helper, Local, Settings};
+use testkit::{Directory, is_alive, until};
 
 use hostile::*;
 use node::*;
@@ -108,7 +109,7 @@ fn a_client_gets_a_worker_and_leaves_nothing() {
     assert_eq!(zone.workers[0].client_pid, std::process::id());
     let worker = zone.workers[0].pid;
     drop(client);
-    until("the worker is gone", || !alive(worker));
+    until("the worker is gone", || !is_alive(worker));
     until("the ledger is empty", || node.zone("a").used == 0);
     let zone = node.zone("a");
     assert_eq!((zone.peak, zone.clients_served, zone.stats.calls), (1000, 1, 3));
@@ -158,15 +159,15 @@ fn a_worker_that_does_not_follow_its_client_is_ended() {
     // The client lives on, but has let go: the worker may stay as long as it likes.
     let worker = node.zone("a").workers[0].pid;
     drop(client);
-    assert!(alive(worker));
+    assert!(is_alive(worker));
     // One whose client is dead may not.
     let mut child = start_client_process(&node);
     let other = node.zone("a").workers.iter().map(|worker| worker.pid).find(|pid| *pid != worker).unwrap();
     rustix::process::kill_process(Pid::from_raw(other as i32).unwrap(), Signal::STOP).unwrap();
     child.kill().unwrap();
     child.wait().unwrap();
-    until("the stopped worker is ended", || !alive(other));
-    assert!(alive(worker));
+    until("the stopped worker is ended", || !is_alive(other));
+    assert!(is_alive(worker));
     kill(worker);
 }
 
@@ -198,7 +199,7 @@ fn a_successor_takes_over() {
     assert_eq!(second.ask(&format!("+{}", 60 * MIB)), "OverLimit");
     assert_eq!(second.ask(&format!("+{}", 50 * MIB)), "granted");
     drop(client);
-    until("the adopted worker is gone", || !alive(worker));
+    until("the adopted worker is gone", || !is_alive(worker));
     until("its charge is back", || node.zone("a").used == 50 * MIB);
 }
 
@@ -429,8 +430,7 @@ fn memory_that_was_never_asked_for_counts_and_is_ended() {
 fn measure(node: &Node, text: String) {
     let file = beside(&node.folder, "meter");
     // Whole or not at all: the meter must not read half of it.
-    std::fs::write(file.with_extension("new"), text).unwrap();
-    std::fs::rename(file.with_extension("new"), &file).unwrap();
+    control::atomic_file::write_volatile(&file, text.as_bytes()).unwrap();
 }
 
 fn zones_are_made_changed_killed_and_removed() {
@@ -553,23 +553,19 @@ fn a_new_configuration_counts_and_a_wrong_one_does_not() {
 
 fn ledgers_are_empty_after_kills_at_random() {
     let mut node = Node::start();
-    let mut seed = std::process::id().wrapping_mul(2_654_435_761);
-    let mut random = move |below: u32| {
-        seed = seed.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
-        (seed >> 8) % below
-    };
+    let mut random = testkit::Random::new(std::process::id().into());
     let mut children: Vec<Child> = Vec::new();
     for round in 0..60 {
-        match random(4) {
+        match random.below(4) {
             0 if !children.is_empty() => {
-                let mut child = children.swap_remove(random(children.len() as u32) as usize);
+                let mut child = children.swap_remove(random.below(children.len()));
                 child.kill().unwrap();
                 child.wait().unwrap();
             }
             1 => {
                 let workers = node.zone("a").workers;
                 if !workers.is_empty() {
-                    let pid = workers[random(workers.len() as u32) as usize].pid;
+                    let pid = workers[random.below(workers.len())].pid;
                     // It may have followed its client meanwhile.
                     let _ = rustix::process::kill_process(Pid::from_raw(pid as i32).unwrap(), Signal::KILL);
                 }

@@ -10,25 +10,26 @@ pub fn beside(folder: &Path, kind: &str) -> PathBuf {
 pub struct Node {
     pub folder: PathBuf,
     pub broker: Child,
+    /// Where the state directory is, and what lies beside it.
+    _directory: Directory,
 }
 
 impl Node {
     pub fn start() -> Self {
-        let folder = Self::folder();
-        Self { broker: start_broker(&folder), folder }
+        Self::start_with(|_| {})
+    }
+
+    /// Starts a broker when its state directory is prepared.
+    fn start_with(prepare: impl FnOnce(&Path)) -> Self {
+        let directory = testkit::directory();
+        let folder = directory.join("s");
+        prepare(&folder);
+        Self { broker: start_broker(&folder), folder, _directory: directory }
     }
 
     /// One that moves memory of those who are idle for so many seconds.
     pub fn suspending(seconds: &str) -> Self {
-        let folder = Self::folder();
-        std::fs::write(beside(&folder, "suspend"), seconds).unwrap();
-        Self { broker: start_broker(&folder), folder }
-    }
-
-    pub fn folder() -> PathBuf {
-        let mut random = [0; 8];
-        rustix::rand::getrandom(&mut random, rustix::rand::GetRandomFlags::empty()).unwrap();
-        std::env::temp_dir().join(format!("bulkhead-test-{:x}", u64::from_ne_bytes(random)))
+        Self::start_with(|folder| std::fs::write(beside(folder, "suspend"), seconds).unwrap())
     }
 
     pub fn socket(&self, zone: &str) -> PathBuf {
@@ -64,10 +65,6 @@ impl Drop for Node {
     fn drop(&mut self) {
         let _ = self.broker.kill();
         let _ = self.broker.wait();
-        control::state_dir::remove(&self.folder);
-        for kind in ["suspend", "moves"] {
-            let _ = std::fs::remove_file(beside(&self.folder, kind));
-        }
     }
 }
 
@@ -108,21 +105,6 @@ impl Client {
     }
 }
 
-/// Waits for something that must come true; a test that never ends is the failure.
-pub fn until(what: &str, mut true_yet: impl FnMut() -> bool) {
-    let start = Instant::now();
-    while !true_yet() {
-        assert!(start.elapsed() < Duration::from_secs(60), "never came true: {what}");
-        std::thread::sleep(Duration::from_millis(5));
-    }
-}
-
 pub fn kill(pid: u32) {
-    rustix::process::kill_process(Pid::from_raw(pid as i32).unwrap(), Signal::KILL).unwrap();
-}
-
-pub fn alive(pid: u32) -> bool {
-    // A zombie of another parent than us has ended, too.
-    std::fs::read_to_string(format!("/proc/{pid}/stat"))
-        .is_ok_and(|stat| !stat.rsplit_once(')').unwrap().1.trim_start().starts_with('Z'))
+    testkit::signal(pid, Signal::KILL);
 }

@@ -177,13 +177,8 @@ pub fn as_mover(file: &Path, arguments: &[String]) {
 /// What a worker may do that its client has taken over: messages of every kind with whatever in them, descriptors that are
 /// nothing, answers never read.
 pub fn fall(control: &OwnedFd, seed: u64) {
-    let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
-    let mut roll = move || {
-        state ^= state << 13;
-        state ^= state >> 7;
-        state ^= state << 17;
-        state
-    };
+    let mut random = testkit::Random::new(seed);
+    let mut roll = move || random.word();
     let null = std::fs::File::open("/dev/null").unwrap();
     let memory = rustix::fs::memfd_create("fallen", rustix::fs::MemfdFlags::CLOEXEC).unwrap();
     // Some break the protocol with their first messages, some only lie.

@@ -166,20 +166,11 @@ mod tests {
     use super::*;
     use crate::doctor::finding::Level;
 
-    fn scene(name: &str, files: &[(&str, &str)], variables: &[(&str, &str)]) -> Scene {
-        let root = std::env::temp_dir().join(format!("bulkhead-place-{}-{name}", std::process::id()));
-        let _ = std::fs::remove_dir_all(&root);
-        for (path, text) in files {
-            let path = root.join(path.trim_start_matches('/'));
-            std::fs::create_dir_all(path.parent().unwrap()).unwrap();
-            std::fs::write(path, text).unwrap();
-        }
-        Scene::fake(&root, variables)
-    }
-
-    fn found(scene: &Scene) -> Vec<Finding> {
+    fn found(files: &[(&str, &str)], variables: &[(&str, &str)]) -> Vec<Finding> {
+        let root = testkit::directory();
+        files.iter().for_each(|(path, text)| drop(root.write(path, text)));
         let mut findings = Vec::new();
-        check(scene, &mut findings);
+        check(&Scene::fake(&root, variables), &mut findings);
         findings.retain(|finding| finding.level >= Level::Warning);
         findings
     }
@@ -188,10 +179,10 @@ mod tests {
     fn a_plain_pod_is_fine_and_needless_privileges_are_reported() {
         let plain =
             [("/.dockerenv", ""), ("/run/bulkhead/zone/x", ""), ("/proc/self/status", "CapEff:\t00000000a80425fb")];
-        assert_eq!(found(&scene("plain", &plain, &[])), []);
+        assert_eq!(found(&plain, &[]), []);
         let much =
             [("/.dockerenv", ""), ("/proc/self/status", "CapEff:\t000001ffffffffff"), ("/proc/2/comm", "kthreadd")];
-        let much = found(&scene("much", &much, &[]));
+        let much = found(&much, &[]);
         assert!(much.len() == 1 && much[0].seen.contains("privileged and hostPID"), "{much:?}");
     }
 
@@ -206,8 +197,7 @@ mod tests {
             ("/proc/self/mountinfo", mounts),
             ("/etc/docker/daemon.json", "{ \"default-runtime\": \"nvidia\" }"),
         ];
-        let found =
-            found(&scene("toolkit", &files, &[("CUDA_VISIBLE_DEVICES", "-1"), ("LD_PRELOAD", "/x/libvgpu.so")]));
+        let found = found(&files, &[("CUDA_VISIBLE_DEVICES", "-1"), ("LD_PRELOAD", "/x/libvgpu.so")]);
         let seen: Vec<&str> = found.iter().map(|finding| finding.check).collect();
         assert_eq!(seen, ["toolkit", "toolkit", "toolkit", "preload", "variables"]);
         assert!(found[1].seen.ends_with("driver: /usr/lib/x86_64-linux-gnu/libcuda.so.580.1"), "{:?}", found[1]);

@@ -167,34 +167,27 @@ mod tests {
     use super::*;
     use crate::doctor::finding::Level;
 
-    fn found(name: &str, files: &[(&str, &str)]) -> Vec<(&'static str, Level)> {
-        let root = std::env::temp_dir().join(format!("bulkhead-driver-{}-{name}", std::process::id()));
-        let _ = std::fs::remove_dir_all(&root);
-        std::fs::create_dir_all(&root).unwrap();
-        for (path, text) in files {
-            let path = root.join(path.trim_start_matches('/'));
-            std::fs::create_dir_all(path.parent().unwrap()).unwrap();
-            std::fs::write(path, text).unwrap();
-        }
+    fn found(files: &[(&str, &str)]) -> Vec<(&'static str, Level)> {
+        let root = testkit::directory();
+        files.iter().for_each(|(path, text)| drop(root.write(path, text)));
         let mut findings = Vec::new();
         check(&Scene::fake(&root, &[]), &mut findings);
-        std::fs::remove_dir_all(root).unwrap();
         findings.iter().map(|finding| (finding.check, finding.level)).collect()
     }
 
     #[test]
     fn a_machine_without_a_gpu_is_no_fault() {
-        assert_eq!(found("none", &[]), [("driver", Level::Note)]);
+        assert_eq!(found(&[]), [("driver", Level::Note)]);
     }
 
     #[test]
     fn a_gpu_without_a_driver_is_one() {
         let card = "/sys/bus/pci/devices/0000:01:00.0";
         let files = [(&*format!("{card}/vendor"), "0x10de\n"), (&*format!("{card}/class"), "0x030200\n")];
-        assert_eq!(found("card", &files)[0], ("driver", Level::Error));
+        assert_eq!(found(&files)[0], ("driver", Level::Error));
         // Its sound is none.
         let files = [(&*format!("{card}/vendor"), "0x10de\n"), (&*format!("{card}/class"), "0x040300\n")];
-        assert_eq!(found("sound", &files), [("driver", Level::Note)]);
+        assert_eq!(found(&files), [("driver", Level::Note)]);
     }
 
     #[test]
@@ -208,7 +201,7 @@ mod tests {
             ("/usr/lib64/libcuda.so.580.1.2", ""),
         ];
         let ok = |check| (check, Level::Ok);
-        assert_eq!(found("fine", &fine), [ok("driver"), ok("hmm"), ok("versions")]);
+        assert_eq!(found(&fine), [ok("driver"), ok("hmm"), ok("versions")]);
         let mut wrong = fine;
         wrong[1].1 = "N\n";
         wrong[4].0 = "/proc/77/comm";
@@ -221,6 +214,6 @@ mod tests {
             ("hmm", Level::Note),
             ("versions", Level::Error),
         ];
-        assert_eq!(found("wrong", &wrong), expected);
+        assert_eq!(found(&wrong), expected);
     }
 }

@@ -200,17 +200,11 @@ mod tests {
 
     #[test]
     fn the_first_in_the_loaders_order_is_told_with_its_reason() {
-        let root = std::env::temp_dir().join(format!("bulkhead-loader-{}", std::process::id()));
+        let root = testkit::directory();
         for dir in ["opt/ours", "opt/stubs", "usr/lib64", "etc"] {
             std::fs::create_dir_all(root.join(dir)).unwrap();
         }
-        let compile = |dir: &str, source: &str| {
-            let file = root.join("lib.c");
-            std::fs::write(&file, source).unwrap();
-            let mut cc = std::process::Command::new("cc");
-            cc.args(["-shared", "-fPIC", "-o"]).arg(root.join(dir).join(LIBRARY)).arg(&file);
-            assert!(cc.status().unwrap().success());
-        };
+        let compile = |dir: &str, source: &str| drop(root.shared_library(&format!("{dir}/{LIBRARY}"), source));
         compile("opt/ours", "int bulkhead_libvgpu = 1;");
         compile("opt/stubs", "int cuInit;");
         compile("usr/lib64", "int cuInit;");
@@ -225,6 +219,5 @@ mod tests {
         let mut findings = Vec::new();
         check(&Scene::fake(&root, &[("BULKHEAD_SOCKET", "/s"), ("LD_LIBRARY_PATH", "/opt/stubs")]), &mut findings);
         assert!(findings[0].symptom.contains("34"), "{findings:?}");
-        std::fs::remove_dir_all(root).unwrap();
     }
 }

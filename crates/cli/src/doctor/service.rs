@@ -260,8 +260,7 @@ mod tests {
 
     #[test]
     fn a_container_without_a_zone_is_told_so() {
-        let root = std::env::temp_dir().join(format!("bulkhead-service-{}", std::process::id()));
-        std::fs::create_dir_all(&root).unwrap();
+        let root = testkit::directory();
         std::fs::write(root.join(".dockerenv"), "").unwrap();
         let mut findings = Vec::new();
         let scene = Scene::fake(&root, &[("KUBERNETES_SERVICE_HOST", "10.0.0.1")]);
@@ -284,6 +283,5 @@ mod tests {
         let scene = Scene::fake(&root, &[("BULKHEAD_SOCKET", path.to_str().unwrap())]);
         assert_eq!(check(&scene, &mut findings), Way::None);
         assert_eq!(findings[0].level, Level::Error);
-        std::fs::remove_dir_all(root).unwrap();
     }
 }

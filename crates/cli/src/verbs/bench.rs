@@ -2,24 +2,24 @@
 
 use std::process::{Command, ExitCode};
 
-use idm::bench::{Latency, Options, Report};
+use idm_bench::{Latency, Options, Report};
 
 use crate::args::{BenchArgs, BenchKind};
 use crate::exit::{Exit, Failure};
 
 pub fn run(args: &BenchArgs) -> Result<ExitCode, Failure> {
-    let failure = |error: idm::bench::BenchError| {
+    let failure = |error: idm_bench::BenchError| {
         let why = std::error::Error::source(&error).map(|source| format!(": {source}")).unwrap_or_default();
         Failure::new(Exit::Failure, format!("{error}{why}"))
     };
     match args.what {
         BenchKind::Rendezvous => super::bench_rendezvous::run(args.json),
-        BenchKind::IdmPeer => idm::bench::peer().map(|()| ExitCode::SUCCESS).map_err(failure),
+        BenchKind::IdmPeer => idm_bench::peer().map(|()| ExitCode::SUCCESS).map_err(failure),
         BenchKind::Idm => {
             let mut far_side = Command::new("/proc/self/exe");
             far_side.args(["bench", "idm-peer"]);
             sandbox::jail::die_with_parent(&mut far_side);
-            let report = idm::bench::run(Options::new(far_side)).map_err(failure)?;
+            let report = idm_bench::run(Options::new(far_side)).map_err(failure)?;
             let text = if args.json { json(&report) } else { report.to_string() };
             super::man::print(format!("{text}\n").as_bytes())
         }

@@ -6,10 +6,9 @@ use std::process::ExitCode;
 use bulkhead_kube::cdi::passthrough::{self, NameStrategy};
 use bulkhead_kube::cdi::spec::Spec;
 use bulkhead_kube::cdi::{self, validate};
-use bulkhead_kube::files;
 use bulkhead_kube::inject::Places;
 use control::ZoneName;
-use control::{kernel_module, topology};
+use control::{atomic_file, kernel_module, topology};
 
 use crate::args::{BackendArgs, CdiAction, CdiArgs, CdiFormat, CdiGenerateArgs, CdiMode, NameStrategyArg, SpecDirs};
 use crate::exit::{Exit, Failure};
@@ -49,7 +48,7 @@ fn generate(args: CdiGenerateArgs) -> Result<ExitCode, Failure> {
     if let Some(dir) = path.parent().filter(|dir| !dir.as_os_str().is_empty()) {
         std::fs::create_dir_all(dir).map_err(failed)?;
     }
-    files::write(path, text.as_bytes()).map_err(failed)?;
+    atomic_file::write(path, text.as_bytes()).map_err(failed)?;
     Ok(ExitCode::SUCCESS)
 }
 

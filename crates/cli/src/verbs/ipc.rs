@@ -1,6 +1,6 @@
 //! `bulkhead ipc`: publishes buffers by name and waits for them, from a shell.
 
-use std::fmt::Write;
+use std::fmt::Write as _;
 use std::io::Read;
 use std::path::Path;
 use std::process::{Command, ExitCode};
@@ -44,18 +44,10 @@ fn failed(error: MeetError) -> Failure {
 
 /// Bytes of a handle, from hexadecimal digits.
 fn handle(text: &str) -> Result<[u8; HANDLE], Failure> {
-    let digits = text.trim();
-    let byte = |at: usize| digits.get(2 * at..2 * at + 2).and_then(|pair| u8::from_str_radix(pair, 16).ok());
-    let bytes: Option<Vec<u8>> = (0..HANDLE).map(byte).collect();
-    let bytes = bytes.filter(|_| digits.len() == 2 * HANDLE).and_then(|bytes| bytes.try_into().ok());
-    bytes.ok_or_else(|| Failure::new(Exit::Usage, "a handle consists of 128 hexadecimal digits"))
-}
-
-fn to_hex(bytes: &[u8]) -> String {
-    bytes.iter().fold(String::new(), |mut text, byte| {
-        let _ = write!(text, "{byte:02x}");
-        text
-    })
+    let mut bytes = [0; HANDLE];
+    hex::decode_to_slice(text.trim(), &mut bytes)
+        .map_err(|_| Failure::new(Exit::Usage, "a handle consists of 128 hexadecimal digits"))?;
+    Ok(bytes)
 }
 
 fn publish(socket: &Path, args: PublishArgs) -> Result<ExitCode, Failure> {
@@ -151,8 +143,8 @@ fn zone_of(message: &Meet) -> String {
 /// The environment of the command that `wait` runs.
 fn variables(found: &Meet) -> Vec<(&'static str, String)> {
     vec![
-        ("BULKHEAD_IPC_HANDLE", to_hex(&found.memory)),
-        ("BULKHEAD_IPC_EVENT", to_hex(&found.event)),
+        ("BULKHEAD_IPC_HANDLE", hex::encode(found.memory)),
+        ("BULKHEAD_IPC_EVENT", hex::encode(found.event)),
         ("BULKHEAD_IPC_BYTES", found.bytes.to_string()),
         ("BULKHEAD_IPC_OFFSET", found.offset.to_string()),
         ("BULKHEAD_IPC_ZONE", zone_of(found)),
@@ -169,14 +161,14 @@ fn print_offer(found: &Meet, json: bool) -> Result<ExitCode, Failure> {
     if json {
         return verbs::status::print_json(&serde_json::json!({
             "zone": zone_of(found),
-            "handle": to_hex(&found.memory),
-            "event": to_hex(&found.event),
+            "handle": hex::encode(found.memory),
+            "event": hex::encode(found.event),
             "bytes": found.bytes,
             "offset": found.offset,
             "note": plain(found.note()),
         }));
     }
-    verbs::man::print(format!("{}\n", to_hex(&found.memory)).as_bytes())
+    verbs::man::print(format!("{}\n", hex::encode(found.memory)).as_bytes())
 }
 
 fn list(socket: &Path, json: bool) -> Result<ExitCode, Failure> {
@@ -252,7 +244,7 @@ mod tests {
 
     #[test]
     fn handles_are_digits_and_nothing_else() {
-        let text = to_hex(&[0xa5; HANDLE]);
+        let text = hex::encode([0xa5; HANDLE]);
         assert_eq!(handle(&format!("{text}\n")).unwrap(), [0xa5; HANDLE]);
         for bad in ["", "a5", &text[1..], &format!("{text}00"), &text.replace("a5", "ä")] {
             assert!(handle(bad).is_err(), "{bad}");

@@ -3,7 +3,9 @@
 use bulkhead_kube::api::device_plugin::ContainerAllocateResponse;
 use rustix::process::Signal;
 
-use crate::node::{Node, until};
+use testkit::until;
+
+use crate::node::Node;
 
 const GPU_1GB: &str = "bulkhead.dev/gpu-1gb";
 const ONE_PROFILE: &str = "[profiles.gpu-1gb]\nmemory = \"1GiB\"\nshare = 25\n";
@@ -16,7 +18,7 @@ fn zone_of(response: &ContainerAllocateResponse) -> String {
 
 #[test]
 fn a_container_gets_a_zone_of_its_profile() {
-    let node = Node::start("profile", ONE_PROFILE);
+    let node = Node::start(ONE_PROFILE);
     let _plugin = node.device_plugin();
     let ids = node.kubelet.ids(GPU_1GB);
     assert_eq!(ids.len(), 8, "two GPUs with 4 GiB each: {ids:?}");
@@ -41,7 +43,7 @@ fn a_container_gets_a_zone_of_its_profile() {
         .iter()
         .map(|m| (m["hostPath"].as_str().unwrap().to_owned(), m["containerPath"].as_str().unwrap().to_owned()))
         .collect();
-    let dir = node.dir.to_str().unwrap();
+    let dir = node.directory.to_str().unwrap();
     assert_eq!(mounts.len(), 5);
     let library = (format!("{dir}/lib/libcuda.so.1"), "/usr/lib/x86_64-linux-gnu/libcuda.so.1".to_owned());
     assert!(mounts.contains(&library), "{mounts:?}");
@@ -51,7 +53,7 @@ fn a_container_gets_a_zone_of_its_profile() {
 
 #[test]
 fn several_devices_are_one_zone_with_their_sum() {
-    let node = Node::start("several", ONE_PROFILE);
+    let node = Node::start(ONE_PROFILE);
     let _plugin = node.device_plugin();
     let ids = node.kubelet.ids(GPU_1GB);
     let preferred = node.kubelet.prefer(GPU_1GB, &ids.iter().map(String::as_str).collect::<Vec<_>>(), 3);
@@ -65,7 +67,7 @@ fn several_devices_are_one_zone_with_their_sum() {
 
 #[test]
 fn a_device_that_is_handed_out_again_ends_the_zone_before() {
-    let node = Node::start("again", ONE_PROFILE);
+    let node = Node::start(ONE_PROFILE);
     let _plugin = node.device_plugin();
     let ids = node.kubelet.ids(GPU_1GB);
     let first = zone_of(&node.kubelet.allocate(GPU_1GB, &[&ids[0]]).unwrap());
@@ -78,7 +80,7 @@ fn a_device_that_is_handed_out_again_ends_the_zone_before() {
 
 #[test]
 fn pods_give_zones_their_names_and_take_them_along() {
-    let node = Node::start("pods", ONE_PROFILE);
+    let node = Node::start(ONE_PROFILE);
     let plugin = node.device_plugin();
     let ids = node.kubelet.ids(GPU_1GB);
     let zone = zone_of(&node.kubelet.allocate(GPU_1GB, &[&ids[0]]).unwrap());
@@ -97,7 +99,7 @@ fn pods_give_zones_their_names_and_take_them_along() {
 
 #[test]
 fn restarts_of_kubelet_plugin_and_proxy_lose_nothing() {
-    let mut node = Node::start("restarts", ONE_PROFILE);
+    let mut node = Node::start(ONE_PROFILE);
     let mut plugin = node.device_plugin();
     let ids = node.kubelet.ids(GPU_1GB);
     let zone = zone_of(&node.kubelet.allocate(GPU_1GB, &[&ids[0]]).unwrap());
@@ -122,7 +124,7 @@ fn restarts_of_kubelet_plugin_and_proxy_lose_nothing() {
     plugin.kill(Signal::KILL);
     node.proxy.as_mut().unwrap().kill(Signal::KILL);
     std::fs::remove_dir_all(node.state()).unwrap();
-    std::fs::remove_dir_all(node.dir.join("cdi")).unwrap();
+    std::fs::remove_dir_all(node.directory.join("cdi")).unwrap();
     node.kubelet.restart();
     node.start_proxy();
     let plugin = node.device_plugin();
@@ -136,7 +138,7 @@ fn restarts_of_kubelet_plugin_and_proxy_lose_nothing() {
 
 #[test]
 fn devices_are_as_healthy_as_the_proxy() {
-    let mut node = Node::start("health", ONE_PROFILE);
+    let mut node = Node::start(ONE_PROFILE);
     let plugin = node.device_plugin();
     assert!(node.kubelet.devices(GPU_1GB).iter().all(|(_, health)| health == "Healthy"));
     node.proxy.as_mut().unwrap().kill(Signal::KILL);
@@ -149,7 +151,7 @@ fn devices_are_as_healthy_as_the_proxy() {
 
 #[test]
 fn a_wrong_configuration_is_named_and_the_old_one_stays() {
-    let node = Node::start("config", ONE_PROFILE);
+    let node = Node::start(ONE_PROFILE);
     let plugin = node.device_plugin();
     assert_eq!(node.kubelet.ids(GPU_1GB).len(), 8);
     node.configure("[profiles.gpu-1gb]\nmemori = \"1GiB\"\n");
@@ -168,20 +170,20 @@ fn a_wrong_configuration_is_named_and_the_old_one_stays() {
 
 #[test]
 fn what_cannot_be_had_is_refused_and_leaves_nothing() {
-    let node = Node::start("refusals", ONE_PROFILE);
+    let node = Node::start(ONE_PROFILE);
     let _plugin = node.device_plugin();
     let refused = node.kubelet.allocate(GPU_1GB, &["GPU-nobody::0"]).unwrap_err();
     assert!(refused.message().contains("device GPU-nobody::0 does not exist"), "{refused:?}");
     // No place for the checkpoint: the directory is a file.
     let ids = node.kubelet.ids(GPU_1GB);
-    std::fs::remove_dir_all(node.dir.join("checkpoints")).unwrap();
-    std::fs::write(node.dir.join("checkpoints"), "").unwrap();
+    std::fs::remove_dir_all(node.directory.join("checkpoints")).unwrap();
+    std::fs::write(node.directory.join("checkpoints"), "").unwrap();
     let refused = node.kubelet.allocate(GPU_1GB, &[&ids[0]]).unwrap_err();
     assert!(refused.message().contains("cannot write the checkpoint"), "{refused:?}");
     assert!(node.zones().is_empty() && node.cdi().is_empty());
     // And when there is room again, it goes on.
-    std::fs::remove_file(node.dir.join("checkpoints")).unwrap();
-    std::fs::create_dir(node.dir.join("checkpoints")).unwrap();
+    std::fs::remove_file(node.directory.join("checkpoints")).unwrap();
+    std::fs::create_dir(node.directory.join("checkpoints")).unwrap();
     node.kubelet.allocate(GPU_1GB, &[&ids[0]]).unwrap();
 }
 
@@ -190,7 +192,7 @@ fn a_disk_that_is_full_of_checkpoints_is_named_and_nothing_is_lost() {
     if !testkit::is_root() {
         return;
     }
-    let node = Node::start("full", ONE_PROFILE);
+    let node = Node::start(ONE_PROFILE);
     let _plugin = node.device_plugin_with_room(2);
     let ids = node.kubelet.ids(GPU_1GB);
     let first = zone_of(&node.kubelet.allocate(GPU_1GB, &[&ids[0]]).unwrap());
@@ -210,7 +212,7 @@ fn a_disk_that_is_full_of_checkpoints_is_named_and_nothing_is_lost() {
 
 #[test]
 fn a_kubelet_of_another_version_is_named() {
-    let node = Node::start("version", ONE_PROFILE);
+    let node = Node::start(ONE_PROFILE);
     node.kubelet.refuse(true);
     let plugin = node.device_plugin();
     let said = plugin.logged("cannot register with kubelet; will retry")["error"].as_str().unwrap().to_owned();
@@ -221,7 +223,7 @@ fn a_kubelet_of_another_version_is_named() {
 
 #[test]
 fn without_a_proxy_the_node_offers_nothing_until_there_is_one() {
-    let mut node = Node::start("noproxy", ONE_PROFILE);
+    let mut node = Node::start(ONE_PROFILE);
     node.proxy.as_mut().unwrap().kill(Signal::KILL);
     let plugin = node.device_plugin();
     plugin.logged("waiting for the proxy; this node offers no GPUs yet");
@@ -232,8 +234,8 @@ fn without_a_proxy_the_node_offers_nothing_until_there_is_one() {
 
 #[test]
 fn a_node_without_a_gpu_offers_nothing_unless_it_is_told_to() {
-    let node = Node::start("nogpu", ONE_PROFILE);
-    node.configure_as_it_is(ONE_PROFILE);
+    let node = Node::start(ONE_PROFILE);
+    node.write_config(ONE_PROFILE);
     let plugin = node.device_plugin();
     let why =
         plugin.logged("waiting for the proxy; this node offers no GPUs yet")["why"].as_str().unwrap().to_owned();
@@ -245,8 +247,8 @@ fn a_node_without_a_gpu_offers_nothing_unless_it_is_told_to() {
 
 #[test]
 fn nvidias_time_slicing_file_becomes_a_profile() {
-    let node = Node::start("slicing", "");
-    let file = node.dir.join("nvidia.yaml");
+    let node = Node::start("");
+    let file = node.directory.join("nvidia.yaml");
     let text = "version: v1\nsharing:\n  timeSlicing:\n    failRequestsGreaterThanOne: true\n    resources:\n    - name: \
                 nvidia.com/gpu\n      replicas: 4\n";
     std::fs::write(&file, text).unwrap();
@@ -265,7 +267,7 @@ fn nvidias_time_slicing_file_becomes_a_profile() {
 
 #[test]
 fn gpus_can_be_had_whole() {
-    let node = Node::start("whole", "[kubernetes]\nwhole_gpus = \"bulkhead.dev/gpu\"\n");
+    let node = Node::start("[kubernetes]\nwhole_gpus = \"bulkhead.dev/gpu\"\n");
     let _plugin = node.device_plugin();
     let ids = node.kubelet.ids("bulkhead.dev/gpu");
     assert_eq!(ids.len(), 2);

@@ -11,7 +11,9 @@ use rustix::process::Signal;
 use tokio::runtime::Handle;
 
 use crate::cluster::Cluster;
-use crate::node::{Logged, Node, bulkhead, until};
+use testkit::{Logged, until};
+
+use crate::node::{Node, bulkhead};
 
 pub const SLICE: &str = "/apis/resource.k8s.io/v1/resourceslices/node-1-gpu.bulkhead.dev";
 
@@ -23,8 +25,8 @@ pub struct Lab {
 }
 
 impl Lab {
-    pub fn start(name: &str) -> Self {
-        Self::on(Node::start(name, ""))
+    pub fn start() -> Self {
+        Self::on(Node::start(""))
     }
 
     pub fn on(node: Node) -> Self {
@@ -32,20 +34,24 @@ impl Lab {
     }
 
     pub fn driver(&self) -> Logged {
-        let dir = &self.node.dir;
+        let directory = &self.node.directory;
         let mut command = bulkhead(&["dra", "--log-format", "json", "--node-name", "node-1"]);
         command.arg("--config").arg(self.node.config()).arg("--state-dir").arg(self.node.state());
-        command.arg("--library-dir").arg(dir.join("lib")).arg("--cdi-dir").arg(dir.join("cdi"));
-        command.arg("--registry-dir").arg(dir.join("registry")).arg("--plugin-dir").arg(dir.join("plugin"));
+        command.arg("--library-dir").arg(directory.join("lib")).arg("--cdi-dir").arg(directory.join("cdi"));
+        command
+            .arg("--registry-dir")
+            .arg(directory.join("registry"))
+            .arg("--plugin-dir")
+            .arg(directory.join("plugin"));
         command.arg("--pod-resources").arg(&self.node.kubelet.pod_resources);
-        command.arg("--checkpoint-dir").arg(dir.join("checkpoints"));
-        command.arg("--kubeconfig").arg(self.cluster.kubeconfig(dir));
+        command.arg("--checkpoint-dir").arg(directory.join("checkpoints"));
+        command.arg("--kubeconfig").arg(self.cluster.kubeconfig(directory));
         Logged::start(command)
     }
 
     /// Does what kubelet does when it finds the socket of a driver.
     fn register(&self) -> reg::PluginInfo {
-        let socket = self.node.dir.join("registry/gpu.bulkhead.dev@reg.sock");
+        let socket = self.node.directory.join("registry/gpu.bulkhead.dev@reg.sock");
         until("the driver has a socket", || socket.exists());
         self.runtime.block_on(async {
             let mut client = RegistrationClient::new(sockets::channel(&socket).unwrap());
@@ -57,7 +63,7 @@ impl Lab {
     }
 
     fn client(&self) -> DraPluginClient<tonic::transport::Channel> {
-        let socket = self.node.dir.join("plugin/dra.sock");
+        let socket = self.node.directory.join("plugin/dra.sock");
         until("the driver serves", || socket.exists());
         let _inside = self.runtime.enter();
         DraPluginClient::new(sockets::channel(&socket).unwrap())
@@ -90,12 +96,12 @@ const ZONE: &str = "claim-11111111-2222-3333-4444-555555555555";
 
 #[test]
 fn what_a_claim_was_given_is_what_its_zone_has() {
-    let lab = Lab::start("claim");
+    let lab = Lab::start();
     let _driver = lab.driver();
     let info = lab.register();
     assert_eq!((info.r#type.as_str(), info.name.as_str()), ("DRAPlugin", "gpu.bulkhead.dev"));
     assert_eq!(info.supported_versions, ["v1.DRAPlugin"]);
-    assert_eq!(info.endpoint, lab.node.dir.join("plugin/dra.sock").to_str().unwrap());
+    assert_eq!(info.endpoint, lab.node.directory.join("plugin/dra.sock").to_str().unwrap());
 
     until("the node's GPUs are published", || lab.cluster.get(SLICE).is_some());
     let slice = lab.cluster.get(SLICE).unwrap();
@@ -127,7 +133,7 @@ fn what_a_claim_was_given_is_what_its_zone_has() {
 
 #[test]
 fn a_prepared_claim_outlives_driver_proxy_api_server_and_node() {
-    let mut lab = Lab::start("outlives");
+    let mut lab = Lab::start();
     let mut driver = lab.driver();
     lab.cluster.allocate_claim("n", "c", UID, "1Gi", "25");
     let prepared = lab.prepare("c", UID);
@@ -136,8 +142,8 @@ fn a_prepared_claim_outlives_driver_proxy_api_server_and_node() {
     lab.cluster.remove("/apis/resource.k8s.io/v1/namespaces/n/resourceclaims/c");
     lab.node.proxy.as_mut().unwrap().kill(Signal::KILL);
     std::fs::remove_dir_all(lab.node.state()).unwrap();
-    std::fs::remove_dir_all(lab.node.dir.join("cdi")).unwrap();
-    std::fs::remove_dir_all(lab.node.dir.join("plugin")).unwrap();
+    std::fs::remove_dir_all(lab.node.directory.join("cdi")).unwrap();
+    std::fs::remove_dir_all(lab.node.directory.join("plugin")).unwrap();
     lab.node.start_proxy();
     let driver = lab.driver();
     assert_eq!(lab.prepare("c", UID), prepared);
@@ -148,7 +154,7 @@ fn a_prepared_claim_outlives_driver_proxy_api_server_and_node() {
 
 #[test]
 fn slices_that_kubelet_removed_are_published_again() {
-    let lab = Lab::start("slices");
+    let lab = Lab::start();
     let driver = lab.driver();
     until("published", || lab.cluster.get(SLICE).is_some());
     let before = driver.count("ResourceSlice created");
@@ -160,7 +166,7 @@ fn slices_that_kubelet_removed_are_published_again() {
 
 #[test]
 fn without_the_proxy_nothing_is_offered() {
-    let mut lab = Lab::start("ill");
+    let mut lab = Lab::start();
     let _driver = lab.driver();
     let offered = |lab: &Lab| {
         let slice = lab.cluster.get(SLICE)?;
@@ -175,7 +181,7 @@ fn without_the_proxy_nothing_is_offered() {
 
 #[test]
 fn claims_that_cannot_be_prepared_say_why() {
-    let lab = Lab::start("wrong");
+    let lab = Lab::start();
     let _driver = lab.driver();
     assert!(lab.prepare("nobody", UID).error.contains("does not exist"));
     lab.cluster.allocate_claim("n", "c", "another", "1Gi", "25");

@@ -14,7 +14,7 @@ use tokio::task::JoinHandle;
 use tonic::transport::{Channel, Server};
 use tonic::{Request, Response, Status};
 
-use crate::node::until;
+use testkit::until;
 
 #[derive(Clone, Default)]
 struct Inside {

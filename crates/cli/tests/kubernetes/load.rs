@@ -4,7 +4,9 @@
 use std::time::{Duration, Instant};
 
 use crate::dra::Lab;
-use crate::node::{Logged, Node};
+use testkit::Logged;
+
+use crate::node::Node;
 
 const CYCLES: usize = 1000;
 /// Before anything is measured: each thread's allocator takes its first pages.
@@ -53,7 +55,7 @@ fn check(before: Memory, after: Memory) {
 
 #[test]
 fn a_thousand_allocations_leave_nothing() {
-    let node = Node::start("allocations", "[profiles.part]\nmemory = \"32MiB\"\nper_gpu = 60\n");
+    let node = Node::start("[profiles.part]\nmemory = \"32MiB\"\nper_gpu = 60\n");
     let plugin = node.device_plugin();
     let ids = node.kubelet.ids("bulkhead.dev/part");
     for (number, id) in ids[..ZONES].iter().enumerate() {
@@ -77,7 +79,7 @@ fn a_thousand_allocations_leave_nothing() {
 
 #[test]
 fn a_thousand_claims_leave_nothing() {
-    let lab = Lab::start("claims");
+    let lab = Lab::start();
     let driver = lab.driver();
     let uid = |number: usize| format!("00000000-0000-0000-0000-{number:012}");
     for number in 0..ZONES {

@@ -1,7 +1,9 @@
 //! Nodes whose GPUs are cut into MIG slices, which software GPUs stand for.
 
 use crate::dra::{Lab, SLICE};
-use crate::node::{Node, until};
+use testkit::until;
+
+use crate::node::Node;
 
 /// Two GPUs of 4 GiB, each cut in two.
 const CUT: &str = "[proxy]\nbackend = \"soft\"\nsoft_mig = 2\n";
@@ -15,7 +17,7 @@ fn by_slices(size: &str) -> String {
 /// Of the only zone that there is, as it was written down.
 fn gpus(node: &Node) -> Vec<u64> {
     assert_eq!((node.zones().len(), node.checkpoints()), (1, 1));
-    let files = std::fs::read_dir(node.dir.join("checkpoints")).unwrap().map(|entry| entry.unwrap().path());
+    let files = std::fs::read_dir(node.directory.join("checkpoints")).unwrap().map(|entry| entry.unwrap().path());
     let checkpoint = files.into_iter().find(|path| path.extension().is_some_and(|ending| ending == "json")).unwrap();
     let record: serde_json::Value = serde_json::from_slice(&std::fs::read(checkpoint).unwrap()).unwrap();
     let gpus = record["settings"]["ties"]["gpus"].as_array().unwrap_or_else(|| panic!("{record}"));
@@ -24,7 +26,7 @@ fn gpus(node: &Node) -> Vec<u64> {
 
 #[test]
 fn slices_are_handed_out_by_their_size() {
-    let node = Node::start_as_it_is("mig-size", &by_slices("1g.2gb"));
+    let node = Node::start_as_it_is(&by_slices("1g.2gb"));
     let plugin = node.device_plugin();
     let ids = node.kubelet.ids(RESOURCE);
     assert_eq!(ids.len(), 4, "{ids:?}");
@@ -36,7 +38,7 @@ fn slices_are_handed_out_by_their_size() {
     assert!(refused.message().contains("several instances"), "{refused}");
     assert_eq!(node.zones().len(), 1);
 
-    node.configure_as_it_is(&by_slices("7g.141gb"));
+    node.write_config(&by_slices("7g.141gb"));
     until("no slice of that size is offered", || node.kubelet.ids(RESOURCE).is_empty());
     drop(plugin);
 }
@@ -44,11 +46,11 @@ fn slices_are_handed_out_by_their_size() {
 #[test]
 fn gpus_that_are_cut_anew_are_offered_anew() {
     let config = "[kubernetes]\nwhole_gpus = \"bulkhead.dev/gpu\"\n";
-    let mut node = Node::start("mig-anew", config);
+    let mut node = Node::start(config);
     let _plugin = node.device_plugin();
     until("two GPUs are offered", || node.kubelet.ids("bulkhead.dev/gpu").len() == 2);
     node.proxy.as_mut().unwrap().kill(rustix::process::Signal::TERM);
-    node.configure_as_it_is(&format!("{config}{CUT}"));
+    node.write_config(&format!("{config}{CUT}"));
     node.start_proxy();
     until("four slices are offered", || {
         let ids = node.kubelet.ids("bulkhead.dev/gpu");
@@ -58,7 +60,7 @@ fn gpus_that_are_cut_anew_are_offered_anew() {
 
 #[test]
 fn claims_get_slices_and_are_told_what_they_are() {
-    let lab = Lab::on(Node::start_as_it_is("mig-claims", CUT));
+    let lab = Lab::on(Node::start_as_it_is(CUT));
     let _driver = lab.driver();
     until("published", || lab.cluster.get(SLICE).is_some());
     let slice = lab.cluster.get(SLICE).unwrap();

@@ -76,7 +76,8 @@ impl Instance {
     }
 }
 
-fn uuid_text(kind: &str, uuid: &[u8; 16]) -> String {
+/// A UUID as people and programs write it: `GPU-` or `MIG-`, and the digits in five groups.
+pub fn uuid_text(kind: &str, uuid: &[u8; 16]) -> String {
     let hex: String = uuid.iter().map(|byte| format!("{byte:02x}")).collect();
     format!("{kind}-{}-{}-{}-{}-{}", &hex[..8], &hex[8..12], &hex[12..16], &hex[16..20], &hex[20..])
 }

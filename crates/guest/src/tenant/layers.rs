@@ -13,14 +13,14 @@ const OPAQUE: &str = ".wh..wh..opq";
 const MAX_ENTRIES: usize = 4 << 20;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Packing {
+pub(crate) enum Packing {
     None,
     Gzip,
     Zstd,
 }
 
 impl Packing {
-    pub fn of(beginning: &[u8]) -> Self {
+    pub(crate) fn of(beginning: &[u8]) -> Self {
         match beginning {
             [0x1f, 0x8b, ..] => Self::Gzip,
             [0x28, 0xb5, 0x2f, 0xfd, ..] => Self::Zstd,
@@ -29,12 +29,12 @@ impl Packing {
     }
 }
 
-pub fn is_tar(beginning: &[u8]) -> bool {
+pub(crate) fn is_tar(beginning: &[u8]) -> bool {
     beginning.get(257..262) == Some(b"ustar")
 }
 
 /// The tar in what may be compressed.
-pub fn unpacked<'a>(packed: impl Read + 'a) -> Result<Box<dyn Read + 'a>, TenantError> {
+pub(crate) fn unpacked<'a>(packed: impl Read + 'a) -> Result<Box<dyn Read + 'a>, TenantError> {
     let mut packed = BufReader::new(packed);
     let beginning = io::BufRead::fill_buf(&mut packed).map_err(TenantError::Layer)?;
     Ok(match Packing::of(beginning) {
@@ -48,7 +48,7 @@ pub fn unpacked<'a>(packed: impl Read + 'a) -> Result<Box<dyn Read + 'a>, Tenant
 }
 
 /// Lays a layer over `tree`. What its files have is taken off `left`.
-pub fn apply(layer: impl Read, tree: &mut Tree, left: &mut u64) -> Result<(), TenantError> {
+pub(crate) fn apply(layer: impl Read, tree: &mut Tree, left: &mut u64) -> Result<(), TenantError> {
     let mut added = Vec::new();
     let mut archive = tar::Archive::new(unpacked(layer)?);
     for entry in archive.entries().map_err(TenantError::Layer)? {

@@ -2,7 +2,6 @@
 
 use super::layers;
 use super::{MAX_BYTES, Manner, TenantError};
-use crate::packages::hex;
 use crate::tree::Tree;
 use serde::Deserialize;
 use sha2::{Digest, Sha256};
@@ -12,7 +11,7 @@ use std::io::Read;
 use std::path::PathBuf;
 
 /// Where the parts of an image are.
-pub enum Blobs {
+pub(crate) enum Blobs {
     Dir(PathBuf),
     /// Files of a tar, by their names.
     Memory(BTreeMap<String, Vec<u8>>),
@@ -78,12 +77,16 @@ impl Blobs {
         let good = |sum: &&str| sum.len() == 64 && sum.bytes().all(|byte| byte.is_ascii_hexdigit());
         let sum = digest.strip_prefix("sha256:").filter(good).ok_or(TenantError::Nonsense("digest"))?;
         let bytes = self.file(&format!("blobs/sha256/{sum}"))?;
-        if hex(&Sha256::digest(&bytes)) == sum { Ok(bytes) } else { Err(TenantError::Digest(digest.to_owned())) }
+        if hex::encode(Sha256::digest(&bytes)) == sum {
+            Ok(bytes)
+        } else {
+            Err(TenantError::Digest(digest.to_owned()))
+        }
     }
 }
 
 /// The files of a tar, if it is one of an image.
-pub fn in_tar(tar: impl Read) -> Result<Option<Blobs>, TenantError> {
+pub(crate) fn in_tar(tar: impl Read) -> Result<Option<Blobs>, TenantError> {
     let mut files = BTreeMap::new();
     let mut left = MAX_BYTES;
     for entry in tar::Archive::new(tar).entries().map_err(TenantError::Layer)? {
@@ -106,7 +109,7 @@ pub fn in_tar(tar: impl Read) -> Result<Option<Blobs>, TenantError> {
 }
 
 /// The files of an image, and how it wants to be run.
-pub fn read(blobs: &Blobs) -> Result<(Tree, Manner), TenantError> {
+pub(crate) fn read(blobs: &Blobs) -> Result<(Tree, Manner), TenantError> {
     let manifest = manifest(blobs, &blobs.file("index.json")?, MAX_DEPTH)?;
     let configuration: Configuration = json(&blobs.blob(&manifest.config.digest)?, "configuration")?;
     let (mut tree, mut left) = (Tree::default(), MAX_BYTES);

@@ -1,7 +1,5 @@
 use super::*;
-use crate::packages::hex;
 use sha2::{Digest, Sha256};
-use std::sync::atomic::{AtomicU32, Ordering};
 
 /// A tar with these files; a name with a slash at its end is a directory, `a -> b` a link, `a == b` another name of b.
 fn tar(entries: &[(&str, &str)]) -> Vec<u8> {
@@ -79,33 +77,19 @@ fn what_is_too_large_is_refused() {
     assert!(layers::apply(&layer[..], &mut Tree::default(), &mut 10).is_ok());
 }
 
-/// A directory that goes with the test.
-struct TempDir(PathBuf);
+/// An image as a directory.
+struct ImageDir(testkit::Directory);
 
-impl TempDir {
-    fn new() -> Self {
-        static NEXT: AtomicU32 = AtomicU32::new(0);
-        let number = NEXT.fetch_add(1, Ordering::Relaxed);
-        let path = std::env::temp_dir().join(format!("guest-tenant-{}-{number}", std::process::id()));
-        std::fs::create_dir_all(path.join("blobs/sha256")).unwrap();
-        Self(path)
-    }
-
+impl ImageDir {
     fn blob(&self, bytes: &[u8]) -> String {
-        let sum = hex(&Sha256::digest(bytes));
-        std::fs::write(self.0.join("blobs/sha256").join(&sum), bytes).unwrap();
+        let sum = hex::encode(Sha256::digest(bytes));
+        self.0.write(format!("blobs/sha256/{sum}"), bytes);
         format!("sha256:{sum}")
     }
 }
 
-impl Drop for TempDir {
-    fn drop(&mut self) {
-        let _ = std::fs::remove_dir_all(&self.0);
-    }
-}
-
-fn image() -> TempDir {
-    let dir = TempDir::new();
+fn image() -> ImageDir {
+    let dir = ImageDir(testkit::directory());
     let layer = dir.blob(&gzip(&tar(&[("bin/app", "app"), ("etc/", "")])));
     let config =
         dir.blob(br#"{"config":{"Env":["A=1"],"Entrypoint":["/bin/app"],"Cmd":["x y"],"WorkingDir":"/etc"}}"#);

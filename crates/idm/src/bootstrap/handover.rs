@@ -10,7 +10,9 @@ const HANDOVER_MAGIC: u32 = u32::from_le_bytes(*b"BkFd");
 #[derive(Debug, Clone, Copy, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
 pub struct Handover {
+    /// Tells this message from others.
     pub magic: u32,
+    /// 0.
     pub reserved: u32,
 }
 

@@ -15,8 +15,11 @@ pub const ANSWER_BYTES: usize = 32 << 10;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
 pub struct Inquiry {
+    /// Tells this message from others.
     pub magic: u32,
+    /// The protocol's.
     pub version: u32,
+    /// 0; it has the size of a `Hello`.
     pub reserved: [u64; 6],
 }
 
@@ -41,8 +44,11 @@ impl Message for Inquiry {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
 pub struct Meeting {
+    /// Tells this message from others.
     pub magic: u32,
+    /// The protocol's.
     pub version: u32,
+    /// 0; it has the size of a `Hello`.
     pub reserved: [u64; 6],
 }
 
@@ -82,6 +88,7 @@ impl Answer {
         answer
     }
 
+    /// What was answered, without the room behind it.
     pub fn bytes(&self) -> &[u8] {
         self.bytes.get(..self.len as usize).unwrap_or_default()
     }
@@ -100,8 +107,11 @@ impl Message for Answer {
 /// What a connection may begin with.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum First {
+    /// A client that wants a worker.
     Hello(Hello),
+    /// A question, which gets one answer.
     Inquiry,
+    /// A publication, or somebody who waits for one.
     Meeting,
 }
 
@@ -114,6 +124,7 @@ const _: () = assert!(size_of::<Opening>() == size_of::<Hello>() && size_of::<Op
 const _: () = assert!(size_of::<Opening>() == size_of::<Meeting>());
 
 impl Opening {
+    /// What it begins, if it is well formed.
     pub fn first(&self) -> Option<First> {
         let hello = Hello::read_from_bytes(self.as_bytes()).ok().filter(Message::is_valid);
         let inquiry = Inquiry::read_from_bytes(self.as_bytes()).ok().filter(Message::is_valid);

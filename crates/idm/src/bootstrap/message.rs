@@ -30,17 +30,22 @@ const HELLO_FLAGS: u32 = HELLO_NEEDS_FRESH_WORKER | HELLO_BRINGS_REGION;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
 pub struct Hello {
+    /// Tells this message from others.
     pub magic: u32,
+    /// The protocol's.
     pub version: u32,
     /// Of the API table that the client was built with; client and worker must agree on it.
     pub abi_fingerprint: u64,
+    /// `HELLO_*`, or 0.
     pub flags: u32,
     /// As the client sees itself; for messages to people only.
     pub pid: u32,
+    /// 0.
     pub reserved: [u64; 4],
 }
 
 impl Hello {
+    /// The first message of a client.
     pub fn new(abi_fingerprint: u64, flags: u32) -> Self {
         let pid = std::process::id();
         Self { magic: HELLO_MAGIC, version: VERSION, abi_fingerprint, flags, pid, reserved: [0; 4] }
@@ -59,20 +64,26 @@ impl Message for Hello {
     }
 }
 
+/// How the broker answers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u32)]
 pub enum WelcomeStatus {
     /// A worker is yours; the descriptor is the socket to it.
     Ok = 0,
+    /// The client was built from another table, or speaks another version.
     VersionMismatch = 1,
+    /// The zone has as many clients as it may have.
     ZoneFull = 2,
+    /// No worker could be started.
     NoWorker = 3,
+    /// The broker is about to end.
     ShuttingDown = 4,
     /// The zone may not have this; the text says what.
     Refused = 5,
 }
 
 impl WelcomeStatus {
+    /// What a number on the wire means, if anything.
     pub fn from_wire(value: u32) -> Option<Self> {
         let all =
             [Self::Ok, Self::VersionMismatch, Self::ZoneFull, Self::NoWorker, Self::ShuttingDown, Self::Refused];
@@ -86,15 +97,20 @@ const TEXT: usize = 128;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
 pub struct Welcome {
+    /// Tells this message from others.
     pub magic: u32,
+    /// The protocol's.
     pub version: u32,
+    /// A [`WelcomeStatus`].
     pub status: u32,
+    /// 0.
     pub reserved: u32,
     /// For a person, filled up with zeroes.
     pub text: [u8; TEXT],
 }
 
 impl Welcome {
+    /// An answer, with words for people.
     pub fn new(status: WelcomeStatus, text: &str) -> Self {
         let mut bytes = [0; TEXT];
         let mut len = text.len().min(TEXT);
@@ -105,6 +121,7 @@ impl Welcome {
         Self { magic: WELCOME_MAGIC, version: VERSION, status: status as u32, reserved: 0, text: bytes }
     }
 
+    /// What was answered, if this version knows it.
     pub fn status(&self) -> Option<WelcomeStatus> {
         WelcomeStatus::from_wire(self.status)
     }
@@ -132,14 +149,18 @@ impl Message for Welcome {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
 pub struct Attach {
+    /// Tells this message from others.
     pub magic: u32,
+    /// The protocol's.
     pub version: u32,
+    /// Where what is in the region.
     pub layout: Layout,
     /// Opaque to idm.
     pub extra: [u64; 16],
 }
 
 impl Attach {
+    /// What goes with the descriptor of a region.
     pub fn new(layout: Layout, extra: [u64; 16]) -> Self {
         Self { magic: ATTACH_MAGIC, version: VERSION, layout, extra }
     }

@@ -35,22 +35,45 @@ use thiserror::Error;
 /// As many descriptors as a message may ever carry.
 pub const MAX_FDS: usize = 4;
 
+/// Why two sides did not come together.
 #[derive(Debug, Error)]
 pub enum BootstrapError {
+    /// The other side hung up.
     #[error("connection closed by the peer")]
     Closed,
+    /// No message came in time.
     #[error("timed out")]
     Timeout,
+    /// A message of another size than its kind has.
     #[error("message of {actual} bytes instead of {expected}")]
-    Size { expected: usize, actual: usize },
+    Size {
+        /// Of a message of this kind.
+        expected: usize,
+        /// Of what came.
+        actual: usize,
+    },
+    /// More came than there was room for.
     #[error("truncated message or descriptors")]
     Truncated,
+    /// Another number of descriptors than the message goes with.
     #[error("{actual} descriptors instead of {expected}")]
-    Descriptors { expected: usize, actual: usize },
+    Descriptors {
+        /// That go with the message.
+        expected: usize,
+        /// That came.
+        actual: usize,
+    },
+    /// The fields of a message contradict each other or this version.
     #[error("invalid message")]
     Invalid,
+    /// The kernel refused.
     #[error("cannot {what}")]
-    System { what: &'static str, source: Errno },
+    System {
+        /// What was tried.
+        what: &'static str,
+        /// Why not.
+        source: Errno,
+    },
 }
 
 fn system(what: &'static str) -> impl FnOnce(Errno) -> BootstrapError {

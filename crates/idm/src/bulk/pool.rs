@@ -98,6 +98,7 @@ impl BulkPool {
         self.freed.notify_all();
     }
 
+    /// Whether there is no bulk area.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
@@ -156,10 +157,12 @@ impl Chunk {
         self.offset
     }
 
+    /// Of what was asked for.
     pub fn len(&self) -> usize {
         self.len
     }
 
+    /// Whether nothing was asked for.
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }

@@ -14,18 +14,30 @@ use crate::ring::record::OP_SKIP;
 use crate::ring::{PostError, Producer, RecordHeader};
 use crate::sync::{Mutex, Ordering};
 
+/// Why a request got no answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
 pub enum CallError {
+    /// All lanes are taken; so many there are.
     #[error("all {0} lanes are in use")]
     Exhausted(usize),
+    /// The payload does not fit.
     #[error("request of {len} bytes exceeds the lane's maximum of {max}")]
-    TooLong { len: usize, max: usize },
+    TooLong {
+        /// Of the payload.
+        len: usize,
+        /// That fits.
+        max: usize,
+    },
+    /// The ring did not take it.
     #[error("cannot post")]
     Post(#[from] PostError),
+    /// The answer breaks the protocol.
     #[error("invalid reply")]
     Reply,
+    /// No answer came in time; the lane can still be used.
     #[error("timed out")]
     Timeout,
+    /// The peer is gone.
     #[error(transparent)]
     Gone(#[from] Gone),
 }
@@ -100,11 +112,14 @@ pub struct Lane {
 /// An answer, read in place; the next request on the lane overwrites it.
 #[derive(Debug, Clone, Copy)]
 pub struct Reply<'a> {
+    /// What the server made of it; its meaning is the two sides' affair.
     pub status: i32,
+    /// What came with it.
     pub payload: &'a [u8],
 }
 
 impl Lane {
+    /// Which lane it is.
     pub fn index(&self) -> u32 {
         self.parts().index
     }

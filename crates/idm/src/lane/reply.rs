@@ -10,14 +10,26 @@ use crate::doorbell::{Bell, Doorbell};
 use crate::region::{Bytes, Shared};
 use crate::sync::{Mutex, Ordering};
 
+/// Why an answer was not sent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
 pub enum ReplyError {
+    /// There is no such lane.
     #[error("lane {0} does not exist")]
     Lane(u32),
+    /// The request was answered already.
     #[error("request {seq} was already answered; the last one is {last}")]
-    Stale { seq: u64, last: u64 },
+    Stale {
+        /// Of the request.
+        seq: u64,
+        /// That was answered last.
+        last: u64,
+    },
+    /// The payload does not fit.
     #[error("reply exceeds the lane's {max} bytes")]
-    TooLong { max: usize },
+    TooLong {
+        /// That fits.
+        max: usize,
+    },
 }
 
 /// Answers requests on any lane, from any server thread. Cheap to clone.
@@ -103,6 +115,7 @@ impl ReplyWriter<'_> {
         Ok(())
     }
 
+    /// How many more bytes fit.
     pub fn room(&self) -> usize {
         self.bytes.len() - REPLY_HEADER - self.len
     }

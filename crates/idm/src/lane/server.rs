@@ -14,6 +14,7 @@ use crate::sync::Ordering;
 /// A blocking request, in private memory.
 #[derive(Debug, Clone, Copy)]
 pub struct Request<'a> {
+    /// What it is about.
     pub header: RecordHeader,
     /// The ring position that was waited for.
     pub after: u64,
@@ -57,6 +58,7 @@ impl LaneExecutor {
         }
     }
 
+    /// Which lane it is.
     pub fn index(&self) -> u32 {
         self.index
     }

@@ -22,18 +22,25 @@ const MAX_LANE_AREA: u32 = 16 << 20;
 const MAX_FLAGS: u32 = 1 << 20;
 const MAX_BULK: u64 = 1 << 40;
 
+/// Why a layout is refused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
 pub enum LayoutError {
+    /// It has another version.
     #[error("unsupported layout version {0}; expected {LAYOUT_VERSION}")]
     Version(u32),
+    /// The ring has a size that is no power of two, or out of bounds.
     #[error("ring size {0} is not a power of two between {MIN_RING} and {MAX_RING}")]
     Ring(u64),
+    /// Too few or too many lanes.
     #[error("number of lanes {0} is not between 1 and {MAX_LANES}")]
     Lanes(u32),
+    /// The area of a lane is not made of whole pages, or is too large.
     #[error("lane area of {0} bytes is not a multiple of {PAGE} up to {MAX_LANE_AREA}")]
     LaneArea(u32),
+    /// The completion words do not fill whole pages, or are too many.
     #[error("number of flags {0} is not a multiple of 512 up to {MAX_FLAGS}")]
     Flags(u32),
+    /// The bulk area is not made of whole pages, or is too large.
     #[error("bulk size {0} is not a multiple of {PAGE} up to {MAX_BULK}")]
     Bulk(u64),
 }
@@ -42,6 +49,7 @@ pub enum LayoutError {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
 pub struct Layout {
+    /// The layout's own.
     pub version: u32,
     /// How many client threads can await an answer at the same time.
     pub lanes: u32,
@@ -53,6 +61,7 @@ pub struct Layout {
     pub reply_bytes: u32,
     /// How many completion words.
     pub flags: u32,
+    /// 0.
     pub reserved: u32,
     /// Size of the staging area.
     pub bulk_bytes: u64,
@@ -88,6 +97,7 @@ pub(crate) struct Offsets {
 }
 
 impl Layout {
+    /// Whether the sizes are within bounds and fit each other: a peer may have written anything.
     pub fn validate(&self) -> Result<(), LayoutError> {
         if self.version != LAYOUT_VERSION || self.reserved != 0 {
             return Err(LayoutError::Version(self.version));

@@ -18,16 +18,32 @@ use crate::sync::AtomicU32;
 use super::view::Owner;
 use super::{Bytes, Layout, LayoutError, Offsets, Shared, StatusWords};
 
+/// Why there is no region.
 #[derive(Debug, Error)]
 pub enum RegionError {
+    /// Its layout is refused.
     #[error("invalid layout")]
     Layout(#[from] LayoutError),
+    /// The kernel refused.
     #[error("cannot {what} the shared region")]
-    System { what: &'static str, source: Errno },
+    System {
+        /// What was tried.
+        what: &'static str,
+        /// Why not.
+        source: Errno,
+    },
+    /// The file has another size than the layout says.
     #[error("the descriptor has {actual} bytes; the layout needs {expected}")]
-    Size { expected: u64, actual: u64 },
+    Size {
+        /// By the layout.
+        expected: u64,
+        /// Of the file.
+        actual: u64,
+    },
+    /// The file could shrink under us.
     #[error("the region is not sealed against shrinking and growing")]
     NotSealed,
+    /// The address is not that of a page.
     #[error("the address of the region is not page-aligned")]
     Placement,
 }
@@ -39,6 +55,7 @@ fn system(what: &'static str) -> impl FnOnce(Errno) -> RegionError {
 /// Where in the address space the region goes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Placement {
+    /// Wherever there is room.
     #[default]
     Anywhere,
     /// At this address, or not at all: what is mapped there already stays.
@@ -240,10 +257,12 @@ impl Region {
         self.start.as_ptr() as usize
     }
 
+    /// Bytes that are mapped.
     pub fn len(&self) -> usize {
         self.len
     }
 
+    /// Never: a region has a header at least.
     pub fn is_empty(&self) -> bool {
         false
     }

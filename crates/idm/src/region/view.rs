@@ -36,7 +36,7 @@ impl<T> Shared<T> {
 
 impl<T: Send + Sync + 'static> Shared<T> {
     /// Words of this process alone.
-    pub fn local(value: T) -> Self {
+    pub(crate) fn local(value: T) -> Self {
         let owner = Arc::new(value);
         Self { ptr: NonNull::from(&*owner), owner }
     }
@@ -44,7 +44,7 @@ impl<T: Send + Sync + 'static> Shared<T> {
 
 impl<T> Shared<T> {
     /// A view of one field.
-    pub fn project<U>(&self, field: impl FnOnce(&T) -> &U) -> Shared<U> {
+    pub(crate) fn project<U>(&self, field: impl FnOnce(&T) -> &U) -> Shared<U> {
         Shared { ptr: NonNull::from(field(self)), owner: self.owner.clone() }
     }
 }
@@ -102,7 +102,7 @@ mod bytes {
 
         /// Zeroed bytes of this process alone; `len` is a multiple of 64.
         #[cfg(test)]
-        pub fn local(len: usize) -> Self {
+        pub(crate) fn local(len: usize) -> Self {
             #[repr(align(64))]
             struct Line(#[allow(dead_code)] [std::sync::atomic::AtomicU8; 64]);
             let lines: Vec<Line> = (0..len / 64).map(|_| Line(std::array::from_fn(|_| 0.into()))).collect();
@@ -110,12 +110,12 @@ mod bytes {
             Self { ptr, len, _owner: std::sync::Arc::new(lines) }
         }
 
-        pub fn len(&self) -> usize {
+        pub(crate) fn len(&self) -> usize {
             self.len
         }
 
         /// The range's address in this process. For handing to hardware; the pointee is shared with the peer.
-        pub fn as_ptr(&self) -> *mut u8 {
+        pub(crate) fn as_ptr(&self) -> *mut u8 {
             self.ptr.as_ptr()
         }
 
@@ -137,13 +137,13 @@ mod bytes {
 
         /// Reads one aligned word exactly once: the compiler may not fetch it again.
         #[inline]
-        pub fn load_u64(&self, offset: usize) -> u64 {
+        pub(crate) fn load_u64(&self, offset: usize) -> u64 {
             self.word(offset).load(Ordering::Relaxed)
         }
 
         /// Copies out once. The peer may write meanwhile: the copy is then a mixture, but it is one private copy.
         #[inline]
-        pub fn copy_out(&self, offset: usize, into: &mut [u8]) {
+        pub(crate) fn copy_out(&self, offset: usize, into: &mut [u8]) {
             let from = self.at(offset, into.len());
             // SAFETY: source in range; the destination is private, so the two cannot overlap.
             unsafe { std::ptr::copy_nonoverlapping(from, into.as_mut_ptr(), into.len()) };
@@ -152,7 +152,7 @@ mod bytes {
 
         /// Copies in, for either side.
         #[inline]
-        pub fn copy_in(&self, offset: usize, from: &[u8]) {
+        pub(crate) fn copy_in(&self, offset: usize, from: &[u8]) {
             let into = self.at(offset, from.len());
             // SAFETY: destination in range; the source is private, so the two cannot overlap.
             unsafe { std::ptr::copy_nonoverlapping(from.as_ptr(), into, from.len()) };
@@ -160,7 +160,7 @@ mod bytes {
 
         /// Starts to fetch a range, as far as it goes, for reading.
         #[inline]
-        pub fn prefetch(&self, offset: usize, len: usize) {
+        pub(crate) fn prefetch(&self, offset: usize, len: usize) {
             #[cfg(target_arch = "x86_64")]
             for at in (offset..self.len.min(offset + len)).step_by(64) {
                 use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
@@ -173,7 +173,7 @@ mod bytes {
 
         /// As `prefetch`, for writing.
         #[inline]
-        pub fn prefetch_to_write(&self, offset: usize, len: usize) {
+        pub(crate) fn prefetch_to_write(&self, offset: usize, len: usize) {
             #[cfg(target_arch = "x86_64")]
             for at in (offset..self.len.min(offset + len)).step_by(64) {
                 use std::arch::x86_64::{_MM_HINT_ET0, _mm_prefetch};

@@ -13,11 +13,13 @@ use crate::gone::{Gone, PeerGone};
 use crate::region::{Bytes, Shared};
 use crate::sync::Ordering;
 
+/// Why there is no next message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
 pub enum ConsumeError {
     /// The client broke the protocol: end it.
     #[error("protocol violation")]
     Violation(#[from] Violation),
+    /// The peer is gone.
     #[error(transparent)]
     Gone(#[from] Gone),
 }
@@ -28,6 +30,7 @@ pub(super) const EXPECTED: usize = 256;
 /// A message, in private memory.
 #[derive(Debug, Clone, Copy)]
 pub struct Record<'a> {
+    /// What it is about.
     pub header: RecordHeader,
     /// The position after this record.
     pub position: u64,

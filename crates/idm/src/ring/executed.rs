@@ -76,21 +76,21 @@ pub(crate) struct ProgressWatch {
 }
 
 impl ProgressWatch {
-    pub fn new(progress: Shared<Progress>, doorbell: &Arc<dyn Doorbell>, gone: &PeerGone) -> Self {
+    pub(crate) fn new(progress: Shared<Progress>, doorbell: &Arc<dyn Doorbell>, gone: &PeerGone) -> Self {
         let bell = Bell::new(progress.project(|p| &p.bell.0), doorbell.clone());
         Self { progress, waiter: Waiter::new(bell, gone) }
     }
 
     /// How far the executor has come.
     #[inline]
-    pub fn position(&self) -> u64 {
+    pub(crate) fn position(&self) -> u64 {
         // SYNC POINT: what the executor did for records up to a position happens before anything done by those who have
         // seen that position executed.
         self.progress.position.0.load(Ordering::Acquire)
     }
 
     /// Waits until the executor has passed `position`. False: the time is up.
-    pub fn wait(&self, position: u64, timeout: Option<Duration>) -> Result<bool, Gone> {
+    pub(crate) fn wait(&self, position: u64, timeout: Option<Duration>) -> Result<bool, Gone> {
         let wish = || _ = self.progress.wanted.0.fetch_min(position, Ordering::Relaxed);
         let passed = || (self.position() >= position).then_some(());
         Ok(self.waiter.wait_wishing(timeout, wish, passed)?.is_some())
@@ -136,7 +136,7 @@ impl Executed {
 }
 
 impl ExecutedSource {
-    pub fn watch(&self, gone: &PeerGone) -> ProgressWatch {
+    pub(crate) fn watch(&self, gone: &PeerGone) -> ProgressWatch {
         ProgressWatch::new(self.private.clone(), &self.doorbell, gone)
     }
 }

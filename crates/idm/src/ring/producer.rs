@@ -14,12 +14,21 @@ use crate::gone::{Gone, PeerGone};
 use crate::region::{Bytes, Shared};
 use crate::sync::{Mutex, Ordering};
 
+/// Why a message was not posted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
 pub enum PostError {
+    /// The payload does not fit.
     #[error("message of {len} bytes exceeds the ring's maximum of {max}")]
-    TooLong { len: usize, max: usize },
+    TooLong {
+        /// Of the payload.
+        len: usize,
+        /// That fits.
+        max: usize,
+    },
+    /// The operation is one of the ring's own.
     #[error("operation {0} is reserved")]
     Operation(u16),
+    /// The peer is gone.
     #[error(transparent)]
     Gone(#[from] Gone),
 }

@@ -18,7 +18,9 @@ pub const OP_SKIP: u16 = u16::MAX;
 pub struct RecordHeader {
     /// Bytes of payload.
     pub len: u32,
+    /// What is to be done; its meaning is the two sides' affair.
     pub op: u16,
+    /// As `op`.
     pub flags: u16,
     /// The lane that awaits an answer, or `NO_LANE`.
     pub lane: u32,
@@ -28,31 +30,65 @@ pub struct RecordHeader {
     pub seq: u64,
 }
 
+/// How a client broke the protocol.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
 pub enum Violation {
+    /// More was posted than the ring holds, or less than before.
     #[error("head {head} does not fit position {position} in a ring of {capacity} bytes")]
-    Head { head: u64, position: u64, capacity: u64 },
+    Head {
+        /// Up to where the client says that it posted.
+        head: u64,
+        /// Up to where messages were taken.
+        position: u64,
+        /// Of the ring.
+        capacity: u64,
+    },
+    /// A message is longer than it may be.
     #[error("record of {len} bytes at position {position} runs over its bounds")]
-    Length { len: u32, position: u64 },
+    Length {
+        /// By its header.
+        len: u32,
+        /// Where it is.
+        position: u64,
+    },
+    /// A gap where there must be none.
     #[error("unexpected skip record at position {position}")]
-    Skip { position: u64 },
+    Skip {
+        /// Where it is.
+        position: u64,
+    },
+    /// There is no such lane.
     #[error("lane {0} does not exist")]
     Lane(u32),
+    /// A number of a request that does not follow the last one.
     #[error("request number {0} is out of sequence")]
     Sequence(u64),
+    /// The operation is one of the ring's own.
     #[error("operation {0} is reserved")]
     Operation(u16),
+    /// A request that is to come after messages that were never posted.
     #[error("request comes after position {after}, but only {head} was posted")]
-    After { after: u64, head: u64 },
+    After {
+        /// Where they would be.
+        after: u64,
+        /// Up to where the client posted.
+        head: u64,
+    },
 }
 
 /// What a checked header means.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Step {
     /// A message; the next record starts so many bytes further on.
-    Message { advance: u64 },
+    Message {
+        /// How far the next one is.
+        advance: u64,
+    },
     /// Nothing up to the end of the ring.
-    Skip { advance: u64 },
+    Skip {
+        /// How far the next one is.
+        advance: u64,
+    },
 }
 
 /// Bytes that a payload takes up in the ring. Cannot overflow.

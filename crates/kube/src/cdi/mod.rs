@@ -4,12 +4,12 @@ pub mod passthrough;
 pub mod spec;
 pub mod validate;
 
+use control::atomic_file;
 use std::io;
 use std::path::{Path, PathBuf};
 
 use control::ZoneName;
 
-use crate::files;
 use crate::inject::Places;
 use spec::{Device, Spec};
 
@@ -55,11 +55,11 @@ impl SpecDir {
     }
 
     pub fn write(&self, zone: &ZoneName, spec: &Spec) -> io::Result<()> {
-        files::write_volatile(&self.file(zone), &serde_json::to_vec_pretty(spec)?)
+        atomic_file::write_volatile(&self.file(zone), &serde_json::to_vec_pretty(spec)?)
     }
 
     pub fn remove(&self, zone: &ZoneName) -> io::Result<()> {
-        files::remove(&self.file(zone))
+        atomic_file::remove(&self.file(zone))
     }
 
     /// The zones that have a file here.

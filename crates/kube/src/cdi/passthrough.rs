@@ -263,11 +263,11 @@ mod tests {
     use super::*;
     use std::fs;
 
-    struct Host(PathBuf);
+    struct Host(testkit::Directory);
 
     impl Host {
-        fn new(name: &str) -> Self {
-            let root = std::env::temp_dir().join(format!("bulkhead-cdi-{}-{name}", std::process::id()));
+        fn new() -> Self {
+            let root = testkit::directory();
             let lib = root.join(&LOADER_DIRS[0][1..]);
             for dir in [&lib, &root.join("dev"), &root.join("usr/bin"), &root.join("lib/firmware/nvidia/580.1.2")] {
                 fs::create_dir_all(dir).unwrap();
@@ -294,8 +294,8 @@ mod tests {
             Options {
                 vendor: "nvidia.com".into(),
                 class: "gpu".into(),
-                driver_root: self.0.clone(),
-                dev_root: self.0.clone(),
+                driver_root: self.0.to_path_buf(),
+                dev_root: self.0.to_path_buf(),
                 names: vec![NameStrategy::Index, NameStrategy::Uuid],
                 no_all_device: false,
                 device_ids: Vec::new(),
@@ -305,15 +305,9 @@ mod tests {
         }
     }
 
-    impl Drop for Host {
-        fn drop(&mut self) {
-            let _ = fs::remove_dir_all(&self.0);
-        }
-    }
-
     #[test]
     fn a_host_with_two_gpus() {
-        let host = Host::new("two");
+        let host = Host::new();
         let spec = generate(&host.options()).unwrap();
         assert_eq!((spec.kind.as_str(), spec.cdi_version.as_str()), ("nvidia.com/gpu", "0.5.0"));
         let names: Vec<&str> = spec.devices.iter().map(|device| device.name.as_str()).collect();
@@ -343,7 +337,7 @@ mod tests {
 
     #[test]
     fn gpus_can_be_chosen_and_named_otherwise() {
-        let host = Host::new("chosen");
+        let host = Host::new();
         let names = vec![NameStrategy::TypeIndex];
         let options = Options { names, no_all_device: true, device_ids: vec!["GPU-b".into()], ..host.options() };
         let spec = generate(&options).unwrap();
@@ -355,7 +349,7 @@ mod tests {
 
     #[test]
     fn a_gpu_that_is_cut_is_there_in_slices() {
-        let host = Host::new("cut");
+        let host = Host::new();
         for (instance, minors) in [("gi9", [66, 67]), ("gi10", [75, 76])] {
             let dir = host.0.join("proc/driver/nvidia/capabilities/gpu0/mig").join(instance);
             fs::create_dir_all(dir.join("ci0")).unwrap();
@@ -395,7 +389,7 @@ mod tests {
 
     #[test]
     fn a_host_without_a_gpu_or_driver_is_told_so() {
-        let host = Host::new("none");
+        let host = Host::new();
         fs::remove_file(host.0.join("dev/nvidia0")).unwrap();
         fs::remove_file(host.0.join("dev/nvidia1")).unwrap();
         assert!(matches!(generate(&host.options()), Err(PassthroughError::NoGpu(_))));

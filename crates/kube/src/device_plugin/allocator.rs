@@ -250,6 +250,7 @@ fn new_name(resource: &str) -> ZoneName {
     let mut random = [0; 6];
     // This fails only while the kernel starts, long before there is a kubelet.
     let _ = rustix::rand::getrandom(&mut random, rustix::rand::GetRandomFlags::empty());
-    let random: String = random.iter().map(|byte| format!("{byte:02x}")).collect();
-    format!("{PREFIX}{tail}-{random}").parse().unwrap_or_else(|_| unreachable!("only valid characters are left"))
+    format!("{PREFIX}{tail}-{}", hex::encode(random))
+        .parse()
+        .unwrap_or_else(|_| unreachable!("only valid characters are left"))
 }

@@ -4,6 +4,7 @@
 //! cluster's GpuShareGrants are compared with the zones of this node, and the broker's grants follow. A checkpoint lists
 //! the grants that this driver created, so that they are revoked even if the object was deleted while it was not running.
 
+use control::atomic_file;
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::path::{Path, PathBuf};
@@ -15,7 +16,6 @@ use kube::{Api, Client};
 use serde::{Deserialize, Serialize};
 
 use crate::broker::{Broker, BrokerError};
-use crate::files;
 
 /// `spec` of a GpuShareGrant.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
@@ -179,7 +179,7 @@ impl Grants {
         if given != self.given {
             let list: Vec<Given> =
                 given.iter().map(|(from, to)| Given { from: from.clone(), to: to.clone() }).collect();
-            files::write(&self.path, &serde_json::to_vec_pretty(&list)?)?;
+            atomic_file::write(&self.path, &serde_json::to_vec_pretty(&list)?)?;
             self.given = given;
         }
         Ok(())

@@ -4,21 +4,25 @@
 use std::os::fd::{AsFd, BorrowedFd, FromRawFd, OwnedFd};
 
 use cuda_abi::error::*;
+#[cfg(feature = "xen")]
 use cuda_abi::wire::Array;
+#[cfg(feature = "xen")]
 use cuda_abi::wire::ops::HostGrants;
 use idm::bootstrap::{self, Handover};
-use xen::sys::gntalloc::Grants;
 
+#[cfg(feature = "xen")]
 use crate::operation;
 use crate::session::{self, Link, Session};
 
 /// References in one message.
+#[cfg(feature = "xen")]
 const BATCH: usize = 12 << 10;
 
 pub enum Arena {
     File(OwnedFd),
     /// They stay granted as long as they are mapped, also when this is gone.
-    Granted(Grants),
+    #[cfg(feature = "xen")]
+    Granted(xen::sys::gntalloc::Grants),
 }
 
 impl Arena {
@@ -26,6 +30,7 @@ impl Arena {
     pub fn make(session: &Session, len: u64) -> CudaResult<Arena> {
         match &*session.link.lock() {
             Link::Socket(_) => make_file(len).map(Arena::File),
+            #[cfg(feature = "xen")]
             Link::Guest { allocator, backend, .. } => {
                 let pages = usize::try_from(len / super::PAGE).map_err(|_| CUDA_ERROR_OUT_OF_MEMORY)?;
                 allocator.grant(*backend, pages).map(Arena::Granted).map_err(|_| CUDA_ERROR_OUT_OF_MEMORY)
@@ -37,6 +42,7 @@ impl Arena {
     pub fn place(&self) -> (BorrowedFd<'_>, u64) {
         match self {
             Arena::File(file) => (file.as_fd(), 0),
+            #[cfg(feature = "xen")]
             Arena::Granted(grants) => (grants.device().fd(), grants.offset()),
         }
     }
@@ -47,13 +53,16 @@ impl Arena {
             (Arena::File(file), Link::Socket(socket)) => {
                 bootstrap::send(socket, &Handover::default(), &[file.as_fd()]).map_err(|_| session::lost())
             }
+            #[cfg(feature = "xen")]
             (Arena::Granted(grants), _) => name_grants(grants.refs()),
+            #[cfg(feature = "xen")]
             (Arena::File(_), Link::Guest { .. }) => Err(CUDA_ERROR_NOT_SUPPORTED),
         }
     }
 }
 
 /// Tells the worker the references of pages. What they are for it is told next, while the link is still locked.
+#[cfg(feature = "xen")]
 pub fn name_grants(refs: &[u32]) -> CudaResult {
     refs.chunks(BATCH).try_for_each(|refs| operation::block(&HostGrants { references: Array::new(refs) }, |()| ()))
 }

@@ -10,6 +10,7 @@ use idm::bootstrap::Hello;
 use parking_lot::Mutex;
 use xen::doorbell::EventDoorbell;
 use xen::guest::ConnectError;
+pub use xen::guest::is_possible;
 use xen::store::Store;
 
 use super::{Failure, Link, PATIENCE, Session, failure, reserve_window, without_signals};
@@ -84,8 +85,11 @@ static AT_THE_END: extern "C" fn() = leave;
 /// One at a time takes output from the worker and prints it, so that it comes out in order.
 static PRINTING: Mutex<()> = Mutex::new(());
 
-/// Prints what kernels print, from now on until this process ends.
+/// Prints what kernels print, from now on until this process ends, if it is in a guest.
 pub fn print_output(session: &'static Session) {
+    if DOORBELL.get().is_none() {
+        return;
+    }
     let thread = std::thread::Builder::new().name("bulkhead-print".into());
     // What was printed before the program's last synchronisation comes out at the latest when it ends; see `leave`.
     let started = without_signals(|| {

@@ -10,6 +10,8 @@ use crate::host_memory::name_grants;
 use crate::operation;
 use crate::session::{Link, Session};
 
+pub use xen::counts::bytes_copied as count_copied;
+
 /// What is added at a time.
 const STEP: usize = 16 << 20;
 

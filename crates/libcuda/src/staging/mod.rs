@@ -3,6 +3,10 @@
 //! Each chunk in flight has a completion word of its own, which the GPU writes when it is done with the chunk.
 
 mod crew;
+#[cfg(feature = "xen")]
+mod growth;
+#[cfg(not(feature = "xen"))]
+#[path = "no_growth.rs"]
 mod growth;
 mod stream_copy;
 
@@ -163,7 +167,7 @@ impl Parts {
                 let source = (self.host + at) as *const u8;
                 // SAFETY: the caller vouches for the source; the chunk has at least `part` bytes.
                 chunk.with(|room| unsafe { stream_copy::copy(source, room.as_mut_ptr(), part) });
-                xen::counts::bytes_copied(part);
+                growth::count_copied(part);
                 let request = CopyFromStaging {
                     destination: self.device + at as u64,
                     offset: chunk.offset(),
@@ -214,7 +218,7 @@ impl Parts {
             let destination = (self.host + at) as *mut u8;
             // SAFETY: the caller vouches for the destination; the chunk has at least `part` bytes.
             chunk.with(|room| unsafe { stream_copy::copy(room.as_ptr(), destination, part) });
-            xen::counts::bytes_copied(part);
+            growth::count_copied(part);
         }
     }
 

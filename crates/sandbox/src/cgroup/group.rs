@@ -226,8 +226,8 @@ mod tests {
 
     #[test]
     fn a_group_that_never_empties_is_given_up() {
-        let folder = std::env::temp_dir().join(format!("bulkhead-group-{}", std::process::id()));
-        let (from, to) = (folder.join("from"), folder.join("to"));
+        let directory = testkit::directory();
+        let (from, to) = (directory.join("from"), directory.join("to"));
         for group in [&from, &to] {
             fs::create_dir_all(group).unwrap();
             fs::write(group.join("cgroup.freeze"), "0").unwrap();
@@ -238,6 +238,5 @@ mod tests {
         assert_eq!(fs::read_to_string(from.join("cgroup.freeze")).unwrap(), "0", "nobody stays frozen");
         fs::write(from.join("cgroup.procs"), "").unwrap();
         assert!(move_all(&from, &to).is_ok());
-        fs::remove_dir_all(folder).unwrap();
     }
 }

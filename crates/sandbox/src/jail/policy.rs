@@ -121,7 +121,7 @@ mod tests {
 
     #[test]
     fn a_worker_of_an_instance_gets_the_nodes_that_open_it() {
-        let proc = std::env::temp_dir().join(format!("bulkhead-policy-{}", std::process::id()));
+        let proc = testkit::directory();
         for (instance, minors) in [("gi1", [12, 13]), ("gi2", [21, 22])] {
             let folder = proc.join("driver/nvidia/capabilities/gpu3/mig").join(instance);
             std::fs::create_dir_all(folder.join("ci0")).unwrap();
@@ -135,6 +135,5 @@ mod tests {
         assert_eq!(gpu_nodes(&[0, number(1), number(2)], &proc).len(), 6);
         assert_eq!(gpu_nodes(&[2], &proc), ["/dev/nvidia2"]);
         assert_eq!(gpu_nodes(&[], &proc).len(), 64);
-        std::fs::remove_dir_all(proc).unwrap();
     }
 }

@@ -2,7 +2,8 @@
 
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Mutex, PoisonError};
+
+use parking_lot::Mutex;
 
 use super::code::Compiled;
 use super::fault::{Fault, FaultKind};
@@ -74,14 +75,14 @@ impl<'a> Grid<'a> {
     }
 
     pub fn fail(&self, fault: Fault) {
-        let mut first = self.fault.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut first = self.fault.lock();
         first.get_or_insert(fault);
         self.abort.store(true, Ordering::Relaxed);
     }
 
     /// How the grid ended.
     pub fn result(self) -> Result<(), Fault> {
-        let fault = self.fault.into_inner().unwrap_or_else(PoisonError::into_inner);
+        let fault = self.fault.into_inner();
         match fault {
             Some(fault) => Err(fault),
             None if self.launch.stop.load(Ordering::Relaxed) => Err(Fault {

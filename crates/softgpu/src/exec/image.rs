@@ -6,7 +6,9 @@
 use std::cell::Cell;
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, LazyLock, PoisonError, RwLock};
+use std::sync::{Arc, LazyLock};
+
+use parking_lot::RwLock;
 
 /// How a channel is stored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -97,17 +99,17 @@ impl<T> Objects<T> {
     }
 
     pub fn insert(&self, number: u64, object: T) {
-        self.map.write().unwrap_or_else(PoisonError::into_inner).insert(number, Arc::new(object));
+        self.map.write().insert(number, Arc::new(object));
         self.changes.fetch_add(1, Ordering::Release);
     }
 
     pub fn remove(&self, number: u64) {
-        self.map.write().unwrap_or_else(PoisonError::into_inner).remove(&number);
+        self.map.write().remove(&number);
         self.changes.fetch_add(1, Ordering::Release);
     }
 
     pub fn get(&self, number: u64) -> Option<Arc<T>> {
-        self.map.read().unwrap_or_else(PoisonError::into_inner).get(&number).cloned()
+        self.map.read().get(&number).cloned()
     }
 }
 

@@ -1,7 +1,9 @@
 //! The threads that help with large grids. The thread that launches works too, so none is needed for small ones.
 
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, OnceLock};
 use std::thread;
+
+use parking_lot::{Condvar, Mutex};
 
 use super::grid::Grid;
 
@@ -21,10 +23,6 @@ struct Pool {
     queue: Mutex<Vec<Arc<Job>>>,
     work: Condvar,
     threads: usize,
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Number of threads that may work on one grid: all cores, or `BULKHEAD_SOFT_THREADS`.
@@ -55,20 +53,20 @@ fn pool() -> &'static Pool {
 
 fn help() {
     let pool = pool();
-    let mut queue = lock(&pool.queue);
+    let mut queue = pool.queue.lock();
     loop {
         let Some(job) = queue.first().cloned() else {
-            queue = pool.work.wait(queue).unwrap_or_else(PoisonError::into_inner);
+            pool.work.wait(&mut queue);
             continue;
         };
         // Joined under the queue's lock: whoever takes the job out of the queue sees us.
-        *lock(&job.helpers) += 1;
+        *job.helpers.lock() += 1;
         drop(queue);
         // SAFETY: `run` waits for us before the grid goes away.
         unsafe { (*job.grid).work() };
-        queue = lock(&pool.queue);
+        queue = pool.queue.lock();
         queue.retain(|other| !Arc::ptr_eq(other, &job));
-        *lock(&job.helpers) -= 1;
+        *job.helpers.lock() -= 1;
         job.left.notify_all();
     }
 }
@@ -82,15 +80,15 @@ pub fn run(grid: &Grid) {
     let pool = pool();
     let grid_pointer = std::ptr::from_ref(grid).cast::<Grid<'static>>();
     let job = Arc::new(Job { grid: grid_pointer, helpers: Mutex::new(0), left: Condvar::new() });
-    lock(&pool.queue).push(job.clone());
+    pool.queue.lock().push(job.clone());
     let wanted = (grid.blocks() - 1).min(pool.threads as u64);
     for _ in 0..wanted {
         pool.work.notify_one();
     }
     grid.work();
-    lock(&pool.queue).retain(|other| !Arc::ptr_eq(other, &job));
-    let mut helpers = lock(&job.helpers);
+    pool.queue.lock().retain(|other| !Arc::ptr_eq(other, &job));
+    let mut helpers = job.helpers.lock();
     while *helpers > 0 {
-        helpers = job.left.wait(helpers).unwrap_or_else(PoisonError::into_inner);
+        job.left.wait(&mut helpers);
     }
 }

@@ -2,9 +2,11 @@
 //! and to let other threads of their block run. Compiled code polls one word of memory, which costs next to nothing.
 
 use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
+use std::sync::{Arc, OnceLock, Weak};
 use std::thread::{self, Thread};
 use std::time::Duration;
+
+use parking_lot::Mutex;
 
 const TICK: Duration = Duration::from_millis(1);
 /// Ticks without a grid after which the ticker sleeps until there is one.
@@ -18,7 +20,7 @@ static TICKER: OnceLock<Thread> = OnceLock::new();
 
 /// Adds a thread's flag; it is forgotten when the thread drops it.
 pub fn register(flag: &Arc<AtomicU32>) {
-    FLAGS.lock().unwrap_or_else(PoisonError::into_inner).push(Arc::downgrade(flag));
+    FLAGS.lock().push(Arc::downgrade(flag));
 }
 
 /// Keeps the ticker going.
@@ -65,7 +67,7 @@ fn run() {
             ASLEEP.store(0, Ordering::SeqCst);
         }
         idle = 0;
-        FLAGS.lock().unwrap_or_else(PoisonError::into_inner).retain(|flag| match flag.upgrade() {
+        FLAGS.lock().retain(|flag| match flag.upgrade() {
             Some(flag) => {
                 flag.store(1, Ordering::Relaxed);
                 true

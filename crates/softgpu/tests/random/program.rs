@@ -3,6 +3,8 @@
 //! Whatever makes threads wait for each other stands only where all threads of the block (or of half a warp) come by, so
 //! that each program has one right result.
 
+use testkit::Random;
+
 /// Registers of a kind.
 pub const WORDS: usize = 8;
 pub const SHARED_BY_ALL: usize = 3;
@@ -211,26 +213,6 @@ pub struct Program {
     pub block: u32,
 }
 
-/// xorshift, so that a seed always means the same program.
-pub struct Random(u64);
-
-impl Random {
-    pub fn new(seed: u64) -> Random {
-        Random(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1)
-    }
-
-    pub fn below(&mut self, limit: usize) -> usize {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        (self.0 >> 20) as usize % limit
-    }
-
-    fn yes(&mut self, percent: usize) -> bool {
-        self.below(100) < percent
-    }
-}
-
 /// Who comes by where a statement stands.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Where {
@@ -287,9 +269,11 @@ impl Draw {
             63..65 => Stmt::Barrier { id: self.random.below(4) as u32 },
             65..69 => Stmt::Exchange { dst: self.word(), src: self.word(), distance: self.random.below(300) as u32 },
             69..71 => Stmt::Count { dst: self.random.below(SHARED_BY_ALL), flag: self.random.below(FLAGS) },
-            71..73 => {
-                Stmt::Vote { dst: self.random.below(FLAGS), flag: self.random.below(FLAGS), all: self.random.yes(50) }
-            }
+            71..73 => Stmt::Vote {
+                dst: self.random.below(FLAGS),
+                flag: self.random.below(FLAGS),
+                all: self.random.chance(50),
+            },
             73..75 => Stmt::Sum { dst: self.random.below(SHARED_BY_ALL), src: self.word() },
             // Each thread may take a tick of the clock, so only where there are few.
             75 if self.block <= 64 => Stmt::Relay { dst: self.word() },
@@ -346,7 +330,7 @@ impl Draw {
                     _ => Stmt::Sleep,
                 };
                 let flag = self.random.below(FLAGS);
-                Stmt::Guarded { flag, negated: self.random.yes(50), inner: Box::new(inner) }
+                Stmt::Guarded { flag, negated: self.random.chance(50), inner: Box::new(inner) }
             }
             20 => Stmt::LocalStore { index: a, src: b },
             21 => Stmt::LocalLoad { dst, index: a },

@@ -1,7 +1,7 @@
 //! What messages and bytes cost in requests to the hypervisor. The far side is that of the suite.
 
-use idm::conformance::{Transport, op};
 use idm::region::Layout;
+use idm_conformance::{Transport, op};
 use xen::counts::{self, Counts};
 
 use super::suite::Guest;

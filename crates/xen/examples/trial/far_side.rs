@@ -73,7 +73,7 @@ pub fn child() {
     let server = Server::over(region, doorbell.clone());
     let gone = server.gone().clone();
     let events = std::thread::spawn(move || doorbell.serve(&gone));
-    let result = idm::conformance::serve(server, || std::process::exit(0));
+    let result = idm_conformance::serve(server, || std::process::exit(0));
     println!("far side: {result:?}, {:?}", xen::counts::read());
     drop(events);
     // Not as the end of a trial.

@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use idm::Client;
 use idm::bootstrap::Hello;
-use idm::conformance::{Connection, SUITE, Transport};
 use idm::region::Layout;
+use idm_conformance::{Connection, SUITE, Transport};
 use xen::doorbell::{EventDoorbell, StopEvents};
 use xen::store::Store;
 

@@ -64,7 +64,8 @@ pub fn attack(dice: &mut Dice, count: u64) -> Tally {
     }
     // A good one in a bad place.
     for _ in 0..count {
-        let (address, len) = (dice.boundary(), dice.pick(&[0, 1, PAGE, 4 * PAGE, 8 * PAGE, u64::MAX, dice.0]));
+        let any = dice.roll();
+        let (address, len) = (dice.boundary(), dice.pick(&[0, 1, PAGE, 4 * PAGE, 8 * PAGE, u64::MAX, any]));
         tally.messages += 1;
         match map(&mut session, &good, address, len) {
             Back::Answer { status: 0, .. } => {

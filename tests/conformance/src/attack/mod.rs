@@ -23,6 +23,7 @@ mod session;
 pub mod suite;
 
 use std::fmt;
+use std::ops::{Deref, DerefMut};
 use std::process::ExitCode;
 
 /// What an attack did, for people and for the test.
@@ -119,31 +120,30 @@ pub fn run(words: &[&str]) -> ExitCode {
     if suite::run(&options) { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
-/// Numbers that look random.
-pub struct Dice(u64);
+/// Numbers that look random, those at which code goes wrong among them.
+pub struct Dice(testkit::Random);
+
+impl Deref for Dice {
+    type Target = testkit::Random;
+
+    fn deref(&self) -> &testkit::Random {
+        &self.0
+    }
+}
+
+impl DerefMut for Dice {
+    fn deref_mut(&mut self) -> &mut testkit::Random {
+        &mut self.0
+    }
+}
 
 impl Dice {
     pub fn new(seed: u64) -> Dice {
-        Dice(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1)
+        Dice(testkit::Random::new(seed))
     }
 
     pub fn roll(&mut self) -> u64 {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        self.0.wrapping_mul(0x2545_f491_4f6c_dd1d)
-    }
-
-    pub fn below(&mut self, limit: usize) -> usize {
-        (self.roll() % limit.max(1) as u64) as usize
-    }
-
-    pub fn pick<T: Copy>(&mut self, from: &[T]) -> T {
-        from[self.below(from.len())]
-    }
-
-    pub fn bytes(&mut self, len: usize) -> Vec<u8> {
-        (0..len).map(|_| self.roll() as u8).collect()
+        self.word()
     }
 
     /// A number at which code goes wrong.

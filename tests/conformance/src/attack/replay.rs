@@ -19,19 +19,9 @@ const MAX_STEPS: usize = 400;
 /// A session is given up after so many messages without an answer: a stream may wait for what nobody does here.
 const MAX_STUCK: u32 = 3;
 
-/// A folder that is gone afterwards.
-struct Folder(PathBuf);
-
-impl Drop for Folder {
-    fn drop(&mut self) {
-        let _ = std::fs::remove_dir_all(&self.0);
-    }
-}
-
 /// Records some tests of each family.
 fn corpus() -> Vec<Vec<Recorded>> {
-    let folder = Folder(std::env::temp_dir().join(format!("bulkhead-recorded-{}", std::process::id())));
-    std::fs::create_dir_all(&folder.0).expect("a folder for recordings");
+    let recordings = testkit::directory();
     let own = std::env::current_exe().expect("this program");
     let mut tests: Vec<_> = suite::all().filter(|test| !test.kernels).collect();
     tests.sort_by_key(|test| test.family);
@@ -39,12 +29,12 @@ fn corpus() -> Vec<Vec<Recorded>> {
         // Spread over the family, whose tests stand in the order of what they are about.
         for test in family.iter().step_by(family.len().div_ceil(OF_EACH_FAMILY)) {
             let mut command = Command::new(&own);
-            command.args(["one", "libcuda", &test.full_name()]).env("BULKHEAD_TRACE_MESSAGES", &folder.0);
+            command.args(["one", "libcuda", &test.full_name()]).env("BULKHEAD_TRACE_MESSAGES", &*recordings);
             // What a test expects of the zone it runs in is no concern here: all that counts is what it says.
             let _ = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).status();
         }
     }
-    let files = std::fs::read_dir(&folder.0).expect("the recordings").flatten();
+    let files = std::fs::read_dir(&*recordings).expect("the recordings").flatten();
     let mut files: Vec<PathBuf> = files.map(|file| file.path()).collect();
     files.sort();
     let tales = files.iter().map(|file| record::read(&std::fs::read(file).expect("a recording")));

@@ -49,6 +49,17 @@ impl Binaries {
     }
 }
 
+impl Binaries {
+    /// Our NVML: beside our libcuda, under the name of cargo or of the stage.
+    ///
+    /// # Panics
+    /// With one clear line when it has not been built.
+    pub fn nvml(&self) -> PathBuf {
+        let names = ["libnvidia-ml.so.1", "libnvidia_ml.so"].map(|name| self.library.with_file_name(name));
+        names.into_iter().find(|path| path.is_file()).expect("libnvidia_ml.so: cargo build -p libnvml")
+    }
+}
+
 fn freshest(paths: Vec<PathBuf>) -> Option<PathBuf> {
     let age = |path: &PathBuf| path.metadata().and_then(|meta| meta.modified()).unwrap_or(SystemTime::UNIX_EPOCH);
     paths.into_iter().filter(|path| path.is_file()).max_by_key(age)

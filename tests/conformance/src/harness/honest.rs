@@ -7,7 +7,7 @@ use std::sync::mpsc::{Receiver, channel};
 
 use rustix::process::Signal;
 
-use super::{PATIENCE, Place, signal};
+use super::{Place, TIMEOUT, signal};
 
 pub struct Honest {
     child: Child,
@@ -65,12 +65,12 @@ impl Honest {
     /// # Panics
     /// When none comes.
     pub fn hear(&mut self) -> String {
-        self.answers.recv_timeout(PATIENCE).expect("the client answers in time")
+        self.answers.recv_timeout(TIMEOUT).expect("the client answers in time")
     }
 
     /// The next answer, if one comes.
     pub fn try_hear(&mut self) -> Option<String> {
-        self.answers.recv_timeout(PATIENCE).ok()
+        self.answers.recv_timeout(TIMEOUT).ok()
     }
 
     /// The answer to a line, if the client is there to give one.

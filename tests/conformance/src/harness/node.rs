@@ -25,6 +25,11 @@ pub fn on_node_with(player: &str, zones: &[&str], options: &[&str], body: impl F
 }
 
 impl Node<'_> {
+    /// A client of a zone, with a context and some memory.
+    pub fn client(&self, zone: &str) -> Honest {
+        Honest::start(self.place, &self.proxy.socket(zone))
+    }
+
     /// A process of a zone that shares with others: see [`crate::sharer`].
     pub fn sharer(&self, zone: &str) -> Honest {
         Honest::from_command(self.place.player(&["sharer"], &self.proxy.socket(zone)))

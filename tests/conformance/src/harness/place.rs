@@ -2,12 +2,13 @@
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
-use std::sync::atomic::{AtomicU32, Ordering};
+
+use testkit::Directory;
 
 use super::{Binaries, until};
 
 pub struct Place {
-    path: PathBuf,
+    path: Directory,
     binaries: Binaries,
     /// The `conformance` program, which plays the clients.
     player: PathBuf,
@@ -20,12 +21,12 @@ impl Place {
     /// # Panics
     /// With one clear line when Bulkhead has not been built.
     pub fn new(player: impl Into<PathBuf>) -> Self {
-        static COUNT: AtomicU32 = AtomicU32::new(0);
-        let binaries = Binaries::find().unwrap_or_else(|error| panic!("{error}"));
-        // Short, because it ends up in the paths of sockets.
-        let number = COUNT.fetch_add(1, Ordering::Relaxed);
-        let path = PathBuf::from(format!("/tmp/bulkhead-test-{}-{number}", std::process::id()));
-        let _ = std::fs::remove_dir_all(&path);
+        Self::of(Binaries::find().unwrap_or_else(|error| panic!("{error}")), player)
+    }
+
+    /// The same, with other binaries than those that would be found.
+    pub fn of(binaries: Binaries, player: impl Into<PathBuf>) -> Self {
+        let path = testkit::directory();
         for folder in ["lib", "run"] {
             std::fs::create_dir_all(path.join(folder)).expect("a folder in /tmp");
         }
@@ -40,10 +41,8 @@ impl Place {
     /// With one clear line when it has not been built.
     pub fn with_nvml(player: impl Into<PathBuf>) -> Self {
         let place = Self::new(player);
-        // Beside our libcuda, under the name of cargo or of the stage.
-        let names = ["libnvidia-ml.so.1", "libnvidia_ml.so"].map(|name| place.binaries.library.with_file_name(name));
-        let library = names.into_iter().find(|path| path.is_file()).expect("libnvidia_ml.so: cargo build -p libnvml");
-        std::os::unix::fs::symlink(library, place.path.join("lib/libnvidia-ml.so.1")).expect("a link in /tmp");
+        std::os::unix::fs::symlink(place.binaries.nvml(), place.path.join("lib/libnvidia-ml.so.1"))
+            .expect("a link in /tmp");
         place
     }
 
@@ -123,14 +122,6 @@ impl Place {
             left = self.left_behind();
             left.is_empty()
         });
-    }
-}
-
-impl Drop for Place {
-    fn drop(&mut self) {
-        if !std::thread::panicking() {
-            let _ = std::fs::remove_dir_all(&self.path);
-        }
     }
 }
 

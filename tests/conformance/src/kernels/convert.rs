@@ -1,9 +1,10 @@
 //! `convert.cu`.
 
 use cuda_abi::driver::Driver;
+use testkit::exact::*;
 
 use super::device::Kernels;
-use super::exact::*;
+use super::expected::Number;
 use super::values::*;
 
 super::tests! {
@@ -92,7 +93,7 @@ fn convert_int_to_float(gpu: &Driver) {
     let mut values = long_words();
     values.extend([16_777_217, 16_777_219, 33_554_433, (1 << 40) + 1, (1 << 53) + 1]);
     load(gpu).check1("convert_int_to_float", &values, |a: u64| {
-        let from = |value: i128, round| to_single(&Exact::from_int(value), round);
+        let from = |value: i128, round| Number::bits(to_single(&Exact::from_int(value), round));
         let (word, signed_word) = (i128::from(a as u32), i128::from(a as i32));
         let (long, signed) = (i128::from(a), i128::from(a as i64));
         [
@@ -104,8 +105,8 @@ fn convert_int_to_float(gpu: &Driver) {
             from(long, Round::Zero),
             from(signed, Round::Down),
             from(long, Round::Up),
-            f32::from(a as i16),
-            f32::from(a as u8),
+            Number::bits(f32::from(a as i16)),
+            Number::bits(f32::from(a as u8)),
         ]
     });
 }
@@ -114,11 +115,11 @@ fn convert_int_to_double(gpu: &Driver) {
     let mut values = long_words();
     values.extend([(1 << 53) + 1, (1 << 53) + 3, (1 << 60) + 1, (1 << 63) + 1025]);
     load(gpu).check1("convert_int_to_double", &values, |a: u64| {
-        let from = |value: i128, round| to_double(&Exact::from_int(value), round);
+        let from = |value: i128, round| Number::bits(to_double(&Exact::from_int(value), round));
         let (long, signed) = (i128::from(a), i128::from(a as i64));
         [
-            f64::from(a as i32),
-            f64::from(a as u32),
+            Number::bits(f64::from(a as i32)),
+            Number::bits(f64::from(a as u32)),
             from(signed, Round::Nearest),
             from(long, Round::Zero),
             from(signed, Round::Down),
@@ -133,12 +134,12 @@ fn convert_double_to_float(gpu: &Driver) {
         let nearest = to(Round::Nearest);
         let flushed = if nearest.is_subnormal() { 0f32.copysign(nearest) } else { nearest };
         let saturated = if a.is_nan() || a <= 0.0 { 0.0 } else { nearest.min(1.0) };
-        [nearest, to(Round::Zero), to(Round::Down), to(Round::Up), flushed, saturated]
+        [nearest, to(Round::Zero), to(Round::Down), to(Round::Up), flushed, saturated].map(Number::any_nan)
     });
 }
 
 fn convert_float_to_double(gpu: &Driver) {
-    load(gpu).check1("convert_float_to_double", &floats(), |a: f32| [f64::from(a)]);
+    load(gpu).check1("convert_float_to_double", &floats(), |a: f32| [Number::any_nan(f64::from(a))]);
 }
 
 fn convert_round_to_integral(gpu: &Driver) {
@@ -147,7 +148,7 @@ fn convert_round_to_integral(gpu: &Driver) {
     load(gpu).check1("convert_round_to_integral", &values, |a: f32| {
         let to = |round| integral(f64::from(a), round) as f32;
         let saturated = if a.is_nan() || a <= 0.0 { 0.0 } else { a.min(1.0) };
-        [to(Round::Nearest), to(Round::Zero), to(Round::Down), to(Round::Up), saturated]
+        [to(Round::Nearest), to(Round::Zero), to(Round::Down), to(Round::Up), saturated].map(Number::any_nan)
     });
 }
 

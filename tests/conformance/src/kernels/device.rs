@@ -8,6 +8,7 @@ use std::ptr::null_mut;
 use cuda_abi::driver::Driver;
 use cuda_abi::types::*;
 
+use super::expected::Expected;
 use crate::calls::{DEFAULT_STREAM, alloc, code, context, download, function, module, ok, upload};
 
 /// A file of kernels, loaded.
@@ -46,28 +47,6 @@ macro_rules! args {
     ($($value:expr),* $(,)?) => { $crate::kernels::device::Args::default()$(.with($value))* };
 }
 pub(super) use args;
-
-/// Whether two results count as the same.
-pub trait Same: Copy + Debug + Default {
-    fn same(self, other: Self) -> bool;
-}
-
-macro_rules! same_if_equal {
-    ($($ty:ty),*) => { $(impl Same for $ty { fn same(self, other: Self) -> bool { self == other } })* };
-}
-same_if_equal!(
-    u8, u16, u32, u64, i8, i16, i32, i64, [u8; 2], [u8; 4], [u16; 2], [u16; 4], [u32; 2], [u32; 4], [u64; 2]
-);
-
-/// The same bits; any NaN is as good as another.
-macro_rules! same_if_bits {
-    ($($ty:ty),*) => { $(impl Same for $ty {
-        fn same(self, other: Self) -> bool {
-            self.to_bits() == other.to_bits() || (self.is_nan() && other.is_nan())
-        }
-    })* };
-}
-same_if_bits!(f32, f64);
 
 impl<'g> Kernels<'g> {
     /// Starts the driver, makes a context and loads a file of kernels.
@@ -157,35 +136,35 @@ impl<'g> Kernels<'g> {
     }
 
     /// Runs a kernel of `MAP1` and compares all of its results.
-    pub fn check1<A, R, const K: usize>(&self, name: &str, a: &[A], expected: impl Fn(A) -> [R; K])
+    pub fn check1<A, E, const K: usize>(&self, name: &str, a: &[A], expected: impl Fn(A) -> [E; K])
     where
         A: Copy + Debug,
-        R: Same,
+        E: Expected,
     {
         let results = self.map(name, a.len(), args![self.upload(a)]);
         compare(name, &results, |at| (expected(a[at]), format!("{:?}", a[at])));
     }
 
     /// The same over every pair of values.
-    pub fn check2<A, B, R, const K: usize>(&self, name: &str, a: &[A], b: &[B], expected: impl Fn(A, B) -> [R; K])
+    pub fn check2<A, B, E, const K: usize>(&self, name: &str, a: &[A], b: &[B], expected: impl Fn(A, B) -> [E; K])
     where
         A: Copy + Debug,
         B: Copy + Debug,
-        R: Same,
+        E: Expected,
     {
         let pairs: Vec<(A, B)> = a.iter().flat_map(|a| b.iter().map(move |b| (*a, *b))).collect();
         self.check_pairs(name, &pairs, expected);
     }
 
-    pub fn check_pairs<A, B, R, const K: usize>(
+    pub fn check_pairs<A, B, E, const K: usize>(
         &self,
         name: &str,
         pairs: &[(A, B)],
-        expected: impl Fn(A, B) -> [R; K],
+        expected: impl Fn(A, B) -> [E; K],
     ) where
         A: Copy + Debug,
         B: Copy + Debug,
-        R: Same,
+        E: Expected,
     {
         let (a, b): (Vec<A>, Vec<B>) = pairs.iter().copied().unzip();
         let results = self.map(name, pairs.len(), args![self.upload(&a), self.upload(&b)]);
@@ -193,18 +172,18 @@ impl<'g> Kernels<'g> {
     }
 
     /// And over every three.
-    pub fn check3<A, B, C, R, const K: usize>(
+    pub fn check3<A, B, C, E, const K: usize>(
         &self,
         name: &str,
         a: &[A],
         b: &[B],
         c: &[C],
-        expected: impl Fn(A, B, C) -> [R; K],
+        expected: impl Fn(A, B, C) -> [E; K],
     ) where
         A: Copy + Debug,
         B: Copy + Debug,
         C: Copy + Debug,
-        R: Same,
+        E: Expected,
     {
         let (mut x, mut y, mut z) = (Vec::new(), Vec::new(), Vec::new());
         for a in a {
@@ -224,12 +203,16 @@ impl<'g> Kernels<'g> {
 }
 
 /// Compares results with what they must be; says what was wrong with the first few.
-fn compare<R: Same, const K: usize>(name: &str, results: &[[R; K]], expected: impl Fn(usize) -> ([R; K], String)) {
+fn compare<E: Expected, const K: usize>(
+    name: &str,
+    results: &[[E::Got; K]],
+    expected: impl Fn(usize) -> ([E; K], String),
+) {
     let mut wrong = Vec::new();
     for (at, result) in results.iter().enumerate() {
         let (expected, inputs) = expected(at);
         for (place, (got, wanted)) in result.iter().zip(expected).enumerate() {
-            if !got.same(wanted) {
+            if !wanted.fits(*got) {
                 wrong.push(format!("{name}({inputs})[{place}] is {got:x?}, not {wanted:x?}"));
             }
         }

@@ -1,9 +1,10 @@
 //! `float.cu`.
 
 use cuda_abi::driver::Driver;
+use testkit::exact::*;
 
 use super::device::Kernels;
-use super::exact::*;
+use super::expected::Number;
 use super::values::*;
 
 super::tests! {
@@ -39,81 +40,89 @@ fn load(gpu: &Driver) -> Kernels<'_> {
 
 fn float_add(gpu: &Driver) {
     load(gpu).check2("float_add", &floats(), &floats(), |a, b| {
-        ROUNDS.map(|round| to_single(&single(a).add(&single(b), round), round))
+        ROUNDS.map(|round| Number::any_nan(to_single(&single(a).add(&single(b), round), round)))
     });
 }
 
 fn float_sub(gpu: &Driver) {
     load(gpu).check2("float_sub", &floats(), &floats(), |a, b| {
-        ROUNDS.map(|round| to_single(&single(a).add(&single(b).negate(), round), round))
+        ROUNDS.map(|round| Number::any_nan(to_single(&single(a).add(&single(b).negate(), round), round)))
     });
 }
 
 fn float_mul(gpu: &Driver) {
     load(gpu).check2("float_mul", &floats(), &floats(), |a, b| {
-        ROUNDS.map(|round| to_single(&single(a).multiply(&single(b)), round))
+        ROUNDS.map(|round| Number::any_nan(to_single(&single(a).multiply(&single(b)), round)))
     });
 }
 
 fn float_div(gpu: &Driver) {
     load(gpu).check2("float_div", &floats(), &floats(), |a, b| {
-        ROUNDS.map(|round| to_single(&single(a).divide(&single(b)), round))
+        ROUNDS.map(|round| Number::any_nan(to_single(&single(a).divide(&single(b)), round)))
     });
 }
 
 fn float_sqrt(gpu: &Driver) {
-    load(gpu).check1("float_sqrt", &floats(), |a| ROUNDS.map(|round| to_single(&single(a).root(), round)));
+    load(gpu).check1("float_sqrt", &floats(), |a| {
+        ROUNDS.map(|round| Number::any_nan(to_single(&single(a).root(), round)))
+    });
 }
 
 fn float_rcp(gpu: &Driver) {
-    load(gpu)
-        .check1("float_rcp", &floats(), |a| ROUNDS.map(|round| to_single(&single(1.0).divide(&single(a)), round)));
+    load(gpu).check1("float_rcp", &floats(), |a| {
+        ROUNDS.map(|round| Number::any_nan(to_single(&single(1.0).divide(&single(a)), round)))
+    });
 }
 
 fn float_fma(gpu: &Driver) {
     let values = few_floats();
     load(gpu).check3("float_fma", &values, &values, &values, |a, b, c| {
-        ROUNDS.map(|round| to_single(&single(a).multiply(&single(b)).add(&single(c), round), round))
+        ROUNDS.map(|round| Number::any_nan(to_single(&single(a).multiply(&single(b)).add(&single(c), round), round)))
     });
 }
 
 fn double_add(gpu: &Driver) {
     load(gpu).check2("double_add", &doubles(), &doubles(), |a, b| {
-        ROUNDS.map(|round| to_double(&double(a).add(&double(b), round), round))
+        ROUNDS.map(|round| Number::kept(to_double(&double(a).add(&double(b), round), round), [a, b]))
     });
 }
 
 fn double_sub(gpu: &Driver) {
     load(gpu).check2("double_sub", &doubles(), &doubles(), |a, b| {
-        ROUNDS.map(|round| to_double(&double(a).add(&double(b).negate(), round), round))
+        ROUNDS.map(|round| Number::kept(to_double(&double(a).add(&double(b).negate(), round), round), [a, b]))
     });
 }
 
 fn double_mul(gpu: &Driver) {
     load(gpu).check2("double_mul", &doubles(), &doubles(), |a, b| {
-        ROUNDS.map(|round| to_double(&double(a).multiply(&double(b)), round))
+        ROUNDS.map(|round| Number::kept(to_double(&double(a).multiply(&double(b)), round), [a, b]))
     });
 }
 
 fn double_div(gpu: &Driver) {
     load(gpu).check2("double_div", &doubles(), &doubles(), |a, b| {
-        ROUNDS.map(|round| to_double(&double(a).divide(&double(b)), round))
+        ROUNDS.map(|round| Number::kept(to_double(&double(a).divide(&double(b)), round), [a, b]))
     });
 }
 
 fn double_sqrt(gpu: &Driver) {
-    load(gpu).check1("double_sqrt", &doubles(), |a| ROUNDS.map(|round| to_double(&double(a).root(), round)));
+    load(gpu).check1("double_sqrt", &doubles(), |a| {
+        ROUNDS.map(|round| Number::kept(to_double(&double(a).root(), round), [a]))
+    });
 }
 
 fn double_rcp(gpu: &Driver) {
-    load(gpu)
-        .check1("double_rcp", &doubles(), |a| ROUNDS.map(|round| to_double(&double(1.0).divide(&double(a)), round)));
+    load(gpu).check1("double_rcp", &doubles(), |a| {
+        ROUNDS.map(|round| Number::kept(to_double(&double(1.0).divide(&double(a)), round), [a]))
+    });
 }
 
 fn double_fma(gpu: &Driver) {
     let values = few_doubles();
     load(gpu).check3("double_fma", &values, &values, &values, |a, b, c| {
-        ROUNDS.map(|round| to_double(&double(a).multiply(&double(b)).add(&double(c), round), round))
+        ROUNDS.map(|round| {
+            Number::kept(to_double(&double(a).multiply(&double(b)).add(&double(c), round), round), [a, b, c])
+        })
     });
 }
 
@@ -122,9 +131,10 @@ fn flush(value: f32) -> f32 {
     if value.is_subnormal() { 0.0f32.copysign(value) } else { value }
 }
 
-/// The smaller one; a number wins over NaN, and -0 is less than +0.
+/// The smaller one; a number wins over NaN, two of which make the canonical one, and -0 is less than +0.
 fn smaller(a: f32, b: f32) -> f32 {
     match (a.is_nan(), b.is_nan()) {
+        (true, true) => f32::from_bits(SINGLE.nan() as u32),
         (true, _) => b,
         (_, true) => a,
         _ if a == 0.0 && b == 0.0 => f32::from_bits(a.to_bits() | b.to_bits()),
@@ -133,14 +143,15 @@ fn smaller(a: f32, b: f32) -> f32 {
 }
 
 fn larger(a: f32, b: f32) -> f32 {
-    -smaller(-a, -b)
+    if a.is_nan() && b.is_nan() { smaller(a, b) } else { -smaller(-a, -b) }
 }
 
 fn float_flush(gpu: &Driver) {
     load(gpu).check2("float_flush", &floats(), &floats(), |a, b| {
         let (x, y) = (flush(a), flush(b));
         let difference = to_single(&single(x).add(&single(y).negate(), Round::Zero), Round::Zero);
-        [flush(x + y), flush(x * y), flush(difference), smaller(x, y)]
+        let [sum, product, difference] = [x + y, x * y, difference].map(|value| Number::any_nan(flush(value)));
+        [sum, product, difference, Number::bits(smaller(x, y))]
     });
 }
 
@@ -148,12 +159,12 @@ fn float_saturate(gpu: &Driver) {
     load(gpu).check2("float_saturate", &floats(), &floats(), |a, b| {
         let saturate = |value: f32| if value.is_nan() || value <= 0.0 { 0.0 } else { value.min(1.0) };
         let sum = to_single(&single(a).multiply(&single(b)).add(&single(a), Round::Nearest), Round::Nearest);
-        [saturate(a + b), saturate(a * b), saturate(sum)]
+        [a + b, a * b, sum].map(|value| Number::bits(saturate(value)))
     });
 }
 
 fn float_min_max(gpu: &Driver) {
-    load(gpu).check2("float_min_max", &floats(), &floats(), |a, b| [smaller(a, b), larger(a, b)]);
+    load(gpu).check2("float_min_max", &floats(), &floats(), |a, b| [smaller(a, b), larger(a, b)].map(Number::bits));
 }
 
 fn double_min_max(gpu: &Driver) {
@@ -163,13 +174,17 @@ fn double_min_max(gpu: &Driver) {
         _ if a == 0.0 && b == 0.0 => f64::from_bits(a.to_bits() | b.to_bits()),
         _ => a.min(b),
     };
-    load(gpu).check2("double_min_max", &doubles(), &doubles(), |a: f64, b: f64| [smaller(a, b), -smaller(-a, -b)]);
+    load(gpu).check2("double_min_max", &doubles(), &doubles(), |a: f64, b: f64| {
+        [smaller(a, b), -smaller(-a, -b)].map(Number::any_nan)
+    });
 }
 
 fn float_signs(gpu: &Driver) {
     // The instruction takes the sign of its first operand, the C function that of its second.
-    load(gpu)
-        .check2("float_signs", &floats(), &floats(), |a: f32, b: f32| [a.abs(), -a, a.copysign(b), b.copysign(a)]);
+    load(gpu).check2("float_signs", &floats(), &floats(), |a: f32, b: f32| {
+        let [size, opposite, signed] = [a.abs(), -a, a.copysign(b)].map(Number::any_nan);
+        [size, opposite, signed, Number::bits(b.copysign(a))]
+    });
 }
 
 fn float_kinds(gpu: &Driver) {

@@ -1,9 +1,9 @@
 //! `matrix.cu`. All numbers are small and whole, so that sums are exact in any order.
 
 use cuda_abi::driver::Driver;
+use testkit::exact::{BFLOAT, DOUBLE, Exact, HALF, Round, SINGLE};
 
 use super::device::{Kernels, args};
-use super::exact::{BFLOAT, DOUBLE, Exact, HALF, Round, SINGLE};
 use super::values::scattered;
 
 super::tests! {

@@ -13,7 +13,7 @@ pub mod compile;
 mod control;
 mod convert;
 mod device;
-mod exact;
+mod expected;
 mod float;
 mod grid;
 mod half;

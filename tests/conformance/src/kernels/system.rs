@@ -65,8 +65,9 @@ fn system_clocks(gpu: &Driver) {
 
 /// What the process writes to its standard output while `body` runs.
 fn captured(body: impl FnOnce()) -> String {
-    let path = std::env::temp_dir().join(format!("conformance-printed-{}", std::process::id()));
-    let options = std::fs::File::options().read(true).write(true).create(true).truncate(true).open(&path);
+    let directory = testkit::directory();
+    let options =
+        std::fs::File::options().read(true).write(true).create(true).truncate(true).open(directory.join("printed"));
     let mut file = options.expect("a file for the output");
     // SAFETY: plain calls on descriptors of our own.
     let kept = unsafe { libc::dup(1) };
@@ -81,7 +82,6 @@ fn captured(body: impl FnOnce()) -> String {
     }
     let mut text = String::new();
     file.rewind().and_then(|()| file.read_to_string(&mut text)).expect("what was printed");
-    let _ = std::fs::remove_file(path);
     text
 }
 

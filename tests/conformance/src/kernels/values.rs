@@ -2,14 +2,8 @@
 
 /// Numbers that look random and are the same each time.
 pub fn scattered(count: usize, seed: u64) -> Vec<u64> {
-    let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
-    let mut next = || {
-        state ^= state << 13;
-        state ^= state >> 7;
-        state ^= state << 17;
-        state.wrapping_mul(0x2545_f491_4f6c_dd1d)
-    };
-    (0..count).map(|_| next()).collect()
+    let mut random = testkit::Random::new(seed);
+    (0..count).map(|_| random.word()).collect()
 }
 
 pub fn words() -> Vec<u32> {
@@ -73,6 +67,10 @@ pub fn floats() -> Vec<f32> {
     values
 }
 
+/// The usual one, one with a payload, and one that would signal.
+const DOUBLE_NANS: [f64; 3] =
+    [f64::NAN, f64::from_bits(0x7ff8_0000_0000_1234), f64::from_bits(0xfff4_0000_0000_5678)];
+
 pub fn doubles() -> Vec<f64> {
     let mut values: Vec<f64> = vec![0.0, 1.0, 1.5, 3.0, 0.1, 1e-3, 1e10, 9_007_199_254_740_993.0, 1e-200, 1e200];
     values.extend([f64::MIN_POSITIVE, f64::MAX, f64::EPSILON, f64::INFINITY, 1.0 + f64::EPSILON]);
@@ -88,7 +86,7 @@ pub fn doubles() -> Vec<f64> {
     values.extend(scattered(8, 7).iter().map(|value| f64::from_bits(*value & 0x7fef_ffff_ffff_ffff)));
     let negative: Vec<f64> = values.iter().map(|value| -value).collect();
     values.extend(negative);
-    values.push(f64::NAN);
+    values.extend(DOUBLE_NANS);
     values
 }
 
@@ -107,7 +105,7 @@ pub fn few_doubles() -> Vec<f64> {
     values.extend([f64::from_bits(1), f64::from_bits(0xf_ffff_ffff_fff1), 1e-160]);
     let negative: Vec<f64> = values.iter().map(|value| -value).collect();
     values.extend(negative);
-    values.push(f64::NAN);
+    values.extend(DOUBLE_NANS);
     values
 }
 

@@ -320,12 +320,11 @@ fn a_file_that_is_not_there(gpu: &Driver) {
     context(gpu);
     let mut none = null_mut();
     answers!(gpu, CUDA_ERROR_FILE_NOT_FOUND, cuModuleLoad(&mut none, c"/no/such/file.cubin".as_ptr()));
-    let path = std::env::temp_dir().join(format!("conformance-{}.ptx", std::process::id()));
-    std::fs::write(&path, KERNELS).expect("a file");
+    let directory = testkit::directory();
+    let path = directory.write("kernels.ptx", KERNELS);
     let name = CString::new(path.to_str().expect("a plain path")).expect("no NUL");
     let mut loaded: *mut c_void = null_mut();
     let code = code!(gpu, cuModuleLoad(&mut loaded, name.as_ptr()));
-    let _ = std::fs::remove_file(path);
     assert_eq!(code, 0);
     assert!(!function(gpu, loaded, "double").is_null());
 }

@@ -258,12 +258,8 @@ mod tests {
 
     #[test]
     fn links_slices_and_modes_are_told() {
-        let folder = std::env::temp_dir().join(format!("bulkhead-survey-{}", std::process::id()));
-        std::fs::create_dir_all(&folder).unwrap();
-        let (source, library) = (folder.join("nvml.c"), folder.join("libnvidia-ml.so.1"));
-        std::fs::write(&source, FAKE).unwrap();
-        let mut cc = std::process::Command::new("cc");
-        assert!(cc.args(["-shared", "-fPIC", "-w", "-o"]).arg(&library).arg(&source).status().unwrap().success());
+        let directory = testkit::directory();
+        let library = directory.shared_library("libnvidia-ml.so.1", FAKE);
         let gpu = |index: u32| Gpu { index, pci_bus_id: format!("0000:0{index}:00.0"), ..Gpu::default() };
         let links = |count| vec![vec![Link::default(); count]; count];
         let mut survey = Survey { gpus: (0..3).map(gpu).collect(), links: links(3), ..Survey::default() };
@@ -274,7 +270,6 @@ mod tests {
         let mut fewer = Survey { gpus: (0..2).map(gpu).collect(), links: links(2), ..Survey::default() };
         complete(&mut fewer, &library).unwrap();
         let cut = cut_gpus(&library).unwrap();
-        std::fs::remove_dir_all(folder).unwrap();
         assert_eq!((fewer.gpus.len(), &fewer.gpus[2], fewer.links.len()), (3, &survey.gpus[2], 3));
         assert_eq!((cut.len(), cut[0].minor), (1, Some(2)));
         assert_eq!(survey.driver_version.as_deref(), Some("580.1"));

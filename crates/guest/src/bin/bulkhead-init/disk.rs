@@ -94,14 +94,11 @@ mod tests {
     use super::*;
 
     fn file(start: &[u8], magic: &[u8]) -> io::Result<FileSystem> {
-        let path = std::env::temp_dir().join(format!("bulkhead-disk-{}-{}", std::process::id(), start.len()));
+        let directory = testkit::directory();
         let mut bytes = vec![0; 4096];
         bytes[..start.len()].copy_from_slice(start);
         bytes[0x438..0x438 + magic.len()].copy_from_slice(magic);
-        std::fs::write(&path, bytes)?;
-        let kind = FileSystem::of(&File::open(&path)?);
-        std::fs::remove_file(path)?;
-        kind
+        FileSystem::of(&File::open(directory.write("disk", bytes))?)
     }
 
     #[test]

@@ -167,32 +167,24 @@ fn set_lock(file: &File, kind: libc::c_int) -> bool {
 mod tests {
     use super::*;
     use std::fs::OpenOptions;
-    use std::path::PathBuf;
 
-    struct Place(PathBuf);
+    struct Place(testkit::Directory);
 
     impl Place {
-        fn new(name: &str) -> Place {
-            let path = std::env::temp_dir().join(format!("softgpu-cache-{}-{name}", std::process::id()));
-            let _ = std::fs::remove_file(&path);
-            Place(path)
+        fn new() -> Place {
+            Place(testkit::directory())
         }
 
         fn open(&self) -> Store {
-            let file = OpenOptions::new().read(true).write(true).create(true).truncate(false).open(&self.0);
+            let file =
+                OpenOptions::new().read(true).write(true).create(true).truncate(false).open(self.0.join("kernels"));
             Store::open(file.unwrap()).unwrap()
-        }
-    }
-
-    impl Drop for Place {
-        fn drop(&mut self) {
-            let _ = std::fs::remove_file(&self.0);
         }
     }
 
     #[test]
     fn what_one_adds_others_find() {
-        let place = Place::new("share");
+        let place = Place::new();
         let (one, other) = (place.open(), place.open());
         assert_eq!(one.find(&[1; 32]), None);
         one.add(&[1; 32], b"first");
@@ -208,7 +200,7 @@ mod tests {
 
     #[test]
     fn damage_is_noticed_and_what_was_cut_off_is_written_over() {
-        let place = Place::new("damage");
+        let place = Place::new();
         let store = place.open();
         store.add(&[1; 32], b"first");
         store.add(&[2; 32], b"second");
@@ -223,7 +215,7 @@ mod tests {
 
     #[test]
     fn a_file_that_has_grown_begins_anew() {
-        let place = Place::new("grown");
+        let place = Place::new();
         let old = place.open();
         old.add(&[1; 32], b"first");
         old.file.set_len(MOST + 1).unwrap();
@@ -235,7 +227,7 @@ mod tests {
 
     #[test]
     fn a_length_that_makes_no_sense_ends_the_list() {
-        let place = Place::new("length");
+        let place = Place::new();
         let store = place.open();
         let mut header = [0u8; HEADER];
         header[32..40].copy_from_slice(&u64::MAX.to_le_bytes());

@@ -116,7 +116,7 @@ impl Lower<'_, '_> {
         self.b.ins().select(above, one, floor)
     }
 
-    /// A NaN loses against a number, unless `.NaN` says otherwise.
+    /// A NaN loses against a number, unless `.NaN` says otherwise; a NaN that comes out is the canonical one.
     fn float_extreme(&mut self, min: bool, mods: Mods, a: Value, b: Value) -> Value {
         let (x, y) = if mods.variant { (self.b.ins().fabs(a), self.b.ins().fabs(b)) } else { (a, b) };
         let both = if min { self.b.ins().fmin(x, y) } else { self.b.ins().fmax(x, y) };
@@ -126,6 +126,11 @@ impl Lower<'_, '_> {
             let y_nan = self.b.ins().fcmp(FloatCC::Unordered, y, y);
             let without_y = self.b.ins().select(y_nan, x, both);
             value = self.b.ins().select(x_nan, y, without_y);
+        }
+        // Hardware does so for singles alone.
+        if self.b.func.dfg.value_type(value) == types::F32 {
+            let (nan, canonical) = (self.is_nan(value), self.b.ins().f32const(f32::from_bits(0x7fff_ffff)));
+            value = self.b.ins().select(nan, canonical, value);
         }
         if mods.variant {
             // `.xorsign.abs`: the product's sign.

@@ -312,11 +312,11 @@ fn a_picture_of_a_graph(gpu: &Driver) {
     let data = alloc(gpu, 64);
     let first = add_kernel(gpu, graph, &[], store, &[data, 8]);
     add_set(gpu, graph, &[first], set(data, 1, 1));
-    let path = std::env::temp_dir().join(format!("conformance-{}.dot", std::process::id()));
+    let directory = testkit::directory();
+    let path = directory.join("graph.dot");
     let name = CString::new(path.to_str().expect("a readable path")).expect("no NUL");
     ok!(gpu, cuGraphDebugDotPrint(graph, name.as_ptr(), 0));
     let text = std::fs::read_to_string(&path).expect("the file is there");
-    std::fs::remove_file(&path).expect("the file is ours");
     assert!(text.contains("digraph") && text.contains("->"), "{text}");
 }
 

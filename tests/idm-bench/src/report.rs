@@ -3,7 +3,7 @@
 use std::fmt;
 use std::time::{Duration, Instant};
 
-use super::BenchError;
+use crate::BenchError;
 
 /// Of one kind of round trip.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -13,7 +13,7 @@ pub struct Latency {
 }
 
 impl Latency {
-    pub(super) fn measure(
+    pub(crate) fn measure(
         rounds: usize,
         mut round: impl FnMut() -> Result<(), BenchError>,
     ) -> Result<Self, BenchError> {
@@ -57,7 +57,7 @@ impl Report {
 impl fmt::Display for Report {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let micros = |time: Duration| time.as_secs_f64() * 1e6;
-        writeln!(f, "round trip, {} bytes      p50        p99", super::PAYLOAD)?;
+        writeln!(f, "round trip, {} bytes      p50        p99", crate::PAYLOAD)?;
         for (name, latency) in [("unix socket", self.socket), ("idm call", self.call), ("idm block", self.block)] {
             writeln!(f, "  {name:<18} {:>8.2} us {:>8.2} us", micros(latency.p50), micros(latency.p99))?;
         }

@@ -4,11 +4,11 @@ use std::sync::{Arc, Condvar, Mutex};
 
 use zerocopy::IntoBytes;
 
-use super::{mix, op, words};
-use crate::Server;
-use crate::bulk::BulkView;
-use crate::lane::{Dispatcher, Replies};
-use crate::ring::{ConsumeError, Consumer, NO_LANE, RecordHeader};
+use crate::{mix, op, words};
+use idm::Server;
+use idm::bulk::BulkView;
+use idm::lane::{Dispatcher, Replies};
+use idm::ring::{ConsumeError, Consumer, NO_LANE, RecordHeader};
 
 #[derive(Default)]
 struct State {

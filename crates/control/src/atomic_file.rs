@@ -49,16 +49,15 @@ mod tests {
 
     #[test]
     fn a_file_that_cannot_be_put_in_place_leaves_nothing() {
-        let dir = std::env::temp_dir().join(format!("bulkhead-files-{}", std::process::id()));
-        fs::create_dir_all(dir.join("taken")).unwrap();
-        write(&dir.join("a.json"), b"1").unwrap();
-        write(&dir.join("a.json"), b"22").unwrap();
-        assert_eq!(fs::read(dir.join("a.json")).unwrap(), b"22");
+        let directory = testkit::directory();
+        fs::create_dir(directory.join("taken")).unwrap();
+        write(&directory.join("a.json"), b"1").unwrap();
+        write(&directory.join("a.json"), b"22").unwrap();
+        assert_eq!(fs::read(directory.join("a.json")).unwrap(), b"22");
         // A directory stands where the file should go.
-        assert!(write(&dir.join("taken"), b"x").is_err());
-        assert_eq!(fs::read_dir(&dir).unwrap().count(), 2);
-        remove(&dir.join("a.json")).unwrap();
-        remove(&dir.join("a.json")).unwrap();
-        fs::remove_dir_all(dir).unwrap();
+        assert!(write(&directory.join("taken"), b"x").is_err());
+        assert_eq!(fs::read_dir(&directory).unwrap().count(), 2);
+        remove(&directory.join("a.json")).unwrap();
+        remove(&directory.join("a.json")).unwrap();
     }
 }

@@ -1,7 +1,8 @@
 //! What every transport must do, stated once.
 //!
 //! A transport brings a client together with a far side that runs [`serve`]: another thread, another process, another
-//! machine's guest. [`SUITE`] drives the client; each behaviour panics when it finds something wrong. For tests only.
+//! machine's guest. [`SUITE`] drives the client; each behaviour panics when it finds something wrong.
+#![forbid(unsafe_code)]
 
 mod far_side;
 mod suite;
@@ -9,8 +10,8 @@ mod suite;
 pub use far_side::serve;
 pub use suite::SUITE;
 
-use crate::Client;
-use crate::region::Layout;
+use idm::Client;
+use idm::region::Layout;
 
 /// Brings two sides together.
 pub trait Transport {

@@ -5,13 +5,13 @@ use std::time::Duration;
 
 use zerocopy::IntoBytes;
 
-use super::{Behaviour, Connection, Transport, mix, op, words};
-use crate::Client;
-use crate::flags::Watched;
-use crate::gone::Gone;
-use crate::lane::{CallError, Lane};
-use crate::region::Layout;
-use crate::ring::PostError;
+use crate::{Behaviour, Connection, Transport, mix, op, words};
+use idm::Client;
+use idm::Gone;
+use idm::flags::Watched;
+use idm::lane::{CallError, Lane};
+use idm::region::Layout;
+use idm::ring::PostError;
 
 macro_rules! suite {
     ($($name:ident),* $(,)?) => {

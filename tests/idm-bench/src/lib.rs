@@ -2,6 +2,7 @@
 //!
 //! The far side is another process: the caller's own program, started again so that its `main` calls [`peer`]. It talks
 //! to us over a socket on its standard input.
+#![forbid(unsafe_code)]
 
 mod far_side;
 mod report;
@@ -15,13 +16,13 @@ use std::time::{Duration, Instant};
 
 use thiserror::Error;
 
-use crate::bootstrap::{self, Attach, BootstrapError};
-use crate::gone::Gone;
-use crate::lane::CallError;
-use crate::peer::PeerWatch;
-use crate::region::{Placement, RegionError};
-use crate::ring::PostError;
-use crate::{Client, PeerGone};
+use idm::Gone;
+use idm::bootstrap::{self, Attach, BootstrapError};
+use idm::lane::{CallError, Lane};
+use idm::peer::{PeerWatch, StopWatch};
+use idm::region::{Placement, RegionError};
+use idm::ring::PostError;
+use idm::{Client, PeerGone};
 
 /// Payload of every message that is measured.
 pub const PAYLOAD: usize = 64;
@@ -105,7 +106,7 @@ pub fn run(mut options: Options) -> Result<Report, BenchError> {
     Ok(Report { socket: socket_trip, call, block, posts_per_second, idle_client: idle.0, idle_server: idle.1 })
 }
 
-fn watch(socket: &OwnedFd, gone: &PeerGone) -> Result<crate::peer::StopWatch, BenchError> {
+fn watch(socket: &OwnedFd, gone: &PeerGone) -> Result<StopWatch, BenchError> {
     let socket = socket.try_clone().map_err(BenchError::Start)?;
     let (watch, stop) = PeerWatch::new(socket, None, gone.clone(), || {})?;
     watch.spawn().map_err(BenchError::Start)?;
@@ -130,7 +131,7 @@ fn post(client: &Client, posts: usize) -> Result<f64, BenchError> {
 }
 
 /// The part of a core that each side uses while both wait for each other.
-fn idle(client: &Client, lane: &mut crate::lane::Lane, span: Duration) -> Result<(f64, f64), BenchError> {
+fn idle(client: &Client, lane: &mut Lane, span: Duration) -> Result<(f64, f64), BenchError> {
     let mut far_cpu = || -> Result<Duration, BenchError> {
         let reply = lane.call(op::CPU_TIME, 0, 0, 0, |_| {})?;
         let nanos = reply.payload.try_into().map_or(0, u64::from_ne_bytes);

@@ -2,13 +2,13 @@
 
 use std::os::fd::{AsFd, OwnedFd};
 
-use super::{BenchError, PAYLOAD, cpu_time, op};
-use crate::Server;
-use crate::bootstrap::{self, Attach};
-use crate::lane::{Dispatcher, Replies};
-use crate::peer::PeerWatch;
-use crate::region::{Layout, Placement};
-use crate::ring::{ConsumeError, NO_LANE};
+use crate::{BenchError, PAYLOAD, cpu_time, op};
+use idm::Server;
+use idm::bootstrap::{self, Attach};
+use idm::lane::{Dispatcher, Replies};
+use idm::peer::PeerWatch;
+use idm::region::{Layout, Placement};
+use idm::ring::{ConsumeError, NO_LANE};
 
 /// Serves the measurement on the socket at standard input; ends when it hangs up.
 pub fn peer() -> Result<(), BenchError> {

@@ -1,0 +1,28 @@
+//! In place of `guest`, in a library that is built without Xen: no program is in a guest.
+
+use cuda_abi::error::CUDA_ERROR_NO_DEVICE;
+use idm::bootstrap::Hello;
+
+use super::{Failure, Link, Session};
+
+pub fn is_possible() -> bool {
+    false
+}
+
+pub fn promised_version() -> Option<u32> {
+    None
+}
+
+/// Only a program whose environment asks for Xen comes here.
+pub fn connect(_hello: &Hello) -> Result<(idm::Client, Link), Failure> {
+    Err(Failure { code: CUDA_ERROR_NO_DEVICE, text: "this libcuda.so.1 is built without Xen".to_owned() })
+}
+
+pub fn is_leaving() -> bool {
+    false
+}
+
+pub fn print_output(_session: &'static Session) {}
+
+#[inline]
+pub fn print_at_wait(_session: &Session) {}
