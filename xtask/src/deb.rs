@@ -28,16 +28,16 @@ const POSTINST: &str = r#"#!/bin/sh
 set -e
 if [ "$1" = configure ] && [ -d /run/systemd/system ]; then
     systemctl daemon-reload
-    systemctl enable --quiet bulkhead-spawner.service bulkhead.service bulkhead-exporter.service
+    systemctl enable --quiet bulkhead-broker.service bulkhead.service bulkhead-exporter.service
     # A restart replaces the daemons only; tenants' programs go on.
-    systemctl restart bulkhead-spawner.service bulkhead.service bulkhead-exporter.service || true
+    systemctl restart bulkhead-broker.service bulkhead.service bulkhead-exporter.service || true
 fi
 "#;
 
 const PRERM: &str = r#"#!/bin/sh
 set -e
 if [ "$1" = remove ] && [ -d /run/systemd/system ]; then
-    systemctl disable --quiet --now bulkhead-xen-backend.service bulkhead-exporter.service bulkhead.service bulkhead-spawner.service || true
+    systemctl disable --quiet --now bulkhead-xen-backend.service bulkhead-exporter.service bulkhead.service bulkhead-broker.service || true
 fi
 "#;
 
@@ -96,7 +96,7 @@ fn lay_out(stage: &Path, root: &Path) -> Result<()> {
             0o644,
         ),
         (packaging.join("bulkhead.service"), "usr/lib/systemd/system/bulkhead.service", 0o644),
-        (packaging.join("bulkhead-spawner.service"), "usr/lib/systemd/system/bulkhead-spawner.service", 0o644),
+        (packaging.join("bulkhead-broker.service"), "usr/lib/systemd/system/bulkhead-broker.service", 0o644),
         (packaging.join("bulkhead-exporter.service"), "usr/lib/systemd/system/bulkhead-exporter.service", 0o644),
         (stage.join("lib/bulkhead/bulkhead-spawner"), "usr/lib/bulkhead/bulkhead-spawner", 0o755),
         (stage.join("lib/bulkhead/bulkhead-broker"), "usr/lib/bulkhead/bulkhead-broker", 0o755),

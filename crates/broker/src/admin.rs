@@ -170,7 +170,7 @@ impl Broker {
     pub(super) fn make_zone(&mut self, name: &ZoneName, settings: ZoneSettings, lease: bool) -> io::Result<()> {
         let ZoneLimits { memory, share, .. } = settings.limits;
         if let Err(error) = self.open_zone(name, settings, lease) {
-            let _ = std::fs::remove_dir_all(self.folder.zone(name));
+            self.spawner.remove_zone_directory(name);
             return Err(error);
         }
         tracing::info!(zone = %name, memory, share, "zone made");

@@ -165,7 +165,9 @@ impl Broker {
         let serve = |source| StartError::Serve { path: folder.path().to_owned(), source };
         let roster = Roster::open(&folder.roster()).map_err(serve)?;
         let reactor = Reactor::new().map_err(serve)?;
+        spawner.clear_admin_socket().map_err(serve)?;
         let admin_listener = packet::listen(&folder.admin_socket(), 0o600, 16).map_err(serve)?;
+        spawner.open_admin_socket().map_err(serve)?;
         let status_listener = packet::listen(&folder.status_socket(), 0o660, 16).map_err(serve)?;
         let rejoin_listener = packet::listen(&folder.workers_socket(), 0o666, 128).map_err(serve)?;
         reactor.watch(&admin_listener, Source::AdminListener).map_err(serve)?;
@@ -294,7 +296,7 @@ impl Broker {
             self.configure_zone(&name, settings)?;
         }
         let known: Vec<String> = self.zones.keys().map(|name| name.as_str().to_owned()).collect();
-        self.folder.forget_other_zones(|name| known.iter().any(|known| known == name))?;
+        self.forget_other_zones(|name| known.iter().any(|known| known == name));
         self.resume_figures();
         self.adopt_workers()?;
         self.spawner.sweep();
@@ -336,7 +338,7 @@ impl Broker {
         }
         self.scheduler.remove_zone(zone.id);
         self.grants.set_circles(name, &[]);
-        let _ = std::fs::remove_dir_all(self.folder.zone(name));
+        self.spawner.remove_zone_directory(name);
         let _ = packet::clear(&self.folder.guest_socket(name));
         if let Err(error) = self.save_zones() {
             tracing::warn!(%error, "cannot write the book of zones");
@@ -365,6 +367,13 @@ impl Broker {
             if let Some(zone) = self.zones.get_mut(&zone) {
                 zone.runaways += 1;
             }
+        }
+    }
+
+    /// Removes directories of zones that a predecessor left and nobody knows any more.
+    fn forget_other_zones(&self, known: impl Fn(&str) -> bool) {
+        for name in self.folder.zone_names().into_iter().filter(|name| !known(name.as_str())) {
+            self.spawner.remove_zone_directory(&name);
         }
     }
 
@@ -465,10 +474,12 @@ impl Broker {
         if everything {
             self.folder.remove();
         } else if nothing_left {
-            self.folder.clear(given);
+            self.forget_other_zones(|name| self.config.zones.iter().any(|(known, _)| known.as_str() == name));
+            self.folder.clear();
         } else {
             self.folder.retire();
         }
+        let _ = self.spawner.clear_admin_socket();
     }
 }
 

@@ -16,7 +16,7 @@ use control::lock::try_lock;
 use control::state_dir::{remove, remove_files};
 use std::fs::{self, DirBuilder, File};
 use std::io::{self, Write};
-use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
 use control::ZoneName;
@@ -124,10 +124,6 @@ impl StateDir {
         self.path.join("guests").join(name.as_str())
     }
 
-    pub fn make_zone(&self, name: &ZoneName) -> io::Result<()> {
-        make(&self.zone(name), 0o755)
-    }
-
     /// Leaves the driver's version beside the zone's socket: programs ask for it before they connect.
     pub fn write_driver_version(&self, name: &ZoneName, version: u32) -> io::Result<()> {
         use rustix::fs::{Mode, OFlags};
@@ -147,15 +143,10 @@ impl StateDir {
         Ok(rustix::fs::renameat(&folder, NEW_DRIVER_VERSION, &folder, DRIVER_VERSION)?)
     }
 
-    /// Folders of zones that a predecessor left and nobody knows any more.
-    pub fn forget_other_zones(&self, known: impl Fn(&str) -> bool) -> io::Result<()> {
-        for entry in fs::read_dir(self.path.join("zones"))? {
-            let entry = entry?;
-            if !entry.file_name().to_str().is_some_and(&known) {
-                fs::remove_dir_all(entry.path())?;
-            }
-        }
-        Ok(())
+    /// The zones that have a directory here, whoever left it.
+    pub fn zone_names(&self) -> Vec<ZoneName> {
+        let entries = fs::read_dir(self.path.join("zones")).into_iter().flatten().flatten();
+        entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok()).collect()
     }
 
     /// Removes the sockets, which nobody answers any more.
@@ -172,10 +163,7 @@ impl StateDir {
 
     /// Removes everything that is in here, but for the folders of zones that come again: containers that have a folder
     /// mounted would not see another one of the same name.
-    pub fn clear(&self, comes_again: impl Fn(&str) -> bool) {
-        if let Err(error) = self.forget_other_zones(comes_again) {
-            tracing::warn!(%error, "folders of zones stay");
-        }
+    pub fn clear(&self) {
         for zone in fs::read_dir(self.path.join("zones")).into_iter().flatten().flatten() {
             for entry in fs::read_dir(zone.path()).into_iter().flatten().flatten() {
                 let _ = packet::clear(&entry.path());
@@ -187,7 +175,7 @@ impl StateDir {
 
 /// The lock of a folder, if nobody has it.
 fn try_take(path: &Path) -> io::Result<Option<File>> {
-    let lock = File::options().read(true).write(true).create(true).truncate(false).open(path)?;
+    let lock = File::options().read(true).write(true).create(true).truncate(false).mode(0o600).open(path)?;
     // A broker that ends removes the file, and what was opened before that locks nothing any more.
     let is_there = || {
         let place = |known: fs::Metadata| (known.dev(), known.ino());
@@ -238,7 +226,7 @@ mod tests {
         let first = StateDir::open(&path, true).unwrap();
         // Opened while the first one was there; when that goes, it takes the file along.
         let early = File::open(path.join("lock")).unwrap();
-        first.clear(|_| false);
+        first.clear();
         drop(first);
         assert!(try_lock(&early).unwrap());
         let second = StateDir::open(&path, true).unwrap();
@@ -247,21 +235,24 @@ mod tests {
     }
 
     #[test]
-    fn folders_of_zones_that_come_again_stay_and_are_empty() {
+    fn directories_of_zones_stay_and_are_empty() {
         let directory = testkit::directory();
         let path = directory.join("s");
         let state = StateDir::open(&path, true).unwrap();
         let zones: [ZoneName; 2] = ["stays", "goes"].map(|name| name.parse().unwrap());
-        zones.iter().for_each(|zone| state.make_zone(zone).unwrap());
+        zones.iter().for_each(|zone| fs::create_dir(state.zone(zone)).unwrap());
+        let mut names = state.zone_names();
+        names.sort();
+        assert_eq!(names, [zones[1].clone(), zones[0].clone()]);
         let victim = directory.join("victim");
         fs::create_dir_all(victim.join("inside")).unwrap();
         for name in ["link", "zones/stays/link"] {
             std::os::unix::fs::symlink(&victim, path.join(name)).unwrap();
         }
         fs::write(state.zone_socket(&zones[0]), "").unwrap();
-        state.clear(|name| name == "stays");
+        state.clear();
         assert_eq!(fs::read_dir(state.zone(&zones[0])).unwrap().count(), 0);
-        assert!(!state.zone(&zones[1]).exists() && !path.join("books").exists() && !path.join("lock").exists());
+        assert!(state.zone(&zones[1]).exists() && !path.join("books").exists() && !path.join("lock").exists());
         assert!(path.join("link").exists() && victim.join("inside").exists());
     }
 
@@ -271,7 +262,7 @@ mod tests {
         let path = directory.join("s");
         let state = StateDir::open(&path, true).unwrap();
         let zone: ZoneName = "a".parse().unwrap();
-        state.make_zone(&zone).unwrap();
+        fs::create_dir(state.zone(&zone)).unwrap();
         let victim = path.join("victim");
         fs::write(&victim, "as it was").unwrap();
         let file = state.zone(&zone).join(DRIVER_VERSION);

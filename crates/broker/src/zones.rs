@@ -89,7 +89,7 @@ impl Zone {
         leased: bool,
     ) -> io::Result<Self> {
         let ZoneSettings { limits, labels, access, ties } = settings;
-        folder.make_zone(name)?;
+        spawner.make_zone_directory(name)?;
         let socket = folder.zone_socket(name);
         let listener = Lane::default().take(packet::listen(&socket, access.mode, BACKLOG)?);
         if access.uid.is_some() || access.gid.is_some() {

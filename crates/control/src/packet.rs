@@ -43,7 +43,9 @@ pub fn listen(path: &Path, mode: u32, backlog: i32) -> io::Result<OwnedFd> {
 pub fn set_access(path: &Path, mode: u32, uid: Option<u32>, gid: Option<u32>) -> io::Result<()> {
     use rustix::fs::{AtFlags, FileType, Gid, Mode, OFlags, Uid};
     let file = rustix::fs::open(path, OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC, Mode::empty())?;
-    if FileType::from_raw_mode(rustix::fs::fstat(&file)?.st_mode) != FileType::Socket {
+    let known = rustix::fs::fstat(&file)?;
+    // One that has another name elsewhere is somebody else's.
+    if FileType::from_raw_mode(known.st_mode) != FileType::Socket || known.st_nlink != 1 {
         return Err(io::Error::new(io::ErrorKind::InvalidInput, "somebody has put something else in its place"));
     }
     // Such a descriptor is no way to change the file's mode, but in /proc it stands for this very file.

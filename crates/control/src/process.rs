@@ -91,6 +91,8 @@ pub struct Peer {
     pub uid: u32,
     pub gid: u32,
     pub pidfd: Option<OwnedFd>,
+    /// The descriptor is of the process that connected, and not of one that has its number by now.
+    pub exact: bool,
 }
 
 pub fn peer(socket: impl AsFd) -> io::Result<Peer> {
@@ -99,8 +101,10 @@ pub fn peer(socket: impl AsFd) -> io::Result<Peer> {
     unsafe { socket_option(socket.as_fd(), libc::SO_PEERCRED, &mut credentials)? };
     // A peer outside of our pid namespace has the number 0.
     let pid = u32::try_from(credentials.pid).unwrap_or(0);
-    let pidfd = peer_pidfd(socket.as_fd()).or_else(|| open(pid).ok());
-    Ok(Peer { pid, uid: credentials.uid, gid: credentials.gid, pidfd })
+    let exact = peer_pidfd(socket.as_fd());
+    let is_exact = exact.is_some();
+    let pidfd = exact.or_else(|| open(pid).ok());
+    Ok(Peer { pid, uid: credentials.uid, gid: credentials.gid, pidfd, exact: is_exact })
 }
 
 impl Peer {

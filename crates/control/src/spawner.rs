@@ -135,6 +135,18 @@ pub trait Spawner: Send + Sync {
     /// Forgets a zone's limits.
     fn remove_zone(&self, zone: &ZoneName);
 
+    /// Makes the directory of a zone, or takes the one that is there. What a tenant has put into it in place of ours goes.
+    fn make_zone_directory(&self, zone: &ZoneName) -> io::Result<()>;
+
+    /// Removes the directory of a zone.
+    fn remove_zone_directory(&self, zone: &ZoneName);
+
+    /// Removes the socket for operators, before the broker listens at it and when it ends.
+    fn clear_admin_socket(&self) -> io::Result<()>;
+
+    /// Makes the socket for operators root's, once the broker listens at it.
+    fn open_admin_socket(&self) -> io::Result<()>;
+
     /// Says who may connect to a zone's socket, and whose it is.
     fn set_access(&self, zone: &ZoneName, mode: u32, uid: Option<u32>, gid: Option<u32>) -> io::Result<()>;
 

@@ -16,8 +16,6 @@ pub fn remove_files(path: &Path) {
     for directory in ["rejoin", "guests", "books", "jail"] {
         let _ = fs::remove_dir_all(path.join(directory));
     }
-    // Where root has made it for a broker that is not, it can only be removed as it is: empty.
-    let _ = fs::remove_dir(path.join("jail"));
     for file in ["admin.sock", "status.sock", "owner", "lock"] {
         let _ = fs::remove_file(path.join(file));
     }

@@ -5,7 +5,7 @@
 //! /opt/bulkhead/<version>/lib/bulkhead/libcuda.so.1, libnvidia-ml.so.1
 //! /opt/bulkhead/current                     -> <version>
 //! /etc/bulkhead/bulkhead.toml               if one is given
-//! /etc/systemd/system/bulkhead.service  (and -spawner, -exporter)
+//! /etc/systemd/system/bulkhead.service  (and -broker, -exporter)
 //! ```
 //!
 //! Files are replaced by renaming: processes that run or have mounted the old ones keep them. Installing is idempotent, so a
@@ -18,8 +18,8 @@ use std::process::Command;
 
 /// The services, in the order in which they are started.
 const UNITS: [(&str, &str); 3] = [
-    ("bulkhead-spawner.service", include_str!("../../../packaging/bulkhead-spawner.service")),
     ("bulkhead.service", include_str!("../../../packaging/bulkhead.service")),
+    ("bulkhead-broker.service", include_str!("../../../packaging/bulkhead-broker.service")),
     ("bulkhead-exporter.service", include_str!("../../../packaging/bulkhead-exporter.service")),
 ];
 const UNIT_DIR: &str = "etc/systemd/system";
@@ -194,12 +194,12 @@ impl Systemd {
             self.ask(&["daemon-reload"])?;
         }
         if changes.programs || changes.unit {
-            self.ask(&["restart", "bulkhead-spawner.service", "bulkhead.service", "bulkhead-exporter.service"])
+            self.ask(&["restart", "bulkhead.service", "bulkhead-broker.service", "bulkhead-exporter.service"])
         } else if changes.config {
             self.ask(&["reload-or-restart", "bulkhead.service"])?;
             self.ask(&["restart", "bulkhead-exporter.service"])
         } else {
-            self.ask(&["start", "bulkhead.service", "bulkhead-exporter.service"])
+            self.ask(&["start", "bulkhead.service", "bulkhead-broker.service", "bulkhead-exporter.service"])
         }
     }
 }

@@ -98,6 +98,7 @@ pub fn start(
         command.arg("--name").arg(name);
     }
     command.args(http.options.dcgm_names.then_some("--dcgm-names"));
+    command.env_clear().envs(std::env::var_os(env_vars::LOG).map(|level| (env_vars::LOG, level)));
     command.envs(http.json_logs.then_some((env_vars::LOG_FORMAT, "json")));
     command.stdin(Stdio::from(theirs)).stdout(Stdio::null()).process_group(0);
     // The group first: who has given up root cannot choose one.

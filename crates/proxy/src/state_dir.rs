@@ -1,54 +1,172 @@
 //! The state directory, made ready by root for a broker that is not.
+//!
+//! | path | owner, group, mode | why |
+//! |---|---|---|
+//! | `.` | root, broker, 1771 | the broker makes sockets and a lock here, and cannot replace what is root's |
+//! | `zones` | root, root, 0711 | the spawner makes each zone's directory: container runtimes mount them |
+//! | `jail` | root, root, 0700 | over it each worker mounts its root, while it is still root itself |
+//! | `rejoin` | root, broker, 0771 | bound into jails |
+//! | `guests` | root, broker, 0770 | sockets for the Xen backend |
+//! | `books` | broker, broker, 0700 | what the next broker must know |
+//!
+//! What a version before 0.2 left to root is handed over. A fallen broker may have put anything where it can: everything
+//! is opened without following links, looked at, and changed by its descriptor.
 
-use std::fs::{DirBuilder, Permissions};
+use std::fs::DirBuilder;
 use std::io;
-use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt};
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::fs::DirBuilderExt;
 use std::path::Path;
 
-use rustix::fs::{AtFlags, CWD, Gid, Uid};
+use rustix::fs::{AtFlags, CWD, Dir, FileType, Gid, Mode, OFlags, Uid};
 
-/// Makes the directory, and gives it to the broker's user. What an earlier version left to root is handed over, too: the
-/// broker finds zones, grants and workers in it.
-pub fn prepare(path: &Path, uid: u32) -> io::Result<()> {
+const ROOT: u32 = 0;
+const DIRECTORY: OFlags = OFlags::DIRECTORY.union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
+
+/// Makes the directory and what is in it, for a broker that runs as this user.
+pub fn prepare(path: &Path, broker: u32) -> io::Result<()> {
     if !path.is_dir() {
         DirBuilder::new().recursive(true).mode(0o711).create(path)?;
     }
-    give(path, uid)?;
-    for name in ["zones", "rejoin", "guests", "books"] {
-        let directory = path.join(name);
-        // A link is refused: what we give away as root must be what was meant.
-        match std::fs::symlink_metadata(&directory) {
-            Ok(known) if known.is_dir() => give(&directory, uid)?,
-            Ok(_) => return Err(io::ErrorKind::NotADirectory.into()),
-            Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
-            Err(error) => return Err(error),
-        }
+    let state = rustix::fs::openat(CWD, &path.canonicalize()?, DIRECTORY, Mode::empty())?;
+    let known = rustix::fs::fstat(&state)?;
+    // Such as /tmp, which is not ours to take.
+    if known.st_mode & 0o002 != 0 {
+        return Err(io::Error::other("others can write to it; name a directory of its own"));
     }
-    // Only the broker has ever written here.
-    for entry in std::fs::read_dir(path.join("books")).into_iter().flatten().flatten() {
-        if entry.file_type()?.is_file() {
-            give(&entry.path(), uid)?;
-        }
+    own(&state, ROOT, broker, 0o1771)?;
+    directory(&state, "jail", ROOT, ROOT, 0o700)?;
+    directory(&state, "rejoin", ROOT, broker, 0o771)?;
+    directory(&state, "guests", ROOT, broker, 0o770)?;
+    let zones = directory(&state, "zones", ROOT, ROOT, 0o711)?;
+    for name in names(&zones)? {
+        // Only root makes anything here.
+        directory(&zones, &name, ROOT, broker, 0o775)?;
     }
-    // A tenant may have put anything into a zone's directory; the directory itself is the broker's.
-    for entry in std::fs::read_dir(path.join("zones")).into_iter().flatten().flatten() {
-        if entry.file_type()?.is_dir() {
-            give(&entry.path(), uid)?;
-        }
+    let books = directory(&state, "books", broker, broker, 0o700)?;
+    for name in names(&books)? {
+        hand_over(&books, &name, broker)?;
     }
-    let lock = path.join("lock");
-    if std::fs::symlink_metadata(&lock).is_ok_and(|known| known.is_file() && known.nlink() == 1) {
-        give(&lock, uid)?;
+    for name in ["lock", "owner"] {
+        hand_over(&state, name, broker)?;
     }
-    // Over this one each worker mounts its root, while it is still root itself.
-    let jail = path.join("jail");
-    if std::fs::symlink_metadata(&jail).is_err() {
-        DirBuilder::new().mode(0o700).create(&jail)?;
-    }
-    std::fs::set_permissions(&jail, Permissions::from_mode(0o700))
+    Ok(())
 }
 
-fn give(path: &Path, uid: u32) -> io::Result<()> {
-    let (user, group) = (Uid::from_raw(uid), Gid::from_raw(uid));
-    Ok(rustix::fs::chownat(CWD, path, Some(user), Some(group), AtFlags::SYMLINK_NOFOLLOW)?)
+/// Makes a directory, or takes one that root or its owner-to-be has made.
+fn directory(parent: &OwnedFd, name: &str, user: u32, group: u32, mode: u32) -> io::Result<OwnedFd> {
+    match rustix::fs::mkdirat(parent, name, Mode::from_raw_mode(0o700)) {
+        Ok(()) | Err(rustix::io::Errno::EXIST) => {}
+        Err(error) => return Err(error.into()),
+    }
+    let directory = rustix::fs::openat(parent, name, DIRECTORY, Mode::empty())?;
+    let known = rustix::fs::fstat(&directory)?.st_uid;
+    if known != ROOT && known != user {
+        return Err(io::Error::other(format!("{name} in it belongs to user {known}")));
+    }
+    own(&directory, user, group, mode)?;
+    Ok(directory)
+}
+
+fn own(file: impl AsFd, user: u32, group: u32, mode: u32) -> io::Result<()> {
+    let file = file.as_fd();
+    rustix::fs::fchown(file, Some(Uid::from_raw(user)), Some(Gid::from_raw(group)))?;
+    Ok(rustix::fs::fchmod(file, Mode::from_raw_mode(mode))?)
+}
+
+/// Gives a file that root wrote to the broker; everything else is left alone.
+fn hand_over(parent: &OwnedFd, name: &str, broker: u32) -> io::Result<()> {
+    let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let file = match rustix::fs::openat(parent, name, flags, Mode::empty()) {
+        Ok(file) => file,
+        Err(rustix::io::Errno::NOENT) => return Ok(()),
+        Err(error) => return Err(error.into()),
+    };
+    let known = rustix::fs::fstat(&file)?;
+    let regular = FileType::from_raw_mode(known.st_mode) == FileType::RegularFile;
+    if regular && known.st_uid == ROOT && known.st_nlink == 1 {
+        let (user, group) = (Uid::from_raw(broker), Gid::from_raw(broker));
+        rustix::fs::chownat(&file, "", Some(user), Some(group), AtFlags::EMPTY_PATH)?;
+    }
+    Ok(())
+}
+
+fn names(directory: &OwnedFd) -> io::Result<Vec<String>> {
+    let mut names = Vec::new();
+    for entry in Dir::read_from(directory)? {
+        let name = entry?.file_name().to_string_lossy().into_owned();
+        if name != "." && name != ".." {
+            names.push(name);
+        }
+    }
+    Ok(names)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::{MetadataExt, symlink};
+
+    use super::*;
+
+    const BROKER: u32 = 0x3000_0401;
+
+    fn look(path: &Path) -> (u32, u32, u32) {
+        let known = std::fs::symlink_metadata(path).unwrap();
+        (known.uid(), known.gid(), known.mode() & 0o7777)
+    }
+
+    #[test]
+    fn what_an_earlier_version_left_is_handed_over() {
+        if !testkit::is_root() {
+            return;
+        }
+        let directory = testkit::directory();
+        let state = directory.join("state");
+        for name in ["zones/a", "books", "rejoin", "jail"] {
+            std::fs::create_dir_all(state.join(name)).unwrap();
+        }
+        std::fs::write(state.join("books/zones.json"), "[]").unwrap();
+        std::fs::write(state.join("lock"), "").unwrap();
+        prepare(&state, BROKER).unwrap();
+        prepare(&state, BROKER).unwrap();
+        assert_eq!(look(&state), (0, BROKER, 0o1771));
+        assert_eq!(look(&state.join("zones")), (0, 0, 0o711));
+        assert_eq!(look(&state.join("zones/a")), (0, BROKER, 0o775));
+        assert_eq!(look(&state.join("jail")), (0, 0, 0o700));
+        assert_eq!(look(&state.join("books")), (BROKER, BROKER, 0o700));
+        assert_eq!(look(&state.join("books/zones.json")).0, BROKER);
+        assert_eq!(look(&state.join("lock")).0, BROKER);
+    }
+
+    #[test]
+    fn nothing_is_given_away_through_links() {
+        if !testkit::is_root() {
+            return;
+        }
+        let directory = testkit::directory();
+        let (state, victim) = (directory.join("state"), directory.join("victim"));
+        std::fs::create_dir_all(victim.join("inside")).unwrap();
+        std::fs::write(victim.join("secret"), "").unwrap();
+        prepare(&state, BROKER).unwrap();
+        symlink(victim.join("secret"), state.join("books/zones.json")).unwrap();
+        std::fs::hard_link(victim.join("secret"), state.join("books/linked")).unwrap();
+        prepare(&state, BROKER).unwrap();
+        assert_eq!(look(&victim.join("secret")).0, 0);
+        for name in ["books", "jail", "rejoin", "guests", "zones"] {
+            std::fs::rename(state.join(name), state.join("aside")).unwrap();
+            symlink(&victim, state.join(name)).unwrap();
+            assert!(prepare(&state, BROKER).is_err(), "{name}");
+            std::fs::remove_file(state.join(name)).unwrap();
+            std::fs::rename(state.join("aside"), state.join(name)).unwrap();
+        }
+        assert_eq!((look(&victim).0, look(&victim.join("inside")).0), (0, 0));
+        prepare(&state, BROKER).unwrap();
+    }
+
+    #[test]
+    fn a_directory_that_others_write_to_is_not_taken() {
+        if testkit::is_root() {
+            assert!(prepare(&std::env::temp_dir(), BROKER).is_err());
+        }
+    }
 }

@@ -20,5 +20,5 @@ mod settings;
 
 pub use local::Local;
 pub use remote::Remote;
-pub use server::{ServeError, serve};
+pub use server::{ServeError, Served, serve};
 pub use settings::{Helper, Settings};

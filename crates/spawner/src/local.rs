@@ -1,9 +1,11 @@
 //! The spawner itself, in the process that has the privilege.
 
 use std::collections::BTreeMap;
+use std::fs::{DirBuilder, Permissions};
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::path::Path;
+use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
+use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
@@ -20,6 +22,9 @@ use sandbox::cgroup::{self, Cgroups, Rule, Surroundings};
 use sandbox::jail::Policy;
 
 use crate::{Settings, command};
+
+/// Zones with a control group of their own: the kernel has only so many.
+const MAX_ZONES: usize = 8192;
 
 /// Starts processes by itself, with the privilege that it has.
 pub struct Local {
@@ -40,10 +45,25 @@ struct Running {
     process: OwnedFd,
     /// None for the meter and movers.
     slot: Option<usize>,
+    is_worker: bool,
+    /// The worker whose memory it moves.
+    moves: Option<u64>,
+    is_meter: bool,
+    /// Its broker is gone, and the next one has not adopted it.
+    is_orphan: bool,
     /// The jailed process itself, of which descriptors are taken; none while it is not known, or sends them itself.
     inside: Option<OwnedFd>,
     /// The client that it serves, as the kernel says.
     client: Option<OwnedFd>,
+}
+
+/// What a process is for.
+#[derive(Default)]
+struct Kind {
+    slot: Option<usize>,
+    is_worker: bool,
+    moves: Option<u64>,
+    is_meter: bool,
 }
 
 impl Local {
@@ -64,9 +84,19 @@ impl Local {
         Self { settings, facts, state: Mutex::new(State { cgroups, children: BTreeMap::new(), next: 0 }) }
     }
 
+    fn zone(&self, zone: &ZoneName) -> PathBuf {
+        self.settings.state_dir.join("zones").join(zone.as_str())
+    }
+
     /// What the operator has decided.
     pub fn settings(&self) -> &Settings {
         &self.settings
+    }
+
+    /// A new broker is about to ask: what it does not adopt of the last one's ends when it sweeps.
+    pub fn begin(&self) {
+        self.bury();
+        self.lock().children.values_mut().for_each(|running| running.is_orphan = true);
     }
 
     /// Reaps what is gone and nobody asked about: the broker that started it is gone, too.
@@ -109,7 +139,9 @@ impl Local {
             }
             tracing::warn!(%error, "a worker has no control group");
         }
-        state.spawn(&mut command, Some(slot)).inspect_err(|_| state.cgroups.leave(slot))
+        state
+            .spawn(&mut command, Kind { slot: Some(slot), is_worker: !inventory, ..Kind::default() })
+            .inspect_err(|_| state.cgroups.leave(slot))
     }
 
     /// The process of a worker that has the driver, known by more than its number.
@@ -133,16 +165,23 @@ impl State {
         !self.children.values().any(|running| running.slot == Some(slot)) && self.cgroups.is_free(slot)
     }
 
-    fn spawn(&mut self, command: &mut Command, slot: Option<usize>) -> io::Result<Started> {
-        let child = command.spawn()?;
-        let process = process::open(child.id())?;
-        self.keep(child.id(), process, slot)
+    fn spawn(&mut self, command: &mut Command, kind: Kind) -> io::Result<Started> {
+        let mut child = command.spawn()?;
+        let started = process::open(child.id()).and_then(|process| self.keep(child.id(), process, kind));
+        started.inspect_err(|_| {
+            // Nobody could end or reap it any more.
+            let _ = child.kill();
+            let _ = child.wait();
+        })
     }
 
-    fn keep(&mut self, pid: u32, process: OwnedFd, slot: Option<usize>) -> io::Result<Started> {
+    fn keep(&mut self, pid: u32, process: OwnedFd, kind: Kind) -> io::Result<Started> {
+        let started = Started { id: self.next + 1, pid, process: process.try_clone()? };
         self.next += 1;
-        let started = Started { id: self.next, pid, process: process.try_clone()? };
-        self.children.insert(self.next, Running { pid, process, slot, inside: None, client: None });
+        let Kind { slot, is_worker, moves, is_meter } = kind;
+        let running =
+            Running { pid, process, slot, is_worker, moves, is_meter, is_orphan: false, inside: None, client: None };
+        self.children.insert(self.next, running);
         Ok(started)
     }
 }
@@ -168,14 +207,27 @@ impl Spawner for Local {
             }
         };
         command::connect(&mut command, stdin, stderr);
-        self.lock().spawn(&mut command, None)
+        let kind = match program {
+            Program::Mover { worker, .. } => Kind { moves: Some(*worker), ..Kind::default() },
+            _ => Kind { is_meter: true, ..Kind::default() },
+        };
+        let mut state = self.lock();
+        // These have no slot that would bound them.
+        let same = |running: &Running| {
+            running.is_meter && kind.is_meter || kind.moves.is_some() && running.moves == kind.moves
+        };
+        if state.children.values().any(same) {
+            return Err(io::Error::other("there is one already"));
+        }
+        state.spawn(&mut command, kind)
     }
 
     fn adopt(&self, slot: usize, pid: u32, start_time: u64, zone: Option<&ZoneName>) -> io::Result<Started> {
         let process = process::open_if_same(pid, start_time).ok_or(io::ErrorKind::NotFound)?;
         let mut state = self.lock();
-        let known = state.children.iter().find(|(_, running)| running.slot == Some(slot) && running.pid == pid);
-        if let Some((id, _)) = known {
+        let known = state.children.iter_mut().find(|(_, running)| running.slot == Some(slot) && running.pid == pid);
+        if let Some((id, running)) = known {
+            running.is_orphan = false;
             return Ok(Started { id: *id, pid, process });
         }
         // Whoever asks could name any process of the machine.
@@ -187,11 +239,15 @@ impl Spawner for Local {
             return Err(io::ErrorKind::PermissionDenied.into());
         }
         state.cgroups.adopt(slot, zone);
-        state.keep(pid, process, Some(slot))
+        state.keep(pid, process, Kind { slot: Some(slot), is_worker: true, ..Kind::default() })
     }
 
     fn sweep(&self) {
-        self.lock().cgroups.sweep();
+        let mut state = self.lock();
+        for running in state.children.values().filter(|running| running.is_orphan) {
+            process::kill(&running.process);
+        }
+        state.cgroups.sweep();
     }
 
     fn kill(&self, id: u64) {
@@ -219,6 +275,11 @@ impl Spawner for Local {
     fn open_inside(&self, id: u64) -> io::Result<()> {
         let mut state = self.lock();
         let running = state.children.get_mut(&id).ok_or(io::ErrorKind::NotFound)?;
+        let slot = running.slot.filter(|_| running.is_worker).ok_or(io::ErrorKind::InvalidInput)?;
+        // One that is root still has not begun to jail itself.
+        if self.facts.privileged && process::uid(process::innermost(running.pid)) != Some(self.settings.uid(slot)) {
+            return Err(io::ErrorKind::PermissionDenied.into());
+        }
         running.inside = Some(process::open_innermost(running.pid, &running.process).ok_or(io::ErrorKind::NotFound)?);
         Ok(())
     }
@@ -234,7 +295,13 @@ impl Spawner for Local {
         if !is_of_a_zone(connection, &self.settings.state_dir)? {
             return Err(io::ErrorKind::PermissionDenied.into());
         }
-        let client = process::peer(connection)?.pidfd;
+        let peer = process::peer(connection)?;
+        let own = [self.settings.broker_uid(), self.settings.exporter_uid()];
+        if self.facts.privileged && (own.contains(&peer.uid) || peer.pid <= 1 || peer.pid == std::process::id()) {
+            return Err(io::ErrorKind::PermissionDenied.into());
+        }
+        // A number may be another process's by now; only the kernel's own word for who connected will do.
+        let client = if self.facts.privileged && !peer.exact { None } else { peer.pidfd };
         let mut state = self.lock();
         state.children.get_mut(&id).ok_or(io::ErrorKind::NotFound)?.client = client;
         Ok(())
@@ -248,6 +315,9 @@ impl Spawner for Local {
 
     fn set_zone(&self, zone: &ZoneName, limits: HostLimits) -> io::Result<bool> {
         let mut state = self.lock();
+        if state.cgroups.zones() >= MAX_ZONES {
+            return Err(io::Error::other("too many zones have limits of the host"));
+        }
         match state.cgroups.can_limit(limits) {
             Ok(()) => state.cgroups.set_zone(zone, limits),
             Err(what) => Err(io::Error::other(format!("this machine does not let us limit {what}"))),
@@ -258,8 +328,49 @@ impl Spawner for Local {
         self.lock().cgroups.remove_zone(zone);
     }
 
+    fn make_zone_directory(&self, zone: &ZoneName) -> io::Result<()> {
+        let path = self.zone(zone);
+        // Nobody but us makes anything in the directory of zones, where we have the privilege.
+        match DirBuilder::new().mode(0o755).create(&path) {
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
+                if !std::fs::symlink_metadata(&path)?.is_dir() {
+                    return Err(io::ErrorKind::NotADirectory.into());
+                }
+            }
+            result => result?,
+        }
+        if !self.facts.privileged {
+            // The mode must not depend on the umask.
+            return std::fs::set_permissions(&path, Permissions::from_mode(0o755));
+        }
+        std::os::unix::fs::chown(&path, Some(0), Some(self.settings.broker_uid()))?;
+        std::fs::set_permissions(&path, Permissions::from_mode(0o775))?;
+        for name in ["sock", "driver-version", "driver-version.new"] {
+            // The broker could not remove a directory of somebody else's.
+            if std::fs::symlink_metadata(path.join(name)).is_ok_and(|known| known.is_dir()) {
+                std::fs::remove_dir_all(path.join(name))?;
+            }
+        }
+        Ok(())
+    }
+
+    fn remove_zone_directory(&self, zone: &ZoneName) {
+        let _ = std::fs::remove_dir_all(self.zone(zone));
+    }
+
+    fn clear_admin_socket(&self) -> io::Result<()> {
+        packet::clear(&self.settings.state_dir.join("admin.sock"))
+    }
+
+    fn open_admin_socket(&self) -> io::Result<()> {
+        if !self.facts.privileged {
+            return Ok(());
+        }
+        packet::set_access(&self.settings.state_dir.join("admin.sock"), 0o600, Some(0), None)
+    }
+
     fn set_access(&self, zone: &ZoneName, mode: u32, uid: Option<u32>, gid: Option<u32>) -> io::Result<()> {
-        packet::set_access(&self.settings.state_dir.join("zones").join(zone.as_str()).join("sock"), mode, uid, gid)
+        packet::set_access(&self.zone(zone).join("sock"), mode, uid, gid)
     }
 
     fn admit(&self, id: u64, zone: &ZoneName, gpus: &[u32]) -> io::Result<()> {
@@ -287,6 +398,11 @@ impl Spawner for Local {
 
 /// Whether a connection was accepted by the socket of a zone: it has the name of the listener then.
 fn is_of_a_zone(connection: BorrowedFd<'_>, state_dir: &Path) -> io::Result<bool> {
+    // Who was connected to has a name; who connected has none. Else any process that listens could be named.
+    let far = rustix::net::getpeername(connection)?.map(rustix::net::SocketAddrUnix::try_from).transpose()?;
+    if far.is_some_and(|far| far.path().is_some() || far.abstract_name().is_some()) {
+        return Ok(false);
+    }
     let address = rustix::net::getsockname(connection)?;
     let address = rustix::net::SocketAddrUnix::try_from(address)?;
     let Some(path) = address.path().and_then(|path| path.to_str().ok().map(std::path::PathBuf::from)) else {
@@ -299,4 +415,93 @@ fn is_of_a_zone(connection: BorrowedFd<'_>, state_dir: &Path) -> io::Result<bool
 /// Asked anew each time: a driver makes some of its nodes when they are first needed.
 fn device_rules(backend: &Backend) -> Vec<Rule> {
     cgroup::of_policy(&Policy::from(backend))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::net::{UnixListener, UnixStream};
+
+    use super::*;
+
+    fn local(state_dir: PathBuf) -> Local {
+        std::fs::create_dir_all(state_dir.join("zones/a")).unwrap();
+        Local::open(Settings {
+            state_dir,
+            backend: Backend::Soft { devices: 1, memory: 1 << 30, instances: 0, only: Vec::new() },
+            jail: Demand::Off,
+            worker_uids: 0x3000_0000,
+            program: "/bin/sleep".into(),
+            worker_arguments: Vec::new(),
+            meter: None,
+            mover: None,
+            json_logs: false,
+        })
+    }
+
+    /// A process that stands for a worker.
+    fn child(local: &Local, slot: usize) -> u64 {
+        let kind = Kind { slot: Some(slot), is_worker: true, ..Kind::default() };
+        local.lock().spawn(Command::new("/bin/sleep").arg("1000"), kind).unwrap().id
+    }
+
+    fn end(local: &Local, id: u64) -> String {
+        local.kill(id);
+        let mut status = None;
+        testkit::until("its end", || {
+            status = local.reap(id);
+            status.is_some()
+        });
+        status.unwrap_or_default()
+    }
+
+    #[test]
+    fn only_who_came_to_a_zones_socket_is_a_client() {
+        let directory = testkit::directory();
+        let local = local(directory.join("s"));
+        let worker = child(&local, 1);
+        let zone = UnixListener::bind(directory.join("s/zones/a/sock")).unwrap();
+        let _client = UnixStream::connect(directory.join("s/zones/a/sock")).unwrap();
+        let (accepted, _) = zone.accept().unwrap();
+        assert!(local.set_client(worker, accepted.as_fd()).is_ok());
+        // Whoever listens elsewhere is at the far end of a connection that begins at a name in a zone.
+        let victim = UnixListener::bind(directory.join("victim")).unwrap();
+        let bound =
+            rustix::net::socket(rustix::net::AddressFamily::UNIX, rustix::net::SocketType::STREAM, None).unwrap();
+        let name = rustix::net::SocketAddrUnix::new(directory.join("s/zones/a/x")).unwrap();
+        rustix::net::bind(&bound, &name).unwrap();
+        rustix::net::connect(&bound, &rustix::net::SocketAddrUnix::new(directory.join("victim")).unwrap()).unwrap();
+        assert!(local.set_client(worker, bound.as_fd()).is_err());
+        let (elsewhere, _) = victim.accept().unwrap();
+        assert!(local.set_client(worker, elsewhere.as_fd()).is_err());
+        let (pair, _other) = UnixStream::pair().unwrap();
+        assert!(local.set_client(worker, pair.as_fd()).is_err());
+        end(&local, worker);
+    }
+
+    #[test]
+    fn slots_are_used_once_and_free_again_when_their_process_is_reaped() {
+        let directory = testkit::directory();
+        let local = local(directory.join("s"));
+        let worker = child(&local, 3);
+        assert!(!local.is_free(3) && local.is_free(4));
+        assert_eq!(local.reap(worker), None, "it runs");
+        assert_eq!(end(&local, worker), "signal 9");
+        assert!(local.is_free(3));
+    }
+
+    #[test]
+    fn what_the_next_broker_does_not_adopt_ends() {
+        let directory = testkit::directory();
+        let local = local(directory.join("s"));
+        let (kept, left) = (child(&local, 1), child(&local, 2));
+        local.begin();
+        let pid = local.lock().children[&kept].pid;
+        let adopted = local.adopt(1, pid, process::start_time(pid).unwrap(), None).unwrap();
+        assert_eq!(adopted.id, kept);
+        assert!(local.adopt(1, pid, 1, None).is_err(), "another process by now");
+        local.sweep();
+        testkit::until("the end of what was left", || local.reap(left).is_some());
+        assert_eq!(local.reap(kept), None);
+        end(&local, kept);
+    }
 }

@@ -12,6 +12,8 @@ use control::namespaces::Numbers;
 use control::spawner::{Confined, Facts, HostLimits, Program, SLOTS};
 use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes, KnownLayout};
 
+/// Changes whenever a message does: after half an upgrade the two would misunderstand each other.
+const VERSION: u64 = 1;
 /// As many GPUs as a request can name.
 const MAX_GPUS: usize = 64;
 /// The kernel nests no more pid namespaces.
@@ -61,6 +63,14 @@ pub mod kind {
     pub const RETIRE: u32 = 19;
     /// zone, mode, user and group → nothing.
     pub const SET_ACCESS: u32 = 20;
+    /// zone → nothing.
+    pub const MAKE_ZONE_DIRECTORY: u32 = 21;
+    /// zone → nothing.
+    pub const REMOVE_ZONE_DIRECTORY: u32 = 22;
+    /// → nothing.
+    pub const CLEAR_ADMIN_SOCKET: u32 = 23;
+    /// → nothing.
+    pub const OPEN_ADMIN_SOCKET: u32 = 24;
 }
 
 /// Bits of [`Request::flags`].
@@ -154,6 +164,14 @@ pub enum Asked {
     Retire(bool),
     /// [`kind::SET_ACCESS`].
     SetAccess { zone: ZoneName, mode: u32, uid: Option<u32>, gid: Option<u32> },
+    /// [`kind::MAKE_ZONE_DIRECTORY`].
+    MakeZoneDirectory(ZoneName),
+    /// [`kind::REMOVE_ZONE_DIRECTORY`].
+    RemoveZoneDirectory(ZoneName),
+    /// [`kind::CLEAR_ADMIN_SOCKET`].
+    ClearAdminSocket,
+    /// [`kind::OPEN_ADMIN_SOCKET`].
+    OpenAdminSocket,
 }
 
 /// Not a request.
@@ -217,6 +235,12 @@ impl Request {
             .with(flag::MEMORY, limits.memory.is_some())
             .with(flag::CPU, limits.cpu.is_some()),
             Asked::RemoveZone(zone) => Self { zone: zone.to_field(), ..Self::new(kind::REMOVE_ZONE) },
+            Asked::MakeZoneDirectory(zone) => Self { zone: zone.to_field(), ..Self::new(kind::MAKE_ZONE_DIRECTORY) },
+            Asked::RemoveZoneDirectory(zone) => {
+                Self { zone: zone.to_field(), ..Self::new(kind::REMOVE_ZONE_DIRECTORY) }
+            }
+            Asked::ClearAdminSocket => Self::new(kind::CLEAR_ADMIN_SOCKET),
+            Asked::OpenAdminSocket => Self::new(kind::OPEN_ADMIN_SOCKET),
             Asked::Admit(child, zone, gpus) => {
                 Self { child: *child, zone: zone.to_field(), ..Self::new(kind::ADMIT) }.with_gpus(gpus)?
             }
@@ -299,6 +323,10 @@ impl Request {
                 },
             ),
             kind::REMOVE_ZONE => Asked::RemoveZone(zone()?),
+            kind::MAKE_ZONE_DIRECTORY => Asked::MakeZoneDirectory(zone()?),
+            kind::REMOVE_ZONE_DIRECTORY => Asked::RemoveZoneDirectory(zone()?),
+            kind::CLEAR_ADMIN_SOCKET => Asked::ClearAdminSocket,
+            kind::OPEN_ADMIN_SOCKET => Asked::OpenAdminSocket,
             kind::ADMIT => Asked::Admit(self.child, zone()?, gpus()?),
             kind::NUMBERS => Asked::Numbers(self.pid),
             kind::RETIRE => Asked::Retire(self.has(flag::EVERYTHING)),
@@ -337,7 +365,7 @@ impl Reply {
 
     /// What is true of the spawner.
     pub fn of_facts(facts: Facts) -> Self {
-        Self { missing: facts.missing.bits(), ..Self::of_flag(facts.privileged) }
+        Self { missing: facts.missing.bits(), child: VERSION, ..Self::of_flag(facts.privileged) }
     }
 
     /// An exit status, or none.
@@ -404,8 +432,11 @@ impl Reply {
     }
 
     /// What is true of the spawner.
-    pub fn facts(&self) -> Facts {
-        Facts { privileged: self.flag(), missing: Missing::from_bits(self.missing) }
+    pub fn facts(&self) -> io::Result<Facts> {
+        if self.child != VERSION {
+            return Err(io::Error::other("the spawner is of another version: restart it"));
+        }
+        Ok(Facts { privileged: self.flag(), missing: Missing::from_bits(self.missing) })
     }
 
     /// The text.
@@ -449,6 +480,10 @@ mod tests {
             Asked::KillClient(7),
             Asked::SetZone(zone(), HostLimits { memory: Some(0), cpu: None }),
             Asked::RemoveZone(zone()),
+            Asked::MakeZoneDirectory(zone()),
+            Asked::RemoveZoneDirectory(zone()),
+            Asked::ClearAdminSocket,
+            Asked::OpenAdminSocket,
             Asked::Admit(8, zone(), Vec::new()),
             Asked::Numbers(1),
             Asked::Retire(true),
@@ -460,7 +495,7 @@ mod tests {
     fn what_is_asked_arrives() {
         let kinds: std::collections::BTreeSet<u32> =
             all().iter().map(|asked| Request::of(asked).unwrap().kind).collect();
-        assert_eq!(kinds, (kind::FACTS..=kind::SET_ACCESS).collect(), "one of each is tried");
+        assert_eq!(kinds, (kind::FACTS..=kind::OPEN_ADMIN_SOCKET).collect(), "one of each is tried");
         for asked in all() {
             let sent = Request::of(&asked).unwrap();
             let read = Request::read_from_bytes(sent.as_bytes()).unwrap();

@@ -33,7 +33,7 @@ impl Remote {
     pub fn over(socket: OwnedFd) -> io::Result<Self> {
         let watched = socket.try_clone()?;
         let mut remote = Self { socket: Mutex::new(socket), watched, facts: Facts::default() };
-        remote.facts = remote.ask(&Asked::Facts, &[])?.0.facts();
+        remote.facts = remote.ask(&Asked::Facts, &[])?.0.facts()?;
         Ok(remote)
     }
 
@@ -120,6 +120,22 @@ impl Spawner for Remote {
 
     fn remove_zone(&self, zone: &ZoneName) {
         self.tell(&Asked::RemoveZone(zone.clone()));
+    }
+
+    fn make_zone_directory(&self, zone: &ZoneName) -> io::Result<()> {
+        self.ask(&Asked::MakeZoneDirectory(zone.clone()), &[]).map(drop)
+    }
+
+    fn remove_zone_directory(&self, zone: &ZoneName) {
+        self.tell(&Asked::RemoveZoneDirectory(zone.clone()));
+    }
+
+    fn clear_admin_socket(&self) -> io::Result<()> {
+        self.ask(&Asked::ClearAdminSocket, &[]).map(drop)
+    }
+
+    fn open_admin_socket(&self) -> io::Result<()> {
+        self.ask(&Asked::OpenAdminSocket, &[]).map(drop)
     }
 
     fn set_access(&self, zone: &ZoneName, mode: u32, uid: Option<u32>, gid: Option<u32>) -> io::Result<()> {

@@ -18,42 +18,67 @@ pub enum ServeError {
     /// It sent what no broker sends.
     #[error(transparent)]
     Malformed(#[from] Malformed),
-    /// The connection broke.
+    /// The connection broke, or the broker does not take its answers.
     #[error("the connection to the broker broke: {0}")]
     Connection(#[from] io::Error),
 }
 
-/// Serves a broker until it hangs up. What it has started runs on: the next broker adopts it.
-pub fn serve(local: &Local, broker: &OwnedFd) -> Result<(), ServeError> {
+/// How a broker ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Served {
+    /// It hung up. Whether it had said before that nothing of it is to stay.
+    HungUp { everything: bool },
+    /// Something else wants our attention: it is not served any more, whatever it may still want.
+    Interrupted,
+}
+
+/// Serves a broker until it hangs up, or one of the others can be read. What it has started runs on: the next broker
+/// adopts it.
+pub fn serve(local: &Local, broker: &OwnedFd, others: &[BorrowedFd<'_>]) -> Result<Served, ServeError> {
+    local.begin();
+    let served = answer_all(local, broker, others);
+    local.bury();
+    served
+}
+
+fn answer_all(local: &Local, broker: &OwnedFd, others: &[BorrowedFd<'_>]) -> Result<Served, ServeError> {
     let mut buffer = [0; size_of::<Request>()];
+    let mut everything = false;
     loop {
-        wait(local, broker)?;
+        if !wait(local, broker, others)? {
+            return Ok(Served::Interrupted);
+        }
         let received = packet::receive(broker, &mut buffer)?;
         if received.len == 0 {
-            local.bury();
-            return Ok(());
+            return Ok(Served::HungUp { everything });
         }
         let request = Request::read_from_bytes(&buffer[..received.len]).map_err(|_| Malformed)?;
-        let (reply, fd) =
-            answer(local, request.asked()?, received.fds).unwrap_or_else(|error| (Reply::of_error(&error), None));
+        let asked = request.asked()?;
+        everything |= asked == Asked::Retire(true);
+        let (reply, fd) = answer(local, asked, received.fds).unwrap_or_else(|error| (Reply::of_error(&error), None));
         let fds: Vec<BorrowedFd<'_>> = fd.iter().map(AsFd::as_fd).collect();
-        packet::send(broker, reply.as_bytes(), &fds)?;
+        // It waits for each answer before it asks again; one that does not take them would have us wait for ever.
+        packet::send_now(broker, reply.as_bytes(), &fds)?;
     }
 }
 
-/// Waits for a request, and does meanwhile what is due.
-fn wait(local: &Local, broker: &OwnedFd) -> io::Result<()> {
+/// Waits for a request, and does meanwhile what is due. False when one of the others is to be looked at instead.
+fn wait(local: &Local, broker: &OwnedFd, others: &[BorrowedFd<'_>]) -> io::Result<bool> {
     loop {
+        if local.deadline().is_some_and(|deadline| deadline <= Instant::now()) {
+            local.tidy(Instant::now());
+        }
         let time = local.deadline().map(|deadline| {
             let left = deadline.saturating_duration_since(Instant::now());
             // One that is due at once is waited for a moment: rounded down, it would have us spin.
             Timespec { tv_sec: left.as_secs() as i64, tv_nsec: i64::from(left.subsec_nanos()).max(1_000_000) }
         });
-        let mut fds = [PollFd::new(broker, PollFlags::IN)];
+        let mut fds = vec![PollFd::new(broker, PollFlags::IN)];
+        fds.extend(others.iter().map(|other| PollFd::new(other, PollFlags::IN)));
         match rustix::event::poll(&mut fds, time.as_ref()) {
-            Ok(0) => local.tidy(Instant::now()),
-            Ok(_) => return Ok(()),
-            Err(rustix::io::Errno::INTR) => {}
+            Ok(_) if fds[1..].iter().any(|other| !other.revents().is_empty()) => return Ok(false),
+            Ok(0) | Err(rustix::io::Errno::INTR) => {}
+            Ok(_) => return Ok(true),
             Err(error) => return Err(error.into()),
         }
     }
@@ -85,9 +110,14 @@ fn answer(local: &Local, asked: Asked, fds: Vec<OwnedFd>) -> io::Result<(Reply, 
         Asked::KillClient(child) => flag(local.kill_client(child)),
         Asked::SetZone(zone, limits) => flag(local.set_zone(&zone, limits)?),
         Asked::RemoveZone(zone) => done(local.remove_zone(&zone)),
+        Asked::MakeZoneDirectory(zone) => done(local.make_zone_directory(&zone)?),
+        Asked::RemoveZoneDirectory(zone) => done(local.remove_zone_directory(&zone)),
+        Asked::ClearAdminSocket => done(local.clear_admin_socket()?),
+        Asked::OpenAdminSocket => done(local.open_admin_socket()?),
         Asked::SetAccess { zone, mode, uid, gid } => done(local.set_access(&zone, mode, uid, gid)?),
         Asked::Admit(child, zone, gpus) => done(local.admit(child, &zone, &gpus)?),
         Asked::Numbers(pid) => (Reply::of_numbers(&local.numbers(pid)), None),
-        Asked::Retire(everything) => done(local.retire(everything)),
+        // The top group stays for as long as we do: the next broker's workers go there.
+        Asked::Retire(_) => done(local.retire(false)),
     })
 }

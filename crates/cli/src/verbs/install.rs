@@ -72,7 +72,7 @@ fn remove(args: &InstallArgs) -> Result<&'static str, Failure> {
     let root = if systemd.is_there() { "/".into() } else { root };
     if systemd.is_there() {
         // A host on which it was never installed has no such unit.
-        let _ = systemd.ask(&["stop", "bulkhead-exporter.service", "bulkhead.service", "bulkhead-spawner.service"]);
+        let _ = systemd.ask(&["stop", "bulkhead-exporter.service", "bulkhead-broker.service", "bulkhead.service"]);
     }
     install::clear(&root, &traces).map_err(failure)?;
     if systemd.is_there() {

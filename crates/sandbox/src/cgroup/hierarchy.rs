@@ -4,9 +4,9 @@ use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 
-/// systemd puts the broker there (`DelegateSubgroup=`), beside the groups that it makes: in version 2 a group with
-/// processes cannot hand controllers on to others.
-const OWN_SUBGROUP: &str = "broker";
+/// systemd puts us there (`DelegateSubgroup=`), beside the groups that we make: in version 2 a group with processes cannot
+/// hand controllers on to others. The second is what units of version 0.1 say.
+const OWN_SUBGROUPS: [&str; 2] = ["spawner", "broker"];
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Version {
@@ -132,7 +132,7 @@ impl Surroundings {
 /// A tree of version 2, with what its file says that it has.
 fn second(own: PathBuf) -> Tree {
     let root = match own.parent() {
-        Some(parent) if own.ends_with(OWN_SUBGROUP) => parent.to_owned(),
+        Some(parent) if OWN_SUBGROUPS.iter().any(|name| own.ends_with(name)) => parent.to_owned(),
         _ => own,
     };
     let text = std::fs::read_to_string(root.join("cgroup.controllers")).unwrap_or_default();

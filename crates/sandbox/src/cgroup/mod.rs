@@ -261,6 +261,11 @@ impl Cgroups {
         Ok(known.is_none())
     }
 
+    /// How many zones have a group.
+    pub fn zones(&self) -> usize {
+        self.zones.len()
+    }
+
     pub fn remove_zone(&mut self, zone: &ZoneName) {
         if self.zones.remove(zone).is_some() {
             self.remove(group_of(zone).into());

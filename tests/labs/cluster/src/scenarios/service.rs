@@ -34,9 +34,12 @@ fn install(_: &mut Stage) -> Result<()> {
     host.run(&words)?;
     host.serves("/opt/bulkhead/current")?;
     // Nothing has changed, so nothing is restarted.
-    let process = host.run(&["systemctl", "show", "--property=MainPID", "bulkhead"])?;
+    let process = host.run(&["systemctl", "show", "--property=MainPID", "bulkhead-broker"])?;
     host.run(&words)?;
-    ensure!(host.run(&["systemctl", "show", "--property=MainPID", "bulkhead"])? == process, "it was restarted");
+    ensure!(
+        host.run(&["systemctl", "show", "--property=MainPID", "bulkhead-broker"])? == process,
+        "it was restarted"
+    );
     host.run(&[&program, "install", "--remove"])?;
     host.clean()
 }
@@ -99,7 +102,7 @@ impl Host {
 
     /// A program works through the service, and goes on while that is restarted and reloaded.
     fn serves(&self, home: &str) -> Result<()> {
-        let unit = ["systemctl", "is-active", "bulkhead"];
+        let unit = ["systemctl", "is-active", "bulkhead-broker"];
         until("the service", || Ok(self.run(&unit).ok()))?;
         self.run(&["systemctl", "is-enabled", "bulkhead"])?;
         let bulkhead = format!("{home}/bin/bulkhead");
@@ -111,9 +114,9 @@ impl Host {
         );
         self.run(&["sh", "-c", &start])?;
         self.goes_on()?;
-        for (verb, unit) in [("restart", "bulkhead"), ("reload", "bulkhead"), ("restart", "bulkhead-spawner")] {
+        for (verb, unit) in [("restart", "bulkhead-broker"), ("reload", "bulkhead"), ("restart", "bulkhead")] {
             self.run(&["systemctl", verb, unit])?;
-            until("the service", || Ok(self.run(&["systemctl", "is-active", "bulkhead"]).ok()))?;
+            until("the service", || Ok(self.run(&["systemctl", "is-active", "bulkhead-broker"]).ok()))?;
             self.goes_on().with_context(|| format!("after a {verb} of {unit}"))?;
         }
         let zones = self.run(&[&bulkhead, "zones", "list"])?;
