@@ -67,7 +67,7 @@ fn add(state: CUlinkState, kind: u32, mut bytes: Vec<u8>, name: &[u8]) -> CudaRe
         return Err(CUDA_ERROR_INVALID_VALUE);
     }
     with(state, |link| {
-        // The device runtime's library has nothing that jit_input::PTX would need before a kernel launches kernels.
+        // The device runtime's library has nothing that PTX would need before a kernel launches kernels.
         if kind == jit_input::LIBRARY && name.windows(9).any(|part| part == b"cudadevrt") {
             return Ok(());
         }

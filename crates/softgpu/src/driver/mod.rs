@@ -13,7 +13,8 @@
 //!
 //! Locks are taken in this order: a context's `order`, a stream's queue, an event; memory's locks are leaves.
 
-#![allow(non_snake_case)]
+// Names and arguments of the functions are the API's.
+#![allow(non_snake_case, clippy::too_many_arguments)]
 
 // `entry!`: the entry point of each function of the API, generated from its table.
 include!(concat!(env!("OUT_DIR"), "/entries.rs"));
