@@ -80,6 +80,6 @@ mod tests {
     #[test]
     fn a_library_that_is_nowhere_is_named() {
         let error = add(&Tree::default(), &mut Tree::default(), vec!["libnone.so".into()]).unwrap_err();
-        assert_eq!(error.to_string(), "libnone.so is not in the packages");
+        assert_eq!(error.to_string(), "libnone.so not found in the packages");
     }
 }
