@@ -154,7 +154,7 @@ impl BrokerLink {
         Self { shared: Arc::new(Shared { rejoin, names_descriptors, state, changed, rest }) }
     }
 
-    /// Tells which parts of the jail are missing, as bits of [`sandbox::jail::Missing`], and the driver's version.
+    /// Tells which parts of the jail are missing, as bits of [`crate::jail::Missing`], and the driver's version.
     pub fn report_ready(&self, missing: u32, driver_version: u32) -> io::Result<()> {
         let mut message = ToBroker::new(to_broker::JAILED);
         message.value = u64::from(missing);
