@@ -5,6 +5,7 @@ use std::fs::{DirBuilder, Permissions};
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
+use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -398,16 +399,13 @@ impl Spawner for Local {
 
 /// Whether a connection was accepted by the socket of a zone: it has the name of the listener then.
 fn is_of_a_zone(connection: BorrowedFd<'_>, state_dir: &Path) -> io::Result<bool> {
+    let connection = UnixStream::from(connection.try_clone_to_owned()?);
     // Who was connected to has a name; who connected has none. Else any process that listens could be named.
-    let far = rustix::net::getpeername(connection)?.map(rustix::net::SocketAddrUnix::try_from).transpose()?;
-    if far.is_some_and(|far| far.path().is_some() || far.abstract_name().is_some()) {
+    if !connection.peer_addr()?.is_unnamed() {
         return Ok(false);
     }
-    let address = rustix::net::getsockname(connection)?;
-    let address = rustix::net::SocketAddrUnix::try_from(address)?;
-    let Some(path) = address.path().and_then(|path| path.to_str().ok().map(std::path::PathBuf::from)) else {
-        return Ok(false);
-    };
+    let address = connection.local_addr()?;
+    let Some(path) = address.as_pathname() else { return Ok(false) };
     let zones = state_dir.join("zones");
     Ok(path.strip_prefix(&zones).is_ok_and(|rest| rest.components().count() == 2))
 }
@@ -419,7 +417,7 @@ fn device_rules(backend: &Backend) -> Vec<Rule> {
 
 #[cfg(test)]
 mod tests {
-    use std::os::unix::net::{UnixListener, UnixStream};
+    use std::os::unix::net::UnixListener;
 
     use super::*;
 
@@ -462,7 +460,7 @@ mod tests {
         let zone = UnixListener::bind(directory.join("s/zones/a/sock")).unwrap();
         let _client = UnixStream::connect(directory.join("s/zones/a/sock")).unwrap();
         let (accepted, _) = zone.accept().unwrap();
-        assert!(local.set_client(worker, accepted.as_fd()).is_ok());
+        local.set_client(worker, accepted.as_fd()).unwrap();
         // Whoever listens elsewhere is at the far end of a connection that begins at a name in a zone.
         let victim = UnixListener::bind(directory.join("victim")).unwrap();
         let bound =

@@ -97,8 +97,14 @@ fn answer(local: &Local, asked: Asked, fds: Vec<OwnedFd>) -> io::Result<(Reply, 
             started(local.start(&program, stdin, stderr)?)
         }
         Asked::Adopt { slot, pid, start_time, zone } => started(local.adopt(slot, pid, start_time, zone.as_ref())?),
-        Asked::Sweep => done(local.sweep()),
-        Asked::Kill(child) => done(local.kill(child)),
+        Asked::Sweep => {
+            local.sweep();
+            done(())
+        }
+        Asked::Kill(child) => {
+            local.kill(child);
+            done(())
+        }
         Asked::Reap(child) => (Reply::of_text(local.reap(child).as_deref()), None),
         Asked::IsFree(slot) => flag(local.is_free(slot)),
         Asked::OpenInside(child) => done(local.open_inside(child)?),
@@ -109,15 +115,24 @@ fn answer(local: &Local, asked: Asked, fds: Vec<OwnedFd>) -> io::Result<(Reply, 
         }
         Asked::KillClient(child) => flag(local.kill_client(child)),
         Asked::SetZone(zone, limits) => flag(local.set_zone(&zone, limits)?),
-        Asked::RemoveZone(zone) => done(local.remove_zone(&zone)),
+        Asked::RemoveZone(zone) => {
+            local.remove_zone(&zone);
+            done(())
+        }
         Asked::MakeZoneDirectory(zone) => done(local.make_zone_directory(&zone)?),
-        Asked::RemoveZoneDirectory(zone) => done(local.remove_zone_directory(&zone)),
+        Asked::RemoveZoneDirectory(zone) => {
+            local.remove_zone_directory(&zone);
+            done(())
+        }
         Asked::ClearAdminSocket => done(local.clear_admin_socket()?),
         Asked::OpenAdminSocket => done(local.open_admin_socket()?),
         Asked::SetAccess { zone, mode, uid, gid } => done(local.set_access(&zone, mode, uid, gid)?),
         Asked::Admit(child, zone, gpus) => done(local.admit(child, &zone, &gpus)?),
         Asked::Numbers(pid) => (Reply::of_numbers(&local.numbers(pid)), None),
         // The top group stays for as long as we do: the next broker's workers go there.
-        Asked::Retire(_) => done(local.retire(false)),
+        Asked::Retire(_) => {
+            local.retire(false);
+            done(())
+        }
     })
 }
