@@ -1,5 +1,5 @@
 //! Sending messages: posted, called, or blocking. Generated code sends the table's calls from here; the protocol's own
-//! operations go by way of [`operation`](crate::operation).
+//! operations go by way of [`crate::operation`].
 
 use std::cell::RefCell;
 use std::sync::OnceLock;
