@@ -1,4 +1,4 @@
-//! The only privileged part. It knows zones, processes and sums of bytes; of what a tenant sends it reads the fixed
+//! What tenants, pods and operators talk to, without privilege: that is the spawner's. It knows zones, processes and sums of bytes; of what a tenant sends it reads the fixed
 //! `Hello` or `Inquiry` and nothing else, and it never loads a CUDA driver.
 //!
 //! One thread, one loop, every descriptor non-blocking: no peer can make it wait. A peer that does not take what it is
