@@ -120,7 +120,6 @@ impl Page {
     }
 }
 
-#[inline]
 pub fn add(counter: &AtomicU64, amount: u64) {
     counter.fetch_add(amount, Ordering::Relaxed);
 }

@@ -53,7 +53,6 @@ impl Gate {
         number << 4 | depth << 2 | kind
     }
 
-    #[inline]
     pub fn from_bits(bits: u64) -> (Self, u64) {
         let gate = match bits & 3 {
             Self::OPEN => Self::Open { depth: (bits >> 2 & 3).max(1) as u8 },
@@ -64,7 +63,6 @@ impl Gate {
     }
 
     /// The question of every message, answered without taking the word apart.
-    #[inline]
     #[inline]
     pub fn is_free(bits: u64) -> bool {
         bits & 3 == Self::FREE
@@ -109,7 +107,6 @@ const _: () = assert!(size_of::<Words>() <= SIZE - OFFSET);
 
 impl Words {
     #[inline]
-    #[inline]
     pub fn gate(&self) -> u64 {
         // SYNC POINT: what the broker did before it changed the gate happens before what a worker does that has seen it.
         self.gate.0.load(Ordering::Acquire)
@@ -122,32 +119,27 @@ impl Words {
         self.knock();
     }
 
-    #[inline]
     pub fn report(&self) -> Report {
         // SYNC POINT: a worker's work was given, or found done, before the report that says so is read.
         Report::from_bits(self.report.0.load(Ordering::Acquire))
     }
 
-    #[inline]
     pub fn set_report(&self, report: Report) {
         // SYNC POINT: a worker's work was given, or found done, before the report that says so is read.
         self.report.0.store(report.to_bits(), Ordering::Release);
     }
 
-    #[inline]
     pub fn work(&self) -> u64 {
         self.work.0.load(Ordering::Relaxed)
     }
 
     /// The client wants something of the GPU. Threads that do so at once may count as one: only the movement matters.
     #[inline]
-    #[inline]
     pub fn count_work(&self) {
         self.work.0.store(self.work.0.load(Ordering::Relaxed).wrapping_add(1), Ordering::Relaxed);
     }
 
     /// What to sleep on: read it, look at everything that matters, then sleep.
-    #[inline]
     pub fn knocks(&self) -> u32 {
         self.knock.0.load(Ordering::Acquire)
     }

@@ -82,7 +82,7 @@ impl Helpers {
         let listener =
             listener.map_err(|error| Failure::new(Exit::Failure, format!("cannot serve metrics: {error}")))?;
         let (broker_uid, exporter_uid) = (settings.broker_uid(), settings.exporter_uid());
-        if separate {
+        if separate && args.spawner.is_none() {
             state_dir::prepare(&settings.state_dir, broker_uid)
                 .map_err(|error| unusable(&settings.state_dir, &error))?;
         }
@@ -93,6 +93,10 @@ impl Helpers {
             self.exporter = Some(started.map_err(failure)?);
         }
         if let Some(path) = &args.spawner {
+            if rustix::process::geteuid().is_root() {
+                ::broker::raise_descriptor_limit();
+                sandbox::jail::become_user(broker_uid, broker_uid).map_err(failure)?;
+            }
             let remote = Remote::connect(path).map_err(|error| {
                 Failure::system(Exit::Failure, &format!("no spawner answers at {}", path.display()), &error)
             })?;
@@ -104,7 +108,7 @@ impl Helpers {
         let (child, socket) = spawner::start(programs).map_err(failure)?;
         self.spawner = Some(child);
         ::broker::raise_descriptor_limit();
-        sandbox::jail::become_user(broker_uid).map_err(failure)?;
+        sandbox::jail::become_user(broker_uid, broker_uid).map_err(failure)?;
         match Remote::over(socket) {
             Ok(remote) => Ok(Arc::new(remote)),
             // It has said why.

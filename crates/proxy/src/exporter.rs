@@ -61,7 +61,12 @@ pub fn run(args: &ExporterArgs) -> Result<ExitCode, Failure> {
             tracing::info!("metrics are off: the configuration has no [http] listen");
             return Ok(ExitCode::SUCCESS);
         };
-        (exporter::listen(address).map_err(|error| Failure::new(Exit::Failure, error.to_string()))?, None)
+        let listener = exporter::listen(address).map_err(|error| Failure::new(Exit::Failure, error.to_string()))?;
+        if rustix::process::geteuid().is_root() {
+            let (broker, exporter) = settings::daemon_uids(&file);
+            sandbox::jail::become_user(exporter, broker).map_err(failure)?;
+        }
+        (listener, None)
     };
     let state_dir = state_dir.unwrap_or_else(|| settings::STATE_DIR.into());
     rustix::thread::set_no_new_privs(true).map_err(|error| failure(error.into()))?;

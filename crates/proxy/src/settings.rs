@@ -95,6 +95,12 @@ fn worker_uids(args: &ProxyArgs, file: &File) -> u32 {
     args.worker_uids.or(file.worker_uids).unwrap_or(WORKER_UIDS)
 }
 
+/// The users that broker and exporter run as; the exporter has the broker's group, by which it sees the status.
+pub fn daemon_uids(file: &File) -> (u32, u32) {
+    let first = file.worker_uids.unwrap_or(WORKER_UIDS);
+    (spawner::broker_uid(first), spawner::exporter_uid(first))
+}
+
 fn suspend_idle(args: &ProxyArgs, file: &File) -> u32 {
     args.suspend_idle.or(file.suspend_idle).unwrap_or(0)
 }

@@ -21,4 +21,4 @@ mod settings;
 pub use local::Local;
 pub use remote::Remote;
 pub use server::{ServeError, Served, serve};
-pub use settings::{Helper, Settings};
+pub use settings::{Helper, Settings, broker_uid, exporter_uid};

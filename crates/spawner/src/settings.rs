@@ -42,7 +42,7 @@ pub struct Helper {
 impl Settings {
     /// The user id of the worker in a slot.
     pub fn uid(&self, slot: usize) -> u32 {
-        self.worker_uids.saturating_add(u32::try_from(slot).unwrap_or(u32::MAX))
+        uid(self.worker_uids, slot)
     }
 
     /// The user id of the meter: workers have those before it.
@@ -50,13 +50,27 @@ impl Settings {
         self.uid(SLOTS)
     }
 
-    /// The user and group that the broker runs as where it is not given one: the next after that.
+    /// The user and group that the broker runs as.
     pub fn broker_uid(&self) -> u32 {
-        self.uid(SLOTS + 1)
+        broker_uid(self.worker_uids)
     }
 
-    /// The same for the exporter.
+    /// The user that the exporter runs as.
     pub fn exporter_uid(&self) -> u32 {
-        self.uid(SLOTS + 2)
+        exporter_uid(self.worker_uids)
     }
+}
+
+fn uid(first: u32, slot: usize) -> u32 {
+    first.saturating_add(u32::try_from(slot).unwrap_or(u32::MAX))
+}
+
+/// The user and group that the broker runs as, by the first of the workers' ids: the next after the meter's.
+pub fn broker_uid(first: u32) -> u32 {
+    uid(first, SLOTS + 1)
+}
+
+/// The user that the exporter runs as: the next after that.
+pub fn exporter_uid(first: u32) -> u32 {
+    uid(first, SLOTS + 2)
 }

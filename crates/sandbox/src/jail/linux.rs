@@ -71,7 +71,7 @@ impl Kernel for Linux {
             Step::SetLimits => set_limits(),
             Step::DropBoundingCapabilities => drop_bounding_capabilities(),
             Step::LockSecurebits => prctl(libc::PR_SET_SECUREBITS, ALL_SECUREBITS_LOCKED),
-            Step::SetIds(id) => set_ids(*id),
+            Step::SetIds(id) => set_ids(*id, *id),
             Step::DropCapabilities => drop_capabilities(),
             Step::Tether => self.tether(),
             Step::ForbidDumps => Ok(rustix::process::set_dumpable_behavior(DumpableBehavior::NotDumpable)?),
@@ -126,7 +126,7 @@ fn guard(child: libc::pid_t, pipe: &OwnedFd, id: Option<u32>) -> ! {
     // What fails here leaves a process that waits, and does nothing else, with more rights than it needs.
     let _ = close_descriptors_except(&[pipe.as_raw_fd()]);
     let _ = drop_bounding_capabilities();
-    let _ = id.map(set_ids);
+    let _ = id.map(|id| set_ids(id, id));
     let _ = drop_capabilities();
     let _ = prctl(libc::PR_SET_NO_NEW_PRIVS, 1);
     let mut status = 0;
@@ -228,19 +228,19 @@ fn drop_bounding_capabilities() -> io::Result<()> {
     Ok(())
 }
 
-fn set_ids(id: u32) -> io::Result<()> {
+fn set_ids(user: u32, group: u32) -> io::Result<()> {
     // SAFETY: no groups are read from the null pointer, since there are none; the process has one thread.
     check(unsafe { libc::setgroups(0, std::ptr::null()) })?;
     // SAFETY: plain numbers.
-    check(unsafe { libc::setresgid(id, id, id) })?;
+    check(unsafe { libc::setresgid(group, group, group) })?;
     // SAFETY: plain numbers.
-    check(unsafe { libc::setresuid(id, id, id) })
+    check(unsafe { libc::setresuid(user, user, user) })
 }
 
-/// Becomes an ordinary user for good, with no group but its own and no way back. For a process of ours that is not jailed.
-pub fn become_user(id: u32) -> io::Result<()> {
+/// Becomes an ordinary user for good, with one group and no way back. For a process of ours that is not jailed.
+pub fn become_user(user: u32, group: u32) -> io::Result<()> {
     prctl(libc::PR_SET_NO_NEW_PRIVS, 1)?;
-    set_ids(id)?;
+    set_ids(user, group)?;
     drop_capabilities()
 }
 
