@@ -71,7 +71,7 @@ pub fn run(args: &ExporterArgs) -> Result<ExitCode, Failure> {
     let state_dir = state_dir.unwrap_or_else(|| settings::STATE_DIR.into());
     rustix::thread::set_no_new_privs(true).map_err(|error| failure(error.into()))?;
     let address = exporter::serve(listener, state_dir.join("status.sock"), options).map_err(failure)?;
-    tracing::info!(%address, "metrics and status page ready");
+    tracing::info!(%address, "listening for metrics and status page");
     if !args.managed {
         crate::broker::notify_ready();
     }

@@ -3,7 +3,7 @@
 //! | path | owner, group, mode | why |
 //! |---|---|---|
 //! | `.` | root, broker, 1771 | the broker makes sockets and a lock here, and cannot replace what is root's |
-//! | `zones` | root, root, 0711 | the spawner makes each zone's directory: container runtimes mount them |
+//! | `zones` | root, broker, 0751 | the spawner makes each zone's directory: container runtimes mount them |
 //! | `jail` | root, root, 0700 | over it each worker mounts its root, while it is still root itself |
 //! | `rejoin` | root, broker, 0771 | bound into jails |
 //! | `guests` | root, broker, 0770 | sockets for the Xen backend |
@@ -38,7 +38,7 @@ pub fn prepare(path: &Path, broker: u32) -> io::Result<()> {
     directory(&state, "jail", ROOT, ROOT, 0o700)?;
     directory(&state, "rejoin", ROOT, broker, 0o771)?;
     directory(&state, "guests", ROOT, broker, 0o770)?;
-    let zones = directory(&state, "zones", ROOT, ROOT, 0o711)?;
+    let zones = directory(&state, "zones", ROOT, broker, 0o751)?;
     for name in names(&zones)? {
         // Only root makes anything here.
         directory(&zones, &name, ROOT, broker, 0o775)?;
@@ -130,7 +130,7 @@ mod tests {
         prepare(&state, BROKER).unwrap();
         prepare(&state, BROKER).unwrap();
         assert_eq!(look(&state), (0, BROKER, 0o1771));
-        assert_eq!(look(&state.join("zones")), (0, 0, 0o711));
+        assert_eq!(look(&state.join("zones")), (0, BROKER, 0o751));
         assert_eq!(look(&state.join("zones/a")), (0, BROKER, 0o775));
         assert_eq!(look(&state.join("jail")), (0, 0, 0o700));
         assert_eq!(look(&state.join("books")), (BROKER, BROKER, 0o700));
