@@ -7,7 +7,7 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 
 /// Names the file to which a program that another one started writes what it counted.
-const COUNTS: &str = "BULKHEAD_COUNTS";
+pub const COUNTS: &str = "BULKHEAD_COUNTS";
 
 /// How many passed and failed, and what was left out, with the reason.
 #[derive(Default, Debug, PartialEq, Eq)]

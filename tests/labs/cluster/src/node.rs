@@ -12,6 +12,7 @@ use std::process::{Child, Command, ExitStatus};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
+use xtask::report::COUNTS;
 use xtask::{paths, sh};
 
 /// The node's address, and that of the service `kubernetes`. Both are the node's own, on its loopback.
@@ -86,11 +87,17 @@ pub fn enter(components: &Components, program: &Path, words: &[String]) -> Resul
     unshare.arg(&run).args([NODE_IP, SERVICE_IP, &needed.join(":"), &group]);
     unshare.arg(program).args(words);
     unshare.env("PATH", components.path()).env("CARGO_TARGET_DIR", paths::target()).env(super::CGROUP, &group);
+    // The node's file system is forgotten, but for this directory.
+    let counts = run.join("counts.json");
+    unshare.env(COUNTS, &counts);
     // A group of its own: Ctrl-C is for this process alone, which then ends all of it at once.
     let mut unshare = unshare.process_group(0).spawn().context("cannot start unshare")?;
     let status = watch(&mut unshare, &run);
     let _ = unshare.kill();
     unshare.wait()?;
+    if let (Some(asked), true) = (std::env::var_os(COUNTS), counts.exists()) {
+        fs::copy(&counts, asked).context("cannot pass on what was counted")?;
+    }
     // With the namespaces every process in the cgroups has been told to go.
     remove_cgroups(&group)?;
     for part in LARGE {
