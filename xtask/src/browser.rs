@@ -3,7 +3,7 @@
 //! Debian's Chromium runs the page without a window and prints what has become of the document. The page must have
 //! looked several times, and show every zone in the table and in both charts.
 
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Context, Result, bail};
 use std::io::{BufRead, BufReader};
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
@@ -81,14 +81,16 @@ impl Node {
         let output = proxy.stderr.take().context("no stderr")?;
         let mut node = Node { proxy, folder, address: String::new() };
         let mut lines = BufReader::new(output).lines();
+        let mut serves = false;
         for line in lines.by_ref().map_while(Result::ok) {
             if let Some((_, address)) = line.split_once("status page address=") {
                 node.address = address.trim().to_owned();
             }
-            if line.contains(" serving ") {
+            serves |= line.contains(" serving ");
+            // The page is another process's, whose line may come first or last.
+            if serves && !node.address.is_empty() {
                 // It must not wait for somebody to read what it says.
                 std::thread::spawn(move || lines.map_while(Result::ok).for_each(drop));
-                ensure!(!node.address.is_empty(), "the proxy does not say where its page is");
                 return Ok(node);
             }
         }
