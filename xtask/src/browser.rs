@@ -3,7 +3,7 @@
 //! Debian's Chromium runs the page without a window and prints what has become of the document. The page must have
 //! looked several times, and show every zone in the table and in both charts.
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, bail, ensure};
 use std::io::{BufRead, BufReader};
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
