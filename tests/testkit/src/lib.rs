@@ -28,4 +28,4 @@ pub use process::{Logged, is_alive, signal};
 pub use random::Random;
 pub use rustix::process::Signal;
 pub use skip::{NOT_TRIED, is_root, not_tried};
-pub use wait::{TIMEOUT, until};
+pub use wait::{TIMEOUT, until, until_listening};

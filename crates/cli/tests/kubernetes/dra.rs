@@ -11,7 +11,7 @@ use rustix::process::Signal;
 use tokio::runtime::Handle;
 
 use crate::cluster::Cluster;
-use testkit::{Logged, until};
+use testkit::{Logged, until, until_listening};
 
 use crate::node::{Node, bulkhead};
 
@@ -52,7 +52,7 @@ impl Lab {
     /// Does what kubelet does when it finds the socket of a driver.
     fn register(&self) -> reg::PluginInfo {
         let socket = self.node.directory.join("registry/gpu.bulkhead.dev@reg.sock");
-        until("the driver has a socket", || socket.exists());
+        until_listening(&socket);
         self.runtime.block_on(async {
             let mut client = RegistrationClient::new(sockets::channel(&socket).unwrap());
             let info = client.get_info(reg::InfoRequest {}).await.unwrap().into_inner();
@@ -64,7 +64,7 @@ impl Lab {
 
     fn client(&self) -> DraPluginClient<tonic::transport::Channel> {
         let socket = self.node.directory.join("plugin/dra.sock");
-        until("the driver serves", || socket.exists());
+        until_listening(&socket);
         let _inside = self.runtime.enter();
         DraPluginClient::new(sockets::channel(&socket).unwrap())
     }
