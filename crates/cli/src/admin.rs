@@ -25,16 +25,20 @@ pub fn status(client: &AdminClient) -> Result<Status, Failure> {
 /// The failure for an answer that does not match the request: a refusal, or another version's.
 pub fn unexpected(answer: Answer) -> Failure {
     match answer {
-        Answer::UnknownZone { zones } => {
-            let known: Vec<&str> = zones.iter().map(ZoneName::as_str).collect();
-            let known = if known.is_empty() { "none".to_owned() } else { known.join(", ") };
-            Failure::new(Exit::ZoneUnknown, format!("no such zone (existing zones: {known})"))
-        }
+        Answer::UnknownZone { zones } => unknown_zone(None, &zones),
         Answer::Failed { reason, no_space } => {
             Failure::new(if no_space { Exit::NoSpace } else { Exit::ZoneRefused }, reason)
         }
         _ => Failure::new(Exit::ProxyUnreachable, "unexpected answer from the proxy; is it a different version?"),
     }
+}
+
+/// The failure for a zone that does not exist.
+pub fn unknown_zone(name: Option<&ZoneName>, zones: &[ZoneName]) -> Failure {
+    let known: Vec<&str> = zones.iter().map(ZoneName::as_str).collect();
+    let known = if known.is_empty() { "none".to_owned() } else { known.join(", ") };
+    let what = name.map_or("no such zone".to_owned(), |name| format!("zone {:?} does not exist", name.as_str()));
+    Failure::new(Exit::ZoneUnknown, format!("{what} (existing zones: {known})"))
 }
 
 fn unreachable(error: &AdminError) -> Failure {

@@ -74,7 +74,7 @@ fn main() -> ExitCode {
         Verb::Install(args) => verbs::install::run(args),
         Verb::Mover(args) => verbs::mover::run(&args),
         Verb::Completions { shell } => verbs::completions::run(shell),
-        Verb::Man => verbs::man::run(),
+        Verb::Man(args) => verbs::man::run(&args),
     };
     proxy::finish(result)
 }

@@ -2,6 +2,7 @@
 
 use std::ffi::OsString;
 use std::path::PathBuf;
+use std::time::Duration;
 
 use clap::{Args, Subcommand, ValueEnum};
 use control::ZoneName;
@@ -80,7 +81,7 @@ Examples:
       docker export $(docker create pytorch/pytorch) | sqfstar pytorch.squashfs
       bulkhead xen run --root-disk pytorch.squashfs --memory 8GiB --gpu-memory 2GiB -- python train.py
 
-The exit status is the program's, or 128+n if signal n killed it. Signals are forwarded to it; the third SIGINT,
+The exit status is the program's, or 128+n if signal n killed it. Signals are forwarded to it; the third SIGINT, \
 SIGTERM, SIGHUP or SIGQUIT destroys the domain. The domain is destroyed when this command exits.";
 
 #[derive(Debug, Args)]
@@ -99,13 +100,13 @@ pub enum XenAction {
 #[command(after_help = XEN_EXAMPLES)]
 pub struct XenRunArgs {
     /// Memory of the domain
-    #[arg(long, value_name = "SIZE", default_value = "512MiB", value_parser = control::size::parse)]
+    #[arg(long, value_name = "SIZE", default_value = "512MiB", value_parser = control::size::parse_amount)]
     pub memory: u64,
     /// Virtual CPUs of the domain
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=512))]
     pub vcpus: u32,
     /// GPU memory limit of the zone, such as 2GiB (default: the GPU's memory)
-    #[arg(long, value_name = "SIZE", value_parser = control::size::parse)]
+    #[arg(long, value_name = "SIZE", value_parser = control::size::parse_amount)]
     pub gpu_memory: Option<u64>,
     /// Weight of the zone's GPU time relative to other zones
     #[arg(long, value_name = "WEIGHT", value_parser = clap::value_parser!(u32).range(1..=MAX_SHARE as i64))]
@@ -139,13 +140,13 @@ pub struct XenRunArgs {
     #[arg(long, short)]
     pub terminal: bool,
     /// Boot timeout in seconds
-    #[arg(long, value_name = "SECONDS", default_value_t = 120)]
-    pub boot_timeout: u64,
+    #[arg(long, value_name = "TIME", default_value = "2m", value_parser = control::duration::parse)]
+    pub boot_timeout: Duration,
     /// Admin socket of the proxy
     #[arg(long, value_name = "PATH", default_value = "/run/bulkhead/admin.sock")]
     pub socket: PathBuf,
     /// Program and its arguments (default: from the tenant's image)
-    #[arg(trailing_var_arg = true, value_name = "CMD", allow_hyphen_values = true)]
+    #[arg(trailing_var_arg = true, value_name = "CMD")]
     pub command: Vec<OsString>,
 }
 
@@ -161,7 +162,7 @@ pub enum KindArg {
 
 /// The kernel counts pages in a signed number, and a domain needs some for itself.
 fn parse_shared(text: &str) -> Result<u64, String> {
-    let size = control::size::parse(text).map_err(|error| error.to_string())?;
+    let size = control::size::parse_amount(text).map_err(|error| error.to_string())?;
     let good = (8 << 20..=1 << 40).contains(&size);
     good.then_some(size).ok_or_else(|| "must be between 8MiB and 1TiB".to_owned())
 }

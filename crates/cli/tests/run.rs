@@ -123,6 +123,10 @@ fn bad_input_is_one_clear_line_with_a_status_of_its_own() {
     refused(&place.run(&["run", "--memory", "much", "--", "true"]), 2, &["--memory", "much", "2GiB"]);
     refused(&place.run(&["run", "--zone", "../x", "--", "true"]), 2, &["--zone", "../x"]);
     refused(&place.run(&["run", "--share", "0", "--", "true"]), 2, &["--share"]);
+    refused(&place.run(&["run", "--memory", "2", "--", "true"]), 2, &["no unit", "2GiB"]);
+    // An option that is misspelt is not taken for the program.
+    refused(&place.run(&["run", "--mem", "2GiB", "--", "true"]), 2, &["--mem", "--memory"]);
+    refused(&place.run(&["run", "--update", "--", "true"]), 2, &["--socket"]);
     refused(&place.run(&["run"]), 2, &["CMD"]);
     refused(&place.run(&["run", "--backend", "abacus", "--", "true"]), 2, &["abacus", "soft"]);
     refused(&place.run(&["run", "--", "no-such-program"]), 127, &["no-such-program"]);
@@ -244,6 +248,11 @@ fn zones_of_a_running_proxy() {
     let output = zone(&["--zone", "team", "--", "sh", "-c", "echo $BULKHEAD_SOCKET"]);
     assert_eq!(String::from_utf8_lossy(&output.stdout).trim(), format!("{state}/zones/team/sock"));
     refused(&zone(&["--zone", "other", "--", "true"]), 66, &["other", "team"]);
+    // What others rely on is changed only by those who say so.
+    refused(&zone(&["--zone", "team", "--memory", "3GiB", "--", "true"]), 65, &["team", "1 GiB", "--update"]);
+    refused(&zone(&["--zone", "team", "--share", "7", "--", "true"]), 65, &["share 100", "--update"]);
+    assert!(zone(&["--zone", "team", "--memory", "1GiB", "--", "true"]).status.success());
+    assert!(zone(&["--zone", "team", "--share", "7", "--update", "--", "true"]).status.success());
     // One that is made for a run goes with it.
     let output = zone(&["--zone", "made", "--memory", "1MiB", "--", "sh", "-c", "test -S $BULKHEAD_SOCKET"]);
     assert!(output.status.success());
@@ -252,11 +261,72 @@ fn zones_of_a_running_proxy() {
     let status = place.run(&["status", "--socket", admin, "--json"]);
     let status: serde_json::Value = serde_json::from_slice(&status.stdout).unwrap();
     assert_eq!(status["zones"][0]["limits"]["memory"], 1 << 30);
+    assert_eq!(status["zones"][0]["limits"]["share"], 7);
+    // The variable in place of the option.
+    let status = place.bulkhead(&["status"]).env("BULKHEAD_ADMIN_SOCKET", admin).output().unwrap();
+    assert!(status.status.success());
 
     signal(proxy.id(), Signal::TERM);
     assert!(proxy.wait().unwrap().success());
     assert!(!Path::new(admin).exists() && !Path::new(state).join("zones/team/sock").exists());
     place.nothing_is_left();
+}
+
+#[test]
+fn who_waits_for_a_proxy_is_told_so() {
+    let place = Place::new();
+    let state = place.path.join("state");
+    let admin = state.join("admin.sock");
+    let (state, admin) = (state.to_str().unwrap(), admin.to_str().unwrap());
+    let arguments = ["proxy", "--state-dir", state, "--backend", "soft", "--jail", "best-effort", "--zone", "team"];
+    let start = || {
+        let proxy = place.bulkhead(&arguments).stderr(Stdio::null()).spawn().unwrap();
+        until("the proxy serves", || place.run(&["status", "--socket", admin]).status.success());
+        proxy
+    };
+    let mut proxy = start();
+    let mut command =
+        place.bulkhead(&["run", "--socket", admin, "--zone", "team", "--", "sh", "-c", "echo on; read line"]);
+    let mut run = command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let mut lines = BufReader::new(run.stderr.take().unwrap()).lines();
+    let mut said = BufReader::new(run.stdout.take().unwrap()).lines();
+    assert_eq!(said.next().unwrap().unwrap(), "on");
+    signal(proxy.id(), Signal::KILL);
+    proxy.wait().unwrap();
+    assert!(lines.next().unwrap().unwrap().contains("the proxy is gone"));
+    let mut proxy = start();
+    assert!(lines.next().unwrap().unwrap().contains("the proxy is back"));
+    drop(run.stdin.take());
+    assert!(!run.wait().unwrap().success(), "read met the end of its input");
+    signal(proxy.id(), Signal::TERM);
+    assert!(proxy.wait().unwrap().success());
+    place.nothing_is_left();
+}
+
+#[test]
+fn an_ordinary_user_is_told_how_to_run_a_proxy() {
+    if !testkit::is_root() {
+        return;
+    }
+    let place = Place::new();
+    std::fs::create_dir(place.path.join("roots")).unwrap();
+    let state = place.path.join("roots/state");
+    let script =
+        format!("exec {} proxy --backend soft --state-dir {}", env!("CARGO_BIN_EXE_bulkhead"), state.display());
+    let arguments = ["--reuid", "65534", "--clear-groups", "sh", "-c", &script];
+    let output = Command::new("setpriv").args(arguments).stdin(Stdio::null()).output().unwrap();
+    refused(&output, 74, &["Permission denied", "--state-dir"]);
+}
+
+#[test]
+fn without_a_gpu_the_cpu_is_named() {
+    if Path::new("/dev/nvidiactl").exists() {
+        return;
+    }
+    let place = Place::new();
+    let said = |arguments: &[&str]| String::from_utf8(place.run(arguments).stderr).unwrap();
+    assert!(said(&["run", "--", "true"]).contains("computing on the CPU"));
+    assert!(!said(&["run", "--backend", "soft", "--", "true"]).contains("CPU"));
 }
 
 #[test]

@@ -80,6 +80,8 @@ pub enum Kind {
     Limit,
     /// A whole number in a range.
     Number(u64, u64),
+    /// A duration of at most so many seconds: a text like `"1h"`, or seconds.
+    Seconds(u64),
     /// A percentage up to this, or `"unlimited"`.
     Percent(u64),
     /// A list of GPU numbers.
@@ -110,6 +112,9 @@ impl Kind {
             Self::SizeOrNone => "a size such as \"512MiB\", or 0".to_owned(),
             Self::Limit => "a size such as \"2GiB\", or \"unlimited\"".to_owned(),
             Self::Number(least, most) => format!("a number from {least} to {most}"),
+            Self::Seconds(most) => {
+                format!("a duration such as \"30s\" or \"5m\", or a number of seconds up to {most}")
+            }
             Self::Percent(most) => format!("a number from 1 to {most}, or \"unlimited\""),
             Self::Gpus => "a list of GPU numbers such as [0, 1]".to_owned(),
             Self::Mode => "a mode such as \"0660\"".to_owned(),
@@ -245,18 +250,18 @@ pub const KEYS: &[Key] = &[
     key(
         Table::Proxy,
         "suspend_idle",
-        Kind::Number(0, 86_400),
+        Kind::Seconds(86_400),
         "0",
-        "Seconds after which the GPU memory of an idle client is moved to host memory, until it continues. This lets zones \
+        "Time after which the GPU memory of an idle client is moved to host memory, until it continues. This lets zones \
          use more memory together than the GPU has. 0 disables.",
         false,
     ),
     key(
         Table::Proxy,
         "watchdog",
-        Kind::Number(0, 86_400),
+        Kind::Seconds(86_400),
         "60",
-        "Seconds that work may overrun its zone's time slice while other zones wait, before its client is ended. 0 disables.",
+        "Time that work may overrun its zone's time slice while other zones wait, before its client is ended. 0 disables.",
         false,
     ),
     key(

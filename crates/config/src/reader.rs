@@ -235,10 +235,19 @@ fn read(key: &Key, value: &DeValue<'_>) -> Result<Value, String> {
         (Kind::Label, _) => Err(format!("\"{}\" must be a text of at most {MAX_LABEL} characters", key.name)),
         (Kind::SizeOrNone, Some("0")) => Ok(Value::Number(0)),
         (Kind::Size | Kind::SizeOrNone | Kind::Limit, Some(text)) => {
-            control::size::parse(text).map(Value::Number).map_err(|error| format!("\"{}\": {error}", key.name))
+            control::size::parse_amount(text).map(Value::Number).map_err(|error| format!("\"{}\": {error}", key.name))
         }
-        (Kind::SizeOrNone, None) => whole(0, i64::MAX as u64).map(Value::Number),
-        (Kind::Size | Kind::Limit, None) => whole(1, i64::MAX as u64).map(Value::Number),
+        (Kind::SizeOrNone, None) if whole(0, 0).is_ok() => Ok(Value::Number(0)),
+        (Kind::Size | Kind::SizeOrNone | Kind::Limit, None) => {
+            let bytes = whole(1, i64::MAX as u64)?.to_string();
+            control::size::parse_amount(&bytes)
+                .map(Value::Number)
+                .map_err(|error| format!("\"{}\": {error}", key.name))
+        }
+        (Kind::Seconds(most), Some(text)) => control::duration::parse_seconds(text, 0, most)
+            .map(Value::Number)
+            .map_err(|error| format!("\"{}\": {error}", key.name)),
+        (Kind::Seconds(most), None) => whole(0, most).map(Value::Number),
         (Kind::Number(least, most), _) => whole(least, most).map(Value::Number),
         (Kind::Percent(most), _) => whole(1, most).map(Value::Number),
         (Kind::Mode, Some(text)) => {

@@ -10,6 +10,7 @@ pub mod atomic_file;
 pub mod backend;
 pub mod checkpoint;
 pub mod closing;
+pub mod duration;
 pub mod elf;
 pub mod grant;
 pub mod histogram;

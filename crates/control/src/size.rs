@@ -10,6 +10,8 @@ pub enum SizeError {
     TooLarge(String),
     #[error("a memory size must be more than 0")]
     Zero,
+    #[error("{0:?} has no unit (write {0}GiB or {0}MiB)")]
+    NoUnit(String),
 }
 
 /// Reads a size. Units are binary (`K`, `KiB`, `M`, `MiB`, …) unless they end in a plain `B` (`KB`, `MB`, …).
@@ -47,6 +49,20 @@ pub fn parse(text: &str) -> Result<u64, SizeError> {
         Ok(bytes) if bytes <= i64::MAX as u64 => Ok(bytes),
         _ => Err(too_large()),
     }
+}
+
+/// Less than this is no amount of a GPU's memory: a unit was forgotten.
+const LEAST_BYTES: u64 = 1 << 20;
+
+/// Reads an amount of memory that somebody is to have. As [`parse`], but a small number without a unit is refused: nobody
+/// means to give 20 bytes.
+pub fn parse_amount(text: &str) -> Result<u64, SizeError> {
+    let bytes = parse(text)?;
+    let plain = text.trim();
+    if bytes < LEAST_BYTES && plain.bytes().all(|digit| digit.is_ascii_digit()) {
+        return Err(SizeError::NoUnit(plain.to_owned()));
+    }
+    Ok(bytes)
 }
 
 /// Shows a size in the largest unit that keeps it exact, or with one decimal.
@@ -89,6 +105,15 @@ mod tests {
         assert_eq!(parse("0"), Err(SizeError::Zero));
         assert!(matches!(parse("99999999999T"), Err(SizeError::TooLarge(_))));
         assert!(matches!(parse("99999999999999999999999"), Err(SizeError::TooLarge(_))));
+    }
+
+    #[test]
+    fn an_amount_needs_a_unit_unless_it_can_be_bytes() {
+        assert_eq!(parse_amount("20"), Err(SizeError::NoUnit("20".to_owned())));
+        assert_eq!(SizeError::NoUnit("20".to_owned()).to_string(), "\"20\" has no unit (write 20GiB or 20MiB)");
+        assert_eq!(parse_amount("1073741824"), Ok(1 << 30));
+        assert_eq!((parse_amount("20B"), parse_amount("20K")), (Ok(20), Ok(20 << 10)));
+        assert_eq!(parse_amount("0"), Err(SizeError::Zero));
     }
 
     #[test]

@@ -11,6 +11,8 @@ pub const NAMES_SOCKET: &str = "/run/bulkhead/zone/names";
 
 /// Path of the zone's socket, for the client library; `bulkhead run` sets it. Default: `/run/bulkhead/zone/sock`.
 pub const SOCKET: &str = "BULKHEAD_SOCKET";
+/// Path of the proxy's admin socket, for commands that ask a running proxy.
+pub const ADMIN_SOCKET: &str = "BULKHEAD_ADMIN_SOCKET";
 /// How the client library reaches the proxy: `socket`, `xen` (from a guest), or what is there.
 pub const TRANSPORT: &str = "BULKHEAD_TRANSPORT";
 /// Log level: `error`, `warn`, `info`, `debug` or `trace`.
@@ -35,10 +37,14 @@ pub const TRACE_MESSAGES: &str = "BULKHEAD_TRACE_MESSAGES";
 pub const NODE_NAME: &str = "NODE_NAME";
 
 /// Each with its description in the man page.
-pub const ALL: [(&str, &str); 12] = [
+pub const ALL: [(&str, &str); 13] = [
     (
         SOCKET,
         "Zone socket, for programs that are not started with `bulkhead run` (default: /run/bulkhead/zone/sock).",
+    ),
+    (
+        ADMIN_SOCKET,
+        "Admin socket of the proxy, for commands with --socket except `run` (default: /run/bulkhead/admin.sock).",
     ),
     (
         TRANSPORT,

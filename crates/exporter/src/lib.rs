@@ -10,6 +10,8 @@
 mod metrics;
 mod request;
 
+pub use metrics::render;
+
 use std::io::{self, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::path::PathBuf;

@@ -150,7 +150,10 @@ fn start_failure(error: StartError) -> Failure {
         StartError::Jail(_) => Exit::NoJail,
         StartError::Worker(_) | StartError::WorkerEnded(_) => Exit::Failure,
     };
-    Failure::new(exit, error.to_string())
+    let denied = matches!(&error, StartError::StateDir(StateDirError::Unusable { source, .. })
+        if source.kind() == io::ErrorKind::PermissionDenied);
+    let hint = if denied { "; as an ordinary user, name one of your own with --state-dir" } else { "" };
+    Failure::new(exit, format!("{error}{hint}"))
 }
 
 /// Tells systemd that the daemon is ready.

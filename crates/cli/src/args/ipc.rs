@@ -2,6 +2,7 @@
 
 use std::ffi::OsString;
 use std::path::PathBuf;
+use std::time::Duration;
 
 use clap::{Args, Subcommand};
 use control::ZoneName;
@@ -11,11 +12,11 @@ Examples:
   Publish a buffer whose handle a program prints, until a consumer is done with it:
       ./producer | bulkhead ipc publish weights --handle - --bytes 4194304
   Wait for it in the same zone or in one that has a grant; the producer is told when ./consumer exits:
-      bulkhead ipc wait weights --timeout 30 -- ./consumer
+      bulkhead ipc wait weights --timeout 30s -- ./consumer
   Do the same step by step:
       handle=$(bulkhead ipc wait team-a/weights); ...; bulkhead ipc done team-a/weights
 
-Programs can use bulkhead_ipc.h or the Python module `bulkhead` instead. `wait` sets BULKHEAD_IPC_HANDLE, _EVENT,
+Programs can use bulkhead_ipc.h or the Python module `bulkhead` instead. `wait` sets BULKHEAD_IPC_HANDLE, _EVENT, \
 _BYTES, _OFFSET, _ZONE and _NOTE in the environment of the command that it runs.";
 
 #[derive(Debug, Args)]
@@ -40,11 +41,11 @@ pub enum IpcAction {
         /// NAME, or ZONE/NAME
         #[arg(value_parser = parse_qualified)]
         name: QualifiedName,
-        /// Timeout in seconds
-        #[arg(long, value_name = "SECONDS", value_parser = parse_seconds)]
-        timeout: Option<f64>,
+        /// Timeout, such as 30s (default: wait until it is published)
+        #[arg(long, value_name = "TIME", value_parser = control::duration::parse)]
+        timeout: Option<Duration>,
         /// Command to run with it; the publisher is told when the command exits
-        #[arg(trailing_var_arg = true, value_name = "CMD", allow_hyphen_values = true)]
+        #[arg(trailing_var_arg = true, value_name = "CMD")]
         command: Vec<OsString>,
     },
     /// List published names that are visible in this zone
@@ -86,9 +87,9 @@ pub struct PublishArgs {
     /// Number of consumers to wait for
     #[arg(long, value_name = "N", default_value_t = 1)]
     pub consumers: u64,
-    /// Timeout in seconds, after which the name is withdrawn
-    #[arg(long, value_name = "SECONDS", value_parser = parse_seconds)]
-    pub timeout: Option<f64>,
+    /// Time after which the name is withdrawn, such as 30s (default: when its consumers are done)
+    #[arg(long, value_name = "TIME", value_parser = control::duration::parse)]
+    pub timeout: Option<Duration>,
 }
 
 /// A name, and the zone that must have published it.
@@ -111,9 +112,4 @@ fn parse_public_name(text: &str) -> Result<ZoneName, String> {
         "a name consists of 1 to 63 letters, digits, '-', '_' or '.', and starts with a letter or digit".to_owned()
     };
     text.parse().map_err(wrong)
-}
-
-fn parse_seconds(text: &str) -> Result<f64, String> {
-    let seconds = text.parse::<f64>().ok().filter(|seconds| (0.0..=1e9).contains(seconds));
-    seconds.ok_or_else(|| "expected a number of seconds".to_owned())
 }

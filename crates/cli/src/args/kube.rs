@@ -35,8 +35,8 @@ Example of /etc/bulkhead/bulkhead.toml for pods that request `bulkhead.dev/gpu-1
   memory = \"10GiB\"
   share = 10
 
-GPUs without a profile are offered to claims (`bulkhead dra`), or whole under the resource name that [kubernetes]
-whole_gpus sets. Changes of the file take effect without a restart; an invalid configuration is logged, and the
+GPUs without a profile are offered to claims (`bulkhead dra`), or whole under the resource name that [kubernetes] \
+whole_gpus sets. Changes of the file take effect without a restart; an invalid configuration is logged, and the \
 previous one is kept. Needs access to the proxy's admin socket and to kubelet's directory, usually as root.";
 
 #[derive(Debug, Args)]
@@ -98,7 +98,7 @@ Examples:
       bulkhead install --host-root /host --config /etc/bulkhead/bulkhead.toml
       bulkhead install --host-root /host --remove
 
-Installs the program and the client libraries under /opt/bulkhead, adds a systemd unit and starts it. Running GPU pods
+Installs the program and the client libraries under /opt/bulkhead, adds a systemd unit and starts it. Running GPU pods \
 are not interrupted. A host with a Bulkhead package is left unchanged.";
 
 #[derive(Debug, Args)]

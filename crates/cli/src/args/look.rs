@@ -1,6 +1,7 @@
 //! Commands that only inspect.
 
 use std::path::PathBuf;
+use std::time::Duration;
 
 use clap::{Args, ValueEnum};
 
@@ -28,14 +29,18 @@ pub struct TopArgs {
     /// Print once and exit (default if standard output is not a terminal)
     #[arg(long)]
     pub once: bool,
-    /// Refresh interval in seconds
-    #[arg(long, value_name = "SECONDS", default_value_t = 1.0, value_parser = parse_interval)]
-    pub interval: f64,
+    /// Refresh interval
+    #[arg(long, value_name = "TIME", default_value = "1s", value_parser = parse_interval)]
+    pub interval: Duration,
 }
 
-fn parse_interval(text: &str) -> Result<f64, String> {
-    let seconds = text.parse::<f64>().ok().filter(|seconds| (0.1..=3600.0).contains(seconds));
-    seconds.ok_or_else(|| "expected a number of seconds between 0.1 and 3600".to_owned())
+fn parse_interval(text: &str) -> Result<Duration, String> {
+    let interval = control::duration::parse(text).map_err(|error| error.to_string())?;
+    let usable = Duration::from_millis(100)..=Duration::from_secs(3600);
+    usable
+        .contains(&interval)
+        .then_some(interval)
+        .ok_or_else(|| "expected a duration between 100ms and 1h".to_owned())
 }
 
 const TOPOLOGY_EXAMPLES: &str = "\
@@ -62,8 +67,10 @@ Examples:
       bulkhead doctor
   Find out which libcuda.so.1 a program loads:
       bulkhead doctor --no-self-test --program ./train
+  Collect what a bug report needs (look at it before you send it):
+      bulkhead doctor --bundle support.tar.gz
 
-Changes nothing. The self-test runs a small CUDA program in the zone of this process, else in a zone of the running
+Changes nothing. The self-test runs a small CUDA program in the zone of this process, else in a zone of the running \
 proxy, else in a zone of a temporary proxy. Exits with status 1 if there are errors.";
 
 #[derive(Debug, Args)]
@@ -76,6 +83,9 @@ pub struct DoctorArgs {
     /// Program to check: includes its RPATH and RUNPATH in the library search
     #[arg(long, value_name = "FILE")]
     pub program: Option<PathBuf>,
+    /// Also write a support bundle (versions, configuration, logs, state, metrics) for a bug report: a .tar.gz
+    #[arg(long, value_name = "FILE")]
+    pub bundle: Option<PathBuf>,
     /// Skip the self-test, which starts a CUDA program
     #[arg(long)]
     pub no_self_test: bool,

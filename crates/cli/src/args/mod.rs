@@ -68,7 +68,7 @@ pub enum Verb {
         #[arg(long, value_name = "PATH", default_value = "/run/bulkhead")]
         state_dir: PathBuf,
         /// Maximum memory of one guest that may be mapped at a time
-        #[arg(long, value_name = "SIZE", default_value = "1GiB", value_parser = control::size::parse)]
+        #[arg(long, value_name = "SIZE", default_value = "1GiB", value_parser = control::size::parse_amount)]
         guest_memory: u64,
     },
     /// Show the GPUs and the links between them
@@ -122,9 +122,9 @@ pub enum Verb {
         /// Shell to print completions for
         shell: clap_complete::Shell,
     },
-    /// Print the man page
-    #[command(after_help = "Example:\n  bulkhead man | man -l -")]
-    Man,
+    /// Print a man page
+    #[command(after_help = MAN_EXAMPLES)]
+    Man(ManArgs),
 }
 
 const XEN_BACKEND_HELP: &str = "\
@@ -134,10 +134,32 @@ The toolstack assigns domains to zones in xenstore:
 
 When the backend stops, clients in guests lose their workers; clients that start later use the next backend.";
 
+const MAN_EXAMPLES: &str = "\
+Examples:
+  bulkhead man | man -l -
+  bulkhead man zones set | man -l -
+  bulkhead man --dir /usr/local/share/man/man1";
+
+#[derive(Debug, Args)]
+pub struct ManArgs {
+    /// Command to print the page of (default: all commands on one page)
+    pub verb: Vec<String>,
+    /// Write the pages of all commands to this directory
+    #[arg(long, value_name = "DIR", conflicts_with = "verb")]
+    pub dir: Option<PathBuf>,
+}
+
 #[derive(Debug, Args)]
 pub struct AdminArgs {
     /// Admin socket of the proxy
-    #[arg(long, value_name = "PATH", default_value = "/run/bulkhead/admin.sock", global = true)]
+    #[arg(
+        long,
+        value_name = "PATH",
+        env = control::env_vars::ADMIN_SOCKET,
+        hide_env_values = true,
+        default_value = "/run/bulkhead/admin.sock",
+        global = true
+    )]
     pub socket: PathBuf,
     /// Print JSON
     #[arg(long, global = true)]
@@ -151,6 +173,21 @@ mod tests {
     #[test]
     fn the_definition_is_sound() {
         crate::command().debug_assert();
+    }
+
+    /// The terminal's width decides where lines of prose end: one that ends in the text would be broken twice.
+    #[test]
+    fn help_is_wrapped_once() {
+        fn check(command: &clap::Command) {
+            let text = command.get_after_help().map(ToString::to_string).unwrap_or_default();
+            let prose = |line: &str| !line.is_empty() && !line.starts_with(' ') && !line.ends_with(':');
+            let lines: Vec<&str> = text.lines().collect();
+            for pair in lines.windows(2) {
+                assert!(!(prose(pair[0]) && prose(pair[1])), "{}: {pair:?}", command.get_name());
+            }
+            command.get_subcommands().for_each(check);
+        }
+        check(&crate::command());
     }
 
     #[test]

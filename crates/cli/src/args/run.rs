@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use clap::Args;
 use control::ZoneName;
-use control::zone::{DEFAULT_SHARE, MAX_SHARE, ZoneLimits};
+use control::zone::{Change, DEFAULT_SHARE, MAX_SHARE, ZoneChange, ZoneLimits};
 
 use proxy::args::{BackendArgs, JailArg};
 
@@ -28,6 +28,9 @@ pub struct RunArgs {
     pub zone: ZoneName,
     #[command(flatten)]
     pub limits: LimitArgs,
+    /// Change the limits of a zone that exists (without it, other limits than the zone has are refused)
+    #[arg(long, requires = "socket")]
+    pub update: bool,
     #[command(flatten)]
     pub backend: BackendArgs,
     /// Admin socket of a running proxy (default: start a private proxy for this run)
@@ -37,14 +40,14 @@ pub struct RunArgs {
     #[arg(long, value_enum, default_value_t = JailArg::BestEffort)]
     pub jail: JailArg,
     /// Program and its arguments
-    #[arg(trailing_var_arg = true, required = true, value_name = "CMD", allow_hyphen_values = true)]
+    #[arg(trailing_var_arg = true, required = true, value_name = "CMD")]
     pub command: Vec<OsString>,
 }
 
 #[derive(Debug, Args)]
 pub struct LimitArgs {
     /// GPU memory limit of the zone, such as 2GiB (default: the GPU's memory)
-    #[arg(long, value_name = "SIZE", value_parser = control::size::parse)]
+    #[arg(long, value_name = "SIZE", value_parser = control::size::parse_amount)]
     pub memory: Option<u64>,
     /// Weight of the zone's GPU time relative to other zones
     #[arg(long, value_name = "WEIGHT", value_parser = clap::value_parser!(u32).range(1..=MAX_SHARE as i64))]
@@ -54,6 +57,18 @@ pub struct LimitArgs {
 impl LimitArgs {
     pub fn given(&self) -> bool {
         self.memory.is_some() || self.share.is_some()
+    }
+
+    /// Whether a zone with these limits has what was asked for.
+    pub fn agree_with(&self, limits: &ZoneLimits) -> bool {
+        self.memory.is_none_or(|memory| limits.memory == Some(memory))
+            && self.share.is_none_or(|share| limits.share == share)
+    }
+
+    /// What was asked for, of a zone that exists.
+    pub fn change(&self) -> ZoneChange {
+        let memory = self.memory.map_or(Change::Keep, Change::Set);
+        ZoneChange { memory, share: self.share, ..ZoneChange::default() }
     }
 
     pub fn limits(&self) -> ZoneLimits {

@@ -12,7 +12,7 @@ Examples:
   bulkhead zones set team-a --memory 10GiB
   bulkhead zones kill team-a
 
-Clients that use more than a new limit keep their memory but cannot allocate more. Reloading the configuration resets a
+Clients that use more than a new limit keep their memory but cannot allocate more. Reloading the configuration resets a \
 zone that is in the configuration file to what the file says.";
 
 #[derive(Debug, Args)]
@@ -72,11 +72,11 @@ pub enum ZonesAction {
 const GRANTS_EXAMPLES: &str = "\
 Examples:
   Let clients of zone `consumer` open and read what zone `producer` exports, for an hour:
-      bulkhead grants allow producer consumer --expires 3600
+      bulkhead grants allow producer consumer --expires 1h
   Revoke it; workers that have such memory open end:
       bulkhead grants revoke producer consumer
 
-Clients of one zone share memory without a grant. Memory that was allocated before the exporting zone had its first
+Clients of one zone share memory without a grant. Memory that was allocated before the exporting zone had its first \
 grant, and that shares pages with other allocations, cannot be opened from other zones.";
 
 #[derive(Debug, Args)]
@@ -101,8 +101,8 @@ pub enum GrantsAction {
         /// Allow writing, too
         #[arg(long)]
         read_write: bool,
-        /// Seconds until the grant expires
-        #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(u64).range(1..))]
+        /// Time until the grant expires, such as 1h (default: never)
+        #[arg(long, value_name = "TIME", value_parser = parse_expiry)]
         expires: Option<u64>,
     },
     /// Revoke a grant, and end the workers that have memory open through it
@@ -158,7 +158,7 @@ pub enum Limit {
 fn parse_limit(text: &str) -> Result<Limit, String> {
     match text {
         "unlimited" => Ok(Limit::Unlimited),
-        _ => control::size::parse(text).map(Limit::At).map_err(|error| error.to_string()),
+        _ => control::size::parse_amount(text).map(Limit::At).map_err(|error| error.to_string()),
     }
 }
 
@@ -177,6 +177,10 @@ fn parse_percent(text: &str, most: u32) -> Result<Limit, String> {
         (_, Some(percent)) => Ok(Limit::At(percent)),
         _ => Err(format!("expected a percentage between 1 and {most}, or unlimited")),
     }
+}
+
+fn parse_expiry(text: &str) -> Result<u64, String> {
+    control::duration::parse_seconds(text, 1, u64::MAX)
 }
 
 fn parse_mode(text: &str) -> Result<u32, String> {

@@ -3,6 +3,7 @@
 //! Each check is a file; it reads the machine's state and never changes anything. A driver is loaded only in separate
 //! processes (`trial`).
 
+pub mod bundle;
 mod container;
 mod driver;
 pub mod finding;

@@ -27,8 +27,8 @@ pub fn run(args: IpcArgs) -> Result<ExitCode, Failure> {
     }
 }
 
-fn deadline(seconds: Option<f64>) -> Option<Instant> {
-    seconds.map(|seconds| Instant::now() + Duration::from_secs_f64(seconds))
+fn deadline(timeout: Option<Duration>) -> Option<Instant> {
+    timeout.map(|timeout| Instant::now() + timeout)
 }
 
 fn failed(error: MeetError) -> Failure {

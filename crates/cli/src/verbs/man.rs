@@ -3,18 +3,61 @@
 use std::io::{self, Write};
 use std::process::ExitCode;
 
+use crate::args::ManArgs;
 use crate::exit::{Exit, Failure};
 
-pub fn run() -> Result<ExitCode, Failure> {
-    let text = page().map_err(|error| Failure::system(Exit::Failure, "cannot generate the man page", &error))?;
-    print(&text)
+pub fn run(args: &ManArgs) -> Result<ExitCode, Failure> {
+    let failure = |error: io::Error| Failure::system(Exit::Failure, "cannot generate the man page", &error);
+    if let Some(dir) = &args.dir {
+        for (name, text) in pages().map_err(failure)? {
+            let path = dir.join(format!("{name}.1"));
+            std::fs::write(&path, text).map_err(|error| {
+                Failure::system(Exit::Failure, &format!("cannot write {}", path.display()), &error)
+            })?;
+        }
+        return Ok(ExitCode::SUCCESS);
+    }
+    if args.verb.is_empty() {
+        return print(&page().map_err(failure)?);
+    }
+    let name = format!("bulkhead-{}", args.verb.join("-"));
+    match pages().map_err(failure)?.into_iter().find(|(known, _)| *known == name) {
+        Some((_, text)) => print(&text),
+        None => {
+            let line = format!("there is no command \"bulkhead {}\"; see `bulkhead help`", args.verb.join(" "));
+            Err(Failure::new(Exit::Usage, line))
+        }
+    }
+}
+
+/// The page of every command: `bulkhead` with all of them, and one for each verb and each of its actions.
+fn pages() -> io::Result<Vec<(String, Vec<u8>)>> {
+    let mut pages = vec![("bulkhead".to_owned(), page()?)];
+    let command = crate::command();
+    for verb in command.get_subcommands().filter(|verb| !verb.is_hide_set()) {
+        collect("bulkhead", "bulkhead", verb, &mut pages)?;
+    }
+    Ok(pages)
+}
+
+/// `page` is what its page is called, `typed` what is typed.
+fn collect(page: &str, typed: &str, verb: &clap::Command, pages: &mut Vec<(String, Vec<u8>)>) -> io::Result<()> {
+    let (page, typed) = (format!("{page}-{}", verb.get_name()), format!("{typed} {}", verb.get_name()));
+    let shown = verb.clone().display_name(&page).bin_name(&typed).version(env!("CARGO_PKG_VERSION"));
+    let mut text = Vec::new();
+    clap_mangen::Man::new(shown.disable_help_subcommand(true)).title(&page).render(&mut text)?;
+    statuses(&mut text)?;
+    writeln!(text, ".SH SEE ALSO\n.BR bulkhead (1)")?;
+    pages.push((page.clone(), text));
+    let below = verb.get_subcommands().filter(|below| !below.is_hide_set());
+    below.into_iter().try_for_each(|below| collect(&page, &typed, below, pages))
 }
 
 fn page() -> io::Result<Vec<u8>> {
     let mut text = Vec::new();
     let mut command = crate::command();
     clap_mangen::Man::new(command.clone()).render(&mut text)?;
-    // One page for all: the synopsis, options and examples of each command follow.
+    // The synopsis, options and examples of each command follow.
     for verb in command.get_subcommands_mut().filter(|verb| !verb.is_hide_set()) {
         section(&mut text, "bulkhead", verb)?;
     }
@@ -22,11 +65,13 @@ fn page() -> io::Result<Vec<u8>> {
     for (name, meaning) in control::env_vars::ALL {
         writeln!(text, ".TP\n.B {name}\n{meaning}")?;
     }
-    writeln!(text, ".SH EXIT STATUS")?;
-    for (exit, meaning) in Exit::ALL {
-        writeln!(text, ".TP\n.B {}\n{meaning}", *exit as u8)?;
-    }
+    statuses(&mut text)?;
     Ok(text)
+}
+
+fn statuses(text: &mut Vec<u8>) -> io::Result<()> {
+    writeln!(text, ".SH EXIT STATUS")?;
+    Exit::ALL.iter().try_for_each(|(exit, meaning)| writeln!(text, ".TP\n.B {}\n{meaning}", *exit as u8))
 }
 
 /// The section of a command, followed by those of its subcommands.
@@ -69,5 +114,16 @@ mod tests {
             assert!(text.contains(word), "{word}");
         }
         assert!(!text.contains("BULKHEAD WORKER"));
+    }
+
+    #[test]
+    fn every_command_has_a_page_of_its_own() {
+        let pages = super::pages().unwrap();
+        for name in ["bulkhead", "bulkhead-run", "bulkhead-zones", "bulkhead-zones-set", "bulkhead-ipc-wait"] {
+            let (_, text) = pages.iter().find(|(known, _)| known == name).unwrap();
+            let text = String::from_utf8_lossy(text);
+            assert!(text.contains(".SH SYNOPSIS") && text.contains(".SH EXIT STATUS"), "{name}");
+        }
+        assert!(pages.iter().all(|(name, _)| name != "bulkhead-worker"));
     }
 }

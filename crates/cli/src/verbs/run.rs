@@ -9,11 +9,14 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitCode, ExitStatus};
 use std::time::{Duration, Instant};
 
-use control::admin::{AdminClient, AdminError, Answer, Request};
+use control::admin::{AdminClient, Answer, Request};
+use control::backend::{Backend, Choice, Options};
+use control::size::Size;
 use rustix::event::{PollFd, PollFlags};
 use rustix::process::{Pid, PidfdFlags};
 use tracing_subscriber::filter::LevelFilter;
 
+use crate::admin;
 use crate::args::RunArgs;
 use crate::exit::{Exit, Failure};
 use crate::library;
@@ -22,6 +25,8 @@ use crate::signals::Signals;
 
 /// How often to try to reconnect to a proxy that is gone.
 const RETRY: Duration = Duration::from_millis(200);
+/// How long it may be gone before the user is told what the program waits for.
+const SAY_AFTER: Duration = Duration::from_secs(2);
 
 pub fn run(args: RunArgs) -> Result<ExitCode, Failure> {
     crate::logging::start(LevelFilter::WARN, None);
@@ -30,6 +35,7 @@ pub fn run(args: RunArgs) -> Result<ExitCode, Failure> {
     let program = find_program(&args.command[0], std::env::var_os("PATH").as_deref())?;
     let dir = library::find()?;
     let signals = Signals::catch().map_err(failure)?;
+    say_if_on_the_cpu(&args);
     let mut side = ProxySide::open(&args)?;
     let socket = side.join_zone()?;
 
@@ -44,6 +50,17 @@ pub fn run(args: RunArgs) -> Result<ExitCode, Failure> {
     Ok(ExitCode::from(exit_code(status)))
 }
 
+/// Nobody is to wonder why a program is slow: without a GPU, and unless it was asked for, the software GPU is said to be
+/// one.
+fn say_if_on_the_cpu(args: &RunArgs) {
+    if args.socket.is_none() && args.backend.is_left_open() {
+        let nvidia = Options { choice: Choice::Nvidia, ..args.backend.options() };
+        if let Err(why) = Backend::choose(&nvidia) {
+            eprintln!("bulkhead: {why}; computing on the CPU (--backend soft does so without this line)");
+        }
+    }
+}
+
 fn exit_code(status: ExitStatus) -> u8 {
     let code = status.code().unwrap_or_else(|| 128 + status.signal().unwrap_or(0));
     u8::try_from(code & 0xff).unwrap_or(u8::MAX)
@@ -56,6 +73,13 @@ struct ProxySide<'a> {
     admin: Option<AdminClient>,
     private: Option<PrivateProxy>,
     restarts: Restarts,
+    absence: Option<Absence>,
+}
+
+/// A proxy that is gone.
+struct Absence {
+    since: Instant,
+    said: bool,
 }
 
 impl<'a> ProxySide<'a> {
@@ -64,45 +88,58 @@ impl<'a> ProxySide<'a> {
             Some(_) => None,
             None => Some(PrivateProxy::start(&args.backend, args.jail)?),
         };
-        Ok(Self { args, admin: None, private, restarts: Restarts::default() })
+        Ok(Self { args, admin: None, private, restarts: Restarts::default(), absence: None })
+    }
+
+    /// Where the proxy listens for operators.
+    fn admin_socket(&self) -> Result<PathBuf, Failure> {
+        match (&self.args.socket, &self.private) {
+            (Some(path), _) => Ok(path.clone()),
+            (None, Some(private)) => Ok(private.admin_socket()),
+            (None, None) => Err(Failure::new(Exit::Failure, "no proxy")),
+        }
     }
 
     /// Creates or finds the zone, and keeps the connection: a zone created for this run ends with it.
     fn join_zone(&mut self) -> Result<PathBuf, Failure> {
-        let unreachable = |error: AdminError| {
-            let why = std::error::Error::source(&error).map(|source| format!(" ({source})")).unwrap_or_default();
-            Failure::new(Exit::ProxyUnreachable, format!("{error}{why}"))
-        };
-        let path = match (&self.args.socket, &self.private) {
-            (Some(path), _) => path.clone(),
-            (None, Some(private)) => private.admin_socket(),
-            (None, None) => return Err(Failure::new(Exit::Failure, "no proxy")),
-        };
-        let admin = AdminClient::connect(&path).map_err(unreachable)?;
-        let name = self.args.zone.clone();
-        let request = if self.private.is_some() || self.args.limits.given() {
-            Request::EnsureZone { name, limits: self.args.limits.limits(), lease: true }
-        } else {
-            Request::FindZone { name }
-        };
-        let answer = admin.ask(&request).map_err(unreachable)?;
-        self.admin = Some(admin);
+        let client = admin::connect(&self.admin_socket()?)?;
+        let request = self.request(&client)?;
+        let answer = admin::ask(&client, &request)?;
+        self.admin = Some(client);
         match answer {
             Answer::Zone { socket, .. } => Ok(socket),
-            Answer::UnknownZone { zones } => {
-                let zones: Vec<&str> = zones.iter().map(|zone| zone.as_str()).collect();
-                let known = if zones.is_empty() { "none".to_owned() } else { zones.join(", ") };
-                let line = format!("zone {:?} does not exist (existing zones: {known})", self.args.zone.as_str());
-                Err(Failure::new(Exit::ZoneUnknown, line))
-            }
-            Answer::Failed { reason, no_space } => {
-                Err(Failure::new(if no_space { Exit::NoSpace } else { Exit::ZoneRefused }, reason))
-            }
-            _ => Err(Failure::new(
-                Exit::ProxyUnreachable,
-                "unexpected answer from the proxy; is it a different version?",
-            )),
+            Answer::UnknownZone { zones } => Err(admin::unknown_zone(Some(&self.args.zone), &zones)),
+            other => Err(admin::unexpected(other)),
         }
+    }
+
+    /// What to ask the proxy for. Limits of a zone that others use are not changed unless that was asked for.
+    fn request(&self, client: &AdminClient) -> Result<Request, Failure> {
+        let (name, wanted) = (self.args.zone.clone(), &self.args.limits);
+        let ensure = |limits| Request::EnsureZone { name: name.clone(), limits, lease: true };
+        if self.private.is_some() {
+            return Ok(ensure(wanted.limits()));
+        }
+        if !wanted.given() {
+            return Ok(Request::FindZone { name });
+        }
+        let Answer::Zone { limits, .. } = admin::ask(client, &Request::FindZone { name: name.clone() })? else {
+            return Ok(ensure(wanted.limits()));
+        };
+        // Who comes back to a proxy that was restarted takes the zone as it is.
+        if wanted.agree_with(&limits) || self.absence.is_some() {
+            return Ok(ensure(limits));
+        }
+        if self.args.update {
+            return Ok(Request::ChangeZone { name, change: wanted.change() });
+        }
+        let memory = limits.memory.map_or("unlimited memory".to_owned(), |memory| Size(memory).to_string());
+        let line = format!(
+            "zone {:?} exists with {memory} and share {}; omit the limits, or change them with --update",
+            name.as_str(),
+            limits.share
+        );
+        Err(Failure::new(Exit::ZoneRefused, line))
     }
 
     /// The connection that hangs up when the proxy goes; none while it is gone.
@@ -113,6 +150,11 @@ impl<'a> ProxySide<'a> {
     /// The proxy is gone: reconnect, after restarting it if it was private.
     fn recover(&mut self) {
         self.admin = None;
+        let absence = self.absence.get_or_insert(Absence { since: Instant::now(), said: false });
+        if !absence.said && absence.since.elapsed() >= SAY_AFTER {
+            absence.said = true;
+            eprintln!("bulkhead: the proxy is gone; waiting for another one");
+        }
         if self.private.is_some() && !self.restarts.allowed() {
             return;
         }
@@ -120,9 +162,16 @@ impl<'a> ProxySide<'a> {
             Some(private) => private.restart(),
             None => Ok(()),
         };
-        if let Err(Failure { line, .. }) = result.and_then(|()| self.join_zone().map(drop)) {
-            self.admin = None;
-            tracing::debug!("cannot reach the proxy: {line}");
+        match result.and_then(|()| self.join_zone().map(drop)) {
+            Err(Failure { line, .. }) => {
+                self.admin = None;
+                tracing::debug!("cannot reach the proxy: {line}");
+            }
+            Ok(()) => {
+                if self.absence.take().is_some_and(|absence| absence.said) {
+                    eprintln!("bulkhead: the proxy is back");
+                }
+            }
         }
     }
 }

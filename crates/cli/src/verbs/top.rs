@@ -19,7 +19,7 @@ use crate::text::counted;
 
 pub fn run(args: &TopArgs) -> Result<ExitCode, Failure> {
     let client = admin::connect(&args.admin.socket)?;
-    let interval = Duration::from_secs_f64(args.interval);
+    let interval = args.interval;
     let mut before = Sample::new(admin::status(&client)?);
     if args.once || args.admin.json || !io::stdout().is_terminal() {
         std::thread::sleep(interval);

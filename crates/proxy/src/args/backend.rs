@@ -18,7 +18,7 @@ pub struct BackendArgs {
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=16))]
     pub soft_devices: Option<u32>,
     /// Memory of each software GPU
-    #[arg(long, value_name = "SIZE", value_parser = control::size::parse)]
+    #[arg(long, value_name = "SIZE", value_parser = control::size::parse_amount)]
     pub soft_memory: Option<u64>,
     /// Number of MIG instances on each software GPU
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(0..=7))]

@@ -18,8 +18,8 @@ Examples:
   bulkhead proxy --zone team-a:memory=20GiB,share=50 --zone team-b:memory=40GiB
   bulkhead proxy --state-dir /tmp/b --backend soft --soft-memory 1GiB --zone test
 
-Clients of a zone connect to <state-dir>/zones/<name>/sock (BULKHEAD_SOCKET). SIGTERM stops the proxy; workers with
-clients keep running, and the next proxy with the same state directory takes them over. SIGHUP reloads the
+Clients of a zone connect to <state-dir>/zones/<name>/sock (BULKHEAD_SOCKET). SIGTERM stops the proxy; workers with \
+clients keep running, and the next proxy with the same state directory takes them over. SIGHUP reloads the \
 configuration; an invalid one is logged, and the previous one is kept. Options override the configuration file.";
 
 #[derive(Debug, Args)]
@@ -48,11 +48,11 @@ pub struct ProxyArgs {
     /// Memory charged to the zone for each CUDA context, or 0 (default: 523MiB on NVIDIA, else 0)
     #[arg(long, value_name = "SIZE", value_parser = parse_size_or_none)]
     pub context_memory: Option<u64>,
-    /// Seconds after which the GPU memory of an idle client is moved to host memory; 0 disables (default: 0)
-    #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(u32).range(0..=86_400))]
+    /// Time after which the GPU memory of an idle client is moved to host memory; 0 disables (default: 0)
+    #[arg(long, value_name = "TIME", value_parser = parse_day)]
     pub suspend_idle: Option<u32>,
-    /// Seconds that work may overrun its zone's time slice while other zones wait; 0 disables (default: 60)
-    #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(u32).range(0..=86_400))]
+    /// Time that work may overrun its zone's time slice while other zones wait; 0 disables (default: 60s)
+    #[arg(long, value_name = "TIME", value_parser = parse_day)]
     pub watchdog: Option<u32>,
     /// Serve metrics and the status page at this address, or "off" (default: off)
     #[arg(long, value_name = "ADDRESS:PORT", value_parser = parse_http)]
@@ -85,7 +85,13 @@ pub enum HttpArg {
 }
 
 fn parse_size_or_none(text: &str) -> Result<u64, String> {
-    if text == "0" { Ok(0) } else { control::size::parse(text).map_err(|error| error.to_string()) }
+    if text == "0" { Ok(0) } else { control::size::parse_amount(text).map_err(|error| error.to_string()) }
+}
+
+/// A duration of up to a day, in seconds.
+fn parse_day(text: &str) -> Result<u32, String> {
+    let seconds = control::duration::parse_seconds(text, 0, 86_400)?;
+    u32::try_from(seconds).map_err(|error| error.to_string())
 }
 
 fn parse_http(text: &str) -> Result<HttpArg, String> {
@@ -112,7 +118,7 @@ fn parse_zone(text: &str) -> Result<(ZoneName, ZoneLimits), String> {
     for setting in settings.split(',').filter(|setting| !setting.is_empty()) {
         match setting.split_once('=') {
             Some(("memory", size)) => {
-                limits.memory = Some(control::size::parse(size).map_err(|error| error.to_string())?)
+                limits.memory = Some(control::size::parse_amount(size).map_err(|error| error.to_string())?)
             }
             Some(("share", weight)) => {
                 let weight = weight.parse().ok().filter(|weight| (1..=MAX_SHARE).contains(weight));

@@ -56,7 +56,7 @@ pub fn run(args: XenRunArgs) -> Result<ExitCode, Failure> {
     let domain = Domain::create(&definition, &dir.path).map_err(|error| domain_failure(&error))?;
     let _admitted = Admitted::new(&mut store, domain.id(), zone.name.as_str())?;
     domain.unpause().map_err(|error| domain_failure(&error))?;
-    let link = match connect(&mut store, &domain, &mut signals, Duration::from_secs(args.boot_timeout))? {
+    let link = match connect(&mut store, &domain, &mut signals, args.boot_timeout)? {
         Connected::Link(link) => link,
         Connected::Signal(signal) => return Ok(ExitCode::from(128 + signal)),
     };
