@@ -83,7 +83,7 @@ pub fn nothing_left() -> Result<()> {
 fn running() -> Vec<String> {
     let ours = [paths::stage(), paths::programs()];
     let processes = fs::read_dir("/proc").into_iter().flatten().filter_map(|entry| Some(entry.ok()?.path()));
-    let ours = |program: &PathBuf| ours.iter().any(|folder| program.starts_with(folder));
+    let ours = |program: &PathBuf| ours.iter().any(|dir| program.starts_with(dir));
     let named = processes.filter_map(|process| Some((process.clone(), fs::read_link(process.join("exe")).ok()?)));
     let named = named.filter(|(_, program)| ours(program));
     named.map(|(process, program)| format!("{} ({})", program.display(), process.display())).collect()

@@ -11,8 +11,8 @@ pub fn check() -> Result<()> {
     let mut wrong = Vec::new();
     for page in sh::output(&mut git)?.lines() {
         let Ok(text) = std::fs::read_to_string(paths::root().join(page)) else { continue };
-        let folder = paths::root().join(page).parent().map_or_else(PathBuf::new, Path::to_path_buf);
-        let dead = links(&text).filter(|link| !folder.join(link).exists());
+        let dir = paths::root().join(page).parent().map_or_else(PathBuf::new, Path::to_path_buf);
+        let dead = links(&text).filter(|link| !dir.join(link).exists());
         wrong.extend(dead.map(|link| format!("{page}: {link} does not exist")));
     }
     if !wrong.is_empty() {

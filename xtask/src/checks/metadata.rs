@@ -10,23 +10,23 @@ pub struct Package {
     pub version: String,
     /// The oldest Rust that it is for.
     pub rust_version: Option<String>,
-    /// One of ours, with the folder it lies in.
+    /// One of ours, with the directory it lies in.
     pub room: Option<Room>,
     /// The crates it names, for building, running or testing.
     pub dependencies: Vec<String>,
 }
 
 pub struct Room {
-    pub folder: PathBuf,
-    /// The folder's path below `crates` or `tests`, as the table in ARCHITECTURE.md has it.
+    pub dir: PathBuf,
+    /// The directory's path below `crates` or `tests`, as the table in ARCHITECTURE.md has it.
     pub name: String,
 }
 
 impl Room {
-    fn new(folder: &Path) -> Room {
-        let path = folder.strip_prefix(paths::root()).unwrap_or(folder);
+    fn new(dir: &Path) -> Room {
+        let path = dir.strip_prefix(paths::root()).unwrap_or(dir);
         let below = ["crates", "tests"].iter().find_map(|group| path.strip_prefix(group).ok());
-        Room { folder: folder.to_path_buf(), name: below.unwrap_or(path).display().to_string() }
+        Room { dir: dir.to_path_buf(), name: below.unwrap_or(path).display().to_string() }
     }
 }
 

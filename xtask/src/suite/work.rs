@@ -111,7 +111,7 @@ pub fn tests() -> Result<Counts> {
 /// The models of idm's ring, in which loom tries every order of events.
 pub fn loom() -> Result<Counts> {
     let mut cargo = sh::cargo();
-    // A folder of its own: the flag would have everything else built anew.
+    // A directory of its own: the flag would have everything else rebuilt.
     cargo.env("CARGO_TARGET_DIR", paths::target().join("loom"));
     cargo.env("RUSTFLAGS", "--cfg loom");
     cargo_test::run(cargo.args(["test", "--package", "idm", "--release", "--locked", "--lib", "loom"]))

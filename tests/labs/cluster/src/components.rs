@@ -56,8 +56,8 @@ impl Components {
 
     /// What PATH must be, so that they find each other.
     pub fn path(&self) -> String {
-        let folders = [self.kubernetes.clone(), self.debian.join("usr/bin"), self.debian.join("usr/sbin")];
-        let ours = folders.iter().map(|folder| folder.display().to_string()).collect::<Vec<_>>().join(":");
+        let dirs = [self.kubernetes.clone(), self.debian.join("usr/bin"), self.debian.join("usr/sbin")];
+        let ours = dirs.iter().map(|dir| dir.display().to_string()).collect::<Vec<_>>().join(":");
         format!("{ours}:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin")
     }
 }

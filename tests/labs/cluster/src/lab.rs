@@ -85,7 +85,7 @@ pub fn uninstall(cluster: &mut Cluster) -> Result<()> {
 /// Whatever on the node or in the cluster has our name.
 pub fn traces(cluster: &Cluster) -> Result<Vec<String>> {
     let mut find = Command::new("find");
-    // What was changed in the node's file system, and what lies beside that: whoever was deleted shows as a device.
+    // What was changed in the node's file system, and what lies beside that: what was deleted shows as a device.
     find.args(["/run/changes", "/run", "/var/lib/kubelet", "-xdev", "-iname", "*bulkhead*", "-not", "-type", "c"]);
     // What kubectl and Helm remember of the API is an administrator's, and not on real nodes.
     find.args(["-not", "-path", "*/cache/discovery/*"]);
@@ -153,11 +153,11 @@ pub fn zones() -> Result<Vec<String>> {
     Ok(zones.iter().filter_map(|zone| zone["name"].as_str().map(str::to_owned)).collect())
 }
 
-/// What is there on behalf of containers: zones, their folders with sockets, and files of CDI.
+/// What is there on behalf of containers: zones, their directories with sockets, and files of CDI.
 pub fn leftovers() -> Result<Vec<String>> {
     let mut left = zones()?.into_iter().map(|zone| format!("zone {zone}")).collect::<Vec<_>>();
-    for folder in ["/run/bulkhead/zones", "/var/run/cdi"] {
-        let Ok(entries) = fs::read_dir(folder) else { continue };
+    for dir in ["/run/bulkhead/zones", "/var/run/cdi"] {
+        let Ok(entries) = fs::read_dir(dir) else { continue };
         left.extend(entries.filter_map(|entry| Some(entry.ok()?.path().display().to_string())));
     }
     Ok(left)

@@ -142,7 +142,7 @@ fn run(program: &Path, options: &Options) -> Result<()> {
     words.extend(options.names.iter().cloned());
     let status = node::enter(&components, program, &words)?;
     if !status.success() {
-        bail!("not everything holds (logs are in {})", node::run_folder().join("logs").display());
+        bail!("not everything holds (logs are in {})", node::run_directory().join("logs").display());
     }
     Ok(())
 }
@@ -150,7 +150,7 @@ fn run(program: &Path, options: &Options) -> Result<()> {
 /// Inside of the node.
 fn inside(options: &Options) -> Result<()> {
     let cgroup = std::env::var(CGROUP).context("only cargo xtask e2e calls this")?;
-    let run = node::run_folder();
+    let run = node::run_directory();
     println!("starting Kubernetes");
     let start = Instant::now();
     let mut cluster = Cluster::start(&run, components::ensure()?, &cgroup)?;

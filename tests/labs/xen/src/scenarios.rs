@@ -26,7 +26,7 @@ pub const ALL: [Scenario; 11] = [
         trial: true,
         ..scenario("transport", "grants, events, idm's suite, limits and counts, without a GPU", &[])
     },
-    scenario("restart", "the gate and the proxy end and come back, a guest is killed", &["steady", "vecadd"]),
+    scenario("restart", "the Xen backend and the proxy end and come back, a guest is killed", &["steady", "vecadd"]),
     scenario("run", "`bulkhead xen run`: input, output, signals, exit status, and nothing left behind", &[]),
     Scenario { disk: true, ..scenario("disk", "a root file system on a disk, which guests share", &["vecadd"]) },
     scenario("programs", "CUDA programs in guests, on the software GPU of Dom0", &PROGRAMS),
@@ -46,7 +46,7 @@ pub const ALL: [Scenario; 11] = [
         conformance: true,
         ..scenario(
             "attack",
-            "one guest lies to the gate and to its worker and is destroyed, another does not notice",
+            "one guest lies to the Xen backend and to its worker and is destroyed, another does not notice",
             &["steady"],
         )
     },
@@ -84,8 +84,8 @@ mod tests {
 
     #[test]
     fn every_scenario_has_a_script_and_every_script_a_scenario() {
-        let folder = xtask::paths::root().join("tests/labs/xen/scenarios");
-        let scripts = std::fs::read_dir(folder).unwrap();
+        let dir = xtask::paths::root().join("tests/labs/xen/scenarios");
+        let scripts = std::fs::read_dir(dir).unwrap();
         let mut scripts: Vec<_> = scripts.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
         scripts.sort();
         let mut named: Vec<_> = ALL.iter().chain([&PAIR]).map(|scenario| format!("{}.sh", scenario.name)).collect();

@@ -113,10 +113,10 @@ impl Stage<'_> {
         Ok(Some(why).filter(|why| !why.is_empty()))
     }
 
-    /// The administrator's part of a volume that two pods can have: a folder of the node.
+    /// The administrator's part of a volume that two pods can have: a directory of the node.
     pub fn volume(&self) -> Result<()> {
-        let folder = format!("/run/volumes/{}", self.namespace);
-        fs::create_dir_all(&folder)?;
+        let dir = format!("/run/volumes/{}", self.namespace);
+        fs::create_dir_all(&dir)?;
         let (name, node) = (self.namespace, super::cluster::NODE);
         self.apply(&format!(
             r#"
@@ -128,7 +128,7 @@ spec:
   capacity: {{ storage: 1Mi }}
   persistentVolumeReclaimPolicy: Retain
   claimRef: {{ namespace: {name}, name: handles }}
-  local: {{ path: {folder} }}
+  local: {{ path: {dir} }}
   nodeAffinity:
     required:
       nodeSelectorTerms:
