@@ -25,8 +25,8 @@ fn stubs() -> String {
 }
 
 fn write_file(name: &str, text: &str) {
-    let folder = std::env::var_os("OUT_DIR").unwrap();
-    std::fs::write(std::path::Path::new(&folder).join(name), text).unwrap();
+    let dir = std::env::var_os("OUT_DIR").unwrap();
+    std::fs::write(std::path::Path::new(&dir).join(name), text).unwrap();
 }
 
 /// The exported symbol and, where there is one, its per-thread-stream variant.

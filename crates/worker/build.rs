@@ -24,8 +24,8 @@ fn main() {
          match op {{\n{arms}        _ => Err(Refusal::UnknownOperation),\n    }}\n}}\n",
         functions.len(),
     );
-    let folder = std::env::var_os("OUT_DIR").unwrap();
-    std::fs::write(std::path::Path::new(&folder).join("dispatch.rs"), text).unwrap();
+    let dir = std::env::var_os("OUT_DIR").unwrap();
+    std::fs::write(std::path::Path::new(&dir).join("dispatch.rs"), text).unwrap();
 }
 
 fn arm(function: &Function) -> String {

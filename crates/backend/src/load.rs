@@ -17,9 +17,9 @@ pub const VISIBLE: &str = "CUDA_VISIBLE_DEVICES";
 pub enum LoadError {
     #[error("cannot load the driver library {path}")]
     Library { path: String, source: libloading::Error },
-    #[error("cannot look for MIG instances")]
+    #[error("cannot enumerate MIG instances")]
     Nvml(#[from] survey::NvmlError),
-    #[error("there is no MIG instance {gpu_instance}/{compute_instance} of GPU {gpu}", gpu = .0.gpu,
+    #[error("MIG instance {gpu_instance}/{compute_instance} of GPU {gpu} does not exist", gpu = .0.gpu,
         gpu_instance = .0.gpu_instance, compute_instance = .0.compute_instance)]
     NoInstance(Instance),
 }

@@ -59,7 +59,7 @@ fn check(call: &str, code: u32) -> Result<(), String> {
 }
 
 fn load() -> Result<Driver, String> {
-    // SAFETY: whoever runs this wants to know what programs get that load it.
+    // SAFETY: the library that programs load; running its initializers is the purpose of this test.
     let library = unsafe { libloading::os::unix::Library::new(LIBRARY) }.map_err(|error| error.to_string())?;
     let mut find = |name: &CStr| -> Option<*const c_void> {
         // SAFETY: only the address is taken; the table knows its prototype.
@@ -97,7 +97,7 @@ pub fn open(handle: &str) -> Result<u32, String> {
     let test = Test { driver: load()?, memory: 0 };
     test.start()?;
     let mut bytes = [0; 64];
-    hex::decode_to_slice(handle, &mut bytes).map_err(|_| "the handle is not one of 64 bytes")?;
+    hex::decode_to_slice(handle, &mut bytes).map_err(|_| "the handle does not have 64 bytes")?;
     let handle = CUipcMemHandle(bytes);
     let (mut memory, mut value) = (0, 0u32);
     // SAFETY: outputs are locals; the copy is of that size.
@@ -117,7 +117,7 @@ impl Test {
             check("cuInit", (self.driver.cuInit)(0))?;
             check("cuDeviceGetCount", (self.driver.cuDeviceGetCount)(&mut count))?;
             if count == 0 {
-                return Err("there is no GPU".to_owned());
+                return Err("no GPU".to_owned());
             }
             check("cuDevicePrimaryCtxRetain", (self.driver.cuDevicePrimaryCtxRetain)(&mut context, 0))?;
             check("cuCtxSetCurrent", (self.driver.cuCtxSetCurrent)(context))
@@ -144,7 +144,11 @@ impl Test {
         unsafe {
             check("cuMemcpyHtoD", (self.driver.cuMemcpyHtoD_v2)(self.memory, values.as_ptr().cast(), COUNT * 4))?;
         }
-        if self.read()? == values { Ok(()) } else { Err("what comes back is not what was sent".to_owned()) }
+        if self.read()? == values {
+            Ok(())
+        } else {
+            Err("the data read back differs from what was written".to_owned())
+        }
     }
 
     fn launch(&self) -> Result<(), String> {
@@ -176,7 +180,7 @@ impl Test {
             check("cuCtxSynchronize", (self.driver.cuCtxSynchronize)())?;
         }
         let right = self.read()?.iter().enumerate().all(|(at, value)| *value == at as u32 + 1);
-        if right { Ok(()) } else { Err("the kernel computed something else".to_owned()) }
+        if right { Ok(()) } else { Err("wrong result of the kernel".to_owned()) }
     }
 
     fn share(&self, open: impl FnOnce(&str) -> Result<u32, String>) -> Result<(), String> {
@@ -185,7 +189,7 @@ impl Test {
         unsafe { check("cuIpcGetMemHandle", (self.driver.cuIpcGetMemHandle)(&mut handle, self.memory))? };
         match open(&hex::encode(handle.0))? {
             1 => Ok(()),
-            other => Err(format!("the other process reads {other} there, not 1")),
+            other => Err(format!("the other process reads {other} instead of 1")),
         }
     }
 }

@@ -187,7 +187,7 @@ impl<'a> Reader<'a> {
                 text => {
                     let rule =
                         "lower-case letters, digits and '-', at most 63, beginning and ending with a letter or digit";
-                    self.complain(&name.span(), format!("\"{text}\" is no name in Kubernetes ({rule})"));
+                    self.complain(&name.span(), format!("\"{text}\" is not a valid Kubernetes name ({rule})"));
                 }
             }
         }

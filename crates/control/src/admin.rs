@@ -130,7 +130,7 @@ pub struct Status {
     /// Workers start: the last one that was started did.
     pub ready: bool,
     pub spare_workers: usize,
-    /// How often the configuration was read anew, and how often that failed.
+    /// How often the configuration was reloaded, and how often that failed.
     pub reloads: u64,
     pub reloads_failed: u64,
     /// Clients that have no worker yet.
@@ -240,9 +240,9 @@ pub struct WorkerStatus {
 pub enum AdminError {
     #[error("no proxy answers at {}", path.display())]
     Unreachable { path: PathBuf, source: io::Error },
-    #[error("the proxy went away")]
+    #[error("lost the connection to the proxy")]
     Gone(#[source] io::Error),
-    #[error("the proxy's answer makes no sense")]
+    #[error("invalid answer from the proxy")]
     Nonsense(#[source] serde_json::Error),
 }
 
@@ -259,8 +259,8 @@ impl AdminClient {
 
     pub fn from_socket(socket: OwnedFd) -> io::Result<Self> {
         // A broker answers at once; one that does not is as good as gone.
-        let patience = Some(std::time::Duration::from_secs(10));
-        rustix::net::sockopt::set_socket_timeout(&socket, rustix::net::sockopt::Timeout::Recv, patience)?;
+        let timeout = Some(std::time::Duration::from_secs(10));
+        rustix::net::sockopt::set_socket_timeout(&socket, rustix::net::sockopt::Timeout::Recv, timeout)?;
         Ok(Self { socket })
     }
 

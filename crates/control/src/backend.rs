@@ -48,13 +48,13 @@ pub struct Options {
 
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
 pub enum BackendError {
-    #[error("there is no NVIDIA driver on this machine: no {CONTROL_DEVICE}")]
+    #[error("no NVIDIA driver on this machine: {CONTROL_DEVICE} does not exist")]
     NoDevice,
-    #[error("{LIBRARY} of the NVIDIA driver was not found (name it with --driver-library)")]
+    #[error("{LIBRARY} of the NVIDIA driver not found (set --driver-library)")]
     NoLibrary,
     #[error("{0} is not a driver library of this machine")]
     NotALibrary(PathBuf),
-    #[error("{0} is Bulkhead's own library for clients, not a driver")]
+    #[error("{0} is Bulkhead's client library, not a driver library")]
     OurLibrary(PathBuf),
 }
 
@@ -121,7 +121,7 @@ impl Backend {
         devices
     }
 
-    /// What there is. Looked at anew each time: an operator may cut a GPU while a broker runs.
+    /// What there is. Read each time: an operator may partition a GPU while a broker runs.
     fn inventory(&self) -> Inventory {
         match self {
             Self::Nvidia { .. } => Inventory::of_kernel(Path::new(kernel_module::PROC)),
@@ -184,9 +184,9 @@ fn find_library(library_path: Option<&OsStr>) -> Option<PathBuf> {
     let named = library_path.map(|path| std::env::split_paths(path).collect::<Vec<_>>()).unwrap_or_default();
     named
         .into_iter()
-        .filter(|folder| folder.is_absolute())
+        .filter(|dir| dir.is_absolute())
         .chain(USUAL.iter().map(PathBuf::from))
-        .map(|folder| folder.join(LIBRARY))
+        .map(|dir| dir.join(LIBRARY))
         .find(|path| is_ours(path) == Some(false))
 }
 

@@ -42,7 +42,7 @@ pub struct Foreign {
     fd: ManuallyDrop<OwnedFd>,
     lane: Lane,
     last: Option<LastAct>,
-    /// The epoll set that it is in: until it is closed, which may be long after, it would go on to wake whoever waits there.
+    /// The epoll set that it is in: until it is closed, which may be long after, it would go on to wake the thread that waits there.
     watched_by: Option<Arc<OwnedFd>>,
 }
 

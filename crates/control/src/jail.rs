@@ -13,7 +13,7 @@ pub enum Part {
     IpcNamespace,
     UtsNamespace,
     CgroupNamespace,
-    /// A root folder with nothing in it but what the driver needs.
+    /// A root directory with nothing in it but what the driver needs.
     Root,
     /// A `/proc` that shows the worker's own pid namespace.
     Proc,

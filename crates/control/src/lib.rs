@@ -10,6 +10,7 @@ pub mod atomic_file;
 pub mod backend;
 pub mod checkpoint;
 pub mod closing;
+pub mod dispatch;
 pub mod elf;
 pub mod grant;
 pub mod histogram;
@@ -32,7 +33,6 @@ pub mod state_dir;
 pub mod statistics;
 pub mod suspend;
 pub mod topology;
-pub mod turn_page;
 pub mod zone;
 
 pub use cuda_abi::env_vars;

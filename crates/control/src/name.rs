@@ -1,4 +1,4 @@
-//! Names of zones. They become folder names and parts of messages, so they are checked once, here.
+//! Names of zones. They become directory names and parts of messages, so they are checked once, here.
 
 use std::fmt;
 use std::str::FromStr;
@@ -15,7 +15,7 @@ pub struct ZoneName(String);
 
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
 #[error(
-    "{0:?} is no name for a zone (1 to {MAX} letters, digits, '-', '_' or '.', beginning with a letter or digit)"
+    "{0:?} is not a valid zone name (1 to {MAX} letters, digits, '-', '_' or '.', beginning with a letter or digit)"
 )]
 pub struct BadName(String);
 
@@ -76,7 +76,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_that_could_leave_their_folder_are_refused() {
+    fn names_that_could_leave_their_directory_are_refused() {
         for bad in ["", ".", "..", "../x", "a/b", "-a", "a b", "ä", "a\0b", &"x".repeat(64)] {
             assert!(bad.parse::<ZoneName>().is_err(), "{bad:?}");
         }

@@ -47,7 +47,7 @@ pub fn parent(pid: u32) -> Option<u32> {
     stat.rsplit_once(')')?.1.split_whitespace().nth(1)?.parse().ok()
 }
 
-/// The user that a process runs as; its folder in /proc may be root's all the same.
+/// The user that a process runs as; its directory in /proc may be root's all the same.
 pub fn uid(pid: u32) -> Option<u32> {
     let status = std::fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
     status.lines().find_map(|line| line.strip_prefix("Uid:"))?.split_whitespace().next()?.parse().ok()

@@ -1,6 +1,6 @@
 //! Programs that meet by name: one publishes a buffer, others wait for it, and each learns when the other is done.
 //!
-//! A connection to the zone's socket begins with idm's `Meeting`, and goes on with messages of one size in both directions.
+//! A connection to the zone's socket begins with idm's `Rendezvous`, and goes on with messages of one size in both directions.
 //! It has one role, given by its first message:
 //!
 //! | says | hears |
@@ -10,8 +10,8 @@
 //! | `LIST` from `number` on | an `ENTRY` for each publication that the zone may see, as many as fit, then `END` with the `number` of all |
 //! | `FINISH` name | `END`: those of the zone who took it without staying are done |
 //!
-//! Then a publisher says `DONE` when it withdraws its offer, and who has taken it when it has no more use for it; whoever
-//! hangs up without saying so is lost. Time-outs are the client's own: it hangs up.
+//! Then a publisher says `DONE` when it withdraws its offer, and the client that took it does when it has no more
+//! use for it; a client that hangs up without saying so is lost. Time-outs are the client's own: it hangs up.
 //!
 //! `bindings/c/bulkhead_ipc.h` and `bindings/python/bulkhead` speak the same; the numbers here never change their meaning.
 
@@ -19,7 +19,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use idm::bootstrap::{self, BootstrapError, Meeting, Message};
+use idm::bootstrap::{self, BootstrapError, Message, Rendezvous};
 use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes, KnownLayout};
 
 use super::name::{MAX, ZoneName};
@@ -71,7 +71,7 @@ pub struct NoName;
 /// A message, in either direction.
 #[derive(Clone, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
-pub struct Meet {
+pub struct RendezvousMessage {
     pub kind: u32,
     /// Of `WAIT`: flags. Of `REFUSED` and `GONE`: why.
     pub code: u32,
@@ -94,9 +94,9 @@ pub struct Meet {
     pub note: [u8; NOTE],
 }
 
-const _: () = assert!(size_of::<Meet>() == 1024);
+const _: () = assert!(size_of::<RendezvousMessage>() == 1024);
 
-impl Meet {
+impl RendezvousMessage {
     pub fn new(kind: u32) -> Self {
         let mut message = Self::new_zeroed();
         message.kind = kind;
@@ -143,7 +143,7 @@ impl Meet {
     }
 }
 
-impl Message for Meet {
+impl Message for RendezvousMessage {
     fn is_valid(&self) -> bool {
         self.reserved == 0 && self.note_len <= NOTE as u64
     }
@@ -154,39 +154,39 @@ impl Message for Meet {
 }
 
 #[derive(Debug, thiserror::Error)]
-pub enum MeetError {
+pub enum RendezvousError {
     #[error(transparent)]
     Connection(#[from] BootstrapError),
-    #[error("nobody published it in time")]
+    #[error("timed out: nothing was published under this name")]
     TimedOut,
-    #[error("the proxy refuses: {}", explain(*.0))]
+    #[error("refused by the proxy: {}", explain(*.0))]
     Refused(u32),
     #[error("the publisher is gone")]
     Gone,
-    #[error("the proxy's answer makes no sense")]
+    #[error("invalid answer from the proxy")]
     Nonsense,
 }
 
 pub fn explain(code: u32) -> &'static str {
     match code {
-        code::MALFORMED => "that is no name (1 to 63 letters, digits, '-', '_' or '.')",
+        code::MALFORMED => "not a valid name (1 to 63 letters, digits, '-', '_' or '.')",
         code::NAME_TAKEN => "the zone has a publication of that name already",
         code::STALE => "the handle is stale: its memory was freed, or the proxy was restarted since",
         code::TOO_MANY => "the zone has too many publications or waiting programs",
-        code::DIED => "the publisher is gone without a word",
+        code::DIED => "the publisher ended without withdrawing it",
         _ => "for a reason that this program does not know",
     }
 }
 
 /// A program's end of such a connection.
-pub struct Meeter {
+pub struct RendezvousClient {
     socket: OwnedFd,
 }
 
-impl Meeter {
-    pub fn connect(socket: &Path) -> Result<Self, MeetError> {
+impl RendezvousClient {
+    pub fn connect(socket: &Path) -> Result<Self, RendezvousError> {
         let socket = bootstrap::connect(socket)?;
-        bootstrap::send(&socket, &Meeting::default(), &[])?;
+        bootstrap::send(&socket, &Rendezvous::default(), &[])?;
         Ok(Self { socket })
     }
 
@@ -194,17 +194,17 @@ impl Meeter {
         &self.socket
     }
 
-    pub fn say(&self, message: &Meet) -> Result<(), MeetError> {
+    pub fn say(&self, message: &RendezvousMessage) -> Result<(), RendezvousError> {
         Ok(bootstrap::send(&self.socket, message, &[])?)
     }
 
     /// The next message; none if there is none until then.
-    pub fn hear(&self, until: Option<Instant>) -> Result<Option<Meet>, MeetError> {
+    pub fn hear(&self, until: Option<Instant>) -> Result<Option<RendezvousMessage>, RendezvousError> {
         let received = match until {
-            None => bootstrap::recv::<Meet>(&self.socket),
+            None => bootstrap::recv::<RendezvousMessage>(&self.socket),
             Some(until) => {
                 let left = until.saturating_duration_since(Instant::now());
-                bootstrap::recv_within::<Meet>(&self.socket, left)
+                bootstrap::recv_within::<RendezvousMessage>(&self.socket, left)
             }
         };
         match received {
@@ -215,25 +215,29 @@ impl Meeter {
     }
 
     /// Publishes an offer. It stands until this is dropped, or `DONE` is said.
-    pub fn publish(socket: &Path, offer: &Meet) -> Result<Self, MeetError> {
-        let meeter = Self::connect(socket)?;
-        meeter.say(offer)?;
-        match meeter.hear(Some(Instant::now() + ANSWER_TIME))? {
-            Some(answer) if answer.kind == kind::PUBLISHED => Ok(meeter),
-            Some(answer) if answer.kind == kind::REFUSED => Err(MeetError::Refused(answer.code)),
-            _ => Err(MeetError::Nonsense),
+    pub fn publish(socket: &Path, offer: &RendezvousMessage) -> Result<Self, RendezvousError> {
+        let client = Self::connect(socket)?;
+        client.say(offer)?;
+        match client.hear(Some(Instant::now() + ANSWER_TIME))? {
+            Some(answer) if answer.kind == kind::PUBLISHED => Ok(client),
+            Some(answer) if answer.kind == kind::REFUSED => Err(RendezvousError::Refused(answer.code)),
+            _ => Err(RendezvousError::Nonsense),
         }
     }
 
     /// Waits for an offer.
-    pub fn wait(socket: &Path, request: &Meet, until: Option<Instant>) -> Result<(Self, Meet), MeetError> {
-        let meeter = Self::connect(socket)?;
-        meeter.say(request)?;
-        match meeter.hear(until)? {
-            None => Err(MeetError::TimedOut),
-            Some(answer) if answer.kind == kind::FOUND => Ok((meeter, answer)),
-            Some(answer) if answer.kind == kind::REFUSED => Err(MeetError::Refused(answer.code)),
-            Some(_) => Err(MeetError::Nonsense),
+    pub fn wait(
+        socket: &Path,
+        request: &RendezvousMessage,
+        until: Option<Instant>,
+    ) -> Result<(Self, RendezvousMessage), RendezvousError> {
+        let client = Self::connect(socket)?;
+        client.say(request)?;
+        match client.hear(until)? {
+            None => Err(RendezvousError::TimedOut),
+            Some(answer) if answer.kind == kind::FOUND => Ok((client, answer)),
+            Some(answer) if answer.kind == kind::REFUSED => Err(RendezvousError::Refused(answer.code)),
+            Some(_) => Err(RendezvousError::Nonsense),
         }
     }
 }
@@ -247,7 +251,7 @@ mod tests {
 
     #[test]
     fn notes_and_names_stay_within_their_fields() {
-        let mut message = Meet::new(kind::PUBLISH).named(&"weights".parse().unwrap());
+        let mut message = RendezvousMessage::new(kind::PUBLISH).named(&"weights".parse().unwrap());
         message.set_note(&[7; NOTE + 9]);
         assert!(message.is_valid() && message.note().len() == NOTE);
         assert_eq!(message.name().unwrap().as_str(), "weights");
@@ -262,7 +266,7 @@ mod tests {
 
     #[test]
     fn a_handle_of_zeros_is_none() {
-        let mut message = Meet::new(kind::PUBLISH);
+        let mut message = RendezvousMessage::new(kind::PUBLISH);
         assert_eq!(message.tokens().count(), 0);
         message.memory[16..32].copy_from_slice(&[3; 16]);
         assert_eq!(message.tokens().collect::<Vec<_>>(), [[3; 16]]);

@@ -6,7 +6,7 @@ use std::fmt;
 pub enum SizeError {
     #[error("{0:?} is not a memory size (write it like 2GiB, 512MiB or 1073741824)")]
     NotASize(String),
-    #[error("{0:?} is more memory than can be counted")]
+    #[error("{0:?} is too large for a memory size")]
     TooLarge(String),
     #[error("a memory size must be more than 0")]
     Zero,

@@ -87,7 +87,7 @@ pub struct Page {
 }
 
 const SIZE: usize = 4096;
-const _: () = assert!(size_of::<Page>() <= crate::turn_page::OFFSET);
+const _: () = assert!(size_of::<Page>() <= crate::dispatch::OFFSET);
 
 impl Page {
     pub fn deny(&self, reason: Denial) {

@@ -11,11 +11,11 @@ pub const MAX_PRIORITY: u32 = 100;
 pub const MAX_HOST_CPU: u32 = 100_000;
 /// A worker of the software GPU, its staging memory included, does not start with less.
 pub const MIN_HOST_MEMORY: u64 = 64 << 20;
-/// Anyone who sees the zone's folder may connect: who sees it is the container runtime's decision.
+/// Anyone who sees the zone's directory may connect: who sees it is the container runtime's decision.
 pub const DEFAULT_MODE: u32 = 0o666;
 /// As long as Kubernetes names are.
 pub const MAX_LABEL: usize = 253;
-/// GPUs, budgets and circles of one zone.
+/// GPUs, budgets and sharing groups of one zone.
 pub const MAX_TIES: usize = 64;
 
 /// What a zone may have.
@@ -192,11 +192,11 @@ pub enum BadSettings {
     HostMemory,
     #[error("processor time is a percentage from 1 to {MAX_HOST_CPU}")]
     HostCpu,
-    #[error("a socket's mode lies between 0 and 0777")]
+    #[error("a socket mode is between 0 and 0777")]
     Mode,
     #[error("a label has at most {MAX_LABEL} characters, none of them a control character")]
     Label,
-    #[error("a zone has at most {MAX_TIES} GPUs, budgets and circles each")]
+    #[error("a zone has at most {MAX_TIES} GPUs, budgets and sharing groups each")]
     Ties,
 }
 

@@ -150,7 +150,7 @@ impl Server {
         };
         match target {
             Target::Ready if !status.ready => {
-                let text = "workers do not start; the log says why\n".to_owned();
+                let text = "workers cannot start; see the log of the proxy\n".to_owned();
                 Response::text("503 Service Unavailable", "text/plain", text)
             }
             Target::Metrics => {

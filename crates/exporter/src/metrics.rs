@@ -340,7 +340,7 @@ mod tests {
         assert!(dcgm.contains("DCGM_FI_DEV_FB_USED{zone=\"a\"") && dcgm.contains("DCGM_FI_DEV_FB_FREE{zone=\"a\""));
     }
 
-    /// `BULKHEAD_BLESS=1` writes it anew.
+    /// `BULKHEAD_BLESS=1` rewrites it.
     #[test]
     fn the_reference_is_fresh() {
         const BEGIN: &str = "<!-- metrics: made from crates/exporter/src/metrics.rs -->\n";

@@ -29,11 +29,11 @@ pub struct Get {
 
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Bad {
-    #[error("this is no HTTP/1 request")]
+    #[error("not an HTTP/1 request")]
     Nonsense,
-    #[error("only GET and HEAD")]
+    #[error("only GET and HEAD are allowed")]
     Method,
-    #[error("this is not the name of this machine; [http] names says which are")]
+    #[error("not a name of this machine; add it to names in [http]")]
     Host,
     #[error("the request is too long")]
     TooLong,

@@ -36,7 +36,7 @@ pub unsafe fn copy(destination: u64, source: u64, len: usize, stream: u64, wait:
             let (bytes, on_stream) = (len as u64, Typed(stream));
             // Natively a copy between two places of the device does not wait either.
             let on_device = !plan::in_host(destination, 1) && !plan::in_host(source, 1);
-            if wait && !on_device && !completion::is_patient() {
+            if wait && !on_device && !completion::has_time_to_watch() {
                 let request = CopySync { destination, source, bytes, stream: on_stream };
                 return operation::block(&request, |()| ());
             }

@@ -186,7 +186,7 @@ fn connect_by_socket(hello: &Hello) -> Result<(idm::Client, Link), Failure> {
     let no_device = CUDA_ERROR_NO_DEVICE;
     let broker = reach(&path)
         .map_err(|error| Failure { code: no_device, text: format!("no proxy at {}: {error}", path.display()) })?;
-    let broken = "the proxy did not answer as it should";
+    let broken = "invalid answer from the proxy";
     bootstrap::send(&broker, hello, &[]).map_err(failure(no_device, broken))?;
     let (welcome, fds) = bootstrap::recv_within::<Welcome>(&broker, PATIENCE).map_err(failure(no_device, broken))?;
     let socket = match (welcome.status(), fds.into_iter().next()) {

@@ -24,7 +24,7 @@ pub struct Side {
 }
 
 impl Side {
-    /// Address of a row. Sizes were checked by whoever made the copy's description, which is this process.
+    /// Address of a row. Sizes were checked where this process made the copy's description.
     fn row(&self, y: usize, z: usize) -> *mut u8 {
         (self.base + (z * self.layer + y * self.pitch) as u64) as *mut u8
     }

@@ -202,7 +202,7 @@ impl Drop for Page {
     }
 }
 
-/// A file that cannot shrink, for whoever maps it.
+/// A file that cannot shrink under those who map it.
 fn new_file() -> rustix::io::Result<OwnedFd> {
     let file = rustix::fs::memfd_create("bulkhead-events", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?;
     rustix::fs::ftruncate(&file, PAGE as u64)?;

@@ -1,6 +1,6 @@
 //! A client in a Xen guest: its region, its pinned pages and its output.
 //!
-//! This process maps pages of the guest, and never chooses them: the gate, at the other end of the socket, does that for
+//! This process maps pages of the guest, and never chooses them: the Xen backend, at the other end of the socket, does that for
 //! the one domain that the client is in. Instead of descriptors the client sends references, in messages.
 
 use std::os::fd::OwnedFd;
@@ -23,13 +23,13 @@ use super::{Refusal, WorkerError};
 /// The most that one piece of pinned memory can have: 16 GiB.
 const MAX_REFS: usize = 4 << 20;
 
-/// A region that the gate offered, mapped.
+/// A region that the Xen backend offered, mapped.
 pub struct Granted {
     pub doorbell: Arc<EventDoorbell>,
     span: Arc<Mutex<Span>>,
 }
 
-/// Waits for the gate's offer and maps it.
+/// Waits for the Xen backend's offer and maps it.
 pub fn take_region(socket: &OwnedFd) -> Result<(idm::Server, Granted), WorkerError> {
     let (offer, fds) = bootstrap::recv_within::<Offer>(socket, GREETING_TIME)?;
     let Accepted { region, doorbell, span } = offer.accept(fds)?;
@@ -44,7 +44,7 @@ pub struct Guest {
     span: Arc<Mutex<Span>>,
     /// References that the client has named and not used yet.
     named: Mutex<Vec<u32>>,
-    /// One thread at a time asks the gate.
+    /// One thread at a time asks the Xen backend.
     asking: Mutex<()>,
     /// Where what kernels print comes out.
     output: OnceLock<OwnedFd>,

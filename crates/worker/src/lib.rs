@@ -49,7 +49,7 @@ pub enum WorkerError {
     NoRegion(#[source] std::io::Error),
     #[error("cannot map the shared region")]
     Region(#[from] idm::region::RegionError),
-    #[error("cannot greet the client")]
+    #[error("cannot welcome the client")]
     Greet(#[from] idm::bootstrap::BootstrapError),
     #[error("cannot take the region that the client brings")]
     Guest(#[from] xen::host::HostError),

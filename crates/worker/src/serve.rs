@@ -80,15 +80,15 @@ pub fn serve(ready: Ready, assignment: Assignment) -> Result<(), WorkerError> {
         };
         std::thread::Builder::new().name("events".into()).spawn(events).map_err(WorkerError::Thread)?;
     }
-    let turnstile = assignment.turnstile;
-    worker.turns.meet(turnstile.clone());
+    let dispatch = assignment.dispatch;
+    worker.turns.attach(dispatch.clone());
     worker.meet(Client {
         guest: granted.as_ref().map(Guest::new),
         socket: assignment.client,
         counters: Counters::new(assignment.statistics),
         context_memory: assignment.context_memory,
     });
-    turns::start(worker.clone(), turnstile).map_err(WorkerError::Thread)?;
+    turns::start(worker.clone(), dispatch).map_err(WorkerError::Thread)?;
 
     let (Some(mut consumer), Some(mut dispatcher)) = (server.take_consumer(), server.take_dispatcher()) else {
         unreachable!("a new server has both ends")

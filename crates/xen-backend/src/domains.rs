@@ -1,4 +1,4 @@
-//! What the gate knows of one domain.
+//! What the backend knows of one domain.
 
 use std::collections::{BTreeMap, HashSet};
 use std::os::fd::OwnedFd;
@@ -17,10 +17,10 @@ const MAX_NODES: usize = 4096;
 
 pub struct Domain {
     pub id: DomainId,
-    /// The domain that this gate is in.
+    /// The domain that the backend runs in.
     pub host: DomainId,
     pub zone: String,
-    folder: PathBuf,
+    dir: PathBuf,
     socket: PathBuf,
     /// Pages of it that may be mapped here at a time.
     most_pages: usize,
@@ -42,9 +42,9 @@ struct State {
 /// What is the same for all of them.
 #[derive(Debug, Clone)]
 pub struct Terms {
-    /// The domain that the gate is in.
+    /// The domain that the backend runs in.
     pub host: DomainId,
-    /// The broker's folder.
+    /// The broker's directory.
     pub state_dir: PathBuf,
     /// Pages of one domain that may be mapped at a time.
     pub most_pages: usize,
@@ -54,17 +54,9 @@ impl Domain {
     /// None: no zone can have such a name.
     pub fn new(id: DomainId, zone: String, terms: &Terms) -> Option<Self> {
         let name: ZoneName = zone.parse().ok()?;
-        let folder = terms.state_dir.join("zones").join(name.as_str());
+        let dir = terms.state_dir.join("zones").join(name.as_str());
         let socket = terms.state_dir.join("guests").join(name.as_str());
-        Some(Self {
-            id,
-            host: terms.host,
-            zone,
-            folder,
-            socket,
-            most_pages: terms.most_pages,
-            state: Mutex::default(),
-        })
+        Some(Self { id, host: terms.host, zone, dir, socket, most_pages: terms.most_pages, state: Mutex::default() })
     }
 
     /// Where the broker takes clients that are in guests: others may not bring a region of their own.
@@ -74,7 +66,7 @@ impl Domain {
 
     /// As the broker left it beside the zone's socket.
     pub fn driver_version(&self) -> Option<u32> {
-        std::fs::read_to_string(self.folder.join("driver-version")).ok()?.trim().parse().ok()
+        std::fs::read_to_string(self.dir.join("driver-version")).ok()?.trim().parse().ok()
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {

@@ -1,4 +1,4 @@
-//! Pages of a domain that the gate chose for one of its workers, until the kernel says that nothing holds them any more.
+//! Pages of a domain that the backend chose for one of its workers, until the kernel says that nothing holds them any more.
 
 use std::os::fd::{AsFd, BorrowedFd};
 
@@ -17,7 +17,7 @@ const LEAST_PAGES: usize = (512 << 10) / xen::PAGE;
 pub enum LendError {
     #[error(transparent)]
     Xen(#[from] XenError),
-    #[error("the domain has as many pages mapped as it may have")]
+    #[error("the domain has reached its limit of mapped pages")]
     NoneLeft,
 }
 

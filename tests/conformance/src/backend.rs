@@ -65,7 +65,7 @@ impl Backend {
 }
 
 fn load(path: &str) -> Result<Driver, BackendError> {
-    // SAFETY: whoever runs the tests names the library; its initialisers are what programs run as well.
+    // SAFETY: the user who runs the tests names the library; its initialisers are what programs run as well.
     let library = unsafe { libloading::os::unix::Library::new(path) }
         .map_err(|source| BackendError::Load { path: path.to_owned(), source })?;
     let mut find = |name: &CStr| -> Option<*const c_void> {

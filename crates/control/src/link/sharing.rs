@@ -27,17 +27,17 @@ pub(super) struct Import {
 /// Why nothing was shared.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum NotShared {
-    #[error("nobody offers this, or no longer")]
+    #[error("not exported, or not any more")]
     Unknown,
-    #[error("it is this worker's own")]
+    #[error("exported by this worker itself")]
     Own,
-    #[error("the zone it belongs to grants this zone no access")]
+    #[error("no grant from the zone that exports it")]
     Denied,
     #[error("the zone's memory limit is reached")]
     OverLimit,
-    #[error("there are too many already")]
+    #[error("too many exports or imports")]
     TooMany,
-    #[error("there is no broker to ask")]
+    #[error("no connection to the broker")]
     NoBroker,
 }
 

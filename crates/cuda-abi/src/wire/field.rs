@@ -2,7 +2,7 @@
 //!
 //! A message is its fields, one behind the other. Every field begins at a word and ends at one, and each value has one
 //! encoding: what is decoded and encoded again gives the same bytes. A field that has bounds refuses what is outside of
-//! them when it is decoded, so whoever has a decoded message has one that keeps to its description. Whether the handles
+//! them when it is decoded, so a decoded message keeps to its description. Whether the handles
 //! and addresses in it are the client's is for the worker to find out.
 
 mod bytes;

@@ -1,6 +1,6 @@
 //! Kernels that the driver has accepted for the nodes of executable graphs.
 //!
-//! XLA sets the parameters of every kernel anew before each launch of a graph. Waiting for each answer would cost more
+//! XLA sets the parameters of every kernel again before each launch of a graph. Waiting for each answer would cost more
 //! than the launch; what was accepted once for the same kernel, and was checked here, is posted. The node that was set
 //! first is waited for each time, so that a program is never further ahead than a launch.
 
@@ -18,7 +18,7 @@ struct Graph {
 
 /// By the executable graph's handle, which is never used again.
 static GRAPHS: Mutex<Option<HashMap<u64, Graph>>> = Mutex::new(None);
-/// More than any program has; then all are learned anew.
+/// More than any program has; then all are learned again.
 const MOST_GRAPHS: usize = 1 << 12;
 const MOST_NODES: usize = 1 << 16;
 

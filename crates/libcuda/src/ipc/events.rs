@@ -116,10 +116,10 @@ fn wait(event: u64) -> CudaResult {
 
 /// Waits for a record, looking ever less often.
 fn wait_for(event: u64, number: u64) -> CudaResult {
-    let mut nap = Duration::from_micros(10);
+    let mut pause = Duration::from_micros(10);
     while !ask(event, number)?.0 {
-        std::thread::sleep(nap);
-        nap = (nap * 2).min(Duration::from_millis(1));
+        std::thread::sleep(pause);
+        pause = (pause * 2).min(Duration::from_millis(1));
     }
     Ok(())
 }

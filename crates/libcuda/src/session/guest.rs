@@ -100,7 +100,7 @@ pub fn print_output(session: &'static Session) {
         })
     });
     if started.is_err() {
-        eprintln!("bulkhead: no thread to print what kernels print");
+        eprintln!("bulkhead: cannot start the thread that prints the output of kernels");
     }
 }
 

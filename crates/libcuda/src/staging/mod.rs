@@ -2,7 +2,7 @@
 //!
 //! Each chunk in flight has a completion word of its own, which the GPU writes when it is done with the chunk.
 
-mod crew;
+mod copy_pool;
 #[cfg(feature = "xen")]
 mod growth;
 #[cfg(not(feature = "xen"))]
@@ -130,7 +130,7 @@ impl Parts {
     /// How many threads are worth it.
     fn threads(&self) -> usize {
         let shares = self.len.div_ceil(CHUNK) / SHARE;
-        if shares < 2 || capture::is_open() { 1 } else { crew::strength().min(shares) }
+        if shares < 2 || capture::is_open() { 1 } else { copy_pool::threads().min(shares) }
     }
 
     /// Offset and length of a part that nobody has taken yet.
@@ -224,7 +224,7 @@ impl Parts {
 
     /// Has as many threads as are worth it work on the copy.
     fn share(&self, threads: usize, work: impl Fn() -> CudaResult + Sync) -> CudaResult {
-        crew::together(threads - 1, &|| {
+        copy_pool::together(threads - 1, &|| {
             if let Err(code) = work() {
                 let _ = self.error.compare_exchange(CUDA_SUCCESS, code, Ordering::Relaxed, Ordering::Relaxed);
             }

@@ -1,4 +1,4 @@
-//! What is done with one group: a folder whose files are the kernel's.
+//! What is done with one group: a directory whose files are the kernel's.
 
 use std::fs::{self, File};
 use std::io;
@@ -75,8 +75,8 @@ fn remove_below(path: &Path) {
 /// Groups right below, by name.
 pub fn children(path: &Path) -> Vec<PathBuf> {
     let entries = fs::read_dir(path).into_iter().flatten().flatten();
-    let folders = entries.filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir()));
-    folders.map(|entry| PathBuf::from(entry.file_name())).collect()
+    let dirs = entries.filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir()));
+    dirs.map(|entry| PathBuf::from(entry.file_name())).collect()
 }
 
 /// In version 2, hands controllers on to the groups below the top one. Those that the kernel refuses are left out: it
@@ -232,7 +232,7 @@ mod tests {
             fs::create_dir_all(group).unwrap();
             fs::write(group.join("cgroup.freeze"), "0").unwrap();
         }
-        // Plain files: whoever is moved stays, as if each left a child.
+        // Plain files: a process that is moved stays listed, as if each left a child.
         fs::write(from.join("cgroup.procs"), "1\n2\n".repeat(2048)).unwrap();
         assert_eq!(move_all(&from, &to).unwrap_err().kind(), io::ErrorKind::TimedOut);
         assert_eq!(fs::read_to_string(from.join("cgroup.freeze")).unwrap(), "0", "nobody stays frozen");

@@ -92,7 +92,7 @@ const SENDING: &[libc::c_long] = &[
     libc::SYS_io_uring_register,
 ];
 /// Kinds of requests that do so to a descriptor which the other process has lent: a listener of its own filter takes
-/// files of whoever answers it, and binder passes them on.
+/// files of the process that answers it, and binder passes them on.
 const SENDING_REQUESTS: [u8; 2] = [b'!', b'b'];
 
 /// All that a worker needs which computes on the CPU.

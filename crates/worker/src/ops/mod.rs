@@ -82,7 +82,7 @@ pub fn execute(worker: &Worker, op: Op, lane: u32, payload: &[u8], writer: &mut 
         Synchronize: context::synchronize;
         SynchronizeStream: copy::synchronize_stream;
         Mark: copy::mark;
-        // The error itself is put into the reply by whoever sends it.
+        // The error itself is put into the reply where it is sent.
         TakeError: |_: &Worker, _: wire::ops::TakeError| Ok(CUDA_SUCCESS);
 
         ImagePart: |worker, request| module::image_part(worker, lane, request);

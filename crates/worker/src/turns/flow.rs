@@ -11,7 +11,7 @@ use super::marks::{self, Marks};
 use crate::Worker;
 use crate::handles::Object;
 use crate::ops::graph::capture;
-use control::turn_page::{Report, UNBOUNDED};
+use control::dispatch::{Report, UNBOUNDED};
 
 /// How long a batch should take the GPU: long enough to hide that this process has to be woken for the next one, short
 /// against a turn, and shorter where somebody more important may come.
@@ -73,7 +73,7 @@ impl Flow {
         }
     }
 
-    /// The gate is free: nothing is tracked any more.
+    /// The dispatch state is free: nothing is tracked any more.
     pub fn forget(&mut self, marks: &Marks) {
         // Words still to be written cannot be used again before they are.
         self.retire(marks);

@@ -1,7 +1,7 @@
 //! Which streams a client uses.
 //!
 //! Every message that names a stream leaves the stream's word behind: for its own thread, and, among a few of the last
-//! ones, for whoever wants to know how busy the GPU is. Both are plain stores; the words are looked up again when they
+//! ones, from which the worker tells how busy the GPU is. Both are plain stores; the words are looked up again when they
 //! are needed, so a stream that is gone is not found.
 
 use std::cell::Cell;

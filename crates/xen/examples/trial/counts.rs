@@ -53,6 +53,6 @@ pub fn run() {
         }
         client.wait_executed(client.position(), None).expect("peer");
     });
-    assert_eq!((bulk.grant_batches, bulk.pages_granted), (0, 0), "nothing is granted anew");
+    assert_eq!((bulk.grant_batches, bulk.pages_granted), (0, 0), "nothing is granted again");
     assert!(bulk.notifications <= 128, "at most two events for each MiB");
 }

@@ -170,7 +170,7 @@ fn endings(domain: DomainId, refs: &[u32]) {
     println!("host: heard three times that pages were let go of");
 }
 
-/// A channel to one domain is of no use for another, whoever has its descriptor; and one that was ended is of no use at all.
+/// A channel to one domain is of no use for another, no matter who has its descriptor; and one that was ended is of no use at all.
 fn restricted(domain: DomainId, channel: &Channel) {
     let device = channel.as_fd().try_clone_to_owned().unwrap();
     assert!(

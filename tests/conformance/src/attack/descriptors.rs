@@ -43,7 +43,7 @@ pub fn attack(dice: &mut Dice, count: u64) -> Tally {
     let bad: Vec<(&str, OwnedFd)> = vec![
         ("/dev/null", std::fs::File::open("/dev/null").expect("/dev/null").into()),
         ("/dev/zero", std::fs::File::open("/dev/zero").expect("/dev/zero").into()),
-        ("a folder", std::fs::File::open("/").expect("/").into()),
+        ("a directory", std::fs::File::open("/").expect("/").into()),
         ("a pipe", pipe.into()),
         ("a memfd that can shrink", memfd(4 * PAGE, SealFlags::GROW)),
         ("a memfd that is too small", memfd(PAGE, SealFlags::SHRINK)),

@@ -120,7 +120,7 @@ impl RawRing {
         };
         sleeping.store(0, Ordering::SeqCst);
         signal.fetch_add(1, Ordering::SeqCst);
-        // SAFETY: wakes whoever sleeps on a word that we map.
+        // SAFETY: wakes threads that sleep on a word that we map.
         unsafe { libc::syscall(libc::SYS_futex, signal.as_ptr(), libc::FUTEX_WAKE, i32::MAX, 0, 0, 0) };
     }
 }

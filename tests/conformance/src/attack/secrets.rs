@@ -268,15 +268,15 @@ pub fn tokens(dice: &mut Dice, count: u64) -> Tally {
             }
         }
     }
-    // A container sees no other folder than its zone's. If it did: the door of workers wants a token of 128 bits.
-    let folder = socket_path();
-    let beside: Vec<String> = std::fs::read_dir(folder.parent().expect("a folder"))
-        .expect("the zone's folder")
+    // A container sees no other directory than its zone's. If it did: the door of workers wants a token of 128 bits.
+    let dir = socket_path();
+    let beside: Vec<String> = std::fs::read_dir(dir.parent().expect("a directory"))
+        .expect("the zone's directory")
         .flatten()
         .map(|entry| entry.file_name().to_string_lossy().into_owned())
         .collect();
     assert!(beside.iter().all(|name| ["sock", "driver-version"].contains(&name.as_str())), "{beside:?}");
-    if let Some(state) = folder.ancestors().nth(3) {
+    if let Some(state) = dir.ancestors().nth(3) {
         for _ in 0..count {
             let Ok(socket) = control::packet::connect(&state.join("rejoin/workers.sock")) else { break };
             let mut guess = ToBroker::new(dice.pick(&[to_broker::REJOIN, to_broker::REJOIN, to_broker::EXPORT, 99]));

@@ -19,8 +19,8 @@ pub struct Kernels<'g> {
 
 /// The PTX of a file of kernels.
 pub fn ptx(file: &str) -> String {
-    let folder = PathBuf::from(std::env::var_os(super::FOLDER).expect("the folder of kernels is known"));
-    let path = folder.join(file).with_extension("ptx");
+    let dir = PathBuf::from(std::env::var_os(super::DIR_VARIABLE).expect("the directory of kernels is known"));
+    let path = dir.join(file).with_extension("ptx");
     std::fs::read_to_string(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
 }
 

@@ -49,7 +49,7 @@ fn explain(answer: &str) -> String {
 pub fn memory(producer: &mut Actor, consumers: &mut [Actor], file: &Path) -> Result<(), NotShared> {
     producer.expect("alloc 5000000", "ok")?;
     producer.expect("fill 7", "ok")?;
-    // The classic hand-over: bytes in a file of a folder that all see.
+    // The classic hand-over: bytes in a file of a directory that all see.
     let handle = producer.ask("handle")?;
     let failed = |error: std::io::Error| NotShared::File(error.to_string());
     std::fs::write(file, handle).map_err(failed)?;

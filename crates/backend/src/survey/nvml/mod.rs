@@ -31,7 +31,7 @@ struct PciInfo {
 pub enum NvmlError {
     #[error("cannot load NVML: {0}")]
     Library(#[from] libloading::Error),
-    #[error("NVML does not start (error {0})")]
+    #[error("cannot initialize NVML (error {0})")]
     Init(u32),
 }
 

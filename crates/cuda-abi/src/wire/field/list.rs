@@ -106,7 +106,7 @@ impl<'a, T: Plain, const MAX: usize> Decode<'a> for Array<'a, T, MAX> {
     }
 }
 
-/// Where the items of a list are: with whoever writes it, or in the message.
+/// Where the items of a list are: with the writer, or in the message.
 #[derive(Clone, Copy, Debug)]
 enum Items<'a, T> {
     Given(&'a [T]),

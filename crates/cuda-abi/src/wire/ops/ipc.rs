@@ -3,7 +3,7 @@
 use crate::wire::definition::operations;
 use crate::wire::{EventHandle, MemHandle, StreamHandle};
 
-/// What stands for something shared: whoever has it may open it.
+/// What stands for something shared: a client that has it may open it.
 pub type Token = [u64; 2];
 
 operations! {

@@ -48,7 +48,7 @@ fn describe(link: &mut GuestEnd) -> Result<Option<(Described, bool, Option<(u16,
             Some(Down::WorkingDirectory(bytes)) => described.dir(bytes),
             Some(Down::Size(rows, columns)) => size = Some((rows, columns)),
             Some(Down::Start { terminal }) => return Ok(Some((described, terminal, size))),
-            // Nothing to send it to yet: whoever wants us to end, ends us.
+            // No command to send it to yet: the host can end the guest.
             Some(Down::Signal(_)) => return Ok(None),
             Some(Down::Input(_) | Down::InputEnd) => {}
             None if link.host_is_gone() => return Ok(None),
