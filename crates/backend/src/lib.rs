@@ -9,4 +9,4 @@ pub mod meter;
 pub mod selftest;
 pub mod survey;
 
-pub use load::{LoadError, VISIBLE, load, show};
+pub use load::{LoadError, VISIBLE, load, load_library, show};

@@ -1,7 +1,7 @@
 //! What a CUDA program needs, tried step by step with the `libcuda.so.1` that the loader finds: memory, copies, a kernel,
 //! and memory of another process.
 
-use std::ffi::{CStr, c_void};
+use std::ffi::c_void;
 use std::ptr::null_mut;
 
 use cuda_abi::driver::Driver;
@@ -59,17 +59,8 @@ fn check(call: &str, code: u32) -> Result<(), String> {
 }
 
 fn load() -> Result<Driver, String> {
-    // SAFETY: the library that programs load; running its initializers is the purpose of this test.
-    let library = unsafe { libloading::os::unix::Library::new(LIBRARY) }.map_err(|error| error.to_string())?;
-    let mut find = |name: &CStr| -> Option<*const c_void> {
-        // SAFETY: only the address is taken; the table knows its prototype.
-        let symbol = unsafe { library.get::<*const c_void>(name.to_bytes_with_nul()) };
-        symbol.ok().map(|symbol| symbol.into_raw().cast_const())
-    };
-    // SAFETY: a libcuda.so.1 has the prototypes of the table, and this one is never unloaded.
-    let driver = unsafe { Driver::load(&mut find) };
-    std::mem::forget(library);
-    Ok(driver)
+    // SAFETY: the `libcuda.so.1` that programs load: whether it works for them is what is tested.
+    unsafe { crate::load::load_library(LIBRARY) }.map_err(|error| error.to_string())
 }
 
 /// Does the steps one after the other, as far as they work, and tells of each. `open` gives another process a handle, and

@@ -55,7 +55,7 @@ writable_by = ["d"]
     let grants: Vec<_> =
         file.grants.iter().map(|grant| (grant.from.as_str(), grant.to.as_str(), grant.access)).collect();
     assert_eq!(grants, [("b.c", "d", grant::Access::ReadWrite), ("b.c", "a", grant::Access::ReadOnly)]);
-    assert!(problems("[zones.a]\nreadable_by = [\"../x\"]\n")[0].contains("no name for a zone"));
+    assert!(problems("[zones.a]\nreadable_by = [\"../x\"]\n")[0].contains("is not a valid zone name"));
     assert!(problems("[zones.a]\nreadable_by = \"b\"\n")[0].contains("a list of zones"));
     assert_eq!(parse("").unwrap(), File::default());
 }

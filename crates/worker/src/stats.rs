@@ -66,7 +66,8 @@ impl Counters {
     }
 }
 
-fn is_copy(op: u16) -> bool {
+/// Whether an operation copies memory.
+pub fn is_copy(op: u16) -> bool {
     matches!(
         Op::from_code(op),
         Some(

@@ -4,7 +4,7 @@ use super::disk;
 use anyhow::{Context, Result};
 use guest::packages::{self, Package, Store};
 use guest::tree::Tree;
-use guest::{closure, cpio, kernel, tenant};
+use guest::{closure, cpio, image, kernel, tenant};
 use std::fs;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::io::Read;
@@ -32,19 +32,6 @@ const XENSTORE: [&str; 6] = ["read", "write", "ls", "list", "rm", "chmod"];
 pub const MODULES: [&str; 5] = ["xen-privcmd", "xen-evtchn", "xen-gntdev", "xen-gntalloc", "xenfs"];
 /// Those that Dom0 has for guests with disks.
 const DISK_MODULES: [&str; 2] = ["loop", "xen-blkback"];
-
-/// What every program of ours may want of the C library and the compiler's.
-const LIBRARIES: [&str; 9] = [
-    "libc.so.6",
-    "libm.so.6",
-    "libpthread.so.0",
-    "libdl.so.2",
-    "librt.so.1",
-    "libutil.so.1",
-    "libgcc_s.so.1",
-    "libstdc++.so.6",
-    "/lib64/ld-linux-x86-64.so.2",
-];
 
 /// Files in the cache.
 #[derive(Debug)]
@@ -130,7 +117,7 @@ fn make(dir: &Path) -> Result<()> {
         let file = format!("/{module}.ko");
         guest.file(&format!("modules{file}"), 0o644, find("lib/modules/", &file)?.clone());
     }
-    closure::add(&all, &mut guest, LIBRARIES.map(str::to_owned).into())?;
+    closure::add(&all, &mut guest, image::RUNTIME.map(str::to_owned).into())?;
     let mut dom0 = guest.clone();
     for module in DISK_MODULES {
         let file = format!("/{module}.ko");
