@@ -28,6 +28,7 @@ macro_rules! index {
             /// All of them.
             pub const ALL: &[Op] = &[$($(Op::$name,)*)*];
 
+            /// The operation of an opcode on the wire.
             #[inline]
             pub fn from_code(code: u16) -> Option<Op> {
                 match code {
@@ -36,6 +37,7 @@ macro_rules! index {
                 }
             }
 
+            /// As the enum has it: part of the protocol's fingerprint.
             pub fn name(self) -> &'static str {
                 match self {
                     $($(Op::$name => stringify!($name),)*)*

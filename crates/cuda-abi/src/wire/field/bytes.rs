@@ -100,7 +100,9 @@ impl<'a, const MAX: usize> Decode<'a> for Text<'a, MAX> {
 /// field of its message, and what is written first are zeros.
 #[derive(Clone, Copy, Debug)]
 pub enum Block<'a, const MAX: usize> {
+    /// The bytes themselves.
     Bytes(&'a [u8]),
+    /// Room for so many, which [`Block::place`] finds again.
     Reserved(usize),
 }
 
