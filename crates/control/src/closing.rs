@@ -47,6 +47,7 @@ pub struct Foreign {
 }
 
 impl Lane {
+    /// Takes over a descriptor, which is closed by this lane.
     pub fn take(&self, fd: OwnedFd) -> Foreign {
         Foreign { fd: ManuallyDrop::new(fd), lane: self.clone(), last: None, watched_by: None }
     }
@@ -96,6 +97,7 @@ impl Lane {
 }
 
 impl Foreign {
+    /// By which it is closed.
     pub fn lane(&self) -> &Lane {
         &self.lane
     }

@@ -23,6 +23,7 @@ use rustix::thread::futex::{self, Timespec};
 
 /// The page of statistics, whose first half is the statistics' own.
 const SIZE: usize = 4096;
+/// Where the words begin.
 pub const OFFSET: usize = SIZE / 2;
 
 /// A depth that is no limit: of zones that have nobody to wait for.
@@ -34,7 +35,10 @@ pub enum DispatchState {
     /// Nobody else wants the GPU: work goes on without any bookkeeping.
     Free,
     /// The zone's time slice: work may be submitted, at most `depth` batches at a time; with [`UNBOUNDED`], without a limit.
-    Open { depth: u8 },
+    Open {
+        /// From 1 to [`UNBOUNDED`].
+        depth: u8,
+    },
     /// Another zone's time slice: nothing new may be submitted.
     Closed,
 }
@@ -44,6 +48,7 @@ impl DispatchState {
     const OPEN: u64 = 1;
     const CLOSED: u64 = 2;
 
+    /// As it is stored; `number` tells two changes apart.
     pub fn to_bits(self, number: u64) -> u64 {
         let (kind, depth) = match self {
             Self::Free => (Self::FREE, 0),
@@ -53,6 +58,7 @@ impl DispatchState {
         number << 4 | depth << 2 | kind
     }
 
+    /// The state and its number; whatever is stored means something.
     pub fn from_bits(bits: u64) -> (Self, u64) {
         let state = match bits & 3 {
             Self::OPEN => Self::Open { depth: (bits >> 2 & 3).max(1) as u8 },
@@ -81,10 +87,12 @@ pub struct Report {
 }
 
 impl Report {
+    /// As it is stored.
     pub fn to_bits(self) -> u64 {
         self.number << 2 | u64::from(self.running) << 1 | u64::from(self.held)
     }
 
+    /// Whatever is stored means something.
     pub fn from_bits(bits: u64) -> Self {
         Self { number: bits >> 2, held: bits & 1 != 0, running: bits & 2 != 0 }
     }
@@ -94,6 +102,7 @@ impl Report {
 #[repr(C, align(64))]
 struct Line<T>(T);
 
+/// As they lie in the page.
 #[derive(Debug, Default)]
 #[repr(C)]
 pub struct Words {
@@ -106,6 +115,7 @@ pub struct Words {
 const _: () = assert!(size_of::<Words>() <= SIZE - OFFSET);
 
 impl Words {
+    /// The dispatch state, as [`DispatchState::from_bits`] reads it.
     #[inline]
     pub fn state(&self) -> u64 {
         // SYNC POINT: what the broker did before it changed the state happens before what a worker does that has seen it.
@@ -119,16 +129,19 @@ impl Words {
         self.wake();
     }
 
+    /// What the worker said last.
     pub fn report(&self) -> Report {
         // SYNC POINT: a worker's work was given, or found done, before the report that says so is read.
         Report::from_bits(self.report.0.load(Ordering::Acquire))
     }
 
+    /// Of the worker: what it does now.
     pub fn set_report(&self, report: Report) {
         // SYNC POINT: a worker's work was given, or found done, before the report that says so is read.
         self.report.0.store(report.to_bits(), Ordering::Release);
     }
 
+    /// Moves when the client wants something of the GPU.
     pub fn work(&self) -> u64 {
         self.work.0.load(Ordering::Relaxed)
     }
@@ -144,6 +157,7 @@ impl Words {
         self.wakeups.0.load(Ordering::Acquire)
     }
 
+    /// Wakes the worker's threads that sleep here.
     pub fn wake(&self) {
         self.wakeups.0.fetch_add(1, Ordering::AcqRel);
         let _ = futex::wake(&self.wakeups.0, futex::Flags::empty(), i32::MAX as u32);
@@ -216,6 +230,7 @@ pub struct WorkerDispatch {
 }
 
 impl WorkerDispatch {
+    /// Of a worker that was given these; without a page nothing is ever held.
     pub fn new(statistics: Option<&OwnedFd>, bell: Option<OwnedFd>) -> Self {
         Self { page: DispatchPage::of_worker(statistics), bell: Mutex::new(bell) }
     }

@@ -9,14 +9,16 @@ use object::{Endianness, Object, ObjectSymbol, ReadCache, ReadRef, elf};
 /// The symbol by which our own `libcuda.so.1` is known.
 const OUR_SYMBOL: &str = "bulkhead_libvgpu";
 
+/// What matters of a file for finding libraries.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Description {
     /// A shared library (or a program that can be loaded anywhere).
     pub dynamic: bool,
     /// It is our client library.
     pub ours: bool,
-    /// Directories that are searched before `LD_LIBRARY_PATH`, and after it.
+    /// Directories that are searched before `LD_LIBRARY_PATH`.
     pub rpath: Vec<PathBuf>,
+    /// Directories that are searched after `LD_LIBRARY_PATH`.
     pub runpath: Vec<PathBuf>,
     /// What it needs, by name.
     pub needed: Vec<String>,

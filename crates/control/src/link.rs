@@ -40,6 +40,7 @@ const SUSPEND_TIMEOUT: Duration = Duration::from_millis(50);
 pub struct Assignment {
     /// One end of a `SOCK_SEQPACKET` pair; the client has the other.
     pub client: OwnedFd,
+    /// Where the kernel has such descriptors.
     pub client_pidfd: Option<OwnedFd>,
     /// The client is in another domain, and the region is what its socket offers.
     pub brings_region: bool,
@@ -47,12 +48,17 @@ pub struct Assignment {
     pub statistics: Writer,
     /// Where it learns whose turn it is.
     pub dispatch: Arc<WorkerDispatch>,
+    /// In the broker's pid namespace.
     pub client_pid: u32,
+    /// Of the client's process.
     pub client_uid: u32,
+    /// Of the client's process.
     pub client_gid: u32,
     /// Of the API table that the client was built with, as the client says.
     pub zone: String,
+    /// Bytes of GPU memory; none: what the GPU has.
     pub memory_limit: Option<u64>,
+    /// Weight of the zone's GPU time.
     pub share: u32,
     /// What each context costs, on the zone's account.
     pub context_memory: u64,
@@ -60,6 +66,7 @@ pub struct Assignment {
 
 /// Why a charge was not granted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[allow(missing_docs, reason = "the messages say it")]
 pub enum Denied {
     #[error("the zone's memory limit is reached")]
     OverLimit,
@@ -129,6 +136,7 @@ struct Answer {
 }
 
 impl BrokerLink {
+    /// Over the connection that this process was started with, without a way back to a next broker.
     pub fn from_fd(socket: OwnedFd) -> Self {
         Self::with_rejoin(socket, None, false)
     }

@@ -13,6 +13,7 @@ pub const MAX: usize = 63;
 #[serde(try_from = "String", into = "String")]
 pub struct ZoneName(String);
 
+/// A text that is not a valid zone name, shortened.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
 #[error(
     "{0:?} is not a valid zone name (1 to {MAX} letters, digits, '-', '_' or '.', beginning with a letter or digit)"
@@ -48,6 +49,7 @@ impl From<ZoneName> for String {
 }
 
 impl ZoneName {
+    /// As it was written.
     pub fn as_str(&self) -> &str {
         &self.0
     }
@@ -59,6 +61,7 @@ impl ZoneName {
         field
     }
 
+    /// Reads such a field, which may come from anywhere.
     pub fn from_field(field: &[u8; MAX + 1]) -> Option<Self> {
         let end = field.iter().position(|byte| *byte == 0)?;
         std::str::from_utf8(&field[..end]).ok()?.parse().ok()

@@ -24,23 +24,36 @@ use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes, KnownLayout};
 
 use super::name::{MAX, ZoneName};
 
+/// Kinds of [`RendezvousMessage`]: below 100 a client's, above it the broker's.
 pub mod kind {
+    /// Offers a buffer under a name.
     pub const PUBLISH: u32 = 1;
+    /// Asks for a name.
     pub const WAIT: u32 = 2;
+    /// Withdraws the offer, or has no more use for it.
     pub const DONE: u32 = 3;
+    /// Asks what is published.
     pub const LIST: u32 = 4;
+    /// Has no more use for what was taken with [`DETACH`](super::DETACH).
     pub const FINISH: u32 = 5;
 
+    /// The offer stands.
     pub const PUBLISHED: u32 = 101;
+    /// Here is the offer.
     pub const FOUND: u32 = 102;
     /// To who has taken it: the publisher has withdrawn it (`code` 0), or is lost.
     pub const GONE: u32 = 103;
     /// To the publisher: consumer `number`, of `zone`, has it.
     pub const TAKEN: u32 = 104;
+    /// To the publisher: a consumer is done with it.
     pub const FINISHED: u32 = 105;
+    /// To the publisher: a consumer hung up without a word.
     pub const LOST: u32 = 106;
+    /// A publication, in answer to `LIST`.
     pub const ENTRY: u32 = 107;
+    /// Nothing more comes.
     pub const END: u32 = 108;
+    /// No, and `code` says why.
     pub const REFUSED: u32 = 109;
 }
 
@@ -60,8 +73,11 @@ pub mod code {
 
 /// Flag of `WAIT`: the connection ends with the answer, and `FINISH` says when the offer is done with.
 pub const DETACH: u32 = 1;
+/// Bytes of a name, its NUL included.
 pub const FIELD: usize = MAX + 1;
+/// Bytes of a handle.
 pub const HANDLE: usize = 64;
+/// Bytes of a note at most.
 pub const NOTE: usize = 712;
 
 /// A field that should be a name, and is not.
@@ -72,6 +88,7 @@ pub struct NoName;
 #[derive(Clone, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
 pub struct RendezvousMessage {
+    /// One of [`kind`].
     pub kind: u32,
     /// Of `WAIT`: flags. Of `REFUSED` and `GONE`: why.
     pub code: u32,
@@ -79,16 +96,21 @@ pub struct RendezvousMessage {
     pub number: u64,
     /// Of the offer: how many bytes, and where in the memory they begin.
     pub bytes: u64,
+    /// Where in the memory the buffer begins.
     pub offset: u64,
     /// Of an `ENTRY`: how long ago it was published, in milliseconds.
     pub age: u64,
+    /// Zero.
     pub reserved: u64,
+    /// What it is published as; see [`RendezvousMessage::name`].
     pub name: [u8; FIELD],
     /// Of `WAIT`: the zone that it must come from, if that matters. From the broker: the zone it is about.
     pub zone: [u8; FIELD],
     /// As `cuIpcGetMemHandle` and `cuIpcGetEventHandle` gave them; all zeros: there is none.
     pub memory: [u8; HANDLE],
+    /// As `memory`: recorded when the buffer's content is ready.
     pub event: [u8; HANDLE],
+    /// How many bytes of `note` count.
     pub note_len: u64,
     /// Whatever the publisher has to say, such as the shape of a tensor. Nobody between reads it.
     pub note: [u8; NOTE],
@@ -97,18 +119,21 @@ pub struct RendezvousMessage {
 const _: () = assert!(size_of::<RendezvousMessage>() == 1024);
 
 impl RendezvousMessage {
+    /// A message of which only the kind is set.
     pub fn new(kind: u32) -> Self {
         let mut message = Self::new_zeroed();
         message.kind = kind;
         message
     }
 
+    /// A `REFUSED` with a reason, one of [`code`].
     pub fn refusal(code: u32) -> Self {
         let mut message = Self::new(kind::REFUSED);
         message.code = code;
         message
     }
 
+    /// The same with a name.
     pub fn named(mut self, name: &ZoneName) -> Self {
         self.name = name.to_field();
         self
@@ -124,6 +149,7 @@ impl RendezvousMessage {
         if self.zone == [0; FIELD] { Ok(None) } else { ZoneName::from_field(&self.zone).map(Some).ok_or(NoName) }
     }
 
+    /// The part of it that counts, whatever the length says.
     pub fn note(&self) -> &[u8] {
         self.note.get(..self.note_len as usize).unwrap_or_default()
     }
@@ -153,7 +179,9 @@ impl Message for RendezvousMessage {
     }
 }
 
+/// Why there was no rendezvous.
 #[derive(Debug, thiserror::Error)]
+#[allow(missing_docs, reason = "the messages say it")]
 pub enum RendezvousError {
     #[error(transparent)]
     Connection(#[from] BootstrapError),
@@ -167,6 +195,7 @@ pub enum RendezvousError {
     Nonsense,
 }
 
+/// A code of `REFUSED`, for people.
 pub fn explain(code: u32) -> &'static str {
     match code {
         code::MALFORMED => "not a valid name (1 to 63 letters, digits, '-', '_' or '.')",
@@ -184,16 +213,19 @@ pub struct RendezvousClient {
 }
 
 impl RendezvousClient {
+    /// To the zone's socket.
     pub fn connect(socket: &Path) -> Result<Self, RendezvousError> {
         let socket = bootstrap::connect(socket)?;
         bootstrap::send(&socket, &Rendezvous::default(), &[])?;
         Ok(Self { socket })
     }
 
+    /// The connection, to be watched: its hang-up says that the broker is gone.
     pub fn socket(&self) -> &impl AsFd {
         &self.socket
     }
 
+    /// Sends a message.
     pub fn say(&self, message: &RendezvousMessage) -> Result<(), RendezvousError> {
         Ok(bootstrap::send(&self.socket, message, &[])?)
     }

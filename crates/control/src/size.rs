@@ -2,7 +2,9 @@
 
 use std::fmt;
 
+/// Why a text is not a size.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
+#[allow(missing_docs, reason = "the messages say it")]
 pub enum SizeError {
     #[error("{0:?} is not a memory size (write it like 2GiB, 512MiB or 1073741824)")]
     NotASize(String),

@@ -58,8 +58,13 @@ pub enum Program {
     Inventory(Confined),
     /// Tells what each process uses of the GPUs.
     Meter,
-    /// Moves the GPU memory of a worker, which is named by its child number.
-    Mover { worker: u64, which: Move },
+    /// Moves the GPU memory of a worker.
+    Mover {
+        /// The worker's child number.
+        worker: u64,
+        /// Where to.
+        which: Move,
+    },
 }
 
 /// How a process that loads a driver is confined.

@@ -10,9 +10,11 @@ use super::{BrokerLink, State, send_now};
 
 /// What an import brought.
 pub struct Imported {
+    /// As its exporter described it.
     pub details: Shared,
     /// For an event: the page that it is in.
     pub page: Token,
+    /// What there is to map.
     pub fd: OwnedFd,
 }
 
@@ -26,6 +28,7 @@ pub(super) struct Import {
 
 /// Why nothing was shared.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[allow(missing_docs, reason = "the messages say it")]
 pub enum NotShared {
     #[error("not exported, or not any more")]
     Unknown,
