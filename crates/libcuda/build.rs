@@ -191,7 +191,7 @@ fn lookup_rows(functions: &[Function]) -> String {
         }
     }
     rows.sort_by(|a, b| a.0.cmp(&b.0).then(b.1.cmp(&a.1)).then(a.2.cmp(&b.2)));
-    let mut text = format!("pub static ROWS: [Row; {}] = [\n", rows.len());
+    let mut text = format!("pub(crate) static ROWS: [Row; {}] = [\n", rows.len());
     for (name, since, per_thread, symbol) in rows {
         let _ = writeln!(
             text,

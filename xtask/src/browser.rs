@@ -15,17 +15,17 @@ const ZONES: [&str; 2] = ["first-zone", "second-zone"];
 const SECONDS: usize = 5;
 
 /// The browser of this machine, if it has one.
-pub fn find() -> Option<&'static str> {
+pub(crate) fn find() -> Option<&'static str> {
     BROWSERS.into_iter().find(|name| sh::exists(name))
 }
 
 /// Installs one where there is none.
-pub fn install() -> Result<()> {
+pub(crate) fn install() -> Result<()> {
     if find().is_some() { Ok(()) } else { sh::install("chromium", "chromium") }
 }
 
 /// Needs the staged tree.
-pub fn check() -> Result<()> {
+pub(crate) fn check() -> Result<()> {
     let browser = find().context("there is no Chromium on this machine")?;
     let node = Node::start()?;
     let document = sh::output(Command::new(browser).args([

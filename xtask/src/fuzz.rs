@@ -29,7 +29,7 @@ fn all() -> Result<Vec<String>> {
 }
 
 /// Builds the targets and runs each for so many seconds.
-pub fn run(seconds: u32, wanted: &[String]) -> Result<Counts> {
+pub(crate) fn run(seconds: u32, wanted: &[String]) -> Result<Counts> {
     let all = all()?;
     if let Some(unknown) = wanted.iter().find(|name| !all.contains(name)) {
         bail!("there is no fuzz target {unknown}; there are: {}", all.join(", "));

@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 /// An image in the making: a root directory to which files are added.
-pub struct Image {
+pub(crate) struct Image {
     /// Such as `bulkhead.dev/pause:0.1.0`.
     name: String,
     dir: PathBuf,
@@ -18,7 +18,7 @@ pub struct Image {
 
 impl Image {
     /// `dir` is emptied.
-    pub fn new(name: &str, dir: &Path) -> Result<Image> {
+    pub(crate) fn new(name: &str, dir: &Path) -> Result<Image> {
         let _ = fs::remove_dir_all(dir);
         let root = dir.join("root");
         for part in ["usr/bin", "usr/sbin", "usr/lib/x86_64-linux-gnu", "usr/lib64", "etc", "tmp"] {
@@ -33,14 +33,14 @@ impl Image {
     }
 
     /// Puts a file at `to`.
-    pub fn file(&self, from: &Path, to: &str) -> Result<()> {
+    pub(crate) fn file(&self, from: &Path, to: &str) -> Result<()> {
         let target = self.dir.join("root").join(to.trim_start_matches('/'));
         fs::create_dir_all(target.parent().context("a file lies in a directory")?)?;
         fs::copy(from, &target).map(drop).with_context(|| format!("cannot copy {} into an image", from.display()))
     }
 
     /// Puts a program at `to`, and the libraries that it loads where the loader looks for them.
-    pub fn program(&self, from: &Path, to: &str) -> Result<()> {
+    pub(crate) fn program(&self, from: &Path, to: &str) -> Result<()> {
         self.file(from, to)?;
         for library in libraries(from)? {
             let name = library.file_name().context("a library has a name")?.to_string_lossy().into_owned();
@@ -52,19 +52,19 @@ impl Image {
     }
 
     /// Takes the symbols out of a file of ours, which are most of it.
-    pub fn strip(&self, file: &str) -> Result<()> {
+    pub(crate) fn strip(&self, file: &str) -> Result<()> {
         sh::run(Command::new("strip").arg("--strip-unneeded").arg(self.dir.join("root").join(file)))
     }
 
     /// A program of this machine, from wherever PATH has it.
-    pub fn tool(&self, name: &str) -> Result<()> {
+    pub(crate) fn tool(&self, name: &str) -> Result<()> {
         let found = sh::output(Command::new("sh").args(["-c", "command -v \"$0\"", name]))?;
         let found = fs::canonicalize(found.trim()).with_context(|| format!("there is no {name} on this machine"))?;
         self.program(&found, &format!("usr/bin/{name}"))
     }
 
     /// Writes the archive; gives its path.
-    pub fn archive(self, entrypoint: &[&str]) -> Result<PathBuf> {
+    pub(crate) fn archive(self, entrypoint: &[&str]) -> Result<PathBuf> {
         let blobs = self.dir.join("oci/blobs/sha256");
         fs::create_dir_all(&blobs)?;
         let layer = self.dir.join("layer.tar");

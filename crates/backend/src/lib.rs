@@ -2,6 +2,7 @@
 //!
 //! The broker never loads any of this: each user is a process of its own, so that a driver that hangs or crashes takes
 //! nobody along.
+#![warn(unreachable_pub)]
 
 pub mod checkpoint;
 mod load;

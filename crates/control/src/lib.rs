@@ -4,7 +4,7 @@
 //! Workers talk over a `SOCK_SEQPACKET` pair made by the broker ([`messages`] has the messages, [`link`] the worker's end).
 //! The broker presumes the worker fallen: a message can only ever change the account of the worker it came from.
 //! Operators talk JSON over `admin.sock`, which only the broker's own user may open ([`admin`]).
-#![warn(missing_docs)]
+#![warn(missing_docs, unreachable_pub)]
 
 pub mod admin;
 pub mod atomic_file;

@@ -243,11 +243,11 @@ mod denials {
 
     const COUNT: usize = Denial::ALL.len();
 
-    pub fn serialize<S: serde::Serializer>(counts: &[u64; COUNT], to: S) -> Result<S::Ok, S::Error> {
+    pub(super) fn serialize<S: serde::Serializer>(counts: &[u64; COUNT], to: S) -> Result<S::Ok, S::Error> {
         super::to_map(counts, |at| Denial::ALL[at].name(), to)
     }
 
-    pub fn deserialize<'de, D: serde::Deserializer<'de>>(from: D) -> Result<[u64; COUNT], D::Error> {
+    pub(super) fn deserialize<'de, D: serde::Deserializer<'de>>(from: D) -> Result<[u64; COUNT], D::Error> {
         super::from_map(|at| Denial::ALL[at].name(), from)
     }
 }
@@ -257,11 +257,11 @@ mod faults {
 
     const COUNT: usize = FAULTS.len();
 
-    pub fn serialize<S: serde::Serializer>(counts: &[u64; COUNT], to: S) -> Result<S::Ok, S::Error> {
+    pub(super) fn serialize<S: serde::Serializer>(counts: &[u64; COUNT], to: S) -> Result<S::Ok, S::Error> {
         super::to_map(counts, |at| cuda_abi::error::name(FAULTS[at]), to)
     }
 
-    pub fn deserialize<'de, D: serde::Deserializer<'de>>(from: D) -> Result<[u64; COUNT], D::Error> {
+    pub(super) fn deserialize<'de, D: serde::Deserializer<'de>>(from: D) -> Result<[u64; COUNT], D::Error> {
         super::from_map(|at| cuda_abi::error::name(FAULTS[at]), from)
     }
 }

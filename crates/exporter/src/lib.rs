@@ -4,7 +4,7 @@
 //! connection has a short-lived one: the broker never waits for a reader.
 //! It only answers a status, at most a few times in a second however many ask. Nothing here changes anything: the
 //! method is GET or HEAD, a request is at most 8 KiB, and a peer has five seconds for it all.
-
+#![warn(unreachable_pub)]
 #![forbid(unsafe_code)]
 
 mod metrics;

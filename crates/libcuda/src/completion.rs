@@ -29,14 +29,14 @@ const WATCH_WITH_FEW: Duration = Duration::from_micros(20);
 const FEW: usize = 4;
 
 /// A completion word, and the value it will have.
-pub struct Word {
+pub(crate) struct Word {
     pub index: u64,
     pub value: u64,
 }
 
 impl Word {
     /// What the GPU is to write.
-    pub fn completion(&self) -> Completion {
+    pub(crate) fn completion(&self) -> Completion {
         Completion { word: self.index, value: self.value }
     }
 }
@@ -50,7 +50,7 @@ struct Words {
 static WORDS: Mutex<Words> = Mutex::new(Words { free: Vec::new(), made: 0 });
 
 /// A word that nobody else uses; `None` if all are taken.
-pub fn take(session: &Session) -> Option<Word> {
+pub(crate) fn take(session: &Session) -> Option<Word> {
     let mut words = WORDS.lock();
     if let Some((index, value)) = words.free.pop() {
         return Some(Word { index, value: value + 1 });
@@ -63,17 +63,17 @@ pub fn take(session: &Session) -> Option<Word> {
 }
 
 /// Gives a word back. Only one that has its value, or never will, may be used again.
-pub fn give_back(word: Word) {
+pub(crate) fn give_back(word: Word) {
     WORDS.lock().free.push((word.index, word.value));
 }
 
 /// Has the GPU written the word already?
-pub fn is_reached(session: &Session, word: &Word) -> bool {
+pub(crate) fn is_reached(session: &Session, word: &Word) -> bool {
     session.client.flags().load(word.index as usize) >= word.value
 }
 
 /// Watches a word for a while. False: the worker must be asked.
-pub fn watch(session: &Session, word: &Word) -> CudaResult<bool> {
+pub(crate) fn watch(session: &Session, word: &Word) -> CudaResult<bool> {
     watch_within(session, word, watch_time())
 }
 
@@ -88,7 +88,7 @@ fn watch_within(session: &Session, word: &Word, limit: Duration) -> CudaResult<b
 }
 
 /// Watches for anything that the GPU changes, for a while. False: the worker must be asked.
-pub fn watch_until(session: &Session, arrived: impl Fn() -> bool) -> CudaResult<bool> {
+pub(crate) fn watch_until(session: &Session, arrived: impl Fn() -> bool) -> CudaResult<bool> {
     let start = Instant::now();
     loop {
         for _ in 0..64 {
@@ -106,7 +106,7 @@ pub fn watch_until(session: &Session, arrived: impl Fn() -> bool) -> CudaResult<
 }
 
 /// Does this machine have the processors to watch for what takes its time?
-pub fn has_time_to_watch() -> bool {
+pub(crate) fn has_time_to_watch() -> bool {
     watch_time() == WATCH
 }
 
@@ -131,7 +131,7 @@ thread_local! {
 }
 
 /// Remembers that everything on a stream is done which was posted before `position`.
-pub fn note_done(stream: u64, position: u64) {
+pub(crate) fn note_done(stream: u64, position: u64) {
     DONE.set(Some(Done { context: context::current_word(), stream, position }));
 }
 
@@ -171,12 +171,12 @@ fn wait_by_mark(session: &Session, stream: u64, limit: Duration, ask: impl FnOnc
 }
 
 /// Waits until a stream (as the worker knows it) has done everything posted so far.
-pub fn wait_for_stream(stream: u64) -> CudaResult {
+pub(crate) fn wait_for_stream(stream: u64) -> CudaResult {
     wait_for_stream_within(stream, watch_time())
 }
 
 /// As `wait_for_stream`, after a copy of so many bytes that is about to end: natively one spins for it.
-pub fn wait_for_copy(stream: u64, bytes: usize) -> CudaResult {
+pub(crate) fn wait_for_copy(stream: u64, bytes: usize) -> CudaResult {
     /// Slower than any bus that a GPU is worth having on, in bytes a microsecond.
     const SLOW: u64 = 10_000;
     const LONGEST: Duration = Duration::from_millis(200);
@@ -197,7 +197,7 @@ fn wait_for_stream_within(stream: u64, limit: Duration) -> CudaResult {
 }
 
 /// Waits until a context has done everything posted so far.
-pub fn wait_for_context(context: u64) -> CudaResult {
+pub(crate) fn wait_for_context(context: u64) -> CudaResult {
     let session = session::get()?;
     carry::check_fault(session)?;
     let ask = || operation::block(&Synchronize { context: Some(Typed(context)) }, |()| ());

@@ -16,7 +16,7 @@ use std::time::Instant;
 
 use cuda_abi::env_vars;
 use cuda_abi::error::*;
-pub use messages::kept;
+pub(crate) use messages::kept;
 use parking_lot::Mutex;
 
 const UNKNOWN: u8 = 0;
@@ -92,7 +92,7 @@ impl Summary {
 }
 
 /// A call that is under way.
-pub struct Call {
+pub(crate) struct Call {
     start: Instant,
     /// The frame of the function that made this call, if that was one of ours.
     outer: Traffic,
@@ -100,7 +100,7 @@ pub struct Call {
 
 /// Opens a frame, if somebody wants to know.
 #[inline]
-pub fn enter() -> Option<Call> {
+pub(crate) fn enter() -> Option<Call> {
     if LEVEL.load(Ordering::Relaxed) == OFF { None } else { begin() }
 }
 
@@ -111,7 +111,7 @@ fn begin() -> Option<Call> {
 
 /// Closes the frame.
 #[cold]
-pub fn leave(call: Call, name: &'static str, code: CUresult) {
+pub(crate) fn leave(call: Call, name: &'static str, code: CUresult) {
     let time = call.start.elapsed();
     let traffic = FRAME.replace(call.outer);
     let nanoseconds = u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
@@ -128,7 +128,7 @@ fn add(traffic: Traffic) {
 
 /// A message was posted that nobody waits for.
 #[inline]
-pub fn posted(bytes: usize) {
+pub(crate) fn posted(bytes: usize) {
     if LEVEL.load(Ordering::Relaxed) > OFF {
         add(Traffic { posted: 1, sent: bytes as u64, ..Traffic::NONE });
     }
@@ -136,21 +136,21 @@ pub fn posted(bytes: usize) {
 
 /// A request was answered.
 #[inline]
-pub fn round_trip(sent: usize, received: usize) {
+pub(crate) fn round_trip(sent: usize, received: usize) {
     if LEVEL.load(Ordering::Relaxed) > OFF {
         add(Traffic { round_trips: 1, sent: sent as u64, received: received as u64, posted: 0 });
     }
 }
 
 /// Somebody asked for a hidden table that we do not have.
-pub fn unknown_table(id: u128) {
+pub(crate) fn unknown_table(id: u128) {
     if level() != OFF {
         *SUMMARY.lock().tables.entry(id).or_default() += 1;
     }
 }
 
 /// Somebody called a slot of a hidden table that has no function.
-pub fn unknown_slot(table: u128, slot: usize) {
+pub(crate) fn unknown_slot(table: u128, slot: usize) {
     if level() != OFF {
         *SUMMARY.lock().slots.entry((table, slot)).or_default() += 1;
     }

@@ -3,6 +3,7 @@
 //! Threads: the *executor* takes messages off the ring in order; a *lane* thread each serves the calls that may block; a
 //! *watcher* ends the process when the client goes. Ending is how a worker cleans up: the kernel and the driver take back
 //! whatever it held.
+#![warn(unreachable_pub)]
 
 mod callbacks;
 mod copy_rate;

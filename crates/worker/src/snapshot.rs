@@ -44,7 +44,7 @@ struct Facts {
 }
 
 /// Answers the first message.
-pub fn send(worker: &Worker, reply: Reply<'_, '_, Start<'_>>) -> Outcome {
+pub(crate) fn send(worker: &Worker, reply: Reply<'_, '_, Start<'_>>) -> Outcome {
     let driver = &worker.driver;
     let (mut version, mut count) = (0, 0);
     // SAFETY: outputs are locals.
@@ -106,6 +106,6 @@ fn look_at(worker: &Worker, ordinal: i32, count: i32) -> Result<Facts, Refusal> 
     Ok(Facts { name, uuid, bus_id, total_memory, attributes, peers })
 }
 
-pub fn until_nul(bytes: &[u8]) -> &[u8] {
+pub(crate) fn until_nul(bytes: &[u8]) -> &[u8] {
     &bytes[..bytes.iter().position(|byte| *byte == 0).unwrap_or(bytes.len())]
 }

@@ -42,7 +42,7 @@ enum VisitError {
 }
 
 /// Attends a client, on a thread of its own, and removes its node.
-pub fn attend(visit: Visit, node: Vec<u8>, path: String) {
+pub(crate) fn attend(visit: Visit, node: Vec<u8>, path: String) {
     let spawned = std::thread::Builder::new().name("guest-client".into()).spawn(move || {
         let (id, zone) = (visit.domain.id, visit.domain.zone.clone());
         let result = Caller::meet(id, &node).map_err(VisitError::from).and_then(|caller| serve(&visit, caller));

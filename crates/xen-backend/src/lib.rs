@@ -7,7 +7,7 @@
 //!
 //! The main thread looks after domains. Each client has a thread, which makes the acquaintance and from then on gets for
 //! the worker what only the backend may choose: further pages of the same domain.
-
+#![warn(unreachable_pub)]
 #![forbid(unsafe_code)]
 
 mod client;

@@ -9,6 +9,7 @@
 //! * `truth_table`: those, in every combination of namespaces and privilege.
 //! * `attack`: a hostile one, that speaks the protocol itself.
 //! * `soak`: all kinds of processes killed at random, under load.
+#![warn(unreachable_pub)]
 
 pub mod attack;
 pub mod backend;

@@ -1,4 +1,5 @@
 //! `conformance`: runs the suite on a driver. See `conformance --help`.
+#![warn(unreachable_pub)]
 
 use std::process::ExitCode;
 

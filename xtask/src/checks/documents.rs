@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use xtask::{paths, sh};
 
-pub fn check() -> Result<()> {
+pub(crate) fn check() -> Result<()> {
     let mut git = Command::new("git");
     git.current_dir(paths::root()).args(["ls-files", "--cached", "--others", "--exclude-standard", "*.md"]);
     let mut wrong = Vec::new();

@@ -5,7 +5,7 @@ use serde_json::Value;
 use std::path::{Path, PathBuf};
 use xtask::{paths, sh};
 
-pub struct Package {
+pub(crate) struct Package {
     pub name: String,
     pub version: String,
     /// The oldest Rust that it is for.
@@ -16,7 +16,7 @@ pub struct Package {
     pub dependencies: Vec<String>,
 }
 
-pub struct Room {
+pub(crate) struct Room {
     pub dir: PathBuf,
     /// The directory's path below `crates` or `tests`, as the table in ARCHITECTURE.md has it.
     pub name: String,
@@ -30,7 +30,7 @@ impl Room {
     }
 }
 
-pub fn packages() -> Result<Vec<Package>> {
+pub(crate) fn packages() -> Result<Vec<Package>> {
     let mut cargo = sh::cargo();
     cargo.args(["metadata", "--format-version=1", "--locked", "--filter-platform=x86_64-unknown-linux-gnu"]);
     let metadata: Value = serde_json::from_str(&sh::output(&mut cargo)?)?;

@@ -21,7 +21,7 @@ const MAY_BE_UNSAFE: &[&str] = &[
     "conformance",
 ];
 
-pub fn check(packages: &[Package]) -> Result<()> {
+pub(crate) fn check(packages: &[Package]) -> Result<()> {
     let mut wrong = Vec::new();
     for Room { dir, name: room } in packages.iter().filter_map(|package| package.room.as_ref()) {
         let manifest = fs::read_to_string(dir.join("Cargo.toml")).context("cannot read a Cargo.toml")?;

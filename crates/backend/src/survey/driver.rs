@@ -13,7 +13,7 @@ fn check(call: &'static str, code: u32) -> Result<(), SurveyError> {
     if code == 0 { Ok(()) } else { Err(SurveyError::Cuda { call, code }) }
 }
 
-pub fn look(backend: &Backend) -> Result<Survey, SurveyError> {
+pub(super) fn look(backend: &Backend) -> Result<Survey, SurveyError> {
     let driver = crate::load(backend)?;
     let (mut version, mut count) = (0, 0);
     // SAFETY: outputs are locals; cuInit comes first.
@@ -92,7 +92,7 @@ fn link(driver: &Driver, from: i32, to: i32) -> Link {
     }
 }
 
-pub fn text(bytes: &[u8]) -> String {
+pub(super) fn text(bytes: &[u8]) -> String {
     let end = bytes.iter().position(|byte| *byte == 0).unwrap_or(bytes.len());
     String::from_utf8_lossy(&bytes[..end]).chars().filter(|c| !c.is_control()).collect()
 }

@@ -21,7 +21,7 @@ macro_rules! index {
         mod codes {
             use super::{Operation, ops};
 
-            $($(pub const $name: u16 = <ops::$family::$name as Operation>::CODE;)*)*
+            $($(pub(super) const $name: u16 = <ops::$family::$name as Operation>::CODE;)*)*
         }
 
         impl Op {

@@ -22,13 +22,13 @@ static GRAPHS: Mutex<Option<HashMap<u64, Graph>>> = Mutex::new(None);
 const MOST_GRAPHS: usize = 1 << 12;
 const MOST_NODES: usize = 1 << 16;
 
-pub fn may_be_posted(exec: u64, node: u64, kernel: Kernel) -> bool {
+pub(super) fn may_be_posted(exec: u64, node: u64, kernel: Kernel) -> bool {
     let graphs = GRAPHS.lock();
     let graph = graphs.as_ref().and_then(|graphs| graphs.get(&exec));
     graph.is_some_and(|graph| graph.first != node && graph.kernels.get(&node) == Some(&kernel))
 }
 
-pub fn learn(exec: u64, node: u64, kernel: Kernel) {
+pub(super) fn learn(exec: u64, node: u64, kernel: Kernel) {
     let mut graphs = GRAPHS.lock();
     let graphs = graphs.get_or_insert_default();
     if graphs.len() >= MOST_GRAPHS {

@@ -72,12 +72,12 @@ fn help(pool: &CopyPool) {
 }
 
 /// How many can work on a large copy, the caller included.
-pub fn threads() -> usize {
+pub(super) fn threads() -> usize {
     pool().helpers + 1
 }
 
 /// Runs `work` here and on up to `helpers` others at once; returns when all have left it. It must not panic.
-pub fn together(helpers: usize, work: &(dyn Fn() + Sync)) {
+pub(super) fn together(helpers: usize, work: &(dyn Fn() + Sync)) {
     if helpers == 0 {
         return work();
     }

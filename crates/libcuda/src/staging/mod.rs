@@ -240,7 +240,7 @@ impl Parts {
 ///
 /// # Safety
 /// `source` must be readable for `len` bytes.
-pub unsafe fn to_device(destination: u64, source: *const u8, len: usize, stream: u64) -> CudaResult {
+pub(crate) unsafe fn to_device(destination: u64, source: *const u8, len: usize, stream: u64) -> CudaResult {
     let parts = Parts::new(destination, source as usize, len, stream)?;
     // SAFETY: the caller's promise.
     parts.share(parts.threads(), || unsafe { parts.send() })?;
@@ -292,7 +292,7 @@ fn unlikely() -> u64 {
 ///
 /// # Safety
 /// `destination` must be writable for `len` bytes.
-pub unsafe fn from_device(destination: *mut u8, source: u64, len: usize, stream: u64) -> CudaResult {
+pub(crate) unsafe fn from_device(destination: *mut u8, source: u64, len: usize, stream: u64) -> CudaResult {
     // SAFETY: the caller's promise.
     unsafe {
         match len {

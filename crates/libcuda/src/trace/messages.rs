@@ -21,7 +21,7 @@ static FILE: Mutex<Option<(u32, File, usize)>> = Mutex::new(None);
 
 /// Has a message kept as well as written, if somebody wants that.
 #[inline]
-pub fn kept(way: Way, op: u16, tag: u32, fill: impl FnOnce(&mut [u8])) -> impl FnOnce(&mut [u8]) {
+pub(crate) fn kept(way: Way, op: u16, tag: u32, fill: impl FnOnce(&mut [u8])) -> impl FnOnce(&mut [u8]) {
     move |slot| {
         fill(slot);
         if WANTED.load(Ordering::Relaxed) != OFF {

@@ -9,7 +9,7 @@ use cuda_abi::error::{self, CUDA_ERROR_NOT_SUPPORTED, CUresult};
 use super::{Summary, Traffic};
 
 /// The table of a process, dearest function first.
-pub fn table(summary: &Summary) -> String {
+pub(super) fn table(summary: &Summary) -> String {
     let mut rows: Vec<_> = summary.functions.iter().collect();
     rows.sort_by_key(|(name, counts)| (std::cmp::Reverse(counts.nanoseconds), **name));
     let calls: u64 = rows.iter().map(|(_, counts)| counts.calls).sum();
@@ -46,7 +46,7 @@ fn list(text: &mut String, title: &str, items: impl Iterator<Item = String>) {
 }
 
 /// One call.
-pub fn line(name: &str, code: CUresult, traffic: Traffic, time: Duration) {
+pub(super) fn line(name: &str, code: CUresult, traffic: Traffic, time: Duration) {
     let Traffic { round_trips, posted, sent, received } = traffic;
     print_trace(&format!(
         "bulkhead: [{}] {name}: {}, {:.1} µs, {round_trips} trips, {posted} posted, {sent} B sent, {received} B received\n",

@@ -35,16 +35,16 @@ use super::Worker;
 use control::dispatch::{DispatchState, Report, WorkerDispatch};
 use flow::Flow;
 use marks::Marks;
-pub use recent::note_stream;
-pub use submits::submits;
-pub use watch::start;
+pub(crate) use recent::note_stream;
+pub(crate) use submits::submits;
+pub(crate) use watch::start;
 
 /// Room is waited for this long: what is under way may be waiting for what comes next.
 const ROOM_TIMEOUT: Duration = Duration::from_millis(50);
 /// How long a held thread sleeps before it looks by itself.
 const HELD_SLEEP: Duration = Duration::from_millis(100);
 
-pub struct Turns {
+pub(crate) struct Turns {
     dispatch: OnceLock<Arc<WorkerDispatch>>,
     marks: Marks,
     flow: Mutex<Flow>,
@@ -54,12 +54,12 @@ pub struct Turns {
 
 /// Leave to give work; to be handed back once it was given.
 #[must_use]
-pub struct Pass {
+pub(crate) struct Pass {
     tracked: bool,
 }
 
 impl Turns {
-    pub fn new() -> Self {
+    pub(crate) fn new() -> Self {
         Self {
             dispatch: OnceLock::new(),
             marks: Marks::new(),
@@ -69,12 +69,12 @@ impl Turns {
     }
 
     /// The client is there, and with it the dispatch state.
-    pub fn attach(&self, dispatch: Arc<WorkerDispatch>) {
+    pub(crate) fn attach(&self, dispatch: Arc<WorkerDispatch>) {
         let _ = self.dispatch.set(dispatch);
     }
 
     /// Memory that the GPU must be able to write.
-    pub fn marks(&self) -> &Marks {
+    pub(crate) fn marks(&self) -> &Marks {
         &self.marks
     }
 
@@ -84,7 +84,7 @@ impl Turns {
 
     /// Before a message that gives work to the GPU.
     #[inline]
-    pub fn enter(&self, worker: &Worker) -> Pass {
+    pub(crate) fn enter(&self, worker: &Worker) -> Pass {
         match self.dispatch.get() {
             Some(dispatch) => {
                 dispatch.count_work();
@@ -135,7 +135,7 @@ impl Turns {
 
     /// Something of the GPU was asked for, with leave.
     #[inline]
-    pub fn leave(&self, worker: &Worker, pass: Pass) {
+    pub(crate) fn leave(&self, worker: &Worker, pass: Pass) {
         if pass.tracked {
             self.count(worker);
         }
@@ -160,7 +160,7 @@ impl Turns {
 
     /// The client waits for its work: as soon as that is done, others may have the GPU.
     #[inline]
-    pub fn synced(&self, worker: &Worker) {
+    pub(crate) fn synced(&self, worker: &Worker) {
         if let Some(dispatch) = self.dispatch.get()
             && !DispatchState::is_free(dispatch.state())
         {
@@ -195,25 +195,25 @@ impl Turns {
     }
 
     /// Held while a capture begins: marks must not be captured, and a captured stream must not be asked how far it is.
-    pub fn hold_still(&self, worker: &Worker) -> impl Drop {
+    pub(crate) fn hold_still(&self, worker: &Worker) -> impl Drop {
         let mut flow = self.lock();
         flow.mark(worker, &self.marks);
         flow
     }
 
     /// A context's work is done, and its streams are about to go.
-    pub fn forget_context(&self, context: u32) {
+    pub(crate) fn forget_context(&self, context: u32) {
         self.lock().forget_context(context);
     }
 
     /// A fault ended all work, and no mark will be written.
-    pub fn fault(&self) {
+    pub(crate) fn fault(&self) {
         self.lock().abandon();
     }
 }
 
 /// Is it an operation after which the client does nothing until its work is done?
-pub fn is_sync(op: u16) -> bool {
+pub(crate) fn is_sync(op: u16) -> bool {
     op == Op::Mark as u16
 }
 

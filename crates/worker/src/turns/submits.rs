@@ -27,7 +27,7 @@ static PLAIN: LazyLock<Vec<bool>> = LazyLock::new(|| {
 
 /// Does this message give work to the GPU?
 #[inline]
-pub fn submits(op: u16) -> bool {
+pub(crate) fn submits(op: u16) -> bool {
     if op < FIRST_OP {
         return PLAIN.get(usize::from(op)).copied().unwrap_or(false);
     }

@@ -37,7 +37,7 @@ struct Watch {
     pause: Pause,
 }
 
-pub fn start(worker: Arc<Worker>, dispatch: Arc<WorkerDispatch>) -> std::io::Result<()> {
+pub(crate) fn start(worker: Arc<Worker>, dispatch: Arc<WorkerDispatch>) -> std::io::Result<()> {
     worker.counters().gpu_time_measured.store(1, Ordering::Relaxed);
     let (last, work) = (Instant::now(), dispatch.work());
     let mut watch =

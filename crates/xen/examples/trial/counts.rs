@@ -16,7 +16,7 @@ fn cost<T>(what: &str, work: impl FnOnce() -> T) -> Counts {
     cost
 }
 
-pub fn run() {
+pub(crate) fn run() {
     let mut connection = None;
     let layout = Layout { lanes: 4, ring_bytes: 1 << 20, bulk_bytes: 8 << 20, ..Layout::default() };
     let connecting = cost("connecting", || connection = Some(Guest.connect(layout)));

@@ -21,7 +21,7 @@ const PATIENCE: Duration = Duration::from_secs(60);
 /// Some lies are not worth an answer.
 const ANSWER: Duration = Duration::from_secs(5);
 
-pub fn attack(dice: &mut Dice, rounds: u64) -> Tally {
+pub(super) fn attack(dice: &mut Dice, rounds: u64) -> Tally {
     let mut store = Store::open().expect("a guest has a xenstore");
     let backend = guest::backend(&mut store, PATIENCE).expect("there is a driver domain");
     let allocator = GrantAllocator::open().expect("a guest can grant pages");

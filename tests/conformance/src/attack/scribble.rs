@@ -7,7 +7,7 @@ use super::session::Session;
 use super::{Dice, Tally};
 
 /// One session: afterwards this process's own state is ruined as well.
-pub fn attack(dice: &mut Dice, rounds: u64) -> Tally {
+pub(super) fn attack(dice: &mut Dice, rounds: u64) -> Tally {
     let mut session = Session::start();
     let block = session.alloc(4096);
     let ring = RawRing::map(session.client.region().fd().expect("a memfd"), &session.layout, 0);

@@ -126,7 +126,7 @@ impl Place {
 }
 
 /// Everything in a directory but directories, which a proxy leaves to the next one.
-pub fn files(dir: &Path) -> Vec<PathBuf> {
+pub(super) fn files(dir: &Path) -> Vec<PathBuf> {
     let entries = std::fs::read_dir(dir).into_iter().flatten().flatten();
     let inside = |path: PathBuf| match std::fs::symlink_metadata(&path).is_ok_and(|known| known.is_dir()) {
         true => files(&path),

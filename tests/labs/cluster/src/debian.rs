@@ -10,7 +10,7 @@ use xtask::sh;
 const KEYS: &str = "/usr/share/keyrings/debian-archive-keyring.gpg";
 
 /// Unpacks Debian's packages, by means of lists of our own, so that the machine's stay as they are.
-pub fn unpack(root: &Path, wanted: &[(&str, &[&str])]) -> Result<()> {
+pub(crate) fn unpack(root: &Path, wanted: &[(&str, &[&str])]) -> Result<()> {
     let lists = home().join("apt");
     let unfinished = home().join("debian.new");
     let _ = fs::remove_dir_all(&unfinished);

@@ -33,12 +33,12 @@ const PROGRAMS: [&str; 6] = [
 ];
 
 /// Where the module lies.
-pub fn home() -> PathBuf {
+pub(crate) fn home() -> PathBuf {
     components::home().join(format!("v{KUBERNETES}-helm-{HELM}"))
 }
 
 /// Builds all programs into `dir`.
-pub fn build(dir: &Path) -> Result<()> {
+pub(crate) fn build(dir: &Path) -> Result<()> {
     ensure!(sh::exists("go"), "Go is needed to build Kubernetes {KUBERNETES} (https://go.dev/dl)");
     module()?;
     // Under another name until it is whole: what stands in the cache is taken for complete.

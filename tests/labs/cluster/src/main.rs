@@ -2,6 +2,7 @@
 //!
 //! Outside: fetch and build what is needed, and make images. Then this program runs once more inside of namespaces that
 //! are the node ([`node`]), starts the cluster there ([`cluster`]) and plays the scenarios.
+#![warn(unreachable_pub)]
 #![forbid(unsafe_code)]
 
 mod cluster;

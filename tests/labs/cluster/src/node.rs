@@ -16,10 +16,10 @@ use xtask::report::COUNTS;
 use xtask::{paths, sh};
 
 /// The node's address, and that of the service `kubernetes`. Both are the node's own, on its loopback.
-pub const NODE_IP: &str = "10.199.0.1";
-pub const SERVICE_IP: &str = "10.199.1.1";
-pub const SERVICES: &str = "10.199.1.0/24";
-pub const PODS: &str = "10.199.2.0/24";
+pub(crate) const NODE_IP: &str = "10.199.0.1";
+pub(crate) const SERVICE_IP: &str = "10.199.1.1";
+pub(crate) const SERVICES: &str = "10.199.1.0/24";
+pub(crate) const PODS: &str = "10.199.2.0/24";
 
 const ENTER: &str = include_str!("../config/enter.sh");
 const CGROUPS: &str = "/sys/fs/cgroup";
@@ -32,17 +32,17 @@ const OWN: &str = "node";
 const LARGE: [&str; 4] = ["memory", "root", "kubelet", "containerd"];
 
 /// The directory of the run: logs, and what is too large for memory.
-pub fn run_directory() -> PathBuf {
+pub(crate) fn run_directory() -> PathBuf {
     paths::target().join("e2e")
 }
 
 /// The name of the cgroup in which all pods are; unique while the run lasts.
-pub fn cgroup() -> String {
+pub(crate) fn cgroup() -> String {
     format!("{CGROUP_NAME}{}", std::process::id())
 }
 
 /// Why a cluster cannot be run on this machine, in one line.
-pub fn check() -> Result<()> {
+pub(crate) fn check() -> Result<()> {
     let root = sh::output(Command::new("id").arg("-u")).is_ok_and(|id| id.trim() == "0");
     ensure!(root, "a node needs root: kubelet and containerd mount, make cgroups and change users");
     for tool in ["unshare", "nsenter", "ip", "openssl", "tar", "sha256sum", "g++"] {
@@ -59,7 +59,7 @@ pub fn check() -> Result<()> {
 }
 
 /// Runs `program`, which is this one, once more as `words` say, as the node's only service. An interruption ends the node.
-pub fn enter(components: &Components, program: &Path, words: &[String]) -> Result<ExitStatus> {
+pub(crate) fn enter(components: &Components, program: &Path, words: &[String]) -> Result<ExitStatus> {
     let run = run_directory();
     remove_stale_cgroups()?;
     // What an earlier run left, its logs as well.

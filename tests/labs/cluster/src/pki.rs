@@ -7,14 +7,14 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use xtask::sh;
 
-pub struct Pki {
+pub(crate) struct Pki {
     dir: PathBuf,
     server: String,
 }
 
 impl Pki {
     /// Makes an authority, and keys that sign the tokens of service accounts.
-    pub fn new(dir: &Path, server: &str) -> Result<Pki> {
+    pub(crate) fn new(dir: &Path, server: &str) -> Result<Pki> {
         fs::create_dir_all(dir)?;
         let pki = Pki { dir: dir.to_path_buf(), server: server.to_owned() };
         pki.openssl(&["ecparam", "-name", "prime256v1", "-genkey", "-noout", "-out", "ca.key"])?;
@@ -25,12 +25,12 @@ impl Pki {
         Ok(pki)
     }
 
-    pub fn file(&self, name: &str) -> String {
+    pub(crate) fn file(&self, name: &str) -> String {
         self.dir.join(name).display().to_string()
     }
 
     /// A certificate for `subject`, such as `/O=system:masters/CN=admin`, as `name.crt` with `name.key`.
-    pub fn issue(&self, name: &str, subject: &str, addresses: &[&str]) -> Result<()> {
+    pub(crate) fn issue(&self, name: &str, subject: &str, addresses: &[&str]) -> Result<()> {
         let (key, request, certificate) = (format!("{name}.key"), format!("{name}.csr"), format!("{name}.crt"));
         self.openssl(&["ecparam", "-name", "prime256v1", "-genkey", "-noout", "-out", &key])?;
         self.openssl(&["req", "-new", "-key", &key, "-subj", subject, "-out", &request])?;
@@ -45,7 +45,7 @@ impl Pki {
     }
 
     /// A certificate, and a file with which a client finds the cluster and shows it. Gives the file's path.
-    pub fn client(&self, name: &str, subject: &str) -> Result<String> {
+    pub(crate) fn client(&self, name: &str, subject: &str) -> Result<String> {
         self.issue(name, subject, &[])?;
         // JSON is YAML.
         let config = json!({

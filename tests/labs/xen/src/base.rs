@@ -29,54 +29,54 @@ const TOOLS: [&str; 8] = [
 /// `xenstore` under these names does what they say.
 const XENSTORE: [&str; 6] = ["read", "write", "ls", "list", "rm", "chmod"];
 
-pub const MODULES: [&str; 5] = ["xen-privcmd", "xen-evtchn", "xen-gntdev", "xen-gntalloc", "xenfs"];
+pub(crate) const MODULES: [&str; 5] = ["xen-privcmd", "xen-evtchn", "xen-gntdev", "xen-gntalloc", "xenfs"];
 /// Those that Dom0 has for guests with disks.
 const DISK_MODULES: [&str; 2] = ["loop", "xen-blkback"];
 
 /// Files in the cache.
 #[derive(Debug)]
-pub struct Base {
+pub(crate) struct Base {
     dir: PathBuf,
 }
 
 impl Base {
     /// The hypervisor.
-    pub fn xen(&self) -> PathBuf {
+    pub(crate) fn xen(&self) -> PathBuf {
         self.dir.join("xen")
     }
 
     /// The kernel, for Dom0 and guests, unpacked.
-    pub fn kernel(&self) -> PathBuf {
+    pub(crate) fn kernel(&self) -> PathBuf {
         self.dir.join("vmlinux")
     }
 
-    pub fn dom0(&self) -> PathBuf {
+    pub(crate) fn dom0(&self) -> PathBuf {
         self.dir.join("dom0.cpio")
     }
 
     /// The same as a tenant's root file system.
-    pub fn tenant(&self) -> PathBuf {
+    pub(crate) fn tenant(&self) -> PathBuf {
         self.dir.join("tenant.cpio")
     }
 
     /// The same as a directory, to make a disk of.
-    pub fn root(&self) -> PathBuf {
+    pub(crate) fn root(&self) -> PathBuf {
         self.dir.join("root")
     }
 
     /// A guest with a shell, for tests.
-    pub fn guest(&self) -> PathBuf {
+    pub(crate) fn guest(&self) -> PathBuf {
         self.dir.join("guest.cpio")
     }
 }
 
 /// The directory of packages.
-pub fn store() -> Store {
+pub(crate) fn store() -> Store {
     Store::new(paths::cache().join("xen/packages"))
 }
 
 /// Makes the base unless it was made from the same packages, by the same code, before.
-pub fn ensure() -> Result<Base> {
+pub(crate) fn ensure() -> Result<Base> {
     let mut hasher = DefaultHasher::new();
     (LOCK, packages::LOCK, include_str!("base.rs")).hash(&mut hasher);
     let dir = paths::cache().join("xen").join(format!("base-{:016x}", hasher.finish()));

@@ -14,7 +14,7 @@ use xtask::sh;
 const ROOM: usize = 28 << 20;
 
 /// Makes it in `dir`, of the base's root file system and the programs that guests run.
-pub fn make(base: &Base, programs: &Tree, dir: &Path) -> Result<Vec<u8>> {
+pub(crate) fn make(base: &Base, programs: &Tree, dir: &Path) -> Result<Vec<u8>> {
     let (root, image) = (dir.join("disk"), dir.join("tenant.ext4"));
     if root.exists() {
         fs::remove_dir_all(&root)?;
@@ -39,7 +39,7 @@ pub fn make(base: &Base, programs: &Tree, dir: &Path) -> Result<Vec<u8>> {
 }
 
 /// Writes what is below `prefix` in a tree of ours to a directory.
-pub fn spill(tree: &Tree, prefix: &str, dir: &Path) -> Result<()> {
+pub(crate) fn spill(tree: &Tree, prefix: &str, dir: &Path) -> Result<()> {
     for (name, node) in tree.iter() {
         let Some(path) = name.strip_prefix(prefix).map(|name| dir.join(name)) else { continue };
         match &node.kind {

@@ -12,14 +12,14 @@ const MAX_BYTES: usize = 50_000_000;
 const FILES: [&str; 3] = ["vmlinuz", "initrd.img", "SHA256SUMS"];
 
 /// The image for this test: nothing in it is compressed, for unpacking is slow where it is emulated.
-pub fn plain() -> Result<PathBuf> {
+pub(crate) fn plain() -> Result<PathBuf> {
     let dir = paths::target().join("xen/image");
     build(&dir, &["--plain"], &[])?;
     Ok(dir)
 }
 
 /// Made twice, at two times and places and by users with other habits, it is the same; and it is small.
-pub fn check() -> Result<()> {
+pub(crate) fn check() -> Result<()> {
     let dirs = ["image-a", "image-b"].map(|name| paths::target().join("xen").join(name));
     build(&dirs[0], &[], &[("TZ", "UTC"), ("LC_ALL", "C")])?;
     // Times of files count in seconds.

@@ -3,6 +3,7 @@
 //! Everything that Dom0 has is in the archive that it boots from: the base from Debian's packages (kept in the cache),
 //! and what is tried (put together for each run). What happens is judged by what Dom0 says on the serial console,
 //! because QEMU's own exit status says nothing.
+#![warn(unreachable_pub)]
 #![forbid(unsafe_code)]
 
 mod archives;

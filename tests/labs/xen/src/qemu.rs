@@ -24,7 +24,13 @@ const XEN: &str = "console=com1 com1=115200,8n1 dom0_mem=1536M,max:1536M dom0_ma
 const PATIENCE: Duration = Duration::from_secs(3600);
 
 /// Runs the machine until it switches itself off, and gives what it said.
-pub fn boot(base: &Base, archive: &Path, dir: &Path, scenarios: &[&Scenario], options: &Options) -> Result<String> {
+pub(crate) fn boot(
+    base: &Base,
+    archive: &Path,
+    dir: &Path,
+    scenarios: &[&Scenario],
+    options: &Options,
+) -> Result<String> {
     let names: Vec<&str> = scenarios.iter().map(|scenario| scenario.name).collect();
     let what = if options.shell { "shell=1".to_owned() } else { format!("scenarios={}", names.join(":")) };
     let dom0 = format!("console=hvc0 rdinit=/init quiet {what} thorough={}", u8::from(options.thorough));

@@ -3,7 +3,7 @@
 use super::Options;
 use anyhow::{Result, bail};
 
-pub struct Scenario {
+pub(crate) struct Scenario {
     pub name: &'static str,
     pub what: &'static str,
     /// CUDA programs that it runs in guests.
@@ -20,7 +20,7 @@ const fn scenario(name: &'static str, what: &'static str, programs: &'static [&'
     Scenario { name, what, programs, conformance: false, trial: false, disk: false }
 }
 
-pub const ALL: [Scenario; 11] = [
+pub(crate) const ALL: [Scenario; 11] = [
     scenario("boot", "PV and PVH guests boot and find Xen's devices", &[]),
     Scenario {
         trial: true,
@@ -58,11 +58,11 @@ const PROGRAMS: [&str; 8] = ["vecadd", "driver_api", "errors", "streams", "pinne
 /// For the programs of `--dom0` and `--guest`.
 const PAIR: Scenario = scenario("pair", "the given programs in Dom0 and in a guest", &[]);
 
-pub fn list() -> String {
+pub(crate) fn list() -> String {
     ALL.iter().map(|scenario| format!("{:<12} {}\n", scenario.name, scenario.what)).collect()
 }
 
-pub fn choose(options: &Options) -> Result<Vec<&'static Scenario>> {
+pub(crate) fn choose(options: &Options) -> Result<Vec<&'static Scenario>> {
     match (&options.dom0, &options.guest) {
         (Some(_), Some(_)) => return Ok(vec![&PAIR]),
         (None, None) => {}

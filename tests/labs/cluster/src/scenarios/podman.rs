@@ -6,7 +6,7 @@ use std::path::Path;
 use std::process::{Command, Output};
 use xtask::sh;
 
-pub const SCENARIOS: &[Scenario] = &[Scenario { name: "podman", play }];
+pub(super) const SCENARIOS: &[Scenario] = &[Scenario { name: "podman", play }];
 
 fn play(stage: &mut Stage) -> Result<()> {
     install(&stage.cluster.components.podman)?;
