@@ -1,6 +1,6 @@
-"""Fetches one wheel by its hash and unpacks what lies below its nvidia/<name>/ folder.
+"""Fetches one wheel by its hash and unpacks what lies below its nvidia/<name>/ directory.
 
-usage: fetch_wheel.py PACKAGE VERSION SHA256 DESTINATION [ONLY_THIS_SUBFOLDER]
+usage: fetch_wheel.py PACKAGE VERSION SHA256 DESTINATION [ONLY_THIS_SUBDIRECTORY]
 
 pip is used where it is installed, because it knows the machine's index and proxy; a machine with nothing but Python's
 standard library asks the index itself. The hash is checked either way. Files are put in place by renaming, so that two
@@ -22,26 +22,26 @@ import zipfile
 PLATFORMS = ["manylinux2014_x86_64", "manylinux2010_x86_64", "manylinux1_x86_64"]
 
 
-def with_pip(package, version, sha256, folder):
-    with open(os.path.join(folder, "requirements.txt"), "w") as requirements:
+def with_pip(package, version, sha256, directory):
+    with open(os.path.join(directory, "requirements.txt"), "w") as requirements:
         requirements.write(f"{package}=={version} --hash=sha256:{sha256}\n")
     command = [sys.executable, "-m", "pip", "download", "--quiet", "--disable-pip-version-check", "--no-deps"]
-    command += ["--only-binary=:all:", "--require-hashes", "-r", requirements.name, "-d", folder]
+    command += ["--only-binary=:all:", "--require-hashes", "-r", requirements.name, "-d", directory]
     command += [argument for platform in PLATFORMS for argument in ("--platform", platform)]
     done = subprocess.run(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
     if done.returncode != 0:
         said = [line for line in done.stderr.splitlines() if line.startswith("ERROR:")]
         raise RuntimeError(said[-1] if said else "pip failed")
-    return next(os.path.join(folder, name) for name in os.listdir(folder) if name.endswith(".whl"))
+    return next(os.path.join(directory, name) for name in os.listdir(directory) if name.endswith(".whl"))
 
 
-def without_pip(package, sha256, folder):
+def without_pip(package, sha256, directory):
     index = os.environ.get("PIP_INDEX_URL", "https://pypi.org/simple").rstrip("/") + f"/{package}/"
     page = urllib.request.urlopen(index, timeout=60).read().decode()
     link = re.search(rf'href="([^"#]+\.whl)#sha256={sha256}"', page)
     if not link:
         raise RuntimeError(f"{index} lists no wheel with the pinned hash {sha256}")
-    wheel = os.path.join(folder, "wheel.whl")
+    wheel = os.path.join(directory, "wheel.whl")
     urllib.request.urlretrieve(urllib.parse.urljoin(index, html.unescape(link.group(1))), wheel)
     return wheel
 
@@ -66,11 +66,11 @@ def unpack(wheel, destination, only):
 
 def main(package, version, sha256, destination, only=None):
     os.makedirs(destination, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=destination) as folder:
+    with tempfile.TemporaryDirectory(dir=destination) as directory:
         if importlib.util.find_spec("pip"):
-            wheel = with_pip(package, version, sha256, folder)
+            wheel = with_pip(package, version, sha256, directory)
         else:
-            wheel = without_pip(package, sha256, folder)
+            wheel = without_pip(package, sha256, directory)
         with open(wheel, "rb") as file:
             found = hashlib.sha256(file.read()).hexdigest()
         if found != sha256:

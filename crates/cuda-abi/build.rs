@@ -17,6 +17,8 @@ fn main() {
         let types: Vec<String> = function.args.iter().map(|arg| arg.c_type()).collect();
         let unnamed: String = types.iter().map(|kind| format!("_: {kind}, ")).collect();
         let types = types.join(", ");
+        let names: Vec<&str> = function.args.iter().map(|arg| arg.name.as_str()).collect();
+        let _ = writeln!(fields, "    /// `{symbol}({})`: {}.", names.join(", "), function.carry.about());
         let _ = writeln!(fields, "    pub {symbol}: unsafe extern \"C\" fn({types}) -> CUresult,");
         let _ = writeln!(
             missing,
@@ -30,8 +32,8 @@ fn main() {
         );
     }
     let source = format!(
-        "#[derive(Clone, Copy)]\npub struct Driver {{\n{fields}}}\n\n\
-         pub const MISSING: Driver = Driver {{\n{missing}}};\n\n\
+        "/// The functions of a driver, by exported symbol.\n#[derive(Clone, Copy)]\npub struct Driver {{\n{fields}}}\n\n\
+         const MISSING: Driver = Driver {{\n{missing}}};\n\n\
          fn fill(driver: &mut Driver, find: &mut dyn FnMut(&std::ffi::CStr) -> Option<*const c_void>) {{\n{loads}}}\n"
     );
     let out = std::path::Path::new(&std::env::var_os("OUT_DIR").unwrap()).join("driver.rs");

@@ -25,8 +25,8 @@ fn stubs() -> String {
 }
 
 fn write_file(name: &str, text: &str) {
-    let folder = std::env::var_os("OUT_DIR").unwrap();
-    std::fs::write(std::path::Path::new(&folder).join(name), text).unwrap();
+    let dir = std::env::var_os("OUT_DIR").unwrap();
+    std::fs::write(std::path::Path::new(&dir).join(name), text).unwrap();
 }
 
 /// The exported symbol and, where there is one, its per-thread-stream variant.
@@ -191,7 +191,7 @@ fn lookup_rows(functions: &[Function]) -> String {
         }
     }
     rows.sort_by(|a, b| a.0.cmp(&b.0).then(b.1.cmp(&a.1)).then(a.2.cmp(&b.2)));
-    let mut text = format!("pub static ROWS: [Row; {}] = [\n", rows.len());
+    let mut text = format!("pub(crate) static ROWS: [Row; {}] = [\n", rows.len());
     for (name, since, per_thread, symbol) in rows {
         let _ = writeln!(
             text,

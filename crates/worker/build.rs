@@ -18,14 +18,14 @@ fn main() {
     }
     let text = format!(
         "/// Names of the functions by opcode, for messages.\n\
-         pub const NAMES: [&str; {}] = [\n{names}];\n\n\
+         pub(crate) const NAMES: [&str; {}] = [\n{names}];\n\n\
          /// Reads the arguments, checks them, calls the driver, writes the outputs.\n\
-         pub fn plain(worker: &Worker, op: u16, message: &mut Reader<'_>, reply: &mut Writer<'_>) -> Outcome {{\n    \
+         pub(crate) fn plain(worker: &Worker, op: u16, message: &mut Reader<'_>, reply: &mut Writer<'_>) -> Outcome {{\n    \
          match op {{\n{arms}        _ => Err(Refusal::UnknownOperation),\n    }}\n}}\n",
         functions.len(),
     );
-    let folder = std::env::var_os("OUT_DIR").unwrap();
-    std::fs::write(std::path::Path::new(&folder).join("dispatch.rs"), text).unwrap();
+    let dir = std::env::var_os("OUT_DIR").unwrap();
+    std::fs::write(std::path::Path::new(&dir).join("dispatch.rs"), text).unwrap();
 }
 
 fn arm(function: &Function) -> String {

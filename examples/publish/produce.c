@@ -28,7 +28,7 @@ int main(int count, char **words) {
     bulkhead_ipc_offer offer = {0};
     OK(cuIpcGetMemHandle((CUipcMemHandle *)offer.memory, memory));
     offer.bytes = COUNT * 4;
-    OK(cuCtxSynchronize()); /* whoever waits may read it at once */
+    OK(cuCtxSynchronize()); /* waiting clients may read it at once */
     int fd = bulkhead_ipc_publish(name, &offer);
     if (fd < 0) return fprintf(stderr, "cannot publish: %s\n", strerror(-fd)), 1;
     printf("published %s\n", name);

@@ -4,7 +4,7 @@
 mod shared;
 
 use idm::bootstrap::{
-    First, HELLO_BRINGS_REGION, HELLO_NEEDS_FRESH_WORKER, Hello, Inquiry, Meeting, Message, Opening, VERSION,
+    First, HELLO_BRINGS_REGION, HELLO_NEEDS_FRESH_WORKER, Hello, Inquiry, Rendezvous, Message, Opening, VERSION,
 };
 use libfuzzer_sys::fuzz_target;
 
@@ -12,7 +12,7 @@ fuzz_target!(|input: (Vec<u8>, u8, u8)| {
     let (bytes, kind, descriptors) = input;
     let bytes = match kind >> 2 & 3 {
         0 => shared::shape(&Inquiry::default(), bytes, kind),
-        1 => shared::shape(&Meeting::default(), bytes, kind),
+        1 => shared::shape(&Rendezvous::default(), bytes, kind),
         _ => shared::shape(&Hello::new(0, 0), bytes, kind),
     };
     match shared::receive::<Opening>(&bytes, descriptors).map(|opening| opening.first()) {
@@ -20,7 +20,7 @@ fuzz_target!(|input: (Vec<u8>, u8, u8)| {
             assert_eq!(hello.flags & !(HELLO_NEEDS_FRESH_WORKER | HELLO_BRINGS_REGION), 0);
         }
         Some(Some(First::Hello(hello))) => assert!(hello.is_valid()),
-        Some(Some(First::Inquiry | First::Meeting)) => assert_eq!(bytes[8..], [0; 48]),
+        Some(Some(First::Inquiry | First::Rendezvous)) => assert_eq!(bytes[8..], [0; 48]),
         Some(None) => panic!("a message that is valid and nothing"),
         None => {}
     }

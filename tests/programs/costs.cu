@@ -1,4 +1,4 @@
-// Does one thing many times, for whoever counts what that costs: `costs launches 1000`, `costs pageable 64`, `costs pinned
+// Does one thing many times, to count what that costs: `costs launches 1000`, `costs pageable 64`, `costs pinned
 // 64` (MiB to the device and back), `costs repinned 64` (allocated and freed eight times), `costs nothing 0`.
 // runs: by hand
 #include "check.h"

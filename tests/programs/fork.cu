@@ -27,7 +27,7 @@ int main(int count, char **) {
     });
     CHECK(status == 0);
     use_the_gpu(3);
-    // A child that goes on to another program starts anew there.
+    // A child that goes on to another program starts from scratch there.
     status = in_child([] {
         execl("/proc/self/exe", "fork", "only-use", (char *)nullptr);
         return 99;

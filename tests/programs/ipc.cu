@@ -15,7 +15,7 @@ __global__ void fill(int *data, int count, int from) {
     if (i < count) data[i] = from + i;
 }
 
-// Fills slowly, so that whoever does not wait sees it half done.
+// Fills slowly, so that a reader that does not wait sees it half done.
 __global__ void fill_slowly(int *data, int count, int from) {
     for (int i = threadIdx.x; i < count; i += blockDim.x) data[i] = from + i;
 }

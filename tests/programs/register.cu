@@ -46,10 +46,10 @@ static size_t lines_of_maps() {
 
 static size_t open_files() {
     size_t count = 0;
-    DIR *folder = opendir("/proc/self/fd");
-    CHECK(folder);
-    while (readdir(folder)) count++;
-    closedir(folder);
+    DIR *dir = opendir("/proc/self/fd");
+    CHECK(dir);
+    while (readdir(dir)) count++;
+    closedir(dir);
     return count;
 }
 

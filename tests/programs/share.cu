@@ -1,4 +1,4 @@
-// Two programs that have nothing in common but a folder share device memory: `share producer DIR` and
+// Two programs that have nothing in common but a directory share device memory: `share producer DIR` and
 // `share consumer DIR`, in containers, pods or terminals of their own. Without words it is both, as two processes.
 // The consumer only reads; told `write` it also writes, and the producer expects that it does when it is told the same.
 // A number after that is for how many seconds the consumer tries again where it is not permitted yet.
@@ -16,18 +16,18 @@ __global__ void fill(int *data, int count, int from) {
     if (i < count) data[i] = from + i;
 }
 
-static std::string folder;
+static std::string dir;
 
 // A file appears whole or not at all.
 static void put(const char *name, const void *data, size_t size) {
-    std::string path = folder + "/" + name, hidden = path + ".new";
+    std::string path = dir + "/" + name, hidden = path + ".new";
     int file = open(hidden.c_str(), O_WRONLY | O_CREAT | O_TRUNC, 0666);
     CHECK(file >= 0 && write(file, data, size) == (ssize_t)size && close(file) == 0);
     CHECK(rename(hidden.c_str(), path.c_str()) == 0);
 }
 
 static void get(const char *name, void *data, size_t size) {
-    std::string path = folder + "/" + name;
+    std::string path = dir + "/" + name;
     int file = -1;
     // Far longer than a node takes to start a pod.
     for (int tries = 0; tries < 60000 && file < 0; tries++) {
@@ -62,14 +62,14 @@ static int producer(bool written) {
     return pass();
 }
 
-static int consumer(bool writes, int patience) {
+static int consumer(bool writes, int tries) {
     int *data;
     cudaIpcMemHandle_t handle;
     get("handle", &handle, sizeof handle);
     cudaError_t error;
     while ((error = cudaIpcOpenMemHandle((void **)&data, handle, cudaIpcMemLazyEnablePeerAccess)) ==
                cudaErrorNotPermitted &&
-           patience-- > 0) {
+           tries-- > 0) {
         cudaGetLastError();
         sleep(1);
     }
@@ -95,18 +95,18 @@ static int both(const char *self) {
         execl("/proc/self/exe", self, "consumer", place, "write", nullptr);
         _exit(127);
     }
-    folder = place;
+    dir = place;
     int failed = producer(true), status = -1;
     CHECK(waitpid(child, &status, 0) == child && WIFEXITED(status) && WEXITSTATUS(status) == 0);
-    for (const char *name : {"handle", "done"}) unlink((folder + "/" + name).c_str());
+    for (const char *name : {"handle", "done"}) unlink((dir + "/" + name).c_str());
     rmdir(place);
     return failed;
 }
 
 int main(int count, char **words) {
     if (count < 3) return both(words[0]);
-    folder = words[2];
+    dir = words[2];
     bool write = count > 3 && strcmp(words[3], "write") == 0;
-    int patience = count > 4 ? atoi(words[4]) : 0;
-    return strcmp(words[1], "producer") == 0 ? producer(write) : consumer(write, patience);
+    int tries = count > 4 ? atoi(words[4]) : 0;
+    return strcmp(words[1], "producer") == 0 ? producer(write) : consumer(write, tries);
 }

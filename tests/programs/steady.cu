@@ -1,4 +1,4 @@
-// Works on and on: each round computes on memory that it keeps and on memory that it takes anew, and checks both.
+// Works on and on: each round computes on memory that it keeps and on memory that it allocates each time, and checks both.
 // `steady 0` goes on until it is told to end (SIGTERM).
 // args: 20
 #include "check.h"

@@ -6,7 +6,7 @@ use std::process::Command;
 use xtask::{paths, sh, stage};
 
 /// The arguments are those of `conformance attack` and `conformance soak`; `--debug` builds quicker.
-pub fn run(verb: &str, arguments: &[OsString]) -> Result<()> {
+pub(crate) fn run(verb: &str, arguments: &[OsString]) -> Result<()> {
     let debug = arguments.iter().any(|argument| argument == "--debug");
     stage::build(&stage::Options { debug, strip: false })?;
     let release = (!debug).then_some("--release");

@@ -15,17 +15,17 @@ const ZONES: [&str; 2] = ["first-zone", "second-zone"];
 const SECONDS: usize = 5;
 
 /// The browser of this machine, if it has one.
-pub fn find() -> Option<&'static str> {
+pub(crate) fn find() -> Option<&'static str> {
     BROWSERS.into_iter().find(|name| sh::exists(name))
 }
 
 /// Installs one where there is none.
-pub fn install() -> Result<()> {
+pub(crate) fn install() -> Result<()> {
     if find().is_some() { Ok(()) } else { sh::install("chromium", "chromium") }
 }
 
 /// Needs the staged tree.
-pub fn check() -> Result<()> {
+pub(crate) fn check() -> Result<()> {
     let browser = find().context("there is no Chromium on this machine")?;
     let node = Node::start()?;
     let document = sh::output(Command::new(browser).args([
@@ -34,7 +34,7 @@ pub fn check() -> Result<()> {
         "--no-sandbox",
         "--disable-gpu",
         "--disable-dev-shm-usage",
-        &format!("--user-data-dir={}", node.folder.join("browser").display()),
+        &format!("--user-data-dir={}", node.dir.join("browser").display()),
         &format!("--virtual-time-budget={}", SECONDS * 1000),
         "--dump-dom",
         &format!("http://{}/", node.address),
@@ -65,21 +65,21 @@ fn between<'a>(text: &'a str, before: &str, after: &str) -> Option<&'a str> {
 /// A proxy on the software GPU that serves the page.
 struct Node {
     proxy: Child,
-    folder: PathBuf,
+    dir: PathBuf,
     address: String,
 }
 
 impl Node {
     fn start() -> Result<Node> {
-        let folder = std::env::temp_dir().join(format!("bulkhead-browser-{}", std::process::id()));
-        std::fs::create_dir_all(&folder)?;
+        let dir = std::env::temp_dir().join(format!("bulkhead-browser-{}", std::process::id()));
+        std::fs::create_dir_all(&dir)?;
         let mut command = Command::new(paths::stage().join("bin/bulkhead"));
         command.args(["proxy", "--backend", "soft", "--jail", "best-effort", "--http", "127.0.0.1:0"]);
         command.args(ZONES.iter().flat_map(|zone| ["--zone".to_owned(), format!("{zone}:memory=512MiB")]));
-        command.arg("--state-dir").arg(folder.join("state")).stdin(Stdio::null()).stderr(Stdio::piped());
+        command.arg("--state-dir").arg(dir.join("state")).stdin(Stdio::null()).stderr(Stdio::piped());
         let mut proxy = command.spawn().context("cannot start the staged proxy")?;
         let output = proxy.stderr.take().context("no stderr")?;
-        let mut node = Node { proxy, folder, address: String::new() };
+        let mut node = Node { proxy, dir, address: String::new() };
         let mut lines = BufReader::new(output).lines();
         let mut serves = false;
         for line in lines.by_ref().map_while(Result::ok) {
@@ -102,6 +102,6 @@ impl Drop for Node {
     fn drop(&mut self) {
         let _ = self.proxy.kill();
         let _ = self.proxy.wait();
-        let _ = std::fs::remove_dir_all(&self.folder);
+        let _ = std::fs::remove_dir_all(&self.dir);
     }
 }

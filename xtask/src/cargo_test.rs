@@ -6,7 +6,7 @@ use std::process::{Command, Stdio};
 use xtask::report::Counts;
 
 /// Runs cargo and shows what it prints, except for the lines of tests that passed.
-pub fn run(cargo: &mut Command) -> Result<Counts> {
+pub(crate) fn run(cargo: &mut Command) -> Result<Counts> {
     let not_tried = std::env::temp_dir().join(format!("bulkhead-not-tried-{}", std::process::id()));
     cargo.env(testkit::NOT_TRIED, &not_tried);
     let mut child = cargo.stdout(Stdio::piped()).spawn().context("cannot start cargo")?;

@@ -146,8 +146,8 @@ fn control() -> String {
 }
 
 fn write(path: &Path, bytes: &[u8], mode: u32) -> Result<()> {
-    if let Some(folder) = path.parent() {
-        fs::create_dir_all(folder)?;
+    if let Some(dir) = path.parent() {
+        fs::create_dir_all(dir)?;
     }
     fs::write(path, bytes).with_context(|| format!("cannot write {}", path.display()))?;
     fs::set_permissions(path, fs::Permissions::from_mode(mode))?;
@@ -160,8 +160,8 @@ mod tests {
 
     #[test]
     fn everything_that_users_need_is_in_it() {
-        let folder = std::env::temp_dir().join(format!("bulkhead-deb-{}", std::process::id()));
-        let (stage, root) = (folder.join("stage"), folder.join("root"));
+        let dir = std::env::temp_dir().join(format!("bulkhead-deb-{}", std::process::id()));
+        let (stage, root) = (dir.join("stage"), dir.join("root"));
         write(&stage.join("bin/bulkhead"), b"#!/bin/sh\necho \"$@\"\n", 0o755).unwrap();
         for name in ["libcuda.so.1", "libnvidia-ml.so.1", "bulkhead-init"].iter().chain(&stage::DAEMONS) {
             write(&stage.join("lib/bulkhead").join(name), b"", 0o644).unwrap();
@@ -178,6 +178,6 @@ mod tests {
         assert!(read("usr/include/bulkhead_ipc.h").contains("bulkhead"));
         assert!(read("usr/lib/python3/dist-packages/bulkhead/__init__.py").contains("import"));
         assert!(read("DEBIAN/control").contains("Depends: libc6 (>= 2.34)\n"));
-        fs::remove_dir_all(folder).unwrap();
+        fs::remove_dir_all(dir).unwrap();
     }
 }

@@ -19,7 +19,7 @@ const ZONES: [Zone; 2] = [Zone { name: "alice", mebibytes: 1024 }, Zone { name: 
 /// The program's last line before it waits for us.
 const HOLDS_ITS_MEMORY: &str = "memory I can get";
 
-pub fn run() -> Result<()> {
+pub(crate) fn run() -> Result<()> {
     // The one waits for the network, the other for the processor.
     let (fetched, bulkhead) = std::thread::scope(|scope| {
         let fetching = scope.spawn(toolchain::ensure_compiler);

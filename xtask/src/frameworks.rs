@@ -30,7 +30,7 @@ const FRAMEWORKS: [Framework; 2] = [
     },
 ];
 
-pub fn run() -> Result<()> {
+pub(crate) fn run() -> Result<()> {
     stage::build(&stage::Options::default())?;
     for framework in &FRAMEWORKS {
         println!("{}", framework.name);

@@ -13,14 +13,14 @@ const COVERAGE: &str = "--cfg fuzzing -Cpasses=sancov-module -Cllvm-args=-saniti
                         -Cllvm-args=-sanitizer-coverage-inline-8bit-counters -Cllvm-args=-sanitizer-coverage-pc-table \
                         -Cllvm-args=-sanitizer-coverage-trace-compares -Ccodegen-units=1";
 
-fn folder() -> PathBuf {
+fn dir() -> PathBuf {
     paths::root().join("fuzz")
 }
 
 /// The names of all targets: the files that are one.
 fn all() -> Result<Vec<String>> {
     let mut names = Vec::new();
-    for entry in std::fs::read_dir(folder().join("fuzz_targets"))? {
+    for entry in std::fs::read_dir(dir().join("fuzz_targets"))? {
         let name = entry?.file_name().to_string_lossy().into_owned();
         names.extend(name.strip_suffix(".rs").filter(|name| *name != "shared").map(str::to_owned));
     }
@@ -29,18 +29,18 @@ fn all() -> Result<Vec<String>> {
 }
 
 /// Builds the targets and runs each for so many seconds.
-pub fn run(seconds: u32, wanted: &[String]) -> Result<Counts> {
+pub(crate) fn run(seconds: u32, wanted: &[String]) -> Result<Counts> {
     let all = all()?;
     if let Some(unknown) = wanted.iter().find(|name| !all.contains(name)) {
         bail!("there is no fuzz target {unknown}; there are: {}", all.join(", "));
     }
-    // A folder of its own: the flags would have everything else built anew.
+    // A directory of its own: the flags would have everything else rebuilt.
     let target = paths::target().join("fuzz");
     let mut cargo = sh::cargo();
     // Named, so that programs which run while building are built without the flags.
     let machine = format!("{}-unknown-linux-gnu", std::env::consts::ARCH);
     cargo.args(["build", "--release", "--locked", "--target", &machine, "--manifest-path"]);
-    cargo.arg(folder().join("Cargo.toml"));
+    cargo.arg(dir().join("Cargo.toml"));
     sh::run(cargo.env("CARGO_TARGET_DIR", &target).env("RUSTFLAGS", COVERAGE))?;
     let mut counts = Counts::default();
     for name in all.iter().filter(|name| wanted.is_empty() || wanted.contains(name)) {

@@ -29,11 +29,11 @@ pub fn name(image: &str) -> String {
 
 /// Makes all images from the staged tree, and gives their archives.
 pub fn build() -> Result<Vec<PathBuf>> {
-    let folder = paths::target().join("images");
-    fs::create_dir_all(&folder)?;
-    bulkhead(&folder)?;
-    examples(&folder)?;
-    pause(&folder)?;
+    let dir = paths::target().join("images");
+    fs::create_dir_all(&dir)?;
+    bulkhead(&dir)?;
+    examples(&dir)?;
+    pause(&dir)?;
     Ok(archives())
 }
 
@@ -46,19 +46,19 @@ fn archive(name: &str) -> PathBuf {
     paths::target().join("images").join(format!("{name}.tar"))
 }
 
-fn start(folder: &Path, name: &str) -> Result<Image> {
-    Image::new(&self::name(name), &folder.join(name))
+fn start(dir: &Path, name: &str) -> Result<Image> {
+    Image::new(&self::name(name), &dir.join(name))
 }
 
-fn finish(image: Image, folder: &Path, name: &str, entrypoint: &[&str]) -> Result<()> {
+fn finish(image: Image, dir: &Path, name: &str, entrypoint: &[&str]) -> Result<()> {
     fs::rename(image.archive(entrypoint)?, archive(name))?;
     // The archive is all that is wanted of it.
-    fs::remove_dir_all(folder.join(name)).context("cannot clean up")
+    fs::remove_dir_all(dir.join(name)).context("cannot clean up")
 }
 
 /// Bulkhead itself: the program, and the libraries that it lays on nodes.
-fn bulkhead(folder: &Path) -> Result<()> {
-    let image = start(folder, "bulkhead")?;
+fn bulkhead(dir: &Path) -> Result<()> {
+    let image = start(dir, "bulkhead")?;
     image.program(&paths::stage().join("bin/bulkhead"), "usr/bin/bulkhead")?;
     image.strip("usr/bin/bulkhead")?;
     for library in ["libcuda.so.1", "libnvidia-ml.so.1"] {
@@ -68,12 +68,12 @@ fn bulkhead(folder: &Path) -> Result<()> {
     for daemon in stage::DAEMONS {
         image.program(&paths::stage().join("lib/bulkhead").join(daemon), &format!("usr/lib/bulkhead/{daemon}"))?;
     }
-    finish(image, folder, "bulkhead", &["/usr/bin/bulkhead"])
+    finish(image, dir, "bulkhead", &["/usr/bin/bulkhead"])
 }
 
 /// CUDA programs, as a user's image has them: with a C library, and without any part of Bulkhead or of a driver.
-fn examples(folder: &Path) -> Result<()> {
-    let image = start(folder, "examples")?;
+fn examples(dir: &Path) -> Result<()> {
+    let image = start(dir, "examples")?;
     for tool in TOOLS {
         image.tool(tool)?;
     }
@@ -82,17 +82,17 @@ fn examples(folder: &Path) -> Result<()> {
     for binary in programs::build(&programs::own(&all, &[Linkage::Static])?, &[])? {
         image.program(&binary.path, &format!("usr/bin/{}", binary.program.name))?;
     }
-    finish(image, folder, "examples", &["/usr/bin/vecadd"])
+    finish(image, dir, "examples", &["/usr/bin/vecadd"])
 }
 
-fn pause(folder: &Path) -> Result<()> {
-    let image = start(folder, "pause")?;
-    let (source, program) = (folder.join("pause.c"), folder.join("pause.bin"));
+fn pause(dir: &Path) -> Result<()> {
+    let image = start(dir, "pause")?;
+    let (source, program) = (dir.join("pause.c"), dir.join("pause.bin"));
     fs::write(&source, "#include <unistd.h>\nint main(void) { for (;;) pause(); }\n")?;
     sh::run(Command::new("g++").args(["-x", "c++", "-Os", "-s", "-static", "-o"]).arg(&program).arg(&source))?;
     image.file(&program, "usr/bin/pause")?;
     for file in [source, program] {
         fs::remove_file(file)?;
     }
-    finish(image, folder, "pause", &["/usr/bin/pause"])
+    finish(image, dir, "pause", &["/usr/bin/pause"])
 }

@@ -8,12 +8,12 @@ use std::process::Command;
 use xtask::{paths, sh};
 
 /// `cargo xtask e2e`: Bulkhead on a Kubernetes cluster.
-pub fn cluster() -> Command {
+pub(crate) fn cluster() -> Command {
     lab("cluster-lab")
 }
 
 /// `cargo xtask xen`: Bulkhead under Xen.
-pub fn xen() -> Command {
+pub(crate) fn xen() -> Command {
     lab("xen-lab")
 }
 
@@ -24,11 +24,11 @@ fn lab(package: &str) -> Command {
 }
 
 /// Becomes the laboratory, so that signals reach it.
-pub fn enter(mut lab: Command, arguments: Vec<OsString>) -> Result<bool> {
+pub(crate) fn enter(mut lab: Command, arguments: Vec<OsString>) -> Result<bool> {
     Err(lab.args(arguments).exec()).context("cannot start cargo")
 }
 
 /// Helm, where the cluster's laboratory has built it.
-pub fn helm() -> Option<PathBuf> {
+pub(crate) fn helm() -> Option<PathBuf> {
     Some(paths::cache().join("kubernetes/current/helm")).filter(|helm| helm.exists())
 }

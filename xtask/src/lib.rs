@@ -1,5 +1,6 @@
 //! What `cargo xtask` and the laboratories in `tests/labs` share: where things lie, how other programs are run and what
 //! became of them, and how Bulkhead, CUDA programs, images and packages are built.
+#![warn(unreachable_pub)]
 #![forbid(unsafe_code)]
 
 pub mod deb;

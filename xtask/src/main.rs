@@ -1,4 +1,5 @@
 //! `cargo xtask <verb>`: everything one does with this repository, in one place.
+#![warn(unreachable_pub)]
 #![forbid(unsafe_code)]
 
 mod adversary;

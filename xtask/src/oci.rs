@@ -1,4 +1,4 @@
-//! Container images without a registry: a folder becomes an OCI archive that containerd and Podman import.
+//! Container images without a registry: a directory becomes an OCI archive that containerd and Podman import.
 
 use crate::sh;
 use anyhow::{Context, Result, bail};
@@ -9,68 +9,68 @@ use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// An image in the making: a root folder to which files are added.
-pub struct Image {
+/// An image in the making: a root directory to which files are added.
+pub(crate) struct Image {
     /// Such as `bulkhead.dev/pause:0.1.0`.
     name: String,
-    folder: PathBuf,
+    dir: PathBuf,
 }
 
 impl Image {
-    /// `folder` is emptied.
-    pub fn new(name: &str, folder: &Path) -> Result<Image> {
-        let _ = fs::remove_dir_all(folder);
-        let root = folder.join("root");
+    /// `dir` is emptied.
+    pub(crate) fn new(name: &str, dir: &Path) -> Result<Image> {
+        let _ = fs::remove_dir_all(dir);
+        let root = dir.join("root");
         for part in ["usr/bin", "usr/sbin", "usr/lib/x86_64-linux-gnu", "usr/lib64", "etc", "tmp"] {
-            fs::create_dir_all(root.join(part)).with_context(|| format!("cannot make {}", folder.display()))?;
+            fs::create_dir_all(root.join(part)).with_context(|| format!("cannot make {}", dir.display()))?;
         }
         // As in Debian and everywhere else today.
         for (link, to) in [("bin", "usr/bin"), ("sbin", "usr/sbin"), ("lib", "usr/lib"), ("lib64", "usr/lib64")] {
             symlink(to, root.join(link))?;
         }
         fs::set_permissions(root.join("tmp"), fs::Permissions::from_mode(0o1777))?;
-        Ok(Image { name: name.to_owned(), folder: folder.to_path_buf() })
+        Ok(Image { name: name.to_owned(), dir: dir.to_path_buf() })
     }
 
     /// Puts a file at `to`.
-    pub fn file(&self, from: &Path, to: &str) -> Result<()> {
-        let target = self.folder.join("root").join(to.trim_start_matches('/'));
-        fs::create_dir_all(target.parent().context("a file lies in a folder")?)?;
+    pub(crate) fn file(&self, from: &Path, to: &str) -> Result<()> {
+        let target = self.dir.join("root").join(to.trim_start_matches('/'));
+        fs::create_dir_all(target.parent().context("a file lies in a directory")?)?;
         fs::copy(from, &target).map(drop).with_context(|| format!("cannot copy {} into an image", from.display()))
     }
 
     /// Puts a program at `to`, and the libraries that it loads where the loader looks for them.
-    pub fn program(&self, from: &Path, to: &str) -> Result<()> {
+    pub(crate) fn program(&self, from: &Path, to: &str) -> Result<()> {
         self.file(from, to)?;
         for library in libraries(from)? {
             let name = library.file_name().context("a library has a name")?.to_string_lossy().into_owned();
-            let folder = if name.starts_with("ld-linux") { "usr/lib64" } else { "usr/lib/x86_64-linux-gnu" };
+            let dir = if name.starts_with("ld-linux") { "usr/lib64" } else { "usr/lib/x86_64-linux-gnu" };
             // Through links: what counts is the name under which it is loaded.
-            self.file(&fs::canonicalize(&library)?, &format!("{folder}/{name}"))?;
+            self.file(&fs::canonicalize(&library)?, &format!("{dir}/{name}"))?;
         }
         Ok(())
     }
 
     /// Takes the symbols out of a file of ours, which are most of it.
-    pub fn strip(&self, file: &str) -> Result<()> {
-        sh::run(Command::new("strip").arg("--strip-unneeded").arg(self.folder.join("root").join(file)))
+    pub(crate) fn strip(&self, file: &str) -> Result<()> {
+        sh::run(Command::new("strip").arg("--strip-unneeded").arg(self.dir.join("root").join(file)))
     }
 
     /// A program of this machine, from wherever PATH has it.
-    pub fn tool(&self, name: &str) -> Result<()> {
+    pub(crate) fn tool(&self, name: &str) -> Result<()> {
         let found = sh::output(Command::new("sh").args(["-c", "command -v \"$0\"", name]))?;
         let found = fs::canonicalize(found.trim()).with_context(|| format!("there is no {name} on this machine"))?;
         self.program(&found, &format!("usr/bin/{name}"))
     }
 
     /// Writes the archive; gives its path.
-    pub fn archive(self, entrypoint: &[&str]) -> Result<PathBuf> {
-        let blobs = self.folder.join("oci/blobs/sha256");
+    pub(crate) fn archive(self, entrypoint: &[&str]) -> Result<PathBuf> {
+        let blobs = self.dir.join("oci/blobs/sha256");
         fs::create_dir_all(&blobs)?;
-        let layer = self.folder.join("layer.tar");
+        let layer = self.dir.join("layer.tar");
         let owner = ["--owner=0", "--group=0", "--numeric-owner", "--sort=name", "--mtime=@0"];
         sh::output(
-            Command::new("tar").args(owner).arg("-cf").arg(&layer).arg("-C").arg(self.folder.join("root")).arg("."),
+            Command::new("tar").args(owner).arg("-cf").arg(&layer).arg("-C").arg(self.dir.join("root")).arg("."),
         )?;
         let layer = blob(&blobs, &layer)?;
         let config = json!({
@@ -89,15 +89,15 @@ impl Image {
         manifest["annotations"] =
             json!({ "io.containerd.image.name": self.name, "org.opencontainers.image.ref.name": self.name });
         let index = json!({ "schemaVersion": 2, "manifests": [manifest] });
-        fs::write(self.folder.join("oci/index.json"), index.to_string())?;
-        fs::write(self.folder.join("oci/oci-layout"), json!({ "imageLayoutVersion": "1.0.0" }).to_string())?;
-        let archive = self.folder.join("image.tar");
-        sh::output(Command::new("tar").arg("-cf").arg(&archive).arg("-C").arg(self.folder.join("oci")).arg("."))?;
+        fs::write(self.dir.join("oci/index.json"), index.to_string())?;
+        fs::write(self.dir.join("oci/oci-layout"), json!({ "imageLayoutVersion": "1.0.0" }).to_string())?;
+        let archive = self.dir.join("image.tar");
+        sh::output(Command::new("tar").arg("-cf").arg(&archive).arg("-C").arg(self.dir.join("oci")).arg("."))?;
         Ok(archive)
     }
 
     fn document(&self, blobs: &Path, document: &serde_json::Value) -> Result<Blob> {
-        let file = self.folder.join("document.json");
+        let file = self.dir.join("document.json");
         fs::write(&file, document.to_string())?;
         blob(blobs, &file)
     }
@@ -140,19 +140,19 @@ mod tests {
 
     #[test]
     fn an_image_holds_its_program_with_all_that_it_loads() {
-        let folder = std::env::temp_dir().join(format!("xtask-image-{}", std::process::id()));
-        let image = Image::new("bulkhead.dev/tool:1", &folder).unwrap();
+        let dir = std::env::temp_dir().join(format!("xtask-image-{}", std::process::id()));
+        let image = Image::new("bulkhead.dev/tool:1", &dir).unwrap();
         image.tool("cat").unwrap();
-        fs::write(folder.join("root/etc/word"), "spoken").unwrap();
+        fs::write(dir.join("root/etc/word"), "spoken").unwrap();
         let archive = image.archive(&["/usr/bin/cat"]).unwrap();
         let names = sh::output(Command::new("tar").arg("-tf").arg(archive)).unwrap();
         assert_eq!(names.lines().filter(|name| name.contains("blobs/sha256/") && !name.ends_with('/')).count(), 3);
         // Only root may change roots.
         if testkit::is_root() {
             let mut chroot = Command::new("chroot");
-            let said = sh::output(chroot.arg(folder.join("root")).args(["/bin/cat", "/etc/word"])).unwrap();
+            let said = sh::output(chroot.arg(dir.join("root")).args(["/bin/cat", "/etc/word"])).unwrap();
             assert_eq!(said, "spoken");
         }
-        fs::remove_dir_all(folder).unwrap();
+        fs::remove_dir_all(dir).unwrap();
     }
 }

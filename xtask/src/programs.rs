@@ -59,8 +59,8 @@ impl Binary<'_> {
 
 /// All programs of the repository.
 pub fn all() -> Result<Vec<Program>> {
-    let folder = paths::root().join("tests/programs");
-    let entries = fs::read_dir(&folder).with_context(|| format!("cannot read {}", folder.display()))?;
+    let dir = paths::root().join("tests/programs");
+    let entries = fs::read_dir(&dir).with_context(|| format!("cannot read {}", dir.display()))?;
     let mut sources = entries.map(|entry| Ok(entry?.path())).collect::<Result<Vec<_>>>()?;
     sources.retain(|path| path.extension().is_some_and(|extension| extension == "cu"));
     sources.sort();
@@ -138,7 +138,7 @@ impl Program {
                 let culibos = library.with_file_name("libculibos.a");
                 link.args(culibos.exists().then_some(culibos));
             } else {
-                // Beside the programs and found from there, so that the folder can be carried to another machine.
+                // Beside the programs and found from there, so that the directory can be carried to another machine.
                 link.arg(carried(runtime)).arg(format!("-Wl,-rpath,$ORIGIN/lib/{}", runtime.version));
             }
             let stub = driver_stub(&object);
@@ -166,7 +166,7 @@ fn compile_separately<'a>(flags: &[String], sources: impl Iterator<Item = &'a Pa
     sh::output(nvcc.args(flags).arg("-dlink").args(&objects).arg("-o").arg(&linked))?;
     let nvcc = toolchain::nvcc();
     // The host's part of the device runtime, of which the linker takes what is asked for.
-    let runtime = nvcc.parent().context("nvcc lies in a folder")?.with_file_name("lib").join("libcudadevrt.a");
+    let runtime = nvcc.parent().context("nvcc lies in a directory")?.with_file_name("lib").join("libcudadevrt.a");
     sh::output(Command::new("ld").arg("-r").args(&objects).arg(&linked).arg(runtime).arg("-o").arg(object)).map(drop)
 }
 

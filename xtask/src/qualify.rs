@@ -36,12 +36,12 @@ fn page() -> PathBuf {
     paths::root().join("docs/qualification.md")
 }
 
-pub fn list() -> String {
+pub(crate) fn list() -> String {
     ROWS.iter().map(|row| format!("{:<12} {} (cargo xtask {})\n", row.name, row.what, row.words.join(" "))).collect()
 }
 
 /// Runs these rows, or all; writes down each as it ends. False when one failed.
-pub fn run(names: &[String]) -> Result<bool> {
+pub(crate) fn run(names: &[String]) -> Result<bool> {
     if let Some(unknown) = names.iter().find(|name| ROWS.iter().all(|row| row.name != **name)) {
         bail!("there is no row {unknown} (see cargo xtask qualify --list)");
     }

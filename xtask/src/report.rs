@@ -45,7 +45,7 @@ impl Counts {
         Some(Counts { passed: number("passed")?, failed: number("failed")?, skipped: skipped.collect() })
     }
 
-    /// Tells whoever started this program, if he asked.
+    /// Tells the process that started this program, if it asked.
     pub fn publish(&self) -> Result<()> {
         let Some(file) = std::env::var_os(COUNTS) else { return Ok(()) };
         let value = json!({ "passed": self.passed, "failed": self.failed, "skipped": self.skipped });

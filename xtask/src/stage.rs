@@ -32,7 +32,7 @@ pub fn build(options: &Options) -> Result<()> {
     cargo.args((!options.debug).then_some("--release"));
     sh::run(&mut cargo)?;
     let built = paths::target().join(if options.debug { "debug" } else { "release" });
-    let (bin, lib) = folders(&paths::stage())?;
+    let (bin, lib) = dirs(&paths::stage())?;
     place(&built.join("bulkhead"), &bin.join("bulkhead"), options.strip)?;
     for name in DAEMONS.iter().chain(&["bulkhead-init"]) {
         place(&built.join(name), &lib.join(name), options.strip)?;
@@ -54,14 +54,14 @@ pub fn build_for_demo() -> Result<PathBuf> {
     cargo.args(["build", "--release", "--package", "bulkhead", "--package", "libcuda", "--no-default-features"]);
     sh::run(&mut cargo)?;
     let built = paths::target().join("release");
-    let (bin, lib) = folders(&paths::target().join("demo"))?;
+    let (bin, lib) = dirs(&paths::target().join("demo"))?;
     place(&built.join("libcuda.so"), &lib.join("libcuda.so.1"), false)?;
     place(&built.join("bulkhead"), &bin.join("bulkhead"), false)?;
     Ok(bin.join("bulkhead"))
 }
 
 /// Where programs and libraries go in a tree.
-fn folders(tree: &Path) -> Result<(PathBuf, PathBuf)> {
+fn dirs(tree: &Path) -> Result<(PathBuf, PathBuf)> {
     let (bin, lib) = (tree.join("bin"), tree.join("lib/bulkhead"));
     fs::create_dir_all(&bin)?;
     fs::create_dir_all(&lib)?;

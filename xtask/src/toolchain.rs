@@ -25,7 +25,7 @@ struct Wheel {
     package: &'static str,
     version: &'static str,
     sha256: &'static str,
-    /// The folder of the wheel that is kept; else all of it.
+    /// The directory of the wheel that is kept; else all of it.
     keep: Option<&'static str>,
 }
 
@@ -49,8 +49,8 @@ impl Wheel {
     }
 }
 
-fn stamp(folder: &str, sha256: &str) -> PathBuf {
-    paths::cuda().join("stamps").join(format!("{folder}-{sha256}"))
+fn stamp(dir: &str, sha256: &str) -> PathBuf {
+    paths::cuda().join("stamps").join(format!("{dir}-{sha256}"))
 }
 
 /// Fetches the older nvcc. Without it some tests are left out, which say so: Debian keeps no version for ever.

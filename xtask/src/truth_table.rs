@@ -6,7 +6,7 @@ use std::process::Command;
 use xtask::{paths, sh, stage};
 
 /// The arguments are those of `conformance truth-table`.
-pub fn run(arguments: &[OsString]) -> Result<()> {
+pub(crate) fn run(arguments: &[OsString]) -> Result<()> {
     stage::build(&stage::Options::default())?;
     sh::run(sh::cargo().args(["build", "--release", "--package", "conformance"]))?;
     let mut command = Command::new(paths::target().join("release/conformance"));

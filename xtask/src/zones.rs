@@ -13,7 +13,7 @@ use xtask::{paths, programs, sh};
 const PATIENCE: &str = "300";
 
 /// Compiles what is wanted and runs it, a few at a time.
-pub fn run(wanted: &[Wanted]) -> Result<Counts> {
+pub(crate) fn run(wanted: &[Wanted]) -> Result<Counts> {
     let mut counts = Counts::default();
     for (program, runtime, linkage) in wanted {
         if *linkage == Linkage::Static && runtime.statik.is_none() {
@@ -66,7 +66,7 @@ fn verdict(output: &Output) -> Result<()> {
 }
 
 /// Nothing of ours runs any more.
-pub fn nothing_left() -> Result<()> {
+pub(crate) fn nothing_left() -> Result<()> {
     // What has just been told to end may take a moment to be gone.
     let mut left = running();
     for _ in 0..50 {
@@ -83,7 +83,7 @@ pub fn nothing_left() -> Result<()> {
 fn running() -> Vec<String> {
     let ours = [paths::stage(), paths::programs()];
     let processes = fs::read_dir("/proc").into_iter().flatten().filter_map(|entry| Some(entry.ok()?.path()));
-    let ours = |program: &PathBuf| ours.iter().any(|folder| program.starts_with(folder));
+    let ours = |program: &PathBuf| ours.iter().any(|dir| program.starts_with(dir));
     let named = processes.filter_map(|process| Some((process.clone(), fs::read_link(process.join("exe")).ok()?)));
     let named = named.filter(|(_, program)| ours(program));
     named.map(|(process, program)| format!("{} ({})", program.display(), process.display())).collect()

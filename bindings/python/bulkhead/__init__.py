@@ -13,7 +13,7 @@ Anything with `__cuda_array_interface__` can be published: tensors of PyTorch, a
 of them, `bulkhead.DeviceBuffer` allocates memory. A consumer passes what it got to `cupy.asarray` and the like. It sees
 publications of its own zone and of zones that grant it access; `"zone/name"` selects one.
 
-What is shared is the allocation that the buffer lies in. A framework's allocator puts many tensors into one: whoever may
+What is shared is the allocation that the buffer lies in. A framework's allocator puts many tensors into one: a client that may
 open one of them may read the others. Where that matters, publish a `DeviceBuffer`, which is alone.
 """
 

@@ -103,7 +103,7 @@ class _Side:
             try:
                 connection.say(wire.message(wire.DONE))
             except OSError:
-                pass  # The proxy is gone, and so is whoever would have listened.
+                pass  # The proxy is gone, and so are the listeners.
             connection.close()
 
     def __enter__(self):

@@ -12,7 +12,7 @@ use libloading::Library;
 use control::checkpoint::{Move, Target};
 use sandbox::jail;
 
-/// The driver waits this long for calls under way. The worker is at rest: there are none.
+/// The driver waits this long for calls under way. The worker is suspended: there are none.
 const LOCK_TIME: Duration = Duration::from_secs(5);
 const OUT_OF_MEMORY: u32 = 2;
 /// What may be needed to do something to another user's process and its memory, and nothing else of what root may do:
@@ -24,16 +24,16 @@ const CHECKPOINTED: i32 = 2;
 
 #[derive(Debug, thiserror::Error)]
 pub enum MoveError {
-    #[error("it is gone")]
+    #[error("the process is gone")]
     Gone,
-    #[error("cannot give up rights: {0}")]
+    #[error("cannot drop privileges: {0}")]
     Rights(std::io::Error),
-    #[error("the driver cannot do that: {0}")]
+    #[error("not supported by the driver: {0}")]
     Library(#[from] libloading::Error),
     /// There is no room on the GPU: it stays where it is.
-    #[error("the GPU has no room")]
+    #[error("not enough memory on the GPU")]
     NoRoom,
-    #[error("{0} answered {1}")]
+    #[error("{0} failed with {1}")]
     Driver(&'static str, u32),
 }
 

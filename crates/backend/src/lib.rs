@@ -2,6 +2,7 @@
 //!
 //! The broker never loads any of this: each user is a process of its own, so that a driver that hangs or crashes takes
 //! nobody along.
+#![warn(unreachable_pub)]
 
 pub mod checkpoint;
 mod load;
@@ -9,4 +10,4 @@ pub mod meter;
 pub mod selftest;
 pub mod survey;
 
-pub use load::{LoadError, VISIBLE, load, show};
+pub use load::{LoadError, VISIBLE, load, load_library, show};

@@ -1,6 +1,6 @@
 //! Fills the driver table.
 
-use std::ffi::{CStr, c_void};
+use std::ffi::{CStr, OsStr, c_void};
 use std::path::Path;
 
 use cuda_abi::driver::Driver;
@@ -17,9 +17,9 @@ pub const VISIBLE: &str = "CUDA_VISIBLE_DEVICES";
 pub enum LoadError {
     #[error("cannot load the driver library {path}")]
     Library { path: String, source: libloading::Error },
-    #[error("cannot look for MIG instances")]
+    #[error("cannot enumerate MIG instances")]
     Nvml(#[from] survey::NvmlError),
-    #[error("there is no MIG instance {gpu_instance}/{compute_instance} of GPU {gpu}", gpu = .0.gpu,
+    #[error("MIG instance {gpu_instance}/{compute_instance} of GPU {gpu} does not exist", gpu = .0.gpu,
         gpu_instance = .0.gpu_instance, compute_instance = .0.compute_instance)]
     NoInstance(Instance),
 }
@@ -34,17 +34,8 @@ pub fn load(backend: &Backend) -> Result<Driver, LoadError> {
                 show(&uuid_of(library, instance)?);
             }
             let failed = |source| LoadError::Library { path: library.display().to_string(), source };
-            // SAFETY: the operator names the driver's library; its initialisers are as trusted as the driver.
-            let library = unsafe { libloading::os::unix::Library::new(library) }.map_err(failed)?;
-            let mut find = |name: &CStr| -> Option<*const c_void> {
-                // SAFETY: only the address is taken; the table knows its prototype.
-                let symbol = unsafe { library.get::<*const c_void>(name.to_bytes_with_nul()) };
-                symbol.ok().map(|symbol| symbol.into_raw().cast_const())
-            };
-            // SAFETY: NVIDIA's library has the prototypes of the table, and it is never unloaded.
-            let driver = unsafe { Driver::load(&mut find) };
-            std::mem::forget(library);
-            Ok(driver)
+            // SAFETY: the operator names NVIDIA's library; its initialisers are as trusted as the driver.
+            unsafe { load_library(library) }.map_err(failed)
         }
         Backend::Soft { devices, memory, instances, only } => {
             // An instance is a device of the software driver, of a part of the memory.
@@ -59,6 +50,24 @@ pub fn load(backend: &Backend) -> Result<Driver, LoadError> {
             Ok(softgpu::driver::driver(config))
         }
     }
+}
+
+/// The functions of a `libcuda.so.1`, which stays loaded.
+///
+/// # Safety
+/// The library's initialisers must be sound to run, and its functions must have the prototypes of the table.
+pub unsafe fn load_library(path: impl AsRef<OsStr>) -> Result<Driver, libloading::Error> {
+    // SAFETY: the caller's promise.
+    let library = unsafe { libloading::os::unix::Library::new(path.as_ref()) }?;
+    let mut find = |name: &CStr| -> Option<*const c_void> {
+        // SAFETY: only the address is taken; the table knows its prototype.
+        let symbol = unsafe { library.get::<*const c_void>(name.to_bytes_with_nul()) };
+        symbol.ok().map(|symbol| symbol.into_raw().cast_const())
+    };
+    // SAFETY: the prototypes are the caller's promise, and the library is never unloaded.
+    let driver = unsafe { Driver::load(&mut find) };
+    std::mem::forget(library);
+    Ok(driver)
 }
 
 /// Has the driver, which has not started, see the device of this name alone. In a jail it could open no other.

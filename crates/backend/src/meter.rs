@@ -21,7 +21,7 @@ const NOT_AVAILABLE: u64 = u64::MAX;
 pub enum MeterError {
     #[error("cannot load NVML: {0}")]
     Library(#[from] libloading::Error),
-    #[error("NVML does not start (error {0})")]
+    #[error("cannot initialize NVML (error {0})")]
     Init(u32),
 }
 

@@ -1,7 +1,7 @@
 //! What a CUDA program needs, tried step by step with the `libcuda.so.1` that the loader finds: memory, copies, a kernel,
 //! and memory of another process.
 
-use std::ffi::{CStr, c_void};
+use std::ffi::c_void;
 use std::ptr::null_mut;
 
 use cuda_abi::driver::Driver;
@@ -59,17 +59,8 @@ fn check(call: &str, code: u32) -> Result<(), String> {
 }
 
 fn load() -> Result<Driver, String> {
-    // SAFETY: whoever runs this wants to know what programs get that load it.
-    let library = unsafe { libloading::os::unix::Library::new(LIBRARY) }.map_err(|error| error.to_string())?;
-    let mut find = |name: &CStr| -> Option<*const c_void> {
-        // SAFETY: only the address is taken; the table knows its prototype.
-        let symbol = unsafe { library.get::<*const c_void>(name.to_bytes_with_nul()) };
-        symbol.ok().map(|symbol| symbol.into_raw().cast_const())
-    };
-    // SAFETY: a libcuda.so.1 has the prototypes of the table, and this one is never unloaded.
-    let driver = unsafe { Driver::load(&mut find) };
-    std::mem::forget(library);
-    Ok(driver)
+    // SAFETY: the `libcuda.so.1` that programs load: whether it works for them is what is tested.
+    unsafe { crate::load::load_library(LIBRARY) }.map_err(|error| error.to_string())
 }
 
 /// Does the steps one after the other, as far as they work, and tells of each. `open` gives another process a handle, and
@@ -97,7 +88,7 @@ pub fn open(handle: &str) -> Result<u32, String> {
     let test = Test { driver: load()?, memory: 0 };
     test.start()?;
     let mut bytes = [0; 64];
-    hex::decode_to_slice(handle, &mut bytes).map_err(|_| "the handle is not one of 64 bytes")?;
+    hex::decode_to_slice(handle, &mut bytes).map_err(|_| "the handle does not have 64 bytes")?;
     let handle = CUipcMemHandle(bytes);
     let (mut memory, mut value) = (0, 0u32);
     // SAFETY: outputs are locals; the copy is of that size.
@@ -117,7 +108,7 @@ impl Test {
             check("cuInit", (self.driver.cuInit)(0))?;
             check("cuDeviceGetCount", (self.driver.cuDeviceGetCount)(&mut count))?;
             if count == 0 {
-                return Err("there is no GPU".to_owned());
+                return Err("no GPU".to_owned());
             }
             check("cuDevicePrimaryCtxRetain", (self.driver.cuDevicePrimaryCtxRetain)(&mut context, 0))?;
             check("cuCtxSetCurrent", (self.driver.cuCtxSetCurrent)(context))
@@ -144,7 +135,11 @@ impl Test {
         unsafe {
             check("cuMemcpyHtoD", (self.driver.cuMemcpyHtoD_v2)(self.memory, values.as_ptr().cast(), COUNT * 4))?;
         }
-        if self.read()? == values { Ok(()) } else { Err("what comes back is not what was sent".to_owned()) }
+        if self.read()? == values {
+            Ok(())
+        } else {
+            Err("the data read back differs from what was written".to_owned())
+        }
     }
 
     fn launch(&self) -> Result<(), String> {
@@ -176,7 +171,7 @@ impl Test {
             check("cuCtxSynchronize", (self.driver.cuCtxSynchronize)())?;
         }
         let right = self.read()?.iter().enumerate().all(|(at, value)| *value == at as u32 + 1);
-        if right { Ok(()) } else { Err("the kernel computed something else".to_owned()) }
+        if right { Ok(()) } else { Err("wrong result of the kernel".to_owned()) }
     }
 
     fn share(&self, open: impl FnOnce(&str) -> Result<u32, String>) -> Result<(), String> {
@@ -185,7 +180,7 @@ impl Test {
         unsafe { check("cuIpcGetMemHandle", (self.driver.cuIpcGetMemHandle)(&mut handle, self.memory))? };
         match open(&hex::encode(handle.0))? {
             1 => Ok(()),
-            other => Err(format!("the other process reads {other} there, not 1")),
+            other => Err(format!("the other process reads {other} instead of 1")),
         }
     }
 }

@@ -53,7 +53,7 @@ pub fn read(socket: &Foreign) -> Hello {
     match first {
         None => Hello::Hangup(BootstrapError::Invalid),
         Some(First::Inquiry) => Hello::Asks,
-        Some(First::Meeting) => Hello::Meets,
+        Some(First::Rendezvous) => Hello::Meets,
         Some(First::Hello(hello))
             if hello.version != bootstrap::VERSION || hello.abi_fingerprint != wire::fingerprint() =>
         {

@@ -25,7 +25,7 @@ use control::ZoneName;
 use control::admin::SharingStatus;
 use control::closing::Foreign;
 use control::packet;
-use control::rendezvous::{DETACH, Meet, code, kind};
+use control::rendezvous::{DETACH, RendezvousMessage as Meet, code, kind};
 
 /// Connections of one zone.
 const PER_ZONE: usize = 256;

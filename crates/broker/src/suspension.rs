@@ -167,7 +167,7 @@ impl Broker {
         if self.exports.is_sharing(id) {
             return false;
         }
-        let told = self.workers.get(&id).is_some_and(|worker| worker.tell(&ToWorker::new(to_worker::REST), &[]));
+        let told = self.workers.get(&id).is_some_and(|worker| worker.tell(&ToWorker::new(to_worker::SUSPEND), &[]));
         if let Some(nap) = self.naps.get_mut(&id).filter(|_| told) {
             nap.state = State::Asked(now);
         }
@@ -179,16 +179,16 @@ impl Broker {
         let now = Instant::now();
         let nap = self.naps.entry(id).or_insert_with(|| Nap::new(now));
         match (kind, &mut nap.state) {
-            (to_broker::RESTING, State::Asked(_)) => self.start_move(id, Move::Out),
+            (to_broker::SUSPENDED, State::Asked(_)) => self.start_move(id, Move::Out),
             // It was moved by a broker before us, of which nobody knows how far it came.
-            (to_broker::RESTING, State::Awake) if std::mem::take(&mut nap.unknown) => {
+            (to_broker::SUSPENDED, State::Awake) if std::mem::take(&mut nap.unknown) => {
                 self.start_move(id, Move::Back);
             }
             // It took too long to answer, or was never asked.
-            (to_broker::RESTING, State::Awake) => self.go_on(id, NOT_AGAIN_FOR),
-            (to_broker::WAKE, State::Asked(_)) => (nap.state, nap.since) = (State::Awake, now),
-            (to_broker::WAKE, State::Leaving { again, .. }) => *again = true,
-            (to_broker::WAKE, State::Away) => self.start_move(id, Move::Back),
+            (to_broker::SUSPENDED, State::Awake) => self.go_on(id, NOT_AGAIN_FOR),
+            (to_broker::BUSY, State::Asked(_)) => (nap.state, nap.since) = (State::Awake, now),
+            (to_broker::BUSY, State::Leaving { again, .. }) => *again = true,
+            (to_broker::BUSY, State::Away) => self.start_move(id, Move::Back),
             _ => {}
         }
     }
@@ -286,7 +286,7 @@ impl Broker {
             (nap.state, nap.since) = (State::Awake, Instant::now() + pause);
         }
         if let Some(worker) = self.workers.get_mut(&id)
-            && !worker.tell(&ToWorker::new(to_worker::AWAKE), &[])
+            && !worker.tell(&ToWorker::new(to_worker::RESUME), &[])
         {
             worker.kill();
         }

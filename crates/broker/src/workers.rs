@@ -231,7 +231,7 @@ impl Broker {
             message.details.flags |= messages::shared_flags::ISOLATE;
         }
         if self.config.suspend.is_some() {
-            message.details.flags |= messages::shared_flags::MAY_REST;
+            message.details.flags |= messages::shared_flags::MAY_SUSPEND;
         }
         if client.wishes.brings_region {
             message.details.flags |= messages::shared_flags::BRINGS_REGION;
@@ -389,7 +389,7 @@ impl Broker {
             (to_broker::EXPORT | to_broker::WITHDRAW | to_broker::IMPORT | to_broker::CLOSE, Phase::Serving(_)) => {
                 self.on_sharing(id, message, fds)
             }
-            (to_broker::RESTING | to_broker::WAKE, Phase::Serving(_)) => {
+            (to_broker::SUSPENDED | to_broker::BUSY, Phase::Serving(_)) => {
                 self.on_rest(id, message.kind);
                 true
             }

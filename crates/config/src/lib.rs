@@ -1,7 +1,7 @@
 //! The configuration file: one TOML file for a node.
 //!
 //! Everything that is wrong with it is told at once, each in one line with its place, and nothing of a wrong file counts.
-
+#![warn(unreachable_pub)]
 #![forbid(unsafe_code)]
 
 pub mod keys;

@@ -26,65 +26,65 @@ enum Value {
 
 /// What a table holds.
 #[derive(Default)]
-pub struct Values(BTreeMap<&'static str, Value>);
+pub(crate) struct Values(BTreeMap<&'static str, Value>);
 
 impl Values {
-    pub fn text(&self, name: &str) -> Option<&str> {
+    pub(crate) fn text(&self, name: &str) -> Option<&str> {
         match self.0.get(name) {
             Some(Value::Text(text)) => Some(text),
             _ => None,
         }
     }
 
-    pub fn number(&self, name: &str) -> Option<u64> {
+    pub(crate) fn number(&self, name: &str) -> Option<u64> {
         match self.0.get(name) {
             Some(Value::Number(number)) => Some(*number),
             _ => None,
         }
     }
 
-    pub fn numbers(&self, name: &str) -> Option<Vec<u32>> {
+    pub(crate) fn numbers(&self, name: &str) -> Option<Vec<u32>> {
         match self.0.get(name) {
             Some(Value::Numbers(numbers)) => Some(numbers.clone()),
             _ => None,
         }
     }
 
-    pub fn zones(&self, name: &str) -> &[ZoneName] {
+    pub(crate) fn zones(&self, name: &str) -> &[ZoneName] {
         match self.0.get(name) {
             Some(Value::Zones(zones)) => zones,
             _ => &[],
         }
     }
 
-    pub fn hosts(&self, name: &str) -> &[String] {
+    pub(crate) fn hosts(&self, name: &str) -> &[String] {
         match self.0.get(name) {
             Some(Value::Hosts(hosts)) => hosts,
             _ => &[],
         }
     }
 
-    pub fn flag(&self, name: &str) -> Option<bool> {
+    pub(crate) fn flag(&self, name: &str) -> Option<bool> {
         match self.0.get(name) {
             Some(Value::Flag(flag)) => Some(*flag),
             _ => None,
         }
     }
 
-    pub fn address(&self, name: &str) -> Option<SocketAddr> {
+    pub(crate) fn address(&self, name: &str) -> Option<SocketAddr> {
         match self.0.get(name) {
             Some(Value::Address(address)) => Some(*address),
             _ => None,
         }
     }
 
-    pub fn unlimited(&self, name: &str) -> bool {
+    pub(crate) fn unlimited(&self, name: &str) -> bool {
         matches!(self.0.get(name), Some(Value::Nothing))
     }
 }
 
 #[derive(Default)]
-pub struct Tables {
+pub(crate) struct Tables {
     pub proxy: Values,
     pub http: Values,
     pub log: Values,
@@ -95,17 +95,17 @@ pub struct Tables {
     pub quotas: Vec<(String, Values)>,
 }
 
-pub struct Reader<'a> {
+pub(crate) struct Reader<'a> {
     text: &'a str,
     problems: Vec<(usize, String)>,
 }
 
 impl<'a> Reader<'a> {
-    pub fn new(text: &'a str) -> Self {
+    pub(crate) fn new(text: &'a str) -> Self {
         Self { text, problems: Vec::new() }
     }
 
-    pub fn tables(&mut self) -> Tables {
+    pub(crate) fn tables(&mut self) -> Tables {
         let (root, errors) = DeTable::parse_recoverable(self.text);
         for error in errors {
             self.complain(&error.span().unwrap_or(0..0), error.message().to_owned());
@@ -136,7 +136,7 @@ impl<'a> Reader<'a> {
     }
 
     /// All of them, in the order of the file.
-    pub fn problems(mut self) -> Vec<Problem> {
+    pub(crate) fn problems(mut self) -> Vec<Problem> {
         self.problems.sort();
         let place = |offset: usize| {
             let before = self.text.get(..offset).unwrap_or(self.text);
@@ -187,7 +187,7 @@ impl<'a> Reader<'a> {
                 text => {
                     let rule =
                         "lower-case letters, digits and '-', at most 63, beginning and ending with a letter or digit";
-                    self.complain(&name.span(), format!("\"{text}\" is no name in Kubernetes ({rule})"));
+                    self.complain(&name.span(), format!("\"{text}\" is not a valid Kubernetes name ({rule})"));
                 }
             }
         }

@@ -55,7 +55,7 @@ writable_by = ["d"]
     let grants: Vec<_> =
         file.grants.iter().map(|grant| (grant.from.as_str(), grant.to.as_str(), grant.access)).collect();
     assert_eq!(grants, [("b.c", "d", grant::Access::ReadWrite), ("b.c", "a", grant::Access::ReadOnly)]);
-    assert!(problems("[zones.a]\nreadable_by = [\"../x\"]\n")[0].contains("no name for a zone"));
+    assert!(problems("[zones.a]\nreadable_by = [\"../x\"]\n")[0].contains("is not a valid zone name"));
     assert!(problems("[zones.a]\nreadable_by = \"b\"\n")[0].contains("a list of zones"));
     assert_eq!(parse("").unwrap(), File::default());
 }
@@ -72,7 +72,7 @@ fn every_problem_is_told_with_its_place() {
             "b.toml:6:10: \"memory\": \"much\" is not a memory size (write it like 2GiB, 512MiB or 1073741824)",
             "b.toml:7:9: \"share\" must be a number from 1 to 10000",
             "b.toml:8:9: \"cap\" must be a number from 1 to 100, or \"unlimited\"",
-            "b.toml:9:8: \"../x\" is no name for a zone (1 to 63 letters, digits, '-', '_' or '.', beginning with a letter or digit)",
+            "b.toml:9:8: \"../x\" is not a valid zone name (1 to 63 letters, digits, '-', '_' or '.', beginning with a letter or digit)",
             "b.toml:10:2: unknown table \"htp\" (did you mean \"http\"?)",
         ]
     );
@@ -113,7 +113,7 @@ fn wrong_values_are_refused() {
     }
 }
 
-/// `BULKHEAD_BLESS=1` writes it anew.
+/// `BULKHEAD_BLESS=1` rewrites it.
 #[test]
 fn the_reference_is_fresh() {
     const BEGIN: &str = "<!-- keys: made from crates/config/src/keys.rs -->\n";

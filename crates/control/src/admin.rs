@@ -15,56 +15,75 @@ use crate::statistics::WorkerStats;
 /// A message of this size holds the status of a node with thousands of workers.
 pub const MAX_MESSAGE: usize = 192 * 1024;
 
+/// What can be asked.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "request", rename_all = "kebab-case")]
 pub enum Request {
     /// Makes the zone, or sets its limits. With `lease`, a zone made by this goes with the connection.
     EnsureZone {
+        /// Of the zone.
         name: ZoneName,
+        /// In place of what it has.
         limits: ZoneLimits,
+        /// The zone ends with the connection, if this made it.
         lease: bool,
     },
     /// Finds a zone that must exist.
     FindZone {
+        /// Of the zone.
         name: ZoneName,
     },
     /// Makes a zone that must not exist yet; it stays until it is removed.
     CreateZone {
+        /// Of the new zone.
         name: ZoneName,
+        /// Checked before they count.
         settings: ZoneSettings,
     },
     /// Changes what is named, at once: running programs keep what they have.
     ChangeZone {
+        /// Of the zone.
         name: ZoneName,
+        /// What is to be different.
         change: ZoneChange,
     },
     /// Ends the workers of a zone, and with `programs` their clients, too. The zone stays.
     KillZone {
+        /// Of the zone.
         name: ZoneName,
+        /// End the clients' processes as well.
         programs: bool,
     },
     /// Ends the zone and its workers. Without `force`, only if it has none.
     RemoveZone {
+        /// Of the zone.
         name: ZoneName,
+        /// Even if it has workers.
         force: bool,
     },
     /// Which zone may open what another exports.
     Grants,
     /// Adds a grant, in place of one between the same zones.
     Allow {
+        /// Replaces a grant between the same zones.
         grant: Grant,
     },
     /// Ends a grant, and the workers that have something open by it.
     Revoke {
+        /// The zone that exports.
         from: ZoneName,
+        /// The zone that may open it.
         to: ZoneName,
     },
+    /// Everything that the broker knows of itself and of its zones.
     Status,
     /// The GPUs of the node.
     Cards,
     /// Sets the memory that all zones of a budget have together; none: no limit.
     SetBudget {
+        /// By which zones name it.
         name: String,
+        /// In bytes.
         memory: Option<u64>,
     },
     /// Budgets that have a limit.
@@ -78,88 +97,121 @@ impl Request {
     }
 }
 
+/// What is answered.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "answer", rename_all = "kebab-case")]
 pub enum Answer {
+    /// The zone that was asked for.
     Zone {
+        /// Where its clients connect.
         socket: PathBuf,
+        /// As they are now.
         limits: ZoneLimits,
+        /// Who it belongs to.
         #[serde(default)]
         labels: Labels,
     },
+    /// The zone is gone.
     Removed,
+    /// Its workers were ended.
     Killed {
+        /// How many.
         workers: usize,
     },
+    /// All grants.
     Grants {
+        /// At most one from a zone to another.
         grants: Vec<Grant>,
     },
     /// Workers that a revocation ended.
     Revoked {
+        /// How many.
         workers: usize,
     },
+    /// Answer to [`Request::Status`].
     Status(Status),
     /// None while they are being looked at: ask again.
     Cards {
+        /// In the order of their slots.
         cards: Option<Vec<CardStatus>>,
     },
+    /// Answer to [`Request::Budgets`].
     Budgets {
+        /// Bytes by name.
         budgets: std::collections::BTreeMap<String, u64>,
     },
     /// An answer too long for a message: it is in the memory that the descriptor names.
     Attached,
+    /// There is no such zone.
     UnknownZone {
+        /// Those that there are.
         zones: Vec<ZoneName>,
     },
     /// The broker could not do it, and says why.
     Failed {
+        /// For the operator.
         reason: String,
+        /// Because the disk or its quota is full.
         no_space: bool,
     },
 }
 
+/// A broker and its zones.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Status {
+    /// Of the broker.
     pub pid: u32,
+    /// Of Bulkhead.
     pub version: String,
     /// How long this broker serves.
     pub uptime_seconds: u64,
+    /// `nvidia` or `soft`.
     pub backend: String,
     /// The CUDA version that programs see, as CUDA writes it: 13000 is 13.0.
     pub cuda_version: u32,
     /// Workers start: the last one that was started did.
     pub ready: bool,
+    /// Workers that have started and wait for a client.
     pub spare_workers: usize,
-    /// How often the configuration was read anew, and how often that failed.
+    /// How often the configuration was reloaded.
     pub reloads: u64,
+    /// How often that failed, and the previous configuration stayed in force.
     pub reloads_failed: u64,
     /// Clients that have no worker yet.
     pub waiting_clients: usize,
     /// Parts of the jail that this machine does not allow.
     pub missing_jail_parts: Vec<String>,
+    /// How many there are.
     pub grants: usize,
+    /// Memory and events between clients.
     pub sharing: SharingStatus,
+    /// By name.
     pub zones: Vec<ZoneStatus>,
 }
 
 /// A GPU; they stand in the order of their slots.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CardStatus {
+    /// The product's name.
     pub name: String,
     /// As NVIDIA writes it: `GPU-`, or `MIG-`, and groups of hexadecimal digits.
     pub uuid: String,
     /// By which a zone names it.
     pub number: u32,
+    /// `domain:bus:device.function`, in hexadecimal.
     pub bus_id: String,
+    /// Bytes that it has.
     pub memory: u64,
     /// Compute capability, major and minor.
     pub capability: (u32, u32),
+    /// How many multiprocessors it has.
     pub multiprocessors: u32,
     /// What it is a part of, if it is a MIG instance.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub mig: Option<MigStatus>,
 }
 
+/// A part of a GPU that its hardware keeps apart from the others.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct MigStatus {
     /// Its size, like `1g.18gb`.
@@ -174,75 +226,100 @@ pub struct MigStatus {
 pub struct SharingStatus {
     /// Memory and events that were offered to others.
     pub exports: u64,
+    /// Opened by others.
     pub opens: u64,
     /// Refused, for whatever reason.
     pub denials: u64,
     /// Bytes of others' memory that are mapped now, each time they are.
     pub mapped_bytes: u64,
-    /// Names that were published so far, those that are now, and programs that wait for one.
+    /// Names that were published so far.
     pub published: u64,
+    /// Published now.
     pub publications: usize,
+    /// Clients that wait for a name.
     pub waiting: usize,
 }
 
+/// A zone and its workers.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ZoneStatus {
+    /// As operators named it.
     pub name: ZoneName,
+    /// Where its clients connect.
     pub socket: PathBuf,
+    /// What it may have.
     pub limits: ZoneLimits,
+    /// Who it belongs to.
     #[serde(default)]
     pub labels: Labels,
+    /// Bytes of GPU memory that its clients hold.
     pub used: u64,
+    /// The most that they ever held.
     pub peak: u64,
     /// Host memory pinned for the GPU.
     pub pinned: u64,
+    /// Clients that it has now.
     pub clients: usize,
+    /// Clients that it ever had.
     pub clients_served: u64,
     /// Clients that were turned away.
     pub clients_refused: u64,
-    /// Requests for memory beyond the limit, and for pinned memory beyond its own.
+    /// Requests for memory beyond the limit.
     pub charges_refused: u64,
+    /// Requests for pinned memory beyond its limit.
     pub pins_refused: u64,
     /// Programs ended because they used memory that was never granted.
     pub overdrafts: u64,
     /// Programs ended because they kept the GPU from others.
     #[serde(default)]
     pub runaways: u64,
-    /// Part of what is used that is in host memory, because its programs are idle, and how often that came about.
+    /// Part of what is used that is in host memory, because its clients are idle.
     #[serde(default)]
     pub suspended: u64,
+    /// How often clients were suspended.
     #[serde(default)]
     pub suspensions: u64,
-    /// Turns on a GPU that others wanted, too, and their time as the broker measured it.
+    /// Time slices on a GPU that others wanted, too.
     #[serde(default)]
     pub turns: u64,
+    /// Nanoseconds of those time slices, as the broker measured them.
     #[serde(default)]
     pub turn_time_ns: u64,
     /// Part of what is used that nobody asked for: the driver's own.
     pub driver_memory: u64,
+    /// Of all its workers, those that ended included.
     pub stats: WorkerStats,
+    /// Those that have a client.
     pub workers: Vec<WorkerStatus>,
 }
 
+/// A worker and its client.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct WorkerStatus {
+    /// Of the worker.
     pub pid: u32,
+    /// Of the client.
     pub client_pid: u32,
+    /// Bytes of GPU memory that it holds.
     pub charged: u64,
+    /// Bytes of host memory pinned for it.
     pub pinned: u64,
     /// Its memory is in host memory.
     #[serde(default)]
     pub suspended: bool,
+    /// Since it has its client.
     pub stats: WorkerStats,
 }
 
+/// Why an operator got no answer.
 #[derive(Debug, thiserror::Error)]
+#[allow(missing_docs, reason = "the messages say it")]
 pub enum AdminError {
     #[error("no proxy answers at {}", path.display())]
     Unreachable { path: PathBuf, source: io::Error },
-    #[error("the proxy went away")]
+    #[error("lost the connection to the proxy")]
     Gone(#[source] io::Error),
-    #[error("the proxy's answer makes no sense")]
+    #[error("invalid answer from the proxy")]
     Nonsense(#[source] serde_json::Error),
 }
 
@@ -252,15 +329,17 @@ pub struct AdminClient {
 }
 
 impl AdminClient {
+    /// To the broker that listens at `path`.
     pub fn connect(path: &Path) -> Result<Self, AdminError> {
         let unreachable = |source| AdminError::Unreachable { path: path.to_owned(), source };
         packet::connect(path).and_then(Self::from_socket).map_err(unreachable)
     }
 
+    /// Over a connection that exists already.
     pub fn from_socket(socket: OwnedFd) -> io::Result<Self> {
         // A broker answers at once; one that does not is as good as gone.
-        let patience = Some(std::time::Duration::from_secs(10));
-        rustix::net::sockopt::set_socket_timeout(&socket, rustix::net::sockopt::Timeout::Recv, patience)?;
+        let timeout = Some(std::time::Duration::from_secs(10));
+        rustix::net::sockopt::set_socket_timeout(&socket, rustix::net::sockopt::Timeout::Recv, timeout)?;
         Ok(Self { socket })
     }
 
@@ -269,6 +348,7 @@ impl AdminClient {
         &self.socket
     }
 
+    /// Asks, and waits for the answer, at most ten seconds.
     pub fn ask(&self, request: &Request) -> Result<Answer, AdminError> {
         let bytes = serde_json::to_vec(request).map_err(AdminError::Nonsense)?;
         // An answer that came too late for the request before is none to this one.

@@ -15,6 +15,7 @@ pub fn write_volatile(path: &Path, bytes: &[u8]) -> io::Result<()> {
     place(path, bytes, 0o644, false)
 }
 
+/// As [`write()`], with these permissions.
 pub fn write_with_mode(path: &Path, bytes: &[u8], mode: u32) -> io::Result<()> {
     place(path, bytes, mode, true)
 }

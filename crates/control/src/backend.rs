@@ -15,10 +15,17 @@ const DEFAULT_SOFT_MEMORY: u64 = 4 << 30;
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Backend {
     /// NVIDIA's library on a machine with a GPU. Devices are numbered as in [`crate::mig`]; none means all of them.
-    Nvidia { library: PathBuf, devices: Vec<u32> },
+    Nvidia {
+        /// The driver's `libcuda.so.1`.
+        library: PathBuf,
+        /// Only these GPUs.
+        devices: Vec<u32>,
+    },
     /// The driver of our own, which computes on the CPU.
     Soft {
+        /// How many devices it has.
         devices: u32,
+        /// Bytes of each device.
         memory: u64,
         /// MIG instances that each of them is cut into; 0: it is whole.
         instances: u32,
@@ -30,31 +37,43 @@ pub enum Backend {
 /// What was asked for on the command line.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum Choice {
+    /// NVIDIA's where there is a GPU, else the software GPU.
     #[default]
     Auto,
+    /// NVIDIA's driver, or nothing.
     Nvidia,
+    /// The software GPU, even if there is a GPU.
     Soft,
 }
 
+/// What the command line and the configuration say.
 #[derive(Debug, Clone, Default)]
 pub struct Options {
+    /// `--backend`.
     pub choice: Choice,
+    /// `--driver-library`.
     pub driver_library: Option<PathBuf>,
+    /// `gpus` of the configuration; none: all.
     pub devices: Vec<u32>,
+    /// Devices of the software GPU.
     pub soft_devices: Option<u32>,
+    /// Bytes of each of them.
     pub soft_memory: Option<u64>,
+    /// MIG instances that each of them is cut into.
     pub soft_mig: Option<u32>,
 }
 
+/// Why there is no backend.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
+#[allow(missing_docs, reason = "the messages say it")]
 pub enum BackendError {
-    #[error("there is no NVIDIA driver on this machine: no {CONTROL_DEVICE}")]
+    #[error("no NVIDIA driver on this machine: {CONTROL_DEVICE} does not exist")]
     NoDevice,
-    #[error("{LIBRARY} of the NVIDIA driver was not found (name it with --driver-library)")]
+    #[error("{LIBRARY} of the NVIDIA driver not found (set --driver-library)")]
     NoLibrary,
     #[error("{0} is not a driver library of this machine")]
     NotALibrary(PathBuf),
-    #[error("{0} is Bulkhead's own library for clients, not a driver")]
+    #[error("{0} is Bulkhead's client library, not a driver library")]
     OurLibrary(PathBuf),
 }
 
@@ -121,7 +140,7 @@ impl Backend {
         devices
     }
 
-    /// What there is. Looked at anew each time: an operator may cut a GPU while a broker runs.
+    /// What there is. Read each time: an operator may partition a GPU while a broker runs.
     fn inventory(&self) -> Inventory {
         match self {
             Self::Nvidia { .. } => Inventory::of_kernel(Path::new(kernel_module::PROC)),
@@ -129,6 +148,7 @@ impl Backend {
         }
     }
 
+    /// As operators write it.
     pub fn name(&self) -> &'static str {
         match self {
             Self::Nvidia { .. } => "nvidia",
@@ -184,9 +204,9 @@ fn find_library(library_path: Option<&OsStr>) -> Option<PathBuf> {
     let named = library_path.map(|path| std::env::split_paths(path).collect::<Vec<_>>()).unwrap_or_default();
     named
         .into_iter()
-        .filter(|folder| folder.is_absolute())
+        .filter(|dir| dir.is_absolute())
         .chain(USUAL.iter().map(PathBuf::from))
-        .map(|folder| folder.join(LIBRARY))
+        .map(|dir| dir.join(LIBRARY))
         .find(|path| is_ours(path) == Some(false))
 }
 

@@ -7,10 +7,12 @@ use crate::process;
 /// The mover's exit status for a GPU without room: others can do something about that.
 pub const NO_ROOM_STATUS: u8 = 81;
 
+/// Where memory is moved to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Move {
     /// To host memory; the GPU has none of it then, not even the context.
     Out,
+    /// To the GPU, where it was.
     Back,
 }
 
@@ -27,8 +29,11 @@ impl Move {
 /// The process whose memory is moved. Its number may be another's by the time that it is used.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Target {
+    /// In the mover's pid namespace.
     pub pid: i32,
+    /// As [`process::start_time`] tells it.
     pub start_time: u64,
+    /// The user that the worker runs as.
     pub uid: u32,
 }
 

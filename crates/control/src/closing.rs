@@ -42,11 +42,12 @@ pub struct Foreign {
     fd: ManuallyDrop<OwnedFd>,
     lane: Lane,
     last: Option<LastAct>,
-    /// The epoll set that it is in: until it is closed, which may be long after, it would go on to wake whoever waits there.
+    /// The epoll set that it is in: until it is closed, which may be long after, it would go on to wake the thread that waits there.
     watched_by: Option<Arc<OwnedFd>>,
 }
 
 impl Lane {
+    /// Takes over a descriptor, which is closed by this lane.
     pub fn take(&self, fd: OwnedFd) -> Foreign {
         Foreign { fd: ManuallyDrop::new(fd), lane: self.clone(), last: None, watched_by: None }
     }
@@ -96,6 +97,7 @@ impl Lane {
 }
 
 impl Foreign {
+    /// By which it is closed.
     pub fn lane(&self) -> &Lane {
         &self.lane
     }

@@ -9,14 +9,16 @@ use object::{Endianness, Object, ObjectSymbol, ReadCache, ReadRef, elf};
 /// The symbol by which our own `libcuda.so.1` is known.
 const OUR_SYMBOL: &str = "bulkhead_libvgpu";
 
+/// What matters of a file for finding libraries.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Description {
     /// A shared library (or a program that can be loaded anywhere).
     pub dynamic: bool,
     /// It is our client library.
     pub ours: bool,
-    /// Folders that are searched before `LD_LIBRARY_PATH`, and after it.
+    /// Directories that are searched before `LD_LIBRARY_PATH`.
     pub rpath: Vec<PathBuf>,
+    /// Directories that are searched after `LD_LIBRARY_PATH`.
     pub runpath: Vec<PathBuf>,
     /// What it needs, by name.
     pub needed: Vec<String>,
@@ -53,7 +55,7 @@ fn read_dynamic<'data, R: ReadRef<'data>>(
     let sections = elf.elf_header().sections(endian, data).ok()?;
     let (entries, link) = sections.dynamic(endian, data).ok()??;
     let strings = sections.strings(endian, data, link).ok()?;
-    let folder = path.parent().unwrap_or(Path::new("/"));
+    let dir = path.parent().unwrap_or(Path::new("/"));
     for entry in entries {
         let tag = entry.d_tag(endian);
         if ![elf::DT_RPATH, elf::DT_RUNPATH, elf::DT_NEEDED].contains(&tag) {
@@ -62,15 +64,15 @@ fn read_dynamic<'data, R: ReadRef<'data>>(
         let Ok(text) = entry.string(endian, strings) else { continue };
         let text = String::from_utf8_lossy(text);
         match tag {
-            elf::DT_RPATH => description.rpath.extend(folders(&text, folder)),
-            elf::DT_RUNPATH => description.runpath.extend(folders(&text, folder)),
+            elf::DT_RPATH => description.rpath.extend(dirs(&text, dir)),
+            elf::DT_RUNPATH => description.runpath.extend(dirs(&text, dir)),
             _ => description.needed.push(text.into_owned()),
         }
     }
     Some(())
 }
 
-fn folders(text: &str, origin: &Path) -> Vec<PathBuf> {
+fn dirs(text: &str, origin: &Path) -> Vec<PathBuf> {
     let origin = origin.to_string_lossy();
     let place = |part: &str| PathBuf::from(part.replace("${ORIGIN}", &origin).replace("$ORIGIN", &origin));
     text.split(':').filter(|part| !part.is_empty()).map(place).collect()

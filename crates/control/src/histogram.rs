@@ -6,6 +6,7 @@ use serde::{Deserialize, Serialize};
 
 /// One more than there are bounds: the last one counts what is above all of them.
 pub const BUCKETS: usize = 14;
+/// Rising.
 pub type Bounds = [u64; BUCKETS - 1];
 
 const US: u64 = 1_000;
@@ -55,26 +56,31 @@ pub struct Words {
 }
 
 impl Words {
+    /// Counts a value.
     pub fn observe(&self, value: u64, bounds: &Bounds) {
         let bucket = bounds.iter().position(|bound| value <= *bound).unwrap_or(BUCKETS - 1);
         self.counts[bucket].fetch_add(1, Ordering::Relaxed);
         self.sum.fetch_add(value, Ordering::Relaxed);
     }
 
+    /// As it is now.
     pub fn read(&self) -> Histogram {
         let load = |word: &AtomicU64| word.load(Ordering::Relaxed);
         Histogram { counts: std::array::from_fn(|at| load(&self.counts[at])), sum: load(&self.sum) }
     }
 }
 
+/// Counts and their sum.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Histogram {
     /// By bound, each without those of the bounds below it.
     pub counts: [u64; BUCKETS],
+    /// Of all values.
     pub sum: u64,
 }
 
 impl Histogram {
+    /// How many values there were.
     pub fn count(&self) -> u64 {
         self.counts.iter().fold(0, |sum, count| sum.saturating_add(*count))
     }

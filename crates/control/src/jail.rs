@@ -6,23 +6,35 @@ use std::fmt;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u32)]
 pub enum Part {
+    /// Maps the worker's user to no other.
     UserNamespace = 0,
+    /// Mounts of its own.
     MountNamespace,
+    /// It sees no process but its own.
     PidNamespace,
+    /// No network.
     NetworkNamespace,
+    /// No System V or POSIX IPC of others.
     IpcNamespace,
+    /// A host name of its own.
     UtsNamespace,
+    /// It sees its own part of the cgroup tree.
     CgroupNamespace,
-    /// A root folder with nothing in it but what the driver needs.
+    /// A root directory with nothing in it but what the driver needs.
     Root,
     /// A `/proc` that shows the worker's own pid namespace.
     Proc,
     /// A user id that nothing else on the machine has.
     Identity,
+    /// None are left.
     Capabilities,
+    /// No program that it starts gains privileges.
     NoNewPrivileges,
+    /// Resource limits.
     Limits,
+    /// System calls that it needs, and no others.
     Seccomp,
+    /// All that it was not given are closed.
     Descriptors,
     /// It cannot send its descriptors to anybody: the broker takes what there is to be taken.
     KeptDescriptors,
@@ -30,6 +42,7 @@ pub enum Part {
     Cgroup,
     /// Only its GPUs' device nodes can be opened.
     DeviceRules,
+    /// A bounded number of processes and threads.
     ProcessLimit,
 }
 
@@ -66,6 +79,7 @@ impl Part {
         }
     }
 
+    /// As operators read it.
     pub fn name(self) -> &'static str {
         match self {
             Self::UserNamespace => "user namespace",
@@ -96,10 +110,12 @@ impl Part {
 pub struct Missing(u32);
 
 impl Missing {
+    /// Nothing of the jail is there.
     pub fn all() -> Self {
         ALL.iter().fold(Self::default(), |set, part| set.with(*part))
     }
 
+    /// As it is sent.
     pub fn bits(self) -> u32 {
         self.0
     }
@@ -109,6 +125,7 @@ impl Missing {
         Self(bits & Self::all().0)
     }
 
+    /// The set and this part.
     #[must_use]
     pub fn with(self, part: Part) -> Self {
         Self(self.0 | 1 << part as u32)
@@ -120,14 +137,17 @@ impl Missing {
         Self(self.0 | other.0)
     }
 
+    /// Whether this part is missing.
     pub fn contains(self, part: Part) -> bool {
         self.0 & 1 << part as u32 != 0
     }
 
+    /// Whether the jail is complete.
     pub fn is_empty(self) -> bool {
         self.0 == 0
     }
 
+    /// In the order of [`Part`].
     pub fn names(self) -> impl Iterator<Item = &'static str> {
         ALL.iter().filter(move |part| self.contains(**part)).map(|part| part.name())
     }
@@ -154,6 +174,7 @@ pub enum Demand {
 }
 
 impl Demand {
+    /// As operators write it.
     pub fn name(self) -> &'static str {
         match self {
             Self::Require => "require",

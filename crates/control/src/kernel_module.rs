@@ -47,9 +47,9 @@ pub fn instances(proc: &Path) -> Vec<Instance> {
     let root = proc.join("driver/nvidia/capabilities");
     let mut found = Vec::new();
     for (name, gpu) in numbered(&root, "gpu") {
-        let folder = root.join(name).join("mig");
-        for (name, gpu_instance) in numbered(&folder, "gi") {
-            let inside = numbered(&folder.join(name), "ci");
+        let dir = root.join(name).join("mig");
+        for (name, gpu_instance) in numbered(&dir, "gi") {
+            let inside = numbered(&dir.join(name), "ci");
             let whole = |(_, compute_instance)| Instance { gpu, gpu_instance, compute_instance };
             found.extend(inside.into_iter().map(whole).filter(|instance| capabilities(proc, *instance).is_some()));
         }
@@ -61,20 +61,20 @@ pub fn instances(proc: &Path) -> Vec<Instance> {
 /// The numbers of the nodes in `/dev/nvidia-caps` that open an instance: of its GPU instance, and of its compute instance.
 pub fn capabilities(proc: &Path, instance: Instance) -> Option<[u32; 2]> {
     let Instance { gpu, gpu_instance, compute_instance } = instance;
-    let folder = proc.join(format!("driver/nvidia/capabilities/gpu{gpu}/mig/gi{gpu_instance}"));
+    let dir = proc.join(format!("driver/nvidia/capabilities/gpu{gpu}/mig/gi{gpu_instance}"));
     let minor = |path: &Path| {
         let text = std::fs::read_to_string(path.join("access")).ok()?;
         text.lines().find_map(|line| line.strip_prefix("DeviceFileMinor:"))?.trim().parse().ok()
     };
-    Some([minor(&folder)?, minor(&folder.join(format!("ci{compute_instance}")))?])
+    Some([minor(&dir)?, minor(&dir.join(format!("ci{compute_instance}")))?])
 }
 
-fn numbered(folder: &Path, prefix: &str) -> Vec<(String, u32)> {
-    entries(folder).filter_map(|name| Some((name.clone(), name.strip_prefix(prefix)?.parse().ok()?))).collect()
+fn numbered(dir: &Path, prefix: &str) -> Vec<(String, u32)> {
+    entries(dir).filter_map(|name| Some((name.clone(), name.strip_prefix(prefix)?.parse().ok()?))).collect()
 }
 
-fn entries(folder: &Path) -> impl Iterator<Item = String> {
-    let entries = std::fs::read_dir(folder).into_iter().flatten().flatten();
+fn entries(dir: &Path) -> impl Iterator<Item = String> {
+    let entries = std::fs::read_dir(dir).into_iter().flatten().flatten();
     entries.filter_map(|entry| entry.file_name().into_string().ok())
 }
 

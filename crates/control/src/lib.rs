@@ -4,12 +4,14 @@
 //! Workers talk over a `SOCK_SEQPACKET` pair made by the broker ([`messages`] has the messages, [`link`] the worker's end).
 //! The broker presumes the worker fallen: a message can only ever change the account of the worker it came from.
 //! Operators talk JSON over `admin.sock`, which only the broker's own user may open ([`admin`]).
+#![warn(missing_docs, unreachable_pub)]
 
 pub mod admin;
 pub mod atomic_file;
 pub mod backend;
 pub mod checkpoint;
 pub mod closing;
+pub mod dispatch;
 pub mod duration;
 pub mod elf;
 pub mod grant;
@@ -33,7 +35,6 @@ pub mod state_dir;
 pub mod statistics;
 pub mod suspend;
 pub mod topology;
-pub mod turn_page;
 pub mod zone;
 
 pub use cuda_abi::env_vars;

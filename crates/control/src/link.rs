@@ -2,7 +2,7 @@
 //!
 //! The worker outlives a broker: when the connection ends, a thread of this link joins the successor through
 //! `workers.sock` and shows its token. Requests that were under way are asked again. The two sides then settle the
-//! account: the broker tells what its books say, and the link gives back (or asks for) the difference to what the
+//! account: the broker tells what its accounts say, and the link gives back (or asks for) the difference to what the
 //! worker really was granted. So neither a lost grant nor a lost release leaves a trace.
 //!
 //! Locking: `state` is held for moments only, never while waiting for an answer.
@@ -19,40 +19,46 @@ use zerocopy::{FromBytes, IntoBytes};
 
 use super::messages::{self, ToBroker, ToWorker, Token, account, code, to_broker, to_worker};
 use super::name::ZoneName;
-use super::suspend::{Inside, Rest};
+use super::suspend::{Inside, Suspension};
 
 mod sharing;
 
 pub use sharing::{Imported, NotShared};
 
+use crate::dispatch::WorkerDispatch;
 use crate::packet;
 use crate::statistics::Writer;
-use crate::turn_page::Turnstile;
 
 /// How long a request waits for a broker that is away.
-const PATIENCE: Duration = Duration::from_secs(5);
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
 const REJOIN_EVERY: Duration = Duration::from_millis(25);
 const RESEND_EVERY: Duration = Duration::from_millis(20);
-/// How long those who call the driver are waited for when the worker is to rest.
-const SETTLE: Duration = Duration::from_millis(50);
+/// How long those who call the driver are waited for when the worker is to be suspended.
+const SUSPEND_TIMEOUT: Duration = Duration::from_millis(50);
 
 /// A client, as the broker hands it over.
 pub struct Assignment {
     /// One end of a `SOCK_SEQPACKET` pair; the client has the other.
     pub client: OwnedFd,
+    /// Where the kernel has such descriptors.
     pub client_pidfd: Option<OwnedFd>,
     /// The client is in another domain, and the region is what its socket offers.
     pub brings_region: bool,
     /// Where this worker counts what it does.
     pub statistics: Writer,
     /// Where it learns whose turn it is.
-    pub turnstile: Arc<Turnstile>,
+    pub dispatch: Arc<WorkerDispatch>,
+    /// In the broker's pid namespace.
     pub client_pid: u32,
+    /// Of the client's process.
     pub client_uid: u32,
+    /// Of the client's process.
     pub client_gid: u32,
     /// Of the API table that the client was built with, as the client says.
     pub zone: String,
+    /// Bytes of GPU memory; none: what the GPU has.
     pub memory_limit: Option<u64>,
+    /// Weight of the zone's GPU time.
     pub share: u32,
     /// What each context costs, on the zone's account.
     pub context_memory: u64,
@@ -60,12 +66,13 @@ pub struct Assignment {
 
 /// Why a charge was not granted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[allow(missing_docs, reason = "the messages say it")]
 pub enum Denied {
     #[error("the zone's memory limit is reached")]
     OverLimit,
     #[error("the broker refused")]
     Refused,
-    #[error("there is no broker to ask")]
+    #[error("no connection to the broker")]
     NoBroker,
 }
 
@@ -81,7 +88,7 @@ struct Shared {
     names_descriptors: bool,
     state: Mutex<State>,
     changed: Condvar,
-    rest: Rest,
+    suspension: Suspension,
 }
 
 struct State {
@@ -89,7 +96,7 @@ struct State {
     token: Token,
     /// The page of statistics, for the next broker.
     statistics: Option<Arc<OwnedFd>>,
-    turnstile: Option<Arc<Turnstile>>,
+    dispatch: Option<Arc<WorkerDispatch>>,
     next_seq: u64,
     /// By account: what was granted and not given back.
     charged: [u64; account::COUNT],
@@ -129,6 +136,7 @@ struct Answer {
 }
 
 impl BrokerLink {
+    /// Over the connection that this process was started with, without a way back to a next broker.
     pub fn from_fd(socket: OwnedFd) -> Self {
         Self::with_rejoin(socket, None, false)
     }
@@ -139,7 +147,7 @@ impl BrokerLink {
             socket: Some(Arc::new(socket)),
             token: [0; 16],
             statistics: None,
-            turnstile: None,
+            dispatch: None,
             next_seq: 1,
             charged: [0; account::COUNT],
             unsent_release: [0; account::COUNT],
@@ -150,8 +158,8 @@ impl BrokerLink {
             imports: HashMap::new(),
             isolated: false,
         };
-        let (state, changed, rest) = (Mutex::new(state), Condvar::new(), Rest::default());
-        Self { shared: Arc::new(Shared { rejoin, names_descriptors, state, changed, rest }) }
+        let (state, changed, suspension) = (Mutex::new(state), Condvar::new(), Suspension::default());
+        Self { shared: Arc::new(Shared { rejoin, names_descriptors, state, changed, suspension }) }
     }
 
     /// Tells which parts of the jail are missing, as bits of [`crate::jail::Missing`], and the driver's version.
@@ -204,17 +212,17 @@ impl BrokerLink {
             };
             let statistics = fds.next();
             let writer = Writer::new(statistics.as_ref());
-            let turnstile = Arc::new(Turnstile::new(statistics.as_ref(), fds.next()));
+            let dispatch = Arc::new(WorkerDispatch::new(statistics.as_ref(), fds.next()));
             {
                 let mut state = self.shared.lock();
                 state.statistics = statistics.map(Arc::new);
-                state.turnstile = Some(turnstile.clone());
+                state.dispatch = Some(dispatch.clone());
                 state.token = message.token;
                 (state.used, state.limit) = (message.used, message.limit);
                 state.isolated = message.details.flags & messages::shared_flags::ISOLATE != 0;
             }
-            if message.details.flags & messages::shared_flags::MAY_REST != 0 {
-                self.shared.rest.allow();
+            if message.details.flags & messages::shared_flags::MAY_SUSPEND != 0 {
+                self.shared.suspension.allow();
             }
             let shared = Arc::clone(&self.shared);
             std::thread::Builder::new().name("broker-link".into()).spawn(move || shared.listen())?;
@@ -223,7 +231,7 @@ impl BrokerLink {
                 client_pidfd: fds.next(),
                 brings_region: message.details.flags & messages::shared_flags::BRINGS_REGION != 0,
                 statistics: writer,
-                turnstile,
+                dispatch,
                 client_pid: message.client_pid,
                 client_uid: message.client_uid,
                 client_gid: message.client_gid,
@@ -238,13 +246,13 @@ impl BrokerLink {
     /// Before the driver is called, for as long as it is: not while this worker's memory is elsewhere.
     #[inline]
     pub fn enter_driver(&self) -> Inside<'_> {
-        self.shared.rest.enter(|| self.shared.lock().tell(to_broker::WAKE))
+        self.shared.suspension.enter(|| self.shared.lock().tell(to_broker::BUSY))
     }
 
     /// The same for who can do without.
     #[inline]
     pub fn try_enter_driver(&self) -> Option<Inside<'_>> {
-        self.shared.rest.try_enter()
+        self.shared.suspension.try_enter()
     }
 
     /// Asks the zone's ledger for `bytes`; they count until they are released or the worker ends.
@@ -294,7 +302,7 @@ impl Shared {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Asks until there is an answer or patience ends.
+    /// Asks until there is an answer or the timeout is over.
     fn request(&self, mut message: ToBroker, fd: Option<BorrowedFd<'_>>) -> Option<Box<Answer>> {
         let fd = message.bring(fd, self.names_descriptors);
         let (account, bytes) = match message.kind {
@@ -302,7 +310,7 @@ impl Shared {
             _ => (account::DEVICE, 0),
         };
         let import = sharing::memory_asked_for(&message);
-        let deadline = Instant::now() + PATIENCE;
+        let deadline = Instant::now() + ANSWER_TIMEOUT;
         let mut state = self.lock();
         loop {
             let seq = state.next_seq;
@@ -367,8 +375,8 @@ impl Shared {
             {
                 let mut state = self.lock();
                 state.socket = None;
-                if let Some(turnstile) = &state.turnstile {
-                    turnstile.release();
+                if let Some(dispatch) = &state.dispatch {
+                    dispatch.release();
                 }
                 state.requests.retain(|_, request| !request.abandoned);
                 for request in state.requests.values_mut().filter(|request| request.outcome.is_none()) {
@@ -388,13 +396,13 @@ impl Shared {
                 }
             };
             let mut state = self.lock();
-            if let Some(turnstile) = &state.turnstile {
-                turnstile.set_bell(bell);
+            if let Some(dispatch) = &state.dispatch {
+                dispatch.set_bell(bell);
             }
             state.settle(socket, &adopted);
-            if self.rest.is_resting() {
+            if self.suspension.is_suspended() {
                 // Its memory is still elsewhere, which the new broker cannot know.
-                state.tell(to_broker::RESTING);
+                state.tell(to_broker::SUSPENDED);
             }
             drop(state);
             self.changed.notify_all();
@@ -430,11 +438,12 @@ impl Shared {
             };
             drop(state);
             match message.map(|message| message.kind) {
-                Some(to_worker::REST) => {
-                    let said = if self.rest.settle(SETTLE) { to_broker::RESTING } else { to_broker::WAKE };
+                Some(to_worker::SUSPEND) => {
+                    let said =
+                        if self.suspension.suspend(SUSPEND_TIMEOUT) { to_broker::SUSPENDED } else { to_broker::BUSY };
                     self.lock().tell(said);
                 }
-                Some(to_worker::AWAKE) => self.rest.wake(),
+                Some(to_worker::RESUME) => self.suspension.resume(),
                 _ => {}
             }
             self.changed.notify_all();
@@ -488,7 +497,7 @@ impl State {
                 Err(_) => false,
             },
             Err(_) => {
-                // It is lost; the link's thread sees the end of the connection, and begins anew.
+                // It is lost; the link's thread sees the end of the connection, and starts again.
                 let _ = rustix::net::shutdown(&socket, rustix::net::Shutdown::Both);
                 false
             }
@@ -550,7 +559,7 @@ impl State {
         }
     }
 
-    /// Brings the new broker's books to what this worker holds.
+    /// Brings the new broker's accounts to what this worker holds.
     fn settle(&mut self, socket: OwnedFd, adopted: &ToWorker) {
         (self.used, self.limit) = (adopted.used, adopted.limit);
         let socket = Arc::new(socket);
@@ -586,7 +595,7 @@ fn join(path: &std::path::Path, token: &Token, page: Option<&OwnedFd>, names: bo
     let page = message.bring(page.map(AsFd::as_fd), names);
     packet::send(&socket, message.as_bytes(), page.as_slice())?;
     let mut fds = [PollFd::new(&socket, PollFlags::IN)];
-    let time = rustix::event::Timespec { tv_sec: PATIENCE.as_secs() as i64, tv_nsec: 0 };
+    let time = rustix::event::Timespec { tv_sec: ANSWER_TIMEOUT.as_secs() as i64, tv_nsec: 0 };
     if rustix::event::poll(&mut fds, Some(&time))? == 0 {
         return Err(io::ErrorKind::TimedOut.into());
     }

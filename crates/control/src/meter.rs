@@ -14,8 +14,11 @@ pub const MAX_READINGS: usize = 2048;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
 pub struct Reading {
+    /// 0 where there is no process.
     pub pid: u32,
+    /// Zero.
     pub reserved: u32,
+    /// Of GPU memory.
     pub bytes: u64,
 }
 

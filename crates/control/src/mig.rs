@@ -22,7 +22,9 @@ pub const END: u32 = FIRST + FIRST * GPU_INSTANCES * COMPUTE_INSTANCES;
 pub struct Instance {
     /// The number of the GPU's device node.
     pub gpu: u32,
+    /// As the driver numbers it within the GPU.
     pub gpu_instance: u32,
+    /// As the driver numbers it within the GPU instance.
     pub compute_instance: u32,
 }
 
@@ -45,7 +47,9 @@ impl Instance {
 /// What a machine's GPUs are to zones, by number.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Inventory {
+    /// GPUs that are not cut.
     pub whole: Vec<u32>,
+    /// Instances of those that are.
     pub instances: Vec<u32>,
 }
 
@@ -70,6 +74,7 @@ impl Inventory {
         Self { whole: Vec::new(), instances: (0..gpus).flat_map(of).filter_map(Instance::number).collect() }
     }
 
+    /// Whether there is a GPU that is cut.
     pub fn is_cut(&self) -> bool {
         !self.instances.is_empty()
     }
@@ -90,6 +95,7 @@ impl Inventory {
         if self.whole.is_empty() { self.instances.into_iter().take(1).collect() } else { self.whole }
     }
 
+    /// Whole GPUs, then instances.
     pub fn all(self) -> Vec<u32> {
         self.whole.into_iter().chain(self.instances).collect()
     }

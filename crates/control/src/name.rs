@@ -1,4 +1,4 @@
-//! Names of zones. They become folder names and parts of messages, so they are checked once, here.
+//! Names of zones. They become directory names and parts of messages, so they are checked once, here.
 
 use std::fmt;
 use std::str::FromStr;
@@ -13,9 +13,10 @@ pub const MAX: usize = 63;
 #[serde(try_from = "String", into = "String")]
 pub struct ZoneName(String);
 
+/// A text that is not a valid zone name, shortened.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
 #[error(
-    "{0:?} is no name for a zone (1 to {MAX} letters, digits, '-', '_' or '.', beginning with a letter or digit)"
+    "{0:?} is not a valid zone name (1 to {MAX} letters, digits, '-', '_' or '.', beginning with a letter or digit)"
 )]
 pub struct BadName(String);
 
@@ -48,6 +49,7 @@ impl From<ZoneName> for String {
 }
 
 impl ZoneName {
+    /// As it was written.
     pub fn as_str(&self) -> &str {
         &self.0
     }
@@ -59,6 +61,7 @@ impl ZoneName {
         field
     }
 
+    /// Reads such a field, which may come from anywhere.
     pub fn from_field(field: &[u8; MAX + 1]) -> Option<Self> {
         let end = field.iter().position(|byte| *byte == 0)?;
         std::str::from_utf8(&field[..end]).ok()?.parse().ok()
@@ -76,7 +79,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_that_could_leave_their_folder_are_refused() {
+    fn names_that_could_leave_their_directory_are_refused() {
         for bad in ["", ".", "..", "../x", "a/b", "-a", "a b", "ä", "a\0b", &"x".repeat(64)] {
             assert!(bad.parse::<ZoneName>().is_err(), "{bad:?}");
         }

@@ -44,6 +44,7 @@ impl Numbers {
     }
 }
 
+/// What `/proc` tells of a process; nothing of one that is gone.
 pub fn numbers(pid: u32) -> Numbers {
     let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
     let pids = parse(&status);

@@ -108,7 +108,9 @@ fn send_with(socket: impl AsFd, bytes: &[u8], fds: &[BorrowedFd<'_>], flags: Sen
 
 /// What arrived: the number of bytes (0: the peer is gone) and the descriptors.
 pub struct Received {
+    /// Bytes of the message.
     pub len: usize,
+    /// Descriptors that came with it, to be closed on exec.
     pub fds: Vec<OwnedFd>,
 }
 

@@ -18,6 +18,7 @@ pub fn open_if_same(pid: u32, start: u64) -> Option<OwnedFd> {
     (start_time(pid) == Some(start)).then_some(process)
 }
 
+/// Sends SIGKILL.
 pub fn kill(process: impl AsFd) {
     // A process that is gone already is what was wanted.
     let _ = rustix::process::pidfd_send_signal(process, Signal::KILL);
@@ -47,7 +48,7 @@ pub fn parent(pid: u32) -> Option<u32> {
     stat.rsplit_once(')')?.1.split_whitespace().nth(1)?.parse().ok()
 }
 
-/// The user that a process runs as; its folder in /proc may be root's all the same.
+/// The user that a process runs as; its directory in /proc may be root's all the same.
 pub fn uid(pid: u32) -> Option<u32> {
     let status = std::fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
     status.lines().find_map(|line| line.strip_prefix("Uid:"))?.split_whitespace().next()?.parse().ok()
@@ -87,14 +88,19 @@ pub fn take_descriptor(process: impl AsFd, number: i32) -> io::Result<OwnedFd> {
 /// Who is at the other end of a socket.
 #[derive(Debug)]
 pub struct Peer {
+    /// In our pid namespace; 0 if it has none there.
     pub pid: u32,
+    /// When it connected.
     pub uid: u32,
+    /// When it connected.
     pub gid: u32,
+    /// Where the kernel has such descriptors.
     pub pidfd: Option<OwnedFd>,
     /// The descriptor is of the process that connected, and not of one that has its number by now.
     pub exact: bool,
 }
 
+/// Asks the kernel.
 pub fn peer(socket: impl AsFd) -> io::Result<Peer> {
     let mut credentials = libc::ucred { pid: 0, uid: 0, gid: 0 };
     // SAFETY: the kernel writes a ucred, which has no invalid values.

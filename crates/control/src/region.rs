@@ -11,10 +11,12 @@ use idm::region::{Layout, Region};
 /// How many threads of a client can call CUDA: each keeps a lane, of which only touched pages cost anything.
 const LANES: u32 = 1024;
 
+/// What it is divided into, the same for every client.
 pub fn layout() -> Layout {
     Layout { lanes: LANES, ..Layout::default() }
 }
 
+/// Memory of that layout, sealed against shrinking and growing.
 pub fn make() -> io::Result<OwnedFd> {
     Region::memory(&layout()).map_err(io::Error::other)
 }

@@ -1,6 +1,6 @@
 //! Programs that meet by name: one publishes a buffer, others wait for it, and each learns when the other is done.
 //!
-//! A connection to the zone's socket begins with idm's `Meeting`, and goes on with messages of one size in both directions.
+//! A connection to the zone's socket begins with idm's `Rendezvous`, and goes on with messages of one size in both directions.
 //! It has one role, given by its first message:
 //!
 //! | says | hears |
@@ -10,8 +10,8 @@
 //! | `LIST` from `number` on | an `ENTRY` for each publication that the zone may see, as many as fit, then `END` with the `number` of all |
 //! | `FINISH` name | `END`: those of the zone who took it without staying are done |
 //!
-//! Then a publisher says `DONE` when it withdraws its offer, and who has taken it when it has no more use for it; whoever
-//! hangs up without saying so is lost. Time-outs are the client's own: it hangs up.
+//! Then a publisher says `DONE` when it withdraws its offer, and the client that took it does when it has no more
+//! use for it; a client that hangs up without saying so is lost. Time-outs are the client's own: it hangs up.
 //!
 //! `bindings/c/bulkhead_ipc.h` and `bindings/python/bulkhead` speak the same; the numbers here never change their meaning.
 
@@ -19,28 +19,41 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use idm::bootstrap::{self, BootstrapError, Meeting, Message};
+use idm::bootstrap::{self, BootstrapError, Message, Rendezvous};
 use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes, KnownLayout};
 
 use super::name::{MAX, ZoneName};
 
+/// Kinds of [`RendezvousMessage`]: below 100 a client's, above it the broker's.
 pub mod kind {
+    /// Offers a buffer under a name.
     pub const PUBLISH: u32 = 1;
+    /// Asks for a name.
     pub const WAIT: u32 = 2;
+    /// Withdraws the offer, or has no more use for it.
     pub const DONE: u32 = 3;
+    /// Asks what is published.
     pub const LIST: u32 = 4;
+    /// Has no more use for what was taken with [`DETACH`](super::DETACH).
     pub const FINISH: u32 = 5;
 
+    /// The offer stands.
     pub const PUBLISHED: u32 = 101;
+    /// Here is the offer.
     pub const FOUND: u32 = 102;
     /// To who has taken it: the publisher has withdrawn it (`code` 0), or is lost.
     pub const GONE: u32 = 103;
     /// To the publisher: consumer `number`, of `zone`, has it.
     pub const TAKEN: u32 = 104;
+    /// To the publisher: a consumer is done with it.
     pub const FINISHED: u32 = 105;
+    /// To the publisher: a consumer hung up without a word.
     pub const LOST: u32 = 106;
+    /// A publication, in answer to `LIST`.
     pub const ENTRY: u32 = 107;
+    /// Nothing more comes.
     pub const END: u32 = 108;
+    /// No, and `code` says why.
     pub const REFUSED: u32 = 109;
 }
 
@@ -60,8 +73,11 @@ pub mod code {
 
 /// Flag of `WAIT`: the connection ends with the answer, and `FINISH` says when the offer is done with.
 pub const DETACH: u32 = 1;
+/// Bytes of a name, its NUL included.
 pub const FIELD: usize = MAX + 1;
+/// Bytes of a handle.
 pub const HANDLE: usize = 64;
+/// Bytes of a note at most.
 pub const NOTE: usize = 712;
 
 /// A field that should be a name, and is not.
@@ -71,7 +87,8 @@ pub struct NoName;
 /// A message, in either direction.
 #[derive(Clone, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
-pub struct Meet {
+pub struct RendezvousMessage {
+    /// One of [`kind`].
     pub kind: u32,
     /// Of `WAIT`: flags. Of `REFUSED` and `GONE`: why.
     pub code: u32,
@@ -79,36 +96,44 @@ pub struct Meet {
     pub number: u64,
     /// Of the offer: how many bytes, and where in the memory they begin.
     pub bytes: u64,
+    /// Where in the memory the buffer begins.
     pub offset: u64,
     /// Of an `ENTRY`: how long ago it was published, in milliseconds.
     pub age: u64,
+    /// Zero.
     pub reserved: u64,
+    /// What it is published as; see [`RendezvousMessage::name`].
     pub name: [u8; FIELD],
     /// Of `WAIT`: the zone that it must come from, if that matters. From the broker: the zone it is about.
     pub zone: [u8; FIELD],
     /// As `cuIpcGetMemHandle` and `cuIpcGetEventHandle` gave them; all zeros: there is none.
     pub memory: [u8; HANDLE],
+    /// As `memory`: recorded when the buffer's content is ready.
     pub event: [u8; HANDLE],
+    /// How many bytes of `note` count.
     pub note_len: u64,
     /// Whatever the publisher has to say, such as the shape of a tensor. Nobody between reads it.
     pub note: [u8; NOTE],
 }
 
-const _: () = assert!(size_of::<Meet>() == 1024);
+const _: () = assert!(size_of::<RendezvousMessage>() == 1024);
 
-impl Meet {
+impl RendezvousMessage {
+    /// A message of which only the kind is set.
     pub fn new(kind: u32) -> Self {
         let mut message = Self::new_zeroed();
         message.kind = kind;
         message
     }
 
+    /// A `REFUSED` with a reason, one of [`code`].
     pub fn refusal(code: u32) -> Self {
         let mut message = Self::new(kind::REFUSED);
         message.code = code;
         message
     }
 
+    /// The same with a name.
     pub fn named(mut self, name: &ZoneName) -> Self {
         self.name = name.to_field();
         self
@@ -124,6 +149,7 @@ impl Meet {
         if self.zone == [0; FIELD] { Ok(None) } else { ZoneName::from_field(&self.zone).map(Some).ok_or(NoName) }
     }
 
+    /// The part of it that counts, whatever the length says.
     pub fn note(&self) -> &[u8] {
         self.note.get(..self.note_len as usize).unwrap_or_default()
     }
@@ -143,7 +169,7 @@ impl Meet {
     }
 }
 
-impl Message for Meet {
+impl Message for RendezvousMessage {
     fn is_valid(&self) -> bool {
         self.reserved == 0 && self.note_len <= NOTE as u64
     }
@@ -153,58 +179,64 @@ impl Message for Meet {
     }
 }
 
+/// Why there was no rendezvous.
 #[derive(Debug, thiserror::Error)]
-pub enum MeetError {
+#[allow(missing_docs, reason = "the messages say it")]
+pub enum RendezvousError {
     #[error(transparent)]
     Connection(#[from] BootstrapError),
-    #[error("nobody published it in time")]
+    #[error("timed out: nothing was published under this name")]
     TimedOut,
-    #[error("the proxy refuses: {}", explain(*.0))]
+    #[error("refused by the proxy: {}", explain(*.0))]
     Refused(u32),
     #[error("the publisher is gone")]
     Gone,
-    #[error("the proxy's answer makes no sense")]
+    #[error("invalid answer from the proxy")]
     Nonsense,
 }
 
+/// A code of `REFUSED`, for people.
 pub fn explain(code: u32) -> &'static str {
     match code {
-        code::MALFORMED => "that is no name (1 to 63 letters, digits, '-', '_' or '.')",
+        code::MALFORMED => "not a valid name (1 to 63 letters, digits, '-', '_' or '.')",
         code::NAME_TAKEN => "the zone has a publication of that name already",
         code::STALE => "the handle is stale: its memory was freed, or the proxy was restarted since",
         code::TOO_MANY => "the zone has too many publications or waiting programs",
-        code::DIED => "the publisher is gone without a word",
+        code::DIED => "the publisher ended without withdrawing it",
         _ => "for a reason that this program does not know",
     }
 }
 
 /// A program's end of such a connection.
-pub struct Meeter {
+pub struct RendezvousClient {
     socket: OwnedFd,
 }
 
-impl Meeter {
-    pub fn connect(socket: &Path) -> Result<Self, MeetError> {
+impl RendezvousClient {
+    /// To the zone's socket.
+    pub fn connect(socket: &Path) -> Result<Self, RendezvousError> {
         let socket = bootstrap::connect(socket)?;
-        bootstrap::send(&socket, &Meeting::default(), &[])?;
+        bootstrap::send(&socket, &Rendezvous::default(), &[])?;
         Ok(Self { socket })
     }
 
+    /// The connection, to be watched: its hang-up says that the broker is gone.
     pub fn socket(&self) -> &impl AsFd {
         &self.socket
     }
 
-    pub fn say(&self, message: &Meet) -> Result<(), MeetError> {
+    /// Sends a message.
+    pub fn say(&self, message: &RendezvousMessage) -> Result<(), RendezvousError> {
         Ok(bootstrap::send(&self.socket, message, &[])?)
     }
 
     /// The next message; none if there is none until then.
-    pub fn hear(&self, until: Option<Instant>) -> Result<Option<Meet>, MeetError> {
+    pub fn hear(&self, until: Option<Instant>) -> Result<Option<RendezvousMessage>, RendezvousError> {
         let received = match until {
-            None => bootstrap::recv::<Meet>(&self.socket),
+            None => bootstrap::recv::<RendezvousMessage>(&self.socket),
             Some(until) => {
                 let left = until.saturating_duration_since(Instant::now());
-                bootstrap::recv_within::<Meet>(&self.socket, left)
+                bootstrap::recv_within::<RendezvousMessage>(&self.socket, left)
             }
         };
         match received {
@@ -215,25 +247,29 @@ impl Meeter {
     }
 
     /// Publishes an offer. It stands until this is dropped, or `DONE` is said.
-    pub fn publish(socket: &Path, offer: &Meet) -> Result<Self, MeetError> {
-        let meeter = Self::connect(socket)?;
-        meeter.say(offer)?;
-        match meeter.hear(Some(Instant::now() + ANSWER_TIME))? {
-            Some(answer) if answer.kind == kind::PUBLISHED => Ok(meeter),
-            Some(answer) if answer.kind == kind::REFUSED => Err(MeetError::Refused(answer.code)),
-            _ => Err(MeetError::Nonsense),
+    pub fn publish(socket: &Path, offer: &RendezvousMessage) -> Result<Self, RendezvousError> {
+        let client = Self::connect(socket)?;
+        client.say(offer)?;
+        match client.hear(Some(Instant::now() + ANSWER_TIME))? {
+            Some(answer) if answer.kind == kind::PUBLISHED => Ok(client),
+            Some(answer) if answer.kind == kind::REFUSED => Err(RendezvousError::Refused(answer.code)),
+            _ => Err(RendezvousError::Nonsense),
         }
     }
 
     /// Waits for an offer.
-    pub fn wait(socket: &Path, request: &Meet, until: Option<Instant>) -> Result<(Self, Meet), MeetError> {
-        let meeter = Self::connect(socket)?;
-        meeter.say(request)?;
-        match meeter.hear(until)? {
-            None => Err(MeetError::TimedOut),
-            Some(answer) if answer.kind == kind::FOUND => Ok((meeter, answer)),
-            Some(answer) if answer.kind == kind::REFUSED => Err(MeetError::Refused(answer.code)),
-            Some(_) => Err(MeetError::Nonsense),
+    pub fn wait(
+        socket: &Path,
+        request: &RendezvousMessage,
+        until: Option<Instant>,
+    ) -> Result<(Self, RendezvousMessage), RendezvousError> {
+        let client = Self::connect(socket)?;
+        client.say(request)?;
+        match client.hear(until)? {
+            None => Err(RendezvousError::TimedOut),
+            Some(answer) if answer.kind == kind::FOUND => Ok((client, answer)),
+            Some(answer) if answer.kind == kind::REFUSED => Err(RendezvousError::Refused(answer.code)),
+            Some(_) => Err(RendezvousError::Nonsense),
         }
     }
 }
@@ -247,7 +283,7 @@ mod tests {
 
     #[test]
     fn notes_and_names_stay_within_their_fields() {
-        let mut message = Meet::new(kind::PUBLISH).named(&"weights".parse().unwrap());
+        let mut message = RendezvousMessage::new(kind::PUBLISH).named(&"weights".parse().unwrap());
         message.set_note(&[7; NOTE + 9]);
         assert!(message.is_valid() && message.note().len() == NOTE);
         assert_eq!(message.name().unwrap().as_str(), "weights");
@@ -262,7 +298,7 @@ mod tests {
 
     #[test]
     fn a_handle_of_zeros_is_none() {
-        let mut message = Meet::new(kind::PUBLISH);
+        let mut message = RendezvousMessage::new(kind::PUBLISH);
         assert_eq!(message.tokens().count(), 0);
         message.memory[16..32].copy_from_slice(&[3; 16]);
         assert_eq!(message.tokens().collect::<Vec<_>>(), [[3; 16]]);

@@ -2,14 +2,17 @@
 
 use std::fmt;
 
+/// Why a text is not a size.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
+#[allow(missing_docs, reason = "the messages say it")]
 pub enum SizeError {
     #[error("{0:?} is not a memory size (write it like 2GiB, 512MiB or 1073741824)")]
     NotASize(String),
-    #[error("{0:?} is more memory than can be counted")]
+    #[error("{0:?} is too large for a memory size")]
     TooLarge(String),
     #[error("a memory size must be more than 0")]
     Zero,
+    /// A small number without a unit.
     #[error("{0:?} has no unit (write {0}GiB or {0}MiB)")]
     NoUnit(String),
 }

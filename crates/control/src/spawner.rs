@@ -1,4 +1,4 @@
-//! What the broker asks of whoever has the privilege to start, confine and end workers.
+//! What the broker asks of the process that has the privilege to start, confine and end workers.
 //!
 //! The broker parses what tenants, pods and operators send, and has no privilege. Everything that takes one goes through
 //! this trait: to a process of its own where the node runs as root, or to the same process for an ordinary user, who has
@@ -58,8 +58,13 @@ pub enum Program {
     Inventory(Confined),
     /// Tells what each process uses of the GPUs.
     Meter,
-    /// Moves the GPU memory of a worker, which is named by its child number.
-    Mover { worker: u64, which: Move },
+    /// Moves the GPU memory of a worker.
+    Mover {
+        /// The worker's child number.
+        worker: u64,
+        /// Where to.
+        which: Move,
+    },
 }
 
 /// How a process that loads a driver is confined.
@@ -129,7 +134,7 @@ pub trait Spawner: Send + Sync {
     /// Kills the client of a worker; false when it is not known.
     fn kill_client(&self, id: u64) -> bool;
 
-    /// Makes limits of host memory and processor time count for a zone; true when its workers must be admitted anew.
+    /// Makes limits of host memory and processor time count for a zone; true when its workers must be admitted again.
     fn set_zone(&self, zone: &ZoneName, limits: HostLimits) -> io::Result<bool>;
 
     /// Forgets a zone's limits.

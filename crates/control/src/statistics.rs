@@ -50,8 +50,10 @@ pub enum Denial {
 }
 
 impl Denial {
+    /// In the order of the counters.
     pub const ALL: [Self; 4] = [Self::Handle, Self::Argument, Self::Unsupported, Self::Protocol];
 
+    /// As metrics name it.
     pub fn name(self) -> &'static str {
         match self {
             Self::Handle => "handle",
@@ -66,19 +68,29 @@ impl Denial {
 #[derive(Debug, Default)]
 #[repr(C)]
 pub struct Page {
+    /// Messages of the client.
     pub calls: AtomicU64,
+    /// Kernels that were launched.
     pub launches: AtomicU64,
+    /// Copies of all kinds.
     pub copies: AtomicU64,
+    /// Copied from host memory.
     pub bytes_to_device: AtomicU64,
+    /// Copied to host memory.
     pub bytes_from_device: AtomicU64,
+    /// Copied within device memory.
     pub bytes_on_device: AtomicU64,
+    /// Calls that failed.
     pub errors: AtomicU64,
     /// Requests that are being executed now: a gauge.
     pub in_progress: AtomicU64,
     /// Not 0 once somebody measures GPU time; until then the time means nothing.
     pub gpu_time_measured: AtomicU64,
+    /// Time that the GPU worked for this client.
     pub gpu_time_ns: AtomicU64,
+    /// By [`Denial`].
     pub denials: [AtomicU64; Denial::ALL.len()],
+    /// By place in [`FAULTS`].
     pub faults: [AtomicU64; FAULTS.len()],
     /// Nanoseconds that opening memory of others took.
     pub shared_opens: histogram::Words,
@@ -87,19 +99,22 @@ pub struct Page {
 }
 
 const SIZE: usize = 4096;
-const _: () = assert!(size_of::<Page>() <= crate::turn_page::OFFSET);
+const _: () = assert!(size_of::<Page>() <= crate::dispatch::OFFSET);
 
 impl Page {
+    /// Counts a denial.
     pub fn deny(&self, reason: Denial) {
         add(&self.denials[reason as usize], 1);
     }
 
+    /// Counts a fault, if it is a known one.
     pub fn fault(&self, code: CUresult) {
         if let Some(counter) = FAULTS.iter().position(|known| *known == code) {
             add(&self.faults[counter], 1);
         }
     }
 
+    /// All figures, each as it was at some moment.
     pub fn read(&self) -> WorkerStats {
         let load = |word: &AtomicU64| word.load(Ordering::Relaxed);
         WorkerStats {
@@ -120,6 +135,7 @@ impl Page {
     }
 }
 
+/// Adds to a counter that other threads may add to.
 pub fn add(counter: &AtomicU64, amount: u64) {
     counter.fetch_add(amount, Ordering::Relaxed);
 }
@@ -129,10 +145,15 @@ pub fn add(counter: &AtomicU64, amount: u64) {
 pub struct WorkerStats {
     /// Messages of the client.
     pub calls: u64,
+    /// Kernels that were launched.
     pub launches: u64,
+    /// Copies of all kinds.
     pub copies: u64,
+    /// Copied from host memory.
     pub bytes_to_device: u64,
+    /// Copied to host memory.
     pub bytes_from_device: u64,
+    /// Copied within device memory.
     pub bytes_on_device: u64,
     /// Calls that failed, for whatever reason.
     pub errors: u64,
@@ -141,8 +162,10 @@ pub struct WorkerStats {
     /// None where nobody measures it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub gpu_time_ns: Option<u64>,
+    /// By [`Denial`].
     #[serde(with = "denials")]
     pub denials: [u64; Denial::ALL.len()],
+    /// By place in [`FAULTS`].
     #[serde(with = "faults")]
     pub faults: [u64; FAULTS.len()],
     /// Nanoseconds that opening memory of other processes took.
@@ -154,10 +177,12 @@ pub struct WorkerStats {
 }
 
 impl WorkerStats {
+    /// Denials for whatever reason.
     pub fn denied(&self) -> u64 {
         self.denials.iter().fold(0, |sum, count| sum.saturating_add(*count))
     }
 
+    /// Faults of whatever kind.
     pub fn faulted(&self) -> u64 {
         self.faults.iter().fold(0, |sum, count| sum.saturating_add(*count))
     }
@@ -218,11 +243,11 @@ mod denials {
 
     const COUNT: usize = Denial::ALL.len();
 
-    pub fn serialize<S: serde::Serializer>(counts: &[u64; COUNT], to: S) -> Result<S::Ok, S::Error> {
+    pub(super) fn serialize<S: serde::Serializer>(counts: &[u64; COUNT], to: S) -> Result<S::Ok, S::Error> {
         super::to_map(counts, |at| Denial::ALL[at].name(), to)
     }
 
-    pub fn deserialize<'de, D: serde::Deserializer<'de>>(from: D) -> Result<[u64; COUNT], D::Error> {
+    pub(super) fn deserialize<'de, D: serde::Deserializer<'de>>(from: D) -> Result<[u64; COUNT], D::Error> {
         super::from_map(|at| Denial::ALL[at].name(), from)
     }
 }
@@ -232,11 +257,11 @@ mod faults {
 
     const COUNT: usize = FAULTS.len();
 
-    pub fn serialize<S: serde::Serializer>(counts: &[u64; COUNT], to: S) -> Result<S::Ok, S::Error> {
+    pub(super) fn serialize<S: serde::Serializer>(counts: &[u64; COUNT], to: S) -> Result<S::Ok, S::Error> {
         super::to_map(counts, |at| cuda_abi::error::name(FAULTS[at]), to)
     }
 
-    pub fn deserialize<'de, D: serde::Deserializer<'de>>(from: D) -> Result<[u64; COUNT], D::Error> {
+    pub(super) fn deserialize<'de, D: serde::Deserializer<'de>>(from: D) -> Result<[u64; COUNT], D::Error> {
         super::from_map(|at| cuda_abi::error::name(FAULTS[at]), from)
     }
 }
@@ -292,6 +317,7 @@ impl Reader {
         Ok(Self(Mapping::new(file.as_fd(), ProtFlags::READ)?))
     }
 
+    /// What the worker says now.
     pub fn read(&self) -> WorkerStats {
         self.0.page().read()
     }

@@ -7,6 +7,7 @@ use serde::{Deserialize, Serialize};
 /// All GPUs of a backend.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Survey {
+    /// `nvidia` or `soft`.
     pub backend: String,
     /// CUDA's version that the driver knows, like 13.0.
     pub cuda_version: String,
@@ -16,26 +17,35 @@ pub struct Survey {
     /// Why NVML could not be asked: then links, MIG and the like are not known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub without_nvml: Option<String>,
+    /// In the driver's order.
     pub gpus: Vec<Gpu>,
     /// From each GPU to each other, in the order of `gpus`.
     pub links: Vec<Vec<Link>>,
 }
 
+/// A GPU.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Gpu {
+    /// Its place in the driver's order.
     pub index: u32,
+    /// The product's name.
     pub name: String,
     /// As nvidia-smi writes it.
     pub uuid: String,
+    /// `domain:bus:device.function`, in hexadecimal.
     pub pci_bus_id: String,
+    /// Bytes that it has.
     pub memory_bytes: u64,
+    /// How many multiprocessors it has.
     pub multiprocessors: u32,
     /// Like 9.0.
     pub compute_capability: String,
     /// Kernels reach the pageable memory of their process (HMM or ATS).
     pub pageable_memory_access: bool,
+    /// Where the GPU can be cut.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub mig: Option<Mig>,
+    /// Where it has any.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub nvlink: Option<NvLink>,
     /// "default", "exclusive process" or "prohibited".
@@ -52,26 +62,37 @@ pub struct Gpu {
 /// Its slices, which are instances to the driver, where the GPU can be cut.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Mig {
+    /// The GPU is cut, or can be cut now.
     pub enabled: bool,
+    /// What it is cut into.
     pub slices: Vec<Slice>,
 }
 
+/// A MIG instance.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Slice {
     /// Its place among those of its GPU.
     pub index: u32,
+    /// The product's name and its profile.
     pub name: String,
+    /// As nvidia-smi writes it.
     pub uuid: String,
     /// Its size, like `1g.18gb`.
     pub profile: String,
+    /// Bytes that it has.
     pub memory_bytes: u64,
+    /// How many multiprocessors it has.
     pub multiprocessors: u32,
+    /// As the driver numbers it within the GPU.
     pub gpu_instance: u32,
+    /// As the driver numbers it within the GPU instance.
     pub compute_instance: u32,
 }
 
+/// The NVLinks of a GPU.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct NvLink {
+    /// Of NVLink.
     pub version: u32,
     /// Links that are up.
     pub active: u32,
@@ -81,8 +102,10 @@ pub struct NvLink {
     pub to: BTreeMap<String, u32>,
 }
 
+/// How one GPU reaches another.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Link {
+    /// What lies between them.
     pub kind: Kind,
     /// Kernels of one may use memory of the other.
     pub peer_access: bool,
@@ -115,6 +138,7 @@ pub enum Kind {
     System,
     /// The machine's memory: GPUs that are computed on the CPU.
     Memory,
+    /// Nobody could tell.
     #[default]
     Unknown,
 }
@@ -136,6 +160,7 @@ impl Kind {
         }
     }
 
+    /// For people, under the table.
     pub fn meaning(self) -> &'static str {
         match self {
             Self::Itself => "itself",

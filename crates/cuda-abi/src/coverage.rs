@@ -89,7 +89,7 @@ pub fn page() -> String {
     let table = functions();
     let mut text = String::from(
         "# Coverage of the CUDA driver API\n\n\
-         Made from `crates/cuda-abi/table/*.abi` by a test of `cuda-abi`; `BULKHEAD_BLESS=1 cargo test -p cuda-abi` writes it anew.\n\n\
+         Made from `crates/cuda-abi/table/*.abi` by a test of `cuda-abi`; `BULKHEAD_BLESS=1 cargo test -p cuda-abi` rewrites it.\n\n\
          Every symbol of CUDA 13.0's `libcuda.so.1` is exported. *works* means that the call\n\
          is answered by the library or reaches the node's driver; the word in brackets is how it is carried\n\
          ([ARCHITECTURE.md](../ARCHITECTURE.md#order)). What the driver of the node does not have (the software GPU has no\n\
@@ -207,7 +207,7 @@ mod tests {
         let differs = page.lines().zip(stands.lines()).find(|(made, stands)| made != stands);
         assert!(
             page == stands,
-            "docs/coverage.md is stale; write it anew with BULKHEAD_BLESS=1 cargo test -p cuda-abi\n\
+            "docs/coverage.md is stale; rewrite it with BULKHEAD_BLESS=1 cargo test -p cuda-abi\n\
              the first line that differs: {differs:?}"
         );
     }

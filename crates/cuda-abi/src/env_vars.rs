@@ -4,7 +4,8 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 
 /// Where a container finds its zone.
-pub const ZONE_FOLDER: &str = "/run/bulkhead/zone";
+pub const ZONE_DIR: &str = "/run/bulkhead/zone";
+/// The zone's socket in it.
 pub const ZONE_SOCKET: &str = "/run/bulkhead/zone/sock";
 /// The socket for rendezvous by name in a guest, which has no zone socket.
 pub const NAMES_SOCKET: &str = "/run/bulkhead/zone/names";

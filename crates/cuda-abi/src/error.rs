@@ -1,5 +1,6 @@
 //! CUDA's result codes, with the names and texts that `cuGetErrorName` and `cuGetErrorString` answer.
 
+/// A result code of CUDA, as C passes it.
 pub type CUresult = u32;
 
 /// What a function behind the border answers: the driver's code is the error.
@@ -7,7 +8,10 @@ pub type CudaResult<T = ()> = Result<T, CUresult>;
 
 macro_rules! results {
     ($($name:ident = $code:literal $text:literal)*) => {
-        $(pub const $name: CUresult = $code;)*
+        $(
+            #[doc = concat!($text, ".")]
+            pub const $name: CUresult = $code;
+        )*
 
         /// Every known code: value, name and text as NUL-terminated strings with static life.
         pub const RESULTS: &[(CUresult, &std::ffi::CStr, &std::ffi::CStr)] = &[

@@ -109,6 +109,7 @@ pub struct Wrapper<'a> {
 }
 
 impl<'a> Wrapper<'a> {
+    /// Leads to the image and its parts, which it borrows.
     pub fn new(image: &Image<'a>) -> Self {
         let parts: Vec<*const u8> = image.parts.iter().map(|part| part.as_ptr()).chain([std::ptr::null()]).collect();
         let words =

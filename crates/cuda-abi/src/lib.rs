@@ -1,4 +1,5 @@
 //! The CUDA driver API as data: one table of all functions, the C types, the result codes, the address plan.
+#![warn(missing_docs, unreachable_pub)]
 
 pub mod border;
 pub mod constants;

@@ -6,14 +6,17 @@
 
 /// Everything a kernel may touch lies in this window.
 pub const WINDOW_BASE: u64 = 0x2000_0000_0000;
+/// In bytes.
 pub const WINDOW_SIZE: u64 = 0x2000_0000_0000;
 
 /// Device memory: VMM mappings made by the worker.
 pub const DEVICE_BASE: u64 = WINDOW_BASE;
+/// In bytes.
 pub const DEVICE_SIZE: u64 = 0x0800_0000_0000;
 
 /// Host memory that the GPU reaches: shared memory mapped at the same address in client and worker.
 pub const HOST_BASE: u64 = WINDOW_BASE + WINDOW_SIZE / 2;
+/// In bytes.
 pub const HOST_SIZE: u64 = 0x0800_0000_0000;
 
 /// What VMM memory is mapped in units of.

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+/// The free ranges.
 #[derive(Debug, Default)]
 pub struct Space {
     /// Start → length of each free range; no two touch.
@@ -9,6 +10,7 @@ pub struct Space {
 }
 
 impl Space {
+    /// One free range.
     pub fn new(base: u64, size: u64) -> Space {
         Space { free: BTreeMap::from([(base, size)]) }
     }

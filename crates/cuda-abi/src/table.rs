@@ -48,60 +48,83 @@ pub enum Carry {
     Deny,
 }
 
+/// What an argument is to a call.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Role {
     /// Passed as it is.
     Value,
+    /// A handle, which the worker checks.
     Handle,
+    /// A handle that is gone when the call succeeds.
     Close,
+    /// One value out.
     Out {
+        /// The pointer may be NULL.
         optional: bool,
     },
+    /// One plain struct in.
     In,
+    /// One plain struct in and out.
     InOut,
+    /// An array in.
     InArray {
+        /// Its length over other arguments, as [`length_code`] reads it.
         count: String,
     },
+    /// Room for an array.
     OutArray {
+        /// Its length over other arguments; with `*`, the argument points to it.
         count: String,
     },
     /// A place whose type another argument says.
     Any {
+        /// The call writes there.
         written: bool,
     },
     /// A struct whose first word says which of its versions it is.
     Versioned,
+    /// A NUL-terminated string in.
     Str,
     /// A device address with the number of bytes the call touches there, and what it must be a multiple of.
     Span {
+        /// How many bytes, over other arguments.
         bytes: String,
+        /// 1 where any address is allowed.
         align: u32,
         /// Natively nobody looks at the address while a stream is captured, and cuDNN captures with made-up ones.
         any_in_capture: bool,
     },
 }
 
+/// An argument of a function.
 #[derive(Clone, Debug)]
 pub struct Arg {
+    /// Also the name of the parameter in generated code.
     pub name: String,
+    /// How it is carried.
     pub role: Role,
     /// The type that the role speaks of (`T` in `out T`); for plain values the C type itself.
     pub inner: String,
 }
 
+/// An entry of the table.
 #[derive(Clone, Debug)]
 pub struct Function {
+    /// The file of the table that it is in.
     pub family: &'static str,
     /// The exported symbol, e.g. `cuMemAlloc_v2`.
     pub symbol: String,
     /// The lowest version asked of `cuGetProcAddress` that yields this symbol.
     pub since: Option<u32>,
+    /// Its variant for per-thread default streams.
     pub per_thread: Option<PerThread>,
+    /// How the call reaches the driver.
     pub carry: Carry,
     /// May be called before `cuInit`.
     pub early: bool,
     /// The same arguments give the same answer.
     pub pure: bool,
+    /// In the order of the C prototype.
     pub args: Vec<Arg>,
 }
 
@@ -110,6 +133,7 @@ pub struct Function {
 pub struct PerThread {
     /// `ptsz` or `ptds`.
     pub suffix: &'static str,
+    /// The lowest version asked of `cuGetProcAddress` that yields it.
     pub since: u32,
 }
 
@@ -211,8 +235,23 @@ impl Arg {
         self.role == Role::Value && self.inner.starts_with('*')
     }
 
+    /// Its type is one of [`HANDLES`].
     pub fn is_handle(&self) -> bool {
         HANDLES.contains(&self.inner.as_str())
+    }
+}
+
+impl Carry {
+    /// How it is carried, in words.
+    pub fn about(self) -> &'static str {
+        match self {
+            Carry::Local => "answered in the client",
+            Carry::Post => "posted on the ring, without a reply",
+            Carry::Call => "called on the ring, with a reply",
+            Carry::Block => "blocks in the caller's lane",
+            Carry::Custom => "hand-written on both sides",
+            Carry::Deny => "not supported",
+        }
     }
 }
 

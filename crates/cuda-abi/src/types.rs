@@ -4,11 +4,16 @@
 
 pub use std::ffi::{c_char, c_void};
 
+/// A device by ordinal.
 pub type CUdevice = i32;
+/// An address that kernels use.
 pub type CUdeviceptr = u64;
 
 macro_rules! handles {
-    ($($(#[$doc:meta])* $name:ident)*) => { $($(#[$doc])* pub type $name = *mut c_void;)* };
+    ($($name:ident)*) => { $(
+        #[doc = concat!("A handle: CUDA's `", stringify!($name), "`.")]
+        pub type $name = *mut c_void;
+    )* };
 }
 
 handles! {
@@ -17,21 +22,34 @@ handles! {
     CUlinkState CUlogsCallbackHandle CUmemoryPool CUmipmappedArray CUmodule CUstream CUsurfref CUtexref CUuserObject
 }
 
+/// A handle of physical memory (`cuMemCreate`).
 pub type CUmemGenericAllocationHandle = u64;
+/// A texture object, which kernels get as it is.
 pub type CUtexObject = u64;
+/// A surface object, which kernels get as it is.
 pub type CUsurfObject = u64;
+/// A condition of a graph, which kernels set.
 pub type CUgraphConditionalHandle = u64;
 
+/// A host function of `cuLaunchHostFunc`.
 pub type CUhostFn = Option<unsafe extern "C" fn(user: *mut c_void)>;
+/// A callback of `cuStreamAddCallback`.
 pub type CUstreamCallback =
     Option<unsafe extern "C" fn(stream: CUstream, status: crate::error::CUresult, user: *mut c_void)>;
+/// Tells how much shared memory a block of so many threads uses.
 pub type CUoccupancyB2DSize = Option<unsafe extern "C" fn(block: i32) -> usize>;
+/// A function of the program's; only its address is passed on.
 pub type CUasyncCallback = *mut c_void;
+/// A function of the program's; only its address is passed on.
 pub type CUlogsCallback = *mut c_void;
+/// A position in the driver's log.
 pub type CUlogIterator = u32;
 
 macro_rules! enums {
-    ($($name:ident)*) => { $(pub type $name = u32;)* };
+    ($($name:ident)*) => { $(
+        #[doc = concat!("CUDA's enumeration `", stringify!($name), "`, as C passes it; see [`constants`](crate::constants).")]
+        pub type $name = u32;
+    )* };
 }
 
 enums! {
@@ -48,6 +66,7 @@ enums! {
 
 macro_rules! blobs {
     ($($name:ident $size:literal $align:literal)*) => { $(
+        #[doc = concat!("CUDA's `", stringify!($name), "`, into which nobody looks.")]
         #[repr(C, align($align))]
         #[derive(Clone, Copy, Debug)]
         pub struct $name(pub [u8; $size]);
@@ -106,11 +125,14 @@ blobs! {
     CUuuid 16 1
 }
 
+/// Declares structs of C. Their fields are documented by CUDA, under the same names.
 macro_rules! structs {
     ($($(#[$doc:meta])* $name:ident $size:literal { $($field:ident: $type:ty,)* })*) => { $(
+        #[doc = concat!("CUDA's `", stringify!($name), "`, with its fields in CUDA's order.")]
         $(#[$doc])*
         #[repr(C)]
         #[derive(Clone, Copy, Debug)]
+        #[allow(missing_docs)]
         pub struct $name {
             $(pub $field: $type,)*
         }

@@ -4,7 +4,7 @@
 //! connection has a short-lived one: the broker never waits for a reader.
 //! It only answers a status, at most a few times in a second however many ask. Nothing here changes anything: the
 //! method is GET or HEAD, a request is at most 8 KiB, and a peer has five seconds for it all.
-
+#![warn(unreachable_pub)]
 #![forbid(unsafe_code)]
 
 mod metrics;
@@ -152,7 +152,7 @@ impl Server {
         };
         match target {
             Target::Ready if !status.ready => {
-                let text = "workers do not start; the log says why\n".to_owned();
+                let text = "workers cannot start; see the log of the proxy\n".to_owned();
                 Response::text("503 Service Unavailable", "text/plain", text)
             }
             Target::Metrics => {

@@ -192,7 +192,7 @@ fn node(status: &Status) -> [(&'static str, &'static str, &'static str, u64); 15
     ]
 }
 
-pub fn render(status: &Status, dcgm_names: bool) -> String {
+pub(crate) fn render(status: &Status, dcgm_names: bool) -> String {
     let mut text = String::new();
     let (version, backend) = (escape(&status.version), escape(&status.backend));
     let cuda = format!("{}.{}", status.cuda_version / 1000, status.cuda_version % 1000 / 10);
@@ -340,7 +340,7 @@ mod tests {
         assert!(dcgm.contains("DCGM_FI_DEV_FB_USED{zone=\"a\"") && dcgm.contains("DCGM_FI_DEV_FB_FREE{zone=\"a\""));
     }
 
-    /// `BULKHEAD_BLESS=1` writes it anew.
+    /// `BULKHEAD_BLESS=1` rewrites it.
     #[test]
     fn the_reference_is_fresh() {
         const BEGIN: &str = "<!-- metrics: made from crates/exporter/src/metrics.rs -->\n";

@@ -9,7 +9,7 @@ const MAX_REQUEST: usize = 8 * 1024;
 const MAX_HEADERS: usize = 64;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Target {
+pub(crate) enum Target {
     Page,
     Metrics,
     Status,
@@ -19,7 +19,7 @@ pub enum Target {
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Get {
+pub(crate) struct Get {
     pub target: Target,
     /// The name that it was asked for by, without a port; programs of old times send none.
     pub host: Option<String>,
@@ -28,12 +28,12 @@ pub struct Get {
 }
 
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
-pub enum Bad {
-    #[error("this is no HTTP/1 request")]
+pub(crate) enum Bad {
+    #[error("not an HTTP/1 request")]
     Nonsense,
-    #[error("only GET and HEAD")]
+    #[error("only GET and HEAD are allowed")]
     Method,
-    #[error("this is not the name of this machine; [http] names says which are")]
+    #[error("not a name of this machine; add it to names in [http]")]
     Host,
     #[error("the request is too long")]
     TooLong,
@@ -44,7 +44,7 @@ pub enum Bad {
 }
 
 impl Bad {
-    pub fn status(&self) -> &'static str {
+    pub(crate) fn status(&self) -> &'static str {
         match self {
             Self::Nonsense | Self::Gone => "400 Bad Request",
             Self::Method => "405 Method Not Allowed",
@@ -56,7 +56,7 @@ impl Bad {
 }
 
 /// Reads the header of a request.
-pub fn read(stream: &mut TcpStream, deadline: Instant) -> Result<Get, Bad> {
+pub(crate) fn read(stream: &mut TcpStream, deadline: Instant) -> Result<Get, Bad> {
     let mut bytes = Vec::with_capacity(1024);
     loop {
         if let Some(get) = parse(&bytes)? {
@@ -77,7 +77,7 @@ pub fn read(stream: &mut TcpStream, deadline: Instant) -> Result<Get, Bad> {
 }
 
 /// Takes off what the peer still sends, until it closes or time is up; bounded, for it may send for ever.
-pub fn drain(stream: &mut TcpStream, deadline: Instant) {
+pub(crate) fn drain(stream: &mut TcpStream, deadline: Instant) {
     let mut part = [0; 1024];
     for _ in 0..64 {
         if !matches!(read_by(stream, &mut part, deadline), Ok(count) if count > 0) {
@@ -153,7 +153,7 @@ fn host(headers: &[httparse::Header<'_>]) -> Result<Option<String>, Bad> {
 
 /// Whether somebody who asks for this name means us. Any other name may be one that a stranger chose, so that a browser
 /// takes what we answer for the stranger's own.
-pub fn is_ours(host: Option<&str>, names: &[String]) -> bool {
+pub(crate) fn is_ours(host: Option<&str>, names: &[String]) -> bool {
     let Some(host) = host else { return true };
     let bare = host.strip_prefix('[').and_then(|host| host.strip_suffix(']')).unwrap_or(host);
     let own = rustix::system::uname();

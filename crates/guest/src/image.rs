@@ -27,7 +27,7 @@ pub const DISK_MODULES: [&str; 8] =
 pub const LIBRARY_DIR: &str = "usr/lib/x86_64-linux-gnu";
 
 /// What every C or C++ program wants, and the loader.
-const RUNTIME: [&str; 9] = [
+pub const RUNTIME: [&str; 9] = [
     "libc.so.6",
     "libm.so.6",
     "libpthread.so.0",

@@ -2,7 +2,7 @@
 //!
 //! An image is a kernel and a root file system in one archive that the kernel unpacks into memory. Both come from
 //! Debian's packages and our own build, and nothing else goes in: the same packages and the same libraries make the
-//! same bytes, whoever builds them and when.
+//! same bytes, wherever and whenever they are built.
 #![forbid(unsafe_code)]
 #![warn(unreachable_pub)]
 

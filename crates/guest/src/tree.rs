@@ -90,7 +90,7 @@ impl Tree {
         }
     }
 
-    /// The path without links in it. Links that go round in circles lead nowhere.
+    /// The path without links in it. Links that form a loop lead nowhere.
     pub fn resolve(&self, path: &str) -> Option<String> {
         let mut pending: Vec<String> = path.split('/').rev().map(str::to_owned).collect();
         let mut at = String::new();

@@ -13,7 +13,7 @@ use crate::api::device_plugin as api;
 use crate::cdi::spec::{Edits, Mount};
 
 /// Where the client library looks for its zone.
-const ZONE: &str = control::env_vars::ZONE_FOLDER;
+const ZONE: &str = control::env_vars::ZONE_DIR;
 const LIBRARIES: [&str; 2] = ["libcuda.so.1", "libnvidia-ml.so.1"];
 
 /// Default directories of distributions' loaders: Debian's, and all others'.

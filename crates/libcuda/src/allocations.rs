@@ -12,7 +12,7 @@ use crate::graph::capture;
 use crate::stream;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
+pub(crate) enum Kind {
     /// `cuMemAlloc`, a pool, or a mapping of the program's own.
     Device,
     /// `cuMemHostAlloc`: shared with the worker, at the same address.
@@ -30,7 +30,7 @@ pub enum Kind {
 }
 
 #[derive(Clone, Copy, Debug)]
-pub struct Allocation {
+pub(crate) struct Allocation {
     pub base: u64,
     pub len: u64,
     pub kind: Kind,
@@ -47,13 +47,13 @@ pub struct Allocation {
 
 impl Allocation {
     /// The other address of a byte that has two.
-    pub fn there(&self, address: u64) -> Option<u64> {
+    pub(crate) fn there(&self, address: u64) -> Option<u64> {
         (self.twin != 0).then(|| self.twin + (address - self.base))
     }
 }
 
 /// Flag of device memory that the program mapped itself.
-pub const OWN_MAPPING: u32 = 1 << 31;
+pub(crate) const OWN_MAPPING: u32 = 1 << 31;
 
 static KNOWN: RwLock<BTreeMap<u64, Allocation>> = RwLock::new(BTreeMap::new());
 static NEXT_ID: AtomicU64 = AtomicU64::new(1);
@@ -61,17 +61,17 @@ static NEXT_ID: AtomicU64 = AtomicU64::new(1);
 static GONE: AtomicU64 = AtomicU64::new(0);
 
 /// A number that is another one after memory was freed or unmapped.
-pub fn generation() -> u64 {
+pub(crate) fn generation() -> u64 {
     GONE.load(Ordering::Acquire)
 }
 
-pub fn add(base: u64, len: u64, kind: Kind, device: CUdevice, context: u64, flags: u32) {
+pub(crate) fn add(base: u64, len: u64, kind: Kind, device: CUdevice, context: u64, flags: u32) {
     let id = NEXT_ID.fetch_add(1, Ordering::Relaxed);
     KNOWN.write().insert(base, Allocation { base, len, kind, device, context, flags, id, pool: 0, twin: 0 });
 }
 
 /// A module's variable. Those that were there before have gone with their modules, which nobody told us.
-pub fn add_global(base: u64, len: u64, device: CUdevice, context: u64) {
+pub(crate) fn add_global(base: u64, len: u64, device: CUdevice, context: u64) {
     let id = NEXT_ID.fetch_add(1, Ordering::Relaxed);
     let variable = Allocation { base, len, kind: Kind::Global, device, context, flags: 0, id, pool: 0, twin: 0 };
     let mut known = KNOWN.write();
@@ -88,7 +88,7 @@ pub fn add_global(base: u64, len: u64, device: CUdevice, context: u64) {
 }
 
 /// Registered memory, and its alias unless that is 0.
-pub fn add_registered(base: u64, alias: u64, len: u64, device: CUdevice, context: u64, flags: u32) {
+pub(crate) fn add_registered(base: u64, alias: u64, len: u64, device: CUdevice, context: u64, flags: u32) {
     let id = NEXT_ID.fetch_add(1, Ordering::Relaxed);
     let host = Allocation { base, len, kind: Kind::Registered, device, context, flags, id, pool: 0, twin: alias };
     let mut known = KNOWN.write();
@@ -98,26 +98,26 @@ pub fn add_registered(base: u64, alias: u64, len: u64, device: CUdevice, context
     }
 }
 
-pub fn set_pool(base: u64, pool: u64) {
+pub(crate) fn set_pool(base: u64, pool: u64) {
     if let Some(allocation) = KNOWN.write().get_mut(&base) {
         allocation.pool = pool;
     }
 }
 
 /// The allocation that starts here.
-pub fn at(base: u64) -> Option<Allocation> {
+pub(crate) fn at(base: u64) -> Option<Allocation> {
     KNOWN.read().get(&base).copied()
 }
 
 /// The allocation that holds this address.
-pub fn find(address: u64) -> Option<Allocation> {
+pub(crate) fn find(address: u64) -> Option<Allocation> {
     let known = KNOWN.read();
     let (_, allocation) = known.range(..=address).next_back()?;
     (address - allocation.base < allocation.len.max(1)).then_some(*allocation)
 }
 
 /// Takes out the allocation that starts here, if it is of the kind wanted: of two threads that free it, one gets it.
-pub fn take(base: u64, wanted: impl FnOnce(&Allocation) -> bool) -> CudaResult<Allocation> {
+pub(crate) fn take(base: u64, wanted: impl FnOnce(&Allocation) -> bool) -> CudaResult<Allocation> {
     let mut known = KNOWN.write();
     let found = known.get(&base).copied().filter(wanted).ok_or(CUDA_ERROR_INVALID_VALUE)?;
     known.remove(&base);
@@ -126,13 +126,13 @@ pub fn take(base: u64, wanted: impl FnOnce(&Allocation) -> bool) -> CudaResult<A
 }
 
 /// Puts back what `take` took, when it could not be freed after all.
-pub fn restore(allocation: Allocation) {
+pub(crate) fn restore(allocation: Allocation) {
     KNOWN.write().insert(allocation.base, allocation);
 }
 
 /// May a call use `[address, address + len)`? It may run over several allocations that touch: mappings of the program's.
 /// Nothing may be anywhere: XLA copies what is empty from a null pointer.
-pub fn check(address: u64, len: u64) -> CudaResult {
+pub(crate) fn check(address: u64, len: u64) -> CudaResult {
     if len == 0 {
         return Ok(());
     }
@@ -149,7 +149,7 @@ pub fn check(address: u64, len: u64) -> CudaResult {
 }
 
 /// The same, for what natively may have any address while the stream is captured.
-pub fn check_unless_captured(address: u64, len: u64, stream: CUstream) -> CudaResult {
+pub(crate) fn check_unless_captured(address: u64, len: u64, stream: CUstream) -> CudaResult {
     match check(address, len) {
         Err(refused) if !capture::is_captured(stream::resolve(stream)?)? => Err(refused),
         _ => Ok(()),
@@ -157,14 +157,14 @@ pub fn check_unless_captured(address: u64, len: u64, stream: CUstream) -> CudaRe
 }
 
 /// Does anything known overlap this range?
-pub fn overlaps(start: u64, len: u64) -> bool {
+pub(crate) fn overlaps(start: u64, len: u64) -> bool {
     let known = KNOWN.read();
     known.range(..start.saturating_add(len)).next_back().is_some_and(|(base, found)| base + found.len > start)
 }
 
 /// Where the worker and the GPU reach `[address, address + len)`. Pageable memory they do not reach, nor memory that is
 /// registered only in part.
-pub fn reach(address: u64, len: u64) -> Option<u64> {
+pub(crate) fn reach(address: u64, len: u64) -> Option<u64> {
     if plan::in_device(address, 1) || plan::in_host(address, 1) {
         return Some(address);
     }
@@ -177,14 +177,14 @@ pub fn reach(address: u64, len: u64) -> Option<u64> {
 }
 
 /// Is this an address of the worker's and the GPU's? Pageable memory is not, nor is registered memory: see `reach`.
-pub fn is_reachable(address: u64) -> bool {
+pub(crate) fn is_reachable(address: u64) -> bool {
     plan::in_device(address, 1)
         || plan::in_host(address, 1)
         || find(address).is_some_and(|found| found.kind == Kind::Global)
 }
 
 /// Forgets device memory of a context that is gone. Pinned memory stays: this process still has it mapped.
-pub fn close_context(context: u64) {
+pub(crate) fn close_context(context: u64) {
     GONE.fetch_add(1, Ordering::AcqRel);
     KNOWN.write().retain(|_, allocation| {
         allocation.context != context || !matches!(allocation.kind, Kind::Device | Kind::Imported | Kind::Global)

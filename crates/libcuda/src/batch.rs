@@ -93,7 +93,7 @@ fn copies(
     finish(stream, &orders).map_err(whole)
 }
 
-pub fn cuMemcpyBatchAsync(
+pub(crate) fn cuMemcpyBatchAsync(
     dsts: InSlice<CUdeviceptr>,
     srcs: InSlice<CUdeviceptr>,
     sizes: InSlice<usize>,
@@ -107,7 +107,7 @@ pub fn cuMemcpyBatchAsync(
     report(failed, copies(Copies { dsts, srcs, sizes }, attributes, firsts, stream))
 }
 
-pub fn cuMemcpyBatchAsync_v2(
+pub(crate) fn cuMemcpyBatchAsync_v2(
     dsts: InSlice<CUdeviceptr>,
     srcs: InSlice<CUdeviceptr>,
     sizes: InSlice<usize>,
@@ -218,7 +218,7 @@ fn shaped(list: InSlice<CUDA_MEMCPY3D_BATCH_OP_v1>, flags: u64, stream: CUstream
     finish(stream, &orders).map_err(whole)
 }
 
-pub fn cuMemcpy3DBatchAsync(
+pub(crate) fn cuMemcpy3DBatchAsync(
     _count: usize,
     list: InSlice<CUDA_MEMCPY3D_BATCH_OP_v1>,
     failed: Out<usize>,
@@ -228,7 +228,7 @@ pub fn cuMemcpy3DBatchAsync(
     report(failed, shaped(list, flags, stream))
 }
 
-pub fn cuMemcpy3DBatchAsync_v2(
+pub(crate) fn cuMemcpy3DBatchAsync_v2(
     _count: usize,
     list: InSlice<CUDA_MEMCPY3D_BATCH_OP_v1>,
     flags: u64,
@@ -278,7 +278,7 @@ fn word_op(params: &CUstreamBatchMemOpParams) -> CudaResult<WordOp> {
     Ok(op)
 }
 
-pub fn cuStreamBatchMemOp_v2(
+pub(crate) fn cuStreamBatchMemOp_v2(
     stream: CUstream,
     count: u32,
     list: InSlice<CUstreamBatchMemOpParams>,
@@ -316,7 +316,7 @@ pub fn cuStreamBatchMemOp_v2(
     Ok(())
 }
 
-pub fn cuStreamBatchMemOp(
+pub(crate) fn cuStreamBatchMemOp(
     stream: CUstream,
     count: u32,
     list: InSlice<CUstreamBatchMemOpParams>,

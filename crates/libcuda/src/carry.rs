@@ -27,7 +27,7 @@ thread_local! {
     static THREAD: RefCell<Option<Thread>> = const { RefCell::new(None) };
 }
 
-pub struct Thread {
+pub(crate) struct Thread {
     pub lane: Lane,
     buffer: Vec<u8>,
 }
@@ -64,7 +64,7 @@ fn post_error(error: PostError) -> CUresult {
 
 /// A poisoned context answers every call with its fault.
 #[inline]
-pub fn check_fault(session: &Session) -> CudaResult {
+pub(crate) fn check_fault(session: &Session) -> CudaResult {
     match session.client.status() {
         0 => Ok(()),
         fault => Err(fault),
@@ -72,7 +72,7 @@ pub fn check_fault(session: &Session) -> CudaResult {
 }
 
 /// Reports an error of something posted earlier, if the worker has one: for calls that wait without asking the worker.
-pub fn check_posted(session: &Session) -> CudaResult {
+pub(crate) fn check_posted(session: &Session) -> CudaResult {
     let flags = session.client.flags();
     if flags.load(error_word(flags.count())) == 0 {
         return Ok(());
@@ -82,7 +82,7 @@ pub fn check_posted(session: &Session) -> CudaResult {
 
 /// Works with this thread's lane. After the thread's own storage is gone (static destructors call the driver), a lane is
 /// borrowed for the moment.
-pub fn with_thread<T>(session: &Session, work: impl FnOnce(&mut Thread) -> CudaResult<T>) -> CudaResult<T> {
+pub(crate) fn with_thread<T>(session: &Session, work: impl FnOnce(&mut Thread) -> CudaResult<T>) -> CudaResult<T> {
     let make = || -> CudaResult<Thread> {
         let lane = session.client.lane().map_err(call_error)?;
         Ok(Thread { lane, buffer: vec![0; MAX_MESSAGE] })
@@ -106,7 +106,7 @@ pub fn with_thread<T>(session: &Session, work: impl FnOnce(&mut Thread) -> CudaR
 }
 
 /// Posts a message that nobody waits for.
-pub fn post(op: u16, write: impl FnOnce(&mut Writer<'_>)) -> CudaResult {
+pub(crate) fn post(op: u16, write: impl FnOnce(&mut Writer<'_>)) -> CudaResult {
     let session = session::get()?;
     check_fault(session)?;
     let tag = capture::mark(context::current_tag()?);
@@ -134,7 +134,7 @@ fn post_in(session: &Session, op: u16, tag: u32, write: impl FnOnce(&mut Writer<
 
 /// Posts a message whose length is known, written straight into the ring. `fill` runs under the ring's lock.
 #[inline]
-pub fn post_sized(op: u16, len: usize, fill: impl FnOnce(&mut [u8])) -> CudaResult {
+pub(crate) fn post_sized(op: u16, len: usize, fill: impl FnOnce(&mut [u8])) -> CudaResult {
     let session = session::get()?;
     check_fault(session)?;
     let tag = context::current_tag()?;
@@ -151,7 +151,7 @@ pub fn post_sized(op: u16, len: usize, fill: impl FnOnce(&mut [u8])) -> CudaResu
 
 /// As `post_sized`, in a context that need not be this thread's own; answers the ring position after it.
 #[inline]
-pub fn post_sized_in(
+pub(crate) fn post_sized_in(
     session: &Session,
     tag: u32,
     op: u16,
@@ -181,7 +181,7 @@ fn synchronize(session: &Session, tag: u32) -> CudaResult {
 }
 
 /// Asks and waits for the answer, in order with everything posted.
-pub fn call(
+pub(crate) fn call(
     op: u16,
     write: impl FnOnce(&mut Writer<'_>),
     read: impl FnOnce(&mut Reader<'_>) -> Result<(), Malformed>,
@@ -192,7 +192,7 @@ pub fn call(
 }
 
 /// As `call`, of what depends on its arguments and the device alone: the answer is remembered.
-pub fn remembered(
+pub(crate) fn remembered(
     op: u16,
     write: impl FnOnce(&mut Writer<'_>),
     read: impl FnOnce(&mut Reader<'_>) -> Result<(), Malformed>,
@@ -217,7 +217,7 @@ pub fn remembered(
     })
 }
 
-pub fn call_with(
+pub(crate) fn call_with(
     session: &Session,
     op: u16,
     tag: u32,
@@ -235,7 +235,7 @@ pub fn call_with(
 }
 
 /// Asks something that may take long: it is executed after everything posted so far, without holding up others.
-pub fn block(
+pub(crate) fn block(
     op: u16,
     write: impl FnOnce(&mut Writer<'_>),
     read: impl FnOnce(&mut Reader<'_>) -> Result<(), Malformed>,
@@ -251,7 +251,7 @@ pub fn block(
 
 /// As `block`, of what takes longer than an answer mostly does, and not long: it is spun for, where there are processors
 /// enough.
-pub fn block_briefly(
+pub(crate) fn block_briefly(
     op: u16,
     write: impl FnOnce(&mut Writer<'_>),
     read: impl FnOnce(&mut Reader<'_>) -> Result<(), Malformed>,
@@ -283,7 +283,7 @@ pub fn block_briefly(
 }
 
 /// As `block`, after what was posted before a position of the ring: 0 for what comes after nothing.
-pub fn block_after(
+pub(crate) fn block_after(
     session: &Session,
     op: u16,
     tag: u32,
@@ -309,7 +309,7 @@ fn answer(status: i32, payload: &[u8], read: impl FnOnce(&mut Reader<'_>) -> Res
 }
 
 /// Uploads what is too long for a message, by parts, then asks what is to be done with it.
-pub fn upload(
+pub(crate) fn upload(
     image: &[u8],
     op: u16,
     write: impl FnOnce(&mut Writer<'_>),

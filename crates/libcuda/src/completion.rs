@@ -1,6 +1,6 @@
 //! Knowing that the GPU is done, without asking anybody.
 //!
-//! The GPU writes a word of the region when it gets to a mark on a stream; whoever waits watches the word. A faulted
+//! The GPU writes a word of the region when it gets to a mark on a stream; a thread that waits watches the word. A faulted
 //! context never writes it, so nobody watches for long: after that the worker is asked to synchronise, which says what
 //! is wrong, and costs little beside what was waited already.
 
@@ -24,19 +24,19 @@ use crate::{carry, context, exports, handles, operation};
 const DEFAULT_STREAM: u64 = 0;
 /// How long a word is watched before the worker is asked.
 const WATCH: Duration = Duration::from_millis(2);
-/// Where processors are few, whoever spins takes time from whoever works.
+/// Where processors are few, a thread that spins takes time from those that work.
 const WATCH_WITH_FEW: Duration = Duration::from_micros(20);
 const FEW: usize = 4;
 
 /// A completion word, and the value it will have.
-pub struct Word {
+pub(crate) struct Word {
     pub index: u64,
     pub value: u64,
 }
 
 impl Word {
     /// What the GPU is to write.
-    pub fn completion(&self) -> Completion {
+    pub(crate) fn completion(&self) -> Completion {
         Completion { word: self.index, value: self.value }
     }
 }
@@ -50,7 +50,7 @@ struct Words {
 static WORDS: Mutex<Words> = Mutex::new(Words { free: Vec::new(), made: 0 });
 
 /// A word that nobody else uses; `None` if all are taken.
-pub fn take(session: &Session) -> Option<Word> {
+pub(crate) fn take(session: &Session) -> Option<Word> {
     let mut words = WORDS.lock();
     if let Some((index, value)) = words.free.pop() {
         return Some(Word { index, value: value + 1 });
@@ -63,18 +63,18 @@ pub fn take(session: &Session) -> Option<Word> {
 }
 
 /// Gives a word back. Only one that has its value, or never will, may be used again.
-pub fn give_back(word: Word) {
+pub(crate) fn give_back(word: Word) {
     WORDS.lock().free.push((word.index, word.value));
 }
 
 /// Has the GPU written the word already?
-pub fn is_reached(session: &Session, word: &Word) -> bool {
+pub(crate) fn is_reached(session: &Session, word: &Word) -> bool {
     session.client.flags().load(word.index as usize) >= word.value
 }
 
 /// Watches a word for a while. False: the worker must be asked.
-pub fn watch(session: &Session, word: &Word) -> CudaResult<bool> {
-    watch_within(session, word, patience())
+pub(crate) fn watch(session: &Session, word: &Word) -> CudaResult<bool> {
+    watch_within(session, word, watch_time())
 }
 
 fn watch_within(session: &Session, word: &Word, limit: Duration) -> CudaResult<bool> {
@@ -88,7 +88,7 @@ fn watch_within(session: &Session, word: &Word, limit: Duration) -> CudaResult<b
 }
 
 /// Watches for anything that the GPU changes, for a while. False: the worker must be asked.
-pub fn watch_until(session: &Session, arrived: impl Fn() -> bool) -> CudaResult<bool> {
+pub(crate) fn watch_until(session: &Session, arrived: impl Fn() -> bool) -> CudaResult<bool> {
     let start = Instant::now();
     loop {
         for _ in 0..64 {
@@ -99,20 +99,20 @@ pub fn watch_until(session: &Session, arrived: impl Fn() -> bool) -> CudaResult<
         }
         carry::check_fault(session)?;
         session.client.gone().check().map_err(|_| session::lost())?;
-        if start.elapsed() >= patience() {
+        if start.elapsed() >= watch_time() {
             return Ok(false);
         }
     }
 }
 
 /// Does this machine have the processors to watch for what takes its time?
-pub fn is_patient() -> bool {
-    patience() == WATCH
+pub(crate) fn has_time_to_watch() -> bool {
+    watch_time() == WATCH
 }
 
-fn patience() -> Duration {
-    static PATIENCE: OnceLock<Duration> = OnceLock::new();
-    *PATIENCE.get_or_init(|| {
+fn watch_time() -> Duration {
+    static WATCH_TIME: OnceLock<Duration> = OnceLock::new();
+    *WATCH_TIME.get_or_init(|| {
         let processors = std::thread::available_parallelism().map_or(1, |count| count.get());
         if processors < FEW { WATCH_WITH_FEW } else { WATCH }
     })
@@ -131,7 +131,7 @@ thread_local! {
 }
 
 /// Remembers that everything on a stream is done which was posted before `position`.
-pub fn note_done(stream: u64, position: u64) {
+pub(crate) fn note_done(stream: u64, position: u64) {
     DONE.set(Some(Done { context: context::current_word(), stream, position }));
 }
 
@@ -171,17 +171,17 @@ fn wait_by_mark(session: &Session, stream: u64, limit: Duration, ask: impl FnOnc
 }
 
 /// Waits until a stream (as the worker knows it) has done everything posted so far.
-pub fn wait_for_stream(stream: u64) -> CudaResult {
-    wait_for_stream_within(stream, patience())
+pub(crate) fn wait_for_stream(stream: u64) -> CudaResult {
+    wait_for_stream_within(stream, watch_time())
 }
 
 /// As `wait_for_stream`, after a copy of so many bytes that is about to end: natively one spins for it.
-pub fn wait_for_copy(stream: u64, bytes: usize) -> CudaResult {
+pub(crate) fn wait_for_copy(stream: u64, bytes: usize) -> CudaResult {
     /// Slower than any bus that a GPU is worth having on, in bytes a microsecond.
     const SLOW: u64 = 10_000;
     const LONGEST: Duration = Duration::from_millis(200);
-    let transfer = if is_patient() { Duration::from_micros(bytes as u64 / SLOW) } else { Duration::ZERO };
-    wait_for_stream_within(stream, (patience() + transfer).min(LONGEST))
+    let transfer = if has_time_to_watch() { Duration::from_micros(bytes as u64 / SLOW) } else { Duration::ZERO };
+    wait_for_stream_within(stream, (watch_time() + transfer).min(LONGEST))
 }
 
 fn wait_for_stream_within(stream: u64, limit: Duration) -> CudaResult {
@@ -197,7 +197,7 @@ fn wait_for_stream_within(stream: u64, limit: Duration) -> CudaResult {
 }
 
 /// Waits until a context has done everything posted so far.
-pub fn wait_for_context(context: u64) -> CudaResult {
+pub(crate) fn wait_for_context(context: u64) -> CudaResult {
     let session = session::get()?;
     carry::check_fault(session)?;
     let ask = || operation::block(&Synchronize { context: Some(Typed(context)) }, |()| ());
@@ -207,7 +207,7 @@ pub fn wait_for_context(context: u64) -> CudaResult {
     {
         ask()?;
     } else {
-        wait_by_mark(session, DEFAULT_STREAM, patience(), ask)?;
+        wait_by_mark(session, DEFAULT_STREAM, watch_time(), ask)?;
     }
     session::print_output(session);
     Ok(())

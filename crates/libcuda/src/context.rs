@@ -3,7 +3,7 @@
 //! The current context is the top of a stack that each thread has. A context that was destroyed stays where it is current
 //! and answers `CUDA_ERROR_CONTEXT_IS_DESTROYED`, as natively.
 
-pub mod storage;
+pub(crate) mod storage;
 
 use std::cell::Cell;
 use std::collections::HashMap;
@@ -81,7 +81,7 @@ impl Stack {
 }
 
 /// The handle of a device's primary context, known before it exists.
-pub fn primary_word(device: CUdevice) -> u64 {
+pub(crate) fn primary_word(device: CUdevice) -> u64 {
     Handle { kind: Kind::Context, generation: 1, index: 1 + device as u32 }.to_word()
 }
 
@@ -108,12 +108,12 @@ fn update(word: u64, change: impl FnOnce(&mut Context)) {
 
 /// The handle of the current context, or 0.
 #[inline]
-pub fn current_word() -> u64 {
+pub(crate) fn current_word() -> u64 {
     STACK.with(Stack::top)
 }
 
 /// The current context, if it is alive.
-pub fn current() -> CudaResult<u64> {
+pub(crate) fn current() -> CudaResult<u64> {
     look().map(|looked| looked.word)
 }
 
@@ -143,13 +143,13 @@ fn alive(word: u64) -> CudaResult<Context> {
 }
 
 /// A context argument: NULL means the current one.
-pub fn resolve(context: CUcontext) -> CudaResult<u64> {
+pub(crate) fn resolve(context: CUcontext) -> CudaResult<u64> {
     if context.is_null() { current() } else { alive(context as u64).map(|_| context as u64) }
 }
 
 /// How messages name the current context.
 #[inline]
-pub fn current_tag() -> CudaResult<u32> {
+pub(crate) fn current_tag() -> CudaResult<u32> {
     match tag_or_none() {
         0 => Err(CUDA_ERROR_INVALID_CONTEXT),
         tag => Ok(tag),
@@ -157,17 +157,17 @@ pub fn current_tag() -> CudaResult<u32> {
 }
 
 #[inline]
-pub fn tag_or_none() -> u32 {
+pub(crate) fn tag_or_none() -> u32 {
     Handle::from_word(current_word()).map_or(0, |handle| handle.index)
 }
 
 /// The device of the current context.
-pub fn current_device() -> CudaResult<CUdevice> {
+pub(crate) fn current_device() -> CudaResult<CUdevice> {
     look().map(|looked| looked.device)
 }
 
 /// The number that `cuCtxGetId` answers.
-pub fn id_of(word: u64) -> CudaResult<u64> {
+pub(crate) fn id_of(word: u64) -> CudaResult<u64> {
     if let Some(id) = alive(word)?.id {
         return Ok(id);
     }
@@ -189,14 +189,14 @@ fn retire(word: u64) {
 }
 
 #[allow(non_snake_case)]
-pub mod api {
+pub(crate) mod api {
     use super::*;
 
-    pub fn cuCtxGetCurrent(pctx: Out<CUcontext>) -> CudaResult {
+    pub(crate) fn cuCtxGetCurrent(pctx: Out<CUcontext>) -> CudaResult {
         pctx.put(current_word() as CUcontext)
     }
 
-    pub fn cuCtxSetCurrent(ctx: CUcontext) -> CudaResult {
+    pub(crate) fn cuCtxSetCurrent(ctx: CUcontext) -> CudaResult {
         if !ctx.is_null() {
             alive(ctx as u64)?;
         }
@@ -206,54 +206,54 @@ pub mod api {
         })
     }
 
-    pub fn cuCtxPushCurrent_v2(ctx: CUcontext) -> CudaResult {
+    pub(crate) fn cuCtxPushCurrent_v2(ctx: CUcontext) -> CudaResult {
         not_null(ctx)?;
         alive(ctx as u64)?;
         STACK.with(|stack| stack.push(ctx as u64))
     }
 
-    pub fn cuCtxPushCurrent(ctx: CUcontext) -> CudaResult {
+    pub(crate) fn cuCtxPushCurrent(ctx: CUcontext) -> CudaResult {
         cuCtxPushCurrent_v2(ctx)
     }
 
-    pub fn cuCtxPopCurrent_v2(pctx: Out<CUcontext>) -> CudaResult {
+    pub(crate) fn cuCtxPopCurrent_v2(pctx: Out<CUcontext>) -> CudaResult {
         let popped = STACK.with(Stack::pop).ok_or(CUDA_ERROR_INVALID_CONTEXT)?;
         pctx.put_if(popped as CUcontext);
         Ok(())
     }
 
-    pub fn cuCtxPopCurrent(pctx: Out<CUcontext>) -> CudaResult {
+    pub(crate) fn cuCtxPopCurrent(pctx: Out<CUcontext>) -> CudaResult {
         cuCtxPopCurrent_v2(pctx)
     }
 
-    pub fn cuCtxGetDevice(device: Out<CUdevice>) -> CudaResult {
+    pub(crate) fn cuCtxGetDevice(device: Out<CUdevice>) -> CudaResult {
         device.put(current_device()?)
     }
 
-    pub fn cuCtxGetDevice_v2(device: Out<CUdevice>, ctx: CUcontext) -> CudaResult {
+    pub(crate) fn cuCtxGetDevice_v2(device: Out<CUdevice>, ctx: CUcontext) -> CudaResult {
         device.put(alive(resolve(ctx)?)?.device)
     }
 
-    pub fn cuCtxGetApiVersion(ctx: CUcontext, version: Out<u32>) -> CudaResult {
+    pub(crate) fn cuCtxGetApiVersion(ctx: CUcontext, version: Out<u32>) -> CudaResult {
         resolve(ctx)?;
         version.put(cuda_abi::constants::CONTEXT_API_VERSION)
     }
 
-    pub fn cuCtxGetId(ctx: CUcontext, id: Out<u64>) -> CudaResult {
+    pub(crate) fn cuCtxGetId(ctx: CUcontext, id: Out<u64>) -> CudaResult {
         id.required()?;
         id.put(id_of(resolve(ctx)?)?)
     }
 
-    pub fn cuCtxGetFlags(flags: Out<u32>) -> CudaResult {
+    pub(crate) fn cuCtxGetFlags(flags: Out<u32>) -> CudaResult {
         flags.put(alive(current()?)?.flags)
     }
 
-    pub fn cuCtxSetFlags(flags: u32) -> CudaResult {
+    pub(crate) fn cuCtxSetFlags(flags: u32) -> CudaResult {
         update(current()?, |context| context.flags = flags);
         Ok(())
     }
 
-    pub fn cuCtxGetStreamPriorityRange(least: Out<i32>, greatest: Out<i32>) -> CudaResult {
+    pub(crate) fn cuCtxGetStreamPriorityRange(least: Out<i32>, greatest: Out<i32>) -> CudaResult {
         const GREATEST: i32 = -5;
         current()?;
         least.put_if(0);
@@ -261,7 +261,7 @@ pub mod api {
         Ok(())
     }
 
-    pub fn cuCtxCreate_v2(pctx: Out<CUcontext>, flags: u32, dev: CUdevice) -> CudaResult {
+    pub(crate) fn cuCtxCreate_v2(pctx: Out<CUcontext>, flags: u32, dev: CUdevice) -> CudaResult {
         pctx.required()?;
         device::find(dev)?;
         let made = operation::call(&ContextCreate { flags, device: dev as u32 }, |reply| reply)?;
@@ -273,7 +273,7 @@ pub mod api {
         pctx.put(word as CUcontext)
     }
 
-    pub fn cuCtxCreate_v3(
+    pub(crate) fn cuCtxCreate_v3(
         pctx: Out<CUcontext>,
         params: InSlice<CUexecAffinityParam>,
         count: i32,
@@ -286,7 +286,7 @@ pub mod api {
         cuCtxCreate_v2(pctx, flags, dev)
     }
 
-    pub fn cuCtxCreate_v4(
+    pub(crate) fn cuCtxCreate_v4(
         pctx: Out<CUcontext>,
         params: In<CUctxCreateParams>,
         flags: u32,
@@ -299,7 +299,7 @@ pub mod api {
         cuCtxCreate_v2(pctx, flags, dev)
     }
 
-    pub fn cuCtxDestroy_v2(ctx: CUcontext) -> CudaResult {
+    pub(crate) fn cuCtxDestroy_v2(ctx: CUcontext) -> CudaResult {
         let word = ctx as u64;
         alive(word)?;
         if primary_device(word).is_some() {
@@ -317,7 +317,7 @@ pub mod api {
     }
 
     /// One more who must detach before the context goes.
-    pub fn cuCtxAttach(pctx: Out<CUcontext>, flags: u32) -> CudaResult {
+    pub(crate) fn cuCtxAttach(pctx: Out<CUcontext>, flags: u32) -> CudaResult {
         pctx.required()?;
         if flags != 0 {
             return Err(CUDA_ERROR_INVALID_VALUE);
@@ -328,7 +328,7 @@ pub mod api {
     }
 
     /// The last one ends the context.
-    pub fn cuCtxDetach(ctx: CUcontext) -> CudaResult {
+    pub(crate) fn cuCtxDetach(ctx: CUcontext) -> CudaResult {
         let word = ctx as u64;
         if current()? != word {
             return Err(CUDA_ERROR_INVALID_CONTEXT);
@@ -340,7 +340,7 @@ pub mod api {
         cuCtxDestroy_v2(ctx)
     }
 
-    pub fn cuCtxGetExecAffinity(to: Out<CUexecAffinityParam>, kind: u32) -> CudaResult {
+    pub(crate) fn cuCtxGetExecAffinity(to: Out<CUexecAffinityParam>, kind: u32) -> CudaResult {
         to.required()?;
         current()?;
         Err(if kind == exec_affinity::SM_COUNT {
@@ -350,19 +350,19 @@ pub mod api {
         })
     }
 
-    pub fn cuCtxDestroy(ctx: CUcontext) -> CudaResult {
+    pub(crate) fn cuCtxDestroy(ctx: CUcontext) -> CudaResult {
         cuCtxDestroy_v2(ctx)
     }
 
-    pub fn cuCtxSynchronize() -> CudaResult {
+    pub(crate) fn cuCtxSynchronize() -> CudaResult {
         completion::wait_for_context(current()?)
     }
 
-    pub fn cuCtxSynchronize_v2(ctx: CUcontext) -> CudaResult {
+    pub(crate) fn cuCtxSynchronize_v2(ctx: CUcontext) -> CudaResult {
         completion::wait_for_context(resolve(ctx)?)
     }
 
-    pub fn cuDevicePrimaryCtxRetain(pctx: Out<CUcontext>, dev: CUdevice) -> CudaResult {
+    pub(crate) fn cuDevicePrimaryCtxRetain(pctx: Out<CUcontext>, dev: CUdevice) -> CudaResult {
         pctx.required()?;
         device::find(dev)?;
         let word = primary_word(dev);
@@ -375,7 +375,7 @@ pub mod api {
         pctx.put(word as CUcontext)
     }
 
-    pub fn cuDevicePrimaryCtxRelease_v2(dev: CUdevice) -> CudaResult {
+    pub(crate) fn cuDevicePrimaryCtxRelease_v2(dev: CUdevice) -> CudaResult {
         device::find(dev)?;
         let word = primary_word(dev);
         let _counting = COUNTING.lock();
@@ -391,11 +391,11 @@ pub mod api {
         Ok(())
     }
 
-    pub fn cuDevicePrimaryCtxRelease(dev: CUdevice) -> CudaResult {
+    pub(crate) fn cuDevicePrimaryCtxRelease(dev: CUdevice) -> CudaResult {
         cuDevicePrimaryCtxRelease_v2(dev)
     }
 
-    pub fn cuDevicePrimaryCtxReset_v2(dev: CUdevice) -> CudaResult {
+    pub(crate) fn cuDevicePrimaryCtxReset_v2(dev: CUdevice) -> CudaResult {
         device::find(dev)?;
         let word = primary_word(dev);
         let _counting = COUNTING.lock();
@@ -404,11 +404,11 @@ pub mod api {
         operation::block(&ContextReset { device: dev as u32 }, |()| ())
     }
 
-    pub fn cuDevicePrimaryCtxReset(dev: CUdevice) -> CudaResult {
+    pub(crate) fn cuDevicePrimaryCtxReset(dev: CUdevice) -> CudaResult {
         cuDevicePrimaryCtxReset_v2(dev)
     }
 
-    pub fn cuDevicePrimaryCtxSetFlags_v2(dev: CUdevice, flags: u32) -> CudaResult {
+    pub(crate) fn cuDevicePrimaryCtxSetFlags_v2(dev: CUdevice, flags: u32) -> CudaResult {
         device::find(dev)?;
         let session = crate::session::get()?;
         operation::call_in(session, 0, &ContextSetFlags { device: dev as u32, flags }, |()| ())?;
@@ -416,11 +416,11 @@ pub mod api {
         Ok(())
     }
 
-    pub fn cuDevicePrimaryCtxSetFlags(dev: CUdevice, flags: u32) -> CudaResult {
+    pub(crate) fn cuDevicePrimaryCtxSetFlags(dev: CUdevice, flags: u32) -> CudaResult {
         cuDevicePrimaryCtxSetFlags_v2(dev, flags)
     }
 
-    pub fn cuDevicePrimaryCtxGetState(dev: CUdevice, flags: Out<u32>, active: Out<i32>) -> CudaResult {
+    pub(crate) fn cuDevicePrimaryCtxGetState(dev: CUdevice, flags: Out<u32>, active: Out<i32>) -> CudaResult {
         device::find(dev)?;
         let context = lookup(primary_word(dev)).ok_or(CUDA_ERROR_INVALID_DEVICE)?;
         flags.put(context.flags)?;

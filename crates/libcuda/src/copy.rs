@@ -18,7 +18,7 @@ const INLINE: usize = 16 << 10;
 ///
 /// # Safety
 /// Addresses that are not the GPU's must be readable or writable memory of this process for `len` bytes.
-pub unsafe fn copy(destination: u64, source: u64, len: usize, stream: u64, wait: bool) -> CudaResult {
+pub(crate) unsafe fn copy(destination: u64, source: u64, len: usize, stream: u64, wait: bool) -> CudaResult {
     context::current()?;
     if len == 0 {
         return Ok(());
@@ -36,7 +36,7 @@ pub unsafe fn copy(destination: u64, source: u64, len: usize, stream: u64, wait:
             let (bytes, on_stream) = (len as u64, Typed(stream));
             // Natively a copy between two places of the device does not wait either.
             let on_device = !plan::in_host(destination, 1) && !plan::in_host(source, 1);
-            if wait && !on_device && !completion::is_patient() {
+            if wait && !on_device && !completion::has_time_to_watch() {
                 let request = CopySync { destination, source, bytes, stream: on_stream };
                 return operation::block(&request, |()| ());
             }
@@ -68,31 +68,31 @@ pub unsafe fn copy(destination: u64, source: u64, len: usize, stream: u64, wait:
 }
 
 /// Turns an export's code back into a result.
-pub fn answer(code: CUresult) -> CudaResult {
+pub(crate) fn answer(code: CUresult) -> CudaResult {
     if code == CUDA_SUCCESS { Ok(()) } else { Err(code) }
 }
 
 #[allow(non_snake_case)]
-pub mod api {
+pub(crate) mod api {
     use super::*;
 
-    pub fn cuMemcpy(dst: CUdeviceptr, src: CUdeviceptr, bytes: usize) -> CudaResult {
+    pub(crate) fn cuMemcpy(dst: CUdeviceptr, src: CUdeviceptr, bytes: usize) -> CudaResult {
         // SAFETY: passed on.
         unsafe { copy(dst, src, bytes, stream::default()?, true) }
     }
 
-    pub fn cuMemcpyAsync(dst: CUdeviceptr, src: CUdeviceptr, bytes: usize, stream: CUstream) -> CudaResult {
+    pub(crate) fn cuMemcpyAsync(dst: CUdeviceptr, src: CUdeviceptr, bytes: usize, stream: CUstream) -> CudaResult {
         // SAFETY: passed on.
         unsafe { copy(dst, src, bytes, stream::resolve(stream)?, false) }
     }
 
-    pub unsafe fn cuMemcpyHtoD_v2(dst: CUdeviceptr, src: *const c_void, bytes: usize) -> CudaResult {
+    pub(crate) unsafe fn cuMemcpyHtoD_v2(dst: CUdeviceptr, src: *const c_void, bytes: usize) -> CudaResult {
         not_null(src)?;
         // SAFETY: passed on.
         unsafe { copy(on_device(dst)?, src as u64, bytes, stream::default()?, true) }
     }
 
-    pub unsafe fn cuMemcpyHtoDAsync_v2(
+    pub(crate) unsafe fn cuMemcpyHtoDAsync_v2(
         dst: CUdeviceptr,
         src: *const c_void,
         bytes: usize,
@@ -103,13 +103,13 @@ pub mod api {
         unsafe { copy(on_device(dst)?, src as u64, bytes, stream::resolve(stream)?, false) }
     }
 
-    pub unsafe fn cuMemcpyDtoH_v2(dst: *mut c_void, src: CUdeviceptr, bytes: usize) -> CudaResult {
+    pub(crate) unsafe fn cuMemcpyDtoH_v2(dst: *mut c_void, src: CUdeviceptr, bytes: usize) -> CudaResult {
         not_null(dst)?;
         // SAFETY: passed on.
         unsafe { copy(dst as u64, on_device(src)?, bytes, stream::default()?, true) }
     }
 
-    pub unsafe fn cuMemcpyDtoHAsync_v2(
+    pub(crate) unsafe fn cuMemcpyDtoHAsync_v2(
         dst: *mut c_void,
         src: CUdeviceptr,
         bytes: usize,
@@ -125,12 +125,12 @@ pub mod api {
         if is_reachable(address) { Ok(address) } else { Err(CUDA_ERROR_INVALID_VALUE) }
     }
 
-    pub fn cuMemcpyDtoD_v2(dst: CUdeviceptr, src: CUdeviceptr, bytes: usize) -> CudaResult {
+    pub(crate) fn cuMemcpyDtoD_v2(dst: CUdeviceptr, src: CUdeviceptr, bytes: usize) -> CudaResult {
         // SAFETY: passed on.
         answer(unsafe { exports::cuMemcpyDtoDAsync_v2(dst, src, bytes, std::ptr::null_mut()) })
     }
 
-    pub fn cuMemcpyPeer(
+    pub(crate) fn cuMemcpyPeer(
         dst: CUdeviceptr,
         _dst_context: CUcontext,
         src: CUdeviceptr,
@@ -141,7 +141,7 @@ pub mod api {
         unsafe { copy(on_device(dst)?, on_device(src)?, bytes, stream::default()?, true) }
     }
 
-    pub fn cuMemcpyPeerAsync(
+    pub(crate) fn cuMemcpyPeerAsync(
         dst: CUdeviceptr,
         _dst_context: CUcontext,
         src: CUdeviceptr,
@@ -157,7 +157,7 @@ pub mod api {
         ($($name:ident => $asynchronous:ident($($arg:ident: $kind:ty),*);)*) => {
             $(
                 /// On the default stream, which is what the asynchronous form does with a NULL stream.
-                pub fn $name($($arg: $kind),*) -> CudaResult {
+                pub(crate) fn $name($($arg: $kind),*) -> CudaResult {
                     // SAFETY: plain values.
                     answer(unsafe { exports::$asynchronous($($arg,)* std::ptr::null_mut()) })
                 }

@@ -9,12 +9,12 @@ use cuda_abi::wire::ops::{DeviceSnapshot, Snapshot};
 use crate::entry::not_null;
 use crate::session;
 
-pub struct Devices {
+pub(crate) struct Devices {
     pub driver_version: u32,
     list: Vec<Device>,
 }
 
-pub struct Device {
+pub(crate) struct Device {
     name: Vec<u8>,
     pub uuid: [u8; 16],
     bus_id: Vec<u8>,
@@ -25,19 +25,19 @@ pub struct Device {
 }
 
 impl Devices {
-    pub fn new(snapshot: &Snapshot<'_>) -> Devices {
+    pub(crate) fn new(snapshot: &Snapshot<'_>) -> Devices {
         Devices { driver_version: snapshot.driver_version, list: snapshot.devices.iter().map(Device::new).collect() }
     }
 
-    pub fn count(&self) -> usize {
+    pub(crate) fn count(&self) -> usize {
         self.list.len()
     }
 
-    pub fn iter(&self) -> impl Iterator<Item = &Device> {
+    pub(crate) fn iter(&self) -> impl Iterator<Item = &Device> {
         self.list.iter()
     }
 
-    pub fn get(&self, device: CUdevice) -> CudaResult<&Device> {
+    pub(crate) fn get(&self, device: CUdevice) -> CudaResult<&Device> {
         usize::try_from(device).ok().and_then(|at| self.list.get(at)).ok_or(CUDA_ERROR_INVALID_DEVICE)
     }
 }
@@ -55,7 +55,7 @@ impl Device {
         }
     }
 
-    pub fn attribute(&self, number: u32) -> CudaResult<i32> {
+    pub(crate) fn attribute(&self, number: u32) -> CudaResult<i32> {
         match self.attributes.get(number as usize) {
             Some((CUDA_SUCCESS, value)) => Ok(*value),
             Some((code, _)) => Err(*code),
@@ -64,7 +64,7 @@ impl Device {
     }
 }
 
-pub fn find(device: CUdevice) -> CudaResult<&'static Device> {
+pub(crate) fn find(device: CUdevice) -> CudaResult<&'static Device> {
     session::get()?.devices.get(device)
 }
 
@@ -72,7 +72,7 @@ pub fn find(device: CUdevice) -> CudaResult<&'static Device> {
 ///
 /// # Safety
 /// `to` is NULL or writable.
-pub unsafe fn put<T>(to: *mut T, value: T) -> CudaResult {
+pub(crate) unsafe fn put<T>(to: *mut T, value: T) -> CudaResult {
     not_null(to)?;
     // SAFETY: not NULL; the rest is the caller's promise.
     unsafe { to.write(value) };
@@ -80,44 +80,44 @@ pub unsafe fn put<T>(to: *mut T, value: T) -> CudaResult {
 }
 
 #[allow(non_snake_case)]
-pub mod api {
+pub(crate) mod api {
     use super::*;
 
-    pub fn cuDeviceGet(device: Out<CUdevice>, ordinal: i32) -> CudaResult {
+    pub(crate) fn cuDeviceGet(device: Out<CUdevice>, ordinal: i32) -> CudaResult {
         find(ordinal)?;
         device.put(ordinal)
     }
 
-    pub fn cuDeviceGetCount(count: Out<i32>) -> CudaResult {
+    pub(crate) fn cuDeviceGetCount(count: Out<i32>) -> CudaResult {
         count.put(session::get()?.devices.count() as i32)
     }
 
-    pub fn cuDeviceGetName(name: OutSlice<c_char>, _len: i32, dev: CUdevice) -> CudaResult {
+    pub(crate) fn cuDeviceGetName(name: OutSlice<c_char>, _len: i32, dev: CUdevice) -> CudaResult {
         name.put_text(&find(dev)?.name)
     }
 
-    pub fn cuDeviceGetUuid(uuid: Out<CUuuid>, dev: CUdevice) -> CudaResult {
+    pub(crate) fn cuDeviceGetUuid(uuid: Out<CUuuid>, dev: CUdevice) -> CudaResult {
         uuid.put(CUuuid(find(dev)?.uuid))
     }
 
-    pub fn cuDeviceGetUuid_v2(uuid: Out<CUuuid>, dev: CUdevice) -> CudaResult {
+    pub(crate) fn cuDeviceGetUuid_v2(uuid: Out<CUuuid>, dev: CUdevice) -> CudaResult {
         cuDeviceGetUuid(uuid, dev)
     }
 
-    pub fn cuDeviceTotalMem_v2(bytes: Out<usize>, dev: CUdevice) -> CudaResult {
+    pub(crate) fn cuDeviceTotalMem_v2(bytes: Out<usize>, dev: CUdevice) -> CudaResult {
         bytes.put(find(dev)?.total_memory as usize)
     }
 
-    pub fn cuDeviceGetAttribute(value: Out<i32>, attribute: u32, dev: CUdevice) -> CudaResult {
+    pub(crate) fn cuDeviceGetAttribute(value: Out<i32>, attribute: u32, dev: CUdevice) -> CudaResult {
         value.required()?;
         value.put(find(dev)?.attribute(attribute)?)
     }
 
-    pub fn cuDeviceGetPCIBusId(bus_id: OutSlice<c_char>, _len: i32, dev: CUdevice) -> CudaResult {
+    pub(crate) fn cuDeviceGetPCIBusId(bus_id: OutSlice<c_char>, _len: i32, dev: CUdevice) -> CudaResult {
         bus_id.put_text(&find(dev)?.bus_id)
     }
 
-    pub fn cuDeviceGetByPCIBusId(dev: Out<CUdevice>, bus_id: Str) -> CudaResult {
+    pub(crate) fn cuDeviceGetByPCIBusId(dev: Out<CUdevice>, bus_id: Str) -> CudaResult {
         let wanted = bus_id.text()?.to_bytes();
         let is_it = |device: &Device| {
             device.bus_id.eq_ignore_ascii_case(wanted)
@@ -127,13 +127,13 @@ pub mod api {
         dev.put(at as CUdevice)
     }
 
-    pub fn cuDeviceComputeCapability(major: Out<i32>, minor: Out<i32>, dev: CUdevice) -> CudaResult {
+    pub(crate) fn cuDeviceComputeCapability(major: Out<i32>, minor: Out<i32>, dev: CUdevice) -> CudaResult {
         let device = find(dev)?;
         major.put(device.attribute(device_attribute::COMPUTE_CAPABILITY_MAJOR)?)?;
         minor.put(device.attribute(device_attribute::COMPUTE_CAPABILITY_MINOR)?)
     }
 
-    pub fn cuDeviceGetProperties(prop: Out<CUdevprop>, dev: CUdevice) -> CudaResult {
+    pub(crate) fn cuDeviceGetProperties(prop: Out<CUdevprop>, dev: CUdevice) -> CudaResult {
         let device = find(dev)?;
         let at = |number: u32| device.attribute(number).unwrap_or(0);
         let properties = CUdevprop {
@@ -159,13 +159,18 @@ pub mod api {
         prop.put(properties)
     }
 
-    pub fn cuDeviceCanAccessPeer(can: Out<i32>, dev: CUdevice, peer: CUdevice) -> CudaResult {
+    pub(crate) fn cuDeviceCanAccessPeer(can: Out<i32>, dev: CUdevice, peer: CUdevice) -> CudaResult {
         find(peer)?;
         let answer = find(dev)?.peers.get(peer as usize).copied().unwrap_or(false);
         can.put(i32::from(answer))
     }
 
-    pub fn cuDeviceGetP2PAttribute(value: Out<i32>, attribute: u32, src: CUdevice, dst: CUdevice) -> CudaResult {
+    pub(crate) fn cuDeviceGetP2PAttribute(
+        value: Out<i32>,
+        attribute: u32,
+        src: CUdevice,
+        dst: CUdevice,
+    ) -> CudaResult {
         if src == dst
             || !(p2p_attribute::PERFORMANCE_RANK..=p2p_attribute::ONLY_PARTIAL_NATIVE_ATOMIC_SUPPORTED)
                 .contains(&attribute)
@@ -178,7 +183,7 @@ pub mod api {
     }
 
     /// Parts of a device's processors are given out by MPS, which is not here.
-    pub fn cuDeviceGetExecAffinitySupport(supported: Out<i32>, kind: u32, dev: CUdevice) -> CudaResult {
+    pub(crate) fn cuDeviceGetExecAffinitySupport(supported: Out<i32>, kind: u32, dev: CUdevice) -> CudaResult {
         find(dev)?;
         if kind != exec_affinity::SM_COUNT {
             return Err(CUDA_ERROR_INVALID_VALUE);
@@ -199,7 +204,7 @@ pub mod api {
         if operations.is_empty() { Err(CUDA_ERROR_INVALID_VALUE) } else { Ok(()) }
     }
 
-    pub fn cuDeviceGetHostAtomicCapabilities(
+    pub(crate) fn cuDeviceGetHostAtomicCapabilities(
         capabilities: OutSlice<u32>,
         operations: InSlice<CUatomicOperation>,
         _count: u32,
@@ -209,7 +214,7 @@ pub mod api {
         no_atomics(capabilities, operations)
     }
 
-    pub fn cuDeviceGetP2PAtomicCapabilities(
+    pub(crate) fn cuDeviceGetP2PAtomicCapabilities(
         capabilities: OutSlice<u32>,
         operations: InSlice<CUatomicOperation>,
         _count: u32,
@@ -226,7 +231,7 @@ pub mod api {
 
     /// Accepted, and never called: it would tell of memory taken from a process, which nobody does here. The handle only
     /// has to be unlike NULL.
-    pub fn cuDeviceRegisterAsyncNotification(
+    pub(crate) fn cuDeviceRegisterAsyncNotification(
         dev: CUdevice,
         callback: CUasyncCallback,
         _user: *mut c_void,
@@ -237,13 +242,13 @@ pub mod api {
         handle.put(1 as CUasyncCallbackHandle)
     }
 
-    pub fn cuDeviceUnregisterAsyncNotification(dev: CUdevice, handle: CUasyncCallbackHandle) -> CudaResult {
+    pub(crate) fn cuDeviceUnregisterAsyncNotification(dev: CUdevice, handle: CUasyncCallbackHandle) -> CudaResult {
         find(dev)?;
         not_null(handle)
     }
 
     /// A program in a zone has no device that writes to the GPU past the CPU, so all its writes are there.
-    pub fn cuFlushGPUDirectRDMAWrites(target: u32, scope: u32) -> CudaResult {
+    pub(crate) fn cuFlushGPUDirectRDMAWrites(target: u32, scope: u32) -> CudaResult {
         crate::context::current()?;
         let known = target == flush_rdma_writes::TARGET_CURRENT_CONTEXT
             && matches!(scope, flush_rdma_writes::TO_OWNER | flush_rdma_writes::TO_ALL_DEVICES);

@@ -10,7 +10,7 @@ use crate::{session, trace};
 
 /// Runs a function that needs an initialised driver.
 #[inline]
-pub fn run(name: &'static str, function: impl FnOnce() -> CudaResult) -> CUresult {
+pub(crate) fn run(name: &'static str, function: impl FnOnce() -> CudaResult) -> CUresult {
     run_early(name, || {
         session::ready()?;
         function()
@@ -19,7 +19,7 @@ pub fn run(name: &'static str, function: impl FnOnce() -> CudaResult) -> CUresul
 
 /// Runs a function that may be called at any time. A panic of ours must not unwind into the application.
 #[inline]
-pub fn run_early(name: &'static str, function: impl FnOnce() -> CudaResult) -> CUresult {
+pub(crate) fn run_early(name: &'static str, function: impl FnOnce() -> CudaResult) -> CUresult {
     let traced = trace::enter();
     let code = match catch_unwind(AssertUnwindSafe(function)) {
         Ok(Ok(())) => CUDA_SUCCESS,
@@ -38,7 +38,7 @@ pub fn run_early(name: &'static str, function: impl FnOnce() -> CudaResult) -> C
 }
 
 /// A function that is not carried yet: said once.
-pub fn denied(name: &'static str) -> CUresult {
+pub(crate) fn denied(name: &'static str) -> CUresult {
     if let Some(call) = trace::enter() {
         trace::leave(call, name, CUDA_ERROR_NOT_SUPPORTED);
     }
@@ -50,7 +50,7 @@ pub fn denied(name: &'static str) -> CUresult {
 }
 
 /// Says once what is not supported, and why a call fails.
-pub fn say_once(text: &'static str) {
+pub(crate) fn say_once(text: &'static str) {
     static SAID: Mutex<Option<HashSet<&'static str>>> = Mutex::new(None);
     if SAID.lock().get_or_insert_default().insert(text) {
         eprintln!("bulkhead: {text}");
@@ -58,11 +58,11 @@ pub fn say_once(text: &'static str) {
 }
 
 /// A device address that must be a multiple of something.
-pub fn aligned(address: u64, to: u64) -> CudaResult {
+pub(crate) fn aligned(address: u64, to: u64) -> CudaResult {
     if address.is_multiple_of(to) { Ok(()) } else { Err(CUDA_ERROR_INVALID_VALUE) }
 }
 
 /// A pointer that the caller must give.
-pub fn not_null<T>(pointer: *const T) -> CudaResult {
+pub(crate) fn not_null<T>(pointer: *const T) -> CudaResult {
     if pointer.is_null() { Err(CUDA_ERROR_INVALID_VALUE) } else { Ok(()) }
 }

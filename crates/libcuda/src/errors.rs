@@ -5,11 +5,11 @@ use cuda_abi::border::Out;
 use cuda_abi::error::*;
 use cuda_abi::types::c_char;
 
-pub fn cuGetErrorName(error: CUresult, text: Out<*const c_char>) -> CudaResult {
+pub(crate) fn cuGetErrorName(error: CUresult, text: Out<*const c_char>) -> CudaResult {
     write_text(error, text, |(name, _)| name)
 }
 
-pub fn cuGetErrorString(error: CUresult, text: Out<*const c_char>) -> CudaResult {
+pub(crate) fn cuGetErrorString(error: CUresult, text: Out<*const c_char>) -> CudaResult {
     write_text(error, text, |(_, text)| text)
 }
 

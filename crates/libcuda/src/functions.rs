@@ -15,7 +15,7 @@ use parking_lot::RwLock;
 use crate::graph::capture;
 use crate::{handles, operation};
 
-pub struct Function {
+pub(crate) struct Function {
     pub word: u64,
     /// Offset and size of each parameter.
     pub params: Vec<(usize, usize)>,
@@ -34,7 +34,7 @@ fn index_of(word: u64) -> Option<usize> {
 }
 
 /// Remembers what a reply says of a function; answers its handle.
-pub fn remember(about: &Described<'_>, name: CString) -> u64 {
+pub(crate) fn remember(about: &Described<'_>, name: CString) -> u64 {
     let word = handles::opened(about.handle.0);
     let params: Vec<(usize, usize)> =
         about.parameters.iter().map(|parameter| (parameter.offset as usize, parameter.size as usize)).collect();
@@ -54,7 +54,7 @@ pub fn remember(about: &Described<'_>, name: CString) -> u64 {
 
 /// A function with everything a launch must know. What was looked up without a context is not loaded yet, and the driver
 /// does not know its parameters before it is.
-pub fn loaded(function: CUfunction) -> CudaResult<Arc<Function>> {
+pub(crate) fn loaded(function: CUfunction) -> CudaResult<Arc<Function>> {
     let known = find(function)?;
     if known.max_threads.is_some() {
         return Ok(known);
@@ -68,7 +68,7 @@ pub fn loaded(function: CUfunction) -> CudaResult<Arc<Function>> {
 }
 
 /// A function or kernel that the program knows.
-pub fn find(function: CUfunction) -> CudaResult<Arc<Function>> {
+pub(crate) fn find(function: CUfunction) -> CudaResult<Arc<Function>> {
     let word = handles::check(cuda_abi::wire::Kind::Function, function as u64)?;
     let known = KNOWN.read();
     let found = index_of(word).and_then(|index| known.get(index)?.as_ref()).filter(|known| known.word == word);
@@ -87,27 +87,27 @@ fn set_attribute(function: CUfunction, attribute: u32, value: i32, device: CUdev
 }
 
 #[allow(non_snake_case)]
-pub mod api {
+pub(crate) mod api {
     use super::*;
 
-    pub fn cuFuncGetName(name: Out<*const c_char>, function: CUfunction) -> CudaResult {
+    pub(crate) fn cuFuncGetName(name: Out<*const c_char>, function: CUfunction) -> CudaResult {
         // The text lives as long as its function is known.
         name.put(find(function)?.name.as_ptr())
     }
 
-    pub fn cuKernelGetName(name: Out<*const c_char>, kernel: CUkernel) -> CudaResult {
+    pub(crate) fn cuKernelGetName(name: Out<*const c_char>, kernel: CUkernel) -> CudaResult {
         cuFuncGetName(name, kernel)
     }
 
-    pub fn cuFuncSetAttribute(function: CUfunction, attribute: u32, value: i32) -> CudaResult {
+    pub(crate) fn cuFuncSetAttribute(function: CUfunction, attribute: u32, value: i32) -> CudaResult {
         set_attribute(function, attribute, value, 0)
     }
 
-    pub fn cuKernelSetAttribute(attribute: u32, value: i32, kernel: CUkernel, device: CUdevice) -> CudaResult {
+    pub(crate) fn cuKernelSetAttribute(attribute: u32, value: i32, kernel: CUkernel, device: CUdevice) -> CudaResult {
         set_attribute(kernel, attribute, value, device)
     }
 
-    pub fn cuFuncGetParamInfo(
+    pub(crate) fn cuFuncGetParamInfo(
         function: CUfunction,
         index: usize,
         offset: Out<usize>,
@@ -120,7 +120,12 @@ pub mod api {
         offset.put(at)
     }
 
-    pub fn cuKernelGetParamInfo(kernel: CUkernel, index: usize, offset: Out<usize>, size: Out<usize>) -> CudaResult {
+    pub(crate) fn cuKernelGetParamInfo(
+        kernel: CUkernel,
+        index: usize,
+        offset: Out<usize>,
+        size: Out<usize>,
+    ) -> CudaResult {
         cuFuncGetParamInfo(kernel, index, offset, size)
     }
 }

@@ -30,7 +30,7 @@ enum StreamKind {
 static LIVE: RwLock<Vec<Live>> = RwLock::new(Vec::new());
 
 /// A handle that the worker has opened; answers it for the caller.
-pub fn opened(word: u64) -> u64 {
+pub(crate) fn opened(word: u64) -> u64 {
     if let Some(handle) = Handle::from_word(word) {
         let mut live = LIVE.write();
         let index = handle.index as usize;
@@ -52,7 +52,7 @@ static LEFT_BEHIND: Mutex<Vec<u64>> = Mutex::new(Vec::new());
 
 /// Takes note that everything in a context is about to be waited for. Answers whether streams were destroyed since the
 /// last time.
-pub fn take_left_behind(context: u64) -> bool {
+pub(crate) fn take_left_behind(context: u64) -> bool {
     let mut left = LEFT_BEHIND.lock();
     let before = left.len();
     left.retain(|owner| *owner != context);
@@ -66,7 +66,7 @@ fn count_streams(kind: Kind) {
 }
 
 /// Does a context have streams that its default stream does not wait for? `flags` asks the worker for a stream's flags.
-pub fn has_independent_streams(context: u64, flags: impl Fn(u64) -> CudaResult<u32>) -> CudaResult<bool> {
+pub(crate) fn has_independent_streams(context: u64, flags: impl Fn(u64) -> CudaResult<u32>) -> CudaResult<bool> {
     /// The last answer: when (by `STREAMS_CHANGED`), for which context, and what.
     static KNOWN: Mutex<Option<(u64, u64, bool)>> = Mutex::new(None);
     let now = STREAMS_CHANGED.load(Ordering::Acquire);
@@ -91,7 +91,7 @@ pub fn has_independent_streams(context: u64, flags: impl Fn(u64) -> CudaResult<u
     Ok(answer)
 }
 
-pub fn closed(word: u64) {
+pub(crate) fn closed(word: u64) {
     if let Some(handle) = Handle::from_word(word)
         && let Some(live) = LIVE.write().get_mut(handle.index as usize)
         && live.word == word
@@ -108,12 +108,12 @@ pub fn closed(word: u64) {
 
 /// The word of a live handle of this kind.
 #[inline]
-pub fn check(kind: Kind, word: u64) -> CudaResult<u64> {
+pub(crate) fn check(kind: Kind, word: u64) -> CudaResult<u64> {
     find(kind, word).map(|live| live.word)
 }
 
 /// The context that a live handle was made in.
-pub fn context_of(kind: Kind, word: u64) -> CudaResult<u64> {
+pub(crate) fn context_of(kind: Kind, word: u64) -> CudaResult<u64> {
     find(kind, word).map(|live| live.context)
 }
 
@@ -132,7 +132,7 @@ fn find(kind: Kind, word: u64) -> CudaResult<Live> {
 }
 
 /// Forgets everything that was made in a context.
-pub fn close_context(context: u64) {
+pub(crate) fn close_context(context: u64) {
     for live in LIVE.write().iter_mut().filter(|live| live.context == context) {
         let keeps =
             Handle::from_word(live.word).is_some_and(|handle| matches!(handle.kind, Kind::Library | Kind::Kernel));

@@ -16,7 +16,7 @@ use crate::session::{self, Session};
 use crate::{context, operation, stream};
 
 /// Something of our own to be run in a stream's or graph's order. Dropped when nobody can run it any more.
-pub type Own = Arc<dyn Fn() + Send + Sync>;
+pub(crate) type Own = Arc<dyn Fn() + Send + Sync>;
 
 #[derive(Clone)]
 enum Function {
@@ -41,22 +41,22 @@ fn add(function: Function, user: *mut c_void) -> CudaResult<u64> {
 }
 
 /// A function for a graph's node: its number.
-pub fn keep(function: unsafe extern "C" fn(*mut c_void), user: *mut c_void) -> CudaResult<u64> {
+pub(crate) fn keep(function: unsafe extern "C" fn(*mut c_void), user: *mut c_void) -> CudaResult<u64> {
     add(Function::Plain(function), user)
 }
 
 /// As `keep`, for a function of our own.
-pub fn keep_own(own: Own) -> CudaResult<u64> {
+pub(crate) fn keep_own(own: Own) -> CudaResult<u64> {
     add(Function::Own(own), std::ptr::null_mut())
 }
 
 /// A function that runs when the worker says that nobody has its number any more.
-pub fn keep_destructor(function: unsafe extern "C" fn(*mut c_void), user: *mut c_void) -> CudaResult<u64> {
+pub(crate) fn keep_destructor(function: unsafe extern "C" fn(*mut c_void), user: *mut c_void) -> CudaResult<u64> {
     add(Function::Destructor(function), user)
 }
 
 /// The function behind a number, if it is the program's.
-pub fn kept(id: u64) -> Option<(unsafe extern "C" fn(*mut c_void), *mut c_void)> {
+pub(crate) fn kept(id: u64) -> Option<(unsafe extern "C" fn(*mut c_void), *mut c_void)> {
     match DUE.lock().as_ref()?.get(&id)? {
         (Function::Plain(function), user) => Some((*function, *user as *mut c_void)),
         _ => None,
@@ -64,7 +64,7 @@ pub fn kept(id: u64) -> Option<(unsafe extern "C" fn(*mut c_void), *mut c_void)>
 }
 
 /// Forgets a function without running it.
-pub fn forget(id: u64) {
+pub(crate) fn forget(id: u64) {
     let gone = DUE.lock().as_mut().and_then(|due| due.remove(&id));
     // Outside the lock: what goes with it may call us.
     drop(gone);
@@ -77,7 +77,7 @@ fn enqueue(stream: u64, function: Function, user: *mut c_void) -> CudaResult {
 }
 
 /// Has a function of our own run when a stream (as the worker knows it) gets there.
-pub fn enqueue_own(stream: u64, own: Own) -> CudaResult {
+pub(crate) fn enqueue_own(stream: u64, own: Own) -> CudaResult {
     enqueue(stream, Function::Own(own), std::ptr::null_mut())
 }
 
@@ -139,16 +139,16 @@ fn run(function: &Function, user: *mut c_void, dropped: bool) {
 }
 
 #[allow(non_snake_case)]
-pub mod api {
+pub(crate) mod api {
     use super::*;
 
-    pub unsafe fn cuLaunchHostFunc(stream: CUstream, function: CUhostFn, user: *mut c_void) -> CudaResult {
+    pub(crate) unsafe fn cuLaunchHostFunc(stream: CUstream, function: CUhostFn, user: *mut c_void) -> CudaResult {
         let function = function.ok_or(CUDA_ERROR_INVALID_VALUE)?;
         context::current()?;
         enqueue(stream::resolve(stream)?, Function::Plain(function), user)
     }
 
-    pub unsafe fn cuStreamAddCallback(
+    pub(crate) unsafe fn cuStreamAddCallback(
         stream: CUstream,
         callback: CUstreamCallback,
         user: *mut c_void,

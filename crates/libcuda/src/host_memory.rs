@@ -23,7 +23,7 @@ use parking_lot::Mutex;
 
 use arena::Arena;
 #[cfg(feature = "xen")]
-pub use arena::name_grants;
+pub(crate) use arena::name_grants;
 
 use crate::allocations::{self, Allocation, Kind};
 use crate::graph::capture;
@@ -45,7 +45,7 @@ struct Heap {
 static HEAP: Mutex<Heap> = Mutex::new(Heap { addresses: None, slabs: Vec::new() });
 
 /// A piece of pinned memory, zeroed, of at least `bytes`.
-pub fn allocate(bytes: usize, kind: Kind, flags: u32) -> CudaResult<u64> {
+pub(crate) fn allocate(bytes: usize, kind: Kind, flags: u32) -> CudaResult<u64> {
     let device = context::current_device()?;
     let len = (bytes as u64).checked_next_multiple_of(ALIGN).ok_or(CUDA_ERROR_OUT_OF_MEMORY)?;
     let mut heap = HEAP.lock();
@@ -72,7 +72,7 @@ pub fn allocate(bytes: usize, kind: Kind, flags: u32) -> CudaResult<u64> {
 
 /// Frees what `allocate` gave and the caller has taken out of the allocations. Natively this waits for the device, and so
 /// it does here.
-pub fn free(allocation: &Allocation) -> CudaResult {
+pub(crate) fn free(allocation: &Allocation) -> CudaResult {
     if allocation.len.next_multiple_of(ALIGN) <= LARGE {
         if capture::is_open() {
             operation::block(&WaitForAll {}, |()| ())?;
@@ -84,7 +84,7 @@ pub fn free(allocation: &Allocation) -> CudaResult {
 }
 
 /// As `free`, of what nobody uses any more. It must not wait: that would disturb whatever is being captured meanwhile.
-pub fn free_unused(allocation: &Allocation) -> CudaResult {
+pub(crate) fn free_unused(allocation: &Allocation) -> CudaResult {
     give_back(allocation, |address, bytes| operation::block(&HostDrop { address, bytes }, |()| ()))
 }
 
@@ -174,11 +174,11 @@ fn unmap(address: u64, len: u64) {
 }
 
 #[allow(non_snake_case)]
-pub mod api {
+pub(crate) mod api {
     use super::*;
     use crate::entry::not_null;
 
-    pub fn cuMemHostAlloc(pp: Out<*mut c_void>, bytes: usize, flags: u32) -> CudaResult {
+    pub(crate) fn cuMemHostAlloc(pp: Out<*mut c_void>, bytes: usize, flags: u32) -> CudaResult {
         pp.required()?;
         if flags & !host_alloc_flag::MASK != 0 {
             return Err(CUDA_ERROR_INVALID_VALUE);
@@ -190,11 +190,11 @@ pub mod api {
         pp.put(allocate(bytes, Kind::Pinned, flags)? as *mut c_void)
     }
 
-    pub fn cuMemAllocHost_v2(pp: Out<*mut c_void>, bytes: usize) -> CudaResult {
+    pub(crate) fn cuMemAllocHost_v2(pp: Out<*mut c_void>, bytes: usize) -> CudaResult {
         cuMemHostAlloc(pp, bytes, 0)
     }
 
-    pub fn cuMemFreeHost(p: *mut c_void) -> CudaResult {
+    pub(crate) fn cuMemFreeHost(p: *mut c_void) -> CudaResult {
         if p.is_null() {
             return Ok(());
         }
@@ -203,7 +203,7 @@ pub mod api {
         free(&found).inspect_err(|_| allocations::restore(found))
     }
 
-    pub unsafe fn cuMemHostRegister_v2(p: *mut c_void, bytes: usize, flags: u32) -> CudaResult {
+    pub(crate) unsafe fn cuMemHostRegister_v2(p: *mut c_void, bytes: usize, flags: u32) -> CudaResult {
         not_null(p)?;
         context::current()?;
         if bytes == 0 || flags & !host_register_flag::MASK != 0 || (p as u64).checked_add(bytes as u64).is_none() {
@@ -212,16 +212,16 @@ pub mod api {
         register::register(p as u64, bytes as u64, flags)
     }
 
-    pub unsafe fn cuMemHostRegister(p: *mut c_void, bytes: usize, flags: u32) -> CudaResult {
+    pub(crate) unsafe fn cuMemHostRegister(p: *mut c_void, bytes: usize, flags: u32) -> CudaResult {
         // SAFETY: passed on.
         unsafe { cuMemHostRegister_v2(p, bytes, flags) }
     }
 
-    pub fn cuMemHostUnregister(p: *mut c_void) -> CudaResult {
+    pub(crate) fn cuMemHostUnregister(p: *mut c_void) -> CudaResult {
         register::unregister(p as u64)
     }
 
-    pub fn cuMemHostGetDevicePointer_v2(dptr: Out<CUdeviceptr>, p: *mut c_void, flags: u32) -> CudaResult {
+    pub(crate) fn cuMemHostGetDevicePointer_v2(dptr: Out<CUdeviceptr>, p: *mut c_void, flags: u32) -> CudaResult {
         dptr.required()?;
         if flags != 0 {
             return Err(CUDA_ERROR_INVALID_VALUE);
@@ -237,7 +237,7 @@ pub mod api {
         }
     }
 
-    pub fn cuMemHostGetFlags(flags: Out<u32>, p: *mut c_void) -> CudaResult {
+    pub(crate) fn cuMemHostGetFlags(flags: Out<u32>, p: *mut c_void) -> CudaResult {
         let found = allocations::find(p as u64).filter(|found| matches!(found.kind, Kind::Pinned | Kind::Registered));
         // Under unified addressing pinned memory is always mapped.
         flags.put(found.ok_or(CUDA_ERROR_INVALID_VALUE)?.flags | host_alloc_flag::DEVICE_MAP)

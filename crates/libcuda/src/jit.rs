@@ -11,14 +11,14 @@ use crate::entry::not_null;
 
 /// Options, and where their values are: the program's own arrays.
 #[derive(Default)]
-pub struct Options {
+pub(crate) struct Options {
     ids: Vec<u32>,
     values: usize,
 }
 
 /// What the compiler had to say.
 #[derive(Default)]
-pub struct Logs {
+pub(crate) struct Logs {
     errors: Vec<u8>,
     notes: Vec<u8>,
 }
@@ -32,7 +32,7 @@ impl From<ops::Logs<'_>> for Logs {
 impl Options {
     /// # Safety
     /// `values` must have as many elements as there are options, and stay as long as the options are used.
-    pub unsafe fn of(options: InSlice<CUjit_option>, values: *mut *mut c_void) -> CudaResult<Options> {
+    pub(crate) unsafe fn of(options: InSlice<CUjit_option>, values: *mut *mut c_void) -> CudaResult<Options> {
         if options.is_empty() {
             return Ok(Options::default());
         }
@@ -41,7 +41,7 @@ impl Options {
         Ok(Options { ids: options.list()?, values: values as usize })
     }
 
-    pub fn is_empty(&self) -> bool {
+    pub(crate) fn is_empty(&self) -> bool {
         self.ids.is_empty()
     }
 
@@ -80,7 +80,7 @@ impl Options {
     }
 
     /// Answers what the program asked to be told.
-    pub fn answer(&self, logs: &Logs, since: std::time::Instant) {
+    pub(crate) fn answer(&self, logs: &Logs, since: std::time::Instant) {
         let milliseconds = since.elapsed().as_secs_f32() * 1000.0;
         self.write(jit_option::WALL_TIME, u64::from(milliseconds.to_bits()));
         self.write_log(jit_option::ERROR_LOG_BUFFER, jit_option::ERROR_LOG_BUFFER_SIZE_BYTES, &logs.errors);
@@ -88,7 +88,7 @@ impl Options {
     }
 
     /// The numbers, which travel to the compiler.
-    pub fn plain(&self) -> Vec<JitOption> {
+    pub(crate) fn plain(&self) -> Vec<JitOption> {
         let plain = self.ids.iter().copied().filter(|option| is_plain_jit_option(*option));
         // Numbers of 32 bits in the place of pointers.
         let with_value = |option| JitOption { option, value: self.read(option).unwrap_or(0) as u32 };

@@ -13,14 +13,14 @@ use crate::entry::not_null;
 use crate::functions::{self, Function};
 use crate::{context, device, exports, operation, stream};
 
-pub struct Shape {
+pub(crate) struct Shape {
     pub grid: [u32; 3],
     pub block: [u32; 3],
     pub shared: u32,
 }
 
 /// Where the parameters of a launch are.
-pub enum Params {
+pub(crate) enum Params {
     /// One pointer for each.
     Pointers(*mut *mut c_void),
     /// All in one buffer.
@@ -33,7 +33,7 @@ impl Params {
     ///
     /// # Safety
     /// The caller vouches for one readable parameter each, of the size that the driver told, or for the buffer.
-    pub unsafe fn pack(&self, function: &Function, packed: &mut [u8]) {
+    pub(crate) unsafe fn pack(&self, function: &Function, packed: &mut [u8]) {
         match self {
             Params::None => {}
             // SAFETY: the caller's promise; the room is as large as all parameters.
@@ -57,7 +57,7 @@ impl Params {
 }
 
 /// What the driver refuses at once.
-pub fn check(function: &Function, shape: &Shape) -> CudaResult {
+pub(crate) fn check(function: &Function, shape: &Shape) -> CudaResult {
     const MAX_BLOCK: [u32; 3] = [2, 3, 4];
     const MAX_GRID: [u32; 3] = [5, 6, 7];
     let device = device::find(context::current_device()?)?;
@@ -108,7 +108,7 @@ fn check_cooperative(function: &Function, shape: &Shape) -> CudaResult {
 ///
 /// # Safety
 /// Both are as `cuLaunchKernel` wants them.
-pub unsafe fn params(
+pub(crate) unsafe fn params(
     function: &Function,
     kernel_params: *mut *mut c_void,
     extra: *mut *mut c_void,
@@ -182,7 +182,7 @@ unsafe fn launch(
 ///
 /// # Safety
 /// `config` is as `cuLaunchKernelEx` wants it.
-pub unsafe fn attributes<'a>(config: &CUlaunchConfig) -> CudaResult<&'a [CUlaunchAttribute]> {
+pub(crate) unsafe fn attributes<'a>(config: &CUlaunchConfig) -> CudaResult<&'a [CUlaunchAttribute]> {
     if config.num_attrs == 0 {
         return Ok(&[]);
     }
@@ -196,11 +196,11 @@ pub unsafe fn attributes<'a>(config: &CUlaunchConfig) -> CudaResult<&'a [CUlaunc
 }
 
 #[allow(non_snake_case)]
-pub mod api {
+pub(crate) mod api {
     use super::*;
 
     #[allow(clippy::too_many_arguments)]
-    pub unsafe fn cuLaunchKernel(
+    pub(crate) unsafe fn cuLaunchKernel(
         function: CUfunction,
         grid_x: u32,
         grid_y: u32,
@@ -219,7 +219,7 @@ pub mod api {
     }
 
     #[allow(clippy::too_many_arguments)]
-    pub unsafe fn cuLaunchCooperativeKernel(
+    pub(crate) unsafe fn cuLaunchCooperativeKernel(
         function: CUfunction,
         grid_x: u32,
         grid_y: u32,
@@ -236,7 +236,7 @@ pub mod api {
         unsafe { launch(function, shape, stream, true, &[], kernel_params, std::ptr::null_mut()) }
     }
 
-    pub unsafe fn cuLaunchKernelEx(
+    pub(crate) unsafe fn cuLaunchKernelEx(
         config: In<CUlaunchConfig>,
         function: CUfunction,
         kernel_params: *mut *mut c_void,

@@ -3,6 +3,7 @@
 //! Every symbol of the driver API is exported, generated from `cuda-abi`'s table: plain calls are carried to the worker
 //! by generated code, the others go to the functions of [`api`], one file per family. Nothing happens before `cuInit`:
 //! loading the library opens nothing and starts nothing.
+#![warn(unreachable_pub)]
 
 mod allocations;
 mod batch;
@@ -46,43 +47,44 @@ mod vmm;
 
 /// The hand-written functions that the exports call.
 mod api {
-    pub use crate::batch::*;
-    pub use crate::context::api::*;
-    pub use crate::copy::api::*;
-    pub use crate::device::api::*;
-    pub use crate::errors::*;
-    pub use crate::functions::api::*;
-    pub use crate::graph::api::*;
-    pub use crate::hidden::cuGetExportTable;
-    pub use crate::host_functions::api::*;
-    pub use crate::host_memory::api::*;
-    pub use crate::ipc::api::*;
-    pub use crate::launch::api::*;
-    pub use crate::link::*;
-    pub use crate::managed::{
+    pub(crate) use crate::batch::*;
+    pub(crate) use crate::context::api::*;
+    pub(crate) use crate::copy::api::*;
+    pub(crate) use crate::device::api::*;
+    pub(crate) use crate::errors::*;
+    pub(crate) use crate::functions::api::*;
+    pub(crate) use crate::graph::api::*;
+    pub(crate) use crate::hidden::cuGetExportTable;
+    pub(crate) use crate::host_functions::api::*;
+    pub(crate) use crate::host_memory::api::*;
+    pub(crate) use crate::ipc::api::*;
+    pub(crate) use crate::launch::api::*;
+    pub(crate) use crate::link::*;
+    pub(crate) use crate::managed::{
         cuMemAdvise, cuMemAdvise_v2, cuMemDiscardAndPrefetchBatchAsync, cuMemDiscardBatchAsync, cuMemPrefetchAsync,
         cuMemPrefetchAsync_v2, cuMemPrefetchBatchAsync, cuMemRangeGetAttribute, cuMemRangeGetAttributes,
         cuStreamAttachMemAsync,
     };
-    pub use crate::memory::api::*;
-    pub use crate::module::api::*;
-    pub use crate::occupancy::*;
-    pub use crate::older::*;
-    pub use crate::older_launch::*;
-    pub use crate::pointer::*;
-    pub use crate::pool::*;
-    pub use crate::procaddr::api::*;
-    pub use crate::session::api::*;
-    pub use crate::shaped_copy::api::*;
-    pub use crate::stream::api::*;
-    pub use crate::texture::*;
-    pub use crate::tools::*;
-    pub use crate::vmm::*;
+    pub(crate) use crate::memory::api::*;
+    pub(crate) use crate::module::api::*;
+    pub(crate) use crate::occupancy::*;
+    pub(crate) use crate::older::*;
+    pub(crate) use crate::older_launch::*;
+    pub(crate) use crate::pointer::*;
+    pub(crate) use crate::pool::*;
+    pub(crate) use crate::procaddr::api::*;
+    pub(crate) use crate::session::api::*;
+    pub(crate) use crate::shaped_copy::api::*;
+    pub(crate) use crate::stream::api::*;
+    pub(crate) use crate::texture::*;
+    pub(crate) use crate::tools::*;
+    pub(crate) use crate::vmm::*;
 }
 
 /// Generated from the table; its shape is the generator's, not ours to polish.
 #[allow(clippy::all, non_snake_case, unused_unsafe, unused_parens)]
 #[allow(clippy::missing_safety_doc, clippy::undocumented_unsafe_blocks)]
+#[allow(unreachable_pub, reason = "public to C")]
 mod exports {
     use cuda_abi::border;
     use cuda_abi::error::*;

@@ -112,7 +112,7 @@ fn fetch(size: usize) -> CudaResult<Vec<u8>> {
     Ok(result)
 }
 
-pub unsafe fn cuLinkCreate_v2(
+pub(crate) unsafe fn cuLinkCreate_v2(
     _count: u32,
     options: InSlice<CUjit_option>,
     values: *mut *mut c_void,
@@ -130,7 +130,7 @@ pub unsafe fn cuLinkCreate_v2(
     to.put(links.last as CUlinkState)
 }
 
-pub unsafe fn cuLinkAddData_v2(
+pub(crate) unsafe fn cuLinkAddData_v2(
     state: CUlinkState,
     kind: CUjitInputType,
     data: *mut c_void,
@@ -147,7 +147,7 @@ pub unsafe fn cuLinkAddData_v2(
     add(state, kind, bytes, name)
 }
 
-pub fn cuLinkAddFile_v2(
+pub(crate) fn cuLinkAddFile_v2(
     state: CUlinkState,
     kind: CUjitInputType,
     path: Str,
@@ -160,7 +160,7 @@ pub fn cuLinkAddFile_v2(
     add(state, kind, bytes, name)
 }
 
-pub fn cuLinkComplete(state: CUlinkState, image: Out<*mut c_void>, size: Out<usize>) -> CudaResult {
+pub(crate) fn cuLinkComplete(state: CUlinkState, image: Out<*mut c_void>, size: Out<usize>) -> CudaResult {
     image.required()?;
     with(state, |link| {
         if link.inputs.is_empty() {
@@ -179,7 +179,7 @@ pub fn cuLinkComplete(state: CUlinkState, image: Out<*mut c_void>, size: Out<usi
     })
 }
 
-pub fn cuLinkDestroy(state: CUlinkState) -> CudaResult {
+pub(crate) fn cuLinkDestroy(state: CUlinkState) -> CudaResult {
     let gone = LINKS.lock().get_or_insert_default().open.remove(&(state as u64));
     gone.map(drop).ok_or(CUDA_ERROR_INVALID_HANDLE)
 }

@@ -88,7 +88,7 @@ type Runs = Vec<(u64, Hints)>;
 static HINTS: Mutex<Option<HashMap<u64, Runs>>> = Mutex::new(None);
 
 /// Memory is gone, and so are its hints.
-pub fn forget(allocation: &Allocation) {
+pub(crate) fn forget(allocation: &Allocation) {
     if let Some(hints) = &mut *HINTS.lock() {
         hints.remove(&allocation.id);
     }
@@ -160,11 +160,11 @@ fn advise(pointer: u64, count: usize, advice: u32, place: impl FnOnce() -> CudaR
     Ok(())
 }
 
-pub fn cuMemAdvise(pointer: CUdeviceptr, count: usize, advice: u32, device: CUdevice) -> CudaResult {
+pub(crate) fn cuMemAdvise(pointer: CUdeviceptr, count: usize, advice: u32, device: CUdevice) -> CudaResult {
     advise(pointer, count, advice, || Place::from_ordinal(device))
 }
 
-pub fn cuMemAdvise_v2(pointer: CUdeviceptr, count: usize, advice: u32, location: CUmemLocation) -> CudaResult {
+pub(crate) fn cuMemAdvise_v2(pointer: CUdeviceptr, count: usize, advice: u32, location: CUmemLocation) -> CudaResult {
     advise(pointer, count, advice, || Place::from_location(location))
 }
 
@@ -175,11 +175,16 @@ fn prefetch(pointer: u64, count: usize, place: Place, stream: CUstream) -> CudaR
     Ok(())
 }
 
-pub fn cuMemPrefetchAsync(pointer: CUdeviceptr, count: usize, device: CUdevice, stream: CUstream) -> CudaResult {
+pub(crate) fn cuMemPrefetchAsync(
+    pointer: CUdeviceptr,
+    count: usize,
+    device: CUdevice,
+    stream: CUstream,
+) -> CudaResult {
     prefetch(pointer, count, Place::from_ordinal(device)?, stream)
 }
 
-pub fn cuMemPrefetchAsync_v2(
+pub(crate) fn cuMemPrefetchAsync_v2(
     pointer: CUdeviceptr,
     count: usize,
     location: CUmemLocation,
@@ -206,7 +211,7 @@ fn ranges(
     (0..pointers.len()).map(|at| range(pointers.at(at)?, sizes.at(at)?)).collect()
 }
 
-pub fn cuMemPrefetchBatchAsync(
+pub(crate) fn cuMemPrefetchBatchAsync(
     pointers: InSlice<CUdeviceptr>,
     sizes: InSlice<usize>,
     count: usize,
@@ -237,7 +242,7 @@ pub fn cuMemPrefetchBatchAsync(
 }
 
 /// What is in the memory need not be kept, and may be.
-pub fn cuMemDiscardBatchAsync(
+pub(crate) fn cuMemDiscardBatchAsync(
     pointers: InSlice<CUdeviceptr>,
     sizes: InSlice<usize>,
     _count: usize,
@@ -248,7 +253,7 @@ pub fn cuMemDiscardBatchAsync(
     ranges(pointers, sizes, flags).map(drop)
 }
 
-pub fn cuMemDiscardAndPrefetchBatchAsync(
+pub(crate) fn cuMemDiscardAndPrefetchBatchAsync(
     pointers: InSlice<CUdeviceptr>,
     sizes: InSlice<usize>,
     count: usize,
@@ -297,7 +302,7 @@ fn attribute(data: Untyped, size: usize, attribute: u32, all: &[Hints]) -> CudaR
     places.put_at(0, value)
 }
 
-pub fn cuMemRangeGetAttribute(
+pub(crate) fn cuMemRangeGetAttribute(
     data: Untyped,
     size: usize,
     which: u32,
@@ -308,7 +313,7 @@ pub fn cuMemRangeGetAttribute(
     attribute(data, size, which, &look(&found, pages))
 }
 
-pub fn cuMemRangeGetAttributes(
+pub(crate) fn cuMemRangeGetAttributes(
     data: InSlice<*mut c_void>,
     sizes: InSlice<usize>,
     which: InSlice<CUmem_range_attribute>,
@@ -333,7 +338,7 @@ pub fn cuMemRangeGetAttributes(
 }
 
 /// Everybody reaches managed memory at any time, so whose it is changes nothing.
-pub fn cuStreamAttachMemAsync(stream: CUstream, pointer: CUdeviceptr, len: usize, flags: u32) -> CudaResult {
+pub(crate) fn cuStreamAttachMemAsync(stream: CUstream, pointer: CUdeviceptr, len: usize, flags: u32) -> CudaResult {
     let stream = stream::resolve(stream)?;
     let found = allocations::find(pointer).filter(|found| found.kind == Kind::Managed);
     let found = found.ok_or(CUDA_ERROR_INVALID_VALUE)?;

@@ -14,7 +14,7 @@ use crate::{context, host_memory, ipc, operation};
 const PITCH: usize = 512;
 
 /// Allocates device memory and remembers it.
-pub fn allocate(bytes: usize) -> CudaResult<u64> {
+pub(crate) fn allocate(bytes: usize) -> CudaResult<u64> {
     let device = context::current_device()?;
     if bytes == 0 {
         return Err(CUDA_ERROR_INVALID_VALUE);
@@ -26,15 +26,15 @@ pub fn allocate(bytes: usize) -> CudaResult<u64> {
 }
 
 #[allow(non_snake_case)]
-pub mod api {
+pub(crate) mod api {
     use super::*;
 
-    pub fn cuMemAlloc_v2(dptr: Out<CUdeviceptr>, bytes: usize) -> CudaResult {
+    pub(crate) fn cuMemAlloc_v2(dptr: Out<CUdeviceptr>, bytes: usize) -> CudaResult {
         dptr.required()?;
         dptr.put(allocate(bytes)?)
     }
 
-    pub fn cuMemAllocPitch_v2(
+    pub(crate) fn cuMemAllocPitch_v2(
         dptr: Out<CUdeviceptr>,
         pitch: Out<usize>,
         width: usize,
@@ -52,7 +52,7 @@ pub mod api {
         pitch.put(row)
     }
 
-    pub fn cuMemFree_v2(dptr: CUdeviceptr) -> CudaResult {
+    pub(crate) fn cuMemFree_v2(dptr: CUdeviceptr) -> CudaResult {
         if dptr == 0 {
             return Ok(());
         }
@@ -76,7 +76,7 @@ pub mod api {
         Ok(())
     }
 
-    pub fn cuMemGetInfo_v2(free: Out<usize>, total: Out<usize>) -> CudaResult {
+    pub(crate) fn cuMemGetInfo_v2(free: Out<usize>, total: Out<usize>) -> CudaResult {
         context::current()?;
         let info = operation::call(&MemInfo {}, |reply| reply)?;
         free.put_if(info.free as usize);
@@ -84,7 +84,7 @@ pub mod api {
         Ok(())
     }
 
-    pub fn cuMemGetAddressRange_v2(base: Out<CUdeviceptr>, size: Out<usize>, dptr: CUdeviceptr) -> CudaResult {
+    pub(crate) fn cuMemGetAddressRange_v2(base: Out<CUdeviceptr>, size: Out<usize>, dptr: CUdeviceptr) -> CudaResult {
         let found = allocations::find(dptr).filter(|found| found.kind != Kind::Registered);
         let found = found.ok_or(CUDA_ERROR_NOT_FOUND)?;
         base.put_if(found.base);
@@ -92,7 +92,7 @@ pub mod api {
         Ok(())
     }
 
-    pub fn cuMemAllocManaged(dptr: Out<CUdeviceptr>, bytes: usize, flags: u32) -> CudaResult {
+    pub(crate) fn cuMemAllocManaged(dptr: Out<CUdeviceptr>, bytes: usize, flags: u32) -> CudaResult {
         dptr.required()?;
         if bytes == 0 || !matches!(flags, attach_flag::GLOBAL | attach_flag::HOST) {
             return Err(CUDA_ERROR_INVALID_VALUE);

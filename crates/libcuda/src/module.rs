@@ -151,7 +151,7 @@ where
 }
 
 /// All functions of a module.
-pub fn functions_of(module: u64) -> CudaResult<Vec<u64>> {
+pub(crate) fn functions_of(module: u64) -> CudaResult<Vec<u64>> {
     enumerate(|skip| ModuleFunctions { module: Typed(module), skip })
 }
 
@@ -164,20 +164,20 @@ fn global(owner: u64, name: &CStr) -> CudaResult<(u64, u64)> {
 }
 
 #[allow(non_snake_case)]
-pub mod api {
+pub(crate) mod api {
     use super::*;
 
-    pub fn cuModuleGetLoadingMode(mode: Out<CUmoduleLoadingMode>) -> CudaResult {
+    pub(crate) fn cuModuleGetLoadingMode(mode: Out<CUmoduleLoadingMode>) -> CudaResult {
         let eager = std::env::var_os("CUDA_MODULE_LOADING").is_some_and(|value| value.eq_ignore_ascii_case("EAGER"));
         mode.put(if eager { loading_mode::EAGER } else { loading_mode::LAZY })
     }
 
-    pub unsafe fn cuModuleLoadData(module: Out<CUmodule>, code: *const c_void) -> CudaResult {
+    pub(crate) unsafe fn cuModuleLoadData(module: Out<CUmodule>, code: *const c_void) -> CudaResult {
         // SAFETY: passed on.
         unsafe { cuModuleLoadDataEx(module, code, 0, InSlice::none(), std::ptr::null_mut()) }
     }
 
-    pub unsafe fn cuModuleLoadDataEx(
+    pub(crate) unsafe fn cuModuleLoadDataEx(
         module: Out<CUmodule>,
         code: *const c_void,
         _count: u32,
@@ -191,25 +191,29 @@ pub mod api {
         module.put(word as CUmodule)
     }
 
-    pub unsafe fn cuModuleLoadFatBinary(module: Out<CUmodule>, code: *const c_void) -> CudaResult {
+    pub(crate) unsafe fn cuModuleLoadFatBinary(module: Out<CUmodule>, code: *const c_void) -> CudaResult {
         // SAFETY: passed on.
         unsafe { cuModuleLoadData(module, code) }
     }
 
-    pub fn cuModuleLoad(module: Out<CUmodule>, path: Str) -> CudaResult {
+    pub(crate) fn cuModuleLoad(module: Out<CUmodule>, path: Str) -> CudaResult {
         module.required()?;
         context::current()?;
         module.put(load_file(As::Module, path, &Options::default())? as CUmodule)
     }
 
-    pub fn cuModuleGetFunction(function: Out<CUfunction>, module: CUmodule, text: Str) -> CudaResult {
+    pub(crate) fn cuModuleGetFunction(function: Out<CUfunction>, module: CUmodule, text: Str) -> CudaResult {
         function.required()?;
         let module = Typed(handles::check(HandleKind::Module, module as u64)?);
         let name = function_name(text)?;
         function.put(look_up(&GetFunction { module, name: Text(name.to_bytes()) }, name)? as CUfunction)
     }
 
-    pub fn cuModuleEnumerateFunctions(functions: OutSlice<CUfunction>, count: u32, module: CUmodule) -> CudaResult {
+    pub(crate) fn cuModuleEnumerateFunctions(
+        functions: OutSlice<CUfunction>,
+        count: u32,
+        module: CUmodule,
+    ) -> CudaResult {
         functions.required()?;
         let module = handles::check(HandleKind::Module, module as u64)?;
         for (at, word) in functions_of(module)?.into_iter().take(count as usize).enumerate() {
@@ -218,7 +222,7 @@ pub mod api {
         Ok(())
     }
 
-    pub fn cuModuleGetGlobal_v2(
+    pub(crate) fn cuModuleGetGlobal_v2(
         dptr: Out<CUdeviceptr>,
         bytes: Out<usize>,
         module: CUmodule,
@@ -235,7 +239,7 @@ pub mod api {
     }
 
     #[allow(clippy::too_many_arguments)]
-    pub unsafe fn cuLibraryLoadData(
+    pub(crate) unsafe fn cuLibraryLoadData(
         library: Out<CUlibrary>,
         code: *const c_void,
         jit_options: InSlice<CUjit_option>,
@@ -252,7 +256,7 @@ pub mod api {
     }
 
     #[allow(clippy::too_many_arguments)]
-    pub unsafe fn cuLibraryLoadFromFile(
+    pub(crate) unsafe fn cuLibraryLoadFromFile(
         library: Out<CUlibrary>,
         path: Str,
         jit_options: InSlice<CUjit_option>,
@@ -268,14 +272,18 @@ pub mod api {
         library.put(load_file(As::Library, path, &options)? as CUlibrary)
     }
 
-    pub fn cuLibraryGetKernel(kernel: Out<CUkernel>, library: CUlibrary, text: Str) -> CudaResult {
+    pub(crate) fn cuLibraryGetKernel(kernel: Out<CUkernel>, library: CUlibrary, text: Str) -> CudaResult {
         kernel.required()?;
         let library = Typed(handles::check(HandleKind::Library, library as u64)?);
         let name = function_name(text)?;
         kernel.put(look_up(&GetKernel { library, name: Text(name.to_bytes()) }, name)? as CUkernel)
     }
 
-    pub fn cuLibraryEnumerateKernels(kernels: OutSlice<CUkernel>, count: u32, library: CUlibrary) -> CudaResult {
+    pub(crate) fn cuLibraryEnumerateKernels(
+        kernels: OutSlice<CUkernel>,
+        count: u32,
+        library: CUlibrary,
+    ) -> CudaResult {
         kernels.required()?;
         let library = Typed(handles::check(HandleKind::Library, library as u64)?);
         let words = enumerate(|skip| LibraryKernels { library, skip })?;
@@ -285,14 +293,14 @@ pub mod api {
         Ok(())
     }
 
-    pub fn cuLibraryGetModule(module: Out<CUmodule>, library: CUlibrary) -> CudaResult {
+    pub(crate) fn cuLibraryGetModule(module: Out<CUmodule>, library: CUlibrary) -> CudaResult {
         module.required()?;
         let library = Typed(handles::check(HandleKind::Library, library as u64)?);
         let word = operation::call(&LibraryModule { library }, |reply| handles::opened(reply.module.0))?;
         module.put(word as CUmodule)
     }
 
-    pub fn cuLibraryGetGlobal(
+    pub(crate) fn cuLibraryGetGlobal(
         dptr: Out<CUdeviceptr>,
         bytes: Out<usize>,
         library: CUlibrary,
@@ -303,12 +311,16 @@ pub mod api {
         Ok(())
     }
 
-    pub fn cuLibraryGetUnifiedFunction(_function: Out<*mut c_void>, _library: CUlibrary, _symbol: Str) -> CudaResult {
+    pub(crate) fn cuLibraryGetUnifiedFunction(
+        _function: Out<*mut c_void>,
+        _library: CUlibrary,
+        _symbol: Str,
+    ) -> CudaResult {
         // Exists only where the CPU can run the GPU's code.
         Err(CUDA_ERROR_NOT_FOUND)
     }
 
-    pub fn cuKernelGetFunction(function: Out<CUfunction>, kernel: CUkernel) -> CudaResult {
+    pub(crate) fn cuKernelGetFunction(function: Out<CUfunction>, kernel: CUkernel) -> CudaResult {
         function.required()?;
         let known = functions::find(kernel)?;
         let kernel = Typed(handles::check(HandleKind::Kernel, kernel as u64)?);

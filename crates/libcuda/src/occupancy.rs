@@ -10,7 +10,7 @@ use cuda_abi::wire::ops::{Attributes, ClusterOccupancy};
 
 use crate::{context, device, exports, functions, launch, operation};
 
-pub fn cuOccupancyMaxPotentialBlockSize(
+pub(crate) fn cuOccupancyMaxPotentialBlockSize(
     grid: Out<i32>,
     block: Out<i32>,
     function: CUfunction,
@@ -22,7 +22,7 @@ pub fn cuOccupancyMaxPotentialBlockSize(
 }
 
 /// The block size with the most threads in flight: tries them all, largest first, as the runtime's own search does.
-pub fn cuOccupancyMaxPotentialBlockSizeWithFlags(
+pub(crate) fn cuOccupancyMaxPotentialBlockSizeWithFlags(
     grid: Out<i32>,
     block: Out<i32>,
     function: CUfunction,
@@ -83,12 +83,16 @@ fn clusters(function: CUfunction, config: In<CUlaunchConfig>, largest: bool) -> 
     operation::call(&request, |reply| reply.count)
 }
 
-pub fn cuOccupancyMaxActiveClusters(count: Out<i32>, function: CUfunction, config: In<CUlaunchConfig>) -> CudaResult {
+pub(crate) fn cuOccupancyMaxActiveClusters(
+    count: Out<i32>,
+    function: CUfunction,
+    config: In<CUlaunchConfig>,
+) -> CudaResult {
     count.required()?;
     count.put(clusters(function, config, false)?)
 }
 
-pub fn cuOccupancyMaxPotentialClusterSize(
+pub(crate) fn cuOccupancyMaxPotentialClusterSize(
     size: Out<i32>,
     function: CUfunction,
     config: In<CUlaunchConfig>,

@@ -12,7 +12,7 @@ use crate::{api, exports};
 macro_rules! older_carried {
     ($($old:ident => $new:ident($($arg:ident: $kind:ty),*);)*) => {
         $(
-            pub fn $old($($arg: $kind),*) -> CudaResult {
+            pub(crate) fn $old($($arg: $kind),*) -> CudaResult {
                 // SAFETY: plain values.
                 answer(unsafe { exports::$new($($arg),*) })
             }
@@ -24,7 +24,7 @@ macro_rules! older_carried {
 macro_rules! older {
     ($($old:ident => $new:ident($($arg:ident: $kind:ty $(as $wide:ty)?),* $(,)?);)*) => {
         $(
-            pub fn $old($($arg: $kind),*) -> CudaResult {
+            pub(crate) fn $old($($arg: $kind),*) -> CudaResult {
                 api::$new($($arg $(as $wide)?),*)
             }
         )*
@@ -35,7 +35,7 @@ macro_rules! older {
 macro_rules! older_with_addresses {
     ($($old:ident => $new:ident($($arg:ident: $kind:ty $(as $wide:ty)?),* $(,)?);)*) => {
         $(
-            pub unsafe fn $old($($arg: $kind),*) -> CudaResult {
+            pub(crate) unsafe fn $old($($arg: $kind),*) -> CudaResult {
                 // SAFETY: passed on.
                 unsafe { api::$new($($arg $(as $wide)?),*) }
             }

@@ -31,25 +31,25 @@ fn change(function: CUfunction, change: impl FnOnce(&mut Settings)) -> CudaResul
     Ok(())
 }
 
-pub fn cuFuncSetBlockShape(function: CUfunction, x: i32, y: i32, z: i32) -> CudaResult {
+pub(crate) fn cuFuncSetBlockShape(function: CUfunction, x: i32, y: i32, z: i32) -> CudaResult {
     if [x, y, z].iter().any(|side| *side <= 0) {
         return Err(CUDA_ERROR_INVALID_VALUE);
     }
     change(function, |settings| settings.block = Some([x, y, z].map(|side| side as u32)))
 }
 
-pub fn cuFuncSetSharedSize(function: CUfunction, bytes: u32) -> CudaResult {
+pub(crate) fn cuFuncSetSharedSize(function: CUfunction, bytes: u32) -> CudaResult {
     change(function, |settings| settings.shared = bytes)
 }
 
-pub fn cuParamSetSize(function: CUfunction, bytes: u32) -> CudaResult {
+pub(crate) fn cuParamSetSize(function: CUfunction, bytes: u32) -> CudaResult {
     if bytes as usize > MAX_PARAMS {
         return Err(CUDA_ERROR_INVALID_VALUE);
     }
     change(function, |settings| settings.params.resize(bytes as usize, 0))
 }
 
-pub unsafe fn cuParamSetv(function: CUfunction, offset: i32, from: *mut c_void, bytes: u32) -> CudaResult {
+pub(crate) unsafe fn cuParamSetv(function: CUfunction, offset: i32, from: *mut c_void, bytes: u32) -> CudaResult {
     not_null(from)?;
     let start = usize::try_from(offset).map_err(|_| CUDA_ERROR_INVALID_VALUE)?;
     let end = start.checked_add(bytes as usize).filter(|end| *end <= MAX_PARAMS).ok_or(CUDA_ERROR_INVALID_VALUE)?;
@@ -64,12 +64,12 @@ pub unsafe fn cuParamSetv(function: CUfunction, offset: i32, from: *mut c_void, 
     })
 }
 
-pub fn cuParamSeti(function: CUfunction, offset: i32, mut value: u32) -> CudaResult {
+pub(crate) fn cuParamSeti(function: CUfunction, offset: i32, mut value: u32) -> CudaResult {
     // SAFETY: a local of four bytes.
     unsafe { cuParamSetv(function, offset, (&raw mut value).cast(), 4) }
 }
 
-pub fn cuParamSetf(function: CUfunction, offset: i32, value: f32) -> CudaResult {
+pub(crate) fn cuParamSetf(function: CUfunction, offset: i32, value: f32) -> CudaResult {
     cuParamSeti(function, offset, value.to_bits())
 }
 
@@ -107,15 +107,15 @@ fn launch(function: CUfunction, width: i32, height: i32, stream: CUstream) -> Cu
     })
 }
 
-pub fn cuLaunch(function: CUfunction) -> CudaResult {
+pub(crate) fn cuLaunch(function: CUfunction) -> CudaResult {
     launch(function, 1, 1, std::ptr::null_mut())
 }
 
-pub fn cuLaunchGrid(function: CUfunction, width: i32, height: i32) -> CudaResult {
+pub(crate) fn cuLaunchGrid(function: CUfunction, width: i32, height: i32) -> CudaResult {
     launch(function, width, height, std::ptr::null_mut())
 }
 
-pub fn cuLaunchGridAsync(function: CUfunction, width: i32, height: i32, stream: CUstream) -> CudaResult {
+pub(crate) fn cuLaunchGridAsync(function: CUfunction, width: i32, height: i32, stream: CUstream) -> CudaResult {
     launch(function, width, height, stream)
 }
 
@@ -133,7 +133,7 @@ struct One {
 const _: () = assert!(size_of::<One>() == size_of::<CUDA_LAUNCH_PARAMS>());
 
 /// On one device it is a cooperative launch like any other.
-pub fn cuLaunchCooperativeKernelMultiDevice(
+pub(crate) fn cuLaunchCooperativeKernelMultiDevice(
     list: InSlice<CUDA_LAUNCH_PARAMS>,
     devices: u32,
     flags: u32,

@@ -9,19 +9,19 @@ use crate::carry;
 use crate::session::Session;
 
 /// Posts a request that nobody waits for.
-pub fn post<R: Operation>(request: &R) -> CudaResult {
+pub(crate) fn post<R: Operation>(request: &R) -> CudaResult {
     carry::post(R::CODE, write(request))
 }
 
 /// As `post`, written straight into the ring. Whoever sends it has seen to it that it keeps to its bounds.
 #[inline]
-pub fn post_in_place<R: Operation>(request: &R) -> CudaResult {
+pub(crate) fn post_in_place<R: Operation>(request: &R) -> CudaResult {
     carry::post_sized(R::CODE, request.size(), |slot| encode_into(request, slot))
 }
 
 /// As `post_in_place`; then `fill` puts the rest where the request's last field has reserved room for it.
 #[inline]
-pub fn post_and_fill<R: Operation>(request: &R, fill: impl FnOnce(&mut [u8])) -> CudaResult {
+pub(crate) fn post_and_fill<R: Operation>(request: &R, fill: impl FnOnce(&mut [u8])) -> CudaResult {
     carry::post_sized(R::CODE, request.size(), |slot| {
         encode_into(request, slot);
         fill(slot);
@@ -29,19 +29,19 @@ pub fn post_and_fill<R: Operation>(request: &R, fill: impl FnOnce(&mut [u8])) ->
 }
 
 /// Posts a request in a context that need not be this thread's own; answers the ring position after it.
-pub fn post_in<R: Operation>(session: &Session, tag: u32, request: &R) -> CudaResult<u64> {
+pub(crate) fn post_in<R: Operation>(session: &Session, tag: u32, request: &R) -> CudaResult<u64> {
     carry::post_sized_in(session, tag, R::CODE, request.size(), |slot| encode_into(request, slot))
 }
 
 /// Asks and waits for the answer, in order with everything posted.
-pub fn call<R: Operation, T>(request: &R, read: impl FnOnce(R::Reply<'_>) -> T) -> CudaResult<T> {
+pub(crate) fn call<R: Operation, T>(request: &R, read: impl FnOnce(R::Reply<'_>) -> T) -> CudaResult<T> {
     let mut answer = None;
     carry::call(R::CODE, write(request), reading::<R, T>(&mut answer, read))?;
     answer.ok_or(CUDA_ERROR_UNKNOWN)
 }
 
 /// As `call`, in a context that need not be this thread's own.
-pub fn call_in<R: Operation, T>(
+pub(crate) fn call_in<R: Operation, T>(
     session: &Session,
     tag: u32,
     request: &R,
@@ -53,14 +53,14 @@ pub fn call_in<R: Operation, T>(
 }
 
 /// Asks something that may take long: it is executed after everything posted so far, without holding up others.
-pub fn block<R: Operation, T>(request: &R, read: impl FnOnce(R::Reply<'_>) -> T) -> CudaResult<T> {
+pub(crate) fn block<R: Operation, T>(request: &R, read: impl FnOnce(R::Reply<'_>) -> T) -> CudaResult<T> {
     let mut answer = None;
     carry::block(R::CODE, write(request), reading::<R, T>(&mut answer, read))?;
     answer.ok_or(CUDA_ERROR_UNKNOWN)
 }
 
 /// As `block`, in a context that need not be this thread's own.
-pub fn block_in<R: Operation, T>(
+pub(crate) fn block_in<R: Operation, T>(
     session: &Session,
     tag: u32,
     request: &R,
@@ -70,7 +70,7 @@ pub fn block_in<R: Operation, T>(
 }
 
 /// As `block_in`, after what was posted before a position of the ring: 0 for what comes after nothing.
-pub fn block_after<R: Operation, T>(
+pub(crate) fn block_after<R: Operation, T>(
     session: &Session,
     tag: u32,
     after: u64,
@@ -83,14 +83,18 @@ pub fn block_after<R: Operation, T>(
 }
 
 /// As `block`, of what takes longer than an answer mostly does, and not long.
-pub fn block_briefly<R: Operation, T>(request: &R, read: impl FnOnce(R::Reply<'_>) -> T) -> CudaResult<T> {
+pub(crate) fn block_briefly<R: Operation, T>(request: &R, read: impl FnOnce(R::Reply<'_>) -> T) -> CudaResult<T> {
     let mut answer = None;
     carry::block_briefly(R::CODE, write(request), reading::<R, T>(&mut answer, read))?;
     answer.ok_or(CUDA_ERROR_UNKNOWN)
 }
 
 /// Uploads what is too long for a message, by parts, then asks what is to be done with it.
-pub fn upload<R: Operation, T>(image: &[u8], request: &R, read: impl FnOnce(R::Reply<'_>) -> T) -> CudaResult<T> {
+pub(crate) fn upload<R: Operation, T>(
+    image: &[u8],
+    request: &R,
+    read: impl FnOnce(R::Reply<'_>) -> T,
+) -> CudaResult<T> {
     let mut answer = None;
     carry::upload(image, R::CODE, write(request), reading::<R, T>(&mut answer, read))?;
     answer.ok_or(CUDA_ERROR_UNKNOWN)

@@ -74,7 +74,7 @@ fn unknown(attribute: u32) -> CudaResult<Number> {
     })
 }
 
-pub fn cuPointerGetAttribute(data: Untyped, attribute: u32, pointer: CUdeviceptr) -> CudaResult {
+pub(crate) fn cuPointerGetAttribute(data: Untyped, attribute: u32, pointer: CUdeviceptr) -> CudaResult {
     data.required()?;
     context::current()?;
     let found = allocations::find(pointer).ok_or(CUDA_ERROR_INVALID_VALUE)?;
@@ -83,7 +83,7 @@ pub fn cuPointerGetAttribute(data: Untyped, attribute: u32, pointer: CUdeviceptr
     unsafe { data.put(value) }
 }
 
-pub fn cuPointerGetAttributes(
+pub(crate) fn cuPointerGetAttributes(
     _count: u32,
     attributes: InSlice<CUpointer_attribute>,
     data: InSlice<*mut c_void>,
@@ -106,7 +106,7 @@ pub fn cuPointerGetAttributes(
     Ok(())
 }
 
-pub fn cuPointerSetAttribute(value: Untyped, attribute: u32, pointer: CUdeviceptr) -> CudaResult {
+pub(crate) fn cuPointerSetAttribute(value: Untyped, attribute: u32, pointer: CUdeviceptr) -> CudaResult {
     value.required()?;
     allocations::find(pointer).ok_or(CUDA_ERROR_INVALID_VALUE)?;
     // Copies that could be asynchronous to the caller already wait where CUDA says that they do.

@@ -68,7 +68,7 @@ fn word(index: u32) -> u64 {
     Handle { kind: HandleKind::MemPool, generation: 1, index }.to_word()
 }
 
-pub fn default_word(device: CUdevice) -> u64 {
+pub(crate) fn default_word(device: CUdevice) -> u64 {
     word(device as u32)
 }
 
@@ -88,18 +88,18 @@ fn change(pool: CUmemoryPool, change: impl FnOnce(&mut Pool)) -> CudaResult {
     Ok(())
 }
 
-pub fn cuDeviceGetDefaultMemPool(pool: Out<CUmemoryPool>, dev: CUdevice) -> CudaResult {
+pub(crate) fn cuDeviceGetDefaultMemPool(pool: Out<CUmemoryPool>, dev: CUdevice) -> CudaResult {
     device::find(dev)?;
     pool.put(default_word(dev) as CUmemoryPool)
 }
 
-pub fn cuDeviceGetMemPool(pool: Out<CUmemoryPool>, dev: CUdevice) -> CudaResult {
+pub(crate) fn cuDeviceGetMemPool(pool: Out<CUmemoryPool>, dev: CUdevice) -> CudaResult {
     device::find(dev)?;
     let current = with(|pools| pools.current.get(&dev).copied()).unwrap_or(default_word(dev));
     pool.put(current as CUmemoryPool)
 }
 
-pub fn cuDeviceSetMemPool(dev: CUdevice, pool: CUmemoryPool) -> CudaResult {
+pub(crate) fn cuDeviceSetMemPool(dev: CUdevice, pool: CUmemoryPool) -> CudaResult {
     device::find(dev)?;
     if find(pool)?.device != dev {
         return Err(CUDA_ERROR_INVALID_VALUE);
@@ -121,15 +121,15 @@ fn device_of(location: In<CUmemLocation>, kind: CUmemAllocationType) -> CudaResu
     }
 }
 
-pub fn cuMemGetDefaultMemPool(pool: Out<CUmemoryPool>, location: In<CUmemLocation>, kind: u32) -> CudaResult {
+pub(crate) fn cuMemGetDefaultMemPool(pool: Out<CUmemoryPool>, location: In<CUmemLocation>, kind: u32) -> CudaResult {
     cuDeviceGetDefaultMemPool(pool, device_of(location, kind)?)
 }
 
-pub fn cuMemGetMemPool(pool: Out<CUmemoryPool>, location: In<CUmemLocation>, kind: u32) -> CudaResult {
+pub(crate) fn cuMemGetMemPool(pool: Out<CUmemoryPool>, location: In<CUmemLocation>, kind: u32) -> CudaResult {
     cuDeviceGetMemPool(pool, device_of(location, kind)?)
 }
 
-pub fn cuMemSetMemPool(location: In<CUmemLocation>, kind: u32, pool: CUmemoryPool) -> CudaResult {
+pub(crate) fn cuMemSetMemPool(location: In<CUmemLocation>, kind: u32, pool: CUmemoryPool) -> CudaResult {
     cuDeviceSetMemPool(device_of(location, kind)?, pool)
 }
 
@@ -144,21 +144,21 @@ fn make(device: CUdevice, sharing: Sharing) -> CudaResult<u64> {
 }
 
 /// The device of a pool that may be exported.
-pub fn shareable(pool: CUmemoryPool) -> CudaResult<CUdevice> {
+pub(crate) fn shareable(pool: CUmemoryPool) -> CudaResult<CUdevice> {
     let found = find(pool)?;
     if found.sharing == Sharing::Shareable { Ok(found.device) } else { Err(CUDA_ERROR_INVALID_VALUE) }
 }
 
 /// A pool of another process's, on this process's device.
-pub fn imported(device: CUdevice) -> CudaResult<CUmemoryPool> {
+pub(crate) fn imported(device: CUdevice) -> CudaResult<CUmemoryPool> {
     make(device, Sharing::Imported).map(|made| made as CUmemoryPool)
 }
 
-pub fn check_imported(pool: CUmemoryPool) -> CudaResult {
+pub(crate) fn check_imported(pool: CUmemoryPool) -> CudaResult {
     if find(pool)?.sharing == Sharing::Imported { Ok(()) } else { Err(CUDA_ERROR_INVALID_VALUE) }
 }
 
-pub fn cuMemPoolCreate(pool: Out<CUmemoryPool>, properties: In<CUmemPoolProps>) -> CudaResult {
+pub(crate) fn cuMemPoolCreate(pool: Out<CUmemoryPool>, properties: In<CUmemPoolProps>) -> CudaResult {
     pool.required()?;
     let wanted = properties.take()?;
     if wanted.alloc_type != allocation_type::PINNED || wanted.location.kind != location::DEVICE {
@@ -173,7 +173,7 @@ pub fn cuMemPoolCreate(pool: Out<CUmemoryPool>, properties: In<CUmemPoolProps>) 
     pool.put(made as CUmemoryPool)
 }
 
-pub fn cuMemPoolDestroy(pool: CUmemoryPool) -> CudaResult {
+pub(crate) fn cuMemPoolDestroy(pool: CUmemoryPool) -> CudaResult {
     let is_default = Handle::from_word(pool as u64).is_none_or(|handle| handle.index < DEFAULT_POOLS);
     let gone = !is_default
         && with(|pools| {
@@ -184,12 +184,12 @@ pub fn cuMemPoolDestroy(pool: CUmemoryPool) -> CudaResult {
     if gone { Ok(()) } else { Err(CUDA_ERROR_INVALID_VALUE) }
 }
 
-pub fn cuMemPoolTrimTo(pool: CUmemoryPool, _keep: usize) -> CudaResult {
+pub(crate) fn cuMemPoolTrimTo(pool: CUmemoryPool, _keep: usize) -> CudaResult {
     // Nothing is kept back.
     find(pool).map(|_| ())
 }
 
-pub fn cuMemPoolGetAttribute(pool: CUmemoryPool, attribute: u32, value: Untyped) -> CudaResult {
+pub(crate) fn cuMemPoolGetAttribute(pool: CUmemoryPool, attribute: u32, value: Untyped) -> CudaResult {
     value.required()?;
     let settings = find(pool)?;
     let number = match attribute {
@@ -204,7 +204,7 @@ pub fn cuMemPoolGetAttribute(pool: CUmemoryPool, attribute: u32, value: Untyped)
     unsafe { value.put(number) }
 }
 
-pub fn cuMemPoolSetAttribute(pool: CUmemoryPool, attribute: u32, value: Untyped) -> CudaResult {
+pub(crate) fn cuMemPoolSetAttribute(pool: CUmemoryPool, attribute: u32, value: Untyped) -> CudaResult {
     value.required()?;
     match attribute {
         flag if FLAGS.contains(&flag) => {
@@ -225,11 +225,11 @@ pub fn cuMemPoolSetAttribute(pool: CUmemoryPool, attribute: u32, value: Untyped)
     }
 }
 
-pub fn cuMemPoolSetAccess(pool: CUmemoryPool, _map: InSlice<CUmemAccessDesc>, _count: usize) -> CudaResult {
+pub(crate) fn cuMemPoolSetAccess(pool: CUmemoryPool, _map: InSlice<CUmemAccessDesc>, _count: usize) -> CudaResult {
     find(pool).map(|_| ())
 }
 
-pub fn cuMemPoolGetAccess(
+pub(crate) fn cuMemPoolGetAccess(
     flags: Out<CUmemAccess_flags>,
     pool: CUmemoryPool,
     location: In<CUmemLocation>,
@@ -257,13 +257,13 @@ fn allocate(dptr: Out<CUdeviceptr>, bytes: usize, pool: CUmemoryPool, stream: CU
     dptr.put(address)
 }
 
-pub fn cuMemAllocAsync(dptr: Out<CUdeviceptr>, bytes: usize, stream: CUstream) -> CudaResult {
+pub(crate) fn cuMemAllocAsync(dptr: Out<CUdeviceptr>, bytes: usize, stream: CUstream) -> CudaResult {
     let mut pool = std::ptr::null_mut();
     cuDeviceGetMemPool(Out::to(&mut pool), context::current_device()?)?;
     allocate(dptr, bytes, pool, stream)
 }
 
-pub fn cuMemAllocFromPoolAsync(
+pub(crate) fn cuMemAllocFromPoolAsync(
     dptr: Out<CUdeviceptr>,
     bytes: usize,
     pool: CUmemoryPool,
@@ -273,7 +273,7 @@ pub fn cuMemAllocFromPoolAsync(
 }
 
 /// Memory went back to its pool.
-pub fn returned(allocation: &Allocation) {
+pub(crate) fn returned(allocation: &Allocation) {
     if allocation.pool != 0 {
         let _ = change(allocation.pool as CUmemoryPool, |settings| {
             settings.used = settings.used.saturating_sub(allocation.len);
@@ -281,7 +281,7 @@ pub fn returned(allocation: &Allocation) {
     }
 }
 
-pub fn cuMemFreeAsync(dptr: CUdeviceptr, stream: CUstream) -> CudaResult {
+pub(crate) fn cuMemFreeAsync(dptr: CUdeviceptr, stream: CUstream) -> CudaResult {
     let stream = stream::resolve(stream)?;
     context::current()?;
     if memory_of_graphs::is_held(dptr) {

@@ -4,13 +4,13 @@ use cuda_abi::constants::proc_address_flag;
 use cuda_abi::types::c_void;
 
 /// A function's address, which is the same for every thread.
-pub struct Pointer(pub *const c_void);
+pub(crate) struct Pointer(pub *const c_void);
 
 // SAFETY: the address of code.
 unsafe impl Sync for Pointer {}
 
 /// One ABI of a name.
-pub struct Row {
+pub(crate) struct Row {
     pub name: &'static str,
     /// The lowest version that gets this row.
     pub since: u32,
@@ -23,7 +23,7 @@ pub struct Row {
 include!(concat!(env!("OUT_DIR"), "/procaddr.rs"));
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Found {
+pub(crate) enum Found {
     Function(*const c_void),
     /// The name is known, but only in later versions.
     TooOld,
@@ -31,7 +31,7 @@ pub enum Found {
 }
 
 /// Rows are sorted by name and falling version.
-pub fn find(name: &str, version: u32, flags: u64) -> Found {
+pub(crate) fn find(name: &str, version: u32, flags: u64) -> Found {
     let start = ROWS.partition_point(|row| row.name < name);
     let rows = ROWS[start..].iter().take_while(|row| row.name == name);
     let wants_own = flags & proc_address_flag::PER_THREAD_DEFAULT_STREAM != 0;
@@ -47,7 +47,7 @@ pub fn find(name: &str, version: u32, flags: u64) -> Found {
 }
 
 #[allow(non_snake_case)]
-pub mod api {
+pub(crate) mod api {
     use cuda_abi::border::{Out, Str};
     use cuda_abi::constants::proc_address_result;
     use cuda_abi::error::*;
@@ -62,7 +62,7 @@ pub mod api {
         version as u32
     }
 
-    pub fn cuGetProcAddress_v2(
+    pub(crate) fn cuGetProcAddress_v2(
         symbol: Str,
         pfn: Out<*mut c_void>,
         cuda_version: i32,
@@ -85,7 +85,7 @@ pub mod api {
         Ok(())
     }
 
-    pub fn cuGetProcAddress(symbol: Str, pfn: Out<*mut c_void>, cuda_version: i32, flags: u64) -> CudaResult {
+    pub(crate) fn cuGetProcAddress(symbol: Str, pfn: Out<*mut c_void>, cuda_version: i32, flags: u64) -> CudaResult {
         symbol.required()?;
         pfn.required()?;
         let name = symbol.text()?.to_str().unwrap_or("");

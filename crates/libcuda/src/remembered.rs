@@ -25,17 +25,17 @@ struct Known {
 static KNOWN: Mutex<Option<Known>> = Mutex::new(None);
 
 /// To be taken before a question is asked whose answer is to be kept.
-pub fn generation() -> u64 {
+pub(crate) fn generation() -> u64 {
     allocations::generation()
 }
 
-pub fn find(op: u16, tag: u32, question: &[u8]) -> Option<Box<[u8]>> {
+pub(crate) fn find(op: u16, tag: u32, question: &[u8]) -> Option<Box<[u8]>> {
     let known = KNOWN.lock();
     let known = known.as_ref().filter(|known| known.generation == generation())?;
     known.answers.get(&(op, tag, question.into())).cloned()
 }
 
-pub fn keep(asked: u64, op: u16, tag: u32, question: &[u8], answer: &[u8]) {
+pub(crate) fn keep(asked: u64, op: u16, tag: u32, question: &[u8], answer: &[u8]) {
     if question.len() > LONGEST {
         return;
     }

@@ -34,7 +34,7 @@ use crate::variables;
 /// Starting a worker takes a fraction of a second; a broker that takes this long has a problem.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-pub struct Session {
+pub(crate) struct Session {
     pub client: idm::Client,
     /// For memory; locked across what is handed over and the message that speaks of it.
     pub link: Mutex<Link>,
@@ -43,7 +43,7 @@ pub struct Session {
 }
 
 /// How memory gets to the worker.
-pub enum Link {
+pub(crate) enum Link {
     /// As descriptors.
     Socket(OwnedFd),
     /// As grants, to this domain.
@@ -77,7 +77,7 @@ static SOCKET: AtomicI32 = AtomicI32::new(-1);
 
 /// The session, if `cuInit` succeeded in this very process.
 #[inline]
-pub fn get() -> CudaResult<&'static Session> {
+pub(crate) fn get() -> CudaResult<&'static Session> {
     match SESSION.get() {
         Some(session) if !FORKED.load(Ordering::Relaxed) => Ok(session),
         _ => Err(CUDA_ERROR_NOT_INITIALIZED),
@@ -85,19 +85,19 @@ pub fn get() -> CudaResult<&'static Session> {
 }
 
 #[inline]
-pub fn ready() -> CudaResult {
+pub(crate) fn ready() -> CudaResult {
     get().map(|_| ())
 }
 
 /// `BULKHEAD_LOG=1`: say on stderr which calls failed.
-pub fn is_verbose() -> bool {
+pub(crate) fn is_verbose() -> bool {
     static VERBOSE: OnceLock<bool> = OnceLock::new();
     *VERBOSE.get_or_init(env_vars::is_verbose)
 }
 
 /// The worker of this process is gone, and with it all its memory: said once, then every call fails.
 #[cold]
-pub fn lost() -> CUresult {
+pub(crate) fn lost() -> CUresult {
     static SAID: AtomicBool = AtomicBool::new(false);
     if !guest::is_leaving() && !SAID.swap(true, Ordering::Relaxed) {
         eprintln!("bulkhead: the GPU worker of this process is gone; start the program again");
@@ -152,7 +152,7 @@ fn start() -> CudaResult {
 
 /// After a wait for the GPU.
 #[inline]
-pub fn print_output(session: &Session) {
+pub(crate) fn print_output(session: &Session) {
     guest::print_at_wait(session);
 }
 
@@ -186,7 +186,7 @@ fn connect_by_socket(hello: &Hello) -> Result<(idm::Client, Link), Failure> {
     let no_device = CUDA_ERROR_NO_DEVICE;
     let broker = reach(&path)
         .map_err(|error| Failure { code: no_device, text: format!("no proxy at {}: {error}", path.display()) })?;
-    let broken = "the proxy did not answer as it should";
+    let broken = "invalid answer from the proxy";
     bootstrap::send(&broker, hello, &[]).map_err(failure(no_device, broken))?;
     let (welcome, fds) = bootstrap::recv_within::<Welcome>(&broker, PATIENCE).map_err(failure(no_device, broken))?;
     let socket = match (welcome.status(), fds.into_iter().next()) {
@@ -260,7 +260,7 @@ fn watch(client: &idm::Client, socket: &OwnedFd) -> std::io::Result<()> {
 }
 
 /// Runs something that starts a thread, so that the thread starts with all signals blocked.
-pub fn without_signals<T>(start: impl FnOnce() -> T) -> T {
+pub(crate) fn without_signals<T>(start: impl FnOnce() -> T) -> T {
     let mut all = MaybeUninit::uninit();
     let mut before = MaybeUninit::uninit();
     // SAFETY: sets are filled before they are read.
@@ -314,17 +314,17 @@ fn greet(client: &idm::Client, variables: &[(OsString, OsString)]) -> Result<Dev
 }
 
 #[allow(non_snake_case)]
-pub mod api {
+pub(crate) mod api {
     use super::*;
 
-    pub fn cuInit(flags: u32) -> CudaResult {
+    pub(crate) fn cuInit(flags: u32) -> CudaResult {
         if flags != 0 {
             return Err(CUDA_ERROR_INVALID_VALUE);
         }
         start()
     }
 
-    pub fn cuDriverGetVersion(version: Out<i32>) -> CudaResult {
+    pub(crate) fn cuDriverGetVersion(version: Out<i32>) -> CudaResult {
         version.required()?;
         let known = match get() {
             Ok(session) => session.devices.driver_version,

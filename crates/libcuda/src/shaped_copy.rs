@@ -17,14 +17,14 @@ use crate::{context, handles, host_memory, operation, stream};
 
 /// One side of a copy: where its first byte lies, and how far its rows and layers are apart.
 #[derive(Clone, Copy)]
-pub struct Side {
+pub(crate) struct Side {
     base: u64,
     pitch: usize,
     layer: usize,
 }
 
 impl Side {
-    /// Address of a row. Sizes were checked by whoever made the copy's description, which is this process.
+    /// Address of a row. Sizes were checked where this process made the copy's description.
     fn row(&self, y: usize, z: usize) -> *mut u8 {
         (self.base + (z * self.layer + y * self.pitch) as u64) as *mut u8
     }
@@ -60,7 +60,7 @@ impl Drop for Bounce {
 
 /// A copy whose pageable sides were replaced by pinned memory of ours, and what has to be done before and after it. The
 /// pinned memory lives as long as the two.
-pub struct Split {
+pub(crate) struct Split {
     pub copy: CUDA_MEMCPY3D,
     pub before: Option<Own>,
     pub after: Option<Own>,
@@ -70,7 +70,7 @@ pub struct Split {
 ///
 /// # Safety
 /// Pageable sides must be memory of this process, as large as the description says, whenever the copy runs.
-pub unsafe fn split(mut copy: CUDA_MEMCPY3D) -> CudaResult<Option<Split>> {
+pub(crate) unsafe fn split(mut copy: CUDA_MEMCPY3D) -> CudaResult<Option<Split>> {
     let (width, height, depth) = (copy.width_in_bytes, copy.height, copy.depth);
     if width == 0 || height == 0 || depth == 0 {
         return Ok(None);
@@ -130,7 +130,7 @@ unsafe fn capture_split(copy: CUDA_MEMCPY3D, stream: u64) -> CudaResult {
 ///
 /// # Safety
 /// As for `split`.
-pub unsafe fn capture_linear(destination: u64, source: u64, len: usize, stream: u64) -> CudaResult {
+pub(crate) unsafe fn capture_linear(destination: u64, source: u64, len: usize, stream: u64) -> CudaResult {
     let copy = CUDA_MEMCPY3D {
         src_memory_type: memory_type::UNIFIED,
         src_device: source,
@@ -153,7 +153,7 @@ fn post(copy: &CUDA_MEMCPY3D, stream: u64) -> CudaResult {
 
 /// # Safety
 /// Pageable sides must be memory of this process, as large as the description says.
-pub unsafe fn copy(mut copy: CUDA_MEMCPY3D, stream: u64, wait: bool) -> CudaResult {
+pub(crate) unsafe fn copy(mut copy: CUDA_MEMCPY3D, stream: u64, wait: bool) -> CudaResult {
     context::current()?;
     let (width, height, depth) = (copy.width_in_bytes, copy.height, copy.depth);
     if width == 0 || height == 0 || depth == 0 {
@@ -205,7 +205,7 @@ unsafe fn move_rows(from: Side, to: Side, width: usize, height: usize, depth: us
 }
 
 /// Decides what a side is; answers its place if it is pageable.
-pub fn side(copy: &mut CUDA_MEMCPY3D, source: bool) -> CudaResult<Option<Side>> {
+pub(crate) fn side(copy: &mut CUDA_MEMCPY3D, source: bool) -> CudaResult<Option<Side>> {
     let (kind, host, device, array) = if source {
         (copy.src_memory_type, copy.src_host as u64, copy.src_device, copy.src_array)
     } else {
@@ -316,11 +316,11 @@ fn from_peers(description: In<CUDA_MEMCPY3D_PEER_v1>) -> CudaResult<CUDA_MEMCPY3
 }
 
 #[allow(non_snake_case)]
-pub mod api {
+pub(crate) mod api {
     use super::copy as carry_out;
     use super::*;
 
-    pub fn cuMemcpyAtoA_v2(
+    pub(crate) fn cuMemcpyAtoA_v2(
         dst: CUarray,
         dst_offset: usize,
         src: CUarray,
@@ -343,67 +343,77 @@ pub mod api {
         unsafe { carry_out(row, stream::default()?, true) }
     }
 
-    pub fn cuMemcpyAtoD_v2(dst: CUdeviceptr, src: CUarray, offset: usize, bytes: usize) -> CudaResult {
+    pub(crate) fn cuMemcpyAtoD_v2(dst: CUdeviceptr, src: CUarray, offset: usize, bytes: usize) -> CudaResult {
         // SAFETY: no side is pageable.
         unsafe { carry_out(array_and_device(src, offset, dst, bytes, false)?, stream::default()?, true) }
     }
 
-    pub fn cuMemcpyDtoA_v2(dst: CUarray, offset: usize, src: CUdeviceptr, bytes: usize) -> CudaResult {
+    pub(crate) fn cuMemcpyDtoA_v2(dst: CUarray, offset: usize, src: CUdeviceptr, bytes: usize) -> CudaResult {
         // SAFETY: no side is pageable.
         unsafe { carry_out(array_and_device(dst, offset, src, bytes, true)?, stream::default()?, true) }
     }
 
-    pub fn cuMemcpy3DPeer(description: In<CUDA_MEMCPY3D_PEER_v1>) -> CudaResult {
+    pub(crate) fn cuMemcpy3DPeer(description: In<CUDA_MEMCPY3D_PEER_v1>) -> CudaResult {
         // SAFETY: by the API's contract, pageable sides are memory of this process.
         unsafe { carry_out(from_peers(description)?, stream::default()?, true) }
     }
 
-    pub fn cuMemcpy3DPeerAsync(description: In<CUDA_MEMCPY3D_PEER_v1>, stream: CUstream) -> CudaResult {
+    pub(crate) fn cuMemcpy3DPeerAsync(description: In<CUDA_MEMCPY3D_PEER_v1>, stream: CUstream) -> CudaResult {
         // SAFETY: by the API's contract, pageable sides are memory of this process.
         unsafe { carry_out(from_peers(description)?, stream::resolve(stream)?, false) }
     }
 
-    pub fn cuMemcpy2D_v2(description: In<CUDA_MEMCPY2D>) -> CudaResult {
+    pub(crate) fn cuMemcpy2D_v2(description: In<CUDA_MEMCPY2D>) -> CudaResult {
         let description = description.take()?;
         // SAFETY: by the API's contract, pageable sides are memory of this process.
         unsafe { carry_out(from_2d(&description), stream::default()?, true) }
     }
 
-    pub fn cuMemcpy2DUnaligned_v2(description: In<CUDA_MEMCPY2D>) -> CudaResult {
+    pub(crate) fn cuMemcpy2DUnaligned_v2(description: In<CUDA_MEMCPY2D>) -> CudaResult {
         cuMemcpy2D_v2(description)
     }
 
-    pub fn cuMemcpy2DAsync_v2(description: In<CUDA_MEMCPY2D>, stream: CUstream) -> CudaResult {
+    pub(crate) fn cuMemcpy2DAsync_v2(description: In<CUDA_MEMCPY2D>, stream: CUstream) -> CudaResult {
         let description = description.take()?;
         // SAFETY: by the API's contract, pageable sides are memory of this process.
         unsafe { carry_out(from_2d(&description), stream::resolve(stream)?, false) }
     }
 
-    pub fn cuMemcpy3D_v2(description: In<CUDA_MEMCPY3D>) -> CudaResult {
+    pub(crate) fn cuMemcpy3D_v2(description: In<CUDA_MEMCPY3D>) -> CudaResult {
         let description = description.take()?;
         // SAFETY: by the API's contract, pageable sides are memory of this process.
         unsafe { carry_out(description, stream::default()?, true) }
     }
 
-    pub fn cuMemcpy3DAsync_v2(description: In<CUDA_MEMCPY3D>, stream: CUstream) -> CudaResult {
+    pub(crate) fn cuMemcpy3DAsync_v2(description: In<CUDA_MEMCPY3D>, stream: CUstream) -> CudaResult {
         let description = description.take()?;
         // SAFETY: by the API's contract, pageable sides are memory of this process.
         unsafe { carry_out(description, stream::resolve(stream)?, false) }
     }
 
-    pub unsafe fn cuMemcpyHtoA_v2(array: CUarray, offset: usize, host: *const c_void, bytes: usize) -> CudaResult {
+    pub(crate) unsafe fn cuMemcpyHtoA_v2(
+        array: CUarray,
+        offset: usize,
+        host: *const c_void,
+        bytes: usize,
+    ) -> CudaResult {
         not_null(host)?;
         // SAFETY: passed on.
         unsafe { carry_out(array_row(array, offset, host.cast_mut(), bytes, true), stream::default()?, true) }
     }
 
-    pub unsafe fn cuMemcpyAtoH_v2(host: *mut c_void, array: CUarray, offset: usize, bytes: usize) -> CudaResult {
+    pub(crate) unsafe fn cuMemcpyAtoH_v2(
+        host: *mut c_void,
+        array: CUarray,
+        offset: usize,
+        bytes: usize,
+    ) -> CudaResult {
         not_null(host)?;
         // SAFETY: passed on.
         unsafe { carry_out(array_row(array, offset, host, bytes, false), stream::default()?, true) }
     }
 
-    pub unsafe fn cuMemcpyHtoAAsync_v2(
+    pub(crate) unsafe fn cuMemcpyHtoAAsync_v2(
         array: CUarray,
         offset: usize,
         host: *const c_void,
@@ -416,7 +426,7 @@ pub mod api {
         unsafe { carry_out(row, stream::resolve(stream)?, false) }
     }
 
-    pub unsafe fn cuMemcpyAtoHAsync_v2(
+    pub(crate) unsafe fn cuMemcpyAtoHAsync_v2(
         host: *mut c_void,
         array: CUarray,
         offset: usize,

@@ -32,7 +32,7 @@ impl Drop for Mine {
 
 /// Runs the plain variant of a per-thread-stream function.
 #[inline]
-pub fn per_thread(function: impl FnOnce() -> CUresult) -> CUresult {
+pub(crate) fn per_thread(function: impl FnOnce() -> CUresult) -> CUresult {
     let before = NULL_IS_MINE.replace(true);
     let result = function();
     NULL_IS_MINE.set(before);
@@ -41,7 +41,7 @@ pub fn per_thread(function: impl FnOnce() -> CUresult) -> CUresult {
 
 /// What the worker knows a stream as.
 #[inline]
-pub fn resolve(stream: CUstream) -> CudaResult<u64> {
+pub(crate) fn resolve(stream: CUstream) -> CudaResult<u64> {
     match stream as u64 {
         0 if NULL_IS_MINE.get() => mine(),
         0 => Ok(0),
@@ -52,7 +52,7 @@ pub fn resolve(stream: CUstream) -> CudaResult<u64> {
 }
 
 /// The stream that functions without a stream argument use.
-pub fn default() -> CudaResult<u64> {
+pub(crate) fn default() -> CudaResult<u64> {
     resolve(std::ptr::null_mut())
 }
 
@@ -82,14 +82,14 @@ fn mine() -> CudaResult<u64> {
 }
 
 #[allow(non_snake_case)]
-pub mod api {
+pub(crate) mod api {
     use super::*;
 
-    pub fn cuStreamSynchronize(stream: CUstream) -> CudaResult {
+    pub(crate) fn cuStreamSynchronize(stream: CUstream) -> CudaResult {
         crate::completion::wait_for_stream(resolve(stream)?)
     }
 
-    pub fn cuStreamGetCtx(stream: CUstream, ctx: Out<CUcontext>) -> CudaResult {
+    pub(crate) fn cuStreamGetCtx(stream: CUstream, ctx: Out<CUcontext>) -> CudaResult {
         let context = match resolve(stream)? {
             0 | default_stream::LEGACY => context::current()?,
             word => handles::context_of(Kind::Stream, word)?,
@@ -97,7 +97,7 @@ pub mod api {
         ctx.put(context as CUcontext)
     }
 
-    pub fn cuStreamGetCtx_v2(stream: CUstream, ctx: Out<CUcontext>, green: Out<CUgreenCtx>) -> CudaResult {
+    pub(crate) fn cuStreamGetCtx_v2(stream: CUstream, ctx: Out<CUcontext>, green: Out<CUgreenCtx>) -> CudaResult {
         green.put_if(std::ptr::null_mut());
         cuStreamGetCtx(stream, ctx)
     }

@@ -44,7 +44,7 @@ fn made(surface: bool, object: u64) -> CudaResult<Made> {
     OBJECTS.lock().get_or_insert_default().get(&(surface, object)).copied().ok_or(CUDA_ERROR_INVALID_VALUE)
 }
 
-pub fn cuTexObjectCreate(
+pub(crate) fn cuTexObjectCreate(
     object: Out<CUtexObject>,
     resource: In<CUDA_RESOURCE_DESC>,
     about: In<CUDA_TEXTURE_DESC>,
@@ -56,23 +56,23 @@ pub fn cuTexObjectCreate(
     object.put(number)
 }
 
-pub fn cuTexObjectDestroy(object: CUtexObject) -> CudaResult {
+pub(crate) fn cuTexObjectDestroy(object: CUtexObject) -> CudaResult {
     destroy(false, object)
 }
 
-pub fn cuTexObjectGetResourceDesc(to: Out<CUDA_RESOURCE_DESC>, object: CUtexObject) -> CudaResult {
+pub(crate) fn cuTexObjectGetResourceDesc(to: Out<CUDA_RESOURCE_DESC>, object: CUtexObject) -> CudaResult {
     to.put(made(false, object)?.resource)
 }
 
-pub fn cuTexObjectGetTextureDesc(to: Out<CUDA_TEXTURE_DESC>, object: CUtexObject) -> CudaResult {
+pub(crate) fn cuTexObjectGetTextureDesc(to: Out<CUDA_TEXTURE_DESC>, object: CUtexObject) -> CudaResult {
     to.put(made(false, object)?.about)
 }
 
-pub fn cuTexObjectGetResourceViewDesc(to: Out<CUDA_RESOURCE_VIEW_DESC>, object: CUtexObject) -> CudaResult {
+pub(crate) fn cuTexObjectGetResourceViewDesc(to: Out<CUDA_RESOURCE_VIEW_DESC>, object: CUtexObject) -> CudaResult {
     to.put(made(false, object)?.view)
 }
 
-pub fn cuSurfObjectCreate(object: Out<CUsurfObject>, resource: In<CUDA_RESOURCE_DESC>) -> CudaResult {
+pub(crate) fn cuSurfObjectCreate(object: Out<CUsurfObject>, resource: In<CUDA_RESOURCE_DESC>) -> CudaResult {
     object.required()?;
     let (about, view) = Default::default();
     let made = Made { resource: resource.take()?, about, view };
@@ -80,10 +80,10 @@ pub fn cuSurfObjectCreate(object: Out<CUsurfObject>, resource: In<CUDA_RESOURCE_
     object.put(number)
 }
 
-pub fn cuSurfObjectDestroy(object: CUsurfObject) -> CudaResult {
+pub(crate) fn cuSurfObjectDestroy(object: CUsurfObject) -> CudaResult {
     destroy(true, object)
 }
 
-pub fn cuSurfObjectGetResourceDesc(to: Out<CUDA_RESOURCE_DESC>, object: CUsurfObject) -> CudaResult {
+pub(crate) fn cuSurfObjectGetResourceDesc(to: Out<CUDA_RESOURCE_DESC>, object: CUsurfObject) -> CudaResult {
     to.put(made(true, object)?.resource)
 }

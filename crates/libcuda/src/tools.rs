@@ -6,20 +6,20 @@ use cuda_abi::types::*;
 
 use cuda_abi::error::CudaResult;
 
-pub fn cuProfilerStart() -> CudaResult {
+pub(crate) fn cuProfilerStart() -> CudaResult {
     Ok(())
 }
 
-pub fn cuProfilerStop() -> CudaResult {
+pub(crate) fn cuProfilerStop() -> CudaResult {
     Ok(())
 }
 
-pub fn cuProfilerInitialize(_config: Str, _output: Str, _mode: u32) -> CudaResult {
+pub(crate) fn cuProfilerInitialize(_config: Str, _output: Str, _mode: u32) -> CudaResult {
     Ok(())
 }
 
 /// Nothing is ever logged through it; the handle only has to be unlike NULL.
-pub fn cuLogsRegisterCallback(
+pub(crate) fn cuLogsRegisterCallback(
     _callback: CUlogsCallback,
     _user: *mut c_void,
     handle: Out<CUlogsCallbackHandle>,
@@ -30,19 +30,19 @@ pub fn cuLogsRegisterCallback(
     handle.put(1 as CUlogsCallbackHandle)
 }
 
-pub fn cuLogsUnregisterCallback(_handle: CUlogsCallbackHandle) -> CudaResult {
+pub(crate) fn cuLogsUnregisterCallback(_handle: CUlogsCallbackHandle) -> CudaResult {
     Ok(())
 }
 
-pub fn cuLogsCurrent(iterator: Out<CUlogIterator>, _flags: u32) -> CudaResult {
+pub(crate) fn cuLogsCurrent(iterator: Out<CUlogIterator>, _flags: u32) -> CudaResult {
     iterator.put(0)
 }
 
-pub fn cuLogsDumpToFile(_iterator: InOut<CUlogIterator>, _path: Str, _flags: u32) -> CudaResult {
+pub(crate) fn cuLogsDumpToFile(_iterator: InOut<CUlogIterator>, _path: Str, _flags: u32) -> CudaResult {
     Ok(())
 }
 
-pub fn cuLogsDumpToMemory(
+pub(crate) fn cuLogsDumpToMemory(
     _iterator: InOut<CUlogIterator>,
     buffer: OutSlice<c_char>,
     size: InOut<usize>,

@@ -16,7 +16,7 @@ use std::time::Instant;
 
 use cuda_abi::env_vars;
 use cuda_abi::error::*;
-pub use messages::kept;
+pub(crate) use messages::kept;
 use parking_lot::Mutex;
 
 const UNKNOWN: u8 = 0;
@@ -26,7 +26,7 @@ const LINES: u8 = 3;
 
 /// What the environment says; looked up at the first call, for nothing may happen when the library is loaded.
 static LEVEL: AtomicU8 = AtomicU8::new(UNKNOWN);
-static BOOK: Mutex<Book> = Mutex::new(Book::new());
+static SUMMARY: Mutex<Summary> = Mutex::new(Summary::new());
 
 thread_local! {
     /// Messages of the call that this thread is in.
@@ -65,16 +65,16 @@ struct Counts {
 }
 
 /// Everything that is printed at the end.
-struct Book {
+struct Summary {
     functions: BTreeMap<&'static str, Counts>,
     /// Hidden tables that are not known, and slots that have no function, with how often they were asked for.
     tables: BTreeMap<u128, u64>,
     slots: BTreeMap<(u128, usize), u64>,
 }
 
-impl Book {
+impl Summary {
     const fn new() -> Self {
-        Book { functions: BTreeMap::new(), tables: BTreeMap::new(), slots: BTreeMap::new() }
+        Summary { functions: BTreeMap::new(), tables: BTreeMap::new(), slots: BTreeMap::new() }
     }
 
     fn record(&mut self, name: &'static str, code: CUresult, traffic: Traffic, nanoseconds: u64) {
@@ -92,7 +92,7 @@ impl Book {
 }
 
 /// A call that is under way.
-pub struct Call {
+pub(crate) struct Call {
     start: Instant,
     /// The frame of the function that made this call, if that was one of ours.
     outer: Traffic,
@@ -100,7 +100,7 @@ pub struct Call {
 
 /// Opens a frame, if somebody wants to know.
 #[inline]
-pub fn enter() -> Option<Call> {
+pub(crate) fn enter() -> Option<Call> {
     if LEVEL.load(Ordering::Relaxed) == OFF { None } else { begin() }
 }
 
@@ -111,11 +111,11 @@ fn begin() -> Option<Call> {
 
 /// Closes the frame.
 #[cold]
-pub fn leave(call: Call, name: &'static str, code: CUresult) {
+pub(crate) fn leave(call: Call, name: &'static str, code: CUresult) {
     let time = call.start.elapsed();
     let traffic = FRAME.replace(call.outer);
     let nanoseconds = u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
-    BOOK.lock().record(name, code, traffic, nanoseconds);
+    SUMMARY.lock().record(name, code, traffic, nanoseconds);
     if level() == LINES {
         report::line(name, code, traffic, time);
     }
@@ -128,7 +128,7 @@ fn add(traffic: Traffic) {
 
 /// A message was posted that nobody waits for.
 #[inline]
-pub fn posted(bytes: usize) {
+pub(crate) fn posted(bytes: usize) {
     if LEVEL.load(Ordering::Relaxed) > OFF {
         add(Traffic { posted: 1, sent: bytes as u64, ..Traffic::NONE });
     }
@@ -136,23 +136,23 @@ pub fn posted(bytes: usize) {
 
 /// A request was answered.
 #[inline]
-pub fn round_trip(sent: usize, received: usize) {
+pub(crate) fn round_trip(sent: usize, received: usize) {
     if LEVEL.load(Ordering::Relaxed) > OFF {
         add(Traffic { round_trips: 1, sent: sent as u64, received: received as u64, posted: 0 });
     }
 }
 
 /// Somebody asked for a hidden table that we do not have.
-pub fn unknown_table(id: u128) {
+pub(crate) fn unknown_table(id: u128) {
     if level() != OFF {
-        *BOOK.lock().tables.entry(id).or_default() += 1;
+        *SUMMARY.lock().tables.entry(id).or_default() += 1;
     }
 }
 
 /// Somebody called a slot of a hidden table that has no function.
-pub fn unknown_slot(table: u128, slot: usize) {
+pub(crate) fn unknown_slot(table: u128, slot: usize) {
     if level() != OFF {
-        *BOOK.lock().slots.entry((table, slot)).or_default() += 1;
+        *SUMMARY.lock().slots.entry((table, slot)).or_default() += 1;
     }
 }
 
@@ -171,7 +171,7 @@ fn start() -> u8 {
     };
     // One thread of several that come here at once does what is to be done once.
     if LEVEL.compare_exchange(UNKNOWN, level, Ordering::Relaxed, Ordering::Relaxed).is_ok() && level != OFF {
-        // SAFETY: the handlers touch the book alone.
+        // SAFETY: the handlers touch the summary alone.
         unsafe {
             libc::atexit(at_exit);
             libc::pthread_atfork(Some(before_fork), Some(after_fork), Some(in_forked_child));
@@ -181,7 +181,7 @@ fn start() -> u8 {
 }
 
 extern "C" fn at_exit() {
-    let text = report::table(&BOOK.lock());
+    let text = report::table(&SUMMARY.lock());
     #[cfg(feature = "xen")]
     let text = text + &through_xen();
     env_vars::print_trace(&text);
@@ -194,22 +194,22 @@ fn through_xen() -> String {
     if counts.grant_batches > 0 { format!("bulkhead: through Xen: {counts}\n") } else { String::new() }
 }
 
-/// The book stays locked over the fork, so that the child finds it whole.
+/// The summary stays locked over the fork, so that the child finds it whole.
 extern "C" fn before_fork() {
-    std::mem::forget(BOOK.lock());
+    std::mem::forget(SUMMARY.lock());
 }
 
 extern "C" fn after_fork() {
     // SAFETY: locked by this thread before the fork.
-    unsafe { BOOK.force_unlock() };
+    unsafe { SUMMARY.force_unlock() };
 }
 
 extern "C" fn in_forked_child() {
     // SAFETY: locked by this thread before the fork, and the child has no other.
     unsafe {
         // The parent's entries are forgotten, not freed: its allocator may have been locked by another thread.
-        std::mem::forget(std::mem::replace(&mut *BOOK.data_ptr(), Book::new()));
-        BOOK.force_unlock();
+        std::mem::forget(std::mem::replace(&mut *SUMMARY.data_ptr(), Summary::new()));
+        SUMMARY.force_unlock();
     }
 }
 
@@ -221,11 +221,11 @@ mod tests {
 
     #[test]
     fn calls_add_up() {
-        let mut book = Book::new();
-        book.record("cuB", CUDA_SUCCESS, MESSAGE, 10);
-        book.record("cuB", CUDA_ERROR_INVALID_VALUE, MESSAGE, 5);
-        book.record("cuB", CUDA_ERROR_NOT_READY, Traffic::NONE, 5);
-        let counts = book.functions["cuB"];
+        let mut summary = Summary::new();
+        summary.record("cuB", CUDA_SUCCESS, MESSAGE, 10);
+        summary.record("cuB", CUDA_ERROR_INVALID_VALUE, MESSAGE, 5);
+        summary.record("cuB", CUDA_ERROR_NOT_READY, Traffic::NONE, 5);
+        let counts = summary.functions["cuB"];
         assert_eq!((counts.calls, counts.failed, counts.last_failure), (3, 1, CUDA_ERROR_INVALID_VALUE));
         assert_eq!(counts.nanoseconds, 20);
         assert_eq!(counts.traffic, Traffic { round_trips: 2, posted: 4, sent: 60, received: 8 });
@@ -233,13 +233,13 @@ mod tests {
 
     #[test]
     fn the_dearest_function_comes_first_and_gaps_are_named() {
-        let mut book = Book::new();
-        book.record("cuCheap", CUDA_SUCCESS, Traffic::NONE, 10);
-        book.record("cuDear", CUDA_SUCCESS, MESSAGE, 5_000_000);
-        book.record("cuGap", CUDA_ERROR_NOT_SUPPORTED, Traffic::NONE, 1);
-        book.tables.insert(0xabc, 2);
-        book.slots.insert((0xdef, 7), 3);
-        let text = report::table(&book);
+        let mut summary = Summary::new();
+        summary.record("cuCheap", CUDA_SUCCESS, Traffic::NONE, 10);
+        summary.record("cuDear", CUDA_SUCCESS, MESSAGE, 5_000_000);
+        summary.record("cuGap", CUDA_ERROR_NOT_SUPPORTED, Traffic::NONE, 1);
+        summary.tables.insert(0xabc, 2);
+        summary.slots.insert((0xdef, 7), 3);
+        let text = report::table(&summary);
         let at = |part: &str| text.find(part).unwrap_or_else(|| panic!("{part} is not in {text}"));
         assert!(at("cuDear") < at("cuCheap"));
         assert!(at("not supported: cuGap (1)") > at("cuCheap"));

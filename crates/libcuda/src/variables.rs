@@ -14,12 +14,12 @@ const MODULE_LOADING: &str = "CUDA_MODULE_LOADING";
 const NO_DEVICE: &str = "-1";
 
 /// Is every launch to be waited for? That is done on this side.
-pub fn launch_blocking() -> bool {
+pub(crate) fn launch_blocking() -> bool {
     std::env::var_os(LAUNCH_BLOCKING).is_some_and(|value| value != "0")
 }
 
 /// What the driver must be started with, as far as it differs from what the driver does anyway.
-pub fn for_driver() -> Vec<(OsString, OsString)> {
+pub(crate) fn for_driver() -> Vec<(OsString, OsString)> {
     let given = DRIVER_VARIABLES.iter().filter_map(|name| Some((*name, std::env::var_os(name)?)));
     let mut passed: Vec<(OsString, OsString)> = given
         .filter(|(name, value)| !matches!(*name, VISIBLE | LAUNCH_BLOCKING) && !is_default(name, value))

@@ -13,7 +13,7 @@ use cuda_abi::wire::{Array, Typed};
 use crate::allocations::{self, Kind};
 use crate::{context, handles, operation};
 
-pub fn cuMemAddressReserve(
+pub(crate) fn cuMemAddressReserve(
     ptr: Out<CUdeviceptr>,
     size: usize,
     alignment: usize,
@@ -29,11 +29,11 @@ pub fn cuMemAddressReserve(
     ptr.put(address)
 }
 
-pub fn cuMemAddressFree(ptr: CUdeviceptr, size: usize) -> CudaResult {
+pub(crate) fn cuMemAddressFree(ptr: CUdeviceptr, size: usize) -> CudaResult {
     operation::block(&Unreserve { address: ptr, bytes: size as u64 }, |()| ())
 }
 
-pub fn cuMemCreate(
+pub(crate) fn cuMemCreate(
     handle: Out<CUmemGenericAllocationHandle>,
     size: usize,
     prop: In<CUmemAllocationProp>,
@@ -46,11 +46,11 @@ pub fn cuMemCreate(
     handle.put(word)
 }
 
-pub fn cuMemRelease(handle: CUmemGenericAllocationHandle) -> CudaResult {
+pub(crate) fn cuMemRelease(handle: CUmemGenericAllocationHandle) -> CudaResult {
     operation::block(&Release { memory: Typed(handle) }, |()| ())
 }
 
-pub fn cuMemMap(
+pub(crate) fn cuMemMap(
     ptr: CUdeviceptr,
     size: usize,
     offset: usize,
@@ -64,7 +64,7 @@ pub fn cuMemMap(
     Ok(())
 }
 
-pub fn cuMemUnmap(ptr: CUdeviceptr, size: usize) -> CudaResult {
+pub(crate) fn cuMemUnmap(ptr: CUdeviceptr, size: usize) -> CudaResult {
     // Forgotten first: once it is unmapped, another thread may map the same address.
     let mut taken = Vec::new();
     let mut at = ptr;
@@ -76,21 +76,26 @@ pub fn cuMemUnmap(ptr: CUdeviceptr, size: usize) -> CudaResult {
         .inspect_err(|_| taken.into_iter().for_each(allocations::restore))
 }
 
-pub fn cuMemSetAccess(ptr: CUdeviceptr, size: usize, desc: InSlice<CUmemAccessDesc>, _count: usize) -> CudaResult {
+pub(crate) fn cuMemSetAccess(
+    ptr: CUdeviceptr,
+    size: usize,
+    desc: InSlice<CUmemAccessDesc>,
+    _count: usize,
+) -> CudaResult {
     desc.required()?;
     let access = desc.list()?;
     let access: Array<'_, _, MAX_ACCESS> = Array::new(&access);
     operation::block(&SetAccess { address: ptr, bytes: size as u64, access }, |()| ())
 }
 
-pub fn cuMemGetAccess(flags: Out<u64>, location: In<CUmemLocation>, ptr: CUdeviceptr) -> CudaResult {
+pub(crate) fn cuMemGetAccess(flags: Out<u64>, location: In<CUmemLocation>, ptr: CUdeviceptr) -> CudaResult {
     flags.required()?;
     let location = location.take()?;
     let answer = operation::call(&GetAccess { address: ptr, location }, |reply| reply.flags)?;
     flags.put(answer)
 }
 
-pub fn cuMemGetAllocationGranularity(
+pub(crate) fn cuMemGetAllocationGranularity(
     granularity: Out<usize>,
     prop: In<CUmemAllocationProp>,
     option: u32,
@@ -101,7 +106,7 @@ pub fn cuMemGetAllocationGranularity(
     granularity.put(answer as usize)
 }
 
-pub fn cuMemGetAllocationPropertiesFromHandle(
+pub(crate) fn cuMemGetAllocationPropertiesFromHandle(
     prop: Out<CUmemAllocationProp>,
     handle: CUmemGenericAllocationHandle,
 ) -> CudaResult {
@@ -110,7 +115,10 @@ pub fn cuMemGetAllocationPropertiesFromHandle(
     prop.put(answer)
 }
 
-pub fn cuMemRetainAllocationHandle(handle: Out<CUmemGenericAllocationHandle>, addr: *mut c_void) -> CudaResult {
+pub(crate) fn cuMemRetainAllocationHandle(
+    handle: Out<CUmemGenericAllocationHandle>,
+    addr: *mut c_void,
+) -> CudaResult {
     handle.required()?;
     let word = operation::block(&Retain { address: addr as u64 }, |reply| handles::opened(reply.memory.0))?;
     handle.put(word)

@@ -13,12 +13,12 @@ use crate::types::*;
 /// A handle is the address of one of these: never NULL, and of nobody else's use.
 static HANDLES: [u64; MAX_CARDS] = [0; MAX_CARDS];
 
-pub fn handle(index: usize) -> NvmlResult<Device> {
+pub(crate) fn handle(index: usize) -> NvmlResult<Device> {
     HANDLES.get(index).map(|place| std::ptr::from_ref(place).cast::<c_void>()).ok_or(INVALID_ARGUMENT)
 }
 
 /// The index of a card and the view it is of.
-pub fn find(device: Device) -> NvmlResult<(usize, Arc<ZoneView>)> {
+pub(crate) fn find(device: Device) -> NvmlResult<(usize, Arc<ZoneView>)> {
     let view = session::first()?;
     let index = (0..view.cards.len()).find(|index| handle(*index) == Ok(device));
     Ok((index.ok_or(INVALID_ARGUMENT)?, view))
@@ -105,34 +105,34 @@ fn brand(name: &str) -> u32 {
 }
 
 #[allow(non_snake_case)]
-pub mod api {
+pub(crate) mod api {
     use super::*;
 
-    pub fn nvmlDeviceGetCount(count: Out<u32>) -> NvmlResult {
+    pub(crate) fn nvmlDeviceGetCount(count: Out<u32>) -> NvmlResult {
         count.put(session::first()?.cards.len() as u32)
     }
 
-    pub fn nvmlDeviceGetCount_v2(count: Out<u32>) -> NvmlResult {
+    pub(crate) fn nvmlDeviceGetCount_v2(count: Out<u32>) -> NvmlResult {
         nvmlDeviceGetCount(count)
     }
 
-    pub fn nvmlDeviceGetHandleByIndex(index: u32, device: Out<Device>) -> NvmlResult {
+    pub(crate) fn nvmlDeviceGetHandleByIndex(index: u32, device: Out<Device>) -> NvmlResult {
         let known = (index as usize) < session::first()?.cards.len();
         let found = if known { handle(index as usize)? } else { return Err(INVALID_ARGUMENT) };
         device.put(found)
     }
 
-    pub fn nvmlDeviceGetHandleByIndex_v2(index: u32, device: Out<Device>) -> NvmlResult {
+    pub(crate) fn nvmlDeviceGetHandleByIndex_v2(index: u32, device: Out<Device>) -> NvmlResult {
         nvmlDeviceGetHandleByIndex(index, device)
     }
 
-    pub fn nvmlDeviceGetHandleByUUID(uuid: Str, device: Out<Device>) -> NvmlResult {
+    pub(crate) fn nvmlDeviceGetHandleByUUID(uuid: Str, device: Out<Device>) -> NvmlResult {
         let wanted = take_text(uuid)?;
         let found = first(|card| card.uuid_text().eq_ignore_ascii_case(wanted))?;
         device.put(found)
     }
 
-    pub fn nvmlDeviceGetHandleByUUIDV(uuid: Versioned<Uuid>, device: Out<Device>) -> NvmlResult {
+    pub(crate) fn nvmlDeviceGetHandleByUUIDV(uuid: Versioned<Uuid>, device: Out<Device>) -> NvmlResult {
         const ASCII: u32 = 1;
         const BINARY: u32 = 2;
         let Uuid { kind, value, .. } = uuid.of_version(version::<Uuid>(1), ARGUMENT_VERSION_MISMATCH)?.take()?;
@@ -147,49 +147,49 @@ pub mod api {
         device.put(found)
     }
 
-    pub fn nvmlDeviceGetHandleByPciBusId(id: Str, device: Out<Device>) -> NvmlResult {
+    pub(crate) fn nvmlDeviceGetHandleByPciBusId(id: Str, device: Out<Device>) -> NvmlResult {
         let wanted = Seat::parse(take_text(id)?).ok_or(INVALID_ARGUMENT)?;
         let found = first(|card| Seat::parse(&card.bus_id) == Some(wanted))?;
         device.put(found)
     }
 
-    pub fn nvmlDeviceGetHandleByPciBusId_v2(id: Str, device: Out<Device>) -> NvmlResult {
+    pub(crate) fn nvmlDeviceGetHandleByPciBusId_v2(id: Str, device: Out<Device>) -> NvmlResult {
         nvmlDeviceGetHandleByPciBusId(id, device)
     }
 
-    pub fn nvmlDeviceGetName(device: Device, name: OutSlice<c_char>, _length: u32) -> NvmlResult {
+    pub(crate) fn nvmlDeviceGetName(device: Device, name: OutSlice<c_char>, _length: u32) -> NvmlResult {
         with(device, |card| put_text(name, &card.name))?
     }
 
-    pub fn nvmlDeviceGetUUID(device: Device, uuid: OutSlice<c_char>, _length: u32) -> NvmlResult {
+    pub(crate) fn nvmlDeviceGetUUID(device: Device, uuid: OutSlice<c_char>, _length: u32) -> NvmlResult {
         with(device, |card| put_text(uuid, &card.uuid_text()))?
     }
 
-    pub fn nvmlDeviceGetIndex(device: Device, index: Out<u32>) -> NvmlResult {
+    pub(crate) fn nvmlDeviceGetIndex(device: Device, index: Out<u32>) -> NvmlResult {
         index.put(find(device)?.0 as u32)
     }
 
-    pub fn nvmlDeviceGetBrand(device: Device, to: Out<u32>) -> NvmlResult {
+    pub(crate) fn nvmlDeviceGetBrand(device: Device, to: Out<u32>) -> NvmlResult {
         with(device, |card| to.put(brand(&card.name)))?
     }
 
-    pub fn nvmlDeviceGetArchitecture(device: Device, to: Out<u32>) -> NvmlResult {
+    pub(crate) fn nvmlDeviceGetArchitecture(device: Device, to: Out<u32>) -> NvmlResult {
         with(device, |card| to.put(architecture(card.capability)))?
     }
 
-    pub fn nvmlDeviceGetCudaComputeCapability(device: Device, major: Out<i32>, minor: Out<i32>) -> NvmlResult {
+    pub(crate) fn nvmlDeviceGetCudaComputeCapability(device: Device, major: Out<i32>, minor: Out<i32>) -> NvmlResult {
         let capability = with(device, |card| card.capability)?;
         major.put(capability.0 as i32)?;
         minor.put(capability.1 as i32)
     }
 
-    pub fn nvmlDeviceGetNumGpuCores(device: Device, cores: Out<u32>) -> NvmlResult {
+    pub(crate) fn nvmlDeviceGetNumGpuCores(device: Device, cores: Out<u32>) -> NvmlResult {
         let count =
             with(device, |card| card.multiprocessors.saturating_mul(cores_per_multiprocessor(card.capability)))?;
         cores.put(count)
     }
 
-    pub fn nvmlDeviceGetPciInfo(device: Device, info: Out<PciInfoLegacy>) -> NvmlResult {
+    pub(crate) fn nvmlDeviceGetPciInfo(device: Device, info: Out<PciInfoLegacy>) -> NvmlResult {
         let (seat, pci_device, pci_subsystem) = seat(device)?;
         let Seat { domain, bus, device } = seat;
         let bus_id = seat.legacy_text();
@@ -197,11 +197,11 @@ pub mod api {
         info.put(found)
     }
 
-    pub fn nvmlDeviceGetPciInfo_v2(device: Device, info: Out<PciInfoLegacy>) -> NvmlResult {
+    pub(crate) fn nvmlDeviceGetPciInfo_v2(device: Device, info: Out<PciInfoLegacy>) -> NvmlResult {
         nvmlDeviceGetPciInfo(device, info)
     }
 
-    pub fn nvmlDeviceGetPciInfo_v3(device: Device, info: Out<PciInfo>) -> NvmlResult {
+    pub(crate) fn nvmlDeviceGetPciInfo_v3(device: Device, info: Out<PciInfo>) -> NvmlResult {
         let (seat, pci_device, pci_subsystem) = seat(device)?;
         let Seat { domain, bus, device } = seat;
         let (bus_id_legacy, bus_id) = (seat.legacy_text(), seat.text());
@@ -209,7 +209,7 @@ pub mod api {
         info.put(found)
     }
 
-    pub fn nvmlDeviceGetPciInfoExt(device: Device, info: Versioned<PciInfoExt>) -> NvmlResult {
+    pub(crate) fn nvmlDeviceGetPciInfoExt(device: Device, info: Versioned<PciInfoExt>) -> NvmlResult {
         /// A 3D controller, as PCI knows it.
         const CLASS: (u32, u32) = (3, 2);
         let (seat, pci_device, pci_subsystem) = seat(device)?;
@@ -224,37 +224,37 @@ pub mod api {
     }
 
     /// Everybody may compute.
-    pub fn nvmlDeviceGetComputeMode(device: Device, mode: Out<u32>) -> NvmlResult {
+    pub(crate) fn nvmlDeviceGetComputeMode(device: Device, mode: Out<u32>) -> NvmlResult {
         find(device).and_then(|_| mode.put(0))
     }
 
     /// The card is kept up by those who serve it.
-    pub fn nvmlDeviceGetPersistenceMode(device: Device, mode: Out<u32>) -> NvmlResult {
+    pub(crate) fn nvmlDeviceGetPersistenceMode(device: Device, mode: Out<u32>) -> NvmlResult {
         find(device).and_then(|_| mode.put(1))
     }
 
-    pub fn nvmlDeviceGetDisplayActive(device: Device, state: Out<u32>) -> NvmlResult {
+    pub(crate) fn nvmlDeviceGetDisplayActive(device: Device, state: Out<u32>) -> NvmlResult {
         find(device).and_then(|_| state.put(0))
     }
 
-    pub fn nvmlDeviceGetDisplayMode(device: Device, state: Out<u32>) -> NvmlResult {
+    pub(crate) fn nvmlDeviceGetDisplayMode(device: Device, state: Out<u32>) -> NvmlResult {
         find(device).and_then(|_| state.put(0))
     }
 
-    pub fn nvmlDeviceGetMultiGpuBoard(device: Device, multi: Out<u32>) -> NvmlResult {
+    pub(crate) fn nvmlDeviceGetMultiGpuBoard(device: Device, multi: Out<u32>) -> NvmlResult {
         find(device).and_then(|_| multi.put(0))
     }
 
-    pub fn nvmlDeviceIsMigDeviceHandle(device: Device, answer: Out<u32>) -> NvmlResult {
+    pub(crate) fn nvmlDeviceIsMigDeviceHandle(device: Device, answer: Out<u32>) -> NvmlResult {
         find(device).and_then(|_| answer.put(0))
     }
 
-    pub fn nvmlDeviceGetMaxMigDeviceCount(device: Device, count: Out<u32>) -> NvmlResult {
+    pub(crate) fn nvmlDeviceGetMaxMigDeviceCount(device: Device, count: Out<u32>) -> NvmlResult {
         find(device).and_then(|_| count.put(0))
     }
 
     /// Whatever the cards could do, zones do not do it.
-    pub fn nvmlDeviceGetP2PStatus(a: Device, b: Device, _index: u32, status: Out<u32>) -> NvmlResult {
+    pub(crate) fn nvmlDeviceGetP2PStatus(a: Device, b: Device, _index: u32, status: Out<u32>) -> NvmlResult {
         const P2P_NOT_SUPPORTED: u32 = 5;
         find(a)?;
         find(b)?;
@@ -262,20 +262,20 @@ pub mod api {
     }
 
     /// How the node is wired is not for tenants: as far apart as can be.
-    pub fn nvmlDeviceGetTopologyCommonAncestor(a: Device, b: Device, level: Out<u32>) -> NvmlResult {
+    pub(crate) fn nvmlDeviceGetTopologyCommonAncestor(a: Device, b: Device, level: Out<u32>) -> NvmlResult {
         const SYSTEM: u32 = 50;
         find(a)?;
         find(b)?;
         level.put(SYSTEM)
     }
 
-    pub fn nvmlDeviceOnSameBoard(a: Device, b: Device, same: Out<i32>) -> NvmlResult {
+    pub(crate) fn nvmlDeviceOnSameBoard(a: Device, b: Device, same: Out<i32>) -> NvmlResult {
         let answer = find(a)?.0 == find(b)?.0;
         same.put(i32::from(answer))
     }
 
     /// Each field has a code of its own, and none of them has an answer.
-    pub unsafe fn nvmlDeviceGetFieldValues(device: Device, count: i32, values: *mut FieldValue) -> NvmlResult {
+    pub(crate) unsafe fn nvmlDeviceGetFieldValues(device: Device, count: i32, values: *mut FieldValue) -> NvmlResult {
         find(device)?;
         let count = usize::try_from(count).ok().filter(|count| *count > 0 && !values.is_null());
         for index in 0..count.ok_or(INVALID_ARGUMENT)? {

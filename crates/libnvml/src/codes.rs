@@ -2,17 +2,17 @@
 
 use std::ffi::{CStr, c_char};
 
-pub const SUCCESS: u32 = 0;
-pub const UNINITIALIZED: u32 = 1;
-pub const INVALID_ARGUMENT: u32 = 2;
-pub const NOT_SUPPORTED: u32 = 3;
-pub const NO_PERMISSION: u32 = 4;
-pub const NOT_FOUND: u32 = 6;
-pub const INSUFFICIENT_SIZE: u32 = 7;
-pub const DRIVER_NOT_LOADED: u32 = 9;
-pub const TIMEOUT: u32 = 10;
-pub const ARGUMENT_VERSION_MISMATCH: u32 = 25;
-pub const UNKNOWN: u32 = 999;
+pub(crate) const SUCCESS: u32 = 0;
+pub(crate) const UNINITIALIZED: u32 = 1;
+pub(crate) const INVALID_ARGUMENT: u32 = 2;
+pub(crate) const NOT_SUPPORTED: u32 = 3;
+pub(crate) const NO_PERMISSION: u32 = 4;
+pub(crate) const NOT_FOUND: u32 = 6;
+pub(crate) const INSUFFICIENT_SIZE: u32 = 7;
+pub(crate) const DRIVER_NOT_LOADED: u32 = 9;
+pub(crate) const TIMEOUT: u32 = 10;
+pub(crate) const ARGUMENT_VERSION_MISMATCH: u32 = 25;
+pub(crate) const UNKNOWN: u32 = 999;
 
 /// In the order of their numbers, from 0.
 const TEXTS: [&CStr; 31] = [
@@ -50,11 +50,11 @@ const TEXTS: [&CStr; 31] = [
 ];
 
 #[unsafe(no_mangle)]
-pub extern "C" fn nvmlErrorString(code: u32) -> *const c_char {
+pub(crate) extern "C" fn nvmlErrorString(code: u32) -> *const c_char {
     text(code).as_ptr()
 }
 
-pub fn text(code: u32) -> &'static CStr {
+pub(crate) fn text(code: u32) -> &'static CStr {
     TEXTS.get(code as usize).copied().unwrap_or(c"Unknown Error")
 }
 

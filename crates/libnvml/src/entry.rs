@@ -9,10 +9,10 @@ use crate::codes::*;
 use crate::{session, trace};
 
 /// What a function of ours answers: NVML's code is the error.
-pub type NvmlResult<T = ()> = Result<T, u32>;
+pub(crate) type NvmlResult<T = ()> = Result<T, u32>;
 
 /// Runs a function that needs an initialised library.
-pub fn run(name: &'static str, function: impl FnOnce() -> NvmlResult) -> u32 {
+pub(crate) fn run(name: &'static str, function: impl FnOnce() -> NvmlResult) -> u32 {
     run_early(name, || {
         session::ready()?;
         function()
@@ -20,7 +20,7 @@ pub fn run(name: &'static str, function: impl FnOnce() -> NvmlResult) -> u32 {
 }
 
 /// Runs a function that may be called at any time. A panic of ours must not unwind into the application.
-pub fn run_early(name: &'static str, function: impl FnOnce() -> NvmlResult) -> u32 {
+pub(crate) fn run_early(name: &'static str, function: impl FnOnce() -> NvmlResult) -> u32 {
     let code = match catch_unwind(AssertUnwindSafe(function)) {
         Ok(Ok(())) => SUCCESS,
         Ok(Err(code)) => code,
@@ -31,17 +31,17 @@ pub fn run_early(name: &'static str, function: impl FnOnce() -> NvmlResult) -> u
 }
 
 /// A function that a zone has no answer to.
-pub fn none(name: &'static str) -> u32 {
+pub(crate) fn none(name: &'static str) -> u32 {
     run(name, || Err(NOT_SUPPORTED))
 }
 
 /// A function that no tenant may use.
-pub fn deny(name: &'static str) -> u32 {
+pub(crate) fn deny(name: &'static str) -> u32 {
     run(name, || Err(NO_PERMISSION))
 }
 
 /// Writes a text with its end into a buffer of the caller's.
-pub fn put_text(place: OutSlice<c_char>, text: &str) -> NvmlResult {
+pub(crate) fn put_text(place: OutSlice<c_char>, text: &str) -> NvmlResult {
     place.required()?;
     if text.len() >= place.room() {
         return Err(INSUFFICIENT_SIZE);
@@ -50,14 +50,14 @@ pub fn put_text(place: OutSlice<c_char>, text: &str) -> NvmlResult {
 }
 
 /// A text of the caller's.
-pub fn take_text(text: Str<'_>) -> NvmlResult<&str> {
+pub(crate) fn take_text(text: Str<'_>) -> NvmlResult<&str> {
     text.text()?.to_str().map_err(|_| INVALID_ARGUMENT)
 }
 
 /// The types of the border, which answer NULL with NVML's code.
-pub type Out<'a, T> = border::Out<'a, T, INVALID_ARGUMENT>;
-pub type In<'a, T> = border::In<'a, T, INVALID_ARGUMENT>;
-pub type InOut<'a, T> = border::InOut<'a, T, INVALID_ARGUMENT>;
-pub type OutSlice<'a, T> = border::OutSlice<'a, T, INVALID_ARGUMENT>;
-pub type Str<'a> = border::Str<'a, INVALID_ARGUMENT>;
-pub type Versioned<'a, T> = border::Versioned<'a, T, INVALID_ARGUMENT>;
+pub(crate) type Out<'a, T> = border::Out<'a, T, INVALID_ARGUMENT>;
+pub(crate) type In<'a, T> = border::In<'a, T, INVALID_ARGUMENT>;
+pub(crate) type InOut<'a, T> = border::InOut<'a, T, INVALID_ARGUMENT>;
+pub(crate) type OutSlice<'a, T> = border::OutSlice<'a, T, INVALID_ARGUMENT>;
+pub(crate) type Str<'a> = border::Str<'a, INVALID_ARGUMENT>;
+pub(crate) type Versioned<'a, T> = border::Versioned<'a, T, INVALID_ARGUMENT>;

@@ -20,24 +20,24 @@ fn check(set: EventSet) -> NvmlResult {
     if set == the_set() { Ok(()) } else { Err(INVALID_ARGUMENT) }
 }
 
-pub fn nvmlEventSetCreate(set: Out<EventSet>) -> NvmlResult {
+pub(crate) fn nvmlEventSetCreate(set: Out<EventSet>) -> NvmlResult {
     set.put(the_set())
 }
 
-pub fn nvmlEventSetFree(set: EventSet) -> NvmlResult {
+pub(crate) fn nvmlEventSetFree(set: EventSet) -> NvmlResult {
     check(set)
 }
 
-pub fn nvmlEventSetWait(set: EventSet, _data: *mut c_void, milliseconds: u32) -> NvmlResult {
+pub(crate) fn nvmlEventSetWait(set: EventSet, _data: *mut c_void, milliseconds: u32) -> NvmlResult {
     check(set)?;
     std::thread::sleep(Duration::from_millis(milliseconds.into()));
     Err(TIMEOUT)
 }
 
-pub fn nvmlEventSetWait_v2(set: EventSet, data: *mut c_void, milliseconds: u32) -> NvmlResult {
+pub(crate) fn nvmlEventSetWait_v2(set: EventSet, data: *mut c_void, milliseconds: u32) -> NvmlResult {
     nvmlEventSetWait(set, data, milliseconds)
 }
 
-pub fn nvmlDeviceGetSupportedEventTypes(device: Device, types: Out<u64>) -> NvmlResult {
+pub(crate) fn nvmlDeviceGetSupportedEventTypes(device: Device, types: Out<u64>) -> NvmlResult {
     find(device).and_then(|_| types.put(0))
 }

@@ -113,7 +113,7 @@ fn fill(device: Device, kind: Kind, count: InOut<u32>, entries: OutSlice<Entry>)
 }
 
 #[allow(non_snake_case)]
-pub fn nvmlInternalGetExportTable(table: Out<*const c_void>, id: In<TableId>) -> NvmlResult {
+pub(crate) fn nvmlInternalGetExportTable(table: Out<*const c_void>, id: In<TableId>) -> NvmlResult {
     table.required()?;
     let id = id.take()?;
     if id != KNOWN {

@@ -4,6 +4,7 @@
 //! the zone: its cards, its memory account, its own processes. What belongs to the node (temperatures, clocks, other
 //! tenants) is `NVML_ERROR_NOT_SUPPORTED`, and whatever would change a card is `NVML_ERROR_NO_PERMISSION`. Nothing
 //! happens before `nvmlInit`: loading the library opens nothing and starts nothing.
+#![warn(unreachable_pub)]
 
 mod cards;
 mod codes;
@@ -19,18 +20,19 @@ mod types;
 
 /// The hand-written functions that the exports call.
 mod api {
-    pub use crate::cards::api::*;
-    pub use crate::events::*;
-    pub use crate::hidden::nvmlInternalGetExportTable;
-    pub use crate::memory::api::*;
-    pub use crate::processes::api::*;
-    pub use crate::session::api::*;
-    pub use crate::system::*;
+    pub(crate) use crate::cards::api::*;
+    pub(crate) use crate::events::*;
+    pub(crate) use crate::hidden::nvmlInternalGetExportTable;
+    pub(crate) use crate::memory::api::*;
+    pub(crate) use crate::processes::api::*;
+    pub(crate) use crate::session::api::*;
+    pub(crate) use crate::system::*;
 }
 
 /// Generated from the table; its shape is the generator's, not ours to polish.
 #[allow(clippy::all, non_snake_case, unused_unsafe)]
 #[allow(clippy::undocumented_unsafe_blocks)]
+#[allow(unreachable_pub, reason = "public to C")]
 mod exports {
     use cuda_abi::border;
 

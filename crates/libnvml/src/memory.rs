@@ -18,15 +18,15 @@ fn account(view: &ZoneView, index: usize) -> NvmlResult<Memory> {
 }
 
 #[allow(non_snake_case)]
-pub mod api {
+pub(crate) mod api {
     use super::*;
 
-    pub fn nvmlDeviceGetMemoryInfo(device: Device, memory: Out<Memory>) -> NvmlResult {
+    pub(crate) fn nvmlDeviceGetMemoryInfo(device: Device, memory: Out<Memory>) -> NvmlResult {
         let (index, _) = find(device)?;
         memory.put(account(&session::now()?, index)?)
     }
 
-    pub fn nvmlDeviceGetMemoryInfo_v2(device: Device, memory: Versioned<MemoryV2>) -> NvmlResult {
+    pub(crate) fn nvmlDeviceGetMemoryInfo_v2(device: Device, memory: Versioned<MemoryV2>) -> NvmlResult {
         let (index, _) = find(device)?;
         let version = version::<MemoryV2>(2);
         let memory = memory.of_version(version, ARGUMENT_VERSION_MISMATCH)?;
@@ -34,7 +34,7 @@ pub mod api {
         memory.put(MemoryV2 { version, total, reserved: 0, free, used })
     }
 
-    pub fn nvmlDeviceGetUtilizationRates(device: Device, rates: Out<Utilization>) -> NvmlResult {
+    pub(crate) fn nvmlDeviceGetUtilizationRates(device: Device, rates: Out<Utilization>) -> NvmlResult {
         find(device)?;
         let gpu = session::now()?.busy.ok_or(NOT_SUPPORTED)?;
         rates.put(Utilization { gpu, memory: 0 })

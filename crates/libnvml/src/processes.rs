@@ -13,12 +13,12 @@ const NO_INSTANCE: u32 = u32::MAX;
 
 /// What a list is of. Programs in a zone compute; there is no other kind.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub enum Kind {
+pub(crate) enum Kind {
     Compute,
     Other,
 }
 
-pub fn list(device: Device, kind: Kind) -> NvmlResult<Vec<Process>> {
+pub(crate) fn list(device: Device, kind: Kind) -> NvmlResult<Vec<Process>> {
     find(device)?;
     match kind {
         Kind::Compute => Ok(session::now()?.processes),
@@ -62,14 +62,14 @@ fn fill_v2(device: Device, kind: Kind, count: InOut<u32>, infos: OutSlice<Proces
 /// The same function under the names of the table.
 macro_rules! lists {
     ($($name:ident: $fill:ident($kind:expr) of $entry:ty;)*) => {
-        $(pub fn $name(device: Device, count: InOut<u32>, infos: OutSlice<$entry>) -> NvmlResult {
+        $(pub(crate) fn $name(device: Device, count: InOut<u32>, infos: OutSlice<$entry>) -> NvmlResult {
             $fill(device, $kind, count, infos)
         })*
     };
 }
 
 #[allow(non_snake_case)]
-pub mod api {
+pub(crate) mod api {
     use super::*;
 
     lists! {
@@ -84,7 +84,10 @@ pub mod api {
         nvmlDeviceGetMPSComputeRunningProcesses_v3: fill_v2(Kind::Other) of ProcessV2;
     }
 
-    pub fn nvmlDeviceGetRunningProcessDetailList(device: Device, to: Versioned<ProcessDetailList>) -> NvmlResult {
+    pub(crate) fn nvmlDeviceGetRunningProcessDetailList(
+        device: Device,
+        to: Versioned<ProcessDetailList>,
+    ) -> NvmlResult {
         const MODES: [Kind; 4] = [Kind::Compute, Kind::Other, Kind::Other, Kind::Compute];
         let to = to.of_version(version::<ProcessDetailList>(1), ARGUMENT_VERSION_MISMATCH)?;
         let mut details = to.take()?;

@@ -27,17 +27,17 @@ static REFERENCES: AtomicU32 = AtomicU32::new(0);
 /// The view at the time of `nvmlInit`, for what does not change. Locked for moments only.
 static FIRST: Mutex<Option<Arc<ZoneView>>> = Mutex::new(None);
 
-pub fn ready() -> NvmlResult {
+pub(crate) fn ready() -> NvmlResult {
     if REFERENCES.load(Ordering::Relaxed) > 0 { Ok(()) } else { Err(UNINITIALIZED) }
 }
 
 /// The zone as it was at `nvmlInit`: its cards are still the same.
-pub fn first() -> NvmlResult<Arc<ZoneView>> {
+pub(crate) fn first() -> NvmlResult<Arc<ZoneView>> {
     FIRST.lock().unwrap_or_else(PoisonError::into_inner).clone().ok_or(UNINITIALIZED)
 }
 
 /// The zone as it is now.
-pub fn now() -> NvmlResult<ZoneView> {
+pub(crate) fn now() -> NvmlResult<ZoneView> {
     ask(&env_vars::zone_socket()).map_err(|_| UNKNOWN)
 }
 
@@ -104,28 +104,28 @@ fn start(without_cards: bool) -> NvmlResult {
 }
 
 #[allow(non_snake_case)]
-pub mod api {
+pub(crate) mod api {
     use super::*;
 
     const NO_GPUS: u32 = 1;
     const NO_ATTACH: u32 = 2;
 
-    pub fn nvmlInit() -> NvmlResult {
+    pub(crate) fn nvmlInit() -> NvmlResult {
         start(false)
     }
 
-    pub fn nvmlInit_v2() -> NvmlResult {
+    pub(crate) fn nvmlInit_v2() -> NvmlResult {
         start(false)
     }
 
-    pub fn nvmlInitWithFlags(flags: u32) -> NvmlResult {
+    pub(crate) fn nvmlInitWithFlags(flags: u32) -> NvmlResult {
         if flags & !(NO_GPUS | NO_ATTACH) != 0 {
             return Err(INVALID_ARGUMENT);
         }
         start(flags & NO_GPUS != 0)
     }
 
-    pub fn nvmlShutdown() -> NvmlResult {
+    pub(crate) fn nvmlShutdown() -> NvmlResult {
         let less = |count: u32| count.checked_sub(1);
         REFERENCES.fetch_update(Ordering::Relaxed, Ordering::Relaxed, less).map(|_| ()).map_err(|_| UNINITIALIZED)
     }

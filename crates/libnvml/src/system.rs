@@ -9,11 +9,11 @@ use crate::codes::*;
 use crate::entry::{NvmlResult, Out, OutSlice, put_text};
 use crate::session;
 
-pub fn nvmlSystemGetDriverVersion(version: OutSlice<c_char>, _length: u32) -> NvmlResult {
+pub(crate) fn nvmlSystemGetDriverVersion(version: OutSlice<c_char>, _length: u32) -> NvmlResult {
     put_text(version, &session::first()?.driver_version)
 }
 
-pub fn nvmlSystemGetNVMLVersion(version: OutSlice<c_char>, _length: u32) -> NvmlResult {
+pub(crate) fn nvmlSystemGetNVMLVersion(version: OutSlice<c_char>, _length: u32) -> NvmlResult {
     let view = session::first()?;
     let text = format!("{}.{}", view.cuda_version / 1000, view.driver_version);
     put_text(version, &text)
@@ -29,15 +29,15 @@ fn cuda_version() -> i32 {
     known.filter(|version| *version != 0).map_or(CUDA_VERSION, |version| version.min(CUDA_VERSION)) as i32
 }
 
-pub fn nvmlSystemGetCudaDriverVersion(version: Out<i32>) -> NvmlResult {
+pub(crate) fn nvmlSystemGetCudaDriverVersion(version: Out<i32>) -> NvmlResult {
     version.put(cuda_version())
 }
 
-pub fn nvmlSystemGetCudaDriverVersion_v2(version: Out<i32>) -> NvmlResult {
+pub(crate) fn nvmlSystemGetCudaDriverVersion_v2(version: Out<i32>) -> NvmlResult {
     version.put(cuda_version())
 }
 
-pub fn nvmlSystemGetProcessName(pid: u32, name: OutSlice<c_char>, length: u32) -> NvmlResult {
+pub(crate) fn nvmlSystemGetProcessName(pid: u32, name: OutSlice<c_char>, length: u32) -> NvmlResult {
     let text = process_name(pid).ok_or(NOT_FOUND)?;
     if length == 0 {
         return Err(INVALID_ARGUMENT);
@@ -48,25 +48,25 @@ pub fn nvmlSystemGetProcessName(pid: u32, name: OutSlice<c_char>, length: u32) -
 }
 
 /// The program of a process, as this process's own /proc tells.
-pub fn process_name(pid: u32) -> Option<String> {
+pub(crate) fn process_name(pid: u32) -> Option<String> {
     let line = std::fs::read(format!("/proc/{pid}/cmdline")).ok()?;
     let program = line.split(|byte| *byte == 0).next().filter(|program| !program.is_empty())?;
     Some(String::from_utf8_lossy(program).into_owned())
 }
 
 /// No units, no interface cards, no cards that are kept from us.
-pub fn nvmlUnitGetCount(count: Out<u32>) -> NvmlResult {
+pub(crate) fn nvmlUnitGetCount(count: Out<u32>) -> NvmlResult {
     count.put(0)
 }
 
-pub fn nvmlSystemGetHicVersion(count: Out<u32>, _entries: *mut c_void) -> NvmlResult {
+pub(crate) fn nvmlSystemGetHicVersion(count: Out<u32>, _entries: *mut c_void) -> NvmlResult {
     count.put(0)
 }
 
-pub fn nvmlGetExcludedDeviceCount(count: Out<u32>) -> NvmlResult {
+pub(crate) fn nvmlGetExcludedDeviceCount(count: Out<u32>) -> NvmlResult {
     count.put(0)
 }
 
-pub fn nvmlGetBlacklistDeviceCount(count: Out<u32>) -> NvmlResult {
+pub(crate) fn nvmlGetBlacklistDeviceCount(count: Out<u32>) -> NvmlResult {
     count.put(0)
 }

@@ -29,7 +29,7 @@ fn level() -> u8 {
     })
 }
 
-pub fn called(name: &str, code: u32) {
+pub(crate) fn called(name: &str, code: u32) {
     if level() == 0 {
         return;
     }
@@ -45,7 +45,7 @@ pub fn called(name: &str, code: u32) {
 }
 
 /// Logs an error if tracing or verbose logging is on.
-pub fn note(text: &str) {
+pub(crate) fn note(text: &str) {
     if level() > 0 || env_vars::is_verbose() {
         env_vars::print_trace(&format!("bulkhead: {text}\n"));
     }

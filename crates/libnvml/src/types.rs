@@ -1,20 +1,20 @@
 //! The C types of NVML that we fill in.
 
-pub use std::ffi::{c_char, c_void};
+pub(crate) use std::ffi::{c_char, c_void};
 
 /// `nvmlDevice_t`: opaque to programs.
-pub type Device = *const c_void;
+pub(crate) type Device = *const c_void;
 
 /// `nvmlEventSet_t`: opaque to programs.
-pub type EventSet = *const c_void;
+pub(crate) type EventSet = *const c_void;
 
 /// What a hidden table is asked for by.
-pub type TableId = [u8; 16];
+pub(crate) type TableId = [u8; 16];
 
 /// `nvmlMemory_t`.
 #[repr(C)]
 #[derive(Clone, Copy)]
-pub struct Memory {
+pub(crate) struct Memory {
     pub total: u64,
     pub free: u64,
     pub used: u64,
@@ -23,7 +23,7 @@ pub struct Memory {
 /// `nvmlMemory_v2_t`.
 #[repr(C)]
 #[derive(Clone, Copy)]
-pub struct MemoryV2 {
+pub(crate) struct MemoryV2 {
     pub version: u32,
     pub total: u64,
     pub reserved: u64,
@@ -34,7 +34,7 @@ pub struct MemoryV2 {
 /// `nvmlPciInfo_t` up to version 2.
 #[repr(C)]
 #[derive(Clone, Copy)]
-pub struct PciInfoLegacy {
+pub(crate) struct PciInfoLegacy {
     pub bus_id: [u8; 16],
     pub domain: u32,
     pub bus: u32,
@@ -47,7 +47,7 @@ pub struct PciInfoLegacy {
 /// `nvmlPciInfo_t` of version 3.
 #[repr(C)]
 #[derive(Clone, Copy)]
-pub struct PciInfo {
+pub(crate) struct PciInfo {
     pub bus_id_legacy: [u8; 16],
     pub domain: u32,
     pub bus: u32,
@@ -60,7 +60,7 @@ pub struct PciInfo {
 /// `nvmlPciInfoExt_v1_t`.
 #[repr(C)]
 #[derive(Clone, Copy)]
-pub struct PciInfoExt {
+pub(crate) struct PciInfoExt {
     pub version: u32,
     pub domain: u32,
     pub bus: u32,
@@ -75,7 +75,7 @@ pub struct PciInfoExt {
 /// `nvmlUtilization_t`.
 #[repr(C)]
 #[derive(Clone, Copy)]
-pub struct Utilization {
+pub(crate) struct Utilization {
     pub gpu: u32,
     pub memory: u32,
 }
@@ -83,7 +83,7 @@ pub struct Utilization {
 /// `nvmlProcessInfo_v1_t`.
 #[repr(C)]
 #[derive(Clone, Copy)]
-pub struct ProcessV1 {
+pub(crate) struct ProcessV1 {
     pub pid: u32,
     pub used: u64,
 }
@@ -91,7 +91,7 @@ pub struct ProcessV1 {
 /// `nvmlProcessInfo_v2_t`, which version 3 of the functions also takes.
 #[repr(C)]
 #[derive(Clone, Copy)]
-pub struct ProcessV2 {
+pub(crate) struct ProcessV2 {
     pub pid: u32,
     pub used: u64,
     pub gpu_instance: u32,
@@ -101,7 +101,7 @@ pub struct ProcessV2 {
 /// `nvmlProcessDetail_v1_t`.
 #[repr(C)]
 #[derive(Clone, Copy)]
-pub struct ProcessDetail {
+pub(crate) struct ProcessDetail {
     pub pid: u32,
     pub used: u64,
     pub gpu_instance: u32,
@@ -112,7 +112,7 @@ pub struct ProcessDetail {
 /// `nvmlProcessDetailList_v1_t`.
 #[repr(C)]
 #[derive(Clone, Copy)]
-pub struct ProcessDetailList {
+pub(crate) struct ProcessDetailList {
     pub version: u32,
     pub mode: u32,
     pub count: u32,
@@ -122,7 +122,7 @@ pub struct ProcessDetailList {
 /// `nvmlUUID_v1_t`.
 #[repr(C)]
 #[derive(Clone, Copy)]
-pub struct Uuid {
+pub(crate) struct Uuid {
     pub version: u32,
     pub kind: u32,
     pub value: [u8; 41],
@@ -131,7 +131,7 @@ pub struct Uuid {
 /// `nvmlFieldValue_t`.
 #[repr(C)]
 #[derive(Clone, Copy)]
-pub struct FieldValue {
+pub(crate) struct FieldValue {
     pub field: u32,
     pub scope: u32,
     pub timestamp: i64,
@@ -142,7 +142,7 @@ pub struct FieldValue {
 }
 
 /// The version word of a versioned struct: its size and its number.
-pub const fn version<T>(number: u32) -> u32 {
+pub(crate) const fn version<T>(number: u32) -> u32 {
     size_of::<T>() as u32 | number << 24
 }
 

@@ -4,11 +4,11 @@
 //! |---|---|---|
 //! | spawner | root | the broker, in messages of fixed size |
 //! | broker | none | tenants, pods, operators |
-//! | exporter | none | whoever scrapes |
+//! | exporter | none | Prometheus, browsers |
 //!
 //! `bulkhead proxy` starts all three, and becomes the broker. A service manager starts each by itself, with the binaries of
 //! this crate. An ordinary user's proxy is one process: there is no privilege to keep apart.
-
+#![warn(unreachable_pub)]
 #![forbid(unsafe_code)]
 
 pub mod args;

@@ -24,7 +24,7 @@ const ROOT: u32 = 0;
 const DIRECTORY: OFlags = OFlags::DIRECTORY.union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
 
 /// Makes the directory and what is in it, for a broker that runs as this user.
-pub fn prepare(path: &Path, broker: u32) -> io::Result<()> {
+pub(crate) fn prepare(path: &Path, broker: u32) -> io::Result<()> {
     if !path.is_dir() {
         DirBuilder::new().recursive(true).mode(0o711).create(path)?;
     }

@@ -29,19 +29,19 @@ fn main() {
 
 // Inside.
 
-/// Arguments: policy, user id or `-`, folder, what to try.
+/// Arguments: policy, user id or `-`, directory, what to try.
 fn inside(arguments: &[String]) {
     let stray = File::open("/etc/hosts").unwrap();
     let socket = packet::pair().unwrap().0;
-    let folder = Path::new(&arguments[2]);
+    let dir = Path::new(&arguments[2]);
     let request = Request {
         policy: match arguments[0].as_str() {
             "soft" => Policy::Soft,
             library => Policy::Nvidia { library: library.into(), devices: Vec::new() },
         },
-        root: folder.join("jail"),
+        root: dir.join("jail"),
         uid: arguments[1].parse().ok(),
-        rejoin: Some(folder.join("rejoin")),
+        rejoin: Some(dir.join("rejoin")),
         keep: vec![socket.as_raw_fd()],
         without_pid_namespace: false,
         names_descriptors: true,
@@ -111,7 +111,7 @@ fn look(request: &Request, stray: i32, kept: i32) {
     {
         assert!(!Path::new(gone).exists(), "{gone} is visible");
     }
-    assert!(!request.root.exists(), "the host's folder is visible");
+    assert!(!request.root.exists(), "the host's directory is visible");
     for write in ["/x", "/dev/x", "/run/x", "/run/bulkhead/x"] {
         assert!(File::create(write).is_err(), "{write} can be written");
     }
@@ -146,7 +146,7 @@ fn send_descriptors() {
     // SAFETY: no messages, so nothing is read.
     assert_eq!(unsafe { libc::sendmmsg(ours.as_raw_fd(), std::ptr::null_mut(), 0, 0) }, -1);
     assert_eq!(io::Error::last_os_error().raw_os_error(), Some(libc::EPERM));
-    // A listener of somebody's filter, through which its owner would get files of whoever answers; and binder. On any
+    // A listener of somebody's filter, through which its owner would get files of the process that answers; and binder. On any
     // other descriptor, and in another form, the kernel would know no such request.
     for request in [0x4018_2103 as libc::c_ulong, 0x2103, 0xc030_6201] {
         // SAFETY: the request is refused before anybody looks at the address.
@@ -205,40 +205,40 @@ fn attempt(attack: &str) {
 
 // Outside.
 
-struct Folder(PathBuf, #[allow(dead_code)] std::os::fd::OwnedFd);
+struct Directory(PathBuf, #[allow(dead_code)] std::os::fd::OwnedFd);
 
-impl Folder {
+impl Directory {
     fn new(owner: u32) -> Self {
         let mut random = [0; 8];
         rustix::rand::getrandom(&mut random, rustix::rand::GetRandomFlags::empty()).unwrap();
         let path = PathBuf::from(format!("/tmp/bulkhead-jail-{:x}", u64::from_ne_bytes(random)));
-        for folder in [path.clone(), path.join("jail"), path.join("rejoin")] {
-            std::fs::create_dir(&folder).unwrap();
-            let _ = std::os::unix::fs::chown(&folder, Some(owner), Some(owner));
+        for dir in [path.clone(), path.join("jail"), path.join("rejoin")] {
+            std::fs::create_dir(&dir).unwrap();
+            let _ = std::os::unix::fs::chown(&dir, Some(owner), Some(owner));
         }
         let listener = packet::listen(&path.join("rejoin/workers.sock"), 0o666, 8).unwrap();
         Self(path, listener)
     }
 }
 
-impl Drop for Folder {
+impl Drop for Directory {
     fn drop(&mut self) {
         let _ = std::fs::remove_dir_all(&self.0);
     }
 }
 
-fn command(folder: &Folder, policy: &str, root: bool, what: &str) -> Command {
+fn command(dir: &Directory, policy: &str, root: bool, what: &str) -> Command {
     let mut command = Command::new("/proc/self/exe");
     let uid = if root { OWN_UID.to_string() } else { "-".to_owned() };
-    command.args(["inside", policy, &uid]).arg(&folder.0).arg(what).stderr(Stdio::piped()).stdin(Stdio::null());
+    command.args(["inside", policy, &uid]).arg(&dir.0).arg(what).stderr(Stdio::piped()).stdin(Stdio::null());
     if !root && rustix::process::geteuid().is_root() {
         command.uid(NOBODY).gid(NOBODY);
     }
     command
 }
 
-/// Gets a folder, and whether it is root who tries.
-type Test = Box<dyn FnOnce(&Folder, bool) + Send>;
+/// Gets a directory, and whether it is root who tries.
+type Test = Box<dyn FnOnce(&Directory, bool) + Send>;
 
 fn tests() -> Vec<Trial> {
     let mut all = Vec::new();
@@ -246,23 +246,20 @@ fn tests() -> Vec<Trial> {
         let mut add = |name: String, test: Test| {
             let not_root = root && !rustix::process::geteuid().is_root();
             let trial = Trial::test(format!("{name}, by {whose}"), move || {
-                test(&Folder::new(if root { 0 } else { NOBODY }), root);
+                test(&Directory::new(if root { 0 } else { NOBODY }), root);
                 Ok(())
             });
             all.push(trial.with_ignored_flag(not_root).with_kind(if not_root { "needs root" } else { "" }));
         };
         for policy in ["soft", STANDIN] {
-            add(
-                format!("inside, with {policy}"),
-                Box::new(move |folder, root| run_inside(folder, policy, root, "look")),
-            );
+            add(format!("inside, with {policy}"), Box::new(move |dir, root| run_inside(dir, policy, root, "look")));
             for attack in ["mount", "unshare", "ptrace", "bpf", "keyctl", "chroot", "x32", "execve"] {
-                let test = move |folder: &Folder, root| try_inside(folder, policy, root, attack);
+                let test = move |dir: &Directory, root| try_inside(dir, policy, root, attack);
                 add(format!("{attack}, with {policy}"), Box::new(test));
             }
         }
         if let Ok(Backend::Nvidia { library, .. }) = Backend::choose(&Options::default()) {
-            let test = move |folder: &Folder, root| run_inside(folder, library.to_str().unwrap(), root, "cuda");
+            let test = move |dir: &Directory, root| run_inside(dir, library.to_str().unwrap(), root, "cuda");
             add("NVIDIA's driver starts".to_owned(), Box::new(test));
         }
         add("a killed guard takes its worker along".to_owned(), Box::new(kill_guard));
@@ -270,14 +267,14 @@ fn tests() -> Vec<Trial> {
     all
 }
 
-fn run_inside(folder: &Folder, policy: &str, root: bool, what: &str) {
-    let output = command(folder, policy, root, what).output().unwrap();
+fn run_inside(dir: &Directory, policy: &str, root: bool, what: &str) {
+    let output = command(dir, policy, root, what).output().unwrap();
     let text = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success() && text.trim_end().ends_with("fine"), "{policy} {root}: {text}");
 }
 
-fn try_inside(folder: &Folder, policy: &str, root: bool, attack: &str) {
-    let output = command(folder, policy, root, attack).output().unwrap();
+fn try_inside(dir: &Directory, policy: &str, root: bool, attack: &str) {
+    let output = command(dir, policy, root, attack).output().unwrap();
     let text = String::from_utf8_lossy(&output.stderr);
     // NVIDIA's library tries to start a helper; it gets an error for that.
     let refused = policy == STANDIN && attack == "execve";
@@ -285,8 +282,8 @@ fn try_inside(folder: &Folder, policy: &str, root: bool, attack: &str) {
     assert_eq!(output.status.code(), Some(expected), "{attack}: {text}");
 }
 
-fn kill_guard(folder: &Folder, root: bool) {
-    let mut guard = command(folder, "soft", root, "wait").spawn().unwrap();
+fn kill_guard(dir: &Directory, root: bool) {
+    let mut guard = command(dir, "soft", root, "wait").spawn().unwrap();
     let mut pipe = BufReader::new(guard.stderr.take().unwrap());
     let mut line = String::new();
     pipe.read_line(&mut line).unwrap();

@@ -12,9 +12,9 @@ use cuda_abi::types::c_void;
 use cuda_abi::wire::callback;
 
 /// A worker has one client, and the driver calls back without saying for whom.
-pub static CALLBACKS: Callbacks = Callbacks::new();
+pub(crate) static CALLBACKS: Callbacks = Callbacks::new();
 
-pub struct Callbacks {
+pub(crate) struct Callbacks {
     state: Mutex<State>,
     changed: Condvar,
 }
@@ -27,7 +27,7 @@ struct State {
 
 /// Something for the client to do.
 #[derive(Clone, Copy)]
-pub struct Due {
+pub(crate) struct Due {
     /// 0 if nobody waits for it.
     pub ticket: u64,
     pub id: u64,
@@ -45,7 +45,7 @@ impl Callbacks {
     }
 
     /// Waits for the next thing that is due, after taking note that the one with the ticket `done` has been run.
-    pub fn next(&self, done: u64) -> Due {
+    pub(crate) fn next(&self, done: u64) -> Due {
         let mut state = self.state();
         if state.running.get_or_insert_default().remove(&done) {
             self.changed.notify_all();
@@ -79,22 +79,22 @@ impl Callbacks {
 }
 
 /// A function's number as the argument of one of the functions below.
-pub fn argument(id: u64) -> *mut c_void {
+pub(crate) fn argument(id: u64) -> *mut c_void {
     id as *mut c_void
 }
 
 /// The host function of a stream.
-pub unsafe extern "C" fn run_in_client(argument: *mut c_void) {
+pub(crate) unsafe extern "C" fn run_in_client(argument: *mut c_void) {
     CALLBACKS.run(argument as u64, callback::ONCE);
 }
 
 /// The host function of a graph, which may run again.
-pub unsafe extern "C" fn run_again_in_client(argument: *mut c_void) {
+pub(crate) unsafe extern "C" fn run_again_in_client(argument: *mut c_void) {
     CALLBACKS.run(argument as u64, callback::KEEP);
 }
 
 /// The destructor of an object that graphs hold.
-pub unsafe extern "C" fn drop_in_client(argument: *mut c_void) {
+pub(crate) unsafe extern "C" fn drop_in_client(argument: *mut c_void) {
     CALLBACKS.forget(argument as u64);
 }
 

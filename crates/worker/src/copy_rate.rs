@@ -12,12 +12,12 @@ use super::state::Counters;
 use control::histogram::COPY_RATES;
 
 /// Below this the copy's start is most of it.
-pub const LEAST: u64 = 1 << 20;
+pub(crate) const LEAST: u64 = 1 << 20;
 /// Between two looks, so that they cost nothing.
 const PAUSE: Duration = Duration::from_millis(1);
 
 #[derive(Default)]
-pub struct CopyRate(Mutex<State>);
+pub(crate) struct CopyRate(Mutex<State>);
 
 #[derive(Default)]
 struct State {
@@ -38,7 +38,7 @@ unsafe impl Send for Look {}
 
 impl CopyRate {
     /// A copy is about to be given to a stream: true if it is looked at, and `after` must follow.
-    pub fn before(&self, driver: &Driver, counters: &Counters, stream: CUstream, bytes: u64) -> bool {
+    pub(crate) fn before(&self, driver: &Driver, counters: &Counters, stream: CUstream, bytes: u64) -> bool {
         let mut state = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         collect(&mut state, driver, counters);
         if state.under_way.is_some() || state.last.is_some_and(|last| last.elapsed() < PAUSE) {
@@ -62,7 +62,7 @@ impl CopyRate {
     }
 
     /// It has been given to the stream.
-    pub fn after(&self, driver: &Driver, stream: CUstream) {
+    pub(crate) fn after(&self, driver: &Driver, stream: CUstream) {
         let mut state = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let Some(look) = state.under_way.as_mut() else { return };
         // SAFETY: an event of ours; the stream is held by the caller.
@@ -75,7 +75,7 @@ impl CopyRate {
     }
 
     /// Takes what has been seen, if the copy is through.
-    pub fn collect(&self, driver: &Driver, counters: &Counters) {
+    pub(crate) fn collect(&self, driver: &Driver, counters: &Counters) {
         collect(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner), driver, counters);
     }
 }

@@ -27,12 +27,12 @@ use generated::{NAMES, plain};
 
 /// A name among the arguments of a function that is carried as the table says, of which there may be none.
 #[allow(dead_code)]
-pub fn name(message: &mut Reader<'_>) -> Result<CString, Refusal> {
+pub(crate) fn name(message: &mut Reader<'_>) -> Result<CString, Refusal> {
     Ok(Name::decode(message)?.to_c_string()?)
 }
 
 /// What an opcode is called, for messages.
-pub fn op_name(op: u16) -> &'static str {
+pub(crate) fn op_name(op: u16) -> &'static str {
     match Op::from_code(op) {
         Some(op) => op.name(),
         None => NAMES.get(usize::from(op)).copied().unwrap_or("?"),
@@ -41,7 +41,7 @@ pub fn op_name(op: u16) -> &'static str {
 
 /// Does this call tell of errors of earlier, posted messages? Those that wait for the GPU or ask how far it is do. Others
 /// may have changed something, which the client must learn.
-pub fn reports_posted_errors(op: u16) -> bool {
+pub(crate) fn reports_posted_errors(op: u16) -> bool {
     const FUNCTIONS: [&str; 3] = ["cuEventSynchronize", "cuStreamQuery", "cuEventQuery"];
     match Op::from_code(op) {
         Some(op) => {
@@ -60,7 +60,14 @@ pub fn reports_posted_errors(op: u16) -> bool {
 }
 
 /// Executes one message, already copied out of shared memory.
-pub fn execute(worker: &Worker, op: u16, tag: u32, lane: u32, payload: &[u8], reply: &mut Writer<'_>) -> Outcome {
+pub(crate) fn execute(
+    worker: &Worker,
+    op: u16,
+    tag: u32,
+    lane: u32,
+    payload: &[u8],
+    reply: &mut Writer<'_>,
+) -> Outcome {
     Counters::add(&worker.counters().calls, 1);
     if op == Op::Start as u16 {
         return ops::execute(worker, Op::Start, lane, payload, reply);

@@ -34,7 +34,7 @@ const MOST_OWN: usize = 1024;
 const MOST_FOREIGN: usize = 1024;
 const CELLS: usize = PAGE / CELL;
 
-pub struct EventPages {
+pub(crate) struct EventPages {
     driver: Arc<Driver>,
     link: Arc<BrokerLink>,
     state: Mutex<State>,
@@ -64,7 +64,7 @@ unsafe impl Send for Page {}
 unsafe impl Sync for Page {}
 
 /// An event of this process or another.
-pub struct SharedEvent {
+pub(crate) struct SharedEvent {
     page: Arc<Page>,
     cell: usize,
     /// It was made here, and its cell can be used again.
@@ -77,7 +77,7 @@ pub struct SharedEvent {
 }
 
 impl EventPages {
-    pub fn new(driver: Arc<Driver>, link: Arc<BrokerLink>) -> Self {
+    pub(crate) fn new(driver: Arc<Driver>, link: Arc<BrokerLink>) -> Self {
         Self { driver, link, state: Mutex::default() }
     }
 
@@ -86,7 +86,7 @@ impl EventPages {
     }
 
     /// The words of a new event.
-    pub fn create(self: &Arc<Self>) -> Result<SharedEvent, Refusal> {
+    pub(crate) fn create(self: &Arc<Self>) -> Result<SharedEvent, Refusal> {
         let out_of_memory = Refusal::Code(CUDA_ERROR_OUT_OF_MEMORY);
         let alone = self.link.isolates();
         let mut state = self.state();
@@ -110,7 +110,7 @@ impl EventPages {
     }
 
     /// The words of another process's event.
-    pub fn import(self: &Arc<Self>, token: Token) -> Result<SharedEvent, Refusal> {
+    pub(crate) fn import(self: &Arc<Self>, token: Token) -> Result<SharedEvent, Refusal> {
         let imported = self.link.import(token, shared::EVENT)?;
         let offset = imported.details.offset as usize;
         let cell = offset / CELL;
@@ -202,7 +202,7 @@ impl Drop for Page {
     }
 }
 
-/// A file that cannot shrink, for whoever maps it.
+/// A file that cannot shrink under those who map it.
 fn new_file() -> rustix::io::Result<OwnedFd> {
     let file = rustix::fs::memfd_create("bulkhead-events", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?;
     rustix::fs::ftruncate(&file, PAGE as u64)?;
@@ -226,7 +226,7 @@ impl SharedEvent {
     }
 
     /// Records the event on a stream of the current context.
-    pub fn record(&self, stream: CUstream) -> CUresult {
+    pub(crate) fn record(&self, stream: CUstream) -> CUresult {
         let number = self.count().fetch_add(1, Ordering::AcqRel).wrapping_add(1);
         let address = self.slot(number).as_ptr() as u64;
         let driver = &self.pages.driver;
@@ -245,7 +245,7 @@ impl SharedEvent {
 
     /// Has a stream of the current context wait for the last record. Answers with its number if the client must wait
     /// instead, and with 0 otherwise.
-    pub fn wait(&self, stream: CUstream) -> Result<u64, Refusal> {
+    pub(crate) fn wait(&self, stream: CUstream) -> Result<u64, Refusal> {
         let number = self.count().load(Ordering::Acquire);
         if self.is_reached(number) {
             return Ok(0);
@@ -260,13 +260,13 @@ impl SharedEvent {
     }
 
     /// Has a record happened? 0 stands for the last one; answers with its number.
-    pub fn query(&self, number: u64) -> (bool, u64) {
+    pub(crate) fn query(&self, number: u64) -> (bool, u64) {
         let number = if number == 0 { self.count().load(Ordering::Acquire) } else { number };
         (self.is_reached(number), number)
     }
 
     /// The token that names it to others.
-    pub fn export(&self) -> Result<Token, Refusal> {
+    pub(crate) fn export(&self) -> Result<Token, Refusal> {
         let link = &self.pages.link;
         let mut token = self.token.lock().unwrap_or_else(PoisonError::into_inner);
         let epoch = link.epoch();

@@ -1,6 +1,6 @@
 //! A client in a Xen guest: its region, its pinned pages and its output.
 //!
-//! This process maps pages of the guest, and never chooses them: the gate, at the other end of the socket, does that for
+//! This process maps pages of the guest, and never chooses them: the Xen backend, at the other end of the socket, does that for
 //! the one domain that the client is in. Instead of descriptors the client sends references, in messages.
 
 use std::os::fd::OwnedFd;
@@ -23,14 +23,14 @@ use super::{Refusal, WorkerError};
 /// The most that one piece of pinned memory can have: 16 GiB.
 const MAX_REFS: usize = 4 << 20;
 
-/// A region that the gate offered, mapped.
-pub struct Granted {
+/// A region that the Xen backend offered, mapped.
+pub(crate) struct Granted {
     pub doorbell: Arc<EventDoorbell>,
     span: Arc<Mutex<Span>>,
 }
 
-/// Waits for the gate's offer and maps it.
-pub fn take_region(socket: &OwnedFd) -> Result<(idm::Server, Granted), WorkerError> {
+/// Waits for the Xen backend's offer and maps it.
+pub(crate) fn take_region(socket: &OwnedFd) -> Result<(idm::Server, Granted), WorkerError> {
     let (offer, fds) = bootstrap::recv_within::<Offer>(socket, GREETING_TIME)?;
     let Accepted { region, doorbell, span } = offer.accept(fds)?;
     let server = idm::Server::over(region, doorbell.clone());
@@ -39,26 +39,26 @@ pub fn take_region(socket: &OwnedFd) -> Result<(idm::Server, Granted), WorkerErr
 }
 
 /// What a worker keeps for a client of this kind.
-pub struct Guest {
+pub(crate) struct Guest {
     /// What the region is mapped in.
     span: Arc<Mutex<Span>>,
     /// References that the client has named and not used yet.
     named: Mutex<Vec<u32>>,
-    /// One thread at a time asks the gate.
+    /// One thread at a time asks the Xen backend.
     asking: Mutex<()>,
     /// Where what kernels print comes out.
     output: OnceLock<OwnedFd>,
 }
 
 impl Guest {
-    pub fn new(granted: &Granted) -> Self {
+    pub(crate) fn new(granted: &Granted) -> Self {
         let (named, asking, output) = (Mutex::default(), Mutex::default(), OnceLock::new());
         Self { span: granted.span.clone(), named, asking, output }
     }
 
     /// Maps further pages behind those of the region, and has `register` show them to the GPU: they are of its staging
     /// area, in which there must be room for them.
-    pub fn grow(
+    pub(crate) fn grow(
         &self,
         bulk: &BulkView,
         pieces: Vec<ForeignPages>,
@@ -88,7 +88,7 @@ impl Guest {
     }
 
     /// The client names further pages.
-    pub fn name(&self, refs: impl ExactSizeIterator<Item = u32>) -> Result<(), Refusal> {
+    pub(crate) fn name(&self, refs: impl ExactSizeIterator<Item = u32>) -> Result<(), Refusal> {
         let mut named = self.named();
         if named.len() + refs.len() > MAX_REFS {
             return Err(Refusal::Malformed);
@@ -98,7 +98,7 @@ impl Guest {
     }
 
     /// All pages that were named, chosen, in pieces that each can be mapped at once. There must be `count`.
-    pub fn take_pages(&self, socket: &OwnedFd, count: usize) -> Result<Vec<ForeignPages>, LinkError> {
+    pub(crate) fn take_pages(&self, socket: &OwnedFd, count: usize) -> Result<Vec<ForeignPages>, LinkError> {
         let refs = std::mem::take(&mut *self.named());
         if refs.len() != count {
             return Err(LinkError::TooMany);
@@ -108,7 +108,7 @@ impl Guest {
     }
 
     /// Makes a pipe for what kernels print; returns the end to write to.
-    pub fn make_output(&self) -> std::io::Result<OwnedFd> {
+    pub(crate) fn make_output(&self) -> std::io::Result<OwnedFd> {
         let (read, write) = rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC)?;
         let flags = rustix::fs::fcntl_getfl(&read)? | rustix::fs::OFlags::NONBLOCK;
         rustix::fs::fcntl_setfl(&read, flags)?;
@@ -117,7 +117,7 @@ impl Guest {
     }
 
     /// Waits until something was printed.
-    pub fn wait_for_output(&self) -> usize {
+    pub(crate) fn wait_for_output(&self) -> usize {
         match self.output.get() {
             Some(output) => {
                 let mut polled = [PollFd::new(output, PollFlags::IN)];
@@ -130,7 +130,7 @@ impl Guest {
     }
 
     /// Reads what was printed, as far as it fits.
-    pub fn read_output(&self, into: &mut [u8]) -> usize {
+    pub(crate) fn read_output(&self, into: &mut [u8]) -> usize {
         let Some(output) = self.output.get() else { return 0 };
         rustix::io::retry_on_intr(|| rustix::io::read(output, &mut *into)).unwrap_or(0)
     }

@@ -25,14 +25,14 @@ const MOST_HANDLES: usize = 1 << 20;
 
 /// Where the parameters of a function lie in the block that a launch brings.
 #[derive(Debug)]
-pub struct Parameters {
+pub(crate) struct Parameters {
     pub offsets: Vec<u32>,
     pub sizes: Vec<u32>,
     pub bytes: u32,
 }
 
 /// An object of the driver's.
-pub struct Object {
+pub(crate) struct Object {
     pub kind: Kind,
     /// The driver's pointer or number.
     pub raw: u64,
@@ -67,17 +67,17 @@ impl Drop for Object {
 
 impl Object {
     /// Keeps an object for as long as this one lives.
-    pub fn hold(&self, object: &Arc<Object>) {
+    pub(crate) fn hold(&self, object: &Arc<Object>) {
         self.held.lock().unwrap_or_else(PoisonError::into_inner).insert(object.serial, object.clone());
     }
 
     /// What this one keeps.
-    pub fn held(&self) -> Vec<Arc<Object>> {
+    pub(crate) fn held(&self) -> Vec<Arc<Object>> {
         self.held.lock().unwrap_or_else(PoisonError::into_inner).values().cloned().collect()
     }
 
     /// Keeps whatever another one keeps.
-    pub fn hold_all_of(&self, other: &Object) {
+    pub(crate) fn hold_all_of(&self, other: &Object) {
         other.held().iter().for_each(|object| self.hold(object));
     }
 
@@ -123,7 +123,7 @@ struct Inner {
     known: HashMap<(Kind, u64), u32>,
 }
 
-pub struct Handles {
+pub(crate) struct Handles {
     inner: RwLock<Inner>,
     driver: Arc<Driver>,
     /// The NULL stream and the legacy stream, which are numbers and not handles.
@@ -132,7 +132,7 @@ pub struct Handles {
 
 impl Handles {
     /// The first slots are the devices' primary contexts, at index 1 + device: clients know them before they exist.
-    pub fn new(driver: Arc<Driver>, devices: u32) -> Handles {
+    pub(crate) fn new(driver: Arc<Driver>, devices: u32) -> Handles {
         let mut entries: Vec<Entry> = Vec::new();
         entries.resize_with(1 + devices as usize, || Entry { generation: 1, object: None });
         let default_streams = [0, 1].map(|number| object(&driver, Kind::Stream, number, 0, None, None));
@@ -148,7 +148,7 @@ impl Handles {
     }
 
     /// Is there room for one more? Asked before the driver makes something that would need a handle.
-    pub fn room(&self) -> Result<(), Refusal> {
+    pub(crate) fn room(&self) -> Result<(), Refusal> {
         let inner = self.read();
         if inner.entries.len() - inner.free.len() < MOST_HANDLES {
             Ok(())
@@ -158,12 +158,12 @@ impl Handles {
     }
 
     /// The object behind a handle, of whatever kind the handle says.
-    pub fn get(&self, word: u64) -> Result<Arc<Object>, Refusal> {
+    pub(crate) fn get(&self, word: u64) -> Result<Arc<Object>, Refusal> {
         self.read().find(word).cloned().ok_or(Refusal::Code(CUDA_ERROR_INVALID_HANDLE))
     }
 
     /// The object behind a handle of this kind. Where the driver takes a function it takes a kernel as well.
-    pub fn pin(&self, kind: Kind, word: u64) -> Result<Arc<Object>, Refusal> {
+    pub(crate) fn pin(&self, kind: Kind, word: u64) -> Result<Arc<Object>, Refusal> {
         if kind == Kind::Stream {
             note_stream(word, current_context());
             if word <= 1 {
@@ -183,7 +183,7 @@ impl Handles {
 
     /// The object that a message names, of a kind that its field admits.
     #[inline]
-    pub fn find<const KINDS: u32>(&self, handle: Typed<KINDS>) -> Result<Arc<Object>, Refusal> {
+    pub(crate) fn find<const KINDS: u32>(&self, handle: Typed<KINDS>) -> Result<Arc<Object>, Refusal> {
         match Typed::<KINDS>::only_kind() {
             Some(kind) => self.pin(kind, handle.0),
             None => self
@@ -195,7 +195,7 @@ impl Handles {
     }
 
     /// The handle that an object of the driver's has.
-    pub fn known(&self, kind: Kind, raw: u64) -> Option<u64> {
+    pub(crate) fn known(&self, kind: Kind, raw: u64) -> Option<u64> {
         let inner = self.read();
         let index = *inner.known.get(&(kind, raw))?;
         let generation = inner.entries.get(index as usize)?.generation;
@@ -203,17 +203,17 @@ impl Handles {
     }
 
     /// Everything of a kind that lives in a context.
-    pub fn all(&self, kind: Kind, context: u32) -> Vec<Arc<Object>> {
+    pub(crate) fn all(&self, kind: Kind, context: u32) -> Vec<Arc<Object>> {
         let wanted = |object: &&Arc<Object>| object.kind == kind && object.context == context;
         self.read().entries.iter().filter_map(|entry| entry.object.as_ref()).filter(wanted).cloned().collect()
     }
 
     /// A handle for an object of the driver's: the one it has, or a new one.
-    pub fn open(&self, kind: Kind, raw: u64, context: u32) -> Result<u64, Refusal> {
+    pub(crate) fn open(&self, kind: Kind, raw: u64, context: u32) -> Result<u64, Refusal> {
         self.open_child(kind, raw, context, None, None)
     }
 
-    pub fn open_child(
+    pub(crate) fn open_child(
         &self,
         kind: Kind,
         raw: u64,
@@ -250,7 +250,7 @@ impl Handles {
     }
 
     /// Has an object pay for itself until it goes.
-    pub fn pays(&self, word: u64, charge: Charge) {
+    pub(crate) fn pays(&self, word: u64, charge: Charge) {
         if let Ok(object) = self.get(word) {
             // One that pays already is the same object under the same handle: it costs no more than before.
             let _ = object.charge.set(Arc::new(charge));
@@ -259,7 +259,7 @@ impl Handles {
 
     /// Closes a handle: nobody finds it any more, nor what came from it. Answers the objects that left the table; the
     /// driver's own go with their last users.
-    pub fn close(&self, kind: Kind, word: u64) -> Result<CUresult, Refusal> {
+    pub(crate) fn close(&self, kind: Kind, word: u64) -> Result<CUresult, Refusal> {
         let mut gone = Vec::new();
         let closed = {
             let mut inner = self.write();
@@ -281,7 +281,7 @@ impl Handles {
     }
 
     /// Takes a handle out, with what came from it, after the driver has ended the object by itself.
-    pub fn forget(&self, word: u64) {
+    pub(crate) fn forget(&self, word: u64) {
         let mut inner = self.write();
         let index = Handle::from_word(word).map_or(0, |handle| handle.index);
         if inner.find(word).is_some()
@@ -294,7 +294,7 @@ impl Handles {
     }
 
     /// Fills or empties the slot of a device's primary context.
-    pub fn set_primary(&self, device: u32, raw: Option<u64>) {
+    pub(crate) fn set_primary(&self, device: u32, raw: Option<u64>) {
         let context = raw.map(|raw| object(&self.driver, Kind::Context, raw, 0, None, None));
         if let Some(entry) = self.write().entries.get_mut(1 + device as usize) {
             entry.object = context;
@@ -302,14 +302,14 @@ impl Handles {
     }
 
     /// The context at an index, as messages name it.
-    pub fn context(&self, index: u32) -> Option<Arc<Object>> {
+    pub(crate) fn context(&self, index: u32) -> Option<Arc<Object>> {
         let inner = self.read();
         let object = inner.entries.get(index as usize)?.object.as_ref()?;
         (object.kind == Kind::Context).then(|| object.clone())
     }
 
     /// Closes everything that lives in a context.
-    pub fn close_context(&self, index: u32) {
+    pub(crate) fn close_context(&self, index: u32) {
         let gone = self.write().remove_where(|object| object.context == index && object.kind != Kind::Context);
         // Nodes first, and without ceremony: they go with their graphs.
         let (mut own, others): (Vec<_>, Vec<_>) = gone.into_iter().partition(|object| !object.belongs_to_another());

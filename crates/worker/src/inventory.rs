@@ -59,7 +59,7 @@ fn nvidia_cards(driver: &Driver, library: &Path, devices: &[u32]) -> Vec<Card> {
     }
     match survey::cut_gpus(library) {
         Ok(cut) => found.extend(cut.iter().flat_map(instance_cards).filter(|card| is_among(card, devices))),
-        Err(error) => tracing::warn!(%error, "MIG instances are not known"),
+        Err(error) => tracing::warn!(%error, "cannot list MIG instances"),
     }
     found
 }

@@ -3,6 +3,7 @@
 //! Threads: the *executor* takes messages off the ring in order; a *lane* thread each serves the calls that may block; a
 //! *watcher* ends the process when the client goes. Ending is how a worker cleans up: the kernel and the driver take back
 //! whatever it held.
+#![warn(unreachable_pub)]
 
 mod callbacks;
 mod copy_rate;
@@ -49,7 +50,7 @@ pub enum WorkerError {
     NoRegion(#[source] std::io::Error),
     #[error("cannot map the shared region")]
     Region(#[from] idm::region::RegionError),
-    #[error("cannot greet the client")]
+    #[error("cannot welcome the client")]
     Greet(#[from] idm::bootstrap::BootstrapError),
     #[error("cannot take the region that the client brings")]
     Guest(#[from] xen::host::HostError),

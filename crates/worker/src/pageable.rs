@@ -13,7 +13,7 @@ use cuda_abi::error::*;
 static REAL: OnceLock<Driver> = OnceLock::new();
 
 /// Puts the check before everything else that the driver does.
-pub fn refuse(driver: Driver) -> Driver {
+pub(crate) fn refuse(driver: Driver) -> Driver {
     let guarded = Driver { cuInit: init, ..driver };
     let _ = REAL.set(driver);
     guarded

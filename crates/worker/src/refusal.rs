@@ -4,7 +4,7 @@ use cuda_abi::error::*;
 use cuda_abi::wire::Malformed;
 
 /// What became of a message: the driver's result, or a refusal.
-pub type Outcome = Result<CUresult, Refusal>;
+pub(crate) type Outcome = Result<CUresult, Refusal>;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Refusal {
@@ -27,6 +27,6 @@ impl From<Malformed> for Refusal {
 }
 
 /// Turns a driver's result into something `?` understands.
-pub fn succeed(result: CUresult) -> Result<(), Refusal> {
+pub(crate) fn succeed(result: CUresult) -> Result<(), Refusal> {
     if result == CUDA_SUCCESS { Ok(()) } else { Err(Refusal::Code(result)) }
 }

@@ -22,10 +22,10 @@ use control::statistics::Denial;
 use control::{Assignment, BrokerLink};
 
 /// A client that was announced has come already.
-pub const GREETING_TIME: Duration = Duration::from_secs(10);
+pub(crate) const GREETING_TIME: Duration = Duration::from_secs(10);
 
 /// Everything of a worker that can be there before its client is.
-pub struct Ready {
+pub(crate) struct Ready {
     worker: Arc<Worker>,
     server: idm::Server,
     /// Where the client is in another domain.
@@ -34,7 +34,7 @@ pub struct Ready {
 
 impl Ready {
     /// The driver starts at once, beside the wait for the client.
-    pub fn new(driver: Arc<Driver>, link: Arc<BrokerLink>) -> Result<Ready, WorkerError> {
+    pub(crate) fn new(driver: Arc<Driver>, link: Arc<BrokerLink>) -> Result<Ready, WorkerError> {
         let server = server_over(link.take_region().map_err(WorkerError::without_region)?)?;
         let worker = Arc::new(Worker::new(driver, link, &server));
         let ready = Ready { worker: worker.clone(), server, granted: None };
@@ -44,7 +44,7 @@ impl Ready {
     }
 
     /// The driver starts when the client says so.
-    pub fn for_client(
+    pub(crate) fn for_client(
         driver: Arc<Driver>,
         link: Arc<BrokerLink>,
         region: OwnedFd,
@@ -66,7 +66,7 @@ fn server_over(region: OwnedFd) -> Result<idm::Server, WorkerError> {
 }
 
 /// Serves the client. Returns when it breaks the protocol or is gone.
-pub fn serve(ready: Ready, assignment: Assignment) -> Result<(), WorkerError> {
+pub(crate) fn serve(ready: Ready, assignment: Assignment) -> Result<(), WorkerError> {
     let Ready { worker, mut server, granted } = ready;
     let duplicate = assignment.client.try_clone().map_err(WorkerError::Thread)?;
     let (watch, _stop) = PeerWatch::new(duplicate, assignment.client_pidfd, server.gone().clone(), || leave(0))
@@ -80,15 +80,15 @@ pub fn serve(ready: Ready, assignment: Assignment) -> Result<(), WorkerError> {
         };
         std::thread::Builder::new().name("events".into()).spawn(events).map_err(WorkerError::Thread)?;
     }
-    let turnstile = assignment.turnstile;
-    worker.turns.meet(turnstile.clone());
+    let dispatch = assignment.dispatch;
+    worker.turns.attach(dispatch.clone());
     worker.meet(Client {
         guest: granted.as_ref().map(Guest::new),
         socket: assignment.client,
         counters: Counters::new(assignment.statistics),
         context_memory: assignment.context_memory,
     });
-    turns::start(worker.clone(), turnstile).map_err(WorkerError::Thread)?;
+    turns::start(worker.clone(), dispatch).map_err(WorkerError::Thread)?;
 
     let (Some(mut consumer), Some(mut dispatcher)) = (server.take_consumer(), server.take_dispatcher()) else {
         unreachable!("a new server has both ends")

@@ -1,5 +1,6 @@
 //! What a client must know of its devices to answer queries at home.
 
+use cuda_abi::constants::device_attribute;
 use cuda_abi::error::*;
 use cuda_abi::types::*;
 use cuda_abi::wire::ops::{AttributeAnswer, DeviceSnapshot, Snapshot, Start};
@@ -15,17 +16,21 @@ const BUS_ID: usize = 64;
 
 /// Attributes that are not as the driver says, because of the way memory is shared with the client.
 const OURS: &[(u32, i32)] = &[
-    (88, 0),  // PAGEABLE_MEMORY_ACCESS: kernels reach no memory of the client that it has not shared
-    (89, 1),  // CONCURRENT_MANAGED_ACCESS: managed memory is pinned memory, which both reach at any time
-    (91, 0),  // CAN_USE_HOST_POINTER_FOR_REGISTERED_MEM
-    (100, 0), // PAGEABLE_MEMORY_ACCESS_USES_HOST_PAGE_TABLES
-    (101, 0), // DIRECT_MANAGED_MEM_ACCESS_FROM_HOST
-    (116, 0), // GPU_DIRECT_RDMA_SUPPORTED
-    (119, 1), // MEMPOOL_SUPPORTED_HANDLE_TYPES: descriptors
-    (124, 0), // DMA_BUF_SUPPORTED
-    (125, 1), // IPC_EVENT_SUPPORTED: words of ours
-    (128, 0), // HANDLE_TYPE_FABRIC_SUPPORTED
-    (132, 0), // MULTICAST_SUPPORTED
+    // Kernels reach no memory of the client that it has not shared.
+    (device_attribute::PAGEABLE_MEMORY_ACCESS, 0),
+    // Managed memory is pinned memory, which both reach at any time.
+    (device_attribute::CONCURRENT_MANAGED_ACCESS, 1),
+    (device_attribute::CAN_USE_HOST_POINTER_FOR_REGISTERED_MEM, 0),
+    (device_attribute::PAGEABLE_MEMORY_ACCESS_USES_HOST_PAGE_TABLES, 0),
+    (device_attribute::DIRECT_MANAGED_MEM_ACCESS_FROM_HOST, 0),
+    (device_attribute::GPU_DIRECT_RDMA_SUPPORTED, 0),
+    // Descriptors alone.
+    (device_attribute::MEMPOOL_SUPPORTED_HANDLE_TYPES, 1),
+    (device_attribute::DMA_BUF_SUPPORTED, 0),
+    // Through words in shared memory.
+    (device_attribute::IPC_EVENT_SUPPORTED, 1),
+    (device_attribute::HANDLE_TYPE_FABRIC_SUPPORTED, 0),
+    (device_attribute::MULTICAST_SUPPORTED, 0),
 ];
 
 /// What a device is, as the driver tells it.
@@ -39,7 +44,7 @@ struct Facts {
 }
 
 /// Answers the first message.
-pub fn send(worker: &Worker, reply: Reply<'_, '_, Start<'_>>) -> Outcome {
+pub(crate) fn send(worker: &Worker, reply: Reply<'_, '_, Start<'_>>) -> Outcome {
     let driver = &worker.driver;
     let (mut version, mut count) = (0, 0);
     // SAFETY: outputs are locals.
@@ -101,6 +106,6 @@ fn look_at(worker: &Worker, ordinal: i32, count: i32) -> Result<Facts, Refusal> 
     Ok(Facts { name, uuid, bus_id, total_memory, attributes, peers })
 }
 
-pub fn until_nul(bytes: &[u8]) -> &[u8] {
+pub(crate) fn until_nul(bytes: &[u8]) -> &[u8] {
     &bytes[..bytes.iter().position(|byte| *byte == 0).unwrap_or(bytes.len())]
 }

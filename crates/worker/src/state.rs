@@ -19,15 +19,15 @@ use super::handles::{Handles, Object};
 use super::memory::Memory;
 use super::ops::graph::{self, Graphs};
 use super::ops::texture::Images;
-pub use super::stats::Counters;
+pub(crate) use super::stats::Counters;
 use super::turns::Turns;
 use super::{Outcome, Refusal, succeed};
 use control::BrokerLink;
 
 /// As many primary contexts as any machine has devices.
-pub const MAX_DEVICES: u32 = cuda_abi::wire::MAX_DEVICES as u32;
+pub(crate) const MAX_DEVICES: u32 = cuda_abi::wire::MAX_DEVICES as u32;
 
-pub struct Worker {
+pub(crate) struct Worker {
     pub driver: Arc<Driver>,
     pub handles: Handles,
     pub memory: Memory,
@@ -56,7 +56,7 @@ pub struct Worker {
 }
 
 /// The client, as the broker handed it over.
-pub struct Client {
+pub(crate) struct Client {
     /// Descriptors of pinned memory and of the client's output come this way.
     pub socket: OwnedFd,
     /// What only a client in a guest has.
@@ -68,7 +68,7 @@ pub struct Client {
 
 /// How far the driver has come.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum Startup {
+pub(crate) enum Startup {
     #[default]
     NotYet,
     Done(CUresult),
@@ -76,7 +76,7 @@ pub enum Startup {
 
 /// Images under way, by lane, and their bytes in all.
 #[derive(Default)]
-pub struct Uploads {
+pub(crate) struct Uploads {
     pub by_lane: HashMap<u32, Vec<u8>>,
     /// Results of links that were not fetched yet.
     pub results: HashMap<u32, Vec<u8>>,
@@ -92,12 +92,12 @@ thread_local! {
 
 /// Index of the context that this thread has current.
 #[inline]
-pub fn current_context() -> u32 {
+pub(crate) fn current_context() -> u32 {
     CURRENT.get().0
 }
 
 impl Worker {
-    pub fn new(driver: Arc<Driver>, link: Arc<BrokerLink>, server: &idm::Server) -> Worker {
+    pub(crate) fn new(driver: Arc<Driver>, link: Arc<BrokerLink>, server: &idm::Server) -> Worker {
         Worker {
             handles: Handles::new(driver.clone(), MAX_DEVICES),
             memory: Memory::new(driver.clone(), link.clone()),
@@ -122,7 +122,7 @@ impl Worker {
     }
 
     /// The client is there.
-    pub fn meet(&self, client: Client) {
+    pub(crate) fn meet(&self, client: Client) {
         let _ = self.client.set(client);
     }
 
@@ -131,34 +131,34 @@ impl Worker {
         self.client.get().expect("a client is met before it is served")
     }
 
-    pub fn socket(&self) -> BorrowedFd<'_> {
+    pub(crate) fn socket(&self) -> BorrowedFd<'_> {
         self.client().socket.as_fd()
     }
 
-    pub fn socket_owned(&self) -> &OwnedFd {
+    pub(crate) fn socket_owned(&self) -> &OwnedFd {
         &self.client().socket
     }
 
     /// The client is in a guest, and sends grants in place of descriptors.
-    pub fn guest(&self) -> Option<&Guest> {
+    pub(crate) fn guest(&self) -> Option<&Guest> {
         self.client().guest.as_ref()
     }
 
     #[inline]
-    pub fn counters(&self) -> &Counters {
+    pub(crate) fn counters(&self) -> &Counters {
         &self.client().counters
     }
 
-    pub fn context_memory(&self) -> u64 {
+    pub(crate) fn context_memory(&self) -> u64 {
         self.client().context_memory
     }
 
-    pub fn starting(&self) -> MutexGuard<'_, Startup> {
+    pub(crate) fn starting(&self) -> MutexGuard<'_, Startup> {
         self.starting.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Makes the context that a message was sent in this thread's own. What is answered keeps it alive meanwhile.
-    pub fn enter(&self, tag: u32) -> Result<Option<Arc<Object>>, Refusal> {
+    pub(crate) fn enter(&self, tag: u32) -> Result<Option<Arc<Object>>, Refusal> {
         // What a worker does for itself no capture forbids; what the client's thread may not do, it may not do here.
         let forbidden = tag & wire::TAG_FORBIDDEN != 0;
         let mode = if forbidden { capture_mode::GLOBAL } else { capture_mode::RELAXED };
@@ -183,13 +183,13 @@ impl Worker {
     }
 
     /// As [`Self::enter`], for the worker's own purposes: what captures forbid this thread stays as it is.
-    pub fn enter_quietly(&self, context: u32) -> Result<Option<Arc<Object>>, Refusal> {
+    pub(crate) fn enter_quietly(&self, context: u32) -> Result<Option<Arc<Object>>, Refusal> {
         let forbidden = if CAPTURE_MODE.get() == capture_mode::GLOBAL { wire::TAG_FORBIDDEN } else { 0 };
         self.enter(context | forbidden)
     }
 
     /// Closes a handle and what hangs on it.
-    pub fn close(&self, kind: Kind, word: u64) -> Outcome {
+    pub(crate) fn close(&self, kind: Kind, word: u64) -> Outcome {
         if kind == Kind::Stream {
             graph::capture::abandon(self, word);
         }
@@ -199,17 +199,17 @@ impl Worker {
     }
 
     /// Index of this thread's current context.
-    pub fn context_tag(&self) -> u32 {
+    pub(crate) fn context_tag(&self) -> u32 {
         current_context()
     }
 
     /// Forgets what is current, after the driver was asked to change it behind our back.
-    pub fn forget_current(&self) {
+    pub(crate) fn forget_current(&self) {
         CURRENT.set((0, u64::MAX));
     }
 
     /// The device of this thread's current context.
-    pub fn device(&self) -> Result<i32, Refusal> {
+    pub(crate) fn device(&self) -> Result<i32, Refusal> {
         let mut device = 0;
         // SAFETY: the output is a local.
         succeed(unsafe { (self.driver.cuCtxGetDevice)(&mut device) })?;
@@ -217,14 +217,14 @@ impl Worker {
     }
 
     /// Remembers an error of a posted message, until the client asks.
-    pub fn note_posted(&self, code: CUresult) {
+    pub(crate) fn note_posted(&self, code: CUresult) {
         let noted = self.posted_error.compare_exchange(CUDA_SUCCESS, code, Ordering::AcqRel, Ordering::Relaxed);
         if noted.is_ok() {
             self.flags.store(wire::error_word(self.flags.count()), 1);
         }
     }
 
-    pub fn take_posted(&self) -> CUresult {
+    pub(crate) fn take_posted(&self) -> CUresult {
         if self.posted_error.load(Ordering::Acquire) == CUDA_SUCCESS {
             return CUDA_SUCCESS;
         }
@@ -238,11 +238,11 @@ impl Worker {
         taken
     }
 
-    pub fn uploads(&self) -> MutexGuard<'_, Uploads> {
+    pub(crate) fn uploads(&self) -> MutexGuard<'_, Uploads> {
         self.uploads.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    pub fn retained(&self) -> MutexGuard<'_, HashMap<u32, u32>> {
+    pub(crate) fn retained(&self) -> MutexGuard<'_, HashMap<u32, u32>> {
         self.retained.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -9,7 +9,7 @@ use cuda_abi::wire::Op;
 use super::{Outcome, Refusal};
 use control::statistics::{self, Denial, Page, Writer};
 
-pub struct Counters {
+pub(crate) struct Counters {
     page: Writer,
     /// A fault stays and answers every later call; it is counted once.
     faulted: AtomicBool,
@@ -24,16 +24,16 @@ impl Deref for Counters {
 }
 
 impl Counters {
-    pub fn new(page: Writer) -> Self {
+    pub(crate) fn new(page: Writer) -> Self {
         Self { page, faulted: AtomicBool::new(false) }
     }
 
-    pub fn add(counter: &AtomicU64, amount: u64) {
+    pub(crate) fn add(counter: &AtomicU64, amount: u64) {
         statistics::add(counter, amount);
     }
 
     /// A message is about to be executed.
-    pub fn begin(&self, op: u16) {
+    pub(crate) fn begin(&self, op: u16) {
         Self::add(&self.in_progress, 1);
         if is_copy(op) {
             Self::add(&self.copies, 1);
@@ -41,7 +41,7 @@ impl Counters {
     }
 
     /// It has been.
-    pub fn end(&self, outcome: &Outcome) {
+    pub(crate) fn end(&self, outcome: &Outcome) {
         self.in_progress.fetch_sub(1, Ordering::Relaxed);
         let code = match outcome {
             Ok(CUDA_SUCCESS | CUDA_ERROR_NOT_READY) => return,
@@ -66,7 +66,8 @@ impl Counters {
     }
 }
 
-fn is_copy(op: u16) -> bool {
+/// Whether an operation copies memory.
+pub(crate) fn is_copy(op: u16) -> bool {
     matches!(
         Op::from_code(op),
         Some(

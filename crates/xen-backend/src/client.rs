@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use idm::bootstrap::{
-    self, Answer, BootstrapError, First, HELLO_BRINGS_REGION, Hello, Inquiry, Meeting, Welcome, WelcomeStatus,
+    self, Answer, BootstrapError, First, HELLO_BRINGS_REGION, Hello, Inquiry, Rendezvous, Welcome, WelcomeStatus,
 };
 use rustix::event::{PollFd, PollFlags, Timespec};
 use xen::card::MAX_PAGES;
@@ -23,13 +23,13 @@ use super::lending::{LendError, Lending};
 /// As long as a client in a container waits for its worker.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-const TOO_MUCH_MAPPED: &str = "the guest has as much memory mapped by the proxy as it may have";
+const TOO_MUCH_MAPPED: &str = "the guest has reached its limit of memory mapped by the proxy";
 
 #[derive(Debug, thiserror::Error)]
 enum VisitError {
     #[error(transparent)]
     Host(#[from] HostError),
-    #[error("the broker or the worker did not answer as it should")]
+    #[error("invalid answer from the broker or the worker")]
     Bootstrap(#[from] BootstrapError),
     #[error(transparent)]
     Xen(#[from] XenError),
@@ -37,17 +37,17 @@ enum VisitError {
     Lend(#[from] LendError),
     #[error(transparent)]
     Talk(#[from] TalkError),
-    #[error("the worker asked for more pages at once than there can be")]
+    #[error("the worker asked for too many pages at once")]
     TooMany,
 }
 
 /// Attends a client, on a thread of its own, and removes its node.
-pub fn attend(visit: Visit, node: Vec<u8>, path: String) {
+pub(crate) fn attend(visit: Visit, node: Vec<u8>, path: String) {
     let spawned = std::thread::Builder::new().name("guest-client".into()).spawn(move || {
         let (id, zone) = (visit.domain.id, visit.domain.zone.clone());
         let result = Caller::meet(id, &node).map_err(VisitError::from).and_then(|caller| serve(&visit, caller));
         if let Err(error) = result {
-            tracing::info!(domain = id, zone, error = with_sources(&error), "a guest's client got nothing");
+            tracing::info!(domain = id, zone, error = with_sources(&error), "cannot serve a client in a guest");
         }
         // The client removes it, too, unless it is dead or means ill.
         if let Ok(mut store) = Store::open() {
@@ -55,7 +55,7 @@ pub fn attend(visit: Visit, node: Vec<u8>, path: String) {
         }
     });
     if let Err(error) = spawned {
-        tracing::warn!(%error, "cannot attend a guest's client");
+        tracing::warn!(%error, "cannot start a thread for a client in a guest");
     }
 }
 
@@ -73,7 +73,7 @@ fn serve(visit: &Visit, caller: Caller) -> Result<(), VisitError> {
     match caller.opening().first() {
         Some(First::Hello(hello)) => bring_to_worker(visit, caller, hello),
         Some(First::Inquiry) => inquire(visit, &caller),
-        Some(First::Meeting) => carry_meeting(visit, caller),
+        Some(First::Rendezvous) => carry_rendezvous(visit, caller),
         // `Caller::meet` takes no other.
         None => Ok(()),
     }
@@ -111,7 +111,12 @@ fn bring_to_worker(visit: &Visit, caller: Caller, hello: Hello) -> Result<(), Vi
         return Err(error);
     }
     caller.answer(&Welcome::new(WelcomeStatus::Ok, ""))?;
-    tracing::info!(domain = visit.domain.id, zone = visit.domain.zone, pid = hello.pid, "a guest's client is served");
+    tracing::info!(
+        domain = visit.domain.id,
+        zone = visit.domain.zone,
+        pid = hello.pid,
+        "serving a client in a guest"
+    );
     // What is left of it here would keep the channel open when the worker ends.
     drop((caller, broker));
     let result = choose_pages(visit, &mut lending, &socket);
@@ -146,7 +151,7 @@ fn choose_pages(visit: &Visit, lending: &mut Lending<'_>, socket: &OwnedFd) -> R
         }
         let chosen = lending.choose(&std::mem::take(&mut refs));
         if let Err(error) = &chosen {
-            tracing::info!(domain = visit.domain.id, error = with_sources(error), "pages were not to be had");
+            tracing::info!(domain = visit.domain.id, error = with_sources(error), "cannot map further pages");
         }
         let chosen = chosen.ok();
         bootstrap::send(
@@ -167,7 +172,7 @@ fn inquire(visit: &Visit, caller: &Caller) -> Result<(), VisitError> {
 }
 
 /// A program that meets others by name: what it and the broker say to each other is theirs alone.
-fn carry_meeting(visit: &Visit, caller: Caller) -> Result<(), VisitError> {
+fn carry_rendezvous(visit: &Visit, caller: Caller) -> Result<(), VisitError> {
     let refuse = |text: &str| caller.answer(&Welcome::new(WelcomeStatus::Refused, text));
     let Ok(broker) = reach(visit.domain.socket()) else {
         return Ok(refuse("there is no proxy for this zone")?);
@@ -176,7 +181,7 @@ fn carry_meeting(visit: &Visit, caller: Caller) -> Result<(), VisitError> {
         refuse(TOO_MUCH_MAPPED)?;
         return Err(LendError::NoneLeft.into());
     };
-    bootstrap::send(&broker, &Meeting::default(), &[])?;
+    bootstrap::send(&broker, &Rendezvous::default(), &[])?;
     let broker = Arc::new(broker);
     // As a worker's: it is hung up when the domain ends.
     if !visit.set_worker(broker.clone()) {

@@ -1,4 +1,4 @@
-//! What the gate knows of one domain.
+//! What the backend knows of one domain.
 
 use std::collections::{BTreeMap, HashSet};
 use std::os::fd::OwnedFd;
@@ -15,12 +15,12 @@ const MAX_CLIENTS: usize = 512;
 /// Nodes that are remembered as attended; xenstore lets a guest have fewer.
 const MAX_NODES: usize = 4096;
 
-pub struct Domain {
+pub(crate) struct Domain {
     pub id: DomainId,
-    /// The domain that this gate is in.
+    /// The domain that the backend runs in.
     pub host: DomainId,
     pub zone: String,
-    folder: PathBuf,
+    dir: PathBuf,
     socket: PathBuf,
     /// Pages of it that may be mapped here at a time.
     most_pages: usize,
@@ -41,10 +41,10 @@ struct State {
 
 /// What is the same for all of them.
 #[derive(Debug, Clone)]
-pub struct Terms {
-    /// The domain that the gate is in.
+pub(crate) struct Terms {
+    /// The domain that the backend runs in.
     pub host: DomainId,
-    /// The broker's folder.
+    /// The broker's directory.
     pub state_dir: PathBuf,
     /// Pages of one domain that may be mapped at a time.
     pub most_pages: usize,
@@ -52,29 +52,21 @@ pub struct Terms {
 
 impl Domain {
     /// None: no zone can have such a name.
-    pub fn new(id: DomainId, zone: String, terms: &Terms) -> Option<Self> {
+    pub(crate) fn new(id: DomainId, zone: String, terms: &Terms) -> Option<Self> {
         let name: ZoneName = zone.parse().ok()?;
-        let folder = terms.state_dir.join("zones").join(name.as_str());
+        let dir = terms.state_dir.join("zones").join(name.as_str());
         let socket = terms.state_dir.join("guests").join(name.as_str());
-        Some(Self {
-            id,
-            host: terms.host,
-            zone,
-            folder,
-            socket,
-            most_pages: terms.most_pages,
-            state: Mutex::default(),
-        })
+        Some(Self { id, host: terms.host, zone, dir, socket, most_pages: terms.most_pages, state: Mutex::default() })
     }
 
     /// Where the broker takes clients that are in guests: others may not bring a region of their own.
-    pub fn socket(&self) -> &Path {
+    pub(crate) fn socket(&self) -> &Path {
         &self.socket
     }
 
     /// As the broker left it beside the zone's socket.
-    pub fn driver_version(&self) -> Option<u32> {
-        std::fs::read_to_string(self.folder.join("driver-version")).ok()?.trim().parse().ok()
+    pub(crate) fn driver_version(&self) -> Option<u32> {
+        std::fs::read_to_string(self.dir.join("driver-version")).ok()?.trim().parse().ok()
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
@@ -82,7 +74,7 @@ impl Domain {
     }
 
     /// Begins to attend a client, unless its node has been seen or there are too many.
-    pub fn begin(self: &Arc<Self>, node: &str) -> Option<Visit> {
+    pub(crate) fn begin(self: &Arc<Self>, node: &str) -> Option<Visit> {
         let mut state = self.lock();
         if state.ended || state.clients >= MAX_CLIENTS || state.nodes.len() >= MAX_NODES {
             return None;
@@ -96,7 +88,7 @@ impl Domain {
     }
 
     /// So many of its pages, unless it has as many as it may have.
-    pub fn charge(self: &Arc<Self>, pages: usize) -> Option<Charge> {
+    pub(crate) fn charge(self: &Arc<Self>, pages: usize) -> Option<Charge> {
         let mut state = self.lock();
         let all = state.pages.checked_add(pages).filter(|all| *all <= self.most_pages)?;
         state.pages = all;
@@ -104,12 +96,12 @@ impl Domain {
     }
 
     /// The node is gone.
-    pub fn forget(&self, node: &str) {
+    pub(crate) fn forget(&self, node: &str) {
         self.lock().nodes.remove(node);
     }
 
     /// Ends all its workers, and all that are being sought.
-    pub fn end(&self) {
+    pub(crate) fn end(&self) {
         let mut state = self.lock();
         state.ended = true;
         for worker in state.workers.values() {
@@ -119,7 +111,7 @@ impl Domain {
 }
 
 /// Pages that count for a domain until this is dropped.
-pub struct Charge {
+pub(crate) struct Charge {
     domain: Arc<Domain>,
     pages: usize,
 }
@@ -131,14 +123,14 @@ impl Drop for Charge {
 }
 
 /// A client that is attended.
-pub struct Visit {
+pub(crate) struct Visit {
     pub domain: Arc<Domain>,
     number: u64,
 }
 
 impl Visit {
     /// The worker, which ends when the domain does. False: it has ended.
-    pub fn set_worker(&self, socket: Arc<OwnedFd>) -> bool {
+    pub(crate) fn set_worker(&self, socket: Arc<OwnedFd>) -> bool {
         let mut state = self.domain.lock();
         if !state.ended {
             state.workers.insert(self.number, socket);

@@ -1,4 +1,4 @@
-//! Pages of a domain that the gate chose for one of its workers, until the kernel says that nothing holds them any more.
+//! Pages of a domain that the backend chose for one of its workers, until the kernel says that nothing holds them any more.
 
 use std::os::fd::{AsFd, BorrowedFd};
 
@@ -14,28 +14,28 @@ use super::domains::{Charge, Visit};
 const LEAST_PAGES: usize = (512 << 10) / xen::PAGE;
 
 #[derive(Debug, thiserror::Error)]
-pub enum LendError {
+pub(crate) enum LendError {
     #[error(transparent)]
     Xen(#[from] XenError),
-    #[error("the domain has as many pages mapped as it may have")]
+    #[error("the domain has reached its limit of mapped pages")]
     NoneLeft,
 }
 
 /// A worker that has fallen may keep what it has, and ask for more: it gets as much as its domain may have, and its word
 /// that it has given something back counts for nothing.
-pub struct Lending<'a> {
+pub(crate) struct Lending<'a> {
     visit: &'a Visit,
     endings: Endings,
     lent: Vec<(Expected, Charge)>,
 }
 
 impl<'a> Lending<'a> {
-    pub fn open(visit: &'a Visit) -> Result<Self, XenError> {
+    pub(crate) fn open(visit: &'a Visit) -> Result<Self, XenError> {
         Ok(Self { visit, endings: Endings::open(visit.domain.host)?, lent: Vec::new() })
     }
 
     /// Chooses pages for the worker.
-    pub fn choose(&mut self, refs: &[u32]) -> Result<ForeignPages, LendError> {
+    pub(crate) fn choose(&mut self, refs: &[u32]) -> Result<ForeignPages, LendError> {
         self.settle()?;
         let charge = self.visit.domain.charge(refs.len().max(LEAST_PAGES)).ok_or(LendError::NoneLeft)?;
         let pages = ForeignPages::choose(self.visit.domain.id, refs)?;
@@ -56,7 +56,7 @@ impl<'a> Lending<'a> {
     }
 
     /// Waits until `socket` can be read.
-    pub fn wait(&mut self, socket: impl AsFd) -> Result<(), XenError> {
+    pub(crate) fn wait(&mut self, socket: impl AsFd) -> Result<(), XenError> {
         while !self.poll(Some(socket.as_fd()))? {
             self.settle()?;
         }
@@ -64,7 +64,7 @@ impl<'a> Lending<'a> {
     }
 
     /// The worker has hung up. What it has still counts until it lets go of it, and at the latest it ends.
-    pub fn wait_for_all(mut self) -> Result<(), XenError> {
+    pub(crate) fn wait_for_all(mut self) -> Result<(), XenError> {
         self.settle()?;
         while !self.lent.is_empty() {
             self.poll(None)?;

@@ -1,4 +1,4 @@
-//! The gate: brings clients that are in Xen guests to the broker, as clients of their domain's zone.
+//! The Xen backend: brings clients that are in Xen guests to the broker, as clients of their domain's zone.
 //!
 //! It is a process of its own in the driver domain. It reads what guests leave in xenstore, chooses the pages that they
 //! granted, and hands them to workers; the broker knows of it only that such a client brings its region along. Which
@@ -6,8 +6,8 @@
 //! page or offered a channel is the hypervisor's word. So nothing that a guest writes names its zone.
 //!
 //! The main thread looks after domains. Each client has a thread, which makes the acquaintance and from then on gets for
-//! the worker what only the gate may choose: further pages of the same domain.
-
+//! the worker what only the backend may choose: further pages of the same domain.
+#![warn(unreachable_pub)]
 #![forbid(unsafe_code)]
 
 mod client;
@@ -29,14 +29,14 @@ use xen::{admission, card};
 use domains::{Domain, Terms};
 
 #[derive(Debug, thiserror::Error)]
-pub enum GateError {
+pub enum XenBackendError {
     #[error(transparent)]
     Store(#[from] StoreError),
     #[error("cannot wait for events")]
     Wait(#[source] io::Error),
 }
 
-pub struct Gate {
+pub struct XenBackend {
     store: Store,
     terms: Terms,
     domains: BTreeMap<DomainId, Arc<Domain>>,
@@ -45,9 +45,9 @@ pub struct Gate {
 const DOMAINS_TOKEN: &str = "domains";
 const RELEASED_TOKEN: &str = "released";
 
-impl Gate {
+impl XenBackend {
     /// `state_dir` is the broker's. Of each guest `guest_memory` bytes may be mapped at a time.
-    pub fn open(state_dir: PathBuf, guest_memory: u64) -> Result<Self, GateError> {
+    pub fn open(state_dir: PathBuf, guest_memory: u64) -> Result<Self, XenBackendError> {
         let mut store = Store::open()?;
         let host = store.read_text("domid")?.and_then(|text| text.parse().ok()).unwrap_or(0);
         store.watch(admission::DOMAINS, DOMAINS_TOKEN)?;
@@ -57,7 +57,7 @@ impl Gate {
     }
 
     /// Serves until `stop` can be read.
-    pub fn run(mut self, stop: OwnedFd) -> Result<(), GateError> {
+    pub fn run(mut self, stop: OwnedFd) -> Result<(), XenBackendError> {
         loop {
             while let Some(event) = self.store.next_event(Some(Duration::ZERO))? {
                 self.on_event(&event)?;
@@ -69,7 +69,7 @@ impl Gate {
             match rustix::event::poll(&mut polled, None) {
                 Ok(_) if !polled[1].revents().is_empty() => break,
                 Ok(_) | Err(rustix::io::Errno::INTR) => {}
-                Err(error) => return Err(GateError::Wait(error.into())),
+                Err(error) => return Err(XenBackendError::Wait(error.into())),
             }
         }
         for domain in std::mem::take(&mut self.domains).into_values() {
@@ -79,7 +79,7 @@ impl Gate {
         Ok(())
     }
 
-    fn on_event(&mut self, event: &Event) -> Result<(), GateError> {
+    fn on_event(&mut self, event: &Event) -> Result<(), XenBackendError> {
         match event.token.as_str() {
             DOMAINS_TOKEN | RELEASED_TOKEN => self.look_at_domains(),
             token => match token.parse::<DomainId>() {
@@ -90,15 +90,15 @@ impl Gate {
     }
 
     /// Takes in those that are new, and ends those that are gone, or are somebody else's by now.
-    fn look_at_domains(&mut self) -> Result<(), GateError> {
+    fn look_at_domains(&mut self) -> Result<(), XenBackendError> {
         let mut now = BTreeMap::new();
         for id in admission::admitted(&mut self.store)? {
-            let zone = admission::zone_of(&mut self.store, id).map_err(GateError::from);
+            let zone = admission::zone_of(&mut self.store, id).map_err(XenBackendError::from);
             match of_one(id, zone)?.flatten() {
                 Some(zone) => _ = now.insert(id, zone),
                 None if self.store.is_introduced(id)? => {}
                 // Its number may be given to another machine.
-                None => _ = of_one(id, admission::dismiss(&mut self.store, id).map_err(GateError::from))?,
+                None => _ = of_one(id, admission::dismiss(&mut self.store, id).map_err(XenBackendError::from))?,
             }
         }
         let gone = |id: &DomainId, domain: &Arc<Domain>| now.get(id).is_none_or(|zone| *zone != domain.zone);
@@ -121,11 +121,11 @@ impl Gate {
     }
 
     /// A guest that changes its nodes without end has events of others lost: nothing is, if all is looked at again.
-    fn look_at_everything(&mut self) -> Result<(), GateError> {
+    fn look_at_everything(&mut self) -> Result<(), XenBackendError> {
         self.look_at_domains()?;
         for id in self.domains.keys().copied().collect::<Vec<_>>() {
             let clients = format!("{}/{}", self.store.domain_path(id)?, card::CLIENTS);
-            let names = self.store.list(&clients).map_err(GateError::from);
+            let names = self.store.list(&clients).map_err(XenBackendError::from);
             for name in of_one(id, names)?.unwrap_or_default() {
                 self.look_at_node(id, &format!("{clients}/{name}"))?;
             }
@@ -133,24 +133,24 @@ impl Gate {
         Ok(())
     }
 
-    fn take_in(&mut self, id: DomainId, zone: String) -> Result<(), GateError> {
+    fn take_in(&mut self, id: DomainId, zone: String) -> Result<(), XenBackendError> {
         let Some(domain) = Domain::new(id, zone, &self.terms) else {
-            tracing::warn!(domain = id, "the domain's zone has no name that a zone can have");
+            tracing::warn!(domain = id, "the domain does not name a valid zone");
             return Ok(());
         };
-        tracing::info!(domain = id, zone = domain.zone, "domain taken in");
+        tracing::info!(domain = id, zone = domain.zone, "domain added");
         let driver_version = domain.driver_version();
         self.domains.insert(id, Arc::new(domain));
         let clients = format!("{}/{}", self.store.domain_path(id)?, card::CLIENTS);
-        // Cards of a predecessor's clients: whoever left one has been told, or has given up.
+        // Cards of a predecessor's clients: each client has been told, or has given up.
         self.store.remove(&clients)?;
         self.store.watch(&clients, &id.to_string())?;
         Ok(admission::open_service(&mut self.store, id, self.terms.host, driver_version)?)
     }
 
-    fn part_with(&mut self, id: DomainId) -> Result<(), GateError> {
+    fn part_with(&mut self, id: DomainId) -> Result<(), XenBackendError> {
         let Some(domain) = self.domains.remove(&id) else { return Ok(()) };
-        tracing::info!(domain = id, zone = domain.zone, "domain gone");
+        tracing::info!(domain = id, zone = domain.zone, "domain removed");
         domain.end();
         let clients = format!("{}/{}", self.store.domain_path(id)?, card::CLIENTS);
         let _ = self.store.unwatch(&clients, &id.to_string());
@@ -161,7 +161,7 @@ impl Gate {
     }
 
     /// Something changed below a guest's own node: perhaps a client's card.
-    fn look_at_node(&mut self, id: DomainId, path: &str) -> Result<(), GateError> {
+    fn look_at_node(&mut self, id: DomainId, path: &str) -> Result<(), XenBackendError> {
         let Some(domain) = self.domains.get(&id).cloned() else { return Ok(()) };
         let Some(name) = path.rsplit('/').next().filter(|name| is_name(name)) else { return Ok(()) };
         match self.store.read(path) {
@@ -187,11 +187,11 @@ fn is_name(name: &str) -> bool {
 }
 
 /// What the store refuses of one domain (its nodes went with it a moment ago) is that domain's misfortune alone.
-fn of_one<T>(id: DomainId, result: Result<T, GateError>) -> Result<Option<T>, GateError> {
+fn of_one<T>(id: DomainId, result: Result<T, XenBackendError>) -> Result<Option<T>, XenBackendError> {
     match result {
         Ok(value) => Ok(Some(value)),
-        Err(GateError::Store(StoreError::Refused(why))) => {
-            tracing::warn!(domain = id, %why, "the domain's nodes cannot be used");
+        Err(XenBackendError::Store(StoreError::Refused(why))) => {
+            tracing::warn!(domain = id, %why, "cannot use the domain's xenstore nodes");
             Ok(None)
         }
         Err(error) => Err(error),

@@ -160,10 +160,10 @@ impl EventDoorbell {
 
     fn take_event(&self) {
         // SYNC POINT: a sender moves its signal, then finds the word set or sets it; we clear the word, then wake. So a
-        // signal that moved before we cleared is seen by whoever we wake.
+        // signal that moved before we cleared is seen by the thread that we wake.
         self.words.get(self.side.other().sends()).swap(0, Ordering::AcqRel);
         for address in self.sleepers.lock().unwrap_or_else(PoisonError::into_inner).iter() {
-            // SAFETY: whoever put it there borrows the word until he has taken it out again, under this lock.
+            // SAFETY: the thread that put it there borrows the word until it has taken it out again, under this lock.
             wake(unsafe { &*(*address as *const AtomicU32) });
         }
     }

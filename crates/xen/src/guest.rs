@@ -3,7 +3,7 @@
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use idm::bootstrap::{Answer, Hello, Inquiry, Meeting, Message, Welcome, WelcomeStatus};
+use idm::bootstrap::{Answer, Hello, Inquiry, Message, Rendezvous, Welcome, WelcomeStatus};
 use idm::region::{Layout, Region, RegionError};
 use thiserror::Error;
 use zerocopy::IntoBytes;
@@ -177,7 +177,7 @@ pub fn talk(take_in: Duration, timeout: Duration) -> Result<Talk, ConnectError> 
     let allocator = GrantAllocator::open()?;
     let talk = Talk::over_granted(allocator.grant(backend, talk::PAGES)?, Channel::offer(backend)?)?;
     let call = Call { allocator: &allocator, backend, channel: talk.channel() };
-    call.leave_card(&mut store, &Meeting::default(), &Layout::default(), talk.refs(), timeout)?;
+    call.leave_card(&mut store, &Rendezvous::default(), &Layout::default(), talk.refs(), timeout)?;
     Ok(talk)
 }
 
@@ -204,7 +204,7 @@ impl Call<'_> {
         let node = Node { card: own.refs()[0], port: self.channel.port() };
         let path = announce(store, self.backend, node)?;
         let answer = await_answer(&card, self.channel, timeout);
-        // The proxy removes it, too; whoever comes second finds nothing.
+        // The proxy removes it, too; the second finds nothing.
         let _ = store.remove(&path);
         let welcome = answer?;
         match welcome.status() {

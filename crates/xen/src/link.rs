@@ -1,4 +1,4 @@
-//! Between whoever chooses pages in the driver domain and a worker that maps them: a few messages on their socket.
+//! Between the process that chooses pages in the driver domain and a worker that maps them: a few messages on their socket.
 //!
 //! The worker never chooses. It asks for references that its client named; the other end chooses them among the grants of
 //! that client's domain and of no other.

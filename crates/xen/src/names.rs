@@ -100,7 +100,7 @@ impl Drop for Place {
 
 fn carry(program: &OwnedFd) -> Result<(), NameError> {
     let (opening, _) = bootstrap::recv_within::<Opening>(program, TIMEOUT)?;
-    if opening.first() != Some(First::Meeting) {
+    if opening.first() != Some(First::Rendezvous) {
         return Err(NameError::Other);
     }
     let mut talk = guest::talk(TIMEOUT, TIMEOUT)?;

@@ -80,7 +80,7 @@ impl Ring {
             at = at.wrapping_add(part.len() as u32);
         }
         self.mine = at;
-        // SYNC POINT: who puts bytes in moves the head afterwards, so whoever sees the head sees the bytes.
+        // SYNC POINT: who puts bytes in moves the head afterwards, so a reader of the head sees the bytes.
         self.words.word(self.positions.head).store(at, Ordering::Release);
     }
 

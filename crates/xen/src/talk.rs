@@ -3,7 +3,7 @@
 //! Programs that meet by name need no worker, and speak over a socket. In a guest that socket leads to somebody who has
 //! one of these for each connection (`guest::names`), and from here on the backend's thread for it carries messages to the
 //! zone's socket. Both ends do the same ([`Talk::carry`]): what comes from the socket goes into the ring, what comes from
-//! the other ring goes to the socket, and whoever ends lets the other know. Nobody between reads what they say.
+//! the other ring goes to the socket, and a side that ends lets the other know. Nobody between reads what they say.
 //!
 //! The first page has words, the pages behind it two rings. Each side has a word of two bytes that count: it clears the
 //! first when it has said all, and its kernel clears the second when the side has let go of the pages, or has died. What
@@ -109,7 +109,7 @@ impl<B: Bell> Talk<B> {
 
     /// The word of the other side.
     fn other(&self) -> u32 {
-        // SYNC POINT: who ends has put its last message in before it says so (Release), and whoever sees that sees it.
+        // SYNC POINT: who ends has put its last message in before it says so (Release), and a reader of that sees it.
         self.pages.word(self.theirs).load(Ordering::Acquire)
     }
 

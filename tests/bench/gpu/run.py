@@ -27,8 +27,8 @@ def rows(command):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--stage", type=pathlib.Path, default=TARGET / "stage", help="folder with bin/ and lib/")
-    parser.add_argument("--programs", type=pathlib.Path, default=TARGET / "programs", help="folder with compiled programs")
+    parser.add_argument("--stage", type=pathlib.Path, default=TARGET / "stage", help="directory with bin/ and lib/")
+    parser.add_argument("--programs", type=pathlib.Path, default=TARGET / "programs", help="directory with compiled programs")
     parser.add_argument("--rounds", type=int, default=5, help="how often each side runs (median)")
     parser.add_argument("--memory", default="40GiB", help="memory of the zone")
     parser.add_argument("--only", default="", help="run only the benchmarks whose command contains this")

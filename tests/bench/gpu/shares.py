@@ -221,7 +221,7 @@ def latency(options, name, tenants, alone=None, other_alone=None):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--stage", type=pathlib.Path, default=TARGET / "stage", help="folder with bin/ and lib/")
+    parser.add_argument("--stage", type=pathlib.Path, default=TARGET / "stage", help="directory with bin/ and lib/")
     parser.add_argument("--seconds", type=float, default=10, help="how long each row is measured")
     parser.add_argument("--jail", default="best-effort")
     parser.add_argument("--backend", default="nvidia")

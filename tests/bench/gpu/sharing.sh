@@ -4,7 +4,7 @@
 #
 #   tests/bench/gpu/sharing.sh [STAGE] [CONFORMANCE] [PROGRAMS]
 #
-# STAGE is a folder with bin/ and lib/ (target/stage), CONFORMANCE the `conformance` program (target/release/conformance),
+# STAGE is a directory with bin/ and lib/ (target/stage), CONFORMANCE the `conformance` program (target/release/conformance),
 # PROGRAMS the compiled programs (target/programs, with machine code for this GPU). Each part says whether it worked; the
 # status is 0 if all did.
 set -u
@@ -65,7 +65,7 @@ part "topology" "$bulkhead" topology
 part "doctor, with a proxy of its own" "$bulkhead" doctor --socket "$state/none"
 part "truth table" "$conformance" truth-table --backend nvidia --native
 part "opening and copying" python3 "$here/tests/bench/gpu/run.py" --stage "$stage" --programs "$programs" --only ipc_speed --rounds 3
-part "publish to wake (bar: 100 us)" "$bulkhead" bench meet
+part "publish to wake (bar: 100 us)" "$bulkhead" bench rendezvous
 if python3 -c 'import torch' 2>/dev/null; then
     part "torch.multiprocessing" "$bulkhead" run --backend nvidia --memory 20GiB -- python3 "$here/tests/bench/gpu/torch_processes.py"
 fi

@@ -84,8 +84,8 @@ def run(dtype, only, seconds):
 
 
 def side(prefix, options, dtype):
-    with tempfile.TemporaryDirectory() as folder:
-        out = pathlib.Path(folder) / "digests.json"
+    with tempfile.TemporaryDirectory() as directory:
+        out = pathlib.Path(directory) / "digests.json"
         command = [sys.executable, __file__, "--inside", out, "--dtypes", dtype, "--seconds", options.seconds]
         subprocess.run([*map(str, [*prefix, *command]), *options.only], check=True)
         return json.loads(out.read_text())
@@ -113,7 +113,7 @@ def compare(options, dtype):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--stage", type=pathlib.Path, default=STAGE, help="folder with bin/ and lib/")
+    parser.add_argument("--stage", type=pathlib.Path, default=STAGE, help="directory with bin/ and lib/")
     parser.add_argument("--memory", default="40GiB", help="memory of the zone")
     parser.add_argument("--dtypes", nargs="+", default=["float32", "bfloat16", "complex64", "int64"])
     parser.add_argument("--seconds", type=float, default=600, help="leave out what is not reached by then")

@@ -1,6 +1,5 @@
 //! Which driver a test body runs on.
 
-use std::ffi::{CStr, c_void};
 use std::str::FromStr;
 
 use cuda_abi::driver::Driver;
@@ -65,16 +64,6 @@ impl Backend {
 }
 
 fn load(path: &str) -> Result<Driver, BackendError> {
-    // SAFETY: whoever runs the tests names the library; its initialisers are what programs run as well.
-    let library = unsafe { libloading::os::unix::Library::new(path) }
-        .map_err(|source| BackendError::Load { path: path.to_owned(), source })?;
-    let mut find = |name: &CStr| -> Option<*const c_void> {
-        // SAFETY: only the address is taken; the table knows its prototype.
-        let symbol = unsafe { library.get::<*const c_void>(name.to_bytes_with_nul()) };
-        symbol.ok().map(|symbol| symbol.into_raw().cast_const())
-    };
-    // SAFETY: a libcuda.so.1 has the prototypes of the table, and this one is never unloaded.
-    let driver = unsafe { Driver::load(&mut find) };
-    std::mem::forget(library);
-    Ok(driver)
+    // SAFETY: the user who runs the tests names a `libcuda.so.1`; its initialisers are what programs run as well.
+    unsafe { ::backend::load_library(path) }.map_err(|source| BackendError::Load { path: path.to_owned(), source })
 }

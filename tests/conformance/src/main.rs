@@ -1,4 +1,5 @@
 //! `conformance`: runs the suite on a driver. See `conformance --help`.
+#![warn(unreachable_pub)]
 
 use std::process::ExitCode;
 
@@ -8,14 +9,14 @@ use conformance::{attack, client, kernels, sharer, soak, suite, truth_table};
 const HELP: &str = "\
 Checks what a CUDA driver does, one behaviour at a time, each in a process of its own.
 
-Usage: conformance [--backend soft-direct|libcuda[=PATH]] [--kernels FOLDER] [--json] [--list] [NAME…]
-       conformance compile FOLDER
+Usage: conformance [--backend soft-direct|libcuda[=PATH]] [--kernels DIR] [--json] [--list] [NAME…]
+       conformance compile DIR
        conformance attack [--backend soft|nvidia] [--long] [--seed N] [--list] [NAME…]
        conformance soak [--seconds N] [--seed N] [--backend soft|nvidia]
        conformance truth-table [--backend soft|nvidia] [--native] [--json]
 
   --backend   the driver: the software GPU in this process, or a libcuda.so.1 (default: soft-direct)
-  --kernels   where the compiled kernels are; `conformance compile` makes such a folder, with nvcc
+  --kernels   where the compiled kernels are; `conformance compile` makes such a directory, with nvcc
   --json      print one JSON object for each test
   --list      print the names of the tests
   NAME        run only the tests whose names contain one of these
@@ -50,7 +51,7 @@ fn main() -> ExitCode {
         ["truth-table", ref rest @ ..] => run_truth_table(rest),
         ["attack", ref rest @ ..] => attack::run(rest),
         ["soak", ref rest @ ..] => soak::run(rest),
-        ["compile", folder] => match kernels::compile::compile(kernels::compile::NEWEST, folder.as_ref()) {
+        ["compile", dir] => match kernels::compile::compile(kernels::compile::NEWEST, dir.as_ref()) {
             Ok(()) => ExitCode::SUCCESS,
             Err(error) => {
                 eprintln!("conformance: {error}");

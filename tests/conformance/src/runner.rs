@@ -154,7 +154,7 @@ pub fn run(
 fn run_in_child(test: &Test, options: &Options, mut player: Command) -> Outcome {
     let backend = &options.backend;
     match &options.kernels {
-        Some(folder) => drop(player.env(kernels::FOLDER, folder)),
+        Some(dir) => drop(player.env(kernels::DIR_VARIABLE, dir)),
         None if test.kernels => return Outcome::Skip { why: "there are no compiled kernels" },
         None => {}
     }

@@ -231,17 +231,17 @@ fn bad_input_is_one_line_and_a_status_of_its_own() {
     place.nothing_is_left();
 }
 
-/// Containers have folders mounted, and see only what becomes of those.
+/// Containers have directories mounted, and see only what becomes of those.
 #[test]
-fn the_folders_of_a_proxy_are_those_of_the_next() {
+fn the_directories_of_a_proxy_are_those_of_the_next() {
     let place = place();
     let proxy = Proxy::start(&place, &["a"]);
-    let folders = [place.state(), place.state().join("zones/a")];
-    let mounted = folders.map(|folder| std::fs::File::open(folder).expect("a folder"));
+    let dirs = [place.state(), place.state().join("zones/a")];
+    let mounted = dirs.map(|dir| std::fs::File::open(dir).expect("a directory"));
     proxy.stop();
     let proxy = Proxy::start(&place, &["a"]);
-    for (folder, file) in mounted.iter().zip(["admin.sock", "sock"]) {
-        let mut seen = std::fs::read_dir(format!("/proc/self/fd/{}", folder.as_raw_fd())).expect("a folder");
+    for (dir, file) in mounted.iter().zip(["admin.sock", "sock"]) {
+        let mut seen = std::fs::read_dir(format!("/proc/self/fd/{}", dir.as_raw_fd())).expect("a directory");
         assert!(seen.any(|entry| entry.is_ok_and(|entry| entry.file_name() == file)), "{file}");
     }
     proxy.stop();

@@ -42,7 +42,7 @@ fn two_processes_of_a_zone_see_each_others_writes() {
 }
 
 #[test]
-fn freed_memory_stays_with_whoever_has_it_open_and_is_paid_for() {
+fn freed_memory_stays_with_clients_that_have_it_open_and_is_paid_for() {
     on_node(&["a"], |node| {
         let [mut producer, mut consumer] = node.sharers("a");
         let idle = node.zone("a").used;
@@ -185,7 +185,7 @@ fn tokens_open_nothing_elsewhere_and_nothing_when_altered() {
             assert_eq!(friend.ask(&format!("open {altered}")), INVALID_VALUE, "{altered}");
         }
         friend.opens(&handle);
-        // A new broker knows nothing of what was shared before. What is open stays open, and what is exported anew has a
+        // A new broker knows nothing of what was shared before. What is open stays open, and what is exported again has a
         // new name.
         node.kill();
         node.restart();
@@ -196,9 +196,9 @@ fn tokens_open_nothing_elsewhere_and_nothing_when_altered() {
         });
         friend.expect(&[("read", "3"), ("close", "ok")]);
         assert_eq!(friend.ask(&format!("open {handle}")), INVALID_VALUE);
-        let anew = producer.ask("handle");
-        assert_ne!(anew, handle);
-        friend.opens(&anew);
+        let renewed = producer.ask("handle");
+        assert_ne!(renewed, handle);
+        friend.opens(&renewed);
         friend.expect(&[("read", "3")]);
         let event = producer.ask("event-handle");
         friend.expect(&[(&format!("open-event {event}"), "ok"), ("meet", "ok")]);
@@ -346,7 +346,7 @@ fn a_grant_lets_another_zone_in_and_its_end_throws_it_out() {
         until("the worker has joined", || producer.ask("handle") != memory && producer.ask("handle").len() == 128);
         let memory = producer.ask("handle");
         until("so has the other", || consumer.ask(&format!("open {memory}")).starts_with("0x"));
-        // Its end ends the worker of whoever has something open.
+        // Its end ends the worker of a client that has something open.
         assert!(node.grants(&["revoke", "a", "b"]).contains("ended 1 worker"));
         until("its worker is gone", || consumer.ask("read") == "error 46");
         consumer.kill();

@@ -50,8 +50,8 @@ const FIBERS: &str = "soft-fibers";
 /// Older compilers and GPUs: what their results are called, how the kernels are compiled, and how many of these GPUs there
 /// are kernels for at least.
 const OLDER: [(&str, Target, usize); 2] = [
-    ("soft-nvcc12-50", Target { folder: "nvcc-12.4", architecture: Some("-arch=compute_50") }, 200),
-    ("soft-nvcc12-70", Target { folder: "nvcc-12.4", architecture: Some("-arch=compute_70") }, 230),
+    ("soft-nvcc12-50", Target { dir: "nvcc-12.4", architecture: Some("-arch=compute_50") }, 200),
+    ("soft-nvcc12-70", Target { dir: "nvcc-12.4", architecture: Some("-arch=compute_70") }, 230),
 ];
 
 fn main() -> ExitCode {
@@ -138,11 +138,11 @@ fn main() -> ExitCode {
     if failed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
-/// The folder with the compiled kernels, unless there is no such compiler.
+/// The directory with the compiled kernels, unless there is no such compiler.
 fn compiled(name: &str, target: Target) -> Result<Option<PathBuf>, ExitCode> {
-    let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
-    match compile::compile(target, &folder) {
-        Ok(()) => Ok(Some(folder)),
+    let dir = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
+    match compile::compile(target, &dir) {
+        Ok(()) => Ok(Some(dir)),
         Err(error @ compile::CompileError::NoCompiler(_)) => {
             println!("kernels are left out: {error}");
             Ok(None)

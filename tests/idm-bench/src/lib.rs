@@ -2,6 +2,7 @@
 //!
 //! The far side is another process: the caller's own program, started again so that its `main` calls [`peer`]. It talks
 //! to us over a socket on its standard input.
+#![warn(unreachable_pub)]
 #![forbid(unsafe_code)]
 
 mod far_side;
@@ -64,9 +65,9 @@ impl Options {
 
 /// What the far side is told to do next.
 pub(crate) mod op {
-    pub const PING: u16 = 1;
-    pub const POST: u16 = 2;
-    pub const CPU_TIME: u16 = 3;
+    pub(crate) const PING: u16 = 1;
+    pub(crate) const POST: u16 = 2;
+    pub(crate) const CPU_TIME: u16 = 3;
 }
 
 /// Ends the far side with us.

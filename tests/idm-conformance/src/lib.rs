@@ -2,6 +2,7 @@
 //!
 //! A transport brings a client together with a far side that runs [`serve`]: another thread, another process, another
 //! machine's guest. [`SUITE`] drives the client; each behaviour panics when it finds something wrong.
+#![warn(unreachable_pub)]
 #![forbid(unsafe_code)]
 
 mod far_side;

@@ -6,7 +6,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// A directory that goes with this value. A test that panics leaves it, for whoever looks for the reason.
+/// A directory that goes with this value. A test that panics leaves it, so that the reason can be found.
 pub struct Directory(Option<tempfile::TempDir>);
 
 /// A new, empty directory. Its path is short, because paths of sockets must be. Other users may look in: the broker and the

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-/// Checks that the part of a page between two lines is what the code says; `BULKHEAD_BLESS=1` writes it anew. The path is
+/// Checks that the part of a page between two lines is what the code says; `BULKHEAD_BLESS=1` rewrites it. The path is
 /// that of the page in the repository.
 ///
 /// # Panics

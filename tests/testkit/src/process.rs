@@ -39,7 +39,7 @@ impl Logged {
         let (lines, said) = (BufReader::new(child.stderr.take().expect("piped")).lines(), Arc::clone(&log));
         std::thread::spawn(move || {
             for line in lines.map_while(Result::ok) {
-                // What is no JSON fails whoever waits for an event.
+                // A line that is not JSON fails the test that waits for an event.
                 let line = serde_json::from_str(&line).unwrap_or_else(|_| serde_json::json!({ "nonsense": line }));
                 said.lock().expect("nobody panics with it").push(line);
             }

@@ -15,7 +15,7 @@ pub fn not_tried(reason: &str) {
     file.and_then(|mut file| file.write_all(line.as_bytes())).expect("what was not tried can be written down");
 }
 
-/// True for root; whoever is not has a test that needs it listed as not tried.
+/// True for root; else the test that needs it is listed as not tried.
 pub fn is_root() -> bool {
     let root = std::fs::metadata("/proc/self").is_ok_and(|own| std::os::unix::fs::MetadataExt::uid(&own) == 0);
     if !root {

@@ -22,14 +22,14 @@ fn program() -> Result<PathBuf> {
 }
 
 /// Runs these checks of cargo-deny's.
-pub fn check(checks: &[&str]) -> Result<()> {
+pub(crate) fn check(checks: &[&str]) -> Result<()> {
     let mut deny = Command::new(program()?);
     deny.current_dir(paths::root()).args(["--offline", "--locked", "check"]).args(checks);
     sh::run(&mut deny)
 }
 
 /// Whether there is a database of advisories on this machine: it is a git repository, and nothing fetches it here.
-pub fn has_advisories() -> bool {
+pub(crate) fn has_advisories() -> bool {
     let home = std::env::var_os("CARGO_HOME").map(PathBuf::from);
     let home = home.or_else(|| Some(PathBuf::from(std::env::var_os("HOME")?).join(".cargo")));
     home.is_some_and(|home| home.join("advisory-dbs").is_dir())

@@ -5,14 +5,14 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use xtask::{paths, sh};
 
-pub fn check() -> Result<()> {
+pub(crate) fn check() -> Result<()> {
     let mut git = Command::new("git");
     git.current_dir(paths::root()).args(["ls-files", "--cached", "--others", "--exclude-standard", "*.md"]);
     let mut wrong = Vec::new();
     for page in sh::output(&mut git)?.lines() {
         let Ok(text) = std::fs::read_to_string(paths::root().join(page)) else { continue };
-        let folder = paths::root().join(page).parent().map_or_else(PathBuf::new, Path::to_path_buf);
-        let dead = links(&text).filter(|link| !folder.join(link).exists());
+        let dir = paths::root().join(page).parent().map_or_else(PathBuf::new, Path::to_path_buf);
+        let dead = links(&text).filter(|link| !dir.join(link).exists());
         wrong.extend(dead.map(|link| format!("{page}: {link} does not exist")));
     }
     if !wrong.is_empty() {

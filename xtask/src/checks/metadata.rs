@@ -5,32 +5,32 @@ use serde_json::Value;
 use std::path::{Path, PathBuf};
 use xtask::{paths, sh};
 
-pub struct Package {
+pub(crate) struct Package {
     pub name: String,
     pub version: String,
     /// The oldest Rust that it is for.
     pub rust_version: Option<String>,
-    /// One of ours, with the folder it lies in.
+    /// One of ours, with the directory it lies in.
     pub room: Option<Room>,
     /// The crates it names, for building, running or testing.
     pub dependencies: Vec<String>,
 }
 
-pub struct Room {
-    pub folder: PathBuf,
-    /// The folder's path below `crates` or `tests`, as the table in ARCHITECTURE.md has it.
+pub(crate) struct Room {
+    pub dir: PathBuf,
+    /// The directory's path below `crates` or `tests`, as the table in ARCHITECTURE.md has it.
     pub name: String,
 }
 
 impl Room {
-    fn new(folder: &Path) -> Room {
-        let path = folder.strip_prefix(paths::root()).unwrap_or(folder);
+    fn new(dir: &Path) -> Room {
+        let path = dir.strip_prefix(paths::root()).unwrap_or(dir);
         let below = ["crates", "tests"].iter().find_map(|group| path.strip_prefix(group).ok());
-        Room { folder: folder.to_path_buf(), name: below.unwrap_or(path).display().to_string() }
+        Room { dir: dir.to_path_buf(), name: below.unwrap_or(path).display().to_string() }
     }
 }
 
-pub fn packages() -> Result<Vec<Package>> {
+pub(crate) fn packages() -> Result<Vec<Package>> {
     let mut cargo = sh::cargo();
     cargo.args(["metadata", "--format-version=1", "--locked", "--filter-platform=x86_64-unknown-linux-gnu"]);
     let metadata: Value = serde_json::from_str(&sh::output(&mut cargo)?)?;

@@ -1,8 +1,8 @@
 //! Rules about the repository itself, which no compiler checks.
 
-pub mod cargo_deny;
-pub mod documents;
-pub mod metadata;
-pub mod rooms;
-pub mod rust_version;
-pub mod unsafe_code;
+pub(crate) mod cargo_deny;
+pub(crate) mod documents;
+pub(crate) mod metadata;
+pub(crate) mod rooms;
+pub(crate) mod rust_version;
+pub(crate) mod unsafe_code;

@@ -10,7 +10,7 @@ enum Allowed {
     These(Vec<String>),
 }
 
-pub fn check(packages: &[Package]) -> Result<()> {
+pub(crate) fn check(packages: &[Package]) -> Result<()> {
     let page =
         std::fs::read_to_string(paths::root().join("ARCHITECTURE.md")).context("cannot read ARCHITECTURE.md")?;
     let wrong = offences(&rules(&page), &crates(packages));

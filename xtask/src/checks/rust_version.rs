@@ -5,7 +5,7 @@
 use super::metadata::Package;
 use anyhow::{Context, Result, bail};
 
-pub fn check(packages: &[Package]) -> Result<()> {
+pub(crate) fn check(packages: &[Package]) -> Result<()> {
     let ours = packages.iter().find(|package| package.room.is_some()).and_then(|own| own.rust_version.as_deref());
     let ours = ours.context("our crates name no rust-version")?;
     let wrong = too_new(ours, packages);

@@ -21,14 +21,14 @@ const MAY_BE_UNSAFE: &[&str] = &[
     "conformance",
 ];
 
-pub fn check(packages: &[Package]) -> Result<()> {
+pub(crate) fn check(packages: &[Package]) -> Result<()> {
     let mut wrong = Vec::new();
-    for Room { folder, name: room } in packages.iter().filter_map(|package| package.room.as_ref()) {
-        let manifest = fs::read_to_string(folder.join("Cargo.toml")).context("cannot read a Cargo.toml")?;
+    for Room { dir, name: room } in packages.iter().filter_map(|package| package.room.as_ref()) {
+        let manifest = fs::read_to_string(dir.join("Cargo.toml")).context("cannot read a Cargo.toml")?;
         if !manifest.contains("[lints]\nworkspace = true") {
             wrong.push(format!("{room}/Cargo.toml does not take the workspace's lints"));
         }
-        if !MAY_BE_UNSAFE.contains(&room.as_str()) && !forbids(folder)? {
+        if !MAY_BE_UNSAFE.contains(&room.as_str()) && !forbids(dir)? {
             wrong.push(format!("{room} does not say #![forbid(unsafe_code)]"));
         }
     }
@@ -38,10 +38,10 @@ pub fn check(packages: &[Package]) -> Result<()> {
     Ok(())
 }
 
-/// Whether all crate roots of the folder forbid unsafe code.
-fn forbids(folder: &Path) -> Result<bool> {
+/// Whether all crate roots of the directory forbid unsafe code.
+fn forbids(dir: &Path) -> Result<bool> {
     for root in ["src/main.rs", "src/lib.rs"] {
-        let root = folder.join(root);
+        let root = dir.join(root);
         if root.exists() && !fs::read_to_string(&root)?.lines().any(|line| line == "#![forbid(unsafe_code)]") {
             return Ok(false);
         }

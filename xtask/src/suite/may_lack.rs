@@ -5,7 +5,7 @@ use anyhow::{Context, Result, bail, ensure};
 use toml::de::DeTable;
 use xtask::paths;
 
-pub const FILE: &str = ".ci/may-lack.toml";
+pub(super) const FILE: &str = ".ci/may-lack.toml";
 
 struct Rule {
     part: String,
@@ -13,11 +13,11 @@ struct Rule {
     why: String,
 }
 
-pub struct Rules(Vec<Rule>);
+pub(super) struct Rules(Vec<Rule>);
 
 impl Rules {
     /// Those of the repository, whose test has these parts.
-    pub fn read(parts: &[&str]) -> Result<Rules> {
+    pub(super) fn read(parts: &[&str]) -> Result<Rules> {
         let text =
             std::fs::read_to_string(paths::root().join(FILE)).with_context(|| format!("cannot read {FILE}"))?;
         Rules::parse(&text, parts).with_context(|| format!("{FILE} is not valid"))
@@ -43,7 +43,7 @@ impl Rules {
     }
 
     /// Why it is all right that `part` did not try something for this reason; None where it is not.
-    pub fn allow(&self, part: &str, reason: &str) -> Option<&str> {
+    pub(super) fn allow(&self, part: &str, reason: &str) -> Option<&str> {
         let rule = self.0.iter().find(|rule| rule.part == part && reason.contains(&rule.lacks));
         rule.map(|rule| rule.why.as_str())
     }

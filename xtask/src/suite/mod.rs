@@ -12,7 +12,7 @@ use crate::zones;
 use anyhow::{Context, Result, bail};
 use may_lack::Rules;
 use parts::Part;
-pub use schedule::VERB as PART;
+pub(crate) use schedule::VERB as PART;
 use xtask::programs::Linkage;
 use xtask::report::{Report, by_cause, closing_line, counted};
 use xtask::{paths, programs, stage, toolchain};
@@ -21,7 +21,7 @@ use xtask::{paths, programs, stage, toolchain};
 const FIRST_RUN: u64 = 10 << 30;
 
 #[derive(Default)]
-pub struct Options {
+pub(crate) struct Options {
     /// Without what takes long and seldom breaks alone.
     pub quick: bool,
     /// Only these, with what they need.
@@ -29,7 +29,7 @@ pub struct Options {
 }
 
 /// Everything, or what the options say; false when something failed or was not tried.
-pub fn test(options: &Options) -> Result<bool> {
+pub(crate) fn test(options: &Options) -> Result<bool> {
     let rules = Rules::read(&parts::names())?;
     let mut report = Report::default();
     if !options.names.is_empty() {
@@ -48,7 +48,7 @@ pub fn test(options: &Options) -> Result<bool> {
 }
 
 /// The rules that need no program to run.
-pub fn lint() -> Result<bool> {
+pub(crate) fn lint() -> Result<bool> {
     let rules = Rules::read(&parts::names())?;
     let mut report = Report::default();
     one_by_one(&parts::with_needs(&parts::LINT), &mut report);
@@ -63,14 +63,14 @@ fn one_by_one(parts: &[&Part], report: &mut Report) {
 }
 
 /// One part, on behalf of the scheduler.
-pub fn part(name: &str) -> Result<bool> {
+pub(crate) fn part(name: &str) -> Result<bool> {
     let counts = counted((parts::find(name)?.run)());
     counts.publish()?;
     Ok(counts.failed == 0)
 }
 
 /// What the parts are, one on a line.
-pub fn list() -> String {
+pub(crate) fn list() -> String {
     let line = |part: &Part| {
         let quick = if part.quick { "" } else { " (not with --quick)" };
         format!("{:<16} {}{quick}\n", part.name, part.what)
@@ -79,7 +79,7 @@ pub fn list() -> String {
 }
 
 /// Only the programs, or those of them that are named.
-pub fn run(names: &[String], matrix: bool) -> Result<bool> {
+pub(crate) fn run(names: &[String], matrix: bool) -> Result<bool> {
     let mut all = programs::all()?;
     if let Some(unknown) = names.iter().find(|name| all.iter().all(|program| program.name != **name)) {
         bail!("there is no tests/programs/{unknown}.cu");

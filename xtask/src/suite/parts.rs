@@ -5,7 +5,7 @@ use super::work;
 use anyhow::{Result, bail};
 use xtask::report::Counts;
 
-pub struct Part {
+pub(super) struct Part {
     pub name: &'static str,
     pub what: &'static str,
     /// Parts without which it cannot be tried.
@@ -25,7 +25,7 @@ const fn part(name: &'static str, what: &'static str, run: fn() -> Result<Counts
     Part { name, what, needs: &[], after: &[], quick: true, cores: 1, last: false, run }
 }
 
-pub const ALL: &[Part] = &[
+pub(super) const ALL: &[Part] = &[
     Part { cores: 0, ..part("toolchain", "fetches NVIDIA's compiler and runtimes", work::toolchain) },
     Part { cores: 0, ..part("chromium", "installs it where it is missing", work::chromium) },
     part("build", "what users get, in target/stage", work::build),
@@ -68,7 +68,7 @@ pub const ALL: &[Part] = &[
 ];
 
 /// The parts of `cargo xtask lint`.
-pub const LINT: [&str; 9] = [
+pub(super) const LINT: [&str; 9] = [
     "format",
     "clippy",
     "rustdoc",
@@ -80,12 +80,12 @@ pub const LINT: [&str; 9] = [
     "advisories",
 ];
 
-pub fn names() -> Vec<&'static str> {
+pub(super) fn names() -> Vec<&'static str> {
     ALL.iter().map(|part| part.name).collect()
 }
 
 /// The part of this name; a name of several words may be written with dashes.
-pub fn find(name: &str) -> Result<&'static Part> {
+pub(super) fn find(name: &str) -> Result<&'static Part> {
     match ALL.iter().find(|part| part.name == name || part.name.replace(' ', "-") == name) {
         Some(part) => Ok(part),
         None => bail!("there is no part {name:?} (see cargo xtask test --list)"),
@@ -93,7 +93,7 @@ pub fn find(name: &str) -> Result<&'static Part> {
 }
 
 /// These parts with all that they need, in order.
-pub fn with_needs(names: &[&str]) -> Vec<&'static Part> {
+pub(super) fn with_needs(names: &[&str]) -> Vec<&'static Part> {
     let mut wanted: Vec<&str> = names.to_vec();
     let mut seen = 0;
     while let Some(name) = wanted.get(seen).copied() {

@@ -13,7 +13,7 @@ use xtask::paths;
 use xtask::report::{Counts, Report, counted};
 
 /// The hidden verb with which this program runs one part.
-pub const VERB: &str = "test-part";
+pub(crate) const VERB: &str = "test-part";
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum State {
@@ -72,7 +72,7 @@ impl<'a> Board<'a> {
 }
 
 /// Runs the parts, as many beside each other as there are cores for.
-pub fn run(parts: &[&Part], report: &mut Report) -> Result<()> {
+pub(super) fn run(parts: &[&Part], report: &mut Report) -> Result<()> {
     let cores = std::thread::available_parallelism().map_or(2, usize::from);
     let logs = logs();
     fs::create_dir_all(&logs).with_context(|| format!("cannot make {}", logs.display()))?;

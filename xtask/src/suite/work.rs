@@ -15,30 +15,30 @@ fn one(done: Result<()>) -> Result<Counts> {
     done.map(|()| Counts::one(true))
 }
 
-pub fn toolchain() -> Result<Counts> {
+pub(super) fn toolchain() -> Result<Counts> {
     one(toolchain::ensure())
 }
 
-pub fn chromium() -> Result<Counts> {
+pub(super) fn chromium() -> Result<Counts> {
     one(browser::install())
 }
 
-pub fn build() -> Result<Counts> {
+pub(super) fn build() -> Result<Counts> {
     one(stage::build(&stage::Options::default()))
 }
 
-pub fn components() -> Result<Counts> {
+pub(super) fn components() -> Result<Counts> {
     one(sh::run(lab::cluster().arg("--fetch")))
 }
 
-pub fn format() -> Result<Counts> {
+pub(super) fn format() -> Result<Counts> {
     need_component("fmt", "rustfmt")?;
     one(sh::run(sh::cargo().args(["fmt", "--all", "--check"])))
 }
 
 /// The minimum version of Rust is checked here, too: clippy's `incompatible_msrv` finds what a later standard library
 /// brought.
-pub fn clippy() -> Result<Counts> {
+pub(super) fn clippy() -> Result<Counts> {
     need_component("clippy", "clippy")?;
     let clippy = ["clippy", "--quiet", "--workspace", "--all-targets", "--locked", "--", "-D", "warnings"];
     one(sh::run(sh::cargo().args(clippy)))
@@ -53,33 +53,33 @@ fn need_component(verb: &str, component: &str) -> Result<()> {
     Ok(())
 }
 
-pub fn rustdoc() -> Result<Counts> {
+pub(super) fn rustdoc() -> Result<Counts> {
     let mut cargo = sh::cargo();
     cargo.args(["doc", "--quiet", "--workspace", "--no-deps", "--document-private-items", "--locked"]);
     one(sh::run(cargo.env("RUSTDOCFLAGS", "-D warnings")))
 }
 
-pub fn rooms() -> Result<Counts> {
+pub(super) fn rooms() -> Result<Counts> {
     one(rooms::check(&metadata::packages()?))
 }
 
-pub fn unsafe_code() -> Result<Counts> {
+pub(super) fn unsafe_code() -> Result<Counts> {
     one(unsafe_code::check(&metadata::packages()?))
 }
 
-pub fn documents() -> Result<Counts> {
+pub(super) fn documents() -> Result<Counts> {
     one(documents::check())
 }
 
-pub fn minimum_rust() -> Result<Counts> {
+pub(super) fn minimum_rust() -> Result<Counts> {
     one(rust_version::check(&metadata::packages()?))
 }
 
-pub fn dependencies() -> Result<Counts> {
+pub(super) fn dependencies() -> Result<Counts> {
     one(cargo_deny::check(&["bans", "licenses", "sources"]))
 }
 
-pub fn advisories() -> Result<Counts> {
+pub(super) fn advisories() -> Result<Counts> {
     if !cargo_deny::has_advisories() {
         let skipped = vec!["no advisory database on this machine (cargo deny fetch)".to_owned()];
         return Ok(Counts { skipped, ..Counts::default() });
@@ -93,11 +93,11 @@ fn cargo_tests() -> Command {
     cargo
 }
 
-pub fn test_build() -> Result<Counts> {
+pub(super) fn test_build() -> Result<Counts> {
     one(sh::run(cargo_tests().args(["--no-run", "--quiet"])))
 }
 
-pub fn tests() -> Result<Counts> {
+pub(super) fn tests() -> Result<Counts> {
     let mut cargo = cargo_tests();
     // Conformance, deaths and attacks are tried on what users get.
     cargo.env("BULKHEAD_BIN", paths::stage().join("bin/bulkhead"));
@@ -109,38 +109,38 @@ pub fn tests() -> Result<Counts> {
 }
 
 /// The models of idm's ring, in which loom tries every order of events.
-pub fn loom() -> Result<Counts> {
+pub(super) fn loom() -> Result<Counts> {
     let mut cargo = sh::cargo();
-    // A folder of its own: the flag would have everything else built anew.
+    // A directory of its own: the flag would have everything else rebuilt.
     cargo.env("CARGO_TARGET_DIR", paths::target().join("loom"));
     cargo.env("RUSTFLAGS", "--cfg loom");
     cargo_test::run(cargo.args(["test", "--package", "idm", "--release", "--locked", "--lib", "loom"]))
 }
 
-pub fn fuzz() -> Result<Counts> {
+pub(super) fn fuzz() -> Result<Counts> {
     fuzz::run(FUZZ_SECONDS, &[])
 }
 
-pub fn status_page() -> Result<Counts> {
+pub(super) fn status_page() -> Result<Counts> {
     one(browser::check())
 }
 
-pub fn programs() -> Result<Counts> {
+pub(super) fn programs() -> Result<Counts> {
     zones::run(&programs::own(&programs::all()?, &[Linkage::Static, Linkage::Shared])?)
 }
 
-pub fn matrix() -> Result<Counts> {
+pub(super) fn matrix() -> Result<Counts> {
     zones::run(&programs::matrix(&programs::all()?)?)
 }
 
-pub fn xen() -> Result<Counts> {
+pub(super) fn xen() -> Result<Counts> {
     Counts::of(lab::xen().arg("--staged"))
 }
 
-pub fn kubernetes() -> Result<Counts> {
+pub(super) fn kubernetes() -> Result<Counts> {
     Counts::of(lab::cluster().args(["--brief", "--staged"]))
 }
 
-pub fn nothing_left() -> Result<Counts> {
+pub(super) fn nothing_left() -> Result<Counts> {
     one(zones::nothing_left())
 }

@@ -1,5 +1,6 @@
 //! What the CUDA driver itself tells of its GPUs.
 
+use cuda_abi::constants::{device_attribute, p2p_attribute};
 use cuda_abi::driver::Driver;
 use cuda_abi::types::CUuuid;
 
@@ -7,18 +8,12 @@ use super::{Gpu, Kind, Link, Survey, SurveyError};
 use control::backend::Backend;
 
 const MAX_GPUS: i32 = 64;
-const MULTIPROCESSORS: u32 = 16;
-const CAPABILITY_MAJOR: u32 = 75;
-const CAPABILITY_MINOR: u32 = 76;
-const PAGEABLE_MEMORY_ACCESS: u32 = 88;
-const P2P_RANK: u32 = 1;
-const P2P_NATIVE_ATOMICS: u32 = 3;
 
 fn check(call: &'static str, code: u32) -> Result<(), SurveyError> {
     if code == 0 { Ok(()) } else { Err(SurveyError::Cuda { call, code }) }
 }
 
-pub fn look(backend: &Backend) -> Result<Survey, SurveyError> {
+pub(super) fn look(backend: &Backend) -> Result<Survey, SurveyError> {
     let driver = crate::load(backend)?;
     let (mut version, mut count) = (0, 0);
     // SAFETY: outputs are locals; cuInit comes first.
@@ -65,9 +60,13 @@ fn gpu(driver: &Driver, index: i32) -> Result<Gpu, SurveyError> {
         uuid: cuda_abi::wire::view::uuid_text("GPU", &uuid.0),
         pci_bus_id: text(&bus),
         memory_bytes: memory as u64,
-        multiprocessors: attribute(MULTIPROCESSORS)?,
-        compute_capability: format!("{}.{}", attribute(CAPABILITY_MAJOR)?, attribute(CAPABILITY_MINOR)?),
-        pageable_memory_access: attribute(PAGEABLE_MEMORY_ACCESS).is_ok_and(|value| value != 0),
+        multiprocessors: attribute(device_attribute::MULTIPROCESSOR_COUNT)?,
+        compute_capability: format!(
+            "{}.{}",
+            attribute(device_attribute::COMPUTE_CAPABILITY_MAJOR)?,
+            attribute(device_attribute::COMPUTE_CAPABILITY_MINOR)?
+        ),
+        pageable_memory_access: attribute(device_attribute::PAGEABLE_MEMORY_ACCESS).is_ok_and(|value| value != 0),
         ..Gpu::default()
     })
 }
@@ -88,12 +87,12 @@ fn link(driver: &Driver, from: i32, to: i32) -> Link {
     Link {
         kind: Kind::Unknown,
         peer_access: told && can != 0,
-        native_atomics: attribute(P2P_NATIVE_ATOMICS).is_some_and(|value| value != 0),
-        rank: attribute(P2P_RANK),
+        native_atomics: attribute(p2p_attribute::NATIVE_ATOMIC_SUPPORTED).is_some_and(|value| value != 0),
+        rank: attribute(p2p_attribute::PERFORMANCE_RANK),
     }
 }
 
-pub fn text(bytes: &[u8]) -> String {
+pub(super) fn text(bytes: &[u8]) -> String {
     let end = bytes.iter().position(|byte| *byte == 0).unwrap_or(bytes.len());
     String::from_utf8_lossy(&bytes[..end]).chars().filter(|c| !c.is_control()).collect()
 }

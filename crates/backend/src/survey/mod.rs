@@ -18,7 +18,7 @@ pub use nvml::NvmlError;
 pub enum SurveyError {
     #[error(transparent)]
     Driver(#[from] LoadError),
-    #[error("the driver answers {call} with {name} ({code})", name = cuda_abi::error::name(*code))]
+    #[error("{call} failed with {name} ({code})", name = cuda_abi::error::name(*code))]
     Cuda { call: &'static str, code: u32 },
 }
 

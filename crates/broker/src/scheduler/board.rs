@@ -11,7 +11,7 @@ use rustix::event::epoll::{self, EventData, EventFlags};
 use super::fields::Fields;
 use super::plan::{Nanos, Seen};
 use super::{Command, Shared, Verdict, lock, ring};
-use control::turn_page::{Gate, TurnPage};
+use control::dispatch::{DispatchPage, DispatchState};
 
 /// How often to look who is at work while nobody has to take turns: the latest that a second zone is noticed.
 const LOOK: Duration = Duration::from_millis(10);
@@ -23,9 +23,9 @@ const POKE: u64 = 0;
 
 struct Worker {
     zone: u64,
-    page: TurnPage,
+    page: DispatchPage,
     bell: OwnedFd,
-    gate: Gate,
+    gate: DispatchState,
     /// Of the gate, and when it was set.
     number: u64,
     set_at: Instant,
@@ -42,18 +42,18 @@ impl Worker {
         let report = self.page.report();
         // A report of another gate tells of another time.
         let unknown = report.number != self.number;
-        if self.gate == Gate::Free {
+        if self.gate == DispatchState::Free {
             return Seen { running: moved || (report.running && !unknown), ..Seen::default() };
         }
         Seen { held: report.held && !unknown, running: report.running || unknown, unknown }
     }
 
-    fn set(&mut self, gate: Gate) {
+    fn set(&mut self, gate: DispatchState) {
         if gate == self.gate {
             return;
         }
         (self.gate, self.number, self.set_at) = (gate, self.number + 1, Instant::now());
-        self.page.set_gate(gate.to_bits(self.number));
+        self.page.set_state(gate.to_bits(self.number));
     }
 }
 
@@ -72,7 +72,7 @@ impl Drop for Board {
     /// However this thread ends, nobody is left standing at a closed gate.
     fn drop(&mut self) {
         for worker in self.workers.values_mut() {
-            worker.set(Gate::Free);
+            worker.set(DispatchState::Free);
         }
     }
 }
@@ -138,8 +138,8 @@ impl Board {
                     let (work, set_at) = (page.work(), Instant::now());
                     // A number that no earlier broker can have used, so that no old report is taken for a new one.
                     let number = page.report().number.wrapping_add(1) & ((1 << 48) - 1);
-                    page.set_gate(Gate::Free.to_bits(number));
-                    let gate = Gate::Free;
+                    page.set_state(DispatchState::Free.to_bits(number));
+                    let gate = DispatchState::Free;
                     self.workers
                         .insert(id, Worker { zone, page, bell, gate, number, set_at, work, condemned: false });
                 }
@@ -190,7 +190,7 @@ impl Board {
         let overdue: Vec<u64> = self.watchdog.iter().flat_map(|time| self.plan.overdue(now, *time)).collect();
         for (id, worker) in self.workers.iter_mut().filter(|(_, worker)| !worker.condemned) {
             let report = worker.page.report();
-            let unheard = worker.gate != Gate::Free && report.number != worker.number;
+            let unheard = worker.gate != DispatchState::Free && report.number != worker.number;
             let verdict = if overdue.contains(&worker.zone) && (report.running || unheard) {
                 Verdict::Runaway
             } else if unheard && worker.set_at.elapsed() > SILENCE {

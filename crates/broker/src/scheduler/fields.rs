@@ -6,7 +6,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::plan::{Nanos, Plan, Seen, Terms, Used};
-use control::turn_page::Gate;
+use control::dispatch::DispatchState;
 
 #[derive(Default)]
 pub struct Fields {
@@ -54,8 +54,8 @@ impl Fields {
         self.fields.iter_mut().filter_map(|field| field.plan.decide(now)).min()
     }
 
-    pub fn gate(&self, id: u64) -> Gate {
-        self.field(id).map_or(Gate::Free, |field| field.plan.gate(id))
+    pub fn gate(&self, id: u64) -> DispatchState {
+        self.field(id).map_or(DispatchState::Free, |field| field.plan.gate(id))
     }
 
     pub fn zones(&self) -> Vec<(u64, Used)> {
@@ -141,7 +141,7 @@ mod tests {
     fn gates(fields: &mut Fields, now: Nanos, zones: &[u64]) -> Vec<bool> {
         zones.iter().for_each(|id| fields.observe(now, *id, BUSY));
         fields.decide(now);
-        zones.iter().map(|id| fields.gate(*id) == Gate::Free).collect()
+        zones.iter().map(|id| fields.gate(*id) == DispatchState::Free).collect()
     }
 
     #[test]

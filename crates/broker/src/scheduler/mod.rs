@@ -16,7 +16,7 @@ use std::time::Duration;
 
 use rustix::event::EventfdFlags;
 
-use control::turn_page::TurnPage;
+use control::dispatch::DispatchPage;
 use control::zone::ZoneLimits;
 
 use board::Board;
@@ -26,7 +26,7 @@ pub use plan::{Terms, Used};
 enum Command {
     Zone { id: u64, terms: Terms, gpus: Vec<u32> },
     NoZone(u64),
-    Worker { id: u64, zone: u64, page: TurnPage, bell: OwnedFd },
+    Worker { id: u64, zone: u64, page: DispatchPage, bell: OwnedFd },
     NoWorker(u64),
 }
 
@@ -100,7 +100,7 @@ impl Scheduler {
 
     /// A worker works for a zone from now on. Answers the bell for the worker to ring when something has changed.
     pub fn add_worker(&self, id: u64, zone: u64, statistics: impl AsFd) -> io::Result<OwnedFd> {
-        let (page, bell) = (TurnPage::map(statistics)?, eventfd()?);
+        let (page, bell) = (DispatchPage::map(statistics)?, eventfd()?);
         let theirs = bell.try_clone()?;
         self.tell(Command::Worker { id, zone, page, bell });
         Ok(theirs)
@@ -151,9 +151,9 @@ mod tests {
             for id in 2..200 {
                 let (_page, file) = Reader::create().unwrap();
                 let _bell = scheduler.add_worker(id, 1, &file).unwrap();
-                let turns = TurnPage::map(&file).unwrap();
+                let turns = DispatchPage::map(&file).unwrap();
                 let begun = std::time::Instant::now();
-                while turns.gate() == 0 {
+                while turns.state() == 0 {
                     assert!(begun.elapsed() < Duration::from_secs(60), "nobody looks at worker {id}");
                     std::thread::yield_now();
                 }

@@ -19,7 +19,7 @@
 
 use std::collections::BTreeMap;
 
-use control::turn_page::{Gate, UNBOUNDED};
+use control::dispatch::{DispatchState, UNBOUNDED};
 
 /// Time in nanoseconds, from whatever beginning.
 pub type Nanos = u64;
@@ -69,7 +69,7 @@ pub struct Seen {
 struct Zone {
     terms: Terms,
     seen: Seen,
-    gate: Gate,
+    gate: DispatchState,
     /// When the gate was closed under it.
     closed_at: Nanos,
     active_until: Nanos,
@@ -94,13 +94,13 @@ impl Zone {
 
     /// Would it do something with a turn, or does it?
     fn wants(&self) -> bool {
-        let open = matches!(self.gate, Gate::Open { .. });
+        let open = matches!(self.gate, DispatchState::Open { .. });
         !self.throttled && !self.overruns && (self.seen.held || (open && (self.seen.running || self.seen.unknown)))
     }
 
     /// It was told to stop and has not said that all is done.
     fn drains(&self) -> bool {
-        self.gate == Gate::Closed && (self.seen.running || self.seen.unknown)
+        self.gate == DispatchState::Closed && (self.seen.running || self.seen.unknown)
     }
 }
 
@@ -129,7 +129,7 @@ impl Plan {
         let zone = self.zones.entry(id).or_insert_with(|| Zone {
             terms,
             seen: Seen::default(),
-            gate: Gate::Free,
+            gate: DispatchState::Free,
             closed_at: now,
             active_until: 0,
             virtual_time: clock,
@@ -193,8 +193,8 @@ impl Plan {
         }
     }
 
-    pub fn gate(&self, id: u64) -> Gate {
-        self.zones.get(&id).map_or(Gate::Free, |zone| zone.gate)
+    pub fn gate(&self, id: u64) -> DispatchState {
+        self.zones.get(&id).map_or(DispatchState::Free, |zone| zone.gate)
     }
 
     #[cfg(test)]
@@ -219,7 +219,7 @@ impl Plan {
     /// Are turns taken?
     #[cfg(test)]
     pub fn is_regulated(&self) -> bool {
-        self.zones.values().any(|zone| zone.gate != Gate::Free)
+        self.zones.values().any(|zone| zone.gate != DispatchState::Free)
     }
 
     /// Zones that were told to stop and whose work has not ended for so long.
@@ -239,7 +239,7 @@ impl Plan {
         if !regulated {
             self.holder = None;
             for zone in self.zones.values_mut() {
-                zone.gate = Gate::Free;
+                zone.gate = DispatchState::Free;
             }
             return None;
         }
@@ -269,7 +269,7 @@ impl Plan {
                     _ => 2,
                 };
                 zone.prior = false;
-                zone.gate = Gate::Open { depth };
+                zone.gate = DispatchState::Open { depth };
             }
         }
         self.next_look(now, &active)
@@ -313,9 +313,9 @@ impl Plan {
     fn close_others(&mut self, now: Nanos, above_all: Option<u64>) {
         for (id, zone) in &mut self.zones {
             let open = self.holder.is_some_and(|(holder, _)| holder == *id) || above_all == Some(*id);
-            if !open && zone.gate != Gate::Closed {
-                zone.prior = zone.gate == Gate::Free;
-                (zone.gate, zone.closed_at) = (Gate::Closed, now);
+            if !open && zone.gate != DispatchState::Closed {
+                zone.prior = zone.gate == DispatchState::Free;
+                (zone.gate, zone.closed_at) = (DispatchState::Closed, now);
                 zone.stuck_since.get_or_insert(now);
                 // What the new gate finds is not known until the workers say so.
                 zone.seen = Seen { held: false, unknown: true, ..zone.seen };
@@ -360,9 +360,9 @@ impl Plan {
         let occupies = |id: u64, zone: &Zone| {
             let busy = zone.seen.running || zone.seen.unknown || zone.seen.held;
             match zone.gate {
-                Gate::Free => false,
-                Gate::Open { .. } => busy && (holder == Some(id) || zone.seen.running),
-                Gate::Closed => zone.drains(),
+                DispatchState::Free => false,
+                DispatchState::Open { .. } => busy && (holder == Some(id) || zone.seen.running),
+                DispatchState::Closed => zone.drains(),
             }
         };
         let occupants = self.zones.iter().filter(|(id, zone)| occupies(**id, zone)).count().max(1) as u64;

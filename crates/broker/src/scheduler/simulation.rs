@@ -23,7 +23,7 @@ struct Tenant {
     done: Nanos,
     /// Its worker says what it sees this much later.
     lag: Nanos,
-    reports: VecDeque<(Nanos, Seen, Gate)>,
+    reports: VecDeque<(Nanos, Seen, DispatchState)>,
     longest_wait: Nanos,
     waits_since: Option<Nanos>,
 }
@@ -74,12 +74,12 @@ impl Simulation {
             let gate = self.plan.gate(id as u64);
             let wants = now >= tenant.idle_until;
             let room = match gate {
-                Gate::Free => 10,
-                Gate::Open { depth: UNBOUNDED } => 10,
-                Gate::Open { depth } => usize::from(depth),
-                Gate::Closed => 0,
+                DispatchState::Free => 10,
+                DispatchState::Open { depth: UNBOUNDED } => 10,
+                DispatchState::Open { depth } => usize::from(depth),
+                DispatchState::Closed => 0,
             };
-            let held = wants && gate == Gate::Closed;
+            let held = wants && gate == DispatchState::Closed;
             if held {
                 let since = *tenant.waits_since.get_or_insert(now);
                 tenant.longest_wait = tenant.longest_wait.max(now - since);
@@ -128,7 +128,7 @@ impl Simulation {
             }
             let Some((_, mut seen, gate)) = last else { continue };
             let current = self.plan.gate(id as u64);
-            seen.unknown = current != Gate::Free && gate != current;
+            seen.unknown = current != DispatchState::Free && gate != current;
             self.plan.observe(self.now, id as u64, seen);
         }
     }
@@ -221,7 +221,7 @@ fn a_zone_alone_is_never_held_nor_counted() {
     let mut simulation = Simulation::new(vec![saturating(1, MILLISECOND), saturating(1, MILLISECOND)]);
     simulation.tenants[1].idle_until = u64::MAX;
     simulation.run(3 * SECOND);
-    assert_eq!(simulation.plan.gate(0), Gate::Free);
+    assert_eq!(simulation.plan.gate(0), DispatchState::Free);
     assert_eq!(simulation.plan.used(0), Used::default());
     // The other comes, and goes: turns are taken, and then no longer.
     simulation.tenants[1].idle_until = 0;
@@ -229,7 +229,7 @@ fn a_zone_alone_is_never_held_nor_counted() {
     assert!(simulation.plan.is_regulated() && simulation.plan.used(0).turns > 10);
     simulation.tenants[1].idle_until = u64::MAX;
     simulation.run(2 * SECOND);
-    assert_eq!(simulation.plan.gate(0), Gate::Free);
+    assert_eq!(simulation.plan.gate(0), DispatchState::Free);
 }
 
 #[test]

@@ -140,7 +140,7 @@ pub fn messages_full_of_descriptors_hold_up_nobody() {
     let before = open_in(&node);
     let (near, far) = lingering();
     let peers: Vec<OwnedFd> = (0..60).map(|_| bootstrap::connect(&node.socket("a")).unwrap()).collect();
-    peers.iter().for_each(|peer| bootstrap::send(peer, &bootstrap::Meeting::default(), &[]).unwrap());
+    peers.iter().for_each(|peer| bootstrap::send(peer, &bootstrap::Rendezvous::default(), &[]).unwrap());
     // Stopped, until nobody but the broker has it.
     rustix::process::kill_process(pid.unwrap(), Signal::STOP).unwrap();
     packet::send(&peers[0], b"x", &[near.as_fd()]).unwrap();

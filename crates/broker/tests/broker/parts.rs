@@ -113,7 +113,7 @@ pub fn as_worker(arguments: &[String]) {
                 format!("{leads} {}", std::fs::read_link("/proc/self/fd/2").unwrap().display())
             }
             b'r' => {
-                let resting = ToBroker::new(control::messages::to_broker::RESTING);
+                let resting = ToBroker::new(control::messages::to_broker::SUSPENDED);
                 packet::send(&raw, zerocopy::IntoBytes::as_bytes(&resting), &[]).unwrap();
                 "resting".to_owned()
             }

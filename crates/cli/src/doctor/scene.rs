@@ -63,7 +63,7 @@ impl Scene {
 
     /// Whether a zone was configured here, so that programs should use it.
     pub fn is_tenant(&self) -> bool {
-        self.variable(env_vars::SOCKET).is_some() || self.exists(env_vars::ZONE_FOLDER)
+        self.variable(env_vars::SOCKET).is_some() || self.exists(env_vars::ZONE_DIR)
     }
 
     pub fn is_pod(&self) -> bool {

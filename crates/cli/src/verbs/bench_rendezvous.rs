@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use control::ZoneLimits;
 use control::admin::{Answer, Request};
-use control::rendezvous::{Meet, MeetError, Meeter, kind};
+use control::rendezvous::{RendezvousClient, RendezvousError, RendezvousMessage, kind};
 
 use crate::args::{BackendArg, BackendArgs, JailArg};
 use crate::exit::{Exit, Failure};
@@ -49,26 +49,27 @@ pub fn run(json: bool) -> Result<ExitCode, Failure> {
 }
 
 /// From the call of `publish`, connection and all, to the return of `wait` in another thread.
-fn measure(socket: &Path) -> Result<Vec<Duration>, MeetError> {
-    let name = "x".parse().map_err(|_| MeetError::Nonsense)?;
-    let (offer, request) = (Meet::new(kind::PUBLISH).named(&name), Meet::new(kind::WAIT).named(&name));
+fn measure(socket: &Path) -> Result<Vec<Duration>, RendezvousError> {
+    let name = "x".parse().map_err(|_| RendezvousError::Nonsense)?;
+    let (offer, request) =
+        (RendezvousMessage::new(kind::PUBLISH).named(&name), RendezvousMessage::new(kind::WAIT).named(&name));
     let (says_ready, ready) = mpsc::channel();
     let (says_woken, woken) = mpsc::channel();
     let (says_next, next) = mpsc::channel();
     let path = socket.to_owned();
     let waiter = std::thread::spawn(move || {
         for _ in 0..ROUNDS + WARM_UP {
-            let meeter = Meeter::connect(&path)?;
-            meeter.say(&request)?;
+            let client = RendezvousClient::connect(&path)?;
+            client.say(&request)?;
             let _ = says_ready.send(());
-            meeter.hear(None)?;
+            client.hear(None)?;
             let _ = says_woken.send(Instant::now());
             // Not before the publication is gone, else it finds that again.
             if next.recv().is_err() {
                 break;
             }
         }
-        Ok::<(), MeetError>(())
+        Ok::<(), RendezvousError>(())
     });
     let mut times = Vec::with_capacity(ROUNDS);
     for round in 0..ROUNDS + WARM_UP {
@@ -77,12 +78,12 @@ fn measure(socket: &Path) -> Result<Vec<Duration>, MeetError> {
         }
         std::thread::sleep(SETTLE);
         let start = Instant::now();
-        let publication = Meeter::publish(socket, &offer)?;
+        let publication = RendezvousClient::publish(socket, &offer)?;
         let Ok(end) = woken.recv() else { break };
         if round >= WARM_UP {
             times.push(end.saturating_duration_since(start));
         }
-        publication.say(&Meet::new(kind::DONE))?;
+        publication.say(&RendezvousMessage::new(kind::DONE))?;
         // Its name must be free for the next one.
         while publication.hear(None).is_ok() {}
         let _ = says_next.send(());
@@ -90,6 +91,6 @@ fn measure(socket: &Path) -> Result<Vec<Duration>, MeetError> {
     match waiter.join() {
         Ok(Ok(())) => Ok(times),
         Ok(Err(error)) => Err(error),
-        Err(_) => Err(MeetError::Nonsense),
+        Err(_) => Err(RendezvousError::Nonsense),
     }
 }

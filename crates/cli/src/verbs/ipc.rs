@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use control::ZoneName;
 use control::env_vars;
-use control::rendezvous::{self, DETACH, HANDLE, Meet, MeetError, Meeter, NOTE, kind};
+use control::rendezvous::{self, DETACH, HANDLE, NOTE, RendezvousClient, RendezvousError, RendezvousMessage, kind};
 use control::size::Size;
 
 use crate::args::{IpcAction, IpcArgs, PublishArgs, QualifiedName};
@@ -31,11 +31,11 @@ fn deadline(timeout: Option<Duration>) -> Option<Instant> {
     timeout.map(|timeout| Instant::now() + timeout)
 }
 
-fn failed(error: MeetError) -> Failure {
+fn failed(error: RendezvousError) -> Failure {
     let exit = match error {
-        MeetError::TimedOut => Exit::TimedOut,
-        MeetError::Connection(_) => Exit::ProxyUnreachable,
-        MeetError::Gone => Exit::PeerLost,
+        RendezvousError::TimedOut => Exit::TimedOut,
+        RendezvousError::Connection(_) => Exit::ProxyUnreachable,
+        RendezvousError::Gone => Exit::PeerLost,
         _ => Exit::ZoneRefused,
     };
     let why = std::error::Error::source(&error).map(|source| format!(" ({source})")).unwrap_or_default();
@@ -51,7 +51,7 @@ fn handle(text: &str) -> Result<[u8; HANDLE], Failure> {
 }
 
 fn publish(socket: &Path, args: PublishArgs) -> Result<ExitCode, Failure> {
-    let mut offer = Meet::new(kind::PUBLISH).named(&args.name);
+    let mut offer = RendezvousMessage::new(kind::PUBLISH).named(&args.name);
     if let Some(text) = &args.handle {
         let text = if text == "-" { from_input()? } else { text.clone() };
         offer.memory = handle(&text)?;
@@ -65,10 +65,10 @@ fn publish(socket: &Path, args: PublishArgs) -> Result<ExitCode, Failure> {
     offer.set_note(args.note.as_bytes());
     (offer.bytes, offer.offset) = (args.bytes.unwrap_or(0), args.offset);
     let until = deadline(args.timeout);
-    let meeter = Meeter::publish(socket, &offer).map_err(failed)?;
+    let client = RendezvousClient::publish(socket, &offer).map_err(failed)?;
     let (mut left, mut lost) = (args.consumers, 0u64);
     while left > 0 {
-        let Some(event) = meeter.hear(until).map_err(failed)? else {
+        let Some(event) = client.hear(until).map_err(failed)? else {
             return Err(Failure::new(Exit::TimedOut, format!("timed out waiting for {}", counted(left, "consumer"))));
         };
         let zone = event.zone().ok().flatten().map_or_else(String::new, |zone| zone.to_string());
@@ -76,7 +76,7 @@ fn publish(socket: &Path, args: PublishArgs) -> Result<ExitCode, Failure> {
             kind::TAKEN => "connected",
             kind::FINISHED => "finished",
             kind::LOST => "died",
-            kind::REFUSED => return Err(failed(MeetError::Refused(event.code))),
+            kind::REFUSED => return Err(failed(RendezvousError::Refused(event.code))),
             _ => continue,
         };
         if event.kind != kind::TAKEN {
@@ -85,7 +85,7 @@ fn publish(socket: &Path, args: PublishArgs) -> Result<ExitCode, Failure> {
         }
         verbs::man::print(format!("consumer {} in zone {zone} {word}\n", event.number).as_bytes())?;
     }
-    meeter.say(&Meet::new(kind::DONE)).map_err(failed)?;
+    client.say(&RendezvousMessage::new(kind::DONE)).map_err(failed)?;
     match lost {
         0 => Ok(ExitCode::SUCCESS),
         lost => Err(Failure::new(Exit::PeerLost, format!("{} died before finishing", counted(lost, "consumer")))),
@@ -98,8 +98,8 @@ fn from_input() -> Result<String, Failure> {
     read.map(|_| text).map_err(|error| Failure::system(Exit::Usage, "cannot read the handle", &error))
 }
 
-fn request(kind: u32, name: &QualifiedName) -> Meet {
-    let mut message = Meet::new(kind).named(&name.name);
+fn request(kind: u32, name: &QualifiedName) -> RendezvousMessage {
+    let mut message = RendezvousMessage::new(kind).named(&name.name);
     if let Some(zone) = &name.zone {
         message.zone = zone.to_field();
     }
@@ -117,7 +117,7 @@ fn wait(
 ) -> Result<ExitCode, Failure> {
     let mut message = request(kind::WAIT, name);
     message.code = if command.is_empty() { DETACH } else { 0 };
-    let (meeter, found) = Meeter::wait(socket, &message, until).map_err(failed)?;
+    let (client, found) = RendezvousClient::wait(socket, &message, until).map_err(failed)?;
     let Some((program, arguments)) = command.split_first() else {
         return print_offer(&found, json);
     };
@@ -131,17 +131,17 @@ fn wait(
     })?;
     if status.success() {
         // The publisher may be gone.
-        let _ = meeter.say(&Meet::new(kind::DONE));
+        let _ = client.say(&RendezvousMessage::new(kind::DONE));
     }
     Ok(ExitCode::from(u8::try_from(status.code().unwrap_or(1) & 0xff).unwrap_or(1)))
 }
 
-fn zone_of(message: &Meet) -> String {
+fn zone_of(message: &RendezvousMessage) -> String {
     message.zone().ok().flatten().map_or_else(String::new, |zone: ZoneName| zone.to_string())
 }
 
 /// The environment of the command that `wait` runs.
-fn variables(found: &Meet) -> Vec<(&'static str, String)> {
+fn variables(found: &RendezvousMessage) -> Vec<(&'static str, String)> {
     vec![
         ("BULKHEAD_IPC_HANDLE", hex::encode(found.memory)),
         ("BULKHEAD_IPC_EVENT", hex::encode(found.event)),
@@ -157,7 +157,7 @@ fn plain(note: &[u8]) -> String {
     String::from_utf8_lossy(note).chars().filter(|c| !c.is_control()).collect()
 }
 
-fn print_offer(found: &Meet, json: bool) -> Result<ExitCode, Failure> {
+fn print_offer(found: &RendezvousMessage, json: bool) -> Result<ExitCode, Failure> {
     if json {
         return verbs::status::print_json(&serde_json::json!({
             "zone": zone_of(found),
@@ -180,7 +180,7 @@ fn list(socket: &Path, json: bool) -> Result<ExitCode, Failure> {
             break;
         }
     }
-    let name = |entry: &Meet| entry.name().map_or_else(String::new, |name| name.to_string());
+    let name = |entry: &RendezvousMessage| entry.name().map_or_else(String::new, |name| name.to_string());
     if json {
         let rows: Vec<_> = entries
             .iter()
@@ -204,30 +204,30 @@ fn list(socket: &Path, json: bool) -> Result<ExitCode, Failure> {
 }
 
 /// Appends the next page of entries; returns how many there are in total.
-fn list_page(socket: &Path, entries: &mut Vec<Meet>) -> Result<usize, Failure> {
-    let meeter = Meeter::connect(socket).map_err(failed)?;
-    let mut request = Meet::new(kind::LIST);
+fn list_page(socket: &Path, entries: &mut Vec<RendezvousMessage>) -> Result<usize, Failure> {
+    let client = RendezvousClient::connect(socket).map_err(failed)?;
+    let mut request = RendezvousMessage::new(kind::LIST);
     request.number = entries.len() as u64;
-    meeter.say(&request).map_err(failed)?;
+    client.say(&request).map_err(failed)?;
     loop {
-        match meeter.hear(Some(Instant::now() + Duration::from_secs(10))).map_err(failed)? {
+        match client.hear(Some(Instant::now() + Duration::from_secs(10))).map_err(failed)? {
             Some(entry) if entry.kind == kind::ENTRY => entries.push(entry),
             Some(end) if end.kind == kind::END => return Ok(usize::try_from(end.number).unwrap_or(0)),
-            Some(entry) if entry.kind == kind::REFUSED => return Err(failed(MeetError::Refused(entry.code))),
-            _ => return Err(failed(MeetError::Nonsense)),
+            Some(entry) if entry.kind == kind::REFUSED => return Err(failed(RendezvousError::Refused(entry.code))),
+            _ => return Err(failed(RendezvousError::Nonsense)),
         }
     }
 }
 
 fn done(socket: &Path, name: &QualifiedName) -> Result<ExitCode, Failure> {
-    let meeter = Meeter::connect(socket).map_err(failed)?;
-    meeter.say(&request(kind::FINISH, name)).map_err(failed)?;
-    match meeter.hear(Some(Instant::now() + Duration::from_secs(10))).map_err(failed)? {
+    let client = RendezvousClient::connect(socket).map_err(failed)?;
+    client.say(&request(kind::FINISH, name)).map_err(failed)?;
+    match client.hear(Some(Instant::now() + Duration::from_secs(10))).map_err(failed)? {
         Some(answer) if answer.kind == kind::END => Ok(ExitCode::SUCCESS),
         Some(answer) if answer.kind == kind::REFUSED => {
             Err(Failure::new(Exit::ZoneRefused, rendezvous::explain(answer.code)))
         }
-        _ => Err(failed(MeetError::Nonsense)),
+        _ => Err(failed(RendezvousError::Nonsense)),
     }
 }
 

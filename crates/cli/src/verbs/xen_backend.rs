@@ -5,7 +5,7 @@ use std::process::ExitCode;
 
 use signal_hook::consts::{SIGINT, SIGTERM};
 use tracing_subscriber::filter::LevelFilter;
-use xen_backend::{Gate, GateError};
+use xen_backend::{XenBackend, XenBackendError};
 
 use crate::exit::{Exit, Failure};
 
@@ -14,10 +14,10 @@ pub fn run(state_dir: PathBuf, guest_memory: u64) -> Result<ExitCode, Failure> {
     crate::logging::start(LevelFilter::INFO, None);
     let stop = proxy::on_signals(&[SIGTERM, SIGINT])
         .map_err(|error| Failure::system(Exit::Failure, "cannot start", &error))?;
-    let failed = |error: GateError| {
+    let failed = |error: XenBackendError| {
         let source = std::error::Error::source(&error).map(|source| format!(": {source}")).unwrap_or_default();
         Failure::new(Exit::Failure, format!("xen-backend: {error}{source}"))
     };
-    Gate::open(state_dir, guest_memory).and_then(|backend| backend.run(stop)).map_err(failed)?;
+    XenBackend::open(state_dir, guest_memory).and_then(|backend| backend.run(stop)).map_err(failed)?;
     Ok(ExitCode::SUCCESS)
 }

@@ -44,7 +44,7 @@ fn slices_are_handed_out_by_their_size() {
 }
 
 #[test]
-fn gpus_that_are_cut_anew_are_offered_anew() {
+fn gpus_that_are_repartitioned_are_offered_again() {
     let config = "[kubernetes]\nwhole_gpus = \"bulkhead.dev/gpu\"\n";
     let mut node = Node::start(config);
     let _plugin = node.device_plugin();

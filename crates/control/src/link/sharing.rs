@@ -10,9 +10,11 @@ use super::{BrokerLink, State, send_now};
 
 /// What an import brought.
 pub struct Imported {
+    /// As its exporter described it.
     pub details: Shared,
     /// For an event: the page that it is in.
     pub page: Token,
+    /// What there is to map.
     pub fd: OwnedFd,
 }
 
@@ -26,18 +28,19 @@ pub(super) struct Import {
 
 /// Why nothing was shared.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[allow(missing_docs, reason = "the messages say it")]
 pub enum NotShared {
-    #[error("nobody offers this, or no longer")]
+    #[error("not exported, or not any more")]
     Unknown,
-    #[error("it is this worker's own")]
+    #[error("exported by this worker itself")]
     Own,
-    #[error("the zone it belongs to grants this zone no access")]
+    #[error("no grant from the zone that exports it")]
     Denied,
     #[error("the zone's memory limit is reached")]
     OverLimit,
-    #[error("there are too many already")]
+    #[error("too many exports or imports")]
     TooMany,
-    #[error("there is no broker to ask")]
+    #[error("no connection to the broker")]
     NoBroker,
 }
 

@@ -88,9 +88,13 @@ structs! {
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct CUgraphEdgeData {
+    /// Where in the earlier node the edge begins: 0 is its end.
     pub from_port: u8,
+    /// Where in the later node the edge ends: 0 is its beginning.
     pub to_port: u8,
+    /// CUDA's `CUgraphDependencyType`.
     pub kind: u8,
+    /// Zeros.
     pub reserved: [u8; 5],
 }
 

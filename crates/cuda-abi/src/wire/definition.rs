@@ -7,11 +7,13 @@ use super::{Decode, Field, Malformed, Op, Source};
 
 /// The request of an operation.
 pub trait Operation: Field {
+    /// Which operation it is.
     const OP: Op;
     /// The opcode on the wire.
     const CODE: u16;
     /// The request, as it borrows from a message.
     type Request<'m>: Decode<'m>;
+    /// What is answered; `()` where there is nothing to say but a result code.
     type Reply<'m>: Decode<'m>;
 }
 
@@ -38,8 +40,11 @@ pub struct Again {
 /// An operation and its messages.
 #[derive(Clone, Copy)]
 pub struct Definition {
+    /// Which operation it is.
     pub op: Op,
+    /// Of its request.
     pub request: Codec,
+    /// Of its reply.
     pub reply: Codec,
 }
 
@@ -76,11 +81,13 @@ impl Definition {
     }
 }
 
-/// A struct whose fields are those of a message, in their order.
+/// A struct whose fields are those of a message, in their order. A field has a doc line where its name and type do not
+/// say all there is to know.
 macro_rules! message {
     ($(#[$meta:meta])* $name:ident { $($(#[$about:meta])* $field:ident: $type:ty),* $(,)? }) => {
         $(#[$meta])*
         #[derive(Clone, Copy, Debug)]
+        #[allow(missing_docs)]
         pub struct $name {
             $($(#[$about])* pub $field: $type,)*
         }
@@ -100,6 +107,7 @@ macro_rules! message {
     ($(#[$meta:meta])* $name:ident<$life:lifetime> { $($(#[$about:meta])* $field:ident: $type:ty),* $(,)? }) => {
         $(#[$meta])*
         #[derive(Clone, Copy, Debug)]
+        #[allow(missing_docs)]
         pub struct $name<$life> {
             $($(#[$about])* pub $field: $type,)*
         }
@@ -155,6 +163,7 @@ macro_rules! choice {
     )* }) => {
         $(#[$meta])*
         #[derive(Clone, Copy, Debug)]
+        #[allow(missing_docs)]
         pub enum $name<$life> {
             $($(#[$about])* $variant { $($field: $type,)* },)*
         }

@@ -2,7 +2,7 @@
 //!
 //! A message is its fields, one behind the other. Every field begins at a word and ends at one, and each value has one
 //! encoding: what is decoded and encoded again gives the same bytes. A field that has bounds refuses what is outside of
-//! them when it is decoded, so whoever has a decoded message has one that keeps to its description. Whether the handles
+//! them when it is decoded, so a decoded message keeps to its description. Whether the handles
 //! and addresses in it are the client's is for the worker to find out.
 
 mod bytes;
@@ -30,6 +30,7 @@ pub trait Field {
     /// How many bytes [`Field::encode`] writes.
     fn size(&self) -> usize;
 
+    /// Appends the field to a message. What is outside of its bounds makes the message invalid.
     fn encode(&self, writer: &mut Writer<'_>);
 
     /// Appends the encoding of some value that keeps to the field's bounds: for tests, fuzzing and attacks.
@@ -38,6 +39,7 @@ pub trait Field {
 
 /// A field that can be read out of a message, from which it may borrow.
 pub trait Decode<'a>: Field + Sized {
+    /// Takes the field off a message, checked against its bounds.
     fn decode(reader: &mut Reader<'a>) -> Result<Self, Malformed>;
 }
 
@@ -81,7 +83,8 @@ macro_rules! integers {
             }
 
             #[inline]
-            fn encode(&self, writer: &mut Writer<'_>) {
+            /// Appends the field to a message. What is outside of its bounds makes the message invalid.
+    fn encode(&self, writer: &mut Writer<'_>) {
                 writer.word(*self as u64);
             }
 
@@ -115,6 +118,7 @@ impl Field for i32 {
     }
 
     #[inline]
+    /// Appends the field to a message. What is outside of its bounds makes the message invalid.
     fn encode(&self, writer: &mut Writer<'_>) {
         self.cast_unsigned().encode(writer);
     }
@@ -145,6 +149,7 @@ impl Field for bool {
     }
 
     #[inline]
+    /// Appends the field to a message. What is outside of its bounds makes the message invalid.
     fn encode(&self, writer: &mut Writer<'_>) {
         writer.word(u64::from(*self));
     }
@@ -205,6 +210,7 @@ impl<T: Field, const N: usize> Field for [T; N] {
     }
 
     #[inline]
+    /// Appends the field to a message. What is outside of its bounds makes the message invalid.
     fn encode(&self, writer: &mut Writer<'_>) {
         self.iter().for_each(|element| element.encode(writer));
     }
@@ -216,6 +222,7 @@ impl<T: Field, const N: usize> Field for [T; N] {
 
 impl<'a, T: Decode<'a> + Copy + Default, const N: usize> Decode<'a> for [T; N] {
     #[inline]
+    /// Takes the field off a message, checked against its bounds.
     fn decode(reader: &mut Reader<'a>) -> Result<Self, Malformed> {
         let mut elements = [T::default(); N];
         for element in &mut elements {
@@ -240,6 +247,7 @@ impl<T: Field> Field for Option<T> {
     }
 
     #[inline]
+    /// Appends the field to a message. What is outside of its bounds makes the message invalid.
     fn encode(&self, writer: &mut Writer<'_>) {
         self.is_some().encode(writer);
         if let Some(value) = self {
@@ -258,6 +266,7 @@ impl<T: Field> Field for Option<T> {
 
 impl<'a, T: Decode<'a>> Decode<'a> for Option<T> {
     #[inline]
+    /// Takes the field off a message, checked against its bounds.
     fn decode(reader: &mut Reader<'a>) -> Result<Self, Malformed> {
         if bool::decode(reader)? { T::decode(reader).map(Some) } else { Ok(None) }
     }

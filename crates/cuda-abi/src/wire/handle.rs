@@ -7,8 +7,10 @@ use std::fmt;
 
 use super::{Decode, Field, Malformed, Plain, Reader, Source, Writer};
 
+/// What a handle stands for: the handle types of the table, in its order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u8)]
+#[allow(missing_docs)]
 pub enum Kind {
     Context = 1,
     Module,
@@ -62,8 +64,11 @@ impl Kind {
 /// A decoded handle.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Handle {
+    /// What it stands for.
     pub kind: Kind,
+    /// Changes when a place in the worker's table is used again, so that a stale handle is found out.
     pub generation: u16,
+    /// The place in the worker's table.
     pub index: u32,
 }
 
@@ -73,14 +78,17 @@ const GENERATION_SHIFT: u32 = 32;
 const KIND_SHIFT: u32 = 48;
 
 impl Handle {
+    /// The last place that a handle can name.
     pub const MAX_INDEX: u32 = (1 << INDEX_BITS) - 1;
 
+    /// As applications and messages have it.
     pub fn to_word(self) -> u64 {
         (self.kind as u64) << KIND_SHIFT
             | u64::from(self.generation) << GENERATION_SHIFT
             | u64::from(self.index & Self::MAX_INDEX) << INDEX_SHIFT
     }
 
+    /// What a word stands for, if it could be a handle at all.
     pub fn from_word(word: u64) -> Option<Handle> {
         let kind = usize::try_from(word >> KIND_SHIFT).ok()?;
         let kind = *Kind::ALL.get(kind.checked_sub(1)?)?;
@@ -165,17 +173,26 @@ impl<const KINDS: u32> Decode<'_> for Typed<KINDS> {
     }
 }
 
+/// A context that the program created.
 pub type ContextHandle = Typed<{ bit(Kind::Context) }>;
+/// A module, from which functions come.
 pub type ModuleHandle = Typed<{ bit(Kind::Module) }>;
 
+/// A library, from which kernels come.
 pub type LibraryHandle = Typed<{ bit(Kind::Library) }>;
+/// A kernel of a library.
 pub type KernelHandle = Typed<{ bit(Kind::Kernel) }>;
 /// A stream, or the number of a default one.
 pub type StreamHandle = Typed<{ bit(Kind::Stream) }>;
+/// An event, of one process or shared.
 pub type EventHandle = Typed<{ bit(Kind::Event) }>;
+/// A graph that can be changed.
 pub type GraphHandle = Typed<{ bit(Kind::Graph) }>;
+/// A graph that can be launched.
 pub type GraphExecHandle = Typed<{ bit(Kind::GraphExec) }>;
+/// A node of a graph.
 pub type GraphNodeHandle = Typed<{ bit(Kind::GraphNode) }>;
+/// An object of the program's that graphs keep alive.
 pub type UserObjectHandle = Typed<{ bit(Kind::UserObject) }>;
 /// Physical memory.
 pub type MemHandle = Typed<{ bit(Kind::MemHandle) }>;
@@ -183,6 +200,7 @@ pub type MemHandle = Typed<{ bit(Kind::MemHandle) }>;
 pub type FunctionOrKernel = Typed<{ bit(Kind::Function) | bit(Kind::Kernel) }>;
 /// What an image becomes.
 pub type ModuleOrLibrary = Typed<{ bit(Kind::Module) | bit(Kind::Library) }>;
+/// What can be listed.
 pub type GraphOrNode = Typed<{ bit(Kind::Graph) | bit(Kind::GraphNode) }>;
 /// A graph, or a stream that is being captured into one.
 pub type GraphOrStream = Typed<{ bit(Kind::Graph) | bit(Kind::Stream) }>;

@@ -25,11 +25,13 @@ pub struct Writer<'a> {
 }
 
 impl<'a> Writer<'a> {
+    /// Writes from the beginning of `buffer` on.
     #[inline]
     pub fn new(buffer: &'a mut [u8]) -> Self {
         Writer { len: buffer.len(), rest: buffer, overflow: false }
     }
 
+    /// Eight bytes, little-endian; what does not fit is found by [`Writer::finish`].
     #[inline]
     pub fn word(&mut self, word: u64) {
         match std::mem::take(&mut self.rest).split_first_chunk_mut() {
@@ -145,10 +147,12 @@ pub struct Reader<'a> {
 }
 
 impl<'a> Reader<'a> {
+    /// Reads from the beginning of `payload` on.
     pub fn new(payload: &'a [u8]) -> Self {
         Reader { rest: payload }
     }
 
+    /// Eight bytes, little-endian.
     #[inline]
     pub fn word(&mut self) -> Result<u64, Malformed> {
         let (word, rest) = self.rest.split_first_chunk::<8>().ok_or(Malformed)?;

@@ -88,10 +88,15 @@ pub mod callback {
 
 /// What a listing of a graph asks for.
 pub mod graph_list {
+    /// All nodes of a graph.
     pub const NODES: u64 = 0;
+    /// Those that depend on no other.
     pub const ROOTS: u64 = 1;
+    /// All edges of a graph.
     pub const EDGES: u64 = 2;
+    /// The nodes that a node depends on.
     pub const DEPENDENCIES: u64 = 3;
+    /// The nodes that depend on a node.
     pub const DEPENDENTS: u64 = 4;
 }
 

@@ -21,13 +21,14 @@ macro_rules! index {
         mod codes {
             use super::{Operation, ops};
 
-            $($(pub const $name: u16 = <ops::$family::$name as Operation>::CODE;)*)*
+            $($(pub(super) const $name: u16 = <ops::$family::$name as Operation>::CODE;)*)*
         }
 
         impl Op {
             /// All of them.
             pub const ALL: &[Op] = &[$($(Op::$name,)*)*];
 
+            /// The operation of an opcode on the wire.
             #[inline]
             pub fn from_code(code: u16) -> Option<Op> {
                 match code {
@@ -36,6 +37,7 @@ macro_rules! index {
                 }
             }
 
+            /// As the enum has it: part of the protocol's fingerprint.
             pub fn name(self) -> &'static str {
                 match self {
                     $($(Op::$name => stringify!($name),)*)*

@@ -9,16 +9,24 @@ pub const HEAD: usize = 12;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Way {
+    /// On the ring, without a reply.
     Posted = 0,
+    /// On the ring, with a reply.
     Called = 1,
+    /// In a lane.
     Blocking = 2,
 }
 
+/// A message of the file.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Recorded {
+    /// How it was sent.
     pub way: Way,
+    /// The opcode on the wire.
     pub op: u16,
+    /// The index of the context, and flags.
     pub tag: u32,
+    /// The encoded request.
     pub payload: Vec<u8>,
 }
 

@@ -139,6 +139,7 @@ fn as_many_as_fit_are_added_behind_a_reply() {
 /// Shapes of messages that differ in one thing each: the fingerprint is made of them, and of no comment.
 #[test]
 fn shapes_tell_fields_apart_and_know_no_comments() {
+    #[allow(unreachable_pub, reason = "the macro makes public types")]
     mod probes {
         use crate::wire::definition::message;
 

@@ -18,6 +18,7 @@ pub const MAX_TEXT: usize = 96;
 /// No view is longer.
 pub const MAX_VIEW: usize = 32 << 10;
 
+/// A zone, as its clients may know it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ZoneView {
     /// Bytes of GPU memory over all of the zone's processes; none: what a card has.
@@ -30,23 +31,30 @@ pub struct ZoneView {
     pub driver_version: String,
     /// How much of the last second or so the zone kept its GPU busy, in percent, where that is measured.
     pub busy: Option<u32>,
+    /// The GPUs that it may use.
     pub cards: Vec<Card>,
+    /// Its clients.
     pub processes: Vec<Process>,
 }
 
-/// A GPU, as libvgpu shows it.
+/// A GPU, as the client library shows it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Card {
+    /// The product's name.
     pub name: String,
+    /// Of the GPU, or of the MIG instance.
     pub uuid: [u8; 16],
     /// `domain:bus:device.function`, in hexadecimal.
     pub bus_id: String,
+    /// Bytes that it has.
     pub memory: u64,
     /// Compute capability, major and minor.
     pub capability: (u32, u32),
+    /// How many multiprocessors it has.
     pub multiprocessors: u32,
     /// Device and vendor, as NVML writes them: device in the upper half.
     pub pci_device: u32,
+    /// As `pci_device`, of the board's maker.
     pub pci_subsystem: u32,
     /// What it is a part of, if it is a MIG instance.
     pub mig: Option<Instance>,
@@ -71,6 +79,7 @@ impl Card {
 }
 
 impl Instance {
+    /// The GPU's UUID, as people and programs write it.
     pub fn gpu_uuid_text(&self) -> String {
         uuid_text("GPU", &self.gpu)
     }
@@ -85,7 +94,9 @@ pub fn uuid_text(kind: &str, uuid: &[u8; 16]) -> String {
 /// A process of the zone, by the number that it has where the asking process lives.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Process {
+    /// In the pid namespace of the asking process.
     pub pid: u32,
+    /// Bytes of GPU memory that it holds.
     pub used: u64,
 }
 
@@ -109,6 +120,7 @@ impl ZoneView {
         writer.finish()
     }
 
+    /// The view in a buffer, whose rest means nothing.
     pub fn read(bytes: &[u8]) -> Result<Self, Malformed> {
         let mut reader = Reader::new(bytes);
         if reader.word()? != VERSION {
@@ -132,6 +144,7 @@ impl ZoneView {
     }
 }
 
+/// Appends cards, as [`read_cards`] reads them.
 pub fn write_cards(cards: &[Card], writer: &mut Writer<'_>) {
     writer.word(cards.len() as u64);
     for card in cards {
@@ -150,6 +163,7 @@ pub fn write_cards(cards: &[Card], writer: &mut Writer<'_>) {
     }
 }
 
+/// At most [`MAX_CARDS`] cards.
 pub fn read_cards(reader: &mut Reader<'_>) -> Result<Vec<Card>, Malformed> {
     let count = bounded(reader, MAX_CARDS)?;
     let mut cards = Vec::with_capacity(count);

@@ -19,7 +19,7 @@ pub const ROOT: &str = "tenant";
 /// What its image says about how it is run: words, each ended by a zero.
 pub const ENVIRONMENT: &str = "tenant.d/environment";
 /// The working directory. Its name stays as it was: images and archives of different versions boot together.
-pub const WORKING_DIR: &str = "tenant.d/folder";
+pub const WORKING_DIR: &str = "tenant.d/working-directory";
 pub const COMMAND: &str = "tenant.d/command";
 
 /// What all files together may have. Guests keep them in memory.

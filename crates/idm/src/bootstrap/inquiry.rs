@@ -5,7 +5,7 @@ use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes, KnownLayout};
 use super::message::{Hello, Message, VERSION};
 
 const INQUIRY_MAGIC: u32 = u32::from_le_bytes(*b"BkAs");
-const MEETING_MAGIC: u32 = u32::from_le_bytes(*b"BkMt");
+const RENDEZVOUS_MAGIC: u32 = u32::from_le_bytes(*b"BkMt");
 const ANSWER_MAGIC: u32 = u32::from_le_bytes(*b"BkAn");
 
 /// As much as an answer can say. What it means is not idm's to know.
@@ -43,7 +43,7 @@ impl Message for Inquiry {
 /// connection is not idm's to know.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
-pub struct Meeting {
+pub struct Rendezvous {
     /// Tells this message from others.
     pub magic: u32,
     /// The protocol's.
@@ -52,13 +52,13 @@ pub struct Meeting {
     pub reserved: [u64; 6],
 }
 
-impl Default for Meeting {
+impl Default for Rendezvous {
     fn default() -> Self {
-        Self { magic: MEETING_MAGIC, version: VERSION, reserved: [0; 6] }
+        Self { magic: RENDEZVOUS_MAGIC, version: VERSION, reserved: [0; 6] }
     }
 }
 
-impl Message for Meeting {
+impl Message for Rendezvous {
     fn is_valid(&self) -> bool {
         *self == Self::default()
     }
@@ -112,7 +112,7 @@ pub enum First {
     /// A question, which gets one answer.
     Inquiry,
     /// A publication, or somebody who waits for one.
-    Meeting,
+    Rendezvous,
 }
 
 /// The bytes of a first message, whichever it is: all have one size, so that one receive takes either.
@@ -121,15 +121,15 @@ pub enum First {
 pub struct Opening([u64; 7]);
 
 const _: () = assert!(size_of::<Opening>() == size_of::<Hello>() && size_of::<Opening>() == size_of::<Inquiry>());
-const _: () = assert!(size_of::<Opening>() == size_of::<Meeting>());
+const _: () = assert!(size_of::<Opening>() == size_of::<Rendezvous>());
 
 impl Opening {
     /// What it begins, if it is well formed.
     pub fn first(&self) -> Option<First> {
         let hello = Hello::read_from_bytes(self.as_bytes()).ok().filter(Message::is_valid);
         let inquiry = Inquiry::read_from_bytes(self.as_bytes()).ok().filter(Message::is_valid);
-        let meeting = Meeting::read_from_bytes(self.as_bytes()).ok().filter(Message::is_valid);
-        hello.map(First::Hello).or(inquiry.map(|_| First::Inquiry)).or(meeting.map(|_| First::Meeting))
+        let rendezvous = Rendezvous::read_from_bytes(self.as_bytes()).ok().filter(Message::is_valid);
+        hello.map(First::Hello).or(inquiry.map(|_| First::Inquiry)).or(rendezvous.map(|_| First::Rendezvous))
     }
 }
 
@@ -154,11 +154,11 @@ mod tests {
         let hello = Hello::new(7, 0);
         bootstrap::send(&a, &hello, &[]).unwrap();
         bootstrap::send(&a, &Inquiry::default(), &[]).unwrap();
-        bootstrap::send(&a, &Meeting::default(), &[]).unwrap();
+        bootstrap::send(&a, &Rendezvous::default(), &[]).unwrap();
         bootstrap::send(&a, &Inquiry { reserved: [0, 0, 1, 0, 0, 0], ..Inquiry::default() }, &[]).unwrap();
         assert_eq!(bootstrap::recv::<Opening>(&b).unwrap().0.first(), Some(First::Hello(hello)));
         assert_eq!(bootstrap::recv::<Opening>(&b).unwrap().0.first(), Some(First::Inquiry));
-        assert_eq!(bootstrap::recv::<Opening>(&b).unwrap().0.first(), Some(First::Meeting));
+        assert_eq!(bootstrap::recv::<Opening>(&b).unwrap().0.first(), Some(First::Rendezvous));
         assert!(bootstrap::recv::<Opening>(&b).is_err());
     }
 

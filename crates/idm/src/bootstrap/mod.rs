@@ -2,7 +2,7 @@
 //!
 //! client → broker: `Hello` · broker → client: `Welcome` with one end of a socket pair, whose other end the worker gets ·
 //! broker → client, over that pair: `Attach` with the region. Or, in place of all that, client → broker: `Inquiry` ·
-//! broker → client: `Answer`; or client → broker: `Meeting`, and then messages that only the two of them know.
+//! broker → client: `Answer`; or client → broker: `Rendezvous`, and then messages that only the two of them know.
 //!
 //! A message is believed only if it has exactly its size, exactly its number of descriptors, nothing was cut off, and
 //! `is_valid` says so. Descriptors that come with a refused message are closed.
@@ -13,7 +13,7 @@ mod message;
 mod socket;
 
 pub use handover::Handover;
-pub use inquiry::{ANSWER_BYTES, Answer, First, Inquiry, Meeting, Opening};
+pub use inquiry::{ANSWER_BYTES, Answer, First, Inquiry, Opening, Rendezvous};
 pub use message::{
     Attach, HELLO_BRINGS_REGION, HELLO_NEEDS_FRESH_WORKER, Hello, Message, VERSION, Welcome, WelcomeStatus,
 };

@@ -16,11 +16,12 @@ const GRAIN: u64 = 4096;
 pub struct BulkPool {
     bytes: Bytes,
     producer: Arc<Producer>,
-    books: Mutex<Books>,
+    extents: Mutex<Extents>,
     freed: Condvar,
 }
 
-struct Books {
+/// What of the area is free, and what is not yet.
+struct Extents {
     /// Free extents by offset; neighbours are merged.
     free: BTreeMap<u64, u64>,
     /// Chunks the server still uses, with the ring position that ends that, mostly in rising order.
@@ -29,7 +30,7 @@ struct Books {
     ready: u64,
 }
 
-impl Books {
+impl Extents {
     fn take(&mut self, len: u64) -> Option<u64> {
         let (&offset, &size) = self.free.iter().find(|&(_, &size)| size >= len)?;
         self.free.remove(&offset);
@@ -70,13 +71,13 @@ impl BulkPool {
         if ready != 0 {
             free.insert(0, ready);
         }
-        let books = Mutex::new(Books { free, lent: VecDeque::new(), ready });
-        Arc::new(Self { bytes, producer, books, freed: Condvar::new() })
+        let extents = Mutex::new(Extents { free, lent: VecDeque::new(), ready });
+        Arc::new(Self { bytes, producer, extents, freed: Condvar::new() })
     }
 
     /// Size of what is there of the area, and so of the largest chunk.
     pub fn len(&self) -> usize {
-        self.books.lock().ready as usize
+        self.extents.lock().ready as usize
     }
 
     /// As much as there can be.
@@ -89,12 +90,12 @@ impl BulkPool {
     /// # Safety
     /// The `by` bytes behind the first `len` must be readable and writable as long as the region is.
     pub unsafe fn extend(&self, by: u64) {
-        let mut books = self.books.lock();
-        let ready = books.ready;
+        let mut extents = self.extents.lock();
+        let ready = extents.ready;
         assert!(by <= self.capacity() as u64 - ready, "idm: the staging area cannot be as large");
-        books.ready += by;
-        books.give(ready, by);
-        drop(books);
+        extents.ready += by;
+        extents.give(ready, by);
+        drop(extents);
         self.freed.notify_all();
     }
 
@@ -106,10 +107,10 @@ impl BulkPool {
     /// A chunk of at least one byte, if there is one free now.
     pub fn try_alloc(self: &Arc<Self>, len: usize) -> Option<Chunk> {
         let rounded = Self::rounded(len)?;
-        let mut books = self.books.lock();
-        let offset = books.take(rounded).or_else(|| {
-            books.reclaim(self.producer.executed());
-            books.take(rounded)
+        let mut extents = self.extents.lock();
+        let offset = extents.take(rounded).or_else(|| {
+            extents.reclaim(self.producer.executed());
+            extents.take(rounded)
         })?;
         Some(Chunk { pool: self.clone(), offset, rounded, len })
     }
@@ -126,14 +127,14 @@ impl BulkPool {
             if let Some(chunk) = self.try_alloc(len) {
                 return Ok(Some(chunk));
             }
-            let books = self.books.lock();
-            match books.lent.iter().map(|lent| lent.0).min() {
+            let extents = self.extents.lock();
+            match extents.lent.iter().map(|lent| lent.0).min() {
                 Some(position) => {
-                    drop(books);
+                    drop(extents);
                     // Bounded, because a chunk may also be given back directly meanwhile.
                     self.producer.wait_executed(position, Some(Duration::from_millis(1)))?;
                 }
-                None => drop(condvar_wait(&self.freed, books)),
+                None => drop(condvar_wait(&self.freed, extents)),
             }
         }
     }
@@ -177,14 +178,14 @@ impl Chunk {
         let this = std::mem::ManuallyDrop::new(self);
         // SAFETY: `this` is never dropped, so the Arc is moved out exactly once.
         let pool = unsafe { std::ptr::read(&this.pool) };
-        pool.books.lock().lent.push_back((position, this.offset, this.rounded));
+        pool.extents.lock().lent.push_back((position, this.offset, this.rounded));
         pool.freed.notify_all();
     }
 }
 
 impl Drop for Chunk {
     fn drop(&mut self) {
-        self.pool.books.lock().give(self.offset, self.rounded);
+        self.pool.extents.lock().give(self.offset, self.rounded);
         self.pool.freed.notify_all();
     }
 }

@@ -1,7 +1,7 @@
 //! The memory that two processes share: a memfd that can no longer change its size.
 //!
-//! The server creates it (`Region::create`), or whoever brings the two together does (`Region::memory`); it is sealed
-//! against shrinking and growing, and whoever gets the descriptor maps it (`Region::attach`). Because of the seals no
+//! The server creates it (`Region::create`), or the broker that connects the two does (`Region::memory`); it is sealed
+//! against shrinking and growing, and the receiver of the descriptor maps it (`Region::attach`). Because of the seals no
 //! access can fault with SIGBUS, whatever the other side does with its descriptor: a hole punched into it reads as zeroes.
 //!
 //! Between two kernels the memory is neither's memfd: a transport maps it in its own way (`Region::over`).

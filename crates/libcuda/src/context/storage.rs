@@ -7,7 +7,7 @@ use cuda_abi::types::*;
 use parking_lot::RwLock;
 
 /// Called when the context goes.
-pub type Destructor = Option<unsafe extern "C" fn(CUcontext, *mut c_void, *mut c_void)>;
+pub(crate) type Destructor = Option<unsafe extern "C" fn(CUcontext, *mut c_void, *mut c_void)>;
 
 struct Stored {
     value: usize,
@@ -18,23 +18,23 @@ type Values = HashMap<(u64, usize), Stored>;
 
 static VALUES: RwLock<Option<Values>> = RwLock::new(None);
 
-pub fn put(context: u64, key: usize, value: usize, destructor: Destructor) {
+pub(crate) fn put(context: u64, key: usize, value: usize, destructor: Destructor) {
     VALUES.write().get_or_insert_default().insert((context, key), Stored { value, destructor });
 }
 
-pub fn get(context: u64, key: usize) -> CudaResult<usize> {
+pub(crate) fn get(context: u64, key: usize) -> CudaResult<usize> {
     let values = VALUES.read();
     let found = values.as_ref().and_then(|values| values.get(&(context, key)));
     found.map(|stored| stored.value).ok_or(CUDA_ERROR_INVALID_HANDLE)
 }
 
-pub fn delete(context: u64, key: usize) -> CudaResult {
+pub(crate) fn delete(context: u64, key: usize) -> CudaResult {
     let removed = VALUES.write().as_mut().and_then(|values| values.remove(&(context, key)));
     removed.map(|_| ()).ok_or(CUDA_ERROR_INVALID_HANDLE)
 }
 
 /// Ends all values of a context.
-pub fn destroy(context: u64) {
+pub(crate) fn destroy(context: u64) {
     let mut gone = Vec::new();
     if let Some(values) = VALUES.write().as_mut() {
         gone.extend(values.extract_if(|(owner, _), _| *owner == context));

@@ -52,7 +52,7 @@ thread_local! {
 
 /// Is any capture open in this process?
 #[inline]
-pub fn is_open() -> bool {
+pub(crate) fn is_open() -> bool {
     OPEN.load(Ordering::Relaxed) != 0
 }
 
@@ -86,18 +86,18 @@ fn forbidden() -> Forbidden {
 
 /// The tag of a message from this thread.
 #[inline]
-pub fn mark(tag: u32) -> u32 {
+pub(crate) fn mark(tag: u32) -> u32 {
     if is_open() && forbidden() != Forbidden::Nothing { tag | TAG_FORBIDDEN } else { tag }
 }
 
 /// Must a call that may block be executed where the captures were begun, for the driver to refuse it?
 #[inline]
-pub fn is_forbidden_here() -> bool {
+pub(crate) fn is_forbidden_here() -> bool {
     is_open() && forbidden() == Forbidden::Here
 }
 
 /// Runs something that no capture forbids, because it is none of the program's business.
-pub fn unaffected<T>(work: impl FnOnce() -> T) -> T {
+pub(crate) fn unaffected<T>(work: impl FnOnce() -> T) -> T {
     let before = MODE.replace(capture_mode::RELAXED);
     let result = work();
     MODE.set(before);
@@ -106,7 +106,7 @@ pub fn unaffected<T>(work: impl FnOnce() -> T) -> T {
 
 /// Refuses, as the driver does, what a capture forbids this thread. For calls that never reach the driver as such.
 #[inline]
-pub fn check_permitted() -> CudaResult {
+pub(crate) fn check_permitted() -> CudaResult {
     if is_open() && forbidden() != Forbidden::Nothing {
         return operation::call(&CaptureProbe {}, |()| ());
     }
@@ -115,7 +115,7 @@ pub fn check_permitted() -> CudaResult {
 
 /// Is this stream (as the worker knows it) part of a capture?
 #[inline]
-pub fn is_captured(stream: u64) -> CudaResult<bool> {
+pub(crate) fn is_captured(stream: u64) -> CudaResult<bool> {
     Ok(is_open() && status(stream)? != capture_status::NONE)
 }
 
@@ -153,7 +153,7 @@ fn closed(stream: u64) {
 }
 
 /// A stream was destroyed, and a capture that began in it is over.
-pub fn stream_destroyed(stream: u64) {
+pub(crate) fn stream_destroyed(stream: u64) {
     if is_open() {
         closed(stream);
     }
@@ -228,18 +228,18 @@ fn named(nodes: InSlice<CUgraphNode>) -> CudaResult<Vec<GraphNodeHandle>> {
 }
 
 #[allow(non_snake_case)]
-pub mod api {
+pub(crate) mod api {
     use super::*;
 
-    pub fn cuStreamBeginCapture(stream: CUstream) -> CudaResult {
+    pub(crate) fn cuStreamBeginCapture(stream: CUstream) -> CudaResult {
         cuStreamBeginCapture_v2(stream, capture_mode::GLOBAL)
     }
 
-    pub fn cuStreamBeginCapture_v2(stream: CUstream, mode: u32) -> CudaResult {
+    pub(crate) fn cuStreamBeginCapture_v2(stream: CUstream, mode: u32) -> CudaResult {
         begin(stream, mode, false, |stream| operation::call(&CaptureBegin { stream, mode }, |()| ()))
     }
 
-    pub fn cuStreamBeginCaptureToGraph(
+    pub(crate) fn cuStreamBeginCaptureToGraph(
         stream: CUstream,
         graph: CUgraph,
         dependencies: InSlice<CUgraphNode>,
@@ -255,7 +255,7 @@ pub mod api {
         })
     }
 
-    pub fn cuStreamEndCapture(stream: CUstream, graph: Out<CUgraph>) -> CudaResult {
+    pub(crate) fn cuStreamEndCapture(stream: CUstream, graph: Out<CUgraph>) -> CudaResult {
         if graph.is_null() && !fills_a_known_graph(stream)? {
             return Err(CUDA_ERROR_INVALID_VALUE);
         }
@@ -264,19 +264,23 @@ pub mod api {
         ended.map(|_| ())
     }
 
-    pub fn cuStreamIsCapturing(stream: CUstream, out: Out<CUstreamCaptureStatus>) -> CudaResult {
+    pub(crate) fn cuStreamIsCapturing(stream: CUstream, out: Out<CUstreamCaptureStatus>) -> CudaResult {
         out.required()?;
         let stream = stream::resolve(stream)?;
         let found = if is_open() { status(stream)? } else { capture_status::NONE };
         out.put(found)
     }
 
-    pub fn cuStreamGetCaptureInfo(stream: CUstream, status: Out<CUstreamCaptureStatus>, id: Out<u64>) -> CudaResult {
+    pub(crate) fn cuStreamGetCaptureInfo(
+        stream: CUstream,
+        status: Out<CUstreamCaptureStatus>,
+        id: Out<u64>,
+    ) -> CudaResult {
         // Without a capture the other outputs stay as they are.
         write_info(&info(stream)?, status, id, Out::nowhere())
     }
 
-    pub fn cuStreamGetCaptureInfo_v2(
+    pub(crate) fn cuStreamGetCaptureInfo_v2(
         stream: CUstream,
         status: Out<CUstreamCaptureStatus>,
         id: Out<u64>,
@@ -294,7 +298,7 @@ pub mod api {
         Ok(())
     }
 
-    pub fn cuStreamGetCaptureInfo_v3(
+    pub(crate) fn cuStreamGetCaptureInfo_v3(
         stream: CUstream,
         status: Out<CUstreamCaptureStatus>,
         id: Out<u64>,
@@ -325,7 +329,7 @@ pub mod api {
         });
     }
 
-    pub fn cuStreamUpdateCaptureDependencies(
+    pub(crate) fn cuStreamUpdateCaptureDependencies(
         stream: CUstream,
         dependencies: InSlice<CUgraphNode>,
         count: usize,
@@ -334,7 +338,7 @@ pub mod api {
         cuStreamUpdateCaptureDependencies_v2(stream, dependencies, InSlice::none(), count, flags)
     }
 
-    pub fn cuStreamUpdateCaptureDependencies_v2(
+    pub(crate) fn cuStreamUpdateCaptureDependencies_v2(
         stream: CUstream,
         dependencies: InSlice<CUgraphNode>,
         edges: InSlice<CUgraphEdgeData>,
@@ -350,7 +354,7 @@ pub mod api {
         operation::call(&CaptureUpdate { stream: Typed(stream), flags, nodes, edges }, |()| ())
     }
 
-    pub fn cuThreadExchangeStreamCaptureMode(mode: InOut<CUstreamCaptureMode>) -> CudaResult {
+    pub(crate) fn cuThreadExchangeStreamCaptureMode(mode: InOut<CUstreamCaptureMode>) -> CudaResult {
         // Natively any number is taken.
         let wanted = mode.take()?;
         mode.put(MODE.replace(wanted))

@@ -32,7 +32,7 @@ const NAMES: [&str; 14] = [
 ];
 
 #[allow(non_snake_case)]
-pub fn cuGraphDebugDotPrint(graph: CUgraph, path: Str, _flags: u32) -> CudaResult {
+pub(crate) fn cuGraphDebugDotPrint(graph: CUgraph, path: Str, _flags: u32) -> CudaResult {
     path.required()?;
     let text = draw(check(Kind::Graph, graph)?)?;
     let path = OsStr::from_bytes(path.text()?.to_bytes());

@@ -44,10 +44,10 @@ fn answer(code: CUresult) -> CudaResult {
 }
 
 #[allow(non_snake_case)]
-pub mod api {
+pub(super) mod api {
     use super::*;
 
-    pub fn cuGraphInstantiate(
+    pub(crate) fn cuGraphInstantiate(
         exec: Out<CUgraphExec>,
         graph: CUgraph,
         error_node: Out<CUgraphNode>,
@@ -57,7 +57,7 @@ pub mod api {
         cuGraphInstantiate_v2(exec, graph, error_node, log, log_bytes)
     }
 
-    pub fn cuGraphInstantiate_v2(
+    pub(crate) fn cuGraphInstantiate_v2(
         exec: Out<CUgraphExec>,
         graph: CUgraph,
         error_node: Out<CUgraphNode>,
@@ -74,14 +74,14 @@ pub mod api {
         exec.put(outcome.other as CUgraphExec)
     }
 
-    pub fn cuGraphInstantiateWithFlags(exec: Out<CUgraphExec>, graph: CUgraph, flags: u64) -> CudaResult {
+    pub(crate) fn cuGraphInstantiateWithFlags(exec: Out<CUgraphExec>, graph: CUgraph, flags: u64) -> CudaResult {
         exec.required()?;
         let outcome = instantiate(graph, flags, None)?;
         answer(outcome.code)?;
         exec.put(outcome.other as CUgraphExec)
     }
 
-    pub fn cuGraphInstantiateWithParams(
+    pub(crate) fn cuGraphInstantiateWithParams(
         exec: Out<CUgraphExec>,
         graph: CUgraph,
         params: InOut<CUDA_GRAPH_INSTANTIATE_PARAMS>,
@@ -96,7 +96,7 @@ pub mod api {
         exec.put(outcome.other as CUgraphExec)
     }
 
-    pub fn cuGraphExecUpdate(
+    pub(crate) fn cuGraphExecUpdate(
         exec: CUgraphExec,
         graph: CUgraph,
         error_node: Out<CUgraphNode>,
@@ -108,7 +108,7 @@ pub mod api {
         answer(outcome.code)
     }
 
-    pub fn cuGraphExecUpdate_v2(
+    pub(crate) fn cuGraphExecUpdate_v2(
         exec: CUgraphExec,
         graph: CUgraph,
         info: Out<CUgraphExecUpdateResultInfo>,

@@ -11,7 +11,7 @@ use crate::{handles, operation};
 
 /// A row of a listing. What a listing does not have is zero.
 #[derive(Clone, Copy)]
-pub struct Row {
+pub(super) struct Row {
     pub first: u64,
     pub second: u64,
     pub edge: CUgraphEdgeData,
@@ -34,7 +34,7 @@ fn count(what: u64, whose: u64) -> CudaResult<usize> {
 }
 
 /// A whole listing. A reply holds as many rows as fit; the rest is asked for again.
-pub fn rows(what: u64, whose: u64) -> CudaResult<Vec<Row>> {
+pub(super) fn rows(what: u64, whose: u64) -> CudaResult<Vec<Row>> {
     let mut rows = Vec::new();
     loop {
         let before = rows.len();
@@ -98,20 +98,24 @@ fn change(
 }
 
 #[allow(non_snake_case)]
-pub mod api {
+pub(super) mod api {
     use super::*;
 
-    pub fn cuGraphGetNodes(graph: CUgraph, nodes: OutSlice<CUgraphNode>, count: InOut<usize>) -> CudaResult {
+    pub(crate) fn cuGraphGetNodes(graph: CUgraph, nodes: OutSlice<CUgraphNode>, count: InOut<usize>) -> CudaResult {
         let graph = check(Kind::Graph, graph)?;
         hand_out(graph_list::NODES, graph, nodes, OutSlice::nowhere(), OutSlice::nowhere(), count)
     }
 
-    pub fn cuGraphGetRootNodes(graph: CUgraph, nodes: OutSlice<CUgraphNode>, count: InOut<usize>) -> CudaResult {
+    pub(crate) fn cuGraphGetRootNodes(
+        graph: CUgraph,
+        nodes: OutSlice<CUgraphNode>,
+        count: InOut<usize>,
+    ) -> CudaResult {
         let graph = check(Kind::Graph, graph)?;
         hand_out(graph_list::ROOTS, graph, nodes, OutSlice::nowhere(), OutSlice::nowhere(), count)
     }
 
-    pub fn cuGraphGetEdges(
+    pub(crate) fn cuGraphGetEdges(
         graph: CUgraph,
         from: OutSlice<CUgraphNode>,
         to: OutSlice<CUgraphNode>,
@@ -120,7 +124,7 @@ pub mod api {
         cuGraphGetEdges_v2(graph, from, to, OutSlice::nowhere(), count)
     }
 
-    pub fn cuGraphGetEdges_v2(
+    pub(crate) fn cuGraphGetEdges_v2(
         graph: CUgraph,
         from: OutSlice<CUgraphNode>,
         to: OutSlice<CUgraphNode>,
@@ -138,11 +142,11 @@ pub mod api {
     macro_rules! neighbours {
         ($($plain:ident $full:ident $what:expr;)*) => {
             $(
-                pub fn $plain(node: CUgraphNode, nodes: OutSlice<CUgraphNode>, count: InOut<usize>) -> CudaResult {
+                pub(crate) fn $plain(node: CUgraphNode, nodes: OutSlice<CUgraphNode>, count: InOut<usize>) -> CudaResult {
                     $full(node, nodes, OutSlice::nowhere(), count)
                 }
 
-                pub fn $full(
+                pub(crate) fn $full(
                     node: CUgraphNode,
                     nodes: OutSlice<CUgraphNode>,
                     edges: OutSlice<CUgraphEdgeData>,
@@ -163,7 +167,7 @@ pub mod api {
     macro_rules! changes {
         ($($plain:ident $full:ident $add:literal;)*) => {
             $(
-                pub fn $plain(
+                pub(crate) fn $plain(
                     graph: CUgraph,
                     from: InSlice<CUgraphNode>,
                     to: InSlice<CUgraphNode>,
@@ -172,7 +176,7 @@ pub mod api {
                     change(graph, from, to, InSlice::none(), $add)
                 }
 
-                pub fn $full(
+                pub(crate) fn $full(
                     graph: CUgraph,
                     from: InSlice<CUgraphNode>,
                     to: InSlice<CUgraphNode>,

@@ -75,12 +75,12 @@ fn allocate(bytes: usize, holder: u64) -> CudaResult<u64> {
 }
 
 /// `cuMemAllocAsync` on a stream that is being captured.
-pub fn allocate_captured(bytes: usize, stream: u64) -> CudaResult<u64> {
+pub(crate) fn allocate_captured(bytes: usize, stream: u64) -> CudaResult<u64> {
     allocate(bytes, stream)
 }
 
 /// Is this memory that graphs hold? Then it is not freed by asking for it.
-pub fn is_held(address: u64) -> bool {
+pub(crate) fn is_held(address: u64) -> bool {
     HELD.lock().as_ref().is_some_and(|held| held.contains_key(&address))
 }
 
@@ -90,13 +90,13 @@ fn used(device: CUdevice) -> u64 {
     mine.map(|(_, bytes)| bytes).sum()
 }
 
-pub fn forget_graph(graph: u64) {
+pub(crate) fn forget_graph(graph: u64) {
     if let Some(nodes) = NODES.lock().as_mut() {
         nodes.retain(|_, (owner, _)| *owner != graph);
     }
 }
 
-pub fn forget_node(node: u64) {
+pub(crate) fn forget_node(node: u64) {
     if let Some(nodes) = NODES.lock().as_mut() {
         nodes.remove(&node);
     }
@@ -119,10 +119,10 @@ const LAST_ATTRIBUTE: u32 = 3;
 const IS_HIGH_MARK: u32 = 1;
 
 #[allow(non_snake_case)]
-pub mod api {
+pub(crate) mod api {
     use super::*;
 
-    pub fn cuGraphAddMemAllocNode(
+    pub(crate) fn cuGraphAddMemAllocNode(
         node: Out<CUgraphNode>,
         graph: CUgraph,
         after: InSlice<CUgraphNode>,
@@ -148,7 +148,7 @@ pub mod api {
         node.put(word as CUgraphNode)
     }
 
-    pub fn cuGraphAddMemFreeNode(
+    pub(crate) fn cuGraphAddMemFreeNode(
         node: Out<CUgraphNode>,
         graph: CUgraph,
         after: InSlice<CUgraphNode>,
@@ -162,21 +162,24 @@ pub mod api {
         node.put(add(graph, after, Node::Free(dptr))? as CUgraphNode)
     }
 
-    pub fn cuGraphMemAllocNodeGetParams(node: CUgraphNode, out: Out<CUDA_MEM_ALLOC_NODE_PARAMS>) -> CudaResult {
+    pub(crate) fn cuGraphMemAllocNodeGetParams(
+        node: CUgraphNode,
+        out: Out<CUDA_MEM_ALLOC_NODE_PARAMS>,
+    ) -> CudaResult {
         match find(node) {
             Some(Node::Alloc(params)) => out.put(params),
             _ => Err(CUDA_ERROR_INVALID_VALUE),
         }
     }
 
-    pub fn cuGraphMemFreeNodeGetParams(node: CUgraphNode, out: Out<CUdeviceptr>) -> CudaResult {
+    pub(crate) fn cuGraphMemFreeNodeGetParams(node: CUgraphNode, out: Out<CUdeviceptr>) -> CudaResult {
         match find(node) {
             Some(Node::Free(dptr)) => out.put(dptr),
             _ => Err(CUDA_ERROR_INVALID_VALUE),
         }
     }
 
-    pub fn cuGraphNodeGetType(node: CUgraphNode, kind: Out<CUgraphNodeType>) -> CudaResult {
+    pub(crate) fn cuGraphNodeGetType(node: CUgraphNode, kind: Out<CUgraphNodeType>) -> CudaResult {
         kind.required()?;
         let found = match find(node) {
             Some(Node::Alloc(_)) => node_type::MEM_ALLOC,
@@ -186,7 +189,7 @@ pub mod api {
         kind.put(found)
     }
 
-    pub fn cuDeviceGetGraphMemAttribute(dev: CUdevice, attribute: u32, value: Untyped) -> CudaResult {
+    pub(crate) fn cuDeviceGetGraphMemAttribute(dev: CUdevice, attribute: u32, value: Untyped) -> CudaResult {
         device::find(dev)?;
         value.required()?;
         if attribute > LAST_ATTRIBUTE {
@@ -196,7 +199,7 @@ pub mod api {
         unsafe { value.out::<u64>() }.put(used(dev))
     }
 
-    pub fn cuDeviceSetGraphMemAttribute(dev: CUdevice, attribute: u32, value: Untyped) -> CudaResult {
+    pub(crate) fn cuDeviceSetGraphMemAttribute(dev: CUdevice, attribute: u32, value: Untyped) -> CudaResult {
         device::find(dev)?;
         value.required()?;
         // The high marks can be reset, and only to zero.
@@ -206,7 +209,7 @@ pub mod api {
         if allowed { Ok(()) } else { Err(CUDA_ERROR_INVALID_VALUE) }
     }
 
-    pub fn cuDeviceGraphMemTrim(dev: CUdevice) -> CudaResult {
+    pub(crate) fn cuDeviceGraphMemTrim(dev: CUdevice) -> CudaResult {
         device::find(dev).map(|_| ())
     }
 }

@@ -1,11 +1,11 @@
 //! Graphs: they live in the worker's driver; here their handles are checked, their nodes' parameters packed and unpacked.
 
 mod accepted;
-pub mod capture;
+pub(crate) mod capture;
 mod dot;
 mod exec;
 mod lists;
-pub mod memory;
+pub(crate) mod memory;
 mod nodes;
 mod objects;
 mod pageable;
@@ -41,18 +41,18 @@ fn edge_list(edges: InSlice<CUgraphEdgeData>) -> CudaResult<Vec<CUgraphEdgeData>
 }
 
 #[allow(non_snake_case)]
-pub mod api {
+pub(crate) mod api {
     use super::*;
 
-    pub use super::capture::api::*;
-    pub use super::dot::cuGraphDebugDotPrint;
-    pub use super::exec::api::*;
-    pub use super::lists::api::*;
-    pub use super::memory::api::*;
-    pub use super::nodes::api::*;
-    pub use super::objects::api::*;
+    pub(crate) use super::capture::api::*;
+    pub(crate) use super::dot::cuGraphDebugDotPrint;
+    pub(crate) use super::exec::api::*;
+    pub(crate) use super::lists::api::*;
+    pub(crate) use super::memory::api::*;
+    pub(crate) use super::nodes::api::*;
+    pub(crate) use super::objects::api::*;
 
-    pub fn cuGraphDestroy(graph: CUgraph) -> CudaResult {
+    pub(crate) fn cuGraphDestroy(graph: CUgraph) -> CudaResult {
         let word = check(Kind::Graph, graph)?;
         operation::call(&GraphDestroy { graph: Typed(word) }, |()| ())?;
         handles::closed(word);
@@ -61,21 +61,25 @@ pub mod api {
         Ok(())
     }
 
-    pub fn cuGraphClone(clone: Out<CUgraph>, original: CUgraph) -> CudaResult {
+    pub(crate) fn cuGraphClone(clone: Out<CUgraph>, original: CUgraph) -> CudaResult {
         clone.required()?;
         let request = GraphClone { graph: checked(Kind::Graph, original)? };
         let word = operation::call(&request, |reply| handles::opened(reply.graph.0))?;
         clone.put(word as CUgraph)
     }
 
-    pub fn cuGraphNodeFindInClone(found: Out<CUgraphNode>, original: CUgraphNode, clone: CUgraph) -> CudaResult {
+    pub(crate) fn cuGraphNodeFindInClone(
+        found: Out<CUgraphNode>,
+        original: CUgraphNode,
+        clone: CUgraph,
+    ) -> CudaResult {
         found.required()?;
         let (node, clone) = (checked(Kind::GraphNode, original)?, checked(Kind::Graph, clone)?);
         let word = operation::call(&GraphFindInClone { node, clone }, |reply| handles::opened(reply.node.0))?;
         found.put(word as CUgraphNode)
     }
 
-    pub fn cuGraphChildGraphNodeGetGraph(node: CUgraphNode, graph: Out<CUgraph>) -> CudaResult {
+    pub(crate) fn cuGraphChildGraphNodeGetGraph(node: CUgraphNode, graph: Out<CUgraph>) -> CudaResult {
         graph.required()?;
         let request = GraphChild { node: checked(Kind::GraphNode, node)? };
         let word = operation::call(&request, |reply| handles::opened(reply.graph.0))?;

@@ -12,7 +12,7 @@ use super::{accepted, capture, check, checked, edge_list, memory, node_list, pag
 use crate::{carry, handles, host_functions, operation, session};
 
 /// Adds a node; answers it and the graphs inside a conditional one.
-pub fn add(
+pub(super) fn add(
     graph: CUgraph,
     dependencies: InSlice<CUgraphNode>,
     edges: InSlice<CUgraphEdgeData>,
@@ -74,7 +74,7 @@ fn attribute(node: CUgraphNode, which: u32, value: &mut CUkernelNodeAttrValue, s
 macro_rules! adds {
     ($($name:ident($($arg:ident: $kind:ty),*) $ctx:expr => $params:expr;)*) => {
         $(
-            pub fn $name(
+            pub(crate) fn $name(
                 node: Out<CUgraphNode>,
                 graph: CUgraph,
                 dependencies: InSlice<CUgraphNode>,
@@ -95,7 +95,7 @@ macro_rules! adds {
 macro_rules! sets {
     ($($name:ident($arg:ident: $kind:ty) => $params:expr;)*) => {
         $(
-            pub fn $name(node: CUgraphNode, $arg: $kind) -> CudaResult {
+            pub(crate) fn $name(node: CUgraphNode, $arg: $kind) -> CudaResult {
                 let $arg = $arg.given()?;
                 set(None, node, std::ptr::null_mut(), $params?)
             }
@@ -107,7 +107,7 @@ macro_rules! sets {
 macro_rules! exec_sets {
     ($($name:ident($arg:ident: $kind:ty $(, $context:ident: $context_kind:ty)?) $ctx:expr => $params:expr;)*) => {
         $(
-            pub fn $name(
+            pub(crate) fn $name(
                 exec: CUgraphExec,
                 node: CUgraphNode,
                 $arg: $kind,
@@ -144,7 +144,7 @@ impl Given for *mut c_void {
 }
 
 #[allow(non_snake_case)]
-pub mod api {
+pub(super) mod api {
     use std::ptr::null_mut;
 
     use super::*;
@@ -160,7 +160,7 @@ pub mod api {
         cuGraphAddEventWaitNode(event: CUevent) null_mut() => Params::event_wait(event);
     }
 
-    pub fn cuGraphAddMemcpyNode(
+    pub(crate) fn cuGraphAddMemcpyNode(
         node: Out<CUgraphNode>,
         graph: CUgraph,
         dependencies: InSlice<CUgraphNode>,
@@ -173,7 +173,7 @@ pub mod api {
         node.put(pageable::add_memcpy(graph, dependencies, copy, ctx)? as CUgraphNode)
     }
 
-    pub fn cuGraphAddNode(
+    pub(crate) fn cuGraphAddNode(
         node: Out<CUgraphNode>,
         graph: CUgraph,
         dependencies: InSlice<CUgraphNode>,
@@ -183,7 +183,7 @@ pub mod api {
         cuGraphAddNode_v2(node, graph, dependencies, InSlice::none(), count, params)
     }
 
-    pub fn cuGraphAddNode_v2(
+    pub(crate) fn cuGraphAddNode_v2(
         node: Out<CUgraphNode>,
         graph: CUgraph,
         dependencies: InSlice<CUgraphNode>,
@@ -243,12 +243,12 @@ pub mod api {
         cuGraphExecEventWaitNodeSetEvent(event: CUevent) null_mut() => Params::event_wait(event);
     }
 
-    pub fn cuGraphNodeSetParams(node: CUgraphNode, params: In<CUgraphNodeParams>) -> CudaResult {
+    pub(crate) fn cuGraphNodeSetParams(node: CUgraphNode, params: In<CUgraphNodeParams>) -> CudaResult {
         let (described, ctx) = Params::generic(&params.take()?)?;
         set(None, node, ctx, described)
     }
 
-    pub fn cuGraphExecNodeSetParams(
+    pub(crate) fn cuGraphExecNodeSetParams(
         exec: CUgraphExec,
         node: CUgraphNode,
         params: In<CUgraphNodeParams>,
@@ -257,7 +257,7 @@ pub mod api {
         set(Some(exec), node, ctx, described)
     }
 
-    pub fn cuGraphKernelNodeGetParams(node: CUgraphNode, out: Out<CUDA_KERNEL_NODE_PARAMS_v1>) -> CudaResult {
+    pub(crate) fn cuGraphKernelNodeGetParams(node: CUgraphNode, out: Out<CUDA_KERNEL_NODE_PARAMS_v1>) -> CudaResult {
         out.required()?;
         let CUDA_KERNEL_NODE_PARAMS_v2 { function, grid, block, shared_mem_bytes, kernel_params, extra, .. } =
             params::kernel(node)?;
@@ -266,7 +266,10 @@ pub mod api {
         out.put(older)
     }
 
-    pub fn cuGraphKernelNodeGetParams_v2(node: CUgraphNode, out: Out<CUDA_KERNEL_NODE_PARAMS_v2>) -> CudaResult {
+    pub(crate) fn cuGraphKernelNodeGetParams_v2(
+        node: CUgraphNode,
+        out: Out<CUDA_KERNEL_NODE_PARAMS_v2>,
+    ) -> CudaResult {
         out.required()?;
         let mut found = params::kernel(node)?;
         if !found.kernel.is_null() {
@@ -275,7 +278,7 @@ pub mod api {
         out.put(found)
     }
 
-    pub fn cuGraphMemcpyNodeGetParams(node: CUgraphNode, out: Out<CUDA_MEMCPY3D>) -> CudaResult {
+    pub(crate) fn cuGraphMemcpyNodeGetParams(node: CUgraphNode, out: Out<CUDA_MEMCPY3D>) -> CudaResult {
         out.required()?;
         let copy = params::ask(node, node_type::MEMCPY, |_, params| match params {
             NodeParams::Memcpy { copy } => Some(copy),
@@ -284,7 +287,7 @@ pub mod api {
         out.put(copy)
     }
 
-    pub fn cuGraphMemsetNodeGetParams(node: CUgraphNode, out: Out<CUDA_MEMSET_NODE_PARAMS>) -> CudaResult {
+    pub(crate) fn cuGraphMemsetNodeGetParams(node: CUgraphNode, out: Out<CUDA_MEMSET_NODE_PARAMS>) -> CudaResult {
         out.required()?;
         let set = params::ask(node, node_type::MEMSET, |_, params| match params {
             NodeParams::Memset { destination: dst, pitch, value, element_size, width, height } => {
@@ -295,7 +298,7 @@ pub mod api {
         out.put(set)
     }
 
-    pub fn cuGraphHostNodeGetParams(node: CUgraphNode, out: Out<CUDA_HOST_NODE_PARAMS>) -> CudaResult {
+    pub(crate) fn cuGraphHostNodeGetParams(node: CUgraphNode, out: Out<CUDA_HOST_NODE_PARAMS>) -> CudaResult {
         out.required()?;
         let id = params::ask(node, node_type::HOST, |_, params| match params {
             NodeParams::Host { id } => Some(id),
@@ -305,17 +308,17 @@ pub mod api {
         out.put(CUDA_HOST_NODE_PARAMS { function: Some(function), user })
     }
 
-    pub fn cuGraphEventRecordNodeGetEvent(node: CUgraphNode, out: Out<CUevent>) -> CudaResult {
+    pub(crate) fn cuGraphEventRecordNodeGetEvent(node: CUgraphNode, out: Out<CUevent>) -> CudaResult {
         out.required()?;
         out.put(event(node, node_type::EVENT_RECORD)? as CUevent)
     }
 
-    pub fn cuGraphEventWaitNodeGetEvent(node: CUgraphNode, out: Out<CUevent>) -> CudaResult {
+    pub(crate) fn cuGraphEventWaitNodeGetEvent(node: CUgraphNode, out: Out<CUevent>) -> CudaResult {
         out.required()?;
         out.put(event(node, node_type::WAIT_EVENT)? as CUevent)
     }
 
-    pub fn cuGraphDestroyNode(node: CUgraphNode) -> CudaResult {
+    pub(crate) fn cuGraphDestroyNode(node: CUgraphNode) -> CudaResult {
         let word = check(Kind::GraphNode, node)?;
         operation::call(&NodeDestroy { node: Typed(word) }, |()| ())?;
         handles::closed(word);
@@ -324,7 +327,7 @@ pub mod api {
         Ok(())
     }
 
-    pub fn cuGraphKernelNodeGetAttribute(
+    pub(crate) fn cuGraphKernelNodeGetAttribute(
         node: CUgraphNode,
         which: u32,
         value: Out<CUkernelNodeAttrValue>,
@@ -335,7 +338,7 @@ pub mod api {
         value.put(found)
     }
 
-    pub fn cuGraphKernelNodeSetAttribute(
+    pub(crate) fn cuGraphKernelNodeSetAttribute(
         node: CUgraphNode,
         which: u32,
         value: In<CUkernelNodeAttrValue>,

@@ -18,10 +18,10 @@ fn count(object: CUuserObject, references: u32, graph: Option<GraphHandle>, flag
 }
 
 #[allow(non_snake_case)]
-pub mod api {
+pub(super) mod api {
     use super::*;
 
-    pub fn cuUserObjectCreate(
+    pub(crate) fn cuUserObjectCreate(
         object: Out<CUuserObject>,
         user: *mut c_void,
         destroy: CUhostFn,
@@ -40,26 +40,31 @@ pub mod api {
         object.put(word as CUuserObject)
     }
 
-    pub fn cuUserObjectRetain(object: CUuserObject, references: u32) -> CudaResult {
+    pub(crate) fn cuUserObjectRetain(object: CUuserObject, references: u32) -> CudaResult {
         count(object, references, None, 0, false)
     }
 
-    pub fn cuUserObjectRelease(object: CUuserObject, references: u32) -> CudaResult {
+    pub(crate) fn cuUserObjectRelease(object: CUuserObject, references: u32) -> CudaResult {
         count(object, references, None, 0, true)
     }
 
-    pub fn cuGraphRetainUserObject(graph: CUgraph, object: CUuserObject, references: u32, flags: u32) -> CudaResult {
+    pub(crate) fn cuGraphRetainUserObject(
+        graph: CUgraph,
+        object: CUuserObject,
+        references: u32,
+        flags: u32,
+    ) -> CudaResult {
         if flags & !retain_flag::MOVE != 0 {
             return Err(CUDA_ERROR_INVALID_VALUE);
         }
         count(object, references, Some(checked(Kind::Graph, graph)?), flags, false)
     }
 
-    pub fn cuGraphReleaseUserObject(graph: CUgraph, object: CUuserObject, references: u32) -> CudaResult {
+    pub(crate) fn cuGraphReleaseUserObject(graph: CUgraph, object: CUuserObject, references: u32) -> CudaResult {
         count(object, references, Some(checked(Kind::Graph, graph)?), 0, true)
     }
 
-    pub fn cuGraphConditionalHandleCreate(
+    pub(crate) fn cuGraphConditionalHandleCreate(
         handle: Out<CUgraphConditionalHandle>,
         graph: CUgraph,
         ctx: CUcontext,

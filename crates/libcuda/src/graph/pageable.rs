@@ -16,7 +16,7 @@ use crate::shaped_copy::{self, Split};
 use crate::{exports, host_functions};
 
 /// Adds a copy to a graph.
-pub fn add_memcpy(
+pub(super) fn add_memcpy(
     graph: CUgraph,
     dependencies: InSlice<CUgraphNode>,
     copy: CUDA_MEMCPY3D,

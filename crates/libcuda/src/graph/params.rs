@@ -16,7 +16,7 @@ use crate::launch::{self, Shape};
 use crate::{context, functions, handles, host_functions, ipc, operation, shaped_copy};
 
 /// The parameters of a node, checked and ready to travel.
-pub enum Params {
+pub(super) enum Params {
     Kernel {
         function: u64,
         shape: Shape,
@@ -45,7 +45,7 @@ fn plain_event(event: CUevent) -> CudaResult<u64> {
 
 impl Params {
     /// As messages hold them.
-    pub fn as_sent(&self) -> NodeParams<'_> {
+    pub(super) fn as_sent(&self) -> NodeParams<'_> {
         match self {
             Params::Kernel { function, shape, bytes } => NodeParams::Kernel {
                 function: Typed(*function),
@@ -76,7 +76,7 @@ impl Params {
         }
     }
 
-    pub fn kernel(params: &CUDA_KERNEL_NODE_PARAMS_v2) -> CudaResult<Params> {
+    pub(super) fn kernel(params: &CUDA_KERNEL_NODE_PARAMS_v2) -> CudaResult<Params> {
         let given = if params.function.is_null() { params.kernel } else { params.function };
         not_null(given)?;
         let function = functions::loaded(given)?;
@@ -88,7 +88,7 @@ impl Params {
         Ok(Params::Kernel { function: function.word, shape, bytes })
     }
 
-    pub fn kernel_v1(params: &CUDA_KERNEL_NODE_PARAMS_v1) -> CudaResult<Params> {
+    pub(super) fn kernel_v1(params: &CUDA_KERNEL_NODE_PARAMS_v1) -> CudaResult<Params> {
         let CUDA_KERNEL_NODE_PARAMS_v1 { function, grid, block, shared_mem_bytes, kernel_params, extra, .. } =
             *params;
         let full = CUDA_KERNEL_NODE_PARAMS_v2 {
@@ -104,7 +104,7 @@ impl Params {
     }
 
     /// A copy both of whose sides the worker reaches.
-    pub fn memcpy(mut copy: CUDA_MEMCPY3D) -> CudaResult<Params> {
+    pub(super) fn memcpy(mut copy: CUDA_MEMCPY3D) -> CudaResult<Params> {
         if copy.width_in_bytes == 0 || copy.height == 0 || copy.depth == 0 {
             return Err(CUDA_ERROR_INVALID_VALUE);
         }
@@ -118,7 +118,7 @@ impl Params {
         Ok(Params::Memcpy(Box::new(copy)))
     }
 
-    pub fn memset(set: &CUDA_MEMSET_NODE_PARAMS) -> CudaResult<Params> {
+    pub(super) fn memset(set: &CUDA_MEMSET_NODE_PARAMS) -> CudaResult<Params> {
         let fits = matches!(set.element_size, 1 | 2 | 4) && set.width > 0 && set.height > 0;
         if !fits || !set.dst.is_multiple_of(u64::from(set.element_size)) {
             return Err(CUDA_ERROR_INVALID_VALUE);
@@ -126,25 +126,25 @@ impl Params {
         Ok(Params::Memset(*set))
     }
 
-    pub fn host(params: &CUDA_HOST_NODE_PARAMS) -> CudaResult<Params> {
+    pub(super) fn host(params: &CUDA_HOST_NODE_PARAMS) -> CudaResult<Params> {
         let function = params.function.ok_or(CUDA_ERROR_INVALID_VALUE)?;
         Ok(Params::Host(host_functions::keep(function, params.user)?))
     }
 
-    pub fn graph(graph: CUgraph) -> CudaResult<Params> {
+    pub(super) fn graph(graph: CUgraph) -> CudaResult<Params> {
         Ok(Params::Graph(check(Kind::Graph, graph)?))
     }
 
-    pub fn event_record(event: CUevent) -> CudaResult<Params> {
+    pub(super) fn event_record(event: CUevent) -> CudaResult<Params> {
         Ok(Params::EventRecord(plain_event(event)?))
     }
 
-    pub fn event_wait(event: CUevent) -> CudaResult<Params> {
+    pub(super) fn event_wait(event: CUevent) -> CudaResult<Params> {
         Ok(Params::EventWait(plain_event(event)?))
     }
 
     /// What a generic call describes, and the context it names.
-    pub fn generic(all: &CUgraphNodeParams) -> CudaResult<(Params, CUcontext)> {
+    pub(super) fn generic(all: &CUgraphNodeParams) -> CudaResult<(Params, CUcontext)> {
         let none = std::ptr::null_mut();
         Ok(match all.kind {
             node_type::KERNEL => {
@@ -189,7 +189,7 @@ impl Params {
     }
 
     /// Takes back what was kept for a node that was not made.
-    pub fn undo(&self) {
+    pub(super) fn undo(&self) {
         if let Params::Host(id) = self {
             host_functions::forget(*id);
         }
@@ -197,7 +197,7 @@ impl Params {
 }
 
 /// The tag of messages that speak of a context: the given one, or this thread's.
-pub fn tag_of(ctx: CUcontext) -> CudaResult<u32> {
+pub(super) fn tag_of(ctx: CUcontext) -> CudaResult<u32> {
     let word = context::resolve(ctx)?;
     Ok(super::capture::mark(cuda_abi::wire::Handle::from_word(word).map_or(0, |handle| handle.index)))
 }
@@ -212,20 +212,24 @@ struct Shown {
 
 static SHOWN: Mutex<Option<HashMap<u64, Shown>>> = Mutex::new(None);
 
-pub fn forget_graph(graph: u64) {
+pub(super) fn forget_graph(graph: u64) {
     if let Some(shown) = SHOWN.lock().as_mut() {
         shown.retain(|_, shown| shown.graph != graph);
     }
 }
 
-pub fn forget_node(node: u64) {
+pub(super) fn forget_node(node: u64) {
     if let Some(shown) = SHOWN.lock().as_mut() {
         shown.remove(&node);
     }
 }
 
 /// Asks what a node does, which must be of this kind; `read` gets the graph that it goes with and what it does.
-pub fn ask<T>(node: CUgraphNode, wanted: u32, read: impl FnOnce(u64, NodeParams<'_>) -> Option<T>) -> CudaResult<T> {
+pub(super) fn ask<T>(
+    node: CUgraphNode,
+    wanted: u32,
+    read: impl FnOnce(u64, NodeParams<'_>) -> Option<T>,
+) -> CudaResult<T> {
     let node = checked(Kind::GraphNode, node)?;
     operation::call(&NodeGet { node }, |reply| {
         if reply.kind != wanted {
@@ -236,12 +240,12 @@ pub fn ask<T>(node: CUgraphNode, wanted: u32, read: impl FnOnce(u64, NodeParams<
 }
 
 /// What a node is.
-pub fn kind(node: CUgraphNode) -> CudaResult<u32> {
+pub(super) fn kind(node: CUgraphNode) -> CudaResult<u32> {
     operation::call(&NodeType { node: checked(Kind::GraphNode, node)? }, |reply| reply.kind)
 }
 
 /// What a kernel node launches; its parameters are kept for the program to look at.
-pub fn kernel(node: CUgraphNode) -> CudaResult<CUDA_KERNEL_NODE_PARAMS_v2> {
+pub(super) fn kernel(node: CUgraphNode) -> CudaResult<CUDA_KERNEL_NODE_PARAMS_v2> {
     let (owner, function, mut params, bytes) = ask(node, node_type::KERNEL, |graph, params| match params {
         NodeParams::Kernel { function, grid, block, shared_bytes, parameters } => {
             let shape =

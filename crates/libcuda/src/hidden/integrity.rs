@@ -30,7 +30,7 @@ struct Question {
     seconds: u64,
 }
 
-pub unsafe extern "C" fn check(version: u32, seconds: u64, answer: *mut [u8; 16]) -> CUresult {
+pub(super) unsafe extern "C" fn check(version: u32, seconds: u64, answer: *mut [u8; 16]) -> CUresult {
     let digest = match version % 10 {
         0 => constant(FIRST),
         1 => constant(SECOND),

@@ -14,7 +14,7 @@ use cuda_abi::error::*;
 use cuda_abi::types::CUuuid;
 
 /// A table of `N` words, of which every one that is not set answers "not supported".
-pub struct Table<const N: usize>([*const c_void; N]);
+pub(crate) struct Table<const N: usize>([*const c_void; N]);
 
 // SAFETY: addresses of code and a number.
 unsafe impl<const N: usize> Sync for Table<N> {}
@@ -52,15 +52,15 @@ impl<const N: usize> Table<N> {
 
 /// The identities of the tables, whose bytes stand as they lie in memory.
 mod ids {
-    pub const CUDART: u128 = 0x6bd5fb6c5bf4e74a8987d93912fd9df9;
-    pub const CALLBACK_HOOKS: u128 = 0xa094798c2e742e7493f20800200c0a66;
-    pub const TOOLS_TLS: u128 = 0x42d85a8123f6cb478298f6e78a3aecdc;
-    pub const CONTEXT_STORAGE: u128 = 0xc693336e1121df11a8c368f355d89593;
-    pub const INTEGRITY: u128 = 0xd4082055bde6704b8d34ba123c66e1f2;
-    pub const CONTEXT_CHECKS: u128 = 0x263e88607cd2614392f6bbd5006dfa7e;
-    pub const CONTEXT_INTERNALS: u128 = 0x21318c60971432488ca641ff7324c8f2;
-    pub const MODULE_INTERNALS: u128 = 0x6e163fbeb958444d835ce182aff1991e;
-    pub const TPC_MAP: u128 = 0x1734dc26800d47458726c0f1e7dd8bca;
+    pub(super) const CUDART: u128 = 0x6bd5fb6c5bf4e74a8987d93912fd9df9;
+    pub(super) const CALLBACK_HOOKS: u128 = 0xa094798c2e742e7493f20800200c0a66;
+    pub(super) const TOOLS_TLS: u128 = 0x42d85a8123f6cb478298f6e78a3aecdc;
+    pub(super) const CONTEXT_STORAGE: u128 = 0xc693336e1121df11a8c368f355d89593;
+    pub(super) const INTEGRITY: u128 = 0xd4082055bde6704b8d34ba123c66e1f2;
+    pub(super) const CONTEXT_CHECKS: u128 = 0x263e88607cd2614392f6bbd5006dfa7e;
+    pub(super) const CONTEXT_INTERNALS: u128 = 0x21318c60971432488ca641ff7324c8f2;
+    pub(super) const MODULE_INTERNALS: u128 = 0x6e163fbeb958444d835ce182aff1991e;
+    pub(super) const TPC_MAP: u128 = 0x1734dc26800d47458726c0f1e7dd8bca;
 }
 
 /// As many slots as the tables of driver 580 have.
@@ -137,7 +137,7 @@ const KNOWN: &[(u128, Address)] = &[
 ];
 
 #[allow(non_snake_case)]
-pub fn cuGetExportTable(table: Out<*const c_void>, id: In<CUuuid>) -> CudaResult {
+pub(crate) fn cuGetExportTable(table: Out<*const c_void>, id: In<CUuuid>) -> CudaResult {
     table.required()?;
     let id = u128::from_be_bytes(id.take()?.0);
     let found = KNOWN.iter().find(|(known, _)| *known == id).map(|(_, address)| address());

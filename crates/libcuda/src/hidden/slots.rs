@@ -11,12 +11,12 @@ use crate::context::storage::{self, Destructor};
 use crate::entry::{not_null, run};
 use crate::{context, device, exports, handles, module, operation, stream};
 
-pub extern "C" fn succeed() -> CUresult {
+pub(super) extern "C" fn succeed() -> CUresult {
     CUDA_SUCCESS
 }
 
 /// The handle of a device's primary context, without retaining or activating it.
-pub unsafe extern "C" fn primary_context(context: *mut CUcontext, device: CUdevice) -> CUresult {
+pub(super) unsafe extern "C" fn primary_context(context: *mut CUcontext, device: CUdevice) -> CUresult {
     run("primary_context", || {
         device::find(device)?;
         // SAFETY: passed on.
@@ -25,17 +25,17 @@ pub unsafe extern "C" fn primary_context(context: *mut CUcontext, device: CUdevi
 }
 
 /// Loads the module that a registration wrapper leads to: how the 11.x runtimes load everything.
-pub unsafe extern "C" fn module_from_wrapper(module: *mut CUmodule, wrapper: *const c_void) -> CUresult {
+pub(super) unsafe extern "C" fn module_from_wrapper(module: *mut CUmodule, wrapper: *const c_void) -> CUresult {
     // SAFETY: passed on.
     unsafe { exports::cuModuleLoadData(module, wrapper) }
 }
 
-pub unsafe extern "C" fn module_from_container(container: *const c_void, module: *mut CUmodule) -> CUresult {
+pub(super) unsafe extern "C" fn module_from_container(container: *const c_void, module: *mut CUmodule) -> CUresult {
     // SAFETY: passed on.
     unsafe { exports::cuModuleLoadData(module, container) }
 }
 
-pub unsafe extern "C" fn launch(
+pub(super) unsafe extern "C" fn launch(
     function: CUfunction,
     grid_x: u32,
     grid_y: u32,
@@ -71,17 +71,17 @@ unsafe fn flags(place: *mut *const c_void, count: *mut usize, area: *const u8, e
     CUDA_SUCCESS
 }
 
-pub unsafe extern "C" fn large_flags(place: *mut *const c_void, count: *mut usize) -> CUresult {
+pub(super) unsafe extern "C" fn large_flags(place: *mut *const c_void, count: *mut usize) -> CUresult {
     // SAFETY: passed on.
     unsafe { flags(place, count, LARGE_FLAGS.0.as_ptr(), 1024) }
 }
 
-pub unsafe extern "C" fn small_flags(place: *mut *const c_void, count: *mut usize) -> CUresult {
+pub(super) unsafe extern "C" fn small_flags(place: *mut *const c_void, count: *mut usize) -> CUresult {
     // SAFETY: passed on.
     unsafe { flags(place, count, SMALL_FLAGS.0.as_ptr(), 14) }
 }
 
-pub unsafe extern "C" fn no_callbacks(_which: *const c_void, answer: *mut u64) -> CUresult {
+pub(super) unsafe extern "C" fn no_callbacks(_which: *const c_void, answer: *mut u64) -> CUresult {
     if !answer.is_null() {
         // SAFETY: not NULL; the rest is the caller's promise.
         unsafe { answer.write(0) };
@@ -90,7 +90,7 @@ pub unsafe extern "C" fn no_callbacks(_which: *const c_void, answer: *mut u64) -
 }
 
 /// As `cuCtxGetCurrent`, but an error when there is none.
-pub unsafe extern "C" fn current_context(context: *mut CUcontext) -> CUresult {
+pub(super) unsafe extern "C" fn current_context(context: *mut CUcontext) -> CUresult {
     run("current_context", || match context::current_word() {
         0 => Err(CUDA_ERROR_INVALID_CONTEXT),
         // SAFETY: passed on.
@@ -109,7 +109,7 @@ fn storage_context(context: CUcontext) -> CudaResult<u64> {
     }
 }
 
-pub unsafe extern "C" fn storage_put(
+pub(super) unsafe extern "C" fn storage_put(
     context: CUcontext,
     key: *mut c_void,
     value: *mut c_void,
@@ -121,11 +121,15 @@ pub unsafe extern "C" fn storage_put(
     })
 }
 
-pub unsafe extern "C" fn storage_delete(context: CUcontext, key: *mut c_void) -> CUresult {
+pub(super) unsafe extern "C" fn storage_delete(context: CUcontext, key: *mut c_void) -> CUresult {
     run("storage_delete", || storage::delete(storage_context(context)?, key as usize))
 }
 
-pub unsafe extern "C" fn storage_get(value: *mut *mut c_void, context: CUcontext, key: *mut c_void) -> CUresult {
+pub(super) unsafe extern "C" fn storage_get(
+    value: *mut *mut c_void,
+    context: CUcontext,
+    key: *mut c_void,
+) -> CUresult {
     // Not through `run`: a miss is the normal case at first, and this is the most frequent call of all.
     let found = storage_context(context).and_then(|context| storage::get(context, key as usize));
     match found {
@@ -139,7 +143,11 @@ pub unsafe extern "C" fn storage_get(value: *mut *mut c_void, context: CUcontext
 }
 
 /// Writes 0 to the first output and leaves the second alone, as the driver does.
-pub unsafe extern "C" fn check_context(_context: CUcontext, answer: *mut u32, _other: *mut *mut c_void) -> CUresult {
+pub(super) unsafe extern "C" fn check_context(
+    _context: CUcontext,
+    answer: *mut u32,
+    _other: *mut *mut c_void,
+) -> CUresult {
     if !answer.is_null() {
         // SAFETY: not NULL; the rest is the caller's promise.
         unsafe { answer.write(0) };
@@ -147,18 +155,18 @@ pub unsafe extern "C" fn check_context(_context: CUcontext, answer: *mut u32, _o
     CUDA_SUCCESS
 }
 
-pub unsafe extern "C" fn context_device(context: CUcontext, device: *mut CUdevice) -> CUresult {
+pub(super) unsafe extern "C" fn context_device(context: CUcontext, device: *mut CUdevice) -> CUresult {
     // SAFETY: passed on.
     unsafe { exports::cuCtxGetDevice_v2(device, context) }
 }
 
-pub unsafe extern "C" fn context_id(context: CUcontext, id: *mut u64) -> CUresult {
+pub(super) unsafe extern "C" fn context_id(context: CUcontext, id: *mut u64) -> CUresult {
     // SAFETY: passed on.
     unsafe { exports::cuCtxGetId(context, id) }
 }
 
 /// The object behind a stream: its handle, which is as unique.
-pub unsafe extern "C" fn stream_object(
+pub(super) unsafe extern "C" fn stream_object(
     _context: CUcontext,
     stream: CUstream,
     object: *mut *mut c_void,
@@ -184,7 +192,11 @@ pub unsafe extern "C" fn stream_object(
     })
 }
 
-pub unsafe extern "C" fn stream_identity(_context: CUcontext, object: *mut c_void, identity: *mut u64) -> CUresult {
+pub(super) unsafe extern "C" fn stream_identity(
+    _context: CUcontext,
+    object: *mut c_void,
+    identity: *mut u64,
+) -> CUresult {
     // SAFETY: passed on.
     run("stream_identity", || unsafe { device::put(identity, object as u64) })
 }
@@ -192,7 +204,7 @@ pub unsafe extern "C" fn stream_identity(_context: CUcontext, object: *mut c_voi
 type EachFunction = unsafe extern "C" fn(user: *mut c_void, function: CUfunction, owner: *mut c_void);
 
 /// Calls back for each function of a module and answers their number. cuFFT finds its kernels so.
-pub unsafe extern "C" fn for_each_function(
+pub(super) unsafe extern "C" fn for_each_function(
     _context: CUcontext,
     module: CUmodule,
     callback: Option<EachFunction>,
@@ -214,7 +226,7 @@ pub unsafe extern "C" fn for_each_function(
 }
 
 /// Which GPC each TPC belongs to, and its place there: two arrays from `malloc`, which slot 13 frees.
-pub unsafe extern "C" fn tpc_map(groups: *mut *mut u8, places: *mut *mut u8) -> CUresult {
+pub(super) unsafe extern "C" fn tpc_map(groups: *mut *mut u8, places: *mut *mut u8) -> CUresult {
     run("tpc_map", || {
         not_null(groups)?;
         not_null(places)?;
@@ -234,7 +246,7 @@ pub unsafe extern "C" fn tpc_map(groups: *mut *mut u8, places: *mut *mut u8) -> 
     })
 }
 
-pub unsafe extern "C" fn tpc_map_free(groups: *mut u8, places: *mut u8) -> CUresult {
+pub(super) unsafe extern "C" fn tpc_map_free(groups: *mut u8, places: *mut u8) -> CUresult {
     // SAFETY: blocks that `tpc_map` made.
     unsafe {
         libc::free(groups.cast());

@@ -18,7 +18,7 @@ use crate::session::{self, Link, Session};
 #[cfg(feature = "xen")]
 const BATCH: usize = 12 << 10;
 
-pub enum Arena {
+pub(super) enum Arena {
     File(OwnedFd),
     /// They stay granted as long as they are mapped, also when this is gone.
     #[cfg(feature = "xen")]
@@ -27,7 +27,7 @@ pub enum Arena {
 
 impl Arena {
     /// `len` bytes, whole pages, zeroed.
-    pub fn make(session: &Session, len: u64) -> CudaResult<Arena> {
+    pub(super) fn make(session: &Session, len: u64) -> CudaResult<Arena> {
         match &*session.link.lock() {
             Link::Socket(_) => make_file(len).map(Arena::File),
             #[cfg(feature = "xen")]
@@ -39,7 +39,7 @@ impl Arena {
     }
 
     /// Where it is mapped from.
-    pub fn place(&self) -> (BorrowedFd<'_>, u64) {
+    pub(super) fn place(&self) -> (BorrowedFd<'_>, u64) {
         match self {
             Arena::File(file) => (file.as_fd(), 0),
             #[cfg(feature = "xen")]
@@ -48,7 +48,7 @@ impl Arena {
     }
 
     /// Gives the worker what it takes to map it. The message that says where follows while the link is still locked.
-    pub fn hand_over(&self, link: &Link) -> CudaResult {
+    pub(super) fn hand_over(&self, link: &Link) -> CudaResult {
         match (self, link) {
             (Arena::File(file), Link::Socket(socket)) => {
                 bootstrap::send(socket, &Handover::default(), &[file.as_fd()]).map_err(|_| session::lost())
@@ -63,12 +63,12 @@ impl Arena {
 
 /// Tells the worker the references of pages. What they are for it is told next, while the link is still locked.
 #[cfg(feature = "xen")]
-pub fn name_grants(refs: &[u32]) -> CudaResult {
+pub(crate) fn name_grants(refs: &[u32]) -> CudaResult {
     refs.chunks(BATCH).try_for_each(|refs| operation::block(&HostGrants { references: Array::new(refs) }, |()| ()))
 }
 
 /// A memfd of fixed size: the worker takes no file that could shrink under it.
-pub fn make_file(len: u64) -> CudaResult<OwnedFd> {
+pub(super) fn make_file(len: u64) -> CudaResult<OwnedFd> {
     // SAFETY: a new descriptor, owned from here on; plain numbers otherwise.
     unsafe {
         let fd = libc::memfd_create(c"bulkhead-pinned".as_ptr(), libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING);

@@ -15,7 +15,7 @@ use super::pages::{REGISTRY, Registry};
 
 /// Has forks take care of registered memory from now on. Must not be called with the registry locked: the C library may
 /// hold a lock of its own over a fork's handlers.
-pub fn install() {
+pub(super) fn install() {
     static INSTALLED: Once = Once::new();
     INSTALLED.call_once(|| {
         // SAFETY: the handlers stay loaded: this library is never unloaded once a session is open.

@@ -7,7 +7,7 @@ use super::PAGE;
 
 /// One line: a range of pages that are alike.
 #[derive(Debug, PartialEq, Eq)]
-pub struct Mapped {
+pub(super) struct Mapped {
     pub range: Range<u64>,
     pub readable: bool,
     pub writable: bool,
@@ -21,7 +21,7 @@ pub struct Mapped {
 
 /// A file, as the kernel tells files apart. Anonymous memory has inode 0.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct File {
+pub(super) struct File {
     pub major: u32,
     pub minor: u32,
     pub inode: u64,
@@ -29,7 +29,7 @@ pub struct File {
 
 /// What kind of memory a range is.
 #[derive(Debug, PartialEq, Eq)]
-pub enum Backing {
+pub(super) enum Backing {
     /// Whole pages of ordinary memory, this process's own.
     Private,
     /// Memory, but not that, for this reason.
@@ -64,7 +64,7 @@ impl Mapped {
         })
     }
 
-    pub fn protection(&self) -> i32 {
+    pub(super) fn protection(&self) -> i32 {
         let bit = |is: bool, bit: i32| if is { bit } else { 0 };
         bit(self.readable, libc::PROT_READ)
             | bit(self.writable, libc::PROT_WRITE)
@@ -88,13 +88,13 @@ impl Mapped {
 }
 
 /// Everything that is mapped, by rising address.
-pub fn read() -> io::Result<Vec<Mapped>> {
+pub(super) fn read() -> io::Result<Vec<Mapped>> {
     let text = std::fs::read("/proc/self/maps")?;
     Ok(String::from_utf8_lossy(&text).lines().filter_map(Mapped::parse).collect())
 }
 
 /// What `[start, start + len)` is made of.
-pub fn backing(mapped: &[Mapped], start: u64, len: u64) -> Backing {
+pub(super) fn backing(mapped: &[Mapped], start: u64, len: u64) -> Backing {
     let end = start + len;
     let mut reach = start;
     let mut objection = None;

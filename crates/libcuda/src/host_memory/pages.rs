@@ -48,7 +48,7 @@ fn check(result: i32) -> io::Result<()> {
 
 /// A range of the program's memory that is pages of a file of ours.
 #[derive(Clone, Copy, Debug)]
-pub struct Shared {
+pub(super) struct Shared {
     base: u64,
     len: u64,
     alias: u64,
@@ -59,7 +59,7 @@ pub struct Shared {
 
 /// Private pages for a part of shared memory.
 #[derive(Debug)]
-pub struct Private {
+pub(super) struct Private {
     room: Mapping,
     /// Where they go.
     place: u64,
@@ -72,7 +72,7 @@ pub struct Private {
 impl Shared {
     /// Room for private copies of what is still there: a program may unmap its memory without unregistering it, and map
     /// something else there.
-    pub fn make_room(&self, mapped: &[Mapped]) -> io::Result<Vec<Private>> {
+    pub(super) fn make_room(&self, mapped: &[Mapped]) -> io::Result<Vec<Private>> {
         let mut rooms = Vec::new();
         for part in mapped.iter().filter(|part| part.shared && part.file == self.file) {
             let inside = part.range.start >= self.base && part.range.end <= self.base + self.len;
@@ -92,7 +92,7 @@ impl Private {
     ///
     /// # Safety
     /// The alias must still be mapped.
-    pub unsafe fn copy(&self) -> io::Result<()> {
+    pub(super) unsafe fn copy(&self) -> io::Result<()> {
         let (start, len) = (self.room.start as *mut u8, self.room.len as usize);
         // SAFETY: the room is ours alone; the caller vouches for the source.
         unsafe {
@@ -105,7 +105,7 @@ impl Private {
     ///
     /// # Safety
     /// The place must be the part's, or nobody's.
-    pub unsafe fn move_into_place(&self) -> io::Result<()> {
+    pub(super) unsafe fn move_into_place(&self) -> io::Result<()> {
         let flags = libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED;
         let (start, len) = (self.room.start as *mut libc::c_void, self.room.len as usize);
         // SAFETY: the caller's promise.
@@ -114,19 +114,19 @@ impl Private {
     }
 }
 
-pub struct Registry {
+pub(super) struct Registry {
     pub shared: Vec<Shared>,
     /// What a forked child gets; filled only while a fork is under way.
     pub for_child: Vec<Private>,
 }
 
-pub static REGISTRY: Mutex<Registry> = Mutex::new(Registry { shared: Vec::new(), for_child: Vec::new() });
+pub(super) static REGISTRY: Mutex<Registry> = Mutex::new(Registry { shared: Vec::new(), for_child: Vec::new() });
 
 /// Makes `[base, base + len)` pages of the arena, which is mapped at `alias` already.
 ///
 /// # Safety
 /// The range must be private memory, and the arena as long.
-pub unsafe fn share(base: u64, alias: u64, len: u64, arena: &Arena) -> io::Result<()> {
+pub(super) unsafe fn share(base: u64, alias: u64, len: u64, arena: &Arena) -> io::Result<()> {
     let (file, offset) = arena.place();
     // SAFETY: integers.
     let mut about: libc::stat64 = unsafe { std::mem::zeroed() };
@@ -152,7 +152,7 @@ pub unsafe fn share(base: u64, alias: u64, len: u64, arena: &Arena) -> io::Resul
 }
 
 /// What is shared at this address.
-pub fn find(base: u64) -> Option<Shared> {
+pub(super) fn find(base: u64) -> Option<Shared> {
     REGISTRY.lock().shared.iter().find(|shared| shared.base == base).copied()
 }
 
@@ -160,7 +160,7 @@ pub fn find(base: u64) -> Option<Shared> {
 ///
 /// # Safety
 /// `rooms` must be what `make_room` just gave for the range, and its alias still be mapped.
-pub unsafe fn unshare(base: u64, rooms: Vec<Private>) -> io::Result<()> {
+pub(super) unsafe fn unshare(base: u64, rooms: Vec<Private>) -> io::Result<()> {
     let mut registry = REGISTRY.lock();
     registry.shared.retain(|shared| shared.base != base);
     for private in rooms {

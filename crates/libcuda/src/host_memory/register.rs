@@ -16,7 +16,7 @@ use crate::{context, session};
 /// One thread at a time registers or unregisters: what one finds free must still be free when it is done.
 static CHANGING: Mutex<()> = Mutex::new(());
 
-pub fn register(base: u64, len: u64, flags: u32) -> CudaResult {
+pub(super) fn register(base: u64, len: u64, flags: u32) -> CudaResult {
     let device = context::current_device()?;
     fork::install();
     let _changing = CHANGING.lock();
@@ -58,7 +58,7 @@ unsafe fn share(base: u64, len: u64) -> CudaResult<u64> {
     Ok(alias)
 }
 
-pub fn unregister(base: u64) -> CudaResult {
+pub(super) fn unregister(base: u64) -> CudaResult {
     session::ready()?;
     let _changing = CHANGING.lock();
     match allocations::find(base) {

@@ -54,26 +54,26 @@ fn ask(event: u64, number: u64) -> CudaResult<(bool, u64)> {
 }
 
 #[inline]
-pub fn cuEventRecord(event: CUevent, stream: CUstream) -> Option<CudaResult> {
+pub(crate) fn cuEventRecord(event: CUevent, stream: CUstream) -> Option<CudaResult> {
     is_shared(event).then(|| record(event, stream))
 }
 
 #[inline]
-pub fn cuEventRecordWithFlags(event: CUevent, stream: CUstream, flags: u32) -> Option<CudaResult> {
+pub(crate) fn cuEventRecordWithFlags(event: CUevent, stream: CUstream, flags: u32) -> Option<CudaResult> {
     is_shared(event).then(|| check_flags(flags).and_then(|()| record(event, stream)))
 }
 
 #[inline]
-pub fn cuStreamWaitEvent(stream: CUstream, event: CUevent, flags: u32) -> Option<CudaResult> {
+pub(crate) fn cuStreamWaitEvent(stream: CUstream, event: CUevent, flags: u32) -> Option<CudaResult> {
     is_shared(event).then(|| check_flags(flags).and_then(|()| wait_on_stream(event, stream)))
 }
 
 /// A shared event marks a place in a stream, and a context has many.
-pub fn cuCtxRecordEvent(_: CUcontext, event: CUevent) -> Option<CudaResult> {
+pub(crate) fn cuCtxRecordEvent(_: CUcontext, event: CUevent) -> Option<CudaResult> {
     is_shared(event).then_some(Err(CUDA_ERROR_NOT_SUPPORTED))
 }
 
-pub fn cuCtxWaitEvent(_: CUcontext, event: CUevent) -> Option<CudaResult> {
+pub(crate) fn cuCtxWaitEvent(_: CUcontext, event: CUevent) -> Option<CudaResult> {
     is_shared(event).then_some(Err(CUDA_ERROR_NOT_SUPPORTED))
 }
 
@@ -98,12 +98,12 @@ fn wait_on_stream(event: CUevent, stream: CUstream) -> CudaResult {
 }
 
 #[inline]
-pub fn cuEventQuery(event: CUevent) -> Option<CudaResult> {
+pub(crate) fn cuEventQuery(event: CUevent) -> Option<CudaResult> {
     is_shared(event).then(|| if ask(check(event)?, 0)?.0 { Ok(()) } else { Err(CUDA_ERROR_NOT_READY) })
 }
 
 #[inline]
-pub fn cuEventSynchronize(event: CUevent) -> Option<CudaResult> {
+pub(crate) fn cuEventSynchronize(event: CUevent) -> Option<CudaResult> {
     is_shared(event).then(|| wait(check(event)?))
 }
 
@@ -116,16 +116,16 @@ fn wait(event: u64) -> CudaResult {
 
 /// Waits for a record, looking ever less often.
 fn wait_for(event: u64, number: u64) -> CudaResult {
-    let mut nap = Duration::from_micros(10);
+    let mut pause = Duration::from_micros(10);
     while !ask(event, number)?.0 {
-        std::thread::sleep(nap);
-        nap = (nap * 2).min(Duration::from_millis(1));
+        std::thread::sleep(pause);
+        pause = (pause * 2).min(Duration::from_millis(1));
     }
     Ok(())
 }
 
 #[inline]
-pub fn cuEventDestroy_v2(event: CUevent) -> Option<CudaResult> {
+pub(crate) fn cuEventDestroy_v2(event: CUevent) -> Option<CudaResult> {
     if is_shared(event) {
         remove(event);
     }
@@ -134,24 +134,24 @@ pub fn cuEventDestroy_v2(event: CUevent) -> Option<CudaResult> {
 
 /// They have no time, which the driver's own event says as well.
 #[inline]
-pub fn cuEventElapsedTime(_: *mut f32, _: CUevent, _: CUevent) -> Option<CudaResult> {
+pub(crate) fn cuEventElapsedTime(_: *mut f32, _: CUevent, _: CUevent) -> Option<CudaResult> {
     None
 }
 
 #[inline]
-pub fn cuEventElapsedTime_v2(_: *mut f32, _: CUevent, _: CUevent) -> Option<CudaResult> {
+pub(crate) fn cuEventElapsedTime_v2(_: *mut f32, _: CUevent, _: CUevent) -> Option<CudaResult> {
     None
 }
 
 /// Graphs have no nodes for events between processes.
-pub fn refuse_in_graph(event: CUevent) -> CudaResult {
+pub(crate) fn refuse_in_graph(event: CUevent) -> CudaResult {
     if is_shared(event) { Err(CUDA_ERROR_NOT_SUPPORTED) } else { Ok(()) }
 }
 
-pub mod api {
+pub(crate) mod api {
     use super::*;
 
-    pub fn cuEventCreate(event: Out<CUevent>, flags: u32) -> CudaResult {
+    pub(crate) fn cuEventCreate(event: Out<CUevent>, flags: u32) -> CudaResult {
         event.required()?;
         context::current()?;
         let word = operation::call(&EventCreate { flags }, |reply| handles::opened(reply.event.0))?;
@@ -161,7 +161,7 @@ pub mod api {
         event.put(word as CUevent)
     }
 
-    pub fn cuIpcGetEventHandle(handle: Out<CUipcEventHandle>, event: CUevent) -> CudaResult {
+    pub(crate) fn cuIpcGetEventHandle(handle: Out<CUipcEventHandle>, event: CUevent) -> CudaResult {
         handle.required()?;
         let word = check(event)?;
         if !is_shared(event) {
@@ -171,7 +171,7 @@ pub mod api {
         handle.put(CUipcEventHandle(token.to_handle(What::Event)))
     }
 
-    pub fn cuIpcOpenEventHandle(event: Out<CUevent>, handle: CUipcEventHandle) -> CudaResult {
+    pub(crate) fn cuIpcOpenEventHandle(event: Out<CUevent>, handle: CUipcEventHandle) -> CudaResult {
         event.required()?;
         context::current()?;
         let token = Token::from_handle(&handle.0, What::Event)?;

@@ -65,7 +65,7 @@ pub(super) fn close(address: u64) -> CudaResult {
     Ok(())
 }
 
-pub fn cuIpcGetMemHandle(handle: Out<CUipcMemHandle>, dptr: CUdeviceptr) -> CudaResult {
+pub(crate) fn cuIpcGetMemHandle(handle: Out<CUipcMemHandle>, dptr: CUdeviceptr) -> CudaResult {
     handle.required()?;
     context::current()?;
     // As natively: of the whole allocation, and neither of a pool's nor of the program's own mappings.
@@ -74,7 +74,7 @@ pub fn cuIpcGetMemHandle(handle: Out<CUipcMemHandle>, dptr: CUdeviceptr) -> Cuda
     handle.put(CUipcMemHandle(token.to_handle(What::Memory)))
 }
 
-pub fn cuIpcOpenMemHandle_v2(pdptr: Out<CUdeviceptr>, handle: CUipcMemHandle, flags: u32) -> CudaResult {
+pub(crate) fn cuIpcOpenMemHandle_v2(pdptr: Out<CUdeviceptr>, handle: CUipcMemHandle, flags: u32) -> CudaResult {
     pdptr.required()?;
     if flags & !ipc_flag::LAZY_ENABLE_PEER_ACCESS != 0 {
         return Err(CUDA_ERROR_INVALID_VALUE);
@@ -84,11 +84,11 @@ pub fn cuIpcOpenMemHandle_v2(pdptr: Out<CUdeviceptr>, handle: CUipcMemHandle, fl
     pdptr.put(address)
 }
 
-pub fn cuIpcOpenMemHandle(pdptr: Out<CUdeviceptr>, handle: CUipcMemHandle, flags: u32) -> CudaResult {
+pub(crate) fn cuIpcOpenMemHandle(pdptr: Out<CUdeviceptr>, handle: CUipcMemHandle, flags: u32) -> CudaResult {
     cuIpcOpenMemHandle_v2(pdptr, handle, flags)
 }
 
-pub fn cuIpcCloseMemHandle(dptr: CUdeviceptr) -> CudaResult {
+pub(crate) fn cuIpcCloseMemHandle(dptr: CUdeviceptr) -> CudaResult {
     context::current()?;
     capture::check_permitted()?;
     close(dptr)

@@ -4,10 +4,10 @@
 //! open it, and what it stands for, is not decided here.
 #![allow(non_snake_case)]
 
-pub mod events;
+pub(crate) mod events;
 mod memory;
 mod physical;
-pub mod pools;
+pub(crate) mod pools;
 
 use cuda_abi::error::*;
 use cuda_abi::wire::ops;
@@ -15,17 +15,17 @@ use cuda_abi::wire::ops;
 use crate::entry::say_once;
 
 /// What the exports call.
-pub mod api {
-    pub use super::events::api::*;
-    pub use super::memory::*;
-    pub use super::physical::*;
-    pub use super::pools::api::*;
+pub(crate) mod api {
+    pub(crate) use super::events::api::*;
+    pub(crate) use super::memory::*;
+    pub(crate) use super::physical::*;
+    pub(crate) use super::pools::api::*;
 }
 
 /// What a token is for. A handle of one kind is none of another.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
-pub enum What {
+pub(crate) enum What {
     Memory = 1,
     Event,
     Physical,
@@ -33,13 +33,13 @@ pub enum What {
     Pooled,
 }
 
-pub const HANDLE: usize = 64;
+pub(crate) const HANDLE: usize = 64;
 const MAGIC: &[u8; 8] = b"bulkhead";
 const VERSION: u8 = 1;
 const TOKEN_AT: usize = 16;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Token(ops::Token);
+pub(crate) struct Token(ops::Token);
 
 impl Token {
     /// The handle that a program gets.

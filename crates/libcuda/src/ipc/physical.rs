@@ -45,7 +45,7 @@ pub(super) fn unwrap(fd: RawFd, what: What) -> CudaResult<Token> {
     Token::from_handle(&handle, what)
 }
 
-pub fn cuMemExportToShareableHandle(
+pub(crate) fn cuMemExportToShareableHandle(
     shareable: Untyped,
     handle: CUmemGenericAllocationHandle,
     kind: u32,
@@ -65,7 +65,7 @@ pub fn cuMemExportToShareableHandle(
     unsafe { shareable.out::<i32>() }.put(file.into_raw_fd())
 }
 
-pub fn cuMemImportFromShareableHandle(
+pub(crate) fn cuMemImportFromShareableHandle(
     handle: Out<CUmemGenericAllocationHandle>,
     os_handle: *mut c_void,
     kind: u32,

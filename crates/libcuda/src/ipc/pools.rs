@@ -11,16 +11,16 @@ use crate::allocations::{self, Kind};
 use crate::pool;
 
 /// Frees a piece of another process's pool: for this process, it is closed.
-pub fn free(address: u64) -> CudaResult {
+pub(crate) fn free(address: u64) -> CudaResult {
     memory::close(address)
 }
 
 /// Is it a piece of another process's pool?
-pub fn is_imported(address: u64) -> bool {
+pub(crate) fn is_imported(address: u64) -> bool {
     allocations::at(address).is_some_and(|found| found.kind == Kind::Imported && found.pool != 0)
 }
 
-pub mod api {
+pub(crate) mod api {
     use super::*;
     use std::os::fd::{IntoRawFd, RawFd};
 
@@ -32,7 +32,7 @@ pub mod api {
         }
     }
 
-    pub fn cuMemPoolExportToShareableHandle(
+    pub(crate) fn cuMemPoolExportToShareableHandle(
         handle_out: Untyped,
         pool: CUmemoryPool,
         kind: u32,
@@ -46,7 +46,7 @@ pub mod api {
         unsafe { handle_out.out::<i32>() }.put(file.into_raw_fd())
     }
 
-    pub fn cuMemPoolImportFromShareableHandle(
+    pub(crate) fn cuMemPoolImportFromShareableHandle(
         pool_out: Out<CUmemoryPool>,
         handle: *mut c_void,
         kind: u32,
@@ -60,7 +60,10 @@ pub mod api {
         pool_out.put(pool::imported(device)?)
     }
 
-    pub fn cuMemPoolExportPointer(share_data_out: Out<CUmemPoolPtrExportData>, ptr: CUdeviceptr) -> CudaResult {
+    pub(crate) fn cuMemPoolExportPointer(
+        share_data_out: Out<CUmemPoolPtrExportData>,
+        ptr: CUdeviceptr,
+    ) -> CudaResult {
         share_data_out.required()?;
         let found = allocations::find(ptr).filter(|found| found.kind == Kind::Device && found.pool != 0);
         let found = found.ok_or(CUDA_ERROR_INVALID_VALUE)?;
@@ -69,7 +72,7 @@ pub mod api {
         share_data_out.put(CUmemPoolPtrExportData(token.to_handle(What::Pooled)))
     }
 
-    pub fn cuMemPoolImportPointer(
+    pub(crate) fn cuMemPoolImportPointer(
         ptr_out: Out<CUdeviceptr>,
         pool: CUmemoryPool,
         share_data: In<CUmemPoolPtrExportData>,

@@ -10,7 +10,7 @@ use idm::bootstrap::Hello;
 use parking_lot::Mutex;
 use xen::doorbell::EventDoorbell;
 use xen::guest::ConnectError;
-pub use xen::guest::is_possible;
+pub(super) use xen::guest::is_possible;
 use xen::store::Store;
 
 use super::{Failure, Link, PATIENCE, Session, failure, reserve_window, without_signals};
@@ -23,7 +23,7 @@ const TAKE_IN: Duration = Duration::from_secs(10);
 const LAST_WORDS: Duration = Duration::from_secs(5);
 
 /// The version of the driver, as the driver domain wrote it down for this guest.
-pub fn promised_version() -> Option<u32> {
+pub(super) fn promised_version() -> Option<u32> {
     static VERSION: OnceLock<Option<u32>> = OnceLock::new();
     let read = || {
         let path = format!("{}/driver-version", xen::card::SERVICE);
@@ -36,7 +36,7 @@ pub fn promised_version() -> Option<u32> {
     }
 }
 
-pub fn connect(hello: &Hello) -> Result<(idm::Client, Link), Failure> {
+pub(super) fn connect(hello: &Hello) -> Result<(idm::Client, Link), Failure> {
     reserve_window().map_err(failure(CUDA_ERROR_OPERATING_SYSTEM, "cannot reserve the GPU's address range"))?;
     let connection = xen::guest::connect(hello, xen::guest::layout(), TAKE_IN, PATIENCE).map_err(|error| {
         let code = match error {
@@ -62,7 +62,7 @@ static DOORBELL: OnceLock<Arc<EventDoorbell>> = OnceLock::new();
 static LEAVING: AtomicBool = AtomicBool::new(false);
 
 /// The worker is gone because this process is about to.
-pub fn is_leaving() -> bool {
+pub(super) fn is_leaving() -> bool {
     LEAVING.load(Ordering::Relaxed)
 }
 
@@ -86,7 +86,7 @@ static AT_THE_END: extern "C" fn() = leave;
 static PRINTING: Mutex<()> = Mutex::new(());
 
 /// Prints what kernels print, from now on until this process ends, if it is in a guest.
-pub fn print_output(session: &'static Session) {
+pub(super) fn print_output(session: &'static Session) {
     if DOORBELL.get().is_none() {
         return;
     }
@@ -100,7 +100,7 @@ pub fn print_output(session: &'static Session) {
         })
     });
     if started.is_err() {
-        eprintln!("bulkhead: no thread to print what kernels print");
+        eprintln!("bulkhead: cannot start the thread that prints the output of kernels");
     }
 }
 
@@ -111,7 +111,7 @@ static PRINTS: AtomicBool = AtomicBool::new(false);
 
 /// After a wait for the GPU: what kernels printed before is out before the program goes on, as it is natively. That is a
 /// trip to the worker, so a program that has waited often and never had anything to print is left to the thread.
-pub fn print_at_wait(session: &Session) {
+pub(super) fn print_at_wait(session: &Session) {
     let is_guest = DOORBELL.get().is_some();
     if is_guest && (PRINTS.load(Ordering::Relaxed) || WAITS.fetch_add(1, Ordering::Relaxed) < TRUST) {
         drain(session);

@@ -10,7 +10,7 @@ use crate::host_memory::name_grants;
 use crate::operation;
 use crate::session::{Link, Session};
 
-pub use xen::counts::bytes_copied as count_copied;
+pub(super) use xen::counts::bytes_copied as count_copied;
 
 /// What is added at a time.
 const STEP: usize = 16 << 20;
@@ -19,7 +19,7 @@ const STEP: usize = 16 << 20;
 static AT_ITS_LIMIT: AtomicBool = AtomicBool::new(false);
 
 /// Adds to the staging area if there is more to be had. False: it stays as it is.
-pub fn grow(session: &Session) -> bool {
+pub(super) fn grow(session: &Session) -> bool {
     let bulk = session.client.bulk();
     let len = bulk.len();
     if len == bulk.capacity() || AT_ITS_LIMIT.load(Ordering::Relaxed) || capture::is_open() {

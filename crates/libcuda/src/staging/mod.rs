@@ -2,7 +2,7 @@
 //!
 //! Each chunk in flight has a completion word of its own, which the GPU writes when it is done with the chunk.
 
-mod crew;
+mod copy_pool;
 #[cfg(feature = "xen")]
 mod growth;
 #[cfg(not(feature = "xen"))]
@@ -130,7 +130,7 @@ impl Parts {
     /// How many threads are worth it.
     fn threads(&self) -> usize {
         let shares = self.len.div_ceil(CHUNK) / SHARE;
-        if shares < 2 || capture::is_open() { 1 } else { crew::strength().min(shares) }
+        if shares < 2 || capture::is_open() { 1 } else { copy_pool::threads().min(shares) }
     }
 
     /// Offset and length of a part that nobody has taken yet.
@@ -224,7 +224,7 @@ impl Parts {
 
     /// Has as many threads as are worth it work on the copy.
     fn share(&self, threads: usize, work: impl Fn() -> CudaResult + Sync) -> CudaResult {
-        crew::together(threads - 1, &|| {
+        copy_pool::together(threads - 1, &|| {
             if let Err(code) = work() {
                 let _ = self.error.compare_exchange(CUDA_SUCCESS, code, Ordering::Relaxed, Ordering::Relaxed);
             }
@@ -240,7 +240,7 @@ impl Parts {
 ///
 /// # Safety
 /// `source` must be readable for `len` bytes.
-pub unsafe fn to_device(destination: u64, source: *const u8, len: usize, stream: u64) -> CudaResult {
+pub(crate) unsafe fn to_device(destination: u64, source: *const u8, len: usize, stream: u64) -> CudaResult {
     let parts = Parts::new(destination, source as usize, len, stream)?;
     // SAFETY: the caller's promise.
     parts.share(parts.threads(), || unsafe { parts.send() })?;
@@ -292,7 +292,7 @@ fn unlikely() -> u64 {
 ///
 /// # Safety
 /// `destination` must be writable for `len` bytes.
-pub unsafe fn from_device(destination: *mut u8, source: u64, len: usize, stream: u64) -> CudaResult {
+pub(crate) unsafe fn from_device(destination: *mut u8, source: u64, len: usize, stream: u64) -> CudaResult {
     // SAFETY: the caller's promise.
     unsafe {
         match len {

@@ -6,7 +6,7 @@
 /// # Safety
 /// As for `copy_nonoverlapping`.
 #[cfg(target_arch = "x86_64")]
-pub unsafe fn copy(from: *const u8, to: *mut u8, len: usize) {
+pub(super) unsafe fn copy(from: *const u8, to: *mut u8, len: usize) {
     use std::arch::x86_64::{__m128i, _mm_loadu_si128, _mm_sfence, _mm_stream_si128};
     const LINE: usize = 64;
     /// Below this the caches win.

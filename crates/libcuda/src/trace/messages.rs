@@ -1,4 +1,4 @@
-//! `BULKHEAD_TRACE_MESSAGES`: every message that goes to the worker, as it is, in a file for each process in the folder
+//! `BULKHEAD_TRACE_MESSAGES`: every message that goes to the worker, as it is, in a file for each process in the directory
 //! of that name. When it is off, a message pays one relaxed load.
 
 use std::fs::File;
@@ -21,7 +21,7 @@ static FILE: Mutex<Option<(u32, File, usize)>> = Mutex::new(None);
 
 /// Has a message kept as well as written, if somebody wants that.
 #[inline]
-pub fn kept(way: Way, op: u16, tag: u32, fill: impl FnOnce(&mut [u8])) -> impl FnOnce(&mut [u8]) {
+pub(crate) fn kept(way: Way, op: u16, tag: u32, fill: impl FnOnce(&mut [u8])) -> impl FnOnce(&mut [u8]) {
     move |slot| {
         fill(slot);
         if WANTED.load(Ordering::Relaxed) != OFF {
@@ -32,14 +32,14 @@ pub fn kept(way: Way, op: u16, tag: u32, fill: impl FnOnce(&mut [u8])) -> impl F
 
 #[cold]
 fn keep(way: Way, op: u16, tag: u32, payload: &[u8]) {
-    let folder = std::env::var_os(env_vars::TRACE_MESSAGES).filter(|folder| !folder.is_empty());
-    WANTED.store(if folder.is_some() { ON } else { OFF }, Ordering::Relaxed);
-    let Some(folder) = folder else { return };
+    let dir = std::env::var_os(env_vars::TRACE_MESSAGES).filter(|dir| !dir.is_empty());
+    WANTED.store(if dir.is_some() { ON } else { OFF }, Ordering::Relaxed);
+    let Some(dir) = dir else { return };
     let mut file = FILE.lock();
     // A forked child has a file of its own.
     let own = std::process::id();
     if file.as_ref().is_none_or(|(process, ..)| *process != own) {
-        *file = File::create(Path::new(&folder).join(format!("{own}.messages"))).ok().map(|file| (own, file, 0));
+        *file = File::create(Path::new(&dir).join(format!("{own}.messages"))).ok().map(|file| (own, file, 0));
     }
     match file.as_mut() {
         Some((_, file, written)) if *written < MAX_BYTES => {
@@ -50,7 +50,7 @@ fn keep(way: Way, op: u16, tag: u32, payload: &[u8]) {
         }
         Some(_) => {}
         None => {
-            eprintln!("bulkhead: BULKHEAD_TRACE_MESSAGES: no file can be made in {}", folder.display());
+            eprintln!("bulkhead: BULKHEAD_TRACE_MESSAGES: cannot create a file in {}", dir.display());
             WANTED.store(OFF, Ordering::Relaxed);
         }
     }

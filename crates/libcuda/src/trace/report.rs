@@ -6,11 +6,11 @@ use std::time::Duration;
 use cuda_abi::env_vars::print_trace;
 use cuda_abi::error::{self, CUDA_ERROR_NOT_SUPPORTED, CUresult};
 
-use super::{Book, Traffic};
+use super::{Summary, Traffic};
 
 /// The table of a process, dearest function first.
-pub fn table(book: &Book) -> String {
-    let mut rows: Vec<_> = book.functions.iter().collect();
+pub(super) fn table(summary: &Summary) -> String {
+    let mut rows: Vec<_> = summary.functions.iter().collect();
     rows.sort_by_key(|(name, counts)| (std::cmp::Reverse(counts.nanoseconds), **name));
     let calls: u64 = rows.iter().map(|(_, counts)| counts.calls).sum();
     let mut text = format!("bulkhead: process {} made {calls} driver calls\n", std::process::id());
@@ -31,10 +31,10 @@ pub fn table(book: &Book) -> String {
     }
     let gaps = rows.iter().filter(|(_, counts)| counts.last_failure == CUDA_ERROR_NOT_SUPPORTED);
     list(&mut text, "not supported", gaps.map(|(name, counts)| format!("{name} ({})", counts.failed)));
-    let tables = book.tables.iter().map(|(id, count)| format!("{id:032x} ({count})"));
-    list(&mut text, "hidden tables that are not known", tables);
-    let slots = book.slots.iter().map(|((id, slot), count)| format!("{id:032x} slot {slot} ({count})"));
-    list(&mut text, "hidden functions that are not known", slots);
+    let tables = summary.tables.iter().map(|(id, count)| format!("{id:032x} ({count})"));
+    list(&mut text, "unknown hidden tables", tables);
+    let slots = summary.slots.iter().map(|((id, slot), count)| format!("{id:032x} slot {slot} ({count})"));
+    list(&mut text, "unknown hidden functions", slots);
     text
 }
 
@@ -46,7 +46,7 @@ fn list(text: &mut String, title: &str, items: impl Iterator<Item = String>) {
 }
 
 /// One call.
-pub fn line(name: &str, code: CUresult, traffic: Traffic, time: Duration) {
+pub(super) fn line(name: &str, code: CUresult, traffic: Traffic, time: Duration) {
     let Traffic { round_trips, posted, sent, received } = traffic;
     print_trace(&format!(
         "bulkhead: [{}] {name}: {}, {:.1} µs, {round_trips} trips, {posted} posted, {sent} B sent, {received} B received\n",

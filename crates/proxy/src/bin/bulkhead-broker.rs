@@ -1,5 +1,5 @@
 //! `bulkhead-broker`: what tenants, pods and operators talk to. It has no privilege where a spawner has it.
-
+#![warn(unreachable_pub)]
 #![forbid(unsafe_code)]
 
 use std::process::ExitCode;

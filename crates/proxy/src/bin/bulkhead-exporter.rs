@@ -1,5 +1,5 @@
 //! `bulkhead-exporter`: metrics and the status page over HTTP. It can ask the broker for its status, and for nothing else.
-
+#![warn(unreachable_pub)]
 #![forbid(unsafe_code)]
 
 use std::process::ExitCode;

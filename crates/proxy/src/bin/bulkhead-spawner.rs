@@ -1,5 +1,5 @@
 //! `bulkhead-spawner`: starts, confines and ends workers for the broker. It is the only part that has privilege.
-
+#![warn(unreachable_pub)]
 #![forbid(unsafe_code)]
 
 use std::process::ExitCode;

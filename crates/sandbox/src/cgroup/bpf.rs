@@ -101,7 +101,7 @@ struct Attach {
 }
 
 /// Puts the rules on a group. They stay as long as it does.
-pub fn attach(group: BorrowedFd<'_>, rules: &[Rule]) -> io::Result<()> {
+pub(super) fn attach(group: BorrowedFd<'_>, rules: &[Rule]) -> io::Result<()> {
     let program = program(rules);
     let load = Load {
         kind: TYPE_CGROUP_DEVICE,

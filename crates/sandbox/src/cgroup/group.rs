@@ -1,4 +1,4 @@
-//! What is done with one group: a folder whose files are the kernel's.
+//! What is done with one group: a directory whose files are the kernel's.
 
 use std::fs::{self, File};
 use std::io;
@@ -20,7 +20,7 @@ const PERIOD_US: u64 = 100_000;
 /// Version 1 has no word for "no limit".
 const V1_UNLIMITED: &str = "-1";
 
-pub fn make(path: &Path) -> io::Result<()> {
+pub(super) fn make(path: &Path) -> io::Result<()> {
     match fs::create_dir(path) {
         Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(()),
         result => result,
@@ -29,7 +29,7 @@ pub fn make(path: &Path) -> io::Result<()> {
 
 /// Makes a broker's top group and holds it. Another broker's sweep may remove it in between, so it is looked at again
 /// when it is locked.
-pub fn take(path: &Path) -> io::Result<File> {
+pub(super) fn take(path: &Path) -> io::Result<File> {
     for _ in 0..ROUNDS {
         make(path)?;
         let lock = match File::open(path) {
@@ -49,7 +49,7 @@ pub fn take(path: &Path) -> io::Result<File> {
 }
 
 /// Removes the groups of brokers that are gone, with nobody left inside.
-pub fn sweep(base: &Path, prefix: &str) {
+pub(super) fn sweep(base: &Path, prefix: &str) {
     for child in children(base) {
         let path = base.join(&child);
         let ours = child.to_str().is_some_and(|name| name.starts_with(prefix));
@@ -73,15 +73,15 @@ fn remove_below(path: &Path) {
 }
 
 /// Groups right below, by name.
-pub fn children(path: &Path) -> Vec<PathBuf> {
+pub(super) fn children(path: &Path) -> Vec<PathBuf> {
     let entries = fs::read_dir(path).into_iter().flatten().flatten();
-    let folders = entries.filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir()));
-    folders.map(|entry| PathBuf::from(entry.file_name())).collect()
+    let dirs = entries.filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir()));
+    dirs.map(|entry| PathBuf::from(entry.file_name())).collect()
 }
 
 /// In version 2, hands controllers on to the groups below the top one. Those that the kernel refuses are left out: it
 /// does so where processes are in a group that would hand them on.
-pub fn enable(tree: &Tree, wanted: Vec<Controller>) -> Vec<Controller> {
+pub(super) fn enable(tree: &Tree, wanted: Vec<Controller>) -> Vec<Controller> {
     if tree.version == Version::V1 {
         return wanted;
     }
@@ -93,7 +93,7 @@ pub fn enable(tree: &Tree, wanted: Vec<Controller>) -> Vec<Controller> {
 }
 
 /// The same for a zone's group, which hands on what its top group has.
-pub fn enable_below(tree: &Tree, group: &Path) -> io::Result<()> {
+pub(super) fn enable_below(tree: &Tree, group: &Path) -> io::Result<()> {
     let wanted = tree.controllers.iter().filter(|controller| **controller != Controller::Devices);
     match tree.version {
         Version::V1 => Ok(()),
@@ -110,7 +110,7 @@ fn hand_on(group: &Path, controller: Controller) -> io::Result<()> {
 }
 
 /// Denies all devices but these.
-pub fn allow(version: Version, group: &Path, rules: &[Rule]) -> io::Result<()> {
+pub(super) fn allow(version: Version, group: &Path, rules: &[Rule]) -> io::Result<()> {
     match version {
         Version::V2 => bpf::attach(File::open(group)?.as_fd(), rules),
         Version::V1 => {
@@ -121,11 +121,11 @@ pub fn allow(version: Version, group: &Path, rules: &[Rule]) -> io::Result<()> {
     }
 }
 
-pub fn limit_processes(group: &Path, most: u64) -> io::Result<()> {
+pub(super) fn limit_processes(group: &Path, most: u64) -> io::Result<()> {
     fs::write(group.join("pids.max"), most.to_string())
 }
 
-pub fn limit_memory(version: Version, group: &Path, most: Option<u64>) -> io::Result<()> {
+pub(super) fn limit_memory(version: Version, group: &Path, most: Option<u64>) -> io::Result<()> {
     let text = |unlimited: &str| most.map_or(unlimited.to_owned(), |most| most.to_string());
     match version {
         Version::V1 => fs::write(group.join("memory.limit_in_bytes"), text(V1_UNLIMITED)),
@@ -134,7 +134,7 @@ pub fn limit_memory(version: Version, group: &Path, most: Option<u64>) -> io::Re
 }
 
 /// `percent` of one processor.
-pub fn limit_cpu(version: Version, group: &Path, percent: Option<u32>) -> io::Result<()> {
+pub(super) fn limit_cpu(version: Version, group: &Path, percent: Option<u32>) -> io::Result<()> {
     let quota = percent.map(|percent| (u64::from(percent) * PERIOD_US / 100).to_string());
     match version {
         Version::V1 => {
@@ -146,12 +146,12 @@ pub fn limit_cpu(version: Version, group: &Path, percent: Option<u32>) -> io::Re
 }
 
 /// A worker and its guard are one when memory runs out.
-pub fn die_together(group: &Path) {
+pub(super) fn die_together(group: &Path) {
     // Where the kernel does not know it, the guard follows its worker.
     let _ = fs::write(group.join("memory.oom.group"), "1");
 }
 
-pub fn has_processes(group: &Path) -> bool {
+pub(super) fn has_processes(group: &Path) -> bool {
     !members(group).is_empty()
 }
 
@@ -162,7 +162,7 @@ fn members(group: &Path) -> Vec<u32> {
 
 /// Moves everybody. Those who fork meanwhile leave children behind, who are moved in the next round; where the kernel can,
 /// they are kept from it. `TimedOut` if there is no end to it.
-pub fn move_all(from: &Path, to: &Path) -> io::Result<()> {
+pub(super) fn move_all(from: &Path, to: &Path) -> io::Result<()> {
     // Version 1 has no such file. Who is moved goes on in the new group.
     let freeze = from.join("cgroup.freeze");
     let frozen = freeze.exists() && fs::write(&freeze, "1").is_ok();
@@ -199,7 +199,7 @@ fn endless() -> io::Error {
 }
 
 /// Ends who is inside and removes the group; false when it must be tried again.
-pub fn end(version: Version, group: &Path) -> bool {
+pub(super) fn end(version: Version, group: &Path) -> bool {
     match fs::remove_dir(group) {
         Ok(()) => return true,
         Err(error) if error.kind() == io::ErrorKind::NotFound => return true,
@@ -232,7 +232,7 @@ mod tests {
             fs::create_dir_all(group).unwrap();
             fs::write(group.join("cgroup.freeze"), "0").unwrap();
         }
-        // Plain files: whoever is moved stays, as if each left a child.
+        // Plain files: a process that is moved stays listed, as if each left a child.
         fs::write(from.join("cgroup.procs"), "1\n2\n".repeat(2048)).unwrap();
         assert_eq!(move_all(&from, &to).unwrap_err().kind(), io::ErrorKind::TimedOut);
         assert_eq!(fs::read_to_string(from.join("cgroup.freeze")).unwrap(), "0", "nobody stays frozen");

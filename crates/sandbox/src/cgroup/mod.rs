@@ -315,13 +315,13 @@ impl Cgroups {
 
     /// Removes all that is empty: the broker ends, and with `everything` nothing of it is to stay.
     pub fn retire(&mut self, everything: bool) {
-        let patience = Instant::now() + Duration::from_secs(2);
+        let deadline = Instant::now() + Duration::from_secs(2);
         for zone in self.zones.keys().cloned().collect::<Vec<_>>() {
             if everything {
                 self.remove_zone(&zone);
             }
         }
-        while !self.leaving.is_empty() && Instant::now() < patience {
+        while !self.leaving.is_empty() && Instant::now() < deadline {
             self.tidy(Instant::now());
             std::thread::sleep(Duration::from_millis(2));
         }
@@ -346,8 +346,8 @@ fn group_of(zone: &ZoneName) -> String {
     format!("zone-{}", zone.as_str())
 }
 
-/// The name of a broker's top group, from the folder that it lives in: its successor finds it again, and another broker
-/// has another. FNV-1a; two folders of one machine that collide would be a wonder, and the lock keeps them apart.
+/// The name of a broker's top group, from the directory that it lives in: its successor finds it again, and another broker
+/// has another. FNV-1a; two directories of one machine that collide would be a wonder, and the lock keeps them apart.
 pub fn name(state: &Path) -> String {
     let state = state.canonicalize().unwrap_or_else(|_| state.to_owned());
     let hash =
@@ -357,7 +357,7 @@ pub fn name(state: &Path) -> String {
     format!("{PREFIX}{hash:016x}")
 }
 
-/// Groups of the broker of this folder that exist, in whatever tree: for tests, which want none to be left.
+/// Groups of the broker of this directory that exist, in whatever tree: for tests, which want none to be left.
 pub fn left_behind(state: &Path) -> Vec<PathBuf> {
     let name = name(state);
     let trees = Surroundings::read().trees();

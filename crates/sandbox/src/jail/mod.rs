@@ -24,11 +24,11 @@ pub use tether::{die_with_parent, lead_session};
 #[derive(Debug, Clone)]
 pub struct Request {
     pub policy: Policy,
-    /// An empty folder, over which the new root is mounted.
+    /// An empty directory, over which the new root is mounted.
     pub root: PathBuf,
     /// User and group of its own, for a worker that starts as root; others take a user namespace.
     pub uid: Option<u32>,
-    /// Folder with the socket of the next broker; visible as [`REJOIN_INSIDE`].
+    /// Directory with the socket of the next broker; visible as [`REJOIN_INSIDE`].
     pub rejoin: Option<PathBuf>,
     /// The descriptors, beside the standard ones, that stay open.
     pub keep: Vec<i32>,
@@ -38,7 +38,7 @@ pub struct Request {
     pub names_descriptors: bool,
 }
 
-/// Where the folder with `workers.sock` lies inside.
+/// Where the directory with `workers.sock` lies inside.
 pub const REJOIN_INSIDE: &str = "/run/bulkhead";
 
 /// Whoever performs the steps: the kernel, or a test.
@@ -55,7 +55,7 @@ pub struct Report {
 }
 
 #[derive(Debug, thiserror::Error)]
-#[error("the jail cannot be left half built: {step}")]
+#[error("cannot complete the jail: {step}")]
 pub struct Fatal {
     step: String,
     source: io::Error,

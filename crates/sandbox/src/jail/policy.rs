@@ -60,9 +60,9 @@ impl Policy {
         if let Self::Nvidia { library, devices } = self {
             // The loader and the C library's parts, for a driver of a dozen libraries that load each other by name.
             binds.extend(["/usr", "/lib", "/lib64", "/etc/ld.so.cache"].map(files));
-            let folder = library.parent().map(PathBuf::from).unwrap_or_default();
-            if !["/usr", "/lib", "/lib64"].iter().any(|seen| folder.starts_with(seen)) {
-                binds.push(Bind { path: folder, kind: BindKind::Files, optional: false });
+            let dir = library.parent().map(PathBuf::from).unwrap_or_default();
+            if !["/usr", "/lib", "/lib64"].iter().any(|seen| dir.starts_with(seen)) {
+                binds.push(Bind { path: dir, kind: BindKind::Files, optional: false });
             }
             // Control, and unified memory.
             binds.extend(["/dev/nvidiactl", "/dev/nvidia-uvm", "/dev/nvidia-uvm-tools"].map(device));
@@ -77,7 +77,7 @@ impl Policy {
         devices.map(|bind| bind.path).collect()
     }
 
-    /// Folders that can be written to, gone with the worker, and how large they may grow.
+    /// Directories that can be written to, gone with the worker, and how large they may grow.
     pub fn scratch(&self) -> &'static [(&'static str, &'static str)] {
         match self {
             Self::Soft => &[],
@@ -123,10 +123,10 @@ mod tests {
     fn a_worker_of_an_instance_gets_the_nodes_that_open_it() {
         let proc = testkit::directory();
         for (instance, minors) in [("gi1", [12, 13]), ("gi2", [21, 22])] {
-            let folder = proc.join("driver/nvidia/capabilities/gpu3/mig").join(instance);
-            std::fs::create_dir_all(folder.join("ci0")).unwrap();
-            std::fs::write(folder.join("access"), format!("DeviceFileMinor: {}\n", minors[0])).unwrap();
-            std::fs::write(folder.join("ci0/access"), format!("DeviceFileMinor: {}\n", minors[1])).unwrap();
+            let dir = proc.join("driver/nvidia/capabilities/gpu3/mig").join(instance);
+            std::fs::create_dir_all(dir.join("ci0")).unwrap();
+            std::fs::write(dir.join("access"), format!("DeviceFileMinor: {}\n", minors[0])).unwrap();
+            std::fs::write(dir.join("ci0/access"), format!("DeviceFileMinor: {}\n", minors[1])).unwrap();
         }
         let number = |gpu_instance| Instance { gpu: 3, gpu_instance, compute_instance: 0 }.number().unwrap();
         let caps = |minor: u32| format!("/dev/nvidia-caps/nvidia-cap{minor}");

@@ -92,7 +92,7 @@ const SENDING: &[libc::c_long] = &[
     libc::SYS_io_uring_register,
 ];
 /// Kinds of requests that do so to a descriptor which the other process has lent: a listener of its own filter takes
-/// files of whoever answers it, and binder passes them on.
+/// files of the process that answers it, and binder passes them on.
 const SENDING_REQUESTS: [u8; 2] = [b'!', b'b'];
 
 /// All that a worker needs which computes on the CPU.
@@ -240,7 +240,7 @@ const NAMESPACE_FLAGS: [libc::c_int; 7] = [
 type Rules = BTreeMap<i64, Vec<SeccompRule>>;
 
 /// Installs the filters on this thread; the process must have no other.
-pub fn install(list: Syscalls) -> io::Result<()> {
+pub(super) fn install(list: Syscalls) -> io::Result<()> {
     for program in programs(list).map_err(io::Error::other)? {
         seccompiler::apply_filter(&program).map_err(io::Error::other)?;
     }
@@ -248,7 +248,7 @@ pub fn install(list: Syscalls) -> io::Result<()> {
 }
 
 /// Installs the filters that keep descriptors inside, on this thread.
-pub fn install_against_sending() -> io::Result<()> {
+pub(super) fn install_against_sending() -> io::Result<()> {
     for program in [no_second_abi(), against_sending().map_err(io::Error::other)?] {
         seccompiler::apply_filter(&program).map_err(io::Error::other)?;
     }

@@ -6,7 +6,7 @@ use cuda_abi::types::{CUDA_ARRAY_DESCRIPTOR, CUDA_ARRAY3D_DESCRIPTOR};
 const MAX_LEVELS: u32 = 32;
 
 /// What an array is made from.
-pub trait ArrayShape {
+pub(crate) trait ArrayShape {
     /// Width, height and depth in elements, channels and format.
     fn shape(&self) -> ([u64; 3], u32, u32);
 }
@@ -24,7 +24,7 @@ impl ArrayShape for CUDA_ARRAY3D_DESCRIPTOR {
 }
 
 /// Bytes of all levels. A shape that makes no sense is the driver's to refuse; what it says must not overflow.
-pub fn array_bytes(shape: &impl ArrayShape, levels: u32) -> u64 {
+pub(crate) fn array_bytes(shape: &impl ArrayShape, levels: u32) -> u64 {
     let (extents, channels, format) = shape.shape();
     let element = u64::from(format_bytes(format)).saturating_mul(channels.clamp(1, 4).into());
     (0..levels.clamp(1, MAX_LEVELS)).fold(0, |sum: u64, level| {

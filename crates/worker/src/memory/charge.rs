@@ -9,14 +9,14 @@ use super::Memory;
 use crate::Refusal;
 use control::BrokerLink;
 
-pub struct Charge {
+pub(crate) struct Charge {
     ledger: Arc<BrokerLink>,
     bytes: u64,
 }
 
 impl Memory {
     /// Asks the ledger for memory that the driver is about to take for itself.
-    pub fn charge(&self, bytes: u64) -> Result<Charge, Refusal> {
+    pub(crate) fn charge(&self, bytes: u64) -> Result<Charge, Refusal> {
         if bytes > 0 {
             self.ledger.charge(bytes).map_err(|_| Refusal::Code(CUDA_ERROR_OUT_OF_MEMORY))?;
         }

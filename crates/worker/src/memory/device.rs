@@ -58,7 +58,7 @@ impl Memory {
     }
 
     /// A new block for the given context of the given device.
-    pub fn allocate(&self, device: i32, context: u32, bytes: u64) -> Result<u64, Refusal> {
+    pub(crate) fn allocate(&self, device: i32, context: u32, bytes: u64) -> Result<u64, Refusal> {
         if bytes == 0 {
             return Err(Refusal::Code(CUDA_ERROR_INVALID_VALUE));
         }
@@ -150,7 +150,7 @@ impl Memory {
     }
 
     /// Takes a block back, after all work of its context, which is `current`; `wait` waits for that.
-    pub fn free(
+    pub(crate) fn free(
         &self,
         address: u64,
         current: u32,
@@ -250,7 +250,7 @@ impl Memory {
     }
 
     /// Takes a block back once `stream` has come so far.
-    pub fn free_on_stream(&self, address: u64, stream: CUstream) -> Result<(), Refusal> {
+    pub(crate) fn free_on_stream(&self, address: u64, stream: CUstream) -> Result<(), Refusal> {
         let mut state = self.state();
         let block = state.blocks.get(&address).copied().ok_or(Refusal::Code(CUDA_ERROR_INVALID_VALUE))?;
         let driver = &self.driver;
@@ -294,7 +294,7 @@ impl Memory {
     }
 
     /// Takes back everything of a context that is being retired, and is current.
-    pub fn retire(&self, context: u32) {
+    pub(crate) fn retire(&self, context: u32) {
         self.reclaim(context, true, |block| block.context == context);
         let blocks: Vec<(u64, Block)> = {
             let mut state = self.state();

@@ -19,7 +19,7 @@ const PAGE: u64 = 4096;
 const REGISTER_PORTABLE_AND_MAPPED: u32 = host_register_flag::PORTABLE | host_register_flag::DEVICE_MAP;
 
 /// What an arena is made of.
-pub enum Arena<'a> {
+pub(crate) enum Arena<'a> {
     File(BorrowedFd<'a>),
     /// Pieces that lie one after the other. They are there whatever the guest does with them.
     Granted(Vec<ForeignPages>),
@@ -63,7 +63,7 @@ impl Arena<'_> {
 }
 
 /// Keeps the host range free of anything else in this process.
-pub fn reserve_host_range() -> std::io::Result<()> {
+pub(crate) fn reserve_host_range() -> std::io::Result<()> {
     // SAFETY: the address is far from anything; NOREPLACE makes sure that nothing is there.
     unsafe {
         rustix::mm::mmap_anonymous(
@@ -78,7 +78,7 @@ pub fn reserve_host_range() -> std::io::Result<()> {
 
 impl Memory {
     /// Maps and registers a client's memory at `address`.
-    pub fn map_host(&self, arena: Arena<'_>, address: u64, len: u64) -> Result<(), Refusal> {
+    pub(crate) fn map_host(&self, arena: Arena<'_>, address: u64, len: u64) -> Result<(), Refusal> {
         let mut state = self.state();
         let free = || {
             let before =
@@ -114,7 +114,7 @@ impl Memory {
     }
 
     /// Forgets an arena. The caller has waited for all work that may use it.
-    pub fn unmap_host(&self, address: u64, len: u64) -> Result<(), Refusal> {
+    pub(crate) fn unmap_host(&self, address: u64, len: u64) -> Result<(), Refusal> {
         let mut state = self.state();
         if state.arenas.get(&address) != Some(&len) {
             return Err(Refusal::Code(CUDA_ERROR_INVALID_VALUE));

@@ -83,7 +83,7 @@ impl From<NotShared> for Refusal {
 
 impl Memory {
     /// Offers a block to others; answers with its token, the same one as before if there is one.
-    pub fn export(&self, address: u64, len: u64, kind: u64) -> Result<Token, Refusal> {
+    pub(crate) fn export(&self, address: u64, len: u64, kind: u64) -> Result<Token, Refusal> {
         let epoch = self.ledger.epoch();
         let (base, size, room, has_neighbours) = {
             let state = self.state();
@@ -154,7 +154,7 @@ impl Memory {
     }
 
     /// Maps what a token stands for; answers with its address and length. What is open already has one address.
-    pub fn import(&self, token: Token, kind: u64, device: i32, context: u32) -> Result<(u64, u64), Refusal> {
+    pub(crate) fn import(&self, token: Token, kind: u64, device: i32, context: u32) -> Result<(u64, u64), Refusal> {
         let mut importing = self.importing.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some((start, known)) = self.state().imports.iter().find(|(_, known)| known.token == token) {
             return Ok((*start, known.len));
@@ -202,14 +202,14 @@ impl Memory {
     }
 
     /// Does an address lie in memory of another worker?
-    pub fn is_imported(&self, address: u64) -> bool {
+    pub(crate) fn is_imported(&self, address: u64) -> bool {
         let state = self.state();
         let before = state.imports.range(..=address).next_back();
         before.is_some_and(|(start, import)| address - start < import.len)
     }
 
     /// Unmaps what `import` mapped. The caller has waited for all work that may use it.
-    pub fn close_import(&self, start: u64) -> Result<(), Refusal> {
+    pub(crate) fn close_import(&self, start: u64) -> Result<(), Refusal> {
         let import = {
             let mut state = self.state();
             let import = state.imports.get(&start).ok_or(INVALID)?;
@@ -236,7 +236,7 @@ impl Memory {
     }
 
     /// Offers the client's own physical memory to others.
-    pub fn export_physical(&self, physical: u64) -> Result<Token, Refusal> {
+    pub(crate) fn export_physical(&self, physical: u64) -> Result<Token, Refusal> {
         let epoch = self.ledger.epoch();
         let (size, known, foreign) = {
             let state = self.state();
@@ -262,7 +262,7 @@ impl Memory {
     }
 
     /// A handle to what a token stands for: the same one as before, if there is one.
-    pub fn import_physical(&self, token: Token) -> Result<u64, Refusal> {
+    pub(crate) fn import_physical(&self, token: Token) -> Result<u64, Refusal> {
         let _importing = self.importing.lock().unwrap_or_else(PoisonError::into_inner);
         {
             let mut state = self.state();

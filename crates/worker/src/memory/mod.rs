@@ -18,9 +18,9 @@ use cuda_abi::driver::Driver;
 use cuda_abi::error::*;
 use cuda_abi::plan;
 
-pub use self::array::array_bytes;
-pub use self::charge::Charge;
-pub use self::host::{Arena, reserve_host_range};
+pub(crate) use self::array::array_bytes;
+pub(crate) use self::charge::Charge;
+pub(crate) use self::host::{Arena, reserve_host_range};
 
 use self::device::{Block, Deferred, SmallChunk};
 use self::vmm::Physical;
@@ -28,7 +28,7 @@ use super::Refusal;
 use control::BrokerLink;
 use cuda_abi::space::Space;
 
-pub struct Memory {
+pub(crate) struct Memory {
     driver: Arc<Driver>,
     /// The zone's ledger: asked before memory is taken, told when it is returned.
     ledger: Arc<BrokerLink>,
@@ -63,7 +63,7 @@ struct State {
 }
 
 impl Memory {
-    pub fn new(driver: Arc<Driver>, ledger: Arc<BrokerLink>) -> Memory {
+    pub(crate) fn new(driver: Arc<Driver>, ledger: Arc<BrokerLink>) -> Memory {
         let state = State {
             space: Space::new(plan::DEVICE_BASE, plan::DEVICE_SIZE),
             mapped: BTreeMap::new(),
@@ -89,7 +89,7 @@ impl Memory {
     }
 
     /// May the client use `[address, address + len)`?
-    pub fn check(&self, address: u64, len: u64) -> Result<(), Refusal> {
+    pub(crate) fn check(&self, address: u64, len: u64) -> Result<(), Refusal> {
         if len == 0 {
             return Ok(());
         }
@@ -105,14 +105,14 @@ impl Memory {
     }
 
     /// Admits a variable of a module or library, until that goes.
-    pub fn add_global(&self, owner: u64, address: u64, len: u64) {
+    pub(crate) fn add_global(&self, owner: u64, address: u64, len: u64) {
         let mut state = self.state();
         if state.globals.insert(address, len).is_none() {
             state.global_owners.entry(owner).or_default().push(address);
         }
     }
 
-    pub fn remove_globals(&self, owner: u64) {
+    pub(crate) fn remove_globals(&self, owner: u64) {
         let mut state = self.state();
         for address in state.global_owners.remove(&owner).unwrap_or_default() {
             state.globals.remove(&address);
@@ -120,7 +120,7 @@ impl Memory {
     }
 
     /// Free and total bytes as the zone sees them.
-    pub fn info(&self, device_free: u64, device_total: u64) -> (u64, u64) {
+    pub(crate) fn info(&self, device_free: u64, device_total: u64) -> (u64, u64) {
         let (used, limit) = self.ledger.zone_usage();
         match limit {
             Some(limit) => {

@@ -32,7 +32,7 @@ impl Physical {
 }
 
 impl Memory {
-    pub fn reserve(&self, len: u64, align: u64, hint: u64) -> Result<u64, Refusal> {
+    pub(crate) fn reserve(&self, len: u64, align: u64, hint: u64) -> Result<u64, Refusal> {
         let align = align.max(DEVICE_GRANULE);
         if len == 0 || !len.is_multiple_of(DEVICE_GRANULE) || !align.is_power_of_two() {
             return Err(INVALID);
@@ -47,7 +47,7 @@ impl Memory {
         Ok(address)
     }
 
-    pub fn unreserve(&self, address: u64, len: u64) -> Result<(), Refusal> {
+    pub(crate) fn unreserve(&self, address: u64, len: u64) -> Result<(), Refusal> {
         let mut state = self.state();
         let empty = state.client_maps.range(address..address.saturating_add(len)).next().is_none();
         if state.reserved.get(&address) != Some(&len) || !empty {
@@ -58,7 +58,7 @@ impl Memory {
         Ok(())
     }
 
-    pub fn create(&self, len: u64, properties: &CUmemAllocationProp, flags: u64) -> Result<u64, Refusal> {
+    pub(crate) fn create(&self, len: u64, properties: &CUmemAllocationProp, flags: u64) -> Result<u64, Refusal> {
         // A location other than a device would be host memory of the node's, on nobody's account.
         if len == 0 || !len.is_multiple_of(DEVICE_GRANULE) || properties.location.kind != 1 {
             return Err(INVALID);
@@ -75,7 +75,7 @@ impl Memory {
     }
 
     /// Gives up one handle; answers whether it was the last.
-    pub fn release(&self, physical: u64) -> Result<bool, Refusal> {
+    pub(crate) fn release(&self, physical: u64) -> Result<bool, Refusal> {
         // Under the lock: the driver may use the number again at once.
         let mut state = self.state();
         let entry = state.physical.get_mut(&physical).filter(|entry| entry.handles > 0).ok_or(INVALID)?;
@@ -114,7 +114,7 @@ impl Memory {
         self.ledger.release(gone.len);
     }
 
-    pub fn map(&self, address: u64, len: u64, offset: u64, physical: u64, flags: u64) -> Result<(), Refusal> {
+    pub(crate) fn map(&self, address: u64, len: u64, offset: u64, physical: u64, flags: u64) -> Result<(), Refusal> {
         let mut state = self.state();
         let fits = |entry: &Physical| offset.checked_add(len).is_some_and(|end| end <= entry.len);
         let end = address.checked_add(len).ok_or(INVALID)?;
@@ -138,7 +138,7 @@ impl Memory {
     }
 
     /// Unmaps whole mappings that fill the range. The caller has waited for all work that may use them.
-    pub fn unmap_client(&self, address: u64, len: u64) -> Result<(), Refusal> {
+    pub(crate) fn unmap_client(&self, address: u64, len: u64) -> Result<(), Refusal> {
         let mut state = self.state();
         let end = address.checked_add(len).ok_or(INVALID)?;
         let inside: Vec<(u64, u64, u64)> = state
@@ -167,14 +167,14 @@ impl Memory {
     }
 
     /// Is the whole range mapped by the client itself?
-    pub fn check_client_map(&self, address: u64, len: u64) -> Result<(), Refusal> {
+    pub(crate) fn check_client_map(&self, address: u64, len: u64) -> Result<(), Refusal> {
         let state = self.state();
         let own = covers(&state.reserved, address, len) && covers(&state.mapped, address, len);
         if own { Ok(()) } else { Err(INVALID) }
     }
 
     /// May the client write to all of a range that it has mapped?
-    pub fn check_writable(&self, address: u64, len: u64) -> Result<(), Refusal> {
+    pub(crate) fn check_writable(&self, address: u64, len: u64) -> Result<(), Refusal> {
         let state = self.state();
         let before =
             state.client_maps.range(..address).next_back().filter(|(start, (len, _))| address - **start < *len);
@@ -187,7 +187,7 @@ impl Memory {
     }
 
     /// The physical memory behind an address of the client's own mappings, with one more handle counted.
-    pub fn retain(&self, address: u64) -> Result<u64, Refusal> {
+    pub(crate) fn retain(&self, address: u64) -> Result<u64, Refusal> {
         let mut state = self.state();
         let found = state.client_maps.range(..=address).next_back();
         let physical = found.filter(|(start, (len, _))| address - **start < *len).map(|(_, (_, physical))| *physical);

@@ -23,7 +23,7 @@ fn check(device: u32) -> Result<u32, Refusal> {
 
 /// The worker's own reference to a primary context, in which the region is registered: contexts come and go, and a
 /// registration ends with the one it was made in.
-pub fn hold_primary(worker: &Worker, device: u32) -> Result<(), Refusal> {
+pub(super) fn hold_primary(worker: &Worker, device: u32) -> Result<(), Refusal> {
     let _one_at_a_time = worker.starting();
     if worker.handles.context(1 + device).is_some() {
         return Ok(());
@@ -49,14 +49,14 @@ fn use_primary(worker: &Worker, device: u32) -> Result<(), Refusal> {
     Ok(())
 }
 
-pub fn retain(worker: &Worker, request: ContextRetain) -> Outcome {
+pub(super) fn retain(worker: &Worker, request: ContextRetain) -> Outcome {
     let device = check(request.device)?;
     use_primary(worker, device)?;
     *worker.retained().entry(device).or_insert(0) += 1;
     Ok(CUDA_SUCCESS)
 }
 
-pub fn release(worker: &Worker, request: ContextRelease, reply: Reply<'_, '_, ContextRelease>) -> Outcome {
+pub(super) fn release(worker: &Worker, request: ContextRelease, reply: Reply<'_, '_, ContextRelease>) -> Outcome {
     let device = check(request.device)?;
     let mut retained = worker.retained();
     let Some(count) = retained.get_mut(&device).filter(|count| **count > 0) else {
@@ -71,7 +71,7 @@ pub fn release(worker: &Worker, request: ContextRelease, reply: Reply<'_, '_, Co
     reply.send(&ContextReleased { is_active })
 }
 
-pub fn reset(worker: &Worker, request: ContextReset) -> Outcome {
+pub(super) fn reset(worker: &Worker, request: ContextReset) -> Outcome {
     let device = check(request.device)?;
     if worker.handles.context(1 + device).is_none() {
         return Ok(CUDA_SUCCESS);
@@ -81,13 +81,13 @@ pub fn reset(worker: &Worker, request: ContextReset) -> Outcome {
     Ok(CUDA_SUCCESS)
 }
 
-pub fn set_flags(worker: &Worker, request: ContextSetFlags) -> Outcome {
+pub(super) fn set_flags(worker: &Worker, request: ContextSetFlags) -> Outcome {
     let device = check(request.device)?;
     // SAFETY: plain numbers.
     Ok(unsafe { (worker.driver.cuDevicePrimaryCtxSetFlags_v2)(device as i32, request.flags) })
 }
 
-pub fn create(worker: &Worker, request: ContextCreate, reply: Reply<'_, '_, ContextCreate>) -> Outcome {
+pub(super) fn create(worker: &Worker, request: ContextCreate, reply: Reply<'_, '_, ContextCreate>) -> Outcome {
     let device = check(request.device)?;
     worker.handles.room()?;
     use_primary(worker, device)?;
@@ -105,7 +105,7 @@ pub fn create(worker: &Worker, request: ContextCreate, reply: Reply<'_, '_, Cont
     reply.send(&ContextCreated { context: Typed(word), id })
 }
 
-pub fn destroy(worker: &Worker, ContextDestroy { context }: ContextDestroy) -> Outcome {
+pub(super) fn destroy(worker: &Worker, ContextDestroy { context }: ContextDestroy) -> Outcome {
     worker.handles.find(context)?;
     let word = context.0;
     let Some(Handle { index, .. }) = Handle::from_word(word) else { return Err(Refusal::Malformed) };
@@ -129,7 +129,7 @@ fn retire(worker: &Worker, index: u32) {
     worker.memory.retire(index);
 }
 
-pub fn synchronize(worker: &Worker, request: Synchronize) -> Outcome {
+pub(super) fn synchronize(worker: &Worker, request: Synchronize) -> Outcome {
     let mut held = None;
     if let Some(context) = request.context {
         worker.handles.find(context)?;
@@ -140,7 +140,7 @@ pub fn synchronize(worker: &Worker, request: Synchronize) -> Outcome {
     Ok(unsafe { (worker.driver.cuCtxSynchronize)() })
 }
 
-pub fn id(worker: &Worker, _: ContextId, reply: Reply<'_, '_, ContextId>) -> Outcome {
+pub(super) fn id(worker: &Worker, _: ContextId, reply: Reply<'_, '_, ContextId>) -> Outcome {
     let mut id = 0;
     // SAFETY: NULL names the current context; the output is a local.
     succeed(unsafe { (worker.driver.cuCtxGetId)(std::ptr::null_mut(), &mut id) })?;
@@ -148,7 +148,7 @@ pub fn id(worker: &Worker, _: ContextId, reply: Reply<'_, '_, ContextId>) -> Out
 }
 
 /// Which TPC lies in which GPC: two arrays of a hidden table, which cuBLASLt on Hopper cannot do without.
-pub fn tpc_map(worker: &Worker, _: TpcMap, reply: Reply<'_, '_, TpcMap>) -> Outcome {
+pub(super) fn tpc_map(worker: &Worker, _: TpcMap, reply: Reply<'_, '_, TpcMap>) -> Outcome {
     const TABLE: CUuuid =
         CUuuid([0x17, 0x34, 0xdc, 0x26, 0x80, 0x0d, 0x47, 0x45, 0x87, 0x26, 0xc0, 0xf1, 0xe7, 0xdd, 0x8b, 0xca]);
     const GET: usize = 4;

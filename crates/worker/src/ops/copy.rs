@@ -19,7 +19,10 @@ use crate::handles::Object;
 use crate::state::Counters;
 use crate::{Outcome, Refusal, Worker, succeed};
 
-pub fn inline(worker: &Worker, CopyInline { destination, stream, bytes: Raw(bytes) }: CopyInline<'_>) -> Outcome {
+pub(super) fn inline(
+    worker: &Worker,
+    CopyInline { destination, stream, bytes: Raw(bytes) }: CopyInline<'_>,
+) -> Outcome {
     let held = worker.handles.find(stream)?;
     let stream = held.raw as CUstream;
     refuse_captured(worker, stream)?;
@@ -29,7 +32,7 @@ pub fn inline(worker: &Worker, CopyInline { destination, stream, bytes: Raw(byte
     Ok(unsafe { (worker.driver.cuMemcpyHtoDAsync_v2)(destination, bytes.as_ptr().cast(), bytes.len(), stream) })
 }
 
-pub fn from_staging(worker: &Worker, request: CopyFromStaging) -> Outcome {
+pub(super) fn from_staging(worker: &Worker, request: CopyFromStaging) -> Outcome {
     let CopyFromStaging { destination, offset, bytes, stream, done } = request;
     let held = worker.handles.find(stream)?;
     let stream = held.raw as CUstream;
@@ -44,7 +47,7 @@ pub fn from_staging(worker: &Worker, request: CopyFromStaging) -> Outcome {
     finish(worker, stream, Some(done), copied)
 }
 
-pub fn to_staging(worker: &Worker, request: CopyToStaging) -> Outcome {
+pub(super) fn to_staging(worker: &Worker, request: CopyToStaging) -> Outcome {
     let CopyToStaging { source, offset, bytes, stream, done } = request;
     let held = worker.handles.find(stream)?;
     let stream = held.raw as CUstream;
@@ -74,22 +77,22 @@ fn complete(worker: &Worker, stream: CUstream, Completion { word, value }: Compl
 }
 
 /// Has the GPU say that it is through with a stream's work so far.
-pub fn mark(worker: &Worker, Mark { stream, done }: Mark) -> Outcome {
+pub(super) fn mark(worker: &Worker, Mark { stream, done }: Mark) -> Outcome {
     let held = worker.handles.find(stream)?;
     complete(worker, held.raw as CUstream, done)
 }
 
-pub fn synchronize_stream(worker: &Worker, SynchronizeStream { stream }: SynchronizeStream) -> Outcome {
+pub(super) fn synchronize_stream(worker: &Worker, SynchronizeStream { stream }: SynchronizeStream) -> Outcome {
     let held = worker.handles.find(stream)?;
     wait_for(worker, held.raw as CUstream, CUDA_SUCCESS)
 }
 
-pub fn linear(worker: &Worker, CopyAsync { destination, source, bytes, stream }: CopyAsync) -> Outcome {
+pub(super) fn linear(worker: &Worker, CopyAsync { destination, source, bytes, stream }: CopyAsync) -> Outcome {
     let held = worker.handles.find(stream)?;
     copy_linear(worker, destination, source, bytes, held.raw as CUstream)
 }
 
-pub fn linear_and_wait(worker: &Worker, CopySync { destination, source, bytes, stream }: CopySync) -> Outcome {
+pub(super) fn linear_and_wait(worker: &Worker, CopySync { destination, source, bytes, stream }: CopySync) -> Outcome {
     let held = worker.handles.find(stream)?;
     let stream = held.raw as CUstream;
     wait_for(worker, stream, copy_linear(worker, destination, source, bytes, stream)?)
@@ -128,12 +131,12 @@ fn wait_for(worker: &Worker, stream: CUstream, copied: CUresult) -> Outcome {
     Ok(unsafe { (worker.driver.cuStreamSynchronize)(stream) })
 }
 
-pub fn shaped(worker: &Worker, Copy3dAsync { copy, stream }: Copy3dAsync) -> Outcome {
+pub(super) fn shaped(worker: &Worker, Copy3dAsync { copy, stream }: Copy3dAsync) -> Outcome {
     let held = worker.handles.find(stream)?;
     Ok(copy_shaped(worker, copy, held.raw as CUstream)?.unwrap_or(CUDA_SUCCESS))
 }
 
-pub fn shaped_and_wait(worker: &Worker, Copy3dSync { copy, stream }: Copy3dSync) -> Outcome {
+pub(super) fn shaped_and_wait(worker: &Worker, Copy3dSync { copy, stream }: Copy3dSync) -> Outcome {
     let held = worker.handles.find(stream)?;
     let stream = held.raw as CUstream;
     copy_shaped(worker, copy, stream)?.map_or(Ok(CUDA_SUCCESS), |copied| wait_for(worker, stream, copied))
@@ -153,7 +156,7 @@ fn copy_shaped(worker: &Worker, mut copy: CUDA_MEMCPY3D, stream: CUstream) -> Re
 
 /// Checks both sides of a copy and puts the driver's arrays in the place of handles. Answers those arrays, to be held
 /// until the driver has taken the copy; nothing if there is nothing to copy.
-pub fn check_shape(worker: &Worker, copy: &mut CUDA_MEMCPY3D) -> Result<Option<Vec<Arc<Object>>>, Refusal> {
+pub(super) fn check_shape(worker: &Worker, copy: &mut CUDA_MEMCPY3D) -> Result<Option<Vec<Arc<Object>>>, Refusal> {
     let invalid = Refusal::Code(CUDA_ERROR_INVALID_VALUE);
     let shape = [copy.width_in_bytes, copy.height, copy.depth].map(|extent| extent as u64);
     if shape.contains(&0) {

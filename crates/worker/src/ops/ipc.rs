@@ -53,7 +53,7 @@ fn plain_event(worker: &Worker, flags: u32) -> Result<u64, Refusal> {
     worker.handles.open(Kind::Event, event as u64, worker.context_tag())
 }
 
-pub fn create_event(
+pub(super) fn create_event(
     worker: &Worker,
     EventCreate { flags }: EventCreate,
     reply: Reply<'_, '_, EventCreate>,
@@ -70,14 +70,18 @@ pub fn create_event(
     reply.send(&EventCreated { event: Typed(word) })
 }
 
-pub fn record(worker: &Worker, SharedRecord { event, stream }: SharedRecord) -> Outcome {
+pub(super) fn record(worker: &Worker, SharedRecord { event, stream }: SharedRecord) -> Outcome {
     let event = shared_event(worker, event)?;
     let stream = worker.handles.find(stream)?;
     refuse_captured(worker, stream.raw as CUstream)?;
     Ok(event.shared.get().map_or(CUDA_ERROR_INVALID_HANDLE, |shared| shared.record(stream.raw as CUstream)))
 }
 
-pub fn wait(worker: &Worker, SharedWait { event, stream }: SharedWait, reply: Reply<'_, '_, SharedWait>) -> Outcome {
+pub(super) fn wait(
+    worker: &Worker,
+    SharedWait { event, stream }: SharedWait,
+    reply: Reply<'_, '_, SharedWait>,
+) -> Outcome {
     let event = shared_event(worker, event)?;
     let stream = worker.handles.find(stream)?;
     refuse_captured(worker, stream.raw as CUstream)?;
@@ -85,7 +89,7 @@ pub fn wait(worker: &Worker, SharedWait { event, stream }: SharedWait, reply: Re
     reply.send(&SharedAwaited { number: shared.wait(stream.raw as CUstream)? })
 }
 
-pub fn query(worker: &Worker, request: SharedQuery, reply: Reply<'_, '_, SharedQuery>) -> Outcome {
+pub(super) fn query(worker: &Worker, request: SharedQuery, reply: Reply<'_, '_, SharedQuery>) -> Outcome {
     let event = shared_event(worker, request.event)?;
     let (is_reached, number) = event.shared.get().map_or((true, 0), |shared| shared.query(request.number));
     // Never recorded, it is done, unless the context has a fault: then the words never come.
@@ -94,7 +98,7 @@ pub fn query(worker: &Worker, request: SharedQuery, reply: Reply<'_, '_, SharedQ
     reply.send(&SharedState { is_reached, number })
 }
 
-pub fn export_event(
+pub(super) fn export_event(
     worker: &Worker,
     EventExport { event }: EventExport,
     reply: Reply<'_, '_, EventExport>,
@@ -104,19 +108,19 @@ pub fn export_event(
     reply.send(&Exported { token: words(shared.export()?) })
 }
 
-pub fn import_event(worker: &Worker, request: EventImport, reply: Reply<'_, '_, EventImport>) -> Outcome {
+pub(super) fn import_event(worker: &Worker, request: EventImport, reply: Reply<'_, '_, EventImport>) -> Outcome {
     let event = worker.event_pages.import(token(request.token))?;
     let word = plain_event(worker, event_flag::DISABLE_TIMING)?;
     let _ = worker.handles.pin(Kind::Event, word)?.shared.set(event);
     reply.send(&EventCreated { event: Typed(word) })
 }
 
-pub fn export(worker: &Worker, request: Export, reply: Reply<'_, '_, Export>) -> Outcome {
+pub(super) fn export(worker: &Worker, request: Export, reply: Reply<'_, '_, Export>) -> Outcome {
     let Export { address, bytes, is_pooled } = request;
     reply.send(&Exported { token: words(worker.memory.export(address, bytes, kind_of_memory(is_pooled))?) })
 }
 
-pub fn import(worker: &Worker, request: Import, reply: Reply<'_, '_, Import>) -> Outcome {
+pub(super) fn import(worker: &Worker, request: Import, reply: Reply<'_, '_, Import>) -> Outcome {
     let (token, kind) = (token(request.token), kind_of_memory(request.is_pooled));
     let start = Instant::now();
     let (address, bytes) = worker.memory.import(token, kind, worker.device()?, worker.context_tag())?;
@@ -125,19 +129,27 @@ pub fn import(worker: &Worker, request: Import, reply: Reply<'_, '_, Import>) ->
     reply.send(&Imported { address, bytes })
 }
 
-pub fn close(worker: &Worker, CloseImport { address }: CloseImport) -> Outcome {
+pub(super) fn close(worker: &Worker, CloseImport { address }: CloseImport) -> Outcome {
     wait_for_context(worker)?;
     worker.copy_rate.collect(&worker.driver, worker.counters());
     worker.memory.close_import(address)?;
     Ok(CUDA_SUCCESS)
 }
 
-pub fn export_physical(worker: &Worker, request: PhysicalExport, reply: Reply<'_, '_, PhysicalExport>) -> Outcome {
+pub(super) fn export_physical(
+    worker: &Worker,
+    request: PhysicalExport,
+    reply: Reply<'_, '_, PhysicalExport>,
+) -> Outcome {
     let physical = worker.handles.find(request.memory)?;
     reply.send(&Exported { token: words(worker.memory.export_physical(physical.raw)?) })
 }
 
-pub fn import_physical(worker: &Worker, request: PhysicalImport, reply: Reply<'_, '_, PhysicalImport>) -> Outcome {
+pub(super) fn import_physical(
+    worker: &Worker,
+    request: PhysicalImport,
+    reply: Reply<'_, '_, PhysicalImport>,
+) -> Outcome {
     worker.handles.room()?;
     let physical = worker.memory.import_physical(token(request.token))?;
     reply.send(&PhysicalImported { memory: Typed(worker.handles.open(Kind::MemHandle, physical, 0)?) })

@@ -12,7 +12,7 @@ use crate::Refusal;
 const LOG: usize = 8 << 10;
 
 /// Options as the driver takes them, and the logs that some of them lead to.
-pub struct Jit {
+pub(super) struct Jit {
     errors: Vec<u8>,
     notes: Vec<u8>,
     pub options: Vec<u32>,
@@ -21,7 +21,7 @@ pub struct Jit {
 
 impl Jit {
     /// With the options that a client uploaded.
-    pub fn new(plain: List<'_, JitOption, MAX_JIT_OPTIONS>) -> Result<Jit, Refusal> {
+    pub(super) fn new(plain: List<'_, JitOption, MAX_JIT_OPTIONS>) -> Result<Jit, Refusal> {
         // One byte more than the driver is told of, which stays zero.
         let (mut errors, mut notes) = (vec![0u8; LOG + 1], vec![0u8; LOG + 1]);
         let mut options = vec![
@@ -43,7 +43,7 @@ impl Jit {
     }
 
     /// What the compiler has said.
-    pub fn logs(&self) -> Logs<'_> {
+    pub(super) fn logs(&self) -> Logs<'_> {
         // The driver ends what it writes; whatever it does, the text ends with the room that it was told of.
         let text = |log| CStr::from_bytes_until_nul(log).map_or(&[][..], CStr::to_bytes);
         Logs { errors: text(&self.errors[..]), notes: text(&self.notes[..]) }

@@ -40,7 +40,7 @@ impl Pointers {
     }
 }
 
-pub fn launch(worker: &Worker, request: Launch<'_>) -> Outcome {
+pub(super) fn launch(worker: &Worker, request: Launch<'_>) -> Outcome {
     let Launch { grid, block, shared_bytes: shared, .. } = request;
     let function = worker.handles.find(request.function)?;
     let held = worker.handles.find(request.stream)?;
@@ -95,7 +95,7 @@ fn attributes(list: Attributes<'_>) -> Result<Vec<CUlaunchAttribute>, Refusal> {
     Ok(list.iter().collect())
 }
 
-pub fn cluster_occupancy(
+pub(super) fn cluster_occupancy(
     worker: &Worker,
     request: ClusterOccupancy<'_>,
     reply: Reply<'_, '_, ClusterOccupancy<'_>>,
@@ -126,7 +126,7 @@ pub fn cluster_occupancy(
     reply.send(&ClustersCounted { count })
 }
 
-pub fn host_callback(worker: &Worker, HostCallback { stream, id }: HostCallback) -> Outcome {
+pub(super) fn host_callback(worker: &Worker, HostCallback { stream, id }: HostCallback) -> Outcome {
     let held = worker.handles.find(stream)?;
     let stream = held.raw as CUstream;
     // A graph runs it again and again.
@@ -140,7 +140,7 @@ pub fn host_callback(worker: &Worker, HostCallback { stream, id }: HostCallback)
     Ok(result)
 }
 
-pub fn next_callback(_: &Worker, request: NextCallback, reply: Reply<'_, '_, NextCallback>) -> Outcome {
+pub(super) fn next_callback(_: &Worker, request: NextCallback, reply: Reply<'_, '_, NextCallback>) -> Outcome {
     let Due { ticket, id, what } = CALLBACKS.next(request.done);
     reply.send(&CallbackDue { ticket, id, what })
 }

@@ -46,7 +46,7 @@ fn read(upload: &[u8]) -> Result<Order, Refusal> {
     Ok((jit, inputs))
 }
 
-pub fn link(worker: &Worker, lane: u32, request: ops::Link, reply: Reply<'_, '_, ops::Link>) -> Outcome {
+pub(super) fn link(worker: &Worker, lane: u32, request: ops::Link, reply: Reply<'_, '_, ops::Link>) -> Outcome {
     let (mut jit, inputs) = read(&take_upload(worker, lane, request.order)?)?;
     worker.uploads().results.remove(&lane);
     let linked = run(worker, &inputs, &mut jit).and_then(|result| {
@@ -100,7 +100,7 @@ fn run(worker: &Worker, inputs: &[(u32, Vec<u8>)], jit: &mut Jit) -> Result<Vec<
     Ok(unsafe { std::slice::from_raw_parts(image.cast::<u8>(), size) }.to_vec())
 }
 
-pub fn result(worker: &Worker, lane: u32, request: LinkResult, reply: Reply<'_, '_, LinkResult>) -> Outcome {
+pub(super) fn result(worker: &Worker, lane: u32, request: LinkResult, reply: Reply<'_, '_, LinkResult>) -> Outcome {
     let mut uploads = worker.uploads();
     let whole = uploads.results.get(&lane).ok_or(Refusal::Code(CUDA_ERROR_INVALID_VALUE))?;
     let rest = whole.get(request.start..).ok_or(Refusal::Code(CUDA_ERROR_INVALID_VALUE))?;

@@ -39,7 +39,7 @@ fn read(upload: &[u8]) -> Result<Order, Refusal> {
     Ok(Order { into_library, jit, images })
 }
 
-pub fn load(worker: &Worker, lane: u32, request: ImageLoad, reply: Reply<'_, '_, ImageLoad>) -> Outcome {
+pub(super) fn load(worker: &Worker, lane: u32, request: ImageLoad, reply: Reply<'_, '_, ImageLoad>) -> Outcome {
     let mut order = read(&take_upload(worker, lane, request.order)?)?;
     worker.handles.room()?;
     let bytes: usize = order.images.iter().map(Vec::len).sum();

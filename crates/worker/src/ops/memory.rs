@@ -21,25 +21,25 @@ use xen::PAGE;
 /// The most that one answer brings of what kernels print.
 const OUTPUT: usize = 8 << 10;
 
-pub fn alloc(worker: &Worker, Alloc { bytes }: Alloc, reply: Reply<'_, '_, Alloc>) -> Outcome {
+pub(super) fn alloc(worker: &Worker, Alloc { bytes }: Alloc, reply: Reply<'_, '_, Alloc>) -> Outcome {
     let device = worker.device()?;
     reply.send(&Allocated { address: worker.memory.allocate(device, worker.context_tag(), bytes)? })
 }
 
 /// Natively freeing waits for the device; so do we, and memory that goes back is used by nobody.
-pub fn free(worker: &Worker, Free { address }: Free) -> Outcome {
+pub(super) fn free(worker: &Worker, Free { address }: Free) -> Outcome {
     worker.memory.free(address, worker.context_tag(), || wait_for_context(worker))?;
     Ok(CUDA_SUCCESS)
 }
 
-pub fn free_async(worker: &Worker, FreeAsync { address, stream }: FreeAsync) -> Outcome {
+pub(super) fn free_async(worker: &Worker, FreeAsync { address, stream }: FreeAsync) -> Outcome {
     let stream = worker.handles.find(stream)?;
     refuse_captured(worker, stream.raw as CUstream)?;
     worker.memory.free_on_stream(address, stream.raw as CUstream)?;
     Ok(CUDA_SUCCESS)
 }
 
-pub fn info(worker: &Worker, _: MemInfo, reply: Reply<'_, '_, MemInfo>) -> Outcome {
+pub(super) fn info(worker: &Worker, _: MemInfo, reply: Reply<'_, '_, MemInfo>) -> Outcome {
     let (mut free, mut total) = (0, 0);
     // SAFETY: outputs are locals.
     succeed(unsafe { (worker.driver.cuMemGetInfo_v2)(&mut free, &mut total) })?;
@@ -47,7 +47,7 @@ pub fn info(worker: &Worker, _: MemInfo, reply: Reply<'_, '_, MemInfo>) -> Outco
     reply.send(&MemoryInfo { free, total })
 }
 
-pub fn host_map(worker: &Worker, HostMap { address, bytes: len }: HostMap) -> Outcome {
+pub(super) fn host_map(worker: &Worker, HostMap { address, bytes: len }: HostMap) -> Outcome {
     if let Some(guest) = worker.guest() {
         return host_map_grants(worker, guest, address, len);
     }
@@ -69,14 +69,14 @@ fn host_map_grants(worker: &Worker, guest: &Guest, address: u64, len: u64) -> Ou
     Ok(CUDA_SUCCESS)
 }
 
-pub fn host_grants(worker: &Worker, HostGrants { references }: HostGrants<'_>) -> Outcome {
+pub(super) fn host_grants(worker: &Worker, HostGrants { references }: HostGrants<'_>) -> Outcome {
     let guest = worker.guest().ok_or(Refusal::Malformed)?;
     guest.name(references.iter())?;
     Ok(CUDA_SUCCESS)
 }
 
 /// Maps what the client has named behind what there is of the staging area.
-pub fn grow_staging(worker: &Worker, GrowStaging { bytes: len }: GrowStaging) -> Outcome {
+pub(super) fn grow_staging(worker: &Worker, GrowStaging { bytes: len }: GrowStaging) -> Outcome {
     let guest = worker.guest().ok_or(Refusal::Malformed)?;
     let count = usize::try_from(len / PAGE as u64).map_err(|_| Refusal::Malformed)?;
     let pages = guest.take_pages(worker.socket_owned(), count);
@@ -86,21 +86,25 @@ pub fn grow_staging(worker: &Worker, GrowStaging { bytes: len }: GrowStaging) ->
     Ok(CUDA_SUCCESS)
 }
 
-pub fn next_output(worker: &Worker, NextOutput { wait }: NextOutput, reply: Reply<'_, '_, NextOutput>) -> Outcome {
+pub(super) fn next_output(
+    worker: &Worker,
+    NextOutput { wait }: NextOutput,
+    reply: Reply<'_, '_, NextOutput>,
+) -> Outcome {
     let guest = worker.guest().ok_or(Refusal::Malformed)?;
     let mut bytes = [0; OUTPUT];
     let len = if wait { guest.wait_for_output() } else { guest.read_output(&mut bytes) };
     reply.send(&Output { bytes: &bytes[..len] })
 }
 
-pub fn host_unmap(worker: &Worker, HostUnmap { address, bytes }: HostUnmap) -> Outcome {
+pub(super) fn host_unmap(worker: &Worker, HostUnmap { address, bytes }: HostUnmap) -> Outcome {
     wait_for_context(worker)?;
     worker.memory.unmap_host(address, bytes)?;
     Ok(CUDA_SUCCESS)
 }
 
 /// A client that does not wait though its memory is in use harms itself: the driver takes the GPU's access away first.
-pub fn host_drop(worker: &Worker, HostDrop { address, bytes }: HostDrop) -> Outcome {
+pub(super) fn host_drop(worker: &Worker, HostDrop { address, bytes }: HostDrop) -> Outcome {
     worker.memory.unmap_host(address, bytes)?;
     Ok(CUDA_SUCCESS)
 }

@@ -3,7 +3,7 @@
 
 mod context;
 mod copy;
-pub mod graph;
+pub(crate) mod graph;
 mod ipc;
 mod jit;
 mod launch;
@@ -11,8 +11,8 @@ mod link;
 mod load;
 mod memory;
 mod module;
-pub mod start;
-pub mod texture;
+pub(crate) mod start;
+pub(crate) mod texture;
 mod vmm;
 
 use std::marker::PhantomData;
@@ -23,30 +23,30 @@ use cuda_abi::wire::{self, Field, Op, Operation, Writer};
 use super::{Outcome, Worker};
 
 /// Where the reply of an operation goes.
-pub struct Reply<'w, 'b, R> {
+pub(crate) struct Reply<'w, 'b, R> {
     writer: &'w mut Writer<'b>,
     request: PhantomData<fn(R)>,
 }
 
 impl<'w, 'b, R: Operation> Reply<'w, 'b, R> {
-    pub fn new(writer: &'w mut Writer<'b>) -> Self {
+    pub(crate) fn new(writer: &'w mut Writer<'b>) -> Self {
         Reply { writer, request: PhantomData }
     }
 
     /// Answers.
-    pub fn send(self, reply: &R::Reply<'_>) -> Outcome {
+    pub(crate) fn send(self, reply: &R::Reply<'_>) -> Outcome {
         self.begin(reply);
         Ok(CUDA_SUCCESS)
     }
 
     /// Answers with a reply that ends with as many as fit, which are appended.
-    pub fn begin(self, reply: &R::Reply<'_>) -> &'w mut Writer<'b> {
+    pub(crate) fn begin(self, reply: &R::Reply<'_>) -> &'w mut Writer<'b> {
         reply.encode(self.writer);
         self.writer
     }
 
     /// How many bytes a reply may have.
-    pub fn room(&self) -> usize {
+    pub(crate) fn room(&self) -> usize {
         self.writer.room()
     }
 }
@@ -68,7 +68,7 @@ macro_rules! dispatch {
     };
 }
 
-pub fn execute(worker: &Worker, op: Op, lane: u32, payload: &[u8], writer: &mut Writer<'_>) -> Outcome {
+pub(crate) fn execute(worker: &Worker, op: Op, lane: u32, payload: &[u8], writer: &mut Writer<'_>) -> Outcome {
     dispatch! { op, worker, payload, writer;
         Start -> start::start;
         ContextRetain: context::retain;
@@ -82,7 +82,7 @@ pub fn execute(worker: &Worker, op: Op, lane: u32, payload: &[u8], writer: &mut 
         Synchronize: context::synchronize;
         SynchronizeStream: copy::synchronize_stream;
         Mark: copy::mark;
-        // The error itself is put into the reply by whoever sends it.
+        // The error itself is put into the reply where it is sent.
         TakeError: |_: &Worker, _: wire::ops::TakeError| Ok(CUDA_SUCCESS);
 
         ImagePart: |worker, request| module::image_part(worker, lane, request);

@@ -22,7 +22,7 @@ const MAX_PARAMETERS: usize = cuda_abi::wire::MAX_PARAMS;
 /// Attributes that a launch is checked against: threads per block, dynamic shared memory.
 const LAUNCH_LIMITS: [u32; 2] = [0, 8];
 
-pub fn image_part(worker: &Worker, lane: u32, request: ImagePart<'_>) -> Outcome {
+pub(super) fn image_part(worker: &Worker, lane: u32, request: ImagePart<'_>) -> Outcome {
     let lane = if lane == idm::ring::NO_LANE { request.lane } else { lane };
     let part = request.part.0;
     let mut uploads = worker.uploads();
@@ -38,7 +38,7 @@ pub fn image_part(worker: &Worker, lane: u32, request: ImagePart<'_>) -> Outcome
 }
 
 /// What the lane has uploaded, if all of it came.
-pub fn take_upload<T>(worker: &Worker, lane: u32, upload: Upload<T>) -> Result<Vec<u8>, Refusal> {
+pub(super) fn take_upload<T>(worker: &Worker, lane: u32, upload: Upload<T>) -> Result<Vec<u8>, Refusal> {
     let image = {
         let mut uploads = worker.uploads();
         let image = uploads.by_lane.remove(&lane).unwrap_or_default();
@@ -63,7 +63,12 @@ fn take_image<T>(worker: &Worker, lane: u32, upload: Upload<T>) -> Result<Vec<u8
     Ok(image)
 }
 
-pub fn load_module(worker: &Worker, lane: u32, request: ModuleLoad, reply: Reply<'_, '_, ModuleLoad>) -> Outcome {
+pub(super) fn load_module(
+    worker: &Worker,
+    lane: u32,
+    request: ModuleLoad,
+    reply: Reply<'_, '_, ModuleLoad>,
+) -> Outcome {
     let image = take_image(worker, lane, request.image)?;
     worker.handles.room()?;
     let charge = worker.memory.charge(image.len() as u64)?;
@@ -75,7 +80,12 @@ pub fn load_module(worker: &Worker, lane: u32, request: ModuleLoad, reply: Reply
     reply.send(&ModuleLoaded { module: Typed(word) })
 }
 
-pub fn load_library(worker: &Worker, lane: u32, request: LibraryLoad, reply: Reply<'_, '_, LibraryLoad>) -> Outcome {
+pub(super) fn load_library(
+    worker: &Worker,
+    lane: u32,
+    request: LibraryLoad,
+    reply: Reply<'_, '_, LibraryLoad>,
+) -> Outcome {
     let image = take_image(worker, lane, request.image)?;
     worker.handles.room()?;
     let charge = worker.memory.charge(image.len() as u64)?;
@@ -197,12 +207,16 @@ where
     reply.send(&describe(worker, kind, raw, parent, true)?.as_reply())
 }
 
-pub fn describe_again(worker: &Worker, request: Describe, reply: Reply<'_, '_, Describe>) -> Outcome {
+pub(super) fn describe_again(worker: &Worker, request: Describe, reply: Reply<'_, '_, Describe>) -> Outcome {
     let object = worker.handles.find(request.function)?;
     send_described(worker, object.kind, object.raw, object.parent.clone(), reply)
 }
 
-pub fn get_function(worker: &Worker, request: GetFunction<'_>, reply: Reply<'_, '_, GetFunction<'_>>) -> Outcome {
+pub(super) fn get_function(
+    worker: &Worker,
+    request: GetFunction<'_>,
+    reply: Reply<'_, '_, GetFunction<'_>>,
+) -> Outcome {
     let owner = worker.handles.find(request.module)?;
     let name = request.name.to_c_string()?;
     worker.handles.room()?;
@@ -212,7 +226,7 @@ pub fn get_function(worker: &Worker, request: GetFunction<'_>, reply: Reply<'_, 
     send_described(worker, Kind::Function, function as u64, Some(owner), reply)
 }
 
-pub fn get_kernel(worker: &Worker, request: GetKernel<'_>, reply: Reply<'_, '_, GetKernel<'_>>) -> Outcome {
+pub(super) fn get_kernel(worker: &Worker, request: GetKernel<'_>, reply: Reply<'_, '_, GetKernel<'_>>) -> Outcome {
     let owner = worker.handles.find(request.library)?;
     let name = request.name.to_c_string()?;
     worker.handles.room()?;
@@ -222,7 +236,11 @@ pub fn get_kernel(worker: &Worker, request: GetKernel<'_>, reply: Reply<'_, '_, 
     send_described(worker, Kind::Kernel, kernel as u64, Some(owner), reply)
 }
 
-pub fn kernel_function(worker: &Worker, request: KernelFunction, reply: Reply<'_, '_, KernelFunction>) -> Outcome {
+pub(super) fn kernel_function(
+    worker: &Worker,
+    request: KernelFunction,
+    reply: Reply<'_, '_, KernelFunction>,
+) -> Outcome {
     let kernel = worker.handles.find(request.kernel)?;
     worker.handles.room()?;
     let mut function = std::ptr::null_mut();
@@ -231,7 +249,11 @@ pub fn kernel_function(worker: &Worker, request: KernelFunction, reply: Reply<'_
     send_described(worker, Kind::Function, function as u64, kernel.parent.clone(), reply)
 }
 
-pub fn library_module(worker: &Worker, request: LibraryModule, reply: Reply<'_, '_, LibraryModule>) -> Outcome {
+pub(super) fn library_module(
+    worker: &Worker,
+    request: LibraryModule,
+    reply: Reply<'_, '_, LibraryModule>,
+) -> Outcome {
     let owner = worker.handles.find(request.library)?;
     worker.handles.room()?;
     let mut module = std::ptr::null_mut();
@@ -242,7 +264,11 @@ pub fn library_module(worker: &Worker, request: LibraryModule, reply: Reply<'_, 
     reply.send(&ModuleLoaded { module: Typed(word) })
 }
 
-pub fn module_functions(worker: &Worker, request: ModuleFunctions, reply: Reply<'_, '_, ModuleFunctions>) -> Outcome {
+pub(super) fn module_functions(
+    worker: &Worker,
+    request: ModuleFunctions,
+    reply: Reply<'_, '_, ModuleFunctions>,
+) -> Outcome {
     let owner = worker.handles.find(request.module)?;
     let (driver, module) = (&worker.driver, owner.raw as CUmodule);
     let mut count = 0;
@@ -254,7 +280,11 @@ pub fn module_functions(worker: &Worker, request: ModuleFunctions, reply: Reply<
     list(worker, Kind::Function, &owner, &functions, request.skip, driver.cuFuncGetName, reply)
 }
 
-pub fn library_kernels(worker: &Worker, request: LibraryKernels, reply: Reply<'_, '_, LibraryKernels>) -> Outcome {
+pub(super) fn library_kernels(
+    worker: &Worker,
+    request: LibraryKernels,
+    reply: Reply<'_, '_, LibraryKernels>,
+) -> Outcome {
     let owner = worker.handles.find(request.library)?;
     let (driver, library) = (&worker.driver, owner.raw as CUlibrary);
     let mut count = 0;
@@ -297,7 +327,7 @@ where
     Ok(CUDA_SUCCESS)
 }
 
-pub fn get_global(worker: &Worker, request: GetGlobal<'_>, reply: Reply<'_, '_, GetGlobal<'_>>) -> Outcome {
+pub(super) fn get_global(worker: &Worker, request: GetGlobal<'_>, reply: Reply<'_, '_, GetGlobal<'_>>) -> Outcome {
     let owner = worker.handles.find(request.owner)?;
     let name = request.name.to_c_string()?;
     let (mut address, mut bytes) = (0, 0);
@@ -314,7 +344,7 @@ pub fn get_global(worker: &Worker, request: GetGlobal<'_>, reply: Reply<'_, '_, 
     reply.send(&GlobalFound { address, bytes: bytes as u64 })
 }
 
-pub fn set_function_attribute(worker: &Worker, request: SetFunctionAttribute) -> Outcome {
+pub(super) fn set_function_attribute(worker: &Worker, request: SetFunctionAttribute) -> Outcome {
     let SetFunctionAttribute { function, attribute, value, device } = request;
     let object = worker.handles.find(function)?;
     let raw = object.raw as *mut c_void;

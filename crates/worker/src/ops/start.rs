@@ -20,9 +20,9 @@ use backend::VISIBLE;
 use control::mig;
 
 /// A descriptor is on the socket before the message that speaks of it; a client that sends none is not waited for.
-pub const HANDOVER_TIME: Duration = Duration::from_secs(1);
+pub(crate) const HANDOVER_TIME: Duration = Duration::from_secs(1);
 
-pub fn start(worker: &Worker, request: Start<'_>, reply: Reply<'_, '_, Start<'_>>) -> Outcome {
+pub(crate) fn start(worker: &Worker, request: Start<'_>, reply: Reply<'_, '_, Start<'_>>) -> Outcome {
     if worker.greeted.swap(true, Ordering::AcqRel) {
         return Err(Refusal::Malformed);
     }
@@ -75,7 +75,7 @@ fn among_own(name: &OsStr, value: &OsStr) -> OsString {
 
 /// What a spare worker does ahead of its client: start the driver and make the context that nearly every client uses. If
 /// that fails, the client is told when it asks for the same.
-pub fn warm_up(worker: &Worker) {
+pub(crate) fn warm_up(worker: &Worker) {
     if start_driver(worker, &[]).is_ok() {
         let _ = super::context::hold_primary(worker, 0);
     }
@@ -116,7 +116,7 @@ fn reserve_device_range(worker: &Worker) -> CUresult {
 }
 
 /// Lets the GPU write completion words and read the staging area. Needs a current context.
-pub fn register_region(worker: &Worker) -> Result<(), Refusal> {
+pub(crate) fn register_region(worker: &Worker) -> Result<(), Refusal> {
     let flags = (worker.flags.as_ptr().cast::<u8>(), worker.flags.count() * size_of::<u64>());
     let bulk = (worker.bulk.as_ptr().cast::<u8>(), worker.bulk.len() as usize);
     for (start, len) in [flags, bulk, worker.turns.marks().memory()] {
@@ -127,7 +127,7 @@ pub fn register_region(worker: &Worker) -> Result<(), Refusal> {
 
 /// Lets the GPU read and write what has been added to the staging area; where it has no context yet, `register_region` will.
 /// In a primary context, as the rest of it: a registration ends with its context.
-pub fn register_staging(worker: &Worker, start: *mut u8, len: usize) -> Result<(), Refusal> {
+pub(crate) fn register_staging(worker: &Worker, start: *mut u8, len: usize) -> Result<(), Refusal> {
     const MOST_DEVICES: u32 = 64;
     let Some(held) = (1..=MOST_DEVICES).find(|index| worker.handles.context(*index).is_some()) else { return Ok(()) };
     let _context = worker.enter(held)?;

@@ -27,7 +27,7 @@ type Known = HashMap<(bool, u64), (u32, Option<Arc<Object>>)>;
 
 /// Objects that the client was given.
 #[derive(Default)]
-pub struct Images(Mutex<Known>);
+pub(crate) struct Images(Mutex<Known>);
 
 impl Images {
     fn known(&self) -> MutexGuard<'_, Known> {
@@ -35,7 +35,7 @@ impl Images {
     }
 
     /// Destroys the objects of a context, which is current.
-    pub fn close_context(&self, driver: &Driver, index: u32) {
+    pub(crate) fn close_context(&self, driver: &Driver, index: u32) {
         self.known().retain(|(surface, object), (context, _)| {
             let keep = *context != index;
             if !keep {
@@ -96,7 +96,11 @@ fn resolve(worker: &Worker, resource: &mut CUDA_RESOURCE_DESC) -> Result<Option<
     }
 }
 
-pub fn create(worker: &Worker, request: ImageObjectCreate, reply: Reply<'_, '_, ImageObjectCreate>) -> Outcome {
+pub(crate) fn create(
+    worker: &Worker,
+    request: ImageObjectCreate,
+    reply: Reply<'_, '_, ImageObjectCreate>,
+) -> Outcome {
     let ImageObjectCreate { is_surface: surface, mut resource, texture, view } = request;
     if worker.images.known().len() >= MOST_OBJECTS {
         return Err(Refusal::Code(CUDA_ERROR_OUT_OF_MEMORY));
@@ -123,7 +127,7 @@ unsafe fn destroy_object(driver: &Driver, surface: bool, object: u64) -> CUresul
     unsafe { if surface { (driver.cuSurfObjectDestroy)(object) } else { (driver.cuTexObjectDestroy)(object) } }
 }
 
-pub fn destroy(worker: &Worker, request: ImageObjectDestroy) -> Outcome {
+pub(crate) fn destroy(worker: &Worker, request: ImageObjectDestroy) -> Outcome {
     let ImageObjectDestroy { is_surface: surface, object } = request;
     let mut known = worker.images.known();
     if known.get(&(surface, object)).is_none_or(|(context, _)| *context != worker.context_tag()) {

@@ -17,23 +17,23 @@ fn harmless(properties: CUmemAllocationProp) -> CUmemAllocationProp {
     CUmemAllocationProp { win32_handle_meta_data: std::ptr::null_mut(), ..properties }
 }
 
-pub fn reserve(worker: &Worker, request: Reserve, reply: Reply<'_, '_, Reserve>) -> Outcome {
+pub(super) fn reserve(worker: &Worker, request: Reserve, reply: Reply<'_, '_, Reserve>) -> Outcome {
     let Reserve { bytes, alignment, near } = request;
     reply.send(&Reserved { address: worker.memory.reserve(bytes, alignment, near)? })
 }
 
-pub fn unreserve(worker: &Worker, Unreserve { address, bytes }: Unreserve) -> Outcome {
+pub(super) fn unreserve(worker: &Worker, Unreserve { address, bytes }: Unreserve) -> Outcome {
     worker.memory.unreserve(address, bytes)?;
     Ok(CUDA_SUCCESS)
 }
 
-pub fn create(worker: &Worker, request: Create, reply: Reply<'_, '_, Create>) -> Outcome {
+pub(super) fn create(worker: &Worker, request: Create, reply: Reply<'_, '_, Create>) -> Outcome {
     worker.handles.room()?;
     let physical = worker.memory.create(request.bytes, &harmless(request.properties), request.flags)?;
     reply.send(&Created { memory: Typed(worker.handles.open(Kind::MemHandle, physical, 0)?) })
 }
 
-pub fn release(worker: &Worker, Release { memory }: Release) -> Outcome {
+pub(super) fn release(worker: &Worker, Release { memory }: Release) -> Outcome {
     let physical = worker.handles.find(memory)?;
     if worker.memory.release(physical.raw)? {
         worker.handles.close(Kind::MemHandle, memory.0)?;
@@ -41,18 +41,18 @@ pub fn release(worker: &Worker, Release { memory }: Release) -> Outcome {
     Ok(CUDA_SUCCESS)
 }
 
-pub fn map(worker: &Worker, Map { address, bytes, offset, memory, flags }: Map) -> Outcome {
+pub(super) fn map(worker: &Worker, Map { address, bytes, offset, memory, flags }: Map) -> Outcome {
     let physical = worker.handles.find(memory)?;
     worker.memory.map(address, bytes, offset, physical.raw, flags)?;
     Ok(CUDA_SUCCESS)
 }
 
-pub fn unmap(worker: &Worker, Unmap { address, bytes }: Unmap) -> Outcome {
+pub(super) fn unmap(worker: &Worker, Unmap { address, bytes }: Unmap) -> Outcome {
     worker.memory.unmap_client(address, bytes)?;
     Ok(CUDA_SUCCESS)
 }
 
-pub fn set_access(worker: &Worker, SetAccess { address, bytes, access }: SetAccess<'_>) -> Outcome {
+pub(super) fn set_access(worker: &Worker, SetAccess { address, bytes, access }: SetAccess<'_>) -> Outcome {
     let access: Vec<CUmemAccessDesc> = access.iter().collect();
     worker.memory.check_client_map(address, bytes)?;
     if access.iter().any(|access| access.flags & access::WRITE_BIT != 0) {
@@ -62,7 +62,7 @@ pub fn set_access(worker: &Worker, SetAccess { address, bytes, access }: SetAcce
     Ok(unsafe { (worker.driver.cuMemSetAccess)(address, bytes as usize, access.as_ptr(), access.len()) })
 }
 
-pub fn get_access(worker: &Worker, request: GetAccess, reply: Reply<'_, '_, GetAccess>) -> Outcome {
+pub(super) fn get_access(worker: &Worker, request: GetAccess, reply: Reply<'_, '_, GetAccess>) -> Outcome {
     worker.memory.check(request.address, 1)?;
     let mut flags = 0;
     // SAFETY: output and location are locals.
@@ -70,7 +70,7 @@ pub fn get_access(worker: &Worker, request: GetAccess, reply: Reply<'_, '_, GetA
     reply.send(&AccessFound { flags })
 }
 
-pub fn granularity(worker: &Worker, request: Granularity, reply: Reply<'_, '_, Granularity>) -> Outcome {
+pub(super) fn granularity(worker: &Worker, request: Granularity, reply: Reply<'_, '_, Granularity>) -> Outcome {
     let properties = harmless(request.properties);
     let mut bytes = 0;
     // SAFETY: output and struct are locals.
@@ -78,7 +78,7 @@ pub fn granularity(worker: &Worker, request: Granularity, reply: Reply<'_, '_, G
     reply.send(&GranularityFound { bytes: bytes as u64 })
 }
 
-pub fn properties(worker: &Worker, request: Properties, reply: Reply<'_, '_, Properties>) -> Outcome {
+pub(super) fn properties(worker: &Worker, request: Properties, reply: Reply<'_, '_, Properties>) -> Outcome {
     let physical = worker.handles.find(request.memory)?;
     let mut properties = CUmemAllocationProp::default();
     // SAFETY: the output is a local, the handle is the client's own.
@@ -86,7 +86,7 @@ pub fn properties(worker: &Worker, request: Properties, reply: Reply<'_, '_, Pro
     reply.send(&PropertiesFound { properties: harmless(properties) })
 }
 
-pub fn retain(worker: &Worker, Retain { address }: Retain, reply: Reply<'_, '_, Retain>) -> Outcome {
+pub(super) fn retain(worker: &Worker, Retain { address }: Retain, reply: Reply<'_, '_, Retain>) -> Outcome {
     worker.handles.room()?;
     let physical = worker.memory.retain(address)?;
     reply.send(&Retained { memory: Typed(worker.handles.open(Kind::MemHandle, physical, 0)?) })

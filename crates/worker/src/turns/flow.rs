@@ -11,7 +11,7 @@ use super::marks::{self, Marks};
 use crate::Worker;
 use crate::handles::Object;
 use crate::ops::graph::capture;
-use control::turn_page::{Report, UNBOUNDED};
+use control::dispatch::{Report, UNBOUNDED};
 
 /// How long a batch should take the GPU: long enough to hide that this process has to be woken for the next one, short
 /// against a turn, and shorter where somebody more important may come.
@@ -32,7 +32,7 @@ struct Batch {
     began: Instant,
 }
 
-pub struct Flow {
+pub(super) struct Flow {
     pub tracked: bool,
     /// Threads that were let in and have not come back.
     pub inside: u32,
@@ -53,7 +53,7 @@ pub struct Flow {
 }
 
 impl Flow {
-    pub fn new() -> Self {
+    pub(super) fn new() -> Self {
         let now = Instant::now();
         Self {
             tracked: false,
@@ -73,8 +73,8 @@ impl Flow {
         }
     }
 
-    /// The gate is free: nothing is tracked any more.
-    pub fn forget(&mut self, marks: &Marks) {
+    /// The dispatch state is free: nothing is tracked any more.
+    pub(super) fn forget(&mut self, marks: &Marks) {
         // Words still to be written cannot be used again before they are.
         self.retire(marks);
         self.tracked = false;
@@ -82,17 +82,17 @@ impl Flow {
         self.size = 0;
     }
 
-    pub fn has_room(&self, depth: u8) -> bool {
+    pub(super) fn has_room(&self, depth: u8) -> bool {
         depth == UNBOUNDED || self.batches.len() < usize::from(depth)
     }
 
     /// Is there work on the GPU, or on its way?
-    pub fn is_busy(&self) -> bool {
+    pub(super) fn is_busy(&self) -> bool {
         self.inside > 0 || !self.unmarked.is_empty() || !self.batches.is_empty()
     }
 
     /// Is there, or will there be in a moment?
-    pub fn is_lingering(&self, depth: u8) -> bool {
+    pub(super) fn is_lingering(&self, depth: u8) -> bool {
         let linger = match depth {
             UNBOUNDED if self.synced => LINGER_SYNCED,
             UNBOUNDED => LINGER_ABOVE,
@@ -102,23 +102,23 @@ impl Flow {
     }
 
     /// Is more on its way that could go into the same batch?
-    pub fn is_lingering_with_more(&self) -> bool {
+    pub(super) fn is_lingering_with_more(&self) -> bool {
         self.inside > 0 || self.last_given.elapsed() < LINGER_SYNCED
     }
 
-    pub fn has_unmarked(&self) -> bool {
+    pub(super) fn has_unmarked(&self) -> bool {
         !self.unmarked.is_empty()
     }
 
     /// Notes a stream that has work without a mark.
-    pub fn touch(&mut self, context: u32, stream: Arc<Object>) {
+    pub(super) fn touch(&mut self, context: u32, stream: Arc<Object>) {
         if !self.unmarked.iter().any(|(known, object)| *known == context && object.serial == stream.serial) {
             self.unmarked.push((context, stream));
         }
     }
 
     /// Work was given to a stream.
-    pub fn give(&mut self, worker: &Worker, marks: &Marks, depth: u8, context: u32, stream: Arc<Object>) {
+    pub(super) fn give(&mut self, worker: &Worker, marks: &Marks, depth: u8, context: u32, stream: Arc<Object>) {
         if capture::is_captured(worker, stream.raw as CUstream) {
             return;
         }
@@ -137,7 +137,7 @@ impl Flow {
     }
 
     /// Ends the batch: asks the GPU to say when it is done.
-    pub fn mark(&mut self, worker: &Worker, marks: &Marks) {
+    pub(super) fn mark(&mut self, worker: &Worker, marks: &Marks) {
         if self.unmarked.is_empty() {
             return;
         }
@@ -174,7 +174,7 @@ impl Flow {
     }
 
     /// Takes out what is done, and learns from it how long work takes.
-    pub fn retire(&mut self, marks: &Marks) {
+    pub(super) fn retire(&mut self, marks: &Marks) {
         while let Some(batch) = self.batches.front()
             && batch.marks.iter().all(|(word, number)| marks.reached(*word, *number))
         {
@@ -192,12 +192,12 @@ impl Flow {
         }
     }
 
-    pub fn forget_context(&mut self, context: u32) {
+    pub(super) fn forget_context(&mut self, context: u32) {
         self.unmarked.retain(|(known, _)| *known != context);
     }
 
     /// None of it will ever be done. The words of it are not used again.
-    pub fn abandon(&mut self) {
+    pub(super) fn abandon(&mut self) {
         self.unmarked.clear();
         self.batches.clear();
         self.size = 0;

@@ -1,10 +1,10 @@
-//! A worker's part in sharing the GPU: it gives work only while its gate is open, never has much of it under way, and
-//! says when all of it is done.
+//! A worker's part in sharing the GPU: it submits work only while its dispatch state is open, never has
+//! much of it under way, and says when all of it is done.
 //!
 //! # States
 //!
-//! While the gate is *free* a message costs one load of the gate's word and nothing is tracked. Otherwise every message
-//! that gives work to the GPU passes [`Turns::enter`], which waits until the gate is open and there is room, and the
+//! While the state is *free* a message costs one load of the state's word and nothing is tracked. Otherwise every message
+//! that gives work to the GPU passes [`Turns::enter`], which waits until the state is open and there is room, and the
 //! [`Pass`] that it gets is handed back after the work was given. Work is counted in *batches*: after the last work of a
 //! batch the GPU is asked to write a number into a word of ours on each stream concerned (a *mark*), so whether a batch
 //! is done is a look at memory. A batch has as many pieces of work as took the GPU a millisecond or two so far.
@@ -13,7 +13,7 @@
 //!
 //! [`Flow`] is behind one lock, which the executor, the lanes and the [`watch`] thread take. What is in flight changes
 //! only under it; and under it a thread that was let in is counted before it lets go. So when the watch thread, having
-//! seen a closed gate, finds nothing in flight and nobody inside, then nothing will come until it opens.
+//! seen the state closed, finds nothing in flight and nobody inside, then nothing will come until it opens.
 //!
 //! # What a hostile client can do
 //!
@@ -32,49 +32,49 @@ use std::time::{Duration, Instant};
 use cuda_abi::wire::Op;
 
 use super::Worker;
-use control::turn_page::{Gate, Report, Turnstile};
+use control::dispatch::{DispatchState, Report, WorkerDispatch};
 use flow::Flow;
 use marks::Marks;
-pub use recent::note_stream;
-pub use submits::submits;
-pub use watch::start;
+pub(crate) use recent::note_stream;
+pub(crate) use submits::submits;
+pub(crate) use watch::start;
 
 /// Room is waited for this long: what is under way may be waiting for what comes next.
-const PATIENCE: Duration = Duration::from_millis(50);
-/// How long a thread at a closed gate sleeps before it looks by itself.
-const DOZE: Duration = Duration::from_millis(100);
+const ROOM_TIMEOUT: Duration = Duration::from_millis(50);
+/// How long a held thread sleeps before it looks by itself.
+const HELD_SLEEP: Duration = Duration::from_millis(100);
 
-pub struct Turns {
-    turnstile: OnceLock<Arc<Turnstile>>,
+pub(crate) struct Turns {
+    dispatch: OnceLock<Arc<WorkerDispatch>>,
     marks: Marks,
     flow: Mutex<Flow>,
-    /// Threads that stand at the gate.
+    /// Threads that are held because the state is closed.
     held: AtomicU32,
 }
 
 /// Leave to give work; to be handed back once it was given.
 #[must_use]
-pub struct Pass {
+pub(crate) struct Pass {
     tracked: bool,
 }
 
 impl Turns {
-    pub fn new() -> Self {
+    pub(crate) fn new() -> Self {
         Self {
-            turnstile: OnceLock::new(),
+            dispatch: OnceLock::new(),
             marks: Marks::new(),
             flow: Mutex::new(Flow::new()),
             held: AtomicU32::new(0),
         }
     }
 
-    /// The client is there, and with it the gate.
-    pub fn meet(&self, turnstile: Arc<Turnstile>) {
-        let _ = self.turnstile.set(turnstile);
+    /// The client is there, and with it the dispatch state.
+    pub(crate) fn attach(&self, dispatch: Arc<WorkerDispatch>) {
+        let _ = self.dispatch.set(dispatch);
     }
 
     /// Memory that the GPU must be able to write.
-    pub fn marks(&self) -> &Marks {
+    pub(crate) fn marks(&self) -> &Marks {
         &self.marks
     }
 
@@ -84,45 +84,49 @@ impl Turns {
 
     /// Before a message that gives work to the GPU.
     #[inline]
-    pub fn enter(&self, worker: &Worker) -> Pass {
-        match self.turnstile.get() {
-            Some(turnstile) => {
-                turnstile.count_work();
-                if Gate::is_free(turnstile.gate()) { Pass { tracked: false } } else { self.wait(worker, turnstile) }
+    pub(crate) fn enter(&self, worker: &Worker) -> Pass {
+        match self.dispatch.get() {
+            Some(dispatch) => {
+                dispatch.count_work();
+                if DispatchState::is_free(dispatch.state()) {
+                    Pass { tracked: false }
+                } else {
+                    self.wait(worker, dispatch)
+                }
             }
             None => Pass { tracked: false },
         }
     }
 
     #[cold]
-    fn wait(&self, worker: &Worker, turnstile: &Turnstile) -> Pass {
+    fn wait(&self, worker: &Worker, dispatch: &WorkerDispatch) -> Pass {
         let start = Instant::now();
         let mut pause = Pause::default();
         loop {
-            let knocks = turnstile.knocks();
+            let wakeups = dispatch.wakeups();
             let mut flow = self.lock();
-            match Gate::from_bits(turnstile.gate()) {
-                (Gate::Free, _) => return Pass { tracked: false },
-                (Gate::Open { depth }, number) => {
+            match DispatchState::from_bits(dispatch.state()) {
+                (DispatchState::Free, _) => return Pass { tracked: false },
+                (DispatchState::Open { depth }, number) => {
                     self.begin(worker, &mut flow);
                     flow.retire(&self.marks);
-                    if flow.has_room(depth) || start.elapsed() >= PATIENCE {
+                    if flow.has_room(depth) || start.elapsed() >= ROOM_TIMEOUT {
                         flow.inside += 1;
                         recent::forget_stream();
-                        // Whoever is never held says so at once, that others may be.
-                        self.report(turnstile, &mut flow, Report { number, held: false, running: true });
+                        // Says at once that it runs, so that the scheduler may hold others.
+                        self.report(dispatch, &mut flow, Report { number, held: false, running: true });
                         return Pass { tracked: true };
                     }
                     drop(flow);
                     pause.next();
                 }
-                (Gate::Closed, number) => {
+                (DispatchState::Closed, number) => {
                     self.begin(worker, &mut flow);
                     self.held.fetch_add(1, Ordering::AcqRel);
                     let running = flow.is_busy();
-                    self.report(turnstile, &mut flow, Report { number, held: true, running });
+                    self.report(dispatch, &mut flow, Report { number, held: true, running });
                     drop(flow);
-                    turnstile.sleep(knocks, DOZE);
+                    dispatch.sleep(wakeups, HELD_SLEEP);
                     self.held.fetch_sub(1, Ordering::AcqRel);
                 }
             }
@@ -131,7 +135,7 @@ impl Turns {
 
     /// Something of the GPU was asked for, with leave.
     #[inline]
-    pub fn leave(&self, worker: &Worker, pass: Pass) {
+    pub(crate) fn leave(&self, worker: &Worker, pass: Pass) {
         if pass.tracked {
             self.count(worker);
         }
@@ -142,11 +146,11 @@ impl Turns {
         let stream = recent::last_stream(worker);
         let mut flow = self.lock();
         flow.inside = flow.inside.saturating_sub(1);
-        let Some(turnstile) = self.turnstile.get() else { return };
-        let depth = match Gate::from_bits(turnstile.gate()) {
-            (Gate::Free, _) => return,
-            (Gate::Open { depth }, _) => depth,
-            (Gate::Closed, _) => 1,
+        let Some(dispatch) = self.dispatch.get() else { return };
+        let depth = match DispatchState::from_bits(dispatch.state()) {
+            (DispatchState::Free, _) => return,
+            (DispatchState::Open { depth }, _) => depth,
+            (DispatchState::Closed, _) => 1,
         };
         self.begin(worker, &mut flow);
         if let Some((context, stream)) = stream {
@@ -156,9 +160,9 @@ impl Turns {
 
     /// The client waits for its work: as soon as that is done, others may have the GPU.
     #[inline]
-    pub fn synced(&self, worker: &Worker) {
-        if let Some(turnstile) = self.turnstile.get()
-            && !Gate::is_free(turnstile.gate())
+    pub(crate) fn synced(&self, worker: &Worker) {
+        if let Some(dispatch) = self.dispatch.get()
+            && !DispatchState::is_free(dispatch.state())
         {
             let mut flow = self.lock();
             flow.mark(worker, &self.marks);
@@ -178,38 +182,38 @@ impl Turns {
     }
 
     /// Tells the broker, if there is anything new.
-    fn report(&self, turnstile: &Turnstile, flow: &mut Flow, report: Report) {
+    fn report(&self, dispatch: &WorkerDispatch, flow: &mut Flow, report: Report) {
         if flow.reported != report {
             flow.reported = report;
-            turnstile.set_report(report);
-            turnstile.ring();
+            dispatch.set_report(report);
+            dispatch.ring();
             if report.running {
                 // The thread that watches for the end may be asleep.
-                turnstile.knock();
+                dispatch.wake();
             }
         }
     }
 
     /// Held while a capture begins: marks must not be captured, and a captured stream must not be asked how far it is.
-    pub fn hold_still(&self, worker: &Worker) -> impl Drop {
+    pub(crate) fn hold_still(&self, worker: &Worker) -> impl Drop {
         let mut flow = self.lock();
         flow.mark(worker, &self.marks);
         flow
     }
 
     /// A context's work is done, and its streams are about to go.
-    pub fn forget_context(&self, context: u32) {
+    pub(crate) fn forget_context(&self, context: u32) {
         self.lock().forget_context(context);
     }
 
     /// A fault ended all work, and no mark will be written.
-    pub fn fault(&self) {
+    pub(crate) fn fault(&self) {
         self.lock().abandon();
     }
 }
 
 /// Is it an operation after which the client does nothing until its work is done?
-pub fn is_sync(op: u16) -> bool {
+pub(crate) fn is_sync(op: u16) -> bool {
     op == Op::Mark as u16
 }
 

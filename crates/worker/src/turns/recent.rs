@@ -1,7 +1,7 @@
 //! Which streams a client uses.
 //!
 //! Every message that names a stream leaves the stream's word behind: for its own thread, and, among a few of the last
-//! ones, for whoever wants to know how busy the GPU is. Both are plain stores; the words are looked up again when they
+//! ones, from which the worker tells how busy the GPU is. Both are plain stores; the words are looked up again when they
 //! are needed, so a stream that is gone is not found.
 
 use std::cell::Cell;
@@ -26,7 +26,7 @@ thread_local! {
 
 /// A message names a stream, in a context.
 #[inline]
-pub fn note_stream(word: u64, context: u32) {
+pub(crate) fn note_stream(word: u64, context: u32) {
     let word = if word <= 1 { DEFAULT | u64::from(context) << 1 | word } else { word };
     LAST.set(word);
     // The index of a handle is in its low bits.
@@ -36,7 +36,7 @@ pub fn note_stream(word: u64, context: u32) {
     }
 }
 
-pub fn forget_stream() {
+pub(super) fn forget_stream() {
     LAST.set(NONE);
 }
 
@@ -52,7 +52,7 @@ fn find(worker: &Worker, word: u64) -> Option<(u32, Arc<Object>)> {
 }
 
 /// The stream of this thread's last message; without one it was the default stream.
-pub fn last_stream(worker: &Worker) -> Option<(u32, Arc<Object>)> {
+pub(super) fn last_stream(worker: &Worker) -> Option<(u32, Arc<Object>)> {
     match LAST.get() {
         NONE => find(worker, DEFAULT | u64::from(worker.context_tag()) << 1),
         word => find(worker, word),
@@ -60,6 +60,6 @@ pub fn last_stream(worker: &Worker) -> Option<(u32, Arc<Object>)> {
 }
 
 /// Streams that were used lately.
-pub fn streams(worker: &Worker) -> Vec<(u32, Arc<Object>)> {
+pub(super) fn streams(worker: &Worker) -> Vec<(u32, Arc<Object>)> {
     RECENT.iter().filter_map(|word| find(worker, word.load(Ordering::Relaxed))).collect()
 }

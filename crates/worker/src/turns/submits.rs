@@ -5,6 +5,7 @@ use std::sync::LazyLock;
 use cuda_abi::wire::{FIRST_OP, Op};
 
 use crate::dispatch::op_name;
+use crate::stats::is_copy;
 
 /// How the names of functions begin that have the GPU do something, whatever their version.
 const WORK: [&str; 9] = [
@@ -26,24 +27,11 @@ static PLAIN: LazyLock<Vec<bool>> = LazyLock::new(|| {
 
 /// Does this message give work to the GPU?
 #[inline]
-pub fn submits(op: u16) -> bool {
+pub(crate) fn submits(op: u16) -> bool {
     if op < FIRST_OP {
         return PLAIN.get(usize::from(op)).copied().unwrap_or(false);
     }
-    matches!(
-        Op::from_code(op),
-        Some(
-            Op::Launch
-                | Op::HostCallback
-                | Op::CopyInline
-                | Op::CopyFromStaging
-                | Op::CopyToStaging
-                | Op::CopyAsync
-                | Op::CopySync
-                | Op::Copy3dAsync
-                | Op::Copy3dSync
-        )
-    )
+    matches!(Op::from_code(op), Some(Op::Launch | Op::HostCallback)) || is_copy(op)
 }
 
 #[cfg(test)]

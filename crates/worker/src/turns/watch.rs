@@ -1,6 +1,6 @@
 //! The thread that notices when work is done, and measures how long the GPU was busy.
 //!
-//! While the gate is free it looks a hundred times a second whether the GPU has something to do; a figure for the
+//! While the dispatch state is free it looks a hundred times a second whether the GPU has something to do; a figure for the
 //! operator, good to a few percent. An idle client is looked at ten times a second, which costs nothing to speak of.
 
 use std::sync::Arc;
@@ -13,21 +13,21 @@ use cuda_abi::types::CUstream;
 
 use super::{Pause, recent};
 use crate::Worker;
+use control::dispatch::{DispatchState, Report, WorkerDispatch};
 use control::statistics;
-use control::turn_page::{Gate, Report, Turnstile};
 
 const SAMPLE: Duration = Duration::from_millis(10);
 const IDLE: Duration = Duration::from_millis(100);
 /// Between two looks within a turn.
 const GLANCE: Duration = Duration::from_micros(20);
 /// Samples without work before an idle client is left alone.
-const PATIENCE: u32 = 20;
+const QUIET_SAMPLES: u32 = 20;
 /// A gap between two looks that is longer was somebody else's: this thread did not run.
 const LONGEST: Duration = Duration::from_millis(250);
 
 struct Watch {
     worker: Arc<Worker>,
-    turnstile: Arc<Turnstile>,
+    dispatch: Arc<WorkerDispatch>,
     last: Instant,
     busy: bool,
     work: u64,
@@ -37,11 +37,11 @@ struct Watch {
     pause: Pause,
 }
 
-pub fn start(worker: Arc<Worker>, turnstile: Arc<Turnstile>) -> std::io::Result<()> {
+pub(crate) fn start(worker: Arc<Worker>, dispatch: Arc<WorkerDispatch>) -> std::io::Result<()> {
     worker.counters().gpu_time_measured.store(1, Ordering::Relaxed);
-    let (last, work) = (Instant::now(), turnstile.work());
+    let (last, work) = (Instant::now(), dispatch.work());
     let mut watch =
-        Watch { worker, turnstile, last, busy: false, work, quiet: PATIENCE, dice: 1, pause: Pause::default() };
+        Watch { worker, dispatch, last, busy: false, work, quiet: QUIET_SAMPLES, dice: 1, pause: Pause::default() };
     let run = move || {
         let _ = rustix::thread::set_current_timer_slack(std::num::NonZeroU64::new(1_000));
         loop {
@@ -53,43 +53,43 @@ pub fn start(worker: Arc<Worker>, turnstile: Arc<Turnstile>) -> std::io::Result<
 
 impl Watch {
     fn look(&mut self) {
-        let knocks = self.turnstile.knocks();
+        let wakeups = self.dispatch.wakeups();
         let worker = self.worker.clone();
-        let (gate, number) = Gate::from_bits(self.turnstile.gate());
+        let (state, number) = DispatchState::from_bits(self.dispatch.state());
         let Some(awake) = worker.link.try_enter_driver() else {
-            self.report_rest(number);
-            return self.turnstile.sleep(knocks, IDLE);
+            self.report_suspended(number);
+            return self.dispatch.sleep(wakeups, IDLE);
         };
-        match gate {
-            Gate::Free => {
+        match state {
+            DispatchState::Free => {
                 let time = self.sample(number);
                 drop(awake);
-                self.turnstile.sleep(knocks, time);
+                self.dispatch.sleep(wakeups, time);
             }
-            gate => {
-                let watching = self.track(gate, number);
+            state => {
+                let watching = self.track(state, number);
                 drop(awake);
                 match watching {
                     // Others wait for the end of a turn; within one there is no hurry.
-                    true if gate == Gate::Closed => self.pause.next(),
+                    true if state == DispatchState::Closed => self.pause.next(),
                     true => std::thread::sleep(GLANCE),
                     false => {
                         self.pause = Pause::default();
-                        self.turnstile.sleep(knocks, IDLE);
+                        self.dispatch.sleep(wakeups, IDLE);
                     }
                 }
             }
         }
     }
 
-    /// While the worker's memory is elsewhere it has nothing on the GPU, whatever the gate.
-    fn report_rest(&mut self, number: u64) {
+    /// While the worker's memory is elsewhere it has nothing on the GPU, whatever the dispatch state.
+    fn report_suspended(&mut self, number: u64) {
         let report = Report { number, held: false, running: false };
         let mut flow = self.worker.turns.lock();
-        if flow.reported != report || self.turnstile.report() != report {
+        if flow.reported != report || self.dispatch.report() != report {
             flow.reported = report;
-            self.turnstile.set_report(report);
-            self.turnstile.ring();
+            self.dispatch.set_report(report);
+            self.dispatch.ring();
         }
         drop(flow);
         self.account(false);
@@ -106,8 +106,8 @@ impl Watch {
         self.busy = busy;
     }
 
-    /// Says what the gate finds; true while there is something to watch.
-    fn track(&mut self, gate: Gate, number: u64) -> bool {
+    /// Reports what runs and what is held; true while there is something to watch.
+    fn track(&mut self, state: DispatchState, number: u64) -> bool {
         let worker = self.worker.clone();
         let turns = &worker.turns;
         let mut flow = match turns.flow.try_lock() {
@@ -116,27 +116,27 @@ impl Watch {
             Err(TryLockError::WouldBlock) => {
                 // Its owner may wait for the driver, and that for the GPU: then there is work.
                 let held = turns.held.load(Ordering::Acquire) > 0;
-                self.turnstile.set_report(Report { number, held, running: true });
+                self.dispatch.set_report(Report { number, held, running: true });
                 return true;
             }
         };
         turns.begin(&worker, &mut flow);
         flow.retire(&turns.marks);
-        if flow.has_unmarked() && (gate == Gate::Closed || !flow.is_lingering_with_more()) {
+        if flow.has_unmarked() && (state == DispatchState::Closed || !flow.is_lingering_with_more()) {
             flow.mark(&worker, &turns.marks);
         }
         let busy = flow.is_busy();
-        let running = match gate {
-            Gate::Open { depth } => flow.is_lingering(depth),
+        let running = match state {
+            DispatchState::Open { depth } => flow.is_lingering(depth),
             _ => busy,
         };
-        // Only a thread that stands at this very gate is held.
-        let held = gate == Gate::Closed && turns.held.load(Ordering::Acquire) > 0;
+        // Only a thread that waits for this very state to open is held.
+        let held = state == DispatchState::Closed && turns.held.load(Ordering::Acquire) > 0;
         let report = Report { number, held, running };
-        if flow.reported != report || self.turnstile.report() != report {
+        if flow.reported != report || self.dispatch.report() != report {
             flow.reported = report;
-            self.turnstile.set_report(report);
-            self.turnstile.ring();
+            self.dispatch.set_report(report);
+            self.dispatch.ring();
         }
         drop(flow);
         self.account(busy);
@@ -145,9 +145,9 @@ impl Watch {
 
     /// Looks whether the GPU is busy; answers when to look again.
     fn sample(&mut self, number: u64) -> Duration {
-        let work = self.turnstile.work();
+        let work = self.dispatch.work();
         let moved = std::mem::replace(&mut self.work, work) != work;
-        if !moved && !self.busy && self.quiet >= PATIENCE {
+        if !moved && !self.busy && self.quiet >= QUIET_SAMPLES {
             self.account(false);
             return IDLE;
         }
@@ -158,7 +158,7 @@ impl Watch {
         let busy = if worker.graphs.is_capturing() { self.busy } else { is_busy(&worker) };
         // One long piece of work is work as well, although nothing is given meanwhile.
         flow.reported = Report { number, held: false, running: busy };
-        self.turnstile.set_report(flow.reported);
+        self.dispatch.set_report(flow.reported);
         drop(flow);
         self.account(busy);
         self.quiet = if moved || busy { 0 } else { self.quiet + 1 };

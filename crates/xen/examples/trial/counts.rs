@@ -16,7 +16,7 @@ fn cost<T>(what: &str, work: impl FnOnce() -> T) -> Counts {
     cost
 }
 
-pub fn run() {
+pub(crate) fn run() {
     let mut connection = None;
     let layout = Layout { lanes: 4, ring_bytes: 1 << 20, bulk_bytes: 8 << 20, ..Layout::default() };
     let connecting = cost("connecting", || connection = Some(Guest.connect(layout)));
@@ -53,6 +53,6 @@ pub fn run() {
         }
         client.wait_executed(client.position(), None).expect("peer");
     });
-    assert_eq!((bulk.grant_batches, bulk.pages_granted), (0, 0), "nothing is granted anew");
+    assert_eq!((bulk.grant_batches, bulk.pages_granted), (0, 0), "nothing is granted again");
     assert!(bulk.notifications <= 128, "at most two events for each MiB");
 }

@@ -14,7 +14,7 @@ use xen::link::Taken;
 use xen::store::{Permission, Store};
 
 /// Serves until the guest writes `done`.
-pub fn run(domain: DomainId) {
+pub(crate) fn run(domain: DomainId) {
     let mut store = Store::open().unwrap();
     let home = store.domain_path(domain).unwrap();
     let (clients, service) = (format!("{home}/{}", card::CLIENTS), format!("{home}/{}", card::SERVICE));
@@ -65,7 +65,7 @@ fn serve(caller: Caller) -> Child {
     child
 }
 
-pub fn child() {
+pub(crate) fn child() {
     let socket = std::io::stdin().as_fd().try_clone_to_owned().unwrap();
     let (offer, fds): (Offer, Vec<OwnedFd>) = bootstrap::recv(&socket).unwrap();
     let xen::host::Accepted { region, doorbell, .. } = offer.accept(fds).unwrap();

@@ -3,7 +3,7 @@
 use xen::sys::Place;
 use xen::sys::gntalloc::GrantAllocator;
 
-pub fn limits() {
+pub(crate) fn limits() {
     let allocator = GrantAllocator::open().unwrap();
     let limit = limit();
     assert!(limit > 32_000, "the limit is that of the grant table, nearly");

@@ -23,7 +23,7 @@ const GUEST_ALIVE: usize = 8;
 const LONG: Option<Duration> = Some(Duration::from_secs(60));
 
 /// A process of the guest that is killed by its parent, so that its end is its kernel's to tell.
-pub fn guest() {
+pub(crate) fn guest() {
     if std::env::var_os("TRIAL_CHILD").is_some() {
         return guest_child();
     }
@@ -81,7 +81,7 @@ fn guest_child() {
     }
 }
 
-pub fn host(domain: DomainId) {
+pub(crate) fn host(domain: DomainId) {
     let mut store = Store::open().unwrap();
     let home = store.domain_path(domain).unwrap();
     let node = format!("{home}/{NODE}");
@@ -170,7 +170,7 @@ fn endings(domain: DomainId, refs: &[u32]) {
     println!("host: heard three times that pages were let go of");
 }
 
-/// A channel to one domain is of no use for another, whoever has its descriptor; and one that was ended is of no use at all.
+/// A channel to one domain is of no use for another, no matter who has its descriptor; and one that was ended is of no use at all.
 fn restricted(domain: DomainId, channel: &Channel) {
     let device = channel.as_fd().try_clone_to_owned().unwrap();
     assert!(
@@ -202,7 +202,7 @@ impl idm::bootstrap::Message for Parts {
     }
 }
 
-pub fn host_child() {
+pub(crate) fn host_child() {
     let socket = std::io::stdin().as_fd().try_clone_to_owned().unwrap();
     let (parts, fds) = idm::bootstrap::recv::<Parts>(&socket).unwrap();
     let [pages, channel]: [OwnedFd; 2] = fds.try_into().unwrap();

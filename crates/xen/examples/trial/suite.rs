@@ -10,7 +10,7 @@ use idm_conformance::{Connection, SUITE, Transport};
 use xen::doorbell::{EventDoorbell, StopEvents};
 use xen::store::Store;
 
-pub struct Guest;
+pub(crate) struct Guest;
 
 /// Sees to it that the far side lets go of the pages first.
 struct FarSide {
@@ -49,7 +49,7 @@ impl Transport for Guest {
     }
 }
 
-pub fn run(filter: &str) {
+pub(crate) fn run(filter: &str) {
     // Emulated guests are slow: say that something goes on.
     std::thread::spawn(|| {
         loop {
@@ -66,6 +66,6 @@ pub fn run(filter: &str) {
 }
 
 /// Tells the far side that there is nothing more to come.
-pub fn done() {
+pub(crate) fn done() {
     Store::open().unwrap().write("data/bulkhead/done", b"1").unwrap();
 }

@@ -22,7 +22,7 @@ use wire::{Header, Kind};
 
 const DEVICE: &str = "/dev/xen/xenbus";
 const SOCKETS: [&str; 2] = ["/run/xenstored/socket", "/var/run/xenstored/socket"];
-/// Events that nobody asked for are dropped beyond this: they are hints, and whoever looks finds the rest.
+/// Events that nobody asked for are dropped beyond this: they are hints, and a look finds the rest.
 const MAX_EVENTS: usize = 4096;
 
 #[derive(Debug, Error)]

@@ -54,7 +54,7 @@ impl Channel {
     }
 
     /// Binds to what `domain` offered. The descriptor is good for channels to that domain and for nothing else from
-    /// then on, whoever gets it.
+    /// then on, in whatever process.
     pub fn bind(domain: DomainId, port: u32) -> Result<Self, XenError> {
         let device = open(DEVICE).map_err(failed("open /dev/xen/evtchn"))?;
         // SAFETY: the structs are the requests'.

@@ -81,7 +81,7 @@ impl ForeignPages {
 
     /// Has the kernel clear the byte at `offset` and send an event when the mapping ends, however it ends.
     ///
-    /// Only once they are mapped, by whoever got the descriptor. Linux 6.1 gives the notice also when it cannot map the
+    /// Only once they are mapped, by the process that got the descriptor. Linux 6.1 gives the notice also when it cannot map the
     /// pages, and writes the byte through a page that is not there: a guest that names what it did not grant would take a
     /// part of our own kernel down.
     pub fn notify_when_unmapped(&self, offset: usize, port: u32) -> Result<(), XenError> {

@@ -36,7 +36,7 @@ pub struct Mapping {
 
 // SAFETY: an address range without thread affinity.
 unsafe impl Send for Mapping {}
-// SAFETY: as above; whoever reads or writes it does so under rules of its own.
+// SAFETY: as above; readers and writers follow rules of their own.
 unsafe impl Sync for Mapping {}
 
 impl Mapping {

@@ -16,7 +16,7 @@ pub struct Span {
 
 // SAFETY: an address range without thread affinity.
 unsafe impl Send for Span {}
-// SAFETY: as above; whoever reads or writes it does so under rules of its own.
+// SAFETY: as above; readers and writers follow rules of their own.
 unsafe impl Sync for Span {}
 
 impl Span {

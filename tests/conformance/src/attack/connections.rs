@@ -22,7 +22,7 @@ fn send_raw(socket: &OwnedFd, bytes: &[u8], fds: &[BorrowedFd<'_>]) {
     let _ = rustix::net::sendmsg(socket, &[IoSlice::new(bytes)], &mut control, SendFlags::NOSIGNAL);
 }
 
-pub fn attack(dice: &mut Dice, count: u64) -> Tally {
+pub(super) fn attack(dice: &mut Dice, count: u64) -> Tally {
     let mut tally = Tally::default();
     let mut open = Vec::new();
     let hello = Hello::new(wire::fingerprint(), 0);

@@ -14,7 +14,7 @@ use super::{Dice, Tally};
 const PAGE: u64 = 4096;
 
 /// A memfd with all its pages, as an honest client sends it.
-pub fn memfd(len: u64, seals: SealFlags) -> OwnedFd {
+pub(super) fn memfd(len: u64, seals: SealFlags) -> OwnedFd {
     let file = sparse(len, seals);
     if len > 0 {
         rustix::fs::fallocate(&file, rustix::fs::FallocateFlags::KEEP_SIZE, 0, len).expect("its pages");
@@ -36,14 +36,14 @@ fn map(session: &mut Session, file: &OwnedFd, address: u64, len: u64) -> Back {
     session.try_ask(&HostMap { address, bytes: len })
 }
 
-pub fn attack(dice: &mut Dice, count: u64) -> Tally {
+pub(super) fn attack(dice: &mut Dice, count: u64) -> Tally {
     let mut tally = Tally::default();
     let good = memfd(4 * PAGE, SealFlags::SHRINK);
     let (pipe, _writer) = std::io::pipe().expect("a pipe");
     let bad: Vec<(&str, OwnedFd)> = vec![
         ("/dev/null", std::fs::File::open("/dev/null").expect("/dev/null").into()),
         ("/dev/zero", std::fs::File::open("/dev/zero").expect("/dev/zero").into()),
-        ("a folder", std::fs::File::open("/").expect("/").into()),
+        ("a directory", std::fs::File::open("/").expect("/").into()),
         ("a pipe", pipe.into()),
         ("a memfd that can shrink", memfd(4 * PAGE, SealFlags::GROW)),
         ("a memfd that is too small", memfd(PAGE, SealFlags::SHRINK)),

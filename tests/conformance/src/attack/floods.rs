@@ -21,7 +21,7 @@ const PAGE: u64 = 4096;
 const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Posts without a pause, and never waits for anything.
-pub fn flood(dice: &mut Dice, count: u64) -> Tally {
+pub(super) fn flood(dice: &mut Dice, count: u64) -> Tally {
     let mut tally = Tally { sessions: 1, ..Tally::default() };
     let mut session = Session::start();
     let block = session.alloc(1 << 20);
@@ -43,7 +43,7 @@ pub fn flood(dice: &mut Dice, count: u64) -> Tally {
 }
 
 /// As many streams as there are; then events.
-pub fn streams(_: &mut Dice, count: u64) -> Tally {
+pub(super) fn streams(_: &mut Dice, count: u64) -> Tally {
     let mut tally = Tally { sessions: 1, ..Tally::default() };
     let mut session = Session::start();
     let event = to_vec(&EventCreate { flags: 2 });
@@ -66,7 +66,7 @@ pub fn streams(_: &mut Dice, count: u64) -> Tally {
 }
 
 /// Asks on every lane and takes no answer; asks the broker and does not listen.
-pub fn slow(dice: &mut Dice, count: u64) -> Tally {
+pub(super) fn slow(dice: &mut Dice, count: u64) -> Tally {
     let mut tally = Tally::default();
     let mut open: Vec<OwnedFd> = Vec::new();
     for _ in 0..count {
@@ -101,7 +101,7 @@ pub fn slow(dice: &mut Dice, count: u64) -> Tally {
 }
 
 /// Leaves after every single step of the way to a worker and into it.
-pub fn steps(_: &mut Dice, rounds: u64) -> Tally {
+pub(super) fn steps(_: &mut Dice, rounds: u64) -> Tally {
     let mut tally = Tally::default();
     for round in 0..rounds {
         for last in 0..STEPS {
@@ -162,7 +162,7 @@ fn leave_after(last: usize, keep_mapping: bool) -> Option<()> {
 }
 
 /// Descriptors that nobody asked for, mappings without end, and every lane blocked.
-pub fn exhaust(_: &mut Dice, count: u64) -> Tally {
+pub(super) fn exhaust(_: &mut Dice, count: u64) -> Tally {
     let mut tally = Tally::default();
     let small = super::descriptors::memfd(PAGE, SealFlags::SHRINK);
     // The worker reads its socket only as far as it must.
@@ -214,7 +214,7 @@ pub fn exhaust(_: &mut Dice, count: u64) -> Tally {
 }
 
 /// More processes than a zone may have, all at once, and killed all at once.
-pub fn forks(_: &mut Dice, count: u64) -> Tally {
+pub(super) fn forks(_: &mut Dice, count: u64) -> Tally {
     let own = std::env::current_exe().expect("this program");
     let mut tally = Tally::default();
     let mut children: Vec<_> = (0..count)
@@ -243,7 +243,7 @@ pub fn forks(_: &mut Dice, count: u64) -> Tally {
 }
 
 /// One of them: goes in, says so, and stays.
-pub fn hold() -> ! {
+pub(super) fn hold() -> ! {
     let socket = greet();
     println!("{}", if socket.is_ok() { "in" } else { "out" });
     let _ = std::io::Write::flush(&mut std::io::stdout());

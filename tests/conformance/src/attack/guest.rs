@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use cuda_abi::wire;
-use idm::bootstrap::{Hello, Meeting};
+use idm::bootstrap::{Hello, Rendezvous};
 use idm::region::Layout;
 use xen::card::{self, Node};
 use xen::guest;
@@ -21,7 +21,7 @@ const PATIENCE: Duration = Duration::from_secs(60);
 /// Some lies are not worth an answer.
 const ANSWER: Duration = Duration::from_secs(5);
 
-pub fn attack(dice: &mut Dice, rounds: u64) -> Tally {
+pub(super) fn attack(dice: &mut Dice, rounds: u64) -> Tally {
     let mut store = Store::open().expect("a guest has a xenstore");
     let backend = guest::backend(&mut store, PATIENCE).expect("there is a driver domain");
     let allocator = GrantAllocator::open().expect("a guest can grant pages");
@@ -65,7 +65,7 @@ pub fn attack(dice: &mut Dice, rounds: u64) -> Tally {
             6 => lying_talk(dice, &mut store, backend, &allocator, &path),
             _ => tally.sessions += u64::from(session(dice, &mut tally.ended)),
         }
-        // Some stay, for whoever is to clean up.
+        // Some stay: cleaning up is the other side's task.
         if dice.below(4) > 0 {
             let _ = store.remove(&path);
         }
@@ -135,7 +135,7 @@ fn lying_talk(dice: &mut Dice, store: &mut Store, backend: DomainId, allocator: 
     for word in [0, 64] {
         pages.word(word).store(0x0101, std::sync::atomic::Ordering::Release);
     }
-    card::fill(&card, own.refs(), &Meeting::default(), &Layout::default(), grants.refs());
+    card::fill(&card, own.refs(), &Rendezvous::default(), &Layout::default(), grants.refs());
     let node = Node { card: own.refs()[0], port: bell.port() };
     let _ = store.write(path, node.text().as_bytes());
     for _ in 0..50 {

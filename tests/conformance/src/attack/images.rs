@@ -82,7 +82,7 @@ fn order(dice: &mut Dice) -> Vec<u8> {
     order
 }
 
-pub fn attack(dice: &mut Dice, count: u64) -> Tally {
+pub(super) fn attack(dice: &mut Dice, count: u64) -> Tally {
     let mut tally = Tally { sessions: 1, ..Tally::default() };
     let mut session = Session::start();
     for number in 0..count {

@@ -6,7 +6,7 @@ use super::session::{Back, Session, launch, module_of, words};
 use super::{Dice, Tally};
 use crate::calls::KERNELS;
 
-pub fn attack(dice: &mut Dice, sessions: u64) -> Tally {
+pub(super) fn attack(dice: &mut Dice, sessions: u64) -> Tally {
     let mut tally = Tally::default();
     for number in 0..sessions {
         let mut session = Session::start();

@@ -299,7 +299,7 @@ fn to_words(bytes: &[u8]) -> Vec<u64> {
 }
 
 /// Mutates until so many sessions are used up.
-pub fn attack(dice: &mut Dice, sessions: u64) -> Tally {
+pub(super) fn attack(dice: &mut Dice, sessions: u64) -> Tally {
     let mut tally = Tally::default();
     let mut worst: Option<String> = None;
     while tally.sessions < sessions {

@@ -36,7 +36,7 @@ fn any(dice: &mut Dice, list: &Mutex<Vec<u64>>) -> u64 {
 }
 
 /// Pinned memory that comes and goes while copies use it.
-pub fn pinned(dice: &mut Dice, rounds: u64) -> Tally {
+pub(super) fn pinned(dice: &mut Dice, rounds: u64) -> Tally {
     const LEN: u64 = 1 << 20;
     let mut tally = Tally { sessions: 1, ..Tally::default() };
     let mut session = Session::start();
@@ -84,7 +84,7 @@ pub fn pinned(dice: &mut Dice, rounds: u64) -> Tally {
     tally
 }
 
-pub fn attack(dice: &mut Dice, sessions: u64) -> Tally {
+pub(super) fn attack(dice: &mut Dice, sessions: u64) -> Tally {
     let mut tally = Tally::default();
     for _ in 0..sessions {
         let mut session = Session::start();

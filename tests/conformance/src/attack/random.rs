@@ -43,7 +43,7 @@ fn message(dice: &mut Dice) -> (u16, Vec<u8>) {
 }
 
 /// Well-formed records, through ring and lanes, of which nothing else need be.
-pub fn attack(dice: &mut Dice, sessions: u64) -> Tally {
+pub(super) fn attack(dice: &mut Dice, sessions: u64) -> Tally {
     let mut tally = Tally::default();
     for number in 0..sessions {
         // Some never say the first word as they should.
@@ -77,7 +77,7 @@ pub fn attack(dice: &mut Dice, sessions: u64) -> Tally {
 }
 
 /// Records whose headers lie: lengths, lanes, numbers, positions.
-pub fn forge(dice: &mut Dice, sessions: u64) -> Tally {
+pub(super) fn forge(dice: &mut Dice, sessions: u64) -> Tally {
     let mut tally = Tally::default();
     for _ in 0..sessions {
         let mut session = Session::start();

@@ -25,7 +25,7 @@ const LANE: usize = 4 * LINE;
 const PAGE: usize = 4096;
 
 /// A second mapping of the region, through which anything can be written.
-pub struct RawRing {
+pub(super) struct RawRing {
     base: *mut u8,
     pub len: usize,
     ring: usize,
@@ -39,7 +39,7 @@ unsafe impl Send for RawRing {}
 unsafe impl Sync for RawRing {}
 
 impl RawRing {
-    pub fn map(fd: BorrowedFd<'_>, layout: &Layout, head: u64) -> RawRing {
+    pub(super) fn map(fd: BorrowedFd<'_>, layout: &Layout, head: u64) -> RawRing {
         let len = layout.region_bytes().expect("the worker's layout is valid") as usize;
         // SAFETY: a new mapping.
         let base = unsafe {
@@ -54,7 +54,7 @@ impl RawRing {
 
     /// An attack that writes elsewhere than it thinks would prove nothing: a message of the session must be found where
     /// the ring is believed to be.
-    pub fn check(&mut self, session: &mut Session) {
+    pub(super) fn check(&mut self, session: &mut Session) {
         let position = session.client.position();
         assert_eq!(self.read_word(HEAD), position, "the ring's head lies elsewhere");
         session.ask(&MemInfo {}, |_| ());
@@ -64,7 +64,7 @@ impl RawRing {
     }
 
     /// Writes bytes anywhere.
-    pub fn write(&self, at: usize, bytes: &[u8]) {
+    pub(super) fn write(&self, at: usize, bytes: &[u8]) {
         for (index, byte) in bytes.iter().enumerate() {
             if at + index < self.len {
                 // SAFETY: within the mapping.
@@ -74,32 +74,32 @@ impl RawRing {
     }
 
     /// Where the payload of a record lies that begins at this position.
-    pub fn payload(&self, position: u64) -> usize {
+    pub(super) fn payload(&self, position: u64) -> usize {
         self.ring + (position % self.capacity) as usize + size_of::<RecordHeader>()
     }
 
     /// Writes a word at once, where it is aligned.
-    pub fn write_word(&self, at: usize, word: u64) {
+    pub(super) fn write_word(&self, at: usize, word: u64) {
         assert!(at.is_multiple_of(8) && at + 8 <= self.len, "within the region");
         // SAFETY: within the mapping, and aligned.
         unsafe { AtomicU64::from_ptr(self.base.add(at).cast()) }.store(word, Ordering::SeqCst);
     }
 
-    pub fn read_word(&self, at: usize) -> u64 {
+    pub(super) fn read_word(&self, at: usize) -> u64 {
         assert!(at.is_multiple_of(8) && at + 8 <= self.len, "within the region");
         // SAFETY: within the mapping, and aligned.
         unsafe { AtomicU64::from_ptr(self.base.add(at).cast()) }.load(Ordering::SeqCst)
     }
 
     /// Are these eight bytes anywhere in the region?
-    pub fn contains(&self, word: &[u8; 8]) -> bool {
+    pub(super) fn contains(&self, word: &[u8; 8]) -> bool {
         let word = u64::from_le_bytes(*word);
         // SAFETY: within the mapping, and aligned.
         (0..self.len / 8).any(|at| unsafe { self.base.cast::<u64>().add(at).read_volatile() } == word)
     }
 
     /// Puts a record where the next one belongs, moves the head by its footprint or as told, and rings.
-    pub fn post(&mut self, header: RecordHeader, payload: &[u8], advance: Option<u64>) {
+    pub(super) fn post(&mut self, header: RecordHeader, payload: &[u8], advance: Option<u64>) {
         let place = self.ring + (self.head % self.capacity) as usize;
         let room = (self.capacity - self.head % self.capacity) as usize;
         let record = [header.as_bytes(), payload].concat();
@@ -108,7 +108,7 @@ impl RawRing {
         self.publish(self.head);
     }
 
-    pub fn publish(&self, head: u64) {
+    pub(super) fn publish(&self, head: u64) {
         // SAFETY: within the mapping, and aligned.
         unsafe { AtomicU64::from_ptr(self.base.add(HEAD).cast()) }.store(head, Ordering::SeqCst);
         // SAFETY: as above.
@@ -120,7 +120,7 @@ impl RawRing {
         };
         sleeping.store(0, Ordering::SeqCst);
         signal.fetch_add(1, Ordering::SeqCst);
-        // SAFETY: wakes whoever sleeps on a word that we map.
+        // SAFETY: wakes threads that sleep on a word that we map.
         unsafe { libc::syscall(libc::SYS_futex, signal.as_ptr(), libc::FUTEX_WAKE, i32::MAX, 0, 0, 0) };
     }
 }

@@ -71,7 +71,7 @@ fn stolen(dice: &mut Dice, corpus: &[Vec<Recorded>]) -> Option<u64> {
     Some(u64::from_le_bytes(*word))
 }
 
-pub fn attack(dice: &mut Dice, sessions: u64) -> Tally {
+pub(super) fn attack(dice: &mut Dice, sessions: u64) -> Tally {
     let corpus = corpus();
     assert!(corpus.len() > 20, "only {} recordings", corpus.len());
     let mut tally = Tally::default();

@@ -13,7 +13,7 @@ const LEN: u64 = 64 << 10;
 /// What lies in the source of every copy that is right.
 const OURS: u64 = 0x4242_4242_4242_4242;
 
-pub fn attack(dice: &mut Dice, rounds: u64) -> Tally {
+pub(super) fn attack(dice: &mut Dice, rounds: u64) -> Tally {
     let mut tally = Tally { sessions: 1, ..Tally::default() };
     let mut session = Session::start();
     let [from, to] = [(); 2].map(|()| session.alloc(LEN));

@@ -6,8 +6,8 @@ use super::raw_ring::RawRing;
 use super::session::Session;
 use super::{Dice, Tally};
 
-/// One session: afterwards this process's own books are ruined as well.
-pub fn attack(dice: &mut Dice, rounds: u64) -> Tally {
+/// One session: afterwards this process's own state is ruined as well.
+pub(super) fn attack(dice: &mut Dice, rounds: u64) -> Tally {
     let mut session = Session::start();
     let block = session.alloc(4096);
     let ring = RawRing::map(session.client.region().fd().expect("a memfd"), &session.layout, 0);
@@ -40,6 +40,6 @@ pub fn attack(dice: &mut Dice, rounds: u64) -> Tally {
     tally.ended = u64::from(session.is_over());
     tally.stuck = u64::from(!session.is_over());
     println!("scribble (seed given): {tally}");
-    // The lane's and the ring's books no longer match the region; nothing of it may be used any more.
+    // The state of lane and ring no longer matches the region; nothing of it may be used any more.
     std::process::exit(0)
 }

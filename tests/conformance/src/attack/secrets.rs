@@ -102,7 +102,7 @@ fn plant(secret: u64) -> Planted {
 }
 
 /// Finds a secret in everything that a new client is given. `count` victims, one after the other.
-pub fn residue(dice: &mut Dice, count: u64) -> Tally {
+pub(super) fn residue(dice: &mut Dice, count: u64) -> Tally {
     let mut tally = Tally::default();
     for _ in 0..count {
         let secret = dice.roll() | 1 << 63 | 1;
@@ -149,7 +149,7 @@ pub fn residue(dice: &mut Dice, count: u64) -> Tally {
 
 /// Kernels that read where another zone's live secret might be: at its own addresses, and all over the address space.
 /// A read that leads nowhere ends the session's context, so each has its own.
-pub fn scan(dice: &mut Dice, count: u64) -> Tally {
+pub(super) fn scan(dice: &mut Dice, count: u64) -> Tally {
     let mut tally = Tally::default();
     let secret = dice.roll() | 1 << 63 | 1;
     let planted = plant(secret);
@@ -185,7 +185,7 @@ pub fn scan(dice: &mut Dice, count: u64) -> Tally {
 }
 
 /// Handles of another session, and of an own one that has ended.
-pub fn foreign(_: &mut Dice, count: u64) -> Tally {
+pub(super) fn foreign(_: &mut Dice, count: u64) -> Tally {
     let mut tally = Tally::default();
     let (event_destroy, stream_destroy, unload) =
         (op_of("cuEventDestroy_v2"), op_of("cuStreamDestroy_v2"), op_of("cuModuleUnload"));
@@ -235,7 +235,7 @@ pub fn foreign(_: &mut Dice, count: u64) -> Tally {
 }
 
 /// Tokens of another zone, right and altered; guesses; and other doors than the zone's own.
-pub fn tokens(dice: &mut Dice, count: u64) -> Tally {
+pub(super) fn tokens(dice: &mut Dice, count: u64) -> Tally {
     let mut tally = Tally { sessions: 2, ..Tally::default() };
     let mut other = Session::start_at(&victim());
     let block = other.alloc(4 * MIB);
@@ -268,15 +268,15 @@ pub fn tokens(dice: &mut Dice, count: u64) -> Tally {
             }
         }
     }
-    // A container sees no other folder than its zone's. If it did: the door of workers wants a token of 128 bits.
-    let folder = socket_path();
-    let beside: Vec<String> = std::fs::read_dir(folder.parent().expect("a folder"))
-        .expect("the zone's folder")
+    // A container sees no other directory than its zone's. If it did: the door of workers wants a token of 128 bits.
+    let dir = socket_path();
+    let beside: Vec<String> = std::fs::read_dir(dir.parent().expect("a directory"))
+        .expect("the zone's directory")
         .flatten()
         .map(|entry| entry.file_name().to_string_lossy().into_owned())
         .collect();
     assert!(beside.iter().all(|name| ["sock", "driver-version"].contains(&name.as_str())), "{beside:?}");
-    if let Some(state) = folder.ancestors().nth(3) {
+    if let Some(state) = dir.ancestors().nth(3) {
         for _ in 0..count {
             let Ok(socket) = control::packet::connect(&state.join("rejoin/workers.sock")) else { break };
             let mut guess = ToBroker::new(dice.pick(&[to_broker::REJOIN, to_broker::REJOIN, to_broker::EXPORT, 99]));

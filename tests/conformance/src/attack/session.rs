@@ -22,7 +22,7 @@ const PATIENCE: Duration = Duration::from_secs(60);
 /// Long enough for any answer that will come. What an attack asks may rightly never be answered.
 const ANSWER: Duration = Duration::from_millis(250);
 
-pub struct Session {
+pub(super) struct Session {
     pub client: idm::Client,
     pub lane: Lane,
     pub layout: Layout,
@@ -32,7 +32,7 @@ pub struct Session {
 
 /// What came back.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Back {
+pub(super) enum Back {
     Answer {
         status: i32,
         payload: Vec<u8>,
@@ -43,12 +43,12 @@ pub enum Back {
     Ended,
 }
 
-pub fn socket_path() -> PathBuf {
+pub(super) fn socket_path() -> PathBuf {
     std::env::var_os("BULKHEAD_SOCKET").expect("BULKHEAD_SOCKET names the zone").into()
 }
 
 /// Says hello and gets the socket to a worker.
-pub fn greet() -> Result<OwnedFd, BootstrapError> {
+pub(super) fn greet() -> Result<OwnedFd, BootstrapError> {
     greet_at(&socket_path())
 }
 
@@ -64,7 +64,7 @@ fn greet_at(path: &Path) -> Result<OwnedFd, BootstrapError> {
 
 impl Session {
     /// Connected, with the region mapped, but nothing said yet.
-    pub fn attach() -> Session {
+    pub(super) fn attach() -> Session {
         Self::attach_at(&socket_path())
     }
 
@@ -82,12 +82,12 @@ impl Session {
     }
 
     /// Started as libvgpu does, with the device's primary context, whose tag is 1.
-    pub fn start() -> Session {
+    pub(super) fn start() -> Session {
         Self::start_at(&socket_path())
     }
 
     /// The same in another zone, whose socket is known.
-    pub fn start_at(path: &Path) -> Session {
+    pub(super) fn start_at(path: &Path) -> Session {
         let mut session = Session::attach_at(path);
         let nowhere = std::fs::File::options().write(true).open("/dev/null").expect("/dev/null");
         bootstrap::send(&session.socket, &Handover::default(), &[nowhere.as_fd()]).expect("the worker listens");
@@ -100,12 +100,12 @@ impl Session {
         session
     }
 
-    pub fn is_over(&self) -> bool {
+    pub(super) fn is_over(&self) -> bool {
         self.client.gone().is_set()
     }
 
     /// Through the ring.
-    pub fn call(&mut self, op: u16, tag: u32, payload: &[u8]) -> Back {
+    pub(super) fn call(&mut self, op: u16, tag: u32, payload: &[u8]) -> Back {
         match self.lane.begin_call(op, 0, tag, payload.len(), |slot| slot.copy_from_slice(payload)) {
             Ok(_) => self.hear(),
             Err(_) => Back::Ended,
@@ -113,7 +113,7 @@ impl Session {
     }
 
     /// Through the lane.
-    pub fn block(&mut self, op: u16, tag: u32, payload: &[u8]) -> Back {
+    pub(super) fn block(&mut self, op: u16, tag: u32, payload: &[u8]) -> Back {
         let after = self.client.position();
         match self.lane.begin_block(op, 0, tag, after, payload.len(), |slot| slot.copy_from_slice(payload)) {
             Ok(()) => self.hear(),
@@ -131,7 +131,7 @@ impl Session {
         }
     }
 
-    pub fn post(&self, op: u16, tag: u32, payload: &[u8]) -> bool {
+    pub(super) fn post(&self, op: u16, tag: u32, payload: &[u8]) -> bool {
         self.client.post(op, 0, tag, payload.len(), |slot| slot.copy_from_slice(payload)).is_ok()
     }
 
@@ -145,7 +145,7 @@ impl Session {
     }
 
     /// A call of the table's that must work, and the words of its answer.
-    pub fn call_function(&mut self, symbol: &str, arguments: &[u64]) -> Vec<u64> {
+    pub(super) fn call_function(&mut self, symbol: &str, arguments: &[u64]) -> Vec<u64> {
         match self.call_patiently(op_of(symbol), 1, &words(arguments)) {
             Back::Answer { status: 0, payload } => payload
                 .chunks_exact(8)
@@ -156,7 +156,7 @@ impl Session {
     }
 
     /// A request that must work, and what is wanted of its reply.
-    pub fn ask<R: Operation, T>(&mut self, request: &R, read: impl FnOnce(R::Reply<'_>) -> T) -> T {
+    pub(super) fn ask<R: Operation, T>(&mut self, request: &R, read: impl FnOnce(R::Reply<'_>) -> T) -> T {
         match self.call_patiently(R::CODE, 1, &to_vec(request)) {
             Back::Answer { status: 0, payload } => read(wire::decode(&payload).expect("the reply of this request")),
             other => panic!("{} answered {other:?}", R::OP.name()),
@@ -164,30 +164,30 @@ impl Session {
     }
 
     /// A request that may fail.
-    pub fn try_ask<R: Operation>(&mut self, request: &R) -> Back {
+    pub(super) fn try_ask<R: Operation>(&mut self, request: &R) -> Back {
         self.call(R::CODE, 1, &to_vec(request))
     }
 
     /// A request that nobody answers.
-    pub fn tell<R: Operation>(&self, request: &R) -> bool {
+    pub(super) fn tell<R: Operation>(&self, request: &R) -> bool {
         self.post(R::CODE, 1, &to_vec(request))
     }
 
-    pub fn alloc(&mut self, bytes: u64) -> u64 {
+    pub(super) fn alloc(&mut self, bytes: u64) -> u64 {
         self.ask(&Alloc { bytes }, |reply| reply.address)
     }
 
     /// Writes to device memory.
-    pub fn write(&self, destination: u64, bytes: &[u8]) -> bool {
+    pub(super) fn write(&self, destination: u64, bytes: &[u8]) -> bool {
         self.tell(&CopyInline { destination, stream: Typed::NONE, bytes: Raw(bytes) })
     }
 
-    pub fn function(&mut self, module: ModuleHandle, name: &[u8]) -> u64 {
+    pub(super) fn function(&mut self, module: ModuleHandle, name: &[u8]) -> u64 {
         self.ask(&GetFunction { module, name: Text(name) }, |reply| reply.handle.0)
     }
 
     /// Waits for all work, however long it takes.
-    pub fn settle(&mut self) -> i32 {
+    pub(super) fn settle(&mut self) -> i32 {
         let payload = to_vec(&Synchronize { context: None });
         let fill = |slot: &mut [u8]| slot.copy_from_slice(&payload);
         let asked = self.lane.begin_call(Synchronize::CODE, 0, 1, payload.len(), fill);
@@ -196,7 +196,7 @@ impl Session {
     }
 
     /// A word of device memory, by way of the staging area.
-    pub fn read_word(&mut self, address: u64) -> u64 {
+    pub(super) fn read_word(&mut self, address: u64) -> u64 {
         self.tell(&CopyToStaging { source: address, offset: 0, bytes: 8, stream: Typed::NONE, done: None });
         assert_eq!(self.settle(), 0, "a copy failed");
         let region = RawRing::map(self.client.region().fd().expect("a memfd"), &self.layout, 0);
@@ -204,7 +204,7 @@ impl Session {
     }
 
     /// Loads an image that the zone has room for: at the latest when the worker before this one is gone.
-    pub fn must_load<R: Operation>(
+    pub(super) fn must_load<R: Operation>(
         &mut self,
         request: &R,
         image: &[u8],
@@ -227,19 +227,19 @@ impl Session {
     }
 
     /// Loads PTX text as a module.
-    pub fn load(&mut self, image: &[u8]) -> Back {
+    pub(super) fn load(&mut self, image: &[u8]) -> Back {
         self.upload(image);
         self.try_ask(&ModuleLoad { image: Upload::new(image.len() as u64) })
     }
 
-    pub fn upload(&self, image: &[u8]) {
+    pub(super) fn upload(&self, image: &[u8]) {
         for part in image.chunks(256 << 10) {
             self.tell(&ImagePart { lane: self.lane.index(), part: Raw(part) });
         }
     }
 }
 
-pub fn name_of(op: u16) -> String {
+pub(super) fn name_of(op: u16) -> String {
     match Op::from_code(op) {
         Some(op) => op.name().to_owned(),
         None => cuda_abi::table::functions().get(usize::from(op)).map_or("?".to_owned(), |f| f.symbol.clone()),
@@ -247,7 +247,7 @@ pub fn name_of(op: u16) -> String {
 }
 
 /// The opcode of a function of the table.
-pub fn op_of(symbol: &str) -> u16 {
+pub(super) fn op_of(symbol: &str) -> u16 {
     let functions = cuda_abi::table::functions();
     let at = functions.iter().position(|function| function.symbol == symbol).expect("the table has it");
     // A message that no worker knows would end the attack before it has begun.
@@ -256,12 +256,12 @@ pub fn op_of(symbol: &str) -> u16 {
 }
 
 /// Words as bytes: the arguments of a function of the table, or of a kernel.
-pub fn words(words: &[u64]) -> Vec<u8> {
+pub(super) fn words(words: &[u64]) -> Vec<u8> {
     words.iter().flat_map(|word| word.to_le_bytes()).collect()
 }
 
 /// A launch as a client would have it: without shared memory and attributes.
-pub fn launch(function: u64, stream: u64, grid: u32, block: u32, parameters: &[u8]) -> Launch<'_> {
+pub(super) fn launch(function: u64, stream: u64, grid: u32, block: u32, parameters: &[u8]) -> Launch<'_> {
     Launch {
         function: Typed(function),
         stream: Typed(stream),
@@ -275,7 +275,7 @@ pub fn launch(function: u64, stream: u64, grid: u32, block: u32, parameters: &[u
 }
 
 /// The module that a [`Session::load`] answered with.
-pub fn module_of(reply: &[u8]) -> ModuleHandle {
+pub(super) fn module_of(reply: &[u8]) -> ModuleHandle {
     let wire::ops::ModuleLoaded { module } = wire::decode(reply).expect("the reply of a load");
     module
 }

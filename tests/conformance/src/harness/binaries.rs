@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
 const PROGRAM: &str = "BULKHEAD_BIN";
-const LIBRARY_FOLDER: &str = "BULKHEAD_LIB_DIR";
+const LIBRARY_DIR: &str = "BULKHEAD_LIB_DIR";
 
 #[derive(Debug, Clone)]
 pub struct Binaries {
@@ -14,10 +14,10 @@ pub struct Binaries {
 }
 
 #[derive(Debug, thiserror::Error)]
-#[error("no {what} beside {}: cargo build -p bulkhead -p libcuda -p libnvml, or set {PROGRAM} and {LIBRARY_FOLDER}", folder.display())]
+#[error("no {what} beside {}: cargo build -p bulkhead -p libcuda -p libnvml, or set {PROGRAM} and {LIBRARY_DIR}", dir.display())]
 pub struct MissingBinary {
     what: &'static str,
-    folder: PathBuf,
+    dir: PathBuf,
 }
 
 impl Binaries {
@@ -26,20 +26,20 @@ impl Binaries {
     pub fn find() -> Result<Self, MissingBinary> {
         let own = std::env::current_exe().unwrap_or_default();
         // <target>/<profile>/deps/test-1234, or <target>/<profile>/conformance
-        let folder = own.parent().unwrap_or(Path::new("/"));
-        let profile = if folder.ends_with("deps") { folder.parent().unwrap_or(folder) } else { folder };
+        let dir = own.parent().unwrap_or(Path::new("/"));
+        let profile = if dir.ends_with("deps") { dir.parent().unwrap_or(dir) } else { dir };
         let places = |name: &str| {
             let siblings = ["debug", "release"].map(|kind| profile.with_file_name(kind));
-            let folders = siblings.into_iter().chain([profile.to_owned()]);
-            folders.flat_map(|folder| [folder.join(name), folder.join("deps").join(name)]).collect::<Vec<_>>()
+            let dirs = siblings.into_iter().chain([profile.to_owned()]);
+            dirs.flat_map(|dir| [dir.join(name), dir.join("deps").join(name)]).collect::<Vec<_>>()
         };
-        let missing = |what| MissingBinary { what, folder: profile.to_owned() };
+        let missing = |what| MissingBinary { what, dir: profile.to_owned() };
         let bulkhead = match std::env::var_os(PROGRAM) {
             Some(path) => Some(PathBuf::from(path)).filter(|path| path.is_file()),
             None => freshest(places("bulkhead")),
         };
-        let library = match std::env::var_os(LIBRARY_FOLDER) {
-            Some(folder) => Some(Path::new(&folder).join("libcuda.so.1")).filter(|path| path.is_file()),
+        let library = match std::env::var_os(LIBRARY_DIR) {
+            Some(dir) => Some(Path::new(&dir).join("libcuda.so.1")).filter(|path| path.is_file()),
             None => freshest(places("libcuda.so")),
         };
         Ok(Self {

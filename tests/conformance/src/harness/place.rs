@@ -1,4 +1,4 @@
-//! A folder for one test.
+//! A directory for one test.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -27,15 +27,15 @@ impl Place {
     /// The same, with other binaries than those that would be found.
     pub fn of(binaries: Binaries, player: impl Into<PathBuf>) -> Self {
         let path = testkit::directory();
-        for folder in ["lib", "run"] {
-            std::fs::create_dir_all(path.join(folder)).expect("a folder in /tmp");
+        for dir in ["lib", "run"] {
+            std::fs::create_dir_all(path.join(dir)).expect("a directory in /tmp");
         }
         std::os::unix::fs::symlink(&binaries.library, path.join("lib/libcuda.so.1")).expect("a link in /tmp");
         let player = std::env::var_os("CONFORMANCE_BIN").map_or_else(|| player.into(), PathBuf::from);
         Self { path, binaries, player }
     }
 
-    /// The same, with our NVML in its library folder as well.
+    /// The same, with our NVML in its library directory as well.
     ///
     /// # Panics
     /// With one clear line when it has not been built.
@@ -125,9 +125,9 @@ impl Place {
     }
 }
 
-/// Everything in a folder but folders, which a proxy leaves to the next one.
-pub fn files(folder: &Path) -> Vec<PathBuf> {
-    let entries = std::fs::read_dir(folder).into_iter().flatten().flatten();
+/// Everything in a directory but directories, which a proxy leaves to the next one.
+pub(super) fn files(dir: &Path) -> Vec<PathBuf> {
+    let entries = std::fs::read_dir(dir).into_iter().flatten().flatten();
     let inside = |path: PathBuf| match std::fs::symlink_metadata(&path).is_ok_and(|known| known.is_dir()) {
         true => files(&path),
         false => vec![path],

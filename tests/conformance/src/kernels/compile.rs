@@ -9,14 +9,14 @@ use std::{fs, io};
 /// A compiler, and what all sources are compiled for with it.
 #[derive(Clone, Copy)]
 pub struct Target {
-    /// The folder of the toolchain that holds the compiler.
-    pub folder: &'static str,
+    /// The directory of the toolchain that holds the compiler.
+    pub dir: &'static str,
     /// Such as `-arch=compute_50`; else what the source says.
     pub architecture: Option<&'static str>,
 }
 
 /// The compiler of everything else.
-pub const NEWEST: Target = Target { folder: "nvcc", architecture: None };
+pub const NEWEST: Target = Target { dir: "nvcc", architecture: None };
 
 /// What a source is compiled for unless its first line (`// nvcc: …`) says otherwise: the oldest that nvcc 13 knows.
 const ARCHITECTURE: &str = "-arch=compute_75";
@@ -42,17 +42,17 @@ fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
 }
 
-fn nvcc(folder: &str) -> Result<PathBuf, CompileError> {
+fn nvcc(dir: &str) -> Result<PathBuf, CompileError> {
     let cache = std::env::var_os("BULKHEAD_CACHE").map_or_else(|| root().join(".cache"), PathBuf::from);
-    let nvcc = cache.join("cuda").join(folder).join("bin/nvcc");
+    let nvcc = cache.join("cuda").join(dir).join("bin/nvcc");
     if nvcc.exists() { Ok(nvcc) } else { Err(CompileError::NoCompiler(nvcc)) }
 }
 
-/// Fills `folder` with the PTX of all kernels. What has not changed since the last time is left alone.
-pub fn compile(target: Target, folder: &Path) -> Result<(), CompileError> {
-    let nvcc = nvcc(target.folder)?;
+/// Fills `dir` with the PTX of all kernels. What has not changed since the last time is left alone.
+pub fn compile(target: Target, dir: &Path) -> Result<(), CompileError> {
+    let nvcc = nvcc(target.dir)?;
     let sources = Path::new(env!("CARGO_MANIFEST_DIR")).join("kernels");
-    fs::create_dir_all(folder).map_err(file_error(folder))?;
+    fs::create_dir_all(dir).map_err(file_error(dir))?;
     let entries = fs::read_dir(&sources).map_err(file_error(&sources))?;
     let mut files: Vec<PathBuf> = entries.filter_map(|entry| Some(entry.ok()?.path())).collect();
     files.retain(|path| path.extension().is_some_and(|extension| extension == "cu"));
@@ -65,7 +65,7 @@ pub fn compile(target: Target, folder: &Path) -> Result<(), CompileError> {
             scope.spawn(|| {
                 while let Some(source) = queue.lock().ok().and_then(|mut queue| queue.next()) {
                     if let (Err(error), Ok(mut failure)) =
-                        (compile_one(&nvcc, target, &source, &header, folder), failure.lock())
+                        (compile_one(&nvcc, target, &source, &header, dir), failure.lock())
                     {
                         failure.get_or_insert(error);
                     }
@@ -76,7 +76,7 @@ pub fn compile(target: Target, folder: &Path) -> Result<(), CompileError> {
     failure.into_inner().ok().flatten().map_or(Ok(()), Err)
 }
 
-fn compile_one(nvcc: &Path, target: Target, source: &Path, header: &[u8], folder: &Path) -> Result<(), CompileError> {
+fn compile_one(nvcc: &Path, target: Target, source: &Path, header: &[u8], dir: &Path) -> Result<(), CompileError> {
     let text = fs::read_to_string(source).map_err(file_error(source))?;
     let said = text.lines().next().and_then(|line| line.strip_prefix("// nvcc: "));
     let said = target.architecture.or(said).unwrap_or(ARCHITECTURE);
@@ -84,12 +84,12 @@ fn compile_one(nvcc: &Path, target: Target, source: &Path, header: &[u8], folder
     let mut hasher = DefaultHasher::new();
     (&text, header, &flags, nvcc).hash(&mut hasher);
     let hash = format!("{:016x}", hasher.finish());
-    let output = folder.join(source.file_name().unwrap_or_default()).with_extension("ptx");
+    let output = dir.join(source.file_name().unwrap_or_default()).with_extension("ptx");
     let note = output.with_extension("hash");
     if output.exists() && fs::read_to_string(&note).is_ok_and(|noted| noted == hash) {
         return Ok(());
     }
-    // Under another name until it is whole: several processes may fill the same folder at once.
+    // Under another name until it is whole: several processes may fill the same directory at once.
     let unfinished = output.with_extension(format!("ptx-{}", std::process::id()));
     let mut command = Command::new(nvcc);
     command.args(["-std=c++17", "-lineinfo", "-ptx"]).args(flags).arg(source).arg("-o").arg(&unfinished);

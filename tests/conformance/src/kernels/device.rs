@@ -12,24 +12,24 @@ use super::expected::Expected;
 use crate::calls::{DEFAULT_STREAM, alloc, code, context, download, function, module, ok, upload};
 
 /// A file of kernels, loaded.
-pub struct Kernels<'g> {
+pub(super) struct Kernels<'g> {
     pub gpu: &'g Driver,
     pub module: CUmodule,
 }
 
 /// The PTX of a file of kernels.
-pub fn ptx(file: &str) -> String {
-    let folder = PathBuf::from(std::env::var_os(super::FOLDER).expect("the folder of kernels is known"));
-    let path = folder.join(file).with_extension("ptx");
+pub(super) fn ptx(file: &str) -> String {
+    let dir = PathBuf::from(std::env::var_os(super::DIR_VARIABLE).expect("the directory of kernels is known"));
+    let path = dir.join(file).with_extension("ptx");
     std::fs::read_to_string(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
 }
 
 /// Arguments of a kernel, one after another.
 #[derive(Default)]
-pub struct Args(Vec<Vec<u128>>);
+pub(super) struct Args(Vec<Vec<u128>>);
 
 impl Args {
-    pub fn with<T: Copy>(mut self, value: T) -> Args {
+    pub(super) fn with<T: Copy>(mut self, value: T) -> Args {
         let mut words = vec![0u128; size_of::<T>().div_ceil(16).max(1)];
         // SAFETY: the words have room for the value, and the alignment of anything.
         unsafe { words.as_mut_ptr().cast::<T>().write(value) };
@@ -37,7 +37,7 @@ impl Args {
         self
     }
 
-    pub fn pointers(&mut self) -> Vec<*mut c_void> {
+    pub(super) fn pointers(&mut self) -> Vec<*mut c_void> {
         self.0.iter_mut().map(|words| words.as_mut_ptr().cast()).collect()
     }
 }
@@ -50,12 +50,12 @@ pub(super) use args;
 
 impl<'g> Kernels<'g> {
     /// Starts the driver, makes a context and loads a file of kernels.
-    pub fn load(gpu: &'g Driver, file: &str) -> Kernels<'g> {
+    pub(super) fn load(gpu: &'g Driver, file: &str) -> Kernels<'g> {
         context(gpu);
         Kernels { gpu, module: module(gpu, &ptx(file)) }
     }
 
-    pub fn function(&self, name: &str) -> CUfunction {
+    pub(super) fn function(&self, name: &str) -> CUfunction {
         if std::env::var_os(super::OLDER).is_some() && !self.holds(name) {
             std::process::exit(super::NOT_FOR_THESE.into());
         }
@@ -69,7 +69,7 @@ impl<'g> Kernels<'g> {
     }
 
     /// Launches, waits, and answers the code of whichever failed.
-    pub fn attempt(&self, name: &str, grid: [u32; 3], block: [u32; 3], shared: u32, mut args: Args) -> u32 {
+    pub(super) fn attempt(&self, name: &str, grid: [u32; 3], block: [u32; 3], shared: u32, mut args: Args) -> u32 {
         let ([gx, gy, gz], [bx, by, bz]) = (grid, block);
         let (function, mut pointers) = (self.function(name), args.pointers());
         let launched = code!(
@@ -92,32 +92,32 @@ impl<'g> Kernels<'g> {
     }
 
     /// A launch that must go well.
-    pub fn run(&self, name: &str, grid: u32, block: u32, args: Args) {
+    pub(super) fn run(&self, name: &str, grid: u32, block: u32, args: Args) {
         self.run_shaped(name, [grid, 1, 1], [block, 1, 1], 0, args);
     }
 
-    pub fn run_shaped(&self, name: &str, grid: [u32; 3], block: [u32; 3], shared: u32, args: Args) {
+    pub(super) fn run_shaped(&self, name: &str, grid: [u32; 3], block: [u32; 3], shared: u32, args: Args) {
         let code = self.attempt(name, grid, block, shared, args);
         assert!(code == 0, "{name} ended with {code} {}", cuda_abi::error::name(code));
     }
 
-    pub fn upload<T: Copy>(&self, values: &[T]) -> CUdeviceptr {
+    pub(super) fn upload<T: Copy>(&self, values: &[T]) -> CUdeviceptr {
         upload(self.gpu, values)
     }
 
     /// Zeroed memory for `count` values.
-    pub fn zeros<T>(&self, count: usize) -> CUdeviceptr {
+    pub(super) fn zeros<T>(&self, count: usize) -> CUdeviceptr {
         let bytes = (count * size_of::<T>()).max(1);
         let pointer = alloc(self.gpu, bytes);
         ok!(self.gpu, cuMemsetD8_v2(pointer, 0, bytes));
         pointer
     }
 
-    pub fn download<T: Copy + Default>(&self, pointer: CUdeviceptr, count: usize) -> Vec<T> {
+    pub(super) fn download<T: Copy + Default>(&self, pointer: CUdeviceptr, count: usize) -> Vec<T> {
         download(self.gpu, pointer, count)
     }
 
-    pub fn global(&self, name: &str) -> (CUdeviceptr, usize) {
+    pub(super) fn global(&self, name: &str) -> (CUdeviceptr, usize) {
         let (mut pointer, mut size) = (0, 0);
         let name = std::ffi::CString::new(name).expect("a name holds no NUL");
         ok!(self.gpu, cuModuleGetGlobal_v2(&mut pointer, &mut size, self.module, name.as_ptr()));
@@ -131,12 +131,12 @@ impl<'g> Kernels<'g> {
         flat.chunks_exact(K).map(|chunk| std::array::from_fn(|at| chunk[at])).collect()
     }
 
-    pub fn map1<A: Copy, R: Copy + Default, const K: usize>(&self, name: &str, a: &[A]) -> Vec<[R; K]> {
+    pub(super) fn map1<A: Copy, R: Copy + Default, const K: usize>(&self, name: &str, a: &[A]) -> Vec<[R; K]> {
         self.map(name, a.len(), args![self.upload(a)])
     }
 
     /// Runs a kernel of `MAP1` and compares all of its results.
-    pub fn check1<A, E, const K: usize>(&self, name: &str, a: &[A], expected: impl Fn(A) -> [E; K])
+    pub(super) fn check1<A, E, const K: usize>(&self, name: &str, a: &[A], expected: impl Fn(A) -> [E; K])
     where
         A: Copy + Debug,
         E: Expected,
@@ -146,8 +146,13 @@ impl<'g> Kernels<'g> {
     }
 
     /// The same over every pair of values.
-    pub fn check2<A, B, E, const K: usize>(&self, name: &str, a: &[A], b: &[B], expected: impl Fn(A, B) -> [E; K])
-    where
+    pub(super) fn check2<A, B, E, const K: usize>(
+        &self,
+        name: &str,
+        a: &[A],
+        b: &[B],
+        expected: impl Fn(A, B) -> [E; K],
+    ) where
         A: Copy + Debug,
         B: Copy + Debug,
         E: Expected,
@@ -156,7 +161,7 @@ impl<'g> Kernels<'g> {
         self.check_pairs(name, &pairs, expected);
     }
 
-    pub fn check_pairs<A, B, E, const K: usize>(
+    pub(super) fn check_pairs<A, B, E, const K: usize>(
         &self,
         name: &str,
         pairs: &[(A, B)],
@@ -172,7 +177,7 @@ impl<'g> Kernels<'g> {
     }
 
     /// And over every three.
-    pub fn check3<A, B, C, E, const K: usize>(
+    pub(super) fn check3<A, B, C, E, const K: usize>(
         &self,
         name: &str,
         a: &[A],

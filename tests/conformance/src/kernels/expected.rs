@@ -14,7 +14,7 @@ use std::fmt::Debug;
 use testkit::exact::DOUBLE;
 
 /// What a result of the device is compared with.
-pub trait Expected: Copy + Debug {
+pub(super) trait Expected: Copy + Debug {
     /// The result, as the kernel stores it.
     type Got: Copy + Debug + Default;
 
@@ -34,7 +34,7 @@ bits!(u8, u16, u32, u64, i8, i16, i32, i64, [u8; 2], [u8; 4], [u16; 2], [u16; 4]
 
 /// A floating-point number, and which NaN it may be.
 #[derive(Clone, Copy, Debug)]
-pub struct Number<T> {
+pub(super) struct Number<T> {
     value: T,
     nan: Nan<T>,
 }
@@ -51,19 +51,19 @@ enum Nan<T> {
 
 impl<T> Number<T> {
     /// Bit by bit.
-    pub fn bits(value: T) -> Self {
+    pub(super) fn bits(value: T) -> Self {
         Self { value, nan: Nan::This }
     }
 
     /// Any NaN is as good as another.
-    pub fn any_nan(value: T) -> Self {
+    pub(super) fn any_nan(value: T) -> Self {
         Self { value, nan: Nan::Any }
     }
 }
 
 impl Number<f64> {
     /// A NaN has the payload of one of the operands.
-    pub fn kept<const N: usize>(value: f64, operands: [f64; N]) -> Self {
+    pub(super) fn kept<const N: usize>(value: f64, operands: [f64; N]) -> Self {
         let operand = |at: usize| operands.get(at).copied().unwrap_or_default();
         Self { value, nan: Nan::Kept(std::array::from_fn(operand)) }
     }

@@ -1,8 +1,8 @@
 //! Kernels, compiled by nvcc when the suite runs, each compared with what a processor computes, or with a property that
 //! must hold. The sources are in `conformance/kernels`, one file per theme, and so are the tests here.
 //!
-//! A test that starts with a kernel's name is about that kernel. The PTX is found in the folder that
-//! `CONFORMANCE_KERNELS` names (`--kernels`); `compile` fills such a folder.
+//! A test that starts with a kernel's name is about that kernel. The PTX is found in the directory that
+//! `CONFORMANCE_KERNELS` names (`--kernels`); `compile` fills such a directory.
 
 mod approx;
 mod asynchronous;
@@ -27,8 +27,8 @@ mod warp;
 
 use crate::suite::Test;
 
-/// The folder with the compiled kernels.
-pub const FOLDER: &str = "CONFORMANCE_KERNELS";
+/// The directory with the compiled kernels.
+pub const DIR_VARIABLE: &str = "CONFORMANCE_KERNELS";
 
 /// Set where kernels are compiled for older GPUs: some are not there then.
 pub const OLDER: &str = "CONFORMANCE_OLDER";

@@ -1,19 +1,19 @@
 //! Numbers at which arithmetic goes wrong, and some in between.
 
 /// Numbers that look random and are the same each time.
-pub fn scattered(count: usize, seed: u64) -> Vec<u64> {
+pub(super) fn scattered(count: usize, seed: u64) -> Vec<u64> {
     let mut random = testkit::Random::new(seed);
     (0..count).map(|_| random.word()).collect()
 }
 
-pub fn words() -> Vec<u32> {
+pub(super) fn words() -> Vec<u32> {
     let mut values = vec![0, 1, 2, 3, 7, 10, 31, 32, 33, 255, 256, 0x7fff, 0x8000, 0xffff, 0x1_0000, 0x7f_ffff];
     values.extend([0x80_0000, 0xff_ffff, 0x100_0001, 0x7fff_ffff, 0x8000_0000, 0x8000_0001, 0xffff_fffe, !0]);
     values.extend(scattered(8, 1).iter().map(|value| *value as u32));
     values
 }
 
-pub fn long_words() -> Vec<u64> {
+pub(super) fn long_words() -> Vec<u64> {
     let mut values: Vec<u64> = words().into_iter().map(u64::from).collect();
     values.extend([
         1 << 32,
@@ -30,20 +30,20 @@ pub fn long_words() -> Vec<u64> {
     values
 }
 
-pub fn half_words() -> Vec<u16> {
+pub(super) fn half_words() -> Vec<u16> {
     let mut values = vec![0, 1, 2, 5, 127, 128, 255, 256, 0x7ffe, 0x7fff, 0x8000, 0x8001, 0xfffe, 0xffff];
     values.extend(scattered(10, 3).iter().map(|value| *value as u16));
     values
 }
 
 /// Few words, for all combinations of three.
-pub fn few_words() -> Vec<u32> {
+pub(super) fn few_words() -> Vec<u32> {
     let mut values = vec![0, 1, 2, 31, 32, 0x80, 0xffff, 0x7fff_ffff, 0x8000_0000, 0xffff_fffe, !0];
     values.extend(scattered(4, 4).iter().map(|value| *value as u32));
     values
 }
 
-pub fn few_long_words() -> Vec<u64> {
+pub(super) fn few_long_words() -> Vec<u64> {
     let mut values: Vec<u64> = few_words().into_iter().map(|value| value as i32 as i64 as u64).collect();
     values.extend([1 << 32, 0x7fff_ffff_ffff_ffff, 1 << 63]);
     values.extend(scattered(3, 5));
@@ -51,7 +51,7 @@ pub fn few_long_words() -> Vec<u64> {
 }
 
 /// Singles: zeros, denormals, neighbours of one, the ends of the range, what is no number.
-pub fn floats() -> Vec<f32> {
+pub(super) fn floats() -> Vec<f32> {
     let mut values = vec![0.0, 1.0, 1.5, 2.0, 3.0, 0.1, 1e-3, 1e10, 16_777_216.0, 16_777_217.0, 1e-20, 1e20];
     values.extend([f32::MIN_POSITIVE, f32::MAX, f32::EPSILON, f32::INFINITY, 1.0 + f32::EPSILON]);
     values.extend([
@@ -71,7 +71,7 @@ pub fn floats() -> Vec<f32> {
 const DOUBLE_NANS: [f64; 3] =
     [f64::NAN, f64::from_bits(0x7ff8_0000_0000_1234), f64::from_bits(0xfff4_0000_0000_5678)];
 
-pub fn doubles() -> Vec<f64> {
+pub(super) fn doubles() -> Vec<f64> {
     let mut values: Vec<f64> = vec![0.0, 1.0, 1.5, 3.0, 0.1, 1e-3, 1e10, 9_007_199_254_740_993.0, 1e-200, 1e200];
     values.extend([f64::MIN_POSITIVE, f64::MAX, f64::EPSILON, f64::INFINITY, 1.0 + f64::EPSILON]);
     values.extend([
@@ -91,7 +91,7 @@ pub fn doubles() -> Vec<f64> {
 }
 
 /// Few singles, for all combinations of three.
-pub fn few_floats() -> Vec<f32> {
+pub(super) fn few_floats() -> Vec<f32> {
     let mut values = vec![0.0, 1.0, 3.0, 0.1, 1.0 + f32::EPSILON, f32::MAX, f32::MIN_POSITIVE, f32::INFINITY];
     values.extend([f32::from_bits(1), f32::from_bits(0x7f_fff1), 1e-23, 16_777_217.0]);
     let negative: Vec<f32> = values.iter().map(|value| -value).collect();
@@ -100,7 +100,7 @@ pub fn few_floats() -> Vec<f32> {
     values
 }
 
-pub fn few_doubles() -> Vec<f64> {
+pub(super) fn few_doubles() -> Vec<f64> {
     let mut values = vec![0.0, 1.0, 3.0, 0.1, 1.0 + f64::EPSILON, f64::MAX, f64::MIN_POSITIVE, f64::INFINITY];
     values.extend([f64::from_bits(1), f64::from_bits(0xf_ffff_ffff_fff1), 1e-160]);
     let negative: Vec<f64> = values.iter().map(|value| -value).collect();
@@ -110,7 +110,7 @@ pub fn few_doubles() -> Vec<f64> {
 }
 
 /// Halves (or bfloats) as bits.
-pub fn halves() -> Vec<u16> {
+pub(super) fn halves() -> Vec<u16> {
     let mut values = vec![0, 1, 2, 0x3ff, 0x400, 0x401, 0x3bff, 0x3c00, 0x3c01, 0x3e00, 0x4000, 0x4248, 0x5640];
     values.extend([0x7bff, 0x7c00, 0x3555, 0x2e66, 0x3f80, 0x3f81, 0x4049, 0x7f7f, 0x80, 0x7f]);
     values.extend(scattered(10, 8).iter().map(|value| *value as u16 & 0x7bff));
@@ -120,7 +120,7 @@ pub fn halves() -> Vec<u16> {
     values
 }
 
-pub fn few_halves() -> Vec<u16> {
+pub(super) fn few_halves() -> Vec<u16> {
     let mut values = vec![0, 1, 0x3ff, 0x400, 0x3c00, 0x3c01, 0x3555, 0x4248, 0x7bff, 0x7c00, 0x3f80, 0x3f81, 0x2e66];
     let negative: Vec<u16> = values.iter().map(|value| value | 0x8000).collect();
     values.extend(negative);
@@ -129,7 +129,7 @@ pub fn few_halves() -> Vec<u16> {
 }
 
 /// Pairs of halves in a word.
-pub fn half_pairs() -> Vec<u32> {
+pub(super) fn half_pairs() -> Vec<u32> {
     let halves = few_halves();
     let other = |at: usize| u32::from(halves[(at * 7 + 3) % halves.len()]);
     halves.iter().enumerate().map(|(at, half)| u32::from(*half) | other(at) << 16).collect()

@@ -6,7 +6,7 @@ use crate::harness::Honest;
 
 /// Why a row does not work, as a cell of the table.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum NotShared {
+pub(super) enum NotShared {
     #[error("a program does not start ({0})")]
     Start(String),
     #[error("`{what}` answers {answer}")]
@@ -18,7 +18,7 @@ pub enum NotShared {
 }
 
 /// One of those who share.
-pub struct Actor(pub Honest);
+pub(super) struct Actor(pub Honest);
 
 impl Actor {
     fn ask(&mut self, line: &str) -> Result<String, NotShared> {
@@ -46,10 +46,10 @@ fn explain(answer: &str) -> String {
 }
 
 /// Memory that one process fills, and all others read and write, one after the other.
-pub fn memory(producer: &mut Actor, consumers: &mut [Actor], file: &Path) -> Result<(), NotShared> {
+pub(super) fn memory(producer: &mut Actor, consumers: &mut [Actor], file: &Path) -> Result<(), NotShared> {
     producer.expect("alloc 5000000", "ok")?;
     producer.expect("fill 7", "ok")?;
-    // The classic hand-over: bytes in a file of a folder that all see.
+    // The classic hand-over: bytes in a file of a directory that all see.
     let handle = producer.ask("handle")?;
     let failed = |error: std::io::Error| NotShared::File(error.to_string());
     std::fs::write(file, handle).map_err(failed)?;
@@ -64,7 +64,7 @@ pub fn memory(producer: &mut Actor, consumers: &mut [Actor], file: &Path) -> Res
 }
 
 /// An event that orders the work of all: each waits for the one before it, in its stream.
-pub fn events(producer: &mut Actor, consumers: &mut [Actor]) -> Result<(), NotShared> {
+pub(super) fn events(producer: &mut Actor, consumers: &mut [Actor]) -> Result<(), NotShared> {
     producer.expect("event", "ok")?;
     let handle = producer.ask("event-handle")?;
     for (number, consumer) in consumers.iter_mut().enumerate() {
@@ -79,7 +79,7 @@ pub fn events(producer: &mut Actor, consumers: &mut [Actor]) -> Result<(), NotSh
 }
 
 /// The producer is gone, and those who have its memory open still see it.
-pub fn farewell(producer: Actor, consumers: Vec<Actor>) -> Result<(), NotShared> {
+pub(super) fn farewell(producer: Actor, consumers: Vec<Actor>) -> Result<(), NotShared> {
     producer.0.quit();
     for mut consumer in consumers {
         // Whatever the last of them wrote, it is the same everywhere.
@@ -94,7 +94,7 @@ pub fn farewell(producer: Actor, consumers: Vec<Actor>) -> Result<(), NotShared>
 }
 
 /// One who must not open it.
-pub fn stranger_is_refused(producer: &mut Actor, stranger: &mut Actor) -> Result<(), NotShared> {
+pub(super) fn stranger_is_refused(producer: &mut Actor, stranger: &mut Actor) -> Result<(), NotShared> {
     const NOT_PERMITTED: &str = "error 800";
     let handle = producer.ask("handle")?;
     stranger.expect(&format!("open {handle}"), NOT_PERMITTED)

@@ -25,17 +25,17 @@ mount -t proc proc "$root/proc"
 mount -t tmpfs -o mode=755 run "$root/run"
 mount -t tmpfs -o mode=1777 shm "$root/dev/shm"
 mkdir -p "$root/run/changes" "$root$run" "$root/var/lib/kubelet" "$root/var/lib/containerd" "$root/run/lock"
-# What has been changed in the file system, for whoever wants to know what was left there.
+# What has been changed in the file system, to see what was left there.
 mount --bind "$run/memory/changes" "$root/run/changes"
 mount --bind "$run" "$root$run"
 mount --bind "$run/kubelet" "$root/var/lib/kubelet"
 mount --bind "$run/containerd" "$root/var/lib/containerd"
 # The overlay shows one file system; what lies on others must be brought along.
 IFS=:
-for folder in $needed; do
-    if [ "$(stat -c %d "$folder")" != "$(stat -c %d /)" ]; then
-        mkdir -p "$root$folder"
-        mount --rbind "$folder" "$root$folder"
+for dir in $needed; do
+    if [ "$(stat -c %d "$dir")" != "$(stat -c %d /)" ]; then
+        mkdir -p "$root$dir"
+        mount --rbind "$dir" "$root$dir"
     fi
 done
 unset IFS

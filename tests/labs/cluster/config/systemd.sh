@@ -1,8 +1,8 @@
 # A host with a real systemd: the first process of namespaces of its own, over a root of which every change is forgotten.
 #
-# systemd.sh FOLDER CGROUP
+# systemd.sh DIR CGROUP
 set -eu
-folder=$1 cgroup=$2
+dir=$1 cgroup=$2
 
 # systemd takes the group in which it finds itself for the whole of its machine.
 for hierarchy in /sys/fs/cgroup /sys/fs/cgroup/*; do
@@ -19,17 +19,17 @@ for hierarchy in /sys/fs/cgroup /sys/fs/cgroup/*; do
 done
 
 mount --make-rprivate /
-mkdir -p "$folder"
-mount -t tmpfs -o mode=755 host "$folder"
-mkdir "$folder/changes" "$folder/work" "$folder/root"
-mount -t overlay -o "lowerdir=/,upperdir=$folder/changes,workdir=$folder/work" host "$folder/root"
-root=$folder/root
+mkdir -p "$dir"
+mount -t tmpfs -o mode=755 host "$dir"
+mkdir "$dir/changes" "$dir/work" "$dir/root"
+mount -t overlay -o "lowerdir=/,upperdir=$dir/changes,workdir=$dir/work" host "$dir/root"
+root=$dir/root
 mount --rbind /dev "$root/dev"
 mount --rbind /sys "$root/sys"
 mount -t proc proc "$root/proc"
 mount -t tmpfs -o mode=755 run "$root/run"
 mkdir -p "$root/run/changes"
-mount --bind "$folder/changes" "$root/run/changes"
+mount --bind "$dir/changes" "$root/run/changes"
 mkdir "$root/.old"
 cd "$root"
 pivot_root . .old

@@ -12,9 +12,9 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use xtask::{images, sh};
 
-pub const NODE: &str = "bulkhead-e2e";
+pub(crate) const NODE: &str = "bulkhead-e2e";
 
-pub struct Cluster {
+pub(crate) struct Cluster {
     pub run: PathBuf,
     pub components: Components,
     pub kubectl: Kubectl,
@@ -24,7 +24,7 @@ pub struct Cluster {
 
 impl Cluster {
     /// Starts everything, and returns when the node is ready for pods.
-    pub fn start(run: &Path, components: Components, cgroup: &str) -> Result<Cluster> {
+    pub(crate) fn start(run: &Path, components: Components, cgroup: &str) -> Result<Cluster> {
         let server = format!("https://{SERVICE_IP}");
         let pki = Pki::new(&run.join("pki"), &server)?;
         let names = ["DNS:kubernetes", "DNS:kubernetes.default", "DNS:kubernetes.default.svc", "DNS:localhost"];
@@ -83,18 +83,18 @@ impl Cluster {
     }
 
     /// Starts a further service of the node.
-    pub fn launch(&mut self, name: &'static str, words: &[&str]) -> Result<()> {
+    pub(crate) fn launch(&mut self, name: &'static str, words: &[&str]) -> Result<()> {
         let words = words.iter().map(|word| (*word).to_owned()).collect();
         self.services.push(Service::start_new(name, words, &self.components.path(), &self.run.join("logs"))?);
         Ok(())
     }
 
-    pub fn service(&self, name: &str) -> Result<&Service> {
+    pub(crate) fn service(&self, name: &str) -> Result<&Service> {
         self.services.iter().find(|service| service.name == name).with_context(|| format!("no service {name}"))
     }
 
     /// Waits, and fails when one of the services does not stay up.
-    pub fn wait_for(&self, what: &str, mut ready: impl FnMut(&Cluster) -> bool) -> Result<()> {
+    pub(crate) fn wait_for(&self, what: &str, mut ready: impl FnMut(&Cluster) -> bool) -> Result<()> {
         until(what, || {
             for service in &self.services {
                 service.check()?;
@@ -104,7 +104,7 @@ impl Cluster {
     }
 
     /// Returns when services that were restarted are at work again.
-    pub fn settled(&self) -> Result<()> {
+    pub(crate) fn settled(&self) -> Result<()> {
         self.wait_for("containerd", |cluster| sh::output(cluster.ctr().arg("version")).is_ok())?;
         self.wait_for("the broker", |_| super::lab::zones().is_ok())?;
         self.wait_for("the node", Cluster::node_ready)
@@ -118,19 +118,19 @@ impl Cluster {
     }
 
     /// Brings an image into containerd.
-    pub fn import(&self, archive: &Path) -> Result<()> {
+    pub(crate) fn import(&self, archive: &Path) -> Result<()> {
         let mut ctr = self.ctr();
         sh::output(ctr.args(["--namespace", "k8s.io", "image", "import", "--local"]).arg(archive)).map(drop)
     }
 
-    pub fn ctr(&self) -> Command {
+    pub(crate) fn ctr(&self) -> Command {
         let mut ctr = Command::new(self.components.debian.join("usr/bin/ctr"));
         ctr.args(["--address", "/run/containerd/containerd.sock"]);
         ctr
     }
 
     /// Ends all services, the last one first.
-    pub fn stop(&self) -> Result<()> {
+    pub(crate) fn stop(&self) -> Result<()> {
         let mut troubles = Vec::new();
         for service in self.services.iter().rev() {
             troubles.extend(service.stop().err().map(|error| error.to_string()));

@@ -34,7 +34,7 @@ const PODMAN: [&str; 10] = [
 const DOCKER: [&str; 2] = ["docker.io", "docker-cli"];
 
 /// Where the parts lie.
-pub struct Components {
+pub(crate) struct Components {
     /// Kubernetes' own programs, and Helm.
     pub kubernetes: PathBuf,
     /// The root of what Debian's packages hold.
@@ -46,29 +46,29 @@ pub struct Components {
 }
 
 impl Components {
-    pub fn helm(&self) -> PathBuf {
+    pub(crate) fn helm(&self) -> PathBuf {
         self.kubernetes.join("helm")
     }
 
-    pub fn kubectl(&self) -> PathBuf {
+    pub(crate) fn kubectl(&self) -> PathBuf {
         self.kubernetes.join("kubectl")
     }
 
     /// What PATH must be, so that they find each other.
-    pub fn path(&self) -> String {
-        let folders = [self.kubernetes.clone(), self.debian.join("usr/bin"), self.debian.join("usr/sbin")];
-        let ours = folders.iter().map(|folder| folder.display().to_string()).collect::<Vec<_>>().join(":");
+    pub(crate) fn path(&self) -> String {
+        let dirs = [self.kubernetes.clone(), self.debian.join("usr/bin"), self.debian.join("usr/sbin")];
+        let ours = dirs.iter().map(|dir| dir.display().to_string()).collect::<Vec<_>>().join(":");
         format!("{ours}:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin")
     }
 }
 
-pub fn home() -> PathBuf {
+pub(crate) fn home() -> PathBuf {
     paths::cache().join("kubernetes")
 }
 
 /// Fetches and builds what is missing; says nothing and takes no time when nothing is. Docker is fetched by itself, by
 /// [`ensure_docker`].
-pub fn ensure() -> Result<Components> {
+pub(crate) fn ensure() -> Result<Components> {
     let components = Components {
         kubernetes: go::home().join("bin"),
         debian: home().join("debian-1"),
@@ -95,7 +95,7 @@ pub fn ensure() -> Result<Components> {
 }
 
 /// Fetches Docker, which one scenario needs.
-pub fn ensure_docker(components: &Components) -> Result<()> {
+pub(crate) fn ensure_docker(components: &Components) -> Result<()> {
     if components.docker.exists() {
         return Ok(());
     }

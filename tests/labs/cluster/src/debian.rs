@@ -10,18 +10,18 @@ use xtask::sh;
 const KEYS: &str = "/usr/share/keyrings/debian-archive-keyring.gpg";
 
 /// Unpacks Debian's packages, by means of lists of our own, so that the machine's stay as they are.
-pub fn unpack(root: &Path, wanted: &[(&str, &[&str])]) -> Result<()> {
+pub(crate) fn unpack(root: &Path, wanted: &[(&str, &[&str])]) -> Result<()> {
     let lists = home().join("apt");
     let unfinished = home().join("debian.new");
     let _ = fs::remove_dir_all(&unfinished);
     for (release, packages) in wanted {
         let apt = Apt::new(&lists.join(release), release)?;
         apt.run(&["update"])?;
-        let folder = lists.join(release).join("packages");
-        let _ = fs::remove_dir_all(&folder);
-        fs::create_dir_all(&folder)?;
+        let dir = lists.join(release).join("packages");
+        let _ = fs::remove_dir_all(&dir);
+        fs::create_dir_all(&dir)?;
         apt.run(&[&["download"], *packages].concat())?;
-        for package in fs::read_dir(&folder)? {
+        for package in fs::read_dir(&dir)? {
             let package = package?.path();
             sh::output(Command::new("dpkg-deb").arg("-x").arg(&package).arg(&unfinished))?;
             println!("    {}", package.file_stem().unwrap_or_default().to_string_lossy());
@@ -44,21 +44,21 @@ fn archive() -> Result<String> {
 
 /// apt-get with lists and settings of its own.
 struct Apt {
-    folder: PathBuf,
+    dir: PathBuf,
 }
 
 impl Apt {
-    fn new(folder: &Path, release: &str) -> Result<Apt> {
+    fn new(dir: &Path, release: &str) -> Result<Apt> {
         for part in ["state/lists/partial", "cache/archives/partial", "packages"] {
-            fs::create_dir_all(folder.join(part))?;
+            fs::create_dir_all(dir.join(part))?;
         }
         let source = format!("deb [signed-by={KEYS}] {} {release} main\n", archive()?);
-        fs::write(folder.join("sources.list"), source)?;
-        Ok(Apt { folder: folder.to_path_buf() })
+        fs::write(dir.join("sources.list"), source)?;
+        Ok(Apt { dir: dir.to_path_buf() })
     }
 
     fn run(&self, words: &[&str]) -> Result<()> {
-        let at = |part: &str| self.folder.join(part).display().to_string();
+        let at = |part: &str| self.dir.join(part).display().to_string();
         let options = [
             format!("Dir::State={}", at("state")),
             format!("Dir::Cache={}", at("cache")),
@@ -73,7 +73,7 @@ impl Apt {
             "Acquire::Retries=3".to_owned(),
         ];
         let mut command = Command::new("apt-get");
-        command.current_dir(self.folder.join("packages"));
+        command.current_dir(self.dir.join("packages"));
         command.args(options.iter().flat_map(|option| ["-o", option]));
         sh::output(command.args(words)).map(drop)
     }

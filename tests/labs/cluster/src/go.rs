@@ -15,7 +15,7 @@ const KUBERNETES: &str = "1.36.4";
 const MODULES: &str = "0.36.4";
 const HELM: &str = "3.21.4";
 
-/// Modules whose versions Kubernetes' own go.mod replaces by folders of its repository, which a module that depends on it
+/// Modules whose versions Kubernetes' own go.mod replaces by directories of its repository, which a module that depends on it
 /// does not have.
 const STAGING: &str = "api apiextensions-apiserver apimachinery apiserver cli-runtime client-go cloud-provider \
     cluster-bootstrap code-generator component-base component-helpers controller-manager cri-api cri-client \
@@ -33,22 +33,22 @@ const PROGRAMS: [&str; 6] = [
 ];
 
 /// Where the module lies.
-pub fn home() -> PathBuf {
+pub(crate) fn home() -> PathBuf {
     components::home().join(format!("v{KUBERNETES}-helm-{HELM}"))
 }
 
-/// Builds all programs into `folder`.
-pub fn build(folder: &Path) -> Result<()> {
+/// Builds all programs into `dir`.
+pub(crate) fn build(dir: &Path) -> Result<()> {
     ensure!(sh::exists("go"), "Go is needed to build Kubernetes {KUBERNETES} (https://go.dev/dl)");
     module()?;
     // Under another name until it is whole: what stands in the cache is taken for complete.
-    let unfinished = folder.with_extension("new");
+    let unfinished = dir.with_extension("new");
     fs::create_dir_all(&unfinished)?;
     let flags = format!("-s -w -X k8s.io/component-base/version.gitVersion=v{KUBERNETES}");
     let mut command = go();
     command.env("CGO_ENABLED", "0").args(["build", "-mod=mod", "-trimpath", "-ldflags", &flags, "-o"]);
     sh::output(command.arg(&unfinished).args(PROGRAMS))?;
-    fs::rename(&unfinished, folder).with_context(|| format!("cannot keep {}", folder.display()))
+    fs::rename(&unfinished, dir).with_context(|| format!("cannot keep {}", dir.display()))
 }
 
 /// A module that needs nothing else. `go install` refuses modules that replace others, as Kubernetes does.

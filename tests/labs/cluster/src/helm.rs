@@ -6,17 +6,17 @@ use std::path::PathBuf;
 use std::process::Command;
 use xtask::{paths, sh};
 
-pub struct Helm {
+pub(crate) struct Helm {
     program: PathBuf,
     kubeconfig: String,
 }
 
 impl Helm {
-    pub fn of(cluster: &Cluster) -> Helm {
+    pub(crate) fn of(cluster: &Cluster) -> Helm {
         Helm { program: cluster.components.helm(), kubeconfig: cluster.kubectl.config.clone() }
     }
 
-    pub fn run(&self, words: &[&str]) -> Result<()> {
+    pub(crate) fn run(&self, words: &[&str]) -> Result<()> {
         let mut command = Command::new(&self.program);
         command.args(["--kubeconfig", &self.kubeconfig]).args(words);
         // What it remembers is to be forgotten with the node.
@@ -24,6 +24,6 @@ impl Helm {
     }
 }
 
-pub fn chart() -> String {
+pub(crate) fn chart() -> String {
     paths::root().join("packaging/helm/bulkhead").display().to_string()
 }

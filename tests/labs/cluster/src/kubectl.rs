@@ -8,13 +8,13 @@ use std::path::PathBuf;
 use std::process::{Command, Stdio};
 use xtask::sh;
 
-pub struct Kubectl {
+pub(crate) struct Kubectl {
     program: PathBuf,
     pub config: String,
 }
 
 impl Kubectl {
-    pub fn new(components: &Components, config: &str) -> Kubectl {
+    pub(crate) fn new(components: &Components, config: &str) -> Kubectl {
         Kubectl { program: components.kubectl(), config: config.to_owned() }
     }
 
@@ -25,12 +25,12 @@ impl Kubectl {
     }
 
     /// What it prints; an error when it fails.
-    pub fn text(&self, words: &[&str]) -> Result<String> {
+    pub(crate) fn text(&self, words: &[&str]) -> Result<String> {
         sh::output(self.command().args(words))
     }
 
     /// Applies manifests given as text. Where a namespace is given, all of them belong there; kubectl refuses others.
-    pub fn apply(&self, namespace: Option<&str>, manifests: &str) -> Result<()> {
+    pub(crate) fn apply(&self, namespace: Option<&str>, manifests: &str) -> Result<()> {
         let mut command = self.command();
         command.args(["apply", "--server-side", "-f", "-"]);
         command.args(namespace.into_iter().flat_map(|namespace| ["--namespace", namespace]));
@@ -42,17 +42,17 @@ impl Kubectl {
         Ok(())
     }
 
-    pub fn logs(&self, namespace: &str, pod: &str, container: Option<&str>) -> Result<String> {
+    pub(crate) fn logs(&self, namespace: &str, pod: &str, container: Option<&str>) -> Result<String> {
         let container = container.map_or_else(|| "--all-containers".to_owned(), |name| format!("--container={name}"));
         self.text(&["logs", "-n", namespace, pod, &container])
     }
 
-    pub fn phase(&self, namespace: &str, pod: &str) -> Result<String> {
+    pub(crate) fn phase(&self, namespace: &str, pod: &str) -> Result<String> {
         self.text(&["get", "pod", "-n", namespace, pod, "-o", "jsonpath={.status.phase}"])
     }
 
     /// Waits until the pod is in this phase; fails when it gets into one from which it cannot.
-    pub fn wait_phase(&self, namespace: &str, pod: &str, wanted: &str) -> Result<()> {
+    pub(crate) fn wait_phase(&self, namespace: &str, pod: &str, wanted: &str) -> Result<()> {
         let mut last = String::new();
         let waited = until(&format!("{pod} {wanted}"), || {
             last = self.phase(namespace, pod)?;
@@ -79,7 +79,7 @@ impl Kubectl {
     }
 
     /// Deletes a pod and waits until it is gone.
-    pub fn delete_pod(&self, namespace: &str, pod: &str) -> Result<()> {
+    pub(crate) fn delete_pod(&self, namespace: &str, pod: &str) -> Result<()> {
         self.text(&["delete", "pod", "-n", namespace, pod, "--grace-period=1", "--ignore-not-found"]).map(drop)
     }
 }

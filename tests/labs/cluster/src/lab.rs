@@ -11,9 +11,9 @@ use std::process::Command;
 use xtask::{paths, sh};
 
 /// The service that runs the broker.
-pub const BROKER: &str = "bulkhead";
+pub(crate) const BROKER: &str = "bulkhead";
 /// Where the DaemonSet is.
-pub const NAMESPACE: &str = "bulkhead-system";
+pub(crate) const NAMESPACE: &str = "bulkhead-system";
 
 const MANIFESTS: &str = "packaging/kubernetes/bulkhead.yaml";
 /// What takes the DaemonSet's traces off the hosts.
@@ -22,7 +22,7 @@ const REMOVAL: &str = "packaging/kubernetes/remove.yaml";
 const PROGRAM: &str = "/opt/bulkhead/current/bin/bulkhead";
 
 /// One GPU is handed out in parts by the device plugin, the other by claims.
-pub const SETTINGS: &str = r#"
+pub(crate) const SETTINGS: &str = r#"
 [proxy]
 backend = "soft"
 soft_devices = 2
@@ -34,7 +34,7 @@ gpus = [0]
 "#;
 
 /// The manifests that users apply, with this node's settings in place of the example's.
-pub fn manifests() -> Result<String> {
+pub(crate) fn manifests() -> Result<String> {
     let text = fs::read_to_string(paths::root().join(MANIFESTS)).with_context(|| format!("no {MANIFESTS}"))?;
     let (before, after) = text.split_once("  bulkhead.toml: |\n").context("there is no configuration in them")?;
     let (_, after) = after.split_once("  nvidia.yaml:").context("nothing comes after the configuration")?;
@@ -47,13 +47,13 @@ fn key(name: &str, text: &str) -> String {
 }
 
 /// Returns when pods can ask for GPUs.
-pub fn install(cluster: &mut Cluster) -> Result<()> {
+pub(crate) fn install(cluster: &mut Cluster) -> Result<()> {
     cluster.kubectl.apply(None, &manifests()?)?;
     started(cluster)
 }
 
 /// Starts the broker that the DaemonSet lays on the host, which is systemd's part, and waits for what it offers.
-pub fn started(cluster: &mut Cluster) -> Result<()> {
+pub(crate) fn started(cluster: &mut Cluster) -> Result<()> {
     cluster.wait_for("the DaemonSet's init container", |_| Path::new(PROGRAM).exists())?;
     rolled_out(cluster)?;
     match cluster.service(BROKER) {
@@ -64,17 +64,17 @@ pub fn started(cluster: &mut Cluster) -> Result<()> {
 }
 
 /// Starts a broker as a service of this name, with more arguments than usual.
-pub fn broker(cluster: &mut Cluster, name: &'static str, more: &[&str]) -> Result<()> {
+pub(crate) fn broker(cluster: &mut Cluster, name: &'static str, more: &[&str]) -> Result<()> {
     cluster.launch(name, &[&[PROGRAM, "proxy", "--state-dir", "/run/bulkhead"], more].concat())
 }
 
-pub fn rolled_out(cluster: &Cluster) -> Result<()> {
+pub(crate) fn rolled_out(cluster: &Cluster) -> Result<()> {
     let words = ["rollout", "status", "-n", NAMESPACE, "daemonset/bulkhead", "--timeout=180s"];
     cluster.kubectl.text(&words).map(drop)
 }
 
 /// Takes everything away, as an administrator does it; to stop the broker is systemd's part.
-pub fn uninstall(cluster: &mut Cluster) -> Result<()> {
+pub(crate) fn uninstall(cluster: &mut Cluster) -> Result<()> {
     cluster.service(BROKER)?.stop()?;
     cluster.kubectl.apply(None, &fs::read_to_string(paths::root().join(REMOVAL))?)?;
     rolled_out(cluster)?;
@@ -83,9 +83,9 @@ pub fn uninstall(cluster: &mut Cluster) -> Result<()> {
 }
 
 /// Whatever on the node or in the cluster has our name.
-pub fn traces(cluster: &Cluster) -> Result<Vec<String>> {
+pub(crate) fn traces(cluster: &Cluster) -> Result<Vec<String>> {
     let mut find = Command::new("find");
-    // What was changed in the node's file system, and what lies beside that: whoever was deleted shows as a device.
+    // What was changed in the node's file system, and what lies beside that: what was deleted shows as a device.
     find.args(["/run/changes", "/run", "/var/lib/kubelet", "-xdev", "-iname", "*bulkhead*", "-not", "-type", "c"]);
     // What kubectl and Helm remember of the API is an administrator's, and not on real nodes.
     find.args(["-not", "-path", "*/cache/discovery/*"]);
@@ -103,7 +103,7 @@ pub fn traces(cluster: &Cluster) -> Result<Vec<String>> {
 }
 
 /// Changes what the node offers, and NVIDIA's file beside it.
-pub fn configure(cluster: &Cluster, settings: &str, nvidias: &str) -> Result<()> {
+pub(crate) fn configure(cluster: &Cluster, settings: &str, nvidias: &str) -> Result<()> {
     let head =
         format!("apiVersion: v1\nkind: ConfigMap\nmetadata: {{ name: bulkhead, namespace: {NAMESPACE} }}\ndata:\n");
     cluster.kubectl.apply(None, &(head + &key("bulkhead.toml", settings) + &key("nvidia.yaml", nvidias)))?;
@@ -114,12 +114,12 @@ pub fn configure(cluster: &Cluster, settings: &str, nvidias: &str) -> Result<()>
 }
 
 /// What a container of the DaemonSet has said.
-pub fn said(cluster: &Cluster, container: &str) -> Result<String> {
+pub(crate) fn said(cluster: &Cluster, container: &str) -> Result<String> {
     cluster.kubectl.text(&["logs", "-n", NAMESPACE, "daemonset/bulkhead", "-c", container])
 }
 
 /// Waits until the node offers so many of a resource.
-pub fn offers(cluster: &Cluster, resource: &str, count: &str) -> Result<()> {
+pub(crate) fn offers(cluster: &Cluster, resource: &str, count: &str) -> Result<()> {
     let path = format!("jsonpath={{.status.allocatable.{}}}", resource.replace('.', "\\."));
     cluster.wait_for(&format!("{count} of {resource}"), |cluster| {
         cluster.kubectl.text(&["get", "node", NODE, "-o", &path]).is_ok_and(|there| there == count)
@@ -127,7 +127,7 @@ pub fn offers(cluster: &Cluster, resource: &str, count: &str) -> Result<()> {
 }
 
 /// Waits until the node offers its GPUs.
-pub fn offered(cluster: &Cluster) -> Result<()> {
+pub(crate) fn offered(cluster: &Cluster) -> Result<()> {
     offers(cluster, "bulkhead.dev/gpu-10gb", "4")?;
     cluster.wait_for("the DRA driver's slices", |cluster| {
         let path = "jsonpath={.items[*].spec.devices[*].name}";
@@ -136,35 +136,35 @@ pub fn offered(cluster: &Cluster) -> Result<()> {
 }
 
 /// What a verb of bulkhead prints.
-pub fn run(words: &[&str]) -> Result<String> {
+pub(crate) fn run(words: &[&str]) -> Result<String> {
     sh::output(Command::new(PROGRAM).args(words))
 }
 
 /// What a verb of bulkhead prints with `--json`.
-pub fn ask(words: &[&str]) -> Result<Value> {
+pub(crate) fn ask(words: &[&str]) -> Result<Value> {
     let text = run(&[words, &["--json"]].concat())?;
     serde_json::from_str(&text).with_context(|| format!("bulkhead {} printed no JSON", words.join(" ")))
 }
 
 /// The names of the broker's zones.
-pub fn zones() -> Result<Vec<String>> {
+pub(crate) fn zones() -> Result<Vec<String>> {
     let list = ask(&["zones", "list"])?;
     let zones = list.as_array().context("no list of zones")?;
     Ok(zones.iter().filter_map(|zone| zone["name"].as_str().map(str::to_owned)).collect())
 }
 
-/// What is there on behalf of containers: zones, their folders with sockets, and files of CDI.
-pub fn leftovers() -> Result<Vec<String>> {
+/// What is there on behalf of containers: zones, their directories with sockets, and files of CDI.
+pub(crate) fn leftovers() -> Result<Vec<String>> {
     let mut left = zones()?.into_iter().map(|zone| format!("zone {zone}")).collect::<Vec<_>>();
-    for folder in ["/run/bulkhead/zones", "/var/run/cdi"] {
-        let Ok(entries) = fs::read_dir(folder) else { continue };
+    for dir in ["/run/bulkhead/zones", "/var/run/cdi"] {
+        let Ok(entries) = fs::read_dir(dir) else { continue };
         left.extend(entries.filter_map(|entry| Some(entry.ok()?.path().display().to_string())));
     }
     Ok(left)
 }
 
 /// Ends the plugins' pod; the DaemonSet makes another. Returns when that one is at work.
-pub fn restart_plugins(cluster: &Cluster) -> Result<()> {
+pub(crate) fn restart_plugins(cluster: &Cluster) -> Result<()> {
     let pod = || cluster.kubectl.text(&["get", "pod", "-n", NAMESPACE, "-o", "jsonpath={.items[*].metadata.name}"]);
     let before = pod()?;
     cluster.kubectl.text(&["delete", "pod", "-n", NAMESPACE, "--all"])?;
@@ -174,7 +174,7 @@ pub fn restart_plugins(cluster: &Cluster) -> Result<()> {
 }
 
 /// The number of the process that runs this verb of bulkhead.
-pub fn process(verb: &str) -> Result<u32> {
+pub(crate) fn process(verb: &str) -> Result<u32> {
     for entry in fs::read_dir("/proc")? {
         let entry = entry?.path();
         let Some(pid) = entry.file_name().and_then(|name| name.to_str()?.parse().ok()) else { continue };

@@ -2,6 +2,7 @@
 //!
 //! Outside: fetch and build what is needed, and make images. Then this program runs once more inside of namespaces that
 //! are the node ([`node`]), starts the cluster there ([`cluster`]) and plays the scenarios.
+#![warn(unreachable_pub)]
 #![forbid(unsafe_code)]
 
 mod cluster;
@@ -142,7 +143,7 @@ fn run(program: &Path, options: &Options) -> Result<()> {
     words.extend(options.names.iter().cloned());
     let status = node::enter(&components, program, &words)?;
     if !status.success() {
-        bail!("not everything holds (logs are in {})", node::run_folder().join("logs").display());
+        bail!("not everything holds (logs are in {})", node::run_directory().join("logs").display());
     }
     Ok(())
 }
@@ -150,7 +151,7 @@ fn run(program: &Path, options: &Options) -> Result<()> {
 /// Inside of the node.
 fn inside(options: &Options) -> Result<()> {
     let cgroup = std::env::var(CGROUP).context("only cargo xtask e2e calls this")?;
-    let run = node::run_folder();
+    let run = node::run_directory();
     println!("starting Kubernetes");
     let start = Instant::now();
     let mut cluster = Cluster::start(&run, components::ensure()?, &cgroup)?;

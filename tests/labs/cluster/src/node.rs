@@ -16,10 +16,10 @@ use xtask::report::COUNTS;
 use xtask::{paths, sh};
 
 /// The node's address, and that of the service `kubernetes`. Both are the node's own, on its loopback.
-pub const NODE_IP: &str = "10.199.0.1";
-pub const SERVICE_IP: &str = "10.199.1.1";
-pub const SERVICES: &str = "10.199.1.0/24";
-pub const PODS: &str = "10.199.2.0/24";
+pub(crate) const NODE_IP: &str = "10.199.0.1";
+pub(crate) const SERVICE_IP: &str = "10.199.1.1";
+pub(crate) const SERVICES: &str = "10.199.1.0/24";
+pub(crate) const PODS: &str = "10.199.2.0/24";
 
 const ENTER: &str = include_str!("../config/enter.sh");
 const CGROUPS: &str = "/sys/fs/cgroup";
@@ -28,21 +28,21 @@ const CGROUP_NAME: &str = "e2e-of-bulkhead-";
 /// The group in it in which the node's own processes are; pods have one beside it.
 const OWN: &str = "node";
 
-/// Folders of the run that go with the node.
+/// Directories of the run that go with the node.
 const LARGE: [&str; 4] = ["memory", "root", "kubelet", "containerd"];
 
-/// The folder of the run: logs, and what is too large for memory.
-pub fn run_folder() -> PathBuf {
+/// The directory of the run: logs, and what is too large for memory.
+pub(crate) fn run_directory() -> PathBuf {
     paths::target().join("e2e")
 }
 
 /// The name of the cgroup in which all pods are; unique while the run lasts.
-pub fn cgroup() -> String {
+pub(crate) fn cgroup() -> String {
     format!("{CGROUP_NAME}{}", std::process::id())
 }
 
 /// Why a cluster cannot be run on this machine, in one line.
-pub fn check() -> Result<()> {
+pub(crate) fn check() -> Result<()> {
     let root = sh::output(Command::new("id").arg("-u")).is_ok_and(|id| id.trim() == "0");
     ensure!(root, "a node needs root: kubelet and containerd mount, make cgroups and change users");
     for tool in ["unshare", "nsenter", "ip", "openssl", "tar", "sha256sum", "g++"] {
@@ -59,8 +59,8 @@ pub fn check() -> Result<()> {
 }
 
 /// Runs `program`, which is this one, once more as `words` say, as the node's only service. An interruption ends the node.
-pub fn enter(components: &Components, program: &Path, words: &[String]) -> Result<ExitStatus> {
-    let run = run_folder();
+pub(crate) fn enter(components: &Components, program: &Path, words: &[String]) -> Result<ExitStatus> {
+    let run = run_directory();
     remove_stale_cgroups()?;
     // What an earlier run left, its logs as well.
     let _ = fs::remove_dir_all(&run);
@@ -83,7 +83,7 @@ pub fn enter(components: &Components, program: &Path, words: &[String]) -> Resul
         ENTER,
         "enter",
     ]);
-    let needed = [paths::root(), paths::cache(), paths::target()].map(|folder| folder.display().to_string());
+    let needed = [paths::root(), paths::cache(), paths::target()].map(|dir| dir.display().to_string());
     unshare.arg(&run).args([NODE_IP, SERVICE_IP, &needed.join(":"), &group]);
     unshare.arg(program).args(words);
     unshare.env("PATH", components.path()).env("CARGO_TARGET_DIR", paths::target()).env(super::CGROUP, &group);
@@ -101,8 +101,8 @@ pub fn enter(components: &Components, program: &Path, words: &[String]) -> Resul
     // With the namespaces every process in the cgroups has been told to go.
     remove_cgroups(&group)?;
     for part in LARGE {
-        let folder = run.join(part);
-        fs::remove_dir_all(&folder).with_context(|| format!("cannot remove {}", folder.display()))?;
+        let dir = run.join(part);
+        fs::remove_dir_all(&dir).with_context(|| format!("cannot remove {}", dir.display()))?;
     }
     status
 }
@@ -141,9 +141,9 @@ fn hierarchies() -> Result<Vec<PathBuf>> {
     let mounts = fs::read_to_string("/proc/self/mounts")?;
     let groups = mounts.lines().filter_map(|line| {
         let mut words = line.split(' ');
-        let (folder, kind) = (words.nth(1)?, words.next()?);
+        let (dir, kind) = (words.nth(1)?, words.next()?);
         // Beside those of the first version there may be one of the second, without controllers.
-        kind.starts_with("cgroup").then(|| PathBuf::from(folder))
+        kind.starts_with("cgroup").then(|| PathBuf::from(dir))
     });
     let groups = groups.collect::<Vec<_>>();
     if groups.is_empty() {
@@ -155,12 +155,12 @@ fn hierarchies() -> Result<Vec<PathBuf>> {
 fn make_cgroups(name: &str) -> Result<()> {
     for hierarchy in hierarchies()? {
         let group = hierarchy.join(name);
-        for folder in [group.clone(), group.join(OWN)] {
-            fs::create_dir(&folder).with_context(|| format!("cannot make {}", folder.display()))?;
+        for dir in [group.clone(), group.join(OWN)] {
+            fs::create_dir(&dir).with_context(|| format!("cannot make {}", dir.display()))?;
             // A new group of the first version has no processors and no memory until it is told.
             for file in ["cpuset.cpus", "cpuset.mems"] {
                 if let Ok(of_root) = fs::read_to_string(hierarchy.join(file)) {
-                    fs::write(folder.join(file), of_root.trim())?;
+                    fs::write(dir.join(file), of_root.trim())?;
                 }
             }
         }
@@ -171,14 +171,14 @@ fn make_cgroups(name: &str) -> Result<()> {
 /// Removes the groups of this name with all that are in them. Processes in them have ended, or are about to.
 fn remove_cgroups(name: &str) -> Result<()> {
     for hierarchy in hierarchies()? {
-        let folder = hierarchy.join(name);
+        let dir = hierarchy.join(name);
         let mut tries = 0;
-        while folder.exists() {
+        while dir.exists() {
             let deepest_first = ["-depth", "-type", "d", "-exec", "rmdir", "{}", ";"];
-            let gone = sh::output(Command::new("find").arg(&folder).args(deepest_first));
+            let gone = sh::output(Command::new("find").arg(&dir).args(deepest_first));
             tries += 1;
             if tries > 100 {
-                return gone.map(drop).with_context(|| format!("{} cannot be removed", folder.display()));
+                return gone.map(drop).with_context(|| format!("{} cannot be removed", dir.display()));
             }
             std::thread::sleep(Duration::from_millis(100));
         }

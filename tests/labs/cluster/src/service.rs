@@ -16,7 +16,7 @@ const PATIENCE: Duration = Duration::from_secs(30);
 const PAUSE: Duration = Duration::from_millis(500);
 const MOST_ENDS: u32 = 20;
 
-pub struct Service {
+pub(crate) struct Service {
     pub name: &'static str,
     state: Arc<Mutex<State>>,
 }
@@ -33,7 +33,7 @@ struct State {
 
 impl Service {
     /// Starts it.
-    pub fn start_new(name: &'static str, words: Vec<String>, path: &str, logs: &Path) -> Result<Service> {
+    pub(crate) fn start_new(name: &'static str, words: Vec<String>, path: &str, logs: &Path) -> Result<Service> {
         let log = logs.join(format!("{name}.log"));
         let state = State { words, path: path.to_owned(), log, child: None, ends: 0 };
         let service = Service { name, state: Arc::new(Mutex::new(state)) };
@@ -49,20 +49,20 @@ impl Service {
         Ok(service)
     }
 
-    pub fn start(&self) -> Result<()> {
+    pub(crate) fn start(&self) -> Result<()> {
         let mut state = lock(&self.state);
         state.spawn().with_context(|| format!("cannot start {}", self.name))
     }
 
     /// An error when it does not stay up, with the last it said.
-    pub fn check(&self) -> Result<()> {
+    pub(crate) fn check(&self) -> Result<()> {
         let state = lock(&self.state);
         ensure!(state.ends < MOST_ENDS, "{} ends again and again\n{}", self.name, state.last_words());
         Ok(())
     }
 
     /// Asks it to end, and waits until it has.
-    pub fn stop(&self) -> Result<()> {
+    pub(crate) fn stop(&self) -> Result<()> {
         let Some(mut child) = lock(&self.state).child.take() else { return Ok(()) };
         sh::output(Command::new("kill").arg("-TERM").arg(child.id().to_string()))?;
         let start = Instant::now();
@@ -78,7 +78,7 @@ impl Service {
     }
 
     /// Ends it without a word.
-    pub fn kill(&self) -> Result<()> {
+    pub(crate) fn kill(&self) -> Result<()> {
         if let Some(mut child) = lock(&self.state).child.take() {
             child.kill()?;
             child.wait()?;
@@ -86,7 +86,7 @@ impl Service {
         Ok(())
     }
 
-    pub fn restart(&self) -> Result<()> {
+    pub(crate) fn restart(&self) -> Result<()> {
         self.stop()?;
         self.start()
     }

@@ -23,7 +23,7 @@ run_scenario() {
         say "fail $1 (status $status)"
         tail -n 40 /var/log/xen/console/*.log 2>/dev/null
         xl dmesg 2>/dev/null | tail -n 20
-        tail -n 40 /tmp/proxy.log /tmp/gate.log 2>/dev/null
+        tail -n 40 /tmp/proxy.log /tmp/xen-backend.log 2>/dev/null
     fi
     for domain in $(xl list | awk 'NR > 1 && $2 != 0 { print $2 }'); do xl destroy "$domain"; done
     rm -f /var/log/xen/console/*.log
@@ -35,7 +35,7 @@ run_scenario() {
         [ $tries -lt 100 ] || { say "note $1: ended by force: $(ps | grep '[b]ulkhead')"; kill -9 $(pidof bulkhead); tries=0; }
         sleep 0.2
     done
-    rm -rf /run/bulkhead /tmp/proxy.log /tmp/gate.log /tmp/tenant.cpio
+    rm -rf /run/bulkhead /tmp/proxy.log /tmp/xen-backend.log /tmp/tenant.cpio
 }
 
 # guest NAME TYPE COMMAND [EXTRA-ARCHIVE]: starts a test guest that runs COMMAND in its shell, and sets DOMID.
@@ -73,7 +73,7 @@ guest_end() {
     return "${status:-99}"
 }
 
-# proxy [ARG]…: starts Bulkhead's proxy on the software GPU, and the gate through which guests come to it.
+# proxy [ARG]…: starts Bulkhead's proxy on the software GPU, and the Xen backend through which guests come to it.
 proxy() {
     mkdir -p /run/bulkhead
     bulkhead proxy --backend soft "$@" > /tmp/proxy.log 2>&1 &
@@ -82,8 +82,8 @@ proxy() {
         kill -0 $PROXY 2>/dev/null || fail "the proxy did not start: $(cat /tmp/proxy.log)"
         sleep 0.2
     done
-    bulkhead gate > /tmp/gate.log 2>&1 &
-    GATE=$!
+    bulkhead xen-backend > /tmp/xen-backend.log 2>&1 &
+    XEN_BACKEND=$!
 }
 
 # gpu_run [ARG]…: `bulkhead xen run` with a root file system that has the test's programs, and memory

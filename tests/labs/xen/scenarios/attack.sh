@@ -17,8 +17,8 @@ gpu_run --type pv --gpu-memory 64MiB -- /conformance/conformance attack guest 1 
 tail -n 1 /tmp/attack
 # One of another version than the proxy is refused, and then no worker was attacked.
 grep -q ' in 0 sessions' /tmp/attack && fail "the attacker had no session"
-grep -q 'got nothing' /tmp/gate.log || fail "the gate heard no lie: $(cat /tmp/gate.log)"
-lies() { grep -c 'got nothing' /tmp/gate.log; }
+grep -q 'cannot serve a client in a guest' /tmp/xen-backend.log || fail "the Xen backend heard no lie: $(cat /tmp/xen-backend.log)"
+lies() { grep -c 'cannot serve a client in a guest' /tmp/xen-backend.log; }
 # And one that is destroyed in the middle: it has been heard, and it would go on for long.
 before=$(lies)
 honest=$(xl list | awk '/bulkhead/ { print $2 }')
@@ -40,7 +40,7 @@ kill -TERM $victim
 status=0; wait $victim || status=$?
 tail -n 2 /tmp/steady
 [ $status = 0 ] && [ "$(tail -n 1 /tmp/steady)" = PASS ] || { cat /tmp/steady; fail "the honest guest: status $status"; }
-grep -iE 'panic' /tmp/proxy.log /tmp/gate.log && fail "something panicked"
+grep -iE 'panic' /tmp/proxy.log /tmp/xen-backend.log && fail "something panicked"
 kill -0 $PROXY || fail "the proxy is gone"
-kill -0 $GATE || fail "the gate is gone"
+kill -0 $XEN_BACKEND || fail "the Xen backend is gone"
 nothing_left

@@ -27,14 +27,14 @@ nothing_left
 
 # Of one guest only so much is mapped at a time, whatever its workers ask for: 32 MiB of these are a program's region. What
 # was let go of counts no more.
-kill -TERM $GATE; wait $GATE || true
-bulkhead gate --guest-memory 96MiB > /tmp/gate.log 2>&1 &
-GATE=$!
+kill -TERM $XEN_BACKEND; wait $XEN_BACKEND || true
+bulkhead xen-backend --guest-memory 96MiB > /tmp/xen-backend.log 2>&1 &
+XEN_BACKEND=$!
 gpu_run --type pv --gpu-memory 256MiB -- sh -c '
     /programs/costs repinned 48 || exit 1
     /programs/costs pinned 80 && exit 2
     /programs/costs pinned 48 || exit 3' > /tmp/out 2>&1 || { status=$?; cat /tmp/out; fail "a guest with 96 MiB: status $status"; }
 cat /tmp/out
 grep -q cudaErrorMemoryAllocation /tmp/out || fail "more than 96 MiB failed for another reason"
-grep -q 'as many pages mapped as it may have' /tmp/gate.log || { cat /tmp/gate.log; fail "it was not the gate that refused"; }
+grep -q 'reached its limit of mapped pages' /tmp/xen-backend.log || { cat /tmp/xen-backend.log; fail "it was not the Xen backend that refused"; }
 nothing_left

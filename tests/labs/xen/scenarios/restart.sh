@@ -10,7 +10,7 @@ steady() {
 rounds() {
     local before=$(grep -c "^round" /tmp/steady)
     until [ $(grep -c "^round" /tmp/steady) -ge $((before + $1)) ]; do
-        kill -0 $guest 2>/dev/null || { cat /tmp/steady /tmp/gate.log; fail "the guest ended"; }
+        kill -0 $guest 2>/dev/null || { cat /tmp/steady /tmp/xen-backend.log; fail "the guest ended"; }
         sleep 0.3
     done
 }
@@ -24,21 +24,21 @@ until bulkhead status > /dev/null 2>&1; do sleep 0.2; done
 rounds 3
 say "note restart: a new proxy, and the program goes on"
 
-# Without a gate there is nobody to choose pages: programs end, and the next gate serves the next ones.
-kill -TERM $GATE; wait $GATE || true
+# Without a Xen backend there is nobody to choose pages: programs end, and the next backend serves the next ones.
+kill -TERM $XEN_BACKEND; wait $XEN_BACKEND || true
 status=0; wait $guest || status=$?
 [ $status != 0 ] || { cat /tmp/steady; fail "the program did not notice that its worker was gone"; }
-bulkhead gate >> /tmp/gate.log 2>&1 &
-GATE=$!
+bulkhead xen-backend >> /tmp/xen-backend.log 2>&1 &
+XEN_BACKEND=$!
 steady
-say "note restart: a new gate serves"
+say "note restart: a new Xen backend serves"
 
-# A gate that is killed leaves its word in the guests' homes, and the next one finds it.
-kill -KILL $GATE; wait $GATE || true
+# A Xen backend that is killed leaves its node in the guests' homes, and the next one finds it.
+kill -KILL $XEN_BACKEND; wait $XEN_BACKEND || true
 status=0; wait $guest || status=$?
-[ $status != 0 ] || fail "the program did not notice that the gate was killed"
-bulkhead gate >> /tmp/gate.log 2>&1 &
-GATE=$!
+[ $status != 0 ] || fail "the program did not notice that the Xen backend was killed"
+bulkhead xen-backend >> /tmp/xen-backend.log 2>&1 &
+XEN_BACKEND=$!
 steady
 
 # A guest that is destroyed takes its workers and their memory with it.
@@ -50,5 +50,5 @@ until [ "$(bulkhead zones list | awk 'NR > 1 && $2 != 0' | wc -l)" = 0 ]; do
     sleep 0.2
 done
 gpu_run --type pv --gpu-memory 64MiB -- /programs/vecadd > /tmp/out 2>&1 || { status=$?; cat /tmp/out; fail "vecadd: status $status"; }
-grep -qi panic /tmp/proxy.log /tmp/gate.log && fail "something panicked"
+grep -qi panic /tmp/proxy.log /tmp/xen-backend.log && fail "something panicked"
 nothing_left

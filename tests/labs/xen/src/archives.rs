@@ -15,7 +15,7 @@ use xtask::paths;
 const LIBRARIES: [&str; 2] = ["libcuda.so.1", "libnvidia-ml.so.1"];
 
 /// What a run brings along.
-pub struct Given {
+pub(crate) struct Given {
     /// Files for Dom0 and test guests.
     pub with: Vec<PathBuf>,
     /// What guests run, in the tenant's root file system.
@@ -25,7 +25,7 @@ pub struct Given {
 }
 
 /// Writes the archive of Dom0.
-pub fn write(archive: &Path, base: &Base, options: &Options, given: &Given) -> Result<()> {
+pub(crate) fn write(archive: &Path, base: &Base, options: &Options, given: &Given) -> Result<()> {
     let mut tree = Tree::default();
     let script = |name: &str| {
         let path = paths::root().join("tests/labs/xen/dom0").join(name);

@@ -4,7 +4,7 @@ use super::disk;
 use anyhow::{Context, Result};
 use guest::packages::{self, Package, Store};
 use guest::tree::Tree;
-use guest::{closure, cpio, kernel, tenant};
+use guest::{closure, cpio, image, kernel, tenant};
 use std::fs;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::io::Read;
@@ -29,84 +29,71 @@ const TOOLS: [&str; 8] = [
 /// `xenstore` under these names does what they say.
 const XENSTORE: [&str; 6] = ["read", "write", "ls", "list", "rm", "chmod"];
 
-pub const MODULES: [&str; 5] = ["xen-privcmd", "xen-evtchn", "xen-gntdev", "xen-gntalloc", "xenfs"];
+pub(crate) const MODULES: [&str; 5] = ["xen-privcmd", "xen-evtchn", "xen-gntdev", "xen-gntalloc", "xenfs"];
 /// Those that Dom0 has for guests with disks.
 const DISK_MODULES: [&str; 2] = ["loop", "xen-blkback"];
 
-/// What every program of ours may want of the C library and the compiler's.
-const LIBRARIES: [&str; 9] = [
-    "libc.so.6",
-    "libm.so.6",
-    "libpthread.so.0",
-    "libdl.so.2",
-    "librt.so.1",
-    "libutil.so.1",
-    "libgcc_s.so.1",
-    "libstdc++.so.6",
-    "/lib64/ld-linux-x86-64.so.2",
-];
-
 /// Files in the cache.
 #[derive(Debug)]
-pub struct Base {
-    folder: PathBuf,
+pub(crate) struct Base {
+    dir: PathBuf,
 }
 
 impl Base {
     /// The hypervisor.
-    pub fn xen(&self) -> PathBuf {
-        self.folder.join("xen")
+    pub(crate) fn xen(&self) -> PathBuf {
+        self.dir.join("xen")
     }
 
     /// The kernel, for Dom0 and guests, unpacked.
-    pub fn kernel(&self) -> PathBuf {
-        self.folder.join("vmlinux")
+    pub(crate) fn kernel(&self) -> PathBuf {
+        self.dir.join("vmlinux")
     }
 
-    pub fn dom0(&self) -> PathBuf {
-        self.folder.join("dom0.cpio")
+    pub(crate) fn dom0(&self) -> PathBuf {
+        self.dir.join("dom0.cpio")
     }
 
     /// The same as a tenant's root file system.
-    pub fn tenant(&self) -> PathBuf {
-        self.folder.join("tenant.cpio")
+    pub(crate) fn tenant(&self) -> PathBuf {
+        self.dir.join("tenant.cpio")
     }
 
-    /// The same as a folder, for whoever makes a disk of it.
-    pub fn root(&self) -> PathBuf {
-        self.folder.join("root")
+    /// The same as a directory, to make a disk of.
+    pub(crate) fn root(&self) -> PathBuf {
+        self.dir.join("root")
     }
 
     /// A guest with a shell, for tests.
-    pub fn guest(&self) -> PathBuf {
-        self.folder.join("guest.cpio")
+    pub(crate) fn guest(&self) -> PathBuf {
+        self.dir.join("guest.cpio")
     }
 }
 
-/// The folder of packages.
-pub fn store() -> Store {
+/// The directory of packages.
+pub(crate) fn store() -> Store {
     Store::new(paths::cache().join("xen/packages"))
 }
 
 /// Makes the base unless it was made from the same packages, by the same code, before.
-pub fn ensure() -> Result<Base> {
+pub(crate) fn ensure() -> Result<Base> {
     let mut hasher = DefaultHasher::new();
     (LOCK, packages::LOCK, include_str!("base.rs")).hash(&mut hasher);
-    let folder = paths::cache().join("xen").join(format!("base-{:016x}", hasher.finish()));
-    if !folder.exists() {
-        println!("making Xen's Dom0 from Debian's packages in {}", folder.display());
-        let half = folder.with_extension(std::process::id().to_string());
+    let dir = paths::cache().join("xen").join(format!("base-{:016x}", hasher.finish()));
+    if !dir.exists() {
+        println!("making Xen's Dom0 from Debian's packages in {}", dir.display());
+        let half = dir.with_extension(std::process::id().to_string());
         fs::create_dir_all(&half).with_context(|| format!("cannot make {}", half.display()))?;
         make(&half)?;
         // Somebody else may have been as fast.
-        if fs::rename(&half, &folder).is_err() {
+        if fs::rename(&half, &dir).is_err() {
             fs::remove_dir_all(&half)?;
         }
     }
-    Ok(Base { folder })
+    Ok(Base { dir })
 }
 
-fn make(folder: &Path) -> Result<()> {
+fn make(dir: &Path) -> Result<()> {
     let (store, mut all) = (store(), Tree::default());
     for package in packages::locked(packages::LOCK).chain(packages::locked(LOCK)) {
         store.unpack(&package, &mut all, |path| wanted(&package, path))?;
@@ -117,20 +104,20 @@ fn make(folder: &Path) -> Result<()> {
     };
     let mut xen = Vec::new();
     flate2::read::GzDecoder::new(&find("boot/xen-", ".gz")?[..]).read_to_end(&mut xen)?;
-    fs::write(folder.join("xen"), xen)?;
-    fs::write(folder.join("vmlinux"), kernel::uncompressed(find("boot/vmlinuz-", "")?)?)?;
+    fs::write(dir.join("xen"), xen)?;
+    fs::write(dir.join("vmlinux"), kernel::uncompressed(find("boot/vmlinuz-", "")?)?)?;
 
     let mut guest = skeleton();
     let busybox = find("bin/busybox", "")?;
     guest.file("bin/busybox", 0o755, busybox.clone());
-    for name in applets(folder, busybox)? {
+    for name in applets(dir, busybox)? {
         guest.link(&format!("bin/{name}"), "busybox");
     }
     for module in MODULES {
         let file = format!("/{module}.ko");
         guest.file(&format!("modules{file}"), 0o644, find("lib/modules/", &file)?.clone());
     }
-    closure::add(&all, &mut guest, LIBRARIES.map(str::to_owned).into())?;
+    closure::add(&all, &mut guest, image::RUNTIME.map(str::to_owned).into())?;
     let mut dom0 = guest.clone();
     for module in DISK_MODULES {
         let file = format!("/{module}.ko");
@@ -139,11 +126,11 @@ fn make(folder: &Path) -> Result<()> {
     tools(&all, &mut guest, &["usr/bin/xenstore"])?;
     tools(&all, &mut dom0, &TOOLS)?;
     dom0.file("etc/xen/xl.conf", 0o644, *b"");
-    fs::write(folder.join("tenant.cpio"), cpio::bytes(&tenant::placed(&guest, &tenant::Manner::default())))?;
-    fs::create_dir(folder.join("root"))?;
-    disk::spill(&guest, "", &folder.join("root"))?;
-    fs::write(folder.join("guest.cpio"), cpio::bytes(&guest))?;
-    fs::write(folder.join("dom0.cpio"), cpio::bytes(&dom0))?;
+    fs::write(dir.join("tenant.cpio"), cpio::bytes(&tenant::placed(&guest, &tenant::Manner::default())))?;
+    fs::create_dir(dir.join("root"))?;
+    disk::spill(&guest, "", &dir.join("root"))?;
+    fs::write(dir.join("guest.cpio"), cpio::bytes(&guest))?;
+    fs::write(dir.join("dom0.cpio"), cpio::bytes(&dom0))?;
     Ok(())
 }
 
@@ -158,10 +145,9 @@ fn wanted(package: &Package, path: &str) -> bool {
 
 fn skeleton() -> Tree {
     let mut tree = Tree::default();
-    for folder in
-        ["dev", "etc", "proc", "root", "run/lock", "sys", "tmp", "var/log", "var/lib/xen", "var/lib/xenstored"]
+    for dir in ["dev", "etc", "proc", "root", "run/lock", "sys", "tmp", "var/log", "var/lib/xen", "var/lib/xenstored"]
     {
-        tree.dir(folder);
+        tree.dir(dir);
     }
     tree.link("var/run", "../run");
     tree.link("var/lock", "../run/lock");
@@ -189,9 +175,9 @@ fn tools(all: &Tree, tree: &mut Tree, programs: &[&str]) -> Result<()> {
 }
 
 /// What busybox can be called by.
-fn applets(folder: &Path, busybox: &[u8]) -> Result<Vec<String>> {
+fn applets(dir: &Path, busybox: &[u8]) -> Result<Vec<String>> {
     use std::os::unix::fs::PermissionsExt;
-    let program = folder.join("busybox");
+    let program = dir.join("busybox");
     fs::write(&program, busybox)?;
     fs::set_permissions(&program, fs::Permissions::from_mode(0o755))?;
     let list = xtask::sh::output(std::process::Command::new(&program).arg("--list"))?;

@@ -13,9 +13,9 @@ use xtask::sh;
 /// Room for the base's root file system and what file systems themselves take.
 const ROOM: usize = 28 << 20;
 
-/// Makes it in `folder`, of the base's root file system and the programs that guests run.
-pub fn make(base: &Base, programs: &Tree, folder: &Path) -> Result<Vec<u8>> {
-    let (root, image) = (folder.join("disk"), folder.join("tenant.ext4"));
+/// Makes it in `dir`, of the base's root file system and the programs that guests run.
+pub(crate) fn make(base: &Base, programs: &Tree, dir: &Path) -> Result<Vec<u8>> {
+    let (root, image) = (dir.join("disk"), dir.join("tenant.ext4"));
     if root.exists() {
         fs::remove_dir_all(&root)?;
     }
@@ -38,10 +38,10 @@ pub fn make(base: &Base, programs: &Tree, folder: &Path) -> Result<Vec<u8>> {
     Ok(bytes)
 }
 
-/// Writes what is below `prefix` in a tree of ours to a folder.
-pub fn spill(tree: &Tree, prefix: &str, folder: &Path) -> Result<()> {
+/// Writes what is below `prefix` in a tree of ours to a directory.
+pub(crate) fn spill(tree: &Tree, prefix: &str, dir: &Path) -> Result<()> {
     for (name, node) in tree.iter() {
-        let Some(path) = name.strip_prefix(prefix).map(|name| folder.join(name)) else { continue };
+        let Some(path) = name.strip_prefix(prefix).map(|name| dir.join(name)) else { continue };
         match &node.kind {
             Kind::Directory => fs::create_dir_all(&path),
             Kind::File(content) => fs::write(&path, content)

@@ -3,6 +3,7 @@
 //! Everything that Dom0 has is in the archive that it boots from: the base from Debian's packages (kept in the cache),
 //! and what is tried (put together for each run). What happens is judged by what Dom0 says on the serial console,
 //! because QEMU's own exit status says nothing.
+#![warn(unreachable_pub)]
 #![forbid(unsafe_code)]
 
 mod archives;
@@ -107,18 +108,18 @@ fn run(options: &Options) -> Result<()> {
     if options.image {
         image::check()?;
     }
-    let folder = paths::target().join("xen");
-    std::fs::create_dir_all(&folder).with_context(|| format!("cannot make {}", folder.display()))?;
-    let archive = folder.join("dom0.cpio");
+    let dir = paths::target().join("xen");
+    std::fs::create_dir_all(&dir).with_context(|| format!("cannot make {}", dir.display()))?;
+    let archive = dir.join("dom0.cpio");
     let with: Vec<PathBuf> = options.with.iter().cloned().chain(payload::trial(&chosen, options)?).collect();
     let payload = payload::make(&chosen, options)?;
     let disk = match chosen.iter().any(|scenario| scenario.disk) {
-        true => Some(disk::make(&base, &payload.programs, &folder)?),
+        true => Some(disk::make(&base, &payload.programs, &dir)?),
         false => None,
     };
     archives::write(&archive, &base, options, &archives::Given { with, payload, disk })?;
-    println!("booting Xen (serial log: {})", folder.join("serial.log").display());
-    let booted = qemu::boot(&base, &archive, &folder, &chosen, options);
+    println!("booting Xen (serial log: {})", dir.join("serial.log").display());
+    let booted = qemu::boot(&base, &archive, &dir, &chosen, options);
     if !options.keep {
         let _ = std::fs::remove_file(&archive);
     }
@@ -127,7 +128,7 @@ fn run(options: &Options) -> Result<()> {
         return Ok(());
     }
     let verdict = verdict::read(&serial, &chosen);
-    println!("\n{verdict}\nserial log: {}", folder.join("serial.log").display());
+    println!("\n{verdict}\nserial log: {}", dir.join("serial.log").display());
     verdict.counts().publish()?;
     if verdict.counts().failed == 0 { Ok(()) } else { bail!("the Xen test failed") }
 }

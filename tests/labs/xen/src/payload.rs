@@ -13,7 +13,7 @@ use xtask::{paths, sh, toolchain};
 
 /// Two parts of it: the suite is large, and guests boot quicker without it.
 #[derive(Default)]
-pub struct Payload {
+pub(crate) struct Payload {
     /// What guests see as `/programs`.
     pub programs: Tree,
     /// What they see as `/conformance`.
@@ -21,7 +21,7 @@ pub struct Payload {
 }
 
 /// Everything that these scenarios want.
-pub fn make(scenarios: &[&Scenario], options: &Options) -> Result<Payload> {
+pub(crate) fn make(scenarios: &[&Scenario], options: &Options) -> Result<Payload> {
     let mut payload = Payload::default();
     let wanted =
         |program: &Program| scenarios.iter().any(|scenario| scenario.programs.contains(&program.name.as_str()));
@@ -53,7 +53,7 @@ pub fn make(scenarios: &[&Scenario], options: &Options) -> Result<Payload> {
 }
 
 /// The trial of the `xen` crate, if one of these scenarios wants it.
-pub fn trial(scenarios: &[&Scenario], options: &Options) -> Result<Option<PathBuf>> {
+pub(crate) fn trial(scenarios: &[&Scenario], options: &Options) -> Result<Option<PathBuf>> {
     if !scenarios.iter().any(|scenario| scenario.trial) {
         return Ok(None);
     }

@@ -24,10 +24,10 @@ const XEN: &str = "console=com1 com1=115200,8n1 dom0_mem=1536M,max:1536M dom0_ma
 const PATIENCE: Duration = Duration::from_secs(3600);
 
 /// Runs the machine until it switches itself off, and gives what it said.
-pub fn boot(
+pub(crate) fn boot(
     base: &Base,
     archive: &Path,
-    folder: &Path,
+    dir: &Path,
     scenarios: &[&Scenario],
     options: &Options,
 ) -> Result<String> {
@@ -45,11 +45,11 @@ pub fn boot(
         xtask::sh::run(&mut qemu)?;
         return Ok(String::new());
     }
-    listen(qemu, folder)
+    listen(qemu, dir)
 }
 
-fn listen(mut qemu: Command, folder: &Path) -> Result<String> {
-    let mut log = File::create(folder.join("serial.log")).context("cannot write the serial log")?;
+fn listen(mut qemu: Command, dir: &Path) -> Result<String> {
+    let mut log = File::create(dir.join("serial.log")).context("cannot write the serial log")?;
     let start = Instant::now();
     let mut child = qemu.stdin(Stdio::null()).stdout(Stdio::piped()).spawn().context("cannot start QEMU")?;
     let output = child.stdout.take().context("no output of QEMU")?;

@@ -3,7 +3,7 @@
 use super::Options;
 use anyhow::{Result, bail};
 
-pub struct Scenario {
+pub(crate) struct Scenario {
     pub name: &'static str,
     pub what: &'static str,
     /// CUDA programs that it runs in guests.
@@ -20,13 +20,13 @@ const fn scenario(name: &'static str, what: &'static str, programs: &'static [&'
     Scenario { name, what, programs, conformance: false, trial: false, disk: false }
 }
 
-pub const ALL: [Scenario; 11] = [
+pub(crate) const ALL: [Scenario; 11] = [
     scenario("boot", "PV and PVH guests boot and find Xen's devices", &[]),
     Scenario {
         trial: true,
         ..scenario("transport", "grants, events, idm's suite, limits and counts, without a GPU", &[])
     },
-    scenario("restart", "the gate and the proxy end and come back, a guest is killed", &["steady", "vecadd"]),
+    scenario("restart", "the Xen backend and the proxy end and come back, a guest is killed", &["steady", "vecadd"]),
     scenario("run", "`bulkhead xen run`: input, output, signals, exit status, and nothing left behind", &[]),
     Scenario { disk: true, ..scenario("disk", "a root file system on a disk, which guests share", &["vecadd"]) },
     scenario("programs", "CUDA programs in guests, on the software GPU of Dom0", &PROGRAMS),
@@ -46,7 +46,7 @@ pub const ALL: [Scenario; 11] = [
         conformance: true,
         ..scenario(
             "attack",
-            "one guest lies to the gate and to its worker and is destroyed, another does not notice",
+            "one guest lies to the Xen backend and to its worker and is destroyed, another does not notice",
             &["steady"],
         )
     },
@@ -58,11 +58,11 @@ const PROGRAMS: [&str; 8] = ["vecadd", "driver_api", "errors", "streams", "pinne
 /// For the programs of `--dom0` and `--guest`.
 const PAIR: Scenario = scenario("pair", "the given programs in Dom0 and in a guest", &[]);
 
-pub fn list() -> String {
+pub(crate) fn list() -> String {
     ALL.iter().map(|scenario| format!("{:<12} {}\n", scenario.name, scenario.what)).collect()
 }
 
-pub fn choose(options: &Options) -> Result<Vec<&'static Scenario>> {
+pub(crate) fn choose(options: &Options) -> Result<Vec<&'static Scenario>> {
     match (&options.dom0, &options.guest) {
         (Some(_), Some(_)) => return Ok(vec![&PAIR]),
         (None, None) => {}
@@ -84,8 +84,8 @@ mod tests {
 
     #[test]
     fn every_scenario_has_a_script_and_every_script_a_scenario() {
-        let folder = xtask::paths::root().join("tests/labs/xen/scenarios");
-        let scripts = std::fs::read_dir(folder).unwrap();
+        let dir = xtask::paths::root().join("tests/labs/xen/scenarios");
+        let scripts = std::fs::read_dir(dir).unwrap();
         let mut scripts: Vec<_> = scripts.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
         scripts.sort();
         let mut named: Vec<_> = ALL.iter().chain([&PAIR]).map(|scenario| format!("{}.sh", scenario.name)).collect();

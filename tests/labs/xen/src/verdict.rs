@@ -19,20 +19,20 @@ struct Row {
     seconds: Option<f64>,
 }
 
-pub struct Verdict {
+pub(crate) struct Verdict {
     rows: Vec<Row>,
 }
 
 impl Verdict {
     /// Each scenario counts as a test.
-    pub fn counts(&self) -> Counts {
+    pub(crate) fn counts(&self) -> Counts {
         let passed = self.rows.iter().filter(|row| row.outcome == Outcome::Passed).count();
         Counts { passed, failed: self.rows.len() - passed, skipped: Vec::new() }
     }
 }
 
 /// Lines are `XEN-TEST <uptime> begin|pass|fail|note NAME…`; a guest's lines have its name in front and do not count.
-pub fn read(serial: &str, scenarios: &[&Scenario]) -> Verdict {
+pub(crate) fn read(serial: &str, scenarios: &[&Scenario]) -> Verdict {
     let said: Vec<Line> = serial.lines().filter_map(line).collect();
     let rows = scenarios.iter().map(|scenario| row(scenario, &said));
     Verdict { rows: rows.collect() }

@@ -31,7 +31,7 @@ struct PciInfo {
 pub enum NvmlError {
     #[error("cannot load NVML: {0}")]
     Library(#[from] libloading::Error),
-    #[error("NVML does not start (error {0})")]
+    #[error("cannot initialize NVML (error {0})")]
     Init(u32),
 }
 
@@ -154,7 +154,7 @@ fn normal(bus_id: &str) -> String {
 }
 
 /// Adds what NVML knows to what the driver told.
-pub fn complete(survey: &mut Survey, path: &Path) -> Result<(), NvmlError> {
+pub(super) fn complete(survey: &mut Survey, path: &Path) -> Result<(), NvmlError> {
     let nvml = Nvml::load(path)?;
     survey.driver_version = nvml.driver_version();
     nvml.cut_gpus().into_iter().for_each(|gpu| put(survey, gpu));
@@ -186,7 +186,7 @@ pub fn complete(survey: &mut Survey, path: &Path) -> Result<(), NvmlError> {
 }
 
 /// The GPUs that are cut, with their instances.
-pub fn cut_gpus(path: &Path) -> Result<Vec<Gpu>, NvmlError> {
+pub(super) fn cut_gpus(path: &Path) -> Result<Vec<Gpu>, NvmlError> {
     Ok(Nvml::load(path)?.cut_gpus())
 }
 

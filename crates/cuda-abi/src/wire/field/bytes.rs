@@ -96,11 +96,13 @@ impl<'a, const MAX: usize> Decode<'a> for Text<'a, MAX> {
     }
 }
 
-/// A byte string of at most so many bytes, which whoever sends it may put in its place afterwards: then it is the last
+/// A byte string of at most so many bytes, which the sender may put in its place afterwards: then it is the last
 /// field of its message, and what is written first are zeros.
 #[derive(Clone, Copy, Debug)]
 pub enum Block<'a, const MAX: usize> {
+    /// The bytes themselves.
     Bytes(&'a [u8]),
+    /// Room for so many, which [`Block::place`] finds again.
     Reserved(usize),
 }
 

@@ -15,6 +15,7 @@ pub struct Array<'a, T, const MAX: usize> {
 }
 
 impl<'a, T: Plain, const MAX: usize> Array<'a, T, MAX> {
+    /// To be written.
     #[inline]
     pub fn new(values: &'a [T]) -> Self {
         Array { bytes: T::bytes_of(values), values: PhantomData }
@@ -34,16 +35,19 @@ impl<'a, T: Plain, const MAX: usize> Array<'a, T, MAX> {
         Array { bytes: unsafe { std::slice::from_raw_parts(values.cast(), len) }, values: PhantomData }
     }
 
+    /// How many values there are.
     #[inline]
     pub fn len(&self) -> usize {
         self.bytes.len() / size_of::<T>()
     }
 
+    /// Whether there is no value.
     #[inline]
     pub fn is_empty(&self) -> bool {
         self.bytes.is_empty()
     }
 
+    /// The values, copied one by one: they need not be aligned in the message.
     #[inline]
     pub fn iter(&self) -> impl ExactSizeIterator<Item = T> + Clone + use<'a, T, MAX> {
         // SAFETY: each chunk is as long as a value, the read is unaligned, and every pattern of bits is a value.
@@ -106,7 +110,7 @@ impl<'a, T: Plain, const MAX: usize> Decode<'a> for Array<'a, T, MAX> {
     }
 }
 
-/// Where the items of a list are: with whoever writes it, or in the message.
+/// Where the items of a list are: with the writer, or in the message.
 #[derive(Clone, Copy, Debug)]
 enum Items<'a, T> {
     Given(&'a [T]),
@@ -146,10 +150,12 @@ impl<T: Field> Items<'_, T> {
 pub struct List<'a, T, const MAX: usize>(Items<'a, T>);
 
 impl<'a, T, const MAX: usize> List<'a, T, MAX> {
+    /// To be written.
     pub fn new(items: &'a [T]) -> Self {
         List(Items::Given(items))
     }
 
+    /// How many items there are.
     pub fn len(&self) -> usize {
         match self.0 {
             Items::Given(items) => items.len(),
@@ -157,12 +163,14 @@ impl<'a, T, const MAX: usize> List<'a, T, MAX> {
         }
     }
 
+    /// Whether there is no item.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 }
 
 impl<'a, T: Decode<'a> + Copy, const MAX: usize> List<'a, T, MAX> {
+    /// The items, decoded one by one.
     pub fn iter(&self) -> impl Iterator<Item = T> {
         self.0.iter()
     }
@@ -217,12 +225,14 @@ impl<'a, T: Decode<'a>, const MAX: usize> Decode<'a> for List<'a, T, MAX> {
 pub struct Rest<'a, T>(Items<'a, T>);
 
 impl<'a, T> Rest<'a, T> {
+    /// To be written.
     pub fn new(items: &'a [T]) -> Self {
         Rest(Items::Given(items))
     }
 }
 
 impl<'a, T: Decode<'a> + Copy> Rest<'a, T> {
+    /// The items, decoded one by one.
     pub fn iter(&self) -> impl Iterator<Item = T> {
         self.0.iter()
     }

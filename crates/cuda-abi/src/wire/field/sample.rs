@@ -6,10 +6,12 @@ pub struct Source<'a> {
 }
 
 impl<'a> Source<'a> {
+    /// Uses up these bytes.
     pub fn new(random: &'a [u8]) -> Source<'a> {
         Source { rest: random }
     }
 
+    /// Any word.
     pub fn word(&mut self) -> u64 {
         let mut word = [0; 8];
         let taken = self.take(8);

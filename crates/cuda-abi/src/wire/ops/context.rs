@@ -38,6 +38,7 @@ message! {
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct AttributeAnswer {
+    /// 0 where there is none.
     pub value: i32,
     /// `CUDA_SUCCESS`, or why there is no value.
     pub result: u32,
@@ -54,10 +55,15 @@ operations! {
 
     /// One more reference to a device's primary context, whose index is `1 + device`.
     ContextRetain = 0xf010 { device: u32 }
+    /// One reference less; the last one ends the context.
     ContextRelease = 0xf011 { device: u32 } -> ContextReleased { is_active: bool }
+    /// Ends a primary context, whatever references there are.
     ContextReset = 0xf012 { device: u32 }
+    /// Of a primary context that is not active.
     ContextSetFlags = 0xf013 { device: u32, flags: u32 }
+    /// A context of the program's own.
     ContextCreate = 0xf014 { flags: u32, device: u32 } -> ContextCreated { context: ContextHandle, id: u64 }
+    /// Ends a context of the program's own.
     ContextDestroy = 0xf015 { context: ContextHandle }
     /// The number of the message's context.
     ContextId = 0xf017 {} -> ContextIdentified { id: u64 }

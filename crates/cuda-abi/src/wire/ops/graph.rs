@@ -13,6 +13,7 @@ pub const MAX_NODES: usize = 8 << 10;
 /// A conditional node has one graph for each branch; more than this nobody has.
 pub const MAX_BRANCHES: usize = 1024;
 
+/// Nodes of a graph.
 pub type Nodes<'a> = Array<'a, GraphNodeHandle, MAX_NODES>;
 /// One for each node that it goes with, or none: then they are as usual.
 pub type Edges<'a> = Array<'a, CUgraphEdgeData, MAX_NODES>;
@@ -57,7 +58,9 @@ message! {
 }
 
 operations! {
+    /// Its nodes go with it.
     GraphDestroy = 0xf090 { graph: GraphHandle }
+    /// A copy, whose nodes [`GraphFindInClone`] finds.
     GraphClone = 0xf091 { graph: GraphHandle } -> GraphCloned { graph: GraphHandle }
     /// `what` is one of [`graph_list`](crate::wire::graph_list).
     GraphList = 0xf092 { what: u64, of: GraphOrNode, skip: usize }
@@ -70,18 +73,24 @@ operations! {
         to: Nodes<'a>,
         edges: Edges<'a>,
     }
+    /// The node of a copy that was made of a node.
     GraphFindInClone = 0xf094 { node: GraphNodeHandle, clone: GraphHandle } -> NodeFound { node: GraphNodeHandle }
+    /// The graph inside a child graph node.
     GraphChild = 0xf095 { node: GraphNodeHandle } -> ChildFound { graph: GraphHandle }
     /// The client is told when the graph is gone.
     GraphKeep = 0xf0a1 { holder: GraphOrStream, id: u64 }
 
+    /// Adds a node; a conditional one comes with the graphs of its branches.
     NodeAdd<'a> = 0xf096 { graph: GraphHandle, dependencies: Nodes<'a>, edges: Edges<'a>, params: NodeParams<'a> }
         -> NodeAdded<'a> { node: GraphNodeHandle, branches: Array<'a, GraphHandle, MAX_BRANCHES> }
+    /// Changes what a node does.
     NodeSet<'a> = 0xf097 { node: GraphNodeHandle, params: NodeParams<'a> }
     /// The graph that the node goes with, and what it does, if that can be said.
     NodeGet = 0xf098 { node: GraphNodeHandle }
         -> NodeDescribed<'a> { graph: GraphHandle, kind: u32, params: Option<NodeParams<'a>> }
+    /// The kind of a node, one of [`node_type`].
     NodeType = 0xf0a2 { node: GraphNodeHandle } -> NodeTyped { kind: u32 }
+    /// Its edges go with it.
     NodeDestroy = 0xf099 { node: GraphNodeHandle }
     /// Sets an attribute, or asks for it.
     NodeAttribute = 0xf09a { node: GraphNodeHandle, attribute: u32, value: CUkernelNodeAttrValue, set: bool }
@@ -90,8 +99,10 @@ operations! {
     /// `code` is the driver's result, and `result` what it says besides.
     ExecCreate = 0xf09c { graph: GraphHandle, flags: u64, upload: Option<StreamHandle> }
         -> ExecCreated { code: u32, result: u32, node: GraphNodeHandle, exec: GraphExecHandle }
+    /// Changes a graph that can be launched into one of the same shape.
     ExecUpdate = 0xf09d { exec: GraphExecHandle, graph: GraphHandle }
         -> ExecUpdated { code: u32, result: u32, node: GraphNodeHandle, from: GraphNodeHandle }
+    /// Changes what a node does, in a graph that can be launched.
     ExecNodeSet<'a> = 0xf09b { exec: GraphExecHandle, node: GraphNodeHandle, params: NodeParams<'a> }
 
     /// `destructor` is the number of the client's function.

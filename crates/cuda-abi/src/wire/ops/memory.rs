@@ -7,15 +7,18 @@ use crate::wire::{Array, StreamHandle};
 pub const MAX_GRANTS: usize = 14 << 10;
 
 operations! {
+    /// Device memory, charged to the zone.
     Alloc = 0xf040 { bytes: u64 } -> Allocated { address: u64 }
     /// Returns when all work posted before is done.
     Free = 0xf041 { address: u64 }
     /// Posted.
     FreeAsync = 0xf046 { address: u64, stream: StreamHandle }
+    /// What the zone may still have, and its limit.
     MemInfo = 0xf042 {} -> MemoryInfo { free: u64, total: u64 }
 
     /// The memfd travels on the socket, or grants were named before.
     HostMap = 0xf043 { address: u64, bytes: u64 }
+    /// Returns when the GPU no longer uses it.
     HostUnmap = 0xf044 { address: u64, bytes: u64 }
     /// As [`HostUnmap`], of what nobody uses: does not wait.
     HostDrop = 0xf047 { address: u64, bytes: u64 }

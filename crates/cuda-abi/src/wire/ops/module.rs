@@ -17,7 +17,9 @@ pub type Name<'a> = Text<'a, MAX_NAME>;
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Parameter {
+    /// From the beginning of the block.
     pub offset: u32,
+    /// In bytes.
     pub size: u32,
 }
 
@@ -60,6 +62,7 @@ message! {
 }
 
 message! {
+    /// An image to be linked; `kind` is CUDA's `CUjitInputType`.
     LinkInput<'a> {
         kind: u32,
         image: &'a [u8],
@@ -90,11 +93,13 @@ pub const UPLOADS: [(&str, Codec); 2] = [("LinkOrder", codec!(LinkOrder)), ("Ima
 /// How many bytes were uploaded, by [`ImagePart`]s, of a message that is too long for one.
 #[derive(Clone, Copy)]
 pub struct Upload<T> {
+    /// The length of the message.
     pub bytes: u64,
     content: PhantomData<fn() -> T>,
 }
 
 impl<T> Upload<T> {
+    /// So many bytes were uploaded.
     pub fn new(bytes: u64) -> Self {
         Upload { bytes, content: PhantomData }
     }
@@ -137,19 +142,28 @@ impl<T: Field> Decode<'_> for Upload<T> {
 operations! {
     /// Posted: the next part of what a lane is about to have loaded.
     ImagePart<'a> = 0xf020 { lane: u32, part: Raw<'a> }
+    /// `cuModuleLoadData`.
     ModuleLoad = 0xf021 { image: Upload<Raw<'static>> } -> ModuleLoaded { module: ModuleHandle }
+    /// `cuLibraryLoadData`.
     LibraryLoad = 0xf022 { image: Upload<Raw<'static>> } -> LibraryLoaded { library: LibraryHandle }
     /// An image with options, or with what it was linked from. There are logs whatever the code says.
     ImageLoad = 0xf02e { order: Upload<ImageOrder<'static>> }
         -> ImageLoaded<'a> { code: u32, object: ModuleOrLibrary, logs: Logs<'a> }
 
+    /// A function of a module.
     GetFunction<'a> = 0xf023 { module: ModuleHandle, name: Name<'a> } -> Described<'a>
+    /// A kernel of a library.
     GetKernel<'a> = 0xf024 { library: LibraryHandle, name: Name<'a> } -> Described<'a>
+    /// The function of a kernel in the message's context.
     KernelFunction = 0xf025 { kernel: KernelHandle } -> Described<'a>
+    /// The module of a library in the message's context.
     LibraryModule = 0xf026 { library: LibraryHandle } -> ModuleLoaded
+    /// From the function after `skip` others on, as many as fit.
     ModuleFunctions = 0xf027 { module: ModuleHandle, skip: usize }
         -> FunctionsListed<'a> { total: usize, functions: Rest<'a, Listed<'a>> }
+    /// As [`ModuleFunctions`].
     LibraryKernels = 0xf028 { library: LibraryHandle, skip: usize } -> FunctionsListed<'a>
+    /// Where a variable lies.
     GetGlobal<'a> = 0xf029 { owner: ModuleOrLibrary, name: Name<'a> } -> GlobalFound { address: u64, bytes: u64 }
     /// `device` is that of a kernel's attribute.
     SetFunctionAttribute = 0xf02a { function: FunctionOrKernel, attribute: u32, value: i32, device: i32 }

@@ -11,5 +11,6 @@ operations! {
         texture: CUDA_TEXTURE_DESC,
         view: Option<CUDA_RESOURCE_VIEW_DESC>,
     } -> ImageObjectCreated { object: u64 }
+    /// `cuTexObjectDestroy`, or `cuSurfObjectDestroy`.
     ImageObjectDestroy = 0xf071 { is_surface: bool, object: u64 }
 }

@@ -3,12 +3,12 @@
 use crate::InitError;
 use std::str::FromStr;
 
-pub fn read() -> Result<String, InitError> {
+pub(crate) fn read() -> Result<String, InitError> {
     std::fs::read_to_string("/proc/cmdline").map_err(|error| InitError::Step("read /proc/cmdline".into(), error))
 }
 
 /// The value of `name=value`, the last if there are several.
-pub fn value<T: FromStr>(cmdline: &str, name: &str) -> Option<T> {
+pub(crate) fn value<T: FromStr>(cmdline: &str, name: &str) -> Option<T> {
     let mut values = cmdline.split_whitespace().filter_map(|word| word.strip_prefix(name)?.strip_prefix('='));
     values.next_back().and_then(|value| value.parse().ok())
 }

@@ -11,20 +11,20 @@ use std::os::unix::process::CommandExt;
 use std::process::{Child, Command, Stdio};
 
 /// The first argument when this program is to put the rest of them on the terminal that is its standard input.
-pub const ON_TERMINAL: &str = "--on-terminal";
+pub(crate) const ON_TERMINAL: &str = "--on-terminal";
 
 const PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
 
 /// The command as the host describes it, piece by piece.
 #[derive(Debug, Default)]
-pub struct Described {
+pub(crate) struct Described {
     arguments: Vec<OsString>,
     environment: Vec<OsString>,
     dir: Option<OsString>,
 }
 
 /// A command that runs. Errors come with output where there is a terminal.
-pub struct Running {
+pub(crate) struct Running {
     pub child: Child,
     pub input: Option<File>,
     pub output: Option<File>,
@@ -34,20 +34,20 @@ pub struct Running {
 }
 
 impl Described {
-    pub fn argument(&mut self, bytes: Vec<u8>) {
+    pub(crate) fn argument(&mut self, bytes: Vec<u8>) {
         self.arguments.push(OsString::from_vec(bytes));
     }
 
-    pub fn variable(&mut self, bytes: Vec<u8>) {
+    pub(crate) fn variable(&mut self, bytes: Vec<u8>) {
         self.environment.push(OsString::from_vec(bytes));
     }
 
-    pub fn dir(&mut self, bytes: Vec<u8>) {
+    pub(crate) fn dir(&mut self, bytes: Vec<u8>) {
         self.dir = Some(OsString::from_vec(bytes));
     }
 
     /// Starts it; what the host left open, the tenant's image decides.
-    pub fn start(self, tenant: Tenant, terminal: bool) -> io::Result<Running> {
+    pub(crate) fn start(self, tenant: Tenant, terminal: bool) -> io::Result<Running> {
         let arguments = if self.arguments.is_empty() { tenant.command } else { self.arguments };
         let (program, rest) = arguments.split_first().ok_or(io::ErrorKind::InvalidInput)?;
         let mut command = match terminal {
@@ -120,7 +120,7 @@ fn path(name: &CStr) -> &OsStr {
 }
 
 /// Becomes the leader of a session on the terminal at standard input, and then the command.
-pub fn on_terminal(command: &[OsString]) -> ! {
+pub(crate) fn on_terminal(command: &[OsString]) -> ! {
     let _ = rustix::process::setsid();
     let _ = rustix::process::ioctl_tiocsctty(io::stdin());
     let error = match command.split_first() {

@@ -17,7 +17,7 @@ const DISK: &str = "/disk";
 const CHANGES: &str = "/changes";
 
 /// Mounts the disk `/dev/<name>` where the tenant's root file system is looked for.
-pub fn mount_root(name: &str) -> Result<(), InitError> {
+pub(crate) fn mount_root(name: &str) -> Result<(), InitError> {
     modules::load_all(&DISK_MODULES)?;
     let device = format!("/dev/{name}");
     let disk = open(&device).map_err(|error| InitError::Step(format!("open the disk {device}"), error))?;

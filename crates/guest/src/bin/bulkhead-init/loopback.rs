@@ -9,7 +9,7 @@ const UP: u32 = 1;
 const LOOPBACK: i32 = 1;
 
 /// One message to the kernel: the device with this number goes up. If it does not, few will miss it.
-pub fn up() {
+pub(crate) fn up() {
     let mut message = Vec::with_capacity(32);
     // The head: length, type, flags, sequence number, sender.
     message.extend(32u32.to_ne_bytes());

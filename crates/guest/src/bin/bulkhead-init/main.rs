@@ -4,6 +4,7 @@
 //! 2. Enters the tenant's root file system, if the image came with one or there is a disk with one.
 //! 3. Carries programs that meet others by name to the broker, on threads of its own.
 //! 4. Offers the link, is told the command, runs it, and carries what it reads and prints until it ends.
+#![warn(unreachable_pub)]
 #![forbid(unsafe_code)]
 
 mod cmdline;

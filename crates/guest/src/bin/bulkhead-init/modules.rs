@@ -6,7 +6,7 @@ use std::ffi::CString;
 use std::fs::File;
 
 /// Loads those of Xen's devices. `grants` is how many pages programs may grant; without it, it is half of the memory.
-pub fn load(grants: Option<u32>) -> Result<(), InitError> {
+pub(crate) fn load(grants: Option<u32>) -> Result<(), InitError> {
     MODULES.iter().try_for_each(|name| match *name {
         "xen-gntalloc" => load_one(name, &format!("limit={}", grants.unwrap_or_else(half_of_memory))),
         name => load_one(name, ""),
@@ -14,7 +14,7 @@ pub fn load(grants: Option<u32>) -> Result<(), InitError> {
 }
 
 /// Loads these, in this order.
-pub fn load_all(names: &[&str]) -> Result<(), InitError> {
+pub(crate) fn load_all(names: &[&str]) -> Result<(), InitError> {
     names.iter().try_for_each(|name| load_one(name, ""))
 }
 
@@ -31,7 +31,7 @@ fn load_one(name: &str, parameters: &str) -> Result<(), InitError> {
 
 /// Pages of a program that was killed stay taken until its worker has let go of them, which the kernel looks for once a
 /// second; and then it takes back ten. As many as there can be, instead.
-pub fn take_back_quickly() {
+pub(crate) fn take_back_quickly() {
     // A kernel without this setting is slow, and nothing else.
     let _ = std::fs::write("/sys/module/grant_table/parameters/free_per_iteration", "1000000");
 }

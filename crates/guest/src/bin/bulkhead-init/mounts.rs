@@ -14,12 +14,12 @@ const MOUNTS: [(&str, &str, MountFlags); 7] = [
     ("tmpfs", "/tmp", MountFlags::NOSUID.union(MountFlags::NODEV)),
 ];
 
-pub fn base() -> Result<(), InitError> {
+pub(crate) fn base() -> Result<(), InitError> {
     under("")
 }
 
 /// Mounts them all below `root`.
-pub fn under(root: &str) -> Result<(), InitError> {
+pub(crate) fn under(root: &str) -> Result<(), InitError> {
     for (kind, place, flags) in MOUNTS {
         let place = format!("{root}{place}");
         std::fs::create_dir_all(&place).map_err(|error| InitError::Step(format!("make {place}"), error))?;

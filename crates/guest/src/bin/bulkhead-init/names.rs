@@ -4,7 +4,7 @@ use std::path::Path;
 use xen::names::{Listener, SOCKET};
 
 /// Serves on threads, as long as the guest runs. Whoever needs no names is not to suffer from what goes wrong here.
-pub fn serve() {
+pub(crate) fn serve() {
     let listener = Listener::at(Path::new(SOCKET)).map_err(|error| error.to_string());
     let served = listener.and_then(|listener| {
         let serve = move || listener.serve(|problem| eprintln!("bulkhead-init: names: {problem}"));

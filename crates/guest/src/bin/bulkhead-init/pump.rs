@@ -19,7 +19,7 @@ const CHUNK: usize = 16 << 10;
 const ROOM: usize = CHUNK + 64;
 
 /// Does what the host says until the command has ended.
-pub fn run(link: &mut GuestEnd, tenant: Tenant) -> Result<(), InitError> {
+pub(crate) fn run(link: &mut GuestEnd, tenant: Tenant) -> Result<(), InitError> {
     let Some((described, terminal, size)) = describe(link)? else { return Ok(()) };
     let running = match described.start(tenant, terminal) {
         Ok(running) => running,
@@ -48,7 +48,7 @@ fn describe(link: &mut GuestEnd) -> Result<Option<(Described, bool, Option<(u16,
             Some(Down::WorkingDirectory(bytes)) => described.dir(bytes),
             Some(Down::Size(rows, columns)) => size = Some((rows, columns)),
             Some(Down::Start { terminal }) => return Ok(Some((described, terminal, size))),
-            // Nothing to send it to yet: whoever wants us to end, ends us.
+            // No command to send it to yet: the host can end the guest.
             Some(Down::Signal(_)) => return Ok(None),
             Some(Down::Input(_) | Down::InputEnd) => {}
             None if link.host_is_gone() => return Ok(None),
@@ -58,7 +58,7 @@ fn describe(link: &mut GuestEnd) -> Result<Option<(Described, bool, Option<(u16,
 }
 
 /// Waits for an event of the link.
-pub fn wait(link: &GuestEnd, time: Duration) -> Result<(), InitError> {
+pub(crate) fn wait(link: &GuestEnd, time: Duration) -> Result<(), InitError> {
     let time = Timespec { tv_sec: time.as_secs() as i64, tv_nsec: time.subsec_nanos().into() };
     let mut fds = [PollFd::from_borrowed_fd(link.fd(), PollFlags::IN)];
     let _ = poll(&mut fds, Some(&time));

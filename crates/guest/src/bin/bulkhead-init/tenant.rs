@@ -10,7 +10,7 @@ use std::path::Path;
 
 /// What the tenant's image says about how it wants to be run.
 #[derive(Debug, Default)]
-pub struct Tenant {
+pub(crate) struct Tenant {
     pub environment: Vec<OsString>,
     pub dir: Option<OsString>,
     pub command: Vec<OsString>,
@@ -21,7 +21,7 @@ const LIBRARY_DIRS: [&str; 3] = ["usr/lib/x86_64-linux-gnu", "usr/lib64", "usr/l
 const LIBRARIES: [&str; 2] = ["libcuda.so", "libnvidia-ml.so"];
 
 /// Makes the tenant's root file system the root of this process, with our libraries in it.
-pub fn enter() -> Result<Tenant, InitError> {
+pub(crate) fn enter() -> Result<Tenant, InitError> {
     let root = format!("/{ROOT}");
     if !Path::new(&root).is_dir() {
         return Ok(Tenant::default());

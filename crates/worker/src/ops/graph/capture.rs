@@ -19,7 +19,7 @@ use crate::handles::Object;
 use crate::{Outcome, Refusal, Worker, succeed};
 
 /// Where a capture began.
-pub struct Origin {
+pub(crate) struct Origin {
     /// The graph that it fills.
     graph: u64,
     /// The capture made the graph, which is nobody else's until the capture ends well.
@@ -27,7 +27,7 @@ pub struct Origin {
 }
 
 /// What the driver says of a stream. Nodes are good until something else is captured.
-pub struct Info {
+pub(crate) struct Info {
     pub status: u32,
     id: u64,
     graph: CUgraph,
@@ -67,12 +67,12 @@ fn status(worker: &Worker, stream: CUstream) -> Result<u32, Refusal> {
 }
 
 /// Is this stream being captured? What would go wrong in a graph must not get into one.
-pub fn is_captured(worker: &Worker, stream: CUstream) -> bool {
+pub(crate) fn is_captured(worker: &Worker, stream: CUstream) -> bool {
     worker.graphs.is_capturing() && status(worker, stream).is_ok_and(|status| status != capture_status::NONE)
 }
 
 /// Refuses what only makes sense at once: memory that a message brought is not there when a graph runs.
-pub fn refuse_captured(worker: &Worker, stream: CUstream) -> Result<(), Refusal> {
+pub(crate) fn refuse_captured(worker: &Worker, stream: CUstream) -> Result<(), Refusal> {
     if is_captured(worker, stream) { Err(Refusal::Code(CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED)) } else { Ok(()) }
 }
 
@@ -86,14 +86,14 @@ fn captured_graph(worker: &Worker, stream: CUstream) -> Option<Arc<Object>> {
 }
 
 /// Keeps an object for as long as the graph that a stream is being captured into.
-pub fn hold(worker: &Worker, stream: CUstream, object: &Arc<Object>) {
+pub(crate) fn hold(worker: &Worker, stream: CUstream, object: &Arc<Object>) {
     if let Some(graph) = captured_graph(worker, stream) {
         super::outermost(&graph).hold(object);
     }
 }
 
 /// Has the client told when nobody can run a host function any more, if a graph got it.
-pub fn tie_captured(worker: &Worker, stream: CUstream, id: u64) {
+pub(crate) fn tie_captured(worker: &Worker, stream: CUstream, id: u64) {
     if let Some(graph) = captured_graph(worker, stream) {
         // Without it the client keeps a few bytes for ever.
         let _ = tie(worker, &graph, id);
@@ -101,7 +101,7 @@ pub fn tie_captured(worker: &Worker, stream: CUstream, id: u64) {
 }
 
 /// Ties something of the client's to a graph, or to the one that a stream is being captured into.
-pub fn keep(worker: &Worker, GraphKeep { holder, id }: GraphKeep) -> Outcome {
+pub(crate) fn keep(worker: &Worker, GraphKeep { holder, id }: GraphKeep) -> Outcome {
     let holder = worker.handles.find(holder)?;
     let _graphs = worker.graphs.at_work();
     let graph = match holder.kind {
@@ -113,7 +113,7 @@ pub fn keep(worker: &Worker, GraphKeep { holder, id }: GraphKeep) -> Outcome {
 }
 
 /// Has the client told when a graph, and all that was made from it, is gone.
-pub fn tie(worker: &Worker, graph: &Object, id: u64) -> Result<(), Refusal> {
+pub(crate) fn tie(worker: &Worker, graph: &Object, id: u64) -> Result<(), Refusal> {
     let mut object = std::ptr::null_mut();
     // SAFETY: the graph is alive; the destructor takes a number; the reference goes to the graph or is given back.
     unsafe {
@@ -134,7 +134,7 @@ pub fn tie(worker: &Worker, graph: &Object, id: u64) -> Result<(), Refusal> {
     }
 }
 
-pub fn begin(worker: &Worker, CaptureBegin { stream, mode }: CaptureBegin) -> Outcome {
+pub(crate) fn begin(worker: &Worker, CaptureBegin { stream, mode }: CaptureBegin) -> Outcome {
     let stream = worker.handles.find(stream)?;
     let _still = worker.turns.hold_still(worker);
     let mut graphs = worker.graphs.at_work();
@@ -166,7 +166,7 @@ pub fn begin(worker: &Worker, CaptureBegin { stream, mode }: CaptureBegin) -> Ou
     }
 }
 
-pub fn begin_to_graph(worker: &Worker, request: CaptureBeginToGraph<'_>) -> Outcome {
+pub(crate) fn begin_to_graph(worker: &Worker, request: CaptureBeginToGraph<'_>) -> Outcome {
     let stream = worker.handles.find(request.stream)?;
     let graph = worker.handles.find(request.graph)?;
     let nodes = node_list(worker, request.nodes)?;
@@ -194,7 +194,7 @@ pub fn begin_to_graph(worker: &Worker, request: CaptureBeginToGraph<'_>) -> Outc
     Ok(CUDA_SUCCESS)
 }
 
-pub fn end(worker: &Worker, CaptureEnd { stream }: CaptureEnd, reply: Reply<'_, '_, CaptureEnd>) -> Outcome {
+pub(crate) fn end(worker: &Worker, CaptureEnd { stream }: CaptureEnd, reply: Reply<'_, '_, CaptureEnd>) -> Outcome {
     let stream = worker.handles.find(stream)?;
     let (result, word) = finish(worker, &stream);
     reply.begin(&CaptureEnded { graph: Typed(word) });
@@ -242,7 +242,7 @@ fn adopt(worker: &Worker, origin: &Origin, graph: CUgraph) -> u64 {
 }
 
 /// Ends the capture that began in a stream which is about to be destroyed.
-pub fn abandon(worker: &Worker, stream: u64) {
+pub(crate) fn abandon(worker: &Worker, stream: u64) {
     if worker.graphs.is_capturing()
         && let Ok(stream) = worker.handles.pin(Kind::Stream, stream)
     {
@@ -251,7 +251,7 @@ pub fn abandon(worker: &Worker, stream: u64) {
 }
 
 /// Ends all captures in a context that is about to go.
-pub fn abandon_all(worker: &Worker, context: u32) {
+pub(crate) fn abandon_all(worker: &Worker, context: u32) {
     if worker.graphs.is_capturing() {
         worker.handles.all(Kind::Stream, context).iter().for_each(|stream| abandon_stream(worker, stream));
     }
@@ -266,12 +266,16 @@ fn abandon_stream(worker: &Worker, stream: &Object) {
     }
 }
 
-pub fn is_capturing(worker: &Worker, request: CaptureStatus, reply: Reply<'_, '_, CaptureStatus>) -> Outcome {
+pub(crate) fn is_capturing(worker: &Worker, request: CaptureStatus, reply: Reply<'_, '_, CaptureStatus>) -> Outcome {
     let stream = worker.handles.find(request.stream)?;
     reply.send(&CaptureState { status: status(worker, stream.raw as CUstream)? })
 }
 
-pub fn describe(worker: &Worker, CaptureInfo { stream }: CaptureInfo, reply: Reply<'_, '_, CaptureInfo>) -> Outcome {
+pub(crate) fn describe(
+    worker: &Worker,
+    CaptureInfo { stream }: CaptureInfo,
+    reply: Reply<'_, '_, CaptureInfo>,
+) -> Outcome {
     let stream = worker.handles.find(stream)?;
     let _graphs = worker.graphs.at_work();
     let info = info(worker, stream.raw as CUstream)?;
@@ -292,7 +296,7 @@ pub fn describe(worker: &Worker, CaptureInfo { stream }: CaptureInfo, reply: Rep
     })
 }
 
-pub fn update(worker: &Worker, CaptureUpdate { stream, flags, nodes, edges }: CaptureUpdate<'_>) -> Outcome {
+pub(crate) fn update(worker: &Worker, CaptureUpdate { stream, flags, nodes, edges }: CaptureUpdate<'_>) -> Outcome {
     let stream = worker.handles.find(stream)?;
     let nodes = node_list(worker, nodes)?;
     let edges = edge_list(edges, nodes.len())?;
@@ -310,7 +314,7 @@ pub fn update(worker: &Worker, CaptureUpdate { stream, flags, nodes, edges }: Ca
 }
 
 /// Asks the driver for a little memory, which it refuses where a capture forbids that.
-pub fn probe(worker: &Worker, _: CaptureProbe) -> Outcome {
+pub(crate) fn probe(worker: &Worker, _: CaptureProbe) -> Outcome {
     let mut address = 0;
     // SAFETY: the output is a local, and what is there is freed again.
     unsafe {
@@ -319,14 +323,14 @@ pub fn probe(worker: &Worker, _: CaptureProbe) -> Outcome {
     }
 }
 
-pub fn wait_for_all(worker: &Worker, _: WaitForAll) -> Outcome {
+pub(crate) fn wait_for_all(worker: &Worker, _: WaitForAll) -> Outcome {
     wait_for_context(worker)?;
     Ok(CUDA_SUCCESS)
 }
 
 /// Waits for the work of the current context. While a stream is being captured the driver does not wait for a context,
 /// and the attempt would spoil the capture: then its streams are waited for one by one.
-pub fn wait_for_context(worker: &Worker) -> Result<(), Refusal> {
+pub(crate) fn wait_for_context(worker: &Worker) -> Result<(), Refusal> {
     if !worker.graphs.is_capturing() {
         // SAFETY: no arguments.
         return succeed(unsafe { (worker.driver.cuCtxSynchronize)() });

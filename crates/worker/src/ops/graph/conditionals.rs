@@ -13,32 +13,32 @@ use crate::handles::Object;
 const MOST: usize = 64 << 10;
 
 #[derive(Default)]
-pub struct Conditionals {
+pub(super) struct Conditionals {
     /// By handle: the graph that it was made for.
     graphs: HashMap<u64, Weak<Object>>,
 }
 
 impl Conditionals {
     /// Whether there may be one more.
-    pub fn room(&mut self) -> Result<(), Refusal> {
+    pub(super) fn room(&mut self) -> Result<(), Refusal> {
         if self.graphs.len() >= MOST {
             self.graphs.retain(|_, graph| graph.strong_count() > 0);
         }
         if self.graphs.len() < MOST { Ok(()) } else { Err(Refusal::Code(CUDA_ERROR_OUT_OF_MEMORY)) }
     }
 
-    pub fn add(&mut self, handle: u64, graph: &Arc<Object>) {
+    pub(super) fn add(&mut self, handle: u64, graph: &Arc<Object>) {
         self.graphs.insert(handle, Arc::downgrade(graph));
     }
 
     /// Whether a node of `graph` may have this handle: it is of the same whole, which is still there.
-    pub fn check(&self, handle: u64, graph: &Arc<Object>) -> Result<(), Refusal> {
+    pub(super) fn check(&self, handle: u64, graph: &Arc<Object>) -> Result<(), Refusal> {
         let made_for = self.graphs.get(&handle).and_then(Weak::upgrade).ok_or_else(invalid)?;
         if Arc::ptr_eq(&outermost(&made_for), &outermost(graph)) { Ok(()) } else { Err(invalid()) }
     }
 
     /// A node has it now.
-    pub fn take(&mut self, handle: u64) {
+    pub(super) fn take(&mut self, handle: u64) {
         self.graphs.remove(&handle);
     }
 }

@@ -10,7 +10,7 @@ use super::lists::named_node;
 use super::{Reply, outermost};
 use crate::{Outcome, Refusal, Worker};
 
-pub fn create(
+pub(crate) fn create(
     worker: &Worker,
     ExecCreate { graph, flags, upload }: ExecCreate,
     reply: Reply<'_, '_, ExecCreate>,
@@ -36,7 +36,7 @@ pub fn create(
     reply.send(&ExecCreated { code, result: params.result, node, exec: Typed(word) })
 }
 
-pub fn update(worker: &Worker, request: ExecUpdate, reply: Reply<'_, '_, ExecUpdate>) -> Outcome {
+pub(crate) fn update(worker: &Worker, request: ExecUpdate, reply: Reply<'_, '_, ExecUpdate>) -> Outcome {
     let (exec, graph) = (worker.handles.find(request.exec)?, worker.handles.find(request.graph)?);
     let _graphs = worker.graphs.at_work();
     let mut info = CUgraphExecUpdateResultInfo::default();

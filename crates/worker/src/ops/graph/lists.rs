@@ -42,7 +42,7 @@ impl Columns {
 }
 
 /// All nodes of a graph.
-pub fn nodes_of(worker: &Worker, graph: &Object) -> Result<Vec<CUgraphNode>, Refusal> {
+pub(super) fn nodes_of(worker: &Worker, graph: &Object) -> Result<Vec<CUgraphNode>, Refusal> {
     let raw = graph.raw as CUgraph;
     // SAFETY: the graph was checked; the array is NULL or has as many places as are said.
     let ask = |nodes, _, _, count: &mut usize| unsafe { (worker.driver.cuGraphGetNodes)(raw, nodes, count) };
@@ -50,12 +50,12 @@ pub fn nodes_of(worker: &Worker, graph: &Object) -> Result<Vec<CUgraphNode>, Ref
 }
 
 /// The handle of a node which the driver names, if it is one of this graph; 0 if not.
-pub fn named_node(worker: &Worker, graph: &Arc<Object>, raw: CUgraphNode) -> u64 {
+pub(super) fn named_node(worker: &Worker, graph: &Arc<Object>, raw: CUgraphNode) -> u64 {
     let inside = || nodes_of(worker, graph).is_ok_and(|nodes| nodes.contains(&raw));
     if !raw.is_null() && inside() { node_word(worker, graph, raw).unwrap_or(0) } else { 0 }
 }
 
-pub fn list(worker: &Worker, request: GraphList, reply: Reply<'_, '_, GraphList>) -> Outcome {
+pub(crate) fn list(worker: &Worker, request: GraphList, reply: Reply<'_, '_, GraphList>) -> Outcome {
     let GraphList { what, of, skip } = request;
     let _graphs = worker.graphs.at_work();
     let driver = &worker.driver;

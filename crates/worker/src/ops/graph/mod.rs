@@ -8,12 +8,12 @@
 //! All operations on graphs but launches are executed one at a time, under [`Graphs::at_work`]: the driver does not
 //! protect a graph from two threads.
 
-pub mod capture;
+pub(crate) mod capture;
 mod conditionals;
-pub mod exec;
+pub(crate) mod exec;
 mod lists;
-pub mod nodes;
-pub mod objects;
+pub(crate) mod nodes;
+pub(crate) mod objects;
 mod params;
 
 use std::collections::HashMap;
@@ -33,18 +33,18 @@ use super::Reply;
 use crate::handles::Object;
 use crate::{Outcome, Refusal, Worker, succeed};
 
-pub use lists::list;
+pub(crate) use lists::list;
 
 /// What a worker knows of its client's graphs beyond their handles.
 #[derive(Default)]
-pub struct Graphs {
+pub(crate) struct Graphs {
     /// How many captures are open.
     captures: AtomicU32,
     inner: Mutex<Inner>,
 }
 
 #[derive(Default)]
-pub struct Inner {
+pub(crate) struct Inner {
     /// Streams in which a capture began, by serial number.
     origins: HashMap<u64, capture::Origin>,
     conditionals: conditionals::Conditionals,
@@ -54,7 +54,7 @@ pub struct Inner {
 
 impl Graphs {
     /// Is anything being captured?
-    pub fn is_capturing(&self) -> bool {
+    pub(crate) fn is_capturing(&self) -> bool {
         self.captures.load(Ordering::Acquire) != 0
     }
 
@@ -114,13 +114,13 @@ fn inner_graph(worker: &Worker, node: &Arc<Object>, raw: CUgraph) -> Result<u64,
     Ok(word)
 }
 
-pub fn destroy(worker: &Worker, GraphDestroy { graph }: GraphDestroy) -> Outcome {
+pub(crate) fn destroy(worker: &Worker, GraphDestroy { graph }: GraphDestroy) -> Outcome {
     let _graphs = worker.graphs.at_work();
     worker.handles.find(graph)?;
     worker.close(Kind::Graph, graph.0)
 }
 
-pub fn clone(worker: &Worker, GraphClone { graph }: GraphClone, reply: Reply<'_, '_, GraphClone>) -> Outcome {
+pub(crate) fn clone(worker: &Worker, GraphClone { graph }: GraphClone, reply: Reply<'_, '_, GraphClone>) -> Outcome {
     let original = worker.handles.find(graph)?;
     let _graphs = worker.graphs.at_work();
     worker.handles.room()?;
@@ -132,7 +132,7 @@ pub fn clone(worker: &Worker, GraphClone { graph }: GraphClone, reply: Reply<'_,
     reply.send(&GraphCloned { graph: Typed(word) })
 }
 
-pub fn dependencies(worker: &Worker, request: GraphDependencies<'_>) -> Outcome {
+pub(crate) fn dependencies(worker: &Worker, request: GraphDependencies<'_>) -> Outcome {
     let add = request.add;
     let graph = worker.handles.find(request.graph)?;
     let (from, to) = (node_list(worker, request.from)?, node_list(worker, request.to)?);
@@ -162,7 +162,7 @@ pub fn dependencies(worker: &Worker, request: GraphDependencies<'_>) -> Outcome 
     })
 }
 
-pub fn find_in_clone(
+pub(crate) fn find_in_clone(
     worker: &Worker,
     GraphFindInClone { node, clone }: GraphFindInClone,
     reply: Reply<'_, '_, GraphFindInClone>,
@@ -177,7 +177,7 @@ pub fn find_in_clone(
     reply.send(&NodeFound { node: Typed(node_word(worker, &cloned, found)?) })
 }
 
-pub fn child(worker: &Worker, GraphChild { node }: GraphChild, reply: Reply<'_, '_, GraphChild>) -> Outcome {
+pub(crate) fn child(worker: &Worker, GraphChild { node }: GraphChild, reply: Reply<'_, '_, GraphChild>) -> Outcome {
     let node = worker.handles.find(node)?;
     let _graphs = worker.graphs.at_work();
     worker.handles.room()?;

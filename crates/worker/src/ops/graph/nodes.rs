@@ -23,7 +23,7 @@ fn context(worker: &Worker) -> Result<CUcontext, Refusal> {
     Ok(context.ok_or(Refusal::Code(CUDA_ERROR_INVALID_CONTEXT))?.raw as CUcontext)
 }
 
-pub fn add(worker: &Worker, request: NodeAdd<'_>, reply: Reply<'_, '_, NodeAdd<'_>>) -> Outcome {
+pub(crate) fn add(worker: &Worker, request: NodeAdd<'_>, reply: Reply<'_, '_, NodeAdd<'_>>) -> Outcome {
     let graph = worker.handles.find(request.graph)?;
     let needed = node_list(worker, request.dependencies)?;
     let edges = edge_list(request.edges, needed.len())?;
@@ -136,7 +136,7 @@ fn make(
     Ok((made, branches))
 }
 
-pub fn set(worker: &Worker, NodeSet { node, params }: NodeSet<'_>) -> Outcome {
+pub(crate) fn set(worker: &Worker, NodeSet { node, params }: NodeSet<'_>) -> Outcome {
     let node = worker.handles.find(node)?;
     let params = Params::check(worker, params)?;
     let _graphs = worker.graphs.at_work();
@@ -165,7 +165,7 @@ pub fn set(worker: &Worker, NodeSet { node, params }: NodeSet<'_>) -> Outcome {
     Ok(result)
 }
 
-pub fn exec_set(worker: &Worker, ExecNodeSet { exec, node, params }: ExecNodeSet<'_>) -> Outcome {
+pub(crate) fn exec_set(worker: &Worker, ExecNodeSet { exec, node, params }: ExecNodeSet<'_>) -> Outcome {
     let exec = worker.handles.find(exec)?;
     let node = worker.handles.find(node)?;
     let params = Params::check(worker, params)?;
@@ -196,13 +196,13 @@ pub fn exec_set(worker: &Worker, ExecNodeSet { exec, node, params }: ExecNodeSet
     Ok(result)
 }
 
-pub fn get(worker: &Worker, NodeGet { node }: NodeGet, reply: Reply<'_, '_, NodeGet>) -> Outcome {
+pub(crate) fn get(worker: &Worker, NodeGet { node }: NodeGet, reply: Reply<'_, '_, NodeGet>) -> Outcome {
     let node = worker.handles.find(node)?;
     let _graphs = worker.graphs.at_work();
     describe(worker, &node, reply)
 }
 
-pub fn kind(worker: &Worker, NodeType { node }: NodeType, reply: Reply<'_, '_, NodeType>) -> Outcome {
+pub(crate) fn kind(worker: &Worker, NodeType { node }: NodeType, reply: Reply<'_, '_, NodeType>) -> Outcome {
     let node = worker.handles.find(node)?;
     let mut kind = 0;
     // SAFETY: the node was checked; the output is a local.
@@ -210,13 +210,13 @@ pub fn kind(worker: &Worker, NodeType { node }: NodeType, reply: Reply<'_, '_, N
     reply.send(&NodeTyped { kind })
 }
 
-pub fn destroy(worker: &Worker, NodeDestroy { node }: NodeDestroy) -> Outcome {
+pub(crate) fn destroy(worker: &Worker, NodeDestroy { node }: NodeDestroy) -> Outcome {
     let _graphs = worker.graphs.at_work();
     worker.handles.find(node)?;
     worker.close(Kind::GraphNode, node.0)
 }
 
-pub fn attribute(worker: &Worker, request: NodeAttribute, reply: Reply<'_, '_, NodeAttribute>) -> Outcome {
+pub(crate) fn attribute(worker: &Worker, request: NodeAttribute, reply: Reply<'_, '_, NodeAttribute>) -> Outcome {
     let NodeAttribute { node, attribute: which, mut value, set } = request;
     let node = worker.handles.find(node)?;
     // Those with handles in them must not reach the driver unchecked.

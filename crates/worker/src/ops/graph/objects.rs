@@ -12,7 +12,7 @@ use super::{Reply, invalid};
 use crate::callbacks::{argument, drop_in_client};
 use crate::{Outcome, Worker, succeed};
 
-pub fn create(worker: &Worker, request: UserObjectCreate, reply: Reply<'_, '_, UserObjectCreate>) -> Outcome {
+pub(crate) fn create(worker: &Worker, request: UserObjectCreate, reply: Reply<'_, '_, UserObjectCreate>) -> Outcome {
     let UserObjectCreate { destructor, references } = request;
     let mut graphs = worker.graphs.at_work();
     worker.handles.room()?;
@@ -33,7 +33,7 @@ pub fn create(worker: &Worker, request: UserObjectCreate, reply: Reply<'_, '_, U
 }
 
 /// Counts references to an object: the client's own, or a graph's. Whoever has none may not name it: it may be gone.
-pub fn count(worker: &Worker, request: UserObjectCount) -> Outcome {
+pub(crate) fn count(worker: &Worker, request: UserObjectCount) -> Outcome {
     let UserObjectCount { object, references, graph, flags, release } = request;
     let word = object.0;
     let graph = graph.map(|graph| worker.handles.find(graph)).transpose()?;
@@ -67,7 +67,11 @@ pub fn count(worker: &Worker, request: UserObjectCount) -> Outcome {
     Ok(CUDA_SUCCESS)
 }
 
-pub fn conditional(worker: &Worker, request: ConditionalHandle, reply: Reply<'_, '_, ConditionalHandle>) -> Outcome {
+pub(crate) fn conditional(
+    worker: &Worker,
+    request: ConditionalHandle,
+    reply: Reply<'_, '_, ConditionalHandle>,
+) -> Outcome {
     let ConditionalHandle { graph, value, flags } = request;
     let graph = worker.handles.find(graph)?;
     let mut graphs = worker.graphs.at_work();

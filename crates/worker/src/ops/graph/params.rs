@@ -15,7 +15,7 @@ use crate::callbacks::{argument, run_again_in_client};
 use crate::handles::Object;
 use crate::{Outcome, Refusal, Worker, succeed};
 
-pub enum Params {
+pub(super) enum Params {
     Kernel { function: Arc<Object>, grid: [u32; 3], block: [u32; 3], shared: u32, bytes: Vec<u8> },
     Memcpy { copy: CUDA_MEMCPY3D, arrays: Vec<Arc<Object>> },
     Memset(CUDA_MEMSET_NODE_PARAMS),
@@ -28,14 +28,14 @@ pub enum Params {
 }
 
 /// A kernel's parameters as the driver wants them: a pointer to each.
-pub struct KernelCall {
+pub(super) struct KernelCall {
     pub params: CUDA_KERNEL_NODE_PARAMS_v2,
     _pointers: Vec<*mut c_void>,
 }
 
 impl Params {
     /// Looks up what a message names, and checks what it brings.
-    pub fn check(worker: &Worker, params: NodeParams<'_>) -> Result<Params, Refusal> {
+    pub(super) fn check(worker: &Worker, params: NodeParams<'_>) -> Result<Params, Refusal> {
         Ok(match params {
             NodeParams::Kernel { function, grid, block, shared_bytes, parameters } => {
                 let function = worker.handles.find(function)?;
@@ -66,7 +66,7 @@ impl Params {
     }
 
     /// Objects that must live as long as the node may run.
-    pub fn hold_by(&self, holder: &Object) {
+    pub(super) fn hold_by(&self, holder: &Object) {
         match self {
             Params::Kernel { function, .. } => holder.hold(function),
             Params::Memcpy { arrays, .. } => arrays.iter().for_each(|array| holder.hold(array)),
@@ -77,7 +77,7 @@ impl Params {
     }
 
     /// The driver's form of a kernel's parameters, good as long as `self` is.
-    pub fn kernel_call(&self, context: CUcontext) -> Option<KernelCall> {
+    pub(super) fn kernel_call(&self, context: CUcontext) -> Option<KernelCall> {
         let Params::Kernel { function, grid, block, shared, bytes } = self else { return None };
         let layout = function.parameters.as_ref()?;
         let at = |offset: &u32| bytes.as_ptr().wrapping_add(*offset as usize).cast_mut().cast::<c_void>();
@@ -113,12 +113,12 @@ fn set_bytes(set: &CUDA_MEMSET_NODE_PARAMS) -> Option<u64> {
     rows.checked_add(row)
 }
 
-pub fn host_params(id: u64) -> CUDA_HOST_NODE_PARAMS {
+pub(super) fn host_params(id: u64) -> CUDA_HOST_NODE_PARAMS {
     CUDA_HOST_NODE_PARAMS { function: Some(run_again_in_client), user: argument(id) }
 }
 
 /// Answers what a node does.
-pub fn describe(worker: &Worker, node: &Arc<Object>, reply: Reply<'_, '_, NodeGet>) -> Outcome {
+pub(super) fn describe(worker: &Worker, node: &Arc<Object>, reply: Reply<'_, '_, NodeGet>) -> Outcome {
     let (driver, raw) = (&worker.driver, node.raw as CUgraphNode);
     let mut kind = 0;
     // SAFETY: the node was checked; the output is a local.

@@ -13,7 +13,7 @@ super::super::tests! {
     event_nodes_record_and_wait,
     nodes_can_be_taken_out,
     dependencies_can_be_taken_out,
-    circles_are_refused,
+    cycles_are_refused,
     pageable_memory_in_a_copy_node,
     nodes_by_the_general_call,
     kernel_nodes_have_attributes,
@@ -229,7 +229,7 @@ fn dependencies_can_be_taken_out(gpu: &Driver) {
     ok!(gpu, cuGraphAddDependencies(graph, &second, &first, 1));
 }
 
-fn circles_are_refused(gpu: &Driver) {
+fn cycles_are_refused(gpu: &Driver) {
     context(gpu);
     let graph = graph(gpu);
     let (mut first, mut second) = (null_mut(), null_mut());

@@ -4,7 +4,7 @@ use super::{Scenario, Stage, pods};
 use crate::wait::until;
 use anyhow::{Result, ensure};
 
-pub const SCENARIOS: &[Scenario] = &[
+pub(super) const SCENARIOS: &[Scenario] = &[
     Scenario { name: "claim-pod", play: succeeds },
     Scenario { name: "claim-memory", play: memory },
     Scenario { name: "claim-over-capacity", play: over_capacity },
@@ -15,7 +15,7 @@ pub const SCENARIOS: &[Scenario] = &[
 ];
 
 /// A claim for so many GiB of a GPU.
-pub fn claim(name: &str, gibibytes: u32) -> String {
+pub(super) fn claim(name: &str, gibibytes: u32) -> String {
     format!(
         r#"
 apiVersion: resource.k8s.io/v1

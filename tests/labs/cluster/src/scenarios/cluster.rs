@@ -3,7 +3,7 @@
 use super::{Scenario, Stage};
 use anyhow::{Result, ensure};
 
-pub const SCENARIOS: &[Scenario] = &[
+pub(super) const SCENARIOS: &[Scenario] = &[
     Scenario { name: "cluster-pod", play: pod },
     Scenario { name: "cluster-restricted", play: restricted },
     Scenario { name: "cluster-restarts", play: restarts },

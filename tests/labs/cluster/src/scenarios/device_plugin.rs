@@ -5,7 +5,7 @@ use crate::lab;
 use crate::wait::until;
 use anyhow::{Context, Result, ensure};
 
-pub const SCENARIOS: &[Scenario] = &[
+pub(super) const SCENARIOS: &[Scenario] = &[
     Scenario { name: "plugin-pod", play: succeeds },
     Scenario { name: "plugin-memory", play: memory },
     Scenario { name: "plugin-over-capacity", play: over_capacity },

@@ -4,7 +4,7 @@ use super::{Scenario, Stage, engine};
 use anyhow::{Context, Result};
 use std::process::{Command, Output};
 
-pub const SCENARIOS: &[Scenario] = &[Scenario { name: "docker", play }];
+pub(super) const SCENARIOS: &[Scenario] = &[Scenario { name: "docker", play }];
 
 const SOCKET: &str = "unix:///run/docker.sock";
 const DAEMON: &str = "dockerd";

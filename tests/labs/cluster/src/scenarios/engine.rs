@@ -12,10 +12,10 @@ const RESTRICTED: [&str; 4] = ["--network=none", "--cap-drop=all", "--user=1000"
 const LIBRARIES: &str = "/opt/bulkhead/current/lib/bulkhead";
 
 /// An engine's command line.
-pub type Engine<'a> = &'a dyn Fn(&[&str]) -> Result<Output>;
+pub(super) type Engine<'a> = &'a dyn Fn(&[&str]) -> Result<Output>;
 
 /// `more`: arguments of `run` that only this engine needs.
-pub fn play(zone: &str, engine: Engine<'_>, more: &[&str]) -> Result<()> {
+pub(super) fn play(zone: &str, engine: Engine<'_>, more: &[&str]) -> Result<()> {
     let archive = images::archives().into_iter().find(|archive| archive.ends_with("examples.tar"));
     fine(engine, &["load", "--quiet", "--input", &archive.context("no image of examples")?.display().to_string()])?;
     let file = format!("/etc/cdi/{zone}.yaml");

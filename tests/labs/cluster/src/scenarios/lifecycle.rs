@@ -5,7 +5,7 @@ use crate::lab;
 use crate::{helm, wait::until};
 use anyhow::{Context, Result};
 
-pub const SCENARIOS: &[Scenario] = &[
+pub(super) const SCENARIOS: &[Scenario] = &[
     Scenario { name: "uninstall", play: uninstall },
     // The last of all: it leaves the cluster without Bulkhead.
     Scenario { name: "helm", play: with_helm },

@@ -22,7 +22,7 @@ use std::fs;
 use xtask::report::Report;
 use xtask::{images, paths};
 
-pub struct Scenario {
+pub(crate) struct Scenario {
     pub name: &'static str,
     pub play: fn(&mut Stage) -> Result<()>,
 }
@@ -46,18 +46,18 @@ fn all() -> impl Iterator<Item = &'static Scenario> {
 }
 
 /// What a scenario has to play with.
-pub struct Stage<'a> {
+pub(crate) struct Stage<'a> {
     pub cluster: &'a mut Cluster,
     pub namespace: &'static str,
 }
 
 impl Stage<'_> {
     /// A manifest of `examples/`, as users have it, in the scenario's namespace.
-    pub fn example(&self, name: &str) -> Result<()> {
+    pub(crate) fn example(&self, name: &str) -> Result<()> {
         self.apply(&self.read_example(name)?)
     }
 
-    pub fn read_example(&self, name: &str) -> Result<String> {
+    pub(crate) fn read_example(&self, name: &str) -> Result<String> {
         let path = paths::root().join("examples").join(name);
         let text = fs::read_to_string(&path).with_context(|| format!("cannot read {}", path.display()))?;
         // The one thing that names where it is.
@@ -65,17 +65,17 @@ impl Stage<'_> {
     }
 
     /// Applies manifests in the scenario's namespace; `@examples@` stands for the image with CUDA programs.
-    pub fn apply(&self, manifests: &str) -> Result<()> {
+    pub(crate) fn apply(&self, manifests: &str) -> Result<()> {
         let text = manifests.replace("@examples@", &images::name("examples"));
         self.cluster.kubectl.apply(Some(self.namespace), &text)
     }
 
-    pub fn wait(&self, pod: &str, phase: &str) -> Result<()> {
+    pub(crate) fn wait(&self, pod: &str, phase: &str) -> Result<()> {
         self.cluster.kubectl.wait_phase(self.namespace, pod, phase)
     }
 
     /// The pod comes to its end, and all of its containers say PASS last.
-    pub fn passes(&self, pod: &str) -> Result<()> {
+    pub(crate) fn passes(&self, pod: &str) -> Result<()> {
         self.wait(pod, "Succeeded")?;
         let containers = "jsonpath={.spec.containers[*].name}";
         let names = self.cluster.kubectl.text(&["get", "pod", "-n", self.namespace, pod, "-o", containers])?;
@@ -87,7 +87,7 @@ impl Stage<'_> {
     }
 
     /// The program `steady` in this pod works on from here, and is still the same one.
-    pub fn goes_on(&self, pod: &str) -> Result<()> {
+    pub(crate) fn goes_on(&self, pod: &str) -> Result<()> {
         self.wait(pod, "Running")?;
         // A kubelet that has just been started has no logs to show yet.
         let round = || -> Option<u64> {
@@ -106,17 +106,17 @@ impl Stage<'_> {
     }
 
     /// Why the scheduler has found no place for the pod; nothing before it has looked.
-    pub fn why_pending(&self, pod: &str) -> Result<Option<String>> {
+    pub(crate) fn why_pending(&self, pod: &str) -> Result<Option<String>> {
         let path = "jsonpath={.status.conditions[?(@.type=='PodScheduled')].message}";
         let why = self.cluster.kubectl.text(&["get", "pod", "-n", self.namespace, pod, "-o", path])?;
         ensure!(self.cluster.kubectl.phase(self.namespace, pod)? == "Pending", "{pod} does not wait");
         Ok(Some(why).filter(|why| !why.is_empty()))
     }
 
-    /// The administrator's part of a volume that two pods can have: a folder of the node.
-    pub fn volume(&self) -> Result<()> {
-        let folder = format!("/run/volumes/{}", self.namespace);
-        fs::create_dir_all(&folder)?;
+    /// The administrator's part of a volume that two pods can have: a directory of the node.
+    pub(crate) fn volume(&self) -> Result<()> {
+        let dir = format!("/run/volumes/{}", self.namespace);
+        fs::create_dir_all(&dir)?;
         let (name, node) = (self.namespace, super::cluster::NODE);
         self.apply(&format!(
             r#"
@@ -128,7 +128,7 @@ spec:
   capacity: {{ storage: 1Mi }}
   persistentVolumeReclaimPolicy: Retain
   claimRef: {{ namespace: {name}, name: handles }}
-  local: {{ path: {folder} }}
+  local: {{ path: {dir} }}
   nodeAffinity:
     required:
       nodeSelectorTerms:
@@ -138,7 +138,7 @@ spec:
     }
 
     /// Everything of pods that are gone is gone as well.
-    pub fn nothing_left(&self) -> Result<()> {
+    pub(crate) fn nothing_left(&self) -> Result<()> {
         let mut left = Vec::new();
         let waited = until("nothing left", || {
             left = lab::leftovers()?;
@@ -147,7 +147,7 @@ spec:
         waited.with_context(|| format!("still there: {}", left.join(", ")))
     }
 
-    pub fn logs(&self, pod: &str) -> Result<String> {
+    pub(crate) fn logs(&self, pod: &str) -> Result<String> {
         self.cluster.kubectl.logs(self.namespace, pod, None)
     }
 }
@@ -158,11 +158,11 @@ fn is_named(scenario: &Scenario, name: &str) -> bool {
 }
 
 /// The names of all scenarios, one on a line.
-pub fn list() -> String {
+pub(crate) fn list() -> String {
     all().map(|scenario| format!("{}\n", scenario.name)).collect()
 }
 
-pub fn check_names(names: &[String]) -> Result<()> {
+pub(crate) fn check_names(names: &[String]) -> Result<()> {
     match names.iter().find(|name| !all().any(|scenario| is_named(scenario, name))) {
         Some(unknown) => {
             let known = all().map(|scenario| scenario.name).collect::<Vec<_>>().join(", ");
@@ -173,22 +173,22 @@ pub fn check_names(names: &[String]) -> Result<()> {
 }
 
 /// Whether one of these scenarios is about more than the cluster.
-pub fn need_bulkhead(names: &[String]) -> bool {
+pub(crate) fn need_bulkhead(names: &[String]) -> bool {
     names.is_empty() || names.iter().any(|name| !name.starts_with("cluster"))
 }
 
 /// Whether one of these scenarios runs containers with Docker.
-pub fn need_docker(names: &[String]) -> bool {
+pub(crate) fn need_docker(names: &[String]) -> bool {
     names.is_empty() || names.iter().any(|name| name == "docker")
 }
 
 /// Whether one of these scenarios installs the package for Debian.
-pub fn need_package(names: &[String]) -> bool {
+pub(crate) fn need_package(names: &[String]) -> bool {
     names.is_empty() || names.iter().any(|name| name.starts_with("service"))
 }
 
 /// Plays the scenarios of these names, or all; prints a table, and gives whether all went well.
-pub fn play(cluster: &mut Cluster, names: &[String]) -> Result<bool> {
+pub(crate) fn play(cluster: &mut Cluster, names: &[String]) -> Result<bool> {
     let mut report = Report::default();
     for scenario in all().filter(|scenario| names.is_empty() || names.iter().any(|name| is_named(scenario, name))) {
         if let Some(why) = service::obstacle().filter(|_| scenario.name.starts_with("service")) {
@@ -208,7 +208,7 @@ pub fn play(cluster: &mut Cluster, names: &[String]) -> Result<bool> {
 }
 
 /// A namespace under one of the Pod Security Standards.
-pub fn namespace(name: &str, standard: &str) -> String {
+pub(crate) fn namespace(name: &str, standard: &str) -> String {
     format!(
         "{{ apiVersion: v1, kind: Namespace, metadata: {{ name: {name}, \
          labels: {{ pod-security.kubernetes.io/enforce: {standard} }} }} }}"

@@ -6,14 +6,14 @@ use std::path::Path;
 use std::process::{Command, Output};
 use xtask::sh;
 
-pub const SCENARIOS: &[Scenario] = &[Scenario { name: "podman", play }];
+pub(super) const SCENARIOS: &[Scenario] = &[Scenario { name: "podman", play }];
 
 fn play(stage: &mut Stage) -> Result<()> {
     install(&stage.cluster.components.podman)?;
     let runc = stage.cluster.components.debian.join("usr/sbin/runc");
     let podman = |words: &[&str]| -> Result<Output> {
         let mut command = Command::new("podman");
-        // Its storage lies in a folder that is no overlay, and the node has no systemd.
+        // Its storage lies in a directory that is no overlay, and the node has no systemd.
         command.args([
             "--root",
             "/run/podman-storage",
@@ -32,7 +32,7 @@ fn play(stage: &mut Stage) -> Result<()> {
 
 /// Lays Debian's packages over the node's root, which forgets them.
 fn install(podman: &Path) -> Result<()> {
-    // Where the node has a link in place of a folder, its files belong behind the link.
+    // Where the node has a link in place of a directory, its files belong behind the link.
     let copy = "tar -C \"$1\" -cf - . | tar -C / --keep-directory-symlink -xf - && ldconfig";
     sh::output(Command::new("sh").args(["-c", copy, "sh"]).arg(podman)).map(drop)
 }

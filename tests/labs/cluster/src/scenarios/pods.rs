@@ -1,23 +1,23 @@
 //! Manifests of pods for scenarios, all of them within the restricted standard.
 
 /// A pod with a part of a GPU that runs `words`.
-pub fn with_part(name: &str, words: &[&str]) -> String {
+pub(super) fn with_part(name: &str, words: &[&str]) -> String {
     with_resource(name, "bulkhead.dev/gpu-10gb", words)
 }
 
 /// A pod with one of this resource.
-pub fn with_resource(name: &str, resource: &str, words: &[&str]) -> String {
+pub(super) fn with_resource(name: &str, resource: &str, words: &[&str]) -> String {
     pod(name, words, &format!("limits: {{ {resource}: 1 }}"), "")
 }
 
 /// A pod that has a claim of this name and runs `words`.
-pub fn with_claim(name: &str, claim: &str, words: &[&str]) -> String {
+pub(super) fn with_claim(name: &str, claim: &str, words: &[&str]) -> String {
     let claims = format!("resourceClaims: [{{ name: gpu, resourceClaimName: {claim} }}]");
     pod(name, words, "claims: [{ name: gpu }]", &claims)
 }
 
 /// A pod that has both.
-pub fn with_both(name: &str, claim: &str, words: &[&str]) -> String {
+pub(super) fn with_both(name: &str, claim: &str, words: &[&str]) -> String {
     let claims = format!("resourceClaims: [{{ name: gpu, resourceClaimName: {claim} }}]");
     pod(name, words, "limits: { bulkhead.dev/gpu-10gb: 1 }, claims: [{ name: gpu }]", &claims)
 }

@@ -8,7 +8,7 @@ use anyhow::{Result, ensure};
 use std::process::Command;
 use xtask::sh;
 
-pub const SCENARIOS: &[Scenario] = &[
+pub(super) const SCENARIOS: &[Scenario] = &[
     Scenario {
         name: "restart-kubelet",
         play: |stage| survives(stage, |cluster| cluster.service("kubelet")?.restart()),

@@ -9,7 +9,7 @@ use std::path::Path;
 use std::process::{Child, Command};
 use xtask::{deb, paths, sh};
 
-pub const SCENARIOS: &[Scenario] =
+pub(super) const SCENARIOS: &[Scenario] =
     &[Scenario { name: "service-install", play: install }, Scenario { name: "service-package", play: package }];
 
 const BOOT: &str = include_str!("../../config/systemd.sh");
@@ -18,7 +18,7 @@ const SYSTEMD: &str = "/lib/systemd/systemd";
 const SETTINGS: &str = "[proxy]\nbackend = \"soft\"\nsoft_devices = 1\nsoft_memory = \"4GiB\"\n";
 
 /// Why these cannot be played here, if so.
-pub fn obstacle() -> Option<&'static str> {
+pub(super) fn obstacle() -> Option<&'static str> {
     (!Path::new(SYSTEMD).exists()).then_some("this machine has no systemd")
 }
 

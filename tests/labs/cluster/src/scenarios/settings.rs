@@ -6,7 +6,7 @@ use crate::lab;
 use crate::wait::until;
 use anyhow::{Result, ensure};
 
-pub const SCENARIOS: &[Scenario] = &[
+pub(super) const SCENARIOS: &[Scenario] = &[
     Scenario { name: "ask-unknown", play: unknown },
     Scenario { name: "ask-two-kinds", play: two_kinds },
     Scenario { name: "settings-wrong", play: wrong },

@@ -5,7 +5,7 @@ use crate::lab;
 use anyhow::{Context, Result, ensure};
 use std::fs;
 
-pub const SCENARIOS: &[Scenario] = &[Scenario { name: "soak-pods", play: soak }];
+pub(super) const SCENARIOS: &[Scenario] = &[Scenario { name: "soak-pods", play: soak }];
 
 /// Pods in all; the first few only warm up.
 const PODS: usize = 52;

@@ -9,7 +9,7 @@ macro_rules! row {
         Scenario { name: $name, play: |stage| play(stage, $ipc, $pid, $privileged) }
     };
 }
-pub const SCENARIOS: &[Scenario] = &[
+pub(super) const SCENARIOS: &[Scenario] = &[
     row!("truth-none", false, false, false),
     row!("truth-privileged", false, false, true),
     row!("truth-pid", false, true, false),

@@ -1,6 +1,6 @@
-//! Threads that help with large copies: one processor alone moves memory more slowly than the bus does.
+//! The copy pool: threads that help with large copies, because one processor alone moves memory more slowly than the bus does.
 //!
-//! One copy has the crew at a time; whoever finds it busy works alone. Helpers are started by the first large copy, take
+//! One copy has the pool at a time; a thread that finds it busy copies alone. Helpers are started by the first large copy, take
 //! no signals and sleep between copies.
 
 use std::sync::OnceLock;
@@ -29,31 +29,31 @@ struct Slot {
 }
 
 #[derive(Default)]
-struct Crew {
+struct CopyPool {
     slot: Mutex<Slot>,
     called: Condvar,
     left: Condvar,
     helpers: usize,
 }
 
-fn crew() -> &'static Crew {
-    static CREW: OnceLock<&'static Crew> = OnceLock::new();
-    CREW.get_or_init(|| {
+fn pool() -> &'static CopyPool {
+    static POOL: OnceLock<&'static CopyPool> = OnceLock::new();
+    POOL.get_or_init(|| {
         // Half of what this process may use: the worker needs its share.
         let processors = std::thread::available_parallelism().map_or(1, |count| count.get());
         let helpers = (processors / 2).saturating_sub(1).min(MOST);
-        let crew: &Crew = Box::leak(Box::new(Crew { helpers, ..Crew::default() }));
+        let pool: &CopyPool = Box::leak(Box::new(CopyPool { helpers, ..CopyPool::default() }));
         session::without_signals(|| {
             for _ in 0..helpers {
-                let _ = std::thread::Builder::new().name("bulkhead-copy".into()).spawn(|| help(crew));
+                let _ = std::thread::Builder::new().name("bulkhead-copy".into()).spawn(|| help(pool));
             }
         });
-        crew
+        pool
     })
 }
 
-fn help(crew: &Crew) {
-    let mut slot = crew.slot.lock();
+fn help(pool: &CopyPool) {
+    let mut slot = pool.slot.lock();
     loop {
         match slot.job.filter(|_| slot.wanted > 0) {
             Some(job) => {
@@ -62,27 +62,27 @@ fn help(crew: &Crew) {
                 drop(slot);
                 // SAFETY: `inside` counts us, so the caller waits for us before the job ends.
                 unsafe { (*job.0)() };
-                slot = crew.slot.lock();
+                slot = pool.slot.lock();
                 slot.inside -= 1;
-                crew.left.notify_all();
+                pool.left.notify_all();
             }
-            None => crew.called.wait(&mut slot),
+            None => pool.called.wait(&mut slot),
         }
     }
 }
 
 /// How many can work on a large copy, the caller included.
-pub fn strength() -> usize {
-    crew().helpers + 1
+pub(super) fn threads() -> usize {
+    pool().helpers + 1
 }
 
 /// Runs `work` here and on up to `helpers` others at once; returns when all have left it. It must not panic.
-pub fn together(helpers: usize, work: &(dyn Fn() + Sync)) {
+pub(super) fn together(helpers: usize, work: &(dyn Fn() + Sync)) {
     if helpers == 0 {
         return work();
     }
-    let crew = crew();
-    let mut slot = crew.slot.lock();
+    let pool = pool();
+    let mut slot = pool.slot.lock();
     if slot.job.is_some() {
         drop(slot);
         return work();
@@ -92,12 +92,12 @@ pub fn together(helpers: usize, work: &(dyn Fn() + Sync)) {
     slot.job = Some(Job(forever));
     slot.wanted = helpers;
     drop(slot);
-    crew.called.notify_all();
+    pool.called.notify_all();
     work();
-    let mut slot = crew.slot.lock();
+    let mut slot = pool.slot.lock();
     slot.wanted = 0;
     while slot.inside > 0 {
-        crew.left.wait(&mut slot);
+        pool.left.wait(&mut slot);
     }
     slot.job = None;
 }
@@ -120,9 +120,9 @@ mod tests {
             }
         };
         std::thread::scope(|scope| {
-            // The second finds the crew busy, or not: either way all is done.
-            scope.spawn(|| together(strength() - 1, &work));
-            together(strength() - 1, &work);
+            // The second finds the pool busy, or not: either way all is done.
+            scope.spawn(|| together(threads() - 1, &work));
+            together(threads() - 1, &work);
         });
         assert_eq!(sum.into_inner(), 999 * 1000 / 2);
     }

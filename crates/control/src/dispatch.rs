@@ -1,15 +1,15 @@
-//! The words through which the broker's scheduler and a worker agree on who may give work to the GPU.
+//! The words through which the broker's scheduler and a worker agree on who may submit work to the GPU.
 //!
-//! They lie in the second half of the worker's page of statistics, each on a line of its own:
+//! They are in the second half of the worker's statistics page, each on a cache line of its own:
 //!
-//! * `gate`: what the worker may do, written by the broker. Every change has a new number.
-//! * `report`: what the worker has of it, written by the worker: the number of the last gate it has seen, whether work
-//!   waits at the gate, and whether work is on the GPU.
-//! * `work`: moves whenever the client wants something of the GPU, so that the broker sees who is at work without asking.
-//! * `knock`: moves after every change that a sleeping thread of the worker must look at; what they sleep on.
+//! * `state`: the dispatch state, which says what the worker may do; written by the broker. Every change has a new number.
+//! * `report`: where the worker is with it, written by the worker: the number of the last state it has seen, whether work
+//!   is held back, and whether work is on the GPU.
+//! * `work`: moves whenever the client wants something of the GPU, so that the broker sees who is active without asking.
+//! * `wakeups`: the futex word on which the worker's threads sleep; moves after every change that they must look at.
 //!
-//! The worker is presumed fallen: the broker never reads back what it wrote, and what a worker reports only decides how
-//! its own zone is treated. A worker that reports nothing, or nonsense, is ended.
+//! The worker is presumed compromised: the broker never reads back what it wrote, and what a worker reports only decides
+//! how its own zone is treated. A worker that reports nothing, or nonsense, is ended.
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -23,6 +23,7 @@ use rustix::thread::futex::{self, Timespec};
 
 /// The page of statistics, whose first half is the statistics' own.
 const SIZE: usize = 4096;
+/// Where the words begin.
 pub const OFFSET: usize = SIZE / 2;
 
 /// A depth that is no limit: of zones that have nobody to wait for.
@@ -30,20 +31,24 @@ pub const UNBOUNDED: u8 = 3;
 
 /// What a worker may do.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Gate {
+pub enum DispatchState {
     /// Nobody else wants the GPU: work goes on without any bookkeeping.
     Free,
-    /// Its zone's turn: work may be given, at most so many batches at a time; with [`UNBOUNDED`], as much as it likes.
-    Open { depth: u8 },
-    /// Another's turn: nothing new may be given.
+    /// The zone's time slice: work may be submitted, at most `depth` batches at a time; with [`UNBOUNDED`], without a limit.
+    Open {
+        /// From 1 to [`UNBOUNDED`].
+        depth: u8,
+    },
+    /// Another zone's time slice: nothing new may be submitted.
     Closed,
 }
 
-impl Gate {
+impl DispatchState {
     const FREE: u64 = 0;
     const OPEN: u64 = 1;
     const CLOSED: u64 = 2;
 
+    /// As it is stored; `number` tells two changes apart.
     pub fn to_bits(self, number: u64) -> u64 {
         let (kind, depth) = match self {
             Self::Free => (Self::FREE, 0),
@@ -53,13 +58,14 @@ impl Gate {
         number << 4 | depth << 2 | kind
     }
 
+    /// The state and its number; whatever is stored means something.
     pub fn from_bits(bits: u64) -> (Self, u64) {
-        let gate = match bits & 3 {
+        let state = match bits & 3 {
             Self::OPEN => Self::Open { depth: (bits >> 2 & 3).max(1) as u8 },
             Self::CLOSED => Self::Closed,
             _ => Self::Free,
         };
-        (gate, bits >> 4)
+        (state, bits >> 4)
     }
 
     /// The question of every message, answered without taking the word apart.
@@ -72,19 +78,21 @@ impl Gate {
 /// What a worker says of itself.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Report {
-    /// The gate that it has seen.
+    /// The number of the last state that it has seen.
     pub number: u64,
-    /// Somebody wants to give work and is held at the gate.
+    /// A thread wants to submit work and is held back.
     pub held: bool,
     /// There is work on the GPU, or there was a moment ago.
     pub running: bool,
 }
 
 impl Report {
+    /// As it is stored.
     pub fn to_bits(self) -> u64 {
         self.number << 2 | u64::from(self.running) << 1 | u64::from(self.held)
     }
 
+    /// Whatever is stored means something.
     pub fn from_bits(bits: u64) -> Self {
         Self { number: bits >> 2, held: bits & 1 != 0, running: bits & 2 != 0 }
     }
@@ -94,41 +102,46 @@ impl Report {
 #[repr(C, align(64))]
 struct Line<T>(T);
 
+/// As they lie in the page.
 #[derive(Debug, Default)]
 #[repr(C)]
 pub struct Words {
-    gate: Line<AtomicU64>,
+    state: Line<AtomicU64>,
     report: Line<AtomicU64>,
     work: Line<AtomicU64>,
-    knock: Line<AtomicU32>,
+    wakeups: Line<AtomicU32>,
 }
 
 const _: () = assert!(size_of::<Words>() <= SIZE - OFFSET);
 
 impl Words {
+    /// The dispatch state, as [`DispatchState::from_bits`] reads it.
     #[inline]
-    pub fn gate(&self) -> u64 {
-        // SYNC POINT: what the broker did before it changed the gate happens before what a worker does that has seen it.
-        self.gate.0.load(Ordering::Acquire)
+    pub fn state(&self) -> u64 {
+        // SYNC POINT: what the broker did before it changed the state happens before what a worker does that has seen it.
+        self.state.0.load(Ordering::Acquire)
     }
 
-    /// Changes the gate and wakes whoever waits for that.
-    pub fn set_gate(&self, bits: u64) {
-        // SYNC POINT: what the broker did before it changed the gate happens before what a worker does that has seen it.
-        self.gate.0.store(bits, Ordering::Release);
-        self.knock();
+    /// Changes the state and wakes the threads that wait for it.
+    pub fn set_state(&self, bits: u64) {
+        // SYNC POINT: what the broker did before it changed the state happens before what a worker does that has seen it.
+        self.state.0.store(bits, Ordering::Release);
+        self.wake();
     }
 
+    /// What the worker said last.
     pub fn report(&self) -> Report {
         // SYNC POINT: a worker's work was given, or found done, before the report that says so is read.
         Report::from_bits(self.report.0.load(Ordering::Acquire))
     }
 
+    /// Of the worker: what it does now.
     pub fn set_report(&self, report: Report) {
         // SYNC POINT: a worker's work was given, or found done, before the report that says so is read.
         self.report.0.store(report.to_bits(), Ordering::Release);
     }
 
+    /// Moves when the client wants something of the GPU.
     pub fn work(&self) -> u64 {
         self.work.0.load(Ordering::Relaxed)
     }
@@ -140,37 +153,38 @@ impl Words {
     }
 
     /// What to sleep on: read it, look at everything that matters, then sleep.
-    pub fn knocks(&self) -> u32 {
-        self.knock.0.load(Ordering::Acquire)
+    pub fn wakeups(&self) -> u32 {
+        self.wakeups.0.load(Ordering::Acquire)
     }
 
-    pub fn knock(&self) {
-        self.knock.0.fetch_add(1, Ordering::AcqRel);
-        let _ = futex::wake(&self.knock.0, futex::Flags::empty(), i32::MAX as u32);
+    /// Wakes the worker's threads that sleep here.
+    pub fn wake(&self) {
+        self.wakeups.0.fetch_add(1, Ordering::AcqRel);
+        let _ = futex::wake(&self.wakeups.0, futex::Flags::empty(), i32::MAX as u32);
     }
 
-    /// Sleeps until somebody knocks after `seen` was read, or the time is up, or for no reason.
+    /// Sleeps until a wakeup that comes after `seen` was read, or the time is up, or for no reason.
     pub fn sleep(&self, seen: u32, time: Duration) {
         let time = Timespec::try_from(time).ok();
-        let _ = futex::wait(&self.knock.0, futex::Flags::empty(), seen, time.as_ref());
+        let _ = futex::wait(&self.wakeups.0, futex::Flags::empty(), seen, time.as_ref());
     }
 }
 
 /// The words in memory, until dropped.
-pub struct TurnPage(Place);
+pub struct DispatchPage(Place);
 
 enum Place {
     Shared(NonNull<u8>),
-    /// Without a broker the gate is free for ever.
+    /// Without a broker the state is always free.
     Private(Box<Words>),
 }
 
 // SAFETY: the words are atomics, and are mapped as long as this lives.
-unsafe impl Send for TurnPage {}
+unsafe impl Send for DispatchPage {}
 // SAFETY: as above.
-unsafe impl Sync for TurnPage {}
+unsafe impl Sync for DispatchPage {}
 
-impl TurnPage {
+impl DispatchPage {
     /// Maps the words of a page of statistics, whose size must be sealed (see [`crate::statistics::Reader::adopt`]).
     pub fn map(statistics: impl AsFd) -> io::Result<Self> {
         let prot = ProtFlags::READ | ProtFlags::WRITE;
@@ -187,7 +201,7 @@ impl TurnPage {
     }
 }
 
-impl std::ops::Deref for TurnPage {
+impl std::ops::Deref for DispatchPage {
     type Target = Words;
 
     #[inline]
@@ -200,7 +214,7 @@ impl std::ops::Deref for TurnPage {
     }
 }
 
-impl Drop for TurnPage {
+impl Drop for DispatchPage {
     fn drop(&mut self) {
         if let Place::Shared(start) = self.0 {
             // SAFETY: the mapping is ours, and nobody borrows from it any more.
@@ -210,14 +224,15 @@ impl Drop for TurnPage {
 }
 
 /// A worker's end: the words, and the bell that tells the broker to look at them.
-pub struct Turnstile {
-    page: TurnPage,
+pub struct WorkerDispatch {
+    page: DispatchPage,
     bell: Mutex<Option<OwnedFd>>,
 }
 
-impl Turnstile {
+impl WorkerDispatch {
+    /// Of a worker that was given these; without a page nothing is ever held.
     pub fn new(statistics: Option<&OwnedFd>, bell: Option<OwnedFd>) -> Self {
-        Self { page: TurnPage::of_worker(statistics), bell: Mutex::new(bell) }
+        Self { page: DispatchPage::of_worker(statistics), bell: Mutex::new(bell) }
     }
 
     fn bell(&self) -> MutexGuard<'_, Option<OwnedFd>> {
@@ -235,8 +250,8 @@ impl Turnstile {
     /// There is no broker any more: nobody is held until another one says so.
     pub fn release(&self) {
         *self.bell() = None;
-        let (_, number) = Gate::from_bits(self.page.gate());
-        self.page.set_gate(Gate::Free.to_bits(number));
+        let (_, number) = DispatchState::from_bits(self.page.state());
+        self.page.set_state(DispatchState::Free.to_bits(number));
     }
 
     /// Another broker has taken over.
@@ -245,7 +260,7 @@ impl Turnstile {
     }
 }
 
-impl std::ops::Deref for Turnstile {
+impl std::ops::Deref for WorkerDispatch {
     type Target = Words;
 
     #[inline]
@@ -260,36 +275,41 @@ mod tests {
     use crate::statistics::{self, Reader, Writer};
 
     #[test]
-    fn gates_and_reports_survive_their_bits() {
-        for gate in [Gate::Free, Gate::Open { depth: 1 }, Gate::Open { depth: 2 }, Gate::Closed] {
-            let bits = gate.to_bits(77);
-            assert_eq!(Gate::from_bits(bits), (gate, 77));
-            assert_eq!(Gate::is_free(bits), gate == Gate::Free);
+    fn states_and_reports_survive_their_bits() {
+        for state in [
+            DispatchState::Free,
+            DispatchState::Open { depth: 1 },
+            DispatchState::Open { depth: 2 },
+            DispatchState::Closed,
+        ] {
+            let bits = state.to_bits(77);
+            assert_eq!(DispatchState::from_bits(bits), (state, 77));
+            assert_eq!(DispatchState::is_free(bits), state == DispatchState::Free);
         }
         for (held, running) in [(false, true), (true, false), (true, true)] {
             let report = Report { number: 5, held, running };
             assert_eq!(Report::from_bits(report.to_bits()), report);
         }
         // Whatever a worker writes is something.
-        assert_eq!(Gate::from_bits(u64::MAX).0, Gate::Free);
+        assert_eq!(DispatchState::from_bits(u64::MAX).0, DispatchState::Free);
     }
 
     #[test]
     fn both_sides_see_each_other_and_statistics_are_left_alone() {
         let (reader, file) = Reader::create().unwrap();
-        let (broker, worker) = (TurnPage::map(&file).unwrap(), TurnPage::of_worker(Some(&file)));
+        let (broker, worker) = (DispatchPage::map(&file).unwrap(), DispatchPage::of_worker(Some(&file)));
         let writer = Writer::new(Some(&file));
-        let seen = worker.knocks();
-        broker.set_gate(Gate::Closed.to_bits(3));
-        assert_eq!(Gate::from_bits(worker.gate()), (Gate::Closed, 3));
-        // The knock came before the sleep, which therefore does not last.
+        let seen = worker.wakeups();
+        broker.set_state(DispatchState::Closed.to_bits(3));
+        assert_eq!(DispatchState::from_bits(worker.state()), (DispatchState::Closed, 3));
+        // The wakeup came before the sleep, which therefore does not last.
         worker.sleep(seen, Duration::from_secs(1000));
         worker.set_report(Report { number: 3, held: true, running: false });
         worker.count_work();
         assert_eq!((broker.report(), broker.work()), (Report { number: 3, held: true, running: false }, 1));
         assert_eq!(reader.read(), statistics::WorkerStats::default());
         statistics::add(&writer.calls, 1);
-        assert_eq!(Gate::from_bits(worker.gate()), (Gate::Closed, 3));
-        assert!(Gate::is_free(TurnPage::of_worker(None).gate()));
+        assert_eq!(DispatchState::from_bits(worker.state()), (DispatchState::Closed, 3));
+        assert!(DispatchState::is_free(DispatchPage::of_worker(None).state()));
     }
 }

@@ -6,7 +6,7 @@ use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
 use conformance::harness::{self, Node, until};
-use control::rendezvous::{Meet, MeetError, Meeter, code, kind};
+use control::rendezvous::{RendezvousClient, RendezvousError, RendezvousMessage, code, kind};
 
 const TIMED_OUT: i32 = 79;
 const PEER_LOST: i32 = 80;
@@ -90,7 +90,8 @@ fn what_does_not_come_in_time_is_said_so() {
         assert!(status == Some(TIMED_OUT) && text.contains("in time"), "{text}");
         // Of another zone, without a grant: it looks as if there were nothing.
         let _publication =
-            Meeter::publish(&node.socket("a"), &Meet::new(kind::PUBLISH).named(&name("x"))).expect("published");
+            RendezvousClient::publish(&node.socket("a"), &RendezvousMessage::new(kind::PUBLISH).named(&name("x")))
+                .expect("published");
         assert_eq!(wait("b").0, Some(TIMED_OUT));
         assert_eq!(wait("a").0, Some(0));
         let listed = |zone: &str| said(&ipc(node, zone, &["list", "--json"]).output().expect("it runs")).1;
@@ -109,30 +110,39 @@ fn stale_handles_are_refused_and_never_handed_out() {
         let mut producer = node.sharer("a");
         producer.expect(&[("alloc 4194304", "ok")]);
         let handle = producer.ask("handle");
-        let mut offer = Meet::new(kind::PUBLISH).named(&name("x"));
+        let mut offer = RendezvousMessage::new(kind::PUBLISH).named(&name("x"));
         offer.memory = bytes(&handle);
         let socket = node.socket("a");
-        let publication = Meeter::publish(&socket, &offer).expect("published");
-        assert!(matches!(Meeter::publish(&socket, &offer), Err(MeetError::Refused(code::NAME_TAKEN))));
+        let publication = RendezvousClient::publish(&socket, &offer).expect("published");
+        assert!(matches!(
+            RendezvousClient::publish(&socket, &offer),
+            Err(RendezvousError::Refused(code::NAME_TAKEN))
+        ));
         producer.expect(&[("free", "ok")]);
         let soon = || Some(Instant::now() + Duration::from_millis(100));
-        let request = Meet::new(kind::WAIT).named(&name("x"));
-        assert!(matches!(Meeter::wait(&socket, &request, soon()), Err(MeetError::TimedOut)));
-        assert!(matches!(Meeter::publish(&socket, &offer), Err(MeetError::Refused(code::STALE))), "freed");
+        let request = RendezvousMessage::new(kind::WAIT).named(&name("x"));
+        assert!(matches!(RendezvousClient::wait(&socket, &request, soon()), Err(RendezvousError::TimedOut)));
+        assert!(
+            matches!(RendezvousClient::publish(&socket, &offer), Err(RendezvousError::Refused(code::STALE))),
+            "freed"
+        );
         // Another one takes the name, and who had it is told.
         producer.expect(&[("alloc 4194304", "ok")]);
         offer.memory = bytes(&producer.ask("handle"));
-        let again = Meeter::publish(&socket, &offer).expect("published");
+        let again = RendezvousClient::publish(&socket, &offer).expect("published");
         let told = publication.hear(Some(Instant::now() + harness::TIMEOUT)).expect("an answer").expect("one");
         assert_eq!((told.kind, told.code), (kind::REFUSED, code::STALE));
         // With the broker goes what it knew, and publishers learn of it.
         node.kill();
         assert!(again.hear(Some(Instant::now() + harness::TIMEOUT)).is_err());
         node.restart();
-        assert!(matches!(Meeter::publish(&socket, &offer), Err(MeetError::Refused(code::STALE))), "from before");
+        assert!(
+            matches!(RendezvousClient::publish(&socket, &offer), Err(RendezvousError::Refused(code::STALE))),
+            "from before"
+        );
         until("the worker has joined", || producer.ask("handle") != hex::encode(offer.memory));
         offer.memory = bytes(&producer.ask("handle"));
-        drop(Meeter::publish(&socket, &offer).expect("published"));
+        drop(RendezvousClient::publish(&socket, &offer).expect("published"));
         producer.quit();
     });
 }
@@ -142,9 +152,10 @@ fn a_killed_producer_is_missed_at_once() {
     on_node(&["a"], |node| {
         let publisher = started(ipc(node, "a", &["publish", "x"]));
         let consumer_socket = node.socket("a");
-        let request = Meet::new(kind::WAIT).named(&name("x"));
+        let request = RendezvousMessage::new(kind::WAIT).named(&name("x"));
         let (consumer, _) =
-            Meeter::wait(&consumer_socket, &request, Some(Instant::now() + harness::TIMEOUT)).expect("found");
+            RendezvousClient::wait(&consumer_socket, &request, Some(Instant::now() + harness::TIMEOUT))
+                .expect("found");
         let mut publisher = publisher;
         publisher.kill().expect("our child");
         publisher.wait().expect("our child");
