@@ -189,7 +189,8 @@ impl Broker {
         change.apply(&mut after);
         after.check().map_err(io::Error::other)?;
         let ZoneLimits { memory, share, .. } = after.limits;
-        let circles = (after.ties.circles != before.ties.circles).then(|| after.ties.circles.clone());
+        let sharing_groups = (after.bindings.sharing_groups != before.bindings.sharing_groups)
+            .then(|| after.bindings.sharing_groups.clone());
         let limits = after.limits;
         zone.change(&*self.spawner, name, after)?;
         self.follow(name);
@@ -202,8 +203,8 @@ impl Broker {
             self.follow(name);
             return Err(error);
         }
-        if let Some(circles) = circles {
-            self.change_circles(name, &circles);
+        if let Some(sharing_groups) = sharing_groups {
+            self.change_sharing_groups(name, &sharing_groups);
         }
         tracing::info!(zone = %name, memory, share, "zone changed");
         Ok(())

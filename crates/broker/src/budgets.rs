@@ -86,7 +86,7 @@ impl Budgets {
             free.insert(name.to_owned());
         }
         let known = |free: &BTreeSet<String>| {
-            let mut named = zones.values().flat_map(|zone| &zone.ties.budgets);
+            let mut named = zones.values().flat_map(|zone| &zone.bindings.budgets);
             named.all(|name| limits.contains_key(name) || free.contains(name))
         };
         let free = free.filter(|free| !known(free));
@@ -95,7 +95,7 @@ impl Budgets {
 
     /// All that have a limit, those included of which nobody knows it.
     pub fn list(&self, zones: &Zones) -> BTreeMap<String, u64> {
-        let named = zones.values().flat_map(|zone| &zone.ties.budgets);
+        let named = zones.values().flat_map(|zone| &zone.bindings.budgets);
         let limited = named.filter_map(|name| Some((name.clone(), self.limit(name)?)));
         limited.chain(self.limits.clone()).collect()
     }
@@ -113,9 +113,9 @@ pub fn standing(zones: &Zones, budgets: &Budgets, name: &ZoneName) -> Standing {
     if let Some(limit) = zones.get(family).and_then(|parent| parent.limits.memory) {
         held.push((limit, sum(&|name, zone| name == family || zone.parent.as_ref() == Some(family))));
     }
-    for budget in &zone.ties.budgets {
+    for budget in &zone.bindings.budgets {
         if let Some(limit) = budgets.limit(budget) {
-            held.push((limit, sum(&|_, zone| zone.ties.budgets.contains(budget))));
+            held.push((limit, sum(&|_, zone| zone.bindings.budgets.contains(budget))));
         }
     }
     let room = held.iter().map(|(limit, used)| limit.saturating_sub(*used)).min();
@@ -138,7 +138,7 @@ pub fn exceeded<'a>(zones: &'a Zones, budgets: &Budgets) -> Vec<Vec<&'a ZoneName
     let own = |(name, zone): (&ZoneName, &Zone)| {
         over(zone.limits.memory?, &|other, zone| other == name || zone.parent.as_ref() == Some(name))
     };
-    let shared = |(budget, limit): (&String, &u64)| over(*limit, &|_, zone| zone.ties.budgets.contains(budget));
+    let shared = |(budget, limit): (&String, &u64)| over(*limit, &|_, zone| zone.bindings.budgets.contains(budget));
     zones.iter().filter_map(own).chain(budgets.limits.iter().filter_map(shared)).collect()
 }
 
@@ -185,7 +185,7 @@ mod tests {
     use crate::ledger::Account;
     use control::backend::Backend;
     use control::jail::Demand;
-    use control::zone::{Ties, ZoneLimits, ZoneSettings};
+    use control::zone::{ZoneBindings, ZoneLimits, ZoneSettings};
     use spawner::{Local, Settings};
 
     struct Book {
@@ -220,8 +220,11 @@ mod tests {
             let name: ZoneName = name.parse().unwrap();
             let limits = ZoneLimits { memory, ..ZoneLimits::default() };
             let budgets = budgets.iter().map(|name| (*name).to_owned()).collect();
-            let settings =
-                ZoneSettings { limits, ties: Ties { budgets, ..Ties::default() }, ..ZoneSettings::default() };
+            let settings = ZoneSettings {
+                limits,
+                bindings: ZoneBindings { budgets, ..ZoneBindings::default() },
+                ..ZoneSettings::default()
+            };
             let mut zone =
                 Zone::open(self.zones.len() as u64, &self.folder, &self.spawner, &name, settings, false).unwrap();
             zone.parent = parent.map(|parent| parent.parse().unwrap());

@@ -203,7 +203,7 @@ impl Broker {
 
     /// The worker that a client needs: whether it may have begun already, and which GPUs it sees.
     fn kind_for(&self, client: &Client) -> Kind {
-        let gpus = self.zones.get(&client.zone).map(|zone| zone.ties.gpus.clone()).unwrap_or_default();
+        let gpus = self.zones.get(&client.zone).map(|zone| zone.bindings.gpus.clone()).unwrap_or_default();
         Kind { fresh: client.wishes.fresh_worker, gpus }
     }
 

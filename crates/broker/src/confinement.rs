@@ -13,7 +13,7 @@ impl Broker {
     pub(super) fn admit_to_zone(&mut self, id: u64, zone: &ZoneName) -> io::Result<()> {
         let Some(child) = self.workers.get(&id).map(|worker| worker.child().id()) else { return Ok(()) };
         // Asked of the zone: a worker of the last broker does not know what it was started for.
-        let gpus = self.zones.get(zone).map_or(&[][..], |zone| &zone.ties.gpus);
+        let gpus = self.zones.get(zone).map_or(&[][..], |zone| &zone.bindings.gpus);
         match self.spawner.admit(child, zone, gpus) {
             Err(error) if self.config.jail != Demand::Require && error.kind() != io::ErrorKind::TimedOut => {
                 tracing::warn!(%zone, %error, "a worker is not held to its zone's limits of the host");

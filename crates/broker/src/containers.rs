@@ -23,7 +23,7 @@ const DIGITS: usize = 12;
 impl Broker {
     /// The zone of a client that came in through a zone's socket.
     pub(super) fn zone_of(&mut self, through: &ZoneName, peer: &Peer) -> ZoneName {
-        if !self.zones.get(through).is_some_and(|zone| zone.ties.split) {
+        if !self.zones.get(through).is_some_and(|zone| zone.bindings.split) {
             return through.clone();
         }
         let Some(container) = container_of(peer) else { return through.clone() };
@@ -85,7 +85,7 @@ impl Broker {
         for name in self.parts(parent) {
             if let Some(part) = self.zones.get_mut(&name) {
                 part.set_limits(settings.limits);
-                part.ties = settings.ties.clone();
+                part.bindings = settings.bindings.clone();
             }
         }
     }
@@ -93,7 +93,7 @@ impl Broker {
 
 /// A part has the limits of the whole, and is not split again.
 fn part_settings(mut settings: ZoneSettings) -> ZoneSettings {
-    settings.ties.split = false;
+    settings.bindings.split = false;
     settings
 }
 

@@ -22,7 +22,7 @@ const MOST: usize = 4096;
 pub struct Grants {
     list: Vec<Grant>,
     /// Zones that have one in common may open each other's exports. Not in the book: it is the zones' own.
-    circles: BTreeMap<ZoneName, Vec<String>>,
+    sharing_groups: BTreeMap<ZoneName, Vec<String>>,
 }
 
 fn now() -> u64 {
@@ -32,8 +32,8 @@ fn now() -> u64 {
 impl Grants {
     /// What a zone may do with another's exports.
     pub fn access(&self, from: &ZoneName, to: &ZoneName) -> Option<Access> {
-        let circles = |zone: &ZoneName| self.circles.get(zone).into_iter().flatten();
-        if circles(from).any(|circle| circles(to).any(|other| other == circle)) {
+        let sharing_groups = |zone: &ZoneName| self.sharing_groups.get(zone).into_iter().flatten();
+        if sharing_groups(from).any(|circle| sharing_groups(to).any(|other| other == circle)) {
             return Some(Access::ReadWrite);
         }
         let found = self.list.iter().find(|grant| grant.from == *from && grant.to == *to)?;
@@ -42,15 +42,15 @@ impl Grants {
 
     /// Does a zone export to any other?
     pub fn exports(&self, from: &ZoneName) -> bool {
-        self.circles.contains_key(from) || self.list.iter().any(|grant| grant.from == *from)
+        self.sharing_groups.contains_key(from) || self.list.iter().any(|grant| grant.from == *from)
     }
 
-    /// The circles that a zone is in.
-    pub fn set_circles(&mut self, zone: &ZoneName, circles: &[String]) {
-        if circles.is_empty() {
-            self.circles.remove(zone);
+    /// The sharing_groups that a zone is in.
+    pub fn set_sharing_groups(&mut self, zone: &ZoneName, sharing_groups: &[String]) {
+        if sharing_groups.is_empty() {
+            self.sharing_groups.remove(zone);
         } else {
-            self.circles.insert(zone.clone(), circles.to_vec());
+            self.sharing_groups.insert(zone.clone(), sharing_groups.to_vec());
         }
     }
 
@@ -61,7 +61,7 @@ impl Grants {
     }
 
     fn with(&self, grant: Grant) -> Self {
-        let mut grants = Self { list: self.list.clone(), circles: self.circles.clone() };
+        let mut grants = Self { list: self.list.clone(), sharing_groups: self.sharing_groups.clone() };
         grants.add(grant);
         grants
     }
@@ -82,26 +82,26 @@ impl Grants {
             tracing::warn!(%error, "the book of grants cannot be read; nothing is granted");
             Vec::new()
         });
-        Self { list, circles: BTreeMap::new() }
+        Self { list, sharing_groups: BTreeMap::new() }
     }
 }
 
 impl Broker {
-    /// The circles of all zones, which a book of grants does not have.
-    pub(super) fn know_circles(&mut self) {
+    /// The sharing_groups of all zones, which a book of grants does not have.
+    pub(super) fn load_sharing_groups(&mut self) {
         for (name, zone) in &self.zones {
-            self.grants.set_circles(name, &zone.ties.circles);
+            self.grants.set_sharing_groups(name, &zone.bindings.sharing_groups);
         }
     }
 
-    /// A zone is in other circles than before: who may not have its memory any more, and whose it may not have, is ended.
-    pub(super) fn change_circles(&mut self, zone: &ZoneName, circles: &[String]) {
+    /// A zone is in other sharing_groups than before: who may not have its memory any more, and whose it may not have, is ended.
+    pub(super) fn change_sharing_groups(&mut self, zone: &ZoneName, sharing_groups: &[String]) {
         let shared = |grants: &Grants, other: &ZoneName| {
             (grants.access(zone, other).is_some(), grants.access(other, zone).is_some())
         };
         let others: Vec<ZoneName> = self.zones.keys().filter(|name| *name != zone).cloned().collect();
         let before: Vec<(bool, bool)> = others.iter().map(|other| shared(&self.grants, other)).collect();
-        self.grants.set_circles(zone, circles);
+        self.grants.set_sharing_groups(zone, sharing_groups);
         for (other, (gave, took)) in others.iter().zip(before) {
             let (gives, takes) = shared(&self.grants, other);
             if gave && !gives {
@@ -111,7 +111,7 @@ impl Broker {
                 self.end_importers(other, zone);
             }
         }
-        if !circles.is_empty() {
+        if !sharing_groups.is_empty() {
             self.isolate(zone);
         }
         self.match_meetings();

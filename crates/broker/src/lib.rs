@@ -306,7 +306,7 @@ impl Broker {
         parts.iter().for_each(|name| self.rest_if_idle(name));
         self.budgets = budgets::Budgets::read(&self.folder.budgets());
         self.grants = grants::Grants::read(&self.folder.grants());
-        self.know_circles();
+        self.load_sharing_groups();
         self.end_expired();
         self.configure_grants();
         self.save_zones()
@@ -316,8 +316,8 @@ impl Broker {
         let mut zone = Zone::open(self.new_id(), &self.folder, &*self.spawner, name, settings, leased)?;
         self.reactor.watch_foreign(&mut zone.listener, Source::Zone(zone.id))?;
         self.reactor.watch(&zone.guests, Source::Guests(zone.id))?;
-        self.scheduler.set_zone(zone.id, &zone.limits, &zone.ties.gpus);
-        self.grants.set_circles(name, &zone.ties.circles);
+        self.scheduler.set_zone(zone.id, &zone.limits, &zone.bindings.gpus);
+        self.grants.set_sharing_groups(name, &zone.bindings.sharing_groups);
         let limits = zone.limits;
         self.zones.insert(name.clone(), zone);
         if let Err(error) = self.limit_zone(name, &limits) {
@@ -337,7 +337,7 @@ impl Broker {
             self.remove_zone(&part);
         }
         self.scheduler.remove_zone(zone.id);
-        self.grants.set_circles(name, &[]);
+        self.grants.set_sharing_groups(name, &[]);
         self.spawner.remove_zone_directory(name);
         let _ = packet::clear(&self.folder.guest_socket(name));
         if let Err(error) = self.save_zones() {
@@ -380,7 +380,7 @@ impl Broker {
     fn save_zones(&self) -> io::Result<()> {
         // Whatever has changed is in the book before it counts, limits of time included.
         for zone in self.zones.values().filter(|zone| zone.parent.is_none()) {
-            self.scheduler.set_zone(zone.id, &zone.limits, &zone.ties.gpus);
+            self.scheduler.set_zone(zone.id, &zone.limits, &zone.bindings.gpus);
         }
         zones::write_book(&self.folder.zones_book(), &self.zones)
     }

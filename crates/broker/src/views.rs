@@ -146,7 +146,7 @@ impl Broker {
 
     /// The cards that a zone's programs see.
     fn cards_of(&self, name: &ZoneName) -> Vec<Card> {
-        let gpus = self.zones.get(name).map_or(&[][..], |zone| &zone.ties.gpus);
+        let gpus = self.zones.get(name).map_or(&[][..], |zone| &zone.bindings.gpus);
         let backend = self.config.backend.with_devices(gpus);
         let (seen, all) = (backend.devices(), self.views.cards.iter().flatten().enumerate());
         let sees = |(at, card): &(usize, &Card)| seen.is_empty() || seen.contains(&self.number_of(*at, card));

@@ -15,7 +15,7 @@ use control::atomic_file;
 use control::closing::{Foreign, Lane};
 use control::packet;
 use control::spawner::Spawner;
-use control::zone::{Access, Labels, Ties, ZoneLimits, ZoneSettings};
+use control::zone::{Access, Labels, ZoneBindings, ZoneLimits, ZoneSettings};
 use control::{WorkerStats, ZoneName};
 
 /// Connections that the kernel holds for us while we are busy; what comes beyond waits in `connect`.
@@ -35,7 +35,7 @@ pub struct Zone {
     pub limits: ZoneLimits,
     pub labels: Labels,
     access: Access,
-    pub ties: Ties,
+    pub bindings: ZoneBindings,
     /// The zone that it is a part of.
     pub parent: Option<ZoneName>,
     pub ledger: Ledger,
@@ -88,7 +88,7 @@ impl Zone {
         settings: ZoneSettings,
         leased: bool,
     ) -> io::Result<Self> {
-        let ZoneSettings { limits, labels, access, ties } = settings;
+        let ZoneSettings { limits, labels, access, bindings } = settings;
         spawner.make_zone_directory(name)?;
         let socket = folder.zone_socket(name);
         let listener = Lane::default().take(packet::listen(&socket, access.mode, BACKLOG)?);
@@ -103,7 +103,7 @@ impl Zone {
             limits,
             labels,
             access,
-            ties,
+            bindings,
             parent: None,
             ledger: Ledger::new(limits.memory),
             pinned: Ledger::new(limits.pinned),
@@ -140,7 +140,7 @@ impl Zone {
             limits: self.limits,
             labels: self.labels.clone(),
             access: self.access,
-            ties: self.ties.clone(),
+            bindings: self.bindings.clone(),
         }
     }
 
@@ -150,7 +150,7 @@ impl Zone {
             spawner.set_access(name, mode, uid, gid)?;
         }
         self.set_limits(settings.limits);
-        (self.labels, self.access, self.ties) = (settings.labels, settings.access, settings.ties);
+        (self.labels, self.access, self.bindings) = (settings.labels, settings.access, settings.bindings);
         Ok(())
     }
 }

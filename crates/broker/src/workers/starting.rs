@@ -46,7 +46,7 @@ impl Broker {
     /// What spares are kept for: the GPUs of zones, each set of them once, or all where no zone says.
     fn spare_kinds(&self) -> BTreeSet<Kind> {
         const MOST: usize = 16;
-        let of = |zone: &Zone| Kind { fresh: false, gpus: zone.ties.gpus.clone() };
+        let of = |zone: &Zone| Kind { fresh: false, gpus: zone.bindings.gpus.clone() };
         let kinds: BTreeSet<Kind> = self.zones.values().map(of).take(MOST * 64).collect();
         if kinds.is_empty() { [Kind::default()].into() } else { kinds.into_iter().take(MOST).collect() }
     }

@@ -302,7 +302,7 @@ fn containers_of_a_zone_are_parts_of_it() {
     let mut node = Node::start();
     let limits = ZoneLimits { memory: Some(100 * MIB), pinned: Some(10 * MIB), ..ZoneLimits::default() };
     let mut settings = ZoneSettings::from(limits);
-    settings.ties.split = true;
+    settings.bindings.split = true;
     let name: control::ZoneName = "claim".parse().unwrap();
     let Ok(Answer::Zone { socket, .. }) = node.admin().ask(&Request::CreateZone { name: name.clone(), settings })
     else {
