@@ -19,7 +19,7 @@ use zerocopy::{FromBytes, IntoBytes};
 
 use super::messages::{self, ToBroker, ToWorker, Token, account, code, to_broker, to_worker};
 use super::name::ZoneName;
-use super::suspend::{Inside, Rest};
+use super::suspend::{Inside, Quiesce};
 
 mod sharing;
 
@@ -33,7 +33,7 @@ use crate::turn_page::Turnstile;
 const PATIENCE: Duration = Duration::from_secs(5);
 const REJOIN_EVERY: Duration = Duration::from_millis(25);
 const RESEND_EVERY: Duration = Duration::from_millis(20);
-/// How long those who call the driver are waited for when the worker is to rest.
+/// How long those who call the driver are waited for when the worker is to quiesce.
 const SETTLE: Duration = Duration::from_millis(50);
 
 /// A client, as the broker hands it over.
@@ -81,7 +81,7 @@ struct Shared {
     names_descriptors: bool,
     state: Mutex<State>,
     changed: Condvar,
-    rest: Rest,
+    quiesce: Quiesce,
 }
 
 struct State {
@@ -150,8 +150,8 @@ impl BrokerLink {
             imports: HashMap::new(),
             isolated: false,
         };
-        let (state, changed, rest) = (Mutex::new(state), Condvar::new(), Rest::default());
-        Self { shared: Arc::new(Shared { rejoin, names_descriptors, state, changed, rest }) }
+        let (state, changed, quiesce) = (Mutex::new(state), Condvar::new(), Quiesce::default());
+        Self { shared: Arc::new(Shared { rejoin, names_descriptors, state, changed, quiesce }) }
     }
 
     /// Tells which parts of the jail are missing, as bits of [`crate::jail::Missing`], and the driver's version.
@@ -213,8 +213,8 @@ impl BrokerLink {
                 (state.used, state.limit) = (message.used, message.limit);
                 state.isolated = message.details.flags & messages::shared_flags::ISOLATE != 0;
             }
-            if message.details.flags & messages::shared_flags::MAY_REST != 0 {
-                self.shared.rest.allow();
+            if message.details.flags & messages::shared_flags::MAY_SUSPEND != 0 {
+                self.shared.quiesce.allow();
             }
             let shared = Arc::clone(&self.shared);
             std::thread::Builder::new().name("broker-link".into()).spawn(move || shared.listen())?;
@@ -238,13 +238,13 @@ impl BrokerLink {
     /// Before the driver is called, for as long as it is: not while this worker's memory is elsewhere.
     #[inline]
     pub fn enter_driver(&self) -> Inside<'_> {
-        self.shared.rest.enter(|| self.shared.lock().tell(to_broker::WAKE))
+        self.shared.quiesce.enter(|| self.shared.lock().tell(to_broker::WAKE))
     }
 
     /// The same for who can do without.
     #[inline]
     pub fn try_enter_driver(&self) -> Option<Inside<'_>> {
-        self.shared.rest.try_enter()
+        self.shared.quiesce.try_enter()
     }
 
     /// Asks the zone's ledger for `bytes`; they count until they are released or the worker ends.
@@ -392,9 +392,9 @@ impl Shared {
                 turnstile.set_bell(bell);
             }
             state.settle(socket, &adopted);
-            if self.rest.is_resting() {
+            if self.quiesce.is_quiesced() {
                 // Its memory is still elsewhere, which the new broker cannot know.
-                state.tell(to_broker::RESTING);
+                state.tell(to_broker::QUIESCED);
             }
             drop(state);
             self.changed.notify_all();
@@ -430,11 +430,11 @@ impl Shared {
             };
             drop(state);
             match message.map(|message| message.kind) {
-                Some(to_worker::REST) => {
-                    let said = if self.rest.settle(SETTLE) { to_broker::RESTING } else { to_broker::WAKE };
+                Some(to_worker::QUIESCE) => {
+                    let said = if self.quiesce.settle(SETTLE) { to_broker::QUIESCED } else { to_broker::WAKE };
                     self.lock().tell(said);
                 }
-                Some(to_worker::AWAKE) => self.rest.wake(),
+                Some(to_worker::RESUME) => self.quiesce.resume(),
                 _ => {}
             }
             self.changed.notify_all();

@@ -37,8 +37,8 @@ pub mod to_broker {
     /// Has unmapped what it got for `token`; answered with `REPLY`.
     pub const CLOSE: u32 = 11;
     /// None of its threads calls the driver: its memory may be moved.
-    pub const RESTING: u32 = 12;
-    /// It does not rest, or no longer wants to: its client has something to do.
+    pub const QUIESCED: u32 = 12;
+    /// It cannot quiesce, or its client wants something.
     pub const WAKE: u32 = 13;
 }
 
@@ -55,10 +55,10 @@ pub mod to_worker {
     pub const PAYS: u32 = 4;
     /// The zone exports to others: from now on nothing that it allocates may share a page with anything else.
     pub const ISOLATE: u32 = 5;
-    /// Its memory is to be moved away: it comes to rest and says `RESTING`, or cannot and says `WAKE`.
-    pub const REST: u32 = 6;
+    /// Its memory is to be moved away: it quiesces and says `QUIESCED`, or cannot and says `WAKE`.
+    pub const QUIESCE: u32 = 6;
     /// Its memory is where it was: it may go on.
-    pub const AWAKE: u32 = 7;
+    pub const RESUME: u32 = 7;
     /// First message to a fresh worker: the descriptor is the memory that it will share with its client.
     pub const REGION: u32 = 8;
 }
@@ -117,8 +117,8 @@ pub mod shared_flags {
     pub const OTHER_ZONE: u64 = 8;
     /// Of an `ASSIGN`: as `ISOLATE`.
     pub const ISOLATE: u64 = 4;
-    /// Of an `ASSIGN`: there may be a `REST`.
-    pub const MAY_REST: u64 = 32;
+    /// Of an `ASSIGN`: there may be a `QUIESCE`.
+    pub const MAY_SUSPEND: u64 = 32;
     /// Of an `ASSIGN`: the client brings the region, and offers it on its socket.
     pub const BRINGS_REGION: u64 = 16;
 }

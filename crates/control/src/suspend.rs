@@ -1,7 +1,7 @@
-//! A worker at rest: none of its threads calls the driver, so that its memory can be moved away.
+//! A quiesced worker: none of its threads calls the driver, so that its memory can be moved away.
 //!
 //! Every thread that is about to call the driver enters here and leaves afterwards. When the broker wants the worker to
-//! rest, those inside are waited for, and those that come wait and have the broker told that they do.
+//! quiesce, those inside are waited for, and those that come wait and have the broker told that they do.
 //!
 //! A worker of a node that never suspends anybody pays one load for each message.
 
@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 const POLL: Duration = Duration::from_millis(1);
 
 #[derive(Default)]
-pub struct Rest {
+pub struct Quiesce {
     /// Set once, before the first message.
     possible: AtomicBool,
     wanted: AtomicBool,
@@ -22,20 +22,20 @@ pub struct Rest {
 }
 
 /// Leave to call the driver, until dropped.
-pub struct Inside<'a>(Option<&'a Rest>);
+pub struct Inside<'a>(Option<&'a Quiesce>);
 
 impl Drop for Inside<'_> {
     #[inline]
     fn drop(&mut self) {
-        if let Some(rest) = self.0 {
-            // SYNC POINT: what was done inside happens before the worker is found at rest.
-            rest.inside.fetch_sub(1, Ordering::SeqCst);
+        if let Some(quiesce) = self.0 {
+            // SYNC POINT: what was done inside happens before the worker is found quiesced.
+            quiesce.inside.fetch_sub(1, Ordering::SeqCst);
         }
     }
 }
 
-impl Rest {
-    /// The broker may ask this worker to rest.
+impl Quiesce {
+    /// The broker may ask this worker to quiesce.
     pub fn allow(&self) {
         self.possible.store(true, Ordering::SeqCst);
     }
@@ -60,7 +60,7 @@ impl Rest {
         if !self.possible.load(Ordering::Relaxed) {
             return Some(Inside(None));
         }
-        // SYNC POINT: either this thread sees that rest is wanted, or `settle` sees this thread.
+        // SYNC POINT: either this thread sees that the worker is to quiesce, or `settle` sees this thread.
         self.inside.fetch_add(1, Ordering::SeqCst);
         let inside = Inside(Some(self));
         (!self.wanted.load(Ordering::SeqCst)).then_some(inside)
@@ -77,13 +77,13 @@ impl Rest {
         }
     }
 
-    /// Comes to rest, if all inside leave in time: true, and stays so until `wake`.
+    /// Quiesces, if all inside leave in time: true, and stays so until `resume`.
     pub fn settle(&self, time: Duration) -> bool {
         let deadline = Instant::now() + time;
         self.wanted.store(true, Ordering::SeqCst);
         while self.inside.load(Ordering::SeqCst) > 0 {
             if Instant::now() >= deadline {
-                self.wake();
+                self.resume();
                 return false;
             }
             std::thread::sleep(POLL);
@@ -91,13 +91,13 @@ impl Rest {
         true
     }
 
-    pub fn wake(&self) {
+    pub fn resume(&self) {
         let _guard = self.lock.lock().unwrap_or_else(PoisonError::into_inner);
         self.wanted.store(false, Ordering::SeqCst);
         self.awake.notify_all();
     }
 
-    pub fn is_resting(&self) -> bool {
+    pub fn is_quiesced(&self) -> bool {
         self.wanted.load(Ordering::SeqCst)
     }
 }
@@ -110,14 +110,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn whoever_comes_while_it_rests_asks_and_waits() {
-        let rest = Arc::new(Rest::default());
-        rest.allow();
-        drop(rest.enter(|| panic!("nobody rests")));
-        assert!(rest.settle(Duration::ZERO));
-        assert!(rest.try_enter().is_none());
+    fn who_comes_while_it_is_quiesced_asks_and_waits() {
+        let quiesce = Arc::new(Quiesce::default());
+        quiesce.allow();
+        drop(quiesce.enter(|| panic!("it is not quiesced")));
+        assert!(quiesce.settle(Duration::ZERO));
+        assert!(quiesce.try_enter().is_none());
         let ((asked, asks), (entered, enters)) = (mpsc::channel(), mpsc::channel());
-        let other = rest.clone();
+        let other = quiesce.clone();
         let thread = std::thread::spawn(move || {
             let inside = other.enter(|| asked.send(()).unwrap());
             entered.send(()).unwrap();
@@ -125,20 +125,20 @@ mod tests {
         });
         asks.recv().unwrap();
         assert!(enters.try_recv().is_err());
-        rest.wake();
+        quiesce.resume();
         enters.recv().unwrap();
         thread.join().unwrap();
-        assert_eq!(rest.inside.load(Ordering::SeqCst), 0);
+        assert_eq!(quiesce.inside.load(Ordering::SeqCst), 0);
     }
 
     #[test]
-    fn a_worker_with_somebody_inside_does_not_rest() {
-        let rest = Rest::default();
-        rest.allow();
-        let inside = rest.enter(|| ());
-        assert!(!rest.settle(Duration::from_millis(5)));
-        assert!(!rest.is_resting(), "it gave up");
+    fn a_worker_with_somebody_inside_does_not_quiesce() {
+        let quiesce = Quiesce::default();
+        quiesce.allow();
+        let inside = quiesce.enter(|| ());
+        assert!(!quiesce.settle(Duration::from_millis(5)));
+        assert!(!quiesce.is_quiesced(), "it gave up");
         drop(inside);
-        assert!(rest.settle(Duration::ZERO));
+        assert!(quiesce.settle(Duration::ZERO));
     }
 }

@@ -1,0 +1,478 @@
+//! Clients find each other's buffers by name: see [`control::rendezvous`] for what they say.
+//!
+//! A connection is all that there is of a publication, or of one who waits: when it hangs up, it is over, and the others
+//! learn of it. So nothing is left by a client that dies, and a new broker begins with nothing. Names belong to zones; who
+//! may see a publication is what grants say, asked each time.
+//!
+//! A tenant can send anything here: each message is one of fixed size, read as a copy; connections of a zone are counted.
+//! Nothing that is sent waits for anybody: a publisher that is busy is told later what its consumers did. A publication has
+//! only so many consumers, and news of them, at a time; who comes then waits for its turn. So no zone can end another's
+//! publication, nor fill the broker's memory, by taking it again and again.
+
+mod connections;
+mod publication;
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::time::{Duration, Instant};
+
+use idm::bootstrap::BootstrapError;
+use zerocopy::IntoBytes;
+
+use super::exports::Exports;
+use super::grants::Policy;
+use crate::clients::handshake;
+use control::ZoneName;
+use control::admin::SharingStatus;
+use control::closing::Foreign;
+use control::packet;
+use control::rendezvous::{DETACH, Meet, code, kind};
+use publication::{News, Publication};
+
+/// Connections of one zone.
+const PER_ZONE: usize = 256;
+/// Connections of all zones together, if that many descriptors are to be had.
+const ALL: usize = 4096;
+/// Entries of a list in one answer: as many as any socket holds.
+const PAGE: usize = 64;
+/// How soon it is tried again to tell it.
+const RETRY: Duration = Duration::from_millis(5);
+
+pub struct Rendezvous {
+    /// Connections that there may be.
+    most: usize,
+    peers: BTreeMap<u64, Peer>,
+    /// Publishers, by name: whatever else there is need not be looked at when somebody asks for one.
+    names: BTreeMap<ZoneName, BTreeSet<u64>>,
+    /// Names whose publications were full, and are not any more.
+    freed: BTreeSet<ZoneName>,
+    published: u64,
+}
+
+struct Peer {
+    zone: ZoneName,
+    pid: u32,
+    socket: Foreign,
+    role: Role,
+}
+
+enum Role {
+    /// It has not said what it wants.
+    Silent,
+    Publisher(Box<Publication>),
+    Waiting {
+        name: ZoneName,
+        from: Option<ZoneName>,
+        detach: bool,
+    },
+    /// It has the publication of that peer.
+    Consumer {
+        publisher: u64,
+        number: u64,
+    },
+}
+
+/// Who may see what, and whether it can still be opened, as it is now.
+#[derive(Clone, Copy)]
+struct View<'a> {
+    policy: Policy<'a>,
+    exports: &'a Exports,
+}
+
+impl View<'_> {
+    fn may_see(&self, from: &ZoneName, to: &ZoneName) -> bool {
+        from == to || self.policy.access(from, to).is_some()
+    }
+
+    /// Everything in the offer can be opened still.
+    fn is_fresh(&self, zone: &ZoneName, offer: &Meet) -> bool {
+        offer.tokens().all(|token| self.exports.is_offered(zone, &token))
+    }
+}
+
+/// Why a client's request is refused.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+enum Refusal {
+    #[error("malformed request")]
+    Malformed,
+    #[error("the name is taken")]
+    NameTaken,
+    #[error("the memory is no longer shared")]
+    Stale,
+    #[error("too many connections")]
+    TooMany,
+}
+
+impl Refusal {
+    fn code(self) -> u32 {
+        match self {
+            Self::Malformed => code::MALFORMED,
+            Self::NameTaken => code::NAME_TAKEN,
+            Self::Stale => code::STALE,
+            Self::TooMany => code::TOO_MANY,
+        }
+    }
+}
+
+impl Rendezvous {
+    /// `most`: connections of all zones together.
+    fn with_room_for(most: usize) -> Self {
+        let (peers, names) = (BTreeMap::new(), BTreeMap::new());
+        Self { most, peers, names, freed: BTreeSet::new(), published: 0 }
+    }
+
+    pub fn new() -> Self {
+        Self::with_room_for(most())
+    }
+
+    pub fn has(&self, id: u64) -> bool {
+        self.peers.contains_key(&id)
+    }
+
+    /// Adds what an operator is told.
+    pub fn count(&self, status: &mut SharingStatus) {
+        let is = |wanted: fn(&Role) -> bool| self.peers.values().filter(|peer| wanted(&peer.role)).count();
+        status.published = self.published;
+        status.publications = is(|role| matches!(role, Role::Publisher(_)));
+        status.waiting = is(|role| matches!(role, Role::Waiting { .. }));
+    }
+
+    fn add(&mut self, id: u64, zone: ZoneName, pid: u32, socket: Foreign) {
+        let of_zone = self.peers.values().filter(|peer| peer.zone == zone).count();
+        if of_zone >= PER_ZONE.min(self.most / 8) || self.peers.len() >= self.most {
+            tell(&socket, &Meet::refusal(Refusal::TooMany.code()));
+            return;
+        }
+        self.peers.insert(id, Peer { zone, pid, socket, role: Role::Silent });
+    }
+
+    /// Reads what a peer says, and does it.
+    fn on_message(&mut self, id: u64, view: View<'_>, now: Instant) {
+        let Some(peer) = self.peers.get(&id) else { return };
+        let message = match handshake::receive::<Meet>(&peer.socket) {
+            Ok(Some(message)) => message,
+            Ok(None) => return,
+            Err(BootstrapError::Closed) => {
+                self.end(id, false);
+                return self.match_freed(view);
+            }
+            Err(error) => {
+                // Tenants bring this about as often as they like.
+                tracing::debug!(zone = %peer.zone, pid = peer.pid, "rendezvous connection closed: {error}");
+                return self.end(id, false);
+            }
+        };
+        match (&peer.role, message.kind) {
+            (Role::Silent, kind::PUBLISH) => self.publish(id, message, view, now),
+            (Role::Silent, kind::WAIT) => self.wait(id, &message, view),
+            (Role::Silent, kind::LIST) => self.list(id, message.number, view, now),
+            (Role::Silent, kind::FINISH) => self.finish(id, &message, view),
+            (Role::Publisher(_) | Role::Consumer { .. }, kind::DONE) => self.end(id, true),
+            _ => self.refuse(id, Refusal::Malformed),
+        }
+        self.match_freed(view);
+    }
+
+    fn refuse(&mut self, id: u64, refusal: Refusal) {
+        if let Some(peer) = self.peers.get(&id) {
+            // Tenants bring this about as often as they like.
+            tracing::debug!(zone = %peer.zone, pid = peer.pid, "rendezvous refused: {refusal}");
+            tell(&peer.socket, &Meet::refusal(refusal.code()));
+        }
+        self.end(id, false);
+    }
+
+    fn publish(&mut self, id: u64, offer: Meet, view: View<'_>, now: Instant) {
+        let Some(name) = offer.name() else { return self.refuse(id, Refusal::Malformed) };
+        let Some(zone) = self.peers.get(&id).map(|peer| peer.zone.clone()) else { return };
+        if !view.is_fresh(&zone, &offer) {
+            return self.refuse(id, Refusal::Stale);
+        }
+        // One whose memory is gone does not keep its name from others.
+        for stale in self.of(&zone, &name).filter(|stale| !self.is_fresh(*stale, view)).collect::<Vec<_>>() {
+            self.refuse(stale, Refusal::Stale);
+        }
+        if self.of(&zone, &name).next().is_some() {
+            return self.refuse(id, Refusal::NameTaken);
+        }
+        let Some(peer) = self.peers.get_mut(&id) else { return };
+        tracing::debug!(%zone, pid = peer.pid, name = name.as_str(), bytes = offer.bytes, "published");
+        // Those who wait hear of it first: they are in a hurry, and the publisher is not.
+        let published = News { kind: kind::PUBLISHED, number: 0, zone };
+        let publication = Publication {
+            offer,
+            name: name.clone(),
+            since: now,
+            taken: 0,
+            consumers: BTreeMap::new(),
+            detached: Vec::new(),
+            backlog: VecDeque::from([published]),
+        };
+        peer.role = Role::Publisher(Box::new(publication));
+        self.published += 1;
+        self.names.entry(name.clone()).or_default().insert(id);
+        self.match_name(&name, view);
+        self.flush_one(id);
+    }
+
+    /// Those who publish something under a name.
+    fn publishers<'a>(&'a self, name: &ZoneName) -> impl Iterator<Item = (u64, &'a Peer, &'a Publication)> + 'a {
+        let ids = self.names.get(name).into_iter().flatten();
+        ids.filter_map(|id| match self.peers.get(id) {
+            Some(peer @ Peer { role: Role::Publisher(publication), .. }) => Some((*id, peer, &**publication)),
+            _ => None,
+        })
+    }
+
+    /// Those of a zone.
+    fn of<'a>(&'a self, zone: &'a ZoneName, name: &ZoneName) -> impl Iterator<Item = u64> + 'a {
+        self.publishers(name).filter(move |(_, peer, _)| peer.zone == *zone).map(|(id, ..)| id)
+    }
+
+    fn is_fresh(&self, id: u64, view: View<'_>) -> bool {
+        match self.peers.get(&id) {
+            Some(Peer { zone, role: Role::Publisher(publication), .. }) => view.is_fresh(zone, &publication.offer),
+            _ => false,
+        }
+    }
+
+    fn wait(&mut self, id: u64, message: &Meet, view: View<'_>) {
+        let (Some(name), Ok(from), true) = (message.name(), message.zone(), message.code & !DETACH == 0) else {
+            return self.refuse(id, Refusal::Malformed);
+        };
+        let Some(peer) = self.peers.get_mut(&id) else { return };
+        peer.role = Role::Waiting { name, from, detach: message.code & DETACH != 0 };
+        self.match_one(id, view);
+    }
+
+    /// What a zone finds under a name: its own, then others' in the order of their names.
+    fn find(&self, asking: &ZoneName, name: &ZoneName, from: Option<&ZoneName>, view: View<'_>) -> Option<u64> {
+        let candidate = |(id, peer, publication): (u64, &Peer, &Publication)| {
+            let wanted = from.is_none_or(|from| peer.zone == *from) && view.may_see(&peer.zone, asking);
+            let seen = wanted && view.is_fresh(&peer.zone, &publication.offer);
+            seen.then(|| (peer.zone != *asking, peer.zone.clone(), id))
+        };
+        self.publishers(name).filter_map(candidate).min().map(|(_, _, id)| id)
+    }
+
+    /// Serves those who wait, for this name or for any.
+    fn match_waiting(&mut self, wanted: Option<&ZoneName>, view: View<'_>) {
+        let waits = |(id, peer): (&u64, &Peer)| match &peer.role {
+            Role::Waiting { name, .. } if wanted.is_none_or(|wanted| wanted == name) => Some(*id),
+            _ => None,
+        };
+        for id in self.peers.iter().filter_map(waits).collect::<Vec<_>>() {
+            self.match_one(id, view);
+        }
+    }
+
+    fn match_name(&mut self, name: &ZoneName, view: View<'_>) {
+        self.match_waiting(Some(name), view);
+    }
+
+    fn match_all(&mut self, view: View<'_>) {
+        self.match_waiting(None, view);
+    }
+
+    /// Serves those who had to wait because there were too many.
+    fn match_freed(&mut self, view: View<'_>) {
+        for name in std::mem::take(&mut self.freed) {
+            self.match_name(&name, view);
+        }
+    }
+
+    /// Gives one who waits what there is.
+    fn match_one(&mut self, id: u64, view: View<'_>) {
+        let Some(peer) = self.peers.get(&id) else { return };
+        let Role::Waiting { name, from, detach } = &peer.role else { return };
+        let (zone, detach) = (peer.zone.clone(), *detach);
+        let Some(publisher) = self.find(&zone, name, from.as_ref(), view) else { return };
+        let Some(source) = self.peers.get_mut(&publisher) else { return };
+        let Role::Publisher(publication) = &mut source.role else { return };
+        if publication.is_full() || (source.zone != zone && publication.is_full_for(&zone)) {
+            return;
+        }
+        publication.taken += 1;
+        let number = publication.taken;
+        let mut found = publication.offer.clone();
+        (found.kind, found.code, found.number, found.zone) = (kind::FOUND, 0, number, source.zone.to_field());
+        // The one who waits first: it is in a hurry.
+        let given = self.peers.get(&id).is_some_and(|peer| tell(&peer.socket, &found));
+        if !given {
+            return self.end(id, false);
+        }
+        if let Some(Peer { role: Role::Publisher(publication), .. }) = self.peers.get_mut(&publisher) {
+            if detach {
+                publication.detached.push((zone.clone(), number));
+            } else {
+                publication.consumers.insert(id, zone.clone());
+            }
+        }
+        if detach {
+            self.peers.remove(&id);
+        } else if let Some(peer) = self.peers.get_mut(&id) {
+            peer.role = Role::Consumer { publisher, number };
+        }
+        self.notify(publisher, News { kind: kind::TAKEN, number, zone });
+    }
+
+    /// Tells a publisher of a consumer, now or as soon as it listens.
+    fn notify(&mut self, publisher: u64, news: News) {
+        let Some(Peer { role: Role::Publisher(publication), .. }) = self.peers.get_mut(&publisher) else { return };
+        publication.backlog.push_back(news);
+        self.flush_one(publisher);
+    }
+
+    fn flush_one(&mut self, publisher: u64) {
+        let Some(Peer { role: Role::Publisher(publication), socket, .. }) = self.peers.get_mut(&publisher) else {
+            return;
+        };
+        // Whatever it was before: something has just been added, or taken away.
+        let there = publication.flush(socket);
+        if !publication.is_full() {
+            self.freed.insert(publication.name.clone());
+        }
+        if !there {
+            self.end(publisher, false);
+        }
+    }
+
+    /// When somebody must be told something that did not fit.
+    pub fn next_deadline(&self, now: Instant) -> Option<Instant> {
+        let behind = |peer: &Peer| matches!(&peer.role, Role::Publisher(known) if !known.backlog.is_empty());
+        self.peers.values().any(behind).then(|| now + RETRY)
+    }
+
+    fn flush(&mut self, view: View<'_>) {
+        let behind = |(id, peer): (&u64, &Peer)| match &peer.role {
+            Role::Publisher(publication) if !publication.backlog.is_empty() => Some(*id),
+            _ => None,
+        };
+        for id in self.peers.iter().filter_map(behind).collect::<Vec<_>>() {
+            self.flush_one(id);
+        }
+        self.match_freed(view);
+    }
+
+    /// A page of what a zone may see, from the entry with this number on.
+    fn list(&mut self, id: u64, from: u64, view: View<'_>, now: Instant) {
+        let Some(peer) = self.peers.get(&id) else { return };
+        let visible = |other: &&Peer| view.may_see(&other.zone, &peer.zone);
+        let published = self.peers.values().filter(visible).filter_map(|other| match &other.role {
+            Role::Publisher(known) if view.is_fresh(&other.zone, &known.offer) => Some((&other.zone, known)),
+            _ => None,
+        });
+        let all: Vec<_> = published.collect();
+        let page = all.iter().skip(usize::try_from(from).unwrap_or(usize::MAX)).take(PAGE);
+        for (zone, publication) in page {
+            // What it takes to open it is given to those who take it.
+            let mut entry = Meet::new(kind::ENTRY).named(&publication.name);
+            (entry.zone, entry.bytes) = (zone.to_field(), publication.offer.bytes);
+            entry.number = (publication.consumers.len() + publication.detached.len()) as u64;
+            entry.age =
+                u64::try_from(now.saturating_duration_since(publication.since).as_millis()).unwrap_or(u64::MAX);
+            entry.set_note(publication.offer.note());
+            tell(&peer.socket, &entry);
+        }
+        let mut end = Meet::new(kind::END);
+        end.number = all.len() as u64;
+        tell(&peer.socket, &end);
+        self.peers.remove(&id);
+    }
+
+    /// Those of a zone who took something and did not stay are done with it.
+    fn finish(&mut self, id: u64, message: &Meet, view: View<'_>) {
+        let (Some(name), Ok(from)) = (message.name(), message.zone()) else {
+            return self.refuse(id, Refusal::Malformed);
+        };
+        let Some(zone) = self.peers.get(&id).map(|peer| peer.zone.clone()) else { return };
+        let publisher = self.find(&zone, &name, from.as_ref(), view);
+        let mut finished = Vec::new();
+        if let Some(publisher) = publisher
+            && let Some(Peer { role: Role::Publisher(publication), .. }) = self.peers.get_mut(&publisher)
+        {
+            publication.detached.retain(|(known, number)| {
+                let mine = *known == zone;
+                finished.extend(mine.then_some((publisher, *number)));
+                !mine
+            });
+        }
+        for (publisher, number) in finished {
+            self.notify(publisher, News { kind: kind::FINISHED, number, zone: zone.clone() });
+        }
+        if let Some(peer) = self.peers.remove(&id) {
+            tell(&peer.socket, &Meet::new(kind::END));
+        }
+    }
+
+    /// A connection is over; `done` if its client said so before.
+    fn end(&mut self, id: u64, done: bool) {
+        let Some(peer) = self.peers.remove(&id) else { return };
+        match peer.role {
+            Role::Silent | Role::Waiting { .. } => {}
+            Role::Publisher(publication) => {
+                if let Some(ids) = self.names.get_mut(&publication.name) {
+                    ids.remove(&id);
+                    if ids.is_empty() {
+                        self.names.remove(&publication.name);
+                    }
+                }
+                let mut gone = Meet::new(kind::GONE);
+                gone.code = if done { 0 } else { code::DIED };
+                for consumer in publication.consumers.into_keys() {
+                    // Its own end is for it to tell.
+                    if let Some(consumer) = self.peers.get(&consumer) {
+                        tell(&consumer.socket, &gone);
+                    }
+                }
+            }
+            Role::Consumer { publisher, number } => {
+                let Some(source) = self.peers.get_mut(&publisher) else { return };
+                if let Role::Publisher(publication) = &mut source.role {
+                    publication.consumers.remove(&id);
+                }
+                let kind = if done { kind::FINISHED } else { kind::LOST };
+                self.notify(publisher, News { kind, number, zone: peer.zone });
+            }
+        }
+    }
+
+    fn end_zone(&mut self, zone: &ZoneName) {
+        let of_zone = |(id, peer): (&u64, &Peer)| (peer.zone == *zone).then_some(*id);
+        for id in self.peers.iter().filter_map(of_zone).collect::<Vec<_>>() {
+            self.end(id, false);
+        }
+        self.lose_detached(|_, consumer| consumer == zone);
+    }
+
+    /// Those who took something, did not stay and will not say that they are done: publisher's zone and theirs.
+    fn lose_detached(&mut self, is_lost: impl Fn(&ZoneName, &ZoneName) -> bool) {
+        let mut lost = Vec::new();
+        for (id, peer) in &mut self.peers {
+            let Role::Publisher(publication) = &mut peer.role else { continue };
+            publication.detached.retain(|(zone, number)| {
+                let keep = !is_lost(&peer.zone, zone);
+                if !keep {
+                    lost.push((*id, News { kind: kind::LOST, number: *number, zone: zone.clone() }));
+                }
+                keep
+            });
+        }
+        for (publisher, news) in lost {
+            self.notify(publisher, news);
+        }
+    }
+}
+
+/// A quarter of the descriptors at most: the others are for clients, workers and what these share.
+fn most() -> usize {
+    let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile).current.unwrap_or(u64::MAX);
+    ALL.min(usize::try_from(limit / 4).unwrap_or(ALL))
+}
+
+/// False if the peer is gone, or takes nothing.
+fn tell(socket: &Foreign, message: &Meet) -> bool {
+    packet::send_now(socket, message.as_bytes(), &[]).is_ok()
+}
+
+#[cfg(test)]
+mod tests;
