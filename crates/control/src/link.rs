@@ -2,7 +2,7 @@
 //!
 //! The worker outlives a broker: when the connection ends, a thread of this link joins the successor through
 //! `workers.sock` and shows its token. Requests that were under way are asked again. The two sides then settle the
-//! account: the broker tells what its books say, and the link gives back (or asks for) the difference to what the
+//! account: the broker tells what its accounts say, and the link gives back (or asks for) the difference to what the
 //! worker really was granted. So neither a lost grant nor a lost release leaves a trace.
 //!
 //! Locking: `state` is held for moments only, never while waiting for an answer.
@@ -19,7 +19,7 @@ use zerocopy::{FromBytes, IntoBytes};
 
 use super::messages::{self, ToBroker, ToWorker, Token, account, code, to_broker, to_worker};
 use super::name::ZoneName;
-use super::suspend::{Inside, Quiesce};
+use super::suspend::{Inside, Suspension};
 
 mod sharing;
 
@@ -30,11 +30,11 @@ use crate::statistics::Writer;
 use crate::turn_page::Turnstile;
 
 /// How long a request waits for a broker that is away.
-const PATIENCE: Duration = Duration::from_secs(5);
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
 const REJOIN_EVERY: Duration = Duration::from_millis(25);
 const RESEND_EVERY: Duration = Duration::from_millis(20);
-/// How long those who call the driver are waited for when the worker is to quiesce.
-const SETTLE: Duration = Duration::from_millis(50);
+/// How long those who call the driver are waited for when the worker is to be suspended.
+const SUSPEND_TIMEOUT: Duration = Duration::from_millis(50);
 
 /// A client, as the broker hands it over.
 pub struct Assignment {
@@ -81,7 +81,7 @@ struct Shared {
     names_descriptors: bool,
     state: Mutex<State>,
     changed: Condvar,
-    quiesce: Quiesce,
+    suspension: Suspension,
 }
 
 struct State {
@@ -150,8 +150,8 @@ impl BrokerLink {
             imports: HashMap::new(),
             isolated: false,
         };
-        let (state, changed, quiesce) = (Mutex::new(state), Condvar::new(), Quiesce::default());
-        Self { shared: Arc::new(Shared { rejoin, names_descriptors, state, changed, quiesce }) }
+        let (state, changed, suspension) = (Mutex::new(state), Condvar::new(), Suspension::default());
+        Self { shared: Arc::new(Shared { rejoin, names_descriptors, state, changed, suspension }) }
     }
 
     /// Tells which parts of the jail are missing, as bits of [`crate::jail::Missing`], and the driver's version.
@@ -214,7 +214,7 @@ impl BrokerLink {
                 state.isolated = message.details.flags & messages::shared_flags::ISOLATE != 0;
             }
             if message.details.flags & messages::shared_flags::MAY_SUSPEND != 0 {
-                self.shared.quiesce.allow();
+                self.shared.suspension.allow();
             }
             let shared = Arc::clone(&self.shared);
             std::thread::Builder::new().name("broker-link".into()).spawn(move || shared.listen())?;
@@ -238,13 +238,13 @@ impl BrokerLink {
     /// Before the driver is called, for as long as it is: not while this worker's memory is elsewhere.
     #[inline]
     pub fn enter_driver(&self) -> Inside<'_> {
-        self.shared.quiesce.enter(|| self.shared.lock().tell(to_broker::WAKE))
+        self.shared.suspension.enter(|| self.shared.lock().tell(to_broker::BUSY))
     }
 
     /// The same for who can do without.
     #[inline]
     pub fn try_enter_driver(&self) -> Option<Inside<'_>> {
-        self.shared.quiesce.try_enter()
+        self.shared.suspension.try_enter()
     }
 
     /// Asks the zone's ledger for `bytes`; they count until they are released or the worker ends.
@@ -294,7 +294,7 @@ impl Shared {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Asks until there is an answer or patience ends.
+    /// Asks until there is an answer or the timeout is over.
     fn request(&self, mut message: ToBroker, fd: Option<BorrowedFd<'_>>) -> Option<Box<Answer>> {
         let fd = message.bring(fd, self.names_descriptors);
         let (account, bytes) = match message.kind {
@@ -302,7 +302,7 @@ impl Shared {
             _ => (account::DEVICE, 0),
         };
         let import = sharing::memory_asked_for(&message);
-        let deadline = Instant::now() + PATIENCE;
+        let deadline = Instant::now() + ANSWER_TIMEOUT;
         let mut state = self.lock();
         loop {
             let seq = state.next_seq;
@@ -392,9 +392,9 @@ impl Shared {
                 turnstile.set_bell(bell);
             }
             state.settle(socket, &adopted);
-            if self.quiesce.is_quiesced() {
+            if self.suspension.is_suspended() {
                 // Its memory is still elsewhere, which the new broker cannot know.
-                state.tell(to_broker::QUIESCED);
+                state.tell(to_broker::SUSPENDED);
             }
             drop(state);
             self.changed.notify_all();
@@ -430,11 +430,12 @@ impl Shared {
             };
             drop(state);
             match message.map(|message| message.kind) {
-                Some(to_worker::QUIESCE) => {
-                    let said = if self.quiesce.settle(SETTLE) { to_broker::QUIESCED } else { to_broker::WAKE };
+                Some(to_worker::SUSPEND) => {
+                    let said =
+                        if self.suspension.suspend(SUSPEND_TIMEOUT) { to_broker::SUSPENDED } else { to_broker::BUSY };
                     self.lock().tell(said);
                 }
-                Some(to_worker::RESUME) => self.quiesce.resume(),
+                Some(to_worker::RESUME) => self.suspension.resume(),
                 _ => {}
             }
             self.changed.notify_all();
@@ -488,7 +489,7 @@ impl State {
                 Err(_) => false,
             },
             Err(_) => {
-                // It is lost; the link's thread sees the end of the connection, and begins anew.
+                // It is lost; the link's thread sees the end of the connection, and starts again.
                 let _ = rustix::net::shutdown(&socket, rustix::net::Shutdown::Both);
                 false
             }
@@ -550,7 +551,7 @@ impl State {
         }
     }
 
-    /// Brings the new broker's books to what this worker holds.
+    /// Brings the new broker's accounts to what this worker holds.
     fn settle(&mut self, socket: OwnedFd, adopted: &ToWorker) {
         (self.used, self.limit) = (adopted.used, adopted.limit);
         let socket = Arc::new(socket);
@@ -586,7 +587,7 @@ fn join(path: &std::path::Path, token: &Token, page: Option<&OwnedFd>, names: bo
     let page = message.bring(page.map(AsFd::as_fd), names);
     packet::send(&socket, message.as_bytes(), page.as_slice())?;
     let mut fds = [PollFd::new(&socket, PollFlags::IN)];
-    let time = rustix::event::Timespec { tv_sec: PATIENCE.as_secs() as i64, tv_nsec: 0 };
+    let time = rustix::event::Timespec { tv_sec: ANSWER_TIMEOUT.as_secs() as i64, tv_nsec: 0 };
     if rustix::event::poll(&mut fds, Some(&time))? == 0 {
         return Err(io::ErrorKind::TimedOut.into());
     }

@@ -8,6 +8,7 @@ use super::name;
 
 /// A limit that is none.
 pub const UNLIMITED: u64 = u64::MAX;
+/// 128 random bits: who has it may use what it stands for.
 pub type Token = [u8; 16];
 
 /// Kinds of [`ToBroker`].
@@ -37,9 +38,9 @@ pub mod to_broker {
     /// Has unmapped what it got for `token`; answered with `REPLY`.
     pub const CLOSE: u32 = 11;
     /// None of its threads calls the driver: its memory may be moved.
-    pub const QUIESCED: u32 = 12;
-    /// It cannot quiesce, or its client wants something.
-    pub const WAKE: u32 = 13;
+    pub const SUSPENDED: u32 = 12;
+    /// It cannot be suspended, or wants to be resumed: its client has something to do.
+    pub const BUSY: u32 = 13;
 }
 
 /// Kinds of [`ToWorker`].
@@ -49,14 +50,14 @@ pub mod to_worker {
     pub const ASSIGN: u32 = 1;
     /// Answer to a request with the same `seq`.
     pub const REPLY: u32 = 2;
-    /// A new broker has taken the worker over; `charged` is what its books say. The descriptor is its scheduler's bell.
+    /// A new broker has taken the worker over; `charged` is what its accounts say. The descriptor is its scheduler's bell.
     pub const ADOPTED: u32 = 3;
-    /// Whoever paid for the import `token` is gone: from now on it is `value` bytes of this worker's account.
+    /// The worker that paid for the import `token` is gone: from now on it is `value` bytes of this worker's account.
     pub const PAYS: u32 = 4;
     /// The zone exports to others: from now on nothing that it allocates may share a page with anything else.
     pub const ISOLATE: u32 = 5;
-    /// Its memory is to be moved away: it quiesces and says `QUIESCED`, or cannot and says `WAKE`.
-    pub const QUIESCE: u32 = 6;
+    /// Its memory is to be moved away: it keeps its threads out of the driver and says `SUSPENDED`, or cannot and says `BUSY`.
+    pub const SUSPEND: u32 = 6;
     /// Its memory is where it was: it may go on.
     pub const RESUME: u32 = 7;
     /// First message to a fresh worker: the descriptor is the memory that it will share with its client.
@@ -90,8 +91,9 @@ pub struct Shared {
     pub kind: u64,
     /// Bytes behind the descriptor.
     pub size: u64,
-    /// Where in it the shared piece lies, and how long it is.
+    /// Where in it the shared piece lies.
     pub offset: u64,
+    /// Length of the shared piece.
     pub len: u64,
     /// Of an exporter: other pieces lie behind the same descriptor. Of an importer: it may only read.
     pub flags: u64,
@@ -102,8 +104,11 @@ pub struct Shared {
 /// A cell begins with the number of records that were ever asked for; its second half are slots, into which streams write
 /// the numbers of the records that they have come to: record *n* goes to slot *n* mod [`SLOTS`](event_page::SLOTS).
 pub mod event_page {
+    /// Bytes of a page.
     pub const PAGE: usize = 64 << 10;
+    /// Bytes of an event's cell.
     pub const CELL: usize = 128;
+    /// Slots of a cell.
     pub const SLOTS: usize = 8;
     /// Where the slots of a cell begin.
     pub const FIRST_SLOT: usize = CELL / 2;
@@ -111,13 +116,15 @@ pub mod event_page {
 
 /// Flags of [`Shared`].
 pub mod shared_flags {
+    /// Of an exporter: other pieces lie behind the same descriptor.
     pub const HAS_NEIGHBOURS: u64 = 1;
+    /// Of an importer: it may only read.
     pub const READ_ONLY: u64 = 2;
     /// Of an importer: it is another zone's.
     pub const OTHER_ZONE: u64 = 8;
     /// Of an `ASSIGN`: as `ISOLATE`.
     pub const ISOLATE: u64 = 4;
-    /// Of an `ASSIGN`: there may be a `QUIESCE`.
+    /// Of an `ASSIGN`: there may be a `SUSPEND`.
     pub const MAY_SUSPEND: u64 = 32;
     /// Of an `ASSIGN`: the client brings the region, and offers it on its socket.
     pub const BRINGS_REGION: u64 = 16;
@@ -129,13 +136,17 @@ pub mod account {
     pub const DEVICE: u32 = 0;
     /// Host memory pinned for them.
     pub const PINNED: u32 = 1;
+    /// How many accounts there are.
     pub const COUNT: usize = 2;
 }
 
 /// Codes of a `REPLY`.
 pub mod code {
+    /// As was asked.
     pub const GRANTED: u32 = 0;
+    /// The zone's limit is reached.
     pub const OVER_LIMIT: u32 = 1;
+    /// Not now, or not so many.
     pub const REFUSED: u32 = 2;
     /// Nobody offers this, or no longer.
     pub const UNKNOWN: u32 = 3;
@@ -145,29 +156,42 @@ pub mod code {
     pub const DENIED: u32 = 5;
 }
 
+/// A message of a worker.
 #[derive(Debug, Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
 pub struct ToBroker {
+    /// One of [`to_broker`].
     pub kind: u32,
+    /// Of a `JAILED`: the driver's CUDA version.
     pub version: u32,
+    /// Numbers a request, for its answer.
     pub seq: u64,
+    /// What the kind says.
     pub value: u64,
+    /// What the kind says.
     pub token: Token,
+    /// One of [`account`].
     pub account: u32,
     /// The descriptor that belongs to the message: its number in the worker and 1, for the broker to take; or 0: there is
     /// none, or it comes along. Which it is depends on whether the worker may send descriptors.
     pub descriptor: u32,
+    /// Of an `EXPORT`.
     pub details: Shared,
 }
 
+/// A message of the broker.
 #[derive(Debug, Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
 pub struct ToWorker {
+    /// One of [`to_worker`].
     pub kind: u32,
+    /// Of a `REPLY`: one of [`code`].
     pub code: u32,
+    /// Of the request that it answers.
     pub seq: u64,
     /// The zone's account, over all its workers.
     pub used: u64,
+    /// The zone's limit, or [`UNLIMITED`].
     pub limit: u64,
     /// This worker's part of it.
     pub charged: u64,
@@ -175,17 +199,26 @@ pub struct ToWorker {
     pub pinned: u64,
     /// What each of its contexts costs, on the zone's account.
     pub context_memory: u64,
+    /// Weight of the zone's GPU time.
     pub share: u32,
+    /// Of an `ASSIGN`: the client's process.
     pub client_pid: u32,
+    /// Of an `ASSIGN`: the client's user.
     pub client_uid: u32,
+    /// Of an `ASSIGN`: the client's group.
     pub client_gid: u32,
+    /// What the kind says.
     pub token: Token,
+    /// What the kind says.
     pub value: u64,
+    /// Of a `REPLY` to an `IMPORT`.
     pub details: Shared,
+    /// Of an `ASSIGN`: the zone's name, as [`ZoneName::from_field`](name::ZoneName::from_field) reads it.
     pub zone: [u8; name::MAX + 1],
 }
 
 impl ToBroker {
+    /// A message of which only the kind is set.
     pub fn new(kind: u32) -> Self {
         Self {
             kind,
@@ -214,6 +247,7 @@ impl ToBroker {
 }
 
 impl ToWorker {
+    /// A message of which only the kind is set.
     pub fn new(kind: u32) -> Self {
         Self {
             kind,

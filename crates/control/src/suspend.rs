@@ -1,7 +1,7 @@
-//! A quiesced worker: none of its threads calls the driver, so that its memory can be moved away.
+//! A suspended worker: none of its threads calls the driver, so that its memory can be moved away.
 //!
-//! Every thread that is about to call the driver enters here and leaves afterwards. When the broker wants the worker to
-//! quiesce, those inside are waited for, and those that come wait and have the broker told that they do.
+//! Every thread that is about to call the driver enters here and leaves afterwards. When the broker wants to suspend the
+//! worker, threads inside are waited for, and threads that come later wait and have the broker told that they do.
 //!
 //! A worker of a node that never suspends anybody pays one load for each message.
 
@@ -11,31 +11,32 @@ use std::time::{Duration, Instant};
 
 const POLL: Duration = Duration::from_millis(1);
 
+/// Keeps threads out of the driver while the worker is suspended.
 #[derive(Default)]
-pub struct Quiesce {
+pub struct Suspension {
     /// Set once, before the first message.
     possible: AtomicBool,
     wanted: AtomicBool,
     inside: AtomicU32,
     lock: Mutex<()>,
-    awake: Condvar,
+    resumed: Condvar,
 }
 
 /// Leave to call the driver, until dropped.
-pub struct Inside<'a>(Option<&'a Quiesce>);
+pub struct Inside<'a>(Option<&'a Suspension>);
 
 impl Drop for Inside<'_> {
     #[inline]
     fn drop(&mut self) {
-        if let Some(quiesce) = self.0 {
-            // SYNC POINT: what was done inside happens before the worker is found quiesced.
-            quiesce.inside.fetch_sub(1, Ordering::SeqCst);
+        if let Some(suspension) = self.0 {
+            // SYNC POINT: what was done inside happens before the worker counts as suspended.
+            suspension.inside.fetch_sub(1, Ordering::SeqCst);
         }
     }
 }
 
-impl Quiesce {
-    /// The broker may ask this worker to quiesce.
+impl Suspension {
+    /// The broker may suspend this worker.
     pub fn allow(&self) {
         self.possible.store(true, Ordering::SeqCst);
     }
@@ -54,13 +55,13 @@ impl Quiesce {
         }
     }
 
-    /// The same for who can do without.
+    /// The same for a thread that can do without: nothing while the worker is suspended, or is about to be.
     #[inline]
     pub fn try_enter(&self) -> Option<Inside<'_>> {
         if !self.possible.load(Ordering::Relaxed) {
             return Some(Inside(None));
         }
-        // SYNC POINT: either this thread sees that the worker is to quiesce, or `settle` sees this thread.
+        // SYNC POINT: either this thread sees that the worker is to be suspended, or `suspend` sees this thread.
         self.inside.fetch_add(1, Ordering::SeqCst);
         let inside = Inside(Some(self));
         (!self.wanted.load(Ordering::SeqCst)).then_some(inside)
@@ -73,13 +74,13 @@ impl Quiesce {
             ask();
         }
         while self.wanted.load(Ordering::SeqCst) {
-            guard = self.awake.wait(guard).unwrap_or_else(PoisonError::into_inner);
+            guard = self.resumed.wait(guard).unwrap_or_else(PoisonError::into_inner);
         }
     }
 
-    /// Quiesces, if all inside leave in time: true, and stays so until `resume`.
-    pub fn settle(&self, time: Duration) -> bool {
-        let deadline = Instant::now() + time;
+    /// Suspends the worker if all threads inside leave in time: true, and stays so until `resume`.
+    pub fn suspend(&self, timeout: Duration) -> bool {
+        let deadline = Instant::now() + timeout;
         self.wanted.store(true, Ordering::SeqCst);
         while self.inside.load(Ordering::SeqCst) > 0 {
             if Instant::now() >= deadline {
@@ -91,13 +92,15 @@ impl Quiesce {
         true
     }
 
+    /// Lets threads call the driver again.
     pub fn resume(&self) {
         let _guard = self.lock.lock().unwrap_or_else(PoisonError::into_inner);
         self.wanted.store(false, Ordering::SeqCst);
-        self.awake.notify_all();
+        self.resumed.notify_all();
     }
 
-    pub fn is_quiesced(&self) -> bool {
+    /// Whether the worker is suspended, or is about to be.
+    pub fn is_suspended(&self) -> bool {
         self.wanted.load(Ordering::SeqCst)
     }
 }
@@ -110,14 +113,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn who_comes_while_it_is_quiesced_asks_and_waits() {
-        let quiesce = Arc::new(Quiesce::default());
-        quiesce.allow();
-        drop(quiesce.enter(|| panic!("it is not quiesced")));
-        assert!(quiesce.settle(Duration::ZERO));
-        assert!(quiesce.try_enter().is_none());
+    fn threads_that_come_while_suspended_ask_and_wait() {
+        let suspension = Arc::new(Suspension::default());
+        suspension.allow();
+        drop(suspension.enter(|| panic!("nothing is suspended")));
+        assert!(suspension.suspend(Duration::ZERO));
+        assert!(suspension.try_enter().is_none());
         let ((asked, asks), (entered, enters)) = (mpsc::channel(), mpsc::channel());
-        let other = quiesce.clone();
+        let other = suspension.clone();
         let thread = std::thread::spawn(move || {
             let inside = other.enter(|| asked.send(()).unwrap());
             entered.send(()).unwrap();
@@ -125,20 +128,20 @@ mod tests {
         });
         asks.recv().unwrap();
         assert!(enters.try_recv().is_err());
-        quiesce.resume();
+        suspension.resume();
         enters.recv().unwrap();
         thread.join().unwrap();
-        assert_eq!(quiesce.inside.load(Ordering::SeqCst), 0);
+        assert_eq!(suspension.inside.load(Ordering::SeqCst), 0);
     }
 
     #[test]
-    fn a_worker_with_somebody_inside_does_not_quiesce() {
-        let quiesce = Quiesce::default();
-        quiesce.allow();
-        let inside = quiesce.enter(|| ());
-        assert!(!quiesce.settle(Duration::from_millis(5)));
-        assert!(!quiesce.is_quiesced(), "it gave up");
+    fn a_worker_with_a_thread_inside_is_not_suspended() {
+        let suspension = Suspension::default();
+        suspension.allow();
+        let inside = suspension.enter(|| ());
+        assert!(!suspension.suspend(Duration::from_millis(5)));
+        assert!(!suspension.is_suspended(), "it gave up");
         drop(inside);
-        assert!(quiesce.settle(Duration::ZERO));
+        assert!(suspension.suspend(Duration::ZERO));
     }
 }

@@ -4,8 +4,11 @@ use serde::{Deserialize, Serialize};
 
 use crate::mig;
 
+/// The largest weight.
 pub const MAX_SHARE: u32 = 10_000;
+/// The weight of a zone that is given none.
 pub const DEFAULT_SHARE: u32 = 100;
+/// The highest priority.
 pub const MAX_PRIORITY: u32 = 100;
 /// A thousand processors.
 pub const MAX_HOST_CPU: u32 = 100_000;
@@ -60,8 +63,11 @@ impl Default for ZoneLimits {
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Labels {
+    /// Its pod in Kubernetes.
     pub pod: String,
+    /// The namespace of the pod.
     pub namespace: String,
+    /// Its container in the pod.
     pub container: String,
 }
 
@@ -69,8 +75,11 @@ pub struct Labels {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Access {
+    /// Owner of the socket; none: the broker's user.
     pub uid: Option<u32>,
+    /// Group of the socket; none: the broker's group.
     pub gid: Option<u32>,
+    /// Permissions of the socket.
     pub mode: u32,
 }
 
@@ -98,11 +107,15 @@ pub struct ZoneBindings {
 /// All of it.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ZoneSettings {
+    /// What it may have.
     pub limits: ZoneLimits,
+    /// Who it belongs to.
     #[serde(default)]
     pub labels: Labels,
+    /// Who may connect.
     #[serde(default)]
     pub access: Access,
+    /// GPUs and other zones.
     /// Stored and sent under its first name, which older versions write and read.
     #[serde(default, rename = "ties", alias = "bindings")]
     pub bindings: ZoneBindings,
@@ -118,9 +131,12 @@ impl From<ZoneLimits> for ZoneSettings {
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Change<T> {
+    /// It stays.
     #[default]
     Keep,
+    /// There is none from now on.
     Clear,
+    /// It has this value from now on.
     Set(T),
 }
 
@@ -138,22 +154,35 @@ impl<T> Change<T> {
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct ZoneChange {
+    /// Limit of GPU memory.
     pub memory: Change<u64>,
+    /// Limit of pinned memory.
     pub pinned: Change<u64>,
+    /// Limit of GPU time.
     pub cap: Change<u32>,
+    /// Limit of its workers' host memory.
     pub host_memory: Change<u64>,
+    /// Limit of its workers' processor time.
     pub host_cpu: Change<u32>,
+    /// None: it stays.
     pub share: Option<u32>,
+    /// None: it stays.
     pub priority: Option<u32>,
+    /// None: it stays.
     pub pod: Option<String>,
+    /// None: it stays.
     pub namespace: Option<String>,
+    /// None: it stays.
     pub container: Option<String>,
+    /// None: they stay.
     pub budgets: Option<Vec<String>>,
+    /// None: they stay.
     #[serde(rename = "circles", alias = "sharing_groups")]
     pub sharing_groups: Option<Vec<String>>,
 }
 
 impl ZoneChange {
+    /// Changes settings; whether they are valid is another question.
     pub fn apply(self, settings: &mut ZoneSettings) {
         let ZoneSettings { limits, labels, bindings, .. } = settings;
         for (known, new) in
@@ -183,7 +212,9 @@ impl ZoneChange {
     }
 }
 
+/// Why settings are not valid.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
+#[allow(missing_docs, reason = "the messages say it")]
 pub enum BadSettings {
     #[error("a share is a number from 1 to {MAX_SHARE}")]
     Share,
@@ -197,7 +228,7 @@ pub enum BadSettings {
     HostMemory,
     #[error("processor time is a percentage from 1 to {MAX_HOST_CPU}")]
     HostCpu,
-    #[error("a socket's mode lies between 0 and 0777")]
+    #[error("a socket mode is between 0 and 0777")]
     Mode,
     #[error("a label has at most {MAX_LABEL} characters, none of them a control character")]
     Label,

@@ -12,7 +12,7 @@ use control::messages::{ToWorker, to_worker};
 use control::spawner::{Child, Program};
 
 impl Broker {
-    /// Asks idle workers to quiesce.
+    /// Has idle workers suspended.
     pub(crate) fn look_for_idle(&mut self, now: Instant) {
         let serving = self.workers.iter_mut().filter(|(_, worker)| worker.is_serving() && worker.has_socket());
         let done = serving.map(|(id, worker)| {
@@ -64,10 +64,10 @@ impl Broker {
         while let Some(effect) = effects.pop_front() {
             match effect {
                 Effect::Ask(id) => {
-                    self.ask_to_quiesce(id);
+                    self.ask_to_suspend(id);
                 }
                 Effect::AskFirst(ids) => {
-                    ids.into_iter().any(|id| self.ask_to_quiesce(id));
+                    ids.into_iter().any(|id| self.ask_to_suspend(id));
                 }
                 Effect::StartMove(id, which) => match self.start_mover(id, which) {
                     Ok(mover) => self.suspend.move_started(id, which, mover, Instant::now()),
@@ -93,11 +93,11 @@ impl Broker {
     }
 
     /// False if the worker shares memory, or does not take the message.
-    fn ask_to_quiesce(&mut self, id: u64) -> bool {
+    fn ask_to_suspend(&mut self, id: u64) -> bool {
         let Some(worker) = self.workers.get(id).filter(|_| !self.sharing.exports.is_sharing(id)) else {
             return false;
         };
-        let told = worker.tell(&ToWorker::new(to_worker::QUIESCE), &[]).is_ok();
+        let told = worker.tell(&ToWorker::new(to_worker::SUSPEND), &[]).is_ok();
         if told {
             self.suspend.asked(id, Instant::now());
         }

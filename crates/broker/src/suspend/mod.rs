@@ -1,14 +1,14 @@
 //! Suspending idle clients: their GPU memory is moved to the host, and back when they continue.
 //!
-//! A worker whose client has asked for nothing for a while is asked to quiesce. Once none of its threads calls the driver, a
-//! process of ours (the mover) has the driver move its memory. The worker stays suspended until its client wants something:
+//! A worker whose client has asked for nothing for a while is asked to keep its threads out of the driver. Once none of them
+//! calls it, a process of ours (the mover) has the driver move its memory. The worker stays suspended until its client wants something:
 //! then the memory comes back, and the worker goes on as if nothing had been. Its zone is charged all the time: what was moved
 //! is still its own.
 //!
 //! Workers that share memory with others are left alone: what others map would stay where it is. Where there is no room to
 //! come back to, the longest idle of the others makes some, or the client waits.
 //!
-//! A worker can lie about having quiesced. Then its own calls fail, or it faults. It says so without having been asked only
+//! A worker can lie about its threads. Then its own calls fail, or it faults. It says so without having been asked only
 //! once, when it finds a new broker; and nobody makes room for one whose move failed for other reasons than that.
 //!
 //! [`Suspension`] decides, and returns [`Effect`]s; [`effects`] has them done. `M` is the running mover.
@@ -20,7 +20,7 @@ use std::time::{Duration, Instant};
 
 use control::checkpoint::{Move, NO_ROOM_STATUS};
 
-/// A worker has answered by then, or will not quiesce.
+/// A worker has answered by then, or will not be suspended.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
 /// After a move back that failed: until the next try, and longer each time.
 const RETRY: Duration = Duration::from_secs(1);
@@ -43,7 +43,7 @@ pub type Done = (u64, Option<u64>);
 /// What is to be done.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Effect {
-    /// Ask a worker to quiesce. [`Suspension::asked`] is told if it took the message.
+    /// Ask a worker to keep its threads out of the driver. [`Suspension::asked`] is told if it took the message.
     Ask(u64),
     /// Ask the first of these that takes the message.
     AskFirst(Vec<u64>),
@@ -58,9 +58,9 @@ pub enum Effect {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Said {
     /// None of its threads calls the driver.
-    Quiesced,
-    /// Its client wants something.
-    Wake,
+    Suspended,
+    /// They do: its client wants something.
+    Busy,
 }
 
 /// What a move that has ended came to.
@@ -118,7 +118,7 @@ struct Tracked<M> {
 
 enum State<M> {
     Running,
-    /// It was asked to quiesce.
+    /// It was asked to keep its threads out of the driver.
     Asked(Instant),
     /// Its memory goes out. `wanted`: its client wants something meanwhile.
     Leaving {
@@ -197,7 +197,7 @@ impl<M> Suspension<M> {
         self.workers.values().filter_map(deadline).min()
     }
 
-    /// Looks at workers that serve. Those that are idle for long enough are asked to quiesce.
+    /// Looks at workers that serve. Those that are idle for long enough are to be suspended.
     pub fn observe(&mut self, workers: impl Iterator<Item = (u64, Done)>, now: Instant) -> Vec<Effect> {
         let Some(after) = self.after else { return Vec::new() };
         let mut idle = Vec::new();
@@ -216,7 +216,7 @@ impl<M> Suspension<M> {
         idle
     }
 
-    /// A worker was asked to quiesce, and has taken the message.
+    /// A worker was asked, and has taken the message.
     pub fn asked(&mut self, id: u64, now: Instant) {
         if let Some(known) = self.workers.get_mut(&id) {
             known.state = State::Asked(now);
@@ -226,25 +226,25 @@ impl<M> Suspension<M> {
     pub fn on_message(&mut self, id: u64, said: Said, now: Instant) -> Option<Effect> {
         let known = self.workers.entry(id).or_insert_with(|| Tracked::new(now));
         match (said, &mut known.state) {
-            (Said::Quiesced, State::Asked(_)) => Some(Effect::StartMove(id, Move::Out)),
+            (Said::Suspended, State::Asked(_)) => Some(Effect::StartMove(id, Move::Out)),
             // It was moved by a broker before us, of which nobody knows how far it came.
-            (Said::Quiesced, State::Running) if std::mem::take(&mut known.unknown) => {
+            (Said::Suspended, State::Running) if std::mem::take(&mut known.unknown) => {
                 Some(Effect::StartMove(id, Move::Back))
             }
             // It took too long to answer, or was never asked.
-            (Said::Quiesced, State::Running) => {
+            (Said::Suspended, State::Running) => {
                 known.resume(now, NOT_AGAIN_FOR);
                 Some(Effect::Resume(id))
             }
-            (Said::Wake, State::Asked(_)) => {
+            (Said::Busy, State::Asked(_)) => {
                 known.resume(now, Duration::ZERO);
                 None
             }
-            (Said::Wake, State::Leaving { wanted, .. }) => {
+            (Said::Busy, State::Leaving { wanted, .. }) => {
                 *wanted = true;
                 None
             }
-            (Said::Wake, State::Suspended) => Some(Effect::StartMove(id, Move::Back)),
+            (Said::Busy, State::Suspended) => Some(Effect::StartMove(id, Move::Back)),
             _ => None,
         }
     }

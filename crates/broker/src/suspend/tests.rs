@@ -17,7 +17,7 @@ fn idle(suspension: &mut Suspension<u32>, ids: &[u64], now: Instant) -> Vec<Effe
 fn suspended(suspension: &mut Suspension<u32>, id: u64, now: Instant) {
     idle(suspension, &[id], now);
     suspension.asked(id, now);
-    assert_eq!(suspension.on_message(id, Said::Quiesced, now), Some(Effect::StartMove(id, Move::Out)));
+    assert_eq!(suspension.on_message(id, Said::Suspended, now), Some(Effect::StartMove(id, Move::Out)));
     suspension.move_started(id, Move::Out, 7, now);
     assert_eq!(suspension.move_ended(id, Outcome::Done, now), Some((Moved::Suspended, vec![])));
 }
@@ -52,7 +52,7 @@ fn memory_goes_and_comes_back_when_the_client_wants_something() {
     let (mut suspension, now) = (suspension(), Instant::now());
     suspended(&mut suspension, 1, now);
     assert!(suspension.is_suspended(1) && suspension.next_deadline().is_none());
-    assert_eq!(suspension.on_message(1, Said::Wake, now), Some(Effect::StartMove(1, Move::Back)));
+    assert_eq!(suspension.on_message(1, Said::Busy, now), Some(Effect::StartMove(1, Move::Back)));
     suspension.move_started(1, Move::Back, 8, now);
     assert_eq!((suspension.mover(1), suspension.next_deadline()), (Some(&8), Some(now + MOVE_TIMEOUT)));
     assert_eq!(suspension.move_ended(1, Outcome::Done, now), Some((Moved::Resumed, vec![Effect::Resume(1)])));
@@ -64,12 +64,12 @@ fn a_client_that_continues_meanwhile_does_not_wait_for_nothing() {
     let (mut suspension, now) = (suspension(), Instant::now());
     idle(&mut suspension, &[1], now);
     suspension.asked(1, now);
-    assert_eq!(suspension.on_message(1, Said::Wake, now), None, "it goes on by itself");
+    assert_eq!(suspension.on_message(1, Said::Busy, now), None, "it goes on by itself");
     assert!(!suspension.is_suspended(1));
     suspension.asked(1, now);
-    suspension.on_message(1, Said::Quiesced, now);
+    suspension.on_message(1, Said::Suspended, now);
     suspension.move_started(1, Move::Out, 7, now);
-    assert_eq!(suspension.on_message(1, Said::Wake, now), None);
+    assert_eq!(suspension.on_message(1, Said::Busy, now), None);
     let back = vec![Effect::StartMove(1, Move::Back)];
     assert_eq!(suspension.move_ended(1, Outcome::Done, now), Some((Moved::Suspended, back)));
 }
@@ -77,16 +77,16 @@ fn a_client_that_continues_meanwhile_does_not_wait_for_nothing() {
 #[test]
 fn a_worker_that_lies_moves_nobody() {
     let (mut suspension, now) = (suspension(), Instant::now());
-    assert_eq!(suspension.on_message(1, Said::Quiesced, now), Some(Effect::Resume(1)));
-    assert_eq!(suspension.on_message(1, Said::Wake, now), None);
+    assert_eq!(suspension.on_message(1, Said::Suspended, now), Some(Effect::Resume(1)));
+    assert_eq!(suspension.on_message(1, Said::Busy, now), None);
     assert_eq!(idle(&mut suspension, &[1], now + AFTER + SECOND), [], "and is not asked for a while");
     assert_eq!(suspension.move_ended(1, Outcome::Done, now), None);
     // One of the last broker's may say it once.
     suspension.adopt(2, now);
-    assert_eq!(suspension.on_message(2, Said::Quiesced, now), Some(Effect::StartMove(2, Move::Back)));
+    assert_eq!(suspension.on_message(2, Said::Suspended, now), Some(Effect::StartMove(2, Move::Back)));
     suspension.move_started(2, Move::Back, 7, now);
     suspension.move_ended(2, Outcome::Done, now);
-    assert_eq!(suspension.on_message(2, Said::Quiesced, now), Some(Effect::Resume(2)));
+    assert_eq!(suspension.on_message(2, Said::Suspended, now), Some(Effect::Resume(2)));
 }
 
 #[test]
@@ -96,7 +96,7 @@ fn the_longest_idle_makes_room() {
     idle(&mut suspension, &[3], now);
     idle(&mut suspension, &[2], now + SECOND);
     idle(&mut suspension, &[4], now + 5 * SECOND);
-    suspension.on_message(1, Said::Wake, now);
+    suspension.on_message(1, Said::Busy, now);
     suspension.move_started(1, Move::Back, 7, now);
     let later = now + 5 * SECOND;
     let ended = suspension.move_ended(1, Outcome::NoRoom, later);
@@ -114,7 +114,7 @@ fn the_longest_idle_makes_room() {
 fn moves_that_fail_are_tried_less_and_less_often() {
     let (mut suspension, now) = (suspension(), Instant::now());
     suspended(&mut suspension, 1, now);
-    suspension.on_message(1, Said::Wake, now);
+    suspension.on_message(1, Said::Busy, now);
     let mut pauses = Vec::new();
     for _ in 0..8 {
         assert_eq!(suspension.move_not_started(1, Move::Back, now), None);

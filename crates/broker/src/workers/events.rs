@@ -88,12 +88,12 @@ impl Broker {
             (to_broker::EXPORT | to_broker::WITHDRAW | to_broker::IMPORT | to_broker::CLOSE, Phase::Serving(_)) => {
                 self.on_sharing(id, message, fds)
             }
-            (to_broker::QUIESCED, Phase::Serving(_)) => {
-                self.on_suspend_message(id, Said::Quiesced);
+            (to_broker::SUSPENDED, Phase::Serving(_)) => {
+                self.on_suspend_message(id, Said::Suspended);
                 Ok(())
             }
-            (to_broker::WAKE, Phase::Serving(_)) => {
-                self.on_suspend_message(id, Said::Wake);
+            (to_broker::BUSY, Phase::Serving(_)) => {
+                self.on_suspend_message(id, Said::Busy);
                 Ok(())
             }
             // What was under way when it was killed is of no interest.

@@ -295,12 +295,12 @@ pub fn a_stranger_cannot_join_as_worker() {
     assert_eq!(client.ask("+5"), "granted");
 }
 
-pub fn a_worker_that_says_it_quiesced_moves_nobody() {
+pub fn a_worker_that_says_it_is_suspended_moves_nobody() {
     // Memory is moved on this node, and nobody is idle for long enough.
     let node = Node::suspending("3600");
     let (client, other) = (Client::connect(&node.socket("a")), Client::connect(&node.socket("b")));
     for _ in 0..20 {
-        assert_eq!(client.ask("r"), "quiesced");
+        assert_eq!(client.ask("r"), "suspended");
     }
     assert_eq!((client.ask("+5"), other.ask("+5")), ("granted".into(), "granted".into()));
     assert!(!beside(&node.state_dir, "moves").exists(), "nobody asked it to");

@@ -84,7 +84,7 @@ const TESTS: [(&str, fn()); 35] = [
         "workers_share_neither_stderr_nor_session_with_the_broker",
         workers_share_neither_stderr_nor_session_with_the_broker,
     ),
-    ("a_worker_that_says_it_quiesced_moves_nobody", a_worker_that_says_it_quiesced_moves_nobody),
+    ("a_worker_that_says_it_is_suspended_moves_nobody", a_worker_that_says_it_is_suspended_moves_nobody),
     ("whose_memory_is_moved_is_known_by_more_than_a_number", whose_memory_is_moved_is_known_by_more_than_a_number),
     ("leased_zones_go_with_their_operator", leased_zones_go_with_their_operator),
     ("a_lowered_limit_takes_nothing_away_and_gives_nothing", a_lowered_limit_takes_nothing_away_and_gives_nothing),

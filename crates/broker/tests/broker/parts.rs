@@ -113,9 +113,9 @@ pub fn as_worker(arguments: &[String]) {
                 format!("{leads} {}", std::fs::read_link("/proc/self/fd/2").unwrap().display())
             }
             b'r' => {
-                let quiesced = ToBroker::new(control::messages::to_broker::QUIESCED);
-                packet::send(&raw, zerocopy::IntoBytes::as_bytes(&quiesced), &[]).unwrap();
-                "quiesced".to_owned()
+                let suspended = ToBroker::new(control::messages::to_broker::SUSPENDED);
+                packet::send(&raw, zerocopy::IntoBytes::as_bytes(&suspended), &[]).unwrap();
+                "suspended".to_owned()
             }
             b'i' => identity(),
             b'j' => {

@@ -6,10 +6,10 @@ use std::time::Instant;
 
 use zerocopy::IntoBytes;
 
+use super::Meet;
 use control::ZoneName;
 use control::closing::Foreign;
 use control::packet;
-use control::rendezvous::Meet;
 
 /// Those who have a publication, and what its publisher has not been told of others, together.
 pub(super) const MAX_CONSUMERS: usize = 256;
