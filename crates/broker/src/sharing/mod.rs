@@ -12,11 +12,12 @@ pub use grants::{GrantError, Grants, seconds_now};
 pub use rendezvous::Rendezvous;
 
 use control::admin::SharingStatus;
+use control::closing::Foreign;
 
 pub struct Sharing {
     pub grants: Grants,
     pub exports: Exports,
-    pub rendezvous: Rendezvous,
+    pub rendezvous: Rendezvous<Foreign>,
 }
 
 impl Sharing {

@@ -1,15 +1,31 @@
 //! Clients that come to a rendezvous, and changes elsewhere that concern one.
 
+use std::io::ErrorKind;
 use std::time::Instant;
 
-use super::{Peer, View};
+use idm::bootstrap::BootstrapError;
+use zerocopy::IntoBytes;
+
+use super::{Link, Meet, Rendezvous, Sent, View};
 use crate::Broker;
-use crate::clients::{OVERBURDENED, is_overburdened};
+use crate::clients::{OVERBURDENED, handshake, is_overburdened};
 use crate::sharing::{Sharing, seconds_now};
 use control::ZoneName;
+use control::closing::Foreign;
+use control::packet;
+
+impl Link for Foreign {
+    fn send(&self, message: &Meet) -> Sent {
+        match packet::send_now(self, message.as_bytes(), &[]) {
+            Ok(()) => Sent::Taken,
+            Err(error) if error.kind() == ErrorKind::WouldBlock => Sent::Full,
+            Err(_) => Sent::Gone,
+        }
+    }
+}
 
 impl Sharing {
-    fn with_view<R>(&mut self, act: impl FnOnce(&mut super::Rendezvous, View<'_>) -> R) -> R {
+    fn with_view<R>(&mut self, act: impl FnOnce(&mut Rendezvous<Foreign>, View<'_>) -> R) -> R {
         let view = View { policy: self.grants.at(seconds_now()), exports: &self.exports };
         act(&mut self.rendezvous, view)
     }
@@ -27,18 +43,28 @@ impl Broker {
     }
 
     pub(crate) fn on_rendezvous(&mut self, id: u64) {
-        let peer = self.sharing.rendezvous.peers.get(&id).filter(|peer| is_overburdened(peer.socket.lane()));
-        if let Some(Peer { zone, pid, .. }) = peer {
-            let (zone, pid) = (zone.clone(), *pid);
+        let rendezvous = &self.sharing.rendezvous;
+        let (Some(link), Some((zone, pid))) = (rendezvous.link(id), rendezvous.who(id)) else { return };
+        let zone = zone.clone();
+        if is_overburdened(link.lane()) {
             self.complain(&zone, |unsaid| {
                 tracing::warn!(%zone, pid, unsaid, "rendezvous connection closed: {OVERBURDENED}");
             });
-            return self.sharing.with_view(|rendezvous, view| {
-                rendezvous.end(id, false);
-                rendezvous.match_freed(view);
-            });
+            return self.sharing.with_view(|rendezvous, view| rendezvous.lost(id, view));
         }
-        self.sharing.with_view(|rendezvous, view| rendezvous.on_message(id, view, Instant::now()));
+        match handshake::receive::<Meet>(link) {
+            Ok(None) => {}
+            Ok(Some(message)) => {
+                self.sharing.with_view(|rendezvous, view| rendezvous.on_message(id, message, view, Instant::now()))
+            }
+            Err(error) => {
+                if !matches!(error, BootstrapError::Closed) {
+                    // Tenants bring this about as often as they like.
+                    tracing::debug!(%zone, pid, "rendezvous connection closed: {error}");
+                }
+                self.sharing.with_view(|rendezvous, view| rendezvous.lost(id, view));
+            }
+        }
     }
 
     /// Grants have changed: those who wait may find something now, and some who took something may not have it any more.
@@ -59,5 +85,31 @@ impl Broker {
             rendezvous.end_zone(zone);
             rendezvous.match_freed(view);
         });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use control::closing::Lane;
+    use control::rendezvous::kind;
+
+    #[test]
+    fn what_is_no_message_is_not_read_as_one() {
+        let (ours, theirs) = packet::pair().unwrap();
+        rustix::io::ioctl_fionbio(&ours, true).unwrap();
+        let ours = Lane::default().take(ours);
+        assert!(matches!(handshake::receive::<Meet>(&ours), Ok(None)));
+        packet::send(&theirs, b"short", &[]).unwrap();
+        assert!(matches!(handshake::receive::<Meet>(&ours), Err(BootstrapError::Size { .. })));
+        let mut invalid = Meet::new(kind::PUBLISH);
+        invalid.note_len = u64::MAX;
+        packet::send(&theirs, invalid.as_bytes(), &[]).unwrap();
+        assert!(matches!(handshake::receive::<Meet>(&ours), Err(BootstrapError::Invalid)));
+        assert_eq!(ours.send(&Meet::new(kind::END)), Sent::Taken);
+        while ours.send(&Meet::new(kind::END)) == Sent::Taken {}
+        assert_eq!(ours.send(&Meet::new(kind::END)), Sent::Full, "who does not read holds up nobody");
+        rustix::net::shutdown(&theirs, rustix::net::Shutdown::Both).unwrap();
+        assert_eq!(ours.send(&Meet::new(kind::END)), Sent::Gone);
     }
 }

@@ -10,21 +10,16 @@
 //! publication, nor fill the broker's memory, by taking it again and again.
 
 mod connections;
+mod matching;
 mod publication;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::{Duration, Instant};
 
-use idm::bootstrap::BootstrapError;
-use zerocopy::IntoBytes;
-
 use super::exports::Exports;
 use super::grants::Policy;
-use crate::clients::handshake;
 use control::ZoneName;
 use control::admin::SharingStatus;
-use control::closing::Foreign;
-use control::packet;
 use control::rendezvous::{DETACH, Meet, code, kind};
 use publication::{News, Publication};
 
@@ -37,10 +32,11 @@ const PAGE: usize = 64;
 /// How soon it is tried again to tell it.
 const RETRY: Duration = Duration::from_millis(5);
 
-pub struct Rendezvous {
+/// `L`: connections, of which only [`Link`] is known.
+pub struct Rendezvous<L> {
     /// Connections that there may be.
     most: usize,
-    peers: BTreeMap<u64, Peer>,
+    peers: BTreeMap<u64, Peer<L>>,
     /// Publishers, by name: whatever else there is need not be looked at when somebody asks for one.
     names: BTreeMap<ZoneName, BTreeSet<u64>>,
     /// Names whose publications were full, and are not any more.
@@ -48,10 +44,10 @@ pub struct Rendezvous {
     published: u64,
 }
 
-struct Peer {
+struct Peer<L> {
     zone: ZoneName,
     pid: u32,
-    socket: Foreign,
+    link: L,
     role: Role,
 }
 
@@ -89,6 +85,20 @@ impl View<'_> {
     }
 }
 
+/// What became of a message.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Sent {
+    Taken,
+    /// The peer does not read: later, perhaps.
+    Full,
+    Gone,
+}
+
+/// A connection to a peer. It never waits.
+pub trait Link {
+    fn send(&self, message: &Meet) -> Sent;
+}
+
 /// Why a client's request is refused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 enum Refusal {
@@ -113,7 +123,7 @@ impl Refusal {
     }
 }
 
-impl Rendezvous {
+impl<L: Link> Rendezvous<L> {
     /// `most`: connections of all zones together.
     fn with_room_for(most: usize) -> Self {
         let (peers, names) = (BTreeMap::new(), BTreeMap::new());
@@ -136,31 +146,33 @@ impl Rendezvous {
         status.waiting = is(|role| matches!(role, Role::Waiting { .. }));
     }
 
-    fn add(&mut self, id: u64, zone: ZoneName, pid: u32, socket: Foreign) {
+    fn add(&mut self, id: u64, zone: ZoneName, pid: u32, link: L) {
         let of_zone = self.peers.values().filter(|peer| peer.zone == zone).count();
         if of_zone >= PER_ZONE.min(self.most / 8) || self.peers.len() >= self.most {
-            tell(&socket, &Meet::refusal(Refusal::TooMany.code()));
+            tell(&link, &Meet::refusal(Refusal::TooMany.code()));
             return;
         }
-        self.peers.insert(id, Peer { zone, pid, socket, role: Role::Silent });
+        self.peers.insert(id, Peer { zone, pid, link, role: Role::Silent });
     }
 
-    /// Reads what a peer says, and does it.
-    fn on_message(&mut self, id: u64, view: View<'_>, now: Instant) {
+    pub fn link(&self, id: u64) -> Option<&L> {
+        self.peers.get(&id).map(|peer| &peer.link)
+    }
+
+    /// The zone and process of a peer.
+    pub fn who(&self, id: u64) -> Option<(&ZoneName, u32)> {
+        self.peers.get(&id).map(|peer| (&peer.zone, peer.pid))
+    }
+
+    /// A peer is gone without a word, or is dropped.
+    fn lost(&mut self, id: u64, view: View<'_>) {
+        self.end(id, false);
+        self.match_freed(view);
+    }
+
+    /// A peer has said something.
+    fn on_message(&mut self, id: u64, message: Meet, view: View<'_>, now: Instant) {
         let Some(peer) = self.peers.get(&id) else { return };
-        let message = match handshake::receive::<Meet>(&peer.socket) {
-            Ok(Some(message)) => message,
-            Ok(None) => return,
-            Err(BootstrapError::Closed) => {
-                self.end(id, false);
-                return self.match_freed(view);
-            }
-            Err(error) => {
-                // Tenants bring this about as often as they like.
-                tracing::debug!(zone = %peer.zone, pid = peer.pid, "rendezvous connection closed: {error}");
-                return self.end(id, false);
-            }
-        };
         match (&peer.role, message.kind) {
             (Role::Silent, kind::PUBLISH) => self.publish(id, message, view, now),
             (Role::Silent, kind::WAIT) => self.wait(id, &message, view),
@@ -176,7 +188,7 @@ impl Rendezvous {
         if let Some(peer) = self.peers.get(&id) {
             // Tenants bring this about as often as they like.
             tracing::debug!(zone = %peer.zone, pid = peer.pid, "rendezvous refused: {refusal}");
-            tell(&peer.socket, &Meet::refusal(refusal.code()));
+            tell(&peer.link, &Meet::refusal(refusal.code()));
         }
         self.end(id, false);
     }
@@ -214,27 +226,6 @@ impl Rendezvous {
         self.flush_one(id);
     }
 
-    /// Those who publish something under a name.
-    fn publishers<'a>(&'a self, name: &ZoneName) -> impl Iterator<Item = (u64, &'a Peer, &'a Publication)> + 'a {
-        let ids = self.names.get(name).into_iter().flatten();
-        ids.filter_map(|id| match self.peers.get(id) {
-            Some(peer @ Peer { role: Role::Publisher(publication), .. }) => Some((*id, peer, &**publication)),
-            _ => None,
-        })
-    }
-
-    /// Those of a zone.
-    fn of<'a>(&'a self, zone: &'a ZoneName, name: &ZoneName) -> impl Iterator<Item = u64> + 'a {
-        self.publishers(name).filter(move |(_, peer, _)| peer.zone == *zone).map(|(id, ..)| id)
-    }
-
-    fn is_fresh(&self, id: u64, view: View<'_>) -> bool {
-        match self.peers.get(&id) {
-            Some(Peer { zone, role: Role::Publisher(publication), .. }) => view.is_fresh(zone, &publication.offer),
-            _ => false,
-        }
-    }
-
     fn wait(&mut self, id: u64, message: &Meet, view: View<'_>) {
         let (Some(name), Ok(from), true) = (message.name(), message.zone(), message.code & !DETACH == 0) else {
             return self.refuse(id, Refusal::Malformed);
@@ -242,77 +233,6 @@ impl Rendezvous {
         let Some(peer) = self.peers.get_mut(&id) else { return };
         peer.role = Role::Waiting { name, from, detach: message.code & DETACH != 0 };
         self.match_one(id, view);
-    }
-
-    /// What a zone finds under a name: its own, then others' in the order of their names.
-    fn find(&self, asking: &ZoneName, name: &ZoneName, from: Option<&ZoneName>, view: View<'_>) -> Option<u64> {
-        let candidate = |(id, peer, publication): (u64, &Peer, &Publication)| {
-            let wanted = from.is_none_or(|from| peer.zone == *from) && view.may_see(&peer.zone, asking);
-            let seen = wanted && view.is_fresh(&peer.zone, &publication.offer);
-            seen.then(|| (peer.zone != *asking, peer.zone.clone(), id))
-        };
-        self.publishers(name).filter_map(candidate).min().map(|(_, _, id)| id)
-    }
-
-    /// Serves those who wait, for this name or for any.
-    fn match_waiting(&mut self, wanted: Option<&ZoneName>, view: View<'_>) {
-        let waits = |(id, peer): (&u64, &Peer)| match &peer.role {
-            Role::Waiting { name, .. } if wanted.is_none_or(|wanted| wanted == name) => Some(*id),
-            _ => None,
-        };
-        for id in self.peers.iter().filter_map(waits).collect::<Vec<_>>() {
-            self.match_one(id, view);
-        }
-    }
-
-    fn match_name(&mut self, name: &ZoneName, view: View<'_>) {
-        self.match_waiting(Some(name), view);
-    }
-
-    fn match_all(&mut self, view: View<'_>) {
-        self.match_waiting(None, view);
-    }
-
-    /// Serves those who had to wait because there were too many.
-    fn match_freed(&mut self, view: View<'_>) {
-        for name in std::mem::take(&mut self.freed) {
-            self.match_name(&name, view);
-        }
-    }
-
-    /// Gives one who waits what there is.
-    fn match_one(&mut self, id: u64, view: View<'_>) {
-        let Some(peer) = self.peers.get(&id) else { return };
-        let Role::Waiting { name, from, detach } = &peer.role else { return };
-        let (zone, detach) = (peer.zone.clone(), *detach);
-        let Some(publisher) = self.find(&zone, name, from.as_ref(), view) else { return };
-        let Some(source) = self.peers.get_mut(&publisher) else { return };
-        let Role::Publisher(publication) = &mut source.role else { return };
-        if publication.is_full() || (source.zone != zone && publication.is_full_for(&zone)) {
-            return;
-        }
-        publication.taken += 1;
-        let number = publication.taken;
-        let mut found = publication.offer.clone();
-        (found.kind, found.code, found.number, found.zone) = (kind::FOUND, 0, number, source.zone.to_field());
-        // The one who waits first: it is in a hurry.
-        let given = self.peers.get(&id).is_some_and(|peer| tell(&peer.socket, &found));
-        if !given {
-            return self.end(id, false);
-        }
-        if let Some(Peer { role: Role::Publisher(publication), .. }) = self.peers.get_mut(&publisher) {
-            if detach {
-                publication.detached.push((zone.clone(), number));
-            } else {
-                publication.consumers.insert(id, zone.clone());
-            }
-        }
-        if detach {
-            self.peers.remove(&id);
-        } else if let Some(peer) = self.peers.get_mut(&id) {
-            peer.role = Role::Consumer { publisher, number };
-        }
-        self.notify(publisher, News { kind: kind::TAKEN, number, zone });
     }
 
     /// Tells a publisher of a consumer, now or as soon as it listens.
@@ -323,11 +243,11 @@ impl Rendezvous {
     }
 
     fn flush_one(&mut self, publisher: u64) {
-        let Some(Peer { role: Role::Publisher(publication), socket, .. }) = self.peers.get_mut(&publisher) else {
+        let Some(Peer { role: Role::Publisher(publication), link, .. }) = self.peers.get_mut(&publisher) else {
             return;
         };
         // Whatever it was before: something has just been added, or taken away.
-        let there = publication.flush(socket);
+        let there = publication.flush(link);
         if !publication.is_full() {
             self.freed.insert(publication.name.clone());
         }
@@ -338,12 +258,12 @@ impl Rendezvous {
 
     /// When somebody must be told something that did not fit.
     pub fn next_deadline(&self, now: Instant) -> Option<Instant> {
-        let behind = |peer: &Peer| matches!(&peer.role, Role::Publisher(known) if !known.backlog.is_empty());
+        let behind = |peer: &Peer<L>| matches!(&peer.role, Role::Publisher(known) if !known.backlog.is_empty());
         self.peers.values().any(behind).then(|| now + RETRY)
     }
 
     fn flush(&mut self, view: View<'_>) {
-        let behind = |(id, peer): (&u64, &Peer)| match &peer.role {
+        let behind = |(id, peer): (&u64, &Peer<L>)| match &peer.role {
             Role::Publisher(publication) if !publication.backlog.is_empty() => Some(*id),
             _ => None,
         };
@@ -351,32 +271,6 @@ impl Rendezvous {
             self.flush_one(id);
         }
         self.match_freed(view);
-    }
-
-    /// A page of what a zone may see, from the entry with this number on.
-    fn list(&mut self, id: u64, from: u64, view: View<'_>, now: Instant) {
-        let Some(peer) = self.peers.get(&id) else { return };
-        let visible = |other: &&Peer| view.may_see(&other.zone, &peer.zone);
-        let published = self.peers.values().filter(visible).filter_map(|other| match &other.role {
-            Role::Publisher(known) if view.is_fresh(&other.zone, &known.offer) => Some((&other.zone, known)),
-            _ => None,
-        });
-        let all: Vec<_> = published.collect();
-        let page = all.iter().skip(usize::try_from(from).unwrap_or(usize::MAX)).take(PAGE);
-        for (zone, publication) in page {
-            // What it takes to open it is given to those who take it.
-            let mut entry = Meet::new(kind::ENTRY).named(&publication.name);
-            (entry.zone, entry.bytes) = (zone.to_field(), publication.offer.bytes);
-            entry.number = (publication.consumers.len() + publication.detached.len()) as u64;
-            entry.age =
-                u64::try_from(now.saturating_duration_since(publication.since).as_millis()).unwrap_or(u64::MAX);
-            entry.set_note(publication.offer.note());
-            tell(&peer.socket, &entry);
-        }
-        let mut end = Meet::new(kind::END);
-        end.number = all.len() as u64;
-        tell(&peer.socket, &end);
-        self.peers.remove(&id);
     }
 
     /// Those of a zone who took something and did not stay are done with it.
@@ -400,7 +294,7 @@ impl Rendezvous {
             self.notify(publisher, News { kind: kind::FINISHED, number, zone: zone.clone() });
         }
         if let Some(peer) = self.peers.remove(&id) {
-            tell(&peer.socket, &Meet::new(kind::END));
+            tell(&peer.link, &Meet::new(kind::END));
         }
     }
 
@@ -421,7 +315,7 @@ impl Rendezvous {
                 for consumer in publication.consumers.into_keys() {
                     // Its own end is for it to tell.
                     if let Some(consumer) = self.peers.get(&consumer) {
-                        tell(&consumer.socket, &gone);
+                        tell(&consumer.link, &gone);
                     }
                 }
             }
@@ -437,7 +331,7 @@ impl Rendezvous {
     }
 
     fn end_zone(&mut self, zone: &ZoneName) {
-        let of_zone = |(id, peer): (&u64, &Peer)| (peer.zone == *zone).then_some(*id);
+        let of_zone = |(id, peer): (&u64, &Peer<L>)| (peer.zone == *zone).then_some(*id);
         for id in self.peers.iter().filter_map(of_zone).collect::<Vec<_>>() {
             self.end(id, false);
         }
@@ -470,8 +364,8 @@ fn most() -> usize {
 }
 
 /// False if the peer is gone, or takes nothing.
-fn tell(socket: &Foreign, message: &Meet) -> bool {
-    packet::send_now(socket, message.as_bytes(), &[]).is_ok()
+fn tell(link: &impl Link, message: &Meet) -> bool {
+    link.send(message) == Sent::Taken
 }
 
 #[cfg(test)]

@@ -1,15 +1,10 @@
 //! One publication: who has it, and what its publisher is still to be told.
 
 use std::collections::{BTreeMap, VecDeque};
-use std::io::ErrorKind;
 use std::time::Instant;
 
-use zerocopy::IntoBytes;
-
-use super::Meet;
+use super::{Link, Meet, Sent};
 use control::ZoneName;
-use control::closing::Foreign;
-use control::packet;
 
 /// Those who have a publication, and what its publisher has not been told of others, together.
 pub(super) const MAX_CONSUMERS: usize = 256;
@@ -58,12 +53,12 @@ impl Publication {
     }
 
     /// Tells what can be told. False when the peer is gone.
-    pub fn flush(&mut self, socket: &Foreign) -> bool {
+    pub fn flush(&mut self, link: &impl Link) -> bool {
         while let Some(news) = self.backlog.front() {
-            match packet::send_now(socket, news.message().as_bytes(), &[]) {
-                Ok(()) => drop(self.backlog.pop_front()),
-                Err(error) if error.kind() == ErrorKind::WouldBlock => return true,
-                Err(_) => return false,
+            match link.send(&news.message()) {
+                Sent::Taken => drop(self.backlog.pop_front()),
+                Sent::Full => return true,
+                Sent::Gone => return false,
             }
         }
         true

@@ -1,15 +1,40 @@
-use std::os::fd::OwnedFd;
-
-use idm::bootstrap;
+use std::cell::{Cell, RefCell};
+use std::collections::VecDeque;
+use std::rc::Rc;
 
 use super::publication::{MAX_CONSUMERS, MAX_OF_ANOTHER_ZONE};
 use super::*;
 use crate::sharing::Grants;
-use control::closing::Lane;
 use control::grant::{Access, Grant};
+use idm::bootstrap::Message;
+
+/// As many messages as a peer has room for that does not read: more than a page of a list.
+const ROOM: usize = PAGE + 2;
+
+/// The end of a connection that is the client's.
+#[derive(Clone, Default)]
+struct Client {
+    id: u64,
+    inbox: Rc<RefCell<VecDeque<Meet>>>,
+    gone: Rc<Cell<bool>>,
+}
+
+impl Link for Client {
+    fn send(&self, message: &Meet) -> Sent {
+        let mut inbox = self.inbox.borrow_mut();
+        if self.gone.get() {
+            return Sent::Gone;
+        }
+        if inbox.len() >= ROOM {
+            return Sent::Full;
+        }
+        inbox.push_back(message.clone());
+        Sent::Taken
+    }
+}
 
 struct Node {
-    rendezvous: Rendezvous,
+    rendezvous: Rendezvous<Client>,
     grants: Grants,
     exports: Exports,
     next: u64,
@@ -21,12 +46,8 @@ fn zone(name: &str) -> ZoneName {
 
 impl Node {
     fn new() -> Self {
-        Self {
-            rendezvous: Rendezvous::with_room_for(ALL),
-            grants: Grants::default(),
-            exports: Exports::new(),
-            next: 0,
-        }
+        let rendezvous = Rendezvous::with_room_for(ALL);
+        Self { rendezvous, grants: Grants::default(), exports: Exports::new(), next: 0 }
     }
 
     fn grant(&mut self, from: &str, to: &str) {
@@ -34,41 +55,30 @@ impl Node {
         self.grants.add(Grant { from, to, access: Access::ReadOnly, expires: None, configured: false });
     }
 
-    fn enter(&mut self, name: &str) -> (u64, OwnedFd) {
-        let (ours, theirs) = packet::pair().unwrap();
-        rustix::io::ioctl_fionbio(&ours, true).unwrap();
-        rustix::io::ioctl_fionbio(&theirs, true).unwrap();
+    fn enter(&mut self, name: &str) -> Client {
         self.next += 1;
-        self.rendezvous.add(self.next, zone(name), 1, Lane::default().take(ours));
-        (self.next, theirs)
+        let client = Client { id: self.next, ..Client::default() };
+        self.rendezvous.add(client.id, zone(name), 1, client.clone());
+        client
     }
 
-    fn say(&mut self, (id, socket): &(u64, OwnedFd), message: &Meet) {
-        packet::send(socket, message.as_bytes(), &[]).unwrap();
-        self.look(*id);
-    }
-
-    fn look(&mut self, id: u64) {
+    fn say(&mut self, client: &Client, message: &Meet) {
         let view = View { policy: self.grants.at(100), exports: &self.exports };
-        self.rendezvous.on_message(id, view, Instant::now());
+        self.rendezvous.on_message(client.id, message.clone(), view, Instant::now());
     }
 
     /// Hangs up, as a process does that ends.
-    fn leave(&mut self, (id, socket): (u64, OwnedFd)) {
-        // Not only closed: a child of another test may hold the descriptor for a moment.
-        let _ = rustix::net::shutdown(&socket, rustix::net::Shutdown::Both);
-        drop(socket);
-        self.look(id);
+    fn leave(&mut self, client: Client) {
+        client.gone.set(true);
+        let view = View { policy: self.grants.at(100), exports: &self.exports };
+        self.rendezvous.lost(client.id, view);
     }
 }
 
 /// What a peer has heard, in order.
-fn heard((_, socket): &(u64, OwnedFd)) -> Vec<(u32, u64, u32)> {
-    let mut all = Vec::new();
-    while let Ok((message, _)) = bootstrap::recv::<Meet>(socket) {
-        all.push((message.kind, message.number, message.code));
-    }
-    all
+fn heard(client: &Client) -> Vec<(u32, u64, u32)> {
+    let told = client.inbox.borrow_mut().drain(..).collect::<Vec<_>>();
+    told.into_iter().map(|message| (message.kind, message.number, message.code)).collect()
 }
 
 fn publish(name: &str) -> Meet {
@@ -149,7 +159,7 @@ fn names_are_seen_where_a_grant_says_so() {
     let mut from = wait("x");
     from.zone = zone("a").to_field();
     node.say(&named, &from);
-    let zone_of = |peer: &(u64, OwnedFd)| bootstrap::recv::<Meet>(&peer.1).unwrap().0.zone().unwrap().unwrap();
+    let zone_of = |peer: &Client| peer.inbox.borrow_mut().pop_front().unwrap().zone().unwrap().unwrap();
     assert_eq!((zone_of(&plain), zone_of(&named)), (zone("b"), zone("a")));
 }
 
@@ -206,20 +216,12 @@ fn nonsense_is_refused_and_leaves_nothing() {
         node.say(&peer, &message);
         assert_eq!(heard(&peer), [(kind::REFUSED, 0, code)]);
     }
-    // Of another size, or not valid: it is dropped without a word.
-    let peer = node.enter("a");
-    packet::send(&peer.1, b"short", &[]).unwrap();
-    node.look(peer.0);
-    let peer = node.enter("a");
-    let mut invalid = publish("z");
-    invalid.note_len = u64::MAX;
-    node.say(&peer, &invalid);
     assert_eq!(node.rendezvous.peers.len(), 1);
     // More than a zone may have.
     let many: Vec<_> = (0..PER_ZONE).map(|_| node.enter("a")).collect();
     assert_eq!(heard(many.last().unwrap()), [(kind::REFUSED, 0, code::TOO_MANY)]);
     let other = node.enter("b");
-    assert!(node.rendezvous.has(other.0), "each zone has its own number");
+    assert!(node.rendezvous.has(other.id), "each zone has its own number");
 }
 
 #[test]
@@ -240,7 +242,7 @@ fn a_publisher_that_is_busy_hears_everything_later_and_is_not_ended_by_its_consu
         taken += 1;
         assert!(taken < 100_000, "there is an end to it");
     };
-    assert!(node.rendezvous.has(publisher.0) && node.rendezvous.next_deadline(Instant::now()).is_some());
+    assert!(node.rendezvous.has(publisher.id) && node.rendezvous.next_deadline(Instant::now()).is_some());
     let mut all = Vec::new();
     while node.rendezvous.next_deadline(Instant::now()).is_some() {
         all.extend(heard(&publisher));
@@ -331,9 +333,9 @@ fn a_zone_has_an_eighth_of_few_connections() {
     let mut node = Node::new();
     node.rendezvous = Rendezvous::with_room_for(32);
     let of_zone: Vec<_> = (0..5).map(|_| node.enter("a")).collect();
-    assert_eq!(of_zone.iter().filter(|(id, _)| node.rendezvous.has(*id)).count(), 4);
+    assert_eq!(of_zone.iter().filter(|client| node.rendezvous.has(client.id)).count(), 4);
     let other = node.enter("b");
-    assert!(node.rendezvous.has(other.0));
+    assert!(node.rendezvous.has(other.id));
 }
 
 #[test]
@@ -367,7 +369,7 @@ fn noise_leaves_everything_in_order() {
     };
     let mut node = Node::new();
     node.grant("a", "b");
-    let mut peers: Vec<(u64, OwnedFd)> = Vec::new();
+    let mut peers: Vec<Client> = Vec::new();
     for _ in 0..20_000 {
         match random(10) {
             0..4 => peers.push(node.enter(["a", "b", "c"][random(3) as usize])),
@@ -387,15 +389,18 @@ fn noise_leaves_everything_in_order() {
                 }
                 message.note_len = [0, 9, 712, 713, u64::MAX][random(5) as usize];
                 let peer = &peers[random(peers.len() as u64) as usize];
-                // One that was dropped cannot speak any more.
-                if packet::send_now(&peer.1, message.as_bytes(), &[]).is_ok() {
-                    node.look(peer.0);
+                // What is not valid never gets here: the connection ends.
+                if message.is_valid() {
+                    node.say(peer, &message);
+                } else {
+                    let view = View { policy: node.grants.at(100), exports: &node.exports };
+                    node.rendezvous.lost(peer.id, view);
                 }
                 let _ = heard(peer);
             }
             _ => {}
         }
-        peers.retain(|(id, _)| node.rendezvous.has(*id));
+        peers.retain(|peer| node.rendezvous.has(peer.id));
         assert_eq!(node.rendezvous.peers.len(), peers.len());
         for (id, peer) in &node.rendezvous.peers {
             match &peer.role {
