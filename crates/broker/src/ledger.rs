@@ -18,7 +18,23 @@ pub struct Account {
     beyond: u64,
 }
 
-#[derive(Debug, PartialEq, Eq)]
+/// What one worker holds of its zone's accounts.
+#[derive(Debug, Default)]
+pub struct Accounts {
+    pub device: Account,
+    /// Host memory pinned for the GPU.
+    pub pinned: Account,
+}
+
+/// Memory that has an account of its own.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Memory {
+    Device,
+    Pinned,
+}
+
+#[derive(Debug, PartialEq, Eq, thiserror::Error)]
+#[error("over the limit")]
 pub struct OverLimit;
 
 impl Account {
@@ -84,7 +100,7 @@ impl Ledger {
         self.peak = self.peak.max(self.used);
     }
 
-    /// Takes over what a predecessor's books say, even where the limit has been lowered since.
+    /// Takes over what a predecessor has granted, even where the limit has been lowered since.
     pub fn adopt(&mut self, bytes: u64) -> Account {
         let bytes = bytes.min(u64::MAX - self.used);
         self.used += bytes;

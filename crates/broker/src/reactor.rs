@@ -91,11 +91,18 @@ impl Source {
 
 pub struct Reactor {
     epoll: Arc<OwnedFd>,
+    next_id: u64,
 }
 
 impl Reactor {
     pub fn new() -> io::Result<Self> {
-        Ok(Self { epoll: Arc::new(epoll::create(epoll::CreateFlags::CLOEXEC)?) })
+        Ok(Self { epoll: Arc::new(epoll::create(epoll::CreateFlags::CLOEXEC)?), next_id: 0 })
+    }
+
+    /// A number for a source, or for whatever else is numbered, that was never used before.
+    pub fn new_id(&mut self) -> u64 {
+        self.next_id += 1;
+        self.next_id
     }
 
     /// Watches for input and hang-up until the descriptor is closed.

@@ -1,10 +1,11 @@
-//! A configuration read anew, while everything goes on.
+//! The configuration in force, and how it is read again while everything goes on.
 
 use std::io;
+use std::ops::Deref;
 use std::os::fd::OwnedFd;
 
-use super::Broker;
-use super::reactor::Source;
+use crate::reactor::Source;
+use crate::{Broker, Config};
 use control::grant::Grant;
 use control::{ZoneName, ZoneSettings};
 
@@ -17,12 +18,62 @@ pub struct Reload {
     pub max_clients_per_zone: usize,
 }
 
-/// Reads the configuration; none when it is wrong, about which it has said why.
+/// Reads the configuration; none when it is invalid, about which it has said why.
 type Read = Box<dyn FnMut() -> Option<Reload>>;
 
-pub struct Reloader {
-    signals: OwnedFd,
-    read: Read,
+/// The configuration in force.
+pub struct LiveConfig {
+    config: Config,
+    source: Option<(OwnedFd, Read)>,
+    attempts: u64,
+    failures: u64,
+}
+
+/// No valid configuration was found; the previous one stays.
+#[derive(Debug, PartialEq, Eq, thiserror::Error)]
+#[error("invalid configuration; keeping the previous one")]
+pub struct Invalid;
+
+impl Deref for LiveConfig {
+    type Target = Config;
+
+    fn deref(&self) -> &Config {
+        &self.config
+    }
+}
+
+impl LiveConfig {
+    pub fn new(config: Config) -> Self {
+        Self { config, source: None, attempts: 0, failures: 0 }
+    }
+
+    /// How often it was read again, and how often it was invalid then.
+    pub fn reloads(&self) -> (u64, u64) {
+        (self.attempts, self.failures)
+    }
+
+    /// Takes over what can change; an error if there is nothing valid.
+    fn take(&mut self, reload: Option<Reload>) -> Result<(), Invalid> {
+        self.attempts += 1;
+        let Some(Reload { zones, grants, spare_workers, max_clients_per_zone }) = reload else {
+            self.failures += 1;
+            return Err(Invalid);
+        };
+        let config = &mut self.config;
+        (config.zones, config.grants) = (zones, grants);
+        (config.spare_workers, config.max_clients_per_zone) = (spare_workers, max_clients_per_zone);
+        Ok(())
+    }
+
+    /// Reads the configuration again.
+    fn reload(&mut self) -> Result<(), Invalid> {
+        let Some((signals, read)) = &mut self.source else { return Ok(()) };
+        // Several requests that came together are one.
+        let mut bytes = [0; 64];
+        while matches!(rustix::io::read(&*signals, &mut bytes), Ok(count) if count > 0) {}
+        let reload = read();
+        self.take(reload)
+    }
 }
 
 impl Broker {
@@ -30,73 +81,55 @@ impl Broker {
     pub fn reload_on(&mut self, signals: OwnedFd, read: impl FnMut() -> Option<Reload> + 'static) -> io::Result<()> {
         rustix::io::ioctl_fionbio(&signals, true)?;
         self.reactor.watch(&signals, Source::Reload)?;
-        self.reloader = Some(Reloader { signals, read: Box::new(read) });
+        self.config.source = Some((signals, Box::new(read)));
         Ok(())
     }
 
     pub(super) fn on_reload(&mut self) {
-        let Some(reloader) = &mut self.reloader else { return };
-        // Several requests that came together are one.
-        let mut bytes = [0; 64];
-        while matches!(rustix::io::read(&reloader.signals, &mut bytes), Ok(count) if count > 0) {}
-        self.reloads.0 += 1;
-        let Some(reload) = (reloader.read)() else {
-            self.reloads.1 += 1;
-            tracing::error!("the configuration is wrong; what was in force stays so");
-            return;
-        };
-        self.config.spare_workers = reload.spare_workers;
-        self.config.max_clients_per_zone = reload.max_clients_per_zone;
-        self.config.zones = reload.zones;
-        self.config.grants = reload.grants;
+        if let Err(error) = self.config.reload() {
+            return tracing::error!("{error}");
+        }
         for (name, settings) in self.config.zones.clone() {
             if let Err(error) = self.configure_zone(&name, settings) {
-                tracing::error!(zone = %name, %error, "cannot make the zone as configured");
+                tracing::error!(zone = %name, %error, "cannot apply the zone's configuration");
             }
         }
-        self.forget_unconfigured();
+        self.remove_unconfigured();
         self.configure_grants();
         if let Err(error) = self.save_zones() {
-            tracing::error!(%error, "cannot write the book of zones");
+            tracing::error!(%error, "cannot save the zones");
         }
-        tracing::info!(zones = self.config.zones.len(), "configuration read");
+        tracing::info!(zones = self.config.zones.len(), "configuration reloaded");
     }
+}
 
-    /// Makes a zone what the configuration says, whatever it was.
-    pub(super) fn configure_zone(&mut self, name: &ZoneName, settings: ZoneSettings) -> io::Result<()> {
-        match self.zones.get_mut(name) {
-            Some(zone) if zone.settings() == settings => {}
-            Some(zone) => {
-                zone.change(&*self.spawner, name, settings)?;
-                let limits = zone.limits;
-                self.limit_zone(name, &limits)?;
-                tracing::info!(zone = %name, memory = limits.memory, share = limits.share, "zone changed");
-            }
-            None => self.make_zone(name, settings, false)?,
-        }
-        if let Some(zone) = self.zones.get_mut(name) {
-            (zone.configured, zone.leased, zone.abandoned_at) = (true, false, None);
-        }
-        Ok(())
-    }
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use control::backend::Backend;
+    use control::jail::Demand;
 
-    /// Removes zones that stand in the configuration no more. One that still has programs stays: ending those is for a
-    /// person to decide.
-    pub(super) fn forget_unconfigured(&mut self) {
-        let wanted = |name: &ZoneName| self.config.zones.iter().any(|(known, _)| known == name);
-        let gone: Vec<ZoneName> = self
-            .zones
-            .iter()
-            .filter(|(name, zone)| zone.configured && !wanted(name))
-            .map(|(name, _)| name.clone())
-            .collect();
-        for name in gone {
-            let programs = self.workers_of(&name);
-            if programs == 0 {
-                self.remove_zone(&name);
-            } else {
-                tracing::warn!(zone = %name, programs, "zone is not configured any more, but has programs: it stays");
-            }
-        }
+    #[test]
+    fn an_invalid_configuration_changes_nothing_and_is_counted() {
+        let mut live = LiveConfig::new(Config {
+            state_dir: "/nowhere".into(),
+            private: true,
+            backend: Backend::Soft { devices: 1, memory: 1 << 30, instances: 0, only: Vec::new() },
+            zones: Vec::new(),
+            grants: Vec::new(),
+            spare_workers: 1,
+            jail: Demand::Off,
+            worker_uids: 0,
+            context_memory: 0,
+            meter: None,
+            suspend: None,
+            max_clients_per_zone: 10,
+            watchdog: None,
+        });
+        let zones = vec![("a".parse().unwrap(), ZoneSettings::default())];
+        let good = Reload { zones: zones.clone(), grants: Vec::new(), spare_workers: 3, max_clients_per_zone: 5 };
+        assert_eq!((live.take(Some(good)), live.take(None)), (Ok(()), Err(Invalid)));
+        assert_eq!((live.reloads(), live.spare_workers, live.max_clients_per_zone), ((2, 1), 3, 5));
+        assert_eq!(live.zones, zones);
     }
 }

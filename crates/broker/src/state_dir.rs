@@ -1,16 +1,16 @@
-//! The folder a broker lives in, and who may see which part of it.
+//! The state directory of a broker, and who may see which part of it.
 //!
 //! | path | who | what |
 //! |---|---|---|
-//! | `lock` | broker | held while a broker lives: there is one for each folder |
+//! | `lock` | broker | held while a broker lives: there is one for each directory |
 //! | `admin.sock` | operator | JSON requests |
 //! | `status.sock` | exporter | requests that change nothing |
-//! | `zones/<name>/sock` | tenant | all that a container sees is the folder `<name>` |
-//! | `zones/<name>/driver-version` | tenant | the CUDA version of the node, for programs that have not connected yet |
+//! | `zones/<name>/sock` | tenant | all that a container sees is the directory `<name>` |
+//! | `zones/<name>/driver-version` | tenant | the CUDA version of the node, for clients that have not connected yet |
 //! | `guests/<name>` | Xen backend | the zone's clients that are in guests |
 //! | `rejoin/workers.sock` | workers | where they find a new broker; bound into their jails |
-//! | `books/` | broker | what a successor must know |
-//! | `jail/` | – | an empty folder over which each worker mounts its own root |
+//! | `books/` | broker | what a successor must know; named so since the first version, which a newer one takes over from |
+//! | `jail/` | – | an empty directory over which each worker mounts its own root |
 
 use control::lock::try_lock;
 use control::state_dir::{remove, remove_files};
@@ -39,11 +39,11 @@ pub enum StateDirError {
 }
 
 impl StateDir {
-    /// Makes or takes over the folder, and holds it until dropped. A `private` one is for its owner alone.
+    /// Creates or takes over the directory, and holds it until dropped. A `private` one is for its owner alone.
     pub fn open(path: &Path, private: bool) -> Result<Self, StateDirError> {
         let unusable = |source| StateDirError::Unusable { path: path.to_owned(), source };
         let prepare = || -> io::Result<PathBuf> {
-            // A folder that exists already keeps its mode: it may be one that others use, too.
+            // A directory that exists already keeps its mode: it may be one that others use, too.
             if !path.is_dir() {
                 make(path, if private { 0o700 } else { 0o711 })?;
             }
@@ -60,14 +60,14 @@ impl StateDir {
             lock = try_take(&path.join("lock")).map_err(unusable)?;
         }
         let Some(lock) = lock else { return Err(StateDirError::Taken(path)) };
-        let folders = || -> io::Result<()> {
+        let subdirectories = || -> io::Result<()> {
             make(&path.join("zones"), 0o711)?;
             make(&path.join("rejoin"), 0o711)?;
             make(&path.join("guests"), 0o700)?;
             make(&path.join("books"), 0o700)?;
             make(&path.join("jail"), 0o700)
         };
-        folders().map_err(unusable)?;
+        subdirectories().map_err(unusable)?;
         Ok(Self { path, _lock: lock })
     }
 
@@ -91,11 +91,11 @@ impl StateDir {
         self.path.join("jail")
     }
 
-    pub fn roster(&self) -> PathBuf {
+    pub fn workers(&self) -> PathBuf {
         self.path.join("books/workers")
     }
 
-    pub fn zones_book(&self) -> PathBuf {
+    pub fn zones(&self) -> PathBuf {
         self.path.join("books/zones.json")
     }
 
@@ -107,7 +107,7 @@ impl StateDir {
         self.path.join("books/budgets.json")
     }
 
-    pub fn figures(&self) -> PathBuf {
+    pub fn totals(&self) -> PathBuf {
         self.path.join("books/figures.json")
     }
 
@@ -124,26 +124,26 @@ impl StateDir {
         self.path.join("guests").join(name.as_str())
     }
 
-    /// Leaves the driver's version beside the zone's socket: programs ask for it before they connect.
+    /// Leaves the driver's version beside the zone's socket: clients ask for it before they connect.
     pub fn write_driver_version(&self, name: &ZoneName, version: u32) -> io::Result<()> {
         use rustix::fs::{Mode, OFlags};
         // A tenant may be able to write here: nothing that lies here is followed, or written to.
         let (file, new) = (self.zone(name).join(DRIVER_VERSION), self.zone(name).join(NEW_DRIVER_VERSION));
         packet::clear(&new)?;
-        let folder = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-        let folder = rustix::fs::open(self.zone(name), folder, Mode::empty())?;
+        let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let directory = rustix::fs::open(self.zone(name), flags, Mode::empty())?;
         let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let mode = Mode::from_raw_mode(0o644);
-        let written = rustix::fs::openat(&folder, NEW_DRIVER_VERSION, flags, mode)?;
+        let written = rustix::fs::openat(&directory, NEW_DRIVER_VERSION, flags, mode)?;
         rustix::fs::fchmod(&written, mode)?;
         File::from(written).write_all(format!("{version}\n").as_bytes())?;
         if fs::symlink_metadata(&file).is_ok_and(|known| known.is_dir()) {
             packet::clear(&file)?;
         }
-        Ok(rustix::fs::renameat(&folder, NEW_DRIVER_VERSION, &folder, DRIVER_VERSION)?)
+        Ok(rustix::fs::renameat(&directory, NEW_DRIVER_VERSION, &directory, DRIVER_VERSION)?)
     }
 
-    /// The zones that have a directory here, whoever left it.
+    /// The zones that have a directory here.
     pub fn zone_names(&self) -> Vec<ZoneName> {
         let entries = fs::read_dir(self.path.join("zones")).into_iter().flatten().flatten();
         entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok()).collect()
@@ -161,7 +161,7 @@ impl StateDir {
         remove(&self.path);
     }
 
-    /// Removes everything that is in here, but for the folders of zones that come again: containers that have a folder
+    /// Removes everything that is in here, but for the directories of zones that come again: containers that have one
     /// mounted would not see another one of the same name.
     pub fn clear(&self) {
         for zone in fs::read_dir(self.path.join("zones")).into_iter().flatten().flatten() {
@@ -173,7 +173,7 @@ impl StateDir {
     }
 }
 
-/// The lock of a folder, if nobody has it.
+/// The lock of a directory, if nobody has it.
 fn try_take(path: &Path) -> io::Result<Option<File>> {
     let lock = File::options().read(true).write(true).create(true).truncate(false).mode(0o600).open(path)?;
     // A broker that ends removes the file, and what was opened before that locks nothing any more.
@@ -195,7 +195,7 @@ fn make(path: &Path, mode: u32) -> io::Result<()> {
         }
         Err(error) => return Err(error),
     }
-    // The mode must not depend on the umask, nor on who made the folder. One we do not own stays as it is.
+    // The mode must not depend on the umask, nor on who made the directory. One we do not own stays as it is.
     match fs::set_permissions(path, fs::Permissions::from_mode(mode)) {
         Err(error) if error.kind() != io::ErrorKind::PermissionDenied => Err(error),
         _ => Ok(()),
@@ -207,7 +207,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_folder_has_one_broker_and_can_be_taken_over() {
+    fn a_directory_has_one_broker_and_can_be_taken_over() {
         let directory = testkit::directory();
         let path = directory.join("s");
         let first = StateDir::open(&path, true).unwrap();
@@ -257,7 +257,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_tenant_leaves_in_its_folder_is_not_followed() {
+    fn what_a_tenant_leaves_in_its_directory_is_not_followed() {
         let directory = testkit::directory();
         let path = directory.join("s");
         let state = StateDir::open(&path, true).unwrap();

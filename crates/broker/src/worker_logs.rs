@@ -28,9 +28,9 @@ const LAST_PARTS: usize = 4;
 /// Not the number of any stream.
 const BELL: u64 = 0;
 /// How long nothing is read after a worker has said too much: what it writes meanwhile waits in its pipe.
-const REST: Duration = Duration::from_millis(10);
+const READ_PAUSE: Duration = Duration::from_millis(10);
 /// Those who are dead have said all they had to say; somebody else may hold their pipe.
-const PATIENCE: Duration = Duration::from_secs(1);
+const FINISH_TIMEOUT: Duration = Duration::from_secs(1);
 
 pub struct WorkerLogs {
     shared: Arc<Shared>,
@@ -96,7 +96,7 @@ impl WorkerLogs {
 
     /// Waits until all is said of those who are not alive any more.
     pub fn finish(&self, alive: &BTreeSet<u32>) {
-        let end = Instant::now() + PATIENCE;
+        let end = Instant::now() + FINISH_TIMEOUT;
         let mut streams = self.shared.lock();
         while streams.values().any(|(worker, _)| !alive.contains(worker)) {
             let left = end.saturating_duration_since(Instant::now());
@@ -139,7 +139,7 @@ impl Shared {
                 }
             }
             if too_much {
-                std::thread::sleep(REST);
+                std::thread::sleep(READ_PAUSE);
             }
         }
     }
@@ -227,14 +227,14 @@ fn without_head(line: &str) -> (Level, &str) {
 
 fn tell(worker: u32, level: Level, text: &str, held_back: u64) {
     if held_back > 0 {
-        tracing::warn!(worker, lines = held_back, "a worker says more than is kept");
+        tracing::warn!(worker, lines = held_back, "worker log lines dropped");
     }
     match level {
-        Level::ERROR => tracing::error!(worker, %text, "a worker says"),
-        Level::WARN => tracing::warn!(worker, %text, "a worker says"),
-        Level::INFO => tracing::info!(worker, %text, "a worker says"),
-        Level::DEBUG => tracing::debug!(worker, %text, "a worker says"),
-        Level::TRACE => tracing::trace!(worker, %text, "a worker says"),
+        Level::ERROR => tracing::error!(worker, %text, "worker log"),
+        Level::WARN => tracing::warn!(worker, %text, "worker log"),
+        Level::INFO => tracing::info!(worker, %text, "worker log"),
+        Level::DEBUG => tracing::debug!(worker, %text, "worker log"),
+        Level::TRACE => tracing::trace!(worker, %text, "worker log"),
     }
 }
 
@@ -309,7 +309,7 @@ mod tests {
     }
 
     #[test]
-    fn whoever_holds_the_pipe_of_the_dead_is_not_heard() {
+    fn who_holds_the_pipe_of_the_dead_is_not_heard() {
         let (mut logs, said) = logs();
         let mut fallen = worker(&mut logs, 7);
         let mut heir = fallen.try_clone().unwrap();

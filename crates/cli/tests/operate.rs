@@ -123,13 +123,13 @@ fn a_reload_changes_zones_and_a_wrong_file_nothing() {
     assert_eq!(node.zone("a")["limits"]["share"], 7);
     let client = connect(&node.socket("a")).unwrap();
     node.configure("[zones.a]\nmemory = \"2GiB\"\npod = \"p\"\n[zones.b]\n");
-    node.logged("configuration read");
+    node.logged("configuration reloaded");
     assert_eq!(node.zone("a")["limits"]["memory"], 2_u64 << 30);
     assert_eq!(node.zone("a")["labels"]["pod"], "p");
     assert_eq!(node.zone("b")["limits"]["share"], 100);
     node.configure("[zones.a]\nmemory = \"x\"\n");
     assert!(node.logged("configuration")["problem"].as_str().unwrap().contains("b.toml:2:10: "));
-    node.logged("the configuration is wrong; what was in force stays so");
+    node.logged("invalid configuration; keeping the previous one");
     assert_eq!(node.zone("a")["limits"]["memory"], 2_u64 << 30);
     assert!(!node.zone("b").is_null());
     assert!(!hung_up(&client), "its program goes on");
@@ -161,7 +161,7 @@ fn grants_are_given_by_hand_and_by_the_file() {
     refused(&node.run(&["grants", "revoke", "b", "a"]), 65, &["b grants a nothing"]);
     // What the file no longer says goes; what was given by hand stays, until its zone goes.
     node.configure("[zones.a]\nwritable_by = [\"c\"]\n[zones.b]\n[zones.c]\n");
-    node.logged("configuration read");
+    node.logged("configuration reloaded");
     assert_eq!(pairs(), ["c a read-write", "a c read-write"]);
     assert_eq!(node.json(&["grants", "revoke", "c", "a"])["ended"], 0);
     node.json(&["grants", "allow", "b", "a"]);
@@ -190,7 +190,7 @@ fn zones_are_managed_while_they_are_used() {
     let (first, second) = (connect(&socket).unwrap(), connect(&socket).unwrap());
     let text = String::from_utf8(node.run(&["zones", "list"]).stdout).unwrap();
     assert!(text.lines().any(|line| line.starts_with("t ") && line.contains("40%")), "{text}");
-    refused(&node.run(&["zones", "remove", "t"]), 65, &["2 programs"]);
+    refused(&node.run(&["zones", "remove", "t"]), 65, &["2 clients"]);
     assert_eq!(node.json(&["zones", "kill", "t"])["killed"], 2);
     until("both are told", || hung_up(&first) && hung_up(&second));
     until("the workers are gone", || node.zone("t")["clients"] == 0);

@@ -167,7 +167,7 @@ fn settings(values: &Values, base: &ZoneSettings) -> ZoneSettings {
             gid: small("gid").or(base.access.gid),
             mode: small("mode").unwrap_or(base.access.mode),
         },
-        ties: base.ties.clone(),
+        bindings: base.bindings.clone(),
     }
 }
 

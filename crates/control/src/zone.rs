@@ -19,7 +19,7 @@ pub const DEFAULT_MODE: u32 = 0o666;
 /// As long as Kubernetes names are.
 pub const MAX_LABEL: usize = 253;
 /// GPUs, budgets and sharing groups of one zone.
-pub const MAX_TIES: usize = 64;
+pub const MAX_BINDINGS: usize = 64;
 
 /// What a zone may have.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -89,16 +89,17 @@ impl Default for Access {
     }
 }
 
-/// What a zone has to do with GPUs and with other zones.
+/// What a zone has in common with others: GPUs, budgets, sharing groups.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
-pub struct Ties {
+pub struct ZoneBindings {
     /// The GPUs that its programs see, numbered as in [`crate::mig`]; none: all.
     pub gpus: Vec<u32>,
     /// Budgets that it draws on together with other zones.
     pub budgets: Vec<String>,
-    /// Zones that have one of these in common may open each other's memory.
-    pub circles: Vec<String>,
+    /// Zones that have one of these in common may open each other's memory without a grant.
+    #[serde(rename = "circles", alias = "sharing_groups")]
+    pub sharing_groups: Vec<String>,
     /// Each container that sees the zone's socket is a zone of its own and draws on this one.
     pub split: bool,
 }
@@ -115,8 +116,9 @@ pub struct ZoneSettings {
     #[serde(default)]
     pub access: Access,
     /// GPUs and other zones.
-    #[serde(default)]
-    pub ties: Ties,
+    /// Stored and sent under its first name, which older versions write and read.
+    #[serde(default, rename = "ties", alias = "bindings")]
+    pub bindings: ZoneBindings,
 }
 
 impl From<ZoneLimits> for ZoneSettings {
@@ -175,14 +177,17 @@ pub struct ZoneChange {
     /// None: they stay.
     pub budgets: Option<Vec<String>>,
     /// None: they stay.
-    pub circles: Option<Vec<String>>,
+    #[serde(rename = "circles", alias = "sharing_groups")]
+    pub sharing_groups: Option<Vec<String>>,
 }
 
 impl ZoneChange {
     /// Changes settings; whether they are valid is another question.
     pub fn apply(self, settings: &mut ZoneSettings) {
-        let ZoneSettings { limits, labels, ties, .. } = settings;
-        for (known, new) in [(&mut ties.budgets, self.budgets), (&mut ties.circles, self.circles)] {
+        let ZoneSettings { limits, labels, bindings, .. } = settings;
+        for (known, new) in
+            [(&mut bindings.budgets, self.budgets), (&mut bindings.sharing_groups, self.sharing_groups)]
+        {
             if let Some(new) = new {
                 *known = new;
             }
@@ -227,14 +232,14 @@ pub enum BadSettings {
     Mode,
     #[error("a label has at most {MAX_LABEL} characters, none of them a control character")]
     Label,
-    #[error("a zone has at most {MAX_TIES} GPUs, budgets and sharing groups each")]
-    Ties,
+    #[error("a zone has at most {MAX_BINDINGS} GPUs, budgets and sharing groups each")]
+    Bindings,
 }
 
 impl ZoneSettings {
     /// Whoever they come from, settings are checked here before they count.
     pub fn check(&self) -> Result<(), BadSettings> {
-        let Self { limits, labels, access, ties } = self;
+        let Self { limits, labels, access, bindings } = self;
         let label = |text: &String| text.len() <= MAX_LABEL && !text.chars().any(char::is_control);
         let rules = [
             ((1..=MAX_SHARE).contains(&limits.share), BadSettings::Share),
@@ -245,11 +250,13 @@ impl ZoneSettings {
             (limits.host_cpu.is_none_or(|percent| (1..=MAX_HOST_CPU).contains(&percent)), BadSettings::HostCpu),
             (access.mode <= 0o777, BadSettings::Mode),
             ([&labels.pod, &labels.namespace, &labels.container].into_iter().all(label), BadSettings::Label),
-            (ties.budgets.iter().chain(&ties.circles).all(label), BadSettings::Label),
+            (bindings.budgets.iter().chain(&bindings.sharing_groups).all(label), BadSettings::Label),
             (
-                [ties.gpus.len(), ties.budgets.len(), ties.circles.len()].into_iter().all(|count| count <= MAX_TIES)
-                    && ties.gpus.iter().all(|gpu| *gpu < mig::END),
-                BadSettings::Ties,
+                [bindings.gpus.len(), bindings.budgets.len(), bindings.sharing_groups.len()]
+                    .into_iter()
+                    .all(|count| count <= MAX_BINDINGS)
+                    && bindings.gpus.iter().all(|gpu| *gpu < mig::END),
+                BadSettings::Bindings,
             ),
         ];
         rules.into_iter().find(|(kept, _)| !kept).map_or(Ok(()), |(_, broken)| Err(broken))
@@ -291,9 +298,12 @@ mod tests {
     }
 
     #[test]
-    fn settings_of_an_older_book_are_read() {
+    fn settings_of_an_older_version_are_read() {
         let old: ZoneSettings = serde_json::from_str(r#"{"limits":{"memory":5,"share":2}}"#).unwrap();
         assert_eq!(old.limits, ZoneLimits { memory: Some(5), share: 2, ..ZoneLimits::default() });
         assert_eq!(old.access, Access::default());
+        let bound = r#"{"limits":{"memory":5,"share":2},"ties":{"gpus":[1],"circles":["namespace.a"]}}"#;
+        let bound: ZoneSettings = serde_json::from_str(bound).unwrap();
+        assert_eq!((bound.bindings.gpus, bound.bindings.sharing_groups), (vec![1], vec!["namespace.a".to_owned()]));
     }
 }

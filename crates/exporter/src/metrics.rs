@@ -192,7 +192,7 @@ fn node(status: &Status) -> [(&'static str, &'static str, &'static str, u64); 15
     ]
 }
 
-pub(crate) fn render(status: &Status, dcgm_names: bool) -> String {
+pub fn render(status: &Status, dcgm_names: bool) -> String {
     let mut text = String::new();
     let (version, backend) = (escape(&status.version), escape(&status.backend));
     let cuda = format!("{}.{}", status.cuda_version / 1000, status.cuda_version % 1000 / 10);

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use config::kubernetes::Kubernetes;
-use control::zone::Ties;
+use control::zone::ZoneBindings;
 
 use crate::broker::{Broker, BrokerError};
 
@@ -27,10 +27,10 @@ impl From<&Kubernetes> for Policy {
 
 impl Policy {
     /// The bindings of a zone in a namespace; other bindings stay as they are.
-    pub fn bindings(&self, namespace: &str, known: &Ties) -> Ties {
+    pub fn bindings(&self, namespace: &str, known: &ZoneBindings) -> ZoneBindings {
         let name = format!("{PREFIX}{namespace}");
-        let circles = if self.share_in_namespace { vec![name.clone()] } else { Vec::new() };
-        Ties { budgets: vec![name], circles, ..known.clone() }
+        let sharing_groups = if self.share_in_namespace { vec![name.clone()] } else { Vec::new() };
+        ZoneBindings { budgets: vec![name], sharing_groups, ..known.clone() }
     }
 
     /// Sets the quotas in the broker, and removes those that are no longer configured.
@@ -56,12 +56,12 @@ mod tests {
 
     #[test]
     fn a_namespace_is_a_budget_and_a_sharing_group_only_if_configured() {
-        let known = Ties { gpus: vec![1], split: true, ..Ties::default() };
+        let known = ZoneBindings { gpus: vec![1], split: true, ..ZoneBindings::default() };
         let apart = Policy::default().bindings("a", &known);
-        assert_eq!((apart.budgets, apart.circles), (vec!["namespace.a".to_owned()], vec![]));
+        assert_eq!((apart.budgets, apart.sharing_groups), (vec!["namespace.a".to_owned()], vec![]));
         let together = Policy { share_in_namespace: true, ..Policy::default() }.bindings("a", &known);
         assert_eq!(
-            (together.circles, together.gpus, together.split),
+            (together.sharing_groups, together.gpus, together.split),
             (vec!["namespace.a".to_owned()], vec![1], true)
         );
     }

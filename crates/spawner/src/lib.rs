@@ -6,7 +6,7 @@
 //!
 //! [`Local`] does the work. For an ordinary user it lives in the broker's own process. Where the node runs as root it lives
 //! in a process that does nothing else ([`serve`]), and the broker, which has no privilege, speaks to it ([`Remote`]). The
-//! messages are few and of fixed size ([`messages`]); whoever has taken over the broker can start, confine and end workers
+//! messages are few and of fixed size ([`messages`]); an attacker that has taken over the broker can start, confine and end workers
 //! of this node, as the operator configured them, and nothing else.
 
 #![forbid(unsafe_code)]

@@ -231,7 +231,7 @@ impl Spawner for Local {
             running.is_orphan = false;
             return Ok(Started { id: *id, pid, process });
         }
-        // Whoever asks could name any process of the machine.
+        // The broker could name any process of the machine.
         let user = process::uid(pid);
         let allowed = [Some(self.settings.uid(slot)), Some(rustix::process::geteuid().as_raw())];
         let ours =
@@ -410,7 +410,7 @@ fn is_of_a_zone(connection: BorrowedFd<'_>, state_dir: &Path) -> io::Result<bool
     Ok(path.strip_prefix(&zones).is_ok_and(|rest| rest.components().count() == 2))
 }
 
-/// Asked anew each time: a driver makes some of its nodes when they are first needed.
+/// Asked each time: a driver makes some of its nodes when they are first needed.
 fn device_rules(backend: &Backend) -> Vec<Rule> {
     cgroup::of_policy(&Policy::from(backend))
 }
@@ -461,7 +461,7 @@ mod tests {
         let _client = UnixStream::connect(directory.join("s/zones/a/sock")).unwrap();
         let (accepted, _) = zone.accept().unwrap();
         local.set_client(worker, accepted.as_fd()).unwrap();
-        // Whoever listens elsewhere is at the far end of a connection that begins at a name in a zone.
+        // A process that listens elsewhere is at the far end of a connection that begins at a name in a zone.
         let victim = UnixListener::bind(directory.join("victim")).unwrap();
         let bound =
             rustix::net::socket(rustix::net::AddressFamily::UNIX, rustix::net::SocketType::STREAM, None).unwrap();

@@ -51,7 +51,7 @@ pub mod kind {
     pub const SET_CLIENT: u32 = 13;
     /// child → whether its client was known.
     pub const KILL_CLIENT: u32 = 14;
-    /// zone, limits → whether its workers must be admitted anew.
+    /// zone, limits → whether its workers must be admitted again.
     pub const SET_ZONE: u32 = 15;
     /// zone → nothing.
     pub const REMOVE_ZONE: u32 = 16;

@@ -32,7 +32,7 @@ fn cards(place: &Place) -> Vec<CardStatus> {
 
 fn zone_on(place: &Place, name: &str, gpus: &[u32]) {
     let mut settings = ZoneSettings::default();
-    settings.ties.gpus = gpus.to_vec();
+    settings.bindings.gpus = gpus.to_vec();
     let request = Request::CreateZone { name: name.parse().unwrap(), settings };
     assert!(matches!(ask(place, &request), Answer::Zone { .. }));
 }

@@ -86,7 +86,7 @@ impl Fields {
         self.fields.iter_mut().find(|field| field.zones.contains(&id))
     }
 
-    /// Makes the fields anew. One that stays as it is keeps its plan; zones that change fields take their accounts along.
+    /// Regroups the zones. One that stays as it is keeps its plan; zones that change fields take their accounts along.
     fn regroup(&mut self, now: Nanos) {
         let mut old = std::mem::take(&mut self.fields);
         for zones in components(&self.gpus) {

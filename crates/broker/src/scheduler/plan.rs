@@ -118,7 +118,7 @@ pub struct Plan {
     holder: Option<(u64, Nanos)>,
     /// Up to here time has been charged.
     charged_until: Nanos,
-    /// Virtual time of whoever got a turn last: where those begin who come back.
+    /// Virtual time of the zone that had the last turn: where those begin who come back.
     clock: u128,
 }
 
@@ -184,7 +184,7 @@ impl Plan {
             }
         }
         if seen.held || (seen.running && !seen.unknown) {
-            // Whoever comes back has kept a little, who was away for long nothing.
+            // A zone that comes back has kept a little, who was away for long nothing.
             let credit = if zone.active_until > now { zone.weighted(CREDIT * QUANTUM) } else { 0 };
             if idle {
                 zone.virtual_time = zone.virtual_time.max(clock.saturating_sub(credit));

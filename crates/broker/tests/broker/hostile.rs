@@ -25,8 +25,8 @@ pub fn hostile_hellos_hurt_nobody() {
         if round % 7 != 0 {
             // An answer or a hang-up, but no silence.
             let mut fds = [PollFd::new(&broker, PollFlags::IN)];
-            let patience = rustix::event::Timespec { tv_sec: 60, tv_nsec: 0 };
-            assert_eq!(rustix::event::poll(&mut fds, Some(&patience)), Ok(1), "round {round}");
+            let timeout = rustix::event::Timespec { tv_sec: 60, tv_nsec: 0 };
+            assert_eq!(rustix::event::poll(&mut fds, Some(&timeout)), Ok(1), "round {round}");
         }
     }
     assert_eq!(steady.ask("+5"), "granted");
@@ -56,7 +56,7 @@ pub fn lingering() -> (OwnedFd, std::net::TcpStream) {
     (near.into(), far)
 }
 
-/// Whoever closes such a descriptor waits; it must not be the one whom all others wait for.
+/// Who closes such a descriptor waits; it must not be the one whom all others wait for.
 pub fn descriptors_that_linger_hold_up_nobody() {
     let node = Node::start();
     let steady = Client::connect(&node.socket("b"));
@@ -288,29 +288,29 @@ pub fn a_stranger_cannot_join_as_worker() {
     let node = Node::start();
     let client = Client::connect(&node.socket("a"));
     for bytes in [vec![0; 0], vec![1; 10], vec![2, 0, 0, 0], vec![0xff; 88], vec![0; 4096]] {
-        let socket = packet::connect(&node.folder.join("rejoin/workers.sock")).unwrap();
+        let socket = packet::connect(&node.state_dir.join("rejoin/workers.sock")).unwrap();
         packet::send(&socket, &bytes, &[]).unwrap();
         assert_eq!(packet::receive(&socket, &mut [0; 512]).map(|received| received.len).unwrap_or(0), 0);
     }
     assert_eq!(client.ask("+5"), "granted");
 }
 
-pub fn a_worker_that_says_it_rests_moves_nobody() {
+pub fn a_worker_that_says_it_is_suspended_moves_nobody() {
     // Memory is moved on this node, and nobody is idle for long enough.
     let node = Node::suspending("3600");
     let (client, other) = (Client::connect(&node.socket("a")), Client::connect(&node.socket("b")));
     for _ in 0..20 {
-        assert_eq!(client.ask("r"), "resting");
+        assert_eq!(client.ask("r"), "suspended");
     }
     assert_eq!((client.ask("+5"), other.ask("+5")), ("granted".into(), "granted".into()));
-    assert!(!beside(&node.folder, "moves").exists(), "nobody asked it to");
+    assert!(!beside(&node.state_dir, "moves").exists(), "nobody asked it to");
 }
 
 pub fn whose_memory_is_moved_is_known_by_more_than_a_number() {
     let node = Node::suspending("1");
     let client = Client::connect(&node.socket("a"));
     let worker = client.ask("i");
-    let moves = beside(&node.folder, "moves");
+    let moves = beside(&node.state_dir, "moves");
     // No worker here measures GPU time, so the broker looks only when somebody asks it something.
     until("it is idle", || node.zone("a").clients == 1 && moves.exists());
     until("it is written", || std::fs::read_to_string(&moves).is_ok_and(|text| text.ends_with('\n')));
@@ -327,7 +327,7 @@ pub fn silent_strangers_keep_nobody_from_joining() {
     rustix::process::kill_process(worker, Signal::STOP).unwrap();
     node.kill_broker();
     node.restart();
-    let path = node.folder.join("rejoin/workers.sock");
+    let path = node.state_dir.join("rejoin/workers.sock");
     let mut silent: std::collections::VecDeque<OwnedFd> = (0..300).map(|_| packet::connect(&path).unwrap()).collect();
     rustix::process::kill_process(worker, Signal::CONT).unwrap();
     let asked = std::sync::atomic::AtomicBool::new(false);

@@ -84,7 +84,7 @@ const TESTS: [(&str, fn()); 35] = [
         "workers_share_neither_stderr_nor_session_with_the_broker",
         workers_share_neither_stderr_nor_session_with_the_broker,
     ),
-    ("a_worker_that_says_it_rests_moves_nobody", a_worker_that_says_it_rests_moves_nobody),
+    ("a_worker_that_says_it_is_suspended_moves_nobody", a_worker_that_says_it_is_suspended_moves_nobody),
     ("whose_memory_is_moved_is_known_by_more_than_a_number", whose_memory_is_moved_is_known_by_more_than_a_number),
     ("leased_zones_go_with_their_operator", leased_zones_go_with_their_operator),
     ("a_lowered_limit_takes_nothing_away_and_gives_nothing", a_lowered_limit_takes_nothing_away_and_gives_nothing),
@@ -218,7 +218,7 @@ fn requests_wait_for_the_successor() {
 
 fn a_second_broker_is_refused() {
     let node = Node::start();
-    let output = Command::new("/proc/self/exe").arg("as-broker").arg(&node.folder).output().unwrap();
+    let output = Command::new("/proc/self/exe").arg("as-broker").arg(&node.state_dir).output().unwrap();
     assert_eq!(output.status.code(), Some(75));
     assert!(String::from_utf8_lossy(&output.stderr).contains("another proxy"));
     assert_eq!(Client::connect(&node.socket("a")).ask("+1"), "granted");
@@ -302,7 +302,7 @@ fn containers_of_a_zone_are_parts_of_it() {
     let mut node = Node::start();
     let limits = ZoneLimits { memory: Some(100 * MIB), pinned: Some(10 * MIB), ..ZoneLimits::default() };
     let mut settings = ZoneSettings::from(limits);
-    settings.ties.split = true;
+    settings.bindings.split = true;
     let name: control::ZoneName = "claim".parse().unwrap();
     let Ok(Answer::Zone { socket, .. }) = node.admin().ask(&Request::CreateZone { name: name.clone(), settings })
     else {
@@ -348,7 +348,7 @@ fn containers_of_a_zone_are_parts_of_it() {
     until("it is ended", || node.zone(&part('b')).overdrafts == 1);
     let left = format!("({}, Some({}))", 60 * MIB, 100 * MIB);
     until("its account is closed", || clients[0].ask("?") == left);
-    std::fs::remove_file(beside(&node.folder, "meter")).unwrap();
+    std::fs::remove_file(beside(&node.state_dir, "meter")).unwrap();
     assert!(matches!(node.admin().ask(&Request::RemoveZone { name, force: true }), Ok(Answer::Removed)));
     clients.iter().for_each(Client::wait_for_hangup);
     until("nothing is left", || node.status().zones.iter().all(|zone| !zone.name.as_str().starts_with("claim")));
@@ -423,13 +423,13 @@ fn memory_that_was_never_asked_for_counts_and_is_ended() {
     // Who uses no more than was granted to it costs no more.
     measure(format!("{first} {}\n", 45 * MIB));
     until("only what was granted counts", || node.zone("a").used == 50 * MIB);
-    std::fs::remove_file(beside(&node.folder, "meter")).unwrap();
+    std::fs::remove_file(beside(&node.state_dir, "meter")).unwrap();
 }
 
 /// What the meter finds from now on: numbers of processes, and bytes.
 fn measure(node: &Node, text: String) {
-    let file = beside(&node.folder, "meter");
-    // Whole or not at all: the meter must not read half of it.
+    let file = beside(&node.state_dir, "meter");
+    // Replaced at once: the meter must not read half of it.
     control::atomic_file::write_volatile(&file, text.as_bytes()).unwrap();
 }
 
@@ -496,7 +496,7 @@ fn figures_outlive_worker_and_broker() {
     assert_eq!(node.zone("a").stats.calls, 11106);
     node.kill_broker();
     node.restart();
-    // Whoever collects totals must never see one fall: neither before the worker has shown its page, nor after.
+    // Collectors of totals must never see one fall: neither before the worker has shown its page, nor after.
     assert_eq!((node.zone("a").stats.calls, node.zone("a").clients_served), (11106, 2));
     assert_eq!(second.ask("c1"), "counted");
     until("the worker has shown its page", || node.zone("a").stats.calls == 11107);
@@ -527,7 +527,7 @@ fn a_status_of_any_length_arrives() {
 
 fn a_new_configuration_counts_and_a_wrong_one_does_not() {
     let node = Node::start();
-    let file = beside(&node.folder, "toml");
+    let file = beside(&node.state_dir, "toml");
     let reload = |text: &str| {
         std::fs::write(&file, text).unwrap();
         rustix::process::kill_process(Pid::from_raw(node.broker.id() as i32).unwrap(), Signal::HUP).unwrap();

@@ -2,13 +2,13 @@
 
 use super::*;
 
-/// A file beside the broker's folder.
-pub fn beside(folder: &Path, kind: &str) -> PathBuf {
-    folder.with_extension(kind)
+/// A file beside the broker's state directory.
+pub fn beside(state_dir: &Path, kind: &str) -> PathBuf {
+    state_dir.with_extension(kind)
 }
 
 pub struct Node {
-    pub folder: PathBuf,
+    pub state_dir: PathBuf,
     pub broker: Child,
     /// Where the state directory is, and what lies beside it.
     _directory: Directory,
@@ -22,22 +22,22 @@ impl Node {
     /// Starts a broker when its state directory is prepared.
     fn start_with(prepare: impl FnOnce(&Path)) -> Self {
         let directory = testkit::directory();
-        let folder = directory.join("s");
-        prepare(&folder);
-        Self { broker: start_broker(&folder), folder, _directory: directory }
+        let state_dir = directory.join("s");
+        prepare(&state_dir);
+        Self { broker: start_broker(&state_dir), state_dir, _directory: directory }
     }
 
     /// One that moves memory of those who are idle for so many seconds.
     pub fn suspending(seconds: &str) -> Self {
-        Self::start_with(|folder| std::fs::write(beside(folder, "suspend"), seconds).unwrap())
+        Self::start_with(|state_dir| std::fs::write(beside(state_dir, "suspend"), seconds).unwrap())
     }
 
     pub fn socket(&self, zone: &str) -> PathBuf {
-        self.folder.join("zones").join(zone).join("sock")
+        self.state_dir.join("zones").join(zone).join("sock")
     }
 
     pub fn admin(&self) -> AdminClient {
-        AdminClient::connect(&self.folder.join("admin.sock")).unwrap()
+        AdminClient::connect(&self.state_dir.join("admin.sock")).unwrap()
     }
 
     pub fn status(&self) -> Status {
@@ -57,7 +57,7 @@ impl Node {
     }
 
     pub fn restart(&mut self) {
-        self.broker = start_broker(&self.folder);
+        self.broker = start_broker(&self.state_dir);
     }
 }
 
@@ -68,9 +68,9 @@ impl Drop for Node {
     }
 }
 
-pub fn start_broker(folder: &Path) -> Child {
+pub fn start_broker(state_dir: &Path) -> Child {
     let mut child =
-        Command::new("/proc/self/exe").arg("as-broker").arg(folder).stdout(Stdio::piped()).spawn().unwrap();
+        Command::new("/proc/self/exe").arg("as-broker").arg(state_dir).stdout(Stdio::piped()).spawn().unwrap();
     let mut line = String::new();
     io::BufRead::read_line(&mut io::BufReader::new(child.stdout.take().unwrap()), &mut line).unwrap();
     assert_eq!(line, "ready\n");

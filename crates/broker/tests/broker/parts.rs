@@ -2,13 +2,13 @@
 
 use super::*;
 
-pub fn as_broker(folder: &Path) {
+pub fn as_broker(state_dir: &Path) {
     let zone = |name: &str| {
         let limits = ZoneLimits { memory: Some(100 * MIB), share: 50, ..ZoneLimits::default() };
         (name.parse().unwrap(), ZoneSettings::from(limits))
     };
     let config = Config {
-        state_dir: folder.to_owned(),
+        state_dir: state_dir.to_owned(),
         private: false,
         backend: Backend::Soft { devices: 1, memory: 1 << 30, instances: 0, only: Vec::new() },
         zones: vec![zone("a"), zone("b")],
@@ -20,14 +20,14 @@ pub fn as_broker(folder: &Path) {
         meter: Some(Meter { allowance: 50 * MIB }),
         max_clients_per_zone: 8,
         watchdog: None,
-        suspend: std::fs::read_to_string(beside(folder, "suspend"))
+        suspend: std::fs::read_to_string(beside(state_dir, "suspend"))
             .ok()
             .map(|seconds| Suspend { after: Duration::from_secs(seconds.parse().unwrap()) }),
     };
     let helper =
-        |name: &str, file| Helper { arguments: vec![name.into(), beside(folder, file).into()], libraries: None };
+        |name: &str, file| Helper { arguments: vec![name.into(), beside(state_dir, file).into()], libraries: None };
     let settings = Settings {
-        state_dir: folder.to_owned(),
+        state_dir: state_dir.to_owned(),
         backend: config.backend.clone(),
         jail: config.jail,
         worker_uids: config.worker_uids,
@@ -46,7 +46,7 @@ pub fn as_broker(folder: &Path) {
     };
     let (reload, asked) = std::os::unix::net::UnixStream::pair().unwrap();
     signal_hook::low_level::pipe::register(signal_hook::consts::SIGHUP, asked).unwrap();
-    let file = beside(folder, "toml");
+    let file = beside(state_dir, "toml");
     let read = move || match config::load(&file) {
         Ok(file) => {
             Some(Reload { zones: file.zones, grants: file.grants, spare_workers: 1, max_clients_per_zone: 8 })
@@ -64,7 +64,7 @@ pub fn as_broker(folder: &Path) {
 
 /// Does what its client says: `+n` charges, `-n` releases, `?` asks, `cn` counts n calls, `pn` and `un` pin, `x` breaks the protocol, `h` stays when left, `e`
 /// writes to stderr, `r` says that it rests, `i` tells who it is, `s` tells its session and where stderr leads, `j` hangs up and
-/// joins the broker anew, `d` gives its client what it watches the client by.
+/// joins the broker again, `d` gives its client what it watches the client by.
 pub fn as_worker(arguments: &[String]) {
     let control = io::stdin().as_fd().try_clone_to_owned().unwrap();
     let raw = control.try_clone().unwrap();
@@ -113,9 +113,9 @@ pub fn as_worker(arguments: &[String]) {
                 format!("{leads} {}", std::fs::read_link("/proc/self/fd/2").unwrap().display())
             }
             b'r' => {
-                let resting = ToBroker::new(control::messages::to_broker::SUSPENDED);
-                packet::send(&raw, zerocopy::IntoBytes::as_bytes(&resting), &[]).unwrap();
-                "resting".to_owned()
+                let suspended = ToBroker::new(control::messages::to_broker::SUSPENDED);
+                packet::send(&raw, zerocopy::IntoBytes::as_bytes(&suspended), &[]).unwrap();
+                "suspended".to_owned()
             }
             b'i' => identity(),
             b'j' => {

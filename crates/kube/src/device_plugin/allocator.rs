@@ -172,7 +172,7 @@ impl Inside {
         }
         let mut settings = ZoneSettings::from(resource.limits_of(ids.len()));
         let gpus = ids.iter().filter_map(|id| resource.devices.get(id)).map(|part| part.number);
-        settings.ties.gpus = offer::numbers(gpus, self.terms.gpus)?;
+        settings.bindings.gpus = offer::numbers(gpus, self.terms.gpus)?;
         // Kubelet gives a device to another container only after the one that had it is gone.
         let had = |record: &&Record| match &record.holder {
             Holder::Devices { resource, ids: others } => resource == name && others.iter().any(|id| ids.contains(id)),
@@ -197,8 +197,8 @@ impl Inside {
             if labels.namespace.is_empty() {
                 return None;
             }
-            let ties = self.terms.policy.bindings(&labels.namespace, &record.settings.ties);
-            let settings = ZoneSettings { labels, ties, ..record.settings.clone() };
+            let bindings = self.terms.policy.bindings(&labels.namespace, &record.settings.bindings);
+            let settings = ZoneSettings { labels, bindings, ..record.settings.clone() };
             (settings != record.settings).then(|| Record { settings, ..record.clone() })
         });
         changed.collect()
@@ -209,14 +209,14 @@ impl Inside {
         if self.store.record(&record.zone).is_none() {
             return;
         }
-        let (zone, ZoneSettings { labels, ties, .. }) = (record.zone.clone(), record.settings.clone());
+        let (zone, ZoneSettings { labels, bindings, .. }) = (record.zone.clone(), record.settings.clone());
         let Labels { pod, namespace, container } = labels;
         let change = ZoneChange {
             pod: Some(pod.clone()),
             namespace: Some(namespace.clone()),
             container: Some(container.clone()),
-            budgets: Some(ties.budgets),
-            circles: Some(ties.circles),
+            budgets: Some(bindings.budgets),
+            sharing_groups: Some(bindings.sharing_groups),
             ..ZoneChange::default()
         };
         match self.store.change(record, change).await {

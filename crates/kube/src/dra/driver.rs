@@ -87,10 +87,10 @@ impl Driver {
         }
         let mut settings = ZoneSettings::from(terms.limits);
         settings.labels.namespace = claim.namespace.clone();
-        settings.ties = self.policy.lock().await.bindings(&claim.namespace, &settings.ties);
-        settings.ties.gpus = self.gpus(&terms.devices).await?;
+        settings.bindings = self.policy.lock().await.bindings(&claim.namespace, &settings.bindings);
+        settings.bindings.gpus = self.gpus(&terms.devices).await?;
         // Each container is a zone of its own that draws on the claim.
-        settings.ties.split = true;
+        settings.bindings.split = true;
         let holder = Holder::Claim {
             namespace: claim.namespace.clone(),
             name: claim.name.clone(),

@@ -1,0 +1,135 @@
+//! The cross-check of ledgers: what workers really use, as a process outside of them (the meter) has found.
+//!
+//! What a worker uses beyond what it was granted counts against its zone. A worker that uses much more, while its zone is
+//! over its limit, has taken memory without asking, which none of ours does: it is ended.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::os::fd::OwnedFd;
+use std::time::Instant;
+
+use zerocopy::IntoBytes;
+
+use super::overdraft::{used_by_worker, worst_overdrafts};
+use crate::Broker;
+use crate::reactor::Source;
+use control::ZoneName;
+use control::meter::{self, MAX_READINGS, Reading};
+use control::packet;
+use control::process;
+use control::spawner::{Child, Program};
+
+const MESSAGES_PER_TURN: usize = 8;
+
+/// What is done about what the meter finds.
+#[derive(Debug, Clone, Copy)]
+pub struct Meter {
+    /// What a worker may use beyond what it was granted, while its zone is over its limit.
+    pub allowance: u64,
+}
+
+pub struct Running {
+    child: Child,
+    socket: OwnedFd,
+}
+
+impl Broker {
+    /// Starts the meter, if there is to be one and it is time.
+    pub(crate) fn keep_meter(&mut self) {
+        let now = Instant::now();
+        if self.config.meter.is_none() || !self.monitor.meter.is_due(now) {
+            return;
+        }
+        if let Some(Running { child, .. }) = self.monitor.meter.take_dying() {
+            child.reap();
+        }
+        match self.start_meter() {
+            Ok(running) => self.monitor.meter.started(running),
+            Err(error) => {
+                tracing::error!(%error, "cannot start the meter");
+                self.monitor.meter.ended(now);
+            }
+        }
+    }
+
+    fn start_meter(&self) -> io::Result<Running> {
+        let (socket, theirs) = packet::pair()?;
+        rustix::io::ioctl_fionbio(&socket, true)?;
+        let child = self.launcher.start(&Program::Meter, Some(theirs))?;
+        self.reactor.watch(&socket, Source::Meter)?;
+        Ok(Running { child, socket })
+    }
+
+    pub(crate) fn on_meter(&mut self) {
+        // Words of eight bytes, so that readings lie as they must.
+        let mut buffer = vec![0u64; MAX_READINGS * size_of::<Reading>() / 8];
+        for _ in 0..MESSAGES_PER_TURN {
+            let Some(Running { socket, .. }) = self.monitor.meter.running() else { return };
+            let bytes = buffer.as_mut_slice().as_mut_bytes();
+            let readings = match packet::receive(socket, bytes) {
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return,
+                Ok(received) if received.len > 0 => meter::read(&bytes[..received.len]).map(<[Reading]>::to_vec),
+                _ => None,
+            };
+            match readings {
+                Some(readings) => self.on_readings(&readings),
+                None => return self.end_meter(),
+            }
+        }
+    }
+
+    fn end_meter(&mut self) {
+        let Some(running) = self.monitor.meter.ended(Instant::now()) else { return };
+        running.child.kill();
+        self.reactor.forget(&running.socket);
+        // It is gone in a moment, for which nobody waits here.
+        let status = running.child.reap();
+        if status.is_none() {
+            self.monitor.meter.set_dying(running);
+        }
+        let status = status.unwrap_or_default();
+        tracing::warn!(status, "meter ended; memory that drivers take for themselves is not counted meanwhile");
+    }
+
+    fn on_readings(&mut self, readings: &[Reading]) {
+        let known: BTreeMap<u32, u64> = self.workers.iter().map(|(id, worker)| (worker.pid, id)).collect();
+        let used = used_by_worker(readings, &known, process::parent);
+        let charged: BTreeMap<u64, u64> = self.workers.iter().map(|(id, worker)| (id, worker.charged())).collect();
+        let charged = |id: u64| charged.get(&id).copied().unwrap_or(0);
+        // The picture is whole: who is not in it uses nothing.
+        for (id, worker) in self.workers.iter_mut() {
+            let Some((zone, account)) = worker.account_mut() else { continue };
+            if let Some(zone) = self.zones.get_mut(zone) {
+                // The driver counts memory of others that is mapped there as well, and others pay for it.
+                let measured = used.get(&id).copied().unwrap_or(0);
+                zone.ledger.observe(account, measured.saturating_sub(self.sharing.exports.unpaid(id, charged)));
+            }
+        }
+        self.end_overdrafts();
+    }
+
+    fn end_overdrafts(&mut self) {
+        let Some(Meter { allowance }) = self.config.meter else { return };
+        let workers = self.workers.iter().filter_map(|(id, worker)| Some((id, worker.zone()?, worker.beyond())));
+        let workers: Vec<_> = workers.collect();
+        let worst = worst_overdrafts(&self.zones.exceeded(), &workers, allowance);
+        for (beyond, id) in worst {
+            // One that was ended and is not gone yet is waited for: the others may be within bounds without it.
+            let Some(worker) = self.workers.get_mut(id).filter(|worker| !worker.is_dying()) else { continue };
+            let (pid, name) = (worker.client_pid(), worker.zone().cloned());
+            if let Some(zone) = name.as_ref().and_then(|name| self.zones.get_mut(name)) {
+                zone.totals.overdrafts = zone.totals.overdrafts.saturating_add(1);
+            }
+            let zone = name.as_ref().map_or("", ZoneName::as_str);
+            let worker_pid = worker.pid;
+            tracing::warn!(
+                zone,
+                worker = worker_pid,
+                pid,
+                beyond,
+                "worker ended: it uses memory that was never granted"
+            );
+            worker.kill();
+        }
+    }
+}

@@ -1,0 +1,23 @@
+//! What the broker finds out about the node and its zones: the GPUs ([`inventory`]), how busy zones keep them
+//! ([`utilization`]), and what workers really use ([`meter`]). [`views`] tells clients of their zone.
+
+mod inventory;
+mod meter;
+mod overdraft;
+mod utilization;
+mod views;
+
+pub use inventory::Inventory;
+pub use meter::Meter;
+use meter::Running;
+use overdraft::MeterProcess;
+use utilization::Utilization;
+use views::{Helper, Views};
+
+#[derive(Default)]
+pub struct Monitor {
+    pub inventory: Inventory<Helper>,
+    pub views: Views,
+    pub utilization: Utilization,
+    pub meter: MeterProcess<Running>,
+}

@@ -1,0 +1,140 @@
+//! How busy each zone keeps its GPU, from the GPU time that workers have counted.
+//!
+//! NVML tells of the last second or so, and a client may ask only once. So the broker looks once a second at zones whose
+//! workers measure time, and leaves the others alone.
+
+use std::collections::BTreeMap;
+use std::time::{Duration, Instant};
+
+use crate::Broker;
+use control::ZoneName;
+
+const EVERY: Duration = Duration::from_secs(1);
+
+#[derive(Debug, Default)]
+pub struct Utilization {
+    zones: BTreeMap<ZoneName, [Sample; 2]>,
+    last: Option<Instant>,
+    /// Some worker measures, so that there will be something to see.
+    measured: bool,
+}
+
+/// When a zone was looked at, and how much GPU time it had used by then.
+#[derive(Debug, Clone, Copy)]
+struct Sample {
+    at: Instant,
+    used_ns: u64,
+}
+
+impl Sample {
+    fn percent_until(&self, now: Sample) -> u32 {
+        let elapsed = now.at.saturating_duration_since(self.at).as_nanos().max(1);
+        let used = u128::from(now.used_ns.saturating_sub(self.used_ns));
+        u32::try_from((used * 100 / elapsed).min(100)).unwrap_or(100)
+    }
+}
+
+impl Utilization {
+    /// When to look again: never, while there is nothing to see.
+    pub fn next_deadline(&self) -> Option<Instant> {
+        self.last.filter(|_| self.measured).map(|last| last + EVERY)
+    }
+
+    /// Whether it is time to look.
+    pub fn is_due(&self, now: Instant) -> bool {
+        self.last.is_none_or(|last| last + EVERY <= now)
+    }
+
+    /// GPU time of zones so far. `measured`: by some worker that is there.
+    pub fn observe(&mut self, totals: BTreeMap<ZoneName, u64>, measured: bool, now: Instant) {
+        (self.last, self.measured) = (Some(now), measured);
+        self.zones.retain(|name, _| totals.contains_key(name));
+        for (name, used_ns) in totals {
+            let sample = Sample { at: now, used_ns };
+            let samples = self.zones.entry(name).or_insert([sample; 2]);
+            *samples = [samples[1], sample];
+        }
+    }
+
+    /// Percent of the last second or two in which a zone used its GPU. One that was never looked at is looked at from now on.
+    pub fn percent(&mut self, name: &ZoneName, used_ns: u64, now: Instant) -> u32 {
+        let sample = Sample { at: now, used_ns };
+        let [older, _] = *self.zones.entry(name.clone()).or_insert([sample; 2]);
+        older.percent_until(sample)
+    }
+}
+
+impl Broker {
+    /// GPU time of a zone over all its workers, those that have ended too; none where nobody measures it.
+    fn gpu_time(&mut self, name: &ZoneName) -> Option<u64> {
+        let mut total = self.zones.get(name)?.totals.past.gpu_time_ns;
+        for worker in self.workers.of_zone_mut(name) {
+            if let Some(time) = worker.count().gpu_time_ns {
+                total = Some(total.unwrap_or(0).saturating_add(time));
+            }
+        }
+        total
+    }
+
+    /// Looks, once a second, at what workers have done.
+    pub(crate) fn observe_workers(&mut self, now: Instant) {
+        if !self.monitor.utilization.is_due(now) {
+            return;
+        }
+        self.look_for_idle(now);
+        let past = self.zones.iter().filter_map(|(name, zone)| Some((name.clone(), zone.totals.past.gpu_time_ns?)));
+        let mut totals: BTreeMap<ZoneName, u64> = past.collect();
+        let mut measured = false;
+        for (_, worker) in self.workers.iter_mut() {
+            if let (Some(time), Some(name)) = (worker.count().gpu_time_ns, worker.zone()) {
+                let total = totals.entry(name.clone()).or_default();
+                *total = total.saturating_add(time);
+                measured = true;
+            }
+        }
+        self.monitor.utilization.observe(totals, measured, now);
+    }
+
+    /// Percent of the last second or two in which the zone used its GPU; none where nobody measures it.
+    pub(super) fn utilization(&mut self, name: &ZoneName) -> Option<u32> {
+        let used = self.gpu_time(name)?;
+        Some(self.monitor.utilization.percent(name, used, Instant::now()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn time_used_becomes_a_percentage() {
+        let at = Instant::now();
+        let before = Sample { at, used_ns: 1_000 };
+        let percent =
+            |millis, used_ns| before.percent_until(Sample { at: at + Duration::from_millis(millis), used_ns });
+        assert_eq!(percent(1000, 1_000), 0);
+        assert_eq!(percent(2000, 500_001_000), 25);
+        // Several at once, clocks that stand still, and figures that go backwards.
+        assert_eq!(percent(1000, 5_000_000_000), 100);
+        assert_eq!(percent(0, 2_000), 100);
+        assert_eq!(percent(1000, 0), 0);
+    }
+
+    #[test]
+    fn zones_are_looked_at_while_somebody_measures() {
+        let (mut utilization, now) = (Utilization::default(), Instant::now());
+        let zone: ZoneName = "a".parse().unwrap();
+        assert!(utilization.is_due(now) && utilization.next_deadline().is_none());
+        for second in 0..3 {
+            let used = BTreeMap::from([(zone.clone(), u64::from(second) * 400_000_000)]);
+            utilization.observe(used, true, now + second * EVERY);
+        }
+        let last = now + 2 * EVERY;
+        assert!(!utilization.is_due(last) && utilization.next_deadline() == Some(last + EVERY));
+        // Over the second before the last look, and the half since.
+        assert_eq!(utilization.percent(&zone, 800_000_000, last + EVERY / 2), 26);
+        utilization.observe(BTreeMap::new(), false, last + EVERY);
+        assert_eq!((utilization.next_deadline(), utilization.zones.len()), (None, 0));
+        assert_eq!(utilization.percent(&zone, 5, last + EVERY), 0, "from now on");
+    }
+}

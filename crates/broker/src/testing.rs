@@ -1,0 +1,116 @@
+//! A spawner that starts nothing, for tests of what is decided about processes.
+
+use std::io;
+use std::os::fd::{BorrowedFd, OwnedFd};
+use std::sync::{Mutex, PoisonError};
+use std::time::Instant;
+
+use control::ZoneName;
+use control::namespaces::Numbers;
+use control::spawner::{Facts, HostLimits, Program, Spawner, Started};
+
+#[derive(Default)]
+pub struct FakeSpawner {
+    state: Mutex<State>,
+}
+
+#[derive(Default)]
+struct State {
+    started: u64,
+    killed: Vec<u64>,
+}
+
+impl FakeSpawner {
+    /// The processes that were killed, by the order of their start.
+    pub fn killed(&self) -> Vec<u64> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner).killed.clone()
+    }
+}
+
+impl Spawner for FakeSpawner {
+    fn facts(&self) -> Facts {
+        Facts::default()
+    }
+
+    fn start(&self, _: &Program, _: Option<OwnedFd>, _: Option<OwnedFd>) -> io::Result<Started> {
+        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        state.started += 1;
+        // Never readable, as the descriptor of a process that runs.
+        let process = rustix::event::eventfd(0, rustix::event::EventfdFlags::CLOEXEC)?;
+        Ok(Started { id: state.started, pid: 100_000 + state.started as u32, process })
+    }
+
+    fn adopt(&self, _: usize, _: u32, _: u64, _: Option<&ZoneName>) -> io::Result<Started> {
+        Err(io::ErrorKind::NotFound.into())
+    }
+
+    fn sweep(&self) {}
+
+    fn kill(&self, id: u64) {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner).killed.push(id);
+    }
+
+    fn reap(&self, _: u64) -> Option<String> {
+        None
+    }
+
+    fn is_free(&self, _: usize) -> bool {
+        true
+    }
+
+    fn open_inside(&self, _: u64) -> io::Result<()> {
+        Ok(())
+    }
+
+    fn take_descriptor(&self, _: u64, _: i32) -> io::Result<OwnedFd> {
+        Err(io::ErrorKind::NotFound.into())
+    }
+
+    fn set_client(&self, _: u64, _: BorrowedFd<'_>) -> io::Result<()> {
+        Ok(())
+    }
+
+    fn kill_client(&self, _: u64) -> bool {
+        false
+    }
+
+    fn set_zone(&self, _: &ZoneName, _: HostLimits) -> io::Result<bool> {
+        Ok(false)
+    }
+
+    fn remove_zone(&self, _: &ZoneName) {}
+
+    fn make_zone_directory(&self, _: &ZoneName) -> io::Result<()> {
+        Ok(())
+    }
+
+    fn remove_zone_directory(&self, _: &ZoneName) {}
+
+    fn clear_admin_socket(&self) -> io::Result<()> {
+        Ok(())
+    }
+
+    fn open_admin_socket(&self) -> io::Result<()> {
+        Ok(())
+    }
+
+    fn set_access(&self, _: &ZoneName, _: u32, _: Option<u32>, _: Option<u32>) -> io::Result<()> {
+        Ok(())
+    }
+
+    fn admit(&self, _: u64, _: &ZoneName, _: &[u32]) -> io::Result<()> {
+        Ok(())
+    }
+
+    fn numbers(&self, _: u32) -> Numbers {
+        Numbers::default()
+    }
+
+    fn deadline(&self) -> Option<Instant> {
+        None
+    }
+
+    fn tidy(&self, _: Instant) {}
+
+    fn retire(&self, _: bool) {}
+}

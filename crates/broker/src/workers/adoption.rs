@@ -1,0 +1,182 @@
+//! Workers of a predecessor: found in its registry, and taken back when they join.
+
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::time::Instant;
+
+use zerocopy::{FromBytes, IntoBytes};
+
+use super::slots;
+use super::worker::{Phase, Service, Worker};
+use crate::Broker;
+use crate::clients::{OVERBURDENED, is_overburdened, pause_after};
+use crate::ledger::Accounts;
+use crate::reactor::Source;
+use crate::worker_logs::WorkerLogs;
+use control::ZoneName;
+use control::closing::{Foreign, Lane};
+use control::messages::{self, ToBroker, ToWorker, to_broker, to_worker};
+use control::packet;
+use control::process;
+use control::statistics::Reader;
+
+impl Broker {
+    /// Makes the predecessor's workers ours. Spares end; they would not know us.
+    pub(crate) fn adopt_workers(&mut self) -> io::Result<()> {
+        let mut adopted = 0;
+        for (slot, record) in self.workers.file.read()?.iter().enumerate() {
+            if record.state == slots::FREE {
+                continue;
+            }
+            let zone_name = ZoneName::from_field(&record.zone).filter(|_| record.state == slots::ASSIGNED);
+            let process = (record.pid, record.start_time);
+            let Ok(child) = self.launcher.adopt(slot, process, zone_name.as_ref()) else {
+                self.workers.file.clear(slot)?;
+                continue;
+            };
+            let id = self.reactor.new_id();
+            self.reactor.watch(child.process(), Source::WorkerProcess(id))?;
+            let service = match zone_name.and_then(|name| self.zones.get_mut(&name).map(|zone| (name, zone))) {
+                Some((name, zone)) => {
+                    let client = process::open_if_same(record.client_pid, record.client_start_time);
+                    if let Some(client) = &client {
+                        self.reactor.watch(client, Source::WorkersClient(id))?;
+                    }
+                    adopted += 1;
+                    let device = zone.ledger.adopt(record.charged);
+                    let accounts = Accounts { device, pinned: zone.pinned.adopt(record.pinned) };
+                    let (zone_id, client_pid) = (zone.id, record.client_pid);
+                    Some(Service { zone: name, zone_id, client_pid, accounts, client, left: false })
+                }
+                None => None,
+            };
+            let phase = service.map_or(Phase::Dying(None), Phase::Serving);
+            let mut worker = Worker::new(slot, child, record.token, phase);
+            worker.borrowed_before = record.borrows != 0;
+            if worker.zone().is_none() {
+                worker.kill();
+            }
+            self.suspend.adopt(id, Instant::now());
+            self.workers.insert(id, worker);
+        }
+        if adopted > 0 {
+            tracing::info!(workers = adopted, "adopted the workers of the previous broker");
+        }
+        Ok(())
+    }
+
+    pub(crate) fn accept_rejoin(&mut self) {
+        let socket = match packet::accept(&self.workers.rejoin_listener) {
+            Ok(Some(socket)) => socket,
+            Ok(None) => return,
+            Err(error) => return pause_after(&error),
+        };
+        let mut socket = self.lane_of(&socket).take(socket);
+        let Ok(uid) = process::peer(socket.as_fd()).map(|peer| peer.uid) else { return };
+        // Where the broker is root, every worker has a user id of its own.
+        let uid = Some(uid).filter(|uid| *uid != rustix::process::geteuid().as_raw() && *uid != 0);
+        if self.workers.rejoins.check(uid).is_err() {
+            return;
+        }
+        let id = self.reactor.new_id();
+        if self.reactor.watch_foreign(&mut socket, Source::Rejoin(id)).is_ok() {
+            self.workers.rejoins.insert(id, socket, uid, Instant::now());
+            // Its token has mostly come along.
+            self.on_rejoin(id);
+        }
+    }
+
+    /// Where a connection on `workers.sock` is closed: with what its zone has brought.
+    fn lane_of(&self, socket: &OwnedFd) -> Lane {
+        let first = self.config.worker_uids;
+        let slot = process::peer(socket).ok().and_then(|peer| peer.uid.checked_sub(first)).map(|slot| slot as usize);
+        let worker = self.workers.iter().find(|(_, worker)| Some(worker.slot) == slot);
+        worker.and_then(|(_, worker)| worker.zone()).map_or_else(Lane::default, |zone| self.lane(zone))
+    }
+
+    /// Where what a zone brings is closed. Parts of a zone have one socket, and one lane behind it.
+    fn lane(&self, zone: &ZoneName) -> Lane {
+        let listener = self.zones.whole(zone).and_then(|whole| self.clients.listeners.lane(whole.id));
+        listener.cloned().unwrap_or_default()
+    }
+
+    pub(crate) fn on_rejoin(&mut self, id: u64) {
+        let Some(socket) = self.workers.rejoins.get(id) else { return };
+        if is_overburdened(socket.lane()) {
+            self.workers.rejoins.remove(id);
+            if let Some(unsaid) = self.workers.rejoins.refused(Instant::now()) {
+                tracing::warn!(unsaid, "worker refused: {OVERBURDENED}");
+            }
+            return;
+        }
+        let mut buffer = [0; size_of::<ToBroker>()];
+        let received = packet::receive_foreign(socket, &mut buffer);
+        if matches!(&received, Err(error) if error.kind() == io::ErrorKind::WouldBlock) {
+            return;
+        }
+        let (Some(socket), Ok((len, fds))) = (self.workers.rejoins.remove(id), received) else { return };
+        let Ok(message) = ToBroker::read_from_bytes(&buffer[..len]) else { return };
+        let joins = |worker: &Worker| {
+            message.kind == to_broker::REJOIN
+                && worker.token == message.token
+                && worker.socket.is_none()
+                && worker.joins_left > 0
+                && worker.is_serving()
+        };
+        let known = self.workers.iter().find(|(_, worker)| joins(worker)).map(|(id, _)| id);
+        match known {
+            Some(worker) => self.rejoin(worker, &message, socket, fds),
+            None => {
+                if let Some(unsaid) = self.workers.rejoins.refused(Instant::now()) {
+                    tracing::warn!(unsaid, "worker refused: unknown token");
+                }
+            }
+        }
+    }
+
+    /// A worker has found us again.
+    fn rejoin(&mut self, id: u64, message: &ToBroker, mut socket: Foreign, fds: Vec<Foreign>) {
+        let Some(worker) = self.workers.table.get_mut(&id) else { return };
+        let Phase::Serving(service) = &worker.phase else { return };
+        let Some(turns) = self.zones.whole(&service.zone).map(|zone| zone.id) else { return };
+        let lane = self.clients.listeners.lane(turns).cloned().unwrap_or_default();
+        let standing = self.zones.standing(&service.zone);
+        let mut reply = ToWorker::new(to_worker::ADOPTED);
+        (reply.used, reply.charged) = (standing.used, service.accounts.device.charged());
+        reply.pinned = service.accounts.pinned.charged();
+        reply.limit = standing.limit.unwrap_or(messages::UNLIMITED);
+        self.reactor.forget(&socket);
+        let named = message.named_descriptor().and_then(|number| {
+            worker.inside = worker.inside || worker.child.open_inside().is_ok();
+            Some(socket.lane().take(worker.child.take_descriptor(number).ok()?))
+        });
+        let adopted = named.or_else(|| fds.into_iter().next()).and_then(|file| {
+            let page = Reader::adopt(&file).ok()?;
+            Some((page, self.scheduler.add_worker(id, turns, &file).ok()?))
+        });
+        let Some((page, bell)) = adopted else {
+            // It would take turns with nobody.
+            tracing::warn!(zone = %service.zone, worker = worker.pid, "worker ended: it has lost its statistics page");
+            worker.kill();
+            return;
+        };
+        // The last broker read its log until now.
+        let log = WorkerLogs::pipe().ok();
+        let fds: Vec<_> = [bell.as_fd()].into_iter().chain(log.as_ref().map(|(_, theirs)| theirs.as_fd())).collect();
+        if packet::send(&socket, reply.as_bytes(), &fds).is_ok()
+            && self.reactor.watch_foreign(&mut socket, Source::WorkerSocket(id)).is_ok()
+        {
+            tracing::info!(zone = %service.zone, worker = worker.pid, "worker joined");
+            worker.joins_left -= 1;
+            if !service.left {
+                worker.kill_at = None;
+            }
+            socket.move_to(&lane);
+            worker.socket = Some(socket);
+            worker.page = Some(page);
+            if let Some((ours, _)) = log {
+                self.launcher.logs().add(worker.pid, ours);
+            }
+        }
+    }
+}

@@ -1,0 +1,179 @@
+//! The worker registry: all workers of a broker, what a successor must know of them, and which are to be started.
+
+mod adoption;
+mod assignment;
+mod events;
+mod rejoins;
+mod slots;
+mod spares;
+mod starting;
+mod worker;
+
+use std::collections::BTreeMap;
+use std::io;
+use std::os::fd::OwnedFd;
+use std::path::Path;
+use std::time::Instant;
+
+use control::ZoneName;
+use control::closing::Foreign;
+pub use events::Violation;
+use rejoins::RejoinQueue;
+use slots::{Slot, SlotFile};
+use spares::Demand;
+pub use spares::SparePolicy;
+pub use worker::{Kind, Worker};
+
+/// As many workers as one broker will have.
+pub use slots::SLOTS;
+
+pub struct Workers {
+    table: BTreeMap<u64, Worker>,
+    /// What is in here is true before it counts.
+    file: SlotFile,
+    pub spares: SparePolicy,
+    pub rejoins: RejoinQueue<Foreign>,
+    /// Where workers of a predecessor join us.
+    rejoin_listener: OwnedFd,
+}
+
+impl Workers {
+    /// `path`: the file in which a successor finds them.
+    pub fn open(path: &Path, rejoin_listener: OwnedFd, now: Instant) -> io::Result<Self> {
+        Ok(Self {
+            table: BTreeMap::new(),
+            file: SlotFile::open(path)?,
+            spares: SparePolicy::new(now),
+            rejoins: RejoinQueue::new(),
+            rejoin_listener,
+        })
+    }
+
+    pub fn get(&self, id: u64) -> Option<&Worker> {
+        self.table.get(&id)
+    }
+
+    pub fn get_mut(&mut self, id: u64) -> Option<&mut Worker> {
+        self.table.get_mut(&id)
+    }
+
+    pub fn iter(&self) -> impl Iterator<Item = (u64, &Worker)> {
+        self.table.iter().map(|(id, worker)| (*id, worker))
+    }
+
+    pub fn iter_mut(&mut self) -> impl Iterator<Item = (u64, &mut Worker)> {
+        self.table.iter_mut().map(|(id, worker)| (*id, worker))
+    }
+
+    pub fn insert(&mut self, id: u64, worker: Worker) {
+        self.table.insert(id, worker);
+    }
+
+    pub fn remove(&mut self, id: u64) -> Option<Worker> {
+        self.table.remove(&id)
+    }
+
+    pub fn len(&self) -> usize {
+        self.table.len()
+    }
+
+    pub fn of_zone(&self, zone: &ZoneName) -> impl Iterator<Item = (u64, &Worker)> {
+        self.iter().filter(move |(_, worker)| worker.zone() == Some(zone))
+    }
+
+    pub fn of_zone_mut(&mut self, zone: &ZoneName) -> impl Iterator<Item = &mut Worker> {
+        self.table.values_mut().filter(move |worker| worker.zone() == Some(zone))
+    }
+
+    /// Kills workers; answers how many of them there were.
+    pub fn kill(&mut self, ids: impl IntoIterator<Item = u64>) -> usize {
+        let mut killed = 0;
+        for id in ids {
+            if let Some(worker) = self.table.get_mut(&id) {
+                worker.kill();
+            }
+            killed += 1;
+        }
+        killed
+    }
+
+    pub fn spare_count(&self) -> usize {
+        self.table.values().filter(|worker| worker.is_spare()).count()
+    }
+
+    pub fn ready_worker(&self, kind: &Kind) -> Option<u64> {
+        self.iter().find(|(_, worker)| worker.is_ready() && worker.kind == *kind).map(|(id, _)| id)
+    }
+
+    /// Adds workers without a client to a demand.
+    fn tally(&self, demand: &mut Demand) {
+        for worker in self.table.values().filter(|worker| worker.is_spare()) {
+            let tally = demand.tallies.entry(worker.kind.clone()).or_default();
+            if worker.is_ready() {
+                tally.ready += 1;
+            } else {
+                tally.starting += 1;
+            }
+        }
+    }
+
+    /// Ends ready workers beyond those that a demand keeps.
+    fn end_surplus(&mut self, demand: &Demand) {
+        for (kind, keep) in demand.ready_to_keep() {
+            let ready = self.table.values_mut().filter(|worker| worker.is_ready() && worker.kind == *kind);
+            ready.skip(keep).for_each(Worker::kill);
+        }
+    }
+
+    /// When a worker is to be killed if it is then still there.
+    pub fn next_deadline(&self) -> Option<Instant> {
+        let kills = self.table.values().filter_map(|worker| worker.kill_at);
+        kills.chain(self.rejoins.next_deadline()).min()
+    }
+
+    /// Ends those whose time is over.
+    pub fn expire(&mut self, now: Instant) {
+        self.rejoins.expire(now);
+        for worker in self.table.values_mut().filter(|worker| worker.kill_at.is_some_and(|at| at <= now)) {
+            worker.kill();
+        }
+    }
+
+    /// A slot that no worker uses, nor anybody else of whom `is_free` knows.
+    pub fn free_slot(&self, is_free: impl Fn(usize) -> bool) -> Option<usize> {
+        let used: Vec<usize> = self.table.values().map(|worker| worker.slot).collect();
+        (0..SLOTS).find(|slot| !used.contains(slot) && is_free(*slot))
+    }
+
+    /// Notes what a worker holds of its zone's account of GPU memory.
+    pub fn note_charged(&self, slot: usize, charged: u64) {
+        report(self.file.write_charged(slot, charged));
+    }
+
+    pub fn note_pinned(&self, slot: usize, pinned: u64) {
+        report(self.file.write_pinned(slot, pinned));
+    }
+
+    /// Notes that a worker has something of another zone's: a successor must know, should the grant end then.
+    pub fn note_borrows(&self, slot: usize) {
+        report(self.file.write_borrows(slot));
+    }
+
+    /// Notes that a slot is free.
+    pub fn note_free(&self, slot: usize) {
+        report(self.file.clear(slot));
+    }
+
+    fn note(&self, slot: usize, record: &Slot) -> io::Result<()> {
+        self.file.write(slot, record)
+    }
+}
+
+fn report(written: io::Result<()>) {
+    if let Err(error) = written {
+        tracing::error!(%error, "cannot write the worker registry");
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,236 @@
+//! One worker: its process, its phase, and what it holds of its zone's accounts.
+
+use std::io;
+use std::os::fd::{BorrowedFd, OwnedFd};
+use std::time::{Duration, Instant};
+
+use zerocopy::IntoBytes;
+
+use crate::ledger::{Account, Accounts};
+use crate::reactor::Reactor;
+use control::closing::Foreign;
+use control::messages::{ToWorker, Token};
+use control::packet;
+use control::process;
+use control::spawner::Child;
+use control::statistics::Reader;
+use control::{WorkerStats, ZoneName};
+
+/// How long a worker may take to follow its client.
+pub(super) const FOLLOW_TIMEOUT: Duration = Duration::from_millis(400);
+/// How often a worker may join the same broker: each time costs a pipe for its log.
+pub(super) const JOINS: u32 = 4;
+
+pub struct Worker {
+    pub slot: usize,
+    pub pid: u32,
+    pub(super) child: Child,
+    /// Its jailed process is known, of which descriptors are taken.
+    pub(super) inside: bool,
+    /// What it shares with the client that it will get.
+    pub(super) region: Option<OwnedFd>,
+    /// None after the predecessor's death, until the worker has joined us.
+    pub(super) socket: Option<Foreign>,
+    pub(super) token: Token,
+    pub kind: Kind,
+    pub(super) phase: Phase,
+    /// It may have something of other zones' open, by a broker before us.
+    pub borrowed_before: bool,
+    /// How often it may still join us: once if it is a predecessor's, and a few times should it lose a message.
+    pub(super) joins_left: u32,
+    /// When it will be killed if it is then still there.
+    pub(super) kill_at: Option<Instant>,
+    /// Where it counts what it does; none until it has a client, or has joined us.
+    pub(super) page: Option<Reader>,
+    /// What it has counted, as far as we have looked.
+    stats: WorkerStats,
+}
+
+/// Which clients a worker is for.
+#[derive(Debug, Clone, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Kind {
+    /// Its driver starts when the client is there, not before.
+    pub fresh: bool,
+    /// The GPUs that it sees; none: all of the node's.
+    pub gpus: Vec<u32>,
+}
+
+pub(super) enum Phase {
+    Starting,
+    Ready,
+    Serving(Service),
+    /// Killed; it keeps its slot, and with it its user id, until it is really gone.
+    Dying(Option<Service>),
+}
+
+pub(super) struct Service {
+    pub zone: ZoneName,
+    /// There may be another zone of that name by now.
+    pub zone_id: u64,
+    pub client_pid: u32,
+    pub accounts: Accounts,
+    /// Held so that the broker hears of the client's end even if the worker does not follow it.
+    pub client: Option<OwnedFd>,
+    /// The client is gone, and the worker has to follow it.
+    pub left: bool,
+}
+
+impl Service {
+    /// Stops listening for the client's end. The worker has the same open file, and may have given it to somebody: closing
+    /// ours would end nothing.
+    pub fn forget_client(&mut self, reactor: &Reactor) {
+        if let Some(client) = self.client.take() {
+            reactor.forget(client);
+        }
+    }
+}
+
+impl Worker {
+    pub(super) fn new(slot: usize, child: Child, token: Token, phase: Phase) -> Self {
+        Self {
+            slot,
+            pid: child.pid(),
+            child,
+            inside: false,
+            region: None,
+            socket: None,
+            token,
+            kind: Kind::default(),
+            phase,
+            borrowed_before: false,
+            joins_left: JOINS,
+            kill_at: None,
+            page: None,
+            stats: WorkerStats::default(),
+        }
+    }
+
+    pub fn zone(&self) -> Option<&ZoneName> {
+        self.service().map(|service| &service.zone)
+    }
+
+    pub fn client_pid(&self) -> u32 {
+        self.service().map_or(0, |service| service.client_pid)
+    }
+
+    /// What it holds of its zone's account, with what the driver takes for it.
+    pub fn charged(&self) -> u64 {
+        self.service().map_or(0, |service| service.accounts.device.total())
+    }
+
+    pub fn pinned(&self) -> u64 {
+        self.service().map_or(0, |service| service.accounts.pinned.total())
+    }
+
+    /// What it uses that it never asked for.
+    pub fn beyond(&self) -> u64 {
+        self.service().map_or(0, |service| service.accounts.device.beyond())
+    }
+
+    /// Its part of its zone's account, while it serves.
+    pub fn account_mut(&mut self) -> Option<(&ZoneName, &mut Account)> {
+        match &mut self.phase {
+            Phase::Serving(service) => Some((&service.zone, &mut service.accounts.device)),
+            _ => None,
+        }
+    }
+
+    pub fn has_socket(&self) -> bool {
+        self.socket.is_some()
+    }
+
+    /// Takes a descriptor that it names. It is as foreign as one that it would have sent.
+    pub fn take_descriptor(&self, number: i32) -> io::Result<Foreign> {
+        let socket = self.socket.as_ref().filter(|_| self.inside).ok_or(io::ErrorKind::NotConnected)?;
+        Ok(socket.lane().take(self.child.take_descriptor(number)?))
+    }
+
+    /// What it shares with the client that it will get; none once it has one.
+    pub fn region(&self) -> Option<&OwnedFd> {
+        self.region.as_ref()
+    }
+
+    /// Sends it a message, unless it does not take it.
+    pub fn tell(&self, message: &ToWorker, fds: &[BorrowedFd<'_>]) -> io::Result<()> {
+        let socket = self.socket.as_ref().ok_or(io::ErrorKind::NotConnected)?;
+        packet::send(socket, message.as_bytes(), fds)
+    }
+
+    pub fn is_spare(&self) -> bool {
+        matches!(self.phase, Phase::Starting | Phase::Ready)
+    }
+
+    pub fn is_ready(&self) -> bool {
+        matches!(self.phase, Phase::Ready)
+    }
+
+    pub fn is_serving(&self) -> bool {
+        matches!(self.phase, Phase::Serving(_))
+    }
+
+    pub fn is_dying(&self) -> bool {
+        matches!(self.phase, Phase::Dying(_))
+    }
+
+    /// The process that was started: it, or what guards it.
+    pub fn child(&self) -> &Child {
+        &self.child
+    }
+
+    /// What it has done so far.
+    pub fn count(&mut self) -> WorkerStats {
+        if let Some(page) = &self.page {
+            self.stats.advance(&page.read());
+        }
+        self.stats
+    }
+
+    fn service(&self) -> Option<&Service> {
+        match &self.phase {
+            Phase::Serving(service) | Phase::Dying(Some(service)) => Some(service),
+            _ => None,
+        }
+    }
+
+    /// Its driver has started, and it can have a client.
+    pub(super) fn became_ready(&mut self) {
+        (self.phase, self.kill_at) = (Phase::Ready, None);
+    }
+
+    /// Its client is gone: it has to follow soon.
+    pub(super) fn client_left(&mut self, reactor: &Reactor, now: Instant) {
+        let serves = self.is_serving();
+        let (Phase::Serving(service) | Phase::Dying(Some(service))) = &mut self.phase else { return };
+        service.forget_client(reactor);
+        service.left = true;
+        if serves {
+            self.kill_at = Some(now + FOLLOW_TIMEOUT);
+        }
+    }
+
+    /// It has hung up, and is about to exit; if it does not, it has nothing to live for.
+    pub(super) fn hung_up(&mut self, now: Instant) {
+        self.socket = None;
+        self.kill_at = Some(now + FOLLOW_TIMEOUT);
+    }
+
+    /// Kills the client that it serves.
+    pub fn kill_client(&self) {
+        if let Some(client) = self.service().and_then(|service| service.client.as_ref())
+            && !self.child.kill_client()
+        {
+            // One of an earlier broker's; nothing comes of it where we lack the right.
+            process::kill(client);
+        }
+    }
+
+    pub fn kill(&mut self) {
+        self.child.kill();
+        self.kill_at = None;
+        self.phase = match std::mem::replace(&mut self.phase, Phase::Dying(None)) {
+            Phase::Serving(service) => Phase::Dying(Some(service)),
+            Phase::Dying(service) => Phase::Dying(service),
+            Phase::Starting | Phase::Ready => Phase::Dying(None),
+        };
+    }
+}

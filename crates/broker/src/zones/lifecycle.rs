@@ -1,0 +1,198 @@
+//! How zones begin, change and end: what the [zone store](super::ZoneStore) says becomes sockets, directories and cgroups.
+
+use std::io;
+use std::time::Instant;
+
+use super::{Zone, state_file};
+use crate::Broker;
+use crate::clients::Listener;
+use control::ZoneName;
+use control::jail::Demand;
+use control::packet;
+use control::spawner::HostLimits;
+use control::zone::{Access, ZoneLimits, ZoneSettings};
+
+impl Broker {
+    /// Opens the zones of a predecessor.
+    pub(crate) fn adopt_zones(&mut self) -> io::Result<()> {
+        for entry in state_file::read(&self.state_dir.zones()) {
+            self.open_zone(&entry.name, entry.settings.clone(), entry.leased)?;
+            self.zones.adopt(entry, Instant::now());
+        }
+        Ok(())
+    }
+
+    fn open_zone(&mut self, name: &ZoneName, settings: ZoneSettings, leased: bool) -> io::Result<()> {
+        let Access { mode, uid, gid, .. } = settings.access;
+        self.launcher.spawner().make_zone_directory(name)?;
+        let mut listener = Listener::open(name, &self.state_dir, mode)?;
+        if uid.is_some() || gid.is_some() {
+            self.launcher.spawner().set_access(name, mode, uid, gid)?;
+        }
+        let zone = Zone::new(self.reactor.new_id(), settings, leased);
+        let (id, limits) = (zone.id, *zone.limits());
+        listener.watch(id, &self.reactor)?;
+        self.scheduler.set_zone(id, &limits, &zone.bindings().gpus);
+        self.sharing.grants.set_sharing_groups(name, &zone.bindings().sharing_groups);
+        self.clients.listeners.insert(id, listener);
+        self.zones.insert(name.clone(), zone);
+        if let Err(error) = self.limit_zone(name, &limits) {
+            self.zones.remove(name);
+            self.clients.listeners.remove(id);
+            return Err(error);
+        }
+        if self.launcher.driver_version() != 0 {
+            self.state_dir.write_driver_version(name, self.launcher.driver_version())?;
+        }
+        Ok(())
+    }
+
+    pub(crate) fn make_zone(&mut self, name: &ZoneName, settings: ZoneSettings, lease: bool) -> io::Result<()> {
+        let ZoneLimits { memory, share, .. } = settings.limits;
+        if let Err(error) = self.open_zone(name, settings, lease) {
+            self.launcher.spawner().remove_zone_directory(name);
+            return Err(error);
+        }
+        tracing::info!(zone = %name, memory, share, "zone created");
+        Ok(())
+    }
+
+    /// Ends a zone: nobody can come in any more, and those inside lose their workers.
+    pub(crate) fn remove_zone(&mut self, name: &ZoneName) {
+        let Some(zone) = self.zones.remove(name) else { return };
+        self.clients.listeners.remove(zone.id);
+        for part in self.zones.parts(name) {
+            self.remove_zone(&part);
+        }
+        self.scheduler.remove_zone(zone.id);
+        self.sharing.grants.set_sharing_groups(name, &[]);
+        self.launcher.spawner().remove_zone_directory(name);
+        let _ = packet::clear(&self.state_dir.guest_socket(name));
+        if let Err(error) = self.save_zones() {
+            tracing::warn!(%error, "cannot save the zones");
+        }
+        self.revoke(|grant| !grant.configured && (grant.from == *name || grant.to == *name));
+        self.clients.queue.remove_zone(name);
+        self.end_rendezvous(name);
+        self.workers.of_zone_mut(name).for_each(|worker| worker.kill());
+        self.launcher.spawner().remove_zone(name);
+        tracing::info!(zone = %name, "zone removed");
+    }
+
+    /// Removes zones whose time is over.
+    pub(crate) fn expire_zones(&mut self, now: Instant) {
+        let (queue, workers) = (&self.clients.queue, &self.workers);
+        let is_used = |name: &ZoneName| {
+            queue.iter().any(|client| client.zone == *name) || workers.of_zone(name).next().is_some()
+        };
+        for name in self.zones.expired(now, is_used) {
+            self.remove_zone(&name);
+        }
+    }
+
+    /// Removes directories of zones that a predecessor left and nobody knows any more.
+    pub(crate) fn forget_other_zones(&self, is_known: impl Fn(&ZoneName) -> bool) {
+        for name in self.state_dir.zone_names().into_iter().filter(|name| !is_known(name)) {
+            self.launcher.spawner().remove_zone_directory(&name);
+        }
+    }
+
+    pub(crate) fn save_zones(&self) -> io::Result<()> {
+        // What has changed is written down before it counts, limits of time included.
+        for (_, zone) in self.zones.iter().filter(|(_, zone)| zone.parent.is_none()) {
+            self.scheduler.set_zone(zone.id, zone.limits(), &zone.bindings().gpus);
+        }
+        self.zones.write(&self.state_dir.zones())
+    }
+
+    /// A zone that a successor would not know is none.
+    pub(crate) fn save_or_remove(&mut self, name: &ZoneName) -> io::Result<()> {
+        self.save_zones().inspect_err(|_| self.remove_zone(name))
+    }
+
+    /// Gives a zone other settings, and its socket the owner and mode that they say.
+    pub(crate) fn set_settings(&mut self, name: &ZoneName, settings: ZoneSettings) -> io::Result<()> {
+        let zone = self.zones.get_mut(name).ok_or(io::ErrorKind::NotFound)?;
+        if settings.access != zone.settings().access {
+            let Access { mode, uid, gid, .. } = settings.access;
+            self.launcher.spawner().set_access(name, mode, uid, gid)?;
+        }
+        zone.set_settings(settings);
+        Ok(())
+    }
+
+    /// Makes a zone what the configuration says, whatever it was.
+    pub(crate) fn configure_zone(&mut self, name: &ZoneName, settings: ZoneSettings) -> io::Result<()> {
+        match self.zones.get(name) {
+            Some(zone) if *zone.settings() == settings => {}
+            Some(_) => {
+                let limits = settings.limits;
+                self.set_settings(name, settings)?;
+                self.limit_zone(name, &limits)?;
+                tracing::info!(zone = %name, memory = limits.memory, share = limits.share, "zone changed");
+            }
+            None => self.make_zone(name, settings, false)?,
+        }
+        self.zones.set_configured(name);
+        Ok(())
+    }
+
+    /// Removes zones that stand in the configuration no more. One that still has clients stays: ending those is for a person
+    /// to decide.
+    pub(crate) fn remove_unconfigured(&mut self) {
+        let wanted = |name: &ZoneName| self.config.zones.iter().any(|(known, _)| known == name);
+        for name in self.zones.unconfigured(wanted) {
+            let clients = self.workers.of_zone(&name).count();
+            if clients == 0 {
+                self.remove_zone(&name);
+            } else {
+                tracing::warn!(zone = %name, programs = clients, "zone is no longer configured, but has clients; keeping it");
+            }
+        }
+    }
+
+    /// Puts a worker into the cgroup of the zone that it is about to serve, if that has one.
+    pub(crate) fn admit_to_zone(&mut self, id: u64, zone: &ZoneName) -> io::Result<()> {
+        let Some(child) = self.workers.get(id).map(|worker| worker.child().id()) else { return Ok(()) };
+        // Asked of the zone: a worker of the last broker does not know what it was started for.
+        let gpus = self.zones.get(zone).map_or(&[][..], |zone| &zone.bindings().gpus);
+        match self.launcher.spawner().admit(child, zone, gpus) {
+            Err(error) if self.config.jail != Demand::Require && error.kind() != io::ErrorKind::TimedOut => {
+                tracing::warn!(%zone, %error, "cannot apply the zone's host limits to a worker");
+                Ok(())
+            }
+            result => result,
+        }
+    }
+
+    /// The same for one that has a client: if it forks away from us, it is ended.
+    fn take_into_zone(&mut self, id: u64, zone: &ZoneName) -> io::Result<()> {
+        let admitted = self.admit_to_zone(id, zone);
+        match (admitted, self.workers.get_mut(id)) {
+            (Err(error), Some(worker)) if error.kind() == io::ErrorKind::TimedOut => {
+                let pid = worker.pid;
+                tracing::warn!(%zone, worker = pid, %error, "worker ended: cannot apply its zone's host limits");
+                worker.kill();
+                Ok(())
+            }
+            (admitted, _) => admitted,
+        }
+    }
+
+    /// Makes a zone's limits of host memory and processor time count, for the workers that it has as well.
+    pub(crate) fn limit_zone(&mut self, zone: &ZoneName, limits: &ZoneLimits) -> io::Result<()> {
+        match self.launcher.spawner().set_zone(zone, HostLimits::from(limits)) {
+            Ok(false) => Ok(()),
+            Ok(true) => {
+                let inside: Vec<u64> = self.workers.of_zone(zone).map(|(id, _)| id).collect();
+                inside.into_iter().try_for_each(|id| self.take_into_zone(id, zone))
+            }
+            // Only zones that want such limits get here.
+            Err(error) if self.config.jail == Demand::Require => Err(error),
+            Err(error) => {
+                tracing::warn!(%zone, %error, "cannot apply a zone's host limits");
+                Ok(())
+            }
+        }
+    }
+}

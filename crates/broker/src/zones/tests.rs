@@ -1,0 +1,226 @@
+use std::time::{Duration, Instant};
+
+use super::*;
+use crate::ledger::{Accounts, Memory};
+use control::zone::{ZoneBindings, ZoneLimits, ZoneSettings};
+
+#[derive(Default)]
+struct Node {
+    zones: ZoneStore,
+}
+
+fn name(text: &str) -> ZoneName {
+    text.parse().unwrap()
+}
+
+impl Node {
+    fn with_budgets(budgets: &[(&str, u64)]) -> Self {
+        let mut node = Self::default();
+        node.zones.budgets.limits.extend(budgets.iter().map(|(name, limit)| ((*name).to_owned(), *limit)));
+        node
+    }
+
+    fn zone(&mut self, zone: &str, memory: Option<u64>, parent: Option<&str>, budgets: &[&str]) {
+        let limits = ZoneLimits { memory, ..ZoneLimits::default() };
+        let budgets = budgets.iter().map(|name| (*name).to_owned()).collect();
+        let bindings = ZoneBindings { budgets, ..ZoneBindings::default() };
+        let mut made =
+            Zone::new(self.zones.zones.len() as u64, ZoneSettings { limits, bindings, ..Default::default() }, false);
+        made.parent = parent.map(name);
+        self.zones.insert(name(zone), made);
+    }
+
+    fn uses(&mut self, zone: &str, bytes: u64) {
+        self.zones.charge(&name(zone), Memory::Device, &mut Accounts::default(), bytes).unwrap();
+    }
+
+    fn stands(&self, zone: &str) -> (u64, Option<u64>, u64) {
+        let Standing { used, limit, room } = self.zones.standing(&name(zone));
+        (used, limit, room)
+    }
+}
+
+#[test]
+fn a_zone_alone_has_its_own_limit() {
+    let mut node = Node::default();
+    node.zone("a", Some(100), None, &["unknown"]);
+    node.zone("b", None, None, &[]);
+    node.uses("a", 30);
+    assert_eq!(node.stands("a"), (30, Some(100), 70));
+    assert_eq!(node.stands("b"), (0, None, u64::MAX));
+    assert_eq!(node.stands("nobody"), (0, Some(0), 0));
+}
+
+#[test]
+fn containers_draw_on_what_their_claim_was_given() {
+    let mut node = Node::default();
+    node.zone("c", Some(100), None, &[]);
+    node.zone("c.1", Some(100), Some("c"), &[]);
+    node.zone("c.2", Some(100), Some("c"), &[]);
+    node.zone("other", Some(100), None, &[]);
+    node.uses("c.1", 60);
+    node.uses("c", 10);
+    // Each sees the claim's limit, and what all of them use.
+    assert_eq!(node.stands("c.2"), (70, Some(100), 30));
+    assert_eq!(node.stands("c"), (70, Some(100), 30));
+    assert_eq!(node.stands("other"), (0, Some(100), 100));
+    let refused = node.zones.charge(&name("c.2"), Memory::Device, &mut Accounts::default(), 31);
+    assert_eq!(refused, Err(ChargeError::OverLimit));
+    assert_eq!(node.zones.get(&name("c.2")).unwrap().ledger.refused, 1);
+}
+
+#[test]
+fn a_namespaces_quota_holds_whatever_its_zones_were_given() {
+    let mut node = Node::with_budgets(&[("namespace.a", 50)]);
+    node.zone("x", Some(100), None, &["namespace.a"]);
+    node.zone("y", None, None, &["namespace.a"]);
+    node.zone("z", Some(100), None, &["namespace.b"]);
+    node.uses("x", 20);
+    node.uses("z", 90);
+    assert_eq!(node.stands("y"), (20, Some(50), 30));
+    assert_eq!(node.stands("x"), (20, Some(50), 30));
+    node.zones.budgets.limits.insert("namespace.a".into(), 10);
+    assert_eq!(node.stands("x").2, 0, "a quota below what is used grants nothing more");
+    assert_eq!(node.zones.exceeded(), [[&name("x"), &name("y")]]);
+}
+
+#[test]
+fn a_lost_budget_file_gives_nobody_more() {
+    let mut node = Node::default();
+    node.zone("x", Some(100), None, &["namespace.a"]);
+    node.zone("y", Some(100), None, &["namespace.b"]);
+    node.zone("z", Some(100), None, &[]);
+    node.uses("x", 20);
+    let directory = testkit::directory();
+    let path = directory.join("budgets.json");
+    std::fs::write(&path, "{\"namespace.a\": 5").unwrap();
+    node.zones.read_budgets(&path);
+    assert_eq!((node.stands("x").2, node.stands("y").2, node.stands("z").2), (0, 0, 100));
+    // Who sets them finds those that are missing in the list, and says of each what it has.
+    assert_eq!(node.zones.budgets(), BTreeMap::from([("namespace.a".to_owned(), 0), ("namespace.b".to_owned(), 0)]));
+    assert!(node.zones.set_budget("namespace.a", Some(50), &path).unwrap());
+    assert_eq!((node.stands("x").2, node.stands("y").2), (30, 0));
+    // The next broker knows that something is missing, too.
+    node.zones.read_budgets(&path);
+    assert_eq!((node.stands("x").2, node.stands("y").2), (30, 0));
+    assert!(node.zones.set_budget("namespace.b", None, &path).unwrap());
+    assert_eq!((node.stands("x").2, node.stands("y").2), (30, 100));
+    assert_eq!(node.zones.budgets(), BTreeMap::from([("namespace.a".to_owned(), 50)]));
+    assert!(!node.zones.set_budget("namespace.a", Some(50), &path).unwrap(), "nothing new");
+    // Nothing is missing any more: a file like any other.
+    node.zones.read_budgets(&path);
+    node.zone("new", Some(100), None, &["namespace.c"]);
+    assert_eq!((node.stands("x").2, node.stands("new").2), (30, 100));
+}
+
+#[test]
+fn there_is_an_end_to_budgets() {
+    let mut node = Node::default();
+    node.zones.budgets.limits.extend((0..4096).map(|number| (number.to_string(), 1)));
+    let directory = testkit::directory();
+    let path = directory.join("budgets.json");
+    assert!(matches!(node.zones.set_budget("one more", Some(1), &path), Err(BudgetError::TooMany)));
+    assert!(node.zones.set_budget("7", Some(2), &path).unwrap(), "those that exist can change");
+}
+
+#[test]
+fn a_leased_zone_goes_with_its_last_lease() {
+    let (mut node, now) = (Node::default(), Instant::now());
+    node.zones.insert(name("a"), Zone::new(1, ZoneSettings::default(), true));
+    node.zone("b", None, None, &[]);
+    for zone in ["a", "a", "b"] {
+        node.zones.lease(&name(zone));
+    }
+    assert_eq!(node.zones.end_leases(&[name("a"), name("b")]), []);
+    assert_eq!(node.zones.end_leases(&[name("a"), name("gone")]), [name("a")]);
+    // One that the configuration names stays, even if it was created for a lease.
+    node.zones.lease(&name("a"));
+    node.zones.set_configured(&name("a"));
+    assert_eq!(node.zones.end_leases(&[name("a")]), []);
+    assert_eq!(node.zones.unconfigured(|zone| zone.as_str() == "a"), []);
+    assert_eq!(node.zones.unconfigured(|_| false), [name("a")]);
+    assert_eq!(node.zones.expired(now + Duration::from_secs(3600), |_| false), []);
+}
+
+#[test]
+fn an_adopted_lease_waits_for_its_operator() {
+    let (mut node, now) = (Node::default(), Instant::now());
+    for zone in ["a", "b"] {
+        node.zones.insert(name(zone), Zone::new(1, ZoneSettings::default(), true));
+        let (settings, parent) = (ZoneSettings::default(), None);
+        node.zones.adopt(Entry { name: name(zone), settings, leased: true, configured: false, parent }, now);
+    }
+    node.zones.lease(&name("b"));
+    assert_eq!(node.zones.next_deadline(), Some(now + LEASE_GRACE));
+    assert_eq!(node.zones.expired(now, |_| false), []);
+    assert_eq!(node.zones.expired(now + LEASE_GRACE, |_| true), [name("a")]);
+}
+
+#[test]
+fn a_part_stays_while_it_has_clients() {
+    let (mut node, now) = (Node::default(), Instant::now());
+    node.zone("c", None, None, &[]);
+    node.zone("c.1", None, None, &[]);
+    assert!(matches!(node.zones.find_part(&name("c"), &name("c.1")), Err(PartError::NameTaken)));
+    node.zones.set_parent(&name("c.1"), &name("c"), now);
+    assert!(node.zones.find_part(&name("c"), &name("c.1")).unwrap());
+    assert!(!node.zones.find_part(&name("c"), &name("c.2")).unwrap());
+    assert_eq!(node.zones.next_deadline(), None, "it has a client");
+    node.zones.became_idle(&name("c"), now);
+    node.zones.became_idle(&name("c.1"), now);
+    assert_eq!(node.zones.expired(now + IDLE_PART, |_| true), []);
+    node.zones.became_idle(&name("c.1"), now);
+    assert_eq!(node.zones.expired(now + IDLE_PART, |_| false), [name("c.1")]);
+    assert_eq!((node.zones.family(&name("c.1")), node.zones.parts(&name("c"))), (name("c"), vec![name("c.1")]));
+}
+
+#[test]
+fn parts_follow_their_zone_and_are_not_split_again() {
+    let mut node = Node::default();
+    node.zone("c", Some(100), None, &[]);
+    node.zone("c.1", Some(100), Some("c"), &[]);
+    let mut settings = node.zones.get(&name("c")).unwrap().settings().clone();
+    (settings.limits.memory, settings.bindings.split) = (Some(40), true);
+    node.zones.get_mut(&name("c")).unwrap().set_settings(settings);
+    node.zones.update_parts(&name("c"));
+    let part = node.zones.get(&name("c.1")).unwrap();
+    assert_eq!((part.ledger.limit, part.limits().memory, part.bindings().split), (Some(40), Some(40), false));
+}
+
+#[test]
+fn a_successor_finds_zones_and_totals() {
+    let directory = testkit::directory();
+    let (zones_file, totals_file) = (directory.join("zones.json"), directory.join("figures.json"));
+    let mut node = Node::default();
+    node.zone("a", Some(100), None, &["namespace.a"]);
+    node.zones.set_configured(&name("a"));
+    let zone = node.zones.get_mut(&name("a")).unwrap();
+    (zone.totals.clients_served, zone.ledger.refused) = (7, 3);
+    node.zones.write(&zones_file).unwrap();
+    node.zones.write_totals(&totals_file);
+    let mut next = Node::default();
+    for entry in state_file::read(&zones_file) {
+        next.zones.insert(entry.name.clone(), Zone::new(1, entry.settings.clone(), entry.leased));
+        next.zones.adopt(entry, Instant::now());
+    }
+    next.zones.resume_totals(&totals_file);
+    let zone = next.zones.get(&name("a")).unwrap();
+    assert_eq!((zone.totals.clients_served, zone.ledger.refused, zone.ledger.limit), (7, 3, Some(100)));
+    assert!(zone.lifetime.configured && zone.bindings().budgets == ["namespace.a"]);
+    std::fs::write(&zones_file, "rubbish").unwrap();
+    assert_eq!(state_file::read(&zones_file), []);
+}
+
+#[test]
+fn spares_are_kept_for_each_set_of_gpus_once() {
+    let mut node = Node::default();
+    assert_eq!(node.zones.spare_kinds(), [Kind::default()].into());
+    for (number, gpus) in [vec![0], vec![1], vec![0]].into_iter().enumerate() {
+        let bindings = ZoneBindings { gpus, ..ZoneBindings::default() };
+        let settings = ZoneSettings { bindings, ..ZoneSettings::default() };
+        node.zones.insert(name(&format!("z{number}")), Zone::new(1, settings, false));
+    }
+    let of = |gpu| Kind { fresh: false, gpus: vec![gpu] };
+    assert_eq!(node.zones.spare_kinds(), [of(0), of(1)].into());
+    assert_eq!(node.zones.worker_kind(&name("z1"), true), Kind { fresh: true, gpus: vec![1] });
+}
