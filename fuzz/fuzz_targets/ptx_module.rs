@@ -4,5 +4,5 @@
 use libfuzzer_sys::fuzz_target;
 
 fuzz_target!(|text: &str| {
-    let _ = softgpu::exec::Module::from_ptx(text);
+    let _ = ptx_exec::Module::from_ptx(text);
 });

@@ -1,0 +1,290 @@
+//! Kernels whose threads need no fibers of their own.
+//!
+//! One fiber runs all threads of the block in turns: each runs until it waits for others, leaves there what it will
+//! need (the registers that are alive, and where to go on) in a frame of its own, and the next one has its turn. A turn
+//! costs a few loads and stores, where a switch of fibers costs a stack that has left the cache. Who waits for whom is for
+//! `exec/turns.rs` to say.
+//!
+//! ```text
+//! ask(which threads?) ─ none ─→ done
+//!   └─→ head(thread) ─ the last one was it ─→ ask
+//!         ├─ it waits, or has ended ─→ head(next thread)
+//!         └─ by the state in its frame
+//!              ├─ 0: the kernel's first block         ┐ pause n: save, state = n ─→ head(next thread)
+//!              └─ n: after pause n, registers loaded  ┘ end: status = ended ─→ head(next thread)
+//! ```
+
+use std::mem::offset_of;
+
+use cranelift_codegen::ir::condcodes::IntCC;
+use cranelift_codegen::ir::{Block, BlockArg, InstBuilder, JumpTableData, Type, Value, types};
+use cranelift_frontend::Variable;
+use ptx_passes::ir;
+use ptx_passes::pauses::{self, Pauses, Round};
+
+use super::{Lower, trusted};
+use crate::context::Context;
+use crate::helpers::Helper;
+use crate::turns::{AT_BARRIER, ENDED, HEAD, Head, IN_LOOP, IN_WARP, RUNS};
+
+/// Rounds of a loop through memory that a thread makes in one turn. A line of the cache must stay until the last neighbour
+/// has come to it; lines that are a power of two apart share few places there.
+const STRIDE: i64 = 8;
+
+/// What the lowering of such a kernel keeps.
+pub struct Turns {
+    /// Where each pause goes on.
+    resume: Vec<Block>,
+    /// Pauses that have been lowered.
+    seen: usize,
+    frame: Value,
+    /// Goes to the next thread.
+    next: Block,
+    /// Where local memory begins in a frame.
+    local: u32,
+    /// Rounds of such loops that are left in this turn.
+    left: Variable,
+}
+
+/// Bytes of a thread's frame, and where local memory begins in it.
+pub fn frame(module: &ir::Module, kernel: usize, pauses: &Pauses, local: u64) -> (u32, u32) {
+    let Ok(body) = &module.functions[kernel].body else { return (HEAD, HEAD) };
+    let kept = pauses.kept.iter().map(|kept| pauses::places(body, kept).1).max().unwrap_or(0);
+    let start = (HEAD + kept).next_multiple_of(16);
+    (start + local.next_multiple_of(16) as u32, start)
+}
+
+impl Lower<'_, '_> {
+    /// Asks for threads, and finds out where each goes on.
+    pub fn rounds(&mut self, pauses: &Pauses, frame_bytes: u32, local: u32) {
+        let frames = self.field(types::I64, offset_of!(Context, frames));
+        let sizes = [0, 4].map(|place| self.field(types::I32, offset_of!(Context, block_size) + place));
+        let [ask, begin, head, look, turn, finished, next] = [(); 7].map(|()| self.b.create_block());
+        let zero = self.int(types::I32, 0);
+        self.b.ins().jump(ask, &[]);
+
+        self.b.switch_to_block(ask);
+        let together = pauses.warps || pauses.rounds.contains(&Round::Strides);
+        let span = self.int(types::I32, if together { 32 } else { i64::from(i32::MAX) });
+        let range = self.ask(Helper::NextRange, &[self.context, span], types::I64);
+        let first = self.b.ins().ireduce(types::I32, range);
+        let count = self.b.ins().ushr_imm_u(range, 32);
+        let count = self.b.ins().ireduce(types::I32, count);
+        self.b.ins().brif(count, begin, &[], finished, &[]);
+
+        self.b.switch_to_block(finished);
+        self.b.ins().return_(&[]);
+
+        self.b.switch_to_block(begin);
+        let x = self.b.ins().urem(first, sizes[0]);
+        let row = self.b.ins().udiv(first, sizes[0]);
+        let y = self.b.ins().urem(row, sizes[1]);
+        let z = self.b.ins().udiv(row, sizes[1]);
+        let wide = self.b.ins().uextend(types::I64, first);
+        let offset = self.b.ins().imul_imm_s(wide, i64::from(frame_bytes));
+        let frame = self.b.ins().iadd(frames, offset);
+        let last = self.b.ins().iadd(first, count);
+        self.b.ins().jump(head, &[x, y, z, first, frame, last].map(BlockArg::Value));
+
+        let [x, y, z, linear] = [(); 4].map(|()| self.b.append_block_param(head, types::I32));
+        let frame = self.b.append_block_param(head, types::I64);
+        let last = self.b.append_block_param(head, types::I32);
+        self.b.switch_to_block(head);
+        let more = self.b.ins().icmp(IntCC::UnsignedLessThan, linear, last);
+        self.b.ins().brif(more, look, &[], ask, &[]);
+
+        self.b.switch_to_block(look);
+        let status = self.b.ins().load(types::I32, trusted(), frame, offset_of!(Head, status) as i32);
+        self.b.ins().brif(status, next, &[], turn, &[]);
+
+        self.b.switch_to_block(next);
+        let x_next = self.b.ins().iadd_imm_s(x, 1);
+        let x_wraps = self.b.ins().icmp(IntCC::Equal, x_next, sizes[0]);
+        let x_next = self.b.ins().select(x_wraps, zero, x_next);
+        let carry = self.b.ins().uextend(types::I32, x_wraps);
+        let y_next = self.b.ins().iadd(y, carry);
+        let y_wraps = self.b.ins().icmp(IntCC::Equal, y_next, sizes[1]);
+        let y_next = self.b.ins().select(y_wraps, zero, y_next);
+        let carry = self.b.ins().uextend(types::I32, y_wraps);
+        let z_next = self.b.ins().iadd(z, carry);
+        let linear_next = self.b.ins().iadd_imm_s(linear, 1);
+        let frame_next = self.b.ins().iadd_imm_s(frame, i64::from(frame_bytes));
+        let following = [x_next, y_next, z_next, linear_next, frame_next, last].map(BlockArg::Value);
+        self.b.ins().jump(head, &following);
+
+        self.b.switch_to_block(turn);
+        let thread = offset_of!(Context, thread) as i32;
+        for (value, place) in [(x, 0), (y, 4), (z, 8)] {
+            self.b.ins().store(trusted(), value, self.context, thread + place);
+        }
+        self.b.ins().store(trusted(), linear, self.context, offset_of!(Context, linear) as i32);
+        if local != frame_bytes {
+            let place = self.b.ins().iadd_imm_s(frame, i64::from(local));
+            self.b.ins().store(trusted(), place, self.context, offset_of!(Context, local) as i32);
+        }
+        let left = self.b.declare_var(types::I32);
+        let stride = self.int(types::I32, STRIDE);
+        self.b.def_var(left, stride);
+        let state = self.b.ins().load(types::I32, trusted(), frame, offset_of!(Head, state) as i32);
+        let resume: Vec<Block> = pauses.kept.iter().map(|_| self.b.create_block()).collect();
+        let call = |b: &mut cranelift_frontend::FunctionBuilder, block| b.func.dfg.block_call(block, &[]);
+        // There are no other states; a thread in one would end.
+        let other = call(&mut self.b, self.exit);
+        let mut targets = vec![call(&mut self.b, self.blocks[0])];
+        for block in &resume {
+            targets.push(call(&mut self.b, *block));
+        }
+        let table = self.b.create_jump_table(JumpTableData::new(other, &targets));
+        self.b.ins().br_table(state, table);
+        self.thread = Some([x, y, z, linear]);
+
+        self.b.switch_to_block(self.exit);
+        let gone = self.int(types::I32, i64::from(ENDED));
+        self.b.ins().store(trusted(), gone, frame, offset_of!(Head, status) as i32);
+        self.b.ins().jump(next, &[]);
+        self.turns = Some(Turns { resume, seen: 0, frame, next, local, left });
+    }
+
+    /// Where this thread's local memory is, where threads run in turns.
+    pub fn local_in_frame(&mut self) -> Option<Value> {
+        let Turns { frame, local, .. } = *self.turns.as_ref()?;
+        Some(self.b.ins().iadd_imm_s(frame, i64::from(local)))
+    }
+
+    /// The end of a turn with this status. What follows is lowered into where the thread goes on.
+    fn pause(&mut self, status: Value) {
+        let unit = self.unit;
+        let Some(turns) = &mut self.turns else { return };
+        let number = turns.seen;
+        turns.seen += 1;
+        let (frame, next) = (turns.frame, turns.next);
+        let (Some(resume), Some(pauses)) = (turns.resume.get(number).copied(), &unit.pauses) else { return };
+        let kept = &pauses.kept[number];
+        let (places, _) = pauses::places(self.body, kept);
+        let place = |at: usize| (HEAD + places[at]) as i32;
+        for (at, reg) in kept.iter().enumerate() {
+            let value = self.register_value(*reg);
+            self.b.ins().store(trusted(), value, frame, place(at));
+        }
+        let state = self.int(types::I32, number as i64 + 1);
+        self.b.ins().store(trusted(), state, frame, offset_of!(Head, state) as i32);
+        self.b.ins().store(trusted(), status, frame, offset_of!(Head, status) as i32);
+        self.b.ins().jump(next, &[]);
+        self.b.switch_to_block(resume);
+        for (at, reg) in kept.iter().enumerate() {
+            let class: Type = self.classes[*reg as usize];
+            let value = self.b.ins().load(class, trusted(), frame, place(at));
+            self.define_register(*reg, value);
+        }
+    }
+
+    /// The same with a status that is known.
+    fn pause_as(&mut self, status: u32) {
+        let status = self.int(types::I32, i64::from(status));
+        self.pause(status);
+    }
+
+    /// Writes words into the head of the frame.
+    fn bring(&mut self, words: &[(Value, usize)]) {
+        let Some(frame) = self.turns.as_ref().map(|turns| turns.frame) else { return };
+        for (value, place) in words {
+            self.b.ins().store(trusted(), *value, frame, *place as i32);
+        }
+    }
+
+    /// What the thread was told when it was let go.
+    fn told(&mut self) -> Value {
+        let frame = self.turns.as_ref().map_or(self.context, |turns| turns.frame);
+        self.b.ins().load(types::I64, trusted(), frame, offset_of!(Head, a) as i32)
+    }
+
+    /// Waits at a barrier. The answer, or nothing when threads have fibers.
+    pub fn barrier_turn(&mut self, op: ir::BarrierOp, id: ir::Value, vote: Value) -> Option<Value> {
+        self.turns.as_ref()?;
+        let ir::Value::Bits(id) = id else { return None };
+        let code = self.int(types::I32, (id as i64) << 16 | op as i64);
+        // Where it waits, should it wait for ever.
+        let line = self.int(types::I64, i64::from(self.line));
+        self.bring(&[(code, offset_of!(Head, op)), (line, offset_of!(Head, site))]);
+        if pauses::votes(op) {
+            let vote = self.b.ins().uextend(types::I64, vote);
+            self.bring(&[(vote, offset_of!(Head, a))]);
+        }
+        self.pause_as(AT_BARRIER);
+        let answer = self.told();
+        Some(self.b.ins().ireduce(types::I32, answer))
+    }
+
+    /// Does something with the warp. The answer, or nothing when threads have fibers.
+    pub fn warp_turn(&mut self, code: Value, a: Value, bc: Value, mask: Value, site: Value) -> Option<Value> {
+        self.turns.as_ref()?;
+        self.bring(&[
+            (a, offset_of!(Head, a)),
+            (bc, offset_of!(Head, bc)),
+            (mask, offset_of!(Head, mask)),
+            (code, offset_of!(Head, op)),
+            (site, offset_of!(Head, site)),
+        ]);
+        self.pause_as(IN_WARP);
+        Some(self.told())
+    }
+
+    /// Lets others run. False when threads have fibers.
+    pub fn yield_turn(&mut self) -> bool {
+        if self.turns.is_none() {
+            return false;
+        }
+        self.pause_as(RUNS);
+        true
+    }
+
+    /// Another round of a loop through memory: every few of them neighbours catch up. False where block `index` does not end
+    /// such a loop.
+    pub fn stride_turn(&mut self, index: usize) -> bool {
+        let strides = |pauses: &Pauses| pauses.rounds[index] == Round::Strides;
+        let Some(left) = self.turns.as_ref().map(|turns| turns.left) else { return false };
+        if !self.unit.pauses.as_ref().is_some_and(strides) {
+            return false;
+        }
+        let (enough, after) = (self.b.create_block(), self.b.create_block());
+        let fewer = self.b.use_var(left);
+        let fewer = self.b.ins().iadd_imm_s(fewer, -1);
+        self.b.def_var(left, fewer);
+        self.b.ins().brif(fewer, after, &[], enough, &[]);
+        self.b.switch_to_block(enough);
+        // When the flag is up, all others have their turn: this may be a loop that waits for one of them after all.
+        let (look, rest) = (self.b.create_block(), self.b.create_block());
+        self.b.set_cold_block(look);
+        let status = self.b.append_block_param(rest, types::I32);
+        let flag = self.field(types::I64, offset_of!(Context, attention));
+        let raised = self.b.ins().load(types::I32, trusted(), flag, 0);
+        let (runs, in_loop) = (self.int(types::I32, i64::from(RUNS)), self.int(types::I32, i64::from(IN_LOOP)));
+        self.b.ins().brif(raised, look, &[], rest, &[BlockArg::Value(in_loop)]);
+        self.b.switch_to_block(look);
+        let yes = self.ask(Helper::PollTurn, &[self.context], types::I32);
+        let looked = self.b.ins().select(yes, runs, in_loop);
+        self.b.ins().jump(rest, &[BlockArg::Value(looked)]);
+        self.b.switch_to_block(rest);
+        self.pause(status);
+        self.b.ins().jump(after, &[]);
+        self.b.switch_to_block(after);
+        true
+    }
+
+    /// The flag is up in a loop: whether somebody may be waited for there, and so others must run. Ends in a block of its
+    /// own, which goes to `after`. False when loops of this kernel are no places to pause.
+    pub fn poll_turn(&mut self, after: Block) -> bool {
+        let may_wait = |pauses: &Pauses| pauses.rounds.contains(&Round::MayWait);
+        if self.turns.is_none() || !self.unit.pauses.as_ref().is_some_and(may_wait) {
+            return false;
+        }
+        let yields = self.b.create_block();
+        self.b.set_cold_block(yields);
+        let yes = self.ask(Helper::PollTurn, &[self.context], types::I32);
+        self.b.ins().brif(yes, yields, &[], after, &[]);
+        self.b.switch_to_block(yields);
+        self.pause_as(RUNS);
+        self.b.ins().jump(after, &[]);
+        true
+    }
+}
