@@ -226,13 +226,27 @@ extern "C" fn abort(context: *mut Context, kind: i32) {
 }
 
 extern "C" fn poll(context: *mut Context) {
-    // SAFETY: the context of the running fiber, its grid and flag are alive; no reference outlives a suspension.
+    // SAFETY: the context of the running fiber; no reference outlives the suspension.
+    unsafe {
+        if should_yield(context) {
+            suspend(context, Pause::Yield);
+        }
+    }
+}
+
+/// The attention flag is up in a loop. Whether the thread should let others run; a grid that is being stopped ends here.
+///
+/// # Safety
+///
+/// The context is that of the running fiber, and nothing that has to be dropped is alive in the caller.
+pub unsafe fn should_yield(context: *mut Context) -> bool {
+    // SAFETY: the running fiber's grid and flag are alive.
     unsafe {
         if (*(*context).grid).cooperative() {
-            // These look up each time round, so that blocks come to their turn soon; but not that often.
+            // The flag of a cooperative grid is always up, so that its blocks are scheduled soon; one poll in 32 is enough.
             (*context).polls = (*context).polls.wrapping_add(1);
             if !(*context).polls.is_multiple_of(32) {
-                return;
+                return false;
             }
         } else {
             (*(*context).attention).store(0, Ordering::Relaxed);
@@ -240,8 +254,8 @@ extern "C" fn poll(context: *mut Context) {
         if (*(*context).grid).stopping() {
             fail(context, RawFault { kind: FaultKind::Stopped, address: None, message: String::new() });
         }
-        suspend(context, Pause::Yield);
     }
+    true
 }
 
 extern "C" fn thread_exit(context: *mut Context) {

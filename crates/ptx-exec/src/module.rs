@@ -252,25 +252,25 @@ impl Program {
 
     /// Compiles a kernel now instead of at its first launch.
     pub fn compile(&self, kernel: usize) -> Result<(), Fault> {
+        let about = self.supported(kernel)?;
+        self.module.code(kernel).map_err(|m| refused(&about.name, FaultKind::Unsupported, m))?;
+        Ok(())
+    }
+
+    fn supported(&self, kernel: usize) -> Result<&Kernel, Fault> {
         let Some(about) = self.module.kernels.get(kernel) else {
             return Err(refused("", FaultKind::InvalidLaunch, format!("no kernel number {kernel}")));
         };
-        if let Some(reason) = &about.unsupported {
-            return Err(refused(&about.name, FaultKind::Unsupported, reason.clone()));
+        match &about.unsupported {
+            Some(reason) => Err(refused(&about.name, FaultKind::Unsupported, reason.clone())),
+            None => Ok(about),
         }
-        self.module.code(kernel).map_err(|m| refused(&about.name, FaultKind::Unsupported, m))?;
-        Ok(())
     }
 
     /// Runs a whole grid and returns when its last thread has ended. The calling thread works along with the pool.
     /// The first launch of a kernel compiles it.
     pub fn launch(&self, kernel: usize, launch: &Launch) -> Result<(), Fault> {
-        let Some(about) = self.module.kernels.get(kernel) else {
-            return Err(refused("", FaultKind::InvalidLaunch, format!("no kernel number {kernel}")));
-        };
-        if let Some(reason) = &about.unsupported {
-            return Err(refused(&about.name, FaultKind::Unsupported, reason.clone()));
-        }
+        let about = self.supported(kernel)?;
         let reach = &self.module.entries[kernel].reach;
         let shared = check(about, reach, launch).map_err(|m| refused(&about.name, FaultKind::InvalidLaunch, m))?;
         let code = self.module.code(kernel).map_err(|m| refused(&about.name, FaultKind::Unsupported, m))?;

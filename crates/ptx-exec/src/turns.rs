@@ -5,13 +5,12 @@
 //! which goes on until all of it waits at a barrier or has ended, and so where threads go through memory in strides, for
 //! their neighbours to catch up; elsewhere it is the whole block.
 
-use std::sync::atomic::Ordering;
-
 use ptx_passes::ir::{BarrierOp, WarpOp};
 
 use super::block::BarrierResult;
 use super::context::{Context, Pause, RawFault, fail, suspend};
 use super::fault::FaultKind;
+use super::helpers::should_yield;
 use super::stuck::Stuck;
 use super::warp::{Group, Input};
 
@@ -264,20 +263,6 @@ pub extern "C" fn next_range(context: *mut Context, span: u32) -> u64 {
 
 /// The attention flag is up in a loop. Whether the thread should let others run.
 pub extern "C" fn poll(context: *mut Context) -> u32 {
-    // SAFETY: the context of the running fiber; its grid and flag are alive.
-    unsafe {
-        if (*(*context).grid).cooperative() {
-            // These look up each time round, so that blocks come to their turn soon; but not that often.
-            (*context).polls = (*context).polls.wrapping_add(1);
-            if !(*context).polls.is_multiple_of(32) {
-                return 0;
-            }
-        } else {
-            (*(*context).attention).store(0, Ordering::Relaxed);
-        }
-        if (*(*context).grid).stopping() {
-            fail(context, RawFault { kind: FaultKind::Stopped, address: None, message: String::new() });
-        }
-        1
-    }
+    // SAFETY: called by compiled code with the context of the running fiber.
+    u32::from(unsafe { should_yield(context) })
 }

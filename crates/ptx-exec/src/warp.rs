@@ -75,28 +75,23 @@ impl Warp {
 
     /// After a lane has ended: groups that waited for it only.
     pub fn complete_groups(&mut self) -> Vec<(u32, u64)> {
-        let mut out = Vec::new();
-        let mut index = 0;
-        while index < self.groups.len() {
-            let group = &self.groups[index];
-            if group.complete(self.exited) {
-                let group = self.groups.swap_remove(index);
-                group.finish();
-                group.each_answer(|lane, answer| out.push((group.fibers[lane as usize], answer)));
-            } else {
-                index += 1;
-            }
-        }
-        out
+        let exited = self.exited;
+        self.release(|group| group.complete(exited))
     }
 
     /// Nobody in the block can run: the lanes that asked for the active mask at one place are the active ones.
     pub fn settle(&mut self) -> Vec<(u32, u64)> {
+        self.release(|group| group.op == WarpOp::ActiveMask)
+    }
+
+    /// Takes out the groups that are `ready`: their fibers, and what each of them is told.
+    fn release(&mut self, ready: impl Fn(&Group) -> bool) -> Vec<(u32, u64)> {
         let mut out = Vec::new();
         let mut index = 0;
         while index < self.groups.len() {
-            if self.groups[index].op == WarpOp::ActiveMask {
+            if ready(&self.groups[index]) {
                 let group = self.groups.swap_remove(index);
+                group.finish();
                 group.each_answer(|lane, answer| out.push((group.fibers[lane as usize], answer)));
             } else {
                 index += 1;

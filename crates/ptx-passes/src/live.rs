@@ -1,65 +1,17 @@
 //! Which registers an instruction reads and writes, and which are alive at a pause.
 
-use super::ir::{Address, Base, Body, Callee, End, Inst, Op, Predicate, Reg, Value};
+use super::ir::{Body, End, Inst, Op, Reg, Value};
 
 /// Calls `visit` with each register that is read.
 pub fn uses(inst: &Inst, visit: &mut impl FnMut(Reg)) {
     if let Some(guard) = inst.guard {
         visit(guard.reg);
     }
-    let mut value = |operand: &Value| {
-        if let Value::Reg(reg) = operand {
-            visit(*reg);
+    inst.op.reads(&mut |value| {
+        if let Value::Reg(reg) = value {
+            visit(reg);
         }
-    };
-    let predicate = |predicate: &Predicate| predicate.value;
-    let address = |address: &Address| match address.base {
-        Base::Reg(reg) => Some(Value::Reg(reg)),
-        _ => None,
-    };
-    match &inst.op {
-        Op::Compute { src, .. } | Op::Pack { src, .. } => src.iter().for_each(value),
-        Op::Carry { src, reads, carry, .. } => {
-            src.iter().for_each(&mut value);
-            if *reads {
-                visit(*carry);
-            }
-        }
-        Op::Convert { src, .. } | Op::Unpack { src, .. } => value(src),
-        Op::ConvertPair { high, low, .. } => [high, low].into_iter().for_each(value),
-        Op::SetP { combine, a, b, .. } | Op::Set { combine, a, b, .. } => {
-            value(a);
-            value(b);
-            combine.iter().for_each(|(_, p)| value(&predicate(p)));
-        }
-        Op::Load { address: place, .. } => address(place).iter().for_each(value),
-        Op::Store { address: place, src, .. } => {
-            address(place).iter().for_each(&mut value);
-            src.iter().for_each(value);
-        }
-        Op::Atomic { address: place, src, swap, .. } => {
-            address(place).iter().for_each(&mut value);
-            value(src);
-            swap.iter().for_each(value);
-        }
-        Op::Call { callee, .. } => {
-            if let Callee::Indirect(target, _) = callee {
-                value(target);
-            }
-        }
-        Op::Barrier { id, count, predicate: vote, .. } => {
-            value(id);
-            count.iter().for_each(&mut value);
-            vote.iter().for_each(|p| value(&predicate(p)));
-        }
-        Op::Warp { a, b, c, mask, .. } => {
-            a.iter().for_each(|p| value(&predicate(p)));
-            b.iter().chain(c).chain(mask).for_each(value);
-        }
-        Op::Runtime { src, .. } => src.iter().for_each(|(operand, _)| value(operand)),
-        Op::Sleep(time) => value(time),
-        Op::Fence | Op::Trap => {}
-    }
+    });
 }
 
 /// Calls `visit` with each register that is written.

@@ -1,6 +1,6 @@
 //! What a kernel can get to: functions, shared variables, local memory.
 
-use super::ir::{Base, Callee, Module, Op, RelocationTarget, Special, Symbol, Value};
+use super::ir::{Callee, Module, Op, RelocationTarget, Special, Symbol, Value};
 
 /// Local memory that recursive functions get on top of what one pass through all functions needs.
 const RECURSION_LOCAL: u64 = 64 << 10;
@@ -46,9 +46,9 @@ pub fn reach(module: &Module, kernel: usize) -> Reach {
         };
         let mut found = Vec::new();
         for op in body.blocks.iter().flat_map(|block| &block.insts).map(|inst| &inst.op) {
-            symbols(op, &mut |symbol| match symbol {
-                Symbol::Function(index) => found.push(index),
-                Symbol::Shared(index) => shared[index] = true,
+            op.reads(&mut |value| match value {
+                Value::Symbol(Symbol::Function(index), _) => found.push(index),
+                Value::Symbol(Symbol::Shared(index), _) => shared[index] = true,
                 _ => {}
             });
             if let Op::Compute { src, .. } = op
@@ -120,45 +120,5 @@ fn lay_out_local(module: &Module, out: &mut Reach) {
     out.local_bytes = total + if nested > 0 { RECURSION_LOCAL } else { 0 };
     if out.local_bytes > 1 << 20 {
         out.unsupported.get_or_insert_with(|| "too much local memory".into());
-    }
-}
-
-fn symbols(op: &Op, visit: &mut impl FnMut(Symbol)) {
-    let mut value = |value: &Value| {
-        if let Value::Symbol(symbol, _) = value {
-            visit(*symbol);
-        }
-    };
-    match op {
-        Op::Compute { src, .. } | Op::Carry { src, .. } | Op::Pack { src, .. } => src.iter().for_each(value),
-        Op::Convert { src, .. } | Op::Unpack { src, .. } => value(src),
-        Op::ConvertPair { high: a, low: b, .. } | Op::SetP { a, b, .. } | Op::Set { a, b, .. } => {
-            value(a);
-            value(b);
-        }
-        Op::Load { address, .. } => {
-            if let Base::Symbol(symbol) = address.base {
-                visit(symbol);
-            }
-        }
-        Op::Store { address, src, .. } => {
-            src.iter().for_each(value);
-            if let Base::Symbol(symbol) = address.base {
-                visit(symbol);
-            }
-        }
-        Op::Atomic { address, src, swap, .. } => {
-            value(src);
-            swap.iter().for_each(value);
-            if let Base::Symbol(symbol) = address.base {
-                visit(symbol);
-            }
-        }
-        Op::Warp { a, b, c, mask, .. } => {
-            a.iter().for_each(|predicate| value(&predicate.value));
-            b.iter().chain(c).chain(mask).for_each(value);
-        }
-        Op::Runtime { src, .. } => src.iter().for_each(|(operand, _)| value(operand)),
-        Op::Call { .. } | Op::Barrier { .. } | Op::Fence | Op::Sleep(_) | Op::Trap => {}
     }
 }

@@ -3,7 +3,7 @@
 use std::mem::offset_of;
 
 use cranelift_codegen::ir::condcodes::IntCC;
-use cranelift_codegen::ir::{BlockArg, InstBuilder, JumpTableData, TrapCode, types};
+use cranelift_codegen::ir::{BlockArg, InstBuilder, JumpTableData, TrapCode, Value, types};
 use ptx_passes::ir;
 
 use super::{Lower, trusted};
@@ -12,6 +12,31 @@ use crate::context::Context;
 use crate::helpers::Helper;
 
 impl Lower<'_, '_> {
+    /// Writes x, y, z and number of the thread that runs into its context.
+    pub fn store_thread(&mut self, [x, y, z, linear]: [Value; 4]) {
+        let thread = offset_of!(Context, thread) as i32;
+        for (value, place) in [(x, 0), (y, 4), (z, 8)] {
+            self.b.ins().store(trusted(), value, self.context, thread + place);
+        }
+        self.b.ins().store(trusted(), linear, self.context, offset_of!(Context, linear) as i32);
+    }
+
+    /// x, y, z and number of the thread that follows, in a block of `sizes` (x and y).
+    pub fn next_thread(&mut self, [x, y, z, linear]: [Value; 4], sizes: [Value; 2]) -> [Value; 4] {
+        let zero = self.int(types::I32, 0);
+        let x_next = self.b.ins().iadd_imm_s(x, 1);
+        let x_wraps = self.b.ins().icmp(IntCC::Equal, x_next, sizes[0]);
+        let x_next = self.b.ins().select(x_wraps, zero, x_next);
+        let x_carry = self.b.ins().uextend(types::I32, x_wraps);
+        let y_next = self.b.ins().iadd(y, x_carry);
+        let y_wraps = self.b.ins().icmp(IntCC::Equal, y_next, sizes[1]);
+        let y_next = self.b.ins().select(y_wraps, zero, y_next);
+        let y_carry = self.b.ins().uextend(types::I32, y_wraps);
+        let z_next = self.b.ins().iadd(z, y_carry);
+        let linear_next = self.b.ins().iadd_imm_s(linear, 1);
+        [x_next, y_next, z_next, linear_next]
+    }
+
     /// Takes threads of the block until none is left to start. Other fibers of the block take from the same counter,
     /// which therefore is in memory, unless no other fiber can ever run before this one is through.
     pub fn thread_loop(&mut self) {
@@ -33,7 +58,7 @@ impl Lower<'_, '_> {
             self.b.switch_to_block(head);
             [next, next + 4, next + 8, counter].map(|place| self.b.ins().load(types::I32, trusted(), block, place))
         };
-        let [x, y, z, linear] = current;
+        let [.., linear] = current;
         let more = self.b.ins().icmp(IntCC::UnsignedLessThan, linear, total);
         self.b.ins().brif(more, start, &[], done, &[]);
 
@@ -44,23 +69,8 @@ impl Lower<'_, '_> {
         self.b.ins().return_(&[]);
 
         self.b.switch_to_block(start);
-        let thread = offset_of!(Context, thread) as i32;
-        for (value, place) in [(x, 0), (y, 4), (z, 8)] {
-            self.b.ins().store(trusted(), value, self.context, thread + place);
-        }
-        self.b.ins().store(trusted(), linear, self.context, offset_of!(Context, linear) as i32);
-        let zero = self.int(types::I32, 0);
-        let x_next = self.b.ins().iadd_imm_s(x, 1);
-        let x_wraps = self.b.ins().icmp(IntCC::Equal, x_next, sizes[0]);
-        let x_next = self.b.ins().select(x_wraps, zero, x_next);
-        let x_carry = self.b.ins().uextend(types::I32, x_wraps);
-        let y_next = self.b.ins().iadd(y, x_carry);
-        let y_wraps = self.b.ins().icmp(IntCC::Equal, y_next, sizes[1]);
-        let y_next = self.b.ins().select(y_wraps, zero, y_next);
-        let y_carry = self.b.ins().uextend(types::I32, y_wraps);
-        let z_next = self.b.ins().iadd(z, y_carry);
-        let linear_next = self.b.ins().iadd_imm_s(linear, 1);
-        let following = [x_next, y_next, z_next, linear_next];
+        self.store_thread(current);
+        let following = self.next_thread(current, sizes);
         if !straight {
             for (value, place) in following.into_iter().zip([next, next + 4, next + 8, counter]) {
                 self.b.ins().store(trusted(), value, block, place);

@@ -60,7 +60,6 @@ impl Lower<'_, '_> {
         let frames = self.field(types::I64, offset_of!(Context, frames));
         let sizes = [0, 4].map(|place| self.field(types::I32, offset_of!(Context, block_size) + place));
         let [ask, begin, head, look, turn, finished, next] = [(); 7].map(|()| self.b.create_block());
-        let zero = self.int(types::I32, 0);
         self.b.ins().jump(ask, &[]);
 
         self.b.switch_to_block(ask);
@@ -98,26 +97,13 @@ impl Lower<'_, '_> {
         self.b.ins().brif(status, next, &[], turn, &[]);
 
         self.b.switch_to_block(next);
-        let x_next = self.b.ins().iadd_imm_s(x, 1);
-        let x_wraps = self.b.ins().icmp(IntCC::Equal, x_next, sizes[0]);
-        let x_next = self.b.ins().select(x_wraps, zero, x_next);
-        let carry = self.b.ins().uextend(types::I32, x_wraps);
-        let y_next = self.b.ins().iadd(y, carry);
-        let y_wraps = self.b.ins().icmp(IntCC::Equal, y_next, sizes[1]);
-        let y_next = self.b.ins().select(y_wraps, zero, y_next);
-        let carry = self.b.ins().uextend(types::I32, y_wraps);
-        let z_next = self.b.ins().iadd(z, carry);
-        let linear_next = self.b.ins().iadd_imm_s(linear, 1);
+        let [x_next, y_next, z_next, linear_next] = self.next_thread([x, y, z, linear], sizes);
         let frame_next = self.b.ins().iadd_imm_s(frame, i64::from(frame_bytes));
         let following = [x_next, y_next, z_next, linear_next, frame_next, last].map(BlockArg::Value);
         self.b.ins().jump(head, &following);
 
         self.b.switch_to_block(turn);
-        let thread = offset_of!(Context, thread) as i32;
-        for (value, place) in [(x, 0), (y, 4), (z, 8)] {
-            self.b.ins().store(trusted(), value, self.context, thread + place);
-        }
-        self.b.ins().store(trusted(), linear, self.context, offset_of!(Context, linear) as i32);
+        self.store_thread([x, y, z, linear]);
         if local != frame_bytes {
             let place = self.b.ins().iadd_imm_s(frame, i64::from(local));
             self.b.ins().store(trusted(), place, self.context, offset_of!(Context, local) as i32);

@@ -2,6 +2,7 @@
 
 mod compute;
 mod module;
+mod reads;
 mod source;
 mod types;
 mod variable;

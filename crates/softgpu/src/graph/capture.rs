@@ -115,16 +115,21 @@ fn blocked_legacy(queue: &Queue) -> Option<Arc<Capture>> {
     CAPTURES.lock().iter().find(|capture| capture.state.lock().streams.iter().any(blocking)).cloned()
 }
 
-/// Takes work for a stream if it is being captured. Answers whether it did.
-pub fn takes(queue: &Queue, task: impl FnOnce() -> Task) -> CudaResult<bool> {
+/// The capture that work for a stream belongs to. Work for the legacy stream spoils a capture that it would wait for.
+fn capture_for_work(queue: &Queue) -> CudaResult<Option<Arc<Capture>>> {
     if OPEN.load(Ordering::Acquire) == 0 {
-        return Ok(false);
+        return Ok(None);
     }
     if let Some(capture) = blocked_legacy(queue) {
         capture.spoil();
         return Err(CUDA_ERROR_STREAM_CAPTURE_IMPLICIT);
     }
-    match capture_of(queue) {
+    Ok(capture_of(queue))
+}
+
+/// Takes work for a stream if it is being captured. Answers whether it did.
+pub fn takes(queue: &Queue, task: impl FnOnce() -> Task) -> CudaResult<bool> {
+    match capture_for_work(queue)? {
         Some(capture) => capture.add(queue, task()).map(|()| true),
         None => Ok(false),
     }
@@ -132,14 +137,7 @@ pub fn takes(queue: &Queue, task: impl FnOnce() -> Task) -> CudaResult<bool> {
 
 /// Spoils a capture by something that cannot be captured.
 pub fn refuse(queue: &Queue) -> CudaResult {
-    if OPEN.load(Ordering::Acquire) == 0 {
-        return Ok(());
-    }
-    if let Some(capture) = blocked_legacy(queue) {
-        capture.spoil();
-        return Err(CUDA_ERROR_STREAM_CAPTURE_IMPLICIT);
-    }
-    match capture_of(queue) {
+    match capture_for_work(queue)? {
         Some(capture) => {
             capture.spoil();
             Err(CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED)

@@ -19,16 +19,7 @@ const PITCH: usize = 512;
 pub fn allocate(context: &Context, size: u64, kind: Kind) -> CudaResult<u64> {
     let device = state::device_of(context);
     let base = heap::allocate(device, context.id(), size)?;
-    map::insert(Region {
-        base,
-        size,
-        device: context.device,
-        owner: context.id(),
-        context: context.handle,
-        id: map::fresh_id(),
-        flags: 0,
-        kind,
-    })?;
+    map::insert(Region::of(context, base, size, kind))?;
     Ok(base)
 }
 

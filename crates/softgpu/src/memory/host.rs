@@ -60,16 +60,7 @@ fn cuMemHostAlloc(pp: Out<*mut c_void>, bytes: usize, flags: u32) -> CudaResult 
     }
     capture::permit()?;
     let base = allocate(bytes as u64)?;
-    map::insert(Region {
-        base,
-        size: bytes as u64,
-        device: context.device,
-        owner: context.id(),
-        context: context.handle,
-        id: map::fresh_id(),
-        flags,
-        kind: Kind::Host,
-    })?;
+    map::insert(Region { flags, ..Region::of(&context, base, bytes as u64, Kind::Host) })?;
     pp.put(out(base))
 }
 
@@ -97,16 +88,7 @@ fn cuMemHostRegister_v2(p: *mut c_void, bytes: usize, flags: u32) -> CudaResult 
         return Err(CUDA_ERROR_NOT_SUPPORTED);
     }
     valid(of(p).checked_add(bytes as u64).is_some())?;
-    let region = Region {
-        base: of(p),
-        size: bytes as u64,
-        device: context.device,
-        owner: context.id(),
-        context: context.handle,
-        id: map::fresh_id(),
-        flags,
-        kind: Kind::Registered,
-    };
+    let region = Region { flags, ..Region::of(&context, of(p), bytes as u64, Kind::Registered) };
     map::insert(region).map_err(|_| CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED)
 }
 

@@ -12,6 +12,7 @@ use super::blocks::{self, Stretch};
 use super::pool::Pool;
 use super::vmm::Physical;
 use crate::abi::CudaResult;
+use crate::context::Context;
 
 /// A region of memory and what is known of it.
 #[derive(Clone)]
@@ -66,6 +67,12 @@ pub fn fresh_id() -> u64 {
 }
 
 impl Region {
+    /// Memory that belongs to a context and is charged to its device.
+    pub fn of(context: &Context, base: u64, size: u64, kind: Kind) -> Region {
+        let (device, owner, context) = (context.device, context.id(), context.handle);
+        Region { base, size, device, owner, context, id: fresh_id(), flags: 0, kind }
+    }
+
     pub fn end(&self) -> u64 {
         self.base + self.size
     }

@@ -96,16 +96,8 @@ fn allocate(context: &Context, pool: Arc<Pool>, size: usize) -> CudaResult<u64> 
     let device = &state::devices()[pool.device];
     let base =
         super::heap::allocate(device, context.id(), size as u64).inspect_err(|_| pool.returned(size as u64))?;
-    map::insert(Region {
-        base,
-        size: size as u64,
-        device: pool.device,
-        owner: context.id(),
-        context: context.handle,
-        id: map::fresh_id(),
-        flags: 0,
-        kind: Kind::Device { pool: Some(pool) },
-    })?;
+    let device = pool.device;
+    map::insert(Region { device, ..Region::of(context, base, size as u64, Kind::Device { pool: Some(pool) }) })?;
     Ok(base)
 }
 
