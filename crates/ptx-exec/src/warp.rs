@@ -110,19 +110,23 @@ fn lanes(mut mask: u32) -> impl Iterator<Item = u32> {
 }
 
 impl Group {
+    #[inline]
     pub fn new(op: WarpOp, mask: u32, site: u64) -> Group {
         Group { op, mask, site, arrived: 0, fibers: [0; 32], inputs: [Input::default(); 32] }
     }
 
+    #[inline]
     pub fn mask(&self) -> u32 {
         self.mask
     }
 
     /// Lanes that have come.
+    #[inline]
     pub fn arrived(&self) -> u32 {
         self.arrived
     }
 
+    #[inline]
     pub fn join(&mut self, lane: u32, fiber: u32, input: Input) {
         self.arrived |= 1 << lane;
         self.fibers[lane as usize] = fiber;
@@ -130,6 +134,7 @@ impl Group {
     }
 
     /// Whether nobody is missing, when these lanes have ended.
+    #[inline]
     pub fn complete(&self, gone: u32) -> bool {
         (self.arrived | gone) & self.mask == self.mask
     }
@@ -160,6 +165,7 @@ impl Group {
     }
 
     /// The result in the low half, the predicate in bit 32.
+    #[inline]
     fn answer(&self, lane: u32) -> u64 {
         let input = self.inputs[lane as usize];
         let signed = |value: u64| value as u32 as i32;
@@ -202,6 +208,7 @@ impl Group {
     }
 
     /// The rules of `shfl`: c holds the clamp in bits 0 to 4 and the segment mask in bits 8 to 12.
+    #[inline]
     fn shuffle(&self, lane: u32) -> u64 {
         let Input { b, c, .. } = self.inputs[lane as usize];
         let (b, clamp, segment) = (b & 31, c & 31, c >> 8 & 31);
