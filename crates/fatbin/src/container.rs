@@ -3,6 +3,7 @@
 use super::ImageError;
 use super::unpack::unpack;
 
+/// The first bytes of a fat binary.
 pub const MAGIC: [u8; 4] = 0xBA55_ED50u32.to_le_bytes();
 /// Smallest header that has all fields of an entry.
 const ENTRY_HEADER: usize = 64;
@@ -15,12 +16,17 @@ const FAMILY_SPECIFIC: u64 = 0x20_0000;
 /// One entry, as its header describes it.
 #[derive(Debug, Clone, Copy)]
 pub struct Entry<'a> {
+    /// 1 for PTX, 2 for machine code.
     pub kind: u16,
+    /// 75 for `sm_75`.
     pub architecture: u32,
+    /// How it is compressed, and whether it fits one architecture alone.
     pub flags: u64,
     /// Bytes of a compressed payload; 0 if it is stored.
     pub packed: u32,
+    /// Bytes of the payload before compression.
     pub unpacked: u64,
+    /// The rest of the entry, with padding.
     pub payload: &'a [u8],
 }
 

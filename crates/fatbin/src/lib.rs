@@ -7,6 +7,8 @@
 //! `text` expects anything.
 
 #![forbid(unsafe_code)]
+#![warn(missing_docs, unreachable_pub)]
+#![warn(clippy::cast_possible_truncation, clippy::cast_possible_wrap, clippy::cast_sign_loss)]
 
 pub mod container;
 mod unpack;
@@ -16,19 +18,25 @@ use cuda_abi::image::Image;
 /// What an image cannot be used for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum ImageError {
+    /// No format that is known.
     #[error("the image is neither PTX nor a fat binary")]
     Unknown,
+    /// Sizes or payloads that do not add up.
     #[error("the fat binary is damaged")]
     Damaged,
+    /// A compression that is not known.
     #[error("the image's PTX is compressed in a way that is not known")]
     Compression,
+    /// More text than is ever unpacked.
     #[error("the image's PTX needs more than {} MiB", unpack::MAX_TEXT >> 20)]
     TooLarge,
+    /// Machine code alone.
     #[error(
         "the image holds machine code for NVIDIA GPUs only, no PTX (nvcc: -gencode arch=compute_75,code=compute_75; \
          CuPy: CUPY_COMPILE_WITH_PTX=1; Numba: without nvidia-nvjitlink)"
     )]
     NoPtx,
+    /// PTX for one capability (the first) alone, which is not the device's (the second).
     #[error("the image's PTX is for compute capability {0} alone, this device has {1}")]
     Specific(u32, u32),
 }

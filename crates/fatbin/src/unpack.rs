@@ -7,14 +7,14 @@ use super::ImageError;
 use super::container::Entry;
 
 /// No PTX text is larger; what claims to be is not unpacked.
-pub const MAX_TEXT: usize = 256 << 20;
+pub(crate) const MAX_TEXT: usize = 256 << 20;
 
 const ZLIB: u64 = 0x1000;
 const LZ4: u64 = 0x2000;
 const ZSTD: u64 = 0x8000;
 
 /// The payload as it was before compression.
-pub fn unpack<'a>(entry: &Entry<'a>) -> Result<Cow<'a, [u8]>, ImageError> {
+pub(crate) fn unpack<'a>(entry: &Entry<'a>) -> Result<Cow<'a, [u8]>, ImageError> {
     if entry.flags & (ZLIB | LZ4 | ZSTD) == 0 {
         return Ok(Cow::Borrowed(entry.payload));
     }

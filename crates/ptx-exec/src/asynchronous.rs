@@ -16,7 +16,7 @@ use super::helpers::place_of;
 ///
 /// # Safety
 /// On the fiber of `context`, with nothing alive that needs dropping; there are six words.
-pub unsafe fn copy(context: *mut Context, size: u64, words: *const u64) {
+pub(crate) unsafe fn copy(context: *mut Context, size: u64, words: *const u64) {
     // SAFETY: as promised; both places are checked before they are used.
     unsafe {
         let word = |at: usize| *words.add(at);
@@ -61,7 +61,7 @@ fn arrive(state: u64, arrivals: u64, leaving: u64) -> Option<u64> {
 ///
 /// # Safety
 /// On the fiber of `context`, with nothing alive that needs dropping; there are four words.
-pub unsafe fn barrier(context: *mut Context, code: u64, space: Space, words: *mut u64) {
+pub(crate) unsafe fn barrier(context: *mut Context, code: u64, space: Space, words: *mut u64) {
     let call = BarrierCall::ALL.get((code & 15) as usize).copied().unwrap_or(BarrierCall::Invalidate);
     // SAFETY: as promised.
     unsafe {

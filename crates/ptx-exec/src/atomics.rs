@@ -24,7 +24,7 @@ const OPS: [AtomicOp; 7] =
     [AtomicOp::Add, AtomicOp::Min, AtomicOp::Max, AtomicOp::Inc, AtomicOp::Dec, AtomicOp::Exch, AtomicOp::Cas];
 
 /// How compiled code passes an operation on a type; `None` when it is not one of ours.
-pub fn code(op: AtomicOp, ty: Type) -> Option<i64> {
+pub(crate) fn code(op: AtomicOp, ty: Type) -> Option<i64> {
     let op = OPS.iter().position(|other| *other == op)?;
     let ty = TYPES.iter().position(|other| *other == ty)?;
     Some((op | ty << 8) as i64)
@@ -114,7 +114,7 @@ macro_rules! exchange {
     }};
 }
 
-pub extern "C" fn atomic(address: u64, code: i32, operand: u64, swap: u64) -> u64 {
+pub(crate) extern "C" fn atomic(address: u64, code: i32, operand: u64, swap: u64) -> u64 {
     let op = OPS.get((code & 0xff) as usize).copied().unwrap_or(AtomicOp::Add);
     let ty = TYPES.get((code >> 8) as usize).copied().unwrap_or(Type::U32);
     let mask = if ty.bits() == 64 { !0 } else { (1 << ty.bits()) - 1 };

@@ -8,7 +8,7 @@ use super::turns::Turns;
 use super::warp::Warp;
 
 /// Barriers of a block.
-pub const BARRIERS: usize = 16;
+pub(crate) const BARRIERS: usize = 16;
 
 /// The state that the fibers of a block share. They run one at a time, on one OS thread.
 #[repr(C)]

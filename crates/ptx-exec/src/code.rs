@@ -18,7 +18,7 @@ pub struct Compiled {
 }
 
 /// Code that was made of one line of the text: start, end and line.
-pub type Line = (u32, u32, u32);
+pub(crate) type Line = (u32, u32, u32);
 
 impl Compiled {
     /// The line of the text that an instruction was made of, or 0.

@@ -19,7 +19,7 @@ use super::module::Threads;
 
 /// Code that could not be made. Nothing that a text can say should lead here.
 #[derive(Debug, thiserror::Error)]
-pub enum CompileError {
+pub(crate) enum CompileError {
     #[error("this processor is not supported: {0}")]
     Host(String),
     #[error("code generation failed in {function}: {message}")]
@@ -47,7 +47,7 @@ fn isa() -> Result<OwnedTargetIsa, CompileError> {
 }
 
 /// What code is made for: the processor's abilities as the code generator sees them.
-pub fn processor() -> &'static str {
+pub(crate) fn processor() -> &'static str {
     static NAME: OnceLock<String> = OnceLock::new();
     NAME.get_or_init(|| {
         let flags = |isa: OwnedTargetIsa| isa.isa_flags().iter().map(|flag| flag.to_string() + " ").collect();
@@ -94,7 +94,12 @@ fn signatures(module: &Module, reach: &Reach) -> Vec<Signature> {
 }
 
 /// Compiles a kernel with everything it can reach.
-pub fn compile(module: &Module, reach: &Reach, threads: Threads, checked: bool) -> Result<Image, CompileError> {
+pub(crate) fn compile(
+    module: &Module,
+    reach: &Reach,
+    threads: Threads,
+    checked: bool,
+) -> Result<Image, CompileError> {
     let isa = isa()?;
     let mut shared = vec![None; module.shared.len()];
     for (index, offset) in &reach.shared {

@@ -22,7 +22,7 @@ pub enum Pause {
 
 /// How a fiber ends: only by a signal.
 #[derive(Clone, Copy, Debug)]
-pub enum Trap {
+pub(crate) enum Trap {
     /// The kernel touched this address in the window, and nothing is there.
     Address {
         address: u64,
@@ -89,7 +89,7 @@ pub struct RawFault {
 }
 
 /// A compiled kernel: runs threads of the block until none is left to start.
-pub type EntryPoint = unsafe extern "C" fn(*mut Context);
+pub(crate) type EntryPoint = unsafe extern "C" fn(*mut Context);
 
 /// An entry of the table for indirect calls.
 #[repr(C)]
@@ -110,7 +110,7 @@ unsafe impl Sync for FunctionEntry {}
 ///
 /// # Safety
 /// `context` must be that of the fiber that is running. No reference into the block state may be alive.
-pub unsafe fn suspend(context: *mut Context, pause: Pause) {
+pub(crate) unsafe fn suspend(context: *mut Context, pause: Pause) {
     // SAFETY: the yielder belongs to the running fiber and lives as long as it.
     unsafe { (*(*context).yielder).suspend(pause) };
 }
@@ -119,7 +119,7 @@ pub unsafe fn suspend(context: *mut Context, pause: Pause) {
 ///
 /// # Safety
 /// As for `suspend`; nothing on the fiber's stack may need to be dropped.
-pub unsafe fn fail(context: *mut Context, fault: RawFault) -> ! {
+pub(crate) unsafe fn fail(context: *mut Context, fault: RawFault) -> ! {
     // SAFETY: the context is alive and only this fiber uses it now.
     unsafe { (*context).fault = Some(fault) };
     loop {

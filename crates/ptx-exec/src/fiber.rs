@@ -11,7 +11,7 @@ use super::stack::{self, FiberStack};
 type Routine = Coroutine<*mut Context, Pause, Trap, FiberStack>;
 
 /// A fiber with its context, which never moves.
-pub struct Fiber {
+pub(crate) struct Fiber {
     routine: Option<Routine>,
     pub context: Box<Context>,
     local: Vec<u64>,
@@ -32,14 +32,14 @@ fn take_stack() -> Option<FiberStack> {
 }
 
 /// Why a fiber came back.
-pub enum Back {
+pub(crate) enum Back {
     Pause(Pause),
     Trap(Trap),
 }
 
 impl Fiber {
     /// A fiber that has not started, or nothing when there is no memory for its stack.
-    pub fn new() -> Option<Fiber> {
+    pub(crate) fn new() -> Option<Fiber> {
         let mut fiber = Fiber { routine: None, context: Box::new(Context::empty()), local: Vec::new() };
         fiber.start().then_some(fiber)
     }
@@ -65,7 +65,7 @@ impl Fiber {
     }
 
     /// Gives the fiber at least this much local memory.
-    pub fn reserve_local(&mut self, bytes: u64) {
+    pub(crate) fn reserve_local(&mut self, bytes: u64) {
         let words = bytes.div_ceil(16) as usize * 2;
         if self.local.len() < words {
             self.local = vec![0; words];
@@ -75,7 +75,7 @@ impl Fiber {
     }
 
     /// Runs the fiber until it pauses.
-    pub fn resume(&mut self) -> Back {
+    pub(crate) fn resume(&mut self) -> Back {
         let context: *mut Context = &mut *self.context;
         let Some(routine) = self.routine.as_mut() else { return Back::Pause(Pause::Fault) };
         let handler = routine.trap_handler();
@@ -87,7 +87,7 @@ impl Fiber {
     }
 
     /// Throws away what the fiber was doing, so that it can be used again. False when it cannot.
-    pub fn reset(&mut self) -> bool {
+    pub(crate) fn reset(&mut self) -> bool {
         self.abandon();
         self.start()
     }

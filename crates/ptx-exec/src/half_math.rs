@@ -25,12 +25,12 @@ const NAN: i32 = 1 << 11;
 const FTZ: i32 = 1 << 12;
 
 /// How compiled code passes a format and a rounding.
-pub fn format_code(bfloat: bool, rounding: Rounding) -> i64 {
+pub(crate) fn format_code(bfloat: bool, rounding: Rounding) -> i64 {
     i64::from(if bfloat { BFLOAT } else { 0 }) | rounding as i64
 }
 
 /// How compiled code passes an operation; `None` when there is none of that kind.
-pub fn operation_code(op: Compute, bfloat: bool, mods: Mods) -> Option<i64> {
+pub(crate) fn operation_code(op: Compute, bfloat: bool, mods: Mods) -> Option<i64> {
     let index = OPS.iter().position(|other| *other == op)?;
     let flag = |set: bool, bit: i32| if set { bit } else { 0 };
     let flags = flag(bfloat, BFLOAT)
@@ -45,12 +45,12 @@ fn widen(code: i32, bits: i32) -> f64 {
     if code & BFLOAT != 0 { bf16::from_bits(bits as u16).to_f64() } else { f16::from_bits(bits as u16).to_f64() }
 }
 
-pub extern "C" fn to_f32(code: i32, bits: i32) -> f32 {
+pub(crate) extern "C" fn to_f32(code: i32, bits: i32) -> f32 {
     if code & BFLOAT != 0 { bf16::from_bits(bits as u16).to_f32() } else { f16::from_bits(bits as u16).to_f32() }
 }
 
 /// A double to a half, rounded once. (`half` looks at the upper bits of a double only.)
-pub extern "C" fn from_f64(code: i32, x: f64) -> i32 {
+pub(crate) extern "C" fn from_f64(code: i32, x: f64) -> i32 {
     let (stored, exponent_bits) = if code & BFLOAT != 0 { (7, 8) } else { (10, 5) };
     let infinity = ((1u64 << exponent_bits) - 1) << stored;
     let negative = x.is_sign_negative();
@@ -103,7 +103,7 @@ fn fused(x: f64, y: f64, z: f64) -> f64 {
     }
 }
 
-pub extern "C" fn compute(code: i32, a: i32, b: i32, c: i32) -> i32 {
+pub(crate) extern "C" fn compute(code: i32, a: i32, b: i32, c: i32) -> i32 {
     let op = OPS.get((code & 0xff) as usize).copied().unwrap_or(Compute::Add);
     let (sign, magnitude) = (0x8000, 0x7fff);
     match op {

@@ -21,7 +21,7 @@ use crate::window;
 
 /// Machine types of helper arguments.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Arg {
+pub(crate) enum Arg {
     I32,
     I64,
     F32,
@@ -29,7 +29,7 @@ pub enum Arg {
 }
 
 /// Addresses of all helpers.
-pub struct Table(pub [*const (); COUNT]);
+pub(crate) struct Table(pub [*const (); COUNT]);
 // SAFETY: function addresses never change.
 unsafe impl Sync for Table {}
 
@@ -37,15 +37,15 @@ macro_rules! helpers {
     ($($(#[$doc:meta])* $name:ident ( $($arg:ident),* ) -> [ $($ret:ident)? ] = $function:path;)*) => {
         /// A helper, by its place in the table.
         #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-        pub enum Helper { $($(#[$doc])* $name),* }
+        pub(crate) enum Helper { $($(#[$doc])* $name),* }
 
         const COUNT: usize = [$(Helper::$name),*].len();
 
-        pub static TABLE: Table = Table([$($function as *const ()),*]);
+        pub(crate) static TABLE: Table = Table([$($function as *const ()),*]);
 
         impl Helper {
             /// Arguments and result.
-            pub fn signature(self) -> (&'static [Arg], Option<Arg>) {
+            pub(crate) fn signature(self) -> (&'static [Arg], Option<Arg>) {
                 match self {
                     $(Helper::$name => (&[$(Arg::$arg),*], [$(Arg::$ret)?].first().copied()),)*
                 }
@@ -115,7 +115,7 @@ helpers! {
 }
 
 /// What `Fault` and `Resolve` are told about an access: size, space and line.
-pub fn access_info(size: u32, space: u32, line: u32) -> i64 {
+pub(crate) fn access_info(size: u32, space: u32, line: u32) -> i64 {
     i64::from(size) | i64::from(space & 0x7f) << 8 | i64::from(line) << 16
 }
 
@@ -143,7 +143,7 @@ extern "C" fn marked(context: *mut Context, address: u64, info: i64) {
 }
 
 /// The bytes that a generic address stands for, when they are in shared, local or parameter memory.
-pub fn aperture(context: &Context, address: u64, size: u64) -> Option<*mut u8> {
+pub(crate) fn aperture(context: &Context, address: u64, size: u64) -> Option<*mut u8> {
     let inside = |start: u64, bytes: u64| {
         let offset = address.wrapping_sub(start);
         (offset < bytes && bytes - offset >= size).then_some(offset as usize)
@@ -187,7 +187,7 @@ extern "C" fn resolve(context: *mut Context, address: u64, info: i64) -> *mut u8
 ///
 /// # Safety
 /// On the fiber of `context`, with nothing alive that needs dropping.
-pub unsafe fn place_of(context: *mut Context, space: Space, address: u64, size: u64, write: bool) -> *mut u8 {
+pub(crate) unsafe fn place_of(context: *mut Context, space: Space, address: u64, size: u64, write: bool) -> *mut u8 {
     let info = access_info(size as u32, space as u32, 0);
     // SAFETY: the context of the running fiber.
     let place = unsafe { &*context };
@@ -211,12 +211,12 @@ pub unsafe fn place_of(context: *mut Context, space: Space, address: u64, size: 
 }
 
 /// The bits of `access_info` that say how large an access is.
-pub const SIZE_OF_ACCESS: i64 = 0xff;
+pub(crate) const SIZE_OF_ACCESS: i64 = 0xff;
 /// Set in `access_info` of loads.
-pub const READ_ONLY: i64 = 1 << 15;
+pub(crate) const READ_ONLY: i64 = 1 << 15;
 
 /// Kinds of `Abort`.
-pub const ABORT_KINDS: [FaultKind; 4] =
+pub(crate) const ABORT_KINDS: [FaultKind; 4] =
     [FaultKind::Trap, FaultKind::StackOverflow, FaultKind::IllegalTarget, FaultKind::Unsupported];
 
 extern "C" fn abort(context: *mut Context, kind: i32) {
@@ -239,7 +239,7 @@ extern "C" fn poll(context: *mut Context) {
 /// # Safety
 ///
 /// The context is that of the running fiber, and nothing that has to be dropped is alive in the caller.
-pub unsafe fn should_yield(context: *mut Context) -> bool {
+pub(crate) unsafe fn should_yield(context: *mut Context) -> bool {
     // SAFETY: the running fiber's grid and flag are alive.
     unsafe {
         if (*(*context).grid).cooperative() {
@@ -291,7 +291,7 @@ extern "C" fn barrier(context: *mut Context, op: i32, id: u32, count: u32, vote:
     }
 }
 
-pub extern "C" fn warp(context: *mut Context, op: i32, a: u64, bc: u64, mask: u32, site: u64) -> u64 {
+pub(crate) extern "C" fn warp(context: *mut Context, op: i32, a: u64, bc: u64, mask: u32, site: u64) -> u64 {
     let op = WarpOp::ALL.get(op as usize).copied().unwrap_or(WarpOp::Sync);
     // SAFETY: the fibers of a block run one at a time, and nothing that needs dropping is alive at the suspension.
     unsafe {

@@ -13,6 +13,8 @@
 //! what is not theirs. `Program` is `Send + Sync`; any number of launches may run at once.
 //! `BULKHEAD_SOFT_THREADS` limits the pool.
 
+#![warn(unreachable_pub)]
+
 mod asynchronous;
 mod atomics;
 mod block;

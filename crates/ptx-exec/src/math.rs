@@ -4,7 +4,7 @@ use ptx_passes::ir::Rounding;
 
 /// Operations of `rounded32` and `rounded64`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum RoundedOp {
+pub(crate) enum RoundedOp {
     Add,
     Sub,
     Mul,
@@ -14,12 +14,12 @@ pub enum RoundedOp {
 }
 
 /// How compiled code passes an operation and a rounding.
-pub fn rounded_code(op: RoundedOp, rounding: Rounding) -> i64 {
+pub(crate) fn rounded_code(op: RoundedOp, rounding: Rounding) -> i64 {
     op as i64 | rounding_code(rounding) << 8
 }
 
 /// How compiled code passes a rounding.
-pub fn rounding_code(rounding: Rounding) -> i64 {
+pub(crate) fn rounding_code(rounding: Rounding) -> i64 {
     rounding as i64
 }
 
@@ -70,7 +70,7 @@ macro_rules! under_fma {
     }};
 }
 
-pub extern "C" fn rounded32(code: i32, a: f32, b: f32, c: f32) -> f32 {
+pub(crate) extern "C" fn rounded32(code: i32, a: f32, b: f32, c: f32) -> f32 {
     let mode = control(code >> 8);
     let mut x = a;
     match code & 0xff {
@@ -89,7 +89,7 @@ pub extern "C" fn rounded32(code: i32, a: f32, b: f32, c: f32) -> f32 {
     }
 }
 
-pub extern "C" fn rounded64(code: i32, a: f64, b: f64, c: f64) -> f64 {
+pub(crate) extern "C" fn rounded64(code: i32, a: f64, b: f64, c: f64) -> f64 {
     let mode = control(code >> 8);
     let mut x = a;
     match code & 0xff {
@@ -123,7 +123,7 @@ fn adjust<T>(
     }
 }
 
-pub extern "C" fn narrow(code: i32, x: f64) -> f32 {
+pub(crate) extern "C" fn narrow(code: i32, x: f64) -> f32 {
     let nearest = x as f32;
     match f64::from(nearest).partial_cmp(&x) {
         Some(order) => adjust(rounding_of(code), nearest, order, x < 0.0, f32::next_up, f32::next_down),
@@ -136,40 +136,40 @@ fn integer(code: i32, bits: i64) -> i128 {
     if code & 4 != 0 { i128::from(bits) } else { i128::from(bits as u64) }
 }
 
-pub extern "C" fn int_to_f32(code: i32, bits: i64) -> f32 {
+pub(crate) extern "C" fn int_to_f32(code: i32, bits: i64) -> f32 {
     let exact = integer(code, bits);
     let nearest = exact as f32;
     adjust(rounding_of(code), nearest, (nearest as i128).cmp(&exact), exact < 0, f32::next_up, f32::next_down)
 }
 
-pub extern "C" fn int_to_f64(code: i32, bits: i64) -> f64 {
+pub(crate) extern "C" fn int_to_f64(code: i32, bits: i64) -> f64 {
     let exact = integer(code, bits);
     let nearest = exact as f64;
     adjust(rounding_of(code), nearest, (nearest as i128).cmp(&exact), exact < 0, f64::next_up, f64::next_down)
 }
 
-pub extern "C" fn sin(x: f32) -> f32 {
+pub(crate) extern "C" fn sin(x: f32) -> f32 {
     x.sin()
 }
 
-pub extern "C" fn cos(x: f32) -> f32 {
+pub(crate) extern "C" fn cos(x: f32) -> f32 {
     x.cos()
 }
 
-pub extern "C" fn ex2(x: f32) -> f32 {
+pub(crate) extern "C" fn ex2(x: f32) -> f32 {
     x.exp2()
 }
 
-pub extern "C" fn lg2(x: f32) -> f32 {
+pub(crate) extern "C" fn lg2(x: f32) -> f32 {
     x.log2()
 }
 
-pub extern "C" fn tanh(x: f32) -> f32 {
+pub(crate) extern "C" fn tanh(x: f32) -> f32 {
     x.tanh()
 }
 
 /// The position of the `offset`-th set bit of `mask`, counted from bit `base`; all ones when there is none.
-pub extern "C" fn fns(mask: u32, base: u32, offset: i32) -> u32 {
+pub(crate) extern "C" fn fns(mask: u32, base: u32, offset: i32) -> u32 {
     let base = base & 31;
     if offset == 0 {
         return if mask & 1 << base != 0 { base } else { !0 };

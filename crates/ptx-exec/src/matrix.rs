@@ -18,7 +18,7 @@ use super::context::Context;
 use super::small;
 
 /// The words of each lane.
-pub type Lanes = [*mut u64; 32];
+pub(crate) type Lanes = [*mut u64; 32];
 
 /// Reads element `index` of registers that start at word `first`.
 ///
@@ -193,7 +193,7 @@ impl Fragments<'_> {
 ///
 /// # Safety
 /// All lanes' words are as many as the code says, and nobody else uses them now.
-pub unsafe fn multiply(code: u64, lanes: &Lanes) {
+pub(crate) unsafe fn multiply(code: u64, lanes: &Lanes) {
     let code = MultiplyCode::unpack(code);
     let fragments = Fragments { code, lanes };
     // Results go where operands are, so all of them are computed first.
@@ -270,7 +270,7 @@ fn fused(a: &mut Matrix<f64>, b: &mut Matrix<f64>, sums: &mut Matrix<f64>, shape
 ///
 /// # Safety
 /// On the fiber of `context`, with nothing alive that needs dropping; the words are as many as the code says.
-pub unsafe fn fragment(context: *mut Context, code: u64, words: *mut u64) {
+pub(crate) unsafe fn fragment(context: *mut Context, code: u64, words: *mut u64) {
     let code = FragmentCode::unpack(code);
     let (rows, columns) = code.part.size(code.shape);
     let each = rows * columns / 32;
@@ -336,7 +336,7 @@ use super::helpers::place_of;
 ///
 /// # Safety
 /// As for `fragment`.
-pub unsafe fn prepare_move(context: *mut Context, code: u64, space: Space, words: *mut u64) {
+pub(crate) unsafe fn prepare_move(context: *mut Context, code: u64, space: Space, words: *mut u64) {
     if code & STAYS != 0 {
         return;
     }
@@ -355,7 +355,7 @@ pub unsafe fn prepare_move(context: *mut Context, code: u64, space: Space, words
 ///
 /// # Safety
 /// All lanes have been through `prepare_move`, and nobody else uses their words now.
-pub unsafe fn move_matrices(code: u64, lanes: &Lanes) {
+pub(crate) unsafe fn move_matrices(code: u64, lanes: &Lanes) {
     let count = (code & 15) as usize;
     let transposed = code & TRANSPOSED != 0;
     // SAFETY: every row that is used was checked to have 16 bytes, every lane has a word for each matrix.

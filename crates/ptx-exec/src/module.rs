@@ -49,7 +49,7 @@ const FIBERS: &str = "SOFTGPU_FIBERS";
 
 /// How the threads of a block take turns where they wait for each other.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Threads {
+pub(crate) enum Threads {
     /// One fiber runs all of them, where that is possible.
     InTurns,
     /// Each has a fiber of its own. Slower, with the same results: there to compare with.

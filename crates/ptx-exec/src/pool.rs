@@ -72,7 +72,7 @@ fn help() {
 }
 
 /// Runs a grid to its end, with the help of the pool when it has several blocks.
-pub fn run(grid: &Grid) {
+pub(crate) fn run(grid: &Grid) {
     if grid.blocks() <= 1 || width() == 1 {
         grid.work();
         return;

@@ -83,7 +83,7 @@ struct Directive {
     wide: bool,
 }
 
-pub extern "C" fn printf(context: *mut Context, format: u64, arguments: u64) -> i32 {
+pub(crate) extern "C" fn printf(context: *mut Context, format: u64, arguments: u64) -> i32 {
     // SAFETY: called by compiled code on the running fiber. The scratch buffer belongs to the context, and nothing on
     // this stack needs dropping while kernel memory is read.
     unsafe {
@@ -344,7 +344,7 @@ fn hexadecimal(out: &mut Vec<u8>, magnitude: f64) {
     let _ = write!(out, "p{power:+}");
 }
 
-pub extern "C" fn assert_fail(context: *mut Context, message: u64, file: u64, line: u32, function: u64) {
+pub(crate) extern "C" fn assert_fail(context: *mut Context, message: u64, file: u64, line: u32, function: u64) {
     // SAFETY: as in `printf`.
     unsafe {
         (*context).scratch.clear();

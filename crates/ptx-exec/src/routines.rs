@@ -9,7 +9,7 @@ use super::helpers::warp;
 use super::{asynchronous, matrix, small as small_floats, surface, texture, video};
 
 /// Reads its operands from `words` and leaves its results there.
-pub extern "C" fn runtime(context: *mut Context, routine: i32, code: u64, words: *mut u64) {
+pub(crate) extern "C" fn runtime(context: *mut Context, routine: i32, code: u64, words: *mut u64) {
     let Some(routine) = Routine::ALL.get(routine as usize) else { return };
     let space = SPACES.get((code >> 28 & 7) as usize).copied().unwrap_or(Space::Generic);
     match routine {

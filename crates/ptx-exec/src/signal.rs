@@ -29,7 +29,7 @@ const SIGNALS: [libc::c_int; 3] = [libc::SIGSEGV, libc::SIGBUS, libc::SIGILL];
 static PREVIOUS: [OnceLock<libc::sigaction>; 3] = [const { OnceLock::new() }; 3];
 
 /// Installs the handlers, once in the process.
-pub fn install() {
+pub(crate) fn install() {
     static ONCE: Once = Once::new();
     ONCE.call_once(|| {
         for (signal, previous) in SIGNALS.into_iter().zip(&PREVIOUS) {
@@ -50,7 +50,7 @@ pub fn install() {
 }
 
 /// Runs `body`, which resumes the fiber of `handler`, with the signals of the fiber's code caught.
-pub fn guarded<T>(handler: &CoroutineTrapHandler<Trap>, code: (u64, u64), body: impl FnOnce() -> T) -> T {
+pub(crate) fn guarded<T>(handler: &CoroutineTrapHandler<Trap>, code: (u64, u64), body: impl FnOnce() -> T) -> T {
     let running = Running { handler: *handler, code };
     RUNNING.set(&running);
     let result = body();

@@ -35,7 +35,7 @@ fn narrow(code: u64, value: f64) -> u64 {
 }
 
 /// From 8 bits.
-pub fn widen(code: u64, bits: u8) -> f64 {
+pub(crate) fn widen(code: u64, bits: u8) -> f64 {
     let Format { stored, bias, .. } = format(code);
     let size = u32::from(bits & 0x7f);
     let sign = if bits & 0x80 != 0 { -1.0 } else { 1.0 };
@@ -50,7 +50,7 @@ pub fn widen(code: u64, bits: u8) -> f64 {
 
 /// A number of 16 bits, without a branch that depends on it, so that many can be widened at once.
 #[inline(always)]
-pub fn widen_half(bits: u16) -> f64 {
+pub(crate) fn widen_half(bits: u16) -> f64 {
     // With its exponent in place the number is too small by the difference of the biases; what has the largest exponent is
     // no number.
     const SCALE: f32 = f32::from_bits((127 + 127 - 15) << 23);
@@ -79,7 +79,7 @@ fn tf32(code: u64, value: u64) -> u64 {
 }
 
 /// `cvt` to or from one of these formats.
-pub fn convert(code: u64, low: u64, high: u64) -> u64 {
+pub(crate) fn convert(code: u64, low: u64, high: u64) -> u64 {
     if code & 15 == 0 {
         return tf32(code, low);
     }

@@ -37,7 +37,7 @@ impl Drop for Slab {
 }
 
 /// One stack.
-pub struct FiberStack {
+pub(crate) struct FiberStack {
     base: StackPointer,
     limit: StackPointer,
     _slab: Arc<Slab>,
@@ -45,7 +45,7 @@ pub struct FiberStack {
 
 impl FiberStack {
     /// The lowest stack pointer that compiled code may use.
-    pub fn code_limit(&self) -> u64 {
+    pub(crate) fn code_limit(&self) -> u64 {
         (self.limit.get() + RESERVE) as u64
     }
 }
@@ -62,7 +62,7 @@ unsafe impl Stack for FiberStack {
 }
 
 /// Makes a slab of stacks, or none when memory is short.
-pub fn slab() -> Vec<FiberStack> {
+pub(crate) fn slab() -> Vec<FiberStack> {
     let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE | libc::MAP_STACK;
     // SAFETY: a fresh anonymous mapping.
     let base =

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 
 #[derive(Default)]
-pub struct Stuck {
+pub(crate) struct Stuck {
     pub total: u32,
     /// Threads that have left the kernel.
     pub ended: u32,
@@ -17,7 +17,7 @@ pub struct Stuck {
 }
 
 impl Stuck {
-    pub fn at_barrier(&mut self, id: u32, expected: u32, thread: u32) {
+    pub(crate) fn at_barrier(&mut self, id: u32, expected: u32, thread: u32) {
         let (counts, threads) = self.barriers.entry(id).or_default();
         *counts = expected;
         threads.push(thread);

@@ -10,7 +10,7 @@ use super::image::SURFACES;
 
 /// # Safety
 /// On the fiber of `context`; there are `SURFACE_WORDS` words.
-pub unsafe fn access(context: *mut Context, code: u64, words: *mut u64) {
+pub(crate) unsafe fn access(context: *mut Context, code: u64, words: *mut u64) {
     // SAFETY: as promised; the image is copied, so nothing is held when the fiber ends.
     unsafe {
         let inputs = *words.cast::<[u64; SURFACE_WORDS]>();

@@ -19,7 +19,7 @@ unsafe fn no_object(context: *mut Context, number: u64) -> ! {
 
 /// # Safety
 /// On the fiber of `context`; there are `TEXTURE_WORDS` words.
-pub unsafe fn read(context: *mut Context, code: u64, words: *mut u64) {
+pub(crate) unsafe fn read(context: *mut Context, code: u64, words: *mut u64) {
     // SAFETY: as promised.
     let inputs = unsafe { *words.cast::<[u64; TEXTURE_WORDS]>() };
     let Some(texture) = image::texture(inputs[0]) else {
@@ -310,7 +310,7 @@ fn linear(value: f32) -> f32 {
 ///
 /// # Safety
 /// On the fiber of `context`; there are two words.
-pub unsafe fn query(context: *mut Context, code: u64, words: *mut u64) {
+pub(crate) unsafe fn query(context: *mut Context, code: u64, words: *mut u64) {
     // SAFETY: as promised; nothing is held when the fiber ends.
     unsafe {
         let (number, level) = (*words, *words.add(1) as usize);

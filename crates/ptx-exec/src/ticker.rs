@@ -19,15 +19,15 @@ static ASLEEP: AtomicU32 = AtomicU32::new(0);
 static TICKER: OnceLock<Thread> = OnceLock::new();
 
 /// Adds a thread's flag; it is forgotten when the thread drops it.
-pub fn register(flag: &Arc<AtomicU32>) {
+pub(crate) fn register(flag: &Arc<AtomicU32>) {
     FLAGS.lock().push(Arc::downgrade(flag));
 }
 
 /// Keeps the ticker going.
-pub struct Ticking(());
+pub(crate) struct Ticking(());
 
 /// Starts the ticker, or keeps it awake.
-pub fn tick() -> Ticking {
+pub(crate) fn tick() -> Ticking {
     // SYNC POINT: a grid counts itself before it looks whether the ticker sleeps; the ticker says that it sleeps
     // before it looks at the count.
     ACTIVE.fetch_add(1, Ordering::SeqCst);

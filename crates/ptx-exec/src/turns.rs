@@ -16,7 +16,7 @@ use super::warp::{Group, Input};
 
 /// The beginning of a thread's frame. Zero is a thread that has not begun.
 #[repr(C)]
-pub struct Head {
+pub(crate) struct Head {
     /// Where it goes on.
     pub state: u32,
     pub status: u32,
@@ -31,15 +31,15 @@ pub struct Head {
     pub unused: u64,
 }
 
-pub const HEAD: u32 = size_of::<Head>() as u32;
+pub(crate) const HEAD: u32 = size_of::<Head>() as u32;
 
 /// What a thread is doing, as compiled code writes it.
-pub const RUNS: u32 = 0;
-pub const AT_BARRIER: u32 = 1;
-pub const IN_WARP: u32 = 2;
-pub const ENDED: u32 = 3;
+pub(crate) const RUNS: u32 = 0;
+pub(crate) const AT_BARRIER: u32 = 1;
+pub(crate) const IN_WARP: u32 = 2;
+pub(crate) const ENDED: u32 = 3;
 /// Its neighbours catch up; then it runs on.
-pub const IN_LOOP: u32 = 4;
+pub(crate) const IN_LOOP: u32 = 4;
 
 /// How far a block is.
 #[derive(Default)]
@@ -197,7 +197,7 @@ impl BarrierResult {
 }
 
 /// The threads that run next: the first one, and in the upper half how many. None when all have ended.
-pub extern "C" fn next_range(context: *mut Context, span: u32) -> u64 {
+pub(crate) extern "C" fn next_range(context: *mut Context, span: u32) -> u64 {
     // SAFETY: called by compiled code on the running fiber, which alone uses the block's state and frames; no reference to
     // them outlives a suspension.
     unsafe {
@@ -262,7 +262,7 @@ pub extern "C" fn next_range(context: *mut Context, span: u32) -> u64 {
 }
 
 /// The attention flag is up in a loop. Whether the thread should let others run.
-pub extern "C" fn poll(context: *mut Context) -> u32 {
+pub(crate) extern "C" fn poll(context: *mut Context) -> u32 {
     // SAFETY: called by compiled code with the context of the running fiber.
     u32::from(unsafe { should_yield(context) })
 }

@@ -51,7 +51,7 @@ fn one(code: VideoCode, a: i64, b: i64, c: i64, bits: u32) -> i64 {
 }
 
 /// `vadd` and its kind, on a, b and c.
-pub fn compute(code: u64, [a, b, c]: [u64; 3]) -> u64 {
+pub(crate) fn compute(code: u64, [a, b, c]: [u64; 3]) -> u64 {
     let code = VideoCode::unpack(code);
     if code.lanes > 1 {
         return lanes(code, a as u32, b as u32, c as u32);
@@ -90,7 +90,7 @@ fn lanes(code: VideoCode, a: u32, b: u32, c: u32) -> u64 {
 }
 
 /// `cvt.pack.sat`: a and b as narrow numbers below each other, c above them.
-pub fn pack(code: u64, [a, b, c]: [u64; 3]) -> u64 {
+pub(crate) fn pack(code: u64, [a, b, c]: [u64; 3]) -> u64 {
     let (bits, signed, third) = (code as u32 & 0xff, code >> 8 & 1 == 1, code >> 9 & 1 == 1);
     let number = |word: u64| clamp(i64::from(word as i32), bits, signed) as u64 & ((1 << bits) - 1);
     let upper = if third { (c & 0xffff_ffff) << (2 * bits) } else { 0 };

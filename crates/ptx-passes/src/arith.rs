@@ -91,7 +91,7 @@ const ELSEWHERE: &[&str] = &[
 ];
 
 impl<'a> Builder<'_, 'a> {
-    pub fn arithmetic(&mut self, name: &str, form: &mut Form<'a>, operands: &[Operand<'a>]) -> Result<Op> {
+    pub(crate) fn arithmetic(&mut self, name: &str, form: &mut Form<'a>, operands: &[Operand<'a>]) -> Result<Op> {
         if let Some(op) = self.carry_chain(name, form, operands)? {
             return Ok(op);
         }
@@ -255,7 +255,7 @@ impl<'a> Builder<'_, 'a> {
         Ok(Some(Op::Carry { op, ty, dst, src, reads, writes, carry }))
     }
 
-    pub fn convert(&mut self, form: &mut Form<'a>, operands: &[Operand<'a>]) -> Result<Op> {
+    pub(crate) fn convert(&mut self, form: &mut Form<'a>, operands: &[Operand<'a>]) -> Result<Op> {
         if form.take("pack") {
             return self.convert_pack(form, operands);
         }
@@ -285,7 +285,7 @@ impl<'a> Builder<'_, 'a> {
         Ok(Op::Convert { to, from, rounding, integral: form.integral, mods: form.mods, dst, src })
     }
 
-    pub fn cvta(&mut self, form: &mut Form<'a>, operands: &[Operand<'a>]) -> Result<Op> {
+    pub(crate) fn cvta(&mut self, form: &mut Form<'a>, operands: &[Operand<'a>]) -> Result<Op> {
         let from_generic = form.take("to");
         let space = self.space(form)?;
         form.done()?;
@@ -296,7 +296,7 @@ impl<'a> Builder<'_, 'a> {
         Ok(Op::Compute { op, ty, mods: form.mods, dst: self.dst(&operands[0], ty)?, src })
     }
 
-    pub fn isspacep(&mut self, form: &mut Form<'a>, operands: &[Operand<'a>]) -> Result<Op> {
+    pub(crate) fn isspacep(&mut self, form: &mut Form<'a>, operands: &[Operand<'a>]) -> Result<Op> {
         let space = self.space(form)?;
         form.done()?;
         expect(operands, 2)?;
@@ -305,7 +305,7 @@ impl<'a> Builder<'_, 'a> {
         Ok(Op::Compute { op: Compute::IsSpace(space), ty: Type::U64, mods: form.mods, dst, src })
     }
 
-    pub fn setp(&mut self, form: &mut Form<'a>, operands: &[Operand<'a>]) -> Result<Op> {
+    pub(crate) fn setp(&mut self, form: &mut Form<'a>, operands: &[Operand<'a>]) -> Result<Op> {
         let (compare, bool_op) = comparison(form)?;
         let ty = form.ty()?;
         if ty == Type::Pred || ty == Type::B128 {
@@ -318,7 +318,7 @@ impl<'a> Builder<'_, 'a> {
         Ok(Op::SetP { compare, ty, ftz: form.mods.ftz, combine, dst, complement, a, b })
     }
 
-    pub fn set(&mut self, form: &mut Form<'a>, operands: &[Operand<'a>]) -> Result<Op> {
+    pub(crate) fn set(&mut self, form: &mut Form<'a>, operands: &[Operand<'a>]) -> Result<Op> {
         let (compare, bool_op) = comparison(form)?;
         let [to, ty] = form.types[..] else {
             return CheckError::invalid("two types are needed");

@@ -12,6 +12,7 @@ type Result<T> = std::result::Result<T, CheckError>;
 
 /// What is done to an `mbarrier`, by the number that compiled code passes. The space is in bits 28 to 30.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[expect(missing_docs, reason = "named as in PTX")]
 pub enum BarrierCall {
     Init,
     Invalidate,
@@ -30,6 +31,7 @@ pub enum BarrierCall {
 }
 
 impl BarrierCall {
+    /// All of them, by number.
     pub const ALL: [BarrierCall; 12] = [
         BarrierCall::Init,
         BarrierCall::Invalidate,
@@ -48,7 +50,7 @@ impl BarrierCall {
 
 impl<'a> Builder<'_, 'a> {
     /// `cp.async`. Copies are done at once, so waiting for them is nothing.
-    pub fn copy_async(&mut self, form: &mut Form<'a>, operands: &[Operand<'a>]) -> Result<Option<Op>> {
+    pub(crate) fn copy_async(&mut self, form: &mut Form<'a>, operands: &[Operand<'a>]) -> Result<Option<Op>> {
         let words = form.modifiers.clone();
         if words.first() != Some(&"async") || words.contains(&"bulk") {
             return CheckError::unsupported("bulk and tensor copies");
@@ -134,7 +136,7 @@ impl<'a> Builder<'_, 'a> {
     }
 
     /// `mbarrier.init.shared.b64 [a], count` and all the others.
-    pub fn memory_barrier(&mut self, form: &mut Form<'a>, operands: &[Operand<'a>]) -> Result<Op> {
+    pub(crate) fn memory_barrier(&mut self, form: &mut Form<'a>, operands: &[Operand<'a>]) -> Result<Op> {
         let words = form.modifiers.clone();
         if words.iter().any(|word| matches!(*word, "cluster" | "shared::cluster")) && words.contains(&"remote") {
             return CheckError::unsupported("barriers of other blocks");

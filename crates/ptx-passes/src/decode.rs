@@ -11,7 +11,7 @@ type Result<T> = std::result::Result<T, CheckError>;
 
 /// The modifiers of an instruction, sorted by what they say.
 #[derive(Debug, Default)]
-pub struct Form<'a> {
+pub(crate) struct Form<'a> {
     /// Types, in order.
     pub types: Vec<Type>,
     pub mods: Mods,
@@ -64,7 +64,7 @@ impl<'a> Form<'a> {
     }
 
     /// The first type, which most instructions compute in.
-    pub fn ty(&self) -> Result<Type> {
+    pub(crate) fn ty(&self) -> Result<Type> {
         match self.types.first() {
             Some(ty) => Ok(*ty),
             None => CheckError::invalid("no type, or an unknown one"),
@@ -72,7 +72,7 @@ impl<'a> Form<'a> {
     }
 
     /// Takes a word out, if it is there.
-    pub fn take(&mut self, word: &str) -> bool {
+    pub(crate) fn take(&mut self, word: &str) -> bool {
         let found = self.words.iter().position(|w| *w == word);
         if let Some(at) = found {
             self.words.remove(at);
@@ -81,7 +81,7 @@ impl<'a> Form<'a> {
     }
 
     /// Refuses what nobody has taken.
-    pub fn done(&self) -> Result<()> {
+    pub(crate) fn done(&self) -> Result<()> {
         match self.words.first() {
             None => Ok(()),
             Some(word) => CheckError::unsupported(format!("modifier .{word}")),
@@ -90,7 +90,7 @@ impl<'a> Form<'a> {
 }
 
 /// Refuses a wrong number of operands, so that tables may index.
-pub fn expect(operands: &[Operand], count: usize) -> Result<()> {
+pub(crate) fn expect(operands: &[Operand], count: usize) -> Result<()> {
     if operands.len() == count {
         Ok(())
     } else {
@@ -100,7 +100,7 @@ pub fn expect(operands: &[Operand], count: usize) -> Result<()> {
 
 impl<'a> Builder<'_, 'a> {
     /// Checks one instruction and adds it.
-    pub fn instruction(&mut self, instruction: &Instruction<'a>) -> Result<()> {
+    pub(crate) fn instruction(&mut self, instruction: &Instruction<'a>) -> Result<()> {
         let guard = self.guard(instruction.guard)?;
         let line = instruction.line;
         let mut form = Form::new(instruction);

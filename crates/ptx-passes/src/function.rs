@@ -11,10 +11,10 @@ type Result<T> = std::result::Result<T, CheckError>;
 
 const MAX_REGISTERS: usize = 1 << 20;
 /// What CUDA allows a thread at most.
-const MAX_LOCAL: u64 = 512 << 10;
+const MAX_LOCAL: u32 = 512 << 10;
 
 /// A body under construction.
-pub struct Builder<'l, 'a> {
+pub(crate) struct Builder<'l, 'a> {
     pub linker: &'l mut Linker<'a>,
     pub scopes: Scopes<'a>,
     pub body: Body,
@@ -30,7 +30,7 @@ pub struct Builder<'l, 'a> {
 }
 
 /// Builds the body of `function`; `line` follows along for error messages.
-pub fn build_body<'a>(
+pub(crate) fn build_body<'a>(
     linker: &mut Linker<'a>,
     index: usize,
     function: &ast::Function<'a>,
@@ -124,7 +124,7 @@ impl<'a> Builder<'_, 'a> {
                 let Some(ty) = Type::parse(ty) else {
                     return CheckError::unsupported(format!("registers of type .{ty}"));
                 };
-                let first = self.body.registers.len() as Reg;
+                let first = self.next_register();
                 let total = self.body.registers.len() + count.unwrap_or(1) as usize;
                 if total > MAX_REGISTERS {
                     return CheckError::invalid("too many registers");
@@ -171,11 +171,13 @@ impl<'a> Builder<'_, 'a> {
             "local" => {
                 let (size, align) = lined(layout(declaration, 0))?;
                 let at = u64::from(self.body.local_bytes).next_multiple_of(align);
-                if at + size > MAX_LOCAL {
-                    return CheckError::invalid("too much local memory");
+                match (u32::try_from(at), u32::try_from(at + size)) {
+                    (Ok(start), Ok(end)) if end <= MAX_LOCAL => {
+                        self.body.local_bytes = end;
+                        Named::Local(start)
+                    }
+                    _ => return CheckError::invalid("too much local memory"),
                 }
-                self.body.local_bytes = (at + size) as u32;
-                Named::Local(at as u32)
             }
             "param" => {
                 let slot = lined(slot(declaration))?;
@@ -196,7 +198,7 @@ impl<'a> Builder<'_, 'a> {
     }
 
     /// The block that a label starts.
-    pub fn label(&self, name: &str) -> Result<usize> {
+    pub(crate) fn label(&self, name: &str) -> Result<usize> {
         match self.scopes.label(name) {
             Some(block) => Ok(block),
             None => CheckError::invalid(format!("no label {name}")),
@@ -204,12 +206,12 @@ impl<'a> Builder<'_, 'a> {
     }
 
     /// Adds an instruction to the current block.
-    pub fn push(&mut self, line: u32, guard: Option<Guard>, op: Op) {
+    pub(crate) fn push(&mut self, line: u32, guard: Option<Guard>, op: Op) {
         self.insts.push(Inst { line, guard, op });
     }
 
     /// Ends the current block and goes on in a new one; guarded ends fall through to it.
-    pub fn end_guarded(&mut self, guard: Option<Guard>, end: End) {
+    pub(crate) fn end_guarded(&mut self, guard: Option<Guard>, end: End) {
         let next = self.blocks.len();
         self.blocks.push(None);
         match (guard, end) {
@@ -232,7 +234,7 @@ impl<'a> Builder<'_, 'a> {
     }
 
     /// The register that holds the carry flag.
-    pub fn carry(&mut self) -> Reg {
+    pub(crate) fn carry(&mut self) -> Reg {
         match self.carry {
             Some(reg) => reg,
             None => {
@@ -244,32 +246,41 @@ impl<'a> Builder<'_, 'a> {
     }
 
     /// A register for a result that nobody wants.
-    pub fn scratch(&mut self, ty: Type) -> Reg {
+    pub(crate) fn scratch(&mut self, ty: Type) -> Reg {
+        let reg = self.next_register();
         self.body.registers.push(ty);
-        (self.body.registers.len() - 1) as Reg
+        reg
     }
 
-    pub fn slot(&self, index: usize) -> Slot {
+    #[expect(
+        clippy::cast_possible_truncation,
+        reason = "there are at most MAX_REGISTERS, and a few for each instruction of a text of limited length"
+    )]
+    fn next_register(&self) -> Reg {
+        self.body.registers.len() as Reg
+    }
+
+    pub(crate) fn slot(&self, index: usize) -> Slot {
         self.body.slots[index]
     }
 
     /// Whether the function is a kernel.
-    pub fn is_entry(&self) -> bool {
+    pub(crate) fn is_entry(&self) -> bool {
         self.linker.module.functions[self.function].entry
     }
 
     /// Layout of a parameter of this function.
-    pub fn argument(&self, index: usize) -> Slot {
+    pub(crate) fn argument(&self, index: usize) -> Slot {
         self.linker.module.functions[self.function].signature.params[index]
     }
 
     /// Layout of a return value of this function.
-    pub fn result(&self, index: usize) -> Slot {
+    pub(crate) fn result(&self, index: usize) -> Slot {
         self.linker.module.functions[self.function].signature.returns[index]
     }
 
     /// Size of the parameter buffer of this kernel.
-    pub fn param_bytes(&self) -> u32 {
+    pub(crate) fn param_bytes(&self) -> u32 {
         self.linker.module.functions[self.function].param_bytes
     }
 

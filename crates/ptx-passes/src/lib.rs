@@ -9,11 +9,14 @@
 //! optimisation across crates.
 
 #![forbid(unsafe_code)]
+#![warn(missing_docs, unreachable_pub)]
+#![warn(clippy::cast_possible_truncation, clippy::cast_possible_wrap, clippy::cast_sign_loss)]
 
 mod arith;
 pub mod asynchronous;
 mod decode;
 mod function;
+#[expect(missing_docs, reason = "variants and fields are what PTX calls them")]
 pub mod ir;
 mod link;
 pub mod live;

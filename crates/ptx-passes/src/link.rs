@@ -13,13 +13,13 @@ use super::ir::{
 /// Largest variable that is accepted; the driver's memory limit is what really counts.
 const MAX_VARIABLE: u64 = 1 << 40;
 /// No device has more shared memory in a block.
-const MAX_SHARED: u64 = 228 << 10;
+const MAX_SHARED: u32 = 228 << 10;
 /// Kernel parameters end here, as in CUDA 12 and later.
 const MAX_PARAMS: u32 = 32764;
 
 /// What a name at module level means.
 #[derive(Clone, Copy, Debug)]
-pub enum Global {
+pub(crate) enum Global {
     Function(usize),
     Builtin(Builtin),
     Variable(usize),
@@ -29,13 +29,13 @@ pub enum Global {
 }
 
 /// Names of a module while it is being built.
-pub struct Linker<'a> {
+pub(crate) struct Linker<'a> {
     pub module: Module,
     pub names: HashMap<&'a str, Global>,
 }
 
 /// A message with the line it is about.
-pub type LineError = (u32, String);
+pub(crate) type LineError = (u32, String);
 
 /// Resolves and checks a whole module.
 pub fn build(tree: &ast::Module) -> Result<Module, LineError> {
@@ -98,7 +98,7 @@ fn builtin(name: &str) -> Option<Builtin> {
 }
 
 /// Size and alignment of a declaration; an open dimension counts as `open` elements.
-pub fn layout(declaration: &Declaration, open: u64) -> Result<(u64, u64), LineError> {
+pub(crate) fn layout(declaration: &Declaration, open: u64) -> Result<(u64, u64), LineError> {
     let fail = |message: &str| Err((declaration.line, format!("{}: {message}", declaration.name)));
     let Some(ty) = Type::parse(declaration.ty) else {
         return fail(&format!("unknown type .{}", declaration.ty));
@@ -112,16 +112,16 @@ pub fn layout(declaration: &Declaration, open: u64) -> Result<(u64, u64), LineEr
 }
 
 /// Layout of a parameter or return value.
-pub fn slot(declaration: &Declaration) -> Result<Slot, LineError> {
+pub(crate) fn slot(declaration: &Declaration) -> Result<Slot, LineError> {
     let (size, align) = layout(declaration, 0)?;
-    if size > u64::from(MAX_PARAMS) {
-        return Err((declaration.line, format!("parameter {} is too large", declaration.name)));
+    match (u32::try_from(size), u32::try_from(align)) {
+        (Ok(size), Ok(align)) if size <= MAX_PARAMS => Ok(Slot { size, align }),
+        _ => Err((declaration.line, format!("parameter {} is too large", declaration.name))),
     }
-    Ok(Slot { size: size as u32, align: align as u32 })
 }
 
 /// Layouts of all of them.
-pub fn signature(returns: &[Declaration], params: &[Declaration]) -> Result<Signature, LineError> {
+pub(crate) fn signature(returns: &[Declaration], params: &[Declaration]) -> Result<Signature, LineError> {
     Ok(Signature {
         returns: returns.iter().map(slot).collect::<Result<_, _>>()?,
         params: params.iter().map(slot).collect::<Result<_, _>>()?,
@@ -130,23 +130,21 @@ pub fn signature(returns: &[Declaration], params: &[Declaration]) -> Result<Sign
 
 impl<'a> Linker<'a> {
     /// Gives a variable its place, at module level or inside of a function.
-    pub fn declare(&mut self, declaration: &Declaration<'a>) -> Result<Global, LineError> {
+    pub(crate) fn declare(&mut self, declaration: &Declaration<'a>) -> Result<Global, LineError> {
         if matches!(declaration.ty, "texref" | "surfref" | "samplerref") || declaration.space == "tex" {
             return Ok(Global::Unsupported);
         }
         let (size, align) = layout(declaration, declaration.init.len() as u64)?;
         if declaration.space == "shared" {
             let dynamic = declaration.external && declaration.dims.contains(&None);
-            if size > MAX_SHARED || align > 1024 {
-                return Err((declaration.line, format!("{}: too much shared memory", declaration.name)));
-            }
-            self.module.shared.push(SharedVariable {
-                name: declaration.name.to_owned(),
-                size: size as u32,
-                align: align as u32,
-                dynamic,
-            });
-            return Ok(Global::Shared(self.module.shared.len() - 1));
+            let name = declaration.name.to_owned();
+            return match (u32::try_from(size), u32::try_from(align)) {
+                (Ok(size), Ok(align)) if size <= MAX_SHARED && align <= 1024 => {
+                    self.module.shared.push(SharedVariable { name, size, align, dynamic });
+                    Ok(Global::Shared(self.module.shared.len() - 1))
+                }
+                _ => Err((declaration.line, format!("{name}: too much shared memory"))),
+            };
         }
         self.module.variables.push(Variable {
             name: declaration.name.to_owned(),
@@ -160,7 +158,7 @@ impl<'a> Linker<'a> {
     }
 
     /// Fills in the initial bytes of variable `index`.
-    pub fn initialize(&mut self, index: usize, declaration: &Declaration<'a>) -> Result<(), LineError> {
+    pub(crate) fn initialize(&mut self, index: usize, declaration: &Declaration<'a>) -> Result<(), LineError> {
         let Some(ty) = Type::parse(declaration.ty) else { return Ok(()) };
         let width = ty.bytes() as usize;
         let mut bytes = Vec::with_capacity(declaration.init.len() * width);
@@ -168,13 +166,15 @@ impl<'a> Linker<'a> {
         for element in &declaration.init {
             let at = bytes.len();
             match *element {
-                Initializer::Number(number) => bytes.extend_from_slice(&literal(number, ty).to_le_bytes()[..width]),
+                Initializer::Number(number) => {
+                    bytes.extend_from_slice(&u128::from(literal(number, ty)).to_le_bytes()[..width]);
+                }
                 Initializer::Symbol { name, addend, byte } => {
                     bytes.resize(at + width, 0);
                     let target = self.relocation_target(name, declaration.line)?;
                     match byte {
                         None if width == 4 || width == 8 => {
-                            relocations.push(Relocation { offset: at as u64, width: width as u32, target, addend });
+                            relocations.push(Relocation { offset: at as u64, width: ty.bytes(), target, addend });
                         }
                         // Eight masked bytes in a row make one address.
                         Some(0) if width == 1 => {
@@ -277,10 +277,11 @@ fn param_buffer(params: &[Slot]) -> (Vec<u32>, u32) {
 }
 
 /// The bits of a literal as an operand of type `ty`.
-pub fn literal(number: Number, ty: Type) -> u64 {
+#[expect(clippy::cast_possible_truncation, reason = "PTX rounds what is written as a double")]
+pub(crate) fn literal(number: Number, ty: Type) -> u64 {
     let as_double = match number {
         Number::Int(i) if !matches!(ty, Type::F16 | Type::BF16 | Type::F32 | Type::F64) => return i,
-        Number::Int(i) => (i as i64) as f64,
+        Number::Int(i) => i.cast_signed() as f64,
         Number::Single(bits) if ty == Type::F64 => f64::from(f32::from_bits(bits)),
         Number::Single(bits) if !matches!(ty, Type::F16 | Type::BF16) => return u64::from(bits),
         Number::Single(bits) => f64::from(f32::from_bits(bits)),
@@ -291,5 +292,30 @@ pub fn literal(number: Number, ty: Type) -> u64 {
         Type::F16 => u64::from(half::f16::from_f64(as_double).to_bits()),
         Type::BF16 => u64::from(half::bf16::from_f64(as_double).to_bits()),
         _ => as_double.to_bits(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn variable(declaration: &str) -> Result<Variable, LineError> {
+        let text = format!(".version 8.3\n.target sm_75\n.address_size 64\n{declaration}");
+        let module = build(&ptx::parse(&text).expect("PTX"))?;
+        Ok(module.variables[0].clone())
+    }
+
+    #[test]
+    fn a_value_is_as_wide_as_its_type() {
+        let bytes = |declaration| variable(declaration).unwrap().init;
+        assert_eq!(bytes(".global .b8 x[2] = {1, -1};"), [1, 0xff]);
+        assert_eq!(bytes(".global .f32 x = 0f3F800000;"), 1f32.to_le_bytes());
+        assert_eq!(bytes(".global .b128 x = 0x0102030405060708;"), 0x0102_0304_0506_0708u128.to_le_bytes());
+    }
+
+    #[test]
+    fn more_values_than_elements_are_refused() {
+        assert!(variable(".global .b8 x[2] = {1, 2, 3};").is_err());
+        assert!(variable(".global .b8 x[4] = {0xff(x), 0xff00(x)};").is_err(), "half an address");
     }
 }

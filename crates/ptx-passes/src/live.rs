@@ -65,11 +65,11 @@ impl Set {
     }
 
     fn registers(&self) -> Vec<Reg> {
-        let each = |(at, word): (usize, &u64)| {
+        let each = |(first, word): (Reg, &u64)| {
             let word = *word;
-            (0..64).filter(move |bit| word >> bit & 1 == 1).map(move |bit| at as Reg * 64 + bit)
+            (0..64).filter(move |bit| word >> bit & 1 == 1).map(move |bit| first + bit)
         };
-        self.0.iter().enumerate().flat_map(each).collect()
+        (0..).step_by(64).zip(&self.0).flat_map(each).collect()
     }
 }
 

@@ -11,6 +11,7 @@ type Result<T> = std::result::Result<T, CheckError>;
 
 /// Elements of a matrix.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[expect(missing_docs, reason = "named as in PTX")]
 pub enum Kind {
     F16,
     BF16,
@@ -49,18 +50,19 @@ impl Kind {
     }
 
     #[inline]
-    fn number(self) -> u64 {
-        KINDS.iter().position(|(_, kind, _)| *kind == self).unwrap_or(0) as u64
+    fn index(self) -> usize {
+        KINDS.iter().position(|(_, kind, _)| *kind == self).unwrap_or(0)
     }
 
     #[inline]
-    fn of_number(number: u64) -> Kind {
-        KINDS.get(number as usize).map_or(Kind::F32, |(_, kind, _)| *kind)
+    fn at_index(index: u64) -> Kind {
+        KINDS.get((index & 15) as usize).map_or(Kind::F32, |(_, kind, _)| *kind)
     }
 
+    /// Bits of an element.
     #[inline]
     pub fn bits(self) -> u32 {
-        KINDS[self.number() as usize].2
+        KINDS[self.index()].2
     }
 
     /// How a register with such elements is passed.
@@ -72,8 +74,11 @@ impl Kind {
 /// Rows, columns, and what both have in common.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Shape {
+    /// Rows of a and d.
     pub m: u32,
+    /// Columns of b and d.
     pub n: u32,
+    /// Columns of a, rows of b.
     pub k: u32,
 }
 
@@ -93,13 +98,14 @@ impl Shape {
 
     #[inline]
     fn unpack(code: u64) -> Shape {
-        Shape { m: code as u32 & 63, n: (code >> 6) as u32 & 63, k: (code >> 12) as u32 & 511 }
+        Shape { m: (code & 63) as u32, n: (code >> 6 & 63) as u32, k: (code >> 12 & 511) as u32 }
     }
 }
 
 /// A product, in the 64 bits that compiled code passes along.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MultiplyCode {
+    /// Of the whole product.
     pub shape: Shape,
     /// Of a, b, c and d.
     pub kinds: [Kind; 4],
@@ -107,14 +113,16 @@ pub struct MultiplyCode {
     pub counts: [u32; 3],
     /// Fragments of `wmma`, whose layout is ours to choose.
     pub opaque: bool,
+    /// Sums of integers are clamped, instead of wrapping around.
     pub saturate: bool,
     /// Single bits are combined by and, instead of xor.
     pub and: bool,
 }
 
 impl MultiplyCode {
+    /// The 64 bits.
     pub fn pack(self) -> u64 {
-        let kinds = self.kinds.iter().rev().fold(0, |code, kind| code << 4 | kind.number());
+        let kinds = self.kinds.iter().rev().fold(0, |code, kind| code << 4 | kind.index() as u64);
         let counts = self.counts.iter().rev().fold(0, |code, count| code << 4 | u64::from(*count));
         self.shape.pack()
             | kinds << 21
@@ -124,13 +132,13 @@ impl MultiplyCode {
             | u64::from(self.and) << 51
     }
 
+    /// What `pack` made; whatever else becomes some code.
     #[inline]
     pub fn unpack(code: u64) -> MultiplyCode {
-        let nibble = |at: u32| code >> at & 15;
         MultiplyCode {
             shape: Shape::unpack(code),
-            kinds: [21, 25, 29, 33].map(|at| Kind::of_number(nibble(at))),
-            counts: [37, 41, 45].map(|at| nibble(at) as u32),
+            kinds: [21, 25, 29, 33].map(|at| Kind::at_index(code >> at)),
+            counts: [37, 41, 45].map(|at| (code >> at & 15) as u32),
             opaque: code >> 49 & 1 == 1,
             saturate: code >> 50 & 1 == 1,
             and: code >> 51 & 1 == 1,
@@ -141,7 +149,9 @@ impl MultiplyCode {
 /// Which operand of a product a fragment is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Part {
+    /// The left factor.
     A,
+    /// The right factor.
     B,
     /// c and d
     C,
@@ -162,13 +172,19 @@ impl Part {
 /// A load or store of a fragment of `wmma`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FragmentCode {
+    /// Of the product that it is for.
     pub shape: Shape,
+    /// Which operand of the product.
     pub part: Part,
+    /// Its elements.
     pub kind: Kind,
+    /// Where the matrix lies.
     pub space: Space,
+    /// Registers of a lane.
     pub count: u32,
     /// Columns lie one after another, instead of rows.
     pub by_columns: bool,
+    /// To memory, instead of from it.
     pub store: bool,
 }
 
@@ -176,27 +192,30 @@ pub struct FragmentCode {
 pub const SPACES: [Space; 6] =
     [Space::Generic, Space::Global, Space::Const, Space::Shared, Space::Local, Space::Param];
 
-pub fn space_number(space: Space) -> u64 {
+/// The index of a space in `SPACES`.
+pub(crate) fn space_number(space: Space) -> u64 {
     SPACES.iter().position(|other| *other == space).unwrap_or(0) as u64
 }
 
 impl FragmentCode {
+    /// The 64 bits.
     pub fn pack(self) -> u64 {
         self.shape.pack()
             | (self.part as u64) << 21
-            | self.kind.number() << 24
+            | (self.kind.index() as u64) << 24
             | space_number(self.space) << 28
             | u64::from(self.count) << 32
             | u64::from(self.by_columns) << 40
             | u64::from(self.store) << 41
     }
 
+    /// What `pack` made; whatever else becomes some code.
     #[inline]
     pub fn unpack(code: u64) -> FragmentCode {
         FragmentCode {
             shape: Shape::unpack(code),
             part: [Part::A, Part::B, Part::C, Part::C][(code >> 21 & 3) as usize],
-            kind: Kind::of_number(code >> 24 & 15),
+            kind: Kind::at_index(code >> 24),
             space: SPACES.get((code >> 28 & 7) as usize).copied().unwrap_or(Space::Generic),
             count: (code >> 32 & 15) as u32,
             by_columns: code >> 40 & 1 == 1,
@@ -207,12 +226,19 @@ impl FragmentCode {
 
 // `ldmatrix` and its kind: bits 0 to 3 how many matrices, 28 to 30 the space, and these.
 
+/// Rows become columns.
 pub const TRANSPOSED: u64 = 1 << 8;
+/// To memory, instead of from it.
 pub const STORES: u64 = 1 << 9;
 /// From register to register.
 pub const STAYS: u64 = 1 << 10;
 /// Tells these apart from products.
 pub const MOVES: u64 = 1 << 63;
+
+/// How many registers are given. Whatever is too many is refused.
+fn count<T>(registers: &[T]) -> u32 {
+    u32::try_from(registers.len()).unwrap_or(u32::MAX)
+}
 
 impl<'a> Builder<'_, 'a> {
     fn fragment_sources(&self, operand: &Operand<'a>, kind: Kind) -> Result<Vec<(Value, Type)>> {
@@ -228,7 +254,7 @@ impl<'a> Builder<'_, 'a> {
     }
 
     /// `mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 d, a, b, c`, or the same of `wmma`.
-    pub fn multiply(&mut self, form: &Form<'a>, operands: &[Operand<'a>], opaque: bool) -> Result<Op> {
+    pub(crate) fn multiply(&mut self, form: &Form<'a>, operands: &[Operand<'a>], opaque: bool) -> Result<Op> {
         let words = &form.modifiers;
         if words.iter().any(|word| word.starts_with("sp")) {
             return CheckError::unsupported("sparse matrices");
@@ -254,18 +280,18 @@ impl<'a> Builder<'_, 'a> {
         let code = MultiplyCode {
             shape,
             kinds,
-            counts: [a.len() as u32, b.len() as u32, c.len() as u32],
+            counts: [count(&a), count(&b), count(&c)],
             opaque,
             saturate: words.contains(&"satfinite"),
             and: words.contains(&"and"),
         };
-        code.check(dst.len() as u32)?;
+        code.check(count(&dst))?;
         let src = a.into_iter().chain(b).chain(c).collect();
         Ok(Op::Runtime { routine: Routine::Multiply, code: code.pack(), src, dst })
     }
 
     /// `wmma.load` and `wmma.store`
-    pub fn fragment(&mut self, form: &mut Form<'a>, operands: &[Operand<'a>], store: bool) -> Result<Op> {
+    pub(crate) fn fragment(&mut self, form: &mut Form<'a>, operands: &[Operand<'a>], store: bool) -> Result<Op> {
         let words = form.modifiers.clone();
         let space = self.space(form)?;
         let part = match words.get(1) {
@@ -292,23 +318,23 @@ impl<'a> Builder<'_, 'a> {
         let mut dst = Vec::new();
         let count = if store {
             let values = self.fragment_sources(&operands[values], kind)?;
-            let count = values.len();
+            let count = count(&values);
             src.extend(values);
             count
         } else {
             dst = self.fragment_results(&operands[values], kind)?;
-            dst.len()
+            count(&dst)
         };
-        let code = FragmentCode { shape, part, kind, space, count: count as u32, by_columns, store };
+        let code = FragmentCode { shape, part, kind, space, count, by_columns, store };
         let needed = rows * columns / 32 * kind.bits() / kind.register().bits();
-        if count > 8 || (count as u32) < needed.max(1) {
+        if count > 8 || count < needed.max(1) {
             return CheckError::invalid("a fragment of another size");
         }
         Ok(Op::Runtime { routine: Routine::WarpMatrix, code: code.pack(), src, dst })
     }
 
     /// An address as base and offset.
-    pub fn flat_address(&self, operand: &Operand<'a>) -> Result<Vec<(Value, Type)>> {
+    pub(crate) fn flat_address(&self, operand: &Operand<'a>) -> Result<Vec<(Value, Type)>> {
         let Operand::Address { base, offset, .. } = operand else {
             return CheckError::invalid("operand is no address");
         };
@@ -320,11 +346,11 @@ impl<'a> Builder<'_, 'a> {
             },
             None => (Value::Bits(0), Type::U64),
         };
-        Ok(vec![value, (Value::Bits(*offset as u64), Type::U64)])
+        Ok(vec![value, (Value::Bits(offset.cast_unsigned()), Type::U64)])
     }
 
     /// `ldmatrix`, `stmatrix` and `movmatrix`
-    pub fn move_matrix(&mut self, name: &str, form: &mut Form<'a>, operands: &[Operand<'a>]) -> Result<Op> {
+    pub(crate) fn move_matrix(&mut self, name: &str, form: &mut Form<'a>, operands: &[Operand<'a>]) -> Result<Op> {
         let space = self.space(form)?;
         let words = &form.modifiers;
         let count = if words.contains(&"x4") {

@@ -40,7 +40,7 @@ fn is_strong(word: &str) -> bool {
 
 impl<'a> Builder<'_, 'a> {
     /// Takes the state space out of the modifiers.
-    pub fn space(&self, form: &mut Form<'a>) -> Result<Space> {
+    pub(crate) fn space(&self, form: &mut Form<'a>) -> Result<Space> {
         const SPACES: &[(&str, Space)] = &[
             ("global", Space::Global),
             ("const", Space::Const),
@@ -90,7 +90,7 @@ impl<'a> Builder<'_, 'a> {
         if lanes.len() == width { Ok(lanes) } else { CheckError::invalid("vector of the wrong size") }
     }
 
-    pub fn load(&mut self, form: &mut Form<'a>, operands: &[Operand<'a>]) -> Result<Op> {
+    pub(crate) fn load(&mut self, form: &mut Form<'a>, operands: &[Operand<'a>]) -> Result<Op> {
         let (space, width, volatile) = self.access(form)?;
         // A cache policy may follow.
         if operands.len() != 3 {
@@ -103,7 +103,7 @@ impl<'a> Builder<'_, 'a> {
         Ok(Op::Load { space, ty, volatile, dst, address })
     }
 
-    pub fn store(&mut self, form: &mut Form<'a>, operands: &[Operand<'a>]) -> Result<Op> {
+    pub(crate) fn store(&mut self, form: &mut Form<'a>, operands: &[Operand<'a>]) -> Result<Op> {
         let (space, width, volatile) = self.access(form)?;
         if operands.len() != 3 {
             expect(operands, 2)?;
@@ -123,7 +123,7 @@ impl<'a> Builder<'_, 'a> {
     /// Parameters of functions live on the native stack, so what reaches them is checked here, once and for all.
     fn checked_address(&self, operand: &Operand<'a>, space: Space, ty: Type, width: usize) -> Result<Address> {
         let address = self.address(operand)?;
-        let size = i64::from(ty.bytes()) * width as i64;
+        let size = i64::from(ty.bytes()).saturating_mul(i64::try_from(width).unwrap_or(i64::MAX));
         let slot = match address.base {
             Base::Slot(index) => Some(self.slot(index)),
             Base::Argument(index) => Some(self.argument(index)),
@@ -160,7 +160,7 @@ impl<'a> Builder<'_, 'a> {
         Ok(address)
     }
 
-    pub fn atomic(&mut self, form: &mut Form<'a>, operands: &[Operand<'a>], reduction: bool) -> Result<Op> {
+    pub(crate) fn atomic(&mut self, form: &mut Form<'a>, operands: &[Operand<'a>], reduction: bool) -> Result<Op> {
         let space = self.space(form)?;
         let mut op = None;
         for word in std::mem::take(&mut form.words) {
@@ -218,7 +218,7 @@ impl<'a> Builder<'_, 'a> {
     }
 
     /// `call (ret), name, (args), prototype;`
-    pub fn call(&mut self, form: &mut Form<'a>, operands: &[Operand<'a>]) -> Result<Op> {
+    pub(crate) fn call(&mut self, form: &mut Form<'a>, operands: &[Operand<'a>]) -> Result<Op> {
         form.done()?;
         let mut rest = operands;
         let mut returns = Vec::new();

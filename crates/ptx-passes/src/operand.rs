@@ -13,14 +13,14 @@ type Result<T> = std::result::Result<T, CheckError>;
 
 impl<'a> Builder<'_, 'a> {
     /// A register by name.
-    pub fn register(&self, name: &str) -> Result<Reg> {
+    pub(crate) fn register(&self, name: &str) -> Result<Reg> {
         match self.scopes.register(name) {
             Some((reg, _)) => Ok(reg),
             None => CheckError::invalid(format!("no register {name}")),
         }
     }
 
-    pub fn guard(&self, guard: Option<ast::Guard>) -> Result<Option<Guard>> {
+    pub(crate) fn guard(&self, guard: Option<ast::Guard>) -> Result<Option<Guard>> {
         guard.map(|g| Ok(Guard { reg: self.predicate_register(g.register)?, negated: g.negated })).transpose()
     }
 
@@ -32,7 +32,7 @@ impl<'a> Builder<'_, 'a> {
     }
 
     /// A register that is written; `_` is one that nobody reads.
-    pub fn dst(&mut self, operand: &Operand<'a>, ty: Type) -> Result<Reg> {
+    pub(crate) fn dst(&mut self, operand: &Operand<'a>, ty: Type) -> Result<Reg> {
         match operand {
             Operand::Name("_") => Ok(self.scratch(ty)),
             Operand::Name(name) => self.register(name),
@@ -41,7 +41,7 @@ impl<'a> Builder<'_, 'a> {
     }
 
     /// A register that is written, or `None` for `_`.
-    pub fn maybe_dst(&self, operand: &Operand<'a>) -> Result<Option<Reg>> {
+    pub(crate) fn maybe_dst(&self, operand: &Operand<'a>) -> Result<Option<Reg>> {
         match operand {
             Operand::Name("_") => Ok(None),
             Operand::Name(name) => self.register(name).map(Some),
@@ -50,7 +50,7 @@ impl<'a> Builder<'_, 'a> {
     }
 
     /// Destination `d|p` or `d`.
-    pub fn pair_dst(&self, operand: &Operand<'a>) -> Result<(Option<Reg>, Option<Reg>)> {
+    pub(crate) fn pair_dst(&self, operand: &Operand<'a>) -> Result<(Option<Reg>, Option<Reg>)> {
         let one = |name: &str| if name == "_" { Ok(None) } else { self.register(name).map(Some) };
         match operand {
             Operand::Pair(a, b) => Ok((one(a)?, one(b)?)),
@@ -59,7 +59,7 @@ impl<'a> Builder<'_, 'a> {
     }
 
     /// A value that is read as type `ty`.
-    pub fn value(&self, operand: &Operand<'a>, ty: Type) -> Result<Value> {
+    pub(crate) fn value(&self, operand: &Operand<'a>, ty: Type) -> Result<Value> {
         match operand {
             Operand::Number(number) => Ok(Value::Bits(literal(*number, ty))),
             Operand::Name(name) => {
@@ -80,12 +80,12 @@ impl<'a> Builder<'_, 'a> {
         }
     }
 
-    pub fn values(&self, operands: &[Operand<'a>], ty: Type) -> Result<Vec<Value>> {
+    pub(crate) fn values(&self, operands: &[Operand<'a>], ty: Type) -> Result<Vec<Value>> {
         operands.iter().map(|operand| self.value(operand, ty)).collect()
     }
 
     /// `p`, `!p` or a literal.
-    pub fn predicate(&self, operand: &Operand<'a>) -> Result<Predicate> {
+    pub(crate) fn predicate(&self, operand: &Operand<'a>) -> Result<Predicate> {
         match operand {
             Operand::Not(name) => Ok(Predicate { value: Value::Reg(self.predicate_register(name)?), negated: true }),
             Operand::Name(name) => {
@@ -99,7 +99,7 @@ impl<'a> Builder<'_, 'a> {
     }
 
     /// Something with an address.
-    pub fn symbol(&self, name: &str) -> Result<Symbol> {
+    pub(crate) fn symbol(&self, name: &str) -> Result<Symbol> {
         if let Some(named) = self.scopes.named(name) {
             return match named {
                 Named::Local(offset) => Ok(Symbol::Local(offset)),
@@ -124,7 +124,7 @@ impl<'a> Builder<'_, 'a> {
     }
 
     /// `[base + offset]`
-    pub fn address(&self, operand: &Operand<'a>) -> Result<Address> {
+    pub(crate) fn address(&self, operand: &Operand<'a>) -> Result<Address> {
         let Operand::Address { base, offset, rest } = operand else {
             return CheckError::invalid("operand is no address");
         };

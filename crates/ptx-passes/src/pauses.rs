@@ -28,6 +28,7 @@ pub struct Pauses {
 /// What a thread does at the end of a block that may begin another round of a loop.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Round {
+    /// Nothing: the next round begins.
     GoesOn,
     /// It may wait for what another one writes, and lets others run when it has waited for long.
     MayWait,

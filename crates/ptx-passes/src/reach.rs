@@ -15,6 +15,7 @@ pub struct Reach {
     pub functions: Vec<usize>,
     /// Shared variables with their offsets.
     pub shared: Vec<(usize, u32)>,
+    /// Size of the shared variables whose size is known.
     pub static_shared: u32,
     /// Where dynamic shared memory starts.
     pub dynamic_offset: u32,

@@ -6,7 +6,7 @@ use super::ir::{Reg, Type};
 
 /// A name that stands for memory inside of a function.
 #[derive(Clone, Copy, Debug)]
-pub enum Named {
+pub(crate) enum Named {
     /// Offset in the local frame.
     Local(u32),
     /// Index of a shared variable of the module.
@@ -27,7 +27,7 @@ pub enum Named {
 
 /// One `{ … }`.
 #[derive(Default)]
-pub struct Scope<'a> {
+pub(crate) struct Scope<'a> {
     pub registers: HashMap<&'a str, (Reg, Type)>,
     /// `%r<5>` by its prefix: first register, count, type.
     pub ranges: HashMap<&'a str, (Reg, u32, Type)>,
@@ -38,11 +38,11 @@ pub struct Scope<'a> {
 
 /// All blocks that are open, innermost last.
 #[derive(Default)]
-pub struct Scopes<'a>(pub Vec<Scope<'a>>);
+pub(crate) struct Scopes<'a>(pub Vec<Scope<'a>>);
 
 impl<'a> Scopes<'a> {
     /// The innermost block.
-    pub fn top(&mut self) -> &mut Scope<'a> {
+    pub(crate) fn top(&mut self) -> &mut Scope<'a> {
         if self.0.is_empty() {
             self.0.push(Scope::default());
         }
@@ -54,7 +54,7 @@ impl<'a> Scopes<'a> {
         self.0.iter().rev().find_map(look)
     }
 
-    pub fn register(&self, name: &str) -> Option<(Reg, Type)> {
+    pub(crate) fn register(&self, name: &str) -> Option<(Reg, Type)> {
         let prefix = name.trim_end_matches(|c: char| c.is_ascii_digit());
         let digits = &name[prefix.len()..];
         // `%r01` is not `%r1`.
@@ -67,15 +67,15 @@ impl<'a> Scopes<'a> {
         })
     }
 
-    pub fn named(&self, name: &str) -> Option<Named> {
+    pub(crate) fn named(&self, name: &str) -> Option<Named> {
         self.find(|scope| scope.names.get(name).copied())
     }
 
-    pub fn label(&self, name: &str) -> Option<usize> {
+    pub(crate) fn label(&self, name: &str) -> Option<usize> {
         self.find(|scope| scope.labels.get(name).copied())
     }
 
-    pub fn targets(&self, name: &str) -> Option<Vec<usize>> {
+    pub(crate) fn targets(&self, name: &str) -> Option<Vec<usize>> {
         self.find(|scope| scope.targets.get(name).cloned())
     }
 }

@@ -20,13 +20,14 @@ pub const BACK: u64 = 1 << 4;
 pub const RELU: u64 = 1 << 5;
 /// Ties go away from zero.
 pub const TIES_AWAY: u64 = 1 << 6;
+/// Rounds toward zero.
 pub const TO_ZERO: u64 = 1 << 7;
 /// The other side is a pair of halves.
 pub const HALVES: u64 = 1 << 8;
 
 impl<'a> Builder<'_, 'a> {
     /// `None` when the conversion is an ordinary one.
-    pub fn convert_small(&mut self, form: &mut Form<'a>, operands: &[Operand<'a>]) -> Result<Option<Op>> {
+    pub(crate) fn convert_small(&mut self, form: &mut Form<'a>, operands: &[Operand<'a>]) -> Result<Option<Op>> {
         let Some(format) = FORMATS.iter().position(|name| form.words.contains(name)) else { return Ok(None) };
         // The type that is written last is the source.
         let from_format = form.modifiers.last() == Some(&FORMATS[format]);

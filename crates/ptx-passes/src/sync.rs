@@ -19,7 +19,7 @@ fn plain(value: Value) -> Option<Predicate> {
 }
 
 impl<'a> Builder<'_, 'a> {
-    pub fn barrier(&mut self, form: &mut Form<'a>, operands: &[Operand<'a>]) -> Result<Op> {
+    pub(crate) fn barrier(&mut self, form: &mut Form<'a>, operands: &[Operand<'a>]) -> Result<Op> {
         if form.take("warp") {
             form.take("sync");
             form.done()?;
@@ -88,7 +88,7 @@ impl<'a> Builder<'_, 'a> {
         Ok(Op::Barrier { op: BarrierOp::Sync, id: Value::Bits(0), count: None, predicate: None, dst: None })
     }
 
-    pub fn warp(&mut self, name: &str, form: &mut Form<'a>, operands: &[Operand<'a>]) -> Result<Op> {
+    pub(crate) fn warp(&mut self, name: &str, form: &mut Form<'a>, operands: &[Operand<'a>]) -> Result<Op> {
         if name == "activemask" {
             expect(operands, 1)?;
             let result = self.maybe_dst(&operands[0])?;

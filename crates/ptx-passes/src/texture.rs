@@ -11,6 +11,7 @@ type Result<T> = std::result::Result<T, CheckError>;
 
 /// How an image is addressed, by the number that compiled code passes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[expect(missing_docs, reason = "named as in PTX")]
 pub enum Geometry {
     D1,
     D2,
@@ -36,11 +37,13 @@ impl Geometry {
         GEOMETRIES.iter().position(|(_, known)| *known == self).unwrap_or(0) as u64
     }
 
+    /// The geometry of a number, D1 for numbers that have none.
     #[inline]
     pub fn of_number(number: u64) -> Geometry {
-        GEOMETRIES.get(number as usize).map_or(Geometry::D1, |(_, geometry)| *geometry)
+        GEOMETRIES.get((number & 15) as usize).map_or(Geometry::D1, |(_, geometry)| *geometry)
     }
 
+    /// Whether a layer is named beside the coordinates.
     #[inline]
     pub fn layered(self) -> bool {
         matches!(self, Geometry::Layered1 | Geometry::Layered2 | Geometry::LayeredCube)
@@ -63,8 +66,11 @@ impl Geometry {
 pub const INTEGER: u64 = 1 << 4;
 /// Results are integers.
 pub const RAW: u64 = 1 << 5;
+/// The level of detail is an operand.
 pub const LEVEL: u64 = 1 << 6;
+/// The level of detail follows from gradients.
 pub const GRADIENT: u64 = 1 << 7;
+/// One component of the four texels around the place (`tld4`).
 pub const GATHER: u64 = 1 << 10;
 
 /// Words of `tex`: object, layer, three coordinates, level, two gradients of three.
@@ -73,14 +79,19 @@ pub const TEXTURE_WORDS: usize = 12;
 // What `suld` and its kind are told: bits 0 to 3 the geometry, 4 to 7 the bytes of an element, 8 to 11 how many, 16 to
 // 19 the operation of `sured`, and these.
 
+/// `sust`
 pub const STORE: u64 = 1 << 12;
-/// Outside of the surface: the nearest inside; nothing; neither means a fault.
+/// Outside of the surface the nearest element is meant. With neither this nor `ZERO` it is a fault.
 pub const CLAMP: u64 = 1 << 13;
+/// Outside of the surface zero is read, and nothing is written.
 pub const ZERO: u64 = 1 << 14;
+/// `sured`
 pub const REDUCE: u64 = 1 << 15;
+/// Minimum and maximum of `sured` are signed.
 pub const SIGNED: u64 = 1 << 20;
 
-pub const REDUCTIONS: [&str; 5] = ["add", "min", "max", "and", "or"];
+/// Operations of `sured`, by number.
+const REDUCTIONS: [&str; 5] = ["add", "min", "max", "and", "or"];
 
 /// Words of `suld`: object, layer, three coordinates, four values.
 pub const SURFACE_WORDS: usize = 9;
@@ -132,7 +143,7 @@ impl<'a> Builder<'_, 'a> {
         Ok(words)
     }
 
-    pub fn texture(&mut self, form: &mut Form<'a>, operands: &[Operand<'a>], gather: bool) -> Result<Op> {
+    pub(crate) fn texture(&mut self, form: &mut Form<'a>, operands: &[Operand<'a>], gather: bool) -> Result<Op> {
         let geometry = self.geometry(form)?;
         let mut code = geometry.number();
         let (level, gradient) = (form.take("level"), form.take("grad"));
@@ -194,7 +205,7 @@ impl<'a> Builder<'_, 'a> {
         Ok(Op::Runtime { routine: Routine::Texture, code, src, dst })
     }
 
-    pub fn surface(&mut self, name: &str, form: &mut Form<'a>, operands: &[Operand<'a>]) -> Result<Op> {
+    pub(crate) fn surface(&mut self, name: &str, form: &mut Form<'a>, operands: &[Operand<'a>]) -> Result<Op> {
         if !form.take("b") {
             return CheckError::unsupported("formatted surface accesses");
         }
@@ -260,7 +271,12 @@ impl<'a> Builder<'_, 'a> {
         Ok(Op::Runtime { routine: Routine::Surface, code, src, dst })
     }
 
-    pub fn texture_query(&mut self, form: &mut Form<'a>, operands: &[Operand<'a>], surface: bool) -> Result<Op> {
+    pub(crate) fn texture_query(
+        &mut self,
+        form: &mut Form<'a>,
+        operands: &[Operand<'a>],
+        surface: bool,
+    ) -> Result<Op> {
         form.take("level");
         let Some(query) = QUERIES.iter().position(|word| form.take(word)) else {
             return CheckError::unsupported("this question");

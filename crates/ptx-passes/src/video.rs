@@ -11,6 +11,7 @@ type Result<T> = std::result::Result<T, CheckError>;
 
 /// What is done to the parts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[expect(missing_docs, reason = "named as in PTX")]
 pub enum VideoOp {
     Add,
     Sub,
@@ -26,6 +27,7 @@ pub enum VideoOp {
 
 /// What is done to the result and the third operand.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[expect(missing_docs, reason = "named as in PTX")]
 pub enum Second {
     None,
     Add,
@@ -36,12 +38,15 @@ pub enum Second {
 /// An instruction, in the 64 bits that compiled code passes along.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct VideoCode {
+    /// On the parts of a and b.
     pub op: VideoOp,
+    /// On that and c.
     pub second: Second,
     /// 1, 2 or 4 parts at once.
     pub lanes: u8,
     /// Signedness of d, a and b.
     pub signed: [bool; 3],
+    /// The result is clamped to its type.
     pub saturate: bool,
     /// Shift amounts wrap, instead of being clamped.
     pub wrap: bool,
@@ -79,6 +84,7 @@ pub fn is_video(name: &str) -> bool {
 }
 
 impl VideoCode {
+    /// The 64 bits.
     pub fn pack(self) -> u64 {
         let (op, compare) = match self.op {
             VideoOp::Set(compare) => (9, compare),
@@ -99,8 +105,10 @@ impl VideoCode {
             | flag(self.wrap, 36)
     }
 
+    /// What `pack` made; whatever else becomes some code.
     #[inline]
     pub fn unpack(code: u64) -> VideoCode {
+        #[expect(clippy::cast_possible_truncation, reason = "no field has more than 6 bits")]
         let field = |at: u32, bits: u32| (code >> at & ((1 << bits) - 1)) as u8;
         let flag = |bit: u32| code >> bit & 1 == 1;
         let op = match field(0, 4) {
@@ -122,7 +130,7 @@ impl VideoCode {
 }
 
 impl<'a> Builder<'_, 'a> {
-    pub fn video(&mut self, name: &str, form: &mut Form<'a>, operands: &[Operand<'a>]) -> Result<Op> {
+    pub(crate) fn video(&mut self, name: &str, form: &mut Form<'a>, operands: &[Operand<'a>]) -> Result<Op> {
         let (base, lanes) = split_name(name);
         let Some((_, mut op)) = NAMES.iter().find(|(known, _)| *known == base).copied() else {
             return CheckError::invalid("unknown instruction");
@@ -134,8 +142,8 @@ impl<'a> Builder<'_, 'a> {
             _ => return CheckError::invalid("the types do not fit"),
         };
         if let VideoOp::Set(_) = op {
-            let found = COMPARISONS.iter().position(|word| form.take(word));
-            op = VideoOp::Set(found.ok_or(CheckError::Invalid("no comparison".into()))? as u8);
+            let found = (0..).zip(COMPARISONS).find(|(_, word)| form.take(word)).map(|(number, _)| number);
+            op = VideoOp::Set(found.ok_or(CheckError::Invalid("no comparison".into()))?);
         }
         let scale = if form.take("shr7") {
             7
@@ -170,7 +178,7 @@ impl<'a> Builder<'_, 'a> {
     }
 
     /// `add.u16x2` and its kind.
-    pub fn half_words(&mut self, name: &str, form: &mut Form<'a>, operands: &[Operand<'a>]) -> Result<Op> {
+    pub(crate) fn half_words(&mut self, name: &str, form: &mut Form<'a>, operands: &[Operand<'a>]) -> Result<Op> {
         let signed = form.take("s16x2");
         form.take("u16x2");
         form.done()?;
@@ -206,14 +214,15 @@ impl<'a> Builder<'_, 'a> {
         let Operand::Component(name, part) = operand else {
             return Ok((self.value(operand, Type::B32)?, 0));
         };
-        let Some(at) = ["b0", "b1", "b2", "b3", "h0", "h1"].iter().position(|known| known == part) else {
+        let parts = (1..).zip(["b0", "b1", "b2", "b3", "h0", "h1"]);
+        let Some((number, _)) = parts.into_iter().find(|(_, known)| known == part) else {
             return CheckError::unsupported(format!("part .{part}"));
         };
-        Ok((Value::Reg(self.register(name)?), at as u8 + 1))
+        Ok((Value::Reg(self.register(name)?), number))
     }
 
     /// `cvt.pack.sat.u8.s32.b32 d, a, b, c`
-    pub fn convert_pack(&mut self, form: &mut Form<'a>, operands: &[Operand<'a>]) -> Result<Op> {
+    pub(crate) fn convert_pack(&mut self, form: &mut Form<'a>, operands: &[Operand<'a>]) -> Result<Op> {
         let narrow = form.words.iter().position(|word| matches!(*word, "s4" | "u4" | "s2" | "u2"));
         let narrow = narrow.map(|at| form.words.remove(at));
         form.done()?;

@@ -4,7 +4,7 @@ use super::SyntaxError;
 use super::ast::Number;
 
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub enum Token<'a> {
+pub(crate) enum Token<'a> {
     /// `ld`, `%r1`, `$L_1`
     Word(&'a str),
     /// `.global`, without its dot
@@ -17,13 +17,13 @@ pub enum Token<'a> {
 
 /// A token and the line it starts on.
 #[derive(Clone, Copy, Debug)]
-pub struct Spanned<'a> {
+pub(crate) struct Spanned<'a> {
     pub token: Token<'a>,
     pub line: u32,
 }
 
 /// Cuts the whole text into tokens; the last one is `End`.
-pub fn tokens(source: &str) -> Result<Vec<Spanned<'_>>, SyntaxError> {
+pub(crate) fn tokens(source: &str) -> Result<Vec<Spanned<'_>>, SyntaxError> {
     let mut lexer = Lexer { source, bytes: source.as_bytes(), at: 0, line: 1 };
     let mut out = Vec::with_capacity(source.len() / 4);
     loop {

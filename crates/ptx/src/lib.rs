@@ -3,6 +3,8 @@
 //! The text is a tenant's. Parsing it takes time and memory in proportion to its length, and nesting is bounded.
 
 #![forbid(unsafe_code)]
+#![warn(missing_docs, unreachable_pub)]
+#![warn(clippy::cast_possible_truncation, clippy::cast_possible_wrap, clippy::cast_sign_loss)]
 
 pub mod ast;
 mod join;
@@ -17,6 +19,8 @@ pub use parser::parse;
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
 #[error("line {line}: {message}")]
 pub struct SyntaxError {
+    /// The line of the text, from 1.
     pub line: u32,
+    /// What is wrong there.
     pub message: String,
 }

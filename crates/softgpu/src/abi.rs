@@ -4,12 +4,12 @@
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-pub use cuda_abi::border::{In, InOut, InSlice, Number, Out, OutSlice, Str, Untyped};
-pub use cuda_abi::error::CudaResult;
+pub(crate) use cuda_abi::border::{In, InOut, InSlice, Number, Out, OutSlice, Str, Untyped};
+pub(crate) use cuda_abi::error::CudaResult;
 use cuda_abi::error::*;
 
 /// Runs a function behind an entry point. A panic must not cross into C: it becomes `CUDA_ERROR_UNKNOWN`.
-pub fn call(function: impl FnOnce() -> CudaResult) -> CUresult {
+pub(crate) fn call(function: impl FnOnce() -> CudaResult) -> CUresult {
     match catch_unwind(AssertUnwindSafe(function)) {
         Ok(Ok(())) => CUDA_SUCCESS,
         Ok(Err(code)) => code,
@@ -18,11 +18,11 @@ pub fn call(function: impl FnOnce() -> CudaResult) -> CUresult {
 }
 
 /// `CUDA_ERROR_INVALID_VALUE` unless the condition holds.
-pub fn valid(condition: bool) -> CudaResult {
+pub(crate) fn valid(condition: bool) -> CudaResult {
     if condition { Ok(()) } else { Err(CUDA_ERROR_INVALID_VALUE) }
 }
 
 /// Reads a name.
-pub fn text(name: Str) -> CudaResult<String> {
+pub(crate) fn text(name: Str) -> CudaResult<String> {
     Ok(name.text()?.to_string_lossy().into_owned())
 }

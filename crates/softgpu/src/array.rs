@@ -22,10 +22,10 @@ const ROW: u64 = 16;
 /// No side is longer.
 const MAX_SIDE: usize = 131_072;
 
-pub static ARRAYS: Table<Array> = Table::new(30);
-pub static MIPMAPS: Table<Mipmap> = Table::new(31);
+pub(crate) static ARRAYS: Table<Array> = Table::new(30);
+pub(crate) static MIPMAPS: Table<Mipmap> = Table::new(31);
 
-pub struct Array {
+pub(crate) struct Array {
     owner: u64,
     pub about: CUDA_ARRAY3D_DESCRIPTOR,
     pub image: Image,
@@ -33,7 +33,7 @@ pub struct Array {
     memory: Option<Arc<Memory>>,
 }
 
-pub struct Mipmap {
+pub(crate) struct Mipmap {
     owner: u64,
     pub levels: Vec<u64>,
     /// Its levels are only ways to it.
@@ -68,13 +68,13 @@ impl Drop for Memory {
 }
 
 /// What ends with a context.
-pub fn forget_context(owner: u64) {
+pub(crate) fn forget_context(owner: u64) {
     drop(MIPMAPS.remove_owned(owner));
     drop(ARRAYS.remove_owned(owner));
 }
 
 /// The channel of an array format.
-pub fn channel(format: u32) -> CudaResult<Channel> {
+pub(crate) fn channel(format: u32) -> CudaResult<Channel> {
     Ok(match format {
         0x01 => Channel::U8,
         0x02 => Channel::U16,
@@ -124,7 +124,7 @@ fn create(about: CUDA_ARRAY3D_DESCRIPTOR) -> CudaResult<u64> {
 }
 
 /// The array of a handle.
-pub fn array(handle: CUarray) -> CudaResult<Arc<Array>> {
+pub(crate) fn array(handle: CUarray) -> CudaResult<Arc<Array>> {
     ARRAYS.get(of(handle)).map_err(|_| CUDA_ERROR_INVALID_HANDLE)
 }
 
@@ -195,7 +195,7 @@ fn cuMipmappedArrayCreate(to: Out<CUmipmappedArray>, about: In<CUDA_ARRAY3D_DESC
     to.put(out(MIPMAPS.insert(Mipmap { owner, levels, _memory: memory })))
 }
 
-pub fn mipmap(handle: CUmipmappedArray) -> CudaResult<Arc<Mipmap>> {
+pub(crate) fn mipmap(handle: CUmipmappedArray) -> CudaResult<Arc<Mipmap>> {
     MIPMAPS.get(of(handle)).map_err(|_| CUDA_ERROR_INVALID_HANDLE)
 }
 
@@ -275,7 +275,7 @@ fn cuMemcpyAtoA_v2(to: CUarray, to_offset: usize, from: CUarray, offset: usize, 
     copy::copy(&queue, to, from, len as u64, copy::Return::Done)
 }
 
-pub fn fill(table: Driver) -> Driver {
+pub(crate) fn fill(table: Driver) -> Driver {
     entries!(
         table,
         cuArrayCreate_v2,

@@ -2,32 +2,32 @@
 
 use cuda_abi::constants::device_attribute as is;
 
-pub const MAJOR: i32 = 9;
-pub const MINOR: i32 = 0;
-pub const MAX_THREADS: u32 = 1024;
-pub const MAX_BLOCK: [u32; 3] = [1024, 1024, 64];
-pub const MAX_GRID: [u32; 3] = [i32::MAX as u32, 65535, 65535];
-pub const SHARED_PER_BLOCK: u32 = 48 << 10;
-pub const SHARED_OPT_IN: u32 = 227 << 10;
-pub const SHARED_PER_SM: u32 = 228 << 10;
-pub const SHARED_RESERVED: u32 = 1 << 10;
-pub const REGISTERS: u32 = 65536;
-pub const THREADS_PER_SM: u32 = 2048;
-pub const BLOCKS_PER_SM: u32 = 32;
-pub const CONSTANT_MEMORY: i32 = 64 << 10;
-pub const CLOCK_KHZ: i32 = 1_000_000;
-pub const TEXTURE_ALIGNMENT: i32 = 512;
+pub(crate) const MAJOR: i32 = 9;
+pub(crate) const MINOR: i32 = 0;
+pub(crate) const MAX_THREADS: u32 = 1024;
+pub(crate) const MAX_BLOCK: [u32; 3] = [1024, 1024, 64];
+pub(crate) const MAX_GRID: [u32; 3] = [i32::MAX as u32, 65535, 65535];
+pub(crate) const SHARED_PER_BLOCK: u32 = 48 << 10;
+pub(crate) const SHARED_OPT_IN: u32 = 227 << 10;
+pub(crate) const SHARED_PER_SM: u32 = 228 << 10;
+pub(crate) const SHARED_RESERVED: u32 = 1 << 10;
+pub(crate) const REGISTERS: u32 = 65536;
+pub(crate) const THREADS_PER_SM: u32 = 2048;
+pub(crate) const BLOCKS_PER_SM: u32 = 32;
+pub(crate) const CONSTANT_MEMORY: i32 = 64 << 10;
+pub(crate) const CLOCK_KHZ: i32 = 1_000_000;
+pub(crate) const TEXTURE_ALIGNMENT: i32 = 512;
 /// Hints about what should stay in the cache are taken, and change nothing.
 const PERSISTING_L2: i32 = 16 << 20;
 const PERSISTING_WINDOW: i32 = 128 << 20;
 
 /// Multiprocessors: what a grid really runs on.
-pub fn multiprocessors() -> i32 {
+pub(crate) fn multiprocessors() -> i32 {
     ptx_exec::width() as i32
 }
 
 /// The value of an attribute of the device in a slot; `None` for one that CUDA 13.0 does not know.
-pub fn value(attribute: u32, slot: usize) -> Option<i32> {
+pub(crate) fn value(attribute: u32, slot: usize) -> Option<i32> {
     Some(match attribute {
         is::MAX_THREADS_PER_BLOCK => MAX_THREADS as i32,
         is::MAX_BLOCK_DIM_X..=is::MAX_BLOCK_DIM_Z => MAX_BLOCK[(attribute - is::MAX_BLOCK_DIM_X) as usize] as i32,

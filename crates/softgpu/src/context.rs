@@ -17,10 +17,10 @@ use super::handles::Table;
 use super::queue::Queue;
 use super::{event, memory, module, state, stream};
 
-pub static CONTEXTS: Table<Context> = Table::new(1);
+pub(crate) static CONTEXTS: Table<Context> = Table::new(1);
 static NEXT_ID: AtomicU64 = AtomicU64::new(1);
 
-pub struct Context {
+pub(crate) struct Context {
     pub handle: u64,
     pub device: usize,
     pub is_primary: bool,
@@ -40,7 +40,7 @@ pub struct Context {
 }
 
 /// What `cuCtxSetLimit` and its like store.
-pub struct Settings {
+pub(crate) struct Settings {
     pub limits: [usize; 7],
     pub cache: u32,
     pub shared: u32,
@@ -79,31 +79,31 @@ impl Context {
     }
 
     /// The primary context of a device, not yet alive.
-    pub fn primary(device: usize) -> Arc<Context> {
+    pub(crate) fn primary(device: usize) -> Arc<Context> {
         CONTEXTS.insert_with(|handle| Context::new(handle, device, true, 0)).1
     }
 
-    pub fn create(device: usize, flags: u32) -> Arc<Context> {
+    pub(crate) fn create(device: usize, flags: u32) -> Arc<Context> {
         CONTEXTS.insert_with(|handle| Context::new(handle, device, false, flags)).1
     }
 
-    pub fn id(&self) -> u64 {
+    pub(crate) fn id(&self) -> u64 {
         self.id.load(Ordering::Relaxed)
     }
 
-    pub fn is_alive(&self) -> bool {
+    pub(crate) fn is_alive(&self) -> bool {
         self.alive.load(Ordering::Acquire)
     }
 
     /// Begins a new life of a primary context.
-    pub fn revive(&self, flags: u32) {
+    pub(crate) fn revive(&self, flags: u32) {
         self.id.store(NEXT_ID.fetch_add(1, Ordering::Relaxed), Ordering::Relaxed);
         self.flags.store(flags, Ordering::Relaxed);
         self.alive.store(true, Ordering::Release);
     }
 
     /// The error that poisoned the context, if any.
-    pub fn health(&self) -> CudaResult {
+    pub(crate) fn health(&self) -> CudaResult {
         match self.error.load(Ordering::Acquire) {
             CUDA_SUCCESS => Ok(()),
             code => Err(code),
@@ -111,18 +111,18 @@ impl Context {
     }
 
     /// May work of this context still be run?
-    pub fn runs(&self) -> bool {
+    pub(crate) fn runs(&self) -> bool {
         !self.stop.load(Ordering::Relaxed) && self.health().is_ok()
     }
 
     /// The first error stays.
-    pub fn poison(&self, code: CUresult) {
+    pub(crate) fn poison(&self, code: CUresult) {
         let _ = self.error.compare_exchange(CUDA_SUCCESS, code, Ordering::AcqRel, Ordering::Relaxed);
         self.stop.store(true, Ordering::Release);
     }
 
     /// The context is alive and healthy.
-    pub fn usable(&self) -> CudaResult {
+    pub(crate) fn usable(&self) -> CudaResult {
         if !self.is_alive() {
             return Err(CUDA_ERROR_CONTEXT_IS_DESTROYED);
         }
@@ -130,16 +130,16 @@ impl Context {
     }
 
     /// The queue of the legacy default stream.
-    pub fn legacy(self: &Arc<Self>) -> Arc<Queue> {
+    pub(crate) fn legacy(self: &Arc<Self>) -> Arc<Queue> {
         self.streams.lock().legacy.get_or_insert_with(|| Queue::legacy(self)).clone()
     }
 
     /// The legacy queue, if anything was ever put into it.
-    pub fn legacy_if_used(&self) -> Option<Arc<Queue>> {
+    pub(crate) fn legacy_if_used(&self) -> Option<Arc<Queue>> {
         self.streams.lock().legacy.clone()
     }
 
-    pub fn adopt(&self, queue: Arc<Queue>) {
+    pub(crate) fn adopt(&self, queue: Arc<Queue>) {
         let mut streams = self.streams.lock();
         // Streams that were destroyed stay until their work is done.
         streams.others.retain(|queue| !queue.is_closed() || queue.is_busy());
@@ -147,12 +147,12 @@ impl Context {
     }
 
     /// All queues that may have work, but for the legacy one.
-    pub fn queues(&self) -> Vec<Arc<Queue>> {
+    pub(crate) fn queues(&self) -> Vec<Arc<Queue>> {
         self.streams.lock().others.clone()
     }
 
     /// Waits for all work that was submitted until now.
-    pub fn synchronize(&self) -> CudaResult {
+    pub(crate) fn synchronize(&self) -> CudaResult {
         for queue in self.queues().into_iter().chain(self.legacy_if_used()) {
             queue.wait_all();
         }
@@ -160,7 +160,7 @@ impl Context {
     }
 
     /// Ends the context: stops its work and frees what it owns.
-    pub fn end(&self) {
+    pub(crate) fn end(&self) {
         if !self.alive.swap(false, Ordering::AcqRel) {
             return;
         }
@@ -184,17 +184,17 @@ thread_local! {
 }
 
 /// Works on the thread's stack of contexts. A thread that is ending has none.
-pub fn with_stack<R: Default>(body: impl FnOnce(&mut Vec<Arc<Context>>) -> R) -> R {
+pub(crate) fn with_stack<R: Default>(body: impl FnOnce(&mut Vec<Arc<Context>>) -> R) -> R {
     STACK.try_with(|stack| body(&mut stack.borrow_mut())).unwrap_or_default()
 }
 
 /// The thread's current context, whatever its state.
-pub fn top() -> Option<Arc<Context>> {
+pub(crate) fn top() -> Option<Arc<Context>> {
     with_stack(|stack| stack.last().cloned())
 }
 
 /// The current context, if calls may be made in it.
-pub fn current() -> CudaResult<Arc<Context>> {
+pub(crate) fn current() -> CudaResult<Arc<Context>> {
     state::state()?;
     let context = top().ok_or(CUDA_ERROR_INVALID_CONTEXT)?;
     context.usable()?;

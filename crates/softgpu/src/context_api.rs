@@ -15,7 +15,7 @@ use super::handles::{of, out};
 use super::state;
 
 /// Priorities of streams: from -5 (first) to 0 (last), as on current GPUs.
-pub const GREATEST_PRIORITY: i32 = -5;
+pub(crate) const GREATEST_PRIORITY: i32 = -5;
 
 fn check_flags(flags: u32) -> CudaResult {
     valid(flags & !context_flag::MASK == 0 && matches!(flags & context_flag::SCHED_MASK, 0 | 1 | 2 | 4))
@@ -268,7 +268,7 @@ fn cuDevicePrimaryCtxGetState(dev: CUdevice, flags: Out<u32>, active: Out<i32>) 
     active.put(i32::from(primary.retained > 0))
 }
 
-pub fn fill(table: Driver) -> Driver {
+pub(crate) fn fill(table: Driver) -> Driver {
     entries!(
         table,
         cuCtxCreate_v2,

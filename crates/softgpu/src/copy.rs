@@ -24,7 +24,7 @@ const CHUNK: u64 = 8 << 20;
 const STAGED: u64 = 1 << 20;
 
 /// Moves bytes between any two places. Fails if memory in the window is not (any longer) there.
-pub fn move_bytes(dst: u64, src: u64, len: u64) -> CudaResult {
+pub(crate) fn move_bytes(dst: u64, src: u64, len: u64) -> CudaResult {
     let mut done = 0;
     while done < len {
         let now = CHUNK.min(len - done);
@@ -40,14 +40,14 @@ pub fn move_bytes(dst: u64, src: u64, len: u64) -> CudaResult {
 }
 
 /// Addresses in the window must be mapped; others are the application's.
-pub fn check_mapped(address: u64, len: u64, write: bool) -> CudaResult {
+pub(crate) fn check_mapped(address: u64, len: u64, write: bool) -> CudaResult {
     let fine = !map::in_window(address) || map::is_accessible(address, len, write);
     if fine { Ok(()) } else { Err(CUDA_ERROR_ILLEGAL_ADDRESS) }
 }
 
 /// When a call returns.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub enum Return {
+pub(crate) enum Return {
     /// After the copy.
     Done,
     /// At once, if the memory allows it.
@@ -72,7 +72,7 @@ fn line(dst: u64, src: u64, len: u64) -> CUDA_MEMCPY3D {
 }
 
 /// Copies in a stream.
-pub fn copy(queue: &Arc<Queue>, dst: u64, src: u64, len: u64, when: Return) -> CudaResult {
+pub(crate) fn copy(queue: &Arc<Queue>, dst: u64, src: u64, len: u64, when: Return) -> CudaResult {
     if len == 0 {
         return Ok(());
     }
@@ -181,7 +181,7 @@ fn cuMemcpyPeerAsync(
     copy(&queue, dst, src, len as u64, Return::Queued)
 }
 
-pub fn fill(table: Driver) -> Driver {
+pub(crate) fn fill(table: Driver) -> Driver {
     entries!(
         table,
         cuMemcpy,

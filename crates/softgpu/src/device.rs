@@ -17,7 +17,7 @@ use super::state;
 
 const NAME: &str = "Bulkhead softgpu";
 
-pub struct Device {
+pub(crate) struct Device {
     pub ordinal: usize,
     /// Its place among all devices, also those that the process does not see.
     slot: usize,
@@ -32,20 +32,20 @@ pub struct Device {
 
 /// The state of the primary context.
 #[derive(Default)]
-pub struct Primary {
+pub(crate) struct Primary {
     pub retained: u32,
     pub flags: u32,
 }
 
 /// The pool that the device started with, and the one that `cuMemAllocAsync` uses now.
 #[derive(Default)]
-pub struct Pools {
+pub(crate) struct Pools {
     pub default: Option<Arc<Pool>>,
     pub current: Option<Arc<Pool>>,
 }
 
 impl Device {
-    pub fn new(ordinal: usize, slot: usize, memory: u64) -> Device {
+    pub(crate) fn new(ordinal: usize, slot: usize, memory: u64) -> Device {
         Device {
             ordinal,
             slot,
@@ -58,18 +58,18 @@ impl Device {
     }
 
     /// Takes `bytes` from the device's memory.
-    pub fn charge(&self, bytes: u64) -> CudaResult {
+    pub(crate) fn charge(&self, bytes: u64) -> CudaResult {
         let fits = |used: u64| used.checked_add(bytes).filter(|sum| *sum <= self.memory);
         let charged = self.used.fetch_update(Ordering::Relaxed, Ordering::Relaxed, fits);
         charged.map(|_| ()).map_err(|_| CUDA_ERROR_OUT_OF_MEMORY)
     }
 
     /// Gives `bytes` back.
-    pub fn discharge(&self, bytes: u64) {
+    pub(crate) fn discharge(&self, bytes: u64) {
         self.used.fetch_sub(bytes, Ordering::Relaxed);
     }
 
-    pub fn free(&self) -> u64 {
+    pub(crate) fn free(&self) -> u64 {
         self.memory - self.used.load(Ordering::Relaxed)
     }
 
@@ -79,7 +79,7 @@ impl Device {
 }
 
 /// Unique for each device of this machine's software GPUs; valid as a version 8 UUID.
-pub fn uuid(slot: usize) -> [u8; 16] {
+pub(crate) fn uuid(slot: usize) -> [u8; 16] {
     let mut uuid = *b"blkhd\0\x80\0\x80softgpu";
     uuid[15] = slot as u8;
     uuid
@@ -186,7 +186,7 @@ fn cuDeviceGetTexture1DLinearMaxWidth(width: Out<usize>, _format: u32, _channels
     width.put(is::value(69, device.slot).unwrap_or(0) as usize)
 }
 
-pub fn fill(table: Driver) -> Driver {
+pub(crate) fn fill(table: Driver) -> Driver {
     entries!(
         table,
         cuInit,

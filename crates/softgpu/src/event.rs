@@ -20,9 +20,9 @@ use super::handles::{Owned, Table, of, out};
 use super::queue::{Queue, Work};
 use super::{state, stream};
 
-pub static EVENTS: Table<Event> = Table::new(3);
+pub(crate) static EVENTS: Table<Event> = Table::new(3);
 
-pub struct Event {
+pub(crate) struct Event {
     handle: u64,
     context: Arc<Context>,
     owner: u64,
@@ -63,7 +63,7 @@ impl Event {
     }
 
     /// Records it in a graph that runs.
-    pub fn record_now(&self) {
+    pub(crate) fn record_now(&self) {
         let number = {
             let mut state = self.state.lock();
             state.captured = None;
@@ -74,7 +74,7 @@ impl Event {
     }
 
     /// Waits for it in a graph that runs.
-    pub fn wait_now(&self, context: &Context) {
+    pub(crate) fn wait_now(&self, context: &Context) {
         let number = self.state.lock().recorded;
         self.wait_while(number, || context.runs());
     }
@@ -95,12 +95,12 @@ impl Event {
 }
 
 /// The handle of an event.
-pub fn handle_of(event: &Event) -> u64 {
+pub(crate) fn handle_of(event: &Event) -> u64 {
     event.handle
 }
 
 /// An event in a context that is fit for use.
-pub fn event(handle: CUevent) -> CudaResult<Arc<Event>> {
+pub(crate) fn event(handle: CUevent) -> CudaResult<Arc<Event>> {
     state::state()?;
     let event = EVENTS.get(of(handle)).map_err(|_| CUDA_ERROR_INVALID_HANDLE)?;
     event.context.usable()?;
@@ -124,7 +124,7 @@ fn cuEventDestroy_v2(event: CUevent) -> CudaResult {
 }
 
 /// Records an event in a queue of the same context.
-pub fn record(handle: CUevent, queue: &Arc<Queue>) -> CudaResult {
+pub(crate) fn record(handle: CUevent, queue: &Arc<Queue>) -> CudaResult {
     let event = event(handle)?;
     if event.owner != queue.owner {
         return Err(CUDA_ERROR_INVALID_HANDLE);
@@ -243,7 +243,7 @@ fn elapsed(start: CUevent, end: CUevent) -> CudaResult<f32> {
     Ok(((forward - backward) * 1e3) as f32)
 }
 
-pub fn fill(table: Driver) -> Driver {
+pub(crate) fn fill(table: Driver) -> Driver {
     entries!(
         table,
         cuEventCreate,

@@ -21,7 +21,7 @@ static READY: Condvar = Condvar::new();
 
 /// Has a thread drain the queue. Never waits: work of one queue may be what another waits for, so each queue with work
 /// needs a thread of its own.
-pub fn take(queue: Arc<Queue>) {
+pub(crate) fn take(queue: Arc<Queue>) {
     let mut pool = POOL.lock();
     pool.ready.push_back(queue);
     if pool.idle >= pool.ready.len() {
@@ -37,7 +37,7 @@ pub fn take(queue: Arc<Queue>) {
 }
 
 /// Takes a queue back on which no thread has started.
-pub fn steal(queue: &Arc<Queue>) -> bool {
+pub(crate) fn steal(queue: &Arc<Queue>) -> bool {
     let mut pool = POOL.lock();
     let at = pool.ready.iter().position(|ready| Arc::ptr_eq(ready, queue));
     at.is_some_and(|at| pool.ready.remove(at).is_some())

@@ -18,9 +18,9 @@ use super::library::KERNELS;
 use super::module::Module;
 use super::state;
 
-pub static FUNCTIONS: Table<Function> = Table::new(7);
+pub(crate) static FUNCTIONS: Table<Function> = Table::new(7);
 
-pub struct Function {
+pub(crate) struct Function {
     pub module: Arc<Module>,
     pub index: usize,
     pub settings: Arc<Settings>,
@@ -34,7 +34,7 @@ impl Owned for Function {
 }
 
 /// What can be set on a function, or on a kernel for a device.
-pub struct Settings(Mutex<Values>);
+pub(crate) struct Settings(Mutex<Values>);
 
 #[derive(Clone, Copy)]
 struct Values {
@@ -45,16 +45,16 @@ struct Values {
 }
 
 impl Settings {
-    pub fn of(kernel: &Kernel) -> Arc<Settings> {
+    pub(crate) fn of(kernel: &Kernel) -> Arc<Settings> {
         let max_dynamic = is::SHARED_PER_BLOCK.saturating_sub(kernel.static_shared);
         Arc::new(Settings(Mutex::new(Values { max_dynamic, carveout: -1, non_portable: 0, scheduling: 0 })))
     }
 
-    pub fn max_dynamic(&self) -> u32 {
+    pub(crate) fn max_dynamic(&self) -> u32 {
         self.0.lock().max_dynamic
     }
 
-    pub fn get(&self, kernel: &Kernel, attribute: u32) -> CudaResult<i32> {
+    pub(crate) fn get(&self, kernel: &Kernel, attribute: u32) -> CudaResult<i32> {
         let values = *self.0.lock();
         Ok(match attribute {
             function_attribute::MAX_THREADS_PER_BLOCK => kernel.max_threads as i32,
@@ -74,7 +74,7 @@ impl Settings {
         })
     }
 
-    pub fn set(&self, kernel: &Kernel, attribute: u32, value: i32) -> CudaResult {
+    pub(crate) fn set(&self, kernel: &Kernel, attribute: u32, value: i32) -> CudaResult {
         let mut values = self.0.lock();
         match attribute {
             function_attribute::MAX_DYNAMIC_SHARED_SIZE_BYTES => {
@@ -95,13 +95,13 @@ impl Settings {
 }
 
 impl Function {
-    pub fn kernel(&self) -> &Kernel {
+    pub(crate) fn kernel(&self) -> &Kernel {
         &self.module.code.kernels()[self.index]
     }
 }
 
 /// The function that a handle means: a function's own, or a kernel's in the current context.
-pub fn function(handle: CUfunction) -> CudaResult<Arc<Function>> {
+pub(crate) fn function(handle: CUfunction) -> CudaResult<Arc<Function>> {
     state::state()?;
     if let Ok(function) = FUNCTIONS.get(of(handle)) {
         function.module.context.usable()?;
@@ -139,7 +139,7 @@ fn cuFuncGetParamInfo(handle: CUfunction, index: usize, offset: Out<usize>, size
 }
 
 /// Offset and size of a parameter.
-pub fn param_info(kernel: &Kernel, index: usize, offset: Out<usize>, size: Out<usize>) -> CudaResult {
+pub(crate) fn param_info(kernel: &Kernel, index: usize, offset: Out<usize>, size: Out<usize>) -> CudaResult {
     offset.required()?;
     let param = kernel.params.get(index).ok_or(CUDA_ERROR_INVALID_VALUE)?;
     offset.put(param.offset as usize)?;
@@ -167,7 +167,7 @@ fn cuFuncSetSharedMemConfig(handle: CUfunction, config: u32) -> CudaResult {
     valid(config <= 2)
 }
 
-pub fn fill(table: Driver) -> Driver {
+pub(crate) fn fill(table: Driver) -> Driver {
     entries!(
         table,
         cuFuncGetAttribute,

@@ -12,13 +12,13 @@ use parking_lot::RwLock;
 use super::abi::CudaResult;
 
 /// What belongs to a context and ends with it.
-pub trait Owned {
+pub(crate) trait Owned {
     /// The context's id.
     fn owner(&self) -> u64;
 }
 
 /// All live objects of one kind.
-pub struct Table<T> {
+pub(crate) struct Table<T> {
     kind: u64,
     next: AtomicU64,
     live: RwLock<BTreeMap<u64, Arc<T>>>,
@@ -26,12 +26,12 @@ pub struct Table<T> {
 
 impl<T> Table<T> {
     /// `kind` tells the handles of different tables apart.
-    pub const fn new(kind: u64) -> Self {
+    pub(crate) const fn new(kind: u64) -> Self {
         Table { kind, next: AtomicU64::new(1), live: RwLock::new(BTreeMap::new()) }
     }
 
     /// Enters an object that wants to know its own handle.
-    pub fn insert_with(&self, make: impl FnOnce(u64) -> T) -> (u64, Arc<T>) {
+    pub(crate) fn insert_with(&self, make: impl FnOnce(u64) -> T) -> (u64, Arc<T>) {
         // The low bits stay clear: callers may expect the alignment of a pointer.
         let handle = self.kind << 48 | self.next.fetch_add(1, Ordering::Relaxed) << 4;
         let object = Arc::new(make(handle));
@@ -39,24 +39,24 @@ impl<T> Table<T> {
         (handle, object)
     }
 
-    pub fn insert(&self, object: T) -> u64 {
+    pub(crate) fn insert(&self, object: T) -> u64 {
         self.insert_with(|_| object).0
     }
 
     /// Enters an object again under the handle that it had.
-    pub fn restore(&self, handle: u64, object: Arc<T>) {
+    pub(crate) fn restore(&self, handle: u64, object: Arc<T>) {
         self.live.write().insert(handle, object);
     }
 
     /// The object of a handle. NULL is `CUDA_ERROR_INVALID_VALUE` for what has no default, as natively.
-    pub fn get(&self, handle: u64) -> CudaResult<Arc<T>> {
+    pub(crate) fn get(&self, handle: u64) -> CudaResult<Arc<T>> {
         if handle == 0 {
             return Err(CUDA_ERROR_INVALID_VALUE);
         }
         self.live.read().get(&handle).cloned().ok_or(CUDA_ERROR_INVALID_HANDLE)
     }
 
-    pub fn remove(&self, handle: u64) -> CudaResult<Arc<T>> {
+    pub(crate) fn remove(&self, handle: u64) -> CudaResult<Arc<T>> {
         if handle == 0 {
             return Err(CUDA_ERROR_INVALID_VALUE);
         }
@@ -66,14 +66,14 @@ impl<T> Table<T> {
 
 impl<T: Owned> Table<T> {
     /// Takes out everything that a context owns.
-    pub fn remove_owned(&self, owner: u64) -> Vec<Arc<T>> {
+    pub(crate) fn remove_owned(&self, owner: u64) -> Vec<Arc<T>> {
         let mut live = self.live.write();
         let handles: Vec<u64> = live.iter().filter(|(_, object)| object.owner() == owner).map(|(h, _)| *h).collect();
         handles.iter().filter_map(|handle| live.remove(handle)).collect()
     }
 
     /// The same, telling `gone` each handle.
-    pub fn forget(&self, owner: u64, gone: impl Fn(u64)) {
+    pub(crate) fn forget(&self, owner: u64, gone: impl Fn(u64)) {
         self.live.write().retain(|handle, object| {
             let keep = object.owner() != owner;
             if !keep {
@@ -85,12 +85,12 @@ impl<T: Owned> Table<T> {
 }
 
 /// A handle as C sees it.
-pub fn out(handle: u64) -> *mut c_void {
+pub(crate) fn out(handle: u64) -> *mut c_void {
     handle as usize as *mut c_void
 }
 
 /// A handle as C gave it.
-pub fn of(handle: *mut c_void) -> u64 {
+pub(crate) fn of(handle: *mut c_void) -> u64 {
     handle as usize as u64
 }
 

@@ -22,16 +22,16 @@ struct Blocks {
 }
 
 /// The heap of a context.
-pub struct Heap<'a> {
+pub(crate) struct Heap<'a> {
     context: &'a Context,
 }
 
-pub fn of(context: &Context) -> Heap<'_> {
+pub(crate) fn of(context: &Context) -> Heap<'_> {
     Heap { context }
 }
 
 /// The memory goes with its context; what is known of it goes here.
-pub fn forget_context(owner: u64) {
+pub(crate) fn forget_context(owner: u64) {
     HEAPS.lock().remove(&owner);
 }
 

@@ -7,7 +7,7 @@ use super::abi::*;
 
 /// The error log: places of the caller's that are good while what the log is of exists.
 #[derive(Clone, Copy)]
-pub struct Log {
+pub(crate) struct Log {
     text: OutSlice<'static, c_char>,
     room: usize,
     /// Says how long the text became.
@@ -31,7 +31,7 @@ impl Log {
     ///
     /// # Safety
     /// `values` is NULL or as long as `options`, and what the values point to stays as long as the log is used.
-    pub unsafe fn of(options: InSlice<CUjit_option>, values: *mut *mut c_void) -> CudaResult<Log> {
+    pub(crate) unsafe fn of(options: InSlice<CUjit_option>, values: *mut *mut c_void) -> CudaResult<Log> {
         valid(options.len() <= 256)?;
         let ids = options.list()?;
         // SAFETY: as long as the options, by the caller's promise.
@@ -53,7 +53,7 @@ impl Log {
         Ok(log(jit_option::ERROR_LOG_BUFFER, jit_option::ERROR_LOG_BUFFER_SIZE_BYTES))
     }
 
-    pub fn write(&self, text: &str) {
+    pub(crate) fn write(&self, text: &str) {
         if self.text.put_text(text.as_bytes()).is_ok() {
             self.used.put_if(text.len().min(self.room - 1) as *mut c_void);
         }

@@ -71,7 +71,7 @@ fn kernel_task(function: &Arc<Function>, named: CUfunction, request: &Request, p
 ///
 /// # Safety
 /// The node's parameters are those of the function.
-pub unsafe fn task(named: CUfunction, node: &CUDA_KERNEL_NODE_PARAMS_v2) -> CudaResult<Task> {
+pub(crate) unsafe fn task(named: CUfunction, node: &CUDA_KERNEL_NODE_PARAMS_v2) -> CudaResult<Task> {
     let function = function(named)?;
     let request = Request {
         grid: node.grid,
@@ -167,7 +167,7 @@ unsafe fn read_extra(extra: *mut *mut c_void) -> CudaResult<(*const u8, usize)> 
 }
 
 /// Runs a grid to its end.
-pub fn launch_now(
+pub(crate) fn launch_now(
     context: &Context,
     function: &Function,
     shape: Shape,
@@ -181,7 +181,7 @@ pub fn launch_now(
 }
 
 #[derive(Clone, Copy)]
-pub struct Shape {
+pub(crate) struct Shape {
     pub grid: [u32; 3],
     pub block: [u32; 3],
     pub dynamic_shared: u32,
@@ -312,6 +312,6 @@ fn apply(request: &mut Request, attribute: &CUlaunchAttribute) -> CudaResult {
     Ok(())
 }
 
-pub fn fill(table: Driver) -> Driver {
+pub(crate) fn fill(table: Driver) -> Driver {
     entries!(table, cuLaunchKernel, cuLaunchCooperativeKernel, cuLaunchKernelEx)
 }

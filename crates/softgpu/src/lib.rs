@@ -18,6 +18,7 @@
 
 // Names and arguments of the functions are the API's.
 #![allow(non_snake_case, clippy::too_many_arguments)]
+#![warn(unreachable_pub)]
 
 // `entry!`: the entry point of each function of the API, generated from its table.
 include!(concat!(env!("OUT_DIR"), "/entries.rs"));

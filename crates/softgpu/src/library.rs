@@ -17,13 +17,13 @@ use super::jit_log::Log;
 use super::module::{Module, load_file, load_pointer};
 use super::state;
 
-pub static LIBRARIES: Table<Library> = Table::new(8);
-pub static KERNELS: Table<Kernel> = Table::new(9);
+pub(crate) static LIBRARIES: Table<Library> = Table::new(8);
+pub(crate) static KERNELS: Table<Kernel> = Table::new(9);
 
 /// Contexts of all libraries, to find what ends with one.
 static BOUND: Mutex<Vec<Weak<Library>>> = Mutex::new(Vec::new());
 
-pub struct Library {
+pub(crate) struct Library {
     handle: u64,
     code: Arc<ptx_exec::Module>,
     kernels: Mutex<Vec<u64>>,
@@ -31,7 +31,7 @@ pub struct Library {
     modules: Mutex<HashMap<u64, Arc<Module>>>,
 }
 
-pub struct Kernel {
+pub(crate) struct Kernel {
     library: Arc<Library>,
     index: usize,
     name: CString,
@@ -80,14 +80,14 @@ impl Kernel {
     }
 
     /// The kernel's function in a context; they share their settings.
-    pub fn function(&self, context: &Arc<Context>) -> CudaResult<u64> {
+    pub(crate) fn function(&self, context: &Arc<Context>) -> CudaResult<u64> {
         let module = self.library.module(context)?;
         Ok(module.function(self.index, Some(self.settings(context.device))))
     }
 }
 
 /// Drops what libraries had in a context.
-pub fn forget_context(owner: u64) {
+pub(crate) fn forget_context(owner: u64) {
     let libraries: Vec<Arc<Library>> = BOUND.lock().iter().filter_map(Weak::upgrade).collect();
     for library in libraries {
         let gone = library.modules.lock().remove(&owner);
@@ -230,7 +230,7 @@ fn cuKernelGetParamInfo(handle: CUkernel, index: usize, offset: Out<usize>, size
     param_info(kernel(handle)?.code(), index, offset, size)
 }
 
-pub fn fill(table: Driver) -> Driver {
+pub(crate) fn fill(table: Driver) -> Driver {
     entries!(
         table,
         cuLibraryLoadData,

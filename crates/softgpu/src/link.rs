@@ -38,7 +38,7 @@ impl Owned for Link {
 }
 
 /// What ends with a context.
-pub fn forget_context(owner: u64) {
+pub(crate) fn forget_context(owner: u64) {
     drop(LINKS.remove_owned(owner));
 }
 
@@ -120,6 +120,6 @@ fn cuLinkDestroy(handle: CUlinkState) -> CudaResult {
     LINKS.remove(of(handle)).map(drop).map_err(|_| CUDA_ERROR_INVALID_HANDLE)
 }
 
-pub fn fill(table: Driver) -> Driver {
+pub(crate) fn fill(table: Driver) -> Driver {
     entries!(table, cuLinkCreate_v2, cuLinkAddData_v2, cuLinkAddFile_v2, cuLinkComplete, cuLinkDestroy)
 }

@@ -24,14 +24,14 @@ use super::memory::map::{self, Kind, Region};
 use super::{array, heap, library, link, notice, state, texture};
 
 /// The capability that images are chosen for.
-pub const CAPABILITY: u32 = (MAJOR * 10 + MINOR) as u32;
+pub(crate) const CAPABILITY: u32 = (MAJOR * 10 + MINOR) as u32;
 
 /// The PTX of CUDA 13.x: later ones add instructions and take none away.
 const PTX_VERSION: u32 = 99;
 
-pub static MODULES: Table<Module> = Table::new(6);
+pub(crate) static MODULES: Table<Module> = Table::new(6);
 
-pub struct Module {
+pub(crate) struct Module {
     pub handle: u64,
     owner: u64,
     pub context: Arc<Context>,
@@ -67,7 +67,7 @@ fn free_variables(owner: u64, variables: &[u64]) {
 
 impl Module {
     /// Binds code to a context.
-    pub fn bind(context: &Arc<Context>, code: Arc<ptx_exec::Module>) -> CudaResult<Arc<Module>> {
+    pub(crate) fn bind(context: &Arc<Context>, code: Arc<ptx_exec::Module>) -> CudaResult<Arc<Module>> {
         let owner = context.id();
         let mut variables = Vec::new();
         let defined = |name: &str| code.variables().iter().position(|other| !other.external && other.name == name);
@@ -96,7 +96,7 @@ impl Module {
     }
 
     /// The function of a kernel, the same handle each time.
-    pub fn function(self: &Arc<Self>, index: usize, settings: Option<Arc<Settings>>) -> u64 {
+    pub(crate) fn function(self: &Arc<Self>, index: usize, settings: Option<Arc<Settings>>) -> u64 {
         let mut functions = self.functions.lock();
         *functions.entry(index).or_insert_with(|| {
             let kernel = &self.code.kernels()[index];
@@ -107,14 +107,14 @@ impl Module {
     }
 
     /// Address and size of a variable.
-    pub fn global(&self, name: &str) -> CudaResult<(u64, u64)> {
+    pub(crate) fn global(&self, name: &str) -> CudaResult<(u64, u64)> {
         let at = self.code.variables().iter().position(|variable| variable.name == name && !variable.external);
         let at = at.ok_or(CUDA_ERROR_NOT_FOUND)?;
         Ok((self.variables[at], self.code.variables()[at].size))
     }
 
     /// Takes the module and its functions out of the tables.
-    pub fn unload(&self) {
+    pub(crate) fn unload(&self) {
         if !self.variables.is_empty() {
             // Copies that were submitted may still use them. Why work failed is for whoever waits for it.
             let _ = self.context.synchronize();
@@ -143,7 +143,7 @@ fn initialise(code: &ptx_exec::Module, index: usize, variables: &[u64]) {
 }
 
 /// The functions of modules that end with their context.
-pub fn forget_context(owner: u64) {
+pub(crate) fn forget_context(owner: u64) {
     heap::forget_context(owner);
     link::forget_context(owner);
     texture::forget_context(owner);
@@ -178,7 +178,7 @@ fn load(image: &Image<'_>, log: &Log) -> CudaResult<Arc<ptx_exec::Module>> {
 ///
 /// # Safety
 /// `image` is NULL or an image.
-pub unsafe fn load_pointer(image: *const c_void, log: &Log) -> CudaResult<Arc<ptx_exec::Module>> {
+pub(crate) unsafe fn load_pointer(image: *const c_void, log: &Log) -> CudaResult<Arc<ptx_exec::Module>> {
     valid(!image.is_null())?;
     // SAFETY: by the API's contract it is an image, and stays so during the call.
     let image = unsafe { cuda_abi::image::at(image.cast()) }.ok_or_else(|| refuse(ImageError::Unknown, log))?;
@@ -186,7 +186,7 @@ pub unsafe fn load_pointer(image: *const c_void, log: &Log) -> CudaResult<Arc<pt
 }
 
 /// Parses an image in a file.
-pub fn load_file(name: Str, log: &Log) -> CudaResult<Arc<ptx_exec::Module>> {
+pub(crate) fn load_file(name: Str, log: &Log) -> CudaResult<Arc<ptx_exec::Module>> {
     let bytes = std::fs::read(text(name)?).map_err(|_| CUDA_ERROR_FILE_NOT_FOUND)?;
     load(&Image { main: &bytes, parts: Vec::new() }, log)
 }
@@ -200,7 +200,7 @@ fn refuse(error: ImageError, log: &Log) -> CUresult {
     }
 }
 
-pub fn module(handle: CUmodule) -> CudaResult<Arc<Module>> {
+pub(crate) fn module(handle: CUmodule) -> CudaResult<Arc<Module>> {
     state::state()?;
     MODULES.get(of(handle)).map_err(|_| CUDA_ERROR_INVALID_HANDLE)
 }
@@ -280,7 +280,7 @@ fn cuModuleGetLoadingMode(mode: Out<CUmoduleLoadingMode>) -> CudaResult {
     mode.put(loading_mode::LAZY)
 }
 
-pub fn fill(table: Driver) -> Driver {
+pub(crate) fn fill(table: Driver) -> Driver {
     entries!(
         table,
         cuModuleLoadData,

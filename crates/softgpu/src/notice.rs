@@ -10,11 +10,11 @@ static SAID: Mutex<BTreeSet<String>> = Mutex::new(BTreeSet::new());
 const MAX_SAID: usize = 1000;
 
 /// One line. It does no harm if nobody can read it any more.
-pub fn say(text: &str) {
+pub(crate) fn say(text: &str) {
     let _ = writeln!(std::io::stderr(), "softgpu: {text}");
 }
 
-pub fn once(text: String) {
+pub(crate) fn once(text: String) {
     let mut said = SAID.lock();
     if said.len() < MAX_SAID && !said.contains(&text) {
         say(&text);

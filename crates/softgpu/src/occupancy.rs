@@ -11,7 +11,7 @@ use super::function::{Function, function};
 const WARP: u32 = 32;
 
 /// How many blocks fit on a multiprocessor.
-pub fn blocks(function: &Function, threads: i32, dynamic: usize) -> CudaResult<u32> {
+pub(crate) fn blocks(function: &Function, threads: i32, dynamic: usize) -> CudaResult<u32> {
     let kernel = function.kernel();
     let threads = u32::try_from(threads).ok().filter(|n| *n > 0).ok_or(CUDA_ERROR_INVALID_VALUE)?;
     let dynamic = u32::try_from(dynamic).map_err(|_| CUDA_ERROR_INVALID_VALUE)?;
@@ -110,7 +110,7 @@ fn cuOccupancyMaxPotentialBlockSizeWithFlags(
     cuOccupancyMaxPotentialBlockSize(grid, block, func, shared_of, dynamic, limit)
 }
 
-pub fn fill(table: Driver) -> Driver {
+pub(crate) fn fill(table: Driver) -> Driver {
     entries!(
         table,
         cuOccupancyMaxActiveBlocksPerMultiprocessor,

@@ -14,7 +14,7 @@ pub fn set_output(sink: Sink) {
     *SINK.write() = Some(sink);
 }
 
-pub struct Printer;
+pub(crate) struct Printer;
 
 impl ptx_exec::Output for Printer {
     fn write(&self, bytes: &[u8]) {

@@ -28,13 +28,13 @@ const MAX_QUEUED: usize = 4096;
 static NEXT_ID: AtomicU64 = AtomicU64::new(1);
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Kind {
+pub(crate) enum Kind {
     Legacy,
     Blocking,
     NonBlocking,
 }
 
-pub enum Work {
+pub(crate) enum Work {
     /// Dropped when the context is poisoned; an error poisons it.
     Run(Box<dyn FnOnce(&Context) -> CudaResult + Send>),
     /// Runs in any case and is told how the context is.
@@ -42,11 +42,11 @@ pub enum Work {
 }
 
 impl Work {
-    pub fn run(body: impl FnOnce(&Context) -> CudaResult + Send + 'static) -> Work {
+    pub(crate) fn run(body: impl FnOnce(&Context) -> CudaResult + Send + 'static) -> Work {
         Work::Run(Box::new(body))
     }
 
-    pub fn always(body: impl FnOnce(CUresult) + Send + 'static) -> Work {
+    pub(crate) fn always(body: impl FnOnce(CUresult) + Send + 'static) -> Work {
         Work::Always(Box::new(body))
     }
 }
@@ -70,7 +70,7 @@ struct Inner {
     running: bool,
 }
 
-pub struct Queue {
+pub(crate) struct Queue {
     pub context: Arc<Context>,
     /// The context's id when the queue was made.
     pub owner: u64,
@@ -95,26 +95,26 @@ impl Queue {
     }
 
     /// The legacy queue of a context; the context keeps it.
-    pub fn legacy(context: &Arc<Context>) -> Arc<Queue> {
+    pub(crate) fn legacy(context: &Arc<Context>) -> Arc<Queue> {
         Queue::make(context, Kind::Legacy)
     }
 
-    pub fn new(context: &Arc<Context>, kind: Kind) -> Arc<Queue> {
+    pub(crate) fn new(context: &Arc<Context>, kind: Kind) -> Arc<Queue> {
         let queue = Queue::make(context, kind);
         context.adopt(queue.clone());
         queue
     }
 
     /// Nobody will submit any more; what is queued still runs.
-    pub fn close(&self) {
+    pub(crate) fn close(&self) {
         self.closed.store(true, Ordering::Relaxed);
     }
 
-    pub fn is_closed(&self) -> bool {
+    pub(crate) fn is_closed(&self) -> bool {
         self.closed.load(Ordering::Relaxed)
     }
 
-    pub fn is_busy(&self) -> bool {
+    pub(crate) fn is_busy(&self) -> bool {
         let inner = self.inner.lock();
         inner.done < inner.submitted
     }
@@ -138,12 +138,12 @@ impl Queue {
     }
 
     /// Would work submitted now have to wait?
-    pub fn is_pending(self: &Arc<Self>) -> bool {
+    pub(crate) fn is_pending(self: &Arc<Self>) -> bool {
         self.is_busy() || (self.kind != Kind::NonBlocking && !self.after().is_empty())
     }
 
     /// Puts work into the queue; answers with its position.
-    pub fn submit(self: &Arc<Self>, work: Work) -> u64 {
+    pub(crate) fn submit(self: &Arc<Self>, work: Work) -> u64 {
         self.wait_for_room();
         let _order = (self.kind != Kind::NonBlocking).then(|| self.context.order.lock());
         let after = self.after();
@@ -162,7 +162,7 @@ impl Queue {
     }
 
     /// Runs work in its place in the queue and returns when it is done: at once in this thread if nothing comes before.
-    pub fn perform(self: &Arc<Self>, work: Work) -> CudaResult {
+    pub(crate) fn perform(self: &Arc<Self>, work: Work) -> CudaResult {
         let order = (self.kind != Kind::NonBlocking).then(|| self.context.order.lock());
         let after = self.after();
         let mut inner = self.inner.lock();
@@ -191,14 +191,14 @@ impl Queue {
 
     /// Waits for everything submitted until now. If no thread has started on it yet, the caller does the work itself,
     /// which is faster than waiting for one to wake up.
-    pub fn wait_all(self: &Arc<Self>) {
+    pub(crate) fn wait_all(self: &Arc<Self>) {
         let count = self.inner.lock().submitted;
         self.help(count);
         self.wait(count);
     }
 
     /// Does the work up to a position in this thread, if no other has started on it.
-    pub fn help(self: &Arc<Self>, count: u64) {
+    pub(crate) fn help(self: &Arc<Self>, count: u64) {
         if executor::steal(self) {
             self.drain(count);
         }
@@ -223,7 +223,7 @@ impl Queue {
 
     /// Runs until the queue is empty, or until `count` is done and the rest can be left to an executor. Called by who
     /// has taken the queue.
-    pub fn drain(self: &Arc<Self>, count: u64) {
+    pub(crate) fn drain(self: &Arc<Self>, count: u64) {
         let mut inner = self.inner.lock();
         let mut next = inner.items.pop_front();
         let done = inner.done;

@@ -100,13 +100,13 @@ impl From<&CUDA_MEMSET_NODE_PARAMS> for Fill {
 }
 
 /// May a graph have such a node?
-pub fn check(set: &CUDA_MEMSET_NODE_PARAMS) -> CudaResult {
+pub(crate) fn check(set: &CUDA_MEMSET_NODE_PARAMS) -> CudaResult {
     valid(matches!(set.element_size, 1 | 2 | 4) && set.width > 0 && set.height > 0)?;
     Fill::from(set).checked().map(|_| ())
 }
 
 /// Fills at once.
-pub fn run(set: &CUDA_MEMSET_NODE_PARAMS) -> CudaResult {
+pub(crate) fn run(set: &CUDA_MEMSET_NODE_PARAMS) -> CudaResult {
     Fill::from(set).checked().map_err(|_| CUDA_ERROR_ILLEGAL_ADDRESS)?.run()
 }
 
@@ -142,7 +142,7 @@ macro_rules! sets {
             }
         )*
 
-        pub fn fill(table: Driver) -> Driver {
+        pub(crate) fn fill(table: Driver) -> Driver {
             entries!(table, $($line, $line_async, $rows, $rows_async, )*)
         }
     };

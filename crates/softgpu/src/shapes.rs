@@ -177,12 +177,12 @@ fn resolve(c: &CUDA_MEMCPY3D) -> CudaResult<Option<Checked>> {
 }
 
 /// May a graph have such a copy?
-pub fn check(c: &CUDA_MEMCPY3D) -> CudaResult {
+pub(crate) fn check(c: &CUDA_MEMCPY3D) -> CudaResult {
     resolve(c)?.map(|_| ()).ok_or(CUDA_ERROR_INVALID_VALUE)
 }
 
 /// Copies at once.
-pub fn run(c: &CUDA_MEMCPY3D) -> CudaResult {
+pub(crate) fn run(c: &CUDA_MEMCPY3D) -> CudaResult {
     match resolve(c).map_err(|_| CUDA_ERROR_ILLEGAL_ADDRESS)? {
         Some(Checked { dst, src, extent, .. }) => move_rows(dst, src, extent),
         None => Ok(()),
@@ -205,7 +205,7 @@ fn cuMemcpy3DAsync_v2(what: In<CUDA_MEMCPY3D>, stream: CUstream) -> CudaResult {
     copy_3d(&stream::queue(stream)?, what, Return::Queued)
 }
 
-pub fn fill(table: Driver) -> Driver {
+pub(crate) fn fill(table: Driver) -> Driver {
     entries!(
         table,
         cuMemcpy2D_v2,

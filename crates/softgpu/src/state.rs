@@ -25,7 +25,7 @@ impl Default for Config {
     }
 }
 
-pub struct State {
+pub(crate) struct State {
     pub devices: Vec<Arc<Device>>,
 }
 
@@ -41,7 +41,7 @@ thread_local! {
 }
 
 /// Fixes the configuration; the first one of a process stays.
-pub fn configure(config: Config) {
+pub(crate) fn configure(config: Config) {
     let _ = CONFIG.set(config);
 }
 
@@ -51,7 +51,7 @@ pub fn show_only(slots: Vec<usize>) {
 }
 
 /// `cuInit`.
-pub fn initialise() -> CudaResult {
+pub(crate) fn initialise() -> CudaResult {
     if FORKED.load(Ordering::Relaxed) {
         return Err(CUDA_ERROR_NOT_INITIALIZED);
     }
@@ -77,7 +77,7 @@ pub fn initialise() -> CudaResult {
 }
 
 /// The state, if calls may be made at all.
-pub fn state() -> CudaResult<&'static State> {
+pub(crate) fn state() -> CudaResult<&'static State> {
     if FORKED.load(Ordering::Relaxed) {
         return Err(CUDA_ERROR_NOT_INITIALIZED);
     }
@@ -88,23 +88,23 @@ pub fn state() -> CudaResult<&'static State> {
 }
 
 /// All devices, for what may be done at any time, such as giving memory back.
-pub fn devices() -> &'static [Arc<Device>] {
+pub(crate) fn devices() -> &'static [Arc<Device>] {
     STATE.get().map_or(&[], |state| &state.devices)
 }
 
 /// The device of an ordinal.
-pub fn device(ordinal: i32) -> CudaResult<&'static Arc<Device>> {
+pub(crate) fn device(ordinal: i32) -> CudaResult<&'static Arc<Device>> {
     let devices = &state()?.devices;
     usize::try_from(ordinal).ok().and_then(|at| devices.get(at)).ok_or(CUDA_ERROR_INVALID_DEVICE)
 }
 
 /// The device of a context that exists.
-pub fn device_of(context: &Context) -> &'static Arc<Device> {
+pub(crate) fn device_of(context: &Context) -> &'static Arc<Device> {
     &devices()[context.device]
 }
 
 /// Runs a host function of the application, in which CUDA calls are not permitted.
-pub fn in_callback(body: impl FnOnce()) {
+pub(crate) fn in_callback(body: impl FnOnce()) {
     let _ = IN_CALLBACK.try_with(|flag| flag.set(true));
     body();
     let _ = IN_CALLBACK.try_with(|flag| flag.set(false));

@@ -18,9 +18,9 @@ use super::handles::{Owned, Table, of, out};
 use super::queue::{Kind, Queue, Work};
 use super::state;
 
-pub static STREAMS: Table<Stream> = Table::new(2);
+pub(crate) static STREAMS: Table<Stream> = Table::new(2);
 
-pub struct Stream {
+pub(crate) struct Stream {
     queue: Arc<Queue>,
     flags: u32,
     priority: i32,
@@ -64,7 +64,7 @@ fn per_thread(context: &Arc<Context>) -> Arc<Queue> {
 }
 
 /// The queue that a stream handle means, in a context that is fit for use.
-pub fn queue(stream: CUstream) -> CudaResult<Arc<Queue>> {
+pub(crate) fn queue(stream: CUstream) -> CudaResult<Arc<Queue>> {
     match of(stream) {
         0 | default_stream::LEGACY => Ok(current()?.legacy()),
         default_stream::PER_THREAD => Ok(per_thread(&current()?)),
@@ -219,7 +219,7 @@ fn cuLaunchHostFunc(stream: CUstream, function: CUhostFn, user: *mut c_void) -> 
     Ok(())
 }
 
-pub fn fill(table: Driver) -> Driver {
+pub(crate) fn fill(table: Driver) -> Driver {
     entries!(
         table,
         cuStreamCreate,

@@ -29,7 +29,7 @@ impl Owned for Object {
 }
 
 /// What ends with a context. Its numbers are never used again, so kernels cannot reach another's.
-pub fn forget_context(owner: u64) {
+pub(crate) fn forget_context(owner: u64) {
     TEXTURE_OBJECTS.forget(owner, |number| TEXTURES.remove(number));
     SURFACE_OBJECTS.forget(owner, |number| SURFACES.remove(number));
 }
@@ -186,7 +186,7 @@ fn cuSurfObjectGetResourceDesc(to: Out<CUDA_RESOURCE_DESC>, number: CUsurfObject
     to.put(SURFACE_OBJECTS.get(number)?.resource)
 }
 
-pub fn fill(table: Driver) -> Driver {
+pub(crate) fn fill(table: Driver) -> Driver {
     entries!(
         table,
         cuTexObjectCreate,

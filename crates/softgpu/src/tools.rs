@@ -41,7 +41,7 @@ fn cuLogsUnregisterCallback(_: CUlogsCallbackHandle) -> CudaResult {
     Ok(())
 }
 
-pub fn fill(table: Driver) -> Driver {
+pub(crate) fn fill(table: Driver) -> Driver {
     entries!(
         table,
         cuGetErrorName,

@@ -18,7 +18,7 @@ use super::queue::Work;
 use super::stream;
 
 #[derive(Clone, Copy)]
-pub struct Word {
+pub(crate) struct Word {
     address: u64,
     value: u64,
     wide: bool,
@@ -26,7 +26,7 @@ pub struct Word {
 
 impl Word {
     /// A word of 32 bits.
-    pub fn narrow(address: u64, value: u32) -> Word {
+    pub(crate) fn narrow(address: u64, value: u32) -> Word {
         Word { address, value: value.into(), wide: false }
     }
 
@@ -40,7 +40,7 @@ impl Word {
         valid(!map::in_window(self.address) || map::is_accessible(self.address, self.bytes(), false))
     }
 
-    pub fn write(self) -> CudaResult {
+    pub(crate) fn write(self) -> CudaResult {
         let _mapped = IN_USE.read();
         check_mapped(self.address, self.bytes(), true)?;
         // Release: everything that the stream did before is visible to whoever sees the value.
@@ -54,7 +54,7 @@ impl Word {
         Ok(())
     }
 
-    pub fn read(self) -> CudaResult<u64> {
+    pub(crate) fn read(self) -> CudaResult<u64> {
         let _mapped = IN_USE.read();
         check_mapped(self.address, self.bytes(), false)?;
         // SAFETY: aligned, and mapped or the caller's word.
@@ -78,7 +78,7 @@ impl Word {
     }
 
     /// Waits without burning a core: a few looks in a row, then ever longer naps.
-    pub fn wait(self, condition: u32, context: &Context) -> CudaResult {
+    pub(crate) fn wait(self, condition: u32, context: &Context) -> CudaResult {
         for _ in 0..64 {
             if self.holds(self.read()?, condition) {
                 return Ok(());
@@ -131,7 +131,7 @@ fn cuStreamWaitValue64_v2(s: CUstream, address: CUdeviceptr, value: u64, flags: 
     submit_wait(s, Word { address, value, wide: true }, flags)
 }
 
-pub fn fill(table: Driver) -> Driver {
+pub(crate) fn fill(table: Driver) -> Driver {
     entries!(
         table,
         cuStreamWriteValue32 = cuStreamWriteValue32_v2,

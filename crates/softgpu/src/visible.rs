@@ -4,7 +4,7 @@ use super::device::uuid;
 
 /// The slots that a list names, by number or by the start of a UUID. As natively, the first entry that names no device
 /// ends the list, and naming one twice hides all.
-pub fn slots(list: &str, there: &[usize]) -> Vec<usize> {
+pub(crate) fn slots(list: &str, there: &[usize]) -> Vec<usize> {
     let mut slots = Vec::new();
     for entry in list.split(',').map(str::trim) {
         let Some(slot) = find(entry, there) else { break };

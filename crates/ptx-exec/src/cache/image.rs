@@ -4,7 +4,7 @@ use crate::code::Image;
 
 const NOTHING: u64 = u64::MAX;
 
-pub fn encode(image: &Image) -> Vec<u8> {
+pub(super) fn encode(image: &Image) -> Vec<u8> {
     let mut out = Vec::with_capacity(image.bytes.len() + image.lines.len() * 12 + image.functions.len() * 16 + 40);
     let mut word = |value: u64| out.extend(value.to_le_bytes());
     word(image.entry as u64);
@@ -26,7 +26,7 @@ pub fn encode(image: &Image) -> Vec<u8> {
     out
 }
 
-pub fn decode(bytes: &[u8]) -> Option<Image> {
+pub(super) fn decode(bytes: &[u8]) -> Option<Image> {
     let mut rest = bytes;
     let entry = word(&mut rest)? as usize;
     let frame_bytes = u32::try_from(word(&mut rest)?).ok()?;

@@ -15,7 +15,7 @@ use sha2::{Digest, Sha256};
 use super::Key;
 
 /// A file of this size begins anew.
-pub const MOST: u64 = 256 << 20;
+pub(super) const MOST: u64 = 256 << 20;
 /// The largest piece of code that is kept.
 const LARGEST: u64 = 16 << 20;
 /// The number at the beginning.
@@ -23,7 +23,7 @@ const START: u64 = 8;
 /// Key, length, checksum.
 const HEADER: usize = 32 + 8 + 32;
 
-pub struct Store {
+pub(super) struct Store {
     file: File,
     index: Mutex<Index>,
 }
@@ -38,7 +38,7 @@ struct Index {
 }
 
 impl Store {
-    pub fn open(file: File) -> Option<Store> {
+    pub(super) fn open(file: File) -> Option<Store> {
         let store = Store { file, index: Mutex::default() };
         if store.len()? > MOST {
             let _lock = Lock::take(&store.file)?;
@@ -63,7 +63,7 @@ impl Store {
     }
 
     /// The contents of a record.
-    pub fn find(&self, key: &Key) -> Option<Vec<u8>> {
+    pub(super) fn find(&self, key: &Key) -> Option<Vec<u8>> {
         let (at, size) = {
             let mut index = self.index.lock();
             if !index.places.contains_key(key) {
@@ -80,7 +80,7 @@ impl Store {
     }
 
     /// Adds a record. A cache may lose things: nobody is told when it does.
-    pub fn add(&self, key: &Key, bytes: &[u8]) {
+    pub(super) fn add(&self, key: &Key, bytes: &[u8]) {
         if bytes.len() as u64 <= LARGEST {
             let _ = self.append(key, bytes);
         }

@@ -9,7 +9,7 @@ use super::Lower;
 use super::registers::machine;
 
 impl Lower<'_, '_> {
-    pub fn compute(&mut self, op: Compute, ty: Type, mods: Mods, dst: Reg, src: &[Operand]) {
+    pub(crate) fn compute(&mut self, op: Compute, ty: Type, mods: Mods, dst: Reg, src: &[Operand]) {
         match op {
             Compute::Mov => {
                 let value = self.get(src[0], ty);
@@ -51,7 +51,7 @@ impl Lower<'_, '_> {
     }
 
     /// 0 or 1.
-    pub fn compare(&mut self, compare: Compare, ty: Type, ftz: bool, a: Operand, b: Operand) -> Value {
+    pub(crate) fn compare(&mut self, compare: Compare, ty: Type, ftz: bool, a: Operand, b: Operand) -> Value {
         let (mut x, mut y) = (self.get(a, ty), self.get(b, ty));
         if !ty.is_float() {
             let signed = ty.is_signed();
@@ -81,7 +81,7 @@ impl Lower<'_, '_> {
     }
 
     /// 0 or 1 for the lower and for the upper half.
-    pub fn compare_packed(&mut self, compare: Compare, ty: Type, a: Operand, b: Operand) -> [Value; 2] {
+    pub(crate) fn compare_packed(&mut self, compare: Compare, ty: Type, a: Operand, b: Operand) -> [Value; 2] {
         let words = [a, b].map(|operand| self.get(operand, Type::B32));
         [0, 16].map(|shift| {
             let [x, y] = words.map(|word| {
@@ -94,7 +94,13 @@ impl Lower<'_, '_> {
     }
 
     /// `set` of pairs: 1.0 or all ones in each half.
-    pub fn set_halves(&mut self, halves: [Value; 2], combine: &Option<(BoolOp, Predicate)>, to: Type, dst: Reg) {
+    pub(crate) fn set_halves(
+        &mut self,
+        halves: [Value; 2],
+        combine: &Option<(BoolOp, Predicate)>,
+        to: Type,
+        dst: Reg,
+    ) {
         let one = match to {
             Type::F16x2 => 0x3c00,
             Type::BF16x2 => 0x3f80,
@@ -109,7 +115,7 @@ impl Lower<'_, '_> {
         self.set(dst, value, Type::B32);
     }
 
-    pub fn combine(&mut self, result: Value, combine: &Option<(BoolOp, Predicate)>) -> Value {
+    pub(crate) fn combine(&mut self, result: Value, combine: &Option<(BoolOp, Predicate)>) -> Value {
         let Some((op, predicate)) = combine else { return result };
         let other = self.predicate(*predicate);
         match op {
@@ -120,7 +126,7 @@ impl Lower<'_, '_> {
     }
 
     /// `set`: all ones, or 1.0.
-    pub fn set_number(&mut self, truth: Value, to: Type, dst: Reg) {
+    pub(crate) fn set_number(&mut self, truth: Value, to: Type, dst: Reg) {
         let (one, zero) = match to {
             Type::F32 => (self.b.ins().f32const(1.0), self.b.ins().f32const(0.0)),
             Type::F64 => (self.b.ins().f64const(1.0), self.b.ins().f64const(0.0)),
@@ -133,7 +139,16 @@ impl Lower<'_, '_> {
     }
 
     #[expect(clippy::too_many_arguments, reason = "the fields of one instruction")]
-    pub fn carry(&mut self, op: CarryOp, ty: Type, dst: Reg, src: &[Operand], reads: bool, writes: bool, carry: Reg) {
+    pub(crate) fn carry(
+        &mut self,
+        op: CarryOp,
+        ty: Type,
+        dst: Reg,
+        src: &[Operand],
+        reads: bool,
+        writes: bool,
+        carry: Reg,
+    ) {
         let args: Vec<Value> = src.iter().map(|operand| self.get(*operand, ty)).collect();
         let (a, b) = match op {
             CarryOp::Add | CarryOp::Sub => (args[0], args[1]),

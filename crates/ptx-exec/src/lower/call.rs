@@ -15,7 +15,7 @@ use crate::helpers::Helper;
 use crate::window;
 
 impl Lower<'_, '_> {
-    pub fn call(&mut self, callee: &Callee, returns: &[usize], args: &[usize]) {
+    pub(crate) fn call(&mut self, callee: &Callee, returns: &[usize], args: &[usize]) {
         if let Callee::Builtin(builtin) = callee {
             return self.builtin(*builtin, returns, args);
         }

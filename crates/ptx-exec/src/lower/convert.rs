@@ -12,7 +12,7 @@ use crate::math::rounding_code;
 
 impl Lower<'_, '_> {
     #[expect(clippy::too_many_arguments, reason = "the fields of one instruction")]
-    pub fn convert(
+    pub(crate) fn convert(
         &mut self,
         to: Type,
         from: Type,
@@ -179,7 +179,7 @@ impl Lower<'_, '_> {
     }
 
     /// Two singles into a packed pair.
-    pub fn convert_pair(&mut self, to: Type, mods: Mods, dst: Reg, high: Operand, low: Operand) {
+    pub(crate) fn convert_pair(&mut self, to: Type, mods: Mods, dst: Reg, high: Operand, low: Operand) {
         let parts = [low, high].map(|operand| {
             let value = self.get(operand, Type::F32);
             let wide = self.b.ins().fpromote(types::F64, value);

@@ -12,7 +12,7 @@ use crate::helpers::Helper;
 use crate::math::{RoundedOp, rounded_code};
 
 impl Lower<'_, '_> {
-    pub fn float_op(&mut self, op: Compute, ty: Type, mods: Mods, dst: Reg, src: &[Operand]) {
+    pub(crate) fn float_op(&mut self, op: Compute, ty: Type, mods: Mods, dst: Reg, src: &[Operand]) {
         let mut args: Vec<Value> = src.iter().map(|operand| self.get(*operand, ty)).collect();
         if let Compute::Testp(kind) = op {
             let result = self.test(kind, ty, args[0]);
@@ -98,7 +98,7 @@ impl Lower<'_, '_> {
     }
 
     /// Denormal singles become zeros of the same sign.
-    pub fn flush(&mut self, value: Value) -> Value {
+    pub(crate) fn flush(&mut self, value: Value) -> Value {
         let size = self.b.ins().fabs(value);
         let smallest = self.b.ins().f32const(f32::MIN_POSITIVE);
         let denormal = self.b.ins().fcmp(FloatCC::LessThan, size, smallest);
@@ -108,7 +108,7 @@ impl Lower<'_, '_> {
     }
 
     /// To [0, 1]; NaN and -0 become 0.
-    pub fn saturate(&mut self, value: Value, ty: Type) -> Value {
+    pub(crate) fn saturate(&mut self, value: Value, ty: Type) -> Value {
         let (zero, one) = (self.zero(machine(ty)), self.one(ty));
         let below = self.b.ins().fcmp(FloatCC::UnorderedOrLessThanOrEqual, value, zero);
         let floor = self.b.ins().select(below, zero, value);
@@ -175,7 +175,7 @@ impl Lower<'_, '_> {
     }
 
     /// A half (an integer here) as a single.
-    pub fn half_to_single(&mut self, value: Value, ty: Type) -> Value {
+    pub(crate) fn half_to_single(&mut self, value: Value, ty: Type) -> Value {
         let wide = self.fit(value, types::I32, false);
         if ty == Type::BF16 {
             let bits = self.b.ins().ishl_imm_u(wide, 16);
@@ -186,7 +186,7 @@ impl Lower<'_, '_> {
     }
 
     /// Arithmetic on one half.
-    pub fn half(&mut self, op: Compute, ty: Type, mods: Mods, args: &[Value]) -> Value {
+    pub(crate) fn half(&mut self, op: Compute, ty: Type, mods: Mods, args: &[Value]) -> Value {
         if let Compute::Testp(kind) = op {
             let single = self.half_to_single(args[0], ty);
             return self.test(kind, Type::F32, single);
@@ -204,7 +204,7 @@ impl Lower<'_, '_> {
     }
 
     /// Arithmetic on both halves of 32 bits.
-    pub fn packed(&mut self, op: Compute, ty: Type, mods: Mods, dst: Reg, src: &[Operand]) {
+    pub(crate) fn packed(&mut self, op: Compute, ty: Type, mods: Mods, dst: Reg, src: &[Operand]) {
         let words: Vec<Value> = src.iter().map(|operand| self.get(*operand, ty)).collect();
         let lows: Vec<Value> = words.iter().map(|word| self.b.ins().ireduce(types::I16, *word)).collect();
         let highs: Vec<Value> = words
@@ -221,19 +221,19 @@ impl Lower<'_, '_> {
     }
 
     /// Two halves into 32 bits.
-    pub fn join(&mut self, low: Value, high: Value) -> Value {
+    pub(crate) fn join(&mut self, low: Value, high: Value) -> Value {
         let (low, high) = (self.fit(low, types::I32, false), self.fit(high, types::I32, false));
         let high = self.b.ins().ishl_imm_u(high, 16);
         self.b.ins().bor(low, high)
     }
 
     /// 1 where the value is NaN.
-    pub fn is_nan(&mut self, value: Value) -> Value {
+    pub(crate) fn is_nan(&mut self, value: Value) -> Value {
         self.b.ins().fcmp(FloatCC::Unordered, value, value)
     }
 
     /// Clamps an integer to what `ty` can hold.
-    pub fn clamp_int(&mut self, value: Value, low: i64, high: i64, signed: bool) -> Value {
+    pub(crate) fn clamp_int(&mut self, value: Value, low: i64, high: i64, signed: bool) -> Value {
         let class = self.b.func.dfg.value_type(value);
         let (low, high) = (self.int(class, low), self.int(class, high));
         if signed {

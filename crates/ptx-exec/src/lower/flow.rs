@@ -13,7 +13,7 @@ use crate::helpers::Helper;
 
 impl Lower<'_, '_> {
     /// Writes x, y, z and number of the thread that runs into its context.
-    pub fn store_thread(&mut self, [x, y, z, linear]: [Value; 4]) {
+    pub(crate) fn store_thread(&mut self, [x, y, z, linear]: [Value; 4]) {
         let thread = offset_of!(Context, thread) as i32;
         for (value, place) in [(x, 0), (y, 4), (z, 8)] {
             self.b.ins().store(trusted(), value, self.context, thread + place);
@@ -22,7 +22,7 @@ impl Lower<'_, '_> {
     }
 
     /// x, y, z and number of the thread that follows, in a block of `sizes` (x and y).
-    pub fn next_thread(&mut self, [x, y, z, linear]: [Value; 4], sizes: [Value; 2]) -> [Value; 4] {
+    pub(crate) fn next_thread(&mut self, [x, y, z, linear]: [Value; 4], sizes: [Value; 2]) -> [Value; 4] {
         let zero = self.int(types::I32, 0);
         let x_next = self.b.ins().iadd_imm_s(x, 1);
         let x_wraps = self.b.ins().icmp(IntCC::Equal, x_next, sizes[0]);
@@ -39,7 +39,7 @@ impl Lower<'_, '_> {
 
     /// Takes threads of the block until none is left to start. Other fibers of the block take from the same counter,
     /// which therefore is in memory, unless no other fiber can ever run before this one is through.
-    pub fn thread_loop(&mut self) {
+    pub(crate) fn thread_loop(&mut self) {
         let block = self.field(types::I64, offset_of!(Context, block));
         let sizes = [0, 4].map(|place| self.field(types::I32, offset_of!(Context, block_size) + place));
         let total = self.b.ins().load(types::I32, super::constant(), block, offset_of!(BlockState, total) as i32);
@@ -99,7 +99,7 @@ impl Lower<'_, '_> {
     }
 
     /// Takes a frame in local memory, if the function needs one.
-    pub fn function_prologue(&mut self) {
+    pub(crate) fn function_prologue(&mut self) {
         if self.body.local_bytes > 0 {
             let top = offset_of!(Context, local_top) as i32;
             let frame = self.b.ins().load(types::I64, trusted(), self.context, top);
@@ -119,7 +119,7 @@ impl Lower<'_, '_> {
     }
 
     /// Returns from a device function.
-    pub fn leave(&mut self, ended: i64) {
+    pub(crate) fn leave(&mut self, ended: i64) {
         if let Some(frame) = self.frame {
             self.b.ins().store(trusted(), frame, self.context, offset_of!(Context, local_top) as i32);
         }
@@ -128,7 +128,7 @@ impl Lower<'_, '_> {
     }
 
     /// The end of a basic block. Going back in the text may be a loop, so that is where the flag is polled.
-    pub fn end(&mut self, index: usize, end: &ir::End) {
+    pub(crate) fn end(&mut self, index: usize, end: &ir::End) {
         if end.goes_back(index) && !self.stride_turn(index) {
             self.poll();
         }

@@ -10,7 +10,7 @@ use super::registers::machine;
 use crate::helpers::Helper;
 
 impl Lower<'_, '_> {
-    pub fn int_op(&mut self, op: Compute, ty: Type, mods: Mods, dst: Reg, src: &[Operand]) {
+    pub(crate) fn int_op(&mut self, op: Compute, ty: Type, mods: Mods, dst: Reg, src: &[Operand]) {
         let signed = ty.is_signed();
         let width = machine(ty);
         let get = |lower: &mut Self, index: usize| lower.get(src[index], ty);
@@ -183,7 +183,7 @@ impl Lower<'_, '_> {
         self.b.ins().ireduce(types::I32, clamped)
     }
 
-    pub fn high_product(&mut self, a: Value, b: Value, signed: bool) -> Value {
+    pub(crate) fn high_product(&mut self, a: Value, b: Value, signed: bool) -> Value {
         let ty = self.b.func.dfg.value_type(a);
         if ty == types::I64 {
             return if signed { self.b.ins().smulhi(a, b) } else { self.b.ins().umulhi(a, b) };

@@ -19,14 +19,14 @@ const _: () = assert!(window::BASE == window::SIZE && window::SIZE.is_power_of_t
 
 /// A checked place in memory.
 #[derive(Clone, Copy)]
-pub struct Place {
+pub(crate) struct Place {
     pointer: Value,
     offset: i32,
     flags: MemFlagsData,
 }
 
 impl Place {
-    pub fn new(pointer: Value, offset: i32, flags: MemFlagsData) -> Place {
+    pub(crate) fn new(pointer: Value, offset: i32, flags: MemFlagsData) -> Place {
         Place { pointer, offset, flags }
     }
 }
@@ -96,7 +96,7 @@ impl Lower<'_, '_> {
     }
 
     /// Base plus offset. Addresses in 32-bit registers wrap in 32 bits.
-    pub fn effective(&mut self, address: Address, wanted: cranelift_codegen::ir::Type) -> Value {
+    pub(crate) fn effective(&mut self, address: Address, wanted: cranelift_codegen::ir::Type) -> Value {
         let value = match address.base {
             Base::Reg(reg) => {
                 let ty = untyped(self.body.registers[reg as usize]);
@@ -119,12 +119,12 @@ impl Lower<'_, '_> {
     }
 
     /// Brings the bits that must be zero in an aligned address to the top, where they make it huge.
-    pub fn rotate(&mut self, value: Value, size: u32) -> Value {
+    pub(crate) fn rotate(&mut self, value: Value, size: u32) -> Value {
         if size <= 1 { value } else { self.b.ins().rotr_imm_u(value, i64::from(size.trailing_zeros())) }
     }
 
     /// 1 when an aligned access at `address` is in the window: one rotate, one shift, one comparison.
-    pub fn in_window(&mut self, address: Value, size: u32) -> Value {
+    pub(crate) fn in_window(&mut self, address: Value, size: u32) -> Value {
         let rotated = self.rotate(address, size);
         let shift = window::BASE.trailing_zeros() - size.trailing_zeros();
         let top = self.b.ins().ushr_imm_u(rotated, i64::from(shift));
@@ -165,7 +165,7 @@ impl Lower<'_, '_> {
         self.b.switch_to_block(good);
     }
 
-    pub fn check(&mut self, ok: Value, address: Value, info: i64) {
+    pub(crate) fn check(&mut self, ok: Value, address: Value, info: i64) {
         let fault = self.fault_target();
         let good = self.b.create_block();
         let info = self.int(types::I64, info & !READ_ONLY);
@@ -217,7 +217,7 @@ impl Lower<'_, '_> {
         Place { pointer, offset: 0, flags: trusted() }
     }
 
-    pub fn load(&mut self, space: Space, ty: Type, volatile: bool, dst: &[Option<Reg>], address: Address) {
+    pub(crate) fn load(&mut self, space: Space, ty: Type, volatile: bool, dst: &[Option<Reg>], address: Address) {
         let bytes = ty.bytes();
         let place = self.place(space, address, bytes * dst.len() as u32, false);
         for (index, reg) in dst.iter().enumerate() {
@@ -245,7 +245,7 @@ impl Lower<'_, '_> {
         }
     }
 
-    pub fn store(&mut self, space: Space, ty: Type, src: &[Operand], address: Address) {
+    pub(crate) fn store(&mut self, space: Space, ty: Type, src: &[Operand], address: Address) {
         let bytes = ty.bytes();
         let values: Vec<Value> = src
             .iter()
@@ -266,7 +266,7 @@ impl Lower<'_, '_> {
     }
 
     #[expect(clippy::too_many_arguments, reason = "the fields of one instruction")]
-    pub fn atomic(
+    pub(crate) fn atomic(
         &mut self,
         space: Space,
         op: AtomicOp,

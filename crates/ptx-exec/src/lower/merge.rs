@@ -18,7 +18,7 @@ use crate::helpers::{READ_ONLY, access_info};
 use crate::window;
 
 /// Accesses of one width, relative to one register.
-pub struct Group {
+pub(super) struct Group {
     space: Space,
     reg: Reg,
     size: u32,
@@ -34,7 +34,7 @@ const MAX_SPAN: i64 = 1 << 20;
 
 /// The groups of a basic block.
 #[derive(Default)]
-pub struct Plan {
+pub(super) struct Plan {
     groups: Vec<Group>,
     /// By instruction.
     of: Vec<Option<usize>>,
@@ -50,7 +50,7 @@ fn access(op: &Op) -> Option<(Space, Type, usize, Address)> {
 
 impl Plan {
     /// The plan of a block. Where accesses are `checked`, each to global memory is on its own.
-    pub fn of(insts: &[Inst], checked: bool) -> Plan {
+    pub(super) fn of(insts: &[Inst], checked: bool) -> Plan {
         let mut plan = Plan { groups: Vec::new(), of: vec![None; insts.len()] };
         let mut open: Vec<usize> = Vec::new();
         for (at, inst) in insts.iter().enumerate() {
@@ -106,7 +106,7 @@ impl Plan {
 
 impl Lower<'_, '_> {
     /// The place of an access that is checked with others.
-    pub fn merged_place(&mut self, address: Address) -> Option<Place> {
+    pub(crate) fn merged_place(&mut self, address: Address) -> Option<Place> {
         let group = self.plan.group(self.at)?;
         let (space, reg, size) = (group.space, group.reg, group.size);
         let (lowest, span) = (group.lowest, group.highest - group.lowest);

@@ -17,7 +17,7 @@ mod registers;
 mod runtime;
 mod special;
 mod sync;
-pub mod turns;
+pub(crate) mod turns;
 
 use cranelift_codegen::ir::condcodes::IntCC;
 use cranelift_codegen::ir::immediates::Imm64;
@@ -34,7 +34,7 @@ use ptx_passes::reach::Reach;
 use super::helpers::{Arg, Helper};
 
 /// What the functions of one kernel share.
-pub struct Unit<'m> {
+pub(crate) struct Unit<'m> {
     pub module: &'m ir::Module,
     pub reach: &'m Reach,
     /// Offsets of shared variables by index.
@@ -56,7 +56,7 @@ pub struct Unit<'m> {
 
 impl Unit<'_> {
     /// The number of a signature; sizes count, alignment does not.
-    pub fn signature_number(&self, signature: &ir::Signature) -> Option<u64> {
+    pub(crate) fn signature_number(&self, signature: &ir::Signature) -> Option<u64> {
         let sizes = |slots: &[ir::Slot]| slots.iter().map(|slot| slot.size).collect::<Vec<_>>();
         let same = |other: &ir::Signature| {
             sizes(&other.returns) == sizes(&signature.returns) && sizes(&other.params) == sizes(&signature.params)
@@ -66,7 +66,7 @@ impl Unit<'_> {
 }
 
 /// The machine signature of a device function, or of a kernel's entry point.
-pub fn native_signature(function: &ir::Function) -> Signature {
+pub(crate) fn native_signature(function: &ir::Function) -> Signature {
     let mut signature = Signature::new(CallConv::SystemV);
     signature.params.push(AbiParam::special(types::I64, cranelift_codegen::ir::ArgumentPurpose::VMContext));
     if !function.entry {
@@ -94,7 +94,7 @@ fn constant() -> MemFlagsData {
 }
 
 /// One function being lowered.
-pub struct Lower<'f, 'm> {
+pub(crate) struct Lower<'f, 'm> {
     b: FunctionBuilder<'f>,
     unit: &'f Unit<'m>,
     function: &'f ir::Function,
@@ -125,7 +125,7 @@ pub struct Lower<'f, 'm> {
 
 impl<'f, 'm> Lower<'f, 'm> {
     /// Lowers `function` into `b`'s function.
-    pub fn lower(
+    pub(crate) fn lower(
         b: FunctionBuilder<'f>,
         unit: &'f Unit<'m>,
         function: &'f ir::Function,
@@ -380,7 +380,7 @@ impl<'f, 'm> Lower<'f, 'm> {
 }
 
 /// An empty function to lower into.
-pub fn shell(number: u32, function: &ir::Function) -> Function {
+pub(crate) fn shell(number: u32, function: &ir::Function) -> Function {
     use cranelift_codegen::ir::{GlobalValueData, UserExternalName, UserFuncName};
     let name = UserFuncName::User(UserExternalName { namespace: 0, index: number });
     let mut out = Function::with_name_signature(name, native_signature(function));

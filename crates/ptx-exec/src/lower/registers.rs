@@ -9,7 +9,7 @@ use super::Lower;
 use crate::window;
 
 /// The machine type of a PTX type. Halves live in integers.
-pub fn machine(ty: ir::Type) -> Type {
+pub(super) fn machine(ty: ir::Type) -> Type {
     match ty {
         ir::Type::F32 => types::F32,
         ir::Type::F64 => types::F64,
@@ -24,13 +24,13 @@ pub fn machine(ty: ir::Type) -> Type {
 }
 
 /// A slot on the native stack for a parameter.
-pub fn stack_slot(b: &mut FunctionBuilder, size: u32) -> StackSlot {
+pub(super) fn stack_slot(b: &mut FunctionBuilder, size: u32) -> StackSlot {
     b.create_sized_stack_slot(StackSlotData::new(StackSlotKind::ExplicitSlot, size.max(1), 4))
 }
 
 /// Newer compilers put floats into untyped registers. Such a register lives in a float register here when most of
 /// the instructions that use it compute with floats.
-pub fn classes(body: &ir::Body) -> Vec<Type> {
+pub(super) fn classes(body: &ir::Body) -> Vec<Type> {
     let mut votes = vec![0i32; body.registers.len()];
     let mut vote = |reg: ir::Reg, ty: ir::Type| {
         votes[reg as usize] += if matches!(ty, ir::Type::F32 | ir::Type::F64) { 1 } else { -1 };
@@ -96,19 +96,19 @@ impl Lower<'_, '_> {
     }
 
     /// What a register holds, as it is kept.
-    pub fn register_value(&mut self, reg: ir::Reg) -> Value {
+    pub(crate) fn register_value(&mut self, reg: ir::Reg) -> Value {
         let variable = self.variable(reg);
         self.b.use_var(variable)
     }
 
     /// Gives a register a value that `register_value` gave.
-    pub fn define_register(&mut self, reg: ir::Reg, value: Value) {
+    pub(crate) fn define_register(&mut self, reg: ir::Reg, value: Value) {
         let variable = self.variable(reg);
         self.b.def_var(variable, value);
     }
 
     /// The value of an operand as type `ty`.
-    pub fn get(&mut self, operand: Operand, ty: ir::Type) -> Value {
+    pub(crate) fn get(&mut self, operand: Operand, ty: ir::Type) -> Value {
         let wanted = machine(ty);
         match operand {
             Operand::Reg(reg) => {
@@ -138,7 +138,7 @@ impl Lower<'_, '_> {
     }
 
     /// Writes a value of type `ty` to a register. A wider register gets it extended.
-    pub fn set(&mut self, reg: ir::Reg, value: Value, ty: ir::Type) {
+    pub(crate) fn set(&mut self, reg: ir::Reg, value: Value, ty: ir::Type) {
         let class = self.classes[reg as usize];
         let value = self.fit(value, class, ty.is_signed());
         let variable = self.variable(reg);
@@ -146,7 +146,7 @@ impl Lower<'_, '_> {
     }
 
     /// Brings a value to another machine type: same bits, cut or extended.
-    pub fn fit(&mut self, value: Value, wanted: Type, signed: bool) -> Value {
+    pub(crate) fn fit(&mut self, value: Value, wanted: Type, signed: bool) -> Value {
         let have = self.b.func.dfg.value_type(value);
         if have == wanted {
             return value;
@@ -173,18 +173,18 @@ impl Lower<'_, '_> {
     }
 
     /// A predicate as 0 or 1.
-    pub fn predicate(&mut self, predicate: ir::Predicate) -> Value {
+    pub(crate) fn predicate(&mut self, predicate: ir::Predicate) -> Value {
         let value = self.get(predicate.value, ir::Type::Pred);
         if predicate.negated { self.b.ins().bxor_imm_s(value, 1) } else { value }
     }
 
     /// The condition of a guard.
-    pub fn guard(&mut self, guard: ir::Guard) -> Value {
+    pub(crate) fn guard(&mut self, guard: ir::Guard) -> Value {
         self.predicate(ir::Predicate { value: Operand::Reg(guard.reg), negated: guard.negated })
     }
 
     /// The address of something, in its own space.
-    pub fn symbol(&mut self, symbol: Symbol, offset: i64) -> Value {
+    pub(crate) fn symbol(&mut self, symbol: Symbol, offset: i64) -> Value {
         match symbol {
             Symbol::Variable(index) => {
                 let table = self.field(types::I64, std::mem::offset_of!(crate::context::Context, variables));
@@ -212,7 +212,7 @@ impl Lower<'_, '_> {
     }
 
     /// `mov.b64 d, {a, b}`
-    pub fn pack(&mut self, ty: ir::Type, dst: ir::Reg, src: &[Operand]) {
+    pub(crate) fn pack(&mut self, ty: ir::Type, dst: ir::Reg, src: &[Operand]) {
         let bits = ty.bits() / src.len().max(1) as u32;
         let part = part_type(bits);
         let whole = machine(untyped(ty));
@@ -237,7 +237,7 @@ impl Lower<'_, '_> {
     }
 
     /// `mov.b64 {a, b}, d`
-    pub fn unpack(&mut self, ty: ir::Type, dst: &[Option<ir::Reg>], src: Operand) {
+    pub(crate) fn unpack(&mut self, ty: ir::Type, dst: &[Option<ir::Reg>], src: Operand) {
         let bits = ty.bits() / dst.len().max(1) as u32;
         let part = part_type(bits);
         let value = self.get(src, untyped(ty));
@@ -262,7 +262,7 @@ fn part_type(bits: u32) -> ir::Type {
 }
 
 /// The type of the same width without a meaning.
-pub fn untyped(ty: ir::Type) -> ir::Type {
+pub(super) fn untyped(ty: ir::Type) -> ir::Type {
     match ty.bits() {
         1 => ir::Type::Pred,
         8 => ir::Type::B8,

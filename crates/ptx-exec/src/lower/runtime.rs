@@ -10,7 +10,13 @@ use crate::helpers::Helper;
 
 impl Lower<'_, '_> {
     /// Lays the sources out as words, calls, and takes the results from the same words.
-    pub fn runtime(&mut self, routine: Routine, code: u64, src: &[(Operand, Type)], dst: &[(Option<Reg>, Type)]) {
+    pub(crate) fn runtime(
+        &mut self,
+        routine: Routine,
+        code: u64,
+        src: &[(Operand, Type)],
+        dst: &[(Option<Reg>, Type)],
+    ) {
         let words = src.len().max(dst.len()).max(1) as u32;
         let slot = StackSlotData::new(StackSlotKind::ExplicitSlot, words * 8, 4);
         let slot = self.b.create_sized_stack_slot(slot);

@@ -12,7 +12,7 @@ use crate::helpers::Helper;
 
 impl Lower<'_, '_> {
     /// The value of a special register, in its natural width.
-    pub fn special(&mut self, special: Special) -> Value {
+    pub(crate) fn special(&mut self, special: Special) -> Value {
         let word = |axis: u8| usize::from(axis) * 4;
         match special {
             Special::Tid(axis) => match self.thread {

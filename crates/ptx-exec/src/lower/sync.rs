@@ -11,7 +11,7 @@ use crate::context::Context;
 use crate::helpers::Helper;
 
 impl Lower<'_, '_> {
-    pub fn barrier(
+    pub(crate) fn barrier(
         &mut self,
         op: BarrierOp,
         id: Operand,
@@ -45,7 +45,7 @@ impl Lower<'_, '_> {
         }
     }
 
-    pub fn warp(&mut self, op: &Op) {
+    pub(crate) fn warp(&mut self, op: &Op) {
         let Op::Warp { op, dst, predicate, a, b, c, mask, wide } = op else { return };
         let votes = matches!(op, WarpOp::VoteAll | WarpOp::VoteAny | WarpOp::VoteUni | WarpOp::Ballot);
         let value = match a {

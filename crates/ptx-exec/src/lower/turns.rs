@@ -32,7 +32,7 @@ use crate::turns::{AT_BARRIER, ENDED, HEAD, Head, IN_LOOP, IN_WARP, RUNS};
 const STRIDE: i64 = 8;
 
 /// What the lowering of such a kernel keeps.
-pub struct Turns {
+pub(crate) struct Turns {
     /// Where each pause goes on.
     resume: Vec<Block>,
     /// Pauses that have been lowered.
@@ -47,7 +47,7 @@ pub struct Turns {
 }
 
 /// Bytes of a thread's frame, and where local memory begins in it.
-pub fn frame(module: &ir::Module, kernel: usize, pauses: &Pauses, local: u64) -> (u32, u32) {
+pub(crate) fn frame(module: &ir::Module, kernel: usize, pauses: &Pauses, local: u64) -> (u32, u32) {
     let Ok(body) = &module.functions[kernel].body else { return (HEAD, HEAD) };
     let kept = pauses.kept.iter().map(|kept| pauses::places(body, kept).1).max().unwrap_or(0);
     let start = (HEAD + kept).next_multiple_of(16);
@@ -56,7 +56,7 @@ pub fn frame(module: &ir::Module, kernel: usize, pauses: &Pauses, local: u64) ->
 
 impl Lower<'_, '_> {
     /// Asks for threads, and finds out where each goes on.
-    pub fn rounds(&mut self, pauses: &Pauses, frame_bytes: u32, local: u32) {
+    pub(crate) fn rounds(&mut self, pauses: &Pauses, frame_bytes: u32, local: u32) {
         let frames = self.field(types::I64, offset_of!(Context, frames));
         let sizes = [0, 4].map(|place| self.field(types::I32, offset_of!(Context, block_size) + place));
         let [ask, begin, head, look, turn, finished, next] = [(); 7].map(|()| self.b.create_block());
@@ -132,7 +132,7 @@ impl Lower<'_, '_> {
     }
 
     /// Where this thread's local memory is, where threads run in turns.
-    pub fn local_in_frame(&mut self) -> Option<Value> {
+    pub(crate) fn local_in_frame(&mut self) -> Option<Value> {
         let Turns { frame, local, .. } = *self.turns.as_ref()?;
         Some(self.b.ins().iadd_imm_s(frame, i64::from(local)))
     }
@@ -185,7 +185,7 @@ impl Lower<'_, '_> {
     }
 
     /// Waits at a barrier. The answer, or nothing when threads have fibers.
-    pub fn barrier_turn(&mut self, op: ir::BarrierOp, id: ir::Value, vote: Value) -> Option<Value> {
+    pub(crate) fn barrier_turn(&mut self, op: ir::BarrierOp, id: ir::Value, vote: Value) -> Option<Value> {
         self.turns.as_ref()?;
         let ir::Value::Bits(id) = id else { return None };
         let code = self.int(types::I32, (id as i64) << 16 | op as i64);
@@ -202,7 +202,7 @@ impl Lower<'_, '_> {
     }
 
     /// Does something with the warp. The answer, or nothing when threads have fibers.
-    pub fn warp_turn(&mut self, code: Value, a: Value, bc: Value, mask: Value, site: Value) -> Option<Value> {
+    pub(crate) fn warp_turn(&mut self, code: Value, a: Value, bc: Value, mask: Value, site: Value) -> Option<Value> {
         self.turns.as_ref()?;
         self.bring(&[
             (a, offset_of!(Head, a)),
@@ -216,7 +216,7 @@ impl Lower<'_, '_> {
     }
 
     /// Lets others run. False when threads have fibers.
-    pub fn yield_turn(&mut self) -> bool {
+    pub(crate) fn yield_turn(&mut self) -> bool {
         if self.turns.is_none() {
             return false;
         }
@@ -226,7 +226,7 @@ impl Lower<'_, '_> {
 
     /// Another round of a loop through memory: every few of them neighbours catch up. False where block `index` does not end
     /// such a loop.
-    pub fn stride_turn(&mut self, index: usize) -> bool {
+    pub(crate) fn stride_turn(&mut self, index: usize) -> bool {
         let strides = |pauses: &Pauses| pauses.rounds[index] == Round::Strides;
         let Some(left) = self.turns.as_ref().map(|turns| turns.left) else { return false };
         if !self.unit.pauses.as_ref().is_some_and(strides) {
@@ -259,7 +259,7 @@ impl Lower<'_, '_> {
 
     /// The flag is up in a loop: whether somebody may be waited for there, and so others must run. Ends in a block of its
     /// own, which goes to `after`. False when loops of this kernel are no places to pause.
-    pub fn poll_turn(&mut self, after: Block) -> bool {
+    pub(crate) fn poll_turn(&mut self, after: Block) -> bool {
         let may_wait = |pauses: &Pauses| pauses.rounds.contains(&Round::MayWait);
         if self.turns.is_none() || !self.unit.pauses.as_ref().is_some_and(may_wait) {
             return false;

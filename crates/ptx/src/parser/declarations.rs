@@ -185,7 +185,7 @@ impl<'a> Parser<'a> {
                 return Ok(sum);
             };
             let sign = if self.accept(b'-') { -sign } else { sign };
-            sum = sum.wrapping_add((self.int()? as i64).wrapping_mul(sign));
+            sum = sum.wrapping_add(self.int()?.cast_signed().wrapping_mul(sign));
         }
     }
 

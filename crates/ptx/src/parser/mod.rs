@@ -42,6 +42,14 @@ impl<'a> Parser<'a> {
         self.tokens.get(self.at + ahead).map_or(Token::End, |s| s.token)
     }
 
+    /// The number so many tokens ahead, if there is one of 32 bits.
+    fn small_at(&self, ahead: usize) -> Option<u32> {
+        match self.peek_at(ahead) {
+            Token::Number(Number::Int(value)) => u32::try_from(value).ok(),
+            _ => None,
+        }
+    }
+
     fn line(&self) -> u32 {
         self.tokens[self.at].line
     }
@@ -171,10 +179,8 @@ impl<'a> Parser<'a> {
                         return if self.int()? == 64 { Ok(()) } else { self.error("only 64-bit addresses") };
                     }
                     "file" => {
-                        if let (Token::Number(Number::Int(file)), Token::Text(path)) =
-                            (self.peek_at(1), self.peek_at(2))
-                        {
-                            self.files.push((file as u32, path));
+                        if let (Some(file), Token::Text(path)) = (self.small_at(1), self.peek_at(2)) {
+                            self.files.push((file, path));
                         }
                         while self.line() == line && self.peek() != Token::End {
                             self.at += 1;
@@ -204,6 +210,11 @@ impl<'a> Parser<'a> {
         }
     }
 
+    #[expect(
+        clippy::cast_possible_truncation,
+        clippy::cast_sign_loss,
+        reason = "the cast saturates, and no version is that large or below zero"
+    )]
     fn version(&mut self) -> Result<u32> {
         match self.next() {
             Token::Number(Number::Double(bits)) => Ok((f64::from_bits(bits) * 10.0).round() as u32),

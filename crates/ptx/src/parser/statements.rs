@@ -61,11 +61,8 @@ impl<'a> Parser<'a> {
             Token::Dot("pragma") => self.skip_to(b';')?,
             // `.loc 1 2 3, function_name $L + 4, inlined_at 1 2 3` ends with its line.
             Token::Dot("loc" | "file") => {
-                if let (Token::Number(Number::Int(file)), Token::Number(Number::Int(place))) =
-                    (self.peek_at(1), self.peek_at(2))
-                {
-                    let caller = None;
-                    self.locations.push(Location { ptx: line, file: file as u32, line: place as u32, caller });
+                if let (Some(file), Some(place)) = (self.small_at(1), self.small_at(2)) {
+                    self.locations.push(Location { ptx: line, file, line: place, caller: None });
                 }
                 while self.line() == line && self.peek() != Token::End {
                     self.note_caller();
@@ -107,11 +104,10 @@ impl<'a> Parser<'a> {
     /// `inlined_at 1 2 3` belongs to the last location.
     fn note_caller(&mut self) {
         if let Token::Word("inlined_at") = self.peek()
-            && let (Token::Number(Number::Int(file)), Token::Number(Number::Int(line))) =
-                (self.peek_at(1), self.peek_at(2))
+            && let (Some(file), Some(line)) = (self.small_at(1), self.small_at(2))
             && let Some(location) = self.locations.last_mut()
         {
-            location.caller = Some((file as u32, line as u32));
+            location.caller = Some((file, line));
         }
     }
 
@@ -198,7 +194,7 @@ impl<'a> Parser<'a> {
                 (Some(name), self.addend()?)
             }
             _ => match self.signed_number()? {
-                Number::Int(offset) => (None, offset as i64),
+                Number::Int(offset) => (None, offset.cast_signed()),
                 _ => return self.error("an address is a whole number"),
             },
         };

@@ -41,7 +41,7 @@ macro_rules! adds {
             }
         )*
 
-        pub fn fill(table: Driver) -> Driver {
+        pub(crate) fn fill(table: Driver) -> Driver {
             entries!(table, $($name, )*
                 cuGraphAddNode, cuGraphAddNode_v2, cuGraphAddDependencies, cuGraphAddDependencies_v2, cuGraphRemoveDependencies, cuGraphRemoveDependencies_v2)
         }

@@ -26,7 +26,7 @@ static OPEN: AtomicUsize = AtomicUsize::new(0);
 static CAPTURES: Mutex<Vec<Arc<Capture>>> = Mutex::new(Vec::new());
 static NEXT_ID: AtomicU64 = AtomicU64::new(1);
 
-pub struct Capture {
+pub(crate) struct Capture {
     id: u64,
     graph: Arc<Graph>,
     /// The capture made the graph.
@@ -65,7 +65,7 @@ thread_local! {
 
 /// A point in a capture that an event stands for.
 #[derive(Clone)]
-pub struct Point {
+pub(crate) struct Point {
     capture: Arc<Capture>,
     after: Vec<Arc<Node>>,
 }
@@ -128,7 +128,7 @@ fn capture_for_work(queue: &Queue) -> CudaResult<Option<Arc<Capture>>> {
 }
 
 /// Takes work for a stream if it is being captured. Answers whether it did.
-pub fn takes(queue: &Queue, task: impl FnOnce() -> Task) -> CudaResult<bool> {
+pub(crate) fn takes(queue: &Queue, task: impl FnOnce() -> Task) -> CudaResult<bool> {
     match capture_for_work(queue)? {
         Some(capture) => capture.add(queue, task()).map(|()| true),
         None => Ok(false),
@@ -136,7 +136,7 @@ pub fn takes(queue: &Queue, task: impl FnOnce() -> Task) -> CudaResult<bool> {
 }
 
 /// Spoils a capture by something that cannot be captured.
-pub fn refuse(queue: &Queue) -> CudaResult {
+pub(crate) fn refuse(queue: &Queue) -> CudaResult {
     match capture_for_work(queue)? {
         Some(capture) => {
             capture.spoil();
@@ -147,7 +147,7 @@ pub fn refuse(queue: &Queue) -> CudaResult {
 }
 
 /// Nobody can wait for a context of which a stream is being captured.
-pub fn refuse_context(context: &Context) -> CudaResult {
+pub(crate) fn refuse_context(context: &Context) -> CudaResult {
     if OPEN.load(Ordering::Acquire) == 0 {
         return Ok(());
     }
@@ -163,7 +163,7 @@ pub fn refuse_context(context: &Context) -> CudaResult {
 }
 
 /// Refuses a call that may harm captures, if one forbids it to this thread.
-pub fn permit() -> CudaResult {
+pub(crate) fn permit() -> CudaResult {
     let mode = MODE.try_with(Cell::get).unwrap_or(capture_mode::GLOBAL);
     if OPEN.load(Ordering::Acquire) == 0 || mode == capture_mode::RELAXED {
         return Ok(());
@@ -179,7 +179,7 @@ pub fn permit() -> CudaResult {
 }
 
 /// Where a stream stands in its capture, for an event.
-pub fn point(queue: &Queue) -> CudaResult<Option<Point>> {
+pub(crate) fn point(queue: &Queue) -> CudaResult<Option<Point>> {
     match capture_of(queue) {
         Some(capture) => {
             let after = capture.with(queue, |joined| joined.after.clone())?;
@@ -190,7 +190,7 @@ pub fn point(queue: &Queue) -> CudaResult<Option<Point>> {
 }
 
 /// Has a stream wait for a point of a capture, which makes it part of that.
-pub fn join(queue: &Arc<Queue>, point: &Point) -> CudaResult {
+pub(crate) fn join(queue: &Arc<Queue>, point: &Point) -> CudaResult {
     let capture = &point.capture;
     if queue.kind == Kind::Legacy {
         capture.spoil();
@@ -222,7 +222,7 @@ pub fn join(queue: &Arc<Queue>, point: &Point) -> CudaResult {
 }
 
 /// A stream that is being captured waits for something outside.
-pub fn isolate(queue: &Queue) -> CudaResult {
+pub(crate) fn isolate(queue: &Queue) -> CudaResult {
     match capture_of(queue) {
         Some(capture) => {
             capture.spoil();
@@ -314,7 +314,7 @@ fn end(handle: CUstream) -> CudaResult<u64> {
 
 /// A stream goes, and with it a capture that began there. Of another stream the capture keeps what it did: the program
 /// may have joined it and have no more use for it.
-pub fn abandon(queue: &Queue) {
+pub(crate) fn abandon(queue: &Queue) {
     if let Some(capture) = capture_of(queue).filter(|capture| capture.origin == queue.id) {
         capture.spoil();
         close(&capture);
@@ -459,7 +459,7 @@ fn cuGraphUpload(exec: CUgraphExec, handle: CUstream) -> CudaResult {
     stream::queue(handle).map(|_| ())
 }
 
-pub fn fill(table: Driver) -> Driver {
+pub(crate) fn fill(table: Driver) -> Driver {
     entries!(
         table,
         cuStreamBeginCapture,

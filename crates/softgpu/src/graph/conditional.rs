@@ -19,7 +19,7 @@ use crate::values::Word;
 const MOST_BRANCHES: u32 = 4096;
 
 /// The number that a handle stands for. The handle is its address, so for a kernel setting it is a store.
-pub struct Condition {
+pub(super) struct Condition {
     address: u64,
     /// Of the memory: it goes with its context if that goes first.
     region: Option<u64>,
@@ -47,19 +47,19 @@ impl Drop for Condition {
 
 /// What a conditional node has, but for the graphs inside.
 #[derive(Clone)]
-pub struct Conditional {
+pub(crate) struct Conditional {
     condition: Arc<Condition>,
     kind: u32,
 }
 
 impl Conditional {
     /// Whether both ask their numbers in the same way.
-    pub fn is_like(&self, other: &Conditional) -> bool {
+    pub(crate) fn is_like(&self, other: &Conditional) -> bool {
         self.kind == other.kind
     }
 
     /// Before the first node of a launch.
-    pub fn begin(&self) -> CudaResult {
+    pub(crate) fn begin(&self) -> CudaResult {
         match self.condition.at_launch {
             Some(value) => Word::narrow(self.condition.address, value).write(),
             None => Ok(()),
@@ -67,7 +67,7 @@ impl Conditional {
     }
 
     /// Runs the branches that the number asks for.
-    pub fn run(&self, context: &Context, branch: impl Fn(usize) -> CudaResult) -> CudaResult {
+    pub(crate) fn run(&self, context: &Context, branch: impl Fn(usize) -> CudaResult) -> CudaResult {
         match self.kind {
             conditional_type::WHILE => {
                 while context.runs() && self.condition.value()? != 0 {
@@ -83,7 +83,7 @@ impl Conditional {
 
 /// The graphs inside, and their handles as the application is shown them.
 #[derive(Clone)]
-pub struct Branches {
+pub(crate) struct Branches {
     pub graphs: Arc<[Arc<Graph>]>,
     handles: Arc<[u64]>,
 }
@@ -94,7 +94,7 @@ impl Branches {
         Branches { handles: graphs.iter().map(|graph| graph.handle).collect(), graphs: graphs.into() }
     }
 
-    pub fn copy(&self) -> Branches {
+    pub(crate) fn copy(&self) -> Branches {
         Branches::new(self.graphs.iter().map(|graph| graph.copy()).collect())
     }
 }
@@ -117,7 +117,7 @@ fn cuGraphConditionalHandleCreate(
 }
 
 /// Adds a conditional node, and shows the application the graphs inside.
-pub fn add(
+pub(super) fn add(
     made: Out<CUgraphNode>,
     handle: CUgraph,
     after: InSlice<CUgraphNode>,
@@ -149,6 +149,6 @@ pub fn add(
     made.put(out(node.handle))
 }
 
-pub fn fill(table: Driver) -> Driver {
+pub(super) fn fill(table: Driver) -> Driver {
     entries!(table, cuGraphConditionalHandleCreate)
 }

@@ -23,7 +23,7 @@ static EXECS: Table<Exec> = Table::new(22);
 /// Freeing memory at a launch, uploading, node priorities.
 const KNOWN_FLAGS: u64 = 1 | 2 | 8;
 
-pub struct Exec {
+pub(super) struct Exec {
     flags: u64,
     plan: Mutex<Arc<Plan>>,
     /// A copy of what it was made from: what updates are compared with, and what a capture gets.
@@ -145,7 +145,7 @@ impl Plan {
     }
 }
 
-pub fn exec(handle: CUgraphExec) -> CudaResult<Arc<Exec>> {
+pub(super) fn exec(handle: CUgraphExec) -> CudaResult<Arc<Exec>> {
     state::state()?;
     EXECS.get(of(handle)).map_err(|_| CUDA_ERROR_INVALID_VALUE)
 }
@@ -383,7 +383,7 @@ fn cuGraphNodeGetEnabled(handle: CUgraphExec, node: CUgraphNode, to: Out<u32>) -
     with_step(handle, node, |step| to.put(u32::from(step.enabled)))
 }
 
-pub fn fill(table: Driver) -> Driver {
+pub(super) fn fill(table: Driver) -> Driver {
     entries!(
         table,
         cuGraphInstantiate = cuGraphInstantiate_v2,

@@ -133,7 +133,7 @@ fn cuGraphDebugDotPrint(handle: CUgraph, path: Str, _flags: u32) -> CudaResult {
     std::fs::write(path, dot).map_err(|_| CUDA_ERROR_OPERATING_SYSTEM)
 }
 
-pub fn fill(table: Driver) -> Driver {
+pub(super) fn fill(table: Driver) -> Driver {
     entries!(
         table,
         cuGraphDebugDotPrint,

@@ -6,7 +6,7 @@
 //! care what becomes of the graph it was made from.
 
 mod add;
-pub mod capture;
+pub(crate) mod capture;
 mod conditional;
 mod exec;
 mod lists;
@@ -28,12 +28,12 @@ use super::handles::{Table, of, out};
 use super::state;
 use conditional::Condition;
 use objects::Kept;
-pub use task::{KernelTask, Task};
+pub(crate) use task::{KernelTask, Task};
 
 static GRAPHS: Table<Graph> = Table::new(20);
 static NODES: Table<Node> = Table::new(21);
 
-pub struct Graph {
+pub(crate) struct Graph {
     handle: u64,
     /// A node's or a capture's: not the application's to destroy.
     owned: AtomicBool,
@@ -62,7 +62,7 @@ struct Edge {
     data: CUgraphEdgeData,
 }
 
-pub struct Node {
+pub(crate) struct Node {
     handle: u64,
     graph: Weak<Graph>,
     task: Mutex<Task>,
@@ -258,7 +258,7 @@ fn cuGraphNodeGetType(handle: CUgraphNode, kind: Out<CUgraphNodeType>) -> CudaRe
     kind.put(node(handle)?.task.lock().kind())
 }
 
-pub fn fill(table: Driver) -> Driver {
+pub(crate) fn fill(table: Driver) -> Driver {
     let families: [fn(Driver) -> Driver; 7] =
         [add::fill, capture::fill, conditional::fill, exec::fill, lists::fill, objects::fill, params::fill];
     let table = families.into_iter().fold(table, |table, fill| fill(table));

@@ -15,7 +15,7 @@ use crate::state;
 
 static OBJECTS: Table<UserObject> = Table::new(23);
 
-pub struct UserObject {
+pub(super) struct UserObject {
     handle: u64,
     destroy: unsafe extern "C" fn(*mut c_void),
     user: u64,
@@ -46,7 +46,7 @@ impl UserObject {
 }
 
 /// References that a graph has.
-pub struct Kept {
+pub(super) struct Kept {
     object: Arc<UserObject>,
     count: u64,
 }
@@ -126,7 +126,7 @@ fn cuGraphReleaseUserObject(handle: CUgraph, what: CUuserObject, count: u32) -> 
     Ok(())
 }
 
-pub fn fill(table: Driver) -> Driver {
+pub(super) fn fill(table: Driver) -> Driver {
     entries!(
         table,
         cuUserObjectCreate,

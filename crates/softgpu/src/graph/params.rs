@@ -13,42 +13,42 @@ use crate::{event, launch, set, shapes};
 use std::sync::Arc;
 
 /// The newer struct of kernel nodes.
-pub fn newer(params: &CUDA_KERNEL_NODE_PARAMS_v1) -> CUDA_KERNEL_NODE_PARAMS_v2 {
+pub(super) fn newer(params: &CUDA_KERNEL_NODE_PARAMS_v1) -> CUDA_KERNEL_NODE_PARAMS_v2 {
     let CUDA_KERNEL_NODE_PARAMS_v1 { function, grid, block, shared_mem_bytes, kernel_params, extra, .. } = *params;
     let none = CUDA_KERNEL_NODE_PARAMS_v2::default();
     CUDA_KERNEL_NODE_PARAMS_v2 { function, grid, block, shared_mem_bytes, kernel_params, extra, ..none }
 }
 
-pub fn kernel_task(params: &CUDA_KERNEL_NODE_PARAMS_v2) -> CudaResult<Task> {
+pub(super) fn kernel_task(params: &CUDA_KERNEL_NODE_PARAMS_v2) -> CudaResult<Task> {
     let named = if params.function.is_null() { params.kernel } else { params.function };
     // SAFETY: by the API's contract the node's parameters are those of its function.
     unsafe { launch::task(named, params) }
 }
 
-pub fn copy_task(copy: &CUDA_MEMCPY3D) -> CudaResult<Task> {
+pub(super) fn copy_task(copy: &CUDA_MEMCPY3D) -> CudaResult<Task> {
     shapes::check(copy)?;
     Ok(Task::Copy(Box::new(*copy)))
 }
 
-pub fn set_task(params: &CUDA_MEMSET_NODE_PARAMS) -> CudaResult<Task> {
+pub(super) fn set_task(params: &CUDA_MEMSET_NODE_PARAMS) -> CudaResult<Task> {
     set::check(params)?;
     Ok(Task::Set(*params))
 }
 
-pub fn host_task(params: &CUDA_HOST_NODE_PARAMS) -> CudaResult<Task> {
+pub(super) fn host_task(params: &CUDA_HOST_NODE_PARAMS) -> CudaResult<Task> {
     Ok(Task::Host(params.function.ok_or(CUDA_ERROR_INVALID_VALUE)?, of(params.user)))
 }
 
-pub fn record_task(handle: CUevent) -> CudaResult<Task> {
+pub(super) fn record_task(handle: CUevent) -> CudaResult<Task> {
     Ok(Task::Record(event::event(handle)?))
 }
 
-pub fn wait_task(handle: CUevent) -> CudaResult<Task> {
+pub(super) fn wait_task(handle: CUevent) -> CudaResult<Task> {
     Ok(Task::Wait(event::event(handle)?))
 }
 
 /// What the general calls describe.
-pub fn general_task(all: &CUgraphNodeParams) -> CudaResult<Task> {
+pub(super) fn general_task(all: &CUgraphNodeParams) -> CudaResult<Task> {
     match all.kind {
         node_type::KERNEL => kernel_task(&all.member()),
         node_type::MEMCPY => copy_task(&all.member::<CUDA_MEMCPY_NODE_PARAMS>().copy),
@@ -179,7 +179,7 @@ fn cuGraphKernelNodeCopyAttributes(dst: CUgraphNode, src: CUgraphNode) -> CudaRe
     Ok(())
 }
 
-pub fn fill(table: Driver) -> Driver {
+pub(super) fn fill(table: Driver) -> Driver {
     entries!(
         table,
         cuGraphKernelNodeSetParams,

@@ -18,7 +18,7 @@ use crate::values::Word;
 use crate::{launch, set, shapes, state};
 
 #[derive(Clone)]
-pub enum Task {
+pub(crate) enum Task {
     Kernel(KernelTask),
     Copy(Box<CUDA_MEMCPY3D>),
     Set(CUDA_MEMSET_NODE_PARAMS),
@@ -39,7 +39,7 @@ unsafe impl Sync for Task {}
 
 /// A launch. The parameters lie in words, so that each can be shown to the application where it lies.
 #[derive(Clone)]
-pub struct KernelTask {
+pub(crate) struct KernelTask {
     pub function: Arc<Function>,
     pub shape: Shape,
     cooperative: bool,
@@ -51,7 +51,13 @@ pub struct KernelTask {
 }
 
 impl KernelTask {
-    pub fn new(function: Arc<Function>, named: u64, shape: Shape, cooperative: bool, packed: &[u8]) -> KernelTask {
+    pub(crate) fn new(
+        function: Arc<Function>,
+        named: u64,
+        shape: Shape,
+        cooperative: bool,
+        packed: &[u8],
+    ) -> KernelTask {
         let mut words = vec![0u64; packed.len().div_ceil(8)];
         for (word, bytes) in words.iter_mut().zip(packed.chunks(8)) {
             let mut filled = [0; 8];
@@ -65,7 +71,7 @@ impl KernelTask {
     }
 
     /// A pointer to each parameter, good as long as the node has this task.
-    pub fn pointers(&self) -> *mut *mut c_void {
+    pub(crate) fn pointers(&self) -> *mut *mut c_void {
         self.pointers.as_ptr().cast_mut().cast()
     }
 
@@ -76,7 +82,7 @@ impl KernelTask {
 }
 
 impl Task {
-    pub fn kind(&self) -> u32 {
+    pub(crate) fn kind(&self) -> u32 {
         match self {
             Task::Kernel(_) => node_type::KERNEL,
             Task::Copy(_) => node_type::MEMCPY,
@@ -92,7 +98,7 @@ impl Task {
     }
 
     /// The graphs that it has inside.
-    pub fn inside(&self) -> &[Arc<Graph>] {
+    pub(crate) fn inside(&self) -> &[Arc<Graph>] {
         match self {
             Task::Graph(inside) => std::slice::from_ref(inside),
             Task::Conditional(_, branches) => &branches.graphs,
@@ -101,7 +107,7 @@ impl Task {
     }
 
     /// For another graph: a graph inside is copied too.
-    pub fn copy(&self) -> Task {
+    pub(crate) fn copy(&self) -> Task {
         match self {
             Task::Graph(inside) => {
                 let copy = inside.copy();
@@ -113,7 +119,7 @@ impl Task {
         }
     }
 
-    pub fn run(&self, context: &Context) -> CudaResult {
+    pub(crate) fn run(&self, context: &Context) -> CudaResult {
         match self {
             Task::Kernel(kernel) => {
                 let KernelTask { function, shape, cooperative, .. } = kernel;

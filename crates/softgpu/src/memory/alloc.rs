@@ -16,7 +16,7 @@ use crate::state;
 const PITCH: usize = 512;
 
 /// Allocates device memory for a context and enters it in the map.
-pub fn allocate(context: &Context, size: u64, kind: Kind) -> CudaResult<u64> {
+pub(crate) fn allocate(context: &Context, size: u64, kind: Kind) -> CudaResult<u64> {
     let device = state::device_of(context);
     let base = heap::allocate(device, context.id(), size)?;
     map::insert(Region::of(context, base, size, kind))?;
@@ -24,7 +24,7 @@ pub fn allocate(context: &Context, size: u64, kind: Kind) -> CudaResult<u64> {
 }
 
 /// Frees device memory that `allocate` gave.
-pub fn free(base: u64) -> CudaResult {
+pub(crate) fn free(base: u64) -> CudaResult {
     let mine =
         |region: &Region| matches!(region.kind, Kind::Device { .. } | Kind::Managed) && region.flags & FREEING == 0;
     let region = map::remove(base, mine).ok_or(CUDA_ERROR_INVALID_VALUE)?;
@@ -97,7 +97,7 @@ fn cuMemGetAddressRange_v2(base: Out<CUdeviceptr>, size: Out<usize>, dptr: CUdev
     Ok(())
 }
 
-pub fn fill(table: Driver) -> Driver {
+pub(crate) fn fill(table: Driver) -> Driver {
     entries!(
         table,
         cuMemAlloc_v2,

@@ -21,11 +21,11 @@ const SMALL: u64 = 1 << 20;
 const ALIGNMENT: u64 = marks::GRANULE;
 
 /// Addresses that the driver chooses itself.
-pub const FLOOR: u64 = DEVICE_BASE + DEVICE_SIZE;
-pub const CEILING: u64 = HOST_BASE;
+pub(crate) const FLOOR: u64 = DEVICE_BASE + DEVICE_SIZE;
+pub(crate) const CEILING: u64 = HOST_BASE;
 
 /// Device addresses in use, by the heap and by reservations.
-pub static SPACE: Mutex<Space> = Mutex::new(Space::new());
+pub(crate) static SPACE: Mutex<Space> = Mutex::new(Space::new());
 static ARENAS: Mutex<Option<HashMap<u64, Arena>>> = Mutex::new(None);
 
 /// The free pieces in the shared pages of one context.
@@ -105,7 +105,7 @@ fn whole_pages(size: u64) -> CudaResult<u64> {
 }
 
 /// Zeroed memory for the context with id `owner`.
-pub fn allocate(device: &Device, owner: u64, size: u64) -> CudaResult<u64> {
+pub(crate) fn allocate(device: &Device, owner: u64, size: u64) -> CudaResult<u64> {
     if size == 0 {
         return Err(CUDA_ERROR_INVALID_VALUE);
     }
@@ -135,7 +135,7 @@ pub fn allocate(device: &Device, owner: u64, size: u64) -> CudaResult<u64> {
 }
 
 /// Frees what a region stands for; it is no longer in the map.
-pub fn release(region: &Region) {
+pub(crate) fn release(region: &Region) {
     match &region.kind {
         Kind::Device { pool } => {
             if let Some(pool) = pool {

@@ -44,7 +44,7 @@ fn allocate(size: u64) -> CudaResult<u64> {
 }
 
 /// Frees an allocation that is no longer in the map.
-pub fn free(region: &Region) {
+pub(crate) fn free(region: &Region) {
     if let Ok(size) = pages(region.size) {
         sys::free(region.base, size);
         SPACE.lock().free(region.base);
@@ -124,7 +124,7 @@ fn cuMemHostGetFlags(flags: Out<u32>, p: *mut c_void) -> CudaResult {
     flags.put(pinned(p)?.flags | host_alloc_flag::DEVICE_MAP)
 }
 
-pub fn fill(table: Driver) -> Driver {
+pub(crate) fn fill(table: Driver) -> Driver {
     entries!(
         table,
         cuMemHostAlloc,

@@ -16,7 +16,7 @@ use crate::context::Context;
 
 /// A region of memory and what is known of it.
 #[derive(Clone)]
-pub struct Region {
+pub(crate) struct Region {
     pub base: u64,
     pub size: u64,
     /// The device it is charged to, or whose context registered it.
@@ -31,7 +31,7 @@ pub struct Region {
 }
 
 #[derive(Clone)]
-pub enum Kind {
+pub(crate) enum Kind {
     /// From the heap; of a pool, if it is one's.
     Device {
         pool: Option<Arc<Pool>>,
@@ -50,7 +50,7 @@ pub enum Kind {
 
 /// What a pointer stands for in a copy.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Place {
+pub(crate) enum Place {
     Device,
     /// Host memory that stays put: the copy may run later.
     Pinned,
@@ -62,22 +62,22 @@ static REGIONS: RwLock<BTreeMap<u64, Region>> = RwLock::new(BTreeMap::new());
 static NEXT_ID: AtomicU64 = AtomicU64::new(1);
 
 /// A number for a region.
-pub fn fresh_id() -> u64 {
+pub(crate) fn fresh_id() -> u64 {
     NEXT_ID.fetch_add(1, Ordering::Relaxed)
 }
 
 impl Region {
     /// Memory that belongs to a context and is charged to its device.
-    pub fn of(context: &Context, base: u64, size: u64, kind: Kind) -> Region {
+    pub(crate) fn of(context: &Context, base: u64, size: u64, kind: Kind) -> Region {
         let (device, owner, context) = (context.device, context.id(), context.handle);
         Region { base, size, device, owner, context, id: fresh_id(), flags: 0, kind }
     }
 
-    pub fn end(&self) -> u64 {
+    pub(crate) fn end(&self) -> u64 {
         self.base + self.size
     }
 
-    pub fn is_host(&self) -> bool {
+    pub(crate) fn is_host(&self) -> bool {
         matches!(self.kind, Kind::Host | Kind::Registered)
     }
 
@@ -91,7 +91,7 @@ impl Region {
 }
 
 /// Enters a region unless it overlaps another.
-pub fn insert(region: Region) -> CudaResult {
+pub(crate) fn insert(region: Region) -> CudaResult {
     let mut regions = REGIONS.write();
     let end = region.base.checked_add(region.size).ok_or(CUDA_ERROR_INVALID_VALUE)?;
     let before = regions.range(..end).next_back();
@@ -103,20 +103,20 @@ pub fn insert(region: Region) -> CudaResult {
 }
 
 /// Does anything lie in `[base, base + size)`?
-pub fn overlaps(base: u64, size: u64) -> bool {
+pub(crate) fn overlaps(base: u64, size: u64) -> bool {
     let end = base.saturating_add(size);
     REGIONS.read().range(..end).next_back().is_some_and(|(_, region)| region.end() > base)
 }
 
 /// The region that holds an address.
-pub fn find(address: u64) -> Option<Region> {
+pub(crate) fn find(address: u64) -> Option<Region> {
     let regions = REGIONS.read();
     let (_, region) = regions.range(..=address).next_back()?;
     (address < region.end()).then(|| region.clone())
 }
 
 /// Words about the allocation nearest to an address, for whoever has to find out what a kernel did wrong.
-pub fn nearest(address: u64) -> Option<String> {
+pub(crate) fn nearest(address: u64) -> Option<String> {
     let [below, above, freed] = blocks::around(address);
     let regions = REGIONS.read();
     let alone = |region: &&Region| !blocks::any_in(region.base, region.end());
@@ -141,7 +141,7 @@ pub fn nearest(address: u64) -> Option<String> {
 }
 
 /// Takes out the region that starts at `base`, if `fits` likes it.
-pub fn remove(base: u64, fits: impl FnOnce(&Region) -> bool) -> Option<Region> {
+pub(crate) fn remove(base: u64, fits: impl FnOnce(&Region) -> bool) -> Option<Region> {
     let mut regions = REGIONS.write();
     if !fits(regions.get(&base)?) {
         return None;
@@ -150,19 +150,23 @@ pub fn remove(base: u64, fits: impl FnOnce(&Region) -> bool) -> Option<Region> {
 }
 
 /// Changes the region that starts at `base`, if `change` says that it may.
-pub fn update(base: u64, change: impl FnOnce(&mut Region) -> bool) -> bool {
+pub(crate) fn update(base: u64, change: impl FnOnce(&mut Region) -> bool) -> bool {
     REGIONS.write().get_mut(&base).is_some_and(change)
 }
 
 /// Takes out all that a context owns.
-pub fn remove_owned(owner: u64) -> Vec<Region> {
+pub(crate) fn remove_owned(owner: u64) -> Vec<Region> {
     let mut regions = REGIONS.write();
     let bases: Vec<u64> = regions.values().filter(|region| region.owner == owner).map(|region| region.base).collect();
     bases.iter().filter_map(|base| regions.remove(base)).collect()
 }
 
 /// Runs `body` on the mappings that make up exactly `[base, base + size)`; fails if they do not.
-pub fn with_mappings<R>(base: u64, size: u64, body: impl FnOnce(&mut Mappings) -> CudaResult<R>) -> CudaResult<R> {
+pub(crate) fn with_mappings<R>(
+    base: u64,
+    size: u64,
+    body: impl FnOnce(&mut Mappings) -> CudaResult<R>,
+) -> CudaResult<R> {
     let mut regions = REGIONS.write();
     let end = base.checked_add(size).filter(|_| size > 0).ok_or(CUDA_ERROR_INVALID_VALUE)?;
     let mut at = base;
@@ -180,18 +184,18 @@ pub fn with_mappings<R>(base: u64, size: u64, body: impl FnOnce(&mut Mappings) -
 }
 
 /// Some adjoining mappings.
-pub struct Mappings<'a> {
+pub(crate) struct Mappings<'a> {
     regions: &'a mut BTreeMap<u64, Region>,
     bases: Vec<u64>,
 }
 
 impl Mappings<'_> {
-    pub fn remove(&mut self) -> Vec<Region> {
+    pub(crate) fn remove(&mut self) -> Vec<Region> {
         self.bases.iter().filter_map(|base| self.regions.remove(base)).collect()
     }
 
     /// Gives a device access to all of them; answers with the best access each has then.
-    pub fn grant(&mut self, device: i32, flags: u32) -> Vec<(u64, u64, u32)> {
+    pub(crate) fn grant(&mut self, device: i32, flags: u32) -> Vec<(u64, u64, u32)> {
         let mut answers = Vec::new();
         for base in &self.bases {
             let Some(region) = self.regions.get_mut(base) else { continue };
@@ -206,7 +210,7 @@ impl Mappings<'_> {
 }
 
 /// Is all of `[address, address + len)` memory that was handed out, and may it be read (and written)?
-pub fn is_accessible(address: u64, len: u64, write: bool) -> bool {
+pub(crate) fn is_accessible(address: u64, len: u64, write: bool) -> bool {
     let wanted = if write { 3 } else { 1 };
     let Some(end) = address.checked_add(len) else { return false };
     let regions = REGIONS.read();
@@ -228,7 +232,7 @@ pub fn is_accessible(address: u64, len: u64, write: bool) -> bool {
 }
 
 /// What a pointer given to a copy is. Addresses in the window must have been handed out.
-pub fn classify(address: u64, len: u64, write: bool) -> CudaResult<Place> {
+pub(crate) fn classify(address: u64, len: u64, write: bool) -> CudaResult<Place> {
     let known = find(address);
     match known {
         Some(region) if !is_accessible(address, len, write) => {
@@ -242,6 +246,6 @@ pub fn classify(address: u64, len: u64, write: bool) -> CudaResult<Place> {
     }
 }
 
-pub fn in_window(address: u64) -> bool {
+pub(crate) fn in_window(address: u64) -> bool {
     (plan::WINDOW_BASE..plan::WINDOW_BASE + plan::WINDOW_SIZE).contains(&address)
 }

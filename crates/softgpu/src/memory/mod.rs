@@ -13,19 +13,19 @@
 //!
 //! Locks are taken in this order: `vmm::RESERVED`, `sys::IN_USE`, then `map`'s regions or a `SPACE`, one at a time.
 
-pub mod alloc;
+pub(crate) mod alloc;
 pub mod blocks;
-pub mod heap;
-pub mod host;
-pub mod map;
-pub mod pointer;
-pub mod pool;
-pub mod space;
-pub mod sys;
-pub mod vmm;
+pub(crate) mod heap;
+pub(crate) mod host;
+pub(crate) mod map;
+pub(crate) mod pointer;
+pub(crate) mod pool;
+pub(crate) mod space;
+pub(crate) mod sys;
+pub(crate) mod vmm;
 
 /// Frees what a context owns that has ended.
-pub fn free_context(owner: u64) {
+pub(crate) fn free_context(owner: u64) {
     for region in map::remove_owned(owner) {
         heap::release(&region);
     }

@@ -103,6 +103,6 @@ fn cuPointerSetAttribute(value: Untyped, attribute: u32, ptr: CUdeviceptr) -> Cu
     valid(attribute == pointer_attribute::SYNC_MEMOPS && map::find(ptr).is_some())
 }
 
-pub fn fill(table: Driver) -> Driver {
+pub(crate) fn fill(table: Driver) -> Driver {
     entries!(table, cuPointerGetAttribute, cuPointerGetAttributes, cuPointerSetAttribute)
 }

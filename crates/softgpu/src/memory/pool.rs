@@ -22,11 +22,11 @@ use crate::queue::Work;
 use crate::{state, stream};
 
 /// In a region's flags: a stream will free it.
-pub const FREEING: u32 = 1 << 31;
+pub(crate) const FREEING: u32 = 1 << 31;
 
 static POOLS: Table<Pool> = Table::new(5);
 
-pub struct Pool {
+pub(crate) struct Pool {
     handle: u64,
     device: usize,
     is_default: bool,
@@ -64,12 +64,12 @@ impl Pool {
     }
 
     /// Memory of this pool was freed.
-    pub fn returned(&self, size: u64) {
+    pub(crate) fn returned(&self, size: u64) {
         let mut usage = self.usage.lock();
         usage.used = usage.used.saturating_sub(size);
     }
 
-    pub fn handle(&self) -> u64 {
+    pub(crate) fn handle(&self) -> u64 {
         self.handle
     }
 }
@@ -252,7 +252,7 @@ fn cuMemPoolGetAccess(flags: Out<CUmemAccess_flags>, from: CUmemoryPool, locatio
     flags.put(access::READ_WRITE)
 }
 
-pub fn fill(table: Driver) -> Driver {
+pub(crate) fn fill(table: Driver) -> Driver {
     entries!(
         table,
         cuMemAllocAsync,

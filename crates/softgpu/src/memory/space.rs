@@ -3,19 +3,19 @@
 use std::collections::BTreeMap;
 
 /// Ranges that are taken, by their first address.
-pub struct Space {
+pub(crate) struct Space {
     taken: BTreeMap<u64, u64>,
     /// Where the next search starts: freed addresses rest a while, which makes use after free easier to see.
     next: u64,
 }
 
 impl Space {
-    pub const fn new() -> Space {
+    pub(crate) const fn new() -> Space {
         Space { taken: BTreeMap::new(), next: 0 }
     }
 
     /// Takes exactly this range if it is free.
-    pub fn take_at(&mut self, address: u64, size: u64) -> bool {
+    pub(crate) fn take_at(&mut self, address: u64, size: u64) -> bool {
         let Some(end) = address.checked_add(size).filter(|_| size > 0) else { return false };
         let before = self.taken.range(..end).next_back();
         if before.is_some_and(|(at, len)| at + len > address) {
@@ -26,7 +26,7 @@ impl Space {
     }
 
     /// Takes a free range of `size` bytes between `floor` and `ceiling`, aligned to `align` (a power of two).
-    pub fn take(&mut self, floor: u64, ceiling: u64, size: u64, align: u64) -> Option<u64> {
+    pub(crate) fn take(&mut self, floor: u64, ceiling: u64, size: u64, align: u64) -> Option<u64> {
         let start = self.next.clamp(floor, ceiling);
         let found = self.find(start, ceiling, size, align).or_else(|| self.find(floor, ceiling, size, align))?;
         self.taken.insert(found, size);
@@ -50,7 +50,7 @@ impl Space {
     }
 
     /// Gives a range back that was taken as a whole.
-    pub fn free(&mut self, address: u64) -> Option<u64> {
+    pub(crate) fn free(&mut self, address: u64) -> Option<u64> {
         self.taken.remove(&address)
     }
 }

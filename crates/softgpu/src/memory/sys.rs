@@ -7,7 +7,7 @@ use parking_lot::RwLock;
 use ptx_exec::marks;
 
 /// Held for reading while the driver itself touches mapped memory, for writing while a mapping goes away.
-pub static IN_USE: RwLock<()> = RwLock::new(());
+pub(crate) static IN_USE: RwLock<()> = RwLock::new(());
 
 fn map(address: u64, size: u64, access: i32, flags: i32, file: RawFd, offset: u64) -> std::io::Result<()> {
     // SAFETY: the address lies in the window, where nothing but the memory of this driver is; the caller owns the
@@ -26,13 +26,13 @@ fn map(address: u64, size: u64, access: i32, flags: i32, file: RawFd, offset: u6
 }
 
 /// Takes addresses without memory; fails if any of them is in use.
-pub fn reserve(address: u64, size: u64) -> std::io::Result<()> {
+pub(crate) fn reserve(address: u64, size: u64) -> std::io::Result<()> {
     let flags = MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED_NOREPLACE;
     map(address, size, libc::PROT_NONE, flags, -1, 0)
 }
 
 /// Fresh zeroed memory at addresses that nobody uses.
-pub fn allocate(address: u64, size: u64) -> std::io::Result<()> {
+pub(crate) fn allocate(address: u64, size: u64) -> std::io::Result<()> {
     let flags = MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED_NOREPLACE;
     map(address, size, libc::PROT_READ | libc::PROT_WRITE, flags, -1, 0)?;
     // SAFETY: the range was just mapped. The advice may be refused.
@@ -41,7 +41,7 @@ pub fn allocate(address: u64, size: u64) -> std::io::Result<()> {
 }
 
 /// Gives addresses and memory back.
-pub fn free(address: u64, size: u64) {
+pub(crate) fn free(address: u64, size: u64) {
     let _quiet = IN_USE.write();
     marks::clear(address, size);
     // SAFETY: the caller owns the range and nobody uses it (`IN_USE`); kernels that do are told so by a fault.
@@ -49,12 +49,12 @@ pub fn free(address: u64, size: u64) {
 }
 
 /// Maps a file into a reserved range, without access yet.
-pub fn map_file(address: u64, size: u64, file: &OwnedFd, offset: u64) -> std::io::Result<()> {
+pub(crate) fn map_file(address: u64, size: u64, file: &OwnedFd, offset: u64) -> std::io::Result<()> {
     map(address, size, libc::PROT_NONE, MAP_SHARED | MAP_FIXED, file.as_raw_fd(), offset)
 }
 
 /// Takes the memory out of a reserved range; the addresses stay reserved.
-pub fn unmap_file(address: u64, size: u64) -> std::io::Result<()> {
+pub(crate) fn unmap_file(address: u64, size: u64) -> std::io::Result<()> {
     let _quiet = IN_USE.write();
     marks::clear(address, size);
     let flags = MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED;
@@ -62,7 +62,7 @@ pub fn unmap_file(address: u64, size: u64) -> std::io::Result<()> {
 }
 
 /// Changes the access to mapped memory.
-pub fn protect(address: u64, size: u64, read: bool, write: bool) -> std::io::Result<()> {
+pub(crate) fn protect(address: u64, size: u64, read: bool, write: bool) -> std::io::Result<()> {
     let _quiet = IN_USE.write();
     let access = if write {
         libc::PROT_READ | libc::PROT_WRITE
@@ -79,7 +79,7 @@ pub fn protect(address: u64, size: u64, read: bool, write: bool) -> std::io::Res
 }
 
 /// A file in memory, of a size that nobody can change.
-pub fn memory_file(size: u64) -> std::io::Result<OwnedFd> {
+pub(crate) fn memory_file(size: u64) -> std::io::Result<OwnedFd> {
     let flags = libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING;
     // SAFETY: a plain system call with a static name.
     let raw = unsafe { libc::memfd_create(c"softgpu".as_ptr(), flags) };
@@ -95,7 +95,7 @@ pub fn memory_file(size: u64) -> std::io::Result<OwnedFd> {
 }
 
 /// Size and seals of a descriptor that somebody gave us: `None` unless its size can never change.
-pub fn sealed_size(file: &OwnedFd) -> Option<u64> {
+pub(crate) fn sealed_size(file: &OwnedFd) -> Option<u64> {
     let raw = file.as_raw_fd();
     // SAFETY: plain system calls; `stat` is written by fstat before it is read.
     unsafe {

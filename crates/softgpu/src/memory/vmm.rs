@@ -25,7 +25,7 @@ static HANDLES: Table<Physical> = Table::new(4);
 static RESERVED: Mutex<BTreeMap<u64, u64>> = Mutex::new(BTreeMap::new());
 
 /// Physical memory. It lives as long as a handle or a mapping of it does.
-pub struct Physical {
+pub(crate) struct Physical {
     handle: u64,
     /// Releases that the handle can still take.
     references: AtomicU32,
@@ -42,7 +42,7 @@ unsafe impl Send for Physical {}
 unsafe impl Sync for Physical {}
 
 impl Physical {
-    pub fn device(&self) -> usize {
+    pub(crate) fn device(&self) -> usize {
         self.prop.location.id.max(0) as usize
     }
 }
@@ -287,7 +287,7 @@ fn cuMemGetAccess(flags: Out<u64>, location: In<CUmemLocation>, ptr: CUdeviceptr
     flags.put(u64::from(found.map_or(0, |(_, flags)| *flags)))
 }
 
-pub fn fill(table: Driver) -> Driver {
+pub(crate) fn fill(table: Driver) -> Driver {
     entries!(
         table,
         cuMemGetAllocationGranularity,
