@@ -22,22 +22,22 @@ pub enum ImageError {
     #[error("the image is neither PTX nor a fat binary")]
     Unknown,
     /// Sizes or payloads that do not add up.
-    #[error("the fat binary is damaged")]
+    #[error("the fat binary is corrupt")]
     Damaged,
     /// A compression that is not known.
-    #[error("the image's PTX is compressed in a way that is not known")]
+    #[error("the image's PTX is compressed with an unsupported method")]
     Compression,
     /// More text than is ever unpacked.
-    #[error("the image's PTX needs more than {} MiB", unpack::MAX_TEXT >> 20)]
+    #[error("the image's PTX is larger than {} MiB", unpack::MAX_TEXT >> 20)]
     TooLarge,
     /// Machine code alone.
     #[error(
-        "the image holds machine code for NVIDIA GPUs only, no PTX (nvcc: -gencode arch=compute_75,code=compute_75; \
+        "the image contains machine code for NVIDIA GPUs only, no PTX (nvcc: -gencode arch=compute_75,code=compute_75; \
          CuPy: CUPY_COMPILE_WITH_PTX=1; Numba: without nvidia-nvjitlink)"
     )]
     NoPtx,
     /// PTX for one capability (the first) alone, which is not the device's (the second).
-    #[error("the image's PTX is for compute capability {0} alone, this device has {1}")]
+    #[error("the image's PTX is specific to compute capability {0}, this device has {1}")]
     Specific(u32, u32),
 }
 

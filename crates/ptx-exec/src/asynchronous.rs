@@ -89,7 +89,7 @@ pub(crate) unsafe fn barrier(context: *mut Context, code: u64, space: Space, wor
                 let next = |state| arrive(state, count, leaving);
                 match cell.fetch_update(Ordering::SeqCst, Ordering::SeqCst, next) {
                     Ok(before) => *words = before,
-                    Err(_) => misused("more threads arrive at an mbarrier than it waits for"),
+                    Err(_) => misused("more threads arrive at an mbarrier than it expects"),
                 }
             }
             // The pending count goes up by one for the copies and down by one as they are done.

@@ -3,8 +3,8 @@
 use std::collections::VecDeque;
 
 use super::context::Context;
+use super::interleave::Interleaving;
 use super::stuck::Stuck;
-use super::turns::Turns;
 use super::warp::Warp;
 
 /// Barriers of a block.
@@ -21,14 +21,14 @@ pub struct BlockState {
     pub exited: u32,
     /// Fibers that may run on.
     pub ready: VecDeque<u32>,
-    /// Fibers that may run on, but have had their turn.
+    /// Fibers that can run, but have used up their time slice.
     pub yielded: VecDeque<u32>,
     /// Number of fibers that wait for others.
     pub waiting: u32,
     pub barriers: [Barrier; BARRIERS],
     pub warps: Vec<Warp>,
     /// Where one fiber runs all threads.
-    pub turns: Turns,
+    pub interleaving: Interleaving,
     /// Contexts of the fibers by number.
     pub contexts: Vec<*mut Context>,
 }
@@ -41,7 +41,7 @@ pub struct Barrier {
     pub expected: u32,
     pub waiting: Vec<u32>,
     pub count: u32,
-    /// Whether somebody at the barrier wants to know how the others voted.
+    /// Whether a thread at the barrier asks how the others voted.
     pub votes: bool,
 }
 
@@ -57,7 +57,7 @@ impl BlockState {
             waiting: 0,
             barriers: Default::default(),
             warps: Vec::new(),
-            turns: Turns::default(),
+            interleaving: Interleaving::default(),
             contexts: Vec::new(),
         }
     }
@@ -80,7 +80,7 @@ impl BlockState {
             }
         }
         self.warps.clear();
-        self.turns = Turns::default();
+        self.interleaving = Interleaving::default();
     }
 
     /// The warp of a thread, with lanes beyond the end of the block marked as gone.
@@ -124,7 +124,7 @@ impl BlockState {
         barrier.count = 0;
         let mut waiting = std::mem::take(&mut barrier.waiting);
         if result.count == 0 && !self.barriers[id].votes {
-            // Nobody asks for the result: leave the contexts alone, they are far apart in memory.
+            // No thread asks for the result: leave the contexts alone, they are far apart in memory.
             self.waiting -= waiting.len() as u32;
             self.ready.extend(waiting.drain(..));
         } else {
@@ -152,7 +152,7 @@ impl BlockState {
         stuck.to_string()
     }
 
-    /// A thread has ended: nobody waits for it any more.
+    /// A thread has ended: no barrier waits for it any more.
     pub fn thread_exit(&mut self, linear: u32) {
         self.exited += 1;
         for id in 0..BARRIERS {
@@ -176,7 +176,7 @@ impl BlockState {
         }
     }
 
-    /// When nobody can run: answers those who asked which lanes run along with them. True when there were any.
+    /// When no thread can run: answers those who asked which lanes run along with them. True when there were any.
     pub fn settle(&mut self) -> bool {
         let mut any = false;
         for index in 0..self.warps.len() {

@@ -9,7 +9,7 @@ pub struct Compiled {
     pub entry: EntryPoint,
     /// For indirect calls: one entry for each function of the module.
     pub functions: Vec<FunctionEntry>,
-    /// Bytes of each thread's frame, where threads run in turns.
+    /// Bytes of each thread's frame, where threads are interleaved.
     pub frame_bytes: u32,
     lines: Vec<Line>,
     /// Where the code lies.
@@ -47,7 +47,7 @@ impl Compiled {
 pub struct Image {
     pub bytes: Vec<u8>,
     pub entry: usize,
-    /// Bytes of each thread's frame, where threads run in turns.
+    /// Bytes of each thread's frame, where threads are interleaved.
     pub frame_bytes: u32,
     /// In the order of the code.
     pub lines: Vec<Line>,
@@ -60,14 +60,14 @@ struct Memory {
     size: usize,
 }
 
-// SAFETY: nobody writes to the code once it is placed.
+// SAFETY: the code is not written to once it is placed.
 unsafe impl Send for Memory {}
 // SAFETY: as above.
 unsafe impl Sync for Memory {}
 
 impl Drop for Memory {
     fn drop(&mut self) {
-        // SAFETY: grids borrow the code they run, so nobody executes it now.
+        // SAFETY: grids borrow the code they run, so it is not being executed now.
         unsafe { libc::munmap(self.base, self.size) };
     }
 }

@@ -14,7 +14,7 @@ use ptx_passes::pauses;
 use ptx_passes::reach::Reach;
 
 use super::code::Image;
-use super::lower::{Lower, Unit, shell, turns};
+use super::lower::{Lower, Unit, interleave, shell};
 use super::module::Threads;
 
 /// Code that could not be made. Nothing that a text can say should lead here.
@@ -105,9 +105,9 @@ pub(crate) fn compile(
     for (index, offset) in &reach.shared {
         shared[*index] = Some(*offset);
     }
-    let pauses = if threads == Threads::InTurns { pauses::of(module, reach) } else { None };
+    let pauses = if threads == Threads::Interleaved { pauses::of(module, reach) } else { None };
     let kernel = reach.functions[0];
-    let frame = pauses.as_ref().map(|pauses| turns::frame(module, kernel, pauses, reach.local_bytes));
+    let frame = pauses.as_ref().map(|pauses| interleave::frame(module, kernel, pauses, reach.local_bytes));
     let unit = Unit {
         module,
         reach,

@@ -56,7 +56,7 @@ pub struct Context {
     pub dynamic_shared: u32,
     /// What blocks of a cooperative grid meet at, or 0.
     pub workspace: u64,
-    /// Frames of the threads, where they run in turns.
+    /// Frames of the threads, where they are interleaved.
     pub frames: *mut u8,
     /// Of the marks, for kernels that are checked.
     pub marks: u64,
@@ -74,7 +74,7 @@ pub struct Context {
     pub polls: u32,
     /// Number of the fiber in its block.
     pub fiber: u32,
-    /// What whoever woke this fiber wants to tell it.
+    /// What this fiber is told by what woke it.
     pub answer: u64,
     pub fault: Option<RawFault>,
     pub scratch: Vec<u8>,

@@ -60,7 +60,7 @@ impl<'a> Grid<'a> {
         self.launch.workspace.is_some()
     }
 
-    /// The next few blocks that nobody has taken.
+    /// The next few blocks that no thread has taken.
     pub fn take(&self) -> Option<Range<u64>> {
         let left = self.blocks.saturating_sub(self.next_block.load(Ordering::Relaxed));
         // Large bites while there is plenty, so that the counter is not what limits us; small ones at the end.

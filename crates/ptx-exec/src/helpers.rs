@@ -11,11 +11,11 @@ use super::block::{BARRIERS, BarrierResult};
 use super::context::{Context, Pause, RawFault, fail, suspend};
 use super::fault::FaultKind;
 use super::half_math;
+use super::interleave;
 use super::marks;
 use super::math;
 use super::print;
 use super::routines;
-use super::turns;
 use super::warp::Input;
 use crate::window;
 
@@ -65,10 +65,10 @@ helpers! {
     Abort(I64, I32) -> [] = abort;
     /// context: the attention flag is up.
     Poll(I64) -> [] = poll;
-    /// context, threads in a range: which threads have their turns next.
-    NextRange(I64, I32) -> [I64] = turns::next_range;
-    /// context: the attention flag is up where threads run in turns.
-    PollTurn(I64) -> [I32] = turns::poll;
+    /// context, threads in a range: which threads run next.
+    NextRange(I64, I32) -> [I64] = interleave::next_range;
+    /// context: the attention flag is up where threads are interleaved.
+    PollInterleaved(I64) -> [I32] = interleave::poll;
     /// context: the thread has ended.
     ThreadExit(I64) -> [] = thread_exit;
     /// context, operation, barrier, count, vote
@@ -321,7 +321,7 @@ extern "C" fn free(context: *mut Context, address: u64) {
     // SAFETY: as above.
     let heap = unsafe { (*(*context).grid).launch.heap };
     if address != 0 && !heap.is_some_and(|heap| heap.give(address)) {
-        let message = String::from("free of what malloc did not give, or gave and got back");
+        let message = String::from("free() of a pointer that malloc() did not return, or that was freed already");
         // SAFETY: called by compiled code on the running fiber; what is dropped late is moved into the fault.
         unsafe { fail(context, RawFault { kind: FaultKind::Trap, address: Some(address), message }) }
     }

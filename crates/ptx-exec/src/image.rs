@@ -1,6 +1,6 @@
 //! Images in device memory: what textures and surfaces are made of, and the tables by which kernels find them.
 //!
-//! A kernel names an object by a number that anybody may have made up, so it is looked up. What is found is held while
+//! A kernel names an object by a number, which may be made up, so it is looked up. What is found is held while
 //! it is used; the memory behind it may go away at any time, which is a fault like any other.
 
 use std::cell::Cell;
@@ -82,7 +82,7 @@ pub struct Texture {
     pub linear_levels: bool,
     pub level_bias: f32,
     pub level_clamp: [f32; 2],
-    /// Memory that is no array: outside of it is nothing.
+    /// Plain memory instead of an array: there is nothing outside of it.
     pub plain_memory: bool,
 }
 
@@ -146,7 +146,7 @@ pub fn texture(number: u64) -> Option<*const Texture> {
         let found = Arc::into_raw(TEXTURES.get(number)?);
         slot.set(Recent { number, changes, texture: found });
         if !recent.texture.is_null() {
-            // SAFETY: it came from `into_raw`, and by this function's contract nobody uses it any more.
+            // SAFETY: it came from `into_raw`, and by this function's contract it is no longer used.
             drop(unsafe { Arc::from_raw(recent.texture) });
         }
         Some(found)

@@ -1,9 +1,9 @@
-//! Which bytes of the window are nobody's, although memory is there.
+//! Which bytes of the window are mapped but not allocated.
 //!
 //! Small allocations share pages, and large ones end in the middle of a page, so that the processor does not notice when a
 //! kernel goes a little beyond one. For each 256 bytes of the window there is a word here that says how many of them, at
-//! their end, belong to nobody. Kernels that are checked (`Check`) look it up before each access. Nothing is marked unless
-//! somebody who hands out memory says so.
+//! their end, are not allocated. Kernels that are checked (`Check`) look it up before each access. Nothing is marked unless
+//! an allocator says so.
 
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU16, Ordering};
@@ -42,7 +42,7 @@ fn index(address: u64) -> Option<usize> {
     (offset < window::SIZE).then_some((offset / GRANULE) as usize)
 }
 
-/// Of the `len` bytes at `address`, a multiple of `GRANULE`, the first `usable` are somebody's.
+/// Of the `len` bytes at `address`, a multiple of `GRANULE`, the first `usable` are allocated.
 pub fn set(address: u64, len: u64, usable: u64) {
     let (Some(words), Some(first)) = (words(), index(address)) else { return };
     let usable = usable.min(len);
@@ -78,7 +78,7 @@ pub fn clear(address: u64, len: u64) {
     edge(high, start + bytes);
 }
 
-/// Whether any of `size` bytes is nobody's.
+/// Whether any of `size` bytes is not allocated.
 pub fn is_marked(address: u64, size: u64) -> bool {
     let (Some(words), Some(first)) = (words(), index(address)) else { return false };
     let mut at = address % GRANULE;

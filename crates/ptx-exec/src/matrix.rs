@@ -9,7 +9,7 @@
 //! of c: element i of the fragment is row g + 8 (i / 2), column 2 t + i % 2
 //! ```
 //!
-//! For `wmma` nobody says, so the elements are dealt out in the order of rows, the same number to each lane.
+//! For `wmma` it is unspecified, so the elements are dealt out in the order of rows, the same number to each lane.
 
 use ptx_passes::ir::Space;
 use ptx_passes::matrix::{FragmentCode, Kind, MultiplyCode, Part, STAYS, STORES, Shape, TRANSPOSED};
@@ -159,7 +159,7 @@ impl Fragments<'_> {
         self.code.kinds[part as usize]
     }
 
-    /// A part of real numbers. The loop is made anew for each of the usual kinds.
+    /// A part of real numbers. The loop is monomorphised for each of the usual kinds.
     fn reals(&self, part: Part) -> Matrix<f64> {
         match self.kind(part) {
             Kind::F16 => self.read(part, Kind::F16, |bits| real(Kind::F16, bits)),
@@ -192,7 +192,7 @@ impl Fragments<'_> {
 /// Computes a product for all lanes.
 ///
 /// # Safety
-/// All lanes' words are as many as the code says, and nobody else uses them now.
+/// All lanes' words are as many as the code says, and nothing else uses them now.
 pub(crate) unsafe fn multiply(code: u64, lanes: &Lanes) {
     let code = MultiplyCode::unpack(code);
     let fragments = Fragments { code, lanes };
@@ -354,7 +354,7 @@ pub(crate) unsafe fn prepare_move(context: *mut Context, code: u64, space: Space
 /// Moves matrices of 8 × 8 halves between memory and registers, for all lanes.
 ///
 /// # Safety
-/// All lanes have been through `prepare_move`, and nobody else uses their words now.
+/// All lanes have been through `prepare_move`, and nothing else uses their words now.
 pub(crate) unsafe fn move_matrices(code: u64, lanes: &Lanes) {
     let count = (code & 15) as usize;
     let transposed = code & TRANSPOSED != 0;

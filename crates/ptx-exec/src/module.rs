@@ -33,8 +33,8 @@ pub struct Module {
     checked: bool,
 }
 
-/// `1`: all kernels are checked to the byte; `0`: none. Else those are whose text says where it comes from, for whoever
-/// compiles with `-lineinfo` or `-G` is looking for something.
+/// `1`: all kernels are checked to the byte; `0`: none. By default those are checked whose PTX has line information:
+/// compiling with `-lineinfo` or `-G` means debugging.
 fn is_checked(ir: &ir::Module) -> bool {
     let wanted = match std::env::var(cuda_abi::env_vars::SOFT_CHECK).as_deref() {
         Ok("0") => false,
@@ -47,13 +47,13 @@ fn is_checked(ir: &ir::Module) -> bool {
 /// Set to anything: threads that wait for each other always have fibers. For tests that compare.
 const FIBERS: &str = "SOFTGPU_FIBERS";
 
-/// How the threads of a block take turns where they wait for each other.
+/// How the threads of a block are switched where they wait for each other.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Threads {
     /// One fiber runs all of them, where that is possible.
-    InTurns,
+    Interleaved,
     /// Each has a fiber of its own. Slower, with the same results: there to compare with.
-    ByFibers,
+    OnFibers,
 }
 
 struct Entry {
@@ -147,7 +147,7 @@ impl Module {
             kernels.push(kernel(&ir, function, &reach));
             entries.push(Entry { reach, code: OnceLock::new() });
         }
-        let (key, threads, checked) = (cache::text_key(source), Threads::InTurns, is_checked(&ir));
+        let (key, threads, checked) = (cache::text_key(source), Threads::Interleaved, is_checked(&ir));
         Ok(Module { ir, kernels, entries, key, threads, checked }.or_fibers())
     }
 
@@ -162,7 +162,7 @@ impl Module {
 
     /// The same module, whose threads have fibers. Its code is not kept on disk.
     pub fn with_fibers(self) -> Module {
-        Module { key: None, threads: Threads::ByFibers, ..self }
+        Module { key: None, threads: Threads::OnFibers, ..self }
     }
 
     /// PTX ISA version as CUDA writes it: 10 × major + minor.
@@ -213,7 +213,7 @@ impl Module {
             let variant = format!("{} checked={}", processor(), self.checked);
             let image = cache::or_compile(self.key.as_ref(), kernel, &variant, make);
             let image = image.map_err(|error| error.to_string())?;
-            image.place().map_err(|error| format!("no memory for code: {error}"))
+            image.place().map_err(|error| format!("cannot allocate memory for code: {error}"))
         });
         made.as_ref().map_err(Clone::clone)
     }
@@ -259,7 +259,7 @@ impl Program {
 
     fn supported(&self, kernel: usize) -> Result<&Kernel, Fault> {
         let Some(about) = self.module.kernels.get(kernel) else {
-            return Err(refused("", FaultKind::InvalidLaunch, format!("no kernel number {kernel}")));
+            return Err(refused("", FaultKind::InvalidLaunch, format!("there is no kernel with index {kernel}")));
         };
         match &about.unsupported {
             Some(reason) => Err(refused(&about.name, FaultKind::Unsupported, reason.clone())),
@@ -304,17 +304,17 @@ fn refused(kernel: &str, kind: FaultKind, message: String) -> Fault {
 fn check(kernel: &Kernel, reach: &Reach, launch: &Launch) -> Result<u32, String> {
     let threads = launch.block.iter().try_fold(1u32, |product, n| product.checked_mul(*n)).unwrap_or(u32::MAX);
     if threads == 0 || threads > kernel.max_threads {
-        return Err(format!("{threads} threads in a block, at most {}", kernel.max_threads));
+        return Err(format!("{threads} threads per block, the limit is {}", kernel.max_threads));
     }
     if kernel.required_block.is_some_and(|required| required != launch.block) {
-        return Err(format!("block {:?} is not what the kernel requires", launch.block));
+        return Err(format!("block size {:?} is not the one that the kernel requires", launch.block));
     }
     let [x, y, z] = launch.grid;
     if x == 0 || y == 0 || z == 0 || x > i32::MAX as u32 || y > 65535 || z > 65535 {
-        return Err(format!("grid {:?}", launch.grid));
+        return Err(format!("invalid grid size {:?}", launch.grid));
     }
     if launch.params.len() < kernel.param_bytes as usize {
-        return Err(format!("{} bytes of parameters, {} needed", launch.params.len(), kernel.param_bytes));
+        return Err(format!("{} bytes of parameters, {} required", launch.params.len(), kernel.param_bytes));
     }
     let shared = if launch.dynamic_shared == 0 {
         Some(reach.static_shared)

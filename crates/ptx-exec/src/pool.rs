@@ -59,7 +59,7 @@ fn help() {
             pool.work.wait(&mut queue);
             continue;
         };
-        // Joined under the queue's lock: whoever takes the job out of the queue sees us.
+        // Joined under the queue's lock: a thread that takes the job out of the queue sees us.
         *job.helpers.lock() += 1;
         drop(queue);
         // SAFETY: `run` waits for us before the grid goes away.

@@ -2,7 +2,7 @@
 //!
 //! A kernel that touches unmapped memory in the window raises SIGSEGV or SIGBUS, one that overflows its stack check
 //! runs into an invalid instruction. While a fiber runs, a thread-local names it; the handler then lets the fiber
-//! return to the scheduler with a `Trap`. Everything else goes to whoever handled these signals before us.
+//! return to the scheduler with a `Trap`. Everything else goes to the handlers that were installed before ours.
 
 use std::cell::Cell;
 use std::mem::MaybeUninit;

@@ -31,7 +31,7 @@ unsafe impl Sync for Slab {}
 
 impl Drop for Slab {
     fn drop(&mut self) {
-        // SAFETY: nobody uses the mapping any more: every stack in it held a reference to the slab.
+        // SAFETY: the mapping is no longer used: every stack in it held a reference to the slab.
         unsafe { libc::munmap(self.base.cast(), SIZE * PER_SLAB) };
     }
 }

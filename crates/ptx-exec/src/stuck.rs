@@ -31,7 +31,7 @@ fn threads(count: u32) -> String {
 impl fmt::Display for Stuck {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let waiting = self.barriers.values().map(|(_, threads)| threads.len() as u32).sum::<u32>() + self.in_warps;
-        write!(f, "{} wait for others that never come", threads(waiting))?;
+        write!(f, "{} wait for threads that never arrive", threads(waiting))?;
         let mut lead = ": ";
         for (id, (expected, come)) in &self.barriers {
             let first = come.iter().min().copied().unwrap_or(0);
@@ -48,7 +48,7 @@ impl fmt::Display for Stuck {
             lead = "; ";
         }
         if self.ended > 0 {
-            write!(f, "{lead}{} of {} have left the kernel", self.ended, self.total)?;
+            write!(f, "{lead}{} of {} have exited", self.ended, self.total)?;
         }
         Ok(())
     }
@@ -67,9 +67,9 @@ mod tests {
         stuck.at_barrier(3, 64, 40);
         assert_eq!(
             stuck.to_string(),
-            "4 threads wait for others that never come: 2 threads at barrier 1 (the first is 1,1,0); 1 thread at barrier 3 \
+            "4 threads wait for threads that never arrive: 2 threads at barrier 1 (the first is 1,1,0); 1 thread at barrier 3 \
              (the first is 0,5,0), which waits for 64; 1 thread in warp functions, for lanes of their masks; 2 of 64 have \
-             left the kernel"
+             exited"
         );
     }
 }

@@ -15,7 +15,7 @@ pub(crate) unsafe fn access(context: *mut Context, code: u64, words: *mut u64) {
     unsafe {
         let inputs = *words.cast::<[u64; SURFACE_WORDS]>();
         let Some(image) = SURFACES.get(inputs[0]).map(|image| *image) else {
-            let message = String::from("no surface object");
+            let message = String::from("not a surface object");
             fail(context, RawFault { kind: FaultKind::IllegalAddress, address: Some(inputs[0]), message })
         };
         let geometry = Geometry::of_number(code & 15);

@@ -12,7 +12,7 @@ type Texel = [u32; 4];
 
 /// Ends the fiber: there is no such object.
 unsafe fn no_object(context: *mut Context, number: u64) -> ! {
-    let message = String::from("no texture or surface object");
+    let message = String::from("not a texture or surface object");
     // SAFETY: on the running fiber, with nothing alive that needs dropping.
     unsafe { fail(context, RawFault { kind: FaultKind::IllegalAddress, address: Some(number), message }) }
 }

@@ -79,7 +79,7 @@ impl Warp {
         self.release(|group| group.complete(exited))
     }
 
-    /// Nobody in the block can run: the lanes that asked for the active mask at one place are the active ones.
+    /// No thread of the block can run: the lanes that asked for the active mask at one place are the active ones.
     pub fn settle(&mut self) -> Vec<(u32, u64)> {
         self.release(|group| group.op == WarpOp::ActiveMask)
     }
@@ -133,7 +133,7 @@ impl Group {
         self.inputs[lane as usize] = input;
     }
 
-    /// Whether nobody is missing, when these lanes have ended.
+    /// Whether no lane is missing, when these lanes have ended.
     #[inline]
     pub fn complete(&self, gone: u32) -> bool {
         (self.arrived | gone) & self.mask == self.mask

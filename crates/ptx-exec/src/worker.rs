@@ -2,7 +2,7 @@
 //!
 //! A block runs in a `Slot`, which has fibers, shared memory and the block's state, and is kept for the next block.
 //! Mostly one slot is enough: a block runs to its end before the next one begins. Blocks that wait for each other need
-//! several. In a cooperative grid every block gets a slot at once, and all of them take turns; in other grids a block
+//! several. In a cooperative grid every block gets a slot at once, and all of them are scheduled in turn; in other grids a block
 //! that has been spinning for a while lets others begin, because what it waits for may be one of them.
 
 use std::cell::RefCell;
@@ -19,8 +19,8 @@ use super::grid::Grid;
 use super::{helpers, ticker};
 
 /// Rounds in which every thread of a block only spins, after which another block may begin. A round takes a tick or more.
-const PATIENCE: u32 = 20;
-/// Blocks that spin at the same time on one OS thread, when nobody has promised that they all fit.
+const SPIN_LIMIT: u32 = 20;
+/// Blocks that spin at the same time on one OS thread, where the grid is not cooperative.
 const MAX_SPINNING: usize = 64;
 
 impl Grid<'_> {
@@ -49,7 +49,7 @@ struct Slot {
     fibers: Vec<Fiber>,
     block: Box<BlockState>,
     shared: Vec<u128>,
-    /// Frames of threads that run in turns; a state of 0 is one that has not begun.
+    /// Frames of interleaved threads; a state of 0 is a thread that has not begun.
     frames: Vec<u128>,
     coordinates: [u32; 3],
     /// Fibers that have been set up for this block.
@@ -60,7 +60,7 @@ struct Slot {
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Progress {
     Done,
-    /// Every thread that could run has had a turn, and wants another one.
+    /// Every thread that could run has run, and would run on.
     Spinning,
 }
 
@@ -82,7 +82,7 @@ impl Worker {
             if grid.stopping() {
                 return self.abandon(&running);
             }
-            let alone = running.len() < MAX_SPINNING && spins >= PATIENCE;
+            let alone = running.len() < MAX_SPINNING && spins >= SPIN_LIMIT;
             if running.is_empty() || grid.cooperative() || alone {
                 spins = 0;
                 match next(grid, &mut blocks) {
@@ -173,7 +173,7 @@ impl Slot {
         self.frames.chunks_exact_mut(words).take(threads).for_each(|frame| frame[0] = 0);
     }
 
-    /// Fibers that were in the middle of something start anew.
+    /// Fibers that were in the middle of something start over.
     fn reset(&mut self) {
         for fiber in &mut self.fibers {
             if !fiber.reset() {
@@ -192,7 +192,7 @@ impl Slot {
 
     /// Runs the block until it is done or only spins.
     fn run(&mut self, grid: &Grid, attention: &Arc<AtomicU32>) -> Result<Progress, Broken> {
-        let mut turns = self.block.yielded.len();
+        let mut slices = self.block.yielded.len();
         loop {
             let state = &mut *self.block;
             let fiber = if let Some(fiber) = state.ready.pop_front() {
@@ -203,8 +203,8 @@ impl Slot {
                 self.started - 1
             } else if state.waiting > 0 && state.settle() {
                 continue;
-            } else if let Some(fiber) = (turns > 0).then(|| state.yielded.pop_front()).flatten() {
-                turns -= 1;
+            } else if let Some(fiber) = (slices > 0).then(|| state.yielded.pop_front()).flatten() {
+                slices -= 1;
                 fiber as usize
             } else if !state.yielded.is_empty() {
                 return Ok(Progress::Spinning);

@@ -330,7 +330,7 @@ fn halves() {
 }
 
 /// A grid that meets through CUDA's device library, as Numba's do.
-const MEETING: &str = r#"
+const BETWEEN_BLOCKS: &str = r#"
 .version 8.0
 .target sm_75
 .address_size 64
@@ -389,7 +389,7 @@ ROUND:
 
 #[test]
 fn grids_meet_through_the_device_library() {
-    let device = Device::load(MEETING);
+    let device = Device::load(BETWEEN_BLOCKS);
     let (cells, workspace) = (upload(&(0..8u32).collect::<Vec<_>>()), alloc(16));
     let params = Params::new().add(cells);
     let launch = ptx_exec::Launch {

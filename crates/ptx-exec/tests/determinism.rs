@@ -57,5 +57,5 @@ fn one_thread_gives_one_order() {
     for _ in 0..20 {
         assert_eq!(once(&device), first);
     }
-    assert_eq!(once(&Device::load(TEXT)), first, "also when it is compiled anew");
+    assert_eq!(once(&Device::load(TEXT)), first, "also when it is compiled again");
 }

@@ -266,8 +266,8 @@ fn a_fault_in_a_header_names_who_called() {
 fn a_thread_that_left_a_barrier_is_noticed() {
     let fault = fault("gap", Params::new().add(0u64));
     assert_eq!(fault.kind, FaultKind::Deadlock);
-    let said = "63 threads wait for others that never come: 63 threads at barrier 1 (the first is 0,0,0), which waits for \
-                64; 1 of 64 have left the kernel";
+    let said = "63 threads wait for threads that never arrive: 63 threads at barrier 1 (the first is 0,0,0), which waits for \
+                64; 1 of 64 have exited";
     assert_eq!(fault.message, said);
     assert!(fault.to_string().contains("/src/planted.cu:88"), "{fault}");
 }
@@ -276,7 +276,7 @@ fn a_thread_that_left_a_barrier_is_noticed() {
 fn threads_at_different_barriers_are_told_apart() {
     let fault = fault("apart", Params::new().add(0u64));
     assert_eq!(fault.kind, FaultKind::Deadlock);
-    let said = "64 threads wait for others that never come: 61 threads at barrier 0 (the first is 3,0,0); 3 threads at \
+    let said = "64 threads wait for threads that never arrive: 61 threads at barrier 0 (the first is 3,0,0); 3 threads at \
                 barrier 2 (the first is 0,0,0)";
     assert_eq!(fault.message, said);
     assert!(fault.to_string().contains("/src/planted.cu:93"), "{fault}");

@@ -148,7 +148,7 @@ impl<'a> Builder<'_, 'a> {
                 let ty = form.ty()?;
                 let (lo, hi, wide) = (form.take("lo"), form.take("hi"), form.take("wide"));
                 if !On::Int.accepts(ty) || u8::from(lo) + u8::from(hi) + u8::from(wide) != 1 {
-                    return CheckError::invalid("one of .lo, .hi and .wide is needed");
+                    return CheckError::invalid("one of .lo, .hi and .wide is required");
                 }
                 match (name, lo, hi) {
                     ("mul", true, _) => (Compute::Mul, 2),
@@ -171,7 +171,7 @@ impl<'a> Builder<'_, 'a> {
                 } else if form.take("r") {
                     (Compute::FunnelRight, 3)
                 } else {
-                    return CheckError::invalid("direction missing");
+                    return CheckError::invalid("missing direction");
                 }
             }
             "prmt" => {
@@ -201,7 +201,7 @@ impl<'a> Builder<'_, 'a> {
                 .find(|(word, _)| form.take(word));
                 match kind {
                     Some((_, kind)) => (Compute::Testp(kind), 1),
-                    None => return CheckError::invalid("nothing to test"),
+                    None => return CheckError::invalid("missing property to test"),
                 }
             }
             "slct" => match form.types.get(1) {
@@ -211,7 +211,7 @@ impl<'a> Builder<'_, 'a> {
             },
             "dp4a" | "dp2a" => {
                 let (Some(a), Some(b)) = (form.types.first().copied(), form.types.get(1).copied()) else {
-                    return CheckError::invalid("two types are needed");
+                    return CheckError::invalid("two types are required");
                 };
                 let (a, b) = (a.is_signed(), b.is_signed());
                 if name == "dp4a" {
@@ -222,7 +222,7 @@ impl<'a> Builder<'_, 'a> {
                     (Compute::Dp2a(a, b, hi), 3)
                 }
             }
-            _ if ELSEWHERE.contains(&name) => return CheckError::unsupported("not implemented"),
+            _ if ELSEWHERE.contains(&name) => return CheckError::unsupported("this instruction"),
             _ => return CheckError::invalid("unknown instruction"),
         };
         Ok(op)
@@ -240,7 +240,7 @@ impl<'a> Builder<'_, 'a> {
             "sub" | "subc" => CarryOp::Sub,
             "mad" | "madc" if form.take("lo") => CarryOp::MadLo,
             "mad" | "madc" if form.take("hi") => CarryOp::MadHi,
-            _ => return CheckError::invalid("has no carry"),
+            _ => return CheckError::invalid("this instruction has no carry"),
         };
         form.done()?;
         let ty = form.ty()?;
@@ -321,7 +321,7 @@ impl<'a> Builder<'_, 'a> {
     pub(crate) fn set(&mut self, form: &mut Form<'a>, operands: &[Operand<'a>]) -> Result<Op> {
         let (compare, bool_op) = comparison(form)?;
         let [to, ty] = form.types[..] else {
-            return CheckError::invalid("two types are needed");
+            return CheckError::invalid("two types are required");
         };
         let pairs = ty.is_packed() && (to == ty || to.bits() == 32);
         if (ty.is_packed() || to.is_packed()) && !pairs || ty.bits() > 64 || to.bits() > 64 {
@@ -341,7 +341,7 @@ fn widened(ty: Type) -> Result<Type> {
         Type::S16 => Type::S32,
         Type::U32 | Type::B32 => Type::U64,
         Type::S32 => Type::S64,
-        _ => return CheckError::invalid("nothing is twice as wide as this type"),
+        _ => return CheckError::invalid("no type is twice as wide as this one"),
     })
 }
 
@@ -381,6 +381,6 @@ fn comparison(form: &mut Form) -> Result<(Compare, Option<BoolOp>)> {
     // `.NaN` would have been eaten by the general modifiers; PTX spells this comparison `.nan`.
     match compare {
         Some(compare) => Ok((compare, bool_op)),
-        None => CheckError::invalid("no comparison"),
+        None => CheckError::invalid("missing comparison"),
     }
 }

@@ -66,13 +66,13 @@ impl<'a> Builder<'_, 'a> {
             return self.barrier_call(call, shared, &operands[0], &[], None).map(Some);
         }
         let [dst, src, size, rest @ ..] = operands else {
-            return CheckError::invalid("operands missing");
+            return CheckError::invalid("missing operands");
         };
         let Value::Bits(size) = self.value(size, Type::U32)? else {
-            return CheckError::invalid("the size must be a number");
+            return CheckError::invalid("the size must be a constant");
         };
         if !matches!(size, 4 | 8 | 16) {
-            return CheckError::invalid("4, 8 or 16 bytes are copied");
+            return CheckError::invalid("the size must be 4, 8 or 16 bytes");
         }
         // Fewer bytes may be taken; the rest is zero. A cache policy may follow, which is 64 bits wide.
         let wide = |operand: &Operand| match operand {

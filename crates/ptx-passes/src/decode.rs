@@ -67,7 +67,7 @@ impl<'a> Form<'a> {
     pub(crate) fn ty(&self) -> Result<Type> {
         match self.types.first() {
             Some(ty) => Ok(*ty),
-            None => CheckError::invalid("no type, or an unknown one"),
+            None => CheckError::invalid("missing or unknown type"),
         }
     }
 
@@ -80,7 +80,7 @@ impl<'a> Form<'a> {
         found.is_some()
     }
 
-    /// Refuses what nobody has taken.
+    /// Refuses modifiers that were not taken.
     pub(crate) fn done(&self) -> Result<()> {
         match self.words.first() {
             None => Ok(()),
@@ -154,7 +154,7 @@ impl<'a> Builder<'_, 'a> {
             // The rank of the only block, and a policy for caches that are not there.
             "getctarank" | "createpolicy" => {
                 let ty = if instruction.name == "createpolicy" { Type::B64 } else { Type::U32 };
-                let Some(target) = operands.first() else { return CheckError::invalid("operands missing") };
+                let Some(target) = operands.first() else { return CheckError::invalid("missing operands") };
                 let dst = self.dst(target, ty)?;
                 Op::Compute { op: super::ir::Compute::Mov, ty, mods: form.mods, dst, src: vec![Value::Bits(0)] }
             }
@@ -181,17 +181,17 @@ impl<'a> Builder<'_, 'a> {
                 expect(operands, 2)?;
                 let index = self.value(&operands[0], Type::U32)?;
                 let Operand::Name(name) = operands[1] else {
-                    return CheckError::invalid("no list of targets");
+                    return CheckError::invalid("missing list of targets");
                 };
                 match self.scopes.targets(name) {
                     Some(targets) => End::Table { index, targets },
-                    None => return CheckError::invalid(format!("no list of targets {name}")),
+                    None => return CheckError::invalid(format!("undefined list of targets {name}")),
                 }
             }
             _ => {
                 expect(operands, 1)?;
                 let Operand::Name(name) = operands[0] else {
-                    return CheckError::invalid("no target");
+                    return CheckError::invalid("missing target");
                 };
                 End::Jump(self.label(name)?)
             }
@@ -230,7 +230,7 @@ impl<'a> Builder<'_, 'a> {
             Some(16) => Ok(Type::B16),
             Some(32) => Ok(Type::B32),
             Some(64) => Ok(Type::B64),
-            _ => CheckError::invalid("vector does not fit the type"),
+            _ => CheckError::invalid("the vector does not match the type"),
         }
     }
 }

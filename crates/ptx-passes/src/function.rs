@@ -93,7 +93,7 @@ impl<'a> Builder<'_, 'a> {
         for statement in statements {
             if let Statement::Label(name) = statement {
                 if scope.labels.insert(name, self.blocks.len()).is_some() {
-                    return CheckError::invalid(format!("label {name} is there twice"));
+                    return CheckError::invalid(format!("duplicate label {name}"));
                 }
                 self.blocks.push(None);
             }
@@ -201,7 +201,7 @@ impl<'a> Builder<'_, 'a> {
     pub(crate) fn label(&self, name: &str) -> Result<usize> {
         match self.scopes.label(name) {
             Some(block) => Ok(block),
-            None => CheckError::invalid(format!("no label {name}")),
+            None => CheckError::invalid(format!("undefined label {name}")),
         }
     }
 
@@ -245,7 +245,7 @@ impl<'a> Builder<'_, 'a> {
         }
     }
 
-    /// A register for a result that nobody wants.
+    /// A register for a result that is not used.
     pub(crate) fn scratch(&mut self, ty: Type) -> Reg {
         let reg = self.next_register();
         self.body.registers.push(ty);
@@ -292,7 +292,7 @@ impl<'a> Builder<'_, 'a> {
         }
         for block in &self.order {
             let Some(mut block) = self.blocks[*block].take() else {
-                return CheckError::invalid("a label that is placed twice");
+                return CheckError::invalid("duplicate label");
             };
             match &mut block.end {
                 End::Jump(target) => *target = place[*target],

@@ -80,7 +80,7 @@ pub fn build(tree: &ast::Module) -> Result<Module, LineError> {
         });
         linker.module.functions[index].body = match body {
             Ok(body) => Ok(body),
-            Err(CheckError::Unsupported(message)) => Err(format!("line {line}: {message}")),
+            Err(CheckError::Unsupported(message)) => Err(format!("line {line}: not supported: {message}")),
             Err(CheckError::Invalid(message)) => return Err((line, message)),
         };
     }
@@ -183,7 +183,7 @@ impl<'a> Linker<'a> {
                         Some(byte) if width == 1 => {
                             let follows = relocations.last().is_some_and(|r| r.offset + u64::from(byte) == at as u64);
                             if !follows {
-                                return Err((declaration.line, "bytes of an address must follow each other".into()));
+                                return Err((declaration.line, "bytes of an address must be consecutive".into()));
                             }
                         }
                         _ => {
@@ -223,7 +223,7 @@ impl<'a> Linker<'a> {
         let index = match self.names.get(function.name) {
             Some(Global::Function(index)) => *index,
             Some(Global::Builtin(_)) => return Ok(()),
-            Some(_) => return Err((function.line, format!("{} is already a variable", function.name))),
+            Some(_) => return Err((function.line, format!("{} is already defined as a variable", function.name))),
             None => {
                 if let Some(builtin) = builtin(function.name).filter(|_| function.external) {
                     self.names.insert(function.name, Global::Builtin(builtin));
@@ -250,7 +250,7 @@ impl<'a> Linker<'a> {
         };
         let known = &mut self.module.functions[index];
         if known.signature != signature || known.entry != function.entry {
-            return Err((function.line, format!("{} is declared in two ways", function.name)));
+            return Err((function.line, format!("conflicting declarations of {}", function.name)));
         }
         if function.body.is_some() {
             known.max_threads = function.max_threads;

@@ -260,7 +260,7 @@ impl<'a> Builder<'_, 'a> {
             return CheckError::unsupported("sparse matrices");
         }
         let Some(shape) = words.iter().find_map(|word| Shape::parse(word)) else {
-            return CheckError::invalid("no shape");
+            return CheckError::invalid("missing shape");
         };
         let kinds: Vec<Kind> = words.iter().filter_map(|word| Kind::parse(word)).collect();
         let kinds = match kinds[..] {
@@ -301,7 +301,7 @@ impl<'a> Builder<'_, 'a> {
         };
         let shape = words.iter().find_map(|word| Shape::parse(word));
         let kind = words.iter().rev().find_map(|word| Kind::parse(word));
-        let (Some(shape), Some(kind)) = (shape, kind) else { return CheckError::invalid("no shape, or no type") };
+        let (Some(shape), Some(kind)) = (shape, kind) else { return CheckError::invalid("missing shape or type") };
         let by_columns = words.contains(&"col");
         let (at, values) = if store { (0, 1) } else { (1, 0) };
         if operands.len() != 3 {
@@ -328,7 +328,7 @@ impl<'a> Builder<'_, 'a> {
         let code = FragmentCode { shape, part, kind, space, count, by_columns, store };
         let needed = rows * columns / 32 * kind.bits() / kind.register().bits();
         if count > 8 || count < needed.max(1) {
-            return CheckError::invalid("a fragment of another size");
+            return CheckError::invalid("wrong fragment size");
         }
         Ok(Op::Runtime { routine: Routine::WarpMatrix, code: code.pack(), src, dst })
     }
@@ -336,7 +336,7 @@ impl<'a> Builder<'_, 'a> {
     /// An address as base and offset.
     pub(crate) fn flat_address(&self, operand: &Operand<'a>) -> Result<Vec<(Value, Type)>> {
         let Operand::Address { base, offset, .. } = operand else {
-            return CheckError::invalid("operand is no address");
+            return CheckError::invalid("operand is not an address");
         };
         let value = match base {
             Some(name) => match self.scopes.register(name) {

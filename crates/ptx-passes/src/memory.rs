@@ -77,7 +77,7 @@ impl<'a> Builder<'_, 'a> {
         }
         let ty = form.ty()?;
         if ty == Type::Pred || ty.bytes() as usize * width > 32 {
-            return CheckError::invalid("no access of this type");
+            return CheckError::invalid("invalid type for this access");
         }
         Ok((space, width, strong))
     }
@@ -87,7 +87,7 @@ impl<'a> Builder<'_, 'a> {
             Operand::Vector(parts) => parts.iter().collect(),
             other => vec![other],
         };
-        if lanes.len() == width { Ok(lanes) } else { CheckError::invalid("vector of the wrong size") }
+        if lanes.len() == width { Ok(lanes) } else { CheckError::invalid("wrong vector size") }
     }
 
     pub(crate) fn load(&mut self, form: &mut Form<'a>, operands: &[Operand<'a>]) -> Result<Op> {
@@ -115,7 +115,7 @@ impl<'a> Builder<'_, 'a> {
         if space == Space::Const
             || (space == Space::Param && !matches!(address.base, Base::Slot(_) | Base::Result(_)))
         {
-            return CheckError::invalid("this memory is read-only");
+            return CheckError::invalid("this state space is read-only");
         }
         Ok(Op::Store { space, ty, volatile, src, address })
     }
@@ -135,7 +135,7 @@ impl<'a> Builder<'_, 'a> {
                 let end = i64::from(offset).checked_add(address.offset).and_then(|at| at.checked_add(size));
                 let start = i64::from(offset).saturating_add(address.offset);
                 if start < 0 || end.is_none_or(|end| end > i64::from(self.param_bytes())) {
-                    return CheckError::invalid("outside of the parameters");
+                    return CheckError::invalid("out of bounds of the parameters");
                 }
                 if start % size.min(16) != 0 {
                     return CheckError::invalid("misaligned parameter access");
@@ -154,7 +154,7 @@ impl<'a> Builder<'_, 'a> {
             let inside = address.offset >= 0
                 && address.offset.checked_add(size).is_some_and(|end| end <= i64::from(slot.size));
             if !inside {
-                return CheckError::invalid("outside of the parameter");
+                return CheckError::invalid("out of bounds of the parameter");
             }
         }
         Ok(address)
@@ -179,10 +179,10 @@ impl<'a> Builder<'_, 'a> {
                 _ => return CheckError::unsupported(format!("modifier .{word}")),
             });
         }
-        let Some(op) = op else { return CheckError::invalid("no operation") };
+        let Some(op) = op else { return CheckError::invalid("missing operation") };
         let ty = form.ty()?;
         if !matches!(space, Space::Generic | Space::Global | Space::Shared) {
-            return CheckError::invalid("no atomics in this memory");
+            return CheckError::invalid("atomics are not allowed in this state space");
         }
         let float = ty.is_float() || ty.is_packed();
         let defined = match op {
@@ -210,7 +210,7 @@ impl<'a> Builder<'_, 'a> {
             address.base,
             Base::Slot(_) | Base::Argument(_) | Base::Result(_) | Base::Symbol(Symbol::Param(_))
         ) {
-            return CheckError::invalid("no atomics on parameters");
+            return CheckError::invalid("atomics on parameters are not allowed");
         }
         let src = self.value(&operands[at + 1], ty)?;
         let swap = if op == AtomicOp::Cas { Some(self.value(&operands[at + 2], ty)?) } else { None };
@@ -227,7 +227,7 @@ impl<'a> Builder<'_, 'a> {
             rest = tail;
         }
         let [Operand::Name(name), tail @ ..] = rest else {
-            return CheckError::invalid("nobody is called");
+            return CheckError::invalid("missing call target");
         };
         let mut args = Vec::new();
         let mut prototype = None;
@@ -265,7 +265,7 @@ impl<'a> Builder<'_, 'a> {
                     self.builtin_shape(*builtin, &shape)?;
                     Callee::Builtin(*builtin)
                 }
-                _ => return CheckError::invalid(format!("no function {name}")),
+                _ => return CheckError::invalid(format!("undefined function {name}")),
             }
         };
         Ok(Op::Call { callee, returns, args })
@@ -293,7 +293,7 @@ impl<'a> Builder<'_, 'a> {
         if fits(&have.returns, &want.returns) && fits(&have.params, &want.params) {
             Ok(())
         } else {
-            CheckError::invalid("arguments do not match the function")
+            CheckError::invalid("arguments do not match the parameters of the function")
         }
     }
 
@@ -310,7 +310,7 @@ impl<'a> Builder<'_, 'a> {
         if fits(&have.returns, returns) && fits(&have.params, params) {
             Ok(())
         } else {
-            CheckError::invalid("arguments do not match the function")
+            CheckError::invalid("arguments do not match the parameters of the function")
         }
     }
 }

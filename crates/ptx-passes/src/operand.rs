@@ -16,7 +16,7 @@ impl<'a> Builder<'_, 'a> {
     pub(crate) fn register(&self, name: &str) -> Result<Reg> {
         match self.scopes.register(name) {
             Some((reg, _)) => Ok(reg),
-            None => CheckError::invalid(format!("no register {name}")),
+            None => CheckError::invalid(format!("undefined register {name}")),
         }
     }
 
@@ -27,11 +27,11 @@ impl<'a> Builder<'_, 'a> {
     fn predicate_register(&self, name: &str) -> Result<Reg> {
         match self.scopes.register(name) {
             Some((reg, Type::Pred)) => Ok(reg),
-            _ => CheckError::invalid(format!("no predicate {name}")),
+            _ => CheckError::invalid(format!("undefined predicate register {name}")),
         }
     }
 
-    /// A register that is written; `_` is one that nobody reads.
+    /// A register that is written; `_` is one that is never read.
     pub(crate) fn dst(&mut self, operand: &Operand<'a>, ty: Type) -> Result<Reg> {
         match operand {
             Operand::Name("_") => Ok(self.scratch(ty)),
@@ -76,7 +76,7 @@ impl<'a> Builder<'_, 'a> {
                 None => CheckError::unsupported(format!("special register {name}.{component}")),
             },
             Operand::Sum(name, offset) => Ok(Value::Symbol(self.symbol(name)?, *offset)),
-            _ => CheckError::invalid("operand is no value"),
+            _ => CheckError::invalid("operand is not a value"),
         }
     }
 
@@ -94,7 +94,7 @@ impl<'a> Builder<'_, 'a> {
             Operand::Number(ast::Number::Int(i)) => {
                 Ok(Predicate { value: Value::Bits(u64::from(*i != 0)), negated: false })
             }
-            _ => CheckError::invalid("operand is no predicate"),
+            _ => CheckError::invalid("operand is not a predicate"),
         }
     }
 
@@ -118,18 +118,18 @@ impl<'a> Builder<'_, 'a> {
             Some(Global::Shared(index)) => Ok(Symbol::Shared(*index)),
             Some(Global::Builtin(_)) => CheckError::unsupported(format!("address of {name}")),
             Some(Global::Unsupported) => CheckError::unsupported(format!("variable {name}")),
-            None if name.starts_with('%') => CheckError::invalid(format!("no register {name}")),
-            None => CheckError::invalid(format!("unknown name {name}")),
+            None if name.starts_with('%') => CheckError::invalid(format!("undefined register {name}")),
+            None => CheckError::invalid(format!("undefined name {name}")),
         }
     }
 
     /// `[base + offset]`
     pub(crate) fn address(&self, operand: &Operand<'a>) -> Result<Address> {
         let Operand::Address { base, offset, rest } = operand else {
-            return CheckError::invalid("operand is no address");
+            return CheckError::invalid("operand is not an address");
         };
         if !rest.is_empty() {
-            return CheckError::unsupported("addresses of several parts");
+            return CheckError::unsupported("addresses with several parts");
         }
         let offset = *offset;
         let Some(name) = base else {

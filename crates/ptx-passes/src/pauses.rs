@@ -15,25 +15,25 @@ const MAX_LOCAL: u64 = 16 << 10;
 const MAX_KEPT_TO_STRIDE: usize = 48;
 const MAX_LOCAL_TO_STRIDE: u64 = 256;
 
-/// How a kernel pauses, if its threads can run in turns.
+/// How a kernel pauses, if its threads can be interleaved on one stack.
 pub struct Pauses {
     /// Registers that are kept at each pause, in the order of the text.
     pub kept: Vec<Vec<Reg>>,
     /// Whether lanes of a warp do things together.
     pub warps: bool,
-    /// By block: what a thread does where its text goes back.
-    pub rounds: Vec<Round>,
+    /// By block: what a thread does where it jumps backwards.
+    pub back_edges: Vec<BackEdge>,
 }
 
-/// What a thread does at the end of a block that may begin another round of a loop.
+/// What a thread does at the end of a block that may begin another iteration of a loop.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Round {
-    /// Nothing: the next round begins.
-    GoesOn,
+pub enum BackEdge {
+    /// It goes on with the next iteration.
+    Continue,
     /// It may wait for what another one writes, and lets others run when it has waited for long.
     MayWait,
     /// It goes through memory, mostly in strides that leave to its neighbours what lies between: it lets them catch up
-    /// every few rounds, while that is in the cache.
+    /// every few iterations, while that is in the cache.
     Strides,
 }
 
@@ -58,28 +58,29 @@ pub fn of(module: &Module, reach: &Reach) -> Option<Pauses> {
         return None;
     }
     let must = insts().any(at);
-    let kept_at = |rounds: &[Round]| live::at_pauses(body, at, |index| rounds[index] != Round::GoesOn);
+    let kept_at =
+        |back_edges: &[BackEdge]| live::at_pauses(body, at, |index| back_edges[index] != BackEdge::Continue);
     let most_of = |kept: &[Vec<Reg>]| kept.iter().map(Vec::len).max().unwrap_or(0);
     let fits = |kept: &[Vec<Reg>], most: usize| {
         let all: usize = kept.iter().map(Vec::len).sum();
         kept.len() <= MAX_PAUSES && most_of(kept) <= most && all <= MAX_KEPT_IN_ALL
     };
-    let mut rounds = rounds(body);
-    let mut kept = kept_at(&rounds);
-    let strides = rounds.contains(&Round::Strides);
+    let mut back_edges = back_edges(body);
+    let mut kept = kept_at(&back_edges);
+    let strides = back_edges.contains(&BackEdge::Strides);
     if strides && (!fits(&kept, MAX_KEPT_TO_STRIDE) || reach.local_bytes > MAX_LOCAL_TO_STRIDE) {
-        rounds.fill(Round::GoesOn);
-        kept = kept_at(&rounds);
+        back_edges.fill(BackEdge::Continue);
+        kept = kept_at(&back_edges);
     }
-    if !must && !rounds.contains(&Round::Strides) || !fits(&kept, MAX_KEPT) {
+    if !must && !back_edges.contains(&BackEdge::Strides) || !fits(&kept, MAX_KEPT) {
         return None;
     }
     let warps = insts().any(|inst| matches!(inst.op, Op::Warp { .. }));
-    Some(Pauses { kept, warps, rounds })
+    Some(Pauses { kept, warps, back_edges })
 }
 
 /// What a thread does at the ends of blocks.
-fn rounds(body: &Body) -> Vec<Round> {
+fn back_edges(body: &Body) -> Vec<BackEdge> {
     let read = registers_read(body);
     let waits = |op: &Op| match op {
         Op::Load { volatile, .. } => *volatile,
@@ -87,7 +88,7 @@ fn rounds(body: &Body) -> Vec<Round> {
         _ => false,
     };
     let may_wait = body.blocks.iter().flat_map(|block| &block.insts).any(|inst| waits(&inst.op));
-    // Up to each block: how many of them use memory, and in how many threads meet.
+    // Up to each block: how many of them use memory, and in how many threads synchronise.
     let count = |is: &dyn Fn(&Inst) -> bool| -> Vec<usize> {
         let mut sum = 0;
         let add = |block: &Block| {
@@ -96,25 +97,25 @@ fn rounds(body: &Body) -> Vec<Round> {
         };
         std::iter::once(0).chain(body.blocks.iter().map(add)).collect()
     };
-    let (memory, meetings) = (count(&|inst| is_global(&inst.op)), count(&at));
-    // Where threads meet in each round, neighbours are never far.
+    let (memory, barriers) = (count(&|inst| is_global(&inst.op)), count(&at));
+    // Where threads synchronise in each iteration, neighbours are never far apart.
     let strides =
-        |first: usize, last: usize| memory[last + 1] > memory[first] && meetings[last + 1] == meetings[first];
-    let round = |(index, block): (usize, &Block)| match block.end.back_to(index) {
-        None => Round::GoesOn,
-        Some(_) if may_wait => Round::MayWait,
-        Some(first) if strides(first, index) => Round::Strides,
-        Some(_) => Round::GoesOn,
+        |first: usize, last: usize| memory[last + 1] > memory[first] && barriers[last + 1] == barriers[first];
+    let edge = |(index, block): (usize, &Block)| match block.end.back_to(index) {
+        None => BackEdge::Continue,
+        Some(_) if may_wait => BackEdge::MayWait,
+        Some(first) if strides(first, index) => BackEdge::Strides,
+        Some(_) => BackEdge::Continue,
     };
-    let mut rounds: Vec<Round> = body.blocks.iter().enumerate().map(round).collect();
+    let mut back_edges: Vec<BackEdge> = body.blocks.iter().enumerate().map(edge).collect();
     // One fiber for all threads: what made a fiber wait for another must not wait there for ever.
-    if rounds.contains(&Round::Strides) {
-        let others = rounds.iter_mut().enumerate().filter(|(_, round)| **round == Round::GoesOn);
-        for (_, round) in others.filter(|(index, _)| body.blocks[*index].end.goes_back(*index)) {
-            *round = Round::MayWait;
+    if back_edges.contains(&BackEdge::Strides) {
+        let others = back_edges.iter_mut().enumerate().filter(|(_, edge)| **edge == BackEdge::Continue);
+        for (_, edge) in others.filter(|(index, _)| body.blocks[*index].end.goes_back(*index)) {
+            *edge = BackEdge::MayWait;
         }
     }
-    rounds
+    back_edges
 }
 
 fn is_global(op: &Op) -> bool {
@@ -133,7 +134,7 @@ fn possible(op: &Op) -> bool {
 }
 
 /// Whether a thread may pause between the arguments of a call and the call, or before it has fetched the result: these are
-/// on the stack, which threads that run in turns share. No compiler writes such a thing.
+/// on the stack, which interleaved threads share. No compiler writes such a thing.
 fn pauses_in_a_call(insts: &[Inst]) -> bool {
     let touches = |inst: &Inst| match &inst.op {
         Op::Store { address, .. } | Op::Load { address, .. } => matches!(address.base, Base::Slot(_)),

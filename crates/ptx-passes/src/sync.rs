@@ -46,7 +46,7 @@ impl<'a> Builder<'_, 'a> {
             } else if form.take("or") {
                 BarrierOp::Or
             } else {
-                return CheckError::invalid("no reduction");
+                return CheckError::invalid("missing reduction");
             }
         } else if form.take("sync") {
             BarrierOp::Sync
@@ -60,7 +60,7 @@ impl<'a> Builder<'_, 'a> {
         let mut predicate = None;
         if reduces {
             let [first, middle @ .., last] = rest else {
-                return CheckError::invalid("operands missing");
+                return CheckError::invalid("missing operands");
             };
             dst = self.maybe_dst(first)?;
             predicate = Some(self.predicate(last)?);
@@ -77,7 +77,7 @@ impl<'a> Builder<'_, 'a> {
         Ok(Op::Barrier { op, id: self.value(id, Type::U32)?, count, predicate, dst })
     }
 
-    /// A cluster is one block here, and whoever waits has arrived before: waiting together is waiting for all.
+    /// A cluster is one block here, and a thread that waits has arrived before: a barrier of the block does both.
     fn cluster_barrier(&mut self, form: &mut Form<'a>) -> Result<Op> {
         let wait = form.take("wait");
         form.words.retain(|word| !matches!(*word, "arrive" | "aligned" | "acquire" | "release" | "relaxed"));
@@ -126,7 +126,7 @@ impl<'a> Builder<'_, 'a> {
         } else if form.take("idx") {
             WarpOp::ShflIdx
         } else {
-            return CheckError::invalid("no mode");
+            return CheckError::invalid("missing mode");
         };
         form.done()?;
         expect(operands, 5)?;
@@ -164,7 +164,7 @@ impl<'a> Builder<'_, 'a> {
         } else if form.take("all") {
             WarpOp::MatchAll
         } else {
-            return CheckError::invalid("no mode");
+            return CheckError::invalid("missing mode");
         };
         form.done()?;
         expect(operands, 3)?;
@@ -190,7 +190,7 @@ impl<'a> Builder<'_, 'a> {
             ("xor", WarpOp::ReduxXor, WarpOp::ReduxXor),
         ];
         let Some((_, unsigned_op, signed_op)) = TABLE.iter().find(|row| form.take(row.0)) else {
-            return CheckError::invalid("no operation");
+            return CheckError::invalid("missing operation");
         };
         form.done()?;
         expect(operands, 3)?;

@@ -113,7 +113,7 @@ impl<'a> Builder<'_, 'a> {
     /// `[object, {coordinates}]`
     fn image(&self, operand: &Operand<'a>) -> Result<(Value, Vec<Operand<'a>>)> {
         let Operand::Address { base: Some(name), offset: 0, rest } = operand else {
-            return CheckError::invalid("operand is no image");
+            return CheckError::invalid("operand is not a texture or surface");
         };
         let Some((reg, _)) = self.scopes.register(name) else {
             return CheckError::unsupported(format!("texture and surface references ({name})"));
@@ -133,7 +133,7 @@ impl<'a> Builder<'_, 'a> {
         let mut coordinates = coordinates.iter();
         let mut next = |ty: Type| match coordinates.next() {
             Some(operand) => Ok((self.value(operand, ty)?, ty)),
-            None => CheckError::invalid("coordinates missing"),
+            None => CheckError::invalid("missing coordinates"),
         };
         words.push(if geometry.layered() { next(Type::U32)? } else { (Value::Bits(0), Type::U32) });
         for _ in 0..geometry.axes() {
@@ -173,8 +173,8 @@ impl<'a> Builder<'_, 'a> {
         if result != Type::F32 {
             code |= RAW;
         }
-        let [target, image, rest @ ..] = operands else { return CheckError::invalid("operands missing") };
-        let Operand::Vector(targets) = target else { return CheckError::invalid("no vector of results") };
+        let [target, image, rest @ ..] = operands else { return CheckError::invalid("missing operands") };
+        let Operand::Vector(targets) = target else { return CheckError::invalid("the results must be a vector") };
         expect(targets, 4)?;
         let mut src = self.place(image, geometry, coordinate)?;
         let level_value = match (level, rest) {
@@ -182,7 +182,7 @@ impl<'a> Builder<'_, 'a> {
                 code |= LEVEL;
                 (self.value(level, Type::F32)?, Type::F32)
             }
-            (true, []) => return CheckError::invalid("no level"),
+            (true, []) => return CheckError::invalid("missing level of detail"),
             _ => (Value::Bits(0), Type::F32),
         };
         src.push(level_value);
@@ -238,7 +238,7 @@ impl<'a> Builder<'_, 'a> {
             code |= SIGNED;
         }
         if !matches!(ty.bytes(), 1 | 2 | 4 | 8) || u64::from(ty.bytes()) * count > 16 {
-            return CheckError::invalid("no access of this type");
+            return CheckError::invalid("invalid type for this access");
         }
         code |= u64::from(ty.bytes()) << 4 | count << 8;
         expect(operands, 2)?;
@@ -248,7 +248,7 @@ impl<'a> Builder<'_, 'a> {
         let one = std::slice::from_ref(values);
         let parts = if let Operand::Vector(parts) = values { &parts[..] } else { one };
         if parts.len() as u64 != count {
-            return CheckError::invalid("vector of the wrong size");
+            return CheckError::invalid("wrong vector size");
         }
         let register = match ty.bytes() {
             8 => Type::B64,
@@ -279,10 +279,10 @@ impl<'a> Builder<'_, 'a> {
     ) -> Result<Op> {
         form.take("level");
         let Some(query) = QUERIES.iter().position(|word| form.take(word)) else {
-            return CheckError::unsupported("this question");
+            return CheckError::unsupported("this query");
         };
         form.done()?;
-        let [target, image, rest @ ..] = operands else { return CheckError::invalid("operands missing") };
+        let [target, image, rest @ ..] = operands else { return CheckError::invalid("missing operands") };
         let (object, _) = self.image(image)?;
         let level = match rest.first() {
             Some(operand) => self.value(operand, Type::U32)?,

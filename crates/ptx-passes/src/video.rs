@@ -139,11 +139,11 @@ impl<'a> Builder<'_, 'a> {
         let signed = match (op, &types[..]) {
             (VideoOp::Set(_), [a, b]) => [false, *a, *b],
             (_, [d, a, b]) => [*d, *a, *b],
-            _ => return CheckError::invalid("the types do not fit"),
+            _ => return CheckError::invalid("the types do not match"),
         };
         if let VideoOp::Set(_) = op {
             let found = (0..).zip(COMPARISONS).find(|(_, word)| form.take(word)).map(|(number, _)| number);
-            op = VideoOp::Set(found.ok_or(CheckError::Invalid("no comparison".into()))?);
+            op = VideoOp::Set(found.ok_or(CheckError::Invalid("missing comparison".into()))?);
         }
         let scale = if form.take("shr7") {
             7
@@ -229,7 +229,7 @@ impl<'a> Builder<'_, 'a> {
         let (bits, signed) = match (narrow, form.types.first()) {
             (Some(word), _) => (u64::from(word.as_bytes()[1] - b'0'), word.starts_with('s')),
             (None, Some(ty)) if ty.bits() <= 16 => (u64::from(ty.bits()), ty.is_signed()),
-            _ => return CheckError::invalid("the types do not fit"),
+            _ => return CheckError::invalid("the types do not match"),
         };
         let third = operands.len() == 4;
         if !third {

@@ -1,5 +1,7 @@
 //! PTX text to tokens.
 
+use std::fmt;
+
 use super::SyntaxError;
 use super::ast::Number;
 
@@ -13,6 +15,19 @@ pub(crate) enum Token<'a> {
     Text(&'a str),
     Punct(u8),
     End,
+}
+
+impl fmt::Display for Token<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Token::Word(word) => write!(f, "'{word}'"),
+            Token::Dot(word) => write!(f, "'.{word}'"),
+            Token::Number(_) => f.write_str("a number"),
+            Token::Text(_) => f.write_str("a string"),
+            Token::Punct(punct) => write!(f, "'{}'", char::from(*punct)),
+            Token::End => f.write_str("the end of the text"),
+        }
+    }
 }
 
 /// A token and the line it starts on.
@@ -73,7 +88,7 @@ impl<'a> Lexer<'a> {
                     self.at += 2;
                     while (self.peek(0), self.peek(1)) != (b'*', b'/') {
                         if self.at >= self.bytes.len() {
-                            return self.error("comment without end");
+                            return self.error("unterminated comment");
                         }
                         self.line += u32::from(self.bytes[self.at] == b'\n');
                         self.at += 1;
@@ -124,7 +139,7 @@ impl<'a> Lexer<'a> {
                 self.at += 1;
                 let text = self.take_while(|b| b != b'"' && b != b'\n');
                 if self.peek(0) != b'"' {
-                    return self.error("text without closing quote");
+                    return self.error("unterminated string");
                 }
                 self.at += 1;
                 Token::Text(text)
@@ -142,7 +157,7 @@ impl<'a> Lexer<'a> {
     fn number(&mut self) -> Result<Token<'a>, SyntaxError> {
         let start = self.at;
         let word = self.take_while(|b| b.is_ascii_alphanumeric());
-        let bad = |lexer: &Self| lexer.error(format!("bad number {word}"));
+        let bad = |lexer: &Self| lexer.error(format!("invalid number {word}"));
         let lower = word.as_bytes().get(1).map(u8::to_ascii_lowercase);
         if word.starts_with('0') && word.len() > 2 {
             let digits = &word[2..];
@@ -180,7 +195,7 @@ impl<'a> Lexer<'a> {
             let text = &self.source[start..self.at];
             return match text.parse::<f64>() {
                 Ok(value) => Ok(Token::Number(Number::Double(value.to_bits()))),
-                Err(_) => self.error(format!("bad number {text}")),
+                Err(_) => self.error(format!("invalid number {text}")),
             };
         }
         let digits = word.trim_end_matches(['u', 'U']);

@@ -1,11 +1,11 @@
-//! Functions that CUDA has in a library of the device, which nobody can link here: `libcudadevrt` is machine code.
+//! Functions of CUDA's device runtime, which cannot be linked here: `libcudadevrt` is machine code.
 
 use super::ast::Module;
 use super::parse;
 
 const TEXT: &str = include_str!("device_library.ptx");
 
-/// Adds those that a module declares and nobody defines.
+/// Adds those that a module declares and does not define.
 pub fn complete(module: &mut Module) {
     let missing = |name: &str| {
         let mut same = module.functions.iter().filter(|function| function.name == name).peekable();

@@ -60,7 +60,7 @@ impl Owned for Mipmap {
 
 impl Drop for Memory {
     fn drop(&mut self) {
-        // The context may have ended and the address be somebody else's.
+        // The context may have ended and the address be in use again.
         if map::find(self.base).is_some_and(|region| region.base == self.base && region.owner == self.owner) {
             let _ = alloc::free(self.base);
         }

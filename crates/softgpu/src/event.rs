@@ -79,7 +79,7 @@ impl Event {
         self.wait_while(number, || context.runs());
     }
 
-    /// Nobody can ask about a point of a capture.
+    /// An event that was captured cannot be queried.
     fn not_captured(&self) -> CudaResult {
         if self.state.lock().captured.is_some() { Err(CUDA_ERROR_CAPTURED_EVENT) } else { Ok(()) }
     }

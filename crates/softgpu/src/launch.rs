@@ -190,7 +190,7 @@ pub(crate) struct Shape {
 /// A grid whose blocks may wait for each other: they meet at a piece of memory of its own.
 fn run_together(context: &Context, function: &Function, shape: Shape, params: &[u8]) -> CudaResult {
     let workspace = alloc::allocate(context, 16, Kind::Device { pool: None })?;
-    // SAFETY: just allocated, and nobody else knows it.
+    // SAFETY: just allocated, and is not known elsewhere.
     unsafe { std::ptr::write_bytes(workspace as *mut u8, 0, 16) };
     let result = run(context, function, shape, Some(workspace), params);
     let _ = alloc::free(workspace);
@@ -204,7 +204,7 @@ fn run(context: &Context, function: &Function, shape: Shape, workspace: Option<u
     let launch = Launch { grid, block, dynamic_shared, params, stop, output, workspace, heap };
     let Err(fault) = function.module.program.launch(function.index, &launch) else { return Ok(()) };
     if fault.kind == FaultKind::Stopped {
-        // Whoever stopped it knows why.
+        // Stopping it was the context's own doing; there is nothing to report.
         return Ok(());
     }
     let code = code_of(&fault);

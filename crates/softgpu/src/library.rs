@@ -188,7 +188,7 @@ fn cuLibraryGetGlobal(dptr: Out<CUdeviceptr>, bytes: Out<usize>, handle: CUlibra
 fn cuLibraryGetManaged(_: Out<CUdeviceptr>, _: Out<usize>, handle: CUlibrary, name: Str) -> CudaResult {
     name.required()?;
     library(handle)?;
-    // Variables of PTX are the module's, in each context anew; none is managed.
+    // Each context has variables of its own; PTX has no managed ones.
     Err(CUDA_ERROR_NOT_FOUND)
 }
 

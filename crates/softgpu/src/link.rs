@@ -105,7 +105,7 @@ fn cuLinkComplete(handle: CUlinkState, to: Out<*mut c_void>, size: Out<usize>) -
     let link = LINKS.get(of(handle)).map_err(|_| CUDA_ERROR_INVALID_HANDLE)?;
     let mut state = link.state.lock();
     let all = ptx::join(&state.texts);
-    // Whoever defines what is missing must be among them.
+    // Every symbol must be defined in one of them.
     ptx_exec::Module::from_ptx(&all).map_err(|error| {
         link.log.write(&error.to_string());
         notice::once(format!("linking: {error}"));

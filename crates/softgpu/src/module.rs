@@ -58,7 +58,7 @@ impl Drop for Module {
 
 fn free_variables(owner: u64, variables: &[u64]) {
     for base in variables {
-        // The context may have ended and the address be somebody else's.
+        // The context may have ended and the address be in use again.
         if map::find(*base).is_some_and(|region: Region| region.base == *base && region.owner == owner) {
             let _ = alloc::free(*base);
         }
@@ -116,7 +116,7 @@ impl Module {
     /// Takes the module and its functions out of the tables.
     pub(crate) fn unload(&self) {
         if !self.variables.is_empty() {
-            // Copies that were submitted may still use them. Why work failed is for whoever waits for it.
+            // Copies that were submitted may still use them. Errors are reported where the program synchronises.
             let _ = self.context.synchronize();
         }
         for handle in std::mem::take(&mut *self.functions.lock()).into_values() {
@@ -128,7 +128,7 @@ impl Module {
 
 fn place(context: &Context, variable: &Variable) -> CudaResult<u64> {
     if variable.external {
-        notice::once(format!("the image uses the variable {}, which no image defines", variable.name));
+        notice::once(format!("undefined variable {} in the image", variable.name));
         return Err(CUDA_ERROR_INVALID_PTX);
     }
     alloc::allocate(context, variable.size.max(1), Kind::Device { pool: None })
@@ -138,7 +138,7 @@ fn place(context: &Context, variable: &Variable) -> CudaResult<u64> {
 fn initialise(code: &ptx_exec::Module, index: usize, variables: &[u64]) {
     let (address, bytes) = (variables[index], code.initial_bytes(index, variables));
     let count = bytes.len().min(code.variables()[index].size as usize);
-    // SAFETY: the memory was just allocated with the variable's size and nobody else knows it.
+    // SAFETY: the memory was just allocated with the variable's size and is not known elsewhere.
     unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), address as *mut u8, count) };
 }
 
@@ -166,7 +166,8 @@ fn load(image: &Image<'_>, log: &Log) -> CudaResult<Arc<ptx_exec::Module>> {
     if module.version() > PTX_VERSION {
         let (have, most) = (module.version(), PTX_VERSION);
         let text = |version: u32| format!("{}.{}", version / 10, version % 10);
-        let message = format!("the PTX is of version {}, and {} is the newest that is known", text(have), text(most));
+        let message =
+            format!("PTX version {} is not supported, the newest supported version is {}", text(have), text(most));
         log.write(&message);
         notice::once(message);
         return Err(CUDA_ERROR_UNSUPPORTED_PTX_VERSION);

@@ -1,4 +1,4 @@
-//! Lines on standard error, for whoever has to find out why something does not work. Each is said once.
+//! Diagnostics on standard error: why something does not work. Each is printed once.
 
 use std::collections::BTreeSet;
 use std::io::Write;
@@ -9,7 +9,7 @@ static SAID: Mutex<BTreeSet<String>> = Mutex::new(BTreeSet::new());
 /// A program must not be able to fill memory with notices.
 const MAX_SAID: usize = 1000;
 
-/// One line. It does no harm if nobody can read it any more.
+/// Prints one line. Failures to write are ignored.
 pub(crate) fn say(text: &str) {
     let _ = writeln!(std::io::stderr(), "softgpu: {text}");
 }

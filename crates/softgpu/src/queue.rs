@@ -1,10 +1,10 @@
 //! Streams as queues of work.
 //!
 //! Each queue counts what was submitted and what is done; work `n` is done when `done ≥ n`. Work is run one at a time,
-//! in order, by whoever holds `running`: an executor thread, a caller whose synchronous work found the queue idle, or
+//! in order, by the thread that holds `running`: an executor thread, a caller whose synchronous work found the queue idle, or
 //! one that waits for work on which no executor has started.
 //! Work may wait for positions of other queues. A position always lies in the past of the one that waits for it, so
-//! there are no cycles and somebody can always go on.
+//! there are no cycles and one of them can always go on.
 //!
 //! The legacy default stream is ordered against the blocking streams of its context: its work waits for everything
 //! submitted to them before, and their work waits for everything submitted to it before. `Context::order` makes
@@ -105,7 +105,7 @@ impl Queue {
         queue
     }
 
-    /// Nobody will submit any more; what is queued still runs.
+    /// Nothing more will be submitted; what is queued still runs.
     pub(crate) fn close(&self) {
         self.closed.store(true, Ordering::Relaxed);
     }

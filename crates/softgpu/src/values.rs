@@ -43,7 +43,7 @@ impl Word {
     pub(crate) fn write(self) -> CudaResult {
         let _mapped = IN_USE.read();
         check_mapped(self.address, self.bytes(), true)?;
-        // Release: everything that the stream did before is visible to whoever sees the value.
+        // Release: everything that the stream did before is visible to a thread that sees the value.
         // SAFETY: aligned, and mapped or the caller's word.
         unsafe {
             match self.wide {
@@ -85,10 +85,10 @@ impl Word {
             }
             std::thread::yield_now();
         }
-        let mut nap = Duration::from_micros(20);
+        let mut delay = Duration::from_micros(20);
         while context.runs() && !self.holds(self.read()?, condition) {
-            std::thread::sleep(nap);
-            nap = (nap * 2).min(Duration::from_millis(1));
+            std::thread::sleep(delay);
+            delay = (delay * 2).min(Duration::from_millis(1));
         }
         Ok(())
     }

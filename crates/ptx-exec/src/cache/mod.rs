@@ -1,13 +1,13 @@
 //! Compiled kernels on disk, so that a module that was seen before need not be compiled again.
 //!
 //! ```text
-//! key  = SHA-256(build of this crate, processor, PTX text, kernel)      computed here, never told by anybody
+//! key  = SHA-256(build of this crate, processor, PTX text, kernel)      computed here, never taken from outside
 //! file = records, one after the other: key, length, checksum, code      appended under a lock, never changed
 //! ```
 //!
-//! What is in the file is executed. Whoever can write to it can run code in the processes that use it, so one file belongs
-//! to those who trust each other; see THREAT_MODEL.md. The checksum is there for accidents: a record that was cut off or
-//! that another process is throwing away.
+//! What is in the file is executed. A process that can write to it can run code in the processes that use it, so a file is
+//! shared only by processes that trust each other; see THREAT_MODEL.md. The checksum is there for accidents: a record that was cut off or
+//! that another process is discarding.
 
 mod image;
 mod store;

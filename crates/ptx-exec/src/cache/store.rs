@@ -1,8 +1,8 @@
 //! The file. Any number of processes use it at once, each through a descriptor of its own.
 //!
-//! Records are appended under a lock and never changed, so that readers need none. Once it has grown to `MOST`, whoever
-//! opens it next empties it, and changes the number at its beginning, by which others notice. A reader that is in the midst
-//! of it finds that a checksum is wrong, and compiles.
+//! Records are appended under a lock and never changed, so that readers need none. Once it has grown to `MOST`, the
+//! next process to open it truncates it and increments the number at its beginning, by which others notice. A reader that
+//! is in the middle of a record finds a wrong checksum, and compiles.
 
 use std::collections::HashMap;
 use std::fs::File;
@@ -14,7 +14,7 @@ use sha2::{Digest, Sha256};
 
 use super::Key;
 
-/// A file of this size begins anew.
+/// A file of this size is truncated.
 pub(super) const MOST: u64 = 256 << 20;
 /// The largest piece of code that is kept.
 const LARGEST: u64 = 16 << 20;
@@ -42,7 +42,7 @@ impl Store {
         let store = Store { file, index: Mutex::default() };
         if store.len()? > MOST {
             let _lock = Lock::take(&store.file)?;
-            // Somebody may have been faster.
+            // Another process may have been faster.
             if store.len()? > MOST {
                 let life = store.life();
                 store.file.set_len(0).ok()?;
@@ -79,7 +79,7 @@ impl Store {
         good.then_some(bytes)
     }
 
-    /// Adds a record. A cache may lose things: nobody is told when it does.
+    /// Adds a record. A cache may lose records: failures are not reported.
     pub(super) fn add(&self, key: &Key, bytes: &[u8]) {
         if bytes.len() as u64 <= LARGEST {
             let _ = self.append(key, bytes);
@@ -112,7 +112,7 @@ impl Store {
     fn read_on(&self, index: &mut Index) -> Option<()> {
         let (len, life) = (self.len()?, self.life());
         if len < index.end || life != index.life || index.end < START {
-            // Another process began anew, or we do.
+            // Another process truncated the file, or this is the first time.
             *index = Index { places: HashMap::new(), end: START, life };
         }
         while index.end + HEADER as u64 <= len {
@@ -214,7 +214,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_that_has_grown_begins_anew() {
+    fn a_file_that_has_grown_is_truncated() {
         let place = Place::new();
         let old = place.open();
         old.add(&[1; 32], b"first");

@@ -129,7 +129,7 @@ impl Lower<'_, '_> {
 
     /// The end of a basic block. Going back in the text may be a loop, so that is where the flag is polled.
     pub(crate) fn end(&mut self, index: usize, end: &ir::End) {
-        if end.goes_back(index) && !self.stride_turn(index) {
+        if end.goes_back(index) && !self.stride(index) {
             self.poll();
         }
         match end {
@@ -167,7 +167,7 @@ impl Lower<'_, '_> {
         self.b.set_cold_block(look);
         self.b.ins().brif(raised, look, &[], after, &[]);
         self.b.switch_to_block(look);
-        if !self.poll_turn(after) {
+        if !self.poll_interleaved(after) {
             self.helper(Helper::Poll, &[self.context]);
             self.b.ins().jump(after, &[]);
         }

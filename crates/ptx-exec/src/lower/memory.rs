@@ -137,7 +137,7 @@ impl Lower<'_, '_> {
         self.check_marks(address, info);
     }
 
-    /// In kernels that are checked: goes on only where the place in the window is somebody's.
+    /// In kernels that are checked: goes on only where the place in the window is allocated.
     fn check_marks(&mut self, address: Value, info: i64) {
         if !self.unit.checked {
             return;
@@ -150,7 +150,7 @@ impl Lower<'_, '_> {
         let [some, bad, good] = [(); 3].map(|()| self.b.create_block());
         self.b.set_cold_block(bad);
         self.b.ins().brif(word, some, &[], good, &[]);
-        // An aligned access lies in one granule: does it end before what is nobody's?
+        // An aligned access lies in one granule: does it end before the unallocated part?
         self.b.switch_to_block(some);
         let low = self.b.ins().ireduce(types::I32, address);
         let low = self.b.ins().band_imm_u(low, marks::GRANULE as i64 - 1);

@@ -11,13 +11,13 @@ mod convert;
 mod float;
 mod flow;
 mod int;
+pub(crate) mod interleave;
 mod memory;
 mod merge;
 mod registers;
 mod runtime;
 mod special;
 mod sync;
-pub(crate) mod turns;
 
 use cranelift_codegen::ir::condcodes::IntCC;
 use cranelift_codegen::ir::immediates::Imm64;
@@ -45,7 +45,7 @@ pub(crate) struct Unit<'m> {
     pub straight: bool,
     /// Numbers of signatures, for the check of indirect calls.
     pub signatures: Vec<ir::Signature>,
-    /// Where threads pause, if one fiber runs all threads of a block in turns.
+    /// Where threads pause, if one fiber interleaves all threads of a block.
     pub pauses: Option<Pauses>,
     /// Then: bytes of a thread's frame, and where local memory begins in it.
     pub frame: Option<(u32, u32)>,
@@ -106,7 +106,7 @@ pub(crate) struct Lower<'f, 'm> {
     slots: Vec<StackSlot>,
     helpers: Vec<(Helper, SigRef)>,
     functions: Vec<(usize, FuncRef)>,
-    /// Where threads end: in kernels the head of the thread loop's next round.
+    /// Where threads end: in kernels the head of the thread loop's next iteration.
     exit: Block,
     /// Reports a bad access: address and info are its parameters.
     fault: Option<Block>,
@@ -114,8 +114,8 @@ pub(crate) struct Lower<'f, 'm> {
     frame: Option<Value>,
     /// In kernels: the thread's coordinates and its number in the block.
     thread: Option<[Value; 4]>,
-    /// Where threads run in turns.
-    turns: Option<turns::Turns>,
+    /// Present where threads are interleaved.
+    interleaved: Option<interleave::Interleaved>,
     /// Which accesses of the current block are checked together.
     plan: merge::Plan,
     /// The current instruction in its block.
@@ -155,13 +155,13 @@ impl<'f, 'm> Lower<'f, 'm> {
             fault: None,
             frame: None,
             thread: None,
-            turns: None,
+            interleaved: None,
             plan: merge::Plan::default(),
             at: 0,
             line: 0,
         };
         if let (true, Some(pauses), Some((bytes, local))) = (function.entry, &unit.pauses, unit.frame) {
-            lower.rounds(pauses, bytes, local);
+            lower.interleave(pauses, bytes, local);
         } else if function.entry {
             lower.thread_loop();
         } else {
@@ -253,7 +253,7 @@ impl<'f, 'm> Lower<'f, 'm> {
             ir::Op::Fence => {
                 self.b.ins().fence();
             }
-            ir::Op::Sleep(_) if self.yield_turn() => {}
+            ir::Op::Sleep(_) if self.yield_thread() => {}
             ir::Op::Sleep(time) => {
                 let time = self.get(*time, ir::Type::U32);
                 self.helper(Helper::Sleep, &[self.context, time]);

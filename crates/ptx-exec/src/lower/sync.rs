@@ -32,7 +32,7 @@ impl Lower<'_, '_> {
             }
             None => self.int(types::I32, 0),
         };
-        let result = self.barrier_turn(op, number, vote);
+        let result = self.interleaved_barrier(op, number, vote);
         let result = result.unwrap_or_else(|| {
             // Where it waits, should it wait for ever.
             let line = self.int(types::I32, i64::from(self.line));
@@ -76,7 +76,7 @@ impl Lower<'_, '_> {
         // Lanes that ask for the active mask must be at the same place to count as active together.
         let site = if *op == WarpOp::ActiveMask { i64::from(self.line) } else { 0 };
         let site = self.int(types::I64, site);
-        let answer = self.warp_turn(code, value, both, mask, site);
+        let answer = self.interleaved_warp(code, value, both, mask, site);
         let answer = answer
             .unwrap_or_else(|| self.ask(Helper::Warp, &[self.context, code, value, both, mask, site], types::I64));
         if let Some(dst) = dst {

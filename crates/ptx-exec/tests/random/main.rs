@@ -1,4 +1,4 @@
-//! Random kernels: run in turns, run with a fiber for each thread, and computed here, they must give the same.
+//! Random kernels: interleaved on one fiber, run with a fiber for each thread, and computed here, they must give the same.
 //!
 //! `RANDOM_KERNELS=10000 cargo test -p softgpu --test random` tries more of them; `RANDOM_SEED=n` tries one and shows it.
 
@@ -27,7 +27,7 @@ fn check(seed: u64) -> Result<(), String> {
     let words: Vec<u32> = (0..program::TABLE as u32).map(|at| at.wrapping_mul(0x85eb_ca6b) ^ at).collect();
     let table = upload(&words);
     let expected: Vec<_> = (0..BLOCKS).flat_map(|block| reference::block(&program, block, &words)).collect();
-    let devices = [("in turns", Device::load(&text)), ("by fibers", Device::with_fibers(&text))];
+    let devices = [("interleaved", Device::load(&text)), ("on fibers", Device::with_fibers(&text))];
     for (how, device) in &devices {
         let got = run(device, program.block, table).map_err(|fault| format!("{how}: {fault}"))?;
         if let Some(at) = (0..got.len()).find(|at| got[*at] != expected[*at]) {

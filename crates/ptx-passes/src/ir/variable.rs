@@ -1,6 +1,6 @@
 //! Variables of a module, which need memory before a kernel runs.
 
-/// A module variable in global or constant memory. Whoever loads the module gives it memory and an initial value.
+/// A module variable in global or constant memory. The loader gives it memory and an initial value.
 #[derive(Clone, Debug)]
 pub struct Variable {
     pub name: String,

@@ -15,7 +15,7 @@ impl<'a> Parser<'a> {
         loop {
             let space = self.dot()?;
             if space != "param" && space != "reg" {
-                return self.error("parameters live in .param");
+                return self.error("parameters must be in .param");
             }
             out.push(self.declaration(space, false)?);
             if !self.accept(b',') {
@@ -59,7 +59,7 @@ impl<'a> Parser<'a> {
                     self.at += 1;
                     let align = self.int()?;
                     if !align.is_power_of_two() || align > 1 << 16 {
-                        return self.error("bad alignment");
+                        return self.error("invalid alignment");
                     }
                     // A parameter may say twice how it is aligned: `.ptr .global .align 4` is about what it points to.
                     out.align.get_or_insert(align);
@@ -118,7 +118,7 @@ impl<'a> Parser<'a> {
 
     pub(super) fn initializer(&mut self, out: &mut Vec<Initializer<'a>>, depth: u32) -> Result<()> {
         if depth > MAX_NESTING {
-            return self.error("initializer nested too deep");
+            return self.error("initializer nested too deeply");
         }
         if self.accept(b'{') {
             if self.accept(b'}') {

@@ -20,7 +20,7 @@ pub fn parse(source: &str) -> Result<Module<'_>> {
         parser.item(&mut module)?;
     }
     if module.version == 0 {
-        return Err(SyntaxError { line: 1, message: "no .version".into() });
+        return Err(SyntaxError { line: 1, message: "missing .version".into() });
     }
     (module.files, module.locations) = (parser.files, parser.locations);
     Ok(module)
@@ -67,7 +67,7 @@ impl<'a> Parser<'a> {
     }
 
     fn unexpected<T>(&self, wanted: &str) -> Result<T> {
-        self.error(format!("expected {wanted}, found {:?}", self.peek()))
+        self.error(format!("expected {wanted}, found {}", self.peek()))
     }
 
     fn accept(&mut self, punct: u8) -> bool {
@@ -108,7 +108,7 @@ impl<'a> Parser<'a> {
                 self.at += 1;
                 Ok(value)
             }
-            _ => self.unexpected("a whole number"),
+            _ => self.unexpected("an integer"),
         }
     }
 
@@ -120,7 +120,7 @@ impl<'a> Parser<'a> {
     fn skip_to(&mut self, punct: u8) -> Result<()> {
         while self.peek() != Token::Punct(punct) {
             if self.next() == Token::End {
-                return self.error("unexpected end");
+                return self.error("unexpected end of text");
             }
         }
         self.expect(punct)
@@ -134,7 +134,7 @@ impl<'a> Parser<'a> {
             match self.next() {
                 Token::Punct(b'{') => depth += 1,
                 Token::Punct(b'}') => depth -= 1,
-                Token::End => return self.error("unexpected end"),
+                Token::End => return self.error("unexpected end of text"),
                 _ => {}
             }
         }
@@ -167,7 +167,7 @@ impl<'a> Parser<'a> {
                             let name = self.word()?;
                             if let Some(number) = name.strip_prefix("sm_").or(name.strip_prefix("compute_")) {
                                 let digits = number.trim_end_matches(|c: char| !c.is_ascii_digit());
-                                module.target = digits.parse().or_else(|_| self.error("bad target"))?;
+                                module.target = digits.parse().or_else(|_| self.error("invalid target"))?;
                             }
                             if !self.accept(b',') {
                                 return Ok(());
@@ -176,7 +176,11 @@ impl<'a> Parser<'a> {
                     }
                     "address_size" => {
                         self.at += 1;
-                        return if self.int()? == 64 { Ok(()) } else { self.error("only 64-bit addresses") };
+                        return if self.int()? == 64 {
+                            Ok(())
+                        } else {
+                            self.error("only 64-bit addresses are supported")
+                        };
                     }
                     "file" => {
                         if let (Some(file), Token::Text(path)) = (self.small_at(1), self.peek_at(2)) {
@@ -323,6 +327,8 @@ mod tests {
         for text in ["", ".version", ".entry k() {", "ret;", ".version 9.0 .entry k() { add.s32 %r1 %r2; }"] {
             assert!(parse(text).is_err(), "{text}");
         }
+        let wrong = parse(&format!("{HEAD}.entry k() {{\n add.s32 %r1 %r2; }}")).unwrap_err();
+        assert_eq!(wrong.to_string(), "line 5: expected ';', found '%r2'");
         let deep = format!("{HEAD}.entry k() {}", "{".repeat(5000));
         assert!(parse(&deep).is_err());
         let deep = format!("{HEAD}.entry k() {{ add.s32 {}", "(".repeat(50_000));

@@ -7,7 +7,7 @@ use crate::lexer::Token;
 impl<'a> Parser<'a> {
     pub(super) fn block(&mut self, depth: u32) -> Result<Vec<Statement<'a>>> {
         if depth > MAX_NESTING {
-            return self.error("blocks nested too deep");
+            return self.error("blocks nested too deeply");
         }
         let mut out = Vec::new();
         while !self.accept(b'}') {
@@ -137,7 +137,7 @@ impl<'a> Parser<'a> {
 
     pub(super) fn operand(&mut self, depth: u32) -> Result<Operand<'a>> {
         if depth > 4 {
-            return self.error("operand nested too deep");
+            return self.error("operand nested too deeply");
         }
         match self.peek() {
             Token::Punct(b'!') => {
@@ -195,7 +195,7 @@ impl<'a> Parser<'a> {
             }
             _ => match self.signed_number()? {
                 Number::Int(offset) => (None, offset.cast_signed()),
-                _ => return self.error("an address is a whole number"),
+                _ => return self.error("an address must be an integer"),
             },
         };
         let rest = if self.accept(b',') {

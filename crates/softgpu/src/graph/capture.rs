@@ -146,7 +146,7 @@ pub(crate) fn refuse(queue: &Queue) -> CudaResult {
     }
 }
 
-/// Nobody can wait for a context of which a stream is being captured.
+/// A context of which a stream is being captured cannot be synchronised.
 pub(crate) fn refuse_context(context: &Context) -> CudaResult {
     if OPEN.load(Ordering::Acquire) == 0 {
         return Ok(());

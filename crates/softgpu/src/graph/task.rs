@@ -32,7 +32,7 @@ pub(crate) enum Task {
     WaitForWord(Word, u32),
 }
 
-// SAFETY: pointers in it are numbers until somebody runs the task, which is the application's responsibility then.
+// SAFETY: pointers in it are numbers until the task is run, which is the application's responsibility then.
 unsafe impl Send for Task {}
 // SAFETY: as above.
 unsafe impl Sync for Task {}

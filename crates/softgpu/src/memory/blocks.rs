@@ -1,5 +1,5 @@
-//! Allocations that somebody else makes inside of mappings: those of the proxy, which hands out memory to its clients. What
-//! is said here makes reports name the right allocation, and lets checked kernels find its end.
+//! Allocations that the worker makes inside of mappings, for its client. They let fault reports name the right allocation,
+//! and checked kernels find its end.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -34,7 +34,7 @@ pub fn nothing_in(address: u64, len: u64) {
     }
 }
 
-/// `size` bytes at `address` are somebody's, the rest of the `len` bytes there is nobody's.
+/// `size` bytes at `address` are allocated, the rest of the `len` bytes there is not.
 pub fn made(address: u64, len: u64, size: u64) {
     if !IN_USE.load(Ordering::Relaxed) {
         return;
@@ -46,7 +46,7 @@ pub fn made(address: u64, len: u64, size: u64) {
     marks::set(address, len, size);
 }
 
-/// The block at `address` is nobody's again.
+/// The block at `address` is freed.
 pub fn gone(address: u64, len: u64) {
     if !IN_USE.load(Ordering::Relaxed) {
         return;

@@ -128,7 +128,7 @@ pub(crate) fn allocate(device: &Device, owner: u64, size: u64) -> CudaResult<u64
     drop(arenas);
     marks::set(at, size, wanted);
     if !clean {
-        // SAFETY: the piece lies in a mapped page of the heap and belongs to nobody else now.
+        // SAFETY: the piece lies in a mapped page of the heap and is not in use now.
         unsafe { std::ptr::write_bytes(at as *mut u8, 0, size as usize) };
     }
     Ok(at)

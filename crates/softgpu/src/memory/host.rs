@@ -28,7 +28,7 @@ fn pages(size: u64) -> CudaResult<u64> {
 
 fn allocate(size: u64) -> CudaResult<u64> {
     let size = pages(size)?;
-    // Addresses that somebody else uses stay marked as taken; a few such tries are enough for any sane process.
+    // Addresses that are mapped already stay marked as taken; a few retries are enough for any sane process.
     for _ in 0..64 {
         let address = SPACE.lock().take(FLOOR, CEILING, size, PAGE).ok_or(CUDA_ERROR_OUT_OF_MEMORY)?;
         match sys::allocate(address, size) {

@@ -115,7 +115,7 @@ pub(crate) fn find(address: u64) -> Option<Region> {
     (address < region.end()).then(|| region.clone())
 }
 
-/// Words about the allocation nearest to an address, for whoever has to find out what a kernel did wrong.
+/// Describes the allocation nearest to an address, for debugging.
 pub(crate) fn nearest(address: u64) -> Option<String> {
     let [below, above, freed] = blocks::around(address);
     let regions = REGIONS.read();
@@ -130,10 +130,10 @@ pub(crate) fn nearest(address: u64) -> Option<String> {
     let whole = |stretch: Stretch| format!("the {} bytes at {:#x}", stretch.size, stretch.base);
     let end = |stretch: Stretch| stretch.base.saturating_add(stretch.size);
     match (before, after) {
-        (Some(before), _) if address < end(before) => Some(format!("inside of {}", whole(before))),
-        _ if freed.is_some() => freed.map(|freed| format!("inside of {}, which were freed", whole(freed))),
+        (Some(before), _) if address < end(before) => Some(format!("inside {}", whole(before))),
+        _ if freed.is_some() => freed.map(|freed| format!("inside {}, which were freed", whole(freed))),
         (Some(before), after) if after.is_none_or(|after| address - end(before) < after.base - address) => {
-            Some(format!("{} bytes behind {}", address - end(before), whole(before)))
+            Some(format!("{} bytes past {}", address - end(before), whole(before)))
         }
         (_, Some(after)) => Some(format!("{} bytes before {}", after.base - address, whole(after))),
         _ => None,

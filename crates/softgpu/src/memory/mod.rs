@@ -7,7 +7,7 @@
 //! * `heap`: device memory for `cuMemAlloc`, large and small.
 //! * `alloc`, `host`, `vmm`, `pool`, `pointer`: the functions.
 //!
-//! Device memory that nobody asked an address for lies between the plan's device range and its host range, so that the
+//! Device memory without a requested address lies between the plan's device range and its host range, so that the
 //! whole device range is free for `cuMemAddressReserve` with fixed addresses. Host memory comes from the upper
 //! half of the host range; what others map there and register is left alone.
 //!

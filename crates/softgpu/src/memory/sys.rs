@@ -31,7 +31,7 @@ pub(crate) fn reserve(address: u64, size: u64) -> std::io::Result<()> {
     map(address, size, libc::PROT_NONE, flags, -1, 0)
 }
 
-/// Fresh zeroed memory at addresses that nobody uses.
+/// Fresh zeroed memory at unused addresses.
 pub(crate) fn allocate(address: u64, size: u64) -> std::io::Result<()> {
     let flags = MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED_NOREPLACE;
     map(address, size, libc::PROT_READ | libc::PROT_WRITE, flags, -1, 0)?;
@@ -44,7 +44,7 @@ pub(crate) fn allocate(address: u64, size: u64) -> std::io::Result<()> {
 pub(crate) fn free(address: u64, size: u64) {
     let _quiet = IN_USE.write();
     marks::clear(address, size);
-    // SAFETY: the caller owns the range and nobody uses it (`IN_USE`); kernels that do are told so by a fault.
+    // SAFETY: the caller owns the range and it is not in use (`IN_USE`); kernels that do are told so by a fault.
     unsafe { libc::munmap(address as *mut _, size as usize) };
 }
 
@@ -71,14 +71,14 @@ pub(crate) fn protect(address: u64, size: u64, read: bool, write: bool) -> std::
     } else {
         libc::PROT_NONE
     };
-    // SAFETY: the caller owns the range, and nobody uses it now (`IN_USE`).
+    // SAFETY: the caller owns the range, and it is not in use now (`IN_USE`).
     match unsafe { libc::mprotect(address as *mut _, size as usize, access) } {
         0 => Ok(()),
         _ => Err(std::io::Error::last_os_error()),
     }
 }
 
-/// A file in memory, of a size that nobody can change.
+/// A memfd whose size is sealed.
 pub(crate) fn memory_file(size: u64) -> std::io::Result<OwnedFd> {
     let flags = libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING;
     // SAFETY: a plain system call with a static name.
@@ -86,7 +86,7 @@ pub(crate) fn memory_file(size: u64) -> std::io::Result<OwnedFd> {
     if raw < 0 {
         return Err(std::io::Error::last_os_error());
     }
-    // SAFETY: the descriptor was just made and belongs to nobody else.
+    // SAFETY: the descriptor was just made and has no other owner.
     let file = unsafe { OwnedFd::from_raw_fd(raw) };
     let seals = libc::F_SEAL_SHRINK | libc::F_SEAL_GROW | libc::F_SEAL_SEAL;
     // SAFETY: plain system calls on a descriptor of ours.
@@ -94,7 +94,7 @@ pub(crate) fn memory_file(size: u64) -> std::io::Result<OwnedFd> {
     if done { Ok(file) } else { Err(std::io::Error::last_os_error()) }
 }
 
-/// Size and seals of a descriptor that somebody gave us: `None` unless its size can never change.
+/// The size of a descriptor that was passed in: `None` unless its size is sealed.
 pub(crate) fn sealed_size(file: &OwnedFd) -> Option<u64> {
     let raw = file.as_raw_fd();
     // SAFETY: plain system calls; `stat` is written by fstat before it is read.

@@ -36,7 +36,7 @@ pub(crate) struct Physical {
     pub prop: CUmemAllocationProp,
 }
 
-// SAFETY: the one pointer in `prop` is for Windows; nobody follows it.
+// SAFETY: the one pointer in `prop` is for Windows, and never dereferenced.
 unsafe impl Send for Physical {}
 // SAFETY: as above.
 unsafe impl Sync for Physical {}

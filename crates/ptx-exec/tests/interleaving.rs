@@ -1,4 +1,4 @@
-//! Threads that run in turns between barriers.
+//! Threads that one fiber interleaves.
 
 mod kernels;
 

@@ -1,4 +1,4 @@
-//! The order in which threads of a block have their turns, where one fiber runs all of them.
+//! The order in which the threads of a block run, where one fiber interleaves all of them.
 //!
 //! Each thread has a frame, which begins with a `Head`. Compiled code runs the threads of a range that may run, each until
 //! it pauses or ends, and then asks here for the next range. Where lanes of a warp do things together a range is a warp,
@@ -43,11 +43,11 @@ pub(crate) const IN_LOOP: u32 = 4;
 
 /// How far a block is.
 #[derive(Default)]
-pub struct Turns {
+pub struct Interleaving {
     begun: bool,
     /// The range that has just run.
     range: u32,
-    /// Whether a thread let others run that could have gone on.
+    /// Whether a thread that could have continued has yielded.
     yielded: bool,
 }
 
@@ -205,18 +205,18 @@ pub(crate) extern "C" fn next_range(context: *mut Context, span: u32) -> u64 {
         let stride = (*(*context).grid).code.frame_bytes as usize;
         let total = (*block).total;
         let frames = Frames { base: (*context).frames, stride, total, span: span.max(1).min(total) };
-        let turns = &raw mut (*block).turns;
-        if !(*turns).begun {
+        let state = &raw mut (*block).interleaving;
+        if !(*state).begun {
             // All threads are taken at once: should this fiber pause, no other may start any of them.
             (*block).next_linear = total;
-            *turns = Turns { begun: true, range: 0, yielded: false };
+            *state = Interleaving { begun: true, range: 0, yielded: false };
             return frames.answer(0);
         }
-        let range = (*turns).range;
+        let range = (*state).range;
         let states = frames.states(range);
         if states & 1 << IN_LOOP != 0 {
             frames.next_rounds(range);
-            // One that runs has looked up: should these wait for others, those must have a turn.
+            // A thread that runs has polled: should these wait for others, those must run.
             if states & 1 << RUNS == 0 {
                 return frames.answer(range);
             }
@@ -224,19 +224,19 @@ pub(crate) extern "C" fn next_range(context: *mut Context, span: u32) -> u64 {
         if states & 1 << IN_WARP != 0 && frames.resolve(range, false) {
             return frames.answer(range);
         }
-        (*turns).yielded |= states & 1 << RUNS != 0;
+        (*state).yielded |= states & 1 << RUNS != 0;
         if let Some(next) = (range + 1..frames.ranges()).find(|range| frames.any_runs(*range)) {
-            (*turns).range = next;
+            (*state).range = next;
             return frames.answer(next);
         }
-        // All ranges have had their turns.
-        if std::mem::take(&mut (*turns).yielded) {
+        // All ranges have run.
+        if std::mem::take(&mut (*state).yielded) {
             suspend(context, Pause::Yield);
         }
         // A thread that runs keeps the others from being released.
         let released = frames.release().then_some(0);
         if let Some(range) = released.or_else(|| (0..frames.ranges()).find(|range| frames.any_runs(*range))) {
-            (*turns).range = range;
+            (*state).range = range;
             return frames.answer(range);
         }
         if (0..frames.total).all(|thread| frames.head(thread).status == ENDED) {
@@ -244,7 +244,7 @@ pub(crate) extern "C" fn next_range(context: *mut Context, span: u32) -> u64 {
         }
         match (0..frames.ranges()).find(|range| frames.resolve(*range, true)) {
             Some(range) => {
-                (*turns).range = range;
+                (*state).range = range;
                 frames.answer(range)
             }
             None => {

@@ -1,9 +1,9 @@
 //! Kernels whose threads need no fibers of their own.
 //!
-//! One fiber runs all threads of the block in turns: each runs until it waits for others, leaves there what it will
-//! need (the registers that are alive, and where to go on) in a frame of its own, and the next one has its turn. A turn
-//! costs a few loads and stores, where a switch of fibers costs a stack that has left the cache. Who waits for whom is for
-//! `exec/turns.rs` to say.
+//! One fiber interleaves all threads of the block: each runs until it waits for others, saves what it will need (the live
+//! registers, and where to resume) in a frame of its own, and the next one runs. A switch costs a few loads and stores,
+//! where a switch of fibers costs a stack that has left the cache. Which threads run next is decided in
+//! `src/interleave.rs`.
 //!
 //! ```text
 //! ask(which threads?) ─ none ─→ done
@@ -20,19 +20,19 @@ use cranelift_codegen::ir::condcodes::IntCC;
 use cranelift_codegen::ir::{Block, BlockArg, InstBuilder, JumpTableData, Type, Value, types};
 use cranelift_frontend::Variable;
 use ptx_passes::ir;
-use ptx_passes::pauses::{self, Pauses, Round};
+use ptx_passes::pauses::{self, BackEdge, Pauses};
 
 use super::{Lower, trusted};
 use crate::context::Context;
 use crate::helpers::Helper;
-use crate::turns::{AT_BARRIER, ENDED, HEAD, Head, IN_LOOP, IN_WARP, RUNS};
+use crate::interleave::{AT_BARRIER, ENDED, HEAD, Head, IN_LOOP, IN_WARP, RUNS};
 
-/// Rounds of a loop through memory that a thread makes in one turn. A line of the cache must stay until the last neighbour
+/// Iterations of a loop through memory that a thread makes before its neighbours catch up. A line of the cache must stay until the last neighbour
 /// has come to it; lines that are a power of two apart share few places there.
 const STRIDE: i64 = 8;
 
 /// What the lowering of such a kernel keeps.
-pub(crate) struct Turns {
+pub(crate) struct Interleaved {
     /// Where each pause goes on.
     resume: Vec<Block>,
     /// Pauses that have been lowered.
@@ -42,7 +42,7 @@ pub(crate) struct Turns {
     next: Block,
     /// Where local memory begins in a frame.
     local: u32,
-    /// Rounds of such loops that are left in this turn.
+    /// Iterations of such loops that are left until then.
     left: Variable,
 }
 
@@ -56,14 +56,14 @@ pub(crate) fn frame(module: &ir::Module, kernel: usize, pauses: &Pauses, local: 
 
 impl Lower<'_, '_> {
     /// Asks for threads, and finds out where each goes on.
-    pub(crate) fn rounds(&mut self, pauses: &Pauses, frame_bytes: u32, local: u32) {
+    pub(crate) fn interleave(&mut self, pauses: &Pauses, frame_bytes: u32, local: u32) {
         let frames = self.field(types::I64, offset_of!(Context, frames));
         let sizes = [0, 4].map(|place| self.field(types::I32, offset_of!(Context, block_size) + place));
-        let [ask, begin, head, look, turn, finished, next] = [(); 7].map(|()| self.b.create_block());
+        let [ask, begin, head, look, run, finished, next] = [(); 7].map(|()| self.b.create_block());
         self.b.ins().jump(ask, &[]);
 
         self.b.switch_to_block(ask);
-        let together = pauses.warps || pauses.rounds.contains(&Round::Strides);
+        let together = pauses.warps || pauses.back_edges.contains(&BackEdge::Strides);
         let span = self.int(types::I32, if together { 32 } else { i64::from(i32::MAX) });
         let range = self.ask(Helper::NextRange, &[self.context, span], types::I64);
         let first = self.b.ins().ireduce(types::I32, range);
@@ -94,7 +94,7 @@ impl Lower<'_, '_> {
 
         self.b.switch_to_block(look);
         let status = self.b.ins().load(types::I32, trusted(), frame, offset_of!(Head, status) as i32);
-        self.b.ins().brif(status, next, &[], turn, &[]);
+        self.b.ins().brif(status, next, &[], run, &[]);
 
         self.b.switch_to_block(next);
         let [x_next, y_next, z_next, linear_next] = self.next_thread([x, y, z, linear], sizes);
@@ -102,7 +102,7 @@ impl Lower<'_, '_> {
         let following = [x_next, y_next, z_next, linear_next, frame_next, last].map(BlockArg::Value);
         self.b.ins().jump(head, &following);
 
-        self.b.switch_to_block(turn);
+        self.b.switch_to_block(run);
         self.store_thread([x, y, z, linear]);
         if local != frame_bytes {
             let place = self.b.ins().iadd_imm_s(frame, i64::from(local));
@@ -128,23 +128,23 @@ impl Lower<'_, '_> {
         let gone = self.int(types::I32, i64::from(ENDED));
         self.b.ins().store(trusted(), gone, frame, offset_of!(Head, status) as i32);
         self.b.ins().jump(next, &[]);
-        self.turns = Some(Turns { resume, seen: 0, frame, next, local, left });
+        self.interleaved = Some(Interleaved { resume, seen: 0, frame, next, local, left });
     }
 
-    /// Where this thread's local memory is, where threads run in turns.
+    /// Where this thread's local memory is, where threads are interleaved.
     pub(crate) fn local_in_frame(&mut self) -> Option<Value> {
-        let Turns { frame, local, .. } = *self.turns.as_ref()?;
+        let Interleaved { frame, local, .. } = *self.interleaved.as_ref()?;
         Some(self.b.ins().iadd_imm_s(frame, i64::from(local)))
     }
 
-    /// The end of a turn with this status. What follows is lowered into where the thread goes on.
+    /// Pauses with this status. What follows is lowered into where the thread goes on.
     fn pause(&mut self, status: Value) {
         let unit = self.unit;
-        let Some(turns) = &mut self.turns else { return };
-        let number = turns.seen;
-        turns.seen += 1;
-        let (frame, next) = (turns.frame, turns.next);
-        let (Some(resume), Some(pauses)) = (turns.resume.get(number).copied(), &unit.pauses) else { return };
+        let Some(threads) = &mut self.interleaved else { return };
+        let number = threads.seen;
+        threads.seen += 1;
+        let (frame, next) = (threads.frame, threads.next);
+        let (Some(resume), Some(pauses)) = (threads.resume.get(number).copied(), &unit.pauses) else { return };
         let kept = &pauses.kept[number];
         let (places, _) = pauses::places(self.body, kept);
         let place = |at: usize| (HEAD + places[at]) as i32;
@@ -172,7 +172,7 @@ impl Lower<'_, '_> {
 
     /// Writes words into the head of the frame.
     fn bring(&mut self, words: &[(Value, usize)]) {
-        let Some(frame) = self.turns.as_ref().map(|turns| turns.frame) else { return };
+        let Some(frame) = self.interleaved.as_ref().map(|threads| threads.frame) else { return };
         for (value, place) in words {
             self.b.ins().store(trusted(), *value, frame, *place as i32);
         }
@@ -180,13 +180,13 @@ impl Lower<'_, '_> {
 
     /// What the thread was told when it was let go.
     fn told(&mut self) -> Value {
-        let frame = self.turns.as_ref().map_or(self.context, |turns| turns.frame);
+        let frame = self.interleaved.as_ref().map_or(self.context, |threads| threads.frame);
         self.b.ins().load(types::I64, trusted(), frame, offset_of!(Head, a) as i32)
     }
 
     /// Waits at a barrier. The answer, or nothing when threads have fibers.
-    pub(crate) fn barrier_turn(&mut self, op: ir::BarrierOp, id: ir::Value, vote: Value) -> Option<Value> {
-        self.turns.as_ref()?;
+    pub(crate) fn interleaved_barrier(&mut self, op: ir::BarrierOp, id: ir::Value, vote: Value) -> Option<Value> {
+        self.interleaved.as_ref()?;
         let ir::Value::Bits(id) = id else { return None };
         let code = self.int(types::I32, (id as i64) << 16 | op as i64);
         // Where it waits, should it wait for ever.
@@ -202,8 +202,15 @@ impl Lower<'_, '_> {
     }
 
     /// Does something with the warp. The answer, or nothing when threads have fibers.
-    pub(crate) fn warp_turn(&mut self, code: Value, a: Value, bc: Value, mask: Value, site: Value) -> Option<Value> {
-        self.turns.as_ref()?;
+    pub(crate) fn interleaved_warp(
+        &mut self,
+        code: Value,
+        a: Value,
+        bc: Value,
+        mask: Value,
+        site: Value,
+    ) -> Option<Value> {
+        self.interleaved.as_ref()?;
         self.bring(&[
             (a, offset_of!(Head, a)),
             (bc, offset_of!(Head, bc)),
@@ -216,19 +223,19 @@ impl Lower<'_, '_> {
     }
 
     /// Lets others run. False when threads have fibers.
-    pub(crate) fn yield_turn(&mut self) -> bool {
-        if self.turns.is_none() {
+    pub(crate) fn yield_thread(&mut self) -> bool {
+        if self.interleaved.is_none() {
             return false;
         }
         self.pause_as(RUNS);
         true
     }
 
-    /// Another round of a loop through memory: every few of them neighbours catch up. False where block `index` does not end
+    /// Another iteration of a loop through memory: every few of them neighbours catch up. False where block `index` does not end
     /// such a loop.
-    pub(crate) fn stride_turn(&mut self, index: usize) -> bool {
-        let strides = |pauses: &Pauses| pauses.rounds[index] == Round::Strides;
-        let Some(left) = self.turns.as_ref().map(|turns| turns.left) else { return false };
+    pub(crate) fn stride(&mut self, index: usize) -> bool {
+        let strides = |pauses: &Pauses| pauses.back_edges[index] == BackEdge::Strides;
+        let Some(left) = self.interleaved.as_ref().map(|threads| threads.left) else { return false };
         if !self.unit.pauses.as_ref().is_some_and(strides) {
             return false;
         }
@@ -238,7 +245,7 @@ impl Lower<'_, '_> {
         self.b.def_var(left, fewer);
         self.b.ins().brif(fewer, after, &[], enough, &[]);
         self.b.switch_to_block(enough);
-        // When the flag is up, all others have their turn: this may be a loop that waits for one of them after all.
+        // When the flag is up, all others run: this may be a loop that waits for one of them after all.
         let (look, rest) = (self.b.create_block(), self.b.create_block());
         self.b.set_cold_block(look);
         let status = self.b.append_block_param(rest, types::I32);
@@ -247,7 +254,7 @@ impl Lower<'_, '_> {
         let (runs, in_loop) = (self.int(types::I32, i64::from(RUNS)), self.int(types::I32, i64::from(IN_LOOP)));
         self.b.ins().brif(raised, look, &[], rest, &[BlockArg::Value(in_loop)]);
         self.b.switch_to_block(look);
-        let yes = self.ask(Helper::PollTurn, &[self.context], types::I32);
+        let yes = self.ask(Helper::PollInterleaved, &[self.context], types::I32);
         let looked = self.b.ins().select(yes, runs, in_loop);
         self.b.ins().jump(rest, &[BlockArg::Value(looked)]);
         self.b.switch_to_block(rest);
@@ -257,16 +264,16 @@ impl Lower<'_, '_> {
         true
     }
 
-    /// The flag is up in a loop: whether somebody may be waited for there, and so others must run. Ends in a block of its
-    /// own, which goes to `after`. False when loops of this kernel are no places to pause.
-    pub(crate) fn poll_turn(&mut self, after: Block) -> bool {
-        let may_wait = |pauses: &Pauses| pauses.rounds.contains(&Round::MayWait);
-        if self.turns.is_none() || !self.unit.pauses.as_ref().is_some_and(may_wait) {
+    /// The flag is up in a loop: whether the thread may be waiting there, so that others must run. Ends in a block of its
+    /// own, which goes to `after`. False when threads do not pause in loops of this kernel.
+    pub(crate) fn poll_interleaved(&mut self, after: Block) -> bool {
+        let may_wait = |pauses: &Pauses| pauses.back_edges.contains(&BackEdge::MayWait);
+        if self.interleaved.is_none() || !self.unit.pauses.as_ref().is_some_and(may_wait) {
             return false;
         }
         let yields = self.b.create_block();
         self.b.set_cold_block(yields);
-        let yes = self.ask(Helper::PollTurn, &[self.context], types::I32);
+        let yes = self.ask(Helper::PollInterleaved, &[self.context], types::I32);
         self.b.ins().brif(yes, yields, &[], after, &[]);
         self.b.switch_to_block(yields);
         self.pause_as(RUNS);
