@@ -56,7 +56,7 @@ fn bytes_of<T>(value: &T) -> &[u8] {
     unsafe { std::slice::from_raw_parts(std::ptr::from_ref(value).cast(), size_of::<T>()) }
 }
 
-/// The images of a resource, and whether it is memory that is no array.
+/// The images of a resource, and whether it is plain memory instead of an array.
 fn images(resource: &CUDA_RESOURCE_DESC) -> CudaResult<(Vec<Image>, bool)> {
     let fields = Fields(bytes_of(resource));
     let memory = |size: [u64; 3], pitch: u64| -> CudaResult<Image> {

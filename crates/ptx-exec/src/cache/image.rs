@@ -1,4 +1,4 @@
-//! Code as bytes and back. Little-endian words; what does not add up is no image.
+//! Code as bytes and back. Little-endian words; what does not add up is refused.
 
 use crate::code::Image;
 

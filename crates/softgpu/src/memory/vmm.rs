@@ -157,7 +157,7 @@ fn cuMemImportFromShareableHandle(
     handle.required()?;
     valid(kind == handle_type::POSIX_FILE_DESCRIPTOR)?;
     let raw = i32::try_from(os_handle as usize).map_err(|_| CUDA_ERROR_INVALID_VALUE)?;
-    // SAFETY: a plain system call that fails for what is no descriptor.
+    // SAFETY: a plain system call, which fails unless it is a descriptor.
     valid(unsafe { libc::fcntl(raw, libc::F_GETFD) } >= 0)?;
     // SAFETY: it is open, and by the API's contract the caller keeps it so during the call.
     let file = unsafe { BorrowedFd::borrow_raw(raw) };
