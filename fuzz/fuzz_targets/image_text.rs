@@ -5,5 +5,5 @@ use libfuzzer_sys::fuzz_target;
 
 fuzz_target!(|bytes: &[u8]| {
     let _ = cuda_abi::image::is_whole(bytes);
-    let _ = softgpu::image::text(bytes, 90);
+    let _ = fatbin::text(bytes, 90);
 });

@@ -44,10 +44,9 @@ pub fn load(backend: &Backend) -> Result<Driver, LoadError> {
                 Some(Instance { gpu, gpu_instance, .. }) => gpu * parts + gpu_instance,
                 None => *number,
             };
-            softgpu::driver::show_only(only.iter().map(|number| slot(number) as usize).collect());
-            let config =
-                softgpu::driver::Config { devices: (devices * parts) as usize, memory: memory / u64::from(parts) };
-            Ok(softgpu::driver::driver(config))
+            softgpu::show_only(only.iter().map(|number| slot(number) as usize).collect());
+            let config = softgpu::Config { devices: (devices * parts) as usize, memory: memory / u64::from(parts) };
+            Ok(softgpu::driver(config))
         }
     }
 }

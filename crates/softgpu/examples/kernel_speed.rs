@@ -1,14 +1,14 @@
 //! How fast kernels run here, beside the same work in plain Rust, in one process.
 //! `cargo run --release -p softgpu --example kernel_speed`
 
-#[path = "../tests/kernels/mod.rs"]
+#[path = "../../ptx-exec/tests/kernels/mod.rs"]
 mod kernels;
 
 use std::ptr::null_mut;
 use std::time::Instant;
 
 use kernels::{Device, Params, alloc, upload};
-use softgpu::exec::Module;
+use ptx_exec::Module;
 
 /// Time that all threads of this process have spent on a processor: what counts when the machine has other work.
 fn processor_time() -> f64 {
@@ -81,7 +81,7 @@ fn launches(device: &Device) {
 
 /// The same through the driver: what a program pays until the last of a hundred thousand is done.
 fn driver_launches(text: &str) {
-    let gpu = softgpu::driver::driver(softgpu::driver::Config { devices: 1, memory: 256 << 20 });
+    let gpu = softgpu::driver(softgpu::Config { devices: 1, memory: 256 << 20 });
     let text = std::ffi::CString::new(text).unwrap();
     let (mut context, mut module, mut function) = (null_mut(), null_mut(), null_mut());
     let (count, scale, vector): (i32, f32, u64) = (0, 2.5, 0);
@@ -114,7 +114,7 @@ fn driver_launches(text: &str) {
 /// What it costs to look whose memory each access touches: the same kernels, as text that says which lines it comes from
 /// and as text that does not, in turn.
 fn checks(text: &str) {
-    let gpu = softgpu::driver::driver(softgpu::driver::Config { devices: 1, memory: 256 << 20 });
+    let gpu = softgpu::driver(softgpu::Config { devices: 1, memory: 256 << 20 });
     let lines = text.replacen("ld.param", ".loc 1 1 1\n\tld.param", 1) + "\n.file 1 \"first.cu\"\n";
     let check = |code: u32| assert_eq!(code, 0);
     let functions = [text, &lines].map(|text| {
@@ -186,7 +186,7 @@ fn compiling(text: &str) {
 }
 
 fn main() {
-    let text = include_str!("../tests/ptx/first.ptx");
+    let text = include_str!("../../ptx-exec/tests/ptx/first.ptx");
     let device = Device::load(text);
     compiling(text);
     // As large as a library's kernels: the same functions under other names.

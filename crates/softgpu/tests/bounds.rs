@@ -88,7 +88,7 @@ fn the_last_word_is_inside_and_the_next_one_is_not() {
 }
 
 #[test]
-fn memory_that_was_freed_is_nobodys() {
+fn freed_memory_is_not_accessible() {
     let freed = |_| {
         // Another one keeps the page.
         let (address, _other) = (alloc(64), alloc(64));

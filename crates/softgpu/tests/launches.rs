@@ -359,7 +359,7 @@ fn kernels_obey_the_access_of_a_mapping() {
 #[test]
 fn what_kernels_print_goes_to_the_sink() {
     static PRINTED: Mutex<Vec<u8>> = Mutex::new(Vec::new());
-    softgpu::driver::set_output(Box::new(|bytes| PRINTED.lock().unwrap().extend(bytes)));
+    softgpu::set_output(Box::new(|bytes| PRINTED.lock().unwrap().extend(bytes)));
     let _context = Context::new();
     assert_eq!(launch(function(module(KERNELS), "greet"), 2, 1, null_mut(), &[7]), 0);
     ok!(cuCtxSynchronize());
@@ -375,7 +375,7 @@ fn kernels_that_ask_for_clusters_are_refused_by_name() {
         )
     };
     let refused = |blocks: u32| {
-        let module = softgpu::exec::Module::from_ptx(&text(blocks)).unwrap();
+        let module = ptx_exec::Module::from_ptx(&text(blocks)).unwrap();
         module.kernels()[0].unsupported.clone()
     };
     assert_eq!(refused(1), None);

@@ -61,7 +61,7 @@ mod tests {
 
     #[test]
     fn a_gpu_that_reaches_its_process_does_not_start() {
-        let soft = softgpu::driver::driver(softgpu::driver::Config { devices: 2, memory: 1 << 30 });
+        let soft = softgpu::driver(softgpu::Config { devices: 2, memory: 1 << 30 });
         // SAFETY: the driver's first call.
         assert_eq!(unsafe { (soft.cuInit)(0) }, CUDA_SUCCESS);
         assert!(!is_reached(&soft));

@@ -55,9 +55,7 @@ impl Backend {
 
     pub fn load(&self) -> Result<Driver, BackendError> {
         match self {
-            Self::SoftDirect => {
-                Ok(softgpu::driver::driver(softgpu::driver::Config { devices: DEVICES, memory: MEMORY }))
-            }
+            Self::SoftDirect => Ok(softgpu::driver(softgpu::Config { devices: DEVICES, memory: MEMORY })),
             Self::Library(path) => load(path),
         }
     }

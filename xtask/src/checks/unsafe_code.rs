@@ -16,6 +16,7 @@ const MAY_BE_UNSAFE: &[&str] = &[
     "sandbox",
     "backend",
     "worker",
+    "ptx-exec",
     "softgpu",
     "xen",
     "conformance",

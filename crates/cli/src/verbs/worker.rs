@@ -25,7 +25,7 @@ pub fn run(args: WorkerArgs) -> Result<ExitCode, Failure> {
     let cache = args.soft_cache.as_deref().and_then(soft_cache::open);
     let (missing, rejoin) = enter_jail(&args, &backend, &control, cache.as_ref())?;
     if let Some(cache) = cache {
-        softgpu::exec::cache::keep_in(cache);
+        softgpu::cache::keep_in(cache);
     }
     let failed = |error: WorkerError| Failure::new(Exit::Failure, format!("worker: {error}"));
     let mut prepared = Prepared::load(&backend).map_err(failed)?;

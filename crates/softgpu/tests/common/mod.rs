@@ -7,13 +7,13 @@ use std::sync::LazyLock;
 
 use cuda_abi::driver::Driver;
 use cuda_abi::types::*;
-use softgpu::driver::Config;
+use softgpu::Config;
 
 /// Memory of each of the three devices.
 pub const MEMORY: u64 = 256 << 20;
 
 pub static GPU: LazyLock<Driver> = LazyLock::new(|| {
-    let gpu = softgpu::driver::driver(Config { devices: 3, memory: MEMORY });
+    let gpu = softgpu::driver(Config { devices: 3, memory: MEMORY });
     // SAFETY: a plain call.
     assert_eq!(unsafe { (gpu.cuInit)(0) }, 0);
     gpu

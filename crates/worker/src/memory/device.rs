@@ -81,7 +81,7 @@ impl Memory {
             let len = bytes.checked_next_multiple_of(DEVICE_GRANULE).ok_or(out_of_memory)?;
             let address = self.map_new(state, device, len)?;
             state.blocks.insert(address, Block { len, context, small: false });
-            softgpu::driver::blocks::made(address, len, bytes);
+            softgpu::blocks::made(address, len, bytes);
             return Ok(address);
         }
         let len = bytes.next_multiple_of(ALIGN);
@@ -91,7 +91,7 @@ impl Memory {
             Some(address) => address,
             None => {
                 let base = self.map_new(state, device, CHUNK)?;
-                softgpu::driver::blocks::nothing_in(base, CHUNK);
+                softgpu::blocks::nothing_in(base, CHUNK);
                 let mut space = Space::new(base, CHUNK);
                 let address = space.take(len, ALIGN).ok_or(out_of_memory)?;
                 state.chunks.push(SmallChunk { base, device, context, space });
@@ -99,7 +99,7 @@ impl Memory {
             }
         };
         state.blocks.insert(address, Block { len, context, small: true });
-        softgpu::driver::blocks::made(address, len, bytes);
+        softgpu::blocks::made(address, len, bytes);
         Ok(address)
     }
 
@@ -168,7 +168,7 @@ impl Memory {
     /// Makes a block, which nobody knows any more, available again. Waits for the GPU only where no lock is held: others
     /// must be able to check their addresses meanwhile.
     fn take_back(&self, address: u64, block: Block, current: u32) -> Result<(), Refusal> {
-        softgpu::driver::blocks::gone(address, block.len);
+        softgpu::blocks::gone(address, block.len);
         if !block.small {
             return self.unmap(&mut self.state(), address, block.len);
         }
