@@ -107,6 +107,13 @@ pub struct Traces {
     pub cdi: PathBuf,
 }
 
+/// Whether the DRA driver of this host answers. It has a DaemonSet of its own, which ends when it likes, and would write files
+/// after they were removed.
+pub fn driver_answers(root: &Path, traces: &Traces) -> bool {
+    let registry = below(root, &traces.kubelet).join("plugins_registry");
+    std::os::unix::net::UnixStream::connect(registry.join(crate::dra::registry_socket())).is_ok()
+}
+
 /// Removes everything that [`place`] and the commands for kubelet have created, but not a package's files.
 pub fn clear(root: &Path, traces: &Traces) -> Result<(), InstallError> {
     if !is_packaged(root) {

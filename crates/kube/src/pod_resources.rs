@@ -10,7 +10,7 @@ use crate::api::pod_resources::pod_resources_lister_client::PodResourcesListerCl
 use crate::sockets;
 
 /// A node with hundreds of pods lists a few hundred kilobytes.
-const MAX_LIST: usize = 64 << 20;
+const MAX_LIST: usize = 16 << 20;
 
 #[derive(Debug, thiserror::Error)]
 pub enum ListError {

@@ -29,6 +29,8 @@ pub struct ZoneStore {
     /// Every zone of ours starts with it, so that zones without a checkpoint are found.
     prefix: &'static str,
     records: BTreeMap<ZoneName, Record>,
+    /// Zones that the broker did not take back, each logged once.
+    refused: BTreeSet<ZoneName>,
 }
 
 impl ZoneStore {
@@ -40,7 +42,7 @@ impl ZoneStore {
         prefix: &'static str,
     ) -> io::Result<Self> {
         let records = checkpoints.read()?;
-        Ok(Self { broker, checkpoints, cdi, places, prefix, records })
+        Ok(Self { broker, checkpoints, cdi, places, prefix, records, refused: BTreeSet::new() })
     }
 
     pub fn records(&self) -> impl Iterator<Item = &Record> {
@@ -126,7 +128,17 @@ impl ZoneStore {
         for record in self.records.values() {
             let whole = known.contains(&record.zone) && files.contains(&record.zone);
             if !whole || rewrite {
-                self.realise(record).await?;
+                match self.realise(record).await {
+                    Ok(()) => _ = self.refused.remove(&record.zone),
+                    // One that the broker does not take, for a GPU that is gone say, keeps no other from coming back.
+                    Err(ZoneStoreError::Broker(error @ BrokerError::Refused(_))) => {
+                        if self.refused.insert(record.zone.clone()) {
+                            tracing::warn!(zone = %record.zone, %error, "cannot restore zone");
+                        }
+                        continue;
+                    }
+                    Err(error) => return Err(error),
+                }
             }
             if !whole {
                 tracing::info!(zone = %record.zone, "zone restored");

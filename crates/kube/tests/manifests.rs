@@ -67,6 +67,15 @@ fn evaluate(values: &Value, expression: &str) -> String {
     format!("\n{}", made.split('\n').map(indented).collect::<Vec<_>>().join("\n")).trim_end().to_owned()
 }
 
+/// A condition: a value, or several of which one must be true.
+fn holds(values: &Value, condition: &str) -> bool {
+    let named = |path: &str| lookup(values, path).as_bool().unwrap();
+    match condition.strip_prefix("or ") {
+        Some(paths) => paths.split_whitespace().any(named),
+        None => named(condition),
+    }
+}
+
 fn render(values: &Value, template: &str) -> String {
     let mut made = String::new();
     // Whether we are within something that is not wanted, for each `if` that is open.
@@ -80,9 +89,7 @@ fn render(values: &Value, template: &str) -> String {
                 let last = open.last_mut().unwrap();
                 *last = !*last;
             }
-            Some(command) if command.starts_with("if ") => {
-                open.push(lookup(values, command[3..].trim()).as_bool().unwrap());
-            }
+            Some(command) if command.starts_with("if ") => open.push(holds(values, command[3..].trim())),
             _ if open.iter().any(|wanted| !wanted) => {}
             // What begins with a dash joins the line before.
             Some(command) => {
@@ -170,25 +177,128 @@ fn everything_can_be_switched_on() {
     assert!(made.contains("--remove"));
 }
 
-/// The words of the DaemonSet that would make it more than it needs to be.
+fn of_kind(kind: &str) -> Vec<Value> {
+    let mut objects = objects(&all(&values()));
+    objects.retain(|object| object["kind"] == kind);
+    objects
+}
+
+fn named(kind: &str, name: &str) -> Value {
+    let found = of_kind(kind).into_iter().find(|object| object["metadata"]["name"] == name);
+    found.unwrap_or_else(|| panic!("no {kind} {name}"))
+}
+
+fn list(value: &Value) -> impl Iterator<Item = &Value> {
+    value.as_array().into_iter().flatten()
+}
+
+/// The words of a DaemonSet that would make it more than it needs to be.
 #[test]
-fn the_daemon_set_has_no_rights_over_the_host() {
-    let objects = objects(&all(&values()));
-    let set = objects.iter().find(|object| object["kind"] == "DaemonSet").unwrap();
-    let pod = &set["spec"]["template"]["spec"];
-    for namespace in ["hostPID", "hostIPC", "hostNetwork"] {
-        assert!(pod.get(namespace).is_none(), "{namespace}");
+fn the_daemon_sets_have_no_rights_over_the_host() {
+    let sets = of_kind("DaemonSet");
+    assert_eq!(sets.len(), 2);
+    for set in sets {
+        let pod = &set["spec"]["template"]["spec"];
+        for namespace in ["hostPID", "hostIPC", "hostNetwork"] {
+            assert!(pod.get(namespace).is_none(), "{namespace}");
+        }
+        for container in list(&pod["containers"]) {
+            let name = &container["name"];
+            let security = &container["securityContext"];
+            assert_eq!(security["allowPrivilegeEscalation"], false, "{name}");
+            assert_eq!(security["readOnlyRootFilesystem"], true, "{name}");
+            assert_eq!(security["capabilities"], serde_json::json!({ "drop": ["ALL"] }), "{name}");
+            assert!(security.get("privileged").is_none(), "{name}");
+            assert!(
+                list(&container["volumeMounts"]).all(|mount| mount["name"] != "host"),
+                "{name} sees the host's root"
+            );
+        }
     }
-    for container in pod["containers"].as_array().unwrap() {
-        let name = &container["name"];
-        let security = &container["securityContext"];
-        assert_eq!(security["allowPrivilegeEscalation"], false, "{name}");
-        assert_eq!(security["readOnlyRootFilesystem"], true, "{name}");
-        assert_eq!(security["capabilities"], serde_json::json!({ "drop": ["ALL"] }), "{name}");
-        assert!(security.get("privileged").is_none(), "{name}");
-        let mounts = container["volumeMounts"].as_array().unwrap();
-        assert!(mounts.iter().all(|mount| mount["name"] != "host"), "{name} sees the host's root");
+}
+
+/// Only the DRA driver talks to the API server, so only its container has a token, of an account of its own.
+#[test]
+fn a_token_is_where_it_is_needed_and_nowhere_else() {
+    for account in of_kind("ServiceAccount") {
+        assert_eq!(account["automountServiceAccountToken"], false, "{}", account["metadata"]["name"]);
     }
+    for text in [all(&values()), removal()] {
+        for set in objects(&text).iter().filter(|object| object["kind"] == "DaemonSet") {
+            let pod = &set["spec"]["template"]["spec"];
+            assert_eq!(pod["automountServiceAccountToken"], false, "{}", set["metadata"]["name"]);
+        }
+    }
+    let mut with_token = Vec::new();
+    for set in of_kind("DaemonSet") {
+        let pod = &set["spec"]["template"]["spec"];
+        let projected = list(&pod["volumes"]).filter(|volume| volume.get("projected").is_some());
+        let tokens: Vec<&Value> = projected.map(|volume| &volume["name"]).collect();
+        for container in list(&pod["initContainers"]).chain(list(&pod["containers"])) {
+            if list(&container["volumeMounts"]).any(|mount| tokens.contains(&&mount["name"])) {
+                with_token.push((text(&pod["serviceAccountName"]), text(&container["name"])));
+            }
+        }
+    }
+    assert_eq!(with_token, [("bulkhead-dra".to_owned(), "dra".to_owned())]);
+}
+
+/// All that the accounts may do.
+#[test]
+fn the_dra_driver_has_the_rights_that_it_uses_and_nobody_else_has_any() {
+    let subjects: Vec<Value> =
+        of_kind("ClusterRoleBinding").iter().map(|binding| binding["subjects"].clone()).collect();
+    let account = serde_json::json!({ "kind": "ServiceAccount", "name": "bulkhead-dra", "namespace": NAMESPACE });
+    assert_eq!(subjects, [serde_json::json!([account])]);
+    assert!(of_kind("RoleBinding").is_empty());
+    let rule = |group: &str, resource: &str, verbs: &[&str]| serde_json::json!({ "apiGroups": [group], "resources": [resource], "verbs": verbs });
+    let rules = serde_json::json!([
+        rule("resource.k8s.io", "resourceclaims", &["get"]),
+        rule("resource.k8s.io", "resourceslices", &["get", "create", "update"]),
+        rule("bulkhead.dev", "gpusharegrants", &["list", "watch"]),
+    ]);
+    assert_eq!(named("ClusterRole", "bulkhead-dra")["rules"], rules);
+    assert_eq!(of_kind("ClusterRole").len(), 1);
+}
+
+/// What the API server makes of it is tried in the cluster laboratory.
+#[test]
+fn a_policy_binds_the_dra_driver_to_its_nodes_slices() {
+    let policy = &named("ValidatingAdmissionPolicy", "bulkhead-resourceslices")["spec"];
+    assert_eq!(policy["failurePolicy"], "Fail");
+    let rule = &policy["matchConstraints"]["resourceRules"][0];
+    assert_eq!(rule["resources"], serde_json::json!(["resourceslices"]));
+    assert_eq!(rule["operations"], serde_json::json!(["CREATE", "UPDATE", "DELETE"]));
+    let whom = text(&policy["matchConditions"][0]["expression"]);
+    assert!(whom.contains(&format!("system:serviceaccount:{NAMESPACE}:bulkhead-dra")), "{whom}");
+    let node = text(&policy["variables"][0]["expression"]);
+    assert!(node.contains("authentication.kubernetes.io/node-name"), "{node}");
+    let binding = &named("ValidatingAdmissionPolicyBinding", "bulkhead-resourceslices")["spec"];
+    assert_eq!(
+        (&binding["policyName"], &binding["validationActions"]),
+        (&"bulkhead-resourceslices".into(), &serde_json::json!(["Deny"]))
+    );
+}
+
+/// On clusters before 1.30 there is no such policy, and before 1.34 no such claim: without the driver nothing needs either.
+#[test]
+fn without_the_dra_driver_nothing_newer_than_the_chart_says_is_needed() {
+    let mut values = values();
+    values["dra"]["enabled"] = false.into();
+    values["deviceClass"]["create"] = false.into();
+    let made = objects(&all(&values));
+    let groups: Vec<String> = made.iter().map(|object| text(&object["apiVersion"])).collect();
+    assert!(
+        !groups
+            .iter()
+            .any(|group| group.starts_with("admissionregistration") || group.starts_with("resource.k8s.io"))
+    );
+    assert!(!made.iter().any(|object| object["kind"] == "ClusterRole"));
+    assert_eq!(made.iter().filter(|object| object["kind"] == "DaemonSet").count(), 1);
+    // And without the device plugin the host service is installed all the same.
+    values["devicePlugin"]["enabled"] = false.into();
+    let set = objects(&all(&values)).into_iter().find(|object| object["kind"] == "DaemonSet").unwrap();
+    assert_eq!(set["spec"]["template"]["spec"]["containers"][0]["name"], "installed");
 }
 
 /// What the verbs take is what the chart gives them.
@@ -209,14 +319,17 @@ fn helm_makes_the_same() {
     let Some(helm) = helm() else {
         return testkit::not_tried("there is no Helm (cargo xtask e2e builds one, BULKHEAD_HELM names one)");
     };
-    for switches in [&[][..], &["metrics.podMonitor", "metrics.dashboard"], &["host.remove"]] {
+    let without = ["dra.enabled=false", "devicePlugin.enabled=false"];
+    let on = ["metrics.podMonitor=true", "metrics.dashboard=true"];
+    for switches in [&[][..], &on, &["host.remove=true"], &without[..1], &without[1..], &["host.install=false"]] {
         let mut command = std::process::Command::new(&helm);
         command.args(["template", "bulkhead", "--namespace", NAMESPACE, "--kube-version", "1.36.0"]).arg(chart());
         let mut values = values();
         for switch in switches {
-            command.args(["--set", &format!("{switch}=true")]);
-            let (group, name) = switch.split_once('.').unwrap();
-            values[group][name] = true.into();
+            command.args(["--set", switch]);
+            let (path, value) = switch.split_once('=').unwrap();
+            let (group, name) = path.split_once('.').unwrap();
+            values[group][name] = (value == "true").into();
         }
         let output = command.output().unwrap();
         assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));

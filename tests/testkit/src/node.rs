@@ -43,6 +43,15 @@ impl Node {
         node
     }
 
+    /// Gives an option that its proxy is started with another value, from the next start on.
+    ///
+    /// # Panics
+    /// When there is no such option.
+    pub fn set_option(&mut self, name: &str, value: &str) {
+        let at = self.options.iter().position(|option| option == name).expect("an option of this name");
+        value.clone_into(&mut self.options[at + 1]);
+    }
+
     /// Starts its proxy, and waits until that serves.
     pub fn start_proxy(&mut self) {
         let mut command = self.bulkhead(&["proxy", "--backend", "soft", "--jail", "best-effort"]);

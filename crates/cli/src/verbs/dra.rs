@@ -34,6 +34,6 @@ pub fn run(args: DraArgs) -> Result<ExitCode, Failure> {
         DraError::Directory { path, source } => {
             Failure::system(Exit::StateDir, &format!("cannot use {}", path.display()), source)
         }
-        DraError::Cluster(_) => Failure::new(Exit::Failure, error.to_string()),
+        DraError::Cluster(_) | DraError::Replaced(_) => Failure::new(Exit::Failure, error.to_string()),
     })
 }

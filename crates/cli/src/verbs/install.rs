@@ -1,6 +1,8 @@
 //! `bulkhead install`: installs the host service where there is no package.
 
+use std::path::Path;
 use std::process::ExitCode;
+use std::time::{Duration, Instant};
 
 use bulkhead_kube::install::{self, InstallError, Parts, Systemd, Traces};
 use signal_hook::consts::{SIGINT, SIGTERM};
@@ -56,6 +58,15 @@ fn place(args: &InstallArgs) -> Result<&'static str, Failure> {
     Ok("installed; the proxy is running")
 }
 
+/// Waits for the DRA driver to end, but not for ever: it may be one that nobody is about to end.
+fn until_driver_ended(root: &Path, traces: &Traces) {
+    const TIMEOUT: Duration = Duration::from_secs(60);
+    let start = Instant::now();
+    while install::driver_answers(root, traces) && start.elapsed() < TIMEOUT {
+        std::thread::sleep(Duration::from_millis(200));
+    }
+}
+
 fn remove(args: &InstallArgs) -> Result<&'static str, Failure> {
     let traces = Traces {
         kubelet: args.kubelet_dir.clone(),
@@ -63,6 +74,7 @@ fn remove(args: &InstallArgs) -> Result<&'static str, Failure> {
         cdi: args.cdi_dir.clone(),
     };
     let root = args.host_root.clone();
+    until_driver_ended(&root, &traces);
     if install::is_packaged(&root) {
         install::clear(&root, &traces).map_err(failure)?;
         return Ok("removed the files of pods; remove the host's Bulkhead package separately");

@@ -8,9 +8,10 @@ use bulkhead_kube::api::registration as reg;
 use bulkhead_kube::api::registration::registration_client::RegistrationClient;
 use bulkhead_kube::sockets;
 use rustix::process::Signal;
+use serde_json::json;
 use tokio::runtime::Handle;
 
-use crate::cluster::Cluster;
+use crate::cluster::{Cluster, result};
 use testkit::{Logged, until, until_listening};
 
 use crate::node::{Node, bulkhead};
@@ -70,7 +71,11 @@ impl Lab {
     }
 
     pub fn prepare(&self, name: &str, uid: &str) -> api::NodePrepareResourceResponse {
-        let claim = api::Claim { namespace: "n".into(), name: name.into(), uid: uid.into() };
+        self.prepare_in("n", name, uid)
+    }
+
+    pub fn prepare_in(&self, namespace: &str, name: &str, uid: &str) -> api::NodePrepareResourceResponse {
+        let claim = api::Claim { namespace: namespace.into(), name: name.into(), uid: uid.into() };
         let request = api::NodePrepareResourcesRequest { claims: vec![claim] };
         let mut client = self.client();
         let answer = self.runtime.block_on(client.node_prepare_resources(request)).unwrap().into_inner();
@@ -187,8 +192,93 @@ fn claims_that_cannot_be_prepared_say_why() {
     assert!(lab.prepare("nobody", UID).error.contains("does not exist"));
     lab.cluster.allocate_claim("n", "c", "another", "1Gi", "25");
     assert!(lab.prepare("c", UID).error.contains("deleted and created again"));
+    let refused = |lab: &Lab| {
+        let answer = lab.prepare("c", UID);
+        assert!(answer.devices.is_empty(), "{answer:?}");
+        assert!(!answer.error.contains('\n'), "one line: {}", answer.error);
+        assert!(lab.node.zones().is_empty() && lab.node.cdi().is_empty(), "nothing is made of it");
+        assert_eq!(lab.node.checkpoints(), 0);
+        answer.error
+    };
     lab.cluster.allocate_claim("n", "c", UID, "much", "25");
-    assert!(lab.prepare("c", UID).error.contains("not a valid quantity"));
+    assert!(refused(&lab).contains("memory of gpu-0: \"much\" is not a valid quantity"));
+    lab.cluster.allocate_claim("n", "c", UID, "5Gi", "25");
+    assert!(refused(&lab).contains("claim c: 5Gi of gpu-0 is more than its 4Gi"));
+    lab.cluster.allocate_claim_of("n", "c", UID, &["gpu-0", "gpu-7"], ("1Gi", "25"));
+    assert!(refused(&lab).contains("this node no longer has gpu-7"));
+    let with = |parameters: serde_json::Value| {
+        let config =
+            json!([{ "source": "FromClaim", "opaque": { "driver": "gpu.bulkhead.dev", "parameters": parameters } }]);
+        lab.cluster.allocate_claim_as("n", "c", UID, vec![result("gpu", "gpu-0", UID, ("1Gi", "25"))], config);
+        refused(&lab)
+    };
+    assert!(with(json!({ "cap": 0 })).contains("cap must be between 1 and 100"));
+    assert!(with(json!({ "pinnedMemory": "lots" })).contains("pinnedMemory: \"lots\" is not a valid quantity"));
+    assert!(with(json!({ "priority": 1 })).contains("priority can only be set by a DeviceClass"));
+    assert!(with(json!("cap")).contains("parameters of gpu.bulkhead.dev"));
     assert!(lab.prepare("c", "../../x").error.contains("not a valid claim UID"));
     assert!(lab.node.zones().is_empty() && lab.node.cdi().is_empty());
+    // Of all that nothing is left that a valid one would meet.
+    lab.cluster.allocate_claim("n", "c", UID, "1Gi", "25");
+    assert_eq!(lab.prepare("c", UID).error, "");
+}
+
+#[test]
+fn a_class_gives_its_priority_to_its_own_requests_only() {
+    let lab = Lab::start();
+    let _driver = lab.driver();
+    let of = |request: &str, device: &str| result(request, device, UID, ("1Gi", "25"));
+    let class = |request: &str| {
+        let opaque = json!({ "driver": "gpu.bulkhead.dev", "parameters": { "priority": 3 } });
+        json!({ "source": "FromClass", "requests": [request], "opaque": opaque })
+    };
+    let both = || vec![of("batch", "gpu-0"), of("urgent", "gpu-1")];
+    lab.cluster.allocate_claim_as("n", "c", UID, both(), json!([class("urgent")]));
+    let error = lab.prepare("c", UID).error;
+    assert!(error.contains("requests batch and urgent have different priorities (0 and 3)"), "{error}");
+    assert!(lab.node.zones().is_empty() && lab.node.cdi().is_empty());
+    lab.cluster.allocate_claim_as("n", "c", UID, both(), json!([class("urgent"), class("batch")]));
+    assert_eq!(lab.prepare("c", UID).error, "");
+    assert_eq!(lab.node.zone(ZONE).unwrap()["limits"]["priority"], 3);
+}
+
+#[test]
+fn a_claim_whose_devices_changed_is_refused_until_it_is_unprepared() {
+    let lab = Lab::start();
+    let _driver = lab.driver();
+    lab.cluster.allocate_claim_of("n", "c", UID, &["gpu-0"], ("1Gi", "25"));
+    assert_eq!(lab.prepare("c", UID).error, "");
+    lab.cluster.allocate_claim_of("n", "c", UID, &["gpu-1"], ("2Gi", "25"));
+    let error = lab.prepare("c", UID).error;
+    assert!(error.contains("claim c: its devices were gpu-0 when it was prepared and are gpu-1"), "{error}");
+    assert_eq!(lab.node.zone(ZONE).unwrap()["limits"]["memory"], 1u64 << 30, "the zone is as it was");
+    assert_eq!(lab.unprepare("c", UID).error, "");
+    let prepared = lab.prepare("c", UID);
+    assert_eq!((prepared.error.as_str(), prepared.devices[0].device_name.as_str()), ("", "gpu-1"));
+    assert_eq!(lab.node.zone(ZONE).unwrap()["limits"]["memory"], 2u64 << 30);
+}
+
+#[test]
+fn a_gpu_that_is_gone_stops_its_own_claims_only() {
+    const OTHER: &str = "66666666-2222-3333-4444-555555555555";
+    let mut lab = Lab::start();
+    let mut driver = lab.driver();
+    lab.cluster.allocate_claim_of("n", "c", UID, &["gpu-0"], ("1Gi", "25"));
+    lab.cluster.allocate_claim_of("n", "d", OTHER, &["gpu-1"], ("1Gi", "25"));
+    assert_eq!((lab.prepare("c", UID).error, lab.prepare("d", OTHER).error), (String::new(), String::new()));
+    driver.kill(Signal::KILL);
+    // The node comes back with one GPU less.
+    lab.node.proxy.as_mut().unwrap().kill(Signal::KILL);
+    std::fs::remove_dir_all(lab.node.state()).unwrap();
+    lab.node.set_option("--soft-devices", "1");
+    lab.node.start_proxy();
+    let _driver = lab.driver();
+    assert_eq!(lab.prepare("c", UID).error, "");
+    let error = lab.prepare("d", OTHER).error;
+    assert!(error.contains("this node no longer has gpu-1"), "{error}");
+    until("one GPU is offered", || {
+        let slice = lab.cluster.get(SLICE);
+        slice.is_some_and(|slice| slice["spec"]["devices"].as_array().map_or(0, Vec::len) == 1)
+    });
+    assert_eq!(lab.unprepare("d", OTHER).error, "");
 }

@@ -19,18 +19,20 @@ const GROWTH_KIB: u64 = 4 << 10;
 
 /// All that it takes, and what of it is its own: pages of the program come and go as the machine likes.
 #[derive(Clone, Copy)]
-struct Memory {
+pub struct Memory {
     resident: u64,
     own: u64,
+    /// The most that it ever took.
+    pub peak: u64,
 }
 
-fn memory(process: &Logged) -> Memory {
+pub fn memory(process: &Logged) -> Memory {
     let status = std::fs::read_to_string(format!("/proc/{}/status", process.child.id())).unwrap();
     let field = |name: &str| {
         let line = status.lines().find_map(|line| line.strip_prefix(name)).unwrap();
         line.trim().trim_end_matches(" kB").parse().unwrap()
     };
-    Memory { resident: field("VmRSS:"), own: field("RssAnon:") }
+    Memory { resident: field("VmRSS:"), own: field("RssAnon:"), peak: field("VmHWM:") }
 }
 
 fn report(what: &str, mut times: Vec<Duration>, before: Memory, after: Memory) {

@@ -8,3 +8,4 @@ mod kubelet;
 mod load;
 mod mig;
 mod node;
+mod sharing;

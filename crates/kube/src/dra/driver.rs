@@ -1,8 +1,9 @@
 //! Serves kubelet's DRA calls.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::time::Duration;
 
 use control::{ZoneName, ZoneSettings};
 use k8s_openapi::api::resource::v1::ResourceClaim;
@@ -10,7 +11,7 @@ use kube::{Api, Client};
 use tokio::sync::{Mutex, Notify};
 use tonic::{Request, Response, Status};
 
-use super::claims::{self, ClaimError, Prepared};
+use super::claims::{self, ClaimError, DeviceTerms, Prepared, Terms};
 use super::{DRIVER, PREFIX, slices};
 use crate::api::dra as api;
 use crate::api::dra::dra_plugin_server::DraPlugin;
@@ -21,7 +22,13 @@ use crate::cdi;
 use crate::checkpoints::Holder;
 use crate::offer::{self, SeveralInstances};
 use crate::policy::Policy;
+use crate::quantity;
 use crate::zone_store::{ZoneStore, ZoneStoreError};
+
+/// How long the API server may take to say what a claim was given. Kubelet waits for longer.
+const READ_TIMEOUT: Duration = Duration::from_secs(15);
+/// The same for a claim that is prepared already.
+const CHECK_TIMEOUT: Duration = Duration::from_secs(2);
 
 pub struct Driver {
     pub client: Client,
@@ -37,6 +44,14 @@ enum PrepareError {
     Claim(#[from] ClaimError),
     #[error("cannot read claim {name}: {error}")]
     Read { name: String, error: kube::Error },
+    #[error("cannot read claim {0}: the API server does not answer")]
+    NoAnswer(String),
+    #[error(
+        "claim {claim}: its devices were {before} when it was prepared and are {now}; delete the pods that use it"
+    )]
+    Changed { claim: String, before: String, now: String },
+    #[error("claim {claim}: {wanted} of {device} is more than its {room}")]
+    TooMuch { claim: String, wanted: String, device: String, room: String },
     #[error("claim {0} does not exist")]
     Gone(String),
     #[error("{0:?} is not a valid claim UID")]
@@ -69,47 +84,87 @@ impl Driver {
             Holder::Devices { .. } => None,
         });
         if let Some(devices) = known {
+            self.check_unchanged(claim, &devices).await?;
+            self.check_there(&devices).await?;
             // The broker may have lost it meanwhile.
             store.ensure(&zone).await?;
             return Ok(answer(&zone, &devices));
         }
-        let api: Api<ResourceClaim> = Api::namespaced(self.client.clone(), &claim.namespace);
-        let read = api.get_opt(&claim.name).await;
-        let read = read.map_err(|error| PrepareError::Read { name: claim.name.clone(), error })?;
-        let read = read.ok_or_else(|| PrepareError::Gone(claim.name.clone()))?;
+        let read = self.read(claim, READ_TIMEOUT).await?.ok_or_else(|| PrepareError::Gone(claim.name.clone()))?;
         let terms = claims::terms(&read, &claim.uid)?;
-        if let Some(strange) = terms.devices.iter().find(|device| device.pool != self.node) {
+        let devices = terms.prepared();
+        if let Some(strange) = devices.iter().find(|device| device.pool != self.node) {
             return Err(PrepareError::Elsewhere {
                 claim: claim.name.clone(),
                 device: strange.device.clone(),
                 pool: strange.pool.clone(),
             });
         }
-        let mut settings = ZoneSettings::from(terms.limits);
+        let wrong = |what| ClaimError::Wrong { claim: claim.name.clone(), what };
+        let mut settings = ZoneSettings::from(terms.zone_limits().map_err(wrong)?);
         settings.labels.namespace = claim.namespace.clone();
         settings.bindings = self.policy.lock().await.bindings(&claim.namespace, &settings.bindings);
-        settings.bindings.gpus = self.gpus(&terms.devices).await?;
+        settings.bindings.gpus = self.gpus(claim, &terms).await?;
         // Each container is a zone of its own that draws on the claim.
         settings.bindings.split = true;
         let holder = Holder::Claim {
             namespace: claim.namespace.clone(),
             name: claim.name.clone(),
             uid: claim.uid.clone(),
-            devices: terms.devices.clone(),
+            devices: devices.clone(),
         };
         store.make(zone.clone(), settings, holder).await?;
         tracing::info!(%zone, namespace = claim.namespace, claim = claim.name, "claim prepared");
-        Ok(answer(&zone, &terms.devices))
+        Ok(answer(&zone, &devices))
+    }
+
+    /// The claim, if there is one of this name.
+    async fn read(&self, claim: &api::Claim, timeout: Duration) -> Result<Option<ResourceClaim>, PrepareError> {
+        let api: Api<ResourceClaim> = Api::namespaced(self.client.clone(), &claim.namespace);
+        let read = tokio::time::timeout(timeout, api.get_opt(&claim.name)).await;
+        let read = read.map_err(|_| PrepareError::NoAnswer(claim.name.clone()))?;
+        read.map_err(|error| PrepareError::Read { name: claim.name.clone(), error })
+    }
+
+    /// A claim that lost its devices and was given others has to be unprepared first: its zone is of the old ones. Where
+    /// nobody knows better, what was prepared counts, so that pods start without an API server.
+    async fn check_unchanged(&self, claim: &api::Claim, before: &[Prepared]) -> Result<(), PrepareError> {
+        let Ok(Some(read)) = self.read(claim, CHECK_TIMEOUT).await else { return Ok(()) };
+        match claims::devices(&read, &claim.uid) {
+            Ok(now) if now != before => {
+                Err(PrepareError::Changed { claim: claim.name.clone(), before: names(before), now: names(&now) })
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// A zone whose GPU was taken out of the node would start and find nothing.
+    async fn check_there(&self, devices: &[Prepared]) -> Result<(), PrepareError> {
+        let Ok(Some(cards)) = self.broker.cards().await else { return Ok(()) };
+        let there: BTreeSet<String> = (0..cards.len()).map(slices::device_name).collect();
+        match devices.iter().find(|device| !there.contains(&device.device)) {
+            Some(gone) => Err(PrepareError::NoSuchGpu(gone.device.clone())),
+            None => Ok(()),
+        }
     }
 
     /// The GPUs of a claim, by the broker's numbers.
-    async fn gpus(&self, devices: &[Prepared]) -> Result<Vec<u32>, PrepareError> {
+    async fn gpus(&self, claim: &api::Claim, terms: &Terms) -> Result<Vec<u32>, PrepareError> {
         let cards = self.broker.cards().await?.ok_or(PrepareError::NoGpus)?;
-        let number = |name: &str| {
-            let found = cards.iter().enumerate().find(|(gpu, _)| slices::device_name(*gpu) == name);
-            found.map(|(_, card)| card.number).ok_or_else(|| PrepareError::NoSuchGpu(name.to_owned()))
-        };
-        let numbers: Vec<u32> = claims::gpus(devices).into_iter().map(number).collect::<Result<_, _>>()?;
+        let mut numbers = BTreeSet::new();
+        for DeviceTerms { prepared: Prepared { device, .. }, limits } in terms.devices() {
+            let found = cards.iter().enumerate().find(|(gpu, _)| slices::device_name(*gpu) == *device);
+            let (_, card) = found.ok_or_else(|| PrepareError::NoSuchGpu(device.clone()))?;
+            if let Some(wanted) = limits.memory.filter(|memory| *memory > card.memory) {
+                return Err(PrepareError::TooMuch {
+                    claim: claim.name.clone(),
+                    wanted: quantity::of_bytes(wanted),
+                    device: device.clone(),
+                    room: quantity::of_bytes(card.memory),
+                });
+            }
+            numbers.insert(card.number);
+        }
         Ok(offer::numbers(numbers.into_iter(), cards.len())?)
     }
 
@@ -120,6 +175,10 @@ impl Driver {
         tracing::info!(%zone, namespace = claim.namespace, claim = claim.name, "claim unprepared");
         Ok(())
     }
+}
+
+fn names(devices: &[Prepared]) -> String {
+    devices.iter().map(|device| device.device.as_str()).collect::<Vec<_>>().join(", ")
 }
 
 fn answer(zone: &ZoneName, devices: &[Prepared]) -> Vec<api::Device> {

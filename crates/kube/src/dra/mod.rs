@@ -63,8 +63,16 @@ pub enum DraError {
     Source(#[from] SourceError),
     #[error("cannot use {}", path.display())]
     Directory { path: PathBuf, source: io::Error },
+    #[error("another process has removed or replaced {}", .0.display())]
+    Replaced(PathBuf),
     #[error("cannot talk to the API server: {0}")]
     Cluster(String),
+}
+
+/// The name of the socket at which kubelet finds us. Kubelet dials with the path as authority; what stands before an @ is not
+/// looked at by the http library, which would refuse the rest.
+pub fn registry_socket() -> String {
+    format!("{DRIVER}@reg.sock")
 }
 
 /// Serves until `stop` is done.
@@ -95,10 +103,9 @@ pub async fn run(options: Options, stop: impl Future<Output = ()>) -> Result<(),
     let socket = options.plugin.join("dra.sock");
     std::fs::create_dir_all(&options.plugin).map_err(dir(&options.plugin))?;
     std::fs::create_dir_all(&options.registry).map_err(dir(&options.registry))?;
-    // Kubelet dials with the path as authority; what stands before an @ is not looked at by the http library, which
-    // would refuse the rest.
-    let registry = options.registry.join(format!("{DRIVER}@reg.sock"));
+    let registry = options.registry.join(registry_socket());
 
+    let (watcher, held) = grants::watch::Watcher::new(client.clone());
     let mut publisher = publish::Publisher {
         client: client.clone(),
         broker: broker.clone(),
@@ -108,6 +115,7 @@ pub async fn run(options: Options, stop: impl Future<Output = ()>) -> Result<(),
         plan: plan.clone(),
         policy: policy.clone(),
         grants: Grants::open(&options.checkpoints),
+        held,
         pod_resources: options.pod_resources.clone(),
         container_logs: options.container_logs.clone(),
         wake: wake.clone(),
@@ -119,11 +127,12 @@ pub async fn run(options: Options, stop: impl Future<Output = ()>) -> Result<(),
     }
     let serve = |path: &PathBuf| {
         let bound = sockets::listen(path).map_err(dir(path))?;
-        Ok::<_, DraError>((bound, sockets::Bound(path.clone())))
+        Ok::<_, DraError>((bound, sockets::Bound::new(path)))
     };
-    let (driver_socket, _driver_bound) = serve(&socket)?;
-    let (registry_socket, _registry_bound) = serve(&registry)?;
+    let (driver_socket, driver_bound) = serve(&socket)?;
+    let (registry_socket, registry_bound) = serve(&registry)?;
     let driver = DraPluginServer::new(Driver { client, broker, store, policy, node: options.node });
+    let lost = socket.clone();
     let registrar = RegistrationServer::new(Registrar { endpoint: socket, wake });
     tokio::select! {
         ended = Server::builder().add_service(driver).serve_with_incoming(driver_socket) => {
@@ -133,6 +142,10 @@ pub async fn run(options: Options, stop: impl Future<Output = ()>) -> Result<(),
             ended.map_err(|error| DraError::Cluster(error.to_string()))
         }
         () = publisher.run() => Ok(()),
+        () = watcher.run() => Ok(()),
+        // A driver that is being replaced takes them with it when it ends; who starts us again puts them back.
+        () = driver_bound.until_lost() => Err(DraError::Replaced(lost)),
+        () = registry_bound.until_lost() => Err(DraError::Replaced(registry)),
         () = &mut stop => Ok(()),
     }
 }

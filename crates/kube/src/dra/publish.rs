@@ -9,8 +9,9 @@ use control::ZoneName;
 use k8s_openapi::api::resource::v1::ResourceSlice;
 use kube::api::PostParams;
 use kube::{Api, Client};
-use tokio::sync::{Mutex, Notify};
+use tokio::sync::{Mutex, Notify, watch};
 
+use super::grants::held::Held;
 use super::grants::{self, Grants};
 use super::{labels, slices};
 use crate::broker::Broker;
@@ -22,6 +23,8 @@ use crate::zone_store::ZoneStore;
 
 /// How often the node's state is reconciled.
 const CHECK_INTERVAL: Duration = Duration::from_secs(5);
+/// At least between two looks at changed GpuShareGrants.
+const GRANTS_PAUSE: Duration = Duration::from_secs(1);
 const RESTORE_PAUSE: Duration = Duration::from_millis(500);
 /// A broker that is being replaced is away for a moment; the slice is emptied only after so many checks without it.
 const UNHEALTHY_AFTER: u32 = 3;
@@ -35,6 +38,8 @@ pub struct Publisher {
     pub plan: Plan,
     pub policy: Arc<Mutex<Policy>>,
     pub grants: Grants,
+    /// The cluster's GpuShareGrants; none until they are known.
+    pub held: watch::Receiver<Option<Held>>,
     pub pod_resources: PathBuf,
     pub container_logs: PathBuf,
     pub wake: Arc<Notify>,
@@ -86,9 +91,16 @@ impl Publisher {
             if node.is_some() {
                 self.reconcile_pods().await;
             }
-            tokio::select! {
-                () = tokio::time::sleep(CHECK_INTERVAL) => {}
-                () = self.wake.notified() => {}
+            let next = tokio::time::Instant::now() + CHECK_INTERVAL;
+            loop {
+                tokio::select! {
+                    () = tokio::time::sleep_until(next) => break,
+                    () = self.wake.notified() => break,
+                    Ok(()) = self.held.changed(), if node.is_some() => {}
+                }
+                self.reconcile_pods().await;
+                // Whoever changes objects all the time does not keep us busy with that.
+                tokio::time::sleep(GRANTS_PAUSE).await;
             }
         }
     }
@@ -112,11 +124,10 @@ impl Publisher {
             (names, labels::subjects(&status, store.records(), &listing))
         };
         labels::tell(&self.broker, names).await;
-        let applied = match self.grants.list(&self.client).await {
-            Ok(list) => self.grants.apply(&self.broker, &grants::wanted(&list, &subjects)).await,
-            Err(error) => Err(error),
-        };
-        if let Err(error) = applied {
+        // Before they are known none is revoked.
+        let wanted = self.held.borrow_and_update().as_ref().map(|held| grants::wanted(held.iter(), &subjects));
+        let Some(wanted) = wanted else { return };
+        if let Err(error) = self.grants.apply(&self.broker, &wanted).await {
             tracing::warn!(%error, "cannot apply grants");
         }
     }

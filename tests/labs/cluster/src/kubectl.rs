@@ -3,8 +3,10 @@
 use super::components::Components;
 use super::wait::until;
 use anyhow::{Context, Result, bail, ensure};
+use serde_json::{Value, json};
+use std::fs;
 use std::io::Write;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use xtask::sh;
 
@@ -31,15 +33,30 @@ impl Kubectl {
 
     /// Applies manifests given as text. Where a namespace is given, all of them belong there; kubectl refuses others.
     pub(crate) fn apply(&self, namespace: Option<&str>, manifests: &str) -> Result<()> {
+        let mut words = vec!["apply", "--server-side"];
+        words.extend(namespace.into_iter().flat_map(|namespace| ["--namespace", namespace]));
+        self.send(&words, manifests)
+    }
+
+    /// Has a command of kubectl's read manifests.
+    pub(crate) fn send(&self, words: &[&str], manifests: &str) -> Result<()> {
         let mut command = self.command();
-        command.args(["apply", "--server-side", "-f", "-"]);
-        command.args(namespace.into_iter().flat_map(|namespace| ["--namespace", namespace]));
+        command.args(words).args(["-f", "-"]);
         command.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::piped());
         let mut child = command.spawn().context("cannot start kubectl")?;
         child.stdin.take().context("kubectl has no stdin")?.write_all(manifests.as_bytes())?;
         let output = child.wait_with_output()?;
-        ensure!(output.status.success(), "kubectl apply: {}", String::from_utf8_lossy(&output.stderr).trim_end());
+        let said = String::from_utf8_lossy(&output.stderr);
+        ensure!(output.status.success(), "kubectl {}: {}", words[0], said.trim_end());
         Ok(())
+    }
+
+    /// The same cluster for who has this token. `file`: where its configuration goes.
+    pub(crate) fn with_token(&self, token: &str, file: &Path) -> Result<Kubectl> {
+        let mut config: Value = serde_json::from_str(&fs::read_to_string(&self.config)?)?;
+        config["users"][0]["user"] = json!({ "token": token });
+        fs::write(file, config.to_string())?;
+        Ok(Kubectl { program: self.program.clone(), config: file.display().to_string() })
     }
 
     pub(crate) fn logs(&self, namespace: &str, pod: &str, container: Option<&str>) -> Result<String> {

@@ -12,7 +12,7 @@ use xtask::{paths, sh};
 
 /// The service that runs the broker.
 pub(crate) const BROKER: &str = "bulkhead";
-/// Where the DaemonSet is.
+/// Where the DaemonSets are.
 pub(crate) const NAMESPACE: &str = "bulkhead-system";
 
 const MANIFESTS: &str = "packaging/kubernetes/bulkhead.yaml";
@@ -69,8 +69,10 @@ pub(crate) fn broker(cluster: &mut Cluster, name: &'static str, more: &[&str]) -
 }
 
 pub(crate) fn rolled_out(cluster: &Cluster) -> Result<()> {
-    let words = ["rollout", "status", "-n", NAMESPACE, "daemonset/bulkhead", "--timeout=180s"];
-    cluster.kubectl.text(&words).map(drop)
+    for set in ["daemonset/bulkhead-dra", "daemonset/bulkhead"] {
+        cluster.kubectl.text(&["rollout", "status", "-n", NAMESPACE, set, "--timeout=180s"])?;
+    }
+    Ok(())
 }
 
 /// Takes everything away, as an administrator does it; to stop the broker is systemd's part.
@@ -113,9 +115,9 @@ pub(crate) fn configure(cluster: &Cluster, settings: &str, nvidias: &str) -> Res
     cluster.kubectl.text(&["annotate", "pod", "-n", NAMESPACE, "--all", "--overwrite", &note]).map(drop)
 }
 
-/// What a container of the DaemonSet has said.
-pub(crate) fn said(cluster: &Cluster, container: &str) -> Result<String> {
-    cluster.kubectl.text(&["logs", "-n", NAMESPACE, "daemonset/bulkhead", "-c", container])
+/// What the device plugin has said.
+pub(crate) fn plugin_said(cluster: &Cluster) -> Result<String> {
+    cluster.kubectl.text(&["logs", "-n", NAMESPACE, "daemonset/bulkhead", "-c", "device-plugin"])
 }
 
 /// Waits until the node offers so many of a resource.
@@ -163,12 +165,12 @@ pub(crate) fn leftovers() -> Result<Vec<String>> {
     Ok(left)
 }
 
-/// Ends the plugins' pod; the DaemonSet makes another. Returns when that one is at work.
+/// Ends the pods of plugin and driver; the DaemonSets make others. Returns when those are at work.
 pub(crate) fn restart_plugins(cluster: &Cluster) -> Result<()> {
     let pod = || cluster.kubectl.text(&["get", "pod", "-n", NAMESPACE, "-o", "jsonpath={.items[*].metadata.name}"]);
     let before = pod()?;
     cluster.kubectl.text(&["delete", "pod", "-n", NAMESPACE, "--all"])?;
-    until("another pod of the DaemonSet", || Ok(Some(()).filter(|()| pod().is_ok_and(|now| now != before))))?;
+    until("other pods of the DaemonSets", || Ok(Some(()).filter(|()| pod().is_ok_and(|now| now != before))))?;
     rolled_out(cluster)?;
     offered(cluster)
 }

@@ -64,7 +64,7 @@ const INSIDE: &str = "--inside";
 const CGROUP: &str = "BULKHEAD_E2E_CGROUP";
 
 /// What `cargo xtask test` plays: one of each kind, so that a change that breaks any of them is seen.
-const BRIEF: [&str; 13] = [
+const BRIEF: [&str; 14] = [
     "plugin-pod",
     "plugin-memory",
     "plugin-over-capacity",
@@ -74,6 +74,7 @@ const BRIEF: [&str; 13] = [
     "claim-memory",
     "claim-stranger",
     "settings-wrong",
+    "rights-slices",
     "podman",
     "restart-broker",
     "kill-all",

@@ -9,6 +9,7 @@ mod lifecycle;
 mod podman;
 mod pods;
 mod restarts;
+mod rights;
 mod service;
 mod settings;
 mod soak;
@@ -32,6 +33,7 @@ const ALL: &[&[Scenario]] = &[
     device_plugin::SCENARIOS,
     claims::SCENARIOS,
     settings::SCENARIOS,
+    rights::SCENARIOS,
     podman::SCENARIOS,
     docker::SCENARIOS,
     service::SCENARIOS,

@@ -35,7 +35,7 @@ fn two_kinds(stage: &mut Stage) -> Result<()> {
 fn wrong(stage: &mut Stage) -> Result<()> {
     lab::configure(stage.cluster, "[profiles.gpu-10gb]\nmemory = \"plenty\"\n", "")?;
     until("the plugin's word", || {
-        let said = lab::said(stage.cluster, "device-plugin")?;
+        let said = lab::plugin_said(stage.cluster)?;
         Ok((said.contains("plenty") && said.contains("keeping the previous one")).then_some(()))
     })?;
     stage.apply(&pods::with_part("meanwhile", &["vecadd"]))?;

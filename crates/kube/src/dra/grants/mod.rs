@@ -1,8 +1,14 @@
 //! `GpuShareGrant`: which pods may open the memory of others, as the owners of namespaces decide.
 //!
-//! A GpuShareGrant belongs to the namespace of the exporting pods, so only they can create it. Every few seconds the
-//! cluster's GpuShareGrants are compared with the zones of this node, and the broker's grants follow. A checkpoint lists
-//! the grants that this driver created, so that they are revoked even if the object was deleted while it was not running.
+//! A GpuShareGrant belongs to the namespace of the exporting pods, so only they can create it. The cluster's GpuShareGrants
+//! ([`watch`], of which [`held`] bounds the number) are compared with the zones of this node whenever one of the two changes,
+//! and the broker's grants follow. A checkpoint lists the grants that this driver created, so that they are revoked even if
+//! the object was deleted while it was not running.
+
+pub mod held;
+mod page;
+mod spec;
+pub mod watch;
 
 use control::atomic_file;
 use std::collections::{BTreeMap, BTreeSet};
@@ -11,44 +17,13 @@ use std::path::{Path, PathBuf};
 
 use control::ZoneName;
 use control::grant::{Access, Grant};
-use kube::api::{ApiResource, DynamicObject, GroupVersionKind, ListParams};
-use kube::{Api, Client};
 use serde::{Deserialize, Serialize};
 
 use crate::broker::{Broker, BrokerError};
+use spec::{Mode, Spec};
 
-/// `spec` of a GpuShareGrant.
-#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct Spec {
-    #[serde(default)]
-    from: Who,
-    to: To,
-    #[serde(default)]
-    access: Mode,
-}
-
-#[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
-#[serde(deny_unknown_fields)]
-struct Who {
-    claim: Option<String>,
-    pod: Option<String>,
-}
-
-#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
-#[serde(deny_unknown_fields)]
-struct To {
-    namespace: String,
-    claim: Option<String>,
-    pod: Option<String>,
-}
-
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize)]
-enum Mode {
-    #[default]
-    ReadOnly,
-    ReadWrite,
-}
+/// Pairs of zones on this node. A node has some hundred pods, so this is all of them with all others.
+const MAX_PAIRS: usize = 16 << 10;
 
 /// A zone, and the pods that have it.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -72,19 +47,42 @@ impl Subject {
 /// The exporting zone, and the zone that may open.
 type Pair = (ZoneName, ZoneName);
 
-/// The grants that the broker should have. `grants`: with their namespaces.
-pub fn wanted(grants: &[(String, Spec)], subjects: &[Subject]) -> BTreeMap<Pair, Access> {
-    let mut wanted = BTreeMap::new();
+/// The grants that the broker should have.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub struct Wanted {
+    pub pairs: BTreeMap<Pair, Access>,
+    /// Namespaces whose grants name more pairs than they may have.
+    pub cut: BTreeSet<String>,
+}
+
+/// Compares GpuShareGrants, each with its namespace, with the zones of this node.
+pub fn wanted<'a>(grants: impl Iterator<Item = (&'a str, &'a Spec)>, subjects: &[Subject]) -> Wanted {
+    let mut by_namespace: BTreeMap<&str, Vec<&Subject>> = BTreeMap::new();
+    for subject in subjects {
+        by_namespace.entry(&subject.namespace).or_default().push(subject);
+    }
+    let of = |namespace: &str| by_namespace.get(namespace).map_or(&[][..], Vec::as_slice);
+    // Nobody's pairs take the room of another namespace's.
+    let most = MAX_PAIRS / by_namespace.len().max(1);
+    let mut counts: BTreeMap<&str, usize> = BTreeMap::new();
+    let mut wanted = Wanted::default();
     for (namespace, Spec { from, to, access }) in grants {
-        let exporters = subjects.iter().filter(|one| one.is(namespace, from.claim.as_ref(), from.pod.as_ref()));
+        let exporters = of(namespace).iter().filter(|one| one.is(namespace, from.claim.as_ref(), from.pod.as_ref()));
         for exporter in exporters {
-            let openers = subjects.iter().filter(|one| one.is(&to.namespace, to.claim.as_ref(), to.pod.as_ref()));
+            let openers = of(&to.namespace).iter();
+            let openers = openers.filter(|one| one.is(&to.namespace, to.claim.as_ref(), to.pod.as_ref()));
             for opener in openers.filter(|opener| opener.zone != exporter.zone) {
                 let pair = (exporter.zone.clone(), opener.zone.clone());
+                let known = wanted.pairs.get(&pair).copied();
+                let count = counts.entry(namespace).or_default();
+                if known.is_none() && *count >= most {
+                    wanted.cut.insert(namespace.to_owned());
+                    continue;
+                }
+                *count += usize::from(known.is_none());
                 // The wider access wins.
-                let known = wanted.get(&pair).copied().unwrap_or(Access::ReadOnly);
-                let more = known == Access::ReadWrite || *access == Mode::ReadWrite;
-                wanted.insert(pair, if more { Access::ReadWrite } else { Access::ReadOnly });
+                let more = known == Some(Access::ReadWrite) || *access == Mode::ReadWrite;
+                wanted.pairs.insert(pair, if more { Access::ReadWrite } else { Access::ReadOnly });
             }
         }
     }
@@ -93,8 +91,6 @@ pub fn wanted(grants: &[(String, Spec)], subjects: &[Subject]) -> BTreeMap<Pair,
 
 #[derive(Debug, thiserror::Error)]
 pub enum GrantError {
-    #[error("cannot read grants: {0}")]
-    Cluster(kube::Error),
     #[error("cannot write the checkpoint of grants: {0}")]
     Checkpoint(io::Error),
     #[error(transparent)]
@@ -111,8 +107,8 @@ struct Given {
 pub struct Grants {
     path: PathBuf,
     given: BTreeSet<Pair>,
-    /// Invalid objects, each logged once.
-    named: BTreeSet<String>,
+    /// Namespaces with more pairs than are in force, each logged once.
+    cut: BTreeSet<String>,
 }
 
 impl Grants {
@@ -121,36 +117,15 @@ impl Grants {
         let path = dir.join("grants");
         let read = std::fs::read(&path).ok().and_then(|bytes| serde_json::from_slice::<Vec<Given>>(&bytes).ok());
         let given = read.into_iter().flatten().map(|Given { from, to }| (from, to)).collect();
-        Self { path, given, named: BTreeSet::new() }
-    }
-
-    /// The cluster's GpuShareGrants; none if it does not define the resource.
-    pub async fn list(&mut self, client: &Client) -> Result<Vec<(String, Spec)>, GrantError> {
-        let kind = GroupVersionKind::gvk("bulkhead.dev", "v1alpha1", "GpuShareGrant");
-        let resource = ApiResource::from_gvk_with_plural(&kind, "gpusharegrants");
-        let api: Api<DynamicObject> = Api::all_with(client.clone(), &resource);
-        let list = match api.list(&ListParams::default()).await {
-            Err(kube::Error::Api(status)) if status.code == 404 => return Ok(Vec::new()),
-            list => list.map_err(GrantError::Cluster)?,
-        };
-        let mut grants = Vec::new();
-        for object in list {
-            let namespace = object.metadata.namespace.unwrap_or_default();
-            let name = object.metadata.name.unwrap_or_default();
-            match serde_json::from_value::<Spec>(object.data.get("spec").cloned().unwrap_or_default()) {
-                Ok(spec) => grants.push((namespace, spec)),
-                Err(error) => {
-                    if self.named.insert(format!("{namespace}/{name}: {error}")) {
-                        tracing::warn!(namespace, name, %error, "ignoring invalid GpuShareGrant");
-                    }
-                }
-            }
-        }
-        Ok(grants)
+        Self { path, given, cut: BTreeSet::new() }
     }
 
     /// Creates the wanted grants in the broker and revokes the others. Grants that this driver did not create stay.
-    pub async fn apply(&mut self, broker: &Broker, wanted: &BTreeMap<Pair, Access>) -> Result<(), GrantError> {
+    pub async fn apply(&mut self, broker: &Broker, Wanted { pairs: wanted, cut }: &Wanted) -> Result<(), GrantError> {
+        for namespace in cut.difference(&self.cut) {
+            tracing::warn!(namespace, "GpuShareGrants name too many pairs of pods; some are not in force");
+        }
+        self.cut.clone_from(cut);
         let there: BTreeMap<Pair, Access> =
             broker.grants().await?.into_iter().map(|grant| ((grant.from, grant.to), grant.access)).collect();
         let all: BTreeSet<Pair> = wanted.keys().cloned().chain(self.given.iter().cloned()).collect();
@@ -205,7 +180,8 @@ mod tests {
 
     fn pairs(grants: &[(String, Spec)], subjects: &[Subject]) -> Vec<String> {
         let name = |access: &Access| access.name();
-        wanted(grants, subjects).iter().map(|((a, b), access)| format!("{a}>{b} {}", name(access))).collect()
+        let grants = grants.iter().map(|(namespace, spec)| (namespace.as_str(), spec));
+        wanted(grants, subjects).pairs.iter().map(|((a, b), access)| format!("{a}>{b} {}", name(access))).collect()
     }
 
     #[test]
@@ -244,9 +220,15 @@ mod tests {
     }
 
     #[test]
-    fn a_misspelt_grant_grants_nothing() {
-        let misspelt = serde_json::json!({ "form": { "claim": "c" }, "to": { "namespace": "y" } });
-        assert!(serde_json::from_value::<Spec>(misspelt).is_err());
-        assert!(serde_json::from_value::<Spec>(serde_json::json!({})).is_err());
+    fn pairs_are_bounded_and_those_of_others_stay() {
+        let name = |namespace: &str, number: usize| format!("{namespace}-{number}");
+        let many = (0..200).map(|number| subject(&name("greedy", number), "greedy", None, &["p"]));
+        let few = (0..3).map(|number| subject(&name("honest", number), "honest", None, &["p"]));
+        let all: Vec<Subject> = many.chain(few).collect();
+        let among = |namespace: &str| grant(namespace, serde_json::json!({ "to": { "namespace": namespace } }));
+        let grants = [among("greedy"), among("honest")];
+        let wanted = wanted(grants.iter().map(|(namespace, spec)| (namespace.as_str(), spec)), &all);
+        assert_eq!(wanted.pairs.len(), MAX_PAIRS / 2 + 3 * 2);
+        assert_eq!(wanted.cut, BTreeSet::from(["greedy".to_owned()]));
     }
 }

@@ -1,0 +1,81 @@
+//! `config[].opaque.parameters` of a claim or a class.
+
+use control::ZoneLimits;
+use control::zone::MAX_PRIORITY;
+use k8s_openapi::api::resource::v1::{DeviceAllocationConfiguration, ResourceClaim};
+use serde::Deserialize;
+
+use crate::dra::DRIVER;
+use crate::quantity;
+
+/// What they may say.
+#[derive(Debug, Default, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+struct Text {
+    #[serde(default)]
+    api_version: String,
+    #[serde(default)]
+    kind: String,
+    cap: Option<u32>,
+    priority: Option<u32>,
+    pinned_memory: Option<String>,
+}
+
+/// What they said, and of which requests.
+#[derive(Debug)]
+pub struct Parameters {
+    /// Names of requests, with or without an alternative's; none: of all.
+    requests: Vec<String>,
+    cap: Option<u32>,
+    priority: Option<u32>,
+    pinned: Option<u64>,
+}
+
+/// Those of a claim that are for us, in order.
+pub fn read(claim: &ResourceClaim) -> Result<Vec<Parameters>, String> {
+    let allocation = claim.status.as_ref().and_then(|status| status.allocation.as_ref());
+    let devices = allocation.and_then(|allocation| allocation.devices.as_ref());
+    let configs = devices.into_iter().flat_map(|devices| devices.config.iter().flatten());
+    configs.filter_map(|config| Parameters::read(config).transpose()).collect()
+}
+
+impl Parameters {
+    fn read(config: &DeviceAllocationConfiguration) -> Result<Option<Self>, String> {
+        let Some(opaque) = config.opaque.as_ref().filter(|opaque| opaque.driver == DRIVER) else { return Ok(None) };
+        let text: Text = serde_json::from_value(opaque.parameters.0.clone())
+            .map_err(|error| format!("parameters of {DRIVER}: {error}"))?;
+        let version = (text.api_version.as_str(), text.kind.as_str());
+        if !matches!(version, ("bulkhead.dev/v1alpha1", "ZoneParameters") | ("", "")) {
+            return Err(format!("unknown parameters {} {}", version.0, version.1));
+        }
+        if text.cap.is_some_and(|cap| !(1..=100).contains(&cap)) {
+            return Err("cap must be between 1 and 100".to_owned());
+        }
+        if text.priority.is_some() && config.source != "FromClass" {
+            return Err("priority can only be set by a DeviceClass".to_owned());
+        }
+        if text.priority.is_some_and(|priority| priority > MAX_PRIORITY) {
+            return Err(format!("priority must be between 0 and {MAX_PRIORITY}"));
+        }
+        let pinned = text.pinned_memory.as_deref().map(quantity::parse).transpose();
+        let pinned = pinned.map_err(|error| format!("pinnedMemory: {error}"))?;
+        if pinned == Some(0) {
+            return Err("pinnedMemory must be greater than 0".to_owned());
+        }
+        let requests = config.requests.clone().unwrap_or_default();
+        Ok(Some(Self { requests, cap: text.cap, priority: text.priority, pinned }))
+    }
+
+    /// Whether they count for a request. What names a request counts for all of its alternatives.
+    pub fn are_for(&self, request: &str) -> bool {
+        let whole = request.split('/').next().unwrap_or_default();
+        self.requests.is_empty() || self.requests.iter().any(|name| name == request || name == whole)
+    }
+
+    /// The cluster's operator creates the class, a tenant the claim: a claim can only lower the limits of its class.
+    pub fn apply(&self, limits: &mut ZoneLimits) {
+        limits.cap = limits.cap.into_iter().chain(self.cap).min();
+        limits.pinned = limits.pinned.into_iter().chain(self.pinned).min();
+        limits.priority = self.priority.unwrap_or(limits.priority);
+    }
+}
