@@ -135,7 +135,7 @@ fn a_reload_changes_zones_and_a_wrong_file_nothing() {
     assert!(!hung_up(&client), "its program goes on");
     node.configure("[proxy]\nsoft_devices = 2\n");
     node.logged("some configuration changes need a restart to take effect");
-    node.logged("zone is not configured any more, but has programs: it stays");
+    node.logged("zone is no longer configured, but has clients; keeping it");
     assert!(node.zone("b").is_null() && !node.zone("a").is_null());
 }
 

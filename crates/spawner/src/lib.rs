@@ -1,7 +1,7 @@
 //! The privileged part: starts and ends processes, confines them, and takes descriptors out of them.
 //!
 //! ```text
-//! broker ── Remote ──(fixed messages, descriptors)── serve ──→ Local ──→ processes, control groups
+//! broker ── Remote ──(fixed messages, descriptors)── serve ──→ Local ──→ processes, cgroups
 //! ```
 //!
 //! [`Local`] does the work. For an ordinary user it lives in the broker's own process. Where the node runs as root it lives

@@ -24,7 +24,7 @@ use sandbox::jail::Policy;
 
 use crate::{Settings, command};
 
-/// Zones with a control group of their own: the kernel has only so many.
+/// Zones with a cgroup of their own: the kernel has only so many.
 const MAX_ZONES: usize = 8192;
 
 /// Starts processes by itself, with the privilege that it has.
@@ -35,7 +35,7 @@ pub struct Local {
 }
 
 struct State {
-    /// Control groups around workers; empty where there are none.
+    /// Cgroups around workers; empty where there are none.
     cgroups: Cgroups,
     children: BTreeMap<u64, Running>,
     next: u64,
@@ -68,7 +68,7 @@ struct Kind {
 }
 
 impl Local {
-    /// Takes the control groups of the state directory, and says once what this machine does not give.
+    /// Takes the cgroups of the state directory, and says once what this machine does not give.
     pub fn open(mut settings: Settings) -> Self {
         // As the broker knows it: names of sockets are compared.
         settings.state_dir = settings.state_dir.canonicalize().unwrap_or(settings.state_dir);
@@ -138,7 +138,7 @@ impl Local {
             if self.settings.jail == Demand::Require {
                 return Err(error);
             }
-            tracing::warn!(%error, "a worker has no control group");
+            tracing::warn!(%error, "cannot create a cgroup for a worker");
         }
         state
             .spawn(&mut command, Kind { slot: Some(slot), is_worker: !inventory, ..Kind::default() })
@@ -218,7 +218,7 @@ impl Spawner for Local {
             running.is_meter && kind.is_meter || kind.moves.is_some() && running.moves == kind.moves
         };
         if state.children.values().any(same) {
-            return Err(io::Error::other("there is one already"));
+            return Err(io::Error::other("already running"));
         }
         state.spawn(&mut command, kind)
     }
@@ -317,11 +317,11 @@ impl Spawner for Local {
     fn set_zone(&self, zone: &ZoneName, limits: HostLimits) -> io::Result<bool> {
         let mut state = self.lock();
         if state.cgroups.zones() >= MAX_ZONES {
-            return Err(io::Error::other("too many zones have limits of the host"));
+            return Err(io::Error::other("too many zones have host limits"));
         }
         match state.cgroups.can_limit(limits) {
             Ok(()) => state.cgroups.set_zone(zone, limits),
-            Err(what) => Err(io::Error::other(format!("this machine does not let us limit {what}"))),
+            Err(what) => Err(io::Error::other(format!("cannot limit {what} on this machine"))),
         }
     }
 

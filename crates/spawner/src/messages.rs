@@ -176,7 +176,7 @@ pub enum Asked {
 
 /// Not a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-#[error("not a request that a broker sends")]
+#[error("malformed request from the broker")]
 pub struct Malformed;
 
 impl Request {
@@ -434,7 +434,7 @@ impl Reply {
     /// What is true of the spawner.
     pub fn facts(&self) -> io::Result<Facts> {
         if self.child != VERSION {
-            return Err(io::Error::other("the spawner is of another version: restart it"));
+            return Err(io::Error::other("spawner and broker have different versions; restart the spawner"));
         }
         Ok(Facts { privileged: self.flag(), missing: Missing::from_bits(self.missing) })
     }

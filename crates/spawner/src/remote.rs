@@ -57,7 +57,7 @@ impl Remote {
     /// Of what has no answer: that the spawner is gone is noticed by its lifeline.
     fn tell(&self, asked: &Asked) {
         if let Err(error) = self.ask(asked, &[]) {
-            tracing::warn!(%error, ?asked, "the spawner did not do what it was asked");
+            tracing::warn!(%error, ?asked, "request to the spawner failed");
         }
     }
 }

@@ -19,7 +19,7 @@ pub enum ServeError {
     #[error(transparent)]
     Malformed(#[from] Malformed),
     /// The connection broke, or the broker does not take its answers.
-    #[error("the connection to the broker broke: {0}")]
+    #[error("lost the connection to the broker: {0}")]
     Connection(#[from] io::Error),
 }
 

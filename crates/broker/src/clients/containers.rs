@@ -1,7 +1,7 @@
 //! Zones whose containers are zones of their own.
 //!
 //! A zone that is `split` has one socket, which several containers see. Which of them a client is in is the kernel's
-//! word: its control group, which names the container and which a container cannot leave. Each container becomes a
+//! word: its cgroup, which names the container and which a container cannot leave. Each container becomes a
 //! zone of its own, with its own ledger and totals, that draws on the first zone's memory and takes part in its turns;
 //! they share with each other as clients of one zone do.
 
@@ -45,7 +45,7 @@ impl Broker {
     }
 }
 
-/// The container that a process is in, as its control group says.
+/// The container that a process is in, as its cgroup says.
 fn container_of(peer: &Peer) -> Option<String> {
     let groups = std::fs::read_to_string(format!("/proc/{}/cgroup", peer.pid)).ok()?;
     // The number may have been used again meanwhile: what was read counts only if the process is still there.

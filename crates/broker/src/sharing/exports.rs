@@ -15,6 +15,7 @@ use rustix::fs::SealFlags;
 use zerocopy::IntoBytes;
 
 use super::grants::Policy;
+use crate::workers::Violation;
 use control::ZoneName;
 use control::admin::SharingStatus;
 use control::closing::{Foreign, Lane};
@@ -105,15 +106,15 @@ pub enum ShareError {
 }
 
 impl ShareError {
-    /// What a worker is told; none: it is ended.
-    pub fn code(self) -> Option<u32> {
+    /// What a worker is told, unless it is ended for it.
+    pub fn code(self) -> Result<u32, Violation> {
         match self {
-            Self::Malformed => None,
-            Self::Unknown => Some(code::UNKNOWN),
-            Self::Own => Some(code::OWN),
-            Self::Denied => Some(code::DENIED),
-            Self::OverLimit => Some(code::OVER_LIMIT),
-            Self::Refused => Some(code::REFUSED),
+            Self::Malformed => Err(Violation::Export),
+            Self::Unknown => Ok(code::UNKNOWN),
+            Self::Own => Ok(code::OWN),
+            Self::Denied => Ok(code::DENIED),
+            Self::OverLimit => Ok(code::OVER_LIMIT),
+            Self::Refused => Ok(code::REFUSED),
         }
     }
 }

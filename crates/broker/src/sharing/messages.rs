@@ -44,7 +44,7 @@ impl Broker {
             }
         };
         if let Err(error) = done {
-            reply.code = error.code().ok_or(Violation::Export)?;
+            reply.code = error.code()?;
         }
         let standing = self.zones.standing(&zone);
         let Some(worker) = self.workers.get(id) else { return Ok(()) };
