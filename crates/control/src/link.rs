@@ -595,8 +595,8 @@ fn join(path: &std::path::Path, token: &Token, page: Option<&OwnedFd>, names: bo
     let page = message.bring(page.map(AsFd::as_fd), names);
     packet::send(&socket, message.as_bytes(), page.as_slice())?;
     let mut fds = [PollFd::new(&socket, PollFlags::IN)];
-    let time = rustix::event::Timespec { tv_sec: ANSWER_TIMEOUT.as_secs() as i64, tv_nsec: 0 };
-    if rustix::event::poll(&mut fds, Some(&time))? == 0 {
+    let time = rustix::event::Timespec::try_from(ANSWER_TIMEOUT).ok();
+    if rustix::event::poll(&mut fds, time.as_ref())? == 0 {
         return Err(io::ErrorKind::TimedOut.into());
     }
     let mut buffer = [0; size_of::<ToWorker>()];
