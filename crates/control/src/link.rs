@@ -11,9 +11,10 @@ use std::collections::HashMap;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::PathBuf;
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
+use parking_lot::{Condvar, Mutex, MutexGuard};
 use rustix::event::{PollFd, PollFlags};
 use zerocopy::{FromBytes, IntoBytes};
 
@@ -299,7 +300,7 @@ impl BrokerLink {
 impl Shared {
     fn lock(&self) -> MutexGuard<'_, State> {
         // No code under the lock can leave the state half changed, so a panic elsewhere is no reason to stop.
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        self.state.lock()
     }
 
     /// Asks until there is an answer or the timeout is over.
@@ -361,8 +362,9 @@ impl Shared {
         }
     }
 
-    fn wait<'a>(&self, state: MutexGuard<'a, State>, time: Duration) -> MutexGuard<'a, State> {
-        self.changed.wait_timeout(state, time).unwrap_or_else(PoisonError::into_inner).0
+    fn wait<'a>(&self, mut state: MutexGuard<'a, State>, time: Duration) -> MutexGuard<'a, State> {
+        self.changed.wait_for(&mut state, time);
+        state
     }
 
     /// The life of the link's thread: answers of this broker, then the next broker.
