@@ -15,9 +15,9 @@ use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use parking_lot::{Mutex, MutexGuard};
 use rustix::mm::{MapFlags, ProtFlags};
 use rustix::thread::futex::{self, Timespec};
 
@@ -236,7 +236,7 @@ impl WorkerDispatch {
     }
 
     fn bell(&self) -> MutexGuard<'_, Option<OwnedFd>> {
-        self.bell.lock().unwrap_or_else(PoisonError::into_inner)
+        self.bell.lock()
     }
 
     /// Asks the broker to look.

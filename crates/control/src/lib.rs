@@ -5,6 +5,7 @@
 //! The broker presumes the worker fallen: a message can only ever change the account of the worker it came from.
 //! Operators talk JSON over `admin.sock`, which only the broker's own user may open ([`admin`]).
 #![warn(missing_docs, unreachable_pub)]
+#![cfg_attr(not(test), warn(clippy::cast_possible_truncation, clippy::cast_possible_wrap, clippy::cast_sign_loss))]
 
 pub mod admin;
 pub mod atomic_file;

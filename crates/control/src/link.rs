@@ -11,9 +11,10 @@ use std::collections::HashMap;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::PathBuf;
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
+use parking_lot::{Condvar, Mutex, MutexGuard};
 use rustix::event::{PollFd, PollFlags};
 use zerocopy::{FromBytes, IntoBytes};
 
@@ -299,7 +300,7 @@ impl BrokerLink {
 impl Shared {
     fn lock(&self) -> MutexGuard<'_, State> {
         // No code under the lock can leave the state half changed, so a panic elsewhere is no reason to stop.
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        self.state.lock()
     }
 
     /// Asks until there is an answer or the timeout is over.
@@ -361,8 +362,9 @@ impl Shared {
         }
     }
 
-    fn wait<'a>(&self, state: MutexGuard<'a, State>, time: Duration) -> MutexGuard<'a, State> {
-        self.changed.wait_timeout(state, time).unwrap_or_else(PoisonError::into_inner).0
+    fn wait<'a>(&self, mut state: MutexGuard<'a, State>, time: Duration) -> MutexGuard<'a, State> {
+        self.changed.wait_for(&mut state, time);
+        state
     }
 
     /// The life of the link's thread: answers of this broker, then the next broker.
@@ -595,8 +597,8 @@ fn join(path: &std::path::Path, token: &Token, page: Option<&OwnedFd>, names: bo
     let page = message.bring(page.map(AsFd::as_fd), names);
     packet::send(&socket, message.as_bytes(), page.as_slice())?;
     let mut fds = [PollFd::new(&socket, PollFlags::IN)];
-    let time = rustix::event::Timespec { tv_sec: ANSWER_TIMEOUT.as_secs() as i64, tv_nsec: 0 };
-    if rustix::event::poll(&mut fds, Some(&time))? == 0 {
+    let time = rustix::event::Timespec::try_from(ANSWER_TIMEOUT).ok();
+    if rustix::event::poll(&mut fds, time.as_ref())? == 0 {
         return Err(io::ErrorKind::TimedOut.into());
     }
     let mut buffer = [0; size_of::<ToWorker>()];

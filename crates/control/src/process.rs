@@ -133,7 +133,7 @@ fn peer_pidfd(socket: BorrowedFd<'_>) -> Option<OwnedFd> {
 /// # Safety
 /// Whatever bytes the kernel writes for this option must be a valid `T`.
 unsafe fn socket_option<T>(socket: BorrowedFd<'_>, option: libc::c_int, value: &mut T) -> io::Result<()> {
-    let mut length = size_of::<T>() as libc::socklen_t;
+    let mut length = libc::socklen_t::try_from(size_of::<T>()).map_err(io::Error::other)?;
     let value: *mut T = value;
     // SAFETY: the kernel writes at most `length` bytes to `value`, which the caller has lent for writing.
     let result =

@@ -151,7 +151,7 @@ impl RendezvousMessage {
 
     /// The part of it that counts, whatever the length says.
     pub fn note(&self) -> &[u8] {
-        self.note.get(..self.note_len as usize).unwrap_or_default()
+        usize::try_from(self.note_len).ok().and_then(|len| self.note.get(..len)).unwrap_or_default()
     }
 
     /// As much of it as there is room for.

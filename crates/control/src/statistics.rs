@@ -311,7 +311,8 @@ impl Reader {
     pub fn adopt(file: impl AsFd) -> io::Result<Self> {
         let seals = rustix::fs::fcntl_get_seals(&file)?;
         let stat = rustix::fs::fstat(&file)?;
-        if !seals.contains(SealFlags::SHRINK) || stat.st_size < SIZE as i64 || stat.st_blksize as usize != SIZE {
+        let (size, block) = (u64::try_from(stat.st_size), usize::try_from(stat.st_blksize));
+        if !seals.contains(SealFlags::SHRINK) || !size.is_ok_and(|size| size >= SIZE as u64) || block != Ok(SIZE) {
             return Err(io::ErrorKind::InvalidData.into());
         }
         Ok(Self(Mapping::new(file.as_fd(), ProtFlags::READ)?))

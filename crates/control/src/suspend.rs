@@ -6,8 +6,9 @@
 //! A worker of a node that never suspends anybody pays one load for each message.
 
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
-use std::sync::{Condvar, Mutex, PoisonError};
 use std::time::{Duration, Instant};
+
+use parking_lot::{Condvar, Mutex};
 
 const POLL: Duration = Duration::from_millis(1);
 
@@ -69,12 +70,12 @@ impl Suspension {
 
     #[cold]
     fn wait(&self, ask: &impl Fn()) {
-        let mut guard = self.lock.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut guard = self.lock.lock();
         if self.wanted.load(Ordering::SeqCst) {
             ask();
         }
         while self.wanted.load(Ordering::SeqCst) {
-            guard = self.resumed.wait(guard).unwrap_or_else(PoisonError::into_inner);
+            self.resumed.wait(&mut guard);
         }
     }
 
@@ -94,7 +95,7 @@ impl Suspension {
 
     /// Lets threads call the driver again.
     pub fn resume(&self) {
-        let _guard = self.lock.lock().unwrap_or_else(PoisonError::into_inner);
+        let _guard = self.lock.lock();
         self.wanted.store(false, Ordering::SeqCst);
         self.resumed.notify_all();
     }

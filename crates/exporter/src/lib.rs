@@ -15,11 +15,12 @@ pub use metrics::render;
 use std::io::{self, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use control::admin::{AdminClient, Answer, Request, Status};
+use parking_lot::Mutex;
 
 use request::{Bad, Target};
 
@@ -169,7 +170,7 @@ impl Server {
 
     fn status(&self) -> Option<Arc<Status>> {
         // Those who ask together wait for one answer, which is then young enough for all of them.
-        let mut source = self.source.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut source = self.source.lock();
         if let Some((at, status)) = &source.last
             && at.elapsed() < FRESH
         {

@@ -15,6 +15,7 @@ use std::sync::Arc;
 
 use thiserror::Error;
 
+use crate::index::index;
 use crate::region::Bytes;
 use crate::sync::{AtomicU64, Ordering};
 
@@ -97,7 +98,7 @@ impl BulkView {
     fn check(&self, offset: u64, len: u64) -> Result<usize, BulkRangeError> {
         let size = self.len();
         match offset.checked_add(len) {
-            Some(end) if end <= size => Ok(offset as usize),
+            Some(end) if end <= size => Ok(index(offset)),
             _ => Err(BulkRangeError { offset, len, size }),
         }
     }

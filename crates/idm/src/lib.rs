@@ -13,6 +13,7 @@
 //! * `client`, `server`: one side each, put together.
 
 #![warn(missing_docs, unreachable_pub)]
+#![cfg_attr(not(test), warn(clippy::cast_possible_truncation, clippy::cast_possible_wrap, clippy::cast_sign_loss))]
 // `next` on the receiving ends lends what it returns, which an Iterator cannot.
 #![allow(clippy::should_implement_trait)]
 // The models use only the parts that synchronise.
@@ -29,6 +30,7 @@ pub mod doorbell;
 #[cfg(not(loom))]
 pub mod flags;
 mod gone;
+mod index;
 pub mod lane;
 #[cfg(all(test, loom))]
 mod models;

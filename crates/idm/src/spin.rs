@@ -103,7 +103,7 @@ impl SpinChoice {
         if self.policy != Policy::Measure {
             return;
         }
-        let waited = waited.as_nanos().min(CEILING_NS.into()) as u32;
+        let waited = u32::try_from(waited.as_nanos()).map_or(CEILING_NS, |waited| waited.min(CEILING_NS));
         let left = self.trial_left.load(Relaxed);
         if left != 0 {
             return self.learn_from_trial(left, waited);
@@ -112,7 +112,7 @@ impl SpinChoice {
         self.average.store(average - average / 4 + waited / 4, Relaxed);
         let until = self.until_trial.load(Relaxed);
         // A spin that failed is a reason not to wait for the next trial as long as planned.
-        let failed = self.spinning.load(Relaxed) && waited > LONGEST.as_nanos() as u32;
+        let failed = self.spinning.load(Relaxed) && u128::from(waited) > LONGEST.as_nanos();
         let until = if failed { until / 2 } else { until.saturating_sub(1) };
         self.until_trial.store(until, Relaxed);
         if until == 0 {

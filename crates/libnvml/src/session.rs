@@ -2,13 +2,14 @@
 //! program that closes descriptors could break.
 
 use std::path::Path;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use cuda_abi::env_vars;
 use cuda_abi::wire::view::ZoneView;
 use idm::bootstrap::{self, Answer, BootstrapError, Inquiry};
+use parking_lot::Mutex;
 
 use crate::codes::*;
 use crate::entry::NvmlResult;
@@ -33,7 +34,7 @@ pub(crate) fn ready() -> NvmlResult {
 
 /// The zone as it was at `nvmlInit`: its cards are still the same.
 pub(crate) fn first() -> NvmlResult<Arc<ZoneView>> {
-    FIRST.lock().unwrap_or_else(PoisonError::into_inner).clone().ok_or(UNINITIALIZED)
+    FIRST.lock().clone().ok_or(UNINITIALIZED)
 }
 
 /// The zone as it is now.
@@ -98,7 +99,7 @@ fn start(without_cards: bool) -> NvmlResult {
     if view.cards.is_empty() && !without_cards {
         return Err(DRIVER_NOT_LOADED);
     }
-    *FIRST.lock().unwrap_or_else(PoisonError::into_inner) = Some(Arc::new(view));
+    *FIRST.lock() = Some(Arc::new(view));
     REFERENCES.fetch_add(1, Ordering::Relaxed);
     Ok(())
 }

@@ -3,7 +3,9 @@
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
-use std::sync::{Mutex, OnceLock, PoisonError};
+use std::sync::OnceLock;
+
+use parking_lot::Mutex;
 
 use crate::codes;
 use cuda_abi::env_vars;
@@ -33,7 +35,7 @@ pub(crate) fn called(name: &str, code: u32) {
     if level() == 0 {
         return;
     }
-    let mut calls = CALLS.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut calls = CALLS.lock();
     let counts = calls.entry(name.to_owned()).or_default();
     counts.calls += 1;
     counts.last = code;
@@ -52,7 +54,7 @@ pub(crate) fn note(text: &str) {
 }
 
 extern "C" fn at_exit() {
-    let calls = CALLS.lock().unwrap_or_else(PoisonError::into_inner);
+    let calls = CALLS.lock();
     let mut text =
         format!("bulkhead: NVML calls of process {}\n{:>8} {:>8}  function\n", std::process::id(), "calls", "failed");
     for (name, counts) in calls.iter() {

@@ -6,10 +6,10 @@
 //! The same function may be under way more than once, by several launches of graphs: a ticket tells the runs apart.
 
 use std::collections::{HashSet, VecDeque};
-use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 
 use cuda_abi::types::c_void;
 use cuda_abi::wire::callback;
+use parking_lot::{Condvar, Mutex, MutexGuard};
 
 /// A worker has one client, and the driver calls back without saying for whom.
 pub(crate) static CALLBACKS: Callbacks = Callbacks::new();
@@ -41,7 +41,7 @@ impl Callbacks {
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        self.state.lock()
     }
 
     /// Waits for the next thing that is due, after taking note that the one with the ticket `done` has been run.
@@ -54,7 +54,7 @@ impl Callbacks {
             if let Some(due) = state.due.pop_front() {
                 return due;
             }
-            state = self.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
+            self.changed.wait(&mut state);
         }
     }
 
@@ -67,7 +67,7 @@ impl Callbacks {
         state.running.get_or_insert_default().insert(ticket);
         self.changed.notify_all();
         while state.running.as_ref().is_some_and(|running| running.contains(&ticket)) {
-            state = self.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
+            self.changed.wait(&mut state);
         }
     }
 

@@ -1,12 +1,12 @@
 //! How fast copies from and to other processes' memory go, seen on one of them now and then: two events around a copy that
 //! is large enough to tell, and never more than one such copy under way.
 
-use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use cuda_abi::driver::Driver;
 use cuda_abi::error::*;
 use cuda_abi::types::*;
+use parking_lot::Mutex;
 
 use super::state::Counters;
 use control::histogram::COPY_RATES;
@@ -39,7 +39,7 @@ unsafe impl Send for Look {}
 impl CopyRate {
     /// A copy is about to be given to a stream: true if it is looked at, and `after` must follow.
     pub(crate) fn before(&self, driver: &Driver, counters: &Counters, stream: CUstream, bytes: u64) -> bool {
-        let mut state = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut state = self.0.lock();
         collect(&mut state, driver, counters);
         if state.under_way.is_some() || state.last.is_some_and(|last| last.elapsed() < PAUSE) {
             return false;
@@ -63,7 +63,7 @@ impl CopyRate {
 
     /// It has been given to the stream.
     pub(crate) fn after(&self, driver: &Driver, stream: CUstream) {
-        let mut state = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut state = self.0.lock();
         let Some(look) = state.under_way.as_mut() else { return };
         // SAFETY: an event of ours; the stream is held by the caller.
         look.complete = unsafe { (driver.cuEventRecord)(look.end, stream) } == CUDA_SUCCESS;
@@ -76,7 +76,7 @@ impl CopyRate {
 
     /// Takes what has been seen, if the copy is through.
     pub(crate) fn collect(&self, driver: &Driver, counters: &Counters) {
-        collect(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner), driver, counters);
+        collect(&mut self.0.lock(), driver, counters);
     }
 }
 

@@ -14,13 +14,14 @@
 use std::collections::HashMap;
 use std::os::fd::{AsFd, OwnedFd};
 use std::ptr::NonNull;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use cuda_abi::constants::{host_register_flag, wait_value};
 use cuda_abi::driver::Driver;
 use cuda_abi::error::*;
 use cuda_abi::types::*;
+use parking_lot::{Mutex, MutexGuard};
 use rustix::fs::{MemfdFlags, SealFlags};
 use rustix::mm::{MapFlags, ProtFlags};
 
@@ -82,7 +83,7 @@ impl EventPages {
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        self.state.lock()
     }
 
     /// The words of a new event.
@@ -183,7 +184,7 @@ impl Page {
 
     /// The token of an own page, at the broker that is there now.
     fn token(&self, link: &BrokerLink) -> Result<Token, NotShared> {
-        let mut token = self.token.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut token = self.token.lock();
         let epoch = link.epoch();
         if let Some((token, _)) = token.filter(|(_, known)| *known == epoch) {
             return Ok(token);
@@ -268,7 +269,7 @@ impl SharedEvent {
     /// The token that names it to others.
     pub(crate) fn export(&self) -> Result<Token, Refusal> {
         let link = &self.pages.link;
-        let mut token = self.token.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut token = self.token.lock();
         let epoch = link.epoch();
         match *token {
             // Another's event goes by the name that it came with.
@@ -291,7 +292,7 @@ impl Drop for SharedEvent {
         if !self.own {
             return;
         }
-        let exported = *self.token.lock().unwrap_or_else(PoisonError::into_inner);
+        let exported = *self.token.lock();
         if let Some((token, _)) = exported {
             self.pages.link.withdraw(token);
         }

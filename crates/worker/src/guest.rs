@@ -4,11 +4,12 @@
 //! the one domain that the client is in. Instead of descriptors the client sends references, in messages.
 
 use std::os::fd::OwnedFd;
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, OnceLock};
 
 use cuda_abi::error::CUDA_ERROR_OUT_OF_MEMORY;
 use idm::bootstrap;
 use idm::bulk::BulkView;
+use parking_lot::{Mutex, MutexGuard};
 use rustix::event::{PollFd, PollFlags};
 use xen::card::MAX_PAGES;
 use xen::doorbell::EventDoorbell;
@@ -64,7 +65,7 @@ impl Guest {
         pieces: Vec<ForeignPages>,
         register: impl FnOnce(*mut u8, usize) -> Result<(), Refusal>,
     ) -> Result<(), Refusal> {
-        let mut span = self.span.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut span = self.span.lock();
         // What is asked for at once is one piece; a client that asks for more at once than there can be is not ours.
         let Ok([pages]) = <[ForeignPages; 1]>::try_from(pieces) else { return Err(Refusal::Malformed) };
         let len = pages.pages() * xen::PAGE;
@@ -84,7 +85,7 @@ impl Guest {
     }
 
     fn named(&self) -> MutexGuard<'_, Vec<u32>> {
-        self.named.lock().unwrap_or_else(PoisonError::into_inner)
+        self.named.lock()
     }
 
     /// The client names further pages.
@@ -103,7 +104,7 @@ impl Guest {
         if refs.len() != count {
             return Err(LinkError::TooMany);
         }
-        let _asking = self.asking.lock().unwrap_or_else(PoisonError::into_inner);
+        let _asking = self.asking.lock();
         refs.chunks(MAX_PAGES).map(|piece| link::ask(socket, piece)).collect()
     }
 

@@ -8,11 +8,12 @@
 use std::collections::HashMap;
 use std::ffi::c_void;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
+use std::sync::{Arc, OnceLock};
 
 use cuda_abi::driver::Driver;
 use cuda_abi::error::*;
 use cuda_abi::wire::{Handle, Kind, Typed};
+use parking_lot::{Mutex, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 use super::Refusal;
 use super::events::SharedEvent;
@@ -68,12 +69,12 @@ impl Drop for Object {
 impl Object {
     /// Keeps an object for as long as this one lives.
     pub(crate) fn hold(&self, object: &Arc<Object>) {
-        self.held.lock().unwrap_or_else(PoisonError::into_inner).insert(object.serial, object.clone());
+        self.held.lock().insert(object.serial, object.clone());
     }
 
     /// What this one keeps.
     pub(crate) fn held(&self) -> Vec<Arc<Object>> {
-        self.held.lock().unwrap_or_else(PoisonError::into_inner).values().cloned().collect()
+        self.held.lock().values().cloned().collect()
     }
 
     /// Keeps whatever another one keeps.
@@ -140,11 +141,11 @@ impl Handles {
     }
 
     fn read(&self) -> RwLockReadGuard<'_, Inner> {
-        self.inner.read().unwrap_or_else(PoisonError::into_inner)
+        self.inner.read()
     }
 
     fn write(&self) -> RwLockWriteGuard<'_, Inner> {
-        self.inner.write().unwrap_or_else(PoisonError::into_inner)
+        self.inner.write()
     }
 
     /// Is there room for one more? Asked before the driver makes something that would need a handle.

@@ -1,7 +1,7 @@
 //! The threads of a worker.
 
 use std::os::fd::OwnedFd;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use cuda_abi::driver::Driver;
@@ -11,6 +11,7 @@ use idm::lane::{LaneExecutor, Replies};
 use idm::peer::PeerWatch;
 use idm::region::Placement;
 use idm::ring::{ConsumeError, NO_LANE};
+use parking_lot::Mutex;
 
 use super::dispatch::{execute, op_name, reports_posted_errors};
 use super::guest::{self, Granted, Guest};
@@ -169,7 +170,7 @@ impl Session {
         };
         if is_sticky(code) {
             turns.fault();
-            self.server.lock().unwrap_or_else(PoisonError::into_inner).set_status(code);
+            self.server.lock().set_status(code);
         }
         if lane == NO_LANE {
             if code != CUDA_SUCCESS {

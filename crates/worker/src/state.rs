@@ -4,13 +4,14 @@ use std::cell::Cell;
 use std::collections::HashMap;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, OnceLock};
 
 use cuda_abi::constants::capture_mode;
 use cuda_abi::driver::Driver;
 use cuda_abi::error::*;
 use cuda_abi::types::CUcontext;
 use cuda_abi::wire::{self, Kind};
+use parking_lot::{Mutex, MutexGuard};
 
 use super::copy_rate::CopyRate;
 use super::events::EventPages;
@@ -154,7 +155,7 @@ impl Worker {
     }
 
     pub(crate) fn starting(&self) -> MutexGuard<'_, Startup> {
-        self.starting.lock().unwrap_or_else(PoisonError::into_inner)
+        self.starting.lock()
     }
 
     /// Makes the context that a message was sent in this thread's own. What is answered keeps it alive meanwhile.
@@ -239,10 +240,10 @@ impl Worker {
     }
 
     pub(crate) fn uploads(&self) -> MutexGuard<'_, Uploads> {
-        self.uploads.lock().unwrap_or_else(PoisonError::into_inner)
+        self.uploads.lock()
     }
 
     pub(crate) fn retained(&self) -> MutexGuard<'_, HashMap<u32, u32>> {
-        self.retained.lock().unwrap_or_else(PoisonError::into_inner)
+        self.retained.lock()
     }
 }

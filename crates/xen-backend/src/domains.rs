@@ -3,8 +3,9 @@
 use std::collections::{BTreeMap, HashSet};
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
+use parking_lot::{Mutex, MutexGuard};
 use xen::DomainId;
 
 use control::ZoneName;
@@ -70,7 +71,7 @@ impl Domain {
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        self.state.lock()
     }
 
     /// Begins to attend a client, unless its node has been seen or there are too many.

@@ -8,6 +8,7 @@
 //! The main thread looks after domains. Each client has a thread, which makes the acquaintance and from then on gets for
 //! the worker what only the backend may choose: further pages of the same domain.
 #![warn(unreachable_pub)]
+#![cfg_attr(not(test), warn(clippy::cast_possible_truncation, clippy::cast_possible_wrap, clippy::cast_sign_loss))]
 #![forbid(unsafe_code)]
 
 mod client;

@@ -23,13 +23,14 @@
 //! makes us send it events that it does not need; the second costs one thread of the process that serves it.
 
 use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use idm::PeerGone;
 use idm::doorbell::Doorbell;
 use idm::region::TransportWords;
+use parking_lot::Mutex;
 use rustix::event::EventfdFlags;
 use rustix::thread::futex::{self, Flags, Timespec};
 
@@ -162,14 +163,14 @@ impl EventDoorbell {
         // SYNC POINT: a sender moves its signal, then finds the word set or sets it; we clear the word, then wake. So a
         // signal that moved before we cleared is seen by the thread that we wake.
         self.words.get(self.side.other().sends()).swap(0, Ordering::AcqRel);
-        for address in self.sleepers.lock().unwrap_or_else(PoisonError::into_inner).iter() {
+        for address in self.sleepers.lock().iter() {
             // SAFETY: the thread that put it there borrows the word until it has taken it out again, under this lock.
             wake(unsafe { &*(*address as *const AtomicU32) });
         }
     }
 
     fn has_woken(&self, word: &AtomicU32) {
-        let mut sleepers = self.sleepers.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut sleepers = self.sleepers.lock();
         let address = word.as_ptr() as usize;
         if let Some(index) = sleepers.iter().position(|sleeper| *sleeper == address) {
             sleepers.swap_remove(index);
@@ -183,7 +184,7 @@ fn wake(word: &AtomicU32) {
 
 impl Doorbell for EventDoorbell {
     fn sleep(&self, word: &AtomicU32, expected: u32, timeout: Option<Duration>) {
-        self.sleepers.lock().unwrap_or_else(PoisonError::into_inner).push(word.as_ptr() as usize);
+        self.sleepers.lock().push(word.as_ptr() as usize);
         let timeout = timeout.and_then(|time| Timespec::try_from(time).ok());
         // Every outcome (woken, moved on, interrupted, time is up) means the same: look again.
         let _ = futex::wait(word, Flags::PRIVATE, expected, timeout.as_ref());

@@ -1,10 +1,11 @@
 //! The guest's side: a client grants a region to the driver domain and asks for a worker.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use idm::bootstrap::{Answer, Hello, Inquiry, Message, Rendezvous, Welcome, WelcomeStatus};
 use idm::region::{Layout, Region, RegionError};
+use parking_lot::Mutex;
 use thiserror::Error;
 use zerocopy::IntoBytes;
 
@@ -74,7 +75,7 @@ struct Pages {
 impl Granted {
     /// How much of the region is there.
     pub fn bytes(&self) -> usize {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).span.filled()
+        self.0.lock().span.filled()
     }
 
     /// Grants further pages for the end of the region, and maps them. `tell` has the worker map them, too; if it cannot,
@@ -86,7 +87,7 @@ impl Granted {
         pages: usize,
         tell: impl FnOnce(&[u32]) -> Result<(), E>,
     ) -> Result<(), GrowError<E>> {
-        let mut own = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut own = self.0.lock();
         let grants = allocator.grant(backend, pages).map_err(GrowError::Xen)?;
         own.span.fill(grants.len(), |place| grants.map(place)).map_err(GrowError::Xen)?;
         if let Err(error) = tell(grants.refs()) {

@@ -1,10 +1,11 @@
 //! The driver domain's side: what a guest's client left is read, bound and chosen; a worker maps it.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 
 use idm::bootstrap::{Message, Opening, Welcome, WelcomeStatus};
 use idm::region::{Layout, LayoutError, Region, RegionError};
+use parking_lot::Mutex;
 use thiserror::Error;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 

@@ -207,7 +207,8 @@ macro_rules! choice {
 
             fn sample(source: &mut $crate::wire::Source<'_>, out: &mut Vec<u8>) {
                 let tags = [$($tag),*];
-                let tag = tags[(source.word() % tags.len() as u64) as usize];
+                let at = source.word() % tags.len() as u64;
+                let tag = tags[usize::try_from(at).unwrap_or_default()];
                 out.extend(u64::from(tag).to_le_bytes());
                 match tag {
                     $($tag => { $(<$type as $crate::wire::Field>::sample(source, out);)* })*

@@ -83,13 +83,14 @@ macro_rules! integers {
             }
 
             #[inline]
-            /// Appends the field to a message. What is outside of its bounds makes the message invalid.
-    fn encode(&self, writer: &mut Writer<'_>) {
+            fn encode(&self, writer: &mut Writer<'_>) {
                 writer.word(*self as u64);
             }
 
             fn sample(source: &mut Source<'_>, out: &mut Vec<u8>) {
-                out.extend((source.word() as $type as u64).to_le_bytes());
+                #[allow(clippy::cast_possible_truncation, clippy::cast_possible_wrap, reason = "any value will do")]
+                let value = source.word() as $type;
+                out.extend((value as u64).to_le_bytes());
             }
         }
 
@@ -118,7 +119,6 @@ impl Field for i32 {
     }
 
     #[inline]
-    /// Appends the field to a message. What is outside of its bounds makes the message invalid.
     fn encode(&self, writer: &mut Writer<'_>) {
         self.cast_unsigned().encode(writer);
     }
@@ -149,7 +149,6 @@ impl Field for bool {
     }
 
     #[inline]
-    /// Appends the field to a message. What is outside of its bounds makes the message invalid.
     fn encode(&self, writer: &mut Writer<'_>) {
         writer.word(u64::from(*self));
     }
@@ -210,7 +209,6 @@ impl<T: Field, const N: usize> Field for [T; N] {
     }
 
     #[inline]
-    /// Appends the field to a message. What is outside of its bounds makes the message invalid.
     fn encode(&self, writer: &mut Writer<'_>) {
         self.iter().for_each(|element| element.encode(writer));
     }
@@ -222,7 +220,6 @@ impl<T: Field, const N: usize> Field for [T; N] {
 
 impl<'a, T: Decode<'a> + Copy + Default, const N: usize> Decode<'a> for [T; N] {
     #[inline]
-    /// Takes the field off a message, checked against its bounds.
     fn decode(reader: &mut Reader<'a>) -> Result<Self, Malformed> {
         let mut elements = [T::default(); N];
         for element in &mut elements {
@@ -247,7 +244,6 @@ impl<T: Field> Field for Option<T> {
     }
 
     #[inline]
-    /// Appends the field to a message. What is outside of its bounds makes the message invalid.
     fn encode(&self, writer: &mut Writer<'_>) {
         self.is_some().encode(writer);
         if let Some(value) = self {
@@ -266,7 +262,6 @@ impl<T: Field> Field for Option<T> {
 
 impl<'a, T: Decode<'a>> Decode<'a> for Option<T> {
     #[inline]
-    /// Takes the field off a message, checked against its bounds.
     fn decode(reader: &mut Reader<'a>) -> Result<Self, Malformed> {
         if bool::decode(reader)? { T::decode(reader).map(Some) } else { Ok(None) }
     }

@@ -95,8 +95,9 @@ impl Handle {
         if word & ((1 << INDEX_SHIFT) - 1) != 0 {
             return None;
         }
-        let index = (word as u32) >> INDEX_SHIFT;
-        Some(Handle { kind, generation: (word >> GENERATION_SHIFT) as u16, index })
+        let index = (word & 0xffff_ffff) as u32 >> INDEX_SHIFT;
+        let generation = (word >> GENERATION_SHIFT & 0xffff) as u16;
+        Some(Handle { kind, generation, index })
     }
 }
 

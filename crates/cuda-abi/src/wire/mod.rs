@@ -7,6 +7,7 @@
 //!
 //! Nothing here trusts its input: a [`Reader`] never reads past its message, a [`Field`] refuses what is outside of its
 //! bounds, and what they yield are plain numbers and bytes, which the worker checks before it uses them.
+#![cfg_attr(not(test), warn(clippy::cast_possible_truncation, clippy::cast_possible_wrap, clippy::cast_sign_loss))]
 
 mod definition;
 mod field;

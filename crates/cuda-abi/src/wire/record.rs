@@ -36,7 +36,7 @@ pub fn head(way: Way, op: u16, tag: u32, len: usize) -> [u8; HEAD] {
     head[0] = way as u8;
     head[2..4].copy_from_slice(&op.to_le_bytes());
     head[4..8].copy_from_slice(&tag.to_le_bytes());
-    head[8..].copy_from_slice(&(len as u32).to_le_bytes());
+    head[8..].copy_from_slice(&u32::try_from(len).unwrap_or(u32::MAX).to_le_bytes());
     head
 }
 

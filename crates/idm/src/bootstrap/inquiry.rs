@@ -3,6 +3,7 @@
 use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes, KnownLayout};
 
 use super::message::{Hello, Message, VERSION};
+use crate::index::index;
 
 const INQUIRY_MAGIC: u32 = u32::from_le_bytes(*b"BkAs");
 const RENDEZVOUS_MAGIC: u32 = u32::from_le_bytes(*b"BkMt");
@@ -90,7 +91,7 @@ impl Answer {
 
     /// What was answered, without the room behind it.
     pub fn bytes(&self) -> &[u8] {
-        self.bytes.get(..self.len as usize).unwrap_or_default()
+        self.bytes.get(..index(self.len)).unwrap_or_default()
     }
 }
 

@@ -5,6 +5,7 @@ use std::sync::{Arc, Condvar};
 use std::time::Duration;
 
 use crate::gone::Gone;
+use crate::index::index;
 use crate::region::Bytes;
 use crate::ring::Producer;
 use crate::sync::{Mutex, condvar_wait};
@@ -77,7 +78,7 @@ impl BulkPool {
 
     /// Size of what is there of the area, and so of the largest chunk.
     pub fn len(&self) -> usize {
-        self.extents.lock().ready as usize
+        index(self.extents.lock().ready)
     }
 
     /// As much as there can be.
@@ -170,7 +171,7 @@ impl Chunk {
 
     /// Fills (or reads back) the chunk in place. Not while the server or a device writes it.
     pub fn with<R>(&mut self, with: impl FnOnce(&mut [u8]) -> R) -> R {
-        self.pool.bytes.fill(self.offset as usize, self.len, with)
+        self.pool.bytes.fill(index(self.offset), self.len, with)
     }
 
     /// Gives the chunk back as soon as everything up to ring position `position` was executed.

@@ -197,6 +197,7 @@ impl Lane {
         let Self { parts, pool } = self;
         let parts = parts.as_mut().expect("held until dropped");
         parts.seq += 1;
+        #[expect(clippy::cast_possible_truncation, reason = "at most a lane's payload, as checked above")]
         let record = RecordHeader { len: len as u32, op, flags, lane: parts.index, tag, seq: parts.seq };
         parts.request.copy_in(0, BlockHeader { record, after }.as_bytes());
         parts.request.fill(BLOCK_HEADER, len, fill);

@@ -44,6 +44,7 @@ use crate::ring::{Line, RecordHeader};
 use crate::sync::{AtomicU32, AtomicU64};
 
 /// As many lanes as there are bits in `DispatchWords::pending`.
+#[expect(clippy::cast_possible_truncation, reason = "a small constant")]
 pub const MAX_LANES: u32 = 64 * PENDING_WORDS as u32;
 const PENDING_WORDS: usize = 16;
 

@@ -80,6 +80,7 @@ impl Replies {
         }
         let mut writer = ReplyWriter { bytes: &lane.reply, len: 0 };
         let status = write(&mut writer)?;
+        #[expect(clippy::cast_possible_truncation, reason = "the writer stays within the lane")]
         let header = ReplyHeader { status, len: writer.len as u32, seq };
         lane.reply.copy_in(0, header.as_bytes());
         *last = seq;

@@ -11,6 +11,7 @@ use rustix::io::Errno;
 use rustix::mm::{MapFlags, ProtFlags};
 use thiserror::Error;
 
+use crate::index::index;
 use crate::lane::{DispatchWords, LaneWords};
 use crate::ring::RingWords;
 use crate::sync::AtomicU32;
@@ -270,7 +271,7 @@ impl Region {
     /// # Safety
     /// T must be a struct of atomics.
     unsafe fn words<T>(&self, offset: u64) -> Shared<T> {
-        let offset = offset as usize;
+        let offset = index(offset);
         assert!(offset.checked_add(size_of::<T>()).is_some_and(|end| end <= self.len));
         // SAFETY: in range, checked above.
         let ptr = unsafe { self.start.add(offset) }.cast::<T>();
@@ -280,7 +281,7 @@ impl Region {
     }
 
     fn bytes(&self, offset: u64, len: u64) -> Bytes {
-        let (offset, len) = (offset as usize, len as usize);
+        let (offset, len) = (index(offset), index(len));
         assert!(offset.is_multiple_of(64));
         assert!(offset.checked_add(len).is_some_and(|end| end <= self.len));
         // SAFETY: in range, aligned, kept alive by the mapping.

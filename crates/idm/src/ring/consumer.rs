@@ -10,6 +10,7 @@ use super::{Executed, RingWords};
 use crate::aligned::AlignedBuf;
 use crate::doorbell::{Bell, Doorbell, Waiter};
 use crate::gone::{Gone, PeerGone};
+use crate::index::index;
 use crate::region::{Bytes, Shared};
 use crate::sync::Ordering;
 
@@ -78,7 +79,7 @@ impl Consumer {
             posted: Waiter::serving(bell(words.project(|w| &w.posted_bell.0)), gone),
             room: bell(words.project(|w| &w.room_bell.0)),
             executed: Executed::new(&words, doorbell),
-            buffer: AlignedBuf::new(record::max_payload(capacity) as usize),
+            buffer: AlignedBuf::new(index(record::max_payload(capacity))),
             broken: None,
             words,
             bytes,
@@ -170,18 +171,18 @@ impl Consumer {
                     return Ok(None);
                 }
             }
-            let place = (self.position % self.capacity) as usize;
+            let place = index(self.position % self.capacity);
             let header = read_header(&self.bytes, place);
             let available = self.head - self.position;
             match record::check(&header, self.position, available, self.capacity, self.lanes)? {
                 Step::Skip { advance } => self.position += advance,
                 Step::Message { advance } => {
                     let payload = &mut self.buffer.as_mut_slice()[..header.len as usize];
-                    self.bytes.copy_out(place + HEADER as usize, payload);
+                    self.bytes.copy_out(place + index(HEADER), payload);
                     self.position += advance;
                     if self.position != self.head {
                         // The next record is on its way here while this one is executed.
-                        self.bytes.prefetch((self.position % self.capacity) as usize, EXPECTED);
+                        self.bytes.prefetch(index(self.position % self.capacity), EXPECTED);
                     }
                     if self.position - self.published_tail >= self.capacity / 8 {
                         self.publish_tail();

@@ -11,6 +11,7 @@ use super::record::{self, HEADER, NO_LANE, OP_SKIP, RecordHeader, footprint};
 use super::{ProgressWatch, RingWords};
 use crate::doorbell::{Bell, Doorbell, Waiter};
 use crate::gone::{Gone, PeerGone};
+use crate::index::index;
 use crate::region::{Bytes, Shared};
 use crate::sync::{Mutex, Ordering};
 
@@ -66,7 +67,7 @@ impl Producer {
 
     /// The longest payload that `post` accepts; more goes through bulk.
     pub fn max_payload(&self) -> usize {
-        record::max_payload(self.capacity) as usize
+        index(record::max_payload(self.capacity))
     }
 
     /// Posts a message of `len` bytes that nobody awaits an answer to. `fill` writes the payload in place, under the
@@ -99,8 +100,10 @@ impl Producer {
         if header.op == OP_SKIP {
             return Err(PostError::Operation(header.op));
         }
-        header.len = len as u32;
-        let need = footprint(header.len);
+        #[expect(clippy::cast_possible_truncation, reason = "at most the ring's payload, as checked above")]
+        let record_len = len as u32;
+        header.len = record_len;
+        let need = footprint(record_len);
 
         let mut state = self.state.lock();
         let to_end = self.capacity - state.head % self.capacity;
@@ -110,12 +113,12 @@ impl Producer {
         }
         if skip != 0 {
             let filler = RecordHeader { op: OP_SKIP, lane: NO_LANE, ..RecordHeader::default() };
-            self.bytes.copy_in((state.head % self.capacity) as usize, filler.as_bytes());
+            self.bytes.copy_in(index(state.head % self.capacity), filler.as_bytes());
         }
         let start = state.head + skip;
-        let place = (start % self.capacity) as usize;
+        let place = index(start % self.capacity);
         self.bytes.copy_in(place, header.as_bytes());
-        self.bytes.fill(place + HEADER as usize, len, fill);
+        self.bytes.fill(place + index(HEADER), len, fill);
         // Nothing before this line is visible to anybody: a panic in `fill` posts nothing.
         state.head = start + need;
         let position = state.head;
@@ -125,7 +128,7 @@ impl Producer {
         drop(state);
         self.posted.notify();
         // The lines of the next record are in the server's cache: have them on their way before they are needed.
-        self.bytes.prefetch_to_write((position % self.capacity) as usize, EXPECTED);
+        self.bytes.prefetch_to_write(index(position % self.capacity), EXPECTED);
         Ok(position)
     }
 

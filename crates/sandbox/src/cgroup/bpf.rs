@@ -73,7 +73,12 @@ fn program(rules: &[Rule]) -> Vec<Instruction> {
         EXIT,
     ];
     for rule in rules {
-        program.extend([unless(3, rule.major as i32, 3), unless(4, rule.minor as i32, 2), set(0, 1), EXIT]);
+        program.extend([
+            unless(3, rule.major.cast_signed(), 3),
+            unless(4, rule.minor.cast_signed(), 2),
+            set(0, 1),
+            EXIT,
+        ]);
     }
     program.extend([set(0, 0), EXIT]);
     program
@@ -105,7 +110,7 @@ pub(super) fn attach(group: BorrowedFd<'_>, rules: &[Rule]) -> io::Result<()> {
     let program = program(rules);
     let load = Load {
         kind: TYPE_CGROUP_DEVICE,
-        count: program.len() as u32,
+        count: u32::try_from(program.len()).map_err(io::Error::other)?,
         instructions: program.as_ptr() as u64,
         licence: c"Apache-2.0".as_ptr() as u64,
         log_level: 0,
@@ -119,8 +124,8 @@ pub(super) fn attach(group: BorrowedFd<'_>, rules: &[Rule]) -> io::Result<()> {
     // SAFETY: on success the number is a new descriptor, which nobody else owns.
     let program = unsafe { OwnedFd::from_raw_fd(program) };
     let attach = Attach {
-        target: group.as_raw_fd() as u32,
-        program: program.as_raw_fd() as u32,
+        target: group.as_raw_fd().cast_unsigned(),
+        program: program.as_raw_fd().cast_unsigned(),
         kind: ATTACH_CGROUP_DEVICE,
         flags: ALLOW_MULTI,
     };
@@ -133,7 +138,7 @@ pub(super) fn attach(group: BorrowedFd<'_>, rules: &[Rule]) -> io::Result<()> {
 unsafe fn bpf<T>(command: libc::c_int, attributes: &T) -> io::Result<libc::c_int> {
     // SAFETY: the kernel reads as many bytes as the struct has.
     let result = unsafe { libc::syscall(libc::SYS_bpf, command, std::ptr::from_ref(attributes), size_of::<T>()) };
-    if result < 0 { Err(io::Error::last_os_error()) } else { Ok(result as libc::c_int) }
+    if result < 0 { Err(io::Error::last_os_error()) } else { libc::c_int::try_from(result).map_err(io::Error::other) }
 }
 
 #[cfg(test)]

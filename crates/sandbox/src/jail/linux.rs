@@ -193,7 +193,7 @@ fn set_attributes(at: &Path, attributes: u64, flags: libc::c_uint) -> io::Result
             size_of::<libc::mount_attr>(),
         )
     };
-    check(result as libc::c_int)
+    check(result)
 }
 
 /// Both roots are stacked at "." for a moment; the old one is then detached, and nothing leads to it any more.
@@ -278,11 +278,11 @@ fn set_capabilities(keep: u64) -> io::Result<()> {
     }
     const VERSION_3: u32 = 0x2008_0522;
     let header = Header { version: VERSION_3, pid: 0 };
-    let (low, high) = (keep as u32, (keep >> 32) as u32);
+    let (low, high) = ((keep & 0xffff_ffff) as u32, (keep >> 32) as u32);
     // Effective, permitted, inheritable.
     let sets = [[low, low, 0], [high, high, 0]];
     // SAFETY: version 3 of the call takes this header and two triples of sets.
-    check(unsafe { libc::syscall(libc::SYS_capset, &raw const header, sets.as_ptr()) } as libc::c_int)
+    check(unsafe { libc::syscall(libc::SYS_capset, &raw const header, sets.as_ptr()) })
 }
 
 fn close_descriptors_except(keep: &[i32]) -> io::Result<()> {
@@ -309,6 +309,6 @@ fn prctl(option: libc::c_int, value: libc::c_ulong) -> io::Result<()> {
     check(unsafe { libc::prctl(option, value, 0 as libc::c_ulong, 0 as libc::c_ulong, 0) })
 }
 
-fn check(result: libc::c_int) -> io::Result<()> {
-    if result == -1 { Err(io::Error::last_os_error()) } else { Ok(()) }
+fn check(result: impl Into<i64>) -> io::Result<()> {
+    if result.into() == -1 { Err(io::Error::last_os_error()) } else { Ok(()) }
 }

@@ -283,7 +283,7 @@ fn programs(list: Syscalls) -> Result<Vec<BpfProgram>, seccompiler::BackendError
 
 fn allowed_soft() -> Result<Rules, seccompiler::BackendError> {
     let mut rules = always(SOFT.iter().chain(SOFT_OLD));
-    let thread = i64::from(libc::CLONE_THREAD) as u64;
+    let thread = u64::from(libc::CLONE_THREAD.cast_unsigned());
     rules.insert(libc::SYS_clone, vec![when(0, SeccompCmpOp::MaskedEq(thread), thread)?]);
     for call in [libc::SYS_socket, libc::SYS_socketpair] {
         rules.insert(call, vec![when(0, SeccompCmpOp::Eq, libc::AF_UNIX as u64)?]);
@@ -341,6 +341,7 @@ fn filter(
 /// x86 has a second set of numbers (x32) for the same calls, which the lists above would not see.
 fn no_second_abi() -> BpfProgram {
     const X32_BIT: u32 = 0x4000_0000;
+    #[expect(clippy::cast_possible_truncation, reason = "opcodes have 16 bits")]
     let instruction = |code: u32, jt: u8, jf: u8, k: u32| sock_filter { code: code as u16, jt, jf, k };
     vec![
         instruction(libc::BPF_LD | libc::BPF_W | libc::BPF_ABS, 0, 0, 0),

@@ -5,7 +5,7 @@
 //! which the client may name the piece that was exported, and nothing else.
 
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
-use std::sync::{Arc, PoisonError, mpsc};
+use std::sync::{Arc, mpsc};
 
 use cuda_abi::constants::access;
 use cuda_abi::driver::Driver;
@@ -155,7 +155,7 @@ impl Memory {
 
     /// Maps what a token stands for; answers with its address and length. What is open already has one address.
     pub(crate) fn import(&self, token: Token, kind: u64, device: i32, context: u32) -> Result<(u64, u64), Refusal> {
-        let mut importing = self.importing.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut importing = self.importing.lock();
         if let Some((start, known)) = self.state().imports.iter().find(|(_, known)| known.token == token) {
             return Ok((*start, known.len));
         }
@@ -263,7 +263,7 @@ impl Memory {
 
     /// A handle to what a token stands for: the same one as before, if there is one.
     pub(crate) fn import_physical(&self, token: Token) -> Result<u64, Refusal> {
-        let _importing = self.importing.lock().unwrap_or_else(PoisonError::into_inner);
+        let _importing = self.importing.lock();
         {
             let mut state = self.state();
             let mut entries = state.physical.iter_mut();

@@ -12,11 +12,12 @@ mod ipc;
 mod vmm;
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
 use cuda_abi::driver::Driver;
 use cuda_abi::error::*;
 use cuda_abi::plan;
+use parking_lot::{Mutex, MutexGuard};
 
 pub(crate) use self::array::array_bytes;
 pub(crate) use self::charge::Charge;
@@ -85,7 +86,7 @@ impl Memory {
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        self.state.lock()
     }
 
     /// May the client use `[address, address + len)`?

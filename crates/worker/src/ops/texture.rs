@@ -4,7 +4,7 @@
 //! driver is asked about it afterwards must be one that this client was given, in this context.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
 use cuda_abi::constants::resource_type;
 use cuda_abi::driver::Driver;
@@ -12,6 +12,7 @@ use cuda_abi::error::*;
 use cuda_abi::types::*;
 use cuda_abi::wire::Kind;
 use cuda_abi::wire::ops::{ImageObjectCreate, ImageObjectCreated, ImageObjectDestroy};
+use parking_lot::{Mutex, MutexGuard};
 
 use super::Reply;
 use crate::handles::Object;
@@ -31,7 +32,7 @@ pub(crate) struct Images(Mutex<Known>);
 
 impl Images {
     fn known(&self) -> MutexGuard<'_, Known> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.lock()
     }
 
     /// Destroys the objects of a context, which is current.

@@ -26,10 +26,11 @@ mod submits;
 mod watch;
 
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use cuda_abi::wire::Op;
+use parking_lot::{Mutex, MutexGuard};
 
 use super::Worker;
 use control::dispatch::{DispatchState, Report, WorkerDispatch};
@@ -79,7 +80,7 @@ impl Turns {
     }
 
     fn lock(&self) -> MutexGuard<'_, Flow> {
-        self.flow.lock().unwrap_or_else(PoisonError::into_inner)
+        self.flow.lock()
     }
 
     /// Before a message that gives work to the GPU.

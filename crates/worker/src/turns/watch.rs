@@ -4,7 +4,6 @@
 //! operator, good to a few percent. An idle client is looked at ten times a second, which costs nothing to speak of.
 
 use std::sync::Arc;
-use std::sync::TryLockError;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
@@ -110,15 +109,11 @@ impl Watch {
     fn track(&mut self, state: DispatchState, number: u64) -> bool {
         let worker = self.worker.clone();
         let turns = &worker.turns;
-        let mut flow = match turns.flow.try_lock() {
-            Ok(flow) => flow,
-            Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
-            Err(TryLockError::WouldBlock) => {
-                // Its owner may wait for the driver, and that for the GPU: then there is work.
-                let held = turns.held.load(Ordering::Acquire) > 0;
-                self.dispatch.set_report(Report { number, held, running: true });
-                return true;
-            }
+        let Some(mut flow) = turns.flow.try_lock() else {
+            // Its owner may wait for the driver, and that for the GPU: then there is work.
+            let held = turns.held.load(Ordering::Acquire) > 0;
+            self.dispatch.set_report(Report { number, held, running: true });
+            return true;
         };
         turns.begin(&worker, &mut flow);
         flow.retire(&turns.marks);

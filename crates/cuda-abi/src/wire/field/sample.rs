@@ -22,7 +22,8 @@ impl<'a> Source<'a> {
     /// A small number below `most + 1`: how many there are of something.
     pub fn count(&mut self, most: usize) -> usize {
         const FEW: usize = 5;
-        (self.word() % (most.min(FEW) as u64 + 1)) as usize
+        let count = self.word() % (most.min(FEW) as u64 + 1);
+        usize::try_from(count).unwrap_or_default()
     }
 
     fn take(&mut self, len: usize) -> &'a [u8] {

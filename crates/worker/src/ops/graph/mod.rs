@@ -17,8 +17,8 @@ pub(crate) mod objects;
 mod params;
 
 use std::collections::HashMap;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use cuda_abi::error::*;
 use cuda_abi::types::*;
@@ -27,6 +27,7 @@ use cuda_abi::wire::ops::{
     NodeFound, Nodes,
 };
 use cuda_abi::wire::{Kind, Typed};
+use parking_lot::{Mutex, MutexGuard};
 
 use super::Reply;
 
@@ -60,7 +61,7 @@ impl Graphs {
 
     /// Held while graphs are worked on.
     fn at_work(&self) -> MutexGuard<'_, Inner> {
-        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+        self.inner.lock()
     }
 }
 
