@@ -8,7 +8,7 @@ use anyhow::{Result, ensure};
 use serde_json::json;
 use std::path::Path;
 
-pub const SCENARIOS: &[Scenario] =
+pub(super) const SCENARIOS: &[Scenario] =
     &[Scenario { name: "rights-slices", play: slices }, Scenario { name: "rights-tokens", play: tokens }];
 
 /// A pod of the driver's account on a node that this cluster does not have. Nobody starts it, but it has a token.
