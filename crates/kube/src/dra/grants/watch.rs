@@ -241,3 +241,23 @@ async fn next_line(body: &mut (impl AsyncBufRead + Unpin), line: &mut Vec<u8>) -
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use futures::io::Cursor;
+
+    #[tokio::test]
+    async fn lines_are_bounded_and_what_is_cut_off_is_none() {
+        let mut line = Vec::new();
+        let mut body = Cursor::new(b"one\n\ntwo\nhalf".to_vec());
+        for expected in ["one", "", "two"] {
+            assert!(next_line(&mut body, &mut line).await.unwrap());
+            assert_eq!(std::mem::take(&mut line), expected.as_bytes());
+        }
+        assert!(!next_line(&mut body, &mut line).await.unwrap());
+        let mut long = Cursor::new(vec![b'x'; MAX_EVENT + 1]);
+        let refused = next_line(&mut long, &mut Vec::new()).await;
+        assert!(matches!(refused, Err(WatchError::TooLarge)), "{refused:?}");
+    }
+}
