@@ -367,4 +367,17 @@ mod tests {
         clear(&root, &traces()).unwrap();
         assert_eq!(files(&root), 1);
     }
+
+    #[test]
+    fn a_driver_answers_as_long_as_it_serves() {
+        let root = testkit::directory();
+        let traces = Traces { kubelet: "/var/lib/kubelet".into(), checkpoints: "/c".into(), cdi: "/d".into() };
+        assert!(!driver_answers(&root, &traces));
+        fs::create_dir_all(root.join("var/lib/kubelet/plugins_registry")).unwrap();
+        let path = root.join("var/lib/kubelet/plugins_registry/gpu.bulkhead.dev@reg.sock");
+        let served = std::os::unix::net::UnixListener::bind(path).unwrap();
+        assert!(driver_answers(&root, &traces));
+        drop(served);
+        assert!(!driver_answers(&root, &traces), "what a killed driver left is no driver");
+    }
 }

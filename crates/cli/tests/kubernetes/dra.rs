@@ -282,3 +282,17 @@ fn a_gpu_that_is_gone_stops_its_own_claims_only() {
     });
     assert_eq!(lab.unprepare("d", OTHER).error, "");
 }
+
+#[test]
+fn a_driver_that_nobody_can_reach_any_more_ends() {
+    let lab = Lab::start();
+    let mut driver = lab.driver();
+    lab.register();
+    // As one that it has replaced does when it ends.
+    std::fs::remove_file(lab.node.directory.join("registry/gpu.bulkhead.dev@reg.sock")).unwrap();
+    until("it ends, to be started again", || {
+        driver.child.try_wait().unwrap().is_some_and(|status| !status.success())
+    });
+    let _again = lab.driver();
+    lab.register();
+}

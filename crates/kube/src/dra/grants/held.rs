@@ -35,6 +35,8 @@ pub struct Held {
     /// The same counts, so that the largest is found at once.
     ranking: BTreeSet<(usize, String)>,
     notes: BTreeSet<Note>,
+    /// One that was held is gone.
+    freed: bool,
 }
 
 impl Held {
@@ -60,8 +62,13 @@ impl Held {
         }
     }
 
+    /// Forgets an object that was deleted, or that is no longer valid.
+    pub fn remove(&mut self, key: &Key) {
+        self.freed |= self.give_up(key);
+    }
+
     /// Returns whether it was held.
-    pub fn remove(&mut self, key: &Key) -> bool {
+    fn give_up(&mut self, key: &Key) -> bool {
         let held = self.grants.remove(key).is_some();
         if held {
             self.count(&key.0, -1);
@@ -69,9 +76,9 @@ impl Held {
         held
     }
 
-    /// Whether a grant was left out, for which there may be room by now.
-    pub fn is_incomplete(&self) -> bool {
-        self.notes.iter().any(|note| matches!(note, Note::OverLimit { .. }))
+    /// Whether a grant was left out, and one that was held is gone since.
+    pub fn has_room_for_more(&self) -> bool {
+        self.freed && self.notes.iter().any(|note| matches!(note, Note::OverLimit { .. }))
     }
 
     pub fn notes(&self) -> impl Iterator<Item = &Note> {
@@ -95,7 +102,7 @@ impl Held {
         // The last by name: which of them it is does not depend on the order in which they came.
         let from = (largest.clone(), String::new());
         let last = self.grants.range(from..).take_while(|((namespace, _), _)| *namespace == largest).last();
-        last.map(|(key, _)| key.clone()).is_some_and(|key| self.remove(&key))
+        last.map(|(key, _)| key.clone()).is_some_and(|key| self.give_up(&key))
     }
 
     fn count(&mut self, namespace: &str, change: isize) {
@@ -149,7 +156,7 @@ mod tests {
         }
         (0..20).for_each(|name| put(&mut held, "late", name));
         assert_eq!((held.grants.len(), of(&held, "late")), (MAX, 20));
-        assert!(held.is_incomplete() && !held.notes().any(|note| format!("{note:?}").contains("late")));
+        assert!(!held.has_room_for_more() && !held.notes().any(|note| format!("{note:?}").contains("late")));
         assert!(held.notes.len() <= MAX_NOTES);
     }
 
@@ -157,11 +164,22 @@ mod tests {
     fn what_is_deleted_or_becomes_invalid_is_not_held() {
         let mut held = Held::default();
         (0..3).for_each(|name| put(&mut held, "n", name));
-        assert!(held.remove(&("n".into(), "000000".into())) && !held.remove(&("n".into(), "000000".into())));
+        (0..2).for_each(|_| held.remove(&("n".into(), "000000".into())));
         held.put(("n".into(), "000001".into()), Err("why".into()));
         assert_eq!(of(&held, "n"), 1);
         (0..3).for_each(|_| put(&mut held, "n", 2));
         assert_eq!(of(&held, "n"), 1, "an object that changed is the same object");
-        assert!(!held.is_incomplete());
+        assert!(!held.has_room_for_more(), "nothing was left out");
+    }
+
+    #[test]
+    fn what_was_left_out_is_missed_once_there_is_room() {
+        let mut held = Held::default();
+        (0..=MAX_OF_NAMESPACE).for_each(|name| put(&mut held, "n", name));
+        assert!(!held.has_room_for_more());
+        held.remove(&("n".into(), format!("{:06}", MAX_OF_NAMESPACE)));
+        assert!(!held.has_room_for_more(), "that was the one that was left out");
+        held.remove(&("n".into(), "000000".into()));
+        assert!(held.has_room_for_more());
     }
 }

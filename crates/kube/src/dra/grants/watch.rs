@@ -124,6 +124,8 @@ impl Watcher {
     /// All objects, and the version from which to watch; none if the cluster does not define the resource.
     async fn list(&self) -> Result<Option<(Held, String)>, WatchError> {
         let (mut held, mut params) = (Held::default(), ListParams::default().limit(PAGE));
+        // Of the first page: what happens while the others are read is then seen by the watch, whatever they show.
+        let mut version = None;
         loop {
             let request = Request::new(PATH).list(&params)?;
             let body = match self.client.request_stream(request).await {
@@ -132,8 +134,9 @@ impl Watcher {
             };
             let (held_now, end) = page::read(body, held).await?;
             held = held_now;
+            let version = version.get_or_insert(end.resource_version);
             if end.r#continue.is_empty() {
-                return Ok(Some((held, end.resource_version)));
+                return Ok(Some((held, std::mem::take(version))));
             }
             params.continue_token = Some(end.r#continue);
         }
@@ -159,22 +162,22 @@ impl Watcher {
                 return Err(WatchError::Status { code, message });
             }
             object.metadata.resource_version.clone_into(version);
-            if r#type == "BOOKMARK" {
-                continue;
+            if r#type != "BOOKMARK" {
+                let (key, spec) = object.into_parts();
+                let deleted = r#type == "DELETED";
+                self.held.send_modify(|held| {
+                    let held = held.get_or_insert_default();
+                    if deleted {
+                        held.remove(&key);
+                    } else {
+                        held.put(key, spec);
+                    }
+                });
+                self.report();
             }
-            let (key, spec) = object.into_parts();
-            let deleted = r#type == "DELETED";
-            self.held.send_modify(|held| {
-                let held = held.get_or_insert_default();
-                if deleted {
-                    held.remove(&key);
-                } else {
-                    held.put(key, spec);
-                }
-            });
-            self.report();
-            let incomplete = self.held.borrow().as_ref().is_some_and(Held::is_incomplete);
-            if deleted && incomplete && listed.elapsed() >= RELIST_AFTER {
+            // With the next event, or with a bookmark, of which there is one a minute.
+            let room = self.held.borrow().as_ref().is_some_and(Held::has_room_for_more);
+            if room && listed.elapsed() >= RELIST_AFTER {
                 return Ok(Ended::ListAgain);
             }
         }
@@ -236,5 +239,25 @@ async fn next_line(body: &mut (impl AsyncBufRead + Unpin), line: &mut Vec<u8>) -
         if end.is_some() {
             return Ok(true);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use futures::io::Cursor;
+
+    #[tokio::test]
+    async fn lines_are_bounded_and_what_is_cut_off_is_none() {
+        let mut line = Vec::new();
+        let mut body = Cursor::new(b"one\n\ntwo\nhalf".to_vec());
+        for expected in ["one", "", "two"] {
+            assert!(next_line(&mut body, &mut line).await.unwrap());
+            assert_eq!(std::mem::take(&mut line), expected.as_bytes());
+        }
+        assert!(!next_line(&mut body, &mut line).await.unwrap());
+        let mut long = Cursor::new(vec![b'x'; MAX_EVENT + 1]);
+        let refused = next_line(&mut long, &mut Vec::new()).await;
+        assert!(matches!(refused, Err(WatchError::TooLarge)), "{refused:?}");
     }
 }
