@@ -224,3 +224,43 @@ fn spares_are_kept_for_each_set_of_gpus_once() {
     assert_eq!(node.zones.spare_kinds(), [of(0), of(1)].into());
     assert_eq!(node.zones.worker_kind(&name("z1"), true), Kind { fresh: true, gpus: vec![1] });
 }
+
+/// As the last version wrote them: an upgraded broker goes on with the same zones, totals and budgets.
+#[test]
+fn files_of_the_last_version_are_read() {
+    let directory = testkit::directory();
+    let file = |name: &str, text: &str| {
+        let path = directory.join(name);
+        std::fs::write(&path, text).unwrap();
+        path
+    };
+    let zones = file(
+        "zones.json",
+        r#"[{"name":"a","limits":{"memory":100,"share":7,"cap":null,"priority":0,"pinned":null,"host_memory":null,
+            "host_cpu":null},"labels":{"pod":"p","namespace":"n","container":"c"},"access":{"uid":null,"gid":null,
+            "mode":438},"ties":{"gpus":[1],"budgets":["namespace.n"],"circles":["namespace.n"],"split":true},
+            "leased":false,"configured":true},
+            {"name":"a.1","limits":{"memory":100,"share":7},"leased":false,"parent":"a"}]"#,
+    );
+    let totals =
+        file("figures.json", r#"{"a":{"clients_served":7,"charges_refused":3,"runaways":1,"suspensions":2}}"#);
+    let budgets = file("budgets.json", r#"{"limits":{"namespace.n":50},"free":["namespace.m"]}"#);
+    let mut node = Node::default();
+    for entry in state_file::read(&zones) {
+        node.zones.insert(entry.name.clone(), Zone::new(1, entry.settings.clone(), entry.leased));
+        node.zones.adopt(entry, Instant::now());
+    }
+    node.zones.resume_totals(&totals);
+    node.zones.read_budgets(&budgets);
+    let zone = node.zones.get(&name("a")).unwrap();
+    let bindings = zone.bindings();
+    assert_eq!((bindings.gpus.as_slice(), bindings.split, zone.limits().share), (&[1][..], true, 7));
+    assert_eq!((bindings.budgets.clone(), bindings.sharing_groups.clone()), {
+        let group = vec!["namespace.n".to_owned()];
+        (group.clone(), group)
+    });
+    assert!(zone.lifetime.configured && zone.settings().labels.pod == "p");
+    let counted = (zone.totals.clients_served, zone.ledger.refused, zone.totals.runaways, zone.totals.suspensions);
+    assert_eq!(counted, (7, 3, 1, 2));
+    assert_eq!((node.zones.parts(&name("a")), node.stands("a").1), (vec![name("a.1")], Some(50)));
+}
