@@ -1,6 +1,6 @@
 //! Closing what others have given us.
 //!
-//! Whoever closes the last reference to a file may have to wait for it: a TCP socket lingers as long as its maker has said,
+//! The process that closes the last reference to a file may have to wait for it: a TCP socket lingers as long as its maker has said,
 //! a file of a hostile file system for as long as its server likes, and a Unix socket takes along whatever files lie unread
 //! in it. So the loop that serves everybody closes nothing that a tenant or its worker had a hand in. It leaves that to a
 //! thread of the tenant's zone, which may wait as long as it wants; others do not notice.
@@ -44,7 +44,8 @@ pub struct Foreign {
     fd: ManuallyDrop<OwnedFd>,
     lane: Lane,
     last: Option<LastAct>,
-    /// The epoll set that it is in: until it is closed, which may be long after, it would go on to wake the thread that waits there.
+    /// The epoll set that it is in: until it is closed, which may be long after, it would go on
+    /// to wake the thread that waits there.
     watched_by: Option<Arc<OwnedFd>>,
 }
 

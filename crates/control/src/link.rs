@@ -338,7 +338,7 @@ impl Shared {
                     Some(None) => {}
                 }
                 if asked.elapsed() < spin {
-                    // Whoever waits takes the answer itself: nobody has to be woken for it.
+                    // The thread that waits takes the answer itself: nobody has to be woken for it.
                     if state.take_answer() {
                         self.changed.notify_all();
                         continue;

@@ -34,7 +34,7 @@ impl Numbers {
     pub fn seen_by(&self, other: &Numbers) -> Option<u32> {
         match other.pids.len() {
             0 => None,
-            // Whoever shares our namespace sees everything, as we do.
+            // A process that shares our namespace sees everything, as we do.
             1 => self.pids.first().copied(),
             depth => {
                 let theirs = other.namespaces.get(depth - 1)?;

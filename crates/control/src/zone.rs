@@ -237,7 +237,7 @@ pub enum BadSettings {
 }
 
 impl ZoneSettings {
-    /// Whoever they come from, settings are checked here before they count.
+    /// Settings are checked here before they count.
     pub fn check(&self) -> Result<(), BadSettings> {
         let Self { limits, labels, access, bindings } = self;
         let label = |text: &String| text.len() <= MAX_LABEL && !text.chars().any(char::is_control);

@@ -6,7 +6,7 @@
 //! array nor keep a pointer beyond the call.
 //!
 //! NULL stays part of the types, because APIs differ in *when* they refuse it: before or after they look at a device
-//! or a context. Whoever uses a pointer gets the API's code for NULL (`NULL`, of CUDA unless another is named) as the
+//! or a context. A function that uses a pointer gets the API's code for NULL (`NULL`, of CUDA unless another is named) as the
 //! error. Nothing is taken to be aligned: programs pass fields of packed structures.
 
 use std::ffi::{CStr, c_char};

@@ -108,7 +108,7 @@ impl Server {
                 continue;
             }
             let serve = move || {
-                // Whoever does not take its answer does not get it.
+                // A peer that does not take its answer does not get it.
                 let _ = server.answer(stream);
                 server.connections.fetch_sub(1, Ordering::Relaxed);
             };

@@ -1,6 +1,6 @@
 //! The process-local fact that the other side is gone.
 //!
-//! Every wait of this crate ends when the flag is set. Whoever notices the death (see `peer`) sets it; setting wakes all
+//! Every wait of this crate ends when the flag is set. The thread that notices the death (see `peer`) sets it; setting wakes all
 //! that sleep. The sleepers sleep on words which a hostile peer can write, so one wake-up proves nothing: `linger`
 //! repeats it until the last sleeper has left.
 

@@ -13,7 +13,7 @@ pub(crate) fn post<R: Operation>(request: &R) -> CudaResult {
     carry::post(R::CODE, write(request))
 }
 
-/// As `post`, written straight into the ring. Whoever sends it has seen to it that it keeps to its bounds.
+/// As `post`, written straight into the ring. The caller has seen to it that it keeps to its bounds.
 #[inline]
 pub(crate) fn post_in_place<R: Operation>(request: &R) -> CudaResult {
     carry::post_sized(R::CODE, request.size(), |slot| encode_into(request, slot))

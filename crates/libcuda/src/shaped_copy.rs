@@ -33,7 +33,7 @@ impl Side {
 /// A piece of pinned memory, freed when it goes.
 struct Bounce {
     address: u64,
-    /// Whoever drops it may have another context current, or none.
+    /// The thread that drops it may have another context current, or none.
     context: u64,
 }
 

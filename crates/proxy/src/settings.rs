@@ -36,7 +36,7 @@ pub fn check(args: &ProxyArgs, file: &File, path: Option<&Path>) -> Result<ExitC
     let count = config.zones.len();
     let zones = if count == 1 { "zone" } else { "zones" };
     let line = format!("{said}: valid; backend {}, {count} {zones}\n", config.backend.name());
-    // Whoever reads it may have gone.
+    // The reader may have gone.
     let _ = std::io::Write::write_all(&mut std::io::stdout(), line.as_bytes());
     Ok(ExitCode::SUCCESS)
 }

@@ -8,7 +8,7 @@
 //! Records of one event may be under way in several streams. Each has a slot of its own, so that a late one does not
 //! overwrite the number of its successor; one that comes round to a slot waits for the record that had it before.
 //!
-//! Whoever shares a page can write anything into it: then waits end too early or never. That is so natively, where
+//! A worker that shares a page can write anything into it: then waits end too early or never. That is so natively, where
 //! processes that share an event are of one user; here they are of one zone, or were granted to each other.
 
 use std::collections::HashMap;

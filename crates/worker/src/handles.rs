@@ -1,6 +1,6 @@
 //! The opaque handles of one client: index, generation and kind, each checked on every use.
 //!
-//! Whoever uses an object holds a count of it. Closing a handle takes it out of the table at once, so that nobody finds it
+//! A user of an object holds a count of it. Closing a handle takes it out of the table at once, so that nobody finds it
 //! any more, and the driver's object goes when the last user has let go: the threads of a client may race, and the
 //! driver must never see a pointer that it has freed. A function holds its module, and a module its library; a graph
 //! holds what its nodes use.

@@ -127,7 +127,7 @@ impl Worker {
         let _ = self.client.set(client);
     }
 
-    /// Whoever serves a message has met the client that sent it.
+    /// A message is served after the client that sent it was accepted.
     fn client(&self) -> &Client {
         self.client.get().expect("a client is met before it is served")
     }

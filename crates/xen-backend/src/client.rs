@@ -86,7 +86,7 @@ fn bring_to_worker(visit: &Visit, caller: Caller, hello: Hello) -> Result<(), Vi
         return Err(LendError::NoneLeft.into());
     };
     let Ok(broker) = reach(visit.domain.socket()) else {
-        return Ok(refuse("there is no proxy for this zone")?);
+        return Ok(refuse("no proxy serves this zone")?);
     };
     let hello = Hello { flags: hello.flags | HELLO_BRINGS_REGION, ..hello };
     bootstrap::send(&broker, &hello, &[])?;
@@ -103,7 +103,7 @@ fn bring_to_worker(visit: &Visit, caller: Caller, hello: Hello) -> Result<(), Vi
         // A worker that cannot map what was granted ends.
         bootstrap::recv_within::<Taken>(&*socket, PATIENCE)?;
         caller.taken(&pages)?;
-        // Whoever ends from here on is heard of by the client itself.
+        // If a side ends from here on, the client itself notices.
         if has_hung_up(&socket) { Err(BootstrapError::Closed.into()) } else { Ok(()) }
     });
     if let Err(error) = offered {
@@ -175,7 +175,7 @@ fn inquire(visit: &Visit, caller: &Caller) -> Result<(), VisitError> {
 fn carry_rendezvous(visit: &Visit, caller: Caller) -> Result<(), VisitError> {
     let refuse = |text: &str| caller.answer(&Welcome::new(WelcomeStatus::Refused, text));
     let Ok(broker) = reach(visit.domain.socket()) else {
-        return Ok(refuse("there is no proxy for this zone")?);
+        return Ok(refuse("no proxy serves this zone")?);
     };
     let Some(_charge) = visit.domain.charge(caller.pages()) else {
         refuse(TOO_MUCH_MAPPED)?;

@@ -201,7 +201,7 @@ fn run_in_child(test: &Test, options: &Options, mut player: Command) -> Outcome 
     }
 }
 
-/// Is it NVIDIA's library? Whoever runs it knows, and says so.
+/// Is it NVIDIA's library? The user who runs it says so.
 fn is_native(backend: &Backend) -> bool {
     matches!(backend, Backend::Library(_)) && std::env::var_os("CONFORMANCE_NATIVE").is_some()
 }

@@ -146,7 +146,7 @@ pub fn soak(options: &Options, place: &Place) -> Outcome {
     ZONES.iter().for_each(|zone| proxy.zone_is_empty(zone));
     for zone in ZONES {
         assert_eq!(proxy.zone(zone).pinned, 0, "pinned memory is still on the account of {zone}");
-        // Whoever comes next finds the zone as good as new.
+        // The next client finds the zone as good as new.
         let mut next = Honest::start(place, &proxy.socket(zone));
         assert_eq!(next.ask("compute"), "ok");
         next.quit();

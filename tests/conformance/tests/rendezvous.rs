@@ -87,7 +87,7 @@ fn what_does_not_come_in_time_is_said_so() {
     on_node(&["a", "b"], |node| {
         let wait = |zone: &str| said(&ipc(node, zone, &["wait", "x", "--timeout", "0.2"]).output().expect("it runs"));
         let (status, text) = wait("a");
-        assert!(status == Some(TIMED_OUT) && text.contains("in time"), "{text}");
+        assert!(status == Some(TIMED_OUT) && text.contains("timed out"), "{text}");
         // Of another zone, without a grant: it looks as if there were nothing.
         let _publication =
             RendezvousClient::publish(&node.socket("a"), &RendezvousMessage::new(kind::PUBLISH).named(&name("x")))

@@ -5,14 +5,15 @@ use proptest::test_runner::TestRunner;
 
 use super::*;
 
-/// All messages: name, and what can be done with it.
+/// All messages, and the view: name, and what can be done with it.
 fn codecs() -> impl Iterator<Item = (String, Codec)> {
     let uploads = ops::UPLOADS.iter().map(|(name, codec)| ((*name).to_owned(), *codec));
     let messages = Op::ALL.iter().flat_map(|op| {
         let definition = op.definition();
         [(op.name().to_owned(), definition.request), (format!("{}'s reply", op.name()), definition.reply)]
     });
-    messages.chain(uploads)
+    let (view, codec) = view::fields::CODEC;
+    messages.chain(uploads).chain([(view.to_owned(), codec)])
 }
 
 fn sample(codec: &Codec, random: &[u8]) -> Vec<u8> {

@@ -3,11 +3,14 @@
 //! One payload of bounded size, written by the broker and read by the client. It speaks of the zone that asks and of
 //! nobody else.
 
-use super::{Malformed, Reader, Writer};
+pub mod fields;
+
+use super::definition::message;
+use super::{Decode, Field, List, Malformed, Reader, Writer};
+use fields::{CardFields, CardList, NONE, ViewFields};
 
 /// Changes with the payload; another one is not read.
 const VERSION: u64 = 2;
-const NONE: u64 = u64::MAX;
 
 /// Eight GPUs, each in seven instances.
 pub const MAX_CARDS: usize = 56;
@@ -91,127 +94,52 @@ pub fn uuid_text(kind: &str, uuid: &[u8; 16]) -> String {
     format!("{kind}-{}-{}-{}-{}-{}", &hex[..8], &hex[8..12], &hex[12..16], &hex[16..20], &hex[20..])
 }
 
-/// A process of the zone, by the number that it has where the asking process lives.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Process {
-    /// In the pid namespace of the asking process.
-    pub pid: u32,
-    /// Bytes of GPU memory that it holds.
-    pub used: u64,
+message! {
+    /// A process of the zone.
+    #[derive(Default, PartialEq, Eq)]
+    Process {
+        /// In the pid namespace of the asking process.
+        pid: u32,
+        /// Bytes of GPU memory that it holds.
+        used: u64,
+    }
 }
 
 impl ZoneView {
     /// The length of the view in `buffer`; what is too much is left out.
     pub fn write(&self, buffer: &mut [u8]) -> Result<usize, Malformed> {
+        let cards: Vec<CardFields<'_>> = self.cards.iter().take(MAX_CARDS).map(CardFields::from).collect();
+        let view = ViewFields {
+            version: VERSION,
+            limit: self.limit.unwrap_or(NONE),
+            used: self.used,
+            cuda_version: self.cuda_version,
+            driver_version: fields::label(&self.driver_version),
+            busy: self.busy.map_or(NONE, u64::from),
+            cards: List::new(&cards),
+            processes: List::new(&self.processes[..self.processes.len().min(MAX_PROCESSES)]),
+        };
         let mut writer = Writer::new(buffer);
-        writer.word(VERSION);
-        writer.word(self.limit.unwrap_or(NONE));
-        writer.word(self.used);
-        writer.word(u64::from(self.cuda_version));
-        writer.bytes(text(&self.driver_version));
-        writer.word(self.busy.map_or(NONE, u64::from));
-        let cards = &self.cards[..self.cards.len().min(MAX_CARDS)];
-        write_cards(cards, &mut writer);
-        let processes = &self.processes[..self.processes.len().min(MAX_PROCESSES)];
-        writer.word(processes.len() as u64);
-        for process in processes {
-            writer.words(&[u64::from(process.pid), process.used]);
-        }
+        view.encode(&mut writer);
         writer.finish()
     }
 
     /// The view in a buffer, whose rest means nothing.
     pub fn read(bytes: &[u8]) -> Result<Self, Malformed> {
-        let mut reader = Reader::new(bytes);
-        if reader.word()? != VERSION {
-            return Err(Malformed);
-        }
-        let limit = Some(reader.word()?).filter(|limit| *limit != NONE);
-        let used = reader.word()?;
-        let cuda_version = reader.narrow()?;
-        let driver_version = read_text(&mut reader)?;
-        let busy = match reader.word()? {
-            NONE => None,
-            percent => Some(u32::try_from(percent.min(100)).unwrap_or(100)),
-        };
-        let cards = read_cards(&mut reader)?;
-        let count = bounded(&mut reader, MAX_PROCESSES)?;
-        let mut processes = Vec::with_capacity(count);
-        for _ in 0..count {
-            processes.push(Process { pid: reader.narrow()?, used: reader.word()? });
-        }
-        Ok(Self { limit, used, cuda_version, driver_version, busy, cards, processes })
+        let view = ViewFields::decode(&mut Reader::new(bytes))?;
+        if view.version == VERSION { Ok(view.into()) } else { Err(Malformed) }
     }
 }
 
-/// Appends cards, as [`read_cards`] reads them.
+/// Appends cards, as [`read_cards`] reads them: at most [`MAX_CARDS`].
 pub fn write_cards(cards: &[Card], writer: &mut Writer<'_>) {
-    writer.word(cards.len() as u64);
-    for card in cards {
-        writer.bytes(text(&card.name));
-        writer.bytes(&card.uuid);
-        writer.bytes(text(&card.bus_id));
-        writer.word(card.memory);
-        writer.words(&[card.capability.0, card.capability.1, card.multiprocessors].map(u64::from));
-        writer.words(&[card.pci_device, card.pci_subsystem].map(u64::from));
-        writer.word(u64::from(card.mig.is_some()));
-        if let Some(instance) = &card.mig {
-            writer.bytes(&instance.gpu);
-            writer.bytes(text(&instance.profile));
-            writer.word(u64::from(instance.number));
-        }
-    }
+    let cards: Vec<CardFields<'_>> = cards.iter().map(CardFields::from).collect();
+    CardList::new(&cards).encode(writer);
 }
 
 /// At most [`MAX_CARDS`] cards.
 pub fn read_cards(reader: &mut Reader<'_>) -> Result<Vec<Card>, Malformed> {
-    let count = bounded(reader, MAX_CARDS)?;
-    let mut cards = Vec::with_capacity(count);
-    for _ in 0..count {
-        cards.push(Card {
-            name: read_text(reader)?,
-            uuid: reader.bytes()?.try_into().map_err(|_| Malformed)?,
-            bus_id: read_text(reader)?,
-            memory: reader.word()?,
-            capability: (reader.narrow()?, reader.narrow()?),
-            multiprocessors: reader.narrow()?,
-            pci_device: reader.narrow()?,
-            pci_subsystem: reader.narrow()?,
-            mig: match reader.word()? {
-                0 => None,
-                1 => Some(read_instance(reader)?),
-                _ => return Err(Malformed),
-            },
-        });
-    }
-    Ok(cards)
-}
-
-fn read_instance(reader: &mut Reader<'_>) -> Result<Instance, Malformed> {
-    Ok(Instance {
-        gpu: reader.bytes()?.try_into().map_err(|_| Malformed)?,
-        profile: read_text(reader)?,
-        number: reader.narrow()?,
-    })
-}
-
-fn bounded(reader: &mut Reader<'_>, most: usize) -> Result<usize, Malformed> {
-    usize::try_from(reader.word()?).ok().filter(|count| *count <= most).ok_or(Malformed)
-}
-
-fn text(text: &str) -> &[u8] {
-    let ends = (0..=text.len().min(MAX_TEXT)).rev();
-    let end = ends.into_iter().find(|end| text.is_char_boundary(*end)).unwrap_or(0);
-    &text.as_bytes()[..end]
-}
-
-/// Text for programs and people: without control characters, of bounded length.
-fn read_text(reader: &mut Reader<'_>) -> Result<String, Malformed> {
-    let bytes = reader.bytes()?;
-    if bytes.len() > MAX_TEXT {
-        return Err(Malformed);
-    }
-    Ok(String::from_utf8_lossy(bytes).chars().filter(|c| !c.is_control()).collect())
+    Ok(CardList::decode(reader)?.iter().map(Card::from).collect())
 }
 
 #[cfg(test)]
@@ -250,6 +178,44 @@ mod tests {
         assert_eq!(ZoneView::read(&buffer[..len]), Ok(full));
         // The rest of a message of fixed size means nothing.
         assert!(ZoneView::read(&buffer).is_ok());
+    }
+
+    /// Brokers and client libraries of one version may be of different builds.
+    #[test]
+    fn the_encoding_is_that_of_its_version() {
+        let mig = Some(Instance { gpu: [2; 16], profile: "1g".into(), number: 70 });
+        let card =
+            Card { name: "GPU".into(), uuid: [1; 16], bus_id: "0:1".into(), memory: 3, mig, ..Card::default() };
+        let process = Process { pid: 4, used: 5 };
+        let (cards, processes) = (vec![card], vec![process]);
+        let view = ZoneView {
+            used: 6,
+            cuda_version: 7,
+            driver_version: "58".into(),
+            cards,
+            processes,
+            ..ZoneView::default()
+        };
+        let words = |words: &[u64]| words.iter().flat_map(|word| word.to_le_bytes()).collect::<Vec<u8>>();
+        let string = |text: &[u8]| {
+            let mut bytes = words(&[text.len() as u64]);
+            bytes.extend(text);
+            bytes.resize(bytes.len().next_multiple_of(8), 0);
+            bytes
+        };
+        let expected = [
+            words(&[2, u64::MAX, 6, 7]),
+            string(b"58"),
+            words(&[u64::MAX, 1]),
+            [string(b"GPU"), string(&[1; 16]), string(b"0:1")].concat(),
+            words(&[3, 0, 0, 0, 0, 0, 1]),
+            [string(&[2; 16]), string(b"1g")].concat(),
+            words(&[70, 1, 4, 5]),
+        ]
+        .concat();
+        let mut buffer = vec![0; MAX_VIEW];
+        let len = view.write(&mut buffer).unwrap();
+        assert_eq!(buffer[..len], expected);
     }
 
     #[test]

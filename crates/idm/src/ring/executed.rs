@@ -16,7 +16,7 @@ use std::sync::Arc;
 ///
 /// The executor passes a position with every message, and hardly anybody waits for it; waking sleepers each time would
 /// cost more than the message. So a thread that goes to sleep leaves the position it wants, and is woken when that is passed.
-/// The least one counts. Whoever is woken too early (another's position was less) leaves its own again.
+/// The least one counts. A thread that is woken too early (another's position was less) leaves its own again.
 #[derive(Debug)]
 pub(crate) struct Progress {
     position: Line<AtomicU64>,

@@ -40,7 +40,7 @@ const PER_THREAD: usize = 2;
 /// A piece of memory, freed when it goes.
 struct Piece {
     address: u64,
-    /// Whoever drops it may have another context current, or none.
+    /// The thread that drops it may have another context current, or none.
     context: u64,
 }
 

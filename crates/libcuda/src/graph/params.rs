@@ -110,7 +110,7 @@ impl Params {
         }
         for source in [true, false] {
             if shaped_copy::side(&mut copy, source)?.is_some() {
-                // Whoever gets here has seen to pageable sides, where that can be done.
+                // Callers have seen to pageable sides, where that can be done.
                 crate::entry::say_once("pageable memory in a memcpy node that is changed is not supported");
                 return Err(CUDA_ERROR_NOT_SUPPORTED);
             }

@@ -1,6 +1,6 @@
 //! Physical memory of another process, by descriptors that programs pass each other.
 //!
-//! The descriptor is a small sealed file of ours that holds a handle. Whoever has it can ask the broker for what it
+//! The descriptor is a small sealed file of ours that holds a handle. A process that has it can ask the broker for what it
 //! stands for; having it is not enough.
 
 use std::os::fd::{AsRawFd, FromRawFd, IntoRawFd, OwnedFd, RawFd};

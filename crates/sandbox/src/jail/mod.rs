@@ -41,7 +41,7 @@ pub struct Request {
 /// Where the directory with `workers.sock` lies inside.
 pub const REJOIN_INSIDE: &str = "/run/bulkhead";
 
-/// Whoever performs the steps: the kernel, or a test.
+/// What performs the steps: the kernel, or a test.
 pub trait Kernel {
     fn perform(&mut self, step: &Step) -> io::Result<()>;
 }

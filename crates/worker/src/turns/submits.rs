@@ -40,7 +40,7 @@ mod tests {
 
     use super::*;
 
-    /// Functions that name a stream and give the GPU nothing to do. Whoever adds one to the table says which it is.
+    /// Functions that name a stream and give the GPU nothing to do. An addition to the table says which it is.
     const HARMLESS: [&str; 21] = [
         "cuEventRecord",
         "cuStreamAttachMemAsync",

@@ -1,6 +1,6 @@
 //! Hearing that pages which somebody else maps are let go of: for each batch a channel from this domain to itself.
 //!
-//! Whoever chooses pages for another process cannot see when that one has unmapped them, and must not take its word for
+//! A process that chooses pages for another cannot see when that one has unmapped them, and must not take its word for
 //! it. The kernel knows: it sends an event when nothing holds a batch any more, neither a descriptor nor a mapping. Unlike
 //! the byte that it can clear in the page, the event is harmless where pages could not be mapped.
 //!

@@ -28,7 +28,7 @@ pub const KIND: u8 = b'G';
 pub(super) const MAP: libc::c_ulong = request::<Map>(KIND, 0);
 pub(super) const SET_UNMAP_NOTIFY: libc::c_ulong = request::<UnmapNotify>(KIND, 7);
 
-/// Pages of another domain, chosen and not yet mapped. Whoever has the descriptor can map them, once; what was chosen and
+/// Pages of another domain, chosen and not yet mapped. A process that has the descriptor can map them, once; what was chosen and
 /// never mapped ends with the descriptor.
 ///
 /// A descriptor of this device lets its holder choose pages of *any* domain that granted some to ours. It must not get

@@ -38,7 +38,7 @@ fn main() {
     if arguments.first().is_some_and(|first| first == command::ON_TERMINAL) {
         command::on_terminal(&arguments[1..]);
     }
-    // Whoever tries it by hand must not switch his machine off.
+    // Started by hand, it must not switch the machine off.
     if std::process::id() != 1 {
         eprintln!("bulkhead-init: must run as process 1 of a guest");
         std::process::exit(2);

@@ -3,7 +3,7 @@
 use std::path::Path;
 use xen::names::{Listener, SOCKET};
 
-/// Serves on threads, as long as the guest runs. Whoever needs no names is not to suffer from what goes wrong here.
+/// Serves on threads, as long as the guest runs. What goes wrong here does not concern programs that use no names.
 pub(crate) fn serve() {
     let listener = Listener::at(Path::new(SOCKET)).map_err(|error| error.to_string());
     let served = listener.and_then(|listener| {

@@ -32,7 +32,7 @@ pub(crate) fn create(worker: &Worker, request: UserObjectCreate, reply: Reply<'_
     reply.send(&UserObjectCreated { object: Typed(word) })
 }
 
-/// Counts references to an object: the client's own, or a graph's. Whoever has none may not name it: it may be gone.
+/// Counts references to an object: the client's own, or a graph's. A client that has none may not name it: it may be gone.
 pub(crate) fn count(worker: &Worker, request: UserObjectCount) -> Outcome {
     let UserObjectCount { object, references, graph, flags, release } = request;
     let word = object.0;
