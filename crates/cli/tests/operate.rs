@@ -92,6 +92,21 @@ fn refused(output: &Output, status: i32, words: &[&str]) {
 }
 
 #[test]
+fn an_exporter_without_an_address_is_no_failure_to_systemd() {
+    let directory = testkit::directory();
+    let config = directory.join("b.toml");
+    std::fs::write(&config, "[proxy]\nbackend = \"soft\"\n").unwrap();
+    let socket = directory.join("notify");
+    let systemd = std::os::unix::net::UnixDatagram::bind(&socket).unwrap();
+    let mut command = bulkhead(&["exporter", "--config", config.to_str().unwrap()]);
+    assert!(command.env("NOTIFY_SOCKET", &socket).status().unwrap().success());
+    let mut told = [0; 64];
+    systemd.set_nonblocking(true).unwrap();
+    let len = systemd.recv(&mut told).unwrap();
+    assert!(told[..len].starts_with(b"READY=1"));
+}
+
+#[test]
 fn a_configuration_is_checked_line_by_line() {
     let directory = testkit::directory();
     let path = directory.join("check.toml").to_str().unwrap().to_owned();

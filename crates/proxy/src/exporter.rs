@@ -59,6 +59,8 @@ pub fn run(args: &ExporterArgs) -> Result<ExitCode, Failure> {
         options.dcgm_names |= file.dcgm_names;
         let Some(address) = file.http else {
             tracing::info!("metrics are off: the configuration has no [http] listen");
+            // To the service manager, one that ends without a word has failed.
+            crate::broker::notify_ready();
             return Ok(ExitCode::SUCCESS);
         };
         let listener = exporter::listen(address).map_err(|error| Failure::new(Exit::Failure, error.to_string()))?;
