@@ -171,11 +171,13 @@ impl Module {
     }
 
     /// All entries, in the order of the text.
+    #[inline]
     pub fn kernels(&self) -> &[Kernel] {
         &self.kernels
     }
 
     /// All module variables that need memory, in the order of the text.
+    #[inline]
     pub fn variables(&self) -> &[Variable] {
         &self.ir.variables
     }
@@ -246,6 +248,7 @@ const MAX_SHARED: u32 = 228 << 10;
 
 impl Program {
     /// The module it was linked from.
+    #[inline]
     pub fn module(&self) -> &Arc<Module> {
         &self.module
     }

@@ -116,7 +116,9 @@ fn blocked_legacy(queue: &Queue) -> Option<Arc<Capture>> {
 }
 
 /// The capture that work for a stream belongs to. Work for the legacy stream spoils a capture that it would wait for.
+#[inline]
 fn capture_for_work(queue: &Queue) -> CudaResult<Option<Arc<Capture>>> {
+    // The usual case costs one load, on the path of every launch.
     if OPEN.load(Ordering::Acquire) == 0 {
         return Ok(None);
     }
