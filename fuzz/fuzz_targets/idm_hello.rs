@@ -4,7 +4,7 @@
 mod shared;
 
 use idm::bootstrap::{
-    First, HELLO_BRINGS_REGION, HELLO_NEEDS_FRESH_WORKER, Hello, Inquiry, Rendezvous, Message, Opening, VERSION,
+    First, HELLO_BRINGS_REGION, HELLO_NEEDS_FRESH_WORKER, Hello, Inquiry, Message, Opening, Rendezvous, VERSION,
 };
 use libfuzzer_sys::fuzz_target;
 
