@@ -63,7 +63,7 @@ pub fn as_broker(state_dir: &Path) {
 }
 
 /// Does what its client says: `+n` charges, `-n` releases, `?` asks, `cn` counts n calls, `pn` and `un` pin, `x` breaks the protocol, `h` stays when left, `e`
-/// writes to stderr, `r` says that it rests, `i` tells who it is, `s` tells its session and where stderr leads, `j` hangs up and
+/// writes to stderr, `r` says that it is suspended, `i` tells who it is, `s` tells its session and where stderr leads, `j` hangs up and
 /// joins the broker again, `d` gives its client what it watches the client by.
 pub fn as_worker(arguments: &[String]) {
     let control = io::stdin().as_fd().try_clone_to_owned().unwrap();
