@@ -181,7 +181,20 @@ fn try_take(path: &Path) -> io::Result<Option<File>> {
         let place = |known: fs::Metadata| (known.dev(), known.ino());
         Ok::<_, io::Error>(fs::symlink_metadata(path).map(place).ok() == Some(place(lock.metadata()?)))
     };
-    Ok((try_lock(&lock)? && is_there()?).then_some(lock))
+    if !try_lock(&lock)? || !is_there()? {
+        return Ok(None);
+    }
+    if lock.metadata()?.mode() & 0o077 == 0 {
+        return Ok(Some(lock));
+    }
+    // The first versions let everybody read it, so anybody may have it open, and could lock it before our successor does.
+    // Who waits for the old file finds another one in its place.
+    let new = path.with_extension("new");
+    packet::clear(&new)?;
+    let private = File::options().read(true).write(true).create_new(true).mode(0o600).open(&new)?;
+    let taken = try_lock(&private)?;
+    fs::rename(&new, path)?;
+    Ok(taken.then_some(private))
 }
 
 fn make(path: &Path, mode: u32) -> io::Result<()> {
@@ -232,6 +245,25 @@ mod tests {
         let second = StateDir::open(&path, true).unwrap();
         assert!(matches!(StateDir::open(&path, true), Err(StateDirError::Taken(_))));
         second.remove();
+    }
+
+    #[test]
+    fn a_lock_that_others_could_open_is_replaced() {
+        let directory = testkit::directory();
+        let path = directory.join("s");
+        StateDir::open(&path, true).unwrap().retire();
+        let lock = path.join("lock");
+        fs::set_permissions(&lock, fs::Permissions::from_mode(0o644)).unwrap();
+        // By another user, before the upgrade.
+        let early = File::open(&lock).unwrap();
+        let first = StateDir::open(&path, true).unwrap();
+        assert_eq!(fs::metadata(&lock).unwrap().permissions().mode() & 0o777, 0o600);
+        assert!(matches!(StateDir::open(&path, true), Err(StateDirError::Taken(_))));
+        drop(first);
+        assert!(try_lock(&early).unwrap());
+        let second = StateDir::open(&path, true).unwrap();
+        second.remove();
+        assert!(!path.exists());
     }
 
     #[test]
