@@ -40,11 +40,10 @@ use control::ZoneSettings;
 use control::backend::Backend;
 use control::grant::Grant;
 use control::jail::{Demand, Missing};
-use control::packet;
 use control::spawner::{Child, Spawner};
 
 use admin::{Admin, Role};
-use clients::{Clients, handshake};
+use clients::{Clients, Door, handshake};
 use launcher::Launcher;
 pub use monitor::Meter;
 use monitor::Monitor;
@@ -56,7 +55,7 @@ use sharing::Sharing;
 pub use state_dir::{StateDir, StateDirError};
 pub use suspend::Suspend;
 use suspend::Suspension;
-use workers::Workers;
+use workers::{Place, RejoinListener, Workers};
 use zones::ZoneStore;
 
 #[derive(Debug, Clone)]
@@ -132,8 +131,8 @@ impl Broker {
         let serve = |source| StartError::Serve { path: state_dir.path().to_owned(), source };
         let reactor = Reactor::new().map_err(serve)?;
         let admin = Admin::listen(&state_dir, &*spawner, &reactor, now).map_err(serve)?;
-        let rejoin_listener = packet::listen(&state_dir.workers_socket(), 0o666, 128).map_err(serve)?;
-        reactor.watch(&rejoin_listener, Source::RejoinListener).map_err(serve)?;
+        let rejoin_listener =
+            RejoinListener::open(&state_dir.workers_socket(), Place::Current, &reactor).map_err(serve)?;
         let workers = Workers::open(&state_dir.workers(), rejoin_listener, now).map_err(serve)?;
         let scheduler = Scheduler::start(config.watchdog).map_err(serve)?;
         reactor.watch(scheduler.verdict_bell(), Source::Scheduler).map_err(serve)?;
@@ -178,6 +177,7 @@ impl Broker {
         loop {
             self.keep_spares();
             self.keep_meter();
+            self.keep_previous_listener();
             let until = self.next_deadline();
             for source in self.reactor.wait(until)? {
                 match source {
@@ -193,10 +193,12 @@ impl Broker {
                     Source::AdminListener => self.accept_admin(Role::Operator),
                     Source::StatusListener => self.accept_admin(Role::Observer),
                     Source::Admin(id) => self.on_admin(id),
-                    Source::RejoinListener => self.accept_rejoin(),
+                    Source::RejoinListener => self.accept_rejoin(Place::Current),
+                    Source::PreviousRejoinListener => self.accept_rejoin(Place::Previous),
                     Source::Rejoin(id) => self.on_rejoin(id),
-                    Source::Zone(id) => self.accept_client(id, false),
-                    Source::Guests(id) => self.accept_client(id, true),
+                    Source::Zone(id) => self.accept_client(id, Door::Container),
+                    Source::Users(id) => self.accept_client(id, Door::User),
+                    Source::Guests(id) => self.accept_client(id, Door::Guest),
                     Source::Spawner => {
                         self.stop(false);
                         return Ok(Ended::Spawner);
@@ -288,6 +290,7 @@ impl Broker {
         self.tick_suspend(now);
         self.flush_rendezvous();
         self.workers.expire(now);
+        self.workers.reopen(&self.reactor, now);
         self.expire_zones(now);
     }
 

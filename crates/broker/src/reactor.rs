@@ -19,8 +19,12 @@ pub enum Source {
     StatusListener,
     Admin(u64),
     RejoinListener,
+    /// Where workers of the previous version look for us.
+    PreviousRejoinListener,
     Rejoin(u64),
     Zone(u64),
+    /// The socket by which local users come to a zone.
+    Users(u64),
     /// The socket by which the Xen backend brings clients of a zone.
     Guests(u64),
     /// The process that starts workers.
@@ -59,6 +63,8 @@ impl Source {
             Self::Guests(id) => id << 5 | 16,
             Self::Spawner => 17,
             Self::StatusListener => 18,
+            Self::Users(id) => id << 5 | 19,
+            Self::PreviousRejoinListener => 20,
         }
     }
 
@@ -84,6 +90,8 @@ impl Source {
             16 => Self::Guests(id),
             17 => Self::Spawner,
             18 => Self::StatusListener,
+            19 => Self::Users(id),
+            20 => Self::PreviousRejoinListener,
             _ => return None,
         })
     }
@@ -164,6 +172,8 @@ mod tests {
             Admin(1),
             Rejoin(2),
             Zone(3),
+            Users(8),
+            PreviousRejoinListener,
             Guests(4),
             Spawner,
             Client(1 << 50),

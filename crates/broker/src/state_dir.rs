@@ -5,10 +5,12 @@
 //! | `lock` | broker | held while a broker lives: there is one for each directory |
 //! | `admin.sock` | operator | JSON requests |
 //! | `status.sock` | exporter | requests that change nothing |
-//! | `zones/<name>/sock` | tenant | all that a container sees is the directory `<name>` |
-//! | `zones/<name>/driver-version` | tenant | the CUDA version of the node, for clients that have not connected yet |
+//! | `zones/<name>/sock` | containers | all that one sees is the directory `<name>`: local users cannot enter `zones` |
+//! | `zones/<name>/driver-version` | containers | the CUDA version of the node, for clients that have not connected yet |
+//! | `users/<name>/` | local users | the same, of a zone that has a user or group: its socket is for those alone |
 //! | `guests/<name>` | Xen backend | the zone's clients that are in guests |
-//! | `rejoin/workers.sock` | workers | where they find a new broker; bound into their jails |
+//! | `workers/rejoin/sock` | workers | where they find a new broker; `rejoin` is bound into jails, and nobody else can enter `workers` |
+//! | `rejoin/workers.sock` | workers | the same for workers of the previous version, while one of them is missing |
 //! | `books/` | broker | what a successor must know; named so since the first version, which a newer one takes over from |
 //! | `jail/` | – | an empty directory over which each worker mounts its own root |
 
@@ -61,8 +63,10 @@ impl StateDir {
         }
         let Some(lock) = lock else { return Err(StateDirError::Taken(path)) };
         let subdirectories = || -> io::Result<()> {
-            make(&path.join("zones"), 0o711)?;
-            make(&path.join("rejoin"), 0o711)?;
+            make(&path.join("zones"), 0o700)?;
+            make(&path.join("users"), 0o711)?;
+            make(&path.join("workers"), 0o700)?;
+            make(&path.join("workers/rejoin"), 0o711)?;
             make(&path.join("guests"), 0o700)?;
             make(&path.join("books"), 0o700)?;
             make(&path.join("jail"), 0o700)
@@ -84,6 +88,11 @@ impl StateDir {
     }
 
     pub fn workers_socket(&self) -> PathBuf {
+        self.path.join("workers/rejoin/sock")
+    }
+
+    /// Where workers of the previous version look for a new broker.
+    pub fn previous_workers_socket(&self) -> PathBuf {
         self.path.join("rejoin/workers.sock")
     }
 
@@ -119,28 +128,25 @@ impl StateDir {
         self.zone(name).join("sock")
     }
 
+    fn user_directory(&self, name: &ZoneName) -> PathBuf {
+        self.path.join("users").join(name.as_str())
+    }
+
+    /// Where clients of a zone come from that are in no container.
+    pub fn user_socket(&self, name: &ZoneName) -> PathBuf {
+        self.user_directory(name).join("sock")
+    }
+
     /// Where clients of a zone come from that are in guests.
     pub fn guest_socket(&self, name: &ZoneName) -> PathBuf {
         self.path.join("guests").join(name.as_str())
     }
 
-    /// Leaves the driver's version beside the zone's socket: clients ask for it before they connect.
+    /// Leaves the driver's version beside the zone's sockets: clients ask for it before they connect.
     pub fn write_driver_version(&self, name: &ZoneName, version: u32) -> io::Result<()> {
-        use rustix::fs::{Mode, OFlags};
-        // A tenant may be able to write here: nothing that lies here is followed, or written to.
-        let (file, new) = (self.zone(name).join(DRIVER_VERSION), self.zone(name).join(NEW_DRIVER_VERSION));
-        packet::clear(&new)?;
-        let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-        let directory = rustix::fs::open(self.zone(name), flags, Mode::empty())?;
-        let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-        let mode = Mode::from_raw_mode(0o644);
-        let written = rustix::fs::openat(&directory, NEW_DRIVER_VERSION, flags, mode)?;
-        rustix::fs::fchmod(&written, mode)?;
-        File::from(written).write_all(format!("{version}\n").as_bytes())?;
-        if fs::symlink_metadata(&file).is_ok_and(|known| known.is_dir()) {
-            packet::clear(&file)?;
-        }
-        Ok(rustix::fs::renameat(&directory, NEW_DRIVER_VERSION, &directory, DRIVER_VERSION)?)
+        write_driver_version(&self.zone(name), version)?;
+        let users = self.user_directory(name);
+        if users.is_dir() { write_driver_version(&users, version) } else { Ok(()) }
     }
 
     /// The zones that have a directory here.
@@ -154,6 +160,7 @@ impl StateDir {
         let _ = fs::remove_file(self.admin_socket());
         let _ = fs::remove_file(self.status_socket());
         let _ = fs::remove_file(self.workers_socket());
+        let _ = fs::remove_file(self.previous_workers_socket());
     }
 
     /// Removes everything.
@@ -165,12 +172,32 @@ impl StateDir {
     /// mounted would not see another one of the same name.
     pub fn clear(&self) {
         for zone in fs::read_dir(self.path.join("zones")).into_iter().flatten().flatten() {
-            for entry in fs::read_dir(zone.path()).into_iter().flatten().flatten() {
-                let _ = packet::clear(&entry.path());
+            for directory in [zone.path(), self.path.join("users").join(zone.file_name())] {
+                for entry in fs::read_dir(directory).into_iter().flatten().flatten() {
+                    let _ = packet::clear(&entry.path());
+                }
             }
         }
         remove_files(&self.path);
     }
+}
+
+fn write_driver_version(path: &Path, version: u32) -> io::Result<()> {
+    use rustix::fs::{Mode, OFlags};
+    // A tenant may be able to write here: nothing that lies here is followed, or written to.
+    let (file, new) = (path.join(DRIVER_VERSION), path.join(NEW_DRIVER_VERSION));
+    packet::clear(&new)?;
+    let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let directory = rustix::fs::open(path, flags, Mode::empty())?;
+    let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let mode = Mode::from_raw_mode(0o644);
+    let written = rustix::fs::openat(&directory, NEW_DRIVER_VERSION, flags, mode)?;
+    rustix::fs::fchmod(&written, mode)?;
+    File::from(written).write_all(format!("{version}\n").as_bytes())?;
+    if fs::symlink_metadata(&file).is_ok_and(|known| known.is_dir()) {
+        packet::clear(&file)?;
+    }
+    Ok(rustix::fs::renameat(&directory, NEW_DRIVER_VERSION, &directory, DRIVER_VERSION)?)
 }
 
 /// The lock of a directory, if nobody has it.
@@ -181,7 +208,20 @@ fn try_take(path: &Path) -> io::Result<Option<File>> {
         let place = |known: fs::Metadata| (known.dev(), known.ino());
         Ok::<_, io::Error>(fs::symlink_metadata(path).map(place).ok() == Some(place(lock.metadata()?)))
     };
-    Ok((try_lock(&lock)? && is_there()?).then_some(lock))
+    if !try_lock(&lock)? || !is_there()? {
+        return Ok(None);
+    }
+    if lock.metadata()?.mode() & 0o077 == 0 {
+        return Ok(Some(lock));
+    }
+    // The first versions let everybody read it, so anybody may have it open, and could lock it before our successor does.
+    // Who waits for the old file finds another one in its place.
+    let new = path.with_extension("new");
+    packet::clear(&new)?;
+    let private = File::options().read(true).write(true).create_new(true).mode(0o600).open(&new)?;
+    let taken = try_lock(&private)?;
+    fs::rename(&new, path)?;
+    Ok(taken.then_some(private))
 }
 
 fn make(path: &Path, mode: u32) -> io::Result<()> {
@@ -232,6 +272,37 @@ mod tests {
         let second = StateDir::open(&path, true).unwrap();
         assert!(matches!(StateDir::open(&path, true), Err(StateDirError::Taken(_))));
         second.remove();
+    }
+
+    #[test]
+    fn a_lock_that_others_could_open_is_replaced() {
+        let directory = testkit::directory();
+        let path = directory.join("s");
+        StateDir::open(&path, true).unwrap().retire();
+        let lock = path.join("lock");
+        fs::set_permissions(&lock, fs::Permissions::from_mode(0o644)).unwrap();
+        // By another user, before the upgrade.
+        let early = File::open(&lock).unwrap();
+        let first = StateDir::open(&path, true).unwrap();
+        assert_eq!(fs::metadata(&lock).unwrap().permissions().mode() & 0o777, 0o600);
+        assert!(matches!(StateDir::open(&path, true), Err(StateDirError::Taken(_))));
+        drop(first);
+        assert!(try_lock(&early).unwrap());
+        let second = StateDir::open(&path, true).unwrap();
+        second.remove();
+        assert!(!path.exists());
+    }
+
+    #[test]
+    fn nobody_else_can_enter_zones_and_workers() {
+        let directory = testkit::directory();
+        let path = directory.join("s");
+        fs::create_dir_all(path.join("zones")).unwrap();
+        // As an earlier version left it.
+        fs::set_permissions(path.join("zones"), fs::Permissions::from_mode(0o711)).unwrap();
+        let _state = StateDir::open(&path, false).unwrap();
+        let mode = |name: &str| fs::metadata(path.join(name)).unwrap().permissions().mode() & 0o777;
+        assert_eq!(["zones", "workers", "workers/rejoin", "users"].map(mode), [0o700, 0o700, 0o711, 0o711]);
     }
 
     #[test]

@@ -80,7 +80,7 @@ impl Spawner for FakeSpawner {
 
     fn remove_zone(&self, _: &ZoneName) {}
 
-    fn make_zone_directory(&self, _: &ZoneName) -> io::Result<()> {
+    fn make_zone_directory(&self, _: &ZoneName, _: bool) -> io::Result<()> {
         Ok(())
     }
 

@@ -11,7 +11,7 @@ use std::process::{Command, Output, Stdio};
 
 use common::{connect, hung_up};
 use serde_json::Value;
-use testkit::until;
+use testkit::{NOBODY, until};
 
 const PROGRAM: &str = env!("CARGO_BIN_EXE_bulkhead");
 
@@ -152,6 +152,66 @@ fn a_reload_changes_zones_and_a_wrong_file_nothing() {
     node.logged("some configuration changes need a restart to take effect");
     node.logged("zone is no longer configured, but has clients; keeping it");
     assert!(node.zone("b").is_null() && !node.zone("a").is_null());
+}
+
+/// Whether a user gets in at a path.
+fn enters(uid: u32, gid: u32, socket: &Path) -> Result<(), std::io::ErrorKind> {
+    testkit::as_user(uid, gid, || {
+        control::packet::connect(socket).map_err(|error| error.kind())?;
+        assert!(connect(socket).is_some(), "{} answers", socket.display());
+        Ok(())
+    })
+}
+
+#[test]
+fn local_users_enter_their_own_zones_only() {
+    const DENIED: Result<(), std::io::ErrorKind> = Err(std::io::ErrorKind::PermissionDenied);
+    const GONE: Result<(), std::io::ErrorKind> = Err(std::io::ErrorKind::NotFound);
+    const GROUP: u32 = 4242;
+    if !testkit::is_root() {
+        return;
+    }
+    let config = format!("[zones.a]\n[zones.own]\nuid = {NOBODY}\n[zones.team]\ngid = {GROUP}\nmode = \"0660\"\n");
+    let mut node = Node::start(&config);
+    let of_user = |zone: &str, node: &Node| node.state().join("users").join(zone).join("sock");
+    for round in 0..2 {
+        for zone in ["a", "own", "team"] {
+            assert_eq!(enters(NOBODY, NOBODY, &node.socket(zone)), DENIED, "{zone}");
+            // What is mounted into a container is the directory: nobody has to come to it by its path.
+            let directory = std::fs::File::open(node.socket(zone).parent().unwrap()).unwrap();
+            let inside = format!("/proc/self/fd/{}/sock", std::os::fd::AsRawFd::as_raw_fd(&directory));
+            let expected = if zone == "team" { DENIED } else { Ok(()) };
+            assert_eq!(enters(1234, 1234, Path::new(&inside)), expected, "{zone}, round {round}");
+        }
+        let [own, team] = ["own", "team"].map(|zone| of_user(zone, &node));
+        assert_eq!(enters(NOBODY, NOBODY, &own), Ok(()), "round {round}");
+        assert_eq!(enters(NOBODY, NOBODY, &team), DENIED);
+        assert_eq!(enters(1234, GROUP, &team), Ok(()), "round {round}");
+        assert_eq!((enters(1234, GROUP, &own), enters(1234, 1234, &team)), (DENIED, DENIED));
+        assert_eq!(enters(NOBODY, GROUP, &of_user("a", &node)), GONE, "it has no local users");
+        let version = testkit::as_user(NOBODY, NOBODY, || std::fs::read(own.with_file_name("driver-version")));
+        assert_eq!(version.unwrap(), std::fs::read(node.socket("own").with_file_name("driver-version")).unwrap());
+        assert_eq!(node.zone("own")["socket"], own.to_str().unwrap());
+        assert_eq!(node.zone("a")["socket"], node.socket("a").to_str().unwrap());
+        if round == 0 {
+            node.0.proxy = None;
+            node.0.start_proxy();
+        }
+    }
+    // Who may come is what the configuration says now.
+    node.configure(&format!("[zones.a]\nuid = {NOBODY}\n[zones.own]\n[zones.team]\nuid = 1234\n"));
+    node.logged("configuration reloaded");
+    assert_eq!(enters(NOBODY, NOBODY, &of_user("a", &node)), Ok(()));
+    assert_eq!(enters(NOBODY, NOBODY, &of_user("own", &node)), GONE);
+    assert_eq!(
+        (enters(1234, 1, &of_user("team", &node)), enters(1, GROUP, &of_user("team", &node))),
+        (Ok(()), DENIED)
+    );
+    let made = node.json(&["zones", "create", "made", "--uid", "1234"]);
+    assert_eq!(made["socket"], of_user("made", &node).to_str().unwrap());
+    assert_eq!(enters(1234, 1, &of_user("made", &node)), Ok(()));
+    assert!(node.run(&["zones", "remove", "made", "--force"]).status.success());
+    assert!(!of_user("made", &node).parent().unwrap().exists());
 }
 
 #[test]

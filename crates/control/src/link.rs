@@ -1,7 +1,7 @@
 //! A worker's end of its connection to the broker.
 //!
 //! The worker outlives a broker: when the connection ends, a thread of this link joins the successor through
-//! `workers.sock` and shows its token. Requests that were under way are asked again. The two sides then settle the
+//! the socket of workers and shows its token. Requests that were under way are asked again. The two sides then settle the
 //! account: the broker tells what its accounts say, and the link gives back (or asks for) the difference to what the
 //! worker really was granted. So neither a lost grant nor a lost release leaves a trace.
 //!

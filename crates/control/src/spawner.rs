@@ -141,9 +141,10 @@ pub trait Spawner: Send + Sync {
     fn remove_zone(&self, zone: &ZoneName);
 
     /// Makes the directory of a zone, or takes the one that is there. What a tenant has put into it in place of ours goes.
-    fn make_zone_directory(&self, zone: &ZoneName) -> io::Result<()>;
+    /// With `users` it has a second one, for local users; without, that goes.
+    fn make_zone_directory(&self, zone: &ZoneName, users: bool) -> io::Result<()>;
 
-    /// Removes the directory of a zone.
+    /// Removes the directories of a zone.
     fn remove_zone_directory(&self, zone: &ZoneName);
 
     /// Removes the socket for operators, before the broker listens at it and when it ends.
@@ -152,7 +153,7 @@ pub trait Spawner: Send + Sync {
     /// Makes the socket for operators root's, once the broker listens at it.
     fn open_admin_socket(&self) -> io::Result<()>;
 
-    /// Says who may connect to a zone's socket, and whose it is.
+    /// Says who may connect to a zone's sockets, and whose they are. That for local users is for nobody but user and group.
     fn set_access(&self, zone: &ZoneName, mode: u32, uid: Option<u32>, gid: Option<u32>) -> io::Result<()>;
 
     /// Puts a worker under the limits of the zone that it is about to serve, with the devices of that zone. Fails with

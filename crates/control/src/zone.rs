@@ -83,6 +83,19 @@ pub struct Access {
     pub mode: u32,
 }
 
+impl Access {
+    /// Whether local users come to this zone, outside of containers: who they are is the operator's to say.
+    pub fn has_users(&self) -> bool {
+        self.uid.is_some() || self.gid.is_some()
+    }
+
+    /// The permissions of the socket for local users. That everybody may connect is said of containers, which see only what
+    /// is mounted into them.
+    pub fn mode_for_users(mode: u32) -> u32 {
+        mode & 0o770
+    }
+}
+
 impl Default for Access {
     fn default() -> Self {
         Self { uid: None, gid: None, mode: DEFAULT_MODE }

@@ -3,9 +3,12 @@
 //! | path | owner, group, mode | why |
 //! |---|---|---|
 //! | `.` | root, broker, 1771 | the broker makes sockets and a lock here, and cannot replace what is root's |
-//! | `zones` | root, broker, 0751 | the spawner makes each zone's directory: container runtimes mount them |
+//! | `zones` | root, broker, 0750 | the spawner makes each zone's directory: container runtimes mount them, and nobody else enters |
+//! | `users` | root, broker, 0711 | the same for local users, who may enter; the sockets themselves say who may connect |
 //! | `jail` | root, root, 0700 | over it each worker mounts its root, while it is still root itself |
-//! | `rejoin` | root, broker, 0771 | bound into jails |
+//! | `workers` | root, broker, 0750 | keeps local users from what is in it |
+//! | `workers/rejoin` | root, broker, 0771 | bound into jails |
+//! | `rejoin` | root, broker, 0771 | bound into the jails of the previous version's workers; only where it is already |
 //! | `guests` | root, broker, 0770 | sockets for the Xen backend |
 //! | `books` | broker, broker, 0700 | what the next broker must know |
 //!
@@ -36,12 +39,18 @@ pub(crate) fn prepare(path: &Path, broker: u32) -> io::Result<()> {
     }
     own(&state, ROOT, broker, 0o1771)?;
     directory(&state, "jail", ROOT, ROOT, 0o700)?;
-    directory(&state, "rejoin", ROOT, broker, 0o771)?;
+    let workers = directory(&state, "workers", ROOT, broker, 0o750)?;
+    directory(&workers, "rejoin", ROOT, broker, 0o771)?;
+    if names(&state)?.iter().any(|name| name == "rejoin") {
+        directory(&state, "rejoin", ROOT, broker, 0o771)?;
+    }
     directory(&state, "guests", ROOT, broker, 0o770)?;
-    let zones = directory(&state, "zones", ROOT, broker, 0o751)?;
-    for name in names(&zones)? {
-        // Only root makes anything here.
-        directory(&zones, &name, ROOT, broker, 0o775)?;
+    // Only root makes anything in these two.
+    for (place, mode, each) in [("zones", 0o750, 0o775), ("users", 0o711, 0o771)] {
+        let place = directory(&state, place, ROOT, broker, mode)?;
+        for name in names(&place)? {
+            directory(&place, &name, ROOT, broker, each)?;
+        }
     }
     let books = directory(&state, "books", broker, broker, 0o700)?;
     for name in names(&books)? {
@@ -104,7 +113,7 @@ fn names(directory: &OwnedFd) -> io::Result<Vec<String>> {
 
 #[cfg(test)]
 mod tests {
-    use std::os::unix::fs::{MetadataExt, symlink};
+    use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
 
     use super::*;
 
@@ -125,13 +134,18 @@ mod tests {
         for name in ["zones/a", "books", "rejoin", "jail"] {
             std::fs::create_dir_all(state.join(name)).unwrap();
         }
+        std::fs::set_permissions(state.join("zones"), std::fs::Permissions::from_mode(0o751)).unwrap();
         std::fs::write(state.join("books/zones.json"), "[]").unwrap();
         std::fs::write(state.join("lock"), "").unwrap();
         prepare(&state, BROKER).unwrap();
         prepare(&state, BROKER).unwrap();
         assert_eq!(look(&state), (0, BROKER, 0o1771));
-        assert_eq!(look(&state.join("zones")), (0, BROKER, 0o751));
+        assert_eq!(look(&state.join("zones")), (0, BROKER, 0o750));
         assert_eq!(look(&state.join("zones/a")), (0, BROKER, 0o775));
+        assert_eq!(look(&state.join("users")), (0, BROKER, 0o711));
+        assert_eq!(look(&state.join("workers")), (0, BROKER, 0o750));
+        assert_eq!(look(&state.join("workers/rejoin")), (0, BROKER, 0o771));
+        assert_eq!(look(&state.join("rejoin")), (0, BROKER, 0o771), "workers of that version look there");
         assert_eq!(look(&state.join("jail")), (0, 0, 0o700));
         assert_eq!(look(&state.join("books")), (BROKER, BROKER, 0o700));
         assert_eq!(look(&state.join("books/zones.json")).0, BROKER);
@@ -152,7 +166,7 @@ mod tests {
         std::fs::hard_link(victim.join("secret"), state.join("books/linked")).unwrap();
         prepare(&state, BROKER).unwrap();
         assert_eq!(look(&victim.join("secret")).0, 0);
-        for name in ["books", "jail", "rejoin", "guests", "zones"] {
+        for name in ["books", "jail", "workers", "guests", "zones", "users"] {
             std::fs::rename(state.join(name), state.join("aside")).unwrap();
             symlink(&victim, state.join(name)).unwrap();
             assert!(prepare(&state, BROKER).is_err(), "{name}");

@@ -2,9 +2,10 @@
 //! the user namespace only.
 
 use std::ffi::CString;
-use std::fs::File;
+use std::fs::{File, Permissions};
 use std::io::{self, BufRead, BufReader, Read};
 use std::os::fd::{AsFd, AsRawFd};
+use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -41,7 +42,7 @@ fn inside(arguments: &[String]) {
         },
         root: dir.join("jail"),
         uid: arguments[1].parse().ok(),
-        rejoin: Some(dir.join("rejoin")),
+        rejoin: Some(dir.join("workers/rejoin")),
         keep: vec![socket.as_raw_fd()],
         without_pid_namespace: false,
         names_descriptors: true,
@@ -116,7 +117,7 @@ fn look(request: &Request, stray: i32, kept: i32) {
         assert!(File::create(write).is_err(), "{write} can be written");
     }
     File::options().write(true).open("/dev/null").unwrap();
-    packet::connect(&Path::new(jail::REJOIN_INSIDE).join("workers.sock")).unwrap();
+    packet::connect(&Path::new(jail::REJOIN_INSIDE).join("sock")).unwrap();
     if soft {
         assert!(!Path::new("/usr").exists() && !Path::new("/proc/self").exists());
     } else {
@@ -212,11 +213,13 @@ impl Directory {
         let mut random = [0; 8];
         rustix::rand::getrandom(&mut random, rustix::rand::GetRandomFlags::empty()).unwrap();
         let path = PathBuf::from(format!("/tmp/bulkhead-jail-{:x}", u64::from_ne_bytes(random)));
-        for dir in [path.clone(), path.join("jail"), path.join("rejoin")] {
+        for dir in [path.clone(), path.join("jail"), path.join("workers"), path.join("workers/rejoin")] {
             std::fs::create_dir(&dir).unwrap();
             let _ = std::os::unix::fs::chown(&dir, Some(owner), Some(owner));
         }
-        let listener = packet::listen(&path.join("rejoin/workers.sock"), 0o666, 8).unwrap();
+        let listener = packet::listen(&path.join("workers/rejoin/sock"), 0o666, 8).unwrap();
+        // Who is inside finds the socket where it is bound, and could not by its path.
+        std::fs::set_permissions(path.join("workers"), Permissions::from_mode(0o700)).unwrap();
         Self(path, listener)
     }
 }

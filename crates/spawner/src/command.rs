@@ -19,7 +19,7 @@ const PASSED_ON: [&str; 4] = [env_vars::LOG, env_vars::SOFT_THREADS, env_vars::S
 pub fn worker(settings: &Settings, confined: &Confined, backend: &Backend, inventory: bool, root: bool) -> Command {
     let mut command = program(settings);
     command.args(&settings.worker_arguments).args(backend.to_arguments());
-    command.arg("--rejoin").arg(settings.state_dir.join("rejoin/workers.sock"));
+    command.arg("--rejoin").arg(settings.state_dir.join("workers/rejoin/sock"));
     command.arg("--jail").arg(settings.jail.name());
     command.arg("--jail-root").arg(settings.state_dir.join("jail"));
     if root {

@@ -19,6 +19,7 @@ use control::namespaces::{self, Numbers};
 use control::packet;
 use control::process;
 use control::spawner::{Confined, Facts, HostLimits, Program, SLOTS, Spawner, Started};
+use control::zone::Access;
 use sandbox::cgroup::{self, Cgroups, Rule, Surroundings};
 use sandbox::jail::Policy;
 
@@ -87,6 +88,31 @@ impl Local {
 
     fn zone(&self, zone: &ZoneName) -> PathBuf {
         self.settings.state_dir.join("zones").join(zone.as_str())
+    }
+
+    /// Where local users come to a zone.
+    fn users(&self, zone: &ZoneName) -> PathBuf {
+        self.settings.state_dir.join("users").join(zone.as_str())
+    }
+
+    /// Makes a directory that the broker can write to, and others can enter.
+    fn make_directory(&self, path: &Path, mode: u32) -> io::Result<()> {
+        // Nobody but us makes anything in the directory that it is in, where we have the privilege.
+        match DirBuilder::new().mode(mode).create(path) {
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
+                if !std::fs::symlink_metadata(path)?.is_dir() {
+                    return Err(io::ErrorKind::NotADirectory.into());
+                }
+            }
+            result => result?,
+        }
+        let mut mode = mode;
+        if self.facts.privileged {
+            std::os::unix::fs::chown(path, Some(0), Some(self.settings.broker_uid()))?;
+            mode |= 0o070;
+        }
+        // It must not depend on the umask.
+        std::fs::set_permissions(path, Permissions::from_mode(mode))
     }
 
     /// What the operator has decided.
@@ -329,23 +355,17 @@ impl Spawner for Local {
         self.lock().cgroups.remove_zone(zone);
     }
 
-    fn make_zone_directory(&self, zone: &ZoneName) -> io::Result<()> {
+    fn make_zone_directory(&self, zone: &ZoneName, users: bool) -> io::Result<()> {
         let path = self.zone(zone);
-        // Nobody but us makes anything in the directory of zones, where we have the privilege.
-        match DirBuilder::new().mode(0o755).create(&path) {
-            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
-                if !std::fs::symlink_metadata(&path)?.is_dir() {
-                    return Err(io::ErrorKind::NotADirectory.into());
-                }
-            }
-            result => result?,
+        self.make_directory(&path, 0o755)?;
+        if users {
+            self.make_directory(&self.users(zone), 0o711)?;
+        } else {
+            remove_directory(&self.users(zone))?;
         }
         if !self.facts.privileged {
-            // The mode must not depend on the umask.
-            return std::fs::set_permissions(&path, Permissions::from_mode(0o755));
+            return Ok(());
         }
-        std::os::unix::fs::chown(&path, Some(0), Some(self.settings.broker_uid()))?;
-        std::fs::set_permissions(&path, Permissions::from_mode(0o775))?;
         for name in ["sock", "driver-version", "driver-version.new"] {
             // The broker could not remove a directory of somebody else's.
             if std::fs::symlink_metadata(path.join(name)).is_ok_and(|known| known.is_dir()) {
@@ -356,6 +376,8 @@ impl Spawner for Local {
     }
 
     fn remove_zone_directory(&self, zone: &ZoneName) {
+        // Who finds the zone's own directory left over removes both.
+        let _ = remove_directory(&self.users(zone));
         let _ = std::fs::remove_dir_all(self.zone(zone));
     }
 
@@ -371,7 +393,17 @@ impl Spawner for Local {
     }
 
     fn set_access(&self, zone: &ZoneName, mode: u32, uid: Option<u32>, gid: Option<u32>) -> io::Result<()> {
-        packet::set_access(&self.zone(zone).join("sock"), mode, uid, gid)
+        // Whoever it was before has it no longer.
+        let (user, group) = match self.facts.privileged {
+            true => (self.settings.broker_uid(), self.settings.broker_uid()),
+            false => (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw()),
+        };
+        let (uid, gid) = (Some(uid.unwrap_or(user)), Some(gid.unwrap_or(group)));
+        packet::set_access(&self.zone(zone).join("sock"), mode, uid, gid)?;
+        match packet::set_access(&self.users(zone).join("sock"), Access::mode_for_users(mode), uid, gid) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+            result => result,
+        }
     }
 
     fn admit(&self, id: u64, zone: &ZoneName, gpus: &[u32]) -> io::Result<()> {
@@ -406,8 +438,16 @@ fn is_of_a_zone(connection: BorrowedFd<'_>, state_dir: &Path) -> io::Result<bool
     }
     let address = connection.local_addr()?;
     let Some(path) = address.as_pathname() else { return Ok(false) };
-    let zones = state_dir.join("zones");
-    Ok(path.strip_prefix(&zones).is_ok_and(|rest| rest.components().count() == 2))
+    let is_in =
+        |place: &str| path.strip_prefix(state_dir.join(place)).is_ok_and(|rest| rest.components().count() == 2);
+    Ok(is_in("zones") || is_in("users"))
+}
+
+fn remove_directory(path: &Path) -> io::Result<()> {
+    match std::fs::remove_dir_all(path) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+        result => result,
+    }
 }
 
 /// Asked each time: a driver makes some of its nodes when they are first needed.

@@ -13,7 +13,7 @@ use control::spawner::{Confined, Facts, HostLimits, Program, SLOTS};
 use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes, KnownLayout};
 
 /// Changes whenever a message does: after half an upgrade the two would misunderstand each other.
-const VERSION: u64 = 1;
+const VERSION: u64 = 2;
 /// As many GPUs as a request can name.
 const MAX_GPUS: usize = 64;
 /// The kernel nests no more pid namespaces.
@@ -63,7 +63,7 @@ pub mod kind {
     pub const RETIRE: u32 = 19;
     /// zone, mode, user and group → nothing.
     pub const SET_ACCESS: u32 = 20;
-    /// zone → nothing.
+    /// zone, whether local users come to it → nothing.
     pub const MAKE_ZONE_DIRECTORY: u32 = 21;
     /// zone → nothing.
     pub const REMOVE_ZONE_DIRECTORY: u32 = 22;
@@ -86,6 +86,7 @@ mod flag {
     pub const EVERYTHING: u32 = 256;
     pub const UID: u32 = 512;
     pub const GID: u32 = 1024;
+    pub const USERS: u32 = 2048;
 }
 
 /// A request.
@@ -165,7 +166,7 @@ pub enum Asked {
     /// [`kind::SET_ACCESS`].
     SetAccess { zone: ZoneName, mode: u32, uid: Option<u32>, gid: Option<u32> },
     /// [`kind::MAKE_ZONE_DIRECTORY`].
-    MakeZoneDirectory(ZoneName),
+    MakeZoneDirectory(ZoneName, bool),
     /// [`kind::REMOVE_ZONE_DIRECTORY`].
     RemoveZoneDirectory(ZoneName),
     /// [`kind::CLEAR_ADMIN_SOCKET`].
@@ -235,7 +236,9 @@ impl Request {
             .with(flag::MEMORY, limits.memory.is_some())
             .with(flag::CPU, limits.cpu.is_some()),
             Asked::RemoveZone(zone) => Self { zone: zone.to_field(), ..Self::new(kind::REMOVE_ZONE) },
-            Asked::MakeZoneDirectory(zone) => Self { zone: zone.to_field(), ..Self::new(kind::MAKE_ZONE_DIRECTORY) },
+            Asked::MakeZoneDirectory(zone, users) => {
+                Self { zone: zone.to_field(), ..Self::new(kind::MAKE_ZONE_DIRECTORY) }.with(flag::USERS, *users)
+            }
             Asked::RemoveZoneDirectory(zone) => {
                 Self { zone: zone.to_field(), ..Self::new(kind::REMOVE_ZONE_DIRECTORY) }
             }
@@ -323,7 +326,7 @@ impl Request {
                 },
             ),
             kind::REMOVE_ZONE => Asked::RemoveZone(zone()?),
-            kind::MAKE_ZONE_DIRECTORY => Asked::MakeZoneDirectory(zone()?),
+            kind::MAKE_ZONE_DIRECTORY => Asked::MakeZoneDirectory(zone()?, self.has(flag::USERS)),
             kind::REMOVE_ZONE_DIRECTORY => Asked::RemoveZoneDirectory(zone()?),
             kind::CLEAR_ADMIN_SOCKET => Asked::ClearAdminSocket,
             kind::OPEN_ADMIN_SOCKET => Asked::OpenAdminSocket,
@@ -480,7 +483,8 @@ mod tests {
             Asked::KillClient(7),
             Asked::SetZone(zone(), HostLimits { memory: Some(0), cpu: None }),
             Asked::RemoveZone(zone()),
-            Asked::MakeZoneDirectory(zone()),
+            Asked::MakeZoneDirectory(zone(), false),
+            Asked::MakeZoneDirectory(zone(), true),
             Asked::RemoveZoneDirectory(zone()),
             Asked::ClearAdminSocket,
             Asked::OpenAdminSocket,

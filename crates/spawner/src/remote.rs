@@ -122,8 +122,8 @@ impl Spawner for Remote {
         self.tell(&Asked::RemoveZone(zone.clone()));
     }
 
-    fn make_zone_directory(&self, zone: &ZoneName) -> io::Result<()> {
-        self.ask(&Asked::MakeZoneDirectory(zone.clone()), &[]).map(drop)
+    fn make_zone_directory(&self, zone: &ZoneName, users: bool) -> io::Result<()> {
+        self.ask(&Asked::MakeZoneDirectory(zone.clone(), users), &[]).map(drop)
     }
 
     fn remove_zone_directory(&self, zone: &ZoneName) {

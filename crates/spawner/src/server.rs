@@ -119,7 +119,7 @@ fn answer(local: &Local, asked: Asked, fds: Vec<OwnedFd>) -> io::Result<(Reply, 
             local.remove_zone(&zone);
             done(())
         }
-        Asked::MakeZoneDirectory(zone) => done(local.make_zone_directory(&zone)?),
+        Asked::MakeZoneDirectory(zone, users) => done(local.make_zone_directory(&zone, users)?),
         Asked::RemoveZoneDirectory(zone) => {
             local.remove_zone_directory(&zone);
             done(())

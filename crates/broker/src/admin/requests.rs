@@ -69,8 +69,8 @@ impl Broker {
 
     fn zone_answer(&self, name: &ZoneName) -> Result<Answer, RequestError> {
         let zone = self.zones.get(name).ok_or_else(|| RequestError::ZoneGone(name.clone()))?;
-        let labels = zone.settings().labels.clone();
-        Ok(Answer::Zone { socket: self.state_dir.zone_socket(name), limits: *zone.limits(), labels })
+        let (labels, access) = (zone.settings().labels.clone(), zone.settings().access);
+        Ok(Answer::Zone { socket: self.socket_of(name, access), limits: *zone.limits(), labels })
     }
 
     fn grants_answer(&self) -> Answer {

@@ -36,7 +36,7 @@ impl Broker {
             let turns = self.scheduler.used(zone.id);
             ZoneStatus {
                 name: name.clone(),
-                socket: self.state_dir.zone_socket(name),
+                socket: self.socket_of(name, zone.settings().access),
                 limits: *zone.limits(),
                 labels: zone.settings().labels.clone(),
                 used: zone.ledger.used,

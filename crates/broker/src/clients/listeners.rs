@@ -10,6 +10,7 @@ use crate::state_dir::StateDir;
 use control::ZoneName;
 use control::closing::{Foreign, Lane};
 use control::packet;
+use control::zone::Access;
 
 /// Connections that the kernel holds for us while we are busy; what comes beyond waits in `connect`.
 const BACKLOG: i32 = 128;
@@ -28,10 +29,21 @@ pub struct Listener {
     zone: ZoneName,
     /// Its lane closes whatever comes from the zone.
     socket: Foreign,
+    /// Where local users come to it, if any do.
+    users: Option<Foreign>,
     /// Where the Xen backend brings clients of guests.
     guests: OwnedFd,
     /// When clients are let in again; none while they are.
     opens_at: Option<Instant>,
+}
+
+/// The way by which a client comes into its zone.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Door {
+    /// The directory that is mounted into containers.
+    Container,
+    User,
+    Guest,
 }
 
 /// What became of an attempt to let a client in.
@@ -43,16 +55,40 @@ pub enum Accepted {
 }
 
 impl Listener {
-    /// Listens in the zone's directory, which is there.
-    pub fn open(zone: &ZoneName, state_dir: &StateDir, mode: u32) -> io::Result<Self> {
-        let socket = Lane::default().take(packet::listen(&state_dir.zone_socket(zone), mode, BACKLOG)?);
+    /// Listens in the zone's directories, which are there.
+    pub fn open(zone: &ZoneName, state_dir: &StateDir, access: Access) -> io::Result<Self> {
+        let socket = Lane::default().take(packet::listen(&state_dir.zone_socket(zone), access.mode, BACKLOG)?);
         let guests = packet::listen(&state_dir.guest_socket(zone), 0o600, BACKLOG)?;
-        Ok(Self { zone: zone.clone(), socket, guests, opens_at: None })
+        let mut listener = Self { zone: zone.clone(), socket, users: None, guests, opens_at: None };
+        listener.set_users(state_dir, access)?;
+        Ok(listener)
+    }
+
+    /// Listens for local users if there are any; not yet watched. Until the spawner says whose the socket is, it is nobody's.
+    fn set_users(&mut self, state_dir: &StateDir, access: Access) -> io::Result<()> {
+        if !access.has_users() {
+            self.users = None;
+        } else if self.users.is_none() {
+            let socket = packet::listen(&state_dir.user_socket(&self.zone), 0o600, BACKLOG)?;
+            self.users = Some(self.socket.lane().take(socket));
+        }
+        Ok(())
     }
 
     pub fn watch(&mut self, id: u64, reactor: &Reactor) -> io::Result<()> {
-        reactor.watch_foreign(&mut self.socket, Source::Zone(id))?;
+        self.watch_clients(id, reactor)?;
         reactor.watch(&self.guests, Source::Guests(id))
+    }
+
+    fn watch_clients(&mut self, id: u64, reactor: &Reactor) -> io::Result<()> {
+        self.forget_clients(reactor);
+        reactor.watch_foreign(&mut self.socket, Source::Zone(id))?;
+        self.users.as_mut().map_or(Ok(()), |users| reactor.watch_foreign(users, Source::Users(id)))
+    }
+
+    fn forget_clients(&self, reactor: &Reactor) {
+        reactor.forget(&self.socket);
+        self.users.iter().for_each(|users| reactor.forget(users));
     }
 }
 
@@ -65,6 +101,14 @@ impl Listeners {
         self.zones.remove(&id);
     }
 
+    /// Lets local users come to a zone, or no longer.
+    pub fn set_users(&mut self, id: u64, state_dir: &StateDir, access: Access, reactor: &Reactor) -> io::Result<()> {
+        let Some(listener) = self.zones.get_mut(&id) else { return Ok(()) };
+        listener.set_users(state_dir, access)?;
+        // One that is left alone is watched again with the others.
+        if listener.opens_at.is_some() { Ok(()) } else { listener.watch_clients(id, reactor) }
+    }
+
     pub fn zone(&self, id: u64) -> Option<&ZoneName> {
         self.zones.get(&id).map(|listener| &listener.zone)
     }
@@ -74,14 +118,19 @@ impl Listeners {
         self.zones.get(&id).map(|listener| listener.socket.lane())
     }
 
-    pub fn accept(&mut self, id: u64, guests: bool, reactor: &Reactor, now: Instant) -> io::Result<Accepted> {
+    pub fn accept(&mut self, id: u64, door: Door, reactor: &Reactor, now: Instant) -> io::Result<Accepted> {
         let Some(listener) = self.zones.get_mut(&id) else { return Ok(Accepted::Nobody) };
         if listener.socket.lane().waiting() > MAX_CLOSING {
-            reactor.forget(&listener.socket);
+            listener.forget_clients(reactor);
             listener.opens_at = Some(now + CLOSING_PAUSE);
             return Ok(Accepted::Paused);
         }
-        let accepted = if guests { packet::accept(&listener.guests)? } else { packet::accept(&listener.socket)? };
+        let accepted = match (door, &listener.users) {
+            (Door::Container, _) => packet::accept(&listener.socket)?,
+            (Door::Guest, _) => packet::accept(&listener.guests)?,
+            (Door::User, Some(users)) => packet::accept(users)?,
+            (Door::User, None) => None,
+        };
         Ok(accepted.map_or(Accepted::Nobody, |socket| Accepted::Client(listener.socket.lane().take(socket))))
     }
 
@@ -91,8 +140,8 @@ impl Listeners {
             if listener.opens_at.is_none_or(|at| at > now) {
                 continue;
             }
-            let open = listener.socket.lane().waiting() <= MAX_CLOSING
-                && reactor.watch_foreign(&mut listener.socket, Source::Zone(*id)).is_ok();
+            let open =
+                listener.socket.lane().waiting() <= MAX_CLOSING && listener.watch_clients(*id, reactor).is_ok();
             listener.opens_at = (!open).then(|| now + CLOSING_PAUSE);
         }
     }

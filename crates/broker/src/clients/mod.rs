@@ -19,7 +19,7 @@ use control::packet;
 use control::process::{self, Peer};
 use control::region;
 use handshake::{Hello, Refusal};
-pub use listeners::{Accepted, Listener, Listeners, MAX_CLOSING};
+pub use listeners::{Accepted, Door, Listener, Listeners, MAX_CLOSING};
 pub use queue::{ClientQueue, Input};
 
 /// With so many descriptors to close, nothing that a zone's clients and workers send is read any more: each message can
@@ -47,11 +47,11 @@ pub struct Connection {
 pub type Client = queue::Client<Connection>;
 
 impl Broker {
-    pub(super) fn accept_client(&mut self, zone_id: u64, guests: bool) {
+    pub(super) fn accept_client(&mut self, zone_id: u64, door: Door) {
         for _ in 0..ACCEPTS_PER_TURN {
             let now = Instant::now();
             let Some(zone) = self.clients.listeners.zone(zone_id).cloned() else { return };
-            let mut socket = match self.clients.listeners.accept(zone_id, guests, &self.reactor, now) {
+            let mut socket = match self.clients.listeners.accept(zone_id, door, &self.reactor, now) {
                 Ok(Accepted::Client(socket)) => socket,
                 Ok(Accepted::Nobody) => return,
                 Ok(Accepted::Paused) => {
@@ -79,7 +79,7 @@ impl Broker {
             };
             let zone = self.zone_of(&zone, &peer);
             if self.reactor.watch_foreign(&mut socket, Source::Client(id)).is_ok() {
-                self.clients.queue.insert(id, zone, Connection { socket, peer, is_guest: guests }, now);
+                self.clients.queue.insert(id, zone, Connection { socket, peer, is_guest: door == Door::Guest }, now);
                 // Its first message has mostly come along.
                 self.on_client(id);
             }

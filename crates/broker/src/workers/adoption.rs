@@ -1,11 +1,12 @@
 //! Workers of a predecessor: found in its registry, and taken back when they join.
 
 use std::io;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::AsFd;
 use std::time::Instant;
 
 use zerocopy::{FromBytes, IntoBytes};
 
+use super::rejoin_listener::{Place, RejoinListener};
 use super::slots;
 use super::worker::{Phase, Service, Worker};
 use crate::Broker;
@@ -53,6 +54,7 @@ impl Broker {
             let phase = service.map_or(Phase::Dying(None), Phase::Serving);
             let mut worker = Worker::new(slot, child, record.token, phase);
             worker.borrowed_before = record.borrows != 0;
+            worker.is_of_previous_version = record.rejoins_at != slots::CURRENT_PLACE;
             if worker.zone().is_none() {
                 worker.kill();
             }
@@ -65,16 +67,54 @@ impl Broker {
         Ok(())
     }
 
-    pub(crate) fn accept_rejoin(&mut self) {
-        let socket = match packet::accept(&self.workers.rejoin_listener) {
-            Ok(Some(socket)) => socket,
+    /// Listens where workers of the previous version look for us, while one of them is missing: everybody can find that
+    /// socket.
+    pub(crate) fn keep_previous_listener(&mut self) {
+        let is_missing = |worker: &Worker| worker.is_of_previous_version && worker.is_missing();
+        let wanted = self.workers.iter().any(|(_, worker)| is_missing(worker));
+        if wanted == self.workers.previous_listener.is_some() {
+            return;
+        }
+        let path = self.state_dir.previous_workers_socket();
+        if !wanted {
+            self.workers.previous_listener = None;
+            let _ = packet::clear(&path);
+            return;
+        }
+        match RejoinListener::open(&path, Place::Previous, &self.reactor) {
+            Ok(listener) => self.workers.previous_listener = Some(listener),
+            Err(error) => {
+                tracing::warn!(%error, "workers of the previous version cannot join: cannot listen at {}", path.display());
+                // They are not waited for, or this would be tried for ever.
+                self.workers.iter_mut().for_each(|(_, worker)| worker.is_of_previous_version = false);
+            }
+        }
+    }
+
+    pub(crate) fn accept_rejoin(&mut self, place: Place) {
+        let Some(listener) = self.workers.listener_mut(place) else { return };
+        let strangers = listener.strangers().clone();
+        let socket = match listener.accept(&self.reactor, Instant::now()) {
+            Ok(Some(socket)) => strangers.take(socket),
             Ok(None) => return,
             Err(error) => return pause_after(&error),
         };
-        let mut socket = self.lane_of(&socket).take(socket);
         let Ok(uid) = process::peer(socket.as_fd()).map(|peer| peer.uid) else { return };
         // Where the broker is root, every worker has a user id of its own.
         let uid = Some(uid).filter(|uid| *uid != rustix::process::geteuid().as_raw() && *uid != 0);
+        let lane = match uid {
+            Some(uid) => self.lane_of_worker(uid),
+            // Others cannot be told apart before they say who they are; none is to keep another from it.
+            None => Some(Lane::default()),
+        };
+        let Some(lane) = lane else {
+            if let Some(unsaid) = self.workers.rejoins.refused(Instant::now()) {
+                tracing::warn!(uid, unsaid, "worker refused: not the user of a worker with a client");
+            }
+            return;
+        };
+        let mut socket = socket;
+        socket.move_to(&lane);
         if self.workers.rejoins.check(uid).is_err() {
             return;
         }
@@ -86,12 +126,12 @@ impl Broker {
         }
     }
 
-    /// Where a connection on `workers.sock` is closed: with what its zone has brought.
-    fn lane_of(&self, socket: &OwnedFd) -> Lane {
-        let first = self.config.worker_uids;
-        let slot = process::peer(socket).ok().and_then(|peer| peer.uid.checked_sub(first)).map(|slot| slot as usize);
-        let worker = self.workers.iter().find(|(_, worker)| Some(worker.slot) == slot);
-        worker.and_then(|(_, worker)| worker.zone()).map_or_else(Lane::default, |zone| self.lane(zone))
+    /// Where the connection of a worker with this user id is closed: with what its zone has brought. None: it has no zone,
+    /// or is no worker.
+    fn lane_of_worker(&self, uid: u32) -> Option<Lane> {
+        let slot = uid.checked_sub(self.config.worker_uids)? as usize;
+        let (_, worker) = self.workers.iter().find(|(_, worker)| worker.slot == slot)?;
+        worker.zone().map(|zone| self.lane(zone))
     }
 
     /// Where what a zone brings is closed. Parts of a zone have one socket, and one lane behind it.
@@ -117,11 +157,7 @@ impl Broker {
         let (Some(socket), Ok((len, fds))) = (self.workers.rejoins.remove(id), received) else { return };
         let Ok(message) = ToBroker::read_from_bytes(&buffer[..len]) else { return };
         let joins = |worker: &Worker| {
-            message.kind == to_broker::REJOIN
-                && worker.token == message.token
-                && worker.socket.is_none()
-                && worker.joins_left > 0
-                && worker.is_serving()
+            message.kind == to_broker::REJOIN && worker.token == message.token && worker.is_missing()
         };
         let known = self.workers.iter().find(|(_, worker)| joins(worker)).map(|(id, _)| id);
         match known {

@@ -32,6 +32,7 @@ impl Broker {
         let pidfd = itself.map(|fd| fd.try_clone()).transpose()?;
         let mut record = Slot::new_zeroed();
         (record.state, record.pid, record.token) = (slots::ASSIGNED, worker.pid, worker.token);
+        record.rejoins_at = slots::CURRENT_PLACE;
         record.start_time = process::start_time(worker.pid).unwrap_or(0);
         (record.client_pid, record.zone) = (peer.pid, client.zone.to_field());
         record.client_start_time = process::start_time(peer.pid).unwrap_or(0);

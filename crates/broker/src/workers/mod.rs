@@ -3,6 +3,7 @@
 mod adoption;
 mod assignment;
 mod events;
+mod rejoin_listener;
 mod rejoins;
 mod slots;
 mod spares;
@@ -11,13 +12,14 @@ mod worker;
 
 use std::collections::BTreeMap;
 use std::io;
-use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::time::Instant;
 
+use crate::reactor::Reactor;
 use control::ZoneName;
 use control::closing::Foreign;
 pub use events::Violation;
+pub use rejoin_listener::{Place, RejoinListener};
 use rejoins::RejoinQueue;
 use slots::{Slot, SlotFile};
 use spares::Demand;
@@ -34,18 +36,21 @@ pub struct Workers {
     pub spares: SparePolicy,
     pub rejoins: RejoinQueue<Foreign>,
     /// Where workers of a predecessor join us.
-    rejoin_listener: OwnedFd,
+    rejoin_listener: RejoinListener,
+    /// The same for those that the previous version started, while one of them is missing.
+    previous_listener: Option<RejoinListener>,
 }
 
 impl Workers {
     /// `path`: the file in which a successor finds them.
-    pub fn open(path: &Path, rejoin_listener: OwnedFd, now: Instant) -> io::Result<Self> {
+    pub fn open(path: &Path, rejoin_listener: RejoinListener, now: Instant) -> io::Result<Self> {
         Ok(Self {
             table: BTreeMap::new(),
             file: SlotFile::open(path)?,
             spares: SparePolicy::new(now),
             rejoins: RejoinQueue::new(),
             rejoin_listener,
+            previous_listener: None,
         })
     }
 
@@ -128,7 +133,21 @@ impl Workers {
     /// When a worker is to be killed if it is then still there.
     pub fn next_deadline(&self) -> Option<Instant> {
         let kills = self.table.values().filter_map(|worker| worker.kill_at);
-        kills.chain(self.rejoins.next_deadline()).min()
+        let listeners = self.previous_listener.iter().chain([&self.rejoin_listener]);
+        let reopenings = listeners.filter_map(RejoinListener::next_deadline);
+        kills.chain(self.rejoins.next_deadline()).chain(reopenings).min()
+    }
+
+    fn listener_mut(&mut self, place: Place) -> Option<&mut RejoinListener> {
+        match place {
+            Place::Current => Some(&mut self.rejoin_listener),
+            Place::Previous => self.previous_listener.as_mut(),
+        }
+    }
+
+    /// Lets workers join again where too much was to be closed.
+    pub fn reopen(&mut self, reactor: &Reactor, now: Instant) {
+        self.previous_listener.iter_mut().chain([&mut self.rejoin_listener]).for_each(|one| one.reopen(reactor, now));
     }
 
     /// Ends those whose time is over.

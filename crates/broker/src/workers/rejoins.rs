@@ -1,4 +1,4 @@
-//! Connections on `workers.sock` that have not shown a token yet. `S` is the connection itself.
+//! Connections of workers that have not shown a token yet. `S` is the connection itself.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};

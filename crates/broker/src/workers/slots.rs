@@ -18,6 +18,9 @@ use control::name;
 pub use control::spawner::SLOTS;
 const MAGIC: [u8; 16] = *b"bulkhead-roster1";
 
+/// Of [`Slot::rejoins_at`].
+pub const CURRENT_PLACE: u16 = 1;
+
 pub const FREE: u32 = 0;
 pub const SPARE: u32 = 1;
 pub const ASSIGNED: u32 = 2;
@@ -32,7 +35,10 @@ pub struct Slot {
     pub client_start_time: u64,
     pub client_pid: u32,
     /// 1 when it has been given something of another zone's.
-    pub borrows: u32,
+    pub borrows: u16,
+    /// Where it looks for a new broker: 1 at `workers/rejoin/sock`, 0 at `rejoin/workers.sock`, where the first versions
+    /// listened, which did not write this.
+    pub rejoins_at: u16,
     pub charged: u64,
     pub token: Token,
     pub zone: [u8; name::MAX + 1],
@@ -76,7 +82,7 @@ impl SlotFile {
 
     pub fn write_borrows(&self, index: usize) -> io::Result<()> {
         let field = std::mem::offset_of!(Slot, borrows) as u64;
-        self.file.write_all_at(1u32.as_bytes(), offset(index) + field)
+        self.file.write_all_at(1u16.as_bytes(), offset(index) + field)
     }
 
     pub fn write_pinned(&self, index: usize, pinned: u64) -> io::Result<()> {
@@ -107,6 +113,7 @@ mod tests {
         let path = directory.join("workers");
         let mut slot = Slot::new_zeroed();
         (slot.state, slot.pid, slot.start_time, slot.token) = (ASSIGNED, 42, 7, [9; 16]);
+        slot.rejoins_at = CURRENT_PLACE;
         let slots = SlotFile::open(&path).unwrap();
         slots.write(3, &slot).unwrap();
         slots.write_charged(3, 1 << 30).unwrap();

@@ -18,10 +18,10 @@ struct Node {
 impl Node {
     fn new(now: Instant) -> Self {
         let directory = testkit::directory();
-        // Nobody joins here.
-        let listener = rustix::event::eventfd(0, rustix::event::EventfdFlags::CLOEXEC).unwrap();
-        let workers = Workers::open(&directory.join("workers"), listener, now).unwrap();
         let (spawner, reactor) = (Arc::new(FakeSpawner::default()), Reactor::new().unwrap());
+        // Nobody joins here.
+        let listener = RejoinListener::open(&directory.join("rejoin"), Place::Current, &reactor).unwrap();
+        let workers = Workers::open(&directory.join("workers"), listener, now).unwrap();
         Self { workers, spawner, reactor, _directory: directory }
     }
 

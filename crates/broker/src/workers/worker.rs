@@ -38,6 +38,8 @@ pub struct Worker {
     pub borrowed_before: bool,
     /// How often it may still join us: once if it is a predecessor's, and a few times should it lose a message.
     pub(super) joins_left: u32,
+    /// It looks for us where the previous version listened.
+    pub(super) is_of_previous_version: bool,
     /// When it will be killed if it is then still there.
     pub(super) kill_at: Option<Instant>,
     /// Where it counts what it does; none until it has a client, or has joined us.
@@ -99,6 +101,7 @@ impl Worker {
             phase,
             borrowed_before: false,
             joins_left: JOINS,
+            is_of_previous_version: false,
             kill_at: None,
             page: None,
             stats: WorkerStats::default(),
@@ -222,6 +225,11 @@ impl Worker {
             // One of an earlier broker's; nothing comes of it where we lack the right.
             process::kill(client);
         }
+    }
+
+    /// Whether it may join us, and has not.
+    pub(super) fn is_missing(&self) -> bool {
+        self.socket.is_none() && self.joins_left > 0 && self.is_serving()
     }
 
     pub fn kill(&mut self) {

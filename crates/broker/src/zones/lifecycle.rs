@@ -1,6 +1,7 @@
 //! How zones begin, change and end: what the [zone store](super::ZoneStore) says becomes sockets, directories and cgroups.
 
 use std::io;
+use std::path::PathBuf;
 use std::time::Instant;
 
 use super::{Zone, state_file};
@@ -23,10 +24,10 @@ impl Broker {
     }
 
     fn open_zone(&mut self, name: &ZoneName, settings: ZoneSettings, leased: bool) -> io::Result<()> {
-        let Access { mode, uid, gid, .. } = settings.access;
-        self.launcher.spawner().make_zone_directory(name)?;
-        let mut listener = Listener::open(name, &self.state_dir, mode)?;
-        if uid.is_some() || gid.is_some() {
+        let access @ Access { mode, uid, gid } = settings.access;
+        self.launcher.spawner().make_zone_directory(name, access.has_users())?;
+        let mut listener = Listener::open(name, &self.state_dir, access)?;
+        if access.has_users() {
             self.launcher.spawner().set_access(name, mode, uid, gid)?;
         }
         let zone = Zone::new(self.reactor.new_id(), settings, leased);
@@ -110,15 +111,35 @@ impl Broker {
         self.save_zones().inspect_err(|_| self.remove_zone(name))
     }
 
-    /// Gives a zone other settings, and its socket the owner and mode that they say.
+    /// Gives a zone other settings, and its sockets the owner and mode that they say.
     pub(crate) fn set_settings(&mut self, name: &ZoneName, settings: ZoneSettings) -> io::Result<()> {
-        let zone = self.zones.get_mut(name).ok_or(io::ErrorKind::NotFound)?;
+        let zone = self.zones.get(name).ok_or(io::ErrorKind::NotFound)?;
         if settings.access != zone.settings().access {
-            let Access { mode, uid, gid, .. } = settings.access;
-            self.launcher.spawner().set_access(name, mode, uid, gid)?;
+            self.set_access(name, zone.id, settings.access)?;
         }
-        zone.set_settings(settings);
+        if let Some(zone) = self.zones.get_mut(name) {
+            zone.set_settings(settings);
+        }
         Ok(())
+    }
+
+    fn set_access(&mut self, name: &ZoneName, id: u64, access: Access) -> io::Result<()> {
+        let Access { mode, uid, gid } = access;
+        self.launcher.spawner().make_zone_directory(name, access.has_users())?;
+        self.clients.listeners.set_users(id, &self.state_dir, access, &self.reactor)?;
+        self.launcher.spawner().set_access(name, mode, uid, gid)?;
+        if self.launcher.driver_version() != 0 {
+            self.state_dir.write_driver_version(name, self.launcher.driver_version())?;
+        }
+        Ok(())
+    }
+
+    /// Where clients of a zone that are in no container find it.
+    pub(crate) fn socket_of(&self, name: &ZoneName, access: Access) -> PathBuf {
+        match access.has_users() {
+            true => self.state_dir.user_socket(name),
+            false => self.state_dir.zone_socket(name),
+        }
     }
 
     /// Makes a zone what the configuration says, whatever it was.

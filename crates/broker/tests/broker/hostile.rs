@@ -120,9 +120,15 @@ fn watched_by(node: &Node, kind: u64) -> usize {
 
 /// As many descriptors as a message can have.
 fn send_many(socket: &OwnedFd) {
+    send_many_behind(socket, &std::fs::File::open("/dev/null").unwrap().into());
+}
+
+/// The same; this one is closed before the others.
+fn send_many_behind(socket: &OwnedFd, first: &OwnedFd) {
     use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags};
     let null = std::fs::File::open("/dev/null").unwrap();
-    let fds = [null.as_fd(); 253];
+    let mut fds = [null.as_fd(); 253];
+    fds[0] = first.as_fd();
     let mut space = [std::mem::MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(253))];
     let mut ancillary = SendAncillaryBuffer::new(&mut space);
     assert!(ancillary.push(SendAncillaryMessage::ScmRights(&fds)));
@@ -288,7 +294,7 @@ pub fn a_stranger_cannot_join_as_worker() {
     let node = Node::start();
     let client = Client::connect(&node.socket("a"));
     for bytes in [vec![0; 0], vec![1; 10], vec![2, 0, 0, 0], vec![0xff; 88], vec![0; 4096]] {
-        let socket = packet::connect(&node.state_dir.join("rejoin/workers.sock")).unwrap();
+        let socket = packet::connect(&node.rejoin()).unwrap();
         packet::send(&socket, &bytes, &[]).unwrap();
         assert_eq!(packet::receive(&socket, &mut [0; 512]).map(|received| received.len).unwrap_or(0), 0);
     }
@@ -327,7 +333,7 @@ pub fn silent_strangers_keep_nobody_from_joining() {
     rustix::process::kill_process(worker, Signal::STOP).unwrap();
     node.kill_broker();
     node.restart();
-    let path = node.state_dir.join("rejoin/workers.sock");
+    let path = node.rejoin();
     let mut silent: std::collections::VecDeque<OwnedFd> = (0..300).map(|_| packet::connect(&path).unwrap()).collect();
     rustix::process::kill_process(worker, Signal::CONT).unwrap();
     let asked = std::sync::atomic::AtomicBool::new(false);
@@ -341,6 +347,49 @@ pub fn silent_strangers_keep_nobody_from_joining() {
         });
         until("the worker has joined", || client.ask("+5") == "granted");
         asked.store(true, std::sync::atomic::Ordering::Relaxed);
+    });
+}
+
+/// Many strangers, each with one descriptor that takes an hour to close, and behind it as many as a message can have.
+pub fn strangers_among_workers_take_no_descriptors() {
+    if !testkit::is_root() {
+        return;
+    }
+    let node = Node::start();
+    let steady = Client::connect(&node.socket("b"));
+    assert_eq!(steady.ask("+5"), "granted");
+    let path = node.rejoin();
+    let by_path = testkit::as_user(NOBODY, NOBODY, || packet::connect(&path).map(drop));
+    assert_eq!(by_path.unwrap_err().kind(), io::ErrorKind::PermissionDenied);
+    let pid = Pid::from_raw(node.broker.id() as i32);
+    let few = rustix::process::Rlimit { current: Some(4096), maximum: Some(4096) };
+    rustix::process::prlimit(pid, rustix::process::Resource::Nofile, few).unwrap();
+    let before = open_in(&node);
+    // They come all the same, as they would to a socket that everybody can find.
+    let directory = std::fs::File::open(path.parent().unwrap()).unwrap();
+    let path = PathBuf::from(format!("/proc/self/fd/{}/sock", std::os::fd::AsRawFd::as_raw_fd(&directory)));
+    rustix::process::kill_process(pid.unwrap(), Signal::STOP).unwrap();
+    let mut far_ends = Vec::new();
+    for _ in 0..100 {
+        let stranger = testkit::as_user(NOBODY, NOBODY, || packet::connect(&path)).unwrap();
+        let (near, far) = lingering();
+        send_many_behind(&stranger, &near);
+        far_ends.push(far);
+    }
+    rustix::process::kill_process(pid.unwrap(), Signal::CONT).unwrap();
+    for _ in 0..20 {
+        assert_eq!(steady.ask("+5"), "granted");
+        assert_eq!(Client::connect(&node.socket("a")).ask("+5"), "granted");
+        let more = open_in(&node).saturating_sub(before);
+        assert!(more < 200, "{more} descriptors are held for strangers");
+    }
+    // When all is closed, nobody is kept out.
+    drop(far_ends);
+    until("all of it is closed", || open_in(&node) <= before);
+    until("others are heard again", || {
+        let socket = packet::connect(&node.rejoin()).unwrap();
+        packet::send(&socket, b"?", &[]).unwrap();
+        packet::receive(&socket, &mut [0; 64]).is_ok_and(|received| received.len == 0)
     });
 }
 

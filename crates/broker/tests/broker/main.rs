@@ -27,7 +27,7 @@ use libtest_mimic::{Arguments, Trial};
 use rustix::event::{PollFd, PollFlags};
 use rustix::process::{Pid, Signal};
 use spawner::{Helper, Local, Settings};
-use testkit::{Directory, is_alive, until};
+use testkit::{Directory, NOBODY, is_alive, until};
 
 use hostile::*;
 use node::*;
@@ -58,13 +58,14 @@ fn main() {
     }
 }
 
-const TESTS: [(&str, fn()); 35] = [
+const TESTS: [(&str, fn()); 37] = [
     ("a_client_gets_a_worker_and_leaves_nothing", a_client_gets_a_worker_and_leaves_nothing),
     ("a_zone_has_one_limit_for_all_its_workers", a_zone_has_one_limit_for_all_its_workers),
     ("a_killed_client_frees_its_ledger", a_killed_client_frees_its_ledger),
     ("a_worker_that_does_not_follow_its_client_is_ended", a_worker_that_does_not_follow_its_client_is_ended),
     ("a_killed_worker_is_noticed_by_its_client_only", a_killed_worker_is_noticed_by_its_client_only),
     ("a_successor_takes_over", a_successor_takes_over),
+    ("workers_of_the_previous_version_join_where_they_look", workers_of_the_previous_version_join_where_they_look),
     ("requests_wait_for_the_successor", requests_wait_for_the_successor),
     ("a_second_broker_is_refused", a_second_broker_is_refused),
     ("hostile_hellos_hurt_nobody", hostile_hellos_hurt_nobody),
@@ -80,6 +81,7 @@ const TESTS: [(&str, fn()); 35] = [
     ("a_fallen_worker_hurts_nobody", a_fallen_worker_hurts_nobody),
     ("a_stranger_cannot_join_as_worker", a_stranger_cannot_join_as_worker),
     ("silent_strangers_keep_nobody_from_joining", silent_strangers_keep_nobody_from_joining),
+    ("strangers_among_workers_take_no_descriptors", strangers_among_workers_take_no_descriptors),
     (
         "workers_share_neither_stderr_nor_session_with_the_broker",
         workers_share_neither_stderr_nor_session_with_the_broker,
@@ -201,6 +203,37 @@ fn a_successor_takes_over() {
     drop(client);
     until("the adopted worker is gone", || !is_alive(worker));
     until("its charge is back", || node.zone("a").used == 50 * MIB);
+}
+
+fn workers_of_the_previous_version_join_where_they_look() {
+    let mut node = Node::of_previous_version();
+    let old_place = node.state_dir.join("rejoin/workers.sock");
+    let client = Client::connect(&node.socket("a"));
+    assert_eq!(client.ask("+5"), "granted");
+    assert!(!old_place.exists(), "nobody looks there yet");
+    let worker = node.zone("a").workers[0].pid;
+    node.kill_broker();
+    // As that version wrote it: the entry does not say where the worker looks.
+    let registry = node.state_dir.join("books/workers");
+    let mut bytes = std::fs::read(&registry).unwrap();
+    let entry = [2_u32.to_le_bytes(), worker.to_le_bytes()].concat();
+    let at = bytes.windows(entry.len()).position(|window| window == entry).unwrap();
+    assert_eq!(bytes[at + 30..at + 32], [1, 0]);
+    bytes[at + 30] = 0;
+    std::fs::write(&registry, bytes).unwrap();
+    for round in 0..3 {
+        node.restart();
+        assert_eq!(client.ask("+5"), "granted", "round {round}");
+        assert_eq!(node.zone("a").workers[0].pid, worker);
+        until("the old place is closed", || !old_place.exists());
+        node.kill_broker();
+    }
+    // Others have nothing to look for there.
+    node.restart();
+    until("it has joined", || !old_place.exists());
+    drop(client);
+    until("it is gone", || node.zone("a").clients == 0);
+    std::fs::remove_file(beside(&node.state_dir, "previous")).unwrap();
 }
 
 fn requests_wait_for_the_successor() {

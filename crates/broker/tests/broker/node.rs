@@ -36,6 +36,19 @@ impl Node {
         self.state_dir.join("zones").join(zone).join("sock")
     }
 
+    /// Where workers find a new broker.
+    pub fn rejoin(&self) -> PathBuf {
+        self.state_dir.join("workers/rejoin/sock")
+    }
+
+    /// One whose workers look for a new broker where the previous version listened.
+    pub fn of_previous_version() -> Self {
+        Self::start_with(|state_dir| {
+            std::fs::create_dir_all(state_dir.join("rejoin")).unwrap();
+            std::fs::write(beside(state_dir, "previous"), "").unwrap();
+        })
+    }
+
     pub fn admin(&self) -> AdminClient {
         AdminClient::connect(&self.state_dir.join("admin.sock")).unwrap()
     }

@@ -68,8 +68,12 @@ pub fn as_broker(state_dir: &Path) {
 pub fn as_worker(arguments: &[String]) {
     let control = io::stdin().as_fd().try_clone_to_owned().unwrap();
     let raw = control.try_clone().unwrap();
-    let rejoin =
+    let mut rejoin =
         arguments.iter().position(|argument| argument == "--rejoin").map(|at| PathBuf::from(&arguments[at + 1]));
+    let state_dir = rejoin.as_deref().and_then(|path| path.ancestors().nth(3)).map(Path::to_owned);
+    if let Some(state_dir) = state_dir.filter(|state_dir| beside(state_dir, "previous").exists()) {
+        rejoin = Some(state_dir.join("rejoin/workers.sock"));
+    }
     let link = BrokerLink::with_rejoin(control, rejoin, false);
     // A spare may find its broker killed already.
     let Ok(()) = link.report_ready(0, 13000) else { return };

@@ -12,6 +12,9 @@ Examples:
   bulkhead zones set team-a --memory 10GiB
   bulkhead zones kill team-a
 
+`create` prints the path of the zone's socket, for BULKHEAD_SOCKET. Only root can use a zone without --uid and --gid by its \
+path; containers use it by mounting <state-dir>/zones/<name>.
+
 Clients that use more than a new limit keep their memory but cannot allocate more. Reloading the configuration resets a \
 zone that is in the configuration file to what the file says.";
 
@@ -34,13 +37,13 @@ pub enum ZonesAction {
         name: ZoneName,
         #[command(flatten)]
         settings: SettingArgs,
-        /// Owner of the zone's socket
+        /// Local user that may enter the zone; owner of its sockets
         #[arg(long)]
         uid: Option<u32>,
-        /// Group of the zone's socket
+        /// Local group that may enter the zone; group of its sockets
         #[arg(long)]
         gid: Option<u32>,
-        /// Mode of the zone's socket (default: 0666)
+        /// Mode of the zone's socket in containers (default: 0666)
         #[arg(long, value_parser = parse_mode)]
         mode: Option<u32>,
     },

@@ -1,7 +1,7 @@
 //! `bulkhead worker`: serves one client. The broker starts it, with the control socket as standard input.
 
 use std::io;
-use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, IntoRawFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
@@ -77,12 +77,18 @@ fn enter_jail(
     if args.jail == JailArg::Off {
         return Ok((Missing::all(), args.rejoin.clone()));
     }
+    // Where there is no root of its own, the user that it becomes could not come to the directory by its path.
+    let outside = args.rejoin.as_deref().and_then(Path::parent).and_then(|path| open_directory(path).ok());
     let request = jail::Request {
         policy: Policy::from(backend),
         root: args.jail_root.clone(),
         uid: args.jail_uid,
         rejoin: args.rejoin.as_deref().and_then(Path::parent).map(Path::to_owned),
-        keep: [control.as_raw_fd()].into_iter().chain(cache.map(AsRawFd::as_raw_fd)).collect(),
+        keep: [control.as_raw_fd()]
+            .into_iter()
+            .chain(cache.map(AsRawFd::as_raw_fd))
+            .chain(outside.as_ref().map(AsRawFd::as_raw_fd))
+            .collect(),
         without_pid_namespace: args.without_pid_namespace,
         names_descriptors: args.names_descriptors,
     };
@@ -92,12 +98,23 @@ fn enter_jail(
         tracing::info!(part = part.name(), reason, "part of the jail is missing");
     }
     let moved = |path: &PathBuf| path.file_name().map(|name| Path::new(jail::REJOIN_INSIDE).join(name));
-    let rejoin = match report.missing.contains(Part::Root) {
-        true => args.rejoin.clone(),
-        false => args.rejoin.as_ref().and_then(moved),
+    let rejoin = match (report.missing.contains(Part::Root), outside) {
+        // It stays open for as long as this process lives.
+        (true, Some(outside)) => {
+            let directory = Path::new("/proc/self/fd").join(outside.into_raw_fd().to_string());
+            args.rejoin.as_ref().and_then(|path| path.file_name()).map(|name| directory.join(name))
+        }
+        (true, None) => args.rejoin.clone(),
+        // Closed by this: it would lead out of the jail.
+        (false, _) => args.rejoin.as_ref().and_then(moved),
     };
     let missing = if args.without_pid_namespace { report.missing.with(Part::PidNamespace) } else { report.missing };
     Ok((missing, rejoin))
+}
+
+fn open_directory(path: &Path) -> io::Result<OwnedFd> {
+    use rustix::fs::{Mode, OFlags};
+    Ok(rustix::fs::open(path, OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?)
 }
 
 /// Moves the socket away from standard input, where anything might read it.

@@ -18,7 +18,8 @@ Examples:
   bulkhead proxy --zone team-a:memory=20GiB,share=50 --zone team-b:memory=40GiB
   bulkhead proxy --state-dir /tmp/b --backend soft --soft-memory 1GiB --zone test
 
-Clients of a zone connect to <state-dir>/zones/<name>/sock (BULKHEAD_SOCKET). SIGTERM stops the proxy; workers with \
+Containers of a zone have <state-dir>/zones/<name> mounted, which no local user but root can enter. Local users of a zone \
+with a uid or gid connect to <state-dir>/users/<name>/sock (BULKHEAD_SOCKET). SIGTERM stops the proxy; workers with \
 clients keep running, and the next proxy with the same state directory takes them over. SIGHUP reloads the \
 configuration; an invalid one is logged, and the previous one is kept. Options override the configuration file.";
 

@@ -38,7 +38,7 @@ pub struct Request {
     pub names_descriptors: bool,
 }
 
-/// Where the directory with `workers.sock` lies inside.
+/// Where the directory with the socket of the next broker lies inside.
 pub const REJOIN_INSIDE: &str = "/run/bulkhead";
 
 /// What performs the steps: the kernel, or a test.

@@ -24,7 +24,7 @@ fn request(uid: Option<u32>) -> Request {
         policy: Policy::Nvidia { library: "/opt/driver/libcuda.so.1".into(), devices: vec![3] },
         root: PathBuf::from("/jail"),
         uid,
-        rejoin: Some("/state/rejoin".into()),
+        rejoin: Some("/state/workers/rejoin".into()),
         keep: vec![3],
         without_pid_namespace: false,
         names_descriptors: uid.is_some(),

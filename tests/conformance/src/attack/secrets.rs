@@ -278,7 +278,7 @@ pub(super) fn tokens(dice: &mut Dice, count: u64) -> Tally {
     assert!(beside.iter().all(|name| ["sock", "driver-version"].contains(&name.as_str())), "{beside:?}");
     if let Some(state) = dir.ancestors().nth(3) {
         for _ in 0..count {
-            let Ok(socket) = control::packet::connect(&state.join("rejoin/workers.sock")) else { break };
+            let Ok(socket) = control::packet::connect(&state.join("workers/rejoin/sock")) else { break };
             let mut guess = ToBroker::new(dice.pick(&[to_broker::REJOIN, to_broker::REJOIN, to_broker::EXPORT, 99]));
             guess.token.copy_from_slice(&dice.bytes(16));
             let bytes = guess.as_bytes();
