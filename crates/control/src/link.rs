@@ -63,6 +63,8 @@ pub struct Assignment {
     pub share: u32,
     /// What each context costs, on the zone's account.
     pub context_memory: u64,
+    /// How many nodes its graphs may have.
+    pub graph_nodes: u64,
 }
 
 /// Why a charge was not granted.
@@ -240,6 +242,7 @@ impl BrokerLink {
                 memory_limit: (message.limit != messages::UNLIMITED).then_some(message.limit),
                 share: message.share,
                 context_memory: message.context_memory,
+                graph_nodes: message.value,
             });
         }
     }

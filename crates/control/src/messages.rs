@@ -46,7 +46,7 @@ pub mod to_broker {
 /// Kinds of [`ToWorker`].
 pub mod to_worker {
     /// Here is your client: descriptors are its socket, the page of statistics, the scheduler's bell and, where the kernel
-    /// has them, its pidfd.
+    /// has them, its pidfd. `value` is how many nodes its graphs may have, or [`super::UNLIMITED`].
     pub const ASSIGN: u32 = 1;
     /// Answer to a request with the same `seq`.
     pub const REPLY: u32 = 2;

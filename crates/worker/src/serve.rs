@@ -83,6 +83,7 @@ pub(crate) fn serve(ready: Ready, assignment: Assignment) -> Result<(), WorkerEr
     }
     let dispatch = assignment.dispatch;
     worker.turns.attach(dispatch.clone());
+    worker.graphs.budget.set_limit(assignment.graph_nodes);
     worker.meet(Client {
         guest: granted.as_ref().map(Guest::new),
         socket: assignment.client,

@@ -37,7 +37,7 @@ impl Broker {
             ZoneStatus {
                 name: name.clone(),
                 socket: self.state_dir.zone_socket(name),
-                limits: *zone.limits(),
+                limits: zone.limits_in_force(),
                 labels: zone.settings().labels.clone(),
                 used: zone.ledger.used,
                 peak: zone.ledger.peak,

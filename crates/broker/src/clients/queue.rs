@@ -182,6 +182,7 @@ impl<C> ClientQueue<C> {
 mod tests {
     use super::*;
     use crate::zones::Zone;
+    use control::host_defaults::HostDefaults;
     use control::zone::{ZoneBindings, ZoneSettings};
 
     const FRESH: Wishes = Wishes { fresh_worker: true, brings_region: false };
@@ -194,7 +195,7 @@ mod tests {
         let mut zones = ZoneStore::default();
         for (zone, gpus) in [("a", vec![0]), ("a.1", vec![0]), ("b", vec![1])] {
             let bindings = ZoneBindings { gpus, ..ZoneBindings::default() };
-            zones.insert(name(zone), Zone::new(1, ZoneSettings { bindings, ..ZoneSettings::default() }, false));
+            zones.insert(name(zone), Zone::new(1, ZoneSettings { bindings, ..ZoneSettings::default() }, HostDefaults::default(), false));
         }
         zones.set_parent(&name("a.1"), &name("a"), Instant::now());
         zones

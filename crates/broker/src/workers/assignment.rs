@@ -24,7 +24,7 @@ impl Broker {
         let (standing, family) = (self.zones.standing(&client.zone), self.zones.family(&client.zone));
         let turns = self.zones.get(&family).map(|zone| zone.id).ok_or(io::ErrorKind::NotFound)?;
         let zone = self.zones.get(&client.zone).ok_or(io::ErrorKind::NotFound)?;
-        let (zone_id, share) = (zone.id, zone.limits().share);
+        let (zone_id, limits) = (zone.id, zone.limits_in_force());
         let worker = self.workers.get(id).ok_or(io::ErrorKind::NotFound)?;
         let peer = &client.connection.peer;
         // Who stands for clients of another domain is none of them: it must not be ended in place of one.
@@ -40,7 +40,8 @@ impl Broker {
         let mut message = ToWorker::new(to_worker::ASSIGN);
         message.used = standing.used;
         message.limit = standing.limit.unwrap_or(messages::UNLIMITED);
-        message.share = share;
+        message.share = limits.share;
+        message.value = limits.graph_nodes.unwrap_or(messages::UNLIMITED);
         message.context_memory = self.config.context_memory;
         (message.client_pid, message.client_uid, message.client_gid) = (peer.pid, peer.uid, peer.gid);
         (message.token, message.zone) = (worker.token, client.zone.to_field());

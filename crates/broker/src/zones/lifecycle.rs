@@ -1,6 +1,7 @@
 //! How zones begin, change and end: what the [zone store](super::ZoneStore) says becomes sockets, directories and cgroups.
 
 use std::io;
+use std::sync::Once;
 use std::time::Instant;
 
 use super::{Zone, state_file};
@@ -10,7 +11,7 @@ use control::ZoneName;
 use control::jail::Demand;
 use control::packet;
 use control::spawner::HostLimits;
-use control::zone::{Access, ZoneLimits, ZoneSettings};
+use control::zone::{Access, UNLIMITED, ZoneLimits, ZoneSettings};
 
 impl Broker {
     /// Opens the zones of a predecessor.
@@ -29,7 +30,7 @@ impl Broker {
         if uid.is_some() || gid.is_some() {
             self.launcher.spawner().set_access(name, mode, uid, gid)?;
         }
-        let zone = Zone::new(self.reactor.new_id(), settings, leased);
+        let zone = Zone::new(self.reactor.new_id(), settings, self.config.host_defaults, leased);
         let (id, limits) = (zone.id, *zone.limits());
         listener.watch(id, &self.reactor)?;
         self.scheduler.set_zone(id, &limits, &zone.bindings().gpus);
@@ -181,7 +182,20 @@ impl Broker {
 
     /// Makes a zone's limits of host memory and processor time count, for the workers that it has as well.
     pub(crate) fn limit_zone(&mut self, zone: &ZoneName, limits: &ZoneLimits) -> io::Result<()> {
-        match self.launcher.spawner().set_zone(zone, HostLimits::from(limits)) {
+        let in_force = HostLimits::from(&self.config.host_defaults.in_force(limits));
+        let mut made = self.launcher.spawner().set_zone(zone, in_force);
+        if let Err(error) = &made
+            && limits.host_memory.is_none()
+        {
+            // A default that cannot hold keeps no zone from being made; what was asked for does.
+            if self.launcher.spawner().facts().privileged {
+                static SAID: Once = Once::new();
+                SAID.call_once(|| tracing::warn!(%error, "the default limit of host memory is not in force"));
+            }
+            let said = limits.host_memory.filter(|limit| *limit != UNLIMITED);
+            made = self.launcher.spawner().set_zone(zone, HostLimits { memory: said, cpu: limits.host_cpu });
+        }
+        match made {
             Ok(false) => Ok(()),
             Ok(true) => {
                 let inside: Vec<u64> = self.workers.of_zone(zone).map(|(id, _)| id).collect();

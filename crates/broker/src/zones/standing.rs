@@ -70,7 +70,7 @@ impl ZoneStore {
     pub fn pinned_room(&self, name: &ZoneName) -> u64 {
         let Some(zone) = self.zones.get(name) else { return 0 };
         let family = zone.parent.as_ref().unwrap_or(name);
-        let Some(limit) = self.zones.get(family).and_then(|parent| parent.limits().pinned) else { return u64::MAX };
+        let Some(limit) = self.zones.get(family).and_then(|parent| parent.pinned.limit) else { return u64::MAX };
         let kin = self.zones.iter().filter(|(name, zone)| *name == family || zone.parent.as_ref() == Some(family));
         limit.saturating_sub(kin.fold(0, |sum: u64, (_, zone)| sum.saturating_add(zone.pinned.used)))
     }

@@ -36,7 +36,7 @@ pub(crate) fn note_stream(word: u64, context: u32) {
     }
 }
 
-pub(super) fn forget_stream() {
+pub(crate) fn forget_stream() {
     LAST.set(NONE);
 }
 
@@ -52,7 +52,7 @@ fn find(worker: &Worker, word: u64) -> Option<(u32, Arc<Object>)> {
 }
 
 /// The stream of this thread's last message; without one it was the default stream.
-pub(super) fn last_stream(worker: &Worker) -> Option<(u32, Arc<Object>)> {
+pub(crate) fn last_stream(worker: &Worker) -> Option<(u32, Arc<Object>)> {
     match LAST.get() {
         NONE => find(worker, DEFAULT | u64::from(worker.context_tag()) << 1),
         word => find(worker, word),
