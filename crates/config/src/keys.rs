@@ -244,8 +244,8 @@ pub const KEYS: &[Key] = &[
         "overdraft",
         Kind::SizeOrNone,
         "1GiB",
-        "NVIDIA only: a client that uses this much more GPU memory than it was granted, while its zone exceeds its limit, \
-         is ended. Its usage is read from NVML once a second.",
+        "NVIDIA only: GPU memory that the clients of a zone together may use beyond what they were granted, while the zone \
+         exceeds its limit. Those that took most are ended until the rest fits. Usage is read from NVML once a second.",
         false,
     ),
     key(

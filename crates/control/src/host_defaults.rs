@@ -84,7 +84,8 @@ mod tests {
 
     #[test]
     fn an_operator_has_the_last_word() {
-        let own = ZoneLimits { host_memory: Some(5 * GIB), pinned: Some(1), graph_nodes: Some(7), ..Default::default() };
+        let own =
+            ZoneLimits { host_memory: Some(5 * GIB), pinned: Some(1), graph_nodes: Some(7), ..Default::default() };
         assert_eq!(on(64 * GIB, 0, own), (Some(5 * GIB), Some(1), Some(7)));
         let free = ZoneLimits {
             host_memory: Some(UNLIMITED),

@@ -193,7 +193,7 @@ pub struct ToWorker {
     pub used: u64,
     /// The zone's limit, or [`UNLIMITED`].
     pub limit: u64,
-    /// This worker's part of it.
+    /// This worker's part of it. Of an `ASSIGN`: what is paid already for the first device's context.
     pub charged: u64,
     /// This worker's part of the zone's pinned memory.
     pub pinned: u64,

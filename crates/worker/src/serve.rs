@@ -89,6 +89,7 @@ pub(crate) fn serve(ready: Ready, assignment: Assignment) -> Result<(), WorkerEr
         socket: assignment.client,
         counters: Counters::new(assignment.statistics),
         context_memory: assignment.context_memory,
+        prepaid: assignment.prepaid.into(),
     });
     turns::start(worker.clone(), dispatch).map_err(WorkerError::Thread)?;
 

@@ -21,7 +21,7 @@ pub fn as_broker(state_dir: &Path) {
         spare_workers: 1,
         jail: Demand::Off,
         worker_uids: 0x3000_0000,
-        context_memory: 0,
+        context_memory: number(state_dir, "context").unwrap_or(0) as u64,
         host_defaults: HostDefaults::default(),
         max_workers: number(state_dir, "slots").unwrap_or(SLOTS),
         meter: Some(Meter { allowance: 50 * MIB }),

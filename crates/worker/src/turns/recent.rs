@@ -52,11 +52,16 @@ fn find(worker: &Worker, word: u64) -> Option<(u32, Arc<Object>)> {
 }
 
 /// The stream of this thread's last message; without one it was the default stream.
-pub(crate) fn last_stream(worker: &Worker) -> Option<(u32, Arc<Object>)> {
+pub(super) fn last_stream(worker: &Worker) -> Option<(u32, Arc<Object>)> {
     match LAST.get() {
         NONE => find(worker, DEFAULT | u64::from(worker.context_tag()) << 1),
         word => find(worker, word),
     }
+}
+
+/// The stream that this thread's last message has named, if any.
+pub(crate) fn named_stream(worker: &Worker) -> Option<Arc<Object>> {
+    find(worker, LAST.get()).map(|(_, stream)| stream)
 }
 
 /// Streams that were used lately.

@@ -254,7 +254,10 @@ mod tests {
         };
         let said = serde_json::json!({ "hostMemory": "512Mi", "hostCpu": 150, "pinnedMemory": "64Mi" });
         let limits = of(serde_json::json!({}), said.clone()).unwrap();
-        assert_eq!((limits.host_memory, limits.host_cpu, limits.pinned), (Some(512 << 20), Some(150), Some(64 << 20)));
+        assert_eq!(
+            (limits.host_memory, limits.host_cpu, limits.pinned),
+            (Some(512 << 20), Some(150), Some(64 << 20))
+        );
         // The node's default is what a class without a word gives.
         let much = serde_json::json!({ "hostMemory": "4000Ti", "hostCpu": 9999, "pinnedMemory": "4000Ti" });
         let default = control::host_defaults::HostDefaults::default().in_force(&ZoneLimits::default());

@@ -73,9 +73,8 @@ impl Nodes {
 
     /// Gives back at most what there is.
     fn remove(&self, nodes: u64) {
-        let taken = self.count.fetch_update(Ordering::AcqRel, Ordering::Acquire, |count| {
-            Some(count.saturating_sub(nodes))
-        });
+        let taken =
+            self.count.fetch_update(Ordering::AcqRel, Ordering::Acquire, |count| Some(count.saturating_sub(nodes)));
         let nodes = nodes.min(taken.unwrap_or(0));
         if let Some(budget) = self.budget.get() {
             budget.used.fetch_sub(nodes, Ordering::AcqRel);
@@ -136,7 +135,7 @@ pub(crate) fn begin(worker: &Worker, op: u16) -> Result<bool, Refusal> {
 /// It was: the graph that its stream is captured into has a node more.
 #[cold]
 pub(crate) fn end(worker: &Worker, op: u16, payload: &[u8]) {
-    let Some((_, stream)) = turns::last_stream(worker) else { return };
+    let Some(stream) = turns::named_stream(worker) else { return };
     if let Some(graph) = capture::captured_graph(worker, stream.raw as _) {
         add(worker, &graph, 1 + launched(worker, op, payload));
     }
@@ -177,7 +176,12 @@ mod tests {
     #[test]
     fn what_a_capture_takes_is_told_from_questions() {
         let plain = |name: &str| is_captured((0..FIRST_OP).find(|op| op_name(*op).starts_with(name)).unwrap());
-        assert!(plain("cuEventRecord") && plain("cuStreamWaitEvent") && plain("cuMemsetD8Async") && plain("cuGraphLaunch"));
+        assert!(
+            plain("cuEventRecord")
+                && plain("cuStreamWaitEvent")
+                && plain("cuMemsetD8Async")
+                && plain("cuGraphLaunch")
+        );
         assert!(is_captured(Op::Launch as u16) && is_captured(Op::HostCallback as u16));
         assert!(!plain("cuStreamQuery") && !is_captured(Op::CaptureInfo as u16) && !is_captured(Op::NodeAdd as u16));
     }
