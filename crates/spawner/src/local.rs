@@ -78,7 +78,7 @@ impl Local {
         if privileged {
             cgroups = Cgroups::open(&settings.state_dir, &Surroundings::read(), &device_rules(&settings.backend));
             if let Err(error) = cgroups.limit_all(settings.host_memory) {
-                tracing::warn!(%error, "the host memory of all workers together is not limited");
+                tracing::info!(%error, "the host memory of all workers together is not limited");
             }
             for (part, reason) in cgroups.reasons() {
                 tracing::info!(part = part.name(), reason, "part of the jail is missing");

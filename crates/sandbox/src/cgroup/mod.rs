@@ -200,10 +200,12 @@ impl Cgroups {
         Ok(())
     }
 
-    /// What the last broker left of a worker that is ours now.
+    /// What the last broker left of a worker that is ours now; it may have had it in another group.
     pub fn adopt(&mut self, slot: usize, zone: Option<&ZoneName>) {
         let inner = zone.map(|zone| Path::new(&group_of(zone)).join(leaf(slot)));
-        for path in inner.into_iter().chain([PathBuf::from(leaf(slot))]) {
+        let others = self.trees.iter().flat_map(|tree| group::children(&tree.root));
+        let others: Vec<PathBuf> = others.map(|group| group.join(leaf(slot))).collect();
+        for path in inner.into_iter().chain([PathBuf::from(leaf(slot))]).chain(others) {
             if self.trees.iter().any(|tree| group::has_processes(&tree.root.join(&path))) {
                 self.workers.insert(slot, path);
                 return;
