@@ -39,6 +39,7 @@ use control::ZoneName;
 use control::ZoneSettings;
 use control::backend::Backend;
 use control::grant::Grant;
+use control::host_defaults::HostDefaults;
 use control::jail::{Demand, Missing};
 use control::spawner::{Child, Spawner};
 
@@ -72,11 +73,15 @@ pub struct Config {
     pub worker_uids: u32,
     /// What each context is charged with, on its zone's account.
     pub context_memory: u64,
+    /// What zones have of the host where nobody says otherwise.
+    pub host_defaults: HostDefaults,
     /// Who looks at what workers really use; none where nobody can.
     pub meter: Option<Meter>,
     /// When idle clients are suspended; none: never.
     pub suspend: Option<Suspend>,
     pub max_clients_per_zone: usize,
+    /// Workers of all zones together, at most as many as there are slots.
+    pub max_workers: usize,
     /// How long work may run on after its zone's turn, while others wait; none: for ever.
     pub watchdog: Option<Duration>,
 }

@@ -107,6 +107,7 @@ impl Broker {
 mod tests {
     use super::*;
     use control::backend::Backend;
+    use control::host_defaults::HostDefaults;
     use control::jail::Demand;
 
     #[test]
@@ -121,6 +122,8 @@ mod tests {
             jail: Demand::Off,
             worker_uids: 0,
             context_memory: 0,
+            host_defaults: HostDefaults::default(),
+            max_workers: 10,
             meter: None,
             suspend: None,
             max_clients_per_zone: 10,

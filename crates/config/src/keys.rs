@@ -1,7 +1,8 @@
 //! Every key of the configuration file, once: what is read, what is suggested for a misspelt one, and the reference in
 //! `docs/operations.md` all come from here.
 
-use control::zone::{MAX_HOST_CPU, MAX_PRIORITY, MAX_SHARE};
+use control::spawner::SLOTS;
+use control::zone::{MAX_GRAPH_NODES, MAX_HOST_CPU, MAX_PRIORITY, MAX_SHARE};
 
 /// Where a key stands.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -82,8 +83,8 @@ pub enum Kind {
     Number(u64, u64),
     /// A duration of at most so many seconds: a text like `"1h"`, or seconds.
     Seconds(u64),
-    /// A percentage up to this, or `"unlimited"`.
-    Percent(u64),
+    /// A number from 1 to this, such as a percentage, or `"unlimited"`.
+    CountLimit(u64),
     /// A list of GPU numbers.
     Gpus,
     /// Digits of a mode, as text.
@@ -115,7 +116,7 @@ impl Kind {
             Self::Seconds(most) => {
                 format!("a duration such as \"30s\" or \"5m\", or a number of seconds up to {most}")
             }
-            Self::Percent(most) => format!("a number from 1 to {most}, or \"unlimited\""),
+            Self::CountLimit(most) => format!("a number from 1 to {most}, or \"unlimited\""),
             Self::Gpus => "a list of GPU numbers such as [0, 1]".to_owned(),
             Self::Mode => "a mode such as \"0660\"".to_owned(),
             Self::Address => "an address such as \"127.0.0.1:9470\", or \"off\"".to_owned(),
@@ -243,8 +244,16 @@ pub const KEYS: &[Key] = &[
         "overdraft",
         Kind::SizeOrNone,
         "1GiB",
-        "NVIDIA only: a client that uses this much more GPU memory than it was granted, while its zone exceeds its limit, \
-         is ended. Its usage is read from NVML once a second.",
+        "NVIDIA only: GPU memory that the clients of a zone together may use beyond what they were granted, while the zone \
+         exceeds its limit. Those that took most are ended until the rest fits. Usage is read from NVML once a second.",
+        false,
+    ),
+    key(
+        Table::Proxy,
+        "host_memory",
+        Kind::Limit,
+        "three quarters of the machine's",
+        "Host memory of all workers of the node together, enforced by their cgroup.",
         false,
     ),
     key(
@@ -309,7 +318,7 @@ pub const KEYS: &[Key] = &[
         Table::Zone,
         "pinned_memory",
         Kind::Limit,
-        "unlimited",
+        "a quarter of the machine's memory, at least 2GiB",
         "Pinned host memory of all clients of the zone together.",
         true,
     ),
@@ -324,7 +333,7 @@ pub const KEYS: &[Key] = &[
     key(
         Table::Zone,
         "cap",
-        Kind::Percent(100),
+        Kind::CountLimit(100),
         "unlimited",
         "Maximum share of GPU time in percent, even if the GPU is idle otherwise.",
         true,
@@ -341,17 +350,36 @@ pub const KEYS: &[Key] = &[
         Table::Zone,
         "host_memory",
         Kind::Limit,
-        "unlimited",
+        "a quarter of the machine's memory, at least 2GiB",
         "Host memory of all workers of the zone together, enforced by their cgroup. A client whose worker exceeds it is \
-         ended. At least 64MiB; on the software GPU this includes the clients' GPU memory.",
+         ended. At least 64MiB. On the software GPU and with `suspend_idle` this includes the clients' GPU memory, and so \
+         does the default.",
         true,
     ),
     key(
         Table::Zone,
         "host_cpu",
-        Kind::Percent(MAX_HOST_CPU as u64),
+        Kind::CountLimit(MAX_HOST_CPU as u64),
         "unlimited",
         "CPU time of all workers of the zone together, in percent of one CPU: 150 is one and a half CPUs.",
+        true,
+    ),
+    key(
+        Table::Zone,
+        "graph_nodes",
+        Kind::CountLimit(MAX_GRAPH_NODES),
+        "1000000",
+        "Nodes of CUDA graphs and stream captures that each client may have. More is refused with \
+         CUDA_ERROR_OUT_OF_MEMORY. Clients that run already keep the limit they started with.",
+        true,
+    ),
+    key(
+        Table::Zone,
+        "workers",
+        Kind::Number(0, SLOTS as u64),
+        "4",
+        "Clients that the zone can have whatever other zones do. A node has 1024 workers; those that no zone is \
+         guaranteed go to whoever comes first.",
         true,
     ),
     key(
@@ -458,7 +486,30 @@ pub const KEYS: &[Key] = &[
         true,
     ),
     key(Table::Profile, "memory", Kind::Limit, "unlimited", "GPU memory of each device.", true),
-    key(Table::Profile, "pinned_memory", Kind::Limit, "unlimited", "Pinned host memory of each device.", true),
+    key(
+        Table::Profile,
+        "pinned_memory",
+        Kind::Limit,
+        "a quarter of the machine's memory, at least 2GiB",
+        "Pinned host memory of each device.",
+        true,
+    ),
+    key(
+        Table::Profile,
+        "host_memory",
+        Kind::Limit,
+        "a quarter of the machine's memory, at least 2GiB",
+        "Host memory of the workers of each device.",
+        true,
+    ),
+    key(
+        Table::Profile,
+        "host_cpu",
+        Kind::CountLimit(MAX_HOST_CPU as u64),
+        "unlimited",
+        "CPU time of the workers of each device, in percent of one CPU.",
+        true,
+    ),
     key(
         Table::Profile,
         "share",
@@ -470,7 +521,7 @@ pub const KEYS: &[Key] = &[
     key(
         Table::Profile,
         "cap",
-        Kind::Percent(100),
+        Kind::CountLimit(100),
         "unlimited",
         "Maximum share of GPU time in percent, even if the GPU is idle otherwise.",
         true,

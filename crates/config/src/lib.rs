@@ -15,7 +15,7 @@ use std::path::{Path, PathBuf};
 use control::backend::Choice;
 use control::grant::{self, Grant};
 use control::jail::Demand;
-use control::zone::{Labels, ZoneLimits, ZoneSettings};
+use control::zone::{Labels, UNLIMITED, ZoneLimits, ZoneSettings};
 use control::{ZoneName, zone::Access};
 
 use kubernetes::Kubernetes;
@@ -43,6 +43,8 @@ pub struct File {
     pub allow_hmm: bool,
     pub context_memory: Option<u64>,
     pub overdraft: Option<u64>,
+    /// Host memory of all workers together; without a limit if [`UNLIMITED`].
+    pub host_memory: Option<u64>,
     pub suspend_idle: Option<u32>,
     pub watchdog: Option<u32>,
     pub http: Option<SocketAddr>,
@@ -125,6 +127,7 @@ pub fn parse(text: &str) -> Result<File, Vec<Problem>> {
         allow_hmm: proxy.flag("allow_hmm").unwrap_or(false),
         context_memory: proxy.number("context_memory"),
         overdraft: proxy.number("overdraft"),
+        host_memory: if proxy.unlimited("host_memory") { Some(UNLIMITED) } else { proxy.number("host_memory") },
         suspend_idle: narrow(proxy.number("suspend_idle")),
         watchdog: narrow(proxy.number("watchdog")),
         http: tables.http.address("listen"),
@@ -175,13 +178,19 @@ fn limits(values: &Values, base: &ZoneLimits) -> ZoneLimits {
     let small = |name: &str| values.number(name).and_then(|value| u32::try_from(value).ok());
     let limit =
         |name: &str, base: Option<u64>| if values.unlimited(name) { None } else { values.number(name).or(base) };
+    // Without a word these have a default, which an operator may lift.
+    let bounded = |name: &str, base: Option<u64>| {
+        if values.unlimited(name) { Some(UNLIMITED) } else { values.number(name).or(base) }
+    };
     ZoneLimits {
         memory: limit("memory", base.memory),
-        pinned: limit("pinned_memory", base.pinned),
+        pinned: bounded("pinned_memory", base.pinned),
         share: small("share").unwrap_or(base.share),
         cap: if values.unlimited("cap") { None } else { small("cap").or(base.cap) },
         priority: small("priority").unwrap_or(base.priority),
-        host_memory: limit("host_memory", base.host_memory),
+        host_memory: bounded("host_memory", base.host_memory),
+        graph_nodes: bounded("graph_nodes", base.graph_nodes),
+        workers: small("workers").or(base.workers),
         host_cpu: if values.unlimited("host_cpu") { None } else { small("host_cpu").or(base.host_cpu) },
     }
 }

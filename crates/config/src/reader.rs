@@ -226,7 +226,7 @@ fn read(key: &Key, value: &DeValue<'_>) -> Result<Value, String> {
     };
     let text = value.as_str();
     match (key.kind, text) {
-        (Kind::Limit | Kind::Percent(_), Some("unlimited")) | (Kind::Address, Some("off")) => Ok(Value::Nothing),
+        (Kind::Limit | Kind::CountLimit(_), Some("unlimited")) | (Kind::Address, Some("off")) => Ok(Value::Nothing),
         (Kind::Path, Some(path)) if path.starts_with('/') => Ok(Value::Text(path.to_owned())),
         (Kind::Path, Some(_)) => Err(format!("\"{}\" must be a path that begins with /", key.name)),
         (Kind::Label, Some(text)) if text.len() <= MAX_LABEL && !text.chars().any(char::is_control) => {
@@ -249,7 +249,7 @@ fn read(key: &Key, value: &DeValue<'_>) -> Result<Value, String> {
             .map_err(|error| format!("\"{}\": {error}", key.name)),
         (Kind::Seconds(most), None) => whole(0, most).map(Value::Number),
         (Kind::Number(least, most), _) => whole(least, most).map(Value::Number),
-        (Kind::Percent(most), _) => whole(1, most).map(Value::Number),
+        (Kind::CountLimit(most), _) => whole(1, most).map(Value::Number),
         (Kind::Mode, Some(text)) => {
             let mode = u64::from_str_radix(text.strip_prefix("0o").unwrap_or(text), 8).ok();
             mode.filter(|mode| *mode <= 0o777).map(Value::Number).ok_or_else(wrong)

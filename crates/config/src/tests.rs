@@ -113,6 +113,24 @@ fn wrong_values_are_refused() {
     }
 }
 
+#[test]
+fn limits_of_the_host_are_lifted_by_name() {
+    let text = "[proxy]\nhost_memory = \"unlimited\"\n[defaults]\nhost_memory = \"3GiB\"\nworkers = 9\n[zones.a]\n\
+                pinned_memory = \"unlimited\"\ngraph_nodes = 5\n[zones.b]\nhost_memory = \"unlimited\"\nworkers = 0\n\
+                graph_nodes = \"unlimited\"\n";
+    let file = parse(text).unwrap();
+    let [(_, a), (_, b)] = &file.zones[..] else { panic!("two zones") };
+    let said = |zone: &ZoneSettings| {
+        let ZoneLimits { host_memory, pinned, graph_nodes, workers, .. } = zone.limits;
+        (host_memory, pinned, graph_nodes, workers)
+    };
+    assert_eq!(said(a), (Some(3 << 30), Some(UNLIMITED), Some(5), Some(9)));
+    assert_eq!(said(b), (Some(UNLIMITED), None, Some(UNLIMITED), Some(0)));
+    assert_eq!((file.host_memory, parse("").unwrap().host_memory), (Some(UNLIMITED), None));
+    assert_eq!(problems("[zones.a]\ngraph_nodes = 0\n").len(), 1);
+    assert_eq!(problems("[zones.a]\nworkers = 1025\n").len(), 1);
+}
+
 /// `BULKHEAD_BLESS=1` rewrites it.
 #[test]
 fn the_reference_is_fresh() {

@@ -17,6 +17,7 @@ pub mod duration;
 pub mod elf;
 pub mod grant;
 pub mod histogram;
+pub mod host_defaults;
 pub mod jail;
 pub mod kernel_module;
 pub mod link;

@@ -63,6 +63,10 @@ pub struct Assignment {
     pub share: u32,
     /// What each context costs, on the zone's account.
     pub context_memory: u64,
+    /// What is paid already, for the first device's context.
+    pub prepaid: u64,
+    /// How many nodes its graphs may have.
+    pub graph_nodes: u64,
 }
 
 /// Why a charge was not granted.
@@ -220,6 +224,7 @@ impl BrokerLink {
                 state.dispatch = Some(dispatch.clone());
                 state.token = message.token;
                 (state.used, state.limit) = (message.used, message.limit);
+                state.charged[account::DEVICE as usize] = message.charged;
                 state.isolated = message.details.flags & messages::shared_flags::ISOLATE != 0;
             }
             if message.details.flags & messages::shared_flags::MAY_SUSPEND != 0 {
@@ -240,6 +245,8 @@ impl BrokerLink {
                 memory_limit: (message.limit != messages::UNLIMITED).then_some(message.limit),
                 share: message.share,
                 context_memory: message.context_memory,
+                prepaid: message.charged,
+                graph_nodes: message.value,
             });
         }
     }

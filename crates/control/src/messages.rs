@@ -46,7 +46,7 @@ pub mod to_broker {
 /// Kinds of [`ToWorker`].
 pub mod to_worker {
     /// Here is your client: descriptors are its socket, the page of statistics, the scheduler's bell and, where the kernel
-    /// has them, its pidfd.
+    /// has them, its pidfd. `value` is how many nodes its graphs may have, or [`super::UNLIMITED`].
     pub const ASSIGN: u32 = 1;
     /// Answer to a request with the same `seq`.
     pub const REPLY: u32 = 2;
@@ -193,7 +193,7 @@ pub struct ToWorker {
     pub used: u64,
     /// The zone's limit, or [`UNLIMITED`].
     pub limit: u64,
-    /// This worker's part of it.
+    /// This worker's part of it. Of an `ASSIGN`: what is paid already for the first device's context.
     pub charged: u64,
     /// This worker's part of the zone's pinned memory.
     pub pinned: u64,

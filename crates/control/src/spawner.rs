@@ -28,6 +28,7 @@ pub struct HostLimits {
 }
 
 impl From<&ZoneLimits> for HostLimits {
+    /// Of limits that are in force, as [`HostDefaults::in_force`](crate::host_defaults::HostDefaults::in_force) answers.
     fn from(limits: &ZoneLimits) -> Self {
         Self { memory: limits.host_memory, cpu: limits.host_cpu }
     }

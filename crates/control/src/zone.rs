@@ -3,6 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use crate::mig;
+use crate::spawner::SLOTS;
 
 /// The largest weight.
 pub const MAX_SHARE: u32 = 10_000;
@@ -14,6 +15,10 @@ pub const MAX_PRIORITY: u32 = 100;
 pub const MAX_HOST_CPU: u32 = 100_000;
 /// A worker of the software GPU, its staging memory included, does not start with less.
 pub const MIN_HOST_MEMORY: u64 = 64 << 20;
+/// More nodes than a machine could hold.
+pub const MAX_GRAPH_NODES: u64 = 1_000_000_000;
+/// A limit that an operator has lifted, where none would mean the default.
+pub const UNLIMITED: u64 = u64::MAX;
 /// Anyone who sees the zone's directory may connect: who sees it is the container runtime's decision.
 pub const DEFAULT_MODE: u32 = 0o666;
 /// As long as Kubernetes names are.
@@ -34,15 +39,22 @@ pub struct ZoneLimits {
     /// Zones of a higher priority come first.
     #[serde(default)]
     pub priority: u32,
-    /// Bytes of host memory pinned for the GPU, over all of the zone's processes; none: what the host gives.
+    /// Bytes of host memory pinned for the GPU, over all of the zone's processes; none: the
+    /// [default](crate::host_defaults), and no limit if [`UNLIMITED`].
     #[serde(default)]
     pub pinned: Option<u64>,
-    /// Bytes of host memory of all the zone's workers; none: what the host gives.
+    /// Bytes of host memory of all the zone's workers; none and [`UNLIMITED`] as above.
     #[serde(default)]
     pub host_memory: Option<u64>,
     /// Processor time of all the zone's workers, in percent of one processor.
     #[serde(default)]
     pub host_cpu: Option<u32>,
+    /// Nodes of graphs and captures that each client has in its worker; none and [`UNLIMITED`] as above.
+    #[serde(default)]
+    pub graph_nodes: Option<u64>,
+    /// Workers that the zone gets whatever others have; none: the default.
+    #[serde(default)]
+    pub workers: Option<u32>,
 }
 
 impl Default for ZoneLimits {
@@ -55,6 +67,8 @@ impl Default for ZoneLimits {
             pinned: None,
             host_memory: None,
             host_cpu: None,
+            graph_nodes: None,
+            workers: None,
         }
     }
 }
@@ -163,6 +177,16 @@ impl<T> Change<T> {
     }
 }
 
+impl Change<u64> {
+    /// The same where no limit would mean the default: none from now on is one that was lifted.
+    fn apply_over_default(self, setting: &mut Option<u64>) {
+        match self {
+            Self::Clear => *setting = Some(UNLIMITED),
+            other => other.apply(setting),
+        }
+    }
+}
+
 /// What is to be different from now on.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
@@ -177,6 +201,10 @@ pub struct ZoneChange {
     pub host_memory: Change<u64>,
     /// Limit of its workers' processor time.
     pub host_cpu: Change<u32>,
+    /// Limit of graph nodes of each client.
+    pub graph_nodes: Change<u64>,
+    /// Workers that the zone gets whatever others have; without any, the default.
+    pub workers: Change<u32>,
     /// None: it stays.
     pub share: Option<u32>,
     /// None: it stays.
@@ -206,10 +234,12 @@ impl ZoneChange {
             }
         }
         self.memory.apply(&mut limits.memory);
-        self.pinned.apply(&mut limits.pinned);
+        self.pinned.apply_over_default(&mut limits.pinned);
         self.cap.apply(&mut limits.cap);
-        self.host_memory.apply(&mut limits.host_memory);
+        self.host_memory.apply_over_default(&mut limits.host_memory);
         self.host_cpu.apply(&mut limits.host_cpu);
+        self.graph_nodes.apply_over_default(&mut limits.graph_nodes);
+        self.workers.apply(&mut limits.workers);
         limits.share = self.share.unwrap_or(limits.share);
         limits.priority = self.priority.unwrap_or(limits.priority);
         let texts = [
@@ -239,6 +269,10 @@ pub enum BadSettings {
     Memory,
     #[error("a limit of host memory must be at least {}MiB", MIN_HOST_MEMORY >> 20)]
     HostMemory,
+    #[error("a limit of graph nodes must be more than 0")]
+    GraphNodes,
+    #[error("guaranteed workers are a number from 0 to {SLOTS}")]
+    Workers,
     #[error("processor time is a percentage from 1 to {MAX_HOST_CPU}")]
     HostCpu,
     #[error("a socket mode is between 0 and 0777")]
@@ -260,6 +294,8 @@ impl ZoneSettings {
             (limits.priority <= MAX_PRIORITY, BadSettings::Priority),
             (limits.memory != Some(0) && limits.pinned != Some(0), BadSettings::Memory),
             (limits.host_memory.is_none_or(|bytes| bytes >= MIN_HOST_MEMORY), BadSettings::HostMemory),
+            (limits.graph_nodes != Some(0), BadSettings::GraphNodes),
+            (limits.workers.is_none_or(|count| count as usize <= SLOTS), BadSettings::Workers),
             (limits.host_cpu.is_none_or(|percent| (1..=MAX_HOST_CPU).contains(&percent)), BadSettings::HostCpu),
             (access.mode <= 0o777, BadSettings::Mode),
             ([&labels.pod, &labels.namespace, &labels.container].into_iter().all(label), BadSettings::Label),
@@ -293,6 +329,15 @@ mod tests {
     }
 
     #[test]
+    fn a_limit_with_a_default_is_lifted_by_name() {
+        let mut settings = ZoneSettings::default();
+        let change = ZoneChange { host_memory: Change::Clear, memory: Change::Clear, ..Default::default() };
+        change.apply(&mut settings);
+        assert_eq!((settings.limits.host_memory, settings.limits.memory), (Some(UNLIMITED), None));
+        assert_eq!((settings.limits.pinned, settings.check()), (None, Ok(())), "the others keep their defaults");
+    }
+
+    #[test]
     fn settings_that_make_no_sense_are_refused() {
         let with = |change: fn(&mut ZoneSettings)| {
             let mut settings = ZoneSettings::default();
@@ -306,6 +351,7 @@ mod tests {
         assert_eq!(with(|s| s.limits.memory = Some(0)), Err(BadSettings::Memory));
         assert_eq!(with(|s| s.limits.host_memory = Some(1)), Err(BadSettings::HostMemory));
         assert_eq!(with(|s| s.limits.host_cpu = Some(0)), Err(BadSettings::HostCpu));
+        assert_eq!(with(|s| s.limits.graph_nodes = Some(0)), Err(BadSettings::GraphNodes));
         assert_eq!(with(|s| s.access.mode = 0o4777), Err(BadSettings::Mode));
         assert_eq!(with(|s| s.labels.pod = "a\nb".into()), Err(BadSettings::Label));
     }

@@ -196,6 +196,9 @@ impl Resource {
             cap: self.limits.cap.map(|cap| narrow(u64::from(cap) * count, 100)),
             priority: self.limits.priority,
             host_memory: times(self.limits.host_memory),
+            // Of each client, whatever its zone has.
+            graph_nodes: self.limits.graph_nodes,
+            workers: self.limits.workers,
             host_cpu: self
                 .limits
                 .host_cpu

@@ -10,7 +10,10 @@ use broker::{Config, Meter, Reload, Suspend};
 use config::File;
 use config::kubernetes::Kubernetes;
 use control::backend::Backend;
+use control::host_defaults::{HostDefaults, machine_memory};
 use control::jail::Demand;
+use control::spawner::SLOTS;
+use control::zone::UNLIMITED;
 use control::{ZoneName, ZoneSettings};
 use spawner::{Helper, Settings};
 use tracing_subscriber::filter::LevelFilter;
@@ -130,6 +133,8 @@ pub fn broker(args: &ProxyArgs, file: &File) -> Result<Config, Failure> {
         worker_uids: worker_uids(args, file),
         context_memory: args.context_memory.or(file.context_memory).unwrap_or(context_memory),
         meter: nvml(&backend).map(|_| Meter { allowance }),
+        host_defaults: host_defaults(&backend, suspend > 0),
+        max_workers: SLOTS,
         suspend: (suspend > 0).then(|| Suspend { after: Duration::from_secs(suspend.into()) }),
         max_clients_per_zone,
         watchdog: (watchdog > 0).then(|| Duration::from_secs(watchdog.into())),
@@ -157,8 +162,23 @@ pub fn spawner(args: &ProxyArgs, file: &File, programs: &Programs) -> Result<Set
         meter: meter(&backend),
         mover: (suspend_idle(args, file) > 0).then(|| mover(&backend)),
         json_logs: json_logs(args, file),
+        host_memory: match file.host_memory {
+            None => Some(host_defaults(&backend, false).node_memory()),
+            Some(UNLIMITED) => None,
+            own => own,
+        },
         backend,
     })
+}
+
+/// What zones have of the host where nobody says otherwise.
+fn host_defaults(backend: &Backend, suspends: bool) -> HostDefaults {
+    let gpu_memory = match backend {
+        Backend::Soft { devices, memory, .. } => memory.saturating_mul(u64::from(*devices)),
+        Backend::Nvidia { .. } if suspends => u64::MAX,
+        Backend::Nvidia { .. } => 0,
+    };
+    HostDefaults { machine: machine_memory(), gpu_memory }
 }
 
 fn mover(backend: &Backend) -> Helper {

@@ -105,6 +105,19 @@ fn a_zones_host_memory_is_limited_and_nobody_elses() {
 }
 
 #[test]
+fn all_workers_together_have_a_limit() {
+    on_each(Controller::Memory, |state, surroundings, _| {
+        let mut cgroups = Cgroups::open(state, &surroundings(), &rules());
+        let hog = "head -c 300m /dev/zero | tail > /dev/null";
+        cgroups.limit_all(Some(64 << 20)).unwrap();
+        assert!(!run(&mut cgroups, SLOT, hog).status.success(), "it took more than all may have");
+        cgroups.limit_all(None).unwrap();
+        assert!(run(&mut cgroups, SLOT, hog).status.success());
+        drop_all(cgroups);
+    });
+}
+
+#[test]
 fn processor_time_is_written_where_it_counts() {
     on_each(Controller::Cpu, |state, surroundings, version| {
         let mut cgroups = Cgroups::open(state, &surroundings(), &rules());
@@ -177,6 +190,7 @@ fn a_machine_without_groups_is_told_apart() {
     // Root's workers are counted by their users.
     assert_eq!(cgroups.missing().contains(Part::ProcessLimit), !rustix::process::geteuid().is_root());
     assert!(cgroups.can_limit(HostLimits { memory: Some(1), cpu: None }).is_err());
+    assert!(cgroups.limit_all(Some(1)).is_err() && cgroups.limit_all(None).is_ok());
     assert!(run(&mut cgroups, SLOT, "exit 0").status.success());
     assert_ne!(name(&state), name(Path::new("/elsewhere")));
 }

@@ -24,6 +24,7 @@ fn main() {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     match arguments.first().map(String::as_str) {
         Some("inside") => inside(&arguments[1..]),
+        Some("another-user") => another_user(),
         _ => libtest_mimic::run(&Arguments::from_args(), tests()).exit(),
     }
 }
@@ -68,6 +69,13 @@ fn inside(arguments: &[String]) {
     std::mem::forget(stray);
 }
 
+/// Becomes another user and says by which signal its parent's death reaches it.
+fn another_user() {
+    jail::become_user(OWN_UID, OWN_UID).unwrap();
+    let signal = rustix::process::parent_process_death_signal().unwrap();
+    println!("{}", signal.map_or(0, rustix::process::Signal::as_raw));
+}
+
 fn look(request: &Request, stray: i32, kept: i32) {
     let soft = request.policy == Policy::Soft;
     // SAFETY: these calls take plain numbers.
@@ -79,6 +87,12 @@ fn look(request: &Request, stray: i32, kept: i32) {
         assert_eq!(libc::prctl(libc::PR_GET_SECCOMP, 0, 0, 0, 0), 2);
         assert_eq!(libc::prctl(libc::PR_GET_DUMPABLE, 0, 0, 0, 0), 0);
         assert_eq!(libc::prctl(libc::PR_GET_SECUREBITS, 0, 0, 0, 0), 0xef);
+        // It ends with its guard, and cannot change that.
+        let mut signal: libc::c_int = 0;
+        assert_eq!(libc::prctl(libc::PR_SET_PDEATHSIG, 0, 0, 0, 0), -1, "it can outlive its guard");
+        assert_eq!(io::Error::last_os_error().raw_os_error(), Some(libc::EPERM));
+        assert_eq!(libc::prctl(libc::PR_GET_PDEATHSIG, &raw mut signal, 0, 0, 0), 0);
+        assert_eq!(signal, libc::SIGKILL);
         for capability in 0..40 {
             assert_eq!(libc::prctl(libc::PR_CAPBSET_READ, capability, 0, 0, 0), 0, "capability {capability}");
         }
@@ -267,6 +281,12 @@ fn tests() -> Vec<Trial> {
         }
         add("a killed guard takes its worker along".to_owned(), Box::new(kill_guard));
     }
+    let tied = Trial::test("who becomes another user ends with its parent still", || {
+        stay_tied();
+        Ok(())
+    });
+    let not_root = !rustix::process::geteuid().is_root();
+    all.push(tied.with_ignored_flag(not_root).with_kind(if not_root { "needs root" } else { "" }));
     all
 }
 
@@ -283,6 +303,15 @@ fn try_inside(dir: &Directory, policy: &str, root: bool, attack: &str) {
     let refused = policy == STANDIN && attack == "execve";
     let expected = if refused { 0 } else { 128 + libc::SIGSYS };
     assert_eq!(output.status.code(), Some(expected), "{attack}: {text}");
+}
+
+fn stay_tied() {
+    let mut command = Command::new("/proc/self/exe");
+    command.arg("another-user");
+    let said = |command: &mut Command| String::from_utf8(command.output().unwrap().stdout).unwrap();
+    assert_eq!(said(&mut command), "0\n", "nobody has tied it");
+    jail::die_with_parent(&mut command);
+    assert_eq!(said(&mut command), format!("{}\n", libc::SIGKILL));
 }
 
 fn kill_guard(dir: &Directory, root: bool) {

@@ -78,6 +78,9 @@ impl Local {
         // Only root makes any: device rules need it, and other users' workers are held by namespaces alone.
         if privileged {
             cgroups = Cgroups::open(&settings.state_dir, &Surroundings::read(), &device_rules(&settings.backend));
+            if let Err(error) = cgroups.limit_all(settings.host_memory) {
+                tracing::info!(%error, "the host memory of all workers together is not limited");
+            }
             for (part, reason) in cgroups.reasons() {
                 tracing::info!(part = part.name(), reason, "part of the jail is missing");
             }
@@ -473,6 +476,7 @@ mod tests {
             meter: None,
             mover: None,
             json_logs: false,
+            host_memory: None,
         })
     }
 

@@ -26,6 +26,8 @@ pub struct Settings {
     pub meter: Option<Helper>,
     /// What it takes to make it the mover; the move follows, and of the process its number, start time and user id.
     pub mover: Option<Helper>,
+    /// Bytes of host memory of all workers together; none: no limit.
+    pub host_memory: Option<u64>,
     /// Helpers log as the broker does.
     pub json_logs: bool,
 }

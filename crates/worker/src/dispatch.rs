@@ -3,9 +3,11 @@
 use std::ffi::CString;
 use std::sync::atomic::Ordering;
 
+use cuda_abi::error::CUDA_SUCCESS;
 use cuda_abi::wire::ops::Name;
 use cuda_abi::wire::{Decode, FIRST_OP, Op, Reader, Writer};
 
+use super::ops::graph::budget;
 use super::state::Counters;
 use super::{Outcome, Refusal, Worker, ops};
 
@@ -76,9 +78,14 @@ pub(crate) fn execute(
         return Err(Refusal::NotStarted);
     }
     let _context = worker.enter(tag)?;
-    if op < FIRST_OP {
-        return plain(worker, op, &mut Reader::new(payload), reply);
+    let captures = budget::begin(worker, op)?;
+    let outcome = if op < FIRST_OP {
+        plain(worker, op, &mut Reader::new(payload), reply)
+    } else {
+        ops::execute(worker, Op::from_code(op).ok_or(Refusal::UnknownOperation)?, lane, payload, reply)
+    };
+    if captures && outcome == Ok(CUDA_SUCCESS) {
+        budget::end(worker, op, payload);
     }
-    let op = Op::from_code(op).ok_or(Refusal::UnknownOperation)?;
-    ops::execute(worker, op, lane, payload, reply)
+    outcome
 }

@@ -18,6 +18,7 @@ use parking_lot::{Mutex, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use super::Refusal;
 use super::events::SharedEvent;
 use super::memory::Charge;
+use super::ops::graph::budget::Nodes;
 use super::state::current_context;
 use super::turns::note_stream;
 
@@ -51,6 +52,10 @@ pub(crate) struct Object {
     pub shared: OnceLock<SharedEvent>,
     /// A graph that something else of the driver's owns: a capture that goes on, or a node.
     pub borrowed: AtomicBool,
+    /// How many nodes a graph or an executable one has.
+    pub nodes: Nodes,
+    /// How many nodes one is, with those inside of it.
+    pub weight: OnceLock<u64>,
     /// What a graph's nodes use, by serial number: functions and events must not go before it.
     held: Mutex<HashMap<u64, Arc<Object>>>,
     driver: Arc<Driver>,
@@ -345,6 +350,8 @@ fn object(
         charge,
         shared,
         borrowed,
+        nodes: Nodes::default(),
+        weight: OnceLock::new(),
         held,
         driver,
         doomed,

@@ -83,11 +83,13 @@ pub(crate) fn serve(ready: Ready, assignment: Assignment) -> Result<(), WorkerEr
     }
     let dispatch = assignment.dispatch;
     worker.turns.attach(dispatch.clone());
+    worker.graphs.budget.set_limit(assignment.graph_nodes);
     worker.meet(Client {
         guest: granted.as_ref().map(Guest::new),
         socket: assignment.client,
         counters: Counters::new(assignment.statistics),
         context_memory: assignment.context_memory,
+        prepaid: assignment.prepaid.into(),
     });
     turns::start(worker.clone(), dispatch).map_err(WorkerError::Thread)?;
 

@@ -3,7 +3,7 @@
 use std::cell::Cell;
 use std::collections::HashMap;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use cuda_abi::constants::capture_mode;
@@ -65,6 +65,8 @@ pub(crate) struct Client {
     pub counters: Counters,
     /// What each context costs on the zone's account.
     pub context_memory: u64,
+    /// What is paid already for the first device's context, until somebody asks for that.
+    pub prepaid: AtomicU64,
 }
 
 /// How far the driver has come.
@@ -152,6 +154,12 @@ impl Worker {
 
     pub(crate) fn context_memory(&self) -> u64 {
         self.client().context_memory
+    }
+
+    /// What is paid already for a device's primary context; none where it must be asked for.
+    pub(crate) fn take_prepaid(&self, device: u32) -> Option<u64> {
+        let prepaid = || self.client().prepaid.swap(0, Ordering::AcqRel);
+        Some(device).filter(|device| *device == 0).map(|_| prepaid()).filter(|bytes| *bytes > 0)
     }
 
     pub(crate) fn starting(&self) -> MutexGuard<'_, Startup> {

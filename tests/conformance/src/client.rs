@@ -14,6 +14,8 @@
 //! | `pinned N` | takes N bytes of pinned memory |
 //! | `array N` | takes an array of N rows of 1024 numbers |
 //! | `unarray` | gives back what `array` took last |
+//! | `capture N` | captures N launches into a graph, and keeps it |
+//! | `ungraph` | gives back the graph of the last `capture` |
 //! | `quit` | ends as a program should |
 //! | `exit N` | ends at once, with nothing given back |
 //! | `abort` | ends by a signal |
@@ -22,7 +24,7 @@ use std::io::BufRead;
 use std::ptr::null_mut;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use cuda_abi::constants::array_format;
+use cuda_abi::constants::{array_format, capture_mode};
 use cuda_abi::driver::Driver;
 use cuda_abi::error::CUresult;
 use cuda_abi::types::*;
@@ -44,6 +46,7 @@ pub fn run() {
         data: calls::alloc(&gpu, COUNT * 4),
         taken: Vec::new(),
         arrays: Vec::new(),
+        graphs: Vec::new(),
         gpu,
     };
     println!("ready");
@@ -65,6 +68,8 @@ pub fn run() {
             "pinned" => code!(&client.gpu, cuMemHostAlloc(&mut null_mut(), number, 0)),
             "array" => client.array(number),
             "unarray" => client.arrays.pop().map_or(0, |array| code!(&client.gpu, cuArrayDestroy(array))),
+            "capture" => client.capture(number),
+            "ungraph" => client.graphs.pop().map_or(0, |graph| code!(&client.gpu, cuGraphDestroy(graph))),
             "quit" => {
                 ok!(&client.gpu, cuMemFree_v2(client.data));
                 ok!(&client.gpu, cuCtxDestroy_v2(context));
@@ -89,6 +94,7 @@ struct Client {
     data: CUdeviceptr,
     taken: Vec<CUdeviceptr>,
     arrays: Vec<CUarray>,
+    graphs: Vec<CUgraph>,
 }
 
 /// Kernels that `saturate` has completed.
@@ -170,6 +176,20 @@ impl Client {
             self.arrays.push(array);
         }
         code
+    }
+
+    /// The graph is kept, also where not all of them were taken.
+    fn capture(&mut self, launches: usize) -> CUresult {
+        let (gpu, words) = (&self.gpu, [self.data, COUNT as u64]);
+        let stream = calls::stream(gpu, 1);
+        ok!(gpu, cuStreamBeginCapture_v2(stream, capture_mode::THREAD_LOCAL));
+        let codes = (0..launches).map(|_| calls::launch(gpu, self.double, 1, 32, stream, &words));
+        let failed = codes.into_iter().find(|code| *code != 0);
+        let mut graph = null_mut();
+        ok!(gpu, cuStreamEndCapture(stream, &mut graph));
+        ok!(gpu, cuStreamDestroy_v2(stream));
+        self.graphs.push(graph);
+        failed.unwrap_or(0)
     }
 
     fn spin(&self) -> CUresult {

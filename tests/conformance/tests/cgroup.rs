@@ -4,6 +4,7 @@
 use std::path::PathBuf;
 
 use conformance::harness::{Honest, Place, Proxy, is_alive, on_node, signal, until};
+use control::host_defaults::machine_memory;
 use control::zone::{Change, ZoneChange};
 use rustix::process::Signal;
 use sandbox::cgroup::{self, Surroundings};
@@ -36,6 +37,14 @@ fn groups(pid: u32, place: &Place) -> Vec<String> {
     ours
 }
 
+/// The limit of memory that a group of this proxy's has, where one is set.
+fn memory_limit(place: &Place, group: &str) -> Option<u64> {
+    let files = cgroup::left_behind(&place.state())
+        .into_iter()
+        .flat_map(|top| ["memory.max", "memory.limit_in_bytes"].map(|file| top.join(group).join(file)));
+    files.filter_map(|file| std::fs::read_to_string(file).ok()?.trim().parse().ok()).next()
+}
+
 /// The worker inside of the jail, which is a child of the one that the proxy has started.
 fn inside(guard: u32) -> u32 {
     let text = std::fs::read_to_string(format!("/proc/{guard}/task/{guard}/children")).unwrap_or_default();
@@ -58,13 +67,23 @@ fn workers_are_in_groups_of_their_own() {
         };
         let (of_first, of_second) = (group(&first), group(&second));
         assert_ne!(of_first, of_second);
-        assert!(of_first.starts_with('w') && !of_first.contains('/'), "{of_first}");
         assert!(groups(node.pid(), node.place).is_empty(), "the broker is outside");
-        // A zone that gets limits of the host while it has programs: they are moved, and the others are not.
+        let default = node.zone("a").limits.host_memory.expect("a zone has a limit by default");
+        match memory_limit(node.place, "zone-a") {
+            // Nobody has said anything, and still a zone cannot take all of the machine's memory, nor can all together.
+            Some(limit) => {
+                assert!(of_first.starts_with("zone-a/w") && of_second.starts_with("zone-b/w"), "{of_first}");
+                assert!(limit <= default && limit > default - 4096, "{limit} {default}");
+                let all = memory_limit(node.place, "").expect("all workers have a limit together");
+                assert!(all <= machine_memory() / 4 * 3, "{all}");
+            }
+            None => testkit::not_tried("this machine cannot limit host memory"),
+        }
         let change =
             ZoneChange { host_memory: Change::Set(512 * MIB), host_cpu: Change::Set(200), ..Default::default() };
         node.change("a", change);
-        assert_eq!(group(&first), format!("zone-a/{of_first}"));
+        assert!(group(&first).starts_with("zone-a/w"));
+        assert!(memory_limit(node.place, "zone-a").is_none_or(|limit| limit == 512 * MIB));
         assert_eq!(group(&second), of_second);
         assert_eq!(first.ask("compute"), "ok");
         // The next one begins there.

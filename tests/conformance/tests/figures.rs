@@ -1,11 +1,42 @@
 //! What the operator is told is what the programs did, to the byte, also of programs that were killed.
 
 use conformance::harness::{Honest, Place, Proxy, ZONE_MEMORY, until};
+use control::zone::{Change, ZoneChange};
 
 const MIB: u64 = 1 << 20;
 const OUT_OF_MEMORY: &str = "error 2";
 /// What one `compute` copies each way.
 const COPIED: u64 = 400_000;
+
+#[test]
+fn captures_without_end_are_refused() {
+    const NODES: u64 = 1000;
+    let place = Place::new(env!("CARGO_BIN_EXE_conformance"));
+    let proxy = Proxy::start(&place, &["a"]);
+    assert_eq!(proxy.zone("a").limits.graph_nodes, Some(1_000_000), "what holds unless somebody says otherwise");
+    proxy.change("a", ZoneChange { graph_nodes: Change::Set(NODES), ..ZoneChange::default() });
+    let mut client = Honest::start(&place, &proxy.socket("a"));
+    assert_eq!(client.ask("capture 600"), "ok");
+    assert_eq!(client.ask("capture 600"), OUT_OF_MEMORY, "all graphs have one limit together");
+    assert_eq!(client.ask("compute"), "ok", "it goes on");
+    assert_eq!(client.ask("capture 1"), OUT_OF_MEMORY, "what was captured stays");
+    // What is given back can be used again, however often.
+    for _ in 0..3 {
+        assert_eq!(client.ask("ungraph"), "ok");
+    }
+    for _ in 0..5 {
+        assert_eq!(client.ask("capture 900"), "ok");
+        assert_eq!(client.ask("ungraph"), "ok");
+    }
+    // Who is not limited is not.
+    proxy.change("a", ZoneChange { graph_nodes: Change::Clear, ..ZoneChange::default() });
+    let mut other = Honest::start(&place, &proxy.socket("a"));
+    assert_eq!(other.ask("capture 1200"), "ok");
+    client.quit();
+    other.quit();
+    proxy.stop();
+    place.nothing_is_left();
+}
 
 #[test]
 fn figures_are_what_programs_did() {

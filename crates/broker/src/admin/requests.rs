@@ -70,7 +70,7 @@ impl Broker {
     fn zone_answer(&self, name: &ZoneName) -> Result<Answer, RequestError> {
         let zone = self.zones.get(name).ok_or_else(|| RequestError::ZoneGone(name.clone()))?;
         let (labels, access) = (zone.settings().labels.clone(), zone.settings().access);
-        Ok(Answer::Zone { socket: self.socket_of(name, access), limits: *zone.limits(), labels })
+        Ok(Answer::Zone { socket: self.socket_of(name, access), limits: zone.limits_in_force(), labels })
     }
 
     fn grants_answer(&self) -> Answer {

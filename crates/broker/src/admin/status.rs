@@ -37,7 +37,7 @@ impl Broker {
             ZoneStatus {
                 name: name.clone(),
                 socket: self.socket_of(name, zone.settings().access),
-                limits: *zone.limits(),
+                limits: zone.limits_in_force(),
                 labels: zone.settings().labels.clone(),
                 used: zone.ledger.used,
                 peak: zone.ledger.peak,

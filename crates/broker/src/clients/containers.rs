@@ -39,7 +39,7 @@ impl Broker {
         }
         let parent_zone = self.zones.get(parent).ok_or(io::Error::from(io::ErrorKind::NotFound))?;
         let settings = parent_zone.part_settings();
-        self.make_zone(name, settings, false)?;
+        self.make_part(name, settings, parent)?;
         self.zones.set_parent(name, parent, Instant::now());
         Ok(self.save_or_remove(name)?)
     }

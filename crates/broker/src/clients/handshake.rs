@@ -40,6 +40,8 @@ pub enum Refusal {
     Version,
     #[error("the zone has reached its maximum number of clients")]
     TooManyClients,
+    #[error("the node has no worker to spare for this zone")]
+    NodeFull,
     #[error("the worker did not start; see the proxy's log")]
     WorkerFailed,
     #[error("the proxy is stopping")]
@@ -53,7 +55,7 @@ impl Refusal {
     fn status(self) -> WelcomeStatus {
         match self {
             Self::Version => WelcomeStatus::VersionMismatch,
-            Self::TooManyClients => WelcomeStatus::ZoneFull,
+            Self::TooManyClients | Self::NodeFull => WelcomeStatus::ZoneFull,
             Self::WorkerFailed => WelcomeStatus::NoWorker,
             Self::BringsRegion => WelcomeStatus::Refused,
             Self::Stopping => WelcomeStatus::ShuttingDown,

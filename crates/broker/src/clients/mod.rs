@@ -122,7 +122,10 @@ impl Broker {
                     self.workers.iter().filter(|(_, worker)| worker.zone().is_some_and(of)).count()
                 };
                 let max = self.config.max_clients_per_zone;
-                match self.clients.queue.admit(id, wishes, &self.zones, serving, max) {
+                let admitted = self
+                    .check_quota(&zone)
+                    .and_then(|()| self.clients.queue.admit(id, wishes, &self.zones, serving, max));
+                match admitted {
                     Ok(()) => self.serve_waiting(),
                     Err(refusal) => self.refuse_client(id, refusal),
                 }
@@ -163,6 +166,11 @@ impl Broker {
         while let Some((id, worker)) =
             self.clients.queue.next_match(&self.zones, |kind| self.workers.ready_worker(kind))
         {
+            if !self.pays_for_context(id, worker) {
+                // As on a GPU that is full: its driver starts, and making a context fails for want of memory.
+                self.clients.queue.set_fresh(id);
+                continue;
+            }
             let Some(client) = self.clients.queue.remove(id) else { continue };
             if let Err(error) = self.introduce(&client, worker) {
                 let pid = client.connection.peer.pid;
@@ -180,6 +188,14 @@ impl Broker {
                 }
             }
         }
+    }
+
+    /// Whether the zone of a client can pay for the context that a worker has.
+    fn pays_for_context(&self, client: u64, worker: u64) -> bool {
+        let warm = self.workers.get(worker).is_some_and(|worker| !worker.kind.fresh);
+        let zone = self.clients.queue.get(client).map(|client| &client.zone);
+        let room = || zone.map_or(0, |zone| self.zones.standing(zone).room);
+        !warm || self.config.context_memory <= room()
     }
 
     fn introduce(&mut self, client: &Client, worker: u64) -> io::Result<()> {

@@ -132,6 +132,18 @@ impl<C> ClientQueue<C> {
         self.waiting.len()
     }
 
+    /// The zones of those who wait.
+    pub fn waiting_zones(&self) -> impl Iterator<Item = &ZoneName> {
+        self.waiting.iter().filter_map(|id| Some(&self.clients.get(id)?.zone))
+    }
+
+    /// A client is to have a worker that has no context yet.
+    pub fn set_fresh(&mut self, id: u64) {
+        if let Some(client) = self.clients.get_mut(&id) {
+            client.wishes.fresh_worker = true;
+        }
+    }
+
     /// Who waits, and for a worker of which kind.
     pub fn waiting(&self, zones: &ZoneStore) -> impl Iterator<Item = (u64, Kind)> {
         let clients = self.waiting.iter().filter_map(|id| Some((*id, self.clients.get(id)?)));
@@ -182,6 +194,7 @@ impl<C> ClientQueue<C> {
 mod tests {
     use super::*;
     use crate::zones::Zone;
+    use control::host_defaults::HostDefaults;
     use control::zone::{ZoneBindings, ZoneSettings};
 
     const FRESH: Wishes = Wishes { fresh_worker: true, brings_region: false };
@@ -194,7 +207,10 @@ mod tests {
         let mut zones = ZoneStore::default();
         for (zone, gpus) in [("a", vec![0]), ("a.1", vec![0]), ("b", vec![1])] {
             let bindings = ZoneBindings { gpus, ..ZoneBindings::default() };
-            zones.insert(name(zone), Zone::new(1, ZoneSettings { bindings, ..ZoneSettings::default() }, false));
+            zones.insert(
+                name(zone),
+                Zone::new(1, ZoneSettings { bindings, ..ZoneSettings::default() }, HostDefaults::default(), false),
+            );
         }
         zones.set_parent(&name("a.1"), &name("a"), Instant::now());
         zones

@@ -10,7 +10,7 @@ use std::time::Instant;
 
 use zerocopy::IntoBytes;
 
-use super::overdraft::{used_by_worker, worst_overdrafts};
+use super::overdraft::{Drawn, used_by_worker, worst_overdrafts};
 use crate::Broker;
 use crate::reactor::Source;
 use control::ZoneName;
@@ -24,7 +24,7 @@ const MESSAGES_PER_TURN: usize = 8;
 /// What is done about what the meter finds.
 #[derive(Debug, Clone, Copy)]
 pub struct Meter {
-    /// What a worker may use beyond what it was granted, while its zone is over its limit.
+    /// What the workers of a zone may use beyond what they were granted, while it is over its limit.
     pub allowance: u64,
 }
 
@@ -110,12 +110,14 @@ impl Broker {
 
     fn end_overdrafts(&mut self) {
         let Some(Meter { allowance }) = self.config.meter else { return };
-        let workers = self.workers.iter().filter_map(|(id, worker)| Some((id, worker.zone()?, worker.beyond())));
-        let workers: Vec<_> = workers.collect();
+        let drawn = self.workers.iter().filter_map(|(id, worker)| {
+            let (zone, beyond, total) = (worker.zone()?, worker.beyond(), worker.charged());
+            Some(Drawn { id, zone, beyond, total, is_dying: worker.is_dying() })
+        });
+        let workers: Vec<Drawn<'_>> = drawn.collect();
         let worst = worst_overdrafts(&self.zones.exceeded(), &workers, allowance);
         for (beyond, id) in worst {
-            // One that was ended and is not gone yet is waited for: the others may be within bounds without it.
-            let Some(worker) = self.workers.get_mut(id).filter(|worker| !worker.is_dying()) else { continue };
+            let Some(worker) = self.workers.get_mut(id) else { continue };
             let (pid, name) = (worker.client_pid(), worker.zone().cloned());
             if let Some(zone) = name.as_ref().and_then(|name| self.zones.get_mut(name)) {
                 zone.totals.overdrafts = zone.totals.overdrafts.saturating_add(1);

@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
+use crate::zones::Exceeded;
 use control::ZoneName;
 use control::meter::Reading;
 
@@ -74,18 +75,42 @@ pub fn used_by_worker(
     sums
 }
 
-/// Workers to end, by what they use: of those that one limit holds for, the one that uses most without having asked, if that is more than the
-/// allowance. One at a time: with the worst of them gone, the others may be within bounds.
-pub fn worst_overdrafts(
-    exceeded: &[Vec<&ZoneName>],
-    workers: &[(u64, &ZoneName, u64)],
-    allowance: u64,
-) -> BTreeSet<(u64, u64)> {
-    let worst = |zones: &Vec<&ZoneName>| {
-        let of_them = workers.iter().filter(|(_, zone, _)| zones.contains(zone));
-        of_them.map(|(id, _, beyond)| (*beyond, *id)).max().filter(|(beyond, _)| *beyond > allowance)
-    };
-    exceeded.iter().filter_map(worst).collect()
+/// A worker and what it draws on its zone's account.
+#[derive(Debug, Clone, Copy)]
+pub struct Drawn<'a> {
+    pub id: u64,
+    pub zone: &'a ZoneName,
+    /// What it never asked for.
+    pub beyond: u64,
+    /// All of it.
+    pub total: u64,
+    /// It was ended, and is not gone yet.
+    pub is_dying: bool,
+}
+
+/// Workers to end, by what they took without asking. Whom one limit holds for has the allowance once, however many workers
+/// that is: those that took most go first, until the rest is within it, or within the limit. One that took more by itself
+/// goes in any case; those that were ended already are waited for.
+pub fn worst_overdrafts(exceeded: &[Exceeded<'_>], workers: &[Drawn<'_>], allowance: u64) -> BTreeSet<(u64, u64)> {
+    exceeded.iter().flat_map(|limit| worst_of(limit, workers, allowance)).collect()
+}
+
+fn worst_of(limit: &Exceeded<'_>, workers: &[Drawn<'_>], allowance: u64) -> Vec<(u64, u64)> {
+    let (dying, mut alive): (Vec<&Drawn<'_>>, Vec<&Drawn<'_>>) =
+        workers.iter().filter(|worker| limit.zones.contains(&worker.zone)).partition(|worker| worker.is_dying);
+    alive.sort_by_key(|worker| std::cmp::Reverse((worker.beyond, worker.id)));
+    let mut over = dying.iter().fold(limit.over, |over, worker| over.saturating_sub(worker.total));
+    let mut beyond = alive.iter().fold(0u64, |sum, worker| sum.saturating_add(worker.beyond));
+    let mut ended = Vec::new();
+    for worker in alive {
+        if over == 0 || over.min(beyond) <= allowance && worker.beyond <= allowance {
+            break;
+        }
+        over = over.saturating_sub(worker.total);
+        beyond = beyond.saturating_sub(worker.beyond);
+        ended.push((worker.beyond, worker.id));
+    }
+    ended
 }
 
 /// The worker that a process belongs to: itself, or the one it descends from.
@@ -130,13 +155,37 @@ mod tests {
     fn the_worst_of_each_exceeded_limit_ends() {
         let names: Vec<ZoneName> = ["a", "b", "c"].iter().map(|name| name.parse().unwrap()).collect();
         let [a, b, c] = [&names[0], &names[1], &names[2]];
-        let workers = [(1, a, 50), (2, a, 60), (3, b, 90), (4, c, 1000)];
-        let worst = |exceeded: &[Vec<&ZoneName>], allowance| worst_overdrafts(exceeded, &workers, allowance);
-        assert_eq!(worst(&[vec![a]], 40), [(60, 2)].into());
-        assert_eq!(worst(&[vec![a], vec![a, b]], 40), [(60, 2), (90, 3)].into());
-        assert_eq!(worst(&[vec![b], vec![a, b]], 40), [(90, 3)].into(), "once");
-        assert_eq!(worst(&[vec![a]], 60), [].into(), "as much is allowed");
-        assert_eq!(worst(&[], 0), [].into(), "nobody is over a limit");
+        let drawn = |id, zone, beyond| Drawn { id, zone, beyond, total: beyond, is_dying: false };
+        let workers = [drawn(1, a, 50), drawn(2, a, 60), drawn(3, b, 90), drawn(4, c, 1000)];
+        let worst = |exceeded: &[Vec<&ZoneName>], over, allowance| {
+            let exceeded: Vec<Exceeded<'_>> =
+                exceeded.iter().map(|zones| Exceeded { zones: zones.clone(), over }).collect();
+            worst_overdrafts(&exceeded, &workers, allowance)
+        };
+        assert_eq!(worst(&[vec![a]], 10, 40), [(60, 2)].into());
+        assert_eq!(worst(&[vec![a], vec![a, b]], 10, 40), [(60, 2), (90, 3)].into());
+        assert_eq!(worst(&[vec![b], vec![a, b]], 10, 40), [(90, 3)].into(), "once");
+        assert_eq!(worst(&[vec![a]], 10, 60), [].into(), "as much is allowed");
+        assert_eq!(worst(&[], 10, 0), [].into(), "nobody is over a limit");
+    }
+
+    #[test]
+    fn many_small_overdrafts_of_a_zone_are_a_large_one() {
+        let zone: ZoneName = "a".parse().unwrap();
+        let worker = |id: u64| Drawn { id, zone: &zone, beyond: 20 + id, total: 20 + id, is_dying: id == 9 };
+        let workers: Vec<Drawn<'_>> = (0..10).map(worker).collect();
+        let limit = |over| [Exceeded { zones: vec![&zone], over }];
+        // 216 of those that live; the one that is dying has 29.
+        let ended = worst_overdrafts(&limit(229), &workers, 100);
+        assert_eq!(
+            ended,
+            [(28, 8), (27, 7), (26, 6), (25, 5)].into(),
+            "the worst first, until the allowance is kept"
+        );
+        assert_eq!(worst_overdrafts(&limit(129), &workers, 100), [].into(), "with the dying gone it fits");
+        // What was granted and is over a lowered limit is no overdraft.
+        let granted: Vec<Drawn<'_>> = workers.iter().map(|worker| Drawn { beyond: 0, ..*worker }).collect();
+        assert_eq!(worst_overdrafts(&limit(229), &granted, 100), [].into());
     }
 
     #[test]

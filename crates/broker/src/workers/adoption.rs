@@ -31,7 +31,8 @@ impl Broker {
             }
             let zone_name = ZoneName::from_field(&record.zone).filter(|_| record.state == slots::ASSIGNED);
             let process = (record.pid, record.start_time);
-            let Ok(child) = self.launcher.adopt(slot, process, zone_name.as_ref()) else {
+            let family = zone_name.as_ref().map(|name| self.zones.family(name));
+            let Ok(child) = self.launcher.adopt(slot, process, family.as_ref()) else {
                 self.workers.file.clear(slot)?;
                 continue;
             };
@@ -59,7 +60,12 @@ impl Broker {
                 worker.kill();
             }
             self.suspend.adopt(id, Instant::now());
+            let zone = worker.zone().cloned();
             self.workers.insert(id, worker);
+            // An earlier version may have left it outside of the zone's limits.
+            if let Some(Err(error)) = zone.map(|zone| self.take_into_zone(id, &zone)) {
+                tracing::warn!(%error, "cannot apply a zone's host limits to an adopted worker");
+            }
         }
         if adopted > 0 {
             tracing::info!(workers = adopted, "adopted the workers of the previous broker");

@@ -24,7 +24,7 @@ impl Broker {
         let (standing, family) = (self.zones.standing(&client.zone), self.zones.family(&client.zone));
         let turns = self.zones.get(&family).map(|zone| zone.id).ok_or(io::ErrorKind::NotFound)?;
         let zone = self.zones.get(&client.zone).ok_or(io::ErrorKind::NotFound)?;
-        let (zone_id, share) = (zone.id, zone.limits().share);
+        let (zone_id, limits) = (zone.id, zone.limits_in_force());
         let worker = self.workers.get(id).ok_or(io::ErrorKind::NotFound)?;
         let peer = &client.connection.peer;
         // Who stands for clients of another domain is none of them: it must not be ended in place of one.
@@ -36,13 +36,18 @@ impl Broker {
         record.start_time = process::start_time(worker.pid).unwrap_or(0);
         (record.client_pid, record.zone) = (peer.pid, client.zone.to_field());
         record.client_start_time = process::start_time(peer.pid).unwrap_or(0);
+        // The context that a spare has made is its client's from now on, used or not.
+        let prepaid = if worker.kind.fresh { 0 } else { self.config.context_memory };
+        record.charged = prepaid;
         self.workers.note(worker.slot, &record)?;
 
         let mut message = ToWorker::new(to_worker::ASSIGN);
-        message.used = standing.used;
+        message.used = standing.used.saturating_add(prepaid);
         message.limit = standing.limit.unwrap_or(messages::UNLIMITED);
-        message.share = share;
+        message.share = limits.share;
+        message.value = limits.graph_nodes.unwrap_or(messages::UNLIMITED);
         message.context_memory = self.config.context_memory;
+        message.charged = prepaid;
         (message.client_pid, message.client_uid, message.client_gid) = (peer.pid, peer.uid, peer.gid);
         (message.token, message.zone) = (worker.token, client.zone.to_field());
         if self.sharing.grants.exports(&family) {
@@ -69,6 +74,11 @@ impl Broker {
         }
         self.workers.spares.client_served(Instant::now());
         let worker = self.workers.get_mut(id).ok_or(io::ErrorKind::NotFound)?;
+        let mut accounts = Accounts::default();
+        if let Some(zone) = self.zones.get_mut(&client.zone) {
+            // Whoever chose this worker has seen that the zone can pay.
+            zone.ledger.impose(&mut accounts.device, prepaid);
+        }
         worker.page = Some(page);
         (worker.kill_at, worker.region) = (None, None);
         if let Some(socket) = &mut worker.socket {
@@ -78,7 +88,7 @@ impl Broker {
             zone: client.zone.clone(),
             zone_id,
             client_pid: peer.pid,
-            accounts: Accounts::default(),
+            accounts,
             client: pidfd,
             left: false,
         });

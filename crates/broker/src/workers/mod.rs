@@ -3,6 +3,7 @@
 mod adoption;
 mod assignment;
 mod events;
+mod quota;
 mod rejoin_listener;
 mod rejoins;
 mod slots;
@@ -158,10 +159,10 @@ impl Workers {
         }
     }
 
-    /// A slot that no worker uses, nor anybody else of whom `is_free` knows.
-    pub fn free_slot(&self, is_free: impl Fn(usize) -> bool) -> Option<usize> {
+    /// A slot of the first `most` that no worker uses, nor anybody else of whom `is_free` knows.
+    pub fn free_slot(&self, most: usize, is_free: impl Fn(usize) -> bool) -> Option<usize> {
         let used: Vec<usize> = self.table.values().map(|worker| worker.slot).collect();
-        (0..SLOTS).find(|slot| !used.contains(slot) && is_free(*slot))
+        (0..most.min(SLOTS)).find(|slot| !used.contains(slot) && is_free(*slot))
     }
 
     /// Notes what a worker holds of its zone's account of GPU memory.

@@ -8,7 +8,7 @@ use super::Kind;
 /// How long after a client's start the next spare worker is started: creating a context takes time from the client.
 const QUIET_AFTER_CLIENT: Duration = Duration::from_secs(1);
 /// Workers that are started at a time, for those who wait for one of a kind.
-const MAX_STARTING: usize = 8;
+pub const MAX_STARTING: usize = 8;
 /// After this many failures in a row the pause grows no longer.
 const MAX_DOUBLINGS: u32 = 7;
 const FIRST_PAUSE: Duration = Duration::from_millis(500);

@@ -1,5 +1,6 @@
 //! Which workers are wanted, and how one is started and tried.
 
+use std::collections::BTreeMap;
 use std::io;
 use std::os::fd::AsFd;
 use std::time::{Duration, Instant};
@@ -7,12 +8,15 @@ use std::time::{Duration, Instant};
 use rustix::event::{PollFd, PollFlags};
 use zerocopy::{FromBytes, FromZeros, IntoBytes};
 
+use super::quota::{self, Owner, ZoneUse};
 use super::slots::{self, Slot};
-use super::spares::Demand;
+use super::spares::{self, Demand};
 use super::worker::Phase;
 use super::{Kind, Worker};
+use crate::clients::handshake::Refusal;
 use crate::reactor::Source;
 use crate::{Broker, StartError};
+use control::ZoneName;
 use control::closing::Lane;
 use control::jail::{Demand as JailDemand, Missing, Part};
 use control::messages::{ToBroker, ToWorker, Token, to_broker, to_worker};
@@ -82,8 +86,34 @@ impl Broker {
     /// A slot that no process uses, and with it a user id.
     pub(crate) fn free_slot(&self) -> io::Result<usize> {
         let helper = self.monitor.inventory.helper_slot();
-        let slot = self.workers.free_slot(|slot| Some(slot) != helper && self.launcher.spawner().is_free(slot));
+        let slot = self
+            .workers
+            .free_slot(self.config.max_workers, |slot| Some(slot) != helper && self.launcher.spawner().is_free(slot));
         slot.ok_or_else(|| io::Error::other("no worker slot is free"))
+    }
+
+    /// Whether a zone may have one more worker, for a client that has just come.
+    pub(crate) fn check_quota(&self, zone: &ZoneName) -> Result<(), Refusal> {
+        let mut uses: BTreeMap<ZoneName, ZoneUse> = BTreeMap::new();
+        for (name, zone) in self.zones.iter().filter(|(_, zone)| zone.parent.is_none()) {
+            let owner = match zone.settings().labels.namespace.as_str() {
+                "" => Owner::Zone(name.clone()),
+                namespace => Owner::Namespace(namespace.to_owned()),
+            };
+            let guaranteed = zone.limits().workers.unwrap_or(quota::GUARANTEED) as usize;
+            uses.insert(name.clone(), ZoneUse { owner, guaranteed, used: 0 });
+        }
+        let serving = self.workers.iter().filter_map(|(_, worker)| worker.zone());
+        for name in serving.chain(self.clients.queue.waiting_zones()) {
+            if let Some(zone) = uses.get_mut(&self.zones.family(name)) {
+                zone.used += 1;
+            }
+        }
+        // Spares, what describes the cards, and workers that are about to go.
+        let spares = self.config.spare_workers.saturating_mul(self.zones.spare_kinds().len());
+        let aside = spares.saturating_add(spares::MAX_STARTING + 1).min(self.config.max_workers / 4);
+        let slots = self.config.max_workers - aside;
+        if quota::admits(slots, &uses, &self.zones.family(zone)) { Ok(()) } else { Err(Refusal::NodeFull) }
     }
 
     /// Starts the first worker and waits until it has told how much of the jail this machine allows.

@@ -85,7 +85,8 @@ fn slots_are_taken_once() {
     let mut node = Node::new(Instant::now());
     let first = node.add(0, Phase::Ready);
     assert_eq!(first, 1);
-    assert_eq!(node.workers.free_slot(|_| true), Some(0));
-    assert_eq!(node.workers.free_slot(|slot| slot != 0), Some(2));
-    assert_eq!(node.workers.free_slot(|_| false), None);
+    assert_eq!(node.workers.free_slot(SLOTS, |_| true), Some(0));
+    assert_eq!(node.workers.free_slot(SLOTS, |slot| slot != 0), Some(2));
+    assert_eq!(node.workers.free_slot(SLOTS, |_| false), None);
+    assert_eq!(node.workers.free_slot(2, |slot| slot != 0), None, "a node may have fewer");
 }

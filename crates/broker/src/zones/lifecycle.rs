@@ -2,6 +2,7 @@
 
 use std::io;
 use std::path::PathBuf;
+use std::sync::Once;
 use std::time::Instant;
 
 use super::{Zone, state_file};
@@ -11,26 +12,33 @@ use control::ZoneName;
 use control::jail::Demand;
 use control::packet;
 use control::spawner::HostLimits;
-use control::zone::{Access, ZoneLimits, ZoneSettings};
+use control::zone::{Access, UNLIMITED, ZoneLimits, ZoneSettings};
 
 impl Broker {
     /// Opens the zones of a predecessor.
     pub(crate) fn adopt_zones(&mut self) -> io::Result<()> {
         for entry in state_file::read(&self.state_dir.zones()) {
-            self.open_zone(&entry.name, entry.settings.clone(), entry.leased)?;
+            self.open_zone(&entry.name, entry.settings.clone(), entry.leased, entry.parent.clone())?;
             self.zones.adopt(entry, Instant::now());
         }
         Ok(())
     }
 
-    fn open_zone(&mut self, name: &ZoneName, settings: ZoneSettings, leased: bool) -> io::Result<()> {
+    fn open_zone(
+        &mut self,
+        name: &ZoneName,
+        settings: ZoneSettings,
+        leased: bool,
+        parent: Option<ZoneName>,
+    ) -> io::Result<()> {
         let access @ Access { mode, uid, gid } = settings.access;
         self.launcher.spawner().make_zone_directory(name, access.has_users())?;
         let mut listener = Listener::open(name, &self.state_dir, access)?;
         if access.has_users() {
             self.launcher.spawner().set_access(name, mode, uid, gid)?;
         }
-        let zone = Zone::new(self.reactor.new_id(), settings, leased);
+        let mut zone = Zone::new(self.reactor.new_id(), settings, self.config.host_defaults, leased);
+        zone.parent = parent;
         let (id, limits) = (zone.id, *zone.limits());
         listener.watch(id, &self.reactor)?;
         self.scheduler.set_zone(id, &limits, &zone.bindings().gpus);
@@ -49,8 +57,23 @@ impl Broker {
     }
 
     pub(crate) fn make_zone(&mut self, name: &ZoneName, settings: ZoneSettings, lease: bool) -> io::Result<()> {
+        self.make(name, settings, lease, None)
+    }
+
+    /// Makes a zone for a container of another zone's.
+    pub(crate) fn make_part(&mut self, name: &ZoneName, settings: ZoneSettings, whole: &ZoneName) -> io::Result<()> {
+        self.make(name, settings, false, Some(whole.clone()))
+    }
+
+    fn make(
+        &mut self,
+        name: &ZoneName,
+        settings: ZoneSettings,
+        lease: bool,
+        parent: Option<ZoneName>,
+    ) -> io::Result<()> {
         let ZoneLimits { memory, share, .. } = settings.limits;
-        if let Err(error) = self.open_zone(name, settings, lease) {
+        if let Err(error) = self.open_zone(name, settings, lease, parent) {
             self.launcher.spawner().remove_zone_directory(name);
             return Err(error);
         }
@@ -172,12 +195,13 @@ impl Broker {
         }
     }
 
-    /// Puts a worker into the cgroup of the zone that it is about to serve, if that has one.
+    /// Puts a worker into the cgroup of the zone that it is about to serve, if that has one. Parts of a zone are in the
+    /// whole's: they have its limits together.
     pub(crate) fn admit_to_zone(&mut self, id: u64, zone: &ZoneName) -> io::Result<()> {
         let Some(child) = self.workers.get(id).map(|worker| worker.child().id()) else { return Ok(()) };
         // Asked of the zone: a worker of the last broker does not know what it was started for.
         let gpus = self.zones.get(zone).map_or(&[][..], |zone| &zone.bindings().gpus);
-        match self.launcher.spawner().admit(child, zone, gpus) {
+        match self.launcher.spawner().admit(child, &self.zones.family(zone), gpus) {
             Err(error) if self.config.jail != Demand::Require && error.kind() != io::ErrorKind::TimedOut => {
                 tracing::warn!(%zone, %error, "cannot apply the zone's host limits to a worker");
                 Ok(())
@@ -187,7 +211,7 @@ impl Broker {
     }
 
     /// The same for one that has a client: if it forks away from us, it is ended.
-    fn take_into_zone(&mut self, id: u64, zone: &ZoneName) -> io::Result<()> {
+    pub(crate) fn take_into_zone(&mut self, id: u64, zone: &ZoneName) -> io::Result<()> {
         let admitted = self.admit_to_zone(id, zone);
         match (admitted, self.workers.get_mut(id)) {
             (Err(error), Some(worker)) if error.kind() == io::ErrorKind::TimedOut => {
@@ -202,10 +226,28 @@ impl Broker {
 
     /// Makes a zone's limits of host memory and processor time count, for the workers that it has as well.
     pub(crate) fn limit_zone(&mut self, zone: &ZoneName, limits: &ZoneLimits) -> io::Result<()> {
-        match self.launcher.spawner().set_zone(zone, HostLimits::from(limits)) {
+        if self.zones.get(zone).is_some_and(|zone| zone.parent.is_some()) {
+            return Ok(());
+        }
+        let in_force = HostLimits::from(&self.config.host_defaults.in_force(limits));
+        let mut made = self.launcher.spawner().set_zone(zone, in_force);
+        if let Err(error) = &made
+            && limits.host_memory.is_none()
+        {
+            // A default that cannot hold keeps no zone from being made; what was asked for does.
+            if self.launcher.spawner().facts().privileged {
+                static SAID: Once = Once::new();
+                SAID.call_once(|| tracing::info!(%error, "the default limit of host memory is not in force"));
+            }
+            let said = limits.host_memory.filter(|limit| *limit != UNLIMITED);
+            made = self.launcher.spawner().set_zone(zone, HostLimits { memory: said, cpu: limits.host_cpu });
+        }
+        match made {
             Ok(false) => Ok(()),
             Ok(true) => {
-                let inside: Vec<u64> = self.workers.of_zone(zone).map(|(id, _)| id).collect();
+                let is_inside = |of: &ZoneName| self.zones.family(of) == *zone;
+                let workers = self.workers.iter().filter(|(_, worker)| worker.zone().is_some_and(is_inside));
+                let inside: Vec<u64> = workers.map(|(id, _)| id).collect();
                 inside.into_iter().try_for_each(|id| self.take_into_zone(id, zone))
             }
             // Only zones that want such limits get here.

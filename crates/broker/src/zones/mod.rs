@@ -17,9 +17,9 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 pub use budgets::{BudgetError, Budgets};
-pub use standing::ChargeError;
 #[cfg(test)]
 use standing::Standing;
+pub use standing::{ChargeError, Exceeded};
 use state_file::Entry;
 pub use totals::Totals;
 pub use zone::Zone;

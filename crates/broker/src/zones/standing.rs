@@ -14,6 +14,15 @@ pub struct Standing {
     pub room: u64,
 }
 
+/// A limit that is exceeded.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Exceeded<'a> {
+    /// All that it holds for.
+    pub zones: Vec<&'a ZoneName>,
+    /// By how much.
+    pub over: u64,
+}
+
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum ChargeError {
     #[error("over the limit")]
@@ -50,13 +59,13 @@ impl ZoneStore {
         Standing { used, limit, room: room.unwrap_or(u64::MAX) }
     }
 
-    /// Zones that together use more than a limit allows: for each limit that is exceeded, all that it holds for. Budgets of
-    /// which nobody knows what they have are none.
-    pub fn exceeded(&self) -> Vec<Vec<&ZoneName>> {
+    /// Limits that are exceeded, of zones and of those that have one together. Budgets of which nobody knows what they have
+    /// are none.
+    pub fn exceeded(&self) -> Vec<Exceeded<'_>> {
         let over = |limit: u64, holds: &dyn Fn(&ZoneName, &Zone) -> bool| {
             let held = || self.zones.iter().filter(|(name, zone)| holds(name, zone));
             let used = held().fold(0u64, |sum, (_, zone)| sum.saturating_add(zone.ledger.used));
-            (used > limit).then(|| held().map(|(name, _)| name).collect())
+            (used > limit).then(|| Exceeded { zones: held().map(|(name, _)| name).collect(), over: used - limit })
         };
         let own = |(name, zone): (&ZoneName, &Zone)| {
             over(zone.limits().memory?, &|other, zone| other == name || zone.parent.as_ref() == Some(name))
@@ -70,7 +79,7 @@ impl ZoneStore {
     pub fn pinned_room(&self, name: &ZoneName) -> u64 {
         let Some(zone) = self.zones.get(name) else { return 0 };
         let family = zone.parent.as_ref().unwrap_or(name);
-        let Some(limit) = self.zones.get(family).and_then(|parent| parent.limits().pinned) else { return u64::MAX };
+        let Some(limit) = self.zones.get(family).and_then(|parent| parent.pinned.limit) else { return u64::MAX };
         let kin = self.zones.iter().filter(|(name, zone)| *name == family || zone.parent.as_ref() == Some(family));
         limit.saturating_sub(kin.fold(0, |sum: u64, (_, zone)| sum.saturating_add(zone.pinned.used)))
     }

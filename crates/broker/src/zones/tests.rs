@@ -2,7 +2,10 @@ use std::time::{Duration, Instant};
 
 use super::*;
 use crate::ledger::{Accounts, Memory};
+use control::host_defaults::HostDefaults;
 use control::zone::{ZoneBindings, ZoneLimits, ZoneSettings};
+
+const DEFAULTS: HostDefaults = HostDefaults { machine: 64 << 30, gpu_memory: 0 };
 
 #[derive(Default)]
 struct Node {
@@ -24,8 +27,12 @@ impl Node {
         let limits = ZoneLimits { memory, ..ZoneLimits::default() };
         let budgets = budgets.iter().map(|name| (*name).to_owned()).collect();
         let bindings = ZoneBindings { budgets, ..ZoneBindings::default() };
-        let mut made =
-            Zone::new(self.zones.zones.len() as u64, ZoneSettings { limits, bindings, ..Default::default() }, false);
+        let mut made = Zone::new(
+            self.zones.zones.len() as u64,
+            ZoneSettings { limits, bindings, ..Default::default() },
+            DEFAULTS,
+            false,
+        );
         made.parent = parent.map(name);
         self.zones.insert(name(zone), made);
     }
@@ -81,7 +88,8 @@ fn a_namespaces_quota_holds_whatever_its_zones_were_given() {
     assert_eq!(node.stands("x"), (20, Some(50), 30));
     node.zones.budgets.limits.insert("namespace.a".into(), 10);
     assert_eq!(node.stands("x").2, 0, "a quota below what is used grants nothing more");
-    assert_eq!(node.zones.exceeded(), [[&name("x"), &name("y")]]);
+    let exceeded = node.zones.exceeded();
+    assert_eq!(exceeded.iter().map(|limit| limit.zones.clone()).collect::<Vec<_>>(), [[&name("x"), &name("y")]]);
 }
 
 #[test]
@@ -126,7 +134,7 @@ fn there_is_an_end_to_budgets() {
 #[test]
 fn a_leased_zone_goes_with_its_last_lease() {
     let (mut node, now) = (Node::default(), Instant::now());
-    node.zones.insert(name("a"), Zone::new(1, ZoneSettings::default(), true));
+    node.zones.insert(name("a"), Zone::new(1, ZoneSettings::default(), DEFAULTS, true));
     node.zone("b", None, None, &[]);
     for zone in ["a", "a", "b"] {
         node.zones.lease(&name(zone));
@@ -146,7 +154,7 @@ fn a_leased_zone_goes_with_its_last_lease() {
 fn an_adopted_lease_waits_for_its_operator() {
     let (mut node, now) = (Node::default(), Instant::now());
     for zone in ["a", "b"] {
-        node.zones.insert(name(zone), Zone::new(1, ZoneSettings::default(), true));
+        node.zones.insert(name(zone), Zone::new(1, ZoneSettings::default(), DEFAULTS, true));
         let (settings, parent) = (ZoneSettings::default(), None);
         node.zones.adopt(Entry { name: name(zone), settings, leased: true, configured: false, parent }, now);
     }
@@ -200,7 +208,7 @@ fn a_successor_finds_zones_and_totals() {
     node.zones.write_totals(&totals_file);
     let mut next = Node::default();
     for entry in state_file::read(&zones_file) {
-        next.zones.insert(entry.name.clone(), Zone::new(1, entry.settings.clone(), entry.leased));
+        next.zones.insert(entry.name.clone(), Zone::new(1, entry.settings.clone(), DEFAULTS, entry.leased));
         next.zones.adopt(entry, Instant::now());
     }
     next.zones.resume_totals(&totals_file);
@@ -218,7 +226,7 @@ fn spares_are_kept_for_each_set_of_gpus_once() {
     for (number, gpus) in [vec![0], vec![1], vec![0]].into_iter().enumerate() {
         let bindings = ZoneBindings { gpus, ..ZoneBindings::default() };
         let settings = ZoneSettings { bindings, ..ZoneSettings::default() };
-        node.zones.insert(name(&format!("z{number}")), Zone::new(1, settings, false));
+        node.zones.insert(name(&format!("z{number}")), Zone::new(1, settings, DEFAULTS, false));
     }
     let of = |gpu| Kind { fresh: false, gpus: vec![gpu] };
     assert_eq!(node.zones.spare_kinds(), [of(0), of(1)].into());
@@ -247,7 +255,7 @@ fn files_of_the_last_version_are_read() {
     let budgets = file("budgets.json", r#"{"limits":{"namespace.n":50},"free":["namespace.m"]}"#);
     let mut node = Node::default();
     for entry in state_file::read(&zones) {
-        node.zones.insert(entry.name.clone(), Zone::new(1, entry.settings.clone(), entry.leased));
+        node.zones.insert(entry.name.clone(), Zone::new(1, entry.settings.clone(), DEFAULTS, entry.leased));
         node.zones.adopt(entry, Instant::now());
     }
     node.zones.resume_totals(&totals);
@@ -263,4 +271,17 @@ fn files_of_the_last_version_are_read() {
     let counted = (zone.totals.clients_served, zone.ledger.refused, zone.totals.runaways, zone.totals.suspensions);
     assert_eq!(counted, (7, 3, 1, 2));
     assert_eq!((node.zones.parts(&name("a")), node.stands("a").1), (vec![name("a.1")], Some(50)));
+}
+
+#[test]
+fn pinned_memory_is_limited_unless_an_operator_lifts_it() {
+    let zone = |pinned| {
+        let settings = ZoneSettings::from(ZoneLimits { pinned, ..ZoneLimits::default() });
+        Zone::new(1, settings, DEFAULTS, false)
+    };
+    assert_eq!((zone(None).pinned.limit, zone(None).limits().pinned), (Some(16 << 30), None));
+    let mut lifted = zone(Some(control::zone::UNLIMITED));
+    assert_eq!((lifted.pinned.limit, lifted.limits_in_force().pinned), (None, None));
+    lifted.set_limits(ZoneLimits::default());
+    assert_eq!((lifted.pinned.limit, lifted.limits_in_force().host_memory), (Some(16 << 30), Some(16 << 30)));
 }

@@ -6,6 +6,7 @@ use super::totals::Totals;
 use crate::ledger::{Account, Accounts, Ledger, Memory};
 use crate::throttle::Throttle;
 use control::ZoneName;
+use control::host_defaults::HostDefaults;
 use control::zone::{ZoneBindings, ZoneLimits, ZoneSettings};
 
 /// Log lines about what a zone's clients were refused: so many at once, and then one each few seconds.
@@ -15,6 +16,8 @@ const COMPLAIN_EVERY: Duration = Duration::from_secs(3);
 pub struct Zone {
     pub id: u64,
     settings: ZoneSettings,
+    /// What holds where the settings say nothing.
+    defaults: HostDefaults,
     /// The zone that it is a part of.
     pub parent: Option<ZoneName>,
     pub ledger: Ledger,
@@ -40,13 +43,15 @@ pub struct Lifetime {
 }
 
 impl Zone {
-    pub fn new(id: u64, settings: ZoneSettings, leased: bool) -> Self {
+    pub fn new(id: u64, settings: ZoneSettings, defaults: HostDefaults, leased: bool) -> Self {
+        let limits = defaults.in_force(&settings.limits);
         Self {
             id,
             parent: None,
-            ledger: Ledger::new(settings.limits.memory),
-            pinned: Ledger::new(settings.limits.pinned),
+            ledger: Ledger::new(limits.memory),
+            pinned: Ledger::new(limits.pinned),
             settings,
+            defaults,
             lifetime: Lifetime { leased, ..Lifetime::default() },
             totals: Totals::default(),
             complaints: Throttle::new(COMPLAINTS, COMPLAIN_EVERY),
@@ -57,8 +62,14 @@ impl Zone {
         &self.settings
     }
 
+    /// What was said of it.
     pub fn limits(&self) -> &ZoneLimits {
         &self.settings.limits
+    }
+
+    /// What holds, defaults included.
+    pub fn limits_in_force(&self) -> ZoneLimits {
+        self.defaults.in_force(&self.settings.limits)
     }
 
     pub fn bindings(&self) -> &ZoneBindings {
@@ -68,6 +79,7 @@ impl Zone {
     /// New limits count at once. What is in use beyond them stays in use, and nothing is added to it.
     pub fn set_limits(&mut self, limits: ZoneLimits) {
         self.settings.limits = limits;
+        let limits = self.limits_in_force();
         self.ledger.limit = limits.memory;
         self.pinned.limit = limits.pinned;
     }

@@ -15,12 +15,14 @@ use std::time::Duration;
 use broker::{Broker, Config, Meter, Reload, Suspend};
 use control::admin::{AdminClient, Answer, Request, Status, ZoneStatus};
 use control::backend::Backend;
+use control::host_defaults::HostDefaults;
 use control::jail::Demand;
 use control::messages::ToBroker;
 use control::meter::{self, Reading};
 use control::packet;
+use control::spawner::SLOTS;
 use control::statistics;
-use control::zone::{Change, ZoneChange, ZoneSettings};
+use control::zone::{Change, Labels, ZoneChange, ZoneSettings};
 use control::{BrokerLink, ZoneLimits};
 use idm::bootstrap::{self, Attach, Hello, Welcome, WelcomeStatus};
 use libtest_mimic::{Arguments, Trial};
@@ -58,7 +60,7 @@ fn main() {
     }
 }
 
-const TESTS: [(&str, fn()); 37] = [
+const TESTS: [(&str, fn()); 40] = [
     ("a_client_gets_a_worker_and_leaves_nothing", a_client_gets_a_worker_and_leaves_nothing),
     ("a_zone_has_one_limit_for_all_its_workers", a_zone_has_one_limit_for_all_its_workers),
     ("a_killed_client_frees_its_ledger", a_killed_client_frees_its_ledger),
@@ -92,6 +94,9 @@ const TESTS: [(&str, fn()); 37] = [
     ("a_lowered_limit_takes_nothing_away_and_gives_nothing", a_lowered_limit_takes_nothing_away_and_gives_nothing),
     ("pinned_memory_has_an_account_of_its_own", pinned_memory_has_an_account_of_its_own),
     ("memory_that_was_never_asked_for_counts_and_is_ended", memory_that_was_never_asked_for_counts_and_is_ended),
+    ("many_small_overdrafts_of_a_zone_are_one", many_small_overdrafts_of_a_zone_are_one),
+    ("a_warm_context_is_paid_for_by_who_gets_it", a_warm_context_is_paid_for_by_who_gets_it),
+    ("every_zone_has_workers_whatever_others_do", every_zone_has_workers_whatever_others_do),
     ("zones_are_made_changed_killed_and_removed", zones_are_made_changed_killed_and_removed),
     ("figures_outlive_worker_and_broker", figures_outlive_worker_and_broker),
     ("a_status_of_any_length_arrives", a_status_of_any_length_arrives),
@@ -457,6 +462,74 @@ fn memory_that_was_never_asked_for_counts_and_is_ended() {
     measure(format!("{first} {}\n", 45 * MIB));
     until("only what was granted counts", || node.zone("a").used == 50 * MIB);
     std::fs::remove_file(beside(&node.state_dir, "meter")).unwrap();
+}
+
+fn many_small_overdrafts_of_a_zone_are_one() {
+    let node = Node::start();
+    let clients: Vec<Client> = (0..4).map(|_| Client::connect(&node.socket("a"))).collect();
+    // None of them has more than is allowed to all together.
+    let pids: Vec<u32> = node.zone("a").workers.iter().map(|worker| worker.pid).collect();
+    let lines: Vec<String> = pids.iter().map(|pid| format!("{pid} {}\n", 40 * MIB)).collect();
+    measure(&node, lines.concat());
+    until("one is ended", || node.zone("a").overdrafts == 1);
+    until("the others fit", || node.zone("a").used == 120 * MIB);
+    assert_eq!(node.zone("a").overdrafts, 1, "with the allowance they fit");
+    let alive = pids.iter().filter(|pid| is_alive(**pid)).count();
+    assert_eq!(alive, 3);
+    drop(clients);
+}
+
+fn a_warm_context_is_paid_for_by_who_gets_it() {
+    let mut node = Node::start_with(|state_dir| {
+        std::fs::write(beside(state_dir, "context"), (60 * MIB).to_string()).unwrap();
+    });
+    until("a spare waits", || node.status().spare_workers == 1);
+    assert_eq!(node.zone("a").used, 0, "the node's");
+    let first = Client::connect(&node.socket("a"));
+    assert_eq!(node.zone("a").used, 60 * MIB, "it has done nothing yet");
+    // There is no room for a second one: who comes gets a worker that has none, and is refused one.
+    let second = Client::connect(&node.socket("a"));
+    assert_eq!(node.zone("a").used, 60 * MIB);
+    assert_eq!(second.ask(&format!("+{}", 60 * MIB)), "OverLimit");
+    assert_eq!(Client::connect(&node.socket("b")).ask(&format!("+{}", 40 * MIB)), "granted");
+    // A successor knows it, and what a worker gives back of it is its own.
+    node.kill_broker();
+    node.restart();
+    until("the workers are back", || node.zone("a").used == 60 * MIB);
+    first.ask(&format!("-{}", 60 * MIB));
+    until("it is given back", || second.ask(&format!("+{}", 60 * MIB)) == "granted");
+    drop(second);
+    until("and free again", || node.zone("a").used == 0);
+}
+
+fn every_zone_has_workers_whatever_others_do() {
+    // A quarter is set aside, so 24 are for clients: 20 are guaranteed, 4 to each zone, and 4 are for whoever comes first.
+    let node = Node::start_with(|state_dir| std::fs::write(beside(state_dir, "slots"), "32").unwrap());
+    for zone in ["x", "y", "z"] {
+        let settings = ZoneSettings {
+            labels: Labels { namespace: "greedy".into(), ..Labels::default() },
+            ..ZoneSettings::default()
+        };
+        let request = Request::CreateZone { name: zone.parse().unwrap(), settings };
+        assert!(matches!(node.admin().ask(&request), Ok(Answer::Zone { .. })));
+    }
+    let fill = |zone: &str| {
+        let mut clients = Vec::new();
+        let why = loop {
+            match Client::try_connect(&node.socket(zone)) {
+                Ok(client) => clients.push(client),
+                Err((status, text)) => break (status, text),
+            }
+        };
+        assert_eq!(why.0, Some(WelcomeStatus::ZoneFull));
+        assert!(why.1.contains("no worker to spare"), "{}", why.1);
+        clients
+    };
+    let greedy: Vec<Vec<Client>> = ["x", "y", "z"].map(fill).into();
+    assert_eq!(greedy.iter().map(Vec::len).collect::<Vec<_>>(), [4 + 2, 4, 4], "one owner has half of what is free");
+    assert_eq!((fill("a").len(), fill("b").len()), (4 + 2, 4));
+    until("what was refused is counted", || node.zone("b").clients_refused == 1);
+    drop(greedy);
 }
 
 /// What the meter finds from now on: numbers of processes, and bytes.

@@ -20,7 +20,7 @@ impl Node {
     }
 
     /// Starts a broker when its state directory is prepared.
-    fn start_with(prepare: impl FnOnce(&Path)) -> Self {
+    pub fn start_with(prepare: impl FnOnce(&Path)) -> Self {
         let directory = testkit::directory();
         let state_dir = directory.join("s");
         prepare(&state_dir);
@@ -96,14 +96,21 @@ pub struct Client {
 
 impl Client {
     pub fn connect(path: &Path) -> Self {
+        Self::try_connect(path).unwrap_or_else(|(status, text)| panic!("{status:?}: {text}"))
+    }
+
+    /// A client, or what it was refused with.
+    pub fn try_connect(path: &Path) -> Result<Self, (Option<WelcomeStatus>, String)> {
         let broker = bootstrap::connect(path).unwrap();
         bootstrap::send(&broker, &Hello::new(cuda_abi::wire::fingerprint(), 0), &[]).unwrap();
         let (welcome, mut fds) = bootstrap::recv::<Welcome>(&broker).unwrap();
-        assert_eq!(welcome.status(), Some(WelcomeStatus::Ok), "{}", welcome.text());
+        if welcome.status() != Some(WelcomeStatus::Ok) {
+            return Err((welcome.status(), welcome.text().to_owned()));
+        }
         let socket = fds.remove(0);
         // The worker of these tests has no use for what it shares with us.
         bootstrap::recv::<Attach>(&socket).unwrap();
-        Self { socket }
+        Ok(Self { socket })
     }
 
     pub fn ask(&self, text: &str) -> String {

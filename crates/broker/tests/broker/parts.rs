@@ -2,6 +2,11 @@
 
 use super::*;
 
+/// What a test has put beside the state directory.
+fn number(state_dir: &Path, kind: &str) -> Option<usize> {
+    std::fs::read_to_string(beside(state_dir, kind)).ok()?.parse().ok()
+}
+
 pub fn as_broker(state_dir: &Path) {
     let zone = |name: &str| {
         let limits = ZoneLimits { memory: Some(100 * MIB), share: 50, ..ZoneLimits::default() };
@@ -16,7 +21,9 @@ pub fn as_broker(state_dir: &Path) {
         spare_workers: 1,
         jail: Demand::Off,
         worker_uids: 0x3000_0000,
-        context_memory: 0,
+        context_memory: number(state_dir, "context").unwrap_or(0) as u64,
+        host_defaults: HostDefaults::default(),
+        max_workers: number(state_dir, "slots").unwrap_or(SLOTS),
         meter: Some(Meter { allowance: 50 * MIB }),
         max_clients_per_zone: 8,
         watchdog: None,
@@ -36,6 +43,7 @@ pub fn as_broker(state_dir: &Path) {
         meter: Some(helper("as-meter", "meter")),
         mover: Some(helper("as-mover", "moves")),
         json_logs: false,
+        host_memory: None,
     };
     let mut broker = match Broker::start(config, Arc::new(Local::open(settings))) {
         Ok(broker) => broker,

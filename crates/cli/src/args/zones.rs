@@ -2,7 +2,8 @@
 
 use clap::{Args, Subcommand};
 use control::ZoneName;
-use control::zone::{MAX_HOST_CPU, MAX_PRIORITY, MAX_SHARE};
+use control::spawner::SLOTS;
+use control::zone::{MAX_GRAPH_NODES, MAX_HOST_CPU, MAX_PRIORITY, MAX_SHARE};
 
 use super::AdminArgs;
 
@@ -141,6 +142,12 @@ pub struct SettingArgs {
     /// CPU time of all workers together in percent of one CPU, or "unlimited"
     #[arg(long, value_name = "PERCENT", value_parser = parse_host_cpu)]
     pub host_cpu: Option<Limit>,
+    /// Nodes of CUDA graphs and captures of each client, or "unlimited"
+    #[arg(long, value_name = "N", value_parser = parse_graph_nodes)]
+    pub graph_nodes: Option<Limit>,
+    /// Clients that the zone can have whatever other zones do
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(0..=SLOTS as i64))]
+    pub workers: Option<u32>,
     /// Pod label in metrics
     #[arg(long)]
     pub pod: Option<String>,
@@ -179,6 +186,15 @@ fn parse_percent(text: &str, most: u32) -> Result<Limit, String> {
         ("unlimited", _) => Ok(Limit::Unlimited),
         (_, Some(percent)) => Ok(Limit::At(percent)),
         _ => Err(format!("expected a percentage between 1 and {most}, or unlimited")),
+    }
+}
+
+fn parse_graph_nodes(text: &str) -> Result<Limit, String> {
+    let count = text.parse().ok().filter(|count| (1..=MAX_GRAPH_NODES).contains(count));
+    match (text, count) {
+        ("unlimited", _) => Ok(Limit::Unlimited),
+        (_, Some(count)) => Ok(Limit::At(count)),
+        _ => Err(format!("expected a number between 1 and {MAX_GRAPH_NODES}, or unlimited")),
     }
 }
 

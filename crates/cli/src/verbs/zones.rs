@@ -90,6 +90,8 @@ impl SettingArgs {
                 Some(Limit::Unlimited) => Change::Clear,
                 Some(Limit::At(percent)) => Change::Set(u32::try_from(percent).unwrap_or(u32::MAX)),
             },
+            graph_nodes: size(self.graph_nodes),
+            workers: self.workers.map_or(Change::Keep, Change::Set),
             share: self.share,
             priority: self.priority,
             pod: self.pod.clone(),
@@ -102,8 +104,8 @@ impl SettingArgs {
 
 fn table(zones: &[ZoneStatus]) -> String {
     let mut text = format!(
-        "{:<20} {:>10} {:>10} {:>10} {:>6} {:>5} {:>5} {:>8}  {}\n",
-        "ZONE", "USED", "LIMIT", "PINNED", "SHARE", "CAP", "PRIO", "CLIENTS", "POD"
+        "{:<20} {:>10} {:>10} {:>10} {:>10} {:>6} {:>5} {:>5} {:>8}  {}\n",
+        "ZONE", "USED", "LIMIT", "PINNED", "HOST", "SHARE", "CAP", "PRIO", "CLIENTS", "POD"
     );
     let size = |bytes: Option<u64>| bytes.map_or("-".to_owned(), |bytes| Size(bytes).to_string());
     for zone in zones {
@@ -112,11 +114,12 @@ fn table(zones: &[ZoneStatus]) -> String {
             (namespace, pod) => format!("{namespace}/{pod}"),
         };
         let line = format!(
-            "{:<20} {:>10} {:>10} {:>10} {:>6} {:>5} {:>5} {:>8}  {pod}",
+            "{:<20} {:>10} {:>10} {:>10} {:>10} {:>6} {:>5} {:>5} {:>8}  {pod}",
             zone.name.as_str(),
             Size(zone.used).to_string(),
             size(zone.limits.memory),
             size(zone.limits.pinned),
+            size(zone.limits.host_memory),
             zone.limits.share,
             zone.limits.cap.map_or("-".to_owned(), |cap| format!("{cap}%")),
             zone.limits.priority,

@@ -1,15 +1,15 @@
 //! The control groups around workers, which the broker makes: a jail cannot be built from inside alone.
 //!
 //! ```text
-//! <the broker's own group>/bulkhead-<number of the state directory>/
+//! <the broker's own group>/bulkhead-<number of the state directory>/    all workers: host memory
 //!     w7/               a worker: device rules, number of processes
-//!     zone-team-a/      a zone that has limits of host memory or processor time
+//!     zone-team-a/      a zone that has limits of host memory or processor time, as all have by default
 //!         w3/           one of its workers
 //! ```
 //!
-//! A worker that waits for a client is in a group of its own from its first instruction on. It is moved only if its
-//! zone has limits of its own, before it hears of its client: a move costs the kernel milliseconds, and everybody who
-//! wants to fork meanwhile waits.
+//! A worker that waits for a client is in a group of its own from its first instruction on. It is moved if its zone has
+//! limits, before it hears of its client: a move costs the kernel milliseconds, and everybody who wants to fork meanwhile
+//! waits.
 //!
 //! Which hierarchies there are differs from machine to machine: version 2 has everything in one tree, version 1 a tree for
 //! each controller, and both may be there at once. A group is made in all trees that give something, under the same
@@ -143,6 +143,15 @@ impl Cgroups {
         &self.reasons
     }
 
+    /// Limits the host memory of all workers together.
+    pub fn limit_all(&self, memory: Option<u64>) -> io::Result<()> {
+        match self.trees.iter().find(|tree| tree.has(Controller::Memory)) {
+            Some(tree) => group::limit_memory(tree.version, &tree.root, memory),
+            None if memory.is_some() => Err(io::Error::other("no cgroup controller for memory")),
+            None => Ok(()),
+        }
+    }
+
     /// Whether limits can be kept here; else, what is lacking for it.
     pub fn can_limit(&self, limits: HostLimits) -> Result<(), &'static str> {
         match limits {
@@ -191,10 +200,12 @@ impl Cgroups {
         Ok(())
     }
 
-    /// What the last broker left of a worker that is ours now.
+    /// What the last broker left of a worker that is ours now; it may have had it in another group.
     pub fn adopt(&mut self, slot: usize, zone: Option<&ZoneName>) {
         let inner = zone.map(|zone| Path::new(&group_of(zone)).join(leaf(slot)));
-        for path in inner.into_iter().chain([PathBuf::from(leaf(slot))]) {
+        let others = self.trees.iter().flat_map(|tree| group::children(&tree.root));
+        let others: Vec<PathBuf> = others.map(|group| group.join(leaf(slot))).collect();
+        for path in inner.into_iter().chain([PathBuf::from(leaf(slot))]).chain(others) {
             if self.trees.iter().any(|tree| group::has_processes(&tree.root.join(&path))) {
                 self.workers.insert(slot, path);
                 return;

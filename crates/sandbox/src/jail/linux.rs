@@ -13,7 +13,7 @@ use rustix::process::{DumpableBehavior, Resource, Rlimit, Signal};
 
 use super::plan::{Namespace, Step};
 use super::policy::BindKind;
-use super::{Kernel, seccomp};
+use super::{Kernel, seccomp, tether};
 
 const RDONLY: u64 = libc::MOUNT_ATTR_RDONLY;
 const NOSUID: u64 = libc::MOUNT_ATTR_NOSUID;
@@ -240,8 +240,10 @@ fn set_ids(user: u32, group: u32) -> io::Result<()> {
 /// Becomes an ordinary user for good, with one group and no way back. For a process of ours that is not jailed.
 pub fn become_user(user: u32, group: u32) -> io::Result<()> {
     prctl(libc::PR_SET_NO_NEW_PRIVS, 1)?;
-    set_ids(user, group)?;
-    drop_capabilities()
+    tether::stay_tied(|| {
+        set_ids(user, group)?;
+        drop_capabilities()
+    })
 }
 
 fn drop_capabilities() -> io::Result<()> {
@@ -263,7 +265,7 @@ pub fn keep_capabilities(keep: &[u32]) -> io::Result<()> {
     }
     prctl(libc::PR_SET_NO_NEW_PRIVS, 1)?;
     let has = rustix::thread::capabilities(None)?.permitted.bits();
-    set_capabilities(keep & has)
+    tether::stay_tied(|| set_capabilities(keep & has))
 }
 
 fn set_capabilities(keep: u64) -> io::Result<()> {

@@ -195,8 +195,6 @@ const SOFT: &[libc::c_long] = &[
     libc::SYS_sysinfo,
     libc::SYS_uname,
     libc::SYS_prlimit64,
-    // Names of threads and mappings; nothing that it gives back can be taken again, for no_new_privs is set.
-    libc::SYS_prctl,
     // The watched end of a client.
     libc::SYS_pidfd_open,
     libc::SYS_waitid,
@@ -236,6 +234,9 @@ const NAMESPACE_FLAGS: [libc::c_int; 7] = [
     libc::CLONE_NEWUTS,
     libc::CLONE_NEWCGROUP,
 ];
+
+/// A worker ends with its guard. One that has fallen would else outlive it, and all that the broker does to end it.
+const UNTIE: u64 = libc::PR_SET_PDEATHSIG as u64;
 
 type Rules = BTreeMap<i64, Vec<SeccompRule>>;
 
@@ -288,6 +289,8 @@ fn allowed_soft() -> Result<Rules, seccompiler::BackendError> {
     for call in [libc::SYS_socket, libc::SYS_socketpair] {
         rules.insert(call, vec![when(0, SeccompCmpOp::Eq, libc::AF_UNIX as u64)?]);
     }
+    // Names of threads and mappings; nothing that it gives back can be taken again, for no_new_privs is set.
+    rules.insert(libc::SYS_prctl, vec![when(0, SeccompCmpOp::Ne, UNTIE)?]);
     // Ringing the bell of a client that is in a guest; the descriptor is good for that client's domain alone.
     rules.insert(libc::SYS_ioctl, vec![when(1, SeccompCmpOp::Eq, xen::sys::evtchn::NOTIFY)?]);
     Ok(rules)
@@ -303,6 +306,7 @@ fn refused_nvidia() -> Result<Rules, seccompiler::BackendError> {
     for call in [libc::SYS_socket, libc::SYS_socketpair] {
         rules.insert(call, vec![when(0, SeccompCmpOp::Ne, libc::AF_UNIX as u64)?]);
     }
+    rules.insert(libc::SYS_prctl, vec![when(0, SeccompCmpOp::Eq, UNTIE)?]);
     // A descriptor of /dev/xen/gntdev could choose pages of any domain; a worker maps what was chosen for it. The driver's
     // own requests are of other kinds.
     let kind = u64::from(xen::sys::gntdev::KIND) << 8;

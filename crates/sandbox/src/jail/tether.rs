@@ -19,6 +19,16 @@ pub fn die_with_parent(command: &mut Command) {
     unsafe { command.pre_exec(tie) };
 }
 
+/// Makes a change of credentials, by which the kernel forgets whose death is ours, and reminds it.
+pub(super) fn stay_tied(change: impl FnOnce() -> io::Result<()>) -> io::Result<()> {
+    let (signal, parent) = (rustix::process::parent_process_death_signal()?, rustix::process::getppid());
+    change()?;
+    let Some(signal) = signal else { return Ok(()) };
+    rustix::process::set_parent_process_death_signal(Some(signal))?;
+    // The parent may have ended in between.
+    if rustix::process::getppid() == parent { Ok(()) } else { Err(io::ErrorKind::NotFound.into()) }
+}
+
 /// The child leads a session of its own: Ctrl-C at our terminal is for us, and the terminal is none of a worker's.
 pub fn lead_session(command: &mut Command) {
     let lead = || rustix::process::setsid().map(drop).map_err(io::Error::from);

@@ -24,6 +24,13 @@ impl Memory {
     }
 }
 
+impl Memory {
+    /// What the ledger has granted already.
+    pub(crate) fn granted(&self, bytes: u64) -> Charge {
+        Charge { ledger: self.ledger.clone(), bytes }
+    }
+}
+
 impl Drop for Charge {
     fn drop(&mut self) {
         if self.bytes > 0 {

@@ -7,7 +7,7 @@ use cuda_abi::constants::host_register_flag;
 use cuda_abi::error::*;
 use cuda_abi::plan;
 use cuda_abi::types::c_void;
-use rustix::fs::SealFlags;
+use rustix::fs::{SealFlags, SeekFrom};
 use rustix::mm::{MapFlags, ProtFlags};
 use xen::sys::Place;
 use xen::sys::gntdev::ForeignPages;
@@ -133,11 +133,14 @@ impl Memory {
 /// A file that the client can shrink would fault this process, and so would huge pages that it gives back. Pages that
 /// nobody has touched would be allocated by registering them, on the node's account.
 fn is_safe(file: BorrowedFd<'_>, len: u64) -> bool {
-    const BLOCK: u64 = 512;
     let sealed = rustix::fs::fcntl_get_seals(file.as_fd()).is_ok_and(|seals| seals.contains(SealFlags::SHRINK));
     let Ok(stat) = rustix::fs::fstat(file) else { return false };
-    let touched = stat.st_size as u64 >= len && (stat.st_blocks as u64).saturating_mul(BLOCK) >= len;
-    sealed && touched && stat.st_blksize as u64 == PAGE
+    sealed && stat.st_size as u64 >= len && is_touched(file, len) && stat.st_blksize as u64 == PAGE
+}
+
+/// Whether the first `len` bytes have no hole among them; pages elsewhere in the file are none of these.
+fn is_touched(file: BorrowedFd<'_>, len: u64) -> bool {
+    rustix::fs::seek(file, SeekFrom::Hole(0)).is_ok_and(|hole| hole >= len)
 }
 
 /// Puts the reservation back where an arena was.
@@ -148,4 +151,54 @@ unsafe fn unmap(address: u64, len: u64) {
     let flags = MapFlags::PRIVATE | MapFlags::NORESERVE | MapFlags::FIXED;
     // SAFETY: the range is an arena in the reserved host range, and the caller vouches that nobody uses it.
     let _ = unsafe { rustix::mm::mmap_anonymous(address as *mut c_void, len as usize, ProtFlags::empty(), flags) };
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs::File;
+    use std::os::unix::fs::FileExt;
+
+    use rustix::fs::{MemfdFlags, fcntl_add_seals, memfd_create};
+
+    use super::*;
+
+    const PAGES: u64 = 8;
+
+    fn sealed(pages: u64) -> File {
+        let file = File::from(memfd_create("arena", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING).unwrap());
+        file.set_len(pages * PAGE).unwrap();
+        fcntl_add_seals(&file, SealFlags::SHRINK).unwrap();
+        file
+    }
+
+    fn touch(file: &File, pages: std::ops::Range<u64>) {
+        pages.for_each(|page| file.write_all_at(&[1], page * PAGE).unwrap());
+    }
+
+    #[test]
+    fn pages_elsewhere_in_the_file_do_not_count() {
+        let file = sealed(2 * PAGES);
+        // As many blocks as are needed, behind the range.
+        touch(&file, PAGES..2 * PAGES);
+        assert!(!is_safe(file.as_fd(), PAGES * PAGE));
+        touch(&file, 0..PAGES - 1);
+        assert!(!is_safe(file.as_fd(), PAGES * PAGE), "one page is missing");
+        touch(&file, PAGES - 1..PAGES);
+        assert!(is_safe(file.as_fd(), PAGES * PAGE) && is_safe(file.as_fd(), 2 * PAGES * PAGE));
+        assert!(!is_safe(file.as_fd(), (2 * PAGES + 1) * PAGE), "it is not as long");
+    }
+
+    #[test]
+    fn pages_that_a_mapping_populated_are_touched() {
+        let file = sealed(PAGES);
+        assert!(!is_safe(file.as_fd(), PAGES * PAGE));
+        let (prot, flags) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::SHARED | MapFlags::POPULATE);
+        let len = (PAGES * PAGE) as usize;
+        // SAFETY: a new mapping at a place that the kernel chooses; it is unmapped unused.
+        unsafe {
+            let mapped = rustix::mm::mmap(std::ptr::null_mut(), len, prot, flags, &file, 0).unwrap();
+            rustix::mm::munmap(mapped, len).unwrap();
+        }
+        assert!(is_safe(file.as_fd(), PAGES * PAGE));
+    }
 }

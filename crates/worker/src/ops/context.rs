@@ -36,14 +36,18 @@ pub(super) fn hold_primary(worker: &Worker, device: u32) -> Result<(), Refusal> 
     register_region(worker)
 }
 
-/// A primary context for the client, which pays for it from its first use on; until then a warm one is the node's.
+/// A primary context for the client, which pays before it is made. What a spare has made is paid for already.
 fn use_primary(worker: &Worker, device: u32) -> Result<(), Refusal> {
+    if worker.handles.context(1 + device).is_some_and(|context| context.charge.get().is_some()) {
+        return Ok(());
+    }
+    let charge = match worker.take_prepaid(device) {
+        Some(bytes) => worker.memory.granted(bytes),
+        None => worker.memory.charge(worker.context_memory())?,
+    };
     hold_primary(worker, device)?;
-    let _one_at_a_time = worker.starting();
-    if let Some(context) = worker.handles.context(1 + device)
-        && context.charge.get().is_none()
-    {
-        let charge = worker.memory.charge(worker.context_memory())?;
+    if let Some(context) = worker.handles.context(1 + device) {
+        // Where another thread was quicker, this charge is given back.
         let _ = context.charge.set(std::sync::Arc::new(charge));
     }
     Ok(())

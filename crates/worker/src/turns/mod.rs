@@ -36,7 +36,7 @@ use super::Worker;
 use control::dispatch::{DispatchState, Report, WorkerDispatch};
 use flow::Flow;
 use marks::Marks;
-pub(crate) use recent::note_stream;
+pub(crate) use recent::{forget_stream, named_stream, note_stream};
 pub(crate) use submits::submits;
 pub(crate) use watch::start;
 

@@ -36,7 +36,7 @@ pub(crate) fn note_stream(word: u64, context: u32) {
     }
 }
 
-pub(super) fn forget_stream() {
+pub(crate) fn forget_stream() {
     LAST.set(NONE);
 }
 
@@ -57,6 +57,11 @@ pub(super) fn last_stream(worker: &Worker) -> Option<(u32, Arc<Object>)> {
         NONE => find(worker, DEFAULT | u64::from(worker.context_tag()) << 1),
         word => find(worker, word),
     }
+}
+
+/// The stream that this thread's last message has named, if any.
+pub(crate) fn named_stream(worker: &Worker) -> Option<Arc<Object>> {
+    find(worker, LAST.get()).map(|(_, stream)| stream)
 }
 
 /// Streams that were used lately.

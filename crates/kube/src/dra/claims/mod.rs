@@ -167,6 +167,8 @@ impl Terms {
                     share: known.share.saturating_add(limits.share).min(MAX_SHARE),
                     cap: known.cap.into_iter().chain(limits.cap).min(),
                     pinned: lower(known.pinned, limits.pinned),
+                    host_memory: lower(known.host_memory, limits.host_memory),
+                    host_cpu: known.host_cpu.into_iter().chain(limits.host_cpu).min(),
                     ..*known
                 };
             }
@@ -242,6 +244,32 @@ mod tests {
         assert_eq!((limits.cap, limits.priority, limits.pinned), (Some(50), 3, Some(1 << 30)));
         assert_eq!(of(serde_json::json!({ "cap": 20 })).unwrap().cap, Some(20));
         assert!(of(serde_json::json!({ "priority": 9 })).unwrap_err().to_string().contains("DeviceClass"));
+    }
+
+    #[test]
+    fn a_claim_limits_the_host_and_lifts_no_default() {
+        let of = |class: serde_json::Value, claim: serde_json::Value| {
+            let config = serde_json::json!([parameters("FromClass", class), parameters("FromClaim", claim)]);
+            zone_limits(&allocated(serde_json::json!([result("1Gi", "1")]), config))
+        };
+        let said = serde_json::json!({ "hostMemory": "512Mi", "hostCpu": 150, "pinnedMemory": "64Mi" });
+        let limits = of(serde_json::json!({}), said.clone()).unwrap();
+        assert_eq!(
+            (limits.host_memory, limits.host_cpu, limits.pinned),
+            (Some(512 << 20), Some(150), Some(64 << 20))
+        );
+        // The node's default is what a class without a word gives.
+        let much = serde_json::json!({ "hostMemory": "4000Ti", "hostCpu": 9999, "pinnedMemory": "4000Ti" });
+        let default = control::host_defaults::HostDefaults::default().in_force(&ZoneLimits::default());
+        let limits = of(serde_json::json!({}), much.clone()).unwrap();
+        assert_eq!((limits.host_memory, limits.pinned), (default.host_memory, default.pinned));
+        let limits = of(much.clone(), said).unwrap();
+        assert_eq!((limits.host_memory, limits.host_cpu), (Some(512 << 20), Some(150)));
+        assert_eq!(of(much, serde_json::json!({})).unwrap().host_memory, Some(4000 << 40), "a class may give more");
+        let refused = |claim| of(serde_json::json!({}), claim).unwrap_err().to_string();
+        assert!(refused(serde_json::json!({ "hostMemory": "1Mi" })).contains("at least 64Mi"));
+        assert!(refused(serde_json::json!({ "hostCpu": 0 })).contains("hostCpu must be between"));
+        assert!(refused(serde_json::json!({ "hostMemory": "much" })).contains("hostMemory"));
     }
 
     #[test]

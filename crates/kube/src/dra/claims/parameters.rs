@@ -1,7 +1,8 @@
 //! `config[].opaque.parameters` of a claim or a class.
 
 use control::ZoneLimits;
-use control::zone::MAX_PRIORITY;
+use control::host_defaults::HostDefaults;
+use control::zone::{MAX_HOST_CPU, MAX_PRIORITY, MIN_HOST_MEMORY};
 use k8s_openapi::api::resource::v1::{DeviceAllocationConfiguration, ResourceClaim};
 use serde::Deserialize;
 
@@ -19,6 +20,8 @@ struct Text {
     cap: Option<u32>,
     priority: Option<u32>,
     pinned_memory: Option<String>,
+    host_memory: Option<String>,
+    host_cpu: Option<u32>,
 }
 
 /// What they said, and of which requests.
@@ -29,6 +32,10 @@ pub struct Parameters {
     cap: Option<u32>,
     priority: Option<u32>,
     pinned: Option<u64>,
+    host_memory: Option<u64>,
+    host_cpu: Option<u32>,
+    /// The cluster's operator has said it.
+    from_class: bool,
 }
 
 /// Those of a claim that are for us, in order.
@@ -62,8 +69,18 @@ impl Parameters {
         if pinned == Some(0) {
             return Err("pinnedMemory must be greater than 0".to_owned());
         }
+        let host_memory = text.host_memory.as_deref().map(quantity::parse).transpose();
+        let host_memory = host_memory.map_err(|error| format!("hostMemory: {error}"))?;
+        if host_memory.is_some_and(|bytes| bytes < MIN_HOST_MEMORY) {
+            return Err(format!("hostMemory must be at least {}Mi", MIN_HOST_MEMORY >> 20));
+        }
+        if text.host_cpu.is_some_and(|percent| !(1..=MAX_HOST_CPU).contains(&percent)) {
+            return Err(format!("hostCpu must be between 1 and {MAX_HOST_CPU} (percent of one CPU)"));
+        }
         let requests = config.requests.clone().unwrap_or_default();
-        Ok(Some(Self { requests, cap: text.cap, priority: text.priority, pinned }))
+        let Text { cap, priority, host_cpu, .. } = text;
+        let from_class = config.source == "FromClass";
+        Ok(Some(Self { requests, cap, priority, pinned, host_memory, host_cpu, from_class }))
     }
 
     /// Whether they count for a request. What names a request counts for all of its alternatives.
@@ -75,7 +92,16 @@ impl Parameters {
     /// The cluster's operator creates the class, a tenant the claim: a claim can only lower the limits of its class.
     pub fn apply(&self, limits: &mut ZoneLimits) {
         limits.cap = limits.cap.into_iter().chain(self.cap).min();
-        limits.pinned = limits.pinned.into_iter().chain(self.pinned).min();
+        limits.host_cpu = limits.host_cpu.into_iter().chain(self.host_cpu).min();
+        // Without a word of the class the node's default holds, which a claim does not raise.
+        let default = HostDefaults::default().in_force(&ZoneLimits::default());
+        for (limit, said, default) in [
+            (&mut limits.pinned, self.pinned, default.pinned),
+            (&mut limits.host_memory, self.host_memory, default.host_memory),
+        ] {
+            let most = limit.or(default.filter(|_| !self.from_class));
+            *limit = said.map(|said| most.map_or(said, |most| said.min(most))).or(*limit);
+        }
         limits.priority = self.priority.unwrap_or(limits.priority);
     }
 }

@@ -13,7 +13,7 @@ use cuda_abi::wire::ops::{
 };
 use cuda_abi::wire::{Array, GraphNodeHandle, Kind, Typed};
 
-use super::{Reply, edge_list, invalid, node_list, node_word, raw_nodes};
+use super::{Reply, budget, edge_list, invalid, node_list, node_word, raw_nodes};
 use crate::callbacks::{argument, drop_in_client};
 use crate::handles::Object;
 use crate::{Outcome, Refusal, Worker, succeed};
@@ -77,7 +77,7 @@ pub(crate) fn refuse_captured(worker: &Worker, stream: CUstream) -> Result<(), R
 }
 
 /// The graph that a stream is being captured into.
-fn captured_graph(worker: &Worker, stream: CUstream) -> Option<Arc<Object>> {
+pub(super) fn captured_graph(worker: &Worker, stream: CUstream) -> Option<Arc<Object>> {
     if !worker.graphs.is_capturing() {
         return None;
     }
@@ -108,7 +108,11 @@ pub(crate) fn keep(worker: &Worker, GraphKeep { holder, id }: GraphKeep) -> Outc
         Kind::Graph => Some(holder),
         _ => captured_graph(worker, holder.raw as CUstream),
     };
-    tie(worker, &*graph.ok_or_else(invalid)?, id)?;
+    let graph = graph.ok_or_else(invalid)?;
+    // What is tied to a graph costs as much as a node.
+    budget::room(worker, 1)?;
+    tie(worker, &graph, id)?;
+    budget::add(worker, &graph, 1);
     Ok(CUDA_SUCCESS)
 }
 

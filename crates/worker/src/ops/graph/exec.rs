@@ -7,7 +7,7 @@ use cuda_abi::wire::ops::{ExecCreate, ExecCreated, ExecUpdate, ExecUpdated};
 use cuda_abi::wire::{Kind, Typed};
 
 use super::lists::named_node;
-use super::{Reply, outermost};
+use super::{Reply, budget, outermost};
 use crate::{Outcome, Refusal, Worker};
 
 pub(crate) fn create(
@@ -22,6 +22,8 @@ pub(crate) fn create(
     }
     let _graphs = worker.graphs.at_work();
     worker.handles.room()?;
+    let nodes = outermost(&graph).nodes.count();
+    budget::room(worker, nodes)?;
     let upload_stream = stream.as_ref().map_or(std::ptr::null_mut(), |stream| stream.raw as CUstream);
     let mut params = CUDA_GRAPH_INSTANTIATE_PARAMS { flags, upload_stream, ..Default::default() };
     let mut made = std::ptr::null_mut();
@@ -30,7 +32,9 @@ pub(crate) fn create(
     let mut word = 0;
     if code == CUDA_SUCCESS {
         word = worker.handles.open(Kind::GraphExec, made as u64, worker.context_tag())?;
-        worker.handles.pin(Kind::GraphExec, word)?.hold_all_of(&outermost(&graph));
+        let exec = worker.handles.pin(Kind::GraphExec, word)?;
+        exec.hold_all_of(&outermost(&graph));
+        budget::add(worker, &exec, nodes);
     }
     let node = Typed(named_node(worker, &graph, params.error_node));
     reply.send(&ExecCreated { code, result: params.result, node, exec: Typed(word) })

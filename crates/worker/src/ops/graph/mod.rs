@@ -8,6 +8,7 @@
 //! All operations on graphs but launches are executed one at a time, under [`Graphs::at_work`]: the driver does not
 //! protect a graph from two threads.
 
+pub(crate) mod budget;
 pub(crate) mod capture;
 mod conditionals;
 pub(crate) mod exec;
@@ -41,6 +42,8 @@ pub(crate) use lists::list;
 pub(crate) struct Graphs {
     /// How many captures are open.
     captures: AtomicU32,
+    /// How many nodes there may be.
+    pub(crate) budget: Arc<budget::Budget>,
     inner: Mutex<Inner>,
 }
 
@@ -125,11 +128,15 @@ pub(crate) fn clone(worker: &Worker, GraphClone { graph }: GraphClone, reply: Re
     let original = worker.handles.find(graph)?;
     let _graphs = worker.graphs.at_work();
     worker.handles.room()?;
+    let nodes = outermost(&original).nodes.count();
+    budget::room(worker, nodes)?;
     let mut made = std::ptr::null_mut();
     // SAFETY: the graph was checked; the output is a local.
     succeed(unsafe { (worker.driver.cuGraphClone)(&mut made, original.raw as CUgraph) })?;
     let word = worker.handles.open(Kind::Graph, made as u64, worker.context_tag())?;
-    worker.handles.pin(Kind::Graph, word)?.hold_all_of(&outermost(&original));
+    let cloned = worker.handles.pin(Kind::Graph, word)?;
+    cloned.hold_all_of(&outermost(&original));
+    budget::add(worker, &cloned, nodes);
     reply.send(&GraphCloned { graph: Typed(word) })
 }
 

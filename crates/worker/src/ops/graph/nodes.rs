@@ -13,7 +13,7 @@ use cuda_abi::wire::{Array, GraphHandle, Kind, Typed, is_plain_launch_attribute}
 
 use super::capture::tie;
 use super::params::{Params, describe, host_params};
-use super::{Inner, Reply, edge_list, inner_graph, invalid, node_list, node_word, outermost, raw_nodes};
+use super::{Inner, Reply, budget, edge_list, inner_graph, invalid, node_list, node_word, outermost, raw_nodes};
 use crate::handles::Object;
 use crate::{Outcome, Refusal, Worker, succeed};
 
@@ -33,6 +33,8 @@ pub(crate) fn add(worker: &Worker, request: NodeAdd<'_>, reply: Reply<'_, '_, No
     }
     let mut graphs = worker.graphs.at_work();
     worker.handles.room()?;
+    let weight = params.nodes();
+    budget::room(worker, weight)?;
     let raw = raw_nodes(&needed);
     // Older calls know no edge data: then the edges come after the node.
     let now = if edges.is_empty() { &raw[..] } else { &[] };
@@ -62,6 +64,8 @@ pub(crate) fn add(worker: &Worker, request: NodeAdd<'_>, reply: Reply<'_, '_, No
         let _ = tie(worker, &graph, id);
     }
     let node = worker.handles.pin(Kind::GraphNode, word)?;
+    let _ = node.weight.set(weight);
+    budget::add(worker, &graph, weight);
     let branch = |branch| inner_graph(worker, &node, branch).map(Typed);
     let branches = branches.into_iter().map(branch).collect::<Result<Vec<GraphHandle>, Refusal>>()?;
     reply.send(&NodeAdded { node: Typed(word), branches: Array::new(&branches) })
@@ -212,8 +216,12 @@ pub(crate) fn kind(worker: &Worker, NodeType { node }: NodeType, reply: Reply<'_
 
 pub(crate) fn destroy(worker: &Worker, NodeDestroy { node }: NodeDestroy) -> Outcome {
     let _graphs = worker.graphs.at_work();
-    worker.handles.find(node)?;
-    worker.close(Kind::GraphNode, node.0)
+    let share = budget::share_of(&worker.handles.find(node)?);
+    let closed = worker.close(Kind::GraphNode, node.0)?;
+    if closed == CUDA_SUCCESS {
+        share.give_back();
+    }
+    Ok(closed)
 }
 
 pub(crate) fn attribute(worker: &Worker, request: NodeAttribute, reply: Reply<'_, '_, NodeAttribute>) -> Outcome {

@@ -65,6 +65,15 @@ impl Params {
         })
     }
 
+    /// How many nodes it makes, with those of graphs inside.
+    pub(super) fn nodes(&self) -> u64 {
+        match self {
+            Params::Graph(child) => 1 + outermost(child).nodes.count(),
+            Params::Conditional { size, .. } => 1 + u64::from(*size),
+            _ => 1,
+        }
+    }
+
     /// Objects that must live as long as the node may run.
     pub(super) fn hold_by(&self, holder: &Object) {
         match self {

@@ -1,0 +1,132 @@
+//! Who may have one more of the node's workers: arithmetic only.
+//!
+//! Each zone is guaranteed some. What no zone is guaranteed goes to whoever comes first, but no owner (the namespace of a
+//! zone, or the zone itself) gets more than half of that. Where the guarantees are more than the node has, all owners
+//! have the same part of it, however many zones they make.
+
+use std::collections::BTreeMap;
+
+use control::ZoneName;
+
+/// Workers that a zone is guaranteed if nobody says how many.
+pub const GUARANTEED: u32 = 4;
+
+/// What a zone is guaranteed and has, its parts included.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ZoneUse {
+    pub owner: Owner,
+    pub guaranteed: usize,
+    /// Workers, and clients that wait for one.
+    pub used: usize,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Owner {
+    Namespace(String),
+    Zone(ZoneName),
+}
+
+/// Whether a zone may have one more of `slots` workers.
+pub fn admits(slots: usize, zones: &BTreeMap<ZoneName, ZoneUse>, name: &ZoneName) -> bool {
+    let Some(zone) = zones.get(name) else { return false };
+    let held = guarantees(slots, zones);
+    let guaranteed = |name: &ZoneName| held.get(name).copied().unwrap_or(0);
+    if zone.used < guaranteed(name) {
+        return true;
+    }
+    let free_for_all = slots.saturating_sub(held.values().sum());
+    // Beyond its guarantee, a zone draws on what is free for all.
+    let drawn = |of: &dyn Fn(&ZoneUse) -> bool| -> usize {
+        let zones = zones.iter().filter(|(_, zone)| of(zone));
+        zones.map(|(name, zone)| zone.used.saturating_sub(guaranteed(name))).sum()
+    };
+    let of_owner = drawn(&|other| other.owner == zone.owner);
+    drawn(&|_| true) < free_for_all && of_owner < free_for_all.div_ceil(2)
+}
+
+/// What each zone really is guaranteed.
+fn guarantees(slots: usize, zones: &BTreeMap<ZoneName, ZoneUse>) -> BTreeMap<&ZoneName, usize> {
+    let mut owners: BTreeMap<&Owner, usize> = BTreeMap::new();
+    for zone in zones.values() {
+        *owners.entry(&zone.owner).or_default() += zone.guaranteed;
+    }
+    let fits = owners.values().sum::<usize>() <= slots;
+    let part = slots / owners.len().max(1);
+    let of = |zone: &ZoneUse| match owners.get(&zone.owner) {
+        Some(sum) if !fits && *sum > part => zone.guaranteed * part / sum,
+        _ => zone.guaranteed,
+    };
+    zones.iter().map(|(name, zone)| (name, of(zone))).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn name(text: &str) -> ZoneName {
+        text.parse().unwrap()
+    }
+
+    fn node(zones: &[(&str, &str, usize, usize)]) -> BTreeMap<ZoneName, ZoneUse> {
+        let of = |(zone, namespace, guaranteed, used): &(&str, &str, usize, usize)| {
+            let owner = match *namespace {
+                "" => Owner::Zone(name(zone)),
+                namespace => Owner::Namespace(namespace.to_owned()),
+            };
+            (name(zone), ZoneUse { owner, guaranteed: *guaranteed, used: *used })
+        };
+        zones.iter().map(of).collect()
+    }
+
+    /// How many more a zone gets, until it is refused.
+    fn fill(slots: usize, zones: &mut BTreeMap<ZoneName, ZoneUse>, zone: &str) -> usize {
+        let mut got = 0;
+        while admits(slots, zones, &name(zone)) {
+            zones.get_mut(&name(zone)).unwrap().used += 1;
+            got += 1;
+        }
+        got
+    }
+
+    #[test]
+    fn a_zone_gets_its_guarantee_whatever_others_have() {
+        let mut zones = node(&[("a", "", 4, 0), ("b", "", 4, 0), ("c", "", 4, 0)]);
+        // 100 - 12 are free for all, of which one owner gets half.
+        assert_eq!((fill(100, &mut zones, "a"), fill(100, &mut zones, "b")), (4 + 44, 4 + 44));
+        assert_eq!(fill(100, &mut zones, "c"), 4);
+        assert!(zones.values().map(|zone| zone.used).sum::<usize>() <= 100);
+    }
+
+    #[test]
+    fn many_zones_of_one_owner_are_one_owner() {
+        let greedy: Vec<String> = (0..8).map(|number| format!("z{number}")).collect();
+        let mut listed: Vec<_> = greedy.iter().map(|zone| (zone.as_str(), "evil", 4, 0)).collect();
+        listed.extend([("victim", "good", 4, 0), ("other", "good", 4, 0)]);
+        let mut zones = node(&listed);
+        let taken: usize = greedy.iter().map(|zone| fill(1024, &mut zones, zone)).sum();
+        assert_eq!(taken, 8 * 4 + (1024 - 40) / 2);
+        assert_eq!(fill(1024, &mut zones, "victim"), 4 + (1024 - 40) / 2);
+        assert_eq!(fill(1024, &mut zones, "other"), 4, "the namespace has its half, the zone its guarantee");
+    }
+
+    #[test]
+    fn guarantees_beyond_the_node_are_divided_among_owners() {
+        let flood: Vec<String> = (0..100).map(|number| format!("z{number}")).collect();
+        let mut listed: Vec<_> = flood.iter().map(|zone| (zone.as_str(), "evil", 4, 0)).collect();
+        listed.push(("victim", "good", 4, 0));
+        let mut zones = node(&listed);
+        let taken: usize = flood.iter().map(|zone| fill(100, &mut zones, zone)).sum();
+        assert!(taken <= 100 - 4, "{taken}");
+        assert!(fill(100, &mut zones, "victim") >= 4);
+    }
+
+    #[test]
+    fn absurd_numbers_are_arithmetic() {
+        let mut zones = node(&[("a", "", 0, 0), ("b", "", 5000, 0)]);
+        assert_eq!(fill(0, &mut zones, "a"), 0);
+        assert!(!admits(10, &zones, &name("unknown")));
+        assert_eq!(fill(10, &mut zones, "b"), 5 + 3, "half by guarantee, then half of what is free for all");
+        assert_eq!(fill(10, &mut zones, "a"), 2);
+        assert_eq!(fill(2000, &mut node(&[("a", "", 0, 3000)]), "a"), 0);
+    }
+}
