@@ -198,15 +198,18 @@ fn local_users_enter_their_own_zones_only() {
             node.0.start_proxy();
         }
     }
-    // Who may come is what the configuration says now.
-    node.configure(&format!("[zones.a]\nuid = {NOBODY}\n[zones.own]\n[zones.team]\nuid = 1234\n"));
+    // Who may come is what the configuration says now, whatever those who might come before have kept.
+    let (own, kept) = (of_user("own", &node), node.directory.join("kept"));
+    std::fs::create_dir(&kept).unwrap();
+    std::os::unix::fs::chown(&kept, Some(NOBODY), Some(NOBODY)).unwrap();
+    let kept = kept.join("sock");
+    testkit::as_user(NOBODY, NOBODY, || std::fs::hard_link(&own, &kept)).unwrap();
+    node.configure(&format!("[zones.a]\nuid = {NOBODY}\n[zones.own]\nuid = 1234\n[zones.team]\n"));
     node.logged("configuration reloaded");
     assert_eq!(enters(NOBODY, NOBODY, &of_user("a", &node)), Ok(()));
-    assert_eq!(enters(NOBODY, NOBODY, &of_user("own", &node)), GONE);
-    assert_eq!(
-        (enters(1234, 1, &of_user("team", &node)), enters(1, GROUP, &of_user("team", &node))),
-        (Ok(()), DENIED)
-    );
+    assert_eq!((enters(NOBODY, NOBODY, &own), enters(1234, 1, &own)), (DENIED, Ok(())));
+    assert_eq!(enters(NOBODY, NOBODY, &kept), Err(std::io::ErrorKind::ConnectionRefused));
+    assert_eq!(enters(1234, GROUP, &of_user("team", &node)), GONE);
     let made = node.json(&["zones", "create", "made", "--uid", "1234"]);
     assert_eq!(made["socket"], of_user("made", &node).to_str().unwrap());
     assert_eq!(enters(1234, 1, &of_user("made", &node)), Ok(()));

@@ -465,7 +465,9 @@ mod tests {
     use super::*;
 
     fn local(state_dir: PathBuf) -> Local {
-        std::fs::create_dir_all(state_dir.join("zones/a")).unwrap();
+        for name in ["zones/a", "users"] {
+            std::fs::create_dir_all(state_dir.join(name)).unwrap();
+        }
         Local::open(Settings {
             state_dir,
             backend: Backend::Soft { devices: 1, memory: 1 << 30, instances: 0, only: Vec::new() },
@@ -505,6 +507,10 @@ mod tests {
         let _client = UnixStream::connect(directory.join("s/zones/a/sock")).unwrap();
         let (accepted, _) = zone.accept().unwrap();
         local.set_client(worker, accepted.as_fd()).unwrap();
+        local.make_zone_directory(&"a".parse().unwrap(), true).unwrap();
+        let users = UnixListener::bind(directory.join("s/users/a/sock")).unwrap();
+        let _user = UnixStream::connect(directory.join("s/users/a/sock")).unwrap();
+        local.set_client(worker, users.accept().unwrap().0.as_fd()).unwrap();
         // A process that listens elsewhere is at the far end of a connection that begins at a name in a zone.
         let victim = UnixListener::bind(directory.join("victim")).unwrap();
         let bound =

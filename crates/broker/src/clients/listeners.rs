@@ -66,9 +66,12 @@ impl Listener {
 
     /// Listens for local users if there are any; not yet watched. Until the spawner says whose the socket is, it is nobody's.
     fn set_users(&mut self, state_dir: &StateDir, access: Access) -> io::Result<()> {
-        if !access.has_users() {
-            self.users = None;
-        } else if self.users.is_none() {
+        // Never the same socket: whose it was may have given it another name, or have changed its mode.
+        if let Some(users) = self.users.take() {
+            // Closing it may take a while; it is to answer nobody until then.
+            let _ = rustix::net::shutdown(&users, rustix::net::Shutdown::Both);
+        }
+        if access.has_users() {
             let socket = packet::listen(&state_dir.user_socket(&self.zone), 0o600, BACKLOG)?;
             self.users = Some(self.socket.lane().take(socket));
         }

@@ -100,11 +100,12 @@ impl Broker {
     pub(crate) fn accept_rejoin(&mut self, place: Place) {
         let Some(listener) = self.workers.listener_mut(place) else { return };
         let strangers = listener.strangers().clone();
-        let socket = match listener.accept(&self.reactor, Instant::now()) {
-            Ok(Some(socket)) => strangers.take(socket),
+        let accepted = match listener.accept(&self.reactor, Instant::now()) {
+            Ok(Some(socket)) => socket,
             Ok(None) => return,
             Err(error) => return pause_after(&error),
         };
+        let mut socket = strangers.take(accepted);
         let Ok(uid) = process::peer(socket.as_fd()).map(|peer| peer.uid) else { return };
         // Where the broker is root, every worker has a user id of its own.
         let uid = Some(uid).filter(|uid| *uid != rustix::process::geteuid().as_raw() && *uid != 0);
@@ -119,7 +120,6 @@ impl Broker {
             }
             return;
         };
-        let mut socket = socket;
         socket.move_to(&lane);
         if self.workers.rejoins.check(uid).is_err() {
             return;
