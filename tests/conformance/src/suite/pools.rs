@@ -237,20 +237,28 @@ fn wrong_mappings_are_refused(gpu: &Driver) {
 fn mapped_memory_outlives_its_handle(gpu: &Driver) {
     context(gpu);
     let bytes = 2 * MIB;
-    let (mut before, mut after, mut total) = (0, 0, 0);
-    ok!(gpu, cuMemGetInfo_v2(&mut before, &mut total));
-    for _ in 0..3 {
-        let (address, memory) = (reserve(gpu, bytes), create(gpu, bytes));
-        ok!(gpu, cuMemMap(address, bytes, 0, memory, 0));
-        ok!(gpu, cuMemRelease(memory));
-        allow(gpu, address, bytes);
-        ok!(gpu, cuMemsetD8_v2(address, 6, bytes));
-        assert!(download::<u8>(gpu, address, bytes).iter().all(|byte| *byte == 6));
-        ok!(gpu, cuMemUnmap(address, bytes));
-        ok!(gpu, cuMemAddressFree(address, bytes));
+    let free = || {
+        let (mut free, mut total) = (0, 0);
+        ok!(gpu, cuMemGetInfo_v2(&mut free, &mut total));
+        free
+    };
+    // What is free is the zone's, whose other clients come and go beside this test: what leaks does so every time.
+    let mut comes_back = false;
+    for _ in 0..20 {
+        let before = free();
+        for _ in 0..3 {
+            let (address, memory) = (reserve(gpu, bytes), create(gpu, bytes));
+            ok!(gpu, cuMemMap(address, bytes, 0, memory, 0));
+            ok!(gpu, cuMemRelease(memory));
+            allow(gpu, address, bytes);
+            ok!(gpu, cuMemsetD8_v2(address, 6, bytes));
+            assert!(download::<u8>(gpu, address, bytes).iter().all(|byte| *byte == 6));
+            ok!(gpu, cuMemUnmap(address, bytes));
+            ok!(gpu, cuMemAddressFree(address, bytes));
+        }
+        comes_back |= free() + bytes > before;
     }
-    ok!(gpu, cuMemGetInfo_v2(&mut after, &mut total));
-    assert!(after + bytes > before, "{before} {after}");
+    assert!(comes_back);
     let data = upload(gpu, &[1u8]);
     assert_eq!(download::<u8>(gpu, data, 1), [1]);
 }
