@@ -51,6 +51,9 @@ pub struct Gpu {
     /// "default", "exclusive process" or "prohibited".
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub compute_mode: Option<String>,
+    /// Whether its memory corrects errors; none where that cannot be known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ecc: Option<bool>,
     /// The N of /dev/nvidiaN.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub minor: Option<u32>,

@@ -49,6 +49,17 @@ pub fn survey(scene: &Scene, backend: &BackendArgs, findings: &mut Vec<Finding>)
                 "run `nvidia-smi --compute-mode 0`",
             ));
         }
+        match gpu.ecc {
+            Some(true) => findings.push(Finding::ok("gpus", format!("{name} has ECC enabled"))),
+            Some(false) => findings.push(Finding::warning(
+                "gpus",
+                format!("{name} has ECC disabled"),
+                "bits of other tenants' data may flip, by accident or by a tenant that hammers memory rows",
+                "its memory does not correct errors, and zones share it",
+                "run `nvidia-smi -e 1` and reset the GPU before tenants that do not trust each other share it",
+            )),
+            None => {}
+        }
         if gpu.mig.as_ref().is_some_and(|mig| mig.enabled && mig.slices.is_empty()) {
             findings.push(Finding::error(
                 "gpus",

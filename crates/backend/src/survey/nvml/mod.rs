@@ -97,6 +97,15 @@ impl Nvml {
         (code == 0).then(|| text(&buffer))
     }
 
+    /// Whether ECC is enabled now, whatever comes with the next reset.
+    fn ecc(&self, device: Device) -> Option<bool> {
+        type Call = unsafe extern "C" fn(Device, *mut u32, *mut u32) -> u32;
+        let (mut current, mut pending) = (0, 0);
+        // SAFETY: as above.
+        let code = unsafe { self.0.get::<Call>(b"nvmlDeviceGetEccMode\0").ok()?(device, &mut current, &mut pending) };
+        (code == 0).then_some(current != 0)
+    }
+
     fn remote(&self, device: Device, link: u32) -> Option<String> {
         type Call = unsafe extern "C" fn(Device, u32, *mut PciInfo) -> u32;
         let mut info = PciInfo::default();
@@ -167,6 +176,7 @@ pub(super) fn complete(survey: &mut Survey, path: &Path) -> Result<(), NvmlError
         }
         gpu.mig = gpu.mig.take().or_else(|| nvml.mig(device));
         gpu.nvlink = nvml.nvlink(device);
+        gpu.ecc = nvml.ecc(device);
         gpu.minor = nvml.number(b"nvmlDeviceGetMinorNumber\0", device);
         gpu.numa_node = numa_node(&gpu.pci_bus_id);
         gpu.compute_mode = nvml.number(b"nvmlDeviceGetComputeMode\0", device).map(|mode| {
@@ -254,6 +264,7 @@ mod tests {
         int nvmlDeviceGetNvLinkRemotePciInfo_v2(void *d, unsigned l, pci *p) {
             sprintf(p->bus_id, "00000000:0%ld:00.0", 1 - n(d)); return 0; }
         int nvmlDeviceGetTopologyCommonAncestor(void *a, void *b, unsigned *v) { *v = 30; return 0; }
+        int nvmlDeviceGetEccMode(void *d, unsigned *c, unsigned *p) { if (n(d) == 2) return 3; *c = n(d); *p = 1; return 0; }
         int nvmlDeviceGetComputeMode(void *d, unsigned *v) { *v = 3; return 0; }"#;
 
     #[test]
@@ -298,6 +309,8 @@ mod tests {
         assert_eq!(whole.compute_capability, "9.0");
         assert_eq!(survey.gpus[1].compute_mode.as_deref(), Some("exclusive process"));
         assert_eq!(survey.gpus[1].minor, Some(1));
+        let ecc: Vec<Option<bool>> = survey.gpus.iter().map(|gpu| gpu.ecc).collect();
+        assert_eq!(ecc, [Some(false), Some(true), None]);
         assert!(matches!(complete(&mut survey, Path::new("/nowhere.so")), Err(NvmlError::Library(_))));
     }
 
