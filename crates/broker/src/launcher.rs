@@ -8,7 +8,7 @@ use crate::worker_logs::WorkerLogs;
 use control::jail::{Missing, Part};
 use control::spawner::{Child, Confined, Program, Spawner};
 
-pub struct Launcher {
+pub(crate) struct Launcher {
     /// Who starts and ends processes for us.
     spawner: Arc<dyn Spawner>,
     logs: WorkerLogs,
@@ -19,42 +19,42 @@ pub struct Launcher {
 }
 
 impl Launcher {
-    pub fn new(spawner: Arc<dyn Spawner>) -> io::Result<Self> {
+    pub(crate) fn new(spawner: Arc<dyn Spawner>) -> io::Result<Self> {
         Ok(Self { spawner, logs: WorkerLogs::start()?, missing: Missing::default(), driver_version: 0 })
     }
 
-    pub fn spawner(&self) -> &dyn Spawner {
+    pub(crate) fn spawner(&self) -> &dyn Spawner {
         &*self.spawner
     }
 
-    pub fn logs(&mut self) -> &mut WorkerLogs {
+    pub(crate) fn logs(&mut self) -> &mut WorkerLogs {
         &mut self.logs
     }
 
-    pub fn missing(&self) -> Missing {
+    pub(crate) fn missing(&self) -> Missing {
         self.missing
     }
 
-    pub fn set_missing(&mut self, missing: Missing) {
+    pub(crate) fn set_missing(&mut self, missing: Missing) {
         self.missing = missing;
     }
 
-    pub fn driver_version(&self) -> u32 {
+    pub(crate) fn driver_version(&self) -> u32 {
         self.driver_version
     }
 
-    pub fn set_driver_version(&mut self, version: u32) {
+    pub(crate) fn set_driver_version(&mut self, version: u32) {
         self.driver_version = version;
     }
 
     /// Whether workers may send no descriptors, so that ours are the only hands that what they have gets into. That takes
     /// rights over them: as root, who gives each of them a user of its own, and where the kernel can.
-    pub fn takes_descriptors(&self) -> bool {
+    pub(crate) fn takes_descriptors(&self) -> bool {
         self.spawner.facts().privileged && !self.missing.contains(Part::KeptDescriptors)
     }
 
     /// How a process in a slot is confined.
-    pub fn confined(&self, slot: usize) -> Confined {
+    pub(crate) fn confined(&self, slot: usize) -> Confined {
         Confined {
             slot,
             without_pid_namespace: self.missing.contains(Part::Proc),
@@ -64,12 +64,12 @@ impl Launcher {
     }
 
     /// Starts a process of ours, which logs where we do.
-    pub fn start(&self, program: &Program, control: Option<OwnedFd>) -> io::Result<Child> {
+    pub(crate) fn start(&self, program: &Program, control: Option<OwnedFd>) -> io::Result<Child> {
         Child::start(&self.spawner, program, control, None)
     }
 
     /// Starts a worker or a helper, whose complaints are logged as its own.
-    pub fn start_confined(&mut self, program: &Program, control: OwnedFd) -> io::Result<Child> {
+    pub(crate) fn start_confined(&mut self, program: &Program, control: OwnedFd) -> io::Result<Child> {
         let (said, stderr) = WorkerLogs::pipe()?;
         let child = Child::start(&self.spawner, program, Some(control), Some(stderr))?;
         self.logs.add(child.pid(), said);
@@ -77,7 +77,12 @@ impl Launcher {
     }
 
     /// Takes over a worker of a predecessor, if it is still the same process.
-    pub fn adopt(&self, slot: usize, process: (u32, u64), zone: Option<&control::ZoneName>) -> io::Result<Child> {
+    pub(crate) fn adopt(
+        &self,
+        slot: usize,
+        process: (u32, u64),
+        zone: Option<&control::ZoneName>,
+    ) -> io::Result<Child> {
         Child::adopt(&self.spawner, slot, process, zone)
     }
 }

@@ -2,7 +2,7 @@
 //! driver's own memory: contexts, code, heaps, stacks). Pure arithmetic: no input can make it panic, wrap or go below what others hold.
 
 #[derive(Debug, Default)]
-pub struct Ledger {
+pub(crate) struct Ledger {
     pub limit: Option<u64>,
     pub used: u64,
     pub peak: u64,
@@ -11,7 +11,7 @@ pub struct Ledger {
 
 /// What one worker holds of its zone's account.
 #[derive(Debug, Default)]
-pub struct Account {
+pub(crate) struct Account {
     /// What it asked for and was granted.
     charged: u64,
     /// What it uses beyond that, as somebody else has found.
@@ -20,7 +20,7 @@ pub struct Account {
 
 /// What one worker holds of its zone's accounts.
 #[derive(Debug, Default)]
-pub struct Accounts {
+pub(crate) struct Accounts {
     pub device: Account,
     /// Host memory pinned for the GPU.
     pub pinned: Account,
@@ -28,36 +28,36 @@ pub struct Accounts {
 
 /// Memory that has an account of its own.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Memory {
+pub(crate) enum Memory {
     Device,
     Pinned,
 }
 
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 #[error("over the limit")]
-pub struct OverLimit;
+pub(crate) struct OverLimit;
 
 impl Account {
-    pub fn charged(&self) -> u64 {
+    pub(crate) fn charged(&self) -> u64 {
         self.charged
     }
 
-    pub fn beyond(&self) -> u64 {
+    pub(crate) fn beyond(&self) -> u64 {
         self.beyond
     }
 
     /// All that counts against the limit.
-    pub fn total(&self) -> u64 {
+    pub(crate) fn total(&self) -> u64 {
         self.charged.saturating_add(self.beyond)
     }
 }
 
 impl Ledger {
-    pub fn new(limit: Option<u64>) -> Self {
+    pub(crate) fn new(limit: Option<u64>) -> Self {
         Self { limit, ..Self::default() }
     }
 
-    pub fn charge(&mut self, account: &mut Account, bytes: u64) -> Result<(), OverLimit> {
+    pub(crate) fn charge(&mut self, account: &mut Account, bytes: u64) -> Result<(), OverLimit> {
         let fits = self.used.checked_add(bytes).filter(|total| self.limit.is_none_or(|limit| *total <= limit));
         match fits {
             Some(total) => {
@@ -75,7 +75,7 @@ impl Ledger {
     }
 
     /// Puts on an account what is in use already and whose payer is gone, even beyond the limit. Answers how much it was.
-    pub fn impose(&mut self, account: &mut Account, bytes: u64) -> u64 {
+    pub(crate) fn impose(&mut self, account: &mut Account, bytes: u64) -> u64 {
         let bytes = bytes.min(u64::MAX - self.used);
         self.used += bytes;
         self.peak = self.peak.max(self.used);
@@ -84,7 +84,7 @@ impl Ledger {
     }
 
     /// Gives back at most what the account holds, and says how much that was.
-    pub fn release(&mut self, account: &mut Account, bytes: u64) -> u64 {
+    pub(crate) fn release(&mut self, account: &mut Account, bytes: u64) -> u64 {
         let bytes = bytes.min(account.charged);
         account.charged -= bytes;
         self.used = self.used.saturating_sub(bytes);
@@ -93,7 +93,7 @@ impl Ledger {
 
     /// Takes note of what the driver says that a worker uses. More than it was granted counts from now on, even beyond
     /// the limit: then nothing is granted any more.
-    pub fn observe(&mut self, account: &mut Account, measured: u64) {
+    pub(crate) fn observe(&mut self, account: &mut Account, measured: u64) {
         let others = self.used.saturating_sub(account.beyond);
         account.beyond = measured.saturating_sub(account.charged).min(u64::MAX - others);
         self.used = others + account.beyond;
@@ -101,14 +101,14 @@ impl Ledger {
     }
 
     /// Takes over what a predecessor has granted, even where the limit has been lowered since.
-    pub fn adopt(&mut self, bytes: u64) -> Account {
+    pub(crate) fn adopt(&mut self, bytes: u64) -> Account {
         let bytes = bytes.min(u64::MAX - self.used);
         self.used += bytes;
         self.peak = self.peak.max(self.used);
         Account { charged: bytes, beyond: 0 }
     }
 
-    pub fn close(&mut self, account: Account) {
+    pub(crate) fn close(&mut self, account: Account) {
         self.used = self.used.saturating_sub(account.total());
     }
 }

@@ -10,6 +10,7 @@
 //! ended. What a successor needs is written down ([`workers`], [`zones`], [`sharing`]) before it becomes true.
 
 #![forbid(unsafe_code)]
+#![warn(unreachable_pub)]
 
 mod admin;
 mod clients;

@@ -11,7 +11,7 @@ use control::closing::Foreign;
 
 /// What an event is about. Numbers are never used twice, so an event that comes late finds nothing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Source {
+pub(crate) enum Source {
     Signals,
     Lifeline,
     Reload,
@@ -97,41 +97,41 @@ impl Source {
     }
 }
 
-pub struct Reactor {
+pub(crate) struct Reactor {
     epoll: Arc<OwnedFd>,
     next_id: u64,
 }
 
 impl Reactor {
-    pub fn new() -> io::Result<Self> {
+    pub(crate) fn new() -> io::Result<Self> {
         Ok(Self { epoll: Arc::new(epoll::create(epoll::CreateFlags::CLOEXEC)?), next_id: 0 })
     }
 
     /// A number for a source, or for whatever else is numbered, that was never used before.
-    pub fn new_id(&mut self) -> u64 {
+    pub(crate) fn new_id(&mut self) -> u64 {
         self.next_id += 1;
         self.next_id
     }
 
     /// Watches for input and hang-up until the descriptor is closed.
-    pub fn watch(&self, fd: impl AsFd, source: Source) -> io::Result<()> {
+    pub(crate) fn watch(&self, fd: impl AsFd, source: Source) -> io::Result<()> {
         Ok(epoll::add(&self.epoll, fd, EventData::new_u64(source.to_bits()), EventFlags::IN)?)
     }
 
     /// The same until the descriptor is let go of, which is some time before somebody else closes it.
-    pub fn watch_foreign(&self, fd: &mut Foreign, source: Source) -> io::Result<()> {
+    pub(crate) fn watch_foreign(&self, fd: &mut Foreign, source: Source) -> io::Result<()> {
         self.watch(&*fd, source)?;
         fd.watched_by(self.epoll.clone());
         Ok(())
     }
 
     /// Stops watching a descriptor that stays open.
-    pub fn forget(&self, fd: impl AsFd) {
+    pub(crate) fn forget(&self, fd: impl AsFd) {
         // One that was never watched is fine, too.
         let _ = epoll::delete(&self.epoll, fd);
     }
 
-    pub fn wait(&self, until: Option<Instant>) -> io::Result<Vec<Source>> {
+    pub(crate) fn wait(&self, until: Option<Instant>) -> io::Result<Vec<Source>> {
         let mut events = [epoll::Event { flags: EventFlags::empty(), data: EventData::new_u64(0) }; 64];
         let time = until.map(|until| {
             // Rounded up: waking early only means to wait again.

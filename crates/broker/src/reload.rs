@@ -22,7 +22,7 @@ pub struct Reload {
 type Read = Box<dyn FnMut() -> Option<Reload>>;
 
 /// The configuration in force.
-pub struct LiveConfig {
+pub(crate) struct LiveConfig {
     config: Config,
     source: Option<(OwnedFd, Read)>,
     attempts: u64,
@@ -32,7 +32,7 @@ pub struct LiveConfig {
 /// No valid configuration was found; the previous one stays.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 #[error("invalid configuration; keeping the previous one")]
-pub struct Invalid;
+pub(crate) struct Invalid;
 
 impl Deref for LiveConfig {
     type Target = Config;
@@ -43,12 +43,12 @@ impl Deref for LiveConfig {
 }
 
 impl LiveConfig {
-    pub fn new(config: Config) -> Self {
+    pub(crate) fn new(config: Config) -> Self {
         Self { config, source: None, attempts: 0, failures: 0 }
     }
 
     /// How often it was read again, and how often it was invalid then.
-    pub fn reloads(&self) -> (u64, u64) {
+    pub(crate) fn reloads(&self) -> (u64, u64) {
         (self.attempts, self.failures)
     }
 

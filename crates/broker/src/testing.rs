@@ -2,15 +2,15 @@
 
 use std::io;
 use std::os::fd::{BorrowedFd, OwnedFd};
-use std::sync::{Mutex, PoisonError};
 use std::time::Instant;
 
 use control::ZoneName;
 use control::namespaces::Numbers;
 use control::spawner::{Facts, HostLimits, Program, Spawner, Started};
+use parking_lot::Mutex;
 
 #[derive(Default)]
-pub struct FakeSpawner {
+pub(crate) struct FakeSpawner {
     state: Mutex<State>,
 }
 
@@ -22,8 +22,8 @@ struct State {
 
 impl FakeSpawner {
     /// The processes that were killed, by the order of their start.
-    pub fn killed(&self) -> Vec<u64> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner).killed.clone()
+    pub(crate) fn killed(&self) -> Vec<u64> {
+        self.state.lock().killed.clone()
     }
 }
 
@@ -33,7 +33,7 @@ impl Spawner for FakeSpawner {
     }
 
     fn start(&self, _: &Program, _: Option<OwnedFd>, _: Option<OwnedFd>) -> io::Result<Started> {
-        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut state = self.state.lock();
         state.started += 1;
         // Never readable, as the descriptor of a process that runs.
         let process = rustix::event::eventfd(0, rustix::event::EventfdFlags::CLOEXEC)?;
@@ -47,7 +47,7 @@ impl Spawner for FakeSpawner {
     fn sweep(&self) {}
 
     fn kill(&self, id: u64) {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner).killed.push(id);
+        self.state.lock().killed.push(id);
     }
 
     fn reap(&self, _: u64) -> Option<String> {

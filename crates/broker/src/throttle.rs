@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 /// Lets `burst` through at once, and one each `every` in the long run.
 #[derive(Debug, Clone)]
-pub struct Throttle {
+pub(crate) struct Throttle {
     ahead: Duration,
     every: Duration,
     /// When all that was let through would have come at the steady pace.
@@ -13,17 +13,17 @@ pub struct Throttle {
 }
 
 impl Throttle {
-    pub fn new(burst: u32, every: Duration) -> Self {
+    pub(crate) fn new(burst: u32, every: Duration) -> Self {
         Self { ahead: every.saturating_mul(burst.saturating_sub(1)), every, paid_until: None, held_back: 0 }
     }
 
     /// Would one more be held back now?
-    pub fn is_exhausted(&self, now: Instant) -> bool {
+    pub(crate) fn is_exhausted(&self, now: Instant) -> bool {
         self.paid_until.is_some_and(|until| until.saturating_duration_since(now) > self.ahead)
     }
 
     /// Whether one more may pass; if so, how many were held back since the last that did.
-    pub fn pass(&mut self, now: Instant) -> Option<u64> {
+    pub(crate) fn pass(&mut self, now: Instant) -> Option<u64> {
         if self.is_exhausted(now) {
             self.held_back = self.held_back.saturating_add(1);
             return None;

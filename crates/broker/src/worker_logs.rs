@@ -7,9 +7,10 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::os::fd::OwnedFd;
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use parking_lot::{Condvar, Mutex, MutexGuard};
 use rustix::event::EventfdFlags;
 use rustix::event::epoll::{self, EventData, EventFlags};
 use tracing::Level;
@@ -32,7 +33,7 @@ const READ_PAUSE: Duration = Duration::from_millis(10);
 /// Those who are dead have said all they had to say; somebody else may hold their pipe.
 const FINISH_TIMEOUT: Duration = Duration::from_secs(1);
 
-pub struct WorkerLogs {
+pub(crate) struct WorkerLogs {
     shared: Arc<Shared>,
     next: u64,
 }
@@ -55,7 +56,7 @@ struct Stream {
 }
 
 impl WorkerLogs {
-    pub fn start() -> io::Result<Self> {
+    pub(crate) fn start() -> io::Result<Self> {
         Self::with_sink(tell)
     }
 
@@ -71,13 +72,13 @@ impl WorkerLogs {
     }
 
     /// A pipe: what is written to the second end is said by the worker that the first is added for.
-    pub fn pipe() -> io::Result<(OwnedFd, OwnedFd)> {
+    pub(crate) fn pipe() -> io::Result<(OwnedFd, OwnedFd)> {
         let (read, write) = rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC)?;
         rustix::io::ioctl_fionbio(&read, true)?;
         Ok((read, write))
     }
 
-    pub fn add(&mut self, worker: u32, pipe: OwnedFd) {
+    pub(crate) fn add(&mut self, worker: u32, pipe: OwnedFd) {
         self.next += 1;
         let mut streams = self.shared.lock();
         // Under the lock, so that the thread finds it when the first event comes.
@@ -88,14 +89,14 @@ impl WorkerLogs {
     }
 
     /// A worker is gone. It may have left its end of the pipe to its client, to whom nobody listens.
-    pub fn end(&self, worker: u32) {
-        self.shared.gone.lock().unwrap_or_else(PoisonError::into_inner).push(worker);
+    pub(crate) fn end(&self, worker: u32) {
+        self.shared.gone.lock().push(worker);
         // It cannot be full: the thread takes all at once.
         let _ = rustix::io::write(&self.shared.bell, &1u64.to_ne_bytes());
     }
 
     /// Waits until all is said of those who are not alive any more.
-    pub fn finish(&self, alive: &BTreeSet<u32>) {
+    pub(crate) fn finish(&self, alive: &BTreeSet<u32>) {
         let end = Instant::now() + FINISH_TIMEOUT;
         let mut streams = self.shared.lock();
         while streams.values().any(|(worker, _)| !alive.contains(worker)) {
@@ -103,14 +104,14 @@ impl WorkerLogs {
             if left.is_zero() {
                 return;
             }
-            streams = self.shared.ended.wait_timeout(streams, left).unwrap_or_else(PoisonError::into_inner).0;
+            self.shared.ended.wait_for(&mut streams, left);
         }
     }
 }
 
 impl Shared {
     fn lock(&self) -> MutexGuard<'_, BTreeMap<u64, (u32, Option<Stream>)>> {
-        self.streams.lock().unwrap_or_else(PoisonError::into_inner)
+        self.streams.lock()
     }
 
     fn read_for_ever(&self, sink: &impl Fn(u32, Level, &str, u64)) {
@@ -147,7 +148,7 @@ impl Shared {
     /// Says the last words of those who are gone, and forgets them.
     fn bury(&self, buffer: &mut [u8], sink: &impl Fn(u32, Level, &str, u64)) {
         let _ = rustix::io::read(&self.bell, &mut [0; 8]);
-        let gone = std::mem::take(&mut *self.gone.lock().unwrap_or_else(PoisonError::into_inner));
+        let gone = std::mem::take(&mut *self.gone.lock());
         let of_dead = |(id, (worker, _)): (&u64, &(u32, Option<Stream>))| gone.contains(worker).then_some(*id);
         let ids: Vec<u64> = self.lock().iter().filter_map(of_dead).collect();
         for id in ids {

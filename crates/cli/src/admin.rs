@@ -7,15 +7,15 @@ use control::admin::{AdminClient, AdminError, Answer, Request, Status};
 
 use crate::exit::{Exit, Failure};
 
-pub fn connect(socket: &Path) -> Result<AdminClient, Failure> {
+pub(crate) fn connect(socket: &Path) -> Result<AdminClient, Failure> {
     AdminClient::connect(socket).map_err(|error| unreachable(&error))
 }
 
-pub fn ask(client: &AdminClient, request: &Request) -> Result<Answer, Failure> {
+pub(crate) fn ask(client: &AdminClient, request: &Request) -> Result<Answer, Failure> {
     client.ask(request).map_err(|error| unreachable(&error))
 }
 
-pub fn status(client: &AdminClient) -> Result<Status, Failure> {
+pub(crate) fn status(client: &AdminClient) -> Result<Status, Failure> {
     match ask(client, &Request::Status)? {
         Answer::Status(status) => Ok(status),
         other => Err(unexpected(other)),
@@ -23,7 +23,7 @@ pub fn status(client: &AdminClient) -> Result<Status, Failure> {
 }
 
 /// The failure for an answer that does not match the request: a refusal, or another version's.
-pub fn unexpected(answer: Answer) -> Failure {
+pub(crate) fn unexpected(answer: Answer) -> Failure {
     match answer {
         Answer::UnknownZone { zones } => unknown_zone(None, &zones),
         Answer::Failed { reason, no_space } => {
@@ -34,7 +34,7 @@ pub fn unexpected(answer: Answer) -> Failure {
 }
 
 /// The failure for a zone that does not exist.
-pub fn unknown_zone(name: Option<&ZoneName>, zones: &[ZoneName]) -> Failure {
+pub(crate) fn unknown_zone(name: Option<&ZoneName>, zones: &[ZoneName]) -> Failure {
     let known: Vec<&str> = zones.iter().map(ZoneName::as_str).collect();
     let known = if known.is_empty() { "none".to_owned() } else { known.join(", ") };
     let what = name.map_or("no such zone".to_owned(), |name| format!("zone {:?} does not exist", name.as_str()));

@@ -6,7 +6,7 @@ use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 /// The output of a helper process, and how it ended.
-pub struct Output {
+pub(crate) struct Output {
     pub output: String,
     pub errors: String,
     /// None if it was killed after the timeout.
@@ -15,7 +15,7 @@ pub struct Output {
 
 impl Output {
     /// Why it failed, in one line; none if it did not.
-    pub fn failure(&self) -> Option<String> {
+    pub(crate) fn failure(&self) -> Option<String> {
         let last = self.errors.lines().last().unwrap_or_default().trim_start_matches("bulkhead: ").to_owned();
         match self.status {
             None => Some("timed out".to_owned()),
@@ -27,13 +27,13 @@ impl Output {
 }
 
 /// `bulkhead`, even if the file that it was started from is gone.
-pub fn own() -> Command {
+pub(crate) fn own() -> Command {
     let mut command = Command::new("/proc/self/exe");
     command.arg0("bulkhead");
     command
 }
 
-pub fn run(mut command: Command, timeout: Duration) -> std::io::Result<Output> {
+pub(crate) fn run(mut command: Command, timeout: Duration) -> std::io::Result<Output> {
     // A group of its own, so that what it has started can be ended with it.
     command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).process_group(0);
     let mut child = command.spawn()?;

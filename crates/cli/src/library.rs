@@ -11,7 +11,7 @@ use crate::exit::{Exit, Failure};
 const LIBRARY: &str = "libcuda.so.1";
 
 /// The directory of the client library: as configured, as installed, or beside this program.
-pub fn find() -> Result<PathBuf, Failure> {
+pub(crate) fn find() -> Result<PathBuf, Failure> {
     let missing = |line: String| Failure::new(Exit::NoLibrary, line);
     if let Some(dir) = std::env::var_os(env_vars::LIB_DIR).map(PathBuf::from) {
         return match dir.join(LIBRARY).is_file() {
@@ -34,7 +34,7 @@ pub fn find() -> Result<PathBuf, Failure> {
 }
 
 /// Makes a program load the client library before any other, also through Triton, which has a search of its own.
-pub fn put_in_front(command: &mut Command, dir: &std::path::Path, socket: &std::path::Path) {
+pub(crate) fn put_in_front(command: &mut Command, dir: &std::path::Path, socket: &std::path::Path) {
     let mut path = OsString::from(dir);
     if let Some(rest) = std::env::var_os("LD_LIBRARY_PATH").filter(|rest| !rest.is_empty()) {
         path.push(":");

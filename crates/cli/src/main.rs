@@ -1,6 +1,7 @@
 //! `bulkhead`: shares GPUs between tenants that do not trust each other.
 
 #![forbid(unsafe_code)]
+#![warn(unreachable_pub)]
 
 mod admin;
 mod args;

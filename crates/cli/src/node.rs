@@ -12,12 +12,12 @@ use crate::library;
 
 impl NodeArgs {
     /// The file that was given, or the default one if it exists.
-    pub fn config(&self) -> Option<PathBuf> {
+    pub(crate) fn config(&self) -> Option<PathBuf> {
         let usual = || Some(PathBuf::from(config::DEFAULT_PATH)).filter(|path| path.exists());
         self.config.clone().or_else(usual)
     }
 
-    pub fn places(&self) -> Result<Places, Failure> {
+    pub(crate) fn places(&self) -> Result<Places, Failure> {
         let libraries = match &self.library_dir {
             // Not checked: it is a path of the host, and this process may have another root.
             Some(dir) => dir.clone(),
@@ -26,13 +26,16 @@ impl NodeArgs {
         Ok(Places { libraries, state: self.state_dir.clone() })
     }
 
-    pub fn admin_socket(&self) -> PathBuf {
+    pub(crate) fn admin_socket(&self) -> PathBuf {
         self.state_dir.join("admin.sock")
     }
 }
 
 /// Runs a server on one thread until SIGTERM or SIGINT: kubelet's requests are rare, and this saves memory.
-pub fn serve<E>(args: &NodeArgs, server: impl AsyncFnOnce(Stop) -> Result<(), E>) -> Result<Result<(), E>, Failure> {
+pub(crate) fn serve<E>(
+    args: &NodeArgs,
+    server: impl AsyncFnOnce(Stop) -> Result<(), E>,
+) -> Result<Result<(), E>, Failure> {
     let _ = rustix::thread::set_name(c"bulkhead");
     crate::logging::start(LevelFilter::INFO, args.log_format);
     let failure = |error: std::io::Error| Failure::system(Exit::Failure, "cannot start", &error);
@@ -51,4 +54,4 @@ pub fn serve<E>(args: &NodeArgs, server: impl AsyncFnOnce(Stop) -> Result<(), E>
 }
 
 /// Resolves when this process is asked to terminate.
-pub type Stop = std::pin::Pin<Box<dyn Future<Output = ()>>>;
+pub(crate) type Stop = std::pin::Pin<Box<dyn Future<Output = ()>>>;

@@ -25,7 +25,7 @@ const PREFIX: &str = "bulkhead-run-";
 /// How long the proxy may take to end its workers when `run` is done.
 const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(10);
 
-pub struct PrivateProxy {
+pub(crate) struct PrivateProxy {
     dir: PathBuf,
     /// Locked while this process lives, so that another `run` does not remove the directory as stale.
     _owner: File,
@@ -34,7 +34,7 @@ pub struct PrivateProxy {
 }
 
 impl PrivateProxy {
-    pub fn start(backend: &BackendArgs, jail: JailArg) -> Result<Self, Failure> {
+    pub(crate) fn start(backend: &BackendArgs, jail: JailArg) -> Result<Self, Failure> {
         let base = base();
         remove_stale(&base);
         let (dir, owner) = make_dir(&base).map_err(|error| {
@@ -50,12 +50,12 @@ impl PrivateProxy {
         Ok(proxy)
     }
 
-    pub fn admin_socket(&self) -> PathBuf {
+    pub(crate) fn admin_socket(&self) -> PathBuf {
         self.dir.join("admin.sock")
     }
 
     /// Starts the proxy in the directory and waits until it serves.
-    pub fn restart(&mut self) -> Result<(), Failure> {
+    pub(crate) fn restart(&mut self) -> Result<(), Failure> {
         let failure = |error: io::Error| Failure::system(Exit::Failure, "cannot start a proxy", &error);
         if let Some((mut child, lifeline)) = self.process.take() {
             drop(lifeline);

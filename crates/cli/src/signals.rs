@@ -13,14 +13,14 @@ use signal_hook::low_level::siginfo::{Cause, Origin};
 
 const FORWARDED: [i32; 9] = [SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGUSR1, SIGUSR2, SIGWINCH, SIGCONT, SIGTSTP];
 
-pub struct Signals {
+pub(crate) struct Signals {
     delivery: SignalDelivery<UnixStream, WithOrigin>,
 }
 
 impl Signals {
     /// From now on signals are kept for [`Signals::forward`]. Signals that were ignored at the start stay ignored, because
     /// the program inherits that (`nohup`).
-    pub fn catch() -> io::Result<Self> {
+    pub(crate) fn catch() -> io::Result<Self> {
         let ignored = ignored();
         let wanted: Vec<i32> = FORWARDED.into_iter().filter(|signal| !ignored.contains(signal)).collect();
         let (read, write) = UnixStream::pair()?;
@@ -28,20 +28,20 @@ impl Signals {
         Ok(Self { delivery })
     }
 
-    pub fn fd(&self) -> BorrowedFd<'_> {
+    pub(crate) fn fd(&self) -> BorrowedFd<'_> {
         self.delivery.get_read().as_fd()
     }
 
     /// The pending signals, for a program that the terminal does not reach.
     #[cfg(feature = "xen")]
-    pub fn take(&mut self) -> Vec<i32> {
+    pub(crate) fn take(&mut self) -> Vec<i32> {
         self.drain();
         self.delivery.pending().map(|origin| origin.signal).collect()
     }
 
     /// Whether a signal asks to terminate.
     #[cfg(feature = "xen")]
-    pub fn is_termination(signal: i32) -> bool {
+    pub(crate) fn is_termination(signal: i32) -> bool {
         [SIGINT, SIGTERM, SIGHUP, SIGQUIT].contains(&signal)
     }
 
@@ -54,7 +54,7 @@ impl Signals {
     }
 
     /// Forwards pending signals.
-    pub fn forward(&mut self, to: Pid) {
+    pub(crate) fn forward(&mut self, to: Pid) {
         self.drain();
         let pending: Vec<Origin> = self.delivery.pending().collect();
         for origin in pending {

@@ -14,7 +14,7 @@ use rustix::fs::OFlags;
 const FILE: &str = "soft-kernels-1";
 
 /// The file, in a directory that exists; none if the user has disabled it or has no such directory.
-pub fn path() -> Option<PathBuf> {
+pub(crate) fn path() -> Option<PathBuf> {
     let dir = match std::env::var_os(env_vars::SOFT_CACHE) {
         Some(named) if named.is_empty() => return None,
         Some(named) => std::path::absolute(named).ok()?,
@@ -31,7 +31,7 @@ fn usual() -> Option<PathBuf> {
 }
 
 /// Opens the file, if nobody but its owner, who is us, can have written to it.
-pub fn open(path: &Path) -> Option<File> {
+pub(crate) fn open(path: &Path) -> Option<File> {
     let mut options = OpenOptions::new();
     options.read(true).write(true).create(true).truncate(false).mode(0o600);
     let file = options.custom_flags(OFlags::NOFOLLOW.bits() as i32).open(path).ok()?;

@@ -4,12 +4,12 @@ use std::io::{self, IsTerminal, Write};
 
 use rustix::termios::{self, OptionalActions, Termios};
 
-pub struct Terminal {
+pub(crate) struct Terminal {
     before: Option<Termios>,
 }
 
 impl Terminal {
-    pub fn enter() -> io::Result<Self> {
+    pub(crate) fn enter() -> io::Result<Self> {
         let stdin = io::stdin();
         let before = if stdin.is_terminal() {
             let before = termios::tcgetattr(&stdin)?;
@@ -27,7 +27,7 @@ impl Terminal {
     }
 
     /// Rows and columns.
-    pub fn size(&self) -> (usize, usize) {
+    pub(crate) fn size(&self) -> (usize, usize) {
         match termios::tcgetwinsize(io::stdout()) {
             Ok(size) if size.ws_row > 0 && size.ws_col > 0 => (size.ws_row.into(), size.ws_col.into()),
             _ => (24, 80),

@@ -1,7 +1,7 @@
 //! Plurals in what we print.
 
 /// `1 zone`, `2 zones`.
-pub fn counted(count: u64, noun: &str) -> String {
+pub(crate) fn counted(count: u64, noun: &str) -> String {
     let ending = if count == 1 { "" } else { "s" };
     format!("{count} {noun}{ending}")
 }

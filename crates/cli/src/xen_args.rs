@@ -9,7 +9,7 @@ use control::ZoneName;
 use control::zone::MAX_SHARE;
 
 /// The default directory of the guest image.
-pub const IMAGE: &str = "/var/lib/bulkhead/image";
+pub(crate) const IMAGE: &str = "/var/lib/bulkhead/image";
 
 const IMAGE_EXAMPLES: &str = "\
 Examples:
@@ -23,13 +23,13 @@ Builds are reproducible: the same packages and libraries give the files that SHA
 
 #[derive(Debug, Args)]
 #[command(after_help = IMAGE_EXAMPLES)]
-pub struct ImageArgs {
+pub(crate) struct ImageArgs {
     #[command(subcommand)]
     pub action: ImageAction,
 }
 
 #[derive(Debug, Subcommand)]
-pub enum ImageAction {
+pub(crate) enum ImageAction {
     /// Build the kernel and the root file system that guests boot
     Build(ImageBuildArgs),
     /// Build an archive of a tenant's root file system, to boot with the image
@@ -37,7 +37,7 @@ pub enum ImageAction {
 }
 
 #[derive(Debug, Args)]
-pub struct ImageBuildArgs {
+pub(crate) struct ImageBuildArgs {
     /// Directory for vmlinuz, initrd.img and SHA256SUMS
     #[arg(long, value_name = "DIR", default_value = IMAGE)]
     pub output: PathBuf,
@@ -59,7 +59,7 @@ pub struct ImageBuildArgs {
 }
 
 #[derive(Debug, Args)]
-pub struct ImageRootArgs {
+pub(crate) struct ImageRootArgs {
     /// OCI image (oci:DIR, or a tar archive of one), or tar archive of a root file system
     #[arg(value_name = "SOURCE")]
     pub source: PathBuf,
@@ -85,20 +85,20 @@ The exit status is the program's, or 128+n if signal n killed it. Signals are fo
 SIGTERM, SIGHUP or SIGQUIT destroys the domain. The domain is destroyed when this command exits.";
 
 #[derive(Debug, Args)]
-pub struct XenArgs {
+pub(crate) struct XenArgs {
     #[command(subcommand)]
     pub action: XenAction,
 }
 
 #[derive(Debug, Subcommand)]
-pub enum XenAction {
+pub(crate) enum XenAction {
     /// Run a program in a domain of its own
     Run(Box<XenRunArgs>),
 }
 
 #[derive(Debug, Args)]
 #[command(after_help = XEN_EXAMPLES)]
-pub struct XenRunArgs {
+pub(crate) struct XenRunArgs {
     /// Memory of the domain
     #[arg(long, value_name = "SIZE", default_value = "512MiB", value_parser = control::size::parse_amount)]
     pub memory: u64,
@@ -151,7 +151,7 @@ pub struct XenRunArgs {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub enum KindArg {
+pub(crate) enum KindArg {
     /// PVH if the CPU supports it, else PV
     Auto,
     /// With hardware virtualization

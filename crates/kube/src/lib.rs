@@ -5,6 +5,7 @@
 //! and tells the container runtime how to inject it ([`cdi`]). Neither has access to the GPU or to a tenant's memory.
 
 #![forbid(unsafe_code)]
+#![warn(unreachable_pub)]
 
 pub mod api;
 pub mod broker;

@@ -16,7 +16,13 @@ use crate::settings::Helper;
 const PASSED_ON: [&str; 4] = [env_vars::LOG, env_vars::SOFT_THREADS, env_vars::SOFT_CHECK, "RUST_BACKTRACE"];
 
 /// A worker, or with `inventory` the process that describes the cards.
-pub fn worker(settings: &Settings, confined: &Confined, backend: &Backend, inventory: bool, root: bool) -> Command {
+pub(crate) fn worker(
+    settings: &Settings,
+    confined: &Confined,
+    backend: &Backend,
+    inventory: bool,
+    root: bool,
+) -> Command {
     let mut command = program(settings);
     command.args(&settings.worker_arguments).args(backend.to_arguments());
     command.arg("--rejoin").arg(settings.state_dir.join("workers/rejoin/sock"));
@@ -41,7 +47,7 @@ pub fn worker(settings: &Settings, confined: &Confined, backend: &Backend, inven
     command
 }
 
-pub fn meter(settings: &Settings, meter: &Helper, root: bool) -> Command {
+pub(crate) fn meter(settings: &Settings, meter: &Helper, root: bool) -> Command {
     let mut command = helper(settings, meter);
     command.envs(std::env::var_os(env_vars::LOG).map(|value| (env_vars::LOG, value)));
     if root {
@@ -50,7 +56,7 @@ pub fn meter(settings: &Settings, meter: &Helper, root: bool) -> Command {
     command
 }
 
-pub fn mover(settings: &Settings, mover: &Helper, target: &Target, which: Move) -> Command {
+pub(crate) fn mover(settings: &Settings, mover: &Helper, target: &Target, which: Move) -> Command {
     let mut command = helper(settings, mover);
     command.arg(which.name());
     command.args([target.pid.to_string(), target.start_time.to_string(), target.uid.to_string()]);
@@ -74,7 +80,7 @@ fn program(settings: &Settings) -> Command {
 }
 
 /// What a process is talked to by is its standard input: it needs no number of its own, and nothing else leaks in.
-pub fn connect(command: &mut Command, stdin: Option<OwnedFd>, stderr: Option<OwnedFd>) {
+pub(crate) fn connect(command: &mut Command, stdin: Option<OwnedFd>, stderr: Option<OwnedFd>) {
     command.stdin(stdin.map_or_else(Stdio::null, Stdio::from));
     if let Some(stderr) = stderr {
         command.stderr(stderr);

@@ -10,6 +10,7 @@
 //! of this node, as the operator configured them, and nothing else.
 
 #![forbid(unsafe_code)]
+#![warn(unreachable_pub)]
 
 mod command;
 mod local;

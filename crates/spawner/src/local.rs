@@ -8,7 +8,6 @@ use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
 use control::ZoneName;
@@ -20,6 +19,7 @@ use control::packet;
 use control::process;
 use control::spawner::{Confined, Facts, HostLimits, Program, SLOTS, Spawner, Started};
 use control::zone::Access;
+use parking_lot::{Mutex, MutexGuard};
 use sandbox::cgroup::{self, Cgroups, Rule, Surroundings};
 use sandbox::jail::Policy;
 
@@ -142,7 +142,7 @@ impl Local {
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        self.state.lock()
     }
 
     /// Starts a worker or what describes the cards, in a group in which it can open the devices of its backend.

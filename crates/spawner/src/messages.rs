@@ -75,18 +75,18 @@ pub mod kind {
 
 /// Bits of [`Request::flags`].
 mod flag {
-    pub const FRESH: u32 = 1;
-    pub const WITHOUT_PID_NAMESPACE: u32 = 2;
-    pub const NAMES_DESCRIPTORS: u32 = 4;
-    pub const STDIN: u32 = 8;
-    pub const STDERR: u32 = 16;
-    pub const BACK: u32 = 32;
-    pub const MEMORY: u32 = 64;
-    pub const CPU: u32 = 128;
-    pub const EVERYTHING: u32 = 256;
-    pub const UID: u32 = 512;
-    pub const GID: u32 = 1024;
-    pub const USERS: u32 = 2048;
+    pub(super) const FRESH: u32 = 1;
+    pub(super) const WITHOUT_PID_NAMESPACE: u32 = 2;
+    pub(super) const NAMES_DESCRIPTORS: u32 = 4;
+    pub(super) const STDIN: u32 = 8;
+    pub(super) const STDERR: u32 = 16;
+    pub(super) const BACK: u32 = 32;
+    pub(super) const MEMORY: u32 = 64;
+    pub(super) const CPU: u32 = 128;
+    pub(super) const EVERYTHING: u32 = 256;
+    pub(super) const UID: u32 = 512;
+    pub(super) const GID: u32 = 1024;
+    pub(super) const USERS: u32 = 2048;
 }
 
 /// A request.

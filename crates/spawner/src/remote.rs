@@ -3,13 +3,13 @@
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
-use std::sync::{Mutex, PoisonError};
 use std::time::Instant;
 
 use control::ZoneName;
 use control::namespaces::Numbers;
 use control::packet;
 use control::spawner::{Facts, HostLimits, Program, Spawner, Started};
+use parking_lot::Mutex;
 use zerocopy::{FromBytes, IntoBytes};
 
 use crate::messages::{Asked, Reply, Request};
@@ -39,7 +39,7 @@ impl Remote {
 
     fn ask(&self, asked: &Asked, fds: &[BorrowedFd<'_>]) -> io::Result<(Reply, Option<OwnedFd>)> {
         let request = Request::of(asked)?;
-        let socket = self.socket.lock().unwrap_or_else(PoisonError::into_inner);
+        let socket = self.socket.lock();
         packet::send(&*socket, request.as_bytes(), fds)?;
         let mut buffer = [0; size_of::<Reply>()];
         let mut received = packet::receive(&*socket, &mut buffer)?;

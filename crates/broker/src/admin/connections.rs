@@ -9,7 +9,7 @@ const MAX_CONNECTIONS: usize = 256;
 
 /// By which socket somebody came.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Role {
+pub(crate) enum Role {
     /// `admin.sock`
     Operator,
     /// `status.sock`: it may ask, and change nothing.
@@ -23,7 +23,7 @@ struct Connection<S> {
     leases: Vec<ZoneName>,
 }
 
-pub struct Connections<S> {
+pub(super) struct Connections<S> {
     open: BTreeMap<u64, Connection<S>>,
 }
 
@@ -34,26 +34,26 @@ impl<S> Default for Connections<S> {
 }
 
 impl<S> Connections<S> {
-    pub fn is_full(&self, role: Role) -> bool {
+    pub(super) fn is_full(&self, role: Role) -> bool {
         self.open.values().filter(|connection| connection.role == role).count() >= MAX_CONNECTIONS
     }
 
-    pub fn insert(&mut self, id: u64, socket: S, role: Role) {
+    pub(super) fn insert(&mut self, id: u64, socket: S, role: Role) {
         self.open.insert(id, Connection { socket, role, leases: Vec::new() });
     }
 
-    pub fn get(&self, id: u64) -> Option<(&S, Role)> {
+    pub(super) fn get(&self, id: u64) -> Option<(&S, Role)> {
         self.open.get(&id).map(|connection| (&connection.socket, connection.role))
     }
 
     /// A connection holds a zone from now on; false if it does already, or is gone.
-    pub fn lease(&mut self, id: u64, zone: &ZoneName) -> bool {
+    pub(super) fn lease(&mut self, id: u64, zone: &ZoneName) -> bool {
         let connection = self.open.get_mut(&id).filter(|connection| !connection.leases.contains(zone));
         connection.map(|connection| connection.leases.push(zone.clone())).is_some()
     }
 
     /// A connection is gone; answers which zones it held.
-    pub fn remove(&mut self, id: u64) -> Vec<ZoneName> {
+    pub(super) fn remove(&mut self, id: u64) -> Vec<ZoneName> {
         self.open.remove(&id).map(|connection| connection.leases).unwrap_or_default()
     }
 }

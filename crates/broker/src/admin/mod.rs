@@ -14,13 +14,13 @@ use crate::clients::pause_after;
 use crate::reactor::{Reactor, Source};
 use crate::state_dir::StateDir;
 use connections::Connections;
-pub use connections::Role;
+pub(crate) use connections::Role;
 use control::admin::{Answer, MAX_MESSAGE, Request};
 use control::packet;
 use control::spawner::Spawner;
 use error::RequestError;
 
-pub struct Admin {
+pub(crate) struct Admin {
     operators: OwnedFd,
     /// For those who look and change nothing.
     observers: OwnedFd,
@@ -30,7 +30,12 @@ pub struct Admin {
 }
 
 impl Admin {
-    pub fn listen(state_dir: &StateDir, spawner: &dyn Spawner, reactor: &Reactor, now: Instant) -> io::Result<Self> {
+    pub(crate) fn listen(
+        state_dir: &StateDir,
+        spawner: &dyn Spawner,
+        reactor: &Reactor,
+        now: Instant,
+    ) -> io::Result<Self> {
         spawner.clear_admin_socket()?;
         let operators = packet::listen(&state_dir.admin_socket(), 0o600, 16)?;
         spawner.open_admin_socket()?;

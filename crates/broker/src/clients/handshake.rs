@@ -12,7 +12,7 @@ use control::closing::Foreign;
 use control::packet;
 
 /// What became of a connection's first bytes.
-pub enum Hello {
+pub(crate) enum Hello {
     Fine(Wishes),
     /// It wants to know how its zone stands, and no worker.
     Inquiry,
@@ -26,7 +26,7 @@ pub enum Hello {
 
 /// What a client may ask of its worker.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Wishes {
+pub(crate) struct Wishes {
     /// A worker that has not started its driver yet, because the client's variables for the driver differ.
     pub fresh_worker: bool,
     /// It stands for somebody in another domain, and brings the memory that worker and client will share.
@@ -35,7 +35,7 @@ pub struct Wishes {
 
 /// Why a client gets no worker; it is told so in the `Welcome`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-pub enum Refusal {
+pub(crate) enum Refusal {
     #[error("client library and proxy are of different versions")]
     Version,
     #[error("the zone has reached its maximum number of clients")]
@@ -63,7 +63,7 @@ impl Refusal {
     }
 }
 
-pub fn read(socket: &Foreign) -> Hello {
+pub(crate) fn read(socket: &Foreign) -> Hello {
     let first = match receive::<Opening>(socket) {
         Ok(Some(opening)) => opening.first(),
         Ok(None) => return Hello::NotYet,
@@ -88,7 +88,7 @@ pub fn read(socket: &Foreign) -> Hello {
 }
 
 /// A message that brings nothing along; none if it is not there yet.
-pub fn receive<T: Message>(socket: &Foreign) -> Result<Option<T>, BootstrapError> {
+pub(crate) fn receive<T: Message>(socket: &Foreign) -> Result<Option<T>, BootstrapError> {
     let mut message = T::new_zeroed();
     let expected = size_of::<T>();
     let (actual, fds) = match packet::receive_foreign(socket, message.as_mut_bytes()) {
@@ -105,11 +105,11 @@ pub fn receive<T: Message>(socket: &Foreign) -> Result<Option<T>, BootstrapError
     }
 }
 
-pub fn welcome(socket: &Foreign, worker: BorrowedFd<'_>) -> Result<(), BootstrapError> {
+pub(crate) fn welcome(socket: &Foreign, worker: BorrowedFd<'_>) -> Result<(), BootstrapError> {
     bootstrap::send(socket, &Welcome::new(WelcomeStatus::Ok, ""), &[worker])
 }
 
-pub fn refuse(socket: impl AsFd, refusal: Refusal) {
+pub(crate) fn refuse(socket: impl AsFd, refusal: Refusal) {
     // The peer may be gone; then nobody misses the answer.
     let _ = bootstrap::send(socket, &Welcome::new(refusal.status(), &refusal.to_string()), &[]);
 }

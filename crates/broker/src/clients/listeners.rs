@@ -15,17 +15,17 @@ use control::zone::Access;
 /// Connections that the kernel holds for us while we are busy; what comes beyond waits in `connect`.
 const BACKLOG: i32 = 128;
 /// Descriptors of a zone that are yet to be closed: with more, nobody of it is let in until they are.
-pub const MAX_CLOSING: usize = 64;
+pub(crate) const MAX_CLOSING: usize = 64;
 /// How long a zone's socket is left alone then.
 const CLOSING_PAUSE: Duration = Duration::from_millis(200);
 
 /// By the zone's number.
 #[derive(Default)]
-pub struct Listeners {
+pub(crate) struct Listeners {
     zones: BTreeMap<u64, Listener>,
 }
 
-pub struct Listener {
+pub(crate) struct Listener {
     zone: ZoneName,
     /// Its lane closes whatever comes from the zone.
     socket: Foreign,
@@ -39,7 +39,7 @@ pub struct Listener {
 
 /// The way by which a client comes into its zone.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Door {
+pub(crate) enum Door {
     /// The directory that is mounted into containers.
     Container,
     User,
@@ -47,7 +47,7 @@ pub enum Door {
 }
 
 /// What became of an attempt to let a client in.
-pub enum Accepted {
+pub(crate) enum Accepted {
     Client(Foreign),
     Nobody,
     /// Too much of what the zone's clients brought is yet to be closed: none of them is let in until then.
@@ -56,7 +56,7 @@ pub enum Accepted {
 
 impl Listener {
     /// Listens in the zone's directories, which are there.
-    pub fn open(zone: &ZoneName, state_dir: &StateDir, access: Access) -> io::Result<Self> {
+    pub(crate) fn open(zone: &ZoneName, state_dir: &StateDir, access: Access) -> io::Result<Self> {
         let socket = Lane::default().take(packet::listen(&state_dir.zone_socket(zone), access.mode, BACKLOG)?);
         let guests = packet::listen(&state_dir.guest_socket(zone), 0o600, BACKLOG)?;
         let mut listener = Self { zone: zone.clone(), socket, users: None, guests, opens_at: None };
@@ -78,7 +78,7 @@ impl Listener {
         Ok(())
     }
 
-    pub fn watch(&mut self, id: u64, reactor: &Reactor) -> io::Result<()> {
+    pub(crate) fn watch(&mut self, id: u64, reactor: &Reactor) -> io::Result<()> {
         self.watch_clients(id, reactor)?;
         reactor.watch(&self.guests, Source::Guests(id))
     }
@@ -96,32 +96,38 @@ impl Listener {
 }
 
 impl Listeners {
-    pub fn insert(&mut self, id: u64, listener: Listener) {
+    pub(crate) fn insert(&mut self, id: u64, listener: Listener) {
         self.zones.insert(id, listener);
     }
 
-    pub fn remove(&mut self, id: u64) {
+    pub(crate) fn remove(&mut self, id: u64) {
         self.zones.remove(&id);
     }
 
     /// Lets local users come to a zone, or no longer.
-    pub fn set_users(&mut self, id: u64, state_dir: &StateDir, access: Access, reactor: &Reactor) -> io::Result<()> {
+    pub(crate) fn set_users(
+        &mut self,
+        id: u64,
+        state_dir: &StateDir,
+        access: Access,
+        reactor: &Reactor,
+    ) -> io::Result<()> {
         let Some(listener) = self.zones.get_mut(&id) else { return Ok(()) };
         listener.set_users(state_dir, access)?;
         // One that is left alone is watched again with the others.
         if listener.opens_at.is_some() { Ok(()) } else { listener.watch_clients(id, reactor) }
     }
 
-    pub fn zone(&self, id: u64) -> Option<&ZoneName> {
+    pub(crate) fn zone(&self, id: u64) -> Option<&ZoneName> {
         self.zones.get(&id).map(|listener| &listener.zone)
     }
 
     /// Where what a zone brings is closed.
-    pub fn lane(&self, id: u64) -> Option<&Lane> {
+    pub(crate) fn lane(&self, id: u64) -> Option<&Lane> {
         self.zones.get(&id).map(|listener| listener.socket.lane())
     }
 
-    pub fn accept(&mut self, id: u64, door: Door, reactor: &Reactor, now: Instant) -> io::Result<Accepted> {
+    pub(crate) fn accept(&mut self, id: u64, door: Door, reactor: &Reactor, now: Instant) -> io::Result<Accepted> {
         let Some(listener) = self.zones.get_mut(&id) else { return Ok(Accepted::Nobody) };
         if listener.socket.lane().waiting() > MAX_CLOSING {
             listener.forget_clients(reactor);
@@ -138,7 +144,7 @@ impl Listeners {
     }
 
     /// Lets clients into zones again that had been left alone.
-    pub fn reopen(&mut self, reactor: &Reactor, now: Instant) {
+    pub(crate) fn reopen(&mut self, reactor: &Reactor, now: Instant) {
         for (id, listener) in &mut self.zones {
             if listener.opens_at.is_none_or(|at| at > now) {
                 continue;
@@ -149,7 +155,7 @@ impl Listeners {
         }
     }
 
-    pub fn next_deadline(&self) -> Option<Instant> {
+    pub(crate) fn next_deadline(&self) -> Option<Instant> {
         self.zones.values().filter_map(|listener| listener.opens_at).min()
     }
 }

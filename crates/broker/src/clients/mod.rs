@@ -1,7 +1,7 @@
 //! Connections of clients: from `accept` to the `Welcome`.
 
 mod containers;
-pub mod handshake;
+pub(crate) mod handshake;
 mod listeners;
 mod queue;
 
@@ -19,8 +19,8 @@ use control::packet;
 use control::process::{self, Peer};
 use control::region;
 use handshake::{Hello, Refusal};
-pub use listeners::{Accepted, Door, Listener, Listeners, MAX_CLOSING};
-pub use queue::{ClientQueue, Input};
+pub(crate) use listeners::{Accepted, Door, Listener, Listeners, MAX_CLOSING};
+pub(crate) use queue::{ClientQueue, Input};
 
 /// With so many descriptors to close, nothing that a zone's clients and workers send is read any more: each message can
 /// bring 253. It is more than an honest zone ever has at once, when its clients end.
@@ -32,19 +32,19 @@ const ACCEPTS_PER_TURN: usize = 16;
 
 /// Clients on their way to a worker.
 #[derive(Default)]
-pub struct Clients {
+pub(crate) struct Clients {
     pub listeners: Listeners,
     pub queue: ClientQueue<Connection>,
 }
 
-pub struct Connection {
+pub(crate) struct Connection {
     pub socket: Foreign,
     pub peer: Peer,
     /// The Xen backend brought it: it may bring a region of its own.
     pub is_guest: bool,
 }
 
-pub type Client = queue::Client<Connection>;
+pub(crate) type Client = queue::Client<Connection>;
 
 impl Broker {
     pub(super) fn accept_client(&mut self, zone_id: u64, door: Door) {
@@ -212,11 +212,11 @@ impl Broker {
 }
 
 /// Why something of a zone is ended then.
-pub const OVERBURDENED: &str = "closing the descriptors of its zone takes too long";
+pub(crate) const OVERBURDENED: &str = "closing the descriptors of its zone takes too long";
 
 /// Whether so much of what a zone has brought waits to be closed that nothing more is taken from it. What is not read dies
 /// with its socket, and takes no descriptors of ours before.
-pub fn is_overburdened(lane: &Lane) -> bool {
+pub(crate) fn is_overburdened(lane: &Lane) -> bool {
     let limit = || rustix::process::getrlimit(rustix::process::Resource::Nofile).current.unwrap_or(u64::MAX);
     let waiting = lane.waiting();
     let many_in_all = || closing::waiting_in_all() as u64 > limit() / 4;
@@ -224,7 +224,7 @@ pub fn is_overburdened(lane: &Lane) -> bool {
 }
 
 /// Out of descriptors or memory: the connection stays in the queue, so a moment's pause keeps the loop from spinning.
-pub fn pause_after(error: &io::Error) {
+pub(crate) fn pause_after(error: &io::Error) {
     tracing::warn!(%error, "cannot accept a connection");
     std::thread::sleep(Duration::from_millis(10));
 }

@@ -10,18 +10,18 @@ use crate::zones::ZoneStore;
 use control::ZoneName;
 
 /// A client says hello right after it has connected; one that takes longer than this is not one of ours.
-pub const HELLO_TIMEOUT: Duration = Duration::from_secs(2);
+pub(super) const HELLO_TIMEOUT: Duration = Duration::from_secs(2);
 /// Connections of one zone that have not said hello yet; further ones are closed at once.
 const MAX_SILENT: usize = 64;
 
-pub struct ClientQueue<C> {
+pub(crate) struct ClientQueue<C> {
     clients: BTreeMap<u64, Client<C>>,
     /// Those that wait for a worker, in the order in which they get one.
     waiting: VecDeque<u64>,
 }
 
 #[derive(Debug)]
-pub struct Client<C> {
+pub(crate) struct Client<C> {
     pub zone: ZoneName,
     pub connection: C,
     pub wishes: Wishes,
@@ -38,7 +38,7 @@ enum Stage {
 
 /// What input of a client means.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Input {
+pub(crate) enum Input {
     /// The client is gone already.
     Stale,
     Hello,
@@ -59,37 +59,37 @@ impl<C> Default for ClientQueue<C> {
 }
 
 impl<C> ClientQueue<C> {
-    pub fn get(&self, id: u64) -> Option<&Client<C>> {
+    pub(crate) fn get(&self, id: u64) -> Option<&Client<C>> {
         self.clients.get(&id)
     }
 
-    pub fn iter(&self) -> impl Iterator<Item = &Client<C>> {
+    pub(crate) fn iter(&self) -> impl Iterator<Item = &Client<C>> {
         self.clients.values()
     }
 
-    pub fn insert(&mut self, id: u64, zone: ZoneName, connection: C, now: Instant) {
+    pub(crate) fn insert(&mut self, id: u64, zone: ZoneName, connection: C, now: Instant) {
         let stage = Stage::Silent { until: now + HELLO_TIMEOUT };
         self.clients.insert(id, Client { zone, connection, wishes: Wishes::default(), stage });
     }
 
-    pub fn remove(&mut self, id: u64) -> Option<Client<C>> {
+    pub(crate) fn remove(&mut self, id: u64) -> Option<Client<C>> {
         self.waiting.retain(|waiting| *waiting != id);
         self.clients.remove(&id)
     }
 
-    pub fn remove_zone(&mut self, zone: &ZoneName) {
+    pub(crate) fn remove_zone(&mut self, zone: &ZoneName) {
         self.clients.retain(|_, client| client.zone != *zone);
         let clients = &self.clients;
         self.waiting.retain(|id| clients.contains_key(id));
     }
 
     /// Whether a zone, its parts included, has too many connections that have not said hello.
-    pub fn is_full_of_silent(&self, family: &ZoneName, zones: &ZoneStore) -> bool {
+    pub(crate) fn is_full_of_silent(&self, family: &ZoneName, zones: &ZoneStore) -> bool {
         let silent = |client: &&Client<C>| client.is_silent() && zones.family(&client.zone) == *family;
         self.clients.values().filter(silent).count() >= MAX_SILENT
     }
 
-    pub fn input(&self, id: u64) -> Input {
+    pub(crate) fn input(&self, id: u64) -> Input {
         match self.clients.get(&id) {
             None => Input::Stale,
             Some(client) if client.is_silent() => Input::Hello,
@@ -99,7 +99,7 @@ impl<C> ClientQueue<C> {
 
     /// A client has said hello and waits for a worker from now on, unless its zone has as many as it may have. `serving`
     /// tells whether a zone has so many workers; parts of a zone count together.
-    pub fn admit(
+    pub(crate) fn admit(
         &mut self,
         id: u64,
         wishes: Wishes,
@@ -122,41 +122,41 @@ impl<C> ClientQueue<C> {
     }
 
     /// Nothing more is expected of a client.
-    pub fn silence(&mut self, id: u64) {
+    pub(crate) fn silence(&mut self, id: u64) {
         if let Some(client) = self.clients.get_mut(&id) {
             client.stage = Stage::Waiting;
         }
     }
 
-    pub fn waiting_count(&self) -> usize {
+    pub(crate) fn waiting_count(&self) -> usize {
         self.waiting.len()
     }
 
     /// The zones of those who wait.
-    pub fn waiting_zones(&self) -> impl Iterator<Item = &ZoneName> {
+    pub(crate) fn waiting_zones(&self) -> impl Iterator<Item = &ZoneName> {
         self.waiting.iter().filter_map(|id| Some(&self.clients.get(id)?.zone))
     }
 
     /// A client is to have a worker that has no context yet.
-    pub fn set_fresh(&mut self, id: u64) {
+    pub(crate) fn set_fresh(&mut self, id: u64) {
         if let Some(client) = self.clients.get_mut(&id) {
             client.wishes.fresh_worker = true;
         }
     }
 
     /// Who waits, and for a worker of which kind.
-    pub fn waiting(&self, zones: &ZoneStore) -> impl Iterator<Item = (u64, Kind)> {
+    pub(crate) fn waiting(&self, zones: &ZoneStore) -> impl Iterator<Item = (u64, Kind)> {
         let clients = self.waiting.iter().filter_map(|id| Some((*id, self.clients.get(id)?)));
         clients.map(|(id, client)| (id, zones.worker_kind(&client.zone, client.wishes.fresh_worker)))
     }
 
     /// The one that has waited longest for a worker of a kind.
-    pub fn longest_waiting(&self, kind: &Kind, zones: &ZoneStore) -> Option<u64> {
+    pub(crate) fn longest_waiting(&self, kind: &Kind, zones: &ZoneStore) -> Option<u64> {
         self.waiting(zones).find(|(_, wanted)| wanted == kind).map(|(id, _)| id)
     }
 
     /// The first that can have a worker now, with that worker.
-    pub fn next_match(
+    pub(crate) fn next_match(
         &self,
         zones: &ZoneStore,
         mut ready_worker: impl FnMut(&Kind) -> Option<u64>,
@@ -174,7 +174,7 @@ impl<C> ClientQueue<C> {
         })
     }
 
-    pub fn next_deadline(&self) -> Option<Instant> {
+    pub(crate) fn next_deadline(&self) -> Option<Instant> {
         let until = |client: &Client<C>| match client.stage {
             Stage::Silent { until } => Some(until),
             Stage::Waiting => None,
@@ -183,7 +183,7 @@ impl<C> ClientQueue<C> {
     }
 
     /// Takes out those that have not said hello in time.
-    pub fn expire(&mut self, now: Instant) -> Vec<Client<C>> {
+    pub(crate) fn expire(&mut self, now: Instant) -> Vec<Client<C>> {
         let late = |client: &Client<C>| matches!(client.stage, Stage::Silent { until } if until <= now);
         let late: Vec<u64> = self.clients.iter().filter(|(_, client)| late(client)).map(|(id, _)| *id).collect();
         late.into_iter().filter_map(|id| self.remove(id)).collect()

@@ -10,7 +10,7 @@ const HELPER_TIMEOUT: Duration = Duration::from_secs(120);
 /// A helper that failed is not started again before this.
 const HELPER_PAUSE: Duration = Duration::from_secs(5);
 
-pub struct Inventory<H> {
+pub(crate) struct Inventory<H> {
     cards: Option<Vec<Card>>,
     /// Of the kernel's driver; known with the cards.
     driver_version: String,
@@ -22,7 +22,7 @@ pub struct Inventory<H> {
 
 /// What is done about somebody who asks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Lookup {
+pub(crate) enum Lookup {
     /// Answer now: the cards are known, or a helper has just failed.
     Answer,
     StartHelper,
@@ -37,19 +37,19 @@ impl<H> Default for Inventory<H> {
 }
 
 impl<H> Inventory<H> {
-    pub fn cards(&self) -> Option<&[Card]> {
+    pub(crate) fn cards(&self) -> Option<&[Card]> {
         self.cards.as_deref()
     }
 
-    pub fn driver_version(&self) -> &str {
+    pub(crate) fn driver_version(&self) -> &str {
         &self.driver_version
     }
 
-    pub fn helper(&self) -> Option<&H> {
+    pub(crate) fn helper(&self) -> Option<&H> {
         self.helper.as_ref().map(|(helper, _)| helper)
     }
 
-    pub fn lookup(&self, now: Instant) -> Lookup {
+    pub(crate) fn lookup(&self, now: Instant) -> Lookup {
         let failed_lately = self.failed_at.is_some_and(|at| now.saturating_duration_since(at) < HELPER_PAUSE);
         match (&self.cards, &self.helper) {
             (Some(_), _) => Lookup::Answer,
@@ -59,35 +59,35 @@ impl<H> Inventory<H> {
         }
     }
 
-    pub fn helper_started(&mut self, helper: H, now: Instant) {
+    pub(crate) fn helper_started(&mut self, helper: H, now: Instant) {
         self.helper = Some((helper, now + HELPER_TIMEOUT));
     }
 
-    pub fn take_helper(&mut self) -> Option<H> {
+    pub(crate) fn take_helper(&mut self) -> Option<H> {
         self.helper.take().map(|(helper, _)| helper)
     }
 
-    pub fn found(&mut self, cards: Vec<Card>, driver_version: String) {
+    pub(crate) fn found(&mut self, cards: Vec<Card>, driver_version: String) {
         (self.cards, self.driver_version) = (Some(cards), driver_version);
     }
 
-    pub fn failed(&mut self, now: Instant) {
+    pub(crate) fn failed(&mut self, now: Instant) {
         self.failed_at = Some(now);
     }
 
-    pub fn next_deadline(&self) -> Option<Instant> {
+    pub(crate) fn next_deadline(&self) -> Option<Instant> {
         self.helper.as_ref().map(|(_, deadline)| *deadline)
     }
 
     /// The helper, if it is to be killed. Its end is an event of its own; until then there is nothing to be late for.
-    pub fn expire(&mut self, now: Instant) -> Option<&H> {
+    pub(crate) fn expire(&mut self, now: Instant) -> Option<&H> {
         let (helper, deadline) = self.helper.as_mut().filter(|(_, deadline)| *deadline <= now)?;
         *deadline = now + HELPER_TIMEOUT;
         Some(helper)
     }
 
     /// A client waits until the cards are known; those that are gone are forgotten. False if its zone has too many that wait.
-    pub fn wait(
+    pub(crate) fn wait(
         &mut self,
         id: u64,
         is_there: impl Fn(u64) -> bool,
@@ -102,7 +102,7 @@ impl<H> Inventory<H> {
         fits
     }
 
-    pub fn take_waiting(&mut self) -> Vec<u64> {
+    pub(crate) fn take_waiting(&mut self) -> Vec<u64> {
         std::mem::take(&mut self.waiting)
     }
 }

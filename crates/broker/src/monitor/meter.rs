@@ -28,7 +28,7 @@ pub struct Meter {
     pub allowance: u64,
 }
 
-pub struct Running {
+pub(crate) struct Running {
     child: Child,
     socket: OwnedFd,
 }

@@ -7,7 +7,7 @@ mod overdraft;
 mod utilization;
 mod views;
 
-pub use inventory::Inventory;
+pub(crate) use inventory::Inventory;
 pub use meter::Meter;
 use meter::Running;
 use overdraft::MeterProcess;
@@ -15,7 +15,7 @@ use utilization::Utilization;
 use views::{Helper, Views};
 
 #[derive(Default)]
-pub struct Monitor {
+pub(crate) struct Monitor {
     pub inventory: Inventory<Helper>,
     pub views: Views,
     pub utilization: Utilization,

@@ -13,7 +13,7 @@ const PAUSE: Duration = Duration::from_secs(10);
 const GENERATIONS: usize = 4;
 
 /// The meter's process, `P`, and when it is started again.
-pub struct MeterProcess<P> {
+pub(crate) struct MeterProcess<P> {
     running: Option<P>,
     again: Option<Instant>,
     /// The last one, if it was not gone yet when it was killed.
@@ -27,40 +27,40 @@ impl<P> Default for MeterProcess<P> {
 }
 
 impl<P> MeterProcess<P> {
-    pub fn running(&self) -> Option<&P> {
+    pub(crate) fn running(&self) -> Option<&P> {
         self.running.as_ref()
     }
 
-    pub fn next_deadline(&self) -> Option<Instant> {
+    pub(crate) fn next_deadline(&self) -> Option<Instant> {
         self.again
     }
 
-    pub fn is_due(&self, now: Instant) -> bool {
+    pub(crate) fn is_due(&self, now: Instant) -> bool {
         self.running.is_none() && self.again.is_none_or(|again| again <= now)
     }
 
-    pub fn started(&mut self, process: P) {
+    pub(crate) fn started(&mut self, process: P) {
         (self.running, self.again) = (Some(process), None);
     }
 
     /// One that was killed and is not gone yet.
-    pub fn set_dying(&mut self, process: P) {
+    pub(crate) fn set_dying(&mut self, process: P) {
         self.dying = Some(process);
     }
 
-    pub fn take_dying(&mut self) -> Option<P> {
+    pub(crate) fn take_dying(&mut self) -> Option<P> {
         self.dying.take()
     }
 
     /// It has ended, or could not be started.
-    pub fn ended(&mut self, now: Instant) -> Option<P> {
+    pub(crate) fn ended(&mut self, now: Instant) -> Option<P> {
         self.again = Some(now + PAUSE);
         self.running.take()
     }
 }
 
 /// What each worker uses, as the meter has found. `known`: workers by the process that was started.
-pub fn used_by_worker(
+pub(super) fn used_by_worker(
     readings: &[Reading],
     known: &BTreeMap<u32, u64>,
     parent: impl Fn(u32) -> Option<u32>,
@@ -77,7 +77,7 @@ pub fn used_by_worker(
 
 /// A worker and what it draws on its zone's account.
 #[derive(Debug, Clone, Copy)]
-pub struct Drawn<'a> {
+pub(super) struct Drawn<'a> {
     pub id: u64,
     pub zone: &'a ZoneName,
     /// What it never asked for.
@@ -91,7 +91,11 @@ pub struct Drawn<'a> {
 /// Workers to end, by what they took without asking. Whom one limit holds for has the allowance once, however many workers
 /// that is: those that took most go first, until the rest is within it, or within the limit. One that took more by itself
 /// goes in any case; those that were ended already are waited for.
-pub fn worst_overdrafts(exceeded: &[Exceeded<'_>], workers: &[Drawn<'_>], allowance: u64) -> BTreeSet<(u64, u64)> {
+pub(super) fn worst_overdrafts(
+    exceeded: &[Exceeded<'_>],
+    workers: &[Drawn<'_>],
+    allowance: u64,
+) -> BTreeSet<(u64, u64)> {
     exceeded.iter().flat_map(|limit| worst_of(limit, workers, allowance)).collect()
 }
 

@@ -12,7 +12,7 @@ use control::ZoneName;
 const EVERY: Duration = Duration::from_secs(1);
 
 #[derive(Debug, Default)]
-pub struct Utilization {
+pub(crate) struct Utilization {
     zones: BTreeMap<ZoneName, [Sample; 2]>,
     last: Option<Instant>,
     /// Some worker measures, so that there will be something to see.
@@ -36,17 +36,17 @@ impl Sample {
 
 impl Utilization {
     /// When to look again: never, while there is nothing to see.
-    pub fn next_deadline(&self) -> Option<Instant> {
+    pub(crate) fn next_deadline(&self) -> Option<Instant> {
         self.last.filter(|_| self.measured).map(|last| last + EVERY)
     }
 
     /// Whether it is time to look.
-    pub fn is_due(&self, now: Instant) -> bool {
+    pub(crate) fn is_due(&self, now: Instant) -> bool {
         self.last.is_none_or(|last| last + EVERY <= now)
     }
 
     /// GPU time of zones so far. `measured`: by some worker that is there.
-    pub fn observe(&mut self, totals: BTreeMap<ZoneName, u64>, measured: bool, now: Instant) {
+    pub(crate) fn observe(&mut self, totals: BTreeMap<ZoneName, u64>, measured: bool, now: Instant) {
         (self.last, self.measured) = (Some(now), measured);
         self.zones.retain(|name, _| totals.contains_key(name));
         for (name, used_ns) in totals {
@@ -57,7 +57,7 @@ impl Utilization {
     }
 
     /// Percent of the last second or two in which a zone used its GPU. One that was never looked at is looked at from now on.
-    pub fn percent(&mut self, name: &ZoneName, used_ns: u64, now: Instant) -> u32 {
+    pub(crate) fn percent(&mut self, name: &ZoneName, used_ns: u64, now: Instant) -> u32 {
         let sample = Sample { at: now, used_ns };
         let [older, _] = *self.zones.entry(name.clone()).or_insert([sample; 2]);
         older.percent_until(sample)

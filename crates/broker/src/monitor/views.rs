@@ -33,30 +33,30 @@ const _: () = assert!(MAX_VIEW <= ANSWER_BYTES);
 
 /// Numbers of clients in their namespaces, by worker; read once for each.
 #[derive(Default)]
-pub struct Views {
+pub(crate) struct Views {
     numbers: BTreeMap<u64, namespaces::Numbers>,
 }
 
 /// The process that is asked for the cards.
-pub struct Helper {
+pub(crate) struct Helper {
     slot: usize,
     child: Child,
     socket: OwnedFd,
 }
 
 impl Inventory<Helper> {
-    pub fn helper_slot(&self) -> Option<usize> {
+    pub(crate) fn helper_slot(&self) -> Option<usize> {
         self.helper().map(|helper| helper.slot)
     }
 
-    pub fn kill_if_late(&mut self, now: Instant) {
+    pub(crate) fn kill_if_late(&mut self, now: Instant) {
         if let Some(helper) = self.expire(now) {
             helper.child.kill();
         }
     }
 
     /// Ends the helper, if there is one: the broker is about to go.
-    pub fn stop(&mut self) {
+    pub(crate) fn stop(&mut self) {
         if let Some(helper) = self.take_helper() {
             helper.child.kill();
             let mut fds = [PollFd::new(helper.child.process(), PollFlags::IN)];

@@ -10,7 +10,7 @@ use rustix::event::epoll::{self, EventData, EventFlags};
 
 use super::fields::Fields;
 use super::plan::{Nanos, Seen};
-use super::{Command, Shared, Verdict, lock, ring};
+use super::{Command, Shared, Verdict, ring};
 use control::dispatch::{DispatchPage, DispatchState};
 
 /// How often to look who is at work while nobody has to take turns: the latest that a second zone is noticed.
@@ -57,7 +57,7 @@ impl Worker {
     }
 }
 
-pub struct Board {
+pub(super) struct Board {
     shared: Arc<Shared>,
     epoll: OwnedFd,
     poke: OwnedFd,
@@ -78,7 +78,7 @@ impl Drop for Board {
 }
 
 impl Board {
-    pub fn new(
+    pub(super) fn new(
         shared: Arc<Shared>,
         poke: OwnedFd,
         verdict_bell: OwnedFd,
@@ -91,7 +91,7 @@ impl Board {
         Ok(Self { shared, epoll, poke, verdict_bell, watchdog, plan, workers, started: Instant::now() })
     }
 
-    pub fn run(mut self) {
+    pub(super) fn run(mut self) {
         // Turns are short: a wake-up that is late by the usual 50 µs would show.
         let _ = rustix::thread::set_current_timer_slack(std::num::NonZeroU64::new(1_000));
         let mut until = None;
@@ -122,14 +122,14 @@ impl Board {
     }
 
     fn take_commands(&mut self) {
-        let commands = std::mem::take(&mut *lock(&self.shared.inbox));
+        let commands = std::mem::take(&mut *self.shared.inbox.lock());
         let now = self.now();
         for command in commands {
             match command {
                 Command::Zone { id, terms, gpus } => self.plan.set(now, id, terms, &gpus),
                 Command::NoZone(id) => {
                     self.plan.remove(now, id);
-                    lock(&self.shared.used).remove(&id);
+                    self.shared.used.lock().remove(&id);
                 }
                 Command::Worker { id, zone, page, bell } => {
                     // Without its bell it is still looked at, only less promptly.
@@ -175,7 +175,7 @@ impl Board {
         self.judge(now);
         if let Some(next) = next {
             for (id, used) in self.plan.zones() {
-                lock(&self.shared.used).insert(id, used);
+                self.shared.used.lock().insert(id, used);
             }
             return Some(next);
         }
@@ -202,7 +202,7 @@ impl Board {
             verdicts.push((*id, verdict));
         }
         if !verdicts.is_empty() {
-            lock(&self.shared.verdicts).extend(verdicts);
+            self.shared.verdicts.lock().extend(verdicts);
             ring(&self.verdict_bell);
         }
     }

@@ -9,7 +9,7 @@ use super::plan::{Nanos, Plan, Seen, Terms, Used};
 use control::dispatch::DispatchState;
 
 #[derive(Default)]
-pub struct Fields {
+pub(super) struct Fields {
     /// The GPUs of each zone; none named: all.
     gpus: BTreeMap<u64, BTreeSet<u32>>,
     fields: Vec<Field>,
@@ -22,7 +22,7 @@ struct Field {
 }
 
 impl Fields {
-    pub fn set(&mut self, now: Nanos, id: u64, terms: Terms, gpus: &[u32]) {
+    pub(super) fn set(&mut self, now: Nanos, id: u64, terms: Terms, gpus: &[u32]) {
         let gpus: BTreeSet<u32> = gpus.iter().copied().collect();
         if self.gpus.get(&id) != Some(&gpus) {
             self.gpus.insert(id, gpus);
@@ -33,7 +33,7 @@ impl Fields {
         }
     }
 
-    pub fn remove(&mut self, now: Nanos, id: u64) {
+    pub(super) fn remove(&mut self, now: Nanos, id: u64) {
         if let Some(field) = self.field_mut(id) {
             field.plan.remove(now, id);
             field.zones.remove(&id);
@@ -43,35 +43,35 @@ impl Fields {
         self.regroup(now);
     }
 
-    pub fn observe(&mut self, now: Nanos, id: u64, seen: Seen) {
+    pub(super) fn observe(&mut self, now: Nanos, id: u64, seen: Seen) {
         if let Some(field) = self.field_mut(id) {
             field.plan.observe(now, id, seen);
         }
     }
 
     /// Sets every gate; answers when to look again if nothing happens before, none if nobody takes turns.
-    pub fn decide(&mut self, now: Nanos) -> Option<Nanos> {
+    pub(super) fn decide(&mut self, now: Nanos) -> Option<Nanos> {
         self.fields.iter_mut().filter_map(|field| field.plan.decide(now)).min()
     }
 
-    pub fn gate(&self, id: u64) -> DispatchState {
+    pub(super) fn gate(&self, id: u64) -> DispatchState {
         self.field(id).map_or(DispatchState::Free, |field| field.plan.gate(id))
     }
 
-    pub fn zones(&self) -> Vec<(u64, Used)> {
+    pub(super) fn zones(&self) -> Vec<(u64, Used)> {
         self.fields.iter().flat_map(|field| field.plan.zones()).collect()
     }
 
-    pub fn is_busy(&self, now: Nanos) -> bool {
+    pub(super) fn is_busy(&self, now: Nanos) -> bool {
         self.fields.iter().any(|field| field.plan.is_busy(now))
     }
 
-    pub fn overdue(&self, now: Nanos, watchdog: Nanos) -> impl Iterator<Item = u64> {
+    pub(super) fn overdue(&self, now: Nanos, watchdog: Nanos) -> impl Iterator<Item = u64> {
         self.fields.iter().flat_map(move |field| field.plan.overdue(now, watchdog))
     }
 
     /// Need these zones, which have workers, no looking at: no two of them can meet, and none has a cap?
-    pub fn are_apart(&self, zones: impl Iterator<Item = u64> + Clone) -> bool {
+    pub(super) fn are_apart(&self, zones: impl Iterator<Item = u64> + Clone) -> bool {
         self.fields.iter().all(|field| {
             let mut here = zones.clone().filter(|id| field.zones.contains(id));
             here.clone().all(|id| !field.plan.is_capped(id)) && here.nth(1).is_none()

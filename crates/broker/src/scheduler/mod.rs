@@ -11,16 +11,17 @@ mod plan;
 use std::collections::BTreeMap;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
+use parking_lot::Mutex;
 use rustix::event::EventfdFlags;
 
 use control::dispatch::DispatchPage;
 use control::zone::ZoneLimits;
 
 use board::Board;
-pub use plan::{Terms, Used};
+pub(crate) use plan::{Terms, Used};
 
 /// What the broker tells.
 enum Command {
@@ -32,7 +33,7 @@ enum Command {
 
 /// Why a worker must end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Verdict {
+pub(crate) enum Verdict {
     /// Its work did not end in time while others waited.
     Runaway,
     /// It does not say what its gate finds.
@@ -46,13 +47,8 @@ struct Shared {
     used: Mutex<BTreeMap<u64, Used>>,
 }
 
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    // Whole values are put in and taken out, so a panic elsewhere leaves nothing half done.
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
 /// The broker's end.
-pub struct Scheduler {
+pub(crate) struct Scheduler {
     shared: Arc<Shared>,
     /// Wakes the thread.
     poke: OwnedFd,
@@ -77,7 +73,7 @@ fn ring(bell: &OwnedFd) {
 
 impl Scheduler {
     /// `watchdog`: how long work may run on after its turn while others wait; none: for ever.
-    pub fn start(watchdog: Option<Duration>) -> io::Result<Self> {
+    pub(crate) fn start(watchdog: Option<Duration>) -> io::Result<Self> {
         let (poke, verdict_bell, shared) = (eventfd()?, eventfd()?, Arc::<Shared>::default());
         let board = Board::new(shared.clone(), poke.try_clone()?, verdict_bell.try_clone()?, watchdog)?;
         std::thread::Builder::new().name("scheduler".into()).spawn(move || board.run())?;
@@ -85,44 +81,44 @@ impl Scheduler {
     }
 
     fn tell(&self, command: Command) {
-        lock(&self.shared.inbox).push(command);
+        self.shared.inbox.lock().push(command);
         ring(&self.poke);
     }
 
     /// A zone is there, or its limits have changed. `gpus`: those that it is tied to, none for all of them.
-    pub fn set_zone(&self, id: u64, limits: &ZoneLimits, gpus: &[u32]) {
+    pub(crate) fn set_zone(&self, id: u64, limits: &ZoneLimits, gpus: &[u32]) {
         self.tell(Command::Zone { id, terms: limits.into(), gpus: gpus.to_vec() });
     }
 
-    pub fn remove_zone(&self, id: u64) {
+    pub(crate) fn remove_zone(&self, id: u64) {
         self.tell(Command::NoZone(id));
     }
 
     /// A worker works for a zone from now on. Answers the bell for the worker to ring when something has changed.
-    pub fn add_worker(&self, id: u64, zone: u64, statistics: impl AsFd) -> io::Result<OwnedFd> {
+    pub(crate) fn add_worker(&self, id: u64, zone: u64, statistics: impl AsFd) -> io::Result<OwnedFd> {
         let (page, bell) = (DispatchPage::map(statistics)?, eventfd()?);
         let theirs = bell.try_clone()?;
         self.tell(Command::Worker { id, zone, page, bell });
         Ok(theirs)
     }
 
-    pub fn remove_worker(&self, id: u64) {
+    pub(crate) fn remove_worker(&self, id: u64) {
         self.tell(Command::NoWorker(id));
     }
 
     /// Becomes readable when there are verdicts.
-    pub fn verdict_bell(&self) -> &OwnedFd {
+    pub(crate) fn verdict_bell(&self) -> &OwnedFd {
         &self.verdict_bell
     }
 
-    pub fn take_verdicts(&self) -> Vec<(u64, Verdict)> {
+    pub(crate) fn take_verdicts(&self) -> Vec<(u64, Verdict)> {
         let _ = rustix::io::read(&self.verdict_bell, &mut [0u8; 8]);
-        std::mem::take(&mut lock(&self.shared.verdicts))
+        std::mem::take(&mut self.shared.verdicts.lock())
     }
 
     /// What a zone has had in turns.
-    pub fn used(&self, zone: u64) -> Used {
-        lock(&self.shared.used).get(&zone).copied().unwrap_or_default()
+    pub(crate) fn used(&self, zone: u64) -> Used {
+        self.shared.used.lock().get(&zone).copied().unwrap_or_default()
     }
 }
 

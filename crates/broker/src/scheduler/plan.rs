@@ -22,17 +22,17 @@ use std::collections::BTreeMap;
 use control::dispatch::{DispatchState, UNBOUNDED};
 
 /// Time in nanoseconds, from whatever beginning.
-pub type Nanos = u64;
+pub(super) type Nanos = u64;
 
 const MILLISECOND: Nanos = 1_000_000;
 /// Shortest turn that somebody else's claim ends; long against the pause between two turns, some tens of microseconds.
-pub const QUANTUM: Nanos = 10 * MILLISECOND;
+pub(super) const QUANTUM: Nanos = 10 * MILLISECOND;
 /// A zone that had no work for so long is no longer counted among those that want the GPU.
-pub const ACTIVE: Nanos = 1_000 * MILLISECOND;
+pub(super) const ACTIVE: Nanos = 1_000 * MILLISECOND;
 /// How long work may keep the next zone of the same priority waiting after its turn.
-pub const DRAIN: Nanos = 100 * MILLISECOND;
+pub(super) const DRAIN: Nanos = 100 * MILLISECOND;
 /// How long a zone whose work does not end waits for its next turn.
-pub const STUCK: Nanos = 1_000 * MILLISECOND;
+pub(super) const STUCK: Nanos = 1_000 * MILLISECOND;
 /// Quanta that a zone must be behind the holder to end its turn early.
 const URGENT: u64 = 4;
 /// Quanta that a zone may keep of what it was due for while it did nothing.
@@ -47,7 +47,7 @@ const SCALE: u128 = 1 << 20;
 
 /// What the operator wants for a zone.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Terms {
+pub(crate) struct Terms {
     pub share: u32,
     /// Percent.
     pub cap: Option<u32>,
@@ -56,7 +56,7 @@ pub struct Terms {
 
 /// What is known of a zone's work.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Seen {
+pub(super) struct Seen {
     /// Work is held at its gate.
     pub held: bool,
     /// Work is on the GPU, or was a moment ago.
@@ -106,13 +106,13 @@ impl Zone {
 
 /// What a zone has had of the GPU while it was contended.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Used {
+pub(crate) struct Used {
     pub time: Nanos,
     pub turns: u64,
 }
 
 #[derive(Debug, Default)]
-pub struct Plan {
+pub(super) struct Plan {
     zones: BTreeMap<u64, Zone>,
     /// Whose turn it is, and since when.
     holder: Option<(u64, Nanos)>,
@@ -123,7 +123,7 @@ pub struct Plan {
 }
 
 impl Plan {
-    pub fn set(&mut self, now: Nanos, id: u64, terms: Terms) {
+    pub(super) fn set(&mut self, now: Nanos, id: u64, terms: Terms) {
         self.charge(now);
         let clock = self.clock;
         let zone = self.zones.entry(id).or_insert_with(|| Zone {
@@ -147,7 +147,7 @@ impl Plan {
         }
     }
 
-    pub fn remove(&mut self, now: Nanos, id: u64) {
+    pub(super) fn remove(&mut self, now: Nanos, id: u64) {
         self.charge(now);
         self.zones.remove(&id);
         if self.holder.is_some_and(|(holder, _)| holder == id) {
@@ -156,7 +156,7 @@ impl Plan {
     }
 
     /// A zone of another plan becomes one of this, with what it has used and is due for.
-    pub fn take_over(&mut self, now: Nanos, id: u64, from: &mut Plan) {
+    pub(super) fn take_over(&mut self, now: Nanos, id: u64, from: &mut Plan) {
         self.charge(now);
         from.charge(now);
         let Some(mut zone) = from.zones.remove(&id) else { return };
@@ -170,7 +170,7 @@ impl Plan {
         self.zones.insert(id, zone);
     }
 
-    pub fn observe(&mut self, now: Nanos, id: u64, seen: Seen) {
+    pub(super) fn observe(&mut self, now: Nanos, id: u64, seen: Seen) {
         self.charge(now);
         let clock = self.clock;
         let Some(zone) = self.zones.get_mut(&id) else { return };
@@ -193,37 +193,37 @@ impl Plan {
         }
     }
 
-    pub fn gate(&self, id: u64) -> DispatchState {
+    pub(super) fn gate(&self, id: u64) -> DispatchState {
         self.zones.get(&id).map_or(DispatchState::Free, |zone| zone.gate)
     }
 
     #[cfg(test)]
-    pub fn used(&self, id: u64) -> Used {
+    pub(super) fn used(&self, id: u64) -> Used {
         self.zones.get(&id).map(|zone| Used { time: zone.used, turns: zone.turns }).unwrap_or_default()
     }
 
-    pub fn is_capped(&self, id: u64) -> bool {
+    pub(super) fn is_capped(&self, id: u64) -> bool {
         self.zones.get(&id).is_some_and(|zone| zone.terms.cap.is_some())
     }
 
     /// Is any zone at work?
-    pub fn is_busy(&self, now: Nanos) -> bool {
+    pub(super) fn is_busy(&self, now: Nanos) -> bool {
         self.zones.values().any(|zone| zone.active_until > now)
     }
 
     /// All zones, and what they have used.
-    pub fn zones(&self) -> Vec<(u64, Used)> {
+    pub(super) fn zones(&self) -> Vec<(u64, Used)> {
         self.zones.iter().map(|(id, zone)| (*id, Used { time: zone.used, turns: zone.turns })).collect()
     }
 
     /// Are turns taken?
     #[cfg(test)]
-    pub fn is_regulated(&self) -> bool {
+    pub(super) fn is_regulated(&self) -> bool {
         self.zones.values().any(|zone| zone.gate != DispatchState::Free)
     }
 
     /// Zones that were told to stop and whose work has not ended for so long.
-    pub fn overdue(&self, now: Nanos, watchdog: Nanos) -> impl Iterator<Item = u64> {
+    pub(super) fn overdue(&self, now: Nanos, watchdog: Nanos) -> impl Iterator<Item = u64> {
         let late = move |zone: &Zone| {
             zone.drains() && zone.stuck_since.is_some_and(|since| now.saturating_sub(since) >= watchdog)
         };
@@ -231,7 +231,7 @@ impl Plan {
     }
 
     /// Sets every gate; answers when to look again if nothing happens before.
-    pub fn decide(&mut self, now: Nanos) -> Option<Nanos> {
+    pub(super) fn decide(&mut self, now: Nanos) -> Option<Nanos> {
         self.charge(now);
         let active: Vec<u64> =
             self.zones.iter().filter(|(_, zone)| zone.active_until > now).map(|(id, _)| *id).collect();

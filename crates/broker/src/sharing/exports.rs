@@ -31,7 +31,7 @@ const ENTRIES_PER_ZONE: usize = 64 << 10;
 /// No wait of any stream is for more than this: what the words of a worker that is gone are set to.
 const LONG_REACHED: u64 = u64::MAX >> 2;
 
-pub struct Exports {
+pub(crate) struct Exports {
     by_token: HashMap<Token, Export>,
     /// By worker.
     workers: BTreeMap<u64, Held>,
@@ -70,7 +70,7 @@ struct Import {
 
 /// Who asks.
 #[derive(Clone, Copy)]
-pub struct Asker<'a> {
+pub(crate) struct Asker<'a> {
     pub worker: u64,
     pub zone: &'a ZoneName,
     /// What it pays for.
@@ -79,7 +79,7 @@ pub struct Asker<'a> {
 
 /// An answer to an import.
 #[derive(Debug)]
-pub struct Opened {
+pub(crate) struct Opened {
     pub details: Shared,
     pub page: Token,
     pub fd: OwnedFd,
@@ -89,7 +89,7 @@ pub struct Opened {
 
 /// Why a worker cannot export or open something.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-pub enum ShareError {
+pub(crate) enum ShareError {
     /// No honest worker says this: it is ended.
     #[error("malformed")]
     Malformed,
@@ -107,7 +107,7 @@ pub enum ShareError {
 
 impl ShareError {
     /// What a worker is told, unless it is ended for it.
-    pub fn code(self) -> Result<u32, Violation> {
+    pub(crate) fn code(self) -> Result<u32, Violation> {
         match self {
             Self::Malformed => Err(Violation::Export),
             Self::Unknown => Ok(code::UNKNOWN),
@@ -121,14 +121,14 @@ impl ShareError {
 
 /// A change of accounts: these bytes are the worker's to pay, or no longer.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Payment {
+pub(crate) struct Payment {
     pub worker: u64,
     pub token: Token,
     pub bytes: u64,
 }
 
 impl Exports {
-    pub fn new() -> Self {
+    pub(crate) fn new() -> Self {
         // Half of them are for clients and workers, whatever tenants share.
         let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile).current.unwrap_or(1 << 20);
         Self {
@@ -148,7 +148,7 @@ impl Exports {
     }
 
     /// A worker offers something.
-    pub fn add(
+    pub(crate) fn add(
         &mut self,
         asker: Asker<'_>,
         details: Shared,
@@ -208,7 +208,7 @@ impl Exports {
     }
 
     /// A worker asks for what a token stands for. Nothing is changed before [`Self::opened`].
-    pub fn find(
+    pub(crate) fn find(
         &mut self,
         asker: Asker<'_>,
         token: &Token,
@@ -257,7 +257,7 @@ impl Exports {
     }
 
     /// The importer has paid, and is being given it.
-    pub fn opened(&mut self, asker: Asker<'_>, token: &Token, paid: u64) {
+    pub(crate) fn opened(&mut self, asker: Asker<'_>, token: &Token, paid: u64) {
         let Some(export) = self.by_token.get_mut(token) else { return };
         if !shared::is_memory(export.details.kind) {
             // Pages of events are neither paid for nor closed; a worker that has one has it until its end.
@@ -276,7 +276,7 @@ impl Exports {
     }
 
     /// A worker takes an export back. Answers who must pay from now on.
-    pub fn withdraw(&mut self, worker: u64, token: &Token) -> Option<Payment> {
+    pub(crate) fn withdraw(&mut self, worker: u64, token: &Token) -> Option<Payment> {
         let own = self.workers.get_mut(&worker).is_some_and(|held| held.exports.remove(token));
         if !own {
             return None;
@@ -307,7 +307,7 @@ impl Exports {
     }
 
     /// A worker has unmapped an import. Answers what it need not pay any more, and who must pay instead.
-    pub fn close(&mut self, worker: u64, token: &Token) -> (u64, Option<Payment>) {
+    pub(crate) fn close(&mut self, worker: u64, token: &Token) -> (u64, Option<Payment>) {
         let held = self.workers.get_mut(&worker).is_some_and(|held| held.imports.remove(token));
         let Some(export) = self.by_token.get_mut(token).filter(|_| held) else { return (0, None) };
         let paid = export.importers.remove(&worker).map_or(0, |import| import.paid);
@@ -322,7 +322,7 @@ impl Exports {
     }
 
     /// A worker is gone: what it offered is offered no more, and what it paid for others may have to pay.
-    pub fn end_worker(&mut self, worker: u64) -> Vec<Payment> {
+    pub(crate) fn end_worker(&mut self, worker: u64) -> Vec<Payment> {
         let Some(held) = self.workers.remove(&worker) else { return Vec::new() };
         let mut payments = Vec::new();
         for token in held.imports {
@@ -343,7 +343,7 @@ impl Exports {
     }
 
     /// Workers of a zone that have something of another's open.
-    pub fn importers(&self, from: &ZoneName, to: &ZoneName) -> BTreeSet<u64> {
+    pub(crate) fn importers(&self, from: &ZoneName, to: &ZoneName) -> BTreeSet<u64> {
         let exports = self.by_token.values().filter(|export| export.zone == *from);
         let memory = exports.flat_map(|export| &export.importers).filter(|(_, import)| import.zone == *to);
         let has_events = |held: &Held| held.zone.as_ref() == Some(to) && held.events_of.contains(from);
@@ -353,24 +353,24 @@ impl Exports {
     }
 
     /// Does a zone still offer what this token stands for?
-    pub fn is_offered(&self, zone: &ZoneName, token: &Token) -> bool {
+    pub(crate) fn is_offered(&self, zone: &ZoneName, token: &Token) -> bool {
         self.by_token.get(token).is_some_and(|export| export.exporter.is_some() && export.zone == *zone)
     }
 
     /// What an operator is told.
-    pub fn status(&self) -> SharingStatus {
+    pub(crate) fn status(&self) -> SharingStatus {
         let mapped = |export: &Export| export.details.size.saturating_mul(export.importers.len() as u64);
         let mapped_bytes = self.by_token.values().fold(0, |sum: u64, export| sum.saturating_add(mapped(export)));
         SharingStatus { mapped_bytes, ..self.counts }
     }
 
     /// Has a worker something of others' open, or others something of its own, or could they?
-    pub fn is_sharing(&self, worker: u64) -> bool {
+    pub(crate) fn is_sharing(&self, worker: u64) -> bool {
         self.workers.get(&worker).is_some_and(|held| !held.exports.is_empty() || !held.imports.is_empty())
     }
 
     /// Bytes that a worker has mapped and others pay for, as far as they do: `charged` says what each pays.
-    pub fn unpaid(&self, worker: u64, charged: impl Fn(u64) -> u64) -> u64 {
+    pub(crate) fn unpaid(&self, worker: u64, charged: impl Fn(u64) -> u64) -> u64 {
         let imports = self.workers.get(&worker).map(|held| &held.imports);
         let exports = imports.into_iter().flatten().filter_map(|token| self.by_token.get(token));
         let mut by_payer: BTreeMap<u64, u64> = BTreeMap::new();

@@ -18,7 +18,7 @@ use control::grant::{Access, Grant};
 const MAX_GRANTS: usize = 4096;
 
 #[derive(Debug, Default)]
-pub struct Grants {
+pub(crate) struct Grants {
     list: Vec<Grant>,
     /// By zone. Not in the file: they are settings of the zones.
     sharing_groups: BTreeMap<ZoneName, Vec<String>>,
@@ -42,7 +42,7 @@ pub enum GrantError {
 
 /// What a change means for workers.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Effect {
+pub(crate) enum Effect {
     /// Those of `to` that have something of `from` open are ended.
     EndImporters { from: ZoneName, to: ZoneName },
     /// What the zone allocates from now on must share no page with anything else.
@@ -50,20 +50,20 @@ pub enum Effect {
 }
 
 /// Seconds since the epoch, by which grants expire.
-pub fn seconds_now() -> u64 {
+pub(crate) fn seconds_now() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |time| time.as_secs())
 }
 
 /// Who may see what, at one time.
 #[derive(Clone, Copy)]
-pub struct Policy<'a> {
+pub(crate) struct Policy<'a> {
     grants: &'a Grants,
     now: u64,
 }
 
 impl Policy<'_> {
     /// What a zone may do with another's exports.
-    pub fn access(&self, from: &ZoneName, to: &ZoneName) -> Option<Access> {
+    pub(crate) fn access(&self, from: &ZoneName, to: &ZoneName) -> Option<Access> {
         let groups = |zone: &ZoneName| self.grants.sharing_groups.get(zone).into_iter().flatten();
         if groups(from).any(|group| groups(to).any(|other| other == group)) {
             return Some(Access::ReadWrite);
@@ -75,21 +75,21 @@ impl Policy<'_> {
 
 impl Grants {
     /// What holds at a time, in seconds since the epoch.
-    pub fn at(&self, now: u64) -> Policy<'_> {
+    pub(crate) fn at(&self, now: u64) -> Policy<'_> {
         Policy { grants: self, now }
     }
 
-    pub fn list(&self) -> &[Grant] {
+    pub(crate) fn list(&self) -> &[Grant] {
         &self.list
     }
 
     /// Does a zone export to any other?
-    pub fn exports(&self, from: &ZoneName) -> bool {
+    pub(crate) fn exports(&self, from: &ZoneName) -> bool {
         self.sharing_groups.contains_key(from) || self.list.iter().any(|grant| grant.from == *from)
     }
 
     /// The sharing groups that a zone is in, where nobody can have opened anything yet.
-    pub fn set_sharing_groups(&mut self, zone: &ZoneName, groups: &[String]) {
+    pub(crate) fn set_sharing_groups(&mut self, zone: &ZoneName, groups: &[String]) {
         if groups.is_empty() {
             self.sharing_groups.remove(zone);
         } else {
@@ -99,7 +99,7 @@ impl Grants {
 
     /// A zone is in other sharing groups than before: who may not have its memory any more, and whose it may not have, is
     /// ended.
-    pub fn change_sharing_groups(
+    pub(crate) fn change_sharing_groups(
         &mut self,
         zone: &ZoneName,
         groups: &[String],
@@ -130,7 +130,7 @@ impl Grants {
     }
 
     /// An operator's grant, if it makes sense.
-    pub fn check(grant: &Grant, exists: impl Fn(&ZoneName) -> bool, now: u64) -> Result<(), GrantError> {
+    pub(crate) fn check(grant: &Grant, exists: impl Fn(&ZoneName) -> bool, now: u64) -> Result<(), GrantError> {
         if let Some(unknown) = [&grant.from, &grant.to].into_iter().find(|zone| !exists(zone)) {
             return Err(GrantError::UnknownZone(unknown.clone()));
         }
@@ -144,7 +144,7 @@ impl Grants {
     }
 
     /// Adds a grant, in place of one between the same zones. It is written down before it counts.
-    pub fn set(&mut self, grant: &Grant, path: &Path, now: u64) -> Result<Vec<Effect>, GrantError> {
+    pub(crate) fn set(&mut self, grant: &Grant, path: &Path, now: u64) -> Result<Vec<Effect>, GrantError> {
         let mut list = self.list.clone();
         list.retain(|known| known.from != grant.from || known.to != grant.to);
         list.push(grant.clone());
@@ -164,7 +164,7 @@ impl Grants {
     }
 
     /// Ends grants; answers which. Their importers are to be ended, even if it cannot be written down.
-    pub fn end(&mut self, ends: impl Fn(&Grant) -> bool, path: &Path) -> Vec<Grant> {
+    pub(crate) fn end(&mut self, ends: impl Fn(&Grant) -> bool, path: &Path) -> Vec<Grant> {
         let (gone, kept): (Vec<Grant>, Vec<Grant>) =
             std::mem::take(&mut self.list).into_iter().partition(|grant| ends(grant));
         self.list = kept;
@@ -177,12 +177,12 @@ impl Grants {
     }
 
     /// When the next one ends by itself, in seconds since the epoch.
-    pub fn next_expiry(&self) -> Option<u64> {
+    pub(crate) fn next_expiry(&self) -> Option<u64> {
         self.list.iter().filter_map(|grant| grant.expires).min()
     }
 
     /// What the predecessor knew. A file that cannot be read grants nothing.
-    pub fn read(&mut self, path: &Path) {
+    pub(crate) fn read(&mut self, path: &Path) {
         let Ok(bytes) = std::fs::read(path) else { return };
         self.list = serde_json::from_slice(&bytes).unwrap_or_else(|error| {
             tracing::warn!(%error, path = %path.display(), "cannot read the grants; nothing is granted");
@@ -191,7 +191,7 @@ impl Grants {
     }
 
     #[cfg(test)]
-    pub fn add(&mut self, grant: Grant) {
+    pub(crate) fn add(&mut self, grant: Grant) {
         self.list.retain(|known| known.from != grant.from || known.to != grant.to);
         self.list.push(grant);
     }

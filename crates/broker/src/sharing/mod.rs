@@ -7,26 +7,26 @@ mod grants;
 mod messages;
 mod rendezvous;
 
-pub use exports::{Exports, ShareError};
-pub use grants::{GrantError, Grants, seconds_now};
-pub use rendezvous::Rendezvous;
+pub(crate) use exports::{Exports, ShareError};
+pub(crate) use grants::{GrantError, Grants, seconds_now};
+pub(crate) use rendezvous::Rendezvous;
 
 use control::admin::SharingStatus;
 use control::closing::Foreign;
 
-pub struct Sharing {
+pub(crate) struct Sharing {
     pub grants: Grants,
     pub exports: Exports,
     pub rendezvous: Rendezvous<Foreign>,
 }
 
 impl Sharing {
-    pub fn new() -> Self {
+    pub(crate) fn new() -> Self {
         Self { grants: Grants::default(), exports: Exports::new(), rendezvous: Rendezvous::new() }
     }
 
     /// What an operator is told.
-    pub fn status(&self) -> SharingStatus {
+    pub(crate) fn status(&self) -> SharingStatus {
         let mut status = self.exports.status();
         self.rendezvous.count(&mut status);
         status

@@ -38,11 +38,11 @@ pub struct Suspend {
 }
 
 /// What a worker has done so far: calls, and GPU time where that is measured.
-pub type Done = (u64, Option<u64>);
+pub(crate) type Done = (u64, Option<u64>);
 
 /// What is to be done.
 #[derive(Debug, PartialEq, Eq)]
-pub enum Effect {
+pub(crate) enum Effect {
     /// Ask a worker to keep its threads out of the driver. [`Suspension::asked`] is told if it took the message.
     Ask(u64),
     /// Ask the first of these that takes the message.
@@ -56,7 +56,7 @@ pub enum Effect {
 
 /// What a worker says.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Said {
+pub(crate) enum Said {
     /// None of its threads calls the driver.
     Suspended,
     /// They do: its client wants something.
@@ -65,7 +65,7 @@ pub enum Said {
 
 /// What a move that has ended came to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Moved {
+pub(crate) enum Moved {
     Suspended,
     /// The mover was killed on the way out, nobody knows how far it came: it is moved back.
     Interrupted,
@@ -78,7 +78,7 @@ pub enum Moved {
 
 /// How a mover ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Outcome {
+pub(crate) enum Outcome {
     Done,
     NoRoom,
     /// It undid what it had begun.
@@ -88,7 +88,7 @@ pub enum Outcome {
 }
 
 impl Outcome {
-    pub fn of(status: &str) -> Self {
+    pub(crate) fn of(status: &str) -> Self {
         match status.strip_prefix("exit status ").and_then(|code| code.parse::<u8>().ok()) {
             Some(0) => Self::Done,
             Some(NO_ROOM_STATUS) => Self::NoRoom,
@@ -98,7 +98,7 @@ impl Outcome {
     }
 }
 
-pub struct Suspension<M> {
+pub(crate) struct Suspension<M> {
     /// Who is idle for so long is suspended; none: nobody is.
     after: Option<Duration>,
     workers: BTreeMap<u64, Tracked<M>>,
@@ -165,22 +165,22 @@ impl<M> Tracked<M> {
 }
 
 impl<M> Suspension<M> {
-    pub fn new(policy: Option<Suspend>) -> Self {
+    pub(crate) fn new(policy: Option<Suspend>) -> Self {
         Self { after: policy.map(|policy| policy.after), workers: BTreeMap::new() }
     }
 
     /// Adds a worker that a broker before us has left.
-    pub fn adopt(&mut self, id: u64, now: Instant) {
+    pub(crate) fn adopt(&mut self, id: u64, now: Instant) {
         self.workers.insert(id, Tracked { unknown: true, ..Tracked::new(now) });
     }
 
     /// Is the memory of this worker in host memory, or about to be?
-    pub fn is_suspended(&self, id: u64) -> bool {
+    pub(crate) fn is_suspended(&self, id: u64) -> bool {
         self.workers.get(&id).is_some_and(|known| !matches!(known.state, State::Running | State::Asked(_)))
     }
 
     /// The mover that is at work for a worker.
-    pub fn mover(&self, id: u64) -> Option<&M> {
+    pub(crate) fn mover(&self, id: u64) -> Option<&M> {
         match &self.workers.get(&id)?.state {
             State::Leaving { mover, .. } | State::Returning(mover) => Some(&mover.process),
             _ => None,
@@ -188,7 +188,7 @@ impl<M> Suspension<M> {
     }
 
     /// When a worker that could not come back is to be tried again, or a move has taken too long.
-    pub fn next_deadline(&self) -> Option<Instant> {
+    pub(crate) fn next_deadline(&self) -> Option<Instant> {
         let deadline = |known: &Tracked<M>| match &known.state {
             State::Stranded(again) => Some(*again),
             State::Leaving { mover, .. } | State::Returning(mover) => Some(mover.until),
@@ -198,7 +198,7 @@ impl<M> Suspension<M> {
     }
 
     /// Looks at workers that serve. Those that are idle for long enough are to be suspended.
-    pub fn observe(&mut self, workers: impl Iterator<Item = (u64, Done)>, now: Instant) -> Vec<Effect> {
+    pub(crate) fn observe(&mut self, workers: impl Iterator<Item = (u64, Done)>, now: Instant) -> Vec<Effect> {
         let Some(after) = self.after else { return Vec::new() };
         let mut idle = Vec::new();
         for (id, done) in workers {
@@ -217,13 +217,13 @@ impl<M> Suspension<M> {
     }
 
     /// A worker was asked, and has taken the message.
-    pub fn asked(&mut self, id: u64, now: Instant) {
+    pub(crate) fn asked(&mut self, id: u64, now: Instant) {
         if let Some(known) = self.workers.get_mut(&id) {
             known.state = State::Asked(now);
         }
     }
 
-    pub fn on_message(&mut self, id: u64, said: Said, now: Instant) -> Option<Effect> {
+    pub(crate) fn on_message(&mut self, id: u64, said: Said, now: Instant) -> Option<Effect> {
         let known = self.workers.entry(id).or_insert_with(|| Tracked::new(now));
         match (said, &mut known.state) {
             (Said::Suspended, State::Asked(_)) => Some(Effect::StartMove(id, Move::Out)),
@@ -249,7 +249,7 @@ impl<M> Suspension<M> {
         }
     }
 
-    pub fn move_started(&mut self, id: u64, which: Move, process: M, now: Instant) {
+    pub(crate) fn move_started(&mut self, id: u64, which: Move, process: M, now: Instant) {
         let Some(known) = self.workers.get_mut(&id) else { return };
         let mover = Mover { process, until: now + MOVE_TIMEOUT };
         known.state = match which {
@@ -258,7 +258,7 @@ impl<M> Suspension<M> {
         };
     }
 
-    pub fn move_not_started(&mut self, id: u64, which: Move, now: Instant) -> Option<Effect> {
+    pub(crate) fn move_not_started(&mut self, id: u64, which: Move, now: Instant) -> Option<Effect> {
         let known = self.workers.get_mut(&id)?;
         match which {
             Move::Out => {
@@ -273,7 +273,7 @@ impl<M> Suspension<M> {
     }
 
     /// The mover of a worker has ended.
-    pub fn move_ended(&mut self, id: u64, outcome: Outcome, now: Instant) -> Option<(Moved, Vec<Effect>)> {
+    pub(crate) fn move_ended(&mut self, id: u64, outcome: Outcome, now: Instant) -> Option<(Moved, Vec<Effect>)> {
         let known = self.workers.get_mut(&id)?;
         let (which, wanted) = match &known.state {
             State::Leaving { wanted, .. } => (Move::Out, *wanted),
@@ -328,7 +328,7 @@ impl<M> Suspension<M> {
     }
 
     /// Ends moves that take too long, and tries again to bring back what could not come back.
-    pub fn tick(&mut self, now: Instant) -> Vec<Effect> {
+    pub(crate) fn tick(&mut self, now: Instant) -> Vec<Effect> {
         let mut effects = Vec::new();
         for (id, known) in &mut self.workers {
             if let Some(mover) = known.mover_mut().filter(|mover| mover.until <= now) {
@@ -343,14 +343,14 @@ impl<M> Suspension<M> {
     }
 
     /// A worker is gone. A move under way ends by itself.
-    pub fn worker_gone(&mut self, id: u64) {
+    pub(crate) fn worker_gone(&mut self, id: u64) {
         if self.mover(id).is_none() {
             self.workers.remove(&id);
         }
     }
 
     /// The last of a worker that is gone.
-    pub fn forget(&mut self, id: u64) {
+    pub(crate) fn forget(&mut self, id: u64) {
         self.workers.remove(&id);
     }
 }

@@ -23,7 +23,7 @@ const MESSAGES_PER_TURN: usize = 32;
 
 /// How a worker breaks the protocol; it is ended for it.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
-pub enum Violation {
+pub(crate) enum Violation {
     #[error("malformed message")]
     Malformed,
     #[error("message {0} must not bring descriptors")]

@@ -19,18 +19,18 @@ use std::time::Instant;
 use crate::reactor::Reactor;
 use control::ZoneName;
 use control::closing::Foreign;
-pub use events::Violation;
-pub use rejoin_listener::{Place, RejoinListener};
+pub(crate) use events::Violation;
+pub(crate) use rejoin_listener::{Place, RejoinListener};
 use rejoins::RejoinQueue;
 use slots::{Slot, SlotFile};
 use spares::Demand;
-pub use spares::SparePolicy;
-pub use worker::{Kind, Worker};
+pub(crate) use spares::SparePolicy;
+pub(crate) use worker::{Kind, Worker};
 
 /// As many workers as one broker will have.
-pub use slots::SLOTS;
+pub(crate) use slots::SLOTS;
 
-pub struct Workers {
+pub(crate) struct Workers {
     table: BTreeMap<u64, Worker>,
     /// What is in here is true before it counts.
     file: SlotFile,
@@ -44,7 +44,7 @@ pub struct Workers {
 
 impl Workers {
     /// `path`: the file in which a successor finds them.
-    pub fn open(path: &Path, rejoin_listener: RejoinListener, now: Instant) -> io::Result<Self> {
+    pub(crate) fn open(path: &Path, rejoin_listener: RejoinListener, now: Instant) -> io::Result<Self> {
         Ok(Self {
             table: BTreeMap::new(),
             file: SlotFile::open(path)?,
@@ -55,44 +55,44 @@ impl Workers {
         })
     }
 
-    pub fn get(&self, id: u64) -> Option<&Worker> {
+    pub(crate) fn get(&self, id: u64) -> Option<&Worker> {
         self.table.get(&id)
     }
 
-    pub fn get_mut(&mut self, id: u64) -> Option<&mut Worker> {
+    pub(crate) fn get_mut(&mut self, id: u64) -> Option<&mut Worker> {
         self.table.get_mut(&id)
     }
 
-    pub fn iter(&self) -> impl Iterator<Item = (u64, &Worker)> {
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (u64, &Worker)> {
         self.table.iter().map(|(id, worker)| (*id, worker))
     }
 
-    pub fn iter_mut(&mut self) -> impl Iterator<Item = (u64, &mut Worker)> {
+    pub(crate) fn iter_mut(&mut self) -> impl Iterator<Item = (u64, &mut Worker)> {
         self.table.iter_mut().map(|(id, worker)| (*id, worker))
     }
 
-    pub fn insert(&mut self, id: u64, worker: Worker) {
+    pub(crate) fn insert(&mut self, id: u64, worker: Worker) {
         self.table.insert(id, worker);
     }
 
-    pub fn remove(&mut self, id: u64) -> Option<Worker> {
+    pub(crate) fn remove(&mut self, id: u64) -> Option<Worker> {
         self.table.remove(&id)
     }
 
-    pub fn len(&self) -> usize {
+    pub(crate) fn len(&self) -> usize {
         self.table.len()
     }
 
-    pub fn of_zone(&self, zone: &ZoneName) -> impl Iterator<Item = (u64, &Worker)> {
+    pub(crate) fn of_zone(&self, zone: &ZoneName) -> impl Iterator<Item = (u64, &Worker)> {
         self.iter().filter(move |(_, worker)| worker.zone() == Some(zone))
     }
 
-    pub fn of_zone_mut(&mut self, zone: &ZoneName) -> impl Iterator<Item = &mut Worker> {
+    pub(crate) fn of_zone_mut(&mut self, zone: &ZoneName) -> impl Iterator<Item = &mut Worker> {
         self.table.values_mut().filter(move |worker| worker.zone() == Some(zone))
     }
 
     /// Kills workers; answers how many of them there were.
-    pub fn kill(&mut self, ids: impl IntoIterator<Item = u64>) -> usize {
+    pub(crate) fn kill(&mut self, ids: impl IntoIterator<Item = u64>) -> usize {
         let mut killed = 0;
         for id in ids {
             if let Some(worker) = self.table.get_mut(&id) {
@@ -103,11 +103,11 @@ impl Workers {
         killed
     }
 
-    pub fn spare_count(&self) -> usize {
+    pub(crate) fn spare_count(&self) -> usize {
         self.table.values().filter(|worker| worker.is_spare()).count()
     }
 
-    pub fn ready_worker(&self, kind: &Kind) -> Option<u64> {
+    pub(crate) fn ready_worker(&self, kind: &Kind) -> Option<u64> {
         self.iter().find(|(_, worker)| worker.is_ready() && worker.kind == *kind).map(|(id, _)| id)
     }
 
@@ -132,7 +132,7 @@ impl Workers {
     }
 
     /// When a worker is to be killed if it is then still there.
-    pub fn next_deadline(&self) -> Option<Instant> {
+    pub(crate) fn next_deadline(&self) -> Option<Instant> {
         let kills = self.table.values().filter_map(|worker| worker.kill_at);
         let listeners = self.previous_listener.iter().chain([&self.rejoin_listener]);
         let reopenings = listeners.filter_map(RejoinListener::next_deadline);
@@ -147,12 +147,12 @@ impl Workers {
     }
 
     /// Lets workers join again where too much was to be closed.
-    pub fn reopen(&mut self, reactor: &Reactor, now: Instant) {
+    pub(crate) fn reopen(&mut self, reactor: &Reactor, now: Instant) {
         self.previous_listener.iter_mut().chain([&mut self.rejoin_listener]).for_each(|one| one.reopen(reactor, now));
     }
 
     /// Ends those whose time is over.
-    pub fn expire(&mut self, now: Instant) {
+    pub(crate) fn expire(&mut self, now: Instant) {
         self.rejoins.expire(now);
         for worker in self.table.values_mut().filter(|worker| worker.kill_at.is_some_and(|at| at <= now)) {
             worker.kill();
@@ -160,27 +160,27 @@ impl Workers {
     }
 
     /// A slot of the first `most` that no worker uses, nor anybody else of whom `is_free` knows.
-    pub fn free_slot(&self, most: usize, is_free: impl Fn(usize) -> bool) -> Option<usize> {
+    pub(crate) fn free_slot(&self, most: usize, is_free: impl Fn(usize) -> bool) -> Option<usize> {
         let used: Vec<usize> = self.table.values().map(|worker| worker.slot).collect();
         (0..most.min(SLOTS)).find(|slot| !used.contains(slot) && is_free(*slot))
     }
 
     /// Notes what a worker holds of its zone's account of GPU memory.
-    pub fn note_charged(&self, slot: usize, charged: u64) {
+    pub(crate) fn note_charged(&self, slot: usize, charged: u64) {
         report(self.file.write_charged(slot, charged));
     }
 
-    pub fn note_pinned(&self, slot: usize, pinned: u64) {
+    pub(crate) fn note_pinned(&self, slot: usize, pinned: u64) {
         report(self.file.write_pinned(slot, pinned));
     }
 
     /// Notes that a worker has something of another zone's: a successor must know, should the grant end then.
-    pub fn note_borrows(&self, slot: usize) {
+    pub(crate) fn note_borrows(&self, slot: usize) {
         report(self.file.write_borrows(slot));
     }
 
     /// Notes that a slot is free.
-    pub fn note_free(&self, slot: usize) {
+    pub(crate) fn note_free(&self, slot: usize) {
         report(self.file.clear(slot));
     }
 

@@ -9,11 +9,11 @@ use std::collections::BTreeMap;
 use control::ZoneName;
 
 /// Workers that a zone is guaranteed if nobody says how many.
-pub const GUARANTEED: u32 = 4;
+pub(super) const GUARANTEED: u32 = 4;
 
 /// What a zone is guaranteed and has, its parts included.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct ZoneUse {
+pub(super) struct ZoneUse {
     pub owner: Owner,
     pub guaranteed: usize,
     /// Workers, and clients that wait for one.
@@ -21,13 +21,13 @@ pub struct ZoneUse {
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Owner {
+pub(super) enum Owner {
     Namespace(String),
     Zone(ZoneName),
 }
 
 /// Whether a zone may have one more of `slots` workers.
-pub fn admits(slots: usize, zones: &BTreeMap<ZoneName, ZoneUse>, name: &ZoneName) -> bool {
+pub(super) fn admits(slots: usize, zones: &BTreeMap<ZoneName, ZoneUse>, name: &ZoneName) -> bool {
     let Some(zone) = zones.get(name) else { return false };
     let held = guarantees(slots, zones);
     let guaranteed = |name: &ZoneName| held.get(name).copied().unwrap_or(0);

@@ -20,7 +20,7 @@ const BACKLOG: i32 = 128;
 
 /// Where workers look for a new broker.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Place {
+pub(crate) enum Place {
     Current,
     /// As the previous version told its workers.
     Previous,
@@ -35,7 +35,7 @@ impl Place {
     }
 }
 
-pub struct RejoinListener {
+pub(crate) struct RejoinListener {
     place: Place,
     /// Its lane closes what strangers bring, and what nobody has accepted.
     socket: Foreign,
@@ -44,18 +44,18 @@ pub struct RejoinListener {
 }
 
 impl RejoinListener {
-    pub fn open(path: &Path, place: Place, reactor: &Reactor) -> io::Result<Self> {
+    pub(crate) fn open(path: &Path, place: Place, reactor: &Reactor) -> io::Result<Self> {
         let mut socket = Lane::default().take(packet::listen(path, 0o666, BACKLOG)?);
         reactor.watch_foreign(&mut socket, place.source())?;
         Ok(Self { place, socket, opens_at: None })
     }
 
     /// Where what strangers bring is closed.
-    pub fn strangers(&self) -> &Lane {
+    pub(crate) fn strangers(&self) -> &Lane {
         self.socket.lane()
     }
 
-    pub fn accept(&mut self, reactor: &Reactor, now: Instant) -> io::Result<Option<OwnedFd>> {
+    pub(crate) fn accept(&mut self, reactor: &Reactor, now: Instant) -> io::Result<Option<OwnedFd>> {
         if self.strangers().waiting() > MAX_CLOSING {
             reactor.forget(&self.socket);
             self.opens_at = Some(now + CLOSING_PAUSE);
@@ -64,12 +64,12 @@ impl RejoinListener {
         packet::accept(&self.socket)
     }
 
-    pub fn next_deadline(&self) -> Option<Instant> {
+    pub(crate) fn next_deadline(&self) -> Option<Instant> {
         self.opens_at
     }
 
     /// Accepts again, if it has been left alone for long enough.
-    pub fn reopen(&mut self, reactor: &Reactor, now: Instant) {
+    pub(crate) fn reopen(&mut self, reactor: &Reactor, now: Instant) {
         if self.opens_at.is_some_and(|at| at <= now) {
             let open = self.strangers().waiting() <= MAX_CLOSING
                 && reactor.watch_foreign(&mut self.socket, self.place.source()).is_ok();

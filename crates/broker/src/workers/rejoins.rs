@@ -10,7 +10,7 @@ const MAX_REJOINING: usize = 256;
 /// Connections of one worker that have not shown a token yet.
 const MAX_PER_WORKER: usize = 2;
 
-pub struct RejoinQueue<S> {
+pub(crate) struct RejoinQueue<S> {
     pending: BTreeMap<u64, Pending<S>>,
     /// Of log lines about those who may not join.
     refusals: Throttle,
@@ -25,45 +25,45 @@ struct Pending<S> {
 
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 #[error("this worker has too many connections without a token")]
-pub struct TooMany;
+pub(crate) struct TooMany;
 
 impl<S> RejoinQueue<S> {
-    pub fn new() -> Self {
+    pub(crate) fn new() -> Self {
         Self { pending: BTreeMap::new(), refusals: Throttle::new(10, Duration::from_secs(10)) }
     }
 
     /// Whether a worker with this user id may have one more.
-    pub fn check(&self, uid: Option<u32>) -> Result<(), TooMany> {
+    pub(crate) fn check(&self, uid: Option<u32>) -> Result<(), TooMany> {
         let of_worker = self.pending.values().filter(|pending| uid.is_some() && pending.uid == uid).count();
         if of_worker >= MAX_PER_WORKER { Err(TooMany) } else { Ok(()) }
     }
 
     /// Adds a connection. Numbers must grow: where there are too many, the one that has been silent for longest goes.
-    pub fn insert(&mut self, id: u64, socket: S, uid: Option<u32>, now: Instant) {
+    pub(crate) fn insert(&mut self, id: u64, socket: S, uid: Option<u32>, now: Instant) {
         if self.pending.len() >= MAX_REJOINING {
             self.pending.pop_first();
         }
         self.pending.insert(id, Pending { socket, uid, deadline: now + REJOIN_TIMEOUT });
     }
 
-    pub fn get(&self, id: u64) -> Option<&S> {
+    pub(crate) fn get(&self, id: u64) -> Option<&S> {
         self.pending.get(&id).map(|pending| &pending.socket)
     }
 
-    pub fn remove(&mut self, id: u64) -> Option<S> {
+    pub(crate) fn remove(&mut self, id: u64) -> Option<S> {
         self.pending.remove(&id).map(|pending| pending.socket)
     }
 
-    pub fn next_deadline(&self) -> Option<Instant> {
+    pub(crate) fn next_deadline(&self) -> Option<Instant> {
         self.pending.values().map(|pending| pending.deadline).min()
     }
 
-    pub fn expire(&mut self, now: Instant) {
+    pub(crate) fn expire(&mut self, now: Instant) {
         self.pending.retain(|_, pending| pending.deadline > now);
     }
 
     /// Whether a refusal is to be logged; if so, how many were not since the last that was.
-    pub fn refused(&mut self, now: Instant) -> Option<u64> {
+    pub(crate) fn refused(&mut self, now: Instant) -> Option<u64> {
         self.refusals.pass(now)
     }
 }

@@ -15,19 +15,19 @@ use control::messages::Token;
 use control::name;
 
 /// As many workers as one broker will have.
-pub use control::spawner::SLOTS;
+pub(crate) use control::spawner::SLOTS;
 const MAGIC: [u8; 16] = *b"bulkhead-roster1";
 
 /// Of [`Slot::rejoins_at`].
-pub const CURRENT_PLACE: u16 = 1;
+pub(super) const CURRENT_PLACE: u16 = 1;
 
-pub const FREE: u32 = 0;
-pub const SPARE: u32 = 1;
-pub const ASSIGNED: u32 = 2;
+pub(super) const FREE: u32 = 0;
+pub(super) const SPARE: u32 = 1;
+pub(super) const ASSIGNED: u32 = 2;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
-pub struct Slot {
+pub(super) struct Slot {
     pub state: u32,
     pub pid: u32,
     /// When the process started, in clock ticks since boot: with the pid it names a process for good.
@@ -45,13 +45,13 @@ pub struct Slot {
     pub pinned: u64,
 }
 
-pub struct SlotFile {
+pub(super) struct SlotFile {
     file: File,
 }
 
 impl SlotFile {
     /// Opens the file; one that is none of ours is replaced.
-    pub fn open(path: &Path) -> io::Result<Self> {
+    pub(super) fn open(path: &Path) -> io::Result<Self> {
         let file = File::options().read(true).write(true).create(true).truncate(false).open(path)?;
         let size = offset(SLOTS);
         let mut magic = [0; MAGIC.len()];
@@ -65,32 +65,32 @@ impl SlotFile {
         Ok(Self { file })
     }
 
-    pub fn read(&self) -> io::Result<Vec<Slot>> {
+    pub(super) fn read(&self) -> io::Result<Vec<Slot>> {
         let mut slots = vec![Slot::new_zeroed(); SLOTS];
         self.file.read_exact_at(slots.as_mut_slice().as_mut_bytes(), offset(0))?;
         Ok(slots)
     }
 
-    pub fn write(&self, index: usize, slot: &Slot) -> io::Result<()> {
+    pub(super) fn write(&self, index: usize, slot: &Slot) -> io::Result<()> {
         self.file.write_all_at(slot.as_bytes(), offset(index))
     }
 
-    pub fn write_charged(&self, index: usize, charged: u64) -> io::Result<()> {
+    pub(super) fn write_charged(&self, index: usize, charged: u64) -> io::Result<()> {
         let field = std::mem::offset_of!(Slot, charged) as u64;
         self.file.write_all_at(charged.as_bytes(), offset(index) + field)
     }
 
-    pub fn write_borrows(&self, index: usize) -> io::Result<()> {
+    pub(super) fn write_borrows(&self, index: usize) -> io::Result<()> {
         let field = std::mem::offset_of!(Slot, borrows) as u64;
         self.file.write_all_at(1u16.as_bytes(), offset(index) + field)
     }
 
-    pub fn write_pinned(&self, index: usize, pinned: u64) -> io::Result<()> {
+    pub(super) fn write_pinned(&self, index: usize, pinned: u64) -> io::Result<()> {
         let field = std::mem::offset_of!(Slot, pinned) as u64;
         self.file.write_all_at(pinned.as_bytes(), offset(index) + field)
     }
 
-    pub fn clear(&self, index: usize) -> io::Result<()> {
+    pub(super) fn clear(&self, index: usize) -> io::Result<()> {
         self.write(index, &Slot::new_zeroed())
     }
 }

@@ -8,14 +8,14 @@ use super::Kind;
 /// How long after a client's start the next spare worker is started: creating a context takes time from the client.
 const QUIET_AFTER_CLIENT: Duration = Duration::from_secs(1);
 /// Workers that are started at a time, for those who wait for one of a kind.
-pub const MAX_STARTING: usize = 8;
+pub(super) const MAX_STARTING: usize = 8;
 /// After this many failures in a row the pause grows no longer.
 const MAX_DOUBLINGS: u32 = 7;
 const FIRST_PAUSE: Duration = Duration::from_millis(500);
 
 /// Workers of one kind that have no client, and clients that wait for one.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Tally {
+pub(crate) struct Tally {
     pub waiting: usize,
     pub starting: usize,
     pub ready: usize,
@@ -23,7 +23,7 @@ pub struct Tally {
 
 /// What is there and what is wanted.
 #[derive(Debug, Default)]
-pub struct Demand {
+pub(crate) struct Demand {
     /// Spares of each kind that are kept.
     pub spares: usize,
     /// The kinds of which spares are kept.
@@ -32,7 +32,7 @@ pub struct Demand {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Urgency {
+pub(super) enum Urgency {
     ClientWaits,
     Spare,
 }
@@ -43,7 +43,7 @@ impl Demand {
     }
 
     /// Workers that must be started at once, for clients that wait.
-    pub fn shortage(&self, kind: &Kind) -> usize {
+    pub(crate) fn shortage(&self, kind: &Kind) -> usize {
         let tally = self.tally(kind);
         tally.waiting.min(MAX_STARTING).saturating_sub(tally.starting)
     }
@@ -63,7 +63,7 @@ impl Demand {
     /// How many ready workers of each kind stay; those beyond are ended. Clients that come and go would otherwise fill the
     /// GPU with contexts that nobody pays for. Workers that start are ended when they are ready: otherwise such clients would
     /// have workers started without end, of which none is there long enough to count.
-    pub fn ready_to_keep(&self) -> impl Iterator<Item = (&Kind, usize)> {
+    pub(crate) fn ready_to_keep(&self) -> impl Iterator<Item = (&Kind, usize)> {
         let keep = |(kind, tally): (_, &Tally)| {
             // The first one is there in any case.
             let spares = if self.kept.contains(kind) { self.spares.max(1) } else { 0 };
@@ -75,37 +75,37 @@ impl Demand {
 
 /// Paces the start of spares: not while a client has just begun, and less and less often while they fail.
 #[derive(Debug)]
-pub struct SparePolicy {
+pub(crate) struct SparePolicy {
     not_before: Instant,
     quiet_until: Instant,
     failures: u32,
 }
 
 impl SparePolicy {
-    pub fn new(now: Instant) -> Self {
+    pub(crate) fn new(now: Instant) -> Self {
         Self { not_before: now, quiet_until: now, failures: 0 }
     }
 
     /// Workers start: the last one that was started did.
-    pub fn is_healthy(&self) -> bool {
+    pub(crate) fn is_healthy(&self) -> bool {
         self.failures == 0
     }
 
-    pub fn worker_failed(&mut self, now: Instant) {
+    pub(crate) fn worker_failed(&mut self, now: Instant) {
         self.failures = (self.failures + 1).min(MAX_DOUBLINGS);
         self.not_before = now + FIRST_PAUSE * (1 << self.failures);
     }
 
-    pub fn worker_ready(&mut self) {
+    pub(crate) fn worker_ready(&mut self) {
         self.failures = 0;
     }
 
-    pub fn client_served(&mut self, now: Instant) {
+    pub(crate) fn client_served(&mut self, now: Instant) {
         self.quiet_until = now + QUIET_AFTER_CLIENT;
     }
 
     /// When the next worker is due; none if none is wanted.
-    pub fn due(&self, demand: &Demand) -> Option<Instant> {
+    pub(crate) fn due(&self, demand: &Demand) -> Option<Instant> {
         match demand.next()? {
             (_, Urgency::ClientWaits) => Some(self.not_before),
             (_, Urgency::Spare) => Some(self.not_before.max(self.quiet_until)),
@@ -113,7 +113,7 @@ impl SparePolicy {
     }
 
     /// The worker to start now.
-    pub fn next(&self, demand: &Demand, now: Instant) -> Option<Kind> {
+    pub(crate) fn next(&self, demand: &Demand, now: Instant) -> Option<Kind> {
         let (kind, _) = demand.next()?;
         self.due(demand).is_some_and(|due| due <= now).then(|| kind.clone())
     }

@@ -21,7 +21,7 @@ pub(super) const FOLLOW_TIMEOUT: Duration = Duration::from_millis(400);
 /// How often a worker may join the same broker: each time costs a pipe for its log.
 pub(super) const JOINS: u32 = 4;
 
-pub struct Worker {
+pub(crate) struct Worker {
     pub slot: usize,
     pub pid: u32,
     pub(super) child: Child,
@@ -50,7 +50,7 @@ pub struct Worker {
 
 /// Which clients a worker is for.
 #[derive(Debug, Clone, Default, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Kind {
+pub(crate) struct Kind {
     /// Its driver starts when the client is there, not before.
     pub fresh: bool,
     /// The GPUs that it sees; none: all of the node's.
@@ -80,7 +80,7 @@ pub(super) struct Service {
 impl Service {
     /// Stops listening for the client's end. The worker has the same open file, and may have given it to somebody: closing
     /// ours would end nothing.
-    pub fn forget_client(&mut self, reactor: &Reactor) {
+    pub(super) fn forget_client(&mut self, reactor: &Reactor) {
         if let Some(client) = self.client.take() {
             reactor.forget(client);
         }
@@ -108,80 +108,80 @@ impl Worker {
         }
     }
 
-    pub fn zone(&self) -> Option<&ZoneName> {
+    pub(crate) fn zone(&self) -> Option<&ZoneName> {
         self.service().map(|service| &service.zone)
     }
 
-    pub fn client_pid(&self) -> u32 {
+    pub(crate) fn client_pid(&self) -> u32 {
         self.service().map_or(0, |service| service.client_pid)
     }
 
     /// What it holds of its zone's account, with what the driver takes for it.
-    pub fn charged(&self) -> u64 {
+    pub(crate) fn charged(&self) -> u64 {
         self.service().map_or(0, |service| service.accounts.device.total())
     }
 
-    pub fn pinned(&self) -> u64 {
+    pub(crate) fn pinned(&self) -> u64 {
         self.service().map_or(0, |service| service.accounts.pinned.total())
     }
 
     /// What it uses that it never asked for.
-    pub fn beyond(&self) -> u64 {
+    pub(crate) fn beyond(&self) -> u64 {
         self.service().map_or(0, |service| service.accounts.device.beyond())
     }
 
     /// Its part of its zone's account, while it serves.
-    pub fn account_mut(&mut self) -> Option<(&ZoneName, &mut Account)> {
+    pub(crate) fn account_mut(&mut self) -> Option<(&ZoneName, &mut Account)> {
         match &mut self.phase {
             Phase::Serving(service) => Some((&service.zone, &mut service.accounts.device)),
             _ => None,
         }
     }
 
-    pub fn has_socket(&self) -> bool {
+    pub(crate) fn has_socket(&self) -> bool {
         self.socket.is_some()
     }
 
     /// Takes a descriptor that it names. It is as foreign as one that it would have sent.
-    pub fn take_descriptor(&self, number: i32) -> io::Result<Foreign> {
+    pub(crate) fn take_descriptor(&self, number: i32) -> io::Result<Foreign> {
         let socket = self.socket.as_ref().filter(|_| self.inside).ok_or(io::ErrorKind::NotConnected)?;
         Ok(socket.lane().take(self.child.take_descriptor(number)?))
     }
 
     /// What it shares with the client that it will get; none once it has one.
-    pub fn region(&self) -> Option<&OwnedFd> {
+    pub(crate) fn region(&self) -> Option<&OwnedFd> {
         self.region.as_ref()
     }
 
     /// Sends it a message, unless it does not take it.
-    pub fn tell(&self, message: &ToWorker, fds: &[BorrowedFd<'_>]) -> io::Result<()> {
+    pub(crate) fn tell(&self, message: &ToWorker, fds: &[BorrowedFd<'_>]) -> io::Result<()> {
         let socket = self.socket.as_ref().ok_or(io::ErrorKind::NotConnected)?;
         packet::send(socket, message.as_bytes(), fds)
     }
 
-    pub fn is_spare(&self) -> bool {
+    pub(crate) fn is_spare(&self) -> bool {
         matches!(self.phase, Phase::Starting | Phase::Ready)
     }
 
-    pub fn is_ready(&self) -> bool {
+    pub(crate) fn is_ready(&self) -> bool {
         matches!(self.phase, Phase::Ready)
     }
 
-    pub fn is_serving(&self) -> bool {
+    pub(crate) fn is_serving(&self) -> bool {
         matches!(self.phase, Phase::Serving(_))
     }
 
-    pub fn is_dying(&self) -> bool {
+    pub(crate) fn is_dying(&self) -> bool {
         matches!(self.phase, Phase::Dying(_))
     }
 
     /// The process that was started: it, or what guards it.
-    pub fn child(&self) -> &Child {
+    pub(crate) fn child(&self) -> &Child {
         &self.child
     }
 
     /// What it has done so far.
-    pub fn count(&mut self) -> WorkerStats {
+    pub(crate) fn count(&mut self) -> WorkerStats {
         if let Some(page) = &self.page {
             self.stats.advance(&page.read());
         }
@@ -218,7 +218,7 @@ impl Worker {
     }
 
     /// Kills the client that it serves.
-    pub fn kill_client(&self) {
+    pub(crate) fn kill_client(&self) {
         if let Some(client) = self.service().and_then(|service| service.client.as_ref())
             && !self.child.kill_client()
         {
@@ -232,7 +232,7 @@ impl Worker {
         self.socket.is_none() && self.joins_left > 0 && self.is_serving()
     }
 
-    pub fn kill(&mut self) {
+    pub(crate) fn kill(&mut self) {
         self.child.kill();
         self.kill_at = None;
         self.phase = match std::mem::replace(&mut self.phase, Phase::Dying(None)) {

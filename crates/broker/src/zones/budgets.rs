@@ -15,7 +15,7 @@ const MAX_BUDGETS: usize = 4096;
 /// Limits by name. A budget that zones name and that is not here has no limit, unless the file was lost: then it has
 /// nothing to give until somebody has said again what it has.
 #[derive(Debug, Default, PartialEq, Eq)]
-pub struct Budgets {
+pub(crate) struct Budgets {
     pub(super) limits: BTreeMap<String, u64>,
     /// After a loss: those of which it was said that they have no limit.
     unlimited: Option<BTreeSet<String>>,
@@ -39,7 +39,7 @@ struct Incomplete {
 }
 
 impl Budgets {
-    pub fn read(path: &Path) -> Self {
+    pub(crate) fn read(path: &Path) -> Self {
         let Ok(bytes) = std::fs::read(path) else { return Self::default() };
         if let Ok(Incomplete { limits, unlimited }) = serde_json::from_slice(&bytes) {
             return Self { limits, unlimited: Some(unlimited) };
@@ -54,7 +54,7 @@ impl Budgets {
         }
     }
 
-    pub fn write(&self, path: &Path) -> io::Result<()> {
+    pub(crate) fn write(&self, path: &Path) -> io::Result<()> {
         let bytes = match &self.unlimited {
             None => serde_json::to_vec_pretty(&self.limits)?,
             Some(unlimited) => {
@@ -66,7 +66,7 @@ impl Budgets {
     }
 
     /// What a budget has; none: as much as there is.
-    pub fn limit(&self, name: &str) -> Option<u64> {
+    pub(crate) fn limit(&self, name: &str) -> Option<u64> {
         match (self.limits.get(name), &self.unlimited) {
             (Some(limit), _) => Some(*limit),
             (None, Some(unlimited)) if !unlimited.contains(name) => Some(0),
@@ -76,7 +76,7 @@ impl Budgets {
 
     /// With another limit for one. `named`: the budgets that zones draw on; once the limit of each is known, nothing is
     /// missing any more.
-    pub fn with<'a>(
+    pub(crate) fn with<'a>(
         &self,
         name: &str,
         memory: Option<u64>,
@@ -99,7 +99,7 @@ impl Budgets {
     }
 
     /// All that have a limit, those included of which nobody knows it.
-    pub fn list<'a>(&self, named: impl Iterator<Item = &'a String>) -> BTreeMap<String, u64> {
+    pub(crate) fn list<'a>(&self, named: impl Iterator<Item = &'a String>) -> BTreeMap<String, u64> {
         let limited = named.filter_map(|name| Some((name.clone(), self.limit(name)?)));
         limited.chain(self.limits.clone()).collect()
     }

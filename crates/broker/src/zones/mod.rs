@@ -5,9 +5,9 @@
 //! [`ZoneStore::standing`].
 
 mod budgets;
-pub mod lifecycle;
+pub(crate) mod lifecycle;
 mod standing;
-pub mod state_file;
+pub(crate) mod state_file;
 mod totals;
 mod zone;
 
@@ -16,19 +16,19 @@ use std::io;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-pub use budgets::{BudgetError, Budgets};
+pub(crate) use budgets::{BudgetError, Budgets};
 #[cfg(test)]
 use standing::Standing;
-pub use standing::{ChargeError, Exceeded};
+pub(crate) use standing::{ChargeError, Exceeded};
 use state_file::Entry;
-pub use totals::Totals;
-pub use zone::Zone;
+pub(crate) use totals::Totals;
+pub(crate) use zone::Zone;
 
 use crate::workers::Kind;
 use control::ZoneName;
 
 /// How long a container without clients keeps its part of a zone.
-pub const IDLE_PART: Duration = Duration::from_secs(60);
+pub(crate) const IDLE_PART: Duration = Duration::from_secs(60);
 /// A leased zone waits this long for its operator after a new broker has taken over.
 const LEASE_GRACE: Duration = Duration::from_secs(10);
 /// Parts of one zone: as many containers as a claim can have, and more.
@@ -37,7 +37,7 @@ const MAX_PARTS: usize = 1024;
 const MAX_SPARE_KINDS: usize = 16;
 
 #[derive(Default)]
-pub struct ZoneStore {
+pub(crate) struct ZoneStore {
     zones: BTreeMap<ZoneName, Zone>,
     budgets: Budgets,
     /// Totals as they were last written.
@@ -46,7 +46,7 @@ pub struct ZoneStore {
 
 /// Why a container gets no zone of its own.
 #[derive(Debug, thiserror::Error)]
-pub enum PartError {
+pub(crate) enum PartError {
     #[error("another zone has the name of the container's part")]
     NameTaken,
     #[error("too many containers")]
@@ -56,57 +56,57 @@ pub enum PartError {
 }
 
 impl ZoneStore {
-    pub fn get(&self, name: &ZoneName) -> Option<&Zone> {
+    pub(crate) fn get(&self, name: &ZoneName) -> Option<&Zone> {
         self.zones.get(name)
     }
 
-    pub fn get_mut(&mut self, name: &ZoneName) -> Option<&mut Zone> {
+    pub(crate) fn get_mut(&mut self, name: &ZoneName) -> Option<&mut Zone> {
         self.zones.get_mut(name)
     }
 
-    pub fn contains(&self, name: &ZoneName) -> bool {
+    pub(crate) fn contains(&self, name: &ZoneName) -> bool {
         self.zones.contains_key(name)
     }
 
-    pub fn iter(&self) -> impl Iterator<Item = (&ZoneName, &Zone)> {
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (&ZoneName, &Zone)> {
         self.zones.iter()
     }
 
-    pub fn iter_mut(&mut self) -> impl Iterator<Item = (&ZoneName, &mut Zone)> {
+    pub(crate) fn iter_mut(&mut self) -> impl Iterator<Item = (&ZoneName, &mut Zone)> {
         self.zones.iter_mut()
     }
 
-    pub fn names(&self) -> Vec<ZoneName> {
+    pub(crate) fn names(&self) -> Vec<ZoneName> {
         self.zones.keys().cloned().collect()
     }
 
-    pub fn insert(&mut self, name: ZoneName, zone: Zone) {
+    pub(crate) fn insert(&mut self, name: ZoneName, zone: Zone) {
         self.zones.insert(name, zone);
     }
 
-    pub fn remove(&mut self, name: &ZoneName) -> Option<Zone> {
+    pub(crate) fn remove(&mut self, name: &ZoneName) -> Option<Zone> {
         self.zones.remove(name)
     }
 
     /// The parts of a zone.
-    pub fn parts(&self, parent: &ZoneName) -> Vec<ZoneName> {
+    pub(crate) fn parts(&self, parent: &ZoneName) -> Vec<ZoneName> {
         let parts = self.zones.iter().filter(|(_, zone)| zone.parent.as_ref() == Some(parent));
         parts.map(|(name, _)| name.clone()).collect()
     }
 
     /// The name under which a zone shares and takes turns: parts of one zone are one.
-    pub fn family(&self, name: &ZoneName) -> ZoneName {
+    pub(crate) fn family(&self, name: &ZoneName) -> ZoneName {
         self.zones.get(name).and_then(|zone| zone.parent.clone()).unwrap_or_else(|| name.clone())
     }
 
     /// The zone that a part belongs to, or the zone itself.
-    pub fn whole(&self, name: &ZoneName) -> Option<&Zone> {
+    pub(crate) fn whole(&self, name: &ZoneName) -> Option<&Zone> {
         let zone = self.zones.get(name)?;
         Some(zone.parent.as_ref().and_then(|parent| self.zones.get(parent)).unwrap_or(zone))
     }
 
     /// Whether a zone already has this part; an error if it cannot have it.
-    pub fn find_part(&mut self, parent: &ZoneName, name: &ZoneName) -> Result<bool, PartError> {
+    pub(crate) fn find_part(&mut self, parent: &ZoneName, name: &ZoneName) -> Result<bool, PartError> {
         if let Some(part) = self.zones.get_mut(name) {
             if part.parent.as_ref() != Some(parent) {
                 return Err(PartError::NameTaken);
@@ -118,7 +118,7 @@ impl ZoneStore {
     }
 
     /// Makes a zone that was just opened a part of another.
-    pub fn set_parent(&mut self, name: &ZoneName, parent: &ZoneName, now: Instant) {
+    pub(crate) fn set_parent(&mut self, name: &ZoneName, parent: &ZoneName, now: Instant) {
         if let Some(zone) = self.zones.get_mut(name) {
             zone.parent = Some(parent.clone());
             zone.lifetime.ends_at = Some(now + IDLE_PART);
@@ -126,14 +126,14 @@ impl ZoneStore {
     }
 
     /// The last client of a zone is gone. A part is forgotten after a while.
-    pub fn became_idle(&mut self, name: &ZoneName, now: Instant) {
+    pub(crate) fn became_idle(&mut self, name: &ZoneName, now: Instant) {
         if let Some(zone) = self.zones.get_mut(name).filter(|zone| zone.parent.is_some()) {
             zone.lifetime.ends_at = Some(now + IDLE_PART);
         }
     }
 
     /// Has the parts follow a change of their zone.
-    pub fn update_parts(&mut self, parent: &ZoneName) {
+    pub(crate) fn update_parts(&mut self, parent: &ZoneName) {
         let Some(settings) = self.zones.get(parent).map(Zone::part_settings) else { return };
         for part in self.zones.values_mut().filter(|zone| zone.parent.as_ref() == Some(parent)) {
             part.follow(&settings);
@@ -141,7 +141,7 @@ impl ZoneStore {
     }
 
     /// A connection of the operator holds a zone from now on.
-    pub fn lease(&mut self, name: &ZoneName) {
+    pub(crate) fn lease(&mut self, name: &ZoneName) {
         if let Some(zone) = self.zones.get_mut(name) {
             zone.lifetime.leases += 1;
             zone.lifetime.ends_at = None;
@@ -149,7 +149,7 @@ impl ZoneStore {
     }
 
     /// A connection of the operator is gone. Answers which of its zones are to be removed.
-    pub fn end_leases(&mut self, names: &[ZoneName]) -> Vec<ZoneName> {
+    pub(crate) fn end_leases(&mut self, names: &[ZoneName]) -> Vec<ZoneName> {
         let mut over = Vec::new();
         for name in names {
             let Some(lifetime) = self.zones.get_mut(name).map(|zone| &mut zone.lifetime) else { continue };
@@ -162,7 +162,7 @@ impl ZoneStore {
     }
 
     /// A zone stands in the configuration, whatever it was before.
-    pub fn set_configured(&mut self, name: &ZoneName) {
+    pub(crate) fn set_configured(&mut self, name: &ZoneName) {
         if let Some(zone) = self.zones.get_mut(name) {
             let lifetime = &mut zone.lifetime;
             (lifetime.configured, lifetime.leased, lifetime.ends_at) = (true, false, None);
@@ -170,25 +170,25 @@ impl ZoneStore {
     }
 
     /// Zones that stood in the configuration and do not any more.
-    pub fn unconfigured(&self, is_wanted: impl Fn(&ZoneName) -> bool) -> Vec<ZoneName> {
+    pub(crate) fn unconfigured(&self, is_wanted: impl Fn(&ZoneName) -> bool) -> Vec<ZoneName> {
         let gone = self.zones.iter().filter(|(name, zone)| zone.lifetime.configured && !is_wanted(name));
         gone.map(|(name, _)| name.clone()).collect()
     }
 
     /// Takes over what a predecessor knew of a zone that was just opened.
-    pub fn adopt(&mut self, entry: Entry, now: Instant) {
+    pub(crate) fn adopt(&mut self, entry: Entry, now: Instant) {
         if let Some(zone) = self.zones.get_mut(&entry.name) {
             zone.lifetime.ends_at = entry.leased.then_some(now + LEASE_GRACE);
             (zone.lifetime.configured, zone.parent) = (entry.configured, entry.parent);
         }
     }
 
-    pub fn next_deadline(&self) -> Option<Instant> {
+    pub(crate) fn next_deadline(&self) -> Option<Instant> {
         self.zones.values().filter_map(|zone| zone.lifetime.ends_at).min()
     }
 
     /// Zones whose time is over and that are to be removed. A part that has clients again stays.
-    pub fn expired(&mut self, now: Instant, is_used: impl Fn(&ZoneName) -> bool) -> Vec<ZoneName> {
+    pub(crate) fn expired(&mut self, now: Instant, is_used: impl Fn(&ZoneName) -> bool) -> Vec<ZoneName> {
         let mut over = Vec::new();
         for (name, zone) in &mut self.zones {
             if zone.lifetime.ends_at.is_none_or(|at| at > now) {
@@ -204,20 +204,20 @@ impl ZoneStore {
     }
 
     /// The worker that a client of a zone needs.
-    pub fn worker_kind(&self, name: &ZoneName, fresh: bool) -> Kind {
+    pub(crate) fn worker_kind(&self, name: &ZoneName, fresh: bool) -> Kind {
         let gpus = self.zones.get(name).map(|zone| zone.bindings().gpus.clone()).unwrap_or_default();
         Kind { fresh, gpus }
     }
 
     /// What spares are kept for: the GPUs of zones, each set of them once, or all where no zone says.
-    pub fn spare_kinds(&self) -> BTreeSet<Kind> {
+    pub(crate) fn spare_kinds(&self) -> BTreeSet<Kind> {
         let of = |zone: &Zone| Kind { fresh: false, gpus: zone.bindings().gpus.clone() };
         let kinds: BTreeSet<Kind> = self.zones.values().map(of).take(MAX_SPARE_KINDS * 64).collect();
         if kinds.is_empty() { [Kind::default()].into() } else { kinds.into_iter().take(MAX_SPARE_KINDS).collect() }
     }
 
     /// Writes the zones down for a successor.
-    pub fn write(&self, path: &Path) -> io::Result<()> {
+    pub(crate) fn write(&self, path: &Path) -> io::Result<()> {
         let entry = |(name, zone): (&ZoneName, &Zone)| Entry {
             name: name.clone(),
             settings: zone.settings().clone(),
@@ -229,7 +229,7 @@ impl ZoneStore {
     }
 
     /// Goes on counting where the last broker was.
-    pub fn resume_totals(&mut self, path: &Path) {
+    pub(crate) fn resume_totals(&mut self, path: &Path) {
         for (name, totals) in totals::read(path) {
             if let Some(zone) = self.zones.get_mut(&name) {
                 totals.resume(zone);
@@ -238,7 +238,7 @@ impl ZoneStore {
     }
 
     /// Writes totals down, if there is anything new.
-    pub fn write_totals(&mut self, path: &Path) {
+    pub(crate) fn write_totals(&mut self, path: &Path) {
         let current: totals::Checkpoint =
             self.zones.iter().map(|(name, zone)| (name.clone(), Totals::of(zone))).collect();
         if current == self.written {
@@ -251,17 +251,17 @@ impl ZoneStore {
         self.written = current;
     }
 
-    pub fn budgets(&self) -> BTreeMap<String, u64> {
+    pub(crate) fn budgets(&self) -> BTreeMap<String, u64> {
         self.budgets.list(self.named_budgets())
     }
 
-    pub fn read_budgets(&mut self, path: &Path) {
+    pub(crate) fn read_budgets(&mut self, path: &Path) {
         self.budgets = Budgets::read(path);
     }
 
     /// Sets a budget's limit, none: no limit. It is written down before it counts; what is in use beyond it stays in use.
     /// Answers whether anything has changed.
-    pub fn set_budget(&mut self, name: &str, memory: Option<u64>, path: &Path) -> Result<bool, BudgetError> {
+    pub(crate) fn set_budget(&mut self, name: &str, memory: Option<u64>, path: &Path) -> Result<bool, BudgetError> {
         let budgets = self.budgets.with(name, memory, self.named_budgets())?;
         if budgets == self.budgets {
             return Ok(false);

@@ -6,7 +6,7 @@ use control::ZoneName;
 
 /// What counts for a zone.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Standing {
+pub(crate) struct Standing {
     /// What counts against the limit, others' part included.
     pub used: u64,
     pub limit: Option<u64>,
@@ -16,7 +16,7 @@ pub struct Standing {
 
 /// A limit that is exceeded.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Exceeded<'a> {
+pub(crate) struct Exceeded<'a> {
     /// All that it holds for.
     pub zones: Vec<&'a ZoneName>,
     /// By how much.
@@ -24,7 +24,7 @@ pub struct Exceeded<'a> {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-pub enum ChargeError {
+pub(crate) enum ChargeError {
     #[error("over the limit")]
     OverLimit,
     #[error("the zone is gone")]
@@ -33,7 +33,7 @@ pub enum ChargeError {
 
 impl ZoneStore {
     /// What a zone may still have of GPU memory.
-    pub fn standing(&self, name: &ZoneName) -> Standing {
+    pub(crate) fn standing(&self, name: &ZoneName) -> Standing {
         let Some(zone) = self.zones.get(name) else { return Standing { used: 0, limit: Some(0), room: 0 } };
         let sum = |counts: &dyn Fn(&ZoneName, &Zone) -> bool| {
             let counted = self.zones.iter().filter(|(name, zone)| counts(name, zone));
@@ -61,7 +61,7 @@ impl ZoneStore {
 
     /// Limits that are exceeded, of zones and of those that have one together. Budgets of which nobody knows what they have
     /// are none.
-    pub fn exceeded(&self) -> Vec<Exceeded<'_>> {
+    pub(crate) fn exceeded(&self) -> Vec<Exceeded<'_>> {
         let over = |limit: u64, holds: &dyn Fn(&ZoneName, &Zone) -> bool| {
             let held = || self.zones.iter().filter(|(name, zone)| holds(name, zone));
             let used = held().fold(0u64, |sum, (_, zone)| sum.saturating_add(zone.ledger.used));
@@ -76,7 +76,7 @@ impl ZoneStore {
     }
 
     /// How much more host memory a zone may have pinned, it and its kin together.
-    pub fn pinned_room(&self, name: &ZoneName) -> u64 {
+    pub(crate) fn pinned_room(&self, name: &ZoneName) -> u64 {
         let Some(zone) = self.zones.get(name) else { return 0 };
         let family = zone.parent.as_ref().unwrap_or(name);
         let Some(limit) = self.zones.get(family).and_then(|parent| parent.pinned.limit) else { return u64::MAX };
@@ -85,7 +85,7 @@ impl ZoneStore {
     }
 
     /// Puts memory on a worker's account, if everything that limits its zone allows it.
-    pub fn charge(
+    pub(crate) fn charge(
         &mut self,
         name: &ZoneName,
         memory: Memory,
@@ -107,7 +107,7 @@ impl ZoneStore {
     }
 
     /// Takes memory off a worker's account.
-    pub fn release(&mut self, name: &ZoneName, memory: Memory, accounts: &mut Accounts, bytes: u64) {
+    pub(crate) fn release(&mut self, name: &ZoneName, memory: Memory, accounts: &mut Accounts, bytes: u64) {
         if let Some(zone) = self.zones.get_mut(name) {
             let (ledger, account) = zone.ledger_for(memory, accounts);
             ledger.release(account, bytes);

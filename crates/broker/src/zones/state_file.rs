@@ -10,7 +10,7 @@ use control::atomic_file;
 use control::zone::ZoneSettings;
 
 #[derive(Debug, PartialEq, Serialize, Deserialize)]
-pub struct Entry {
+pub(crate) struct Entry {
     pub name: ZoneName,
     #[serde(flatten)]
     pub settings: ZoneSettings,
@@ -22,12 +22,12 @@ pub struct Entry {
 }
 
 /// Replaces the file, whole or not at all.
-pub fn write(path: &Path, entries: &[Entry]) -> io::Result<()> {
+pub(crate) fn write(path: &Path, entries: &[Entry]) -> io::Result<()> {
     atomic_file::write_volatile(path, &serde_json::to_vec_pretty(entries)?)
 }
 
 /// What the predecessor knew; nothing if there was none, or if its file cannot be read.
-pub fn read(path: &Path) -> Vec<Entry> {
+pub(crate) fn read(path: &Path) -> Vec<Entry> {
     let Ok(bytes) = std::fs::read(path) else { return Vec::new() };
     match serde_json::from_slice::<Vec<Entry>>(&bytes) {
         Ok(entries) => entries,

@@ -17,7 +17,7 @@ use control::{WorkerStats, ZoneName};
 /// What a zone has done so far.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
-pub struct Totals {
+pub(crate) struct Totals {
     /// Of workers that have ended.
     pub past: WorkerStats,
     /// Most that an operator was told.
@@ -34,10 +34,10 @@ pub struct Totals {
     pub suspensions: u64,
 }
 
-pub type Checkpoint = BTreeMap<ZoneName, Totals>;
+pub(super) type Checkpoint = BTreeMap<ZoneName, Totals>;
 
 impl Totals {
-    pub fn of(zone: &Zone) -> Self {
+    pub(crate) fn of(zone: &Zone) -> Self {
         Self {
             told: WorkerStats { in_progress: 0, ..zone.totals.told },
             charges_refused: zone.ledger.refused,
@@ -46,18 +46,18 @@ impl Totals {
         }
     }
 
-    pub fn resume(self, zone: &mut Zone) {
+    pub(crate) fn resume(self, zone: &mut Zone) {
         (zone.ledger.refused, zone.pinned.refused) = (self.charges_refused, self.pins_refused);
         zone.totals = self;
     }
 }
 
 /// What the last broker wrote; nothing if there was none, or if its file cannot be read.
-pub fn read(path: &Path) -> Checkpoint {
+pub(super) fn read(path: &Path) -> Checkpoint {
     std::fs::read(path).ok().and_then(|bytes| serde_json::from_slice(&bytes).ok()).unwrap_or_default()
 }
 
-pub fn write(path: &Path, checkpoint: &Checkpoint) -> io::Result<()> {
+pub(super) fn write(path: &Path, checkpoint: &Checkpoint) -> io::Result<()> {
     atomic_file::write_volatile(path, &serde_json::to_vec(checkpoint)?)
 }
 

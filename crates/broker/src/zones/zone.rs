@@ -13,7 +13,7 @@ use control::zone::{ZoneBindings, ZoneLimits, ZoneSettings};
 const COMPLAINTS: u32 = 20;
 const COMPLAIN_EVERY: Duration = Duration::from_secs(3);
 
-pub struct Zone {
+pub(crate) struct Zone {
     pub id: u64,
     settings: ZoneSettings,
     /// What holds where the settings say nothing.
@@ -31,7 +31,7 @@ pub struct Zone {
 
 /// Why a zone is there, and when it goes.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Lifetime {
+pub(crate) struct Lifetime {
     /// It stands in the configuration, and goes when it no longer does.
     pub configured: bool,
     /// Created for a connection of the operator, and gone with the last one.
@@ -43,7 +43,7 @@ pub struct Lifetime {
 }
 
 impl Zone {
-    pub fn new(id: u64, settings: ZoneSettings, defaults: HostDefaults, leased: bool) -> Self {
+    pub(crate) fn new(id: u64, settings: ZoneSettings, defaults: HostDefaults, leased: bool) -> Self {
         let limits = defaults.in_force(&settings.limits);
         Self {
             id,
@@ -58,52 +58,52 @@ impl Zone {
         }
     }
 
-    pub fn settings(&self) -> &ZoneSettings {
+    pub(crate) fn settings(&self) -> &ZoneSettings {
         &self.settings
     }
 
     /// What was said of it.
-    pub fn limits(&self) -> &ZoneLimits {
+    pub(crate) fn limits(&self) -> &ZoneLimits {
         &self.settings.limits
     }
 
     /// What holds, defaults included.
-    pub fn limits_in_force(&self) -> ZoneLimits {
+    pub(crate) fn limits_in_force(&self) -> ZoneLimits {
         self.defaults.in_force(&self.settings.limits)
     }
 
-    pub fn bindings(&self) -> &ZoneBindings {
+    pub(crate) fn bindings(&self) -> &ZoneBindings {
         &self.settings.bindings
     }
 
     /// New limits count at once. What is in use beyond them stays in use, and nothing is added to it.
-    pub fn set_limits(&mut self, limits: ZoneLimits) {
+    pub(crate) fn set_limits(&mut self, limits: ZoneLimits) {
         self.settings.limits = limits;
         let limits = self.limits_in_force();
         self.ledger.limit = limits.memory;
         self.pinned.limit = limits.pinned;
     }
 
-    pub fn set_settings(&mut self, settings: ZoneSettings) {
+    pub(crate) fn set_settings(&mut self, settings: ZoneSettings) {
         self.set_limits(settings.limits);
         self.settings = settings;
     }
 
     /// A part has the limits and bindings of the whole, and is not split again.
-    pub fn part_settings(&self) -> ZoneSettings {
+    pub(crate) fn part_settings(&self) -> ZoneSettings {
         let mut settings = self.settings.clone();
         settings.bindings.split = false;
         settings
     }
 
     /// Takes over limits and bindings of the zone that it is a part of.
-    pub fn follow(&mut self, whole: &ZoneSettings) {
+    pub(crate) fn follow(&mut self, whole: &ZoneSettings) {
         self.set_limits(whole.limits);
         self.settings.bindings = whole.bindings.clone();
     }
 
     /// The zone's ledger of some memory, and a worker's account in it.
-    pub fn ledger_for<'a>(
+    pub(crate) fn ledger_for<'a>(
         &'a mut self,
         memory: Memory,
         accounts: &'a mut Accounts,
@@ -116,7 +116,7 @@ impl Zone {
 
     /// Whether one more line may be written about a client that was refused. If so: how many were not since the last, if
     /// any.
-    pub fn complain(&mut self, now: Instant) -> Option<Option<u64>> {
+    pub(crate) fn complain(&mut self, now: Instant) -> Option<Option<u64>> {
         self.complaints.pass(now).map(|unsaid| (unsaid > 0).then_some(unsaid))
     }
 }

@@ -17,13 +17,13 @@ Examples:
 
 #[derive(Debug, Args)]
 #[command(after_help = CDI_EXAMPLES)]
-pub struct CdiArgs {
+pub(crate) struct CdiArgs {
     #[command(subcommand)]
     pub action: CdiAction,
 }
 
 #[derive(Debug, Subcommand)]
-pub enum CdiAction {
+pub(crate) enum CdiAction {
     /// Generate a CDI specification for the proxy's zones or for physical GPUs
     Generate(CdiGenerateArgs),
     /// Validate CDI specifications and report conflicting devices
@@ -41,14 +41,14 @@ pub enum CdiAction {
 }
 
 #[derive(Debug, Args)]
-pub struct SpecDirs {
+pub(crate) struct SpecDirs {
     /// CDI directory; may be given more than once, later ones take precedence
     #[arg(long = "spec-dir", value_name = "PATH", default_values = ["/etc/cdi", "/var/run/cdi"])]
     pub dirs: Vec<PathBuf>,
 }
 
 #[derive(Debug, Args)]
-pub struct CdiGenerateArgs {
+pub(crate) struct CdiGenerateArgs {
     /// What to give containers
     #[arg(long, value_enum, default_value_t = CdiMode::Zones)]
     pub mode: CdiMode,
@@ -91,7 +91,7 @@ pub struct CdiGenerateArgs {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub enum CdiMode {
+pub(crate) enum CdiMode {
     /// The client libraries and a zone of the proxy
     Zones,
     /// The GPUs and NVIDIA's driver, like `nvidia-ctk cdi generate` but without hooks
@@ -99,13 +99,13 @@ pub enum CdiMode {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub enum CdiFormat {
+pub(crate) enum CdiFormat {
     Yaml,
     Json,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub enum NameStrategyArg {
+pub(crate) enum NameStrategyArg {
     /// 0, or 0:1 for a MIG instance
     Index,
     /// GPU-4f6c..., or MIG-...

@@ -7,7 +7,7 @@ use clap::Args;
 use proxy::args::{BackendArgs, JailArg};
 
 #[derive(Debug, clap::Args)]
-pub struct MoverArgs {
+pub(crate) struct MoverArgs {
     /// NVIDIA's libcuda.so.1; without it there is nothing to move
     #[arg(long)]
     pub library: Option<PathBuf>,
@@ -21,13 +21,13 @@ pub struct MoverArgs {
 }
 
 #[derive(Debug, Clone, Copy, clap::ValueEnum)]
-pub enum Direction {
+pub(crate) enum Direction {
     Out,
     Back,
 }
 
 #[derive(Debug, Args)]
-pub struct WorkerArgs {
+pub(crate) struct WorkerArgs {
     #[command(flatten)]
     pub backend: BackendArgs,
     #[arg(long = "device")]

@@ -21,7 +21,7 @@ _BYTES, _OFFSET, _ZONE and _NOTE in the environment of the command that it runs.
 
 #[derive(Debug, Args)]
 #[command(after_help = IPC_EXAMPLES)]
-pub struct IpcArgs {
+pub(crate) struct IpcArgs {
     /// Zone socket (default: $BULKHEAD_SOCKET, else /run/bulkhead/zone/sock; in a Xen guest /run/bulkhead/zone/names)
     #[arg(long, value_name = "PATH", global = true)]
     pub zone_socket: Option<PathBuf>,
@@ -33,7 +33,7 @@ pub struct IpcArgs {
 }
 
 #[derive(Debug, Subcommand)]
-pub enum IpcAction {
+pub(crate) enum IpcAction {
     /// Publish a buffer under a name until its consumers are done
     Publish(PublishArgs),
     /// Wait until a name is published
@@ -65,7 +65,7 @@ pub enum IpcAction {
 }
 
 #[derive(Debug, Args)]
-pub struct PublishArgs {
+pub(crate) struct PublishArgs {
     /// Name of letters, digits, '-', '_' and '.'
     #[arg(value_parser = parse_public_name)]
     pub name: ZoneName,
@@ -94,7 +94,7 @@ pub struct PublishArgs {
 
 /// A name, and the zone that must have published it.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct QualifiedName {
+pub(crate) struct QualifiedName {
     pub zone: Option<ZoneName>,
     pub name: ZoneName,
 }

@@ -8,7 +8,7 @@ use proxy::args::LogFormat;
 
 /// Paths on a Kubernetes node, as the host sees them: they end up in CDI files.
 #[derive(Debug, Args)]
-pub struct NodeArgs {
+pub(crate) struct NodeArgs {
     /// Configuration file (default: /etc/bulkhead/bulkhead.toml, if it exists)
     #[arg(long, value_name = "FILE")]
     pub config: Option<PathBuf>,
@@ -41,7 +41,7 @@ previous one is kept. Needs access to the proxy's admin socket and to kubelet's 
 
 #[derive(Debug, Args)]
 #[command(after_help = DEVICE_PLUGIN_EXAMPLES)]
-pub struct DevicePluginArgs {
+pub(crate) struct DevicePluginArgs {
     #[command(flatten)]
     pub node: NodeArgs,
     /// Directory of kubelet's device plugin sockets
@@ -69,7 +69,7 @@ All pods that use a claim share its limits and may open each other's memory thro
 
 #[derive(Debug, Args)]
 #[command(after_help = DRA_EXAMPLES)]
-pub struct DraArgs {
+pub(crate) struct DraArgs {
     #[command(flatten)]
     pub node: NodeArgs,
     /// Name of this node (default: $NODE_NAME)
@@ -103,7 +103,7 @@ are not interrupted. A host with a Bulkhead package is left unchanged.";
 
 #[derive(Debug, Args)]
 #[command(after_help = INSTALL_EXAMPLES)]
-pub struct InstallArgs {
+pub(crate) struct InstallArgs {
     /// Root directory of the host
     #[arg(long, value_name = "PATH", default_value = "/")]
     pub host_root: PathBuf,

@@ -9,7 +9,7 @@ use super::AdminArgs;
 use proxy::args::BackendArgs;
 
 #[derive(Debug, Args)]
-pub struct StatusArgs {
+pub(crate) struct StatusArgs {
     #[command(flatten)]
     pub admin: AdminArgs,
 }
@@ -23,7 +23,7 @@ Press q to quit. Rates are averages over the last interval; --once waits for one
 
 #[derive(Debug, Args)]
 #[command(after_help = TOP_EXAMPLES)]
-pub struct TopArgs {
+pub(crate) struct TopArgs {
     #[command(flatten)]
     pub admin: AdminArgs,
     /// Print once and exit (default if standard output is not a terminal)
@@ -53,7 +53,7 @@ In a container with a zone, shows the GPUs that the zone's clients see.";
 
 #[derive(Debug, Args)]
 #[command(after_help = TOPOLOGY_EXAMPLES)]
-pub struct TopologyArgs {
+pub(crate) struct TopologyArgs {
     #[command(flatten)]
     pub backend: BackendArgs,
     /// Print JSON
@@ -75,7 +75,7 @@ proxy, else in a zone of a temporary proxy. Exits with status 1 if there are err
 
 #[derive(Debug, Args)]
 #[command(after_help = DOCTOR_EXAMPLES)]
-pub struct DoctorArgs {
+pub(crate) struct DoctorArgs {
     #[command(flatten)]
     pub admin: AdminArgs,
     #[command(flatten)]
@@ -93,7 +93,7 @@ pub struct DoctorArgs {
 
 #[derive(Debug, Args)]
 #[command(after_help = "Example:\n  bulkhead bench idm --json")]
-pub struct BenchArgs {
+pub(crate) struct BenchArgs {
     /// What to measure
     #[arg(value_enum)]
     pub what: BenchKind,
@@ -103,7 +103,7 @@ pub struct BenchArgs {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub enum BenchKind {
+pub(crate) enum BenchKind {
     /// Latency and throughput of shared memory messages, compared with a Unix socket
     Idm,
     /// Latency from `ipc publish` to the return of `ipc wait`

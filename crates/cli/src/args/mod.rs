@@ -15,26 +15,26 @@ use std::path::PathBuf;
 use clap::{Args, Parser, Subcommand};
 
 #[cfg(feature = "kubernetes")]
-pub use cdi::*;
-pub use hidden::*;
-pub use ipc::*;
+pub(crate) use cdi::*;
+pub(crate) use hidden::*;
+pub(crate) use ipc::*;
 #[cfg(feature = "kubernetes")]
-pub use kube::*;
-pub use look::*;
-pub use proxy::args::*;
-pub use run::*;
-pub use zones::*;
+pub(crate) use kube::*;
+pub(crate) use look::*;
+pub(crate) use proxy::args::*;
+pub(crate) use run::*;
+pub(crate) use zones::*;
 
 /// Share GPUs between tenants that do not trust each other
 #[derive(Debug, Parser)]
 #[command(name = "bulkhead", version, about, max_term_width = 100)]
-pub struct Bulkhead {
+pub(crate) struct Bulkhead {
     #[command(subcommand)]
     pub verb: Verb,
 }
 
 #[derive(Debug, Subcommand)]
-pub enum Verb {
+pub(crate) enum Verb {
     /// Run a CUDA program in a zone
     Run(RunArgs),
     /// Run the node's proxy: create zones and start a jailed worker for each client
@@ -141,7 +141,7 @@ Examples:
   bulkhead man --dir /usr/local/share/man/man1";
 
 #[derive(Debug, Args)]
-pub struct ManArgs {
+pub(crate) struct ManArgs {
     /// Command to print the page of (default: all commands on one page)
     pub verb: Vec<String>,
     /// Write the pages of all commands to this directory
@@ -150,7 +150,7 @@ pub struct ManArgs {
 }
 
 #[derive(Debug, Args)]
-pub struct AdminArgs {
+pub(crate) struct AdminArgs {
     /// Admin socket of the proxy
     #[arg(
         long,

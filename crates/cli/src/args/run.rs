@@ -22,7 +22,7 @@ The exit status is the program's, or 128+n if signal n killed it. Signals are fo
 
 #[derive(Debug, Args)]
 #[command(after_help = RUN_EXAMPLES)]
-pub struct RunArgs {
+pub(crate) struct RunArgs {
     /// Zone to run in; created if it does not exist and a limit is given
     #[arg(long, value_name = "NAME", default_value = "default")]
     pub zone: ZoneName,
@@ -45,7 +45,7 @@ pub struct RunArgs {
 }
 
 #[derive(Debug, Args)]
-pub struct LimitArgs {
+pub(crate) struct LimitArgs {
     /// GPU memory limit of the zone, such as 2GiB (default: the GPU's memory)
     #[arg(long, value_name = "SIZE", value_parser = control::size::parse_amount)]
     pub memory: Option<u64>,
@@ -55,23 +55,23 @@ pub struct LimitArgs {
 }
 
 impl LimitArgs {
-    pub fn given(&self) -> bool {
+    pub(crate) fn given(&self) -> bool {
         self.memory.is_some() || self.share.is_some()
     }
 
     /// Whether a zone with these limits has what was asked for.
-    pub fn agree_with(&self, limits: &ZoneLimits) -> bool {
+    pub(crate) fn agree_with(&self, limits: &ZoneLimits) -> bool {
         self.memory.is_none_or(|memory| limits.memory == Some(memory))
             && self.share.is_none_or(|share| limits.share == share)
     }
 
     /// What was asked for, of a zone that exists.
-    pub fn change(&self) -> ZoneChange {
+    pub(crate) fn change(&self) -> ZoneChange {
         let memory = self.memory.map_or(Change::Keep, Change::Set);
         ZoneChange { memory, share: self.share, ..ZoneChange::default() }
     }
 
-    pub fn limits(&self) -> ZoneLimits {
+    pub(crate) fn limits(&self) -> ZoneLimits {
         ZoneLimits { memory: self.memory, share: self.share.unwrap_or(DEFAULT_SHARE), ..ZoneLimits::default() }
     }
 }

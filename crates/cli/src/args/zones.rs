@@ -21,7 +21,7 @@ zone that is in the configuration file to what the file says.";
 
 #[derive(Debug, Args)]
 #[command(after_help = ZONES_EXAMPLES)]
-pub struct ZonesArgs {
+pub(crate) struct ZonesArgs {
     #[command(flatten)]
     pub admin: AdminArgs,
     #[command(subcommand)]
@@ -29,7 +29,7 @@ pub struct ZonesArgs {
 }
 
 #[derive(Debug, Subcommand)]
-pub enum ZonesAction {
+pub(crate) enum ZonesAction {
     /// List zones and their limits
     List,
     /// Create a zone; it exists until it is removed
@@ -85,7 +85,7 @@ grant, and that shares pages with other allocations, cannot be opened from other
 
 #[derive(Debug, Args)]
 #[command(after_help = GRANTS_EXAMPLES)]
-pub struct GrantsArgs {
+pub(crate) struct GrantsArgs {
     #[command(flatten)]
     pub admin: AdminArgs,
     #[command(subcommand)]
@@ -93,7 +93,7 @@ pub struct GrantsArgs {
 }
 
 #[derive(Debug, Subcommand)]
-pub enum GrantsAction {
+pub(crate) enum GrantsAction {
     /// List grants
     List,
     /// Allow a zone to open what another zone exports
@@ -120,7 +120,7 @@ pub enum GrantsAction {
 
 /// The settings of a zone that can change at any time.
 #[derive(Debug, Default, Args)]
-pub struct SettingArgs {
+pub(crate) struct SettingArgs {
     /// GPU memory of all clients together, such as 2GiB, or "unlimited"
     #[arg(long, value_name = "SIZE", value_parser = parse_limit)]
     pub memory: Option<Limit>,
@@ -160,7 +160,7 @@ pub struct SettingArgs {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Limit {
+pub(crate) enum Limit {
     Unlimited,
     At(u64),
 }

@@ -28,7 +28,7 @@ const UNITS: [&str; 4] = ["bulkhead", "bulkhead-broker", "bulkhead-exporter", "b
 type Part = (&'static str, Vec<u8>);
 
 /// Writes the bundle to a file that must not exist yet, readable for its owner alone.
-pub fn write(path: &Path, scene: &Scene, findings: &[Finding]) -> io::Result<()> {
+pub(crate) fn write(path: &Path, scene: &Scene, findings: &[Finding]) -> io::Result<()> {
     let file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(path)?;
     archive(file, &collect(scene, findings))
 }

@@ -7,7 +7,7 @@ use super::scene::Scene;
 /// Privileged containers have this capability, others do not.
 const SYS_ADMIN: u64 = 1 << 21;
 
-pub fn check(scene: &Scene, findings: &mut Vec<Finding>) {
+pub(super) fn check(scene: &Scene, findings: &mut Vec<Finding>) {
     if !scene.is_container() {
         findings.push(Finding::ok("place", "not in a container"));
         userns(scene, findings);

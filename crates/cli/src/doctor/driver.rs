@@ -9,7 +9,7 @@ use crate::text::counted;
 const NVIDIA_VENDOR: &str = "0x10de";
 const DISPLAY_CLASS: &str = "0x03";
 
-pub fn check(scene: &Scene, findings: &mut Vec<Finding>) {
+pub(super) fn check(scene: &Scene, findings: &mut Vec<Finding>) {
     let cards = cards(scene);
     let module = scene.read("/sys/module/nvidia/version");
     let nodes = nodes(scene);
@@ -52,7 +52,7 @@ fn cards(scene: &Scene) -> Vec<String> {
 }
 
 /// NVIDIA's nodes in /dev.
-pub fn nodes(scene: &Scene) -> Vec<String> {
+pub(super) fn nodes(scene: &Scene) -> Vec<String> {
     let mut names = scene.names("/dev");
     names.retain(|name| name.starts_with("nvidia") && name != "nvidia-caps");
     names
@@ -131,7 +131,7 @@ fn hmm(scene: &Scene, findings: &mut Vec<Finding>) {
 }
 
 /// What the driver itself reports.
-pub fn pageable_access(gpu: &str) -> Finding {
+pub(super) fn pageable_access(gpu: &str) -> Finding {
     Finding::error(
         "hmm",
         format!("{gpu}: kernels can access pageable host memory (HMM)"),

@@ -8,7 +8,7 @@ use crate::text::counted;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Level {
+pub(crate) enum Level {
     /// The check passed.
     Ok,
     /// Information; nothing is wrong.
@@ -31,7 +31,7 @@ impl Level {
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub struct Finding {
+pub(crate) struct Finding {
     /// The check that it comes from.
     pub check: &'static str,
     pub level: Level,
@@ -52,19 +52,25 @@ impl Finding {
         Self { check, level, seen, symptom: String::new(), cause: String::new(), fix: String::new() }
     }
 
-    pub fn ok(check: &'static str, seen: impl Into<String>) -> Self {
+    pub(crate) fn ok(check: &'static str, seen: impl Into<String>) -> Self {
         Self::new(check, Level::Ok, seen)
     }
 
-    pub fn note(check: &'static str, seen: impl Into<String>) -> Self {
+    pub(crate) fn note(check: &'static str, seen: impl Into<String>) -> Self {
         Self::new(check, Level::Note, seen)
     }
 
-    pub fn warning(check: &'static str, seen: impl Into<String>, symptom: &str, cause: &str, fix: &str) -> Self {
+    pub(crate) fn warning(
+        check: &'static str,
+        seen: impl Into<String>,
+        symptom: &str,
+        cause: &str,
+        fix: &str,
+    ) -> Self {
         Self::new(check, Level::Warning, seen).because(symptom, cause, fix)
     }
 
-    pub fn error(check: &'static str, seen: impl Into<String>, symptom: &str, cause: &str, fix: &str) -> Self {
+    pub(crate) fn error(check: &'static str, seen: impl Into<String>, symptom: &str, cause: &str, fix: &str) -> Self {
         Self::new(check, Level::Error, seen).because(symptom, cause, fix)
     }
 
@@ -75,7 +81,7 @@ impl Finding {
 }
 
 /// Human-readable text, with the most severe findings last.
-pub fn text(findings: &[Finding]) -> String {
+pub(crate) fn text(findings: &[Finding]) -> String {
     let mut text = String::new();
     let mut sorted: Vec<&Finding> = findings.iter().collect();
     sorted.sort_by_key(|finding| finding.level);

@@ -9,19 +9,19 @@ use super::scene::Scene;
 
 const LIBRARY: &str = "libcuda.so.1";
 /// The loader's default directories.
-pub const USUAL: [&str; 6] =
+pub(super) const USUAL: [&str; 6] =
     ["/lib/x86_64-linux-gnu", "/usr/lib/x86_64-linux-gnu", "/lib64", "/usr/lib64", "/lib", "/usr/lib"];
 
 /// A library that the loader would find, and why.
 #[derive(Debug, PartialEq, Eq)]
-pub struct Candidate {
+pub(super) struct Candidate {
     pub path: PathBuf,
     pub why: String,
     pub kind: Kind,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Kind {
+pub(super) enum Kind {
     Ours,
     Nvidia,
     /// For linking only; every call fails.
@@ -39,7 +39,7 @@ impl Kind {
 }
 
 /// All candidates in the loader's order; the first one is loaded.
-pub fn candidates(scene: &Scene) -> Vec<Candidate> {
+pub(super) fn candidates(scene: &Scene) -> Vec<Candidate> {
     let program = scene.program.as_deref().and_then(|path| elf::describe(&scene.path(path)));
     let program = program.unwrap_or_default();
     let mut found: Vec<Candidate> = Vec::new();
@@ -113,7 +113,7 @@ fn cached(bytes: &[u8], name: &str) -> Vec<String> {
     (0..count.min(cache.len() / ENTRY)).filter_map(entry).collect()
 }
 
-pub fn check(scene: &Scene, findings: &mut Vec<Finding>) {
+pub(super) fn check(scene: &Scene, findings: &mut Vec<Finding>) {
     let candidates = candidates(scene);
     let listed = |candidate: &Candidate| {
         format!("{} ({}; {})", candidate.path.display(), candidate.kind.name(), candidate.why)

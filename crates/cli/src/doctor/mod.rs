@@ -3,12 +3,12 @@
 //! Each check is a file; it reads the machine's state and never changes anything. A driver is loaded only in separate
 //! processes (`trial`).
 
-pub mod bundle;
+pub(crate) mod bundle;
 mod container;
 mod driver;
-pub mod finding;
+pub(crate) mod finding;
 mod loader;
-pub mod scene;
+pub(crate) mod scene;
 mod service;
 mod trial;
 
@@ -18,7 +18,7 @@ use scene::Scene;
 use crate::args::BackendArgs;
 
 /// All findings, in the order of the checks.
-pub fn examine(scene: &Scene, backend: &BackendArgs, self_test: bool) -> Vec<Finding> {
+pub(crate) fn examine(scene: &Scene, backend: &BackendArgs, self_test: bool) -> Vec<Finding> {
     let mut findings = Vec::new();
     driver::check(scene, &mut findings);
     container::check(scene, &mut findings);

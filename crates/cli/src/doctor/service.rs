@@ -19,7 +19,7 @@ const TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Where the self-test can run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Way {
+pub(super) enum Way {
     /// The zone that this process is in.
     Zone,
     /// A zone of the running proxy.
@@ -30,7 +30,7 @@ pub enum Way {
     None,
 }
 
-pub fn check(scene: &Scene, findings: &mut Vec<Finding>) -> Way {
+pub(super) fn check(scene: &Scene, findings: &mut Vec<Finding>) -> Way {
     let zone = zone(scene, findings);
     let operator = operator(scene, findings);
     match (zone, operator) {

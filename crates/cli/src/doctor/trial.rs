@@ -18,7 +18,7 @@ const TIMEOUT: Duration = Duration::from_secs(180);
 const ZONE: &str = "bulkhead-doctor";
 
 /// What the driver reports about its GPUs, if there is a driver.
-pub fn survey(scene: &Scene, backend: &BackendArgs, findings: &mut Vec<Finding>) {
+pub(super) fn survey(scene: &Scene, backend: &BackendArgs, findings: &mut Vec<Finding>) {
     if !scene.exists("/dev/nvidiactl") || (scene.is_container() && scene.is_tenant()) {
         return;
     }
@@ -79,7 +79,7 @@ pub fn survey(scene: &Scene, backend: &BackendArgs, findings: &mut Vec<Finding>)
 }
 
 /// Runs a small CUDA program in a zone: memory, copies, a kernel, sharing.
-pub fn selftest(scene: &Scene, way: Way, backend: &BackendArgs, findings: &mut Vec<Finding>) {
+pub(super) fn selftest(scene: &Scene, way: Way, backend: &BackendArgs, findings: &mut Vec<Finding>) {
     let place = match way {
         Way::Zone => "in this zone",
         Way::Operator => "in a zone of the running proxy",

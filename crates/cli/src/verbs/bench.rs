@@ -7,7 +7,7 @@ use idm_bench::{Latency, Options, Report};
 use crate::args::{BenchArgs, BenchKind};
 use crate::exit::{Exit, Failure};
 
-pub fn run(args: &BenchArgs) -> Result<ExitCode, Failure> {
+pub(crate) fn run(args: &BenchArgs) -> Result<ExitCode, Failure> {
     let failure = |error: idm_bench::BenchError| {
         let why = std::error::Error::source(&error).map(|source| format!(": {source}")).unwrap_or_default();
         Failure::new(Exit::Failure, format!("{error}{why}"))

@@ -19,7 +19,7 @@ const WARM_UP: usize = 100;
 /// Until the waiter sleeps.
 const SETTLE: Duration = Duration::from_micros(300);
 
-pub fn run(json: bool) -> Result<ExitCode, Failure> {
+pub(crate) fn run(json: bool) -> Result<ExitCode, Failure> {
     let backend = BackendArgs { backend: Some(BackendArg::Soft), ..BackendArgs::default() };
     let proxy = PrivateProxy::start(&backend, JailArg::BestEffort)?;
     let client = admin::connect(&proxy.admin_socket())?;

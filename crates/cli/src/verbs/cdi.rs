@@ -15,7 +15,7 @@ use crate::exit::{Exit, Failure};
 use crate::text::counted;
 use crate::{admin, library};
 
-pub fn run(args: CdiArgs) -> Result<ExitCode, Failure> {
+pub(crate) fn run(args: CdiArgs) -> Result<ExitCode, Failure> {
     match args.action {
         CdiAction::Generate(args) => generate(args),
         CdiAction::Validate { files, dirs } => validate(files, &dirs),

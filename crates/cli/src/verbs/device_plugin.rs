@@ -8,7 +8,7 @@ use crate::args::DevicePluginArgs;
 use crate::exit::{Exit, Failure};
 use crate::node;
 
-pub fn run(args: DevicePluginArgs) -> Result<ExitCode, Failure> {
+pub(crate) fn run(args: DevicePluginArgs) -> Result<ExitCode, Failure> {
     let options = Options {
         config: args.node.config(),
         admin_socket: args.node.admin_socket(),

@@ -9,7 +9,7 @@ use crate::doctor::{bundle, examine};
 use crate::exit::{Exit, Failure};
 use crate::verbs;
 
-pub fn run(args: DoctorArgs) -> Result<ExitCode, Failure> {
+pub(crate) fn run(args: DoctorArgs) -> Result<ExitCode, Failure> {
     if let Some(program) = args.program.as_ref().filter(|program| !program.is_file()) {
         return Err(Failure::new(Exit::NotFound, format!("program not found: {}", program.display())));
     }

@@ -9,7 +9,7 @@ use crate::args::DraArgs;
 use crate::exit::{Exit, Failure};
 use crate::node;
 
-pub fn run(args: DraArgs) -> Result<ExitCode, Failure> {
+pub(crate) fn run(args: DraArgs) -> Result<ExitCode, Failure> {
     let from_environment = || std::env::var(env_vars::NODE_NAME).ok().filter(|name| !name.is_empty());
     let Some(node_name) = args.node_name.or_else(from_environment) else {
         let line = format!("the node's name is unknown: use --node-name, or set {}", env_vars::NODE_NAME);

@@ -12,7 +12,7 @@ use crate::args::{GrantsAction, GrantsArgs};
 use crate::exit::Failure;
 use crate::text::counted;
 
-pub fn run(args: GrantsArgs) -> Result<ExitCode, Failure> {
+pub(crate) fn run(args: GrantsArgs) -> Result<ExitCode, Failure> {
     let json = args.admin.json;
     let request = match args.action {
         GrantsAction::List => Request::Grants,

@@ -14,7 +14,7 @@ use crate::xen_args::{ImageAction, ImageArgs, ImageBuildArgs, ImageRootArgs};
 
 const INIT: &str = "bulkhead-init";
 
-pub fn run(args: ImageArgs) -> Result<ExitCode, Failure> {
+pub(crate) fn run(args: ImageArgs) -> Result<ExitCode, Failure> {
     match args.action {
         ImageAction::Build(args) => build(args),
         ImageAction::Root(args) => root(&args),

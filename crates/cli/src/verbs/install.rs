@@ -12,7 +12,7 @@ use crate::args::InstallArgs;
 use crate::exit::{Exit, Failure};
 use crate::library;
 
-pub fn run(args: InstallArgs) -> Result<ExitCode, Failure> {
+pub(crate) fn run(args: InstallArgs) -> Result<ExitCode, Failure> {
     let said = if args.remove { remove(&args) } else { place(&args) };
     let code = super::man::print(format!("{}\n", said?).as_bytes())?;
     if args.stay {

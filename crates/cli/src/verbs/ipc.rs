@@ -16,7 +16,7 @@ use crate::exit::{Exit, Failure};
 use crate::text::counted;
 use crate::verbs;
 
-pub fn run(args: IpcArgs) -> Result<ExitCode, Failure> {
+pub(crate) fn run(args: IpcArgs) -> Result<ExitCode, Failure> {
     let socket = args.zone_socket.unwrap_or_else(env_vars::meeting_socket);
     match args.action {
         IpcAction::Publish(publish_args) => publish(&socket, publish_args),

@@ -6,7 +6,7 @@ use std::process::ExitCode;
 use crate::args::ManArgs;
 use crate::exit::{Exit, Failure};
 
-pub fn run(args: &ManArgs) -> Result<ExitCode, Failure> {
+pub(crate) fn run(args: &ManArgs) -> Result<ExitCode, Failure> {
     let failure = |error: io::Error| Failure::system(Exit::Failure, "cannot generate the man page", &error);
     if let Some(dir) = &args.dir {
         for (name, text) in pages().map_err(failure)? {
@@ -88,7 +88,7 @@ fn section(text: &mut Vec<u8>, before: &str, verb: &clap::Command) -> io::Result
 }
 
 /// Prints to stdout; a closed pipe is not an error.
-pub fn print(text: &[u8]) -> Result<ExitCode, Failure> {
+pub(crate) fn print(text: &[u8]) -> Result<ExitCode, Failure> {
     match io::stdout().write_all(text).and_then(|()| io::stdout().flush()) {
         Err(error) if error.kind() != io::ErrorKind::BrokenPipe => {
             Err(Failure::system(Exit::Failure, "cannot print", &error))

@@ -9,7 +9,7 @@ use tracing_subscriber::filter::LevelFilter;
 
 use crate::exit::{Exit, Failure};
 
-pub fn run(library: &Path) -> Result<ExitCode, Failure> {
+pub(crate) fn run(library: &Path) -> Result<ExitCode, Failure> {
     let _ = rustix::thread::set_name(c"bulkhead-meter");
     crate::logging::start(LevelFilter::WARN, None);
     let failure =

@@ -9,7 +9,7 @@ use tracing_subscriber::filter::LevelFilter;
 use crate::args::{Direction, MoverArgs};
 use crate::exit::{Exit, Failure};
 
-pub fn run(args: &MoverArgs) -> Result<ExitCode, Failure> {
+pub(crate) fn run(args: &MoverArgs) -> Result<ExitCode, Failure> {
     let _ = rustix::thread::set_name(c"bulkhead-mover");
     crate::logging::start(LevelFilter::WARN, None);
     let which = match args.which {

@@ -28,7 +28,7 @@ const RETRY: Duration = Duration::from_millis(200);
 /// How long it may be gone before the user is told what the program waits for.
 const SAY_AFTER: Duration = Duration::from_secs(2);
 
-pub fn run(args: RunArgs) -> Result<ExitCode, Failure> {
+pub(crate) fn run(args: RunArgs) -> Result<ExitCode, Failure> {
     crate::logging::start(LevelFilter::WARN, None);
     let failure = |error: io::Error| Failure::system(Exit::Failure, "cannot run", &error);
     // Check the arguments before anything is started.

@@ -11,7 +11,7 @@ use crate::helper;
 
 const TIMEOUT: Duration = Duration::from_secs(60);
 
-pub fn run(open: Option<&str>) -> Result<ExitCode, Failure> {
+pub(crate) fn run(open: Option<&str>) -> Result<ExitCode, Failure> {
     let mut out = std::io::stdout().lock();
     if let Some(handle) = open {
         let value = selftest::open(handle).map_err(|why| Failure::new(Exit::Failure, why))?;

@@ -10,7 +10,7 @@ use crate::admin;
 use crate::args::StatusArgs;
 use crate::exit::{Exit, Failure};
 
-pub fn run(args: &StatusArgs) -> Result<ExitCode, Failure> {
+pub(crate) fn run(args: &StatusArgs) -> Result<ExitCode, Failure> {
     let status = admin::status(&admin::connect(&args.admin.socket)?)?;
     if args.admin.json {
         return print_json(&status);
@@ -18,7 +18,7 @@ pub fn run(args: &StatusArgs) -> Result<ExitCode, Failure> {
     super::man::print(table(&status).as_bytes())
 }
 
-pub fn print_json(value: &impl serde::Serialize) -> Result<ExitCode, Failure> {
+pub(crate) fn print_json(value: &impl serde::Serialize) -> Result<ExitCode, Failure> {
     let text = serde_json::to_string_pretty(value).map_err(|error| Failure::new(Exit::Failure, error.to_string()))?;
     super::man::print((text + "\n").as_bytes())
 }

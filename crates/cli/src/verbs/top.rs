@@ -17,7 +17,7 @@ use crate::exit::{Exit, Failure};
 use crate::terminal::Terminal;
 use crate::text::counted;
 
-pub fn run(args: &TopArgs) -> Result<ExitCode, Failure> {
+pub(crate) fn run(args: &TopArgs) -> Result<ExitCode, Failure> {
     let client = admin::connect(&args.admin.socket)?;
     let interval = args.interval;
     let mut before = Sample::new(admin::status(&client)?);

@@ -17,7 +17,7 @@ use crate::{helper, library, verbs};
 /// A driver on a busy node takes seconds to start.
 const TIMEOUT: Duration = Duration::from_secs(120);
 
-pub fn run(args: &TopologyArgs) -> Result<ExitCode, Failure> {
+pub(crate) fn run(args: &TopologyArgs) -> Result<ExitCode, Failure> {
     let here = Scene::of_this_machine(PathBuf::new(), None);
     let in_zone = args.backend.is_left_open() && here.is_tenant() && !here.exists("/dev/nvidiactl");
     let survey = if in_zone { ask_in_zone(&here)? } else { ask(&args.backend)? };
@@ -28,7 +28,7 @@ pub fn run(args: &TopologyArgs) -> Result<ExitCode, Failure> {
 }
 
 /// Probes the GPUs in a separate process.
-pub fn ask(backend: &BackendArgs) -> Result<Survey, Failure> {
+pub(crate) fn ask(backend: &BackendArgs) -> Result<Survey, Failure> {
     // Report a missing backend before starting a process for it.
     choose(backend)?;
     let mut command = helper::own();
@@ -61,12 +61,12 @@ fn choose(backend: &BackendArgs) -> Result<Backend, Failure> {
 }
 
 /// The process that probes.
-pub fn look(backend: &BackendArgs, zone: bool) -> Result<ExitCode, Failure> {
+pub(crate) fn look(backend: &BackendArgs, zone: bool) -> Result<ExitCode, Failure> {
     let survey = if zone { survey::look_in_zone() } else { survey::look(&choose(backend)?) };
     verbs::status::print_json(&survey.map_err(|error| Failure::new(Exit::Failure, error.to_string()))?)
 }
 
-pub fn table(survey: &Survey) -> String {
+pub(crate) fn table(survey: &Survey) -> String {
     let mut text = format!("backend {}, CUDA {}", survey.backend, survey.cuda_version);
     if let Some(version) = &survey.driver_version {
         let _ = write!(text, ", driver {version}");

@@ -15,7 +15,7 @@ use crate::args::{BackendArg, JailArg, WorkerArgs};
 use crate::exit::{Exit, Failure};
 use crate::soft_cache;
 
-pub fn run(args: WorkerArgs) -> Result<ExitCode, Failure> {
+pub(crate) fn run(args: WorkerArgs) -> Result<ExitCode, Failure> {
     // Started from /proc/self/exe, it would be called "exe" in process lists.
     let _ = rustix::thread::set_name(c"bulkhead-worker");
     crate::logging::start(LevelFilter::WARN, None);

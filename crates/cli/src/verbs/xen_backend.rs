@@ -9,7 +9,7 @@ use xen_backend::{XenBackend, XenBackendError};
 
 use crate::exit::{Exit, Failure};
 
-pub fn run(state_dir: PathBuf, guest_memory: u64) -> Result<ExitCode, Failure> {
+pub(crate) fn run(state_dir: PathBuf, guest_memory: u64) -> Result<ExitCode, Failure> {
     let _ = rustix::thread::set_name(c"bulkhead-xen");
     crate::logging::start(LevelFilter::INFO, None);
     let stop = proxy::on_signals(&[SIGTERM, SIGINT])

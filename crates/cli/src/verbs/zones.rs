@@ -13,7 +13,7 @@ use crate::args::{Limit, SettingArgs, ZonesAction, ZonesArgs};
 use crate::exit::{Exit, Failure};
 use crate::text::counted;
 
-pub fn run(args: ZonesArgs) -> Result<ExitCode, Failure> {
+pub(crate) fn run(args: ZonesArgs) -> Result<ExitCode, Failure> {
     let json = args.admin.json;
     // Check the arguments before asking the proxy.
     if let ZonesAction::Set { settings, .. } = &args.action

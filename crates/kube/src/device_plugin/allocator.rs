@@ -18,7 +18,7 @@ use crate::policy::Policy;
 use crate::zone_store::{ZoneStore, ZoneStoreError};
 
 /// The prefix of every zone that the device plugin creates.
-pub const PREFIX: &str = "plugin-";
+pub(super) const PREFIX: &str = "plugin-";
 
 #[derive(Debug, thiserror::Error)]
 pub enum Refusal {
@@ -36,7 +36,7 @@ pub enum Refusal {
 
 /// What is offered, and how.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Terms {
+pub(super) struct Terms {
     pub resources: Vec<Resource>,
     pub spread: bool,
     pub mounts: bool,
@@ -45,7 +45,7 @@ pub struct Terms {
     pub policy: Policy,
 }
 
-pub struct Allocator {
+pub(super) struct Allocator {
     inside: Mutex<Inside>,
     started: Instant,
 }
@@ -57,7 +57,7 @@ struct Inside {
 }
 
 impl Allocator {
-    pub fn new(store: ZoneStore, terms: Terms) -> Self {
+    pub(super) fn new(store: ZoneStore, terms: Terms) -> Self {
         let inside = Inside { store, terms, reconciler: PodReconciler::default() };
         Self { inside: Mutex::new(inside), started: Instant::now() }
     }
@@ -66,11 +66,11 @@ impl Allocator {
         self.started.elapsed()
     }
 
-    pub async fn set_terms(&self, terms: Terms) {
+    pub(super) async fn set_terms(&self, terms: Terms) {
         self.inside.lock().await.terms = terms;
     }
 
-    pub async fn prefer(
+    pub(super) async fn prefer(
         &self,
         resource: &str,
         available: &[String],
@@ -83,7 +83,7 @@ impl Allocator {
     }
 
     /// Creates a zone for each container. Either all are created, or none is left.
-    pub async fn allocate(
+    pub(super) async fn allocate(
         &self,
         resource: &str,
         wishes: Vec<Vec<String>>,
@@ -110,17 +110,17 @@ impl Allocator {
     }
 
     /// Kubelet has restarted.
-    pub async fn new_kubelet(&self) {
+    pub(super) async fn new_kubelet(&self) {
         self.inside.lock().await.reconciler.new_kubelet(self.now());
     }
 
     /// Creates missing zones again, and ends those that nobody has.
-    pub async fn restore(&self, known: &BTreeSet<ZoneName>, rewrite: bool) -> Result<(), ZoneStoreError> {
+    pub(super) async fn restore(&self, known: &BTreeSet<ZoneName>, rewrite: bool) -> Result<(), ZoneStoreError> {
         self.inside.lock().await.store.restore(known, rewrite).await
     }
 
     /// All zones of ours.
-    pub async fn zones(&self) -> BTreeSet<ZoneName> {
+    pub(super) async fn zones(&self) -> BTreeSet<ZoneName> {
         self.inside.lock().await.store.records().map(|record| record.zone.clone()).collect()
     }
 
@@ -128,7 +128,7 @@ impl Allocator {
     /// zone's pod is known.
     ///
     /// An allocation meanwhile waits for one zone at most, because zones are dealt with one by one.
-    pub async fn reconcile(
+    pub(super) async fn reconcile(
         &self,
         listing: &Listing,
         known: &BTreeSet<ZoneName>,

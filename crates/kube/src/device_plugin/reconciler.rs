@@ -23,7 +23,7 @@ const SETTLED: Duration = Duration::from_secs(300);
 
 /// What to do with a zone.
 #[derive(Debug, PartialEq, Eq)]
-pub enum Action {
+pub(super) enum Action {
     /// Label it with the container that has it.
     Label(ZoneName, Labels),
     End(ZoneName),
@@ -31,7 +31,7 @@ pub enum Action {
 
 /// What has been observed so far. The caller supplies the time.
 #[derive(Debug, Default)]
-pub struct PodReconciler {
+pub(super) struct PodReconciler {
     kubelet_since: Duration,
     /// The running kubelet has shown that it knows its pods.
     proved: bool,
@@ -40,18 +40,18 @@ pub struct PodReconciler {
 
 impl PodReconciler {
     /// Kubelet has restarted: what it said before no longer counts.
-    pub fn new_kubelet(&mut self, now: Duration) {
+    pub(super) fn new_kubelet(&mut self, now: Duration) {
         *self = Self { kubelet_since: now, ..Self::default() };
     }
 
     /// Kubelet has allocated a device to a pod.
-    pub fn allocated(&mut self) {
+    pub(super) fn allocated(&mut self) {
         self.proved = true;
     }
 
     /// Compares zones with a list that was made when only the `known` zones existed. `clients`: how many a zone has; zones
     /// that the broker does not know have none.
-    pub fn reconcile<'a>(
+    pub(super) fn reconcile<'a>(
         &mut self,
         now: Duration,
         listing: &Listing,

@@ -12,14 +12,14 @@ use super::allocator::{Allocator, Refusal};
 use crate::api::device_plugin as api;
 use api::device_plugin_server::DevicePlugin;
 
-pub struct Plugin {
+pub(super) struct Plugin {
     pub resource: String,
     pub allocator: Arc<Allocator>,
     /// The whole list, whenever it changes.
     pub devices: watch::Receiver<Vec<api::Device>>,
 }
 
-pub fn options() -> api::DevicePluginOptions {
+pub(super) fn options() -> api::DevicePluginOptions {
     api::DevicePluginOptions { pre_start_required: false, get_preferred_allocation_available: true }
 }
 

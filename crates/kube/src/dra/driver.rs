@@ -30,7 +30,7 @@ const READ_TIMEOUT: Duration = Duration::from_secs(15);
 /// The same for a claim that is prepared already.
 const CHECK_TIMEOUT: Duration = Duration::from_secs(2);
 
-pub struct Driver {
+pub(super) struct Driver {
     pub client: Client,
     pub broker: Broker,
     pub policy: Arc<Mutex<Policy>>,
@@ -232,7 +232,7 @@ impl DraPlugin for Driver {
 }
 
 /// Serves kubelet's plugin registration.
-pub struct Registrar {
+pub(super) struct Registrar {
     pub endpoint: PathBuf,
     /// A kubelet that asks who we are may have removed our slices.
     pub wake: Arc<Notify>,

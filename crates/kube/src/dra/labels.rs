@@ -18,7 +18,7 @@ use crate::checkpoints::{Holder, Record};
 use crate::pod_resources::Listing;
 
 /// The labels that zones should have, without those that have them already.
-pub fn wanted<'a>(
+pub(super) fn wanted<'a>(
     status: &Status,
     records: impl Iterator<Item = &'a Record>,
     listing: &Listing,
@@ -62,12 +62,12 @@ fn owner(log: &str, id: &str) -> Option<Labels> {
 }
 
 /// The names of containers' logs; none if they cannot be read.
-pub fn logs(dir: &Path) -> Vec<String> {
+pub(super) fn logs(dir: &Path) -> Vec<String> {
     let entries = std::fs::read_dir(dir).into_iter().flatten().flatten();
     entries.filter_map(|entry| entry.file_name().into_string().ok()).collect()
 }
 
-pub async fn tell(broker: &Broker, wanted: Vec<(ZoneName, Labels)>) {
+pub(super) async fn tell(broker: &Broker, wanted: Vec<(ZoneName, Labels)>) {
     for (zone, Labels { pod, namespace, container }) in wanted {
         tracing::info!(%zone, namespace, pod, container, "zone assigned to pod");
         let change = ZoneChange {
@@ -83,7 +83,11 @@ pub async fn tell(broker: &Broker, wanted: Vec<(ZoneName, Labels)>) {
 }
 
 /// All zones of the node as subjects of grants: those of the device plugin by labels, those of claims by claim.
-pub fn subjects<'a>(status: &Status, records: impl Iterator<Item = &'a Record>, listing: &Listing) -> Vec<Subject> {
+pub(super) fn subjects<'a>(
+    status: &Status,
+    records: impl Iterator<Item = &'a Record>,
+    listing: &Listing,
+) -> Vec<Subject> {
     let claims: BTreeMap<&ZoneName, (&String, &String)> = records
         .filter_map(|record| match &record.holder {
             Holder::Claim { namespace, name, .. } => Some((&record.zone, (namespace, name))),

@@ -29,7 +29,7 @@ const RESTORE_PAUSE: Duration = Duration::from_millis(500);
 /// A broker that is being replaced is away for a moment; the slice is emptied only after so many checks without it.
 const UNHEALTHY_AFTER: u32 = 3;
 
-pub struct Publisher {
+pub(super) struct Publisher {
     pub client: Client,
     pub broker: Broker,
     pub store: Arc<Mutex<ZoneStore>>,
@@ -47,7 +47,7 @@ pub struct Publisher {
 
 impl Publisher {
     /// Restores the zones of prepared claims; retries until that succeeds.
-    pub async fn restore(&self) {
+    pub(super) async fn restore(&self) {
         loop {
             match self.restore_once(true).await {
                 Ok(()) => return,
@@ -63,7 +63,7 @@ impl Publisher {
         self.store.lock().await.restore(&known, rewrite).await.map_err(|error| error.to_string())
     }
 
-    pub async fn run(&mut self) {
+    pub(super) async fn run(&mut self) {
         let mut away = 0;
         let mut last: Option<String> = None;
         loop {

@@ -33,7 +33,7 @@ const PAGE: usize = 64;
 const RETRY: Duration = Duration::from_millis(5);
 
 /// `L`: connections, of which only [`Link`] is known.
-pub struct Rendezvous<L> {
+pub(crate) struct Rendezvous<L> {
     /// Connections that there may be.
     most: usize,
     peers: BTreeMap<u64, Peer<L>>,
@@ -87,7 +87,7 @@ impl View<'_> {
 
 /// What became of a message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Sent {
+pub(crate) enum Sent {
     Taken,
     /// The peer does not read: later, perhaps.
     Full,
@@ -95,7 +95,7 @@ pub enum Sent {
 }
 
 /// A connection to a peer. It never waits.
-pub trait Link {
+pub(crate) trait Link {
     fn send(&self, message: &RendezvousMessage) -> Sent;
 }
 
@@ -130,16 +130,16 @@ impl<L: Link> Rendezvous<L> {
         Self { most, peers, names, freed: BTreeSet::new(), published: 0 }
     }
 
-    pub fn new() -> Self {
+    pub(crate) fn new() -> Self {
         Self::with_room_for(most())
     }
 
-    pub fn has(&self, id: u64) -> bool {
+    pub(crate) fn has(&self, id: u64) -> bool {
         self.peers.contains_key(&id)
     }
 
     /// Adds what an operator is told.
-    pub fn count(&self, status: &mut SharingStatus) {
+    pub(crate) fn count(&self, status: &mut SharingStatus) {
         let is = |wanted: fn(&Role) -> bool| self.peers.values().filter(|peer| wanted(&peer.role)).count();
         status.published = self.published;
         status.publications = is(|role| matches!(role, Role::Publisher(_)));
@@ -155,12 +155,12 @@ impl<L: Link> Rendezvous<L> {
         self.peers.insert(id, Peer { zone, pid, link, role: Role::Silent });
     }
 
-    pub fn link(&self, id: u64) -> Option<&L> {
+    pub(crate) fn link(&self, id: u64) -> Option<&L> {
         self.peers.get(&id).map(|peer| &peer.link)
     }
 
     /// The zone and process of a peer.
-    pub fn who(&self, id: u64) -> Option<(&ZoneName, u32)> {
+    pub(crate) fn who(&self, id: u64) -> Option<(&ZoneName, u32)> {
         self.peers.get(&id).map(|peer| (&peer.zone, peer.pid))
     }
 
@@ -257,7 +257,7 @@ impl<L: Link> Rendezvous<L> {
     }
 
     /// When somebody must be told something that did not fit.
-    pub fn next_deadline(&self, now: Instant) -> Option<Instant> {
+    pub(crate) fn next_deadline(&self, now: Instant) -> Option<Instant> {
         let behind = |peer: &Peer<L>| matches!(&peer.role, Role::Publisher(known) if !known.backlog.is_empty());
         self.peers.values().any(behind).then(|| now + RETRY)
     }

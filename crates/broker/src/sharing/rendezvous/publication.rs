@@ -32,7 +32,7 @@ pub(super) struct News {
 }
 
 impl News {
-    pub fn message(&self) -> RendezvousMessage {
+    pub(super) fn message(&self) -> RendezvousMessage {
         let mut message = RendezvousMessage::new(self.kind);
         (message.number, message.zone) = (self.number, self.zone.to_field());
         message
@@ -40,12 +40,12 @@ impl News {
 }
 
 impl Publication {
-    pub fn is_full(&self) -> bool {
+    pub(super) fn is_full(&self) -> bool {
         self.consumers.len() + self.detached.len() + self.backlog.len() >= MAX_CONSUMERS
     }
 
     /// Has another zone as much of it as it may have?
-    pub fn is_full_for(&self, zone: &ZoneName) -> bool {
+    pub(super) fn is_full_for(&self, zone: &ZoneName) -> bool {
         let consumers = self.consumers.values().filter(|known| *known == zone).count();
         let detached = self.detached.iter().filter(|(known, _)| known == zone).count();
         let news = self.backlog.iter().filter(|news| news.zone == *zone).count();
@@ -53,7 +53,7 @@ impl Publication {
     }
 
     /// Tells what can be told. False when the peer is gone.
-    pub fn flush(&mut self, link: &impl Link) -> bool {
+    pub(super) fn flush(&mut self, link: &impl Link) -> bool {
         while let Some(news) = self.backlog.front() {
             match link.send(&news.message()) {
                 Sent::Taken => drop(self.backlog.pop_front()),

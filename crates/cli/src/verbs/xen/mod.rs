@@ -8,7 +8,7 @@ use std::process::ExitCode;
 use crate::exit::Failure;
 use crate::xen_args::{XenAction, XenArgs};
 
-pub fn run(args: XenArgs) -> Result<ExitCode, Failure> {
+pub(crate) fn run(args: XenArgs) -> Result<ExitCode, Failure> {
     match args.action {
         XenAction::Run(args) => run::run(*args),
     }

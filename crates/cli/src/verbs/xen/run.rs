@@ -27,7 +27,7 @@ use crate::xen_args::{KindArg, XenRunArgs};
 /// Bytes that one grant frame covers.
 const GRANT_FRAME: u64 = 2 << 20;
 
-pub fn run(args: XenRunArgs) -> Result<ExitCode, Failure> {
+pub(super) fn run(args: XenRunArgs) -> Result<ExitCode, Failure> {
     let parts = [args.image.join(image::KERNEL), args.image.join(image::ROOT)];
     for file in parts.iter().chain(&args.root).chain(&args.root_disk) {
         if !file.is_file() && !is_block_device(file) {

@@ -23,7 +23,7 @@ const MAX_TERMINATIONS: u32 = 3;
 /// How long a guest may take to shut down after its init process is gone.
 const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(10);
 
-pub struct Session {
+pub(super) struct Session {
     link: HostEnd,
     signals: Signals,
     /// Watches for domains that end: one that is destroyed cannot say so itself.
@@ -47,7 +47,7 @@ enum End {
 
 impl Session {
     /// `store` watches `@releaseDomain`.
-    pub fn new(link: HostEnd, signals: Signals, store: Store, terminal: bool) -> Self {
+    pub(super) fn new(link: HostEnd, signals: Signals, store: Store, terminal: bool) -> Self {
         let terminal = if terminal { Raw::enter().ok() } else { None };
         let some_ended = true;
         Self {
@@ -64,7 +64,7 @@ impl Session {
     }
 
     /// Sends these before anything else.
-    pub fn send_all(&mut self, frames: &[Down]) -> Result<(), Failure> {
+    pub(super) fn send_all(&mut self, frames: &[Down]) -> Result<(), Failure> {
         if self.terminal.is_some() {
             self.waiting.extend(size());
         }
@@ -80,7 +80,7 @@ impl Session {
     }
 
     /// Until the program has ended.
-    pub fn run(&mut self, domain: &Domain) -> Result<ExitCode, Failure> {
+    pub(super) fn run(&mut self, domain: &Domain) -> Result<ExitCode, Failure> {
         let mut gone_since = None;
         loop {
             match self.step() {

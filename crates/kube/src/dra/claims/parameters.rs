@@ -26,7 +26,7 @@ struct Text {
 
 /// What they said, and of which requests.
 #[derive(Debug)]
-pub struct Parameters {
+pub(super) struct Parameters {
     /// Names of requests, with or without an alternative's; none: of all.
     requests: Vec<String>,
     cap: Option<u32>,
@@ -39,7 +39,7 @@ pub struct Parameters {
 }
 
 /// Those of a claim that are for us, in order.
-pub fn read(claim: &ResourceClaim) -> Result<Vec<Parameters>, String> {
+pub(super) fn read(claim: &ResourceClaim) -> Result<Vec<Parameters>, String> {
     let allocation = claim.status.as_ref().and_then(|status| status.allocation.as_ref());
     let devices = allocation.and_then(|allocation| allocation.devices.as_ref());
     let configs = devices.into_iter().flat_map(|devices| devices.config.iter().flatten());
@@ -84,13 +84,13 @@ impl Parameters {
     }
 
     /// Whether they count for a request. What names a request counts for all of its alternatives.
-    pub fn are_for(&self, request: &str) -> bool {
+    pub(super) fn are_for(&self, request: &str) -> bool {
         let whole = request.split('/').next().unwrap_or_default();
         self.requests.is_empty() || self.requests.iter().any(|name| name == request || name == whole)
     }
 
     /// The cluster's operator creates the class, a tenant the claim: a claim can only lower the limits of its class.
-    pub fn apply(&self, limits: &mut ZoneLimits) {
+    pub(super) fn apply(&self, limits: &mut ZoneLimits) {
         limits.cap = limits.cap.into_iter().chain(self.cap).min();
         limits.host_cpu = limits.host_cpu.into_iter().chain(self.host_cpu).min();
         // Without a word of the class the node's default holds, which a claim does not raise.

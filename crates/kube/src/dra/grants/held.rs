@@ -8,15 +8,15 @@ use std::collections::{BTreeMap, BTreeSet};
 use super::spec::{Key, Spec};
 
 /// Grants of one namespace.
-pub const MAX_OF_NAMESPACE: usize = 512;
+pub(crate) const MAX_OF_NAMESPACE: usize = 512;
 /// Grants of all namespaces; none is larger than the names in it, about 1.3 KiB.
-pub const MAX: usize = 8192;
+pub(crate) const MAX: usize = 8192;
 /// Remarks that are kept for the log.
 const MAX_NOTES: usize = 64;
 
 /// Something that an operator should read once.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Note {
+pub(crate) enum Note {
     /// Not all of this namespace's grants are held.
     OverLimit {
         namespace: String,
@@ -29,7 +29,7 @@ pub enum Note {
 }
 
 #[derive(Debug, Default)]
-pub struct Held {
+pub(crate) struct Held {
     grants: BTreeMap<Key, Spec>,
     counts: BTreeMap<String, usize>,
     /// The same counts, so that the largest is found at once.
@@ -40,12 +40,12 @@ pub struct Held {
 }
 
 impl Held {
-    pub fn iter(&self) -> impl Iterator<Item = (&str, &Spec)> {
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (&str, &Spec)> {
         self.grants.iter().map(|((namespace, _), spec)| (namespace.as_str(), spec))
     }
 
     /// Takes an object as it is now. One that is not valid, or no longer, is not in force.
-    pub fn put(&mut self, (namespace, name): Key, spec: Result<Spec, String>) {
+    pub(crate) fn put(&mut self, (namespace, name): Key, spec: Result<Spec, String>) {
         let spec = match spec {
             Ok(spec) => spec,
             Err(error) => {
@@ -63,7 +63,7 @@ impl Held {
     }
 
     /// Forgets an object that was deleted, or that is no longer valid.
-    pub fn remove(&mut self, key: &Key) {
+    pub(crate) fn remove(&mut self, key: &Key) {
         self.freed |= self.give_up(key);
     }
 
@@ -77,11 +77,11 @@ impl Held {
     }
 
     /// Whether a grant was left out, and one that was held is gone since.
-    pub fn has_room_for_more(&self) -> bool {
+    pub(crate) fn has_room_for_more(&self) -> bool {
         self.freed && self.notes.iter().any(|note| matches!(note, Note::OverLimit { .. }))
     }
 
-    pub fn notes(&self) -> impl Iterator<Item = &Note> {
+    pub(crate) fn notes(&self) -> impl Iterator<Item = &Note> {
         self.notes.iter()
     }
 

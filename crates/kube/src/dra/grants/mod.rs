@@ -5,10 +5,10 @@
 //! and the broker's grants follow. A checkpoint lists the grants that this driver created, so that they are revoked even if
 //! the object was deleted while it was not running.
 
-pub mod held;
+pub(super) mod held;
 mod page;
 mod spec;
-pub mod watch;
+pub(super) mod watch;
 
 use control::atomic_file;
 use std::collections::{BTreeMap, BTreeSet};
@@ -27,7 +27,7 @@ const MAX_PAIRS: usize = 16 << 10;
 
 /// A zone, and the pods that have it.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Subject {
+pub(super) struct Subject {
     pub zone: ZoneName,
     pub namespace: String,
     pub claim: Option<String>,
@@ -49,14 +49,14 @@ type Pair = (ZoneName, ZoneName);
 
 /// The grants that the broker should have.
 #[derive(Debug, Default, PartialEq, Eq)]
-pub struct Wanted {
+pub(super) struct Wanted {
     pub pairs: BTreeMap<Pair, Access>,
     /// Namespaces whose grants name more pairs than they may have.
     pub cut: BTreeSet<String>,
 }
 
 /// Compares GpuShareGrants, each with its namespace, with the zones of this node.
-pub fn wanted<'a>(grants: impl Iterator<Item = (&'a str, &'a Spec)>, subjects: &[Subject]) -> Wanted {
+pub(super) fn wanted<'a>(grants: impl Iterator<Item = (&'a str, &'a Spec)>, subjects: &[Subject]) -> Wanted {
     let mut by_namespace: BTreeMap<&str, Vec<&Subject>> = BTreeMap::new();
     for subject in subjects {
         by_namespace.entry(&subject.namespace).or_default().push(subject);
@@ -90,7 +90,7 @@ pub fn wanted<'a>(grants: impl Iterator<Item = (&'a str, &'a Spec)>, subjects: &
 }
 
 #[derive(Debug, thiserror::Error)]
-pub enum GrantError {
+pub(super) enum GrantError {
     #[error("cannot write the checkpoint of grants: {0}")]
     Checkpoint(io::Error),
     #[error(transparent)]
@@ -104,7 +104,7 @@ struct Given {
 }
 
 /// The grants that this driver has created.
-pub struct Grants {
+pub(super) struct Grants {
     path: PathBuf,
     given: BTreeSet<Pair>,
     /// Namespaces with more pairs than are in force, each logged once.
@@ -112,7 +112,7 @@ pub struct Grants {
 }
 
 impl Grants {
-    pub fn open(dir: &Path) -> Self {
+    pub(super) fn open(dir: &Path) -> Self {
         // No checkpoint of a zone has this name: all have a prefix.
         let path = dir.join("grants");
         let read = std::fs::read(&path).ok().and_then(|bytes| serde_json::from_slice::<Vec<Given>>(&bytes).ok());
@@ -121,7 +121,11 @@ impl Grants {
     }
 
     /// Creates the wanted grants in the broker and revokes the others. Grants that this driver did not create stay.
-    pub async fn apply(&mut self, broker: &Broker, Wanted { pairs: wanted, cut }: &Wanted) -> Result<(), GrantError> {
+    pub(super) async fn apply(
+        &mut self,
+        broker: &Broker,
+        Wanted { pairs: wanted, cut }: &Wanted,
+    ) -> Result<(), GrantError> {
         for namespace in cut.difference(&self.cut) {
             tracing::warn!(namespace, "GpuShareGrants name too many pairs of pods; some are not in force");
         }

@@ -18,7 +18,7 @@ const STALL: Duration = Duration::from_secs(30);
 /// `metadata` of a list.
 #[derive(Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub struct End {
+pub(super) struct End {
     /// Where the next page begins; empty after the last one.
     #[serde(default)]
     pub r#continue: String,
@@ -27,7 +27,7 @@ pub struct End {
 }
 
 /// Puts the objects of a page into `held`.
-pub async fn read(body: impl AsyncBufRead, mut held: Held) -> io::Result<(Held, End)> {
+pub(super) async fn read(body: impl AsyncBufRead, mut held: Held) -> io::Result<(Held, End)> {
     let (to, from) = mpsc::channel(1);
     // The parser reads as a thread does. It ends with `to`, so nothing waits for it when we are no longer wanted.
     let parser = tokio::task::spawn_blocking(move || {

@@ -11,7 +11,7 @@ const MAX_NAMESPACE: usize = 63;
 /// `spec` of a GpuShareGrant.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Spec {
+pub(crate) struct Spec {
     #[serde(default)]
     pub from: Who,
     pub to: To,
@@ -21,21 +21,21 @@ pub struct Spec {
 
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Who {
+pub(crate) struct Who {
     pub claim: Option<String>,
     pub pod: Option<String>,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct To {
+pub(crate) struct To {
     pub namespace: String,
     pub claim: Option<String>,
     pub pod: Option<String>,
 }
 
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize)]
-pub enum Mode {
+pub(crate) enum Mode {
     #[default]
     ReadOnly,
     ReadWrite,
@@ -50,11 +50,11 @@ impl Spec {
 }
 
 /// Namespace and name of an object.
-pub type Key = (String, String);
+pub(super) type Key = (String, String);
 
 /// An object of a list or of a watch.
 #[derive(Debug, Default, Deserialize)]
-pub struct Object {
+pub(super) struct Object {
     #[serde(default)]
     pub metadata: Metadata,
     #[serde(default)]
@@ -68,7 +68,7 @@ pub struct Object {
 
 #[derive(Debug, Default, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub struct Metadata {
+pub(super) struct Metadata {
     #[serde(default)]
     name: String,
     #[serde(default)]
@@ -78,7 +78,7 @@ pub struct Metadata {
 }
 
 impl Object {
-    pub fn into_parts(self) -> (Key, Result<Spec, String>) {
+    pub(super) fn into_parts(self) -> (Key, Result<Spec, String>) {
         let spec = serde_json::from_value::<Spec>(self.spec).map_err(|error| error.to_string());
         let spec = spec.and_then(|spec| match spec.is_bounded() {
             true => Ok(spec),

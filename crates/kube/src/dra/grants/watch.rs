@@ -38,7 +38,7 @@ const RELIST_AFTER: Duration = Duration::from_secs(60);
 const MAX_SAID: usize = 1024;
 
 #[derive(Debug, thiserror::Error)]
-pub enum WatchError {
+pub(crate) enum WatchError {
     #[error("{0}")]
     Cluster(#[from] kube::Error),
     #[error("{0}")]
@@ -68,7 +68,7 @@ struct Event {
     object: Object,
 }
 
-pub struct Watcher {
+pub(crate) struct Watcher {
     client: Client,
     /// None until there was a list.
     held: watch::Sender<Option<Held>>,
@@ -77,12 +77,12 @@ pub struct Watcher {
 }
 
 impl Watcher {
-    pub fn new(client: Client) -> (Self, watch::Receiver<Option<Held>>) {
+    pub(crate) fn new(client: Client) -> (Self, watch::Receiver<Option<Held>>) {
         let (held, seen) = watch::channel(None);
         (Self { client, held, said: BTreeSet::new(), last_error: None }, seen)
     }
 
-    pub async fn run(mut self) {
+    pub(crate) async fn run(mut self) {
         let mut pause = FIRST_PAUSE;
         loop {
             match self.follow(&mut pause).await {
