@@ -1,22 +1,30 @@
 //! `cargo test`, with its tests counted.
 
 use anyhow::{Context, Result, bail};
-use std::io::{BufRead, BufReader};
+use std::io::{BufRead, BufReader, Read};
 use std::process::{Command, Stdio};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
+use std::time::Duration;
 use xtask::report::Counts;
+
+/// What was written before cargo ended has been read when nothing has come for so long.
+const QUIET: Duration = Duration::from_secs(1);
 
 /// Runs cargo and shows what it prints, except for the lines of tests that passed.
 pub(crate) fn run(cargo: &mut Command) -> Result<Counts> {
     let not_tried = std::env::temp_dir().join(format!("bulkhead-not-tried-{}", std::process::id()));
     cargo.env(testkit::NOT_TRIED, &not_tried);
     let mut child = cargo.stdout(Stdio::piped()).spawn().context("cannot start cargo")?;
-    let stdout = child.stdout.take().context("cargo has no stdout")?;
+    let lines = lines(child.stdout.take().context("cargo has no stdout")?);
     let mut counts = Counts::default();
-    for line in BufReader::new(stdout).lines() {
-        // A test may print what is not UTF-8; it only matters that it is shown.
-        let line = line.unwrap_or_else(|_| "(a line that is not text)".to_string());
-        if !count(&line, &mut counts) {
-            println!("{line}");
+    loop {
+        match lines.recv_timeout(QUIET) {
+            Ok(line) if count(&line, &mut counts) => {}
+            Ok(line) => println!("{line}"),
+            Err(RecvTimeoutError::Disconnected) => break,
+            // A process that a failed test has left behind holds the pipe open, maybe for ever.
+            Err(RecvTimeoutError::Timeout) if child.try_wait()?.is_some() => break,
+            Err(RecvTimeoutError::Timeout) => {}
         }
     }
     let status = child.wait()?;
@@ -31,6 +39,21 @@ pub(crate) fn run(cargo: &mut Command) -> Result<Counts> {
         bail!("no test ran");
     }
     Ok(counts)
+}
+
+/// The lines of a stream, as they come.
+fn lines(stream: impl Read + Send + 'static) -> Receiver<String> {
+    let (sender, receiver) = channel();
+    std::thread::spawn(move || {
+        for line in BufReader::new(stream).lines() {
+            // A test may print what is not UTF-8; it only matters that it is shown.
+            let line = line.unwrap_or_else(|_| "(a line that is not text)".to_string());
+            if sender.send(line).is_err() {
+                return;
+            }
+        }
+    });
+    receiver
 }
 
 /// Takes a line of libtest's into account; true when it need not be shown.
@@ -58,6 +81,17 @@ fn count(line: &str, counts: &mut Counts) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn who_holds_the_output_open_is_not_waited_for() {
+        let mut shell = Command::new("sh");
+        let directory = testkit::directory();
+        let pid = directory.join("pid");
+        let script = "sleep 1000 & echo $! >$0; echo 'test result: ok. 3 passed; 0 failed; 0 ignored'";
+        shell.args(["-c", script]).arg(&pid);
+        assert_eq!(run(&mut shell).unwrap().passed, 3);
+        testkit::signal(std::fs::read_to_string(pid).unwrap().trim().parse().unwrap(), testkit::Signal::KILL);
+    }
 
     #[test]
     fn results_and_reasons_are_counted() {

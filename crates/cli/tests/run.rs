@@ -63,6 +63,16 @@ impl Place {
     }
 }
 
+/// A proxy, which is killed where a test fails before it has ended it.
+struct Proxy(Child);
+
+impl Drop for Proxy {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
 /// One line on stderr, with these words, and this status.
 fn refused(output: &Output, status: i32, words: &[&str]) {
     let text = String::from_utf8_lossy(&output.stderr);
@@ -241,7 +251,7 @@ fn zones_of_a_running_proxy() {
     let (state, admin) = (state.to_str().unwrap(), admin.to_str().unwrap());
     let arguments =
         ["proxy", "--state-dir", state, "--backend", "soft", "--jail", "best-effort", "--zone", "team:memory=1GiB"];
-    let mut proxy = place.bulkhead(&arguments).stderr(Stdio::null()).spawn().unwrap();
+    let mut proxy = Proxy(place.bulkhead(&arguments).stderr(Stdio::null()).spawn().unwrap());
     until("the proxy serves", || place.run(&["status", "--socket", admin]).status.success());
 
     let zone = |arguments: &[&str]| place.run(&[&["run", "--socket", admin], arguments].concat());
@@ -257,7 +267,8 @@ fn zones_of_a_running_proxy() {
     let output = zone(&["--zone", "made", "--memory", "1MiB", "--", "sh", "-c", "test -S $BULKHEAD_SOCKET"]);
     assert!(output.status.success());
     until("the zone is gone", || !Path::new(state).join("zones/made").exists());
-    refused(&place.run(&arguments), 75, &["another proxy", state]);
+    let mut second = place.bulkhead(&arguments);
+    refused(&second.env("BULKHEAD_LOG", "warn").output().unwrap(), 75, &["another proxy", state]);
     let status = place.run(&["status", "--socket", admin, "--json"]);
     let status: serde_json::Value = serde_json::from_slice(&status.stdout).unwrap();
     assert_eq!(status["zones"][0]["limits"]["memory"], 1 << 30);
@@ -266,8 +277,8 @@ fn zones_of_a_running_proxy() {
     let status = place.bulkhead(&["status"]).env("BULKHEAD_ADMIN_SOCKET", admin).output().unwrap();
     assert!(status.status.success());
 
-    signal(proxy.id(), Signal::TERM);
-    assert!(proxy.wait().unwrap().success());
+    signal(proxy.0.id(), Signal::TERM);
+    assert!(proxy.0.wait().unwrap().success());
     assert!(!Path::new(admin).exists() && !Path::new(state).join("zones/team/sock").exists());
     place.nothing_is_left();
 }
@@ -280,7 +291,7 @@ fn who_waits_for_a_proxy_is_told_so() {
     let (state, admin) = (state.to_str().unwrap(), admin.to_str().unwrap());
     let arguments = ["proxy", "--state-dir", state, "--backend", "soft", "--jail", "best-effort", "--zone", "team"];
     let start = || {
-        let proxy = place.bulkhead(&arguments).stderr(Stdio::null()).spawn().unwrap();
+        let proxy = Proxy(place.bulkhead(&arguments).stderr(Stdio::null()).spawn().unwrap());
         until("the proxy serves", || place.run(&["status", "--socket", admin]).status.success());
         proxy
     };
@@ -291,15 +302,15 @@ fn who_waits_for_a_proxy_is_told_so() {
     let mut lines = BufReader::new(run.stderr.take().unwrap()).lines();
     let mut said = BufReader::new(run.stdout.take().unwrap()).lines();
     assert_eq!(said.next().unwrap().unwrap(), "on");
-    signal(proxy.id(), Signal::KILL);
-    proxy.wait().unwrap();
+    signal(proxy.0.id(), Signal::KILL);
+    proxy.0.wait().unwrap();
     assert!(lines.next().unwrap().unwrap().contains("the proxy is gone"));
     let mut proxy = start();
     assert!(lines.next().unwrap().unwrap().contains("the proxy is back"));
     drop(run.stdin.take());
     assert!(!run.wait().unwrap().success(), "read met the end of its input");
-    signal(proxy.id(), Signal::TERM);
-    assert!(proxy.wait().unwrap().success());
+    signal(proxy.0.id(), Signal::TERM);
+    assert!(proxy.0.wait().unwrap().success());
     place.nothing_is_left();
 }
 

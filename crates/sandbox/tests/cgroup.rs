@@ -173,8 +173,11 @@ fn left_overs_are_ended_and_removed() {
         // A broker that is gone with nobody left inside: the next one that comes by cleans up.
         drop(second);
         assert!(root.exists());
-        drop_all(Cgroups::open(&other, &surroundings(), &rules()));
-        assert!(!root.exists(), "nobody has removed {}", root.display());
+        // Brokers of other tests come by, too, and may be about to.
+        testkit::until("what is left of it is removed", || {
+            drop_all(Cgroups::open(&other, &surroundings(), &rules()));
+            !root.exists()
+        });
     });
 }
 

@@ -171,16 +171,17 @@ pub fn what_waits_to_be_closed_wakes_nobody() {
     let (near, far) = lingering();
     let pid = Pid::from_raw(node.broker.id() as i32).unwrap();
     rustix::process::kill_process(pid, Signal::STOP).unwrap();
-    let clients: Vec<OwnedFd> = (0..20).map(|_| bootstrap::connect(&node.socket("a")).unwrap()).collect();
+    let clients: Vec<OwnedFd> = (0..40).map(|_| bootstrap::connect(&node.socket("a")).unwrap()).collect();
     packet::send(&clients[0], b"?", &[near.as_fd()]).unwrap();
     clients[1..].iter().for_each(|client| packet::send(client, b"?", &[]).unwrap());
     drop(near);
     let before = open_in(&node);
     rustix::process::kill_process(pid, Signal::CONT).unwrap();
-    // One more or less: others come and go, and the one that lingers is in no list any more.
-    until("they wait to be closed", || open_in(&node) >= before + 15);
+    // Some more or less: a spare worker that starts comes with descriptors that go again, and the one that lingers is in no
+    // list any more.
+    until("they wait to be closed", || open_in(&node) >= before + 25);
     until("they are forgotten all the same", || watched_by(&node, CLIENTS) == 0);
-    assert!(open_in(&node) >= before + 15, "they are not closed yet");
+    assert!(open_in(&node) >= before + 25, "they are not closed yet");
     drop((far, clients));
 }
 
