@@ -10,8 +10,8 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 use xtask::sh;
 
-/// How long a process may take to end when asked to.
-const PATIENCE: Duration = Duration::from_secs(30);
+/// An API server lets those who watch go on for up to a minute.
+const TIMEOUT: Duration = Duration::from_secs(120);
 /// How long one that ended by itself stays down, and how often it may do so.
 const PAUSE: Duration = Duration::from_millis(500);
 const MOST_ENDS: u32 = 20;
@@ -67,7 +67,7 @@ impl Service {
         sh::output(Command::new("kill").arg("-TERM").arg(child.id().to_string()))?;
         let start = Instant::now();
         while child.try_wait()?.is_none() {
-            if start.elapsed() > PATIENCE {
+            if start.elapsed() > TIMEOUT {
                 child.kill()?;
                 child.wait()?;
                 bail!("{} did not end when it was told to", self.name);
