@@ -379,7 +379,7 @@ pub const KEYS: &[Key] = &[
         Kind::Number(0, SLOTS as u64),
         "4",
         "Clients that the zone can have whatever other zones do. A node has 1024 workers; those that no zone is \
-         guaranteed go to whoever comes first.",
+         guaranteed are first come, first served.",
         true,
     ),
     key(

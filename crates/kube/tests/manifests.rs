@@ -1,4 +1,4 @@
-//! `packaging/kubernetes/bulkhead.yaml` is what the chart makes with its own values. `BULKHEAD_BLESS=1` writes it anew.
+//! `packaging/kubernetes/bulkhead.yaml` is what the chart makes with its own values. `BULKHEAD_BLESS=1` regenerates it.
 //!
 //! The chart keeps to the part of Helm's language that the renderer below knows, so that no Helm is needed here. Where
 //! there is one (`BULKHEAD_HELM` names it), it must make the same.
@@ -158,7 +158,7 @@ fn plain_manifests_are_what_the_chart_makes() {
             std::fs::write(&path, &made).unwrap();
         }
         let there = std::fs::read_to_string(&path).unwrap_or_default();
-        assert!(there == made, "packaging/kubernetes/{name} is stale; BULKHEAD_BLESS=1 writes it anew");
+        assert!(there == made, "packaging/kubernetes/{name} is stale; BULKHEAD_BLESS=1 regenerates it");
     }
 }
 

@@ -396,7 +396,7 @@ impl Spawner for Local {
     }
 
     fn set_access(&self, zone: &ZoneName, mode: u32, uid: Option<u32>, gid: Option<u32>) -> io::Result<()> {
-        // Whoever it was before has it no longer.
+        // Its previous owner loses it.
         let (user, group) = match self.facts.privileged {
             true => (self.settings.broker_uid(), self.settings.broker_uid()),
             false => (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw()),

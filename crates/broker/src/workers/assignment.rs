@@ -76,7 +76,7 @@ impl Broker {
         let worker = self.workers.get_mut(id).ok_or(io::ErrorKind::NotFound)?;
         let mut accounts = Accounts::default();
         if let Some(zone) = self.zones.get_mut(&client.zone) {
-            // Whoever chose this worker has seen that the zone can pay.
+            // That the zone can pay was checked when this worker was chosen.
             zone.ledger.impose(&mut accounts.device, prepaid);
         }
         worker.page = Some(page);

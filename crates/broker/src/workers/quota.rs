@@ -1,6 +1,6 @@
 //! Who may have one more of the node's workers: arithmetic only.
 //!
-//! Each zone is guaranteed some. What no zone is guaranteed goes to whoever comes first, but no owner (the namespace of a
+//! Each zone is guaranteed some. What no zone is guaranteed is first come, first served, but no owner (the namespace of a
 //! zone, or the zone itself) gets more than half of that. Where the guarantees are more than the node has, all owners
 //! have the same part of it, however many zones they make.
 

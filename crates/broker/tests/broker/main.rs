@@ -503,7 +503,7 @@ fn a_warm_context_is_paid_for_by_who_gets_it() {
 }
 
 fn every_zone_has_workers_whatever_others_do() {
-    // A quarter is set aside, so 24 are for clients: 20 are guaranteed, 4 to each zone, and 4 are for whoever comes first.
+    // A quarter is set aside, so 24 are for clients: 20 are guaranteed, 4 to each zone, and 4 are first come, first served.
     let node = Node::start_with(|state_dir| std::fs::write(beside(state_dir, "slots"), "32").unwrap());
     for zone in ["x", "y", "z"] {
         let settings = ZoneSettings {

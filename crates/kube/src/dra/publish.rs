@@ -99,7 +99,7 @@ impl Publisher {
                     Ok(()) = self.held.changed(), if node.is_some() => {}
                 }
                 self.reconcile_pods().await;
-                // Whoever changes objects all the time does not keep us busy with that.
+                // A user who changes objects all the time does not keep us busy with that.
                 tokio::time::sleep(GRANTS_PAUSE).await;
             }
         }

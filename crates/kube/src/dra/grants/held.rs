@@ -1,6 +1,6 @@
 //! The GpuShareGrants that the driver holds: so many of a namespace, so many in all.
 //!
-//! Whoever may create objects in a namespace may create as many as etcd takes, so the number that is held is bounded here,
+//! A user who may create objects in a namespace may create as many as etcd takes, so the number that is held is bounded here,
 //! and fairly: a namespace with too many loses its own. What is left out is named once, and is not in force.
 
 use std::collections::{BTreeMap, BTreeSet};
