@@ -1,4 +1,4 @@
-//! The scheduler's thread: reports in, gates out.
+//! The scheduler's thread: reports in, dispatch states out.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -16,7 +16,7 @@ use control::dispatch::{DispatchPage, DispatchState};
 /// How often to look who is at work while nobody has to take turns: the latest that a second zone is noticed.
 const LOOK: Duration = Duration::from_millis(10);
 const LOOK_IDLE: Duration = Duration::from_millis(50);
-/// A worker must have looked at its gate by then, however busy the machine.
+/// A worker must have looked at its dispatch state by then, however busy the machine.
 const SILENCE: Duration = Duration::from_secs(20);
 /// The events of the poke; numbers of workers begin at 1.
 const POKE: u64 = 0;
@@ -25,8 +25,8 @@ struct Worker {
     zone: u64,
     page: DispatchPage,
     bell: OwnedFd,
-    gate: DispatchState,
-    /// Of the gate, and when it was set.
+    state: DispatchState,
+    /// Of the state, and when it was set.
     number: u64,
     set_at: Instant,
     /// Its count of work at the last look.
@@ -40,20 +40,20 @@ impl Worker {
         let moved = work != self.work;
         self.work = work;
         let report = self.page.report();
-        // A report of another gate tells of another time.
+        // A report on another state tells of another time.
         let unknown = report.number != self.number;
-        if self.gate == DispatchState::Free {
+        if self.state == DispatchState::Free {
             return Seen { running: moved || (report.running && !unknown), ..Seen::default() };
         }
         Seen { held: report.held && !unknown, running: report.running || unknown, unknown }
     }
 
-    fn set(&mut self, gate: DispatchState) {
-        if gate == self.gate {
+    fn set(&mut self, state: DispatchState) {
+        if state == self.state {
             return;
         }
-        (self.gate, self.number, self.set_at) = (gate, self.number + 1, Instant::now());
-        self.page.set_state(gate.to_bits(self.number));
+        (self.state, self.number, self.set_at) = (state, self.number + 1, Instant::now());
+        self.page.set_state(state.to_bits(self.number));
     }
 }
 
@@ -69,7 +69,7 @@ pub(super) struct Board {
 }
 
 impl Drop for Board {
-    /// However this thread ends, nobody is left standing at a closed gate.
+    /// However this thread ends, nobody is left closed.
     fn drop(&mut self) {
         for worker in self.workers.values_mut() {
             worker.set(DispatchState::Free);
@@ -139,9 +139,9 @@ impl Board {
                     // A number that no earlier broker can have used, so that no old report is taken for a new one.
                     let number = page.report().number.wrapping_add(1) & ((1 << 48) - 1);
                     page.set_state(DispatchState::Free.to_bits(number));
-                    let gate = DispatchState::Free;
+                    let state = DispatchState::Free;
                     self.workers
-                        .insert(id, Worker { zone, page, bell, gate, number, set_at, work, condemned: false });
+                        .insert(id, Worker { zone, page, bell, state, number, set_at, work, condemned: false });
                 }
                 Command::NoWorker(id) => {
                     if let Some(worker) = self.workers.remove(&id) {
@@ -170,7 +170,7 @@ impl Board {
         }
         let next = self.plan.decide(now);
         for worker in self.workers.values_mut() {
-            worker.set(self.plan.gate(worker.zone));
+            worker.set(self.plan.state(worker.zone));
         }
         self.judge(now);
         if let Some(next) = next {
@@ -190,7 +190,7 @@ impl Board {
         let overdue: Vec<u64> = self.watchdog.iter().flat_map(|time| self.plan.overdue(now, *time)).collect();
         for (id, worker) in self.workers.iter_mut().filter(|(_, worker)| !worker.condemned) {
             let report = worker.page.report();
-            let unheard = worker.gate != DispatchState::Free && report.number != worker.number;
+            let unheard = worker.state != DispatchState::Free && report.number != worker.number;
             let verdict = if overdue.contains(&worker.zone) && (report.running || unheard) {
                 Verdict::Runaway
             } else if unheard && worker.set_at.elapsed() > SILENCE {

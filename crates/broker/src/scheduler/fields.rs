@@ -49,13 +49,13 @@ impl Fields {
         }
     }
 
-    /// Sets every gate; answers when to look again if nothing happens before, none if nobody takes turns.
+    /// Sets every dispatch state; answers when to look again if nothing happens before, none if nobody takes turns.
     pub(super) fn decide(&mut self, now: Nanos) -> Option<Nanos> {
         self.fields.iter_mut().filter_map(|field| field.plan.decide(now)).min()
     }
 
-    pub(super) fn gate(&self, id: u64) -> DispatchState {
-        self.field(id).map_or(DispatchState::Free, |field| field.plan.gate(id))
+    pub(super) fn state(&self, id: u64) -> DispatchState {
+        self.field(id).map_or(DispatchState::Free, |field| field.plan.state(id))
     }
 
     pub(super) fn zones(&self) -> Vec<(u64, Used)> {
@@ -138,17 +138,17 @@ mod tests {
         fields
     }
 
-    fn gates(fields: &mut Fields, now: Nanos, zones: &[u64]) -> Vec<bool> {
+    fn states(fields: &mut Fields, now: Nanos, zones: &[u64]) -> Vec<bool> {
         zones.iter().for_each(|id| fields.observe(now, *id, BUSY));
         fields.decide(now);
-        zones.iter().map(|id| fields.gate(*id) == DispatchState::Free).collect()
+        zones.iter().map(|id| fields.state(*id) == DispatchState::Free).collect()
     }
 
     #[test]
     fn zones_on_different_gpus_do_not_wait_for_each_other() {
         let mut fields = fields(&[(1, &[0]), (2, &[1]), (3, &[2, 3])]);
         assert!(fields.are_apart([1, 2, 3].into_iter()));
-        assert_eq!(gates(&mut fields, QUANTUM, &[1, 2, 3]), [true, true, true]);
+        assert_eq!(states(&mut fields, QUANTUM, &[1, 2, 3]), [true, true, true]);
     }
 
     #[test]
@@ -156,15 +156,15 @@ mod tests {
         let mut fields = fields(&[(1, &[0]), (2, &[0, 1]), (3, &[2])]);
         assert!(!fields.are_apart([1, 2, 3].into_iter()));
         assert!(fields.are_apart([2, 3].into_iter()), "only those count that have workers");
-        assert_eq!(gates(&mut fields, QUANTUM, &[1, 2, 3]), [false, false, true]);
+        assert_eq!(states(&mut fields, QUANTUM, &[1, 2, 3]), [false, false, true]);
     }
 
     #[test]
     fn one_that_has_all_gpus_joins_all_until_it_goes() {
         let mut fields = fields(&[(1, &[0]), (2, &[1]), (3, &[])]);
-        assert_eq!(gates(&mut fields, QUANTUM, &[1, 2, 3]), [false, false, false]);
+        assert_eq!(states(&mut fields, QUANTUM, &[1, 2, 3]), [false, false, false]);
         fields.remove(2 * QUANTUM, 3);
-        assert_eq!(gates(&mut fields, 3 * QUANTUM, &[1, 2]), [true, true]);
+        assert_eq!(states(&mut fields, 3 * QUANTUM, &[1, 2]), [true, true]);
         assert_eq!(fields.zones().len(), 2);
     }
 
@@ -172,15 +172,15 @@ mod tests {
     fn what_a_zone_has_used_goes_along() {
         let mut fields = fields(&[(1, &[0]), (2, &[0])]);
         for round in 1..40 {
-            gates(&mut fields, round * QUANTUM, &[1, 2]);
+            states(&mut fields, round * QUANTUM, &[1, 2]);
         }
         let before = fields.zones();
         assert!(before.iter().any(|(_, used)| used.time > 0));
         // It moves to another GPU, and back.
         fields.set(40 * QUANTUM, 2, TERMS, &[1]);
-        assert_eq!(gates(&mut fields, 41 * QUANTUM, &[1, 2]), [true, true]);
+        assert_eq!(states(&mut fields, 41 * QUANTUM, &[1, 2]), [true, true]);
         fields.set(42 * QUANTUM, 2, TERMS, &[0]);
-        assert_eq!(gates(&mut fields, 43 * QUANTUM, &[1, 2]), [false, false]);
+        assert_eq!(states(&mut fields, 43 * QUANTUM, &[1, 2]), [false, false]);
         for ((id, before), (same, after)) in before.iter().zip(fields.zones()) {
             assert_eq!(*id, same);
             assert!(after.time >= before.time && after.turns >= before.turns);

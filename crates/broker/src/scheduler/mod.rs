@@ -1,7 +1,7 @@
 //! GPU time: zones take turns on a GPU that more than one of them wants.
 //!
 //! [`plan`] decides, and knows no clock; [`fields`] has a plan for each group of zones that may meet; [`board`] is the thread that looks at what workers report, asks the plan, and
-//! sets gates. It is a thread of its own because a turn's end must not wait for the broker's other business. The broker
+//! sets dispatch states. It is a thread of its own because a turn's end must not wait for the broker's other business. The broker
 //! tells it who is there, and it tells the broker whom to end.
 
 mod board;
@@ -36,7 +36,7 @@ enum Command {
 pub(crate) enum Verdict {
     /// Its work did not end in time while others waited.
     Runaway,
-    /// It does not say what its gate finds.
+    /// It does not report on its dispatch state.
     Silent,
 }
 

@@ -1,9 +1,9 @@
 //! Who may use the GPU, and until when: decisions only. No clock, no memory that others write, no system call.
 //!
-//! While at most one zone is at work, every gate is free and nothing is counted. As soon as a second one is (or one that
+//! While at most one zone is at work, every dispatch state is free and nothing is counted. As soon as a second one is (or one that
 //! has a cap), zones take turns:
 //!
-//! * One zone at a time *holds* the GPU. The others' gates are closed, and a turn begins only when those who had the GPU
+//! * One zone at a time *holds* the GPU. The others are closed, and a turn begins only when those who had the GPU
 //!   before have nothing on it any more. So the time of a turn is its zone's and nobody else's.
 //! * Among zones of the same priority the next turn goes to the one that has had the least time for its share. Time is
 //!   what passes on the clock between a turn's begin and the end of its last work, whatever a worker says of itself.
@@ -57,11 +57,11 @@ pub(crate) struct Terms {
 /// What is known of a zone's work.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(super) struct Seen {
-    /// Work is held at its gate.
+    /// Work is held back.
     pub held: bool,
     /// Work is on the GPU, or was a moment ago.
     pub running: bool,
-    /// A worker has not yet said what its last gate found, so there may be more.
+    /// A worker has not yet said what its last state found, so there may be more.
     pub unknown: bool,
 }
 
@@ -69,8 +69,8 @@ pub(super) struct Seen {
 struct Zone {
     terms: Terms,
     seen: Seen,
-    gate: DispatchState,
-    /// When the gate was closed under it.
+    state: DispatchState,
+    /// When it was closed.
     closed_at: Nanos,
     active_until: Nanos,
     /// Time used for its share.
@@ -81,9 +81,9 @@ struct Zone {
     throttled: bool,
     /// Its last turn is over for longer than others need to wait, and its work is still there.
     overruns: bool,
-    /// It drains what it gave while its gate was free.
+    /// It drains what it gave while it was free.
     prior: bool,
-    /// The first time that its gate was closed since it had nothing on the GPU.
+    /// The first time that it was closed since it had nothing on the GPU.
     stuck_since: Option<Nanos>,
 }
 
@@ -94,13 +94,13 @@ impl Zone {
 
     /// Would it do something with a turn, or does it?
     fn wants(&self) -> bool {
-        let open = matches!(self.gate, DispatchState::Open { .. });
+        let open = matches!(self.state, DispatchState::Open { .. });
         !self.throttled && !self.overruns && (self.seen.held || (open && (self.seen.running || self.seen.unknown)))
     }
 
     /// It was told to stop and has not said that all is done.
     fn drains(&self) -> bool {
-        self.gate == DispatchState::Closed && (self.seen.running || self.seen.unknown)
+        self.state == DispatchState::Closed && (self.seen.running || self.seen.unknown)
     }
 }
 
@@ -129,7 +129,7 @@ impl Plan {
         let zone = self.zones.entry(id).or_insert_with(|| Zone {
             terms,
             seen: Seen::default(),
-            gate: DispatchState::Free,
+            state: DispatchState::Free,
             closed_at: now,
             active_until: 0,
             virtual_time: clock,
@@ -193,8 +193,8 @@ impl Plan {
         }
     }
 
-    pub(super) fn gate(&self, id: u64) -> DispatchState {
-        self.zones.get(&id).map_or(DispatchState::Free, |zone| zone.gate)
+    pub(super) fn state(&self, id: u64) -> DispatchState {
+        self.zones.get(&id).map_or(DispatchState::Free, |zone| zone.state)
     }
 
     #[cfg(test)]
@@ -219,7 +219,7 @@ impl Plan {
     /// Are turns taken?
     #[cfg(test)]
     pub(super) fn is_regulated(&self) -> bool {
-        self.zones.values().any(|zone| zone.gate != DispatchState::Free)
+        self.zones.values().any(|zone| zone.state != DispatchState::Free)
     }
 
     /// Zones that were told to stop and whose work has not ended for so long.
@@ -230,7 +230,7 @@ impl Plan {
         self.zones.iter().filter(move |(_, zone)| late(zone)).map(|(id, _)| *id)
     }
 
-    /// Sets every gate; answers when to look again if nothing happens before.
+    /// Sets every dispatch state; answers when to look again if nothing happens before.
     pub(super) fn decide(&mut self, now: Nanos) -> Option<Nanos> {
         self.charge(now);
         let active: Vec<u64> =
@@ -239,7 +239,7 @@ impl Plan {
         if !regulated {
             self.holder = None;
             for zone in self.zones.values_mut() {
-                zone.gate = DispatchState::Free;
+                zone.state = DispatchState::Free;
             }
             return None;
         }
@@ -269,7 +269,7 @@ impl Plan {
                     _ => 2,
                 };
                 zone.prior = false;
-                zone.gate = DispatchState::Open { depth };
+                zone.state = DispatchState::Open { depth };
             }
         }
         self.next_look(now, &active)
@@ -313,11 +313,11 @@ impl Plan {
     fn close_others(&mut self, now: Nanos, above_all: Option<u64>) {
         for (id, zone) in &mut self.zones {
             let open = self.holder.is_some_and(|(holder, _)| holder == *id) || above_all == Some(*id);
-            if !open && zone.gate != DispatchState::Closed {
-                zone.prior = zone.gate == DispatchState::Free;
-                (zone.gate, zone.closed_at) = (DispatchState::Closed, now);
+            if !open && zone.state != DispatchState::Closed {
+                zone.prior = zone.state == DispatchState::Free;
+                (zone.state, zone.closed_at) = (DispatchState::Closed, now);
                 zone.stuck_since.get_or_insert(now);
-                // What the new gate finds is not known until the workers say so.
+                // What the new state finds is not known until the workers say so.
                 zone.seen = Seen { held: false, unknown: true, ..zone.seen };
             }
         }
@@ -359,7 +359,7 @@ impl Plan {
         let holder = self.holder.map(|(holder, _)| holder);
         let occupies = |id: u64, zone: &Zone| {
             let busy = zone.seen.running || zone.seen.unknown || zone.seen.held;
-            match zone.gate {
+            match zone.state {
                 DispatchState::Free => false,
                 DispatchState::Open { .. } => busy && (holder == Some(id) || zone.seen.running),
                 DispatchState::Closed => zone.drains(),

@@ -71,15 +71,15 @@ impl Simulation {
     fn step(&mut self) {
         let now = self.now;
         for (id, tenant) in self.tenants.iter_mut().enumerate() {
-            let gate = self.plan.gate(id as u64);
+            let state = self.plan.state(id as u64);
             let wants = now >= tenant.idle_until;
-            let room = match gate {
+            let room = match state {
                 DispatchState::Free => 10,
                 DispatchState::Open { depth: UNBOUNDED } => 10,
                 DispatchState::Open { depth } => usize::from(depth),
                 DispatchState::Closed => 0,
             };
-            let held = wants && gate == DispatchState::Closed;
+            let held = wants && state == DispatchState::Closed;
             if held {
                 let since = *tenant.waits_since.get_or_insert(now);
                 tenant.longest_wait = tenant.longest_wait.max(now - since);
@@ -96,7 +96,7 @@ impl Simulation {
                 }
             }
             let running = !tenant.in_flight.is_empty();
-            tenant.reports.push_back((now + tenant.lag, Seen { held, running, unknown: false }, gate));
+            tenant.reports.push_back((now + tenant.lag, Seen { held, running, unknown: false }, state));
         }
         // The GPU: contexts with work share it evenly.
         let with_work = self.tenants.iter().filter(|tenant| !tenant.in_flight.is_empty()).count() as u64;
@@ -119,16 +119,16 @@ impl Simulation {
         self.plan.decide(self.now);
     }
 
-    /// What workers said comes late, and of a gate that may have changed meanwhile.
+    /// What workers said comes late, and of a state that may have changed meanwhile.
     fn hear(&mut self) {
         for (id, tenant) in self.tenants.iter_mut().enumerate() {
             let mut last = None;
             while tenant.reports.front().is_some_and(|(at, ..)| *at <= self.now) {
                 last = tenant.reports.pop_front();
             }
-            let Some((_, mut seen, gate)) = last else { continue };
-            let current = self.plan.gate(id as u64);
-            seen.unknown = current != DispatchState::Free && gate != current;
+            let Some((_, mut seen, state)) = last else { continue };
+            let current = self.plan.state(id as u64);
+            seen.unknown = current != DispatchState::Free && state != current;
             self.plan.observe(self.now, id as u64, seen);
         }
     }
@@ -221,7 +221,7 @@ fn a_zone_alone_is_never_held_nor_counted() {
     let mut simulation = Simulation::new(vec![saturating(1, MILLISECOND), saturating(1, MILLISECOND)]);
     simulation.tenants[1].idle_until = u64::MAX;
     simulation.run(3 * SECOND);
-    assert_eq!(simulation.plan.gate(0), DispatchState::Free);
+    assert_eq!(simulation.plan.state(0), DispatchState::Free);
     assert_eq!(simulation.plan.used(0), Used::default());
     // The other comes, and goes: turns are taken, and then no longer.
     simulation.tenants[1].idle_until = 0;
@@ -229,7 +229,7 @@ fn a_zone_alone_is_never_held_nor_counted() {
     assert!(simulation.plan.is_regulated() && simulation.plan.used(0).turns > 10);
     simulation.tenants[1].idle_until = u64::MAX;
     simulation.run(2 * SECOND);
-    assert_eq!(simulation.plan.gate(0), DispatchState::Free);
+    assert_eq!(simulation.plan.state(0), DispatchState::Free);
 }
 
 #[test]
@@ -271,7 +271,7 @@ fn a_higher_priority_waits_for_nothing_and_leaves_the_rest() {
     simulation.run(SECOND);
     simulation.tenants[0].longest_wait = 0;
     simulation.run(LONG);
-    assert_eq!(simulation.tenants[0].longest_wait, 0, "its gate is never closed");
+    assert_eq!(simulation.tenants[0].longest_wait, 0, "its state is never closed");
     let percentages = simulation.percentages();
     assert!(percentages[1] > 80.0, "{percentages:?}");
     // It is really stopped meanwhile: it had a turn after each of the other's requests.
